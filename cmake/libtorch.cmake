@@ -1,0 +1,26 @@
+# Target `libtorch`: the CPU half of LibTorch, c10 and torch_cpu.
+#
+# Looked for in CMAKE_PREFIX_PATH (any LibTorch), then in .deps/ (the PyPI wheel, by tools/setup.sh). We import the two
+# libraries ourselves because the wheel's find_package(Torch) demands a CUDA toolkit.
+find_path(LIBTORCH_ROOT include/torch/csrc/api/include/torch/torch.h
+          PATHS ${PROJECT_SOURCE_DIR}/.deps/python/torch PATH_SUFFIXES . libtorch torch NO_CACHE)
+if(NOT LIBTORCH_ROOT)
+  message(FATAL_ERROR "No LibTorch found. Run tools/setup.sh, or give one: cmake -DCMAKE_PREFIX_PATH=/path/to/libtorch")
+endif()
+
+# torch_cpu of a CUDA wheel needs libcupti and libcudart beside it; they are found at run time through the rpath.
+file(GLOB LIBTORCH_NEEDS ${LIBTORCH_ROOT}/../nvidia/*/lib)
+
+file(STRINGS ${LIBTORCH_ROOT}/include/torch/headeronly/version.h version_lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
+string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+).*" "\\1.\\2.\\3" LIBTORCH_VERSION "${version_lines}")
+message(STATUS "LibTorch ${LIBTORCH_VERSION} in ${LIBTORCH_ROOT}")
+
+add_library(libtorch INTERFACE)
+target_include_directories(libtorch SYSTEM INTERFACE
+    ${LIBTORCH_ROOT}/include ${LIBTORCH_ROOT}/include/torch/csrc/api/include)
+target_link_directories(libtorch INTERFACE ${LIBTORCH_ROOT}/lib)
+target_link_libraries(libtorch INTERFACE torch_cpu c10)
+set(LIBTORCH_RPATH ${LIBTORCH_ROOT}/lib ${LIBTORCH_NEEDS})
+foreach(dir ${LIBTORCH_RPATH})
+  target_link_options(libtorch INTERFACE -Wl,-rpath,${dir} -Wl,-rpath-link,${dir})
+endforeach()
