@@ -1,0 +1,117 @@
+// What a run is, apart from its model: one tree of structs with the defaults beside the fields.
+//
+//   Config config;
+//   GptConfig gpt;                                  models/gpt/gpt_config.h
+//   FlagTable flags("pretrain_gpt", "...");         framework/config/flags.h
+//   add_flags(flags, config);
+//   add_flags(flags, gpt);
+//   ParseResult parsed = parse(flags, config, {argv + 1, argv + argc});  framework/config/parse.h
+//   validate(config, gpt, world_size);
+//   BatchPlan plan = plan_batches(config, world_size);
+//
+// Names and defaults are those of Megatron-DeepSpeed's megatron/arguments.py, where it has them;
+// its None is 0 or empty here, and what then follows from other fields is worked out in
+// plan_batches().
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace anymesh {
+
+struct ParallelConfig {
+  int tp = 1;          // --tensor-model-parallel-size
+  int pp = 1;          // --pipeline-model-parallel-size
+  int zero_stage = 0;  // --zero-stage, 0 or 1
+};
+
+struct BatchConfig {
+  int micro_batch_size = 1;
+  int global_batch_size = 0;  // 0 = micro_batch_size * gradient_accumulation_steps * dp
+  int64_t train_iters = 0;    // exactly one of these two is set
+  int64_t train_samples = 0;
+  int gradient_accumulation_steps = 0;  // 0 = follows; only --deepspeed_config can set it
+};
+
+struct OptimizerConfig {
+  double lr = 0;  // required
+  double min_lr = 0;
+  std::string lr_decay_style = "linear";  // constant | linear | cosine | inverse-square-root
+  int64_t lr_decay_iters = 0;             // 0 = train_iters
+  int64_t lr_decay_samples = 0;           // 0 = train_samples
+  int64_t lr_warmup_iters = 0;
+  int64_t lr_warmup_samples = 0;
+  std::optional<double> lr_warmup_fraction;  // of the decay length
+  double weight_decay = 0.01;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_eps = 1e-8;
+  double clip_grad = 1.0;  // 0 = no clipping
+};
+
+struct PrecisionConfig {
+  bool bf16 = false;  // otherwise fp32
+};
+
+struct DataConfig {
+  std::vector<std::string> data_path;  // as Megatron a list; this version takes one prefix
+  std::string split = "969, 30, 1";
+  std::string tokenizer_type;          // after parse() never empty
+  std::string vocab_file, merge_file;  // GPT2BPETokenizer
+  int vocab_size = 0;                  // NullTokenizer and mock_data
+  bool mock_data = false;
+};
+
+struct CheckpointConfig {
+  std::string save, load;
+  int64_t save_interval = 0;  // 0 = at the end only
+  bool universal_checkpoint = false;
+  bool no_load_optim = false, no_load_rng = false, no_load_lr_state = false, finetune = false;
+  int64_t exit_interval = 0;  // stop after an iteration divisible by it; 0 = never
+};
+
+struct RunConfig {
+  uint64_t seed = 1234;
+  int64_t eval_interval = 1000, eval_iters = 100, log_interval = 100;
+  std::string loss_csv;
+  bool check_for_nan = true;     // --no-check-for-nan-in-loss-and-grad clears it
+  std::string deepspeed_config;  // JSON file that parse() reads into this tree
+};
+
+struct Config {
+  ParallelConfig parallel;
+  BatchConfig batch;
+  OptimizerConfig optimizer;
+  PrecisionConfig precision;
+  DataConfig data;
+  CheckpointConfig checkpoint;
+  RunConfig run;
+};
+
+// A flag, a JSON key or a combination of them that this trainer can't run; what() tells the user.
+struct ParseError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// What follows from a Config and a world size. Warmup and decay are in samples, as in Megatron: it
+// multiplies iterations by the global batch size, and a fraction may end between two samples.
+struct BatchPlan {
+  int dp = 1;
+  int global_batch_size = 1;
+  int num_microbatches = 1;  // per data-parallel rank and step
+  int64_t train_iters = 0;   // train_samples are rounded down to whole steps, as in Megatron
+  double lr_warmup_samples = 0;
+  double lr_decay_samples = 0;
+};
+
+// REQUIRES: validate(config, world_size) passed.
+BatchPlan plan_batches(const Config& config, int world_size);
+
+// Throws ParseError, naming the flags, unless `config` can run on `world_size` ranks. A model has
+// rules of its own: its validate(config, model, world_size) calls this one first.
+void validate(const Config& config, int world_size);
+
+}  // namespace anymesh

@@ -1,0 +1,226 @@
+#include "framework/config/deepspeed_json.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <span>
+#include <string_view>
+
+namespace anymesh {
+namespace {
+
+using Json = nlohmann::json;
+
+struct FlagKey {
+  std::string_view path, flag;
+};
+constexpr FlagKey kFlagKeys[] = {
+    {"train_batch_size", "global-batch-size"},
+    {"train_micro_batch_size_per_gpu", "micro-batch-size"},
+    {"gradient_clipping", "clip-grad"},
+    {"zero_optimization.stage", "zero-stage"},
+    {"bf16.enabled", "bf16"},
+    {"optimizer.params.lr", "lr"},
+    {"optimizer.params.eps", "adam-eps"},
+    {"optimizer.params.weight_decay", "weight-decay"},
+    {"checkpoint.load_universal", "universal-checkpoint"},
+};
+
+// Keys with no flag, whose accepted values (JSON texts, separated by '|') are what happens anyway.
+struct FixedKey {
+  std::string_view path, accepted, reason;
+};
+constexpr FixedKey kFixedKeys[] = {
+    {"fp16.enabled", "false", "fp16 is not in this version; use bf16, or neither for fp32"},
+    {"data_types.grad_accum_dtype", "\"fp32\"|null", "gradients are accumulated in fp32"},
+    {"communication_data_type", "\"fp32\"|null", "gradients are reduced in fp32"},
+    {"prescale_gradients", "false", "gradients are reduced first and scaled afterwards"},
+    {"optimizer.type", "\"AdamW\"|\"Adam\"|\"FusedAdam\"", "the optimizer is AdamW"},
+    {"optimizer.params.adam_w_mode", "true", "the optimizer is AdamW"},
+    {"optimizer.params.bias_correction", "true", "Adam always corrects its bias"},
+    {"optimizer.params.amsgrad", "false", "AMSGrad is not in this version"},
+    {"zero_optimization.offload_optimizer.device", "\"none\"", "offloading is not in this version"},
+    {"zero_optimization.offload_param.device", "\"none\"", "offloading is not in this version"},
+};
+
+constexpr std::string_view kIgnoredKeys[] = {
+    "steps_per_print",
+    "wall_clock_breakdown",
+    "memory_breakdown",
+    "dump_state",
+    "flops_profiler",
+    "comms_logger",
+    "tensorboard",
+    "wandb",
+    "csv_monitor",
+    "aio",
+    "activation_checkpointing",
+    "sparse_gradients",
+    "disable_allgather",
+    "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer",
+    "checkpoint.tag_validation",
+    "fp16.auto_cast",
+    "fp16.loss_scale",
+    "fp16.initial_scale_power",
+    "fp16.loss_scale_window",
+    "fp16.hysteresis",
+    "fp16.consecutive_hysteresis",
+    "fp16.min_loss_scale",
+    "optimizer.params.torch_adam",
+    "zero_optimization.allgather_partitions",
+    "zero_optimization.allgather_bucket_size",
+    "zero_optimization.overlap_comm",
+    "zero_optimization.reduce_scatter",
+    "zero_optimization.reduce_bucket_size",
+    "zero_optimization.contiguous_gradients",
+    "zero_optimization.round_robin_gradients",
+    "zero_optimization.ignore_unused_parameters",
+    "zero_optimization.sub_group_size",
+    "zero_optimization.offload_optimizer.pin_memory",
+    "zero_optimization.offload_param.pin_memory",
+};
+
+constexpr std::string_view kSections[] = {
+    "zero_optimization",
+    "zero_optimization.offload_optimizer",
+    "zero_optimization.offload_param",
+    "bf16",
+    "fp16",
+    "data_types",
+    "optimizer",
+    "optimizer.params",
+    "checkpoint",
+};
+
+bool contains(std::span<const std::string_view> names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// nlohmann/json keeps the last of two equal keys; DeepSpeed refuses them, and so do we.
+Json parse_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw ParseError("--deepspeed_config " + path + ": cannot open the file");
+  std::vector<std::set<std::string>> open_objects;
+  const auto refuse_repeats = [&](int, Json::parse_event_t event, Json& parsed) {
+    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == Json::parse_event_t::key) {
+      const std::string key = parsed.get<std::string>();
+      if (!open_objects.back().insert(key).second) {
+        throw ParseError(path + ": the key \"" + key + "\" is given twice in one object");
+      }
+    }
+    return true;
+  };
+  try {
+    return Json::parse(file, refuse_repeats);
+  } catch (const Json::parse_error& error) {
+    const std::string what = error.what();  // "[json.exception...] parse error at line 1, ..."
+    throw ParseError(path + ": byte " + std::to_string(error.byte) + ": " +
+                     what.substr(std::min(what.size(), what.find("] ") + 2)));
+  } catch (const Json::exception& error) {
+    throw ParseError(path + ": " + error.what());
+  }
+}
+
+class Reader {
+ public:
+  Reader(const std::string& path, FlagTable& flags, Config& config)
+      : path_(path), flags_(flags), config_(config) {}
+
+  std::vector<std::string> read() {
+    const Json root = parse_file(path_);
+    if (!root.is_object()) throw ParseError(path_ + ": expected a JSON object");
+    read_section(root, "");
+    return std::move(ignored_);
+  }
+
+ private:
+  void read_section(const Json& section, const std::string& prefix) {
+    for (const auto& [name, value] : section.items()) {
+      const std::string key = prefix + name;
+      if (!contains(kSections, key)) {
+        read_key(key, value);
+      } else if (value.is_object()) {
+        read_section(value, key + ".");
+      } else {
+        throw ParseError(origin(key, value) + ": expected an object");
+      }
+    }
+  }
+
+  void read_key(const std::string& key, const Json& value) {
+    const auto has_path = [&key](const auto& entry) { return entry.path == key; };
+    if (const auto* it = std::find_if(std::begin(kFlagKeys), std::end(kFlagKeys), has_path);
+        it != std::end(kFlagKeys)) {
+      if (value.is_structured()) throw ParseError(origin(key, value) + ": expected one value");
+      flags_.set(it->flag, origin(key, value), value.dump());
+    } else if (const auto* it =
+                   std::find_if(std::begin(kFixedKeys), std::end(kFixedKeys), has_path);
+               it != std::end(kFixedKeys)) {
+      check_fixed(*it, value);
+    } else if (contains(kIgnoredKeys, key)) {
+      ignored_.push_back(key);
+    } else if (key == "optimizer.params.betas") {
+      read_betas(key, value);
+    } else if (key == "gradient_accumulation_steps") {
+      read_accumulation(key, value);
+    } else if (key == "scheduler") {
+      throw ParseError(path_ +
+                       ": scheduler: DeepSpeed's schedules differ from Megatron's; use "
+                       "--lr-decay-style, --lr-warmup-iters and --lr-decay-iters instead");
+    } else {
+      throw ParseError(path_ + ": " + key + " is not a key that this trainer knows");
+    }
+  }
+
+  void check_fixed(const FixedKey& key, const Json& value) {
+    std::string_view accepted = key.accepted;
+    while (!accepted.empty()) {
+      const std::string_view choice = accepted.substr(0, accepted.find('|'));
+      if (!value.is_structured() && value.dump() == choice) return;
+      accepted.remove_prefix(std::min(choice.size() + 1, accepted.size()));
+    }
+    throw ParseError(origin(std::string(key.path), value) + ": " + std::string(key.reason) +
+                     "; accepted: " + std::string(key.accepted));
+  }
+
+  void read_betas(const std::string& key, const Json& value) {
+    if (!value.is_array() || value.size() != 2 || !value[0].is_number() || !value[1].is_number()) {
+      throw ParseError(origin(key, value) + ": expected two numbers, as [0.9, 0.999]");
+    }
+    flags_.set("adam-beta1", origin(key + "[0]", value[0]), value[0].dump());
+    flags_.set("adam-beta2", origin(key + "[1]", value[1]), value[1].dump());
+  }
+
+  void read_accumulation(const std::string& key, const Json& value) {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() < 1 ||
+        value.get<uint64_t>() > uint64_t{std::numeric_limits<int>::max()}) {
+      throw ParseError(origin(key, value) + ": expected a positive integer");
+    }
+    config_.batch.gradient_accumulation_steps = value.get<int>();
+  }
+
+  // "zero_optimization.stage 1 of ds_config.json"
+  std::string origin(const std::string& key, const Json& value) const {
+    const std::string text = value.is_structured() ? value.type_name() : value.dump();
+    return key + " " + text + " of " + path_;
+  }
+
+  const std::string& path_;
+  FlagTable& flags_;
+  Config& config_;
+  std::vector<std::string> ignored_;
+};
+
+}  // namespace
+
+std::vector<std::string> read_deepspeed_json(const std::string& path, FlagTable& flags,
+                                             Config& config) {
+  return Reader(path, flags, config).read();
+}
+
+}  // namespace anymesh

@@ -1,0 +1,81 @@
+// The table of flags. Each is declared once, with its group, its help and the field it sets; the
+// value that the field has at that moment is the default.
+//
+//   flags.group("Parallelism");
+//   flags.add("tensor-model-parallel-size", config.parallel.tp, "ranks that share each layer");
+//   flags.add("no-bias-gelu-fusion", gpt.bias_gelu_fusion, "...");  // a true bool: switched off
+//   flags.add("data-path", config.data.data_path, "...");           // a vector: takes 1..n values
+//
+// More than one source (flag, repeated flag, JSON key) may say the same thing. Where two say
+// different things set() throws, naming both. Text that doesn't parse in full ("1e-3x", "2.5" for
+// an integer, "nan") is refused, as are negative integers for unsigned fields.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace anymesh {
+
+// A flag with its value: a line of the table printed at start, an entry of a checkpoint's `args`.
+struct Setting {
+  using Value =
+      std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<std::string>>;
+  std::string flag;  // "no-bias-gelu-fusion"
+  std::string dest;  // the attribute that argparse would fill: "bias_gelu_fusion"
+  Value value;       // of `dest`; monostate = an optional that is not set
+  std::string text;  // the same, printable
+  bool given = false;
+};
+
+class FlagTable {
+ public:
+  using Field = std::variant<bool*, int*, int64_t*, uint64_t*, double*, std::optional<double>*,
+                             std::string*, std::vector<std::string>*>;
+
+  struct Flag {
+    std::string name, group, help;
+    Field field;
+    std::string default_text;  // for --help: "1e-08", "off", "required"
+    bool on = true;            // what a bool becomes when its flag is given
+    std::string origin = {};   // who set it first: "--lr 1e-3"; empty = default
+  };
+
+  // REQUIRES: the fields given to add() outlive the table.
+  FlagTable(std::string program, std::string description);
+  FlagTable(const FlagTable&) = delete;
+  FlagTable& operator=(const FlagTable&) = delete;
+
+  void group(std::string title);  // heading in --help of the flags added from here on
+  // `default_text` is for --help, where a field's 0 or "" stands for something: "--train-iters".
+  template <class T>
+  void add(std::string name, T& field, std::string help, std::string default_text = "") {
+    add_field(std::move(name), Field(&field), std::move(help), std::move(default_text));
+  }
+
+  // `origin` is who says what, for messages: "--lr 1e-3", "optimizer.params.lr 0.1 of ds.json".
+  // A bool takes "true" or "false", the value of its field. REQUIRES: the flag exists.
+  void set(std::string_view name, const std::string& origin, const std::string& text);
+  void set_list(std::string_view name, const std::string& origin, std::vector<std::string> values);
+
+  const Flag* find(std::string_view name) const;  // nullptr if there is no such flag
+  bool given(std::string_view name) const;        // by the command line or a JSON file
+  const std::string& origin(std::string_view name) const;
+
+  const std::string& program() const { return program_; }
+  const std::string& description() const { return description_; }
+  const std::vector<Flag>& flags() const { return flags_; }
+  std::vector<Setting> settings() const;
+
+ private:
+  void add_field(std::string name, Field field, std::string help, std::string default_text);
+  size_t index_of(std::string_view name) const;
+
+  std::string program_, description_, group_;
+  std::vector<Flag> flags_;
+};
+
+}  // namespace anymesh

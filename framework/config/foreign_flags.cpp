@@ -1,0 +1,196 @@
+#include "framework/config/foreign_flags.h"
+
+#include <algorithm>
+
+#include "framework/config/config.h"
+
+namespace anymesh {
+namespace {
+
+constexpr bool kValue = true;
+constexpr bool kSwitch = false;
+
+constexpr std::string_view kNotLlama =
+    "not in this version, which trains the GPT with LayerNorm, learned positions and biases";
+constexpr std::string_view kNoRecompute =
+    "activation recomputation is not in this version; results are the same without it";
+constexpr std::string_view kNoTokens = "counts in tokens are not read; use --train-samples";
+constexpr std::string_view kNoOverride =
+    "the learning rate follows from the flags and the consumed samples; see --no-load-lr-state";
+
+constexpr ForeignFlag kForeignFlags[] = {
+    // Communication and kernels: the same numbers by other means.
+    {"deepspeed"},
+    {"distributed-backend", kValue},
+    {"distributed-timeout-minutes", kValue},
+    {"local-rank", kValue},
+    {"local_rank", kValue},
+    {"lazy-mpu-init", kValue},
+    {"DDP-impl", kValue},
+    {"no-contiguous-buffers-in-local-ddp"},
+    {"no-scatter-gather-tensors-in-pipeline"},
+    {"overlap-p2p-communication"},
+    {"use-ring-exchange-p2p"},
+    {"no-async-tensor-model-parallel-allreduce"},
+    {"no-gradient-accumulation-fusion"},
+    {"no-masked-softmax-fusion"},
+    {"no-bias-dropout-fusion"},
+    {"no-persist-layer-norm"},
+    {"disable-mem-efficient-ln"},
+    {"use-flash-attn"},
+    {"use-flash-attn-v1"},
+    {"use-flash-attn-v2"},
+    {"use-flash-attn-triton"},
+    {"use-flash-attn-builder"},
+    {"ds_fused_adam"},
+    {"cpu_torch_adam"},
+    {"use-cpu-initialization"},
+    {"empty-unused-memory-level", kValue},
+    {"zero-reduce-scatter"},
+    {"zero-contigious-gradients"},
+    {"zero-reduce-bucket-size", kValue},
+    {"zero-allgather-bucket-size", kValue},
+    {"use-pin-memory"},
+    // Numerics that are always so here, or cancel out: the layer number of the query-key scaling
+    // is divided out again before the softmax; loss scales belong to fp16.
+    {"no-query-key-layer-scaling"},
+    {"attention-softmax-in-fp32"},
+    {"accumulate-allreduce-grads-in-fp32"},
+    {"loss-scale", kValue},
+    {"initial-loss-scale", kValue},
+    {"min-loss-scale", kValue},
+    {"loss-scale-window", kValue},
+    {"hysteresis", kValue},
+    // Reading data, and logs that --loss-csv and the step line replace.
+    {"num-workers", kValue},
+    {"mmap-warmup"},
+    {"data-cache-path", kValue},
+    {"timing-log-level", kValue},
+    {"timing-log-option", kValue},
+    {"no-barrier-with-level-1-timing"},
+    {"tensorboard-dir", kValue},
+    {"tensorboard-log-interval", kValue},
+    {"tensorboard-queue-size", kValue},
+    {"log-timers-to-tensorboard"},
+    {"log-batch-size-to-tensorboard"},
+    {"no-log-learnig-rate-to-tensorboard"},  // spelled so in Megatron
+    {"no-log-loss-scale-to-tensorboard"},
+    {"log-validation-ppl-to-tensorboard"},
+    {"log-optimizer-states-to-tensorboard"},
+    {"log-memory-to-tensorboard"},
+    {"log-world-size-to-tensorboard"},
+    {"log-params-norm"},
+    {"log-num-zeros-in-grad"},
+    {"wandb-project", kValue},
+    {"wandb-exp-name", kValue},
+    {"wandb-save-dir", kValue},
+
+    // One value is what this trainer does.
+    {"data-impl", kValue, "only Megatron's .bin/.idx files are read", "mmap|infer"},
+    {"optimizer", kValue, "the optimizer is AdamW", "adam"},
+    {"dataloader-type", kValue, "samples are read in the order of the shuffled index", "single"},
+    {"normalization", kValue, kNotLlama, "layernorm"},
+    {"transformer-impl", kValue, "Transformer Engine is not used", "local"},
+    {"weight-decay-incr-style", kValue, "the weight decay is constant", "constant"},
+    {"ds-sequence-parallel-size", kValue, "sequence parallelism is not in this version", "1"},
+    {"num-experts", kValue, "mixtures of experts are not in this version", "1"},
+    {"mlp-type", kValue, "mixtures of experts are not in this version", "standard"},
+    {"remote-device", kValue, "offloading is not in this version", "none"},
+
+    // The model.
+    {"swiglu", kSwitch, kNotLlama},
+    {"squared-relu", kSwitch, kNotLlama},
+    {"use-rotary-position-embeddings", kSwitch, kNotLlama},
+    {"rotary-position-embeddings-theta", kValue, kNotLlama},
+    {"rotary-percent", kValue, kNotLlama},
+    {"no-position-embedding", kSwitch, kNotLlama},
+    {"disable-bias-linear", kSwitch, kNotLlama},
+    {"apply-layernorm-1p", kSwitch, kNotLlama},
+    {"apply-residual-connection-post-layernorm", kSwitch, kNotLlama},
+    {"num-key-value-heads", kValue, "grouped-query attention is not in this version"},
+    {"kv-channels", kValue, "a head is always --hidden-size / --num-attention-heads wide"},
+    {"openai-gelu", kSwitch, "the tanh GELU is the default; leave out --no-bias-gelu-fusion too"},
+    {"init-method-xavier-uniform", kSwitch, "weights are drawn as --init-method-std says"},
+    {"encoder-num-layers", kValue, "use --num-layers"},
+    {"encoder-seq-length", kValue, "use --seq-length"},
+
+    // Precision and parallelism.
+    {"fp16", kSwitch, "fp16 is not in this version; use --bf16, or neither for fp32"},
+    {"fp32-residual-connection", kSwitch, "not in this version"},
+    {"no-pipeline-parallel", kSwitch,
+     "checkpoints are always written in the pipeline layout; leave it out, and use "
+     "--pipeline-model-parallel-size 1 for one stage"},
+    {"num-layers-per-virtual-pipeline-stage", kValue, "the schedule is plain 1F1B"},
+    {"model-parallel-size", kValue, "use --tensor-model-parallel-size"},
+    {"sequence-parallel", kSwitch, "sequence parallelism is not in this version"},
+    {"use-distributed-optimizer", kSwitch, "use --zero-stage 1"},
+    {"cpu-optimizer", kSwitch, "offloading is not in this version"},
+    {"data-parallel-random-init", kSwitch, "data-parallel ranks always start equal"},
+    {"checkpoint-activations", kSwitch, kNoRecompute},
+    {"checkpoint-num-layers", kValue, kNoRecompute},
+    {"distribute-checkpointed-activations", kSwitch, kNoRecompute},
+    {"deepspeed-activation-checkpointing", kSwitch, kNoRecompute},
+    {"partition-activations", kSwitch, kNoRecompute},
+    {"contigious-checkpointing", kSwitch, kNoRecompute},
+    {"checkpoint-in-cpu", kSwitch, kNoRecompute},
+    {"recompute-activations", kSwitch, kNoRecompute},
+    {"recompute-granularity", kValue, kNoRecompute},
+    {"recompute-method", kValue, kNoRecompute},
+    {"recompute-num-layers", kValue, kNoRecompute},
+
+    // Batches, schedule, data, checkpoints.
+    {"batch-size", kValue, "use --micro-batch-size"},
+    {"rampup-batch-size", kValue, "the batch size is constant; use --global-batch-size"},
+    {"train-tokens", kValue, kNoTokens},
+    {"lr-decay-tokens", kValue, kNoTokens},
+    {"lr-warmup-tokens", kValue, kNoTokens},
+    {"warmup", kValue, "use --lr-warmup-fraction"},
+    {"start-weight-decay", kValue, "the weight decay is constant; use --weight-decay"},
+    {"end-weight-decay", kValue, "the weight decay is constant; use --weight-decay"},
+    {"override-opt_param-scheduler", kSwitch, kNoOverride},
+    {"use-checkpoint-opt_param-scheduler", kSwitch, kNoOverride},
+    {"train-data-path", kValue, "use --data-path with --split"},
+    {"valid-data-path", kValue, "use --data-path with --split"},
+    {"test-data-path", kValue, "use --data-path with --split"},
+    {"tokenizer-model", kValue, "SentencePiece is not in this version; see --tokenizer-type"},
+    {"reset-position-ids", kSwitch, "documents are not separated within a sample"},
+    {"reset-attention-mask", kSwitch, "documents are not separated within a sample"},
+    {"eod-mask-loss", kSwitch, "the loss counts every token"},
+    {"no-save-optim", kSwitch, "checkpoints are always complete"},
+    {"no-save-rng", kSwitch, "checkpoints are always complete"},
+    {"load-tag", kValue, "the tag is read from the file `latest`"},
+    {"use-checkpoint-args", kSwitch, "the model is what the flags say"},
+    {"skip-train", kSwitch, "not in this version"},
+    {"exit-duration-in-mins", kValue, "use --exit-interval"},
+    {"exit-signal-handler", kSwitch, "use --exit-interval"},
+};
+
+bool is_accepted(std::string_view accepted, std::string_view value) {
+  while (!accepted.empty()) {
+    const std::string_view choice = accepted.substr(0, accepted.find('|'));
+    if (choice == value) return true;
+    accepted.remove_prefix(std::min(choice.size() + 1, accepted.size()));
+  }
+  return false;
+}
+
+}  // namespace
+
+std::span<const ForeignFlag> foreign_flags() { return kForeignFlags; }
+
+const ForeignFlag* find_foreign_flag(std::string_view name) {
+  const auto is_named = [name](const ForeignFlag& flag) { return flag.name == name; };
+  const auto flag = std::find_if(std::begin(kForeignFlags), std::end(kForeignFlags), is_named);
+  return flag == std::end(kForeignFlags) ? nullptr : flag;
+}
+
+void check_foreign_flag(const ForeignFlag& flag, const std::string& value) {
+  if (flag.reason.empty() || is_accepted(flag.accepted, value)) return;
+  std::string message = "--" + std::string(flag.name);
+  if (flag.takes_value) message += " " + value;
+  message += ": " + std::string(flag.reason);
+  if (!flag.accepted.empty()) message += "; accepted: " + std::string(flag.accepted);
+  throw ParseError(message);
+}
+
+}  // namespace anymesh

@@ -1,0 +1,31 @@
+// Megatron-DeepSpeed's flags that this trainer doesn't have, so that existing scripts either run
+// unchanged or are told why not. Three kinds, told apart by the fields:
+//
+//   ignored   no reason                 changes speed, logs or memory there and no result here
+//   refused   a reason                  asks for a feature of another program, or of a later
+//   version fixed     a reason and `accepted`   fine with one of these values, which is what
+//   happens anyway
+//
+// A Megatron flag that is not even listed is an unknown flag.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace anymesh {
+
+struct ForeignFlag {
+  std::string_view name;
+  bool takes_value = false;
+  std::string_view reason = {};    // completes "--name: ..."
+  std::string_view accepted = {};  // values separated by '|'
+};
+
+std::span<const ForeignFlag> foreign_flags();
+const ForeignFlag* find_foreign_flag(std::string_view name);  // nullptr if not listed
+
+// Throws ParseError if the flag with this value is refused.
+void check_foreign_flag(const ForeignFlag& flag, const std::string& value);
+
+}  // namespace anymesh

@@ -1,0 +1,228 @@
+#include "framework/config/parse.h"
+
+#include <algorithm>
+
+#include "framework/config/command_line.h"
+#include "framework/config/deepspeed_json.h"
+
+namespace anymesh {
+namespace {
+
+void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel) {
+  flags.group("Parallelism");
+  flags.add("tensor-model-parallel-size", parallel.tp, "ranks that share each layer");
+  flags.add("pipeline-model-parallel-size", parallel.pp,
+            "stages of consecutive layers; data parallelism is what is left of the world size");
+  flags.add("zero-stage", parallel.zero_stage,
+            "0: every data-parallel rank keeps the whole optimizer state; 1: a slice of it");
+}
+
+void add_batch_flags(FlagTable& flags, BatchConfig& batch) {
+  flags.group("Batch and length");
+  flags.add("micro-batch-size", batch.micro_batch_size, "samples per forward pass");
+  flags.add("global-batch-size", batch.global_batch_size, "samples per step",
+            "micro-batch size x data-parallel size");
+  flags.add("train-iters", batch.train_iters, "steps to train; this or --train-samples", "none");
+  flags.add("train-samples", batch.train_samples,
+            "samples to train, rounded down to whole steps; this or --train-iters", "none");
+}
+
+void add_optimizer_flags(FlagTable& flags, OptimizerConfig& optimizer) {
+  flags.group("Optimizer and learning rate");
+  flags.add("lr", optimizer.lr, "peak learning rate", "required");
+  flags.add("min-lr", optimizer.min_lr, "floor of the decay");
+  flags.add("lr-decay-style", optimizer.lr_decay_style,
+            "constant, linear, cosine or inverse-square-root");
+  flags.add("lr-decay-iters", optimizer.lr_decay_iters,
+            "steps after which the rate stays at the floor", "--train-iters");
+  flags.add("lr-decay-samples", optimizer.lr_decay_samples, "the same in samples",
+            "--train-samples");
+  flags.add("lr-warmup-iters", optimizer.lr_warmup_iters, "steps of linear warmup");
+  flags.add("lr-warmup-samples", optimizer.lr_warmup_samples, "samples of linear warmup");
+  flags.add("lr-warmup-fraction", optimizer.lr_warmup_fraction,
+            "warmup as a fraction of the decay length");
+  flags.add("weight-decay", optimizer.weight_decay, "AdamW's decoupled weight decay");
+  flags.add("adam-beta1", optimizer.adam_beta1, "decay of the first moment");
+  flags.add("adam-beta2", optimizer.adam_beta2, "decay of the second moment");
+  flags.add("adam-eps", optimizer.adam_eps, "term added to Adam's denominator");
+  flags.add("clip-grad", optimizer.clip_grad, "largest global gradient norm; 0: no clipping");
+}
+
+void add_data_flags(FlagTable& flags, DataConfig& data) {
+  flags.group("Data");
+  flags.add("data-path", data.data_path, "path of a .bin/.idx pair, without the suffix");
+  flags.add("split", data.split, "proportions of training, validation and test documents");
+  flags.add("tokenizer-type", data.tokenizer_type,
+            "GPT2BPETokenizer, ByteLevelTokenizer or NullTokenizer",
+            "the first with --vocab-file, else the second");
+  flags.add("vocab-file", data.vocab_file, "vocab.json of the GPT2BPETokenizer");
+  flags.add("merge-file", data.merge_file, "merges.txt of the GPT2BPETokenizer");
+  flags.add("vocab-size", data.vocab_size, "of the NullTokenizer or of --mock-data", "none");
+  flags.add("mock-data", data.mock_data, "train on generated tokens; reads no files");
+}
+
+void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
+  flags.group("Checkpoint");
+  flags.add("save", checkpoint.save, "folder to write checkpoints to");
+  flags.add("save-interval", checkpoint.save_interval, "steps between checkpoints",
+            "one, at the end");
+  flags.add("load", checkpoint.load, "folder to resume from");
+  flags.add("universal-checkpoint", checkpoint.universal_checkpoint,
+            "--load names a universal checkpoint, written for any mesh");
+  flags.add("finetune", checkpoint.finetune, "load the weights only and start at step 0");
+  flags.add("no-load-optim", checkpoint.no_load_optim, "start with a fresh optimizer state");
+  flags.add("no-load-rng", checkpoint.no_load_rng, "start with fresh random generators");
+  flags.add("no-load-lr-state", checkpoint.no_load_lr_state,
+            "start the learning rate schedule afresh");
+  flags.add("exit-interval", checkpoint.exit_interval, "exit after a step that is divisible by it",
+            "never");
+}
+
+void add_run_flags(FlagTable& flags, RunConfig& run) {
+  flags.group("Run");
+  flags.add("seed", run.seed, "of weights, dropout and the order of samples");
+  flags.add("eval-interval", run.eval_interval, "steps between validations");
+  flags.add("eval-iters", run.eval_iters, "steps per validation; 0: no validation");
+  flags.add("log-interval", run.log_interval, "steps between lines of output");
+  flags.add("loss-csv", run.loss_csv, "file that gets one row per step");
+  flags.add("no-check-for-nan-in-loss-and-grad", run.check_for_nan,
+            "go on after a loss or gradient that is not finite");
+  flags.add("deepspeed_config", run.deepspeed_config,
+            "DeepSpeed JSON file; may repeat what flags say, but not contradict them");
+}
+
+std::string joined(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) text += (text.empty() ? "" : ", ") + item;
+  return text;
+}
+
+void require_choice(const FlagTable& flags, const char* flag, const std::string& value,
+                    const std::vector<std::string>& choices) {
+  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
+  throw ParseError(flags.origin(flag) + ": expected one of " + joined(choices));
+}
+
+void choose_tokenizer(const FlagTable& flags, DataConfig& data) {
+  if (!flags.given("tokenizer-type")) {
+    data.tokenizer_type = data.mock_data             ? "NullTokenizer"
+                          : !data.vocab_file.empty() ? "GPT2BPETokenizer"
+                                                     : "ByteLevelTokenizer";
+  }
+  require_choice(flags, "tokenizer-type", data.tokenizer_type,
+                 {"GPT2BPETokenizer", "ByteLevelTokenizer", "NullTokenizer"});
+}
+
+// A flag that is given but would change nothing is a misunderstanding, so it is refused.
+class Combinations {
+ public:
+  explicit Combinations(const FlagTable& flags) : flags_(flags) {}
+
+  void refuse(const char* flag, bool without_effect, const std::string& beside) const {
+    if (!without_effect || !flags_.given(flag)) return;
+    throw ParseError(flags_.origin(flag) + " has no effect " + beside);
+  }
+
+  void exclude(const char* flag, const char* other) const {
+    refuse(flag, flags_.given(other), "beside " + flags_.origin(other) + "; keep one of them");
+  }
+
+  void require(const char* flag, const char* other) const {
+    refuse(flag, !flags_.given(other), std::string("without --") + other);
+  }
+
+ private:
+  const FlagTable& flags_;
+};
+
+void check_schedule(const FlagTable& flags, const Combinations& rules, const Config& config) {
+  const OptimizerConfig& optimizer = config.optimizer;
+  require_choice(flags, "lr-decay-style", optimizer.lr_decay_style,
+                 {"constant", "linear", "cosine", "inverse-square-root"});
+  rules.exclude("train-iters", "train-samples");
+  // Zeros are harmless, and Megatron accepts them.
+  const bool by_samples = flags.given("train-samples");
+  rules.refuse("lr-decay-iters", by_samples && optimizer.lr_decay_iters != 0,
+               "with --train-samples; use --lr-decay-samples");
+  rules.refuse("lr-warmup-iters", by_samples && optimizer.lr_warmup_iters != 0,
+               "with --train-samples; use --lr-warmup-samples");
+  rules.refuse("lr-decay-samples", !by_samples && optimizer.lr_decay_samples != 0,
+               "without --train-samples; use --lr-decay-iters");
+  rules.refuse("lr-warmup-samples", !by_samples && optimizer.lr_warmup_samples != 0,
+               "without --train-samples; use --lr-warmup-iters");
+  rules.exclude("lr-warmup-iters", "lr-warmup-fraction");
+  rules.exclude("lr-warmup-samples", "lr-warmup-fraction");
+  const bool constant = optimizer.lr_decay_style == "constant";
+  rules.refuse("min-lr", constant, "with --lr-decay-style constant");
+  const bool without_decay = constant && !optimizer.lr_warmup_fraction;
+  rules.refuse("lr-decay-iters", without_decay, "with --lr-decay-style constant");
+  rules.refuse("lr-decay-samples", without_decay, "with --lr-decay-style constant");
+}
+
+void check_data(const Combinations& rules, const DataConfig& data) {
+  const bool mock = data.mock_data;
+  for (const char* flag : {"data-path", "split", "vocab-file", "merge-file"}) {
+    rules.refuse(flag, mock, "with --mock-data, which reads no files");
+  }
+  rules.refuse("tokenizer-type", mock && data.tokenizer_type != "NullTokenizer",
+               "with --mock-data, whose tokens are numbers below --vocab-size");
+  const std::string with_tokenizer = "with the " + data.tokenizer_type;
+  for (const char* flag : {"vocab-file", "merge-file"}) {
+    rules.refuse(flag, data.tokenizer_type != "GPT2BPETokenizer", with_tokenizer);
+  }
+  rules.refuse("vocab-size", data.tokenizer_type != "NullTokenizer",
+               with_tokenizer + ", which knows its vocabulary");
+}
+
+void check_checkpoint(const Combinations& rules, const CheckpointConfig& checkpoint) {
+  rules.require("save-interval", "save");
+  rules.refuse("universal-checkpoint", checkpoint.universal_checkpoint && checkpoint.load.empty(),
+               "without --load");
+  for (const char* flag : {"finetune", "no-load-optim", "no-load-rng", "no-load-lr-state"}) {
+    rules.require(flag, "load");
+  }
+}
+
+}  // namespace
+
+void add_flags(FlagTable& flags, Config& config) {
+  add_parallel_flags(flags, config.parallel);
+  add_batch_flags(flags, config.batch);
+  add_optimizer_flags(flags, config.optimizer);
+  flags.group("Precision");
+  flags.add("bf16", config.precision.bf16, "bf16 weights with fp32 masters; otherwise all fp32");
+  add_data_flags(flags, config.data);
+  add_checkpoint_flags(flags, config.checkpoint);
+  add_run_flags(flags, config.run);
+}
+
+ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::string>& args) {
+  ParseResult result;
+  const auto has = [&args](const char* arg) {
+    return std::find(args.begin(), args.end(), arg) != args.end();
+  };
+  if (has("--help") || has("-h")) result.text = help_text(flags);
+  if (has("--version")) result.text = flags.program() + " " ANYMESH_VERSION "\n";
+  if (!result.text.empty()) return result;
+
+  const std::vector<std::string> ignored_flags = read_command_line(flags, args);
+  if (!ignored_flags.empty()) {
+    result.notes.push_back("ignored, as they change no result here: " + joined(ignored_flags));
+  }
+  if (const std::string& path = config.run.deepspeed_config; !path.empty()) {
+    const std::vector<std::string> ignored_keys = read_deepspeed_json(path, flags, config);
+    if (!ignored_keys.empty()) {
+      result.notes.push_back("ignored keys of " + path +
+                             ", as they change no result here: " + joined(ignored_keys));
+    }
+  }
+  choose_tokenizer(flags, config.data);
+  const Combinations rules(flags);
+  check_schedule(flags, rules, config);
+  check_data(rules, config.data);
+  check_checkpoint(rules, config.checkpoint);
+  result.settings = flags.settings();
+  return result;
+}
+
+}  // namespace anymesh

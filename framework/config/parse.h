@@ -1,0 +1,33 @@
+// Command line and DeepSpeed JSON into one Config.
+//
+//   pretrain_gpt --tensor-model-parallel-size 2 --num-layers=4 --data-path corpus_text_document
+//                --bf16 --deepspeed_config ds_config.json ...
+//
+// Flags are spelled exactly as Megatron-DeepSpeed spells them. Flags and JSON fill the same fields,
+// and may repeat but not contradict each other. Megatron flags that change no result here are
+// accepted and answered with one note. Refused with a message: unknown flags (with the nearest
+// known one), Megatron features that this version lacks, values that don't parse, and flags that
+// would have no effect beside the others (--min-lr with a constant rate).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "framework/config/config.h"
+#include "framework/config/flags.h"
+
+namespace anymesh {
+
+struct ParseResult {
+  std::string text;                // of --help or --version: print it and exit 0; else empty
+  std::vector<Setting> settings;   // every flag with its value, to print and for checkpoints
+  std::vector<std::string> notes;  // what was ignored, a line each, for rank 0 to print
+};
+
+// Declares the framework's flags, in groups, over the fields of `config`.
+void add_flags(FlagTable& flags, Config& config);
+
+// `args` excludes the program's name. REQUIRES: add_flags(flags, config); models add theirs too.
+ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::string>& args);
+
+}  // namespace anymesh

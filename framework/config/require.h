@@ -1,0 +1,26 @@
+// The two words of validation rules, for this folder and for models:
+//
+//   require(h % n == 0, with("--hidden-size", h) + " must be divisible by " + with("--...", n));
+//
+// throws "--hidden-size (8) must be divisible by --num-attention-heads (3)".
+#pragma once
+
+#include <sstream>
+#include <string>
+
+#include "framework/config/config.h"
+
+namespace anymesh {
+
+template <class T>
+std::string with(const char* flag, const T& value) {
+  std::ostringstream text;
+  text << flag << " (" << value << ")";
+  return text.str();
+}
+
+inline void require(bool holds, const std::string& message) {
+  if (!holds) throw ParseError(message);
+}
+
+}  // namespace anymesh

@@ -1,0 +1,182 @@
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "framework/config/config.h"
+#include "framework/config/require.h"
+
+namespace anymesh {
+namespace {
+
+void check_parallel(const ParallelConfig& parallel, int world_size) {
+  require(parallel.tp >= 1,
+          with("--tensor-model-parallel-size", parallel.tp) + " must be at least 1");
+  require(parallel.pp >= 1,
+          with("--pipeline-model-parallel-size", parallel.pp) + " must be at least 1");
+  require(parallel.zero_stage >= 0 && parallel.zero_stage <= 3,
+          with("--zero-stage", parallel.zero_stage) + " must be 0 or 1");
+  require(parallel.zero_stage <= 1, with("--zero-stage", parallel.zero_stage) +
+                                        " is not in this version; run with --zero-stage 1");
+  const int64_t model_ranks = int64_t{parallel.tp} * parallel.pp;
+  if (world_size % model_ranks == 0) return;
+  const int64_t below = world_size / model_ranks * model_ranks;
+  std::string fix = "; try mpirun -n ";
+  if (below > 0) fix += std::to_string(below) + " or -n ";
+  throw ParseError("world size " + std::to_string(world_size) + " is not divisible by " +
+                   with("--tensor-model-parallel-size", parallel.tp) + " x " +
+                   with("--pipeline-model-parallel-size", parallel.pp) + " = " +
+                   std::to_string(model_ranks) + fix + std::to_string(below + model_ranks));
+}
+
+void check_batch(const BatchConfig& batch, int64_t dp) {
+  require(batch.micro_batch_size >= 1,
+          with("--micro-batch-size", batch.micro_batch_size) + " must be at least 1");
+  require(batch.global_batch_size >= 0,
+          with("--global-batch-size", batch.global_batch_size) + " must not be negative");
+  const int64_t samples = batch.micro_batch_size * dp;  // of one micro-batch on every dp rank
+  const std::string product = with("--micro-batch-size", batch.micro_batch_size) +
+                              " x data-parallel size (" + std::to_string(dp) + ")";
+  const int64_t global = batch.global_batch_size;
+  const int64_t below = global / samples * samples;
+  const std::string choices = (below > 0 ? std::to_string(below) + " or " : std::string()) +
+                              std::to_string(below + samples);
+  require(global % samples == 0, with("--global-batch-size", global) + " must be divisible by " +
+                                     product + " = " + std::to_string(samples) +
+                                     "; use --global-batch-size " + choices);
+  const int64_t steps = batch.gradient_accumulation_steps;
+  require(steps == 0 || global == 0 || global == steps * samples,
+          with("--global-batch-size", global) + " must equal " +
+              with("gradient_accumulation_steps", steps) + " x " + product + " = " +
+              std::to_string(steps * samples));
+  require(std::max(global, std::max<int64_t>(1, steps) * samples) <= INT32_MAX,
+          product + " x " + with("gradient_accumulation_steps", steps) + " is too large");
+}
+
+void check_length(const BatchConfig& batch, int global_batch_size) {
+  require(batch.train_iters >= 0, with("--train-iters", batch.train_iters) + " is negative");
+  require(batch.train_samples >= 0, with("--train-samples", batch.train_samples) + " is negative");
+  require((batch.train_iters > 0) != (batch.train_samples > 0),
+          "give exactly one of " + with("--train-iters", batch.train_iters) + " and " +
+              with("--train-samples", batch.train_samples));
+  require(batch.train_iters <= INT64_MAX / global_batch_size,
+          with("--train-iters", batch.train_iters) + " x " +
+              with("--global-batch-size", global_batch_size) + " is too large");
+  require(batch.train_samples == 0 || batch.train_samples >= global_batch_size,
+          with("--train-samples", batch.train_samples) + " is less than one step of " +
+              with("--global-batch-size", global_batch_size));
+}
+
+void check_optimizer(const OptimizerConfig& optimizer) {
+  require(optimizer.lr > 0, with("--lr", optimizer.lr) + " is required and must be positive");
+  require(
+      optimizer.min_lr >= 0 && optimizer.min_lr <= optimizer.lr,
+      with("--min-lr", optimizer.min_lr) + " must be between 0 and " + with("--lr", optimizer.lr));
+  require(optimizer.weight_decay >= 0,
+          with("--weight-decay", optimizer.weight_decay) + " must not be negative");
+  require(optimizer.adam_beta1 >= 0 && optimizer.adam_beta1 < 1,
+          with("--adam-beta1", optimizer.adam_beta1) + " must be in [0, 1)");
+  require(optimizer.adam_beta2 >= 0 && optimizer.adam_beta2 < 1,
+          with("--adam-beta2", optimizer.adam_beta2) + " must be in [0, 1)");
+  require(optimizer.adam_eps > 0, with("--adam-eps", optimizer.adam_eps) + " must be positive");
+  require(optimizer.clip_grad >= 0,
+          with("--clip-grad", optimizer.clip_grad) + " must be positive, or 0 for no clipping");
+}
+
+void check_schedule(const OptimizerConfig& optimizer, const BatchPlan& plan) {
+  const double fraction = optimizer.lr_warmup_fraction.value_or(0);
+  require(fraction >= 0 && fraction < 1,
+          with("--lr-warmup-fraction", fraction) + " must be in [0, 1)");
+  struct Length {
+    const char* flag;
+    int64_t value;
+    int64_t samples;  // per unit of value
+  };
+  const Length lengths[] = {
+      {"--lr-decay-iters", optimizer.lr_decay_iters, plan.global_batch_size},
+      {"--lr-decay-samples", optimizer.lr_decay_samples, 1},
+      {"--lr-warmup-iters", optimizer.lr_warmup_iters, plan.global_batch_size},
+      {"--lr-warmup-samples", optimizer.lr_warmup_samples, 1},
+  };
+  for (const Length& length : lengths) {
+    require(length.value >= 0 && length.value <= INT64_MAX / length.samples,
+            with(length.flag, length.value) + " is negative or too large");
+  }
+  if (optimizer.lr_decay_style == "constant") return;
+  require(plan.lr_warmup_samples < plan.lr_decay_samples,
+          "the warmup of " + with("--lr-warmup-iters", optimizer.lr_warmup_iters) + " / " +
+              with("--lr-warmup-samples", optimizer.lr_warmup_samples) +
+              " must be shorter than the decay, which ends after " +
+              std::to_string(static_cast<int64_t>(plan.lr_decay_samples)) +
+              " samples (--lr-decay-iters, --lr-decay-samples)");
+}
+
+void check_data(const DataConfig& data, uint64_t seed) {
+  if (data.tokenizer_type == "NullTokenizer") {
+    require(data.vocab_size >= 2, with("--vocab-size", data.vocab_size) +
+                                      " must be at least 2 with --mock-data or the NullTokenizer");
+  }
+  require(data.tokenizer_type != "GPT2BPETokenizer" ||
+              (!data.vocab_file.empty() && !data.merge_file.empty()),
+          "the GPT2BPETokenizer needs both --vocab-file and --merge-file");
+  require(data.mock_data || !data.data_path.empty(), "give --data-path PREFIX, or --mock-data");
+  require(data.data_path.size() <= 1,
+          "--data-path got " + std::to_string(data.data_path.size()) +
+              " values: blends of corpora are not in this version; give one prefix");
+  require(seed <= UINT32_MAX,
+          with("--seed", seed) + " must fit in 32 bits, as the shuffling of samples demands");
+}
+
+void check_run(const CheckpointConfig& checkpoint, const RunConfig& run) {
+  require(checkpoint.save_interval >= 0,
+          with("--save-interval", checkpoint.save_interval) + " must not be negative");
+  require(checkpoint.exit_interval >= 0,
+          with("--exit-interval", checkpoint.exit_interval) + " must not be negative");
+  require(run.eval_interval >= 1,
+          with("--eval-interval", run.eval_interval) + " must be at least 1");
+  require(run.eval_iters >= 0, with("--eval-iters", run.eval_iters) + " must not be negative");
+  require(run.log_interval >= 1, with("--log-interval", run.log_interval) + " must be at least 1");
+}
+
+}  // namespace
+
+BatchPlan plan_batches(const Config& config, int world_size) {
+  const BatchConfig& batch = config.batch;
+  const OptimizerConfig& optimizer = config.optimizer;
+  BatchPlan plan;
+  plan.dp = world_size / (config.parallel.tp * config.parallel.pp);
+  const int samples = batch.micro_batch_size * plan.dp;
+  const int steps = std::max(1, batch.gradient_accumulation_steps);
+  plan.global_batch_size = batch.global_batch_size != 0 ? batch.global_batch_size : samples * steps;
+  plan.num_microbatches = plan.global_batch_size / samples;
+  if (batch.train_samples != 0) {
+    plan.train_iters = batch.train_samples / plan.global_batch_size;
+    plan.lr_decay_samples =
+        optimizer.lr_decay_samples != 0 ? optimizer.lr_decay_samples : batch.train_samples;
+    plan.lr_warmup_samples = optimizer.lr_warmup_samples;
+  } else {
+    plan.train_iters = batch.train_iters;
+    plan.lr_decay_samples =
+        static_cast<double>(optimizer.lr_decay_iters != 0 ? optimizer.lr_decay_iters
+                                                          : batch.train_iters) *
+        plan.global_batch_size;
+    plan.lr_warmup_samples =
+        static_cast<double>(optimizer.lr_warmup_iters) * plan.global_batch_size;
+  }
+  if (optimizer.lr_warmup_fraction) {
+    plan.lr_warmup_samples = *optimizer.lr_warmup_fraction * plan.lr_decay_samples;
+  }
+  return plan;
+}
+
+void validate(const Config& config, int world_size) {
+  check_parallel(config.parallel, world_size);
+  check_batch(config.batch, world_size / (config.parallel.tp * config.parallel.pp));
+  const BatchPlan plan = plan_batches(config, world_size);
+  check_length(config.batch, plan.global_batch_size);
+  check_optimizer(config.optimizer);
+  check_schedule(config.optimizer, plan);
+  check_data(config.data, config.run.seed);
+  check_run(config.checkpoint, config.run);
+}
+
+}  // namespace anymesh

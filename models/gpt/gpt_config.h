@@ -1,0 +1,48 @@
+// The GPT's own settings, their flags and their rules. A fork brings a file like this one, and no
+// other flag code.
+//
+//   add_flags(flags, gpt);                     beside the framework's add_flags(flags, config)
+//   gpt.vocab_size = tokenizer->vocab_size();  the one field that no flag sets
+//   validate(config, gpt, world_size);         all rules: the framework's, then the GPT's
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "framework/config/config.h"
+#include "framework/config/flags.h"
+
+namespace anymesh {
+
+struct GptConfig {
+  int num_layers = 0;  // required, as are the next four
+  int hidden_size = 0;
+  int num_attention_heads = 0;
+  int seq_length = 0;
+  int max_position_embeddings = 0;  // rows of the learned position table, >= seq_length
+  int ffn_hidden_size = 0;          // 0 = 4 * hidden_size; see ffn_size()
+  int make_vocab_size_divisible_by = 128;
+  double init_method_std = 0.02;
+  double attention_dropout = 0.1, hidden_dropout = 0.1;
+  double layernorm_epsilon = 1e-5;
+  bool untie_embeddings_and_output_weights = false;
+  bool bias_gelu_fusion = true;  // tanh GELU; without it erf GELU, as in Megatron
+  int vocab_size = 0;            // true vocabulary, from the tokenizer; 0 until it is known
+
+  int ffn_size() const { return ffn_hidden_size != 0 ? ffn_hidden_size : 4 * hidden_size; }
+};
+
+void add_flags(FlagTable& flags, GptConfig& gpt);
+
+// The flags that decide the shape and the maths of the model: a checkpoint must have been made with
+// the same.
+std::vector<std::string> model_flags();
+
+// Throws ParseError unless this model can be trained with this config on `world_size` ranks.
+void validate(const Config& config, const GptConfig& gpt, int world_size);
+
+// Megatron's padded vocabulary: the smallest multiple of make_vocab_size_divisible_by * tp that
+// holds vocab_size. This trainer stores no padding; the number is for files that have it.
+int64_t padded_vocab_size(const GptConfig& gpt, int tp);
+
+}  // namespace anymesh

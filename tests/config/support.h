@@ -1,0 +1,33 @@
+// What the tests of this folder share: the whole table of flags, and the message of a refusal.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "framework/config/parse.h"
+
+namespace anymesh {
+
+inline std::vector<std::string> words(const std::string& text) {
+  std::istringstream stream(text);
+  std::vector<std::string> list;
+  for (std::string word; stream >> word;) list.push_back(word);
+  return list;
+}
+
+// what() of the ParseError that `action` throws; "" if it throws nothing.
+template <class Action>
+std::string refusal(Action action) {
+  try {
+    action();
+  } catch (const ParseError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace anymesh

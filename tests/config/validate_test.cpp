@@ -1,0 +1,235 @@
+#include "models/gpt/gpt_config.h"
+#include "tests/config/support.h"
+
+namespace anymesh {
+namespace {
+
+using testing::HasSubstr;
+
+class ValidateTest : public testing::Test {
+ protected:
+  ValidateTest() {
+    config.batch.train_iters = 20;
+    config.optimizer.lr = 1e-3;
+    config.data.data_path = {"corpus"};
+    config.data.tokenizer_type = "ByteLevelTokenizer";
+    gpt = {.num_layers = 4,
+           .hidden_size = 64,
+           .num_attention_heads = 4,
+           .seq_length = 32,
+           .max_position_embeddings = 32};
+  }
+
+  std::string refused(int world_size = 1) const {
+    return refusal([&] { validate(config, gpt, world_size); });
+  }
+
+  // The refusal when `field` is `value`, which it is only for the call.
+  template <class T>
+  std::string refused_with(T& field, T value, int world_size = 1) {
+    std::swap(field, value);
+    const std::string message = refused(world_size);
+    std::swap(field, value);
+    return message;
+  }
+
+  Config config;
+  GptConfig gpt;
+};
+
+TEST_F(ValidateTest, TheBaseRuns) {
+  EXPECT_EQ(refused(), "");
+  EXPECT_EQ(refused(8), "");
+}
+
+TEST_F(ValidateTest, Mesh) {
+  EXPECT_EQ(refused_with(config.parallel.tp, 0),
+            "--tensor-model-parallel-size (0) must be at least 1");
+  EXPECT_EQ(refused_with(config.parallel.pp, -1),
+            "--pipeline-model-parallel-size (-1) must be at least 1");
+  config.parallel.tp = 2;
+  EXPECT_EQ(refused_with(config.parallel.pp, 2, 6),
+            "world size 6 is not divisible by --tensor-model-parallel-size (2) x "
+            "--pipeline-model-parallel-size (2) = 4; try mpirun -n 4 or -n 8");
+  EXPECT_THAT(refused_with(config.parallel.pp, 2, 3), testing::EndsWith("try mpirun -n 4"));
+  EXPECT_THAT(refused_with(config.parallel.pp, 2000000000, 2), HasSubstr("= 4000000000"));
+  EXPECT_EQ(refused_with(config.parallel.tp, 3, 3),
+            "--num-attention-heads (4) must be divisible by --tensor-model-parallel-size (3); "
+            "sizes that work: 1, 2, 4");
+  EXPECT_EQ(refused_with(gpt.ffn_hidden_size, 129, 2),
+            "--ffn-hidden-size (129) must be divisible by --tensor-model-parallel-size (2); "
+            "sizes that work: 1");
+  EXPECT_EQ(refused_with(config.parallel.pp, 5, 10),
+            "--num-layers (4) must be at least --pipeline-model-parallel-size (5)");
+}
+
+TEST_F(ValidateTest, ZeroStage) {
+  EXPECT_EQ(refused_with(config.parallel.zero_stage, 1, 2), "");
+  EXPECT_EQ(refused_with(config.parallel.zero_stage, 2),
+            "--zero-stage (2) is not in this version; run with --zero-stage 1");
+  EXPECT_THAT(refused_with(config.parallel.zero_stage, 3), HasSubstr("run with --zero-stage 1"));
+  EXPECT_EQ(refused_with(config.parallel.zero_stage, 4), "--zero-stage (4) must be 0 or 1");
+  EXPECT_EQ(refused_with(config.parallel.zero_stage, -1), "--zero-stage (-1) must be 0 or 1");
+}
+
+TEST_F(ValidateTest, Batch) {
+  EXPECT_EQ(refused_with(config.batch.micro_batch_size, 0),
+            "--micro-batch-size (0) must be at least 1");
+  EXPECT_EQ(refused_with(config.batch.global_batch_size, -8),
+            "--global-batch-size (-8) must not be negative");
+  config.batch.micro_batch_size = 3;
+  EXPECT_EQ(refused_with(config.batch.global_batch_size, 8, 2),
+            "--global-batch-size (8) must be divisible by --micro-batch-size (3) x data-parallel "
+            "size (2) = 6; use --global-batch-size 6 or 12");
+  EXPECT_THAT(refused_with(config.batch.global_batch_size, 4, 2),
+              testing::EndsWith("use --global-batch-size 6"));
+  config.batch.gradient_accumulation_steps = 4;
+  EXPECT_EQ(refused_with(config.batch.global_batch_size, 24, 2), "");
+  EXPECT_THAT(refused_with(config.batch.global_batch_size, 12, 2),
+              HasSubstr("must equal gradient_accumulation_steps (4) x --micro-batch-size (3) x "
+                        "data-parallel size (2) = 24"));
+  EXPECT_THAT(refused_with(config.batch.micro_batch_size, 2000000000, 2),
+              HasSubstr("is too large"));
+}
+
+TEST_F(ValidateTest, Length) {
+  const std::string both = "give exactly one of --train-iters (0) and --train-samples (0)";
+  EXPECT_EQ(refused_with(config.batch.train_iters, int64_t{0}), both);
+  EXPECT_THAT(refused_with(config.batch.train_samples, int64_t{9}), HasSubstr("exactly one of"));
+  EXPECT_THAT(refused_with(config.batch.train_iters, int64_t{-1}), HasSubstr("--train-iters (-1)"));
+  EXPECT_THAT(refused_with(config.batch.train_samples, int64_t{-1}),
+              HasSubstr("--train-samples (-1)"));
+  EXPECT_THAT(refused_with(config.batch.train_iters, INT64_MAX, 2), HasSubstr("is too large"));
+  config.batch.train_iters = 0;
+  config.batch.train_samples = 7;
+  EXPECT_EQ(refused_with(config.batch.global_batch_size, 8),
+            "--train-samples (7) is less than one step of --global-batch-size (8)");
+}
+
+TEST_F(ValidateTest, Optimizer) {
+  OptimizerConfig& optimizer = config.optimizer;
+  EXPECT_THAT(refused_with(optimizer.lr, 0.0), HasSubstr("--lr (0) is required"));
+  EXPECT_EQ(refused_with(optimizer.min_lr, 0.1),
+            "--min-lr (0.1) must be between 0 and --lr (0.001)");
+  EXPECT_THAT(refused_with(optimizer.min_lr, -0.1), HasSubstr("--min-lr (-0.1)"));
+  EXPECT_THAT(refused_with(optimizer.weight_decay, -1.0), HasSubstr("--weight-decay (-1)"));
+  EXPECT_EQ(refused_with(optimizer.adam_beta1, 1.0), "--adam-beta1 (1) must be in [0, 1)");
+  EXPECT_EQ(refused_with(optimizer.adam_beta2, -0.1), "--adam-beta2 (-0.1) must be in [0, 1)");
+  EXPECT_THAT(refused_with(optimizer.adam_eps, 0.0), HasSubstr("--adam-eps (0)"));
+  EXPECT_THAT(refused_with(optimizer.clip_grad, -1.0), HasSubstr("--clip-grad (-1)"));
+  EXPECT_EQ(refused_with(optimizer.clip_grad, 0.0), "");
+  EXPECT_EQ(refused_with(optimizer.lr_warmup_fraction, std::optional(1.0)),
+            "--lr-warmup-fraction (1) must be in [0, 1)");
+  EXPECT_EQ(refused_with(optimizer.lr_warmup_iters, int64_t{19}), "");
+  EXPECT_THAT(refused_with(optimizer.lr_warmup_iters, int64_t{20}, 2),
+              HasSubstr("--lr-warmup-iters (20)"));
+  EXPECT_THAT(refused_with(optimizer.lr_warmup_iters, int64_t{-1}), HasSubstr("(-1) is negative"));
+  EXPECT_THAT(refused_with(optimizer.lr_decay_iters, INT64_MAX, 2), HasSubstr("too large"));
+  EXPECT_THAT(refused_with(optimizer.lr_decay_samples, int64_t{-1}),
+              HasSubstr("--lr-decay-samples"));
+  EXPECT_THAT(refused_with(optimizer.lr_warmup_samples, int64_t{-1}),
+              HasSubstr("--lr-warmup-samples"));
+  optimizer.lr_decay_style = "constant";
+  EXPECT_EQ(refused_with(optimizer.lr_warmup_iters, int64_t{20}), "");
+}
+
+TEST_F(ValidateTest, Data) {
+  EXPECT_EQ(refused_with(config.data.data_path, {}), "give --data-path PREFIX, or --mock-data");
+  EXPECT_THAT(refused_with(config.data.data_path, {"1", "a", "2", "b"}),
+              HasSubstr("--data-path got 4 values: blends of corpora are not in this version"));
+  config.data.tokenizer_type = "GPT2BPETokenizer";
+  config.data.vocab_file = "vocab.json";
+  EXPECT_THAT(refused(), HasSubstr("needs both --vocab-file and --merge-file"));
+  EXPECT_EQ(refused_with(config.data.merge_file, std::string("merges.txt")), "");
+  config.data = DataConfig();
+  config.data.tokenizer_type = "NullTokenizer";
+  config.data.mock_data = true;
+  config.data.vocab_size = 1;
+  EXPECT_THAT(refused(), HasSubstr("--vocab-size (1) must be at least 2"));
+  EXPECT_EQ(refused_with(config.data.vocab_size, 2), "");
+}
+
+TEST_F(ValidateTest, Run) {
+  EXPECT_THAT(refused_with(config.run.seed, uint64_t{1} << 32),
+              HasSubstr("--seed (4294967296) must fit in 32 bits"));
+  EXPECT_THAT(refused_with(config.run.eval_interval, int64_t{0}), HasSubstr("--eval-interval (0)"));
+  EXPECT_THAT(refused_with(config.run.eval_iters, int64_t{-1}), HasSubstr("--eval-iters (-1)"));
+  EXPECT_THAT(refused_with(config.run.log_interval, int64_t{0}), HasSubstr("--log-interval (0)"));
+  EXPECT_THAT(refused_with(config.checkpoint.save_interval, int64_t{-1}),
+              HasSubstr("--save-interval (-1)"));
+  EXPECT_THAT(refused_with(config.checkpoint.exit_interval, int64_t{-1}),
+              HasSubstr("--exit-interval (-1)"));
+}
+
+TEST_F(ValidateTest, Gpt) {
+  EXPECT_EQ(refused_with(gpt.num_layers, 0), "--num-layers (0) is required and must be at least 1");
+  EXPECT_THAT(refused_with(gpt.hidden_size, 0), HasSubstr("--hidden-size (0)"));
+  EXPECT_THAT(refused_with(gpt.num_attention_heads, 0), HasSubstr("--num-attention-heads (0)"));
+  EXPECT_THAT(refused_with(gpt.seq_length, 0), HasSubstr("--seq-length (0)"));
+  EXPECT_THAT(refused_with(gpt.max_position_embeddings, 0),
+              HasSubstr("--max-position-embeddings (0)"));
+  EXPECT_THAT(refused_with(gpt.make_vocab_size_divisible_by, 0),
+              HasSubstr("--make-vocab-size-divisible-by (0)"));
+  EXPECT_THAT(refused_with(gpt.hidden_size, 1 << 30), HasSubstr("--hidden-size (1073741824)"));
+  EXPECT_EQ(refused_with(gpt.num_attention_heads, 3),
+            "--hidden-size (64) must be divisible by --num-attention-heads (3)");
+  EXPECT_EQ(refused_with(gpt.max_position_embeddings, 31),
+            "--max-position-embeddings (31) must be at least --seq-length (32)");
+  EXPECT_THAT(refused_with(gpt.ffn_hidden_size, -1), HasSubstr("--ffn-hidden-size (-1)"));
+  EXPECT_THAT(refused_with(gpt.init_method_std, 0.0), HasSubstr("--init-method-std (0)"));
+  EXPECT_THAT(refused_with(gpt.layernorm_epsilon, 0.0), HasSubstr("--layernorm-epsilon (0)"));
+  EXPECT_THAT(refused_with(gpt.attention_dropout, 1.0), HasSubstr("--attention-dropout (1)"));
+  EXPECT_THAT(refused_with(gpt.hidden_dropout, -0.1), HasSubstr("--hidden-dropout (-0.1)"));
+}
+
+TEST_F(ValidateTest, PlanByIterations) {
+  config.parallel.tp = 2;
+  config.batch.micro_batch_size = 2;
+  config.optimizer.lr_warmup_iters = 3;
+  BatchPlan plan = plan_batches(config, 8);
+  EXPECT_EQ(plan.dp, 4);
+  EXPECT_EQ(plan.global_batch_size, 8);
+  EXPECT_EQ(plan.num_microbatches, 1);
+  EXPECT_EQ(plan.train_iters, 20);
+  EXPECT_EQ(plan.lr_warmup_samples, 24);
+  EXPECT_EQ(plan.lr_decay_samples, 160);
+  config.batch.gradient_accumulation_steps = 3;
+  EXPECT_EQ(plan_batches(config, 8).global_batch_size, 24);
+  config.batch.gradient_accumulation_steps = 0;
+  config.batch.global_batch_size = 32;
+  config.optimizer.lr_decay_iters = 10;
+  plan = plan_batches(config, 8);
+  EXPECT_EQ(plan.num_microbatches, 4);
+  EXPECT_EQ(plan.lr_decay_samples, 320);
+}
+
+TEST_F(ValidateTest, PlanBySamples) {
+  config.batch.train_iters = 0;
+  config.batch.train_samples = 100;
+  config.batch.global_batch_size = 8;
+  config.optimizer.lr_warmup_fraction = 0.125;
+  BatchPlan plan = plan_batches(config, 2);
+  EXPECT_EQ(plan.train_iters, 12);
+  EXPECT_EQ(plan.lr_decay_samples, 100);
+  EXPECT_EQ(plan.lr_warmup_samples, 12.5);
+  config.optimizer.lr_warmup_fraction.reset();
+  config.optimizer.lr_warmup_samples = 5;
+  config.optimizer.lr_decay_samples = 50;
+  plan = plan_batches(config, 2);
+  EXPECT_EQ(plan.lr_decay_samples, 50);
+  EXPECT_EQ(plan.lr_warmup_samples, 5);
+}
+
+TEST_F(ValidateTest, PaddedVocabulary) {
+  gpt.vocab_size = 50257;
+  EXPECT_EQ(padded_vocab_size(gpt, 1), 50304);
+  EXPECT_EQ(padded_vocab_size(gpt, 8), 51200);
+  gpt.vocab_size = 512;
+  EXPECT_EQ(padded_vocab_size(gpt, 4), 512);
+  gpt.vocab_size = 257;
+  gpt.make_vocab_size_divisible_by = 64;
+  EXPECT_EQ(padded_vocab_size(gpt, 2), 384);
+}
+
+}  // namespace
+}  // namespace anymesh
