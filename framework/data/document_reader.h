@@ -1,0 +1,98 @@
+// Cuts a text file into documents and hands them out in numbered batches, for workers to share.
+//
+//   DocumentReader reader("corpus.txt", DocumentUnit::kParagraph);
+//   for (DocumentReader::Batch batch; reader.read(batch);) ...
+//
+//   kFile        the whole file
+//   kParagraph   lines up to a blank one
+//   kLine        each line that is not blank; so also JSON lines
+//
+// Line ends belong to a paragraph and not to a line; nothing else is added or dropped.
+#pragma once
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace anymesh {
+
+enum class DocumentUnit { kFile, kParagraph, kLine };
+
+struct Document {
+  std::string text;
+  int64_t line = 0;  // where it ends, counted from 1; for messages
+};
+
+class DocumentReader {
+ public:
+  struct Batch {
+    int64_t number = 0;
+    int64_t bytes = 0;  // of input
+    std::vector<Document> documents;
+  };
+
+  DocumentReader(const std::string& path, DocumentUnit unit)
+      : path_(path), unit_(unit), in_(path, std::ios::binary) {
+    if (!in_) throw std::runtime_error(path + ": cannot open: " + std::strerror(errno));
+  }
+
+  // The next documents, a megabyte or one document, whichever is more; false at the end.
+  bool read(Batch& batch) {
+    constexpr int64_t kBatchBytes = 1 << 20;
+    const int64_t before = bytes_;
+    batch = {batches_++, 0, {}};
+    for (Document document; bytes_ - before < kBatchBytes && next(document);) {
+      batch.documents.push_back(std::move(document));
+    }
+    if (in_.bad()) throw std::runtime_error(path_ + ": cannot read: " + std::strerror(errno));
+    batch.bytes = bytes_ - before;
+    return !batch.documents.empty();
+  }
+
+ private:
+  static bool blank(const std::string& text) {
+    return text.find_first_not_of(" \t\r\v\f") == std::string::npos;
+  }
+
+  bool next_line(std::string& line) {
+    if (!std::getline(in_, line)) return false;
+    bytes_ += static_cast<int64_t>(line.size()) + (in_.eof() ? 0 : 1);
+    ++line_;
+    return true;
+  }
+
+  bool next(Document& document) {
+    document.text.clear();
+    std::string line;
+    if (unit_ == DocumentUnit::kFile) {
+      document.text.assign(std::istreambuf_iterator<char>(in_), {});
+      bytes_ += static_cast<int64_t>(document.text.size());
+    } else {
+      while (next_line(line)) {
+        const bool empty = document.text.empty();
+        if (blank(line) && empty) continue;
+        if (blank(line)) break;
+        document.text += line;
+        if (unit_ == DocumentUnit::kLine) break;
+        if (!in_.eof()) document.text += '\n';
+      }
+    }
+    document.line = line_;
+    return !document.text.empty();
+  }
+
+  std::string path_;
+  DocumentUnit unit_;
+  std::ifstream in_;
+  int64_t batches_ = 0;
+  int64_t bytes_ = 0;
+  int64_t line_ = 0;
+};
+
+}  // namespace anymesh

@@ -1,0 +1,173 @@
+#include "framework/data/gpt_dataset.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "framework/data/numpy_random.h"
+
+namespace anymesh {
+namespace {
+
+constexpr int64_t kMaxEntries = std::numeric_limits<int32_t>::max();
+
+std::array<double, 3> parse_weights(const std::string& split) {
+  const std::string expected =
+      "--split \"" + split + "\": expected up to three weights >= 0 with a sum > 0, as in 969,30,1";
+  const char separator = split.find(',') != std::string::npos ? ',' : '/';
+  std::array<double, 3> weights{};
+  size_t count = 0, begin = 0;
+  while (begin <= split.size()) {
+    const size_t end = std::min(split.find(separator, begin), split.size());
+    const char* first = split.data() + begin;
+    const char* last = split.data() + end;
+    while (first < last && *first == ' ') ++first;
+    while (first < last && last[-1] == ' ') --last;
+    double weight = 0;
+    const auto [stop, error] = std::from_chars(first, last, weight);
+    if (error != std::errc{} || stop != last || !(weight >= 0 && std::isfinite(weight)) ||
+        count == weights.size()) {
+      throw std::runtime_error(expected);
+    }
+    weights[count++] = weight;
+    begin = end + 1;
+  }
+  const double sum = weights[0] + weights[1] + weights[2];
+  if (!(sum > 0 && std::isfinite(sum))) throw std::runtime_error(expected);
+  return weights;
+}
+
+int64_t count_tokens(const IndexedDataset& corpus, DocumentRange documents) {
+  int64_t tokens = 0;
+  for (int64_t i = documents.first; i < documents.last; ++i) tokens += corpus.length(i);
+  return tokens;
+}
+
+// A last epoch of which little is used is shuffled by itself; mixed with the others it would leave
+// gaps in them. The 80 % are Megatron's.
+bool keep_last_epoch_apart(int64_t epochs, int64_t tokens_per_epoch, int64_t num_samples,
+                           int64_t seq_length) {
+  if (epochs == 1) return false;
+  const int64_t before_last = ((epochs - 1) * tokens_per_epoch - 1) / seq_length;
+  const int64_t per_epoch = (tokens_per_epoch - 1) / seq_length;
+  return num_samples - before_last < static_cast<int64_t>(0.80 * static_cast<double>(per_epoch));
+}
+
+}  // namespace
+
+std::array<DocumentRange, 3> split_documents(const std::string& split, int64_t documents) {
+  const auto weights = parse_weights(split);
+  const double sum = weights[0] + weights[1] + weights[2];
+  std::array<int64_t, 4> ends{};
+  for (size_t i = 0; i < 3; ++i) {
+    // rint rounds a half to even, as Python's round does.
+    ends[i + 1] = ends[i] + std::llrint(weights[i] / sum * static_cast<double>(documents));
+  }
+  // Rounding may have given out a document too many or too few: every end moves by as much.
+  const int64_t excess = ends[3] - documents;
+  std::array<DocumentRange, 3> ranges;
+  for (size_t i = 0; i < 3; ++i) {
+    ends[i + 1] -= excess;
+    ranges[i] = {ends[i], ends[i + 1]};
+  }
+  if (ends[1] < 0) {
+    throw std::runtime_error("--split \"" + split + "\" cannot be rounded to " +
+                             std::to_string(documents) + " documents");
+  }
+  return ranges;
+}
+
+SampleCounts sample_counts(int64_t train_iters, int64_t global_batch_size, int64_t eval_interval,
+                           int64_t eval_iters) {
+  const int64_t evaluations = train_iters / eval_interval + 1;
+  return {train_iters * global_batch_size, evaluations * eval_iters * global_batch_size,
+          eval_iters * global_batch_size};
+}
+
+GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> corpus, DocumentRange documents,
+                       int64_t num_samples, int seq_length, uint32_t seed, std::string name)
+    : corpus_(std::move(corpus)), seq_length_(seq_length), name_(std::move(name)) {
+  const std::string what = name_ + " data of " + corpus_->prefix() + ": ";
+  if (documents.first < 0 || documents.last > corpus_->size() || documents.size() <= 0) {
+    throw std::runtime_error(what + "--split leaves documents [" + std::to_string(documents.first) +
+                             ", " + std::to_string(documents.last) + ") of " +
+                             std::to_string(corpus_->size()) + ", expected at least one");
+  }
+  const int64_t tokens = count_tokens(*corpus_, documents);
+  if (seq_length < 1 || tokens <= seq_length) {
+    throw std::runtime_error(what + std::to_string(documents.size()) + " documents have " +
+                             std::to_string(tokens) + " tokens, expected at least --seq-length (" +
+                             std::to_string(seq_length) + ") + 1");
+  }
+  if (num_samples < 0 || num_samples > kMaxEntries) {
+    throw std::runtime_error(what + std::to_string(num_samples) +
+                             " samples are wanted, expected 0 to 2^31 - 1");
+  }
+  // The fewest epochs with num_samples * seq_length + 1 tokens: neighbours share their border
+  // token.
+  const int64_t epochs = std::max<int64_t>(1, (num_samples * seq_length + tokens) / tokens);
+  const int64_t count = (epochs * tokens - 1) / seq_length;
+  if (epochs > kMaxEntries / documents.size() || count > kMaxEntries) {
+    throw std::runtime_error(what + std::to_string(epochs) + " epochs of " +
+                             std::to_string(documents.size()) + " documents with " +
+                             std::to_string(count) + " samples: expected at most 2^31 - 1 of each");
+  }
+
+  const bool last_apart = keep_last_epoch_apart(epochs, tokens, num_samples, seq_length);
+  std::mt19937 rng(seed);
+  order_documents(documents, epochs, last_apart, rng);
+  locate_samples(count);
+  sample_order_.resize(count);
+  std::iota(sample_order_.begin(), sample_order_.end(), 0);
+  const int64_t mixed = last_apart ? ((epochs - 1) * tokens - 1) / seq_length : count;
+  numpy_shuffle(std::span(sample_order_).first(mixed), rng);
+  numpy_shuffle(std::span(sample_order_).subspan(mixed), rng);
+}
+
+void GptDataset::order_documents(DocumentRange documents, int64_t epochs, bool last_apart,
+                                 std::mt19937& rng) {
+  document_order_.resize(epochs * documents.size());
+  for (size_t i = 0; i < document_order_.size(); ++i) {
+    document_order_[i] = static_cast<int32_t>(documents.first + i % documents.size());
+  }
+  const int64_t mixed = (last_apart ? epochs - 1 : epochs) * documents.size();
+  numpy_shuffle(std::span(document_order_).first(mixed), rng);
+  numpy_shuffle(std::span(document_order_).subspan(mixed), rng);
+}
+
+// Sample i begins at token i * seq_length of the documents laid end to end; the last position is
+// the end.
+void GptDataset::locate_samples(int64_t count) {
+  positions_.reserve(count + 1);
+  Position at;
+  positions_.push_back(at);
+  for (int64_t i = 0; i < count; ++i) {
+    int64_t ahead = seq_length_;
+    int64_t rest = corpus_->length(document_order_[at.entry]) - at.offset;
+    while (ahead >= rest) {
+      ahead -= rest;
+      at = {at.entry + 1, 0};
+      rest = corpus_->length(document_order_[at.entry]);
+    }
+    at.offset += static_cast<int32_t>(ahead);
+    positions_.push_back(at);
+  }
+}
+
+void GptDataset::sample(int64_t index, std::span<int64_t> out) const {
+  check_request(name_, index, out);
+  Position at = positions_[sample_order_[index]];
+  while (!out.empty()) {
+    const int32_t document = document_order_[at.entry];
+    const size_t count = std::min<size_t>(out.size(), corpus_->length(document) - at.offset);
+    corpus_->read(document, at.offset, out.first(count));
+    out = out.subspan(count);
+    at = {at.entry + 1, 0};
+  }
+}
+
+}  // namespace anymesh

@@ -1,0 +1,304 @@
+#include "framework/data/indexed_dataset.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+namespace anymesh {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian");
+
+constexpr std::string_view kMagic("MMIDIDX\0\0", 9);
+constexpr uint64_t kVersion = 1;
+constexpr uint64_t kVersionOffset = 9;
+constexpr uint64_t kTypeOffset = 17;
+constexpr uint64_t kSequencesOffset = 18;
+constexpr uint64_t kDocumentsOffset = 26;
+constexpr uint64_t kHeaderBytes = 34;
+
+// The arrays behind the 34-byte header are not aligned, hence memcpy.
+template <class T>
+T load(std::span<const std::byte> bytes, uint64_t offset) {
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof(T));
+  return value;
+}
+
+// Calls visit(T{}) with the C++ type of a token type.
+template <class Visit>
+auto with_token_type(TokenType type, Visit visit) {
+  switch (type) {
+    case TokenType::kUint8:
+      return visit(uint8_t{});
+    case TokenType::kInt8:
+      return visit(int8_t{});
+    case TokenType::kInt16:
+      return visit(int16_t{});
+    case TokenType::kInt32:
+      return visit(int32_t{});
+    case TokenType::kInt64:
+      return visit(int64_t{});
+    case TokenType::kFloat64:
+      return visit(double{});
+    case TokenType::kFloat32:
+      return visit(float{});
+    case TokenType::kUint16:
+      return visit(uint16_t{});
+  }
+  throw std::logic_error("token type " + std::to_string(static_cast<int>(type)));
+}
+
+[[noreturn]] void fail(const std::filesystem::path& file, const std::string& what) {
+  throw std::runtime_error(file.string() + ": " + what);
+}
+
+[[noreturn]] void fail_at(const std::filesystem::path& file, uint64_t offset,
+                          const std::string& what) {
+  fail(file, "offset " + std::to_string(offset) + ": " + what);
+}
+
+std::string system_error() { return std::strerror(errno); }
+
+std::string temporary(const std::string& path) { return path + ".partial"; }
+
+template <class T>
+void write_value(std::ostream& out, T value) {
+  out.write(reinterpret_cast<const char*>(&value), sizeof(T));
+}
+
+}  // namespace
+
+int token_bytes(TokenType type) {
+  return with_token_type(type, [](auto zero) { return static_cast<int>(sizeof(zero)); });
+}
+
+TokenType token_type_for_vocabulary(int64_t vocab_size) {
+  return vocab_size < 65500 ? TokenType::kUint16 : TokenType::kInt32;
+}
+
+MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail(path, "cannot open: " + system_error());
+  struct stat info {};
+  void* data = nullptr;
+  std::string error;
+  if (fstat(fd, &info) != 0) {
+    error = "cannot stat: " + system_error();
+  } else if (!S_ISREG(info.st_mode)) {
+    error = "is not a regular file";
+  } else if (info.st_size > 0) {
+    data = mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (data == MAP_FAILED) error = "cannot map: " + system_error();
+  }
+  close(fd);
+  if (!error.empty()) fail(path, error);
+  bytes_ = {static_cast<const std::byte*>(data), static_cast<size_t>(info.st_size)};
+}
+
+MappedFile::~MappedFile() {
+  if (!bytes_.empty()) munmap(const_cast<std::byte*>(bytes_.data()), bytes_.size());
+}
+
+IndexedDataset::IndexedDataset(const std::string& prefix)
+    : prefix_(prefix), index_(prefix + ".idx"), tokens_(prefix + ".bin") {
+  check_header();
+  check_sequences();
+  check_documents();
+}
+
+void IndexedDataset::check_header() {
+  const auto& file = index_.path();
+  const auto bytes = index_.bytes();
+  if (bytes.size() < kHeaderBytes) {
+    fail(file, "has " + std::to_string(bytes.size()) + " bytes, expected a header of " +
+                   std::to_string(kHeaderBytes));
+  }
+  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
+    fail_at(file, 0, "does not begin with MMIDIDX, so it is no mmap index (--dataset-impl mmap)");
+  }
+  const auto version = load<uint64_t>(bytes, kVersionOffset);
+  if (version != kVersion) {
+    fail_at(file, kVersionOffset, "version " + std::to_string(version) + ", expected 1");
+  }
+  const auto type = load<uint8_t>(bytes, kTypeOffset);
+  if (type < 1 || type > 8) {
+    fail_at(file, kTypeOffset, "token type " + std::to_string(type) + ", expected 1 to 8");
+  }
+  type_ = TokenType{type};
+
+  const auto sequences = load<uint64_t>(bytes, kSequencesOffset);
+  const auto documents = load<uint64_t>(bytes, kDocumentsOffset);
+  // The first two tests keep the third from overflowing.
+  if (sequences > bytes.size() || documents > bytes.size() ||
+      bytes.size() != kHeaderBytes + 12 * sequences + 8 * documents) {
+    fail_at(file, kSequencesOffset,
+            std::to_string(sequences) + " sequences and " + std::to_string(documents) +
+                " document entries do not make a file of " + std::to_string(bytes.size()) +
+                " bytes");
+  }
+  size_ = static_cast<int64_t>(sequences);
+  entries_ = static_cast<int64_t>(documents);
+}
+
+void IndexedDataset::check_sequences() const {
+  const uint64_t room = tokens_.bytes().size();
+  const uint64_t item = token_bytes(type_);
+  for (int64_t i = 0; i < size_; ++i) {
+    const int64_t tokens = length(i);
+    if (tokens < 0) {
+      fail_at(index_.path(), kHeaderBytes + 4 * i,
+              "sequence " + std::to_string(i) + " has length " + std::to_string(tokens));
+    }
+    const auto start = static_cast<uint64_t>(begin(i));  // a negative one becomes too large
+    if (start > room || tokens * item > room - start) {
+      fail_at(index_.path(), kHeaderBytes + 4 * size_ + 8 * i,
+              "sequence " + std::to_string(i) + " of " + std::to_string(tokens) +
+                  " tokens begins at byte " + std::to_string(begin(i)) + " of " +
+                  tokens_.path().string() + ", which has " + std::to_string(room) + " bytes");
+    }
+  }
+}
+
+void IndexedDataset::check_documents() const {
+  const uint64_t start = kHeaderBytes + 12 * size_;
+  if (entries_ == 0) fail_at(index_.path(), kDocumentsOffset, "the document index is empty");
+  int64_t previous = 0;
+  for (int64_t i = 0; i < entries_; ++i) {
+    const auto first = load<int64_t>(index_.bytes(), start + 8 * i);
+    const int64_t lowest = i == entries_ - 1 ? size_ : previous;
+    const int64_t highest = i == 0 ? lowest : size_;
+    if (first < lowest || first > highest) {
+      fail_at(index_.path(), start + 8 * i,
+              "entry " + std::to_string(i) + " of the document index is " + std::to_string(first) +
+                  ", expected " + std::to_string(lowest) + " to " + std::to_string(highest));
+    }
+    previous = first;
+  }
+}
+
+int64_t IndexedDataset::length(int64_t sequence) const {
+  return load<int32_t>(index_.bytes(), kHeaderBytes + 4 * sequence);
+}
+
+int64_t IndexedDataset::begin(int64_t sequence) const {
+  return load<int64_t>(index_.bytes(), kHeaderBytes + 4 * size_ + 8 * sequence);
+}
+
+void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> out) const {
+  if (sequence < 0 || sequence >= size_) {
+    fail(index_.path(), "sequence " + std::to_string(sequence) + " was asked for, but there are " +
+                            std::to_string(size_));
+  }
+  const auto count = static_cast<int64_t>(out.size());
+  if (offset < 0 || offset > length(sequence) || count > length(sequence) - offset) {
+    fail(index_.path(), std::to_string(count) + " tokens at " + std::to_string(offset) +
+                            " of sequence " + std::to_string(sequence) +
+                            " were asked for, but it has " + std::to_string(length(sequence)));
+  }
+  with_token_type(type_, [&](auto zero) {
+    using T = decltype(zero);
+    uint64_t at = begin(sequence) + offset * sizeof(T);
+    for (int64_t& token : out) {
+      const T value = load<T>(tokens_.bytes(), at);
+      if constexpr (std::is_floating_point_v<T>) {
+        // Written so that NaN fails; 2^53 is where a double stops counting.
+        if (!(std::abs(value) <= 9007199254740992.0 && value == std::trunc(value))) {
+          fail_at(tokens_.path(), at, "token " + std::to_string(value) + " is not an integer");
+        }
+      }
+      token = static_cast<int64_t>(value);
+      at += sizeof(T);
+    }
+  });
+}
+
+IndexedDatasetBuilder::IndexedDatasetBuilder(const std::string& prefix, TokenType type)
+    : prefix_(prefix), type_(type) {
+  if (type == TokenType::kFloat32 || type == TokenType::kFloat64) {
+    fail(prefix, "tokens are written as integers, not as floating-point numbers");
+  }
+  bin_.open(temporary(prefix + ".bin"), std::ios::binary | std::ios::trunc);
+  if (!bin_) fail(temporary(prefix + ".bin"), "cannot create: " + system_error());
+}
+
+IndexedDatasetBuilder::~IndexedDatasetBuilder() {
+  if (finished_) return;
+  bin_.close();
+  std::error_code ignored;
+  std::filesystem::remove(temporary(prefix_ + ".bin"), ignored);
+  std::filesystem::remove(temporary(prefix_ + ".idx"), ignored);
+}
+
+void IndexedDatasetBuilder::add_document(std::span<const int32_t> tokens, int64_t recorded_length) {
+  if (recorded_length < 0 || recorded_length > static_cast<int64_t>(tokens.size()) ||
+      recorded_length > std::numeric_limits<int32_t>::max()) {
+    fail(prefix_, "document " + std::to_string(document_starts_.size() - 1) + " of " +
+                      std::to_string(tokens.size()) + " tokens cannot have length " +
+                      std::to_string(recorded_length) + " in the index, which counts to 2^31 - 1");
+  }
+  write_tokens(tokens);
+  if (!tokens.empty()) lengths_.push_back(static_cast<int32_t>(recorded_length));
+  document_starts_.push_back(static_cast<int64_t>(lengths_.size()));
+}
+
+void IndexedDatasetBuilder::write_tokens(std::span<const int32_t> tokens) {
+  with_token_type(type_, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_integral_v<T>) {
+      std::vector<T> packed(tokens.size());
+      for (size_t i = 0; i < tokens.size(); ++i) {
+        if (!std::in_range<T>(tokens[i])) {
+          fail(prefix_ + ".bin", "token " + std::to_string(tokens[i]) + " does not fit in " +
+                                     std::to_string(sizeof(T)) + " bytes");
+        }
+        packed[i] = static_cast<T>(tokens[i]);
+      }
+      bin_.write(reinterpret_cast<const char*>(packed.data()), packed.size() * sizeof(T));
+    }
+  });
+  if (!bin_) fail(temporary(prefix_ + ".bin"), "cannot write: " + system_error());
+}
+
+void IndexedDatasetBuilder::write_index() {
+  const std::string path = temporary(prefix_ + ".idx");
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out.write(kMagic.data(), kMagic.size());
+  write_value(out, kVersion);
+  write_value(out, type_);
+  write_value<uint64_t>(out, lengths_.size());
+  write_value<uint64_t>(out, document_starts_.size());
+  for (const int32_t length : lengths_) write_value(out, length);
+  int64_t begin = 0;
+  for (const int32_t length : lengths_) {
+    write_value(out, begin);
+    begin += int64_t{length} * token_bytes(type_);
+  }
+  for (const int64_t first : document_starts_) write_value(out, first);
+  out.close();
+  if (!out) fail(path, "cannot write: " + system_error());
+}
+
+void IndexedDatasetBuilder::finish() {
+  bin_.close();
+  if (!bin_) fail(temporary(prefix_ + ".bin"), "cannot write: " + system_error());
+  write_index();
+  // The old index goes first: whatever interrupts us, no index ever describes another .bin.
+  std::filesystem::remove(prefix_ + ".idx");
+  std::filesystem::rename(temporary(prefix_ + ".bin"), prefix_ + ".bin");
+  std::filesystem::rename(temporary(prefix_ + ".idx"), prefix_ + ".idx");
+  finished_ = true;
+}
+
+}  // namespace anymesh

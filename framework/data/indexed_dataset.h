@@ -1,0 +1,117 @@
+// Megatron's token store: PREFIX.bin holds the tokens of every document one after another,
+// PREFIX.idx where each begins and how long it is.
+//
+//   .idx   offset  bytes  content (little-endian)
+//               0      9  "MMIDIDX\0\0"
+//               9      8  version, 1
+//              17      1  token type, see TokenType
+//              18      8  S, the number of sequences (for GPT one sequence is one document)
+//              26      8  D, the number of entries of the document index
+//              34     4S  length of each sequence, in tokens
+//         34 + 4S     8S  where each begins in .bin, in bytes
+//        34 + 12S     8D  first sequence of each document, and S at the end
+//
+// A file whose size, lengths, offsets or document index do not fit together is refused by name and
+// offset.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace anymesh {
+
+enum class TokenType : uint8_t {
+  kUint8 = 1,
+  kInt8 = 2,
+  kInt16 = 3,
+  kInt32 = 4,
+  kInt64 = 5,
+  kFloat64 = 6,
+  kFloat32 = 7,
+  kUint16 = 8
+};
+
+int token_bytes(TokenType type);
+
+// The smallest type that Megatron's tools write for a vocabulary: uint16 below 65500, else int32.
+TokenType token_type_for_vocabulary(int64_t vocab_size);
+
+// A whole file mapped read-only. The file must not shrink while it is mapped.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return bytes_; }
+
+ private:
+  std::filesystem::path path_;
+  std::span<const std::byte> bytes_;
+};
+
+// Read-only view of PREFIX.{bin,idx}; both are mapped, nothing is copied. Thread-safe.
+class IndexedDataset {
+ public:
+  explicit IndexedDataset(const std::string& prefix);
+
+  const std::string& prefix() const { return prefix_; }
+  TokenType token_type() const { return type_; }
+  int64_t size() const { return size_; }   // sequences
+  int64_t length(int64_t sequence) const;  // tokens of one sequence
+
+  // Copies tokens [offset, offset + out.size()) of a sequence. Refuses a floating-point token
+  // that is no integer.
+  void read(int64_t sequence, int64_t offset, std::span<int64_t> out) const;
+
+ private:
+  void check_header();
+  void check_sequences() const;
+  void check_documents() const;
+  int64_t begin(int64_t sequence) const;  // byte offset in .bin
+
+  std::string prefix_;
+  MappedFile index_;
+  MappedFile tokens_;
+  TokenType type_{};
+  int64_t size_ = 0;
+  int64_t entries_ = 0;  // of the document index
+};
+
+// Writes PREFIX.{bin,idx}. Tokens are streamed to temporary files beside the final ones, which take
+// their names in finish(); without finish() nothing remains.
+class IndexedDatasetBuilder {
+ public:
+  IndexedDatasetBuilder(const std::string& prefix, TokenType type);
+  ~IndexedDatasetBuilder();
+  IndexedDatasetBuilder(const IndexedDatasetBuilder&) = delete;
+  IndexedDatasetBuilder& operator=(const IndexedDatasetBuilder&) = delete;
+
+  // Appends a document of one sequence. An empty one leaves only an entry in the document index, as
+  // Megatron does.
+  void add_document(std::span<const int32_t> tokens) { add_document(tokens, tokens.size()); }
+
+  // Likewise, but records another length (see --count-eod of preprocess_data).
+  void add_document(std::span<const int32_t> tokens, int64_t recorded_length);
+
+  void finish();
+
+ private:
+  void write_tokens(std::span<const int32_t> tokens);
+  void write_index();
+
+  std::string prefix_;
+  TokenType type_;
+  std::ofstream bin_;
+  std::vector<int32_t> lengths_;
+  std::vector<int64_t> document_starts_{0};
+  bool finished_ = false;
+};
+
+}  // namespace anymesh

@@ -1,0 +1,381 @@
+#include "framework/data/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <queue>
+#include <stdexcept>
+#include <unordered_map>
+#include <utility>
+
+#include "framework/data/unicode_ranges.h"
+
+namespace anymesh {
+namespace {
+
+constexpr std::string_view kEndOfText = "<|endoftext|>";
+
+[[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
+
+enum class CharClass { kLetter, kNumber, kSpace, kOther };
+
+struct CodePoint {
+  char32_t value = 0;
+  size_t bytes = 1;
+  bool valid = false;
+};
+
+// The code point at the front; a byte that begins no valid UTF-8 sequence stands for itself,
+// invalid.
+CodePoint decode_utf8(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x80) return {byte(0), 1, true};
+  const size_t bytes = byte(0) < 0xc2 ? 0 : byte(0) < 0xe0 ? 2 : byte(0) < 0xf0 ? 3 : 4;
+  if (bytes == 0 || byte(0) > 0xf4 || text.size() < bytes) return {};
+  char32_t value = byte(0) & (0x7f >> bytes);
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return {};
+    value = value << 6 | (byte(i) & 0x3f);
+  }
+  const bool overlong = (bytes == 3 && value < 0x800) || (bytes == 4 && value < 0x10000);
+  const bool surrogate = value >= 0xd800 && value < 0xe000;
+  if (overlong || surrogate || value > 0x10ffff) return {};
+  return {value, bytes, true};
+}
+
+template <size_t n>
+bool contains(const CodePointRange (&ranges)[n], char32_t c) {
+  const auto* range = std::partition_point(std::begin(ranges), std::end(ranges),
+                                           [c](const CodePointRange& r) { return r.last < c; });
+  return range != std::end(ranges) && range->first <= c;
+}
+
+// Unicode's White_Space property.
+bool is_space(char32_t c) {
+  return c == ' ' || (c >= '\t' && c <= '\r') || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+         c == 0x3000;
+}
+
+CharClass classify_slowly(const CodePoint& c) {
+  if (!c.valid) return CharClass::kOther;
+  if (is_space(c.value)) return CharClass::kSpace;
+  if (contains(kLetters, c.value)) return CharClass::kLetter;
+  return contains(kNumbers, c.value) ? CharClass::kNumber : CharClass::kOther;
+}
+
+CharClass classify(const CodePoint& c) {
+  static const auto kAscii = [] {
+    std::array<CharClass, 128> table{};
+    for (char32_t i = 0; i < 128; ++i) table[i] = classify_slowly({i, 1, true});
+    return table;
+  }();
+  return c.valid && c.value < 128 ? kAscii[c.value] : classify_slowly(c);
+}
+
+// The bytes of the run of `wanted` characters that begins at `begin`.
+size_t run_end(std::string_view text, size_t begin, CharClass wanted) {
+  size_t end = begin;
+  while (end < text.size()) {
+    const CodePoint c = decode_utf8(text.substr(end));
+    if (classify(c) != wanted) break;
+    end += c.bytes;
+  }
+  return end;
+}
+
+// A run of white space leaves its last character to the word behind it, if there is one.
+size_t space_run(std::string_view text) {
+  size_t end = 0, last = 0;
+  while (end < text.size()) {
+    const CodePoint c = decode_utf8(text.substr(end));
+    if (classify(c) != CharClass::kSpace) return last > 0 ? last : end;
+    last = end;
+    end += c.bytes;
+  }
+  return end;
+}
+
+}  // namespace
+
+size_t next_word(std::string_view text) {
+  if (text[0] == '\'') {
+    for (const std::string_view suffix : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}) {
+      if (text.starts_with(suffix)) return suffix.size();
+    }
+  }
+  const size_t begin = text[0] == ' ' && text.size() > 1 ? 1 : 0;
+  const CharClass first = classify(decode_utf8(text.substr(begin)));
+  return first == CharClass::kSpace ? space_run(text) : run_end(text, begin, first);
+}
+
+namespace {
+
+class ByteLevelTokenizer final : public Tokenizer {
+ public:
+  std::vector<int32_t> encode(std::string_view text) override {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());
+    return {bytes, bytes + text.size()};
+  }
+
+  std::string decode(std::span<const int32_t> ids) const override {
+    std::string text;
+    for (const int32_t id : ids) {
+      if (id < 0 || id > eod()) fail("token " + std::to_string(id) + " is outside [0, 257)");
+      if (id == eod()) {
+        text += kEndOfText;
+      } else {
+        text += static_cast<char>(id);
+      }
+    }
+    return text;
+  }
+
+  int32_t vocab_size() const override { return 257; }
+  int32_t eod() const override { return 256; }
+};
+
+// GPT-2 spells bytes as printable characters: those that are printable in Latin-1 as themselves,
+// the others, in order, as U+0100 and up.
+std::array<char32_t, 256> byte_spelling() {
+  std::array<char32_t, 256> spelling{};
+  char32_t next = 256;
+  for (char32_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad);
+    spelling[byte] = printable ? byte : next++;
+  }
+  return spelling;
+}
+
+class Gpt2BpeTokenizer final : public Tokenizer {
+ public:
+  Gpt2BpeTokenizer(const std::string& vocab_file, const std::string& merge_file) {
+    const auto ids = read_vocabulary(vocab_file);
+    read_merges(merge_file, ids);
+  }
+
+  std::vector<int32_t> encode(std::string_view text) override;
+  std::string decode(std::span<const int32_t> ids) const override;
+  int32_t vocab_size() const override { return static_cast<int32_t>(bytes_.size()); }
+  int32_t eod() const override { return eod_; }
+
+ private:
+  using Ids = std::unordered_map<std::string, int32_t>;
+
+  struct Merge {
+    int32_t rank;
+    int32_t id;
+  };
+
+  // One token of a word while it is being merged; dead ones have id -1.
+  struct Symbol {
+    int32_t id;
+    size_t previous;
+    size_t next;
+  };
+
+  struct Candidate {
+    int32_t rank;
+    size_t left;
+
+    auto operator<=>(const Candidate&) const = default;
+  };
+
+  struct StringHash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+
+  Ids read_vocabulary(const std::string& file);
+  void read_merges(const std::string& file, const Ids& ids);
+  std::vector<int32_t> encode_word(std::string_view word) const;
+  const Merge* find_merge(const std::vector<Symbol>& symbols, size_t left) const;
+
+  static uint64_t pair_key(int32_t left, int32_t right) {
+    return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
+  }
+
+  int32_t eod_ = 0;
+  std::vector<std::string> bytes_;  // of each token
+  std::array<int32_t, 256> byte_ids_{};
+  std::unordered_map<uint64_t, Merge> merges_;
+  std::unordered_map<std::string, std::vector<int32_t>, StringHash, std::equal_to<>> cache_;
+};
+
+// The bytes that a vocabulary entry spells; an entry with other characters (a special token) stands
+// for its own text.
+std::string spelled_bytes(const std::string& token) {
+  static const auto kBytes = [] {
+    std::unordered_map<char32_t, char> bytes;
+    const auto spelling = byte_spelling();
+    for (int byte = 0; byte < 256; ++byte) bytes[spelling[byte]] = static_cast<char>(byte);
+    return bytes;
+  }();
+  std::string bytes;
+  for (size_t at = 0; at < token.size();) {
+    const CodePoint c = decode_utf8(std::string_view(token).substr(at));
+    const auto found = kBytes.find(c.value);
+    if (found == kBytes.end()) return token;
+    bytes += found->second;
+    at += c.bytes;
+  }
+  return bytes;
+}
+
+std::string utf8(char32_t c) {
+  if (c < 0x80) return {static_cast<char>(c)};
+  return {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 0x3f))};
+}
+
+Gpt2BpeTokenizer::Ids Gpt2BpeTokenizer::read_vocabulary(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) fail(file + ": cannot open the vocabulary (--vocab-file)");
+  nlohmann::json json;
+  try {
+    json = nlohmann::json::parse(in);
+  } catch (const nlohmann::json::exception& error) {
+    fail(file + ": " + error.what());
+  }
+  if (!json.is_object()) fail(file + ": expected one JSON object of \"token\": id");
+
+  Ids ids;
+  bytes_.resize(json.size());
+  std::vector<bool> taken(json.size());
+  for (const auto& [token, id] : json.items()) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= taken.size() || taken[id.get<size_t>()]) {
+      fail(file + ": token " + nlohmann::json(token).dump() + " has id " + id.dump() +
+           ", expected each of 0 to " + std::to_string(taken.size() - 1) + " once");
+    }
+    taken[id.get<size_t>()] = true;
+    ids[token] = id.get<int32_t>();
+    bytes_[id.get<size_t>()] = spelled_bytes(token);
+  }
+  const auto id_of = [&](const std::string& token) {
+    const auto found = ids.find(token);
+    if (found == ids.end()) fail(file + ": lacks the token \"" + token + "\"");
+    return found->second;
+  };
+  eod_ = id_of(std::string(kEndOfText));
+  const auto spelling = byte_spelling();
+  for (int byte = 0; byte < 256; ++byte) byte_ids_[byte] = id_of(utf8(spelling[byte]));
+  return ids;
+}
+
+void Gpt2BpeTokenizer::read_merges(const std::string& file, const Ids& ids) {
+  std::ifstream in(file, std::ios::binary);
+  if (!in) fail(file + ": cannot open the merges (--merge-file)");
+  std::string line;
+  for (int32_t number = 1; std::getline(in, line); ++number) {
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.empty() || (number == 1 && line.starts_with("#version"))) continue;
+    const std::string where = file + ":" + std::to_string(number) + ": ";
+    const size_t space = line.find(' ');
+    if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos) {
+      fail(where + "expected two tokens and a space between them, got \"" + line + "\"");
+    }
+    const auto id_of = [&](const std::string& token) {
+      const auto found = ids.find(token);
+      if (found == ids.end()) fail(where + "\"" + token + "\" is not in the vocabulary");
+      return found->second;
+    };
+    const std::string left = line.substr(0, space), right = line.substr(space + 1);
+    const uint64_t pair = pair_key(id_of(left), id_of(right));
+    merges_[pair] = {number, id_of(left + right)};
+  }
+}
+
+const Gpt2BpeTokenizer::Merge* Gpt2BpeTokenizer::find_merge(const std::vector<Symbol>& symbols,
+                                                            size_t left) const {
+  const size_t right = symbols[left].next;
+  if (symbols[left].id < 0 || right == symbols.size()) return nullptr;
+  const auto found = merges_.find(pair_key(symbols[left].id, symbols[right].id));
+  return found == merges_.end() ? nullptr : &found->second;
+}
+
+// Until no merge applies: every occurrence, left to right, of the pair with the lowest rank. A
+// queue of candidates makes that O(n log n); an entry whose symbols have changed since is
+// recognised by its rank.
+std::vector<int32_t> Gpt2BpeTokenizer::encode_word(std::string_view word) const {
+  std::vector<Symbol> symbols(word.size());
+  for (size_t i = 0; i < word.size(); ++i) {
+    symbols[i] = {byte_ids_[static_cast<unsigned char>(word[i])], i - 1, i + 1};
+  }
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
+  std::vector<size_t> changed(word.size());
+  for (size_t i = 0; i < word.size(); ++i) changed[i] = i;
+  while (true) {
+    for (const size_t left : changed) {
+      if (const Merge* merge = find_merge(symbols, left)) queue.push({merge->rank, left});
+    }
+    if (queue.empty()) break;
+    changed.clear();
+    for (const int32_t rank = queue.top().rank; !queue.empty() && queue.top().rank == rank;) {
+      const size_t left = queue.top().left;
+      queue.pop();
+      const Merge* merge = find_merge(symbols, left);
+      if (merge == nullptr || merge->rank != rank) continue;
+      const size_t right = symbols[left].next;
+      symbols[left].id = merge->id;
+      symbols[left].next = symbols[right].next;
+      symbols[right].id = -1;
+      if (symbols[left].next < symbols.size()) symbols[symbols[left].next].previous = left;
+      changed.push_back(left);
+      if (left > 0) changed.push_back(symbols[left].previous);
+    }
+  }
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < symbols.size(); i = symbols[i].next) ids.push_back(symbols[i].id);
+  return ids;
+}
+
+std::vector<int32_t> Gpt2BpeTokenizer::encode(std::string_view text) {
+  constexpr size_t kCachedWords = 1 << 18, kCachedBytes = 64;
+  std::vector<int32_t> ids;
+  while (!text.empty()) {
+    const std::string_view word = text.substr(0, next_word(text));
+    text.remove_prefix(word.size());
+    const auto found = cache_.find(word);
+    if (found != cache_.end()) {
+      ids.insert(ids.end(), found->second.begin(), found->second.end());
+      continue;
+    }
+    const auto encoded = encode_word(word);
+    ids.insert(ids.end(), encoded.begin(), encoded.end());
+    if (cache_.size() < kCachedWords && word.size() <= kCachedBytes) cache_.emplace(word, encoded);
+  }
+  return ids;
+}
+
+std::string Gpt2BpeTokenizer::decode(std::span<const int32_t> ids) const {
+  std::string text;
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= vocab_size()) {
+      fail("token " + std::to_string(id) + " is outside [0, " + std::to_string(vocab_size()) + ")");
+    }
+    text += bytes_[id];
+  }
+  return text;
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& vocab_file,
+                                          const std::string& merge_file) {
+  if (type == "ByteLevelTokenizer") {
+    if (!vocab_file.empty() || !merge_file.empty()) {
+      fail("--tokenizer-type ByteLevelTokenizer takes no --vocab-file and no --merge-file");
+    }
+    return std::make_unique<ByteLevelTokenizer>();
+  }
+  if (type == "GPT2BPETokenizer") {
+    if (vocab_file.empty() || merge_file.empty()) {
+      fail("--tokenizer-type GPT2BPETokenizer needs --vocab-file and --merge-file");
+    }
+    return std::make_unique<Gpt2BpeTokenizer>(vocab_file, merge_file);
+  }
+  fail("--tokenizer-type " + type + ": expected ByteLevelTokenizer or GPT2BPETokenizer");
+}
+
+}  // namespace anymesh

@@ -1,0 +1,43 @@
+// Text to token ids and back.
+//
+//   auto tokenizer = make_tokenizer("GPT2BPETokenizer", "vocab.json", "merges.txt");
+//   std::vector<int32_t> ids = tokenizer->encode("Hello world");   // {15496, 995}
+//   ids.push_back(tokenizer->eod());                               // <|endoftext|>
+//
+//   ByteLevelTokenizer   no files; id = byte value, 256 = <|endoftext|>, vocabulary 257
+//   GPT2BPETokenizer     GPT-2's byte-level BPE over --vocab-file and --merge-file
+//
+// "<|endoftext|>" inside a text is ordinary text. Bytes that are not UTF-8 are kept as they are, so
+// decode(encode(x)) is x for every x. Vocabularies that lack a byte, a merge's result or
+// <|endoftext|> are refused.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace anymesh {
+
+// Remembers the words it has seen, so one object serves one thread.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  virtual std::vector<int32_t> encode(std::string_view text) = 0;
+  virtual std::string decode(std::span<const int32_t> ids) const = 0;
+  virtual int32_t vocab_size() const = 0;
+  virtual int32_t eod() const = 0;
+};
+
+std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& vocab_file,
+                                          const std::string& merge_file);
+
+// GPT-2's pre-tokenizer: the length of the word at the front of a non-empty text. Words are what
+//   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+// matches; a byte that is not part of valid UTF-8 counts as punctuation.
+size_t next_word(std::string_view text);
+
+}  // namespace anymesh

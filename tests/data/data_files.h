@@ -1,0 +1,71 @@
+// What the data tests share: the fixtures, a scratch folder and small corpora.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "framework/data/indexed_dataset.h"
+
+namespace anymesh {
+
+inline std::string fixture(const std::string& name) {
+  return std::string(ANYMESH_TEST_DATA) + "/data/" + name;
+}
+
+inline std::string read_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  EXPECT_TRUE(in) << path;
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline void write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+// A folder that lives as long as the test.
+class ScratchFolder {
+ public:
+  ScratchFolder()
+      : path_(std::filesystem::temp_directory_path() /
+              ("anymesh_data_test_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(path_);
+  }
+  ~ScratchFolder() { std::filesystem::remove_all(path_); }
+
+  std::string operator/(const std::string& name) const { return path_ / name; }
+  size_t files() const { return std::distance(std::filesystem::directory_iterator(path_), {}); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// Documents of the given lengths whose tokens count up from 0 through the corpus.
+inline void write_counting_corpus(const std::string& prefix, const std::vector<int>& lengths) {
+  IndexedDatasetBuilder builder(prefix, TokenType::kInt32);
+  int32_t next = 0;
+  for (const int length : lengths) {
+    std::vector<int32_t> tokens(length);
+    for (int32_t& token : tokens) token = next++;
+    builder.add_document(tokens);
+  }
+  builder.finish();
+}
+
+// The message of the exception that `call` throws; empty if it throws none.
+template <class Call>
+std::string message_of(Call call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace anymesh

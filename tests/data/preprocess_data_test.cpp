@@ -1,0 +1,170 @@
+// Runs the program itself, as a user does.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "framework/data/document_reader.h"
+#include "framework/data/indexed_dataset.h"
+#include "framework/data/tokenizer.h"
+#include "tests/data/data_files.h"
+
+namespace anymesh {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class PreprocessData : public ::testing::Test {
+ protected:
+  // The exit status; what was printed goes to `output`.
+  int run(const std::string& arguments) {
+    const std::string log = folder / "log";
+    const std::string command =
+        std::string(PREPROCESS_DATA) + " " + arguments + " > " + log + " 2>&1";
+    const int status = std::system(command.c_str());
+    output = read_file(log);
+    std::filesystem::remove(log);
+    return WEXITSTATUS(status);
+  }
+
+  std::string refusal(const std::string& arguments) {
+    EXPECT_EQ(run(arguments), 1) << arguments;
+    return output;
+  }
+
+  // The documents of a byte-level corpus as text.
+  std::vector<std::string> documents(const std::string& prefix) {
+    const auto tokenizer = make_tokenizer("ByteLevelTokenizer", "", "");
+    const IndexedDataset data(prefix);
+    std::vector<std::string> texts;
+    for (int64_t i = 0; i < data.size(); ++i) {
+      std::vector<int64_t> tokens(data.length(i));
+      data.read(i, 0, tokens);
+      texts.push_back(tokenizer->decode(std::vector<int32_t>(tokens.begin(), tokens.end())));
+    }
+    return texts;
+  }
+
+  std::string input(const std::string& name, const std::string& text) {
+    write_file(folder / name, text);
+    return "--tokenizer-type ByteLevelTokenizer --output-prefix " + (folder / "out") + " --input " +
+           (folder / name) + " ";
+  }
+
+  const std::string megatron_flags = "--input " + fixture("text.jsonl") +
+                                     " --tokenizer-type GPT2BPETokenizer --vocab-file " +
+                                     fixture("vocab.json") + " --merge-file " +
+                                     fixture("merges.txt") + " --append-eod --dataset-impl mmap ";
+  ScratchFolder folder;
+  std::string output;
+};
+
+TEST_F(PreprocessData, WritesTheFilesThatMegatronWrote) {
+  for (const char* workers : {"1", "2", "5"}) {
+    const std::string prefix = folder / ("corpus" + std::string(workers));
+    ASSERT_EQ(run(megatron_flags + "--output-prefix " + prefix + " --workers " + workers), 0)
+        << output;
+    for (const char* suffix : {".bin", ".idx"}) {
+      EXPECT_EQ(read_file(prefix + "_text_document" + suffix),
+                read_file(fixture("corpus_text_document" + std::string(suffix))))
+          << suffix << " with " << workers << " workers";
+    }
+    EXPECT_THAT(output, HasSubstr("83 documents, 0.31 MB"));
+    EXPECT_THAT(output, HasSubstr("303159 tokens of 2 bytes, vocabulary 512"));
+    EXPECT_THAT(output, HasSubstr("unigram entropy: 3.2059 nats/token"));
+  }
+  EXPECT_EQ(folder.files(), 6u);
+}
+
+TEST_F(PreprocessData, KeepsTheOrderOfManyBatches) {
+  std::string lines;
+  std::vector<std::string> expected;
+  for (int i = 0; i < 300; ++i) {
+    expected.push_back(std::to_string(i) + std::string(30000 + 7 * i, 'x'));
+    lines += "{\"text\": \"" + expected.back() + "\"}\n";
+  }
+  ASSERT_EQ(run(input("a.jsonl", lines) + "--workers 4"), 0) << output;
+  EXPECT_EQ(documents(folder / "out_text_document"), expected);
+}
+
+TEST_F(PreprocessData, CountsTheEndOfDocumentOnlyWhenTold) {
+  const std::string flags =
+      input("a.jsonl", "{\"text\":\"one\"}\n{\"text\":\"\"}\n\n{\"text\":\"two\"}");
+  ASSERT_EQ(run(flags + "--append-eod --count-eod"), 0) << output;
+  EXPECT_THAT(documents(folder / "out_text_document"),
+              ElementsAre("one<|endoftext|>", "two<|endoftext|>"));
+  ASSERT_EQ(run(flags + "--append-eod"), 0) << output;
+  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("one", "<|endoftext|>tw"));
+  ASSERT_EQ(run(flags), 0) << output;
+  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("one", "two"));
+}
+
+TEST_F(PreprocessData, WritesOneOutputForEachKey) {
+  ASSERT_EQ(
+      run(input("a.jsonl", "{\"text\":\"body\",\"title\":\"head\"}\n") + "--json-keys text,title"),
+      0)
+      << output;
+  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("body"));
+  EXPECT_THAT(documents(folder / "out_title_document"), ElementsAre("head"));
+}
+
+TEST_F(PreprocessData, CutsPlainTextAsTold) {
+  const std::string flags = input("a.txt", "\n \na\nb\n\n\t\nc\r\n\nd");
+  ASSERT_EQ(run(flags), 0) << output;
+  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("\n \na\nb\n\n\t\nc\r\n\nd"));
+  ASSERT_EQ(run(flags + "--documents paragraph"), 0) << output;
+  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("a\nb\n", "c\r\n", "d"));
+  ASSERT_EQ(run(flags + "--documents line"), 0) << output;
+  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("a", "b", "c\r", "d"));
+}
+
+TEST_F(PreprocessData, ReportsTheUnigramEntropy) {
+  ASSERT_EQ(run(input("a.txt", "aabb")), 0) << output;
+  EXPECT_THAT(output, HasSubstr("unigram entropy: 0.6931 nats/token"));
+}
+
+TEST_F(PreprocessData, NamesTheFirstBadLine) {
+  std::string lines;
+  for (int i = 0; i < 200; ++i) lines += "{\"text\": \"" + std::string(30000, 'x') + "\"}\n";
+  const std::string flags = input("a.jsonl", lines + "{\"text\": 1}\n" + lines + "{\"text\": \n");
+  EXPECT_THAT(refusal(flags + "--workers 4"), HasSubstr("a.jsonl:201: has no string \"text\""));
+  EXPECT_EQ(folder.files(), 1u);  // the input
+  EXPECT_THAT(refusal(input("a.jsonl", "\n{\"text\": \"a\"")), HasSubstr("a.jsonl:2: "));
+  EXPECT_THAT(refusal(input("a.jsonl", "{\"text\": \"\xff\"}")), HasSubstr("a.jsonl:1: "));
+  EXPECT_THAT(refusal(input("a.jsonl", "[1]")), HasSubstr("has no string \"text\" (--json-keys)"));
+}
+
+TEST_F(PreprocessData, RefusesFlagsItDoesNotKnowOrCannotMean) {
+  const std::string text = input("a.txt", "text"), json = input("a.jsonl", "{\"text\":\"t\"}");
+  EXPECT_THAT(refusal(text + "--split-sentences"), HasSubstr("split-sentences"));
+  EXPECT_THAT(refusal(text + "surplus"), HasSubstr("unexpected argument \"surplus\""));
+  EXPECT_THAT(refusal(text + "--dataset-impl lazy"),
+              HasSubstr("--dataset-impl lazy: expected mmap"));
+  EXPECT_THAT(refusal(text + "--documents page"), HasSubstr("--documents page: expected file"));
+  EXPECT_THAT(refusal(text + "--json-keys text"), HasSubstr("--json-keys is not for"));
+  EXPECT_THAT(refusal(json + "--documents line"), HasSubstr("--documents is not for"));
+  EXPECT_THAT(refusal(json + "--json-keys text,text"), HasSubstr("--json-keys names a key twice"));
+  EXPECT_THAT(refusal(text + "--count-eod"), HasSubstr("--count-eod needs --append-eod"));
+  EXPECT_THAT(refusal(text + "--workers -1"), HasSubstr("--workers -1: expected 0 to 1024"));
+  EXPECT_THAT(refusal(text + "--workers x"), HasSubstr("--workers x: expected 0 to 1024"));
+  EXPECT_THAT(refusal(text + "--vocab-file v"), HasSubstr("takes no --vocab-file"));
+  EXPECT_THAT(refusal("--input a.txt"), HasSubstr("--output-prefix is missing"));
+  EXPECT_THAT(refusal(input("a.csv", "text")),
+              HasSubstr("expected a name in .jsonl, .json or .txt"));
+  EXPECT_THAT(refusal(input("empty.txt", "")), HasSubstr("has no documents"));
+  std::filesystem::remove(folder / "a.txt");
+  EXPECT_THAT(refusal(text), HasSubstr("a.txt: cannot open: No such file"));
+}
+
+TEST_F(PreprocessData, HelpNamesEveryFlag) {
+  ASSERT_EQ(run("--help"), 0);
+  for (const char* flag : {"--input", "--json-keys", "--documents", "--output-prefix",
+                           "--tokenizer-type", "--vocab-file", "--merge-file", "--append-eod",
+                           "--count-eod", "--dataset-impl", "--workers"}) {
+    EXPECT_THAT(output, HasSubstr(flag));
+  }
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,178 @@
+#include "framework/data/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "tests/data/data_files.h"
+
+namespace anymesh {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::unique_ptr<Tokenizer> trained_bpe() {
+  return make_tokenizer("GPT2BPETokenizer", fixture("bpe/vocab.json"), fixture("bpe/merges.txt"));
+}
+
+std::vector<std::string> words(std::string_view text) {
+  std::vector<std::string> result;
+  while (!text.empty()) {
+    const size_t size = next_word(text);
+    result.emplace_back(text.substr(0, size));
+    text.remove_prefix(size);
+  }
+  return result;
+}
+
+TEST(NextWord, EqualsTheRegularExpression) {
+  for (const auto& row : nlohmann::json::parse(read_file(fixture("bpe/golden.json")))) {
+    EXPECT_EQ(words(row["text"].get<std::string>()), row["words"].get<std::vector<std::string>>());
+  }
+}
+
+TEST(NextWord, TakesBytesThatAreNotUtf8ForPunctuation) {
+  EXPECT_THAT(words("a\xff\xfe b"), ElementsAre("a", "\xff\xfe", " b"));
+  EXPECT_THAT(words("\xc3"), ElementsAre("\xc3"));                          // cut short
+  EXPECT_THAT(words("x\xe2\x82"), ElementsAre("x", "\xe2\x82"));            // cut short
+  EXPECT_THAT(words("x\xc1\x81y"), ElementsAre("x", "\xc1\x81", "y"));      // an overlong A
+  EXPECT_THAT(words("\xed\xa0\x80"), ElementsAre("\xed\xa0\x80"));          // a surrogate
+  EXPECT_THAT(words("\xf4\x90\x80\x80"), ElementsAre("\xf4\x90\x80\x80"));  // past U+10FFFF
+}
+
+TEST(Gpt2Bpe, EqualsTheReference) {
+  const auto tokenizer = trained_bpe();
+  EXPECT_EQ(tokenizer->vocab_size(), 702);
+  EXPECT_EQ(tokenizer->eod(), 701);
+  for (int pass = 0; pass < 2; ++pass) {  // the second from the cache
+    for (const auto& row : nlohmann::json::parse(read_file(fixture("bpe/golden.json")))) {
+      const auto text = row["text"].get<std::string>();
+      const auto ids = tokenizer->encode(text);
+      EXPECT_EQ(ids, row["ids"].get<std::vector<int32_t>>()) << row["text"];
+      EXPECT_EQ(tokenizer->decode(ids), text);
+    }
+  }
+}
+
+TEST(Gpt2Bpe, RoundTripsAnyBytes) {
+  const auto tokenizer = trained_bpe();
+  std::mt19937 rng(1);
+  for (int i = 0; i < 200; ++i) {
+    std::string text(rng() % 200, ' ');
+    for (char& c : text) c = static_cast<char>(rng() % (i % 2 ? 256 : 128));
+    EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+  }
+}
+
+TEST(Gpt2Bpe, MergesEveryOccurrenceOfAPairBeforeTheNext) {
+  // "abc" can be made in two ways. After the first (a, bc) the pair (abc, a) has the lowest rank,
+  // but the second (a, bc) is merged before it.
+  ScratchFolder folder;
+  auto vocab = nlohmann::json::parse(read_file(fixture("v257.json")));
+  for (const char* token : {"ab", "abc", "abca", "bc"}) vocab[token] = vocab.size();
+  write_file(folder / "vocab.json", vocab.dump());
+  write_file(folder / "merges.txt", "b c\nabc a\na bc\n");
+  const auto tokenizer =
+      make_tokenizer("GPT2BPETokenizer", folder / "vocab.json", folder / "merges.txt");
+  EXPECT_THAT(tokenizer->encode("abcabc"), ElementsAre(258, 258));
+}
+
+TEST(Gpt2Bpe, LongWordsTakeNoQuadraticTime) {
+  const auto tokenizer = trained_bpe();
+  const std::string text(1 << 20, 'e');
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(text)), text);
+}
+
+TEST(Gpt2Bpe, EndOfTextInATextIsText) {
+  const auto tokenizer = trained_bpe();
+  const auto ids = tokenizer->encode("<|endoftext|>");
+  EXPECT_GT(ids.size(), 1u);
+  EXPECT_EQ(tokenizer->decode(std::vector{tokenizer->eod()}), "<|endoftext|>");
+}
+
+TEST(Gpt2Bpe, RefusesIdsOutsideTheVocabulary) {
+  EXPECT_THAT(message_of([] { trained_bpe()->decode(std::vector<int32_t>{702}); }),
+              HasSubstr("token 702 is outside [0, 702)"));
+  EXPECT_THAT(message_of([] { trained_bpe()->decode(std::vector<int32_t>{-1}); }),
+              HasSubstr("token -1"));
+}
+
+class DamagedVocabulary : public ::testing::Test {
+ protected:
+  std::string open(const nlohmann::json& vocab, const std::string& merges) {
+    return open_text(vocab.dump(), merges);
+  }
+  std::string open_text(const std::string& vocab, const std::string& merges) {
+    write_file(folder / "v.json", vocab);
+    write_file(folder / "m.txt", merges);
+    return message_of(
+        [&] { make_tokenizer("GPT2BPETokenizer", folder / "v.json", folder / "m.txt"); });
+  }
+
+  ScratchFolder folder;
+  const nlohmann::json whole = nlohmann::json::parse(read_file(fixture("v257.json")));
+};
+
+TEST_F(DamagedVocabulary, IsRefusedWithTheReason) {
+  EXPECT_EQ(open(whole, "#version: 0.2\n\n"), "");
+  EXPECT_EQ(open(whole, ""), "");
+  auto vocab = whole;
+  vocab["!"] = 257;
+  EXPECT_THAT(open(vocab, ""),
+              HasSubstr("v.json: token \"!\" has id 257, expected each of 0 to 256"));
+  vocab["!"] = 1;
+  EXPECT_THAT(open(vocab, ""), HasSubstr("has id 1, expected each of 0 to 256 once"));
+  vocab["!"] = -1;
+  EXPECT_THAT(open(vocab, ""), HasSubstr("has id -1"));
+  vocab["!"] = "x";
+  EXPECT_THAT(open(vocab, ""), HasSubstr("has id \"x\""));
+  vocab = whole;
+  vocab.erase("<|endoftext|>");
+  EXPECT_THAT(open(vocab, ""), HasSubstr("lacks the token \"<|endoftext|>\""));
+  vocab = whole;
+  vocab.erase("<|endoftext|>");
+  vocab["other"] = 256;
+  EXPECT_THAT(open(vocab, ""), HasSubstr("lacks the token \"<|endoftext|>\""));
+  EXPECT_THAT(open(nlohmann::json::array(), ""), HasSubstr("expected one JSON object"));
+  EXPECT_THAT(open_text("{\"a\"", ""), HasSubstr("v.json: "));
+  EXPECT_THAT(open_text("", ""), HasSubstr("v.json: "));
+}
+
+TEST_F(DamagedVocabulary, MergesMustBeInIt) {
+  EXPECT_THAT(open(whole, "#version: 0.2\na b\n"), HasSubstr("m.txt:2: \"ab\" is not in the voc"));
+  EXPECT_THAT(open(whole, "a xyz\n"), HasSubstr("m.txt:1: \"xyz\" is not in the vocabulary"));
+  EXPECT_THAT(open(whole, "a\n"), HasSubstr("m.txt:1: expected two tokens"));
+  EXPECT_THAT(open(whole, "a b c\n"), HasSubstr("m.txt:1: expected two tokens"));
+}
+
+TEST(ByteLevel, IdsAreBytes) {
+  const auto tokenizer = make_tokenizer("ByteLevelTokenizer", "", "");
+  EXPECT_EQ(tokenizer->vocab_size(), 257);
+  EXPECT_EQ(tokenizer->eod(), 256);
+  EXPECT_THAT(tokenizer->encode("A\xc3\xa9\n"), ElementsAre(65, 0xc3, 0xa9, 10));
+  EXPECT_THAT(tokenizer->encode(""), IsEmpty());
+  std::string all;
+  for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(all)), all);
+  EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{72, 256}), "H<|endoftext|>");
+  EXPECT_THAT(message_of([&] { tokenizer->decode(std::vector<int32_t>{257}); }),
+              HasSubstr("token 257 is outside [0, 257)"));
+}
+
+TEST(MakeTokenizer, RefusesFlagsThatDoNotFit) {
+  EXPECT_THAT(message_of([] { make_tokenizer("BertWordPieceCase", "", ""); }),
+              HasSubstr("--tokenizer-type BertWordPieceCase: expected"));
+  EXPECT_THAT(message_of([] { make_tokenizer("GPT2BPETokenizer", "v", ""); }),
+              HasSubstr("needs --vocab-file and --merge-file"));
+  EXPECT_THAT(message_of([] { make_tokenizer("ByteLevelTokenizer", "v", ""); }),
+              HasSubstr("takes no --vocab-file"));
+  EXPECT_THAT(message_of([] { make_tokenizer("GPT2BPETokenizer", "/no/v", "/no/m"); }),
+              HasSubstr("/no/v: cannot open"));
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,364 @@
+// Text to PREFIX_KEY_document.{bin,idx}, the token files that training maps into memory; Megatron's
+// flags.
+//
+//   preprocess_data --input corpus.jsonl --output-prefix corpus --tokenizer-type GPT2BPETokenizer
+//                   --vocab-file vocab.json --merge-file merges.txt --append-eod --workers 8
+//
+// Workers take batches of documents in turn, tokenize them side by side and write them in the order
+// of the input, so the files do not depend on --workers.
+#define CXXOPTS_NO_REGEX true  // std::regex recurses per character: a long value ends the stack
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <cstdio>
+#include <cxxopts.hpp>
+#include <exception>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "framework/data/document_reader.h"
+#include "framework/data/indexed_dataset.h"
+#include "framework/data/tokenizer.h"
+
+namespace anymesh {
+namespace {
+
+struct Options {
+  std::string input;
+  std::vector<std::string> json_keys;
+  bool json = true;
+  DocumentUnit unit = DocumentUnit::kLine;
+  std::string output_prefix;
+  std::string tokenizer_type;
+  std::string vocab_file;
+  std::string merge_file;
+  bool append_eod = false;
+  bool count_eod = false;
+  int workers = 1;
+};
+
+struct Batch {
+  DocumentReader::Batch input;
+  std::vector<std::vector<int32_t>> tokens;  // of document d and key k at d * keys + k
+  std::exception_ptr error;
+};
+
+// Rate and time to go on stderr: one line that is rewritten on a terminal, else a line every ten
+// seconds.
+class Progress {
+ public:
+  explicit Progress(int64_t total_bytes) : total_(total_bytes) {}
+
+  void advance(int64_t documents, int64_t bytes) {
+    documents_ += documents;
+    bytes_ += bytes;
+    const double now = seconds();
+    if (now < next_) return;
+    next_ = now + (terminal_ ? 0.2 : 10.0);
+    const double rate = bytes_ / now;
+    std::fprintf(stderr, "%s%lld documents, %.1f of %.1f MB, %.1f MB/s, %.0f s to go%s",
+                 terminal_ ? "\r" : "", static_cast<long long>(documents_), bytes_ / 1e6,
+                 total_ / 1e6, rate / 1e6, (total_ - bytes_) / rate, terminal_ ? "\x1b[K" : "\n");
+  }
+
+  void clear() const {
+    if (terminal_) std::fprintf(stderr, "\r\x1b[K");
+  }
+
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  int64_t documents() const { return documents_; }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  bool terminal_ = isatty(STDERR_FILENO);
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  double next_ = terminal_ ? 0.2 : 10.0;
+  int64_t total_;
+  int64_t documents_ = 0;
+  int64_t bytes_ = 0;
+};
+
+// The token files of one key and how often each token occurs in them.
+struct Output {
+  std::string prefix;
+  IndexedDatasetBuilder builder;
+  std::vector<int64_t> counts;
+
+  Output(const std::string& path, int32_t vocab_size)
+      : prefix(path), builder(path, token_type_for_vocabulary(vocab_size)), counts(vocab_size) {}
+
+  int64_t tokens() const { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
+  // In nats: the loss of the best model that ignores context.
+  double unigram_entropy() const {
+    const double total = static_cast<double>(tokens());
+    double entropy = 0;
+    for (const int64_t count : counts) {
+      if (count > 0) entropy -= count / total * std::log(count / total);
+    }
+    return entropy;
+  }
+};
+
+class Preprocessor {
+ public:
+  explicit Preprocessor(const Options& options)
+      : options_(options),
+        reader_(options.input, options.unit),
+        progress_(static_cast<int64_t>(std::filesystem::file_size(options.input))) {
+    vocab_size_ = tokenizer()->vocab_size();
+    for (const std::string& key : options.json_keys) {
+      const std::string prefix = options.output_prefix + "_" + key + "_document";
+      outputs_.push_back(std::make_unique<Output>(prefix, vocab_size_));
+    }
+  }
+
+  void run() {
+    {
+      std::vector<std::jthread> workers;
+      for (int i = 0; i < options_.workers; ++i) workers.emplace_back([this] { work(); });
+    }
+    progress_.clear();
+    if (error_) std::rethrow_exception(error_);
+    if (progress_.documents() == 0) {
+      throw std::runtime_error("--input " + options_.input + ": has no documents");
+    }
+    for (auto& output : outputs_) output->builder.finish();
+    report();
+  }
+
+ private:
+  std::unique_ptr<Tokenizer> tokenizer() const {
+    return make_tokenizer(options_.tokenizer_type, options_.vocab_file, options_.merge_file);
+  }
+
+  void work() {
+    try {
+      process_batches(*tokenizer());
+    } catch (...) {
+      std::lock_guard lock(write_mutex_);
+      if (!error_) error_ = std::current_exception();
+      stop_ = true;
+      turn_changed_.notify_all();
+    }
+  }
+
+  // An error in a batch waits for its turn too, so that the first in the input is reported.
+  void process_batches(Tokenizer& tokenizer) {
+    while (true) {
+      Batch batch;
+      {
+        std::lock_guard lock(read_mutex_);
+        if (stop_ || !reader_.read(batch.input)) return;
+      }
+      try {
+        tokenize(batch, tokenizer);
+      } catch (...) {
+        batch.error = std::current_exception();
+      }
+      std::unique_lock lock(write_mutex_);
+      turn_changed_.wait(lock, [&] { return stop_ || turn_ == batch.input.number; });
+      if (stop_) return;
+      if (batch.error) std::rethrow_exception(batch.error);
+      write(batch);
+      ++turn_;
+      turn_changed_.notify_all();
+    }
+  }
+
+  void tokenize(Batch& batch, Tokenizer& tokenizer) const {
+    for (const Document& document : batch.input.documents) {
+      const auto texts = options_.json ? parse_json(document) : std::vector{document.text};
+      for (const std::string& text : texts) {
+        auto& tokens = batch.tokens.emplace_back(tokenizer.encode(text));
+        if (options_.append_eod && !tokens.empty()) tokens.push_back(tokenizer.eod());
+      }
+    }
+  }
+
+  std::vector<std::string> parse_json(const Document& document) const {
+    const std::string where = options_.input + ":" + std::to_string(document.line) + ": ";
+    nlohmann::json json;
+    try {
+      json = nlohmann::json::parse(document.text);
+    } catch (const nlohmann::json::exception& error) {
+      throw std::runtime_error(where + error.what());
+    }
+    std::vector<std::string> texts;
+    for (const std::string& key : options_.json_keys) {
+      if (!json.is_object() || !json.contains(key) || !json[key].is_string()) {
+        throw std::runtime_error(where + "has no string \"" + key + "\" (--json-keys)");
+      }
+      texts.push_back(json[key].get<std::string>());
+    }
+    return texts;
+  }
+
+  // REQUIRES: the caller holds write_mutex_.
+  void write(const Batch& batch) {
+    for (size_t i = 0; i < batch.tokens.size(); ++i) {
+      const auto& tokens = batch.tokens[i];
+      Output& output = *outputs_[i % outputs_.size()];
+      const bool uncounted_eod = options_.append_eod && !options_.count_eod && !tokens.empty();
+      output.builder.add_document(tokens, std::ssize(tokens) - uncounted_eod);
+      for (const int32_t token : tokens) ++output.counts[token];
+    }
+    progress_.advance(std::ssize(batch.input.documents), batch.input.bytes);
+  }
+
+  void report() const {
+    const double seconds = progress_.seconds();
+    std::printf("%lld documents, %.2f MB in %.2f s, %.1f MB/s\n",
+                static_cast<long long>(progress_.documents()), progress_.bytes() / 1e6, seconds,
+                progress_.bytes() / 1e6 / seconds);
+    for (const auto& output : outputs_) {
+      std::printf("%s.{bin,idx}: %lld tokens of %d bytes, vocabulary %d\n", output->prefix.c_str(),
+                  static_cast<long long>(output->tokens()),
+                  token_bytes(token_type_for_vocabulary(vocab_size_)), vocab_size_);
+      std::printf("unigram entropy: %.4f nats/token\n", output->unigram_entropy());
+    }
+  }
+
+  Options options_;
+  int32_t vocab_size_ = 0;
+  std::vector<std::unique_ptr<Output>> outputs_;
+
+  std::mutex read_mutex_;
+  DocumentReader reader_;
+
+  std::mutex write_mutex_;
+  std::condition_variable turn_changed_;
+  int64_t turn_ = 0;
+  Progress progress_;
+  std::exception_ptr error_;
+  std::atomic<bool> stop_ = false;
+};
+
+cxxopts::Options describe_flags() {
+  cxxopts::Options flags("preprocess_data", "Text to the token files that training reads.\n");
+  flags.custom_help("--input FILE --output-prefix PREFIX --tokenizer-type TYPE [options]");
+  // clang-format off
+  flags.add_options("Input")
+    ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt",
+     cxxopts::value<std::string>())
+    ("json-keys", "what to take from each object, separated by commas: one output for each",
+     cxxopts::value<std::vector<std::string>>()->default_value("text"))
+    ("documents", "what is a document in a .txt: file, paragraph (up to a blank line) or line",
+     cxxopts::value<std::string>()->default_value("file"));
+  flags.add_options("Tokenizer")
+    ("tokenizer-type", "ByteLevelTokenizer or GPT2BPETokenizer", cxxopts::value<std::string>())
+    ("vocab-file", "vocab.json, for GPT2BPETokenizer",
+     cxxopts::value<std::string>()->default_value(""))
+    ("merge-file", "merges.txt, for GPT2BPETokenizer",
+     cxxopts::value<std::string>()->default_value(""))
+    ("append-eod", "end each document with <|endoftext|>")
+    ("count-eod", "count that token in the document's length, as Megatron-LM does; "
+     "Megatron-DeepSpeed does not, so its document n is read from n tokens too early");
+  flags.add_options("Output")
+    ("output-prefix", "writes PREFIX_text_document.bin and .idx", cxxopts::value<std::string>())
+    ("dataset-impl", "mmap, the only format", cxxopts::value<std::string>()->default_value("mmap"))
+    ("workers", "threads; 0 for one per core", cxxopts::value<std::string>()->default_value("0"))
+    ("help", "this text");
+  // clang-format on
+  return flags;
+}
+
+// How the input is cut, by its name and --documents.
+void choose_unit(const cxxopts::ParseResult& parsed, Options& options) {
+  const std::string suffix = std::filesystem::path(options.input).extension();
+  options.json = suffix == ".jsonl" || suffix == ".json";
+  if (!options.json && suffix != ".txt") {
+    throw std::runtime_error("--input " + options.input +
+                             ": expected a name in .jsonl, .json or .txt");
+  }
+  const char* foreign = options.json ? "documents" : "json-keys";
+  if (parsed.count(foreign) > 0) {
+    throw std::runtime_error("--" + std::string(foreign) + " is not for --input " + options.input);
+  }
+  if (options.json) return;
+  const auto unit = parsed["documents"].as<std::string>();
+  if (unit == "file") {
+    options.unit = DocumentUnit::kFile;
+  } else if (unit == "paragraph") {
+    options.unit = DocumentUnit::kParagraph;
+  } else if (unit != "line") {
+    throw std::runtime_error("--documents " + unit + ": expected file, paragraph or line");
+  }
+}
+
+int parse_workers(const std::string& text) {
+  int workers = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), workers);
+  if (error != std::errc{} || end != text.data() + text.size() || workers < 0 || workers > 1024) {
+    throw std::runtime_error("--workers " + text + ": expected 0 to 1024");
+  }
+  return workers > 0 ? workers
+                     : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+Options parse_options(const cxxopts::ParseResult& parsed) {
+  if (!parsed.unmatched().empty()) {
+    throw std::runtime_error("unexpected argument \"" + parsed.unmatched()[0] +
+                             "\" (several --json-keys are separated by commas)");
+  }
+  for (const char* flag : {"input", "output-prefix", "tokenizer-type"}) {
+    if (parsed.count(flag) == 0) throw std::runtime_error("--" + std::string(flag) + " is missing");
+  }
+  const auto format = parsed["dataset-impl"].as<std::string>();
+  if (format != "mmap") throw std::runtime_error("--dataset-impl " + format + ": expected mmap");
+
+  Options options;
+  options.input = parsed["input"].as<std::string>();
+  options.json_keys = parsed["json-keys"].as<std::vector<std::string>>();
+  std::set<std::string> keys(options.json_keys.begin(), options.json_keys.end());
+  if (keys.size() < options.json_keys.size()) {
+    throw std::runtime_error("--json-keys names a key twice");
+  }
+  choose_unit(parsed, options);
+  options.output_prefix = parsed["output-prefix"].as<std::string>();
+  options.tokenizer_type = parsed["tokenizer-type"].as<std::string>();
+  options.vocab_file = parsed["vocab-file"].as<std::string>();
+  options.merge_file = parsed["merge-file"].as<std::string>();
+  options.append_eod = parsed["append-eod"].as<bool>();
+  options.count_eod = parsed["count-eod"].as<bool>();
+  options.workers = parse_workers(parsed["workers"].as<std::string>());
+  if (options.count_eod && !options.append_eod) {
+    throw std::runtime_error("--count-eod needs --append-eod");
+  }
+  return options;
+}
+
+}  // namespace
+}  // namespace anymesh
+
+int main(int argc, char** argv) {
+  try {
+    auto flags = anymesh::describe_flags();
+    const auto parsed = flags.parse(argc, argv);
+    if (parsed["help"].as<bool>()) {
+      std::cout << flags.help();
+      return 0;
+    }
+    anymesh::Preprocessor(anymesh::parse_options(parsed)).run();
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "preprocess_data: " << error.what() << '\n';
+    return 1;
+  }
+}
