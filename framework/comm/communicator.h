@@ -1,0 +1,62 @@
+#pragma once
+
+#include <torch/custom_class.h>
+#include <torch/types.h>
+
+#include <memory>
+#include <string>
+
+namespace anymesh {
+
+// A group of ranks and its collectives on tensors. All members call the same verb in the same
+// order.
+//
+//   comm->all_reduce(gradient);                    // in place; every rank then holds the same bits
+//   comm->exchange(down, next, up, previous);      // one fused send and receive
+//
+// Every sum is folded in rank order, ((x0 + x1) + x2) + ..., whatever the verb, the size of the
+// tensor and where it is cut: an element of reduce_scatter has the bits that all_reduce gives it.
+// bf16 and fp16 are summed in fp32 and rounded once. In a group of one rank every verb is a no-op
+// (or a copy), so callers never ask for the size.
+//
+// Tensors must be contiguous. Errors of the transport throw. The class is a
+// torch::CustomClassHolder, so that an autograd function can keep its group in `saved_data`.
+enum class ReduceOp { Sum, Max };
+
+class Communicator : public torch::CustomClassHolder {
+ public:
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Ranks of equal color form a group, ordered by key.
+  virtual c10::intrusive_ptr<Communicator> split(int color, int key) const = 0;
+
+  virtual void all_reduce(torch::Tensor t, ReduceOp op = ReduceOp::Sum) = 0;
+  // out [size * n] <- in [n] of every rank, in rank order. `in` may be this rank's part of `out`.
+  virtual void all_gather(torch::Tensor out, torch::Tensor in) = 0;
+  // out [n] <- the sum over ranks of part `rank()` of in [size * n].
+  virtual void reduce_scatter(torch::Tensor out, torch::Tensor in) = 0;
+  virtual void broadcast(torch::Tensor t, int root) = 0;
+  // Sends `send` to rank `to` and receives into `recv` from rank `from`; an undefined tensor means
+  // no such half.
+  virtual void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) = 0;
+  virtual void barrier() = 0;
+};
+
+using CommPtr = c10::intrusive_ptr<Communicator>;
+
+// Initialises MPI for the life of the object; the first line of main.
+class MpiEnvironment {
+ public:
+  MpiEnvironment(int* argc, char*** argv);
+  ~MpiEnvironment();
+  MpiEnvironment(const MpiEnvironment&) = delete;
+  MpiEnvironment& operator=(const MpiEnvironment&) = delete;
+
+  CommPtr world() const;
+  // Ends every rank of the job with this exit status: a rank that throws must not leave its peers
+  // in a collective.
+  [[noreturn]] void abort(int status) const;
+};
+
+}  // namespace anymesh

@@ -1,0 +1,216 @@
+#include <mpi.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "framework/comm/communicator.h"
+
+namespace anymesh {
+namespace {
+
+// Elements of each rank's part that travel at a time: bounds the staging memory and keeps MPI's int
+// counts safe.
+constexpr int64_t kBucket = int64_t{1} << 20;
+
+void mpi_check(int status, const char* call) {
+  if (status == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(status, text, &length);
+  TORCH_CHECK(false, call, " failed: ", std::string(text, static_cast<size_t>(length)));
+}
+#define MPI_CHECK(call) mpi_check((call), #call)
+
+void check_contiguous(const torch::Tensor& t, const char* verb) {
+  TORCH_INTERNAL_ASSERT(!t.defined() || (t.is_contiguous() && t.device().is_cpu()), verb,
+                        " needs a contiguous CPU tensor");
+}
+
+std::byte* bytes_at(const torch::Tensor& t, int64_t element) {
+  return static_cast<std::byte*>(t.data_ptr()) + element * t.element_size();
+}
+
+// The dtype in which sums of `t` are folded.
+torch::Dtype sum_dtype(const torch::Tensor& t) {
+  const bool half = t.scalar_type() == torch::kBFloat16 || t.scalar_type() == torch::kHalf;
+  return half ? torch::kFloat : t.scalar_type();
+}
+
+// parts [size, n] -> out [n], in rank order.
+void fold(const torch::Tensor& parts, ReduceOp op, torch::Tensor out) {
+  torch::Tensor sum = parts[0].to(sum_dtype(parts), /*non_blocking=*/false, /*copy=*/true);
+  for (int64_t r = 1; r < parts.size(0); ++r) {
+    if (op == ReduceOp::Sum) {
+      sum.add_(parts[r]);
+    } else {
+      torch::maximum_out(sum, sum, parts[r]);
+    }
+  }
+  out.copy_(sum);
+}
+
+class MpiCommunicator final : public Communicator {
+ public:
+  MpiCommunicator(MPI_Comm comm, bool owned) : comm_(comm), owned_(owned) {
+    MPI_CHECK(MPI_Comm_rank(comm_, &rank_));
+    MPI_CHECK(MPI_Comm_size(comm_, &size_));
+  }
+  ~MpiCommunicator() override {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (owned_ && !finalized) MPI_Comm_free(&comm_);
+  }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  CommPtr split(int color, int key) const override {
+    MPI_Comm part = MPI_COMM_NULL;
+    MPI_CHECK(MPI_Comm_split(comm_, color, key, &part));
+    return c10::make_intrusive<MpiCommunicator>(part, /*owned=*/true);
+  }
+
+  void all_reduce(torch::Tensor t, ReduceOp op) override {
+    if (size_ == 1 || t.numel() == 0) return;
+    check_contiguous(t, "all_reduce");
+    c10::NoGradGuard no_grad;
+    torch::Tensor flat = t.view(-1);
+    for (int64_t begin = 0; begin < flat.numel(); begin += kBucket * size_) {
+      all_reduce_bucket(flat.narrow(0, begin, std::min(kBucket * size_, flat.numel() - begin)), op);
+    }
+  }
+
+  void all_gather(torch::Tensor out, torch::Tensor in) override {
+    check_contiguous(out, "all_gather");
+    check_contiguous(in, "all_gather");
+    TORCH_INTERNAL_ASSERT(out.numel() == in.numel() * size_ && out.dtype() == in.dtype());
+    const int64_t n = in.numel();
+    std::byte* mine = bytes_at(out, rank_ * n);
+    if (mine != in.data_ptr()) std::memcpy(mine, in.data_ptr(), in.nbytes());
+    for (int64_t begin = 0; begin < n && size_ > 1; begin += kBucket) {
+      const int64_t count = std::min(kBucket, n - begin);
+      all_to_all(
+          in, [&](int) { return begin; }, out, [&](int r) { return r * n + begin; },
+          [&](int) { return count; }, [&](int) { return count; });
+    }
+  }
+
+  void reduce_scatter(torch::Tensor out, torch::Tensor in) override {
+    check_contiguous(out, "reduce_scatter");
+    check_contiguous(in, "reduce_scatter");
+    TORCH_INTERNAL_ASSERT(in.numel() == out.numel() * size_ && out.dtype() == in.dtype());
+    c10::NoGradGuard no_grad;
+    const int64_t n = out.numel();
+    const torch::Tensor flat_in = in.view(-1), flat_out = out.view(-1);
+    for (int64_t begin = 0; begin < n; begin += kBucket) {
+      const int64_t count = std::min(kBucket, n - begin);
+      torch::Tensor parts = torch::empty({size_, count}, in.options());
+      parts[rank_].copy_(flat_in.narrow(0, rank_ * n + begin, count));
+      all_to_all(
+          flat_in, [&](int r) { return r * n + begin; }, parts, [&](int r) { return r * count; },
+          [&](int) { return count; }, [&](int) { return count; });
+      fold(parts, ReduceOp::Sum, flat_out.narrow(0, begin, count));
+    }
+  }
+
+  void broadcast(torch::Tensor t, int root) override {
+    if (size_ == 1) return;
+    check_contiguous(t, "broadcast");
+    for (int64_t begin = 0; begin < t.numel(); begin += kBucket) {
+      const int64_t count = std::min(kBucket, t.numel() - begin) * t.element_size();
+      MPI_CHECK(MPI_Bcast(bytes_at(t, begin), static_cast<int>(count), MPI_BYTE, root, comm_));
+    }
+  }
+
+  void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
+    check_contiguous(send, "exchange");
+    check_contiguous(recv, "exchange");
+    std::vector<MPI_Request> requests;
+    if (recv.defined()) post_receive(recv, 0, recv.numel(), from, requests);
+    if (send.defined()) post_send(send, 0, send.numel(), to, requests);
+    wait(requests);
+  }
+
+  void barrier() override { MPI_CHECK(MPI_Barrier(comm_)); }
+
+ private:
+  // At most kBucket * size elements: every rank folds its own part, then the parts are gathered.
+  void all_reduce_bucket(const torch::Tensor& t, ReduceOp op) {
+    const int64_t n = t.numel(), part = (n + size_ - 1) / size_;
+    const auto begin = [&](int r) { return std::min(r * part, n); };
+    const auto count = [&](int r) { return begin(r + 1) - begin(r); };
+    const int64_t mine = count(rank_);
+    torch::Tensor parts = torch::empty({size_, mine}, t.options());
+    parts[rank_].copy_(t.narrow(0, begin(rank_), mine));
+    all_to_all(
+        t, begin, parts, [&](int r) { return r * mine; }, count, [&](int) { return mine; });
+    if (mine > 0) fold(parts, op, t.narrow(0, begin(rank_), mine));
+    all_to_all(
+        t, [&](int) { return begin(rank_); }, t, begin, [&](int) { return mine; }, count);
+  }
+
+  // Sends in[send_begin(r), + send_count(r)) to every other rank r, and receives from it at
+  // out[recv_begin(r), ...).
+  template <class SendBegin, class RecvBegin, class SendCount, class RecvCount>
+  void all_to_all(const torch::Tensor& in, SendBegin send_begin, const torch::Tensor& out,
+                  RecvBegin recv_begin, SendCount send_count, RecvCount recv_count) {
+    std::vector<MPI_Request> requests;
+    for (int step = 1; step < size_; ++step) {
+      const int from = (rank_ - step + size_) % size_;
+      post_receive(out, recv_begin(from), recv_count(from), from, requests);
+    }
+    for (int step = 1; step < size_; ++step) {
+      const int to = (rank_ + step) % size_;
+      post_send(in, send_begin(to), send_count(to), to, requests);
+    }
+    wait(requests);
+  }
+
+  void post_send(const torch::Tensor& t, int64_t begin, int64_t count, int to,
+                 std::vector<MPI_Request>& requests) {
+    for_each_message(t, begin, count, [&](std::byte* data, int bytes) {
+      MPI_CHECK(MPI_Isend(data, bytes, MPI_BYTE, to, 0, comm_, &requests.emplace_back()));
+    });
+  }
+  void post_receive(const torch::Tensor& t, int64_t begin, int64_t count, int from,
+                    std::vector<MPI_Request>& requests) {
+    for_each_message(t, begin, count, [&](std::byte* data, int bytes) {
+      MPI_CHECK(MPI_Irecv(data, bytes, MPI_BYTE, from, 0, comm_, &requests.emplace_back()));
+    });
+  }
+  template <class Fn>
+  void for_each_message(const torch::Tensor& t, int64_t begin, int64_t count, Fn fn) {
+    for (int64_t done = 0; done < count; done += kBucket) {
+      fn(bytes_at(t, begin + done),
+         static_cast<int>(std::min(kBucket, count - done) * t.element_size()));
+    }
+  }
+  void wait(std::vector<MPI_Request>& requests) {
+    MPI_CHECK(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
+  }
+
+  MPI_Comm comm_;
+  bool owned_;
+  int rank_ = 0, size_ = 1;
+};
+
+}  // namespace
+
+MpiEnvironment::MpiEnvironment(int* argc, char*** argv) {
+  int provided = 0;
+  MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
+  MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+}
+
+MpiEnvironment::~MpiEnvironment() { MPI_Finalize(); }
+
+CommPtr MpiEnvironment::world() const {
+  return c10::make_intrusive<MpiCommunicator>(MPI_COMM_WORLD, /*owned=*/false);
+}
+
+void MpiEnvironment::abort(int status) const {
+  MPI_Abort(MPI_COMM_WORLD, status);
+  std::abort();
+}
+
+}  // namespace anymesh

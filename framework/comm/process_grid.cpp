@@ -1,0 +1,26 @@
+#include "framework/comm/process_grid.h"
+
+#include <c10/util/StringUtil.h>
+
+namespace anymesh {
+
+ProcessGrid::ProcessGrid(CommPtr world_group, Topology mesh)
+    : topology(mesh), coord(mesh.coord_of(world_group->rank())), world(std::move(world_group)) {
+  TORCH_INTERNAL_ASSERT(world->size() == topology.world_size());
+  const int rank = world->rank();
+  const auto [pp_rank, dp_rank, tp_rank] = coord;
+  tp = world->split(topology.rank_of({pp_rank, dp_rank, 0}), rank);
+  pp = world->split(topology.rank_of({0, dp_rank, tp_rank}), rank);
+  dp = world->split(topology.rank_of({pp_rank, 0, tp_rank}), rank);
+  model = world->split(dp_rank, rank);
+  // A middle stage is alone: its own rank is a color that no first stage has.
+  const bool at_an_end = is_first_stage() || is_last_stage();
+  embedding = world->split(at_an_end ? topology.rank_of({0, dp_rank, tp_rank}) : rank, rank);
+}
+
+std::string describe(const Topology& t) {
+  return c10::str("tensor ", t.tp_size, " x pipeline ", t.pp_size, " x data ", t.dp_size, " = ",
+                  t.world_size(), t.world_size() == 1 ? " rank" : " ranks");
+}
+
+}  // namespace anymesh

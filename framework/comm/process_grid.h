@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+
+#include "framework/comm/communicator.h"
+#include "framework/comm/topology.h"
+
+namespace anymesh {
+
+// This rank's place in the mesh and the groups it belongs to. Created once in main and passed by
+// const reference.
+//
+//   world      all ranks
+//   tp         same stage and dp rank: hold the slices of one layer
+//   pp         same dp and tp rank: hold the stages of one model replica; rank in it = stage
+//   dp         same stage and tp rank: hold the same weights, see other samples; ZeRO partitions
+//   over it model      same dp rank (tp x pp): one whole model replica embedding  first and last
+//   stage of pp, which both hold a tied embedding (a group of one elsewhere)
+struct ProcessGrid {
+  ProcessGrid(CommPtr world, Topology topology);
+
+  bool is_first_stage() const { return coord.pp == 0; }
+  bool is_last_stage() const { return coord.pp == topology.pp_size - 1; }
+
+  Topology topology;
+  Coord coord;
+  CommPtr world, tp, pp, dp, model, embedding;
+};
+
+// "tensor 2 x pipeline 2 x data 2 = 8 ranks"
+std::string describe(const Topology& topology);
+
+}  // namespace anymesh

@@ -1,0 +1,101 @@
+#include "framework/param_spec.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "framework/random/philox.h"
+
+namespace anymesh {
+namespace {
+
+// FNV-1a: a parameter's name as a number.
+uint64_t hash(const std::string& name) {
+  uint64_t h = 0xcbf29ce484222325;
+  for (const char c : name) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  return h;
+}
+
+// Standard normal number `index` of a stream, by Box and Muller; u is never 0.
+double normal_at(int64_t index, uint64_t key) {
+  const PhiloxBlock r =
+      philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, key);
+  const double u = (r[0] + 1.0) / 4294967296.0, v = r[1] / 4294967296.0;
+  return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
+}
+
+// This rank's slice, rows [0, outer) of `width` elements each: row i starts at element i * stride +
+// offset of the whole.
+struct Slice {
+  int64_t outer = 1, width = 1, stride = 1, offset = 0;
+};
+
+torch::Tensor draw_normal(const Slice& slice, double std, uint64_t key) {
+  torch::Tensor out = torch::empty({slice.outer * slice.width}, torch::kDouble);
+  double* data = out.data_ptr<double>();
+  at::parallel_for(0, out.numel(), 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      data[i] =
+          std * normal_at(i / slice.width * slice.stride + slice.offset + i % slice.width, key);
+    }
+  });
+  return out;
+}
+
+int64_t product(const std::vector<int64_t>& shape, size_t begin, size_t end) {
+  int64_t n = 1;
+  for (size_t i = begin; i < end; ++i) n *= shape[i];
+  return n;
+}
+
+}  // namespace
+
+std::string ParamSpec::name_in_layer() const {
+  const size_t prefixes = name.starts_with("tied_modules.") ? 2 : 1;
+  size_t begin = 0;
+  for (size_t i = 0; i < prefixes; ++i) begin = name.find('.', begin) + 1;
+  return name.substr(begin);
+}
+
+torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
+  const int64_t tp_size = tp_->size(), tp_rank = tp_->rank();
+  std::vector<int64_t> local = spec.shape;
+  Slice slice{.width = product(spec.shape, 0, spec.shape.size())};
+  slice.stride = slice.width;
+  int64_t real = slice.width;  // elements that are not padding
+  if (spec.split_dim >= 0) {
+    const auto dim = static_cast<size_t>(spec.split_dim);
+    const int64_t inner = product(spec.shape, dim + 1, spec.shape.size());
+    const int64_t multiple = spec.vocabulary ? vocabulary_multiple * tp_size : tp_size;
+    const int64_t padded = (spec.shape[dim] + multiple - 1) / multiple * multiple;
+    TORCH_INTERNAL_ASSERT(spec.vocabulary ? dim == 0 : padded == spec.shape[dim], spec.name,
+                          " is not divisible by tp ", tp_size);
+    local[dim] = padded / tp_size;
+    slice = {.outer = product(spec.shape, 0, dim),
+             .width = local[dim] * inner,
+             .stride = spec.shape[dim] * inner,
+             .offset = tp_rank * local[dim] * inner};
+    real = spec.vocabulary ? std::clamp<int64_t>(slice.stride - slice.offset, 0, slice.width)
+                           : slice.outer * slice.width;
+  }
+  torch::Tensor value = init.std == 0
+                            ? torch::full({slice.outer * slice.width}, init.mean, torch::kDouble)
+                            : draw_normal(slice, init.std, seed_ ^ hash(spec.name));
+  value.narrow(0, real, value.numel() - real).zero_();
+  spec.layer = layer;
+  spec.tensor = value.to(dtype_).view(local).requires_grad_();
+  specs_.push_back(std::move(spec));
+  return specs_.back().tensor;
+}
+
+torch::Tensor ParamBuilder::use_again(const std::string& name) {
+  const auto spec = std::find_if(specs_.begin(), specs_.end(),
+                                 [&](const ParamSpec& s) { return s.name == name; });
+  TORCH_INTERNAL_ASSERT(spec != specs_.end(), "no parameter ", name);
+  spec->second_use = spec->tensor.detach().requires_grad_();
+  return spec->second_use;
+}
+
+}  // namespace anymesh

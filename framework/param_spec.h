@@ -1,0 +1,73 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "framework/comm/communicator.h"
+
+namespace anymesh {
+
+// A parameter, as everything outside the layer that owns it sees it: how it is named in files, how
+// tensor parallelism cuts it, who else holds it. Said once, where the layer makes it; the gradient
+// norm, ZeRO, the checkpoint and the converter's patterns all read it here.
+struct ParamSpec {
+  std::string name;            // Megatron-DeepSpeed's, e.g. "2.self_attention.dense.weight"
+  int layer = 0;               // of the checkpoint's layer file; set by the builder
+  std::vector<int64_t> shape;  // of the whole tensor, with the true vocabulary
+  int split_dim = -1;          // the dim that tp cuts; -1 = every tp rank holds the whole
+  bool vocabulary =
+      false;  // dim 0 is the vocabulary: cut evenly after padding it, padding rows stay zero
+  bool weight_decay = true;  // false for biases and norms
+  bool tied = false;         // the first and the last stage both hold it
+  bool duplicate = false;    // a copy whose gradient another rank counts in the norm
+  torch::Tensor tensor;      // the leaf [shape, cut]
+  torch::Tensor
+      second_use;  // where one stage uses a tied weight twice: the other leaf, on the same storage
+
+  // Its key in the layer file: the name without "2." or "tied_modules.embed.".
+  std::string name_in_layer() const;
+};
+
+// How a parameter starts.
+struct Init {
+  static Init constant(double value) { return {value, 0}; }
+  static Init normal(double std) { return {0, std}; }
+  double mean = 0, std = 0;
+};
+
+// Makes a stage's parameters, in the order in which DeepSpeed would flatten them. Each element is a
+// function of (seed, name, index in the whole tensor), hence the same on every mesh; only this
+// rank's slice is ever made.
+class ParamBuilder {
+ public:
+  ParamBuilder(CommPtr tp, torch::Dtype dtype, uint64_t seed)
+      : tp_(std::move(tp)), dtype_(dtype), seed_(seed) {}
+
+  // Rows of the padded vocabulary are a multiple of this times the tp size
+  // (--make-vocab-size-divisible-by).
+  int64_t vocabulary_multiple = 1;
+
+  // The layer file that parameters made from here on belong to.
+  int layer = 0;
+
+  // `spec` without its tensors. Returns the leaf.
+  torch::Tensor add(ParamSpec spec, Init init);
+
+  // A second leaf on the storage of the parameter `name`, for a stage that uses it twice: its
+  // gradient is kept apart.
+  torch::Tensor use_again(const std::string& name);
+
+  const CommPtr& tp() const { return tp_; }
+  std::vector<ParamSpec> take() { return std::move(specs_); }
+
+ private:
+  CommPtr tp_;
+  torch::Dtype dtype_;
+  uint64_t seed_;
+  std::vector<ParamSpec> specs_;
+};
+
+}  // namespace anymesh

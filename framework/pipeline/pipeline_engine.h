@@ -1,0 +1,30 @@
+#pragma once
+
+#include <vector>
+
+#include "framework/comm/process_grid.h"
+#include "framework/pipeline/stage.h"
+
+namespace anymesh {
+
+// Runs a stage's part of the pipeline. Losses are of this dp rank; every stage gets the same value.
+class PipelineEngine {
+ public:
+  PipelineEngine(StageModule& stage, const ProcessGrid& grid) : stage_(stage), grid_(grid) {}
+
+  // Forward and backward of all micro-batches by 1F1B; gradients go to the leaves. `gradient_scale`
+  // is d objective / d (mean loss of one micro-batch): 1 / (micro-batches of all dp ranks) for the
+  // mean over the global batch. Returns the mean loss over the micro-batches.
+  double forward_backward(const std::vector<MicroBatch>& batches, double gradient_scale);
+
+  // The same without backward.
+  double forward_only(const std::vector<MicroBatch>& batches);
+
+ private:
+  double mean_on_all_stages(double sum, size_t count) const;
+
+  StageModule& stage_;
+  const ProcessGrid& grid_;
+};
+
+}  // namespace anymesh

@@ -1,0 +1,105 @@
+#include "framework/random/dropout.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <array>
+
+#include "framework/random/philox.h"
+
+namespace anymesh {
+namespace {
+
+constexpr int64_t kBlocks = 64;          // Philox blocks drawn at a time
+constexpr int64_t kChunk = 4 * kBlocks;  // elements they decide
+
+// bits[4 * i + w] = word w of block first_block + i.
+__attribute__((target_clones("avx512f", "avx2", "default"))) void draw(
+    int64_t first_block, uint32_t stream, int64_t sample, uint64_t seed, uint32_t* bits) {
+  for (int64_t i = 0; i < kBlocks; ++i) {
+    const PhiloxBlock block =
+        philox({static_cast<uint32_t>(first_block + i), stream, static_cast<uint32_t>(sample),
+                static_cast<uint32_t>(sample >> 32)},
+               seed);
+    for (int w = 0; w < 4; ++w) bits[4 * i + w] = block[w];
+  }
+}
+
+// y = mask * x * scale for elements [begin, begin + n) of one sample's tensor.
+template <class T>
+void drop(const T* x, T* y, int64_t n, int64_t begin, double p, const DropoutContext& context,
+          uint32_t stream, int64_t sample) {
+  const auto threshold = static_cast<uint32_t>(p * 4294967296.0);
+  const T scale = static_cast<T>(1.0 / (1.0 - p));
+  std::array<uint32_t, kChunk> bits;
+  int64_t i = 0;
+  while (i < n) {
+    const int64_t element = begin + i, block = element / kChunk * kBlocks, skip = element % kChunk;
+    draw(block, stream, sample, context.seed, bits.data());
+    const int64_t count = std::min(n - i, kChunk - skip);
+    for (int64_t j = 0; j < count; ++j) {
+      y[i + j] =
+          bits[static_cast<size_t>(skip + j)] < threshold ? T(0) : static_cast<T>(x[i + j] * scale);
+    }
+    i += count;
+  }
+}
+
+torch::Tensor apply_mask(const torch::Tensor& input, double p, const DropoutContext& context,
+                         uint32_t stream, int64_t first) {
+  const torch::Tensor x = input.contiguous();
+  torch::Tensor y = torch::empty_like(x);
+  const auto samples = static_cast<int64_t>(context.samples.size());
+  const int64_t n = x.numel() / samples;
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dropout", [&] {
+    const scalar_t* from = x.const_data_ptr<scalar_t>();
+    scalar_t* to = y.data_ptr<scalar_t>();
+    at::parallel_for(0, samples * n, 64 * kChunk, [&](int64_t begin, int64_t end) {
+      while (begin < end) {
+        const int64_t b = begin / n, offset = begin % n, count = std::min(end - begin, n - offset);
+        drop(from + begin, to + begin, count, first + offset, p, context, stream,
+             context.samples[static_cast<size_t>(b)]);
+        begin += count;
+      }
+    });
+  });
+  return y;
+}
+
+struct Dropout : torch::autograd::Function<Dropout> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* ctx, const torch::Tensor& x,
+                               double p, int64_t seed, std::vector<int64_t> samples, int64_t stream,
+                               int64_t first) {
+    ctx->saved_data["p"] = p;
+    ctx->saved_data["seed"] = seed;
+    ctx->saved_data["samples"] = samples;
+    ctx->saved_data["stream"] = stream;
+    ctx->saved_data["first"] = first;
+    return apply_mask(x, p, {static_cast<uint64_t>(seed), std::move(samples)},
+                      static_cast<uint32_t>(stream), first);
+  }
+  static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* ctx,
+                                               torch::autograd::tensor_list grads) {
+    auto& saved = ctx->saved_data;
+    const DropoutContext context{static_cast<uint64_t>(saved["seed"].toInt()),
+                                 saved["samples"].toIntVector()};
+    torch::Tensor dx =
+        apply_mask(grads[0], saved["p"].toDouble(), context,
+                   static_cast<uint32_t>(saved["stream"].toInt()), saved["first"].toInt());
+    return {dx, {}, {}, {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+torch::Tensor dropout(const torch::Tensor& x, double p, const DropoutContext& context,
+                      DropoutStream stream, int64_t first) {
+  if (p == 0.0 || context.samples.empty()) return x;
+  TORCH_INTERNAL_ASSERT(x.size(0) == static_cast<int64_t>(context.samples.size()));
+  const int64_t number = int64_t{stream.layer} * 4 + static_cast<int64_t>(stream.site);
+  return Dropout::apply(x, p, static_cast<int64_t>(context.seed), context.samples, number, first);
+}
+
+}  // namespace anymesh

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace anymesh {
+
+// What decides a micro-batch's dropout masks: the run's seed and the samples' numbers in the global
+// order of the data. An empty `samples` means evaluation: nothing is dropped.
+struct DropoutContext {
+  uint64_t seed = 0;
+  std::vector<int64_t> samples;  // [b]
+};
+
+// Which mask of the model: its layer, and which of the layer's dropouts.
+enum class DropoutSite : uint32_t { Embedding, Attention, AttentionOutput, MlpOutput };
+struct DropoutStream {
+  uint32_t layer = 0;
+  DropoutSite site = DropoutSite::Embedding;
+};
+
+// Zeroes each element of x [b, ...] with probability p and scales the others by 1 / (1 - p).
+//
+// Element i of a sample's slice of x is element `first + i` of that sample's whole tensor, and its
+// fate depends on (seed, sample, layer, site, that number) alone: a rank that holds heads 4..7 of
+// 16 passes their offset and draws what one process would have drawn. Nothing is stored for
+// backward but the key; the mask is drawn again there.
+torch::Tensor dropout(const torch::Tensor& x, double p, const DropoutContext& context,
+                      DropoutStream stream, int64_t first = 0);
+
+}  // namespace anymesh

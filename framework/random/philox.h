@@ -1,0 +1,27 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace anymesh {
+
+// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as
+// 1, 2, 3" (SC'11): 128 bits that depend on (counter, key) and on nothing else, so that any rank
+// can make any element of any random tensor. Initial weights and dropout masks are made of it,
+// which is why they do not depend on the mesh.
+using PhiloxBlock = std::array<uint32_t, 4>;
+
+constexpr PhiloxBlock philox(PhiloxBlock counter, uint64_t key) {
+  auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t p0 = uint64_t{0xD2511F53} * counter[0];
+    const uint64_t p1 = uint64_t{0xCD9E8D57} * counter[2];
+    counter = {static_cast<uint32_t>(p1 >> 32) ^ counter[1] ^ k0, static_cast<uint32_t>(p1),
+               static_cast<uint32_t>(p0 >> 32) ^ counter[3] ^ k1, static_cast<uint32_t>(p0)};
+    k0 += 0x9E3779B9;
+    k1 += 0xBB67AE85;
+  }
+  return counter;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,69 @@
+#include "framework/tensor_parallel/cross_entropy.h"
+
+#include <ATen/Functions.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+namespace anymesh {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::tensor_list;
+
+struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
+  static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& logits,
+                               const torch::Tensor& labels, int64_t vocab_size, const CommPtr& tp) {
+    const int64_t columns = logits.size(-1), offset = tp->rank() * columns;
+    const int64_t real = std::clamp<int64_t>(vocab_size - offset, 0, columns);
+    const auto dtype = logits.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+    const torch::Tensor x = logits.narrow(-1, 0, real).to(dtype);  // [b, s, real]
+
+    torch::Tensor maximum = real > 0
+                                ? x.amax(-1, /*keepdim=*/true)
+                                : torch::full_like(labels, -INFINITY, x.options()).unsqueeze(-1);
+    tp->all_reduce(maximum, ReduceOp::Max);
+    torch::Tensor softmax = x.sub(maximum);  // [b, s, real], the exponent so far
+
+    const torch::Tensor local = labels - offset;
+    const torch::Tensor elsewhere = local.lt(0).logical_or_(local.ge(real));
+    const torch::Tensor target = local.masked_fill(elsewhere, 0).unsqueeze(-1);  // [b, s, 1]
+    torch::Tensor label_logit =
+        real > 0 ? softmax.gather(-1, target).squeeze(-1) : torch::zeros_like(labels, x.options());
+    label_logit.masked_fill_(elsewhere, 0);
+    tp->all_reduce(label_logit);
+
+    softmax.exp_();
+    torch::Tensor sum = softmax.sum(-1, /*keepdim=*/true);  // [b, s, 1]
+    tp->all_reduce(sum);
+    softmax.div_(sum);
+
+    ctx->save_for_backward({softmax, target, elsewhere});
+    ctx->saved_data["columns"] = columns;
+    ctx->saved_data["dtype"] = logits.scalar_type();
+    return sum.squeeze(-1).log_().sub_(label_logit);
+  }
+
+  // d loss / d logits = softmax - one_hot(label)
+  static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    torch::Tensor dx = saved[0];  // [b, s, real], ours alone: turned into the gradient in place
+    const torch::Tensor &target = saved[1], &elsewhere = saved[2];
+    const int64_t columns = ctx->saved_data["columns"].toInt();
+    if (dx.size(-1) > 0)
+      dx.scatter_add_(-1, target,
+                      elsewhere.logical_not().to(dx.scalar_type()).neg_().unsqueeze(-1));
+    dx.mul_(grads[0].unsqueeze(-1));
+    if (dx.size(-1) < columns) dx = at::constant_pad_nd(dx, {0, columns - dx.size(-1)});
+    return {dx.to(ctx->saved_data["dtype"].toScalarType()), {}, {}, {}};
+  }
+};
+
+}  // namespace
+
+torch::Tensor vocab_parallel_cross_entropy(const torch::Tensor& logits, const torch::Tensor& labels,
+                                           int64_t vocab_size, const CommPtr& tp) {
+  return CrossEntropy::apply(logits, labels, vocab_size, tp);
+}
+
+}  // namespace anymesh

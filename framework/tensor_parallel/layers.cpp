@@ -1,0 +1,50 @@
+#include "framework/tensor_parallel/layers.h"
+
+#include <ATen/Functions.h>
+
+#include "framework/tensor_parallel/mappings.h"
+
+namespace anymesh {
+
+ColumnParallelLinear::ColumnParallelLinear(ParamBuilder& params, const std::string& name,
+                                           int64_t in, int64_t out, Init init)
+    : tp_(params.tp()),
+      weight_(params.add({.name = name + ".weight", .shape = {out, in}, .split_dim = 0}, init)),
+      bias_(params.add(
+          {.name = name + ".bias", .shape = {out}, .split_dim = 0, .weight_decay = false},
+          Init::constant(0))) {}
+
+torch::Tensor ColumnParallelLinear::forward(const torch::Tensor& x) const {
+  return at::linear(copy_to_tensor_parallel(x, tp_), weight_, bias_);  // [b, s, out/t]
+}
+
+RowParallelLinear::RowParallelLinear(ParamBuilder& params, const std::string& name, int64_t in,
+                                     int64_t out, Init init)
+    : tp_(params.tp()),
+      weight_(params.add({.name = name + ".weight", .shape = {out, in}, .split_dim = 1}, init)),
+      bias_(params.add({.name = name + ".bias", .shape = {out}, .weight_decay = false},
+                       Init::constant(0))) {}
+
+torch::Tensor RowParallelLinear::forward(const torch::Tensor& x) const {
+  return reduce_from_tensor_parallel(at::linear(x, weight_), tp_) + bias_;  // [b, s, out]
+}
+
+VocabParallelEmbedding::VocabParallelEmbedding(ParamBuilder& params, const ParamSpec& spec,
+                                               Init init)
+    : tp_(params.tp()), weight_(params.add(spec, init)) {}
+
+torch::Tensor VocabParallelEmbedding::forward(const torch::Tensor& tokens) const {
+  const int64_t rows = weight_.size(0);
+  const torch::Tensor local = tokens - tp_->rank() * rows;
+  const torch::Tensor elsewhere = local.lt(0).logical_or_(local.ge(rows));
+  torch::Tensor hidden = at::embedding(weight_, local.masked_fill(elsewhere, 0));  // [b, s, h]
+  hidden = hidden.masked_fill(elsewhere.unsqueeze(-1), 0);
+  return reduce_from_tensor_parallel(hidden, tp_);
+}
+
+torch::Tensor vocab_parallel_logits(const torch::Tensor& hidden, const torch::Tensor& table,
+                                    const CommPtr& tp) {
+  return at::linear(copy_to_tensor_parallel(hidden, tp), table);
+}
+
+}  // namespace anymesh

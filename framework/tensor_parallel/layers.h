@@ -1,0 +1,58 @@
+#pragma once
+
+#include <string>
+
+#include "framework/param_spec.h"
+
+namespace anymesh {
+
+// The three layers that tensor parallelism cuts (Megatron-LM, arXiv:1909.08053, section 3). Y = X
+// A^T + bias:
+//
+//   ColumnParallelLinear  A [out, in] cut along out: each rank makes its columns of Y     X [b, s,
+//   in]    -> [b, s, out/t] RowParallelLinear     A [out, in] cut along in:  partial sums of Y,
+//   all-reduced       X [b, s, in/t]  -> [b, s, out] VocabParallelEmbedding  rows of the table cut:
+//   a rank looks up the tokens it owns     tokens [b, s]   -> [b, s, h]
+//
+// `name` is the parameters' prefix in checkpoints; `.weight` and `.bias` are appended.
+class ColumnParallelLinear {
+ public:
+  ColumnParallelLinear(ParamBuilder& params, const std::string& name, int64_t in, int64_t out,
+                       Init init);
+  torch::Tensor forward(const torch::Tensor& x) const;
+
+ private:
+  CommPtr tp_;
+  torch::Tensor weight_, bias_;  // [out/t, in], [out/t]
+};
+
+class RowParallelLinear {
+ public:
+  RowParallelLinear(ParamBuilder& params, const std::string& name, int64_t in, int64_t out,
+                    Init init);
+  torch::Tensor forward(const torch::Tensor& x) const;
+
+ private:
+  CommPtr tp_;
+  torch::Tensor weight_, bias_;  // [out, in/t], [out]; the bias is added once, after the sum
+};
+
+// One table for the input and, if the weights are tied, for the logits. The gradients of the two
+// uses are accumulated apart and added once per step, as two stages that each hold a copy have to:
+// so pp does not change a bit.
+class VocabParallelEmbedding {
+ public:
+  VocabParallelEmbedding(ParamBuilder& params, const ParamSpec& spec, Init init);
+  torch::Tensor forward(const torch::Tensor& tokens) const;  // [b, s] -> [b, s, h]
+
+ private:
+  CommPtr tp_;
+  torch::Tensor weight_;  // [v/t, h]
+};
+
+// Logits of this rank's part of the padded vocabulary: hidden [b, s, h], table [v/t, h] -> [b, s,
+// v/t].
+torch::Tensor vocab_parallel_logits(const torch::Tensor& hidden, const torch::Tensor& table,
+                                    const CommPtr& tp);
+
+}  // namespace anymesh

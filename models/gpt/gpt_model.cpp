@@ -1,0 +1,90 @@
+#include "models/gpt/gpt_model.h"
+
+#include <ATen/Functions.h>
+
+#include "framework/pipeline/schedule.h"
+#include "framework/tensor_parallel/cross_entropy.h"
+
+namespace anymesh {
+
+GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtype dtype,
+                   int64_t micro_batch_size, uint64_t seed)
+    : config_(config), grid_(grid), dtype_(dtype), micro_batch_size_(micro_batch_size) {
+  ParamBuilder params(grid.tp, dtype, seed);
+  params.vocabulary_multiple = config.make_vocab_size_divisible_by;
+  params.layer = 1;
+
+  const bool tied = !config.untie_embeddings_and_output_weights, first = grid.is_first_stage(),
+             last = grid.is_last_stage();
+  const std::string embed = tied ? "tied_modules.embed." : "1.";
+  const Init init = Init::normal(config.init_method_std);
+  const ParamSpec table{.name = embed + "word_embeddings.weight",
+                        .shape = {config.vocab_size, config.hidden_size},
+                        .split_dim = 0,
+                        .vocabulary = true,
+                        .tied = tied};
+  if (first) {
+    word_embeddings_.emplace(params, table, init);
+    position_embeddings_ =
+        params.add({.name = embed + "position_embeddings.weight",
+                    .shape = {config.max_position_embeddings, config.hidden_size}},
+                   init);
+    if (tied && last) output_table_ = params.use_again(table.name);
+  } else if (tied && last) {
+    ParamSpec copy = table;
+    copy.duplicate = true;
+    output_table_ = params.add(copy, init);
+  }
+
+  const LayerRange range = layers_of_stage(config.num_layers, grid.topology.pp_size, grid.coord.pp);
+  layers_.reserve(static_cast<size_t>(range.end - range.begin));
+  for (int layer = range.begin; layer < range.end; ++layer) {
+    params.layer = layer + 2;
+    layers_.emplace_back(params, layer, config);
+  }
+
+  if (last) {
+    params.layer = config.num_layers + 2;
+    final_layernorm_.emplace(params, std::to_string(config.num_layers + 2), config);
+    if (!tied) {
+      params.layer = config.num_layers + 3;
+      ParamSpec head = table;
+      head.name = std::to_string(config.num_layers + 3) + ".lm_head.weight";
+      output_table_ = params.add(head, init);
+    }
+  }
+  params_ = params.take();
+}
+
+torch::Tensor GptModel::forward(const torch::Tensor& hidden, const MicroBatch& batch) {
+  const torch::Tensor out =
+      run_layers(grid_.is_first_stage() ? embed(batch) : hidden, batch.dropout);
+  return grid_.is_last_stage() ? loss(out, batch.labels) : out;
+}
+
+torch::Tensor GptModel::empty_hidden() const {
+  return torch::empty({micro_batch_size_, config_.seq_length, config_.hidden_size}, dtype_);
+}
+
+torch::Tensor GptModel::embed(const MicroBatch& batch) const {
+  const torch::Tensor words = word_embeddings_->forward(batch.tokens);  // [b, s, h]
+  const torch::Tensor positions =
+      position_embeddings_.narrow(0, 0, batch.tokens.size(1));  // [s, h]
+  return dropout(words + positions, config_.hidden_dropout, batch.dropout,
+                 {0, DropoutSite::Embedding});
+}
+
+torch::Tensor GptModel::run_layers(torch::Tensor hidden, const DropoutContext& context) const {
+  for (const TransformerLayer& layer : layers_) hidden = layer.forward(hidden, context);
+  return hidden;
+}
+
+torch::Tensor GptModel::logits(const torch::Tensor& hidden) const {
+  return vocab_parallel_logits(final_layernorm_->forward(hidden), output_table_, grid_.tp);
+}
+
+torch::Tensor GptModel::loss(const torch::Tensor& hidden, const torch::Tensor& labels) const {
+  return vocab_parallel_cross_entropy(logits(hidden), labels, config_.vocab_size, grid_.tp).mean();
+}
+
+}  // namespace anymesh

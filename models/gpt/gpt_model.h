@@ -1,0 +1,50 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "framework/comm/process_grid.h"
+#include "framework/pipeline/stage.h"
+#include "models/gpt/transformer_layer.h"
+
+namespace anymesh {
+
+// One stage of a GPT: [embedding] layers [begin, end) [norm, logits, loss], the brackets on the
+// first and last stage.
+//
+//   tied weights:    tied_modules.embed.{word,position}_embeddings.weight, 2.*, ..., <L+1>.*,
+//   <L+2>.{weight,bias} untied weights:  1.{word,position}_embeddings.weight, ...,
+//   <L+3>.lm_head.weight
+//
+// These are the names of Megatron-DeepSpeed's pipeline module. With tied weights the last stage has
+// its own copy of the word embeddings, whose gradient is added to the first stage's once per step.
+class GptModel final : public StageModule {
+ public:
+  GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtype dtype,
+           int64_t micro_batch_size, uint64_t seed);
+
+  torch::Tensor forward(const torch::Tensor& hidden, const MicroBatch& batch) override;
+  torch::Tensor empty_hidden() const override;
+  const std::vector<ParamSpec>& params() const override { return params_; }
+
+  // This rank's part of the logits, [b, s, h] -> [b, s, v/t]. Last stage only.
+  torch::Tensor logits(const torch::Tensor& hidden) const;
+
+ private:
+  torch::Tensor embed(const MicroBatch& batch) const;  // -> [b, s, h]
+  torch::Tensor run_layers(torch::Tensor hidden, const DropoutContext& context) const;
+  torch::Tensor loss(const torch::Tensor& hidden, const torch::Tensor& labels) const;  // -> scalar
+
+  GptConfig config_;
+  const ProcessGrid& grid_;
+  torch::Dtype dtype_;
+  int64_t micro_batch_size_;
+  std::optional<VocabParallelEmbedding> word_embeddings_;
+  torch::Tensor position_embeddings_;  // [max positions, h]
+  std::vector<TransformerLayer> layers_;
+  std::optional<LayerNorm> final_layernorm_;
+  torch::Tensor output_table_;  // [v/t, h], tied or not
+  std::vector<ParamSpec> params_;
+};
+
+}  // namespace anymesh
