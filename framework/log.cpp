@@ -1,0 +1,85 @@
+#include "framework/log.h"
+
+#include <ATen/Functions.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace anymesh {
+namespace {
+
+constexpr const char* kHeader =
+    "iteration,consumed_samples,lm_loss,learning_rate,grad_norm,loss_scale,tokens_per_s,elapsed_ms";
+
+std::vector<std::string> rows_up_to(const std::string& path, int64_t iteration) {
+  std::vector<std::string> rows;
+  std::ifstream file(path);
+  for (std::string row; iteration > 0 && std::getline(file, row);) {
+    if (row != kHeader && std::atoll(row.c_str()) <= iteration) rows.push_back(row);
+  }
+  return rows;
+}
+
+}  // namespace
+
+RunLog::RunLog(bool active, const std::string& csv_path, int64_t resumed_iteration)
+    : active_(active), first_iteration_(resumed_iteration) {
+  if (!active || csv_path.empty()) return;
+  const std::vector<std::string> kept = rows_up_to(csv_path, resumed_iteration);
+  csv_.open(csv_path);
+  TORCH_CHECK(csv_, "--loss-csv ", csv_path, ": cannot open it for writing");
+  csv_ << kHeader << '\n';
+  for (const std::string& row : kept) csv_ << row << '\n';
+}
+
+void RunLog::line(const std::string& text) {
+  if (!active_) return;
+  std::printf("%s\n", text.c_str());
+  std::fflush(stdout);
+}
+
+void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
+  if (!active_) return;
+  ++steps_;
+  step_ms_sum_ += r.elapsed_ms;
+  char text[256];
+  if (csv_.is_open()) {
+    std::snprintf(text, sizeof text, "%" PRId64 ",%" PRId64 ",%.9g,%.9g,%.9g,%.9g,%.9g,%.9g",
+                  r.iteration, r.consumed_samples, r.lm_loss, r.learning_rate, r.grad_norm,
+                  r.loss_scale, r.tokens_per_s, r.elapsed_ms);
+    csv_ << text << std::endl;
+  }
+  if (!print) return;
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+  const double eta = elapsed.count() / static_cast<double>(r.iteration - first_iteration_) *
+                     static_cast<double>(train_iters - r.iteration);
+  std::snprintf(text, sizeof text,
+                "iteration %6" PRId64 "/%" PRId64
+                " | lm loss %.6f | lr %.3e | grad norm %.3f | %.1f ms | %.0f tokens/s | ETA %.0f s",
+                r.iteration, train_iters, r.lm_loss, r.learning_rate, r.grad_norm, r.elapsed_ms,
+                r.tokens_per_s, eta);
+  line(text);
+}
+
+void RunLog::summary(Communicator& world) {
+  torch::Tensor peak = torch::full({1}, peak_memory(), torch::kLong);
+  world.all_reduce(peak, ReduceOp::Max);
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "done: %" PRId64 " steps, %.4f s per step, peak memory per rank %.1f MiB", steps_,
+                steps_ > 0 ? step_ms_sum_ / 1e3 / static_cast<double>(steps_) : 0.0,
+                static_cast<double>(peak.item<int64_t>()) / (1 << 20));
+  line(text);
+}
+
+int64_t peak_memory() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("VmHWM:")) return std::atoll(line.c_str() + 6) * 1024;
+  }
+  return 0;
+}
+
+}  // namespace anymesh

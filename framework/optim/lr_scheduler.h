@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+namespace anymesh {
+
+// The learning rate as a pure function of the samples consumed so far: nothing to save but the
+// options, and the same at every batch size and mesh. Warmup rises linearly from 0 to max_lr; then
+// decay to min_lr at decay_samples. (Megatron-LM's OptimizerParamScheduler, whose steps are samples
+// too.)
+struct LrSchedule {
+  double max_lr = 0, min_lr = 0;
+  double warmup_samples = 0, decay_samples = 0;
+  std::string style = "linear";  // constant | linear | cosine | inverse-square-root
+
+  // Rate of the step that begins when `samples` have been consumed.
+  double at(double samples) const;
+
+  bool operator==(const LrSchedule&) const = default;
+};
+
+}  // namespace anymesh

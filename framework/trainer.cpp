@@ -1,0 +1,154 @@
+#include "framework/trainer.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <chrono>
+#include <cmath>
+
+#include "framework/comm/strings.h"
+#include "framework/data/batch_loader.h"
+
+namespace anymesh {
+namespace {
+
+torch::Tensor to_tensor(const std::vector<int64_t>& values, int64_t rows) {
+  return torch::tensor(values, torch::kLong).view({rows, -1});  // [b, s]
+}
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
+      .count();
+}
+
+}  // namespace
+
+Trainer::Trainer(const Config& config, const BatchPlan& plan, CheckpointedRun& run,
+                 StageModule& stage, const Dataset& train, const Dataset* valid, TrainState state)
+    : config_(config),
+      plan_(plan),
+      run_(run),
+      grid_(run.grid),
+      engine_(stage, run.grid),
+      train_(train),
+      valid_(valid),
+      state_(state),
+      log_(run.grid.world->rank() == 0, config.run.loss_csv, state.iteration) {}
+
+void Trainer::train() {
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  // --save promises a checkpoint at the end, also of a run with nothing left to train.
+  int64_t saved_at = checkpoint.save == checkpoint.load ? state_.iteration : -1;
+  const auto due = [&](int64_t interval) {
+    return interval > 0 && state_.iteration % interval == 0;
+  };
+  while (state_.iteration < plan_.train_iters) {
+    const StepReport report = train_step();
+    log_.step(report, plan_.train_iters, due(config_.run.log_interval));
+    if (due(config_.run.eval_interval)) evaluate("at");
+    if (!checkpoint.save.empty() && due(checkpoint.save_interval)) {
+      save();
+      saved_at = state_.iteration;
+    }
+    if (due(checkpoint.exit_interval)) {
+      log_.line(c10::str("exiting at iteration ", state_.iteration, " (--exit-interval ",
+                         config_.checkpoint.exit_interval, ")"));
+      break;
+    }
+  }
+  if (!checkpoint.save.empty() && saved_at != state_.iteration) save();
+  if (!due(config_.run.eval_interval)) evaluate("at the end,");
+  log_.summary(*grid_.world);
+}
+
+StepReport Trainer::train_step() {
+  const auto start = std::chrono::steady_clock::now();
+  const auto batches = micro_batches(train_, state_.consumed_train_samples, plan_.num_microbatches,
+                                     /*training=*/true);
+  const double scale = 1.0 / (static_cast<double>(plan_.num_microbatches) * grid_.topology.dp_size);
+  const double local_loss = engine_.forward_backward(batches, scale);
+  const double loss = mean_over_dp(local_loss);
+  check_finite(loss, grid_.is_last_stage() ? local_loss : 0.0, "loss");
+
+  const double grad_norm = run_.optimizer.reduce_gradients();
+  check_finite(grad_norm, run_.optimizer.local_square_sum(), "gradient norm");
+  const double lr = run_.schedule.at(static_cast<double>(state_.scheduled_samples));
+  run_.optimizer.step(lr, grad_norm);
+
+  ++state_.iteration;
+  state_.consumed_train_samples += plan_.global_batch_size;
+  state_.scheduled_samples += plan_.global_batch_size;
+  const double elapsed_ms = milliseconds_since(start);
+  return {.iteration = state_.iteration,
+          .consumed_samples = state_.consumed_train_samples,
+          .lm_loss = loss,
+          .learning_rate = lr,
+          .grad_norm = grad_norm,
+          .loss_scale = 1.0,
+          .tokens_per_s = static_cast<double>(plan_.global_batch_size) * train_.seq_length() /
+                          (elapsed_ms / 1e3),
+          .elapsed_ms = elapsed_ms};
+}
+
+void Trainer::evaluate(const char* when) {
+  if (!valid_) return;
+  double sum = 0;
+  for (int64_t i = 0; i < config_.run.eval_iters; ++i) {
+    sum += engine_.forward_only(micro_batches(*valid_, state_.consumed_valid_samples,
+                                              plan_.num_microbatches, /*training=*/false));
+    state_.consumed_valid_samples += plan_.global_batch_size;
+  }
+  const double loss = mean_over_dp(sum / static_cast<double>(config_.run.eval_iters));
+  char text[160];
+  std::snprintf(text, sizeof text, "validation loss %s iteration %lld: %.9g (perplexity %.6g)",
+                when, static_cast<long long>(state_.iteration), loss, std::exp(loss));
+  log_.line(text);
+}
+
+void Trainer::save() {
+  const auto start = std::chrono::steady_clock::now();
+  const std::filesystem::path folder = save_checkpoint(config_.checkpoint.save, run_, state_);
+  log_.line(c10::str("saved ", folder.string(), " in ",
+                     static_cast<int64_t>(milliseconds_since(start)), " ms"));
+}
+
+std::vector<MicroBatch> Trainer::micro_batches(const Dataset& data, int64_t consumed, int64_t count,
+                                               bool training) const {
+  const int64_t rows = config_.batch.micro_batch_size;
+  const BatchSlice slice{
+      .micro_batch_size = rows, .dp_size = grid_.topology.dp_size, .dp_rank = grid_.coord.dp};
+  std::vector<MicroBatch> batches(static_cast<size_t>(count));
+  for (int64_t m = 0; m < count; ++m) {
+    MicroBatch& batch = batches[static_cast<size_t>(m)];
+    batch.dropout.seed = state_.dropout_seed;
+    for (int64_t row = 0; training && row < rows; ++row)
+      batch.dropout.samples.push_back(slice.sample_index(consumed, m, row));
+    if (!grid_.is_first_stage() && !grid_.is_last_stage()) continue;
+    const TokenBatch read = load_micro_batch(data, slice, consumed, m);
+    batch.tokens = to_tensor(read.tokens, rows);
+    batch.labels = to_tensor(read.labels, rows);
+  }
+  return batches;
+}
+
+double Trainer::mean_over_dp(double loss) const {
+  torch::Tensor sum = torch::full({1}, loss, torch::kDouble);
+  grid_.dp->all_reduce(sum);
+  return sum.item<double>() / grid_.topology.dp_size;
+}
+
+// `global` is the same on all ranks, so that they agree to look for the rank where it began.
+void Trainer::check_finite(double global, double local, const char* what) const {
+  if (std::isfinite(global) || !config_.run.check_for_nan) return;
+  const auto all = gather_strings(*grid_.world, std::isfinite(local) ? "" : "x");
+  const auto first =
+      std::find_if(all.begin(), all.end(), [](const std::string& text) { return !text.empty(); });
+  const auto rank = first == all.end() ? 0 : first - all.begin();
+  TORCH_CHECK(grid_.world->rank() != rank, what, " is ", global, " at iteration ",
+              state_.iteration + 1, ", first on rank ", rank, " (stage ", grid_.coord.pp,
+              ", dp rank ", grid_.coord.dp, ", tp rank ", grid_.coord.tp,
+              "). No weight was changed by this step. --no-check-for-nan-in-loss-and-grad goes on "
+              "regardless.");
+  grid_.world->barrier();  // that rank ends the job
+}
+
+}  // namespace anymesh

@@ -1,0 +1,138 @@
+// Trains a GPT under tensor, pipeline and data parallelism:
+//
+//   mpirun -n 8 pretrain_gpt --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
+//   --zero-stage 1 ...
+//
+// To train another model, copy this file and models/gpt, and change the names.
+#include <ATen/Parallel.h>
+#include <c10/util/StringUtil.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "framework/config/parse.h"
+#include "framework/data/datasets.h"
+#include "framework/trainer.h"
+#include "models/gpt/gpt_model.h"
+
+namespace anymesh {
+namespace {
+
+// Threads that this rank may use: OMP_NUM_THREADS if set, else its share of the machine's cores.
+void set_threads() {
+  if (std::getenv("OMP_NUM_THREADS")) return;
+  const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
+  const int ranks = local ? std::atoi(local) : 1,
+            cores = static_cast<int>(std::thread::hardware_concurrency());
+  at::set_num_threads(std::max(1, cores / std::max(1, ranks)));
+}
+
+LrSchedule schedule_of(const OptimizerConfig& optimizer, const BatchPlan& plan) {
+  return {.max_lr = optimizer.lr,
+          .min_lr = optimizer.min_lr,
+          .warmup_samples = plan.lr_warmup_samples,
+          .decay_samples = plan.lr_decay_samples,
+          .style = optimizer.lr_decay_style};
+}
+
+void print_start(const ProcessGrid& grid, const ParseResult& parsed,
+                 const std::vector<std::string>& lines) {
+  if (grid.world->rank() != 0) return;
+  std::printf("mesh: %s, %d threads per rank\n", describe(grid.topology).c_str(),
+              at::get_num_threads());
+  for (const Setting& setting : parsed.settings) {
+    if (setting.given) std::printf("  --%s %s\n", setting.flag.c_str(), setting.text.c_str());
+  }
+  for (const std::string& note : parsed.notes) std::printf("note: %s\n", note.c_str());
+  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+  std::fflush(stdout);
+}
+
+void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTable& flags,
+         const CommPtr& world) {
+  const BatchPlan plan = plan_batches(config, world->size());
+  const ProcessGrid grid(
+      world, {.pp_size = config.parallel.pp, .dp_size = plan.dp, .tp_size = config.parallel.tp});
+  const Datasets data = make_datasets(config, plan, gpt.seq_length);
+
+  GptModel model(gpt, grid, config.precision.bf16 ? torch::kBFloat16 : torch::kFloat,
+                 config.batch.micro_batch_size, config.run.seed);
+  const OptimizerConfig& o = config.optimizer;
+  ZeroOptimizer optimizer(
+      model.params(), grid,
+      {.stage = config.parallel.zero_stage,
+       .adam = {.beta1 = o.adam_beta1, .beta2 = o.adam_beta2, .eps = o.adam_eps},
+       .weight_decay = o.weight_decay,
+       .clip_grad = o.clip_grad});
+  CheckpointedRun run{.grid = grid,
+                      .stage = model,
+                      .optimizer = optimizer,
+                      .schedule = schedule_of(o, plan),
+                      .global_batch_size = plan.global_batch_size,
+                      .micro_batch_size = config.batch.micro_batch_size,
+                      .bf16 = config.precision.bf16,
+                      .vocab_size = gpt.vocab_size,
+                      .padded_vocab_size = padded_vocab_size(gpt, config.parallel.tp),
+                      .seq_length = gpt.seq_length,
+                      .settings = flags.settings(),
+                      .model_flags = model_flags()};
+  TrainState state{.dropout_seed = config.run.seed};
+  std::vector<std::string> lines;
+  const CheckpointConfig& c = config.checkpoint;
+  if (!c.load.empty()) {
+    lines = load_checkpoint(c.load, run,
+                            {.universal = c.universal_checkpoint,
+                             .load_optim = !c.no_load_optim,
+                             .load_rng = !c.no_load_rng,
+                             .load_lr_state = !c.no_load_lr_state,
+                             .finetune = c.finetune},
+                            state);
+  }
+  print_start(grid, parsed, lines);
+  Trainer(config, plan, run, model, *data.train, data.valid.get(), state).train();
+}
+
+// The flags, or an exit status: of --help, or of what can't be run, which rank 0 alone reports.
+int main_of(const std::vector<std::string>& args, const CommPtr& world) {
+  Config config;
+  GptConfig gpt;
+  FlagTable flags("pretrain_gpt", "Trains a GPT under tensor, pipeline and data parallelism.");
+  add_flags(flags, config);
+  add_flags(flags, gpt);
+  ParseResult parsed;
+  try {
+    parsed = parse(flags, config, args);
+    if (parsed.text.empty()) {
+      gpt.vocab_size = vocabulary_size(config.data);
+      validate(config, gpt, world->size());
+      gpt.ffn_hidden_size = gpt.ffn_size();
+    }
+  } catch (const std::exception& error) {
+    if (world->rank() == 0) std::fprintf(stderr, "pretrain_gpt: %s\n", error.what());
+    return 2;
+  }
+  if (!parsed.text.empty()) {
+    if (world->rank() == 0) std::printf("%s", parsed.text.c_str());
+    return 0;
+  }
+  run(config, gpt, std::move(parsed), flags, world);
+  return 0;
+}
+
+}  // namespace
+}  // namespace anymesh
+
+int main(int argc, char** argv) {
+  anymesh::MpiEnvironment mpi(&argc, &argv);
+  const anymesh::CommPtr world = mpi.world();
+  anymesh::set_threads();
+  try {
+    return anymesh::main_of({argv + 1, argv + argc}, world);
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "[rank %d] %s\n", world->rank(), error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "[rank %d] %s\n", world->rank(), error.what());
+  }
+  mpi.abort(1);
+}

@@ -1,0 +1,100 @@
+#include <gtest/gtest.h>
+
+#include "framework/comm/process_grid.h"
+#include "tests/support/mpi_world.h"
+
+namespace anymesh {
+namespace {
+
+torch::Tensor values_of(int rank, int64_t n, torch::Dtype dtype) {
+  // Of very different sizes, so that the order of a sum shows in its last bits.
+  const torch::Tensor i = torch::arange(n, torch::kDouble) + 1;
+  return (torch::sin(i * (rank + 1)) * torch::pow(10.0, (i + rank).remainder(7.0))).to(dtype);
+}
+
+torch::Tensor folded(int ranks, int64_t n, torch::Dtype dtype) {
+  const auto sum_dtype = dtype == torch::kBFloat16 ? torch::kFloat : dtype;
+  torch::Tensor sum = values_of(0, n, dtype).to(sum_dtype);
+  for (int r = 1; r < ranks; ++r) sum = sum + values_of(r, n, dtype).to(sum_dtype);
+  return sum.to(dtype);
+}
+
+class Collectives : public testing::TestWithParam<std::tuple<int, int64_t, torch::Dtype>> {};
+
+TEST_P(Collectives, SumsAreFoldedInRankOrder) {
+  const auto [ranks, n, dtype] = GetParam();
+  const CommPtr comm = first_ranks(ranks);
+  if (!comm) return;
+  torch::Tensor all = values_of(comm->rank(), n, dtype);
+  comm->all_reduce(all);
+  EXPECT_TRUE(torch::equal(all, folded(ranks, n, dtype)));
+
+  if (n % ranks == 0) {
+    torch::Tensor in = values_of(comm->rank(), n, dtype), part = torch::empty({n / ranks}, dtype);
+    comm->reduce_scatter(part, in);
+    const torch::Tensor expected =
+        folded(ranks, n, dtype).narrow(0, comm->rank() * (n / ranks), n / ranks);
+    EXPECT_TRUE(torch::equal(part, expected));
+    comm->reduce_scatter(in.narrow(0, comm->rank() * (n / ranks), n / ranks), in);  // in place
+    EXPECT_TRUE(torch::equal(in.narrow(0, comm->rank() * (n / ranks), n / ranks), expected));
+  }
+}
+
+TEST_P(Collectives, GatherBroadcastExchangeMaximum) {
+  const auto [ranks, n, dtype] = GetParam();
+  const CommPtr comm = first_ranks(ranks);
+  if (!comm) return;
+  torch::Tensor out = torch::zeros({ranks, n}, dtype);
+  comm->all_gather(out, values_of(comm->rank(), n, dtype));
+  for (int r = 0; r < ranks; ++r) EXPECT_TRUE(torch::equal(out[r], values_of(r, n, dtype)));
+
+  torch::Tensor from_last = values_of(comm->rank(), n, dtype);
+  comm->broadcast(from_last, ranks - 1);
+  EXPECT_TRUE(torch::equal(from_last, values_of(ranks - 1, n, dtype)));
+
+  const int next = (comm->rank() + 1) % ranks, previous = (comm->rank() + ranks - 1) % ranks;
+  torch::Tensor received = torch::zeros({n}, dtype);
+  comm->exchange(values_of(comm->rank(), n, dtype), next, received, previous);
+  EXPECT_TRUE(torch::equal(received, values_of(previous, n, dtype)));
+
+  torch::Tensor maximum = values_of(comm->rank(), n, dtype), expected = values_of(0, n, dtype);
+  for (int r = 1; r < ranks; ++r) expected = torch::maximum(expected, values_of(r, n, dtype));
+  comm->all_reduce(maximum, ReduceOp::Max);
+  EXPECT_TRUE(torch::equal(maximum, expected));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, Collectives,
+    testing::Combine(testing::Values(1, 2, 3, 5, 8), testing::Values<int64_t>(0, 1, 7, 120),
+                     testing::Values(torch::kFloat, torch::kDouble, torch::kBFloat16)));
+// More than one bucket.
+INSTANTIATE_TEST_SUITE_P(Large, Collectives,
+                         testing::Combine(testing::Values(2), testing::Values<int64_t>(2'400'000),
+                                          testing::Values(torch::kFloat)));
+
+TEST(ProcessGrid, GroupsHoldWhoTheyShould) {
+  const ProcessGrid grid(mpi_world(), {.pp_size = 2, .dp_size = 2, .tp_size = 2});
+  const auto members = [&](const CommPtr& comm) {
+    torch::Tensor ranks = torch::empty({comm->size()}, torch::kLong);
+    comm->all_gather(ranks, torch::full({1}, mpi_world()->rank(), torch::kLong));
+    return std::vector<int64_t>(ranks.data_ptr<int64_t>(),
+                                ranks.data_ptr<int64_t>() + ranks.numel());
+  };
+  const int rank = mpi_world()->rank();
+  EXPECT_EQ(grid.topology.rank_of(grid.coord), rank);
+  EXPECT_EQ(members(grid.tp), (std::vector<int64_t>{rank / 2 * 2, rank / 2 * 2 + 1}));
+  EXPECT_EQ(members(grid.pp), (std::vector<int64_t>{rank % 4, rank % 4 + 4}));
+  EXPECT_EQ(members(grid.dp),
+            (std::vector<int64_t>{rank / 4 * 4 + rank % 2, rank / 4 * 4 + rank % 2 + 2}));
+  const int first = rank % 4 / 2 * 2;
+  EXPECT_EQ(members(grid.model), (std::vector<int64_t>{first, first + 1, first + 4, first + 5}));
+  EXPECT_EQ(members(grid.embedding), members(grid.pp));
+}
+
+TEST(ProcessGrid, MiddleStagesAreAloneInTheEmbeddingGroup) {
+  const ProcessGrid grid(mpi_world(), {.pp_size = 4, .dp_size = 1, .tp_size = 2});
+  EXPECT_EQ(grid.embedding->size(), grid.is_first_stage() || grid.is_last_stage() ? 2 : 1);
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# mpirun.sh RANKS PROGRAM ARGS...: mpirun as a laptop, a container and CI want it.
+# As root it needs leave; more ranks than cores need --oversubscribe and should yield while they wait; ranks that share
+# cores take one thread each.
+set -euo pipefail
+ranks=$1
+shift
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+exec mpirun -n "$ranks" --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 --mca btl_vader_single_copy_mechanism none "$@"
