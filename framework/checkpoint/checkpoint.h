@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "framework/comm/process_grid.h"
+#include "framework/config/flags.h"
+#include "framework/optim/lr_scheduler.h"
+#include "framework/pipeline/stage.h"
+#include "framework/zero/zero_optimizer.h"
+
+namespace anymesh {
+
+// Saves and loads a run, in DeepSpeed's on-disk layout and under Megatron-DeepSpeed's names
+// (framework/checkpoint/format).
+//
+//   <save>/latest                                          the tag, replaced last and atomically
+//   <save>/global_step50/mp_rank_MM_model_states.pt        one per (pp, tp): metadata; MM = pp *
+//   tp_size + tp
+//                        layer_LL-model_TT-model_states.pt one per layer and tp rank: weights
+//                        [bf16_]zero_pp_rank_D_mp_rank_MM_optim_states.pt   one per rank: ZeRO
+//                        partition (stage >= 1)
+//
+// A tag is published only when it is whole: all ranks write to a temporary folder and sync it, then
+// one rename, then `latest`. A crash at any moment leaves the previous checkpoint in place.
+//
+// All functions are collective over grid.world. They throw on every rank that has something to say.
+
+// Where the run is. Everything else of a resumed run follows from flags.
+struct TrainState {
+  int64_t iteration = 0;
+  int64_t consumed_train_samples = 0;
+  int64_t consumed_valid_samples = 0;
+  int64_t scheduled_samples =
+      0;  // where the LR schedule is; behind consumed_train_samples after --no-load-lr-state
+  uint64_t dropout_seed = 0;  // of the masks; the run's --seed, unless a checkpoint brings another
+};
+
+// The run, as the checkpoint functions see it: references that live as long as it.
+struct CheckpointedRun {
+  const ProcessGrid& grid;
+  const StageModule& stage;
+  ZeroOptimizer& optimizer;
+  LrSchedule schedule;
+  int64_t global_batch_size = 1, micro_batch_size = 1;
+  bool bf16 = false;
+  int64_t vocab_size = 0, padded_vocab_size = 0, seq_length = 0;
+  std::vector<Setting> settings;         // every flag, stored as Megatron's `args`
+  std::vector<std::string> model_flags;  // those that must be the same when a checkpoint is loaded
+};
+
+struct LoadOptions {
+  bool universal = false;     // --universal-checkpoint
+  bool load_optim = true;     // --no-load-optim
+  bool load_rng = true;       // --no-load-rng
+  bool load_lr_state = true;  // --no-load-lr-state
+  bool finetune = false;      // --finetune: weights only, from iteration 0
+};
+
+// Writes tag global_step<state.iteration>, replacing one of that name as a whole. Returns its path.
+std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir,
+                                      const CheckpointedRun& run, const TrainState& state);
+
+// Loads the tag that `latest` (or `latest_universal`) names. `state` is the fresh run's, and is
+// brought to the checkpoint's. Returns lines to print on rank 0: what was loaded, and warnings.
+//
+// Refused, with a message that lists what exists or what differs: no such folder or pointer file;
+// missing or damaged files; another shape of model; another mesh without --universal-checkpoint;
+// another LR schedule.
+std::vector<std::string> load_checkpoint(const std::filesystem::path& load_dir,
+                                         CheckpointedRun& run, const LoadOptions& options,
+                                         TrainState& state);
+
+}  // namespace anymesh

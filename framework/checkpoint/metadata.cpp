@@ -1,0 +1,241 @@
+#include "framework/checkpoint/metadata.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "framework/checkpoint/format/names.h"
+#include "framework/comm/strings.h"
+
+namespace anymesh {
+namespace {
+
+Value value_of(const Setting& setting) {
+  struct Visitor {
+    Value operator()(std::monostate) const { return {}; }
+    Value operator()(const std::vector<std::string>& v) const { return Value::list_of(v); }
+    Value operator()(bool v) const { return v; }
+    Value operator()(int64_t v) const { return v; }
+    Value operator()(double v) const { return v; }
+    Value operator()(const std::string& v) const { return v; }
+  };
+  return std::visit(Visitor{}, setting.value);
+}
+
+// A parameter's name as the regular expression that its counterparts in all layers match: 2.weight
+// -> \d+.weight
+std::string pattern_of(const std::string& name) {
+  const size_t digits = name.find_first_not_of("0123456789");
+  return digits == 0 ? name : "\\d+" + name.substr(digits);
+}
+
+using Patterns =
+    std::map<std::string, std::set<std::string>, std::less<>>;  // by the key of the info
+
+Patterns patterns_of_all_stages(const CheckpointedRun& run) {
+  std::string mine;
+  const auto add = [&](std::string_view key, const ParamSpec& spec) {
+    mine += std::string(key) + "\n" + pattern_of(spec.name) + "\n";
+  };
+  for (const ParamSpec& spec : run.stage.params()) {
+    if (spec.vocabulary) add(keys::kVocabularyPatterns, spec);
+    if (spec.tied) add(keys::kPipelineReplicatedPatterns, spec);
+    if (spec.split_dim < 0) add(keys::kTpReplicatedPatterns, spec);
+    if (spec.split_dim == 1) add(keys::kRowParallelPatterns, spec);
+  }
+  Patterns patterns;
+  for (const std::string& stage : gather_strings(*run.grid.pp, mine)) {
+    std::istringstream lines(stage);
+    for (std::string key, pattern; std::getline(lines, key) && std::getline(lines, pattern);)
+      patterns[key].insert(pattern);
+  }
+  return patterns;
+}
+
+Value universal_info(const CheckpointedRun& run) {
+  const Patterns patterns = patterns_of_all_stages(run);
+  std::vector<Value::Entry> info{{keys::kUniversalVersion, 0.4},
+                                 {keys::kOriginalVocabSize, run.vocab_size},
+                                 {keys::kPaddedVocabSize, run.padded_vocab_size}};
+  for (const std::string_view key :
+       {keys::kVocabularyPatterns, keys::kPipelineReplicatedPatterns, keys::kTpReplicatedPatterns,
+        keys::kRowParallelPatterns, keys::kTwoSubParamsPatterns}) {
+    std::vector<Value> list;
+    if (const auto found = patterns.find(key); found != patterns.end())
+      list.assign(found->second.begin(), found->second.end());
+    info.emplace_back(key, Value::list(std::move(list)));
+  }
+  return Value::dict(std::move(info));
+}
+
+// One OrderedDict per parameter group, in the order in which the flat buffers hold them.
+Value param_shapes(const ZeroOptimizer& optimizer) {
+  std::vector<Value> groups;
+  for (const auto& group : optimizer.groups()) {
+    std::vector<Value::Entry> shapes;
+    for (const ParamSpec& spec : group.params)
+      shapes.emplace_back(spec.name, Value::size(spec.tensor.sizes().vec()));
+    groups.push_back(Value::ordered_dict(std::move(shapes)));
+  }
+  return Value::list(std::move(groups));
+}
+
+// Megatron's OptimizerParamScheduler.
+Value scheduler_state(const CheckpointedRun& run, const TrainState& state) {
+  const LrSchedule& s = run.schedule;
+  const double wd = run.optimizer.options().weight_decay;
+  return Value::dict({{"max_lr", s.max_lr},
+                      {"lr_warmup_steps", s.warmup_samples},
+                      {"lr_warmup_tokens", {}},
+                      {"num_steps", state.scheduled_samples},
+                      {"num_tokens", state.scheduled_samples * run.seq_length},
+                      {"lr_decay_style", s.style},
+                      {"lr_decay_steps", s.decay_samples},
+                      {"lr_decay_tokens", {}},
+                      {"min_lr", s.min_lr},
+                      {"start_wd", wd},
+                      {"end_wd", wd},
+                      {"wd_incr_style", "constant"},
+                      {"wd_incr_steps", s.decay_samples}});
+}
+
+Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
+  std::vector<Value::Entry> args;
+  for (const Setting& setting : run.settings) args.emplace_back(setting.dest, value_of(setting));
+  Value names = argparse_namespace(std::move(args));
+  const Topology& mesh = run.grid.topology;
+  const std::pair<std::string_view, Value> derived[] = {
+      {"world_size", mesh.world_size()},
+      {"data_parallel_size", mesh.dp_size},
+      {"global_batch_size", run.global_batch_size},
+      {"padded_vocab_size", run.padded_vocab_size},
+      {"add_position_embedding", true},
+      {"data_parallel_random_init", false},
+      {keys::kConsumedTrainSamples, state.consumed_train_samples},
+      {keys::kConsumedValidSamples, state.consumed_valid_samples},
+      {"dropout_seed", static_cast<int64_t>(state.dropout_seed)}};
+  for (const auto& [key, value] : derived) names.set(key, value);
+  return names;
+}
+
+bool is_number(const Value& value) { return value.is_int() || value.kind() == Value::Kind::kFloat; }
+
+std::string text_of(const Value& value) {
+  if (is_number(value)) return c10::str(value.as_double());
+  return value.is_string() ? value.as_string() : value.found();
+}
+
+// Python writes 24 or 24.0 as it pleases.
+bool same(const Value& a, const Value& b) {
+  return is_number(a) && is_number(b) ? a.as_double() == b.as_double() : a == b;
+}
+
+}  // namespace
+
+Value deepspeed_config(const CheckpointedRun& run) {
+  return Value::dict(
+      {{"train_batch_size", run.global_batch_size},
+       {"train_micro_batch_size_per_gpu", run.micro_batch_size},
+       {"gradient_clipping", run.optimizer.options().clip_grad},
+       {"zero_optimization", Value::dict({{"stage", run.optimizer.options().stage}})},
+       {"bf16", Value::dict({{"enabled", run.bf16}})}});
+}
+
+Value model_states(const CheckpointedRun& run, const TrainState& state) {
+  const Topology& mesh = run.grid.topology;
+  return Value::dict({{keys::kModule, {}},
+                      {keys::kBufferNames, Value::list()},
+                      {keys::kOptimizer, {}},
+                      {keys::kParamShapes, param_shapes(run.optimizer)},
+                      {keys::kFrozenParamShapes, {}},
+                      {keys::kSharedParams, Value::dict()},
+                      {keys::kFrozenParamFragments, {}},
+                      {keys::kLrScheduler, scheduler_state(run, state)},
+                      {keys::kDataSampler, {}},
+                      {keys::kRandomLtd, {}},
+                      {keys::kSkippedSteps, 0},
+                      {keys::kGlobalSteps, state.iteration},
+                      {keys::kGlobalSamples, state.consumed_train_samples},
+                      {keys::kDpWorldSize, mesh.dp_size},
+                      {keys::kMpWorldSize, mesh.pp_size * mesh.tp_size},
+                      {keys::kParallelDimensions, Value::dict({{keys::kPpDegree, mesh.pp_size},
+                                                               {keys::kTpDegree, mesh.tp_size}})},
+                      {keys::kDsConfig, deepspeed_config(run)},
+                      {keys::kDsVersion, kWrittenLikeDeepSpeed},
+                      {keys::kArgs, megatron_args(run, state)},
+                      {keys::kCheckpointVersion, 3.0},
+                      {keys::kIteration, state.iteration},
+                      {keys::kTokens, state.consumed_train_samples * run.seq_length},
+                      {keys::kUniversalInfo, universal_info(run)}});
+}
+
+void check_same_model(const Value& metadata, const CheckpointedRun& run) {
+  const Value args = metadata.find(keys::kArgs);
+  for (const Setting& setting : run.settings) {
+    const auto& flags = run.model_flags;
+    if (!args || std::find(flags.begin(), flags.end(), setting.flag) == flags.end()) continue;
+    const Value theirs = args.find(setting.dest), ours = value_of(setting);
+    TORCH_CHECK(theirs.is_none() || same(theirs, ours), metadata.where(),
+                ": the checkpoint was made with --", setting.flag, " ", text_of(theirs),
+                ", this run has ", text_of(ours), "; give --", setting.flag, " ", text_of(theirs));
+  }
+  const Value info = metadata.find(keys::kUniversalInfo);
+  const Value vocab = info ? info.find(keys::kOriginalVocabSize) : Value();
+  TORCH_CHECK(!vocab || vocab.as_int() == run.vocab_size, metadata.where(),
+              ": the checkpoint's vocabulary has ", vocab ? vocab.as_int() : 0,
+              " entries, this run's ", run.vocab_size,
+              "; see --tokenizer-type, --vocab-file and --vocab-size");
+}
+
+void check_same_schedule(const Value& metadata, const LrSchedule& schedule) {
+  const Value saved = metadata.at(keys::kLrScheduler);
+  if (!saved) return;
+  const std::pair<const char*, Value> expected[] = {{"max_lr", schedule.max_lr},
+                                                    {"min_lr", schedule.min_lr},
+                                                    {"lr_warmup_steps", schedule.warmup_samples},
+                                                    {"lr_decay_steps", schedule.decay_samples},
+                                                    {"lr_decay_style", schedule.style}};
+  std::string differences;
+  for (const auto& [key, ours] : expected) {
+    const bool unused = schedule.style == "constant" &&
+                        (key == std::string("min_lr") || key == std::string("lr_decay_steps"));
+    const Value theirs = saved.find(key);
+    if (unused || !theirs || same(theirs, ours)) continue;
+    differences +=
+        c10::str("\n  ", key, ": checkpoint ", text_of(theirs), ", this run ", text_of(ours));
+  }
+  TORCH_CHECK(
+      differences.empty(), metadata.where(),
+      ": the learning-rate schedule differs (warmup and decay are in samples):", differences,
+      "\nGive the flags of the checkpoint's run (--lr --min-lr --lr-decay-style --lr-decay-iters ",
+      "--lr-warmup-iters --global-batch-size), or --no-load-lr-state to start the schedule "
+      "afresh.");
+}
+
+TrainState train_state_of(const Value& metadata) {
+  TrainState state;
+  const Value iteration = metadata.find(keys::kIteration), args = metadata.find(keys::kArgs);
+  state.iteration = iteration ? iteration.as_int() : metadata.at(keys::kGlobalSteps).as_int();
+  const auto from_args = [&](std::string_view key) { return args ? args.find(key) : Value(); };
+  const Value train = from_args(keys::kConsumedTrainSamples),
+              valid = from_args(keys::kConsumedValidSamples);
+  state.consumed_train_samples =
+      train ? train.as_int() : metadata.at(keys::kGlobalSamples).as_int();
+  state.consumed_valid_samples = valid ? valid.as_int() : 0;
+  const Value scheduler = metadata.at(keys::kLrScheduler);
+  state.scheduled_samples = scheduler && scheduler.find("num_steps")
+                                ? scheduler.at("num_steps").as_int()
+                                : state.consumed_train_samples;
+  const Value dropout_seed = from_args("dropout_seed"), seed = from_args("seed");
+  state.dropout_seed = static_cast<uint64_t>(dropout_seed ? dropout_seed.as_int()
+                                             : seed       ? seed.as_int()
+                                                          : 0);
+  return state;
+}
+
+}  // namespace anymesh

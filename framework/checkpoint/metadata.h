@@ -1,0 +1,26 @@
+#pragma once
+
+#include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/format/value.h"
+
+namespace anymesh {
+
+// The contents of mp_rank_*_model_states.pt, which every tool of DeepSpeed reads first (format:
+// DeepSpeed's engine._save_checkpoint, plus what Megatron-DeepSpeed adds to it).
+
+// DeepSpeed's version whose files ours are like; its loaders demand one.
+inline constexpr const char* kWrittenLikeDeepSpeed = "0.19.8";
+
+// Collective over grid.pp, whose stages each know only their own parameters' patterns.
+Value model_states(const CheckpointedRun& run, const TrainState& state);
+
+Value deepspeed_config(const CheckpointedRun& run);
+
+// Throws unless the checkpoint's model, vocabulary and (if `with_schedule`) LR schedule are this
+// run's. `metadata` is a model-states file.
+void check_same_model(const Value& metadata, const CheckpointedRun& run);
+void check_same_schedule(const Value& metadata, const LrSchedule& schedule);
+
+TrainState train_state_of(const Value& metadata);
+
+}  // namespace anymesh

@@ -1,0 +1,196 @@
+#include <map>
+
+#include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/metadata.h"
+#include "framework/checkpoint/tensor_io.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Group = ZeroOptimizer::Group;
+using Piece = ZeroOptimizer::Piece;
+
+Value step_value(const ZeroOptimizer& optimizer) {
+  return record_of(torch::full({}, static_cast<double>(optimizer.steps), torch::kFloat));
+}
+
+std::vector<torch::Tensor> masters(const Group& group) {
+  std::vector<torch::Tensor> pieces;
+  for (const Piece& piece : group.pieces) pieces.push_back(piece.master);
+  return pieces;
+}
+
+// torch.optim.AdamW's and Megatron's keys.
+Value param_group(const CheckpointedRun& run, const TrainState& state, const Group& group,
+                  std::vector<Value> params) {
+  const ZeroOptions& options = run.optimizer.options();
+  const bool decays = group.weight_decay != 0;
+  return Value::dict({{"name", decays ? "wd_no_scale_lr" : "no_wd_no_scale_lr"},
+                      {"wd_mult", decays ? 1.0 : 0.0},
+                      {"lr_mult", 1.0},
+                      {"lr", run.schedule.at(static_cast<double>(state.scheduled_samples))},
+                      {"betas", Value::tuple({options.adam.beta1, options.adam.beta2})},
+                      {"eps", options.adam.eps},
+                      {"weight_decay", group.weight_decay},
+                      {"amsgrad", false},
+                      {"maximize", false},
+                      {"foreach", {}},
+                      {"capturable", false},
+                      {"differentiable", false},
+                      {"fused", {}},
+                      {"decoupled_weight_decay", true},
+                      {"params", Value::list(std::move(params))}});
+}
+
+// Stages >= 1: one state entry per group, this rank's partition of it, padding included.
+Value partitioned_adam_state(const CheckpointedRun& run, const TrainState& state) {
+  std::vector<Value::Entry> states;
+  std::vector<Value> groups;
+  for (const Group& group : run.optimizer.groups()) {
+    const auto i = static_cast<int64_t>(groups.size());
+    states.emplace_back(i, Value::dict({{kStepState, step_value(run.optimizer)},
+                                        {kExpAvgState, record_of(group.exp_avg)},
+                                        {kExpAvgSqState, record_of(group.exp_avg_sq)}}));
+    groups.push_back(param_group(run, state, group, {i}));
+  }
+  return Value::dict({{keys::kState, Value::dict(std::move(states))},
+                      {keys::kParamGroups, Value::list(std::move(groups))}});
+}
+
+// Stage 0, fp32: torch's own form, one state entry per parameter; the weights are the masters.
+Value whole_adam_state(const CheckpointedRun& run, const TrainState& state) {
+  std::vector<Value::Entry> states;
+  std::vector<Value> groups;
+  for (const Group& group : run.optimizer.groups()) {
+    std::vector<Value> indices;
+    for (const Piece& piece : group.pieces) {
+      const auto i = static_cast<int64_t>(states.size());
+      const auto shape = group.params[piece.param].tensor.sizes();
+      states.emplace_back(i,
+                          Value::dict({{kStepState, step_value(run.optimizer)},
+                                       {kExpAvgState, record_of(piece.exp_avg.view(shape))},
+                                       {kExpAvgSqState, record_of(piece.exp_avg_sq.view(shape))}}));
+      indices.emplace_back(i);
+    }
+    groups.push_back(param_group(run, state, group, std::move(indices)));
+  }
+  return Value::dict({{keys::kState, Value::dict(std::move(states))},
+                      {keys::kParamGroups, Value::list(std::move(groups))}});
+}
+
+// What the model-states file holds at stage 0: DeepSpeed's fused FP16_Optimizer for bf16, torch's
+// own state for fp32.
+Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
+  if (!run.bf16) return whole_adam_state(run, state);
+  std::vector<Value> flat;
+  for (const Group& group : run.optimizer.groups())
+    flat.emplace_back(record_of(masters(group), torch::kFloat));
+  return Value::dict({{keys::kDynamicLossScale, false},
+                      {keys::kCurScale, 1.0},
+                      {keys::kCurIter, state.iteration},
+                      {keys::kOptimizerStateDict, partitioned_adam_state(run, state)},
+                      {keys::kFp32GroupsFlat, Value::list(std::move(flat))},
+                      {keys::kClipGrad, run.optimizer.options().clip_grad}});
+}
+
+// Stages 1 and 2: DeepSpeedZeroOptimizer.state_dict(). Masters without padding, moments with it.
+Value optim_states(const CheckpointedRun& run, const TrainState& state) {
+  const int dp = run.grid.topology.dp_size, rank = run.grid.coord.dp;
+  std::vector<Value> fp32, paddings, alignment, counts, mappings;
+  for (const Group& group : run.optimizer.groups()) {
+    fp32.emplace_back(record_of(masters(group), torch::kFloat));
+    paddings.emplace_back(group.layout.padding(rank));
+    alignment.push_back(Value::list(std::vector<Value>(group.params.size(), 0)));
+    counts.emplace_back(dp);
+    std::vector<Value::Entry> fragments;
+    for (const Fragment& f : group.layout.fragments(rank)) {
+      fragments.emplace_back(group.params[f.param].name,
+                             fragment_address(f.numel, f.partition_start));
+    }
+    mappings.push_back(Value::ordered_dict(std::move(fragments)));
+  }
+  const Value optimizer =
+      Value::dict({{keys::kLossScaler, loss_scaler(1.0)},
+                   {keys::kDynamicLossScale, false},
+                   {keys::kOverflow, false},
+                   {keys::kClipGrad, run.optimizer.options().clip_grad},
+                   {keys::kBaseOptimizerState, partitioned_adam_state(run, state)},
+                   {keys::kFp32Groups, Value::list(std::move(fp32))},
+                   {keys::kZeroStage, zero_stage_enum(run.optimizer.options().stage)},
+                   {keys::kGroupPaddings, Value::list(std::move(paddings))},
+                   {keys::kParamAlignmentPaddings, Value::list(std::move(alignment))},
+                   {keys::kPartitionCount, Value::list(std::move(counts))},
+                   {keys::kDsVersion, kWrittenLikeDeepSpeed},
+                   {keys::kParamSliceMappings, Value::list(std::move(mappings))}});
+  return Value::dict({{keys::kOptimizerStateDict, optimizer},
+                      {keys::kDsConfig, deepspeed_config(run)},
+                      {keys::kDsVersion, kWrittenLikeDeepSpeed}});
+}
+
+void write_synced(const fs::path& path, const Value& value) {
+  write_torch_file(path, value);
+  sync_file(path);
+}
+
+// dp rank 0 writes the replica's weights, by layer. A tied copy is the first stage's to write.
+void write_layers(const fs::path& folder, const CheckpointedRun& run) {
+  std::map<int, std::vector<Value::Entry>> layers;
+  for (const ParamSpec& spec : run.stage.params()) {
+    if (!spec.duplicate)
+      layers[spec.layer].emplace_back(spec.name_in_layer(), record_of(spec.tensor));
+  }
+  for (auto& [layer, entries] : layers) {
+    write_synced(folder / layer_states_file(layer, run.grid.coord.tp),
+                 Value::ordered_dict(std::move(entries)));
+  }
+}
+
+void write_files(const fs::path& folder, const CheckpointedRun& run, const TrainState& state) {
+  const Coord& at = run.grid.coord;
+  const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
+  const int stage = run.optimizer.options().stage;
+  Value metadata = model_states(run, state);
+  if (at.dp == 0) {
+    if (stage == 0) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
+    write_synced(folder / model_states_file(mp_rank), metadata);
+    write_layers(folder, run);
+  }
+  if (stage > 0)
+    write_synced(folder / optim_states_file(at.dp, mp_rank, run.bf16), optim_states(run, state));
+}
+
+// Temporary folders are what interrupted saves left.
+void remove_leftovers(const fs::path& save_dir) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(save_dir)) {
+    if (entry.is_directory() && entry.path().extension() == ".tmp") fs::remove_all(entry.path());
+  }
+}
+
+}  // namespace
+
+fs::path save_checkpoint(const fs::path& save_dir, const CheckpointedRun& run,
+                         const TrainState& state) {
+  const std::string tag = tag_folder(state.iteration);
+  const fs::path folder = save_dir / tag, temporary = save_dir / (tag + ".tmp");
+  const bool leader = run.grid.world->rank() == 0;
+  if (leader) {
+    fs::create_directories(save_dir);
+    remove_leftovers(save_dir);
+    fs::create_directory(temporary);
+  }
+  run.grid.world->barrier();
+  write_files(temporary, run, state);
+  run.grid.world->barrier();
+  if (leader) {
+    publish_folder(temporary, folder);
+    write_text_atomically(save_dir / kLatestFile, tag);
+  }
+  run.grid.world->barrier();
+  return folder;
+}
+
+}  // namespace anymesh
