@@ -1,0 +1,200 @@
+#include "tools/loss_csv.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <stdexcept>
+
+namespace anymesh {
+namespace {
+
+std::vector<std::string> split_row(std::string line) {
+  if (!line.empty() && line.back() == '\r') line.pop_back();
+  std::vector<std::string> fields;
+  size_t begin = 0;
+  for (size_t comma; (comma = line.find(',', begin)) != std::string::npos; begin = comma + 1) {
+    fields.push_back(line.substr(begin, comma - begin));
+  }
+  fields.push_back(line.substr(begin));
+  return fields;
+}
+
+template <class T>
+bool parse_whole(const std::string& text, T& value) {
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end;
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path), file_(path, std::ios::binary) {
+    if (!file_) throw std::runtime_error(path + ": cannot open the file");
+  }
+
+  std::vector<LossRow> read() {
+    const std::vector<std::string> header = next_row() ? fields_ : std::vector<std::string>{""};
+    const size_t iteration = column(header, "iteration");
+    const size_t loss = column(header, "lm_loss");
+    std::vector<LossRow> rows;
+    while (next_row()) {
+      if (fields_.size() != header.size()) {
+        fail("expected " + std::to_string(header.size()) + " fields as in the header, got " +
+             std::to_string(fields_.size()));
+      }
+      LossRow row{.text = fields_[loss]};
+      if (!parse_whole(fields_[iteration], row.iteration) || row.iteration < 0) {
+        fail("iteration '" + fields_[iteration] + "' is not a number from 0 on");
+      }
+      if (!rows.empty() && row.iteration <= rows.back().iteration) {
+        fail("iteration " + fields_[iteration] + " does not come after " +
+             std::to_string(rows.back().iteration));
+      }
+      if (!parse_whole(row.text, row.loss) || !std::isfinite(row.loss)) {
+        fail("lm_loss '" + row.text + "' is not a finite number");
+      }
+      rows.push_back(std::move(row));
+    }
+    if (rows.empty()) fail("no rows after the header");
+    return rows;
+  }
+
+ private:
+  bool next_row() {
+    std::string line;
+    if (!std::getline(file_, line)) return false;
+    ++line_;
+    fields_ = split_row(std::move(line));
+    return true;
+  }
+
+  size_t column(const std::vector<std::string>& header, const std::string& name) const {
+    const auto found = std::find(header.begin(), header.end(), name);
+    if (found == header.end()) fail("no column '" + name + "' in the header");
+    return found - header.begin();
+  }
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw std::runtime_error(path_ + ":" + std::to_string(std::max(line_, 1)) + ": " + what);
+  }
+
+  const std::string& path_;
+  std::ifstream file_;
+  int line_ = 0;
+  std::vector<std::string> fields_;
+};
+
+double largest_relative(const std::vector<LossDelta>& deltas, int64_t* at) {
+  const auto less = [](const LossDelta& a, const LossDelta& b) { return a.relative < b.relative; };
+  const auto largest = std::max_element(deltas.begin(), deltas.end(), less);
+  *at = largest->iteration;
+  return largest->relative;
+}
+
+double loss_at(const LossCurve& curve, int64_t iteration) {
+  const auto before = [](const LossRow& row, int64_t value) { return row.iteration < value; };
+  return std::lower_bound(curve.rows.begin(), curve.rows.end(), iteration, before)->loss;
+}
+
+std::string number(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+}  // namespace
+
+LossCurve read_loss_csv(const std::string& argument) {
+  const size_t equals = argument.find('=');
+  const bool labelled = equals != std::string::npos && equals > 0;
+  const std::string path = labelled ? argument.substr(equals + 1) : argument;
+  return {labelled ? argument.substr(0, equals) : argument, Reader(path).read()};
+}
+
+std::vector<LossDelta> loss_deltas(const LossCurve& reference, const LossCurve& run) {
+  std::vector<LossDelta> deltas;
+  auto a = reference.rows.begin();
+  auto b = run.rows.begin();
+  while (a != reference.rows.end() && b != run.rows.end()) {
+    if (a->iteration < b->iteration) {
+      ++a;
+    } else if (b->iteration < a->iteration) {
+      ++b;
+    } else {
+      const double delta = std::abs(a->loss - b->loss);
+      const double relative = delta == 0 ? 0 : delta / std::abs(a->loss);
+      deltas.push_back({a->iteration, delta, relative, a->text == b->text});
+      ++a, ++b;
+    }
+  }
+  return deltas;
+}
+
+std::string loss_table(const std::vector<LossCurve>& curves) {
+  size_t width = 5;
+  for (const LossCurve& curve : curves) width = std::max(width, curve.label.size());
+  const auto padded = [width](const std::string& label) {
+    return label + std::string(width - label.size(), ' ');
+  };
+  std::string table = padded("run") +
+                      "  iteration         loss    |rel. delta|    max |rel. delta|  "
+                      "at iteration    rows\n";
+  for (const LossCurve& curve : curves) {
+    const std::vector<LossDelta> deltas = loss_deltas(curves[0], curve);
+    table += padded(curve.label);
+    if (deltas.empty()) {
+      table += "  no iteration in common with " + curves[0].label + "\n";
+      continue;
+    }
+    const auto iteration = static_cast<long long>(deltas[0].iteration);
+    char line[160];
+    std::snprintf(line, sizeof line, "  %9lld  %11.8g", iteration,
+                  loss_at(curve, deltas[0].iteration));
+    table += line;
+    if (&curve != &curves[0]) {
+      int64_t at = 0;
+      const double largest = largest_relative(deltas, &at);
+      std::snprintf(line, sizeof line, "  %14.3g  %18.3g  %12lld  %6zu", deltas[0].relative,
+                    largest, static_cast<long long>(at), deltas.size());
+      table += line;
+    }
+    table += "\n";
+  }
+  return table;
+}
+
+std::vector<std::string> tolerance_failures(const std::vector<LossCurve>& curves,
+                                            const Tolerance& tolerance) {
+  std::vector<std::string> failures;
+  for (size_t i = 1; i < curves.size(); ++i) {
+    const std::string& label = curves[i].label;
+    const std::vector<LossDelta> deltas = loss_deltas(curves[0], curves[i]);
+    if (deltas.empty()) {
+      failures.push_back(label + ": no iteration in common with " + curves[0].label);
+      continue;
+    }
+    if (tolerance.first >= 0 && deltas[0].relative > tolerance.first) {
+      failures.push_back(label + ": |relative delta| " + number("%.3g", deltas[0].relative) +
+                         " at iteration " + std::to_string(deltas[0].iteration) +
+                         " exceeds --first-tolerance " + number("%g", tolerance.first));
+    }
+    int64_t at = 0;
+    const double largest = largest_relative(deltas, &at);
+    if (tolerance.any >= 0 && largest > tolerance.any) {
+      failures.push_back(label + ": |relative delta| " + number("%.3g", largest) +
+                         " at iteration " + std::to_string(at) + " exceeds --tolerance " +
+                         number("%g", tolerance.any));
+    }
+    const auto differs = [](const LossDelta& delta) { return !delta.same_text; };
+    const auto first = std::find_if(deltas.begin(), deltas.end(), differs);
+    if (tolerance.bitwise && first != deltas.end()) {
+      failures.push_back(label + ": not bitwise equal to " + curves[0].label +
+                         ", first at iteration " + std::to_string(first->iteration));
+    }
+  }
+  return failures;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,21 @@
+// Loss curves as one self-contained SVG: the curves laid over each other, and below them how far
+// each is from the first, on a log scale with a lane of its own for exact equality.
+//
+// The first curve is a broad pale band and the others are dashes that interleave, so that curves on
+// top of each other remain visible: a band of alternating colours means "the same".
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/loss_csv.h"
+
+namespace anymesh {
+
+// REQUIRES: at least one curve.
+std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>& curves);
+
+// Ticks at multiples of 1, 2 or 5 times a power of ten inside [low, high], about `count` of them.
+std::vector<double> nice_ticks(double low, double high, int count);
+
+}  // namespace anymesh

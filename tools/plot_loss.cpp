@@ -1,0 +1,86 @@
+// Lays the loss curves of several runs over each other, and checks that they agree.
+//
+//   plot_loss --output loss_curves.svg --title "Any mesh, one curve" --tolerance 1e-5
+//             "1 rank=runs/a.csv" "tp2 pp2=runs/b.csv"
+//
+// The first CSV is the reference. Prints a table; exits with 1 if a run is out of tolerance, and
+// with 2 if the arguments or a file can't be used.
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cxxopts.hpp>
+#include <fstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tools/loss_csv.h"
+#include "tools/loss_plot.h"
+
+namespace anymesh {
+namespace {
+
+cxxopts::Options make_options() {
+  cxxopts::Options options("plot_loss",
+                           "Compares and plots loss CSVs; the first is the reference.");
+  options.custom_help("[--flag value]... [label=]reference.csv [[label=]run.csv]...")
+      .set_width(100);
+  options.add_options()("output", "SVG file to write", cxxopts::value<std::string>(), "FILE")(
+      "title", "title of the plot", cxxopts::value<std::string>()->default_value("Training loss"),
+      "TEXT")("tolerance", "largest |relative delta| to the reference at any common iteration",
+              cxxopts::value<std::string>(),
+              "X")("first-tolerance", "the same, at the first common iteration only",
+                   cxxopts::value<std::string>(),
+                   "X")("bitwise", "losses must be the same text")("help", "this text");
+  return options;
+}
+
+double tolerance_of(const cxxopts::ParseResult& parsed, const std::string& name) {
+  if (parsed.count(name) == 0) return -1;
+  const std::string text = parsed[name].as<std::string>();
+  double value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool whole = error == std::errc() && stop == text.data() + text.size();
+  if (!whole || !std::isfinite(value) || value < 0) {
+    throw std::runtime_error("--" + name + " " + text + ": expected a number from 0 on");
+  }
+  return value;
+}
+
+int run(int argc, char** argv) {
+  cxxopts::Options options = make_options();
+  const cxxopts::ParseResult parsed = options.parse(argc, argv);
+  if (parsed.count("help") != 0) {
+    std::printf("%s", options.help().c_str());
+    return 0;
+  }
+  if (parsed.unmatched().empty()) throw std::runtime_error("give at least one CSV; see --help");
+  const Tolerance tolerance{.first = tolerance_of(parsed, "first-tolerance"),
+                            .any = tolerance_of(parsed, "tolerance"),
+                            .bitwise = parsed.count("bitwise") != 0};
+  std::vector<LossCurve> curves;
+  for (const std::string& file : parsed.unmatched()) curves.push_back(read_loss_csv(file));
+  std::printf("%s", loss_table(curves).c_str());
+  if (parsed.count("output") != 0) {
+    const std::string path = parsed["output"].as<std::string>();
+    std::ofstream file(path, std::ios::binary);
+    file << loss_plot_svg(parsed["title"].as<std::string>(), curves);
+    file.close();
+    if (!file) throw std::runtime_error("--output " + path + ": cannot write the file");
+  }
+  const std::vector<std::string> failures = tolerance_failures(curves, tolerance);
+  for (const std::string& failure : failures) std::fprintf(stderr, "%s\n", failure.c_str());
+  return failures.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace anymesh
+
+int main(int argc, char** argv) {
+  try {
+    return anymesh::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "plot_loss: %s\n", error.what());
+    return 2;
+  }
+}
