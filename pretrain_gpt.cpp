@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "framework/comm/agreement.h"
 #include "framework/config/parse.h"
 #include "framework/data/datasets.h"
 #include "framework/trainer.h"
@@ -54,7 +55,8 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
   const BatchPlan plan = plan_batches(config, world->size());
   const ProcessGrid grid(
       world, {.pp_size = config.parallel.pp, .dp_size = plan.dp, .tp_size = config.parallel.tp});
-  const Datasets data = make_datasets(config, plan, gpt.seq_length);
+  Datasets data;
+  all_or_none(*world, [&] { data = make_datasets(config, plan, gpt.seq_length); });
 
   GptModel model(gpt, grid, config.precision.bf16 ? torch::kBFloat16 : torch::kFloat,
                  config.batch.micro_batch_size, config.run.seed);
@@ -93,7 +95,7 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
   Trainer(config, plan, run, model, *data.train, data.valid.get(), state).train();
 }
 
-// The flags, or an exit status: of --help, or of what can't be run, which rank 0 alone reports.
+// The exit status. What every rank finds wrong alike (flags, files) is thrown as CollectiveError.
 int main_of(const std::vector<std::string>& args, const CommPtr& world) {
   Config config;
   GptConfig gpt;
@@ -101,22 +103,18 @@ int main_of(const std::vector<std::string>& args, const CommPtr& world) {
   add_flags(flags, config);
   add_flags(flags, gpt);
   ParseResult parsed;
-  try {
+  all_or_none(*world, [&] {
     parsed = parse(flags, config, args);
-    if (parsed.text.empty()) {
-      gpt.vocab_size = vocabulary_size(config.data);
-      validate(config, gpt, world->size());
-      gpt.ffn_hidden_size = gpt.ffn_size();
-    }
-  } catch (const std::exception& error) {
-    if (world->rank() == 0) std::fprintf(stderr, "pretrain_gpt: %s\n", error.what());
-    return 2;
+    if (!parsed.text.empty()) return;
+    gpt.vocab_size = vocabulary_size(config.data);
+    validate(config, gpt, world->size());
+    gpt.ffn_hidden_size = gpt.ffn_size();
+  });
+  if (parsed.text.empty()) {
+    run(config, gpt, parsed, flags, world);
+  } else if (world->rank() == 0) {
+    std::printf("%s", parsed.text.c_str());
   }
-  if (!parsed.text.empty()) {
-    if (world->rank() == 0) std::printf("%s", parsed.text.c_str());
-    return 0;
-  }
-  run(config, gpt, std::move(parsed), flags, world);
   return 0;
 }
 
@@ -127,12 +125,17 @@ int main(int argc, char** argv) {
   anymesh::MpiEnvironment mpi(&argc, &argv);
   const anymesh::CommPtr world = mpi.world();
   anymesh::set_threads();
+  std::string error;
   try {
     return anymesh::main_of({argv + 1, argv + argc}, world);
-  } catch (const c10::Error& error) {
-    std::fprintf(stderr, "[rank %d] %s\n", world->rank(), error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "[rank %d] %s\n", world->rank(), error.what());
+  } catch (const anymesh::CollectiveError& collective) {
+    if (world->rank() == 0) std::fprintf(stderr, "pretrain_gpt: %s\n", collective.what());
+    return 1;
+  } catch (const c10::Error& e) {
+    error = e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    error = e.what();
   }
+  std::fprintf(stderr, "pretrain_gpt: [rank %d] %s\n", world->rank(), error.c_str());
   mpi.abort(1);
 }

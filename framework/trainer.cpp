@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "framework/comm/strings.h"
+#include "framework/comm/agreement.h"
 #include "framework/data/batch_loader.h"
 
 namespace anymesh {
@@ -139,16 +139,14 @@ double Trainer::mean_over_dp(double loss) const {
 // `global` is the same on all ranks, so that they agree to look for the rank where it began.
 void Trainer::check_finite(double global, double local, const char* what) const {
   if (std::isfinite(global) || !config_.run.check_for_nan) return;
-  const auto all = gather_strings(*grid_.world, std::isfinite(local) ? "" : "x");
-  const auto first =
-      std::find_if(all.begin(), all.end(), [](const std::string& text) { return !text.empty(); });
-  const auto rank = first == all.end() ? 0 : first - all.begin();
-  TORCH_CHECK(grid_.world->rank() != rank, what, " is ", global, " at iteration ",
-              state_.iteration + 1, ", first on rank ", rank, " (stage ", grid_.coord.pp,
-              ", dp rank ", grid_.coord.dp, ", tp rank ", grid_.coord.tp,
-              "). No weight was changed by this step. --no-check-for-nan-in-loss-and-grad goes on "
-              "regardless.");
-  grid_.world->barrier();  // that rank ends the job
+  throw_together(*grid_.world,
+                 std::isfinite(local)
+                     ? ""
+                     : c10::str(what, " is ", global, " at iteration ", state_.iteration + 1,
+                                ", seen first here (stage ", grid_.coord.pp, ", dp rank ",
+                                grid_.coord.dp, ", tp rank ", grid_.coord.tp,
+                                "). This step changed no weight. "
+                                "--no-check-for-nan-in-loss-and-grad goes on regardless."));
 }
 
 }  // namespace anymesh

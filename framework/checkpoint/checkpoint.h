@@ -26,7 +26,7 @@ namespace anymesh {
 // A tag is published only when it is whole: all ranks write to a temporary folder and sync it, then
 // one rename, then `latest`. A crash at any moment leaves the previous checkpoint in place.
 //
-// All functions are collective over grid.world. They throw on every rank that has something to say.
+// All functions are collective over grid.world. What goes wrong on one rank they throw on all, as CollectiveError.
 
 // Where the run is. Everything else of a resumed run follows from flags.
 struct TrainState {

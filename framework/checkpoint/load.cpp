@@ -9,6 +9,7 @@
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/metadata.h"
 #include "framework/checkpoint/tensor_io.h"
+#include "framework/comm/agreement.h"
 
 namespace anymesh {
 namespace {
@@ -104,11 +105,6 @@ void load_universal(const fs::path& folder, CheckpointedRun& run, const LoadOpti
       run.optimizer.steps = read_torch_file(existing(states / state_file(kStepState))).as_int();
     }
   }
-  // A rank whose partition is all padding has read no step.
-  torch::Tensor steps = torch::full({1}, run.optimizer.steps, torch::kLong);
-  run.grid.world->all_reduce(steps, ReduceOp::Max);
-  run.optimizer.steps = steps.item<int64_t>();
-  run.optimizer.params_from_masters();
 }
 
 // ---- ordinary tag folder, same mesh
@@ -217,7 +213,6 @@ void load_ordinary(const fs::path& folder, const Value& metadata, CheckpointedRu
     run.optimizer.masters_from_params();
     return;
   }
-  check_same_mesh(metadata, folder, run);
   check_same_params(metadata, run);
   const Coord& at = run.grid.coord;
   if (run.optimizer.options().stage > 0) {
@@ -233,7 +228,6 @@ void load_ordinary(const fs::path& folder, const Value& metadata, CheckpointedRu
     load_layers(folder, run);
     load_whole(metadata.at(keys::kOptimizer), run);
   }
-  run.optimizer.params_from_masters();
 }
 
 // ----
@@ -267,26 +261,31 @@ std::vector<std::string> load_checkpoint(const fs::path& load_dir, CheckpointedR
                                          const LoadOptions& options, TrainState& state) {
   c10::NoGradGuard no_grad;
   const Coord& at = run.grid.coord;
+  const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
   fs::path folder;
   Value metadata;
-  const auto open = [&](int mp_rank) {
+  all_or_none(*run.grid.world, [&] {
     folder = tag_in(load_dir, options);
-    metadata = read_torch_file(options.universal ? universal_metadata_file(folder)
-                                                 : existing(folder / model_states_file(mp_rank)));
+    metadata = read_torch_file(
+        options.universal
+            ? universal_metadata_file(folder)
+            : existing(folder / model_states_file(weights_only(options) ? 0 : mp_rank)));
     check_same_model(metadata, run);
     if (!options.finetune && options.load_lr_state) check_same_schedule(metadata, run.schedule);
     if (!options.universal && !weights_only(options)) check_same_mesh(metadata, folder, run);
-  };
-  // Rank 0 looks first, so that what every rank would refuse is said once.
-  if (run.grid.world->rank() == 0) open(0);
-  run.grid.world->barrier();
-  open(weights_only(options) ? 0 : at.pp * run.grid.topology.tp_size + at.tp);
-
-  if (options.universal) {
-    load_universal(folder, run, options);
-  } else {
-    load_ordinary(folder, metadata, run, options);
-  }
+  });
+  all_or_none(*run.grid.world, [&] {
+    if (options.universal) {
+      load_universal(folder, run, options);
+    } else {
+      load_ordinary(folder, metadata, run, options);
+    }
+  });
+  // A rank whose partition is all padding has read no step.
+  torch::Tensor steps = torch::full({1}, run.optimizer.steps, torch::kLong);
+  run.grid.world->all_reduce(steps, ReduceOp::Max);
+  run.optimizer.steps = steps.item<int64_t>();
+  run.optimizer.params_from_masters();
   restore_state(metadata, options, state);
   std::vector<std::string> lines = warnings(load_dir, folder, metadata, options);
   lines.push_back(c10::str(

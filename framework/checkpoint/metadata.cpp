@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "framework/checkpoint/format/names.h"
-#include "framework/comm/strings.h"
+#include "framework/comm/agreement.h"
 
 namespace anymesh {
 namespace {

@@ -6,6 +6,7 @@
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/metadata.h"
 #include "framework/checkpoint/tensor_io.h"
+#include "framework/comm/agreement.h"
 
 namespace anymesh {
 namespace {
@@ -149,11 +150,11 @@ void write_layers(const fs::path& folder, const CheckpointedRun& run) {
   }
 }
 
-void write_files(const fs::path& folder, const CheckpointedRun& run, const TrainState& state) {
+void write_files(const fs::path& folder, const CheckpointedRun& run, const TrainState& state,
+                 Value metadata) {
   const Coord& at = run.grid.coord;
   const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
   const int stage = run.optimizer.options().stage;
-  Value metadata = model_states(run, state);
   if (at.dp == 0) {
     if (stage == 0) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
     write_synced(folder / model_states_file(mp_rank), metadata);
@@ -176,20 +177,20 @@ fs::path save_checkpoint(const fs::path& save_dir, const CheckpointedRun& run,
                          const TrainState& state) {
   const std::string tag = tag_folder(state.iteration);
   const fs::path folder = save_dir / tag, temporary = save_dir / (tag + ".tmp");
-  const bool leader = run.grid.world->rank() == 0;
-  if (leader) {
+  Communicator& world = *run.grid.world;
+  const Value metadata = model_states(run, state);
+  all_or_none(world, [&] {
+    if (world.rank() != 0) return;
     fs::create_directories(save_dir);
     remove_leftovers(save_dir);
     fs::create_directory(temporary);
-  }
-  run.grid.world->barrier();
-  write_files(temporary, run, state);
-  run.grid.world->barrier();
-  if (leader) {
+  });
+  all_or_none(world, [&] { write_files(temporary, run, state, metadata); });
+  all_or_none(world, [&] {
+    if (world.rank() != 0) return;
     publish_folder(temporary, folder);
     write_text_atomically(save_dir / kLatestFile, tag);
-  }
-  run.grid.world->barrier();
+  });
   return folder;
 }
 

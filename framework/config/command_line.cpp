@@ -1,6 +1,7 @@
 #include "framework/config/command_line.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <string_view>
 
@@ -167,9 +168,12 @@ std::vector<std::string> read_command_line(FlagTable& flags, const std::vector<s
   } catch (const cxxopts::exceptions::missing_argument&) {
     throw ParseError(others.back() + " needs a value");  // only the last flag can lack one
   }
+  std::map<std::string, const cxxopts::KeyValue*> last;  // wins, as in argparse: scripts append "$@"
+  for (const cxxopts::KeyValue& argument : parsed.arguments()) last[argument.key()] = &argument;
   std::vector<std::string> ignored;
   for (const cxxopts::KeyValue& argument : parsed.arguments()) {
     const std::string& name = argument.key();
+    if (last[name] != &argument) continue;
     const std::string& value = argument.value();
     if (is_flag(value)) throw ParseError("--" + name + " needs a value, got the flag " + value);
     if (const ForeignFlag* foreign = find_foreign_flag(name)) {

@@ -3,6 +3,7 @@
 //
 //   --lr 1e-3 --num-layers=4 --bf16 --data-path 0.7 books_text_document 0.3 web_text_document
 //
+// Of a flag that is given again the last value counts, so that a script can append "$@".
 // Refuses unknown flags, with a suggestion, and Megatron's flags that foreign_flags.cpp refuses.
 #pragma once
 

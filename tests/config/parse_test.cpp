@@ -204,7 +204,6 @@ TEST(Refusals, OfTheCommandLine) {
   EXPECT_EQ(refused("--save --load x"), "--save needs a value, got the flag --load");
   EXPECT_EQ(refused("--data-path --bf16"), "--data-path needs at least one value");
   EXPECT_EQ(refused("--save="), "--save : the value is empty");
-  EXPECT_EQ(refused("--lr 1 --lr 2"), "--lr 1 and --lr 2 contradict each other; keep one of them");
   EXPECT_THAT(refused("--lr 1e-3x"), HasSubstr("--lr 1e-3x: expected a number"));
   EXPECT_THAT(refused("--lr-decay-style step"),
               HasSubstr("--lr-decay-style step: expected one of constant, linear, cosine"));

@@ -1,0 +1,156 @@
+#include "framework/checkpoint/format/byte_source.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <stdexcept>
+
+namespace anymesh {
+
+void ByteSource::check_range(uint64_t offset, uint64_t count, const std::string& what) const {
+  if (offset > size() || count > size() - offset) {
+    throw std::runtime_error(what + ": reading " + std::to_string(count) + " bytes at " +
+                             std::to_string(offset) + ", but it has " + std::to_string(size()));
+  }
+}
+
+File::File(const std::filesystem::path& path)
+    : path_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (descriptor_ < 0) {
+    const std::string hint = errno == EMFILE ? " (raise the limit with `ulimit -n`)" : "";
+    throw std::runtime_error("cannot open " + path.string() + ": " + std::strerror(errno) + hint);
+  }
+  struct stat status;
+  if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    close(descriptor_);
+    throw std::runtime_error(path.string() + " is not a file");
+  }
+  size_ = static_cast<uint64_t>(status.st_size);
+}
+
+File::~File() { close(descriptor_); }
+
+void File::read(uint64_t offset, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t n = pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      throw std::runtime_error("cannot read " + std::to_string(out.size()) + " bytes at " +
+                               std::to_string(offset) + " of " + path_.string() + ": " +
+                               (n < 0 ? std::strerror(errno) : "end of file"));
+    }
+    offset += static_cast<uint64_t>(n);
+    out = out.subspan(static_cast<size_t>(n));
+  }
+}
+
+FileRange::FileRange(std::shared_ptr<const File> file, uint64_t offset, uint64_t size)
+    : file_(std::move(file)), offset_(offset), size_(size) {
+  if (offset > file_->size() || size > file_->size() - offset) {
+    throw std::runtime_error(file_->path().string() + ": bytes [" + std::to_string(offset) + ", +" +
+                             std::to_string(size) + ") lie beyond its " +
+                             std::to_string(file_->size()));
+  }
+}
+
+void FileRange::read(uint64_t offset, std::span<std::byte> out) const {
+  check_range(offset, out.size(), file_->path().string());
+  file_->read(offset_ + offset, out);
+}
+
+MemoryPieces::MemoryPieces(std::vector<std::span<const std::byte>> pieces)
+    : pieces_(std::move(pieces)) {
+  starts_.push_back(0);
+  for (const auto& piece : pieces_) starts_.push_back(starts_.back() + piece.size());
+}
+
+void MemoryPieces::read(uint64_t offset, std::span<std::byte> out) const {
+  check_range(offset, out.size(), "buffers in memory");
+  auto i = static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), offset) -
+                               starts_.begin()) -
+           1;
+  for (; !out.empty(); ++i) {
+    const auto piece = pieces_[i].subspan(offset - starts_[i]);
+    const size_t n = std::min(piece.size(), out.size());
+    std::copy_n(piece.begin(), n, out.begin());
+    offset += n;
+    out = out.subspan(n);
+  }
+}
+
+void OwnedBytes::read(uint64_t offset, std::span<std::byte> out) const {
+  check_range(offset, out.size(), "a buffer in memory");
+  std::copy_n(bytes_.begin() + static_cast<ptrdiff_t>(offset), out.size(), out.begin());
+}
+
+SubRange::SubRange(BytesPtr whole, uint64_t offset, uint64_t size)
+    : whole_(std::move(whole)), offset_(offset), size_(size) {
+  if (offset > whole_->size() || size > whole_->size() - offset) {
+    throw std::runtime_error("a view of " + std::to_string(size) + " bytes at " +
+                             std::to_string(offset) + " exceeds its storage of " +
+                             std::to_string(whole_->size()));
+  }
+}
+
+void SubRange::read(uint64_t offset, std::span<std::byte> out) const {
+  check_range(offset, out.size(), "a view");
+  whole_->read(offset_ + offset, out);
+}
+
+StridedView::StridedView(BytesPtr storage, uint64_t element_size, uint64_t offset,
+                         std::vector<int64_t> shape, std::vector<int64_t> strides)
+    : storage_(std::move(storage)),
+      element_size_(element_size),
+      offset_(offset),
+      size_(element_size),
+      shape_(std::move(shape)),
+      strides_(std::move(strides)) {
+  // In 128 bits nothing below can overflow: each term is less than 2^126, and there are few.
+  __int128 last = offset, bytes = element_size;
+  for (size_t dim = 0; dim < shape_.size(); ++dim) {
+    if (shape_[dim] < 0 || strides_.at(dim) < 0)
+      throw std::runtime_error("a view has a negative size or stride");
+    bytes *= shape_[dim];
+    last += static_cast<__int128>(std::max<int64_t>(shape_[dim] - 1, 0)) * strides_[dim];
+    // An expanded view (stride 0) may be larger than its storage, but not absurdly so.
+    if (bytes > (__int128{1} << 48)) throw std::runtime_error("a view is larger than 256 TiB");
+  }
+  if (bytes > 0 && (last + 1) * element_size > storage_->size()) {
+    throw std::runtime_error("a view reaches beyond its storage of " +
+                             std::to_string(storage_->size()) + " bytes");
+  }
+  size_ = static_cast<uint64_t>(bytes);
+}
+
+uint64_t StridedView::element_position(uint64_t index) const {
+  uint64_t position = offset_;
+  for (size_t dim = shape_.size(); dim-- > 0;) {
+    const auto size = static_cast<uint64_t>(shape_[dim]);
+    position += index % size * static_cast<uint64_t>(strides_[dim]);
+    index /= size;
+  }
+  return position;
+}
+
+void StridedView::read(uint64_t offset, std::span<std::byte> out) const {
+  check_range(offset, out.size(), "a strided view");
+  if (offset % element_size_ != 0 || out.size() % element_size_ != 0) {
+    throw std::runtime_error("a strided view can only be read by whole elements");
+  }
+  // Rows with stride 1 are read whole; others element by element, which only small tensors are in
+  // practice.
+  const bool rows = !shape_.empty() && strides_.back() == 1;
+  const uint64_t run = rows ? static_cast<uint64_t>(shape_.back()) : 1;
+  for (uint64_t index = offset / element_size_; !out.empty();) {
+    const uint64_t n = std::min(run - index % run, out.size() / element_size_);
+    storage_->read(element_position(index) * element_size_, out.first(n * element_size_));
+    out = out.subspan(n * element_size_);
+    index += n;
+  }
+}
+
+}  // namespace anymesh

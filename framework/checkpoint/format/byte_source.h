@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace anymesh {
+
+// Bytes that can be read at any offset, wherever they are: a range of a file, buffers in memory, or
+// something computed as it is read. A tensor of a checkpoint is dtype + shape + ByteSource, so
+// files are written from live buffers, and merged from other files, without a copy of the whole.
+//
+// Reading is const and safe from several threads. read() throws std::runtime_error when it cannot
+// fill `out`.
+class ByteSource {
+ public:
+  virtual ~ByteSource() = default;
+  virtual uint64_t size() const = 0;
+  virtual void read(uint64_t offset, std::span<std::byte> out) const = 0;
+
+ protected:
+  // Throws unless [offset, offset + count) lies inside; `what` names the source in the message.
+  void check_range(uint64_t offset, uint64_t count, const std::string& what) const;
+};
+
+using BytesPtr = std::shared_ptr<const ByteSource>;
+
+// An open file, for reading.
+class File {
+ public:
+  explicit File(const std::filesystem::path& path);
+  ~File();
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  uint64_t size() const { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const;  // pread
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_;
+  uint64_t size_;
+};
+
+// Bytes [offset, offset + size) of a file.
+class FileRange : public ByteSource {
+ public:
+  FileRange(std::shared_ptr<const File> file, uint64_t offset, uint64_t size);
+  uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override;
+
+ private:
+  std::shared_ptr<const File> file_;
+  uint64_t offset_, size_;
+};
+
+// Buffers one after the other, e.g. the pieces of a tensor that lies scattered over several. Does
+// not own them.
+class MemoryPieces : public ByteSource {
+ public:
+  explicit MemoryPieces(std::vector<std::span<const std::byte>> pieces);
+  uint64_t size() const override { return starts_.back(); }
+  void read(uint64_t offset, std::span<std::byte> out) const override;
+
+ private:
+  std::vector<std::span<const std::byte>> pieces_;
+  std::vector<uint64_t> starts_;  // of each piece, then the total size
+};
+
+// A buffer of its own, for small things.
+class OwnedBytes : public ByteSource {
+ public:
+  explicit OwnedBytes(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}
+  uint64_t size() const override { return bytes_.size(); }
+  void read(uint64_t offset, std::span<std::byte> out) const override;
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+// Bytes [offset, offset + size) of another source.
+class SubRange : public ByteSource {
+ public:
+  SubRange(BytesPtr whole, uint64_t offset, uint64_t size);
+  uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override;
+
+ private:
+  BytesPtr whole_;
+  uint64_t offset_, size_;
+};
+
+// A strided view of a storage, read as if it were contiguous. Offset and strides are in elements.
+class StridedView : public ByteSource {
+ public:
+  StridedView(BytesPtr storage, uint64_t element_size, uint64_t offset, std::vector<int64_t> shape,
+              std::vector<int64_t> strides);
+  uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override;
+
+ private:
+  uint64_t element_position(uint64_t index) const;  // of a row-major index, in the storage
+
+  BytesPtr storage_;
+  uint64_t element_size_, offset_, size_;
+  std::vector<int64_t> shape_, strides_;
+};
+
+}  // namespace anymesh

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace anymesh {
+
+// Makes a universal checkpoint, which resumes on any mesh, out of an ordinary one:
+//
+//   convert_to_universal({.input = "ckpt/global_step100", .output =
+//   "ckpt/global_step100_universal"}, {});
+//
+// writes output/zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt, output/zero/optimizer_state.pt,
+// copies of the model-states files, and last `latest_universal` beside the output folder. First
+// everything is planned from metadata, and every element of every parameter must be covered exactly
+// once; then tensors are streamed, so that memory stays small at any model size. The folder appears
+// under its name only when it is whole; one that is there is replaced.
+//
+// The result is DeepSpeed's ds_to_universal's, tensor by tensor, except that
+// - row-parallel weights of a Megatron checkpoint of tp 1 say cat_dim 1 (DeepSpeed: 0, which breaks
+// a resume at tp > 1);
+// - frozen parameters that tp cuts are merged (DeepSpeed takes the shard of rank 0);
+// - a checkpoint from before the first step keeps its fp32 masters (DeepSpeed: rounded weights, or
+// none for a pipeline);
+// - ZeRO 0 is converted as well (DeepSpeed refuses it).
+struct ConvertOptions {
+  std::filesystem::path input, output;
+  int read_workers = 4;    // threads that open and plan
+  int write_workers = 2;   // threads that write tensors
+  bool keep_plan = false;  // leave the plan in output/tmp/plan.json
+  bool strict = true;      // a pattern that matches no parameter is an error, not a warning
+  bool inject_missing_info =
+      false;  // go on without universal_checkpoint_info: no parameter has a special rule
+};
+
+struct ConvertProgress {
+  uint64_t bytes_done = 0, bytes_total = 0;
+  double seconds = 0;
+};
+using ProgressCallback =
+    std::function<void(const ConvertProgress&)>;  // from any thread, one at a time
+
+struct ConvertReport {
+  int stage = 0, tp_size = 1, pp_size = 1, dp_size = 1;
+  int64_t parameters = 0, tensors = 0, elements = 0;
+  uint64_t bytes = 0;  // written, without copies of metadata
+  double seconds = 0;
+  std::vector<std::string> warnings;
+};
+
+ConvertReport convert_to_universal(const ConvertOptions& options, const ProgressCallback& progress);
+
+}  // namespace anymesh

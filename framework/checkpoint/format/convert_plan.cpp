@@ -1,0 +1,256 @@
+#include "framework/checkpoint/format/convert_plan.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "framework/checkpoint/format/merged_tensor.h"
+
+namespace anymesh {
+namespace {
+
+using Kind = MergeRule::Kind;
+
+constexpr std::string_view kRuleNames[] = {"replicated", "average", "two sub-parameters",
+                                           "sub-parameters", "concatenate"};
+
+// Megatron publishes the row-parallel patterns only at tp > 1; without them a universal checkpoint
+// of tp 1 would be cut along the wrong dim at its next tp size.
+bool is_megatron_row_parallel(const std::string& name) {
+  return name.ends_with(".self_attention.dense.weight") ||
+         name.ends_with(".mlp.dense_4h_to_h.weight");
+}
+
+void check_name(const std::string& name) {
+  const bool bad = name.empty() || name == "." || name == ".." || name.size() > 255 ||
+                   name.find('/') != std::string::npos || name.find('\0') != std::string::npos;
+  if (bad) throw ValueError("the parameter name '" + name + "' cannot be that of a folder");
+}
+
+// Every element exactly once.
+void check_covered(const std::string& name, const SourceShard& shard, int state) {
+  int64_t next = 0;
+  for (const SourceFragment& fragment : shard.states[state]) {
+    if (fragment.begin != next) {
+      throw ValueError(name + ": " + std::string(kStateNames[state]) + " of tp rank " +
+                       std::to_string(shard.tp_rank) + " has elements up to " +
+                       std::to_string(next) + ", then from " + std::to_string(fragment.begin) +
+                       " (dp rank " + std::to_string(fragment.dp_rank) + ")");
+    }
+    next += fragment.numel;
+  }
+  if (next != numel(shard.shape)) {
+    throw ValueError(name + ": " + std::string(kStateNames[state]) + " of tp rank " +
+                     std::to_string(shard.tp_rank) + " has " + std::to_string(next) +
+                     " elements, expected " + std::to_string(numel(shard.shape)));
+  }
+}
+
+// The shards of the first stage that has the parameter, by tp rank.
+std::vector<const SourceShard*> select_shards(const std::string& name,
+                                              const std::vector<SourceShard>& shards,
+                                              const MergeRule& rule, int tp_size) {
+  int stage = shards[0].pp_rank;
+  for (const SourceShard& shard : shards) stage = std::min(stage, shard.pp_rank);
+  std::vector<const SourceShard*> selected(static_cast<size_t>(tp_size));
+  for (const SourceShard& shard : shards) {
+    if (shard.pp_rank == stage) {
+      selected[static_cast<size_t>(shard.tp_rank)] = &shard;
+    } else if (!rule.pipeline_replicated) {
+      throw ValueError(name + ": pipeline stages " + std::to_string(stage) + " and " +
+                       std::to_string(shard.pp_rank) + " both have it, but no pattern in " +
+                       std::string(keys::kPipelineReplicatedPatterns) + " matches it");
+    }
+  }
+  for (size_t rank = 0; rank < selected.size(); ++rank) {
+    if (!selected[rank])
+      throw ValueError(name + ": tp rank " + std::to_string(rank) + " does not have it");
+  }
+  return selected;
+}
+
+// Plans one parameter at a time.
+class Planner {
+ public:
+  Planner(const SourceCheckpoint& source, const UniversalInfo& info)
+      : source_(source), info_(info), rules_(info) {}
+
+  ConvertPlan run() {
+    for (const auto& [name, shards] : source_.parameters) plan_parameter(name, shards);
+    if (source_.stage < 3) plan_others();
+    plan_.unused_patterns = rules_.unused();
+    return std::move(plan_);
+  }
+
+ private:
+  void plan_parameter(const std::string& name, const std::vector<SourceShard>& all) {
+    check_name(name);
+    MergeRule rule = rules_.classify(name);
+    if (source_.tp_size == 1 && !info_.has_row_parallel && is_megatron_row_parallel(name))
+      rule.cat_dim = 1;
+    const auto shards = select_shards(name, all, rule, source_.tp_size);
+    ++plan_.parameters;
+    for (int state = 0; state < kStateCount; ++state) {
+      if (shards[0]->states[state].empty() && numel(shards[0]->shape) > 0)
+        continue;  // before the first step
+      plan_state(name, rule, shards, state);
+    }
+    if (const Value& step = shards[0]->step) {
+      plan_.files.push_back({name, std::string(kStepState), step, 0, "", {}});
+    }
+  }
+
+  void plan_state(const std::string& name, const MergeRule& rule,
+                  const std::vector<const SourceShard*>& shards, int state) {
+    OutputFilePlan file{name,
+                        std::string(kStateNames[state]),
+                        {},
+                        0,
+                        std::string(kRuleNames[static_cast<int>(rule.kind)]),
+                        {}};
+    std::vector<Shape> shapes;
+    for (const SourceShard* shard : shards) {
+      check_covered(name, *shard, state);
+      if (shard->dtypes[state] != shards[0]->dtypes[state])
+        throw ValueError(name + ": tp ranks have different dtypes");
+      shapes.push_back(shard->shape);
+      for (const SourceFragment& fragment : shard->states[state]) {
+        file.sources.emplace_back(shard->tp_rank, fragment);
+        plan_.elements += fragment.numel;
+      }
+    }
+    const MergeShape merged = merge_shape(name, rule, shapes, info_.original_vocab_size);
+    TensorRecord tensor{shards[0]->dtypes[state], merged.full, state == kFp32, nullptr};
+    tensor.bytes = merge(name, rule, merged, shards, state);
+    file.bytes = tensor.nbytes();
+    if (source_.stage == 3 && source_.tp_size == 1) {
+      tensor.shape = {tensor.numel()};  // DeepSpeed's stage-3 loader wants it flat and bare
+      file.content = tensor;
+    } else {
+      std::vector<Value::Entry> entries = merge_keys(rule);
+      entries.emplace_back(keys::kParam, tensor);
+      file.content = Value::dict(std::move(entries));
+    }
+    plan_.files.push_back(std::move(file));
+  }
+
+  BytesPtr merge(const std::string& name, const MergeRule& rule, const MergeShape& merged,
+                 const std::vector<const SourceShard*>& shards, int state) const {
+    const DType dtype = shards[0]->dtypes[state];
+    const auto tp_size = static_cast<int>(shards.size());
+    std::vector<MergedTensor::Part> parts;
+    for (int rank = 0; rank < tp_size; ++rank) {
+      parts.push_back({ShardLayout::make(merged.full, merged.cut, tp_size, rank),
+                       shards[static_cast<size_t>(rank)]->states[state]});
+    }
+    if (tp_size == 1 || !merged.cut.replicated)
+      return std::make_shared<MergedTensor>(std::move(parts), dtype);
+    std::vector<BytesPtr> replicas;
+    for (auto& part : parts) {
+      replicas.push_back(std::make_shared<MergedTensor>(std::vector{std::move(part)}, dtype));
+    }
+    if (rule.kind == Kind::kReplicated) {
+      return std::make_shared<ReplicatedTensor>(name + " (" + std::string(kStateNames[state]) + ")",
+                                                std::move(replicas), dtype);
+    }
+    if (dtype != DType::kFloat32)
+      throw ValueError(name + ": only float32 parameters can be averaged");
+    return std::make_shared<AveragedTensor>(std::move(replicas));
+  }
+
+  // What the model holds besides optimized parameters: frozen ones, second names of tied ones,
+  // buffers.
+  void plan_others() {
+    const Value buffers = source_.model_states[0].find(keys::kBufferNames);
+    const auto names = buffers ? buffers.as_strings() : std::vector<std::string>{};
+    const std::set<std::string> buffer_names(names.begin(), names.end());
+    std::vector<std::vector<std::pair<std::string, TensorRecord>>> ranks;
+    for (int tp = 0; tp < source_.tp_size; ++tp)
+      ranks.push_back(module_tensors(source_.model_state(0, tp)));
+    for (size_t i = 0; i < ranks[0].size(); ++i) {
+      const std::string& name = ranks[0][i].first;
+      if (source_.parameters.contains(name)) continue;
+      std::vector<TensorRecord> shards;
+      for (const auto& rank : ranks) {
+        if (i >= rank.size() || rank[i].first != name)
+          throw ValueError(name + ": not all tp ranks have it in the same place");
+        shards.push_back(rank[i].second);
+      }
+      plan_other(name, shards, buffer_names.contains(name));
+    }
+  }
+
+  void plan_other(const std::string& name, std::vector<TensorRecord> tensors, bool is_buffer) {
+    check_name(name);
+    MergeRule rule = rules_.classify(name);
+    if (is_buffer) tensors.resize(1);
+    std::vector<SourceShard> shards(tensors.size());
+    std::vector<const SourceShard*> pointers;
+    std::vector<Shape> shapes;
+    for (size_t rank = 0; rank < tensors.size(); ++rank) {
+      shards[rank].tp_rank = static_cast<int>(rank);
+      shards[rank].shape = tensors[rank].shape;
+      shards[rank].dtypes[kFp32] = DType::kFloat32;
+      shards[rank].states[kFp32].push_back(
+          {0, 0, tensors[rank].numel(), as_float32(tensors[rank])});
+      shapes.push_back(tensors[rank].shape);
+      pointers.push_back(&shards[rank]);
+    }
+    if (is_buffer) {
+      rule = {};
+      rule.kind = Kind::kReplicated;
+    }
+    const MergeShape merged = merge_shape(name, rule, shapes, info_.original_vocab_size);
+    TensorRecord tensor{DType::kFloat32, merged.full, tensors[0].requires_grad,
+                        merge(name, rule, merged, pointers, kFp32)};
+    // DeepSpeed writes no keys here, which its loader takes for a cut along dim 0 where the shapes
+    // differ.
+    std::vector<Value::Entry> entries;
+    if (rule.cat_dim != 0 || rule.vocabulary || rule.kind == Kind::kTwoSubParams)
+      entries = merge_keys(rule);
+    entries.emplace_back(keys::kParam, tensor);
+    plan_.files.push_back({name,
+                           std::string(kFp32State),
+                           Value::dict(std::move(entries)),
+                           tensor.nbytes(),
+                           "model weights",
+                           {}});
+    ++plan_.parameters;
+    plan_.elements += tensor.numel();
+  }
+
+  const SourceCheckpoint& source_;
+  const UniversalInfo& info_;
+  MergeRules rules_;
+  ConvertPlan plan_;
+};
+
+}  // namespace
+
+ConvertPlan plan_conversion(const SourceCheckpoint& source, const UniversalInfo& info) {
+  return Planner(source, info).run();
+}
+
+std::string ConvertPlan::to_json() const {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const OutputFilePlan& file : files) {
+    nlohmann::ordered_json sources = nlohmann::ordered_json::array();
+    for (const auto& [tp_rank, fragment] : file.sources) {
+      sources.push_back({{"tp_rank", tp_rank},
+                         {"dp_rank", fragment.dp_rank},
+                         {"begin", fragment.begin},
+                         {"numel", fragment.numel}});
+    }
+    nlohmann::ordered_json item = {
+        {"parameter", file.parameter}, {"state", file.state}, {"bytes", file.bytes}};
+    if (!file.rule.empty()) item["rule"] = file.rule;
+    if (file.content.is_dict()) item["shape"] = file.content.at(keys::kParam).as_tensor().shape;
+    if (!file.sources.empty()) item["sources"] = std::move(sources);
+    list.push_back(std::move(item));
+  }
+  const nlohmann::ordered_json plan = {
+      {"parameters", parameters}, {"elements", elements}, {"files", std::move(list)}};
+  return plan.dump(1) + "\n";
+}
+
+}  // namespace anymesh

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace anymesh {
+
+// What a checkpoint file says and should not, or what cannot be written to one.
+struct ValueError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The element types of tensors in checkpoints; torch's others are refused.
+enum class DType {
+  kFloat64,
+  kFloat32,
+  kFloat16,
+  kBFloat16,
+  kInt64,
+  kInt32,
+  kInt16,
+  kInt8,
+  kUInt8,
+  kBool
+};
+uint64_t element_size(DType dtype);
+std::string_view dtype_name(DType dtype);     // "float32"
+std::string_view storage_class(DType dtype);  // "FloatStorage"
+std::optional<DType> dtype_of_name(std::string_view name);
+std::optional<DType> dtype_of_storage_class(std::string_view name);
+
+using Shape = std::vector<int64_t>;
+int64_t numel(std::span<const int64_t> shape);             // throws when negative or beyond 2^63
+std::string to_string(std::span<const int64_t> shape);     // "[2, 3]"
+Shape contiguous_strides(std::span<const int64_t> shape);  // row-major, as torch counts them
+
+}  // namespace anymesh

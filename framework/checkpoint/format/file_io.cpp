@@ -1,0 +1,122 @@
+#include "framework/checkpoint/format/file_io.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <stdexcept>
+#include <vector>
+
+#include "framework/checkpoint/format/byte_source.h"
+
+namespace anymesh {
+namespace {
+
+constexpr uint64_t kMaxText = 64 << 10;
+
+[[noreturn]] void throw_system_error(const std::string& action, const std::filesystem::path& path) {
+  const int reason = errno;
+  throw std::runtime_error("cannot " + action + " " + path.string() + ": " + std::strerror(reason));
+}
+
+// Opens, applies, closes. `sync` is fsync or syncfs.
+void sync_with(int (*sync)(int), const std::filesystem::path& path, int flags) {
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
+  if (descriptor < 0) throw_system_error("open", path);
+  const int result = sync(descriptor);
+  const int reason = errno;
+  close(descriptor);
+  errno = reason;
+  if (result != 0) throw_system_error("sync", path);
+}
+
+std::filesystem::path folder_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : ".";
+}
+
+}  // namespace
+
+OutputFile::OutputFile(const std::filesystem::path& path)
+    : path_(path), descriptor_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+  if (descriptor_ < 0) throw_system_error("create", path);
+}
+
+OutputFile::~OutputFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void OutputFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(descriptor_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw_system_error("write to", path_);
+    position_ += static_cast<uint64_t>(n);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+}
+
+void OutputFile::close() {
+  const int descriptor = descriptor_;
+  descriptor_ = -1;
+  if (::close(descriptor) != 0) throw_system_error("close", path_);
+}
+
+void sync_file(const std::filesystem::path& path) { sync_with(fsync, path, 0); }
+
+void sync_directory(const std::filesystem::path& path) { sync_with(fsync, path, O_DIRECTORY); }
+
+void sync_file_system(const std::filesystem::path& path) { sync_with(syncfs, path, 0); }
+
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to) {
+  std::filesystem::rename(from, to);
+  sync_directory(folder_of(to));
+}
+
+void publish_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
+  sync_directory(from);
+  if (!std::filesystem::exists(to)) return rename_durably(from, to);
+  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
+    throw_system_error("swap " + from.string() + " with", to);
+  }
+  sync_directory(folder_of(to));
+  std::filesystem::remove_all(from);
+}
+
+std::string list_folder(const std::filesystem::path& folder) {
+  constexpr size_t kMost = 20;
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  std::string text;
+  for (size_t i = 0; i < std::min(kMost, names.size()); ++i)
+    text += (text.empty() ? "" : ", ") + names[i];
+  if (names.size() > kMost) text += ", ... (" + std::to_string(names.size()) + " in all)";
+  return text.empty() ? "nothing" : text;
+}
+
+void write_text_atomically(const std::filesystem::path& path, std::string_view text) {
+  std::filesystem::path beside = path;
+  beside += ".tmp";
+  OutputFile file(beside);
+  file.write(std::as_bytes(std::span(text)));
+  file.close();
+  sync_file(beside);
+  rename_durably(beside, path);
+}
+
+std::string read_text(const std::filesystem::path& path) {
+  const File file(path);
+  if (file.size() > kMaxText) {
+    throw std::runtime_error(path.string() + ": expected a short text, found " +
+                             std::to_string(file.size()) + " bytes");
+  }
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace anymesh

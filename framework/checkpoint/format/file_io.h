@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace anymesh {
+
+// Writing files so that a crash leaves either the old or the new state, never half of one: write
+// beside, sync, rename, sync the folder. All throw std::runtime_error naming the path and the
+// system's reason.
+
+// A new (or emptied) file that is written front to back. close() reports errors; the destructor
+// cannot.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::filesystem::path& path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(std::span<const std::byte> bytes);
+  uint64_t position() const { return position_; }
+  void close();
+
+ private:
+  std::filesystem::path path_;
+  int descriptor_;
+  uint64_t position_ = 0;
+};
+
+void sync_file(const std::filesystem::path& path);
+void sync_directory(const std::filesystem::path& path);
+// Everything that was written to the file system which holds `path`: one call instead of one for
+// each of many files.
+void sync_file_system(const std::filesystem::path& path);
+void write_text_atomically(const std::filesystem::path& path, std::string_view text);
+std::string read_text(const std::filesystem::path& path);  // at most 64 KiB, as for `latest`
+// Renames, replacing a file of that name, then syncs the folder.
+void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
+// Syncs the folder `from` and gives it the name `to`. A folder that has the name is replaced as a
+// whole: the two swap names in one step, then the old one is removed.
+void publish_folder(const std::filesystem::path& from, const std::filesystem::path& to);
+// "latest, global_step50, global_step100" or "nothing": what a folder holds, for messages.
+std::string list_folder(const std::filesystem::path& folder);
+
+}  // namespace anymesh

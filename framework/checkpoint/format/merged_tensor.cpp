@@ -1,0 +1,177 @@
+#include "framework/checkpoint/format/merged_tensor.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+namespace anymesh {
+namespace {
+
+constexpr int64_t kCompareChunk = 1 << 20;
+
+// IEEE 754 half precision to single: exponent and mantissa move up, subnormals are renormalised.
+float half_to_float(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
+  const uint32_t exponent = half >> 10 & 31, mantissa = half & 0x3FF;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000 | mantissa << 13);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+  return sign ? -magnitude : magnitude;
+}
+
+float bfloat16_to_float(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+template <typename T, typename Fn>
+void convert_as(const std::byte* from, std::span<float> to, Fn&& fn) {
+  for (size_t i = 0; i < to.size(); ++i) {
+    T value;
+    std::memcpy(&value, from + i * sizeof(T), sizeof(T));
+    to[i] = fn(value);
+  }
+}
+
+void convert(DType dtype, const std::byte* from, std::span<float> to) {
+  const auto cast = [](auto value) { return static_cast<float>(value); };
+  switch (dtype) {
+    case DType::kFloat64:
+      return convert_as<double>(from, to, cast);
+    case DType::kFloat32:
+      return convert_as<float>(from, to, cast);
+    case DType::kFloat16:
+      return convert_as<uint16_t>(from, to, half_to_float);
+    case DType::kBFloat16:
+      return convert_as<uint16_t>(from, to, bfloat16_to_float);
+    case DType::kInt64:
+      return convert_as<int64_t>(from, to, cast);
+    case DType::kInt32:
+      return convert_as<int32_t>(from, to, cast);
+    case DType::kInt16:
+      return convert_as<int16_t>(from, to, cast);
+    case DType::kInt8:
+      return convert_as<int8_t>(from, to, cast);
+    case DType::kUInt8:
+    case DType::kBool:
+      return convert_as<uint8_t>(from, to, cast);
+  }
+}
+
+class Float32View : public ByteSource {
+ public:
+  explicit Float32View(TensorRecord tensor) : tensor_(std::move(tensor)) {}
+  uint64_t size() const override { return static_cast<uint64_t>(tensor_.numel()) * sizeof(float); }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    check_range(offset, out.size(), "a converted tensor");
+    const uint64_t from_size = element_size(tensor_.dtype);
+    std::vector<std::byte> from(out.size() / sizeof(float) * from_size);
+    tensor_.bytes->read(offset / sizeof(float) * from_size, from);
+    std::vector<float> to(out.size() / sizeof(float));
+    convert(tensor_.dtype, from.data(), to);
+    std::memcpy(out.data(), to.data(), out.size());
+  }
+
+ private:
+  TensorRecord tensor_;
+};
+
+}  // namespace
+
+BytesPtr as_float32(const TensorRecord& tensor) {
+  if (tensor.dtype == DType::kFloat32) return tensor.bytes;
+  return std::make_shared<Float32View>(tensor);
+}
+
+MergedTensor::MergedTensor(std::vector<Part> parts, DType dtype)
+    : parts_(std::move(parts)),
+      element_size_(element_size(dtype)),
+      size_(static_cast<uint64_t>(parts_[0].layout.full_numel()) * element_size_) {}
+
+void MergedTensor::read(uint64_t offset, std::span<std::byte> out) const {
+  check_range(offset, out.size(), "a merged tensor");
+  const auto begin = static_cast<int64_t>(offset / element_size_);
+  const auto end = begin + static_cast<int64_t>(out.size() / element_size_);
+  for (const Part& part : parts_) {
+    const int64_t first = part.layout.shard_position(begin), last = part.layout.shard_position(end);
+    auto fragment = std::upper_bound(
+        part.fragments.begin(), part.fragments.end(), first,
+        [](int64_t at, const SourceFragment& f) { return at < f.begin + f.numel; });
+    for (; fragment != part.fragments.end() && fragment->begin < last; ++fragment) {
+      read_fragment(part, *fragment, std::max(first, fragment->begin),
+                    std::min(last, fragment->begin + fragment->numel), begin, out);
+    }
+  }
+}
+
+// Shard elements [begin, end) of one fragment to their places. Reads straight to the place when it
+// is only one, as it is unless columns are cut.
+void MergedTensor::read_fragment(const Part& part, const SourceFragment& fragment, int64_t begin,
+                                 int64_t end, int64_t full_begin, std::span<std::byte> out) const {
+  const auto bytes = [this](int64_t elements) {
+    return static_cast<size_t>(elements) * element_size_;
+  };
+  bool whole = false;
+  part.layout.for_each_run(begin, end - begin, [&](int64_t full, int64_t, int64_t count) {
+    if (count != end - begin) return;
+    whole = true;
+    fragment.bytes->read(bytes(begin - fragment.begin),
+                         out.subspan(bytes(full - full_begin), bytes(count)));
+  });
+  if (whole) return;
+  std::vector<std::byte> rows(bytes(end - begin));
+  fragment.bytes->read(bytes(begin - fragment.begin), rows);
+  part.layout.for_each_run(begin, end - begin, [&](int64_t full, int64_t shard, int64_t count) {
+    std::memcpy(out.data() + bytes(full - full_begin), rows.data() + bytes(shard - begin),
+                bytes(count));
+  });
+}
+
+void ReplicatedTensor::read(uint64_t offset, std::span<std::byte> out) const {
+  replicas_[0]->read(offset, out);
+  std::vector<std::byte> other(out.size());
+  for (size_t i = 1; i < replicas_.size(); ++i) {
+    replicas_[i]->read(offset, other);
+    if (std::memcmp(out.data(), other.data(), out.size()) != 0) fail(i);
+  }
+}
+
+void ReplicatedTensor::fail(size_t replica) const {
+  double largest = 0;
+  int64_t count = 0, where = 0;
+  const auto total = static_cast<int64_t>(size() / element_size(dtype_));
+  std::vector<float> values[2];
+  for (int64_t first = 0; first < total; first += kCompareChunk) {
+    const int64_t n = std::min(kCompareChunk, total - first);
+    for (const size_t side : {0, 1}) {
+      values[side].resize(static_cast<size_t>(n));
+      std::vector<std::byte> bytes(static_cast<size_t>(n) * element_size(dtype_));
+      replicas_[side == 0 ? 0 : replica]->read(static_cast<uint64_t>(first) * element_size(dtype_),
+                                               bytes);
+      convert(dtype_, bytes.data(), values[side]);
+    }
+    for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
+      if (std::memcmp(&values[0][i], &values[1][i], sizeof(float)) == 0) continue;
+      const double difference = std::abs(static_cast<double>(values[0][i]) - values[1][i]);
+      if (count++ == 0 || difference > largest) where = first + static_cast<int64_t>(i);
+      largest = std::max(largest, difference);
+    }
+  }
+  char text[64];
+  std::snprintf(text, sizeof text, "%.3e", largest);
+  throw ValueError(name_ + ": should be the same on all tp ranks, but rank 0 and rank " +
+                   std::to_string(replica) + " differ in " + std::to_string(count) + " of " +
+                   std::to_string(total) + " elements, at most by " + text + " at element " +
+                   std::to_string(where));
+}
+
+void AveragedTensor::read(uint64_t offset, std::span<std::byte> out) const {
+  std::vector<float> sum(out.size() / sizeof(float)), next(sum.size());
+  for (const BytesPtr& replica : replicas_) {
+    replica->read(offset, std::as_writable_bytes(std::span(next)));
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] += next[i];
+  }
+  for (float& value : sum) value /= static_cast<float>(replicas_.size());
+  std::memcpy(out.data(), sum.data(), out.size());
+}
+
+}  // namespace anymesh

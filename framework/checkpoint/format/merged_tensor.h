@@ -1,0 +1,64 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "framework/checkpoint/format/shard_layout.h"
+#include "framework/checkpoint/format/source_checkpoint.h"
+
+namespace anymesh {
+
+// Tensors that are computed while they are written: each read() of a range fetches only the source
+// bytes behind it, so a full tensor is never in memory. Ranges must be of whole elements.
+
+// A full tensor out of the shards of tensor parallelism, each out of the fragments of its dp ranks.
+class MergedTensor : public ByteSource {
+ public:
+  struct Part {
+    ShardLayout layout;
+    std::vector<SourceFragment> fragments;  // ascending, covering the shard
+  };
+  MergedTensor(std::vector<Part> parts, DType dtype);
+  uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override;
+
+ private:
+  void read_fragment(const Part& part, const SourceFragment& fragment, int64_t begin, int64_t end,
+                     int64_t full_begin, std::span<std::byte> out) const;
+
+  std::vector<Part> parts_;
+  uint64_t element_size_, size_;
+};
+
+// A tensor that all tp ranks hold: rank 0's, compared bit by bit with the others' as it is read. A
+// difference throws, naming the parameter and the largest one.
+class ReplicatedTensor : public ByteSource {
+ public:
+  ReplicatedTensor(std::string name, std::vector<BytesPtr> replicas, DType dtype)
+      : name_(std::move(name)), replicas_(std::move(replicas)), dtype_(dtype) {}
+  uint64_t size() const override { return replicas_[0]->size(); }
+  void read(uint64_t offset, std::span<std::byte> out) const override;
+
+ private:
+  [[noreturn]] void fail(size_t replica) const;
+
+  std::string name_;
+  std::vector<BytesPtr> replicas_;
+  DType dtype_;
+};
+
+// The arithmetic mean of float32 tensors.
+class AveragedTensor : public ByteSource {
+ public:
+  explicit AveragedTensor(std::vector<BytesPtr> replicas) : replicas_(std::move(replicas)) {}
+  uint64_t size() const override { return replicas_[0]->size(); }
+  void read(uint64_t offset, std::span<std::byte> out) const override;
+
+ private:
+  std::vector<BytesPtr> replicas_;
+};
+
+// The elements of a tensor of any dtype as float32.
+BytesPtr as_float32(const TensorRecord& tensor);
+
+}  // namespace anymesh

@@ -1,0 +1,78 @@
+#include "framework/checkpoint/format/names.h"
+
+#include <charconv>
+
+namespace anymesh {
+namespace {
+
+constexpr std::string_view kModelSuffix = "_model_states.pt";
+constexpr std::string_view kOptimSuffix = "_optim_states.pt";
+
+// At least two digits, as Python's ":02d".
+std::string two_digits(int n) { return (n < 10 ? "0" : "") + std::to_string(n); }
+
+bool take(std::string_view& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return false;
+  text.remove_prefix(prefix.size());
+  return true;
+}
+
+bool take_number(std::string_view& text, int& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0) return false;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return true;
+}
+
+}  // namespace
+
+std::string tag_folder(int64_t step) { return "global_step" + std::to_string(step); }
+
+std::string model_states_file(int mp_rank) {
+  return "mp_rank_" + two_digits(mp_rank) + std::string(kModelSuffix);
+}
+
+std::string layer_states_file(int layer, int tp_rank) {
+  return "layer_" + two_digits(layer) + "-model_" + two_digits(tp_rank) + "-model_states.pt";
+}
+
+std::string optim_states_file(int dp_rank, int mp_rank, bool bf16) {
+  return std::string(bf16 ? "bf16_" : "") + "zero_pp_rank_" + std::to_string(dp_rank) +
+         "_mp_rank_" + two_digits(mp_rank) + std::string(kOptimSuffix);
+}
+
+std::string zero3_model_states_file(int dp_rank, int mp_rank) {
+  return "zero_pp_rank_" + std::to_string(dp_rank) + "_mp_rank_" + two_digits(mp_rank) +
+         std::string(kModelSuffix);
+}
+
+std::string state_file(std::string_view state) { return std::string(state) + ".pt"; }
+
+std::optional<CheckpointFileName> parse_checkpoint_file_name(std::string_view name) {
+  using Kind = CheckpointFileName::Kind;
+  CheckpointFileName parsed;
+  if (take(name, "layer_")) {
+    parsed.kind = Kind::kLayer;
+    parsed.tp_rank = 0;
+    if (!take_number(name, parsed.layer)) return std::nullopt;
+    if (take(name, "-model_") && name != "states.pt" && !take_number(name, parsed.tp_rank))
+      return std::nullopt;
+    return name == "states.pt" || name == "-model_states.pt" ? std::optional(parsed) : std::nullopt;
+  }
+  parsed.bf16 = take(name, "bf16_");
+  if (!parsed.bf16) take(name, "fp16_");  // never written, but read by DeepSpeed
+  if (take(name, "zero_pp_rank_")) {
+    if (!take_number(name, parsed.dp_rank) || !take(name, "_")) return std::nullopt;
+  }
+  if (!take(name, "mp_rank_") || !take_number(name, parsed.mp_rank)) return std::nullopt;
+  if (name == kOptimSuffix && parsed.dp_rank >= 0) {
+    parsed.kind = Kind::kOptimStates;
+  } else if (name == kModelSuffix && !parsed.bf16) {
+    parsed.kind = parsed.dp_rank >= 0 ? Kind::kZero3ModelStates : Kind::kModelStates;
+  } else {
+    return std::nullopt;
+  }
+  return parsed;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,98 @@
+#include "framework/checkpoint/format/shard_layout.h"
+
+#include <numeric>
+
+namespace anymesh {
+namespace {
+
+int64_t product(std::span<const int64_t> sizes) { return numel(sizes); }
+
+// widths[part][rank], filled in where the rule leaves them even.
+std::vector<std::vector<int64_t>> cut_widths(const CutRule& rule, int64_t dim_size, int tp_size,
+                                             const std::string& name) {
+  const std::vector<int64_t> parts =
+      rule.parts.empty() ? std::vector{rule.padded ? rule.padded : dim_size} : rule.parts;
+  const int64_t total = std::accumulate(parts.begin(), parts.end(), int64_t{0});
+  if (rule.padded ? rule.parts.size() > 1 || rule.padded < dim_size : total != dim_size) {
+    throw ValueError(name + ": parts of " + to_string(parts) + " do not make up " +
+                     std::to_string(dim_size));
+  }
+  std::vector<std::vector<int64_t>> widths = rule.widths;
+  if (widths.empty()) {
+    for (const int64_t part : parts) {
+      if (part % tp_size != 0) {
+        throw ValueError(name + ": " + std::to_string(part) +
+                         " is not divisible by the tensor-parallel size " +
+                         std::to_string(tp_size));
+      }
+      widths.emplace_back(tp_size, part / tp_size);
+    }
+  }
+  if (widths.size() != parts.size())
+    throw ValueError(name + ": has widths for " + std::to_string(widths.size()) + " parts");
+  for (size_t part = 0; part < parts.size(); ++part) {
+    const int64_t sum = std::accumulate(widths[part].begin(), widths[part].end(), int64_t{0});
+    const bool negative =
+        std::any_of(widths[part].begin(), widths[part].end(), [](int64_t w) { return w < 0; });
+    if (widths[part].size() != static_cast<size_t>(tp_size) || negative || sum != parts[part]) {
+      throw ValueError(name + ": widths " + to_string(widths[part]) + " of " +
+                       std::to_string(tp_size) + " ranks do not make up " +
+                       std::to_string(parts[part]));
+    }
+  }
+  return widths;
+}
+
+}  // namespace
+
+ShardLayout ShardLayout::make(std::span<const int64_t> full_shape, const CutRule& rule, int tp_size,
+                              int tp_rank) {
+  const std::string name = "tensor of shape " + to_string(full_shape);
+  if (tp_size < 1 || tp_rank < 0 || tp_rank >= tp_size) {
+    throw ValueError(name + ": there is no rank " + std::to_string(tp_rank) + " of " +
+                     std::to_string(tp_size));
+  }
+  ShardLayout layout;
+  layout.shard_shape_.assign(full_shape.begin(), full_shape.end());
+  if (rule.replicated || (full_shape.empty() && tp_size == 1)) {
+    layout.inner_ = numel(full_shape);
+    layout.pieces_ = {{0, 0, 1}};
+    return layout;
+  }
+  if (rule.dim < 0 || static_cast<size_t>(rule.dim) >= full_shape.size()) {
+    throw ValueError(name + ": cannot be cut along dim " + std::to_string(rule.dim));
+  }
+  const auto dim = static_cast<size_t>(rule.dim);
+  layout.outer_ = product(full_shape.first(dim));
+  layout.full_mid_ = full_shape[dim];
+  layout.inner_ = product(full_shape.subspan(dim + 1));
+  layout.shard_mid_ = 0;
+  int64_t part_begin = 0;
+  for (const auto& widths : cut_widths(rule, full_shape[dim], tp_size, name)) {
+    const int64_t begin =
+        part_begin + std::accumulate(widths.begin(), widths.begin() + tp_rank, int64_t{0});
+    const int64_t width = widths[static_cast<size_t>(tp_rank)];
+    const int64_t image =
+        std::clamp<int64_t>(layout.full_mid_ - begin, 0, width);  // the rest is padding
+    if (image > 0) layout.pieces_.push_back({begin, layout.shard_mid_, image});
+    layout.shard_mid_ += width;
+    part_begin += std::accumulate(widths.begin(), widths.end(), int64_t{0});
+  }
+  layout.shard_shape_[dim] = layout.shard_mid_;
+  numel(layout.shard_shape_);
+  return layout;
+}
+
+int64_t ShardLayout::shard_position(int64_t full_offset) const {
+  const int64_t row = full_mid_ * inner_;
+  if (row == 0) return 0;
+  const int64_t base = full_offset / row * shard_mid_ * inner_;
+  const int64_t rest = full_offset % row;
+  for (const Piece& piece : pieces_) {
+    const int64_t begin = piece.full_begin * inner_, end = begin + piece.width * inner_;
+    if (rest < end) return base + piece.shard_begin * inner_ + std::max<int64_t>(rest - begin, 0);
+  }
+  return base + shard_mid_ * inner_;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,276 @@
+#include "framework/checkpoint/format/source_checkpoint.h"
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/source_stages.h"
+#include "framework/checkpoint/format/torch_file.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = CheckpointFileName::Kind;
+
+struct FoundFile {
+  fs::path path;
+  CheckpointFileName name;
+};
+
+std::string list_entries(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < 20; ++i) text += "\n  " + names[i];
+  if (names.size() > 20) text += "\n  and " + std::to_string(names.size() - 20) + " more";
+  return text.empty() ? "nothing" : text;
+}
+
+// Reads the tag out of `latest`, for the message about a folder one level too high.
+std::string hint_about_latest(const fs::path& folder) {
+  const fs::path latest = folder / kLatestFile;
+  if (!fs::exists(latest)) return "";
+  return "\nIts file 'latest' names the tag " + read_text(latest) +
+         "; give that folder: " + (folder / read_text(latest)).string();
+}
+
+std::vector<FoundFile> find_files(const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    const fs::path parent = folder.parent_path();
+    const bool has_parent = fs::is_directory(parent);
+    throw std::runtime_error(
+        "the input folder " + folder.string() + " does not exist" +
+        (has_parent ? "; " + parent.string() + " holds: " + list_entries(parent) : ""));
+  }
+  std::vector<FoundFile> files;
+  bool has_model_states = false;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const auto name = parse_checkpoint_file_name(entry.path().filename().string());
+    if (!name) continue;
+    files.push_back({entry.path(), *name});
+    has_model_states |= name->kind == Kind::kModelStates || name->kind == Kind::kZero3ModelStates;
+  }
+  if (!has_model_states) {
+    throw std::runtime_error(
+        folder.string() + " is not a tag folder of a checkpoint: it has no *_model_states.pt. It " +
+        "holds: " + list_entries(folder) + hint_about_latest(folder));
+  }
+  // By number, since "mp_rank_100" sorts before "mp_rank_11".
+  std::sort(files.begin(), files.end(), [](const FoundFile& a, const FoundFile& b) {
+    return std::tuple(a.name.kind, a.name.layer, a.name.dp_rank, a.name.mp_rank, a.name.tp_rank) <
+           std::tuple(b.name.kind, b.name.layer, b.name.dp_rank, b.name.mp_rank, b.name.tp_rank);
+  });
+  return files;
+}
+
+std::vector<FoundFile> of_kind(const std::vector<FoundFile>& files, Kind kind) {
+  std::vector<FoundFile> result;
+  std::copy_if(files.begin(), files.end(), std::back_inserter(result),
+               [kind](const FoundFile& file) { return file.name.kind == kind; });
+  return result;
+}
+
+int next_rank(const std::vector<FoundFile>& files, int CheckpointFileName::*rank) {
+  int highest = -1;
+  for (const FoundFile& file : files) highest = std::max(highest, file.name.*rank);
+  return highest + 1;
+}
+
+// Every (dp, mp) up to the highest seen must be there exactly once; `files` are sorted that way.
+void check_complete(const fs::path& folder, const std::vector<FoundFile>& files, int dp_size,
+                    int mp_size) {
+  std::set<std::pair<int, int>> present;
+  for (const FoundFile& file : files) {
+    if (!present.emplace(file.name.dp_rank, file.name.mp_rank).second) {
+      throw std::runtime_error(folder.string() + ": two files are of the same rank, one is " +
+                               file.path.filename().string());
+    }
+  }
+  std::string missing;
+  for (int dp = 0; dp < dp_size; ++dp) {
+    for (int mp = 0; mp < mp_size; ++mp) {
+      const FoundFile& like = files.front();
+      if (present.contains({like.name.dp_rank < 0 ? -1 : dp, mp})) continue;
+      missing +=
+          "\n  " + (like.name.kind == Kind::kOptimStates ? optim_states_file(dp, mp, like.name.bf16)
+                    : like.name.dp_rank < 0              ? model_states_file(mp)
+                                                         : zero3_model_states_file(dp, mp));
+    }
+  }
+  if (!missing.empty()) {
+    throw std::runtime_error(folder.string() + ": files are missing:" + missing +
+                             "\nIt holds: " + list_entries(folder));
+  }
+}
+
+std::vector<Value> read_all(const std::vector<FoundFile>& files, int threads) {
+  std::vector<Value> values(files.size());
+  parallel_for(files.size(), threads,
+               [&](size_t i) { values[i] = read_torch_file(files[i].path); });
+  return values;
+}
+
+// From checkpoint_parallel_dimensions, which all files have or none; before it existed, from the
+// number of files of the first layer.
+void find_degrees(SourceCheckpoint& source, const std::vector<FoundFile>& layers) {
+  const auto mp_size = static_cast<int>(source.model_states.size());
+  const bool recorded = static_cast<bool>(source.model_states[0].find(keys::kParallelDimensions));
+  if (recorded) {
+    const Value first = source.model_states[0].at(keys::kParallelDimensions);
+    source.tp_size = static_cast<int>(first.at(keys::kTpDegree).as_int());
+    source.pp_size = static_cast<int>(first.at(keys::kPpDegree).as_int());
+    for (const Value& state : source.model_states) {
+      const Value own = state.find(keys::kParallelDimensions);
+      if (own != first) own.fail("the same dimensions as in rank 0");
+    }
+  } else {
+    const int first_layer = layers.empty() ? -1 : layers.front().name.layer;
+    const auto of_first = std::count_if(layers.begin(), layers.end(), [&](const FoundFile& file) {
+      return file.name.layer == first_layer;
+    });
+    source.tp_size = layers.empty() ? mp_size : static_cast<int>(of_first);
+    source.pp_size = mp_size / source.tp_size;
+  }
+  if (source.tp_size < 1 || source.pp_size < 1 ||
+      int64_t{source.tp_size} * source.pp_size != mp_size) {
+    throw std::runtime_error(source.folder.string() + ": tp " + std::to_string(source.tp_size) +
+                             " x pp " + std::to_string(source.pp_size) + " needs " +
+                             std::to_string(int64_t{source.tp_size} * source.pp_size) +
+                             " model-parallel ranks, but there are " + std::to_string(mp_size));
+  }
+}
+
+void collect_module(const Value& module, const std::string& prefix,
+                    std::vector<std::pair<std::string, TensorRecord>>& tensors) {
+  for (const auto& [key, value] : module.entries()) {
+    if (!key.is_string()) continue;
+    const std::string name = prefix + key.as_string();
+    if (value.is_tensor()) tensors.emplace_back(name, value.as_tensor());
+    if (value.is_dict()) collect_module(value, name + ".", tensors);
+  }
+}
+
+}  // namespace
+
+void parallel_for(size_t count, int threads, const std::function<void(size_t)>& fn) {
+  std::atomic<size_t> next{0};
+  std::exception_ptr failure;
+  std::mutex mutex;
+  const auto work = [&] {
+    for (size_t i; (i = next++) < count;) {
+      try {
+        fn(i);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!failure) failure = std::current_exception();
+        next = count;
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (size_t t = 1; t < std::min<size_t>(static_cast<size_t>(std::max(threads, 1)), count); ++t)
+      helpers.emplace_back(work);
+    work();
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& model_state) {
+  std::vector<std::pair<std::string, TensorRecord>> tensors;
+  if (const Value module = model_state.find(keys::kModule)) collect_module(module, "", tensors);
+  return tensors;
+}
+
+void add_fragment(SourceShard& shard, StateIndex state, int dp_rank, const Value& flat,
+                  int64_t start, int64_t begin, int64_t numel) {
+  const TensorRecord& tensor = flat.as_tensor();
+  if (start < 0 || numel > tensor.numel() - start) {
+    flat.fail("at least " + std::to_string(start) + " + " + std::to_string(numel) + " elements");
+  }
+  auto& fragments = shard.states[state];
+  if (fragments.empty()) shard.dtypes[state] = tensor.dtype;
+  if (shard.dtypes[state] != tensor.dtype)
+    flat.fail(std::string(dtype_name(shard.dtypes[state])) + ", as on other ranks");
+  const uint64_t size = element_size(tensor.dtype);
+  fragments.push_back({dp_rank, begin, numel,
+                       std::make_shared<SubRange>(tensor.bytes, static_cast<uint64_t>(start) * size,
+                                                  static_cast<uint64_t>(numel) * size)});
+}
+
+SourceShard& shard_of(SourceCheckpoint& source, const std::string& name, int pp_rank, int tp_rank,
+                      const Shape& shape) {
+  auto& shards = source.parameters[name];
+  for (SourceShard& shard : shards) {
+    if (shard.pp_rank == pp_rank && shard.tp_rank == tp_rank) return shard;
+  }
+  SourceShard shard;
+  shard.pp_rank = pp_rank;
+  shard.tp_rank = tp_rank;
+  shard.shape = shape;
+  return shards.emplace_back(std::move(shard));
+}
+
+void set_step(SourceShard& shard, const std::string& name, const Value& step) {
+  if (shard.step && step && shard.step.as_double() != step.as_double()) {
+    step.fail("step " + shard.step.found() + " for " + name + ", as on other ranks");
+  }
+  if (!shard.step) shard.step = step;
+}
+
+Value step_of(const Value& state, const Value& group) {
+  const Value step = state.find(kStepState);
+  return step ? step : group.find(kStepState);
+}
+
+SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads) {
+  SourceCheckpoint source;
+  source.folder = folder;
+  const std::vector<FoundFile> files = find_files(folder);
+  const std::vector<FoundFile> optimizers = of_kind(files, Kind::kOptimStates);
+  std::vector<FoundFile> models = of_kind(files, Kind::kModelStates);
+  const bool zero3 = models.empty();
+  if (zero3) models = of_kind(files, Kind::kZero3ModelStates);
+  const int mp_size = next_rank(models, &CheckpointFileName::mp_rank);
+  const int model_dp_size = zero3 ? next_rank(models, &CheckpointFileName::dp_rank) : 1;
+  check_complete(folder, models, model_dp_size, mp_size);
+  for (const FoundFile& file : models) source.metadata_files.push_back(file.path);
+  source.model_states = read_all({models.begin(), models.begin() + mp_size}, threads);
+  const std::vector<FoundFile> layers = of_kind(files, Kind::kLayer);
+  for (const FoundFile& file : layers)
+    source.layer_files[{file.name.layer, file.name.tp_rank}] = file.path;
+  find_degrees(source, layers);
+
+  if (optimizers.empty()) {
+    if (zero3)
+      throw std::runtime_error(folder.string() +
+                               ": has no *_optim_states.pt. It holds: " + list_entries(folder));
+    source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
+    read_zero0(source);
+    return source;
+  }
+  source.dp_size = std::max(model_dp_size, next_rank(optimizers, &CheckpointFileName::dp_rank));
+  if (const Value recorded = source.model_states[0].find(keys::kDpWorldSize);
+      recorded && recorded.as_int() > source.dp_size) {
+    if (recorded.as_int() > 1 << 20) recorded.fail("a plausible number of ranks");
+    source.dp_size = static_cast<int>(recorded.as_int());
+  }
+  check_complete(folder, optimizers, source.dp_size, mp_size);
+  const std::vector<Value> states = read_all(optimizers, threads);
+  const Value stage = states[0].at(keys::kOptimizerStateDict).find(keys::kZeroStage);
+  source.stage = stage ? static_cast<int>(stage.as_int()) : 1;  // BF16_Optimizer does not say
+  if (source.stage == 3) {
+    read_zero3(source, states);
+  } else {
+    read_zero12(source, states);
+  }
+  return source;
+}
+
+}  // namespace anymesh

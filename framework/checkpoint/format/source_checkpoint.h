@@ -1,0 +1,73 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/value.h"
+
+namespace anymesh {
+
+// An ordinary tag folder, seen parameter by parameter: for each the shards of its tp and pp ranks,
+// and for each of those where in which files the elements of its states lie. Only metadata is read.
+//
+//   SourceCheckpoint source = open_source_checkpoint("checkpoints/global_step100", 4);
+//   source.parameters["2.mlp.dense_h_to_4h.weight"].front().states[kFp32].front().bytes
+//
+// Understands ZeRO 0, 1 (DeepSpeedZeroOptimizer and BF16_Optimizer), 2 and 3, of DeepSpeed,
+// Megatron-DeepSpeed and this program. Refuses, by name: missing rank files, elastic checkpoints,
+// layouts whose order cannot be known.
+
+// Consecutive elements of a shard.
+struct SourceFragment {
+  int dp_rank = 0;
+  int64_t begin = 0;  // in the shard
+  int64_t numel = 0;
+  BytesPtr bytes;  // exactly numel elements
+};
+
+enum StateIndex { kFp32, kExpAvg, kExpAvgSq, kStateCount };
+inline constexpr std::array<std::string_view, kStateCount> kStateNames = {kFp32State, kExpAvgState,
+                                                                          kExpAvgSqState};
+
+// What one model-parallel rank holds of a parameter.
+struct SourceShard {
+  int pp_rank = 0, tp_rank = 0;
+  Shape shape;
+  std::array<DType, kStateCount> dtypes{};
+  std::array<std::vector<SourceFragment>, kStateCount>
+      states;  // ascending; empty before the first step
+  Value step;  // None when the format does not record it
+};
+
+struct SourceCheckpoint {
+  std::filesystem::path folder;
+  int stage = 0;
+  int tp_size = 1, pp_size = 1, dp_size = 1;
+  std::vector<std::filesystem::path> metadata_files;  // model-states files, to be copied
+  std::vector<Value> model_states;                    // by mp rank; under ZeRO 3 those of dp rank 0
+  std::map<std::pair<int, int>, std::filesystem::path> layer_files;  // by (layer, tp)
+  std::map<std::string, std::vector<SourceShard>> parameters;        // by (pp, tp)
+  Value optimizer_state;  // content of the universal optimizer_state.pt
+
+  const Value& model_state(int pp_rank, int tp_rank) const {
+    return model_states[static_cast<size_t>(pp_rank * tp_size + tp_rank)];
+  }
+};
+
+// `threads` read files at the same time.
+SourceCheckpoint open_source_checkpoint(const std::filesystem::path& folder, int threads);
+
+// Weights in the model's precision, of one model-parallel rank, by full name: from `module` (nested
+// dicts joined with dots), or nothing for a pipeline, whose weights are in layer files.
+std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& model_state);
+
+// Calls fn(i) for i in [0, count) from `threads` threads; rethrows the first exception.
+void parallel_for(size_t count, int threads, const std::function<void(size_t)>& fn);
+
+}  // namespace anymesh

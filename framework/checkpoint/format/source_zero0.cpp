@@ -1,0 +1,285 @@
+// ZeRO 0: the optimizer lies whole in the mp_rank file. Plain torch optimizers have one state for
+// each parameter, and the weights themselves as masters; DeepSpeed's half-precision wrappers have
+// masters, flat (FP16_Optimizer) or one by one.
+
+#include <algorithm>
+
+#include "framework/checkpoint/format/source_stages.h"
+#include "framework/checkpoint/format/torch_file.h"
+
+namespace anymesh {
+namespace {
+
+using NamedTensor = std::pair<std::string, TensorRecord>;
+
+struct NamedShape {
+  std::string name;
+  Shape shape;
+};
+using Groups = std::vector<std::vector<NamedShape>>;
+
+// tied_modules.embed.word_embeddings.weight -> (tied_modules.embed., word_embeddings.weight)
+std::pair<std::string, std::string> split_tied(const std::string& name) {
+  const size_t dot = name.find('.', kTiedModules.size());
+  if (!name.starts_with(kTiedModules) || dot == std::string::npos) return {};
+  return {name.substr(0, dot + 1), name.substr(dot + 1)};
+}
+
+// The tied layer's prefix and a name in it, from the patterns that Megatron and we publish for it.
+std::pair<std::string, std::string> tied_layer(const Value& model_state) {
+  const Value info = model_state.find(keys::kUniversalInfo);
+  const Value patterns = info ? info.find(keys::kVocabularyPatterns) : Value();
+  if (!patterns) return {};
+  for (const std::string& pattern : patterns.as_strings()) {
+    if (const auto tied = split_tied(pattern); !tied.first.empty()) return tied;
+  }
+  return {};
+}
+
+// All weights of a model-parallel rank's model in the order of named_parameters(): tied layers
+// first, then by layer. With a pipeline these are the weights of all stages.
+std::vector<NamedTensor> weights(const SourceCheckpoint& source, const Value& model_state,
+                                 int tp_rank) {
+  if (model_state.find(keys::kModule)) return module_tensors(model_state);
+  const auto [tied_prefix, tied_name] = tied_layer(model_state);
+  std::vector<NamedTensor> tied, rest;
+  for (const auto& [key, path] : source.layer_files) {
+    const auto& [layer, tp] = key;
+    if (tp != tp_rank) continue;
+    const Value state = read_torch_file(path);
+    const bool is_tied = tied.empty() && !tied_prefix.empty() && state.contains(tied_name);
+    const std::string prefix = is_tied ? tied_prefix : std::to_string(layer) + ".";
+    for (const auto& [name, value] : state.entries()) {
+      (is_tied ? tied : rest).emplace_back(prefix + name.as_string(), value.as_tensor());
+    }
+  }
+  tied.insert(tied.end(), rest.begin(), rest.end());
+  return tied;
+}
+
+// Leaves buffers out, and all but the first name of a tied weight.
+std::vector<NamedShape> parameters_of(const std::vector<NamedTensor>& tensors,
+                                      const Value& model_state) {
+  const Value buffers = model_state.find(keys::kBufferNames);
+  const std::vector<std::string> buffer_names =
+      buffers ? buffers.as_strings() : std::vector<std::string>{};
+  std::vector<NamedShape> result;
+  std::vector<const ByteSource*> seen;
+  for (const auto& [name, tensor] : tensors) {
+    const bool is_buffer =
+        std::find(buffer_names.begin(), buffer_names.end(), name) != buffer_names.end();
+    const bool is_alias = std::find(seen.begin(), seen.end(), tensor.bytes.get()) != seen.end();
+    if (is_buffer || is_alias) continue;
+    seen.push_back(tensor.bytes.get());
+    result.push_back({name, tensor.shape});
+  }
+  return result;
+}
+
+// Megatron's bucketing, which DeepSpeed's users follow: biases and one-dimensional weights have no
+// decay.
+Groups bucket(const std::vector<NamedShape>& parameters, const Value& param_groups) {
+  Groups groups(param_groups.size());
+  if (groups.size() == 1) {
+    groups[0] = parameters;
+    return groups;
+  }
+  const auto decays = [&](size_t g) {
+    return param_groups.at(g).at(keys::kWeightDecay).as_double() > 0;
+  };
+  if (groups.size() != 2 || decays(0) == decays(1)) {
+    param_groups.fail(
+        "one group, or one with and one without weight decay (DeepSpeed does not record at ZeRO 0 "
+        "which "
+        "parameters are in which group)");
+  }
+  for (const NamedShape& parameter : parameters) {
+    const bool decay = parameter.shape.size() > 1 && !parameter.name.ends_with(".bias");
+    groups[decay == decays(0) ? 0 : 1].push_back(parameter);
+  }
+  return groups;
+}
+
+Groups find_groups(const SourceCheckpoint& source, const Value& model_state,
+                   const Value& param_groups, const std::vector<NamedTensor>& tensors) {
+  if (const Value shapes = model_state.find(keys::kParamShapes)) {
+    Groups groups;
+    for (const Value& dict : shapes.items()) {
+      auto& group = groups.emplace_back();
+      for (const auto& [name, shape] : dict.entries())
+        group.push_back({name.as_string(), shape.as_shape()});
+    }
+    if (groups.size() != param_groups.size())
+      shapes.fail(std::to_string(param_groups.size()) + " groups");
+    return groups;
+  }
+  if (source.pp_size > 1) {
+    model_state.at(keys::kParamShapes)
+        .fail("shapes (DeepSpeed does not record at ZeRO 0 which parameters a pipeline stage has)");
+  }
+  return bucket(parameters_of(tensors, model_state), param_groups);
+}
+
+Value state_entry(const Value& states, int64_t index) {
+  for (const auto& [key, entry] : states.entries()) {
+    if (key.is_int() && key.as_int() == index) return entry;
+  }
+  return {};
+}
+
+class RankReader {
+ public:
+  RankReader(SourceCheckpoint& source, int mp)
+      : source_(source),
+        pp_(mp / source.tp_size),
+        tp_(mp % source.tp_size),
+        model_state_(source.model_state(pp_, tp_)),
+        optimizer_(model_state_.at(keys::kOptimizer)) {
+    if (!optimizer_) optimizer_.fail("the optimizer's state (or optimizer files beside it)");
+    if (optimizer_.find(keys::kFp32Groups)) {
+      optimizer_.fail(
+          "an optimizer without partitions (DeepSpeed cannot resume a ZeRO 0 checkpoint of "
+          "BF16_Optimizer either)");
+    }
+    const Value wrapped = optimizer_.find(keys::kOptimizerStateDict);
+    torch_ = wrapped ? wrapped : optimizer_;
+  }
+
+  void read() {
+    const Value flat = optimizer_.find(keys::kFp32GroupsFlat);
+    const Value unfused = optimizer_.find(keys::kFp32GroupsUnfused);
+    const bool has_shapes = static_cast<bool>(model_state_.find(keys::kParamShapes));
+    if (!has_shapes || (!flat && !unfused)) tensors_ = weights(source_, model_state_, tp_);
+    const Value param_groups = torch_.at(keys::kParamGroups);
+    const Groups groups = find_groups(source_, model_state_, param_groups, tensors_);
+    for (size_t g = 0; g < groups.size(); ++g) {
+      if (flat) {
+        read_flat(flat.at(g), state_entry(torch_.at(keys::kState), static_cast<int64_t>(g)),
+                  param_groups.at(g), groups[g]);
+      } else {
+        read_each(unfused ? unfused.at(g) : Value(), param_groups.at(g), groups[g]);
+      }
+    }
+  }
+
+  // What a universal folder has of the stages whose optimizer file holds it ready.
+  Value universal_state() const {
+    Value groups = Value::list();
+    int64_t g = 0;
+    for (Value group : torch_.at(keys::kParamGroups).items()) {
+      groups.push_back(group.set(keys::kParams, Value::list({g++})));
+    }
+    const std::vector<int64_t> zeros(groups.size(), 0), counts(groups.size(), source_.dp_size);
+    const Value clip = optimizer_.find(keys::kClipGrad),
+                overflow = optimizer_.find(keys::kOverflow);
+    const bool dynamic = is_dynamic();
+    return Value::dict({{keys::kLossScaler, scaler(dynamic)},
+                        {keys::kDynamicLossScale, dynamic},
+                        {keys::kOverflow, overflow ? overflow : Value(false)},
+                        {keys::kClipGrad, clip ? clip : Value(0.0)},
+                        {keys::kZeroStage, zero_stage_enum(0)},
+                        {keys::kGroupPaddings, Value::list_of(zeros)},
+                        {keys::kPartitionCount, Value::list_of(counts)},
+                        {keys::kDsVersion, model_state_.at(keys::kDsVersion)},
+                        {keys::kParamGroups, groups}});
+  }
+
+ private:
+  bool is_dynamic() const {
+    const Value dynamic = optimizer_.find(keys::kDynamicLossScale);
+    return dynamic && dynamic.as_bool();
+  }
+
+  Value scaler(bool dynamic) const {
+    const Value scale = optimizer_.find(keys::kCurScale);
+    if (!dynamic) return loss_scaler(scale ? scale.as_double() : 1.0);
+    std::vector<Value::Entry> fields = {{keys::kCurScale, scale}, {keys::kDynamic, true}};
+    for (const auto key :
+         {keys::kCurIter, keys::kLastOverflowIter, keys::kScaleFactor, keys::kScaleWindow}) {
+      fields.emplace_back(key, optimizer_.at(key));
+    }
+    // FP16_Optimizer has no hysteresis; these are DynamicLossScaler's defaults for that.
+    const std::vector<Value::Entry> defaults = {{keys::kMinScale, 1.0},
+                                                {keys::kDelayedShift, 1},
+                                                {keys::kCurHysteresis, 1},
+                                                {keys::kConsecutiveHysteresis, false},
+                                                {keys::kRaiseErrorAtMinScale, true},
+                                                {keys::kDtype, Value::dtype(DType::kFloat16)}};
+    fields.insert(fields.end(), defaults.begin(), defaults.end());
+    return dynamic_loss_scaler(std::move(fields));
+  }
+
+  // One flat tensor for each state of the group.
+  void read_flat(const Value& fp32, const Value& adam, const Value& param_group,
+                 const std::vector<NamedShape>& group) {
+    int64_t offset = 0;
+    for (const NamedShape& parameter : group) {
+      const int64_t count = numel(parameter.shape);
+      SourceShard& shard = shard_of(source_, parameter.name, pp_, tp_, parameter.shape);
+      add_fragment(shard, kFp32, 0, fp32, offset, 0, count);
+      if (adam) {
+        add_fragment(shard, kExpAvg, 0, adam.at(kExpAvgState), offset, 0, count);
+        add_fragment(shard, kExpAvgSq, 0, adam.at(kExpAvgSqState), offset, 0, count);
+        set_step(shard, parameter.name, step_of(adam, param_group));
+      }
+      offset += count;
+    }
+    if (fp32.as_tensor().numel() < offset) fp32.fail(std::to_string(offset) + " elements");
+  }
+
+  // One tensor for each parameter and state. `masters`: a list in the group's order, or None, then
+  // the weights are.
+  void read_each(const Value& masters, const Value& param_group,
+                 const std::vector<NamedShape>& group) {
+    const std::vector<int64_t> indices = param_group.at(keys::kParams).as_ints();
+    if (indices.size() != group.size()) {
+      param_group.at(keys::kParams)
+          .fail(std::to_string(group.size()) + " parameters, " +
+                (group.empty() ? "none" : group.front().name + " first"));
+    }
+    for (size_t i = 0; i < group.size(); ++i) {
+      const auto& [name, shape] = group[i];
+      SourceShard& shard = shard_of(source_, name, pp_, tp_, shape);
+      add_whole(shard, kFp32, masters ? masters.at(i) : weight(name), shape);
+      const Value adam = state_entry(torch_.at(keys::kState), indices[i]);
+      if (!adam) continue;
+      add_whole(shard, kExpAvg, adam.at(kExpAvgState), shape);
+      add_whole(shard, kExpAvgSq, adam.at(kExpAvgSqState), shape);
+      set_step(shard, name, step_of(adam, param_group));
+    }
+  }
+
+  static void add_whole(SourceShard& shard, StateIndex state, const Value& value,
+                        const Shape& shape) {
+    if (value.as_tensor().shape != shape) value.fail("a tensor of shape " + to_string(shape));
+    add_fragment(shard, state, 0, value, 0, 0, numel(shape));
+  }
+
+  Value weight(const std::string& name) const {
+    const auto found = std::find_if(tensors_.begin(), tensors_.end(),
+                                    [&](const NamedTensor& t) { return t.first == name; });
+    if (found == tensors_.end())
+      throw ValueError(model_state_.where() + ": the weights of " + name + " are missing");
+    const Value value = Value(found->second).named(name);
+    if (found->second.dtype != DType::kFloat32)
+      value.fail("float32 weights, since the optimizer has no masters");
+    return value;
+  }
+
+  SourceCheckpoint& source_;
+  int pp_, tp_;
+  Value model_state_, optimizer_, torch_;
+  std::vector<NamedTensor> tensors_;
+};
+
+}  // namespace
+
+void read_zero0(SourceCheckpoint& source) {
+  for (int mp = 0; mp < source.tp_size * source.pp_size; ++mp) {
+    RankReader reader(source, mp);
+    reader.read();
+    if (mp == 0) source.optimizer_state = reader.universal_state();
+  }
+}
+
+}  // namespace anymesh

@@ -1,0 +1,141 @@
+// ZeRO 1, 2 and BF16_Optimizer: parameters one after the other in the flat buffer of their group,
+// cut among dp ranks.
+
+#include "framework/checkpoint/format/partition.h"
+#include "framework/checkpoint/format/source_stages.h"
+
+namespace anymesh {
+namespace {
+
+struct GroupShapes {
+  std::vector<std::string> names;
+  std::vector<Shape> shapes;
+  std::vector<int64_t> numels;
+};
+
+GroupShapes group_shapes(const Value& dict) {
+  GroupShapes group;
+  for (const auto& [name, shape] : dict.entries()) {
+    group.names.push_back(name.as_string());
+    group.shapes.push_back(shape.as_shape());
+    group.numels.push_back(numel(group.shapes.back()));
+  }
+  return group;
+}
+
+// What the file says must be what the arithmetic gives. With round_robin_gradients DeepSpeed
+// records an order that is not the one on disk, and a converter that believed it would scramble the
+// parameters.
+void check_mapping(const Value& mapping, const GroupShapes& group,
+                   const std::vector<Fragment>& fragments) {
+  if (mapping.size() != fragments.size())
+    mapping.fail("fragments of " + std::to_string(fragments.size()) + " parameters");
+  const auto entries = mapping.entries();
+  for (size_t i = 0; i < fragments.size(); ++i) {
+    const Fragment& fragment = fragments[i];
+    const auto& [name, address] = entries[i];
+    if (name != Value(group.names[fragment.param]))
+      address.fail("'" + group.names[fragment.param] + "' here, as in param_shapes");
+    const int64_t count = address.at(keys::kNumel).as_int(),
+                  start = address.at(keys::kStart).as_int();
+    if (count == fragment.numel && start == fragment.partition_start) continue;
+    throw ValueError(address.where() + ": says " + std::to_string(count) + " elements at " +
+                     std::to_string(start) + ", but the parameters before it put " +
+                     std::to_string(fragment.numel) + " at " +
+                     std::to_string(fragment.partition_start));
+  }
+}
+
+void refuse_unknown_layout(const Value& optimizer) {
+  const Value state = optimizer.at(keys::kOptimizerStateDict);
+  if (const Value base = state.find(keys::kBaseOptimizerState); base.is_list()) {
+    base.fail("a dict (elastic checkpoints, \"elastic_checkpoint\": true, are not supported)");
+  }
+  const Value config = optimizer.find(keys::kDsConfig);
+  const Value zero = config.is_dict() ? config.find(keys::kZeroOptimization) : Value();
+  const Value round_robin = zero.is_dict() ? zero.find(keys::kRoundRobinGradients) : Value();
+  if (round_robin && round_robin.as_bool()) {
+    round_robin.fail(
+        "false (DeepSpeed records the parameters of such a checkpoint in the wrong order)");
+  }
+}
+
+std::vector<int64_t> alignment_gaps(const Value& state, size_t group) {
+  const Value paddings = state.find(keys::kParamAlignmentPaddings);
+  return paddings ? paddings.at(group).as_ints() : std::vector<int64_t>{};
+}
+
+// One group of one rank: all its fragments, of all states.
+void read_group(SourceCheckpoint& source, const Value& state, size_t g, const GroupShapes& group,
+                int dp, int pp, int tp) {
+  const FlatGroup layout(group.numels, source.dp_size, alignment_gaps(state, g));
+  const std::vector<Fragment> fragments = layout.fragments(dp);
+  check_mapping(state.at(keys::kParamSliceMappings).at(g), group, fragments);
+  const Value base = state.at(keys::kBaseOptimizerState);
+  Value adam;
+  for (const auto& [index, entry] : base.at(keys::kState).entries()) {
+    if (index.is_int() && index.as_int() == static_cast<int64_t>(g)) adam = entry;
+  }
+  const Value fp32 = state.at(keys::kFp32Groups).at(g);
+  if (adam) {
+    const Value exp_avg = adam.at(kExpAvgState);
+    if (exp_avg.as_tensor().numel() != layout.partition_numel()) {
+      exp_avg.fail("a partition of " + std::to_string(layout.partition_numel()) + " elements (" +
+                   std::to_string(layout.numel()) + " among dp " + std::to_string(source.dp_size) +
+                   ")");
+    }
+  }
+  for (const Fragment& fragment : fragments) {
+    const std::string& name = group.names[fragment.param];
+    SourceShard& shard = shard_of(source, name, pp, tp, group.shapes[fragment.param]);
+    const auto add = [&](StateIndex index, const Value& flat) {
+      add_fragment(shard, index, dp, flat, fragment.partition_start, fragment.param_start,
+                   fragment.numel);
+    };
+    add(kFp32, fp32);
+    if (!adam) continue;
+    add(kExpAvg, adam.at(kExpAvgState));
+    add(kExpAvgSq, adam.at(kExpAvgSqState));
+    set_step(shard, name, step_of(adam, base.at(keys::kParamGroups).at(g)));
+  }
+}
+
+// As ds_to_universal leaves it: without what lies in the parameters' own files, paddings zeroed.
+Value universal_optimizer_state(const Value& state, int dp_size) {
+  Value result = state;
+  const Value groups = state.at(keys::kBaseOptimizerState).at(keys::kParamGroups);
+  result.erase(keys::kBaseOptimizerState).erase(keys::kParamSliceMappings).erase(keys::kFp32Groups);
+  result.set(keys::kParamGroups, groups);
+  const std::vector<int64_t> zeros(groups.size(), 0), counts(groups.size(), dp_size);
+  if (state.find(keys::kGroupPaddings)) result.set(keys::kGroupPaddings, Value::list_of(zeros));
+  result.set(keys::kPartitionCount, Value::list_of(counts));
+  return result;
+}
+
+}  // namespace
+
+void read_zero12(SourceCheckpoint& source, const std::vector<Value>& optimizers) {
+  const int mp_size = source.tp_size * source.pp_size;
+  for (int mp = 0; mp < mp_size; ++mp) {
+    const Value shapes = source.model_states[static_cast<size_t>(mp)].at(keys::kParamShapes);
+    if (!shapes)
+      shapes.fail("a list of shapes (a ZeRO 0 checkpoint of BF16_Optimizer cannot be read)");
+    std::vector<GroupShapes> groups;
+    for (const Value& dict : shapes.items()) groups.push_back(group_shapes(dict));
+    for (int dp = 0; dp < source.dp_size; ++dp) {
+      const Value& file = optimizers[static_cast<size_t>(dp * mp_size + mp)];
+      refuse_unknown_layout(file);
+      const Value state = file.at(keys::kOptimizerStateDict);
+      const Value fp32 = state.at(keys::kFp32Groups);
+      if (fp32.size() != groups.size())
+        fp32.fail("partitions of " + std::to_string(groups.size()) + " groups");
+      for (size_t g = 0; g < groups.size(); ++g) {
+        read_group(source, state, g, groups[g], dp, mp / source.tp_size, mp % source.tp_size);
+      }
+    }
+  }
+  source.optimizer_state =
+      universal_optimizer_state(optimizers[0].at(keys::kOptimizerStateDict), source.dp_size);
+}
+
+}  // namespace anymesh

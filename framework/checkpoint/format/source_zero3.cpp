@@ -1,0 +1,62 @@
+// ZeRO 3: every parameter cut among dp ranks by itself; the parts of consecutive parameters lie in
+// sub-groups.
+
+#include "framework/checkpoint/format/partition.h"
+#include "framework/checkpoint/format/source_stages.h"
+
+namespace anymesh {
+namespace {
+
+// One sub-group of one rank.
+void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, const Value& shapes,
+                    int dp, int mp) {
+  const Value adam_states = state.at(keys::kOptimizerStateDict).at(keys::kState);
+  Value adam;
+  for (const auto& [index, entry] : adam_states.entries()) {
+    if (index.is_int() && index.as_int() == static_cast<int64_t>(g)) adam = entry;
+  }
+  const Value fp32 = state.at(keys::kFp32FlatGroups).at(g);
+  int64_t start = 0;
+  for (const auto& [key, size] : shapes.entries()) {
+    const std::string& name = key.as_string();
+    const Shape shape = size.as_shape();
+    const int64_t count = numel(shape), part = zero3_part_numel(count, source.dp_size);
+    const int64_t begin = std::min(count, dp * part), held = std::min(count, begin + part) - begin;
+    SourceShard& shard = shard_of(source, name, mp / source.tp_size, mp % source.tp_size, shape);
+    if (held > 0) {
+      add_fragment(shard, kFp32, dp, fp32, start, begin, held);
+      if (adam) {
+        add_fragment(shard, kExpAvg, dp, adam.at(kExpAvgState), start, begin, held);
+        add_fragment(shard, kExpAvgSq, dp, adam.at(kExpAvgSqState), start, begin, held);
+      }
+    }
+    start += part;
+  }
+  if (fp32.as_tensor().numel() != start)
+    fp32.fail("a sub-group of " + std::to_string(start) + " elements");
+}
+
+}  // namespace
+
+void read_zero3(SourceCheckpoint& source, const std::vector<Value>& optimizers) {
+  const int mp_size = source.tp_size * source.pp_size;
+  for (int mp = 0; mp < mp_size; ++mp) {
+    const Value shapes = source.model_states[static_cast<size_t>(mp)].at(keys::kParamShapes);
+    for (int dp = 0; dp < source.dp_size; ++dp) {
+      const Value state =
+          optimizers[static_cast<size_t>(dp * mp_size + mp)].at(keys::kOptimizerStateDict);
+      const Value flat = state.at(keys::kFp32FlatGroups);
+      if (flat.size() != shapes.size()) flat.fail(std::to_string(shapes.size()) + " sub-groups");
+      for (size_t g = 0; g < shapes.size(); ++g)
+        read_sub_group(source, state, g, shapes.at(g), dp, mp);
+    }
+  }
+  // DeepSpeed's stage-3 loader takes the step from rank 0's own optimizer state, so that stays in,
+  // as in its converter.
+  source.optimizer_state = optimizers[0].at(keys::kOptimizerStateDict);
+  source.optimizer_state.set(
+      keys::kParamGroups,
+      source.optimizer_state.at(keys::kOptimizerStateDict).at(keys::kParamGroups));
+}
+
+}  // namespace anymesh

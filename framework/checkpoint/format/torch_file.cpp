@@ -1,0 +1,152 @@
+#include "framework/checkpoint/format/torch_file.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <unordered_map>
+
+#include "framework/checkpoint/format/pickle.h"
+#include "framework/checkpoint/format/zip.h"
+
+namespace anymesh {
+namespace {
+
+constexpr uint64_t kChunk = 4 << 20;
+constexpr std::string_view kPickleRecord = "data.pkl";
+
+// The first bytes of a file of torch.save before 1.6: a pickle of the long 0x1950a86a20f9469cfc6c.
+bool is_legacy(const File& file) {
+  constexpr unsigned char kMagic[] = {0x80, 0x02, 0x8A, 0x0A, 0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20};
+  std::vector<std::byte> start(sizeof kMagic);
+  if (file.size() < start.size()) return false;
+  file.read(0, start);
+  return std::equal(start.begin(), start.end(), std::as_bytes(std::span(kMagic)).begin());
+}
+
+void check_container(const std::filesystem::path& path) {
+  const File file(path);
+  if (ZipReader::is_zip(file)) return;
+  if (is_legacy(file)) {
+    throw ValueError(path.string() +
+                     ": is in the legacy format of torch.save before 1.6; load and save it again "
+                     "with torch, or set "
+                     "\"checkpoint_serialization\": true in DeepSpeed's configuration");
+  }
+  throw ValueError(path.string() + ": is not a file of torch.save (no zip archive); it has " +
+                   std::to_string(file.size()) + " bytes");
+}
+
+// The tensors of a value, each distinct memory once.
+class Storages {
+ public:
+  std::string key(const TensorRecord& tensor) {
+    const uint64_t size = tensor.bytes ? tensor.bytes->size() : 0;
+    if (size != tensor.nbytes()) {
+      throw std::logic_error("a tensor of shape " + to_string(tensor.shape) + " has " +
+                             std::to_string(size) + " bytes, expected " +
+                             std::to_string(tensor.nbytes()));
+    }
+    const auto [known, is_new] = keys_.emplace(tensor.bytes.get(), sources_.size());
+    if (tensor.bytes && !is_new) {
+      if (dtypes_[known->second] != tensor.dtype)
+        throw std::logic_error("the same memory is written as two dtypes");
+      return std::to_string(known->second);
+    }
+    sources_.push_back(tensor.bytes);
+    dtypes_.push_back(tensor.dtype);
+    return std::to_string(sources_.size() - 1);
+  }
+  const std::vector<BytesPtr>& sources() const { return sources_; }
+
+ private:
+  std::unordered_map<const ByteSource*, size_t> keys_;
+  std::vector<BytesPtr> sources_;
+  std::vector<DType> dtypes_;
+};
+
+void stream(const ByteSource& source, ZipWriter& zip, std::vector<std::byte>& buffer) {
+  buffer.resize(std::max(buffer.size(), std::min(kChunk, source.size())));
+  for (uint64_t offset = 0; offset < source.size(); offset += kChunk) {
+    const auto chunk = std::span(buffer).first(std::min(kChunk, source.size() - offset));
+    source.read(offset, chunk);
+    zip.write(chunk);
+  }
+}
+
+// Forty digits by which torch tells files apart; ours follow from the content.
+std::string serialization_id(const std::vector<ZipReader::Record>& records) {
+  uint64_t names = 0xCBF29CE484222325, contents = names;
+  for (const auto& record : records) {
+    for (const char c : record.name)
+      names = (names ^ static_cast<unsigned char>(c)) * 0x100000001B3;
+    contents = (contents ^ record.crc) * 0x100000001B3;
+  }
+  char text[41];
+  std::snprintf(text, sizeof text, "%020llu%020llu", static_cast<unsigned long long>(names),
+                static_cast<unsigned long long>(contents));
+  return text;
+}
+
+}  // namespace
+
+Value read_torch_file(const std::filesystem::path& path) {
+  check_container(path);
+  const ZipReader zip(path);
+  const std::string file = path.string();
+  const auto& records = zip.records();
+  const auto pickle = std::find_if(records.begin(), records.end(), [](const auto& record) {
+    const auto slash = record.name.find('/');
+    return slash != std::string::npos && record.name.substr(slash + 1) == kPickleRecord;
+  });
+  if (pickle == records.end())
+    throw ValueError(file + ": has no data.pkl, so it is not of torch.save");
+  const std::string top = pickle->name.substr(0, pickle->name.find('/') + 1);
+  if (const auto* order = zip.find(top + "byteorder")) {
+    const auto text = zip.read(*order);
+    const std::string_view little = "little";
+    if (!std::equal(text.begin(), text.end(), std::as_bytes(std::span(little)).begin(),
+                    std::as_bytes(std::span(little)).end())) {
+      throw ValueError(file + ": its byte order is not little-endian");
+    }
+  }
+  std::unordered_map<std::string_view, const ZipReader::Record*> by_name;
+  for (const auto& record : records) by_name.emplace(record.name, &record);
+  const auto open_storage = [&](const std::string& key, DType dtype, int64_t numel) {
+    const std::string name = top + "data/" + key;
+    const auto found = by_name.find(name);
+    if (found == by_name.end()) throw ValueError("storage " + key + " has no record " + name);
+    const ZipReader::Record& record = *found->second;
+    const uint64_t size = element_size(dtype);
+    if (record.size % size != 0 || record.size / size != static_cast<uint64_t>(numel)) {
+      throw ValueError("record " + name + " has " + std::to_string(record.size) +
+                       " bytes, expected " + std::to_string(numel) + " elements of " +
+                       std::string(dtype_name(dtype)));
+    }
+    return zip.open(record);
+  };
+  return decode_pickle(zip.read(*pickle), open_storage, file);
+}
+
+WriteResult write_torch_file(const std::filesystem::path& path, const Value& value) {
+  Storages storages;
+  const std::string pickle =
+      encode_pickle(value, [&](const TensorRecord& tensor) { return storages.key(tensor); });
+  const std::string top = path.stem().string() + "/";
+  ZipWriter zip(path);
+  zip.add(top + std::string(kPickleRecord), pickle);
+  zip.add(top + ".format_version", "1");
+  zip.add(top + ".storage_alignment", "64");
+  zip.add(top + "byteorder", "little");
+  std::vector<std::byte> buffer;
+  for (size_t i = 0; i < storages.sources().size(); ++i) {
+    const BytesPtr& source = storages.sources()[i];
+    zip.begin(top + "data/" + std::to_string(i), source ? source->size() : 0);
+    if (source) stream(*source, zip, buffer);
+    zip.end();
+  }
+  zip.add(top + "version", "3\n");
+  zip.add(top + ".data/serialization_id", serialization_id(zip.records()));
+  zip.finish();
+  return {zip.bytes(), zip.file_crc()};
+}
+
+}  // namespace anymesh

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "framework/checkpoint/format/value.h"
+
+namespace anymesh {
+
+// Files of torch.save and torch.load: a zip archive of data.pkl (a pickle) and data/0, data/1, ...
+// (the storages).
+//
+//   Value state = read_torch_file("mp_rank_00_model_states.pt");
+//   state.at("module").at("h.0.ln_1.weight").as_tensor();       // its bytes are still in the file
+//   write_torch_file("fp32.pt", Value::dict({{"param", tensor}}));
+//
+// Reading takes the metadata only; tensors are read when their ByteSource is, whole storages then
+// against their CRC. A strided view reads as a contiguous tensor. The legacy format from before
+// torch 1.6 is refused by name, as is a compressed archive.
+Value read_torch_file(const std::filesystem::path& path);
+
+struct WriteResult {
+  uint64_t bytes = 0;  // of the file
+  uint32_t crc = 0;    // CRC-32 of the whole file
+};
+
+// Streams the tensors in chunks, each to a storage of exactly its own bytes (a view does not drag
+// its storage along); tensors with the same `bytes` pointer share one storage. Overwrites. Does not
+// fsync: see file_io.h.
+WriteResult write_torch_file(const std::filesystem::path& path, const Value& value);
+
+}  // namespace anymesh

@@ -1,0 +1,271 @@
+#include "framework/checkpoint/format/universal_info.h"
+
+#include <numeric>
+
+#include "framework/checkpoint/format/names.h"
+
+namespace anymesh {
+namespace {
+
+std::vector<std::string> patterns(const Value& info, std::string_view key) {
+  const Value value = info.find(key);
+  return value ? value.as_strings() : std::vector<std::string>{};
+}
+
+UniversalInfo::SubParams sub_params(const Value& value) {
+  UniversalInfo::SubParams result;
+  result.patterns = value.at(keys::kPatterns).as_strings();
+  for (const Value& size : value.at(keys::kShape).items()) {
+    result.shape.push_back(size.is_sequence() ? size.as_ints() : std::vector{size.as_int()});
+  }
+  const Value dim = value.at(keys::kPartitionDim);
+  if (dim.as_int() < 0 || static_cast<size_t>(dim.as_int()) >= result.shape.size())
+    dim.fail("a dim of the shape");
+  result.partition_dim = static_cast<int>(dim.as_int());
+  result.source = value;
+  return result;
+}
+
+int64_t total(const std::vector<int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+}
+
+// The part sizes and widths of fused parameters.
+CutRule sub_params_cut(const std::string& name, const MergeRule& rule,
+                       std::span<const Shape> shards) {
+  CutRule cut;
+  cut.dim = rule.sub_params->partition_dim;
+  cut.parts = rule.sub_params->shape[static_cast<size_t>(cut.dim)];
+  cut.widths = rule.widths;
+  Shape expected;
+  for (const auto& sizes : rule.sub_params->shape) expected.push_back(total(sizes));
+  for (size_t rank = 0; rank < shards.size(); ++rank) {
+    const auto tp_size = static_cast<int>(shards.size());
+    const ShardLayout layout = ShardLayout::make(expected, cut, tp_size, static_cast<int>(rank));
+    if (numel(shards[rank]) != layout.shard_numel()) {
+      throw ValueError(name + ": its shard of tp rank " + std::to_string(rank) + " has the shape " +
+                       to_string(shards[rank]) + ", its sub-parameters say " +
+                       to_string(layout.shard_shape()));
+    }
+  }
+  return cut;
+}
+
+// Sizes along the cut, rank by rank; all other dims must agree.
+std::vector<int64_t> cut_sizes(const std::string& name, size_t dim, std::span<const Shape> shards) {
+  std::vector<int64_t> sizes;
+  for (const Shape& shard : shards) {
+    Shape like_first = shard;
+    if (dim < shard.size() && shard.size() == shards[0].size()) like_first[dim] = shards[0][dim];
+    if (dim >= shard.size() || like_first != shards[0]) {
+      throw ValueError(name + ": shards of shapes " + to_string(shards[0]) + " and " +
+                       to_string(shard) + " cannot be joined along dim " + std::to_string(dim));
+    }
+    sizes.push_back(shard[dim]);
+  }
+  return sizes;
+}
+
+}  // namespace
+
+UniversalInfo UniversalInfo::from_value(const Value& value) {
+  if (const Value map = value.find(keys::kAffineMap); map && map.size() > 0) {
+    map.fail("no affine map (AutoTP layouts are not supported)");
+  }
+  if (const Value refused = value.find(keys::kUnsupportedPatterns); refused && refused.size() > 0) {
+    refused.fail("none: DeepSpeed marked these parameters as impossible to convert");
+  }
+  UniversalInfo info;
+  info.version = value.at(keys::kUniversalVersion).as_double();
+  if (const Value size = value.find(keys::kOriginalVocabSize))
+    info.original_vocab_size = size.as_int();
+  if (const Value size = value.find(keys::kPaddedVocabSize)) info.padded_vocab_size = size.as_int();
+  info.vocabulary = patterns(value, keys::kVocabularyPatterns);
+  info.pipeline_replicated = patterns(value, keys::kPipelineReplicatedPatterns);
+  info.tp_replicated = patterns(value, keys::kTpReplicatedPatterns);
+  info.average = patterns(value, keys::kAveragePatterns);
+  info.row_parallel = patterns(value, keys::kRowParallelPatterns);
+  info.has_row_parallel = value.contains(keys::kRowParallelPatterns);
+  info.two_sub_params = patterns(value, keys::kTwoSubParamsPatterns);
+  if (const Value list = value.find(keys::kSubParams)) {
+    for (const Value& item : list.items()) info.sub_params.push_back(anymesh::sub_params(item));
+  }
+  if (const Value widths = value.find(keys::kSubParamShardWidths)) {
+    for (const auto& [pattern, parts] : widths.entries()) {
+      for (const Value& part : parts.items())
+        info.sub_param_widths[pattern.as_string()].push_back(part.as_ints());
+    }
+  }
+  return info;
+}
+
+Value UniversalInfo::to_value() const {
+  Value value = Value::dict({{keys::kUniversalVersion, version}});
+  if (original_vocab_size) value.set(keys::kOriginalVocabSize, *original_vocab_size);
+  if (padded_vocab_size) value.set(keys::kPaddedVocabSize, *padded_vocab_size);
+  value.set(keys::kVocabularyPatterns, Value::list_of(vocabulary));
+  value.set(keys::kPipelineReplicatedPatterns, Value::list_of(pipeline_replicated));
+  value.set(keys::kTpReplicatedPatterns, Value::list_of(tp_replicated));
+  if (!average.empty()) value.set(keys::kAveragePatterns, Value::list_of(average));
+  value.set(keys::kRowParallelPatterns, Value::list_of(row_parallel));
+  value.set(keys::kTwoSubParamsPatterns, Value::list_of(two_sub_params));
+  if (!sub_params.empty()) {
+    Value list = Value::list(), widths = Value::dict();
+    for (const SubParams& item : sub_params) list.push_back(item.source);
+    for (const auto& [pattern, parts] : sub_param_widths) {
+      Value rows = Value::list();
+      for (const auto& part : parts) rows.push_back(Value::list_of(part));
+      widths.set(pattern, rows);
+    }
+    value.set(keys::kSubParams, list).set(keys::kSubParamShardWidths, widths);
+  }
+  return value;
+}
+
+MergeRules::MergeRules(const UniversalInfo& info) : info_(info) {
+  compile(vocabulary_, info.vocabulary);
+  compile(pipeline_replicated_, info.pipeline_replicated);
+  compile(tp_replicated_, info.tp_replicated);
+  compile(average_, info.average);
+  compile(row_parallel_, info.row_parallel);
+  compile(two_sub_params_, info.two_sub_params);
+  for (size_t i = 0; i < info.sub_params.size(); ++i)
+    compile(sub_params_, info.sub_params[i].patterns, i);
+}
+
+void MergeRules::compile(Category& category, const std::vector<std::string>& patterns,
+                         size_t owner) {
+  for (const std::string& text : patterns) {
+    try {
+      category.push_back({text, std::regex(text), owner});
+    } catch (const std::regex_error& error) {
+      throw ValueError(std::string(keys::kUniversalInfo) + ": cannot read the pattern '" + text +
+                       "': " + error.what());
+    }
+  }
+}
+
+const MergeRules::Pattern* MergeRules::match(const Category& category, const std::string& name) {
+  const Pattern* found = nullptr;
+  for (const Pattern& pattern : category) {
+    if (!std::regex_search(name, pattern.regex, std::regex_constants::match_continuous)) continue;
+    if (found) {
+      throw ValueError(std::string(keys::kUniversalInfo) + ": the patterns '" + found->text +
+                       "' and '" + pattern.text + "' both match " + name);
+    }
+    found = &pattern;
+  }
+  if (found) used_.insert(found->text);
+  return found;
+}
+
+MergeRule MergeRules::classify(const std::string& name) {
+  using Kind = MergeRule::Kind;
+  MergeRule rule;
+  rule.vocabulary = match(vocabulary_, name);
+  rule.pipeline_replicated = match(pipeline_replicated_, name);
+  if (match(tp_replicated_, name)) {
+    rule.kind = Kind::kReplicated;
+  } else if (match(average_, name)) {
+    rule.kind = Kind::kAverage;
+  } else if (match(two_sub_params_, name)) {
+    rule.kind = Kind::kTwoSubParams;
+  } else if (const Pattern* pattern = match(sub_params_, name)) {
+    rule.kind = Kind::kSubParams;
+    rule.sub_params = &info_.sub_params[pattern->owner];
+    if (const auto widths = info_.sub_param_widths.find(pattern->text);
+        widths != info_.sub_param_widths.end()) {
+      rule.widths = widths->second;
+    }
+  } else if (match(row_parallel_, name)) {
+    rule.cat_dim = 1;
+  }
+  return rule;
+}
+
+std::vector<std::string> MergeRules::unused() const {
+  std::vector<std::string> result;
+  for (const Category* category :
+       {&tp_replicated_, &average_, &row_parallel_, &vocabulary_, &two_sub_params_, &sub_params_}) {
+    for (const Pattern& pattern : *category) {
+      if (!used_.contains(pattern.text)) result.push_back(pattern.text);
+    }
+  }
+  return result;
+}
+
+MergeShape merge_shape(const std::string& name, const MergeRule& rule,
+                       std::span<const Shape> shards, std::optional<int64_t> vocabulary) {
+  using Kind = MergeRule::Kind;
+  MergeShape result{shards[0], {}};
+  CutRule& cut = result.cut;
+  if (rule.vocabulary && rule.kind != Kind::kConcatenate) {
+    throw ValueError(
+        name + ": is a vocabulary, which can only be cut by rows, but a pattern says otherwise");
+  }
+  if (rule.kind == Kind::kReplicated || rule.kind == Kind::kAverage ||
+      (shards.size() == 1 && shards[0].empty())) {
+    cut.replicated = true;
+    for (const Shape& shard : shards) {
+      if (shard == shards[0]) continue;
+      throw ValueError(name + ": should be the same on all tp ranks, but has the shapes " +
+                       to_string(shards[0]) + " and " + to_string(shard));
+    }
+    return result;
+  }
+  if (rule.kind == Kind::kSubParams) {
+    cut = sub_params_cut(name, rule, shards);
+    result.full.clear();
+    for (const auto& sizes : rule.sub_params->shape) result.full.push_back(total(sizes));
+    return result;
+  }
+  cut.dim = rule.cat_dim;
+  const auto dim = static_cast<size_t>(cut.dim);
+  const std::vector<int64_t> sizes = cut_sizes(name, dim, shards);
+  result.full[dim] = total(sizes);
+  if (rule.kind == Kind::kTwoSubParams) {
+    std::vector<int64_t> halves;
+    for (const int64_t size : sizes) {
+      if (size % 2 != 0)
+        throw ValueError(name + ": two sub-parameters in " + std::to_string(size) + " rows");
+      halves.push_back(size / 2);
+    }
+    cut.parts = {total(halves), total(halves)};
+    cut.widths = {halves, halves};
+    return result;
+  }
+  cut.widths = {sizes};
+  if (rule.vocabulary) {
+    if (!vocabulary)
+      throw ValueError(name + ": is a vocabulary, but " + std::string(keys::kOriginalVocabSize) +
+                       " is missing");
+    if (dim != 0 || *vocabulary < 0 || *vocabulary > result.full[0]) {
+      throw ValueError(name + ": has " + std::to_string(result.full[0]) +
+                       " rows, expected a vocabulary of at least " + std::to_string(*vocabulary));
+    }
+    cut.padded = result.full[0];
+    result.full[0] = *vocabulary;
+  }
+  return result;
+}
+
+std::vector<Value::Entry> merge_keys(const MergeRule& rule) {
+  std::vector<Value::Entry> entries;
+  if (rule.kind == MergeRule::Kind::kSubParams) {
+    entries.emplace_back(
+        keys::kSubParamShape,
+        Value::object("deepspeed.checkpoint.universal_checkpoint", "SubparamShape",
+                      {{keys::kPatterns, rule.sub_params->source.at(keys::kPatterns)},
+                       {keys::kShape, rule.sub_params->source.at(keys::kShape)},
+                       {keys::kPartitionDim, rule.sub_params->partition_dim}}));
+  } else if (rule.kind == MergeRule::Kind::kTwoSubParams ||
+             rule.kind == MergeRule::Kind::kConcatenate) {
+    entries.emplace_back(keys::kCatDim, rule.cat_dim);
+    if (rule.kind == MergeRule::Kind::kTwoSubParams)
+      entries.emplace_back(keys::kParamNSubParams, 2);
+  }
+  if (rule.vocabulary) entries.emplace_back(keys::kVocabTensor, true);
+  return entries;
+}
+
+}  // namespace anymesh

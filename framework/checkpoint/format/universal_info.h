@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <regex>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "framework/checkpoint/format/shard_layout.h"
+#include "framework/checkpoint/format/value.h"
+
+namespace anymesh {
+
+// `universal_checkpoint_info` of a model-states file: by regular expressions over parameter names,
+// how the shards of tensor parallelism make up the full tensors. Patterns match from the start of a
+// name but not to its end, as Python's re.match does: `\d+.mlp.dense_4h_to_h.weight`.
+struct UniversalInfo {
+  // A parameter made of several, e.g. fused q, k and v of different sizes.
+  struct SubParams {
+    std::vector<std::string> patterns;
+    std::vector<std::vector<int64_t>> shape;  // a dim may be a list of sizes
+    int partition_dim = 0;
+    Value source;  // as it was in the file, to be copied
+  };
+
+  double version = 0.4;
+  std::optional<int64_t> original_vocab_size, padded_vocab_size;
+  std::vector<std::string> vocabulary, pipeline_replicated, tp_replicated, average, row_parallel,
+      two_sub_params;
+  bool has_row_parallel =
+      false;  // whether the key was there at all; Megatron leaves it out at tp 1
+  std::vector<SubParams> sub_params;
+  std::map<std::string, std::vector<std::vector<int64_t>>>
+      sub_param_widths;  // pattern -> [part][rank]
+
+  // Refuses what this program cannot merge: affine maps and layouts that DeepSpeed marked as
+  // unsupported.
+  static UniversalInfo from_value(const Value& value);
+  Value to_value() const;  // the keys of a Megatron checkpoint, all of them at every tp size
+};
+
+// How the shards of one parameter make up the full tensor.
+struct MergeRule {
+  enum class Kind { kReplicated, kAverage, kTwoSubParams, kSubParams, kConcatenate };
+  Kind kind = Kind::kConcatenate;
+  int cat_dim = 0;
+  bool vocabulary = false;
+  bool pipeline_replicated = false;
+  const UniversalInfo::SubParams* sub_params = nullptr;
+  std::vector<std::vector<int64_t>> widths;  // of sub-parameters, where the checkpoint records them
+};
+
+// Finds the rule of a name. Refuses a name that two patterns of the same category match.
+class MergeRules {
+ public:
+  explicit MergeRules(const UniversalInfo& info);
+  MergeRule classify(const std::string& name);
+  std::vector<std::string> unused() const;  // patterns that no name matched so far
+
+ private:
+  struct Pattern {
+    std::string text;
+    std::regex regex;
+    size_t owner = 0;  // index in info.sub_params
+  };
+  using Category = std::vector<Pattern>;
+  void compile(Category& category, const std::vector<std::string>& patterns, size_t owner = 0);
+  const Pattern* match(const Category& category, const std::string& name);
+
+  const UniversalInfo& info_;
+  Category vocabulary_, pipeline_replicated_, tp_replicated_, average_, row_parallel_,
+      two_sub_params_, sub_params_;
+  std::set<std::string> used_;
+};
+
+// The full tensor and the cut of its shards, given their shapes (one for each tp rank).
+// `vocabulary` is the true number of rows. Refuses shards that do not fit together.
+struct MergeShape {
+  Shape full;
+  CutRule cut;
+};
+MergeShape merge_shape(const std::string& name, const MergeRule& rule,
+                       std::span<const Shape> shards, std::optional<int64_t> vocabulary);
+
+// The keys that a state file says about the rule, in DeepSpeed's order, without the tensor.
+std::vector<Value::Entry> merge_keys(const MergeRule& rule);
+
+}  // namespace anymesh

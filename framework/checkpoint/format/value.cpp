@@ -1,0 +1,458 @@
+#include "framework/checkpoint/format/value.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+namespace anymesh {
+namespace {
+
+std::string_view kind_name(Value::Kind kind) {
+  constexpr std::array<std::string_view, 16> kNames = {
+      "None",  "bool", "int",        "int",  "float",       "str",    "bytes", "list",
+      "tuple", "set",  "torch.Size", "dict", "OrderedDict", "tensor", "name",  "object"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+template <typename T>
+double read_scalar(const TensorRecord& tensor) {
+  T value;
+  tensor.bytes->read(0, std::as_writable_bytes(std::span(&value, 1)));
+  return static_cast<double>(value);
+}
+
+// A 0-dim tensor as a number: Adam's step, mostly.
+std::optional<double> scalar(const TensorRecord& tensor) {
+  if (tensor.numel() != 1) return std::nullopt;
+  switch (tensor.dtype) {
+    case DType::kFloat64:
+      return read_scalar<double>(tensor);
+    case DType::kFloat32:
+      return read_scalar<float>(tensor);
+    case DType::kInt64:
+      return read_scalar<int64_t>(tensor);
+    case DType::kInt32:
+      return read_scalar<int32_t>(tensor);
+    default:
+      return std::nullopt;
+  }
+}
+
+bool same_bytes(const BytesPtr& a, const BytesPtr& b) {
+  const uint64_t size = a ? a->size() : 0;
+  if (a == b || size != (b ? b->size() : 0)) return a == b;
+  constexpr uint64_t kChunk = 1 << 20;
+  std::vector<std::byte> left(std::min(size, kChunk)), right(left.size());
+  for (uint64_t offset = 0; offset < size; offset += kChunk) {
+    const uint64_t n = std::min(kChunk, size - offset);
+    a->read(offset, std::span(left).first(n));
+    b->read(offset, std::span(right).first(n));
+    if (std::memcmp(left.data(), right.data(), n) != 0) return false;
+  }
+  return true;
+}
+
+Value make_object(std::string module, std::string name, std::vector<Value> args, Value state,
+                  bool call) {
+  Value::Object object;
+  object.type = {std::move(module), std::move(name)};
+  object.call = call;
+  object.args = std::move(args);
+  if (state) object.state = std::make_shared<Value>(std::move(state));
+  return object;
+}
+
+}  // namespace
+
+// How a value was reached: a file name, then one link for each key.
+struct Value::Where {
+  std::shared_ptr<const Where> parent;
+  std::string step;
+};
+
+Value Value::list(std::vector<Value> items) {
+  Value v;
+  v.data_ = std::make_shared<Sequence>(Sequence{Kind::kList, std::move(items)});
+  return v;
+}
+
+Value Value::tuple(std::vector<Value> items) {
+  Value v;
+  v.data_ = std::make_shared<Sequence>(Sequence{Kind::kTuple, std::move(items)});
+  return v;
+}
+
+Value Value::set(std::vector<Value> items) {
+  Value v;
+  v.data_ = std::make_shared<Sequence>(Sequence{Kind::kSet, std::move(items)});
+  return v;
+}
+
+Value Value::size(std::span<const int64_t> shape) {
+  Value v;
+  v.data_ = std::make_shared<Sequence>(Sequence{Kind::kSize, {shape.begin(), shape.end()}});
+  return v;
+}
+
+Value Value::dict(std::vector<Entry> entries) {
+  Value v;
+  v.data_ = std::make_shared<Mapping>(Mapping{Kind::kDict, std::move(entries)});
+  return v;
+}
+
+Value Value::ordered_dict(std::vector<Entry> entries) {
+  Value v;
+  v.data_ = std::make_shared<Mapping>(Mapping{Kind::kOrderedDict, std::move(entries)});
+  return v;
+}
+
+Value Value::dtype(DType dtype) { return Global{"torch", std::string(dtype_name(dtype))}; }
+
+Value Value::bytes(std::string data) {
+  Value v;
+  v.data_ = Raw{Kind::kBytes, std::move(data)};
+  return v;
+}
+
+Value Value::big_int(std::string two_complement) {
+  Value v;
+  v.data_ = Raw{Kind::kBigInt, std::move(two_complement)};
+  return v;
+}
+
+Value Value::list_of(std::span<const int64_t> items) { return list({items.begin(), items.end()}); }
+Value Value::list_of(std::span<const std::string> items) {
+  return list({items.begin(), items.end()});
+}
+
+Value Value::object(std::string module, std::string name, std::vector<Entry> attributes) {
+  return make_object(std::move(module), std::move(name), {}, dict(std::move(attributes)), false);
+}
+
+Value::Kind Value::kind() const {
+  struct Visitor {
+    Kind operator()(std::monostate) const { return Kind::kNone; }
+    Kind operator()(bool) const { return Kind::kBool; }
+    Kind operator()(int64_t) const { return Kind::kInt; }
+    Kind operator()(double) const { return Kind::kFloat; }
+    Kind operator()(const std::string&) const { return Kind::kString; }
+    Kind operator()(const Raw& raw) const { return raw.kind; }
+    Kind operator()(const Global&) const { return Kind::kGlobal; }
+    Kind operator()(const std::shared_ptr<const TensorRecord>&) const { return Kind::kTensor; }
+    Kind operator()(const std::shared_ptr<Object>&) const { return Kind::kObject; }
+    Kind operator()(const std::shared_ptr<Sequence>& sequence) const { return sequence->kind; }
+    Kind operator()(const std::shared_ptr<Mapping>& mapping) const { return mapping->kind; }
+  };
+  return std::visit(Visitor{}, data_);
+}
+
+bool Value::is_sequence() const { return std::holds_alternative<std::shared_ptr<Sequence>>(data_); }
+bool Value::is_dict() const { return std::holds_alternative<std::shared_ptr<Mapping>>(data_); }
+
+bool Value::is_object(std::string_view class_name) const {
+  return is_object() && as_object().type.name == class_name;
+}
+
+bool Value::as_bool() const {
+  const auto* v = std::get_if<bool>(&data_);
+  if (!v) fail("a bool");
+  return *v;
+}
+
+int64_t Value::as_int() const {
+  if (const auto* v = std::get_if<int64_t>(&data_)) return *v;
+  if (const auto* v = std::get_if<bool>(&data_)) return *v;
+  if (is_object() && as_object().call && as_object().args.size() == 1) {
+    if (const auto* v = std::get_if<int64_t>(&as_object().args[0].data_)) return *v;
+  }
+  if (is_tensor() || kind() == Kind::kFloat) {
+    const double v = as_double();
+    if (v == std::trunc(v) && std::abs(v) < 0x1p62) return static_cast<int64_t>(v);
+  }
+  fail("an integer");
+}
+
+double Value::as_double() const {
+  if (const auto* v = std::get_if<double>(&data_)) return *v;
+  if (const auto* v = std::get_if<int64_t>(&data_)) return static_cast<double>(*v);
+  if (is_tensor()) {
+    if (const auto v = scalar(as_tensor())) return *v;
+  }
+  fail("a number");
+}
+
+const std::string& Value::as_string() const {
+  const auto* v = std::get_if<std::string>(&data_);
+  if (!v) fail("a string");
+  return *v;
+}
+
+const std::string& Value::as_bytes() const {
+  const auto* v = std::get_if<Raw>(&data_);
+  if (!v || v->kind != Kind::kBytes) fail("bytes");
+  return v->data;
+}
+
+const TensorRecord& Value::as_tensor() const {
+  const auto* v = std::get_if<std::shared_ptr<const TensorRecord>>(&data_);
+  if (!v) fail("a tensor");
+  return **v;
+}
+
+const Value::Global& Value::as_global() const {
+  const auto* v = std::get_if<Global>(&data_);
+  if (!v) fail("the name of a class");
+  return *v;
+}
+
+const Value::Object& Value::as_object() const {
+  const auto* v = std::get_if<std::shared_ptr<Object>>(&data_);
+  if (!v) fail("an object");
+  return **v;
+}
+
+DType Value::as_dtype() const {
+  const auto* v = std::get_if<Global>(&data_);
+  const auto dtype = v && v->module == "torch" ? dtype_of_name(v->name) : std::nullopt;
+  if (!dtype) fail("a torch dtype");
+  return *dtype;
+}
+
+std::vector<int64_t> Value::as_ints() const {
+  std::vector<int64_t> ints;
+  for (const Value& item : items()) ints.push_back(item.as_int());
+  return ints;
+}
+
+Shape Value::as_shape() const {
+  const Shape shape = as_ints();
+  for (const int64_t size : shape) {
+    if (size < 0) fail("a shape");
+  }
+  numel(shape);
+  return shape;
+}
+
+std::vector<std::string> Value::as_strings() const {
+  std::vector<std::string> strings;
+  for (const Value& item : items()) strings.push_back(item.as_string());
+  return strings;
+}
+
+const std::vector<Value::Entry>* Value::find_entries() const {
+  if (const auto* mapping = std::get_if<std::shared_ptr<Mapping>>(&data_))
+    return &(*mapping)->entries;
+  if (const auto* object = std::get_if<std::shared_ptr<Object>>(&data_)) {
+    return (*object)->state ? (*object)->state->find_entries() : nullptr;
+  }
+  return nullptr;
+}
+
+const std::vector<Value>* Value::find_items() const {
+  const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&data_);
+  return sequence ? &(*sequence)->items : nullptr;
+}
+
+Value Value::child(const Value& value, std::string key) const {
+  Value result = value;
+  result.where_ = std::make_shared<const Where>(Where{where_, "[" + std::move(key) + "]"});
+  return result;
+}
+
+Value Value::find(std::string_view key) const {
+  const auto* entries = find_entries();
+  if (!entries) fail("a dict");
+  for (const auto& [name, value] : *entries) {
+    const auto* text = std::get_if<std::string>(&name.data_);
+    if (text && *text == key) return child(value, "'" + std::string(key) + "'");
+  }
+  return child(Value(), "'" + std::string(key) + "'");
+}
+
+bool Value::contains(std::string_view key) const {
+  const auto* entries = find_entries();
+  if (!entries) fail("a dict");
+  return std::any_of(entries->begin(), entries->end(), [&](const Entry& entry) {
+    const auto* text = std::get_if<std::string>(&entry.first.data_);
+    return text && *text == key;
+  });
+}
+
+Value Value::at(std::string_view key) const {
+  if (!contains(key)) {
+    std::string names;
+    for (const auto& [name, value] : *find_entries()) {
+      if (names.size() < 400) names += (names.empty() ? "" : ", ") + name.found();
+    }
+    throw ValueError(where() + ": has no key '" + std::string(key) + "', only " +
+                     (names.empty() ? "none" : names));
+  }
+  return find(key);
+}
+
+std::vector<Value::Entry> Value::entries() const {
+  const auto* found = find_entries();
+  if (!found) fail("a dict");
+  std::vector<Entry> result;
+  result.reserve(found->size());
+  for (const auto& [key, value] : *found) result.emplace_back(key, child(value, key.found()));
+  return result;
+}
+
+Value Value::at(size_t index) const {
+  const auto* found = find_items();
+  if (!found) fail("a list");
+  if (index >= found->size()) {
+    throw ValueError(where() + ": has " + std::to_string(found->size()) +
+                     " items, expected at least " + std::to_string(index + 1));
+  }
+  return child((*found)[index], std::to_string(index));
+}
+
+std::vector<Value> Value::items() const {
+  const auto* found = find_items();
+  if (!found) fail("a list");
+  std::vector<Value> result;
+  result.reserve(found->size());
+  for (size_t i = 0; i < found->size(); ++i)
+    result.push_back(child((*found)[i], std::to_string(i)));
+  return result;
+}
+
+size_t Value::size() const {
+  if (const auto* found = find_items()) return found->size();
+  if (const auto* found = find_entries()) return found->size();
+  fail("a list or a dict");
+}
+
+std::vector<Value::Entry>& Value::own_entries() {
+  if (auto* mapping = std::get_if<std::shared_ptr<Mapping>>(&data_)) {
+    if (mapping->use_count() > 1) *mapping = std::make_shared<Mapping>(**mapping);
+    return (*mapping)->entries;
+  }
+  auto* object = std::get_if<std::shared_ptr<Object>>(&data_);
+  if (!object || !(*object)->state) fail("a dict");
+  Object copy = **object;
+  copy.state = std::make_shared<Value>(*copy.state);
+  *object = std::make_shared<Object>(std::move(copy));
+  return (*object)->state->own_entries();
+}
+
+Value& Value::set(std::string_view key, Value value) {
+  for (auto& [name, old] : own_entries()) {
+    if (name.kind() == Kind::kString && name.as_string() == key) {
+      old = std::move(value);
+      return *this;
+    }
+  }
+  own_entries().emplace_back(key, std::move(value));
+  return *this;
+}
+
+Value& Value::erase(std::string_view key) {
+  std::erase_if(own_entries(), [&](const Entry& entry) {
+    return entry.first.kind() == Kind::kString && entry.first.as_string() == key;
+  });
+  return *this;
+}
+
+Value& Value::push_back(Value value) {
+  if (!is_list()) fail("a list");
+  auto& sequence = std::get<std::shared_ptr<Sequence>>(data_);
+  if (sequence.use_count() > 1) sequence = std::make_shared<Sequence>(*sequence);
+  sequence->items.push_back(std::move(value));
+  return *this;
+}
+
+Value Value::named(std::string file) const {
+  Value result = *this;
+  result.where_ = std::make_shared<const Where>(Where{nullptr, std::move(file) + ": "});
+  return result;
+}
+
+std::string Value::where() const {
+  std::string text;
+  for (const Where* place = where_.get(); place; place = place->parent.get())
+    text = place->step + text;
+  if (text.ends_with(": ")) text.resize(text.size() - 2);
+  return text.empty() ? "value" : text;
+}
+
+std::string Value::found() const {
+  switch (kind()) {
+    case Kind::kNone:
+      return "None";
+    case Kind::kBool:
+      return as_bool() ? "True" : "False";
+    case Kind::kInt:
+      return std::to_string(as_int());
+    case Kind::kFloat:
+      return std::to_string(as_double());
+    case Kind::kString:
+      return "'" + as_string().substr(0, 100) + "'";
+    case Kind::kTensor:
+      return std::string(dtype_name(as_tensor().dtype)) + " tensor of shape " +
+             to_string(as_tensor().shape);
+    case Kind::kGlobal:
+      return as_global().module + "." + as_global().name;
+    case Kind::kObject:
+      return "object of class " + as_object().type.module + "." + as_object().type.name;
+    case Kind::kBytes:
+    case Kind::kBigInt:
+      return std::string(kind_name(kind())) + " of " +
+             std::to_string(std::get<Raw>(data_).data.size()) + " bytes";
+    default:
+      return std::string(kind_name(kind())) + " of " + std::to_string(size());
+  }
+}
+
+void Value::fail(const std::string& expected) const {
+  throw ValueError(where() + ": expected " + expected + ", found " + found());
+}
+
+bool Value::operator==(const Value& other) const {
+  if (kind() != other.kind()) return false;
+  switch (kind()) {
+    case Kind::kTensor: {
+      const TensorRecord &a = as_tensor(), &b = other.as_tensor();
+      return a.dtype == b.dtype && a.shape == b.shape && a.requires_grad == b.requires_grad &&
+             same_bytes(a.bytes, b.bytes);
+    }
+    case Kind::kObject: {
+      const Object &a = as_object(), &b = other.as_object();
+      const bool same_state = a.state && b.state ? *a.state == *b.state : a.state == b.state;
+      return a.type == b.type && a.call == b.call && same_state && a.args == b.args &&
+             a.items == b.items && a.entries == b.entries;
+    }
+    default:
+      if (const auto* items = find_items()) return *items == *other.find_items();
+      if (const auto* entries = find_entries()) return *entries == *other.find_entries();
+      return data_ == other.data_;
+  }
+}
+
+Value fragment_address(int64_t numel, int64_t start) {
+  return Value::object("deepspeed.utils.tensor_fragment", "fragment_address",
+                       {{"numel", numel}, {"start", start}});
+}
+
+Value zero_stage_enum(int stage) {
+  return make_object("deepspeed.runtime.zero.config", "ZeroStageEnum", {stage}, {}, true);
+}
+
+Value loss_scaler(double scale) {
+  return Value::object("deepspeed.runtime.fp16.loss_scaler", "LossScaler",
+                       {{"cur_scale", scale}, {"dynamic", false}});
+}
+
+Value dynamic_loss_scaler(std::vector<Value::Entry> fields) {
+  return Value::object("deepspeed.runtime.fp16.loss_scaler", "DynamicLossScaler",
+                       std::move(fields));
+}
+
+Value argparse_namespace(std::vector<Value::Entry> attributes) {
+  return Value::object("argparse", "Namespace", std::move(attributes));
+}
+
+}  // namespace anymesh

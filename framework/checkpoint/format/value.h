@@ -1,0 +1,201 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "framework/checkpoint/format/byte_source.h"
+#include "framework/checkpoint/format/dtype.h"
+
+namespace anymesh {
+
+// A tensor in a file: row-major, contiguous, `bytes` holding exactly numel elements. Records with
+// the same `bytes` pointer are the same memory to torch (tied weights).
+struct TensorRecord {
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  bool requires_grad = false;
+  BytesPtr bytes;
+
+  int64_t numel() const { return anymesh::numel(shape); }
+  uint64_t nbytes() const { return static_cast<uint64_t>(numel()) * element_size(dtype); }
+};
+
+// The Python objects of a checkpoint file, as plain data: nothing of a file is ever executed.
+//
+//   Value v = Value::dict({{"step", 4}, {"lr", 0.1}, {"betas", Value::tuple({0.9, 0.95})}});
+//   v.set("name", "adam");
+//   v.at("betas").at(1).as_double();            // 0.95
+//   if (Value lr = v.find("lr")) ...            // None (false) when absent
+//
+// Reading wrongly throws a ValueError that says where the value came from, e.g.
+//   mp_rank_00_model_states.pt: ['param_shapes'][0]: expected a dict, found int 7
+// Values are cheap to copy: containers are shared until one of the copies is changed. A class that
+// is not one of the kinds below (Namespace, loss scalers, enums, NumPy arrays, ...) is kept as an
+// object: its name, arguments and state.
+class Value {
+ public:
+  using Entry = std::pair<Value, Value>;
+
+  enum class Kind {
+    kNone,
+    kBool,
+    kInt,
+    kBigInt,
+    kFloat,
+    kString,
+    kBytes,
+    kList,
+    kTuple,
+    kSet,
+    kSize,
+    kDict,
+    kOrderedDict,
+    kTensor,
+    kGlobal,
+    kObject
+  };
+
+  // A class or function by name, e.g. torch.float32.
+  struct Global {
+    std::string module, name;
+    bool operator==(const Global&) const = default;
+  };
+
+  // An instance of any other class, as Python's pickle describes it.
+  struct Object {
+    Global type;
+    bool call = false;  // made by type(*args) rather than by type.__new__(type, *args)
+    std::vector<Value> args;
+    std::shared_ptr<Value> state;  // given to __setstate__ or __dict__; null when there is none
+    std::vector<Value> items;      // appended, for list-like classes
+    std::vector<Entry> entries;    // set by key, for dict-like classes
+  };
+
+  Value() = default;
+  Value(std::nullptr_t) {}
+  Value(bool v) : data_(v) {}
+  Value(int v) : data_(static_cast<int64_t>(v)) {}
+  Value(int64_t v) : data_(v) {}
+  Value(double v) : data_(v) {}
+  Value(const char* v) : data_(std::string(v)) {}
+  Value(std::string_view v) : data_(std::string(v)) {}
+  Value(std::string v) : data_(std::move(v)) {}
+  Value(TensorRecord v) : data_(std::make_shared<const TensorRecord>(std::move(v))) {}
+  Value(Global v) : data_(std::move(v)) {}
+  Value(Object v) : data_(std::make_shared<Object>(std::move(v))) {}
+  Value(const void*) = delete;
+
+  static Value list(std::vector<Value> items = {});
+  static Value tuple(std::vector<Value> items = {});
+  static Value set(std::vector<Value> items);
+  static Value dict(std::vector<Entry> entries = {});
+  static Value ordered_dict(std::vector<Entry> entries = {});
+  static Value size(std::span<const int64_t> shape);  // torch.Size
+  static Value dtype(DType dtype);                    // torch.float32
+  static Value bytes(std::string data);
+  static Value big_int(std::string two_complement);  // little-endian, beyond 64 bits
+  static Value list_of(std::span<const int64_t> items);
+  static Value list_of(std::span<const std::string> items);
+  // An object with attributes, made without arguments: object("argparse", "Namespace", {{"lr",
+  // 0.1}}).
+  static Value object(std::string module, std::string name, std::vector<Entry> attributes);
+
+  Kind kind() const;
+  bool is_none() const { return kind() == Kind::kNone; }
+  bool is_int() const { return kind() == Kind::kInt; }
+  bool is_string() const { return kind() == Kind::kString; }
+  bool is_list() const { return kind() == Kind::kList; }
+  bool is_tensor() const { return kind() == Kind::kTensor; }
+  bool is_object() const { return kind() == Kind::kObject; }
+  bool is_sequence() const;                           // list, tuple, set or torch.Size
+  bool is_dict() const;                               // dict or OrderedDict
+  bool is_object(std::string_view class_name) const;  // by its last name, in whatever module
+  explicit operator bool() const { return !is_none(); }
+
+  bool as_bool() const;
+  int64_t as_int() const;    // int, bool, a float without fraction, a 0-dim tensor, an int enum
+  double as_double() const;  // int, float or 0-dim tensor
+  const std::string& as_string() const;
+  const std::string& as_bytes() const;
+  const TensorRecord& as_tensor() const;
+  const Global& as_global() const;
+  const Object& as_object() const;
+  DType as_dtype() const;
+  Shape as_shape() const;  // a sequence of ints, e.g. torch.Size
+  std::vector<int64_t> as_ints() const;
+  std::vector<std::string> as_strings() const;
+
+  // Of a dict, or the attributes of an object (its state): by key, throwing when absent / None when
+  // absent.
+  Value at(std::string_view key) const;
+  Value find(std::string_view key) const;
+  bool contains(std::string_view key) const;
+  std::vector<Entry> entries() const;  // with where they are, for messages
+  // Of a sequence.
+  Value at(size_t index) const;
+  Value at(int index) const { return at(static_cast<size_t>(index)); }
+  std::vector<Value> items() const;
+  size_t size() const;  // of a sequence, dict or object
+
+  // Of a dict or an object's attributes: sets, keeping the place of an existing key / removes, if
+  // present.
+  Value& set(std::string_view key, Value value);
+  Value& erase(std::string_view key);
+  Value& push_back(Value value);  // of a list
+
+  // Names the place for messages: a file, then keys. `found()` is the short description used in
+  // them.
+  Value named(std::string file) const;
+  std::string where() const;
+  std::string found() const;
+  [[noreturn]] void fail(const std::string& expected) const;
+
+  bool operator==(const Value& other) const;  // by content; tensors by dtype, shape and bytes
+
+ private:
+  friend class PickleEncoder;
+  friend class PickleDecoder;
+
+  struct Sequence {
+    Kind kind;
+    std::vector<Value> items;
+  };
+  struct Mapping {
+    Kind kind;
+    std::vector<Entry> entries;
+  };
+  struct Raw {  // bytes and integers beyond 64 bits
+    Kind kind;
+    std::string data;
+    bool operator==(const Raw&) const = default;
+  };
+  struct Where;
+
+  const std::vector<Entry>* find_entries() const;  // of a dict or an object's attributes, else null
+  const std::vector<Value>* find_items() const;
+  std::vector<Entry>& own_entries();  // ... unshared, to change them
+  Value child(const Value& value, std::string key) const;
+
+  std::variant<std::monostate, bool, int64_t, double, std::string, Raw, Global,
+               std::shared_ptr<const TensorRecord>, std::shared_ptr<Object>,
+               std::shared_ptr<Sequence>, std::shared_ptr<Mapping>>
+      data_;
+  std::shared_ptr<const Where> where_;
+};
+
+// The classes of DeepSpeed and Megatron that checkpoints hold, by name.
+Value fragment_address(int64_t numel, int64_t start);
+Value zero_stage_enum(int stage);
+Value loss_scaler(double scale);
+Value dynamic_loss_scaler(std::vector<Value::Entry> fields);
+Value argparse_namespace(std::vector<Value::Entry> attributes);
+
+}  // namespace anymesh

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "framework/checkpoint/format/byte_source.h"
+#include "framework/checkpoint/format/file_io.h"
+
+namespace anymesh {
+
+// Zip archives as torch.save writes them: records stored without compression, zip64 where needed.
+//
+// The reader checks every length and offset against the file, and refuses compressed, encrypted,
+// duplicate or overlapping records. A record is checked against its CRC as soon as all of it has
+// been read, in whatever order.
+class ZipReader {
+ public:
+  struct Record {
+    std::string name;
+    uint64_t offset = 0;  // of the data, in the file
+    uint64_t size = 0;
+    uint32_t crc = 0;
+  };
+
+  explicit ZipReader(const std::filesystem::path& path);
+
+  const std::vector<Record>& records() const { return records_; }
+  const Record* find(std::string_view name) const;
+  BytesPtr open(const Record& record) const;
+  std::vector<std::byte> read(const Record& record) const;
+
+  static bool is_zip(const File& file);  // by its first bytes
+
+ private:
+  struct Directory {
+    uint64_t offset, size, count;
+  };
+  Directory find_directory() const;
+  void read_directory(const Directory& directory);
+  void locate_data(Record& record, uint64_t header, uint64_t compressed, uint64_t end) const;
+  void check_overlap(std::vector<std::pair<uint64_t, uint64_t>> extents) const;
+  [[noreturn]] void fail(const std::string& what) const;
+
+  std::shared_ptr<const File> file_;
+  std::vector<Record> records_;
+};
+
+// Writes records one after the other, front to back, the data of each at a multiple of 64 bytes.
+//   ZipWriter zip(path); zip.begin("archive/version", 2); zip.write(...); zip.end(); ...
+//   zip.finish();
+class ZipWriter {
+ public:
+  explicit ZipWriter(const std::filesystem::path& path) : file_(path) {}
+
+  void begin(std::string name, uint64_t size);
+  void write(std::span<const std::byte> bytes);
+  void end();  // refuses a record that did not get as many bytes as begin() said
+  void add(std::string name, std::string_view content);
+  void finish();
+
+  uint64_t bytes() const { return file_.position(); }
+  uint32_t file_crc() const { return file_crc_; }
+  const std::vector<ZipReader::Record>& records() const { return records_; }
+
+ private:
+  void put(std::string_view bytes);
+
+  OutputFile file_;
+  uint32_t file_crc_ = 0;
+  std::vector<ZipReader::Record> records_;
+  std::vector<uint64_t> headers_;  // where the local header of each record is
+  uint64_t written_ = 0;           // of the open record
+};
+
+}  // namespace anymesh

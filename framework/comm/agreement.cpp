@@ -1,0 +1,48 @@
+#include "framework/comm/agreement.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace anymesh {
+
+std::vector<std::string> gather_strings(Communicator& comm, const std::string& mine) {
+  torch::Tensor sizes = torch::empty({comm.size()}, torch::kLong);
+  comm.all_gather(sizes, torch::full({1}, static_cast<int64_t>(mine.size()), torch::kLong));
+  const int64_t longest = sizes.max().item<int64_t>();
+  torch::Tensor padded = torch::zeros({longest}, torch::kByte);
+  torch::Tensor all = torch::empty({comm.size(), longest}, torch::kByte);
+  std::memcpy(padded.data_ptr(), mine.data(), mine.size());
+  comm.all_gather(all, padded);
+  std::vector<std::string> texts;
+  for (int r = 0; r < comm.size(); ++r) {
+    texts.emplace_back(static_cast<const char*>(all[r].const_data_ptr()),
+                       static_cast<size_t>(sizes[r].item<int64_t>()));
+  }
+  return texts;
+}
+
+void throw_together(Communicator& comm, const std::string& mine) {
+  const std::vector<std::string> texts = gather_strings(comm, mine);
+  const auto first =
+      std::find_if(texts.begin(), texts.end(), [](const std::string& t) { return !t.empty(); });
+  if (first == texts.end()) return;
+  const bool everywhere = std::count(texts.begin(), texts.end(), *first) == comm.size();
+  throw CollectiveError(
+      (everywhere ? "" : "[rank " + std::to_string(first - texts.begin()) + "] ") + *first);
+}
+
+void all_or_none(Communicator& comm, const std::function<void()>& work) {
+  std::string error;
+  try {
+    work();
+  } catch (const c10::Error& e) {
+    error = e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    error = e.what();
+  }
+  throw_together(comm, error);
+}
+
+}  // namespace anymesh

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "framework/comm/communicator.h"
+
+namespace anymesh {
+
+// Every rank's text, in rank order.
+std::vector<std::string> gather_strings(Communicator& comm, const std::string& mine);
+
+// An error that all ranks know of, with the same text: one of them reports it, and all can end or
+// go on together.
+struct CollectiveError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Throws the first non-empty text of any rank on all ranks, as "[rank 3] text". An empty text
+// everywhere is no error.
+void throw_together(Communicator& comm, const std::string& mine);
+
+// Runs `work`, which must not communicate, on every rank; if it throws on any, throws together.
+void all_or_none(Communicator& comm, const std::function<void()>& work);
+
+}  // namespace anymesh

@@ -1,0 +1,47 @@
+# Sourced by the run tests: bin = the executables' folder ($1 of the script), a scratch folder that goes with the script,
+# and a tiny GPT with everything that could depend on the mesh: dropout, tied embeddings, 5 layers, vocabulary 257.
+set -euo pipefail
+bin=$(cd "$1" && pwd)
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/anymesh-run.XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+
+fail() { echo "FAIL: $*" >&2; exit 1; }
+
+model=(--num-layers 5 --hidden-size 24 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16
+       --attention-dropout 0.1 --hidden-dropout 0.1 --make-vocab-size-divisible-by 8 --mock-data --vocab-size 257
+       --micro-batch-size 1 --global-batch-size 12 --lr 3e-4 --min-lr 3e-5 --lr-decay-style cosine
+       --lr-warmup-iters 5 --clip-grad 1.0 --eval-iters 0 --log-interval 10)
+
+# train MESH CSV FLAGS...: MESH is tp,pp,dp,zero. Later flags come last.
+train() {
+  local tp pp dp zero csv=$2
+  IFS=, read -r tp pp dp zero <<<"$1"
+  shift 2
+  "$here/../support/mpirun.sh" $((tp * pp * dp)) "$bin/pretrain_gpt" "${model[@]}" --tensor-model-parallel-size "$tp" \
+      --pipeline-model-parallel-size "$pp" --zero-stage "$zero" --loss-csv "$csv" "$@"
+}
+
+# losses CSV [FIRST]: iteration, samples, loss, rate and norm of each row from iteration FIRST on, as printed (%.9g).
+losses() { awk -F, -v first="${2:-1}" 'NR > 1 && $1 >= first {print $1 "," $2 "," $3 "," $4 "," $5}' "$1"; }
+
+# same A B WHAT [FIRST]: the rows are equal as text, and there are some.
+same() {
+  local a b
+  a=$(losses "$1" "${4:-1}") b=$(losses "$2" "${4:-1}")
+  [[ -n $a ]] || fail "$3: no rows"
+  [[ $a == "$b" ]] || fail "$3: $(diff <(echo "$a") <(echo "$b") | head -4)"
+  echo "ok: $3: bit-identical"
+}
+
+# close A B TOLERANCE FIRST WHAT: relative difference of every loss from iteration FIRST on.
+close() {
+  paste -d, <(losses "$1" "$4") <(losses "$2" "$4") | awk -F, -v tol="$3" -v what="$5" '
+    {d = ($3 - $8) / $3; d = d < 0 ? -d : d; if (d > max) max = d; if ($1 != $6) bad = 1; ++n}
+    END {printf "%s: %s: max relative difference %.2e over %d iterations\n", (n && !bad && max <= tol) ? "ok" : "FAIL", what, max, n
+         exit !(n && !bad && max <= tol)}' || fail "$5"
+}
+
+# convert FOLDER TAG
+convert() { "$bin/ds_to_universal" --input_folder "$1/$2" --output_folder "$1/$2_universal" >convert.log 2>&1 || fail "$(cat convert.log)"; }
