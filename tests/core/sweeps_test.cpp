@@ -1,0 +1,53 @@
+#include "framework/optim/sweeps.h"
+
+#include <gtest/gtest.h>
+#include <torch/optim/adamw.h>
+
+namespace anymesh {
+namespace {
+
+TEST(AdamW, EqualsTorchs) {
+  torch::manual_seed(1);
+  torch::Tensor ours = torch::randn({1001}, torch::kDouble), theirs = ours.clone().requires_grad_();
+  torch::Tensor exp_avg = torch::zeros_like(ours), exp_avg_sq = torch::zeros_like(ours);
+  torch::optim::AdamW reference(
+      {theirs}, torch::optim::AdamWOptions(1e-2).betas({0.8, 0.95}).eps(1e-6).weight_decay(0.3));
+  for (int step = 1; step <= 5; ++step) {
+    const torch::Tensor gradient = torch::randn({1001}, torch::kDouble);
+    theirs.mutable_grad() = gradient * 0.25;
+    reference.step();
+    adamw_step(ours, gradient, exp_avg, exp_avg_sq, {0.8, 0.95, 1e-6}, step, 1e-2, 0.3, 0.25);
+  }
+  EXPECT_TRUE(ours.allclose(theirs.detach(), 1e-13, 1e-13));
+}
+
+TEST(AdamW, WhereATensorIsCutChangesNoBit) {
+  torch::manual_seed(2);
+  constexpr int64_t n = 50'000;
+  const torch::Tensor start = torch::randn({n}), gradient = torch::randn({n});
+  const auto run = [&](const std::vector<int64_t>& cuts) {
+    torch::Tensor w = start.clone(), m = torch::zeros({n}), v = torch::zeros({n});
+    for (int step = 1; step <= 3; ++step) {
+      for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+        const auto piece = [&](const torch::Tensor& t) {
+          return t.narrow(0, cuts[i], cuts[i + 1] - cuts[i]);
+        };
+        adamw_step(piece(w), piece(gradient), piece(m), piece(v), {}, step, 1e-3, 0.1, 0.7);
+      }
+    }
+    return w;
+  };
+  EXPECT_TRUE(torch::equal(run({0, n}), run({0, 1, 14, 17'000, 17'001, 33'333, n})));
+}
+
+TEST(SumOfSquares, IsInDouble) {
+  torch::manual_seed(3);
+  const torch::Tensor x = torch::randn({100'003}) * 1e4;
+  const double expected = x.to(torch::kDouble).square().sum().item<double>();
+  EXPECT_NEAR(sum_of_squares(x) / expected, 1, 1e-14);
+  EXPECT_EQ(sum_of_squares(torch::empty({0})), 0);
+  EXPECT_TRUE(std::isnan(sum_of_squares(torch::full({5}, NAN))));
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,87 @@
+// Stages on dp 1, 2, 3, 5 against torch::optim::AdamW on the summed gradients, uneven and tiny
+// parameters included.
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adamw.h>
+
+#include "framework/zero/zero_optimizer.h"
+#include "tests/support/mpi_world.h"
+
+namespace anymesh {
+namespace {
+
+constexpr int kSteps = 4, kMicroBatches = 3;
+
+std::vector<ParamSpec> make_params(const CommPtr& alone, torch::Dtype dtype) {
+  ParamBuilder builder(alone, dtype, 5);
+  builder.add({.name = "1.a", .shape = {13, 7}}, Init::normal(1));
+  builder.add({.name = "2.b", .shape = {1}, .weight_decay = false}, Init::normal(1));
+  builder.add({.name = "2.c", .shape = {3, 3}}, Init::normal(1));
+  builder.add({.name = "3.d", .shape = {5}, .weight_decay = false}, Init::normal(1));
+  return builder.take();
+}
+
+// The gradient of parameter i in a step's micro-batch of a dp rank.
+torch::Tensor gradient(size_t i, int step, int micro_batch, int dp, const torch::Tensor& like) {
+  const torch::Tensor n = torch::arange(like.numel(), torch::kDouble).view(like.sizes());
+  return torch::sin(n * static_cast<double>(i + 1) + step * 10 + micro_batch * 3 + dp)
+      .to(like.scalar_type());
+}
+
+class ZeroOptimizerTest : public testing::TestWithParam<std::tuple<int, int>> {};
+
+TEST_P(ZeroOptimizerTest, EqualsTorchOnTheSummedGradients) {
+  const auto [stage, dp] = GetParam();
+  const CommPtr world = first_ranks(dp), alone = mpi_world()->split(mpi_world()->rank(), 0);
+  if (!world) return;
+  const ProcessGrid grid(world, {.dp_size = dp});
+  const auto ours = make_params(alone, torch::kDouble),
+             reference = make_params(alone, torch::kDouble);
+  ZeroOptimizer optimizer(ours, grid, {.stage = stage, .weight_decay = 0.2, .clip_grad = 1.5});
+
+  using torch::optim::AdamWOptions;
+  std::vector<torch::Tensor> all;
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  for (const bool decays : {true, false}) {
+    std::vector<torch::Tensor> members;
+    for (const ParamSpec& spec : reference) {
+      if (spec.weight_decay == decays) members.push_back(spec.tensor);
+    }
+    groups.emplace_back(
+        members, std::make_unique<AdamWOptions>(AdamWOptions(0.01).weight_decay(decays ? 0.2 : 0)));
+  }
+  torch::optim::AdamW adamw(groups, AdamWOptions(0.01));
+  for (const ParamSpec& spec : reference) all.push_back(spec.tensor);
+
+  for (int step = 0; step < kSteps; ++step) {
+    for (size_t i = 0; i < ours.size(); ++i) {
+      torch::Tensor sum = torch::zeros_like(reference[i].tensor);
+      for (int m = 0; m < kMicroBatches; ++m) {
+        torch::autograd::backward({ours[i].tensor.view_as(ours[i].tensor)},
+                                  {gradient(i, step, m, grid.coord.dp, ours[i].tensor)});
+        for (int r = 0; r < dp; ++r) sum += gradient(i, step, m, r, sum);
+      }
+      reference[i].tensor.mutable_grad() = sum;
+    }
+    const double norm = torch::nn::utils::clip_grad_norm_(all, 1.5);
+    adamw.step();
+    const double our_norm = optimizer.reduce_gradients();
+    EXPECT_NEAR(our_norm / norm, 1, 1e-6);
+    optimizer.step(0.01, norm);
+  }
+  for (size_t i = 0; i < ours.size(); ++i) {
+    EXPECT_TRUE(ours[i].tensor.allclose(reference[i].tensor, 1e-12, 1e-12)) << ours[i].name;
+  }
+}
+
+std::string name_of(const testing::TestParamInfo<std::tuple<int, int>>& info) {
+  return "stage" + std::to_string(std::get<0>(info.param)) + "dp" +
+         std::to_string(std::get<1>(info.param));
+}
+INSTANTIATE_TEST_SUITE_P(All, ZeroOptimizerTest,
+                         testing::Combine(testing::Values(0, 1), testing::Values(1, 2, 3, 5)),
+                         name_of);
+
+}  // namespace
+}  // namespace anymesh
