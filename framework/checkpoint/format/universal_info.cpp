@@ -7,6 +7,8 @@
 namespace anymesh {
 namespace {
 
+constexpr size_t kMaxPattern = 500;  // std::regex compiles by recursion
+
 std::vector<std::string> patterns(const Value& info, std::string_view key) {
   const Value value = info.find(key);
   return value ? value.as_strings() : std::vector<std::string>{};
@@ -136,6 +138,10 @@ MergeRules::MergeRules(const UniversalInfo& info) : info_(info) {
 void MergeRules::compile(Category& category, const std::vector<std::string>& patterns,
                          size_t owner) {
   for (const std::string& text : patterns) {
+    if (text.size() > kMaxPattern) {
+      throw ValueError(std::string(keys::kUniversalInfo) + ": a pattern of " +
+                       std::to_string(text.size()) + " characters");
+    }
     try {
       category.push_back({text, std::regex(text), owner});
     } catch (const std::regex_error& error) {

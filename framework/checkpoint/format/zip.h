@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -41,7 +42,10 @@ class ZipReader {
   };
   Directory find_directory() const;
   void read_directory(const Directory& directory);
-  void locate_data(Record& record, uint64_t header, uint64_t compressed, uint64_t end) const;
+  Record read_entry(std::span<const std::byte>& rest, uint64_t& header) const;
+  void read_zip64(std::span<const std::byte> extra, const std::string& name,
+                  std::initializer_list<uint64_t*> values) const;
+  void locate_data(Record& record, uint64_t header, uint64_t end) const;
   void check_overlap(std::vector<std::pair<uint64_t, uint64_t>> extents) const;
   [[noreturn]] void fail(const std::string& what) const;
 

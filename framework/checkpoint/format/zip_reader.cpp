@@ -127,60 +127,68 @@ ZipReader::Directory ZipReader::find_directory() const {
 
 void ZipReader::read_directory(const Directory& directory) {
   const auto bytes = read_range(*file_, directory.offset, directory.size);
+  std::span<const std::byte> rest = bytes;
   std::vector<std::pair<uint64_t, uint64_t>> extents;
   std::unordered_set<std::string> names;
-  uint64_t at = 0;
   for (uint64_t i = 0; i < directory.count; ++i) {
-    if (bytes.size() - at < kCentralHeaderSize ||
-        get_field<uint32_t>(bytes, at) != kCentralHeader) {
-      fail("directory entry " + std::to_string(i) + " is malformed");
-    }
-    const uint64_t name_size = get_field<uint16_t>(bytes, at + 28),
-                   extra_size = get_field<uint16_t>(bytes, at + 30),
-                   comment_size = get_field<uint16_t>(bytes, at + 32);
-    const uint64_t length = kCentralHeaderSize + name_size + extra_size + comment_size;
-    if (bytes.size() - at < length) fail("directory entry " + std::to_string(i) + " is cut off");
-    Record record;
-    record.name.assign(reinterpret_cast<const char*>(bytes.data() + at + kCentralHeaderSize),
-                       name_size);
-    record.crc = get_field<uint32_t>(bytes, at + 16);
-    record.size = get_field<uint32_t>(bytes, at + 24);
-    uint64_t compressed = get_field<uint32_t>(bytes, at + 20),
-             header = get_field<uint32_t>(bytes, at + 42);
-    const auto extra = std::span(bytes).subspan(at + kCentralHeaderSize + name_size, extra_size);
-    for (uint64_t e = 0; extra.size() - e >= 4;) {
-      const uint64_t size = get_field<uint16_t>(extra, e + 2);
-      if (extra.size() - e - 4 < size)
-        fail("record " + record.name + " has a malformed extra field");
-      if (get_field<uint16_t>(extra, e) == kZip64Extra) {
-        // Only the values that did not fit their 32 bits are there, in this order.
-        uint64_t field = 0;
-        for (uint64_t* value : {&record.size, &compressed, &header}) {
-          if (*value != kIn64Bits) continue;
-          if (size < field + 8) fail("record " + record.name + " has a malformed zip64 field");
-          *value = get_field<uint64_t>(extra, e + 4 + field);
-          field += 8;
-        }
-      }
-      e += 4 + size;
-    }
-    if (get_field<uint16_t>(bytes, at + 8) & kFlagEncrypted)
-      fail("record " + record.name + " is encrypted");
-    if (get_field<uint16_t>(bytes, at + 10) != 0)
-      fail("record " + record.name + " is compressed, which torch never does");
+    uint64_t header;
+    Record record = read_entry(rest, header);
     if (!names.insert(record.name).second) fail("two records are called " + record.name);
-    locate_data(record, header, compressed, directory.offset);
+    locate_data(record, header, directory.offset);
     extents.emplace_back(header, record.offset + record.size);
     records_.push_back(std::move(record));
-    at += length;
   }
   check_overlap(std::move(extents));
 }
 
-// The data follows the local header, whose name and padding have lengths of their own.
-void ZipReader::locate_data(Record& record, uint64_t header, uint64_t compressed,
-                            uint64_t end) const {
+// Takes one entry off the directory; `header` gets the place of the local header.
+ZipReader::Record ZipReader::read_entry(std::span<const std::byte>& rest, uint64_t& header) const {
+  if (rest.size() < kCentralHeaderSize || get_field<uint32_t>(rest, 0) != kCentralHeader) {
+    fail("a directory entry is malformed");
+  }
+  const uint64_t name_size = get_field<uint16_t>(rest, 28);
+  const uint64_t extra_size = get_field<uint16_t>(rest, 30);
+  const uint64_t comment_size = get_field<uint16_t>(rest, 32);
+  const uint64_t length = kCentralHeaderSize + name_size + extra_size + comment_size;
+  if (rest.size() < length) fail("a directory entry is cut off");
+  Record record;
+  const auto name = rest.subspan(kCentralHeaderSize, name_size);
+  record.name.assign(reinterpret_cast<const char*>(name.data()), name.size());
+  record.crc = get_field<uint32_t>(rest, 16);
+  record.size = get_field<uint32_t>(rest, 24);
+  uint64_t compressed = get_field<uint32_t>(rest, 20);
+  header = get_field<uint32_t>(rest, 42);
+  read_zip64(rest.subspan(kCentralHeaderSize + name_size, extra_size), record.name,
+             {&record.size, &compressed, &header});
+  if (get_field<uint16_t>(rest, 8) & kFlagEncrypted)
+    fail("record " + record.name + " is encrypted");
+  if (get_field<uint16_t>(rest, 10) != 0) {
+    fail("record " + record.name + " is compressed, which torch never does");
+  }
   if (compressed != record.size) fail("record " + record.name + " is stored, but with two sizes");
+  rest = rest.subspan(length);
+  return record;
+}
+
+// Of `values`, those that did not fit their 32 bits are in the zip64 extra field, in this order.
+void ZipReader::read_zip64(std::span<const std::byte> extra, const std::string& name,
+                           std::initializer_list<uint64_t*> values) const {
+  while (extra.size() >= 4) {
+    const uint16_t id = get_field<uint16_t>(extra, 0), size = get_field<uint16_t>(extra, 2);
+    if (extra.size() - 4 < size) fail("record " + name + " has a malformed extra field");
+    uint64_t field = 0;
+    for (uint64_t* value : values) {
+      if (id != kZip64Extra || *value != kIn64Bits) continue;
+      if (size < field + 8) fail("record " + name + " has a malformed zip64 field");
+      *value = get_field<uint64_t>(extra, 4 + field);
+      field += 8;
+    }
+    extra = extra.subspan(4 + size);
+  }
+}
+
+// The data follows the local header, whose name and padding have lengths of their own.
+void ZipReader::locate_data(Record& record, uint64_t header, uint64_t end) const {
   if (header > end || end - header < kLocalHeaderSize)
     fail("record " + record.name + " lies outside");
   const auto fields = read_range(*file_, header, kLocalHeaderSize);

@@ -1,0 +1,103 @@
+// How values are made: Python's containers, and the classes of DeepSpeed that its files hold by
+// name.
+
+#include "framework/checkpoint/format/value.h"
+
+namespace anymesh {
+namespace {
+
+Value make_object(std::string module, std::string name, std::vector<Value> args, Value state,
+                  bool call) {
+  Value::Object object;
+  object.type = {std::move(module), std::move(name)};
+  object.call = call;
+  object.args = std::move(args);
+  if (state) object.state = std::make_shared<Value>(std::move(state));
+  return object;
+}
+
+}  // namespace
+
+Value Value::list(std::vector<Value> items) {
+  Value v;
+  v.data_ = std::make_shared<Sequence>(Sequence{Kind::kList, std::move(items)});
+  return v;
+}
+
+Value Value::tuple(std::vector<Value> items) {
+  Value v;
+  v.data_ = std::make_shared<Sequence>(Sequence{Kind::kTuple, std::move(items)});
+  return v;
+}
+
+Value Value::set(std::vector<Value> items) {
+  Value v;
+  v.data_ = std::make_shared<Sequence>(Sequence{Kind::kSet, std::move(items)});
+  return v;
+}
+
+Value Value::size(std::span<const int64_t> shape) {
+  Value v;
+  v.data_ = std::make_shared<Sequence>(Sequence{Kind::kSize, {shape.begin(), shape.end()}});
+  return v;
+}
+
+Value Value::dict(std::vector<Entry> entries) {
+  Value v;
+  v.data_ = std::make_shared<Mapping>(Mapping{Kind::kDict, std::move(entries)});
+  return v;
+}
+
+Value Value::ordered_dict(std::vector<Entry> entries) {
+  Value v;
+  v.data_ = std::make_shared<Mapping>(Mapping{Kind::kOrderedDict, std::move(entries)});
+  return v;
+}
+
+Value Value::dtype(DType dtype) { return Global{"torch", std::string(dtype_name(dtype))}; }
+
+Value Value::bytes(std::string data) {
+  Value v;
+  v.data_ = Raw{Kind::kBytes, std::move(data)};
+  return v;
+}
+
+Value Value::big_int(std::string two_complement) {
+  Value v;
+  v.data_ = Raw{Kind::kBigInt, std::move(two_complement)};
+  return v;
+}
+
+Value Value::list_of(std::span<const int64_t> items) { return list({items.begin(), items.end()}); }
+Value Value::list_of(std::span<const std::string> items) {
+  return list({items.begin(), items.end()});
+}
+
+Value Value::object(std::string module, std::string name, std::vector<Entry> attributes) {
+  return make_object(std::move(module), std::move(name), {}, dict(std::move(attributes)), false);
+}
+
+Value fragment_address(int64_t numel, int64_t start) {
+  return Value::object("deepspeed.utils.tensor_fragment", "fragment_address",
+                       {{"numel", numel}, {"start", start}});
+}
+
+Value zero_stage_enum(int stage) {
+  return make_object("deepspeed.runtime.zero.config", "ZeroStageEnum", {stage}, {}, true);
+}
+
+Value loss_scaler(double scale) {
+  return Value::object("deepspeed.runtime.fp16.loss_scaler", "LossScaler",
+                       {{"cur_scale", scale}, {"dynamic", false}});
+}
+
+Value dynamic_loss_scaler(std::vector<Value::Entry> fields) {
+  return Value::object("deepspeed.runtime.fp16.loss_scaler", "DynamicLossScaler",
+                       std::move(fields));
+}
+
+Value argparse_namespace(std::vector<Value::Entry> attributes) {
+  return Value::object("argparse", "Namespace", std::move(attributes));
+}
+
+}  // namespace anymesh

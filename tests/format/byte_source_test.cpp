@@ -1,0 +1,115 @@
+#include "framework/checkpoint/format/byte_source.h"
+
+#include <numeric>
+
+#include "framework/checkpoint/format/crc32.h"
+#include "framework/checkpoint/format/file_io.h"
+#include "support.h"
+
+namespace anymesh {
+namespace {
+
+using FileIo = TempFolder;
+
+std::vector<std::byte> pattern(size_t size) {
+  std::vector<std::byte> bytes(size);
+  uint32_t state = 1;
+  for (auto& byte : bytes)
+    byte = static_cast<std::byte>((state = state * 1664525 + 1013904223) >> 24);
+  return bytes;
+}
+
+std::vector<std::byte> slice(const ByteSource& source, uint64_t offset, size_t count) {
+  std::vector<std::byte> out(count);
+  source.read(offset, out);
+  return out;
+}
+
+TEST(MemoryPieces, ReadAcrossPieces) {
+  const auto bytes = pattern(20);
+  const std::span<const std::byte> all(bytes);
+  const MemoryPieces pieces({all.first(3), {}, all.subspan(3, 7), all.subspan(10)});
+  ASSERT_EQ(pieces.size(), 20u);
+  for (size_t begin = 0; begin <= 20; ++begin) {
+    for (size_t end = begin; end <= 20; ++end) {
+      EXPECT_EQ(slice(pieces, begin, end - begin),
+                std::vector(bytes.begin() + begin, bytes.begin() + end));
+    }
+  }
+  EXPECT_THROW(slice(pieces, 19, 2), std::runtime_error);
+  EXPECT_THROW(slice(pieces, UINT64_MAX, 2), std::runtime_error);
+}
+
+TEST(StridedView, ReadsAnyRangeOfATransposedTensor) {
+  std::vector<float> storage(2 + 3 * 4);
+  std::iota(storage.begin(), storage.end(), 0.0f);
+  const StridedView view(bytes_of(storage), 4, 2, {4, 3},
+                         {1, 4});  // the transpose of [3, 4] at offset 2
+  EXPECT_EQ(floats(view), (std::vector<float>{2, 6, 10, 3, 7, 11, 4, 8, 12, 5, 9, 13}));
+  const auto whole = read_bytes(view);
+  EXPECT_EQ(slice(view, 12, 16), std::vector(whole.begin() + 12, whole.begin() + 28));
+}
+
+TEST(StridedView, KeepsRowsOfACutTensor) {
+  std::vector<float> storage(12);
+  std::iota(storage.begin(), storage.end(), 0.0f);
+  const StridedView view(bytes_of(storage), 4, 1, {3, 2}, {4, 1});  // columns 1 and 2 of [3, 4]
+  EXPECT_EQ(floats(view), (std::vector<float>{1, 2, 5, 6, 9, 10}));
+}
+
+TEST(StridedView, RefusesWhatExceedsTheStorage) {
+  const auto storage = bytes_of(std::vector<float>(12));
+  EXPECT_NO_THROW(StridedView(storage, 4, 0, {3, 4}, {4, 1}));
+  EXPECT_THROW(StridedView(storage, 4, 1, {3, 4}, {4, 1}), std::runtime_error);
+  EXPECT_THROW(StridedView(storage, 4, 0, {2, 2}, {INT64_MAX, INT64_MAX}), std::runtime_error);
+  EXPECT_THROW(StridedView(storage, 4, 0, {INT64_MAX, INT64_MAX}, {0, 0}), std::runtime_error);
+  EXPECT_THROW(StridedView(storage, 4, 0, {2}, {-1}), std::runtime_error);
+}
+
+TEST(Crc32, KnownValue) {
+  const std::string text = "123456789";
+  EXPECT_EQ(crc32(std::as_bytes(std::span(text))), 0xCBF43926);
+  EXPECT_EQ(crc32({}), 0u);
+}
+
+TEST(Crc32, FoldingAndCombiningAgreeWithTheTable) {
+  const auto bytes = pattern(5000);
+  const std::span<const std::byte> all(bytes);
+  for (const size_t size : {0, 1, 15, 16, 63, 64, 65, 127, 128, 129, 191, 192, 1000, 4999}) {
+    const auto part = all.subspan(1, size);
+    EXPECT_EQ(crc32(part, 7), crc32_portable(part, 7)) << size;
+    for (const size_t cut : {size_t{0}, size / 3, size}) {
+      EXPECT_EQ(crc32_combine(crc32(part.first(cut)), crc32(part.subspan(cut)), size - cut),
+                crc32(part))
+          << size;
+    }
+  }
+}
+
+TEST_F(FileIo, TextReplacesAtomically) {
+  write_text_atomically(folder_ / "latest", "global_step1");
+  write_text_atomically(folder_ / "latest", "global_step2");
+  EXPECT_EQ(read_text(folder_ / "latest"), "global_step2");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}),
+            1);  // nothing left beside it
+}
+
+TEST_F(FileIo, ErrorsNameThePath) {
+  EXPECT_NE(message_of([&] { read_text(folder_ / "absent"); }).find("absent"), std::string::npos);
+  EXPECT_NE(message_of([&] { read_text(folder_); }).find("is not a file"), std::string::npos);
+  EXPECT_NE(message_of([&] { OutputFile(folder_ / "no" / "file"); }).find("no/file"),
+            std::string::npos);
+}
+
+TEST_F(FileIo, RangesStayInside) {
+  write_file(folder_ / "f", "0123456789");
+  const auto file = std::make_shared<File>(folder_ / "f");
+  const FileRange range(file, 2, 5);
+  EXPECT_EQ(slice(range, 1, 2), (std::vector{std::byte{'3'}, std::byte{'4'}}));
+  EXPECT_THROW(slice(range, 4, 2), std::runtime_error);
+  EXPECT_THROW(FileRange(file, 6, 5), std::runtime_error);
+  EXPECT_THROW(FileRange(file, UINT64_MAX, 1), std::runtime_error);
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,293 @@
+#include "framework/checkpoint/format/convert.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/names.h"
+#include "support.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::set<std::string> files_in(const fs::path& folder) {
+  std::set<std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) files.insert(fs::relative(entry.path(), folder).string());
+  }
+  return files;
+}
+
+class Convert : public TempFolder {
+ protected:
+  fs::path output_ = folder_ / "global_step_universal";
+
+  static fs::path tag_of(const std::string& name) {
+    for (const auto& entry : fs::directory_iterator(fixture(name) / "checkpoint")) {
+      if (entry.is_directory()) return entry.path();
+    }
+    throw std::runtime_error("no tag folder in " + name);
+  }
+
+  static fs::path answer_of(const std::string& name) {
+    for (const auto& entry : fs::directory_iterator(fixture(name) / "universal")) {
+      if (entry.is_directory()) return entry.path();
+    }
+    throw std::runtime_error("no universal folder in " + name);
+  }
+
+  ConvertOptions options(const fs::path& input) const {
+    return {.input = input, .output = output_, .inject_missing_info = true};
+  }
+
+  ConvertReport convert(const std::string& name) const {
+    return convert_to_universal(options(tag_of(name)), {});
+  }
+
+  // A copy of a checkpoint's tag folder, with one file changed.
+  fs::path changed(const std::string& name, const std::string& file,
+                   const std::function<void(Value&)>& change) {
+    const fs::path tag = folder_ / "changed";
+    if (!fs::exists(tag)) fs::copy(tag_of(name), tag);
+    Value value = read_torch_file(tag / file);
+    change(value);
+    write_torch_file(tag / "new.pt", value);
+    fs::rename(tag / "new.pt", tag / file);
+    return tag;
+  }
+
+  std::string refusal(const ConvertOptions& options) const {
+    const std::string message = message_of([&] { convert_to_universal(options, {}); });
+    EXPECT_FALSE(fs::exists(output_)) << "a failed conversion left a folder";
+    EXPECT_FALSE(fs::exists(folder_ / kLatestUniversalFile));
+    return message;
+  }
+};
+
+// Against what the real converter wrote: the same files; in each the same keys in the same order,
+// the same types, and tensors of the same dtype, shape and bytes.
+void expect_same(const fs::path& ours, const fs::path& theirs, bool row_parallel_differs = false) {
+  ASSERT_EQ(files_in(ours), files_in(theirs));
+  size_t tensors = 0;
+  for (const std::string& file : files_in(ours)) {
+    Value a = read_torch_file(ours / file), b = read_torch_file(theirs / file);
+    const bool row = file.find(".self_attention.dense.weight/") != std::string::npos ||
+                     file.find(".mlp.dense_4h_to_h.weight/") != std::string::npos;
+    if (row && row_parallel_differs && a.is_dict()) {
+      EXPECT_EQ(a.at(keys::kCatDim).as_int(), 1) << file;
+      EXPECT_EQ(b.at(keys::kCatDim).as_int(), 0) << file;
+      a.set(keys::kCatDim, 0);
+    }
+    EXPECT_TRUE(a == b) << file << ": " << a.found() << " against " << b.found();
+    ++tensors;
+  }
+  EXPECT_GT(tensors, 40u);
+}
+
+class SameAsDeepSpeed : public Convert, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(SameAsDeepSpeed, FileByFile) {
+  const ConvertReport report = convert(GetParam());
+  EXPECT_GT(report.elements, 10000);
+  expect_same(output_, answer_of(GetParam()));
+  EXPECT_EQ(read_file(folder_ / kLatestUniversalFile), output_.filename());
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, SameAsDeepSpeed,
+                         ::testing::Values("z1-bf16-dp2", "z2-bf16-dp3", "z2-bf16-dp2-frozen",
+                                           "z3-fp32-dp3-frozen", "z1-bf16-tp2pp2dp1"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// Megatron does not say at tp 1 which weights are row-parallel, so DeepSpeed's folder says 0 and
+// breaks at tp 2.
+TEST_F(Convert, RowParallelWeightsOfTp1SayTheirDim) {
+  convert("z1-bf16-tp1pp1dp2");
+  expect_same(output_, answer_of("z1-bf16-tp1pp1dp2"), true);
+}
+
+// The real converter refuses ZeRO 0; the weights must be those of the checkpoint, the states in
+// their places.
+TEST_F(Convert, Zero0) {
+  const ConvertReport report = convert("z0-fp32-dp2");
+  EXPECT_EQ(report.stage, 0);
+  const Value state = read_torch_file(tag_of("z0-fp32-dp2") / model_states_file(0));
+  const auto state_of = [&](const std::string& name, std::string_view kind) {
+    return floats(*read_torch_file(output_ / kZeroFolder / name / state_file(kind))
+                       .at(keys::kParam)
+                       .as_tensor()
+                       .bytes);
+  };
+  for (const auto& [name, weight] : state.at(keys::kModule).entries()) {
+    EXPECT_EQ(state_of(name.as_string(), kFp32State), floats(*weight.as_tensor().bytes))
+        << name.as_string();
+  }
+  // Weights come first in the optimizer, then biases and norms: 10 matrices, hence ln_1.weight of
+  // layer 0 is the 11th.
+  const auto entries = state.at(keys::kOptimizer).at(keys::kState).entries();
+  EXPECT_EQ(state_of("wte.weight", kExpAvgState),
+            floats(*entries[0].second.at(kExpAvgState).as_tensor().bytes));
+  EXPECT_EQ(state_of("h.0.ln_1.weight", kExpAvgSqState),
+            floats(*entries[10].second.at(kExpAvgSqState).as_tensor().bytes));
+  EXPECT_EQ(
+      read_torch_file(output_ / kZeroFolder / "wte.weight" / state_file(kStepState)).as_double(),
+      4.0);
+  const Value optimizer = read_torch_file(output_ / kZeroFolder / kOptimizerStateFile);
+  EXPECT_EQ(optimizer.at(keys::kParamGroups).at(1).at(keys::kWeightDecay).as_double(), 0.0);
+  EXPECT_TRUE(optimizer.at(keys::kLossScaler).is_object("LossScaler"));
+}
+
+TEST_F(Convert, ReportsProgressAndPlan) {
+  ConvertOptions with_plan = options(tag_of("z1-bf16-tp2pp2dp1"));
+  with_plan.keep_plan = true;
+  const ConvertReport report = convert_to_universal(with_plan, {});
+  EXPECT_EQ(report.parameters, 52);
+  EXPECT_EQ(report.tensors, 208);
+  const std::string plan = read_file(output_ / "tmp" / "plan.json");
+  EXPECT_NE(plan.find("\"parameter\": \"2.input_layernorm.weight\""), std::string::npos);
+  EXPECT_NE(plan.find("\"rule\": \"replicated\""), std::string::npos);
+}
+
+TEST_F(Convert, ReplacesAnOlderResultAsAWhole) {
+  fs::create_directories(output_ / kZeroFolder / "stale");
+  ConvertOptions slash = options(tag_of("z1-bf16-dp2"));
+  slash.output = output_.string() + "/";
+  convert_to_universal(slash, {});
+  EXPECT_FALSE(fs::exists(output_ / kZeroFolder / "stale"));
+  EXPECT_EQ(read_file(folder_ / kLatestUniversalFile), output_.filename());
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 2);  // no .tmp, no .old
+}
+
+TEST_F(Convert, DoesNotReplaceOtherFolders) {
+  write_file(folder_ / "diary", "dear diary");
+  ConvertOptions bad = options(tag_of("z1-bf16-dp2"));
+  bad.output = folder_;
+  EXPECT_NE(
+      message_of([&] { convert_to_universal(bad, {}); }).find("is not a universal checkpoint"),
+      std::string::npos);
+  EXPECT_TRUE(fs::exists(folder_ / "diary"));
+  bad.output = bad.input / "universal";
+  EXPECT_NE(message_of([&] { convert_to_universal(bad, {}); }).find("inside each other"),
+            std::string::npos);
+  bad.output = bad.input.parent_path();
+  EXPECT_NE(message_of([&] { convert_to_universal(bad, {}); }).find("inside each other"),
+            std::string::npos);
+}
+
+TEST_F(Convert, WantsToKnowTheRules) {
+  ConvertOptions plain = options(tag_of("z1-bf16-dp2"));
+  plain.inject_missing_info = false;
+  EXPECT_NE(refusal(plain).find("--inject_missing_state"), std::string::npos);
+}
+
+TEST_F(Convert, PatternsWithoutParameterAreErrorsUnlessToldOtherwise) {
+  const auto add_pattern = [](Value& v) {
+    Value info = v.at(keys::kUniversalInfo);
+    Value patterns = info.at(keys::kTpReplicatedPatterns);
+    patterns.push_back("no_such_parameter");
+    v.set(keys::kUniversalInfo, info.set(keys::kTpReplicatedPatterns, patterns));
+  };
+  ConvertOptions strict = options(changed("z1-bf16-tp2pp2dp1", model_states_file(0), add_pattern));
+  EXPECT_NE(refusal(strict).find(
+                "match no parameter (--no_strict makes it a warning):\n  no_such_parameter"),
+            std::string::npos);
+  strict.strict = false;
+  EXPECT_EQ(convert_to_universal(strict, {}).warnings.size(), 1u);
+}
+
+// Replaces the fp32 partition of the first group of an optimizer file.
+std::function<void(Value&)> change_fp32(const std::function<void(std::vector<float>&)>& change) {
+  return [change](Value& v) {
+    Value state = v.at(keys::kOptimizerStateDict);
+    auto groups = state.at(keys::kFp32Groups).items();
+    std::vector<float> values = floats(*groups[1].as_tensor().bytes);
+    change(values);
+    groups[1] = float_tensor({static_cast<int64_t>(values.size())}, values);
+    v.set(keys::kOptimizerStateDict, state.set(keys::kFp32Groups, Value::list(groups)));
+  };
+}
+
+TEST_F(Convert, ReplicasThatDifferAreAnErrorWithTheirDifference) {
+  const auto tag = changed("z1-bf16-tp2pp2dp1", optim_states_file(0, 1, true),
+                           change_fp32([](std::vector<float>& values) { values[3] += 0.5f; }));
+  const std::string message = refusal(options(tag));
+  EXPECT_NE(message.find("2.input_layernorm.weight (fp32): should be the same on all tp ranks, but "
+                         "rank 0 and rank 1 differ "
+                         "in 1 of 64 elements, at most by 5.000e-01 at element 3"),
+            std::string::npos)
+      << message;
+}
+
+TEST_F(Convert, APartitionThatIsTooShortIsAnError) {
+  const auto tag = changed("z1-bf16-tp2pp2dp1", optim_states_file(0, 1, true),
+                           change_fp32([](std::vector<float>& values) { values.pop_back(); }));
+  EXPECT_NE(refusal(options(tag)).find("[1]: expected at least"), std::string::npos);
+}
+
+TEST_F(Convert, ParametersOfTwoStagesNeedAPattern) {
+  const auto tag = changed("z1-bf16-tp2pp2dp1", model_states_file(0), [](Value& v) {
+    Value info = v.at(keys::kUniversalInfo);
+    v.set(keys::kUniversalInfo, info.set(keys::kPipelineReplicatedPatterns, Value::list()));
+  });
+  EXPECT_NE(refusal(options(tag)).find("pipeline stages 0 and 1 both have it"), std::string::npos);
+}
+
+TEST_F(Convert, NamesThatAreNoFoldersAreRefused) {
+  const auto rename = [](Value& v) {
+    auto groups = v.at(keys::kParamShapes).items();
+    auto entries = groups[0].entries();
+    entries[0].first = "../../escaped";
+    groups[0] = Value::ordered_dict(entries);
+    v.set(keys::kParamShapes, Value::list(groups));
+  };
+  auto tag = changed("z3-fp32-dp3-frozen", zero3_model_states_file(0, 0), rename);
+  EXPECT_NE(refusal(options(tag)).find("cannot be that of a folder"), std::string::npos);
+}
+
+// Before the first step there are no moments, but there are masters.
+TEST_F(Convert, BeforeTheFirstStepOnlyWeightsAreThere) {
+  for (int rank = 0; rank < 3; ++rank) {
+    changed("z2-bf16-dp3", optim_states_file(rank, 0, true), [](Value& v) {
+      Value state = v.at(keys::kOptimizerStateDict);
+      Value base = state.at(keys::kBaseOptimizerState);
+      v.set(keys::kOptimizerStateDict,
+            state.set(keys::kBaseOptimizerState, base.set(keys::kState, Value::dict())));
+    });
+  }
+  convert_to_universal(options(folder_ / "changed"), {});
+  const fs::path ours = output_ / kZeroFolder / "wte.weight",
+                 theirs = answer_of("z2-bf16-dp3") / kZeroFolder / "wte.weight";
+  EXPECT_EQ(files_in(ours), std::set<std::string>{"fp32.pt"});
+  EXPECT_EQ(read_torch_file(ours / "fp32.pt"), read_torch_file(theirs / "fp32.pt"));
+}
+
+TEST(Float32, ConvertsEveryDtypeAsTorchDoes) {
+  const auto convert = [](DType dtype, auto values) {
+    return floats(
+        *as_float32({dtype, {static_cast<int64_t>(values.size())}, false, bytes_of(values)}));
+  };
+  using Half = std::vector<uint16_t>;
+  EXPECT_EQ(convert(DType::kBFloat16, Half{0x3F80, 0xC000, 0x0001}),
+            (std::vector<float>{1, -2, 0x1p-133f}));
+  EXPECT_EQ(convert(DType::kFloat16, Half{0x3C00, 0xC000, 0x7BFF, 0x0400, 0x0001, 0x83FF, 0x7C00}),
+            (std::vector<float>{1, -2, 65504, 0x1p-14f, 0x1p-24f, -1023 * 0x1p-24f, INFINITY}));
+  EXPECT_EQ(convert(DType::kFloat64, std::vector<double>{0.1}), (std::vector<float>{0.1f}));
+  EXPECT_EQ(convert(DType::kInt64, std::vector<int64_t>{-5}), (std::vector<float>{-5}));
+  EXPECT_EQ(convert(DType::kInt8, std::vector<int8_t>{-5}), (std::vector<float>{-5}));
+  EXPECT_EQ(convert(DType::kUInt8, std::vector<uint8_t>{251}), (std::vector<float>{251}));
+}
+
+TEST(Averaged, IsTheMean) {
+  const AveragedTensor mean(
+      {bytes_of(std::vector<float>{1, 2}), bytes_of(std::vector<float>{3, 6})});
+  EXPECT_EQ(floats(mean), (std::vector<float>{2, 4}));
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "framework/checkpoint/format/torch_file.h"
+
+namespace anymesh {
+
+// A checkpoint of a real system, unpacked by ctest (tests/format/CMakeLists.txt).
+inline std::filesystem::path fixture(const std::string& name) {
+  const auto path = std::filesystem::path(ANYMESH_UNPACKED) / name;
+  if (!std::filesystem::exists(path))
+    throw std::runtime_error(path.string() + " is missing; run by ctest, which unpacks it");
+  return path;
+}
+
+// A folder of its own for each test, removed afterwards.
+class TempFolder : public ::testing::Test {
+ protected:
+  TempFolder() {
+    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
+    folder_ =
+        std::filesystem::temp_directory_path() / ("anymesh_" + std::to_string(getpid()) + "_" +
+                                                  info->test_suite_name() + "_" + info->name());
+    std::filesystem::create_directories(folder_);
+  }
+  ~TempFolder() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+};
+
+template <typename T>
+BytesPtr bytes_of(const std::vector<T>& values) {
+  const auto raw = std::as_bytes(std::span(values));
+  return std::make_shared<OwnedBytes>(std::vector<std::byte>(raw.begin(), raw.end()));
+}
+
+inline TensorRecord float_tensor(Shape shape, const std::vector<float>& values) {
+  return {DType::kFloat32, std::move(shape), false, bytes_of(values)};
+}
+
+inline std::vector<std::byte> read_bytes(const ByteSource& source) {
+  std::vector<std::byte> bytes(source.size());
+  source.read(0, bytes);
+  return bytes;
+}
+
+inline std::vector<float> floats(const ByteSource& source) {
+  std::vector<float> values(source.size() / sizeof(float));
+  source.read(0, std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+inline std::string read_file(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+inline void write_file(const std::filesystem::path& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary) << content;
+}
+
+// The message of what fn() throws, or "" if it does not throw.
+template <typename Fn>
+std::string message_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace anymesh

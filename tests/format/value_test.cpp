@@ -1,0 +1,86 @@
+#include "framework/checkpoint/format/value.h"
+
+#include "support.h"
+
+namespace anymesh {
+namespace {
+
+const Value kState =
+    Value::dict({{"step", 4}, {"groups", Value::list({Value::dict({{"lr", 0.5}})})}}).named("f.pt");
+
+TEST(Value, ReadsWhatWasBuilt) {
+  EXPECT_EQ(kState.at("step").as_int(), 4);
+  EXPECT_EQ(kState.at("groups").at(0).at("lr").as_double(), 0.5);
+  EXPECT_FALSE(kState.find("absent"));
+  EXPECT_EQ(kState.size(), 2u);
+  EXPECT_EQ(Value::size(Shape{2, 3}).as_shape(), (Shape{2, 3}));
+  EXPECT_EQ(Value::dtype(DType::kBFloat16).as_dtype(), DType::kBFloat16);
+}
+
+TEST(Value, ErrorsNameFileAndKeys) {
+  EXPECT_EQ(message_of([] { kState.at("groups").at(0).at("lr").as_string(); }),
+            "f.pt: ['groups'][0]['lr']: expected a string, found 0.500000");
+  EXPECT_EQ(message_of([] { kState.at("groups").at(1); }),
+            "f.pt: ['groups']: has 1 items, expected at least 2");
+  EXPECT_EQ(message_of([] { kState.at("lr"); }), "f.pt: has no key 'lr', only 'step', 'groups'");
+  EXPECT_EQ(message_of([] { kState.at("step").at("x"); }),
+            "f.pt: ['step']: expected a dict, found 4");
+}
+
+TEST(Value, CopiesAreIndependent) {
+  Value copy = kState;
+  copy.set("step", 5).erase("groups").set("new", true);
+  EXPECT_EQ(copy.at("step").as_int(), 5);
+  EXPECT_EQ(copy.size(), 2u);
+  EXPECT_EQ(kState.at("step").as_int(), 4);
+  EXPECT_EQ(kState.at("groups").size(), 1u);
+  Value list = Value::list({1});
+  const Value before = list;
+  list.push_back(2);
+  EXPECT_EQ(before.size(), 1u);
+  EXPECT_EQ(list.size(), 2u);
+}
+
+TEST(Value, ObjectsHaveAttributes) {
+  Value scaler = loss_scaler(2.0);
+  const Value before = scaler;
+  EXPECT_EQ(scaler.at("cur_scale").as_double(), 2.0);
+  scaler.set("cur_scale", 4.0);
+  EXPECT_EQ(scaler.at("cur_scale").as_double(), 4.0);
+  EXPECT_EQ(before.at("cur_scale").as_double(), 2.0);
+  EXPECT_TRUE(scaler.is_object("LossScaler"));
+  EXPECT_EQ(zero_stage_enum(2).as_int(), 2);
+}
+
+TEST(Value, NumbersComeInManyForms) {
+  const Value step = float_tensor({}, {10.0f});
+  EXPECT_EQ(step.as_double(), 10.0);
+  EXPECT_EQ(step.as_int(), 10);
+  EXPECT_EQ(Value(3).as_double(), 3.0);
+  EXPECT_EQ(Value(3.0).as_int(), 3);
+  EXPECT_EQ(Value(true).as_int(), 1);
+  EXPECT_THROW(Value(3.5).as_int(), ValueError);
+  EXPECT_THROW(Value("3").as_int(), ValueError);
+  EXPECT_THROW(Value(float_tensor({2}, {1, 2})).as_double(), ValueError);
+}
+
+TEST(Value, ComparesByContent) {
+  EXPECT_EQ(kState,
+            Value::dict({{"step", 4}, {"groups", Value::list({Value::dict({{"lr", 0.5}})})}}));
+  EXPECT_NE(Value(1), Value(1.0));
+  EXPECT_NE(Value::list({1}), Value::tuple({1}));
+  EXPECT_EQ(Value(float_tensor({2}, {1, 2})), Value(float_tensor({2}, {1, 2})));
+  EXPECT_NE(Value(float_tensor({2}, {1, 2})), Value(float_tensor({2}, {1, 3})));
+  EXPECT_NE(Value(float_tensor({2}, {1, 2})), Value(float_tensor({1, 2}, {1, 2})));
+}
+
+TEST(Value, RefusesImpossibleShapes) {
+  EXPECT_EQ(numel(Shape{}), 1);
+  EXPECT_EQ(numel(Shape{3, 0}), 0);
+  EXPECT_THROW(numel(Shape{-1}), ValueError);
+  EXPECT_THROW(numel(Shape{INT64_MAX, 2}), ValueError);
+  EXPECT_THROW(numel(Shape{0, INT64_MAX, 2}), ValueError);
+}
+
+}  // namespace
+}  // namespace anymesh

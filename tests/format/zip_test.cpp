@@ -1,0 +1,194 @@
+#include "framework/checkpoint/format/zip.h"
+
+#include "framework/checkpoint/format/crc32.h"
+#include "framework/checkpoint/format/zip_format.h"
+#include "support.h"
+
+namespace anymesh {
+namespace {
+
+class Zip : public TempFolder {
+ protected:
+  std::filesystem::path path_ = folder_ / "t.zip";
+
+  std::string write_two() {
+    ZipWriter zip(path_);
+    zip.add("t/first", "hello");
+    zip.add("t/empty", "");
+    zip.begin("t/second", 6);
+    zip.write(std::as_bytes(std::span("abc", 3)));
+    zip.write(std::as_bytes(std::span("def", 3)));
+    zip.end();
+    zip.finish();
+    return read_file(path_);
+  }
+
+  std::string message_for(const std::string& content) {
+    write_file(path_, content);
+    return message_of([&] {
+      const ZipReader zip(path_);
+      for (const auto& record : zip.records()) zip.read(record);
+    });
+  }
+
+  static std::string text(const std::vector<std::byte>& bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+};
+
+TEST_F(Zip, ReadsWhatItWrote) {
+  write_two();
+  const ZipReader zip(path_);
+  ASSERT_EQ(zip.records().size(), 3u);
+  EXPECT_EQ(text(zip.read(*zip.find("t/first"))), "hello");
+  EXPECT_EQ(text(zip.read(*zip.find("t/second"))), "abcdef");
+  EXPECT_EQ(zip.find("t/empty")->size, 0u);
+  EXPECT_EQ(zip.find("t/third"), nullptr);
+  for (const auto& record : zip.records()) EXPECT_EQ(record.offset % 64, 0u) << record.name;
+}
+
+TEST_F(Zip, ReportsTheCrcOfTheWholeFile) {
+  ZipWriter zip(path_);
+  zip.add("a", std::string(1000, 'x'));
+  zip.finish();
+  const std::string content = read_file(path_);
+  EXPECT_EQ(zip.bytes(), content.size());
+  EXPECT_EQ(zip.file_crc(), crc32(std::as_bytes(std::span(content))));
+}
+
+TEST_F(Zip, RefusesARecordOfAnotherSizeThanAnnounced) {
+  ZipWriter zip(path_);
+  zip.begin("a", 4);
+  zip.write(std::as_bytes(std::span("abc", 3)));
+  EXPECT_THROW(zip.end(), std::logic_error);
+}
+
+// A sparse file, so that it takes no space: the record's hole reads as zeros.
+TEST_F(Zip, LargeOffsetsUseZip64) {
+  const std::string content = write_two();
+  const uint64_t hole = uint64_t{5} << 30;
+  // The same archive moved behind a hole: all offsets beyond 32 bits, as after a storage of 5 GiB.
+  const uint64_t directory = content.find("PK\1\2");
+  const ZipReader small(path_);
+  std::string moved;
+  for (const auto& record : small.records()) {
+    const uint64_t header =
+        content.find("PK\3\4", content.rfind("PK\3\4", record.offset - 1)) + hole;
+    const std::string extra = Fields().u16(kZip64Extra).u16(8).u64(header).bytes();
+    moved += Fields()
+                 .u32(kCentralHeader)
+                 .u16(45)
+                 .u16(45)
+                 .u16(0)
+                 .u16(0)
+                 .u32(0)
+                 .u32(record.crc)
+                 .u32(record.size)
+                 .u32(record.size)
+                 .u16(record.name.size())
+                 .u16(extra.size())
+                 .u16(0)
+                 .u16(0)
+                 .u16(0)
+                 .u32(0)
+                 .u32(kIn64Bits)
+                 .text(record.name)
+                 .text(extra)
+                 .bytes();
+  }
+  const uint64_t size = moved.size(), end = hole + directory + size;
+  moved += Fields()
+               .u32(kZip64End)
+               .u64(44)
+               .u16(45)
+               .u16(45)
+               .u32(0)
+               .u32(0)
+               .u64(3)
+               .u64(3)
+               .u64(size)
+               .u64(hole + directory)
+               .u32(kZip64Locator)
+               .u32(0)
+               .u64(end)
+               .u32(1)
+               .u32(kEnd)
+               .u16(0)
+               .u16(0)
+               .u16(3)
+               .u16(3)
+               .u32(size)
+               .u32(kIn64Bits)
+               .u16(0)
+               .bytes();
+  std::filesystem::resize_file(path_, 0);
+  std::filesystem::resize_file(path_, hole);
+  std::ofstream(path_, std::ios::binary | std::ios::app) << content.substr(0, directory) << moved;
+  const ZipReader zip(path_);
+  EXPECT_EQ(text(zip.read(*zip.find("t/second"))), "abcdef");
+  EXPECT_GT(zip.find("t/second")->offset, hole);
+}
+
+TEST_F(Zip, ADamagedRecordIsFoundWhenAllOfItWasRead) {
+  std::string content = write_two();
+  content[content.find("abcdef") + 2] = 'X';
+  write_file(path_, content);
+  const ZipReader zip(path_);
+  EXPECT_EQ(text(zip.read(*zip.find("t/first"))), "hello");
+  EXPECT_NE(message_of([&] { zip.read(*zip.find("t/second")); }).find("t/second at offset"),
+            std::string::npos);
+  // In pieces, out of order, some twice.
+  const BytesPtr bytes = zip.open(*zip.find("t/second"));
+  std::byte out[3];
+  const auto read = [&](uint64_t offset, size_t size) {
+    bytes->read(offset, std::span(out, size));
+  };
+  EXPECT_NO_THROW(read(4, 2));
+  EXPECT_NO_THROW(read(0, 2));
+  EXPECT_NO_THROW(read(4, 2));
+  EXPECT_THROW(read(2, 2), std::runtime_error);
+}
+
+TEST_F(Zip, EveryTruncationIsRefused) {
+  const std::string content = write_two();
+  for (size_t size = 0; size < content.size(); ++size) {
+    EXPECT_NE(message_for(content.substr(0, size)), "") << size;
+  }
+}
+
+TEST_F(Zip, NoChangedByteOfTheDirectoryCrashes) {
+  const std::string content = write_two();
+  int refused = 0;
+  for (size_t i = content.find("PK\1\2"); i < content.size(); ++i) {
+    for (const int byte : {0, 1, 0x7F, 0xFF}) {
+      std::string changed = content;
+      changed[i] = static_cast<char>(byte);
+      refused += !message_for(changed).empty();
+    }
+  }
+  EXPECT_GT(refused, 300);
+}
+
+TEST_F(Zip, HostileDirectoriesAreRefusedWithTheirReason) {
+  const std::string content = write_two();
+  const size_t first = content.find("PK\1\2"), second = content.find("PK\1\2", first + 4);
+  const auto patched = [&](size_t at, const std::string& bytes) {
+    std::string changed = content;
+    return changed.replace(at, bytes.size(), bytes);
+  };
+  EXPECT_NE(message_for(patched(first + 10, std::string("\x08\0", 2))).find("compressed"),
+            std::string::npos);
+  EXPECT_NE(message_for(patched(first + 8, std::string("\x01\0", 2))).find("encrypted"),
+            std::string::npos);
+  EXPECT_NE(message_for(patched(first + 20, "\x40\0\0\0")).find("two sizes"), std::string::npos);
+  EXPECT_NE(message_for(patched(first + 20, "\xF0\xFF\xFF\x0F\xF0\xFF\xFF\x0F")).find("outside"),
+            std::string::npos);
+  EXPECT_NE(message_for(patched(second + 46, "t/first")).find("called t/first"), std::string::npos);
+  // The second record's header where the first one's is.
+  EXPECT_NE(message_for(patched(second + 42, std::string(4, '\0'))).find("overlap"),
+            std::string::npos);
+  EXPECT_NE(message_for("not a zip").find("not a valid zip"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,145 @@
+// ds_to_universal: makes a universal checkpoint out of an ordinary one. Flags as DeepSpeed's script
+// of that name.
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cxxopts.hpp>
+#include <fstream>
+#include <iostream>
+
+#include "framework/checkpoint/format/convert.h"
+
+namespace anymesh {
+namespace {
+
+constexpr int kBadArguments = 2;
+
+ConvertOptions parse(int argc, char** argv) {
+  cxxopts::Options flags(
+      "ds_to_universal",
+      "Makes a universal checkpoint, which resumes on any mesh, out of a checkpoint of DeepSpeed,\n"
+      "Megatron-DeepSpeed or pretrain_gpt (ZeRO 0 to 3).\n");
+  flags.add_options()("input_folder", "Tag folder, e.g. checkpoints/global_step100",
+                      cxxopts::value<std::string>(), "DIR")(
+      "output_folder", "Folder to make; replaced if it is a universal checkpoint",
+      cxxopts::value<std::string>(), "DIR")("num_extract_workers", "Threads that read metadata",
+                                            cxxopts::value<int>()->default_value("4"), "N")(
+      "num_merge_workers", "Threads that write tensors", cxxopts::value<int>()->default_value("2"),
+      "N")("keep_temp_folder",
+           "Keep what was planned: tmp/plan.json in the output (there are no temporary fragments)")(
+      "no_strict", "A pattern that matches no parameter is a warning")(
+      "inject_missing_state",
+      "Go on without universal_checkpoint_info: no parameter has a merge rule of its own")(
+      "h,help", "Print this");
+  const auto parsed = flags.parse(argc, argv);
+  if (parsed.count("help")) {
+    std::cout << flags.help();
+    std::exit(0);
+  }
+  if (!parsed.unmatched().empty())
+    throw std::invalid_argument("unexpected argument '" + parsed.unmatched()[0] + "'");
+  for (const char* flag : {"input_folder", "output_folder"}) {
+    if (!parsed.count(flag) || parsed[flag].as<std::string>().empty()) {
+      throw std::invalid_argument("--" + std::string(flag) + " is required");
+    }
+  }
+  ConvertOptions options;
+  options.input = parsed["input_folder"].as<std::string>();
+  options.output = parsed["output_folder"].as<std::string>();
+  options.read_workers = parsed["num_extract_workers"].as<int>();
+  options.write_workers = parsed["num_merge_workers"].as<int>();
+  options.keep_plan = parsed.count("keep_temp_folder") > 0;
+  options.strict = parsed.count("no_strict") == 0;
+  options.inject_missing_info = parsed.count("inject_missing_state") > 0;
+  for (const auto& [flag, count] : {std::pair("--num_extract_workers", options.read_workers),
+                                    std::pair("--num_merge_workers", options.write_workers)}) {
+    if (count < 1 || count > 1024) {
+      throw std::invalid_argument(std::string(flag) + " (" + std::to_string(count) +
+                                  ") must be from 1 to 1024");
+    }
+  }
+  return options;
+}
+
+// One file descriptor for each file of the checkpoint: take what the system lets us have.
+void raise_file_limit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// On a terminal one line that is rewritten, elsewhere a line for each tenth.
+class ProgressLine {
+ public:
+  void show(const ConvertProgress& progress) {
+    const double done = static_cast<double>(progress.bytes_done),
+                 total = static_cast<double>(progress.bytes_total);
+    const int percent = total > 0 ? static_cast<int>(100 * done / total) : 100;
+    if (!terminal_ && percent / 10 == last_ / 10) return;
+    last_ = percent;
+    const double rate = progress.seconds > 0 ? done / progress.seconds : 0;
+    const double left = rate > 0 ? (total - done) / rate : 0;
+    std::fprintf(stderr, "%s%3d%%  %.2f of %.2f GB  %.2f GB/s  %.0f s left%s",
+                 terminal_ ? "\r" : "", percent, done / 1e9, total / 1e9, rate / 1e9, left,
+                 terminal_ ? "\033[K" : "\n");
+  }
+  void finish() {
+    if (terminal_) std::fputs("\r\033[K", stderr);
+  }
+
+ private:
+  bool terminal_ = isatty(STDERR_FILENO);
+  int last_ = 0;
+};
+
+long peak_memory_mib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    long kib;
+    if (word == "VmHWM:" && status >> kib) return kib >> 10;
+  }
+  return 0;
+}
+
+void print(const ConvertReport& report, const ConvertOptions& options) {
+  for (const std::string& warning : report.warnings) std::cerr << "warning: " << warning << '\n';
+  std::printf("%s: ZeRO %d, tp %d, pp %d, dp %d\n", options.input.c_str(), report.stage,
+              report.tp_size, report.pp_size, report.dp_size);
+  std::printf(
+      "%s: %ld parameters, %ld tensors, %.3f GB in %.2f s (%.2f GB/s), peak memory %ld MiB\n",
+      options.output.c_str(), static_cast<long>(report.parameters),
+      static_cast<long>(report.tensors), static_cast<double>(report.bytes) / 1e9, report.seconds,
+      static_cast<double>(report.bytes) / 1e9 / report.seconds, peak_memory_mib());
+  std::printf("every element covered exactly once (%ld elements)\n",
+              static_cast<long>(report.elements));
+}
+
+int run(int argc, char** argv) {
+  ConvertOptions options;
+  try {
+    options = parse(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "ds_to_universal: " << error.what() << " (see --help)\n";
+    return kBadArguments;
+  }
+  try {
+    raise_file_limit();
+    ProgressLine line;
+    const ConvertReport report = convert_to_universal(
+        options, [&](const ConvertProgress& progress) { line.show(progress); });
+    line.finish();
+    print(report, options);
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "ds_to_universal: " << error.what() << '\n';
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace anymesh
+
+int main(int argc, char** argv) { return anymesh::run(argc, argv); }
