@@ -108,7 +108,7 @@ int main_of(const std::vector<std::string>& args, const CommPtr& world) {
     if (!parsed.text.empty()) return;
     gpt.vocab_size = vocabulary_size(config.data);
     validate(config, gpt, world->size());
-    gpt.ffn_hidden_size = gpt.ffn_size();
+    gpt = resolved(gpt);
   });
   if (parsed.text.empty()) {
     run(config, gpt, parsed, flags, world);

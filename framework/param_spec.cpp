@@ -27,7 +27,7 @@ double normal_at(int64_t index, uint64_t key) {
 }
 
 // This rank's slice, rows [0, outer) of `width` elements each: row i starts at element i * stride +
-// offset of the whole.
+// offset of the whole. Sub-parameters are rows of their own.
 struct Slice {
   int64_t outer = 1, width = 1, stride = 1, offset = 0;
 };
@@ -73,10 +73,12 @@ torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
     TORCH_INTERNAL_ASSERT(spec.vocabulary ? dim == 0 : padded == spec.shape[dim], spec.name,
                           " is not divisible by tp ", tp_size);
     local[dim] = padded / tp_size;
-    slice = {.outer = product(spec.shape, 0, dim),
-             .width = local[dim] * inner,
-             .stride = spec.shape[dim] * inner,
-             .offset = tp_rank * local[dim] * inner};
+    TORCH_INTERNAL_ASSERT(local[dim] % spec.sub_params == 0, spec.name, " is not divisible by tp ",
+                          tp_size);
+    slice = {.outer = product(spec.shape, 0, dim) * spec.sub_params,
+             .width = local[dim] / spec.sub_params * inner,
+             .stride = spec.shape[dim] / spec.sub_params * inner};
+    slice.offset = tp_rank * slice.width;
     real = spec.vocabulary ? std::clamp<int64_t>(slice.stride - slice.offset, 0, slice.width)
                            : slice.outer * slice.width;
   }

@@ -18,6 +18,7 @@ struct ParamSpec {
   int layer = 0;               // of the checkpoint's layer file; set by the builder
   std::vector<int64_t> shape;  // of the whole tensor, with the true vocabulary
   int split_dim = -1;          // the dim that tp cuts; -1 = every tp rank holds the whole
+  int sub_params = 1;  // equal parts of that dim, each cut by itself: 2 for SwiGLU's [gate; up]
   bool vocabulary =
       false;  // dim 0 is the vocabulary: cut evenly after padding it, padding rows stay zero
   bool weight_decay = true;  // false for biases and norms

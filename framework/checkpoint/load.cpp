@@ -79,6 +79,8 @@ void read_piece(const fs::path& file, const ParamSpec& spec, const ProcessGrid& 
   const TensorRecord record = universal_record(file, spec);
   CutRule rule{.replicated = spec.split_dim < 0, .dim = std::max(spec.split_dim, 0)};
   if (spec.vocabulary) rule.padded = spec.tensor.size(0) * grid.topology.tp_size;
+  if (spec.sub_params > 1)
+    rule.parts.assign(spec.sub_params, spec.shape[rule.dim] / spec.sub_params);
   const ShardLayout layout =
       ShardLayout::make(spec.shape, rule, grid.topology.tp_size, grid.coord.tp);
   out.zero_();  // vocabulary padding has no image

@@ -47,6 +47,7 @@ Patterns patterns_of_all_stages(const CheckpointedRun& run) {
     if (spec.tied) add(keys::kPipelineReplicatedPatterns, spec);
     if (spec.split_dim < 0) add(keys::kTpReplicatedPatterns, spec);
     if (spec.split_dim == 1) add(keys::kRowParallelPatterns, spec);
+    if (spec.sub_params == 2) add(keys::kTwoSubParamsPatterns, spec);
   }
   Patterns patterns;
   for (const std::string& stage : gather_strings(*run.grid.pp, mine)) {
@@ -114,7 +115,6 @@ Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
       {"data_parallel_size", mesh.dp_size},
       {"global_batch_size", run.global_batch_size},
       {"padded_vocab_size", run.padded_vocab_size},
-      {"add_position_embedding", true},
       {"data_parallel_random_init", false},
       {keys::kConsumedTrainSamples, state.consumed_train_samples},
       {keys::kConsumedValidSamples, state.consumed_valid_samples},
@@ -126,6 +126,7 @@ Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
 bool is_number(const Value& value) { return value.is_int() || value.kind() == Value::Kind::kFloat; }
 
 std::string text_of(const Value& value) {
+  if (value.kind() == Value::Kind::kBool) return value.as_bool() ? "True" : "False";
   if (is_number(value)) return c10::str(value.as_double());
   return value.is_string() ? value.as_string() : value.found();
 }
@@ -180,9 +181,13 @@ void check_same_model(const Value& metadata, const CheckpointedRun& run) {
     const auto& flags = run.model_flags;
     if (!args || std::find(flags.begin(), flags.end(), setting.flag) == flags.end()) continue;
     const Value theirs = args.find(setting.dest), ours = value_of(setting);
-    TORCH_CHECK(theirs.is_none() || same(theirs, ours), metadata.where(),
-                ": the checkpoint was made with --", setting.flag, " ", text_of(theirs),
-                ", this run has ", text_of(ours), "; give --", setting.flag, " ", text_of(theirs));
+    if (theirs.is_none() || same(theirs, ours)) continue;
+    TORCH_CHECK(!std::holds_alternative<bool>(setting.value), metadata.where(),
+                ": the checkpoint was made with ", setting.dest, " = ", text_of(theirs),
+                ", this run has ", text_of(ours), "; see --", setting.flag);
+    TORCH_CHECK(false, metadata.where(), ": the checkpoint was made with --", setting.flag, " ",
+                text_of(theirs), ", this run has ", text_of(ours), "; give --", setting.flag, " ",
+                text_of(theirs));
   }
   const Value info = metadata.find(keys::kUniversalInfo);
   const Value vocab = info ? info.find(keys::kOriginalVocabSize) : Value();

@@ -111,21 +111,24 @@ FlagTable::FlagTable(std::string program, std::string description)
 
 void FlagTable::group(std::string title) { group_ = std::move(title); }
 
-void FlagTable::add_field(std::string name, Field field, std::string help,
-                          std::string default_text) {
+void FlagTable::add_field(std::string name, Field field, std::string help, std::string default_text,
+                          std::string dest) {
   if (find(name)) throw std::logic_error("flag --" + name + " is declared twice");
   Flag flag{.name = std::move(name),
             .group = group_,
             .help = std::move(help),
             .field = field,
-            .default_text = std::move(default_text)};
+            .default_text = std::move(default_text),
+            .dest = std::move(dest)};
   if (auto* p = std::get_if<bool*>(&field)) {
     flag.on = !**p;
     flag.default_text = "off";  // of the flag; the field may well be true
-    if (!flag.on && flag.name.rfind("no-", 0) != 0) {
-      throw std::logic_error("--" + flag.name + " clears its field: its name must begin with no-");
+    if (!flag.on && flag.dest.empty() && flag.name.rfind("no-", 0) != 0) {
+      throw std::logic_error("--" + flag.name +
+                             " clears its field: its name must begin with no-, or give its dest");
     }
   }
+  if (flag.dest.empty()) flag.dest = dest_of(flag);
   if (flag.default_text.empty()) flag.default_text = text_of(value_of(field));
   flags_.push_back(std::move(flag));
 }
@@ -178,7 +181,7 @@ std::vector<Setting> FlagTable::settings() const {
     Setting::Value value = value_of(flag.field);
     std::string text = text_of(value);
     settings.push_back(
-        {flag.name, dest_of(flag), std::move(value), std::move(text), !flag.origin.empty()});
+        {flag.name, flag.dest, std::move(value), std::move(text), !flag.origin.empty()});
   }
   return settings;
 }

@@ -5,6 +5,7 @@
 //   flags.add("tensor-model-parallel-size", config.parallel.tp, "ranks that share each layer");
 //   flags.add("no-bias-gelu-fusion", gpt.bias_gelu_fusion, "...");  // a true bool: switched off
 //   flags.add("data-path", config.data.data_path, "...");           // a vector: takes 1..n values
+//   flags.add("disable-bias-linear", gpt.add_bias_linear, "...", "", "add_bias_linear");  // dest
 //
 // More than one source (flag, repeated flag, JSON key) may say the same thing. Where two say
 // different things set() throws, naming both. Text that doesn't parse in full ("1e-3x", "2.5" for
@@ -40,6 +41,7 @@ class FlagTable {
     std::string name, group, help;
     Field field;
     std::string default_text;  // for --help: "1e-08", "off", "required"
+    std::string dest;          // see Setting
     bool on = true;            // what a bool becomes when its flag is given
     std::string origin = {};   // who set it first: "--lr 1e-3"; empty = default
   };
@@ -51,9 +53,12 @@ class FlagTable {
 
   void group(std::string title);  // heading in --help of the flags added from here on
   // `default_text` is for --help, where a field's 0 or "" stands for something: "--train-iters".
+  // `dest` is for flags whose attribute argparse doesn't derive from their name.
   template <class T>
-  void add(std::string name, T& field, std::string help, std::string default_text = "") {
-    add_field(std::move(name), Field(&field), std::move(help), std::move(default_text));
+  void add(std::string name, T& field, std::string help, std::string default_text = "",
+           std::string dest = "") {
+    add_field(std::move(name), Field(&field), std::move(help), std::move(default_text),
+              std::move(dest));
   }
 
   // `origin` is who says what, for messages: "--lr 1e-3", "optimizer.params.lr 0.1 of ds.json".
@@ -71,7 +76,8 @@ class FlagTable {
   std::vector<Setting> settings() const;
 
  private:
-  void add_field(std::string name, Field field, std::string help, std::string default_text);
+  void add_field(std::string name, Field field, std::string help, std::string default_text,
+                 std::string dest);
   size_t index_of(std::string_view name) const;
 
   std::string program_, description_, group_;

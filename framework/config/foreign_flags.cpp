@@ -10,8 +10,6 @@ namespace {
 constexpr bool kValue = true;
 constexpr bool kSwitch = false;
 
-constexpr std::string_view kNotLlama =
-    "not in this version, which trains the GPT with LayerNorm, learned positions and biases";
 constexpr std::string_view kNoRecompute =
     "activation recomputation is not in this version; results are the same without it";
 constexpr std::string_view kNoTokens = "counts in tokens are not read; use --train-samples";
@@ -89,7 +87,6 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"data-impl", kValue, "only Megatron's .bin/.idx files are read", "mmap|infer"},
     {"optimizer", kValue, "the optimizer is AdamW", "adam"},
     {"dataloader-type", kValue, "samples are read in the order of the shuffled index", "single"},
-    {"normalization", kValue, kNotLlama, "layernorm"},
     {"transformer-impl", kValue, "Transformer Engine is not used", "local"},
     {"weight-decay-incr-style", kValue, "the weight decay is constant", "constant"},
     {"ds-sequence-parallel-size", kValue, "sequence parallelism is not in this version", "1"},
@@ -98,16 +95,10 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"remote-device", kValue, "offloading is not in this version", "none"},
 
     // The model.
-    {"swiglu", kSwitch, kNotLlama},
-    {"squared-relu", kSwitch, kNotLlama},
-    {"use-rotary-position-embeddings", kSwitch, kNotLlama},
-    {"rotary-position-embeddings-theta", kValue, kNotLlama},
-    {"rotary-percent", kValue, kNotLlama},
-    {"no-position-embedding", kSwitch, kNotLlama},
-    {"disable-bias-linear", kSwitch, kNotLlama},
-    {"apply-layernorm-1p", kSwitch, kNotLlama},
-    {"apply-residual-connection-post-layernorm", kSwitch, kNotLlama},
-    {"num-key-value-heads", kValue, "grouped-query attention is not in this version"},
+    {"squared-relu", kSwitch, "the MLP has GELU, or SiLU with --swiglu"},
+    {"glu-activation", kValue, "use --swiglu"},
+    {"apply-layernorm-1p", kSwitch, "norms are scaled by their weight, not by 1 + weight"},
+    {"apply-residual-connection-post-layernorm", kSwitch, "residuals are taken before the norm"},
     {"kv-channels", kValue, "a head is always --hidden-size / --num-attention-heads wide"},
     {"openai-gelu", kSwitch, "the tanh GELU is the default; leave out --no-bias-gelu-fusion too"},
     {"init-method-xavier-uniform", kSwitch, "weights are drawn as --init-method-std says"},

@@ -7,26 +7,37 @@
 namespace anymesh {
 
 ColumnParallelLinear::ColumnParallelLinear(ParamBuilder& params, const std::string& name,
-                                           int64_t in, int64_t out, Init init)
+                                           int64_t in, int64_t out, Init init, bool bias,
+                                           int sub_params)
     : tp_(params.tp()),
-      weight_(params.add({.name = name + ".weight", .shape = {out, in}, .split_dim = 0}, init)),
-      bias_(params.add(
-          {.name = name + ".bias", .shape = {out}, .split_dim = 0, .weight_decay = false},
-          Init::constant(0))) {}
+      weight_(params.add(
+          {.name = name + ".weight", .shape = {out, in}, .split_dim = 0, .sub_params = sub_params},
+          init)) {
+  if (!bias) return;
+  bias_ = params.add({.name = name + ".bias",
+                      .shape = {out},
+                      .split_dim = 0,
+                      .sub_params = sub_params,
+                      .weight_decay = false},
+                     Init::constant(0));
+}
 
 torch::Tensor ColumnParallelLinear::forward(const torch::Tensor& x) const {
   return at::linear(copy_to_tensor_parallel(x, tp_), weight_, bias_);  // [b, s, out/t]
 }
 
 RowParallelLinear::RowParallelLinear(ParamBuilder& params, const std::string& name, int64_t in,
-                                     int64_t out, Init init)
+                                     int64_t out, Init init, bool bias)
     : tp_(params.tp()),
-      weight_(params.add({.name = name + ".weight", .shape = {out, in}, .split_dim = 1}, init)),
-      bias_(params.add({.name = name + ".bias", .shape = {out}, .weight_decay = false},
-                       Init::constant(0))) {}
+      weight_(params.add({.name = name + ".weight", .shape = {out, in}, .split_dim = 1}, init)) {
+  if (!bias) return;
+  bias_ = params.add({.name = name + ".bias", .shape = {out}, .weight_decay = false},
+                     Init::constant(0));
+}
 
 torch::Tensor RowParallelLinear::forward(const torch::Tensor& x) const {
-  return reduce_from_tensor_parallel(at::linear(x, weight_), tp_) + bias_;  // [b, s, out]
+  const torch::Tensor sum = reduce_from_tensor_parallel(at::linear(x, weight_), tp_);
+  return bias_.defined() ? sum + bias_ : sum;  // [b, s, out]
 }
 
 VocabParallelEmbedding::VocabParallelEmbedding(ParamBuilder& params, const ParamSpec& spec,

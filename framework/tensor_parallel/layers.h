@@ -14,11 +14,13 @@ namespace anymesh {
 //   all-reduced       X [b, s, in/t]  -> [b, s, out] VocabParallelEmbedding  rows of the table cut:
 //   a rank looks up the tokens it owns     tokens [b, s]   -> [b, s, h]
 //
-// `name` is the parameters' prefix in checkpoints; `.weight` and `.bias` are appended.
+// `name` is the parameters' prefix in checkpoints; `.weight` and, if there is one, `.bias` are
+// appended.
 class ColumnParallelLinear {
  public:
+  // `sub_params` > 1: the rows are that many matrices on top of each other, each of them cut.
   ColumnParallelLinear(ParamBuilder& params, const std::string& name, int64_t in, int64_t out,
-                       Init init);
+                       Init init, bool bias = true, int sub_params = 1);
   torch::Tensor forward(const torch::Tensor& x) const;
 
  private:
@@ -29,7 +31,7 @@ class ColumnParallelLinear {
 class RowParallelLinear {
  public:
   RowParallelLinear(ParamBuilder& params, const std::string& name, int64_t in, int64_t out,
-                    Init init);
+                    Init init, bool bias = true);
   torch::Tensor forward(const torch::Tensor& x) const;
 
  private:

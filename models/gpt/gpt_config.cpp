@@ -1,6 +1,7 @@
 #include "models/gpt/gpt_config.h"
 
 #include <climits>
+#include <cmath>
 #include <numeric>
 #include <string>
 
@@ -32,6 +33,40 @@ void check_shape(const GptConfig& gpt) {
               with("--seq-length", gpt.seq_length));
 }
 
+void check_architecture(const GptConfig& gpt) {
+  require(gpt.normalization == "layernorm" || gpt.normalization == "rmsnorm",
+          with("--normalization", gpt.normalization) + " must be layernorm or rmsnorm");
+  const int groups = gpt.num_key_value_heads;
+  require(groups >= 0 && gpt.num_attention_heads % gpt.key_value_heads() == 0,
+          with("--num-key-value-heads", groups) + " must be positive and divide " +
+              with("--num-attention-heads", gpt.num_attention_heads));
+  require(gpt.ffn_size() > 0, "--swiglu makes the default of --ffn-hidden-size 8/3 x " +
+                                  with("--hidden-size", gpt.hidden_size) +
+                                  ", down to a multiple of 64, which is 0; give one");
+}
+
+void check_positions(const GptConfig& gpt) {
+  const std::string percent = with("--rotary-percent", gpt.rotary_percent),
+                    theta = with("--rotary-position-embeddings-theta", gpt.rope_theta),
+                    type = with("--position-embedding-type", gpt.position_embedding_type);
+  require(gpt.position_embedding_type != "rotary", type + ": use --use-rotary-position-embeddings");
+  require(gpt.position_embedding_type == "absolute" || gpt.alibi(),
+          type + " must be absolute or alibi");
+  if (!gpt.use_rotary_position_embeddings) {
+    const GptConfig unset;
+    const std::string useless = " has no effect without --use-rotary-position-embeddings";
+    require(gpt.rotary_percent == unset.rotary_percent, percent + useless);
+    require(gpt.rope_theta == unset.rope_theta, theta + useless);
+    return;
+  }
+  require(!gpt.alibi(), type + " and --use-rotary-position-embeddings exclude each other");
+  require(gpt.rope_theta >= 1, theta + " must be at least 1");
+  require(gpt.rotary_percent > 0 && gpt.rotary_percent <= 1, percent + " must be in (0, 1]");
+  require(gpt.rotary_width() >= 2 && gpt.rotary_width() % 2 == 0,
+          percent + " of a head of " + std::to_string(gpt.head_dim()) + " elements rotates " +
+              std::to_string(gpt.rotary_width()) + " of them, which must be even and at least 2");
+}
+
 void check_numbers(const GptConfig& gpt) {
   require(gpt.init_method_std > 0,
           with("--init-method-std", gpt.init_method_std) + " must be positive");
@@ -47,30 +82,68 @@ void check_mesh(const GptConfig& gpt, const ParallelConfig& parallel) {
   require(gpt.num_layers >= parallel.pp, with("--num-layers", gpt.num_layers) +
                                              " must be at least " +
                                              with("--pipeline-model-parallel-size", parallel.pp));
-  if (gpt.num_attention_heads % parallel.tp == 0 && gpt.ffn_size() % parallel.tp == 0) return;
-  const bool heads = gpt.num_attention_heads % parallel.tp != 0;
-  const int common = std::gcd(gpt.num_attention_heads, gpt.ffn_size());
+  const int heads = gpt.key_value_heads();  // divides --num-attention-heads
+  if (heads % parallel.tp == 0 && gpt.ffn_size() % parallel.tp == 0) return;
+  const char* heads_flag =
+      heads == gpt.num_attention_heads ? "--num-attention-heads" : "--num-key-value-heads";
+  const int common = std::gcd(heads, gpt.ffn_size());
   std::string choices;
   for (int tp = 1; tp <= common; ++tp) {
     if (common % tp == 0) choices += (choices.empty() ? "" : ", ") + std::to_string(tp);
   }
-  throw ParseError((heads ? with("--num-attention-heads", gpt.num_attention_heads)
-                          : with("--ffn-hidden-size", gpt.ffn_size())) +
+  throw ParseError((heads % parallel.tp != 0 ? with(heads_flag, heads)
+                                             : with("--ffn-hidden-size", gpt.ffn_size())) +
                    " must be divisible by " + with("--tensor-model-parallel-size", parallel.tp) +
                    "; sizes that work: " + choices);
 }
 
+void add_architecture_flags(FlagTable& flags, GptConfig& gpt) {
+  flags.group("Architecture (Llama, BLOOM)");
+  flags.add("num-key-value-heads", gpt.num_key_value_heads,
+            "key and value heads, each shared by a group of query heads", "--num-attention-heads");
+  flags.add("swiglu", gpt.swiglu, "silu(gate) x up in place of GELU inside the MLP");
+  flags.add("disable-bias-linear", gpt.add_bias_linear,
+            "no biases in attention and MLP; makes GELU the erf one", "", "add_bias_linear");
+  flags.add("normalization", gpt.normalization, "layernorm or rmsnorm");
+  flags.add("embed-layernorm", gpt.embed_layernorm, "normalize the word embeddings too");
+  flags.add("use-rotary-position-embeddings", gpt.use_rotary_position_embeddings,
+            "rotate queries and keys by their positions");
+  flags.add("rotary-percent", gpt.rotary_percent, "part of a head's width that rotates");
+  flags.add("rotary-position-embeddings-theta", gpt.rope_theta,
+            "base of the rotation's wavelengths", "", "rope_theta");
+  flags.add("position-embedding-type", gpt.position_embedding_type,
+            "absolute (learned), or alibi: scores fall with the distance");
+  flags.add("no-position-embedding", gpt.add_position_embedding,
+            "no learned positions; implied by rotary ones and alibi", "", "add_position_embedding");
+}
+
 }  // namespace
+
+int GptConfig::ffn_size() const {
+  if (ffn_hidden_size != 0) return ffn_hidden_size;
+  return swiglu ? hidden_size / 24 * 64 : 4 * hidden_size;
+}
+
+double GptConfig::residual_std() const { return init_method_std / std::sqrt(2.0 * num_layers); }
+
+GptConfig resolved(GptConfig gpt) {
+  gpt.ffn_hidden_size = gpt.ffn_size();
+  gpt.num_key_value_heads = gpt.key_value_heads();
+  gpt.bias_gelu_fusion = gpt.tanh_gelu();
+  gpt.add_position_embedding = gpt.learned_positions();
+  return gpt;
+}
 
 void add_flags(FlagTable& flags, GptConfig& gpt) {
   flags.group("GPT");
   flags.add("num-layers", gpt.num_layers, "transformer layers", "required");
   flags.add("hidden-size", gpt.hidden_size, "width of a token", "required");
   flags.add("num-attention-heads", gpt.num_attention_heads, "heads per layer", "required");
-  flags.add("ffn-hidden-size", gpt.ffn_hidden_size, "width inside the MLP", "4 x --hidden-size");
+  flags.add("ffn-hidden-size", gpt.ffn_hidden_size, "width inside the MLP",
+            "4 x --hidden-size, with --swiglu 8/3 x");
   flags.add("seq-length", gpt.seq_length, "tokens per sample", "required");
   flags.add("max-position-embeddings", gpt.max_position_embeddings,
-            "learned positions, at least --seq-length", "required");
+            "rows of the learned position table, at least --seq-length", "required");
   flags.add("make-vocab-size-divisible-by", gpt.make_vocab_size_divisible_by,
             "Megatron's padding, times the tensor-parallel size; known, but never stored");
   flags.add("untie-embeddings-and-output-weights", gpt.untie_embeddings_and_output_weights,
@@ -78,14 +151,17 @@ void add_flags(FlagTable& flags, GptConfig& gpt) {
   flags.add("no-bias-gelu-fusion", gpt.bias_gelu_fusion,
             "erf GELU in place of the tanh GELU of Megatron's fused kernel");
   flags.add("init-method-std", gpt.init_method_std, "standard deviation of the initial weights");
-  flags.add("layernorm-epsilon", gpt.layernorm_epsilon, "term added to LayerNorm's variance");
+  flags.add("layernorm-epsilon", gpt.layernorm_epsilon, "term added to a norm's variance");
   flags.add("attention-dropout", gpt.attention_dropout, "of the attention probabilities");
   flags.add("hidden-dropout", gpt.hidden_dropout, "of the embedding and of each sublayer's output");
+  add_architecture_flags(flags, gpt);
 }
 
 void validate(const Config& config, const GptConfig& gpt, int world_size) {
   validate(config, world_size);
   check_shape(gpt);
+  check_architecture(gpt);
+  check_positions(gpt);
   check_numbers(gpt);
   check_mesh(gpt, config.parallel);
 }
@@ -101,7 +177,17 @@ std::vector<std::string> model_flags() {
           "ffn-hidden-size",
           "num-attention-heads",
           "max-position-embeddings",
-          "untie-embeddings-and-output-weights"};
+          "untie-embeddings-and-output-weights",
+          "num-key-value-heads",
+          "swiglu",
+          "disable-bias-linear",
+          "normalization",
+          "embed-layernorm",
+          "use-rotary-position-embeddings",
+          "rotary-percent",
+          "rotary-position-embeddings-theta",
+          "position-embedding-type",
+          "no-position-embedding"};
 }
 
 }  // namespace anymesh

@@ -4,6 +4,7 @@
 //   add_flags(flags, gpt);                     beside the framework's add_flags(flags, config)
 //   gpt.vocab_size = tokenizer->vocab_size();  the one field that no flag sets
 //   validate(config, gpt, world_size);         all rules: the framework's, then the GPT's
+//   gpt = resolved(gpt);                       with every default filled in, for files
 #pragma once
 
 #include <string>
@@ -20,7 +21,7 @@ struct GptConfig {
   int num_attention_heads = 0;
   int seq_length = 0;
   int max_position_embeddings = 0;  // rows of the learned position table, >= seq_length
-  int ffn_hidden_size = 0;          // 0 = 4 * hidden_size; see ffn_size()
+  int ffn_hidden_size = 0;          // 0 = see ffn_size()
   int make_vocab_size_divisible_by = 128;
   double init_method_std = 0.02;
   double attention_dropout = 0.1, hidden_dropout = 0.1;
@@ -29,10 +30,38 @@ struct GptConfig {
   bool bias_gelu_fusion = true;  // tanh GELU; without it erf GELU, as in Megatron
   int vocab_size = 0;            // true vocabulary, from the tokenizer; 0 until it is known
 
-  int ffn_size() const { return ffn_hidden_size != 0 ? ffn_hidden_size : 4 * hidden_size; }
+  // Other architectures: Llama's family and BLOOM.
+  int num_key_value_heads = 0;  // 0 = num_attention_heads; see key_value_heads()
+  bool swiglu = false;
+  bool add_bias_linear = true;
+  std::string normalization = "layernorm";  // layernorm | rmsnorm
+  bool embed_layernorm = false;
+  bool add_position_embedding = true;
+  bool use_rotary_position_embeddings = false;
+  double rotary_percent = 1.0;
+  int rope_theta = 10000;
+  std::string position_embedding_type = "absolute";  // absolute | alibi
+
+  int head_dim() const { return hidden_size / num_attention_heads; }
+  int key_value_heads() const {
+    return num_key_value_heads != 0 ? num_key_value_heads : num_attention_heads;
+  }
+  int ffn_size() const;  // Megatron's default: 4 h, with SwiGLU 8/3 h down to a multiple of 64
+  bool tanh_gelu() const { return bias_gelu_fusion && add_bias_linear; }  // the fused kernel's
+  bool alibi() const { return position_embedding_type == "alibi"; }
+  bool learned_positions() const {
+    return add_position_embedding && !use_rotary_position_embeddings && !alibi();
+  }
+  int rotary_width() const { return static_cast<int>(head_dim() * rotary_percent); }
+
+  // Of the matrices that write to the residual stream: 2 * num_layers of them add up there.
+  double residual_std() const;
 };
 
 void add_flags(FlagTable& flags, GptConfig& gpt);
+
+// The same with what follows from other fields written into them, as Megatron stores it in files.
+GptConfig resolved(GptConfig gpt);
 
 // The flags that decide the shape and the maths of the model: a checkpoint must have been made with
 // the same.

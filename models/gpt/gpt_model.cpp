@@ -6,6 +6,21 @@
 #include "framework/tensor_parallel/cross_entropy.h"
 
 namespace anymesh {
+namespace {
+
+std::string embed_prefix(const GptConfig& config) {
+  return config.untie_embeddings_and_output_weights ? "1." : "tied_modules.embed.";
+}
+
+ParamSpec word_table(const GptConfig& config) {
+  return {.name = embed_prefix(config) + "word_embeddings.weight",
+          .shape = {config.vocab_size, config.hidden_size},
+          .split_dim = 0,
+          .vocabulary = true,
+          .tied = !config.untie_embeddings_and_output_weights};
+}
+
+}  // namespace
 
 GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtype dtype,
                    int64_t micro_batch_size, uint64_t seed)
@@ -16,19 +31,10 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
 
   const bool tied = !config.untie_embeddings_and_output_weights, first = grid.is_first_stage(),
              last = grid.is_last_stage();
-  const std::string embed = tied ? "tied_modules.embed." : "1.";
   const Init init = Init::normal(config.init_method_std);
-  const ParamSpec table{.name = embed + "word_embeddings.weight",
-                        .shape = {config.vocab_size, config.hidden_size},
-                        .split_dim = 0,
-                        .vocabulary = true,
-                        .tied = tied};
+  const ParamSpec table = word_table(config);
   if (first) {
-    word_embeddings_.emplace(params, table, init);
-    position_embeddings_ =
-        params.add({.name = embed + "position_embeddings.weight",
-                    .shape = {config.max_position_embeddings, config.hidden_size}},
-                   init);
+    make_embedding(params, table, init);
     if (tied && last) output_table_ = params.use_again(table.name);
   } else if (tied && last) {
     ParamSpec copy = table;
@@ -36,11 +42,12 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
     output_table_ = params.add(copy, init);
   }
 
+  const RelativePositions positions(config, *grid.tp, dtype);
   const LayerRange range = layers_of_stage(config.num_layers, grid.topology.pp_size, grid.coord.pp);
   layers_.reserve(static_cast<size_t>(range.end - range.begin));
   for (int layer = range.begin; layer < range.end; ++layer) {
     params.layer = layer + 2;
-    layers_.emplace_back(params, layer, config);
+    layers_.emplace_back(params, layer, config, positions);
   }
 
   if (last) {
@@ -56,6 +63,20 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
   params_ = params.take();
 }
 
+void GptModel::make_embedding(ParamBuilder& params, const ParamSpec& table, Init init) {
+  const std::string prefix = embed_prefix(config_);
+  word_embeddings_.emplace(params, table, init);
+  if (config_.embed_layernorm) {
+    word_embeddings_norm_.emplace(params, prefix + "word_embeddings.norm", config_);
+  }
+  if (config_.learned_positions()) {
+    position_embeddings_ =
+        params.add({.name = prefix + "position_embeddings.weight",
+                    .shape = {config_.max_position_embeddings, config_.hidden_size}},
+                   init);
+  }
+}
+
 torch::Tensor GptModel::forward(const torch::Tensor& hidden, const MicroBatch& batch) {
   const torch::Tensor out =
       run_layers(grid_.is_first_stage() ? embed(batch) : hidden, batch.dropout);
@@ -67,11 +88,11 @@ torch::Tensor GptModel::empty_hidden() const {
 }
 
 torch::Tensor GptModel::embed(const MicroBatch& batch) const {
-  const torch::Tensor words = word_embeddings_->forward(batch.tokens);  // [b, s, h]
-  const torch::Tensor positions =
-      position_embeddings_.narrow(0, 0, batch.tokens.size(1));  // [s, h]
-  return dropout(words + positions, config_.hidden_dropout, batch.dropout,
-                 {0, DropoutSite::Embedding});
+  torch::Tensor hidden = word_embeddings_->forward(batch.tokens);  // [b, s, h]
+  if (word_embeddings_norm_) hidden = word_embeddings_norm_->forward(hidden);
+  if (position_embeddings_.defined())
+    hidden = hidden + position_embeddings_.narrow(0, 0, batch.tokens.size(1));  // [s, h]
+  return dropout(hidden, config_.hidden_dropout, batch.dropout, {0, DropoutSite::Embedding});
 }
 
 torch::Tensor GptModel::run_layers(torch::Tensor hidden, const DropoutContext& context) const {

@@ -12,9 +12,9 @@ namespace anymesh {
 // One stage of a GPT: [embedding] layers [begin, end) [norm, logits, loss], the brackets on the
 // first and last stage.
 //
-//   tied weights:    tied_modules.embed.{word,position}_embeddings.weight, 2.*, ..., <L+1>.*,
-//   <L+2>.{weight,bias} untied weights:  1.{word,position}_embeddings.weight, ...,
-//   <L+3>.lm_head.weight
+//   tied weights    tied_modules.embed.{word,position}_embeddings.weight, 2.*, ..., <L+1>.*,
+//                   <L+2>.{weight,bias}
+//   untied weights  1.{word,position}_embeddings.weight, ..., <L+3>.lm_head.weight
 //
 // These are the names of Megatron-DeepSpeed's pipeline module. With tied weights the last stage has
 // its own copy of the word embeddings, whose gradient is added to the first stage's once per step.
@@ -31,6 +31,7 @@ class GptModel final : public StageModule {
   torch::Tensor logits(const torch::Tensor& hidden) const;
 
  private:
+  void make_embedding(ParamBuilder& params, const ParamSpec& table, Init init);
   torch::Tensor embed(const MicroBatch& batch) const;  // -> [b, s, h]
   torch::Tensor run_layers(torch::Tensor hidden, const DropoutContext& context) const;
   torch::Tensor loss(const torch::Tensor& hidden, const torch::Tensor& labels) const;  // -> scalar
@@ -40,9 +41,10 @@ class GptModel final : public StageModule {
   torch::Dtype dtype_;
   int64_t micro_batch_size_;
   std::optional<VocabParallelEmbedding> word_embeddings_;
-  torch::Tensor position_embeddings_;  // [max positions, h]
+  std::optional<Norm> word_embeddings_norm_;  // with --embed-layernorm
+  torch::Tensor position_embeddings_;         // [max positions, h]; undefined unless learned
   std::vector<TransformerLayer> layers_;
-  std::optional<LayerNorm> final_layernorm_;
+  std::optional<Norm> final_layernorm_;
   torch::Tensor output_table_;  // [v/t, h], tied or not
   std::vector<ParamSpec> params_;
 };

@@ -140,7 +140,10 @@ TEST_F(ParseTest, EveryGptFlagReachesItsField) {
             "--seq-length 6 --max-position-embeddings 7 --make-vocab-size-divisible-by 8 "
             "--init-method-std 0.3 --attention-dropout 0.4 --hidden-dropout 0.5 "
             "--layernorm-epsilon 1e-6 --untie-embeddings-and-output-weights "
-            "--no-bias-gelu-fusion --lr-warmup-fraction 0.25"));
+            "--no-bias-gelu-fusion --lr-warmup-fraction 0.25 --num-key-value-heads 9 --swiglu "
+            "--disable-bias-linear --normalization rmsnorm --embed-layernorm "
+            "--no-position-embedding --use-rotary-position-embeddings --rotary-percent 0.75 "
+            "--rotary-position-embeddings-theta 500000 --position-embedding-type alibi"));
   EXPECT_EQ(gpt.num_layers, 2);
   EXPECT_EQ(gpt.hidden_size, 3);
   EXPECT_EQ(gpt.num_attention_heads, 4);
@@ -155,6 +158,36 @@ TEST_F(ParseTest, EveryGptFlagReachesItsField) {
   EXPECT_TRUE(gpt.untie_embeddings_and_output_weights);
   EXPECT_FALSE(gpt.bias_gelu_fusion);
   EXPECT_EQ(config.optimizer.lr_warmup_fraction, 0.25);
+  EXPECT_EQ(gpt.num_key_value_heads, 9);
+  EXPECT_TRUE(gpt.swiglu);
+  EXPECT_FALSE(gpt.add_bias_linear);
+  EXPECT_EQ(gpt.normalization, "rmsnorm");
+  EXPECT_TRUE(gpt.embed_layernorm);
+  EXPECT_FALSE(gpt.add_position_embedding);
+  EXPECT_TRUE(gpt.use_rotary_position_embeddings);
+  EXPECT_EQ(gpt.rotary_percent, 0.75);
+  EXPECT_EQ(gpt.rope_theta, 500000);
+  EXPECT_EQ(gpt.position_embedding_type, "alibi");
+}
+
+// Megatron's args, as they are when its parse_args() is done with them.
+TEST_F(ParseTest, ResolvedSettingsAreMegatronsArgs) {
+  read(
+      words("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --swiglu "
+            "--disable-bias-linear --use-rotary-position-embeddings"));
+  gpt = resolved(gpt);
+  std::map<std::string, Setting::Value> args;
+  for (const Setting& setting : flags.settings()) args[setting.dest] = setting.value;
+  EXPECT_EQ(args.at("ffn_hidden_size"), Setting::Value(int64_t{128}));
+  EXPECT_EQ(args.at("num_key_value_heads"), Setting::Value(int64_t{4}));
+  EXPECT_EQ(args.at("rope_theta"), Setting::Value(int64_t{10000}));
+  EXPECT_EQ(args.at("rotary_percent"), Setting::Value(1.0));
+  EXPECT_EQ(args.at("use_rotary_position_embeddings"), Setting::Value(true));
+  EXPECT_EQ(args.at("swiglu"), Setting::Value(true));
+  EXPECT_EQ(args.at("normalization"), Setting::Value(std::string("layernorm")));
+  for (const char* dest : {"add_position_embedding", "add_bias_linear", "bias_gelu_fusion"}) {
+    EXPECT_EQ(args.at(dest), Setting::Value(false)) << dest;
+  }
 }
 
 TEST_F(ParseTest, ListsTakeAllValuesUpToTheNextFlag) {
@@ -267,7 +300,7 @@ TEST(Combinations, ThatMegatronScriptsUseAreFine) {
            "--eval-iters 0 --eval-interval 1000",
            "--load x --finetune --no-load-optim --no-load-rng",
            "--mock-data --vocab-size 9 --tokenizer-type NullTokenizer",
-           "--optimizer adam --data-impl infer --normalization layernorm --num-experts 1",
+           "--optimizer adam --data-impl infer --num-experts 1",
        }) {
     EXPECT_EQ(refused(args), "") << args;
   }
@@ -351,8 +384,7 @@ TEST(MegatronRuns, ParseWhereTheirFeaturesExist) {
       {"z1-bf16-tp1pp1dp2", "", 1, 1, 1, true},
       {"z1-bf16-tp2pp2dp1", "", 2, 2, 1, true},
       {"z1-bf16-tp2pp2dp1-vocab257-headqkv", "", 2, 2, 1, true},
-      {"z1-bf16-tp2pp1dp1-llama", "--use-rotary-position-embeddings: not in this version", 2, 1, 1,
-       true},
+      {"z1-bf16-tp2pp1dp1-llama", "", 2, 1, 1, true},
       {"z2-bf16-tp2dp2-nopipe", "--no-pipeline-parallel: ", 2, 1, 2, true},
       {"z3-bf16-dp2-nopipe", "--no-pipeline-parallel: ", 1, 1, 3, true},
   };

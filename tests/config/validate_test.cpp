@@ -182,6 +182,59 @@ TEST_F(ValidateTest, Gpt) {
   EXPECT_THAT(refused_with(gpt.hidden_dropout, -0.1), HasSubstr("--hidden-dropout (-0.1)"));
 }
 
+TEST_F(ValidateTest, Heads) {
+  gpt.num_key_value_heads = 2;
+  EXPECT_EQ(refused(), "");
+  config.parallel.tp = 4;
+  EXPECT_EQ(refused(4),
+            "--num-key-value-heads (2) must be divisible by --tensor-model-parallel-size (4); "
+            "sizes that work: 1, 2");
+  config.parallel.tp = 2;
+  EXPECT_EQ(refused(2), "");
+  EXPECT_EQ(refused_with(gpt.num_key_value_heads, 3, 2),
+            "--num-key-value-heads (3) must be positive and divide --num-attention-heads (4)");
+  EXPECT_THAT(refused_with(gpt.num_key_value_heads, 8, 2), HasSubstr("must be positive and"));
+  EXPECT_THAT(refused_with(gpt.num_key_value_heads, -2, 2), HasSubstr("must be positive and"));
+}
+
+TEST_F(ValidateTest, Positions) {
+  EXPECT_EQ(refused_with(gpt.rotary_percent, 0.5),
+            "--rotary-percent (0.5) has no effect without --use-rotary-position-embeddings");
+  EXPECT_THAT(refused_with(gpt.rope_theta, 500000), HasSubstr("theta (500000) has no effect"));
+  EXPECT_EQ(refused_with(gpt.position_embedding_type, std::string("alibi")), "");
+  EXPECT_EQ(refused_with(gpt.position_embedding_type, std::string("rotary")),
+            "--position-embedding-type (rotary): use --use-rotary-position-embeddings");
+  EXPECT_EQ(refused_with(gpt.position_embedding_type, std::string("rope")),
+            "--position-embedding-type (rope) must be absolute or alibi");
+  EXPECT_EQ(refused_with(gpt.add_position_embedding, false), "");
+  gpt.use_rotary_position_embeddings = true;
+  EXPECT_EQ(refused(), "");
+  EXPECT_EQ(refused_with(gpt.add_position_embedding, false), "");
+  EXPECT_EQ(refused_with(gpt.position_embedding_type, std::string("alibi")),
+            "--position-embedding-type (alibi) and --use-rotary-position-embeddings exclude each "
+            "other");
+  EXPECT_EQ(refused_with(gpt.rotary_percent, 0.5), "");
+  EXPECT_EQ(refused_with(gpt.rotary_percent, 0.0), "--rotary-percent (0) must be in (0, 1]");
+  EXPECT_THAT(refused_with(gpt.rotary_percent, 1.5), HasSubstr("must be in (0, 1]"));
+  EXPECT_EQ(refused_with(gpt.rotary_percent, 0.33),
+            "--rotary-percent (0.33) of a head of 16 elements rotates 5 of them, which must be "
+            "even and at least 2");
+  EXPECT_THAT(refused_with(gpt.rotary_percent, 0.01), HasSubstr("rotates 0 of them"));
+  EXPECT_THAT(refused_with(gpt.rope_theta, 0), HasSubstr("theta (0) must be at least 1"));
+}
+
+TEST_F(ValidateTest, Architecture) {
+  EXPECT_EQ(refused_with(gpt.normalization, std::string("rmsnorm")), "");
+  EXPECT_EQ(refused_with(gpt.normalization, std::string("batchnorm")),
+            "--normalization (batchnorm) must be layernorm or rmsnorm");
+  gpt.swiglu = true;
+  EXPECT_EQ(refused(), "");
+  EXPECT_EQ(gpt.ffn_size(), 128);
+  EXPECT_EQ(refused_with(gpt.hidden_size, 20),
+            "--swiglu makes the default of --ffn-hidden-size 8/3 x --hidden-size (20), down to a "
+            "multiple of 64, which is 0; give one");
+}
+
 TEST_F(ValidateTest, PlanByIterations) {
   config.parallel.tp = 2;
   config.batch.micro_batch_size = 2;

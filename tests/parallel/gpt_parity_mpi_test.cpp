@@ -17,7 +17,9 @@ namespace {
 constexpr int kSamples = 8;
 constexpr uint64_t kSeed = 7;
 
-GptConfig tiny_gpt(bool untied) {
+// "gpt", "untied" (GPT with an output layer of its own), "llama", "neox" (rotary for half of a
+// head, SwiGLU with biases) or "bloom". Llama has two groups of heads, or as many as tp needs.
+GptConfig tiny(const std::string& architecture, int tp) {
   GptConfig c;
   c.num_layers = 5;
   c.hidden_size = 16;
@@ -28,7 +30,24 @@ GptConfig tiny_gpt(bool untied) {
   c.vocab_size = 17;
   c.init_method_std = 0.2;
   c.attention_dropout = c.hidden_dropout = 0;
-  c.untie_embeddings_and_output_weights = untied;
+  const bool llama = architecture == "llama", neox = architecture == "neox",
+             bloom = architecture == "bloom";
+  if (llama || neox || bloom) c.num_layers = 3;
+  c.untie_embeddings_and_output_weights = llama || architecture == "untied";
+  c.use_rotary_position_embeddings = c.swiglu = llama || neox;
+  if (llama || neox) c.ffn_hidden_size = 12;
+  if (neox) c.rotary_percent = 0.5;
+  if (llama) {
+    c.normalization = "rmsnorm";
+    c.add_bias_linear = false;
+    c.num_key_value_heads = std::max(2, tp);
+  }
+  if (bloom) {
+    c.position_embedding_type = "alibi";
+    c.embed_layernorm = true;
+    c.hidden_size = 24;
+    c.num_attention_heads = 12;  // no power of two, which has slopes of its own
+  }
   return c;
 }
 
@@ -55,6 +74,14 @@ std::vector<MicroBatch> batches_of(const GptConfig& c, const Coord& coord, int d
 // What this tp rank holds of a whole tensor, vocabulary padding included.
 torch::Tensor shard_of(const torch::Tensor& whole, const ParamSpec& spec, const ProcessGrid& grid) {
   if (spec.split_dim < 0) return whole;
+  if (spec.sub_params > 1) {
+    std::vector<torch::Tensor> shards;
+    for (const torch::Tensor& part : whole.chunk(spec.sub_params, spec.split_dim)) {
+      shards.push_back(
+          part.chunk(grid.topology.tp_size, spec.split_dim)[static_cast<size_t>(grid.coord.tp)]);
+    }
+    return torch::cat(shards, spec.split_dim);
+  }
   const int64_t n = spec.tensor.size(spec.split_dim), begin = grid.coord.tp * n;
   torch::Tensor shard = torch::zeros(spec.tensor.sizes(), torch::kDouble);
   const int64_t real = std::clamp<int64_t>(whole.size(spec.split_dim) - begin, 0, n);
@@ -94,82 +121,91 @@ Result run_on(const ProcessGrid& grid, const GptConfig& config, int zero_stage, 
   return result;
 }
 
-using Mesh = std::tuple<int, int, int, bool>;  // tp, pp, dp, untied
-class GptParity : public testing::TestWithParam<Mesh> {
+void expect_close(const Result& result, const std::map<std::string, torch::Tensor>& gradients,
+                  const GptModel& model, const ProcessGrid& grid) {
+  for (const ParamSpec& spec : model.params()) {
+    const torch::Tensor whole = gradients.at(spec.name).narrow(0, 0, spec.shape[0]);
+    EXPECT_LT(max_difference(result.gradients.at(spec.name), shard_of(whole, spec, grid)), 1e-12)
+        << spec.name;
+  }
+}
+
+using Case = std::tuple<int, int, int, std::string>;  // tp, pp, dp, architecture
+class GptParity : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    const auto [tp, pp, dp, untied] = GetParam();
+    const auto& [tp, pp, dp, architecture] = GetParam();
     topology_ = {.pp_size = pp, .dp_size = dp, .tp_size = tp};
-    untied_ = untied;
+    config_ = tiny(architecture, tp);
     world_ = first_ranks(topology_.world_size());
     alone_ = mpi_world()->split(mpi_world()->rank(), 0);
   }
   Topology topology_;
-  bool untied_ = false;
+  GptConfig config_;
   CommPtr world_, alone_;
 };
 
 TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
   if (!world_) return;
   const ProcessGrid grid(world_, topology_), one(alone_, Topology{});
-  GptConfig config = tiny_gpt(untied_);
-  GptModel whole(config, one, torch::kDouble, 1, kSeed),
-      model(config, grid, torch::kDouble, 1, kSeed);
+  GptModel whole(config_, one, torch::kDouble, 1, kSeed),
+      model(config_, grid, torch::kDouble, 1, kSeed);
 
-  DenseGpt dense(config);
-  auto reference = dense.by_name();
+  DenseGpt dense(config_);
+  EXPECT_EQ(whole.params().size(), dense.params.size());
   for (const ParamSpec& spec : whole.params()) {
     c10::NoGradGuard no_grad;
-    reference.at(spec.name).copy_(spec.tensor.narrow(0, 0, spec.shape[0]));
+    dense.params.at(spec.name).copy_(spec.tensor.narrow(0, 0, spec.shape[0]));
   }
-  const torch::Tensor tokens = global_tokens(config);
+  const torch::Tensor tokens = global_tokens(config_);
   const torch::Tensor loss =
-      dense.loss(tokens.narrow(1, 0, config.seq_length), tokens.narrow(1, 1, config.seq_length));
+      dense.loss(tokens.narrow(1, 0, config_.seq_length), tokens.narrow(1, 1, config_.seq_length));
   loss.backward();
+  std::map<std::string, torch::Tensor> gradients;
+  for (const auto& [name, param] : dense.params) gradients[name] = param.grad();
 
-  const Result result = run_on(grid, config, 0, /*drop=*/false, model);
+  const Result result = run_on(grid, config_, 0, /*drop=*/false, model);
   EXPECT_NEAR(result.loss, loss.item<double>(), 1e-12);
+  expect_close(result, gradients, model, grid);
   for (const ParamSpec& spec : model.params()) {
-    const torch::Tensor& whole_param = reference.at(spec.name);
-    EXPECT_TRUE(
-        torch::equal(result.weights.at(spec.name), shard_of(whole_param.detach(), spec, grid)))
-        << spec.name;
-    EXPECT_LT(
-        max_difference(result.gradients.at(spec.name), shard_of(whole_param.grad(), spec, grid)),
-        1e-12)
+    const torch::Tensor whole_param = dense.params.at(spec.name).detach();
+    EXPECT_TRUE(torch::equal(result.weights.at(spec.name), shard_of(whole_param, spec, grid)))
         << spec.name;
   }
+
+  // Attention in its explicit form, with a dropout too small to drop anything. It is local.
+  if (topology_.world_size() > topology_.tp_size) return;
+  config_.attention_dropout = 1e-15;
+  GptModel dropping(config_, grid, torch::kDouble, 1, kSeed);
+  const Result dropped = run_on(grid, config_, 0, /*drop=*/true, dropping);
+  EXPECT_NEAR(dropped.loss, loss.item<double>(), 1e-12);
+  expect_close(dropped, gradients, dropping, grid);
 }
 
 // With dropout there is no plain reference: the control is our own model in one process.
 TEST_P(GptParity, DropoutMasksDoNotDependOnTheMesh) {
   if (!world_) return;
   const ProcessGrid grid(world_, topology_), one(alone_, Topology{});
-  GptConfig config = tiny_gpt(untied_);
-  config.attention_dropout = 0.2;
-  config.hidden_dropout = 0.1;
-  GptModel whole(config, one, torch::kDouble, 1, kSeed),
-      model(config, grid, torch::kDouble, 1, kSeed);
-  const Result control = run_on(one, config, 0, /*drop=*/true, whole),
-               kept = run_on(one, config, 0, /*drop=*/false, whole);
-  const Result result = run_on(grid, config, 0, /*drop=*/true, model);
+  config_.attention_dropout = 0.2;
+  config_.hidden_dropout = 0.1;
+  GptModel whole(config_, one, torch::kDouble, 1, kSeed),
+      model(config_, grid, torch::kDouble, 1, kSeed);
+  const Result control = run_on(one, config_, 0, /*drop=*/true, whole),
+               kept = run_on(one, config_, 0, /*drop=*/false, whole);
+  const Result result = run_on(grid, config_, 0, /*drop=*/true, model);
   EXPECT_NEAR(result.loss, control.loss, 1e-12);
   EXPECT_GT(std::abs(control.loss - kept.loss), 1e-6) << "the masks dropped nothing";
-  for (const ParamSpec& spec : model.params()) {
-    torch::Tensor whole_gradient = control.gradients.at(spec.name).narrow(0, 0, spec.shape[0]);
-    EXPECT_LT(max_difference(result.gradients.at(spec.name), shard_of(whole_gradient, spec, grid)),
-              1e-12)
-        << spec.name;
-  }
+  expect_close(result, control.gradients, model, grid);
 }
 
-std::vector<Mesh> meshes() {
-  std::vector<Mesh> out;
+std::vector<Case> cases(const std::vector<std::string>& architectures, int max_pp) {
+  std::vector<Case> out;
   for (int tp : {1, 2, 4}) {
-    for (int pp : {1, 2, 4}) {
+    for (int pp = 1; pp <= max_pp; pp *= 2) {
       for (int dp : {1, 2}) {
-        if (tp * pp * dp <= 8) {
-          for (bool untied : {false, true}) out.emplace_back(tp, pp, dp, untied);
+        if (tp * pp * dp > 8) continue;
+        for (const std::string& architecture : architectures) {
+          out.emplace_back(tp, pp, dp, architecture);
         }
       }
     }
@@ -177,12 +213,14 @@ std::vector<Mesh> meshes() {
   return out;
 }
 
-std::string name_of(const testing::TestParamInfo<Mesh>& info) {
-  const auto [tp, pp, dp, untied] = info.param;
+std::string name_of(const testing::TestParamInfo<Case>& info) {
+  const auto& [tp, pp, dp, architecture] = info.param;
   return "tp" + std::to_string(tp) + "pp" + std::to_string(pp) + "dp" + std::to_string(dp) +
-         (untied ? "untied" : "tied");
+         architecture;
 }
-INSTANTIATE_TEST_SUITE_P(Meshes, GptParity, testing::ValuesIn(meshes()), name_of);
+INSTANTIATE_TEST_SUITE_P(Gpt, GptParity, testing::ValuesIn(cases({"gpt", "untied"}, 4)), name_of);
+INSTANTIATE_TEST_SUITE_P(Others, GptParity, testing::ValuesIn(cases({"llama", "neox", "bloom"}, 2)),
+                         name_of);
 
 }  // namespace
 }  // namespace anymesh

@@ -1,7 +1,9 @@
 #pragma once
 
-#include <torch/nn.h>
+#include <ATen/Functions.h>
+#include <torch/types.h>
 
+#include <cmath>
 #include <map>
 #include <string>
 #include <vector>
@@ -10,97 +12,138 @@
 
 namespace anymesh {
 
-// The reference: the same GPT in plain torch::nn, one process, nothing of ours but the config and
-// the parameter names.
-struct DenseGpt : torch::nn::Module {
-  struct Block {
-    torch::nn::LayerNorm norm1 = nullptr, norm2 = nullptr;
-    torch::nn::Linear qkv = nullptr, dense = nullptr, up = nullptr, down = nullptr;
-  };
-
-  explicit DenseGpt(const GptConfig& c) : config(c) {
-    const int64_t h = c.hidden_size;
-    words = register_module("words", torch::nn::Embedding(c.vocab_size, h));
-    positions = register_module("positions", torch::nn::Embedding(c.max_position_embeddings, h));
-    const auto norm = [&](const std::string& name) {
-      return register_module(
-          name, torch::nn::LayerNorm(torch::nn::LayerNormOptions({h}).eps(c.layernorm_epsilon)));
-    };
+// The reference: the same GPT in plain torch, float64, one process, one attention head after the
+// other; nothing of ours but the config and the parameter names.
+class DenseGpt {
+ public:
+  explicit DenseGpt(const GptConfig& c) : config_(c), h_(c.hidden_size), f_(c.ffn_size()) {
+    const int64_t rows = (c.num_attention_heads + 2 * c.key_value_heads()) * d_;
+    add(embed_ + "word_embeddings.weight", {c.vocab_size, h_});
+    if (c.embed_layernorm) add_norm(embed_ + "word_embeddings.norm");
+    if (c.learned_positions())
+      add(embed_ + "position_embeddings.weight", {c.max_position_embeddings, h_});
     for (int i = 0; i < c.num_layers; ++i) {
-      const std::string n = std::to_string(i);
-      blocks.push_back({.norm1 = norm("norm1_" + n),
-                        .norm2 = norm("norm2_" + n),
-                        .qkv = register_module("qkv" + n, torch::nn::Linear(h, 3 * h)),
-                        .dense = register_module("dense" + n, torch::nn::Linear(h, h)),
-                        .up = register_module("up" + n, torch::nn::Linear(h, c.ffn_size())),
-                        .down = register_module("down" + n, torch::nn::Linear(c.ffn_size(), h))});
-    }
-    final_norm = norm("final_norm");
-    if (c.untie_embeddings_and_output_weights) {
-      head = register_module(
-          "head", torch::nn::Linear(torch::nn::LinearOptions(h, c.vocab_size).bias(false)));
-    }
-    to(torch::kDouble);
-  }
-
-  // The parameters under the names that checkpoints have.
-  std::map<std::string, torch::Tensor> by_name() const {
-    const bool tied = !config.untie_embeddings_and_output_weights;
-    const std::string embed = tied ? "tied_modules.embed." : "1.";
-    std::map<std::string, torch::Tensor> out{
-        {embed + "word_embeddings.weight", words->weight},
-        {embed + "position_embeddings.weight", positions->weight}};
-    for (size_t i = 0; i < blocks.size(); ++i) {
       const std::string p = std::to_string(i + 2) + ".";
-      const Block& b = blocks[i];
-      out[p + "input_layernorm.weight"] = b.norm1->weight;
-      out[p + "input_layernorm.bias"] = b.norm1->bias;
-      out[p + "self_attention.query_key_value.weight"] = b.qkv->weight;
-      out[p + "self_attention.query_key_value.bias"] = b.qkv->bias;
-      out[p + "self_attention.dense.weight"] = b.dense->weight;
-      out[p + "self_attention.dense.bias"] = b.dense->bias;
-      out[p + "post_attention_layernorm.weight"] = b.norm2->weight;
-      out[p + "post_attention_layernorm.bias"] = b.norm2->bias;
-      out[p + "mlp.dense_h_to_4h.weight"] = b.up->weight;
-      out[p + "mlp.dense_h_to_4h.bias"] = b.up->bias;
-      out[p + "mlp.dense_4h_to_h.weight"] = b.down->weight;
-      out[p + "mlp.dense_4h_to_h.bias"] = b.down->bias;
+      add_norm(p + "input_layernorm");
+      add_linear(p + "self_attention.query_key_value", rows, h_);
+      add_linear(p + "self_attention.dense", h_, h_);
+      add_norm(p + "post_attention_layernorm");
+      add_linear(p + "mlp.dense_h_to_4h", c.swiglu ? 2 * f_ : f_, h_);
+      add_linear(p + "mlp.dense_4h_to_h", h_, f_);
     }
-    const std::string norm = std::to_string(config.num_layers + 2) + ".";
-    out[norm + "weight"] = final_norm->weight;
-    out[norm + "bias"] = final_norm->bias;
-    if (!tied) out[std::to_string(config.num_layers + 3) + ".lm_head.weight"] = head->weight;
-    return out;
+    add_norm(std::to_string(c.num_layers + 2));
+    if (c.untie_embeddings_and_output_weights) add(head_, {c.vocab_size, h_});
   }
 
   // tokens, labels [b, s] -> mean loss
-  torch::Tensor loss(const torch::Tensor& tokens, const torch::Tensor& labels) {
-    const int64_t b = tokens.size(0), s = tokens.size(1), n = config.num_attention_heads,
-                  d = config.hidden_size / n;
-    torch::Tensor x = words(tokens) + positions(torch::arange(s));
-    const torch::Tensor mask = torch::full({s, s}, -INFINITY, torch::kDouble).triu(1);
-    for (Block& block : blocks) {
-      const torch::Tensor qkv =
-          block.qkv(block.norm1(x)).view({b, s, n, 3, d}).permute({3, 0, 2, 1, 4});
-      const torch::Tensor scores =
-          torch::matmul(qkv[0], qkv[1].transpose(-1, -2)) / std::sqrt(static_cast<double>(d)) +
-          mask;
-      const torch::Tensor mixed = torch::matmul(torch::softmax(scores, -1), qkv[2]);
-      x = x + block.dense(mixed.transpose(1, 2).reshape({b, s, n * d}));
-      x = x + block.down(
-                  torch::gelu(block.up(block.norm2(x)), config.bias_gelu_fusion ? "tanh" : "none"));
+  torch::Tensor loss(const torch::Tensor& tokens, const torch::Tensor& labels) const {
+    torch::Tensor x = torch::embedding(params.at(embed_ + "word_embeddings.weight"), tokens);
+    if (config_.embed_layernorm) x = norm(embed_ + "word_embeddings.norm", x);
+    if (config_.learned_positions())
+      x = x + params.at(embed_ + "position_embeddings.weight").narrow(0, 0, tokens.size(1));
+    for (int i = 0; i < config_.num_layers; ++i) {
+      const std::string p = std::to_string(i + 2) + ".";
+      x = x + attention(p + "self_attention.", norm(p + "input_layernorm", x));
+      x = x + mlp(p + "mlp.", norm(p + "post_attention_layernorm", x));
     }
-    const torch::Tensor table =
-        config.untie_embeddings_and_output_weights ? head->weight : words->weight;
-    const torch::Tensor logits = torch::linear(final_norm(x), table);
+    const bool untied = config_.untie_embeddings_and_output_weights;
+    const torch::Tensor logits =
+        torch::linear(norm(std::to_string(config_.num_layers + 2), x),
+                      params.at(untied ? head_ : embed_ + "word_embeddings.weight"));
     return torch::cross_entropy_loss(logits.flatten(0, 1), labels.flatten());
   }
 
-  GptConfig config;
-  torch::nn::Embedding words = nullptr, positions = nullptr;
-  std::vector<Block> blocks;
-  torch::nn::LayerNorm final_norm = nullptr;
-  torch::nn::Linear head = nullptr;
+  std::map<std::string, torch::Tensor> params;  // under the names that checkpoints have
+
+ private:
+  void add(const std::string& name, std::vector<int64_t> shape) {
+    params[name] = torch::zeros(shape, torch::kDouble).requires_grad_();
+  }
+  void add_linear(const std::string& name, int64_t out, int64_t in) {
+    add(name + ".weight", {out, in});
+    if (config_.add_bias_linear) add(name + ".bias", {out});
+  }
+  void add_norm(const std::string& name) {
+    add(name + ".weight", {h_});
+    if (config_.normalization == "layernorm") add(name + ".bias", {h_});
+  }
+
+  torch::Tensor norm(const std::string& name, const torch::Tensor& x) const {
+    const torch::Tensor& weight = params.at(name + ".weight");
+    if (config_.normalization == "layernorm")
+      return torch::layer_norm(x, {h_}, weight, params.at(name + ".bias"),
+                               config_.layernorm_epsilon);
+    return x / (x.square().mean(-1, true) + config_.layernorm_epsilon).sqrt() * weight;
+  }
+
+  torch::Tensor linear(const std::string& name, const torch::Tensor& x) const {
+    const torch::Tensor y = torch::matmul(x, params.at(name + ".weight").t());
+    return config_.add_bias_linear ? y + params.at(name + ".bias") : y;
+  }
+
+  torch::Tensor mlp(const std::string& p, const torch::Tensor& x) const {
+    torch::Tensor y = linear(p + "dense_h_to_4h", x);
+    if (config_.swiglu) {
+      const torch::Tensor gate = y.narrow(-1, 0, f_), up = y.narrow(-1, f_, f_);
+      y = gate * torch::sigmoid(gate) * up;
+    } else {
+      y = torch::gelu(y, config_.bias_gelu_fusion && config_.add_bias_linear ? "tanh" : "none");
+    }
+    return linear(p + "dense_4h_to_h", y);
+  }
+
+  torch::Tensor attention(const std::string& p, const torch::Tensor& x) const {
+    const torch::Tensor rows = linear(p + "query_key_value", x);
+    const int64_t s = x.size(1), group = config_.num_attention_heads / config_.key_value_heads();
+    const torch::Tensor position = torch::arange(s, torch::kDouble);
+    const torch::Tensor future = torch::full({s, s}, -INFINITY, torch::kDouble).triu(1);
+    std::vector<torch::Tensor> mixed;
+    for (int64_t i = 0; i < config_.num_attention_heads; ++i) {
+      const int64_t first = i / group * (group + 2);  // of the group's blocks of d rows
+      const auto block = [&](int64_t number) { return rows.narrow(-1, (first + number) * d_, d_); };
+      const torch::Tensor q = rotated(block(i % group)), k = rotated(block(group));
+      torch::Tensor scores =
+          torch::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(d_)) + future;
+      if (config_.alibi())
+        scores = scores + slopes(config_.num_attention_heads)[static_cast<size_t>(i)] * position;
+      mixed.push_back(torch::matmul(torch::softmax(scores, -1), block(group + 1)));
+    }
+    return linear(p + "dense", torch::cat(mixed, -1));
+  }
+
+  // [b, s, d]: the first elements as complex numbers, multiplied by exp(i * angle).
+  torch::Tensor rotated(const torch::Tensor& x) const {
+    if (!config_.use_rotary_position_embeddings) return x;
+    const auto r = static_cast<int64_t>(static_cast<double>(d_) * config_.rotary_percent);
+    const torch::Tensor frequency =
+        1 / torch::pow(config_.rope_theta, torch::arange(0, r, 2, torch::kDouble) / r);
+    const torch::Tensor angle = torch::arange(x.size(1), torch::kDouble).unsqueeze(-1) * frequency;
+    const torch::Tensor turned =
+        torch::complex(x.narrow(-1, 0, r / 2), x.narrow(-1, r / 2, r / 2)) *
+        torch::polar(torch::ones_like(angle), angle);
+    return torch::cat({torch::real(turned), torch::imag(turned), x.narrow(-1, r, d_ - r)}, -1);
+  }
+
+  // As the paper's authors build them (arXiv:2108.12409), and BLOOM.
+  static std::vector<double> slopes(int n) {
+    const double log2 = std::log2(n);
+    std::vector<double> out;
+    if (log2 == std::floor(log2)) {
+      const double ratio = std::pow(2, -std::pow(2, -(log2 - 3)));
+      for (int i = 0; i < n; ++i) out.push_back(ratio * std::pow(ratio, i));
+      return out;
+    }
+    const int closest = 1 << static_cast<int>(log2);
+    out = slopes(closest);
+    const std::vector<double> twice = slopes(2 * closest);
+    for (int i = 0; i < n - closest; ++i) out.push_back(twice[static_cast<size_t>(2 * i)]);
+    return out;
+  }
+
+  GptConfig config_;
+  int64_t h_, f_, d_ = h_ / config_.num_attention_heads;
+  std::string embed_ = config_.untie_embeddings_and_output_weights ? "1." : "tied_modules.embed.";
+  std::string head_ = std::to_string(config_.num_layers + 3) + ".lm_head.weight";
 };
 
 }  // namespace anymesh

@@ -1,0 +1,67 @@
+#include "models/gpt/attention.h"
+
+#include <ATen/Functions.h>
+
+#include <cmath>
+
+namespace anymesh {
+
+ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& name, int layer,
+                                     const GptConfig& config, const RelativePositions& positions)
+    : heads_(config.num_attention_heads / params.tp()->size()),
+      groups_(config.key_value_heads() / params.tp()->size()),
+      group_size_(heads_ / groups_),
+      first_head_(heads_ * params.tp()->rank()),
+      head_dim_(config.head_dim()),
+      layer_(static_cast<uint32_t>(layer)),
+      dropout_(config.attention_dropout),
+      positions_(positions),
+      query_key_value_(params, name + ".query_key_value", config.hidden_size,
+                       config.hidden_size + 2 * config.key_value_heads() * head_dim_,
+                       Init::normal(config.init_method_std), config.add_bias_linear),
+      dense_(params, name + ".dense", config.hidden_size, config.hidden_size,
+             Init::normal(config.residual_std()), config.add_bias_linear) {}
+
+torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden,
+                                         const DropoutContext& context) const {
+  const int64_t b = hidden.size(0), s = hidden.size(1);
+  const auto qkv = query_key_value_
+                       .forward(hidden)                                    // [b, s, (n+2k)d/t]
+                       .view({b, s, groups_, group_size_ + 2, head_dim_})  // [b, s, k/t, n/k+2, d]
+                       .split_with_sizes({group_size_, 1, 1}, 3);
+  const auto heads = [](const torch::Tensor& x) { return x.flatten(2, 3).transpose(1, 2); };
+  const torch::Tensor mixed =
+      attend(positions_.rotate(heads(qkv[0])), positions_.rotate(heads(qkv[1])), heads(qkv[2]),
+             context);  // [b, n/t, s, d]
+  return dense_.forward(mixed.transpose(1, 2).reshape({b, s, heads_ * head_dim_}));  // [b, s, h]
+}
+
+torch::Tensor ParallelAttention::attend(const torch::Tensor& q, const torch::Tensor& k,
+                                        const torch::Tensor& v,
+                                        const DropoutContext& context) const {
+  const auto& bias = positions_.score_bias();
+  const bool drops = dropout_ > 0 && !context.samples.empty(), grouped = group_size_ > 1;
+  if (!drops)
+    return at::scaled_dot_product_attention(q, k, v, bias, /*dropout_p=*/0, /*is_causal=*/!bias,
+                                            /*scale=*/{}, /*enable_gqa=*/grouped);
+
+  // The explicit form: the fused kernel would draw a mask of its own.
+  const auto per_query = [&](const torch::Tensor& x) {  // [b, k/t, s, d] -> [b, n/t, s, d]
+    return grouped ? x.repeat_interleave(group_size_, 1) : x;
+  };
+  const int64_t s = q.size(2);
+  torch::Tensor scores = at::matmul(q, per_query(k).transpose(-1, -2)) /
+                         std::sqrt(static_cast<double>(head_dim_));  // [b, n/t, s, s]
+  if (bias) {
+    scores = scores + *bias;  // in the bias's precision
+  } else {
+    const torch::Tensor future = at::ones({s, s}, q.options().dtype(torch::kBool)).triu(1);
+    scores = scores.masked_fill(future, -INFINITY);
+  }
+  const torch::Tensor weights = at::softmax(scores, -1).to(v.scalar_type());
+  return at::matmul(dropout(weights, dropout_, context, {layer_ + 1, DropoutSite::Attention},
+                            first_head_ * s * s),
+                    per_query(v));
+}
+
+}  // namespace anymesh

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+
+#include "framework/random/dropout.h"
+#include "framework/tensor_parallel/layers.h"
+#include "models/gpt/gpt_config.h"
+#include "models/gpt/positions.h"
+
+namespace anymesh {
+
+// Causal self-attention. The n query heads are in k groups, each of which shares one key head and
+// one value head (arXiv:2305.13245); in GPT-2 k = n. Each tp rank holds k/t groups. The rows of the
+// fused projection are Megatron's classic order, per group [q, ..., q, key, value], so that cutting
+// rows cuts groups.
+class ParallelAttention {
+ public:
+  ParallelAttention(ParamBuilder& params, const std::string& name, int layer,
+                    const GptConfig& config, const RelativePositions& positions);
+  torch::Tensor forward(const torch::Tensor& hidden,
+                        const DropoutContext& context) const;  // [b, s, h] -> [b, s, h]
+
+ private:
+  torch::Tensor attend(
+      const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+      const DropoutContext& context) const;  // [b, n/t, s, d], [b, k/t, s, d] x 2 -> like q
+
+  int64_t heads_, groups_, group_size_, first_head_, head_dim_;  // heads_ = groups_ * group_size_
+  uint32_t layer_;
+  double dropout_;
+  RelativePositions positions_;
+  ColumnParallelLinear query_key_value_;
+  RowParallelLinear dense_;
+};
+
+}  // namespace anymesh

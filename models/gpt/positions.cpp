@@ -1,0 +1,67 @@
+#include "models/gpt/positions.h"
+
+#include <ATen/Functions.h>
+
+#include <bit>
+#include <cmath>
+#include <vector>
+
+namespace anymesh {
+namespace {
+
+// Angles of position p: p * theta^(-2i/r) for i in [0, r/2).
+torch::Tensor rotary_angles(const GptConfig& config) {
+  const int64_t r = config.rotary_width();
+  const torch::Tensor exponents = torch::arange(0, r, 2, torch::kDouble) / r;
+  const torch::Tensor frequencies = torch::pow(static_cast<double>(config.rope_theta), -exponents);
+  return at::outer(torch::arange(config.seq_length, torch::kDouble), frequencies);
+}
+
+// One for each head: 2^(-8/n), 2^(-16/n), ... for a power of two. Other numbers of heads take the
+// slopes of the power below, then every second one of the power above.
+std::vector<double> alibi_slopes(int heads) {
+  const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(heads)));
+  std::vector<double> slopes;
+  for (int i = 0; i < heads; ++i) {
+    const double step = i < power ? i + 1 : i - power + 0.5;
+    slopes.push_back(std::exp2(-8.0 * step / power));
+  }
+  return slopes;
+}
+
+torch::Tensor alibi_bias(const GptConfig& config, const Communicator& tp, torch::Dtype dtype) {
+  const int64_t heads = config.num_attention_heads / tp.size();
+  const torch::Tensor slopes =
+      torch::tensor(alibi_slopes(config.num_attention_heads), torch::kDouble)
+          .narrow(0, tp.rank() * heads, heads)
+          .to(dtype)
+          .view({1, heads, 1, 1});
+  const torch::Tensor position = torch::arange(config.seq_length, dtype);
+  const torch::Tensor distance = position.unsqueeze(1) - position;  // [s, s], of query and key
+  return (-slopes * distance).masked_fill_(distance < 0, -INFINITY);
+}
+
+}  // namespace
+
+RelativePositions::RelativePositions(const GptConfig& config, const Communicator& tp,
+                                     torch::Dtype dtype) {
+  if (config.use_rotary_position_embeddings) {
+    const torch::Tensor angles = rotary_angles(config);
+    cos_ = angles.cos().to(dtype);
+    sin_ = angles.sin().to(dtype);
+  }
+  if (config.alibi()) {
+    score_bias_ = alibi_bias(config, tp, dtype == torch::kDouble ? dtype : torch::kFloat);
+  }
+}
+
+// Element i turns together with element i + r/2, as in GPT-NeoX and Llama.
+torch::Tensor RelativePositions::rotate(const torch::Tensor& heads) const {
+  if (!cos_.defined()) return heads;
+  const int64_t half = cos_.size(1), rest = heads.size(-1) - 2 * half;
+  const auto parts = heads.split_with_sizes({half, half, rest}, -1);
+  return at::cat({parts[0] * cos_ - parts[1] * sin_, parts[1] * cos_ + parts[0] * sin_, parts[2]},
+                 -1);
+}
+
+}  // namespace anymesh

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <optional>
+
+#include "framework/comm/communicator.h"
+#include "models/gpt/gpt_config.h"
+
+namespace anymesh {
+
+// What attention itself knows of positions: nothing in GPT-2, which learns them in its embedding.
+//
+//   rotary (arXiv:2104.09864)   turns queries and keys by angles that grow with the position, so
+//                               that a score depends on the distance
+//   ALiBi (arXiv:2108.12409)    lowers a score by the distance times a slope, which each head has
+//                               of its own
+//
+// The layers of a stage share one: copies share the tables.
+class RelativePositions {
+ public:
+  // `dtype` is the hidden state's. Tables are for samples of config.seq_length tokens.
+  RelativePositions(const GptConfig& config, const Communicator& tp, torch::Dtype dtype);
+
+  // Queries or keys [b, n, s, d], turned; untouched unless positions are rotary.
+  torch::Tensor rotate(const torch::Tensor& heads) const;
+
+  // What to add to this rank's scores, the causal mask included: [1, n/t, s, s], in fp32 (float64
+  // for float64). Only with ALiBi.
+  const std::optional<torch::Tensor>& score_bias() const { return score_bias_; }
+
+ private:
+  torch::Tensor cos_, sin_;  // [s, r/2], where the first r of a head's d elements turn
+  std::optional<torch::Tensor> score_bias_;
+};
+
+}  // namespace anymesh
