@@ -53,8 +53,8 @@ fs::path tag_in(const fs::path& load_dir, const LoadOptions& options) {
   return load_dir / tag;
 }
 
-// Any rank's metadata will do for a universal folder: they differ in nothing that a new mesh reads.
-fs::path universal_metadata_file(const fs::path& folder) {
+// Any rank's metadata says what the run was: they differ in parameter shapes and ZeRO 0's optimizer alone.
+fs::path first_metadata_file(const fs::path& folder) {
   for (const std::string& name : {model_states_file(0), zero3_model_states_file(0, 0)}) {
     if (fs::exists(folder / name)) return folder / name;
   }
@@ -109,24 +109,37 @@ void load_universal(const fs::path& folder, CheckpointedRun& run, const LoadOpti
 
 // ---- ordinary tag folder, same mesh
 
+// Stages whose files are alike.
+enum class Family { Whole, Partitioned, Sharded };
+Family family_of(int stage) {
+  return stage == 0 ? Family::Whole : stage == 3 ? Family::Sharded : Family::Partitioned;
+}
+
+Family family_of(const fs::path& folder) {
+  if (fs::exists(folder / zero3_model_states_file(0, 0))) return Family::Sharded;
+  const bool partitioned = fs::exists(folder / optim_states_file(0, 0, true)) ||
+                           fs::exists(folder / optim_states_file(0, 0, false));
+  return partitioned ? Family::Partitioned : Family::Whole;
+}
+
 void check_same_mesh(const Value& metadata, const fs::path& folder, const CheckpointedRun& run) {
   const Topology& mesh = run.grid.topology;
   const Value degrees = metadata.at(keys::kParallelDimensions);
   const Topology saved{.pp_size = static_cast<int>(degrees.at(keys::kPpDegree).as_int()),
                        .dp_size = static_cast<int>(metadata.at(keys::kDpWorldSize).as_int()),
                        .tp_size = static_cast<int>(degrees.at(keys::kTpDegree).as_int())};
-  const bool partitioned = run.optimizer.options().stage > 0;
-  const bool same_family = partitioned ? fs::exists(folder / optim_states_file(0, 0, run.bf16))
-                                       : static_cast<bool>(metadata.find(keys::kOptimizer));
-  const bool same_precision =
-      partitioned || metadata.at(keys::kOptimizer).contains(keys::kFp32GroupsFlat) == run.bf16;
-  TORCH_CHECK(saved == mesh && same_family && same_precision, folder.string(), " was saved on ",
-              describe(saved), ", this run is ", describe(mesh), " at --zero-stage ",
-              run.optimizer.options().stage, run.bf16 ? " in bf16" : " in fp32",
-              ". An ordinary checkpoint resumes on its own mesh, ZeRO stage and precision. Convert "
-              "it:\n  ds_to_universal --input_folder ",
-              folder.string(), " --output_folder ", folder.string(), kUniversalSuffix,
-              "\nand add --universal-checkpoint.");
+  const Family family = family_of(folder);
+  const bool bf16 = family == Family::Whole
+                        ? metadata.at(keys::kOptimizer).contains(keys::kFp32GroupsFlat)
+                        : fs::exists(folder / optim_states_file(0, 0, true));
+  TORCH_CHECK(
+      saved == mesh && family == family_of(run.optimizer.options().stage) && bf16 == run.bf16,
+      folder.string(), " was saved on ", describe(saved), ", this run is ", describe(mesh),
+      " at --zero-stage ", run.optimizer.options().stage, run.bf16 ? " in bf16" : " in fp32",
+      ". An ordinary checkpoint resumes on its own mesh, ZeRO stage and precision. Convert it:\n  "
+      "ds_to_universal --input_folder ",
+      folder.string(), " --output_folder ", folder.string(), kUniversalSuffix,
+      "\nand add --universal-checkpoint.");
 }
 
 void check_same_params(const Value& metadata, const CheckpointedRun& run) {
@@ -148,17 +161,14 @@ void check_same_params(const Value& metadata, const CheckpointedRun& run) {
   }
 }
 
-// One 1-D record over all pieces of a group, in order.
+// One 1-D record over a group's partition.
 void read_pieces(const Value& value, const Group& group, torch::Tensor Piece::*member,
                  int64_t expected) {
   const TensorRecord record = value.as_tensor();
   TORCH_CHECK(record.numel() == expected, value.where(), ": ", record.numel(),
               " elements, expected ", expected);
-  int64_t begin = 0;
-  for (const Piece& piece : group.pieces) {
-    read_elements(record, begin, piece.*member, value.where());
-    begin += (piece.*member).numel();
-  }
+  for (const Piece& piece : group.pieces)
+    read_elements(record, piece.partition_start, piece.*member, value.where());
 }
 
 void load_partitions(const Value& adam, const Value& fp32, CheckpointedRun& run) {
@@ -166,7 +176,10 @@ void load_partitions(const Value& adam, const Value& fp32, CheckpointedRun& run)
   const Value states = adam.at(keys::kState);
   for (size_t g = 0; g < groups.size(); ++g) {
     const int64_t partition = groups[g].layout.partition_numel();
-    const int64_t real = partition - groups[g].layout.padding(run.optimizer.partitions().rank());
+    const bool padded = run.optimizer.options().stage == 3;
+    const int64_t real =
+        padded ? partition
+               : partition - groups[g].layout.flat().padding(run.optimizer.partitions().rank());
     const Value state = states.entries().at(g).second;
     read_pieces(fp32.at(g), groups[g], &Piece::master, real);
     read_pieces(state.at(kExpAvgState), groups[g], &Piece::exp_avg, partition);
@@ -206,27 +219,38 @@ void load_layers(const fs::path& folder, CheckpointedRun& run) {
   }
 }
 
-void load_ordinary(const fs::path& folder, const Value& metadata, CheckpointedRun& run,
-                   const LoadOptions& options) {
+void load_ordinary(const fs::path& folder, CheckpointedRun& run, const LoadOptions& options) {
   if (weights_only(options)) {
     load_layers(folder, run);
     run.optimizer.masters_from_params();
     return;
   }
-  check_same_params(metadata, run);
   const Coord& at = run.grid.coord;
-  if (run.optimizer.options().stage > 0) {
-    const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
-    const fs::path file = existing(folder / optim_states_file(at.dp, mp_rank, run.bf16));
-    const Value optimizer = read_torch_file(file).at(keys::kOptimizerStateDict);
-    load_partitions(optimizer.at(keys::kBaseOptimizerState), optimizer.at(keys::kFp32Groups), run);
-  } else if (run.bf16) {
+  const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp,
+            stage = run.optimizer.options().stage;
+  const Value metadata =
+      read_torch_file(existing(folder / (stage == 3 ? zero3_model_states_file(at.dp, mp_rank)
+                                                    : model_states_file(mp_rank))));
+  check_same_params(metadata, run);
+  if (stage == 0) {
     const Value optimizer = metadata.at(keys::kOptimizer);
-    load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32GroupsFlat),
+    if (run.bf16) {
+      load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32GroupsFlat),
+                      run);
+    } else {
+      load_layers(folder, run);
+      load_whole(optimizer, run);
+    }
+    return;
+  }
+  const Value optimizer =
+      read_torch_file(existing(folder / optim_states_file(at.dp, mp_rank, run.bf16)))
+          .at(keys::kOptimizerStateDict);
+  if (stage == 3) {
+    load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32FlatGroups),
                     run);
   } else {
-    load_layers(folder, run);
-    load_whole(metadata.at(keys::kOptimizer), run);
+    load_partitions(optimizer.at(keys::kBaseOptimizerState), optimizer.at(keys::kFp32Groups), run);
   }
 }
 
@@ -260,16 +284,11 @@ std::vector<std::string> warnings(const fs::path& load_dir, const fs::path& fold
 std::vector<std::string> load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
                                          const LoadOptions& options, TrainState& state) {
   c10::NoGradGuard no_grad;
-  const Coord& at = run.grid.coord;
-  const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
   fs::path folder;
   Value metadata;
   all_or_none(*run.grid.world, [&] {
     folder = tag_in(load_dir, options);
-    metadata = read_torch_file(
-        options.universal
-            ? universal_metadata_file(folder)
-            : existing(folder / model_states_file(weights_only(options) ? 0 : mp_rank)));
+    metadata = read_torch_file(first_metadata_file(folder));
     check_same_model(metadata, run);
     if (!options.finetune && options.load_lr_state) check_same_schedule(metadata, run.schedule);
     if (!options.universal && !weights_only(options)) check_same_mesh(metadata, folder, run);
@@ -278,7 +297,7 @@ std::vector<std::string> load_checkpoint(const fs::path& load_dir, CheckpointedR
     if (options.universal) {
       load_universal(folder, run, options);
     } else {
-      load_ordinary(folder, metadata, run, options);
+      load_ordinary(folder, run, options);
     }
   });
   // A rank whose partition is all padding has read no step.

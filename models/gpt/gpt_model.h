@@ -32,7 +32,6 @@ class GptModel final : public StageModule {
 
  private:
   torch::Tensor embed(const MicroBatch& batch) const;  // -> [b, s, h]
-  torch::Tensor run_layers(torch::Tensor hidden, const DropoutContext& context) const;
   torch::Tensor loss(const torch::Tensor& hidden, const torch::Tensor& labels) const;  // -> scalar
 
   GptConfig config_;
@@ -42,6 +41,7 @@ class GptModel final : public StageModule {
   std::optional<VocabParallelEmbedding> word_embeddings_;
   torch::Tensor position_embeddings_;  // [max positions, h]
   std::vector<TransformerLayer> layers_;
+  int first_layer_unit_ = 0;
   std::optional<LayerNorm> final_layernorm_;
   torch::Tensor output_table_;  // [v/t, h], tied or not
   std::vector<ParamSpec> params_;
