@@ -71,6 +71,13 @@ void raise_file_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+std::string size_text(double bytes) {
+  char text[32];
+  const bool large = bytes >= 1e9;
+  std::snprintf(text, sizeof text, "%.2f %s", bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB");
+  return text;
+}
+
 // On a terminal one line that is rewritten, elsewhere a line for each tenth.
 class ProgressLine {
  public:
@@ -82,8 +89,8 @@ class ProgressLine {
     last_ = percent;
     const double rate = progress.seconds > 0 ? done / progress.seconds : 0;
     const double left = rate > 0 ? (total - done) / rate : 0;
-    std::fprintf(stderr, "%s%3d%%  %.2f of %.2f GB  %.2f GB/s  %.0f s left%s",
-                 terminal_ ? "\r" : "", percent, done / 1e9, total / 1e9, rate / 1e9, left,
+    std::fprintf(stderr, "%s%3d%% of %s, %s/s, %.0f s left%s", terminal_ ? "\r" : "", percent,
+                 size_text(total).c_str(), size_text(rate).c_str(), left,
                  terminal_ ? "\033[K" : "\n");
   }
   void finish() {
@@ -108,11 +115,11 @@ void print(const ConvertReport& report, const ConvertOptions& options) {
   for (const std::string& warning : report.warnings) std::cerr << "warning: " << warning << '\n';
   std::printf("%s: ZeRO %d, tp %d, pp %d, dp %d\n", options.input.c_str(), report.stage,
               report.tp_size, report.pp_size, report.dp_size);
-  std::printf(
-      "%s: %ld parameters, %ld tensors, %.3f GB in %.2f s (%.2f GB/s), peak memory %ld MiB\n",
-      options.output.c_str(), static_cast<long>(report.parameters),
-      static_cast<long>(report.tensors), static_cast<double>(report.bytes) / 1e9, report.seconds,
-      static_cast<double>(report.bytes) / 1e9 / report.seconds, peak_memory_mib());
+  const auto bytes = static_cast<double>(report.bytes);
+  std::printf("%s: %ld parameters, %ld tensors, %s in %.2f s (%s/s), peak memory %ld MiB\n",
+              options.output.c_str(), static_cast<long>(report.parameters),
+              static_cast<long>(report.tensors), size_text(bytes).c_str(), report.seconds,
+              size_text(bytes / report.seconds).c_str(), peak_memory_mib());
   std::printf("every element covered exactly once (%ld elements)\n",
               static_cast<long>(report.elements));
 }

@@ -6,6 +6,7 @@
 
 #include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/source_checkpoint.h"
 #include "support.h"
 
 namespace anymesh {
@@ -142,6 +143,75 @@ TEST_F(Convert, Zero0) {
   EXPECT_EQ(optimizer.at(keys::kParamGroups).at(1).at(keys::kWeightDecay).as_double(), 0.0);
   EXPECT_TRUE(optimizer.at(keys::kLossScaler).is_object("LossScaler"));
 }
+
+void append(std::vector<float>& to, const std::vector<float>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+// A plain torch optimizer's state as DeepSpeed's half-precision wrappers keep it: with masters
+// (here the parameter's index, to be recognised), all flat for each group (fused) or one by one.
+Value with_masters(const Value& optimizer, bool fused) {
+  const auto adam = optimizer.at(keys::kState).entries();
+  Value masters = Value::list();
+  std::vector<Value::Entry> flat_states;
+  for (const Value& group : optimizer.at(keys::kParamGroups).items()) {
+    std::vector<float> flat[kStateCount];
+    Value each = Value::list();
+    for (const int64_t i : group.at(keys::kParams).as_ints()) {
+      const Value& moments = adam[static_cast<size_t>(i)].second;
+      const TensorRecord& exp_avg = moments.at(kExpAvgState).as_tensor();
+      const std::vector<float> master(static_cast<size_t>(exp_avg.numel()), static_cast<float>(i));
+      each.push_back(float_tensor(exp_avg.shape, master));
+      append(flat[kFp32], master);
+      append(flat[kExpAvg], floats(*exp_avg.bytes));
+      append(flat[kExpAvgSq], floats(*moments.at(kExpAvgSqState).as_tensor().bytes));
+    }
+    const Shape shape = {static_cast<int64_t>(flat[kFp32].size())};
+    flat_states.emplace_back(static_cast<int64_t>(flat_states.size()),
+                             Value::dict({{kExpAvgState, float_tensor(shape, flat[kExpAvg])},
+                                          {kExpAvgSqState, float_tensor(shape, flat[kExpAvgSq])},
+                                          {kStepState, 4}}));
+    masters.push_back(fused ? Value(float_tensor(shape, flat[kFp32])) : each);
+  }
+  const Value state = fused ? Value::dict(flat_states) : optimizer.at(keys::kState);
+  return Value::dict({{keys::kDynamicLossScale, true},
+                      {keys::kCurScale, 1024.0},
+                      {keys::kCurIter, 4},
+                      {keys::kLastOverflowIter, -1},
+                      {keys::kScaleFactor, 2.0},
+                      {keys::kScaleWindow, 100},
+                      {keys::kOptimizerStateDict,
+                       Value::dict({{keys::kState, state},
+                                    {keys::kParamGroups, optimizer.at(keys::kParamGroups)}})},
+                      {fused ? keys::kFp32GroupsFlat : keys::kFp32GroupsUnfused, masters}});
+}
+
+class Zero0WithMasters : public Convert, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(Zero0WithMasters, FindsThem) {
+  const Value state = read_torch_file(tag_of("z0-fp32-dp2") / model_states_file(0));
+  const Value adam = state.at(keys::kOptimizer).at(keys::kState).entries().at(10).second;
+  convert_to_universal(options(changed("z0-fp32-dp2", model_states_file(0),
+                                       [](Value& v) {
+                                         v.set(keys::kOptimizer,
+                                               with_masters(v.at(keys::kOptimizer), GetParam()));
+                                       })),
+                       {});
+  const fs::path zero = output_ / kZeroFolder, parameter = zero / "h.0.ln_1.weight";
+  const auto tensor_of = [&](std::string_view kind) {
+    const Value file = read_torch_file(parameter / state_file(kind));
+    return floats(*file.at(keys::kParam).as_tensor().bytes);
+  };
+  EXPECT_EQ(tensor_of(kFp32State), std::vector<float>(24, 10.0f));
+  EXPECT_EQ(tensor_of(kExpAvgState), floats(*adam.at(kExpAvgState).as_tensor().bytes));
+  EXPECT_EQ(tensor_of(kExpAvgSqState), floats(*adam.at(kExpAvgSqState).as_tensor().bytes));
+  const Value scaler = read_torch_file(zero / kOptimizerStateFile).at(keys::kLossScaler);
+  EXPECT_TRUE(scaler.is_object("DynamicLossScaler"));
+  EXPECT_EQ(scaler.at(keys::kCurScale).as_double(), 1024.0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Wrappers, Zero0WithMasters, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Fused" : "Unfused"; });
 
 TEST_F(Convert, ReportsProgressAndPlan) {
   ConvertOptions with_plan = options(tag_of("z1-bf16-tp2pp2dp1"));

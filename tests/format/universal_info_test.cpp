@@ -84,6 +84,9 @@ TEST(MergeRules, RefusesTwoPatternsOfACategory) {
   info.tp_replicated = {"("};
   EXPECT_NE(message_of([&] { MergeRules broken(info); }).find("cannot read the pattern '('"),
             std::string::npos);
+  info.tp_replicated = {std::string(100000, '(')};
+  EXPECT_NE(message_of([&] { MergeRules huge(info); }).find("of 100000 characters"),
+            std::string::npos);
 }
 
 MergeRule rule_of(Kind kind, int cat_dim = 0, bool vocabulary = false) {

@@ -41,6 +41,14 @@ TEST(Value, CopiesAreIndependent) {
   EXPECT_EQ(list.size(), 2u);
 }
 
+TEST(Value, WhatATemporaryGivesMayBeKept) {
+  const Value tree = Value::dict({{"name", std::string(100, 'x')}, {"t", float_tensor({1}, {1})}});
+  const std::string& name = tree.at("name").as_string();
+  const TensorRecord& tensor = tree.at("t").as_tensor();
+  EXPECT_EQ(name, std::string(100, 'x'));
+  EXPECT_EQ(floats(*tensor.bytes), std::vector<float>{1});
+}
+
 TEST(Value, ObjectsHaveAttributes) {
   Value scaler = loss_scaler(2.0);
   const Value before = scaler;

@@ -63,67 +63,37 @@ TEST_F(Zip, RefusesARecordOfAnotherSizeThanAnnounced) {
   EXPECT_THROW(zip.end(), std::logic_error);
 }
 
-// A sparse file, so that it takes no space: the record's hole reads as zeros.
+// The directory of `zip` as if its content began at `shift`, with offsets in zip64 fields.
+std::string shifted_directory(const ZipReader& zip, const std::string& content, uint64_t shift) {
+  std::string entries;
+  for (const auto& record : zip.records()) {
+    const uint64_t header = content.rfind("PK\3\4", record.offset - 1) + shift;
+    const std::string extra = Fields().u16(kZip64Extra).u16(8).u64(header).bytes();
+    Fields entry;
+    entry.u32(kCentralHeader).u16(45).u16(45).u16(0).u16(0).u32(0).u32(record.crc);
+    entry.u32(record.size).u32(record.size).u16(record.name.size()).u16(extra.size());
+    entry.u16(0).u16(0).u16(0).u32(0).u32(kIn64Bits).text(record.name).text(extra);
+    entries += entry.bytes();
+  }
+  const uint64_t size = entries.size(), count = zip.records().size();
+  const uint64_t begin = content.find("PK\1\2") + shift;
+  Fields end;
+  end.u32(kZip64End).u64(44).u16(45).u16(45).u32(0).u32(0).u64(count).u64(count).u64(size).u64(
+      begin);
+  end.u32(kZip64Locator).u32(0).u64(begin + size).u32(1);
+  end.u32(kEnd).u16(0).u16(0).u16(count).u16(count).u32(size).u32(kIn64Bits).u16(0);
+  return entries + end.bytes();
+}
+
+// An archive behind a hole of 5 GiB, as after a storage of that size; the file is sparse.
 TEST_F(Zip, LargeOffsetsUseZip64) {
   const std::string content = write_two();
   const uint64_t hole = uint64_t{5} << 30;
-  // The same archive moved behind a hole: all offsets beyond 32 bits, as after a storage of 5 GiB.
-  const uint64_t directory = content.find("PK\1\2");
-  const ZipReader small(path_);
-  std::string moved;
-  for (const auto& record : small.records()) {
-    const uint64_t header =
-        content.find("PK\3\4", content.rfind("PK\3\4", record.offset - 1)) + hole;
-    const std::string extra = Fields().u16(kZip64Extra).u16(8).u64(header).bytes();
-    moved += Fields()
-                 .u32(kCentralHeader)
-                 .u16(45)
-                 .u16(45)
-                 .u16(0)
-                 .u16(0)
-                 .u32(0)
-                 .u32(record.crc)
-                 .u32(record.size)
-                 .u32(record.size)
-                 .u16(record.name.size())
-                 .u16(extra.size())
-                 .u16(0)
-                 .u16(0)
-                 .u16(0)
-                 .u32(0)
-                 .u32(kIn64Bits)
-                 .text(record.name)
-                 .text(extra)
-                 .bytes();
-  }
-  const uint64_t size = moved.size(), end = hole + directory + size;
-  moved += Fields()
-               .u32(kZip64End)
-               .u64(44)
-               .u16(45)
-               .u16(45)
-               .u32(0)
-               .u32(0)
-               .u64(3)
-               .u64(3)
-               .u64(size)
-               .u64(hole + directory)
-               .u32(kZip64Locator)
-               .u32(0)
-               .u64(end)
-               .u32(1)
-               .u32(kEnd)
-               .u16(0)
-               .u16(0)
-               .u16(3)
-               .u16(3)
-               .u32(size)
-               .u32(kIn64Bits)
-               .u16(0)
-               .bytes();
+  const std::string directory = shifted_directory(ZipReader(path_), content, hole);
   std::filesystem::resize_file(path_, 0);
   std::filesystem::resize_file(path_, hole);
-  std::ofstream(path_, std::ios::binary | std::ios::app) << content.substr(0, directory) << moved;
+  std::ofstream(path_, std::ios::binary | std::ios::app)
+      << content.substr(0, content.find("PK\1\2")) << directory;
   const ZipReader zip(path_);
   EXPECT_EQ(text(zip.read(*zip.find("t/second"))), "abcdef");
   EXPECT_GT(zip.find("t/second")->offset, hole);

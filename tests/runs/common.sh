@@ -19,7 +19,7 @@ train() {
   local tp pp dp zero csv=$2
   IFS=, read -r tp pp dp zero <<<"$1"
   shift 2
-  "$here/../support/mpirun.sh" $((tp * pp * dp)) "$bin/pretrain_gpt" "${model[@]}" --tensor-model-parallel-size "$tp" \
+  "$here/../../tools/mpirun.sh" $((tp * pp * dp)) "$bin/pretrain_gpt" "${model[@]}" --tensor-model-parallel-size "$tp" \
       --pipeline-model-parallel-size "$pp" --zero-stage "$zero" --loss-csv "$csv" "$@"
 }
 

@@ -113,31 +113,31 @@ double Value::as_double() const {
   fail("a number");
 }
 
-const std::string& Value::as_string() const {
+const std::string& Value::as_string() const& {
   const auto* v = std::get_if<std::string>(&data_);
   if (!v) fail("a string");
   return *v;
 }
 
-const std::string& Value::as_bytes() const {
+const std::string& Value::as_bytes() const& {
   const auto* v = std::get_if<Raw>(&data_);
   if (!v || v->kind != Kind::kBytes) fail("bytes");
   return v->data;
 }
 
-const TensorRecord& Value::as_tensor() const {
+const TensorRecord& Value::as_tensor() const& {
   const auto* v = std::get_if<std::shared_ptr<const TensorRecord>>(&data_);
   if (!v) fail("a tensor");
   return **v;
 }
 
-const Value::Global& Value::as_global() const {
+const Value::Global& Value::as_global() const& {
   const auto* v = std::get_if<Global>(&data_);
   if (!v) fail("the name of a class");
   return *v;
 }
 
-const Value::Object& Value::as_object() const {
+const Value::Object& Value::as_object() const& {
   const auto* v = std::get_if<std::shared_ptr<Object>>(&data_);
   if (!v) fail("an object");
   return **v;

@@ -104,8 +104,7 @@ class Value {
   static Value big_int(std::string two_complement);  // little-endian, beyond 64 bits
   static Value list_of(std::span<const int64_t> items);
   static Value list_of(std::span<const std::string> items);
-  // An object with attributes, made without arguments: object("argparse", "Namespace", {{"lr",
-  // 0.1}}).
+  // Made without arguments, then given attributes: ("argparse", "Namespace", {{"lr", 0.1}}).
   static Value object(std::string module, std::string name, std::vector<Entry> attributes);
 
   Kind kind() const;
@@ -123,18 +122,24 @@ class Value {
   bool as_bool() const;
   int64_t as_int() const;    // int, bool, a float without fraction, a 0-dim tensor, an int enum
   double as_double() const;  // int, float or 0-dim tensor
-  const std::string& as_string() const;
-  const std::string& as_bytes() const;
-  const TensorRecord& as_tensor() const;
-  const Global& as_global() const;
-  const Object& as_object() const;
+  const std::string& as_string() const&;
+  const std::string& as_bytes() const&;
+  const TensorRecord& as_tensor() const&;
+  const Global& as_global() const&;
+  const Object& as_object() const&;
+  // Of a temporary, as at() and find() return it: a copy, which may be kept.
+  std::string as_string() && { return std::as_const(*this).as_string(); }
+  std::string as_bytes() && { return std::as_const(*this).as_bytes(); }
+  TensorRecord as_tensor() && { return std::as_const(*this).as_tensor(); }
+  Global as_global() && { return std::as_const(*this).as_global(); }
+  Object as_object() && { return std::as_const(*this).as_object(); }
   DType as_dtype() const;
   Shape as_shape() const;  // a sequence of ints, e.g. torch.Size
   std::vector<int64_t> as_ints() const;
   std::vector<std::string> as_strings() const;
 
-  // Of a dict, or the attributes of an object (its state): by key, throwing when absent / None when
-  // absent.
+  // Of a dict, or the attributes of an object (its state). An absent key: at() throws, find()
+  // returns None.
   Value at(std::string_view key) const;
   Value find(std::string_view key) const;
   bool contains(std::string_view key) const;
@@ -145,14 +150,12 @@ class Value {
   std::vector<Value> items() const;
   size_t size() const;  // of a sequence, dict or object
 
-  // Of a dict or an object's attributes: sets, keeping the place of an existing key / removes, if
-  // present.
+  // Of a dict or an object's attributes. set() keeps the place of an existing key.
   Value& set(std::string_view key, Value value);
   Value& erase(std::string_view key);
   Value& push_back(Value value);  // of a list
 
-  // Names the place for messages: a file, then keys. `found()` is the short description used in
-  // them.
+  // For messages: where the value came from (a file, then keys), and what it is in a few words.
   Value named(std::string file) const;
   std::string where() const;
   std::string found() const;

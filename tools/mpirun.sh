@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# mpirun.sh RANKS PROGRAM ARGS...: mpirun as a laptop, a container and CI want it.
+# tools/mpirun.sh RANKS PROGRAM ARGS...: mpirun as a laptop, a container and CI want it.
 # As root it needs leave; more ranks than cores need --oversubscribe and should yield while they wait; ranks that share
 # cores take one thread each.
 set -euo pipefail

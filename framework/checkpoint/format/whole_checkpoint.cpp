@@ -1,0 +1,260 @@
+#include "framework/checkpoint/format/whole_checkpoint.h"
+
+#include <algorithm>
+#include <cctype>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "framework/checkpoint/format/convert_plan.h"
+#include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/format/universal_info.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = WholeCheckpoint::Kind;
+
+constexpr const char *kWeightsFile = "pytorch_model.bin",
+                     *kWeightsIndex = "pytorch_model.bin.index.json";
+
+bool has_model_states(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const auto name = parse_checkpoint_file_name(entry.path().filename().string());
+    if (name && (name->kind == CheckpointFileName::Kind::kModelStates ||
+                 name->kind == CheckpointFileName::Kind::kZero3ModelStates))
+      return true;
+  }
+  return false;
+}
+
+// Sets a state from what a universal folder has in its file: a dict around `param`, or the tensor
+// alone and flat (ZeRO 3).
+void set_state(WholeParameter& parameter, StateIndex state, Value content, const Shape* shape) {
+  TensorRecord& tensor = parameter.states[state];
+  if (content.is_tensor()) {
+    tensor = content.as_tensor();
+    if (shape && numel(*shape) == tensor.numel()) tensor.shape = *shape;
+  } else {
+    tensor = content.at(keys::kParam).as_tensor();
+    parameter.keys = content.erase(keys::kParam);
+  }
+  if (!parameter.states[kFp32].bytes || tensor.shape == parameter.states[kFp32].shape) {
+    parameter.shape = tensor.shape;
+    return;
+  }
+  content.fail("a state of shape " + to_string(parameter.states[kFp32].shape) + ", as of " +
+               std::string(kFp32State) + ", not " + to_string(tensor.shape));
+}
+
+// ZeRO 3: the optimizer's own state dict is inside, and has the step.
+Value step_of_zero3(const Value& optimizer_state) {
+  const Value torch = optimizer_state.find(keys::kOptimizerStateDict);
+  const auto states = torch ? torch.at(keys::kState).entries() : std::vector<Value::Entry>{};
+  return states.empty() ? Value() : states[0].second.find(kStepState);
+}
+
+// A file itself, a folder's pytorch_model.bin, or the parts of it that the index lists.
+std::set<fs::path> weight_files(const fs::path& path) {
+  if (fs::is_regular_file(path)) return {path};
+  if (fs::exists(path / kWeightsFile)) return {path / kWeightsFile};
+  const File file(path / kWeightsIndex);
+  std::string text(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  const auto index = nlohmann::json::parse(text, nullptr, false);
+  const auto map = index.is_object() ? index.find("weight_map") : index.end();
+  std::set<fs::path> files;
+  for (const auto& part : map == index.end() ? nlohmann::json() : *map) {
+    const fs::path name = part.is_string() ? part.get<std::string>() : "";
+    if (name.empty() || name != name.filename())
+      throw ValueError(file.path().string() + ": " + part.dump() + " is no file beside it");
+    files.insert(path / name);
+  }
+  if (files.empty()) throw ValueError(file.path().string() + ": has no weight_map");
+  return files;
+}
+
+std::string mesh_of(const Value& metadata) {
+  const Value degrees = metadata.find(keys::kParallelDimensions);
+  const Value dp = metadata.find(keys::kDpWorldSize);
+  if (!degrees || !dp) return "";
+  return "tp " + degrees.at(keys::kTpDegree).found() + ", pp " +
+         degrees.at(keys::kPpDegree).found() + ", dp " + dp.found();
+}
+
+}  // namespace
+
+fs::path resolve_tag(const fs::path& path) {
+  for (const std::string_view pointer : {kLatestFile, kLatestUniversalFile}) {
+    if (!fs::exists(path / pointer)) continue;
+    std::string tag = read_text(path / pointer);
+    while (!tag.empty() && std::isspace(static_cast<unsigned char>(tag.back()))) tag.pop_back();
+    const bool is_name =
+        !tag.empty() && tag != "." && tag != ".." && tag == fs::path(tag).filename();
+    if (!is_name || !fs::is_directory(path / tag)) {
+      throw std::runtime_error(
+          (path / pointer).string() + " names '" + tag +
+          "', which is not a folder beside it; there are: " + list_folder(path));
+    }
+    return path / tag;
+  }
+  return path;
+}
+
+Kind checkpoint_kind(const fs::path& path) {
+  if (fs::is_regular_file(path)) return Kind::kWeights;
+  if (!fs::is_directory(path)) {
+    const fs::path parent = fs::absolute(path).lexically_normal().parent_path();
+    throw std::runtime_error(path.string() + ": no such file or folder" +
+                             (fs::is_directory(parent)
+                                  ? "; " + parent.string() + " holds: " + list_folder(parent)
+                                  : ""));
+  }
+  if (fs::is_directory(path / kZeroFolder)) return Kind::kUniversal;
+  if (has_model_states(path)) return Kind::kOrdinary;
+  if (fs::exists(path / kWeightsFile) || fs::exists(path / kWeightsIndex)) return Kind::kWeights;
+  throw std::runtime_error(path.string() +
+                           ": is no checkpoint (no latest, no *_model_states.pt, no zero, no " +
+                           kWeightsFile + "). It holds: " + list_folder(path));
+}
+
+UniversalInfo merge_info(const SourceCheckpoint& source) {
+  const Value& state = source.model_states[0];
+  if (const Value info = state.find(keys::kUniversalInfo)) return UniversalInfo::from_value(info);
+  if (source.tp_size > 1) {
+    throw ValueError(state.where() + ": has no '" + std::string(keys::kUniversalInfo) +
+                     "', so nothing says how the shards of tp " + std::to_string(source.tp_size) +
+                     " are merged");
+  }
+  return {};
+}
+
+bool WholeCheckpoint::contains(const std::string& name) const {
+  return std::binary_search(names_.begin(), names_.end(), name);
+}
+
+WholeParameter WholeCheckpoint::parameter(const std::string& name) const {
+  if (!contains(name))
+    throw ValueError(path.string() + ": has no parameter " + name + " among its " +
+                     std::to_string(names_.size()));
+  const auto alias = aliases_.find(name);
+  const std::string& first = alias == aliases_.end() ? name : alias->second;
+  WholeParameter parameter =
+      kind == Kind::kUniversal ? read_universal(first) : parameters_.at(first);
+  if (!parameter.step && parameter.states[kExpAvg].bytes) parameter.step = common_step_;
+  return parameter;
+}
+
+void WholeCheckpoint::open_ordinary(int threads) {
+  const SourceCheckpoint source = open_source_checkpoint(path, threads);
+  metadata = source.model_states[0];
+  description = "ordinary checkpoint of ZeRO " + std::to_string(source.stage) + ", tp " +
+                std::to_string(source.tp_size) + ", pp " + std::to_string(source.pp_size) +
+                ", dp " + std::to_string(source.dp_size);
+  common_step_ = step_of_zero3(source.optimizer_state);
+  const UniversalInfo info = merge_info(source);
+  for (const OutputFilePlan& file : plan_conversion(source, info).files) {
+    WholeParameter& parameter = parameters_[file.parameter];
+    if (file.state == kStepState) {
+      parameter.step = file.content;
+      continue;
+    }
+    const auto shards = source.parameters.find(file.parameter);
+    const bool listed = shards != source.parameters.end();
+    const Shape* shape = listed ? &shards->second[0].shape : nullptr;
+    const auto state = std::find(kStateNames.begin(), kStateNames.end(), file.state);
+    set_state(parameter, static_cast<StateIndex>(state - kStateNames.begin()), file.content, shape);
+    if (!listed || !parameter.pp_ranks.empty()) continue;
+    for (const SourceShard& shard : shards->second)
+      if (shard.tp_rank == 0) parameter.pp_ranks.push_back(shard.pp_rank);
+  }
+}
+
+void WholeCheckpoint::open_universal() {
+  for (const std::string& name : {model_states_file(0), zero3_model_states_file(0, 0)}) {
+    if (!metadata && fs::exists(path / name)) metadata = read_torch_file(path / name);
+  }
+  if (!metadata) {
+    throw std::runtime_error(
+        path.string() + ": has no model-states file of rank 0. It holds: " + list_folder(path));
+  }
+  description = "universal checkpoint made from " + mesh_of(metadata);
+  const fs::path optimizer = path / kZeroFolder / kOptimizerStateFile;
+  if (fs::exists(optimizer)) common_step_ = step_of_zero3(read_torch_file(optimizer));
+  if (const Value groups = metadata.find(keys::kParamShapes)) {
+    for (const Value& group : groups.items()) {
+      for (const auto& [name, shape] : group.entries())
+        shapes_[name.as_string()] = shape.as_shape();
+    }
+  }
+  for (const auto& entry : fs::directory_iterator(path / kZeroFolder)) {
+    if (entry.is_directory()) names_.push_back(entry.path().filename());
+  }
+}
+
+WholeParameter WholeCheckpoint::read_universal(const std::string& name) const {
+  WholeParameter parameter;
+  const fs::path folder = path / kZeroFolder / name;
+  const auto shape = shapes_.find(name);
+  for (int state = 0; state < kStateCount; ++state) {
+    const fs::path file = folder / state_file(kStateNames[static_cast<size_t>(state)]);
+    if (!fs::exists(file)) continue;
+    set_state(parameter, static_cast<StateIndex>(state), read_torch_file(file),
+              shape == shapes_.end() ? nullptr : &shape->second);
+  }
+  if (!parameter.states[kFp32].bytes) {
+    throw std::runtime_error(folder.string() + ": has no " + state_file(kFp32State) +
+                             ". It holds: " + list_folder(folder));
+  }
+  if (fs::exists(folder / state_file(kStepState)))
+    parameter.step = read_torch_file(folder / state_file(kStepState));
+  return parameter;
+}
+
+void WholeCheckpoint::open_weights(const fs::path& file) {
+  description = "weights";
+  for (const auto& [name, value] : read_torch_file(file).entries()) {
+    const TensorRecord tensor = value.as_tensor();
+    WholeParameter& parameter = parameters_[name.as_string()];
+    if (parameter.states[kFp32].bytes) value.fail("no second tensor of this name");
+    const TensorRecord fp32{DType::kFloat32, tensor.shape, false, as_float32(tensor)};
+    set_state(parameter, kFp32, fp32, nullptr);
+  }
+}
+
+// Tied weights: the second name's own tensor, where there is one, is of the model's precision.
+void WholeCheckpoint::finish() {
+  for (const auto& [name, parameter] : parameters_) names_.push_back(name);
+  std::sort(names_.begin(), names_.end());
+  const Value shared = metadata ? metadata.find(keys::kSharedParams) : Value();
+  if (!shared) return;
+  for (const auto& [alias, name] : shared.entries()) {
+    if (contains(name.as_string())) aliases_[alias.as_string()] = name.as_string();
+  }
+  for (const auto& [alias, name] : aliases_) names_.push_back(alias);
+  std::sort(names_.begin(), names_.end());
+  names_.erase(std::unique(names_.begin(), names_.end()), names_.end());
+}
+
+WholeCheckpoint open_whole_checkpoint(const fs::path& path, int threads) {
+  WholeCheckpoint checkpoint;
+  checkpoint.path = resolve_tag(path);
+  checkpoint.kind = checkpoint_kind(checkpoint.path);
+  switch (checkpoint.kind) {
+    case Kind::kOrdinary:
+      checkpoint.open_ordinary(threads);
+      break;
+    case Kind::kUniversal:
+      checkpoint.open_universal();
+      break;
+    case Kind::kWeights:
+      for (const fs::path& file : weight_files(checkpoint.path)) checkpoint.open_weights(file);
+      break;
+  }
+  checkpoint.finish();
+  return checkpoint;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "framework/checkpoint/format/source_checkpoint.h"
+
+namespace anymesh {
+
+struct UniversalInfo;
+
+// Any checkpoint as whole tensors, whatever mesh it is of:
+//
+//   ordinary tag folder   shards of any tp, pp, dp and ZeRO stage 0 to 3, merged as they are read
+//   universal folder      zero/<parameter>/*.pt
+//   weights               a torch file of a dict name -> tensor, or a folder with
+//                         pytorch_model.bin or its parts and index, as zero_to_fp32 leaves it
+//
+//   WholeCheckpoint checkpoint = open_whole_checkpoint("checkpoints", 4);   // the tag of `latest`
+//   WholeParameter weight = checkpoint.parameter("2.mlp.dense_h_to_4h.weight");
+//   weight.states[kExpAvg].bytes->read(offset, out);                        // only what is behind
+//
+// Opening and parameter() read metadata only. Refused: a folder that is none of these, by what it
+// holds; an ordinary checkpoint in which an element is missing or there twice; tensor-parallel
+// shards without universal_checkpoint_info, which says how they are merged.
+struct WholeParameter {
+  Shape shape;
+  std::array<TensorRecord, kStateCount> states;  // `bytes` is null where the checkpoint has none
+  Value step;                                    // None likewise
+  Value keys;  // what the format says about the cut: cat_dim, vocab_tensor, ...; None: nothing
+  std::vector<int> pp_ranks;  // that hold it, in an ordinary checkpoint
+};
+
+class WholeCheckpoint {
+ public:
+  enum class Kind { kOrdinary, kUniversal, kWeights };
+
+  Kind kind = Kind::kOrdinary;
+  std::filesystem::path path;
+  std::string description;  // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
+  Value metadata;           // of the first model-states file; None for weights
+
+  // Sorted. Second names of tied weights are among them, and stand for the parameter they name.
+  const std::vector<std::string>& names() const { return names_; }
+  bool contains(const std::string& name) const;
+  WholeParameter parameter(const std::string& name) const;  // throws when there is none
+
+ private:
+  friend WholeCheckpoint open_whole_checkpoint(const std::filesystem::path&, int);
+  void open_ordinary(int threads);
+  void open_universal();
+  void open_weights(const std::filesystem::path& file);
+  void finish();
+  WholeParameter read_universal(const std::string& name) const;
+
+  std::map<std::string, WholeParameter> parameters_;  // empty for a universal folder
+  std::map<std::string, std::string> aliases_;        // second name -> first
+  std::map<std::string, Shape> shapes_;               // of the tensors that ZeRO 3 leaves flat
+  Value common_step_;                                 // ZeRO 3 has one for all
+  std::vector<std::string> names_;
+};
+
+// `threads` read files at the same time.
+WholeCheckpoint open_whole_checkpoint(const std::filesystem::path& path, int threads);
+
+// The tag folder that `latest` names, where a folder has that file (else the universal one of
+// `latest_universal`); otherwise the path itself.
+std::filesystem::path resolve_tag(const std::filesystem::path& path);
+WholeCheckpoint::Kind checkpoint_kind(const std::filesystem::path& path);
+
+// How shards are merged. Only a checkpoint of tp 1 may do without.
+UniversalInfo merge_info(const SourceCheckpoint& source);
+
+}  // namespace anymesh

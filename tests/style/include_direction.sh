@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Includes point downwards only, so that every part can be read, and most of them built, without the parts above it.
+# Areas are listed bottom first: what an area may include besides itself, and whether it keeps off LibTorch and MPI.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+areas='
+format             no-torch
+config             no-torch
+data               no-torch
+comm               torch
+random             torch
+optim              torch
+param_spec         torch     comm random
+log                torch     comm
+tensor_parallel    torch     comm param_spec
+pipeline           torch     comm param_spec random
+zero               torch     comm param_spec optim format
+checkpoint         torch     comm param_spec optim zero pipeline config format
+datasets           torch     config data
+trainer            torch     comm pipeline zero checkpoint config data log
+models             torch     comm param_spec random tensor_parallel pipeline config
+tools              no-torch  format config data
+'
+
+# violations: reads "file:#include ..." lines, prints one message for each that points the wrong way.
+violations() {
+  awk -v areas="$areas" '
+    function area(path) {
+      if (path ~ /^framework\/checkpoint\/format\//) return "format"
+      if (path ~ /^framework\/data\/datasets\./) return "datasets"
+      if (path == "framework/torch.h") return "torch.h"
+      if (path ~ /^framework\//) { sub(/^framework\//, "", path); sub(/[\/.].*/, "", path); return path }
+      if (path ~ /^(models|tools|tests)\//) { sub(/\/.*/, "", path); return path }
+      return path
+    }
+    BEGIN {
+      n = split(areas, lines, "\n")
+      for (i = 1; i <= n; ++i) {
+        m = split(lines[i], word, " ")
+        if (m == 0) continue
+        known[word[1]] = 1
+        if (word[2] == "no-torch") plain[word[1]] = 1
+        for (j = 3; j <= m; ++j) allowed[word[1], word[j]] = 1
+      }
+    }
+    {
+      file = include = $0
+      sub(/:.*/, "", file)
+      sub(/^[^:]*:[ \t]*#[ \t]*include[ \t]*/, "", include)
+      from = area(file)
+      if (from == "torch.h") next
+      if (!(from in known)) { print file ": " from " is not in the list of areas of this test"; next }
+      if (include ~ /^<(torch|ATen|c10|caffe2)\// || include ~ /^<mpi/) {
+        if (from in plain) print file ": " include ", but " from " is built without LibTorch and MPI"
+        next
+      }
+      if (include !~ /^"/) next
+      sub(/^"/, "", include)
+      sub(/".*/, "", include)
+      to = area(include)
+      if (to != from && !((from, to) in allowed)) print file ": includes " include ", but " from " lies below " to " or beside it"
+    }'
+}
+
+includes() { grep -rnE '^[ 	]*#[ 	]*include' --include='*.h' --include='*.cpp' framework models tools | sed -E 's/^([^:]*):[0-9]+:/\1:/'; }
+
+# The test can fail, and can pass: each line of the first is one violation, the second has none.
+bad='framework/comm/x.h:#include "framework/zero/zero_optimizer.h"
+framework/zero/x.cpp:#include "models/gpt/gpt_model.h"
+framework/checkpoint/format/x.h:#include <torch/types.h>
+framework/data/x.cpp:#include <mpi.h>
+tools/x.cpp:#include "framework/trainer.h"
+models/gpt/x.cpp:#include "tests/support/dense_gpt.h"
+framework/new_part/x.h:#include <vector>'
+good='framework/zero/x.h:#include "framework/comm/process_grid.h"
+framework/comm/x.cpp:#include <mpi.h>
+models/gpt/x.cpp:#include "models/gpt/gpt_model.h"  // a comment
+tools/x.cpp:#include <vector>'
+[[ $(violations <<<"$bad" | wc -l) == 7 && -z $(violations <<<"$good") ]] ||
+  { echo "FAIL: this test does not see planted violations as it should"; violations <<<"$bad"$'\n'"$good"; exit 1; }
+
+found=$(includes | violations)
+if [[ -n $found ]]; then
+  printf '%s\n' "$found"
+  exit 1
+fi
+echo "ok: $(includes | grep -c '#include "') includes point downwards"

@@ -1,0 +1,107 @@
+// ckpt: looks into checkpoints, checks them, and compares them.
+
+#include "tools/ckpt.h"
+
+#include <sys/resource.h>
+
+#include <cxxopts.hpp>
+#include <iostream>
+
+namespace anymesh {
+namespace {
+
+constexpr int kTrouble = 2;
+
+constexpr const char* kHelp =
+    R"(Looks into checkpoints of DeepSpeed, Megatron-DeepSpeed and pretrain_gpt.
+
+ Commands:
+  ckpt inspect FOLDER   what it is, its files and what they hold, how each parameter is cut
+  ckpt verify FOLDER    is everything there, undamaged, and of one save?
+  ckpt diff A B         do two checkpoints hold the same weights, moments and steps, bit by bit?
+
+ FOLDER, A and B are a tag folder of any mesh and ZeRO stage (or the folder around it that has
+ `latest`), a universal folder, or weights: pytorch_model.bin, or a folder with it.
+
+ Examples:
+  ckpt inspect checkpoints
+  ckpt verify checkpoints/global_step100 --workers 8
+  ckpt diff checkpoints/global_step100 checkpoints/global_step100_universal
+  ckpt diff checkpoints/global_step100 export/pytorch_model.bin --all
+
+ Exit code: 0 all is well, 1 something is broken or differs, 2 wrong arguments or no checkpoint.
+)";
+
+struct Command {
+  std::string name;
+  std::vector<std::string> paths;
+  CkptOptions options;
+};
+
+// One file descriptor for each file of the checkpoint: take what the system lets us have.
+void raise_file_limit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+Command parse(int argc, char** argv) {
+  cxxopts::Options flags("ckpt", kHelp);
+  flags.add_options()("workers", "Threads that read", cxxopts::value<int>()->default_value("4"),
+                      "N")("all", "Print all, not the first few of many")("h,help", "Print this");
+  const auto word = cxxopts::value<std::string>();
+  flags.add_options("words")("command", "", word)("first", "", word)("second", "", word);
+  flags.parse_positional({"command", "first", "second"});
+  flags.custom_help("COMMAND FOLDER... [--workers N] [--all]").positional_help("");
+  const auto parsed = flags.parse(argc, argv);
+  if (parsed.count("help")) {
+    std::cout << flags.help({""});
+    std::exit(0);
+  }
+  Command command;
+  if (parsed.count("command")) command.name = parsed["command"].as<std::string>();
+  if (command.name != "inspect" && command.name != "verify" && command.name != "diff") {
+    throw std::invalid_argument("expected inspect, verify or diff, found '" + command.name + "'");
+  }
+  for (const char* path : {"first", "second"})
+    if (parsed.count(path)) command.paths.push_back(parsed[path].as<std::string>());
+  const size_t found = command.paths.size() + parsed.unmatched().size();
+  const size_t expected = command.name == "diff" ? 2 : 1;
+  if (found != expected) {
+    throw std::invalid_argument(command.name + " takes " + std::to_string(expected) +
+                                " checkpoint(s), found " + std::to_string(found));
+  }
+  command.options.workers = parsed["workers"].as<int>();
+  command.options.all = parsed.count("all") > 0;
+  if (command.options.workers < 1 || command.options.workers > 1024) {
+    throw std::invalid_argument("--workers (" + std::to_string(command.options.workers) +
+                                ") must be from 1 to 1024");
+  }
+  return command;
+}
+
+int run(int argc, char** argv) {
+  Command command;
+  try {
+    command = parse(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "ckpt: " << error.what() << " (see --help)\n";
+    return kTrouble;
+  }
+  try {
+    raise_file_limit();
+    const auto& [name, paths, options] = command;
+    if (name == "inspect") return inspect_checkpoint(paths[0], options, std::cout);
+    if (name == "verify") return verify_checkpoint(paths[0], options, std::cout);
+    return diff_checkpoints(paths[0], paths[1], options, std::cout);
+  } catch (const std::exception& error) {
+    std::cerr << "ckpt: " << error.what() << '\n';
+    return kTrouble;
+  }
+}
+
+}  // namespace
+}  // namespace anymesh
+
+int main(int argc, char** argv) { return anymesh::run(argc, argv); }

@@ -1,0 +1,146 @@
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+
+#include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/whole_checkpoint.h"
+#include "tools/ckpt.h"
+
+namespace anymesh {
+namespace {
+
+constexpr uint64_t kChunk = 4 << 20;
+constexpr size_t kMostDifferences = 40;
+
+// Notes those elements of a chunk, from element `first` on, whose bits differ.
+void compare_chunk(const TensorRecord& a, const TensorRecord& b, std::span<const std::byte> bytes_a,
+                   std::span<const std::byte> bytes_b, int64_t first, TensorDifference& result) {
+  const uint64_t size = element_size(a.dtype);
+  std::vector<float> values[2];
+  for (const size_t side : {0, 1}) {
+    values[side].resize(bytes_a.size() / size);
+    as_float32(side == 0 ? a : b)
+        ->read(static_cast<uint64_t>(first) * sizeof(float),
+               std::as_writable_bytes(std::span(values[side])));
+  }
+  for (size_t i = 0; i < values[0].size(); ++i) {
+    if (std::memcmp(&bytes_a[i * size], &bytes_b[i * size], size) == 0) continue;
+    const double difference = std::abs(static_cast<double>(values[0][i]) - values[1][i]);
+    const bool most = result.count++ == 0 || !(difference <= result.largest);
+    if (!most || std::isnan(result.largest)) continue;
+    result.largest = difference;
+    result.where = first + static_cast<int64_t>(i);
+  }
+}
+
+// What differs in one parameter, a line each.
+std::vector<std::string> diff_parameter(const WholeCheckpoint& a, const WholeCheckpoint& b,
+                                        const std::string& name, std::atomic<int64_t>& tensors) {
+  for (const WholeCheckpoint* side : {&a, &b}) {
+    if (!side->contains(name)) return {name + ": only in " + (side == &a ? "B" : "A")};
+  }
+  std::vector<std::string> lines;
+  const WholeParameter one = a.parameter(name), other = b.parameter(name);
+  const bool weights_only =
+      a.kind == WholeCheckpoint::Kind::kWeights || b.kind == WholeCheckpoint::Kind::kWeights;
+  for (size_t i = 0; i < (weights_only ? 1 : kStateCount); ++i) {
+    const TensorRecord &x = one.states[i], &y = other.states[i];
+    const std::string where = name + " " + std::string(kStateNames[i]) + ": ";
+    if (!x.bytes && !y.bytes) continue;
+    ++tensors;
+    if (!x.bytes || !y.bytes) {
+      lines.push_back(where + "only in " + (x.bytes ? "A" : "B"));
+    } else if (x.shape != y.shape || x.dtype != y.dtype) {
+      lines.push_back(where + Value(x).found() + " in A, " + Value(y).found() + " in B");
+    } else if (const TensorDifference found = compare_tensors(x, y); found.count > 0) {
+      lines.push_back(where + found.text());
+    }
+  }
+  if (weights_only || (!one.step && !other.step)) return lines;
+  ++tensors;
+  if (!one.step || !other.step || one.step.as_double() != other.step.as_double()) {
+    const auto text = [](const Value& step) {
+      return step ? std::to_string(step.as_int()) : std::string("none");
+    };
+    lines.push_back(name + " step: " + text(one.step) + " in A, " + text(other.step) + " in B");
+  }
+  return lines;
+}
+
+}  // namespace
+
+std::string TensorDifference::text() const {
+  char largest_text[32];
+  std::snprintf(largest_text, sizeof largest_text, "%.3e", largest);
+  return "differs in " + std::to_string(count) + " of " + std::to_string(numel) +
+         " elements, at most by " + largest_text + " at element " + std::to_string(where);
+}
+
+TensorDifference compare_tensors(const TensorRecord& a, const TensorRecord& b) {
+  TensorDifference result{.numel = a.numel()};
+  std::vector<std::byte> bytes_a(std::min(kChunk, a.nbytes())), bytes_b(bytes_a.size());
+  for (uint64_t offset = 0; offset < a.nbytes(); offset += kChunk) {
+    const uint64_t count = std::min(kChunk, a.nbytes() - offset);
+    const auto from_a = std::span(bytes_a).first(count), from_b = std::span(bytes_b).first(count);
+    a.bytes->read(offset, from_a);
+    b.bytes->read(offset, from_b);
+    if (std::memcmp(from_a.data(), from_b.data(), count) == 0) continue;
+    compare_chunk(a, b, from_a, from_b, static_cast<int64_t>(offset / element_size(a.dtype)),
+                  result);
+  }
+  return result;
+}
+
+std::vector<std::filesystem::path> files_under(const std::filesystem::path& path) {
+  if (std::filesystem::is_regular_file(path)) return {path};
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+bool is_torch_file(const std::filesystem::path& file) {
+  return file.extension() == ".pt" || file.extension() == ".bin";
+}
+
+void print_lines(std::ostream& out, const std::vector<std::string>& lines, size_t limit,
+                 const CkptOptions& options) {
+  const size_t count = options.all ? lines.size() : std::min(limit, lines.size());
+  for (size_t i = 0; i < count; ++i) out << lines[i] << '\n';
+  if (count < lines.size()) {
+    const std::string indent = lines[count].substr(0, lines[count].find_first_not_of(' '));
+    out << indent << "... and " << lines.size() - count << " more (--all)\n";
+  }
+}
+
+int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path& b,
+                     const CkptOptions& options, std::ostream& out) {
+  const WholeCheckpoint one = open_whole_checkpoint(a, options.workers),
+                        other = open_whole_checkpoint(b, options.workers);
+  out << "A: " << one.path.string() << ": " << one.description << '\n';
+  out << "B: " << other.path.string() << ": " << other.description << '\n';
+  std::vector<std::string> names;
+  std::set_union(one.names().begin(), one.names().end(), other.names().begin(), other.names().end(),
+                 std::back_inserter(names));
+  std::vector<std::vector<std::string>> found(names.size());
+  std::atomic<int64_t> tensors{0};
+  parallel_for(names.size(), options.workers, [&](size_t i) {
+    try {
+      found[i] = diff_parameter(one, other, names[i], tensors);
+    } catch (const std::exception& error) {
+      found[i] = {names[i] + ": cannot be read: " + error.what()};
+    }
+  });
+  std::vector<std::string> lines;
+  for (auto& of_parameter : found)
+    lines.insert(lines.end(), of_parameter.begin(), of_parameter.end());
+  print_lines(out, lines, kMostDifferences, options);
+  out << names.size() << " parameters, " << tensors << " tensors compared, " << lines.size()
+      << " differences\n";
+  return lines.empty() ? 0 : 1;
+}
+
+}  // namespace anymesh

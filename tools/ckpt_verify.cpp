@@ -1,0 +1,335 @@
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "framework/checkpoint/format/convert_plan.h"
+#include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/source_stages.h"
+#include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/format/universal_info.h"
+#include "framework/checkpoint/format/whole_checkpoint.h"
+#include "framework/checkpoint/format/zip.h"
+#include "tools/ckpt.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = WholeCheckpoint::Kind;
+using FileKind = CheckpointFileName::Kind;
+
+constexpr uint64_t kChunk = 4 << 20;
+constexpr size_t kMostProblems = 40;
+constexpr int64_t kMostFiles = 1 << 20;  // that a mesh may ask for
+
+// The steps that a file's optimizer state has, however deep its wrappers put it.
+void collect_steps(const Value& value, std::vector<Value>& steps) {
+  for (const auto key : {keys::kOptimizerStateDict, keys::kOptimizer, keys::kBaseOptimizerState}) {
+    if (const Value inner = value.find(key); inner.is_dict()) collect_steps(inner, steps);
+  }
+  const Value states = value.find(keys::kState), groups = value.find(keys::kParamGroups);
+  if (!states.is_dict() || !groups.is_list() || groups.size() == 0) return;
+  for (const auto& [index, state] : states.entries()) {
+    if (const Value step = step_of(state, groups.at(0))) steps.push_back(step);
+  }
+}
+
+// A state of one model-parallel rank, its fragments in a row.
+TensorRecord shard_tensor(const SourceShard& shard, size_t state) {
+  const ShardLayout layout = ShardLayout::make(shard.shape, {.replicated = true}, 1, 0);
+  const std::vector<MergedTensor::Part> part{{layout, shard.states[state]}};
+  return {shard.dtypes[state], shard.shape, false,
+          std::make_shared<MergedTensor>(part, shard.dtypes[state])};
+}
+
+// Whether a shard's optimizer has not seen a gradient that is not zero.
+bool never_used(const SourceShard& shard) {
+  if (shard.states[kExpAvgSq].empty()) return false;
+  const TensorRecord tensor = shard_tensor(shard, kExpAvgSq);
+  std::vector<std::byte> buffer(std::min(kChunk, tensor.nbytes()));
+  for (uint64_t offset = 0; offset < tensor.nbytes(); offset += kChunk) {
+    const auto chunk = std::span(buffer).first(std::min(kChunk, tensor.nbytes() - offset));
+    tensor.bytes->read(offset, chunk);
+    if (std::any_of(chunk.begin(), chunk.end(), [](std::byte b) { return b != std::byte{0}; }))
+      return false;
+  }
+  return true;
+}
+
+class Verifier {
+ public:
+  Verifier(fs::path path, const CkptOptions& options)
+      : path_(std::move(path)), kind_(checkpoint_kind(path_)), options_(options) {}
+
+  int run(std::ostream& out) {
+    list_files();
+    parallel_for(files_.size(), options_.workers, [&](size_t i) {
+      if (is_torch_file(files_[i])) attempt([&] { check_file(files_[i]); });
+    });
+    if (kind_ != Kind::kWeights) attempt([&] { check_file_set(); });
+    if (kind_ != Kind::kWeights) attempt([&] { check_counters(); });
+    const size_t before = problems_.size();
+    attempt([&] { kind_ == Kind::kOrdinary ? check_ordinary() : check_whole(); });
+    const bool unchecked = before > 0 && parameters_ == 0;
+    if (unchecked) problems_.resize(before);  // not again that a file is missing or damaged
+    std::sort(problems_.begin(), problems_.end());
+    print_lines(out, {notes_.begin(), notes_.end()}, kMostProblems, options_);
+    print_lines(out, problems_, kMostProblems, options_);
+    if (unchecked) out << "the parameters can only be checked once this is repaired\n";
+    out << path_.string() << ": " << files_.size() << " files, " << bytes_ << " bytes, "
+        << parameters_ << " parameters, " << elements_ << " elements of weights and moments: "
+        << (problems_.empty() ? "no problem" : std::to_string(problems_.size()) + " problem(s)")
+        << '\n';
+    return problems_.empty() ? 0 : 1;
+  }
+
+ private:
+  void add(const std::string& problem) {
+    const std::lock_guard lock(mutex_);
+    if (std::find(problems_.begin(), problems_.end(), problem) == problems_.end())
+      problems_.push_back(problem);
+  }
+
+  template <typename Fn>
+  void attempt(Fn&& fn) {
+    try {
+      fn();
+    } catch (const std::exception& error) {
+      add(error.what());
+    }
+  }
+
+  void list_files() {
+    files_ = files_under(path_);
+    for (const fs::path& file : files_) {
+      bytes_ += fs::file_size(file);
+      if (const auto name = parse_checkpoint_file_name(file.filename().string())) {
+        // A layer file may leave the tp rank out of its name.
+        const bool layer = name->kind == FileKind::kLayer;
+        ranks_[layer ? layer_states_file(name->layer, name->tp_rank) : file.filename().string()] = {
+            *name, {}};
+      }
+    }
+  }
+
+  // Every byte against its CRC.
+  void check_file(const fs::path& file) {
+    const ZipReader zip(file);
+    std::vector<std::byte> buffer(kChunk);
+    for (const auto& record : zip.records()) {
+      const BytesPtr bytes = zip.open(record);
+      attempt([&] {
+        for (uint64_t offset = 0; offset < record.size; offset += kChunk)
+          bytes->read(offset, std::span(buffer).first(std::min(kChunk, record.size - offset)));
+      });
+    }
+    const auto rank = ranks_.find(file.filename().string());
+    if (rank != ranks_.end()) rank->second.content = read_torch_file(file);
+  }
+
+  void expect(const std::string& file) {
+    if (!ranks_.contains(file)) add(file + ": is missing");
+  }
+
+  bool has(FileKind kind) const {
+    return std::any_of(ranks_.begin(), ranks_.end(),
+                       [kind](const auto& rank) { return rank.second.name.kind == kind; });
+  }
+
+  // What the mesh asks for, by any model-states file that can be read.
+  void check_file_set() {
+    const auto first = std::find_if(ranks_.begin(), ranks_.end(), [](const auto& rank) {
+      return rank.second.content && rank.second.content.contains(keys::kDpWorldSize);
+    });
+    if (first == ranks_.end()) return add("no model-states file can be read");
+    const Value& metadata = first->second.content;
+    const Value degrees = metadata.find(keys::kParallelDimensions);
+    const int64_t dp_size = metadata.at(keys::kDpWorldSize).as_int(),
+                  mp_size = metadata.at(keys::kMpWorldSize).as_int(),
+                  tp_size = degrees ? degrees.at(keys::kTpDegree).as_int() : mp_size;
+    if (dp_size < 1 || mp_size < 1 || dp_size > kMostFiles || mp_size > kMostFiles / dp_size) {
+      return add(first->first + ": a mesh of dp " + std::to_string(dp_size) + " and " +
+                 std::to_string(mp_size) + " model-parallel ranks");
+    }
+    const bool ordinary = kind_ == Kind::kOrdinary, zero3 = has(FileKind::kZero3ModelStates);
+    const bool optimizers =
+        ordinary && (has(FileKind::kOptimStates) || !metadata.find(keys::kOptimizer));
+    for (int mp = 0; mp < mp_size; ++mp) {
+      if (!zero3) expect(model_states_file(mp));
+      for (int dp = 0; dp < dp_size; ++dp) {
+        if (zero3) expect(zero3_model_states_file(dp, mp));
+        if (optimizers) expect(optim_states_file(dp, mp, is_bf16()));
+      }
+    }
+    if (!ordinary || metadata.find(keys::kModule)) return;
+    for (const int layer : pipeline_layers()) {
+      for (int tp = 0; tp < tp_size; ++tp) expect(layer_states_file(layer, tp));
+    }
+  }
+
+  bool is_bf16() const {
+    return std::any_of(ranks_.begin(), ranks_.end(),
+                       [](const auto& rank) { return rank.second.name.bf16; });
+  }
+
+  std::set<int> pipeline_layers() const {
+    std::set<int> layers;
+    for (const auto& [file, rank] : ranks_)
+      if (rank.name.kind == FileKind::kLayer) layers.insert(rank.name.layer);
+    for (const std::string& name : listed_parameters()) {
+      if (std::isdigit(static_cast<unsigned char>(name[0]))) layers.insert(std::atoi(name.c_str()));
+    }
+    return layers;
+  }
+
+  // Those of all stages, by the model-states files.
+  std::set<std::string> listed_parameters() const {
+    std::set<std::string> names;
+    for (const auto& [file, rank] : ranks_) {
+      const Value groups = rank.content ? rank.content.find(keys::kParamShapes) : Value();
+      if (!groups) continue;
+      for (const Value& group : groups.items())
+        for (const auto& [name, shape] : group.entries()) names.insert(name.as_string());
+    }
+    return names;
+  }
+
+  // The same on all ranks.
+  void check_counters() {
+    std::map<std::string, std::pair<std::string, Value>, std::less<>> firsts;
+    const auto note = [&](const std::string& file, std::string_view key, const Value& value) {
+      if (!value) return;
+      const auto [first, is_new] = firsts.try_emplace(std::string(key), file, value);
+      const Value& expected = first->second.second;
+      if (is_new || value.as_double() == expected.as_double()) return;
+      add(file + ": " + std::string(key) + " is " + std::to_string(value.as_int()) + ", but " +
+          std::to_string(expected.as_int()) + " in " + first->second.first);
+    };
+    for (const auto& [file, rank] : ranks_) {
+      if (!rank.content || rank.name.kind == FileKind::kLayer) continue;
+      for (const auto key : {keys::kIteration, keys::kGlobalSteps, keys::kGlobalSamples})
+        note(file, key, rank.content.find(key));
+      if (const Value args = rank.content.find(keys::kArgs))
+        note(file, keys::kConsumedTrainSamples, args.find(keys::kConsumedTrainSamples));
+      std::vector<Value> steps;
+      collect_steps(rank.content, steps);
+      for (const Value& step : steps) note(file, kStepState, step);
+    }
+  }
+
+  void check_ordinary() {
+    const SourceCheckpoint source = open_source_checkpoint(path_, options_.workers);
+    const UniversalInfo info = merge_info(source);
+    std::vector<const std::string*> names;
+    for (const auto& [name, shards] : source.parameters) names.push_back(&name);
+    parallel_for(names.size(), options_.workers,
+                 [&](size_t i) { attempt([&] { check_parameter(source, info, *names[i]); }); });
+    parameters_ = static_cast<int64_t>(names.size());
+  }
+
+  // By itself, so that one that is broken does not hide the others: all elements there exactly once
+  // (which the plan refuses otherwise), all copies equal.
+  void check_parameter(const SourceCheckpoint& source, const UniversalInfo& info,
+                       const std::string& name) {
+    const auto& shards = source.parameters.at(name);
+    SourceCheckpoint alone{.stage = source.stage, .tp_size = source.tp_size};
+    alone.model_states.assign(source.model_states.size(), Value::dict());
+    alone.parameters = {{name, shards}};
+    const ConvertPlan plan = plan_conversion(alone, info);
+    elements_ += plan.elements;
+    const bool replicated = !plan.files.empty() && plan.files[0].rule == "replicated";
+    std::map<int, const SourceShard*> firsts;  // by tp rank, unless all have the same
+    for (const SourceShard& shard : shards) {
+      const auto [first, is_new] = firsts.emplace(replicated ? 0 : shard.tp_rank, &shard);
+      for (size_t state = 0; !is_new && state < kStateCount; ++state)
+        check_copy(source, name, *first->second, shard, state);
+    }
+  }
+
+  void check_copy(const SourceCheckpoint& source, const std::string& name, const SourceShard& first,
+                  const SourceShard& copy, size_t state) {
+    const auto rank = [](const SourceShard& shard) {
+      return "pp " + std::to_string(shard.pp_rank) + ", tp " + std::to_string(shard.tp_rank);
+    };
+    const std::string what = name + ": " + std::string(kStateNames[state]) + " of " + rank(copy);
+    int64_t held = 0;
+    for (const SourceFragment& fragment : copy.states[state]) held += fragment.numel;
+    if (first.states[state].empty() && held == 0) return;  // before the first step
+    if (copy.shape != first.shape || copy.dtypes[state] != first.dtypes[state] ||
+        held != numel(copy.shape)) {
+      return add(what + " has " + std::to_string(held) + " elements of " + to_string(copy.shape) +
+                 ", expected all of " + to_string(first.shape) + ", as on " + rank(first));
+    }
+    const TensorDifference difference =
+        compare_tensors(shard_tensor(first, state), shard_tensor(copy, state));
+    if (difference.count == 0) return;
+    if (copy.pp_rank != first.pp_rank && never_used(copy)) {
+      // Megatron's last stage has position embeddings, which come along with the tied layer.
+      const std::lock_guard lock(mutex_);
+      notes_.insert("note: " + name + ": the copy of " + rank(copy) +
+                    " is another, but has never been used (exp_avg_sq is all zero)");
+      return;
+    }
+    int dp_rank = 0;
+    for (const SourceFragment& fragment : copy.states[state]) {
+      if (fragment.begin <= difference.where) dp_rank = fragment.dp_rank;
+    }
+    const int mp_rank = copy.pp_rank * source.tp_size + copy.tp_rank;
+    add(what + " (" +
+        (source.stage == 0 ? model_states_file(mp_rank)
+                           : optim_states_file(dp_rank, mp_rank, is_bf16())) +
+        ") " + difference.text() + " from that of " + rank(first));
+  }
+
+  // A universal folder, or weights.
+  void check_whole() {
+    const WholeCheckpoint whole = open_whole_checkpoint(path_, options_.workers);
+    const std::set<std::string> listed = listed_parameters();
+    for (const std::string& name : listed) {
+      if (!whole.contains(name)) add((path_ / kZeroFolder / name).string() + ": is missing");
+    }
+    std::pair<std::string, Value> first;  // with a step
+    for (const std::string& name : whole.names()) {
+      attempt([&] {
+        const WholeParameter parameter = whole.parameter(name);
+        ++parameters_;
+        for (const TensorRecord& state : parameter.states)
+          elements_ += state.bytes ? state.numel() : 0;
+        if (!parameter.states[kExpAvg].bytes != !parameter.states[kExpAvgSq].bytes)
+          add(name + ": has one of " + std::string(kExpAvgState) + " and " +
+              std::string(kExpAvgSqState) + ", not both");
+        if (!first.second) first = {name, parameter.step};
+        if (parameter.step && parameter.step.as_double() != first.second.as_double())
+          add(name + ": step is " + std::to_string(parameter.step.as_int()) + ", but " +
+              std::to_string(first.second.as_int()) + " of " + first.first);
+      });
+    }
+  }
+
+  struct RankFile {
+    CheckpointFileName name;
+    Value content;  // None when it cannot be read
+  };
+  fs::path path_;
+  Kind kind_;
+  CkptOptions options_;
+  std::vector<fs::path> files_;
+  std::map<std::string, RankFile> ranks_;  // those of the files that a mesh makes, by name
+  uint64_t bytes_ = 0;
+  int64_t parameters_ = 0;
+  std::atomic<int64_t> elements_{0};
+  std::mutex mutex_;
+  std::vector<std::string> problems_;
+  std::set<std::string> notes_;  // what looks wrong, but is not
+};
+
+}  // namespace
+
+int verify_checkpoint(const std::filesystem::path& path, const CkptOptions& options,
+                      std::ostream& out) {
+  return Verifier(resolve_tag(path), options).run(out);
+}
+
+}  // namespace anymesh
