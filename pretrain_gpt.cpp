@@ -67,6 +67,8 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
        .adam = {.beta1 = o.adam_beta1, .beta2 = o.adam_beta2, .eps = o.adam_eps},
        .weight_decay = o.weight_decay,
        .clip_grad = o.clip_grad});
+  model.runner().set_observer(&optimizer);
+  model.runner().set_recompute(config.parallel.activation_checkpointing);
   CheckpointedRun run{.grid = grid,
                       .stage = model,
                       .optimizer = optimizer,

@@ -87,6 +87,7 @@ torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
                             : draw_normal(slice, init.std, seed_ ^ hash(spec.name));
   value.narrow(0, real, value.numel() - real).zero_();
   spec.layer = layer;
+  spec.units = {unit};
   spec.tensor = value.to(dtype_).view(local).requires_grad_();
   specs_.push_back(std::move(spec));
   return specs_.back().tensor;
@@ -97,6 +98,7 @@ torch::Tensor ParamBuilder::use_again(const std::string& name) {
                                  [&](const ParamSpec& s) { return s.name == name; });
   TORCH_INTERNAL_ASSERT(spec != specs_.end(), "no parameter ", name);
   spec->second_use = spec->tensor.detach().requires_grad_();
+  spec->units.push_back(unit);
   return spec->second_use;
 }
 

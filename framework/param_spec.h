@@ -24,6 +24,7 @@ struct ParamSpec {
   bool weight_decay = true;  // false for biases and norms
   bool tied = false;         // the first and the last stage both hold it
   bool duplicate = false;    // a copy whose gradient another rank counts in the norm
+  std::vector<int> units;       // of its stage, that use it; set by the builder
   torch::Tensor tensor;      // the leaf [shape, cut]
   torch::Tensor
       second_use;  // where one stage uses a tied weight twice: the other leaf, on the same storage
@@ -51,8 +52,8 @@ class ParamBuilder {
   // (--make-vocab-size-divisible-by).
   int64_t vocabulary_multiple = 1;
 
-  // The layer file that parameters made from here on belong to.
-  int layer = 0;
+  // The layer file, and the unit of the stage, that parameters made from here on belong to.
+  int layer = 0, unit = 0;
 
   // `spec` without its tensors. Returns the leaf.
   torch::Tensor add(ParamSpec spec, Init init);

@@ -66,9 +66,11 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir,
 // Loads the tag that `latest` (or `latest_universal`) names. `state` is the fresh run's, and is
 // brought to the checkpoint's. Returns lines to print on rank 0: what was loaded, and warnings.
 //
+// An ordinary checkpoint of another mesh, ZeRO stage or precision is resharded while it is read, each
+// rank reading the bytes it needs; a universal one that is asked for and not there is made first.
+//
 // Refused, with a message that lists what exists or what differs: no such folder or pointer file;
-// missing or damaged files; another shape of model; another mesh without --universal-checkpoint;
-// another LR schedule.
+// missing or damaged files; another shape of model; another LR schedule.
 std::vector<std::string> load_checkpoint(const std::filesystem::path& load_dir,
                                          CheckpointedRun& run, const LoadOptions& options,
                                          TrainState& state);

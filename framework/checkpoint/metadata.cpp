@@ -149,13 +149,14 @@ Value deepspeed_config(const CheckpointedRun& run) {
 
 Value model_states(const CheckpointedRun& run, const TrainState& state) {
   const Topology& mesh = run.grid.topology;
+  const Value frozen = run.optimizer.options().stage < 2 ? Value() : Value::ordered_dict();
   return Value::dict({{keys::kModule, {}},
                       {keys::kBufferNames, Value::list()},
                       {keys::kOptimizer, {}},
                       {keys::kParamShapes, param_shapes(run.optimizer)},
-                      {keys::kFrozenParamShapes, {}},
+                      {keys::kFrozenParamShapes, frozen},
                       {keys::kSharedParams, Value::dict()},
-                      {keys::kFrozenParamFragments, {}},
+                      {keys::kFrozenParamFragments, frozen},
                       {keys::kLrScheduler, scheduler_state(run, state)},
                       {keys::kDataSampler, {}},
                       {keys::kRandomLtd, {}},

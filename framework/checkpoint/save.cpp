@@ -104,7 +104,7 @@ Value optim_states(const CheckpointedRun& run, const TrainState& state) {
   std::vector<Value> fp32, paddings, alignment, counts, mappings;
   for (const Group& group : run.optimizer.groups()) {
     fp32.emplace_back(record_of(masters(group), torch::kFloat));
-    paddings.emplace_back(group.layout.padding(rank));
+    paddings.emplace_back(group.layout.flat().padding(rank));
     alignment.push_back(Value::list(std::vector<Value>(group.params.size(), 0)));
     counts.emplace_back(dp);
     std::vector<Value::Entry> fragments;
@@ -127,6 +127,25 @@ Value optim_states(const CheckpointedRun& run, const TrainState& state) {
                    {keys::kPartitionCount, Value::list(std::move(counts))},
                    {keys::kDsVersion, kWrittenLikeDeepSpeed},
                    {keys::kParamSliceMappings, Value::list(std::move(mappings))}});
+  return Value::dict({{keys::kOptimizerStateDict, optimizer},
+                      {keys::kDsConfig, deepspeed_config(run)},
+                      {keys::kDsVersion, kWrittenLikeDeepSpeed}});
+}
+
+// Stage 3: DeepSpeedZeroOptimizer_Stage3's, one sub-group per parameter group, padding included.
+Value stage3_optim_states(const CheckpointedRun& run, const TrainState& state) {
+  std::vector<Value> fp32;
+  for (const Group& group : run.optimizer.groups()) {
+    fp32.emplace_back(record_of(group.master.defined() ? group.master : group.weights));
+  }
+  const Value optimizer =
+      Value::dict({{keys::kZeroStage, zero_stage_enum(3)},
+                   {keys::kLossScaler, loss_scaler(1.0)},
+                   {keys::kDynamicLossScale, false},
+                   {keys::kOverflow, false},
+                   {keys::kPartitionCount, run.grid.topology.dp_size},
+                   {keys::kOptimizerStateDict, partitioned_adam_state(run, state)},
+                   {keys::kFp32FlatGroups, Value::list(std::move(fp32))}});
   return Value::dict({{keys::kOptimizerStateDict, optimizer},
                       {keys::kDsConfig, deepspeed_config(run)},
                       {keys::kDsVersion, kWrittenLikeDeepSpeed}});
@@ -155,13 +174,18 @@ void write_files(const fs::path& folder, const CheckpointedRun& run, const Train
   const Coord& at = run.grid.coord;
   const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
   const int stage = run.optimizer.options().stage;
+  const fs::path optimizer_file = folder / optim_states_file(at.dp, mp_rank, run.bf16);
+  if (stage == 3) {
+    write_synced(folder / zero3_model_states_file(at.dp, mp_rank), metadata);
+    write_synced(optimizer_file, stage3_optim_states(run, state));
+    return;
+  }
   if (at.dp == 0) {
     if (stage == 0) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
     write_synced(folder / model_states_file(mp_rank), metadata);
     write_layers(folder, run);
   }
-  if (stage > 0)
-    write_synced(folder / optim_states_file(at.dp, mp_rank, run.bf16), optim_states(run, state));
+  if (stage > 0) write_synced(optimizer_file, optim_states(run, state));
 }
 
 // Temporary folders are what interrupted saves left.

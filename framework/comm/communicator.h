@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace anymesh {
 
@@ -23,6 +24,13 @@ namespace anymesh {
 // torch::CustomClassHolder, so that an autograd function can keep its group in `saved_data`.
 enum class ReduceOp { Sum, Max };
 
+// A collective under way.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual void wait() = 0;
+};
+
 class Communicator : public torch::CustomClassHolder {
  public:
   virtual int rank() const = 0;
@@ -33,9 +41,18 @@ class Communicator : public torch::CustomClassHolder {
 
   virtual void all_reduce(torch::Tensor t, ReduceOp op = ReduceOp::Sum) = 0;
   // out [size * n] <- in [n] of every rank, in rank order. `in` may be this rank's part of `out`.
-  virtual void all_gather(torch::Tensor out, torch::Tensor in) = 0;
-  // out [n] <- the sum over ranks of part `rank()` of in [size * n].
-  virtual void reduce_scatter(torch::Tensor out, torch::Tensor in) = 0;
+  void all_gather(torch::Tensor out, torch::Tensor in) { start_all_gather(out, in)->wait(); }
+  // The same, not yet waited for: neither tensor may be touched before wait().
+  virtual std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) = 0;
+  // out [n] <- the sum over ranks of part `rank()` of in [size * n]; `out` may be that part of
+  // `in`.
+  void reduce_scatter(torch::Tensor out, torch::Tensor in) {
+    reduce_scatter(out, in, std::vector<int64_t>(static_cast<size_t>(size()), out.numel()));
+  }
+  // The same with parts of different sizes. `out` may have another dtype than `in`: the sum is
+  // rounded once, to that.
+  virtual void reduce_scatter(torch::Tensor out, torch::Tensor in,
+                              const std::vector<int64_t>& counts) = 0;
   virtual void broadcast(torch::Tensor t, int root) = 0;
   // Sends `send` to rank `to` and receives into `recv` from rank `from`; an undefined tensor means
   // no such half.

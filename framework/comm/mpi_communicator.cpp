@@ -49,6 +49,22 @@ void fold(const torch::Tensor& parts, ReduceOp op, torch::Tensor out) {
   out.copy_(sum);
 }
 
+class Requests final : public Pending {
+ public:
+  ~Requests() override {
+    if (!list.empty()) MPI_Waitall(count(), list.data(), MPI_STATUSES_IGNORE);
+  }
+  void wait() override {
+    const int status = MPI_Waitall(count(), list.data(), MPI_STATUSES_IGNORE);
+    list.clear();
+    mpi_check(status, "MPI_Waitall");
+  }
+  std::vector<MPI_Request> list;
+
+ private:
+  int count() const { return static_cast<int>(list.size()); }
+};
+
 class MpiCommunicator final : public Communicator {
  public:
   MpiCommunicator(MPI_Comm comm, bool owned) : comm_(comm), owned_(owned) {
@@ -80,36 +96,41 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  void all_gather(torch::Tensor out, torch::Tensor in) override {
+  std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
     check_contiguous(out, "all_gather");
     check_contiguous(in, "all_gather");
     TORCH_INTERNAL_ASSERT(out.numel() == in.numel() * size_ && out.dtype() == in.dtype());
     const int64_t n = in.numel();
     std::byte* mine = bytes_at(out, rank_ * n);
     if (mine != in.data_ptr()) std::memcpy(mine, in.data_ptr(), in.nbytes());
-    for (int64_t begin = 0; begin < n && size_ > 1; begin += kBucket) {
-      const int64_t count = std::min(kBucket, n - begin);
-      all_to_all(
-          in, [&](int) { return begin; }, out, [&](int r) { return r * n + begin; },
-          [&](int) { return count; }, [&](int) { return count; });
-    }
+    auto pending = std::make_unique<Requests>();
+    post_all_to_all(
+        in, [](int) { return int64_t{0}; }, out, [&](int r) { return r * n; },
+        [&](int) { return n; }, [&](int) { return n; }, *pending);
+    return pending;
   }
 
-  void reduce_scatter(torch::Tensor out, torch::Tensor in) override {
+  void reduce_scatter(torch::Tensor out, torch::Tensor in,
+                      const std::vector<int64_t>& counts) override {
     check_contiguous(out, "reduce_scatter");
     check_contiguous(in, "reduce_scatter");
-    TORCH_INTERNAL_ASSERT(in.numel() == out.numel() * size_ && out.dtype() == in.dtype());
+    std::vector<int64_t> starts{0};
+    for (const int64_t n : counts) starts.push_back(starts.back() + n);
+    const auto start = [&](int r) { return starts[static_cast<size_t>(r)]; };
+    const auto count = [&](int r) { return counts[static_cast<size_t>(r)]; };
+    TORCH_INTERNAL_ASSERT(in.numel() == starts.back() && out.numel() == count(rank_));
     c10::NoGradGuard no_grad;
-    const int64_t n = out.numel();
     const torch::Tensor flat_in = in.view(-1), flat_out = out.view(-1);
-    for (int64_t begin = 0; begin < n; begin += kBucket) {
-      const int64_t count = std::min(kBucket, n - begin);
-      torch::Tensor parts = torch::empty({size_, count}, in.options());
-      parts[rank_].copy_(flat_in.narrow(0, rank_ * n + begin, count));
+    const int64_t longest = *std::max_element(counts.begin(), counts.end());
+    for (int64_t begin = 0; begin < longest; begin += kBucket) {
+      const auto part = [&](int r) { return std::clamp<int64_t>(count(r) - begin, 0, kBucket); };
+      const int64_t mine = part(rank_);
+      torch::Tensor parts = torch::empty({size_, mine}, in.options());
+      parts[rank_].copy_(flat_in.narrow(0, start(rank_) + std::min(begin, count(rank_)), mine));
       all_to_all(
-          flat_in, [&](int r) { return r * n + begin; }, parts, [&](int r) { return r * count; },
-          [&](int) { return count; }, [&](int) { return count; });
-      fold(parts, ReduceOp::Sum, flat_out.narrow(0, begin, count));
+          flat_in, [&](int r) { return start(r) + begin; }, parts, [&](int r) { return r * mine; },
+          part, [&](int) { return mine; });
+      if (mine > 0) fold(parts, ReduceOp::Sum, flat_out.narrow(0, begin, mine));
     }
   }
 
@@ -125,10 +146,10 @@ class MpiCommunicator final : public Communicator {
   void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
     check_contiguous(send, "exchange");
     check_contiguous(recv, "exchange");
-    std::vector<MPI_Request> requests;
-    if (recv.defined()) post_receive(recv, 0, recv.numel(), from, requests);
-    if (send.defined()) post_send(send, 0, send.numel(), to, requests);
-    wait(requests);
+    Requests requests;
+    if (recv.defined()) post_receive(recv, 0, recv.numel(), from, requests.list);
+    if (send.defined()) post_send(send, 0, send.numel(), to, requests.list);
+    requests.wait();
   }
 
   void barrier() override { MPI_CHECK(MPI_Barrier(comm_)); }
@@ -154,16 +175,22 @@ class MpiCommunicator final : public Communicator {
   template <class SendBegin, class RecvBegin, class SendCount, class RecvCount>
   void all_to_all(const torch::Tensor& in, SendBegin send_begin, const torch::Tensor& out,
                   RecvBegin recv_begin, SendCount send_count, RecvCount recv_count) {
-    std::vector<MPI_Request> requests;
+    Requests requests;
+    post_all_to_all(in, send_begin, out, recv_begin, send_count, recv_count, requests);
+    requests.wait();
+  }
+  template <class SendBegin, class RecvBegin, class SendCount, class RecvCount>
+  void post_all_to_all(const torch::Tensor& in, SendBegin send_begin, const torch::Tensor& out,
+                       RecvBegin recv_begin, SendCount send_count, RecvCount recv_count,
+                       Requests& requests) {
     for (int step = 1; step < size_; ++step) {
       const int from = (rank_ - step + size_) % size_;
-      post_receive(out, recv_begin(from), recv_count(from), from, requests);
+      post_receive(out, recv_begin(from), recv_count(from), from, requests.list);
     }
     for (int step = 1; step < size_; ++step) {
       const int to = (rank_ + step) % size_;
-      post_send(in, send_begin(to), send_count(to), to, requests);
+      post_send(in, send_begin(to), send_count(to), to, requests.list);
     }
-    wait(requests);
   }
 
   void post_send(const torch::Tensor& t, int64_t begin, int64_t count, int to,
@@ -184,9 +211,6 @@ class MpiCommunicator final : public Communicator {
       fn(bytes_at(t, begin + done),
          static_cast<int>(std::min(kBucket, count - done) * t.element_size()));
     }
-  }
-  void wait(std::vector<MPI_Request>& requests) {
-    MPI_CHECK(MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE));
   }
 
   MPI_Comm comm_;

@@ -25,7 +25,8 @@ namespace anymesh {
 struct ParallelConfig {
   int tp = 1;          // --tensor-model-parallel-size
   int pp = 1;          // --pipeline-model-parallel-size
-  int zero_stage = 0;  // --zero-stage, 0 or 1
+  int zero_stage = 0;  // 0, 1, 2 or 3
+  bool activation_checkpointing = false;
 };
 
 struct BatchConfig {

@@ -14,7 +14,10 @@ void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel) {
   flags.add("pipeline-model-parallel-size", parallel.pp,
             "stages of consecutive layers; data parallelism is what is left of the world size");
   flags.add("zero-stage", parallel.zero_stage,
-            "0: every data-parallel rank keeps the whole optimizer state; 1: a slice of it");
+            "what data-parallel ranks partition: 0 nothing, 1 the optimizer state, 2 and the "
+            "gradients, 3 and the parameters");
+  flags.add("activation-checkpointing", parallel.activation_checkpointing,
+            "keep only the input of each layer, and run its forward again in backward");
 }
 
 void add_batch_flags(FlagTable& flags, BatchConfig& batch) {

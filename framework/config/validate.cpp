@@ -14,9 +14,7 @@ void check_parallel(const ParallelConfig& parallel, int world_size) {
   require(parallel.pp >= 1,
           with("--pipeline-model-parallel-size", parallel.pp) + " must be at least 1");
   require(parallel.zero_stage >= 0 && parallel.zero_stage <= 3,
-          with("--zero-stage", parallel.zero_stage) + " must be 0 or 1");
-  require(parallel.zero_stage <= 1, with("--zero-stage", parallel.zero_stage) +
-                                        " is not in this version; run with --zero-stage 1");
+          with("--zero-stage", parallel.zero_stage) + " must be 0, 1, 2 or 3");
   const int64_t model_ranks = int64_t{parallel.tp} * parallel.pp;
   if (world_size % model_ranks == 0) return;
   const int64_t below = world_size / model_ranks * model_ranks;

@@ -79,6 +79,7 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
       in_flight.pop_front();
       if (grid_.is_last_stage()) gradient = torch::full_like(done.output, gradient_scale);
       torch::autograd::backward({done.output}, {gradient});
+      stage_.runner().after_backward();
       const torch::Tensor dx = done.input.defined() ? done.input.grad() : torch::Tensor();
       if (forward_next) {
         input = neighbours.send_backward_receive_forward(dx);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "framework/param_spec.h"
+#include "framework/pipeline/unit_runner.h"
 #include "framework/random/dropout.h"
 
 namespace anymesh {
@@ -31,6 +32,12 @@ class StageModule {
 
   // In the order in which DeepSpeed would flatten them.
   virtual const std::vector<ParamSpec>& params() const = 0;
+
+  // Through which forward() runs its units.
+  UnitRunner& runner() { return runner_; }
+
+ protected:
+  UnitRunner runner_;
 };
 
 }  // namespace anymesh

@@ -5,26 +5,39 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 namespace anymesh {
 namespace {
 
-// Elements of each partition that are gathered at a time.
+// Elements of each partition that travel at a time; and of a gradient bucket.
 constexpr int64_t kBucket = int64_t{1} << 22;
 
-// Moves a leaf's gradient to its place in the flat buffer as soon as a backward has made it.
-struct AccumulateHook : torch::autograd::PostAccumulateGradHook {
-  explicit AccumulateHook(torch::Tensor place) : flat(std::move(place)) {}
+// Takes a leaf's gradient as soon as a backward has made it.
+struct GradientHook : torch::autograd::PostAccumulateGradHook {
+  using Take = std::function<void(const torch::Tensor&)>;
+  explicit GradientHook(Take t) : take(std::move(t)) {}
   void operator()(const torch::Tensor& leaf) override {
     torch::Tensor& gradient = leaf.mutable_grad();
-    flat.add_(gradient.flatten());
+    take(gradient);
     gradient.reset();
   }
-  torch::Tensor flat;
+  Take take;
 };
 
-torch::Dtype master_dtype(const torch::Tensor& param) {
-  return param.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+void on_gradient(const torch::Tensor& leaf, GradientHook::Take take) {
+  torch::autograd::impl::set_post_acc_grad_hooks(leaf,
+                                                 std::make_unique<GradientHook>(std::move(take)));
+}
+
+torch::TensorOptions master_options(const torch::Tensor& param) {
+  return torch::dtype(param.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
+}
+
+std::vector<int64_t> numels_of(const std::vector<ParamSpec>& params) {
+  std::vector<int64_t> numels;
+  for (const ParamSpec& spec : params) numels.push_back(spec.tensor.numel());
+  return numels;
 }
 
 }  // namespace
@@ -35,66 +48,159 @@ ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const Process
   partitions_ = options.stage == 0 ? grid.world->split(grid.world->rank(), 0) : grid.dp;
   std::vector<ParamSpec> decayed, others;
   for (const ParamSpec& spec : params) (spec.weight_decay ? decayed : others).push_back(spec);
+  groups_.reserve(2);  // hooks keep references to them
   if (!decayed.empty()) add_group(std::move(decayed), options.weight_decay);
   if (!others.empty()) add_group(std::move(others), 0);
+  if (options.stage == 3) shard_params();
   masters_from_params();
 }
 
 void ZeroOptimizer::add_group(std::vector<ParamSpec> params, double weight_decay) {
-  std::vector<int64_t> numels;
-  for (const ParamSpec& spec : params) numels.push_back(spec.tensor.numel());
-  Group group{.weight_decay = weight_decay,
-              .params = std::move(params),
-              .layout = {numels, partitions_->size()}};
+  const PartitionLayout layout(numels_of(params), partitions_->size(), options_.stage == 3);
+  Group& group = groups_.emplace_back(
+      Group{.weight_decay = weight_decay, .params = std::move(params), .layout = layout});
+  add_state(group);
+  add_pieces(group);
+  if (options_.stage < 2) {
+    whole_gradients(groups_.size() - 1);
+  } else {
+    bucketed_gradients(groups_.size() - 1);
+  }
+}
 
+void ZeroOptimizer::add_state(Group& group) {
   const int64_t partition = group.layout.partition_numel();
-  const torch::TensorOptions fp32 = torch::dtype(master_dtype(group.params[0].tensor));
-  group.gradient = torch::zeros({partition * partitions_->size()}, fp32);
+  const torch::Tensor& param = group.params[0].tensor;
+  const torch::TensorOptions fp32 = master_options(param);
+  group.gradient =
+      torch::zeros({options_.stage < 2 ? partition * partitions_->size() : partition}, fp32);
   group.exp_avg = torch::zeros({partition}, fp32);
   group.exp_avg_sq = torch::zeros({partition}, fp32);
-  const bool own_masters = group.params[0].tensor.dtype() == fp32.dtype();
-  if (!own_masters) group.master = torch::zeros({partition}, fp32);
+  if (options_.stage == 3)
+    group.weights = torch::zeros({partition}, param.options().requires_grad(false));
+  if (param.dtype() != fp32.dtype()) group.master = torch::zeros({partition}, fp32);
+}
 
-  for (size_t i = 0; i < group.params.size(); ++i) {
-    const ParamSpec& spec = group.params[i];
-    accumulate_into(spec.tensor,
-                    group.gradient.narrow(0, group.layout.param_offset(i), spec.tensor.numel()));
-    torch::Tensor& second = group.second_use_gradients.emplace_back();
-    if (spec.second_use.defined()) {
-      second = torch::zeros({spec.tensor.numel()}, fp32);
-      accumulate_into(spec.second_use, second);
-    }
-  }
+void ZeroOptimizer::add_pieces(Group& group) {
+  const int64_t partition = group.layout.partition_numel();
   const torch::Tensor gradient =
-      group.gradient.narrow(0, partitions_->rank() * partition, partition);
+      options_.stage < 2 ? group.gradient.narrow(0, partitions_->rank() * partition, partition)
+                         : group.gradient;
   for (const Fragment& f : group.layout.fragments(partitions_->rank())) {
     const auto mine = [&](const torch::Tensor& flat) {
       return flat.narrow(0, f.partition_start, f.numel);
     };
-    const torch::Tensor param =
+    const torch::Tensor whole =
         group.params[f.param].tensor.detach().view(-1).narrow(0, f.param_start, f.numel);
+    torch::Tensor weight = whole;
+    if (options_.stage == 3) {
+      weight = mine(group.weights);
+      weight.copy_(whole);
+    }
     group.pieces.push_back({.param = f.param,
                             .param_start = f.param_start,
-                            .param_view = param,
-                            .master = own_masters ? param : mine(group.master),
+                            .partition_start = f.partition_start,
+                            .weight = weight,
+                            .master = group.master.defined() ? mine(group.master) : weight,
                             .gradient = mine(gradient),
                             .exp_avg = mine(group.exp_avg),
                             .exp_avg_sq = mine(group.exp_avg_sq)});
   }
-  groups_.push_back(std::move(group));
 }
 
-void ZeroOptimizer::accumulate_into(const torch::Tensor& leaf, const torch::Tensor& flat) {
-  torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<AccumulateHook>(flat));
+// Stages 0 and 1: in the whole flat buffer.
+void ZeroOptimizer::whole_gradients(size_t g) {
+  const Group& group = groups_[g];
+  const auto add_to = [](torch::Tensor sums) {
+    return [sums](const torch::Tensor& gradient) { sums.add_(gradient.flatten()); };
+  };
+  for (size_t i = 0; i < group.params.size(); ++i) {
+    const ParamSpec& spec = group.params[i];
+    on_gradient(spec.tensor, add_to(gradient_of(group, i)));
+    if (!spec.second_use.defined()) continue;
+    second_uses_.push_back({g, i, torch::zeros_like(gradient_of(group, i)), {}});
+    on_gradient(spec.second_use, add_to(second_uses_.back().sums));
+  }
+}
+
+// Stages 2 and 3: in buckets that are reduced while the backward runs.
+void ZeroOptimizer::bucketed_gradients(size_t g) {
+  Group& group = groups_[g];
+  const size_t n = group.params.size();
+  for (size_t first = 0, last = 0; first < n; first = last) {
+    for (int64_t numel = 0; last < n && (last == first || numel < kBucket); ++last)
+      numel += group.layout.numel(last);
+    group.buckets.emplace_back(group.layout, first, last, grid_.dp, group.gradient, 0);
+  }
+  for (size_t i = 0; i < n; ++i) {
+    on_gradient(group.params[i].tensor, [this, g, i](const torch::Tensor& gradient) {
+      for (GradientBucket& bucket : groups_[g].buckets) {
+        if (bucket.holds(i)) bucket.add(i, gradient);
+      }
+    });
+    if (!group.params[i].second_use.defined()) continue;
+    const torch::Tensor first_use = gradient_of(group, i);
+    SecondUse use{g, i, torch::zeros_like(first_use), {}};
+    use.bucket.emplace(group.layout, i, i + 1, grid_.dp, use.sums,
+                       first_use.storage_offset() - group.gradient.storage_offset());
+    second_uses_.push_back(std::move(use));
+    on_gradient(group.params[i].second_use,
+                [this, at = second_uses_.size() - 1, i](const torch::Tensor& gradient) {
+                  second_uses_[at].bucket->add(i, gradient);
+                });
+  }
+}
+
+void ZeroOptimizer::shard_params() {
+  std::vector<ShardedParams::Shard> shards;
+  for (const Group& group : groups_) {
+    int64_t start = 0;
+    for (const ParamSpec& spec : group.params) {
+      const int64_t part = zero3_part_numel(spec.tensor.numel(), partitions_->size());
+      shards.push_back({spec.tensor.detach(), group.weights.narrow(0, start, part), spec.units});
+      start += part;
+    }
+  }
+  sharded_.emplace(std::move(shards), grid_.dp);
+}
+
+// Where `gradient` has a parameter: all of it at stages 0 and 1, this rank's fragment at 2 and 3.
+torch::Tensor ZeroOptimizer::gradient_of(const Group& group, size_t param) const {
+  if (options_.stage < 2) {
+    return group.gradient.narrow(0, group.layout.flat().param_offset(param),
+                                 group.layout.numel(param));
+  }
+  for (const Piece& piece : group.pieces) {
+    if (piece.param == param) return piece.gradient;
+  }
+  return group.gradient.narrow(0, 0, 0);
+}
+
+void ZeroOptimizer::before_forward(int unit) {
+  if (sharded_) sharded_->before_forward(unit);
+}
+void ZeroOptimizer::after_forward(int unit) {
+  if (sharded_) sharded_->after_forward(unit);
+}
+void ZeroOptimizer::before_backward(int unit) {
+  if (sharded_) sharded_->before_backward(unit);
+}
+void ZeroOptimizer::after_backward() {
+  for (Group& group : groups_) {
+    for (GradientBucket& bucket : group.buckets) bucket.flush();
+  }
+  for (SecondUse& use : second_uses_) {
+    if (use.bucket) use.bucket->flush();
+  }
+  if (sharded_) sharded_->release_all();
 }
 
 double ZeroOptimizer::reduce_gradients() {
   add_tied_gradients();
   local_square_sum_ = 0;
   for (Group& group : groups_) {
-    if (options_.stage == 0) {
-      grid_.dp->all_reduce(group.gradient);
-    } else {
+    if (options_.stage == 0) grid_.dp->all_reduce(group.gradient);
+    if (options_.stage == 1) {
       const int64_t partition = group.layout.partition_numel();
       grid_.dp->reduce_scatter(group.gradient.narrow(0, grid_.coord.dp * partition, partition),
                                group.gradient);
@@ -111,19 +217,60 @@ double ZeroOptimizer::reduce_gradients() {
   return static_cast<float>(std::sqrt(square_sum.item<double>()));
 }
 
+// One stage that uses a weight twice and two stages that use it once each add the same two sums.
 void ZeroOptimizer::add_tied_gradients() {
+  for (SecondUse& use : second_uses_) {
+    gradient_of(groups_[use.group], use.param).add_(use.sums);
+    use.sums.zero_();
+  }
   for (Group& group : groups_) {
     for (size_t i = 0; i < group.params.size(); ++i) {
-      if (!group.params[i].tied) continue;
-      torch::Tensor gradient =
-          group.gradient.narrow(0, group.layout.param_offset(i), group.params[i].tensor.numel());
-      torch::Tensor& second = group.second_use_gradients[i];
-      if (second.defined()) {
-        gradient.add_(second);
-        second.zero_();
+      if (!group.params[i].tied || grid_.topology.pp_size == 1) continue;
+      if (options_.stage < 2) {
+        grid_.embedding->all_reduce(gradient_of(group, i));
+      } else {
+        add_tied_partitions(group, i);
       }
-      grid_.embedding->all_reduce(gradient);
     }
+  }
+}
+
+// The first and the last stage cut the weight at different places, so it is put together, a window
+// at a time, added, and cut again.
+void ZeroOptimizer::add_tied_partitions(Group& group, size_t param) {
+  const int ranks = partitions_->size(), me = partitions_->rank();
+  std::vector<Fragment> fragment(static_cast<size_t>(ranks));  // of this parameter, by rank
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const Fragment& f : group.layout.fragments(rank)) {
+      if (f.param == param) fragment[static_cast<size_t>(rank)] = f;
+    }
+  }
+  const torch::Tensor mine = gradient_of(group, param);
+  const int64_t numel = group.layout.numel(param);
+  for (int64_t begin = 0; begin < numel; begin += kBucket) {
+    const int64_t count = std::min(kBucket, numel - begin);
+    torch::Tensor parts = torch::zeros({ranks, count}, mine.options()),
+                  window = torch::empty({count}, mine.options());
+    // Calls move(window part, its place in the rank's fragment) for what the rank owns of the window.
+    const auto overlap = [&](int rank, auto move) {
+      const Fragment& f = fragment[static_cast<size_t>(rank)];
+      const int64_t from = std::max(begin, f.param_start),
+                    to = std::min(begin + count, f.param_start + f.numel);
+      if (from < to) move(from - begin, from - f.param_start, to - from);
+    };
+    overlap(me, [&](int64_t at, int64_t from, int64_t n) {
+      parts[me].narrow(0, at, n).copy_(mine.narrow(0, from, n));
+    });
+    partitions_->all_gather(parts, parts[me]);
+    for (int rank = 0; rank < ranks; ++rank) {
+      overlap(rank, [&](int64_t at, int64_t, int64_t n) {
+        window.narrow(0, at, n).copy_(parts[rank].narrow(0, at, n));
+      });
+    }
+    grid_.embedding->all_reduce(window);
+    overlap(me, [&](int64_t at, int64_t from, int64_t n) {
+      mine.narrow(0, from, n).copy_(window.narrow(0, at, n));
+    });
   }
 }
 
@@ -151,7 +298,7 @@ void ZeroOptimizer::masters_from_params() {
   c10::NoGradGuard no_grad;
   for (Group& group : groups_) {
     for (const Piece& piece : group.pieces) {
-      if (group.master.defined()) piece.master.copy_(piece.param_view);
+      if (group.master.defined()) piece.master.copy_(piece.weight);
     }
   }
 }
@@ -160,9 +307,9 @@ void ZeroOptimizer::params_from_masters() {
   c10::NoGradGuard no_grad;
   for (Group& group : groups_) {
     for (const Piece& piece : group.pieces) {
-      if (group.master.defined()) piece.param_view.copy_(piece.master);
+      if (group.master.defined()) piece.weight.copy_(piece.master);
     }
-    if (partitions_->size() > 1) gather_params(group);
+    if (partitions_->size() > 1 && options_.stage < 3) gather_params(group);
   }
 }
 

@@ -1,26 +1,34 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
-#include "framework/checkpoint/format/partition.h"
 #include "framework/comm/process_grid.h"
 #include "framework/optim/sweeps.h"
 #include "framework/param_spec.h"
+#include "framework/pipeline/unit_runner.h"
+#include "framework/zero/gradient_bucket.h"
+#include "framework/zero/partition_layout.h"
+#include "framework/zero/sharded_params.h"
 
 namespace anymesh {
 
 // AdamW with its state partitioned over the data-parallel group (ZeRO, arXiv:1910.02054).
 //
-//   stage   gradients while accumulating   optimizer state   parameters   traffic a step, in
-//   parameters 0       whole                          whole             whole        2: all-reduce
-//   of gradients 1       whole                          partition         whole        2:
-//   reduce-scatter of gradients, all-gather
+//   stage  gradients  optimizer state  parameters          traffic a step, m micro-batches, in parameters
+//   0      whole      whole            whole               2       all-reduce of gradients
+//   1      whole      partition        whole               2       reduce-scatter, all-gather of parameters
+//   2      partition  partition        whole               1 + m   reduce-scatter per micro-batch, all-gather
+//   3      partition  partition        partition, whole    3m      two gathers and a reduce-scatter per
+//                                      units when used             micro-batch
 //
-// Parameters form two groups, with and without weight decay; a group's tensors are laid end to end
-// in DeepSpeed's flat layout and cut in equal partitions, so that a save writes what is in memory.
-// Gradients accumulate in that layout in fp32 (float64 for float64 models), whatever the
-// parameters' dtype. The fp32 master of an fp32 parameter is the parameter itself. Sums over dp are
-// folded in rank order: stages 0 and 1 agree in every bit.
+// Parameters form two groups, with and without weight decay, in DeepSpeed's layouts
+// (partition_layout.h), so that a save writes what is in memory. Gradients are summed in fp32
+// (float64 for float64 models), whatever the parameters' dtype. The fp32 master of an fp32
+// parameter is the parameter itself.
+//
+// Every sum over dp is folded in rank order. Stages 0 and 1 sum micro-batches first and ranks
+// second, 2 and 3 the other way round: within each pair all bits agree.
 struct ZeroOptions {
   int stage = 0;
   AdamOptions adam;
@@ -28,24 +36,25 @@ struct ZeroOptions {
   double clip_grad = 1.0;  // 0 = no clipping
 };
 
-class ZeroOptimizer {
+class ZeroOptimizer final : public UnitObserver {
  public:
   // A piece of one parameter in this rank's partition: 1-D views of equal length.
   struct Piece {
-    size_t param;         // index in Group::params
-    int64_t param_start;  // first element, in this tp rank's slice of the parameter
-    torch::Tensor param_view, master, gradient, exp_avg, exp_avg_sq;
+    size_t param;             // index in Group::params
+    int64_t param_start;      // first element, in this tp rank's slice of the parameter
+    int64_t partition_start;  // ... and in the partition
+    torch::Tensor weight, master, gradient, exp_avg, exp_avg_sq;
   };
   struct Group {
     double weight_decay = 0;
     std::vector<ParamSpec> params;
-    FlatGroup layout;
-    torch::Tensor gradient;             // [partitions * P]
-    torch::Tensor master;               // [P]; undefined if the parameters are their own masters
+    PartitionLayout layout;
+    torch::Tensor gradient;             // [ranks * P] at stages 0 and 1, [P] at 2 and 3
+    torch::Tensor weights;              // [P] at stage 3, in the parameters' dtype
+    torch::Tensor master;               // [P], unless the weights are their own masters
     torch::Tensor exp_avg, exp_avg_sq;  // [P]
     std::vector<Piece> pieces;
-    std::vector<torch::Tensor>
-        second_use_gradients;  // by parameter; only of a tied weight that is used twice here
+    std::vector<GradientBucket> buckets;  // stages 2 and 3
   };
 
   ZeroOptimizer(const std::vector<ParamSpec>& params, const ProcessGrid& grid, ZeroOptions options);
@@ -63,6 +72,12 @@ class ZeroOptimizer {
   // Makes parameters from the masters, everywhere, after the masters were loaded.
   void params_from_masters();
 
+  // UnitObserver: to be set on the stage's runner.
+  void before_forward(int unit) override;
+  void after_forward(int unit) override;
+  void before_backward(int unit) override;
+  void after_backward() override;
+
   const ZeroOptions& options() const { return options_; }
   std::vector<Group>& groups() { return groups_; }
   const std::vector<Group>& groups() const { return groups_; }
@@ -72,9 +87,23 @@ class ZeroOptimizer {
   int64_t steps = 0;  // Adam's
 
  private:
+  // A tied weight's gradient as the stage's second use of it: summed apart, added once per step.
+  struct SecondUse {
+    size_t group, param;
+    torch::Tensor sums;  // where the first use's `gradient` has this parameter
+    std::optional<GradientBucket> bucket;
+  };
+
   void add_group(std::vector<ParamSpec> params, double weight_decay);
-  void accumulate_into(const torch::Tensor& leaf, const torch::Tensor& flat);
+  void add_state(Group& group);
+  void add_pieces(Group& group);
+  void whole_gradients(size_t group);
+  void bucketed_gradients(size_t group);
+  void shard_params();
+
+  torch::Tensor gradient_of(const Group& group, size_t param) const;
   void add_tied_gradients();
+  void add_tied_partitions(Group& group, size_t param);
   bool counts_in_norm(const ParamSpec& spec) const;
   void gather_params(Group& group);
 
@@ -82,6 +111,8 @@ class ZeroOptimizer {
   ZeroOptions options_;
   CommPtr partitions_;
   std::vector<Group> groups_;
+  std::vector<SecondUse> second_uses_;
+  std::optional<ShardedParams> sharded_;
   double local_square_sum_ = 0;
 };
 

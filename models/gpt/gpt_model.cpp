@@ -33,25 +33,28 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
              last = grid.is_last_stage();
   const Init init = Init::normal(config.init_method_std);
   const ParamSpec table = word_table(config);
-  if (first) {
-    make_embedding(params, table, init);
-    if (tied && last) output_table_ = params.use_again(table.name);
-  } else if (tied && last) {
+  const LayerRange range = layers_of_stage(config.num_layers, grid.topology.pp_size, grid.coord.pp);
+  first_layer_unit_ = first ? 1 : 0;
+  const int head_unit = first_layer_unit_ + range.end - range.begin;
+  if (first) make_embedding(params, table, init);
+  if (tied && last) {
     ParamSpec copy = table;
     copy.duplicate = true;
-    output_table_ = params.add(copy, init);
+    params.unit = head_unit;
+    output_table_ = first ? params.use_again(table.name) : params.add(copy, init);
   }
 
   const RelativePositions positions(config, *grid.tp, dtype);
-  const LayerRange range = layers_of_stage(config.num_layers, grid.topology.pp_size, grid.coord.pp);
   layers_.reserve(static_cast<size_t>(range.end - range.begin));
   for (int layer = range.begin; layer < range.end; ++layer) {
     params.layer = layer + 2;
+    params.unit = first_layer_unit_ + layer - range.begin;
     layers_.emplace_back(params, layer, config, positions);
   }
 
   if (last) {
     params.layer = config.num_layers + 2;
+    params.unit = head_unit;
     final_layernorm_.emplace(params, std::to_string(config.num_layers + 2), config);
     if (!tied) {
       params.layer = config.num_layers + 3;
@@ -77,10 +80,21 @@ void GptModel::make_embedding(ParamBuilder& params, const ParamSpec& table, Init
   }
 }
 
-torch::Tensor GptModel::forward(const torch::Tensor& hidden, const MicroBatch& batch) {
-  const torch::Tensor out =
-      run_layers(grid_.is_first_stage() ? embed(batch) : hidden, batch.dropout);
-  return grid_.is_last_stage() ? loss(out, batch.labels) : out;
+torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& batch) {
+  torch::Tensor hidden = input;
+  if (grid_.is_first_stage()) {
+    hidden = runner_.run(0, {}, [&](const torch::Tensor&) { return embed(batch); });
+  }
+  int unit = first_layer_unit_;
+  for (const TransformerLayer& layer : layers_) {
+    hidden = runner_.run(unit++, hidden, [&layer, context = batch.dropout](const torch::Tensor& h) {
+      return layer.forward(h, context);
+    });
+  }
+  if (!grid_.is_last_stage()) return hidden;
+  return runner_.run(unit, hidden, [this, labels = batch.labels](const torch::Tensor& h) {
+    return loss(h, labels);
+  });
 }
 
 torch::Tensor GptModel::empty_hidden() const {
@@ -93,11 +107,6 @@ torch::Tensor GptModel::embed(const MicroBatch& batch) const {
   if (position_embeddings_.defined())
     hidden = hidden + position_embeddings_.narrow(0, 0, batch.tokens.size(1));  // [s, h]
   return dropout(hidden, config_.hidden_dropout, batch.dropout, {0, DropoutSite::Embedding});
-}
-
-torch::Tensor GptModel::run_layers(torch::Tensor hidden, const DropoutContext& context) const {
-  for (const TransformerLayer& layer : layers_) hidden = layer.forward(hidden, context);
-  return hidden;
 }
 
 torch::Tensor GptModel::logits(const torch::Tensor& hidden) const {

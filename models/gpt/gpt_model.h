@@ -33,7 +33,6 @@ class GptModel final : public StageModule {
  private:
   void make_embedding(ParamBuilder& params, const ParamSpec& table, Init init);
   torch::Tensor embed(const MicroBatch& batch) const;  // -> [b, s, h]
-  torch::Tensor run_layers(torch::Tensor hidden, const DropoutContext& context) const;
   torch::Tensor loss(const torch::Tensor& hidden, const torch::Tensor& labels) const;  // -> scalar
 
   GptConfig config_;
@@ -44,6 +43,7 @@ class GptModel final : public StageModule {
   std::optional<Norm> word_embeddings_norm_;  // with --embed-layernorm
   torch::Tensor position_embeddings_;         // [max positions, h]; undefined unless learned
   std::vector<TransformerLayer> layers_;
+  int first_layer_unit_ = 0;
   std::optional<Norm> final_layernorm_;
   torch::Tensor output_table_;  // [v/t, h], tied or not
   std::vector<ParamSpec> params_;

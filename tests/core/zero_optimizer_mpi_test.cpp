@@ -55,24 +55,59 @@ TEST_P(ZeroOptimizerTest, EqualsTorchOnTheSummedGradients) {
   for (const ParamSpec& spec : reference) all.push_back(spec.tensor);
 
   for (int step = 0; step < kSteps; ++step) {
-    for (size_t i = 0; i < ours.size(); ++i) {
-      torch::Tensor sum = torch::zeros_like(reference[i].tensor);
-      for (int m = 0; m < kMicroBatches; ++m) {
-        torch::autograd::backward({ours[i].tensor.view_as(ours[i].tensor)},
-                                  {gradient(i, step, m, grid.coord.dp, ours[i].tensor)});
-        for (int r = 0; r < dp; ++r) sum += gradient(i, step, m, r, sum);
+    for (const ParamSpec& spec : reference)
+      spec.tensor.mutable_grad() = torch::zeros_like(spec.tensor);
+    for (int m = 0; m < kMicroBatches; ++m) {
+      for (size_t i = ours.size(); i-- > 0;) {
+        const torch::Tensor& leaf = ours[i].tensor;
+        torch::autograd::backward({leaf.view_as(leaf)},
+                                  {gradient(i, step, m, grid.coord.dp, leaf)});
+        for (int r = 0; r < dp; ++r)
+          reference[i].tensor.mutable_grad() += gradient(i, step, m, r, leaf);
       }
-      reference[i].tensor.mutable_grad() = sum;
+      optimizer.after_backward();
     }
     const double norm = torch::nn::utils::clip_grad_norm_(all, 1.5);
     adamw.step();
-    const double our_norm = optimizer.reduce_gradients();
-    EXPECT_NEAR(our_norm / norm, 1, 1e-6);
+    EXPECT_NEAR(optimizer.reduce_gradients() / norm, 1, 1e-6);
     optimizer.step(0.01, norm);
   }
+  optimizer.before_forward(0);  // stage 3 has whole parameters only now
   for (size_t i = 0; i < ours.size(); ++i) {
     EXPECT_TRUE(ours[i].tensor.allclose(reference[i].tensor, 1e-12, 1e-12)) << ours[i].name;
   }
+}
+
+// What a rank keeps between steps, in bytes, against the closed form.
+TEST_P(ZeroOptimizerTest, KeepsWhatTheStageSays) {
+  const auto [stage, dp] = GetParam();
+  const CommPtr world = first_ranks(dp), alone = mpi_world()->split(mpi_world()->rank(), 0);
+  if (!world) return;
+  const ProcessGrid grid(world, {.dp_size = dp});
+  const auto params = make_params(alone, torch::kBFloat16);
+  const ZeroOptimizer optimizer(params, grid, {.stage = stage});
+  size_t weights = 0, gradients = 0, states = 0;
+  int64_t numel = 0;
+  for (const ParamSpec& spec : params) {
+    weights += spec.tensor.storage().nbytes();
+    numel += spec.tensor.numel();
+  }
+  for (const auto& group : optimizer.groups()) {
+    if (group.weights.defined()) weights += group.weights.storage().nbytes();
+    gradients += group.gradient.storage().nbytes();
+    states += group.master.storage().nbytes() + group.exp_avg.storage().nbytes() +
+              group.exp_avg_sq.storage().nbytes();
+  }
+  const auto near = [&](int bytes, int ranks,
+                        size_t actual) {  // padding: a few elements per parameter
+    EXPECT_GE(actual, static_cast<size_t>(bytes * numel / ranks));
+    EXPECT_LE(actual,
+              static_cast<size_t>(
+                  bytes * (numel / ranks + 4 * static_cast<int64_t>(params.size()) + 2 * dp)));
+  };
+  near(2, stage == 3 ? dp : 1, weights);
+  near(4, stage >= 2 ? dp : 1, gradients);
+  near(12, stage >= 1 ? dp : 1, states);
 }
 
 std::string name_of(const testing::TestParamInfo<std::tuple<int, int>>& info) {
@@ -80,7 +115,7 @@ std::string name_of(const testing::TestParamInfo<std::tuple<int, int>>& info) {
          std::to_string(std::get<1>(info.param));
 }
 INSTANTIATE_TEST_SUITE_P(All, ZeroOptimizerTest,
-                         testing::Combine(testing::Values(0, 1), testing::Values(1, 2, 3, 5)),
+                         testing::Combine(testing::Values(0, 1, 2, 3), testing::Values(1, 2, 3, 5)),
                          name_of);
 
 }  // namespace

@@ -88,6 +88,29 @@ void expect_same(const fs::path& ours, const fs::path& theirs, bool row_parallel
   EXPECT_GT(tensors, 40u);
 }
 
+// DeepSpeed leaves the tensors of a ZeRO 3 checkpoint flat and bare and writes no steps; ours have
+// their shape, and its bytes.
+TEST_F(Convert, Zero3HasTheSameBytesAndTheShapesThatDeepSpeedLeavesOut) {
+  convert("z3-fp32-dp3-frozen");
+  const fs::path theirs = answer_of("z3-fp32-dp3-frozen");
+  size_t tensors = 0;
+  for (const std::string& file : files_in(theirs)) {
+    const Value a = read_torch_file(output_ / file), b = read_torch_file(theirs / file);
+    if (!b.is_tensor()) {
+      EXPECT_TRUE(a == b) << file;
+      continue;
+    }
+    TensorRecord tensor = a.at(keys::kParam).as_tensor();
+    tensor.shape = {tensor.numel()};
+    EXPECT_TRUE(Value(tensor) == b) << file;
+    EXPECT_EQ(read_torch_file((output_ / file).parent_path() / state_file(kStepState)).as_int(), 4);
+    ++tensors;
+  }
+  EXPECT_GT(tensors, 40u);
+  const Value weight = read_torch_file(output_ / "zero/wte.weight/fp32.pt").at(keys::kParam);
+  EXPECT_EQ(weight.as_tensor().shape.size(), 2u);
+}
+
 class SameAsDeepSpeed : public Convert, public ::testing::WithParamInterface<std::string> {};
 
 TEST_P(SameAsDeepSpeed, FileByFile) {
@@ -99,7 +122,7 @@ TEST_P(SameAsDeepSpeed, FileByFile) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, SameAsDeepSpeed,
                          ::testing::Values("z1-bf16-dp2", "z2-bf16-dp3", "z2-bf16-dp2-frozen",
-                                           "z3-fp32-dp3-frozen", "z1-bf16-tp2pp2dp1"),
+                                           "z1-bf16-tp2pp2dp1"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');

@@ -114,7 +114,7 @@ Result run_on(const ProcessGrid& grid, const GptConfig& config, int zero_stage, 
       const ParamSpec& spec = group.params[i];
       result.weights[spec.name] = spec.tensor.detach();
       result.gradients[spec.name] =
-          group.gradient.narrow(0, group.layout.param_offset(i), spec.tensor.numel())
+          group.gradient.narrow(0, group.layout.flat().param_offset(i), spec.tensor.numel())
               .view(spec.tensor.sizes());
     }
   }

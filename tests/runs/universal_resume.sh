@@ -23,7 +23,7 @@ train 2,2,2,1 first.csv --train-iters 50 "${schedule[@]}" --save ckpt >first.log
 same <(head -51 whole.csv) first.csv "the first 50 iterations"
 convert ckpt global_step50
 
-for mesh in 1,1,1,0 4,1,1,1 1,4,1,0 1,1,4,1 2,1,3,1 1,2,3,1 2,3,1,0 1,1,6,0; do
+for mesh in 1,1,1,0 4,1,1,1 1,4,1,0 1,1,4,2 2,1,3,3 1,2,3,1 2,3,1,3 1,1,6,0; do
   train $mesh test.csv --train-iters 100 --load ckpt --universal-checkpoint >resume.log || fail "$mesh: $(tail -5 resume.log)"
   close whole.csv test.csv 1e-4 51 "tp,pp,dp,zero = $mesh, iterations 51-100"
   close <(head -52 whole.csv) <(head -2 test.csv) 1e-6 51 "tp,pp,dp,zero = $mesh, iteration 51"
@@ -31,9 +31,9 @@ for mesh in 1,1,1,0 4,1,1,1 1,4,1,0 1,1,4,1 2,1,3,1 1,2,3,1 2,3,1,0 1,1,6,0; do
 done
 
 # A chain of meshes: 50 on the first, 15 on the second, 15 on the third, 20 on the fourth.
-train 1,2,3,1 chain.csv --train-iters 65 "${schedule[@]}" --load ckpt --universal-checkpoint --save ckpt2 >chain.log || fail "$(tail -5 chain.log)"
+train 1,2,3,3 chain.csv --train-iters 65 "${schedule[@]}" --load ckpt --universal-checkpoint --save ckpt2 >chain.log || fail "$(tail -5 chain.log)"
 convert ckpt2 global_step65
-train 4,1,1,0 chain.csv --train-iters 80 "${schedule[@]}" --load ckpt2 --universal-checkpoint --save ckpt3 >chain.log || fail "$(tail -5 chain.log)"
+train 2,2,1,2 chain.csv --train-iters 80 "${schedule[@]}" --load ckpt2 --universal-checkpoint --save ckpt3 >chain.log || fail "$(tail -5 chain.log)"
 convert ckpt3 global_step80
 train 1,3,2,1 chain.csv --train-iters 100 --load ckpt3 --universal-checkpoint >chain.log || fail "$(tail -5 chain.log)"
 close whole.csv chain.csv 1e-4 51 "three changes of mesh, iterations 51-100"

@@ -95,10 +95,8 @@ class CountedBytes : public ByteSource {
 
 Value counted(const OutputFilePlan& file, Counter& counter) {
   if (file.bytes == 0) return file.content;
-  const bool bare = file.content.is_tensor();
-  TensorRecord tensor = bare ? file.content.as_tensor() : file.content.at(keys::kParam).as_tensor();
+  TensorRecord tensor = file.content.at(keys::kParam).as_tensor();
   tensor.bytes = std::make_shared<CountedBytes>(tensor.bytes, counter);
-  if (bare) return tensor;
   Value content = file.content;
   return content.set(keys::kParam, tensor);
 }

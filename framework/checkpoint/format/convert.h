@@ -25,6 +25,8 @@ namespace anymesh {
 // - frozen parameters that tp cuts are merged (DeepSpeed takes the shard of rank 0);
 // - a checkpoint from before the first step keeps its fp32 masters (DeepSpeed: rounded weights, or
 // none for a pipeline);
+// - tensors of a ZeRO 3 checkpoint keep their shape, with the keys and the step of the other stages
+//   (DeepSpeed: bare and flat, which only a ZeRO 3 run can load);
 // - ZeRO 0 is converted as well (DeepSpeed refuses it).
 struct ConvertOptions {
   std::filesystem::path input, output;

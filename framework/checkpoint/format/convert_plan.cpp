@@ -123,14 +123,9 @@ class Planner {
     TensorRecord tensor{shards[0]->dtypes[state], merged.full, state == kFp32, nullptr};
     tensor.bytes = merge(name, rule, merged, shards, state);
     file.bytes = tensor.nbytes();
-    if (source_.stage == 3 && source_.tp_size == 1) {
-      tensor.shape = {tensor.numel()};  // DeepSpeed's stage-3 loader wants it flat and bare
-      file.content = tensor;
-    } else {
-      std::vector<Value::Entry> entries = merge_keys(rule);
-      entries.emplace_back(keys::kParam, tensor);
-      file.content = Value::dict(std::move(entries));
-    }
+    std::vector<Value::Entry> entries = merge_keys(rule);
+    entries.emplace_back(keys::kParam, tensor);
+    file.content = Value::dict(std::move(entries));
     plan_.files.push_back(std::move(file));
   }
 

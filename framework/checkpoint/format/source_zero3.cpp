@@ -30,6 +30,7 @@ void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, cons
         add_fragment(shard, kExpAvgSq, dp, adam.at(kExpAvgSqState), start, begin, held);
       }
     }
+    if (adam) set_step(shard, name, adam.find(kStepState));
     start += part;
   }
   if (fp32.as_tensor().numel() != start)

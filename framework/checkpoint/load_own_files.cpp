@@ -1,0 +1,151 @@
+#include <map>
+
+#include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/loaders.h"
+#include "framework/checkpoint/tensor_io.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Group = ZeroOptimizer::Group;
+using Piece = ZeroOptimizer::Piece;
+
+// Stages whose files are alike.
+enum class Family { Whole, Partitioned, Sharded };
+Family family_of(int stage) {
+  return stage == 0 ? Family::Whole : stage == 3 ? Family::Sharded : Family::Partitioned;
+}
+
+Family family_of(const fs::path& folder) {
+  if (fs::exists(folder / zero3_model_states_file(0, 0))) return Family::Sharded;
+  const bool partitioned = fs::exists(folder / optim_states_file(0, 0, true)) ||
+                           fs::exists(folder / optim_states_file(0, 0, false));
+  return partitioned ? Family::Partitioned : Family::Whole;
+}
+
+void check_same_params(const Value& metadata, const CheckpointedRun& run) {
+  const Value groups = metadata.at(keys::kParamShapes);
+  TORCH_CHECK(groups.size() == run.optimizer.groups().size(), groups.where(), ": ", groups.size(),
+              " parameter groups, expected ", run.optimizer.groups().size());
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const auto& params = run.optimizer.groups()[g].params;
+    const auto entries = groups.at(g).entries();
+    TORCH_CHECK(entries.size() == params.size(), groups.at(g).where(), ": ", entries.size(),
+                " parameters, expected ", params.size());
+    for (size_t i = 0; i < params.size(); ++i) {
+      TORCH_CHECK(entries[i].first == Value(params[i].name) &&
+                      entries[i].second.as_shape() == params[i].tensor.sizes().vec(),
+                  groups.at(g).where(), ": parameter ", i, " is ", entries[i].first.as_string(),
+                  " ", to_string(entries[i].second.as_shape()), ", expected ", params[i].name, " ",
+                  to_string(params[i].tensor.sizes().vec()));
+    }
+  }
+}
+
+// One 1-D record over a group's partition.
+void read_pieces(const Value& value, const Group& group, torch::Tensor Piece::*member,
+                 int64_t expected) {
+  const TensorRecord record = value.as_tensor();
+  TORCH_CHECK(record.numel() == expected, value.where(), ": ", record.numel(),
+              " elements, expected ", expected);
+  for (const Piece& piece : group.pieces)
+    read_elements(record, piece.partition_start, piece.*member, value.where());
+}
+
+void load_partitions(const Value& adam, const Value& fp32, CheckpointedRun& run) {
+  auto& groups = run.optimizer.groups();
+  const Value states = adam.at(keys::kState);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const int64_t partition = groups[g].layout.partition_numel();
+    const bool padded = run.optimizer.options().stage == 3;
+    const int64_t real =
+        padded ? partition
+               : partition - groups[g].layout.flat().padding(run.optimizer.partitions().rank());
+    const Value state = states.entries().at(g).second;
+    read_pieces(fp32.at(g), groups[g], &Piece::master, real);
+    read_pieces(state.at(kExpAvgState), groups[g], &Piece::exp_avg, partition);
+    read_pieces(state.at(kExpAvgSqState), groups[g], &Piece::exp_avg_sq, partition);
+    run.optimizer.steps = state.at(kStepState).as_int();
+  }
+}
+
+void load_whole(const Value& adam, CheckpointedRun& run) {
+  const auto states = adam.at(keys::kState).entries();
+  size_t i = 0;
+  for (Group& group : run.optimizer.groups()) {
+    for (const Piece& piece : group.pieces) {
+      TORCH_CHECK(i < states.size(), adam.where(), ": ", states.size(),
+                  " optimizer states, expected more");
+      const Value& state = states[i++].second;
+      read_elements(state.at(kExpAvgState).as_tensor(), 0, piece.exp_avg, state.where());
+      read_elements(state.at(kExpAvgSqState).as_tensor(), 0, piece.exp_avg_sq, state.where());
+      run.optimizer.steps = state.at(kStepState).as_int();
+    }
+  }
+}
+
+// The stage's weights, which depend on tp alone.
+void load_layers(const fs::path& folder, CheckpointedRun& run) {
+  std::map<int, Value> layers;
+  for (const ParamSpec& spec : run.stage.params()) {
+    Value& layer = layers[spec.layer];
+    if (!layer)
+      layer = read_torch_file(existing(folder / layer_states_file(spec.layer, run.grid.coord.tp)));
+    const Value weight = layer.at(spec.name_in_layer());
+    TORCH_CHECK(weight.as_tensor().shape == spec.tensor.sizes().vec(), weight.where(), ": ",
+                to_string(weight.as_tensor().shape), ", this run's slice of ", spec.name, " is ",
+                to_string(spec.tensor.sizes().vec()), " (--tensor-model-parallel-size ",
+                run.grid.topology.tp_size, ")");
+    read_elements(weight.as_tensor(), 0, spec.tensor.detach().view(-1), weight.where());
+  }
+}
+
+}  // namespace
+
+bool has_own_files(const fs::path& folder, const Value& metadata, const CheckpointedRun& run) {
+  const Value degrees = metadata.find(keys::kParallelDimensions);
+  if (!degrees || !metadata.find(keys::kParamShapes)) return false;
+  const Topology saved{.pp_size = static_cast<int>(degrees.at(keys::kPpDegree).as_int()),
+                       .dp_size = static_cast<int>(metadata.at(keys::kDpWorldSize).as_int()),
+                       .tp_size = static_cast<int>(degrees.at(keys::kTpDegree).as_int())};
+  const Family family = family_of(folder);
+  const bool bf16 = family == Family::Whole
+                        ? metadata.at(keys::kOptimizer).contains(keys::kFp32GroupsFlat)
+                        : fs::exists(folder / optim_states_file(0, 0, true));
+  return saved == run.grid.topology && family == family_of(run.optimizer.options().stage) &&
+         bf16 == run.bf16;
+}
+
+void load_own_files(const fs::path& folder, CheckpointedRun& run) {
+  const Coord& at = run.grid.coord;
+  const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp,
+            stage = run.optimizer.options().stage;
+  const Value metadata =
+      read_torch_file(existing(folder / (stage == 3 ? zero3_model_states_file(at.dp, mp_rank)
+                                                    : model_states_file(mp_rank))));
+  check_same_params(metadata, run);
+  if (stage == 0) {
+    const Value optimizer = metadata.at(keys::kOptimizer);
+    if (run.bf16) {
+      load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32GroupsFlat),
+                      run);
+    } else {
+      load_layers(folder, run);
+      load_whole(optimizer, run);
+    }
+    return;
+  }
+  const Value optimizer =
+      read_torch_file(existing(folder / optim_states_file(at.dp, mp_rank, run.bf16)))
+          .at(keys::kOptimizerStateDict);
+  if (stage == 3) {
+    load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32FlatGroups),
+                    run);
+  } else {
+    load_partitions(optimizer.at(keys::kBaseOptimizerState), optimizer.at(keys::kFp32Groups), run);
+  }
+}
+
+}  // namespace anymesh

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <filesystem>
+
+#include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/format/whole_checkpoint.h"
+
+namespace anymesh {
+
+// The two ways from a checkpoint's files to this rank's partition. Local to each rank: neither
+// communicates. Parameters are to be made from the masters afterwards.
+
+// From whole tensors, on any mesh: each piece of the partition from the runs of bytes it lies in.
+void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run, bool weights_only);
+
+// From the files that this very rank would write: same mesh, ZeRO family and precision.
+void load_own_files(const std::filesystem::path& folder, CheckpointedRun& run);
+bool has_own_files(const std::filesystem::path& folder, const Value& metadata,
+                   const CheckpointedRun& run);
+
+// The file, or an error that lists what is in its folder.
+std::filesystem::path existing(const std::filesystem::path& file);
+
+}  // namespace anymesh

@@ -1,0 +1,119 @@
+#include "framework/zero/sharded_params.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace anymesh {
+namespace {
+
+// The storage under a parameter, and under every alias of it.
+c10::StorageImpl* storage_of(const torch::Tensor& param) {
+  return param.storage().unsafeGetStorageImpl();
+}
+
+void allocate(const torch::Tensor& param) {
+  const size_t bytes = static_cast<size_t>(param.numel()) * param.element_size();
+  storage_of(param)->set_data_ptr_noswap(c10::GetAllocator(c10::DeviceType::CPU)->allocate(bytes));
+  storage_of(param)->set_nbytes(bytes);
+}
+
+}  // namespace
+
+ShardedParams::ShardedParams(std::vector<Shard> shards, CommPtr dp)
+    : shards_(std::move(shards)), dp_(std::move(dp)), users_(shards_.size(), 0) {
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    for (const int unit : shards_[i].units) {
+      if (static_cast<size_t>(unit) >= units_.size()) units_.resize(static_cast<size_t>(unit) + 1);
+      Unit& user = units_[static_cast<size_t>(unit)];
+      user.shards.push_back(i);
+      user.part_numel += shards_[i].part.numel();
+    }
+    storage_of(shards_[i].param)->reset();
+  }
+  gathered_.assign(units_.size(), false);
+}
+
+void ShardedParams::before_forward(int unit) {
+  gather(unit);
+  prefetch(unit + 1);
+}
+
+void ShardedParams::after_forward(int unit) { release(unit); }
+
+// By now the units after this one have done their backward.
+void ShardedParams::before_backward(int unit) {
+  for (int other = 0; other < static_cast<int>(units_.size()); ++other) {
+    if (other != unit) release(other);
+  }
+  gather(unit);
+  prefetch(unit - 1);
+}
+
+void ShardedParams::release_all() {
+  for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) release(unit);
+}
+
+ShardedParams::Prefetch ShardedParams::start(int unit) {
+  const Unit& u = units_[static_cast<size_t>(unit)];
+  const auto options = shards_[u.shards.at(0)].part.options();
+  Prefetch p{unit, torch::empty({u.part_numel}, options),
+             torch::empty({dp_->size(), u.part_numel}, options), nullptr};
+  int64_t start = 0;
+  for (const size_t i : u.shards) {
+    const torch::Tensor& part = shards_[i].part;
+    p.mine.narrow(0, start, part.numel()).copy_(part);
+    start += part.numel();
+  }
+  p.pending = dp_->start_all_gather(p.all, p.mine);
+  return p;
+}
+
+void ShardedParams::prefetch(int unit) {
+  const bool exists = 0 <= unit && unit < static_cast<int>(units_.size());
+  if (!exists || gathered_[static_cast<size_t>(unit)] || prefetch_) return;
+  prefetch_ = start(unit);
+}
+
+void ShardedParams::gather(int unit) {
+  if (gathered_[static_cast<size_t>(unit)]) return;
+  if (prefetch_ && prefetch_->unit != unit) {  // the direction changed: forward to backward
+    prefetch_->pending->wait();
+    prefetch_.reset();
+  }
+  Prefetch p = prefetch_ ? std::move(*prefetch_) : start(unit);
+  prefetch_.reset();
+  p.pending->wait();
+  int64_t start = 0;
+  for (const size_t i : units_[static_cast<size_t>(unit)].shards) {
+    const Shard& shard = shards_[i];
+    const int64_t part = shard.part.numel(), numel = shard.param.numel();
+    if (users_[i]++ == 0) {
+      allocate(shard.param);
+      bytes_ += static_cast<int64_t>(shard.param.nbytes());
+      // Written as bytes: autograd must not take this for a change of the tensor.
+      auto* bytes = static_cast<std::byte*>(shard.param.mutable_data_ptr());
+      const auto size = static_cast<int64_t>(shard.param.element_size());
+      for (int rank = 0; rank < dp_->size(); ++rank) {
+        const int64_t begin = rank * part, count = std::clamp<int64_t>(numel - begin, 0, part);
+        const auto* from =
+            static_cast<const std::byte*>(p.all[rank].const_data_ptr()) + start * size;
+        if (count > 0) std::memcpy(bytes + begin * size, from, static_cast<size_t>(count * size));
+      }
+    }
+    start += part;
+  }
+  peak_bytes_ = std::max(peak_bytes_, bytes_);
+  gathered_[static_cast<size_t>(unit)] = true;
+}
+
+void ShardedParams::release(int unit) {
+  if (!gathered_[static_cast<size_t>(unit)]) return;
+  gathered_[static_cast<size_t>(unit)] = false;
+  for (const size_t i : units_[static_cast<size_t>(unit)].shards) {
+    if (--users_[i] > 0) continue;
+    bytes_ -= static_cast<int64_t>(shards_[i].param.nbytes());
+    storage_of(shards_[i].param)->reset();
+  }
+}
+
+}  // namespace anymesh

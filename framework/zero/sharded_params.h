@@ -1,0 +1,60 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "framework/comm/communicator.h"
+#include "framework/param_spec.h"
+#include "framework/pipeline/unit_runner.h"
+
+namespace anymesh {
+
+// Stage 3: a rank keeps its parts of the parameters; a unit's whole parameters exist only while the
+// unit runs, forward or backward, and the next one's are already on their way.
+//
+// A parameter's tensor stays the same object: its storage is emptied and refilled (autograd's saved
+// tensors see the refilled bytes). Nothing of this is visible to the layers.
+class ShardedParams {
+ public:
+  // A parameter with this rank's part of it, [ceil(n / dp)], padded.
+  struct Shard {
+    torch::Tensor param, part;
+    std::vector<int> units;  // of the stage, that use it
+  };
+  ShardedParams(std::vector<Shard> shards, CommPtr dp);
+
+  // Called around units (UnitObserver has the meaning).
+  void before_forward(int unit);
+  void after_forward(int unit);
+  void before_backward(int unit);
+  void release_all();
+
+  int64_t gathered_bytes_peak() const { return peak_bytes_; }
+
+ private:
+  struct Unit {
+    std::vector<size_t> shards;
+    int64_t part_numel = 0;
+  };
+  struct Prefetch {
+    int unit;
+    torch::Tensor mine, all;  // [parts], [dp, parts]
+    std::unique_ptr<Pending> pending;
+  };
+
+  void gather(int unit);
+  void release(int unit);
+  Prefetch start(int unit);
+  void prefetch(int unit);
+
+  std::vector<Shard> shards_;
+  CommPtr dp_;
+  std::vector<Unit> units_;
+  std::vector<bool> gathered_;  // by unit
+  std::vector<int> users_;      // gathered units that hold a parameter
+  std::optional<Prefetch> prefetch_;
+  int64_t bytes_ = 0, peak_bytes_ = 0;
+};
+
+}  // namespace anymesh
