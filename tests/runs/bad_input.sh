@@ -21,8 +21,8 @@ c=$scratch/ckpt
 refused "no --load folder" "nowhere: no such folder" 1,1,2,1 --load "$scratch/nowhere"
 mkdir empty
 refused "no latest" "no file 'latest'.*It holds: nothing" 1,1,2,1 --load "$scratch/empty"
-refused "no latest_universal" "no file 'latest_universal'.*ds_to_universal --input_folder" 1,1,2,1 --load "$scratch/empty" --universal-checkpoint
-refused "another mesh" "was saved on tensor 1 x pipeline 1 x data 2.*--universal-checkpoint|ordinary checkpoint resumes on its own mesh" 1,2,1,1 --load "$c"
+refused "no latest_universal" "no file 'latest_universal'.*It is not a checkpoint folder" 1,1,2,1 --load "$scratch/empty" --universal-checkpoint
+refused "another schedule" "the learning-rate schedule differs" 1,1,2,1 --load "$c" --lr=1e-4 --lr-decay-iters 8
 refused "wrong hidden size" "--hidden-size 24, this run has 48" 1,1,2,1 --load "$c" --hidden-size=48
 refused "heads not divisible by tp" "--num-attention-heads \(4\) must be divisible by --tensor-model-parallel-size \(3\); sizes that work: 1, 2, 4" 3,1,1,0
 refused "ranks not divisible" "world size 2 is not divisible" 1,1,2,0 --tensor-model-parallel-size=3

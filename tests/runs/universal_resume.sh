@@ -30,6 +30,31 @@ for mesh in 1,1,1,0 4,1,1,1 1,4,1,0 1,1,4,2 2,1,3,3 1,2,3,1 2,3,1,3 1,1,6,0; do
   restored $mesh ckpt global_step50 "${schedule[@]}"
 done
 
+# Without a conversion step: an ordinary checkpoint is resharded while it is read, and --universal-checkpoint converts
+# where nobody has. Weights alone load on any mesh too.
+mkdir direct
+cp -r ckpt/latest ckpt/global_step50 direct/
+for mesh in 1,1,1,0 4,1,1,3 1,2,3,2; do
+  train $mesh direct.csv --train-iters 100 --load direct >direct.log || fail "$mesh: $(tail -5 direct.log)"
+  grep -q "resharding it to this mesh: iteration 50" direct.log || fail "$mesh: $(cat direct.log)"
+  train $mesh test.csv --train-iters 100 --load ckpt --universal-checkpoint >resume.log || fail "$mesh: $(tail -5 resume.log)"
+  same test.csv direct.csv "tp,pp,dp,zero = $mesh, resharded directly against through the universal folder" 51
+  rm direct.csv
+done
+train 2,1,1,0 test.csv --train-iters 100 --load direct --universal-checkpoint >direct.log || fail "$(tail -5 direct.log)"
+grep -q "converted global_step50 to global_step50_universal" direct.log || fail "$(cat direct.log)"
+train 1,3,1,1 fine.csv --train-iters 2 "${schedule[@]}" --load ckpt --finetune >fine.log || fail "$(tail -5 fine.log)"
+train 4,1,1,0 fine2.csv --train-iters 2 "${schedule[@]}" --load direct --universal-checkpoint --finetune >fine.log || fail "$(tail -5 fine.log)"
+close fine.csv fine2.csv 1e-6 1 "fine-tuning from weights alone, tp 4 against pp 3"
+train 1,1,2,0 noopt.csv --train-iters 52 "${schedule[@]}" --load ckpt --no-load-optim --no-load-lr-state --no-load-rng --seed=7 >noopt.log || fail "$(tail -5 noopt.log)"
+[[ $(losses noopt.csv 51 | cut -d, -f1,4 | head -1) == "51,0" ]] || fail "--no-load-lr-state: the schedule did not start afresh"
+
+# A newer ordinary checkpoint beside the universal one is reported.
+train 1,1,1,0 test.csv --train-iters 52 "${schedule[@]}" --load ckpt --save ckpt >log || fail "$(tail -5 log)"
+train 1,1,1,0 test.csv --train-iters 52 "${schedule[@]}" --load ckpt --universal-checkpoint >log || fail "$(tail -5 log)"
+grep -q "WARNING: .*newer ordinary checkpoint, global_step52" log || fail "no warning: $(cat log)"
+echo "ok: a newer ordinary checkpoint is reported"
+
 # A chain of meshes: 50 on the first, 15 on the second, 15 on the third, 20 on the fourth.
 train 1,2,3,3 chain.csv --train-iters 65 "${schedule[@]}" --load ckpt --universal-checkpoint --save ckpt2 >chain.log || fail "$(tail -5 chain.log)"
 convert ckpt2 global_step65
@@ -43,3 +68,18 @@ train 2,1,2,1 bf16.csv --bf16 --train-iters 20 "${schedule[@]}" --save ckpt-bf16
 convert ckpt-bf16 global_step20
 restored 1,2,3,1 ckpt-bf16 global_step20 "${schedule[@]}" --bf16
 restored 1,3,1,0 ckpt-bf16 global_step20 "${schedule[@]}"
+
+# Fused and grouped weights: SwiGLU with grouped-query attention, and BLOOM's.
+llama=(--swiglu --num-key-value-heads 2 --normalization rmsnorm --disable-bias-linear --use-rotary-position-embeddings
+       --untie-embeddings-and-output-weights)
+bloom=(--position-embedding-type alibi --embed-layernorm)
+for family in llama bloom; do
+  declare -n flags=$family
+  train 2,2,1,1 whole.csv --train-iters 12 "${flags[@]}" >log || fail "$(tail -5 log)"
+  train 2,2,1,1 part.csv --train-iters 12 "${flags[@]}" --save "ckpt-$family" --exit-interval 6 >log || fail "$(tail -5 log)"
+  for mesh in 1,1,1,0 1,2,2,3 2,1,2,2; do
+    train $mesh test.csv --train-iters 12 "${flags[@]}" --load "ckpt-$family" >log || fail "$(tail -5 log)"
+    close whole.csv test.csv 1e-6 7 "$family, tp,pp,dp,zero = $mesh"
+    rm test.csv
+  done
+done

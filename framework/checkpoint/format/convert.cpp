@@ -148,18 +148,6 @@ uint64_t write_folder(const fs::path& folder, const SourceCheckpoint& source,
   return written;
 }
 
-// Puts the finished folder in its place; the old one goes only after that.
-void move_into_place(const fs::path& finished, const fs::path& output) {
-  const fs::path old = output.string() + ".old";
-  if (fs::exists(output)) {
-    check_replaceable(old);
-    fs::remove_all(old);
-    rename_durably(output, old);
-  }
-  rename_durably(finished, output);
-  fs::remove_all(old);
-}
-
 }  // namespace
 
 ConvertReport convert_to_universal(const ConvertOptions& options,
@@ -194,7 +182,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   fs::remove_all(temporary);
   fs::create_directories(output.parent_path());
   report.bytes = write_folder(temporary, source, plan, options, progress);
-  move_into_place(temporary, output);
+  publish_folder(temporary, output);
   write_text_atomically(output.parent_path() / kLatestUniversalFile, output.filename().string());
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return report;
