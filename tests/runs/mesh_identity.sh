@@ -21,7 +21,7 @@ for precision in "" --bf16; do
       control=dp$dp-zero$low$precision
       run 1,1,$dp,$low "$control" "${batch[@]}" $precision
       checks=("1,1,$dp,$high" "1,2,$dp,$low --activation-checkpointing")
-      ((dp == 3)) && checks+=("1,2,$dp,$high" "1,1,$dp,$high --activation-checkpointing")
+      ((dp != 3)) || checks+=("1,2,$dp,$high" "1,1,$dp,$high --activation-checkpointing")
       for check in "${checks[@]}"; do
         run ${check%% *} test "${batch[@]}" $precision $([[ $check == *" "* ]] && echo "${check#* }")
         same "$control.csv" test.csv "$name, tp,pp,dp,zero = $check"
