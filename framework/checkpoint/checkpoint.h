@@ -16,25 +16,26 @@ namespace anymesh {
 // Saves and loads a run, in DeepSpeed's on-disk layout and under Megatron-DeepSpeed's names
 // (framework/checkpoint/format).
 //
-//   <save>/latest                                          the tag, replaced last and atomically
-//   <save>/global_step50/mp_rank_MM_model_states.pt        one per (pp, tp): metadata; MM = pp *
-//   tp_size + tp
-//                        layer_LL-model_TT-model_states.pt one per layer and tp rank: weights
-//                        [bf16_]zero_pp_rank_D_mp_rank_MM_optim_states.pt   one per rank: ZeRO
-//                        partition (stage >= 1)
+//   <save>/latest                                      the tag, replaced last and atomically
+//   <save>/global_step50/
+//     mp_rank_MM_model_states.pt                       per (pp, tp): metadata; MM = pp * tp_size + tp
+//     layer_LL-model_TT-model_states.pt                per layer and tp rank: weights
+//     [bf16_]zero_pp_rank_D_mp_rank_MM_optim_states.pt per rank: its ZeRO partition, stage >= 1
+//     zero_pp_rank_D_mp_rank_MM_model_states.pt        per rank: metadata, stage 3
 //
 // A tag is published only when it is whole: all ranks write to a temporary folder and sync it, then
 // one rename, then `latest`. A crash at any moment leaves the previous checkpoint in place.
 //
-// All functions are collective over grid.world. What goes wrong on one rank they throw on all, as CollectiveError.
+// All functions are collective over grid.world. What goes wrong on one rank they throw on all, as
+// CollectiveError.
 
 // Where the run is. Everything else of a resumed run follows from flags.
 struct TrainState {
   int64_t iteration = 0;
   int64_t consumed_train_samples = 0;
   int64_t consumed_valid_samples = 0;
-  int64_t scheduled_samples =
-      0;  // where the LR schedule is; behind consumed_train_samples after --no-load-lr-state
+  // Where the LR schedule is: behind consumed_train_samples after --no-load-lr-state.
+  int64_t scheduled_samples = 0;
   uint64_t dropout_seed = 0;  // of the masks; the run's --seed, unless a checkpoint brings another
 };
 

@@ -13,9 +13,9 @@ namespace anymesh {
 //   world      all ranks
 //   tp         same stage and dp rank: hold the slices of one layer
 //   pp         same dp and tp rank: hold the stages of one model replica; rank in it = stage
-//   dp         same stage and tp rank: hold the same weights, see other samples; ZeRO partitions
-//   over it model      same dp rank (tp x pp): one whole model replica embedding  first and last
-//   stage of pp, which both hold a tied embedding (a group of one elsewhere)
+//   dp         same stage and tp rank: hold the same weights, see other samples; ZeRO cuts over it
+//   model      same dp rank (tp x pp): one whole model replica
+//   embedding  first and last stage of pp, which both hold a tied embedding (elsewhere: alone)
 struct ProcessGrid {
   ProcessGrid(CommPtr world, Topology topology);
 

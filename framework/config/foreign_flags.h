@@ -1,10 +1,9 @@
 // Megatron-DeepSpeed's flags that this trainer doesn't have, so that existing scripts either run
 // unchanged or are told why not. Three kinds, told apart by the fields:
 //
-//   ignored   no reason                 changes speed, logs or memory there and no result here
-//   refused   a reason                  asks for a feature of another program, or of a later
-//   version fixed     a reason and `accepted`   fine with one of these values, which is what
-//   happens anyway
+//   ignored   no reason                 changes speed, logs or memory there, no result here
+//   refused   a reason                  asks for a feature that this program lacks
+//   fixed     a reason and `accepted`   fine with one of these values: it happens anyway
 //
 // A Megatron flag that is not even listed is an unknown flag.
 #pragma once

@@ -6,13 +6,15 @@
 
 namespace anymesh {
 
-// The three layers that tensor parallelism cuts (Megatron-LM, arXiv:1909.08053, section 3). Y = X
-// A^T + bias:
+// The three layers that tensor parallelism cuts (Megatron-LM, arXiv:1909.08053, section 3).
+// Linear layers compute Y = X A^T + bias with A [out, in]:
 //
-//   ColumnParallelLinear  A [out, in] cut along out: each rank makes its columns of Y     X [b, s,
-//   in]    -> [b, s, out/t] RowParallelLinear     A [out, in] cut along in:  partial sums of Y,
-//   all-reduced       X [b, s, in/t]  -> [b, s, out] VocabParallelEmbedding  rows of the table cut:
-//   a rank looks up the tokens it owns     tokens [b, s]   -> [b, s, h]
+//   ColumnParallelLinear    A cut along out: each rank makes its columns of Y
+//                           X [b, s, in] -> [b, s, out/t]
+//   RowParallelLinear       A cut along in: each rank makes a partial sum of Y, all-reduced
+//                           X [b, s, in/t] -> [b, s, out]
+//   VocabParallelEmbedding  rows of the table cut: a rank looks up the tokens that it owns
+//                           tokens [b, s] -> [b, s, h]
 //
 // `name` is the parameters' prefix in checkpoints; `.weight` and, if there is one, `.bias` are
 // appended.

@@ -9,14 +9,15 @@ namespace anymesh {
 
 // Every file name and dictionary key of DeepSpeed's checkpoint format, and nowhere else.
 //
-//   <save>/latest                                                      the newest tag, as text
-//   <save>/latest_universal                                            the newest universal folder,
-//   as text <save>/global_step4/mp_rank_01_model_states.pt                     metadata, and
-//   weights without a pipeline <save>/global_step4/layer_02-model_01-model_states.pt weights of a
-//   pipeline layer, tp rank 1 <save>/global_step4/bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt
-//   optimizer partition of dp rank 0 <save>/global_step4/zero_pp_rank_0_mp_rank_01_model_states.pt
-//   metadata under ZeRO 3 <save>/global_step4_universal/zero/<parameter>/fp32.pt             one
-//   whole tensor
+//   <save>/latest                                    the newest tag, as text
+//   <save>/latest_universal                          the newest universal folder, as text
+//   <save>/global_step4/
+//     mp_rank_01_model_states.pt                     metadata, and weights without a pipeline
+//     layer_02-model_01-model_states.pt              weights of a pipeline layer, tp rank 1
+//     bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt optimizer partition of dp rank 0
+//     zero_pp_rank_0_mp_rank_01_model_states.pt      metadata under ZeRO 3
+//   <save>/global_step4_universal/
+//     zero/<parameter>/fp32.pt                       one whole tensor
 //
 // mp_rank = pp_rank * tp_size + tp_rank. "pp" in a file name means parameter partition, the dp
 // rank.

@@ -13,8 +13,8 @@ namespace anymesh {
 // Stages 1 and 2: the parameters of a group one after the other, zeros up to a multiple of 2 * dp,
 // then dp equal partitions. N = 147, dp 2: flat 148, partition 74, rank 1 has 1 of padding. A
 // parameter may span partitions:
-//   rank 0: {param 0: 66 at 0}, {param 1: its first 8 at 66}     rank 1: {param 1: its last 22 at
-//   0}, ...
+//   rank 0: {param 0: 66 at 0}, {param 1: its first 8 at 66}
+//   rank 1: {param 1: its last 22 at 0}, ...
 // Stage 3: every parameter by itself, ceil(n / dp) for each rank.
 struct Fragment {
   size_t param = 0;             // index in the group

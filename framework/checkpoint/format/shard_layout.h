@@ -16,9 +16,8 @@ namespace anymesh {
 //   dim 0                         rows are cut evenly (column-parallel weights, biases, vocabulary)
 //   dim 1                         columns are cut evenly (row-parallel weights)
 //   dim 0, parts {f, f}           each part is cut by itself (SwiGLU: [gate; up] -> [gate_r; up_r])
-//   dim 0, parts {q, k, v}, widths[part][rank]      the same with given, possibly uneven, widths
-//   dim 0, padded 512             the full tensor has fewer rows than the shards together: the rest
-//   is padding
+//   ... with widths[part][rank]   the same with given, possibly uneven, widths
+//   dim 0, padded 512             fewer rows than the shards have together: the rest is padding
 struct CutRule {
   bool replicated = false;
   int dim = 0;
