@@ -6,7 +6,6 @@
 
 #include "framework/comm/communicator.h"
 #include "framework/param_spec.h"
-#include "framework/pipeline/unit_runner.h"
 
 namespace anymesh {
 

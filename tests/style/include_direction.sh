@@ -15,7 +15,7 @@ param_spec         torch     comm random
 log                torch     comm
 tensor_parallel    torch     comm param_spec
 pipeline           torch     comm param_spec random
-zero               torch     comm param_spec optim format
+zero               torch     comm param_spec optim format pipeline
 checkpoint         torch     comm param_spec optim zero pipeline config format
 datasets           torch     config data
 trainer            torch     comm pipeline zero checkpoint config data log
