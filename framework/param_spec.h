@@ -24,7 +24,7 @@ struct ParamSpec {
   bool weight_decay = true;  // false for biases and norms
   bool tied = false;         // the first and the last stage both hold it
   bool duplicate = false;    // a copy whose gradient another rank counts in the norm
-  std::vector<int> units;       // of its stage, that use it; set by the builder
+  std::vector<int> units;    // of its stage, that use it; set by the builder
   torch::Tensor tensor;      // the leaf [shape, cut]
   torch::Tensor
       second_use;  // where one stage uses a tied weight twice: the other leaf, on the same storage

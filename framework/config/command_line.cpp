@@ -168,7 +168,8 @@ std::vector<std::string> read_command_line(FlagTable& flags, const std::vector<s
   } catch (const cxxopts::exceptions::missing_argument&) {
     throw ParseError(others.back() + " needs a value");  // only the last flag can lack one
   }
-  std::map<std::string, const cxxopts::KeyValue*> last;  // wins, as in argparse: scripts append "$@"
+  std::map<std::string, const cxxopts::KeyValue*>
+      last;  // wins, as in argparse: scripts append "$@"
   for (const cxxopts::KeyValue& argument : parsed.arguments()) last[argument.key()] = &argument;
   std::vector<std::string> ignored;
   for (const cxxopts::KeyValue& argument : parsed.arguments()) {
