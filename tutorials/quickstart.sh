@@ -28,7 +28,7 @@ log=(--log-interval 20 --eval-interval 1000 --eval-iters 8)
 
 # Meshes: tensor, pipeline, data parallel size, ZeRO stage. No size but 1 divides the 5 layers or the 257 tokens.
 first=2,2,2,1
-others=(1,1,1,0 4,1,1,0 1,4,1,0 1,1,4,1 2,1,3,0 1,2,3,1)
+others=(1,1,1,0 4,1,1,0 1,4,1,0 1,1,4,3 2,1,3,1 1,2,3,2)
 
 fail() { printf '\nquickstart: %s\n' "$*" >&2; exit 1; }
 step() { printf '\n== %s\n' "$*"; }

@@ -105,7 +105,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 }
 
 // The known flag meant by `name`: one that it abbreviates (argparse allows that), or the nearest.
-std::string suggestion(const FlagTable& flags, std::string name) {
+std::string suggestion(const FlagTable& flags, const std::string& name) {
   constexpr size_t kLongestName = 64;  // the distance takes quadratic time
   if (name.size() > kLongestName) return "";
   std::vector<std::string> known;
