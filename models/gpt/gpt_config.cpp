@@ -144,8 +144,9 @@ void add_flags(FlagTable& flags, GptConfig& gpt) {
   flags.add("seq-length", gpt.seq_length, "tokens per sample", "required");
   flags.add("max-position-embeddings", gpt.max_position_embeddings,
             "rows of the learned position table, at least --seq-length", "required");
-  flags.add("make-vocab-size-divisible-by", gpt.make_vocab_size_divisible_by,
-            "Megatron's padding, times the tensor-parallel size; known, but never stored");
+  flags.add(
+      "make-vocab-size-divisible-by", gpt.make_vocab_size_divisible_by,
+      "rows of the vocabulary, padded, are a multiple of this times the tensor-parallel size");
   flags.add("untie-embeddings-and-output-weights", gpt.untie_embeddings_and_output_weights,
             "give the output layer weights of its own");
   flags.add("no-bias-gelu-fusion", gpt.bias_gelu_fusion,

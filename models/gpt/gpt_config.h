@@ -71,7 +71,7 @@ std::vector<std::string> model_flags();
 void validate(const Config& config, const GptConfig& gpt, int world_size);
 
 // Megatron's padded vocabulary: the smallest multiple of make_vocab_size_divisible_by * tp that
-// holds vocab_size. This trainer stores no padding; the number is for files that have it.
+// holds vocab_size. The padding is masked; per-rank files hold it, universal ones never do.
 int64_t padded_vocab_size(const GptConfig& gpt, int tp);
 
 }  // namespace anymesh
