@@ -16,8 +16,8 @@ Value model_states(const CheckpointedRun& run, const TrainState& state);
 
 Value deepspeed_config(const CheckpointedRun& run);
 
-// Throws unless the checkpoint's model, vocabulary and (if `with_schedule`) LR schedule are this
-// run's. `metadata` is a model-states file.
+// Throw unless the checkpoint's model and vocabulary, or its LR schedule, are this run's.
+// `metadata` is a model-states file.
 void check_same_model(const Value& metadata, const CheckpointedRun& run);
 void check_same_schedule(const Value& metadata, const LrSchedule& schedule);
 

@@ -89,7 +89,6 @@ void ShardedParams::gather(int unit) {
     const int64_t part = shard.part.numel(), numel = shard.param.numel();
     if (users_[i]++ == 0) {
       allocate(shard.param);
-      bytes_ += static_cast<int64_t>(shard.param.nbytes());
       // Written as bytes: autograd must not take this for a change of the tensor.
       auto* bytes = static_cast<std::byte*>(shard.param.mutable_data_ptr());
       const auto size = static_cast<int64_t>(shard.param.element_size());
@@ -102,7 +101,6 @@ void ShardedParams::gather(int unit) {
     }
     start += part;
   }
-  peak_bytes_ = std::max(peak_bytes_, bytes_);
   gathered_[static_cast<size_t>(unit)] = true;
 }
 
@@ -111,7 +109,6 @@ void ShardedParams::release(int unit) {
   gathered_[static_cast<size_t>(unit)] = false;
   for (const size_t i : units_[static_cast<size_t>(unit)].shards) {
     if (--users_[i] > 0) continue;
-    bytes_ -= static_cast<int64_t>(shards_[i].param.nbytes());
     storage_of(shards_[i].param)->reset();
   }
 }

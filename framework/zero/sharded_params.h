@@ -29,8 +29,6 @@ class ShardedParams {
   void before_backward(int unit);
   void release_all();
 
-  int64_t gathered_bytes_peak() const { return peak_bytes_; }
-
  private:
   struct Unit {
     std::vector<size_t> shards;
@@ -53,7 +51,6 @@ class ShardedParams {
   std::vector<bool> gathered_;  // by unit
   std::vector<int> users_;      // gathered units that hold a parameter
   std::optional<Prefetch> prefetch_;
-  int64_t bytes_ = 0, peak_bytes_ = 0;
 };
 
 }  // namespace anymesh

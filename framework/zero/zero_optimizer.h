@@ -67,8 +67,6 @@ class ZeroOptimizer final : public UnitObserver {
   // Clips, updates this rank's partition, gathers the parameters, clears the gradients.
   void step(double lr, double grad_norm);
 
-  // Makes masters from the parameters, after weights alone were loaded.
-  void masters_from_params();
   // Makes parameters from the masters, everywhere, after the masters were loaded.
   void params_from_masters();
 
@@ -102,6 +100,7 @@ class ZeroOptimizer final : public UnitObserver {
   void shard_params();
 
   torch::Tensor gradient_of(const Group& group, size_t param) const;
+  void masters_from_params();
   void add_tied_gradients();
   void add_tied_partitions(Group& group, size_t param);
   bool counts_in_norm(const ParamSpec& spec) const;
