@@ -54,7 +54,10 @@ struct OptimizerConfig {
 };
 
 struct PrecisionConfig {
-  bool bf16 = false;  // otherwise fp32
+  bool bf16 = false, fp16 = false;   // otherwise fp32
+  std::optional<double> loss_scale;  // of fp16, static; unset or 0 = dynamic, with these four:
+  double initial_loss_scale = 4294967296.0, min_loss_scale = 1.0;
+  int64_t loss_scale_window = 1000, hysteresis = 2;
 };
 
 struct DataConfig {
@@ -71,6 +74,8 @@ struct CheckpointConfig {
   int64_t save_interval = 0;  // 0 = at the end only
   bool universal_checkpoint = false;
   bool no_load_optim = false, no_load_rng = false, no_load_lr_state = false, finetune = false;
+  bool override_scheduler = false, use_checkpoint_scheduler = false;  // --...-opt_param-scheduler
+  bool verify_resume = false;
   int64_t exit_interval = 0;  // stop after an iteration divisible by it; 0 = never
 };
 

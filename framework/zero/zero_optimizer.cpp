@@ -280,18 +280,22 @@ bool ZeroOptimizer::counts_in_norm(const ParamSpec& spec) const {
   return !spec.duplicate && (spec.split_dim >= 0 || grid_.coord.tp == 0);
 }
 
-void ZeroOptimizer::step(double lr, double grad_norm) {
+void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
   ++steps;
-  const double clip =
-      options_.clip_grad > 0 ? std::min(1.0, options_.clip_grad / (grad_norm + 1e-6)) : 1.0;
+  const double norm = grad_norm / loss_scale, max_norm = options_.clip_grad;
+  const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
   for (Group& group : groups_) {
     for (const Piece& piece : group.pieces) {
       adamw_step(piece.master, piece.gradient, piece.exp_avg, piece.exp_avg_sq, options_.adam,
-                 steps, lr, group.weight_decay, clip);
+                 steps, lr, group.weight_decay, clip / loss_scale);
     }
-    group.gradient.zero_();
   }
+  clear_gradients();
   params_from_masters();
+}
+
+void ZeroOptimizer::clear_gradients() {
+  for (Group& group : groups_) group.gradient.zero_();
 }
 
 void ZeroOptimizer::masters_from_params() {

@@ -32,6 +32,17 @@ for precision in "" --bf16; do
     close "dp$dp-zero0$precision.csv" "dp$dp-zero2$precision.csv" $([[ $precision ]] && echo 2e-4 || echo 1e-6) 1 "$name dp $dp, ZeRO 2 against 0"
   done
 done
+# fp16: the loss scale and the skipped steps too.
+fp16=(--fp16 --initial-loss-scale 4194304 --loss-scale-window 8)
+for pair in "0 1" "2 3"; do
+  read -r low high <<<"$pair"
+  run 1,1,2,$low fp16-zero$low "${fp16[@]}"
+  run 1,2,2,$high test "${fp16[@]}" --activation-checkpointing
+  same fp16-zero$low.csv test.csv "fp16, tp,pp,dp,zero = 1,2,2,$high recomputed"
+  diff <(cut -d, -f6 fp16-zero$low.csv) <(cut -d, -f6 test.csv) >/dev/null || fail "fp16: another loss scale"
+  diff <(weights ckpt-fp16-zero$low) <(weights ckpt-test) >/dev/null || fail "fp16: weights or moments differ"
+  rm -r ckpt-test
+done
 run 1,5,1,1 test
 same one.csv test.csv "fp32, one layer per stage"
 rm -r ckpt-test
