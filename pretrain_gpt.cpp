@@ -59,7 +59,7 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
   all_or_none(*world, [&] { data = make_datasets(config, plan, gpt.seq_length); });
 
   GptModel model(gpt, grid, config.precision.bf16 ? torch::kBFloat16 : torch::kFloat,
-                 config.batch.micro_batch_size, config.run.seed);
+                 config.batch.micro_batch_size, config.run.seed, config.parallel.sequence_parallel);
   const OptimizerConfig& o = config.optimizer;
   ZeroOptimizer optimizer(
       model.params(), grid,
