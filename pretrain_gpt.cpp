@@ -80,7 +80,8 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
   all_or_none(*world, [&] { data = make_datasets(config, plan, gpt.seq_length); });
 
   const torch::Dtype dtype = weights_dtype(config.precision);
-  GptModel model(gpt, grid, dtype, config.batch.micro_batch_size, config.run.seed);
+  GptModel model(gpt, grid, dtype, config.batch.micro_batch_size, config.run.seed,
+                 config.parallel.sequence_parallel);
   const OptimizerConfig& o = config.optimizer;
   ZeroOptimizer optimizer(
       model.params(), grid,

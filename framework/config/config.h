@@ -23,8 +23,9 @@
 namespace anymesh {
 
 struct ParallelConfig {
-  int tp = 1;          // --tensor-model-parallel-size
-  int pp = 1;          // --pipeline-model-parallel-size
+  int tp = 1;  // --tensor-model-parallel-size
+  int pp = 1;  // --pipeline-model-parallel-size
+  bool sequence_parallel = false;
   int zero_stage = 0;  // 0, 1, 2 or 3
   bool activation_checkpointing = false;
 };

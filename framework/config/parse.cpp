@@ -11,6 +11,8 @@ namespace {
 void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel) {
   flags.group("Parallelism");
   flags.add("tensor-model-parallel-size", parallel.tp, "ranks that share each layer");
+  flags.add("sequence-parallel", parallel.sequence_parallel,
+            "cut the sequence over those ranks where they would repeat each other's work");
   flags.add("pipeline-model-parallel-size", parallel.pp,
             "stages of consecutive layers; data parallelism is what is left of the world size");
   flags.add("zero-stage", parallel.zero_stage,

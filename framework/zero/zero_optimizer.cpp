@@ -197,7 +197,6 @@ void ZeroOptimizer::after_backward() {
 
 double ZeroOptimizer::reduce_gradients() {
   add_tied_gradients();
-  local_square_sum_ = 0;
   for (Group& group : groups_) {
     if (options_.stage == 0) grid_.dp->all_reduce(group.gradient);
     if (options_.stage == 1) {
@@ -205,6 +204,10 @@ double ZeroOptimizer::reduce_gradients() {
       grid_.dp->reduce_scatter(group.gradient.narrow(0, grid_.coord.dp * partition, partition),
                                group.gradient);
     }
+  }
+  add_sequence_parts();
+  local_square_sum_ = 0;
+  for (const Group& group : groups_) {
     for (const Piece& piece : group.pieces) {
       if (counts_in_norm(group.params[piece.param]))
         local_square_sum_ += sum_of_squares(piece.gradient);
@@ -271,6 +274,24 @@ void ZeroOptimizer::add_tied_partitions(Group& group, size_t param) {
     overlap(me, [&](int64_t at, int64_t from, int64_t n) {
       mine.narrow(0, from, n).copy_(window.narrow(0, at, n));
     });
+  }
+}
+
+// What each tp rank has of its part of the sequence. Partitions are cut alike on all of them.
+void ZeroOptimizer::add_sequence_parts() {
+  std::vector<torch::Tensor> parts;
+  for (const Group& group : groups_) {
+    for (const Piece& piece : group.pieces) {
+      if (group.params[piece.param].sequence_sum) parts.push_back(piece.gradient);
+    }
+  }
+  if (parts.empty()) return;
+  const torch::Tensor sums = at::cat(parts);
+  grid_.tp->all_reduce(sums);
+  int64_t start = 0;
+  for (torch::Tensor& part : parts) {
+    part.copy_(sums.narrow(0, start, part.numel()));
+    start += part.numel();
   }
 }
 

@@ -105,6 +105,7 @@ class ZeroOptimizer final : public UnitObserver {
   void masters_from_params();
   void add_tied_gradients();
   void add_tied_partitions(Group& group, size_t param);
+  void add_sequence_parts();
   bool counts_in_norm(const ParamSpec& spec) const;
   void gather_params(Group& group);
 
