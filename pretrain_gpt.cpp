@@ -15,6 +15,7 @@
 #include "framework/config/parse.h"
 #include "framework/data/datasets.h"
 #include "framework/trainer.h"
+#include "framework/zero/memory_report.h"
 #include "models/gpt/gpt_model.h"
 
 namespace anymesh {
@@ -79,6 +80,8 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
   Datasets data;
   all_or_none(*world, [&] { data = make_datasets(config, plan, gpt.seq_length); });
 
+  std::optional<AllocationGauge> allocations;
+  if (config.run.report_memory) allocations.emplace();
   const torch::Dtype dtype = weights_dtype(config.precision);
   GptModel model(gpt, grid, dtype, config.batch.micro_batch_size, config.run.seed,
                  config.parallel.sequence_parallel);
@@ -118,6 +121,10 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
   }
   print_start(grid, parsed, lines);
   Trainer(config, plan, run, model, *data.train, data.valid.get(), state).train();
+  if (!allocations) return;
+  for (const std::string& line : memory_report(*world, optimizer, allocations->bytes())) {
+    if (world->rank() == 0) std::printf("%s\n", line.c_str());
+  }
 }
 
 // The exit status. What every rank finds wrong alike (flags, files) is thrown as CollectiveError.

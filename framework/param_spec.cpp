@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "framework/random/philox.h"
+#include "framework/storage.h"
 
 namespace anymesh {
 namespace {
@@ -32,16 +33,24 @@ struct Slice {
   int64_t outer = 1, width = 1, stride = 1, offset = 0;
 };
 
-torch::Tensor draw_normal(const Slice& slice, double std, uint64_t key) {
-  torch::Tensor out = torch::empty({slice.outer * slice.width}, torch::kDouble);
-  double* data = out.data_ptr<double>();
-  at::parallel_for(0, out.numel(), 4096, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      data[i] =
-          std * normal_at(i / slice.width * slice.stride + slice.offset + i % slice.width, key);
-    }
-  });
-  return out;
+// Elements [begin, begin + out.numel()) of the slice, in chunks, since they are drawn in double.
+// From element `real` on they are vocabulary padding.
+void draw(const Slice& slice, Init init, uint64_t key, int64_t real, int64_t begin,
+          const torch::Tensor& out) {
+  constexpr int64_t kChunk = int64_t{1} << 18;
+  torch::Tensor chunk = torch::empty({std::min(kChunk, out.numel())}, torch::kDouble);
+  double* data = chunk.data_ptr<double>();
+  for (int64_t done = 0; done < out.numel(); done += kChunk) {
+    const int64_t count = std::min(kChunk, out.numel() - done), first = begin + done;
+    at::parallel_for(0, count, 4096, [&](int64_t from, int64_t to) {
+      for (int64_t i = from; i < to; ++i) {
+        const int64_t at = first + i;
+        const int64_t index = at / slice.width * slice.stride + slice.offset + at % slice.width;
+        data[i] = at >= real ? 0 : init.std == 0 ? init.mean : init.std * normal_at(index, key);
+      }
+    });
+    out.narrow(0, done, count).copy_(chunk.narrow(0, 0, count));
+  }
 }
 
 int64_t product(const std::vector<int64_t>& shape, size_t begin, size_t end) {
@@ -57,6 +66,11 @@ std::string ParamSpec::name_in_layer() const {
   size_t begin = 0;
   for (size_t i = 0; i < prefixes; ++i) begin = name.find('.', begin) + 1;
   return name.substr(begin);
+}
+
+void ParamSpec::materialize() const {
+  allocate_storage(tensor);
+  initialize(0, tensor.detach().view(-1));
 }
 
 torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
@@ -82,13 +96,13 @@ torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
     real = spec.vocabulary ? std::clamp<int64_t>(slice.stride - slice.offset, 0, slice.width)
                            : slice.outer * slice.width;
   }
-  torch::Tensor value = init.std == 0
-                            ? torch::full({slice.outer * slice.width}, init.mean, torch::kDouble)
-                            : draw_normal(slice, init.std, seed_ ^ hash(spec.name));
-  value.narrow(0, real, value.numel() - real).zero_();
+  spec.initialize = [slice, init, real, key = seed_ ^ hash(spec.name)](int64_t begin,
+                                                                       const torch::Tensor& out) {
+    draw(slice, init, key, real, begin, out);
+  };
   spec.layer = layer;
   spec.units = {unit};
-  spec.tensor = value.to(dtype_).view(local).requires_grad_();
+  spec.tensor = hollow(local, dtype_).requires_grad_();
   specs_.push_back(std::move(spec));
   return specs_.back().tensor;
 }

@@ -3,6 +3,7 @@
 #include <torch/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,13 @@ struct ParamSpec {
   torch::Tensor
       second_use;  // where one stage uses a tied weight twice: the other leaf, on the same storage
 
+  // Writes elements [begin, begin + out.numel()) of `tensor`, flattened, as training starts.
+  std::function<void(int64_t begin, const torch::Tensor& out)> initialize;
+
+  // Gives `tensor`, which is made without memory (storage.h), its memory and its initial values.
+  // ZeroOptimizer does it for what a rank keeps whole.
+  void materialize() const;
+
   // Its key in the layer file: the name without "2." or "tied_modules.embed.".
   std::string name_in_layer() const;
 };
@@ -42,8 +50,8 @@ struct Init {
 };
 
 // Makes a stage's parameters, in the order in which DeepSpeed would flatten them. Each element is a
-// function of (seed, name, index in the whole tensor), hence the same on every mesh; only this
-// rank's slice is ever made.
+// function of (seed, name, index in the whole tensor), hence the same on every mesh. Leaves have no
+// memory yet: what of a parameter a rank will keep, it makes itself (ParamSpec::initialize).
 class ParamBuilder {
  public:
   ParamBuilder(TensorParallel tp, torch::Dtype dtype, uint64_t seed)

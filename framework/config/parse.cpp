@@ -108,6 +108,8 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
   flags.add("eval-iters", run.eval_iters, "steps per validation; 0: no validation");
   flags.add("log-interval", run.log_interval, "steps between lines of output");
   flags.add("loss-csv", run.loss_csv, "file that gets one row per step");
+  flags.add("report-memory", run.report_memory,
+            "at the end, what each part of the memory takes against what it should");
   flags.add("no-check-for-nan-in-loss-and-grad", run.check_for_nan,
             "go on after a loss or gradient that is not finite");
   flags.add("deepspeed_config", run.deepspeed_config,

@@ -5,8 +5,13 @@
 namespace anymesh {
 
 GradientBucket::GradientBucket(const PartitionLayout& layout, size_t first, size_t last, CommPtr dp,
-                               torch::Tensor sums, int64_t base)
-    : first_(first), last_(last), dp_(std::move(dp)), sums_(std::move(sums)), base_(base) {
+                               torch::Tensor sums, int64_t base, ByteGauge* gauge)
+    : first_(first),
+      last_(last),
+      dp_(std::move(dp)),
+      sums_(std::move(sums)),
+      base_(base),
+      gauge_(gauge) {
   int64_t start = 0;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const int64_t begin = start;
@@ -24,6 +29,7 @@ void GradientBucket::add(size_t param, const torch::Tensor& gradient) {
   if (!buffer_.defined()) {
     buffer_ = torch::zeros({std::accumulate(counts_.begin(), counts_.end(), int64_t{0})},
                            gradient.options());
+    gauge_->add(static_cast<int64_t>(buffer_.nbytes()));
   }
   const torch::Tensor flat = gradient.flatten();
   for (const Place& p : places_) {
@@ -43,6 +49,7 @@ void GradientBucket::flush() {
     sums_.narrow(0, f.partition_start - base_, f.numel).add_(sum.narrow(0, start, f.numel));
     start += f.numel;
   }
+  gauge_->add(-static_cast<int64_t>(buffer_.nbytes()));
   buffer_.reset();
   arrived_ = 0;
 }

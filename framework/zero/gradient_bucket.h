@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "framework/comm/communicator.h"
+#include "framework/memory.h"
 #include "framework/zero/partition_layout.h"
 
 namespace anymesh {
@@ -13,9 +14,9 @@ namespace anymesh {
 class GradientBucket {
  public:
   // Parameters [first, last) of the group. The sums of this rank's fragments are added to `sums`,
-  // whose element 0 is element `base` of the partition.
+  // whose element 0 is element `base` of the partition. `gauge` outlives the bucket.
   GradientBucket(const PartitionLayout& layout, size_t first, size_t last, CommPtr dp,
-                 torch::Tensor sums, int64_t base);
+                 torch::Tensor sums, int64_t base, ByteGauge* gauge);
 
   bool holds(size_t param) const { return first_ <= param && param < last_; }
   void add(size_t param, const torch::Tensor& gradient);
@@ -36,6 +37,7 @@ class GradientBucket {
   std::vector<Fragment> mine_;
   int64_t base_;
   torch::Tensor buffer_;  // only while gradients arrive
+  ByteGauge* gauge_;      // of all buckets' buffers
 };
 
 }  // namespace anymesh

@@ -3,21 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "framework/storage.h"
+
 namespace anymesh {
-namespace {
-
-// The storage under a parameter, and under every alias of it.
-c10::StorageImpl* storage_of(const torch::Tensor& param) {
-  return param.storage().unsafeGetStorageImpl();
-}
-
-void allocate(const torch::Tensor& param) {
-  const size_t bytes = static_cast<size_t>(param.numel()) * param.element_size();
-  storage_of(param)->set_data_ptr_noswap(c10::GetAllocator(c10::DeviceType::CPU)->allocate(bytes));
-  storage_of(param)->set_nbytes(bytes);
-}
-
-}  // namespace
 
 ShardedParams::ShardedParams(std::vector<Shard> shards, CommPtr dp)
     : shards_(std::move(shards)), dp_(std::move(dp)), users_(shards_.size(), 0) {
@@ -28,7 +16,6 @@ ShardedParams::ShardedParams(std::vector<Shard> shards, CommPtr dp)
       user.shards.push_back(i);
       user.part_numel += shards_[i].part.numel();
     }
-    storage_of(shards_[i].param)->reset();
   }
   gathered_.assign(units_.size(), false);
 }
@@ -64,6 +51,7 @@ ShardedParams::Prefetch ShardedParams::start(int unit) {
     p.mine.narrow(0, start, part.numel()).copy_(part);
     start += part.numel();
   }
+  in_flight_.add(p.bytes());
   p.pending = dp_->start_all_gather(p.all, p.mine);
   return p;
 }
@@ -78,6 +66,7 @@ void ShardedParams::gather(int unit) {
   if (gathered_[static_cast<size_t>(unit)]) return;
   if (prefetch_ && prefetch_->unit != unit) {  // the direction changed: forward to backward
     prefetch_->pending->wait();
+    in_flight_.add(-prefetch_->bytes());
     prefetch_.reset();
   }
   Prefetch p = prefetch_ ? std::move(*prefetch_) : start(unit);
@@ -88,7 +77,8 @@ void ShardedParams::gather(int unit) {
     const Shard& shard = shards_[i];
     const int64_t part = shard.part.numel(), numel = shard.param.numel();
     if (users_[i]++ == 0) {
-      allocate(shard.param);
+      allocate_storage(shard.param);
+      in_flight_.add(static_cast<int64_t>(shard.param.nbytes()));
       // Written as bytes: autograd must not take this for a change of the tensor.
       auto* bytes = static_cast<std::byte*>(shard.param.mutable_data_ptr());
       const auto size = static_cast<int64_t>(shard.param.element_size());
@@ -101,6 +91,7 @@ void ShardedParams::gather(int unit) {
     }
     start += part;
   }
+  in_flight_.add(-p.bytes());
   gathered_[static_cast<size_t>(unit)] = true;
 }
 
@@ -109,7 +100,8 @@ void ShardedParams::release(int unit) {
   gathered_[static_cast<size_t>(unit)] = false;
   for (const size_t i : units_[static_cast<size_t>(unit)].shards) {
     if (--users_[i] > 0) continue;
-    storage_of(shards_[i].param)->reset();
+    in_flight_.add(-static_cast<int64_t>(shards_[i].param.nbytes()));
+    release_storage(shards_[i].param);
   }
 }
 

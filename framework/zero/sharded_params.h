@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "framework/comm/communicator.h"
+#include "framework/memory.h"
 #include "framework/param_spec.h"
 
 namespace anymesh {
@@ -16,7 +17,7 @@ namespace anymesh {
 // tensors see the refilled bytes). Nothing of this is visible to the layers.
 class ShardedParams {
  public:
-  // A parameter with this rank's part of it, [ceil(n / dp)], padded.
+  // A parameter, without memory, with this rank's part of it, [ceil(n / dp)], padded.
   struct Shard {
     torch::Tensor param, part;
     std::vector<int> units;  // of the stage, that use it
@@ -29,6 +30,9 @@ class ShardedParams {
   void before_backward(int unit);
   void release_all();
 
+  // Whole parameters, and the buffers that they are gathered in.
+  const ByteGauge& in_flight() const { return in_flight_; }
+
  private:
   struct Unit {
     std::vector<size_t> shards;
@@ -38,6 +42,7 @@ class ShardedParams {
     int unit;
     torch::Tensor mine, all;  // [parts], [dp, parts]
     std::unique_ptr<Pending> pending;
+    int64_t bytes() const { return static_cast<int64_t>(mine.nbytes() + all.nbytes()); }
   };
 
   void gather(int unit);
@@ -51,6 +56,7 @@ class ShardedParams {
   std::vector<bool> gathered_;  // by unit
   std::vector<int> users_;      // gathered units that hold a parameter
   std::optional<Prefetch> prefetch_;
+  ByteGauge in_flight_;
 };
 
 }  // namespace anymesh

@@ -59,6 +59,9 @@ void ZeroOptimizer::add_group(std::vector<ParamSpec> params, double weight_decay
   const PartitionLayout layout(numels_of(params), partitions_->size(), options_.stage == 3);
   Group& group = groups_.emplace_back(
       Group{.weight_decay = weight_decay, .params = std::move(params), .layout = layout});
+  for (const ParamSpec& spec : group.params) {
+    if (options_.stage < 3) spec.materialize();
+  }
   add_state(group);
   add_pieces(group);
   if (options_.stage < 2) {
@@ -90,12 +93,13 @@ void ZeroOptimizer::add_pieces(Group& group) {
     const auto mine = [&](const torch::Tensor& flat) {
       return flat.narrow(0, f.partition_start, f.numel);
     };
-    const torch::Tensor whole =
-        group.params[f.param].tensor.detach().view(-1).narrow(0, f.param_start, f.numel);
-    torch::Tensor weight = whole;
+    const ParamSpec& spec = group.params[f.param];
+    torch::Tensor weight;
     if (options_.stage == 3) {
       weight = mine(group.weights);
-      weight.copy_(whole);
+      spec.initialize(f.param_start, weight);
+    } else {
+      weight = spec.tensor.detach().view(-1).narrow(0, f.param_start, f.numel);
     }
     group.pieces.push_back({.param = f.param,
                             .param_start = f.param_start,
@@ -130,7 +134,8 @@ void ZeroOptimizer::bucketed_gradients(size_t g) {
   for (size_t first = 0, last = 0; first < n; first = last) {
     for (int64_t numel = 0; last < n && (last == first || numel < kBucket); ++last)
       numel += group.layout.numel(last);
-    group.buckets.emplace_back(group.layout, first, last, grid_.dp, group.gradient, 0);
+    group.buckets.emplace_back(group.layout, first, last, grid_.dp, group.gradient, 0,
+                               &bucket_bytes_);
   }
   for (size_t i = 0; i < n; ++i) {
     on_gradient(group.params[i].tensor, [this, g, i](const torch::Tensor& gradient) {
@@ -142,7 +147,8 @@ void ZeroOptimizer::bucketed_gradients(size_t g) {
     const torch::Tensor first_use = gradient_of(group, i);
     SecondUse use{g, i, torch::zeros_like(first_use), {}};
     use.bucket.emplace(group.layout, i, i + 1, grid_.dp, use.sums,
-                       first_use.storage_offset() - group.gradient.storage_offset());
+                       first_use.storage_offset() - group.gradient.storage_offset(),
+                       &bucket_bytes_);
     second_uses_.push_back(std::move(use));
     on_gradient(group.params[i].second_use,
                 [this, at = second_uses_.size() - 1, i](const torch::Tensor& gradient) {
@@ -194,6 +200,14 @@ void ZeroOptimizer::after_backward() {
   }
   if (sharded_) sharded_->release_all();
 }
+
+int64_t ZeroOptimizer::second_use_bytes() const {
+  int64_t bytes = 0;
+  for (const SecondUse& use : second_uses_) bytes += static_cast<int64_t>(use.sums.nbytes());
+  return bytes;
+}
+
+int64_t ZeroOptimizer::in_flight_bytes() const { return sharded_ ? sharded_->in_flight().peak : 0; }
 
 double ZeroOptimizer::reduce_gradients() {
   add_tied_gradients();

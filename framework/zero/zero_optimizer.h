@@ -25,7 +25,8 @@ namespace anymesh {
 // Parameters form two groups, with and without weight decay, in DeepSpeed's layouts
 // (partition_layout.h), so that a save writes what is in memory. Gradients are summed in fp32
 // (float64 for float64 models), whatever the parameters' dtype. The fp32 master of an fp32
-// parameter is the parameter itself.
+// parameter is the parameter itself. Parameters come without memory (ParamSpec): at stage 3 a rank
+// makes its fragments of them and nothing else.
 //
 // Every sum over dp is folded in rank order. Stages 0 and 1 sum micro-batches first and ranks
 // second, 2 and 3 the other way round: within each pair all bits agree.
@@ -84,6 +85,11 @@ class ZeroOptimizer final : public UnitObserver {
   // The group over which a partition is one part: dp, or a group of this rank alone at stage 0.
   Communicator& partitions() const { return *partitions_; }
 
+  // For --report-memory: sums of second uses, buckets' buffers, and stage 3's peak in flight.
+  int64_t second_use_bytes() const;
+  const ByteGauge& bucket_bytes() const { return bucket_bytes_; }
+  int64_t in_flight_bytes() const;
+
   int64_t steps = 0;  // Adam's
 
  private:
@@ -115,6 +121,7 @@ class ZeroOptimizer final : public UnitObserver {
   std::vector<Group> groups_;
   std::vector<SecondUse> second_uses_;
   std::optional<ShardedParams> sharded_;
+  ByteGauge bucket_bytes_;
   double local_square_sum_ = 0;
 };
 

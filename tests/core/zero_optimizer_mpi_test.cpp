@@ -38,6 +38,7 @@ TEST_P(ZeroOptimizerTest, EqualsTorchOnTheSummedGradients) {
   const ProcessGrid grid(world, {.dp_size = dp});
   const auto ours = make_params(alone, torch::kDouble),
              reference = make_params(alone, torch::kDouble);
+  for (const ParamSpec& spec : reference) spec.materialize();
   ZeroOptimizer optimizer(ours, grid, {.stage = stage, .weight_decay = 0.2, .clip_grad = 1.5});
 
   using torch::optim::AdamWOptions;

@@ -11,11 +11,13 @@ data               no-torch
 comm               torch
 random             torch
 optim              torch
-param_spec         torch     comm random
+memory             torch
+storage            torch
+param_spec         torch     comm random storage
 log                torch     comm
 tensor_parallel    torch     comm param_spec
 pipeline           torch     comm param_spec random
-zero               torch     comm param_spec optim format pipeline
+zero               torch     comm param_spec optim format pipeline memory storage
 checkpoint         torch     comm param_spec optim zero pipeline config format
 datasets           torch     config data
 trainer            torch     comm pipeline zero checkpoint config data log

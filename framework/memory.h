@@ -1,0 +1,32 @@
+#pragma once
+
+#include <c10/util/ThreadLocalDebugInfo.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+
+namespace anymesh {
+
+// Bytes that come and go.
+struct ByteGauge {
+  int64_t now = 0, peak = 0;
+  void add(int64_t bytes) {
+    now += bytes;
+    peak = std::max(peak, now);
+  }
+};
+
+// What LibTorch's allocators hand out to this thread while the object lives: tensors of every kind,
+// temporary ones too. Counts what was allocated since, less what of it was freed.
+class AllocationGauge {
+ public:
+  AllocationGauge();
+  const ByteGauge& bytes() const { return *bytes_; }
+
+ private:
+  std::shared_ptr<ByteGauge> bytes_ = std::make_shared<ByteGauge>();
+  c10::DebugInfoGuard guard_;
+};
+
+}  // namespace anymesh

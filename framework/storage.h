@@ -1,0 +1,25 @@
+#pragma once
+
+#include <torch/types.h>
+
+namespace anymesh {
+
+// The memory under a tensor and every alias of it, which may come and go while they stay: layers
+// and autograd keep their tensors, and ZeRO stage 3 decides when there are bytes behind them.
+
+inline void release_storage(const torch::Tensor& t) { t.storage().unsafeGetStorageImpl()->reset(); }
+
+inline void allocate_storage(const torch::Tensor& t) {
+  c10::StorageImpl* storage = t.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(c10::GetAllocator(t.device().type())->allocate(t.nbytes()));
+  storage->set_nbytes(t.nbytes());
+}
+
+// A contiguous tensor without memory.
+inline torch::Tensor hollow(const std::vector<int64_t>& shape, torch::Dtype dtype) {
+  torch::Tensor t = torch::empty({0}, dtype);
+  t.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
+  return t;
+}
+
+}  // namespace anymesh

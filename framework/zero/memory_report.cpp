@@ -1,0 +1,84 @@
+#include "framework/zero/memory_report.h"
+
+#include <cstdio>
+
+namespace anymesh {
+namespace {
+
+int64_t bytes_of(const torch::Tensor& t) {
+  return t.defined() ? static_cast<int64_t>(t.storage().nbytes()) : 0;
+}
+
+int64_t largest(Communicator& world, int64_t value) {
+  torch::Tensor t = torch::full({1}, value, torch::kLong);
+  world.all_reduce(t, ReduceOp::Max);
+  return t.item<int64_t>();
+}
+
+std::string line(const char* name, int64_t allocated, int64_t closed_form = -1) {
+  constexpr double kMiB = 1 << 20;
+  char text[160];
+  const int n = std::snprintf(text, sizeof text, "memory: %-34s %12.3f", name,
+                              static_cast<double>(allocated) / kMiB);
+  if (closed_form >= 0)
+    std::snprintf(text + n, sizeof text - static_cast<size_t>(n), " %12.3f",
+                  static_cast<double>(closed_form) / kMiB);
+  return text;
+}
+
+}  // namespace
+
+std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
+  const int stage = optimizer.options().stage;
+  const int64_t ranks = optimizer.partitions().size();
+  MemoryPart parameters{"parameters"}, gradients{"gradients"}, state{"optimizer state"},
+      copies{"tied copies"};
+  for (const auto& group : optimizer.groups()) {
+    int64_t numel = 0, tied = 0;
+    for (const ParamSpec& spec : group.params) {
+      numel += spec.tensor.numel();
+      if (spec.second_use.defined()) tied += spec.tensor.numel();
+      parameters.allocated += bytes_of(spec.tensor);
+    }
+    const int64_t tied_here = stage < 2    ? tied
+                              : stage == 2 ? std::min(tied, numel / ranks)
+                                           : tied / ranks;
+    copies.closed_form += 4 * tied_here;
+    const auto width = static_cast<int64_t>(group.params[0].tensor.element_size());
+    parameters.allocated += bytes_of(group.weights);
+    parameters.closed_form += width * numel / (stage == 3 ? ranks : 1);
+    gradients.allocated += bytes_of(group.gradient);
+    gradients.closed_form += 4 * numel / (stage >= 2 ? ranks : 1);
+    state.allocated +=
+        bytes_of(group.master) + bytes_of(group.exp_avg) + bytes_of(group.exp_avg_sq);
+    state.closed_form += (width == 2 ? 12 : 8) * numel / ranks;
+  }
+  copies.allocated = optimizer.second_use_bytes();
+  return {parameters, gradients, state, copies};
+}
+
+std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer& optimizer,
+                                       const ByteGauge& allocated) {
+  std::vector<std::string> lines{
+      "memory: MiB of the largest rank           allocated  closed form"};
+  int64_t allocated_sum = 0, closed_sum = 0;
+  for (const MemoryPart& part : kept_memory(optimizer)) {
+    lines.push_back(
+        line(part.name, largest(world, part.allocated), largest(world, part.closed_form)));
+    allocated_sum += part.allocated;
+    closed_sum += part.closed_form;
+  }
+  const int64_t buckets = optimizer.bucket_bytes().peak, in_flight = optimizer.in_flight_bytes();
+  lines.push_back(line("kept between steps, by part", largest(world, allocated_sum),
+                       largest(world, closed_sum)));
+  lines.push_back(line("kept between steps, by the allocator", largest(world, allocated.now),
+                       largest(world, closed_sum)));
+  lines.push_back(line("gradient buckets, peak", largest(world, buckets)));
+  lines.push_back(line("layers in flight, peak", largest(world, in_flight)));
+  lines.push_back(line("activations and the rest, peak",
+                       largest(world, allocated.peak - allocated.now - buckets - in_flight)));
+  lines.push_back(line("everything, peak", largest(world, allocated.peak)));
+  return lines;
+}
+
+}  // namespace anymesh

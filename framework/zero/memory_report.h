@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "framework/memory.h"
+#include "framework/zero/zero_optimizer.h"
+
+namespace anymesh {
+
+// What a rank keeps between steps, part by part: the bytes of the tensors that are there, and the
+// bytes that a closed form says. With n parameters on the rank (its stage, its tp slice), w bytes a
+// weight (2 in half precision, else 4), d ranks, and the stage's partitions:
+//
+//                     stage 0      1           2           3
+//   parameters        w n          w n         w n         w n / d
+//   gradients         4 n          4 n         4 n / d     4 n / d
+//   optimizer state   k n          k n / d     k n / d     k n / d      k = 12 in half precision
+//                                                                       (master, two moments), else 8
+//   tied copies       4 t          4 t         (4 t)       4 t / d      t: a tied weight that one
+//                                                                       stage uses twice
+// (At stage 2 a tied weight lies in one partition as far as it fits: at most 4 n / d.)
+//
+// The closed form leaves out padding: at most a few elements a parameter.
+struct MemoryPart {
+  const char* name;
+  int64_t allocated, closed_form;
+};
+std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer);
+
+// The table of --report-memory, on rank 0: of each line the largest rank. Collective.
+std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer& optimizer,
+                                       const ByteGauge& allocated);
+
+}  // namespace anymesh

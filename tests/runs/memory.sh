@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# What a rank keeps between steps is what the formulas of zero/memory_report.h say, within 2 %, part by part and as the
+# allocator counts it: weights, gradients, masters and moments. No whole gradient or parameter hides anywhere.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# Weights outnumber a step's activations.
+model+=(--num-layers 4 --hidden-size 256 --vocab-size 1000 --lr-warmup-iters 0 --train-iters 2 --report-memory)
+
+# near WHAT ALLOCATED CLOSED_FORM
+near() {
+  awk -v a="$2" -v c="$3" 'BEGIN {d = a - c; exit !(c > 0 && d <= 0.02 * c && -d <= 0.02 * c)}' ||
+    fail "$1: $2 MiB allocated, $3 MiB expected: $(cat log)"
+}
+value() { sed -n "s/^memory: $1  *\([0-9.].*\)$/\1/p" log; }
+
+for mesh in 1,1,4,0 1,1,4,1 1,1,4,2 1,1,4,3 2,2,2,1 2,2,2,3 1,2,3,2; do
+  for precision in "" --bf16 --fp16; do
+    train $mesh /dev/null $precision >log || fail "$mesh: $(tail -5 log)"
+    what="tp,pp,dp,zero = $mesh ${precision:-fp32}"
+    for part in parameters gradients "optimizer state" "kept between steps, by part" "kept between steps, by the allocator"; do
+      near "$what: $part" $(value "$part")
+    done
+    echo "ok: $what: $(value "kept between steps, by the allocator" | awk '{printf "%s MiB kept, %s expected", $1, $2}')"
+  done
+done
+
+# A stage-3 run never has the model whole, not even at its start: what is in flight is a layer or two.
+train 1,1,4,3 /dev/null --bf16 --num-layers 12 --train-iters 1 >log || fail "$(tail -5 log)"
+read -r kept _ < <(value "kept between steps, by the allocator")
+peak=$(value "layers in flight, peak")
+awk -v p="$peak" -v k="$kept" 'BEGIN {whole = k * 4 * 2 / 18; printf "ok: %.1f MiB of %.1f MiB of weights in flight at most\n", p, whole; exit !(p < 0.4 * whole)}' ||
+  fail "layers in flight: $(cat log)"
