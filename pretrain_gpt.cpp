@@ -37,6 +37,27 @@ LrSchedule schedule_of(const OptimizerConfig& optimizer, const BatchPlan& plan) 
           .style = optimizer.lr_decay_style};
 }
 
+torch::Dtype weights_dtype(const PrecisionConfig& precision) {
+  return precision.bf16 ? torch::kBFloat16 : precision.fp16 ? torch::kHalf : torch::kFloat;
+}
+
+LossScaler scaler_of(const PrecisionConfig& p) {
+  const double fixed = p.loss_scale.value_or(0);
+  if (!p.fp16 || fixed != 0) return {.scale = p.fp16 ? fixed : 1};
+  return {.dynamic = true,
+          .scale = p.initial_loss_scale,
+          .min_scale = p.min_loss_scale,
+          .window = p.loss_scale_window,
+          .hysteresis = p.hysteresis,
+          .hysteresis_left = p.hysteresis};
+}
+
+LoadOptions::Schedule schedule_choice(const CheckpointConfig& checkpoint) {
+  using enum LoadOptions::Schedule;
+  if (checkpoint.override_scheduler) return ThisRuns;
+  return checkpoint.use_checkpoint_scheduler ? Checkpoints : MustAgree;
+}
+
 void print_start(const ProcessGrid& grid, const ParseResult& parsed,
                  const std::vector<std::string>& lines) {
   if (grid.world->rank() != 0) return;
@@ -58,8 +79,9 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
   Datasets data;
   all_or_none(*world, [&] { data = make_datasets(config, plan, gpt.seq_length); });
 
-  GptModel model(gpt, grid, config.precision.bf16 ? torch::kBFloat16 : torch::kFloat,
-                 config.batch.micro_batch_size, config.run.seed);
+  const torch::Dtype dtype = weights_dtype(config.precision);
+  GptModel model(gpt, grid, dtype, config.batch.micro_batch_size, config.run.seed,
+                 config.parallel.sequence_parallel);
   const OptimizerConfig& o = config.optimizer;
   ZeroOptimizer optimizer(
       model.params(), grid,
@@ -75,13 +97,13 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
                       .schedule = schedule_of(o, plan),
                       .global_batch_size = plan.global_batch_size,
                       .micro_batch_size = config.batch.micro_batch_size,
-                      .bf16 = config.precision.bf16,
+                      .dtype = dtype,
                       .vocab_size = gpt.vocab_size,
                       .padded_vocab_size = padded_vocab_size(gpt, config.parallel.tp),
                       .seq_length = gpt.seq_length,
                       .settings = flags.settings(),
                       .model_flags = model_flags()};
-  TrainState state{.dropout_seed = config.run.seed};
+  TrainState state{.dropout_seed = config.run.seed, .scaler = scaler_of(config.precision)};
   std::vector<std::string> lines;
   const CheckpointConfig& c = config.checkpoint;
   if (!c.load.empty()) {
@@ -90,7 +112,8 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
                              .load_optim = !c.no_load_optim,
                              .load_rng = !c.no_load_rng,
                              .load_lr_state = !c.no_load_lr_state,
-                             .finetune = c.finetune},
+                             .finetune = c.finetune,
+                             .schedule = schedule_choice(c)},
                             state);
   }
   print_start(grid, parsed, lines);

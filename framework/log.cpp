@@ -1,6 +1,7 @@
 #include "framework/log.h"
 
 #include <ATen/Functions.h>
+#include <c10/util/StringUtil.h>
 
 #include <cinttypes>
 #include <cstdio>
@@ -55,11 +56,13 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
   const double eta = elapsed.count() / static_cast<double>(r.iteration - first_iteration_) *
                      static_cast<double>(train_iters - r.iteration);
-  std::snprintf(text, sizeof text,
-                "iteration %6" PRId64 "/%" PRId64
-                " | lm loss %.6f | lr %.3e | grad norm %.3f | %.1f ms | %.0f tokens/s | ETA %.0f s",
-                r.iteration, train_iters, r.lm_loss, r.learning_rate, r.grad_norm, r.elapsed_ms,
-                r.tokens_per_s, eta);
+  const std::string scale = r.loss_scale == 1 ? "" : c10::str(" loss scale ", r.loss_scale, " |");
+  std::snprintf(
+      text, sizeof text,
+      "iteration %6" PRId64 "/%" PRId64
+      " | lm loss %.6f | lr %.3e | grad norm %.3f |%s %.1f ms | %.0f tokens/s | ETA %.0f s",
+      r.iteration, train_iters, r.lm_loss, r.learning_rate, r.grad_norm, scale.c_str(),
+      r.elapsed_ms, r.tokens_per_s, eta);
   line(text);
 }
 

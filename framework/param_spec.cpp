@@ -60,7 +60,7 @@ std::string ParamSpec::name_in_layer() const {
 }
 
 torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
-  const int64_t tp_size = tp_->size(), tp_rank = tp_->rank();
+  const int64_t tp_size = tp_.size(), tp_rank = tp_.rank();
   std::vector<int64_t> local = spec.shape;
   Slice slice{.width = product(spec.shape, 0, spec.shape.size())};
   slice.stride = slice.width;

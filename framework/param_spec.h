@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/comm/communicator.h"
+#include "framework/comm/tensor_parallel.h"
 
 namespace anymesh {
 
@@ -21,11 +21,12 @@ struct ParamSpec {
   int sub_params = 1;  // equal parts of that dim, each cut by itself: 2 for SwiGLU's [gate; up]
   bool vocabulary =
       false;  // dim 0 is the vocabulary: cut evenly after padding it, padding rows stay zero
-  bool weight_decay = true;  // false for biases and norms
-  bool tied = false;         // the first and the last stage both hold it
-  bool duplicate = false;    // a copy whose gradient another rank counts in the norm
-  std::vector<int> units;    // of its stage, that use it; set by the builder
-  torch::Tensor tensor;      // the leaf [shape, cut]
+  bool weight_decay = true;   // false for biases and norms
+  bool tied = false;          // the first and the last stage both hold it
+  bool sequence_sum = false;  // each tp rank has its part of the gradient, which tp adds up
+  bool duplicate = false;     // a copy whose gradient another rank counts in the norm
+  std::vector<int> units;     // of its stage, that use it; set by the builder
+  torch::Tensor tensor;       // the leaf [shape, cut]
   torch::Tensor
       second_use;  // where one stage uses a tied weight twice: the other leaf, on the same storage
 
@@ -45,7 +46,7 @@ struct Init {
 // rank's slice is ever made.
 class ParamBuilder {
  public:
-  ParamBuilder(CommPtr tp, torch::Dtype dtype, uint64_t seed)
+  ParamBuilder(TensorParallel tp, torch::Dtype dtype, uint64_t seed)
       : tp_(std::move(tp)), dtype_(dtype), seed_(seed) {}
 
   // Rows of the padded vocabulary are a multiple of this times the tp size
@@ -62,11 +63,11 @@ class ParamBuilder {
   // gradient is kept apart.
   torch::Tensor use_again(const std::string& name);
 
-  const CommPtr& tp() const { return tp_; }
+  const TensorParallel& tp() const { return tp_; }
   std::vector<ParamSpec> take() { return std::move(specs_); }
 
  private:
-  CommPtr tp_;
+  TensorParallel tp_;
   torch::Dtype dtype_;
   uint64_t seed_;
   std::vector<ParamSpec> specs_;

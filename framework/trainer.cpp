@@ -41,6 +41,11 @@ void Trainer::train() {
   const auto due = [&](int64_t interval) {
     return interval > 0 && state_.iteration % interval == 0;
   };
+  if (checkpoint.verify_resume) {
+    if (!valid_) throw CollectiveError("--verify-resume: --split leaves no validation documents");
+    if (!checkpoint.load.empty()) verify_resume();
+    state_.verified.reset();
+  }
   while (state_.iteration < plan_.train_iters) {
     const StepReport report = train_step();
     log_.step(report, plan_.train_iters, due(config_.run.log_interval));
@@ -65,46 +70,113 @@ StepReport Trainer::train_step() {
   const auto batches = micro_batches(train_, state_.consumed_train_samples, plan_.num_microbatches,
                                      /*training=*/true);
   const double scale = 1.0 / (static_cast<double>(plan_.num_microbatches) * grid_.topology.dp_size);
-  const double local_loss = engine_.forward_backward(batches, scale);
+  LossScaler& scaler = state_.scaler;
+  const double loss_scale = scaler.scale;
+  const double local_loss = engine_.forward_backward(batches, scale * loss_scale);
   const double loss = mean_over_dp(local_loss);
   check_finite(loss, grid_.is_last_stage() ? local_loss : 0.0, "loss");
 
-  const double grad_norm = run_.optimizer.reduce_gradients();
-  check_finite(grad_norm, run_.optimizer.local_square_sum(), "gradient norm");
+  const double scaled_norm = run_.optimizer.reduce_gradients();
+  const bool overflow = config_.precision.fp16 && !std::isfinite(scaled_norm);
+  if (!overflow) check_finite(scaled_norm, run_.optimizer.local_square_sum(), "gradient norm");
   const double lr = run_.schedule.at(static_cast<double>(state_.scheduled_samples));
-  run_.optimizer.step(lr, grad_norm);
+  if (overflow) {
+    skip_step();
+  } else {
+    run_.optimizer.step(lr, scaled_norm, loss_scale);
+    scaler.update(false);
+    state_.scheduled_samples += plan_.global_batch_size;
+  }
 
   ++state_.iteration;
   state_.consumed_train_samples += plan_.global_batch_size;
-  state_.scheduled_samples += plan_.global_batch_size;
   const double elapsed_ms = milliseconds_since(start);
   return {.iteration = state_.iteration,
           .consumed_samples = state_.consumed_train_samples,
           .lm_loss = loss,
           .learning_rate = lr,
-          .grad_norm = grad_norm,
-          .loss_scale = 1.0,
+          .grad_norm = overflow ? INFINITY : scaled_norm / loss_scale,
+          .loss_scale = loss_scale,
           .tokens_per_s = static_cast<double>(plan_.global_batch_size) * train_.seq_length() /
                           (elapsed_ms / 1e3),
           .elapsed_ms = elapsed_ms};
 }
 
+// An fp16 overflow, which every rank sees in the norm.
+void Trainer::skip_step() {
+  run_.optimizer.clear_gradients();
+  ++state_.skipped_steps;
+  const double before = state_.scaler.scale;
+  const bool can_go_on = state_.scaler.update(true);
+  if (!can_go_on && config_.run.check_for_nan)
+    throw CollectiveError(c10::str(
+        "iteration ", state_.iteration + 1, ": gradients overflow at the loss scale ", before,
+        ", which cannot fall below --min-loss-scale ", state_.scaler.min_scale,
+        ": the training diverges. --no-check-for-nan-in-loss-and-grad goes on regardless."));
+  log_.line(c10::str("iteration ", state_.iteration + 1, ": overflow, step skipped (",
+                     state_.skipped_steps, " so far); loss scale ", before, " -> ",
+                     state_.scaler.scale));
+}
+
 void Trainer::evaluate(const char* when) {
   if (!valid_) return;
-  double sum = 0;
-  for (int64_t i = 0; i < config_.run.eval_iters; ++i) {
-    sum += engine_.forward_only(micro_batches(*valid_, state_.consumed_valid_samples,
-                                              plan_.num_microbatches, /*training=*/false));
-    state_.consumed_valid_samples += plan_.global_batch_size;
-  }
-  const double loss = mean_over_dp(sum / static_cast<double>(config_.run.eval_iters));
+  const int64_t samples = config_.run.eval_iters * plan_.global_batch_size;
+  const double loss = validation_loss(state_.consumed_valid_samples, samples);
+  state_.consumed_valid_samples += samples;
   char text[160];
   std::snprintf(text, sizeof text, "validation loss %s iteration %lld: %.9g (perplexity %.6g)",
                 when, static_cast<long long>(state_.iteration), loss, std::exp(loss));
   log_.line(text);
 }
 
+double Trainer::validation_loss(int64_t first_sample, int64_t samples) {
+  const int64_t per_batch = int64_t{config_.batch.micro_batch_size} * plan_.dp,
+                batches = samples / per_batch;
+  double sum = 0;
+  for (int64_t done = 0; done < batches; done += plan_.num_microbatches) {
+    const int64_t count = std::min<int64_t>(plan_.num_microbatches, batches - done);
+    sum += engine_.forward_only(micro_batches(*valid_, first_sample + done * per_batch, count,
+                                              /*training=*/false)) *
+           static_cast<double>(count);
+  }
+  return mean_over_dp(sum / static_cast<double>(batches));
+}
+
+// The loss of the same samples that the saving run took right before its save.
+void Trainer::verify_resume() {
+  constexpr double kSameModel = 1e-2;  // more than any change of mesh or precision does
+  if (!state_.verified) {
+    log_.line("verify-resume: nothing to compare with: saved without --verify-resume");
+    return;
+  }
+  const auto [before, first_sample, samples] = *state_.verified;
+  if (const int64_t per_batch = int64_t{config_.batch.micro_batch_size} * plan_.dp;
+      samples % per_batch != 0) {
+    log_.line(c10::str("verify-resume: not comparable: the ", samples,
+                       " samples of the saved loss do not make whole batches of ", per_batch,
+                       " (--micro-batch-size x data-parallel size)"));
+    return;
+  }
+  const double after = validation_loss(first_sample, samples),
+               difference = std::abs(after - before) / before;
+  char text[200];
+  std::snprintf(text, sizeof text,
+                "verify-resume: validation loss before the save %.9g, after the load %.9g: "
+                "relative difference %.1e",
+                before, after, difference);
+  log_.line(text);
+  if (!(difference <= kSameModel))
+    throw CollectiveError(c10::str(text, ", expected at most ", kSameModel,
+                                   ": what was loaded is not what was saved (or --data-path, "
+                                   "--split or --seed differ). Nothing was written."));
+}
+
 void Trainer::save() {
+  if (config_.checkpoint.verify_resume) {
+    const int64_t first = state_.consumed_valid_samples,
+                  samples = config_.run.eval_iters * plan_.global_batch_size;
+    state_.verified = {validation_loss(first, samples), first, samples};
+  }
   const auto start = std::chrono::steady_clock::now();
   const std::filesystem::path folder = save_checkpoint(config_.checkpoint.save, run_, state_);
   log_.line(c10::str("saved ", folder.string(), " in ",

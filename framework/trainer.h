@@ -16,7 +16,8 @@ namespace anymesh {
 //   Trainer(config, plan, run, model, train_data, valid_data, state).train();
 //
 // A step reads the next global_batch_size samples in their global order, whatever the mesh. Stops
-// with an error at the first loss or gradient that is not finite, before it touches a weight.
+// with an error at the first loss or gradient that is not finite, before it touches a weight; in
+// fp16 a gradient that is not finite only skips the step (loss_scaler.h).
 class Trainer {
  public:
   // `valid` may be null: no evaluation. `state` says where to go on.
@@ -27,8 +28,13 @@ class Trainer {
 
  private:
   StepReport train_step();
+  void skip_step();
   void evaluate(const char* when);
   void save();
+  void verify_resume();
+
+  // Mean loss of that many samples of the validation set.
+  double validation_loss(int64_t first_sample, int64_t samples);
 
   std::vector<MicroBatch> micro_batches(const Dataset& data, int64_t consumed, int64_t count,
                                         bool training) const;

@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "framework/comm/process_grid.h"
 #include "framework/config/flags.h"
+#include "framework/optim/loss_scaler.h"
 #include "framework/optim/lr_scheduler.h"
 #include "framework/pipeline/stage.h"
 #include "framework/zero/zero_optimizer.h"
@@ -29,6 +31,12 @@ namespace anymesh {
 // All functions are collective over grid.world. What goes wrong on one rank they throw on all, as
 // CollectiveError.
 
+// A validation right before a save, which a resumed run can repeat.
+struct VerifiedLoss {
+  double loss = 0;
+  int64_t first_sample = 0, samples = 0;  // of the validation set
+};
+
 // Where the run is. Everything else of a resumed run follows from flags.
 struct TrainState {
   int64_t iteration = 0;
@@ -37,6 +45,9 @@ struct TrainState {
   // Where the LR schedule is: behind consumed_train_samples after --no-load-lr-state.
   int64_t scheduled_samples = 0;
   uint64_t dropout_seed = 0;  // of the masks; the run's --seed, unless a checkpoint brings another
+  LossScaler scaler;          // its settings are the run's, where it stands is the checkpoint's
+  int64_t skipped_steps = 0;  // for overflow
+  std::optional<VerifiedLoss> verified;  // --verify-resume
 };
 
 // The run, as the checkpoint functions see it: references that live as long as it.
@@ -46,18 +57,23 @@ struct CheckpointedRun {
   ZeroOptimizer& optimizer;
   LrSchedule schedule;
   int64_t global_batch_size = 1, micro_batch_size = 1;
-  bool bf16 = false;
+  torch::Dtype dtype = torch::kFloat;  // of the weights
   int64_t vocab_size = 0, padded_vocab_size = 0, seq_length = 0;
   std::vector<Setting> settings;         // every flag, stored as Megatron's `args`
   std::vector<std::string> model_flags;  // those that must be the same when a checkpoint is loaded
 };
 
 struct LoadOptions {
+  // A checkpoint's schedule must be this run's, unless one of the two is said to win:
+  // --override-opt_param-scheduler, --use-checkpoint-opt_param-scheduler.
+  enum class Schedule { MustAgree, ThisRuns, Checkpoints };
+
   bool universal = false;     // --universal-checkpoint
   bool load_optim = true;     // --no-load-optim
   bool load_rng = true;       // --no-load-rng
   bool load_lr_state = true;  // --no-load-lr-state
   bool finetune = false;      // --finetune: weights only, from iteration 0
+  Schedule schedule = Schedule::MustAgree;
 };
 
 // Writes tag global_step<state.iteration>, replacing one of that name as a whole. Returns its path.

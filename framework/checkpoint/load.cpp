@@ -56,12 +56,37 @@ fs::path first_metadata_file(const fs::path& folder) {
   return fs::exists(sharded) ? sharded : existing(folder / model_states_file(0));
 }
 
+void restore_schedule(const Value& metadata, const LoadOptions& options, LrSchedule& schedule) {
+  if (options.finetune || !options.load_lr_state) return;
+  if (options.schedule == LoadOptions::Schedule::MustAgree) check_same_schedule(metadata, schedule);
+  if (options.schedule == LoadOptions::Schedule::Checkpoints)
+    schedule = schedule_of(metadata, schedule);
+}
+
 void restore_state(const Value& metadata, const LoadOptions& options, TrainState& state) {
   if (options.finetune) return;
   TrainState saved = train_state_of(metadata);
+  saved.scaler = state.scaler;
   if (!options.load_rng) saved.dropout_seed = state.dropout_seed;
   if (!options.load_lr_state) saved.scheduled_samples = 0;
   state = saved;
+}
+
+// `saved` is a scaler object, or FP16_Optimizer's dict with the same keys. A source in fp32 or bf16
+// has nothing to say about the scale that fp16 needs (DeepSpeed would go on with its 1).
+std::string restore_scaler(const Value& saved, LossScaler& scaler) {
+  const Value dynamic = saved ? saved.find(keys::kDynamic) : Value(),
+              flag = saved ? saved.find(keys::kDynamicLossScale) : Value();
+  if (!scaler.dynamic) return "";
+  if (!(dynamic && dynamic.as_bool()) && !(flag && flag.as_bool()))
+    return c10::str("the checkpoint has no dynamic loss scale: starting at ", scaler.scale,
+                    " (--initial-loss-scale)");
+  scaler.scale = saved.at(keys::kCurScale).as_double();
+  scaler.iteration = saved.at(keys::kCurIter).as_int();
+  scaler.last_overflow = saved.at(keys::kLastOverflowIter).as_int();
+  const Value left = saved.find(keys::kCurHysteresis);
+  if (left) scaler.hysteresis_left = std::min(left.as_int(), scaler.hysteresis);
+  return "";
 }
 
 // An ordinary checkpoint that is newer than the universal one we were told to load is most likely a
@@ -99,21 +124,23 @@ std::vector<std::string> load_checkpoint(const fs::path& load_dir, CheckpointedR
     if (const std::string line = make_universal(load_dir); !line.empty()) lines.push_back(line);
   });
   fs::path folder;
-  Value metadata;
+  Value metadata, scaler;
   bool own_files = false;
   all_or_none(world, [&] {
     folder = tag_in(load_dir, options.universal);
     metadata = read_torch_file(first_metadata_file(folder));
     check_same_model(metadata, run);
-    if (!options.finetune && options.load_lr_state) check_same_schedule(metadata, run.schedule);
+    restore_schedule(metadata, options, run.schedule);
     own_files =
         !options.universal && !weights_only(options) && has_own_files(folder, metadata, run);
   });
   all_or_none(world, [&] {
     if (own_files) {
-      load_own_files(folder, run);
+      scaler = load_own_files(folder, run);
     } else {
-      load_whole_tensors(open_whole_checkpoint(folder, /*threads=*/1), run, weights_only(options));
+      const WholeCheckpoint checkpoint = open_whole_checkpoint(folder, /*threads=*/1);
+      load_whole_tensors(checkpoint, run, weights_only(options));
+      if (checkpoint.optimizer_state) scaler = checkpoint.optimizer_state.find(keys::kLossScaler);
     }
   });
   // A rank whose partition is all padding has read no step.
@@ -122,13 +149,21 @@ std::vector<std::string> load_checkpoint(const fs::path& load_dir, CheckpointedR
   run.optimizer.steps = steps.item<int64_t>();
   run.optimizer.params_from_masters();
   restore_state(metadata, options, state);
+  if (!weights_only(options)) {
+    if (const std::string line = restore_scaler(scaler, state.scaler); !line.empty())
+      lines.push_back(line);
+  }
+  if (const std::string line = announce_batch_size(metadata, run);
+      !line.empty() && !options.finetune)
+    lines.push_back(line);
   for (std::string& line : warnings(load_dir, folder, metadata, options))
     lines.push_back(std::move(line));
   const bool resharded = !own_files && !options.universal;
   lines.push_back(
       c10::str("loaded ", folder.string(), weights_only(options) ? " (weights only)" : "",
                resharded ? ", resharding it to this mesh" : "", ": iteration ", state.iteration,
-               ", ", state.consumed_train_samples, " samples consumed"));
+               ", ", state.consumed_train_samples, " samples consumed, learning rate ",
+               run.schedule.at(static_cast<double>(state.scheduled_samples))));
   return lines;
 }
 

@@ -111,14 +111,16 @@ bool has_own_files(const fs::path& folder, const Value& metadata, const Checkpoi
                        .dp_size = static_cast<int>(metadata.at(keys::kDpWorldSize).as_int()),
                        .tp_size = static_cast<int>(degrees.at(keys::kTpDegree).as_int())};
   const Family family = family_of(folder);
-  const bool bf16 = family == Family::Whole
-                        ? metadata.at(keys::kOptimizer).contains(keys::kFp32GroupsFlat)
-                        : fs::exists(folder / optim_states_file(0, 0, true));
-  return saved == run.grid.topology && family == family_of(run.optimizer.options().stage) &&
-         bf16 == run.bf16;
+  if (saved != run.grid.topology || family != family_of(run.optimizer.options().stage))
+    return false;
+  if (family == Family::Whole) {
+    const bool has_masters = metadata.at(keys::kOptimizer).contains(keys::kFp32GroupsFlat);
+    return has_masters == (run.dtype != torch::kFloat);
+  }
+  return fs::exists(folder / optim_states_file(0, 0, run.dtype == torch::kBFloat16));
 }
 
-void load_own_files(const fs::path& folder, CheckpointedRun& run) {
+Value load_own_files(const fs::path& folder, CheckpointedRun& run) {
   const Coord& at = run.grid.coord;
   const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp,
             stage = run.optimizer.options().stage;
@@ -128,17 +130,18 @@ void load_own_files(const fs::path& folder, CheckpointedRun& run) {
   check_same_params(metadata, run);
   if (stage == 0) {
     const Value optimizer = metadata.at(keys::kOptimizer);
-    if (run.bf16) {
+    if (run.dtype != torch::kFloat) {
       load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32GroupsFlat),
                       run);
     } else {
       load_layers(folder, run);
       load_whole(optimizer, run);
     }
-    return;
+    return optimizer;
   }
+  const bool bf16 = run.dtype == torch::kBFloat16;
   const Value optimizer =
-      read_torch_file(existing(folder / optim_states_file(at.dp, mp_rank, run.bf16)))
+      read_torch_file(existing(folder / optim_states_file(at.dp, mp_rank, bf16)))
           .at(keys::kOptimizerStateDict);
   if (stage == 3) {
     load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32FlatGroups),
@@ -146,6 +149,7 @@ void load_own_files(const fs::path& folder, CheckpointedRun& run) {
   } else {
     load_partitions(optimizer.at(keys::kBaseOptimizerState), optimizer.at(keys::kFp32Groups), run);
   }
+  return optimizer.at(keys::kLossScaler);
 }
 
 }  // namespace anymesh

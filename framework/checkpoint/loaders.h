@@ -13,8 +13,9 @@ namespace anymesh {
 // From whole tensors, on any mesh: each piece of the partition from the runs of bytes it lies in.
 void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run, bool weights_only);
 
-// From the files that this very rank would write: same mesh, ZeRO family and precision.
-void load_own_files(const std::filesystem::path& folder, CheckpointedRun& run);
+// From the files that this very rank would write: same mesh, ZeRO family and precision. Returns what
+// holds the loss scaler's state.
+Value load_own_files(const std::filesystem::path& folder, CheckpointedRun& run);
 bool has_own_files(const std::filesystem::path& folder, const Value& metadata,
                    const CheckpointedRun& run);
 

@@ -105,6 +105,12 @@ Value scheduler_state(const CheckpointedRun& run, const TrainState& state) {
                       {"wd_incr_steps", s.decay_samples}});
 }
 
+Value verified_loss(const VerifiedLoss& verified) {
+  return Value::dict({{"loss", verified.loss},
+                      {"first_sample", verified.first_sample},
+                      {"samples", verified.samples}});
+}
+
 Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
   std::vector<Value::Entry> args;
   for (const Setting& setting : run.settings) args.emplace_back(setting.dest, value_of(setting));
@@ -144,36 +150,40 @@ Value deepspeed_config(const CheckpointedRun& run) {
        {"train_micro_batch_size_per_gpu", run.micro_batch_size},
        {"gradient_clipping", run.optimizer.options().clip_grad},
        {"zero_optimization", Value::dict({{"stage", run.optimizer.options().stage}})},
-       {"bf16", Value::dict({{"enabled", run.bf16}})}});
+       {"bf16", Value::dict({{"enabled", run.dtype == torch::kBFloat16}})},
+       {"fp16", Value::dict({{"enabled", run.dtype == torch::kHalf}})}});
 }
 
 Value model_states(const CheckpointedRun& run, const TrainState& state) {
   const Topology& mesh = run.grid.topology;
   const Value frozen = run.optimizer.options().stage < 2 ? Value() : Value::ordered_dict();
-  return Value::dict({{keys::kModule, {}},
-                      {keys::kBufferNames, Value::list()},
-                      {keys::kOptimizer, {}},
-                      {keys::kParamShapes, param_shapes(run.optimizer)},
-                      {keys::kFrozenParamShapes, frozen},
-                      {keys::kSharedParams, Value::dict()},
-                      {keys::kFrozenParamFragments, frozen},
-                      {keys::kLrScheduler, scheduler_state(run, state)},
-                      {keys::kDataSampler, {}},
-                      {keys::kRandomLtd, {}},
-                      {keys::kSkippedSteps, 0},
-                      {keys::kGlobalSteps, state.iteration},
-                      {keys::kGlobalSamples, state.consumed_train_samples},
-                      {keys::kDpWorldSize, mesh.dp_size},
-                      {keys::kMpWorldSize, mesh.pp_size * mesh.tp_size},
-                      {keys::kParallelDimensions, Value::dict({{keys::kPpDegree, mesh.pp_size},
-                                                               {keys::kTpDegree, mesh.tp_size}})},
-                      {keys::kDsConfig, deepspeed_config(run)},
-                      {keys::kDsVersion, kWrittenLikeDeepSpeed},
-                      {keys::kArgs, megatron_args(run, state)},
-                      {keys::kCheckpointVersion, 3.0},
-                      {keys::kIteration, state.iteration},
-                      {keys::kTokens, state.consumed_train_samples * run.seq_length},
-                      {keys::kUniversalInfo, universal_info(run)}});
+  Value states = Value::dict(
+      {{keys::kModule, {}},
+       {keys::kBufferNames, Value::list()},
+       {keys::kOptimizer, {}},
+       {keys::kParamShapes, param_shapes(run.optimizer)},
+       {keys::kFrozenParamShapes, frozen},
+       {keys::kSharedParams, Value::dict()},
+       {keys::kFrozenParamFragments, frozen},
+       {keys::kLrScheduler, scheduler_state(run, state)},
+       {keys::kDataSampler, {}},
+       {keys::kRandomLtd, {}},
+       {keys::kSkippedSteps, state.skipped_steps},
+       {keys::kGlobalSteps, state.iteration},
+       {keys::kGlobalSamples, state.consumed_train_samples},
+       {keys::kDpWorldSize, mesh.dp_size},
+       {keys::kMpWorldSize, mesh.pp_size * mesh.tp_size},
+       {keys::kParallelDimensions,
+        Value::dict({{keys::kPpDegree, mesh.pp_size}, {keys::kTpDegree, mesh.tp_size}})},
+       {keys::kDsConfig, deepspeed_config(run)},
+       {keys::kDsVersion, kWrittenLikeDeepSpeed},
+       {keys::kArgs, megatron_args(run, state)},
+       {keys::kCheckpointVersion, 3.0},
+       {keys::kIteration, state.iteration},
+       {keys::kTokens, state.consumed_train_samples * run.seq_length},
+       {keys::kUniversalInfo, universal_info(run)}});
+  if (state.verified) states.set(keys::kVerifiedLoss, verified_loss(*state.verified));
+  return states;
 }
 
 void check_same_model(const Value& metadata, const CheckpointedRun& run) {
@@ -219,8 +229,34 @@ void check_same_schedule(const Value& metadata, const LrSchedule& schedule) {
       differences.empty(), metadata.where(),
       ": the learning-rate schedule differs (warmup and decay are in samples):", differences,
       "\nGive the flags of the checkpoint's run (--lr --min-lr --lr-decay-style --lr-decay-iters ",
-      "--lr-warmup-iters --global-batch-size), or --no-load-lr-state to start the schedule "
+      "--lr-warmup-iters --global-batch-size); or --use-checkpoint-opt_param-scheduler to go on "
+      "with "
+      "the checkpoint's, --override-opt_param-scheduler with this run's, --no-load-lr-state to "
+      "start "
       "afresh.");
+}
+
+LrSchedule schedule_of(const Value& metadata, LrSchedule otherwise) {
+  const Value saved = metadata.at(keys::kLrScheduler);
+  const auto read = [&](const char* key, double& field) {
+    if (const Value value = saved ? saved.find(key) : Value()) field = value.as_double();
+  };
+  LrSchedule schedule = std::move(otherwise);
+  read("max_lr", schedule.max_lr);
+  read("min_lr", schedule.min_lr);
+  read("lr_warmup_steps", schedule.warmup_samples);
+  read("lr_decay_steps", schedule.decay_samples);
+  if (const Value style = saved ? saved.find("lr_decay_style") : Value())
+    schedule.style = style.as_string();
+  return schedule;
+}
+
+std::string announce_batch_size(const Value& metadata, const CheckpointedRun& run) {
+  const Value args = metadata.find(keys::kArgs),
+              saved = args ? args.find("global_batch_size") : Value();
+  if (!saved || saved.as_int() == run.global_batch_size) return "";
+  return c10::str("global batch size ", saved.as_int(), " -> ", run.global_batch_size,
+                  ": samples go on where they stopped, none repeated, none left out");
 }
 
 TrainState train_state_of(const Value& metadata) {
@@ -237,6 +273,13 @@ TrainState train_state_of(const Value& metadata) {
   state.scheduled_samples = scheduler && scheduler.find("num_steps")
                                 ? scheduler.at("num_steps").as_int()
                                 : state.consumed_train_samples;
+  const Value skipped = metadata.find(keys::kSkippedSteps);
+  state.skipped_steps = skipped ? skipped.as_int() : 0;
+  if (const Value verified = metadata.find(keys::kVerifiedLoss)) {
+    state.verified = {.loss = verified.at("loss").as_double(),
+                      .first_sample = verified.at("first_sample").as_int(),
+                      .samples = verified.at("samples").as_int()};
+  }
   const Value dropout_seed = from_args("dropout_seed"), seed = from_args("seed");
   state.dropout_seed = static_cast<uint64_t>(dropout_seed ? dropout_seed.as_int()
                                              : seed       ? seed.as_int()

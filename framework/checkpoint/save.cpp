@@ -83,19 +83,43 @@ Value whole_adam_state(const CheckpointedRun& run, const TrainState& state) {
                       {keys::kParamGroups, Value::list(std::move(groups))}});
 }
 
-// What the model-states file holds at stage 0: DeepSpeed's fused FP16_Optimizer for bf16, torch's
-// own state for fp32.
+Value scaler_value(const LossScaler& s) {
+  if (!s.dynamic) return loss_scaler(s.scale);
+  return dynamic_loss_scaler({{keys::kCurScale, s.scale},
+                              {keys::kDynamic, true},
+                              {keys::kCurIter, s.iteration},
+                              {keys::kLastOverflowIter, s.last_overflow},
+                              {keys::kScaleFactor, 2.0},
+                              {keys::kScaleWindow, s.window},
+                              {keys::kMinScale, s.min_scale},
+                              {keys::kDelayedShift, s.hysteresis},
+                              {keys::kCurHysteresis, s.hysteresis_left},
+                              {keys::kConsecutiveHysteresis, false},
+                              {keys::kRaiseErrorAtMinScale, true},
+                              {keys::kDtype, Value::dtype(DType::kFloat16)}});
+}
+
+// What the model-states file holds at stage 0: DeepSpeed's fused FP16_Optimizer for half precision,
+// torch's own state for fp32.
 Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
-  if (!run.bf16) return whole_adam_state(run, state);
+  if (run.dtype == torch::kFloat) return whole_adam_state(run, state);
   std::vector<Value> flat;
   for (const Group& group : run.optimizer.groups())
     flat.emplace_back(record_of(masters(group), torch::kFloat));
-  return Value::dict({{keys::kDynamicLossScale, false},
-                      {keys::kCurScale, 1.0},
-                      {keys::kCurIter, state.iteration},
-                      {keys::kOptimizerStateDict, partitioned_adam_state(run, state)},
-                      {keys::kFp32GroupsFlat, Value::list(std::move(flat))},
-                      {keys::kClipGrad, run.optimizer.options().clip_grad}});
+  Value optimizer = Value::dict({{keys::kDynamicLossScale, state.scaler.dynamic},
+                                 {keys::kCurScale, state.scaler.scale},
+                                 {keys::kCurIter, state.iteration},
+                                 {keys::kOptimizerStateDict, partitioned_adam_state(run, state)},
+                                 {keys::kFp32GroupsFlat, Value::list(std::move(flat))},
+                                 {keys::kClipGrad, run.optimizer.options().clip_grad}});
+  if (!state.scaler.dynamic) return optimizer;
+  // FP16_Optimizer has the first three of them; a scaler's others are ours to keep.
+  const Value scaler = scaler_value(state.scaler);
+  for (const auto key :
+       {keys::kLastOverflowIter, keys::kScaleFactor, keys::kScaleWindow, keys::kCurIter,
+        keys::kMinScale, keys::kDelayedShift, keys::kCurHysteresis})
+    optimizer.set(key, scaler.at(key));
+  return optimizer;
 }
 
 // Stages 1 and 2: DeepSpeedZeroOptimizer.state_dict(). Masters without padding, moments with it.
@@ -115,8 +139,8 @@ Value optim_states(const CheckpointedRun& run, const TrainState& state) {
     mappings.push_back(Value::ordered_dict(std::move(fragments)));
   }
   const Value optimizer =
-      Value::dict({{keys::kLossScaler, loss_scaler(1.0)},
-                   {keys::kDynamicLossScale, false},
+      Value::dict({{keys::kLossScaler, scaler_value(state.scaler)},
+                   {keys::kDynamicLossScale, state.scaler.dynamic},
                    {keys::kOverflow, false},
                    {keys::kClipGrad, run.optimizer.options().clip_grad},
                    {keys::kBaseOptimizerState, partitioned_adam_state(run, state)},
@@ -140,8 +164,8 @@ Value stage3_optim_states(const CheckpointedRun& run, const TrainState& state) {
   }
   const Value optimizer =
       Value::dict({{keys::kZeroStage, zero_stage_enum(3)},
-                   {keys::kLossScaler, loss_scaler(1.0)},
-                   {keys::kDynamicLossScale, false},
+                   {keys::kLossScaler, scaler_value(state.scaler)},
+                   {keys::kDynamicLossScale, state.scaler.dynamic},
                    {keys::kOverflow, false},
                    {keys::kPartitionCount, run.grid.topology.dp_size},
                    {keys::kOptimizerStateDict, partitioned_adam_state(run, state)},
@@ -174,7 +198,8 @@ void write_files(const fs::path& folder, const CheckpointedRun& run, const Train
   const Coord& at = run.grid.coord;
   const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
   const int stage = run.optimizer.options().stage;
-  const fs::path optimizer_file = folder / optim_states_file(at.dp, mp_rank, run.bf16);
+  const fs::path optimizer_file =
+      folder / optim_states_file(at.dp, mp_rank, run.dtype == torch::kBFloat16);
   if (stage == 3) {
     write_synced(folder / zero3_model_states_file(at.dp, mp_rank), metadata);
     write_synced(optimizer_file, stage3_optim_states(run, state));

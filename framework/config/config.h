@@ -23,8 +23,9 @@
 namespace anymesh {
 
 struct ParallelConfig {
-  int tp = 1;          // --tensor-model-parallel-size
-  int pp = 1;          // --pipeline-model-parallel-size
+  int tp = 1;  // --tensor-model-parallel-size
+  int pp = 1;  // --pipeline-model-parallel-size
+  bool sequence_parallel = false;
   int zero_stage = 0;  // 0, 1, 2 or 3
   bool activation_checkpointing = false;
 };
@@ -54,7 +55,10 @@ struct OptimizerConfig {
 };
 
 struct PrecisionConfig {
-  bool bf16 = false;  // otherwise fp32
+  bool bf16 = false, fp16 = false;   // otherwise fp32
+  std::optional<double> loss_scale;  // of fp16, static; unset or 0 = dynamic, with these four:
+  double initial_loss_scale = 4294967296.0, min_loss_scale = 1.0;
+  int64_t loss_scale_window = 1000, hysteresis = 2;
 };
 
 struct DataConfig {
@@ -71,6 +75,8 @@ struct CheckpointConfig {
   int64_t save_interval = 0;  // 0 = at the end only
   bool universal_checkpoint = false;
   bool no_load_optim = false, no_load_rng = false, no_load_lr_state = false, finetune = false;
+  bool override_scheduler = false, use_checkpoint_scheduler = false;  // --...-opt_param-scheduler
+  bool verify_resume = false;
   int64_t exit_interval = 0;  // stop after an iteration divisible by it; 0 = never
 };
 

@@ -22,6 +22,11 @@ constexpr FlagKey kFlagKeys[] = {
     {"gradient_clipping", "clip-grad"},
     {"zero_optimization.stage", "zero-stage"},
     {"bf16.enabled", "bf16"},
+    {"fp16.enabled", "fp16"},
+    {"fp16.loss_scale", "loss-scale"},
+    {"fp16.loss_scale_window", "loss-scale-window"},
+    {"fp16.hysteresis", "hysteresis"},
+    {"fp16.min_loss_scale", "min-loss-scale"},
     {"optimizer.params.lr", "lr"},
     {"optimizer.params.eps", "adam-eps"},
     {"optimizer.params.weight_decay", "weight-decay"},
@@ -33,7 +38,7 @@ struct FixedKey {
   std::string_view path, accepted, reason;
 };
 constexpr FixedKey kFixedKeys[] = {
-    {"fp16.enabled", "false", "fp16 is not in this version; use bf16, or neither for fp32"},
+    {"fp16.consecutive_hysteresis", "false", "hysteresis refills with the scale alone"},
     {"data_types.grad_accum_dtype", "\"fp32\"|null", "gradients are accumulated in fp32"},
     {"communication_data_type", "\"fp32\"|null", "gradients are reduced in fp32"},
     {"prescale_gradients", "false", "gradients are reduced first and scaled afterwards"},
@@ -63,12 +68,6 @@ constexpr std::string_view kIgnoredKeys[] = {
     "zero_force_ds_cpu_optimizer",
     "checkpoint.tag_validation",
     "fp16.auto_cast",
-    "fp16.loss_scale",
-    "fp16.initial_scale_power",
-    "fp16.loss_scale_window",
-    "fp16.hysteresis",
-    "fp16.consecutive_hysteresis",
-    "fp16.min_loss_scale",
     "optimizer.params.torch_adam",
     "zero_optimization.allgather_partitions",
     "zero_optimization.allgather_bucket_size",
@@ -144,12 +143,31 @@ class Reader {
       const std::string key = prefix + name;
       if (!contains(kSections, key)) {
         read_key(key, value);
+      } else if (value.is_object() && key == "fp16") {
+        read_fp16(value);
       } else if (value.is_object()) {
         read_section(value, key + ".");
       } else {
         throw ParseError(origin(key, value) + ": expected an object");
       }
     }
+  }
+
+  // Its settings are usually there, switched off. DeepSpeed starts a dynamic scale at 2^16,
+  // Megatron at 2^32.
+  void read_fp16(const Json& section) {
+    const bool on = section.value("enabled", Json(false)) != Json(false),
+               is_static = section.value("loss_scale", Json(0)) != Json(0);
+    for (const auto& [name, value] : section.items()) {
+      const std::string key = "fp16." + name;
+      if (on || name == "enabled") {
+        read_key(key, value);
+      } else {
+        ignored_.push_back(key);
+      }
+    }
+    if (on && !is_static && !flags_.given("initial-loss-scale"))
+      read_scale_power("fp16.initial_scale_power (default)", Json(16u));
   }
 
   void read_key(const std::string& key, const Json& value) {
@@ -166,6 +184,8 @@ class Reader {
       ignored_.push_back(key);
     } else if (key == "optimizer.params.betas") {
       read_betas(key, value);
+    } else if (key == "fp16.initial_scale_power") {
+      read_scale_power(key, value);
     } else if (key == "gradient_accumulation_steps") {
       read_accumulation(key, value);
     } else if (key == "scheduler") {
@@ -194,6 +214,13 @@ class Reader {
     }
     flags_.set("adam-beta1", origin(key + "[0]", value[0]), value[0].dump());
     flags_.set("adam-beta2", origin(key + "[1]", value[1]), value[1].dump());
+  }
+
+  void read_scale_power(const std::string& key, const Json& value) {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > 62)
+      throw ParseError(origin(key, value) + ": expected an integer between 0 and 62");
+    flags_.set("initial-loss-scale", origin(key, value),
+               std::to_string(uint64_t{1} << value.get<uint64_t>()));
   }
 
   void read_accumulation(const std::string& key, const Json& value) {

@@ -13,8 +13,6 @@ constexpr bool kSwitch = false;
 constexpr std::string_view kNoRecompute =
     "activation recomputation is not in this version; results are the same without it";
 constexpr std::string_view kNoTokens = "counts in tokens are not read; use --train-samples";
-constexpr std::string_view kNoOverride =
-    "the learning rate follows from the flags and the consumed samples; see --no-load-lr-state";
 
 constexpr ForeignFlag kForeignFlags[] = {
     // Communication and kernels: the same numbers by other means.
@@ -50,15 +48,10 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"zero-allgather-bucket-size", kValue},
     {"use-pin-memory"},
     // Numerics that are always so here, or cancel out: the layer number of the query-key scaling
-    // is divided out again before the softmax; loss scales belong to fp16.
+    // is divided out again before the softmax.
     {"no-query-key-layer-scaling"},
     {"attention-softmax-in-fp32"},
     {"accumulate-allreduce-grads-in-fp32"},
-    {"loss-scale", kValue},
-    {"initial-loss-scale", kValue},
-    {"min-loss-scale", kValue},
-    {"loss-scale-window", kValue},
-    {"hysteresis", kValue},
     // Reading data, and logs that --loss-csv and the step line replace.
     {"num-workers", kValue},
     {"mmap-warmup"},
@@ -89,7 +82,8 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"dataloader-type", kValue, "samples are read in the order of the shuffled index", "single"},
     {"transformer-impl", kValue, "Transformer Engine is not used", "local"},
     {"weight-decay-incr-style", kValue, "the weight decay is constant", "constant"},
-    {"ds-sequence-parallel-size", kValue, "sequence parallelism is not in this version", "1"},
+    {"ds-sequence-parallel-size", kValue, "attention over a cut sequence is not in this version",
+     "1"},
     {"num-experts", kValue, "mixtures of experts are not in this version", "1"},
     {"mlp-type", kValue, "mixtures of experts are not in this version", "standard"},
     {"remote-device", kValue, "offloading is not in this version", "none"},
@@ -106,14 +100,12 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"encoder-seq-length", kValue, "use --seq-length"},
 
     // Precision and parallelism.
-    {"fp16", kSwitch, "fp16 is not in this version; use --bf16, or neither for fp32"},
     {"fp32-residual-connection", kSwitch, "not in this version"},
     {"no-pipeline-parallel", kSwitch,
      "checkpoints are always written in the pipeline layout; leave it out, and use "
      "--pipeline-model-parallel-size 1 for one stage"},
     {"num-layers-per-virtual-pipeline-stage", kValue, "the schedule is plain 1F1B"},
     {"model-parallel-size", kValue, "use --tensor-model-parallel-size"},
-    {"sequence-parallel", kSwitch, "sequence parallelism is not in this version"},
     {"use-distributed-optimizer", kSwitch, "use --zero-stage 1"},
     {"cpu-optimizer", kSwitch, "offloading is not in this version"},
     {"data-parallel-random-init", kSwitch, "data-parallel ranks always start equal"},
@@ -138,8 +130,6 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"warmup", kValue, "use --lr-warmup-fraction"},
     {"start-weight-decay", kValue, "the weight decay is constant; use --weight-decay"},
     {"end-weight-decay", kValue, "the weight decay is constant; use --weight-decay"},
-    {"override-opt_param-scheduler", kSwitch, kNoOverride},
-    {"use-checkpoint-opt_param-scheduler", kSwitch, kNoOverride},
     {"train-data-path", kValue, "use --data-path with --split"},
     {"valid-data-path", kValue, "use --data-path with --split"},
     {"test-data-path", kValue, "use --data-path with --split"},

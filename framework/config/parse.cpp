@@ -11,6 +11,8 @@ namespace {
 void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel) {
   flags.group("Parallelism");
   flags.add("tensor-model-parallel-size", parallel.tp, "ranks that share each layer");
+  flags.add("sequence-parallel", parallel.sequence_parallel,
+            "cut the sequence over those ranks where they would repeat each other's work");
   flags.add("pipeline-model-parallel-size", parallel.pp,
             "stages of consecutive layers; data parallelism is what is left of the world size");
   flags.add("zero-stage", parallel.zero_stage,
@@ -51,6 +53,18 @@ void add_optimizer_flags(FlagTable& flags, OptimizerConfig& optimizer) {
   flags.add("clip-grad", optimizer.clip_grad, "largest global gradient norm; 0: no clipping");
 }
 
+void add_precision_flags(FlagTable& flags, PrecisionConfig& precision) {
+  flags.group("Precision");
+  flags.add("bf16", precision.bf16, "bf16 weights with fp32 masters; otherwise all fp32");
+  flags.add("fp16", precision.fp16, "fp16 weights with fp32 masters and a scaled loss");
+  flags.add("loss-scale", precision.loss_scale, "static scale of the loss; 0: dynamic", "dynamic");
+  flags.add("initial-loss-scale", precision.initial_loss_scale, "where the dynamic scale starts");
+  flags.add("min-loss-scale", precision.min_loss_scale, "floor of the dynamic scale");
+  flags.add("loss-scale-window", precision.loss_scale_window,
+            "steps without an overflow that double the scale");
+  flags.add("hysteresis", precision.hysteresis, "overflows that halve the scale");
+}
+
 void add_data_flags(FlagTable& flags, DataConfig& data) {
   flags.group("Data");
   flags.add("data-path", data.data_path, "path of a .bin/.idx pair, without the suffix");
@@ -77,6 +91,12 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
   flags.add("no-load-rng", checkpoint.no_load_rng, "start with fresh random generators");
   flags.add("no-load-lr-state", checkpoint.no_load_lr_state,
             "start the learning rate schedule afresh");
+  flags.add("override-opt_param-scheduler", checkpoint.override_scheduler,
+            "this run's learning rate schedule where the checkpoint has another");
+  flags.add("use-checkpoint-opt_param-scheduler", checkpoint.use_checkpoint_scheduler,
+            "the checkpoint's schedule in place of this run's flags");
+  flags.add("verify-resume", checkpoint.verify_resume,
+            "validate before each save and after the load, and compare");
   flags.add("exit-interval", checkpoint.exit_interval, "exit after a step that is divisible by it",
             "never");
 }
@@ -162,6 +182,16 @@ void check_schedule(const FlagTable& flags, const Combinations& rules, const Con
   rules.refuse("lr-decay-samples", without_decay, "with --lr-decay-style constant");
 }
 
+void check_precision(const Combinations& rules, const PrecisionConfig& precision) {
+  rules.exclude("fp16", "bf16");
+  rules.require("loss-scale", "fp16");
+  for (const char* flag :
+       {"initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"}) {
+    rules.require(flag, "fp16");
+    rules.refuse(flag, precision.loss_scale.value_or(0) != 0, "with a static --loss-scale");
+  }
+}
+
 void check_data(const Combinations& rules, const DataConfig& data) {
   const bool mock = data.mock_data;
   for (const char* flag : {"data-path", "split", "vocab-file", "merge-file"}) {
@@ -181,8 +211,15 @@ void check_checkpoint(const Combinations& rules, const CheckpointConfig& checkpo
   rules.require("save-interval", "save");
   rules.refuse("universal-checkpoint", checkpoint.universal_checkpoint && checkpoint.load.empty(),
                "without --load");
-  for (const char* flag : {"finetune", "no-load-optim", "no-load-rng", "no-load-lr-state"}) {
+  for (const char* flag : {"finetune", "no-load-optim", "no-load-rng", "no-load-lr-state",
+                           "override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler"}) {
     rules.require(flag, "load");
+  }
+  rules.exclude("override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler");
+  for (const char* flag : {"override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler"}) {
+    rules.refuse(flag, checkpoint.finetune, "with --finetune, which starts the schedule afresh");
+    rules.refuse(flag, checkpoint.no_load_lr_state,
+                 "with --no-load-lr-state, which starts the schedule afresh");
   }
 }
 
@@ -192,8 +229,7 @@ void add_flags(FlagTable& flags, Config& config) {
   add_parallel_flags(flags, config.parallel);
   add_batch_flags(flags, config.batch);
   add_optimizer_flags(flags, config.optimizer);
-  flags.group("Precision");
-  flags.add("bf16", config.precision.bf16, "bf16 weights with fp32 masters; otherwise all fp32");
+  add_precision_flags(flags, config.precision);
   add_data_flags(flags, config.data);
   add_checkpoint_flags(flags, config.checkpoint);
   add_run_flags(flags, config.run);
@@ -222,6 +258,7 @@ ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::strin
   choose_tokenizer(flags, config.data);
   const Combinations rules(flags);
   check_schedule(flags, rules, config);
+  check_precision(rules, config.precision);
   check_data(rules, config.data);
   check_checkpoint(rules, config.checkpoint);
   result.settings = flags.settings();

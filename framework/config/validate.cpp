@@ -80,6 +80,21 @@ void check_optimizer(const OptimizerConfig& optimizer) {
           with("--clip-grad", optimizer.clip_grad) + " must be positive, or 0 for no clipping");
 }
 
+void check_precision(const PrecisionConfig& precision) {
+  const double scale = precision.loss_scale.value_or(0);
+  require(scale >= 0,
+          with("--loss-scale", scale) + " must be positive, or 0 for a scale that adapts");
+  require(precision.min_loss_scale > 0,
+          with("--min-loss-scale", precision.min_loss_scale) + " must be positive");
+  require(precision.initial_loss_scale >= precision.min_loss_scale,
+          with("--initial-loss-scale", precision.initial_loss_scale) + " must be at least " +
+              with("--min-loss-scale", precision.min_loss_scale));
+  require(precision.loss_scale_window >= 1,
+          with("--loss-scale-window", precision.loss_scale_window) + " must be at least 1");
+  require(precision.hysteresis >= 1,
+          with("--hysteresis", precision.hysteresis) + " must be at least 1");
+}
+
 void check_schedule(const OptimizerConfig& optimizer, const BatchPlan& plan) {
   const double fraction = optimizer.lr_warmup_fraction.value_or(0);
   require(fraction >= 0 && fraction < 1,
@@ -125,6 +140,11 @@ void check_data(const DataConfig& data, uint64_t seed) {
 }
 
 void check_run(const CheckpointConfig& checkpoint, const RunConfig& run) {
+  require(!checkpoint.verify_resume || run.eval_iters > 0,
+          "--verify-resume compares validation losses: " + with("--eval-iters", run.eval_iters) +
+              " must be at least 1");
+  require(!checkpoint.verify_resume || !checkpoint.save.empty() || !checkpoint.load.empty(),
+          "--verify-resume has no effect without --save or --load");
   require(checkpoint.save_interval >= 0,
           with("--save-interval", checkpoint.save_interval) + " must not be negative");
   require(checkpoint.exit_interval >= 0,
@@ -172,6 +192,7 @@ void validate(const Config& config, int world_size) {
   const BatchPlan plan = plan_batches(config, world_size);
   check_length(config.batch, plan.global_batch_size);
   check_optimizer(config.optimizer);
+  check_precision(config.precision);
   check_schedule(config.optimizer, plan);
   check_data(config.data, config.run.seed);
   check_run(config.checkpoint, config.run);

@@ -23,7 +23,7 @@ ColumnParallelLinear::ColumnParallelLinear(ParamBuilder& params, const std::stri
 }
 
 torch::Tensor ColumnParallelLinear::forward(const torch::Tensor& x) const {
-  return at::linear(copy_to_tensor_parallel(x, tp_), weight_, bias_);  // [b, s, out/t]
+  return at::linear(enter_tensor_parallel(x, tp_), weight_, bias_);  // [b, s, out/t]
 }
 
 RowParallelLinear::RowParallelLinear(ParamBuilder& params, const std::string& name, int64_t in,
@@ -31,12 +31,15 @@ RowParallelLinear::RowParallelLinear(ParamBuilder& params, const std::string& na
     : tp_(params.tp()),
       weight_(params.add({.name = name + ".weight", .shape = {out, in}, .split_dim = 1}, init)) {
   if (!bias) return;
-  bias_ = params.add({.name = name + ".bias", .shape = {out}, .weight_decay = false},
+  bias_ = params.add({.name = name + ".bias",
+                      .shape = {out},
+                      .weight_decay = false,
+                      .sequence_sum = params.tp().sequence},
                      Init::constant(0));
 }
 
 torch::Tensor RowParallelLinear::forward(const torch::Tensor& x) const {
-  const torch::Tensor sum = reduce_from_tensor_parallel(at::linear(x, weight_), tp_);
+  const torch::Tensor sum = leave_tensor_parallel(at::linear(x, weight_), tp_);
   return bias_.defined() ? sum + bias_ : sum;  // [b, s, out]
 }
 
@@ -46,16 +49,16 @@ VocabParallelEmbedding::VocabParallelEmbedding(ParamBuilder& params, const Param
 
 torch::Tensor VocabParallelEmbedding::forward(const torch::Tensor& tokens) const {
   const int64_t rows = weight_.size(0);
-  const torch::Tensor local = tokens - tp_->rank() * rows;
+  const torch::Tensor local = tokens - tp_.rank() * rows;
   const torch::Tensor elsewhere = local.lt(0).logical_or_(local.ge(rows));
   torch::Tensor hidden = at::embedding(weight_, local.masked_fill(elsewhere, 0));  // [b, s, h]
   hidden = hidden.masked_fill(elsewhere.unsqueeze(-1), 0);
-  return reduce_from_tensor_parallel(hidden, tp_);
+  return leave_tensor_parallel(hidden, tp_);
 }
 
 torch::Tensor vocab_parallel_logits(const torch::Tensor& hidden, const torch::Tensor& table,
-                                    const CommPtr& tp) {
-  return at::linear(copy_to_tensor_parallel(hidden, tp), table);
+                                    const TensorParallel& tp) {
+  return at::linear(enter_tensor_parallel(hidden, tp), table);
 }
 
 }  // namespace anymesh

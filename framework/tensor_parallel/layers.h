@@ -16,6 +16,9 @@ namespace anymesh {
 //   VocabParallelEmbedding  rows of the table cut: a rank looks up the tokens that it owns
 //                           tokens [b, s] -> [b, s, h]
 //
+// With sequence parallelism, what is whole here, [b, s, in], [b, s, out] and [b, s, h], is a rank's
+// part of the sequence (mappings.h).
+//
 // `name` is the parameters' prefix in checkpoints; `.weight` and, if there is one, `.bias` are
 // appended.
 class ColumnParallelLinear {
@@ -26,7 +29,7 @@ class ColumnParallelLinear {
   torch::Tensor forward(const torch::Tensor& x) const;
 
  private:
-  CommPtr tp_;
+  TensorParallel tp_;
   torch::Tensor weight_, bias_;  // [out/t, in], [out/t]
 };
 
@@ -37,7 +40,7 @@ class RowParallelLinear {
   torch::Tensor forward(const torch::Tensor& x) const;
 
  private:
-  CommPtr tp_;
+  TensorParallel tp_;
   torch::Tensor weight_, bias_;  // [out, in/t], [out]; the bias is added once, after the sum
 };
 
@@ -50,13 +53,13 @@ class VocabParallelEmbedding {
   torch::Tensor forward(const torch::Tensor& tokens) const;  // [b, s] -> [b, s, h]
 
  private:
-  CommPtr tp_;
+  TensorParallel tp_;
   torch::Tensor weight_;  // [v/t, h]
 };
 
 // Logits of this rank's part of the padded vocabulary: hidden [b, s, h], table [v/t, h] -> [b, s,
 // v/t].
 torch::Tensor vocab_parallel_logits(const torch::Tensor& hidden, const torch::Tensor& table,
-                                    const CommPtr& tp);
+                                    const TensorParallel& tp);
 
 }  // namespace anymesh

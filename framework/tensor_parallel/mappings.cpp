@@ -8,39 +8,56 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-torch::Tensor summed(const torch::Tensor& x, const CommPtr& tp) {
+torch::Tensor same(const torch::Tensor& x, const CommPtr&) { return x; }
+
+torch::Tensor reduced(const torch::Tensor& x, const CommPtr& tp) {
   if (tp->size() == 1) return x;
   torch::Tensor sum = x.clone(at::MemoryFormat::Contiguous);
   tp->all_reduce(sum);
   return sum;
 }
 
-struct CopyTo : torch::autograd::Function<CopyTo> {
+// The sequence is dim 1, ranks make a dim 0: samples are moved for more than one, else only viewed.
+torch::Tensor gathered(const torch::Tensor& x, const CommPtr& tp) {
+  if (tp->size() == 1) return x;
+  torch::Tensor parts = torch::empty({tp->size(), x.size(0), x.size(1), x.size(2)}, x.options());
+  tp->all_gather(parts, x.contiguous());
+  return parts.transpose(0, 1).flatten(1, 2);  // [b, s, h]
+}
+
+torch::Tensor reduce_scattered(const torch::Tensor& x, const CommPtr& tp) {
+  if (tp->size() == 1) return x;
+  const torch::Tensor parts =
+      x.unflatten(1, {tp->size(), -1}).transpose(0, 1).contiguous();  // [t, b, s/t, h]
+  torch::Tensor sum = torch::empty_like(parts[0]);
+  tp->reduce_scatter(sum, parts);
+  return sum;
+}
+
+// A linear map over the group, and its transpose.
+using Map = torch::Tensor (*)(const torch::Tensor&, const CommPtr&);
+template <Map kForward, Map kBackward>
+struct Mapping : torch::autograd::Function<Mapping<kForward, kBackward>> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& x, const CommPtr& tp) {
     ctx->saved_data["tp"] = c10::IValue::make_capsule(tp);
-    return x.view_as(x);
+    return kForward(x, tp);
   }
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
     const auto tp =
         c10::static_intrusive_pointer_cast<Communicator>(ctx->saved_data["tp"].toCapsule());
-    return {summed(grads[0], tp), {}};
+    return {kBackward(grads[0], tp), {}};
   }
-};
-
-struct ReduceFrom : torch::autograd::Function<ReduceFrom> {
-  static torch::Tensor forward(AutogradContext*, const torch::Tensor& x, const CommPtr& tp) {
-    return summed(x, tp);
-  }
-  static tensor_list backward(AutogradContext*, tensor_list grads) { return {grads[0], {}}; }
 };
 
 }  // namespace
 
-torch::Tensor copy_to_tensor_parallel(const torch::Tensor& x, const CommPtr& tp) {
-  return CopyTo::apply(x, tp);
+torch::Tensor enter_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp) {
+  return tp.sequence ? Mapping<gathered, reduce_scattered>::apply(x, tp.group)
+                     : Mapping<same, reduced>::apply(x, tp.group);
 }
-torch::Tensor reduce_from_tensor_parallel(const torch::Tensor& x, const CommPtr& tp) {
-  return ReduceFrom::apply(x, tp);
+torch::Tensor leave_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp) {
+  return tp.sequence ? Mapping<reduce_scattered, gathered>::apply(x, tp.group)
+                     : Mapping<reduced, same>::apply(x, tp.group);
 }
 
 }  // namespace anymesh

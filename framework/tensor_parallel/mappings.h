@@ -1,16 +1,20 @@
 #pragma once
 
-#include "framework/comm/communicator.h"
+#include "framework/comm/tensor_parallel.h"
 
 namespace anymesh {
 
-// The two conjugate operators of tensor parallelism (Megatron-LM, arXiv:1909.08053, section 3):
+// The two conjugate operators around what tensor parallelism cuts (f and g of Megatron-LM,
+// arXiv:1909.08053, section 3; with sequence parallelism arXiv:2205.05198, section 4.2.2):
 //
-//   f = copy_to_tensor_parallel       forward: identity      backward: all-reduce over tp
-//   g = reduce_from_tensor_parallel   forward: all-reduce    backward: identity
+//                          forward                      backward
+//   enter                  identity                     all-reduce
+//   leave                  all-reduce                   identity
+//   enter, sequence cut    all-gather [b, s, h]         reduce-scatter [b, s/t, h]
+//   leave, sequence cut    reduce-scatter [b, s/t, h]   all-gather [b, s, h]
 //
-//   y = g(row(gelu(column(f(x)))))    one all-reduce in each direction for two matrices
-torch::Tensor copy_to_tensor_parallel(const torch::Tensor& x, const CommPtr& tp);
-torch::Tensor reduce_from_tensor_parallel(const torch::Tensor& x, const CommPtr& tp);
+//   y = leave(row(gelu(column(enter(x)))))    one sum in each direction for two matrices
+torch::Tensor enter_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp);
+torch::Tensor leave_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp);
 
 }  // namespace anymesh

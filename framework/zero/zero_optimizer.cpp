@@ -197,7 +197,6 @@ void ZeroOptimizer::after_backward() {
 
 double ZeroOptimizer::reduce_gradients() {
   add_tied_gradients();
-  local_square_sum_ = 0;
   for (Group& group : groups_) {
     if (options_.stage == 0) grid_.dp->all_reduce(group.gradient);
     if (options_.stage == 1) {
@@ -205,6 +204,10 @@ double ZeroOptimizer::reduce_gradients() {
       grid_.dp->reduce_scatter(group.gradient.narrow(0, grid_.coord.dp * partition, partition),
                                group.gradient);
     }
+  }
+  add_sequence_parts();
+  local_square_sum_ = 0;
+  for (const Group& group : groups_) {
     for (const Piece& piece : group.pieces) {
       if (counts_in_norm(group.params[piece.param]))
         local_square_sum_ += sum_of_squares(piece.gradient);
@@ -274,24 +277,46 @@ void ZeroOptimizer::add_tied_partitions(Group& group, size_t param) {
   }
 }
 
+// What each tp rank has of its part of the sequence. Partitions are cut alike on all of them.
+void ZeroOptimizer::add_sequence_parts() {
+  std::vector<torch::Tensor> parts;
+  for (const Group& group : groups_) {
+    for (const Piece& piece : group.pieces) {
+      if (group.params[piece.param].sequence_sum) parts.push_back(piece.gradient);
+    }
+  }
+  if (parts.empty()) return;
+  const torch::Tensor sums = at::cat(parts);
+  grid_.tp->all_reduce(sums);
+  int64_t start = 0;
+  for (torch::Tensor& part : parts) {
+    part.copy_(sums.narrow(0, start, part.numel()));
+    start += part.numel();
+  }
+}
+
 // Each element of the model once: replicas over tp and the last stage's copy of a tied weight are
 // left out.
 bool ZeroOptimizer::counts_in_norm(const ParamSpec& spec) const {
   return !spec.duplicate && (spec.split_dim >= 0 || grid_.coord.tp == 0);
 }
 
-void ZeroOptimizer::step(double lr, double grad_norm) {
+void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
   ++steps;
-  const double clip =
-      options_.clip_grad > 0 ? std::min(1.0, options_.clip_grad / (grad_norm + 1e-6)) : 1.0;
+  const double norm = grad_norm / loss_scale, max_norm = options_.clip_grad;
+  const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
   for (Group& group : groups_) {
     for (const Piece& piece : group.pieces) {
       adamw_step(piece.master, piece.gradient, piece.exp_avg, piece.exp_avg_sq, options_.adam,
-                 steps, lr, group.weight_decay, clip);
+                 steps, lr, group.weight_decay, clip / loss_scale);
     }
-    group.gradient.zero_();
   }
+  clear_gradients();
   params_from_masters();
+}
+
+void ZeroOptimizer::clear_gradients() {
+  for (Group& group : groups_) group.gradient.zero_();
 }
 
 void ZeroOptimizer::masters_from_params() {

@@ -64,8 +64,10 @@ class ZeroOptimizer final : public UnitObserver {
   double reduce_gradients();
   double local_square_sum() const { return local_square_sum_; }
 
-  // Clips, updates this rank's partition, gathers the parameters, clears the gradients.
-  void step(double lr, double grad_norm);
+  // Clips, updates this rank's partition, gathers the parameters, clears the gradients, which are
+  // `loss_scale` times too large, as `grad_norm` is.
+  void step(double lr, double grad_norm, double loss_scale = 1);
+  void clear_gradients();
 
   // Makes parameters from the masters, everywhere, after the masters were loaded.
   void params_from_masters();
@@ -103,6 +105,7 @@ class ZeroOptimizer final : public UnitObserver {
   void masters_from_params();
   void add_tied_gradients();
   void add_tied_partitions(Group& group, size_t param);
+  void add_sequence_parts();
   bool counts_in_norm(const ParamSpec& spec) const;
   void gather_params(Group& group);
 

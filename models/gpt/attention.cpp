@@ -8,10 +8,10 @@ namespace anymesh {
 
 ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& name, int layer,
                                      const GptConfig& config, const RelativePositions& positions)
-    : heads_(config.num_attention_heads / params.tp()->size()),
-      groups_(config.key_value_heads() / params.tp()->size()),
+    : heads_(config.num_attention_heads / params.tp().size()),
+      groups_(config.key_value_heads() / params.tp().size()),
       group_size_(heads_ / groups_),
-      first_head_(heads_ * params.tp()->rank()),
+      first_head_(heads_ * params.tp().rank()),
       head_dim_(config.head_dim()),
       layer_(static_cast<uint32_t>(layer)),
       dropout_(config.attention_dropout),
@@ -24,16 +24,16 @@ ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& na
 
 torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden,
                                          const DropoutContext& context) const {
-  const int64_t b = hidden.size(0), s = hidden.size(1);
-  const auto qkv = query_key_value_
-                       .forward(hidden)                                    // [b, s, (n+2k)d/t]
-                       .view({b, s, groups_, group_size_ + 2, head_dim_})  // [b, s, k/t, n/k+2, d]
-                       .split_with_sizes({group_size_, 1, 1}, 3);
+  const auto qkv =
+      query_key_value_
+          .forward(hidden)                                      // [b, s, (n+2k)d/t]
+          .unflatten(2, {groups_, group_size_ + 2, head_dim_})  // [b, s, k/t, n/k+2, d]
+          .split_with_sizes({group_size_, 1, 1}, 3);
   const auto heads = [](const torch::Tensor& x) { return x.flatten(2, 3).transpose(1, 2); };
   const torch::Tensor mixed =
       attend(positions_.rotate(heads(qkv[0])), positions_.rotate(heads(qkv[1])), heads(qkv[2]),
-             context);  // [b, n/t, s, d]
-  return dense_.forward(mixed.transpose(1, 2).reshape({b, s, heads_ * head_dim_}));  // [b, s, h]
+             context);                                      // [b, n/t, s, d]
+  return dense_.forward(mixed.transpose(1, 2).flatten(2));  // [b, s, h]
 }
 
 torch::Tensor ParallelAttention::attend(const torch::Tensor& q, const torch::Tensor& k,

@@ -83,18 +83,22 @@ void check_mesh(const GptConfig& gpt, const ParallelConfig& parallel) {
                                              " must be at least " +
                                              with("--pipeline-model-parallel-size", parallel.pp));
   const int heads = gpt.key_value_heads();  // divides --num-attention-heads
-  if (heads % parallel.tp == 0 && gpt.ffn_size() % parallel.tp == 0) return;
-  const char* heads_flag =
-      heads == gpt.num_attention_heads ? "--num-attention-heads" : "--num-key-value-heads";
-  const int common = std::gcd(heads, gpt.ffn_size());
+  std::vector<std::pair<const char*, int>> cut = {
+      {heads == gpt.num_attention_heads ? "--num-attention-heads" : "--num-key-value-heads", heads},
+      {"--ffn-hidden-size", gpt.ffn_size()}};
+  if (parallel.sequence_parallel)
+    cut.emplace_back("--sequence-parallel: --seq-length", gpt.seq_length);
+  int common = 0;
+  for (const auto& [flag, size] : cut) common = std::gcd(common, size);
   std::string choices;
   for (int tp = 1; tp <= common; ++tp) {
     if (common % tp == 0) choices += (choices.empty() ? "" : ", ") + std::to_string(tp);
   }
-  throw ParseError((heads % parallel.tp != 0 ? with(heads_flag, heads)
-                                             : with("--ffn-hidden-size", gpt.ffn_size())) +
-                   " must be divisible by " + with("--tensor-model-parallel-size", parallel.tp) +
-                   "; sizes that work: " + choices);
+  for (const auto& [flag, size] : cut) {
+    require(size % parallel.tp == 0, with(flag, size) + " must be divisible by " +
+                                         with("--tensor-model-parallel-size", parallel.tp) +
+                                         "; sizes that work: " + choices);
+  }
 }
 
 void add_architecture_flags(FlagTable& flags, GptConfig& gpt) {

@@ -23,9 +23,13 @@ ParamSpec word_table(const GptConfig& config) {
 }  // namespace
 
 GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtype dtype,
-                   int64_t micro_batch_size, uint64_t seed)
-    : config_(config), grid_(grid), dtype_(dtype), micro_batch_size_(micro_batch_size) {
-  ParamBuilder params(grid.tp, dtype, seed);
+                   int64_t micro_batch_size, uint64_t seed, bool sequence_parallel)
+    : config_(config),
+      grid_(grid),
+      tp_{grid.tp, sequence_parallel},
+      dtype_(dtype),
+      micro_batch_size_(micro_batch_size) {
+  ParamBuilder params(tp_, dtype, seed);
   params.vocabulary_multiple = config.make_vocab_size_divisible_by;
   params.layer = 1;
 
@@ -75,7 +79,8 @@ void GptModel::make_embedding(ParamBuilder& params, const ParamSpec& table, Init
   if (config_.learned_positions()) {
     position_embeddings_ =
         params.add({.name = prefix + "position_embeddings.weight",
-                    .shape = {config_.max_position_embeddings, config_.hidden_size}},
+                    .shape = {config_.max_position_embeddings, config_.hidden_size},
+                    .sequence_sum = tp_.sequence},
                    init);
   }
 }
@@ -98,23 +103,25 @@ torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& ba
 }
 
 torch::Tensor GptModel::empty_hidden() const {
-  return torch::empty({micro_batch_size_, config_.seq_length, config_.hidden_size}, dtype_);
+  return torch::empty(
+      {micro_batch_size_, config_.seq_length / tp_.sequence_parts(), config_.hidden_size}, dtype_);
 }
 
 torch::Tensor GptModel::embed(const MicroBatch& batch) const {
   torch::Tensor hidden = word_embeddings_->forward(batch.tokens);  // [b, s, h]
   if (word_embeddings_norm_) hidden = word_embeddings_norm_->forward(hidden);
-  if (position_embeddings_.defined())
-    hidden = hidden + position_embeddings_.narrow(0, 0, batch.tokens.size(1));  // [s, h]
-  return dropout(hidden, config_.hidden_dropout, batch.dropout, {0, DropoutSite::Embedding});
-}
-
-torch::Tensor GptModel::logits(const torch::Tensor& hidden) const {
-  return vocab_parallel_logits(final_layernorm_->forward(hidden), output_table_, grid_.tp);
+  if (position_embeddings_.defined()) {
+    const int64_t positions = hidden.size(1);
+    hidden = hidden + position_embeddings_.narrow(0, tp_.sequence_part() * positions, positions);
+  }
+  return dropout(hidden, config_.hidden_dropout, batch.dropout, {0, DropoutSite::Embedding},
+                 tp_.first_element(hidden));
 }
 
 torch::Tensor GptModel::loss(const torch::Tensor& hidden, const torch::Tensor& labels) const {
-  return vocab_parallel_cross_entropy(logits(hidden), labels, config_.vocab_size, grid_.tp).mean();
+  const torch::Tensor logits =
+      vocab_parallel_logits(final_layernorm_->forward(hidden), output_table_, tp_);  // [b, s, v/t]
+  return vocab_parallel_cross_entropy(logits, labels, config_.vocab_size, grid_.tp).mean();
 }
 
 }  // namespace anymesh

@@ -21,14 +21,11 @@ namespace anymesh {
 class GptModel final : public StageModule {
  public:
   GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtype dtype,
-           int64_t micro_batch_size, uint64_t seed);
+           int64_t micro_batch_size, uint64_t seed, bool sequence_parallel = false);
 
   torch::Tensor forward(const torch::Tensor& hidden, const MicroBatch& batch) override;
   torch::Tensor empty_hidden() const override;
   const std::vector<ParamSpec>& params() const override { return params_; }
-
-  // This rank's part of the logits, [b, s, h] -> [b, s, v/t]. Last stage only.
-  torch::Tensor logits(const torch::Tensor& hidden) const;
 
  private:
   void make_embedding(ParamBuilder& params, const ParamSpec& table, Init init);
@@ -37,6 +34,7 @@ class GptModel final : public StageModule {
 
   GptConfig config_;
   const ProcessGrid& grid_;
+  TensorParallel tp_;
   torch::Dtype dtype_;
   int64_t micro_batch_size_;
   std::optional<VocabParallelEmbedding> word_embeddings_;

@@ -5,13 +5,14 @@
 namespace anymesh {
 
 Norm::Norm(ParamBuilder& params, const std::string& name, const GptConfig& config)
-    : weight_(params.add(
-          {.name = name + ".weight", .shape = {config.hidden_size}, .weight_decay = false},
-          Init::constant(1))),
-      epsilon_(config.layernorm_epsilon) {
+    : epsilon_(config.layernorm_epsilon) {
+  ParamSpec spec{
+      .shape = {config.hidden_size}, .weight_decay = false, .sequence_sum = params.tp().sequence};
+  spec.name = name + ".weight";
+  weight_ = params.add(spec, Init::constant(1));
   if (config.normalization == "rmsnorm") return;
-  bias_ = params.add({.name = name + ".bias", .shape = {config.hidden_size}, .weight_decay = false},
-                     Init::constant(0));
+  spec.name = name + ".bias";
+  bias_ = params.add(spec, Init::constant(0));
 }
 
 torch::Tensor Norm::forward(const torch::Tensor& hidden) const {

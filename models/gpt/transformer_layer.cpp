@@ -4,7 +4,8 @@ namespace anymesh {
 
 TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptConfig& config,
                                    const RelativePositions& positions)
-    : layer_(static_cast<uint32_t>(layer)),
+    : tp_(params.tp()),
+      layer_(static_cast<uint32_t>(layer)),
       dropout_(config.hidden_dropout),
       input_layernorm_(params, std::to_string(layer + 2) + ".input_layernorm", config),
       self_attention_(params, std::to_string(layer + 2) + ".self_attention", layer, config,
@@ -15,10 +16,14 @@ TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptCon
 
 torch::Tensor TransformerLayer::forward(torch::Tensor hidden, const DropoutContext& context) const {
   const torch::Tensor attended = self_attention_.forward(input_layernorm_.forward(hidden), context);
-  hidden =
-      hidden + dropout(attended, dropout_, context, {layer_ + 1, DropoutSite::AttentionOutput});
+  hidden = hidden + drop(attended, context, DropoutSite::AttentionOutput);
   const torch::Tensor mapped = mlp_.forward(post_attention_layernorm_.forward(hidden));
-  return hidden + dropout(mapped, dropout_, context, {layer_ + 1, DropoutSite::MlpOutput});
+  return hidden + drop(mapped, context, DropoutSite::MlpOutput);
+}
+
+torch::Tensor TransformerLayer::drop(const torch::Tensor& hidden, const DropoutContext& context,
+                                     DropoutSite site) const {
+  return dropout(hidden, dropout_, context, {layer_ + 1, site}, tp_.first_element(hidden));
 }
 
 }  // namespace anymesh

@@ -106,6 +106,26 @@ TEST_F(DeepspeedJsonTest, ContradictionsNameBothSides) {
       "");
 }
 
+TEST_F(DeepspeedJsonTest, Fp16) {
+  read(R"({"fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 12,
+           "loss_scale_window": 50, "hysteresis": 2, "min_loss_scale": 1}})");
+  EXPECT_TRUE(config.precision.fp16);
+  EXPECT_EQ(config.precision.initial_loss_scale, 4096);
+  EXPECT_EQ(config.precision.loss_scale_window, 50);
+  EXPECT_EQ(refused(R"({"fp16": {"enabled": true, "initial_scale_power": 12}})",
+                    "--initial-loss-scale 4096"),
+            "");
+  EXPECT_THAT(refused(R"({"fp16": {"enabled": true, "initial_scale_power": 63}})"),
+              HasSubstr("between 0 and 62"));
+  EXPECT_THAT(refused(R"({"fp16": {"enabled": false, "loss_scale": 8}})", "--fp16"),
+              HasSubstr("contradict"));
+}
+
+TEST_F(DeepspeedJsonTest, Fp16StartsWhereDeepSpeedDoes) {
+  read(R"({"fp16": {"enabled": true}})");
+  EXPECT_EQ(config.precision.initial_loss_scale, 65536);
+}
+
 TEST_F(DeepspeedJsonTest, KeysWithoutEffectAreRefusedAsTheirFlagsAre) {
   EXPECT_EQ(refused(R"({"checkpoint": {"load_universal": true}})"),
             "checkpoint.load_universal true of " + path + " has no effect without --load");
@@ -113,7 +133,8 @@ TEST_F(DeepspeedJsonTest, KeysWithoutEffectAreRefusedAsTheirFlagsAre) {
 
 TEST_F(DeepspeedJsonTest, RefusesWhatThisVersionLacks) {
   const std::pair<const char*, const char*> cases[] = {
-      {R"({"fp16": {"enabled": true}})", "fp16.enabled true"},
+      {R"({"fp16": {"enabled": true, "consecutive_hysteresis": true}})",
+       "fp16.consecutive_hysteresis true"},
       {R"({"optimizer": {"type": "Lamb"}})", "optimizer.type \"Lamb\""},
       {R"({"optimizer": {"params": {"adam_w_mode": false}}})",
        "optimizer.params.adam_w_mode false"},

@@ -123,6 +123,22 @@ TEST_F(ParseTest, EveryFlagReachesItsField) {
   EXPECT_FALSE(config.run.check_for_nan);
 }
 
+TEST_F(ParseTest, LossScaleBelongsToFp16) {
+  read(
+      words("--fp16 --initial-loss-scale 4096 --min-loss-scale 2 --loss-scale-window 50 "
+            "--hysteresis 3 --loss-scale 0"));
+  EXPECT_TRUE(config.precision.fp16);
+  EXPECT_EQ(config.precision.loss_scale, 0);
+  EXPECT_EQ(config.precision.initial_loss_scale, 4096);
+  EXPECT_EQ(config.precision.min_loss_scale, 2);
+  EXPECT_EQ(config.precision.loss_scale_window, 50);
+  EXPECT_EQ(config.precision.hysteresis, 3);
+  EXPECT_EQ(refused("--fp16 --bf16"), "--fp16 has no effect beside --bf16; keep one of them");
+  EXPECT_EQ(refused("--loss-scale 8"), "--loss-scale 8 has no effect without --fp16");
+  EXPECT_EQ(refused("--fp16 --hysteresis 2 --loss-scale 8"),
+            "--hysteresis 2 has no effect with a static --loss-scale");
+}
+
 TEST_F(ParseTest, EverySampleAndMockFlagReachesItsField) {
   read(
       words("--train-samples 5 --lr-decay-samples 6 --lr-warmup-samples 7 --mock-data "
@@ -328,7 +344,6 @@ TEST(ForeignFlags, AreIgnoredOrRefusedAsListed) {
   EXPECT_EQ(refused("--data-impl lazy"),
             "--data-impl lazy: only Megatron's .bin/.idx files are read; accepted: mmap|infer");
   EXPECT_THAT(refused("--data-impl mmap|infer"), HasSubstr("--data-impl mmap|infer: only"));
-  EXPECT_THAT(refused("--fp16"), HasSubstr("--fp16: fp16 is not in this version; use --bf16"));
   EXPECT_THAT(refused("--rampup-batch-size 16 16 1000"), HasSubstr("--rampup-batch-size 16: "));
 }
 

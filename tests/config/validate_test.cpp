@@ -56,6 +56,12 @@ TEST_F(ValidateTest, Mesh) {
   EXPECT_EQ(refused_with(config.parallel.tp, 3, 3),
             "--num-attention-heads (4) must be divisible by --tensor-model-parallel-size (3); "
             "sizes that work: 1, 2, 4");
+  config.parallel.sequence_parallel = true;
+  config.parallel.tp = 4;
+  EXPECT_EQ(refused_with(gpt.seq_length, 30, 4),
+            "--sequence-parallel: --seq-length (30) must be divisible by "
+            "--tensor-model-parallel-size (4); sizes that work: 1, 2");
+  config.parallel = {.tp = 2, .pp = 1};
   EXPECT_EQ(refused_with(gpt.ffn_hidden_size, 129, 2),
             "--ffn-hidden-size (129) must be divisible by --tensor-model-parallel-size (2); "
             "sizes that work: 1");

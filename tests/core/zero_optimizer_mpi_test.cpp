@@ -14,7 +14,7 @@ namespace {
 constexpr int kSteps = 4, kMicroBatches = 3;
 
 std::vector<ParamSpec> make_params(const CommPtr& alone, torch::Dtype dtype) {
-  ParamBuilder builder(alone, dtype, 5);
+  ParamBuilder builder({alone}, dtype, 5);
   builder.add({.name = "1.a", .shape = {13, 7}}, Init::normal(1));
   builder.add({.name = "2.b", .shape = {1}, .weight_decay = false}, Init::normal(1));
   builder.add({.name = "2.c", .shape = {3, 3}}, Init::normal(1));

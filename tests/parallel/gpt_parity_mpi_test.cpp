@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <map>
-#include <tuple>
 
 #include "framework/pipeline/pipeline_engine.h"
 #include "framework/zero/zero_optimizer.h"
@@ -17,14 +16,23 @@ namespace {
 constexpr int kSamples = 8;
 constexpr uint64_t kSeed = 7;
 
+struct Case {
+  int tp, pp, dp;
+  std::string architecture;
+  bool sequence = false;  // sequence parallelism
+  int zero_stage = 0;
+  int rows() const { return sequence ? 2 : 1; }  // of a micro-batch
+};
+
 // "gpt", "untied" (GPT with an output layer of its own), "llama", "neox" (rotary for half of a
 // head, SwiGLU with biases) or "bloom". Llama has two groups of heads, or as many as tp needs.
-GptConfig tiny(const std::string& architecture, int tp) {
+GptConfig tiny(const Case& test) {
+  const auto& [tp, pp, dp, architecture, sequence, zero_stage] = test;
   GptConfig c;
   c.num_layers = 5;
   c.hidden_size = 16;
   c.num_attention_heads = 4;
-  c.seq_length = 6;
+  c.seq_length = sequence ? 8 : 6;
   c.max_position_embeddings = 9;
   c.make_vocab_size_divisible_by = 3;
   c.vocab_size = 17;
@@ -56,17 +64,18 @@ torch::Tensor global_tokens(const GptConfig& c) {
       .view({kSamples, c.seq_length + 1});
 }
 
-// Micro-batches of one sample, as batch_loader.h deals them out.
-std::vector<MicroBatch> batches_of(const GptConfig& c, const Coord& coord, int dp_size, bool drop) {
+// Micro-batches of `rows` samples, as batch_loader.h deals them out.
+std::vector<MicroBatch> batches_of(const GptConfig& c, int rows, const ProcessGrid& grid,
+                                   bool drop) {
   const torch::Tensor tokens = global_tokens(c);
   std::vector<MicroBatch> out;
-  for (int64_t i = coord.dp; i < kSamples; i += dp_size) {
-    const torch::Tensor row = tokens.narrow(0, i, 1);
-    out.push_back(
-        {.tokens = row.narrow(1, 0, c.seq_length).contiguous(),
-         .labels = row.narrow(1, 1, c.seq_length).contiguous(),
-         .dropout = {.seed = kSeed,
-                     .samples = drop ? std::vector<int64_t>{i} : std::vector<int64_t>{}}});
+  for (int64_t i = grid.coord.dp * rows; i < kSamples; i += grid.topology.dp_size * rows) {
+    const torch::Tensor samples = tokens.narrow(0, i, rows);
+    MicroBatch& batch = out.emplace_back();
+    batch.tokens = samples.narrow(1, 0, c.seq_length).contiguous();
+    batch.labels = samples.narrow(1, 1, c.seq_length).contiguous();
+    batch.dropout.seed = kSeed;
+    for (int64_t row = 0; drop && row < rows; ++row) batch.dropout.samples.push_back(i + row);
   }
   return out;
 }
@@ -99,23 +108,31 @@ struct Result {
   std::map<std::string, torch::Tensor> weights, gradients;  // this rank's slices, by name
 };
 
-Result run_on(const ProcessGrid& grid, const GptConfig& config, int zero_stage, bool drop,
+Result run_on(const ProcessGrid& grid, const GptConfig& config, const Case& test, bool drop,
               GptModel& model) {
-  ZeroOptimizer optimizer(model.params(), grid, {.stage = zero_stage});
+  ZeroOptimizer optimizer(model.params(), grid, {.stage = test.zero_stage});
+  model.runner().set_observer(&optimizer);
   PipelineEngine engine(model, grid);
-  const auto batches = batches_of(config, grid.coord, grid.topology.dp_size, drop);
-  torch::Tensor loss =
-      torch::full({1}, engine.forward_backward(batches, 1.0 / kSamples), torch::kDouble);
+  const auto batches = batches_of(config, test.rows(), grid, drop);
+  const double scale = static_cast<double>(test.rows()) / kSamples;
+  torch::Tensor loss = torch::full({1}, engine.forward_backward(batches, scale), torch::kDouble);
   grid.dp->all_reduce(loss);
   optimizer.reduce_gradients();
+  model.runner().set_observer(nullptr);
   Result result{.loss = loss.item<double>() / grid.topology.dp_size};
   for (const auto& group : optimizer.groups()) {
-    for (size_t i = 0; i < group.params.size(); ++i) {
-      const ParamSpec& spec = group.params[i];
-      result.weights[spec.name] = spec.tensor.detach();
-      result.gradients[spec.name] =
-          group.gradient.narrow(0, group.layout.flat().param_offset(i), spec.tensor.numel())
-              .view(spec.tensor.sizes());
+    const auto whole = [&](const ParamSpec& spec, const torch::Tensor ZeroOptimizer::Piece::*part) {
+      torch::Tensor sum = torch::zeros(spec.tensor.sizes(), torch::kDouble);
+      for (const auto& piece : group.pieces) {
+        if (&group.params[piece.param] == &spec)
+          sum.view(-1).narrow(0, piece.param_start, piece.weight.numel()).copy_(piece.*part);
+      }
+      optimizer.partitions().all_reduce(sum);
+      return sum;
+    };
+    for (const ParamSpec& spec : group.params) {
+      result.weights[spec.name] = whole(spec, &ZeroOptimizer::Piece::weight);
+      result.gradients[spec.name] = whole(spec, &ZeroOptimizer::Piece::gradient);
     }
   }
   return result;
@@ -130,16 +147,18 @@ void expect_close(const Result& result, const std::map<std::string, torch::Tenso
   }
 }
 
-using Case = std::tuple<int, int, int, std::string>;  // tp, pp, dp, architecture
 class GptParity : public testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-    const auto& [tp, pp, dp, architecture] = GetParam();
-    topology_ = {.pp_size = pp, .dp_size = dp, .tp_size = tp};
-    config_ = tiny(architecture, tp);
+    topology_ = {.pp_size = test_.pp, .dp_size = test_.dp, .tp_size = test_.tp};
+    config_ = tiny(test_);
     world_ = first_ranks(topology_.world_size());
     alone_ = mpi_world()->split(mpi_world()->rank(), 0);
   }
+  GptModel make_model(const ProcessGrid& grid) const {
+    return {config_, grid, torch::kDouble, test_.rows(), kSeed, test_.sequence};
+  }
+  const Case test_ = GetParam();
   Topology topology_;
   GptConfig config_;
   CommPtr world_, alone_;
@@ -148,8 +167,7 @@ class GptParity : public testing::TestWithParam<Case> {
 TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
   if (!world_) return;
   const ProcessGrid grid(world_, topology_), one(alone_, Topology{});
-  GptModel whole(config_, one, torch::kDouble, 1, kSeed),
-      model(config_, grid, torch::kDouble, 1, kSeed);
+  GptModel whole = make_model(one), model = make_model(grid);
 
   DenseGpt dense(config_);
   EXPECT_EQ(whole.params().size(), dense.params.size());
@@ -164,7 +182,7 @@ TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
   std::map<std::string, torch::Tensor> gradients;
   for (const auto& [name, param] : dense.params) gradients[name] = param.grad();
 
-  const Result result = run_on(grid, config_, 0, /*drop=*/false, model);
+  const Result result = run_on(grid, config_, test_, /*drop=*/false, model);
   EXPECT_NEAR(result.loss, loss.item<double>(), 1e-12);
   expect_close(result, gradients, model, grid);
   for (const ParamSpec& spec : model.params()) {
@@ -176,8 +194,8 @@ TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
   // Attention in its explicit form, with a dropout too small to drop anything. It is local.
   if (topology_.world_size() > topology_.tp_size) return;
   config_.attention_dropout = 1e-15;
-  GptModel dropping(config_, grid, torch::kDouble, 1, kSeed);
-  const Result dropped = run_on(grid, config_, 0, /*drop=*/true, dropping);
+  GptModel dropping = make_model(grid);
+  const Result dropped = run_on(grid, config_, test_, /*drop=*/true, dropping);
   EXPECT_NEAR(dropped.loss, loss.item<double>(), 1e-12);
   expect_close(dropped, gradients, dropping, grid);
 }
@@ -188,11 +206,12 @@ TEST_P(GptParity, DropoutMasksDoNotDependOnTheMesh) {
   const ProcessGrid grid(world_, topology_), one(alone_, Topology{});
   config_.attention_dropout = 0.2;
   config_.hidden_dropout = 0.1;
-  GptModel whole(config_, one, torch::kDouble, 1, kSeed),
-      model(config_, grid, torch::kDouble, 1, kSeed);
-  const Result control = run_on(one, config_, 0, /*drop=*/true, whole),
-               kept = run_on(one, config_, 0, /*drop=*/false, whole);
-  const Result result = run_on(grid, config_, 0, /*drop=*/true, model);
+  GptModel whole = make_model(one), model = make_model(grid);
+  Case alone = test_;
+  alone.zero_stage = 0;  // stage 3 takes the weights, and this model runs twice
+  const Result control = run_on(one, config_, alone, /*drop=*/true, whole),
+               kept = run_on(one, config_, alone, /*drop=*/false, whole);
+  const Result result = run_on(grid, config_, test_, /*drop=*/true, model);
   EXPECT_NEAR(result.loss, control.loss, 1e-12);
   EXPECT_GT(std::abs(control.loss - kept.loss), 1e-6) << "the masks dropped nothing";
   expect_close(result, control.gradients, model, grid);
@@ -205,7 +224,7 @@ std::vector<Case> cases(const std::vector<std::string>& architectures, int max_p
       for (int dp : {1, 2}) {
         if (tp * pp * dp > 8) continue;
         for (const std::string& architecture : architectures) {
-          out.emplace_back(tp, pp, dp, architecture);
+          out.push_back({tp, pp, dp, architecture});
         }
       }
     }
@@ -213,14 +232,28 @@ std::vector<Case> cases(const std::vector<std::string>& architectures, int max_p
   return out;
 }
 
+// With the sequence cut, and at the ZeRO stages that differ most. At tp 1 there is nothing to cut.
+std::vector<Case> sequence_cases() {
+  std::vector<Case> out;
+  for (Case test : cases({"gpt", "untied", "llama", "bloom"}, 2)) {
+    if (test.tp == 1 && test.pp == 2) continue;
+    test.sequence = true;
+    out.push_back(test);
+    test.zero_stage = 3;
+    if (test.dp > 1) out.push_back(test);
+  }
+  return out;
+}
+
 std::string name_of(const testing::TestParamInfo<Case>& info) {
-  const auto& [tp, pp, dp, architecture] = info.param;
+  const auto& [tp, pp, dp, architecture, sequence, zero_stage] = info.param;
   return "tp" + std::to_string(tp) + "pp" + std::to_string(pp) + "dp" + std::to_string(dp) +
-         architecture;
+         architecture + (zero_stage > 0 ? "zero" + std::to_string(zero_stage) : "");
 }
 INSTANTIATE_TEST_SUITE_P(Gpt, GptParity, testing::ValuesIn(cases({"gpt", "untied"}, 4)), name_of);
 INSTANTIATE_TEST_SUITE_P(Others, GptParity, testing::ValuesIn(cases({"llama", "neox", "bloom"}, 2)),
                          name_of);
+INSTANTIATE_TEST_SUITE_P(Sequence, GptParity, testing::ValuesIn(sequence_cases()), name_of);
 
 }  // namespace
 }  // namespace anymesh

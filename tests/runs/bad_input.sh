@@ -25,6 +25,8 @@ refused "no latest_universal" "no file 'latest_universal'.*It is not a checkpoin
 refused "another schedule" "the learning-rate schedule differs" 1,1,2,1 --load "$c" --lr=1e-4 --lr-decay-iters 8
 refused "wrong hidden size" "--hidden-size 24, this run has 48" 1,1,2,1 --load "$c" --hidden-size=48
 refused "heads not divisible by tp" "--num-attention-heads \(4\) must be divisible by --tensor-model-parallel-size \(3\); sizes that work: 1, 2, 4" 3,1,1,0
+refused "sequence not divisible by tp" "--sequence-parallel: --seq-length \(14\) must be divisible by --tensor-model-parallel-size \(4\); sizes that work: 1, 2" \
+    4,1,1,0 --sequence-parallel --seq-length=14
 refused "ranks not divisible" "world size 2 is not divisible" 1,1,2,0 --tensor-model-parallel-size=3
 refused "batch not divisible" "--global-batch-size \(12\) must be divisible" 1,1,5,0
 refused "unknown flag" "--hiden-dropout" 1,1,1,0 --hiden-dropout 0.1

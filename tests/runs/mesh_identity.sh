@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# pp and activation checkpointing change nothing, bit for bit, for 50 steps; nor does the ZeRO stage within {0, 1} and
-# within {2, 3}, losses, weights and moments alike. Between the two pairs, and between meshes that differ in tp or dp,
-# the order of sums differs: losses stay within 1e-6 and 1e-5 relative. Dropout on, tied embeddings, fp32 and bf16.
+# pp and activation checkpointing change nothing, bit for bit, for 50 steps, with sequence parallelism or without; nor
+# does the ZeRO stage within {0, 1} and within {2, 3}, losses, weights and moments alike. Between the two pairs, and
+# between meshes that differ in tp or dp, the order of sums differs: losses stay within 1e-6 and 1e-5 relative. Dropout
+# on, tied embeddings, fp32 and bf16.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # Weights of the run in a folder, as the converter gathers them: one line per parameter.
@@ -32,6 +33,17 @@ for precision in "" --bf16; do
     close "dp$dp-zero0$precision.csv" "dp$dp-zero2$precision.csv" $([[ $precision ]] && echo 2e-4 || echo 1e-6) 1 "$name dp $dp, ZeRO 2 against 0"
   done
 done
+# fp16: the loss scale and the skipped steps too.
+fp16=(--fp16 --initial-loss-scale 4194304 --loss-scale-window 8)
+for pair in "0 1" "2 3"; do
+  read -r low high <<<"$pair"
+  run 1,1,2,$low fp16-zero$low "${fp16[@]}"
+  run 1,2,2,$high test "${fp16[@]}" --activation-checkpointing
+  same fp16-zero$low.csv test.csv "fp16, tp,pp,dp,zero = 1,2,2,$high recomputed"
+  diff <(cut -d, -f6 fp16-zero$low.csv) <(cut -d, -f6 test.csv) >/dev/null || fail "fp16: another loss scale"
+  diff <(weights ckpt-fp16-zero$low) <(weights ckpt-test) >/dev/null || fail "fp16: weights or moments differ"
+  rm -r ckpt-test
+done
 run 1,5,1,1 test
 same one.csv test.csv "fp32, one layer per stage"
 rm -r ckpt-test
@@ -39,6 +51,17 @@ run 2,1,1,0 tp2
 run 2,3,1,1 tp2pp3
 same tp2.csv tp2pp3.csv "fp32 tp 2, pp 3 against pp 1"
 run 4,1,1,0 tp4
+# Sequence parallelism sums what it cuts in another order than tp alone, and is then as exact.
+for pair in "2,1,1,0 2,3,1,1" "2,1,2,2 2,2,2,3"; do
+  read -r control check <<<"$pair"
+  name=sequence-$control
+  run $control "$name" --sequence-parallel
+  run $check test --sequence-parallel --activation-checkpointing
+  same "$name.csv" test.csv "fp32 sequence parallel, tp,pp,dp,zero = $check with activation checkpointing against $control"
+  diff <(weights "ckpt-$name") <(weights ckpt-test) >/dev/null || fail "$check: weights or moments differ from $control"
+  rm -r ckpt-test
+  close one.csv "$name.csv" 1e-5 1 "fp32 $name against one process"
+done
 for csv in dp2-zero0 dp3-zero0 tp2 tp4; do close one.csv $csv.csv 1e-5 1 "fp32 $csv against one process"; done
 close one.csv one--bf16.csv 5e-3 1 "bf16 against fp32 in one process"
 awk -F, 'NR == 2 {first = $3} END {exit !($3 < first - 0.2)}' one.csv || fail "the loss did not fall"

@@ -11,3 +11,17 @@ for mesh in 1,1,1,0 1,1,3,1 2,2,1,0 2,2,2,1 1,2,3,2 2,1,2,3 2,2,2,3; do
     rm -r ckpt
   done
 done
+
+# fp16, whose loss scale moves and whose steps are skipped before and after the stop.
+fp16=(--fp16 --initial-loss-scale 4194304 --loss-scale-window 4 --hysteresis 2)
+for mesh in 1,2,2,0 1,2,2,1 1,1,4,3; do
+  train $mesh whole.csv --train-iters 16 "${fp16[@]}" >whole.log || fail "$(tail -5 whole.log)"
+  train $mesh parts.csv --train-iters 16 "${fp16[@]}" --save ckpt --exit-interval 8 >parts.log || fail "$(tail -5 parts.log)"
+  train $mesh parts.csv --train-iters 16 "${fp16[@]}" --load ckpt >parts.log || fail "$(tail -5 parts.log)"
+  same whole.csv parts.csv "tp,pp,dp,zero = $mesh fp16"
+  skipped=$(grep -c "overflow, step skipped" whole.log)
+  ((skipped >= 5)) || fail "fp16, $mesh: $skipped steps skipped"
+  diff <(cut -d, -f6 whole.csv) <(cut -d, -f6 parts.csv) >/dev/null || fail "fp16, $mesh: another loss scale"
+  grep -q "step skipped ($skipped so far)" parts.log || fail "fp16, $mesh: the count of skipped steps was lost"
+  rm -r ckpt
+done

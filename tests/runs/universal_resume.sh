@@ -69,6 +69,42 @@ convert ckpt-bf16 global_step20
 restored 1,2,3,1 ckpt-bf16 global_step20 "${schedule[@]}" --bf16
 restored 1,3,1,0 ckpt-bf16 global_step20 "${schedule[@]}"
 
+# Every precision goes on in every other; a static or absent loss scale is replaced by this run's.
+train 1,1,2,2 fp16.csv --fp16 --initial-loss-scale 4096 --train-iters 20 "${schedule[@]}" --save ckpt-fp16 >log || fail "$(tail -5 log)"
+convert ckpt-fp16 global_step20
+restored 2,1,1,3 ckpt-fp16 global_step20 "${schedule[@]}" --bf16
+restored 1,2,1,0 ckpt-fp16 global_step20 "${schedule[@]}" --fp16
+train 1,1,1,1 test.csv --fp16 --train-iters 22 "${schedule[@]}" --load ckpt-fp16 --universal-checkpoint >log || fail "$(tail -5 log)"
+[[ $(tail -1 test.csv | cut -d, -f6) == 4096 ]] || fail "the dynamic loss scale was not restored: $(tail -1 test.csv)"
+train 2,2,1,1 test.csv --fp16 --initial-loss-scale 512 --train-iters 22 "${schedule[@]}" --load ckpt-bf16 >log || fail "$(tail -5 log)"
+grep -q "no dynamic loss scale: starting at 512" log || fail "bf16 -> fp16: $(cat log)"
+[[ $(tail -1 test.csv | cut -d, -f6) == 512 ]] || fail "bf16 -> fp16: $(tail -1 test.csv)"
+echo "ok: fp16 <-> bf16 <-> fp32"
+
+# Another schedule and another batch: refused, or announced.
+other=(--train-iters 54 --lr 1e-3 --lr-decay-iters 120 --global-batch-size 24)
+if train 1,1,2,1 test.csv "${other[@]}" --load ckpt >log 2>&1; then fail "another schedule was accepted"; fi
+grep -q "use-checkpoint-opt_param-scheduler" log || fail "$(tail -5 log)"
+train 1,1,2,1 override.csv "${other[@]}" --load ckpt --override-opt_param-scheduler >log || fail "$(tail -5 log)"
+grep -q "global batch size 12 -> 24" log || fail "no announcement: $(cat log)"
+[[ $(tail -1 override.csv | cut -d, -f2) == $((600 + 4 * 24)) ]] || fail "samples: $(tail -1 override.csv)"
+train 1,1,2,1 use.csv "${other[@]}" --load ckpt --use-checkpoint-opt_param-scheduler --verify-resume --eval-iters 2 >log || fail "$(tail -5 log)"
+[[ $(losses whole.csv 51 | head -1 | cut -d, -f4) == $(losses use.csv 51 | head -1 | cut -d, -f4) ]] || fail "the checkpoint's schedule was not used"
+[[ $(losses whole.csv 51 | head -1 | cut -d, -f4) != $(losses override.csv 51 | head -1 | cut -d, -f4) ]] || fail "this run's schedule was not used"
+grep -q "verify-resume: nothing to compare with" log || fail "$(cat log)"
+
+# Validation before the save and after the load; one that differs ends the run.
+verify=(--verify-resume --eval-iters 2 --train-iters 4 "${schedule[@]}")
+train 2,1,2,2 test.csv "${verify[@]}" --save ckpt-verify >log || fail "$(tail -5 log)"
+train 1,3,1,0 test.csv "${verify[@]}" --load ckpt-verify >log || fail "$(tail -5 log)"
+grep -E "verify-resume: .* relative difference ([0-9.]+e-(0[7-9]|[1-9][0-9])|0.0e\+00)$" log || fail "$(cat log)"
+train 1,1,1,0 test.csv "${verify[@]}" --init-method-std 1 --save ckpt-steep >log || fail "$(tail -5 log)"
+if train 1,1,1,0 test.csv "${verify[@]}" --init-method-std 1 --load ckpt-steep --layernorm-epsilon 100 --save other >log 2>&1; then
+  fail "other maths went on: $(cat log)"
+fi
+grep -q "what was loaded is not what was saved" log || fail "$(tail -5 log)"
+[[ ! -e other ]] || fail "a refused resume saved something"
+
 # Fused and grouped weights: SwiGLU with grouped-query attention, and BLOOM's.
 llama=(--swiglu --num-key-value-heads 2 --normalization rmsnorm --disable-bias-linear --use-rotary-position-embeddings
        --untie-embeddings-and-output-weights)

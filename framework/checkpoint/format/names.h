@@ -93,6 +93,9 @@ inline constexpr std::string_view kRngState = "rng_state";
 inline constexpr std::string_view kConsumedTrainSamples = "consumed_train_samples";
 inline constexpr std::string_view kConsumedValidSamples = "consumed_valid_samples";
 
+// Ours, with --verify-resume: the validation loss right before the save.
+inline constexpr std::string_view kVerifiedLoss = "anymesh_verified_loss";
+
 // Optimizer file and its optimizer_state_dict.
 inline constexpr std::string_view kOptimizerStateDict = "optimizer_state_dict";
 inline constexpr std::string_view kLossScaler = "loss_scaler";

@@ -198,14 +198,17 @@ class RankReader {
          {keys::kCurIter, keys::kLastOverflowIter, keys::kScaleFactor, keys::kScaleWindow}) {
       fields.emplace_back(key, optimizer_.at(key));
     }
-    // FP16_Optimizer has no hysteresis; these are DynamicLossScaler's defaults for that.
+    // DeepSpeed's FP16_Optimizer has no hysteresis: the defaults are DynamicLossScaler's.
     const std::vector<Value::Entry> defaults = {{keys::kMinScale, 1.0},
                                                 {keys::kDelayedShift, 1},
                                                 {keys::kCurHysteresis, 1},
                                                 {keys::kConsecutiveHysteresis, false},
                                                 {keys::kRaiseErrorAtMinScale, true},
                                                 {keys::kDtype, Value::dtype(DType::kFloat16)}};
-    fields.insert(fields.end(), defaults.begin(), defaults.end());
+    for (const auto& [key, value] : defaults) {
+      const Value recorded = optimizer_.find(key.as_string());
+      fields.emplace_back(key, recorded ? recorded : value);
+    }
     return dynamic_loss_scaler(std::move(fields));
   }
 

@@ -153,7 +153,8 @@ void WholeCheckpoint::open_ordinary(int threads) {
   description = "ordinary checkpoint of ZeRO " + std::to_string(source.stage) + ", tp " +
                 std::to_string(source.tp_size) + ", pp " + std::to_string(source.pp_size) +
                 ", dp " + std::to_string(source.dp_size);
-  common_step_ = step_of_zero3(source.optimizer_state);
+  optimizer_state = source.optimizer_state;
+  common_step_ = step_of_zero3(optimizer_state);
   const UniversalInfo info = merge_info(source);
   for (const OutputFilePlan& file : plan_conversion(source, info).files) {
     WholeParameter& parameter = parameters_[file.parameter];
@@ -182,7 +183,8 @@ void WholeCheckpoint::open_universal() {
   }
   description = "universal checkpoint made from " + mesh_of(metadata);
   const fs::path optimizer = path / kZeroFolder / kOptimizerStateFile;
-  if (fs::exists(optimizer)) common_step_ = step_of_zero3(read_torch_file(optimizer));
+  if (fs::exists(optimizer)) optimizer_state = read_torch_file(optimizer);
+  if (optimizer_state) common_step_ = step_of_zero3(optimizer_state);
   if (const Value groups = metadata.find(keys::kParamShapes)) {
     for (const Value& group : groups.items()) {
       for (const auto& [name, shape] : group.entries())

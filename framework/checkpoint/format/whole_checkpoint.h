@@ -42,6 +42,7 @@ class WholeCheckpoint {
   std::filesystem::path path;
   std::string description;  // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
   Value metadata;           // of the first model-states file; None for weights
+  Value optimizer_state;    // what optimizer_state.pt of a universal folder has, likewise
 
   // Sorted. Second names of tied weights are among them, and stand for the parameter they name.
   const std::vector<std::string>& names() const { return names_; }
