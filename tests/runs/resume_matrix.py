@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""The rows of resume_matrix.sh: which run is resumed where, covering every pair of values of every two columns.
+
+    resume_matrix.py > resume_matrix.txt       the rows, always the same
+    resume_matrix.py --check resume_matrix.txt are these the rows, at least 60, and is every pair covered?
+
+A row is an architecture, a run that saves (mesh, ZeRO stage, precision, activations, sequence), one that loads (the
+same five) and the way between them. Testing all rows is out of reach (there are about 10^6), but nearly every bug shows
+with two values: ZeRO 3 into tp 4, fp16 out of dp 7. So each row is chosen greedily to cover as many pairs that no row
+before it covers as it can. That needs one row for every two meshes at least. Rows share the runs that save, of which
+there are as few as cover the pairs on their side.
+"""
+import collections
+import itertools
+import math
+import sys
+
+# Meshes are tp,pp,dp. No pp but 1 and 5 divides the five layers.
+MESHES = ['1,1,1', '1,1,7', '1,1,5', '1,2,3', '3,1,2', '2,3,1', '2,4,1', '4,2,1', '1,5,1']
+SIDE = {
+    'mesh': MESHES,
+    'zero': ['0', '1', '2', '3'],
+    'precision': ['fp32', 'bf16'],
+    'activations': ['keep', 'recompute'],
+}
+FACTORS = {'arch': ['gpt', 'gpt-untied', 'llama', 'llama-tiny', 'bloom']}
+FACTORS |= {'from ' + name: values for name, values in SIDE.items()}
+FACTORS |= {'to ' + name: values for name, values in SIDE.items()}
+FACTORS |= {'way': ['universal', 'direct', 'converts']}
+SOURCE = [name for name in FACTORS if name == 'arch' or name.startswith('from ')]
+# Seven ranks share norms of four elements; with ZeRO 1 and 2 one of them has only padding in the group of norms.
+CORNERS = [{'arch': 'llama-tiny', side + ' mesh': '1,1,7', side + ' zero': zero}
+           for side in ('from', 'to') for zero in ('1', '2', '3')]
+LEAST_ROWS = 60
+
+
+def permitted(row):
+    """Can these values, of some of the factors, be in one row?  The four heads of llama-tiny have no three parts."""
+    meshes = [row[name] for name in ('from mesh', 'to mesh') if name in row]
+    return row.get('arch') != 'llama-tiny' or not any(mesh.startswith('3,') for mesh in meshes)
+
+
+def agree(a, b):
+    return all(b.get(name, value) == value for name, value in a.items())
+
+
+def pairs(row):
+    return set(itertools.combinations(row.items(), 2))
+
+
+def all_pairs(names):
+    """Every pair that a permitted row can have: rules are about two factors, so a permitted pair has a row."""
+    return {pair: None for a, b in itertools.combinations(names, 2)
+            for pair in itertools.product(((a, v) for v in FACTORS[a]), ((b, v) for v in FACTORS[b]))
+            if permitted(dict(pair))}
+
+
+def ordered(row):
+    return {name: row[name] for name in FACTORS if name in row}
+
+
+def completed(row, names, uncovered, used):
+    """`row` with values for `names`, the many-valued first: each the one that covers most, then the least used."""
+    for name in sorted(names, key=lambda name: -len(FACTORS[name])):
+        if name not in row:
+            options = [ordered(row | {name: value}) for value in FACTORS[name]]
+            row = max(filter(permitted, options),
+                      key=lambda option: (len(pairs(option) & uncovered.keys()), -used[name, option[name]]))
+    return row
+
+
+def covering(names, starts, wanted):
+    """Rows of `names` with all the `wanted` partial ones and all pairs; starts(wanted, uncovered) are what a row may
+    begin with."""
+    rows, used, uncovered = [], collections.Counter(), all_pairs(names)
+    wanted = list(wanted)
+    while uncovered or wanted:
+        begin = starts(wanted.pop(0) if wanted else {}, uncovered)
+        options = [completed(start, names, uncovered, used) for start in begin]
+        row = max(options, key=lambda row: (len(pairs(row) & uncovered.keys()), -sum(used[item] for item in row.items())))
+        rows.append(row)
+        used.update(row.items())
+        for pair in pairs(row):
+            uncovered.pop(pair, None)
+    return rows
+
+
+def generate():
+    sources = covering(SOURCE, lambda wanted, uncovered: [wanted or dict(next(iter(uncovered)))],
+                       [corner for corner in CORNERS if corner.keys() <= set(SOURCE)])
+    rows = covering(list(FACTORS),
+                    lambda wanted, _: [ordered(source | wanted) for source in sources if agree(source, wanted)], CORNERS)
+    return sorted(rows, key=lambda row: [FACTORS[name].index(value) for name, value in row.items()])
+
+
+def text_of(rows):
+    """One line a row, with the global batch: two micro-batches on each data-parallel rank of all that share a source."""
+    lines = ['# ' + ' '.join(name.replace(' ', '-') for name in FACTORS) + ' batch']
+    for _, group in itertools.groupby(rows, key=lambda row: [row[name] for name in SOURCE]):
+        group = list(group)
+        batch = 2 * math.lcm(*(int(row[name].split(',')[2]) for row in group for name in ('from mesh', 'to mesh')))
+        lines += [' '.join([*row.values(), str(batch)]) for row in group]
+    return '\n'.join(lines) + '\n'
+
+
+def check(path):
+    with open(path, encoding='ascii') as file:
+        text = file.read()
+    rows = [dict(zip(FACTORS, line.split())) for line in text.splitlines() if not line.startswith('#')]
+    uncovered = all_pairs(FACTORS).keys() - set().union(*map(pairs, rows))
+    problems = [f'no row has {a} and {b}' for a, b in sorted(uncovered)]
+    problems += [f'no row has {corner}' for corner in CORNERS if not any(agree(row, corner) for row in rows)]
+    problems += [f'not permitted: {row}' for row in rows if not permitted(row)]
+    if len(rows) < LEAST_ROWS:
+        problems.append(f'{len(rows)} rows, fewer than {LEAST_ROWS}')
+    if text != text_of(generate()):
+        problems.append('not what this generator prints')
+    for problem in problems:
+        print(f'{path}: {problem}', file=sys.stderr)
+    sources = {tuple(row[name] for name in SOURCE) for row in rows}
+    print(f'{len(rows)} rows from {len(sources)} saved runs cover {len(all_pairs(FACTORS))} pairs')
+    return 1 if problems else 0
+
+
+if __name__ == '__main__':
+    if len(sys.argv) == 3 and sys.argv[1] == '--check':
+        sys.exit(check(sys.argv[2]))
+    sys.stdout.write(text_of(generate()))

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# The rows of resume_matrix.txt: train 6 steps and save, load somewhere else on one of three ways. What is saved again
+# right after loading holds the same weights, moments and steps bit by bit, as ckpt and gather.py find; the first loss is
+# that of the run which went on unchanged.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+model=(--num-layers 5 --seq-length 12 --max-position-embeddings 12 --attention-dropout 0.1 --hidden-dropout 0.1
+       --make-vocab-size-divisible-by 8 --mock-data --lr 3e-3 --min-lr 3e-4 --lr-decay-style cosine --lr-decay-iters 12
+       --lr-warmup-iters 3 --clip-grad 1.0 --eval-iters 0 --log-interval 100)
+gpt="--hidden-size 24 --num-attention-heads 12"
+llama="--swiglu --normalization rmsnorm --disable-bias-linear --vocab-size 17"
+declare -A flags=(  # of the words in a row
+  [gpt]="$gpt --vocab-size 257"
+  [gpt-untied]="$gpt --vocab-size 127 --untie-embeddings-and-output-weights"
+  [bloom]="$gpt --vocab-size 257 --position-embedding-type alibi --embed-layernorm"
+  [llama]="$llama --hidden-size 48 --num-attention-heads 24 --num-key-value-heads 12 --ffn-hidden-size 96
+           --use-rotary-position-embeddings --untie-embeddings-and-output-weights"
+  [llama-tiny]="$llama --hidden-size 4 --num-attention-heads 4 --ffn-hidden-size 8"
+  [fp32]="" [bf16]="--bf16" [keep]="" [recompute]="--activation-checkpointing"
+)
+
+# on "MESH ZERO PRECISION ACTIVATIONS" CSV FLAGS...: a run of the row's architecture; its output is in log.
+on() {
+  local mesh zero words word given=()
+  read -r mesh zero words <<<"$1"
+  for word in $arch $words; do read -rd '' -a more <<<"${flags[$word]}" || true; given+=("${more[@]}"); done
+  train "$mesh,$zero" "$2" "${given[@]}" --global-batch-size "$batch" --micro-batch-size $((batch / ${mesh##*,} / 2)) \
+      "${@:3}" >log 2>&1 || fail "$arch on $1: $(tail -5 log)"
+}
+
+gather() { python3 "$here/gather.py" "$1" "$2" >gather.log 2>&1; }
+
+# train_source: trains what a row loads, unless the row before did. The run goes on unchanged to step 12.
+train_source() {
+  [[ $trained != "$arch $from $batch" ]] || return 0
+  rm -rf source source.csv
+  on "$from" source.csv --train-iters 12 --save source --save-interval 6
+  ! gather source/global_step6 source/global_step12 && grep -q '^differs: ' gather.log || fail "gather.py sees no difference between steps 6 and 12"
+  rm -r source/global_step12
+  echo -n global_step6 >source/latest
+  trained="$arch $from $batch"
+}
+
+# resume_row ARCH (MESH ZERO PRECISION ACTIVATIONS)x2 WAY BATCH
+resume_row() {
+  local arch=$1 from="${*:2:4}" to="${*:6:4}" way=${10} batch=${11} load=(--load source --universal-checkpoint) tolerance=2e-3
+  local row="$arch: $from -> $to, $way"
+  train_source
+  case $way in
+    universal) [[ -e source/latest_universal ]] || convert source global_step6 ;;
+    converts) rm -rf source/*_universal ;;
+    direct) load=(--load source) ;;
+  esac
+  rm -rf again resumed.csv
+  on "$to" /dev/null --train-iters 6 "${load[@]}" --save again
+  [[ $way != converts ]] || grep -q 'converted global_step6 to' log || fail "$row: nothing was converted: $(cat log)"
+  "$bin/ckpt" diff source/global_step6 again/global_step6 >diff.log || fail "$row: $(tail -5 diff.log)"
+  grep -q ', 0 differences$' diff.log || fail "$row: $(cat diff.log)"
+  gather source/global_step6 again/global_step6 || fail "$row: $(tail -5 gather.log)"
+  on "$to" resumed.csv --train-iters 12 "${load[@]}"
+  [[ $(losses resumed.csv 7 | wc -l) == 6 ]] || fail "$row: it trained $(losses resumed.csv | wc -l) steps"
+  [[ $4 != fp32 || $8 != fp32 ]] || tolerance=1e-6
+  close <(head -8 source.csv) <(head -2 resumed.csv) $tolerance 7 "$row: $(tail -1 gather.log); step 7"
+}
+
+python3 "$here/resume_matrix.py" --check "$here/resume_matrix.txt" || fail "resume_matrix.txt"
+mapfile -t rows < <(grep -v '^#' "$here/resume_matrix.txt")
+trained=
+for row in "${rows[@]}"; do
+  # shellcheck disable=SC2086
+  resume_row $row
+done

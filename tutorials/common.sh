@@ -1,0 +1,82 @@
+# Sourced by the tutorials, which set `tutorial`, their name, and `steps`, the length of a run: a small byte-level GPT, the
+# text that it learns, and how to prepare, train and convert. Files go to runs/$tutorial/, made anew each time.
+set -euo pipefail
+corpus=${CORPUS:+$(realpath -e -- "$CORPUS")}
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+out=runs/$tutorial
+bin=build/release/bin
+
+model=(--num-layers 5 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64
+       --init-method-std 0.1 --attention-dropout 0.1 --hidden-dropout 0.1)
+recipe=(--global-batch-size 24 --train-iters "$steps" --lr 6e-3 --min-lr 3e-4 --lr-decay-style cosine
+        --lr-warmup-iters 10 --weight-decay 0.1 --adam-beta2 0.95 --clip-grad 1.0 --seed 1234)
+data=(--data-path "$out/text_text_document" --tokenizer-type ByteLevelTokenizer --split 90,10,0)
+log=(--log-interval 20 --eval-interval 1000 --eval-iters 8)
+
+fail() { printf '\n%s: %s\n' "$tutorial" "$*" >&2; exit 1; }
+step() { printf '\n== %s\n' "$*"; }
+name() { IFS=, read -r tp pp dp zero <<<"$1"; echo "tp$tp-pp$pp-dp$dp"; }
+now() { date +%s; }
+
+# quietly LOG COMMAND...: shows what the command said only if it fails.
+quietly() { "${@:2}" >"$1" 2>&1 || { cat "$1" >&2; fail "failed: ${*:2}"; }; }
+
+write_text() {
+  if [[ -n $corpus ]]; then
+    cp -- "$corpus" "$out/text.txt"
+  else  # "Ge1:1 In the beginning ..." to one verse a line without its number, and a blank line between chapters
+    bible -f 'Gen1:1-Rev22:21' | awk '{
+      chapter = $1; sub(/:.*/, "", chapter); if (NR > 1 && chapter != last) print ""; last = chapter
+      sub(/^[^ ]+ /, ""); print}' >"$out/text.txt"
+  fi
+}
+
+# A validation set is whole documents: paragraphs if there are enough of them, else lines.
+tokenize() {
+  local unit=paragraph
+  (($(grep -c '^[[:space:]]*$' "$out/text.txt" || true) >= 20)) || unit=line
+  "$bin/preprocess_data" --input "$out/text.txt" --documents $unit --output-prefix "$out/text" \
+      --tokenizer-type ByteLevelTokenizer --append-eod --count-eod | tee "$out/preprocess.log" | sed 's/^/   /'
+}
+
+# prepare: everything before the first run. `built` is when the build was done.
+prepare() {
+  step "Set-up"
+  tools/setup.sh ${CMAKE_PREFIX_PATH:+--no-torch}
+  [[ $corpus != "$PWD/$out/"* ]] || fail "CORPUS=$CORPUS: $out is about to be made anew; move the text out of it"
+  rm -rf "$out"
+  mkdir -p "$out"
+
+  step "Build (the first time: a few minutes)"
+  quietly "$out/configure.log" cmake --preset release
+  cmake --build --preset release --target pretrain_gpt preprocess_data ds_to_universal plot_loss
+  built=$(now)
+
+  step "Text to tokens"
+  write_text
+  tokenize
+}
+
+# train MESH RUN FLAGS...: MESH is tp,pp,dp,zero; writes RUN.csv and RUN.log, shows the step lines.
+train() {
+  local tp pp dp zero run=$out/$2
+  IFS=, read -r tp pp dp zero <<<"$1"
+  tools/mpirun.sh $((tp * pp * dp)) "$bin/pretrain_gpt" "${model[@]}" "${recipe[@]}" "${data[@]}" "${log[@]}" \
+      --tensor-model-parallel-size "$tp" --pipeline-model-parallel-size "$pp" --zero-stage "$zero" \
+      --micro-batch-size $((6 / dp)) --loss-csv "$run.csv" "${@:3}" </dev/null 2>&1 | tee "$run.log" |
+    sed -un 's/^iteration/   iteration/p; s/^validation/   validation/p' ||
+    { cat "$run.log" >&2; fail "the run on $(name "$1") failed"; }
+}
+
+# convert TAG_FOLDER UNIVERSAL_FOLDER
+convert() {
+  "$bin/ds_to_universal" --input_folder "$1" --output_folder "$2" 2>"$out/convert.err" | sed 's/^/   /' ||
+    { cat "$out/convert.err" >&2; fail "the conversion failed"; }
+}
+
+# validation_loss RUN: the one at its end.
+validation_loss() {
+  local loss; loss=$(sed -n 's/^validation loss at the end.*: \([^ ]*\) .*/\1/p' "$out/$1.log")
+  [[ -n $loss ]] || fail "no validation loss in $out/$1.log"
+  echo "$loss"
+}

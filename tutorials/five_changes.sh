@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# A run that changes its mesh, its ZeRO stage and its precision five times, against the run that never stopped:
+#
+#   tutorials/five_changes.sh                   on the King James Bible
+#   CORPUS=your.txt tutorials/five_changes.sh   on a text of yours
+#
+# Trains 300 steps twice. The second run stops after every 50th and goes on elsewhere, by turns through a universal folder
+# and directly. Succeeds only if the final validation losses are within 1 % of each other. Model, text and set-up are
+# quickstart.sh's; everything it writes is in runs/five_changes/, made anew each time.
+tutorial=five_changes
+length=50
+steps=$((6 * length))
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+# Mesh (tensor, pipeline, data parallel size, ZeRO stage), precision, the way there.
+segments=("2,2,2,1 fp32 start" "1,4,1,0 bf16 universal" "1,1,4,3 fp32 direct"
+          "2,1,3,2 bf16 universal" "1,3,2,1 fp32 direct" "4,2,1,0 bf16 universal")
+declare -A precision_flags=([fp32]="" [bf16]=--bf16)
+
+# train_segment I: from the checkpoint that the segment before left to the next one.
+train_segment() {
+  local mesh precision way at=$((($1 - 1) * length)) load=()
+  read -r mesh precision way <<<"${segments[$1 - 1]}"
+  case $way in
+    universal)
+      convert "$out/checkpoints/global_step$at" "$out/universal/global_step${at}_universal"
+      load=(--load "$out/universal" --universal-checkpoint) ;;
+    direct) load=(--load "$out/checkpoints") ;;
+  esac
+  # shellcheck disable=SC2086
+  train "$mesh" "segment$1" ${precision_flags[$precision]} "${load[@]}" --save "$out/checkpoints" --exit-interval $length
+}
+
+# row I: one line of the table, of the segment's last step.
+row() {
+  local tp pp dp zero precision way
+  IFS=', ' read -r tp pp dp zero precision way <<<"${segments[$1 - 1]}"
+  awk -F, -v last=$(($1 * length)) -v what="$(printf '%-9s %-12s %5d  %-9s %-9s' $((($1 - 1) * length + 1))-$(($1 * length)) \
+      "$tp x $pp x $dp" "$zero" "$precision" "$way")" '
+    $1 == last {loss[FILENAME] = $3}
+    END {mine = loss[ARGV[1]]; theirs = loss[ARGV[2]]
+         printf "%s %10.6f %13.6f %8.3f %%\n", what, mine, theirs, 100 * (mine - theirs) / theirs}' \
+      "$out/segment$1.csv" "$out/reference.csv"
+}
+
+started=$(now)
+prepare
+
+step "Train $steps steps on $(name "${segments[0]%% *}") without stopping (all runs: two to five minutes)"
+train "${segments[0]%% *}" reference
+
+curves=("uninterrupted, fp32=$out/reference.csv")
+for ((i = 1; i <= ${#segments[@]}; ++i)); do
+  read -r mesh precision way <<<"${segments[i - 1]}"
+  label="$(name "$mesh"), ZeRO ${mesh##*,}, $precision"
+  step "Steps $(((i - 1) * length + 1)) to $((i * length)) on $label ($way)"
+  train_segment $i
+  curves+=("from $(((i - 1) * length + 1)): $label=$out/segment$i.csv")
+done
+
+step "Compare"
+"$bin/plot_loss" --output "$out/loss_curves.svg" --title "Five changes of mesh, ZeRO stage and precision in $steps steps" \
+    "${curves[@]}" >"$out/comparison.log" || fail "plot_loss failed"
+printf '%-9s %-12s %5s  %-9s %-9s %10s %13s %10s\n' steps 'tp x pp x dp' ZeRO precision way loss uninterrupted delta
+for ((i = 1; i <= ${#segments[@]}; ++i)); do row $i; done
+echo "loss: of the last step; at the end, on the validation set:"
+failures=0
+awk -v loss="$(validation_loss "segment${#segments[@]}")" -v reference="$(validation_loss reference)" 'BEGIN {
+  delta = (loss - reference) / reference
+  printf "validation loss %.6f, uninterrupted %.6f, delta %.3f %%\n", loss, reference, 100 * delta
+  exit !(delta < 0.01 && delta > -0.01)}' || { echo "five_changes: they should be within 1 %" >&2; failures=1; }
+echo "curves: $out/loss_curves.svg"
+echo "set-up and build $((built - started)) s, runs $(($(now) - built)) s"
+((failures == 0)) || fail "see above"
