@@ -75,8 +75,10 @@ void print_start(const ProcessGrid& grid, const ParseResult& parsed,
 void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTable& flags,
          const CommPtr& world) {
   const BatchPlan plan = plan_batches(config, world->size());
+  CommCounts counts;
   const ProcessGrid grid(
-      world, {.pp_size = config.parallel.pp, .dp_size = plan.dp, .tp_size = config.parallel.tp});
+      world, {.pp_size = config.parallel.pp, .dp_size = plan.dp, .tp_size = config.parallel.tp},
+      config.run.report_comm ? &counts : nullptr);
   Datasets data;
   all_or_none(*world, [&] { data = make_datasets(config, plan, gpt.seq_length); });
 

@@ -46,8 +46,11 @@ void Trainer::train() {
     if (!checkpoint.load.empty()) verify_resume();
     state_.verified.reset();
   }
+  CommCounts last_step;
   while (state_.iteration < plan_.train_iters) {
+    if (grid_.counts) grid_.counts->reset();
     const StepReport report = train_step();
+    if (grid_.counts) last_step = *grid_.counts;
     log_.step(report, plan_.train_iters, due(config_.run.log_interval));
     if (due(config_.run.eval_interval)) evaluate("at");
     if (!checkpoint.save.empty() && due(checkpoint.save_interval)) {
@@ -62,6 +65,7 @@ void Trainer::train() {
   }
   if (!checkpoint.save.empty() && saved_at != state_.iteration) save();
   if (!due(config_.run.eval_interval)) evaluate("at the end,");
+  if (grid_.counts) log_.line(table_of(last_step, *grid_.world));
   log_.summary(*grid_.world);
 }
 

@@ -4,18 +4,24 @@
 
 namespace anymesh {
 
-ProcessGrid::ProcessGrid(CommPtr world_group, Topology mesh)
-    : topology(mesh), coord(mesh.coord_of(world_group->rank())), world(std::move(world_group)) {
+ProcessGrid::ProcessGrid(CommPtr world_group, Topology mesh, CommCounts* comm_counts)
+    : topology(mesh),
+      coord(mesh.coord_of(world_group->rank())),
+      world(counted(std::move(world_group), "world", comm_counts)),
+      counts(comm_counts) {
   TORCH_INTERNAL_ASSERT(world->size() == topology.world_size());
   const int rank = world->rank();
   const auto [pp_rank, dp_rank, tp_rank] = coord;
-  tp = world->split(topology.rank_of({pp_rank, dp_rank, 0}), rank);
-  pp = world->split(topology.rank_of({0, dp_rank, tp_rank}), rank);
-  dp = world->split(topology.rank_of({pp_rank, 0, tp_rank}), rank);
-  model = world->split(dp_rank, rank);
+  const auto group = [&](const char* name, int color) {
+    return counted(world->split(color, rank), name, counts);
+  };
+  tp = group("tp", topology.rank_of({pp_rank, dp_rank, 0}));
+  pp = group("pp", topology.rank_of({0, dp_rank, tp_rank}));
+  dp = group("dp", topology.rank_of({pp_rank, 0, tp_rank}));
+  model = group("model", dp_rank);
   // A middle stage is alone: its own rank is a color that no first stage has.
   const bool at_an_end = is_first_stage() || is_last_stage();
-  embedding = world->split(at_an_end ? topology.rank_of({0, dp_rank, tp_rank}) : rank, rank);
+  embedding = group("embedding", at_an_end ? topology.rank_of({0, dp_rank, tp_rank}) : rank);
 }
 
 std::string describe(const Topology& t) {

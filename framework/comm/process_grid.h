@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "framework/comm/communicator.h"
+#include "framework/comm/counting_communicator.h"
 #include "framework/comm/topology.h"
 
 namespace anymesh {
@@ -16,8 +16,10 @@ namespace anymesh {
 //   dp         same stage and tp rank: hold the same weights, see other samples; ZeRO cuts over it
 //   model      same dp rank (tp x pp): one whole model replica
 //   embedding  first and last stage of pp, which both hold a tied embedding (elsewhere: alone)
+//
+// With `counts`, which must live as long, the groups count under these names what they move.
 struct ProcessGrid {
-  ProcessGrid(CommPtr world, Topology topology);
+  ProcessGrid(CommPtr world, Topology topology, CommCounts* counts = nullptr);
 
   bool is_first_stage() const { return coord.pp == 0; }
   bool is_last_stage() const { return coord.pp == topology.pp_size - 1; }
@@ -25,6 +27,7 @@ struct ProcessGrid {
   Topology topology;
   Coord coord;
   CommPtr world, tp, pp, dp, model, embedding;
+  CommCounts* counts;
 };
 
 // "tensor 2 x pipeline 2 x data 2 = 8 ranks"

@@ -84,7 +84,7 @@ struct RunConfig {
   uint64_t seed = 1234;
   int64_t eval_interval = 1000, eval_iters = 100, log_interval = 100;
   std::string loss_csv;
-  bool report_memory = false;
+  bool report_memory = false, report_comm = false;
   bool check_for_nan = true;     // --no-check-for-nan-in-loss-and-grad clears it
   std::string deepspeed_config;  // JSON file that parse() reads into this tree
 };

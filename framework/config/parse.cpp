@@ -110,6 +110,7 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
   flags.add("loss-csv", run.loss_csv, "file that gets one row per step");
   flags.add("report-memory", run.report_memory,
             "at the end, what each part of the memory takes against what it should");
+  flags.add("report-comm", run.report_comm, "print what a step communicates, per group and verb");
   flags.add("no-check-for-nan-in-loss-and-grad", run.check_for_nan,
             "go on after a loss or gradient that is not finite");
   flags.add("deepspeed_config", run.deepspeed_config,

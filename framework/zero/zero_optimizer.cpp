@@ -253,41 +253,24 @@ void ZeroOptimizer::add_tied_gradients() {
 }
 
 // The first and the last stage cut the weight at different places, so it is put together, a window
-// at a time, added, and cut again.
+// at a time, added, and cut again. A rank adds zeros where it owns nothing.
 void ZeroOptimizer::add_tied_partitions(Group& group, size_t param) {
-  const int ranks = partitions_->size(), me = partitions_->rank();
-  std::vector<Fragment> fragment(static_cast<size_t>(ranks));  // of this parameter, by rank
-  for (int rank = 0; rank < ranks; ++rank) {
-    for (const Fragment& f : group.layout.fragments(rank)) {
-      if (f.param == param) fragment[static_cast<size_t>(rank)] = f;
-    }
-  }
+  const auto piece = std::find_if(group.pieces.begin(), group.pieces.end(),
+                                  [&](const Piece& p) { return p.param == param; });
   const torch::Tensor mine = gradient_of(group, param);
+  const int64_t start = piece == group.pieces.end() ? 0 : piece->param_start, held = mine.numel();
   const int64_t numel = group.layout.numel(param);
   for (int64_t begin = 0; begin < numel; begin += kBucket) {
     const int64_t count = std::min(kBucket, numel - begin);
-    torch::Tensor parts = torch::zeros({ranks, count}, mine.options()),
-                  window = torch::empty({count}, mine.options());
-    // Calls move(window part, its place in the rank's fragment) for what the rank owns of the window.
-    const auto overlap = [&](int rank, auto move) {
-      const Fragment& f = fragment[static_cast<size_t>(rank)];
-      const int64_t from = std::max(begin, f.param_start),
-                    to = std::min(begin + count, f.param_start + f.numel);
-      if (from < to) move(from - begin, from - f.param_start, to - from);
-    };
-    overlap(me, [&](int64_t at, int64_t from, int64_t n) {
-      parts[me].narrow(0, at, n).copy_(mine.narrow(0, from, n));
-    });
-    partitions_->all_gather(parts, parts[me]);
-    for (int rank = 0; rank < ranks; ++rank) {
-      overlap(rank, [&](int64_t at, int64_t, int64_t n) {
-        window.narrow(0, at, n).copy_(parts[rank].narrow(0, at, n));
-      });
-    }
+    const int64_t skip = std::clamp<int64_t>(begin - start, 0, held);
+    const int64_t n = std::clamp<int64_t>(begin + count - start, 0, held) - skip;
+    const torch::Tensor window = torch::zeros({count}, mine.options());
+    torch::Tensor owned = mine.narrow(0, skip, n),
+                  place = window.narrow(0, std::clamp<int64_t>(start - begin, 0, count), n);
+    place.copy_(owned);
+    partitions_->all_reduce(window);
     grid_.embedding->all_reduce(window);
-    overlap(me, [&](int64_t at, int64_t from, int64_t n) {
-      mine.narrow(0, from, n).copy_(window.narrow(0, at, n));
-    });
+    owned.copy_(place);
   }
 }
 

@@ -48,8 +48,12 @@ run 1,5,1,1 test
 same one.csv test.csv "fp32, one layer per stage"
 rm -r ckpt-test
 run 2,1,1,0 tp2
-run 2,3,1,1 tp2pp3
+run 2,3,1,1 tp2pp3 --report-comm
 same tp2.csv tp2pp3.csv "fp32 tp 2, pp 3 against pp 1"
+# b s h is 1536 bytes; stages have 2, 2 and 1 layers; 12 micro-batches.
+for row in "tp all_reduce 108 165888 108 165888" "pp exchange 12 18432 24 36864"; do
+  grep -qE "^${row// / +}$" tp2pp3.log || fail "--report-comm: no row '$row' in $(cat tp2pp3.log)"
+done
 run 4,1,1,0 tp4
 # Sequence parallelism sums what it cuts in another order than tp alone, and is then as exact.
 for pair in "2,1,1,0 2,3,1,1" "2,1,2,2 2,2,2,3"; do

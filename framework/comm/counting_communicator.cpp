@@ -1,0 +1,99 @@
+#include "framework/comm/counting_communicator.h"
+
+#include <ATen/Functions.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <vector>
+
+namespace anymesh {
+namespace {
+
+class CountingCommunicator final : public Communicator {
+ public:
+  CountingCommunicator(CommPtr group, std::array<Traffic, kVerbs>& traffic)
+      : group_(std::move(group)), traffic_(traffic) {}
+
+  int rank() const override { return group_->rank(); }
+  int size() const override { return group_->size(); }
+  CommPtr split(int color, int key) const override { return group_->split(color, key); }
+  void barrier() override { group_->barrier(); }
+
+  void all_reduce(torch::Tensor t, ReduceOp op) override {
+    count(kAllReduce, t);
+    group_->all_reduce(t, op);
+  }
+  std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
+    count(kAllGather, out);
+    return group_->start_all_gather(out, in);
+  }
+  void reduce_scatter(torch::Tensor out, torch::Tensor in,
+                      const std::vector<int64_t>& counts) override {
+    count(kReduceScatter, in);
+    group_->reduce_scatter(out, in, counts);
+  }
+  void broadcast(torch::Tensor t, int root) override {
+    count(kBroadcast, t);
+    group_->broadcast(t, root);
+  }
+  void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
+    if (send.defined()) count(kExchange, send);
+    group_->exchange(send, to, recv, from);
+  }
+
+ private:
+  void count(Verb verb, const torch::Tensor& payload) {
+    ++traffic_[verb].calls;
+    traffic_[verb].bytes += static_cast<int64_t>(payload.nbytes());
+  }
+
+  CommPtr group_;
+  std::array<Traffic, kVerbs>& traffic_;
+};
+
+}  // namespace
+
+const char* name_of(Verb verb) {
+  constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "exchange",
+                                    "broadcast"};
+  return kNames[verb];
+}
+
+void CommCounts::reset() {
+  for (auto& [name, traffic] : groups) traffic = {};
+}
+
+CommPtr counted(CommPtr group, const std::string& name, CommCounts* counts) {
+  if (!counts) return group;
+  std::array<Traffic, kVerbs>& traffic = counts->groups[name];
+  if (group->size() == 1) return group;
+  return c10::make_intrusive<CountingCommunicator>(std::move(group), traffic);
+}
+
+std::string table_of(const CommCounts& counts, Communicator& world) {
+  std::vector<int64_t> values;  // calls and bytes by group and verb: as many on every rank
+  for (const auto& [name, traffic] : counts.groups) {
+    for (const auto& [calls, bytes] : traffic) values.insert(values.end(), {calls, bytes});
+  }
+  const torch::Tensor most = torch::tensor(values, torch::kLong);
+  world.all_reduce(most, ReduceOp::Max);
+  constexpr const char* kHeader =
+      "communication in the last step, calls and bytes of payload\n"
+      "group      verb             rank 0          bytes  busiest rank          bytes";
+  std::string table = kHeader;
+  const int64_t* maximum = most.const_data_ptr<int64_t>();
+  for (const auto& [name, traffic] : counts.groups) {
+    for (int verb = 0; verb < kVerbs; ++verb, maximum += 2) {
+      if (maximum[0] == 0) continue;
+      const auto& [calls, bytes] = traffic[static_cast<size_t>(verb)];
+      char row[128];
+      std::snprintf(
+          row, sizeof row, "\n%-10s %-14s %8" PRId64 " %14" PRId64 "  %12" PRId64 " %14" PRId64,
+          name.c_str(), name_of(static_cast<Verb>(verb)), calls, bytes, maximum[0], maximum[1]);
+      table += row;
+    }
+  }
+  return table == kHeader ? "no communication in the last step" : table;
+}
+
+}  // namespace anymesh
