@@ -20,8 +20,9 @@ MESHES = ['1,1,1', '1,1,7', '1,1,5', '1,2,3', '3,1,2', '2,3,1', '2,4,1', '4,2,1'
 SIDE = {
     'mesh': MESHES,
     'zero': ['0', '1', '2', '3'],
-    'precision': ['fp32', 'bf16'],
+    'precision': ['fp32', 'bf16', 'fp16'],
     'activations': ['keep', 'recompute'],
+    'sequence': ['whole', 'cut'],
 }
 FACTORS = {'arch': ['gpt', 'gpt-untied', 'llama', 'llama-tiny', 'bloom']}
 FACTORS |= {'from ' + name: values for name, values in SIDE.items()}

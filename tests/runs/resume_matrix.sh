@@ -16,10 +16,11 @@ declare -A flags=(  # of the words in a row
   [llama]="$llama --hidden-size 48 --num-attention-heads 24 --num-key-value-heads 12 --ffn-hidden-size 96
            --use-rotary-position-embeddings --untie-embeddings-and-output-weights"
   [llama-tiny]="$llama --hidden-size 4 --num-attention-heads 4 --ffn-hidden-size 8"
-  [fp32]="" [bf16]="--bf16" [keep]="" [recompute]="--activation-checkpointing"
+  [fp32]="" [bf16]="--bf16" [fp16]="--fp16 --initial-loss-scale 4096" [keep]="" [recompute]="--activation-checkpointing"
+  [whole]="" [cut]="--sequence-parallel"
 )
 
-# on "MESH ZERO PRECISION ACTIVATIONS" CSV FLAGS...: a run of the row's architecture; its output is in log.
+# on "MESH ZERO PRECISION ACTIVATIONS SEQUENCE" CSV FLAGS...: a run of the row's architecture; its output is in log.
 on() {
   local mesh zero words word given=()
   read -r mesh zero words <<<"$1"
@@ -41,9 +42,9 @@ train_source() {
   trained="$arch $from $batch"
 }
 
-# resume_row ARCH (MESH ZERO PRECISION ACTIVATIONS)x2 WAY BATCH
+# resume_row ARCH (MESH ZERO PRECISION ACTIVATIONS SEQUENCE)x2 WAY BATCH
 resume_row() {
-  local arch=$1 from="${*:2:4}" to="${*:6:4}" way=${10} batch=${11} load=(--load source --universal-checkpoint) tolerance=2e-3
+  local arch=$1 from="${*:2:5}" to="${*:7:5}" way=${12} batch=${13} load=(--load source --universal-checkpoint) tolerance=2e-3
   local row="$arch: $from -> $to, $way"
   train_source
   case $way in
@@ -59,7 +60,7 @@ resume_row() {
   gather source/global_step6 again/global_step6 || fail "$row: $(tail -5 gather.log)"
   on "$to" resumed.csv --train-iters 12 "${load[@]}"
   [[ $(losses resumed.csv 7 | wc -l) == 6 ]] || fail "$row: it trained $(losses resumed.csv | wc -l) steps"
-  [[ $4 != fp32 || $8 != fp32 ]] || tolerance=1e-6
+  [[ $4 != fp32 || $9 != fp32 ]] || tolerance=1e-6
   close <(head -8 source.csv) <(head -2 resumed.csv) $tolerance 7 "$row: $(tail -1 gather.log); step 7"
 }
 
