@@ -210,15 +210,8 @@ int64_t ZeroOptimizer::second_use_bytes() const {
 int64_t ZeroOptimizer::in_flight_bytes() const { return sharded_ ? sharded_->in_flight().peak : 0; }
 
 double ZeroOptimizer::reduce_gradients() {
+  if (options_.stage < 2) reduce_whole_gradients();
   add_tied_gradients();
-  for (Group& group : groups_) {
-    if (options_.stage == 0) grid_.dp->all_reduce(group.gradient);
-    if (options_.stage == 1) {
-      const int64_t partition = group.layout.partition_numel();
-      grid_.dp->reduce_scatter(group.gradient.narrow(0, grid_.coord.dp * partition, partition),
-                               group.gradient);
-    }
-  }
   add_sequence_parts();
   local_square_sum_ = 0;
   for (const Group& group : groups_) {
@@ -234,16 +227,53 @@ double ZeroOptimizer::reduce_gradients() {
   return static_cast<float>(std::sqrt(square_sum.item<double>()));
 }
 
-// One stage that uses a weight twice and two stages that use it once each add the same two sums.
+// Stages 0 and 1, over dp, once a step. Then, as at the other stages, this rank's partition counts.
+void ZeroOptimizer::reduce_whole_gradients() {
+  for (Group& group : groups_) {
+    if (options_.stage == 0) {
+      grid_.dp->all_reduce(group.gradient);
+    } else {
+      const int64_t partition = group.layout.partition_numel();
+      grid_.dp->reduce_scatter(group.gradient.narrow(0, grid_.coord.dp * partition, partition),
+                               group.gradient);
+    }
+  }
+  for (SecondUse& use : second_uses_) {
+    if (options_.stage == 0) {
+      grid_.dp->all_reduce(use.sums);
+      continue;
+    }
+    const PartitionLayout& layout = groups_[use.group].layout;
+    std::vector<int64_t> counts(static_cast<size_t>(layout.ranks()), 0);
+    int64_t start = 0;
+    for (int rank = 0; rank < layout.ranks(); ++rank) {
+      for (const Fragment& f : layout.fragments(rank)) {
+        if (f.param != use.param) continue;
+        counts[static_cast<size_t>(rank)] = f.numel;
+        if (rank == grid_.coord.dp) start = f.param_start;
+      }
+    }
+    const int64_t mine = counts[static_cast<size_t>(grid_.coord.dp)];
+    grid_.dp->reduce_scatter(use.sums.view(-1).narrow(0, start, mine), use.sums, counts);
+  }
+}
+
+// One stage that uses a weight twice and two stages that use it once each add the same two sums,
+// those over dp: the one order that every ZeRO stage can have.
 void ZeroOptimizer::add_tied_gradients() {
   for (SecondUse& use : second_uses_) {
-    gradient_of(groups_[use.group], use.param).add_(use.sums);
-    use.sums.zero_();
+    const torch::Tensor sums = use.sums.view(-1);  // whole at stages 0 and 1
+    for (const Piece& piece : groups_[use.group].pieces) {
+      if (piece.param != use.param) continue;
+      const int64_t n = piece.gradient.numel();
+      piece.gradient.add_(sums.narrow(0, options_.stage < 2 ? piece.param_start : 0, n));
+    }
+    sums.zero_();
   }
   for (Group& group : groups_) {
     for (size_t i = 0; i < group.params.size(); ++i) {
       if (!group.params[i].tied || grid_.topology.pp_size == 1) continue;
-      if (options_.stage < 2) {
+      if (options_.stage == 0) {
         grid_.embedding->all_reduce(gradient_of(group, i));
       } else {
         add_tied_partitions(group, i);
@@ -257,8 +287,9 @@ void ZeroOptimizer::add_tied_gradients() {
 void ZeroOptimizer::add_tied_partitions(Group& group, size_t param) {
   const auto piece = std::find_if(group.pieces.begin(), group.pieces.end(),
                                   [&](const Piece& p) { return p.param == param; });
-  const torch::Tensor mine = gradient_of(group, param);
-  const int64_t start = piece == group.pieces.end() ? 0 : piece->param_start, held = mine.numel();
+  const bool here = piece != group.pieces.end();
+  const torch::Tensor mine = here ? piece->gradient : group.gradient.narrow(0, 0, 0);
+  const int64_t start = here ? piece->param_start : 0, held = mine.numel();
   const int64_t numel = group.layout.numel(param);
   for (int64_t begin = 0; begin < numel; begin += kBucket) {
     const int64_t count = std::min(kBucket, numel - begin);

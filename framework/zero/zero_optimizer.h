@@ -29,7 +29,8 @@ namespace anymesh {
 // makes its fragments of them and nothing else.
 //
 // Every sum over dp is folded in rank order. Stages 0 and 1 sum micro-batches first and ranks
-// second, 2 and 3 the other way round: within each pair all bits agree.
+// second, 2 and 3 the other way round: within each pair all bits agree, and at one micro-batch those
+// of all four. The two uses of a tied weight are added last.
 struct ZeroOptions {
   int stage = 0;
   AdamOptions adam;
@@ -109,6 +110,7 @@ class ZeroOptimizer final : public UnitObserver {
 
   torch::Tensor gradient_of(const Group& group, size_t param) const;
   void masters_from_params();
+  void reduce_whole_gradients();
   void add_tied_gradients();
   void add_tied_partitions(Group& group, size_t param);
   void add_sequence_parts();

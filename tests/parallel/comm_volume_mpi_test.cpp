@@ -250,6 +250,8 @@ class ClosedForm {
       if (z == 1 || z == 2) add("dp", kAllGather, 1, flat * e);
     }
     const bool twice = tied && first && last;
+    if (z == 0 && twice) add("dp", kAllReduce, 1, table * 4);
+    if (z == 1 && twice) add("dp", kReduceScatter, 1, table * 4);
     if (z >= 2 && twice) add("dp", kReduceScatter, m, table * e);
     if (z == 3) {
       const int head = layers + first, units = head + last;
@@ -260,7 +262,7 @@ class ClosedForm {
       }
     }
     if (tied && p > 1 && (first || last)) {
-      if (z >= 2) add("dp", kAllReduce, 1, table * 4);
+      if (z >= 1) add("dp", kAllReduce, 1, table * 4);
       add("embedding", kAllReduce, 1, table * 4);
     }
   }

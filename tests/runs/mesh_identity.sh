@@ -33,6 +33,18 @@ for precision in "" --bf16; do
     close "dp$dp-zero0$precision.csv" "dp$dp-zero2$precision.csv" $([[ $precision ]] && echo 2e-4 || echo 1e-6) 1 "$name dp $dp, ZeRO 2 against 0"
   done
 done
+# One micro-batch: all stages alike.
+for precision in "" --bf16; do
+  for zero in 0 1 2 3; do
+    train 1,1,3,$zero zero$zero.csv --train-iters 30 --global-batch-size 6 --micro-batch-size 2 $precision >log || fail "$(tail -5 log)"
+    ((zero == 0)) || same zero0.csv zero$zero.csv "${precision:-fp32}, one micro-batch, ZeRO $zero against 0"
+    rm -f test.csv
+  done
+  train 1,2,3,2 test.csv --train-iters 30 --global-batch-size 6 --micro-batch-size 2 $precision >log || fail "$(tail -5 log)"
+  same zero0.csv test.csv "${precision:-fp32}, one micro-batch, tp,pp,dp,zero = 1,2,3,2 against 1,1,3,0"
+  rm zero?.csv test.csv
+done
+
 # fp16: the loss scale and the skipped steps too.
 fp16=(--fp16 --initial-loss-scale 4194304 --loss-scale-window 8)
 for pair in "0 1" "2 3"; do
