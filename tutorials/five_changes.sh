@@ -13,9 +13,9 @@ steps=$((6 * length))
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # Mesh (tensor, pipeline, data parallel size, ZeRO stage), precision, the way there.
-segments=("2,2,2,1 fp32 start" "1,4,1,0 bf16 universal" "1,1,4,3 fp32 direct"
-          "2,1,3,2 bf16 universal" "1,3,2,1 fp32 direct" "4,2,1,0 bf16 universal")
-declare -A precision_flags=([fp32]="" [bf16]=--bf16)
+segments=("2,2,2,1 fp32 start" "1,4,1,0 bf16 universal" "1,1,4,3 fp16 direct"
+          "2,1,3,2 fp32 universal" "1,3,2,1 fp16 direct" "4,2,1,0 bf16 universal")
+declare -A precision_flags=([fp32]="" [bf16]=--bf16 [fp16]="--fp16 --initial-loss-scale 65536")
 
 # train_segment I: from the checkpoint that the segment before left to the next one.
 train_segment() {
