@@ -1,0 +1,162 @@
+#include "framework/checkpoint/format/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <nlohmann/json.hpp>
+
+#include "framework/checkpoint/format/file_io.h"
+
+namespace anymesh {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr uint64_t kMaxHeader = 100'000'000;  // the format's own limit
+constexpr uint64_t kChunk = 4 << 20;
+
+constexpr std::array<std::pair<std::string_view, DType>, 10> kNames = {{{"F64", DType::kFloat64},
+                                                                        {"F32", DType::kFloat32},
+                                                                        {"F16", DType::kFloat16},
+                                                                        {"BF16", DType::kBFloat16},
+                                                                        {"I64", DType::kInt64},
+                                                                        {"I32", DType::kInt32},
+                                                                        {"I16", DType::kInt16},
+                                                                        {"I8", DType::kInt8},
+                                                                        {"U8", DType::kUInt8},
+                                                                        {"BOOL", DType::kBool}}};
+
+std::string name_of(DType dtype) {
+  for (const auto& [name, ours] : kNames) {
+    if (ours == dtype) return std::string(name);
+  }
+  throw ValueError("safetensors has no dtype " + std::string(dtype_name(dtype)));
+}
+
+// One file, while its header is read.
+class Reader {
+ public:
+  explicit Reader(const std::filesystem::path& path) : file_(std::make_shared<File>(path)) {}
+
+  NamedTensors read() {
+    const Json header = read_header();
+    NamedTensors tensors;
+    std::vector<std::pair<uint64_t, uint64_t>> extents;
+    for (const auto& [name, entry] : header.items()) {
+      if (name == "__metadata__") continue;
+      const auto [begin, end] = offsets(name, entry);
+      tensors.emplace_back(name, tensor(name, entry, begin, end));
+      extents.emplace_back(begin, end);
+    }
+    std::sort(extents.begin(), extents.end());
+    uint64_t at = 0;
+    for (const auto& [begin, end] : extents) {
+      if (begin != at)
+        fail("data offset " + std::to_string(begin),
+             "tensors end to end, the next at " + std::to_string(at));
+      at = end;
+    }
+    if (at != file_->size() - data_)
+      fail(std::to_string(at) + " bytes of tensors",
+           std::to_string(file_->size() - data_) + ", up to the end of the file");
+    return tensors;
+  }
+
+ private:
+  Json read_header() {
+    std::array<std::byte, 8> prefix;
+    if (file_->size() < prefix.size()) fail(std::to_string(file_->size()) + " bytes", "a header");
+    file_->read(0, prefix);
+    static_assert(std::endian::native == std::endian::little);
+    const auto length = std::bit_cast<uint64_t>(prefix);
+    if (length > std::min(kMaxHeader, file_->size() - prefix.size()))
+      fail("a header of " + std::to_string(length) + " bytes at offset 0",
+           "at most the rest of the file");
+    std::string text(length, '\0');
+    file_->read(prefix.size(), std::as_writable_bytes(std::span(text)));
+    data_ = prefix.size() + length;
+    Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!header.is_object()) fail("a header that is no JSON object, at offset 8", "one");
+    return header;
+  }
+
+  std::pair<uint64_t, uint64_t> offsets(const std::string& name, const Json& entry) const {
+    const auto found = entry.is_object() ? entry.find("data_offsets") : entry.end();
+    if (!entry.is_object() || found == entry.end() || !found->is_array() || found->size() != 2 ||
+        !(*found)[0].is_number_unsigned() || !(*found)[1].is_number_unsigned())
+      fail(name + " without data_offsets", "two offsets");
+    const auto begin = (*found)[0].get<uint64_t>(), end = (*found)[1].get<uint64_t>();
+    if (begin > end || end > file_->size() - data_)
+      fail(name + " at [" + std::to_string(begin) + ", " + std::to_string(end) + ")",
+           "a range of the file's " + std::to_string(file_->size() - data_) + " bytes of data");
+    return {begin, end};
+  }
+
+  TensorRecord tensor(const std::string& name, const Json& entry, uint64_t begin,
+                      uint64_t end) const {
+    const auto dtype = entry.find("dtype"), shape = entry.find("shape");
+    const auto* known = kNames.end();
+    if (dtype != entry.end() && dtype->is_string())
+      known = std::find_if(kNames.begin(), kNames.end(),
+                           [&](const auto& n) { return n.first == dtype->get<std::string>(); });
+    if (known == kNames.end())
+      fail(name + " of dtype " + (dtype == entry.end() ? "none" : dtype->dump()),
+           "F32 or another of a checkpoint");
+    if (shape == entry.end() || !shape->is_array()) fail(name + " without a shape", "one");
+    TensorRecord record{.dtype = known->second};
+    uint64_t bytes = element_size(record.dtype);
+    for (const Json& size : *shape) {
+      if (!size.is_number_unsigned() || size.get<uint64_t>() > INT64_MAX)
+        fail(name + " of shape " + shape->dump(), "sizes");
+      record.shape.push_back(size.get<int64_t>());
+      if (__builtin_mul_overflow(bytes, size.get<uint64_t>(), &bytes))
+        fail(name + " of shape " + shape->dump(), "one that fits its data");
+    }
+    if (bytes != end - begin)
+      fail(name + " of shape " + shape->dump() + ", " + std::to_string(end - begin) + " bytes",
+           std::to_string(bytes));
+    record.bytes = std::make_shared<FileRange>(file_, data_ + begin, bytes);
+    return record;
+  }
+
+  [[noreturn]] void fail(const std::string& found, const std::string& expected) const {
+    throw ValueError(file_->path().string() + ": safetensors: found " + found + ", expected " +
+                     expected);
+  }
+
+  std::shared_ptr<const File> file_;
+  uint64_t data_ = 0;  // where the tensors begin
+};
+
+}  // namespace
+
+NamedTensors read_safetensors(const std::filesystem::path& path) { return Reader(path).read(); }
+
+uint64_t write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {
+  Json header = {{"__metadata__", {{"format", "pt"}}}};
+  uint64_t at = 0;
+  for (const auto& [name, tensor] : tensors) {
+    header[name] = {{"dtype", name_of(tensor.dtype)},
+                    {"shape", tensor.shape},
+                    {"data_offsets", {at, at + tensor.nbytes()}}};
+    at += tensor.nbytes();
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  OutputFile file(path);
+  const auto length = std::bit_cast<std::array<std::byte, 8>>(uint64_t{text.size()});
+  file.write(length);
+  file.write(std::as_bytes(std::span(text)));
+  std::vector<std::byte> buffer(std::min(kChunk, at));
+  for (const auto& [name, tensor] : tensors) {
+    for (uint64_t offset = 0; offset < tensor.nbytes(); offset += kChunk) {
+      const auto chunk = std::span(buffer).first(std::min(kChunk, tensor.nbytes() - offset));
+      tensor.bytes->read(offset, chunk);
+      file.write(chunk);
+    }
+  }
+  file.close();
+  return file.position();
+}
+
+}  // namespace anymesh

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/checkpoint/format/value.h"
+
+namespace anymesh {
+
+// Files of Hugging Face's safetensors (github.com/huggingface/safetensors): the length of a JSON
+// header in 8 bytes, the header {name: {dtype, shape, data_offsets}}, the tensors end to end.
+//
+//   write_safetensors("model.safetensors", {{"lm_head.weight", tensor}});
+//   for (const auto& [name, tensor] : read_safetensors("model.safetensors")) ...
+//
+// Tensors can't share memory there: a tied weight is written under each of its names. Reading takes
+// the header alone; refused, with file and name: a header past the end of the file, offsets that
+// overlap, leave a gap or don't fit the shape, dtypes that a checkpoint here can't have.
+using NamedTensors = std::vector<std::pair<std::string, TensorRecord>>;
+
+NamedTensors read_safetensors(const std::filesystem::path& path);
+// Returns the file's size. Overwrites; does not sync.
+uint64_t write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors);
+
+}  // namespace anymesh

@@ -1,0 +1,126 @@
+#include "framework/checkpoint/format/fp32_export.h"
+
+#include <gmock/gmock.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "checkpoints.h"
+#include "framework/checkpoint/format/safetensors.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class Safetensors : public TempFolder {
+ protected:
+  // A file with this header and this many bytes of data.
+  std::string refused(const std::string& header, size_t bytes) {
+    std::string length(8, '\0');
+    for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(header.size() >> (8 * i));
+    write_file(folder_ / "x.safetensors", length + header + std::string(bytes, 'x'));
+    return message_of([&] { read_safetensors(folder_ / "x.safetensors"); });
+  }
+};
+
+TEST_F(Safetensors, RoundTrips) {
+  const NamedTensors written{{"b", float_tensor({2, 3}, {1, 2, 3, 4, 5, 6})},
+                             {"a", float_tensor({}, {7})},
+                             {"none", float_tensor({0, 4}, {})}};
+  write_safetensors(folder_ / "x.safetensors", written);
+  const NamedTensors read = read_safetensors(folder_ / "x.safetensors");
+  ASSERT_EQ(read.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(read[i].first, written[i].first);
+    EXPECT_EQ(read[i].second.shape, written[i].second.shape);
+    EXPECT_EQ(floats(*read[i].second.bytes), floats(*written[i].second.bytes));
+  }
+}
+
+TEST_F(Safetensors, RefusesWhatDoesNotFit) {
+  const auto one = [](const char* dtype, const char* shape, const char* offsets) {
+    return std::string(R"({"w":{"dtype":")") + dtype + R"(","shape":)" + shape +
+           R"(,"data_offsets":)" + offsets + "}}";
+  };
+  EXPECT_EQ(refused(one("F32", "[2]", "[0,8]"), 8), "");
+  EXPECT_THAT(refused(one("F32", "[2]", "[0,8]"), 4), HasSubstr("w at [0, 8)"));
+  EXPECT_THAT(refused(one("F32", "[2]", "[0,8]"), 12), HasSubstr("8 bytes of tensors"));
+  EXPECT_THAT(refused(one("F32", "[3]", "[0,8]"), 8), HasSubstr("expected 12"));
+  EXPECT_THAT(refused(one("F32", "[2]", "[4,12]"), 12), HasSubstr("data offset 4"));
+  EXPECT_THAT(refused(one("F32", "[2]", "[8,0]"), 8), HasSubstr("w at [8, 0)"));
+  EXPECT_THAT(refused(one("F8", "[2]", "[0,8]"), 8), HasSubstr("dtype \"F8\""));
+  EXPECT_THAT(refused(one("F32", "[-2]", "[0,8]"), 8), HasSubstr("shape [-2]"));
+  EXPECT_THAT(refused(one("F32", "[4611686018427387904,4]", "[0,8]"), 8), HasSubstr("of shape"));
+  EXPECT_THAT(refused(R"({"w":3})", 0), HasSubstr("w without data_offsets"));
+  EXPECT_THAT(refused("[1]", 0), HasSubstr("no JSON object"));
+  EXPECT_THAT(refused(std::string(9000, '['), 0), HasSubstr("no JSON object"));
+  write_file(folder_ / "x.safetensors", std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10));
+  EXPECT_THAT(message_of([&] { read_safetensors(folder_ / "x.safetensors"); }),
+              HasSubstr("at offset 0"));
+}
+
+std::map<std::string, std::vector<float>> weights(const fs::path& folder) {
+  std::map<std::string, std::vector<float>> out;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().extension() == ".bin") {
+      for (const auto& [name, value] : read_torch_file(entry.path()).entries())
+        out[name.as_string()] = floats(*value.as_tensor().bytes);
+    } else if (entry.path().extension() == ".safetensors") {
+      for (const auto& [name, tensor] : read_safetensors(entry.path()))
+        out[name] = floats(*tensor.bytes);
+    }
+  }
+  return out;
+}
+
+class Export : public TempFolder {};
+
+// Real zero_to_fp32.py's file is in the archive.
+TEST_F(Export, EqualsDeepSpeedsInOneFileAndInMany) {
+  const fs::path checkpoint = fixture("z2-bf16-dp3");
+  const auto theirs = weights(checkpoint / "fp32");
+  ASSERT_EQ(theirs.size(), 30u);
+  EXPECT_EQ(
+      export_fp32({.checkpoint = checkpoint / "checkpoint", .output = folder_ / "w"}, {}).files, 1);
+  EXPECT_EQ(weights(folder_ / "w"), theirs);
+  const Fp32Report many = export_fp32({.checkpoint = checkpoint / "checkpoint",
+                                       .output = folder_ / "w",
+                                       .max_shard_size = 20'000,
+                                       .safetensors = true},
+                                      {});
+  EXPECT_GT(many.files, 2);
+  EXPECT_FALSE(fs::exists(folder_ / "w" / "pytorch_model.bin")) << "an earlier export was left";
+  EXPECT_EQ(weights(folder_ / "w"), theirs);
+  const auto index =
+      nlohmann::json::parse(read_file(folder_ / "w" / "model.safetensors.index.json"));
+  EXPECT_EQ(index.at("weight_map").size(), theirs.size());
+  for (const auto& [name, file] : index.at("weight_map").items())
+    EXPECT_TRUE(fs::exists(folder_ / "w" / file.get<std::string>())) << name;
+}
+
+// Of a 3-D run and of the universal folder made from it: one state dict, which DeepSpeed refuses.
+TEST_F(Export, MergesTensorAndPipelineParallelism) {
+  const fs::path tag = tag_of("z1-bf16-tp2pp2dp1");
+  export_fp32({.checkpoint = tag.parent_path(), .tag = tag.filename(), .output = folder_ / "a"},
+              {});
+  export_fp32({.checkpoint = fixture("z1-bf16-tp2pp2dp1") / "universal", .output = folder_ / "b"},
+              {});
+  const auto a = weights(folder_ / "a");
+  EXPECT_EQ(a.size(), 52u);
+  EXPECT_EQ(a.at("3.self_attention.dense.weight").size(), 64u * 64);
+  EXPECT_EQ(a, weights(folder_ / "b"));
+}
+
+TEST(ParseSize, AsHuggingFace) {
+  EXPECT_EQ(parse_size("5GB"), 5'000'000'000u);
+  EXPECT_EQ(parse_size("300mb"), 300'000'000u);
+  EXPECT_EQ(parse_size("2GiB"), uint64_t{2} << 30);
+  EXPECT_EQ(parse_size("123"), 123u);
+  for (const char* bad : {"", "GB", "-1GB", "5 GB", "0MB", "99999999999GB", "1XB"})
+    EXPECT_THROW(parse_size(bad), std::invalid_argument) << bad;
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,88 @@
+// zero_to_fp32: the fp32 weights of a checkpoint as pytorch_model.bin or model.safetensors. Arguments
+// as DeepSpeed's script of that name.
+
+#include <cstdio>
+#include <cxxopts.hpp>
+#include <iostream>
+
+#include "framework/checkpoint/format/fp32_export.h"
+
+namespace anymesh {
+namespace {
+
+constexpr int kBadArguments = 2;
+
+struct Arguments {
+  Fp32Options options;
+  bool debug = false;
+};
+
+Arguments parse(int argc, char** argv) {
+  cxxopts::Options flags(
+      "zero_to_fp32",
+      "Writes the fp32 weights of a checkpoint (any ZeRO stage, tensor and pipeline parallel size, "
+      "or\n"
+      "a universal folder) as one state dict, in files that torch and Hugging Face load.\n");
+  flags.add_options()("checkpoint_dir", "Folder with 'latest', or a tag or universal folder",
+                      cxxopts::value<std::string>(),
+                      "DIR")("output_dir", "Folder for pytorch_model.bin or model.safetensors",
+                             cxxopts::value<std::string>(), "DIR")(
+      "max_shard_size", "Largest file", cxxopts::value<std::string>()->default_value("5GB"),
+      "SIZE")("safe_serialization", "Write safetensors in place of .bin")(
+      "t,tag", "Tag in checkpoint_dir, e.g. global_step100 (default: the one of 'latest')",
+      cxxopts::value<std::string>()->default_value(""),
+      "TAG")("exclude_frozen_parameters", "Leave out parameters that were not trained")(
+      "d,debug", "Print each file as it is written")("h,help", "Print this");
+  flags.parse_positional({"checkpoint_dir", "output_dir"});
+  flags.positional_help("checkpoint_dir output_dir");
+  const auto parsed = flags.parse(argc, argv);
+  if (parsed.count("help")) {
+    std::cout << flags.help();
+    std::exit(0);
+  }
+  if (!parsed.unmatched().empty())
+    throw std::invalid_argument("unexpected argument '" + parsed.unmatched()[0] + "'");
+  for (const char* name : {"checkpoint_dir", "output_dir"}) {
+    if (!parsed.count(name) || parsed[name].as<std::string>().empty())
+      throw std::invalid_argument(std::string(name) + " is missing");
+  }
+  return {.options = {.checkpoint = parsed["checkpoint_dir"].as<std::string>(),
+                      .tag = parsed["tag"].as<std::string>(),
+                      .output = parsed["output_dir"].as<std::string>(),
+                      .max_shard_size = parse_size(parsed["max_shard_size"].as<std::string>()),
+                      .safetensors = parsed.count("safe_serialization") > 0,
+                      .exclude_frozen = parsed.count("exclude_frozen_parameters") > 0},
+          .debug = parsed.count("debug") > 0};
+}
+
+int run(int argc, char** argv) {
+  Arguments arguments;
+  try {
+    arguments = parse(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "zero_to_fp32: " << error.what() << " (see --help)\n";
+    return kBadArguments;
+  }
+  try {
+    const Fp32Options& options = arguments.options;
+    const Fp32Report report = export_fp32(options, [&](uint64_t done, uint64_t total) {
+      if (arguments.debug)
+        std::fprintf(stderr, "%llu of %llu bytes of weights written\n",
+                     static_cast<unsigned long long>(done), static_cast<unsigned long long>(total));
+    });
+    std::printf("%s: %s\n%s: %lld tensors, %llu bytes in %d %s\n", options.checkpoint.c_str(),
+                report.source.c_str(), options.output.c_str(),
+                static_cast<long long>(report.tensors),
+                static_cast<unsigned long long>(report.bytes), report.files,
+                report.files == 1 ? "file" : "files");
+    return 0;
+  } catch (const std::exception& error) {
+    std::cerr << "zero_to_fp32: " << error.what() << '\n';
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace anymesh
+
+int main(int argc, char** argv) { return anymesh::run(argc, argv); }
