@@ -83,12 +83,12 @@ echo "ok: fp16 <-> bf16 <-> fp32"
 
 # Another schedule and another batch: refused, or announced.
 other=(--train-iters 54 --lr 1e-3 --lr-decay-iters 120 --global-batch-size 24)
-if train 1,1,2,1 test.csv "${other[@]}" --load ckpt >log 2>&1; then fail "another schedule was accepted"; fi
+if train 1,1,2,1 test.csv "${other[@]}" --load direct >log 2>&1; then fail "another schedule was accepted"; fi
 grep -q "use-checkpoint-opt_param-scheduler" log || fail "$(tail -5 log)"
-train 1,1,2,1 override.csv "${other[@]}" --load ckpt --override-opt_param-scheduler >log || fail "$(tail -5 log)"
+train 1,1,2,1 override.csv "${other[@]}" --load direct --override-opt_param-scheduler >log || fail "$(tail -5 log)"
 grep -q "global batch size 12 -> 24" log || fail "no announcement: $(cat log)"
 [[ $(tail -1 override.csv | cut -d, -f2) == $((600 + 4 * 24)) ]] || fail "samples: $(tail -1 override.csv)"
-train 1,1,2,1 use.csv "${other[@]}" --load ckpt --use-checkpoint-opt_param-scheduler --verify-resume --eval-iters 2 >log || fail "$(tail -5 log)"
+train 1,1,2,1 use.csv "${other[@]}" --load direct --use-checkpoint-opt_param-scheduler --verify-resume --eval-iters 2 >log || fail "$(tail -5 log)"
 [[ $(losses whole.csv 51 | head -1 | cut -d, -f4) == $(losses use.csv 51 | head -1 | cut -d, -f4) ]] || fail "the checkpoint's schedule was not used"
 [[ $(losses whole.csv 51 | head -1 | cut -d, -f4) != $(losses override.csv 51 | head -1 | cut -d, -f4) ]] || fail "this run's schedule was not used"
 grep -q "verify-resume: nothing to compare with" log || fail "$(cat log)"
