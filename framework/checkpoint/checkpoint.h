@@ -19,9 +19,11 @@ namespace anymesh {
 // (framework/checkpoint/format).
 //
 //   <save>/latest                                      the tag, replaced last and atomically
+//   <save>/zero_to_fp32.py                             runs DeepSpeed's script of that name; ZeRO 1 to 3
 //   <save>/global_step50/
-//     mp_rank_MM_model_states.pt                       per (pp, tp): metadata; MM = pp * tp_size + tp
-//     layer_LL-model_TT-model_states.pt                per layer and tp rank: weights
+//     mp_rank_MM_model_states.pt                       per (pp, tp): metadata, and weights if pp is 1;
+//                                                      MM = pp * tp_size + tp
+//     layer_LL-model_TT-model_states.pt                per layer and tp rank of a pipeline: weights
 //     [bf16_]zero_pp_rank_D_mp_rank_MM_optim_states.pt per rank: its ZeRO partition, stage >= 1
 //     zero_pp_rank_D_mp_rank_MM_model_states.pt        per rank: metadata, stage 3
 //

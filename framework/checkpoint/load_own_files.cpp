@@ -86,14 +86,14 @@ void load_whole(const Value& adam, CheckpointedRun& run) {
   }
 }
 
-// The stage's weights, which depend on tp alone.
-void load_layers(const fs::path& folder, CheckpointedRun& run) {
+// The stage's weights, which depend on tp alone: of a whole model `module`, of a pipeline the layers.
+void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& run) {
   std::map<int, Value> layers;
   for (const ParamSpec& spec : run.stage.params()) {
     Value& layer = layers[spec.layer];
-    if (!layer)
+    if (!module && !layer)
       layer = read_torch_file(existing(folder / layer_states_file(spec.layer, run.grid.coord.tp)));
-    const Value weight = layer.at(spec.name_in_layer());
+    const Value weight = module ? module.at(spec.name) : layer.at(spec.name_in_layer());
     TORCH_CHECK(weight.as_tensor().shape == spec.tensor.sizes().vec(), weight.where(), ": ",
                 to_string(weight.as_tensor().shape), ", this run's slice of ", spec.name, " is ",
                 to_string(spec.tensor.sizes().vec()), " (--tensor-model-parallel-size ",
@@ -134,7 +134,7 @@ Value load_own_files(const fs::path& folder, CheckpointedRun& run) {
       load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32GroupsFlat),
                       run);
     } else {
-      load_layers(folder, run);
+      load_weights(folder, metadata.at(keys::kModule), run);
       load_whole(optimizer, run);
     }
     return optimizer;

@@ -6,6 +6,7 @@
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/metadata.h"
 #include "framework/checkpoint/tensor_io.h"
+#include "framework/checkpoint/zero_to_fp32_script.h"
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
@@ -180,7 +181,19 @@ void write_synced(const fs::path& path, const Value& value) {
   sync_file(path);
 }
 
-// dp rank 0 writes the replica's weights, by layer. A tied copy is the first stage's to write.
+// `module` of a model without a pipeline, as PyTorch's state_dict() has it. ZeRO 3 leaves DeepSpeed's
+// placeholders there.
+Value module_of(const CheckpointedRun& run) {
+  const bool sharded = run.optimizer.options().stage == 3;
+  std::vector<Value::Entry> weights;
+  for (const ParamSpec& spec : run.stage.params()) {
+    weights.emplace_back(
+        spec.name, record_of(sharded ? torch::empty({0}, spec.tensor.options()) : spec.tensor));
+  }
+  return Value::ordered_dict(std::move(weights));
+}
+
+// The weights of a pipeline, by layer. A tied copy is the first stage's to write.
 void write_layers(const fs::path& folder, const CheckpointedRun& run) {
   std::map<int, std::vector<Value::Entry>> layers;
   for (const ParamSpec& spec : run.stage.params()) {
@@ -198,8 +211,10 @@ void write_files(const fs::path& folder, const CheckpointedRun& run, const Train
   const Coord& at = run.grid.coord;
   const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
   const int stage = run.optimizer.options().stage;
+  const bool pipeline = run.grid.topology.pp_size > 1;
   const fs::path optimizer_file =
       folder / optim_states_file(at.dp, mp_rank, run.dtype == torch::kBFloat16);
+  if (!pipeline && (stage == 3 || at.dp == 0)) metadata.set(keys::kModule, module_of(run));
   if (stage == 3) {
     write_synced(folder / zero3_model_states_file(at.dp, mp_rank), metadata);
     write_synced(optimizer_file, stage3_optim_states(run, state));
@@ -208,9 +223,18 @@ void write_files(const fs::path& folder, const CheckpointedRun& run, const Train
   if (at.dp == 0) {
     if (stage == 0) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
     write_synced(folder / model_states_file(mp_rank), metadata);
-    write_layers(folder, run);
+    if (pipeline) write_layers(folder, run);
   }
   if (stage > 0) write_synced(optimizer_file, optim_states(run, state));
+}
+
+// Beside the tags of a partitioned optimizer, as DeepSpeed leaves it. Never replaced: it may be the user's.
+void write_zero_to_fp32(const fs::path& save_dir) {
+  const fs::path script = save_dir / kZeroToFp32File;
+  if (fs::exists(script)) return;
+  write_text_atomically(script, kZeroToFp32Script);
+  fs::permissions(script, fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
+                  fs::perm_options::add);
 }
 
 // Temporary folders are what interrupted saves left.
@@ -238,6 +262,7 @@ fs::path save_checkpoint(const fs::path& save_dir, const CheckpointedRun& run,
   all_or_none(world, [&] {
     if (world.rank() != 0) return;
     publish_folder(temporary, folder);
+    if (run.optimizer.options().stage > 0) write_zero_to_fp32(save_dir);
     write_text_atomically(save_dir / kLatestFile, tag);
   });
   return folder;

@@ -11,6 +11,7 @@ namespace anymesh {
 //
 //   <save>/latest                                    the newest tag, as text
 //   <save>/latest_universal                          the newest universal folder, as text
+//   <save>/zero_to_fp32.py                           exports weights, for DeepSpeed's users
 //   <save>/global_step4/
 //     mp_rank_01_model_states.pt                     metadata, and weights without a pipeline
 //     layer_02-model_01-model_states.pt              weights of a pipeline layer, tp rank 1
@@ -23,6 +24,7 @@ namespace anymesh {
 // rank.
 inline constexpr std::string_view kLatestFile = "latest";
 inline constexpr std::string_view kLatestUniversalFile = "latest_universal";
+inline constexpr std::string_view kZeroToFp32File = "zero_to_fp32.py";
 inline constexpr std::string_view kZeroFolder = "zero";
 inline constexpr std::string_view kOptimizerStateFile = "optimizer_state.pt";
 inline constexpr std::string_view kUniversalSuffix = "_universal";
