@@ -184,13 +184,23 @@ void write_synced(const fs::path& path, const Value& value) {
 void write_layers(const fs::path& folder, const CheckpointedRun& run) {
   std::map<int, std::vector<Value::Entry>> layers;
   for (const ParamSpec& spec : run.stage.params()) {
-    if (!spec.duplicate)
+    if (!spec.duplicate && spec.layer != ParamSpec::kNoLayerFile)
       layers[spec.layer].emplace_back(spec.name_in_layer(), record_of(spec.tensor));
   }
   for (auto& [layer, entries] : layers) {
     write_synced(folder / layer_states_file(layer, run.grid.coord.tp),
                  Value::ordered_dict(std::move(entries)));
   }
+}
+
+// Weights that have no layer file, by name.
+Value module_of(const StageModule& stage) {
+  std::vector<Value::Entry> weights;
+  for (const ParamSpec& spec : stage.params()) {
+    if (spec.layer == ParamSpec::kNoLayerFile)
+      weights.emplace_back(spec.name, record_of(spec.tensor));
+  }
+  return weights.empty() ? Value() : Value::ordered_dict(std::move(weights));
 }
 
 void write_files(const fs::path& folder, const CheckpointedRun& run, const TrainState& state,
@@ -207,6 +217,7 @@ void write_files(const fs::path& folder, const CheckpointedRun& run, const Train
   }
   if (at.dp == 0) {
     if (stage == 0) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
+    metadata.set(keys::kModule, module_of(run.stage));
     write_synced(folder / model_states_file(mp_rank), metadata);
     write_layers(folder, run);
   }
