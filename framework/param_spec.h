@@ -16,6 +16,7 @@ namespace anymesh {
 // norm, ZeRO, the checkpoint and the converter's patterns all read it here.
 struct ParamSpec {
   std::string name;            // Megatron-DeepSpeed's, e.g. "2.self_attention.dense.weight"
+  std::string other_name;      // that loads accept too, for checkpoints that name it differently
   int layer = 0;               // of the checkpoint's layer file; set by the builder
   std::vector<int64_t> shape;  // of the whole tensor, with the true vocabulary
   int split_dim = -1;          // the dim that tp cuts; -1 = every tp rank holds the whole

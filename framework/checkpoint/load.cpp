@@ -89,6 +89,32 @@ std::string restore_scaler(const Value& saved, LossScaler& scaler) {
   return "";
 }
 
+// Parameters that the checkpoint has under other names than this run will save them under.
+std::string announce_names(const WholeCheckpoint& checkpoint, const CheckpointedRun& run) {
+  for (const ParamSpec& spec : run.stage.params()) {
+    if (checkpoint.contains(spec.name) || !checkpoint.contains(spec.other_name)) continue;
+    return c10::str("the checkpoint's parameter names are translated: ", spec.other_name, " is ",
+                    spec.name, " here, and in what this run saves");
+  }
+  return "";
+}
+
+// Parameters and their state are the checkpoint's, hyper-parameters the flags'. Megatron's ZeRO 3,
+// for one, decays no weights whatever its flags say.
+std::string announce_hyperparameters(const Value& optimizer_state, const CheckpointedRun& run) {
+  const Value groups = optimizer_state ? optimizer_state.find(keys::kParamGroups) : Value();
+  if (!groups) return "";
+  double theirs = 0, ours = 0;
+  for (const Value& group : groups.items()) {
+    if (const Value decay = group.find(keys::kWeightDecay))
+      theirs = std::max(theirs, decay.as_double());
+  }
+  for (const auto& group : run.optimizer.groups()) ours = std::max(ours, group.weight_decay);
+  if (theirs == ours) return "";
+  return c10::str("the checkpoint's run had a weight decay of ", theirs, "; this one goes on with ",
+                  ours, ", as its flags say (--weight-decay)");
+}
+
 // An ordinary checkpoint that is newer than the universal one we were told to load is most likely a
 // mistake.
 std::vector<std::string> warnings(const fs::path& load_dir, const fs::path& folder,
@@ -140,6 +166,9 @@ std::vector<std::string> load_checkpoint(const fs::path& load_dir, CheckpointedR
     } else {
       const WholeCheckpoint checkpoint = open_whole_checkpoint(folder, /*threads=*/1);
       load_whole_tensors(checkpoint, run, weights_only(options));
+      for (const std::string& line : {announce_names(checkpoint, run),
+                                      announce_hyperparameters(checkpoint.optimizer_state, run)})
+        if (!line.empty()) lines.push_back(line);
       if (checkpoint.optimizer_state) scaler = checkpoint.optimizer_state.find(keys::kLossScaler);
     }
   });

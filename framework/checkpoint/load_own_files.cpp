@@ -25,31 +25,38 @@ Family family_of(const fs::path& folder) {
   return partitioned ? Family::Partitioned : Family::Whole;
 }
 
-void check_same_params(const Value& metadata, const CheckpointedRun& run) {
-  const Value groups = metadata.at(keys::kParamShapes);
-  TORCH_CHECK(groups.size() == run.optimizer.groups().size(), groups.where(), ": ", groups.size(),
-              " parameter groups, expected ", run.optimizer.groups().size());
-  for (size_t g = 0; g < groups.size(); ++g) {
+// The same parameters, of the same shapes, in the same groups and order.
+bool same_params(const Value& metadata, const CheckpointedRun& run) {
+  const Value shapes = metadata.find(keys::kParamShapes);
+  if (!shapes || shapes.size() != run.optimizer.groups().size()) return false;
+  for (size_t g = 0; g < shapes.size(); ++g) {
     const auto& params = run.optimizer.groups()[g].params;
-    const auto entries = groups.at(g).entries();
-    TORCH_CHECK(entries.size() == params.size(), groups.at(g).where(), ": ", entries.size(),
-                " parameters, expected ", params.size());
+    const auto entries = shapes.at(g).entries();
+    if (entries.size() != params.size()) return false;
     for (size_t i = 0; i < params.size(); ++i) {
-      TORCH_CHECK(entries[i].first == Value(params[i].name) &&
-                      entries[i].second.as_shape() == params[i].tensor.sizes().vec(),
-                  groups.at(g).where(), ": parameter ", i, " is ", entries[i].first.as_string(),
-                  " ", to_string(entries[i].second.as_shape()), ", expected ", params[i].name, " ",
-                  to_string(params[i].tensor.sizes().vec()));
+      if (entries[i].first != Value(params[i].name) ||
+          entries[i].second.as_shape() != params[i].tensor.sizes().vec())
+        return false;
     }
   }
+  return true;
 }
 
-// One 1-D record over a group's partition.
+fs::path own_model_states(const fs::path& folder, const CheckpointedRun& run) {
+  const Coord& at = run.grid.coord;
+  const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
+  return existing(folder / (run.optimizer.options().stage == 3
+                                ? zero3_model_states_file(at.dp, mp_rank)
+                                : model_states_file(mp_rank)));
+}
+
+// One 1-D record over a group's partition, with padding or (`real` elements) without.
 void read_pieces(const Value& value, const Group& group, torch::Tensor Piece::*member,
-                 int64_t expected) {
+                 int64_t real) {
   const TensorRecord record = value.as_tensor();
-  TORCH_CHECK(record.numel() == expected, value.where(), ": ", record.numel(),
-              " elements, expected ", expected);
+  const int64_t partition = group.layout.partition_numel();
+  TORCH_CHECK(record.numel() == real || record.numel() == partition, value.where(), ": ",
+              record.numel(), " elements, expected ", real);
   for (const Piece& piece : group.pieces)
     read_elements(record, piece.partition_start, piece.*member, value.where());
 }
@@ -115,19 +122,18 @@ bool has_own_files(const fs::path& folder, const Value& metadata, const Checkpoi
     return false;
   if (family == Family::Whole) {
     const bool has_masters = metadata.at(keys::kOptimizer).contains(keys::kFp32GroupsFlat);
-    return has_masters == (run.dtype != torch::kFloat);
+    if (has_masters != (run.dtype != torch::kFloat)) return false;
+  } else if (!fs::exists(folder / optim_states_file(0, 0, run.dtype == torch::kBFloat16))) {
+    return false;
   }
-  return fs::exists(folder / optim_states_file(0, 0, run.dtype == torch::kBFloat16));
+  return same_params(read_torch_file(own_model_states(folder, run)), run);
 }
 
 Value load_own_files(const fs::path& folder, CheckpointedRun& run) {
   const Coord& at = run.grid.coord;
   const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp,
             stage = run.optimizer.options().stage;
-  const Value metadata =
-      read_torch_file(existing(folder / (stage == 3 ? zero3_model_states_file(at.dp, mp_rank)
-                                                    : model_states_file(mp_rank))));
-  check_same_params(metadata, run);
+  const Value metadata = read_torch_file(own_model_states(folder, run));
   if (stage == 0) {
     const Value optimizer = metadata.at(keys::kOptimizer);
     if (run.dtype != torch::kFloat) {
@@ -149,7 +155,7 @@ Value load_own_files(const fs::path& folder, CheckpointedRun& run) {
   } else {
     load_partitions(optimizer.at(keys::kBaseOptimizerState), optimizer.at(keys::kFp32Groups), run);
   }
-  return optimizer.at(keys::kLossScaler);
+  return optimizer.find(keys::kLossScaler);  // which BF16_Optimizer lacks
 }
 
 }  // namespace anymesh

@@ -6,13 +6,16 @@ namespace anymesh {
 namespace {
 
 WholeParameter find(const WholeCheckpoint& checkpoint, const ParamSpec& spec) {
-  if (!checkpoint.contains(spec.name)) {
+  const std::string& name =
+      checkpoint.contains(spec.name) || spec.other_name.empty() ? spec.name : spec.other_name;
+  if (!checkpoint.contains(name)) {
     std::string names;
-    for (const std::string& name : checkpoint.names()) names += (names.empty() ? "" : ", ") + name;
+    for (const std::string& known : checkpoint.names())
+      names += (names.empty() ? "" : ", ") + known;
     TORCH_CHECK(false, checkpoint.path.string(), ": the checkpoint has no parameter ", spec.name,
-                ". It has: ", names);
+                name == spec.name ? "" : " or " + name, ". It has: ", names);
   }
-  WholeParameter parameter = checkpoint.parameter(spec.name);
+  WholeParameter parameter = checkpoint.parameter(name);
   TORCH_CHECK(parameter.shape == spec.shape, checkpoint.path.string(), ": the checkpoint's ",
               spec.name, " is ", to_string(parameter.shape), ", this model's ",
               to_string(spec.shape), " (see the model's flags)");

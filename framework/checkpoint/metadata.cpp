@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 #include <map>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -27,11 +28,11 @@ Value value_of(const Setting& setting) {
   return std::visit(Visitor{}, setting.value);
 }
 
-// A parameter's name as the regular expression that its counterparts in all layers match: 2.weight
-// -> \d+.weight
+// A parameter's name as the regular expression that its counterparts in all layers match:
+// 2.weight -> \d+.weight, layers.0.weight -> layers.\d+.weight
 std::string pattern_of(const std::string& name) {
-  const size_t digits = name.find_first_not_of("0123456789");
-  return digits == 0 ? name : "\\d+" + name.substr(digits);
+  static const std::regex number(R"((^|\.)\d+\.)");
+  return std::regex_replace(name, number, R"($1\d+.)");
 }
 
 using Patterns =
@@ -124,7 +125,7 @@ Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
       {"data_parallel_random_init", false},
       {keys::kConsumedTrainSamples, state.consumed_train_samples},
       {keys::kConsumedValidSamples, state.consumed_valid_samples},
-      {"dropout_seed", static_cast<int64_t>(state.dropout_seed)}};
+      {keys::kDropoutSeed, static_cast<int64_t>(state.dropout_seed)}};
   for (const auto& [key, value] : derived) names.set(key, value);
   return names;
 }
@@ -280,7 +281,7 @@ TrainState train_state_of(const Value& metadata) {
                       .first_sample = verified.at("first_sample").as_int(),
                       .samples = verified.at("samples").as_int()};
   }
-  const Value dropout_seed = from_args("dropout_seed"), seed = from_args("seed");
+  const Value dropout_seed = from_args(keys::kDropoutSeed), seed = from_args("seed");
   state.dropout_seed = static_cast<uint64_t>(dropout_seed ? dropout_seed.as_int()
                                              : seed       ? seed.as_int()
                                                           : 0);

@@ -101,9 +101,6 @@ constexpr ForeignFlag kForeignFlags[] = {
 
     // Precision and parallelism.
     {"fp32-residual-connection", kSwitch, "not in this version"},
-    {"no-pipeline-parallel", kSwitch,
-     "checkpoints are always written in the pipeline layout; leave it out, and use "
-     "--pipeline-model-parallel-size 1 for one stage"},
     {"num-layers-per-virtual-pipeline-stage", kValue, "the schedule is plain 1F1B"},
     {"model-parallel-size", kValue, "use --tensor-model-parallel-size"},
     {"use-distributed-optimizer", kSwitch, "use --zero-stage 1"},

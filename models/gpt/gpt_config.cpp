@@ -79,6 +79,9 @@ void check_numbers(const GptConfig& gpt) {
 }
 
 void check_mesh(const GptConfig& gpt, const ParallelConfig& parallel) {
+  require(!gpt.no_pipeline_parallel || parallel.pp == 1,
+          "--no-pipeline-parallel: " + with("--pipeline-model-parallel-size", parallel.pp) +
+              " must be 1, since the names that it asks for are those of a model without stages");
   require(gpt.num_layers >= parallel.pp, with("--num-layers", gpt.num_layers) +
                                              " must be at least " +
                                              with("--pipeline-model-parallel-size", parallel.pp));
@@ -153,6 +156,9 @@ void add_flags(FlagTable& flags, GptConfig& gpt) {
       "rows of the vocabulary, padded, are a multiple of this times the tensor-parallel size");
   flags.add("untie-embeddings-and-output-weights", gpt.untie_embeddings_and_output_weights,
             "give the output layer weights of its own");
+  flags.add("no-pipeline-parallel", gpt.no_pipeline_parallel,
+            "name parameters in checkpoints as Megatron does without its pipeline module: "
+            "language_model.encoder.layers.0...");
   flags.add("no-bias-gelu-fusion", gpt.bias_gelu_fusion,
             "erf GELU in place of the tanh GELU of Megatron's fused kernel");
   flags.add("init-method-std", gpt.init_method_std, "standard deviation of the initial weights");

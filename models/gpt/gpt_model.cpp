@@ -4,6 +4,7 @@
 
 #include "framework/pipeline/schedule.h"
 #include "framework/tensor_parallel/cross_entropy.h"
+#include "models/gpt/gpt_names.h"
 
 namespace anymesh {
 namespace {
@@ -68,6 +69,7 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
     }
   }
   params_ = params.take();
+  set_checkpoint_names(params_, config.num_layers, config.no_pipeline_parallel);
 }
 
 void GptModel::make_embedding(ParamBuilder& params, const ParamSpec& table, Init init) {

@@ -16,7 +16,8 @@ namespace anymesh {
 //                   <L+2>.{weight,bias}
 //   untied weights  1.{word,position}_embeddings.weight, ..., <L+3>.lm_head.weight
 //
-// These are the names of Megatron-DeepSpeed's pipeline module. With tied weights the last stage has
+// These are the names of Megatron-DeepSpeed's pipeline module; --no-pipeline-parallel has others
+// (gpt_names.h). With tied weights the last stage has
 // its own copy of the word embeddings, whose gradient is added to the first stage's once per step.
 class GptModel final : public StageModule {
  public:

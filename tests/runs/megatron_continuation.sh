@@ -1,32 +1,56 @@
 #!/usr/bin/env bash
-# Runs of real Megatron-DeepSpeed, gone on with here: from its universal folder (fp32) or its ordinary checkpoint (bf16),
-# with its flags, on its data, iterations 11 to 20 repeat the losses that it had. So model, data order, schedule and optimizer
-# are its own, on every mesh. Its own spread over meshes is 4.8e-7 in fp32 and 1.75e-4 in bf16.
+# Runs of real Megatron-DeepSpeed, gone on with here, with its flags and on its data: iterations 11 to 20 repeat the losses
+# that it had. So model, data order, schedule and optimizer are its own, on every mesh. Its own spread over meshes is 4.8e-7
+# in fp32 and 1.75e-4 in bf16.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 fixtures=$here/../fixtures
 mkdir megatron && cp -r "$fixtures/data" data
+printf '%-26s %-9s %-30s %s\n' 'checkpoint' 'read' 'mesh' 'max |delta| of 10 losses'
 
-# follows ARCHIVE FOLDER TOLERANCE "FLAGS" MESH...
+# follows ARCHIVE TOLERANCE "FLAGS" MESH...: MESH is tp,pp,dp,zero. The first one reads the ordinary checkpoint, the others a
+# universal one: DeepSpeed's, where the archive has it, or else made of the ordinary one by --universal-checkpoint.
 follows() {
-  local name=$1 load=$2 tolerance=$3 extra=$4 flags
-  tar xf "$fixtures/megatron/$name.tar.xz" -C megatron
-  local run; run=$(echo megatron/${name%-universal})
+  local archive=$1 tolerance=$2 extra=$3 run flags load
+  run=megatron/${archive%-universal}
+  tar xf "$fixtures/megatron/$archive.tar.xz" -C megatron
   flags=$(sed -E 's/--(save|save-interval|deepspeed_config|zero-stage|tensor-model-parallel-size|pipeline-model-parallel-size) [^ ]+//g' "$run/flags.txt")
   awk -F, 'NR > 1 {printf "%s,0,%.12g,0,0\n", $1, $4}' "$run/losses.csv" >theirs.csv
   sed -i '1i header' theirs.csv
-  for mesh in "${@:5}"; do
+  local read=ordinary
+  for mesh in "${@:4}"; do
     local tp pp dp zero; IFS=, read -r tp pp dp zero <<<"$mesh"
+    load=$run/checkpoint
+    [[ -d $load ]] || read=universal
+    [[ $read == ordinary || ! -d $run/universal ]] || load=$run/universal
+    # Names without a pipeline are for one stage; these checkpoints resume under the other names too.
+    local named=$flags; ((pp == 1)) || named=${flags/--no-pipeline-parallel/}
     # shellcheck disable=SC2086
-    "$here/../../tools/mpirun.sh" $((tp * pp * dp)) "$bin/pretrain_gpt" $flags $extra --zero-stage "$zero" \
-        --tensor-model-parallel-size "$tp" --pipeline-model-parallel-size "$pp" --load "$run/$load" --loss-csv ours.csv \
-        >ours.log 2>&1 || fail "$name on $mesh: $(tail -5 ours.log)"
-    paste -d, <(losses theirs.csv 11) <(losses ours.csv 11) | awk -F, -v tol="$tolerance" -v what="$name, tp,pp,dp,zero = $mesh" '
+    "$here/../../tools/mpirun.sh" $((tp * pp * dp)) "$bin/pretrain_gpt" $named --zero-stage "$zero" \
+        --tensor-model-parallel-size "$tp" --pipeline-model-parallel-size "$pp" --load "$load" --loss-csv ours.csv \
+        $([[ $read == ordinary ]] || echo --universal-checkpoint) $extra \
+        >ours.log 2>&1 || fail "$archive on $mesh: $(tail -5 ours.log)"
+    paste -d, <(losses theirs.csv 11) <(losses ours.csv 11) | awk -F, -v tol="$tolerance" -v run="${run#megatron/}" -v read="$read" \
+        -v mesh="tp $tp, pp $pp, dp $dp, ZeRO $zero" '
       {d = $3 - $8; d = d < 0 ? -d : d; if (d > max) max = d; n += $1 == $6}
-      END {printf "%s: %s: max |delta| %.2e over %d iterations\n", (n == 10 && max <= tol) ? "ok" : "FAIL", what, max, n
-           exit !(n == 10 && max <= tol)}' || fail "$name on $mesh"
+      END {good = n == 10 && max <= tol; printf "%-26s %-9s %-30s %.2e%s\n", run, read, mesh, max, good ? "" : ": FAIL"; exit !good}' \
+      || fail "$archive on $mesh: off by more than $tolerance, or not 10 iterations"
     rm ours.csv
+    read=universal
   done
 }
 
-follows z1-fp32-tp2pp2dp1-universal universal 5e-6 --universal-checkpoint 1,1,1,0 2,2,1,1 4,1,2,3 1,4,2,2
-follows z1-bf16-tp2pp2dp1 checkpoint 5e-3 --bf16 1,1,1,0 2,1,2,1 1,2,2,3
+# expect TEXT: the last run said so.
+expect() { grep -qF -- "$1" ours.log || fail "nothing of '$1' in: $(head -60 ours.log)"; }
+
+follows z0-fp32-tp2dp2 5e-6 '' 2,1,2,0 1,1,1,1 1,2,2,2 4,1,1,3
+follows z1-fp32-tp2pp2dp1-universal 5e-6 '' 1,1,1,0 2,2,1,1 4,1,1,3 1,4,1,2
+follows z1-bf16-tp1pp1dp2 5e-3 '' 1,1,2,1 2,1,1,1 2,2,1,2 1,1,1,0
+follows z1-bf16-tp2pp2dp1 5e-3 --no-pipeline-parallel 1,1,2,2
+expect "parameter names are translated: "
+follows z1-bf16-tp2pp2dp1 5e-3 '' 2,2,1,1 1,1,1,0 2,1,2,1 1,2,2,3
+follows z1-bf16-tp2pp1dp1-llama 5e-3 '' 2,1,1,1 1,1,2,1 1,2,1,2 2,2,1,3
+follows z2-bf16-tp2dp2-nopipe 5e-3 '' 2,1,2,2 1,1,2,1 4,1,1,2 1,2,1,2
+expect "parameter names are translated: language_model"
+follows z3-bf16-dp2-nopipe 5e-3 '' 1,1,2,3
+expect "the checkpoint's run had a weight decay of 0; this one goes on with 0.1"
+follows z3-bf16-dp2-nopipe 5e-3 '--weight-decay 0' 1,1,2,3 1,1,1,3 2,1,2,1

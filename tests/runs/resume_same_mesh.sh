@@ -25,3 +25,21 @@ for mesh in 1,2,2,0 1,2,2,1 1,1,4,3; do
   grep -q "step skipped ($skipped so far)" parts.log || fail "fp16, $mesh: the count of skipped steps was lost"
   rm -r ckpt
 done
+
+# The names of a model without a pipeline change nothing else: the losses are those of the other names, and a checkpoint goes
+# on under either, read as it is or as a universal one.
+for mesh in 2,1,2,0 2,1,2,1 1,1,3,3; do
+  train $mesh whole.csv --train-iters 16 >whole.log || fail "$(tail -5 whole.log)"
+  train $mesh first.csv --train-iters 16 --no-pipeline-parallel --save ckpt --exit-interval 8 >first.log || fail "$(tail -5 first.log)"
+  [[ -z $(find ckpt -name 'layer_*') ]] || fail "layer files without a pipeline: $(find ckpt -name 'layer_*')"
+  convert ckpt global_step8
+  [[ -d ckpt/global_step8_universal/zero/language_model.encoder.layers.0.mlp.dense_4h_to_h.weight ]] || fail "$(ls ckpt/*/zero)"
+  for load in --no-pipeline-parallel "" --universal-checkpoint; do
+    cp first.csv parts.csv
+    train $mesh parts.csv --train-iters 16 --load ckpt $load >parts.log || fail "$(tail -5 parts.log)"
+    same whole.csv parts.csv "tp,pp,dp,zero = $mesh, language_model names, loaded with '$load'"
+  done
+  rm -r ckpt
+done
+if train 1,2,1,1 pipe.csv --train-iters 16 --no-pipeline-parallel >pipe.log 2>&1; then fail "two stages without a pipeline"; fi
+grep -q -- "--no-pipeline-parallel: --pipeline-model-parallel-size (2) must be 1" pipe.log || fail "$(tail -5 pipe.log)"

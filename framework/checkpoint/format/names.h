@@ -94,6 +94,7 @@ inline constexpr std::string_view kTokens = "tokens";
 inline constexpr std::string_view kRngState = "rng_state";
 inline constexpr std::string_view kConsumedTrainSamples = "consumed_train_samples";
 inline constexpr std::string_view kConsumedValidSamples = "consumed_valid_samples";
+inline constexpr std::string_view kDropoutSeed = "dropout_seed";  // ours alone
 
 // Ours, with --verify-resume: the validation loss right before the save.
 inline constexpr std::string_view kVerifiedLoss = "anymesh_verified_loss";
@@ -105,6 +106,8 @@ inline constexpr std::string_view kDynamicLossScale = "dynamic_loss_scale";
 inline constexpr std::string_view kOverflow = "overflow";
 inline constexpr std::string_view kClipGrad = "clip_grad";
 inline constexpr std::string_view kBaseOptimizerState = "base_optimizer_state";
+inline constexpr std::string_view kBaseOptimizerStateStep =
+    "base_optimizer_state_step";  // of elastic checkpoints
 inline constexpr std::string_view kFp32Groups = "single_partition_of_fp32_groups";
 inline constexpr std::string_view kZeroStage = "zero_stage";
 inline constexpr std::string_view kGroupPaddings = "group_paddings";

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "framework/param_spec.h"
+
+namespace anymesh {
+
+// The two ways in which Megatron-DeepSpeed names a GPT's parameters in its checkpoints, for L
+// transformer layers:
+//
+//   pipeline (layers are numbered)      --no-pipeline-parallel
+//   tied_modules.embed.<x>, 1.<x>       language_model.embedding.<x>
+//   2.<x> ... <L+1>.<x>                 language_model.encoder.layers.0.<x> ... <L-1>.<x>
+//   <L+2>.<x>                           language_model.encoder.final_layernorm.<x>
+//   <L+3>.lm_head.weight                language_model.output_layer.weight
+//
+// Layers name their parameters in the first way, and with those names initial weights are drawn.
+// Both are loaded into every run (ParamSpec::other_name). This is the one place that translates.
+std::string no_pipeline_name(const std::string& pipeline_name, int num_layers);
+
+// Gives each parameter its other name; `no_pipeline` makes that the one it is saved under.
+void set_checkpoint_names(std::vector<ParamSpec>& params, int num_layers, bool no_pipeline);
+
+}  // namespace anymesh
