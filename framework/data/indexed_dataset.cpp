@@ -155,6 +155,7 @@ void IndexedDataset::check_header() {
 void IndexedDataset::check_sequences() const {
   const uint64_t room = tokens_.bytes().size();
   const uint64_t item = token_bytes(type_);
+  uint64_t next = 0;
   for (int64_t i = 0; i < size_; ++i) {
     const int64_t tokens = length(i);
     if (tokens < 0) {
@@ -168,6 +169,12 @@ void IndexedDataset::check_sequences() const {
                   " tokens begins at byte " + std::to_string(begin(i)) + " of " +
                   tokens_.path().string() + ", which has " + std::to_string(room) + " bytes");
     }
+    if (start != next) {
+      fail_at(index_.path(), kHeaderBytes + 4 * size_ + 8 * i,
+              "sequence " + std::to_string(i) + " begins at byte " + std::to_string(start) +
+                  ", expected " + std::to_string(next) + ", where the one before it ends");
+    }
+    next = start + tokens * item;
   }
 }
 

@@ -8,7 +8,7 @@
 //              18      8  S, the number of sequences (for GPT one sequence is one document)
 //              26      8  D, the number of entries of the document index
 //              34     4S  length of each sequence, in tokens
-//         34 + 4S     8S  where each begins in .bin, in bytes
+//         34 + 4S     8S  where each begins in .bin, in bytes: where the one before it ends
 //        34 + 12S     8D  first sequence of each document, and S at the end
 //
 // A file whose size, lengths, offsets or document index do not fit together is refused by name and

@@ -105,6 +105,7 @@ TEST_F(DamagedIndex, FloatingPointTokensMustBeIntegers) {
     put(index, 17, type);
     put<int32_t>(index, 34, tokens.size() / token_bytes(type));
     put<int32_t>(index, 38, 0);
+    put<int64_t>(index, 50, tokens.size());
     write_file(prefix() + ".bin", tokens);
     return open_damaged();
   };
@@ -169,6 +170,8 @@ TEST_F(DamagedIndex, EveryFieldIsChecked) {
            {34, -1, 4, "offset 34: sequence 0 has length -1"},
            {34, 6, 4, "offset 42: sequence 0 of 6 tokens begins at byte 0"},
            {38, 1 << 30, 4, "offset 50: sequence 1 of 1073741824 tokens"},
+           {34, 2, 4, "offset 50: sequence 1 begins at byte 6, expected 4, where"},
+           {42, 2, 8, "offset 42: sequence 0 begins at byte 2, expected 0, where"},
            {42, -2, 8, "offset 42: sequence 0 of 3 tokens begins at byte -2"},
            {50, 8, 8, "offset 50: sequence 1 of 2 tokens begins at byte 8"},
            {50, big, 8, "offset 50: sequence 1"},

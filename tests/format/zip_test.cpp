@@ -99,7 +99,7 @@ TEST_F(Zip, LargeOffsetsUseZip64) {
   EXPECT_GT(zip.find("t/second")->offset, hole);
 }
 
-TEST_F(Zip, ADamagedRecordIsFoundWhenAllOfItWasRead) {
+TEST_F(Zip, NothingOfADamagedRecordIsGivenOut) {
   std::string content = write_two();
   content[content.find("abcdef") + 2] = 'X';
   write_file(path_, content);
@@ -107,16 +107,11 @@ TEST_F(Zip, ADamagedRecordIsFoundWhenAllOfItWasRead) {
   EXPECT_EQ(text(zip.read(*zip.find("t/first"))), "hello");
   EXPECT_NE(message_of([&] { zip.read(*zip.find("t/second")); }).find("t/second at offset"),
             std::string::npos);
-  // In pieces, out of order, some twice.
+  // Nor of its parts, wherever the damage is.
   const BytesPtr bytes = zip.open(*zip.find("t/second"));
   std::byte out[3];
-  const auto read = [&](uint64_t offset, size_t size) {
-    bytes->read(offset, std::span(out, size));
-  };
-  EXPECT_NO_THROW(read(4, 2));
-  EXPECT_NO_THROW(read(0, 2));
-  EXPECT_NO_THROW(read(4, 2));
-  EXPECT_THROW(read(2, 2), std::runtime_error);
+  for (const uint64_t offset : {4, 0, 4, 2})
+    EXPECT_THROW(bytes->read(offset, std::span(out, 2)), std::runtime_error) << offset;
 }
 
 TEST_F(Zip, EveryTruncationIsRefused) {
@@ -155,7 +150,7 @@ TEST_F(Zip, HostileDirectoriesAreRefusedWithTheirReason) {
             std::string::npos);
   EXPECT_NE(message_for(patched(second + 46, "t/first")).find("called t/first"), std::string::npos);
   // The second record's header where the first one's is.
-  EXPECT_NE(message_for(patched(second + 42, std::string(4, '\0'))).find("overlap"),
+  EXPECT_NE(message_for(patched(second + 42, std::string(4, '\0'))).find("another name"),
             std::string::npos);
   EXPECT_NE(message_for("not a zip").find("not a valid zip"), std::string::npos);
 }

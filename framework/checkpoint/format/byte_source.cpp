@@ -10,6 +10,12 @@
 #include <stdexcept>
 
 namespace anymesh {
+namespace {
+
+// An expanded view (stride 0) may be larger than its storage, but not so that it floods memory.
+constexpr uint64_t kMaxExpanded = 1 << 20;
+
+}  // namespace
 
 void ByteSource::check_range(uint64_t offset, uint64_t count, const std::string& what) const {
   if (offset > size() || count > size() - offset) {
@@ -116,8 +122,11 @@ StridedView::StridedView(BytesPtr storage, uint64_t element_size, uint64_t offse
       throw std::runtime_error("a view has a negative size or stride");
     bytes *= shape_[dim];
     last += static_cast<__int128>(std::max<int64_t>(shape_[dim] - 1, 0)) * strides_[dim];
-    // An expanded view (stride 0) may be larger than its storage, but not absurdly so.
     if (bytes > (__int128{1} << 48)) throw std::runtime_error("a view is larger than 256 TiB");
+  }
+  if (bytes > std::max(storage_->size(), kMaxExpanded)) {
+    throw std::runtime_error("a view expands its storage of " + std::to_string(storage_->size()) +
+                             " bytes to " + std::to_string(static_cast<uint64_t>(bytes)));
   }
   if (bytes > 0 && (last + 1) * element_size > storage_->size()) {
     throw std::runtime_error("a view reaches beyond its storage of " +

@@ -10,9 +10,6 @@ namespace {
 
 constexpr size_t kMaxDepth = 200;
 
-// A shared list counts each time it is reached; honest files share little.
-constexpr uint64_t kMaxExpandedValues = uint64_t{1} << 28;
-
 void check_keys(const std::vector<Value::Entry>& entries) {
   std::unordered_set<std::string_view> keys;
   for (const auto& [key, item] : entries) {
@@ -69,11 +66,12 @@ PickleDecoder::Reached PickleDecoder::check_tree(const Value& root) const {
   std::unordered_map<const void*, size_t> heights;
   std::vector<Frame> open = {{&root, children(root)}};
   if (node(root)) expanded[node(root)] = 0;
-  const auto add = [&open](uint64_t values, size_t height) {
+  const auto add = [this, &open](uint64_t values, size_t height) {
     Frame& parent = open.back();
     parent.expanded += values;
     parent.height = std::max(parent.height, height + 1);
-    if (parent.expanded > kMaxExpandedValues) {
+    // A shared list counts each time it is reached; honest files share little.
+    if (parent.expanded > limit_ / sizeof(Value)) {
       throw ValueError("stands for more values than memory could hold");
     }
     if (open.size() + parent.height > kMaxDepth) {

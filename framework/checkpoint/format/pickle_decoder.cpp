@@ -32,11 +32,53 @@ Value PickleDecoder::run() {
   return root;
 }
 
-std::span<const std::byte> PickleDecoder::take(uint64_t count) {
+// Counts memory that stays taken until the end.
+void PickleDecoder::hold(uint64_t bytes) {
+  held_ += bytes;
+  if (held_ > limit_) {
+    throw ValueError("takes more than " + std::to_string(limit_) +
+                     " bytes of memory, too much for the size of its file");
+  }
+}
+
+// What a copy of a value takes beside the Value itself: containers are shared.
+uint64_t PickleDecoder::copied_bytes(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::kString:
+      return value.as_string().size();
+    case Value::Kind::kBytes:
+    case Value::Kind::kBigInt:
+      return std::get<Value::Raw>(value.data_).data.size();
+    case Value::Kind::kGlobal:
+      return value.as_global().module.size() + value.as_global().name.size();
+    default:
+      return 0;
+  }
+}
+
+void PickleDecoder::push(Value value) {
+  hold(copied_bytes(value));
+  if (stack_.size() >= deepest_) {
+    hold(kGrownValueBytes);
+    ++deepest_;
+  }
+  stack_.push_back(std::move(value));
+}
+
+void PickleDecoder::memoize(uint64_t index) {
+  hold(kMemoBytes + copied_bytes(top()));
+  memo_.insert_or_assign(index, top());
+}
+
+void PickleDecoder::check_rest(uint64_t count) const {
   if (count > input_.size() - position_) {
     throw ValueError("wants " + std::to_string(count) + " bytes, has " +
                      std::to_string(input_.size() - position_));
   }
+}
+
+std::span<const std::byte> PickleDecoder::take(uint64_t count) {
+  check_rest(count);
   const auto bytes = input_.subspan(position_, count);
   position_ += count;
   return bytes;
@@ -96,6 +138,7 @@ const Value& PickleDecoder::recall(uint64_t index) const {
 }
 
 void PickleDecoder::push_sequence(Value::Kind kind, std::vector<Value> items) {
+  hold(kContainerBytes + items.size() * kValueBytes);
   sequences_.push_back(std::make_shared<Value::Sequence>(Value::Sequence{kind, std::move(items)}));
   Value value;
   value.data_ = sequences_.back();
@@ -103,6 +146,7 @@ void PickleDecoder::push_sequence(Value::Kind kind, std::vector<Value> items) {
 }
 
 void PickleDecoder::push_mapping(Value::Kind kind) {
+  hold(kContainerBytes);
   mappings_.push_back(std::make_shared<Value::Mapping>(Value::Mapping{kind, {}}));
   Value value;
   value.data_ = mappings_.back();
@@ -110,6 +154,7 @@ void PickleDecoder::push_mapping(Value::Kind kind) {
 }
 
 void PickleDecoder::push_object(Value::Object object) {
+  hold(kObjectBytes);
   objects_.push_back(std::make_shared<Value::Object>(std::move(object)));
   Value value;
   value.data_ = objects_.back();
@@ -176,9 +221,10 @@ bool PickleDecoder::step_memo(Opcode opcode) {
       }
       return true;
     case Opcode::kFrame:
-      take(8);
+      check_rest(take_uint(8));
       return true;
     case Opcode::kMark:
+      hold(3 * sizeof(size_t));
       marks_.push_back(stack_.size());
       return true;
     case Opcode::kPop:
@@ -272,6 +318,7 @@ bool PickleDecoder::step_fill(Opcode opcode) {
 }
 
 void PickleDecoder::append(std::vector<Value> items) {
+  hold(items.size() * kGrownValueBytes);
   Value& target = top();
   std::vector<Value>* list = nullptr;
   if (target.kind() == Value::Kind::kList || target.kind() == Value::Kind::kSet) {
@@ -286,6 +333,7 @@ void PickleDecoder::append(std::vector<Value> items) {
 
 void PickleDecoder::set_items(std::vector<Value> flat) {
   if (flat.size() % 2 != 0) throw ValueError("sets a key without a value");
+  hold(flat.size() * kGrownValueBytes);
   Value& target = top();
   std::vector<Value::Entry>* entries = nullptr;
   if (target.is_dict()) {
@@ -318,8 +366,8 @@ void PickleDecoder::forget(const Reached& reached) {
 }
 
 Value decode_pickle(std::span<const std::byte> pickle, const OpenStorage& open_storage,
-                    const std::string& file) {
-  PickleDecoder decoder(pickle, open_storage);
+                    const std::string& file, uint64_t file_size) {
+  PickleDecoder decoder(pickle, open_storage, file_size);
   try {
     return decoder.run().named(file);
   } catch (const std::exception& error) {

@@ -16,8 +16,9 @@ namespace anymesh {
 // pickle_objects.cpp, the final check in pickle_check.cpp.
 class PickleDecoder {
  public:
-  PickleDecoder(std::span<const std::byte> input, const OpenStorage& open_storage)
-      : input_(input), open_storage_(open_storage) {}
+  PickleDecoder(std::span<const std::byte> input, const OpenStorage& open_storage,
+                uint64_t file_size)
+      : input_(input), open_storage_(open_storage), limit_(file_size + kAllowance) {}
   ~PickleDecoder() { forget({}); }
 
   Value run();
@@ -35,20 +36,30 @@ class PickleDecoder {
     BytesPtr bytes;
   };
 
+  // Memory, in estimates that are never less than what it takes. A vector that grows holds its old
+  // and its new buffer, up to three times its size; the final check has two maps of containers.
+  static constexpr uint64_t kAllowance = 48 << 20;
+  static constexpr uint64_t kValueBytes = sizeof(Value) + 3 * sizeof(void*),
+                            kGrownValueBytes = 3 * kValueBytes, kMemoBytes = sizeof(Value) + 64,
+                            kContainerBytes = 256, kObjectBytes = 512, kTensorBytes = 1024;
+  void hold(uint64_t bytes);
+  static uint64_t copied_bytes(const Value& value);
+
   // Input.
+  void check_rest(uint64_t count) const;  // throws unless so many bytes are left
   std::span<const std::byte> take(uint64_t count);
   uint64_t take_uint(size_t width);
   std::string take_text(uint64_t size);
   std::string take_line();
 
   // Stack and memo.
-  void push(Value value) { stack_.push_back(std::move(value)); }
+  void push(Value value);
   Value& top();
   Value pop();
   std::vector<Value> pop_to_mark();
   std::vector<Value> pop_last(size_t count);
   const Value& recall(uint64_t index) const;
-  void memoize(uint64_t index) { memo_.insert_or_assign(index, top()); }
+  void memoize(uint64_t index);
 
   // New containers, which are remembered until the end.
   void push_sequence(Value::Kind kind, std::vector<Value> items);
@@ -67,6 +78,8 @@ class PickleDecoder {
 
   // Classes.
   void push_global(std::string module, std::string name);
+  std::vector<Value> copy_args(const Value& value);
+  std::vector<Value> copy_items(const Value& value);
   void reduce(const Value::Global& function, std::vector<Value> args);
   bool reduce_known(const Value::Global& function, const std::vector<Value>& args);
   void new_object();
@@ -84,7 +97,10 @@ class PickleDecoder {
 
   std::span<const std::byte> input_;
   const OpenStorage& open_storage_;
+  const uint64_t limit_;
+  uint64_t held_ = 0;
   size_t position_ = 0;
+  size_t deepest_ = 0;  // that the stack has been
   std::vector<Value> stack_;
   std::vector<size_t> marks_;
   std::unordered_map<uint64_t, Value> memo_;

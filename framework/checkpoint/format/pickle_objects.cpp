@@ -5,6 +5,8 @@
 namespace anymesh {
 namespace {
 
+constexpr size_t kMaxDims = 64;  // torch's own limit
+
 std::string latin1_from_utf8(const std::string& text) {
   std::string bytes;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -18,11 +20,6 @@ std::string latin1_from_utf8(const std::string& text) {
     }
   }
   return bytes;
-}
-
-const std::vector<Value>& tuple_items(const Value& value, const std::vector<Value>* items) {
-  if (value.kind() != Value::Kind::kTuple) value.fail("a tuple of arguments");
-  return *items;
 }
 
 // Strides of dims of size 1 do not matter.
@@ -56,7 +53,7 @@ bool PickleDecoder::step_object(Opcode opcode) {
     }
     case Opcode::kReduce: {
       const std::vector<Value> call = pop_last(2);
-      reduce(call[0].as_global(), tuple_items(call[1], call[1].find_items()));
+      reduce(call[0].as_global(), copy_args(call[1]));
       return true;
     }
     case Opcode::kFrozenSet: {
@@ -83,11 +80,21 @@ void PickleDecoder::push_global(std::string module, std::string name) {
   push(Value::Global{std::move(module), std::move(name)});
 }
 
+std::vector<Value> PickleDecoder::copy_args(const Value& value) {
+  if (value.kind() != Value::Kind::kTuple) value.fail("a tuple of arguments");
+  return copy_items(value);
+}
+
+std::vector<Value> PickleDecoder::copy_items(const Value& value) {
+  for (const Value& item : *value.find_items()) hold(kValueBytes + copied_bytes(item));
+  return *value.find_items();
+}
+
 void PickleDecoder::new_object() {
   const std::vector<Value> call = pop_last(2);
   Value::Object object;
   object.type = call[0].as_global();
-  object.args = tuple_items(call[1], call[1].find_items());
+  object.args = copy_args(call[1]);
   push_object(std::move(object));
 }
 
@@ -108,13 +115,14 @@ bool PickleDecoder::reduce_known(const Value::Global& function, const std::vecto
   if (is("torch._utils", "_rebuild_tensor_v2")) {
     push_tensor(args);
   } else if (is("torch._utils", "_rebuild_parameter") && args.size() >= 2) {
+    hold(kTensorBytes);
     TensorRecord tensor = args[0].as_tensor();
     tensor.requires_grad = args[1].as_bool();
     push(std::move(tensor));
   } else if (is("torch._tensor", "_rebuild_from_type_v2") && args.size() >= 3) {
     // A tensor with Python attributes: (rebuild, class, its arguments, attributes).
     if (args[0].as_global() == function) args[0].fail("the function that rebuilds a tensor");
-    reduce(args[0].as_global(), tuple_items(args[2], args[2].find_items()));
+    reduce(args[0].as_global(), copy_args(args[2]));
     if (!top().is_tensor()) top().fail("a tensor");
   } else if (is("collections", "OrderedDict") && args.empty()) {
     push_mapping(Value::Kind::kOrderedDict);
@@ -122,9 +130,10 @@ bool PickleDecoder::reduce_known(const Value::Global& function, const std::vecto
     const Shape shape = args[0].as_ints();
     push_sequence(Value::Kind::kSize, {shape.begin(), shape.end()});
   } else if (builtin && function.name == "set" && args.size() == 1 && args[0].is_sequence()) {
-    push_sequence(Value::Kind::kSet, *args[0].find_items());
+    push_sequence(Value::Kind::kSet, copy_items(args[0]));
   } else if (is("_codecs", "encode") && args.size() == 2) {
     if (args[1].as_string() != "latin1") args[1].fail("'latin1'");
+    hold(2 * copied_bytes(args[0]));
     push(Value::bytes(latin1_from_utf8(args[0].as_string())));
   } else if (builtin && function.name == "bytes" && args.empty()) {
     push(Value::bytes(""));
@@ -163,6 +172,7 @@ void PickleDecoder::push_storage(const Value& id) {
   const int64_t numel = fields[4].as_int();
   const auto [known, is_new] = storage_index_.emplace(key, storages_.size());
   if (is_new) {
+    hold(kTensorBytes + 4 * key.size());
     if (numel < 0) {
       throw ValueError("storage " + key + " has " + std::to_string(numel) + " elements");
     }
@@ -184,6 +194,9 @@ void PickleDecoder::push_tensor(const std::vector<Value>& args) {
   const auto index = static_cast<size_t>(args[0].as_object().args[0].as_int());
   const Storage& storage = storages_[index];
   const int64_t offset = args[1].as_int();
+  hold(kTensorBytes);
+  if (args[2].size() > kMaxDims) args[2].fail("at most 64 dimensions");
+  if (args[3].size() > kMaxDims) args[3].fail("at most 64 strides");
   TensorRecord tensor{storage.dtype, args[2].as_shape(), args[4].as_bool(), nullptr};
   const Shape strides = args[3].as_ints();
   const int64_t numel = tensor.numel();

@@ -123,7 +123,7 @@ Value read_torch_file(const std::filesystem::path& path) {
     }
     return zip.open(record);
   };
-  return decode_pickle(zip.read(*pickle), open_storage, file);
+  return decode_pickle(zip.read(*pickle), open_storage, file, std::filesystem::file_size(path));
 }
 
 WriteResult write_torch_file(const std::filesystem::path& path, const Value& value) {

@@ -16,8 +16,9 @@ namespace anymesh {
 // Zip archives as torch.save writes them: records stored without compression, zip64 where needed.
 //
 // The reader checks every length and offset against the file, and refuses compressed, encrypted,
-// duplicate or overlapping records. A record is checked against its CRC as soon as all of it has
-// been read, in whatever order.
+// duplicate or overlapping records, and more than 131072 of them. No byte of a record is given out
+// before the whole record has met its CRC: the first read of a part goes over all of it, once for
+// each open().
 class ZipReader {
  public:
   struct Record {
@@ -41,13 +42,14 @@ class ZipReader {
     uint64_t offset, size, count;
   };
   Directory find_directory() const;
+  Directory read_zip64_end(uint64_t at, uint64_t locator) const;
   void read_directory(const Directory& directory);
-  Record read_entry(std::span<const std::byte>& rest, uint64_t& header) const;
-  void read_zip64(std::span<const std::byte> extra, const std::string& name,
+  Record read_entry(std::span<const std::byte>& rest, uint64_t at, uint64_t& header) const;
+  void read_zip64(std::span<const std::byte> extra, uint64_t at, const std::string& name,
                   std::initializer_list<uint64_t*> values) const;
   void locate_data(Record& record, uint64_t header, uint64_t end) const;
   void check_overlap(std::vector<std::pair<uint64_t, uint64_t>> extents) const;
-  [[noreturn]] void fail(const std::string& what) const;
+  [[noreturn]] void fail(uint64_t at, const std::string& what) const;
 
   std::shared_ptr<const File> file_;
   std::vector<Record> records_;

@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <stdexcept>
+#include <string_view>
 #include <unordered_set>
 
 #include "framework/checkpoint/format/crc32.h"
@@ -12,9 +12,10 @@ namespace anymesh {
 namespace {
 
 constexpr uint64_t kMaxComment = 0xFFFF;
+constexpr uint64_t kMaxRecords = 1 << 17;  // each takes us up to 200 bytes beside its name
 
-// A record's data. Notes the CRC of every range that is read, joins neighbours, and compares once
-// nothing is missing.
+// A record's data. Nothing of it is given out before all of it has met its CRC: a read of the whole
+// is checked itself, the first read of a part goes over the whole once.
 class RecordBytes : public ByteSource {
  public:
   RecordBytes(std::shared_ptr<const File> file, ZipReader::Record record)
@@ -24,49 +25,41 @@ class RecordBytes : public ByteSource {
 
   void read(uint64_t offset, std::span<std::byte> out) const override {
     check_range(offset, out.size(), file_->path().string() + ": record " + record_.name);
-    file_->read(record_.offset + offset, out);
-    if (!out.empty()) note(offset, {out.size(), crc32(out)});
+    if (out.size() == record_.size) {
+      file_->read(record_.offset, out);
+      compare(crc32(out));
+    } else {
+      check_whole_once();
+      file_->read(record_.offset + offset, out);
+    }
   }
 
  private:
-  struct Range {
-    uint64_t size;
-    uint32_t crc;
-  };
-
-  void note(uint64_t begin, Range range) const {
+  void check_whole_once() const {
     const std::lock_guard lock(mutex_);
-    const auto next = seen_.lower_bound(begin);
-    if (next != seen_.end() && next->first < begin + range.size)
-      return;  // read again: the first time counted
-    if (next != seen_.begin()) {
-      const auto previous = std::prev(next);
-      const uint64_t end = previous->first + previous->second.size;
-      if (end > begin) return;
-      if (end == begin) {
-        begin = previous->first;
-        range = {previous->second.size + range.size,
-                 crc32_combine(previous->second.crc, range.crc, range.size)};
-        seen_.erase(previous);
-      }
+    if (checked_) return;
+    std::vector<std::byte> buffer(std::min<uint64_t>(record_.size, 1 << 20));
+    uint32_t crc = 0;
+    for (uint64_t offset = 0; offset < record_.size; offset += buffer.size()) {
+      const auto chunk = std::span(buffer).first(std::min(buffer.size(), record_.size - offset));
+      file_->read(record_.offset + offset, chunk);
+      crc = crc32(chunk, crc);
     }
-    if (next != seen_.end() && next->first == begin + range.size) {
-      range = {range.size + next->second.size,
-               crc32_combine(range.crc, next->second.crc, next->second.size)};
-      seen_.erase(next);
-    }
-    seen_[begin] = range;
-    if (range.size == record_.size && range.crc != record_.crc) {
-      throw std::runtime_error(file_->path().string() + ": record " + record_.name + " at offset " +
-                               std::to_string(record_.offset) +
-                               " is damaged (its CRC-32 does not match)");
-    }
+    compare(crc);
+    checked_ = true;
+  }
+
+  void compare(uint32_t crc) const {
+    if (crc == record_.crc) return;
+    throw std::runtime_error(file_->path().string() + ": record " + record_.name + " at offset " +
+                             std::to_string(record_.offset) +
+                             " is damaged (its CRC-32 does not match)");
   }
 
   std::shared_ptr<const File> file_;
   ZipReader::Record record_;
   mutable std::mutex mutex_;
-  mutable std::map<uint64_t, Range> seen_;  // by offset, disjoint and not touching
+  mutable bool checked_ = false;
 };
 
 std::vector<std::byte> read_range(const File& file, uint64_t offset, uint64_t size) {
@@ -81,8 +74,9 @@ ZipReader::ZipReader(const std::filesystem::path& path) : file_(std::make_shared
   read_directory(find_directory());
 }
 
-void ZipReader::fail(const std::string& what) const {
-  throw std::runtime_error(file_->path().string() + ": not a valid zip archive: " + what);
+void ZipReader::fail(uint64_t at, const std::string& what) const {
+  throw std::runtime_error(file_->path().string() + ": offset " + std::to_string(at) +
+                           ": not a valid zip archive: " + what);
 }
 
 bool ZipReader::is_zip(const File& file) {
@@ -93,64 +87,84 @@ bool ZipReader::is_zip(const File& file) {
 
 ZipReader::Directory ZipReader::find_directory() const {
   const uint64_t size = file_->size();
-  if (size < kEndSize) fail("only " + std::to_string(size) + " bytes");
+  if (size < kEndSize) fail(0, "only " + std::to_string(size) + " bytes");
   const uint64_t tail_size = std::min(size, kEndSize + kMaxComment);
   const auto tail = read_range(*file_, size - tail_size, tail_size);
   uint64_t at = tail_size - kEndSize;
   while (get_field<uint32_t>(tail, at) != kEnd ||
          at + kEndSize + get_field<uint16_t>(tail, at + 20) != tail_size) {
-    if (at-- == 0) fail("no end-of-directory record (is the file truncated?)");
+    if (at-- == 0) fail(size, "no end-of-directory record (is the file truncated?)");
   }
   const uint64_t end = size - tail_size + at;
-  Directory directory{get_field<uint32_t>(tail, at + 16), get_field<uint32_t>(tail, at + 12),
-                      get_field<uint16_t>(tail, at + 10)};
+  const Directory small{get_field<uint32_t>(tail, at + 16), get_field<uint32_t>(tail, at + 12),
+                        get_field<uint16_t>(tail, at + 10)};
+  Directory directory = small;
   uint64_t limit = end;
   if (end >= kZip64LocatorSize) {
     const auto locator = read_range(*file_, end - kZip64LocatorSize, kZip64LocatorSize);
     if (get_field<uint32_t>(locator, 0) == kZip64Locator) {
-      const auto record = get_field<uint64_t>(locator, 8);
-      if (record > end || end - record < kZip64EndSize + kZip64LocatorSize)
-        fail("the zip64 locator points nowhere");
-      const auto fields = read_range(*file_, record, kZip64EndSize);
-      if (get_field<uint32_t>(fields, 0) != kZip64End) fail("the zip64 locator points nowhere");
-      directory = {get_field<uint64_t>(fields, 48), get_field<uint64_t>(fields, 40),
-                   get_field<uint64_t>(fields, 32)};
-      limit = record;
+      limit = get_field<uint64_t>(locator, 8);
+      directory = read_zip64_end(limit, end - kZip64LocatorSize);
+      const auto differ = [](uint64_t narrow, uint64_t wide, uint64_t most) {
+        return narrow != std::min(wide, most) && narrow != most;
+      };
+      if (differ(small.offset, directory.offset, kIn64Bits) ||
+          differ(small.size, directory.size, kIn64Bits) ||
+          differ(small.count, directory.count, UINT16_MAX))
+        fail(end, "it describes the directory otherwise than the zip64 record does");
     }
   }
   if (directory.offset > limit || directory.size > limit - directory.offset)
-    fail("the directory lies outside");
-  if (directory.count > directory.size / kCentralHeaderSize)
-    fail("the directory is too short for its records");
+    fail(end, "the directory lies outside");
+  if (directory.count > std::min(directory.size / kCentralHeaderSize, kMaxRecords)) {
+    fail(end, "a directory of " + std::to_string(directory.size) + " bytes with " +
+                  std::to_string(directory.count) + " records, expected at most " +
+                  std::to_string(kMaxRecords) + " of 46 bytes or more");
+  }
   return directory;
+}
+
+ZipReader::Directory ZipReader::read_zip64_end(uint64_t at, uint64_t locator) const {
+  if (at > locator || locator - at < kZip64EndSize)
+    fail(locator, "the zip64 locator points nowhere");
+  const auto fields = read_range(*file_, at, kZip64EndSize);
+  if (get_field<uint32_t>(fields, 0) != kZip64End)
+    fail(locator, "the zip64 locator points nowhere");
+  return {get_field<uint64_t>(fields, 48), get_field<uint64_t>(fields, 40),
+          get_field<uint64_t>(fields, 32)};
 }
 
 void ZipReader::read_directory(const Directory& directory) {
   const auto bytes = read_range(*file_, directory.offset, directory.size);
   std::span<const std::byte> rest = bytes;
   std::vector<std::pair<uint64_t, uint64_t>> extents;
-  std::unordered_set<std::string> names;
+  std::unordered_set<std::string_view> names;
+  records_.reserve(directory.count);  // so that the names stay where they are
+  extents.reserve(directory.count);
   for (uint64_t i = 0; i < directory.count; ++i) {
+    const uint64_t at = directory.offset + (directory.size - rest.size());
     uint64_t header;
-    Record record = read_entry(rest, header);
-    if (!names.insert(record.name).second) fail("two records are called " + record.name);
+    records_.push_back(read_entry(rest, at, header));
+    Record& record = records_.back();
+    if (!names.insert(record.name).second) fail(at, "two records are called " + record.name);
     locate_data(record, header, directory.offset);
     extents.emplace_back(header, record.offset + record.size);
-    records_.push_back(std::move(record));
   }
+  if (!rest.empty()) fail(directory.offset, "the directory has more than its records");
   check_overlap(std::move(extents));
 }
 
-// Takes one entry off the directory; `header` gets the place of the local header.
-ZipReader::Record ZipReader::read_entry(std::span<const std::byte>& rest, uint64_t& header) const {
+// Takes the entry at byte `at` off the directory; `header` gets the place of the local header.
+ZipReader::Record ZipReader::read_entry(std::span<const std::byte>& rest, uint64_t at,
+                                        uint64_t& header) const {
   if (rest.size() < kCentralHeaderSize || get_field<uint32_t>(rest, 0) != kCentralHeader) {
-    fail("a directory entry is malformed");
+    fail(at, "a directory entry is malformed");
   }
   const uint64_t name_size = get_field<uint16_t>(rest, 28);
   const uint64_t extra_size = get_field<uint16_t>(rest, 30);
   const uint64_t comment_size = get_field<uint16_t>(rest, 32);
   const uint64_t length = kCentralHeaderSize + name_size + extra_size + comment_size;
-  if (rest.size() < length) fail("a directory entry is cut off");
+  if (rest.size() < length) fail(at, "a directory entry is cut off");
   Record record;
   const auto name = rest.subspan(kCentralHeaderSize, name_size);
   record.name.assign(reinterpret_cast<const char*>(name.data()), name.size());
@@ -158,28 +172,29 @@ ZipReader::Record ZipReader::read_entry(std::span<const std::byte>& rest, uint64
   record.size = get_field<uint32_t>(rest, 24);
   uint64_t compressed = get_field<uint32_t>(rest, 20);
   header = get_field<uint32_t>(rest, 42);
-  read_zip64(rest.subspan(kCentralHeaderSize + name_size, extra_size), record.name,
+  read_zip64(rest.subspan(kCentralHeaderSize + name_size, extra_size), at, record.name,
              {&record.size, &compressed, &header});
   if (get_field<uint16_t>(rest, 8) & kFlagEncrypted)
-    fail("record " + record.name + " is encrypted");
+    fail(at, "record " + record.name + " is encrypted");
   if (get_field<uint16_t>(rest, 10) != 0) {
-    fail("record " + record.name + " is compressed, which torch never does");
+    fail(at, "record " + record.name + " is compressed, which torch never does");
   }
-  if (compressed != record.size) fail("record " + record.name + " is stored, but with two sizes");
+  if (compressed != record.size)
+    fail(at, "record " + record.name + " is stored, but with two sizes");
   rest = rest.subspan(length);
   return record;
 }
 
 // Of `values`, those that did not fit their 32 bits are in the zip64 extra field, in this order.
-void ZipReader::read_zip64(std::span<const std::byte> extra, const std::string& name,
+void ZipReader::read_zip64(std::span<const std::byte> extra, uint64_t at, const std::string& name,
                            std::initializer_list<uint64_t*> values) const {
   while (extra.size() >= 4) {
     const uint16_t id = get_field<uint16_t>(extra, 0), size = get_field<uint16_t>(extra, 2);
-    if (extra.size() - 4 < size) fail("record " + name + " has a malformed extra field");
+    if (extra.size() - 4 < size) fail(at, "record " + name + " has a malformed extra field");
     uint64_t field = 0;
     for (uint64_t* value : values) {
       if (id != kZip64Extra || *value != kIn64Bits) continue;
-      if (size < field + 8) fail("record " + name + " has a malformed zip64 field");
+      if (size < field + 8) fail(at, "record " + name + " has a malformed zip64 field");
       *value = get_field<uint64_t>(extra, 4 + field);
       field += 8;
     }
@@ -189,15 +204,17 @@ void ZipReader::read_zip64(std::span<const std::byte> extra, const std::string& 
 
 // The data follows the local header, whose name and padding have lengths of their own.
 void ZipReader::locate_data(Record& record, uint64_t header, uint64_t end) const {
-  if (header > end || end - header < kLocalHeaderSize)
-    fail("record " + record.name + " lies outside");
+  const auto outside = [&] { fail(header, "record " + record.name + " lies outside"); };
+  if (header > end || end - header < kLocalHeaderSize) outside();
   const auto fields = read_range(*file_, header, kLocalHeaderSize);
   if (get_field<uint32_t>(fields, 0) != kLocalHeader)
-    fail("record " + record.name + " has no header");
-  const uint64_t length =
-      kLocalHeaderSize + get_field<uint16_t>(fields, 26) + get_field<uint16_t>(fields, 28);
-  if (end - header < length || end - header - length < record.size)
-    fail("record " + record.name + " lies outside");
+    fail(header, "record " + record.name + " has no header");
+  const uint64_t name_size = get_field<uint16_t>(fields, 26);
+  const uint64_t length = kLocalHeaderSize + name_size + get_field<uint16_t>(fields, 28);
+  if (end - header < length || end - header - length < record.size) outside();
+  const auto name = read_range(*file_, header + kLocalHeaderSize, name_size);
+  if (!std::ranges::equal(name, std::as_bytes(std::span(record.name))))
+    fail(header, "the header of record " + record.name + " has another name");
   record.offset = header + length;
 }
 
@@ -205,7 +222,7 @@ void ZipReader::check_overlap(std::vector<std::pair<uint64_t, uint64_t>> extents
   std::sort(extents.begin(), extents.end());
   for (size_t i = 1; i < extents.size(); ++i) {
     if (extents[i].first < extents[i - 1].second) {
-      fail("records overlap at offset " + std::to_string(extents[i].first));
+      fail(extents[i].first, "records overlap");
     }
   }
 }

@@ -1,0 +1,33 @@
+// A pickle alone, with storages that always fit. What decodes must encode, and decode to the same.
+#include "framework/checkpoint/format/pickle.h"
+#include "tests/fuzz/target.h"
+
+namespace anymesh {
+namespace {
+
+constexpr int64_t kMaxElements = 1 << 16;
+
+Value decode(std::span<const std::byte> pickle) {
+  const auto open = [](const std::string&, DType dtype, int64_t numel) -> BytesPtr {
+    if (numel > kMaxElements) throw ValueError("a storage that is too large for this test");
+    return std::make_shared<OwnedBytes>(
+        std::vector<std::byte>(static_cast<size_t>(numel) * element_size(dtype)));
+  };
+  return decode_pickle(pickle, open, "input", pickle.size());
+}
+
+}  // namespace
+
+void fuzz(std::span<const std::byte> input) {
+  const Value value = decode(input);
+  check_tensors(value);
+  int next = 0;
+  const auto store = [&](const TensorRecord&) { return std::to_string(next++); };
+  const std::string again = encode_pickle(value, store);
+  // NaN is not equal to itself, hence the texts.
+  next = 0;
+  require(encode_pickle(decode(std::as_bytes(std::span(again))), store) == again,
+          "a value changed when it was written and read");
+}
+
+}  // namespace anymesh

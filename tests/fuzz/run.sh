@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Runs every fuzzer for FUZZ_SECONDS (60), as many at once as there are cores, from a fixed seed and the fixtures:
+#   FUZZ_SECONDS=600 tests/fuzz/run.sh [target...]
+# Prints what each did. An input that crashes one, or takes 10 s or 512 MiB, is kept in build/fuzz/found/TARGET: mend the
+# reader and move the file to tests/fuzz/crashes/TARGET, from where the ordinary tests replay it ever after.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+cmake --preset fuzz >build/fuzz.log
+cmake --build --preset fuzz >>build/fuzz.log || { tail -40 build/fuzz.log; exit 1; }
+python3 tests/fuzz/seeds.py build/fuzz/seeds
+
+targets=("$@")
+((${#targets[@]})) || targets=(pickle torch_file indexed_dataset deepspeed_json)
+
+fuzz() {
+  local target=$1 log=build/fuzz/$1.log found=build/fuzz/found/$1/
+  rm -rf "build/fuzz/corpus/$target"  # each run is the same run
+  mkdir -p "$found" "build/fuzz/corpus/$target"
+  if build/fuzz/bin/fuzz_"$target" -seed=1 -max_total_time="${FUZZ_SECONDS:-60}" -max_len=16384 -timeout=10 \
+      -malloc_limit_mb=128 -rss_limit_mb=512 -print_final_stats=1 -artifact_prefix="$found" \
+      "build/fuzz/corpus/$target" "build/fuzz/seeds/$target" >"$log" 2>&1; then
+    printf '%-16s %9d executions, %5d edges covered, no crash\n' "$target" \
+        "$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")" \
+        "$(grep -o 'cov: [0-9]*' "$log" | tail -1 | cut -d' ' -f2)"
+  else
+    tail -40 "$log"
+    printf '%-16s CRASHED: see %s and %s\n' "$target" "$log" "$found"
+    return 1
+  fi
+}
+export -f fuzz
+printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I{} bash -c 'fuzz {}'
