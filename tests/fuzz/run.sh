@@ -11,7 +11,7 @@ cmake --build --preset fuzz >>build/fuzz.log || { tail -40 build/fuzz.log; exit 
 python3 tests/fuzz/seeds.py build/fuzz/seeds
 
 targets=("$@")
-((${#targets[@]})) || targets=(pickle torch_file indexed_dataset deepspeed_json)
+((${#targets[@]})) || targets=(pickle torch_file indexed_dataset safetensors deepspeed_json)
 
 fuzz() {
   local target=$1 log=build/fuzz/$1.log found=build/fuzz/found/$1/

@@ -6,7 +6,10 @@ more than a fuzzer can do with. The pickles in torch files are seeds of their ow
 """
 import hashlib
 import io
+import json
+import math
 import pathlib
+import struct
 import sys
 import tarfile
 import zipfile
@@ -14,10 +17,20 @@ import zipfile
 MAX_SIZE = 1 << 14  # -max_len of run.sh
 
 
+def safetensors(shapes):
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for i, shape in enumerate(shapes):
+        size = 4 * math.prod(shape)
+        header[f"layer.{i}"] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + bytes(at)
+
+
 def main():
     here = pathlib.Path(__file__).resolve().parent
     fixtures, out = here.parent / "fixtures", pathlib.Path(sys.argv[1])
-    seeds = {name: {} for name in ("pickle", "torch_file", "indexed_dataset", "deepspeed_json")}
+    seeds = {name: {} for name in ("pickle", "torch_file", "indexed_dataset", "safetensors", "deepspeed_json")}
 
     def add(target, content, key=None):
         if len(content) <= MAX_SIZE:
@@ -39,6 +52,8 @@ def main():
         add("indexed_dataset", path.read_bytes())
     for path in sorted((fixtures / "flags").glob("*.json")):
         add("deepspeed_json", path.read_bytes())
+    for shapes in ([], [[]], [[2, 3]], [[4], [0, 7], [1, 1, 2]]):
+        add("safetensors", safetensors(shapes))
     for target, contents in seeds.items():
         for path in sorted((here / "crashes" / target).iterdir()):
             add(target, path.read_bytes())

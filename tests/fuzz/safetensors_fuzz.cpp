@@ -1,0 +1,16 @@
+// The header of a safetensors file, and the tensors that it tells of.
+#include "framework/checkpoint/format/safetensors.h"
+#include "tests/fuzz/target.h"
+
+namespace anymesh {
+
+void fuzz(std::span<const std::byte> input) {
+  const ScratchFile file(".safetensors", input);
+  try {
+    for (const auto& [name, tensor] : read_safetensors(file.path())) check_tensors(tensor);
+  } catch (const std::runtime_error& error) {
+    require_name(error, file.path());
+  }
+}
+
+}  // namespace anymesh
