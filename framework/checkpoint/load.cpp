@@ -1,5 +1,9 @@
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
+#include <set>
+#include <sstream>
+
 #include "framework/checkpoint/checkpoint.h"
 #include "framework/checkpoint/format/convert.h"
 #include "framework/checkpoint/format/file_io.h"
@@ -99,6 +103,31 @@ std::string announce_names(const WholeCheckpoint& checkpoint, const Checkpointed
   return "";
 }
 
+// What the checkpoint has and no stage of this run asked for.
+std::string announce_unused(const WholeCheckpoint& checkpoint, const CheckpointedRun& run) {
+  std::string mine;
+  for (const ParamSpec& spec : run.stage.params())
+    mine += spec.name + "\n" + spec.other_name + "\n";
+  std::set<std::string> known;
+  for (const std::string& stage : gather_strings(*run.grid.pp, mine)) {
+    std::istringstream lines(stage);
+    for (std::string name; std::getline(lines, name);) known.insert(name);
+  }
+  std::string unused;
+  for (const std::string& name : checkpoint.names())
+    if (!known.contains(name)) unused += " " + name;
+  return unused.empty() ? "" : "WARNING: this model has no place for the checkpoint's" + unused;
+}
+
+// Megatron-DeepSpeed's files do not tell which of its two orders the fused weight has.
+std::string announce_fused_order(const Value& metadata) {
+  const Value args = metadata.find(keys::kArgs);
+  if (!args || args.contains(keys::kDropoutSeed)) return "";
+  return "the checkpoint is Megatron-DeepSpeed's: query_key_value is read as per head or group its "
+         "queries, key and value. Its versions since December 2024 order them differently; if this "
+         "is of one, the loss jumps here";
+}
+
 // Parameters and their state are the checkpoint's, hyper-parameters the flags'. Megatron's ZeRO 3,
 // for one, decays no weights whatever its flags say.
 std::string announce_hyperparameters(const Value& optimizer_state, const CheckpointedRun& run) {
@@ -160,18 +189,21 @@ std::vector<std::string> load_checkpoint(const fs::path& load_dir, CheckpointedR
     own_files =
         !options.universal && !weights_only(options) && has_own_files(folder, metadata, run);
   });
+  WholeCheckpoint checkpoint;
   all_or_none(world, [&] {
     if (own_files) {
       scaler = load_own_files(folder, run);
     } else {
-      const WholeCheckpoint checkpoint = open_whole_checkpoint(folder, /*threads=*/1);
+      checkpoint = open_whole_checkpoint(folder, /*threads=*/1);
       load_whole_tensors(checkpoint, run, weights_only(options));
-      for (const std::string& line : {announce_names(checkpoint, run),
-                                      announce_hyperparameters(checkpoint.optimizer_state, run)})
-        if (!line.empty()) lines.push_back(line);
       if (checkpoint.optimizer_state) scaler = checkpoint.optimizer_state.find(keys::kLossScaler);
     }
   });
+  for (const std::string& line : {announce_fused_order(metadata), announce_names(checkpoint, run),
+                                  announce_hyperparameters(checkpoint.optimizer_state, run),
+                                  announce_unused(checkpoint, run)}) {
+    if (!line.empty()) lines.push_back(line);
+  }
   // A rank whose partition is all padding has read no step.
   torch::Tensor steps = torch::full({1}, run.optimizer.steps, torch::kLong);
   world.all_reduce(steps, ReduceOp::Max);

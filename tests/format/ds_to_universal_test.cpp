@@ -61,8 +61,12 @@ TEST_F(Tool, FailuresExitWith1AndSayWhy) {
   EXPECT_EQ(
       run("--input_folder " + folder_.string() + "/absent --output_folder " + output_.string()), 1);
   EXPECT_TRUE(has_printed("ds_to_universal: the input folder")) << printed_;
-  EXPECT_EQ(run(input_ + " --output_folder " + output_.string()), 1);
-  EXPECT_TRUE(has_printed("--inject_missing_state")) << printed_;
+}
+
+TEST_F(Tool, WarnsOfMissingRulesWhereThereIsNothingToMerge) {
+  EXPECT_EQ(run(input_ + " --output_folder " + output_.string()), 0);
+  EXPECT_TRUE(has_printed("warning: ")) << printed_;
+  EXPECT_TRUE(has_printed("it has one tp rank, so there is nothing to merge")) << printed_;
 }
 
 TEST_F(Tool, HelpNamesEveryFlag) {

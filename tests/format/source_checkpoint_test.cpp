@@ -171,12 +171,6 @@ TEST_F(Source, RefusesLayoutsItDoesNotKnow) {
   };
   edit(file, with_config);
   EXPECT_NE(refusal(tag).find("wrong order"), std::string::npos);
-  edit(file, [&](Value& v) {
-    v = good;
-    Value state = v.at(keys::kOptimizerStateDict);
-    v.set(keys::kOptimizerStateDict, state.set(keys::kBaseOptimizerState, Value::list()));
-  });
-  EXPECT_NE(refusal(tag).find("elastic"), std::string::npos);
 }
 
 TEST_F(Source, RefusesRanksAtDifferentSteps) {

@@ -44,6 +44,10 @@ done
 cp -r ckpt broken
 rm -r broken/global_step2_universal/zero/3.mlp.dense_h_to_4h.bias
 refused "missing universal parameter" "has no parameter 3.mlp.dense_h_to_4h.bias" 2,1,1,0 --lr-decay-iters 8 --load "$scratch/broken" --universal-checkpoint
+cp -r ckpt/global_step2_universal/zero/3.mlp.dense_h_to_4h.bias broken/global_step2_universal/zero/
+cp -r broken/global_step2_universal/zero/3.mlp.dense_h_to_4h.bias broken/global_step2_universal/zero/9.mlp.extra.bias
+train 2,1,1,0 /dev/null --train-iters 8 --load broken --universal-checkpoint >log || fail "$(cat log)"
+grep -q "WARNING: this model has no place for the checkpoint's 9.mlp.extra.bias$" log || fail "an unused parameter: $(cat log)"
 [[ $(checksum ckpt) == "$(cat before)" ]] || fail "the checkpoint was changed"
 
 # A loss that is not finite stops the run, says where, and spoils no checkpoint.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <mutex>
 
 #include "framework/checkpoint/format/convert_plan.h"
@@ -44,17 +45,63 @@ void check_folders(const fs::path& input, const fs::path& output) {
   check_replaceable(output);
 }
 
-UniversalInfo find_info(const SourceCheckpoint& source, bool inject) {
+UniversalInfo find_info(const SourceCheckpoint& source, bool inject,
+                        std::vector<std::string>& warnings) {
   const Value& state = source.model_states[0];
   if (const Value info = state.find(keys::kUniversalInfo)) return UniversalInfo::from_value(info);
-  const bool needed = source.stage < 3 || source.tp_size > 1;
-  if (needed && !inject) {
-    throw std::runtime_error(
-        state.where() + ": has no '" + std::string(keys::kUniversalInfo) +
-        "', so nothing says how tensor-parallel shards are merged; --inject_missing_state goes on "
-        "without (right for a model without tensor parallelism)");
+  const std::string missing =
+      state.where() + ": has no '" + std::string(keys::kUniversalInfo) + "'";
+  if (source.tp_size > 1 && !inject) {
+    throw std::runtime_error(missing + ", so nothing says how the shards of tp " +
+                             std::to_string(source.tp_size) +
+                             " are merged; --inject_missing_state joins all of them along dim 0");
   }
+  if (!inject) warnings.push_back(missing + "; it has one tp rank, so there is nothing to merge");
   return {};
+}
+
+// What Megatron-DeepSpeed's files leave open. Ours say dropout_seed.
+void warn_of_megatron(const SourceCheckpoint& source, const UniversalInfo& info,
+                      std::vector<std::string>& warnings) {
+  const Value args = source.model_states[0].find(keys::kArgs);
+  if (!args || args.contains(keys::kDropoutSeed)) return;
+  const auto is_fused = [](const auto& parameter) {
+    return parameter.first.ends_with(".query_key_value.weight");
+  };
+  const auto& parameters = source.parameters;
+  if (source.tp_size > 1 && std::any_of(parameters.begin(), parameters.end(), is_fused)) {
+    warnings.push_back(
+        "query_key_value is merged as Megatron orders it: for each head or group its queries, key "
+        "and value. Megatron-DeepSpeed since December 2024 keeps all queries, keys and values of a "
+        "tp rank together, which nothing in the files tells: of such a checkpoint the result is "
+        "good at tp " +
+        std::to_string(source.tp_size) + " alone, and in Megatron-DeepSpeed alone");
+  }
+  if (info.padded_vocab_size.value_or(0) > info.original_vocab_size.value_or(0)) {
+    warnings.push_back(
+        "rows " + std::to_string(*info.original_vocab_size) + " to " +
+        std::to_string(*info.padded_vocab_size) +
+        " of the vocabulary are padding, which took part in Megatron-DeepSpeed's softmax; they are "
+        "left out, as by its own converter, and the loss of a resumed run drops by their share");
+  }
+}
+
+// For both families of DeepSpeed's loaders: ZeRO 1 and 2 want its version, ZeRO 3 the step in an
+// optimizer's state dict.
+Value optimizer_state_for_all(const SourceCheckpoint& source) {
+  Value state = source.optimizer_state;
+  Value version = source.model_states[0].find(keys::kDsVersion);
+  if (version && !state.contains(keys::kDsVersion)) state.set(keys::kDsVersion, version);
+  Value step;
+  for (const auto& [name, shards] : source.parameters) step = step ? step : shards.front().step;
+  if (!step) return state;
+  Value torch = state.find(keys::kOptimizerStateDict);
+  if (!torch) torch = Value::dict({{keys::kParamGroups, state.at(keys::kParamGroups)}});
+  const Value states = torch.find(keys::kState);
+  std::vector<Value::Entry> entries = states ? states.entries() : std::vector<Value::Entry>{};
+  if (entries.empty()) entries.emplace_back(0, Value::dict());
+  if (!entries[0].second.contains(kStepState)) entries[0].second.set(kStepState, step);
+  return state.set(keys::kOptimizerStateDict, torch.set(keys::kState, Value::dict(entries)));
 }
 
 // Counts what passes, for the progress.
@@ -79,24 +126,40 @@ class Counter {
   Clock::time_point start_ = Clock::now(), last_ = start_;
 };
 
-class CountedBytes : public ByteSource {
+// Float32 elements that are NaN or infinite: all bits of the exponent are set.
+int64_t count_not_finite(std::span<const std::byte> bytes) {
+  constexpr uint32_t kExponent = 0x7F800000;
+  int64_t count = 0;
+  for (size_t i = 0; i + sizeof(uint32_t) <= bytes.size(); i += sizeof(uint32_t)) {
+    uint32_t bits;
+    std::memcpy(&bits, bytes.data() + i, sizeof bits);
+    count += (bits & kExponent) == kExponent;
+  }
+  return count;
+}
+
+// Watches a tensor as it is written.
+class WatchedBytes : public ByteSource {
  public:
-  CountedBytes(BytesPtr bytes, Counter& counter) : bytes_(std::move(bytes)), counter_(counter) {}
-  uint64_t size() const override { return bytes_->size(); }
+  WatchedBytes(TensorRecord tensor, Counter& counter, std::atomic<int64_t>& not_finite)
+      : tensor_(std::move(tensor)), counter_(counter), not_finite_(not_finite) {}
+  uint64_t size() const override { return tensor_.bytes->size(); }
   void read(uint64_t offset, std::span<std::byte> out) const override {
-    bytes_->read(offset, out);
+    tensor_.bytes->read(offset, out);
+    if (tensor_.dtype == DType::kFloat32) not_finite_ += count_not_finite(out);
     counter_.add(out.size());
   }
 
  private:
-  BytesPtr bytes_;
+  TensorRecord tensor_;
   Counter& counter_;
+  std::atomic<int64_t>& not_finite_;
 };
 
-Value counted(const OutputFilePlan& file, Counter& counter) {
+Value watched(const OutputFilePlan& file, Counter& counter, std::atomic<int64_t>& not_finite) {
   if (file.bytes == 0) return file.content;
   TensorRecord tensor = file.content.at(keys::kParam).as_tensor();
-  tensor.bytes = std::make_shared<CountedBytes>(tensor.bytes, counter);
+  tensor.bytes = std::make_shared<WatchedBytes>(tensor, counter, not_finite);
   Value content = file.content;
   return content.set(keys::kParam, tensor);
 }
@@ -116,10 +179,23 @@ void check_space(const fs::path& folder, uint64_t needed) {
   }
 }
 
+// DeepSpeed looks for other names of the same metadata under ZeRO 3 than under 0 to 2: each file
+// also goes under the other one.
+void copy_metadata(const SourceCheckpoint& source, const fs::path& folder) {
+  for (const fs::path& file : source.metadata_files) {
+    fs::copy_file(file, folder / file.filename());
+    const auto name = parse_checkpoint_file_name(file.filename().string());
+    if (name->dp_rank > 0) continue;
+    const bool zero3 = name->kind == CheckpointFileName::Kind::kZero3ModelStates;
+    fs::copy_file(file, folder / (zero3 ? model_states_file(name->mp_rank)
+                                        : zero3_model_states_file(0, name->mp_rank)));
+  }
+}
+
 // Everything but `latest_universal`. Returns the bytes of the tensor files.
 uint64_t write_folder(const fs::path& folder, const SourceCheckpoint& source,
                       const ConvertPlan& plan, const ConvertOptions& options,
-                      const ProgressCallback& progress) {
+                      const ProgressCallback& progress, std::vector<std::string>& warnings) {
   const fs::path zero = folder / kZeroFolder;
   fs::create_directories(zero);
   for (const OutputFilePlan& file : plan.files) fs::create_directory(zero / file.parameter);
@@ -127,6 +203,7 @@ uint64_t write_folder(const fs::path& folder, const SourceCheckpoint& source,
   check_space(folder, total);
   Counter counter(total, progress);
   std::atomic<uint64_t> written{0};
+  std::vector<std::atomic<int64_t>> not_finite(plan.files.size());
   // Large tensors first, so that no worker is left alone with one at the end.
   std::vector<size_t> order(plan.files.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -134,12 +211,16 @@ uint64_t write_folder(const fs::path& folder, const SourceCheckpoint& source,
                    [&](size_t a, size_t b) { return plan.files[a].bytes > plan.files[b].bytes; });
   parallel_for(order.size(), options.write_workers, [&](size_t i) {
     const OutputFilePlan& file = plan.files[order[i]];
-    written +=
-        write_torch_file(zero / file.parameter / state_file(file.state), counted(file, counter))
-            .bytes;
+    const Value content = watched(file, counter, not_finite[order[i]]);
+    written += write_torch_file(zero / file.parameter / state_file(file.state), content).bytes;
   });
-  written += write_torch_file(zero / kOptimizerStateFile, source.optimizer_state).bytes;
-  for (const fs::path& file : source.metadata_files) fs::copy_file(file, folder / file.filename());
+  for (size_t i = 0; i < plan.files.size(); ++i) {
+    if (not_finite[i] == 0) continue;
+    warnings.push_back(plan.files[i].parameter + ": " + std::to_string(not_finite[i]) +
+                       " elements of " + plan.files[i].state + " are not finite");
+  }
+  written += write_torch_file(zero / kOptimizerStateFile, optimizer_state_for_all(source)).bytes;
+  copy_metadata(source, folder);
   if (options.keep_plan) {
     fs::create_directory(folder / "tmp");
     write_text_atomically(folder / "tmp" / "plan.json", plan.to_json());
@@ -157,10 +238,11 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
                  output = without_trailing_slash(options.output);
   check_folders(input, output);
   const SourceCheckpoint source = open_source_checkpoint(input, options.read_workers);
-  const UniversalInfo info = find_info(source, options.inject_missing_info);
-  const ConvertPlan plan = plan_conversion(source, info);
-
   ConvertReport report;
+  const UniversalInfo info = find_info(source, options.inject_missing_info, report.warnings);
+  const ConvertPlan plan = plan_conversion(source, info);
+  warn_of_megatron(source, info, report.warnings);
+
   report.stage = source.stage;
   report.tp_size = source.tp_size;
   report.pp_size = source.pp_size;
@@ -181,7 +263,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   check_replaceable(temporary);
   fs::remove_all(temporary);
   fs::create_directories(output.parent_path());
-  report.bytes = write_folder(temporary, source, plan, options, progress);
+  report.bytes = write_folder(temporary, source, plan, options, progress, report.warnings);
   publish_folder(temporary, output);
   write_text_atomically(output.parent_path() / kLatestUniversalFile, output.filename().string());
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();

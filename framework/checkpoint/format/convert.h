@@ -27,15 +27,19 @@ namespace anymesh {
 // none for a pipeline);
 // - tensors of a ZeRO 3 checkpoint keep their shape, with the keys and the step of the other stages
 //   (DeepSpeed: bare and flat, which only a ZeRO 3 run can load);
-// - ZeRO 0 is converted as well (DeepSpeed refuses it).
+// - ZeRO 0 and elastic checkpoints are converted as well (DeepSpeed refuses the one and fails on the
+//   other);
+// - metadata and optimizer_state.pt serve ZeRO 3 and the other stages alike (DeepSpeed: those that
+//   the source was of).
 struct ConvertOptions {
   std::filesystem::path input, output;
   int read_workers = 4;    // threads that open and plan
   int write_workers = 2;   // threads that write tensors
   bool keep_plan = false;  // leave the plan in output/tmp/plan.json
   bool strict = true;      // a pattern that matches no parameter is an error, not a warning
-  bool inject_missing_info =
-      false;  // go on without universal_checkpoint_info: no parameter has a special rule
+  // Go on without universal_checkpoint_info at tp > 1: no parameter has a special rule. At tp 1
+  // there is nothing that it could say.
+  bool inject_missing_info = false;
 };
 
 struct ConvertProgress {

@@ -95,6 +95,11 @@ class Planner {
         continue;  // before the first step
       plan_state(name, rule, shards, state);
     }
+    for (const SourceShard* shard : shards) {
+      const Value &step = shard->step, &first = shards[0]->step;
+      if (step && first && step.as_double() != first.as_double())
+        step.fail("step " + first.found() + " for " + name + ", as on tp rank 0");
+    }
     if (const Value& step = shards[0]->step) {
       plan_.files.push_back({name, std::string(kStepState), step, 0, "", {}});
     }

@@ -20,8 +20,8 @@ namespace anymesh {
 //   source.parameters["2.mlp.dense_h_to_4h.weight"].front().states[kFp32].front().bytes
 //
 // Understands ZeRO 0, 1 (DeepSpeedZeroOptimizer and BF16_Optimizer), 2 and 3, of DeepSpeed,
-// Megatron-DeepSpeed and this program. Refuses, by name: missing rank files, elastic checkpoints,
-// layouts whose order cannot be known.
+// Megatron-DeepSpeed and this program. Refuses, by name: missing rank files, layouts
+// whose order cannot be known.
 
 // Consecutive elements of a shard.
 struct SourceFragment {

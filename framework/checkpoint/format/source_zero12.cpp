@@ -47,10 +47,6 @@ void check_mapping(const Value& mapping, const GroupShapes& group,
 }
 
 void refuse_unknown_layout(const Value& optimizer) {
-  const Value state = optimizer.at(keys::kOptimizerStateDict);
-  if (const Value base = state.find(keys::kBaseOptimizerState); base.is_list()) {
-    base.fail("a dict (elastic checkpoints, \"elastic_checkpoint\": true, are not supported)");
-  }
   const Value config = optimizer.find(keys::kDsConfig);
   const Value zero = config.is_dict() ? config.find(keys::kZeroOptimization) : Value();
   const Value round_robin = zero.is_dict() ? zero.find(keys::kRoundRobinGradients) : Value();
@@ -65,21 +61,39 @@ std::vector<int64_t> alignment_gaps(const Value& state, size_t group) {
   return paddings ? paddings.at(group).as_ints() : std::vector<int64_t>{};
 }
 
+// The optimizer's state of one group. Elastic checkpoints ("elastic_checkpoint": true) have a list
+// of them, with tensors without padding and without param_groups.
+struct GroupState {
+  Value adam, step;  // None before the first step
+};
+
+GroupState group_state(const Value& state, size_t g) {
+  const Value base = state.at(keys::kBaseOptimizerState);
+  if (base.is_list()) {
+    const Value adam = base.at(g);
+    if (!adam.contains(kExpAvgState)) return {};
+    const Value own = adam.find(kStepState);
+    return {adam, own ? own : state.find(keys::kBaseOptimizerStateStep)};
+  }
+  for (const auto& [index, adam] : base.at(keys::kState).entries()) {
+    if (index.is_int() && index.as_int() == static_cast<int64_t>(g))
+      return {adam, step_of(adam, base.at(keys::kParamGroups).at(g))};
+  }
+  return {};
+}
+
 // One group of one rank: all its fragments, of all states.
 void read_group(SourceCheckpoint& source, const Value& state, size_t g, const GroupShapes& group,
                 int dp, int pp, int tp) {
   const FlatGroup layout(group.numels, source.dp_size, alignment_gaps(state, g));
   const std::vector<Fragment> fragments = layout.fragments(dp);
   check_mapping(state.at(keys::kParamSliceMappings).at(g), group, fragments);
-  const Value base = state.at(keys::kBaseOptimizerState);
-  Value adam;
-  for (const auto& [index, entry] : base.at(keys::kState).entries()) {
-    if (index.is_int() && index.as_int() == static_cast<int64_t>(g)) adam = entry;
-  }
+  const auto [adam, step] = group_state(state, g);
   const Value fp32 = state.at(keys::kFp32Groups).at(g);
   if (adam) {
     const Value exp_avg = adam.at(kExpAvgState);
-    if (exp_avg.as_tensor().numel() != layout.partition_numel()) {
+    const int64_t count = exp_avg.as_tensor().numel(), padded = layout.partition_numel();
+    if (count != padded && count != padded - layout.padding(dp)) {
       exp_avg.fail("a partition of " + std::to_string(layout.partition_numel()) + " elements (" +
                    std::to_string(layout.numel()) + " among dp " + std::to_string(source.dp_size) +
                    ")");
@@ -96,14 +110,17 @@ void read_group(SourceCheckpoint& source, const Value& state, size_t g, const Gr
     if (!adam) continue;
     add(kExpAvg, adam.at(kExpAvgState));
     add(kExpAvgSq, adam.at(kExpAvgSqState));
-    set_step(shard, name, step_of(adam, base.at(keys::kParamGroups).at(g)));
+    set_step(shard, name, step);
   }
 }
 
 // As ds_to_universal leaves it: without what lies in the parameters' own files, paddings zeroed.
 Value universal_optimizer_state(const Value& state, int dp_size) {
   Value result = state;
-  const Value groups = state.at(keys::kBaseOptimizerState).at(keys::kParamGroups);
+  const Value base = state.at(keys::kBaseOptimizerState);
+  Value groups = base.is_list() ? Value::list() : base.at(keys::kParamGroups);
+  for (size_t g = 0; base.is_list() && g < base.size(); ++g)
+    groups.push_back(Value::dict({{keys::kParams, Value::list({static_cast<int64_t>(g)})}}));
   result.erase(keys::kBaseOptimizerState).erase(keys::kParamSliceMappings).erase(keys::kFp32Groups);
   result.set(keys::kParamGroups, groups);
   const std::vector<int64_t> zeros(groups.size(), 0), counts(groups.size(), dp_size);

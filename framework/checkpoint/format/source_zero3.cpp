@@ -1,11 +1,22 @@
 // ZeRO 3: every parameter cut among dp ranks by itself; the parts of consecutive parameters lie in
 // sub-groups.
 
+#include <algorithm>
+
 #include "framework/checkpoint/format/partition.h"
 #include "framework/checkpoint/format/source_stages.h"
 
 namespace anymesh {
 namespace {
+
+// The parameter group that a sub-group is part of.
+Value group_of(const Value& torch_state, int64_t sub_group) {
+  for (const Value& group : torch_state.at(keys::kParamGroups).items()) {
+    const std::vector<int64_t> members = group.at(keys::kParams).as_ints();
+    if (std::find(members.begin(), members.end(), sub_group) != members.end()) return group;
+  }
+  return Value::dict();
+}
 
 // One sub-group of one rank.
 void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, const Value& shapes,
@@ -16,6 +27,9 @@ void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, cons
     if (index.is_int() && index.as_int() == static_cast<int64_t>(g)) adam = entry;
   }
   const Value fp32 = state.at(keys::kFp32FlatGroups).at(g);
+  const Value step =
+      adam ? step_of(adam, group_of(state.at(keys::kOptimizerStateDict), static_cast<int64_t>(g)))
+           : Value();
   int64_t start = 0;
   for (const auto& [key, size] : shapes.entries()) {
     const std::string& name = key.as_string();
@@ -30,7 +44,7 @@ void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, cons
         add_fragment(shard, kExpAvgSq, dp, adam.at(kExpAvgSqState), start, begin, held);
       }
     }
-    if (adam) set_step(shard, name, adam.find(kStepState));
+    if (adam) set_step(shard, name, step);
     start += part;
   }
   if (fp32.as_tensor().numel() != start)
