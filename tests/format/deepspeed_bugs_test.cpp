@@ -304,6 +304,24 @@ TEST_F(DeepSpeedBugs, B23_SecondNamesOfTiedWeights) {
   }
 }
 
+// Older versions record less: no slice mappings, no degrees, counts and stages as plain numbers.
+TEST_F(DeepSpeedBugs, FilesOfOlderVersionsAreReadAlike) {
+  Synthetic{.parameters = {{"a.weight", {3, 7}}, {"a.bias", {4}}}, .dp = 3}.write(tag_);
+  change(tag_ / model_states_file(0),
+         [](Value& v) { v.erase(keys::kParallelDimensions).erase(keys::kBufferNames); });
+  for (int dp = 0; dp < 3; ++dp) {
+    change(tag_ / optim_states_file(dp, 0, true), [](Value& v) {
+      Value optimizer = v.at(keys::kOptimizerStateDict);
+      optimizer.erase(keys::kParamSliceMappings).erase(keys::kGroupPaddings);
+      v.set(keys::kOptimizerStateDict,
+            optimizer.set(keys::kPartitionCount, 3).set(keys::kZeroStage, 1));
+    });
+  }
+  convert(tag_);
+  EXPECT_EQ(values("a.weight", kExpAvgState), numbered(21, 0.25f));
+  EXPECT_EQ(values("a.bias", kFp32State), numbered(4, 21));
+}
+
 // ZeRO 3 and the other stages look for different names of the same metadata, and for different keys
 // of the optimizer's state: a folder of ours has both.
 TEST_F(DeepSpeedBugs, BothFamiliesOfLoadersFindTheirMetadata) {

@@ -87,7 +87,8 @@ void read_group(SourceCheckpoint& source, const Value& state, size_t g, const Gr
                 int dp, int pp, int tp) {
   const FlatGroup layout(group.numels, source.dp_size, alignment_gaps(state, g));
   const std::vector<Fragment> fragments = layout.fragments(dp);
-  check_mapping(state.at(keys::kParamSliceMappings).at(g), group, fragments);
+  if (const Value mappings = state.find(keys::kParamSliceMappings))  // older versions have none
+    check_mapping(mappings.at(g), group, fragments);
   const auto [adam, step] = group_state(state, g);
   const Value fp32 = state.at(keys::kFp32Groups).at(g);
   if (adam) {
