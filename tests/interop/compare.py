@@ -1,0 +1,351 @@
+#!/usr/bin/env python3
+"""Real torch.load, ds_to_universal, zero_to_fp32 and DeepSpeed engine on our checkpoints, and both converters on theirs:
+
+    compare.py OUR_CONVERTER OURS THEIRS
+
+OURS/NAME is a save folder of pretrain_gpt, THEIRS/NAME/checkpoint one of DeepSpeed's or Megatron-DeepSpeed's. One line per
+folder; exits 1 if anything fails or any number, key or type differs in one bit. Differences that are theirs by construction
+are named in KNOWN and in the functions that expect them; one that does not appear is a failure too.
+"""
+import contextlib
+import enum
+import io
+import logging
+import os
+import pathlib
+import re
+import runpy
+import socket
+import subprocess
+import sys
+import traceback
+import types
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
+
+
+os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
+logging.disable(logging.WARNING)
+
+import numpy
+import torch
+
+import deepspeed
+from deepspeed.checkpoint import ds_to_universal
+from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+OUR_CONVERTER = sys.argv[1]
+STATES = ("fp32", "exp_avg", "exp_avg_sq")
+ROW_PARALLEL = re.compile(r"\.(self_attention\.dense|mlp\.dense_4h_to_h)\.weight/")
+# What is expected of a folder of theirs beyond equality.
+KNOWN = {
+    "z0-fp32-dp2": "refused",  # ds_to_universal has no ZeRO 0
+    "z1-bf16-tp1pp1dp2": "cat_dim",  # Megatron names row-parallel weights at tp > 1 only: 0 in theirs, 1 in ours
+}
+
+
+class Mismatch(Exception):
+    pass
+
+
+def expect(condition, what):
+    if not condition:
+        raise Mismatch(what)
+
+
+# ---- Values
+
+def bits(tensor):
+    return tensor.detach().flatten().contiguous().view(torch.uint8)
+
+
+def differences(a, b, where=""):
+    """Yields the places where two objects of a checkpoint are not the same, in type, order of keys, or bits."""
+    if type(a) is not type(b) and not (torch.is_tensor(a) and torch.is_tensor(b)):
+        yield f"{where}: {type(a).__name__} in ours, {type(b).__name__} in theirs"
+    elif torch.is_tensor(a):
+        if a.dtype != b.dtype or a.shape != b.shape:
+            yield f"{where}: {a.dtype} {tuple(a.shape)} in ours, {b.dtype} {tuple(b.shape)} in theirs"
+        elif not torch.equal(bits(a), bits(b)):
+            yield f"{where}: {(bits(a) != bits(b)).sum()} of {bits(a).numel()} bytes"
+    elif isinstance(a, dict):
+        if list(a) != list(b):
+            yield f"{where}: keys {list(a)} in ours, {list(b)} in theirs"
+        for key in a.keys() & b.keys():
+            yield from differences(a[key], b[key], f"{where}[{key!r}]")
+    elif isinstance(a, (list, tuple)):
+        if len(a) != len(b):
+            yield f"{where}: {len(a)} items in ours, {len(b)} in theirs"
+        for i, (x, y) in enumerate(zip(a, b)):
+            yield from differences(x, y, f"{where}[{i}]")
+    elif isinstance(a, numpy.ndarray):
+        if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != b.tobytes():
+            yield f"{where}: an array differs"
+    elif hasattr(a, "__dict__") and not isinstance(a, enum.Enum):
+        yield from differences(vars(a), vars(b), where)
+    elif a != b:
+        yield f"{where}: {a!r} in ours, {b!r} in theirs"
+
+
+def load(path, weights_only=False):
+    return torch.load(path, map_location="cpu", weights_only=weights_only)
+
+
+def padded_difference(whole, padded, where):
+    """`padded` may have rows of vocabulary padding behind those of `whole`; both flattened."""
+    n = whole.numel()
+    yield from differences(whole.flatten(), padded.flatten()[:n], where)
+    if padded.flatten()[n:].any():
+        yield f"{where}: padding that is not zero"
+
+
+def universal_parameters(folder):
+    """name -> {state: tensor}, each file opened as untrusted data."""
+    return {d.name: {s: load(d / f"{s}.pt", weights_only=True)["param"] for s in STATES}
+            for d in sorted((folder / "zero").iterdir()) if d.is_dir()}
+
+
+# ---- Programs
+
+@contextlib.contextmanager
+def quiet():
+    """Drops what DeepSpeed prints, unless it fails."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            yield
+    except BaseException as error:
+        error.said = said.getvalue()[-2000:]
+        raise
+
+
+def their_converter(tag, output, *flags):
+    sys.argv = ["ds_to_universal.py", "--input_folder", str(tag), "--output_folder", str(output),
+                "--num_extract_workers", "1", "--num_merge_workers", "1", *flags]
+    with quiet():
+        ds_to_universal.main(ds_to_universal.parse_arguments())
+
+
+def our_converter(tag, output, *flags):
+    done = subprocess.run([OUR_CONVERTER, "--input_folder", tag, "--output_folder", output, *flags], capture_output=True, text=True)
+    expect(done.returncode == 0, done.stderr)
+
+
+def their_zero_to_fp32(folder, output):
+    """Through the script that the save left there."""
+    sys.argv = ["zero_to_fp32.py", str(folder), str(output)]
+    with quiet():
+        runpy.run_path(str(folder / "zero_to_fp32.py"), run_name="__main__")
+    return load(output / "pytorch_model.bin", weights_only=True)
+
+
+class Weights(torch.nn.Module):
+    """A module with parameters of these names and values, and a loss that all of them take part in."""
+
+    def __init__(self, tensors):
+        super().__init__()
+        for name, tensor in tensors.items():
+            module = self
+            *path, last = name.split(".")
+            for part in path:
+                if not hasattr(module, part):
+                    module.add_module(part, torch.nn.Module())
+                module = getattr(module, part)
+            module.register_parameter(last, torch.nn.Parameter(torch.zeros_like(tensor)))
+
+    def forward(self):
+        return sum(p.float().square().sum() for p in self.parameters())
+
+
+def engine_differences(folder, parameters, stage, dtype, universal, steps):
+    """Resumes in a real DeepSpeed engine of one rank, and takes a step there. (On CPU it has no fp16.)"""
+    model = Weights({name: states["fp32"] for name, states in parameters.items()})
+    ordered = [model.get_parameter(name) for name in parameters]
+    groups = [{"params": [p for p in ordered if p.dim() > 1], "weight_decay": 0.1},
+              {"params": [p for p in ordered if p.dim() == 1], "weight_decay": 0.0}]
+    config = {"train_batch_size": 1, "zero_optimization": {"stage": stage}, "zero_allow_untested_optimizer": True,
+              "checkpoint": {"load_universal": universal}}
+    if dtype != "fp32":
+        config["bf16"] = {"enabled": True}
+    optimizer = torch.optim.AdamW(groups, lr=1.0)
+    with quiet():
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+        path, client_state = engine.load_checkpoint(str(folder))
+    expect(path is not None, f"engine: {folder} not loaded")
+    if stage < 3:
+        engine.optimizer._lazy_init_hp_params_optimizer_state()  # as the first step would
+    expect(engine.global_steps == steps == client_state["iteration"], f"engine: {engine.global_steps} steps, not {steps}")
+    for name, parameter in engine.module.named_parameters():
+        ours = parameters[name]
+        yield from differences(ours["fp32"], safe_get_full_fp32_param(parameter), f"engine: {name} fp32")
+        for state in STATES[1:]:
+            yield from differences(ours[state], safe_get_full_optimizer_state(parameter, state), f"engine: {name} {state}")
+    taken = {float(s["step"]) for s in engine.optimizer.optimizer.state.values()}
+    expect(taken == {float(steps)}, f"engine: Adam's steps {taken}, not {steps}")
+    with quiet():
+        engine.backward(engine())
+        engine.step()
+    for name, parameter in engine.module.named_parameters():
+        after = safe_get_full_fp32_param(parameter)
+        if torch.equal(after, parameters[name]["fp32"]) or not after.isfinite().all():
+            yield f"engine: {name} after a step"
+    engine.destroy()
+
+
+# ---- Universal folders
+
+def files_in(folder):
+    return {str(f.relative_to(folder)) for f in folder.rglob("*.pt")}
+
+
+def universal_differences(ours, theirs, cat_dim_differs=False):
+    """ZeRO 3 without tensor parallelism is flat and bare in theirs, with padding, and no ZeRO 3 has steps."""
+    mine, other = files_in(ours), files_in(theirs)
+    zero3 = any(f.startswith("zero_pp_rank_") for f in other)
+    for file in sorted(mine ^ other):
+        if not (zero3 and file in mine and file.endswith("/step.pt")):
+            yield f"{file}: only in {'ours' if file in mine else 'theirs'}"
+    wrong_cuts = 0
+    for file in sorted(mine & other):
+        a, b = load(ours / file), load(theirs / file)
+        if cat_dim_differs and ROW_PARALLEL.search(file) and isinstance(a, dict):
+            expect((a["cat_dim"], b["cat_dim"]) == (1, 0), f"{file}: cat_dim {a['cat_dim']} and {b['cat_dim']}")
+            a["cat_dim"] = 0
+            wrong_cuts += 1
+        if zero3 and file.startswith("zero/") and torch.is_tensor(b):
+            yield from padded_difference(a["param"].detach(), b.detach(), file)
+        else:
+            yield from differences(a, b, file)
+    expect(cat_dim_differs == (wrong_cuts > 0), "no cat_dim differs")
+
+
+# ---- Ours
+
+def padded_parameters(parameters, model):
+    """As a rank of an ordinary checkpoint has them: in the order of the flat buffers, with the vocabulary's padding rows."""
+    shapes = {name: shape for group in model["param_shapes"] for name, shape in group.items()}
+    return {name: {state: torch.cat([t.detach(), t.new_zeros(shape[0] - t.shape[0], *t.shape[1:])])
+                   for state, t in parameters[name].items()} for name, shape in shapes.items()}
+
+
+def weights_in_model_precision(tag):
+    """name -> tensor, of tp = 1; None if the files hold none: `module` without a pipeline, else the layers."""
+    models = sorted(tag.glob("mp_rank_*_model_states.pt"))
+    if not models:
+        return None
+    module = load(models[0])["module"]
+    if module is not None:
+        return dict(module)
+    tied = {"word_embeddings.weight", "position_embeddings.weight"}
+    return {("tied_modules.embed." if name in tied else f"{int(file.name[6:8])}.") + name: tensor
+            for file in sorted(tag.glob("layer_*")) for name, tensor in load(file, weights_only=True).items()}
+
+
+def ours(folder, scratch):
+    tag = folder / (folder / "latest").read_text()
+    files = sorted(tag.glob("*.pt"))
+    contents = {f.name: load(f) for f in files}
+    for file in files:
+        if file.name.startswith("layer_"):
+            load(file, weights_only=True)
+    model = next(c for name, c in contents.items() if name.endswith("_model_states.pt") and not name.startswith("layer_"))
+    stage = model["ds_config"]["zero_optimization"]["stage"]
+    dtype = next((d for d in ("bf16", "fp16") if model["ds_config"][d]["enabled"]), "fp32")
+    tp, pp = (model["checkpoint_parallel_dimensions"][k] for k in ("tp_degree", "pp_degree"))
+    report, wrong = [f"{len(files)} files, ZeRO {stage}, tp {tp}, pp {pp}, dp {model['dp_world_size']}, {dtype}"], []
+    expect((folder / "zero_to_fp32.py").exists() == (stage > 0), "zero_to_fp32.py")
+
+    universal = scratch / "ours" / f"{tag.name}_universal"
+    our_converter(tag, universal)
+    parameters = universal_parameters(universal)
+    report.append(f"{len(parameters)} parameters")
+    weights = weights_in_model_precision(tag) if tp == 1 else None
+    if weights:
+        expect(weights.keys() == parameters.keys(), f"weights: {weights.keys() ^ parameters.keys()}")
+        for name, weight in weights.items():
+            wrong += padded_difference(parameters[name]["fp32"].detach().to(weight.dtype), weight, f"weights: {name}")
+        report.append("module" if pp == 1 else "layers")
+    if stage in (1, 2) or (stage == 3 and pp == 1):
+        theirs = scratch / "theirs" / universal.name
+        their_converter(tag, theirs)
+        wrong += universal_differences(universal, theirs)
+        report.append(f"ds_to_universal: {len(files_in(theirs))} files")
+    if stage > 0 and tp == pp == 1:
+        exported = their_zero_to_fp32(folder, scratch / "fp32")
+        expect(exported.keys() == parameters.keys(), f"zero_to_fp32: {exported.keys() ^ parameters.keys()}")
+        for name, states in parameters.items():
+            wrong += padded_difference(states["fp32"].detach(), exported[name].detach(), f"zero_to_fp32: {name}")
+        report.append(f"zero_to_fp32: {len(exported)} tensors")
+    engine_stage = max(stage, 1)
+    wrong += engine_differences(universal.parent, parameters, engine_stage, dtype, True, model["iteration"])
+    report.append(f"engine at ZeRO {engine_stage}")
+    if stage > 0 and tp * pp * model["dp_world_size"] == 1:
+        wrong += engine_differences(folder, padded_parameters(parameters, model), stage, dtype, False, model["iteration"])
+        report.append("and without conversion")
+    return report, wrong
+
+
+# ---- Theirs
+
+def theirs(folder, scratch):
+    checkpoint = folder / "checkpoint"
+    tag = checkpoint / (checkpoint / "latest").read_text()
+    known = KNOWN.get(folder.name)
+    model = load(next(iter(sorted(tag.glob("*mp_rank_00_model_states.pt")))))
+    flags = [] if "universal_checkpoint_info" in model else ["--inject_missing_state"]
+    mine, other = (scratch / who / f"{tag.name}_universal" for who in ("ours", "theirs"))
+    our_converter(tag, mine, *flags)
+    if known == "refused":
+        try:
+            their_converter(tag, other, *flags)
+        except Exception as error:
+            return [f"theirs refuses it: {error or type(error).__name__}"], []
+        raise Mismatch("theirs no longer refuses it")
+    their_converter(tag, other, *flags)
+    wrong = list(universal_differences(mine, other, cat_dim_differs=known == "cat_dim"))
+    return [f"{len(files_in(other))} files, {len(list((mine / 'zero').glob('*/fp32.pt')))} parameters"], wrong
+
+
+def stand_in_for_megatron():
+    """Files of Megatron's hold one enum of its own."""
+    names = ("megatron", "megatron.core", "megatron.core.enums")
+    for name in names:
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules[names[-1]].ModelType = enum.Enum("ModelType", ["encoder_or_decoder", "encoder_and_decoder"])
+
+
+def check(name, compare, folder, scratch):
+    scratch.mkdir(parents=True)
+    try:
+        report, wrong = compare(folder, scratch)
+    except (Exception, SystemExit) as error:
+        traceback.print_exc()
+        print(f"FAIL {name}: {type(error).__name__}: {error}\n{getattr(error, 'said', '')}", flush=True)
+        return 1
+    for line in wrong[:10]:
+        print(f"  {name}: {line}")
+    print(f"{'FAIL' if wrong else 'ok'}: {name}: {'; '.join(report)}: {len(wrong)} differences", flush=True)
+    return len(wrong)
+
+
+def main():
+    mine, other = map(pathlib.Path, sys.argv[2:4])
+    with quiet():
+        deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
+    folders = sorted(mine.iterdir())
+    print(f"written by us, read by torch {torch.__version__} and DeepSpeed {deepspeed.__version__}:")
+    wrong = sum(check(f.name, ours, f, pathlib.Path("scratch") / f.name) for f in folders)
+    stand_in_for_megatron()
+    fixtures = sorted(f for f in other.iterdir() if (f / "checkpoint").exists())
+    print("written by DeepSpeed and Megatron-DeepSpeed, converted by both:")
+    wrong += sum(check(f.name, theirs, f, pathlib.Path("scratch") / f"fixture-{f.name}") for f in fixtures)
+    print(f"{len(folders)} + {len(fixtures)} folders, {wrong} differences")
+    sys.exit(bool(wrong) or not folders or not fixtures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Makes a venv with DeepSpeed, and with the torch that tools/setup.sh has unpacked: install.sh VENV DEPS
+#
+# The torch wheel is linked with 3 GB of GPU libraries that nothing calls on a machine without a GPU. Empty functions of
+# their names, compiled here, let it load: VENV/gpu-stand-ins is for LD_LIBRARY_PATH.
+set -euo pipefail
+venv=$1 deps=$2
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+pinned() { sed -n "s/^set($1 \(.*\))$/\1/p" "$repository/cmake/versions.cmake"; }
+say() { printf '[interop] %s\n' "$*"; }
+
+deepspeed=$(pinned ANYMESH_DEEPSPEED_VERSION) torch=$(pinned ANYMESH_TORCH_VERSION)
+stamp=$venv/deepspeed-$deepspeed-torch-$torch.done
+if [[ -e $stamp ]]; then
+  say "DeepSpeed $deepspeed and torch $torch are in $venv"
+  exit 0
+fi
+started=$SECONDS
+[[ -e $deps/python/torch/lib/libtorch_python.so ]] || "$repository/tools/setup.sh"
+
+python3 -m venv --clear "$venv" || {
+  say "python3 -m venv failed: on Debian and Ubuntu it needs the package python3-venv"
+  exit 1
+}
+# What torch and deepspeed import; torch itself is there already.
+"$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 einops hjson huggingface_hub msgpack numpy \
+    packaging psutil py-cpuinfo pydantic tqdm filelock fsspec jinja2 networkx sympy 'setuptools<82' typing-extensions &&
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 --no-deps "deepspeed==$deepspeed" ||
+  { say "cannot install DeepSpeed $deepspeed: no way to PyPI? (pip's message is above)"; exit 1; }
+(cd "$deps/python" && pwd) >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
+
+stand_ins=$venv/gpu-stand-ins
+mkdir "$stand_ins"
+cd "$deps/python/torch/lib"
+libraries=(libtorch_cuda.so libtorch_nvshmem.so libtorch_python.so libc10_cuda.so)
+# Names that the GPU libraries provide, as name or name@version; the CUDA runtime itself is there.
+nm -D --undefined-only "${libraries[@]}" | awk '$NF ~ /^(cu|nv|nccl)/ && $NF !~ /@libcudart/ {print $NF}' | sort -u >"$stand_ins/names"
+awk -F@ '{print "void " $1 "(void) { __builtin_trap(); }"}' "$stand_ins/names" >"$stand_ins/functions.c"
+awk -F@ 'NF > 1 {of[$NF] = of[$NF] " " $1 ";"} END {for (v in of) print v " {" of[v] " };"}' "$stand_ins/names" >"$stand_ins/versions"
+gcc -shared -fPIC -o "$stand_ins/libnone.so" "$stand_ins/functions.c" -Wl,--version-script="$stand_ins/versions"
+for name in $(readelf -d "${libraries[@]}" | sed -n 's/.*(NEEDED).*\[\(lib\(cu\|nv\|nccl\).*\)\]/\1/p' | grep -v libcudart | sort -u); do
+  ln -s libnone.so "$stand_ins/$name"
+done
+
+LD_LIBRARY_PATH=$stand_ins DS_ACCELERATOR=cpu PYTHONPYCACHEPREFIX=$venv/pycache "$venv/bin/python" -c 'import torch, deepspeed' >"$venv/import.log" 2>&1 || {
+  tail -5 "$venv/import.log"; say "torch or deepspeed does not import"
+  exit 1
+}
+touch "$stamp"
+say "installed DeepSpeed $deepspeed and torch $torch in $((SECONDS - started)) s: $(du -sh "$venv" | cut -f1)"

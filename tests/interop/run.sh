@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Real torch and real DeepSpeed read what we write, and we read what they wrote: every number bit by bit (compare.py says
+# what is compared with what). Installs both into a venv, once; trains tiny models on meshes of up to 8 ranks.
+#
+#   tests/interop/run.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
+#   ANYMESH_INTEROP_VENV=/path tests/interop/run.sh       the venv; default: build/interop-venv
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+source "$repository/tests/runs/common.sh" "${1:-$repository/build/release/bin}"
+venv=${ANYMESH_INTEROP_VENV:-$repository/build/interop-venv}
+deps=${ANYMESH_DEPS:-$repository/.deps}
+"$repository/tests/interop/install.sh" "$venv" "$deps"
+
+# FOLDER MESH FLAGS...: MESH is tp,pp,dp,zero.
+cases=(
+  "z0-fp32 1,1,1,0"
+  "z0-bf16 1,1,2,0 --bf16"
+  "z0-fp16-mesh 2,2,1,0 --fp16 --initial-loss-scale 1024"
+  "z1-fp32-alone 1,1,1,1"
+  "z1-bf16-alone 1,1,1,1 --bf16"
+  "z1-bf16 1,1,3,1 --bf16"
+  "z1-fp16-mesh 2,2,2,1 --fp16 --initial-loss-scale 1024"
+  "z1-bf16-llama 4,1,2,1 --bf16 --swiglu --normalization rmsnorm --use-rotary-position-embeddings --disable-bias-linear
+   --untie-embeddings-and-output-weights --num-key-value-heads 4"
+  "z2-fp32 1,1,2,2"
+  "z2-fp16 1,1,3,2 --fp16 --initial-loss-scale 1024"
+  "z2-bf16-mesh 2,2,2,2 --bf16"
+  "z2-fp32-pipeline 1,4,2,2"
+  "z3-fp32-alone 1,1,1,3"
+  "z3-fp32 1,1,2,3"
+  "z3-bf16 1,1,3,3 --bf16"
+  "z3-fp32-tp 2,1,2,3"
+  "z3-bf16-pipeline 1,2,2,3 --bf16"
+)
+started=$SECONDS
+for case in "${cases[@]}"; do
+  read -r name mesh flags <<<"${case//$'\n'/ }"
+  train "$mesh" /dev/null --lr-decay-iters 100 --train-iters 3 $flags --save "ours/$name" >train.log 2>&1 || fail "$name: $(tail -5 train.log)"
+done
+echo "trained ${#cases[@]} models in $((SECONDS - started)) s"
+
+mkdir theirs
+for archive in "$repository"/tests/fixtures/{deepspeed,megatron}/*.tar.xz; do tar xf "$archive" -C theirs; done
+
+started=$SECONDS
+export LD_LIBRARY_PATH=$venv/gpu-stand-ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONPYCACHEPREFIX=$venv/pycache
+timeout 900 "$venv/bin/python" "$repository/tests/interop/compare.py" "$bin/ds_to_universal" ours theirs || fail "see above"
+echo "compared in $((SECONDS - started)) s"
