@@ -77,6 +77,22 @@ std::map<std::string, std::vector<float>> weights(const fs::path& folder) {
 
 class Export : public TempFolder {};
 
+// Frozen parameters, which ZeRO 3 cuts over the model-states files, and buffers are weights too; also
+// where a universal folder has them in copies of those files alone.
+TEST_F(Export, TakesWhatWasNotTrained) {
+  const fs::path checkpoint = fixture("z3-fp32-dp3-frozen");
+  const auto theirs = weights(checkpoint / "fp32");
+  export_fp32({.checkpoint = checkpoint / "checkpoint", .output = folder_ / "a"}, {});
+  export_fp32({.checkpoint = checkpoint / "universal", .output = folder_ / "b"}, {});
+  EXPECT_EQ(weights(folder_ / "a"), theirs);
+  EXPECT_EQ(weights(folder_ / "b"), theirs);
+  export_fp32(
+      {.checkpoint = checkpoint / "checkpoint", .output = folder_ / "c", .exclude_frozen = true},
+      {});
+  EXPECT_EQ(weights(folder_ / "c").count("h.0.attn.weight"), 0u);
+  EXPECT_EQ(weights(folder_ / "c").at("scale"), theirs.at("scale"));
+}
+
 // Real zero_to_fp32.py's file is in the archive.
 TEST_F(Export, EqualsDeepSpeedsInOneFileAndInMany) {
   const fs::path checkpoint = fixture("z2-bf16-dp3");

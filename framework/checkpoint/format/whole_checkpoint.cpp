@@ -8,6 +8,7 @@
 #include "framework/checkpoint/format/convert_plan.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/source_stages.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/universal_info.h"
 
@@ -142,7 +143,7 @@ WholeParameter WholeCheckpoint::parameter(const std::string& name) const {
   const auto alias = aliases_.find(name);
   const std::string& first = alias == aliases_.end() ? name : alias->second;
   WholeParameter parameter =
-      kind == Kind::kUniversal ? read_universal(first) : parameters_.at(first);
+      parameters_.contains(first) ? parameters_.at(first) : read_universal(first);
   if (!parameter.step && parameter.states[kExpAvg].bytes) parameter.step = common_step_;
   return parameter;
 }
@@ -170,6 +171,58 @@ void WholeCheckpoint::open_ordinary(int threads) {
     if (!listed || !parameter.pp_ranks.empty()) continue;
     for (const SourceShard& shard : shards->second)
       if (shard.tp_rank == 0) parameter.pp_ranks.push_back(shard.pp_rank);
+  }
+}
+
+// Of ZeRO 3, frozen parameters are cut over the model-states files, as trained ones are over the
+// optimizer's, and buffers are in `module`. DeepSpeed's universal folders have neither but in the
+// copies of those files.
+void WholeCheckpoint::add_untrained_of_zero3() {
+  if (!fs::exists(path / zero3_model_states_file(0, 0))) return;
+  const Value first = read_torch_file(path / zero3_model_states_file(0, 0));
+  const auto add = [&](const std::string& name, const TensorRecord& tensor) {
+    WholeParameter& parameter = parameters_[name];
+    parameter.pp_ranks = {0};
+    parameter.shape = tensor.shape;
+    parameter.states[kFp32] = {DType::kFloat32, tensor.shape, false, as_float32(tensor)};
+  };
+  const auto is_known = [&](const std::string& name) {
+    return parameters_.contains(name) || fs::exists(path / kZeroFolder / name);
+  };
+  if (const Value buffers = first.find(keys::kBufferNames)) {
+    const Value module = first.at(keys::kModule);
+    for (const std::string& name : buffers.as_strings()) {
+      if (const Value buffer = module.find(name); buffer && !is_known(name))
+        add(name, buffer.as_tensor());
+    }
+  }
+  const Value frozen = first.find(keys::kFrozenParamShapes);
+  if (!frozen || frozen.size() == 0) return;
+  if (fs::exists(path / zero3_model_states_file(0, 1)))
+    frozen.fail("none: how tp or pp cut frozen parameters of ZeRO 3 is not known");
+  std::vector<Value> ranks{first};
+  for (int dp = 1; fs::exists(path / zero3_model_states_file(dp, 0)); ++dp)
+    ranks.push_back(read_torch_file(path / zero3_model_states_file(dp, 0)));
+  for (const auto& [key, size] : frozen.entries()) {
+    const std::string name = key.as_string();
+    if (is_known(name)) continue;
+    const Shape shape = size.as_shape();
+    SourceShard shard;
+    int64_t begin = 0;
+    for (size_t dp = 0; dp < ranks.size() && begin < numel(shape); ++dp) {
+      const Value part = ranks[dp].at(keys::kFrozenParamFragments).at(name);
+      const int64_t held = std::min(part.as_tensor().numel(), numel(shape) - begin);
+      add_fragment(shard, kFp32, static_cast<int>(dp), part, 0, begin, held);
+      begin += held;
+    }
+    if (begin != numel(shape))
+      size.fail(std::to_string(begin) + " elements, as the fragments of " + name + " have");
+    add(name, {shard.dtypes[kFp32], shape, false,
+               std::make_shared<MergedTensor>(
+                   std::vector<MergedTensor::Part>{
+                       {ShardLayout::make(shape, CutRule{.replicated = true}, 1, 0),
+                        shard.states[kFp32]}},
+                   shard.dtypes[kFp32])});
   }
 }
 
@@ -255,6 +308,7 @@ WholeCheckpoint open_whole_checkpoint(const fs::path& path, int threads) {
       for (const fs::path& file : weight_files(checkpoint.path)) checkpoint.open_weights(file);
       break;
   }
+  if (checkpoint.kind != Kind::kWeights) checkpoint.add_untrained_of_zero3();
   checkpoint.finish();
   return checkpoint;
 }

@@ -54,10 +54,11 @@ class WholeCheckpoint {
   void open_ordinary(int threads);
   void open_universal();
   void open_weights(const std::filesystem::path& file);
+  void add_untrained_of_zero3();
   void finish();
   WholeParameter read_universal(const std::string& name) const;
 
-  std::map<std::string, WholeParameter> parameters_;  // empty for a universal folder
+  std::map<std::string, WholeParameter> parameters_;  // but those in a universal folder's zero/
   std::map<std::string, std::string> aliases_;        // second name -> first
   std::map<std::string, Shape> shapes_;               // of the tensors that ZeRO 3 leaves flat
   Value common_step_;                                 // ZeRO 3 has one for all
