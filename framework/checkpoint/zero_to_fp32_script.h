@@ -10,9 +10,8 @@ inline constexpr std::string_view kZeroToFp32Script = R"py(#!/usr/bin/env python
 """The weights of this checkpoint in fp32, in one file:  ./zero_to_fp32.py . OUTPUT_FOLDER [--tag TAG]
 
 Runs DeepSpeed's script of this name with the same arguments (--help lists them). It reads ZeRO 1 to 3
-without tensor and pipeline parallelism. Of any other mesh, and without Python, Anymesh's
-  ds_to_universal --input_folder TAG_FOLDER --output_folder TAG_FOLDER_universal
-writes each parameter whole, into TAG_FOLDER_universal/zero/PARAMETER/fp32.pt.
+without tensor and pipeline parallelism. Anymesh's program zero_to_fp32 takes the same arguments, reads every stage and
+mesh, and needs no Python.
 """
 import importlib.util
 import pathlib
