@@ -136,9 +136,11 @@ class Rank:
         for index, name in enumerate(names):
             state = optimizer['state'][index]
             assert all(state[moment].shape == self.slices[name]['shape'] for moment in MOMENTS), name
-            self.add(name, state, 0, math.prod(self.slices[name]['shape']), self.layer_weight(name))
+            self.add(name, state, 0, math.prod(self.slices[name]['shape']), self.weight(name))
 
-    def layer_weight(self, name):
+    def weight(self, name):  # in the model-states file, or in a pipeline's layer files
+        if self.model['module'] is not None:
+            return self.model['module'][name]
         layer, rest = (1, name.split('.', 2)[2]) if name.startswith('tied_modules.') else name.split('.', 1)
         return load(f'{self.folder}/layer_{int(layer):02d}-model_{self.tp_rank:02d}-model_states.pt')[rest]
 
