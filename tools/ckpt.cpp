@@ -2,15 +2,13 @@
 
 #include "tools/ckpt.h"
 
-#include <sys/resource.h>
-
 #include <cxxopts.hpp>
 #include <iostream>
 
+#include "tools/run_tool.h"
+
 namespace anymesh {
 namespace {
-
-constexpr int kTrouble = 2;
 
 constexpr const char* kHelp =
     R"(Looks into checkpoints of DeepSpeed, Megatron-DeepSpeed and pretrain_gpt.
@@ -37,14 +35,6 @@ struct Command {
   std::vector<std::string> paths;
   CkptOptions options;
 };
-
-// One file descriptor for each file of the checkpoint: take what the system lets us have.
-void raise_file_limit() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
 
 Command parse(int argc, char** argv) {
   cxxopts::Options flags("ckpt", kHelp);
@@ -81,27 +71,17 @@ Command parse(int argc, char** argv) {
   return command;
 }
 
-int run(int argc, char** argv) {
-  Command command;
-  try {
-    command = parse(argc, argv);
-  } catch (const std::exception& error) {
-    std::cerr << "ckpt: " << error.what() << " (see --help)\n";
-    return kTrouble;
-  }
-  try {
-    raise_file_limit();
-    const auto& [name, paths, options] = command;
-    if (name == "inspect") return inspect_checkpoint(paths[0], options, std::cout);
-    if (name == "verify") return verify_checkpoint(paths[0], options, std::cout);
-    return diff_checkpoints(paths[0], paths[1], options, std::cout);
-  } catch (const std::exception& error) {
-    std::cerr << "ckpt: " << error.what() << '\n';
-    return kTrouble;
-  }
+int run(const Command& command) {
+  const auto& [name, paths, options] = command;
+  if (name == "inspect") return inspect_checkpoint(paths[0], options, std::cout);
+  if (name == "verify") return verify_checkpoint(paths[0], options, std::cout);
+  return diff_checkpoints(paths[0], paths[1], options, std::cout);
 }
 
 }  // namespace
 }  // namespace anymesh
 
-int main(int argc, char** argv) { return anymesh::run(argc, argv); }
+int main(int argc, char** argv) {
+  return anymesh::run_tool(
+      "ckpt", 2, [&] { return anymesh::parse(argc, argv); }, anymesh::run);
+}

@@ -1,7 +1,6 @@
 // ds_to_universal: makes a universal checkpoint out of an ordinary one. Flags as DeepSpeed's script
 // of that name.
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -10,11 +9,10 @@
 #include <iostream>
 
 #include "framework/checkpoint/format/convert.h"
+#include "tools/run_tool.h"
 
 namespace anymesh {
 namespace {
-
-constexpr int kBadArguments = 2;
 
 ConvertOptions parse(int argc, char** argv) {
   cxxopts::Options flags(
@@ -61,14 +59,6 @@ ConvertOptions parse(int argc, char** argv) {
     }
   }
   return options;
-}
-
-// One file descriptor for each file of the checkpoint: take what the system lets us have.
-void raise_file_limit() {
-  rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
 }
 
 std::string size_text(double bytes) {
@@ -124,29 +114,19 @@ void print(const ConvertReport& report, const ConvertOptions& options) {
               static_cast<long>(report.elements));
 }
 
-int run(int argc, char** argv) {
-  ConvertOptions options;
-  try {
-    options = parse(argc, argv);
-  } catch (const std::exception& error) {
-    std::cerr << "ds_to_universal: " << error.what() << " (see --help)\n";
-    return kBadArguments;
-  }
-  try {
-    raise_file_limit();
-    ProgressLine line;
-    const ConvertReport report = convert_to_universal(
-        options, [&](const ConvertProgress& progress) { line.show(progress); });
-    line.finish();
-    print(report, options);
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << "ds_to_universal: " << error.what() << '\n';
-    return 1;
-  }
+int convert(const ConvertOptions& options) {
+  ProgressLine line;
+  const ConvertReport report =
+      convert_to_universal(options, [&](const ConvertProgress& progress) { line.show(progress); });
+  line.finish();
+  print(report, options);
+  return 0;
 }
 
 }  // namespace
 }  // namespace anymesh
 
-int main(int argc, char** argv) { return anymesh::run(argc, argv); }
+int main(int argc, char** argv) {
+  return anymesh::run_tool(
+      "ds_to_universal", 1, [&] { return anymesh::parse(argc, argv); }, anymesh::convert);
+}

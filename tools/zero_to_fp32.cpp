@@ -6,11 +6,10 @@
 #include <iostream>
 
 #include "framework/checkpoint/format/fp32_export.h"
+#include "tools/run_tool.h"
 
 namespace anymesh {
 namespace {
-
-constexpr int kBadArguments = 2;
 
 struct Arguments {
   Fp32Options options;
@@ -55,34 +54,24 @@ Arguments parse(int argc, char** argv) {
           .debug = parsed.count("debug") > 0};
 }
 
-int run(int argc, char** argv) {
-  Arguments arguments;
-  try {
-    arguments = parse(argc, argv);
-  } catch (const std::exception& error) {
-    std::cerr << "zero_to_fp32: " << error.what() << " (see --help)\n";
-    return kBadArguments;
-  }
-  try {
-    const Fp32Options& options = arguments.options;
-    const Fp32Report report = export_fp32(options, [&](uint64_t done, uint64_t total) {
-      if (arguments.debug)
-        std::fprintf(stderr, "%llu of %llu bytes of weights written\n",
-                     static_cast<unsigned long long>(done), static_cast<unsigned long long>(total));
-    });
-    std::printf("%s: %s\n%s: %lld tensors, %llu bytes in %d %s\n", options.checkpoint.c_str(),
-                report.source.c_str(), options.output.c_str(),
-                static_cast<long long>(report.tensors),
-                static_cast<unsigned long long>(report.bytes), report.files,
-                report.files == 1 ? "file" : "files");
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << "zero_to_fp32: " << error.what() << '\n';
-    return 1;
-  }
+int export_weights(const Arguments& arguments) {
+  const Fp32Options& options = arguments.options;
+  const Fp32Report report = export_fp32(options, [&](uint64_t done, uint64_t total) {
+    if (arguments.debug)
+      std::fprintf(stderr, "%llu of %llu bytes of weights written\n",
+                   static_cast<unsigned long long>(done), static_cast<unsigned long long>(total));
+  });
+  std::printf("%s: %s\n%s: %lld tensors, %llu bytes in %d %s\n", options.checkpoint.c_str(),
+              report.source.c_str(), options.output.c_str(), static_cast<long long>(report.tensors),
+              static_cast<unsigned long long>(report.bytes), report.files,
+              report.files == 1 ? "file" : "files");
+  return 0;
 }
 
 }  // namespace
 }  // namespace anymesh
 
-int main(int argc, char** argv) { return anymesh::run(argc, argv); }
+int main(int argc, char** argv) {
+  return anymesh::run_tool(
+      "zero_to_fp32", 1, [&] { return anymesh::parse(argc, argv); }, anymesh::export_weights);
+}
