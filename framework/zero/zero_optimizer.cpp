@@ -85,10 +85,7 @@ void ZeroOptimizer::add_state(Group& group) {
 }
 
 void ZeroOptimizer::add_pieces(Group& group) {
-  const int64_t partition = group.layout.partition_numel();
-  const torch::Tensor gradient =
-      options_.stage < 2 ? group.gradient.narrow(0, partitions_->rank() * partition, partition)
-                         : group.gradient;
+  const torch::Tensor gradient = my_gradients(group);
   for (const Fragment& f : group.layout.fragments(partitions_->rank())) {
     const auto mine = [&](const torch::Tensor& flat) {
       return flat.narrow(0, f.partition_start, f.numel);
@@ -170,6 +167,13 @@ void ZeroOptimizer::shard_params() {
   sharded_.emplace(std::move(shards), grid_.dp);
 }
 
+// This rank's partition of `gradient`.
+torch::Tensor ZeroOptimizer::my_gradients(const Group& group) const {
+  if (options_.stage >= 2) return group.gradient;
+  const int64_t partition = group.layout.partition_numel();
+  return group.gradient.narrow(0, partitions_->rank() * partition, partition);
+}
+
 // Where `gradient` has a parameter: all of it at stages 0 and 1, this rank's fragment at 2 and 3.
 torch::Tensor ZeroOptimizer::gradient_of(const Group& group, size_t param) const {
   if (options_.stage < 2) {
@@ -233,28 +237,8 @@ void ZeroOptimizer::reduce_whole_gradients() {
     if (options_.stage == 0) {
       grid_.dp->all_reduce(group.gradient);
     } else {
-      const int64_t partition = group.layout.partition_numel();
-      grid_.dp->reduce_scatter(group.gradient.narrow(0, grid_.coord.dp * partition, partition),
-                               group.gradient);
+      grid_.dp->reduce_scatter(my_gradients(group), group.gradient);
     }
-  }
-  for (SecondUse& use : second_uses_) {
-    if (options_.stage == 0) {
-      grid_.dp->all_reduce(use.sums);
-      continue;
-    }
-    const PartitionLayout& layout = groups_[use.group].layout;
-    std::vector<int64_t> counts(static_cast<size_t>(layout.ranks()), 0);
-    int64_t start = 0;
-    for (int rank = 0; rank < layout.ranks(); ++rank) {
-      for (const Fragment& f : layout.fragments(rank)) {
-        if (f.param != use.param) continue;
-        counts[static_cast<size_t>(rank)] = f.numel;
-        if (rank == grid_.coord.dp) start = f.param_start;
-      }
-    }
-    const int64_t mine = counts[static_cast<size_t>(grid_.coord.dp)];
-    grid_.dp->reduce_scatter(use.sums.view(-1).narrow(0, start, mine), use.sums, counts);
   }
 }
 
@@ -262,13 +246,16 @@ void ZeroOptimizer::reduce_whole_gradients() {
 // those over dp: the one order that every ZeRO stage can have.
 void ZeroOptimizer::add_tied_gradients() {
   for (SecondUse& use : second_uses_) {
-    const torch::Tensor sums = use.sums.view(-1);  // whole at stages 0 and 1
-    for (const Piece& piece : groups_[use.group].pieces) {
-      if (piece.param != use.param) continue;
-      const int64_t n = piece.gradient.numel();
-      piece.gradient.add_(sums.narrow(0, options_.stage < 2 ? piece.param_start : 0, n));
+    Group& group = groups_[use.group];
+    if (options_.stage == 1) {  // reduces to this rank's fragment, and adds it
+      GradientBucket(group.layout, use.param, use.param + 1, grid_.dp, my_gradients(group), 0,
+                     &bucket_bytes_)
+          .add(use.param, use.sums);
+    } else {
+      if (options_.stage == 0) grid_.dp->all_reduce(use.sums);
+      gradient_of(group, use.param).add_(use.sums);
     }
-    sums.zero_();
+    use.sums.zero_();
   }
   for (Group& group : groups_) {
     for (size_t i = 0; i < group.params.size(); ++i) {

@@ -108,6 +108,7 @@ class ZeroOptimizer final : public UnitObserver {
   void bucketed_gradients(size_t group);
   void shard_params();
 
+  torch::Tensor my_gradients(const Group& group) const;
   torch::Tensor gradient_of(const Group& group, size_t param) const;
   void masters_from_params();
   void reduce_whole_gradients();
