@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoints.h"
+#include "framework/checkpoint/format/convert.h"
 #include "framework/checkpoint/format/safetensors.h"
 
 namespace anymesh {
@@ -114,6 +115,18 @@ TEST_F(Export, EqualsDeepSpeedsInOneFileAndInMany) {
   EXPECT_EQ(index.at("weight_map").size(), theirs.size());
   for (const auto& [name, file] : index.at("weight_map").items())
     EXPECT_TRUE(fs::exists(folder_ / "w" / file.get<std::string>())) << name;
+}
+
+// Under ZeRO 2 they are whole; metadata under ZeRO 3's names, on tp ranks too, changes nothing there.
+TEST_F(Export, TakesFrozenParametersOfZero2FromAUniversalFolder) {
+  const fs::path universal = folder_ / "global_step4_universal";
+  convert_to_universal({.input = tag_of("z2-bf16-dp2-frozen"), .output = universal}, {});
+  fs::copy_file(universal / zero3_model_states_file(0, 0),
+                universal / zero3_model_states_file(0, 1));
+  export_fp32({.checkpoint = tag_of("z2-bf16-dp2-frozen"), .output = folder_ / "a"}, {});
+  export_fp32({.checkpoint = universal, .output = folder_ / "b"}, {});
+  EXPECT_EQ(weights(folder_ / "a").size(), 30u);
+  EXPECT_EQ(weights(folder_ / "a"), weights(folder_ / "b"));
 }
 
 // Of a 3-D run and of the universal folder made from it: one state dict, which DeepSpeed refuses.

@@ -179,7 +179,6 @@ void WholeCheckpoint::open_ordinary(int threads) {
 // copies of those files.
 void WholeCheckpoint::add_untrained_of_zero3() {
   if (!fs::exists(path / zero3_model_states_file(0, 0))) return;
-  const Value first = read_torch_file(path / zero3_model_states_file(0, 0));
   const auto add = [&](const std::string& name, const TensorRecord& tensor) {
     WholeParameter& parameter = parameters_[name];
     parameter.pp_ranks = {0};
@@ -189,23 +188,24 @@ void WholeCheckpoint::add_untrained_of_zero3() {
   const auto is_known = [&](const std::string& name) {
     return parameters_.contains(name) || fs::exists(path / kZeroFolder / name);
   };
-  if (const Value buffers = first.find(keys::kBufferNames)) {
-    const Value module = first.at(keys::kModule);
+  if (const Value buffers = metadata.find(keys::kBufferNames)) {
+    const Value module = metadata.at(keys::kModule);
     for (const std::string& name : buffers.as_strings()) {
       if (const Value buffer = module.find(name); buffer && !is_known(name))
         add(name, buffer.as_tensor());
     }
   }
-  const Value frozen = first.find(keys::kFrozenParamShapes);
-  if (!frozen || frozen.size() == 0) return;
-  if (fs::exists(path / zero3_model_states_file(0, 1)))
-    frozen.fail("none: how tp or pp cut frozen parameters of ZeRO 3 is not known");
-  std::vector<Value> ranks{first};
-  for (int dp = 1; fs::exists(path / zero3_model_states_file(dp, 0)); ++dp)
-    ranks.push_back(read_torch_file(path / zero3_model_states_file(dp, 0)));
+  const Value frozen = metadata.find(keys::kFrozenParamShapes);
+  if (!frozen) return;
+  std::vector<Value> ranks;  // read when a parameter needs them
   for (const auto& [key, size] : frozen.entries()) {
     const std::string name = key.as_string();
     if (is_known(name)) continue;
+    if (fs::exists(path / zero3_model_states_file(0, 1)))
+      frozen.fail("none: how tp or pp cut frozen parameters of ZeRO 3 is not known");
+    for (auto dp = static_cast<int>(ranks.size());
+         fs::exists(path / zero3_model_states_file(dp, 0)); ++dp)
+      ranks.push_back(read_torch_file(path / zero3_model_states_file(dp, 0)));
     const Shape shape = size.as_shape();
     SourceShard shard;
     int64_t begin = 0;
