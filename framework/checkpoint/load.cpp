@@ -121,8 +121,7 @@ std::string announce_unused(const WholeCheckpoint& checkpoint, const Checkpointe
 
 // Megatron-DeepSpeed's files do not tell which of its two orders the fused weight has.
 std::string announce_fused_order(const Value& metadata) {
-  const Value args = metadata.find(keys::kArgs);
-  if (!args || args.contains(keys::kDropoutSeed)) return "";
+  if (!is_megatrons(metadata)) return "";
   return "the checkpoint is Megatron-DeepSpeed's: query_key_value is read as per head or group its "
          "queries, key and value. Its versions since December 2024 order them differently; if this "
          "is of one, the loss jumps here";
@@ -179,20 +178,19 @@ std::vector<std::string> load_checkpoint(const fs::path& load_dir, CheckpointedR
     if (const std::string line = make_universal(load_dir); !line.empty()) lines.push_back(line);
   });
   fs::path folder;
-  Value metadata, scaler;
-  bool own_files = false;
+  Value metadata, own_files, scaler;
   all_or_none(world, [&] {
     folder = tag_in(load_dir, options.universal);
     metadata = read_torch_file(first_metadata_file(folder));
     check_same_model(metadata, run);
     restore_schedule(metadata, options, run.schedule);
-    own_files =
-        !options.universal && !weights_only(options) && has_own_files(folder, metadata, run);
+    if (!options.universal && !weights_only(options))
+      own_files = find_own_files(folder, metadata, run);
   });
   WholeCheckpoint checkpoint;
   all_or_none(world, [&] {
     if (own_files) {
-      scaler = load_own_files(folder, run);
+      scaler = load_own_files(folder, own_files, run);
     } else {
       checkpoint = open_whole_checkpoint(folder, /*threads=*/1);
       load_whole_tensors(checkpoint, run, weights_only(options));

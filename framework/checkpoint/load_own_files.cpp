@@ -111,36 +111,35 @@ void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& 
 
 }  // namespace
 
-bool has_own_files(const fs::path& folder, const Value& metadata, const CheckpointedRun& run) {
+Value find_own_files(const fs::path& folder, const Value& metadata, const CheckpointedRun& run) {
   const Value degrees = metadata.find(keys::kParallelDimensions);
-  if (!degrees || !metadata.find(keys::kParamShapes)) return false;
+  if (!degrees || !metadata.find(keys::kParamShapes)) return {};
   const Topology saved{.pp_size = static_cast<int>(degrees.at(keys::kPpDegree).as_int()),
                        .dp_size = static_cast<int>(metadata.at(keys::kDpWorldSize).as_int()),
                        .tp_size = static_cast<int>(degrees.at(keys::kTpDegree).as_int())};
   const Family family = family_of(folder);
-  if (saved != run.grid.topology || family != family_of(run.optimizer.options().stage))
-    return false;
+  if (saved != run.grid.topology || family != family_of(run.optimizer.options().stage)) return {};
   if (family == Family::Whole) {
     const bool has_masters = metadata.at(keys::kOptimizer).contains(keys::kFp32GroupsFlat);
-    if (has_masters != (run.dtype != torch::kFloat)) return false;
+    if (has_masters != (run.dtype != torch::kFloat)) return {};
   } else if (!fs::exists(folder / optim_states_file(0, 0, run.dtype == torch::kBFloat16))) {
-    return false;
+    return {};
   }
-  return same_params(read_torch_file(own_model_states(folder, run)), run);
+  const Value own = read_torch_file(own_model_states(folder, run));
+  return same_params(own, run) ? own : Value();
 }
 
-Value load_own_files(const fs::path& folder, CheckpointedRun& run) {
+Value load_own_files(const fs::path& folder, const Value& own, CheckpointedRun& run) {
   const Coord& at = run.grid.coord;
   const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp,
             stage = run.optimizer.options().stage;
-  const Value metadata = read_torch_file(own_model_states(folder, run));
   if (stage == 0) {
-    const Value optimizer = metadata.at(keys::kOptimizer);
+    const Value optimizer = own.at(keys::kOptimizer);
     if (run.dtype != torch::kFloat) {
       load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32GroupsFlat),
                       run);
     } else {
-      load_weights(folder, metadata.at(keys::kModule), run);
+      load_weights(folder, own.at(keys::kModule), run);
       load_whole(optimizer, run);
     }
     return optimizer;

@@ -13,11 +13,12 @@ namespace anymesh {
 // From whole tensors, on any mesh: each piece of the partition from the runs of bytes it lies in.
 void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run, bool weights_only);
 
-// From the files that this very rank would write: same mesh, ZeRO family and precision. Returns what
-// holds the loss scaler's state.
-Value load_own_files(const std::filesystem::path& folder, CheckpointedRun& run);
-bool has_own_files(const std::filesystem::path& folder, const Value& metadata,
-                   const CheckpointedRun& run);
+// The rank's own model-states file, if the folder's files are those that this very rank would write:
+// same mesh, ZeRO family, precision and parameters; else None.
+Value find_own_files(const std::filesystem::path& folder, const Value& metadata,
+                     const CheckpointedRun& run);
+// Loads them; `own` is what find_own_files returned. Returns what holds the loss scaler's state.
+Value load_own_files(const std::filesystem::path& folder, const Value& own, CheckpointedRun& run);
 
 // The file, or an error that lists what is in its folder.
 std::filesystem::path existing(const std::filesystem::path& file);

@@ -60,11 +60,10 @@ UniversalInfo find_info(const SourceCheckpoint& source, bool inject,
   return {};
 }
 
-// What Megatron-DeepSpeed's files leave open. Ours say dropout_seed.
+// What Megatron-DeepSpeed's files leave open.
 void warn_of_megatron(const SourceCheckpoint& source, const UniversalInfo& info,
                       std::vector<std::string>& warnings) {
-  const Value args = source.model_states[0].find(keys::kArgs);
-  if (!args || args.contains(keys::kDropoutSeed)) return;
+  if (!is_megatrons(source.model_states[0])) return;
   const auto is_fused = [](const auto& parameter) {
     return parameter.first.ends_with(".query_key_value.weight");
   };

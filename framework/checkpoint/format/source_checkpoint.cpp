@@ -188,6 +188,11 @@ std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& mo
   return tensors;
 }
 
+bool is_megatrons(const Value& model_state) {
+  const Value args = model_state.find(keys::kArgs);
+  return args && !args.contains(keys::kDropoutSeed);
+}
+
 void add_fragment(SourceShard& shard, StateIndex state, int dp_rank, const Value& flat,
                   int64_t start, int64_t begin, int64_t numel) {
   const TensorRecord& tensor = flat.as_tensor();

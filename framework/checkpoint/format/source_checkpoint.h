@@ -67,6 +67,9 @@ SourceCheckpoint open_source_checkpoint(const std::filesystem::path& folder, int
 // dicts joined with dots), or nothing for a pipeline, whose weights are in layer files.
 std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& model_state);
 
+// Whether Megatron-DeepSpeed wrote these model states, and not this program, whose `args` are like its.
+bool is_megatrons(const Value& model_state);
+
 // Calls fn(i) for i in [0, count) from `threads` threads; rethrows the first exception.
 void parallel_for(size_t count, int threads, const std::function<void(size_t)>& fn);
 
