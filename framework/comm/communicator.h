@@ -3,6 +3,7 @@
 #include <torch/custom_class.h>
 #include <torch/types.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -58,6 +59,9 @@ class Communicator : public torch::CustomClassHolder {
   // no such half.
   virtual void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) = 0;
   virtual void barrier() = 0;
+  // A barrier that does not wait for ever: the ranks that have not come within `patience`, ascending;
+  // none if all have. After an answer that names some, the group must not be used any more.
+  virtual std::vector<int> roll_call(std::chrono::milliseconds patience) = 0;
 };
 
 using CommPtr = c10::intrusive_ptr<Communicator>;

@@ -18,6 +18,9 @@ class CountingCommunicator final : public Communicator {
   int size() const override { return group_->size(); }
   CommPtr split(int color, int key) const override { return group_->split(color, key); }
   void barrier() override { group_->barrier(); }
+  std::vector<int> roll_call(std::chrono::milliseconds patience) override {
+    return group_->roll_call(patience);
+  }
 
   void all_reduce(torch::Tensor t, ReduceOp op) override {
     count(kAllReduce, t);

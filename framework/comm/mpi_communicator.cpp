@@ -1,6 +1,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <thread>
 #include <vector>
 
 #include "framework/comm/communicator.h"
@@ -11,6 +12,9 @@ namespace {
 // Elements of each rank's part that travel at a time: bounds the staging memory and keeps MPI's int
 // counts safe.
 constexpr int64_t kBucket = int64_t{1} << 20;
+
+// Of messages between two ranks: tensors have 0.
+constexpr int kRollCallTag = 1;
 
 void mpi_check(int status, const char* call) {
   if (status == MPI_SUCCESS) return;
@@ -154,7 +158,53 @@ class MpiCommunicator final : public Communicator {
 
   void barrier() override { MPI_CHECK(MPI_Barrier(comm_)); }
 
+  // All report to rank 0, which answers with the list of those who have not. It may itself come last,
+  // and late: hence twice the patience with its answer.
+  std::vector<int> roll_call(std::chrono::milliseconds patience) override {
+    std::vector<int> absent;
+    if (rank_ != 0) {
+      MPI_Request sent = MPI_REQUEST_NULL;
+      MPI_CHECK(MPI_Isend(nullptr, 0, MPI_INT, 0, kRollCallTag, comm_, &sent));
+      MPI_CHECK(MPI_Request_free(&sent));
+      MPI_Status status;
+      if (!comes_within(2 * patience, 0, status)) return {0};
+      int count = 0;
+      MPI_CHECK(MPI_Get_count(&status, MPI_INT, &count));
+      absent.resize(static_cast<size_t>(count));
+      MPI_CHECK(MPI_Recv(absent.data(), count, MPI_INT, 0, kRollCallTag, comm_, MPI_STATUS_IGNORE));
+      return absent;
+    }
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    for (int r = 1; r < size_; ++r) {
+      const auto left = deadline - std::chrono::steady_clock::now();
+      MPI_Status status;
+      if (!comes_within(std::chrono::duration_cast<std::chrono::milliseconds>(left), r, status)) {
+        absent.push_back(r);
+      } else {
+        MPI_CHECK(MPI_Recv(nullptr, 0, MPI_INT, r, kRollCallTag, comm_, MPI_STATUS_IGNORE));
+      }
+    }
+    for (int r = 1; r < size_; ++r) {
+      if (std::find(absent.begin(), absent.end(), r) != absent.end()) continue;
+      MPI_CHECK(MPI_Send(absent.data(), static_cast<int>(absent.size()), MPI_INT, r, kRollCallTag,
+                         comm_));
+    }
+    return absent;
+  }
+
  private:
+  // Whether a word of the roll call is there to be received from `rank`. Looks once at least.
+  bool comes_within(std::chrono::milliseconds patience, int rank, MPI_Status& status) {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    for (;;) {
+      int here = 0;
+      MPI_CHECK(MPI_Iprobe(rank, kRollCallTag, comm_, &here, &status));
+      if (here) return true;
+      if (std::chrono::steady_clock::now() >= deadline) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+
   // At most kBucket * size elements: every rank folds its own part, then the parts are gathered.
   void all_reduce_bucket(const torch::Tensor& t, ReduceOp op) {
     const int64_t n = t.numel(), part = (n + size_ - 1) / size_;

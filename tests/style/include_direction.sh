@@ -14,13 +14,15 @@ optim              torch
 memory             torch
 storage            torch
 param_spec         torch     comm random storage
-log                torch     comm
 tensor_parallel    torch     comm param_spec
 pipeline           torch     comm param_spec random
 zero               torch     comm param_spec optim format pipeline memory storage
 checkpoint         torch     comm param_spec optim zero pipeline config format
+engine             torch     comm pipeline zero checkpoint
+log                torch     comm engine
 datasets           torch     config data
-trainer            torch     comm pipeline zero checkpoint config data log
+micro_batches      torch     comm pipeline data
+trainer            torch     comm engine micro_batches config data log
 models             torch     comm param_spec random tensor_parallel pipeline config
 tools              no-torch  format config data
 '
