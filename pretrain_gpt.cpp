@@ -59,6 +59,52 @@ LoadOptions::Schedule schedule_choice(const CheckpointConfig& checkpoint) {
   return checkpoint.use_checkpoint_scheduler ? Checkpoints : MustAgree;
 }
 
+TagValidation tag_validation(const CheckpointConfig& checkpoint) {
+  using enum TagValidation;
+  if (checkpoint.tag_validation == "Ignore") return Ignore;
+  return checkpoint.tag_validation == "Fail" ? Fail : Warn;
+}
+
+EngineConfig engine_config(const Config& config, const BatchPlan& plan, const GptConfig& gpt,
+                           const FlagTable& flags) {
+  const OptimizerConfig& o = config.optimizer;
+  return {.zero = {.stage = config.parallel.zero_stage,
+                   .adam = {.beta1 = o.adam_beta1, .beta2 = o.adam_beta2, .eps = o.adam_eps},
+                   .weight_decay = o.weight_decay,
+                   .clip_grad = o.clip_grad},
+          .schedule = schedule_of(o, plan),
+          .scaler = scaler_of(config.precision),
+          .global_batch_size = plan.global_batch_size,
+          .micro_batch_size = config.batch.micro_batch_size,
+          .activation_checkpointing = config.parallel.activation_checkpointing,
+          .check_for_nan = config.run.check_for_nan,
+          .dropout_seed = config.run.seed,
+          .vocab_size = gpt.vocab_size,
+          .padded_vocab_size = padded_vocab_size(gpt, config.parallel.tp),
+          .seq_length = gpt.seq_length,
+          .settings = flags.settings(),
+          .model_flags = model_flags(),
+          .tag_validation = tag_validation(config.checkpoint),
+          .patience = std::chrono::minutes(config.run.distributed_timeout_minutes)};
+}
+
+// Lines to print. A first run may name the folder that it will save to, so that it can be started
+// again as it is.
+std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
+  const LoadResult loaded =
+      engine.load_checkpoint(c.load, {.tag = c.load_tag,
+                                      .load_module_strict = !c.no_load_strict,
+                                      .load_optimizer_states = !c.no_load_optim,
+                                      .load_lr_scheduler_states = !c.no_load_lr_state,
+                                      .load_module_only = c.finetune,
+                                      .universal = c.universal_checkpoint,
+                                      .load_rng = !c.no_load_rng,
+                                      .schedule = schedule_choice(c)});
+  if (!loaded.path && (c.load != c.save || c.exit_on_missing_checkpoint))
+    throw CollectiveError(loaded.report.back());
+  return loaded.report;
+}
+
 void print_start(const ProcessGrid& grid, const ParseResult& parsed,
                  const std::vector<std::string>& lines) {
   if (grid.world->rank() != 0) return;
@@ -84,47 +130,15 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
 
   std::optional<AllocationGauge> allocations;
   if (config.run.report_memory) allocations.emplace();
-  const torch::Dtype dtype = weights_dtype(config.precision);
-  GptModel model(gpt, grid, dtype, config.batch.micro_batch_size, config.run.seed,
-                 config.parallel.sequence_parallel);
-  const OptimizerConfig& o = config.optimizer;
-  ZeroOptimizer optimizer(
-      model.params(), grid,
-      {.stage = config.parallel.zero_stage,
-       .adam = {.beta1 = o.adam_beta1, .beta2 = o.adam_beta2, .eps = o.adam_eps},
-       .weight_decay = o.weight_decay,
-       .clip_grad = o.clip_grad});
-  model.runner().set_observer(&optimizer);
-  model.runner().set_recompute(config.parallel.activation_checkpointing);
-  CheckpointedRun run{.grid = grid,
-                      .stage = model,
-                      .optimizer = optimizer,
-                      .schedule = schedule_of(o, plan),
-                      .global_batch_size = plan.global_batch_size,
-                      .micro_batch_size = config.batch.micro_batch_size,
-                      .dtype = dtype,
-                      .vocab_size = gpt.vocab_size,
-                      .padded_vocab_size = padded_vocab_size(gpt, config.parallel.tp),
-                      .seq_length = gpt.seq_length,
-                      .settings = flags.settings(),
-                      .model_flags = model_flags()};
-  TrainState state{.dropout_seed = config.run.seed, .scaler = scaler_of(config.precision)};
-  std::vector<std::string> lines;
-  const CheckpointConfig& c = config.checkpoint;
-  if (!c.load.empty()) {
-    lines = load_checkpoint(c.load, run,
-                            {.universal = c.universal_checkpoint,
-                             .load_optim = !c.no_load_optim,
-                             .load_rng = !c.no_load_rng,
-                             .load_lr_state = !c.no_load_lr_state,
-                             .finetune = c.finetune,
-                             .schedule = schedule_choice(c)},
-                            state);
-  }
-  print_start(grid, parsed, lines);
-  Trainer(config, plan, run, model, *data.train, data.valid.get(), state).train();
+  GptModel model(gpt, grid, weights_dtype(config.precision), config.batch.micro_batch_size,
+                 config.run.seed, config.parallel.sequence_parallel);
+  Engine engine(model, grid, engine_config(config, plan, gpt, flags));
+  std::vector<std::string> report;
+  if (!config.checkpoint.load.empty()) report = load(config.checkpoint, engine);
+  print_start(grid, parsed, report);
+  Trainer(config, plan, engine, *data.train, data.valid.get()).train();
   if (!allocations) return;
-  for (const std::string& line : memory_report(*world, optimizer, allocations->bytes())) {
+  for (const std::string& line : memory_report(*world, engine.optimizer(), allocations->bytes())) {
     if (world->rank() == 0) std::printf("%s\n", line.c_str());
   }
 }

@@ -5,16 +5,9 @@
 #include <fstream>
 #include <string>
 
-#include "framework/comm/communicator.h"
+#include "framework/engine.h"
 
 namespace anymesh {
-
-// What a step did; the columns of --loss-csv.
-struct StepReport {
-  int64_t iteration = 0, consumed_samples = 0;
-  double lm_loss = 0, learning_rate = 0, grad_norm = 0, loss_scale = 1, tokens_per_s = 0,
-         elapsed_ms = 0;
-};
 
 // The run's output, from one rank: lines on stdout, and a CSV row per step with values in %.9g,
 // enough to compare two runs bit for bit in fp32. A resumed run keeps the CSV's rows up to the

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "framework/checkpoint/format/whole_checkpoint.h"
 #include "framework/comm/process_grid.h"
 #include "framework/config/flags.h"
 #include "framework/optim/loss_scaler.h"
@@ -52,6 +55,10 @@ struct TrainState {
   std::optional<VerifiedLoss> verified;  // --verify-resume
 };
 
+// What DeepSpeed does when ranks disagree about a tag (its checkpoint.tag_validation): nothing, a
+// warning, or an error. Without the error rank 0's tag holds for all.
+enum class TagValidation { Ignore, Warn, Fail };
+
 // The run, as the checkpoint functions see it: references that live as long as it.
 struct CheckpointedRun {
   const ProcessGrid& grid;
@@ -63,35 +70,64 @@ struct CheckpointedRun {
   int64_t vocab_size = 0, padded_vocab_size = 0, seq_length = 0;
   std::vector<Setting> settings;         // every flag, stored as Megatron's `args`
   std::vector<std::string> model_flags;  // those that must be the same when a checkpoint is loaded
+  TagValidation tag_validation = TagValidation::Warn;
+  std::chrono::seconds patience{600};  // with ranks that do not come to a save
 };
 
+// Arguments of DeepSpeedEngine.save_checkpoint, with its names and defaults.
+struct SaveOptions {
+  std::string tag;     // a folder's name; empty: global_step<iteration>
+  Value client_state;  // a dict of whatever Value holds, returned by the load; rank 0's counts
+  bool save_latest = true;
+};
+
+// A parameter's whole value, [ParamSpec::shape], taken from the checkpoint in a way of the caller's
+// own: of another name, of a smaller vocabulary, ... nullopt: as usual. Each rank keeps its part. Its
+// moments are the checkpoint's, if it has any of this name and shape. Must not communicate.
+using CustomLoadFn = std::function<std::optional<torch::Tensor>(const WholeCheckpoint& source,
+                                                                const ParamSpec& parameter)>;
+
+// Arguments of DeepSpeedEngine.load_checkpoint, with its names and defaults, and then ours.
 struct LoadOptions {
   // A checkpoint's schedule must be this run's, unless one of the two is said to win:
   // --override-opt_param-scheduler, --use-checkpoint-opt_param-scheduler.
   enum class Schedule { MustAgree, ThisRuns, Checkpoints };
 
-  bool universal = false;     // --universal-checkpoint
-  bool load_optim = true;     // --no-load-optim
-  bool load_rng = true;       // --no-load-rng
-  bool load_lr_state = true;  // --no-load-lr-state
-  bool finetune = false;      // --finetune: weights only, from iteration 0
+  std::string tag;  // empty: the one that `latest` (or `latest_universal`) names
+  // Not strict: parameters that the checkpoint lacks stay as they are, its others are left out, and
+  // both are listed. Of two shapes never.
+  bool load_module_strict = true;
+  bool load_optimizer_states = true;
+  bool load_lr_scheduler_states = true;
+  bool load_module_only = false;  // the weights: steps, samples and schedule start at 0
+  CustomLoadFn custom_load_fn;    // then no parameter need be there
+
+  bool universal = false;  // --universal-checkpoint; DeepSpeed's checkpoint.load_universal
+  bool load_rng = true;    // dropout's seed
   Schedule schedule = Schedule::MustAgree;
 };
 
-// Writes tag global_step<state.iteration>, replacing one of that name as a whole. Returns its path.
-std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir,
-                                      const CheckpointedRun& run, const TrainState& state);
+struct LoadResult {
+  std::optional<std::filesystem::path> path;  // none: nothing to load there
+  Value client_state;               // a dict: what the checkpoint has beside the run's own
+  std::vector<std::string> report;  // to print on rank 0: what was loaded, and warnings
+};
 
-// Loads the tag that `latest` (or `latest_universal`) names. `state` is the fresh run's, and is
-// brought to the checkpoint's. Returns lines to print on rank 0: what was loaded, and warnings.
+// Writes a tag, replacing one of that name as a whole. Returns its path. A rank that has not come
+// after `run.patience` is named in the error of the others, which then cannot communicate any more.
+std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir,
+                                      const CheckpointedRun& run, const TrainState& state,
+                                      const SaveOptions& options);
+
+// `state` is the fresh run's, and is brought to the checkpoint's. Without a tag, a folder with no
+// pointer file is no error: nothing was loaded.
 //
 // An ordinary checkpoint of another mesh, ZeRO stage or precision is resharded while it is read, each
 // rank reading the bytes it needs; a universal one that is asked for and not there is made first.
 //
-// Refused, with a message that lists what exists or what differs: no such folder or pointer file;
-// missing or damaged files; another shape of model; another LR schedule.
-std::vector<std::string> load_checkpoint(const std::filesystem::path& load_dir,
-                                         CheckpointedRun& run, const LoadOptions& options,
-                                         TrainState& state);
+// Refused, with a message that lists what exists or what differs: no such tag; missing or damaged
+// files; another shape of model; missing or unexpected parameters; another LR schedule.
+LoadResult load_checkpoint(const std::filesystem::path& load_dir, CheckpointedRun& run,
+                           const LoadOptions& options, TrainState& state);
 
 }  // namespace anymesh

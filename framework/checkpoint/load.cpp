@@ -18,21 +18,36 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool weights_only(const LoadOptions& options) { return options.finetune || !options.load_optim; }
+bool weights_only(const LoadOptions& options) {
+  return options.load_module_only || !options.load_optimizer_states;
+}
 
-// The folder that the pointer file names.
-fs::path tag_in(const fs::path& load_dir, bool universal) {
-  TORCH_CHECK(fs::is_directory(load_dir), "--load ", load_dir.string(),
-              ": no such folder; nothing was loaded");
-  const fs::path pointer = load_dir / (universal ? kLatestUniversalFile : kLatestFile);
-  if (!fs::exists(pointer)) {
-    const bool other = fs::exists(load_dir / kLatestUniversalFile);
-    TORCH_CHECK(false, "--load ", load_dir.string(), ": no file '", pointer.filename().string(),
-                "' there. It holds: ", list_folder(load_dir), ". ",
-                other ? "It has a universal checkpoint: add --universal-checkpoint."
-                      : "It is not a checkpoint folder.");
+fs::path pointer_file(const fs::path& load_dir, bool universal) {
+  return load_dir / (universal ? kLatestUniversalFile : kLatestFile);
+}
+
+// Why there is nothing to load.
+std::string nothing_in(const fs::path& load_dir, bool universal) {
+  if (!fs::is_directory(load_dir))
+    return c10::str("--load ", load_dir.string(), ": no such folder; nothing was loaded");
+  const bool other = fs::exists(pointer_file(load_dir, true));
+  return c10::str("--load ", load_dir.string(), ": no file '",
+                  pointer_file(load_dir, universal).filename().string(),
+                  "' there. It holds: ", list_folder(load_dir), ". ",
+                  other ? "It has a universal checkpoint: add --universal-checkpoint."
+                        : "It is not a checkpoint folder.");
+}
+
+// The folder of a tag, or the one that the pointer file names.
+fs::path tag_in(const fs::path& load_dir, std::string tag, bool universal) {
+  const fs::path pointer = pointer_file(load_dir, universal);
+  if (!tag.empty()) {
+    TORCH_CHECK(tag.find('/') == std::string::npos && fs::is_directory(load_dir / tag),
+                load_dir.string(), " has no tag '", tag,
+                "'. It holds: ", fs::is_directory(load_dir) ? list_folder(load_dir) : "nothing");
+    return load_dir / tag;
   }
-  std::string tag = read_text(pointer);
+  tag = read_text(pointer);
   while (!tag.empty() && std::isspace(static_cast<unsigned char>(tag.back()))) tag.pop_back();
   TORCH_CHECK(
       !tag.empty() && tag.find('/') == std::string::npos && fs::is_directory(load_dir / tag),
@@ -44,7 +59,7 @@ fs::path tag_in(const fs::path& load_dir, bool universal) {
 // --universal-checkpoint with only an ordinary checkpoint there: converts it first.
 std::string make_universal(const fs::path& load_dir) {
   if (!fs::exists(load_dir / kLatestFile) || fs::exists(load_dir / kLatestUniversalFile)) return "";
-  const fs::path input = tag_in(load_dir, /*universal=*/false);
+  const fs::path input = tag_in(load_dir, "", /*universal=*/false);
   fs::path output = input;
   output += kUniversalSuffix;
   const ConvertReport report = convert_to_universal({.input = input, .output = output}, {});
@@ -61,18 +76,18 @@ fs::path first_metadata_file(const fs::path& folder) {
 }
 
 void restore_schedule(const Value& metadata, const LoadOptions& options, LrSchedule& schedule) {
-  if (options.finetune || !options.load_lr_state) return;
+  if (options.load_module_only || !options.load_lr_scheduler_states) return;
   if (options.schedule == LoadOptions::Schedule::MustAgree) check_same_schedule(metadata, schedule);
   if (options.schedule == LoadOptions::Schedule::Checkpoints)
     schedule = schedule_of(metadata, schedule);
 }
 
 void restore_state(const Value& metadata, const LoadOptions& options, TrainState& state) {
-  if (options.finetune) return;
+  if (options.load_module_only) return;
   TrainState saved = train_state_of(metadata);
   saved.scaler = state.scaler;
   if (!options.load_rng) saved.dropout_seed = state.dropout_seed;
-  if (!options.load_lr_state) saved.scheduled_samples = 0;
+  if (!options.load_lr_scheduler_states) saved.scheduled_samples = 0;
   state = saved;
 }
 
@@ -103,20 +118,41 @@ std::string announce_names(const WholeCheckpoint& checkpoint, const Checkpointed
   return "";
 }
 
-// What the checkpoint has and no stage of this run asked for.
-std::string announce_unused(const WholeCheckpoint& checkpoint, const CheckpointedRun& run) {
+std::string listed(const std::set<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+// Parameters that only one of the two has: an error if the load is strict, else a line to print.
+// Collective.
+std::string check_names(const WholeCheckpoint& checkpoint, const CheckpointedRun& run,
+                        const LoadOptions& options) {
   std::string mine;
   for (const ParamSpec& spec : run.stage.params())
     mine += spec.name + "\n" + spec.other_name + "\n";
-  std::set<std::string> known;
+  std::set<std::string> known, missing, unexpected;
   for (const std::string& stage : gather_strings(*run.grid.pp, mine)) {
     std::istringstream lines(stage);
-    for (std::string name; std::getline(lines, name);) known.insert(name);
+    for (std::string name, other; std::getline(lines, name) && std::getline(lines, other);) {
+      known.insert({name, other});
+      if (!checkpoint.contains(name) && !checkpoint.contains(other)) missing.insert(name);
+    }
   }
-  std::string unused;
   for (const std::string& name : checkpoint.names())
-    if (!known.contains(name)) unused += " " + name;
-  return unused.empty() ? "" : "WARNING: this model has no place for the checkpoint's" + unused;
+    if (!known.contains(name)) unexpected.insert(name);
+  std::string text;
+  if (!missing.empty()) text += "\n  missing in the checkpoint: " + listed(missing);
+  if (!unexpected.empty()) text += "\n  unexpected, not in this model: " + listed(unexpected);
+  if (text.empty()) return "";
+  text = checkpoint.path.string() + ": its parameters are not this model's:" + text;
+  if (options.load_module_strict)
+    throw CollectiveError(text +
+                          "\nNothing was loaded. See the model's flags; --no-load-strict "
+                          "loads those that both have.");
+  return "WARNING: " + text +
+         "\nMissing ones keep the values they start with, unexpected ones are left out "
+         "(--no-load-strict).";
 }
 
 // Megatron-DeepSpeed's files do not tell which of its two orders the fused weight has.
@@ -168,38 +204,52 @@ fs::path existing(const fs::path& file) {
               " is missing. The folder holds: ", list_folder(file.parent_path()));
 }
 
-std::vector<std::string> load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
-                                         const LoadOptions& options, TrainState& state) {
+LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
+                           const LoadOptions& options, TrainState& state) {
   c10::NoGradGuard no_grad;
   Communicator& world = *run.grid.world;
-  std::vector<std::string> lines;
+  LoadResult result;
+  std::vector<std::string>& lines = result.report;
+  bool found = false;
   all_or_none(world, [&] {
-    if (!options.universal || world.rank() != 0) return;
-    if (const std::string line = make_universal(load_dir); !line.empty()) lines.push_back(line);
+    if (world.rank() == 0 && options.universal && options.tag.empty()) {
+      if (const std::string line = make_universal(load_dir); !line.empty()) lines.push_back(line);
+    }
   });
   fs::path folder;
   Value metadata, own_files, scaler;
   all_or_none(world, [&] {
-    folder = tag_in(load_dir, options.universal);
+    found = !options.tag.empty() || fs::exists(pointer_file(load_dir, options.universal));
+    if (!found) return;
+    folder = tag_in(load_dir, options.tag, options.universal);
     metadata = read_torch_file(first_metadata_file(folder));
-    check_same_model(metadata, run);
+    if (!options.custom_load_fn) check_same_model(metadata, run);
     restore_schedule(metadata, options, run.schedule);
-    if (!options.universal && !weights_only(options))
+    const bool own_way = options.custom_load_fn != nullptr || weights_only(options);
+    if (!fs::exists(folder / kZeroFolder) && !own_way)
       own_files = find_own_files(folder, metadata, run);
   });
+  if (!found) {
+    lines.push_back(nothing_in(load_dir, options.universal));
+    return result;
+  }
   WholeCheckpoint checkpoint;
+  all_or_none(world, [&] {
+    if (!own_files) checkpoint = open_whole_checkpoint(folder, /*threads=*/1);
+  });
+  const std::string names =
+      own_files || options.custom_load_fn ? "" : check_names(checkpoint, run, options);
   all_or_none(world, [&] {
     if (own_files) {
       scaler = load_own_files(folder, own_files, run);
     } else {
-      checkpoint = open_whole_checkpoint(folder, /*threads=*/1);
-      load_whole_tensors(checkpoint, run, weights_only(options));
+      load_whole_tensors(checkpoint, run, weights_only(options), options.custom_load_fn);
       if (checkpoint.optimizer_state) scaler = checkpoint.optimizer_state.find(keys::kLossScaler);
     }
   });
-  for (const std::string& line : {announce_fused_order(metadata), announce_names(checkpoint, run),
-                                  announce_hyperparameters(checkpoint.optimizer_state, run),
-                                  announce_unused(checkpoint, run)}) {
+  for (const std::string& line :
+       {announce_fused_order(metadata), announce_names(checkpoint, run),
+        announce_hyperparameters(checkpoint.optimizer_state, run), names}) {
     if (!line.empty()) lines.push_back(line);
   }
   // A rank whose partition is all padding has read no step.
@@ -213,7 +263,7 @@ std::vector<std::string> load_checkpoint(const fs::path& load_dir, CheckpointedR
       lines.push_back(line);
   }
   if (const std::string line = announce_batch_size(metadata, run);
-      !line.empty() && !options.finetune)
+      !line.empty() && !options.load_module_only)
     lines.push_back(line);
   for (std::string& line : warnings(load_dir, folder, metadata, options))
     lines.push_back(std::move(line));
@@ -223,7 +273,9 @@ std::vector<std::string> load_checkpoint(const fs::path& load_dir, CheckpointedR
                resharded ? ", resharding it to this mesh" : "", ": iteration ", state.iteration,
                ", ", state.consumed_train_samples, " samples consumed, learning rate ",
                run.schedule.at(static_cast<double>(state.scheduled_samples))));
-  return lines;
+  result.path = folder;
+  result.client_state = client_state_of(metadata, run);
+  return result;
 }
 
 }  // namespace anymesh

@@ -5,20 +5,23 @@
 namespace anymesh {
 namespace {
 
-WholeParameter find(const WholeCheckpoint& checkpoint, const ParamSpec& spec) {
-  const std::string& name =
-      checkpoint.contains(spec.name) || spec.other_name.empty() ? spec.name : spec.other_name;
-  if (!checkpoint.contains(name)) {
-    std::string names;
-    for (const std::string& known : checkpoint.names())
-      names += (names.empty() ? "" : ", ") + known;
-    TORCH_CHECK(false, checkpoint.path.string(), ": the checkpoint has no parameter ", spec.name,
-                name == spec.name ? "" : " or " + name, ". It has: ", names);
+// Without states: the checkpoint has no such parameter.
+WholeParameter find(const WholeCheckpoint& checkpoint, const ParamSpec& spec,
+                    const CustomLoadFn& custom) {
+  WholeParameter parameter;
+  for (const std::string& name : {spec.name, spec.other_name}) {
+    if (parameter.shape.empty() && checkpoint.contains(name))
+      parameter = checkpoint.parameter(name);
   }
-  WholeParameter parameter = checkpoint.parameter(name);
-  TORCH_CHECK(parameter.shape == spec.shape, checkpoint.path.string(), ": the checkpoint's ",
-              spec.name, " is ", to_string(parameter.shape), ", this model's ",
-              to_string(spec.shape), " (see the model's flags)");
+  if (const auto weight = custom ? custom(checkpoint, spec) : std::nullopt) {
+    if (parameter.shape != spec.shape) parameter = {};  // whose moments would not fit
+    parameter.shape = weight->sizes().vec();
+    parameter.states[kFp32] = record_of(weight->contiguous());
+  }
+  TORCH_CHECK(!parameter.states[kFp32].bytes || parameter.shape == spec.shape,
+              checkpoint.path.string(), ": the checkpoint's ", spec.name, " is ",
+              to_string(parameter.shape), ", this model's ", to_string(spec.shape),
+              " (see the model's flags)");
   return parameter;
 }
 
@@ -33,12 +36,13 @@ ShardLayout layout_of(const ParamSpec& spec, const ProcessGrid& grid) {
 
 }  // namespace
 
-void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
-                        bool weights_only) {
+void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run, bool weights_only,
+                        const CustomLoadFn& custom) {
   for (ZeroOptimizer::Group& group : run.optimizer.groups()) {
     for (const ZeroOptimizer::Piece& piece : group.pieces) {
       const ParamSpec& spec = group.params[piece.param];
-      const WholeParameter parameter = find(checkpoint, spec);
+      const WholeParameter parameter = find(checkpoint, spec, custom);
+      if (!parameter.states[kFp32].bytes) continue;
       const ShardLayout layout = layout_of(spec, run.grid);
       const auto read = [&](StateIndex state, const torch::Tensor& out) {
         const TensorRecord& record = parameter.states[state];
@@ -53,7 +57,7 @@ void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
             });
       };
       read(kFp32, piece.master);
-      if (weights_only) continue;
+      if (weights_only || (custom && !parameter.states[kExpAvg].bytes)) continue;
       read(kExpAvg, piece.exp_avg);
       read(kExpAvgSq, piece.exp_avg_sq);
       TORCH_CHECK(parameter.step, checkpoint.path.string(), ": step of ", spec.name, " is missing");

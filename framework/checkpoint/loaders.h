@@ -11,7 +11,9 @@ namespace anymesh {
 // communicates. Parameters are to be made from the masters afterwards.
 
 // From whole tensors, on any mesh: each piece of the partition from the runs of bytes it lies in.
-void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run, bool weights_only);
+// A parameter that the checkpoint lacks stays as it is.
+void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run, bool weights_only,
+                        const CustomLoadFn& custom);
 
 // The rank's own model-states file, if the folder's files are those that this very rank would write:
 // same mesh, ZeRO family, precision and parameters; else None.

@@ -3,6 +3,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
 #include <map>
@@ -124,10 +125,17 @@ Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
       {"padded_vocab_size", run.padded_vocab_size},
       {"data_parallel_random_init", false},
       {keys::kConsumedTrainSamples, state.consumed_train_samples},
-      {keys::kConsumedValidSamples, state.consumed_valid_samples},
-      {keys::kDropoutSeed, static_cast<int64_t>(state.dropout_seed)}};
+      {keys::kConsumedValidSamples, state.consumed_valid_samples}};
   for (const auto& [key, value] : derived) names.set(key, value);
   return names;
+}
+
+// What Megatron-DeepSpeed's trainer adds to the engine's state.
+void add_megatrons(Value& states, const CheckpointedRun& run, const TrainState& state) {
+  states.set(keys::kArgs, megatron_args(run, state));
+  states.set(keys::kCheckpointVersion, 3.0);
+  states.set(keys::kIteration, state.iteration);
+  states.set(keys::kTokens, state.consumed_train_samples * run.seq_length);
 }
 
 bool is_number(const Value& value) { return value.is_int() || value.kind() == Value::Kind::kFloat; }
@@ -178,13 +186,45 @@ Value model_states(const CheckpointedRun& run, const TrainState& state) {
         Value::dict({{keys::kPpDegree, mesh.pp_size}, {keys::kTpDegree, mesh.tp_size}})},
        {keys::kDsConfig, deepspeed_config(run)},
        {keys::kDsVersion, kWrittenLikeDeepSpeed},
-       {keys::kArgs, megatron_args(run, state)},
-       {keys::kCheckpointVersion, 3.0},
-       {keys::kIteration, state.iteration},
-       {keys::kTokens, state.consumed_train_samples * run.seq_length},
-       {keys::kUniversalInfo, universal_info(run)}});
+       {keys::kUniversalInfo, universal_info(run)},
+       {keys::kDropoutSeed, static_cast<int64_t>(state.dropout_seed)}});
+  if (!run.settings.empty()) add_megatrons(states, run, state);
   if (state.verified) states.set(keys::kVerifiedLoss, verified_loss(*state.verified));
   return states;
+}
+
+Value client_state_of(const Value& metadata, const CheckpointedRun& run) {
+  static constexpr std::array kEngines = {keys::kModule,
+                                          keys::kBufferNames,
+                                          keys::kOptimizer,
+                                          keys::kParamShapes,
+                                          keys::kFrozenParamShapes,
+                                          keys::kSharedParams,
+                                          keys::kFrozenParamFragments,
+                                          keys::kLrScheduler,
+                                          keys::kDataSampler,
+                                          keys::kRandomLtd,
+                                          keys::kSkippedSteps,
+                                          keys::kGlobalSteps,
+                                          keys::kGlobalSamples,
+                                          keys::kDpWorldSize,
+                                          keys::kMpWorldSize,
+                                          keys::kParallelDimensions,
+                                          keys::kDsConfig,
+                                          keys::kDsVersion,
+                                          keys::kUniversalInfo,
+                                          keys::kDropoutSeed,
+                                          keys::kVerifiedLoss};
+  static constexpr std::array kMegatrons = {keys::kArgs, keys::kCheckpointVersion, keys::kIteration,
+                                            keys::kTokens};
+  std::vector<Value::Entry> others;
+  for (const auto& [key, value] : metadata.entries()) {
+    const auto is = [&key](std::string_view name) { return key == Value(name); };
+    if (std::any_of(kEngines.begin(), kEngines.end(), is)) continue;
+    if (!run.settings.empty() && std::any_of(kMegatrons.begin(), kMegatrons.end(), is)) continue;
+    others.emplace_back(key, value);
+  }
+  return Value::dict(std::move(others));
 }
 
 void check_same_model(const Value& metadata, const CheckpointedRun& run) {
@@ -281,7 +321,7 @@ TrainState train_state_of(const Value& metadata) {
                       .first_sample = verified.at("first_sample").as_int(),
                       .samples = verified.at("samples").as_int()};
   }
-  const Value dropout_seed = from_args(keys::kDropoutSeed), seed = from_args("seed");
+  const Value dropout_seed = metadata.find(keys::kDropoutSeed), seed = from_args("seed");
   state.dropout_seed = static_cast<uint64_t>(dropout_seed ? dropout_seed.as_int()
                                              : seed       ? seed.as_int()
                                                           : 0);

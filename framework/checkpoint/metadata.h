@@ -11,8 +11,12 @@ namespace anymesh {
 // DeepSpeed's version whose files ours are like; its loaders demand one.
 inline constexpr const char* kWrittenLikeDeepSpeed = "0.19.8";
 
-// Collective over grid.pp, whose stages each know only their own parameters' patterns.
+// Collective over grid.pp, whose stages each know only their own parameters' patterns. Megatron's keys
+// are there if the run has flags.
 Value model_states(const CheckpointedRun& run, const TrainState& state);
+
+// What a model-states file has beside the keys that this run would write itself: a dict.
+Value client_state_of(const Value& metadata, const CheckpointedRun& run);
 
 Value deepspeed_config(const CheckpointedRun& run);
 

@@ -75,6 +75,9 @@ struct CheckpointConfig {
   int64_t save_interval = 0;  // 0 = at the end only
   bool universal_checkpoint = false;
   bool no_load_optim = false, no_load_rng = false, no_load_lr_state = false, finetune = false;
+  std::string load_tag;  // empty = the one that `latest` names
+  bool no_load_strict = false, exit_on_missing_checkpoint = false;
+  std::string tag_validation = "Warn";  // Ignore | Warn | Fail; only --deepspeed_config can set it
   bool override_scheduler = false, use_checkpoint_scheduler = false;  // --...-opt_param-scheduler
   bool verify_resume = false;
   int64_t exit_interval = 0;  // stop after an iteration divisible by it; 0 = never
@@ -84,6 +87,7 @@ struct RunConfig {
   uint64_t seed = 1234;
   int64_t eval_interval = 1000, eval_iters = 100, log_interval = 100;
   std::string loss_csv;
+  int64_t distributed_timeout_minutes = 10;
   bool report_memory = false, report_comm = false;
   bool check_for_nan = true;     // --no-check-for-nan-in-loss-and-grad clears it
   std::string deepspeed_config;  // JSON file that parse() reads into this tree

@@ -66,7 +66,6 @@ constexpr std::string_view kIgnoredKeys[] = {
     "disable_allgather",
     "zero_allow_untested_optimizer",
     "zero_force_ds_cpu_optimizer",
-    "checkpoint.tag_validation",
     "fp16.auto_cast",
     "optimizer.params.torch_adam",
     "zero_optimization.allgather_partitions",
@@ -184,6 +183,8 @@ class Reader {
       ignored_.push_back(key);
     } else if (key == "optimizer.params.betas") {
       read_betas(key, value);
+    } else if (key == "checkpoint.tag_validation") {
+      read_tag_validation(key, value);
     } else if (key == "fp16.initial_scale_power") {
       read_scale_power(key, value);
     } else if (key == "gradient_accumulation_steps") {
@@ -214,6 +215,13 @@ class Reader {
     }
     flags_.set("adam-beta1", origin(key + "[0]", value[0]), value[0].dump());
     flags_.set("adam-beta2", origin(key + "[1]", value[1]), value[1].dump());
+  }
+
+  void read_tag_validation(const std::string& key, const Json& value) {
+    const std::string mode = value.is_string() ? value.get<std::string>() : "";
+    if (mode != "Ignore" && mode != "Warn" && mode != "Fail")
+      throw ParseError(origin(key, value) + ": expected \"Ignore\", \"Warn\" or \"Fail\"");
+    config_.checkpoint.tag_validation = mode;
   }
 
   void read_scale_power(const std::string& key, const Json& value) {

@@ -18,7 +18,6 @@ constexpr ForeignFlag kForeignFlags[] = {
     // Communication and kernels: the same numbers by other means.
     {"deepspeed"},
     {"distributed-backend", kValue},
-    {"distributed-timeout-minutes", kValue},
     {"local-rank", kValue},
     {"local_rank", kValue},
     {"lazy-mpu-init", kValue},
@@ -136,7 +135,6 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"eod-mask-loss", kSwitch, "the loss counts every token"},
     {"no-save-optim", kSwitch, "checkpoints are always complete"},
     {"no-save-rng", kSwitch, "checkpoints are always complete"},
-    {"load-tag", kValue, "the tag is read from the file `latest`"},
     {"use-checkpoint-args", kSwitch, "the model is what the flags say"},
     {"skip-train", kSwitch, "not in this version"},
     {"exit-duration-in-mins", kValue, "use --exit-interval"},

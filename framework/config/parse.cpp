@@ -84,6 +84,12 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
   flags.add("save-interval", checkpoint.save_interval, "steps between checkpoints",
             "one, at the end");
   flags.add("load", checkpoint.load, "folder to resume from");
+  flags.add("load-tag", checkpoint.load_tag, "the checkpoint in --load to resume from",
+            "the newest");
+  flags.add("exit-on-missing-checkpoint", checkpoint.exit_on_missing_checkpoint,
+            "stop if --load has no checkpoint, even if it is the folder of --save");
+  flags.add("no-load-strict", checkpoint.no_load_strict,
+            "load the parameters that checkpoint and model both have");
   flags.add("universal-checkpoint", checkpoint.universal_checkpoint,
             "--load names a universal checkpoint, written for any mesh");
   flags.add("finetune", checkpoint.finetune, "load the weights only and start at step 0");
@@ -111,6 +117,8 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
   flags.add("report-memory", run.report_memory,
             "at the end, what each part of the memory takes against what it should");
   flags.add("report-comm", run.report_comm, "print what a step communicates, per group and verb");
+  flags.add("distributed-timeout-minutes", run.distributed_timeout_minutes,
+            "how long a save waits for a rank before it names it and stops");
   flags.add("no-check-for-nan-in-loss-and-grad", run.check_for_nan,
             "go on after a loss or gradient that is not finite");
   flags.add("deepspeed_config", run.deepspeed_config,
@@ -214,7 +222,8 @@ void check_checkpoint(const Combinations& rules, const CheckpointConfig& checkpo
   rules.require("save-interval", "save");
   rules.refuse("universal-checkpoint", checkpoint.universal_checkpoint && checkpoint.load.empty(),
                "without --load");
-  for (const char* flag : {"finetune", "no-load-optim", "no-load-rng", "no-load-lr-state",
+  for (const char* flag : {"load-tag", "exit-on-missing-checkpoint", "no-load-strict", "finetune",
+                           "no-load-optim", "no-load-rng", "no-load-lr-state",
                            "override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler"}) {
     rules.require(flag, "load");
   }

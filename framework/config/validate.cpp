@@ -151,6 +151,9 @@ void check_run(const CheckpointConfig& checkpoint, const RunConfig& run) {
           with("--exit-interval", checkpoint.exit_interval) + " must not be negative");
   require(run.eval_interval >= 1,
           with("--eval-interval", run.eval_interval) + " must be at least 1");
+  require(run.distributed_timeout_minutes >= 1,
+          with("--distributed-timeout-minutes", run.distributed_timeout_minutes) +
+              " must be at least 1");
   require(run.eval_iters >= 0, with("--eval-iters", run.eval_iters) + " must not be negative");
   require(run.log_interval >= 1, with("--log-interval", run.log_interval) + " must be at least 1");
 }

@@ -50,7 +50,7 @@ TEST_F(DeepspeedJsonTest, EveryKeyReachesItsField) {
       "bf16": {"enabled": true}, "fp16": {"enabled": false, "loss_scale": 0},
       "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "betas": [0.8, 0.95], "eps": 1e-6,
                     "weight_decay": 0.1, "adam_w_mode": true}},
-      "checkpoint": {"load_universal": true, "tag_validation": "Warn"},
+      "checkpoint": {"load_universal": true, "tag_validation": "Fail"},
       "data_types": {"grad_accum_dtype": "fp32"},
       "steps_per_print": 1000, "wall_clock_breakdown": false, "flops_profiler": {"enabled": false}
   })");
@@ -66,11 +66,12 @@ TEST_F(DeepspeedJsonTest, EveryKeyReachesItsField) {
   EXPECT_EQ(config.optimizer.adam_eps, 1e-6);
   EXPECT_EQ(config.optimizer.weight_decay, 0.1);
   EXPECT_TRUE(config.checkpoint.universal_checkpoint);
-  EXPECT_THAT(ignored, testing::UnorderedElementsAre(
-                           "steps_per_print", "wall_clock_breakdown", "flops_profiler",
-                           "fp16.loss_scale", "checkpoint.tag_validation",
-                           "zero_optimization.overlap_comm", "zero_optimization.reduce_bucket_size",
-                           "zero_optimization.offload_optimizer.pin_memory"));
+  EXPECT_EQ(config.checkpoint.tag_validation, "Fail");
+  EXPECT_THAT(ignored,
+              testing::UnorderedElementsAre(
+                  "steps_per_print", "wall_clock_breakdown", "flops_profiler", "fp16.loss_scale",
+                  "zero_optimization.overlap_comm", "zero_optimization.reduce_bucket_size",
+                  "zero_optimization.offload_optimizer.pin_memory"));
 }
 
 TEST_F(DeepspeedJsonTest, ContradictionsNameBothSides) {

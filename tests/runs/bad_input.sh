@@ -22,6 +22,8 @@ refused "no --load folder" "nowhere: no such folder" 1,1,2,1 --load "$scratch/no
 mkdir empty
 refused "no latest" "no file 'latest'.*It holds: nothing" 1,1,2,1 --load "$scratch/empty"
 refused "no latest_universal" "no file 'latest_universal'.*It is not a checkpoint folder" 1,1,2,1 --load "$scratch/empty" --universal-checkpoint
+refused "no such tag" "has no tag 'global_step9'. It holds: .*global_step2" 1,1,2,1 --lr-decay-iters 8 --load "$c" --load-tag global_step9
+refused "no checkpoint, none accepted" "nowhere: no such folder" 1,1,2,1 --load "$scratch/nowhere" --save "$scratch/nowhere" --exit-on-missing-checkpoint
 refused "another schedule" "the learning-rate schedule differs" 1,1,2,1 --load "$c" --lr=1e-4 --lr-decay-iters 8
 refused "wrong hidden size" "--hidden-size 24, this run has 48" 1,1,2,1 --load "$c" --hidden-size=48
 refused "heads not divisible by tp" "--num-attention-heads \(4\) must be divisible by --tensor-model-parallel-size \(3\); sizes that work: 1, 2, 4" 3,1,1,0
@@ -43,11 +45,14 @@ for file in mp_rank_00_model_states.pt zero_pp_rank_1_mp_rank_00_optim_states.pt
 done
 cp -r ckpt broken
 rm -r broken/global_step2_universal/zero/3.mlp.dense_h_to_4h.bias
-refused "missing universal parameter" "has no parameter 3.mlp.dense_h_to_4h.bias" 2,1,1,0 --lr-decay-iters 8 --load "$scratch/broken" --universal-checkpoint
+refused "missing universal parameter" "missing in the checkpoint: 3.mlp.dense_h_to_4h.bias" 2,1,1,0 --lr-decay-iters 8 --load "$scratch/broken" --universal-checkpoint
 cp -r ckpt/global_step2_universal/zero/3.mlp.dense_h_to_4h.bias broken/global_step2_universal/zero/
 cp -r broken/global_step2_universal/zero/3.mlp.dense_h_to_4h.bias broken/global_step2_universal/zero/9.mlp.extra.bias
-train 2,1,1,0 /dev/null --train-iters 8 --load broken --universal-checkpoint >log || fail "$(cat log)"
-grep -q "WARNING: this model has no place for the checkpoint's 9.mlp.extra.bias$" log || fail "an unused parameter: $(cat log)"
+refused "unexpected universal parameter" "unexpected, not in this model: 9.mlp.extra.bias" 2,1,1,0 --lr-decay-iters 8 --load "$scratch/broken" --universal-checkpoint
+rm -r broken/global_step2_universal/zero/3.mlp.dense_h_to_4h.bias
+train 2,1,1,0 /dev/null --train-iters 8 --load broken --universal-checkpoint --no-load-strict >log || fail "$(cat log)"
+grep -q "unexpected, not in this model: 9.mlp.extra.bias$" log || fail "an unused parameter: $(cat log)"
+grep -q "missing in the checkpoint: 3.mlp.dense_h_to_4h.bias$" log || fail "a missing parameter: $(cat log)"
 [[ $(checksum ckpt) == "$(cat before)" ]] || fail "the checkpoint was changed"
 
 # A loss that is not finite stops the run, says where, and spoils no checkpoint.

@@ -12,6 +12,16 @@ for mesh in 1,1,1,0 1,1,3,1 2,2,1,0 2,2,2,1 1,2,3,2 2,1,2,3 2,2,2,3; do
   done
 done
 
+# One command for the first run and all after it: nothing in --load yet is no error where --save is the same folder.
+train 1,1,1,0 whole.csv --train-iters 16 >whole.log || fail "$(tail -5 whole.log)"
+for stop in 4 8 16; do
+  train 1,1,1,0 parts.csv --train-iters 16 --load ckpt --save ckpt --exit-interval $stop >parts.log || fail "$(tail -5 parts.log)"
+done
+same whole.csv parts.csv "started three times with one command"
+train 1,1,1,0 parts.csv --train-iters 16 --load ckpt --load-tag global_step4 >parts.log || fail "$(tail -5 parts.log)"
+same whole.csv parts.csv "from an older tag"
+rm -r ckpt
+
 # fp16, whose loss scale moves and whose steps are skipped before and after the stop.
 fp16=(--fp16 --initial-loss-scale 4194304 --loss-scale-window 4 --hysteresis 2)
 for mesh in 1,2,2,0 1,2,2,1 1,1,4,3; do

@@ -94,9 +94,9 @@ inline constexpr std::string_view kTokens = "tokens";
 inline constexpr std::string_view kRngState = "rng_state";
 inline constexpr std::string_view kConsumedTrainSamples = "consumed_train_samples";
 inline constexpr std::string_view kConsumedValidSamples = "consumed_valid_samples";
-inline constexpr std::string_view kDropoutSeed = "dropout_seed";  // ours alone
 
-// Ours, with --verify-resume: the validation loss right before the save.
+// Ours: the seed of the masks; with --verify-resume, the validation loss right before the save.
+inline constexpr std::string_view kDropoutSeed = "anymesh_dropout_seed";
 inline constexpr std::string_view kVerifiedLoss = "anymesh_verified_loss";
 
 // Optimizer file and its optimizer_state_dict.

@@ -1,0 +1,120 @@
+#include "framework/engine.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <cmath>
+
+#include "framework/comm/agreement.h"
+
+namespace anymesh {
+namespace {
+
+torch::Dtype dtype_of(const StageModule& stage) { return stage.params()[0].tensor.scalar_type(); }
+
+}  // namespace
+
+Engine::Engine(StageModule& stage, const ProcessGrid& grid, EngineConfig config)
+    : optimizer_(stage.params(), grid, config.zero),
+      pipeline_(stage, grid),
+      run_{.grid = grid,
+           .stage = stage,
+           .optimizer = optimizer_,
+           .schedule = config.schedule,
+           .global_batch_size = config.global_batch_size,
+           .micro_batch_size = config.micro_batch_size,
+           .dtype = dtype_of(stage),
+           .vocab_size = config.vocab_size,
+           .padded_vocab_size = config.padded_vocab_size,
+           .seq_length = config.seq_length,
+           .settings = std::move(config.settings),
+           .model_flags = std::move(config.model_flags),
+           .tag_validation = config.tag_validation,
+           .patience = config.patience},
+      state_{.dropout_seed = config.dropout_seed, .scaler = config.scaler},
+      fp16_(run_.dtype == torch::kHalf),
+      check_for_nan_(config.check_for_nan) {
+  stage.runner().set_observer(&optimizer_);
+  stage.runner().set_recompute(config.activation_checkpointing);
+}
+
+StepReport Engine::train_batch(const std::vector<MicroBatch>& batches) {
+  const ProcessGrid& grid = run_.grid;
+  const double scale = 1.0 / (static_cast<double>(batches.size()) * grid.topology.dp_size);
+  const double loss_scale = state_.scaler.scale;
+  const double local_loss = pipeline_.forward_backward(batches, scale * loss_scale);
+  const double loss = mean_over_dp(local_loss);
+  check_finite(loss, grid.is_last_stage() ? local_loss : 0.0, "loss");
+
+  const double scaled_norm = optimizer_.reduce_gradients(), lr = learning_rate();
+  const bool overflow = fp16_ && !std::isfinite(scaled_norm);
+  if (overflow) {
+    skip_step();
+  } else {
+    check_finite(scaled_norm, optimizer_.local_square_sum(), "gradient norm");
+    optimizer_.step(lr, scaled_norm, loss_scale);
+    state_.scaler.update(false);
+    state_.scheduled_samples += run_.global_batch_size;
+  }
+  ++state_.iteration;
+  state_.consumed_train_samples += run_.global_batch_size;
+  return {.iteration = state_.iteration,
+          .consumed_samples = state_.consumed_train_samples,
+          .lm_loss = loss,
+          .learning_rate = lr,
+          .grad_norm = overflow ? INFINITY : scaled_norm / loss_scale,
+          .loss_scale = loss_scale,
+          .skipped = overflow};
+}
+
+double Engine::eval_batch(const std::vector<MicroBatch>& batches) {
+  return mean_over_dp(pipeline_.forward_only(batches));
+}
+
+std::filesystem::path Engine::save_checkpoint(const std::filesystem::path& save_dir,
+                                              const SaveOptions& options) {
+  return anymesh::save_checkpoint(save_dir, run_, state_, options);
+}
+
+LoadResult Engine::load_checkpoint(const std::filesystem::path& load_dir,
+                                   const LoadOptions& options) {
+  return anymesh::load_checkpoint(load_dir, run_, options, state_);
+}
+
+double Engine::learning_rate() const {
+  return run_.schedule.at(static_cast<double>(state_.scheduled_samples));
+}
+
+// An fp16 overflow, which every rank sees in the norm.
+void Engine::skip_step() {
+  optimizer_.clear_gradients();
+  ++state_.skipped_steps;
+  const double before = state_.scaler.scale;
+  const bool can_go_on = state_.scaler.update(true);
+  if (!can_go_on && check_for_nan_)
+    throw CollectiveError(c10::str(
+        "iteration ", state_.iteration + 1, ": gradients overflow at the loss scale ", before,
+        ", which cannot fall below --min-loss-scale ", state_.scaler.min_scale,
+        ": the training diverges. --no-check-for-nan-in-loss-and-grad goes on regardless."));
+}
+
+double Engine::mean_over_dp(double loss) const {
+  torch::Tensor sum = torch::full({1}, loss, torch::kDouble);
+  run_.grid.dp->all_reduce(sum);
+  return sum.item<double>() / run_.grid.topology.dp_size;
+}
+
+// `global` is the same on all ranks, so that they agree to look for the rank where it began.
+void Engine::check_finite(double global, double local, const char* what) const {
+  if (std::isfinite(global) || !check_for_nan_) return;
+  const Coord& at = run_.grid.coord;
+  throw_together(*run_.grid.world,
+                 std::isfinite(local)
+                     ? ""
+                     : c10::str(what, " is ", global, " at iteration ", state_.iteration + 1,
+                                ", seen first here (stage ", at.pp, ", dp rank ", at.dp,
+                                ", tp rank ", at.tp,
+                                "). This step changed no weight. "
+                                "--no-check-for-nan-in-loss-and-grad goes on regardless."));
+}
+
+}  // namespace anymesh

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "framework/checkpoint/checkpoint.h"
+#include "framework/pipeline/pipeline_engine.h"
+
+namespace anymesh {
+
+// What a run is to the engine, apart from its model and mesh. The same on every rank.
+struct EngineConfig {
+  ZeroOptions zero;
+  LrSchedule schedule;
+  LossScaler scaler;  // of fp16
+  int64_t global_batch_size = 1, micro_batch_size = 1;
+  bool activation_checkpointing = false;
+  bool check_for_nan = true;
+  uint64_t dropout_seed = 1234;
+
+  // For the checkpoint: what conversion to another tp needs, and, of a run with flags, the flags.
+  int64_t vocab_size = 0, padded_vocab_size = 0, seq_length = 0;
+  std::vector<Setting> settings;
+  std::vector<std::string> model_flags;
+  TagValidation tag_validation = TagValidation::Warn;
+  std::chrono::seconds patience{600};
+};
+
+// What a step did; the columns of --loss-csv.
+struct StepReport {
+  int64_t iteration = 0, consumed_samples = 0;
+  double lm_loss = 0, learning_rate = 0, grad_norm = 0, loss_scale = 1;
+  bool skipped = false;                     // an fp16 overflow: no weight changed
+  double tokens_per_s = 0, elapsed_ms = 0;  // filled by whoever takes the time
+};
+
+// One rank of a run: model, optimizer, schedule and checkpoints behind one object, as
+// DeepSpeedEngine is. examples/engine.cpp is a whole program.
+//
+//   Engine engine(model, grid, {.zero = {.stage = 2}, .schedule = {.max_lr = 1e-3}, ...});
+//   LoadResult loaded = engine.load_checkpoint("checkpoints");       // any mesh's, any stage's
+//   while (engine.state().iteration < 1000) engine.train_batch(micro_batches);
+//   engine.save_checkpoint("checkpoints", {.client_state = Value::dict({{"epoch", 3}})});
+//
+// Every method is collective over grid.world. Errors that all ranks know of are CollectiveErrors.
+class Engine {
+ public:
+  // Both must live as long. Gives the model's parameters their memory and initial values.
+  Engine(StageModule& stage, const ProcessGrid& grid, EngineConfig config);
+
+  // One optimizer step on this dp rank's micro-batches. Stops at the first loss or gradient norm that
+  // is not finite, before it touches a weight; in fp16 a norm that is not finite only skips the step
+  // (loss_scaler.h).
+  StepReport train_batch(const std::vector<MicroBatch>& batches);
+  // Mean loss over the micro-batches of all dp ranks.
+  double eval_batch(const std::vector<MicroBatch>& batches);
+
+  // checkpoint/checkpoint.h has the arguments, files and errors.
+  std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir,
+                                        const SaveOptions& options = {});
+  LoadResult load_checkpoint(const std::filesystem::path& load_dir,
+                             const LoadOptions& options = {});
+
+  const ProcessGrid& grid() const { return run_.grid; }
+  const StageModule& module() const { return run_.stage; }
+  const ZeroOptimizer& optimizer() const { return optimizer_; }
+  TrainState& state() { return state_; }
+  // The schedule's at this point.
+  double learning_rate() const;
+
+ private:
+  void skip_step();
+  double mean_over_dp(double loss) const;
+  void check_finite(double global, double local, const char* what) const;
+
+  ZeroOptimizer optimizer_;
+  PipelineEngine pipeline_;
+  CheckpointedRun run_;
+  TrainState state_;
+  bool fp16_, check_for_nan_;
+};
+
+}  // namespace anymesh

@@ -1,0 +1,350 @@
+// The engine's checkpoint API, argument by argument.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/tensor_io.h"
+#include "framework/comm/agreement.h"
+#include "framework/engine.h"
+#include "models/gpt/gpt_model.h"
+#include "tests/support/mpi_world.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+GptConfig tiny() {
+  GptConfig c;
+  c.num_layers = 2;
+  c.hidden_size = 16;
+  c.num_attention_heads = 2;
+  c.seq_length = c.max_position_embeddings = 8;
+  c.make_vocab_size_divisible_by = 1;
+  c.vocab_size = 33;
+  return c;
+}
+
+constexpr Topology kSplit{.pp_size = 2, .dp_size = 1, .tp_size = 2};
+constexpr Topology kData{.pp_size = 1, .dp_size = 4, .tp_size = 1};
+
+// A run on all four ranks.
+struct TinyRun {
+  TinyRun(Topology mesh, int stage, GptConfig gpt = tiny(),
+          TagValidation tags = TagValidation::Warn, double max_lr = 0.01,
+          CommPtr world = mpi_world())
+      : grid(std::move(world), mesh),
+        config(gpt),
+        model(gpt, grid, torch::kFloat, /*micro_batch_size=*/1, /*seed=*/5),
+        engine(model, grid, config_of(mesh, stage, gpt, tags, max_lr)) {}
+
+  static EngineConfig config_of(Topology mesh, int stage, const GptConfig& gpt, TagValidation tags,
+                                double max_lr) {
+    EngineConfig c;
+    c.zero.stage = stage;
+    c.schedule.max_lr = max_lr;
+    c.schedule.decay_samples = 400;
+    c.schedule.style = "linear";
+    c.global_batch_size = 4;
+    c.vocab_size = gpt.vocab_size;
+    c.padded_vocab_size = padded_vocab_size(gpt, mesh.tp_size);
+    c.seq_length = gpt.seq_length;
+    c.tag_validation = tags;
+    c.patience = std::chrono::seconds(2);
+    return c;
+  }
+
+  double train(int steps) {
+    double loss = 0;
+    for (int i = 0; i < steps; ++i) loss = engine.train_batch(batches()).lm_loss;
+    return loss;
+  }
+
+  // Four samples a step, dealt to the dp ranks.
+  std::vector<MicroBatch> batches() {
+    std::vector<MicroBatch> out;
+    for (int64_t i = grid.coord.dp; i < 4; i += grid.topology.dp_size) {
+      const int64_t sample = engine.state().consumed_train_samples + i;
+      const torch::Tensor tokens =
+          (torch::arange(config.seq_length + 1) * 7 + sample * 11).remainder(config.vocab_size);
+      MicroBatch& batch = out.emplace_back();
+      batch.tokens = tokens.narrow(0, 0, config.seq_length).view({1, -1});
+      batch.labels = tokens.narrow(0, 1, config.seq_length).contiguous().view({1, -1});
+      batch.dropout = {.seed = engine.state().dropout_seed, .samples = {sample}};
+    }
+    return out;
+  }
+
+  ProcessGrid grid;
+  GptConfig config;
+  GptModel model;
+  Engine engine;
+};
+
+// A folder that all ranks share, empty at the start.
+class EngineApi : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() /
+              ("anymesh_engine_" +
+               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    if (mpi_world()->rank() == 0) fs::remove_all(folder_);
+    mpi_world()->barrier();
+  }
+  void TearDown() override {
+    mpi_world()->barrier();
+    if (mpi_world()->rank() == 0) fs::remove_all(folder_);
+  }
+
+  std::string error_of(const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(EngineApi, SavesUnderTheStepAndResumesBitForBit) {
+  for (const int stage : {0, 1, 2, 3}) {
+    TinyRun run(kData, stage);
+    run.train(3);
+    EXPECT_EQ(run.engine.save_checkpoint(folder_), folder_ / "global_step3");
+    const double expected = run.train(2);
+
+    // DeepSpeed refuses this at stage 3: a load into the engine that has just saved.
+    EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "global_step3");
+    EXPECT_EQ(run.engine.state().iteration, 3);
+    EXPECT_EQ(run.train(2), expected);
+
+    TinyRun other(kData, stage);
+    EXPECT_EQ(other.engine.load_checkpoint(folder_).path, folder_ / "global_step3");
+    EXPECT_EQ(other.train(2), expected);
+  }
+}
+
+TEST_F(EngineApi, ResumesOnAnotherMeshAndStage) {
+  TinyRun run(kData, 3);
+  run.train(3);
+  run.engine.save_checkpoint(folder_);
+  const double expected = run.train(2);
+  TinyRun other(kSplit, 1);
+  other.engine.load_checkpoint(folder_);
+  EXPECT_NEAR(other.train(2), expected, 1e-5 * expected);
+}
+
+TEST_F(EngineApi, TagsAndLatest) {
+  TinyRun run(kSplit, 1);
+  run.train(1);
+  EXPECT_EQ(run.engine.save_checkpoint(folder_, {.tag = "first"}), folder_ / "first");
+  run.train(1);
+  run.engine.save_checkpoint(folder_, {.tag = "second", .save_latest = false});
+  EXPECT_EQ(read_text(folder_ / kLatestFile), "first");
+
+  TinyRun other(kSplit, 1);
+  EXPECT_EQ(other.engine.load_checkpoint(folder_).path, folder_ / "first");
+  EXPECT_EQ(other.engine.state().iteration, 1);
+  EXPECT_EQ(other.engine.load_checkpoint(folder_, {.tag = "second"}).path, folder_ / "second");
+  EXPECT_EQ(other.engine.state().iteration, 2);
+  EXPECT_THAT(error_of([&] { other.engine.load_checkpoint(folder_, {.tag = "third"}); }),
+              testing::AllOf(HasSubstr("has no tag 'third'"), HasSubstr("first")));
+  for (const std::string tag : {"a/b", "..", "new\nline", "space "}) {
+    EXPECT_THAT(error_of([&] { run.engine.save_checkpoint(folder_, {.tag = tag}); }),
+                HasSubstr("is not the name of a folder"));
+  }
+}
+
+TEST_F(EngineApi, AFolderWithoutCheckpointsLoadsNothing) {
+  TinyRun run(kData, 2);
+  const LoadResult loaded = run.engine.load_checkpoint(folder_);
+  EXPECT_FALSE(loaded.path);
+  EXPECT_FALSE(loaded.client_state);
+  EXPECT_THAT(loaded.report.back(), HasSubstr("no such folder; nothing was loaded"));
+  EXPECT_EQ(run.engine.state().iteration, 0);
+}
+
+TEST_F(EngineApi, RanksThatDisagreeAboutTheTag) {
+  const std::string mine = "rank" + std::to_string(mpi_world()->rank());
+  TinyRun strict(kData, 1, tiny(), TagValidation::Fail);
+  EXPECT_THAT(error_of([&] { strict.engine.save_checkpoint(folder_, {.tag = mine}); }),
+              testing::AllOf(HasSubstr("rank 0 has 'rank0'"), HasSubstr("'rank1'"),
+                             HasSubstr("Nothing was written")));
+  EXPECT_FALSE(fs::exists(folder_));
+  for (const TagValidation tags : {TagValidation::Ignore, TagValidation::Warn}) {
+    TinyRun run(kData, 1, tiny(), tags);
+    EXPECT_EQ(run.engine.save_checkpoint(folder_, {.tag = mine}), folder_ / "rank0");
+    EXPECT_EQ(read_text(folder_ / kLatestFile), "rank0");
+  }
+}
+
+TEST_F(EngineApi, ClientStateComesBack) {
+  const torch::Tensor tensor = torch::arange(6, torch::kFloat).view({2, 3});
+  const Value state =
+      Value::dict({{"epoch", 3},
+                   {"name", "run"},
+                   {"none", {}},
+                   {"nested", Value::list({1, 2.5, Value::tuple({true, "x"}),
+                                           Value::dict({{"weights", record_of(tensor)}})})}});
+  for (const int stage : {0, 3}) {
+    TinyRun run(stage == 0 ? kSplit : kData, stage);
+    run.engine.save_checkpoint(folder_, {.client_state = state});
+    TinyRun other(kData, 1);
+    const LoadResult loaded = other.engine.load_checkpoint(folder_);
+    EXPECT_EQ(loaded.client_state, state);
+    // What was loaded may be given to the next save.
+    other.engine.save_checkpoint(folder_, {.client_state = loaded.client_state});
+    EXPECT_EQ(run.engine.load_checkpoint(folder_).client_state, state);
+  }
+  TinyRun run(kData, 1);
+  const auto save = [&](Value client_state) {
+    return [&run, client_state, this] {
+      run.engine.save_checkpoint(folder_, {.client_state = client_state});
+    };
+  };
+  EXPECT_THAT(error_of(save(Value::dict({{"module", 1}}))), HasSubstr("the checkpoint's own"));
+  EXPECT_THAT(error_of(save(Value::dict({{1, 1}}))), HasSubstr("is not a string"));
+  EXPECT_THAT(error_of(save(7)), HasSubstr("expected a dict"));
+}
+
+TEST_F(EngineApi, LoadsParts) {
+  TinyRun run(kData, 2);
+  run.train(5);
+  run.engine.save_checkpoint(folder_);
+  const double eval = run.engine.eval_batch(run.batches());
+  const auto moments = [](const Engine& engine) {
+    double sum = 0;
+    for (const auto& group : engine.optimizer().groups())
+      sum += group.exp_avg_sq.abs().sum().item<double>();
+    return sum;
+  };
+  const auto load = [&](const LoadOptions& options, TinyRun& other) {
+    other.engine.load_checkpoint(folder_, options);
+    TrainState& state = other.engine.state();
+    const int64_t samples = state.consumed_train_samples;
+    state.consumed_train_samples = 20;  // the same samples as `eval`
+    EXPECT_EQ(other.engine.eval_batch(other.batches()), eval);
+    state.consumed_train_samples = samples;
+  };
+  TinyRun module_only(kData, 2);
+  load({.load_module_only = true}, module_only);
+  EXPECT_EQ(module_only.engine.state().iteration, 0);
+  EXPECT_EQ(module_only.engine.state().consumed_train_samples, 0);
+  EXPECT_EQ(module_only.engine.optimizer().steps, 0);
+  EXPECT_EQ(moments(module_only.engine), 0);
+
+  TinyRun no_optimizer(kData, 2);
+  load({.load_optimizer_states = false}, no_optimizer);
+  EXPECT_EQ(no_optimizer.engine.state().iteration, 5);
+  EXPECT_EQ(moments(no_optimizer.engine), 0);
+  EXPECT_EQ(no_optimizer.engine.learning_rate(), run.engine.learning_rate());
+
+  TinyRun no_schedule(kData, 2);
+  load({.load_lr_scheduler_states = false}, no_schedule);
+  EXPECT_EQ(no_schedule.engine.state().iteration, 5);
+  EXPECT_EQ(moments(no_schedule.engine), moments(run.engine));
+  EXPECT_EQ(no_schedule.engine.learning_rate(), 0.01);
+
+  TinyRun other_schedule(kData, 2, tiny(), TagValidation::Warn, 0.02);
+  EXPECT_THAT(error_of([&] { other_schedule.engine.load_checkpoint(folder_); }),
+              HasSubstr("max_lr: checkpoint 0.01, this run 0.02"));
+}
+
+TEST_F(EngineApi, StrictAndNotStrict) {
+  TinyRun run(kData, 1);
+  run.train(2);
+  run.engine.save_checkpoint(folder_);
+  GptConfig untied = tiny();
+  untied.untie_embeddings_and_output_weights = true;
+  untied.num_layers = 3;
+  TinyRun other(kSplit, 1, untied);
+  const std::string error = error_of([&] { other.engine.load_checkpoint(folder_); });
+  EXPECT_THAT(error, testing::AllOf(HasSubstr("missing in the checkpoint: "),
+                                    HasSubstr("1.word_embeddings.weight"),
+                                    HasSubstr("6.lm_head.weight"), HasSubstr("unexpected"),
+                                    HasSubstr("tied_modules.embed.word_embeddings.weight"),
+                                    HasSubstr("Nothing was loaded")));
+  EXPECT_EQ(other.engine.state().iteration, 0);
+  const LoadResult loaded = other.engine.load_checkpoint(folder_, {.load_module_strict = false});
+  EXPECT_EQ(loaded.path, folder_ / "global_step2");
+  EXPECT_THAT(loaded.report[0], testing::AllOf(HasSubstr("WARNING"), HasSubstr("6.lm_head.weight"),
+                                               HasSubstr("keep the values they start with")));
+  GptConfig wide = tiny();
+  wide.hidden_size = 32;
+  TinyRun wider(kData, 1, wide);
+  EXPECT_THAT(
+      error_of([&] { wider.engine.load_checkpoint(folder_, {.load_module_strict = false}); }),
+      HasSubstr("this model's [33, 32]"));
+}
+
+// A vocabulary that grew: old rows from the checkpoint, new ones 0.
+TEST_F(EngineApi, CustomLoadFunction) {
+  TinyRun run(kData, 1);
+  run.train(2);
+  run.engine.save_checkpoint(folder_);
+  GptConfig grown = tiny();
+  grown.vocab_size = 40;
+  TinyRun other(kSplit, 3, grown);
+  const CustomLoadFn grow = [](const WholeCheckpoint& source,
+                               const ParamSpec& spec) -> std::optional<torch::Tensor> {
+    if (!spec.vocabulary) return std::nullopt;
+    torch::Tensor whole = torch::zeros(spec.shape);
+    read_elements(source.parameter(spec.name).states[kFp32], 0, whole.narrow(0, 0, 33).view(-1),
+                  spec.name);
+    return whole;
+  };
+  EXPECT_THAT(error_of([&] { other.engine.load_checkpoint(folder_); }),
+              HasSubstr("the checkpoint's vocabulary has 33"));
+  other.engine.load_checkpoint(folder_, {.custom_load_fn = grow});
+  EXPECT_EQ(other.engine.state().iteration, 2);
+  other.engine.save_checkpoint(folder_ / "grown");
+  const WholeCheckpoint before = open_whole_checkpoint(folder_, 1),
+                        after = open_whole_checkpoint(folder_ / "grown", 1);
+  for (const std::string& name : before.names()) {
+    const auto tensor = [&name](const WholeCheckpoint& checkpoint, StateIndex state) {
+      const TensorRecord record = checkpoint.parameter(name).states[state];
+      torch::Tensor out = torch::empty(record.shape, torch::kFloat);
+      read_elements(record, 0, out.view(-1), name);
+      return out;
+    };
+    torch::Tensor weight = tensor(after, kFp32), moment = tensor(after, kExpAvg);
+    const bool grew = weight.size(0) == 40;
+    if (grew) {
+      EXPECT_EQ(weight.narrow(0, 33, 7).abs().sum().item<float>(), 0);
+      EXPECT_EQ(moment.abs().sum().item<float>(), 0);
+      weight = weight.narrow(0, 0, 33);
+    } else {
+      EXPECT_TRUE(torch::equal(moment, tensor(before, kExpAvg))) << name;
+    }
+    EXPECT_TRUE(torch::equal(weight, tensor(before, kFp32))) << name;
+  }
+}
+
+TEST_F(EngineApi, ARankThatDoesNotComeIsNamed) {
+  const CommPtr part = mpi_world()->split(0, mpi_world()->rank());
+  if (mpi_world()->rank() != 2) {
+    EXPECT_EQ(part->roll_call(std::chrono::milliseconds(300)), (std::vector<int>{2}));
+  }
+  const CommPtr without_root = mpi_world()->split(0, mpi_world()->rank());
+  if (mpi_world()->rank() != 0) {
+    EXPECT_EQ(without_root->roll_call(std::chrono::milliseconds(100)), (std::vector<int>{0}));
+  }
+  EXPECT_TRUE(mpi_world()->roll_call(std::chrono::seconds(20)).empty());
+
+  const CommPtr world = mpi_world()->split(0, mpi_world()->rank());
+  TinyRun run(kSplit, 1, tiny(), TagValidation::Warn, 0.01, world);
+  if (world->rank() != 3) {
+    EXPECT_THAT(error_of([&] { run.engine.save_checkpoint(folder_); }),
+                HasSubstr("save_checkpoint: rank 3 (pp 1, dp 0, tp 1) did not call it within 2 s"));
+  }
+}
+
+}  // namespace
+}  // namespace anymesh
