@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "framework/checkpoint/preflight.h"
 #include "framework/comm/agreement.h"
 #include "framework/config/parse.h"
 #include "framework/data/datasets.h"
@@ -105,6 +106,25 @@ std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
   return loaded.report;
 }
 
+// What the run's saves will take; it must be there before the first step.
+std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& plan,
+                                    Engine& engine) {
+  if (c.save.empty()) return {};
+  const int64_t done = engine.state().iteration, last = plan.train_iters;
+  const auto multiples = [&](int64_t interval) {
+    return interval > 0 ? std::max<int64_t>(0, last / interval - done / interval) : 0;
+  };
+  const bool one_more = c.save_interval == 0 || last % c.save_interval != 0;
+  const SavePlan saves{.folder = c.save,
+                       .saves = multiples(c.save_interval) + (one_more ? 1 : 0),
+                       .limit = save_limit(c),
+                       .retained = multiples(c.save_retain_interval)};
+  const SaveSize size = engine.save_size();
+  std::vector<std::string> lines;
+  all_or_none(*engine.grid().world, [&] { lines = preflight(size, saves); });
+  return lines;
+}
+
 void print_start(const ProcessGrid& grid, const ParseResult& parsed,
                  const std::vector<std::string>& lines) {
   if (grid.world->rank() != 0) return;
@@ -119,7 +139,7 @@ void print_start(const ProcessGrid& grid, const ParseResult& parsed,
 }
 
 void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTable& flags,
-         const CommPtr& world) {
+         const CommPtr& world, Interruption& interruption) {
   const BatchPlan plan = plan_batches(config, world->size());
   CommCounts counts;
   const ProcessGrid grid(
@@ -135,8 +155,11 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
   Engine engine(model, grid, engine_config(config, plan, gpt, flags));
   std::vector<std::string> report;
   if (!config.checkpoint.load.empty()) report = load(config.checkpoint, engine);
+  for (std::string& line : plan_saves(config.checkpoint, plan, engine))
+    report.push_back(std::move(line));
   print_start(grid, parsed, report);
-  Trainer(config, plan, engine, *data.train, data.valid.get()).train();
+  if (config.run.dry_run) return;
+  Trainer(config, plan, engine, *data.train, data.valid.get(), interruption).train();
   if (!allocations) return;
   for (const std::string& line : memory_report(*world, engine.optimizer(), allocations->bytes())) {
     if (world->rank() == 0) std::printf("%s\n", line.c_str());
@@ -159,7 +182,11 @@ int main_of(const std::vector<std::string>& args, const CommPtr& world) {
     gpt = resolved(gpt);
   });
   if (parsed.text.empty()) {
-    run(config, gpt, parsed, flags, world);
+    const CheckpointConfig& c = config.checkpoint;
+    Interruption interruption(world, {.duration_minutes = c.exit_duration_in_mins,
+                                      .kill_switch = c.kill_switch_file,
+                                      .save_switch = c.save_switch_file});
+    run(config, gpt, parsed, flags, world, interruption);
   } else if (world->rank() == 0) {
     std::printf("%s", parsed.text.c_str());
   }
@@ -170,6 +197,7 @@ int main_of(const std::vector<std::string>& args, const CommPtr& world) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
+  const anymesh::HeldSignals held;
   anymesh::MpiEnvironment mpi(&argc, &argv);
   const anymesh::CommPtr world = mpi.world();
   anymesh::set_threads();

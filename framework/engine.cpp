@@ -75,6 +75,10 @@ std::filesystem::path Engine::save_checkpoint(const std::filesystem::path& save_
   return anymesh::save_checkpoint(save_dir, run_, state_, options);
 }
 
+SaveSize Engine::save_size(const SaveOptions& options) const {
+  return anymesh::save_size(run_, state_, options);
+}
+
 LoadResult Engine::load_checkpoint(const std::filesystem::path& load_dir,
                                    const LoadOptions& options) {
   return anymesh::load_checkpoint(load_dir, run_, options, state_);
@@ -107,14 +111,14 @@ double Engine::mean_over_dp(double loss) const {
 void Engine::check_finite(double global, double local, const char* what) const {
   if (std::isfinite(global) || !check_for_nan_) return;
   const Coord& at = run_.grid.coord;
-  throw_together(*run_.grid.world,
-                 std::isfinite(local)
-                     ? ""
-                     : c10::str(what, " is ", global, " at iteration ", state_.iteration + 1,
-                                ", seen first here (stage ", at.pp, ", dp rank ", at.dp,
-                                ", tp rank ", at.tp,
-                                "). This step changed no weight. "
-                                "--no-check-for-nan-in-loss-and-grad goes on regardless."));
+  throw_together(
+      *run_.grid.world,
+      std::isfinite(local)
+          ? ""
+          : c10::str(what, " is ", global, " at iteration ", state_.iteration + 1,
+                     ", seen first here (stage ", at.pp, ", dp rank ", at.dp, ", tp rank ", at.tp,
+                     "). This step changed no weight. "
+                     "--no-check-for-nan-in-loss-and-grad goes on regardless."));
 }
 
 }  // namespace anymesh

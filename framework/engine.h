@@ -58,6 +58,7 @@ class Engine {
   // checkpoint/checkpoint.h has the arguments, files and errors.
   std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir,
                                         const SaveOptions& options = {});
+  SaveSize save_size(const SaveOptions& options = {}) const;
   LoadResult load_checkpoint(const std::filesystem::path& load_dir,
                              const LoadOptions& options = {});
 

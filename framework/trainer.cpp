@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "framework/checkpoint/retention.h"
 #include "framework/comm/agreement.h"
 #include "framework/micro_batches.h"
 
@@ -19,7 +20,7 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 Trainer::Trainer(const Config& config, const BatchPlan& plan, Engine& engine, const Dataset& train,
-                 const Dataset* valid)
+                 const Dataset* valid, Interruption& interruption)
     : config_(config),
       plan_(plan),
       engine_(engine),
@@ -27,39 +28,49 @@ Trainer::Trainer(const Config& config, const BatchPlan& plan, Engine& engine, co
       train_(train),
       valid_(valid),
       state_(engine.state()),
+      interruption_(interruption),
       log_(grid_.world->rank() == 0, config.run.loss_csv, state_.iteration) {}
 
 void Trainer::train() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  // --save promises a checkpoint at the end, also of a run with nothing left to train.
-  int64_t saved_at = checkpoint.save == checkpoint.load ? state_.iteration : -1;
   const auto due = [&](int64_t interval) {
     return interval > 0 && state_.iteration % interval == 0;
   };
+  // --save promises a checkpoint at the end, also of a run with nothing left to train.
+  int64_t saved_at = checkpoint.save == checkpoint.load ? state_.iteration : -1;
   if (checkpoint.verify_resume) {
     if (!valid_) throw CollectiveError("--verify-resume: --split leaves no validation documents");
     if (!checkpoint.load.empty()) verify_resume();
     state_.verified.reset();
   }
+  if (interruption_.poll()) {
+    log_.line(interruption_.reason() + ": stopping before the first step; nothing was written");
+    return;
+  }
   CommCounts last_step;
-  while (state_.iteration < plan_.train_iters) {
+  bool stop = false;
+  while (state_.iteration < plan_.train_iters && !stop) {
     if (grid_.counts) grid_.counts->reset();
     const StepReport report = train_step();
     if (grid_.counts) last_step = *grid_.counts;
     log_.step(report, plan_.train_iters, due(config_.run.log_interval));
     if (due(config_.run.eval_interval)) evaluate("at");
-    if (!checkpoint.save.empty() && due(checkpoint.save_interval)) {
+    stop = interruption_.poll();
+    if (stop)
+      log_.line(c10::str("stopping at iteration ", state_.iteration, ": ", interruption_.reason()));
+    const bool asked = interruption_.take_save_request();
+    if (!checkpoint.save.empty() && (asked || due(checkpoint.save_interval))) {
       save();
       saved_at = state_.iteration;
     }
-    if (due(checkpoint.exit_interval)) {
+    if (!stop && due(checkpoint.exit_interval)) {
       log_.line(c10::str("exiting at iteration ", state_.iteration, " (--exit-interval ",
                          config_.checkpoint.exit_interval, ")"));
       break;
     }
   }
   if (!checkpoint.save.empty() && saved_at != state_.iteration) save();
-  if (!due(config_.run.eval_interval)) evaluate("at the end,");
+  if (!stop && !due(config_.run.eval_interval)) evaluate("at the end,");
   if (grid_.counts) log_.line(table_of(last_step, *grid_.world));
   log_.summary(*grid_.world);
 }
@@ -80,22 +91,27 @@ StepReport Trainer::train_step() {
   return report;
 }
 
+// A run that is stopped meanwhile has evaluated, as far as the next run's samples are concerned.
 void Trainer::evaluate(const char* when) {
   if (!valid_) return;
   const int64_t samples = config_.run.eval_iters * plan_.global_batch_size;
-  const double loss = validation_loss(state_.consumed_valid_samples, samples);
+  const auto loss =
+      validation_loss(state_.consumed_valid_samples, samples, [&] { return interruption_.poll(); });
   state_.consumed_valid_samples += samples;
+  if (!loss) return;
   char text[160];
   std::snprintf(text, sizeof text, "validation loss %s iteration %lld: %.9g (perplexity %.6g)",
-                when, static_cast<long long>(state_.iteration), loss, std::exp(loss));
+                when, static_cast<long long>(state_.iteration), *loss, std::exp(*loss));
   log_.line(text);
 }
 
-double Trainer::validation_loss(int64_t first_sample, int64_t samples) {
+std::optional<double> Trainer::validation_loss(int64_t first_sample, int64_t samples,
+                                               const std::function<bool()>& stop) {
   const int64_t per_batch = int64_t{config_.batch.micro_batch_size} * plan_.dp,
                 batches = samples / per_batch;
   double sum = 0;
   for (int64_t done = 0; done < batches; done += plan_.num_microbatches) {
+    if (stop && stop()) return std::nullopt;
     const int64_t count = std::min<int64_t>(plan_.num_microbatches, batches - done);
     sum += engine_.eval_batch(micro_batches(*valid_, grid_, config_.batch.micro_batch_size,
                                             first_sample + done * per_batch, count, {})) *
@@ -119,7 +135,7 @@ void Trainer::verify_resume() {
                        " (--micro-batch-size x data-parallel size)"));
     return;
   }
-  const double after = validation_loss(first_sample, samples),
+  const double after = *validation_loss(first_sample, samples),
                difference = std::abs(after - before) / before;
   char text[200];
   std::snprintf(text, sizeof text,
@@ -137,12 +153,18 @@ void Trainer::save() {
   if (config_.checkpoint.verify_resume) {
     const int64_t first = state_.consumed_valid_samples,
                   samples = config_.run.eval_iters * plan_.global_batch_size;
-    state_.verified = {validation_loss(first, samples), first, samples};
+    state_.verified = {*validation_loss(first, samples), first, samples};
   }
   const auto start = std::chrono::steady_clock::now();
-  const std::filesystem::path folder = engine_.save_checkpoint(config_.checkpoint.save);
+  const CheckpointConfig& checkpoint = config_.checkpoint;
+  const std::filesystem::path folder = engine_.save_checkpoint(checkpoint.save);
   log_.line(c10::str("saved ", folder.string(), " in ",
                      static_cast<int64_t>(milliseconds_since(start)), " ms"));
+  const int64_t limit = save_limit(checkpoint);
+  if (limit == 0 || grid_.world->rank() != 0) return;
+  for (const std::string& line :
+       remove_old_checkpoints(checkpoint.save, limit, checkpoint.save_retain_interval))
+    log_.line(line);
 }
 
 }  // namespace anymesh

@@ -1,24 +1,28 @@
 #pragma once
 
-#include <memory>
+#include <functional>
+#include <optional>
 
 #include "framework/config/config.h"
 #include "framework/data/dataset.h"
 #include "framework/engine.h"
+#include "framework/interruption.h"
 #include "framework/log.h"
 
 namespace anymesh {
 
 // The training loop: data, steps, evaluation, log, saves. It knows samples and the engine, not GPT.
 //
-//   Trainer(config, plan, engine, train_data, valid_data).train();
+//   Trainer(config, plan, engine, train_data, valid_data, interruption).train();
 //
-// A step reads the next global_batch_size samples in their global order, whatever the mesh.
+// A step reads the next global_batch_size samples in their global order, whatever the mesh. A run
+// that is interrupted saves and returns; one that then resumes repeats the run that was not, bit for
+// bit.
 class Trainer {
  public:
   // `valid` may be null: no evaluation. Goes on where the engine's state is.
   Trainer(const Config& config, const BatchPlan& plan, Engine& engine, const Dataset& train,
-          const Dataset* valid);
+          const Dataset* valid, Interruption& interruption);
 
   void train();
 
@@ -28,8 +32,9 @@ class Trainer {
   void save();
   void verify_resume();
 
-  // Mean loss of that many samples of the validation set.
-  double validation_loss(int64_t first_sample, int64_t samples);
+  // Mean loss of that many samples of the validation set; none once `stop` says so.
+  std::optional<double> validation_loss(int64_t first_sample, int64_t samples,
+                                        const std::function<bool()>& stop = {});
 
   const Config& config_;
   const BatchPlan& plan_;
@@ -38,6 +43,7 @@ class Trainer {
   const Dataset& train_;
   const Dataset* valid_;
   TrainState& state_;  // the engine's
+  Interruption& interruption_;
   RunLog log_;
 };
 

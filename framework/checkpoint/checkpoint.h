@@ -119,6 +119,18 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir,
                                       const CheckpointedRun& run, const TrainState& state,
                                       const SaveOptions& options);
 
+// What a save would write, over all ranks. Collective; writes nothing.
+struct SaveSize {
+  struct Kind {
+    int64_t files = 0, bytes = 0;
+  };
+  Kind model_states, layers, optimizer_states;
+
+  int64_t files() const { return model_states.files + layers.files + optimizer_states.files; }
+  int64_t bytes() const { return model_states.bytes + layers.bytes + optimizer_states.bytes; }
+};
+SaveSize save_size(const CheckpointedRun& run, const TrainState& state, const SaveOptions& options);
+
 // `state` is the fresh run's, and is brought to the checkpoint's. Without a tag, a folder with no
 // pointer file is no error: nothing was loaded.
 //

@@ -186,8 +186,8 @@ std::vector<std::string> warnings(const fs::path& load_dir, const fs::path& fold
   if (!options.universal || !fs::exists(load_dir / kLatestFile)) return {};
   const std::string newest = read_text(load_dir / kLatestFile);
   const int64_t here = train_state_of(metadata).iteration;
-  const std::string prefix = tag_folder(0).substr(0, tag_folder(0).size() - 1);
-  if (!newest.starts_with(prefix) || std::atoll(newest.c_str() + prefix.size()) <= here) return {};
+  const auto step = step_of_tag(newest);
+  if (!step || *step <= here) return {};
   return {c10::str("WARNING: ", load_dir.string(), " holds a newer ordinary checkpoint, ", newest,
                    ", than the universal one, ", folder.filename().string(), " (iteration ", here,
                    "). Loading the universal one, as --universal-checkpoint says; ", "convert ",

@@ -180,10 +180,8 @@ Value stage3_optim_states(const CheckpointedRun& run, const TrainState& state) {
                       {keys::kDsVersion, kWrittenLikeDeepSpeed}});
 }
 
-void write_synced(const fs::path& path, const Value& value) {
-  write_torch_file(path, value);
-  sync_file(path);
-}
+// What happens to each file of this rank, by its name.
+using Write = std::function<void(const std::string& name, const Value& value)>;
 
 // `module` of a model without a pipeline, as PyTorch's state_dict() has it. ZeRO 3 leaves DeepSpeed's
 // placeholders there.
@@ -198,38 +196,37 @@ Value module_of(const CheckpointedRun& run) {
 }
 
 // The weights of a pipeline, by layer. A tied copy is the first stage's to write.
-void write_layers(const fs::path& folder, const CheckpointedRun& run) {
+void write_layers(const CheckpointedRun& run, const Write& write) {
   std::map<int, std::vector<Value::Entry>> layers;
   for (const ParamSpec& spec : run.stage.params()) {
     if (!spec.duplicate)
       layers[spec.layer].emplace_back(spec.name_in_layer(), record_of(spec.tensor));
   }
   for (auto& [layer, entries] : layers) {
-    write_synced(folder / layer_states_file(layer, run.grid.coord.tp),
-                 Value::ordered_dict(std::move(entries)));
+    write(layer_states_file(layer, run.grid.coord.tp), Value::ordered_dict(std::move(entries)));
   }
 }
 
-void write_files(const fs::path& folder, const CheckpointedRun& run, const TrainState& state,
-                 Value metadata) {
+void write_files(const CheckpointedRun& run, const TrainState& state, Value metadata,
+                 const Write& write) {
   const Coord& at = run.grid.coord;
   const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
   const int stage = run.optimizer.options().stage;
   const bool pipeline = run.grid.topology.pp_size > 1;
-  const fs::path optimizer_file =
-      folder / optim_states_file(at.dp, mp_rank, run.dtype == torch::kBFloat16);
+  const std::string optimizer_file =
+      optim_states_file(at.dp, mp_rank, run.dtype == torch::kBFloat16);
   if (!pipeline && (stage == 3 || at.dp == 0)) metadata.set(keys::kModule, module_of(run));
   if (stage == 3) {
-    write_synced(folder / zero3_model_states_file(at.dp, mp_rank), metadata);
-    write_synced(optimizer_file, stage3_optim_states(run, state));
+    write(zero3_model_states_file(at.dp, mp_rank), metadata);
+    write(optimizer_file, stage3_optim_states(run, state));
     return;
   }
   if (at.dp == 0) {
     if (stage == 0) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
-    write_synced(folder / model_states_file(mp_rank), metadata);
-    if (pipeline) write_layers(folder, run);
+    write(model_states_file(mp_rank), metadata);
+    if (pipeline) write_layers(run, write);
   }
-  if (stage > 0) write_synced(optimizer_file, optim_states(run, state));
+  if (stage > 0) write(optimizer_file, optim_states(run, state));
 }
 
 // Beside the tags of a partitioned optimizer, as DeepSpeed leaves it. Never replaced: it may be the user's.
@@ -291,7 +288,8 @@ void add_client_state(Value& metadata, const Value& client_state) {
 // Temporary folders are what interrupted saves left.
 void remove_leftovers(const fs::path& save_dir) {
   for (const fs::directory_entry& entry : fs::directory_iterator(save_dir)) {
-    if (entry.is_directory() && entry.path().extension() == ".tmp") fs::remove_all(entry.path());
+    if (entry.is_directory() && entry.path().extension() == kTemporarySuffix)
+      fs::remove_all(entry.path());
   }
 }
 
@@ -302,7 +300,8 @@ fs::path save_checkpoint(const fs::path& save_dir, const CheckpointedRun& run,
   Communicator& world = *run.grid.world;
   expect_all_ranks(run);
   const std::string tag = agreed_tag(run, options, state.iteration);
-  const fs::path folder = save_dir / tag, temporary = save_dir / (tag + ".tmp");
+  const fs::path folder = save_dir / tag,
+                 temporary = save_dir / (tag + std::string(kTemporarySuffix));
   Value metadata = model_states(run, state);
   all_or_none(world, [&] { add_client_state(metadata, options.client_state); });
   all_or_none(world, [&] {
@@ -311,7 +310,12 @@ fs::path save_checkpoint(const fs::path& save_dir, const CheckpointedRun& run,
     remove_leftovers(save_dir);
     fs::create_directory(temporary);
   });
-  all_or_none(world, [&] { write_files(temporary, run, state, metadata); });
+  all_or_none(world, [&] {
+    write_files(run, state, metadata, [&](const std::string& name, const Value& value) {
+      write_torch_file(temporary / name, value);
+      sync_file(temporary / name);
+    });
+  });
   all_or_none(world, [&] {
     if (world.rank() != 0) return;
     publish_folder(temporary, folder);
@@ -319,6 +323,31 @@ fs::path save_checkpoint(const fs::path& save_dir, const CheckpointedRun& run,
     if (options.save_latest) write_text_atomically(save_dir / kLatestFile, tag);
   });
   return folder;
+}
+
+SaveSize save_size(const CheckpointedRun& run, const TrainState& state,
+                   const SaveOptions& options) {
+  Value metadata = model_states(run, state);
+  torch::Tensor counts = torch::zeros({4, 2}, torch::kLong);  // [kind, files and bytes]
+  all_or_none(*run.grid.world, [&] {
+    add_client_state(metadata, options.client_state);
+    write_files(run, state, metadata, [&](const std::string& name, const Value& value) {
+      torch::Tensor kind = counts[static_cast<int64_t>(parse_checkpoint_file_name(name)->kind)];
+      kind[0] += 1;
+      kind[1] += static_cast<int64_t>(torch_file_size(value));
+    });
+  });
+  run.grid.world->all_reduce(counts);
+  const auto of = [&counts](CheckpointFileName::Kind kind) {
+    const torch::Tensor row = counts[static_cast<int64_t>(kind)];
+    return SaveSize::Kind{row[0].item<int64_t>(), row[1].item<int64_t>()};
+  };
+  using Kind = CheckpointFileName::Kind;
+  SaveSize size{of(Kind::kModelStates), of(Kind::kLayer), of(Kind::kOptimStates)};
+  const auto [files, bytes] = of(Kind::kZero3ModelStates);
+  size.model_states.files += files;
+  size.model_states.bytes += bytes;
+  return size;
 }
 
 }  // namespace anymesh

@@ -72,7 +72,9 @@ struct DataConfig {
 
 struct CheckpointConfig {
   std::string save, load;
-  int64_t save_interval = 0;  // 0 = at the end only
+  int64_t save_interval = 0;         // 0 = at the end only
+  int64_t save_total_limit = 0;      // checkpoints to keep; 0 = all, or 1 with the next
+  int64_t save_retain_interval = 0;  // keeps those of steps divisible by it; 0 = none
   bool universal_checkpoint = false;
   bool no_load_optim = false, no_load_rng = false, no_load_lr_state = false, finetune = false;
   std::string load_tag;  // empty = the one that `latest` names
@@ -80,7 +82,9 @@ struct CheckpointConfig {
   std::string tag_validation = "Warn";  // Ignore | Warn | Fail; only --deepspeed_config can set it
   bool override_scheduler = false, use_checkpoint_scheduler = false;  // --...-opt_param-scheduler
   bool verify_resume = false;
-  int64_t exit_interval = 0;  // stop after an iteration divisible by it; 0 = never
+  int64_t exit_interval = 0;         // stop after an iteration divisible by it; 0 = never
+  double exit_duration_in_mins = 0;  // 0 = never
+  std::string kill_switch_file, save_switch_file;
 };
 
 struct RunConfig {
@@ -88,6 +92,7 @@ struct RunConfig {
   int64_t eval_interval = 1000, eval_iters = 100, log_interval = 100;
   std::string loss_csv;
   int64_t distributed_timeout_minutes = 10;
+  bool dry_run = false;
   bool report_memory = false, report_comm = false;
   bool check_for_nan = true;     // --no-check-for-nan-in-loss-and-grad clears it
   std::string deepspeed_config;  // JSON file that parse() reads into this tree
@@ -118,6 +123,9 @@ struct BatchPlan {
   double lr_warmup_samples = 0;
   double lr_decay_samples = 0;
 };
+
+// How many checkpoints of steps that are not to be retained are kept; 0 = all.
+int64_t save_limit(const CheckpointConfig& checkpoint);
 
 // REQUIRES: validate(config, world_size) passed.
 BatchPlan plan_batches(const Config& config, int world_size);

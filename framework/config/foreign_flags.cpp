@@ -29,6 +29,7 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"no-async-tensor-model-parallel-allreduce"},
     {"no-gradient-accumulation-fusion"},
     {"no-masked-softmax-fusion"},
+    {"exit-signal-handler"},  // always on
     {"no-bias-dropout-fusion"},
     {"no-persist-layer-norm"},
     {"disable-mem-efficient-ln"},
@@ -137,8 +138,6 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"no-save-rng", kSwitch, "checkpoints are always complete"},
     {"use-checkpoint-args", kSwitch, "the model is what the flags say"},
     {"skip-train", kSwitch, "not in this version"},
-    {"exit-duration-in-mins", kValue, "use --exit-interval"},
-    {"exit-signal-handler", kSwitch, "use --exit-interval"},
 };
 
 bool is_accepted(std::string_view accepted, std::string_view value) {

@@ -83,6 +83,11 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
   flags.add("save", checkpoint.save, "folder to write checkpoints to");
   flags.add("save-interval", checkpoint.save_interval, "steps between checkpoints",
             "one, at the end");
+  flags.add("save-total-limit", checkpoint.save_total_limit,
+            "checkpoints to keep; older ones are removed after a save", "all");
+  flags.add("save-retain-interval", checkpoint.save_retain_interval,
+            "keep those of steps divisible by it, and else the newest alone or --save-total-limit",
+            "none");
   flags.add("load", checkpoint.load, "folder to resume from");
   flags.add("load-tag", checkpoint.load_tag, "the checkpoint in --load to resume from",
             "the newest");
@@ -105,6 +110,12 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
             "validate before each save and after the load, and compare");
   flags.add("exit-interval", checkpoint.exit_interval, "exit after a step that is divisible by it",
             "never");
+  flags.add("exit-duration-in-mins", checkpoint.exit_duration_in_mins,
+            "save and exit after that many minutes", "never");
+  flags.add("kill-switch-file", checkpoint.kill_switch_file, "save and exit once this file exists",
+            "none");
+  flags.add("save-switch-file", checkpoint.save_switch_file,
+            "save once this file exists, and remove it", "none");
 }
 
 void add_run_flags(FlagTable& flags, RunConfig& run) {
@@ -114,6 +125,7 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
   flags.add("eval-iters", run.eval_iters, "steps per validation; 0: no validation");
   flags.add("log-interval", run.log_interval, "steps between lines of output");
   flags.add("loss-csv", run.loss_csv, "file that gets one row per step");
+  flags.add("dry-run", run.dry_run, "print mesh, model and what saves will take, and exit");
   flags.add("report-memory", run.report_memory,
             "at the end, what each part of the memory takes against what it should");
   flags.add("report-comm", run.report_comm, "print what a step communicates, per group and verb");
@@ -219,7 +231,9 @@ void check_data(const Combinations& rules, const DataConfig& data) {
 }
 
 void check_checkpoint(const Combinations& rules, const CheckpointConfig& checkpoint) {
-  rules.require("save-interval", "save");
+  for (const char* flag :
+       {"save-interval", "save-total-limit", "save-retain-interval", "save-switch-file"})
+    rules.require(flag, "save");
   rules.refuse("universal-checkpoint", checkpoint.universal_checkpoint && checkpoint.load.empty(),
                "without --load");
   for (const char* flag : {"load-tag", "exit-on-missing-checkpoint", "no-load-strict", "finetune",

@@ -147,6 +147,14 @@ void check_run(const CheckpointConfig& checkpoint, const RunConfig& run) {
           "--verify-resume has no effect without --save or --load");
   require(checkpoint.save_interval >= 0,
           with("--save-interval", checkpoint.save_interval) + " must not be negative");
+  require(checkpoint.save_total_limit >= 0,
+          with("--save-total-limit", checkpoint.save_total_limit) + " must not be negative");
+  require(
+      checkpoint.save_retain_interval >= 0,
+      with("--save-retain-interval", checkpoint.save_retain_interval) + " must not be negative");
+  require(
+      checkpoint.exit_duration_in_mins >= 0,
+      with("--exit-duration-in-mins", checkpoint.exit_duration_in_mins) + " must not be negative");
   require(checkpoint.exit_interval >= 0,
           with("--exit-interval", checkpoint.exit_interval) + " must not be negative");
   require(run.eval_interval >= 1,
@@ -159,6 +167,12 @@ void check_run(const CheckpointConfig& checkpoint, const RunConfig& run) {
 }
 
 }  // namespace
+
+int64_t save_limit(const CheckpointConfig& checkpoint) {
+  const bool only_retained =
+      checkpoint.save_total_limit == 0 && checkpoint.save_retain_interval > 0;
+  return only_retained ? 1 : checkpoint.save_total_limit;
+}
 
 BatchPlan plan_batches(const Config& config, int world_size) {
   const BatchConfig& batch = config.batch;

@@ -22,7 +22,8 @@ engine             torch     comm pipeline zero checkpoint
 log                torch     comm engine
 datasets           torch     config data
 micro_batches      torch     comm pipeline data
-trainer            torch     comm engine micro_batches config data log
+interruption       torch     comm
+trainer            torch     checkpoint comm engine interruption micro_batches config data log
 models             torch     comm param_spec random tensor_parallel pipeline config
 tools              no-torch  format config data
 '

@@ -28,6 +28,14 @@ bool take_number(std::string_view& text, int& number) {
 
 std::string tag_folder(int64_t step) { return "global_step" + std::to_string(step); }
 
+std::optional<int64_t> step_of_tag(std::string_view tag) {
+  int64_t step = 0;
+  if (!take(tag, "global_step")) return std::nullopt;
+  const auto [end, error] = std::from_chars(tag.data(), tag.data() + tag.size(), step);
+  const bool whole = error == std::errc() && end == tag.data() + tag.size() && step >= 0;
+  return whole ? std::optional(step) : std::nullopt;
+}
+
 std::string model_states_file(int mp_rank) {
   return "mp_rank_" + two_digits(mp_rank) + std::string(kModelSuffix);
 }

@@ -126,6 +126,16 @@ Value read_torch_file(const std::filesystem::path& path) {
   return decode_pickle(zip.read(*pickle), open_storage, file, std::filesystem::file_size(path));
 }
 
+uint64_t torch_file_size(const Value& value) {
+  constexpr uint64_t kPerRecord = 512, kFixedRecords = 6;  // headers, names, alignment
+  Storages storages;
+  uint64_t size =
+      encode_pickle(value, [&](const TensorRecord& tensor) { return storages.key(tensor); }).size();
+  for (const BytesPtr& source : storages.sources())
+    size += (source ? source->size() : 0) + kPerRecord;
+  return size + kFixedRecords * kPerRecord;
+}
+
 WriteResult write_torch_file(const std::filesystem::path& path, const Value& value) {
   Storages storages;
   const std::string pickle =

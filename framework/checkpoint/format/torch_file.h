@@ -29,4 +29,7 @@ struct WriteResult {
 // fsync: see file_io.h.
 WriteResult write_torch_file(const std::filesystem::path& path, const Value& value);
 
+// The size that the file will have, to within 512 bytes a tensor, and never less.
+uint64_t torch_file_size(const Value& value);
+
 }  // namespace anymesh

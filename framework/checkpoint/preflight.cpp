@@ -1,0 +1,68 @@
+#include "framework/checkpoint/preflight.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "framework/checkpoint/format/names.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string gigabytes(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, bytes < 10'000'000 ? "%.6f GB" : "%.2f GB",
+                static_cast<double>(bytes) / 1e9);
+  return text;
+}
+
+std::string listed(const char* what, const SaveSize::Kind& kind) {
+  return kind.files == 0 ? ""
+                         : c10::str(", ", what, " ", gigabytes(kind.bytes), " (", kind.files, ")");
+}
+
+// The folder may not be there yet.
+fs::path existing_parent(fs::path folder) {
+  folder = fs::absolute(folder);
+  while (!fs::exists(folder) && folder.has_relative_path()) folder = folder.parent_path();
+  return folder;
+}
+
+int64_t checkpoints_in(const fs::path& folder) {
+  if (!fs::is_directory(folder)) return 0;
+  return std::count_if(fs::directory_iterator(folder), fs::directory_iterator(),
+                       [](const fs::directory_entry& entry) {
+                         return step_of_tag(entry.path().filename().string()).has_value();
+                       });
+}
+
+}  // namespace
+
+int64_t most_checkpoints(const SavePlan& plan) {
+  if (plan.limit == 0) return plan.saves;
+  const int64_t beyond = std::max<int64_t>(1, plan.limit + 1 - checkpoints_in(plan.folder));
+  return std::min(plan.saves, beyond + plan.retained);
+}
+
+std::vector<std::string> preflight(const SaveSize& size, const SavePlan& plan) {
+  const int64_t most = most_checkpoints(plan), needed = most * size.bytes(),
+                free = static_cast<int64_t>(fs::space(existing_parent(plan.folder)).available);
+  const std::string each =
+      c10::str("each checkpoint: ", gigabytes(size.bytes()), " in ", size.files(),
+               " files: ", listed("model states", size.model_states).substr(2),
+               listed("layers", size.layers), listed("optimizer states", size.optimizer_states));
+  const std::string all =
+      c10::str("--save ", plan.folder.string(), ": ", plan.saves, " to come, at most ", most,
+               " more at a time: ", gigabytes(needed), " of the ", gigabytes(free), " free");
+  if (needed <= free) return {each, all};
+  const int64_t fit = free / std::max<int64_t>(1, size.bytes()) - 1 - plan.retained;
+  TORCH_CHECK(false, all, " do not suffice; ", each, ". ",
+              fit >= 1 ? c10::str("--save-total-limit ", fit, " would fit.")
+                       : "Not one fits beside the one before it: free space, or give another "
+                         "--save.");
+}
+
+}  // namespace anymesh

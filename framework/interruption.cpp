@@ -1,0 +1,88 @@
+#include "framework/interruption.h"
+
+#include <ATen/Functions.h>
+#include <c10/util/StringUtil.h>
+
+#include <csignal>
+#include <ctime>
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Of several reasons the greatest is told.
+enum Reason : int64_t { kNone, kDuration, kKillSwitch, kUsr1, kTerm };
+
+sigset_t stop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGUSR1);
+  return set;
+}
+
+// A signal that has arrived since the last call; 0: none.
+int take_signal() {
+  const sigset_t set = stop_signals();
+  const timespec now{};
+  return std::max(0, sigtimedwait(&set, nullptr, &now));
+}
+
+bool is_there(const fs::path& file) {
+  std::error_code ignored;
+  return !file.empty() && fs::exists(file, ignored);
+}
+
+}  // namespace
+
+HeldSignals::HeldSignals() {
+  const sigset_t set = stop_signals();
+  TORCH_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0, "cannot hold SIGTERM and SIGUSR1");
+}
+
+Interruption::Interruption(CommPtr world, Options options)
+    : world_(std::move(world)), options_(std::move(options)) {}
+
+// Clocks and file systems differ between ranks, so rank 0's count.
+int64_t Interruption::local_reason() const {
+  const int signal = take_signal();
+  if (signal == SIGTERM) return kTerm;
+  if (signal == SIGUSR1) return kUsr1;
+  if (world_->rank() != 0) return kNone;
+  if (is_there(options_.kill_switch)) return kKillSwitch;
+  const std::chrono::duration<double, std::ratio<60>> elapsed =
+      std::chrono::steady_clock::now() - start_;
+  return options_.duration_minutes > 0 && elapsed.count() > options_.duration_minutes ? kDuration
+                                                                                      : kNone;
+}
+
+bool Interruption::poll() {
+  torch::Tensor asked = torch::zeros({2}, torch::kLong);  // reason to stop, whether to save
+  asked[0] = local_reason();
+  if (world_->rank() == 0 && is_there(options_.save_switch))
+    asked[1] = fs::remove(options_.save_switch);
+  world_->all_reduce(asked, ReduceOp::Max);
+  save_ = save_ || asked[1].item<int64_t>() != 0;
+  switch (asked[0].item<int64_t>()) {
+    case kTerm:
+      reason_ = "SIGTERM";
+      break;
+    case kUsr1:
+      reason_ = "SIGUSR1";
+      break;
+    case kKillSwitch:
+      reason_ = "--kill-switch-file " + options_.kill_switch.string();
+      break;
+    case kDuration:
+      reason_ = c10::str("--exit-duration-in-mins ", options_.duration_minutes);
+      break;
+    default:
+      break;
+  }
+  return !reason_.empty();
+}
+
+bool Interruption::take_save_request() { return std::exchange(save_, false); }
+
+}  // namespace anymesh

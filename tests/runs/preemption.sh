@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# A run that is told to stop, again and again, at random moments (start-up, step, evaluation, save), and started again with the
+# same command, ends as the run that was left alone, bit for bit. Half of the times SIGTERM goes to the ranks, half SIGUSR1 to
+# mpirun, which passes it on.
+#
+#   STOPS=20 SEED=7 tests/runs/preemption.sh FOLDER_OF_EXECUTABLES
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh" "$1"
+stops=${STOPS:-20}
+RANDOM=${SEED:-7}
+
+flags=(--train-iters 400 --eval-interval 10 --eval-iters 6 --save-interval 7 --save-total-limit 2)
+validations() { grep -ho 'validation loss at iteration.*' "$@" | sort -u; }
+train 1,2,2,1 whole.csv "${flags[@]}" --save whole --log-interval 1 >whole.log 2>&1 || fail "$(tail -5 whole.log)"
+iterations=$(wc -l <whole.csv)
+
+signal() {  # the ranks of the run whose mpirun is process $1
+  if ((RANDOM % 2)); then kill -USR1 "$1"; else pkill -TERM -P "$1" || true; fi
+}
+stopped=0 early=0 last=0
+for ((i = 1; stopped < stops; ++i)); do
+  ((i < 200)) || fail "$stopped stops in $i starts"
+  train 1,2,2,1 parts.csv "${flags[@]}" --load parts --save parts --log-interval 1 >"part$i.log" 2>&1 &
+  job=$!
+  if ((i % 4)); then  # some way into the training; else during start-up
+    until grep -qs '^iteration' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.1; done
+  fi
+  sleep "0.$((RANDOM % 10))"
+  mpirun=$(pgrep -P "$job" -x mpirun || echo "$job")
+  before=$(cat parts/latest 2>/dev/null || echo none)
+  signal "$mpirun"
+  status=0
+  wait "$job" || status=$?
+  step=$(grep -c '^iteration' "part$i.log" || true)
+  now=$(cat parts/latest 2>/dev/null || echo none)
+  if ((step == 0)); then  # before the first step: what was committed stays
+    [[ $now == "$before" ]] || fail "start $i: no step, but latest went from $before to $now: $(cat "part$i.log")"
+    ((early += 1))
+  else
+    ((status == 0)) || fail "start $i: exit status $status after $step steps: $(tail -5 "part$i.log")"
+    [[ $now == global_step$(($(wc -l <parts.csv) - 1)) ]] || fail "start $i: latest is $now: $(tail -5 "part$i.log")"
+    grep -q 'stopping at iteration' "part$i.log" || break  # it had reached its end
+  fi
+  ((stopped += 1))
+done
+train 1,2,2,1 parts.csv "${flags[@]}" --load parts --save parts >"part$((i + 1)).log" 2>&1 || fail "$(tail -5 "part$((i + 1)).log")"
+same whole.csv parts.csv "stopped $stopped times in $((iterations - 1)) iterations, $early of them before the first step"
+comm -23 <(validations part*.log) <(validations whole.log) >other.log
+[[ ! -s other.log ]] || fail "validation losses that the whole run does not have: $(cat other.log)"
+((stopped > early + stops / 4)) || fail "only $((stopped - early)) stops came after a first step"
