@@ -74,7 +74,7 @@ void PickleEncoder::write(const Value& value) {
     case Kind::kInt:
       return write_int(value.as_int());
     case Kind::kBigInt:
-      return write_long(std::get<Value::Raw>(value.data_).data);
+      return write_long(std::get<std::shared_ptr<const Value::Raw>>(value.data_)->data);
     case Kind::kFloat:
       op(Opcode::kBinFloat);
       return raw(__builtin_bswap64(std::bit_cast<uint64_t>(value.as_double())));
@@ -218,7 +218,7 @@ void PickleEncoder::write_tensor(const TensorRecord& tensor) {
 }
 
 void PickleEncoder::write_object(const Value::Object& object) {
-  write_global(object.type.module, object.type.name);
+  write_global(object.type->module, object.type->name);
   write_tuple(object.args);
   op(object.call ? Opcode::kReduce : Opcode::kNewObj);
   write_items(object.items);

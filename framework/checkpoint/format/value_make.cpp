@@ -9,7 +9,7 @@ namespace {
 Value make_object(std::string module, std::string name, std::vector<Value> args, Value state,
                   bool call) {
   Value::Object object;
-  object.type = {std::move(module), std::move(name)};
+  object.type = std::make_shared<const Value::Global>(std::move(module), std::move(name));
   object.call = call;
   object.args = std::move(args);
   if (state) object.state = std::make_shared<Value>(std::move(state));
@@ -58,13 +58,13 @@ Value Value::dtype(DType dtype) { return Global{"torch", std::string(dtype_name(
 
 Value Value::bytes(std::string data) {
   Value v;
-  v.data_ = Raw{Kind::kBytes, std::move(data)};
+  v.data_ = std::make_shared<const Raw>(Raw{Kind::kBytes, std::move(data)});
   return v;
 }
 
 Value Value::big_int(std::string two_complement) {
   Value v;
-  v.data_ = Raw{Kind::kBigInt, std::move(two_complement)};
+  v.data_ = std::make_shared<const Raw>(Raw{Kind::kBigInt, std::move(two_complement)});
   return v;
 }
 
