@@ -55,18 +55,6 @@ void PickleDecoder::reserve(std::vector<T>& items, size_t more) {
   held_ -= block(old * sizeof(T));
 }
 
-Value PickleDecoder::sequence(Value::Kind kind, std::vector<Value> items) {
-  Value value;
-  value.data_ = std::make_shared<Value::Sequence>(Value::Sequence{kind, std::move(items)});
-  return value;
-}
-
-Value PickleDecoder::mapping(Value::Kind kind) {
-  Value value;
-  value.data_ = std::make_shared<Value::Mapping>(Value::Mapping{kind, {}});
-  return value;
-}
-
 void PickleDecoder::push_new(Value value) {
   if (node(value)) {
     hold(container_bytes(value));
@@ -88,34 +76,30 @@ void PickleDecoder::collect() {
 }
 
 bool PickleDecoder::step_container(Opcode opcode) {
-  using Kind = Value::Kind;
   switch (opcode) {
     case Opcode::kEmptyTuple:
-      push_new(sequence(Kind::kTuple, {}));
+      push_new(Value::tuple());
       return true;
     case Opcode::kTuple1:
-      push_new(sequence(Kind::kTuple, pop_last(1)));
-      return true;
     case Opcode::kTuple2:
-      push_new(sequence(Kind::kTuple, pop_last(2)));
-      return true;
     case Opcode::kTuple3:
-      push_new(sequence(Kind::kTuple, pop_last(3)));
+      push_new(Value::tuple(
+          pop_last(1 + static_cast<size_t>(opcode) - static_cast<size_t>(Opcode::kTuple1))));
       return true;
     case Opcode::kTuple:
-      push_new(sequence(Kind::kTuple, pop_to_mark()));
+      push_new(Value::tuple(pop_to_mark()));
       return true;
     case Opcode::kEmptyList:
-      push_new(sequence(Kind::kList, {}));
+      push_new(Value::list());
       return true;
     case Opcode::kList:
-      push_new(sequence(Kind::kList, pop_to_mark()));
+      push_new(Value::list(pop_to_mark()));
       return true;
     case Opcode::kEmptySet:
-      push_new(sequence(Kind::kSet, {}));
+      push_new(Value::set({}));
       return true;
     case Opcode::kEmptyDict:
-      push_new(mapping(Kind::kDict));
+      push_new(Value::dict());
       return true;
     case Opcode::kAppend:
       append(pop_last(1));
@@ -126,7 +110,7 @@ bool PickleDecoder::step_container(Opcode opcode) {
       return true;
     case Opcode::kDict: {
       std::vector<Value> flat = pop_to_mark();
-      push_new(mapping(Kind::kDict));
+      push_new(Value::dict());
       set_items(std::move(flat));
       return true;
     }

@@ -93,8 +93,6 @@ class PickleDecoder {
 
   // Containers.
   static const void* node(const Value& value);  // identifies a container; else null
-  Value sequence(Value::Kind kind, std::vector<Value> items);
-  Value mapping(Value::Kind kind);
   void push_new(Value value);
   void collect();
   void append(std::vector<Value> items);

@@ -61,7 +61,7 @@ void PickleDecoder::step_object(const Token& token) {
     case Opcode::kNewObj:
       return push_new(pop_call(false));
     case Opcode::kFrozenSet: {
-      push_new(sequence(Value::Kind::kList, pop_to_mark()));
+      push_new(Value::list(pop_to_mark()));
       return push_new(object(global("__builtin__", "frozenset"), true, pop_last(1)));
     }
     case Opcode::kBuild:
@@ -125,14 +125,14 @@ Value PickleDecoder::reduce(const Value& type, const std::vector<Value>& args) {
     if (!rebuilt.is_tensor()) rebuilt.fail("a tensor");
     return rebuilt;
   }
-  if (is("collections", "OrderedDict") && args.empty()) return mapping(Value::Kind::kOrderedDict);
+  if (is("collections", "OrderedDict") && args.empty()) return Value::ordered_dict();
   if (is("torch", "Size") && args.size() == 1 && args[0].is_sequence()) {
     if (args[0].size() > kMaxDims) args[0].fail("at most 64 dimensions");
     hold(kShared<Value::Sequence> + block(args[0].size() * sizeof(Value)));
     return Value::size(args[0].as_ints());
   }
   if (builtin && function.name == "set" && args.size() == 1 && args[0].is_sequence())
-    return sequence(Value::Kind::kSet, copyable(args[0]));
+    return Value::set(copyable(args[0]));
   if (is("_codecs", "encode") && args.size() == 2) {
     if (args[1].as_string() != "latin1") args[1].fail("'latin1'");
     hold(kShared<Value::Raw> + text_bytes(args[0].as_string().size()));

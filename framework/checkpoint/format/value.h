@@ -182,6 +182,8 @@ class Value {
   };
   struct Where;
 
+  Value(Kind kind, std::vector<Value> items);
+  Value(Kind kind, std::vector<Entry> entries);
   const std::string* find_string() const;
   const Value* find_value(std::string_view key) const;
   const std::vector<Entry>* find_entries() const;  // of a dict or an object's attributes, else null
