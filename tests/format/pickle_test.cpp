@@ -76,12 +76,12 @@ TEST(Pickle, LongContainersAreWrittenInBatches) {
 
 TEST(Pickle, ObjectsRoundTrip) {
   Value::Object custom;
-  custom.type = std::make_shared<Value::Global>("collections", "defaultdict");
+  custom.type = std::make_shared<Value::Global>(Value::Global{"collections", "defaultdict"});
   custom.call = true;
   custom.args = {Value::Global{"__builtin__", "list"}};
   custom.entries = {{"k", Value::list({1})}};
   Value::Object list_like;
-  list_like.type = std::make_shared<Value::Global>("m", "Stack");
+  list_like.type = std::make_shared<Value::Global>(Value::Global{"m", "Stack"});
   list_like.items = {1, 2};
   list_like.state = std::make_shared<Value>(Value::dict({{"top", 2}}));
   for (const Value& value :

@@ -9,7 +9,8 @@ namespace {
 Value make_object(std::string module, std::string name, std::vector<Value> args, Value state,
                   bool call) {
   Value::Object object;
-  object.type = std::make_shared<const Value::Global>(std::move(module), std::move(name));
+  object.type =
+      std::make_shared<const Value::Global>(Value::Global{std::move(module), std::move(name)});
   object.call = call;
   object.args = std::move(args);
   if (state) object.state = std::make_shared<Value>(std::move(state));
