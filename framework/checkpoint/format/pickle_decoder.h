@@ -50,7 +50,8 @@ class PickleDecoder {
     int64_t numel;
     BytesPtr bytes;
   };
-  // Memory, counted as what malloc gives, or more. What freed containers and recalled values took is
+
+  // Memory, counted as what malloc gives, or more. What freed containers and the memo took is
   // counted off again; the rest stays counted.
   static constexpr uint64_t block(uint64_t size) {
     if (size >= 1 << 17) return size + 4096;  // pages of its own
