@@ -4,6 +4,7 @@
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/zip.h"
 #include "support.h"
+#include "tests/support/allocation_count.h"
 
 namespace anymesh {
 namespace {
@@ -47,6 +48,27 @@ TEST_F(TorchFile, ReadsMetadataOfARealCheckpoint) {
   EXPECT_EQ(shapes.at(0).entries().front().second.as_shape(), (Shape{256, 64}));
   const Value numpy_state = model.at(keys::kRngState).at(0).at("np_rng_state");
   EXPECT_EQ(numpy_state.at(1).as_object().state->at(4).as_bytes().size(), 624u * 4);
+}
+
+// A model-states file of ZeRO 3: little in it but names, three times 50,000.
+TEST_F(TorchFile, MetadataOfManyParametersIsReadInLittleMemory) {
+  std::vector<Value::Entry> module, shapes, fragments;
+  for (int64_t i = 0; i < 50'000; ++i) {
+    const std::string name = "model.decoder.layers." + std::to_string(i) + ".mlp.up_proj.weight";
+    module.emplace_back(name, float_tensor({0}, {}));
+    shapes.emplace_back(name, Value::size(Shape{64, 64}));
+    fragments.emplace_back(name, fragment_address(4096, 4096 * i));
+  }
+  const Value state = Value::dict(
+      {{keys::kModule, Value::ordered_dict(std::move(module))},
+       {keys::kParamShapes, Value::list({Value::ordered_dict(std::move(shapes))})},
+       {keys::kParamSliceMappings, Value::list({Value::ordered_dict(std::move(fragments))})}});
+  const auto path = folder_ / zero3_model_states_file(0, 0);
+  const auto size = static_cast<int64_t>(write_torch_file(path, state).bytes);
+  const PeakAllocation peak;
+  const Value read = read_torch_file(path);
+  EXPECT_LE(peak.bytes(), 2 * size + (64 << 20));
+  EXPECT_EQ(read, state);
 }
 
 TEST_F(TorchFile, TiedTensorsShareOneStorage) {

@@ -13,7 +13,7 @@ Value decode(std::span<const std::byte> pickle) {
     return std::make_shared<OwnedBytes>(
         std::vector<std::byte>(static_cast<size_t>(numel) * element_size(dtype)));
   };
-  return decode_pickle(pickle, open, "input", pickle.size());
+  return decode_pickle(pickle, open, "input");
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 #include "framework/checkpoint/format/fp32_export.h"
 
-#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
+#include <unordered_map>
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/merged_tensor.h"
@@ -37,32 +37,33 @@ NamedTensors fp32_tensors(const WholeCheckpoint& checkpoint, bool exclude_frozen
 // a file gets its own. Names of one storage stay together.
 std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t max_size) {
   std::vector<NamedTensors> shards;
+  std::unordered_map<const ByteSource*, size_t> shard_of;
   NamedTensors current;
+  std::set<const ByteSource*> in_current;
   uint64_t size = 0;
+  const auto finish = [&](NamedTensors shard) {
+    for (const auto& [name, tensor] : shard) shard_of[tensor.bytes.get()] = shards.size();
+    shards.push_back(std::move(shard));
+  };
   for (const auto& named : tensors) {
-    const auto same = [&](const auto& other) { return other.second.bytes == named.second.bytes; };
-    const auto shard = std::find_if(shards.begin(), shards.end(), [&](const NamedTensors& s) {
-      return std::any_of(s.begin(), s.end(), same);
-    });
-    const bool here = std::any_of(current.begin(), current.end(), same);
-    const uint64_t bytes = here ? 0 : named.second.nbytes();
-    if (shard != shards.end()) {
-      shard->push_back(named);
-      continue;
+    const ByteSource* source = named.second.bytes.get();
+    const uint64_t bytes = in_current.contains(source) ? 0 : named.second.nbytes();
+    if (const auto known = shard_of.find(source); known != shard_of.end()) {
+      shards[known->second].push_back(named);
+    } else if (bytes > max_size) {
+      finish({named});
+    } else {
+      if (size + bytes > max_size) {
+        finish(std::exchange(current, {}));
+        in_current.clear();
+        size = 0;
+      }
+      current.push_back(named);
+      in_current.insert(source);
+      size += bytes;
     }
-    if (bytes > max_size) {
-      shards.push_back({named});
-      continue;
-    }
-    if (size + bytes > max_size) {
-      shards.push_back(std::move(current));
-      current.clear();
-      size = 0;
-    }
-    current.push_back(named);
-    size += bytes;
   }
-  if (!current.empty()) shards.push_back(std::move(current));
+  if (!current.empty()) finish(std::move(current));
   return shards;
 }
 

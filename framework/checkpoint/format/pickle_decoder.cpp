@@ -2,72 +2,41 @@
 
 #include <bit>
 #include <cstring>
-#include <iterator>
 
 namespace anymesh {
 namespace {
 
-Value int_of(std::string two_complement) {
-  if (two_complement.size() > 8) return Value::big_int(std::move(two_complement));
+Value int_of(std::string_view two_complement) {
+  if (two_complement.size() > 8) return Value::big_int(std::string(two_complement));
   const bool negative =
       !two_complement.empty() && static_cast<signed char>(two_complement.back()) < 0;
-  two_complement.resize(8, negative ? '\xFF' : '\0');
-  int64_t value;
-  std::memcpy(&value, two_complement.data(), 8);
+  int64_t value = negative ? -1 : 0;
+  std::memcpy(&value, two_complement.data(), two_complement.size());
   return value;
 }
 
 }  // namespace
 
 Value PickleDecoder::run() {
+  find_recalled();
   while (step()) {
   }
   if (stack_.size() != 1) {
     throw ValueError("leaves " + std::to_string(stack_.size()) + " values, expected one");
   }
-  Value root = std::move(stack_.back());
-  stack_.clear();
+  Value root = pop();
   memo_.clear();
-  forget(check_tree(root));
+  check_tree(root);
+  forget(true);
   return root;
 }
 
-// Counts memory that stays taken until the end.
 void PickleDecoder::hold(uint64_t bytes) {
   held_ += bytes;
   if (held_ > limit_) {
     throw ValueError("takes more than " + std::to_string(limit_) +
                      " bytes of memory, too much for the size of its file");
   }
-}
-
-// What a copy of a value takes beside the Value itself: containers are shared.
-uint64_t PickleDecoder::copied_bytes(const Value& value) {
-  switch (value.kind()) {
-    case Value::Kind::kString:
-      return value.as_string().size();
-    case Value::Kind::kBytes:
-    case Value::Kind::kBigInt:
-      return std::get<Value::Raw>(value.data_).data.size();
-    case Value::Kind::kGlobal:
-      return value.as_global().module.size() + value.as_global().name.size();
-    default:
-      return 0;
-  }
-}
-
-void PickleDecoder::push(Value value) {
-  hold(copied_bytes(value));
-  if (stack_.size() >= deepest_) {
-    hold(kGrownValueBytes);
-    ++deepest_;
-  }
-  stack_.push_back(std::move(value));
-}
-
-void PickleDecoder::memoize(uint64_t index) {
-  hold(kMemoBytes + copied_bytes(top()));
-  memo_.insert_or_assign(index, top());
 }
 
 void PickleDecoder::check_rest(uint64_t count) const {
@@ -77,11 +46,11 @@ void PickleDecoder::check_rest(uint64_t count) const {
   }
 }
 
-std::span<const std::byte> PickleDecoder::take(uint64_t count) {
+std::string_view PickleDecoder::take(uint64_t count) {
   check_rest(count);
   const auto bytes = input_.subspan(position_, count);
   position_ += count;
-  return bytes;
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 uint64_t PickleDecoder::take_uint(size_t width) {
@@ -90,18 +59,70 @@ uint64_t PickleDecoder::take_uint(size_t width) {
   return value;
 }
 
-std::string PickleDecoder::take_text(uint64_t size) {
-  const auto bytes = take(size);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-std::string PickleDecoder::take_line() {
+std::string_view PickleDecoder::take_line() {
   const auto rest = input_.subspan(position_);
   const auto end = std::find(rest.begin(), rest.end(), std::byte{'\n'});
   if (end == rest.end()) throw ValueError("a name does not end");
-  std::string line = take_text(static_cast<uint64_t>(end - rest.begin()));
+  const auto line = take(static_cast<uint64_t>(end - rest.begin()));
   take(1);
   return line;
+}
+
+PickleDecoder::Token PickleDecoder::next() {
+  Token token{static_cast<Opcode>(take_uint(1))};
+  switch (token.opcode) {
+    case Opcode::kProto:
+    case Opcode::kBinPut:
+    case Opcode::kBinGet:
+    case Opcode::kBinInt1:
+      token.number = take_uint(1);
+      break;
+    case Opcode::kBinInt2:
+      token.number = take_uint(2);
+      break;
+    case Opcode::kLongBinPut:
+    case Opcode::kLongBinGet:
+    case Opcode::kBinInt:
+      token.number = take_uint(4);
+      break;
+    case Opcode::kBinFloat:
+      token.number = take_uint(8);
+      break;
+    case Opcode::kFrame:
+      check_rest(take_uint(8));
+      break;
+    case Opcode::kLong1:
+    case Opcode::kShortBinUnicode:
+    case Opcode::kShortBinString:
+    case Opcode::kShortBinBytes:
+      token.text = take(take_uint(1));
+      break;
+    case Opcode::kLong4:
+    case Opcode::kBinUnicode:
+    case Opcode::kBinString:
+    case Opcode::kBinBytes:
+      token.text = take(take_uint(4));
+      break;
+    case Opcode::kBinUnicode8:
+    case Opcode::kBinBytes8:
+      token.text = take(take_uint(8));
+      break;
+    case Opcode::kGlobal:
+      token.text = take_line();
+      token.name = take_line();
+      break;
+    default:
+      break;
+  }
+  return token;
+}
+
+void PickleDecoder::push(Value value) {
+  if (stack_.size() >= deepest_) {
+    hold(3 * sizeof(Value));  // a vector that grows is there twice
+    ++deepest_;
+  }
+  stack_.push_back(std::move(value));
 }
 
 // What lies below the last mark is out of reach until the mark is gone.
@@ -119,8 +140,7 @@ Value PickleDecoder::pop() {
 
 std::vector<Value> PickleDecoder::pop_to_mark() {
   if (marks_.empty()) throw ValueError("has no mark to go back to");
-  const size_t mark = marks_.back();
-  std::vector<Value> values = pop_last(stack_.size() - mark);
+  std::vector<Value> values = pop_last(stack_.size() - marks_.back());
   marks_.pop_back();
   return values;
 }
@@ -131,51 +151,54 @@ std::vector<Value> PickleDecoder::pop_last(size_t count) {
   return values;
 }
 
-const Value& PickleDecoder::recall(uint64_t index) const {
+// Python memoizes every container and string, and recalls few: only those are kept, to their last
+// recall. What is wrong with an opcode is left to the second pass, which may find something before
+// it.
+void PickleDecoder::find_recalled() {
+  try {
+    for (Token token = next(); token.opcode != Opcode::kStop; token = next()) {
+      if (token.opcode != Opcode::kBinGet && token.opcode != Opcode::kLongBinGet) continue;
+      if (memo_[token.number].recalls++ == 0) hold(kNode<uint64_t, Memo> + kBucket);
+    }
+  } catch (const ValueError&) {
+  }
+  position_ = 0;
+}
+
+void PickleDecoder::memoize(uint64_t index) {
+  const Value& value = top();
+  if (const auto recalled = memo_.find(index); recalled != memo_.end()) {
+    recalled->second.value = value;
+    recalled->second.known = true;
+  }
+  ++memoized_;
+}
+
+Value PickleDecoder::recall(uint64_t index) {
   const auto found = memo_.find(index);
-  if (found != memo_.end()) return found->second;
-  throw ValueError("recalls " + std::to_string(index) + ", which was never memoized");
-}
-
-void PickleDecoder::push_sequence(Value::Kind kind, std::vector<Value> items) {
-  hold(kContainerBytes + items.size() * kValueBytes);
-  sequences_.push_back(std::make_shared<Value::Sequence>(Value::Sequence{kind, std::move(items)}));
-  Value value;
-  value.data_ = sequences_.back();
-  push(std::move(value));
-}
-
-void PickleDecoder::push_mapping(Value::Kind kind) {
-  hold(kContainerBytes);
-  mappings_.push_back(std::make_shared<Value::Mapping>(Value::Mapping{kind, {}}));
-  Value value;
-  value.data_ = mappings_.back();
-  push(std::move(value));
-}
-
-void PickleDecoder::push_object(Value::Object object) {
-  hold(kObjectBytes);
-  objects_.push_back(std::make_shared<Value::Object>(std::move(object)));
-  Value value;
-  value.data_ = objects_.back();
-  push(std::move(value));
+  if (found == memo_.end() || !found->second.known)
+    throw ValueError("recalls " + std::to_string(index) + ", which was never memoized");
+  Value value = found->second.value;
+  if (--found->second.recalls == 0) {
+    memo_.erase(found);
+    held_ -= kNode<uint64_t, Memo>;
+  }
+  return value;
 }
 
 bool PickleDecoder::step() {
-  const auto opcode = static_cast<Opcode>(take_uint(1));
-  if (opcode == Opcode::kStop) return false;
-  if (auto scalar = read_scalar(opcode)) {
-    push(std::move(*scalar));
-  } else if (!step_memo(opcode) && !step_new_container(opcode) && !step_fill(opcode) &&
-             !step_object(opcode)) {
-    throw ValueError("holds the opcode " + std::to_string(static_cast<int>(opcode)) +
-                     ", which no checkpoint has");
+  const Token token = next();
+  if (token.opcode == Opcode::kStop) return false;
+  if (auto value = scalar(token)) {
+    push(std::move(*value));
+  } else if (!step_memo(token) && !step_container(token.opcode)) {
+    step_object(token);
   }
   return true;
 }
 
-std::optional<Value> PickleDecoder::read_scalar(Opcode opcode) {
-  switch (opcode) {
+std::optional<Value> PickleDecoder::scalar(const Token& token) {
+  switch (token.opcode) {
     case Opcode::kNone:
       return Value();
     case Opcode::kNewTrue:
@@ -183,45 +206,41 @@ std::optional<Value> PickleDecoder::read_scalar(Opcode opcode) {
     case Opcode::kNewFalse:
       return false;
     case Opcode::kBinInt1:
-      return static_cast<int64_t>(take_uint(1));
     case Opcode::kBinInt2:
-      return static_cast<int64_t>(take_uint(2));
+      return static_cast<int64_t>(token.number);
     case Opcode::kBinInt:
-      return int64_t{static_cast<int32_t>(take_uint(4))};
+      return int64_t{static_cast<int32_t>(token.number)};
     case Opcode::kLong1:
-      return int_of(take_text(take_uint(1)));
     case Opcode::kLong4:
-      return int_of(take_text(take_uint(4)));
+      if (token.text.size() > 8) hold(kShared<Value::Raw> + text_bytes(token.text.size()));
+      return int_of(token.text);
     case Opcode::kBinFloat:
-      return std::bit_cast<double>(__builtin_bswap64(take_uint(8)));
+      return std::bit_cast<double>(__builtin_bswap64(token.number));
     case Opcode::kShortBinUnicode:
     case Opcode::kShortBinString:
-      return take_text(take_uint(1));
     case Opcode::kBinUnicode:
     case Opcode::kBinString:
-      return take_text(take_uint(4));
     case Opcode::kBinUnicode8:
-      return take_text(take_uint(8));
+      hold(kShared<std::string> + text_bytes(token.text.size()));
+      return token.text;
     case Opcode::kShortBinBytes:
-      return Value::bytes(take_text(take_uint(1)));
     case Opcode::kBinBytes:
-      return Value::bytes(take_text(take_uint(4)));
     case Opcode::kBinBytes8:
-      return Value::bytes(take_text(take_uint(8)));
+      hold(kShared<Value::Raw> + text_bytes(token.text.size()));
+      return Value::bytes(std::string(token.text));
     default:
       return std::nullopt;
   }
 }
 
-bool PickleDecoder::step_memo(Opcode opcode) {
-  switch (opcode) {
+bool PickleDecoder::step_memo(const Token& token) {
+  switch (token.opcode) {
     case Opcode::kProto:
-      if (const uint64_t version = take_uint(1); version < 2 || version > 5) {
-        throw ValueError("is of protocol " + std::to_string(version) + ", expected 2 to 5");
+      if (token.number < 2 || token.number > 5) {
+        throw ValueError("is of protocol " + std::to_string(token.number) + ", expected 2 to 5");
       }
       return true;
     case Opcode::kFrame:
-      check_rest(take_uint(8));
       return true;
     case Opcode::kMark:
       hold(3 * sizeof(size_t));
@@ -237,137 +256,24 @@ bool PickleDecoder::step_memo(Opcode opcode) {
       push(top());
       return true;
     case Opcode::kBinPut:
-      memoize(take_uint(1));
-      return true;
     case Opcode::kLongBinPut:
-      memoize(take_uint(4));
+      memoize(token.number);
       return true;
     case Opcode::kMemoize:
-      memoize(memo_.size());
+      memoize(memoized_);
       return true;
     case Opcode::kBinGet:
-      push(recall(take_uint(1)));
-      return true;
     case Opcode::kLongBinGet:
-      push(recall(take_uint(4)));
+      push(recall(token.number));
       return true;
     default:
       return false;
   }
-}
-
-bool PickleDecoder::step_new_container(Opcode opcode) {
-  using Kind = Value::Kind;
-  switch (opcode) {
-    case Opcode::kEmptyTuple:
-      push_sequence(Kind::kTuple, {});
-      return true;
-    case Opcode::kTuple1:
-      push_sequence(Kind::kTuple, pop_last(1));
-      return true;
-    case Opcode::kTuple2:
-      push_sequence(Kind::kTuple, pop_last(2));
-      return true;
-    case Opcode::kTuple3:
-      push_sequence(Kind::kTuple, pop_last(3));
-      return true;
-    case Opcode::kTuple:
-      push_sequence(Kind::kTuple, pop_to_mark());
-      return true;
-    case Opcode::kEmptyList:
-      push_sequence(Kind::kList, {});
-      return true;
-    case Opcode::kList:
-      push_sequence(Kind::kList, pop_to_mark());
-      return true;
-    case Opcode::kEmptySet:
-      push_sequence(Kind::kSet, {});
-      return true;
-    case Opcode::kEmptyDict:
-      push_mapping(Kind::kDict);
-      return true;
-    default:
-      return false;
-  }
-}
-
-bool PickleDecoder::step_fill(Opcode opcode) {
-  switch (opcode) {
-    case Opcode::kAppend:
-      append(pop_last(1));
-      return true;
-    case Opcode::kAppends:
-    case Opcode::kAddItems:
-      append(pop_to_mark());
-      return true;
-    case Opcode::kDict: {
-      std::vector<Value> flat = pop_to_mark();
-      push_mapping(Value::Kind::kDict);
-      set_items(std::move(flat));
-      return true;
-    }
-    case Opcode::kSetItem:
-      set_items(pop_last(2));
-      return true;
-    case Opcode::kSetItems:
-      set_items(pop_to_mark());
-      return true;
-    default:
-      return false;
-  }
-}
-
-void PickleDecoder::append(std::vector<Value> items) {
-  hold(items.size() * kGrownValueBytes);
-  Value& target = top();
-  std::vector<Value>* list = nullptr;
-  if (target.kind() == Value::Kind::kList || target.kind() == Value::Kind::kSet) {
-    list = &std::get<std::shared_ptr<Value::Sequence>>(target.data_)->items;
-  } else if (target.is_object() && !is_storage(target)) {
-    list = &std::get<std::shared_ptr<Value::Object>>(target.data_)->items;
-  } else {
-    target.fail("a list to append to");
-  }
-  std::move(items.begin(), items.end(), std::back_inserter(*list));
-}
-
-void PickleDecoder::set_items(std::vector<Value> flat) {
-  if (flat.size() % 2 != 0) throw ValueError("sets a key without a value");
-  hold(flat.size() * kGrownValueBytes);
-  Value& target = top();
-  std::vector<Value::Entry>* entries = nullptr;
-  if (target.is_dict()) {
-    entries = &std::get<std::shared_ptr<Value::Mapping>>(target.data_)->entries;
-  } else if (target.is_object() && !is_storage(target)) {
-    entries = &std::get<std::shared_ptr<Value::Object>>(target.data_)->entries;
-  } else {
-    target.fail("a dict to fill");
-  }
-  for (size_t i = 0; i < flat.size(); i += 2) {
-    entries->emplace_back(std::move(flat[i]), std::move(flat[i + 1]));
-  }
-}
-
-// Lets go of all containers. Those outside the result are emptied while all are still held, so that
-// no chain of destructors can get deep.
-void PickleDecoder::forget(const Reached& reached) {
-  for (auto& sequence : sequences_) {
-    if (!reached.contains(sequence.get())) sequence->items.clear();
-  }
-  for (auto& mapping : mappings_) {
-    if (!reached.contains(mapping.get())) mapping->entries.clear();
-  }
-  for (auto& object : objects_) {
-    if (!reached.contains(object.get())) *object = {};
-  }
-  sequences_.clear();
-  mappings_.clear();
-  objects_.clear();
 }
 
 Value decode_pickle(std::span<const std::byte> pickle, const OpenStorage& open_storage,
-                    const std::string& file, uint64_t file_size) {
-  PickleDecoder decoder(pickle, open_storage, file_size);
+                    const std::string& file, uint64_t memory) {
+  PickleDecoder decoder(pickle, open_storage, memory);
   try {
     return decoder.run().named(file);
   } catch (const std::exception& error) {

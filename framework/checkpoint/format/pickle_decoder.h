@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
+#include <deque>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 
@@ -13,44 +16,64 @@ namespace anymesh {
 // Python's pickle machine: a stack of values, marks in it, and a memo. Containers are shared
 // between the stack, the memo and each other while they are filled, and checked once the whole is
 // there. The inside of pickle.h: opcodes in pickle_decoder.cpp, classes and tensors in
-// pickle_objects.cpp, the final check in pickle_check.cpp.
+// pickle_objects.cpp, containers and their final check in pickle_containers.cpp.
 class PickleDecoder {
  public:
-  PickleDecoder(std::span<const std::byte> input, const OpenStorage& open_storage,
-                uint64_t file_size)
-      : input_(input), open_storage_(open_storage), limit_(file_size + kAllowance) {}
-  ~PickleDecoder() { forget({}); }
+  PickleDecoder(std::span<const std::byte> input, const OpenStorage& open_storage, uint64_t memory)
+      : input_(input), open_storage_(open_storage), limit_(memory) {}
+  ~PickleDecoder() { forget(false); }
 
   Value run();
   size_t position() const { return position_; }
 
  private:
-  // A storage on the stack is an object of this type. No file can name it: it has no module.
-  static const Value::Global kStorageType;
-  static bool is_storage(const Value& value);
-
+  // An opcode with what follows it: a number, a text, or the two names of a class.
+  struct Token {
+    Opcode opcode;
+    uint64_t number = 0;
+    std::string_view text = {}, name = {};
+  };
+  // Every container is known here, so that none dies while it holds another: no chain of
+  // destructors can get deep.
+  struct Container {
+    Value value;
+    uint64_t values = 0;  // that it stands for; 0 until check_tree() has walked it
+    size_t height = 0;    // in levels; 0 unless check_tree() reached it
+  };
+  struct Memo {
+    Value value;
+    uint32_t recalls = 0;  // that are to come
+    bool known = false;
+  };
   struct Storage {
-    std::string key;
     DType dtype;
     int64_t numel;
     BytesPtr bytes;
   };
 
-  // Memory, in estimates that are never less than what it takes. A vector that grows holds its old
-  // and its new buffer, up to three times its size; the final check has two maps of containers.
-  static constexpr uint64_t kAllowance = 48 << 20;
-  static constexpr uint64_t kValueBytes = sizeof(Value) + 3 * sizeof(void*),
-                            kGrownValueBytes = 3 * kValueBytes, kMemoBytes = sizeof(Value) + 64,
-                            kContainerBytes = 256, kObjectBytes = 512, kTensorBytes = 1024;
+  // Memory, counted as what malloc gives, or more. What freed containers and the memo took is
+  // counted off again; the rest stays counted.
+  static constexpr uint64_t block(uint64_t size) {
+    if (size >= 1 << 17) return size + 4096;  // pages of its own
+    return size == 0 ? 0 : std::max<uint64_t>(24, (size + 23) / 16 * 16 - 8);
+  }
+  template <typename T>
+  static constexpr uint64_t kShared = block(16 + sizeof(T));  // of make_shared
+  template <typename Key, typename T>
+  static constexpr uint64_t kNode = block(16 + sizeof(std::pair<Key, T>));  // of a hash table
+  static constexpr uint64_t kBucket = 24;  // of a hash table that may be growing
+  static uint64_t text_bytes(size_t size) { return size < 16 ? 0 : block(size + 1); }
   void hold(uint64_t bytes);
-  static uint64_t copied_bytes(const Value& value);
+  static uint64_t container_bytes(const Value& value);
+  template <typename T>
+  void reserve(std::vector<T>& items, size_t more);
 
   // Input.
   void check_rest(uint64_t count) const;  // throws unless so many bytes are left
-  std::span<const std::byte> take(uint64_t count);
+  std::string_view take(uint64_t count);
   uint64_t take_uint(size_t width);
-  std::string take_text(uint64_t size);
-  std::string take_line();
+  std::string_view take_line();
+  Token next();
 
   // Stack and memo.
   void push(Value value);
@@ -58,59 +81,56 @@ class PickleDecoder {
   Value pop();
   std::vector<Value> pop_to_mark();
   std::vector<Value> pop_last(size_t count);
-  const Value& recall(uint64_t index) const;
+  void find_recalled();
+  Value recall(uint64_t index);
   void memoize(uint64_t index);
 
-  // New containers, which are remembered until the end.
-  void push_sequence(Value::Kind kind, std::vector<Value> items);
-  void push_mapping(Value::Kind kind);
-  void push_object(Value::Object object);
-
-  // Opcodes. Each of these returns false, or nothing, for one that is not its own.
+  // Opcodes. Each of these returns false for one that is not its own.
   bool step();
-  std::optional<Value> read_scalar(Opcode opcode);
-  bool step_memo(Opcode opcode);
-  bool step_new_container(Opcode opcode);
-  bool step_fill(Opcode opcode);
-  bool step_object(Opcode opcode);
+  std::optional<Value> scalar(const Token& token);
+  bool step_memo(const Token& token);
+  bool step_container(Opcode opcode);
+  void step_object(const Token& token);
+
+  // Containers.
+  static const void* node(const Value& value);  // identifies a container; else null
+  void push_new(Value value);
+  void collect();
   void append(std::vector<Value> items);
   void set_items(std::vector<Value> flat);
+  void check_tree(const Value& root);
+  static const Value* child(const Value& value, size_t index);
+  void forget(bool keep_reached);
 
   // Classes.
-  void push_global(std::string module, std::string name);
-  std::vector<Value> copy_args(const Value& value);
-  std::vector<Value> copy_items(const Value& value);
-  void reduce(const Value::Global& function, std::vector<Value> args);
-  bool reduce_known(const Value::Global& function, const std::vector<Value>& args);
-  void new_object();
+  bool is_storage(const Value& value) const;
+  static Value object(const Value& type, bool call, const std::vector<Value>& args);
+  Value global(std::string_view module, std::string_view name);
+  const std::vector<Value>& arguments(const Value& tuple);
+  const std::vector<Value>& copyable(const Value& sequence);
+  Value pop_call(bool call);
+  Value reduce(const Value& function, const std::vector<Value>& args);
   void build();
-  void push_storage(const Value& id);
-  void push_tensor(const std::vector<Value>& args);
-  BytesPtr view(size_t storage, int64_t offset, int64_t numel);
-
-  // The whole.
-  using Reached = std::unordered_map<const void*, uint64_t>;  // container -> values in it
-  Reached check_tree(const Value& root) const;
-  static std::vector<const Value*> children(const Value& value);
-  static const void* node(const Value& value);
-  void forget(const Reached& reached);
+  Value storage(const Value& id);
+  Value tensor(const std::vector<Value>& args);
+  BytesPtr view(const Storage& storage, int64_t offset, int64_t numel);
 
   std::span<const std::byte> input_;
   const OpenStorage& open_storage_;
   const uint64_t limit_;
+  // That of the objects that stand for storages on the stack.
+  const Value storage_type_ = Value::Global{"", "storage"};
   uint64_t held_ = 0;
   size_t position_ = 0;
   size_t deepest_ = 0;  // that the stack has been
   std::vector<Value> stack_;
   std::vector<size_t> marks_;
-  std::unordered_map<uint64_t, Value> memo_;
-  std::vector<Storage> storages_;
-  std::unordered_map<std::string, size_t> storage_index_;
-  std::map<std::tuple<size_t, int64_t, int64_t>, BytesPtr>
+  std::unordered_map<uint64_t, Memo> memo_;  // of what is recalled
+  uint64_t memoized_ = 0;
+  std::unordered_map<std::string, Storage> storages_;
+  std::map<std::tuple<const ByteSource*, int64_t, int64_t>, BytesPtr>
       views_;  // equal views are the same memory
-  std::vector<std::shared_ptr<Value::Sequence>> sequences_;
-  std::vector<std::shared_ptr<Value::Mapping>> mappings_;
-  std::vector<std::shared_ptr<Value::Object>> objects_;
+  std::deque<Container> containers_;
 };
 
 }  // namespace anymesh

@@ -1,5 +1,6 @@
 #include <bit>
 #include <cstring>
+#include <unordered_map>
 
 #include "framework/checkpoint/format/pickle.h"
 #include "framework/checkpoint/format/pickle_opcodes.h"
@@ -25,8 +26,8 @@ std::string utf8_from_latin1(const std::string& bytes) {
 
 }  // namespace
 
-// Protocol 2 without memo: what is shared is written again, except storages, which are shared by
-// key.
+// Protocol 2. Texts and classes are written once and then recalled from the memo; other values that
+// are shared are written again, except storages, which are shared by key.
 class PickleEncoder {
  public:
   explicit PickleEncoder(const StoreTensor& store_tensor) : store_tensor_(store_tensor) {}
@@ -47,6 +48,8 @@ class PickleEncoder {
     out_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
 
+  bool recall(const std::string& written);
+  void memo_op(Opcode narrow, Opcode wide, size_t index);
   void write(const Value& value);
   void write_int(int64_t value);
   void write_long(const std::string& two_complement);
@@ -62,7 +65,21 @@ class PickleEncoder {
 
   const StoreTensor& store_tensor_;
   std::string out_;
+  std::unordered_map<std::string, size_t> memo_;  // of opcodes and their texts
 };
+
+// False if it was not written before: then it is to be, and to be memoized.
+bool PickleEncoder::recall(const std::string& written) {
+  const auto [known, is_new] = memo_.emplace(written, memo_.size());
+  if (!is_new) memo_op(Opcode::kBinGet, Opcode::kLongBinGet, known->second);
+  return !is_new;
+}
+
+void PickleEncoder::memo_op(Opcode narrow, Opcode wide, size_t index) {
+  op(index <= UINT8_MAX ? narrow : wide);
+  if (index <= UINT8_MAX) return raw(static_cast<uint8_t>(index));
+  raw(static_cast<uint32_t>(index));
+}
 
 void PickleEncoder::write(const Value& value) {
   using Kind = Value::Kind;
@@ -74,7 +91,7 @@ void PickleEncoder::write(const Value& value) {
     case Kind::kInt:
       return write_int(value.as_int());
     case Kind::kBigInt:
-      return write_long(std::get<Value::Raw>(value.data_).data);
+      return write_long(std::get<std::shared_ptr<const Value::Raw>>(value.data_)->data);
     case Kind::kFloat:
       op(Opcode::kBinFloat);
       return raw(__builtin_bswap64(std::bit_cast<uint64_t>(value.as_double())));
@@ -144,16 +161,21 @@ void PickleEncoder::write_long(const std::string& two_complement) {
 
 void PickleEncoder::write_text(const std::string& text) {
   if (text.size() > UINT32_MAX) throw ValueError("a string of more than 4 GiB cannot be written");
+  if (recall('X' + text)) return;
   op(Opcode::kBinUnicode);
   raw(static_cast<uint32_t>(text.size()));
   out_ += text;
+  memo_op(Opcode::kBinPut, Opcode::kLongBinPut, memo_.size() - 1);
 }
 
 void PickleEncoder::write_global(const std::string& module, const std::string& name) {
   if ((module + name).find('\n') != std::string::npos)
     throw ValueError("the class " + module + "." + name + " has a line break");
+  const std::string text = module + '\n' + name + '\n';
+  if (recall('c' + text)) return;
   op(Opcode::kGlobal);
-  out_ += module + '\n' + name + '\n';
+  out_ += text;
+  memo_op(Opcode::kBinPut, Opcode::kLongBinPut, memo_.size() - 1);
 }
 
 void PickleEncoder::write_tuple(const std::vector<Value>& items) {
@@ -218,7 +240,7 @@ void PickleEncoder::write_tensor(const TensorRecord& tensor) {
 }
 
 void PickleEncoder::write_object(const Value::Object& object) {
-  write_global(object.type.module, object.type.name);
+  write_global(object.type->module, object.type->name);
   write_tuple(object.args);
   op(object.call ? Opcode::kReduce : Opcode::kNewObj);
   write_items(object.items);

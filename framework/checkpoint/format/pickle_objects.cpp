@@ -5,10 +5,12 @@
 namespace anymesh {
 namespace {
 
-constexpr size_t kMaxDims = 64;  // torch's own limit
+constexpr size_t kMaxDims = 64;      // torch's own limit
+constexpr uint64_t kOpenBytes = 96;  // of a storage that was opened
 
 std::string latin1_from_utf8(const std::string& text) {
   std::string bytes;
+  bytes.reserve(text.size());
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
     if (c < 0x80) {
@@ -33,114 +35,111 @@ bool is_contiguous(const Shape& shape, const Shape& strides) {
 
 }  // namespace
 
-const Value::Global PickleDecoder::kStorageType = {"", "storage"};
-
-bool PickleDecoder::is_storage(const Value& value) {
-  return value.is_object() && value.as_object().type == kStorageType;
+bool PickleDecoder::is_storage(const Value& value) const {
+  return value.is_object() && value.as_object().type.get() == &storage_type_.as_global();
 }
 
-bool PickleDecoder::step_object(Opcode opcode) {
-  switch (opcode) {
-    case Opcode::kGlobal: {
-      std::string module = take_line();
-      push_global(std::move(module), take_line());
-      return true;
-    }
+Value PickleDecoder::object(const Value& type, bool call, const std::vector<Value>& args) {
+  type.as_global();
+  Value::Object object;
+  object.type = std::get<std::shared_ptr<const Value::Global>>(type.data_);
+  object.call = call;
+  object.args = args;
+  return object;
+}
+
+void PickleDecoder::step_object(const Token& token) {
+  switch (token.opcode) {
+    case Opcode::kGlobal:
+      return push(global(token.text, token.name));
     case Opcode::kStackGlobal: {
       const std::vector<Value> names = pop_last(2);
-      push_global(names[0].as_string(), names[1].as_string());
-      return true;
+      return push(global(names[0].as_string(), names[1].as_string()));
     }
-    case Opcode::kReduce: {
-      const std::vector<Value> call = pop_last(2);
-      reduce(call[0].as_global(), copy_args(call[1]));
-      return true;
-    }
-    case Opcode::kFrozenSet: {
-      push_sequence(Value::Kind::kList, pop_to_mark());
-      reduce({"__builtin__", "frozenset"}, pop_last(1));
-      return true;
-    }
+    case Opcode::kReduce:
+      return push_new(pop_call(true));
     case Opcode::kNewObj:
-      new_object();
-      return true;
+      return push_new(pop_call(false));
+    case Opcode::kFrozenSet: {
+      push_new(Value::list(pop_to_mark()));
+      return push_new(object(global("__builtin__", "frozenset"), true, pop_last(1)));
+    }
     case Opcode::kBuild:
-      build();
-      return true;
+      return build();
     case Opcode::kBinPersId:
-      push_storage(pop());
-      return true;
+      return push_new(storage(pop()));
     default:
-      return false;
+      throw ValueError("holds the opcode " + std::to_string(static_cast<int>(token.opcode)) +
+                       ", which no checkpoint has");
   }
 }
 
-void PickleDecoder::push_global(std::string module, std::string name) {
+Value PickleDecoder::global(std::string_view module, std::string_view name) {
   if (module.empty() || name.empty()) throw ValueError("names a class without module or name");
-  push(Value::Global{std::move(module), std::move(name)});
+  hold(kShared<Value::Global> + text_bytes(module.size()) + text_bytes(name.size()));
+  return Value::Global{std::string(module), std::string(name)};
 }
 
-std::vector<Value> PickleDecoder::copy_args(const Value& value) {
-  if (value.kind() != Value::Kind::kTuple) value.fail("a tuple of arguments");
-  return copy_items(value);
+const std::vector<Value>& PickleDecoder::arguments(const Value& tuple) {
+  if (tuple.kind() != Value::Kind::kTuple) tuple.fail("a tuple of arguments");
+  return copyable(tuple);
 }
 
-std::vector<Value> PickleDecoder::copy_items(const Value& value) {
-  for (const Value& item : *value.find_items()) hold(kValueBytes + copied_bytes(item));
-  return *value.find_items();
+// A sequence's items, for which there is room once more.
+const std::vector<Value>& PickleDecoder::copyable(const Value& sequence) {
+  const auto& items = *sequence.find_items();
+  const uint64_t bytes = block(items.size() * sizeof(Value));
+  hold(bytes);
+  held_ -= bytes;
+  return items;
 }
 
-void PickleDecoder::new_object() {
-  const std::vector<Value> call = pop_last(2);
-  Value::Object object;
-  object.type = call[0].as_global();
-  object.args = copy_args(call[1]);
-  push_object(std::move(object));
+// What type(*args) gives or, where that is not `call`, type.__new__(type, *args).
+Value PickleDecoder::pop_call(bool call) {
+  Value made;
+  {
+    const Value args = pop(), type = pop();
+    made = call ? reduce(type, arguments(args)) : object(type, false, arguments(args));
+  }
+  collect();
+  return made;
 }
 
-void PickleDecoder::reduce(const Value::Global& function, std::vector<Value> args) {
-  if (reduce_known(function, args)) return;
-  Value::Object object;
-  object.type = function;
-  object.call = true;
-  object.args = std::move(args);
-  push_object(std::move(object));
-}
-
-bool PickleDecoder::reduce_known(const Value::Global& function, const std::vector<Value>& args) {
+Value PickleDecoder::reduce(const Value& type, const std::vector<Value>& args) {
+  const Value::Global& function = type.as_global();
   const auto is = [&](std::string_view module, std::string_view name) {
     return function.module == module && function.name == name;
   };
   const bool builtin = function.module == "__builtin__" || function.module == "builtins";
-  if (is("torch._utils", "_rebuild_tensor_v2")) {
-    push_tensor(args);
-  } else if (is("torch._utils", "_rebuild_parameter") && args.size() >= 2) {
-    hold(kTensorBytes);
-    TensorRecord tensor = args[0].as_tensor();
-    tensor.requires_grad = args[1].as_bool();
-    push(std::move(tensor));
-  } else if (is("torch._tensor", "_rebuild_from_type_v2") && args.size() >= 3) {
-    // A tensor with Python attributes: (rebuild, class, its arguments, attributes).
-    if (args[0].as_global() == function) args[0].fail("the function that rebuilds a tensor");
-    reduce(args[0].as_global(), copy_args(args[2]));
-    if (!top().is_tensor()) top().fail("a tensor");
-  } else if (is("collections", "OrderedDict") && args.empty()) {
-    push_mapping(Value::Kind::kOrderedDict);
-  } else if (is("torch", "Size") && args.size() == 1 && args[0].is_sequence()) {
-    const Shape shape = args[0].as_ints();
-    push_sequence(Value::Kind::kSize, {shape.begin(), shape.end()});
-  } else if (builtin && function.name == "set" && args.size() == 1 && args[0].is_sequence()) {
-    push_sequence(Value::Kind::kSet, copy_items(args[0]));
-  } else if (is("_codecs", "encode") && args.size() == 2) {
-    if (args[1].as_string() != "latin1") args[1].fail("'latin1'");
-    hold(2 * copied_bytes(args[0]));
-    push(Value::bytes(latin1_from_utf8(args[0].as_string())));
-  } else if (builtin && function.name == "bytes" && args.empty()) {
-    push(Value::bytes(""));
-  } else {
-    return false;
+  if (is("torch._utils", "_rebuild_tensor_v2")) return tensor(args);
+  if (is("torch._utils", "_rebuild_parameter") && args.size() >= 2) {
+    TensorRecord parameter = args[0].as_tensor();
+    hold(kShared<TensorRecord> + block(parameter.shape.size() * sizeof(int64_t)));
+    parameter.requires_grad = args[1].as_bool();
+    return parameter;
   }
-  return true;
+  if (is("torch._tensor", "_rebuild_from_type_v2") && args.size() >= 3) {
+    // A tensor with Python attributes: (rebuild, class, its arguments, attributes).
+    if (args[0] == type) args[0].fail("the function that rebuilds a tensor");
+    const Value rebuilt = reduce(args[0], arguments(args[2]));
+    if (!rebuilt.is_tensor()) rebuilt.fail("a tensor");
+    return rebuilt;
+  }
+  if (is("collections", "OrderedDict") && args.empty()) return Value::ordered_dict();
+  if (is("torch", "Size") && args.size() == 1 && args[0].is_sequence()) {
+    if (args[0].size() > kMaxDims) args[0].fail("at most 64 dimensions");
+    hold(kShared<Value::Sequence> + block(args[0].size() * sizeof(Value)));
+    return Value::size(args[0].as_ints());
+  }
+  if (builtin && function.name == "set" && args.size() == 1 && args[0].is_sequence())
+    return Value::set(copyable(args[0]));
+  if (is("_codecs", "encode") && args.size() == 2) {
+    if (args[1].as_string() != "latin1") args[1].fail("'latin1'");
+    hold(kShared<Value::Raw> + text_bytes(args[0].as_string().size()));
+    return Value::bytes(latin1_from_utf8(args[0].as_string()));
+  }
+  if (builtin && function.name == "bytes" && args.empty()) return Value::bytes("");
+  return object(type, true, args);
 }
 
 // Attributes. Those of an OrderedDict (the _metadata of a state_dict) or a tensor say nothing that
@@ -156,7 +155,7 @@ void PickleDecoder::build() {
 }
 
 // ('storage', torch.FloatStorage, key, location, numel)
-void PickleDecoder::push_storage(const Value& id) {
+Value PickleDecoder::storage(const Value& id) {
   const bool is_tuple = id.kind() == Value::Kind::kTuple && id.size() == 5;
   if (!is_tuple || (*id.find_items())[0] != Value("storage")) {
     id.fail("a persistent id of a torch storage");
@@ -170,33 +169,29 @@ void PickleDecoder::push_storage(const Value& id) {
   }
   const std::string& key = fields[2].as_string();
   const int64_t numel = fields[4].as_int();
-  const auto [known, is_new] = storage_index_.emplace(key, storages_.size());
+  const auto [known, is_new] = storages_.try_emplace(key, Storage{*dtype, numel, nullptr});
   if (is_new) {
-    hold(kTensorBytes + 4 * key.size());
+    hold(kNode<std::string, Storage> + kBucket + text_bytes(key.size()) + kOpenBytes);
     if (numel < 0) {
       throw ValueError("storage " + key + " has " + std::to_string(numel) + " elements");
     }
-    storages_.push_back({key, *dtype, numel, open_storage_(key, *dtype, numel)});
+    known->second.bytes = open_storage_(key, *dtype, numel);
   }
-  const Storage& storage = storages_[known->second];
-  if (storage.dtype != *dtype || storage.numel != numel) {
+  if (known->second.dtype != *dtype || known->second.numel != numel) {
     throw ValueError("describes storage " + key + " in two ways");
   }
-  Value::Object stand_in;
-  stand_in.type = kStorageType;
-  stand_in.args = {static_cast<int64_t>(known->second)};
-  push_object(std::move(stand_in));
+  return object(storage_type_, false, {fields[2]});
 }
 
 // (storage, offset, sizes, strides, requires_grad, hooks[, metadata])
-void PickleDecoder::push_tensor(const std::vector<Value>& args) {
+Value PickleDecoder::tensor(const std::vector<Value>& args) {
   if (args.size() < 6 || !is_storage(args[0])) throw ValueError("makes a tensor without a storage");
-  const auto index = static_cast<size_t>(args[0].as_object().args[0].as_int());
-  const Storage& storage = storages_[index];
+  const std::string& key = args[0].as_object().args[0].as_string();
+  const Storage& storage = storages_.at(key);
   const int64_t offset = args[1].as_int();
-  hold(kTensorBytes);
   if (args[2].size() > kMaxDims) args[2].fail("at most 64 dimensions");
   if (args[3].size() > kMaxDims) args[3].fail("at most 64 strides");
+  hold(kShared<TensorRecord> + block(args[2].size() * sizeof(int64_t)));
   TensorRecord tensor{storage.dtype, args[2].as_shape(), args[4].as_bool(), nullptr};
   const Shape strides = args[3].as_ints();
   const int64_t numel = tensor.numel();
@@ -205,26 +200,27 @@ void PickleDecoder::push_tensor(const std::vector<Value>& args) {
   const bool outside =
       offset < 0 || offset > storage.numel || (contiguous && numel > storage.numel - offset);
   if (strides.size() != tensor.shape.size() || outside) {
-    throw ValueError("storage " + storage.key + " of " + std::to_string(storage.numel) +
+    throw ValueError("storage " + key + " of " + std::to_string(storage.numel) +
                      " elements does not hold a tensor of shape " + to_string(tensor.shape) +
                      " and strides " + to_string(strides) + " at " + std::to_string(offset));
   }
   if (contiguous) {
-    tensor.bytes = view(index, offset, numel);
+    tensor.bytes = view(storage, offset, numel);
   } else {
+    hold(kShared<StridedView> + 2 * block(strides.size() * sizeof(int64_t)));
     tensor.bytes =
         std::make_shared<StridedView>(storage.bytes, element_size(storage.dtype),
                                       static_cast<uint64_t>(offset), tensor.shape, strides);
   }
-  push(std::move(tensor));
+  return tensor;
 }
 
-BytesPtr PickleDecoder::view(size_t index, int64_t offset, int64_t numel) {
-  const Storage& storage = storages_[index];
+BytesPtr PickleDecoder::view(const Storage& storage, int64_t offset, int64_t numel) {
   if (numel == storage.numel) return storage.bytes;
-  BytesPtr& known = views_[{index, offset, numel}];
+  BytesPtr& known = views_[{storage.bytes.get(), offset, numel}];
   const uint64_t size = element_size(storage.dtype);
   if (!known) {
+    hold(kShared<SubRange> + block(32 + sizeof(*views_.begin())));
     known = std::make_shared<SubRange>(storage.bytes, static_cast<uint64_t>(offset) * size,
                                        static_cast<uint64_t>(numel) * size);
   }

@@ -2,7 +2,8 @@
 // each parameter, and the weights themselves as masters; DeepSpeed's half-precision wrappers have
 // masters, flat (FP16_Optimizer) or one by one.
 
-#include <algorithm>
+#include <set>
+#include <unordered_map>
 
 #include "framework/checkpoint/format/source_stages.h"
 #include "framework/checkpoint/format/torch_file.h"
@@ -61,17 +62,13 @@ std::vector<NamedTensor> weights(const SourceCheckpoint& source, const Value& mo
 std::vector<NamedShape> parameters_of(const std::vector<NamedTensor>& tensors,
                                       const Value& model_state) {
   const Value buffers = model_state.find(keys::kBufferNames);
-  const std::vector<std::string> buffer_names =
-      buffers ? buffers.as_strings() : std::vector<std::string>{};
+  const auto names = buffers ? buffers.as_strings() : std::vector<std::string>{};
+  const std::set<std::string> buffer_names(names.begin(), names.end());
   std::vector<NamedShape> result;
-  std::vector<const ByteSource*> seen;
+  std::set<const ByteSource*> seen;
   for (const auto& [name, tensor] : tensors) {
-    const bool is_buffer =
-        std::find(buffer_names.begin(), buffer_names.end(), name) != buffer_names.end();
-    const bool is_alias = std::find(seen.begin(), seen.end(), tensor.bytes.get()) != seen.end();
-    if (is_buffer || is_alias) continue;
-    seen.push_back(tensor.bytes.get());
-    result.push_back({name, tensor.shape});
+    if (!buffer_names.contains(name) && seen.insert(tensor.bytes.get()).second)
+      result.push_back({name, tensor.shape});
   }
   return result;
 }
@@ -120,13 +117,6 @@ Groups find_groups(const SourceCheckpoint& source, const Value& model_state,
   return bucket(parameters_of(tensors, model_state), param_groups);
 }
 
-Value state_entry(const Value& states, int64_t index) {
-  for (const auto& [key, entry] : states.entries()) {
-    if (key.is_int() && key.as_int() == index) return entry;
-  }
-  return {};
-}
-
 class RankReader {
  public:
   RankReader(SourceCheckpoint& source, int mp)
@@ -143,19 +133,23 @@ class RankReader {
     }
     const Value wrapped = optimizer_.find(keys::kOptimizerStateDict);
     torch_ = wrapped ? wrapped : optimizer_;
+    for (const auto& [key, entry] : torch_.at(keys::kState).entries()) {
+      if (key.is_int()) states_.emplace(key.as_int(), entry);
+    }
   }
 
   void read() {
     const Value flat = optimizer_.find(keys::kFp32GroupsFlat);
     const Value unfused = optimizer_.find(keys::kFp32GroupsUnfused);
     const bool has_shapes = static_cast<bool>(model_state_.find(keys::kParamShapes));
-    if (!has_shapes || (!flat && !unfused)) tensors_ = weights(source_, model_state_, tp_);
+    std::vector<NamedTensor> tensors;
+    if (!has_shapes || (!flat && !unfused)) tensors = weights(source_, model_state_, tp_);
+    weights_ = {tensors.begin(), tensors.end()};
     const Value param_groups = torch_.at(keys::kParamGroups);
-    const Groups groups = find_groups(source_, model_state_, param_groups, tensors_);
+    const Groups groups = find_groups(source_, model_state_, param_groups, tensors);
     for (size_t g = 0; g < groups.size(); ++g) {
       if (flat) {
-        read_flat(flat.at(g), state_entry(torch_.at(keys::kState), static_cast<int64_t>(g)),
-                  param_groups.at(g), groups[g]);
+        read_flat(flat.at(g), state(static_cast<int64_t>(g)), param_groups.at(g), groups[g]);
       } else {
         read_each(unfused ? unfused.at(g) : Value(), param_groups.at(g), groups[g]);
       }
@@ -185,6 +179,11 @@ class RankReader {
   }
 
  private:
+  Value state(int64_t index) const {
+    const auto found = states_.find(index);
+    return found == states_.end() ? Value() : found->second;
+  }
+
   bool is_dynamic() const {
     const Value dynamic = optimizer_.find(keys::kDynamicLossScale);
     return dynamic && dynamic.as_bool();
@@ -244,7 +243,7 @@ class RankReader {
       const auto& [name, shape] = group[i];
       SourceShard& shard = shard_of(source_, name, pp_, tp_, shape);
       add_whole(shard, kFp32, masters ? masters.at(i) : weight(name), shape);
-      const Value adam = state_entry(torch_.at(keys::kState), indices[i]);
+      const Value adam = state(indices[i]);
       if (!adam) continue;
       add_whole(shard, kExpAvg, adam.at(kExpAvgState), shape);
       add_whole(shard, kExpAvgSq, adam.at(kExpAvgSqState), shape);
@@ -259,9 +258,8 @@ class RankReader {
   }
 
   Value weight(const std::string& name) const {
-    const auto found = std::find_if(tensors_.begin(), tensors_.end(),
-                                    [&](const NamedTensor& t) { return t.first == name; });
-    if (found == tensors_.end())
+    const auto found = weights_.find(name);
+    if (found == weights_.end())
       throw ValueError(model_state_.where() + ": the weights of " + name + " are missing");
     const Value value = Value(found->second).named(name);
     if (found->second.dtype != DType::kFloat32)
@@ -272,7 +270,8 @@ class RankReader {
   SourceCheckpoint& source_;
   int pp_, tp_;
   Value model_state_, optimizer_, torch_;
-  std::vector<NamedTensor> tensors_;
+  std::unordered_map<int64_t, Value> states_;  // of the optimizer, by parameter or group
+  std::unordered_map<std::string, TensorRecord> weights_;
 };
 
 }  // namespace

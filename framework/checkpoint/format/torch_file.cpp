@@ -11,6 +11,7 @@ namespace anymesh {
 namespace {
 
 constexpr uint64_t kChunk = 4 << 20;
+constexpr uint64_t kAllowance = 64 << 20, kRecordBytes = sizeof(ZipReader::Record) + 96;
 constexpr std::string_view kPickleRecord = "data.pkl";
 
 // The first bytes of a file of torch.save before 1.6: a pickle of the long 0x1950a86a20f9469cfc6c.
@@ -108,22 +109,23 @@ Value read_torch_file(const std::filesystem::path& path) {
       throw ValueError(file + ": its byte order is not little-endian");
     }
   }
-  std::unordered_map<std::string_view, const ZipReader::Record*> by_name;
-  for (const auto& record : records) by_name.emplace(record.name, &record);
   const auto open_storage = [&](const std::string& key, DType dtype, int64_t numel) {
     const std::string name = top + "data/" + key;
-    const auto found = by_name.find(name);
-    if (found == by_name.end()) throw ValueError("storage " + key + " has no record " + name);
-    const ZipReader::Record& record = *found->second;
+    const ZipReader::Record* record = zip.find(name);
+    if (!record) throw ValueError("storage " + key + " has no record " + name);
     const uint64_t size = element_size(dtype);
-    if (record.size % size != 0 || record.size / size != static_cast<uint64_t>(numel)) {
-      throw ValueError("record " + name + " has " + std::to_string(record.size) +
+    if (record->size % size != 0 || record->size / size != static_cast<uint64_t>(numel)) {
+      throw ValueError("record " + name + " has " + std::to_string(record->size) +
                        " bytes, expected " + std::to_string(numel) + " elements of " +
                        std::string(dtype_name(dtype)));
     }
-    return zip.open(record);
+    return zip.open(*record);
   };
-  return decode_pickle(zip.read(*pickle), open_storage, file, std::filesystem::file_size(path));
+  // Of the memory allowed, the directory's records and the pickle's text are taken.
+  uint64_t taken = pickle->size;
+  for (const auto& record : records) taken += kRecordBytes + record.name.size();
+  const uint64_t allowed = 2 * std::filesystem::file_size(path) + kAllowance;
+  return decode_pickle(zip.read(*pickle), open_storage, file, allowed - std::min(allowed, taken));
 }
 
 uint64_t torch_file_size(const Value& value) {

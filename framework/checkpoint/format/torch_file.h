@@ -14,9 +14,10 @@ namespace anymesh {
 //   state.at("module").at("h.0.ln_1.weight").as_tensor();       // its bytes are still in the file
 //   write_torch_file("fp32.pt", Value::dict({{"param", tensor}}));
 //
-// Reading takes the metadata only; tensors are read when their ByteSource is, and nothing of a
-// storage before all of it has met its CRC (zip.h). A strided view reads as a contiguous tensor. The legacy format from before
-// torch 1.6 is refused by name, as is a compressed archive.
+// Reading takes the metadata only, in at most twice the file's size plus 64 MiB of memory; tensors
+// are read when their ByteSource is, and nothing of a storage before all of it has met its CRC
+// (zip.h). A strided view reads as a contiguous tensor. The legacy format from before torch 1.6 is
+// refused by name, as is a compressed archive.
 Value read_torch_file(const std::filesystem::path& path);
 
 struct WriteResult {

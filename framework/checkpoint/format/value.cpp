@@ -67,9 +67,9 @@ Value::Kind Value::kind() const {
     Kind operator()(bool) const { return Kind::kBool; }
     Kind operator()(int64_t) const { return Kind::kInt; }
     Kind operator()(double) const { return Kind::kFloat; }
-    Kind operator()(const std::string&) const { return Kind::kString; }
-    Kind operator()(const Raw& raw) const { return raw.kind; }
-    Kind operator()(const Global&) const { return Kind::kGlobal; }
+    Kind operator()(const std::shared_ptr<const std::string>&) const { return Kind::kString; }
+    Kind operator()(const std::shared_ptr<const Raw>& raw) const { return raw->kind; }
+    Kind operator()(const std::shared_ptr<const Global>&) const { return Kind::kGlobal; }
     Kind operator()(const std::shared_ptr<const TensorRecord>&) const { return Kind::kTensor; }
     Kind operator()(const std::shared_ptr<Object>&) const { return Kind::kObject; }
     Kind operator()(const std::shared_ptr<Sequence>& sequence) const { return sequence->kind; }
@@ -82,7 +82,7 @@ bool Value::is_sequence() const { return std::holds_alternative<std::shared_ptr<
 bool Value::is_dict() const { return std::holds_alternative<std::shared_ptr<Mapping>>(data_); }
 
 bool Value::is_object(std::string_view class_name) const {
-  return is_object() && as_object().type.name == class_name;
+  return is_object() && as_object().type->name == class_name;
 }
 
 bool Value::as_bool() const {
@@ -114,15 +114,14 @@ double Value::as_double() const {
 }
 
 const std::string& Value::as_string() const& {
-  const auto* v = std::get_if<std::string>(&data_);
+  const auto* v = find_string();
   if (!v) fail("a string");
   return *v;
 }
 
 const std::string& Value::as_bytes() const& {
-  const auto* v = std::get_if<Raw>(&data_);
-  if (!v || v->kind != Kind::kBytes) fail("bytes");
-  return v->data;
+  if (kind() != Kind::kBytes) fail("bytes");
+  return std::get<std::shared_ptr<const Raw>>(data_)->data;
 }
 
 const TensorRecord& Value::as_tensor() const& {
@@ -132,9 +131,9 @@ const TensorRecord& Value::as_tensor() const& {
 }
 
 const Value::Global& Value::as_global() const& {
-  const auto* v = std::get_if<Global>(&data_);
+  const auto* v = std::get_if<std::shared_ptr<const Global>>(&data_);
   if (!v) fail("the name of a class");
-  return *v;
+  return **v;
 }
 
 const Value::Object& Value::as_object() const& {
@@ -144,8 +143,8 @@ const Value::Object& Value::as_object() const& {
 }
 
 DType Value::as_dtype() const {
-  const auto* v = std::get_if<Global>(&data_);
-  const auto dtype = v && v->module == "torch" ? dtype_of_name(v->name) : std::nullopt;
+  const auto* v = std::get_if<std::shared_ptr<const Global>>(&data_);
+  const auto dtype = v && (*v)->module == "torch" ? dtype_of_name((*v)->name) : std::nullopt;
   if (!dtype) fail("a torch dtype");
   return *dtype;
 }
@@ -171,6 +170,11 @@ std::vector<std::string> Value::as_strings() const {
   return strings;
 }
 
+const std::string* Value::find_string() const {
+  const auto* v = std::get_if<std::shared_ptr<const std::string>>(&data_);
+  return v ? v->get() : nullptr;
+}
+
 const std::vector<Value::Entry>* Value::find_entries() const {
   if (const auto* mapping = std::get_if<std::shared_ptr<Mapping>>(&data_))
     return &(*mapping)->entries;
@@ -191,35 +195,31 @@ Value Value::child(const Value& value, std::string key) const {
   return result;
 }
 
-Value Value::find(std::string_view key) const {
+const Value* Value::find_value(std::string_view key) const {
   const auto* entries = find_entries();
   if (!entries) fail("a dict");
   for (const auto& [name, value] : *entries) {
-    const auto* text = std::get_if<std::string>(&name.data_);
-    if (text && *text == key) return child(value, "'" + std::string(key) + "'");
+    const auto* text = name.find_string();
+    if (text && *text == key) return &value;
   }
-  return child(Value(), "'" + std::string(key) + "'");
+  return nullptr;
 }
 
-bool Value::contains(std::string_view key) const {
-  const auto* entries = find_entries();
-  if (!entries) fail("a dict");
-  return std::any_of(entries->begin(), entries->end(), [&](const Entry& entry) {
-    const auto* text = std::get_if<std::string>(&entry.first.data_);
-    return text && *text == key;
-  });
+Value Value::find(std::string_view key) const {
+  const Value* found = find_value(key);
+  return child(found ? *found : Value(), "'" + std::string(key) + "'");
 }
+
+bool Value::contains(std::string_view key) const { return find_value(key) != nullptr; }
 
 Value Value::at(std::string_view key) const {
-  if (!contains(key)) {
-    std::string names;
-    for (const auto& [name, value] : *find_entries()) {
-      if (names.size() < 400) names += (names.empty() ? "" : ", ") + name.found();
-    }
-    throw ValueError(where() + ": has no key '" + std::string(key) + "', only " +
-                     (names.empty() ? "none" : names));
+  if (const Value* found = find_value(key)) return child(*found, "'" + std::string(key) + "'");
+  std::string names;
+  for (const auto& [name, value] : *find_entries()) {
+    if (names.size() < 400) names += (names.empty() ? "" : ", ") + name.found();
   }
-  return find(key);
+  throw ValueError(where() + ": has no key '" + std::string(key) + "', only " +
+                   (names.empty() ? "none" : names));
 }
 
 std::vector<Value::Entry> Value::entries() const {
@@ -272,7 +272,7 @@ std::vector<Value::Entry>& Value::own_entries() {
 
 Value& Value::set(std::string_view key, Value value) {
   for (auto& [name, old] : own_entries()) {
-    if (name.kind() == Kind::kString && name.as_string() == key) {
+    if (const auto* text = name.find_string(); text && *text == key) {
       old = std::move(value);
       return *this;
     }
@@ -283,7 +283,8 @@ Value& Value::set(std::string_view key, Value value) {
 
 Value& Value::erase(std::string_view key) {
   std::erase_if(own_entries(), [&](const Entry& entry) {
-    return entry.first.kind() == Kind::kString && entry.first.as_string() == key;
+    const auto* text = entry.first.find_string();
+    return text && *text == key;
   });
   return *this;
 }
@@ -328,11 +329,11 @@ std::string Value::found() const {
     case Kind::kGlobal:
       return as_global().module + "." + as_global().name;
     case Kind::kObject:
-      return "object of class " + as_object().type.module + "." + as_object().type.name;
+      return "object of class " + as_object().type->module + "." + as_object().type->name;
     case Kind::kBytes:
     case Kind::kBigInt:
       return std::string(kind_name(kind())) + " of " +
-             std::to_string(std::get<Raw>(data_).data.size()) + " bytes";
+             std::to_string(std::get<std::shared_ptr<const Raw>>(data_)->data.size()) + " bytes";
     default:
       return std::string(kind_name(kind())) + " of " + std::to_string(size());
   }
@@ -345,6 +346,14 @@ void Value::fail(const std::string& expected) const {
 bool Value::operator==(const Value& other) const {
   if (kind() != other.kind()) return false;
   switch (kind()) {
+    case Kind::kString:
+      return as_string() == other.as_string();
+    case Kind::kGlobal:
+      return as_global() == other.as_global();
+    case Kind::kBytes:
+    case Kind::kBigInt:
+      return std::get<std::shared_ptr<const Raw>>(data_)->data ==
+             std::get<std::shared_ptr<const Raw>>(other.data_)->data;
     case Kind::kTensor: {
       const TensorRecord &a = as_tensor(), &b = other.as_tensor();
       return a.dtype == b.dtype && a.shape == b.shape && a.requires_grad == b.requires_grad &&
@@ -353,7 +362,7 @@ bool Value::operator==(const Value& other) const {
     case Kind::kObject: {
       const Object &a = as_object(), &b = other.as_object();
       const bool same_state = a.state && b.state ? *a.state == *b.state : a.state == b.state;
-      return a.type == b.type && a.call == b.call && same_state && a.args == b.args &&
+      return *a.type == *b.type && a.call == b.call && same_state && a.args == b.args &&
              a.items == b.items && a.entries == b.entries;
     }
     default:

@@ -37,7 +37,8 @@ struct TensorRecord {
 //
 // Reading wrongly throws a ValueError that says where the value came from, e.g.
 //   mp_rank_00_model_states.pt: ['param_shapes'][0]: expected a dict, found int 7
-// Values are cheap to copy: containers are shared until one of the copies is changed. A class that
+// Values are small and cheap to copy: what is larger than a number is shared, containers until one
+// of the copies is changed. A class that
 // is not one of the kinds below (Namespace, loss scalers, enums, NumPy arrays, ...) is kept as an
 // object: its name, arguments and state.
 class Value {
@@ -71,7 +72,7 @@ class Value {
 
   // An instance of any other class, as Python's pickle describes it.
   struct Object {
-    Global type;
+    std::shared_ptr<const Global> type;
     bool call = false;  // made by type(*args) rather than by type.__new__(type, *args)
     std::vector<Value> args;
     std::shared_ptr<Value> state;  // given to __setstate__ or __dict__; null when there is none
@@ -85,11 +86,11 @@ class Value {
   Value(int v) : data_(static_cast<int64_t>(v)) {}
   Value(int64_t v) : data_(v) {}
   Value(double v) : data_(v) {}
-  Value(const char* v) : data_(std::string(v)) {}
-  Value(std::string_view v) : data_(std::string(v)) {}
-  Value(std::string v) : data_(std::move(v)) {}
+  Value(const char* v) : Value(std::string(v)) {}
+  Value(std::string_view v) : Value(std::string(v)) {}
+  Value(std::string v) : data_(std::make_shared<const std::string>(std::move(v))) {}
   Value(TensorRecord v) : data_(std::make_shared<const TensorRecord>(std::move(v))) {}
-  Value(Global v) : data_(std::move(v)) {}
+  Value(Global v) : data_(std::make_shared<const Global>(std::move(v))) {}
   Value(Object v) : data_(std::make_shared<Object>(std::move(v))) {}
   Value(const void*) = delete;
 
@@ -178,16 +179,20 @@ class Value {
   struct Raw {  // bytes and integers beyond 64 bits
     Kind kind;
     std::string data;
-    bool operator==(const Raw&) const = default;
   };
   struct Where;
 
+  Value(Kind kind, std::vector<Value> items);
+  Value(Kind kind, std::vector<Entry> entries);
+  const std::string* find_string() const;
+  const Value* find_value(std::string_view key) const;
   const std::vector<Entry>* find_entries() const;  // of a dict or an object's attributes, else null
   const std::vector<Value>* find_items() const;
   std::vector<Entry>& own_entries();  // ... unshared, to change them
   Value child(const Value& value, std::string key) const;
 
-  std::variant<std::monostate, bool, int64_t, double, std::string, Raw, Global,
+  std::variant<std::monostate, bool, int64_t, double, std::shared_ptr<const std::string>,
+               std::shared_ptr<const Raw>, std::shared_ptr<const Global>,
                std::shared_ptr<const TensorRecord>, std::shared_ptr<Object>,
                std::shared_ptr<Sequence>, std::shared_ptr<Mapping>>
       data_;

@@ -9,7 +9,8 @@ namespace {
 Value make_object(std::string module, std::string name, std::vector<Value> args, Value state,
                   bool call) {
   Value::Object object;
-  object.type = {std::move(module), std::move(name)};
+  object.type =
+      std::make_shared<const Value::Global>(Value::Global{std::move(module), std::move(name)});
   object.call = call;
   object.args = std::move(args);
   if (state) object.state = std::make_shared<Value>(std::move(state));
@@ -18,53 +19,33 @@ Value make_object(std::string module, std::string name, std::vector<Value> args,
 
 }  // namespace
 
-Value Value::list(std::vector<Value> items) {
-  Value v;
-  v.data_ = std::make_shared<Sequence>(Sequence{Kind::kList, std::move(items)});
-  return v;
-}
+Value::Value(Kind kind, std::vector<Value> items)
+    : data_(std::make_shared<Sequence>(Sequence{kind, std::move(items)})) {}
+Value::Value(Kind kind, std::vector<Entry> entries)
+    : data_(std::make_shared<Mapping>(Mapping{kind, std::move(entries)})) {}
 
-Value Value::tuple(std::vector<Value> items) {
-  Value v;
-  v.data_ = std::make_shared<Sequence>(Sequence{Kind::kTuple, std::move(items)});
-  return v;
-}
-
-Value Value::set(std::vector<Value> items) {
-  Value v;
-  v.data_ = std::make_shared<Sequence>(Sequence{Kind::kSet, std::move(items)});
-  return v;
-}
-
+Value Value::list(std::vector<Value> items) { return {Kind::kList, std::move(items)}; }
+Value Value::tuple(std::vector<Value> items) { return {Kind::kTuple, std::move(items)}; }
+Value Value::set(std::vector<Value> items) { return {Kind::kSet, std::move(items)}; }
 Value Value::size(std::span<const int64_t> shape) {
-  Value v;
-  v.data_ = std::make_shared<Sequence>(Sequence{Kind::kSize, {shape.begin(), shape.end()}});
-  return v;
+  return {Kind::kSize, std::vector<Value>(shape.begin(), shape.end())};
 }
-
-Value Value::dict(std::vector<Entry> entries) {
-  Value v;
-  v.data_ = std::make_shared<Mapping>(Mapping{Kind::kDict, std::move(entries)});
-  return v;
-}
-
+Value Value::dict(std::vector<Entry> entries) { return {Kind::kDict, std::move(entries)}; }
 Value Value::ordered_dict(std::vector<Entry> entries) {
-  Value v;
-  v.data_ = std::make_shared<Mapping>(Mapping{Kind::kOrderedDict, std::move(entries)});
-  return v;
+  return {Kind::kOrderedDict, std::move(entries)};
 }
 
 Value Value::dtype(DType dtype) { return Global{"torch", std::string(dtype_name(dtype))}; }
 
 Value Value::bytes(std::string data) {
   Value v;
-  v.data_ = Raw{Kind::kBytes, std::move(data)};
+  v.data_ = std::make_shared<const Raw>(Raw{Kind::kBytes, std::move(data)});
   return v;
 }
 
 Value Value::big_int(std::string two_complement) {
   Value v;
-  v.data_ = Raw{Kind::kBigInt, std::move(two_complement)};
+  v.data_ = std::make_shared<const Raw>(Raw{Kind::kBigInt, std::move(two_complement)});
   return v;
 }
 

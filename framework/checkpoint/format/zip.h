@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "framework/checkpoint/format/byte_source.h"
@@ -30,9 +31,9 @@ class ZipReader {
 
   explicit ZipReader(const std::filesystem::path& path);
 
-  const std::vector<Record>& records() const { return records_; }
+  const std::vector<Record>& records() const { return *records_; }
   const Record* find(std::string_view name) const;
-  BytesPtr open(const Record& record) const;
+  BytesPtr open(const Record& record) const;  // of records(), which stay as long as what is open
   std::vector<std::byte> read(const Record& record) const;
 
   static bool is_zip(const File& file);  // by its first bytes
@@ -52,7 +53,8 @@ class ZipReader {
   [[noreturn]] void fail(uint64_t at, const std::string& what) const;
 
   std::shared_ptr<const File> file_;
-  std::vector<Record> records_;
+  std::shared_ptr<std::vector<Record>> records_ = std::make_shared<std::vector<Record>>();
+  std::unordered_map<std::string_view, const Record*> by_name_;
 };
 
 // Writes records one after the other, front to back, the data of each at a multiple of 64 bytes.

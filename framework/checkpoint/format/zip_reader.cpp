@@ -2,7 +2,6 @@
 #include <mutex>
 #include <stdexcept>
 #include <string_view>
-#include <unordered_set>
 
 #include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/zip.h"
@@ -18,48 +17,44 @@ constexpr uint64_t kMaxRecords = 1 << 17;  // each takes us up to 200 bytes besi
 // is checked itself, the first read of a part goes over the whole once.
 class RecordBytes : public ByteSource {
  public:
-  RecordBytes(std::shared_ptr<const File> file, ZipReader::Record record)
+  RecordBytes(std::shared_ptr<const File> file, std::shared_ptr<const ZipReader::Record> record)
       : file_(std::move(file)), record_(std::move(record)) {}
 
-  uint64_t size() const override { return record_.size; }
+  uint64_t size() const override { return record_->size; }
 
   void read(uint64_t offset, std::span<std::byte> out) const override {
-    check_range(offset, out.size(), file_->path().string() + ": record " + record_.name);
-    if (out.size() == record_.size) {
-      file_->read(record_.offset, out);
+    check_range(offset, out.size(), file_->path().string() + ": record " + record_->name);
+    if (out.size() == record_->size) {
+      file_->read(record_->offset, out);
       compare(crc32(out));
     } else {
-      check_whole_once();
-      file_->read(record_.offset + offset, out);
+      std::call_once(checked_, [this] { check_whole(); });
+      file_->read(record_->offset + offset, out);
     }
   }
 
  private:
-  void check_whole_once() const {
-    const std::lock_guard lock(mutex_);
-    if (checked_) return;
-    std::vector<std::byte> buffer(std::min<uint64_t>(record_.size, 1 << 20));
+  void check_whole() const {
+    std::vector<std::byte> buffer(std::min<uint64_t>(record_->size, 1 << 20));
     uint32_t crc = 0;
-    for (uint64_t offset = 0; offset < record_.size; offset += buffer.size()) {
-      const auto chunk = std::span(buffer).first(std::min(buffer.size(), record_.size - offset));
-      file_->read(record_.offset + offset, chunk);
+    for (uint64_t offset = 0; offset < record_->size; offset += buffer.size()) {
+      const auto chunk = std::span(buffer).first(std::min(buffer.size(), record_->size - offset));
+      file_->read(record_->offset + offset, chunk);
       crc = crc32(chunk, crc);
     }
     compare(crc);
-    checked_ = true;
   }
 
   void compare(uint32_t crc) const {
-    if (crc == record_.crc) return;
-    throw std::runtime_error(file_->path().string() + ": record " + record_.name + " at offset " +
-                             std::to_string(record_.offset) +
+    if (crc == record_->crc) return;
+    throw std::runtime_error(file_->path().string() + ": record " + record_->name + " at offset " +
+                             std::to_string(record_->offset) +
                              " is damaged (its CRC-32 does not match)");
   }
 
   std::shared_ptr<const File> file_;
-  ZipReader::Record record_;
-  mutable std::mutex mutex_;
-  mutable bool checked_ = false;
+  std::shared_ptr<const ZipReader::Record> record_;
+  mutable std::once_flag checked_;
 };
 
 std::vector<std::byte> read_range(const File& file, uint64_t offset, uint64_t size) {
@@ -138,15 +133,15 @@ void ZipReader::read_directory(const Directory& directory) {
   const auto bytes = read_range(*file_, directory.offset, directory.size);
   std::span<const std::byte> rest = bytes;
   std::vector<std::pair<uint64_t, uint64_t>> extents;
-  std::unordered_set<std::string_view> names;
-  records_.reserve(directory.count);  // so that the names stay where they are
+  records_->reserve(directory.count);  // so that they stay where they are
+  by_name_.reserve(directory.count);
   extents.reserve(directory.count);
   for (uint64_t i = 0; i < directory.count; ++i) {
     const uint64_t at = directory.offset + (directory.size - rest.size());
     uint64_t header;
-    records_.push_back(read_entry(rest, at, header));
-    Record& record = records_.back();
-    if (!names.insert(record.name).second) fail(at, "two records are called " + record.name);
+    Record& record = records_->emplace_back(read_entry(rest, at, header));
+    if (!by_name_.emplace(record.name, &record).second)
+      fail(at, "two records are called " + record.name);
     locate_data(record, header, directory.offset);
     extents.emplace_back(header, record.offset + record.size);
   }
@@ -228,13 +223,12 @@ void ZipReader::check_overlap(std::vector<std::pair<uint64_t, uint64_t>> extents
 }
 
 const ZipReader::Record* ZipReader::find(std::string_view name) const {
-  const auto found = std::find_if(records_.begin(), records_.end(),
-                                  [&](const Record& r) { return r.name == name; });
-  return found == records_.end() ? nullptr : &*found;
+  const auto found = by_name_.find(name);
+  return found == by_name_.end() ? nullptr : found->second;
 }
 
 BytesPtr ZipReader::open(const Record& record) const {
-  return std::make_shared<RecordBytes>(file_, record);
+  return std::make_shared<RecordBytes>(file_, std::shared_ptr<const Record>(records_, &record));
 }
 
 std::vector<std::byte> ZipReader::read(const Record& record) const {

@@ -1,0 +1,246 @@
+// Containers: how they are made and filled, and what we accept once they are. A file decides how
+// its lists refer to each other.
+
+#include <algorithm>
+#include <iterator>
+
+#include "framework/checkpoint/format/pickle_decoder.h"
+
+namespace anymesh {
+namespace {
+
+constexpr size_t kMaxDepth = 200;
+
+void check_keys(const std::vector<Value::Entry>& entries) {
+  std::vector<std::string_view> keys;
+  keys.reserve(entries.size());
+  for (const auto& [key, item] : entries) {
+    if (key.is_string()) keys.push_back(key.as_string());
+  }
+  std::sort(keys.begin(), keys.end());
+  const auto twice = std::adjacent_find(keys.begin(), keys.end());
+  if (twice != keys.end()) throw ValueError("holds a dict with two keys " + Value(*twice).found());
+}
+
+}  // namespace
+
+// torch.Size is none: it holds but a few integers.
+const void* PickleDecoder::node(const Value& value) {
+  if (value.is_object()) return &value.as_object();
+  if (value.is_dict()) return value.find_entries();
+  return value.kind() == Value::Kind::kSize ? nullptr : value.find_items();
+}
+
+uint64_t PickleDecoder::container_bytes(const Value& value) {
+  const auto buffer = [](const auto& vector) {
+    return block(vector.capacity() * sizeof(*vector.data()));
+  };
+  const uint64_t bytes = sizeof(Container) + 8;  // with its share of the deque
+  if (const auto* items = value.find_items())
+    return bytes + kShared<Value::Sequence> + buffer(*items);
+  if (value.is_dict()) return bytes + kShared<Value::Mapping> + buffer(*value.find_entries());
+  const Value::Object& object = value.as_object();
+  return bytes + kShared<Value::Object> + kShared<Value> + buffer(object.args) +
+         buffer(object.items) + buffer(object.entries);
+}
+
+// While a vector moves, both its buffers are there.
+template <typename T>
+void PickleDecoder::reserve(std::vector<T>& items, size_t more) {
+  const size_t size = items.size() + more, old = items.capacity();
+  if (size <= old) return;
+  const size_t capacity = std::max(size, old + old / 2);
+  hold(block(capacity * sizeof(T)));
+  items.reserve(capacity);
+  held_ -= block(old * sizeof(T));
+}
+
+void PickleDecoder::push_new(Value value) {
+  if (node(value)) {
+    hold(container_bytes(value));
+    containers_.push_back({value});
+  }
+  push(std::move(value));
+}
+
+// Lets go of the last containers that nothing else holds: the arguments of a call that was made.
+void PickleDecoder::collect() {
+  const auto uses = [](const auto& data) -> int64_t {
+    if constexpr (requires { data.use_count(); }) return data.use_count();
+    return 0;
+  };
+  while (!containers_.empty() && std::visit(uses, containers_.back().value.data_) == 1) {
+    held_ -= container_bytes(containers_.back().value);
+    containers_.pop_back();
+  }
+}
+
+bool PickleDecoder::step_container(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::kEmptyTuple:
+      push_new(Value::tuple());
+      return true;
+    case Opcode::kTuple1:
+    case Opcode::kTuple2:
+    case Opcode::kTuple3:
+      push_new(Value::tuple(
+          pop_last(1 + static_cast<size_t>(opcode) - static_cast<size_t>(Opcode::kTuple1))));
+      return true;
+    case Opcode::kTuple:
+      push_new(Value::tuple(pop_to_mark()));
+      return true;
+    case Opcode::kEmptyList:
+      push_new(Value::list());
+      return true;
+    case Opcode::kList:
+      push_new(Value::list(pop_to_mark()));
+      return true;
+    case Opcode::kEmptySet:
+      push_new(Value::set({}));
+      return true;
+    case Opcode::kEmptyDict:
+      push_new(Value::dict());
+      return true;
+    case Opcode::kAppend:
+      append(pop_last(1));
+      return true;
+    case Opcode::kAppends:
+    case Opcode::kAddItems:
+      append(pop_to_mark());
+      return true;
+    case Opcode::kDict: {
+      std::vector<Value> flat = pop_to_mark();
+      push_new(Value::dict());
+      set_items(std::move(flat));
+      return true;
+    }
+    case Opcode::kSetItem:
+      set_items(pop_last(2));
+      return true;
+    case Opcode::kSetItems:
+      set_items(pop_to_mark());
+      return true;
+    default:
+      return false;
+  }
+}
+
+void PickleDecoder::append(std::vector<Value> items) {
+  Value& target = top();
+  std::vector<Value>* list = nullptr;
+  if (target.kind() == Value::Kind::kList || target.kind() == Value::Kind::kSet) {
+    list = &std::get<std::shared_ptr<Value::Sequence>>(target.data_)->items;
+  } else if (target.is_object() && !is_storage(target)) {
+    list = &std::get<std::shared_ptr<Value::Object>>(target.data_)->items;
+  } else {
+    target.fail("a list to append to");
+  }
+  reserve(*list, items.size());
+  std::move(items.begin(), items.end(), std::back_inserter(*list));
+}
+
+void PickleDecoder::set_items(std::vector<Value> flat) {
+  if (flat.size() % 2 != 0) throw ValueError("sets a key without a value");
+  Value& target = top();
+  std::vector<Value::Entry>* entries = nullptr;
+  if (target.is_dict()) {
+    entries = &std::get<std::shared_ptr<Value::Mapping>>(target.data_)->entries;
+  } else if (target.is_object() && !is_storage(target)) {
+    entries = &std::get<std::shared_ptr<Value::Object>>(target.data_)->entries;
+  } else {
+    target.fail("a dict to fill");
+  }
+  reserve(*entries, flat.size() / 2);
+  for (size_t i = 0; i < flat.size(); i += 2) {
+    entries->emplace_back(std::move(flat[i]), std::move(flat[i + 1]));
+  }
+}
+
+// What a container holds, one by one, then null.
+const Value* PickleDecoder::child(const Value& value, size_t index) {
+  const Value* found = nullptr;
+  const auto look_in = [&](const std::vector<Value>& items) {
+    if (!found && index < items.size()) found = &items[index];
+    index -= items.size();
+  };
+  const auto look_in_entries = [&](const std::vector<Value::Entry>& entries) {
+    if (!found && index < 2 * entries.size())
+      found = index % 2 == 0 ? &entries[index / 2].first : &entries[index / 2].second;
+    index -= 2 * entries.size();
+  };
+  if (const auto* items = value.find_items()) look_in(*items);
+  if (value.is_dict()) look_in_entries(*value.find_entries());
+  if (value.is_object()) {
+    const Value::Object& object = value.as_object();
+    look_in(object.args);
+    look_in(object.items);
+    look_in_entries(object.entries);
+    if (!found && index == 0) found = object.state.get();
+  }
+  return found;
+}
+
+// Depth first, without recursion: refuses a value that contains itself, deep nesting, and a small
+// file that stands for a huge tree because its lists share each other.
+void PickleDecoder::check_tree(const Value& root) {
+  struct Frame {
+    Container* container;
+    uint64_t values = 1, next = 0;
+  };
+  std::vector<Frame> open;
+  const auto by_node = [](const Container& container) { return node(container.value); };
+  std::ranges::sort(containers_, {}, by_node);
+  const auto add = [&](uint64_t values, size_t height) {
+    Frame& parent = open.back();
+    parent.values += values;
+    parent.container->height = std::max(parent.container->height, height + 1);
+    // A shared list counts each time it is reached; honest files share little.
+    if (parent.values > limit_ / sizeof(Value)) {
+      throw ValueError("stands for more values than memory could hold");
+    }
+    if (open.size() + parent.container->height > kMaxDepth) {
+      throw ValueError("nests deeper than " + std::to_string(kMaxDepth));
+    }
+  };
+  const auto visit = [&](const Value& value) {
+    const void* self = node(value);
+    if (!self) return open.empty() ? void() : add(1, 0);
+    Container& container = *std::ranges::lower_bound(containers_, self, {}, by_node);
+    if (container.values != 0) return add(container.values, container.height);
+    if (container.height != 0) throw ValueError("holds a value that contains itself");
+    if (is_storage(value)) throw ValueError("holds a storage outside a tensor");
+    if (value.is_dict()) check_keys(*value.find_entries());
+    if (value.is_object()) check_keys(value.as_object().entries);
+    container.height = 1;
+    open.push_back({&container});
+    if (open.size() > kMaxDepth) add(0, 0);
+  };
+  for (visit(root); !open.empty();) {
+    Frame& frame = open.back();
+    if (const Value* next = child(frame.container->value, frame.next++)) {
+      visit(*next);
+      continue;
+    }
+    Container& done = *frame.container;
+    done.values = frame.values;
+    open.pop_back();
+    if (!open.empty()) add(done.values, done.height);
+  }
+}
+
+// Lets go of the containers. Those outside the result are emptied while all are still held.
+void PickleDecoder::forget(bool keep_reached) {
+  for (auto& [value, values, height] : containers_) {
+    if (keep_reached && height != 0) continue;
+    if (value.is_object()) {
+      *std::get<std::shared_ptr<Value::Object>>(value.data_) = {};
+    } else if (value.is_dict()) {
+      std::get<std::shared_ptr<Value::Mapping>>(value.data_)->entries.clear();
+    } else {
+      std::get<std::shared_ptr<Value::Sequence>>(value.data_)->items.clear();
+    }
+  }
+  containers_.clear();
+}
+
+}  // namespace anymesh
