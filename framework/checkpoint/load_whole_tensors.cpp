@@ -1,11 +1,9 @@
-#include "framework/checkpoint/format/shard_layout.h"
 #include "framework/checkpoint/loaders.h"
 #include "framework/checkpoint/tensor_io.h"
 
 namespace anymesh {
-namespace {
 
-WholeParameter find(const WholeCheckpoint& checkpoint, const ParamSpec& spec) {
+WholeParameter find_parameter(const WholeCheckpoint& checkpoint, const ParamSpec& spec) {
   const std::string& name =
       checkpoint.contains(spec.name) || spec.other_name.empty() ? spec.name : spec.other_name;
   if (!checkpoint.contains(name)) {
@@ -22,7 +20,6 @@ WholeParameter find(const WholeCheckpoint& checkpoint, const ParamSpec& spec) {
   return parameter;
 }
 
-// How tp cuts a whole tensor into what this rank holds of it.
 ShardLayout layout_of(const ParamSpec& spec, const ProcessGrid& grid) {
   CutRule rule{.replicated = spec.split_dim < 0, .dim = std::max(spec.split_dim, 0)};
   if (spec.sub_params > 1)
@@ -31,14 +28,20 @@ ShardLayout layout_of(const ParamSpec& spec, const ProcessGrid& grid) {
   return ShardLayout::make(spec.shape, rule, grid.topology.tp_size, grid.coord.tp);
 }
 
-}  // namespace
+void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,
+                torch::Tensor out, const std::string& name) {
+  out.zero_();
+  layout.for_each_run(begin, out.numel(), [&](int64_t full, int64_t shard, int64_t n) {
+    read_elements(whole, full, out.narrow(0, shard - begin, n), name);
+  });
+}
 
 void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
                         bool weights_only) {
   for (ZeroOptimizer::Group& group : run.optimizer.groups()) {
     for (const ZeroOptimizer::Piece& piece : group.pieces) {
       const ParamSpec& spec = group.params[piece.param];
-      const WholeParameter parameter = find(checkpoint, spec);
+      const WholeParameter parameter = find_parameter(checkpoint, spec);
       const ShardLayout layout = layout_of(spec, run.grid);
       const auto read = [&](StateIndex state, const torch::Tensor& out) {
         const TensorRecord& record = parameter.states[state];
@@ -46,11 +49,7 @@ void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
             c10::str(checkpoint.path.string(), ": ", kStateNames[state], " of ", spec.name);
         TORCH_CHECK(record.bytes, name,
                     " is missing; --no-load-optim or --finetune load the weights alone");
-        out.zero_();  // vocabulary padding has no image
-        layout.for_each_run(
-            piece.param_start, out.numel(), [&](int64_t full, int64_t shard, int64_t n) {
-              read_elements(record, full, out.narrow(0, shard - piece.param_start, n), name);
-            });
+        read_slice(record, layout, piece.param_start, out, name);
       };
       read(kFp32, piece.master);
       if (weights_only) continue;

@@ -18,7 +18,7 @@ log                torch     comm
 tensor_parallel    torch     comm param_spec
 pipeline           torch     comm param_spec random
 zero               torch     comm param_spec optim format pipeline memory storage
-checkpoint         torch     comm param_spec optim zero pipeline config format
+checkpoint         torch     comm param_spec optim zero pipeline config format storage
 datasets           torch     config data
 trainer            torch     comm pipeline zero checkpoint config data log
 models             torch     comm param_spec random tensor_parallel pipeline config
