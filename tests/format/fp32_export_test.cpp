@@ -161,7 +161,7 @@ TEST_F(Export, FillsFilesInOrder) {
   const auto files = [&](uint64_t max_size, bool safetensors) {
     std::vector<std::string> names;
     for (const Fp32File& file : export_fp32({.checkpoint = source,
-                                .output = folder_,
+                                .output = folder_ / "w",
                                 .max_shard_size = max_size,
                                 .safetensors = safetensors},
                                             {})
@@ -176,9 +176,15 @@ TEST_F(Export, FillsFilesInOrder) {
   EXPECT_EQ(files(24, true), (Names{"ab", "c", "de", "f"}));
   EXPECT_EQ(files(1000, false), (Names{"abcdef"}));
   EXPECT_EQ(files(1, false), (Names{"ad", "b", "c", "e", "f"}));
-  const auto index = nlohmann::json::parse(read_file(folder_ / "pytorch_model.bin.index.json"));
+  const auto index =
+      nlohmann::json::parse(read_file(folder_ / "w" / "pytorch_model.bin.index.json"));
   EXPECT_EQ(index.at("metadata").at("total_size"), 20 * sizeof(float)) << "tied weights count once";
   EXPECT_EQ(index.at("weight_map").at("e"), "pytorch_model-00004-of-00005.bin");
+  for (const fs::path& input : {source, folder_ / "w"}) {
+    const fs::path beside = fs::is_directory(input) ? input : folder_;
+    EXPECT_THAT(message_of([&] { export_fp32({.checkpoint = input, .output = beside}, {}); }),
+                HasSubstr("holds the weights to be exported"));
+  }
 }
 
 // As DeepSpeed's script leaves them: fp32 has no place for a count beyond 2^24.

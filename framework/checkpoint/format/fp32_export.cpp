@@ -134,6 +134,19 @@ uint64_t write_shard(const fs::path& path, const NamedTensors& shard, bool safet
   return bytes;
 }
 
+// Files of earlier exports there will go: not those that are being read.
+void make_output(const fs::path& output, const WholeCheckpoint& checkpoint) {
+  if (fs::exists(output) && !fs::is_directory(output))
+    throw std::runtime_error(output.string() +
+                             " is a file; expected the folder to write the weights to");
+  fs::create_directories(output);
+  const bool is_file = fs::is_regular_file(checkpoint.path);
+  const fs::path source = is_file ? fs::absolute(checkpoint.path).parent_path() : checkpoint.path;
+  if (checkpoint.kind == WholeCheckpoint::Kind::kWeights && fs::equivalent(output, source))
+    throw std::runtime_error(output.string() +
+                             " holds the weights to be exported; expected another output folder");
+}
+
 // Of an earlier export, which had other files.
 void remove_others(const fs::path& folder, const std::set<std::string>& kept) {
   static const std::regex ours(
@@ -195,10 +208,7 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
     report.files.push_back(
         {file_name(stem, suffix, report.files.size(), shards.size()), 0, std::move(shard)});
   }
-  if (fs::exists(options.output) && !fs::is_directory(options.output))
-    throw std::runtime_error(options.output.string() +
-                             " is a file; expected the folder to write the weights to");
-  fs::create_directories(options.output);
+  make_output(options.output, checkpoint);
   ProgressCounter counter(report.weights, progress);
   parallel_for(report.files.size(), options.threads, [&](size_t i) {
     Fp32File& file = report.files[i];
