@@ -19,13 +19,15 @@ constexpr const char* kHelp =
   ckpt diff A B         do two checkpoints hold the same weights, moments and steps, bit by bit?
 
  FOLDER, A and B are a tag folder of any mesh and ZeRO stage (or the folder around it that has
- `latest`), a universal folder, or weights: pytorch_model.bin, or a folder with it.
+ `latest`), a universal folder, or weights: a folder with pytorch_model.bin or model.safetensors,
+ whole or in parts, or one such file.
 
  Examples:
   ckpt inspect checkpoints
   ckpt verify checkpoints/global_step100 --workers 8
   ckpt diff checkpoints/global_step100 checkpoints/global_step100_universal
   ckpt diff checkpoints/global_step100 export/pytorch_model.bin --all
+  ckpt verify export
 
  Exit code: 0 all is well, 1 something is broken or differs, 2 wrong arguments or no checkpoint.
 )";

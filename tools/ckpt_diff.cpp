@@ -13,6 +13,18 @@ namespace {
 constexpr uint64_t kChunk = 4 << 20;
 constexpr size_t kMostDifferences = 40;
 
+class Zeros : public ByteSource {
+ public:
+  explicit Zeros(uint64_t size) : size_(size) {}
+  uint64_t size() const override { return size_; }
+  void read(uint64_t, std::span<std::byte> out) const override {
+    std::fill(out.begin(), out.end(), std::byte{0});
+  }
+
+ private:
+  uint64_t size_;
+};
+
 // Notes those elements of a chunk, from element `first` on, whose bits differ.
 void compare_chunk(const TensorRecord& a, const TensorRecord& b, std::span<const std::byte> bytes_a,
                    std::span<const std::byte> bytes_b, int64_t first, TensorDifference& result) {
@@ -34,13 +46,41 @@ void compare_chunk(const TensorRecord& a, const TensorRecord& b, std::span<const
   }
 }
 
-// What differs in one parameter, a line each.
-std::vector<std::string> diff_parameter(const WholeCheckpoint& a, const WholeCheckpoint& b,
-                                        const std::string& name, std::atomic<int64_t>& tensors) {
+// What differs in one parameter, a line each, and what only looks like it.
+struct Findings {
+  std::vector<std::string> differences, notes;
+};
+
+// Whether the tensors are the same but for rows that one of them has behind the other's, all zero:
+// DeepSpeed's export of a checkpoint has those that pad its vocabulary. If so, says it.
+std::string more_rows(const TensorRecord& a, const TensorRecord& b) {
+  const bool comparable = a.dtype == b.dtype && !a.shape.empty() &&
+                          a.shape.size() == b.shape.size() &&
+                          std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
+  if (!comparable) return "";
+  const bool a_is_longer = a.shape[0] > b.shape[0];
+  const TensorRecord &longer = a_is_longer ? a : b, &shorter = a_is_longer ? b : a;
+  const uint64_t common = shorter.nbytes(), rest = longer.nbytes() - common;
+  TensorRecord head = shorter, tail = longer;
+  head.bytes = std::make_shared<SubRange>(longer.bytes, 0, common);
+  tail.shape[0] -= shorter.shape[0];
+  tail.bytes = std::make_shared<SubRange>(longer.bytes, common, rest);
+  const TensorRecord zeros{tail.dtype, tail.shape, false, std::make_shared<Zeros>(rest)};
+  if (compare_tensors(shorter, head).count > 0 || compare_tensors(tail, zeros).count > 0) return "";
+  return ": equal but for " + std::to_string(tail.shape[0]) + " more rows of zeros in " +
+         (a_is_longer ? "A" : "B");
+}
+
+bool is_vocabulary(const WholeParameter& parameter) {
+  return parameter.keys && parameter.keys.contains(keys::kVocabTensor);
+}
+
+Findings diff_parameter(const WholeCheckpoint& a, const WholeCheckpoint& b, const std::string& name,
+                        std::atomic<int64_t>& tensors) {
   for (const WholeCheckpoint* side : {&a, &b}) {
-    if (!side->contains(name)) return {name + ": only in " + (side == &a ? "B" : "A")};
+    if (!side->contains(name)) return {{name + ": only in " + (side == &a ? "B" : "A")}, {}};
   }
-  std::vector<std::string> lines;
+  Findings found;
   const WholeParameter one = a.parameter(name), other = b.parameter(name);
   const bool weights_only =
       a.kind == WholeCheckpoint::Kind::kWeights || b.kind == WholeCheckpoint::Kind::kWeights;
@@ -50,22 +90,30 @@ std::vector<std::string> diff_parameter(const WholeCheckpoint& a, const WholeChe
     if (!x.bytes && !y.bytes) continue;
     ++tensors;
     if (!x.bytes || !y.bytes) {
-      lines.push_back(where + "only in " + (x.bytes ? "A" : "B"));
+      found.differences.push_back(where + "only in " + (x.bytes ? "A" : "B"));
     } else if (x.shape != y.shape || x.dtype != y.dtype) {
-      lines.push_back(where + Value(x).found() + " in A, " + Value(y).found() + " in B");
-    } else if (const TensorDifference found = compare_tensors(x, y); found.count > 0) {
-      lines.push_back(where + found.text());
+      const std::string shapes = Value(x).found() + " in A, " + Value(y).found() + " in B",
+                        rows = more_rows(x, y);
+      const bool padding = !rows.empty() && (is_vocabulary(one) || is_vocabulary(other));
+      if (padding) {
+        found.notes.push_back("note: " + where + shapes + rows + ", which pad the vocabulary");
+      } else {
+        found.differences.push_back(where + shapes + rows);
+      }
+    } else if (const TensorDifference bits = compare_tensors(x, y); bits.count > 0) {
+      found.differences.push_back(where + bits.text());
     }
   }
-  if (weights_only || (!one.step && !other.step)) return lines;
+  if (weights_only || (!one.step && !other.step)) return found;
   ++tensors;
   if (!one.step || !other.step || one.step.as_double() != other.step.as_double()) {
     const auto text = [](const Value& step) {
       return step ? std::to_string(step.as_int()) : std::string("none");
     };
-    lines.push_back(name + " step: " + text(one.step) + " in A, " + text(other.step) + " in B");
+    found.differences.push_back(name + " step: " + text(one.step) + " in A, " + text(other.step) +
+                                " in B");
   }
-  return lines;
+  return found;
 }
 
 }  // namespace
@@ -125,18 +173,21 @@ int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path
   std::vector<std::string> names;
   std::set_union(one.names().begin(), one.names().end(), other.names().begin(), other.names().end(),
                  std::back_inserter(names));
-  std::vector<std::vector<std::string>> found(names.size());
+  std::vector<Findings> found(names.size());
   std::atomic<int64_t> tensors{0};
   parallel_for(names.size(), options.workers, [&](size_t i) {
     try {
       found[i] = diff_parameter(one, other, names[i], tensors);
     } catch (const std::exception& error) {
-      found[i] = {names[i] + ": cannot be read: " + error.what()};
+      found[i] = {{names[i] + ": cannot be read: " + error.what()}, {}};
     }
   });
-  std::vector<std::string> lines;
-  for (auto& of_parameter : found)
-    lines.insert(lines.end(), of_parameter.begin(), of_parameter.end());
+  std::vector<std::string> lines, notes;
+  for (const auto& [differences, of_parameter] : found) {
+    lines.insert(lines.end(), differences.begin(), differences.end());
+    notes.insert(notes.end(), of_parameter.begin(), of_parameter.end());
+  }
+  print_lines(out, notes, kMostDifferences, options);
   print_lines(out, lines, kMostDifferences, options);
   out << names.size() << " parameters, " << tensors << " tensors compared, " << lines.size()
       << " differences\n";

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <set>
 
-#include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 #include "tools/ckpt.h"
 
@@ -50,6 +49,10 @@ void print_value(std::ostream& out, const Value& value, size_t depth, const Ckpt
   }
 }
 
+bool holds_tensors(const fs::path& file) {
+  return is_torch_file(file) || file.extension() == ".safetensors";
+}
+
 // Of files that differ only in their rank the first is looked into, with --all every one.
 void print_files(const fs::path& path, const CkptOptions& options, std::ostream& out) {
   const std::vector<fs::path> files = files_under(path);
@@ -72,9 +75,9 @@ void print_files(const fs::path& path, const CkptOptions& options, std::ostream&
         rank ? std::to_string(static_cast<int>(rank->kind)) + "/" + std::to_string(rank->layer)
              : files[i].filename().string();
     const bool first = kinds.insert(kind).second;
-    if (!(first || options.all) || !is_torch_file(files[i])) continue;
+    if (!(first || options.all) || !holds_tensors(files[i])) continue;
     try {
-      print_value(out, read_torch_file(files[i]), 0, options);
+      print_value(out, read_weights_file(files[i]), 0, options);
     } catch (const std::exception& error) {
       out << "    cannot be read: " << error.what() << '\n';
     }

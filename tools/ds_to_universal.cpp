@@ -1,14 +1,12 @@
 // ds_to_universal: makes a universal checkpoint out of an ordinary one. Flags as DeepSpeed's script
 // of that name.
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <cxxopts.hpp>
-#include <fstream>
 #include <iostream>
 
 #include "framework/checkpoint/format/convert.h"
+#include "tools/progress_line.h"
 #include "tools/run_tool.h"
 
 namespace anymesh {
@@ -61,46 +59,6 @@ ConvertOptions parse(int argc, char** argv) {
   return options;
 }
 
-std::string size_text(double bytes) {
-  char text[32];
-  const bool large = bytes >= 1e9;
-  std::snprintf(text, sizeof text, "%.2f %s", bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB");
-  return text;
-}
-
-// On a terminal one line that is rewritten, elsewhere a line for each tenth.
-class ProgressLine {
- public:
-  void show(const ConvertProgress& progress) {
-    const double done = static_cast<double>(progress.bytes_done),
-                 total = static_cast<double>(progress.bytes_total);
-    const int percent = total > 0 ? static_cast<int>(100 * done / total) : 100;
-    if (!terminal_ && percent / 10 == last_ / 10) return;
-    last_ = percent;
-    const double rate = progress.seconds > 0 ? done / progress.seconds : 0;
-    const double left = rate > 0 ? (total - done) / rate : 0;
-    std::fprintf(stderr, "%s%3d%% of %s, %s/s, %.0f s left%s", terminal_ ? "\r" : "", percent,
-                 size_text(total).c_str(), size_text(rate).c_str(), left,
-                 terminal_ ? "\033[K" : "\n");
-  }
-  void finish() {
-    if (terminal_) std::fputs("\r\033[K", stderr);
-  }
-
- private:
-  bool terminal_ = isatty(STDERR_FILENO);
-  int last_ = 0;
-};
-
-long peak_memory_mib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    long kib;
-    if (word == "VmHWM:" && status >> kib) return kib >> 10;
-  }
-  return 0;
-}
-
 void print(const ConvertReport& report, const ConvertOptions& options) {
   for (const std::string& warning : report.warnings) std::cerr << "warning: " << warning << '\n';
   std::printf("%s: ZeRO %d, tp %d, pp %d, dp %d\n", options.input.c_str(), report.stage,
@@ -117,7 +75,7 @@ void print(const ConvertReport& report, const ConvertOptions& options) {
 int convert(const ConvertOptions& options) {
   ProgressLine line;
   const ConvertReport report =
-      convert_to_universal(options, [&](const ConvertProgress& progress) { line.show(progress); });
+      convert_to_universal(options, [&](const Progress& progress) { line.show(progress); });
   line.finish();
   print(report, options);
   return 0;

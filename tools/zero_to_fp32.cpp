@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "framework/checkpoint/format/fp32_export.h"
+#include "tools/progress_line.h"
 #include "tools/run_tool.h"
 
 namespace anymesh {
@@ -31,7 +32,7 @@ Arguments parse(int argc, char** argv) {
       "t,tag", "Tag in checkpoint_dir, e.g. global_step100 (default: the one of 'latest')",
       cxxopts::value<std::string>()->default_value(""),
       "TAG")("exclude_frozen_parameters", "Leave out parameters that were not trained")(
-      "d,debug", "Print each file as it is written")("h,help", "Print this");
+      "d,debug", "Print what is in each file")("h,help", "Print this");
   flags.parse_positional({"checkpoint_dir", "output_dir"});
   flags.positional_help("checkpoint_dir output_dir");
   const auto parsed = flags.parse(argc, argv);
@@ -54,17 +55,30 @@ Arguments parse(int argc, char** argv) {
           .debug = parsed.count("debug") > 0};
 }
 
+// Each file, and what is in it.
+void print_files(const Fp32Report& report) {
+  for (const Fp32File& file : report.files) {
+    std::printf("%s: %llu bytes\n", file.name.c_str(), static_cast<unsigned long long>(file.bytes));
+    for (const auto& [name, tensor] : file.tensors)
+      std::printf("  %s  %s %s\n", name.c_str(), std::string(dtype_name(tensor.dtype)).c_str(),
+                  to_string(tensor.shape).c_str());
+  }
+}
+
 int export_weights(const Arguments& arguments) {
   const Fp32Options& options = arguments.options;
-  const Fp32Report report = export_fp32(options, [&](uint64_t done, uint64_t total) {
-    if (arguments.debug)
-      std::fprintf(stderr, "%llu of %llu bytes of weights written\n",
-                   static_cast<unsigned long long>(done), static_cast<unsigned long long>(total));
-  });
-  std::printf("%s: %s\n%s: %lld tensors, %llu bytes in %d %s\n", options.checkpoint.c_str(),
-              report.source.c_str(), options.output.c_str(), static_cast<long long>(report.tensors),
-              static_cast<unsigned long long>(report.bytes), report.files,
-              report.files == 1 ? "file" : "files");
+  ProgressLine line;
+  const Fp32Report report =
+      export_fp32(options, [&](const Progress& progress) { line.show(progress); });
+  line.finish();
+  if (arguments.debug) print_files(report);
+  const auto bytes = static_cast<double>(report.weights);
+  std::printf("%s: %s\n", options.checkpoint.c_str(), report.source.c_str());
+  std::printf("%s: %lld tensors, %s in %zu %s in %.2f s (%s/s), peak memory %ld MiB\n",
+              options.output.c_str(), static_cast<long long>(report.tensors),
+              size_text(bytes).c_str(), report.files.size(),
+              report.files.size() == 1 ? "file" : "files", report.seconds,
+              size_text(bytes / report.seconds).c_str(), peak_memory_mib());
   return 0;
 }
 

@@ -1,31 +1,37 @@
-#include "framework/checkpoint/format/shard_layout.h"
 #include "framework/checkpoint/loaders.h"
 #include "framework/checkpoint/tensor_io.h"
 
 namespace anymesh {
+
 namespace {
 
-// Without states: the checkpoint has no such parameter.
+// A parameter whose weight the caller may take in a way of its own.
 WholeParameter find(const WholeCheckpoint& checkpoint, const ParamSpec& spec,
                     const CustomLoadFn& custom) {
+  const auto weight = custom ? custom(checkpoint, spec) : std::nullopt;
+  if (!weight) return find_parameter(checkpoint, spec);
   WholeParameter parameter;
-  for (const std::string& name : {spec.name, spec.other_name}) {
-    if (parameter.shape.empty() && checkpoint.contains(name))
-      parameter = checkpoint.parameter(name);
-  }
-  if (const auto weight = custom ? custom(checkpoint, spec) : std::nullopt) {
-    if (parameter.shape != spec.shape) parameter = {};  // whose moments would not fit
-    parameter.shape = weight->sizes().vec();
-    parameter.states[kFp32] = record_of(weight->contiguous());
-  }
-  TORCH_CHECK(!parameter.states[kFp32].bytes || parameter.shape == spec.shape,
-              checkpoint.path.string(), ": the checkpoint's ", spec.name, " is ",
-              to_string(parameter.shape), ", this model's ", to_string(spec.shape),
-              " (see the model's flags)");
+  if (checkpoint.contains(spec.name)) parameter = checkpoint.parameter(spec.name);
+  if (parameter.shape != spec.shape) parameter = {};  // whose moments would not fit
+  parameter.shape = weight->sizes().vec();
+  parameter.states[kFp32] = record_of(weight->contiguous());
+  TORCH_CHECK(parameter.shape == spec.shape, "custom_load_fn: gave ", spec.name, " as ",
+              to_string(parameter.shape), ", expected ", to_string(spec.shape));
   return parameter;
 }
 
-// How tp cuts a whole tensor into what this rank holds of it.
+}  // namespace
+
+WholeParameter find_parameter(const WholeCheckpoint& checkpoint, const ParamSpec& spec) {
+  const std::string& name = checkpoint.contains(spec.name) ? spec.name : spec.other_name;
+  if (!checkpoint.contains(name)) return {};
+  WholeParameter parameter = checkpoint.parameter(name);
+  TORCH_CHECK(parameter.shape == spec.shape, checkpoint.path.string(), ": the checkpoint's ",
+              spec.name, " is ", to_string(parameter.shape), ", this model's ",
+              to_string(spec.shape), " (see the model's flags)");
+  return parameter;
+}
+
 ShardLayout layout_of(const ParamSpec& spec, const ProcessGrid& grid) {
   CutRule rule{.replicated = spec.split_dim < 0, .dim = std::max(spec.split_dim, 0)};
   if (spec.sub_params > 1)
@@ -34,7 +40,13 @@ ShardLayout layout_of(const ParamSpec& spec, const ProcessGrid& grid) {
   return ShardLayout::make(spec.shape, rule, grid.topology.tp_size, grid.coord.tp);
 }
 
-}  // namespace
+void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,
+                torch::Tensor out, const std::string& name) {
+  out.zero_();
+  layout.for_each_run(begin, out.numel(), [&](int64_t full, int64_t shard, int64_t n) {
+    read_elements(whole, full, out.narrow(0, shard - begin, n), name);
+  });
+}
 
 void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run, bool weights_only,
                         const CustomLoadFn& custom) {
@@ -50,11 +62,7 @@ void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
             c10::str(checkpoint.path.string(), ": ", kStateNames[state], " of ", spec.name);
         TORCH_CHECK(record.bytes, name,
                     " is missing; --no-load-optim or --finetune load the weights alone");
-        out.zero_();  // vocabulary padding has no image
-        layout.for_each_run(
-            piece.param_start, out.numel(), [&](int64_t full, int64_t shard, int64_t n) {
-              read_elements(record, full, out.narrow(0, shard - piece.param_start, n), name);
-            });
+        read_slice(record, layout, piece.param_start, out, name);
       };
       read(kFp32, piece.master);
       if (weights_only || (custom && !parameter.states[kExpAvg].bytes)) continue;

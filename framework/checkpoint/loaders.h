@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/format/shard_layout.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 
 namespace anymesh {
@@ -14,6 +15,16 @@ namespace anymesh {
 // A parameter that the checkpoint lacks stays as it is.
 void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run, bool weights_only,
                         const CustomLoadFn& custom);
+
+// What the checkpoint has of a parameter, under either of its names: without states when it has none.
+// Throws when it is of another shape.
+WholeParameter find_parameter(const WholeCheckpoint& checkpoint, const ParamSpec& spec);
+// How tp cuts a whole tensor into what this rank holds of it.
+ShardLayout layout_of(const ParamSpec& spec, const ProcessGrid& grid);
+// Elements [begin, begin + out.numel()) of this rank's slice of a whole tensor, flattened, into the
+// 1-D `out`. Vocabulary padding is zero.
+void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,
+                torch::Tensor out, const std::string& name);
 
 // The rank's own model-states file, if the folder's files are those that this very rank would write:
 // same mesh, ZeRO family, precision and parameters; else None.

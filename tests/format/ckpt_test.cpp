@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "checkpoints.h"
+#include "framework/checkpoint/format/safetensors.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 #include "framework/checkpoint/format/zip.h"
 
@@ -111,6 +112,35 @@ TEST_F(Ckpt, DiffComparesTheWeightsOfAnExport) {
         "\n6.weight: only in A\n", "\n7.weight: only in B\n",
         "\n53 parameters, 51 tensors compared, 4 differences\n"})
     expect_problem(outcome, line);
+}
+
+// As the export of DeepSpeed's script has them.
+TEST_F(Ckpt, DiffTellsPaddingOfTheVocabularyFromADifference) {
+  const std::string table = "tied_modules.embed.word_embeddings.weight";
+  const fs::path file = exported(kMesh);
+  const auto add_rows = [&](const std::string& name, float value) {
+    change(file, [&](Value& v) {
+      TensorRecord tensor = v.at(name).as_tensor();
+      std::vector<float> values = floats(*tensor.bytes);
+      values.resize(values.size() + 2 * static_cast<size_t>(tensor.numel() / tensor.shape[0]));
+      values.back() = value;
+      tensor.shape[0] += 2;
+      tensor.bytes = bytes_of(values);
+      v.set(name, tensor);
+    });
+  };
+  add_rows(table, 0);
+  const Outcome padded = diff(tag_of(kMesh), file);
+  EXPECT_EQ(padded.code, 0);
+  EXPECT_TRUE(padded.says("\nnote: " + table + " fp32: float32 tensor of shape [")) << padded.text;
+  EXPECT_TRUE(
+      padded.says("in B: equal but for 2 more rows of zeros in B, which pad the vocabulary"));
+  EXPECT_TRUE(padded.says(" 0 differences\n"));
+  add_rows("6.bias", 0);  // no vocabulary
+  expect_problem(diff(file, tag_of(kMesh)),
+                 "[64] in B: equal but for 2 more rows of zeros in A\n52 parameters");
+  add_rows(table, 1);  // no padding
+  expect_problem(diff(tag_of(kMesh), file), " 2 differences");
 }
 
 TEST_F(Ckpt, DiffComparesStepsAndMoments) {
@@ -333,6 +363,18 @@ TEST_F(Ckpt, VerifyChecksAnExport) {
   EXPECT_EQ(verify(file).code, 0);
   flip_bit(file);
   expect_problem(verify(file), "is damaged");
+}
+
+TEST_F(Ckpt, ReadsSafetensors) {
+  write_safetensors(folder_ / "model.safetensors", {{"a.weight", float_tensor({2}, {1, 2})}});
+  EXPECT_EQ(verify(folder_).code, 0);
+  const Outcome shown = inspect(folder_);
+  EXPECT_EQ(shown.code, 0);
+  EXPECT_TRUE(shown.says("    a.weight: float32 tensor of shape [2]\n")) << shown.text;
+  write_torch_file(folder_ / "w.bin", Value::dict({{"a.weight", float_tensor({2}, {1, 3})}}));
+  expect_problem(diff(folder_, folder_ / "w.bin"), "a.weight fp32: differs in 1 of 2 elements");
+  fs::resize_file(folder_ / "model.safetensors", fs::file_size(folder_ / "model.safetensors") - 1);
+  expect_problem(verify(folder_), "safetensors: found ");
 }
 
 // ---- inspect

@@ -99,15 +99,16 @@ TEST_F(Export, EqualsDeepSpeedsInOneFileAndInMany) {
   const fs::path checkpoint = fixture("z2-bf16-dp3");
   const auto theirs = weights(checkpoint / "fp32");
   ASSERT_EQ(theirs.size(), 30u);
-  EXPECT_EQ(
-      export_fp32({.checkpoint = checkpoint / "checkpoint", .output = folder_ / "w"}, {}).files, 1);
+  EXPECT_EQ(export_fp32({.checkpoint = checkpoint / "checkpoint", .output = folder_ / "w"}, {})
+                .files.size(),
+            1u);
   EXPECT_EQ(weights(folder_ / "w"), theirs);
   const Fp32Report many = export_fp32({.checkpoint = checkpoint / "checkpoint",
                                        .output = folder_ / "w",
                                        .max_shard_size = 20'000,
                                        .safetensors = true},
                                       {});
-  EXPECT_GT(many.files, 2);
+  EXPECT_GT(many.files.size(), 2u);
   EXPECT_FALSE(fs::exists(folder_ / "w" / "pytorch_model.bin")) << "an earlier export was left";
   EXPECT_EQ(weights(folder_ / "w"), theirs);
   const auto index =
@@ -129,6 +130,78 @@ TEST_F(Export, TakesFrozenParametersOfZero2FromAUniversalFolder) {
   EXPECT_EQ(weights(folder_ / "a"), weights(folder_ / "b"));
 }
 
+// One storage in .bin, a copy for each name in safetensors; a universal folder has the second name in
+// files of its own.
+TEST_F(Export, KeepsTiedWeightsTied) {
+  const fs::path checkpoint = fixture("z1-bf16-dp2");
+  for (const char* source : {"checkpoint", "universal"}) {
+    const Fp32Report one = export_fp32({.checkpoint = checkpoint / source, .output = folder_}, {});
+    const Value bin = read_torch_file(folder_ / "pytorch_model.bin");
+    const TensorRecord head = bin.at("head.weight").as_tensor();
+    EXPECT_EQ(head.bytes, bin.at("wte.weight").as_tensor().bytes) << source;
+    const Fp32Report both = export_fp32(
+        {.checkpoint = checkpoint / source, .output = folder_, .safetensors = true}, {});
+    EXPECT_EQ(both.weights, one.weights + head.nbytes());
+    EXPECT_EQ(both.tensors, one.tensors);
+    const auto copies = weights(folder_);
+    EXPECT_EQ(copies.at("head.weight"), floats(*head.bytes));
+    EXPECT_EQ(copies.at("wte.weight"), floats(*head.bytes));
+  }
+}
+
+TEST_F(Export, FillsFilesInOrder) {
+  const fs::path source = folder_ / "weights.bin";
+  const TensorRecord tied = float_tensor({3}, {1, 2, 3});
+  write_torch_file(source, Value::dict({{"a", tied},
+                                        {"b", float_tensor({2}, {4, 5})},
+                                        {"c", float_tensor({9}, std::vector<float>(9))},
+                                        {"d", tied},
+                                        {"e", float_tensor({1}, {6})},
+                                        {"f", float_tensor({5}, std::vector<float>(5))}}));
+  const auto files = [&](uint64_t max_size, bool safetensors) {
+    std::vector<std::string> names;
+    for (const Fp32File& file : export_fp32({.checkpoint = source,
+                                .output = folder_ / "w",
+                                .max_shard_size = max_size,
+                                .safetensors = safetensors},
+                                            {})
+                                    .files) {
+      names.emplace_back();
+      for (const auto& [name, tensor] : file.tensors) names.back() += name;
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(files(24, false), (Names{"abde", "c", "f"}));
+  EXPECT_EQ(files(24, true), (Names{"ab", "c", "de", "f"}));
+  EXPECT_EQ(files(1000, false), (Names{"abcdef"}));
+  EXPECT_EQ(files(1, false), (Names{"ad", "b", "c", "e", "f"}));
+  const auto index =
+      nlohmann::json::parse(read_file(folder_ / "w" / "pytorch_model.bin.index.json"));
+  EXPECT_EQ(index.at("metadata").at("total_size"), 20 * sizeof(float)) << "tied weights count once";
+  EXPECT_EQ(index.at("weight_map").at("e"), "pytorch_model-00004-of-00005.bin");
+  for (const fs::path& input : {source, folder_ / "w"}) {
+    const fs::path beside = fs::is_directory(input) ? input : folder_;
+    EXPECT_THAT(message_of([&] { export_fp32({.checkpoint = input, .output = beside}, {}); }),
+                HasSubstr("holds the weights to be exported"));
+  }
+}
+
+// As DeepSpeed's script leaves them: fp32 has no place for a count beyond 2^24.
+TEST_F(Export, KeepsBuffersOfIntegers) {
+  const fs::path tag = copy_of("z1-bf16-dp2", folder_);
+  const TensorRecord count{
+      DType::kInt64, {1}, false, bytes_of(std::vector<int64_t>{(1 << 24) + 1})};
+  change(tag / model_states_file(0), [&](Value& v) {
+    v.set(keys::kModule, v.at(keys::kModule).set("count", count));
+    v.set(keys::kBufferNames, v.at(keys::kBufferNames).push_back("count"));
+  });
+  export_fp32({.checkpoint = tag, .output = folder_ / "w"}, {});
+  const Value exported = read_torch_file(folder_ / "w" / "pytorch_model.bin");
+  EXPECT_EQ(exported.at("count"), Value(count));
+  EXPECT_EQ(exported.at("scale").as_tensor().dtype, DType::kFloat32);
+}
+
 // Of a 3-D run and of the universal folder made from it: one state dict, which DeepSpeed refuses.
 TEST_F(Export, MergesTensorAndPipelineParallelism) {
   const fs::path tag = tag_of("z1-bf16-tp2pp2dp1");
@@ -146,8 +219,9 @@ TEST(ParseSize, AsHuggingFace) {
   EXPECT_EQ(parse_size("5GB"), 5'000'000'000u);
   EXPECT_EQ(parse_size("300mb"), 300'000'000u);
   EXPECT_EQ(parse_size("2GiB"), uint64_t{2} << 30);
+  EXPECT_EQ(parse_size("1.5 GB"), 1'500'000'000u);
   EXPECT_EQ(parse_size("123"), 123u);
-  for (const char* bad : {"", "GB", "-1GB", "5 GB", "0MB", "99999999999GB", "1XB"})
+  for (const char* bad : {"", "GB", "-1GB", "1e3GB", "0MB", "99999999999GB", "1XB", "5GB 1", "inf"})
     EXPECT_THROW(parse_size(bad), std::invalid_argument) << bad;
 }
 

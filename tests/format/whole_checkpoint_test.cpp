@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "checkpoints.h"
+#include "framework/checkpoint/format/safetensors.h"
 
 namespace anymesh {
 namespace {
@@ -95,6 +96,20 @@ TEST_F(Whole, WeightsAlone) {
   EXPECT_EQ(open_whole_checkpoint(folder_ / "one.bin", 1).names(), std::vector<std::string>{"a"});
 }
 
+TEST_F(Whole, WeightsInSafetensors) {
+  write_safetensors(folder_ / "one.safetensors", {{"a", float_tensor({2}, {1, 2})}});
+  write_safetensors(folder_ / "two.safetensors", {{"b", float_tensor({1}, {3})}});
+  const fs::path index = folder_ / "model.safetensors.index.json";
+  write_file(index, R"({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}})");
+  for (const fs::path& path : {folder_, index}) {
+    const WholeCheckpoint parts = open_whole_checkpoint(path, 1);
+    EXPECT_EQ(parts.names(), (std::vector<std::string>{"a", "b"}));
+    EXPECT_EQ(floats(*parts.parameter("b").states[kFp32].bytes), std::vector<float>{3});
+  }
+  write_safetensors(folder_ / "model.safetensors", {{"c", float_tensor({1}, {4})}});
+  EXPECT_EQ(open_whole_checkpoint(folder_, 1).names(), std::vector<std::string>{"c"});
+}
+
 std::string refusal(const fs::path& path) {
   return message_of([&] { open_whole_checkpoint(path, 1); });
 }
@@ -113,6 +128,8 @@ TEST_F(Whole, RefusesWeightsOutsideTheFolderAndTwice) {
     write_torch_file(folder_ / name, Value::dict({{"a", float_tensor({1}, {1})}}));
   write_file(index, R"({"weight_map": {"a": "one.bin", "b": "two.bin"}})");
   EXPECT_NE(refusal(folder_).find("['a']: expected no second tensor"), std::string::npos);
+  write_file(index, R"({"weight_map": {"a": "one.bin", "b": "one.bin"}})");
+  EXPECT_NE(refusal(folder_).find("one.bin: has no b, which the index says"), std::string::npos);
 }
 
 TEST_F(Whole, SaysWhatAFolderHoldsThatIsNoCheckpoint) {

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Real torch.load, ds_to_universal, zero_to_fp32 and DeepSpeed engine on our checkpoints, and both converters on theirs:
+"""Real torch.load, ds_to_universal, zero_to_fp32, DeepSpeed engine and Hugging Face's loaders on what we write, and both
+converters on what DeepSpeed does:
 
-    compare.py OUR_CONVERTER OURS THEIRS
+    compare.py FOLDER_OF_EXECUTABLES OURS THEIRS
 
 OURS/NAME is a save folder of pretrain_gpt, THEIRS/NAME/checkpoint one of DeepSpeed's or Megatron-DeepSpeed's. One line per
 folder; exits 1 if anything fails or any number, key or type differs in one bit. Differences that are theirs by construction
@@ -31,14 +32,18 @@ def free_port():
 os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
 logging.disable(logging.WARNING)
 
+import huggingface_hub
 import numpy
+import safetensors.torch
 import torch
+import transformers
+from transformers.trainer_utils import load_sharded_checkpoint
 
 import deepspeed
 from deepspeed.checkpoint import ds_to_universal
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
-OUR_CONVERTER = sys.argv[1]
+PROGRAMS = pathlib.Path(sys.argv[1])
 STATES = ("fp32", "exp_avg", "exp_avg_sq")
 ROW_PARALLEL = re.compile(r"\.(self_attention\.dense|mlp\.dense_4h_to_h)\.weight/")
 # What is expected of a folder of theirs beyond equality.
@@ -136,9 +141,14 @@ def their_converter(tag, output, *flags):
         ds_to_universal.main(ds_to_universal.parse_arguments())
 
 
+def our(program, *arguments):
+    done = subprocess.run([PROGRAMS / program, *arguments], capture_output=True, text=True)
+    expect(done.returncode == 0, f"{program}: {done.stdout[-1000:]}{done.stderr}")
+    return done.stdout
+
+
 def our_converter(tag, output, *flags):
-    done = subprocess.run([OUR_CONVERTER, "--input_folder", tag, "--output_folder", output, *flags], capture_output=True, text=True)
-    expect(done.returncode == 0, done.stderr)
+    our("ds_to_universal", "--input_folder", tag, "--output_folder", output, *flags)
 
 
 def their_zero_to_fp32(folder, output):
@@ -165,6 +175,31 @@ class Weights(torch.nn.Module):
 
     def forward(self):
         return sum(p.float().square().sum() for p in self.parameters())
+
+
+def export_differences(checkpoint, expected, scratch):
+    """Our zero_to_fp32, in one file and in many, as torch, safetensors, huggingface_hub and transformers load it."""
+    expected = dict(sorted(expected.items()))
+    for name, flags in (("pytorch_model.bin", ()), ("model.safetensors", ("--safe_serialization",))):
+        safe = name.endswith(".safetensors")
+        one, many = scratch / f"one-{name}", scratch / f"many-{name}"
+        our("zero_to_fp32", checkpoint, one, *flags)
+        our("zero_to_fp32", checkpoint, many, "--max_shard_size", "20KB", *flags)
+        loaded = safetensors.torch.load_file(one / name) if safe else load(one / name, weights_only=True)
+        yield from differences({key: t.detach() for key, t in sorted(loaded.items())}, expected, name)
+        for key, tensor in loaded.items():  # of a view its own elements are written, not the whole that it is part of
+            if tensor.untyped_storage().nbytes() != tensor.nbytes:
+                yield f"{name}: {key} has a storage of {tensor.untyped_storage().nbytes()} bytes, not {tensor.nbytes}"
+        loaders = {"huggingface_hub": lambda m, f: huggingface_hub.load_torch_model(m, f, strict=True, safe=safe),
+                   "transformers": lambda m, f: load_sharded_checkpoint(m, f, strict=True)}
+        for loader, load_into in loaders.items():
+            for folder in (one, many):
+                if loader == "transformers" and folder == one:
+                    continue  # which reads many files only
+                model = Weights(expected)
+                load_into(model, folder)
+                yield from differences(dict(sorted((k, p.detach()) for k, p in model.named_parameters())), expected,
+                                       f"{folder.name} by {loader}")
 
 
 def engine_differences(folder, parameters, stage, dtype, universal, steps):
@@ -290,6 +325,11 @@ def ours(folder, scratch):
         for name, states in parameters.items():
             wrong += padded_difference(states["fp32"].detach(), exported[name].detach(), f"zero_to_fp32: {name}")
         report.append(f"zero_to_fp32: {len(exported)} tensors")
+        said = our("ckpt", "diff", folder, scratch / "fp32")
+        padded = sum(exported[name].shape != states["fp32"].shape for name, states in parameters.items())
+        expect(said.count("pad the vocabulary") == padded and said.endswith(" 0 differences\n"), f"ckpt diff: {said}")
+    wrong += export_differences(folder, {name: states["fp32"].detach() for name, states in parameters.items()}, scratch)
+    report.append("our zero_to_fp32")
     engine_stage = max(stage, 1)
     wrong += engine_differences(universal.parent, parameters, engine_stage, dtype, True, model["iteration"])
     report.append(f"engine at ZeRO {engine_stage}")
@@ -297,6 +337,36 @@ def ours(folder, scratch):
         wrong += engine_differences(folder, padded_parameters(parameters, model), stage, dtype, False, model["iteration"])
         report.append("and without conversion")
     return report, wrong
+
+
+# ---- A model of transformers
+
+def from_pretrained(stage, scratch):
+    """A GPT-2 of transformers, tied, trained by DeepSpeed and exported by us, is what from_pretrained loads."""
+    config = transformers.GPT2Config(vocab_size=61, n_positions=8, n_embd=16, n_layer=2, n_head=2)
+    model = transformers.GPT2LMHeadModel(config)
+    settings = {"train_batch_size": 1, "zero_optimization": {"stage": stage}, "bf16": {"enabled": True},
+                "zero_allow_untested_optimizer": True}
+    with quiet():
+        engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters()), config=settings)
+        tokens = torch.arange(8)[None]
+        engine.backward(engine(input_ids=tokens, labels=tokens).loss)
+        engine.step()
+        engine.save_checkpoint(str(scratch / "checkpoint"))
+    masters = {name: safe_get_full_fp32_param(p).clone() for name, p in engine.module.named_parameters()}
+    engine.destroy()
+    wrong = []
+    for flags in ((), ("--max_shard_size", "5KB"), ("--safe_serialization",), ("--safe_serialization", "--max_shard_size", "5KB")):
+        weights = scratch / f"weights{''.join(flags)}"
+        our("zero_to_fp32", scratch / "checkpoint", weights, *flags)
+        config.save_pretrained(weights)
+        with quiet():
+            loaded, info = transformers.GPT2LMHeadModel.from_pretrained(weights, dtype=torch.float32, local_files_only=True,
+                                                                        output_loading_info=True)
+        expect(not any(info.values()), f"from_pretrained: {info}")
+        expect(loaded.lm_head.weight is loaded.transformer.wte.weight, "from_pretrained: not tied")
+        wrong += differences({name: p.detach() for name, p in loaded.named_parameters()}, masters, "".join(flags))
+    return [f"{len(masters)} parameters"], wrong
 
 
 # ---- Theirs
@@ -349,6 +419,9 @@ def main():
     folders = sorted(mine.iterdir())
     print(f"written by us, read by torch {torch.__version__} and DeepSpeed {deepspeed.__version__}:")
     wrong = sum(check(f.name, ours, f, pathlib.Path("scratch") / f.name) for f in folders)
+    print(f"trained by DeepSpeed, exported by us, read by transformers {transformers.__version__}:")
+    wrong += sum(check(f"GPT2LMHeadModel, ZeRO {stage}", from_pretrained, stage, pathlib.Path("scratch") / f"gpt2-{stage}")
+                 for stage in (1, 2, 3))
     stand_in_for_megatron()
     fixtures = sorted(f for f in other.iterdir() if (f / "checkpoint").exists())
     print("written by DeepSpeed and Megatron-DeepSpeed, converted by both:")

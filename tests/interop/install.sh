@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a venv with DeepSpeed, and with the torch that tools/setup.sh has unpacked: install.sh VENV DEPS
+# Makes a venv with DeepSpeed and transformers, and with the torch that tools/setup.sh has unpacked: install.sh VENV DEPS
 #
 # The torch wheel is linked with 3 GB of GPU libraries that nothing calls on a machine without a GPU. Empty functions of
 # their names, compiled here, let it load: VENV/gpu-stand-ins is for LD_LIBRARY_PATH.
@@ -9,10 +9,10 @@ repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 pinned() { sed -n "s/^set($1 \(.*\))$/\1/p" "$repository/cmake/versions.cmake"; }
 say() { printf '[interop] %s\n' "$*"; }
 
-deepspeed=$(pinned ANYMESH_DEEPSPEED_VERSION) torch=$(pinned ANYMESH_TORCH_VERSION)
-stamp=$venv/deepspeed-$deepspeed-torch-$torch.done
+deepspeed=$(pinned ANYMESH_DEEPSPEED_VERSION) transformers=$(pinned ANYMESH_TRANSFORMERS_VERSION) torch=$(pinned ANYMESH_TORCH_VERSION)
+stamp=$venv/deepspeed-$deepspeed-transformers-$transformers-torch-$torch.done
 if [[ -e $stamp ]]; then
-  say "DeepSpeed $deepspeed and torch $torch are in $venv"
+  say "DeepSpeed $deepspeed, transformers $transformers and torch $torch are in $venv"
   exit 0
 fi
 started=$SECONDS
@@ -24,9 +24,10 @@ python3 -m venv --clear "$venv" || {
 }
 # What torch and deepspeed import; torch itself is there already.
 "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 einops hjson huggingface_hub msgpack numpy \
-    packaging psutil py-cpuinfo pydantic tqdm filelock fsspec jinja2 networkx sympy 'setuptools<82' typing-extensions &&
+    packaging psutil py-cpuinfo pydantic tqdm filelock fsspec jinja2 networkx sympy 'setuptools<82' typing-extensions \
+    "transformers==$transformers" &&
   "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 --no-deps "deepspeed==$deepspeed" ||
-  { say "cannot install DeepSpeed $deepspeed: no way to PyPI? (pip's message is above)"; exit 1; }
+  { say "cannot install DeepSpeed $deepspeed or transformers $transformers: no way to PyPI? (pip's message is above)"; exit 1; }
 (cd "$deps/python" && pwd) >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
 
 stand_ins=$venv/gpu-stand-ins
@@ -42,9 +43,9 @@ for name in $(readelf -d "${libraries[@]}" | sed -n 's/.*(NEEDED).*\[\(lib\(cu\|
   ln -s libnone.so "$stand_ins/$name"
 done
 
-LD_LIBRARY_PATH=$stand_ins DS_ACCELERATOR=cpu PYTHONPYCACHEPREFIX=$venv/pycache "$venv/bin/python" -c 'import torch, deepspeed' >"$venv/import.log" 2>&1 || {
-  tail -5 "$venv/import.log"; say "torch or deepspeed does not import"
+LD_LIBRARY_PATH=$stand_ins DS_ACCELERATOR=cpu PYTHONPYCACHEPREFIX=$venv/pycache "$venv/bin/python" -c 'import torch, deepspeed, transformers' >"$venv/import.log" 2>&1 || {
+  tail -5 "$venv/import.log"; say "torch, deepspeed or transformers does not import"
   exit 1
 }
 touch "$stamp"
-say "installed DeepSpeed $deepspeed and torch $torch in $((SECONDS - started)) s: $(du -sh "$venv" | cut -f1)"
+say "installed DeepSpeed $deepspeed, transformers $transformers and torch $torch in $((SECONDS - started)) s: $(du -sh "$venv" | cut -f1)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Real torch and real DeepSpeed read what we write, and we read what they wrote: every number bit by bit (compare.py says
-# what is compared with what). Installs both into a venv, once; trains tiny models on meshes of up to 8 ranks.
+# Real torch, DeepSpeed and transformers read what we write, and we read what DeepSpeed wrote: every number bit by bit
+# (compare.py says what is compared with what). Installs them into a venv, once; trains tiny models on meshes of up to 8 ranks.
 #
 #   tests/interop/run.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
 #   ANYMESH_INTEROP_VENV=/path tests/interop/run.sh       the venv; default: build/interop-venv
@@ -43,5 +43,5 @@ for archive in "$repository"/tests/fixtures/{deepspeed,megatron}/*.tar.xz; do ta
 
 started=$SECONDS
 export LD_LIBRARY_PATH=$venv/gpu-stand-ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONPYCACHEPREFIX=$venv/pycache
-timeout 900 "$venv/bin/python" "$repository/tests/interop/compare.py" "$bin/ds_to_universal" ours theirs || fail "see above"
+timeout 900 "$venv/bin/python" "$repository/tests/interop/compare.py" "$bin" ours theirs || fail "see above"
 echo "compared in $((SECONDS - started)) s"

@@ -17,7 +17,7 @@ param_spec         torch     comm random storage
 tensor_parallel    torch     comm param_spec
 pipeline           torch     comm param_spec random
 zero               torch     comm param_spec optim format pipeline memory storage
-checkpoint         torch     comm param_spec optim zero pipeline config format
+checkpoint         torch     comm param_spec optim zero pipeline config format storage
 engine             torch     comm pipeline zero checkpoint
 log                torch     comm engine
 datasets           torch     config data

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <mutex>
 
 #include "framework/checkpoint/format/convert_plan.h"
 #include "framework/checkpoint/format/file_io.h"
@@ -15,8 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-constexpr auto kProgressInterval = std::chrono::milliseconds(200);
 
 fs::path without_trailing_slash(const fs::path& path) {
   const fs::path normal = fs::absolute(path).lexically_normal();
@@ -103,28 +100,6 @@ Value optimizer_state_for_all(const SourceCheckpoint& source) {
   return state.set(keys::kOptimizerStateDict, torch.set(keys::kState, Value::dict(entries)));
 }
 
-// Counts what passes, for the progress.
-class Counter {
- public:
-  Counter(uint64_t total, const ProgressCallback& callback) : total_(total), callback_(callback) {}
-
-  void add(uint64_t bytes) {
-    const uint64_t done = done_ += bytes;
-    const std::unique_lock lock(mutex_, std::try_to_lock);
-    const auto now = Clock::now();
-    if (!callback_ || !lock || now - last_ < kProgressInterval) return;
-    last_ = now;
-    callback_({done, total_, std::chrono::duration<double>(now - start_).count()});
-  }
-
- private:
-  uint64_t total_;
-  const ProgressCallback& callback_;
-  std::atomic<uint64_t> done_{0};
-  std::mutex mutex_;
-  Clock::time_point start_ = Clock::now(), last_ = start_;
-};
-
 // Float32 elements that are NaN or infinite: all bits of the exponent are set.
 int64_t count_not_finite(std::span<const std::byte> bytes) {
   constexpr uint32_t kExponent = 0x7F800000;
@@ -140,7 +115,7 @@ int64_t count_not_finite(std::span<const std::byte> bytes) {
 // Watches a tensor as it is written.
 class WatchedBytes : public ByteSource {
  public:
-  WatchedBytes(TensorRecord tensor, Counter& counter, std::atomic<int64_t>& not_finite)
+  WatchedBytes(TensorRecord tensor, ProgressCounter& counter, std::atomic<int64_t>& not_finite)
       : tensor_(std::move(tensor)), counter_(counter), not_finite_(not_finite) {}
   uint64_t size() const override { return tensor_.bytes->size(); }
   void read(uint64_t offset, std::span<std::byte> out) const override {
@@ -151,11 +126,12 @@ class WatchedBytes : public ByteSource {
 
  private:
   TensorRecord tensor_;
-  Counter& counter_;
+  ProgressCounter& counter_;
   std::atomic<int64_t>& not_finite_;
 };
 
-Value watched(const OutputFilePlan& file, Counter& counter, std::atomic<int64_t>& not_finite) {
+Value watched(const OutputFilePlan& file, ProgressCounter& counter,
+              std::atomic<int64_t>& not_finite) {
   if (file.bytes == 0) return file.content;
   TensorRecord tensor = file.content.at(keys::kParam).as_tensor();
   tensor.bytes = std::make_shared<WatchedBytes>(tensor, counter, not_finite);
@@ -200,7 +176,7 @@ uint64_t write_folder(const fs::path& folder, const SourceCheckpoint& source,
   for (const OutputFilePlan& file : plan.files) fs::create_directory(zero / file.parameter);
   const uint64_t total = tensor_bytes(plan);
   check_space(folder, total);
-  Counter counter(total, progress);
+  ProgressCounter counter(total, progress);
   std::atomic<uint64_t> written{0};
   std::vector<std::atomic<int64_t>> not_finite(plan.files.size());
   // Large tensors first, so that no worker is left alone with one at the end.

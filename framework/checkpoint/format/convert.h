@@ -2,9 +2,10 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <vector>
+
+#include "framework/checkpoint/format/progress.h"
 
 namespace anymesh {
 
@@ -41,13 +42,6 @@ struct ConvertOptions {
   // there is nothing that it could say.
   bool inject_missing_info = false;
 };
-
-struct ConvertProgress {
-  uint64_t bytes_done = 0, bytes_total = 0;
-  double seconds = 0;
-};
-using ProgressCallback =
-    std::function<void(const ConvertProgress&)>;  // from any thread, one at a time
 
 struct ConvertReport {
   int stage = 0, tp_size = 1, pp_size = 1, dp_size = 1;

@@ -30,6 +30,7 @@ constexpr const DTypeInfo& info(DType dtype) { return kDTypes[static_cast<size_t
 }  // namespace
 
 uint64_t element_size(DType dtype) { return info(dtype).size; }
+bool is_floating(DType dtype) { return dtype <= DType::kBFloat16; }
 std::string_view dtype_name(DType dtype) { return info(dtype).name; }
 std::string_view storage_class(DType dtype) { return info(dtype).storage; }
 

@@ -29,6 +29,7 @@ enum class DType {
   kBool
 };
 uint64_t element_size(DType dtype);
+bool is_floating(DType dtype);
 std::string_view dtype_name(DType dtype);     // "float32"
 std::string_view storage_class(DType dtype);  // "FloatStorage"
 std::optional<DType> dtype_of_name(std::string_view name);

@@ -2,24 +2,32 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
+#include <vector>
+
+#include "framework/checkpoint/format/progress.h"
+#include "framework/checkpoint/format/safetensors.h"
+#include "framework/checkpoint/format/whole_checkpoint.h"
 
 namespace anymesh {
 
 // A checkpoint's fp32 weights as the files that Hugging Face and torch load, as DeepSpeed's
 // zero_to_fp32 leaves them:
 //
-//   export_fp32({.checkpoint = "checkpoints", .output = "weights"});
+//   export_fp32({.checkpoint = "checkpoints", .output = "weights"}, {});
 //
 //   pytorch_model.bin                                    if everything fits max_shard_size; else
 //   pytorch_model-00001-of-00003.bin, ..., pytorch_model.bin.index.json
 //   model.safetensors, model-00001-of-00003.safetensors  with safetensors = true
 //
-// From an ordinary checkpoint of any ZeRO stage, tp and pp (DeepSpeed's refuses tp and pp > 1), or
-// from a universal folder. Tensors are streamed: memory does not grow with the model. Tied weights
-// are one storage in .bin, and written under both names in safetensors. Files of an earlier export in
-// the same folder are replaced; each appears under its name when it is whole, the index last.
+// From an ordinary checkpoint of any ZeRO stage, tp and pp (DeepSpeed's refuses tp and pp > 1), from
+// a universal folder, or from weights, in their other format. Tensors are streamed: memory does not
+// grow with the model. Tables have the rows of the true vocabulary (DeepSpeed's: its padding too).
+// Files of an earlier export in the same folder are replaced; each appears under its name when it is
+// whole, the index last.
+//
+// Tied weights are one storage in .bin. Safetensors has no shared memory, and DeepSpeed's fails on
+// them; here each name has its copy, so that a reader needs not know which are tied.
 struct Fp32Options {
   std::filesystem::path checkpoint;  // with `latest`, or a tag or universal folder
   std::string tag;                   // empty: the one of `latest`
@@ -27,20 +35,30 @@ struct Fp32Options {
   uint64_t max_shard_size = 5'000'000'000;
   bool safetensors = false;
   bool exclude_frozen = false;
+  int threads = 4;  // each reads or writes a file
+};
+
+struct Fp32File {
+  std::string name;
+  uint64_t bytes = 0;
+  NamedTensors tensors;
 };
 
 struct Fp32Report {
-  int64_t tensors = 0;
-  uint64_t bytes = 0;
-  int files = 0;
   std::string source;  // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
+  std::vector<Fp32File> files;
+  int64_t tensors = 0;   // names
+  uint64_t weights = 0;  // bytes of them, the total_size of the index
+  double seconds = 0;
 };
 
-// Called after each file, with the bytes done and in all.
-using Fp32Progress = std::function<void(uint64_t, uint64_t)>;
-Fp32Report export_fp32(const Fp32Options& options, const Fp32Progress& progress);
+Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progress);
 
-// "5GB", "300MB", "2GiB" or a plain number of bytes, as Hugging Face reads them.
+// What it writes, by name: masters, frozen parameters unless excluded, buffers. All float32, but for
+// buffers of integers and bools, which keep their dtype. Tied names share `bytes`.
+NamedTensors fp32_tensors(const WholeCheckpoint& checkpoint, bool exclude_frozen);
+
+// "5GB", "1.5 GB", "300mb", as Hugging Face reads them, and "2GiB" or a plain number of bytes.
 uint64_t parse_size(const std::string& text);
 
 }  // namespace anymesh

@@ -8,6 +8,7 @@
 #include "framework/checkpoint/format/convert_plan.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/safetensors.h"
 #include "framework/checkpoint/format/source_stages.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/universal_info.h"
@@ -18,8 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = WholeCheckpoint::Kind;
 
-constexpr const char *kWeightsFile = "pytorch_model.bin",
-                     *kWeightsIndex = "pytorch_model.bin.index.json";
+// In the order in which Hugging Face looks for them.
+constexpr const char* kWeightsFiles[] = {"model.safetensors", "pytorch_model.bin"};
+constexpr const char* kIndexSuffix = ".index.json";
 
 bool has_model_states(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -57,23 +59,33 @@ Value step_of_zero3(const Value& optimizer_state) {
   return states.empty() ? Value() : states[0].second.find(kStepState);
 }
 
-// A file itself, a folder's pytorch_model.bin, or the parts of it that the index lists.
-std::set<fs::path> weight_files(const fs::path& path) {
-  if (fs::is_regular_file(path)) return {path};
-  if (fs::exists(path / kWeightsFile)) return {path / kWeightsFile};
-  const File file(path / kWeightsIndex);
+// The file with a folder's weights, or the index of its parts; empty when there is neither.
+fs::path weights_entry(const fs::path& folder) {
+  for (const fs::path file : kWeightsFiles) {
+    for (const fs::path& entry : {folder / file, folder / (file.string() + kIndexSuffix)})
+      if (fs::exists(entry)) return entry;
+  }
+  return {};
+}
+
+// Of a folder, an index or a file itself, with the names that an index says each one has.
+std::map<fs::path, std::vector<std::string>> weight_files(const fs::path& path) {
+  const fs::path entry = fs::is_directory(path) ? weights_entry(path) : path;
+  if (!entry.string().ends_with(kIndexSuffix)) return {{entry, {}}};
+  const File file(entry);
   std::string text(file.size(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   const auto index = nlohmann::json::parse(text, nullptr, false);
   const auto map = index.is_object() ? index.find("weight_map") : index.end();
-  std::set<fs::path> files;
-  for (const auto& part : map == index.end() ? nlohmann::json() : *map) {
-    const fs::path name = part.is_string() ? part.get<std::string>() : "";
-    if (name.empty() || name != name.filename())
-      throw ValueError(file.path().string() + ": " + part.dump() + " is no file beside it");
-    files.insert(path / name);
+  std::map<fs::path, std::vector<std::string>> files;
+  if (map == index.end() || !map->is_structured() || map->empty())
+    throw ValueError(entry.string() + ": has no weight_map");
+  for (const auto& [name, part] : map->items()) {
+    const fs::path beside = part.is_string() ? part.get<std::string>() : "";
+    if (beside.empty() || beside != beside.filename())
+      throw ValueError(entry.string() + ": " + part.dump() + " is no file beside it");
+    files[entry.parent_path() / beside].push_back(name);
   }
-  if (files.empty()) throw ValueError(file.path().string() + ": has no weight_map");
   return files;
 }
 
@@ -115,10 +127,10 @@ Kind checkpoint_kind(const fs::path& path) {
   }
   if (fs::is_directory(path / kZeroFolder)) return Kind::kUniversal;
   if (has_model_states(path)) return Kind::kOrdinary;
-  if (fs::exists(path / kWeightsFile) || fs::exists(path / kWeightsIndex)) return Kind::kWeights;
-  throw std::runtime_error(path.string() +
-                           ": is no checkpoint (no latest, no *_model_states.pt, no zero, no " +
-                           kWeightsFile + "). It holds: " + list_folder(path));
+  if (!weights_entry(path).empty()) return Kind::kWeights;
+  throw std::runtime_error(
+      path.string() + ": is no checkpoint (no latest, no *_model_states.pt, no zero, no " +
+      kWeightsFiles[0] + ", no " + kWeightsFiles[1] + "). It holds: " + list_folder(path));
 }
 
 UniversalInfo merge_info(const SourceCheckpoint& source) {
@@ -136,12 +148,16 @@ bool WholeCheckpoint::contains(const std::string& name) const {
   return std::binary_search(names_.begin(), names_.end(), name);
 }
 
+const std::string& WholeCheckpoint::first_name(const std::string& name) const {
+  const auto alias = aliases_.find(name);
+  return alias == aliases_.end() ? name : alias->second;
+}
+
 WholeParameter WholeCheckpoint::parameter(const std::string& name) const {
   if (!contains(name))
     throw ValueError(path.string() + ": has no parameter " + name + " among its " +
                      std::to_string(names_.size()));
-  const auto alias = aliases_.find(name);
-  const std::string& first = alias == aliases_.end() ? name : alias->second;
+  const std::string& first = first_name(name);
   WholeParameter parameter =
       parameters_.contains(first) ? parameters_.at(first) : read_universal(first);
   if (!parameter.step && parameter.states[kExpAvg].bytes) parameter.step = common_step_;
@@ -268,15 +284,27 @@ WholeParameter WholeCheckpoint::read_universal(const std::string& name) const {
   return parameter;
 }
 
-void WholeCheckpoint::open_weights(const fs::path& file) {
+void WholeCheckpoint::open_weights() {
   description = "weights";
-  for (const auto& [name, value] : read_torch_file(file).entries()) {
-    const TensorRecord tensor = value.as_tensor();
-    WholeParameter& parameter = parameters_[name.as_string()];
-    if (parameter.states[kFp32].bytes) value.fail("no second tensor of this name");
-    const TensorRecord fp32{DType::kFloat32, tensor.shape, false, as_float32(tensor)};
-    set_state(parameter, kFp32, fp32, nullptr);
+  for (const auto& [file, names] : weight_files(path)) {
+    for (const auto& [name, value] : read_weights_file(file).entries()) {
+      const TensorRecord tensor = value.as_tensor();
+      WholeParameter& parameter = parameters_[name.as_string()];
+      if (parameter.states[kFp32].bytes) value.fail("no second tensor of this name");
+      const TensorRecord fp32{DType::kFloat32, tensor.shape, false, as_float32(tensor)};
+      set_state(parameter, kFp32, fp32, nullptr);
+    }
+    for (const std::string& name : names)
+      if (!parameters_.contains(name))
+        throw ValueError(file.string() + ": has no " + name + ", which the index says it has");
   }
+}
+
+Value read_weights_file(const fs::path& file) {
+  if (file.extension() != ".safetensors") return read_torch_file(file);
+  std::vector<Value::Entry> entries;
+  for (auto& [name, tensor] : read_safetensors(file)) entries.emplace_back(name, std::move(tensor));
+  return Value::dict(std::move(entries)).named(file.string());
 }
 
 // Tied weights: the second name's own tensor, where there is one, is of the model's precision.
@@ -305,7 +333,7 @@ WholeCheckpoint open_whole_checkpoint(const fs::path& path, int threads) {
       checkpoint.open_universal();
       break;
     case Kind::kWeights:
-      for (const fs::path& file : weight_files(checkpoint.path)) checkpoint.open_weights(file);
+      checkpoint.open_weights();
       break;
   }
   if (checkpoint.kind != Kind::kWeights) checkpoint.add_untrained_of_zero3();

@@ -16,8 +16,9 @@ struct UniversalInfo;
 //
 //   ordinary tag folder   shards of any tp, pp, dp and ZeRO stage 0 to 3, merged as they are read
 //   universal folder      zero/<parameter>/*.pt
-//   weights               a torch file of a dict name -> tensor, or a folder with
-//                         pytorch_model.bin or its parts and index, as zero_to_fp32 leaves it
+//   weights               a torch file of a dict name -> tensor, a safetensors file, or a folder
+//                         with pytorch_model.bin, model.safetensors or the parts of one and their
+//                         index, as zero_to_fp32 leaves it
 //
 //   WholeCheckpoint checkpoint = open_whole_checkpoint("checkpoints", 4);   // the tag of `latest`
 //   WholeParameter weight = checkpoint.parameter("2.mlp.dense_h_to_4h.weight");
@@ -47,13 +48,14 @@ class WholeCheckpoint {
   // Sorted. Second names of tied weights are among them, and stand for the parameter they name.
   const std::vector<std::string>& names() const { return names_; }
   bool contains(const std::string& name) const;
-  WholeParameter parameter(const std::string& name) const;  // throws when there is none
+  WholeParameter parameter(const std::string& name) const;       // throws when there is none
+  const std::string& first_name(const std::string& name) const;  // of a tied weight
 
  private:
   friend WholeCheckpoint open_whole_checkpoint(const std::filesystem::path&, int);
   void open_ordinary(int threads);
   void open_universal();
-  void open_weights(const std::filesystem::path& file);
+  void open_weights();
   void add_untrained_of_zero3();
   void finish();
   WholeParameter read_universal(const std::string& name) const;
@@ -72,6 +74,9 @@ WholeCheckpoint open_whole_checkpoint(const std::filesystem::path& path, int thr
 // `latest_universal`); otherwise the path itself.
 std::filesystem::path resolve_tag(const std::filesystem::path& path);
 WholeCheckpoint::Kind checkpoint_kind(const std::filesystem::path& path);
+
+// Name -> tensor of one file of weights: safetensors by its name, else torch's.
+Value read_weights_file(const std::filesystem::path& file);
 
 // How shards are merged. Only a checkpoint of tp 1 may do without.
 UniversalInfo merge_info(const SourceCheckpoint& source);

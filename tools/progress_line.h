@@ -1,0 +1,57 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <fstream>
+#include <string>
+
+#include "framework/checkpoint/format/progress.h"
+
+namespace anymesh {
+
+// "497.76 MB", "1.49 GB"
+inline std::string size_text(double bytes) {
+  char text[32];
+  const bool large = bytes >= 1e9;
+  std::snprintf(text, sizeof text, "%.2f %s", bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB");
+  return text;
+}
+
+// On stderr: on a terminal one line that is rewritten, elsewhere a line for each tenth.
+//
+//    30% of 1.49 GB, 612.40 MB/s, 2 s left
+class ProgressLine {
+ public:
+  void show(const Progress& progress) {
+    const double done = static_cast<double>(progress.bytes_done),
+                 total = static_cast<double>(progress.bytes_total);
+    const int percent = total > 0 ? static_cast<int>(100 * done / total) : 100;
+    if (!terminal_ && percent / 10 == last_ / 10) return;
+    last_ = percent;
+    const double rate = progress.seconds > 0 ? done / progress.seconds : 0;
+    const double left = rate > 0 ? (total - done) / rate : 0;
+    std::fprintf(stderr, "%s%3d%% of %s, %s/s, %.0f s left%s", terminal_ ? "\r" : "", percent,
+                 size_text(total).c_str(), size_text(rate).c_str(), left,
+                 terminal_ ? "\033[K" : "\n");
+  }
+  void finish() {
+    if (terminal_) std::fputs("\r\033[K", stderr);
+  }
+
+ private:
+  bool terminal_ = isatty(STDERR_FILENO);
+  int last_ = 0;
+};
+
+// VmHWM.
+inline long peak_memory_mib() {
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    long kib;
+    if (word == "VmHWM:" && status >> kib) return kib >> 10;
+  }
+  return 0;
+}
+
+}  // namespace anymesh
