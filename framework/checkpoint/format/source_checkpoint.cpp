@@ -161,6 +161,7 @@ void collect_module(const Value& module, const std::string& prefix,
 void parallel_for(size_t count, int threads, const std::function<void(size_t)>& fn) {
   std::atomic<size_t> next{0};
   std::exception_ptr failure;
+  size_t failed = count;
   std::mutex mutex;
   const auto work = [&] {
     for (size_t i; (i = next++) < count;) {
@@ -168,7 +169,10 @@ void parallel_for(size_t count, int threads, const std::function<void(size_t)>& 
         fn(i);
       } catch (...) {
         const std::lock_guard lock(mutex);
-        if (!failure) failure = std::current_exception();
+        if (i < failed) {
+          failed = i;
+          failure = std::current_exception();
+        }
         next = count;
       }
     }

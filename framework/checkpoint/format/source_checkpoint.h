@@ -70,7 +70,8 @@ std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& mo
 // Whether Megatron-DeepSpeed wrote these model states, and not this program, whose `args` are like its.
 bool is_megatrons(const Value& model_state);
 
-// Calls fn(i) for i in [0, count) from `threads` threads; rethrows the first exception.
+// Calls fn(i) for i in [0, count) from `threads` threads. Stops at an exception, and rethrows that of
+// the lowest i, which does not depend on the threads.
 void parallel_for(size_t count, int threads, const std::function<void(size_t)>& fn);
 
 }  // namespace anymesh
