@@ -1,0 +1,88 @@
+#include "framework/checkpoint/retention.h"
+
+#include <gmock/gmock.h>
+
+#include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/preflight.h"
+#include "tests/format/support.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class Retention : public TempFolder {
+ protected:
+  void save(int64_t step) {
+    fs::create_directories(folder_ / tag_folder(step) / "inner");
+    write_text_atomically(folder_ / kLatestFile, tag_folder(step));
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(folder_))
+      names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+};
+
+TEST_F(Retention, KeepsTheNewestTheRetainedAndWhatIsNotATag) {
+  for (const int64_t step : {5, 10, 15, 90, 100}) save(step);
+  for (const char* name : {"global_step5_universal", "mine", "global_stepX"})
+    fs::create_directory(folder_ / name);
+  EXPECT_EQ(remove_old_checkpoints(folder_, 2, 10).size(), 2);
+  EXPECT_THAT(names(), ElementsAre("global_step10", "global_step100", "global_step5_universal",
+                                   "global_step90", "global_stepX", "latest", "mine"));
+  EXPECT_THAT(remove_old_checkpoints(folder_, 2, 10), ElementsAre());
+  EXPECT_THAT(remove_old_checkpoints(folder_, 1, 0),
+              ElementsAre(HasSubstr("removed "), HasSubstr("global_step10")));
+}
+
+// A run that went back to an older tag: what `latest` names stays, however old.
+TEST_F(Retention, NeverRemovesTheLatest) {
+  for (const int64_t step : {5, 10, 15}) save(step);
+  write_text_atomically(folder_ / kLatestFile, tag_folder(5));
+  remove_old_checkpoints(folder_, 1, 0);
+  EXPECT_THAT(names(), ElementsAre("global_step15", "global_step5", "latest"));
+}
+
+TEST_F(Retention, CountsWhatThereWillBe) {
+  EXPECT_EQ(most_checkpoints({.folder = folder_, .saves = 7}), 7);
+  EXPECT_EQ(most_checkpoints({.folder = folder_, .saves = 7, .limit = 2}), 3);
+  EXPECT_EQ(most_checkpoints({.folder = folder_, .saves = 2, .limit = 2}), 2);
+  EXPECT_EQ(most_checkpoints({.folder = folder_, .saves = 70, .limit = 2, .retained = 4}), 7);
+  for (const int64_t step : {5, 10, 15}) save(step);  // the next save makes room
+  EXPECT_EQ(most_checkpoints({.folder = folder_, .saves = 7, .limit = 2}), 1);
+}
+
+TEST_F(Retention, RefusesWhatCannotFit) {
+  SaveSize size;
+  size.model_states = {1, 1000};
+  size.optimizer_states = {2, 2000};
+  const fs::path folder = folder_ / "not" / "yet";
+  EXPECT_THAT(preflight(size, {.folder = folder, .saves = 3}),
+              ElementsAre("each checkpoint: 0.000003 GB in 3 files: model states 0.000001 GB (1), "
+                          "optimizer states 0.000002 GB (2)",
+                          HasSubstr("3 to come, at most 3 more at a time: 0.000009 GB of the ")));
+  const auto free = static_cast<int64_t>(fs::space(folder_).available);
+  size.optimizer_states.bytes = free / 5;
+  const auto error = [&](const SavePlan& plan) -> std::string {
+    try {
+      preflight(size, plan);
+    } catch (const std::exception& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error({.folder = folder, .saves = 4}), "");
+  EXPECT_THAT(error({.folder = folder, .saves = 40}), HasSubstr("--save-total-limit 3 would fit"));
+  EXPECT_EQ(error({.folder = folder, .saves = 40, .limit = 3}), "");
+  size.optimizer_states.bytes = free;
+  EXPECT_THAT(error({.folder = folder, .saves = 1}), HasSubstr("free space"));
+}
+
+}  // namespace
+}  // namespace anymesh
