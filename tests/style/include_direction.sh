@@ -14,11 +14,12 @@ optim              torch
 memory             torch
 storage            torch
 param_spec         torch     comm random storage
+offload            torch
 log                torch     comm
 tensor_parallel    torch     comm param_spec
 pipeline           torch     comm param_spec random
-zero               torch     comm param_spec optim format pipeline memory storage
-checkpoint         torch     comm param_spec optim zero pipeline config format
+zero               torch     comm param_spec optim format pipeline memory storage offload
+checkpoint         torch     comm param_spec optim zero pipeline config format offload
 datasets           torch     config data
 trainer            torch     comm pipeline zero checkpoint config data log
 models             torch     comm param_spec random tensor_parallel pipeline config
