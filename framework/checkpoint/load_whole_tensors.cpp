@@ -40,17 +40,19 @@ void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
       const ParamSpec& spec = group.params[piece.param];
       const WholeParameter parameter = find(checkpoint, spec);
       const ShardLayout layout = layout_of(spec, run.grid);
-      const auto read = [&](StateIndex state, const torch::Tensor& out) {
+      const auto read = [&](StateIndex state, const StateTensor& out) {
         const TensorRecord& record = parameter.states[state];
         const std::string name =
             c10::str(checkpoint.path.string(), ": ", kStateNames[state], " of ", spec.name);
         TORCH_CHECK(record.bytes, name,
                     " is missing; --no-load-optim or --finetune load the weights alone");
-        out.zero_();  // vocabulary padding has no image
-        layout.for_each_run(
-            piece.param_start, out.numel(), [&](int64_t full, int64_t shard, int64_t n) {
-              read_elements(record, full, out.narrow(0, shard - piece.param_start, n), name);
-            });
+        out.fill([&](int64_t at, const torch::Tensor& block) {
+          const int64_t begin = piece.param_start + at;
+          block.zero_();  // vocabulary padding has no image
+          layout.for_each_run(begin, block.numel(), [&](int64_t full, int64_t shard, int64_t n) {
+            read_elements(record, full, block.narrow(0, shard - begin, n), name);
+          });
+        });
       };
       read(kFp32, piece.master);
       if (weights_only) continue;

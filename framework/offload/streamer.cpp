@@ -28,43 +28,43 @@ void wait_for(std::vector<std::future<void>>& pending) {
 
 }  // namespace
 
-// A sweep's place in the streams: the half of the buffers that block i uses is i % 2. Transfers run
-// in the order in which they start, so the read of block i + 1 finds block i - 1 written.
+// Block i uses half i % 2 of the buffers. Transfers run in the order in which they start, so the read
+// of block i + 1 finds block i - 1 written.
 void Streamer::sweep(const std::vector<Stream>& streams, int64_t numel, const Work& work) {
   const bool swapped = std::any_of(streams.begin(), streams.end(), is_swapped);
   const int64_t step = swapped ? block_ : std::max<int64_t>(numel, 1);
   std::array<std::vector<std::future<void>>, 2> pending;
-  const auto blocks_at = [&](int64_t begin) {
-    std::vector<torch::Tensor> blocks(streams.size());
+  const auto block_at = [&](int64_t begin) {
+    Block block{begin, std::min(begin + step, numel), {}};
     for (size_t i = 0; i < streams.size(); ++i)
-      blocks[i] = block_of(streams[i], i, begin / step % 2, begin, std::min(step, numel - begin));
-    return blocks;
+      block.tensors.push_back(tensor_of(streams[i], i, begin / step % 2, begin, block.end - begin));
+    return block;
   };
   const auto transfer = [&](int64_t begin, auto wanted, auto start) {
     if (begin >= numel) return;
-    const std::vector<torch::Tensor> blocks = blocks_at(begin);
+    const Block block = block_at(begin);
     for (size_t i = 0; i < streams.size(); ++i) {
       if (is_swapped(streams[i]) && wanted(streams[i]))
-        pending[begin / step % 2].push_back((streams[i].state.*start)(begin, blocks[i]));
+        pending[begin / step % 2].push_back((streams[i].state.*start)(begin, block.tensors[i]));
     }
   };
   transfer(0, reads, &StateTensor::start_read);
   for (int64_t begin = 0; begin < numel; begin += step) {
     transfer(begin + step, reads, &StateTensor::start_read);
     wait_for(pending[begin / step % 2]);
-    const std::vector<torch::Tensor> blocks = blocks_at(begin);
+    const Block block = block_at(begin);
     for (size_t i = 0; i < streams.size(); ++i) {
-      if (is_swapped(streams[i]) && !reads(streams[i])) blocks[i].zero_();
+      if (is_swapped(streams[i]) && !reads(streams[i])) block.tensors[i].zero_();
     }
-    work(begin, blocks);
+    work(block);
     transfer(begin, writes, &StateTensor::start_write);
   }
   for (auto& half : pending) wait_for(half);
 }
 
 // Elements [begin, begin + numel) of a stream: its own, or a buffer for them.
-torch::Tensor Streamer::block_of(const Stream& s, size_t stream, int64_t half, int64_t begin,
-                                 int64_t numel) {
+torch::Tensor Streamer::tensor_of(const Stream& s, size_t stream, int64_t half, int64_t begin,
+                                  int64_t numel) {
   if (s.use == Use::None || !s.state.defined()) return {};
   if (!s.state.on_disk()) return s.state.tensor().narrow(0, begin, numel);
   auto& buffers = buffers_[static_cast<size_t>(half)];

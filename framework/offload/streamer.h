@@ -11,9 +11,9 @@ namespace anymesh {
 // Passes over state that may be larger than memory, block by block: while block i is worked on, the
 // swap files' threads write block i - 1 and read block i + 1.
 //
-//   streamer.sweep({{master, Use::Update}, {exp_avg, Use::Update}}, n,
-//                  [&](int64_t begin, const std::vector<torch::Tensor>& blocks) {
-//                    blocks[0].add_(blocks[1]);        // elements [begin, begin + blocks[0].numel())
+//   streamer.sweep({{master, Use::Update}, {exp_avg, Use::Read}}, n,
+//                  [&](const Streamer::Block& block) {
+//                    block.tensors[0].sub_(block.tensors[1]);     // elements [begin, end) of both
 //                  });
 //
 // Two buffers for each stream, allocated when first used and kept: nothing grows with n. Where all
@@ -29,7 +29,11 @@ class Streamer {
     StateTensor state;  // may be undefined, as its blocks are then
     Use use = Use::None;
   };
-  using Work = std::function<void(int64_t begin, const std::vector<torch::Tensor>& blocks)>;
+  struct Block {
+    int64_t begin, end;
+    std::vector<torch::Tensor> tensors;  // by stream
+  };
+  using Work = std::function<void(const Block&)>;
 
   explicit Streamer(int64_t block = kBlock) : block_(block) {}
 
@@ -42,8 +46,8 @@ class Streamer {
   int64_t allocated_bytes() const;
 
  private:
-  torch::Tensor block_of(const Stream& s, size_t stream, int64_t half, int64_t begin,
-                         int64_t numel);
+  torch::Tensor tensor_of(const Stream& s, size_t stream, int64_t half, int64_t begin,
+                          int64_t numel);
 
   int64_t block_;
   std::array<std::vector<torch::Tensor>, 2> buffers_;  // by half and stream, as bytes

@@ -64,11 +64,13 @@ TEST(Streamer, AdamWOnDiskEqualsAdamWInMemory) {
       const torch::Tensor gradient = torch::sin(start * step);
       streamer.sweep(
           {{state[0], Use::Update}, {state[1], Use::Update}, {state[2], Use::Update}, {}}, n,
-          [&](int64_t begin, const std::vector<torch::Tensor>& blocks) {
-            const int64_t count = blocks[0].numel();
-            adamw_step(blocks[0], gradient.narrow(0, begin, count), blocks[1], blocks[2], {}, step,
-                       1e-2, 0.1, 0.5);
-            weights.narrow(0, begin, count).copy_(blocks[0]);
+          [&](const Streamer::Block& block) {
+            const auto& t = block.tensors;
+            const auto own = [&](const torch::Tensor& all) {
+              return all.slice(0, block.begin, block.end);
+            };
+            adamw_step(t[0], own(gradient), t[1], t[2], {}, step, 1e-2, 0.1, 0.5);
+            own(weights).copy_(t[0]);
           });
     }
     return std::vector{whole(state[0]), whole(state[1]), whole(state[2]), weights};
@@ -92,11 +94,12 @@ TEST(Streamer, UsesAreWhatTheySay) {
   set(target, torch::ones({1000}, torch::kBFloat16));
   Streamer streamer(64);
   streamer.sweep({{source, Use::Read}, {target, Use::Write}, {source, Use::None}}, 1000,
-                 [](int64_t begin, const std::vector<torch::Tensor>& blocks) {
-                   EXPECT_EQ(blocks[0][0].item<float>(), static_cast<float>(begin));
-                   EXPECT_FALSE(blocks[2].defined());
-                   blocks[1].narrow(0, 1, 1).copy_(blocks[0].narrow(0, 1, 1));
-                   blocks[0].zero_();  // not written back
+                 [](const Streamer::Block& block) {
+                   const auto& t = block.tensors;
+                   EXPECT_EQ(t[0][0].item<float>(), static_cast<float>(block.begin));
+                   EXPECT_FALSE(t[2].defined());
+                   t[1].narrow(0, 1, 1).copy_(t[0].narrow(0, 1, 1));
+                   t[0].zero_();  // not written back
                  });
   const torch::Tensor kept = torch::arange(1000, torch::kFloat);
   EXPECT_TRUE(torch::equal(whole(source), kept));
@@ -113,7 +116,7 @@ TEST(Streamer, BuffersDoNotGrow) {
                       b = StateTensor::zeros(n, torch::kBFloat16, swap),
                       in_memory = StateTensor::zeros(n, torch::kFloat, nullptr);
     streamer.sweep({{a, Use::Update}, {b, Use::Write}, {in_memory, Use::Update}}, n,
-                   [](int64_t, const std::vector<torch::Tensor>&) {});
+                   [](const Streamer::Block&) {});
     const int64_t slack = 4 * static_cast<int64_t>(SwapFile::kAlignment);
     EXPECT_EQ(streamer.allocated_bytes(),
               streamer.buffer_bytes(4) + streamer.buffer_bytes(2) + slack);
@@ -127,20 +130,20 @@ TEST(Streamer, ThrowsWhatWorkAndDisksThrow) {
   const auto sweep = [&](const Streamer::Work& work) {
     streamer.sweep({{state, Use::Update}}, n, work);
   };
-  EXPECT_THROW(sweep([](int64_t begin, const std::vector<torch::Tensor>&) {
-                 if (begin == 1 << 16) throw std::logic_error("work");
+  EXPECT_THROW(sweep([](const Streamer::Block& block) {
+                 if (block.begin == 1 << 16) throw std::logic_error("work");
                }),
                std::logic_error);
   {
     const FileSizeLimit limit(2 * n);
     try {
-      sweep([](int64_t, const std::vector<torch::Tensor>& blocks) { blocks[0].add_(1); });
+      sweep([](const Streamer::Block& block) { block.tensors[0].add_(1); });
       ADD_FAILURE() << "a failed write went by";
     } catch (const std::runtime_error& error) {
       EXPECT_THAT(error.what(), testing::HasSubstr("of the swap file: File too large"));
     }
   }
-  sweep([](int64_t, const std::vector<torch::Tensor>& blocks) { blocks[0].fill_(3); });
+  sweep([](const Streamer::Block& block) { block.tensors[0].fill_(3); });
   EXPECT_TRUE(torch::equal(whole(state), torch::full({n}, 3.0f)));
 }
 
