@@ -93,7 +93,10 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
       {.stage = config.parallel.zero_stage,
        .adam = {.beta1 = o.adam_beta1, .beta2 = o.adam_beta2, .eps = o.adam_eps},
        .weight_decay = o.weight_decay,
-       .clip_grad = o.clip_grad});
+       .clip_grad = o.clip_grad,
+       .offload = {.optimizer = config.offload.optimizer == "nvme",
+                   .params = config.offload.param == "nvme",
+                   .nvme_path = config.offload.nvme_path}});
   model.runner().set_observer(&optimizer);
   model.runner().set_recompute(config.parallel.activation_checkpointing);
   CheckpointedRun run{.grid = grid,
