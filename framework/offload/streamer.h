@@ -40,9 +40,7 @@ class Streamer {
   // REQUIRES: streams are `numel` long; the same number of them, in the same order, at every call.
   void sweep(const std::vector<Stream>& streams, int64_t numel, const Work& work);
 
-  // Of one buffer pair of a stream with elements of that size.
-  int64_t buffer_bytes(int64_t element_size) const { return 2 * block_ * element_size; }
-  // Of all there are.
+  // Of all buffers there are.
   int64_t allocated_bytes() const;
 
  private:

@@ -1,5 +1,6 @@
 #include "framework/zero/memory_report.h"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace anymesh {
@@ -57,8 +58,9 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
     state.allocated +=
         bytes_of(group.master) + bytes_of(group.exp_avg) + bytes_of(group.exp_avg_sq);
     if (!offload.optimizer) state.closed_form += state_width * numel / ranks;
-    buffers.closed_form = 2 * Streamer::kBlock *
-                          ((offload.params ? width : 0) + (offload.optimizer ? state_width : 0));
+    const int64_t halves = group.layout.partition_numel() > Streamer::kBlock ? 2 : 1,
+                  streams = (offload.params ? width : 0) + (offload.optimizer ? state_width : 0);
+    buffers.closed_form = std::max(buffers.closed_form, halves * Streamer::kBlock * streams);
   }
   copies.allocated = optimizer.second_use_bytes();
   buffers.allocated = optimizer.offload_buffer_bytes();
