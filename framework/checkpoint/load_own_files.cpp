@@ -51,8 +51,7 @@ fs::path own_model_states(const fs::path& folder, const CheckpointedRun& run) {
 }
 
 // One 1-D record over a group's partition, with padding or (`real` elements) without.
-void read_pieces(const Value& value, const Group& group, torch::Tensor Piece::*member,
-                 int64_t real) {
+void read_pieces(const Value& value, const Group& group, StateTensor Piece::*member, int64_t real) {
   const TensorRecord record = value.as_tensor();
   const int64_t partition = group.layout.partition_numel();
   TORCH_CHECK(record.numel() == real || record.numel() == partition, value.where(), ": ",

@@ -56,13 +56,15 @@ void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
       const WholeParameter parameter = find(checkpoint, spec, custom);
       if (!parameter.states[kFp32].bytes) continue;
       const ShardLayout layout = layout_of(spec, run.grid);
-      const auto read = [&](StateIndex state, const torch::Tensor& out) {
+      const auto read = [&](StateIndex state, const StateTensor& out) {
         const TensorRecord& record = parameter.states[state];
         const std::string name =
             c10::str(checkpoint.path.string(), ": ", kStateNames[state], " of ", spec.name);
         TORCH_CHECK(record.bytes, name,
                     " is missing; --no-load-optim or --finetune load the weights alone");
-        read_slice(record, layout, piece.param_start, out, name);
+        out.fill([&](int64_t at, const torch::Tensor& block) {
+          read_slice(record, layout, piece.param_start + at, block, name);
+        });
       };
       read(kFp32, piece.master);
       if (weights_only || (custom && !parameter.states[kExpAvg].bytes)) continue;

@@ -24,8 +24,8 @@ Value step_value(const ZeroOptimizer& optimizer) {
   return record_of(torch::full({}, static_cast<double>(optimizer.steps), torch::kFloat));
 }
 
-std::vector<torch::Tensor> masters(const Group& group) {
-  std::vector<torch::Tensor> pieces;
+std::vector<StateTensor> masters(const Group& group) {
+  std::vector<StateTensor> pieces;
   for (const Piece& piece : group.pieces) pieces.push_back(piece.master);
   return pieces;
 }
@@ -76,10 +76,10 @@ Value whole_adam_state(const CheckpointedRun& run, const TrainState& state) {
     for (const Piece& piece : group.pieces) {
       const auto i = static_cast<int64_t>(states.size());
       const auto shape = group.params[piece.param].tensor.sizes();
-      states.emplace_back(i,
-                          Value::dict({{kStepState, step_value(run.optimizer)},
-                                       {kExpAvgState, record_of(piece.exp_avg.view(shape))},
-                                       {kExpAvgSqState, record_of(piece.exp_avg_sq.view(shape))}}));
+      states.emplace_back(
+          i, Value::dict({{kStepState, step_value(run.optimizer)},
+                          {kExpAvgState, record_of(piece.exp_avg.tensor().view(shape))},
+                          {kExpAvgSqState, record_of(piece.exp_avg_sq.tensor().view(shape))}}));
       indices.emplace_back(i);
     }
     groups.push_back(param_group(run, state, group, std::move(indices)));

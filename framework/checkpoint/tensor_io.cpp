@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <array>
 
 namespace anymesh {
@@ -26,39 +27,50 @@ DType file_dtype(torch::Dtype dtype) {
   TORCH_INTERNAL_ASSERT(false, "no file dtype for ", dtype);
 }
 
-std::span<const std::byte> bytes_of(const torch::Tensor& t) {
-  TORCH_INTERNAL_ASSERT(t.is_contiguous() && t.device().is_cpu());
-  return {static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()};
-}
-
-// MemoryPieces that own a reference to the tensors they read.
-class TensorBytes : public MemoryPieces {
+// Pieces of state, one after the other, read where they are.
+class StateBytes : public ByteSource {
  public:
-  explicit TensorBytes(const std::vector<torch::Tensor>& tensors)
-      : MemoryPieces(spans(tensors)), tensors_(tensors) {}
+  explicit StateBytes(std::vector<StateTensor> pieces) : pieces_(std::move(pieces)) {
+    for (const StateTensor& piece : pieces_) size_ += bytes_of(piece);
+  }
+  uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    check_range(offset, out.size(), "state of the optimizer");
+    for (const StateTensor& piece : pieces_) {
+      const uint64_t bytes = bytes_of(piece);
+      const size_t n = offset < bytes ? std::min<uint64_t>(bytes - offset, out.size()) : 0;
+      if (n > 0) piece.read_bytes(offset, out.first(n));
+      offset = n > 0 ? 0 : offset - bytes;
+      out = out.subspan(n);
+    }
+  }
 
  private:
-  static std::vector<std::span<const std::byte>> spans(const std::vector<torch::Tensor>& tensors) {
-    std::vector<std::span<const std::byte>> out;
-    for (const torch::Tensor& t : tensors) out.push_back(bytes_of(t));
-    return out;
+  static uint64_t bytes_of(const StateTensor& piece) {
+    return static_cast<uint64_t>(piece.numel() * piece.element_size());
   }
-  std::vector<torch::Tensor> tensors_;
+  std::vector<StateTensor> pieces_;
+  uint64_t size_ = 0;
 };
 
 }  // namespace
 
 TensorRecord record_of(const torch::Tensor& t) {
-  return {.dtype = file_dtype(t.scalar_type()),
-          .shape = t.sizes().vec(),
-          .bytes = std::make_shared<TensorBytes>(std::vector{t.detach()})};
+  TensorRecord record = record_of(StateTensor(t.detach().view(-1)));
+  record.shape = t.sizes().vec();
+  return record;
 }
 
-TensorRecord record_of(const std::vector<torch::Tensor>& pieces, torch::Dtype dtype) {
+TensorRecord record_of(const StateTensor& state) {
+  return record_of(std::vector{state}, state.dtype());
+}
+
+TensorRecord record_of(std::vector<StateTensor> pieces, torch::Dtype dtype) {
   int64_t numel = 0;
-  for (const torch::Tensor& t : pieces) numel += t.numel();
-  return {
-      .dtype = file_dtype(dtype), .shape = {numel}, .bytes = std::make_shared<TensorBytes>(pieces)};
+  for (const StateTensor& piece : pieces) numel += piece.numel();
+  return {.dtype = file_dtype(dtype),
+          .shape = {numel},
+          .bytes = std::make_shared<StateBytes>(std::move(pieces))};
 }
 
 void read_elements(const TensorRecord& record, int64_t begin, torch::Tensor out,
@@ -71,6 +83,13 @@ void read_elements(const TensorRecord& record, int64_t begin, torch::Tensor out,
   record.bytes->read(static_cast<uint64_t>(begin) * element_size(record.dtype),
                      {static_cast<std::byte*>(raw.data_ptr()), raw.nbytes()});
   if (!raw.is_same(out)) out.copy_(raw);
+}
+
+void read_elements(const TensorRecord& record, int64_t begin, const StateTensor& out,
+                   const std::string& name) {
+  out.fill([&](int64_t at, const torch::Tensor& block) {
+    read_elements(record, begin + at, block, name);
+  });
 }
 
 torch::Dtype torch_dtype(DType dtype) {

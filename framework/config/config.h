@@ -30,6 +30,13 @@ struct ParallelConfig {
   bool activation_checkpointing = false;
 };
 
+// Where a rank keeps what ZeRO partitions: "none" = where it computes, "cpu" = in the host's memory,
+// "nvme" = in a file.
+struct OffloadConfig {
+  std::string optimizer = "none", param = "none";
+  std::string nvme_path;  // a folder
+};
+
 struct BatchConfig {
   int micro_batch_size = 1;
   int global_batch_size = 0;  // 0 = micro_batch_size * gradient_accumulation_steps * dp
@@ -100,6 +107,7 @@ struct RunConfig {
 
 struct Config {
   ParallelConfig parallel;
+  OffloadConfig offload;
   BatchConfig batch;
   OptimizerConfig optimizer;
   PrecisionConfig precision;

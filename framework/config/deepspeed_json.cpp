@@ -21,6 +21,10 @@ constexpr FlagKey kFlagKeys[] = {
     {"train_micro_batch_size_per_gpu", "micro-batch-size"},
     {"gradient_clipping", "clip-grad"},
     {"zero_optimization.stage", "zero-stage"},
+    {"zero_optimization.offload_optimizer.device", "offload-optimizer"},
+    {"zero_optimization.offload_optimizer.nvme_path", "nvme-path"},
+    {"zero_optimization.offload_param.device", "offload-param"},
+    {"zero_optimization.offload_param.nvme_path", "nvme-path"},
     {"bf16.enabled", "bf16"},
     {"fp16.enabled", "fp16"},
     {"fp16.loss_scale", "loss-scale"},
@@ -46,8 +50,6 @@ constexpr FixedKey kFixedKeys[] = {
     {"optimizer.params.adam_w_mode", "true", "the optimizer is AdamW"},
     {"optimizer.params.bias_correction", "true", "Adam always corrects its bias"},
     {"optimizer.params.amsgrad", "false", "AMSGrad is not in this version"},
-    {"zero_optimization.offload_optimizer.device", "\"none\"", "offloading is not in this version"},
-    {"zero_optimization.offload_param.device", "\"none\"", "offloading is not in this version"},
 };
 
 constexpr std::string_view kIgnoredKeys[] = {
@@ -78,7 +80,17 @@ constexpr std::string_view kIgnoredKeys[] = {
     "zero_optimization.ignore_unused_parameters",
     "zero_optimization.sub_group_size",
     "zero_optimization.offload_optimizer.pin_memory",
+    "zero_optimization.offload_optimizer.buffer_count",
+    "zero_optimization.offload_optimizer.pipeline_read",
+    "zero_optimization.offload_optimizer.pipeline_write",
+    "zero_optimization.offload_optimizer.fast_init",
+    "zero_optimization.offload_optimizer.ratio",
+    "zero_optimization.offload_optimizer.super_offload",
+    "zero_optimization.offload_optimizer.cpuadam_cores_perc",
     "zero_optimization.offload_param.pin_memory",
+    "zero_optimization.offload_param.buffer_count",
+    "zero_optimization.offload_param.buffer_size",
+    "zero_optimization.offload_param.max_in_cpu",
 };
 
 constexpr std::string_view kSections[] = {
@@ -144,6 +156,8 @@ class Reader {
         read_key(key, value);
       } else if (value.is_object() && key == "fp16") {
         read_fp16(value);
+      } else if (value.is_object() && key.starts_with("zero_optimization.offload_")) {
+        read_offload(value, key + ".");
       } else if (value.is_object()) {
         read_section(value, key + ".");
       } else {
@@ -169,12 +183,28 @@ class Reader {
       read_scale_power("fp16.initial_scale_power (default)", Json(16u));
   }
 
+  // Configurations keep a path there for the day that the device is nvme.
+  void read_offload(const Json& section, const std::string& prefix) {
+    const bool nvme = section.value("device", Json()) == Json("nvme");
+    for (const auto& [name, value] : section.items()) {
+      if (name == "nvme_path" && !nvme) {
+        ignored_.push_back(prefix + name);
+      } else {
+        read_key(prefix + name, value);
+      }
+    }
+  }
+
   void read_key(const std::string& key, const Json& value) {
     const auto has_path = [&key](const auto& entry) { return entry.path == key; };
     if (const auto* it = std::find_if(std::begin(kFlagKeys), std::end(kFlagKeys), has_path);
         it != std::end(kFlagKeys)) {
       if (value.is_structured()) throw ParseError(origin(key, value) + ": expected one value");
-      flags_.set(it->flag, origin(key, value), value.dump());
+      const bool takes_text = std::holds_alternative<std::string*>(flags_.find(it->flag)->field);
+      if (takes_text && !value.is_string())
+        throw ParseError(origin(key, value) + ": expected a text");
+      flags_.set(it->flag, origin(key, value),
+                 takes_text ? value.get<std::string>() : value.dump());
     } else if (const auto* it =
                    std::find_if(std::begin(kFixedKeys), std::end(kFixedKeys), has_path);
                it != std::end(kFixedKeys)) {

@@ -5,8 +5,7 @@
 //
 // Keys that have a flag are set through it, so that a flag that says otherwise is an error naming
 // both. Keys about speed and logs are ignored and returned. Everything else is refused with its
-// path: unknown keys, keys given twice, fp16, offloading, schedulers (the flags describe the
-// schedule).
+// path: unknown keys, keys given twice, schedulers (the flags describe the schedule).
 #pragma once
 
 #include <string>

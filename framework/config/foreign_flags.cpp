@@ -86,7 +86,7 @@ constexpr ForeignFlag kForeignFlags[] = {
      "1"},
     {"num-experts", kValue, "mixtures of experts are not in this version", "1"},
     {"mlp-type", kValue, "mixtures of experts are not in this version", "standard"},
-    {"remote-device", kValue, "offloading is not in this version", "none"},
+    {"remote-device", kValue, "use --offload-param", "none"},
 
     // The model.
     {"squared-relu", kSwitch, "the MLP has GELU, or SiLU with --swiglu"},
@@ -104,7 +104,7 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"num-layers-per-virtual-pipeline-stage", kValue, "the schedule is plain 1F1B"},
     {"model-parallel-size", kValue, "use --tensor-model-parallel-size"},
     {"use-distributed-optimizer", kSwitch, "use --zero-stage 1"},
-    {"cpu-optimizer", kSwitch, "offloading is not in this version"},
+    {"cpu-optimizer", kSwitch, "use --offload-optimizer cpu"},
     {"data-parallel-random-init", kSwitch, "data-parallel ranks always start equal"},
     {"checkpoint-activations", kSwitch, kNoRecompute},
     {"checkpoint-num-layers", kValue, kNoRecompute},

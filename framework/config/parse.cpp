@@ -22,6 +22,17 @@ void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel) {
             "keep only the input of each layer, and run its forward again in backward");
 }
 
+void add_offload_flags(FlagTable& flags, OffloadConfig& offload) {
+  flags.add("offload-optimizer", offload.optimizer,
+            "where the optimizer state lies: none (where it is used), cpu or nvme (streamed from "
+            "and to a file at each step); needs --zero-stage 1 or more");
+  flags.add("offload-param", offload.param,
+            "the same of the parameters' partition, which is read when a layer runs; needs "
+            "--zero-stage 3");
+  flags.add("nvme-path", offload.nvme_path,
+            "folder of the files of nvme, best on a local disk; they vanish with the run", "none");
+}
+
 void add_batch_flags(FlagTable& flags, BatchConfig& batch) {
   flags.group("Batch and length");
   flags.add("micro-batch-size", batch.micro_batch_size, "samples per forward pass");
@@ -181,6 +192,23 @@ class Combinations {
   const FlagTable& flags_;
 };
 
+// Returns what to tell the user.
+std::vector<std::string> check_offload(const FlagTable& flags, const Combinations& rules,
+                                       const OffloadConfig& offload) {
+  std::vector<std::string> notes;
+  for (const auto& [flag, device] : {std::pair("offload-optimizer", offload.optimizer),
+                                     std::pair("offload-param", offload.param)}) {
+    require_choice(flags, flag, device, {"none", "cpu", "nvme"});
+    if (device == "cpu")
+      notes.push_back(flags.origin(flag) +
+                      ": this build trains in the host's memory, where that "
+                      "is already; nothing moves");
+  }
+  rules.refuse("nvme-path", offload.optimizer != "nvme" && offload.param != "nvme",
+               "without --offload-optimizer nvme or --offload-param nvme");
+  return notes;
+}
+
 void check_schedule(const FlagTable& flags, const Combinations& rules, const Config& config) {
   const OptimizerConfig& optimizer = config.optimizer;
   require_choice(flags, "lr-decay-style", optimizer.lr_decay_style,
@@ -253,6 +281,7 @@ void check_checkpoint(const Combinations& rules, const CheckpointConfig& checkpo
 
 void add_flags(FlagTable& flags, Config& config) {
   add_parallel_flags(flags, config.parallel);
+  add_offload_flags(flags, config.offload);
   add_batch_flags(flags, config.batch);
   add_optimizer_flags(flags, config.optimizer);
   add_precision_flags(flags, config.precision);
@@ -283,6 +312,8 @@ ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::strin
   }
   choose_tokenizer(flags, config.data);
   const Combinations rules(flags);
+  for (std::string& note : check_offload(flags, rules, config.offload))
+    result.notes.push_back(std::move(note));
   check_schedule(flags, rules, config);
   check_precision(rules, config.precision);
   check_data(rules, config.data);

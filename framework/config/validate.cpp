@@ -26,6 +26,23 @@ void check_parallel(const ParallelConfig& parallel, int world_size) {
                    std::to_string(model_ranks) + fix + std::to_string(below + model_ranks));
 }
 
+void check_offload(const OffloadConfig& offload, int zero_stage) {
+  const auto check = [&](const char* flag, const std::string& device, int least, const char* what) {
+    if (device == "none") return;
+    const std::string asked = std::string(flag) + " " + device, path = " --nvme-path /local_nvme",
+                      stage = "--zero-stage " + std::to_string(std::max(zero_stage, least));
+    require(zero_stage >= least, asked + " needs " + what + ": " +
+                                     with("--zero-stage", zero_stage) + " must be at least " +
+                                     std::to_string(least) + "; use " + stage + " " + asked +
+                                     (device == "nvme" ? path : ""));
+    require(device != "nvme" || !offload.nvme_path.empty(),
+            asked + " needs a folder for its file, got no --nvme-path; use " + stage + " " + asked +
+                path);
+  };
+  check("--offload-optimizer", offload.optimizer, 1, "a partitioned optimizer");
+  check("--offload-param", offload.param, 3, "partitioned parameters");
+}
+
 void check_batch(const BatchConfig& batch, int64_t dp) {
   require(batch.micro_batch_size >= 1,
           with("--micro-batch-size", batch.micro_batch_size) + " must be at least 1");
@@ -205,6 +222,7 @@ BatchPlan plan_batches(const Config& config, int world_size) {
 
 void validate(const Config& config, int world_size) {
   check_parallel(config.parallel, world_size);
+  check_offload(config.offload, config.parallel.zero_stage);
   check_batch(config.batch, world_size / (config.parallel.tp * config.parallel.pp));
   const BatchPlan plan = plan_batches(config, world_size);
   check_length(config.batch, plan.global_batch_size);

@@ -1,5 +1,6 @@
 #include "framework/zero/memory_report.h"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace anymesh {
@@ -8,6 +9,9 @@ namespace {
 int64_t bytes_of(const torch::Tensor& t) {
   return t.defined() ? static_cast<int64_t>(t.storage().nbytes()) : 0;
 }
+
+// In memory, that is.
+int64_t bytes_of(const StateTensor& state) { return bytes_of(state.tensor()); }
 
 int64_t largest(Communicator& world, int64_t value) {
   torch::Tensor t = torch::full({1}, value, torch::kLong);
@@ -31,8 +35,9 @@ std::string line(const char* name, int64_t allocated, int64_t closed_form = -1) 
 std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   const int stage = optimizer.options().stage;
   const int64_t ranks = optimizer.partitions().size();
+  const OffloadOptions& offload = optimizer.options().offload;
   MemoryPart parameters{"parameters"}, gradients{"gradients"}, state{"optimizer state"},
-      copies{"tied copies"};
+      copies{"tied copies"}, buffers{"offload buffers"};
   for (const auto& group : optimizer.groups()) {
     int64_t numel = 0, tied = 0;
     for (const ParamSpec& spec : group.params) {
@@ -46,15 +51,22 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
     copies.closed_form += 4 * tied_here;
     const auto width = static_cast<int64_t>(group.params[0].tensor.element_size());
     parameters.allocated += bytes_of(group.weights);
-    parameters.closed_form += width * numel / (stage == 3 ? ranks : 1);
+    const int64_t state_width = width == 2 ? 12 : 8;
+    if (!offload.params) parameters.closed_form += width * numel / (stage == 3 ? ranks : 1);
     gradients.allocated += bytes_of(group.gradient);
     gradients.closed_form += 4 * numel / (stage >= 2 ? ranks : 1);
     state.allocated +=
         bytes_of(group.master) + bytes_of(group.exp_avg) + bytes_of(group.exp_avg_sq);
-    state.closed_form += (width == 2 ? 12 : 8) * numel / ranks;
+    if (!offload.optimizer) state.closed_form += state_width * numel / ranks;
+    const int64_t halves = group.layout.partition_numel() > Streamer::kBlock ? 2 : 1,
+                  streams = (offload.params ? width : 0) + (offload.optimizer ? state_width : 0);
+    buffers.closed_form = std::max(buffers.closed_form, halves * Streamer::kBlock * streams);
   }
   copies.allocated = optimizer.second_use_bytes();
-  return {parameters, gradients, state, copies};
+  buffers.allocated = optimizer.offload_buffer_bytes();
+  std::vector<MemoryPart> parts{parameters, gradients, state, copies};
+  if (buffers.closed_form > 0) parts.push_back(buffers);
+  return parts;
 }
 
 std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer& optimizer,

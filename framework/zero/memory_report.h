@@ -21,6 +21,10 @@ namespace anymesh {
 //                                                                       stage uses twice
 // (At stage 2 a tied weight lies in one partition as far as it fits: at most 4 n / d.)
 //
+// Offloaded to disk (--offload-optimizer, --offload-param with nvme), parameters or optimizer state
+// are 0, and there is a row for the buffers that they stream through: w, k or w + k times 2 * 2^20,
+// whatever n is (half of it for a partition of at most 2^20).
+//
 // The closed form leaves out padding: at most a few elements a parameter.
 struct MemoryPart {
   const char* name;

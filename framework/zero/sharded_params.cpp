@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "framework/storage.h"
 
@@ -23,6 +24,7 @@ ShardedParams::ShardedParams(std::vector<Shard> shards, CommPtr dp)
 void ShardedParams::before_forward(int unit) {
   gather(unit);
   prefetch(unit + 1);
+  read_ahead(unit + 2);
 }
 
 void ShardedParams::after_forward(int unit) { release(unit); }
@@ -34,32 +36,54 @@ void ShardedParams::before_backward(int unit) {
   }
   gather(unit);
   prefetch(unit - 1);
+  read_ahead(unit - 2);
 }
 
 void ShardedParams::release_all() {
   for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) release(unit);
 }
 
-ShardedParams::Prefetch ShardedParams::start(int unit) {
+bool ShardedParams::may_need(int unit) const {
+  const bool exists = 0 <= unit && unit < static_cast<int>(units_.size());
+  return exists && !gathered_[static_cast<size_t>(unit)];
+}
+
+ShardedParams::Parts ShardedParams::start_read(int unit) {
   const Unit& u = units_[static_cast<size_t>(unit)];
-  const auto options = shards_[u.shards.at(0)].part.options();
-  Prefetch p{unit, torch::empty({u.part_numel}, options),
-             torch::empty({dp_->size(), u.part_numel}, options), nullptr};
+  Parts parts{unit, torch::empty({u.part_numel}, shards_[u.shards.at(0)].part.dtype()), {}};
   int64_t start = 0;
   for (const size_t i : u.shards) {
-    const torch::Tensor& part = shards_[i].part;
-    p.mine.narrow(0, start, part.numel()).copy_(part);
+    const StateTensor& part = shards_[i].part;
+    parts.pending.push_back(part.start_read(0, parts.mine.narrow(0, start, part.numel())));
     start += part.numel();
   }
-  in_flight_.add(p.bytes());
+  in_flight_.add(static_cast<int64_t>(parts.mine.nbytes()));
+  return parts;
+}
+
+void ShardedParams::read_ahead(int unit) {
+  if (may_need(unit) && !ahead_ && shards_[0].part.on_disk()) ahead_ = start_read(unit);
+}
+
+// Read ahead, unless the direction changed.
+ShardedParams::Parts ShardedParams::take_parts(int unit) {
+  Parts parts = ahead_ ? std::move(*std::exchange(ahead_, {})) : start_read(unit);
+  for (std::future<void>& read : parts.pending) read.get();
+  if (parts.unit == unit) return parts;
+  in_flight_.add(-static_cast<int64_t>(parts.mine.nbytes()));
+  return take_parts(unit);
+}
+
+ShardedParams::Prefetch ShardedParams::start(int unit) {
+  const torch::Tensor mine = take_parts(unit).mine;
+  Prefetch p{unit, mine, torch::empty({dp_->size(), mine.numel()}, mine.options()), nullptr};
+  in_flight_.add(static_cast<int64_t>(p.all.nbytes()));
   p.pending = dp_->start_all_gather(p.all, p.mine);
   return p;
 }
 
 void ShardedParams::prefetch(int unit) {
-  const bool exists = 0 <= unit && unit < static_cast<int>(units_.size());
-  if (!exists || gathered_[static_cast<size_t>(unit)] || prefetch_) return;
-  prefetch_ = start(unit);
+  if (may_need(unit) && !prefetch_) prefetch_ = start(unit);
 }
 
 void ShardedParams::gather(int unit) {

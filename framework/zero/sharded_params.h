@@ -6,12 +6,13 @@
 
 #include "framework/comm/communicator.h"
 #include "framework/memory.h"
-#include "framework/param_spec.h"
+#include "framework/offload/state_tensor.h"
 
 namespace anymesh {
 
 // Stage 3: a rank keeps its parts of the parameters; a unit's whole parameters exist only while the
-// unit runs, forward or backward, and the next one's are already on their way.
+// unit runs, forward or backward, and the next one's are already on their way. Of parts on disk, those
+// of the one after that are being read.
 //
 // A parameter's tensor stays the same object: its storage is emptied and refilled (autograd's saved
 // tensors see the refilled bytes). Nothing of this is visible to the layers.
@@ -19,7 +20,8 @@ class ShardedParams {
  public:
   // A parameter, without memory, with this rank's part of it, [ceil(n / dp)], padded.
   struct Shard {
-    torch::Tensor param, part;
+    torch::Tensor param;
+    StateTensor part;        // in memory or on disk
     std::vector<int> units;  // of the stage, that use it
   };
   ShardedParams(std::vector<Shard> shards, CommPtr dp);
@@ -38,6 +40,12 @@ class ShardedParams {
     std::vector<size_t> shards;
     int64_t part_numel = 0;
   };
+  // A unit's parts, on their way to one buffer.
+  struct Parts {
+    int unit;
+    torch::Tensor mine;  // [parts]
+    std::vector<std::future<void>> pending;
+  };
   struct Prefetch {
     int unit;
     torch::Tensor mine, all;  // [parts], [dp, parts]
@@ -47,6 +55,10 @@ class ShardedParams {
 
   void gather(int unit);
   void release(int unit);
+  bool may_need(int unit) const;
+  Parts start_read(int unit);
+  void read_ahead(int unit);
+  Parts take_parts(int unit);
   Prefetch start(int unit);
   void prefetch(int unit);
 
@@ -55,6 +67,7 @@ class ShardedParams {
   std::vector<Unit> units_;
   std::vector<bool> gathered_;  // by unit
   std::vector<int> users_;      // gathered units that hold a parameter
+  std::optional<Parts> ahead_;
   std::optional<Prefetch> prefetch_;
   ByteGauge in_flight_;
 };

@@ -7,8 +7,12 @@
 #include <cmath>
 #include <functional>
 
+#include "framework/comm/agreement.h"
+
 namespace anymesh {
 namespace {
+
+using Use = Streamer::Use;
 
 // Elements of each partition that travel at a time; and of a gradient bucket.
 constexpr int64_t kBucket = int64_t{1} << 22;
@@ -30,8 +34,8 @@ void on_gradient(const torch::Tensor& leaf, GradientHook::Take take) {
                                                  std::make_unique<GradientHook>(std::move(take)));
 }
 
-torch::TensorOptions master_options(const torch::Tensor& param) {
-  return torch::dtype(param.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
+torch::Dtype master_dtype(const torch::Tensor& param) {
+  return param.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
 }
 
 std::vector<int64_t> numels_of(const std::vector<ParamSpec>& params) {
@@ -44,15 +48,19 @@ std::vector<int64_t> numels_of(const std::vector<ParamSpec>& params) {
 
 ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const ProcessGrid& grid,
                              ZeroOptions options)
-    : grid_(grid), options_(options) {
-  partitions_ = options.stage == 0 ? grid.world->split(grid.world->rank(), 0) : grid.dp;
+    : grid_(grid), options_(std::move(options)) {
+  partitions_ = options_.stage == 0 ? grid.world->split(grid.world->rank(), 0) : grid.dp;
   std::vector<ParamSpec> decayed, others;
   for (const ParamSpec& spec : params) (spec.weight_decay ? decayed : others).push_back(spec);
   groups_.reserve(2);  // hooks keep references to them
-  if (!decayed.empty()) add_group(std::move(decayed), options.weight_decay);
-  if (!others.empty()) add_group(std::move(others), 0);
-  if (options.stage == 3) shard_params();
-  masters_from_params();
+  all_or_none(*grid.world, [&] {
+    const OffloadOptions& offload = options_.offload;
+    if (offload.optimizer || offload.params) swap_ = std::make_shared<SwapFile>(offload.nvme_path);
+    if (!decayed.empty()) add_group(std::move(decayed), options_.weight_decay);
+    if (!others.empty()) add_group(std::move(others), 0);
+    if (options_.stage == 3) shard_params();
+    masters_from_params();
+  });
 }
 
 void ZeroOptimizer::add_group(std::vector<ParamSpec> params, double weight_decay) {
@@ -74,36 +82,41 @@ void ZeroOptimizer::add_group(std::vector<ParamSpec> params, double weight_decay
 void ZeroOptimizer::add_state(Group& group) {
   const int64_t partition = group.layout.partition_numel();
   const torch::Tensor& param = group.params[0].tensor;
-  const torch::TensorOptions fp32 = master_options(param);
+  const torch::Dtype fp32 = master_dtype(param);
+  const auto optimizer_swap = options_.offload.optimizer ? swap_ : nullptr,
+             params_swap = options_.offload.params ? swap_ : nullptr;
   group.gradient =
       torch::zeros({options_.stage < 2 ? partition * partitions_->size() : partition}, fp32);
-  group.exp_avg = torch::zeros({partition}, fp32);
-  group.exp_avg_sq = torch::zeros({partition}, fp32);
+  group.exp_avg = StateTensor::zeros(partition, fp32, optimizer_swap);
+  group.exp_avg_sq = StateTensor::zeros(partition, fp32, optimizer_swap);
   if (options_.stage == 3)
-    group.weights = torch::zeros({partition}, param.options().requires_grad(false));
-  if (param.dtype() != fp32.dtype()) group.master = torch::zeros({partition}, fp32);
+    group.weights = StateTensor::zeros(partition, param.scalar_type(), params_swap);
+  if (param.scalar_type() != fp32)
+    group.master = StateTensor::zeros(partition, fp32, optimizer_swap);
 }
 
 void ZeroOptimizer::add_pieces(Group& group) {
   const torch::Tensor gradient = my_gradients(group);
   for (const Fragment& f : group.layout.fragments(partitions_->rank())) {
-    const auto mine = [&](const torch::Tensor& flat) {
-      return flat.narrow(0, f.partition_start, f.numel);
+    const auto mine = [&](const StateTensor& flat) {
+      return flat.narrow(f.partition_start, f.numel);
     };
     const ParamSpec& spec = group.params[f.param];
-    torch::Tensor weight;
+    StateTensor weight;
     if (options_.stage == 3) {
       weight = mine(group.weights);
-      spec.initialize(f.param_start, weight);
+      weight.fill([&](int64_t at, const torch::Tensor& block) {
+        spec.initialize(f.param_start + at, block);
+      });
     } else {
       weight = spec.tensor.detach().view(-1).narrow(0, f.param_start, f.numel);
     }
     group.pieces.push_back({.param = f.param,
                             .param_start = f.param_start,
                             .partition_start = f.partition_start,
+                            .gradient = gradient.narrow(0, f.partition_start, f.numel),
                             .weight = weight,
                             .master = group.master.defined() ? mine(group.master) : weight,
-                            .gradient = mine(gradient),
                             .exp_avg = mine(group.exp_avg),
                             .exp_avg_sq = mine(group.exp_avg_sq)});
   }
@@ -160,7 +173,7 @@ void ZeroOptimizer::shard_params() {
     int64_t start = 0;
     for (const ParamSpec& spec : group.params) {
       const int64_t part = zero3_part_numel(spec.tensor.numel(), partitions_->size());
-      shards.push_back({spec.tensor.detach(), group.weights.narrow(0, start, part), spec.units});
+      shards.push_back({spec.tensor.detach(), group.weights.narrow(start, part), spec.units});
       start += part;
     }
   }
@@ -320,14 +333,18 @@ void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
   ++steps;
   const double norm = grad_norm / loss_scale, max_norm = options_.clip_grad;
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
+  c10::NoGradGuard no_grad;
   for (Group& group : groups_) {
-    for (const Piece& piece : group.pieces) {
-      adamw_step(piece.master, piece.gradient, piece.exp_avg, piece.exp_avg_sq, options_.adam,
-                 steps, lr, group.weight_decay, clip / loss_scale);
-    }
+    const bool copies = group.master.defined();
+    const Group::Uses uses{copies ? Use::Write : Use::Update, Use::Update, Use::Update};
+    group.sweep(streamer_, uses, [&](const Group::Window& w) {
+      adamw_step(w.master, w.gradient, w.exp_avg, w.exp_avg_sq, options_.adam, steps, lr,
+                 group.weight_decay, clip / loss_scale);
+      if (copies) w.weight.copy_(w.master);
+    });
   }
   clear_gradients();
-  params_from_masters();
+  gather_params();
 }
 
 void ZeroOptimizer::clear_gradients() {
@@ -337,20 +354,25 @@ void ZeroOptimizer::clear_gradients() {
 void ZeroOptimizer::masters_from_params() {
   c10::NoGradGuard no_grad;
   for (Group& group : groups_) {
-    for (const Piece& piece : group.pieces) {
-      if (group.master.defined()) piece.master.copy_(piece.weight);
-    }
+    if (!group.master.defined()) continue;
+    group.sweep(streamer_, {Use::Read, Use::Write, Use::None},
+                [](const Group::Window& w) { w.master.copy_(w.weight); });
   }
 }
 
 void ZeroOptimizer::params_from_masters() {
   c10::NoGradGuard no_grad;
   for (Group& group : groups_) {
-    for (const Piece& piece : group.pieces) {
-      if (group.master.defined()) piece.weight.copy_(piece.master);
-    }
-    if (partitions_->size() > 1 && options_.stage < 3) gather_params(group);
+    if (!group.master.defined()) continue;
+    group.sweep(streamer_, {Use::Write, Use::Read, Use::None},
+                [](const Group::Window& w) { w.weight.copy_(w.master); });
   }
+  gather_params();
+}
+
+void ZeroOptimizer::gather_params() {
+  if (partitions_->size() == 1 || options_.stage == 3) return;
+  for (Group& group : groups_) gather_params(group);
 }
 
 // The parameters are tensors of their own (aligned, as GEMMs like them), so partitions travel

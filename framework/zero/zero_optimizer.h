@@ -5,10 +5,8 @@
 
 #include "framework/comm/process_grid.h"
 #include "framework/optim/sweeps.h"
-#include "framework/param_spec.h"
 #include "framework/pipeline/unit_runner.h"
-#include "framework/zero/gradient_bucket.h"
-#include "framework/zero/partition_layout.h"
+#include "framework/zero/param_group.h"
 #include "framework/zero/sharded_params.h"
 
 namespace anymesh {
@@ -23,7 +21,7 @@ namespace anymesh {
 //                                      units when used             micro-batch
 //
 // Parameters form two groups, with and without weight decay, in DeepSpeed's layouts
-// (partition_layout.h), so that a save writes what is in memory. Gradients are summed in fp32
+// (param_group.h), so that a save writes what is there, in memory or offloaded to disk. Gradients are summed in fp32
 // (float64 for float64 models), whatever the parameters' dtype. The fp32 master of an fp32
 // parameter is the parameter itself. Parameters come without memory (ParamSpec): at stage 3 a rank
 // makes its fragments of them and nothing else.
@@ -36,29 +34,15 @@ struct ZeroOptions {
   AdamOptions adam;
   double weight_decay = 0.01;
   double clip_grad = 1.0;  // 0 = no clipping
+  OffloadOptions offload;
 };
 
 class ZeroOptimizer final : public UnitObserver {
  public:
-  // A piece of one parameter in this rank's partition: 1-D views of equal length.
-  struct Piece {
-    size_t param;             // index in Group::params
-    int64_t param_start;      // first element, in this tp rank's slice of the parameter
-    int64_t partition_start;  // ... and in the partition
-    torch::Tensor weight, master, gradient, exp_avg, exp_avg_sq;
-  };
-  struct Group {
-    double weight_decay = 0;
-    std::vector<ParamSpec> params;
-    PartitionLayout layout;
-    torch::Tensor gradient;             // [ranks * P] at stages 0 and 1, [P] at 2 and 3
-    torch::Tensor weights;              // [P] at stage 3, in the parameters' dtype
-    torch::Tensor master;               // [P], unless the weights are their own masters
-    torch::Tensor exp_avg, exp_avg_sq;  // [P]
-    std::vector<Piece> pieces;
-    std::vector<GradientBucket> buckets;  // stages 2 and 3
-  };
+  using Group = ParamGroup;
+  using Piece = ParamGroup::Piece;
 
+  // Throws if the swap file cannot be made. Collective over grid.world.
   ZeroOptimizer(const std::vector<ParamSpec>& params, const ProcessGrid& grid, ZeroOptions options);
 
   // Reduces the accumulated gradients and returns their global norm, before clipping.
@@ -86,10 +70,12 @@ class ZeroOptimizer final : public UnitObserver {
   // The group over which a partition is one part: dp, or a group of this rank alone at stage 0.
   Communicator& partitions() const { return *partitions_; }
 
-  // For --report-memory: sums of second uses, buckets' buffers, and stage 3's peak in flight.
+  // For --report-memory: sums of second uses, buckets' buffers, stage 3's peak in flight, and
+  // the buffers of state on disk.
   int64_t second_use_bytes() const;
   const ByteGauge& bucket_bytes() const { return bucket_bytes_; }
   int64_t in_flight_bytes() const;
+  int64_t offload_buffer_bytes() const { return streamer_.allocated_bytes(); }
 
   int64_t steps = 0;  // Adam's
 
@@ -116,11 +102,14 @@ class ZeroOptimizer final : public UnitObserver {
   void add_tied_partitions(Group& group, size_t param);
   void add_sequence_parts();
   bool counts_in_norm(const ParamSpec& spec) const;
+  void gather_params();
   void gather_params(Group& group);
 
   const ProcessGrid& grid_;
   ZeroOptions options_;
   CommPtr partitions_;
+  std::shared_ptr<SwapFile> swap_;  // null: all state is in memory
+  Streamer streamer_;
   std::vector<Group> groups_;
   std::vector<SecondUse> second_uses_;
   std::optional<ShardedParams> sharded_;

@@ -76,6 +76,7 @@ TEST_F(ParseTest, DefaultsAreMegatrons) {
 TEST_F(ParseTest, EveryFlagReachesItsField) {
   read(
       words("--tensor-model-parallel-size 2 --pipeline-model-parallel-size=3 --zero-stage 1 "
+            "--offload-optimizer nvme --offload-param cpu --nvme-path disk "
             "--micro-batch-size 4 --global-batch-size 48 --train-iters 5 --lr 1e-3 --min-lr 1e-4 "
             "--lr-decay-style cosine --lr-decay-iters 6 --lr-warmup-iters 7 --weight-decay 0.1 "
             "--adam-beta1 0.8 --adam-beta2 0.95 --adam-eps 1e-6 --clip-grad 0.5 --bf16 "
@@ -87,6 +88,9 @@ TEST_F(ParseTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.parallel.tp, 2);
   EXPECT_EQ(config.parallel.pp, 3);
   EXPECT_EQ(config.parallel.zero_stage, 1);
+  EXPECT_EQ(config.offload.optimizer, "nvme");
+  EXPECT_EQ(config.offload.param, "cpu");
+  EXPECT_EQ(config.offload.nvme_path, "disk");
   EXPECT_EQ(config.batch.micro_batch_size, 4);
   EXPECT_EQ(config.batch.global_batch_size, 48);
   EXPECT_EQ(config.batch.train_iters, 5);
@@ -256,6 +260,8 @@ TEST(Refusals, OfTheCommandLine) {
   EXPECT_THAT(refused("--lr 1e-3x"), HasSubstr("--lr 1e-3x: expected a number"));
   EXPECT_THAT(refused("--lr-decay-style step"),
               HasSubstr("--lr-decay-style step: expected one of constant, linear, cosine"));
+  EXPECT_EQ(refused("--offload-param disk"),
+            "--offload-param disk: expected one of none, cpu, nvme");
   EXPECT_THAT(refused("--tokenizer-type HFTokenizer"),
               HasSubstr("--tokenizer-type HFTokenizer: expected one of GPT2BPETokenizer"));
 }
@@ -294,6 +300,7 @@ TEST(Refusals, OfFlagsWithoutEffect) {
        "ByteLevelTokenizer"},
       {"--vocab-size 9", "--vocab-size 9", "ByteLevelTokenizer"},
       {"--vocab-size 9 --vocab-file v", "--vocab-size 9", "GPT2BPETokenizer"},
+      {"--nvme-path d --offload-optimizer cpu", "--nvme-path d", "--offload-optimizer nvme"},
       {"--save-interval 5", "--save-interval 5", "without --save"},
       {"--universal-checkpoint", "--universal-checkpoint", "without --load"},
       {"--finetune", "--finetune", "without --load"},
@@ -320,6 +327,12 @@ TEST(Combinations, ThatMegatronScriptsUseAreFine) {
        }) {
     EXPECT_EQ(refused(args), "") << args;
   }
+}
+
+TEST_F(ParseTest, OffloadToWhereEverythingIsIsNoted) {
+  const ParseResult result = read(words("--offload-optimizer cpu --offload-param none"));
+  ASSERT_EQ(result.notes.size(), 1u);
+  EXPECT_THAT(result.notes[0], HasSubstr("--offload-optimizer cpu: this build trains in"));
 }
 
 TEST_F(ParseTest, IgnoredMegatronFlagsAreNotedOnOneLine) {

@@ -76,6 +76,27 @@ TEST_F(ValidateTest, ZeroStage) {
   EXPECT_EQ(refused_with(config.parallel.zero_stage, -1), "--zero-stage (-1) must be 0, 1, 2 or 3");
 }
 
+TEST_F(ValidateTest, Offload) {
+  for (const char* device : {"cpu", "nvme"}) {
+    config.offload = {.optimizer = device, .nvme_path = "/disk"};
+    config.parallel.zero_stage = 1;
+    EXPECT_EQ(refused(), "");
+    config.offload.param = device;
+    config.parallel.zero_stage = 3;
+    EXPECT_EQ(refused(), "");
+  }
+  EXPECT_EQ(refused_with(config.parallel.zero_stage, 2),
+            "--offload-param nvme needs partitioned parameters: --zero-stage (2) must be at least "
+            "3; use --zero-stage 3 --offload-param nvme --nvme-path /local_nvme");
+  config.offload.optimizer = "cpu";
+  EXPECT_EQ(refused_with(config.parallel.zero_stage, 0),
+            "--offload-optimizer cpu needs a partitioned optimizer: --zero-stage (0) must be at "
+            "least 1; use --zero-stage 1 --offload-optimizer cpu");
+  EXPECT_EQ(refused_with(config.offload.nvme_path, std::string()),
+            "--offload-param nvme needs a folder for its file, got no --nvme-path; use "
+            "--zero-stage 3 --offload-param nvme --nvme-path /local_nvme");
+}
+
 TEST_F(ValidateTest, Batch) {
   EXPECT_EQ(refused_with(config.batch.micro_batch_size, 0),
             "--micro-batch-size (0) must be at least 1");

@@ -222,7 +222,7 @@ TEST_F(EngineApi, LoadsParts) {
   const auto moments = [](const Engine& engine) {
     double sum = 0;
     for (const auto& group : engine.optimizer().groups())
-      sum += group.exp_avg_sq.abs().sum().item<double>();
+      sum += group.exp_avg_sq.tensor().abs().sum().item<double>();
     return sum;
   };
   const auto load = [&](const LoadOptions& options, TinyRun& other) {

@@ -5,6 +5,7 @@
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 
+#include "framework/comm/agreement.h"
 #include "framework/zero/zero_optimizer.h"
 #include "tests/support/mpi_world.h"
 
@@ -29,17 +30,24 @@ torch::Tensor gradient(size_t i, int step, int micro_batch, int dp, const torch:
       .to(like.scalar_type());
 }
 
-class ZeroOptimizerTest : public testing::TestWithParam<std::tuple<int, int>> {};
+// ZeRO stage, dp, and what is on disk: 0 nothing, 1 the optimizer, 2 at stage 3 the weights too.
+class ZeroOptimizerTest : public testing::TestWithParam<std::tuple<int, int, int>> {
+ protected:
+  const int stage = std::get<0>(GetParam()), dp = std::get<1>(GetParam());
+  const OffloadOptions offload{.optimizer = stage > 0 && std::get<2>(GetParam()) > 0,
+                               .params = stage == 3 && std::get<2>(GetParam()) > 1,
+                               .nvme_path = testing::TempDir()};
+};
 
 TEST_P(ZeroOptimizerTest, EqualsTorchOnTheSummedGradients) {
-  const auto [stage, dp] = GetParam();
   const CommPtr world = first_ranks(dp), alone = mpi_world()->split(mpi_world()->rank(), 0);
   if (!world) return;
   const ProcessGrid grid(world, {.dp_size = dp});
   const auto ours = make_params(alone, torch::kDouble),
              reference = make_params(alone, torch::kDouble);
   for (const ParamSpec& spec : reference) spec.materialize();
-  ZeroOptimizer optimizer(ours, grid, {.stage = stage, .weight_decay = 0.2, .clip_grad = 1.5});
+  ZeroOptimizer optimizer(
+      ours, grid, {.stage = stage, .weight_decay = 0.2, .clip_grad = 1.5, .offload = offload});
 
   using torch::optim::AdamWOptions;
   std::vector<torch::Tensor> all;
@@ -81,12 +89,11 @@ TEST_P(ZeroOptimizerTest, EqualsTorchOnTheSummedGradients) {
 
 // What a rank keeps between steps, in bytes, against the closed form.
 TEST_P(ZeroOptimizerTest, KeepsWhatTheStageSays) {
-  const auto [stage, dp] = GetParam();
   const CommPtr world = first_ranks(dp), alone = mpi_world()->split(mpi_world()->rank(), 0);
   if (!world) return;
   const ProcessGrid grid(world, {.dp_size = dp});
   const auto params = make_params(alone, torch::kBFloat16);
-  const ZeroOptimizer optimizer(params, grid, {.stage = stage});
+  const ZeroOptimizer optimizer(params, grid, {.stage = stage, .offload = offload});
   size_t weights = 0, gradients = 0, states = 0;
   int64_t numel = 0;
   for (const ParamSpec& spec : params) {
@@ -94,10 +101,12 @@ TEST_P(ZeroOptimizerTest, KeepsWhatTheStageSays) {
     numel += spec.tensor.numel();
   }
   for (const auto& group : optimizer.groups()) {
-    if (group.weights.defined()) weights += group.weights.storage().nbytes();
+    const auto in_memory = [](const StateTensor& state) {
+      return state.tensor().defined() ? state.tensor().storage().nbytes() : 0;
+    };
+    weights += in_memory(group.weights);
     gradients += group.gradient.storage().nbytes();
-    states += group.master.storage().nbytes() + group.exp_avg.storage().nbytes() +
-              group.exp_avg_sq.storage().nbytes();
+    states += in_memory(group.master) + in_memory(group.exp_avg) + in_memory(group.exp_avg_sq);
   }
   const auto near = [&](int bytes, int ranks,
                         size_t actual) {  // padding: a few elements per parameter
@@ -106,17 +115,47 @@ TEST_P(ZeroOptimizerTest, KeepsWhatTheStageSays) {
               static_cast<size_t>(
                   bytes * (numel / ranks + 4 * static_cast<int64_t>(params.size()) + 2 * dp)));
   };
-  near(2, stage == 3 ? dp : 1, weights);
+  if (offload.params) {
+    EXPECT_EQ(weights, 0u);
+  } else {
+    near(2, stage == 3 ? dp : 1, weights);
+  }
   near(4, stage >= 2 ? dp : 1, gradients);
-  near(12, stage >= 1 ? dp : 1, states);
+  if (offload.optimizer) {
+    EXPECT_EQ(states, 0u);
+  } else {
+    near(12, stage >= 1 ? dp : 1, states);
+  }
 }
 
-std::string name_of(const testing::TestParamInfo<std::tuple<int, int>>& info) {
-  return "stage" + std::to_string(std::get<0>(info.param)) + "dp" +
-         std::to_string(std::get<1>(info.param));
+// One rank's disk is every rank's error.
+TEST(ZeroOptimizerOffload, RefusesAFolderThatIsNotThere) {
+  const CommPtr alone = mpi_world()->split(mpi_world()->rank(), 0);
+  const ProcessGrid grid(mpi_world(), {.dp_size = mpi_world()->size()});
+  const std::string path =
+      mpi_world()->rank() == 1 ? testing::TempDir() + "no_such_folder" : testing::TempDir();
+  const auto params = make_params(alone, torch::kFloat);
+  try {
+    ZeroOptimizer(params, grid, {.stage = 1, .offload = {.optimizer = true, .nvme_path = path}});
+    ADD_FAILURE() << "no error";
+  } catch (const CollectiveError& error) {
+    EXPECT_NE(std::string(error.what()).find("[rank 1] --nvme-path "), std::string::npos)
+        << error.what();
+  }
+}
+
+std::string name_of(const testing::TestParamInfo<std::tuple<int, int, int>>& info) {
+  const auto [stage, dp, offload] = info.param;
+  const char* suffixes[] = {"", "offload", "offloadall"};
+  return "stage" + std::to_string(stage) + "dp" + std::to_string(dp) + suffixes[offload];
 }
 INSTANTIATE_TEST_SUITE_P(All, ZeroOptimizerTest,
-                         testing::Combine(testing::Values(0, 1, 2, 3), testing::Values(1, 2, 3, 5)),
+                         testing::Combine(testing::Values(0, 1, 2, 3), testing::Values(1, 2, 3, 5),
+                                          testing::Values(0)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(OnDisk, ZeroOptimizerTest,
+                         testing::Combine(testing::Values(1, 2, 3), testing::Values(1, 3),
+                                          testing::Values(1, 2)),
                          name_of);
 
 }  // namespace

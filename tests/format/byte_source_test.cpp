@@ -25,21 +25,6 @@ std::vector<std::byte> slice(const ByteSource& source, uint64_t offset, size_t c
   return out;
 }
 
-TEST(MemoryPieces, ReadAcrossPieces) {
-  const auto bytes = pattern(20);
-  const std::span<const std::byte> all(bytes);
-  const MemoryPieces pieces({all.first(3), {}, all.subspan(3, 7), all.subspan(10)});
-  ASSERT_EQ(pieces.size(), 20u);
-  for (size_t begin = 0; begin <= 20; ++begin) {
-    for (size_t end = begin; end <= 20; ++end) {
-      EXPECT_EQ(slice(pieces, begin, end - begin),
-                std::vector(bytes.begin() + begin, bytes.begin() + end));
-    }
-  }
-  EXPECT_THROW(slice(pieces, 19, 2), std::runtime_error);
-  EXPECT_THROW(slice(pieces, UINT64_MAX, 2), std::runtime_error);
-}
-
 TEST(StridedView, ReadsAnyRangeOfATransposedTensor) {
   std::vector<float> storage(2 + 3 * 4);
   std::iota(storage.begin(), storage.end(), 0.0f);

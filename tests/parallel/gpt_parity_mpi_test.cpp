@@ -121,18 +121,19 @@ Result run_on(const ProcessGrid& grid, const GptConfig& config, const Case& test
   model.runner().set_observer(nullptr);
   Result result{.loss = loss.item<double>() / grid.topology.dp_size};
   for (const auto& group : optimizer.groups()) {
-    const auto whole = [&](const ParamSpec& spec, const torch::Tensor ZeroOptimizer::Piece::*part) {
+    const auto whole = [&](const ParamSpec& spec, auto part) {
       torch::Tensor sum = torch::zeros(spec.tensor.sizes(), torch::kDouble);
       for (const auto& piece : group.pieces) {
         if (&group.params[piece.param] == &spec)
-          sum.view(-1).narrow(0, piece.param_start, piece.weight.numel()).copy_(piece.*part);
+          sum.view(-1).narrow(0, piece.param_start, piece.numel()).copy_(part(piece));
       }
       optimizer.partitions().all_reduce(sum);
       return sum;
     };
     for (const ParamSpec& spec : group.params) {
-      result.weights[spec.name] = whole(spec, &ZeroOptimizer::Piece::weight);
-      result.gradients[spec.name] = whole(spec, &ZeroOptimizer::Piece::gradient);
+      result.weights[spec.name] =
+          whole(spec, [](const auto& piece) { return piece.weight.tensor(); });
+      result.gradients[spec.name] = whole(spec, [](const auto& piece) { return piece.gradient; });
     }
   }
   return result;

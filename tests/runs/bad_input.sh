@@ -32,6 +32,10 @@ refused "sequence not divisible by tp" "--sequence-parallel: --seq-length \(14\)
 refused "ranks not divisible" "world size 2 is not divisible" 1,1,2,0 --tensor-model-parallel-size=3
 refused "batch not divisible" "--global-batch-size \(12\) must be divisible" 1,1,5,0
 refused "unknown flag" "--hiden-dropout" 1,1,1,0 --hiden-dropout 0.1
+refused "offload without partitions" "--offload-optimizer nvme needs a partitioned optimizer: --zero-stage \(0\) must be at least 1; use --zero-stage 1" \
+    1,1,2,0 --offload-optimizer nvme --nvme-path "$scratch"
+refused "offload to no folder" "--nvme-path $scratch/nowhere: cannot create a swap file there: No such file" \
+    1,1,2,1 --offload-optimizer nvme --nvme-path "$scratch/nowhere"
 
 for file in mp_rank_00_model_states.pt zero_pp_rank_1_mp_rank_00_optim_states.pt; do
   cp -r ckpt broken

@@ -24,6 +24,23 @@ for mesh in 1,1,4,0 1,1,4,1 1,1,4,2 1,1,4,3 2,2,2,1 2,2,2,3 1,2,3,2; do
   done
 done
 
+# Offloaded, it is not there; what is instead are the buffers, whatever the size of the model.
+zero() { [[ $2 == 0.000 && $3 == 0.000 ]] || fail "$1: $2 MiB allocated, $3 expected: $(cat log)"; }
+for mesh in 1,1,4,1 1,2,2,2 1,1,4,3; do
+  for precision in "" --bf16; do
+    what="tp,pp,dp,zero = $mesh ${precision:-fp32}, offloaded"
+    offload=(--nvme-path . --offload-optimizer nvme)
+    [[ $mesh != *3 ]] || offload+=(--offload-param nvme)
+    train $mesh /dev/null $precision "${offload[@]}" >log || fail "$what: $(tail -5 log)"
+    zero "$what: optimizer state" $(value "optimizer state")
+    [[ $mesh != *3 ]] || zero "$what: parameters" $(value parameters)
+    for part in "offload buffers" "kept between steps, by part" "kept between steps, by the allocator"; do
+      near "$what: $part" $(value "$part")
+    done
+    echo "ok: $what: $(value "kept between steps, by the allocator" | awk '{printf "%s MiB kept, %s expected", $1, $2}')"
+  done
+done
+
 # A stage-3 run never has the model whole, not even at its start: what is in flight is a layer or two.
 train 1,1,4,3 /dev/null --bf16 --num-layers 12 --train-iters 1 >log || fail "$(tail -5 log)"
 read -r kept _ < <(value "kept between steps, by the allocator")

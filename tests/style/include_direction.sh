@@ -14,10 +14,11 @@ optim              torch
 memory             torch
 storage            torch
 param_spec         torch     comm random storage
+offload            torch
 tensor_parallel    torch     comm param_spec
 pipeline           torch     comm param_spec random
-zero               torch     comm param_spec optim format pipeline memory storage
-checkpoint         torch     comm param_spec optim zero pipeline config format storage
+zero               torch     comm param_spec optim format pipeline memory storage offload
+checkpoint         torch     comm param_spec optim zero pipeline config format storage offload
 engine             torch     comm pipeline zero checkpoint
 log                torch     comm engine
 datasets           torch     config data

@@ -68,26 +68,6 @@ void FileRange::read(uint64_t offset, std::span<std::byte> out) const {
   file_->read(offset_ + offset, out);
 }
 
-MemoryPieces::MemoryPieces(std::vector<std::span<const std::byte>> pieces)
-    : pieces_(std::move(pieces)) {
-  starts_.push_back(0);
-  for (const auto& piece : pieces_) starts_.push_back(starts_.back() + piece.size());
-}
-
-void MemoryPieces::read(uint64_t offset, std::span<std::byte> out) const {
-  check_range(offset, out.size(), "buffers in memory");
-  auto i = static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), offset) -
-                               starts_.begin()) -
-           1;
-  for (; !out.empty(); ++i) {
-    const auto piece = pieces_[i].subspan(offset - starts_[i]);
-    const size_t n = std::min(piece.size(), out.size());
-    std::copy_n(piece.begin(), n, out.begin());
-    offset += n;
-    out = out.subspan(n);
-  }
-}
-
 void OwnedBytes::read(uint64_t offset, std::span<std::byte> out) const {
   check_range(offset, out.size(), "a buffer in memory");
   std::copy_n(bytes_.begin() + static_cast<ptrdiff_t>(offset), out.size(), out.begin());

@@ -59,19 +59,6 @@ class FileRange : public ByteSource {
   uint64_t offset_, size_;
 };
 
-// Buffers one after the other, e.g. the pieces of a tensor that lies scattered over several. Does
-// not own them.
-class MemoryPieces : public ByteSource {
- public:
-  explicit MemoryPieces(std::vector<std::span<const std::byte>> pieces);
-  uint64_t size() const override { return starts_.back(); }
-  void read(uint64_t offset, std::span<std::byte> out) const override;
-
- private:
-  std::vector<std::span<const std::byte>> pieces_;
-  std::vector<uint64_t> starts_;  // of each piece, then the total size
-};
-
 // A buffer of its own, for small things.
 class OwnedBytes : public ByteSource {
  public:

@@ -1,0 +1,91 @@
+#include "framework/offload/state_tensor.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace anymesh {
+namespace {
+
+// Elements that fill() has in memory at a time.
+constexpr int64_t kBlock = int64_t{1} << 20;
+
+std::span<std::byte> bytes_of(const torch::Tensor& t) {
+  TORCH_INTERNAL_ASSERT(t.is_contiguous() && t.device().is_cpu());
+  return {static_cast<std::byte*>(t.data_ptr()), t.nbytes()};
+}
+
+std::future<void> done_already() {
+  std::promise<void> promise;
+  promise.set_value();
+  return promise.get_future();
+}
+
+}  // namespace
+
+StateTensor StateTensor::zeros(int64_t numel, torch::Dtype dtype,
+                               const std::shared_ptr<SwapFile>& swap) {
+  if (!swap) return torch::zeros({numel}, dtype);
+  StateTensor state;
+  state.swap_ = swap;
+  state.offset_ = swap->reserve(static_cast<uint64_t>(numel) * c10::elementSize(dtype));
+  state.numel_ = numel;
+  state.dtype_ = dtype;
+  return state;
+}
+
+StateTensor StateTensor::narrow(int64_t begin, int64_t numel) const {
+  if (!swap_) return tensor_.narrow(0, begin, numel);
+  TORCH_INTERNAL_ASSERT(begin >= 0 && numel >= 0 && begin + numel <= numel_);
+  StateTensor part = *this;
+  part.offset_ += static_cast<uint64_t>(begin * element_size());
+  part.numel_ = numel;
+  return part;
+}
+
+// Tasks let go of their tensors before they count as done, so that the thread that waits for them
+// is the one that frees.
+std::future<void> StateTensor::start_read(int64_t begin, torch::Tensor out) const {
+  const StateTensor part = narrow(begin, out.numel());
+  TORCH_INTERNAL_ASSERT(dtype() == out.scalar_type());
+  if (!swap_) {
+    out.copy_(part.tensor_);
+    return done_already();
+  }
+  return swap_->start([swap = swap_.get(), offset = part.offset_, out]() mutable {
+    const torch::Tensor target = std::move(out);
+    swap->read(offset, bytes_of(target));
+  });
+}
+
+std::future<void> StateTensor::start_write(int64_t begin, torch::Tensor in) const {
+  const StateTensor part = narrow(begin, in.numel());
+  TORCH_INTERNAL_ASSERT(dtype() == in.scalar_type());
+  if (!swap_) {
+    part.tensor_.copy_(in);
+    return done_already();
+  }
+  return swap_->start([swap = swap_.get(), offset = part.offset_, in]() mutable {
+    const torch::Tensor source = std::move(in);
+    swap->write(offset, bytes_of(source));
+  });
+}
+
+void StateTensor::read_bytes(uint64_t offset, std::span<std::byte> out) const {
+  if (swap_) return swap_->read(offset_ + offset, out);
+  std::memcpy(out.data(), bytes_of(tensor_).data() + offset, out.size());
+}
+
+void StateTensor::fill(
+    const std::function<void(int64_t at, const torch::Tensor& block)>& write) const {
+  if (!swap_) return write(0, tensor_);
+  const torch::Tensor blocks = torch::empty({std::min(kBlock, numel_)}, dtype_);
+  for (int64_t at = 0; at < numel_; at += kBlock) {
+    const torch::Tensor block = blocks.narrow(0, 0, std::min(kBlock, numel_ - at));
+    write(at, block);
+    swap_->write(offset_ + static_cast<uint64_t>(at * element_size()), bytes_of(block));
+  }
+}
+
+}  // namespace anymesh

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <functional>
+#include <future>
+#include <memory>
+
+#include "framework/offload/swap_file.h"
+
+namespace anymesh {
+
+// A 1-D contiguous tensor of a rank's state that lies in memory or, offloaded, in a swap file.
+//
+//   auto moments = StateTensor::zeros(n, torch::kFloat, swap);    // swap null: in memory
+//   moments.fill([](int64_t at, const torch::Tensor& block) { ... });   // all of it, or in blocks
+//   StateTensor mine = moments.narrow(begin, count);                    // a view: no copy
+//
+// A value: copies are views of the same elements. Throws what SwapFile throws.
+class StateTensor {
+ public:
+  StateTensor() = default;  // not defined
+  StateTensor(torch::Tensor in_memory) : tensor_(std::move(in_memory)) {}
+  static StateTensor zeros(int64_t numel, torch::Dtype dtype,
+                           const std::shared_ptr<SwapFile>& swap);
+
+  bool defined() const { return tensor_.defined() || swap_; }
+  bool on_disk() const { return swap_ != nullptr; }
+  int64_t numel() const { return swap_ ? numel_ : tensor_.numel(); }
+  torch::Dtype dtype() const { return swap_ ? dtype_ : tensor_.scalar_type(); }
+  int64_t element_size() const { return static_cast<int64_t>(c10::elementSize(dtype())); }
+
+  // The tensor itself, if in memory; else undefined.
+  const torch::Tensor& tensor() const { return tensor_; }
+  StateTensor narrow(int64_t begin, int64_t numel) const;
+
+  // Elements [begin, begin + numel) from and to a contiguous tensor of this dtype, which stays alive
+  // until it is done: on the swap file's thread, or at once.
+  std::future<void> start_read(int64_t begin, torch::Tensor out) const;
+  std::future<void> start_write(int64_t begin, torch::Tensor in) const;
+  // Bytes [offset, offset + out.size()), now.
+  void read_bytes(uint64_t offset, std::span<std::byte> out) const;
+
+  // Gives every element a value: `write(at, block)` writes elements [at, at + block.numel()), block
+  // after block.
+  void fill(const std::function<void(int64_t at, const torch::Tensor& block)>& write) const;
+
+ private:
+  torch::Tensor tensor_;
+  std::shared_ptr<SwapFile> swap_;
+  uint64_t offset_ = 0;  // in the swap file, in bytes
+  int64_t numel_ = 0;
+  torch::Dtype dtype_ = torch::kFloat;
+};
+
+}  // namespace anymesh

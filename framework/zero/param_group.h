@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "framework/offload/streamer.h"
+#include "framework/param_spec.h"
+#include "framework/zero/gradient_bucket.h"
+#include "framework/zero/partition_layout.h"
+
+namespace anymesh {
+
+// Which of a rank's state lies in a swap file in `nvme_path`, not in memory. Weights only at ZeRO 3.
+struct OffloadOptions {
+  bool optimizer = false, params = false;
+  std::string nvme_path;
+};
+
+// Parameters that are optimized alike, with this rank's partition of their state: [P], in DeepSpeed's
+// layout (partition_layout.h), in memory or on disk.
+struct ParamGroup {
+  // A piece of one parameter in the partition: 1-D views of equal length.
+  struct Piece {
+    size_t param;             // index in ParamGroup::params
+    int64_t param_start;      // first element, in this tp rank's slice of the parameter
+    int64_t partition_start;  // ... and in the partition
+    torch::Tensor gradient;
+    StateTensor weight, master, exp_avg, exp_avg_sq;
+    int64_t numel() const { return gradient.numel(); }
+  };
+  // As much of a piece as a sweep has in memory; what it does not use is undefined.
+  struct Window {
+    torch::Tensor gradient, weight, master, exp_avg, exp_avg_sq;
+  };
+  // What a sweep does with the state.
+  struct Uses {
+    Streamer::Use weights, masters, moments;
+  };
+
+  double weight_decay = 0;
+  std::vector<ParamSpec> params;
+  PartitionLayout layout;
+  torch::Tensor gradient;           // [ranks * P] at stages 0 and 1, [P] at 2 and 3
+  StateTensor weights;              // [P] at stage 3, in the parameters' dtype
+  StateTensor master;               // [P], unless the weights are their own masters
+  StateTensor exp_avg, exp_avg_sq;  // [P]
+  std::vector<Piece> pieces;
+  std::vector<GradientBucket> buckets;  // stages 2 and 3
+
+  // Calls work(window) for all elements of all pieces, in order.
+  void sweep(Streamer& streamer, Uses uses, const std::function<void(const Window&)>& work) const;
+};
+
+}  // namespace anymesh
