@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# What a save adds to a rank's memory: peak RSS while a GPT-2 of 124M parameters is saved, against the RSS right before, at every
+# ZeRO stage, with and without offloading, on several meshes. Needs 12 GB of memory and 4 GB of disk.
+#
+#   benchmarks/save_memory.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
+set -euo pipefail
+repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+bin=$(cd "${1:-$repository/build/release/bin}" && pwd)
+scratch=$(mktemp -d "${TMPDIR:-/tmp}/anymesh-benchmark.XXXXXX")
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+
+echo "| mesh | ZeRO | precision | offload | checkpoint | RSS before the save, MiB | added at its peak, MiB (limit 16) |"
+echo "|---|---|---|---|---|---|---|"
+measure() {  # RANKS TP PP ZERO PRECISION OFFLOAD
+  mkdir checkpoints
+  OMP_NUM_THREADS=1 "$repository/tools/mpirun.sh" "$1" "$bin/save_memory" checkpoints "${@:2}" >log 2>log.err || { tail -5 log.err; exit 1; }
+  read -r before added <log
+  printf '| %s | %s | %s | %s | %s | %s | %s |\n' "tp $2, pp $3, dp $(($1 / $2 / $3))" "$4" "$5" "$6" \
+    "$(du -sh checkpoints/global_step1 | cut -f1)" "$before" "$added"
+  rm -r checkpoints
+  awk -v added="$added" 'BEGIN {exit !(added >= 0 && added <= 16)}' || { echo "beyond the limit"; exit 1; }
+}
+for zero in 0 1 2 3; do
+  for precision in fp32 bf16; do measure 1 1 1 $zero $precision none; done
+done
+for zero in 0 1 2 3; do measure 4 2 2 $zero bf16 none; done
+for zero in 1 2 3; do measure 2 1 1 $zero bf16 none; done
+for zero in 1 2 3; do measure 1 1 1 $zero bf16 optimizer; done
+measure 2 1 1 3 bf16 all
