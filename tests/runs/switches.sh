@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# What stops a run or makes it save, apart from signals (preemption.sh), and which checkpoints stay.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+tags() { (cd "$1" && echo global_step*); }
+ends_with() { [[ $(tail -40 "$1") == *"$2"* ]] || fail "expected '$2': $(tail -20 "$1")"; }
+
+train 1,1,2,1 /dev/null --train-iters 30 --save few --save-interval 4 --save-total-limit 2 --save-retain-interval 12 >log || fail "$(tail -5 log)"
+[[ $(tags few) == "global_step12 global_step24 global_step28 global_step30" ]] || fail "kept: $(tags few)"
+train 1,1,2,1 /dev/null --train-iters 40 --lr-decay-iters 30 --load few --save few --save-interval 10 --save-retain-interval 24 >log || fail "$(tail -5 log)"
+[[ $(tags few) == "global_step24 global_step40" ]] || fail "kept: $(tags few)"
+echo "ok: limits: $(tags few)"
+
+touch "$scratch/stop"
+train 1,1,2,1 never.csv --train-iters 30 --save never --kill-switch-file "$scratch/stop" >log || fail "$(tail -5 log)"
+ends_with log "--kill-switch-file $scratch/stop: stopping before the first step; nothing was written"
+[[ ! -e never ]] || fail "a run that did not start saved"
+rm stop
+
+train 1,1,2,1 slow.csv --train-iters 100000 --save slow --save-switch-file "$scratch/save" --kill-switch-file "$scratch/stop" --log-interval 1 >log 2>&1 &
+job=$!
+until grep -q '^iteration' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
+touch "$scratch/save"
+until [[ ! -e $scratch/save && -e slow/latest ]] || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
+asked=$(tags slow)
+touch "$scratch/stop"
+wait $job || fail "status $?: $(tail -5 log)"
+ends_with log "--kill-switch-file"
+[[ $asked == global_step* && $(tags slow) == *"$(<slow/latest)"* && $(tags slow | wc -w) == 2 ]] || fail "asked for $asked, at the end $(tags slow)"
+echo "ok: a save on request, $asked, and one at the end, $(<slow/latest)"
+
+train 1,1,1,0 /dev/null --train-iters 100000 --save timed --exit-duration-in-mins 0.05 >log || fail "$(tail -5 log)"
+ends_with log "--exit-duration-in-mins 0.05"
+echo "ok: $(grep -o 'stopping at iteration.*' log), $(<timed/latest)"
+
+# The sizes announced are those on disk, to within 512 bytes a tensor; nothing is written.
+for mesh in 1,1,2,0 2,2,2,1 1,2,2,3; do
+  train $mesh /dev/null --train-iters 2 --lr-decay-iters 100 --save dry --bf16 --dry-run >log || fail "$(tail -5 log)"
+  [[ ! -e dry ]] || fail "--dry-run wrote something"
+  announced=$(sed -n 's/^each checkpoint: \([0-9.]*\) GB in \([0-9]*\) files.*/\1 \2/p' log)
+  train $mesh /dev/null --train-iters 2 --lr-decay-iters 100 --save dry --bf16 >log || fail "$(tail -5 log)"
+  actual=$(cat dry/global_step2/* | wc -c)
+  files=$(find dry/global_step2 -type f | wc -l)
+  rm -r dry
+  awk -v a="$announced" -v bytes="$actual" -v files="$files" 'BEGIN {split(a, w); more = w[1] * 1e9 - bytes; exit !(w[2] == files && more > -500 && more < files * 512 * 80)}' ||
+    fail "$mesh: announced '$announced', there are $actual bytes in $files files"
+  echo "ok: $mesh: announced $announced, $actual bytes in $files files"
+done
