@@ -22,6 +22,13 @@ bool weights_only(const LoadOptions& options) {
   return options.load_module_only || !options.load_optimizer_states;
 }
 
+// Ranks go one way together: what each announces and checks is collective.
+bool on_all_ranks(Communicator& world, bool mine) {
+  torch::Tensor lacking = torch::full({1}, mine ? 0 : 1, torch::kLong);
+  world.all_reduce(lacking, ReduceOp::Max);
+  return lacking.item<int64_t>() == 0;
+}
+
 fs::path pointer_file(const fs::path& load_dir, bool universal) {
   return load_dir / (universal ? kLatestUniversalFile : kLatestFile);
 }
@@ -233,6 +240,7 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
     lines.push_back(nothing_in(load_dir, options.universal));
     return result;
   }
+  if (!on_all_ranks(world, static_cast<bool>(own_files))) own_files = {};
   WholeCheckpoint checkpoint;
   all_or_none(world, [&] {
     if (!own_files) checkpoint = open_whole_checkpoint(folder, /*threads=*/1);
