@@ -48,6 +48,7 @@ for mesh in 2,1,2,0 2,1,2,1 1,1,3,3; do
     cp first.csv parts.csv
     train $mesh parts.csv --train-iters 16 --load ckpt $load >parts.log || fail "$(tail -5 parts.log)"
     same whole.csv parts.csv "tp,pp,dp,zero = $mesh, language_model names, loaded with '$load'"
+    ! grep "Megatron-DeepSpeed's" convert.log parts.log || fail "a checkpoint of ours was taken for one of Megatron-DeepSpeed's"
   done
   rm -r ckpt
 done

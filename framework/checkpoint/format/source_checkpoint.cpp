@@ -193,8 +193,7 @@ std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& mo
 }
 
 bool is_megatrons(const Value& model_state) {
-  const Value args = model_state.find(keys::kArgs);
-  return args && !args.contains(keys::kDropoutSeed);
+  return model_state.find(keys::kArgs) && !model_state.find(keys::kDropoutSeed);
 }
 
 void add_fragment(SourceShard& shard, StateIndex state, int dp_rank, const Value& flat,
