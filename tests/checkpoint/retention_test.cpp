@@ -5,7 +5,8 @@
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/preflight.h"
-#include "tests/format/support.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
 
 namespace anymesh {
 namespace {
@@ -69,13 +70,8 @@ TEST_F(Retention, RefusesWhatCannotFit) {
                           HasSubstr("3 to come, at most 3 more at a time: 0.000009 GB of the ")));
   const auto free = static_cast<int64_t>(fs::space(folder_).available);
   size.optimizer_states.bytes = free / 5;
-  const auto error = [&](const SavePlan& plan) -> std::string {
-    try {
-      preflight(size, plan);
-    } catch (const std::exception& e) {
-      return e.what();
-    }
-    return "";
+  const auto error = [&](const SavePlan& plan) {
+    return message_of([&] { preflight(size, plan); });
   };
   EXPECT_EQ(error({.folder = folder, .saves = 4}), "");
   EXPECT_THAT(error({.folder = folder, .saves = 40}), HasSubstr("--save-total-limit 3 would fit"));

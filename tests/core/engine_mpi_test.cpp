@@ -11,6 +11,7 @@
 #include "framework/comm/agreement.h"
 #include "framework/engine.h"
 #include "models/gpt/gpt_model.h"
+#include "tests/support/message_of.h"
 #include "tests/support/mpi_world.h"
 
 namespace anymesh {
@@ -101,15 +102,6 @@ class EngineApi : public testing::Test {
     if (mpi_world()->rank() == 0) fs::remove_all(folder_);
   }
 
-  std::string error_of(const std::function<void()>& work) {
-    try {
-      work();
-    } catch (const std::exception& error) {
-      return error.what();
-    }
-    return "no error";
-  }
-
   fs::path folder_;
 };
 
@@ -154,10 +146,10 @@ TEST_F(EngineApi, TagsAndLatest) {
   EXPECT_EQ(other.engine.state().iteration, 1);
   EXPECT_EQ(other.engine.load_checkpoint(folder_, {.tag = "second"}).path, folder_ / "second");
   EXPECT_EQ(other.engine.state().iteration, 2);
-  EXPECT_THAT(error_of([&] { other.engine.load_checkpoint(folder_, {.tag = "third"}); }),
+  EXPECT_THAT(message_of([&] { other.engine.load_checkpoint(folder_, {.tag = "third"}); }),
               testing::AllOf(HasSubstr("has no tag 'third'"), HasSubstr("first")));
   for (const std::string tag : {"a/b", "..", "new\nline", "space "}) {
-    EXPECT_THAT(error_of([&] { run.engine.save_checkpoint(folder_, {.tag = tag}); }),
+    EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_, {.tag = tag}); }),
                 HasSubstr("is not the name of a folder"));
   }
 }
@@ -174,7 +166,7 @@ TEST_F(EngineApi, AFolderWithoutCheckpointsLoadsNothing) {
 TEST_F(EngineApi, RanksThatDisagreeAboutTheTag) {
   const std::string mine = "rank" + std::to_string(mpi_world()->rank());
   TinyRun strict(kData, 1, tiny(), TagValidation::Fail);
-  EXPECT_THAT(error_of([&] { strict.engine.save_checkpoint(folder_, {.tag = mine}); }),
+  EXPECT_THAT(message_of([&] { strict.engine.save_checkpoint(folder_, {.tag = mine}); }),
               testing::AllOf(HasSubstr("rank 0 has 'rank0'"), HasSubstr("'rank1'"),
                              HasSubstr("Nothing was written")));
   EXPECT_FALSE(fs::exists(folder_));
@@ -209,9 +201,9 @@ TEST_F(EngineApi, ClientStateComesBack) {
       run.engine.save_checkpoint(folder_, {.client_state = client_state});
     };
   };
-  EXPECT_THAT(error_of(save(Value::dict({{"module", 1}}))), HasSubstr("the checkpoint's own"));
-  EXPECT_THAT(error_of(save(Value::dict({{1, 1}}))), HasSubstr("is not a string"));
-  EXPECT_THAT(error_of(save(7)), HasSubstr("expected a dict"));
+  EXPECT_THAT(message_of(save(Value::dict({{"module", 1}}))), HasSubstr("the checkpoint's own"));
+  EXPECT_THAT(message_of(save(Value::dict({{1, 1}}))), HasSubstr("is not a string"));
+  EXPECT_THAT(message_of(save(7)), HasSubstr("expected a dict"));
 }
 
 TEST_F(EngineApi, LoadsParts) {
@@ -253,7 +245,7 @@ TEST_F(EngineApi, LoadsParts) {
   EXPECT_EQ(no_schedule.engine.learning_rate(), 0.01);
 
   TinyRun other_schedule(kData, 2, tiny(), TagValidation::Warn, 0.02);
-  EXPECT_THAT(error_of([&] { other_schedule.engine.load_checkpoint(folder_); }),
+  EXPECT_THAT(message_of([&] { other_schedule.engine.load_checkpoint(folder_); }),
               HasSubstr("max_lr: checkpoint 0.01, this run 0.02"));
 }
 
@@ -265,7 +257,7 @@ TEST_F(EngineApi, StrictAndNotStrict) {
   untied.untie_embeddings_and_output_weights = true;
   untied.num_layers = 3;
   TinyRun other(kSplit, 1, untied);
-  const std::string error = error_of([&] { other.engine.load_checkpoint(folder_); });
+  const std::string error = message_of([&] { other.engine.load_checkpoint(folder_); });
   EXPECT_THAT(error, testing::AllOf(HasSubstr("missing in the checkpoint: "),
                                     HasSubstr("1.word_embeddings.weight"),
                                     HasSubstr("6.lm_head.weight"), HasSubstr("unexpected"),
@@ -280,7 +272,7 @@ TEST_F(EngineApi, StrictAndNotStrict) {
   wide.hidden_size = 32;
   TinyRun wider(kData, 1, wide);
   EXPECT_THAT(
-      error_of([&] { wider.engine.load_checkpoint(folder_, {.load_module_strict = false}); }),
+      message_of([&] { wider.engine.load_checkpoint(folder_, {.load_module_strict = false}); }),
       HasSubstr("this model's [33, 32]"));
 }
 
@@ -300,7 +292,7 @@ TEST_F(EngineApi, CustomLoadFunction) {
                   spec.name);
     return whole;
   };
-  EXPECT_THAT(error_of([&] { other.engine.load_checkpoint(folder_); }),
+  EXPECT_THAT(message_of([&] { other.engine.load_checkpoint(folder_); }),
               HasSubstr("the checkpoint's vocabulary has 33"));
   other.engine.load_checkpoint(folder_, {.custom_load_fn = grow});
   EXPECT_EQ(other.engine.state().iteration, 2);
@@ -341,7 +333,7 @@ TEST_F(EngineApi, ARankThatDoesNotComeIsNamed) {
   const CommPtr world = mpi_world()->split(0, mpi_world()->rank());
   TinyRun run(kSplit, 1, tiny(), TagValidation::Warn, 0.01, world);
   if (world->rank() != 3) {
-    EXPECT_THAT(error_of([&] { run.engine.save_checkpoint(folder_); }),
+    EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_); }),
                 HasSubstr("save_checkpoint: rank 3 (pp 1, dp 0, tp 1) did not call it within 2 s"));
   }
 }

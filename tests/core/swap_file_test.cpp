@@ -9,22 +9,13 @@
 #include <vector>
 
 #include "tests/support/file_size_limit.h"
+#include "tests/support/message_of.h"
 
 namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-template <class Action>
-std::string failure(Action action) {
-  try {
-    action();
-  } catch (const std::runtime_error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST(SwapFile, LeavesNoNameBehind) {
   const fs::path folder = fs::path(testing::TempDir()) / "swap_file_names";
@@ -84,7 +75,7 @@ TEST(SwapFile, RunsWorkInOrderAndCarriesItsErrors) {
     failed = file.start([] { throw std::runtime_error("the disk is gone"); });
     last = file.start([&] { order.push_back(20); });
   }
-  EXPECT_EQ(failure([&] { failed.get(); }), "the disk is gone");
+  EXPECT_EQ(message_of([&] { failed.get(); }), "the disk is gone");
   last.get();
   for (int i = 0; i <= 20; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
 }
@@ -92,13 +83,13 @@ TEST(SwapFile, RunsWorkInOrderAndCarriesItsErrors) {
 TEST(SwapFile, RefusesFoldersThatItCannotUse) {
   const std::string missing = testing::TempDir() + "no_such_folder";
   EXPECT_EQ(
-      failure([&] { SwapFile file(missing); }),
+      message_of([&] { SwapFile file(missing); }),
       "--nvme-path " + missing + ": cannot create a swap file there: No such file or directory");
   const std::string plain = testing::TempDir() + "swap_file_plain";
   std::ofstream(plain) << "text";
-  EXPECT_THAT(failure([&] { SwapFile file(plain); }), HasSubstr("Not a directory"));
+  EXPECT_THAT(message_of([&] { SwapFile file(plain); }), HasSubstr("Not a directory"));
   fs::remove(plain);
-  EXPECT_THAT(failure([] { SwapFile file("/proc"); }),  // where not even root creates files
+  EXPECT_THAT(message_of([] { SwapFile file("/proc"); }),  // where not even root creates files
               HasSubstr("--nvme-path /proc: cannot create a swap file there: "));
 }
 
@@ -106,7 +97,7 @@ TEST(SwapFile, SaysHowMuchDoesNotFit) {
   SwapFile file(testing::TempDir());
   const FileSizeLimit limit(6 << 20);
   file.reserve(4 << 20);
-  EXPECT_THAT(failure([&] { file.reserve(5 << 20); }),
+  EXPECT_THAT(message_of([&] { file.reserve(5 << 20); }),
               AllOf(HasSubstr("--nvme-path " + testing::TempDir()),
                     HasSubstr("cannot reserve 5 MiB for a rank's state on top of 4 MiB, with "),
                     HasSubstr(" MiB free: File too large")));
@@ -117,10 +108,10 @@ TEST(SwapFile, ReportsFailedReadsAndWrites) {
   SwapFile file(testing::TempDir());
   file.reserve(1 << 20);
   std::vector<std::byte> bytes(10);
-  EXPECT_THAT(failure([&] { file.read(2 << 20, bytes); }),
+  EXPECT_THAT(message_of([&] { file.read(2 << 20, bytes); }),
               HasSubstr("cannot read 4096 bytes at 2097152 of the swap file: "));
   const FileSizeLimit limit(1 << 19);
-  EXPECT_THAT(failure([&] { file.write(1 << 19, bytes); }),
+  EXPECT_THAT(message_of([&] { file.write(1 << 19, bytes); }),
               HasSubstr("cannot write 4096 bytes at 524288 of the swap file: File too large"));
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "framework/data/indexed_dataset.h"
+#include "tests/support/message_of.h"
 
 namespace anymesh {
 
@@ -55,17 +56,6 @@ inline void write_counting_corpus(const std::string& prefix, const std::vector<i
     builder.add_document(tokens);
   }
   builder.finish();
-}
-
-// The message of the exception that `call` throws; empty if it throws none.
-template <class Call>
-std::string message_of(Call call) {
-  try {
-    call();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace anymesh

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstring>
 #include <filesystem>
@@ -10,6 +9,8 @@
 #include <vector>
 
 #include "framework/checkpoint/format/torch_file.h"
+#include "tests/support/message_of.h"
+#include "tests/support/temp_folder.h"
 
 namespace anymesh {
 
@@ -20,21 +21,6 @@ inline std::filesystem::path fixture(const std::string& name) {
     throw std::runtime_error(path.string() + " is missing; run by ctest, which unpacks it");
   return path;
 }
-
-// A folder of its own for each test, removed afterwards.
-class TempFolder : public ::testing::Test {
- protected:
-  TempFolder() {
-    const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ =
-        std::filesystem::temp_directory_path() / ("anymesh_" + std::to_string(getpid()) + "_" +
-                                                  info->test_suite_name() + "_" + info->name());
-    std::filesystem::create_directories(folder_);
-  }
-  ~TempFolder() override { std::filesystem::remove_all(folder_); }
-
-  std::filesystem::path folder_;
-};
 
 template <typename T>
 BytesPtr bytes_of(const std::vector<T>& values) {
@@ -65,17 +51,6 @@ inline std::string read_file(const std::filesystem::path& path) {
 
 inline void write_file(const std::filesystem::path& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
-}
-
-// The message of what fn() throws, or "" if it does not throw.
-template <typename Fn>
-std::string message_of(Fn&& fn) {
-  try {
-    fn();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
 }
 
 }  // namespace anymesh
