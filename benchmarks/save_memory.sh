@@ -3,12 +3,7 @@
 # ZeRO stage, with and without offloading, on several meshes. Needs 12 GB of memory and 4 GB of disk.
 #
 #   benchmarks/save_memory.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
-set -euo pipefail
-repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-bin=$(cd "${1:-$repository/build/release/bin}" && pwd)
-scratch=$(mktemp -d "${TMPDIR:-/tmp}/anymesh-benchmark.XXXXXX")
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 echo "| mesh | ZeRO | precision | offload | checkpoint | RSS before the save, MiB | added at its peak, MiB (limit 16) |"
 echo "|---|---|---|---|---|---|---|"

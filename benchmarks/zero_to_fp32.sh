@@ -4,12 +4,7 @@
 # with the masters, as a gatherer in plain Python reads them. Needs 8 GB of memory and 5 GB of disk.
 #
 #   benchmarks/zero_to_fp32.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
-set -euo pipefail
-repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-bin=$(cd "${1:-$repository/build/release/bin}" && pwd)
-scratch=$(mktemp -d "${TMPDIR:-/tmp}/anymesh-benchmark.XXXXXX")
-trap 'rm -rf "$scratch"' EXIT
-cd "$scratch"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 OMP_NUM_THREADS=1 "$repository/tools/mpirun.sh" 8 "$bin/pretrain_gpt" --num-layers 12 --hidden-size 768 --num-attention-heads 12 \
   --seq-length 64 --max-position-embeddings 64 --mock-data --vocab-size 50257 --micro-batch-size 1 --global-batch-size 4 \
