@@ -1,12 +1,13 @@
 #include "framework/log.h"
 
-#include <ATen/Functions.h>
 #include <c10/util/StringUtil.h>
 
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
+
+#include "framework/comm/agreement.h"
 
 namespace anymesh {
 namespace {
@@ -67,13 +68,12 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
 }
 
 void RunLog::summary(Communicator& world) {
-  torch::Tensor peak = torch::full({1}, peak_memory(), torch::kLong);
-  world.all_reduce(peak, ReduceOp::Max);
+  const int64_t peak = max_over(world, peak_memory());
   char text[160];
   std::snprintf(text, sizeof text,
                 "done: %" PRId64 " steps, %.4f s per step, peak memory per rank %.1f MiB", steps_,
                 steps_ > 0 ? step_ms_sum_ / 1e3 / static_cast<double>(steps_) : 0.0,
-                static_cast<double>(peak.item<int64_t>()) / (1 << 20));
+                static_cast<double>(peak) / (1 << 20));
   line(text);
 }
 

@@ -91,15 +91,19 @@ void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid&
   const torch::NoGradGuard no_grad;
   const WholeCheckpoint checkpoint =
       open_whole_checkpoint(folder_of(checkpoint_dir, tag), /*threads=*/1);
+  std::vector<TensorRecord> weights;
   std::string missing;
-  for (const ParamSpec& spec : model.params())
-    if (!find_parameter(checkpoint, spec).states[kFp32].bytes) missing += " " + spec.name;
+  for (const ParamSpec& spec : model.params()) {
+    weights.push_back(find_parameter(checkpoint, spec).states[kFp32]);
+    if (!weights.back().bytes) missing += " " + spec.name;
+  }
   TORCH_CHECK(missing.empty(), checkpoint.path.string(), ": the checkpoint has no parameter",
               missing);
-  for (const ParamSpec& spec : model.params()) {
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const ParamSpec& spec = model.params()[i];
     if (spec.tensor.storage().nbytes() == 0) allocate_storage(spec.tensor);
-    read_slice(find_parameter(checkpoint, spec).states[kFp32], layout_of(spec, grid), 0,
-               spec.tensor.view(-1), c10::str(checkpoint.path.string(), ": ", spec.name));
+    read_slice(weights[i], layout_of(spec, grid), 0, spec.tensor.view(-1),
+               c10::str(checkpoint.path.string(), ": ", spec.name));
   }
 }
 

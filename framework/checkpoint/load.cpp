@@ -22,13 +22,6 @@ bool weights_only(const LoadOptions& options) {
   return options.load_module_only || !options.load_optimizer_states;
 }
 
-// Ranks go one way together: what each announces and checks is collective.
-bool on_all_ranks(Communicator& world, bool mine) {
-  torch::Tensor lacking = torch::full({1}, mine ? 0 : 1, torch::kLong);
-  world.all_reduce(lacking, ReduceOp::Max);
-  return lacking.item<int64_t>() == 0;
-}
-
 fs::path pointer_file(const fs::path& load_dir, bool universal) {
   return load_dir / (universal ? kLatestUniversalFile : kLatestFile);
 }
@@ -54,8 +47,7 @@ fs::path tag_in(const fs::path& load_dir, std::string tag, bool universal) {
                 "'. It holds: ", fs::is_directory(load_dir) ? list_folder(load_dir) : "nothing");
     return load_dir / tag;
   }
-  tag = read_text(pointer);
-  while (!tag.empty() && std::isspace(static_cast<unsigned char>(tag.back()))) tag.pop_back();
+  tag = read_tag(pointer);
   TORCH_CHECK(
       !tag.empty() && tag.find('/') == std::string::npos && fs::is_directory(load_dir / tag),
       pointer.string(), " names '", tag,
@@ -191,7 +183,7 @@ std::string announce_hyperparameters(const Value& optimizer_state, const Checkpo
 std::vector<std::string> warnings(const fs::path& load_dir, const fs::path& folder,
                                   const Value& metadata, const LoadOptions& options) {
   if (!options.universal || !fs::exists(load_dir / kLatestFile)) return {};
-  const std::string newest = read_text(load_dir / kLatestFile);
+  const std::string newest = read_tag(load_dir / kLatestFile);
   const int64_t here = train_state_of(metadata).iteration;
   const auto step = step_of_tag(newest);
   if (!step || *step <= here) return {};
@@ -240,7 +232,8 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
     lines.push_back(nothing_in(load_dir, options.universal));
     return result;
   }
-  if (!on_all_ranks(world, static_cast<bool>(own_files))) own_files = {};
+  // Ranks go one way together: what each announces and checks is collective.
+  if (max_over(world, own_files ? 0 : 1) > 0) own_files = {};
   WholeCheckpoint checkpoint;
   all_or_none(world, [&] {
     if (!own_files) checkpoint = open_whole_checkpoint(folder, /*threads=*/1);
@@ -261,9 +254,7 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
     if (!line.empty()) lines.push_back(line);
   }
   // A rank whose partition is all padding has read no step.
-  torch::Tensor steps = torch::full({1}, run.optimizer.steps, torch::kLong);
-  world.all_reduce(steps, ReduceOp::Max);
-  run.optimizer.steps = steps.item<int64_t>();
+  run.optimizer.steps = max_over(world, run.optimizer.steps);
   run.optimizer.params_from_masters();
   restore_state(metadata, options, state);
   if (!weights_only(options)) {
@@ -282,7 +273,7 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
                ", ", state.consumed_train_samples, " samples consumed, learning rate ",
                run.schedule.at(static_cast<double>(state.scheduled_samples))));
   result.path = folder;
-  result.client_state = client_state_of(metadata, run);
+  result.client_state = client_state_of(metadata, model_states(run, state));
   return result;
 }
 

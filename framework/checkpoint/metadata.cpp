@@ -3,7 +3,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cmath>
 #include <map>
@@ -193,36 +192,12 @@ Value model_states(const CheckpointedRun& run, const TrainState& state) {
   return states;
 }
 
-Value client_state_of(const Value& metadata, const CheckpointedRun& run) {
-  static constexpr std::array kEngines = {keys::kModule,
-                                          keys::kBufferNames,
-                                          keys::kOptimizer,
-                                          keys::kParamShapes,
-                                          keys::kFrozenParamShapes,
-                                          keys::kSharedParams,
-                                          keys::kFrozenParamFragments,
-                                          keys::kLrScheduler,
-                                          keys::kDataSampler,
-                                          keys::kRandomLtd,
-                                          keys::kSkippedSteps,
-                                          keys::kGlobalSteps,
-                                          keys::kGlobalSamples,
-                                          keys::kDpWorldSize,
-                                          keys::kMpWorldSize,
-                                          keys::kParallelDimensions,
-                                          keys::kDsConfig,
-                                          keys::kDsVersion,
-                                          keys::kUniversalInfo,
-                                          keys::kDropoutSeed,
-                                          keys::kVerifiedLoss};
-  static constexpr std::array kMegatrons = {keys::kArgs, keys::kCheckpointVersion, keys::kIteration,
-                                            keys::kTokens};
+Value client_state_of(const Value& metadata, const Value& own) {
   std::vector<Value::Entry> others;
   for (const auto& [key, value] : metadata.entries()) {
-    const auto is = [&key](std::string_view name) { return key == Value(name); };
-    if (std::any_of(kEngines.begin(), kEngines.end(), is)) continue;
-    if (!run.settings.empty() && std::any_of(kMegatrons.begin(), kMegatrons.end(), is)) continue;
-    others.emplace_back(key, value);
+    const bool is_ours =
+        key.is_string() && (own.contains(key.as_string()) || key == Value(keys::kVerifiedLoss));
+    if (!is_ours) others.emplace_back(key, value);
   }
   return Value::dict(std::move(others));
 }

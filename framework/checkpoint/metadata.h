@@ -15,8 +15,9 @@ inline constexpr const char* kWrittenLikeDeepSpeed = "0.19.8";
 // are there if the run has flags.
 Value model_states(const CheckpointedRun& run, const TrainState& state);
 
-// What a model-states file has beside the keys that this run would write itself: a dict.
-Value client_state_of(const Value& metadata, const CheckpointedRun& run);
+// What a model-states file has beside the keys of `own`, those that this run writes itself, and the
+// verified loss, which it may write: a dict.
+Value client_state_of(const Value& metadata, const Value& own);
 
 Value deepspeed_config(const CheckpointedRun& run);
 

@@ -17,7 +17,7 @@ std::vector<std::string> remove_old_checkpoints(const fs::path& save_dir, int64_
     const auto step = step_of_tag(entry.path().filename().string());
     if (step && entry.is_directory()) tags[*step] = entry.path();
   }
-  const std::string latest = read_text(save_dir / kLatestFile);
+  const std::string latest = read_tag(save_dir / kLatestFile);
   std::vector<std::string> lines;
   int64_t kept = 0;
   for (const auto& [step, folder] : tags) {

@@ -23,6 +23,12 @@ std::vector<std::string> gather_strings(Communicator& comm, const std::string& m
   return texts;
 }
 
+int64_t max_over(Communicator& comm, int64_t mine) {
+  torch::Tensor greatest = torch::full({1}, mine, torch::kLong);
+  comm.all_reduce(greatest, ReduceOp::Max);
+  return greatest.item<int64_t>();
+}
+
 void throw_together(Communicator& comm, const std::string& mine) {
   const std::vector<std::string> texts = gather_strings(comm, mine);
   const auto first =

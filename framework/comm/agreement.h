@@ -12,6 +12,9 @@ namespace anymesh {
 // Every rank's text, in rank order.
 std::vector<std::string> gather_strings(Communicator& comm, const std::string& mine);
 
+// The greatest of all ranks' numbers.
+int64_t max_over(Communicator& comm, int64_t mine);
+
 // An error that all ranks know of, with the same text: one of them reports it, and all can end or
 // go on together.
 struct CollectiveError : std::runtime_error {

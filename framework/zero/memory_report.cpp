@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "framework/comm/agreement.h"
+
 namespace anymesh {
 namespace {
 
@@ -12,12 +14,6 @@ int64_t bytes_of(const torch::Tensor& t) {
 
 // In memory, that is.
 int64_t bytes_of(const StateTensor& state) { return bytes_of(state.tensor()); }
-
-int64_t largest(Communicator& world, int64_t value) {
-  torch::Tensor t = torch::full({1}, value, torch::kLong);
-  world.all_reduce(t, ReduceOp::Max);
-  return t.item<int64_t>();
-}
 
 std::string line(const char* name, int64_t allocated, int64_t closed_form = -1) {
   constexpr double kMiB = 1 << 20;
@@ -76,20 +72,20 @@ std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer&
   int64_t allocated_sum = 0, closed_sum = 0;
   for (const MemoryPart& part : kept_memory(optimizer)) {
     lines.push_back(
-        line(part.name, largest(world, part.allocated), largest(world, part.closed_form)));
+        line(part.name, max_over(world, part.allocated), max_over(world, part.closed_form)));
     allocated_sum += part.allocated;
     closed_sum += part.closed_form;
   }
   const int64_t buckets = optimizer.bucket_bytes().peak, in_flight = optimizer.in_flight_bytes();
-  lines.push_back(line("kept between steps, by part", largest(world, allocated_sum),
-                       largest(world, closed_sum)));
-  lines.push_back(line("kept between steps, by the allocator", largest(world, allocated.now),
-                       largest(world, closed_sum)));
-  lines.push_back(line("gradient buckets, peak", largest(world, buckets)));
-  lines.push_back(line("layers in flight, peak", largest(world, in_flight)));
+  lines.push_back(line("kept between steps, by part", max_over(world, allocated_sum),
+                       max_over(world, closed_sum)));
+  lines.push_back(line("kept between steps, by the allocator", max_over(world, allocated.now),
+                       max_over(world, closed_sum)));
+  lines.push_back(line("gradient buckets, peak", max_over(world, buckets)));
+  lines.push_back(line("layers in flight, peak", max_over(world, in_flight)));
   lines.push_back(line("activations and the rest, peak",
-                       largest(world, allocated.peak - allocated.now - buckets - in_flight)));
-  lines.push_back(line("everything, peak", largest(world, allocated.peak)));
+                       max_over(world, allocated.peak - allocated.now - buckets - in_flight)));
+  lines.push_back(line("everything, peak", max_over(world, allocated.peak)));
   return lines;
 }
 

@@ -234,7 +234,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   }
   if (!unused.empty()) report.warnings.push_back("these patterns match no parameter:" + unused);
 
-  const fs::path temporary = output.string() + ".tmp";
+  const fs::path temporary = output.string() + std::string(kTemporarySuffix);
   check_replaceable(temporary);
   fs::remove_all(temporary);
   fs::create_directories(output.parent_path());

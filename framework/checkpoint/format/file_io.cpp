@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "framework/checkpoint/format/byte_source.h"
+#include "framework/checkpoint/format/names.h"
 
 namespace anymesh {
 namespace {
@@ -100,7 +101,7 @@ std::string list_folder(const std::filesystem::path& folder) {
 
 void write_text_atomically(const std::filesystem::path& path, std::string_view text) {
   std::filesystem::path beside = path;
-  beside += ".tmp";
+  beside += kTemporarySuffix;
   OutputFile file(beside);
   file.write(std::as_bytes(std::span(text)));
   file.close();
@@ -117,6 +118,12 @@ std::string read_text(const std::filesystem::path& path) {
   std::string text(file.size(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   return text;
+}
+
+std::string read_tag(const std::filesystem::path& pointer_file) {
+  std::string tag = read_text(pointer_file);
+  while (!tag.empty() && std::isspace(static_cast<unsigned char>(tag.back()))) tag.pop_back();
+  return tag;
 }
 
 }  // namespace anymesh

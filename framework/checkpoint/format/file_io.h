@@ -38,7 +38,9 @@ void sync_directory(const std::filesystem::path& path);
 // each of many files.
 void sync_file_system(const std::filesystem::path& path);
 void write_text_atomically(const std::filesystem::path& path, std::string_view text);
-std::string read_text(const std::filesystem::path& path);  // at most 64 KiB, as for `latest`
+std::string read_text(const std::filesystem::path& path);  // at most 64 KiB
+// What `latest` or `latest_universal` says, without the white space that an editor may leave behind.
+std::string read_tag(const std::filesystem::path& pointer_file);
 // Renames, replacing a file of that name, then syncs the folder.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 // Syncs the folder `from` and gives it the name `to`. A folder that has the name is replaced as a

@@ -119,7 +119,7 @@ NamedTensors counted(NamedTensors shard, ProgressCounter& counter) {
 
 uint64_t write_shard(const fs::path& path, const NamedTensors& shard, bool safetensors) {
   fs::path beside = path;
-  beside += ".tmp";
+  beside += kTemporarySuffix;
   uint64_t bytes = 0;
   if (safetensors) {
     bytes = write_safetensors(beside, shard);

@@ -36,8 +36,9 @@ std::string list_entries(const fs::path& folder) {
 std::string hint_about_latest(const fs::path& folder) {
   const fs::path latest = folder / kLatestFile;
   if (!fs::exists(latest)) return "";
-  return "\nIts file 'latest' names the tag " + read_text(latest) +
-         "; give that folder: " + (folder / read_text(latest)).string();
+  const std::string tag = read_tag(latest);
+  return "\nIts file 'latest' names the tag " + tag +
+         "; give that folder: " + (folder / tag).string();
 }
 
 std::vector<FoundFile> find_files(const fs::path& folder) {

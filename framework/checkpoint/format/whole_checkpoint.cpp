@@ -102,8 +102,7 @@ std::string mesh_of(const Value& metadata) {
 fs::path resolve_tag(const fs::path& path) {
   for (const std::string_view pointer : {kLatestFile, kLatestUniversalFile}) {
     if (!fs::exists(path / pointer)) continue;
-    std::string tag = read_text(path / pointer);
-    while (!tag.empty() && std::isspace(static_cast<unsigned char>(tag.back()))) tag.pop_back();
+    const std::string tag = read_tag(path / pointer);
     const bool is_name =
         !tag.empty() && tag != "." && tag != ".." && tag == fs::path(tag).filename();
     if (!is_name || !fs::is_directory(path / tag)) {
