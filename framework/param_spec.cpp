@@ -5,7 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <regex>
+#include <set>
+#include <sstream>
 
+#include "framework/comm/agreement.h"
 #include "framework/random/philox.h"
 #include "framework/storage.h"
 
@@ -53,6 +57,14 @@ void draw(const Slice& slice, Init init, uint64_t key, int64_t real, int64_t beg
   }
 }
 
+std::regex regex_of(const std::string& pattern) {
+  try {
+    return std::regex(pattern);
+  } catch (const std::regex_error& error) {
+    throw CollectiveError("--freeze " + pattern + ": not a regular expression: " + error.what());
+  }
+}
+
 int64_t product(const std::vector<int64_t>& shape, size_t begin, size_t end) {
   int64_t n = 1;
   for (size_t i = begin; i < end; ++i) n *= shape[i];
@@ -71,6 +83,39 @@ std::string ParamSpec::name_in_layer() const {
 void ParamSpec::materialize() const {
   allocate_storage(tensor);
   initialize(0, tensor.detach().view(-1));
+}
+
+void freeze_params(const std::vector<ParamSpec>& params, const std::vector<std::string>& patterns,
+                   Communicator& pp) {
+  if (patterns.empty()) return;
+  std::string mine, list;
+  for (const ParamSpec& spec : params) mine += spec.name + "\n";
+  std::set<std::string> names, frozen;
+  for (const std::string& stage : gather_strings(pp, mine)) {
+    std::istringstream lines(stage);
+    for (std::string name; std::getline(lines, name);) {
+      if (names.insert(name).second) list += "\n  " + name;
+    }
+  }
+  for (const std::string& pattern : patterns) {
+    const std::regex regex = regex_of(pattern);
+    bool found = false;
+    for (const std::string& name : names) {
+      if (!std::regex_search(name, regex)) continue;
+      frozen.insert(name);
+      found = true;
+    }
+    if (!found)
+      throw CollectiveError("--freeze " + pattern +
+                            ": no parameter's name has that. There are:" + list);
+  }
+  if (frozen.size() == names.size())
+    throw CollectiveError("--freeze: nothing would be left to train. There are:" + list);
+  for (const ParamSpec& spec : params) {
+    if (!frozen.contains(spec.name)) continue;
+    spec.tensor.requires_grad_(false);
+    if (spec.second_use.defined()) spec.second_use.requires_grad_(false);
+  }
 }
 
 torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {

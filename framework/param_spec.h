@@ -32,6 +32,9 @@ struct ParamSpec {
   torch::Tensor
       second_use;  // where one stage uses a tied weight twice: the other leaf, on the same storage
 
+  // Whether training leaves it as it is, as in PyTorch: its leaf wants no gradient.
+  bool frozen() const { return !tensor.requires_grad(); }
+
   // Writes elements [begin, begin + out.numel()) of `tensor`, flattened, as training starts.
   std::function<void(int64_t begin, const torch::Tensor& out)> initialize;
 
@@ -42,6 +45,15 @@ struct ParamSpec {
   // Its key in the layer file: the name without "2." or "tied_modules.embed.".
   std::string name_in_layer() const;
 };
+
+// Freezes the parameters, of all stages of `pp`, in whose name a pattern is found (an ECMAScript regular
+// expression): they get no gradient, optimizer state and weight decay. To be called before the
+// ZeroOptimizer is made. Collective; throws CollectiveError for a pattern that is not one or is found
+// nowhere, and if nothing would be left to train.
+//
+//   freeze_params(stage.params(), {"word_embeddings", "^[2-5]\\."}, *grid.pp);
+void freeze_params(const std::vector<ParamSpec>& params, const std::vector<std::string>& patterns,
+                   Communicator& pp);
 
 // How a parameter starts.
 struct Init {

@@ -78,7 +78,8 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
       const InFlight done = in_flight.front();
       in_flight.pop_front();
       if (grid_.is_last_stage()) gradient = torch::full_like(done.output, gradient_scale);
-      torch::autograd::backward({done.output}, {gradient});
+      // A stage whose parameters, and those of all stages before it, are frozen has no backward.
+      if (done.output.requires_grad()) torch::autograd::backward({done.output}, {gradient});
       stage_.runner().after_backward();
       const torch::Tensor dx = done.input.defined() ? done.input.grad() : torch::Tensor();
       if (forward_next) {

@@ -58,6 +58,11 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
                   streams = (offload.params ? width : 0) + (offload.optimizer ? state_width : 0);
     buffers.closed_form = std::max(buffers.closed_form, halves * Streamer::kBlock * streams);
   }
+  for (const auto& frozen : optimizer.frozen()) {
+    parameters.allocated += bytes_of(frozen.part);
+    const auto whole = static_cast<int64_t>(frozen.spec.tensor.nbytes());
+    if (!offload.params) parameters.closed_form += whole / (stage == 3 ? ranks : 1);
+  }
   copies.allocated = optimizer.second_use_bytes();
   buffers.allocated = optimizer.offload_buffer_bytes();
   std::vector<MemoryPart> parts{parameters, gradients, state, copies};

@@ -31,10 +31,9 @@ class PartitionLayout {
     std::vector<Fragment> out;
     int64_t start = 0;
     for (size_t i = 0; i < numels_.size(); ++i) {
-      const int64_t part = zero3_part_numel(numels_[i], ranks_), begin = rank * part;
-      const int64_t held = std::min(numels_[i], begin + part) - begin;
+      const auto [begin, held] = zero3_part(numels_[i], rank, ranks_);
       if (held > 0) out.push_back({i, begin, start, held});
-      start += part;
+      start += zero3_part_numel(numels_[i], ranks_);
     }
     return out;
   }

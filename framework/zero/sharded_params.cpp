@@ -41,6 +41,9 @@ void ShardedParams::before_backward(int unit) {
 
 void ShardedParams::release_all() {
   for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) release(unit);
+  // Of units that the backward ends before, as all is frozen there.
+  if (prefetch_) drop_prefetch();
+  if (ahead_) drop_ahead();
 }
 
 bool ShardedParams::may_need(int unit) const {
@@ -67,11 +70,16 @@ void ShardedParams::read_ahead(int unit) {
 
 // Read ahead, unless the direction changed.
 ShardedParams::Parts ShardedParams::take_parts(int unit) {
+  if (ahead_ && ahead_->unit != unit) drop_ahead();
   Parts parts = ahead_ ? std::move(*std::exchange(ahead_, {})) : start_read(unit);
   for (std::future<void>& read : parts.pending) read.get();
-  if (parts.unit == unit) return parts;
-  in_flight_.add(-static_cast<int64_t>(parts.mine.nbytes()));
-  return take_parts(unit);
+  return parts;
+}
+
+void ShardedParams::drop_ahead() {
+  for (std::future<void>& read : ahead_->pending) read.get();
+  in_flight_.add(-static_cast<int64_t>(ahead_->mine.nbytes()));
+  ahead_.reset();
 }
 
 ShardedParams::Prefetch ShardedParams::start(int unit) {
@@ -86,13 +94,15 @@ void ShardedParams::prefetch(int unit) {
   if (may_need(unit) && !prefetch_) prefetch_ = start(unit);
 }
 
+void ShardedParams::drop_prefetch() {
+  prefetch_->pending->wait();
+  in_flight_.add(-prefetch_->bytes());
+  prefetch_.reset();
+}
+
 void ShardedParams::gather(int unit) {
   if (gathered_[static_cast<size_t>(unit)]) return;
-  if (prefetch_ && prefetch_->unit != unit) {  // the direction changed: forward to backward
-    prefetch_->pending->wait();
-    in_flight_.add(-prefetch_->bytes());
-    prefetch_.reset();
-  }
+  if (prefetch_ && prefetch_->unit != unit) drop_prefetch();  // forward changed to backward
   Prefetch p = prefetch_ ? std::move(*prefetch_) : start(unit);
   prefetch_.reset();
   p.pending->wait();

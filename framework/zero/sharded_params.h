@@ -59,8 +59,10 @@ class ShardedParams {
   Parts start_read(int unit);
   void read_ahead(int unit);
   Parts take_parts(int unit);
+  void drop_ahead();
   Prefetch start(int unit);
   void prefetch(int unit);
+  void drop_prefetch();
 
   std::vector<Shard> shards_;
   CommPtr dp_;

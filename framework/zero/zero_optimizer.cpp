@@ -51,16 +51,38 @@ ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const Process
     : grid_(grid), options_(std::move(options)) {
   partitions_ = options_.stage == 0 ? grid.world->split(grid.world->rank(), 0) : grid.dp;
   std::vector<ParamSpec> decayed, others;
-  for (const ParamSpec& spec : params) (spec.weight_decay ? decayed : others).push_back(spec);
+  for (const ParamSpec& spec : params) {
+    if (!spec.frozen()) (spec.weight_decay ? decayed : others).push_back(spec);
+  }
   groups_.reserve(2);  // hooks keep references to them
   all_or_none(*grid.world, [&] {
     const OffloadOptions& offload = options_.offload;
     if (offload.optimizer || offload.params) swap_ = std::make_shared<SwapFile>(offload.nvme_path);
+    for (const ParamSpec& spec : params) {
+      if (spec.frozen()) add_frozen(spec);
+    }
     if (!decayed.empty()) add_group(std::move(decayed), options_.weight_decay);
     if (!others.empty()) add_group(std::move(others), 0);
     if (options_.stage == 3) shard_params();
     masters_from_params();
   });
+}
+
+void ZeroOptimizer::add_frozen(const ParamSpec& spec) {
+  const int64_t numel = spec.tensor.numel();
+  if (options_.stage < 3) {
+    spec.materialize();
+    const torch::Tensor whole = spec.tensor.view(-1);
+    frozen_.push_back({spec, 0, whole, whole});
+    return;
+  }
+  const auto [start, count] = zero3_part(numel, partitions_->rank(), partitions_->size());
+  const StateTensor part = StateTensor::zeros(zero3_part_numel(numel, partitions_->size()),
+                                              spec.tensor.scalar_type(),
+                                              options_.offload.params ? swap_ : nullptr),
+                    weight = part.narrow(0, count);
+  weight.fill([&](int64_t at, const torch::Tensor& block) { spec.initialize(start + at, block); });
+  frozen_.push_back({spec, start, part, weight});
 }
 
 void ZeroOptimizer::add_group(std::vector<ParamSpec> params, double weight_decay) {
@@ -177,6 +199,7 @@ void ZeroOptimizer::shard_params() {
       start += part;
     }
   }
+  for (const Frozen& f : frozen_) shards.push_back({f.spec.tensor, f.part, f.spec.units});
   sharded_.emplace(std::move(shards), grid_.dp);
 }
 

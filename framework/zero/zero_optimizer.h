@@ -42,6 +42,14 @@ class ZeroOptimizer final : public UnitObserver {
   using Group = ParamGroup;
   using Piece = ParamGroup::Piece;
 
+  // A parameter that is not trained: in no group, without gradient and state.
+  struct Frozen {
+    ParamSpec spec;
+    int64_t start;       // of what this rank keeps, in this tp rank's slice
+    StateTensor part;    // all of it; at stage 3 [ceil(n / dp)], padded
+    StateTensor weight;  // ... without the padding
+  };
+
   // Throws if the swap file cannot be made. Collective over grid.world.
   ZeroOptimizer(const std::vector<ParamSpec>& params, const ProcessGrid& grid, ZeroOptions options);
 
@@ -67,6 +75,7 @@ class ZeroOptimizer final : public UnitObserver {
   const ZeroOptions& options() const { return options_; }
   std::vector<Group>& groups() { return groups_; }
   const std::vector<Group>& groups() const { return groups_; }
+  const std::vector<Frozen>& frozen() const { return frozen_; }
   // The group over which a partition is one part: dp, or a group of this rank alone at stage 0.
   Communicator& partitions() const { return *partitions_; }
 
@@ -87,6 +96,7 @@ class ZeroOptimizer final : public UnitObserver {
     std::optional<GradientBucket> bucket;
   };
 
+  void add_frozen(const ParamSpec& spec);
   void add_group(std::vector<ParamSpec> params, double weight_decay);
   void add_state(Group& group);
   void add_pieces(Group& group);
@@ -111,6 +121,7 @@ class ZeroOptimizer final : public UnitObserver {
   std::shared_ptr<SwapFile> swap_;  // null: all state is in memory
   Streamer streamer_;
   std::vector<Group> groups_;
+  std::vector<Frozen> frozen_;
   std::vector<SecondUse> second_uses_;
   std::optional<ShardedParams> sharded_;
   ByteGauge bucket_bytes_;

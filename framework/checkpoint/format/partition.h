@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -50,6 +51,15 @@ class FlatGroup {
 // past its end.
 inline int64_t zero3_part_numel(int64_t numel, int dp_size) {
   return (numel + dp_size - 1) / dp_size;
+}
+
+// Which elements of the parameter those are.
+struct ElementRange {
+  int64_t begin = 0, count = 0;
+};
+inline ElementRange zero3_part(int64_t numel, int dp_rank, int dp_size) {
+  const int64_t part = zero3_part_numel(numel, dp_size), begin = std::min(numel, dp_rank * part);
+  return {begin, std::min(numel, begin + part) - begin};
 }
 
 }  // namespace anymesh
