@@ -11,10 +11,16 @@ namespace {
 
 torch::Dtype dtype_of(const StageModule& stage) { return stage.params()[0].tensor.scalar_type(); }
 
+const std::vector<ParamSpec>& frozen_by(const std::vector<std::string>& patterns,
+                                        const StageModule& stage, const ProcessGrid& grid) {
+  freeze_params(stage.params(), patterns, *grid.pp);
+  return stage.params();
+}
+
 }  // namespace
 
 Engine::Engine(StageModule& stage, const ProcessGrid& grid, EngineConfig config)
-    : optimizer_(stage.params(), grid, config.zero),
+    : optimizer_(frozen_by(config.freeze, stage, grid), grid, config.zero),
       pipeline_(stage, grid),
       run_{.grid = grid,
            .stage = stage,
@@ -73,6 +79,12 @@ double Engine::eval_batch(const std::vector<MicroBatch>& batches) {
 std::filesystem::path Engine::save_checkpoint(const std::filesystem::path& save_dir,
                                               const SaveOptions& options) {
   return anymesh::save_checkpoint(save_dir, run_, state_, options);
+}
+
+std::filesystem::path Engine::save_16bit_model(const std::filesystem::path& save_dir,
+                                               const std::string& save_filename,
+                                               bool exclude_frozen_parameters) const {
+  return anymesh::save_16bit_model(save_dir, save_filename, run_, exclude_frozen_parameters);
 }
 
 SaveSize Engine::save_size(const SaveOptions& options) const {

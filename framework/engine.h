@@ -15,6 +15,7 @@ struct EngineConfig {
   LossScaler scaler;  // of fp16
   int64_t global_batch_size = 1, micro_batch_size = 1;
   bool activation_checkpointing = false;
+  std::vector<std::string> freeze;  // patterns: freeze_params() in param_spec.h
   bool check_for_nan = true;
   uint64_t dropout_seed = 1234;
 
@@ -58,6 +59,9 @@ class Engine {
   // checkpoint/checkpoint.h has the arguments, files and errors.
   std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir,
                                         const SaveOptions& options = {});
+  std::filesystem::path save_16bit_model(const std::filesystem::path& save_dir,
+                                         const std::string& save_filename = "pytorch_model.bin",
+                                         bool exclude_frozen_parameters = false) const;
   SaveSize save_size(const SaveOptions& options = {}) const;
   LoadResult load_checkpoint(const std::filesystem::path& load_dir,
                              const LoadOptions& options = {});

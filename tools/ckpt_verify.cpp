@@ -152,8 +152,8 @@ class Verifier {
                  std::to_string(mp_size) + " model-parallel ranks");
     }
     const bool ordinary = kind_ == Kind::kOrdinary, zero3 = has(FileKind::kZero3ModelStates);
-    const bool optimizers =
-        ordinary && (has(FileKind::kOptimStates) || !metadata.find(keys::kOptimizer));
+    const bool optimizers = ordinary && !metadata.find(keys::kWeightsOnly) &&
+                            (has(FileKind::kOptimStates) || !metadata.find(keys::kOptimizer));
     for (int mp = 0; mp < mp_size; ++mp) {
       if (!zero3) expect(model_states_file(mp));
       for (int dp = 0; dp < dp_size; ++dp) {

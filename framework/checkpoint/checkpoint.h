@@ -29,6 +29,9 @@ namespace anymesh {
 //     layer_LL-model_TT-model_states.pt                per layer and tp rank of a pipeline: weights
 //     [bf16_]zero_pp_rank_D_mp_rank_MM_optim_states.pt per rank: its ZeRO partition, stage >= 1
 //     zero_pp_rank_D_mp_rank_MM_model_states.pt        per rank: metadata, stage 3
+//     pytorch_model.bin                                with save_16bit_model: the whole model
+//
+// Without optimizer state (weights_only) there are the first two kinds alone, at every stage.
 //
 // A tag is published only when it is whole: all ranks write to a temporary folder and sync it, then
 // one rename, then `latest`. A crash at any moment leaves the previous checkpoint in place.
@@ -79,6 +82,10 @@ struct SaveOptions {
   std::string tag;     // a folder's name; empty: global_step<iteration>
   Value client_state;  // a dict of whatever Value holds, returned by the load; rank 0's counts
   bool save_latest = true;
+  bool exclude_frozen_parameters = false;  // a load keeps those as they are then
+
+  bool weights_only = false;      // no optimizer state: loads with load_module_only and the like
+  bool save_16bit_model = false;  // also pytorch_model.bin in the tag's folder: save_16bit_model()
 };
 
 // A parameter's whole value, [ParamSpec::shape], taken from the checkpoint in a way of the caller's
@@ -119,15 +126,26 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir,
                                       const CheckpointedRun& run, const TrainState& state,
                                       const SaveOptions& options);
 
+// Writes the model, in its own precision, to one file that torch.load opens: a dict of whole tensors by
+// name, tp slices and pipeline stages merged, the vocabulary without padding. Rank 0 gathers a parameter
+// at a time. Returns its path, under which it appears when it is complete.
+std::filesystem::path save_16bit_model(const std::filesystem::path& save_dir,
+                                       const std::string& save_filename, const CheckpointedRun& run,
+                                       bool exclude_frozen_parameters);
+
 // What a save would write, over all ranks. Collective; writes nothing.
 struct SaveSize {
   struct Kind {
     int64_t files = 0, bytes = 0;
   };
-  Kind model_states, layers, optimizer_states;
+  Kind model_states, layers, optimizer_states, whole_model;
 
-  int64_t files() const { return model_states.files + layers.files + optimizer_states.files; }
-  int64_t bytes() const { return model_states.bytes + layers.bytes + optimizer_states.bytes; }
+  int64_t files() const {
+    return model_states.files + layers.files + optimizer_states.files + whole_model.files;
+  }
+  int64_t bytes() const {
+    return model_states.bytes + layers.bytes + optimizer_states.bytes + whole_model.bytes;
+  }
 };
 SaveSize save_size(const CheckpointedRun& run, const TrainState& state, const SaveOptions& options);
 

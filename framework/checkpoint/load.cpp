@@ -123,19 +123,30 @@ std::string listed(const std::set<std::string>& names) {
   return text;
 }
 
-// Parameters that only one of the two has: an error if the load is strict, else a line to print.
-// Collective.
+// Refuses what would have to make up an optimizer.
+void check_has_optimizer(const Value& metadata, const LoadOptions& options) {
+  TORCH_CHECK(
+      !metadata.find(keys::kWeightsOnly) || weights_only(options), metadata.where(),
+      ": the checkpoint was saved without optimizer state (--no-save-optim): it cannot be "
+      "resumed. --finetune starts at step 0 from its weights, --no-load-optim goes on at its "
+      "step with fresh moments");
+}
+
+// Parameters that only one of the two has: an error if the load is strict, else a line to print; but
+// frozen ones may be missing. Collective.
 std::string check_names(const WholeCheckpoint& checkpoint, const CheckpointedRun& run,
                         const LoadOptions& options) {
   std::string mine;
   for (const ParamSpec& spec : run.stage.params())
-    mine += spec.name + "\n" + spec.other_name + "\n";
-  std::set<std::string> known, missing, unexpected;
+    mine += spec.name + "\n" + spec.other_name + "\n" + (spec.frozen() ? "frozen\n" : "\n");
+  std::set<std::string> known, missing, excluded, unexpected;
   for (const std::string& stage : gather_strings(*run.grid.pp, mine)) {
     std::istringstream lines(stage);
-    for (std::string name, other; std::getline(lines, name) && std::getline(lines, other);) {
+    std::string name, other, frozen;
+    while (std::getline(lines, name) && std::getline(lines, other) && std::getline(lines, frozen)) {
       known.insert({name, other});
-      if (!checkpoint.contains(name) && !checkpoint.contains(other)) missing.insert(name);
+      if (!checkpoint.contains(name) && !checkpoint.contains(other))
+        (frozen.empty() ? missing : excluded).insert(name);
     }
   }
   for (const std::string& name : checkpoint.names())
@@ -143,7 +154,12 @@ std::string check_names(const WholeCheckpoint& checkpoint, const CheckpointedRun
   std::string text;
   if (!missing.empty()) text += "\n  missing in the checkpoint: " + listed(missing);
   if (!unexpected.empty()) text += "\n  unexpected, not in this model: " + listed(unexpected);
-  if (text.empty()) return "";
+  const std::string kept = excluded.empty()
+                               ? ""
+                               : "frozen parameters that the checkpoint leaves out keep the values "
+                                 "they have: " +
+                                     listed(excluded);
+  if (text.empty()) return kept;
   text = checkpoint.path.string() + ": its parameters are not this model's:" + text;
   if (options.load_module_strict)
     throw CollectiveError(text +
@@ -151,7 +167,21 @@ std::string check_names(const WholeCheckpoint& checkpoint, const CheckpointedRun
                           "loads those that both have.");
   return "WARNING: " + text +
          "\nMissing ones keep the values they start with, unexpected ones are left out "
-         "(--no-load-strict).";
+         "(--no-load-strict)." +
+         (kept.empty() ? "" : "\n" + kept);
+}
+
+// What was frozen in the checkpoint's run, and is trained in this one. `mine`: a name a line. Collective.
+std::string announce_fresh(Communicator& world, const std::string& mine) {
+  std::set<std::string> names;
+  for (const std::string& rank : gather_strings(world, mine)) {
+    std::istringstream lines(rank);
+    for (std::string name; std::getline(lines, name);) names.insert(name);
+  }
+  if (names.empty()) return "";
+  return "parameters that the checkpoint has no moments of, as they were not trained, start with "
+         "zeros: " +
+         listed(names);
 }
 
 // Megatron-DeepSpeed's files do not tell which of its two orders the fused weight has.
@@ -223,6 +253,7 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
     folder = tag_in(load_dir, options.tag, options.universal);
     metadata = read_torch_file(first_metadata_file(folder));
     if (!options.custom_load_fn) check_same_model(metadata, run);
+    check_has_optimizer(metadata, options);
     restore_schedule(metadata, options, run.schedule);
     const bool own_way = options.custom_load_fn != nullptr || weights_only(options);
     if (!fs::exists(folder / kZeroFolder) && !own_way)
@@ -240,20 +271,24 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
   });
   const std::string names =
       own_files || options.custom_load_fn ? "" : check_names(checkpoint, run, options);
+  std::string fresh;
+  if (!weights_only(options)) run.optimizer.steps = 0;  // a rank may have nothing to read it from
   all_or_none(world, [&] {
     if (own_files) {
       scaler = load_own_files(folder, own_files, run);
     } else {
-      load_whole_tensors(checkpoint, run, weights_only(options), options.custom_load_fn);
+      for (const std::string& name :
+           load_whole_tensors(checkpoint, run, weights_only(options), options.custom_load_fn))
+        fresh += name + "\n";
       if (checkpoint.optimizer_state) scaler = checkpoint.optimizer_state.find(keys::kLossScaler);
     }
   });
-  for (const std::string& line :
-       {announce_fused_order(metadata), announce_names(checkpoint, run),
-        announce_hyperparameters(checkpoint.optimizer_state, run), names}) {
+  for (const std::string& line : {announce_fused_order(metadata), announce_names(checkpoint, run),
+                                  announce_hyperparameters(checkpoint.optimizer_state, run), names,
+                                  announce_fresh(*run.grid.world, fresh)}) {
     if (!line.empty()) lines.push_back(line);
   }
-  // A rank whose partition is all padding has read no step.
+  // A rank whose partition is all padding, or whose stage is frozen, has read no step.
   run.optimizer.steps = max_over(world, run.optimizer.steps);
   run.optimizer.params_from_masters();
   restore_state(metadata, options, state);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <map>
 
 #include "framework/checkpoint/format/names.h"
@@ -25,7 +26,7 @@ Family family_of(const fs::path& folder) {
   return partitioned ? Family::Partitioned : Family::Whole;
 }
 
-// The same parameters, of the same shapes, in the same groups and order.
+// The same parameters, of the same shapes, in the same groups and order; and the frozen ones.
 bool same_params(const Value& metadata, const CheckpointedRun& run) {
   const Value shapes = metadata.find(keys::kParamShapes);
   if (!shapes || shapes.size() != run.optimizer.groups().size()) return false;
@@ -39,7 +40,12 @@ bool same_params(const Value& metadata, const CheckpointedRun& run) {
         return false;
     }
   }
-  return true;
+  const Value frozen = metadata.find(keys::kFrozenParamFragments);
+  const auto& mine = run.optimizer.frozen();
+  return std::all_of(mine.begin(), mine.end(), [&](const auto& f) {
+    return frozen && frozen.contains(f.spec.name) &&
+           frozen.at(f.spec.name).as_tensor().numel() == f.part.numel();
+  });
 }
 
 fs::path own_model_states(const fs::path& folder, const CheckpointedRun& run) {
@@ -96,6 +102,7 @@ void load_whole(const Value& adam, CheckpointedRun& run) {
 void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& run) {
   std::map<int, Value> layers;
   for (const ParamSpec& spec : run.stage.params()) {
+    if (spec.frozen()) continue;
     Value& layer = layers[spec.layer];
     if (!module && !layer)
       layer = read_torch_file(existing(folder / layer_states_file(spec.layer, run.grid.coord.tp)));
@@ -132,6 +139,10 @@ Value load_own_files(const fs::path& folder, const Value& own, CheckpointedRun& 
   const Coord& at = run.grid.coord;
   const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp,
             stage = run.optimizer.options().stage;
+  for (const auto& frozen : run.optimizer.frozen()) {
+    const Value part = own.at(keys::kFrozenParamFragments).at(frozen.spec.name);
+    read_elements(part.as_tensor(), 0, frozen.part, part.where());
+  }
   if (stage == 0) {
     const Value optimizer = own.at(keys::kOptimizer);
     if (run.dtype != torch::kFloat) {

@@ -32,12 +32,12 @@ WholeParameter find_parameter(const WholeCheckpoint& checkpoint, const ParamSpec
   return parameter;
 }
 
-ShardLayout layout_of(const ParamSpec& spec, const ProcessGrid& grid) {
+ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank) {
   CutRule rule{.replicated = spec.split_dim < 0, .dim = std::max(spec.split_dim, 0)};
   if (spec.sub_params > 1)
     rule.parts.assign(spec.sub_params, spec.shape[rule.dim] / spec.sub_params);
-  if (spec.vocabulary) rule.padded = spec.tensor.size(0) * grid.topology.tp_size;
-  return ShardLayout::make(spec.shape, rule, grid.topology.tp_size, grid.coord.tp);
+  if (spec.vocabulary) rule.padded = spec.tensor.size(0) * tp_size;
+  return ShardLayout::make(spec.shape, rule, tp_size, tp_rank);
 }
 
 void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,
@@ -48,32 +48,46 @@ void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t be
   });
 }
 
-void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run, bool weights_only,
-                        const CustomLoadFn& custom) {
+std::vector<std::string> load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
+                                            bool weights_only, const CustomLoadFn& custom) {
+  std::vector<std::string> fresh;
+  const auto read = [&](const WholeParameter& parameter, StateIndex state, const ParamSpec& spec,
+                        int64_t begin, const StateTensor& out) {
+    const TensorRecord& record = parameter.states[state];
+    const std::string name =
+        c10::str(checkpoint.path.string(), ": ", kStateNames[state], " of ", spec.name);
+    TORCH_CHECK(record.bytes, name,
+                " is missing; --no-load-optim or --finetune load the weights alone");
+    const ShardLayout layout = layout_of(spec, run.grid.topology.tp_size, run.grid.coord.tp);
+    out.fill([&](int64_t at, const torch::Tensor& block) {
+      read_slice(record, layout, begin + at, block, name);
+    });
+  };
+  for (const auto& frozen : run.optimizer.frozen()) {
+    const WholeParameter parameter = find(checkpoint, frozen.spec, custom);
+    if (parameter.states[kFp32].bytes)
+      read(parameter, kFp32, frozen.spec, frozen.start, frozen.weight);
+  }
   for (ZeroOptimizer::Group& group : run.optimizer.groups()) {
     for (const ZeroOptimizer::Piece& piece : group.pieces) {
       const ParamSpec& spec = group.params[piece.param];
       const WholeParameter parameter = find(checkpoint, spec, custom);
       if (!parameter.states[kFp32].bytes) continue;
-      const ShardLayout layout = layout_of(spec, run.grid);
-      const auto read = [&](StateIndex state, const StateTensor& out) {
-        const TensorRecord& record = parameter.states[state];
-        const std::string name =
-            c10::str(checkpoint.path.string(), ": ", kStateNames[state], " of ", spec.name);
-        TORCH_CHECK(record.bytes, name,
-                    " is missing; --no-load-optim or --finetune load the weights alone");
-        out.fill([&](int64_t at, const torch::Tensor& block) {
-          read_slice(record, layout, piece.param_start + at, block, name);
-        });
-      };
-      read(kFp32, piece.master);
-      if (weights_only || (custom && !parameter.states[kExpAvg].bytes)) continue;
-      read(kExpAvg, piece.exp_avg);
-      read(kExpAvgSq, piece.exp_avg_sq);
+      read(parameter, kFp32, spec, piece.param_start, piece.master);
+      if (weights_only) continue;
+      if (!parameter.states[kExpAvg].bytes && !parameter.states[kExpAvgSq].bytes) {
+        for (const StateTensor& moment : {piece.exp_avg, piece.exp_avg_sq})
+          moment.fill([](int64_t, const torch::Tensor& block) { block.zero_(); });
+        fresh.push_back(spec.name);
+        continue;
+      }
+      read(parameter, kExpAvg, spec, piece.param_start, piece.exp_avg);
+      read(parameter, kExpAvgSq, spec, piece.param_start, piece.exp_avg_sq);
       TORCH_CHECK(parameter.step, checkpoint.path.string(), ": step of ", spec.name, " is missing");
       run.optimizer.steps = parameter.step.as_int();
     }
   }
+  return fresh;
 }
 
 }  // namespace anymesh

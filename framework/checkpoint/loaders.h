@@ -12,15 +12,16 @@ namespace anymesh {
 // communicates. Parameters are to be made from the masters afterwards.
 
 // From whole tensors, on any mesh: each piece of the partition from the runs of bytes it lies in.
-// A parameter that the checkpoint lacks stays as it is.
-void load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run, bool weights_only,
-                        const CustomLoadFn& custom);
+// A parameter that the checkpoint lacks stays as it is. Returns the names of those that the checkpoint
+// has without moments, as of parameters that were frozen: theirs are zero now.
+std::vector<std::string> load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
+                                            bool weights_only, const CustomLoadFn& custom);
 
 // What the checkpoint has of a parameter, under either of its names: without states when it has none.
 // Throws when it is of another shape.
 WholeParameter find_parameter(const WholeCheckpoint& checkpoint, const ParamSpec& spec);
-// How tp cuts a whole tensor into what this rank holds of it.
-ShardLayout layout_of(const ParamSpec& spec, const ProcessGrid& grid);
+// How tp cuts a whole tensor into what a rank holds of it.
+ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank);
 // Elements [begin, begin + out.numel()) of this rank's slice of a whole tensor, flattened, into the
 // 1-D `out`. Vocabulary padding is zero.
 void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,

@@ -164,15 +164,14 @@ Value deepspeed_config(const CheckpointedRun& run) {
 
 Value model_states(const CheckpointedRun& run, const TrainState& state) {
   const Topology& mesh = run.grid.topology;
-  const Value frozen = run.optimizer.options().stage < 2 ? Value() : Value::ordered_dict();
   Value states = Value::dict(
       {{keys::kModule, {}},
        {keys::kBufferNames, Value::list()},
        {keys::kOptimizer, {}},
        {keys::kParamShapes, param_shapes(run.optimizer)},
-       {keys::kFrozenParamShapes, frozen},
+       {keys::kFrozenParamShapes, {}},
        {keys::kSharedParams, Value::dict()},
-       {keys::kFrozenParamFragments, frozen},
+       {keys::kFrozenParamFragments, {}},
        {keys::kLrScheduler, scheduler_state(run, state)},
        {keys::kDataSampler, {}},
        {keys::kRandomLtd, {}},
@@ -196,7 +195,8 @@ Value client_state_of(const Value& metadata, const Value& own) {
   std::vector<Value::Entry> others;
   for (const auto& [key, value] : metadata.entries()) {
     const bool is_ours =
-        key.is_string() && (own.contains(key.as_string()) || key == Value(keys::kVerifiedLoss));
+        key.is_string() && (own.contains(key.as_string()) || key == Value(keys::kVerifiedLoss) ||
+                            key == Value(keys::kWeightsOnly));
     if (!is_ours) others.emplace_back(key, value);
   }
   return Value::dict(std::move(others));

@@ -53,7 +53,8 @@ std::vector<std::string> preflight(const SaveSize& size, const SavePlan& plan) {
   const std::string each =
       c10::str("each checkpoint: ", gigabytes(size.bytes()), " in ", size.files(),
                " files: ", listed("model states", size.model_states).substr(2),
-               listed("layers", size.layers), listed("optimizer states", size.optimizer_states));
+               listed("layers", size.layers), listed("optimizer states", size.optimizer_states),
+               listed("whole model", size.whole_model));
   const std::string all =
       c10::str("--save ", plan.folder.string(), ": ", plan.saves, " to come, at most ", most,
                " more at a time: ", gigabytes(needed), " of the ", gigabytes(free), " free");

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <map>
 
 #include "framework/checkpoint/checkpoint.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/metadata.h"
+#include "framework/checkpoint/model_files.h"
 #include "framework/checkpoint/tensor_io.h"
 #include "framework/checkpoint/zero_to_fp32_script.h"
 #include "framework/comm/agreement.h"
@@ -180,53 +180,18 @@ Value stage3_optim_states(const CheckpointedRun& run, const TrainState& state) {
                       {keys::kDsVersion, kWrittenLikeDeepSpeed}});
 }
 
-// What happens to each file of this rank, by its name.
-using Write = std::function<void(const std::string& name, const Value& value)>;
-
-// `module` of a model without a pipeline, as PyTorch's state_dict() has it. ZeRO 3 leaves DeepSpeed's
-// placeholders there.
-Value module_of(const CheckpointedRun& run) {
-  const bool sharded = run.optimizer.options().stage == 3;
-  std::vector<Value::Entry> weights;
-  for (const ParamSpec& spec : run.stage.params()) {
-    weights.emplace_back(
-        spec.name, record_of(sharded ? torch::empty({0}, spec.tensor.options()) : spec.tensor));
-  }
-  return Value::ordered_dict(std::move(weights));
-}
-
-// The weights of a pipeline, by layer. A tied copy is the first stage's to write.
-void write_layers(const CheckpointedRun& run, const Write& write) {
-  std::map<int, std::vector<Value::Entry>> layers;
-  for (const ParamSpec& spec : run.stage.params()) {
-    if (!spec.duplicate)
-      layers[spec.layer].emplace_back(spec.name_in_layer(), record_of(spec.tensor));
-  }
-  for (auto& [layer, entries] : layers) {
-    write(layer_states_file(layer, run.grid.coord.tp), Value::ordered_dict(std::move(entries)));
-  }
-}
-
-void write_files(const CheckpointedRun& run, const TrainState& state, Value metadata,
-                 const Write& write) {
+void write_files(const CheckpointedRun& run, const TrainState& state, const SaveOptions& options,
+                 Value metadata, const WriteFile& write) {
+  if (options.weights_only) return write_weights_only(run, options, std::move(metadata), write);
   const Coord& at = run.grid.coord;
   const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
   const int stage = run.optimizer.options().stage;
-  const bool pipeline = run.grid.topology.pp_size > 1;
   const std::string optimizer_file =
       optim_states_file(at.dp, mp_rank, run.dtype == torch::kBFloat16);
-  if (!pipeline && (stage == 3 || at.dp == 0)) metadata.set(keys::kModule, module_of(run));
-  if (stage == 3) {
-    write(zero3_model_states_file(at.dp, mp_rank), metadata);
-    write(optimizer_file, stage3_optim_states(run, state));
-    return;
-  }
-  if (at.dp == 0) {
-    if (stage == 0) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
-    write(model_states_file(mp_rank), metadata);
-    if (pipeline) write_layers(run, write);
-  }
-  if (stage > 0) write(optimizer_file, optim_states(run, state));
+  if (stage == 0) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
+  if (stage == 3 || at.dp == 0) write_model_states(run, options, std::move(metadata), write);
+  if (stage == 3) write(optimizer_file, stage3_optim_states(run, state));
+  if (stage == 1 || stage == 2) write(optimizer_file, optim_states(run, state));
 }
 
 // Beside the tags of a partitioned optimizer, as DeepSpeed leaves it. Never replaced: it may be the user's.
@@ -243,12 +208,12 @@ std::string place_of(const CheckpointedRun& run, int rank) {
   return c10::str("rank ", rank, " (pp ", at.pp, ", dp ", at.dp, ", tp ", at.tp, ")");
 }
 
-void expect_all_ranks(const CheckpointedRun& run) {
+void expect_all_ranks(const CheckpointedRun& run, const char* what) {
   std::string absent;
   for (const int rank : run.grid.world->roll_call(run.patience))
     absent += (absent.empty() ? "" : ", ") + place_of(run, rank);
-  TORCH_CHECK(absent.empty(), "save_checkpoint: ", absent, " did not call it within ",
-              run.patience.count(), " s of the others; every rank must. Nothing was written. ",
+  TORCH_CHECK(absent.empty(), what, ": ", absent, " did not call it within ", run.patience.count(),
+              " s of the others; every rank must. Nothing was written. ",
               "(--distributed-timeout-minutes sets how long ranks wait)");
 }
 
@@ -298,7 +263,7 @@ void remove_leftovers(const fs::path& save_dir) {
 fs::path save_checkpoint(const fs::path& save_dir, const CheckpointedRun& run,
                          const TrainState& state, const SaveOptions& options) {
   Communicator& world = *run.grid.world;
-  expect_all_ranks(run);
+  expect_all_ranks(run, "save_checkpoint");
   const std::string tag = agreed_tag(run, options, state.iteration);
   const fs::path folder = save_dir / tag,
                  temporary = save_dir / (tag + std::string(kTemporarySuffix));
@@ -310,40 +275,62 @@ fs::path save_checkpoint(const fs::path& save_dir, const CheckpointedRun& run,
     remove_leftovers(save_dir);
     fs::create_directory(temporary);
   });
-  all_or_none(world, [&] {
-    write_files(run, state, metadata, [&](const std::string& name, const Value& value) {
-      write_torch_file(temporary / name, value);
-      sync_file(temporary / name);
-    });
-  });
+  const WriteFile write = [&](const std::string& name, const Value& value) {
+    write_torch_file(temporary / name, value);
+    sync_file(temporary / name);
+  };
+  all_or_none(world, [&] { write_files(run, state, options, metadata, write); });
+  if (options.save_16bit_model) write_whole_model(run, options, write);
   all_or_none(world, [&] {
     if (world.rank() != 0) return;
     publish_folder(temporary, folder);
-    if (run.optimizer.options().stage > 0) write_zero_to_fp32(save_dir);
+    if (run.optimizer.options().stage > 0 && !options.weights_only) write_zero_to_fp32(save_dir);
     if (options.save_latest) write_text_atomically(save_dir / kLatestFile, tag);
   });
   return folder;
 }
 
+fs::path save_16bit_model(const fs::path& save_dir, const std::string& save_filename,
+                          const CheckpointedRun& run, bool exclude_frozen_parameters) {
+  Communicator& world = *run.grid.world;
+  expect_all_ranks(run, "save_16bit_model");
+  const fs::path path = save_dir / save_filename,
+                 beside = path.string() + std::string(kTemporarySuffix);
+  all_or_none(world, [&] {
+    if (world.rank() == 0) fs::create_directories(save_dir);
+  });
+  write_whole_model(run, {.exclude_frozen_parameters = exclude_frozen_parameters},
+                    [&](const std::string&, const Value& model) {
+                      write_torch_file(beside, model);
+                      sync_file(beside);
+                      rename_durably(beside, path);
+                    });
+  return path;
+}
+
 SaveSize save_size(const CheckpointedRun& run, const TrainState& state,
                    const SaveOptions& options) {
   Value metadata = model_states(run, state);
-  torch::Tensor counts = torch::zeros({4, 2}, torch::kLong);  // [kind, files and bytes]
-  all_or_none(*run.grid.world, [&] {
-    add_client_state(metadata, options.client_state);
-    write_files(run, state, metadata, [&](const std::string& name, const Value& value) {
-      torch::Tensor kind = counts[static_cast<int64_t>(parse_checkpoint_file_name(name)->kind)];
-      kind[0] += 1;
-      kind[1] += static_cast<int64_t>(torch_file_size(value));
-    });
-  });
+  constexpr int64_t kWholeModel = 4;  // after the kinds that have a rank in their names
+  torch::Tensor counts = torch::zeros({5, 2}, torch::kLong);  // [kind, files and bytes]
+  const WriteFile count = [&](const std::string& name, const Value& value) {
+    const auto file = parse_checkpoint_file_name(name);
+    torch::Tensor kind = counts[file ? static_cast<int64_t>(file->kind) : kWholeModel];
+    kind[0] += 1;
+    kind[1] += static_cast<int64_t>(torch_file_size(value));
+  };
+  all_or_none(*run.grid.world, [&] { add_client_state(metadata, options.client_state); });
+  all_or_none(*run.grid.world, [&] { write_files(run, state, options, metadata, count); });
+  if (options.save_16bit_model) write_whole_model(run, options, count);
   run.grid.world->all_reduce(counts);
-  const auto of = [&counts](CheckpointFileName::Kind kind) {
-    const torch::Tensor row = counts[static_cast<int64_t>(kind)];
+  const auto row_of = [&counts](int64_t kind) {
+    const torch::Tensor row = counts[kind];
     return SaveSize::Kind{row[0].item<int64_t>(), row[1].item<int64_t>()};
   };
   using Kind = CheckpointFileName::Kind;
-  SaveSize size{of(Kind::kModelStates), of(Kind::kLayer), of(Kind::kOptimStates)};
+  const auto of = [&](Kind kind) { return row_of(static_cast<int64_t>(kind)); };
+  SaveSize size{of(Kind::kModelStates), of(Kind::kLayer), of(Kind::kOptimStates),
+                row_of(kWholeModel)};
   const auto [files, bytes] = of(Kind::kZero3ModelStates);
   size.model_states.files += files;
   size.model_states.bytes += bytes;

@@ -213,6 +213,13 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
                  output = without_trailing_slash(options.output);
   check_folders(input, output);
   const SourceCheckpoint source = open_source_checkpoint(input, options.read_workers);
+  if (source.weights_only) {
+    throw std::runtime_error(
+        input.string() +
+        ": holds weights only (--no-save-optim), and a universal checkpoint is "
+        "mostly optimizer state. It loads on any mesh as it is: --load with "
+        "--finetune or --no-load-optim");
+  }
   ConvertReport report;
   const UniversalInfo info = find_info(source, options.inject_missing_info, report.warnings);
   const ConvertPlan plan = plan_conversion(source, info);

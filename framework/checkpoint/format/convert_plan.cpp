@@ -165,8 +165,7 @@ class Planner {
     const auto names = buffers ? buffers.as_strings() : std::vector<std::string>{};
     const std::set<std::string> buffer_names(names.begin(), names.end());
     std::vector<std::vector<std::pair<std::string, TensorRecord>>> ranks;
-    for (int tp = 0; tp < source_.tp_size; ++tp)
-      ranks.push_back(module_tensors(source_.model_state(0, tp)));
+    for (int tp = 0; tp < source_.tp_size; ++tp) ranks.push_back(model_tensors(tp));
     for (size_t i = 0; i < ranks[0].size(); ++i) {
       const std::string& name = ranks[0][i].first;
       if (source_.parameters.contains(name)) continue;
@@ -178,6 +177,22 @@ class Planner {
       }
       plan_other(name, shards, buffer_names.contains(name));
     }
+  }
+
+  // Of a tp rank: what `module` has, or of a pipeline, which has none, the frozen ones of its stages.
+  std::vector<std::pair<std::string, TensorRecord>> model_tensors(int tp) const {
+    auto tensors = module_tensors(source_.model_state(0, tp));
+    if (!tensors.empty()) return tensors;
+    std::set<std::string> known;  // a tied one is on two stages
+    for (int pp = 0; pp < source_.pp_size; ++pp) {
+      const Value frozen = source_.model_state(pp, tp).find(keys::kFrozenParamFragments);
+      if (!frozen) continue;
+      for (const auto& [name, value] : frozen.entries()) {
+        if (known.insert(name.as_string()).second)
+          tensors.emplace_back(name.as_string(), value.as_tensor());
+      }
+    }
+    return tensors;
   }
 
   void plan_other(const std::string& name, std::vector<TensorRecord> tensors, bool is_buffer) {

@@ -25,6 +25,7 @@ namespace anymesh {
 inline constexpr std::string_view kLatestFile = "latest";
 inline constexpr std::string_view kLatestUniversalFile = "latest_universal";
 inline constexpr std::string_view kZeroToFp32File = "zero_to_fp32.py";
+inline constexpr std::string_view kWeightsFile = "pytorch_model.bin";  // a whole model
 inline constexpr std::string_view kZeroFolder = "zero";
 inline constexpr std::string_view kOptimizerStateFile = "optimizer_state.pt";
 inline constexpr std::string_view kUniversalSuffix = "_universal";
@@ -97,9 +98,11 @@ inline constexpr std::string_view kRngState = "rng_state";
 inline constexpr std::string_view kConsumedTrainSamples = "consumed_train_samples";
 inline constexpr std::string_view kConsumedValidSamples = "consumed_valid_samples";
 
-// Ours: the seed of the masks; with --verify-resume, the validation loss right before the save.
+// Ours: the seed of the masks; with --verify-resume, the validation loss right before the save; that
+// there is no optimizer state.
 inline constexpr std::string_view kDropoutSeed = "anymesh_dropout_seed";
 inline constexpr std::string_view kVerifiedLoss = "anymesh_verified_loss";
+inline constexpr std::string_view kWeightsOnly = "anymesh_weights_only";
 
 // Optimizer file and its optimizer_state_dict.
 inline constexpr std::string_view kOptimizerStateDict = "optimizer_state_dict";

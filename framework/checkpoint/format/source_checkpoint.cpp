@@ -256,6 +256,11 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads) {
     source.layer_files[{file.name.layer, file.name.tp_rank}] = file.path;
   find_degrees(source, layers);
 
+  if (source.model_states[0].find(keys::kWeightsOnly)) {
+    source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
+    read_weights(source);
+    return source;
+  }
   if (optimizers.empty()) {
     if (zero3)
       throw std::runtime_error(folder.string() +

@@ -48,6 +48,7 @@ struct SourceShard {
 struct SourceCheckpoint {
   std::filesystem::path folder;
   int stage = 0;
+  bool weights_only = false;  // saved without optimizer state
   int tp_size = 1, pp_size = 1, dp_size = 1;
   std::vector<std::filesystem::path> metadata_files;  // model-states files, to be copied
   std::vector<Value> model_states;                    // by mp rank; under ZeRO 3 those of dp rank 0

@@ -14,6 +14,16 @@ void read_zero12(SourceCheckpoint& source,
 void read_zero3(SourceCheckpoint& source,
                 const std::vector<Value>& optimizers);  // source_zero3.cpp
 void read_zero0(SourceCheckpoint& source);              // source_zero0.cpp
+void read_weights(SourceCheckpoint& source);            // source_weights.cpp
+
+// What ZeRO 3 does not train, cut over the model-states files as trained parameters are over the
+// optimizer's.
+void read_frozen_of_zero3(SourceCheckpoint& source);
+
+// All weights of a tp rank's model in the order of named_parameters(): tied layers first, then by layer.
+// With a pipeline these are the weights of all stages.
+std::vector<std::pair<std::string, TensorRecord>> weights_of(const SourceCheckpoint& source,
+                                                             int tp_rank);
 
 // Adds elements [begin, begin + numel) of a shard, found at `start` of dp_rank's flat tensor.
 void add_fragment(SourceShard& shard, StateIndex state, int dp_rank, const Value& flat,

@@ -6,7 +6,6 @@
 #include <unordered_map>
 
 #include "framework/checkpoint/format/source_stages.h"
-#include "framework/checkpoint/format/torch_file.h"
 
 namespace anymesh {
 namespace {
@@ -18,45 +17,6 @@ struct NamedShape {
   Shape shape;
 };
 using Groups = std::vector<std::vector<NamedShape>>;
-
-// tied_modules.embed.word_embeddings.weight -> (tied_modules.embed., word_embeddings.weight)
-std::pair<std::string, std::string> split_tied(const std::string& name) {
-  const size_t dot = name.find('.', kTiedModules.size());
-  if (!name.starts_with(kTiedModules) || dot == std::string::npos) return {};
-  return {name.substr(0, dot + 1), name.substr(dot + 1)};
-}
-
-// The tied layer's prefix and a name in it, from the patterns that Megatron and we publish for it.
-std::pair<std::string, std::string> tied_layer(const Value& model_state) {
-  const Value info = model_state.find(keys::kUniversalInfo);
-  const Value patterns = info ? info.find(keys::kVocabularyPatterns) : Value();
-  if (!patterns) return {};
-  for (const std::string& pattern : patterns.as_strings()) {
-    if (const auto tied = split_tied(pattern); !tied.first.empty()) return tied;
-  }
-  return {};
-}
-
-// All weights of a model-parallel rank's model in the order of named_parameters(): tied layers
-// first, then by layer. With a pipeline these are the weights of all stages.
-std::vector<NamedTensor> weights(const SourceCheckpoint& source, const Value& model_state,
-                                 int tp_rank) {
-  if (model_state.find(keys::kModule)) return module_tensors(model_state);
-  const auto [tied_prefix, tied_name] = tied_layer(model_state);
-  std::vector<NamedTensor> tied, rest;
-  for (const auto& [key, path] : source.layer_files) {
-    const auto& [layer, tp] = key;
-    if (tp != tp_rank) continue;
-    const Value state = read_torch_file(path);
-    const bool is_tied = tied.empty() && !tied_prefix.empty() && state.contains(tied_name);
-    const std::string prefix = is_tied ? tied_prefix : std::to_string(layer) + ".";
-    for (const auto& [name, value] : state.entries()) {
-      (is_tied ? tied : rest).emplace_back(prefix + name.as_string(), value.as_tensor());
-    }
-  }
-  tied.insert(tied.end(), rest.begin(), rest.end());
-  return tied;
-}
 
 // Leaves buffers out, and all but the first name of a tied weight.
 std::vector<NamedShape> parameters_of(const std::vector<NamedTensor>& tensors,
@@ -143,7 +103,7 @@ class RankReader {
     const Value unfused = optimizer_.find(keys::kFp32GroupsUnfused);
     const bool has_shapes = static_cast<bool>(model_state_.find(keys::kParamShapes));
     std::vector<NamedTensor> tensors;
-    if (!has_shapes || (!flat && !unfused)) tensors = weights(source_, model_state_, tp_);
+    if (!has_shapes || (!flat && !unfused)) tensors = weights_of(source_, tp_);
     weights_ = {tensors.begin(), tensors.end()};
     const Value param_groups = torch_.at(keys::kParamGroups);
     const Groups groups = find_groups(source_, model_state_, param_groups, tensors);

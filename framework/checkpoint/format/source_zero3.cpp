@@ -3,8 +3,10 @@
 
 #include <algorithm>
 
+#include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/partition.h"
 #include "framework/checkpoint/format/source_stages.h"
+#include "framework/checkpoint/format/torch_file.h"
 
 namespace anymesh {
 namespace {
@@ -34,8 +36,8 @@ void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, cons
   for (const auto& [key, size] : shapes.entries()) {
     const std::string& name = key.as_string();
     const Shape shape = size.as_shape();
-    const int64_t count = numel(shape), part = zero3_part_numel(count, source.dp_size);
-    const int64_t begin = std::min(count, dp * part), held = std::min(count, begin + part) - begin;
+    const int64_t part = zero3_part_numel(numel(shape), source.dp_size);
+    const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
     SourceShard& shard = shard_of(source, name, mp / source.tp_size, mp % source.tp_size, shape);
     if (held > 0) {
       add_fragment(shard, kFp32, dp, fp32, start, begin, held);
@@ -53,6 +55,30 @@ void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, cons
 
 }  // namespace
 
+void read_frozen_of_zero3(SourceCheckpoint& source) {
+  for (int mp = 0; mp < source.tp_size * source.pp_size; ++mp) {
+    const Value shapes =
+        source.model_states[static_cast<size_t>(mp)].find(keys::kFrozenParamShapes);
+    if (!shapes || shapes.size() == 0) continue;
+    for (int dp = 0; dp < source.dp_size; ++dp) {
+      const Value parts = read_torch_file(source.folder / zero3_model_states_file(dp, mp))
+                              .at(keys::kFrozenParamFragments);
+      for (const auto& [key, size] : shapes.entries()) {
+        const std::string& name = key.as_string();
+        const Shape shape = size.as_shape();
+        const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
+        SourceShard& shard =
+            shard_of(source, name, mp / source.tp_size, mp % source.tp_size, shape);
+        const Value part = parts.at(name);
+        const TensorRecord fp32{DType::kFloat32, part.as_tensor().shape, false,
+                                as_float32(part.as_tensor())};
+        if (held > 0)
+          add_fragment(shard, kFp32, dp, Value(fp32).named(part.where()), 0, begin, held);
+      }
+    }
+  }
+}
+
 void read_zero3(SourceCheckpoint& source, const std::vector<Value>& optimizers) {
   const int mp_size = source.tp_size * source.pp_size;
   for (int mp = 0; mp < mp_size; ++mp) {
@@ -66,6 +92,7 @@ void read_zero3(SourceCheckpoint& source, const std::vector<Value>& optimizers) 
         read_sub_group(source, state, g, shapes.at(g), dp, mp);
     }
   }
+  read_frozen_of_zero3(source);
   // DeepSpeed's stage-3 loader takes the step from rank 0's own optimizer state, so that stays in,
   // as in its converter.
   source.optimizer_state = optimizers[0].at(keys::kOptimizerStateDict);

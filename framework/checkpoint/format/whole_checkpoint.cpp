@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 using Kind = WholeCheckpoint::Kind;
 
 // In the order in which Hugging Face looks for them.
-constexpr const char* kWeightsFiles[] = {"model.safetensors", "pytorch_model.bin"};
+constexpr const char* kWeightsFiles[] = {"model.safetensors", kWeightsFile.data()};
 constexpr const char* kIndexSuffix = ".index.json";
 
 bool has_model_states(const fs::path& folder) {
@@ -166,11 +166,13 @@ WholeParameter WholeCheckpoint::parameter(const std::string& name) const {
 void WholeCheckpoint::open_ordinary(int threads) {
   const SourceCheckpoint source = open_source_checkpoint(path, threads);
   metadata = source.model_states[0];
-  description = "ordinary checkpoint of ZeRO " + std::to_string(source.stage) + ", tp " +
+  description = (source.weights_only
+                     ? "weights-only checkpoint of tp "
+                     : "ordinary checkpoint of ZeRO " + std::to_string(source.stage) + ", tp ") +
                 std::to_string(source.tp_size) + ", pp " + std::to_string(source.pp_size) +
                 ", dp " + std::to_string(source.dp_size);
   optimizer_state = source.optimizer_state;
-  common_step_ = step_of_zero3(optimizer_state);
+  if (optimizer_state) common_step_ = step_of_zero3(optimizer_state);
   const UniversalInfo info = merge_info(source);
   for (const OutputFilePlan& file : plan_conversion(source, info).files) {
     WholeParameter& parameter = parameters_[file.parameter];
@@ -211,33 +213,23 @@ void WholeCheckpoint::add_untrained_of_zero3() {
     }
   }
   const Value frozen = metadata.find(keys::kFrozenParamShapes);
-  if (!frozen) return;
-  std::vector<Value> ranks;  // read when a parameter needs them
-  for (const auto& [key, size] : frozen.entries()) {
-    const std::string name = key.as_string();
-    if (is_known(name)) continue;
-    if (fs::exists(path / zero3_model_states_file(0, 1)))
-      frozen.fail("none: how tp or pp cut frozen parameters of ZeRO 3 is not known");
-    for (auto dp = static_cast<int>(ranks.size());
-         fs::exists(path / zero3_model_states_file(dp, 0)); ++dp)
-      ranks.push_back(read_torch_file(path / zero3_model_states_file(dp, 0)));
-    const Shape shape = size.as_shape();
-    SourceShard shard;
-    int64_t begin = 0;
-    for (size_t dp = 0; dp < ranks.size() && begin < numel(shape); ++dp) {
-      const Value part = ranks[dp].at(keys::kFrozenParamFragments).at(name);
-      const int64_t held = std::min(part.as_tensor().numel(), numel(shape) - begin);
-      add_fragment(shard, kFp32, static_cast<int>(dp), part, 0, begin, held);
-      begin += held;
+  const auto names = frozen ? frozen.entries() : std::vector<Value::Entry>{};
+  if (std::all_of(names.begin(), names.end(),
+                  [&](const auto& entry) { return is_known(entry.first.as_string()); }))
+    return;
+  if (fs::exists(path / zero3_model_states_file(0, 1)))
+    frozen.fail("none: how tp or pp cut frozen parameters of ZeRO 3 is not known");
+  SourceCheckpoint source{.folder = path, .dp_size = 0, .model_states = {metadata}};
+  while (fs::exists(path / zero3_model_states_file(source.dp_size, 0))) ++source.dp_size;
+  read_frozen_of_zero3(source);
+  for (const auto& [name, shards] : source.parameters) {
+    const SourceShard& shard = shards[0];
+    const ShardLayout whole = ShardLayout::make(shard.shape, {.replicated = true}, 1, 0);
+    const std::vector<MergedTensor::Part> part{{whole, shard.states[kFp32]}};
+    if (!is_known(name)) {
+      add(name, {DType::kFloat32, shard.shape, false,
+                 std::make_shared<MergedTensor>(part, DType::kFloat32)});
     }
-    if (begin != numel(shape))
-      size.fail(std::to_string(begin) + " elements, as the fragments of " + name + " have");
-    add(name, {shard.dtypes[kFp32], shape, false,
-               std::make_shared<MergedTensor>(
-                   std::vector<MergedTensor::Part>{
-                       {ShardLayout::make(shape, CutRule{.replicated = true}, 1, 0),
-                        shard.states[kFp32]}},
-                   shard.dtypes[kFp32])});
   }
 }
 

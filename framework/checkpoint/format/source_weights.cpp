@@ -1,0 +1,76 @@
+// Weights in the model's precision: in `module`, or in the layer files of a pipeline.
+
+#include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/source_stages.h"
+#include "framework/checkpoint/format/torch_file.h"
+
+namespace anymesh {
+namespace {
+
+using NamedTensor = std::pair<std::string, TensorRecord>;
+
+// tied_modules.embed.word_embeddings.weight -> (tied_modules.embed., word_embeddings.weight)
+std::pair<std::string, std::string> split_tied(const std::string& name) {
+  const size_t dot = name.find('.', kTiedModules.size());
+  if (!name.starts_with(kTiedModules) || dot == std::string::npos) return {};
+  return {name.substr(0, dot + 1), name.substr(dot + 1)};
+}
+
+// The tied layer's prefix and a name in it, from the patterns that Megatron and we publish for it.
+std::pair<std::string, std::string> tied_layer(const Value& model_state) {
+  const Value info = model_state.find(keys::kUniversalInfo);
+  const Value patterns = info ? info.find(keys::kVocabularyPatterns) : Value();
+  if (!patterns) return {};
+  for (const std::string& pattern : patterns.as_strings()) {
+    if (const auto tied = split_tied(pattern); !tied.first.empty()) return tied;
+  }
+  return {};
+}
+
+// The first stage whose metadata lists the parameter, trained or frozen.
+int stage_of(const SourceCheckpoint& source, const std::string& name, int tp_rank) {
+  for (int pp = 0; pp < source.pp_size; ++pp) {
+    const Value& state = source.model_state(pp, tp_rank);
+    std::vector<Value> lists{state.find(keys::kFrozenParamShapes)};
+    if (const Value groups = state.find(keys::kParamShapes)) {
+      for (const Value& group : groups.items()) lists.push_back(group);
+    }
+    for (const Value& list : lists)
+      if (list && list.contains(name)) return pp;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::vector<NamedTensor> weights_of(const SourceCheckpoint& source, int tp_rank) {
+  const Value& model_state = source.model_state(0, tp_rank);
+  if (model_state.find(keys::kModule)) return module_tensors(model_state);
+  const auto [tied_prefix, tied_name] = tied_layer(model_state);
+  std::vector<NamedTensor> tied, rest;
+  for (const auto& [key, path] : source.layer_files) {
+    const auto& [layer, tp] = key;
+    if (tp != tp_rank) continue;
+    const Value state = read_torch_file(path);
+    const bool is_tied = tied.empty() && !tied_prefix.empty() && state.contains(tied_name);
+    const std::string prefix = is_tied ? tied_prefix : std::to_string(layer) + ".";
+    for (const auto& [name, value] : state.entries()) {
+      (is_tied ? tied : rest).emplace_back(prefix + name.as_string(), value.as_tensor());
+    }
+  }
+  tied.insert(tied.end(), rest.begin(), rest.end());
+  return tied;
+}
+
+void read_weights(SourceCheckpoint& source) {
+  source.weights_only = true;
+  for (int tp = 0; tp < source.tp_size; ++tp) {
+    for (const auto& [name, tensor] : weights_of(source, tp)) {
+      SourceShard& shard = shard_of(source, name, stage_of(source, name, tp), tp, tensor.shape);
+      const TensorRecord fp32{DType::kFloat32, tensor.shape, false, as_float32(tensor)};
+      add_fragment(shard, kFp32, 0, Value(fp32).named(name), 0, 0, tensor.numel());
+    }
+  }
+}
+
+}  // namespace anymesh

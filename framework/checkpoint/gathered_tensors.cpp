@@ -1,0 +1,128 @@
+#include "framework/checkpoint/gathered_tensors.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "framework/checkpoint/tensor_io.h"
+
+namespace anymesh {
+namespace {
+
+constexpr int64_t kWindow = int64_t{1} << 20;  // elements that travel at a time
+constexpr int64_t kDone = -1;
+
+// The index of the tensor that rank 0 wants next, or kDone.
+int64_t next_of(Communicator& comm, int64_t mine) {
+  const torch::Tensor next = torch::full({1}, mine, torch::kLong);
+  comm.broadcast(next, 0);
+  return next.item<int64_t>();
+}
+
+// The window, elements [begin, ...) of a slice, to where the whole has them.
+void place(const torch::Tensor& window, const ShardLayout& layout, int64_t begin,
+           const torch::Tensor& whole) {
+  const auto size = static_cast<int64_t>(window.element_size());
+  const auto* from = static_cast<const std::byte*>(window.const_data_ptr());
+  auto* to = static_cast<std::byte*>(whole.mutable_data_ptr());
+  layout.for_each_run(begin, window.numel(), [&](int64_t full, int64_t shard, int64_t n) {
+    std::memcpy(to + full * size, from + (shard - begin) * size, static_cast<size_t>(n * size));
+  });
+}
+
+}  // namespace
+
+struct GatheredTensors::State {
+  CommPtr comm;
+  std::vector<Tensor> tensors;
+  int64_t current = kDone;
+  torch::Tensor whole;  // of `current`
+
+  void send(const Tensor& tensor) const {
+    const int64_t count = tensor.mine.defined() ? tensor.mine.numel() : 0;
+    for (int64_t at = 0; at < count; at += kWindow) {
+      const torch::Tensor window = torch::empty({std::min(kWindow, count - at)}, tensor.dtype);
+      tensor.mine.start_read(at, window).get();
+      comm->exchange(window, 0, {}, 0);
+    }
+  }
+
+  void collect(const Tensor& tensor) {
+    whole.reset();  // before there is another
+    whole = torch::empty(tensor.shape, tensor.dtype);
+    for (const Part& part : tensor.parts) {
+      for (int64_t at = 0; at < part.count; at += kWindow) {
+        const int64_t n = std::min(kWindow, part.count - at);
+        const torch::Tensor window = torch::empty({n}, tensor.dtype);
+        if (part.rank == comm->rank()) {
+          tensor.mine.start_read(at, window).get();
+        } else {
+          comm->exchange({}, 0, window, part.rank);
+        }
+        place(window, part.layout, part.begin + at, whole);
+      }
+    }
+  }
+
+  const torch::Tensor& get(int64_t index) {
+    if (current == index) return whole;
+    current = next_of(*comm, index);
+    collect(tensors[static_cast<size_t>(index)]);
+    return whole;
+  }
+};
+
+class GatheredTensors::Bytes : public ByteSource {
+ public:
+  Bytes(std::shared_ptr<State> state, int64_t index, uint64_t size)
+      : state_(std::move(state)), index_(index), size_(size) {}
+  uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    check_range(offset, out.size(), "a gathered tensor");
+    const torch::Tensor& whole = state_->get(index_);
+    std::memcpy(out.data(), static_cast<const std::byte*>(whole.const_data_ptr()) + offset,
+                out.size());
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+  int64_t index_;
+  uint64_t size_;
+};
+
+GatheredTensors::GatheredTensors(CommPtr comm) : state_(std::make_shared<State>()) {
+  state_->comm = std::move(comm);
+}
+
+TensorRecord GatheredTensors::add(Tensor tensor) {
+  TensorRecord record = record_of(torch::empty({0}, tensor.dtype));
+  record.shape = tensor.shape;
+  const auto index = static_cast<int64_t>(state_->tensors.size());
+  record.bytes = std::make_shared<Bytes>(state_, index, record.nbytes());
+  state_->tensors.push_back(std::move(tensor));
+  return record;
+}
+
+void GatheredTensors::serve(const std::function<void()>& work) {
+  Communicator& comm = *state_->comm;
+  if (comm.rank() != 0) {
+    for (int64_t next; (next = next_of(comm, kDone)) != kDone;)
+      state_->send(state_->tensors[static_cast<size_t>(next)]);
+    return;
+  }
+  const auto release = [&] {
+    next_of(comm, kDone);
+    state_->current = kDone;
+    state_->whole.reset();
+  };
+  try {
+    work();
+  } catch (...) {
+    release();
+    throw;
+  }
+  release();
+}
+
+}  // namespace anymesh
