@@ -81,6 +81,7 @@ EngineConfig engine_config(const Config& config, const BatchPlan& plan, const Gp
           .global_batch_size = plan.global_batch_size,
           .micro_batch_size = config.batch.micro_batch_size,
           .activation_checkpointing = config.parallel.activation_checkpointing,
+          .freeze = o.freeze,
           .check_for_nan = config.run.check_for_nan,
           .dropout_seed = config.run.seed,
           .vocab_size = gpt.vocab_size,
@@ -122,7 +123,7 @@ std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& 
                        .saves = multiples(c.save_interval) + (one_more ? 1 : 0),
                        .limit = save_limit(c),
                        .retained = multiples(c.save_retain_interval)};
-  const SaveSize size = engine.save_size();
+  const SaveSize size = engine.save_size(save_options(c));
   std::vector<std::string> lines;
   all_or_none(*engine.grid().world, [&] { lines = preflight(size, saves); });
   return lines;

@@ -19,6 +19,12 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
+SaveOptions save_options(const CheckpointConfig& checkpoint) {
+  return {.exclude_frozen_parameters = checkpoint.exclude_frozen_parameters,
+          .weights_only = checkpoint.no_save_optim || checkpoint.save_weights_only,
+          .save_16bit_model = checkpoint.save_16bit_model};
+}
+
 Trainer::Trainer(const Config& config, const BatchPlan& plan, Engine& engine, const Dataset& train,
                  const Dataset* valid, Interruption& interruption)
     : config_(config),
@@ -157,7 +163,8 @@ void Trainer::save() {
   }
   const auto start = std::chrono::steady_clock::now();
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  const std::filesystem::path folder = engine_.save_checkpoint(checkpoint.save);
+  const std::filesystem::path folder =
+      engine_.save_checkpoint(checkpoint.save, save_options(checkpoint));
   log_.line(c10::str("saved ", folder.string(), " in ",
                      static_cast<int64_t>(milliseconds_since(start)), " ms"));
   const int64_t limit = save_limit(checkpoint);

@@ -11,6 +11,9 @@
 
 namespace anymesh {
 
+// What the flags say of every save.
+SaveOptions save_options(const CheckpointConfig& checkpoint);
+
 // The training loop: data, steps, evaluation, log, saves. It knows samples and the engine, not GPT.
 //
 //   Trainer(config, plan, engine, train_data, valid_data, interruption).train();

@@ -58,7 +58,8 @@ struct OptimizerConfig {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_eps = 1e-8;
-  double clip_grad = 1.0;  // 0 = no clipping
+  double clip_grad = 1.0;           // 0 = no clipping
+  std::vector<std::string> freeze;  // regular expressions of parameters' names
 };
 
 struct PrecisionConfig {
@@ -82,6 +83,9 @@ struct CheckpointConfig {
   int64_t save_interval = 0;         // 0 = at the end only
   int64_t save_total_limit = 0;      // checkpoints to keep; 0 = all, or 1 with the next
   int64_t save_retain_interval = 0;  // keeps those of steps divisible by it; 0 = none
+  bool no_save_optim = false,
+       save_weights_only = false;  // the same; Megatron's name and a plain one
+  bool save_16bit_model = false, exclude_frozen_parameters = false;
   bool universal_checkpoint = false;
   bool no_load_optim = false, no_load_rng = false, no_load_lr_state = false, finetune = false;
   std::string load_tag;  // empty = the one that `latest` names

@@ -35,6 +35,8 @@ constexpr FlagKey kFlagKeys[] = {
     {"optimizer.params.eps", "adam-eps"},
     {"optimizer.params.weight_decay", "weight-decay"},
     {"checkpoint.load_universal", "universal-checkpoint"},
+    {"zero_optimization.stage3_gather_16bit_weights_on_model_save", "save-16bit-model"},
+    {"zero_optimization.stage3_gather_fp16_weights_on_model_save", "save-16bit-model"},
 };
 
 // Keys with no flag, whose accepted values (JSON texts, separated by '|') are what happens anyway.

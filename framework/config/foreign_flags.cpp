@@ -134,7 +134,6 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"reset-position-ids", kSwitch, "documents are not separated within a sample"},
     {"reset-attention-mask", kSwitch, "documents are not separated within a sample"},
     {"eod-mask-loss", kSwitch, "the loss counts every token"},
-    {"no-save-optim", kSwitch, "checkpoints are always complete"},
     {"no-save-rng", kSwitch, "checkpoints are always complete"},
     {"use-checkpoint-args", kSwitch, "the model is what the flags say"},
     {"skip-train", kSwitch, "not in this version"},

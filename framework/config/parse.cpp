@@ -62,6 +62,9 @@ void add_optimizer_flags(FlagTable& flags, OptimizerConfig& optimizer) {
   flags.add("adam-beta2", optimizer.adam_beta2, "decay of the second moment");
   flags.add("adam-eps", optimizer.adam_eps, "term added to Adam's denominator");
   flags.add("clip-grad", optimizer.clip_grad, "largest global gradient norm; 0: no clipping");
+  flags.add("freeze", optimizer.freeze,
+            "do not train parameters in whose name one of these regular expressions is found",
+            "none");
 }
 
 void add_precision_flags(FlagTable& flags, PrecisionConfig& precision) {
@@ -99,6 +102,14 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
   flags.add("save-retain-interval", checkpoint.save_retain_interval,
             "keep those of steps divisible by it, and else the newest alone or --save-total-limit",
             "none");
+  flags.add("no-save-optim", checkpoint.no_save_optim,
+            "save weights without optimizer state: for --finetune or --no-load-optim");
+  flags.add("save-weights-only", checkpoint.save_weights_only, "the same");
+  flags.add(
+      "save-16bit-model", checkpoint.save_16bit_model,
+      "save the whole model in its own precision too, as pytorch_model.bin in each checkpoint");
+  flags.add("exclude-frozen-parameters", checkpoint.exclude_frozen_parameters,
+            "leave what --freeze names out of checkpoints");
   flags.add("load", checkpoint.load, "folder to resume from");
   flags.add("load-tag", checkpoint.load_tag, "the checkpoint in --load to resume from",
             "the newest");
@@ -260,8 +271,12 @@ void check_data(const Combinations& rules, const DataConfig& data) {
 
 void check_checkpoint(const Combinations& rules, const CheckpointConfig& checkpoint) {
   for (const char* flag :
-       {"save-interval", "save-total-limit", "save-retain-interval", "save-switch-file"})
+       {"save-interval", "save-total-limit", "save-retain-interval", "save-switch-file",
+        "no-save-optim", "save-weights-only", "exclude-frozen-parameters"})
     rules.require(flag, "save");
+  rules.refuse("save-16bit-model", checkpoint.save_16bit_model && checkpoint.save.empty(),
+               "without --save");
+  rules.require("exclude-frozen-parameters", "freeze");
   rules.refuse("universal-checkpoint", checkpoint.universal_checkpoint && checkpoint.load.empty(),
                "without --load");
   for (const char* flag : {"load-tag", "exit-on-missing-checkpoint", "no-load-strict", "finetune",
