@@ -1,7 +1,4 @@
 // The engine's checkpoint API, argument by argument.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <fstream>
 
 #include "framework/checkpoint/format/file_io.h"
@@ -9,101 +6,14 @@
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/tensor_io.h"
 #include "framework/comm/agreement.h"
-#include "framework/engine.h"
-#include "models/gpt/gpt_model.h"
-#include "tests/support/message_of.h"
-#include "tests/support/mpi_world.h"
+#include "tests/support/tiny_run.h"
 
 namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
 using testing::HasSubstr;
-
-GptConfig tiny() {
-  GptConfig c;
-  c.num_layers = 2;
-  c.hidden_size = 16;
-  c.num_attention_heads = 2;
-  c.seq_length = c.max_position_embeddings = 8;
-  c.make_vocab_size_divisible_by = 1;
-  c.vocab_size = 33;
-  return c;
-}
-
-constexpr Topology kSplit{.pp_size = 2, .dp_size = 1, .tp_size = 2};
-constexpr Topology kData{.pp_size = 1, .dp_size = 4, .tp_size = 1};
-
-// A run on all four ranks.
-struct TinyRun {
-  TinyRun(Topology mesh, int stage, GptConfig gpt = tiny(),
-          TagValidation tags = TagValidation::Warn, double max_lr = 0.01,
-          CommPtr world = mpi_world())
-      : grid(std::move(world), mesh),
-        config(gpt),
-        model(gpt, grid, torch::kFloat, /*micro_batch_size=*/1, /*seed=*/5),
-        engine(model, grid, config_of(mesh, stage, gpt, tags, max_lr)) {}
-
-  static EngineConfig config_of(Topology mesh, int stage, const GptConfig& gpt, TagValidation tags,
-                                double max_lr) {
-    EngineConfig c;
-    c.zero.stage = stage;
-    c.schedule.max_lr = max_lr;
-    c.schedule.decay_samples = 400;
-    c.schedule.style = "linear";
-    c.global_batch_size = 4;
-    c.vocab_size = gpt.vocab_size;
-    c.padded_vocab_size = padded_vocab_size(gpt, mesh.tp_size);
-    c.seq_length = gpt.seq_length;
-    c.tag_validation = tags;
-    c.patience = std::chrono::seconds(2);
-    return c;
-  }
-
-  double train(int steps) {
-    double loss = 0;
-    for (int i = 0; i < steps; ++i) loss = engine.train_batch(batches()).lm_loss;
-    return loss;
-  }
-
-  // Four samples a step, dealt to the dp ranks.
-  std::vector<MicroBatch> batches() {
-    std::vector<MicroBatch> out;
-    for (int64_t i = grid.coord.dp; i < 4; i += grid.topology.dp_size) {
-      const int64_t sample = engine.state().consumed_train_samples + i;
-      const torch::Tensor tokens =
-          (torch::arange(config.seq_length + 1) * 7 + sample * 11).remainder(config.vocab_size);
-      MicroBatch& batch = out.emplace_back();
-      batch.tokens = tokens.narrow(0, 0, config.seq_length).view({1, -1});
-      batch.labels = tokens.narrow(0, 1, config.seq_length).contiguous().view({1, -1});
-      batch.dropout = {.seed = engine.state().dropout_seed, .samples = {sample}};
-    }
-    return out;
-  }
-
-  ProcessGrid grid;
-  GptConfig config;
-  GptModel model;
-  Engine engine;
-};
-
-// A folder that all ranks share, empty at the start.
-class EngineApi : public testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() /
-              ("anymesh_engine_" +
-               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
-    if (mpi_world()->rank() == 0) fs::remove_all(folder_);
-    mpi_world()->barrier();
-  }
-  void TearDown() override {
-    mpi_world()->barrier();
-    if (mpi_world()->rank() == 0) fs::remove_all(folder_);
-  }
-
-  fs::path folder_;
-};
+using EngineApi = SharedFolder;
 
 TEST_F(EngineApi, SavesUnderTheStepAndResumesBitForBit) {
   for (const int stage : {0, 1, 2, 3}) {
@@ -165,13 +75,13 @@ TEST_F(EngineApi, AFolderWithoutCheckpointsLoadsNothing) {
 
 TEST_F(EngineApi, RanksThatDisagreeAboutTheTag) {
   const std::string mine = "rank" + std::to_string(mpi_world()->rank());
-  TinyRun strict(kData, 1, tiny(), TagValidation::Fail);
+  TinyRun strict(kData, 1, {.tags = TagValidation::Fail});
   EXPECT_THAT(message_of([&] { strict.engine.save_checkpoint(folder_, {.tag = mine}); }),
               testing::AllOf(HasSubstr("rank 0 has 'rank0'"), HasSubstr("'rank1'"),
                              HasSubstr("Nothing was written")));
   EXPECT_FALSE(fs::exists(folder_));
   for (const TagValidation tags : {TagValidation::Ignore, TagValidation::Warn}) {
-    TinyRun run(kData, 1, tiny(), tags);
+    TinyRun run(kData, 1, {.tags = tags});
     EXPECT_EQ(run.engine.save_checkpoint(folder_, {.tag = mine}), folder_ / "rank0");
     EXPECT_EQ(read_text(folder_ / kLatestFile), "rank0");
   }
@@ -244,7 +154,7 @@ TEST_F(EngineApi, LoadsParts) {
   EXPECT_EQ(moments(no_schedule.engine), moments(run.engine));
   EXPECT_EQ(no_schedule.engine.learning_rate(), 0.01);
 
-  TinyRun other_schedule(kData, 2, tiny(), TagValidation::Warn, 0.02);
+  TinyRun other_schedule(kData, 2, {.max_lr = 0.02});
   EXPECT_THAT(message_of([&] { other_schedule.engine.load_checkpoint(folder_); }),
               HasSubstr("max_lr: checkpoint 0.01, this run 0.02"));
 }
@@ -256,7 +166,7 @@ TEST_F(EngineApi, StrictAndNotStrict) {
   GptConfig untied = tiny();
   untied.untie_embeddings_and_output_weights = true;
   untied.num_layers = 3;
-  TinyRun other(kSplit, 1, untied);
+  TinyRun other(kSplit, 1, {.gpt = untied});
   const std::string error = message_of([&] { other.engine.load_checkpoint(folder_); });
   EXPECT_THAT(error, testing::AllOf(HasSubstr("missing in the checkpoint: "),
                                     HasSubstr("1.word_embeddings.weight"),
@@ -270,7 +180,7 @@ TEST_F(EngineApi, StrictAndNotStrict) {
                                                HasSubstr("keep the values they start with")));
   GptConfig wide = tiny();
   wide.hidden_size = 32;
-  TinyRun wider(kData, 1, wide);
+  TinyRun wider(kData, 1, {.gpt = wide});
   EXPECT_THAT(
       message_of([&] { wider.engine.load_checkpoint(folder_, {.load_module_strict = false}); }),
       HasSubstr("this model's [33, 32]"));
@@ -283,7 +193,7 @@ TEST_F(EngineApi, CustomLoadFunction) {
   run.engine.save_checkpoint(folder_);
   GptConfig grown = tiny();
   grown.vocab_size = 40;
-  TinyRun other(kSplit, 3, grown);
+  TinyRun other(kSplit, 3, {.gpt = grown});
   const CustomLoadFn grow = [](const WholeCheckpoint& source,
                                const ParamSpec& spec) -> std::optional<torch::Tensor> {
     if (!spec.vocabulary) return std::nullopt;
@@ -331,7 +241,7 @@ TEST_F(EngineApi, ARankThatDoesNotComeIsNamed) {
   EXPECT_TRUE(mpi_world()->roll_call(std::chrono::seconds(20)).empty());
 
   const CommPtr world = mpi_world()->split(0, mpi_world()->rank());
-  TinyRun run(kSplit, 1, tiny(), TagValidation::Warn, 0.01, world);
+  TinyRun run(kSplit, 1, {.world = world});
   if (world->rank() != 3) {
     EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_); }),
                 HasSubstr("save_checkpoint: rank 3 (pp 1, dp 0, tp 1) did not call it within 2 s"));

@@ -18,18 +18,23 @@ cases=(
   "z1-fp32-alone 1,1,1,1"
   "z1-bf16-alone 1,1,1,1 --bf16"
   "z1-bf16 1,1,3,1 --bf16"
-  "z1-fp16-mesh 2,2,2,1 --fp16 --initial-loss-scale 1024"
+  "z1-fp16-mesh 2,2,2,1 --fp16 --initial-loss-scale 1024 --save-16bit-model"
   "z1-bf16-llama 4,1,2,1 --bf16 --swiglu --normalization rmsnorm --use-rotary-position-embeddings --disable-bias-linear
    --untie-embeddings-and-output-weights --num-key-value-heads 4"
   "z2-fp32 1,1,2,2"
   "z2-fp16 1,1,3,2 --fp16 --initial-loss-scale 1024"
   "z2-bf16-mesh 2,2,2,2 --bf16"
-  "z2-fp32-pipeline 1,4,2,2"
+  "z2-fp32-pipeline 1,4,2,2 --save-16bit-model"
   "z3-fp32-alone 1,1,1,3"
   "z3-fp32 1,1,2,3"
-  "z3-bf16 1,1,3,3 --bf16"
+  "z3-bf16 1,1,3,3 --bf16 --save-16bit-model"
   "z3-fp32-tp 2,1,2,3"
-  "z3-bf16-pipeline 1,2,2,3 --bf16"
+  "z3-bf16-pipeline 1,2,2,3 --bf16 --save-16bit-model"
+  "z1-fp32-frozen 1,1,2,1 --freeze embeddings ^[23]\. --save-16bit-model"
+  "z2-bf16-frozen 1,1,2,2 --bf16 --freeze embeddings ^[23]\."
+  "z2-fp32-frozen-mesh 2,2,2,2 --freeze embeddings ^[23]\. --save-16bit-model"
+  "z3-fp32-frozen 1,1,3,3 --freeze embeddings ^[23]\."
+  "z3-bf16-frozen-tp 2,1,2,3 --bf16 --freeze embeddings ^[23]\. --save-16bit-model"
 )
 started=$SECONDS
 for case in "${cases[@]}"; do

@@ -1,0 +1,110 @@
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "framework/engine.h"
+#include "models/gpt/gpt_model.h"
+#include "tests/support/message_of.h"
+#include "tests/support/mpi_world.h"
+
+namespace anymesh {
+
+// A small GPT behind an engine, and the folder that its ranks save to: for tests on four ranks.
+
+inline GptConfig tiny() {
+  GptConfig c;
+  c.num_layers = 2;
+  c.hidden_size = 16;
+  c.num_attention_heads = 2;
+  c.seq_length = c.max_position_embeddings = 8;
+  c.make_vocab_size_divisible_by = 1;
+  c.vocab_size = 33;
+  return c;
+}
+
+inline constexpr Topology kSplit{.pp_size = 2, .dp_size = 1, .tp_size = 2};
+inline constexpr Topology kData{.pp_size = 1, .dp_size = 4, .tp_size = 1};
+inline constexpr Topology kPipes{.pp_size = 2, .dp_size = 2, .tp_size = 1};
+inline constexpr Topology kSlices{.pp_size = 1, .dp_size = 2, .tp_size = 2};
+
+struct TinyOptions {
+  GptConfig gpt = tiny();
+  TagValidation tags = TagValidation::Warn;
+  double max_lr = 0.01;
+  torch::Dtype dtype = torch::kFloat;
+  std::vector<std::string> freeze;
+  bool activation_checkpointing = false;
+  CommPtr world = mpi_world();
+};
+
+struct TinyRun {
+  TinyRun(Topology mesh, int stage, TinyOptions options = {})
+      : grid(options.world, mesh),
+        config(options.gpt),
+        model(config, grid, options.dtype, /*micro_batch_size=*/1, /*seed=*/5),
+        engine(model, grid, config_of(mesh, stage, options)) {}
+
+  static EngineConfig config_of(Topology mesh, int stage, const TinyOptions& options) {
+    EngineConfig c;
+    c.zero.stage = stage;
+    c.schedule.max_lr = options.max_lr;
+    c.schedule.decay_samples = 400;
+    c.schedule.style = "linear";
+    c.global_batch_size = 4;
+    c.activation_checkpointing = options.activation_checkpointing;
+    c.freeze = options.freeze;
+    c.vocab_size = options.gpt.vocab_size;
+    c.padded_vocab_size = padded_vocab_size(options.gpt, mesh.tp_size);
+    c.seq_length = options.gpt.seq_length;
+    c.tag_validation = options.tags;
+    c.patience = std::chrono::seconds(2);
+    return c;
+  }
+
+  double train(int steps) {
+    double loss = 0;
+    for (int i = 0; i < steps; ++i) loss = engine.train_batch(batches()).lm_loss;
+    return loss;
+  }
+
+  // Four samples a step, dealt to the dp ranks.
+  std::vector<MicroBatch> batches() {
+    std::vector<MicroBatch> out;
+    for (int64_t i = grid.coord.dp; i < 4; i += grid.topology.dp_size) {
+      const int64_t sample = engine.state().consumed_train_samples + i;
+      const torch::Tensor tokens =
+          (torch::arange(config.seq_length + 1) * 7 + sample * 11).remainder(config.vocab_size);
+      MicroBatch& batch = out.emplace_back();
+      batch.tokens = tokens.narrow(0, 0, config.seq_length).view({1, -1});
+      batch.labels = tokens.narrow(0, 1, config.seq_length).contiguous().view({1, -1});
+      batch.dropout = {.seed = engine.state().dropout_seed, .samples = {sample}};
+    }
+    return out;
+  }
+
+  ProcessGrid grid;
+  GptConfig config;
+  GptModel model;
+  Engine engine;
+};
+
+// A folder that all ranks share, empty at the start.
+class SharedFolder : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() /
+              ("anymesh_engine_" +
+               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    if (mpi_world()->rank() == 0) std::filesystem::remove_all(folder_);
+    mpi_world()->barrier();
+  }
+  void TearDown() override {
+    mpi_world()->barrier();
+    if (mpi_world()->rank() == 0) std::filesystem::remove_all(folder_);
+  }
+
+  std::filesystem::path folder_;
+};
+
+}  // namespace anymesh
