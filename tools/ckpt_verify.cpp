@@ -161,7 +161,7 @@ class Verifier {
         if (optimizers) expect(optim_states_file(dp, mp, is_bf16()));
       }
     }
-    if (!ordinary || metadata.find(keys::kModule)) return;
+    if (!ordinary || zero3 || metadata.find(keys::kModule)) return;
     for (const int layer : pipeline_layers()) {
       for (int tp = 0; tp < tp_size; ++tp) expect(layer_states_file(layer, tp));
     }
