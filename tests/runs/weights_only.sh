@@ -85,8 +85,8 @@ grep -q "keep the values they have: 2.input_layernorm.bias" log || fail "no anno
 close frozen.csv left2.csv 1e-5 11 "frozen parameters left out of the files"
 refused "missing in the checkpoint" train 1,1,2,3 test.csv --train-iters 20 "${schedule[@]}" --load left
 
-refused "no parameter's name has that. There are:" train 1,2,1,1 test.csv --train-iters 1 --freeze lora
-refused "not a regular expression" train 1,1,1,1 test.csv --train-iters 1 --freeze '(['
-refused "nothing would be left to train" train 1,1,1,1 test.csv --train-iters 1 --freeze .
-refused "exclude-frozen-parameters has no effect without --freeze" train 1,1,1,1 test.csv --train-iters 1 --save x --exclude-frozen-parameters
-refused "no-save-optim has no effect without --save" train 1,1,1,1 test.csv --train-iters 1 --no-save-optim
+refused "no parameter's name has that. There are:" train 1,2,1,1 test.csv --train-iters 1 "${schedule[@]}" --freeze lora
+refused "not a regular expression" train 1,1,1,1 test.csv --train-iters 1 "${schedule[@]}" --freeze '(['
+refused "nothing would be left to train" train 1,1,1,1 test.csv --train-iters 1 "${schedule[@]}" --freeze .
+refused "exclude-frozen-parameters has no effect without --freeze" train 1,1,1,1 test.csv --train-iters 1 "${schedule[@]}" --save x --exclude-frozen-parameters
+refused "no-save-optim has no effect without --save" train 1,1,1,1 test.csv --train-iters 1 "${schedule[@]}" --no-save-optim
