@@ -244,13 +244,14 @@ def files_in(folder):
 
 
 def universal_differences(ours, theirs, cat_dim_differs=False):
-    """ZeRO 3 without tensor parallelism is flat and bare in theirs, with padding, and no ZeRO 3 has steps or frozen parameters. Ours has the
-    metadata under the names of both ZeRO families, and in optimizer_state.pt what either of them looks for."""
+    """ZeRO 3 without tensor parallelism is flat and bare in theirs, with padding, and no ZeRO 3 has steps or frozen parameters.
+    What is frozen has its padding in theirs at every stage, and no word on how it is cut. Ours has the metadata under the names
+    of both ZeRO families, and in optimizer_state.pt what either of them looks for."""
     mine, other = files_in(ours), files_in(theirs)
     zero3 = any(f.startswith("zero_pp_rank_") for f in other)
+    frozen = {f for f in mine if f.endswith("/fp32.pt") and f.replace("fp32.pt", "exp_avg.pt") not in mine}
     for file in sorted(mine ^ other):
-        frozen = file.endswith("/fp32.pt") and file.replace("fp32.pt", "exp_avg.pt") not in mine
-        more = file in mine and (zero3 and (file.endswith("/step.pt") or frozen) or re.fullmatch(TWIN[zero3], file))
+        more = file in mine and (zero3 and (file.endswith("/step.pt") or file in frozen) or re.fullmatch(TWIN[zero3], file))
         if not more:
             yield f"{file}: only in {'ours' if file in mine else 'theirs'}"
     wrong_cuts = 0
@@ -264,6 +265,8 @@ def universal_differences(ours, theirs, cat_dim_differs=False):
             wrong_cuts += 1
         if zero3 and file.startswith("zero/") and torch.is_tensor(b):
             yield from padded_difference(a["param"].detach(), b.detach(), file)
+        elif file in frozen and b.keys() == {"param"}:
+            yield from padded_difference(a["param"].detach(), b["param"].detach(), file)
         else:
             yield from differences(a, b, file)
     expect(cat_dim_differs == (wrong_cuts > 0), "no cat_dim differs")
