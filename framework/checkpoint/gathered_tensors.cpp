@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <utility>
 
 #include "framework/checkpoint/tensor_io.h"
 
@@ -39,11 +41,27 @@ struct GatheredTensors::State {
   int64_t current = kDone;
   torch::Tensor whole;  // of `current`
 
-  void send(const Tensor& tensor) const {
+  std::exception_ptr error;  // of the first of this rank's parts that could not be read
+
+  // Whatever happens to the disk, the window travels: the other side waits for it.
+  void read_mine(const Tensor& tensor, int64_t at, const torch::Tensor& window) {
+    try {
+      tensor.mine.start_read(at, window).get();
+    } catch (...) {
+      if (!error) error = std::current_exception();
+      window.zero_();
+    }
+  }
+
+  void rethrow() {
+    if (error) std::rethrow_exception(std::exchange(error, nullptr));
+  }
+
+  void send(const Tensor& tensor) {
     const int64_t count = tensor.mine.defined() ? tensor.mine.numel() : 0;
     for (int64_t at = 0; at < count; at += kWindow) {
       const torch::Tensor window = torch::empty({std::min(kWindow, count - at)}, tensor.dtype);
-      tensor.mine.start_read(at, window).get();
+      read_mine(tensor, at, window);
       comm->exchange(window, 0, {}, 0);
     }
   }
@@ -56,13 +74,14 @@ struct GatheredTensors::State {
         const int64_t n = std::min(kWindow, part.count - at);
         const torch::Tensor window = torch::empty({n}, tensor.dtype);
         if (part.rank == comm->rank()) {
-          tensor.mine.start_read(at, window).get();
+          read_mine(tensor, at, window);
         } else {
           comm->exchange({}, 0, window, part.rank);
         }
         place(window, part.layout, part.begin + at, whole);
       }
     }
+    rethrow();
   }
 
   const torch::Tensor& get(int64_t index) {
@@ -109,7 +128,7 @@ void GatheredTensors::serve(const std::function<void()>& work) {
   if (comm.rank() != 0) {
     for (int64_t next; (next = next_of(comm, kDone)) != kDone;)
       state_->send(state_->tensors[static_cast<size_t>(next)]);
-    return;
+    return state_->rethrow();
   }
   const auto release = [&] {
     next_of(comm, kDone);

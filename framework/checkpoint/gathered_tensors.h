@@ -17,7 +17,8 @@ namespace anymesh {
 //   const TensorRecord record = weights.add({...});                  // on all ranks alike
 //   weights.serve([&] { write_torch_file("weights.pt", record); });  // rank 0 works, others send
 //
-// What the work throws, rank 0 throws once the others are released. They return as if all went well.
+// What the work throws, rank 0 throws once the others are released. They return as if all went well, or
+// throw what kept them from reading their own parts, once all is done.
 class GatheredTensors {
  public:
   // Elements [begin, begin + count) of one slice of the whole, which `rank` holds.

@@ -4,7 +4,9 @@
 #include "framework/checkpoint/format/convert.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/gathered_tensors.h"
 #include "framework/checkpoint/tensor_io.h"
+#include "framework/comm/agreement.h"
 #include "framework/memory.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/tiny_run.h"
@@ -160,6 +162,39 @@ TEST_F(Weights, ARankThatCannotWriteReleasesTheOthers) {
   EXPECT_THAT(files_in(folder_), Not(Contains("global_step0")));
   run.engine.save_checkpoint(folder_, {.weights_only = true});
   EXPECT_FALSE(weights_in(folder_ / "global_step0").empty());
+}
+
+// Cuts off the files without a name that this process has open in a folder, as swap files are.
+void truncate_swap_files(const fs::path& folder) {
+  for (const auto& link : fs::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;  // the descriptor of this very iteration
+    const std::string target = fs::read_symlink(link, gone).string();
+    if (!gone && target.starts_with(fs::canonical(folder).string()) &&
+        target.ends_with("(deleted)"))
+      fs::resize_file(link, 0);
+  }
+}
+
+TEST_F(Weights, ARankWhoseSwapFileCannotBeReadReleasesTheOthers) {
+  const CommPtr world = mpi_world();
+  const int64_t count = 10'000, size = world->size(), rank = world->rank();
+  const Shape whole{size * count};
+  if (rank == 0) fs::create_directory(folder_);
+  world->barrier();
+  for (const int64_t broken : {0, 3}) {
+    const auto swap = std::make_shared<SwapFile>(folder_);
+    GatheredTensors gathered(world);
+    GatheredTensors::Tensor tensor{torch::kFloat, whole, {}, {}};
+    for (int part = 0; part < size; ++part)
+      tensor.parts.push_back({part, ShardLayout::make(whole, {}, 1, 0), part * count, count});
+    tensor.mine = StateTensor::zeros(count, torch::kFloat, swap);
+    const TensorRecord record = gathered.add(std::move(tensor));
+    if (rank == broken) truncate_swap_files(folder_);
+    EXPECT_THAT(message_of([&] {
+                  all_or_none(*world, [&] { gathered.serve([&] { tensor_of(record); }); });
+                }),
+                HasSubstr("[rank " + std::to_string(broken) + "]"));
+  }
 }
 
 TEST_F(Frozen, TrainsTheOthersAlikeAtEveryStage) {

@@ -50,6 +50,10 @@ for mesh in 1,1,1,0 2,3,1,1 1,2,2,3; do
     rm fine.csv
   done
 done
+train 1,1,3,3 test.csv --train-iters 10 "${schedule[@]}" --load full --save from-disk --no-save-optim --save-16bit-model \
+  --offload-optimizer nvme --offload-param nvme --nvme-path "$scratch" >log || fail "$(tail -5 log)"
+cmp weights3/global_step10/pytorch_model.bin from-disk/global_step10/pytorch_model.bin
+says " 0 differences" "$bin/ckpt" diff exported from-disk
 train 1,3,1,1 test.csv --train-iters 12 "${schedule[@]}" --load weights3 --no-load-optim >log || fail "$(tail -5 log)"
 [[ $(losses test.csv 11 | cut -d, -f1 | head -1) == 11 ]] || fail "--no-load-optim did not go on at step 11"
 
@@ -61,6 +65,10 @@ for mesh in 1,1,2,1 1,2,2,0 1,2,2,1; do
   same frozen.csv test.csv "frozen, tp,pp,dp,zero = $mesh"
   rm test.csv
 done
+train 1,1,2,3 frozen3.csv --train-iters 20 "${schedule[@]}" "${first_stage[@]}" >log || fail "$(tail -5 log)"
+train 1,1,2,3 test.csv --train-iters 20 "${schedule[@]}" "${first_stage[@]}" --offload-optimizer nvme --offload-param nvme --nvme-path "$scratch" >log || fail "$(tail -5 log)"
+same frozen3.csv test.csv "frozen, tp,pp,dp,zero = 1,1,2,3, offloaded to disk"
+rm test.csv
 for save in 1,2,2,3 2,2,1,1 1,1,2,2; do
   rm -rf part part.csv
   train $save part.csv --train-iters 20 "${schedule[@]}" "${first_stage[@]}" --save part --exit-interval 10 --activation-checkpointing >log || fail "$save: $(tail -5 log)"
