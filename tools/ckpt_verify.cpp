@@ -3,8 +3,10 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <sstream>
 
 #include "framework/checkpoint/format/convert_plan.h"
+#include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/source_stages.h"
 #include "framework/checkpoint/format/torch_file.h"
@@ -68,6 +70,7 @@ class Verifier {
     parallel_for(files_.size(), options_.workers, [&](size_t i) {
       if (is_torch_file(files_[i])) attempt([&] { check_file(files_[i]); });
     });
+    attempt([&] { check_manifest(); });
     if (kind_ != Kind::kWeights) attempt([&] { check_file_set(); });
     if (kind_ != Kind::kWeights) attempt([&] { check_counters(); });
     const size_t before = problems_.size();
@@ -125,6 +128,15 @@ class Verifier {
     }
     const auto rank = ranks_.find(file.filename().string());
     if (rank != ranks_.end()) rank->second.content = read_torch_file(file);
+  }
+
+  // What a save noted of its files, where there is such a note.
+  void check_manifest() {
+    const auto manifest = read_manifest(path_);
+    if (!manifest) return;
+    std::istringstream lines(size_damage(path_, *manifest) +
+                             checksum_damage(path_, *manifest, [](size_t) { return true; }));
+    for (std::string line; std::getline(lines, line);) add(line);
   }
 
   void expect(const std::string& file) {

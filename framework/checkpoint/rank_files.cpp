@@ -1,0 +1,189 @@
+#include "framework/checkpoint/rank_files.h"
+
+#include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/metadata.h"
+#include "framework/checkpoint/tensor_io.h"
+
+namespace anymesh {
+namespace {
+
+using Group = ZeroOptimizer::Group;
+using Piece = ZeroOptimizer::Piece;
+
+Value step_value(const ZeroOptimizer& optimizer) {
+  return record_of(torch::full({}, static_cast<double>(optimizer.steps), torch::kFloat));
+}
+
+std::vector<StateTensor> masters(const Group& group) {
+  std::vector<StateTensor> pieces;
+  for (const Piece& piece : group.pieces) pieces.push_back(piece.master);
+  return pieces;
+}
+
+// torch.optim.AdamW's and Megatron's keys.
+Value param_group(const CheckpointedRun& run, const TrainState& state, const Group& group,
+                  std::vector<Value> params) {
+  const ZeroOptions& options = run.optimizer.options();
+  const bool decays = group.weight_decay != 0;
+  return Value::dict({{"name", decays ? "wd_no_scale_lr" : "no_wd_no_scale_lr"},
+                      {"wd_mult", decays ? 1.0 : 0.0},
+                      {"lr_mult", 1.0},
+                      {"lr", run.schedule.at(static_cast<double>(state.scheduled_samples))},
+                      {"betas", Value::tuple({options.adam.beta1, options.adam.beta2})},
+                      {"eps", options.adam.eps},
+                      {"weight_decay", group.weight_decay},
+                      {"amsgrad", false},
+                      {"maximize", false},
+                      {"foreach", {}},
+                      {"capturable", false},
+                      {"differentiable", false},
+                      {"fused", {}},
+                      {"decoupled_weight_decay", true},
+                      {"params", Value::list(std::move(params))}});
+}
+
+// Stages >= 1: one state entry per group, this rank's partition of it, padding included.
+Value partitioned_adam_state(const CheckpointedRun& run, const TrainState& state) {
+  std::vector<Value::Entry> states;
+  std::vector<Value> groups;
+  for (const Group& group : run.optimizer.groups()) {
+    const auto i = static_cast<int64_t>(groups.size());
+    states.emplace_back(i, Value::dict({{kStepState, step_value(run.optimizer)},
+                                        {kExpAvgState, record_of(group.exp_avg)},
+                                        {kExpAvgSqState, record_of(group.exp_avg_sq)}}));
+    groups.push_back(param_group(run, state, group, {i}));
+  }
+  return Value::dict({{keys::kState, Value::dict(std::move(states))},
+                      {keys::kParamGroups, Value::list(std::move(groups))}});
+}
+
+// Stage 0, fp32: torch's own form, one state entry per parameter; the weights are the masters.
+Value whole_adam_state(const CheckpointedRun& run, const TrainState& state) {
+  std::vector<Value::Entry> states;
+  std::vector<Value> groups;
+  for (const Group& group : run.optimizer.groups()) {
+    std::vector<Value> indices;
+    for (const Piece& piece : group.pieces) {
+      const auto i = static_cast<int64_t>(states.size());
+      const auto shape = group.params[piece.param].tensor.sizes();
+      states.emplace_back(
+          i, Value::dict({{kStepState, step_value(run.optimizer)},
+                          {kExpAvgState, record_of(piece.exp_avg.tensor().view(shape))},
+                          {kExpAvgSqState, record_of(piece.exp_avg_sq.tensor().view(shape))}}));
+      indices.emplace_back(i);
+    }
+    groups.push_back(param_group(run, state, group, std::move(indices)));
+  }
+  return Value::dict({{keys::kState, Value::dict(std::move(states))},
+                      {keys::kParamGroups, Value::list(std::move(groups))}});
+}
+
+Value scaler_value(const LossScaler& s) {
+  if (!s.dynamic) return loss_scaler(s.scale);
+  return dynamic_loss_scaler({{keys::kCurScale, s.scale},
+                              {keys::kDynamic, true},
+                              {keys::kCurIter, s.iteration},
+                              {keys::kLastOverflowIter, s.last_overflow},
+                              {keys::kScaleFactor, 2.0},
+                              {keys::kScaleWindow, s.window},
+                              {keys::kMinScale, s.min_scale},
+                              {keys::kDelayedShift, s.hysteresis},
+                              {keys::kCurHysteresis, s.hysteresis_left},
+                              {keys::kConsecutiveHysteresis, false},
+                              {keys::kRaiseErrorAtMinScale, true},
+                              {keys::kDtype, Value::dtype(DType::kFloat16)}});
+}
+
+// What the model-states file holds at stage 0: DeepSpeed's fused FP16_Optimizer for half precision,
+// torch's own state for fp32.
+Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
+  if (run.dtype == torch::kFloat) return whole_adam_state(run, state);
+  std::vector<Value> flat;
+  for (const Group& group : run.optimizer.groups())
+    flat.emplace_back(record_of(masters(group), torch::kFloat));
+  Value optimizer = Value::dict({{keys::kDynamicLossScale, state.scaler.dynamic},
+                                 {keys::kCurScale, state.scaler.scale},
+                                 {keys::kCurIter, state.iteration},
+                                 {keys::kOptimizerStateDict, partitioned_adam_state(run, state)},
+                                 {keys::kFp32GroupsFlat, Value::list(std::move(flat))},
+                                 {keys::kClipGrad, run.optimizer.options().clip_grad}});
+  if (!state.scaler.dynamic) return optimizer;
+  // FP16_Optimizer has the first three of them; a scaler's others are ours to keep.
+  const Value scaler = scaler_value(state.scaler);
+  for (const auto key :
+       {keys::kLastOverflowIter, keys::kScaleFactor, keys::kScaleWindow, keys::kCurIter,
+        keys::kMinScale, keys::kDelayedShift, keys::kCurHysteresis})
+    optimizer.set(key, scaler.at(key));
+  return optimizer;
+}
+
+// Stages 1 and 2: DeepSpeedZeroOptimizer.state_dict(). Masters without padding, moments with it.
+Value optim_states(const CheckpointedRun& run, const TrainState& state) {
+  const int dp = run.grid.topology.dp_size, rank = run.grid.coord.dp;
+  std::vector<Value> fp32, paddings, alignment, counts, mappings;
+  for (const Group& group : run.optimizer.groups()) {
+    fp32.emplace_back(record_of(masters(group), torch::kFloat));
+    paddings.emplace_back(group.layout.flat().padding(rank));
+    alignment.push_back(Value::list(std::vector<Value>(group.params.size(), 0)));
+    counts.emplace_back(dp);
+    std::vector<Value::Entry> fragments;
+    for (const Fragment& f : group.layout.fragments(rank)) {
+      fragments.emplace_back(group.params[f.param].name,
+                             fragment_address(f.numel, f.partition_start));
+    }
+    mappings.push_back(Value::ordered_dict(std::move(fragments)));
+  }
+  const Value optimizer =
+      Value::dict({{keys::kLossScaler, scaler_value(state.scaler)},
+                   {keys::kDynamicLossScale, state.scaler.dynamic},
+                   {keys::kOverflow, false},
+                   {keys::kClipGrad, run.optimizer.options().clip_grad},
+                   {keys::kBaseOptimizerState, partitioned_adam_state(run, state)},
+                   {keys::kFp32Groups, Value::list(std::move(fp32))},
+                   {keys::kZeroStage, zero_stage_enum(run.optimizer.options().stage)},
+                   {keys::kGroupPaddings, Value::list(std::move(paddings))},
+                   {keys::kParamAlignmentPaddings, Value::list(std::move(alignment))},
+                   {keys::kPartitionCount, Value::list(std::move(counts))},
+                   {keys::kDsVersion, kWrittenLikeDeepSpeed},
+                   {keys::kParamSliceMappings, Value::list(std::move(mappings))}});
+  return Value::dict({{keys::kOptimizerStateDict, optimizer},
+                      {keys::kDsConfig, deepspeed_config(run)},
+                      {keys::kDsVersion, kWrittenLikeDeepSpeed}});
+}
+
+// Stage 3: DeepSpeedZeroOptimizer_Stage3's, one sub-group per parameter group, padding included.
+Value stage3_optim_states(const CheckpointedRun& run, const TrainState& state) {
+  std::vector<Value> fp32;
+  for (const Group& group : run.optimizer.groups()) {
+    fp32.emplace_back(record_of(group.master.defined() ? group.master : group.weights));
+  }
+  const Value optimizer =
+      Value::dict({{keys::kZeroStage, zero_stage_enum(3)},
+                   {keys::kLossScaler, scaler_value(state.scaler)},
+                   {keys::kDynamicLossScale, state.scaler.dynamic},
+                   {keys::kOverflow, false},
+                   {keys::kPartitionCount, run.grid.topology.dp_size},
+                   {keys::kOptimizerStateDict, partitioned_adam_state(run, state)},
+                   {keys::kFp32FlatGroups, Value::list(std::move(fp32))}});
+  return Value::dict({{keys::kOptimizerStateDict, optimizer},
+                      {keys::kDsConfig, deepspeed_config(run)},
+                      {keys::kDsVersion, kWrittenLikeDeepSpeed}});
+}
+
+}  // namespace
+
+void write_rank_files(const CheckpointedRun& run, const TrainState& state,
+                      const SaveOptions& options, Value metadata, const WriteFile& write) {
+  if (options.weights_only) return write_weights_only(run, options, std::move(metadata), write);
+  const Coord& at = run.grid.coord;
+  const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
+  const int stage = run.optimizer.options().stage;
+  const std::string optimizer_file =
+      optim_states_file(at.dp, mp_rank, run.dtype == torch::kBFloat16);
+  if (stage == 0) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
+  if (stage == 3 || at.dp == 0) write_model_states(run, options, std::move(metadata), write);
+  if (stage == 3) write(optimizer_file, stage3_optim_states(run, state));
+  if (stage == 1 || stage == 2) write(optimizer_file, optim_states(run, state));
+}
+
+}  // namespace anymesh

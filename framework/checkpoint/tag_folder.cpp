@@ -1,0 +1,109 @@
+#include "framework/checkpoint/tag_folder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <random>
+
+#include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/torch_file.h"
+#include "framework/comm/agreement.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  gethostname(name.data(), name.size() - 1);
+  return name.data();
+}
+
+// Temporary folders are what interrupted saves left.
+void remove_leftovers(const fs::path& save_dir) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(save_dir)) {
+    if (entry.is_directory() && entry.path().extension() == kTemporarySuffix)
+      fs::remove_all(entry.path());
+  }
+}
+
+void make_empty(const fs::path& save_dir, const fs::path& temporary) {
+  fs::create_directories(save_dir);
+  remove_leftovers(save_dir);
+  fs::create_directory(temporary);
+}
+
+std::string random_text() {
+  std::random_device random;
+  return std::to_string(random()) + std::to_string(random());
+}
+
+}  // namespace
+
+TagFolder::TagFolder(Communicator& world, const fs::path& save_dir, const std::string& tag)
+    : path_(save_dir / tag),
+      temporary_(save_dir / (tag + std::string(kTemporarySuffix))),
+      host_(host_name()) {
+  manifest_.tag = tag;
+  make_temporary(world, save_dir);
+}
+
+// Rank 0 makes the folder with a mark in it. Ranks that do not see that mark are on other file systems:
+// of those with one host and path, the first makes theirs.
+void TagFolder::make_temporary(Communicator& world, const fs::path& save_dir) {
+  const fs::path mark = temporary_ / "mark";
+  const std::string drawn = random_text();
+  all_or_none(world, [&] {
+    if (world.rank() != 0) return;
+    make_empty(save_dir, temporary_);
+    write_text_atomically(mark, drawn);
+  });
+  const std::string expected = gather_strings(world, drawn)[0];
+  std::string mine;  // empty: rank 0's
+  all_or_none(world, [&] {
+    if (!fs::exists(mark) || read_text(mark) != expected)
+      mine = host_ + ":" + fs::absolute(save_dir).string();
+  });
+  const std::vector<std::string> places = gather_strings(world, mine);
+  leads_ = std::find(places.begin(), places.end(), mine) - places.begin() == world.rank();
+  all_or_none(world, [&] {
+    if (leads_ && !mine.empty()) make_empty(save_dir, temporary_);
+    if (world.rank() == 0) fs::remove(mark);
+  });
+}
+
+void TagFolder::write(const std::string& name, const Value& value) {
+  const fs::path file = temporary_ / name;
+  const WriteResult written = write_torch_file(file, value);
+  sync_file(file);
+  const std::scoped_lock lock(mutex_);
+  manifest_.files.push_back({name, written.bytes, written.crc, host_});
+}
+
+void TagFolder::commit(Communicator& world, int64_t iteration, const std::function<void()>& last) {
+  manifest_.iteration = iteration;
+  Manifest whole = manifest_;
+  whole.files.clear();
+  for (const std::string& rank : gather_strings(world, manifest_.to_json())) {
+    const Manifest part = Manifest::from_json(rank, "a rank's part of the manifest");
+    whole.files.insert(whole.files.end(), part.files.begin(), part.files.end());
+  }
+  all_or_none(world, [&] {
+    if (leads_) write_text_atomically(temporary_ / kManifestFile, whole.to_json());
+  });
+  all_or_none(world, [&] {
+    if (!leads_) return;
+    publish_folder(temporary_, path_);
+    last();
+  });
+}
+
+void TagFolder::abandon() const {
+  std::error_code ignored;  // it is not in the way: the next save removes it
+  if (leads_) fs::remove_all(temporary_, ignored);
+}
+
+}  // namespace anymesh

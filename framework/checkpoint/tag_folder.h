@@ -1,0 +1,48 @@
+#pragma once
+
+#include <filesystem>
+#include <mutex>
+#include <string>
+
+#include "framework/checkpoint/format/manifest.h"
+#include "framework/checkpoint/format/value.h"
+#include "framework/comm/communicator.h"
+
+namespace anymesh {
+
+// A tag on its way to the disk, by the commit protocol of docs/checkpoint-format.md:
+//
+//   TagFolder folder(world, save_dir, "global_step50");    // <save_dir>/global_step50.tmp
+//   folder.write("mp_rank_00_model_states.pt", value);     // each rank its files, fsynced
+//   folder.commit(world, 50, [] { ... });                  // manifest, rename
+//
+// Where nodes do not share a file system, each has a folder of that name with its ranks' files, and all
+// have the whole manifest. One rank of each file system, the leader, makes and renames its folder.
+//
+// The constructor and commit() are collective over `world`; what goes wrong on one rank they throw on
+// all. A TagFolder that goes without commit() leaves nothing of the tag under its name.
+class TagFolder {
+ public:
+  TagFolder(Communicator& world, const std::filesystem::path& save_dir, const std::string& tag);
+
+  // One of this rank's files, to the disk and on record. From any thread.
+  void write(const std::string& name, const Value& value);
+
+  // `last` runs on the leaders when the tag has its name, for what points to it.
+  void commit(Communicator& world, int64_t iteration, const std::function<void()>& last);
+  // Removes what was written. Collective in so far as no rank may still write.
+  void abandon() const;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  void make_temporary(Communicator& world, const std::filesystem::path& save_dir);
+
+  std::filesystem::path path_, temporary_;
+  std::string host_;
+  bool leads_ = false;
+  std::mutex mutex_;
+  Manifest manifest_;  // of this rank's files
+};
+
+}  // namespace anymesh
