@@ -103,6 +103,8 @@ std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
                                       .load_lr_scheduler_states = !c.no_load_lr_state,
                                       .load_module_only = c.finetune,
                                       .universal = c.universal_checkpoint,
+                                      .fallback = !c.no_fallback,
+                                      .verify = c.verify_checkpoint,
                                       .load_rng = !c.no_load_rng,
                                       .schedule = schedule_choice(c)});
   if (!loaded.path && (c.load != c.save || c.exit_on_missing_checkpoint))

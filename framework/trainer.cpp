@@ -65,10 +65,8 @@ void Trainer::train() {
     if (stop)
       log_.line(c10::str("stopping at iteration ", state_.iteration, ": ", interruption_.reason()));
     const bool asked = interruption_.take_save_request();
-    if (!checkpoint.save.empty() && (asked || due(checkpoint.save_interval))) {
-      save();
-      saved_at = state_.iteration;
-    }
+    const bool save_now = !checkpoint.save.empty() && (asked || due(checkpoint.save_interval));
+    if (save_now && save_or_warn()) saved_at = state_.iteration;
     if (!stop && due(checkpoint.exit_interval)) {
       log_.line(c10::str("exiting at iteration ", state_.iteration, " (--exit-interval ",
                          config_.checkpoint.exit_interval, ")"));
@@ -153,6 +151,20 @@ void Trainer::verify_resume() {
     throw CollectiveError(c10::str(text, ", expected at most ", kSameModel,
                                    ": what was loaded is not what was saved (or --data-path, "
                                    "--split or --seed differ). Nothing was written."));
+}
+
+// A save that fails leaves the checkpoint before it, and a run that the next save may still preserve.
+bool Trainer::save_or_warn() {
+  try {
+    save();
+    return true;
+  } catch (const CollectiveError& error) {
+    if (config_.checkpoint.exit_on_save_failure) throw;
+    log_.line(c10::str("WARNING: iteration ", state_.iteration, ": THE SAVE FAILED: ", error.what(),
+                       ". The checkpoint before it is as it was; training goes on, and the next "
+                       "save tries again (--exit-on-save-failure would stop here)"));
+    return false;
+  }
 }
 
 void Trainer::save() {

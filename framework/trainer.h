@@ -32,6 +32,7 @@ class Trainer {
  private:
   StepReport train_step();
   void evaluate(const char* when);
+  bool save_or_warn();
   void save();
   void verify_resume();
 

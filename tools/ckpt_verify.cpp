@@ -2,8 +2,8 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <set>
-#include <sstream>
 
 #include "framework/checkpoint/format/convert_plan.h"
 #include "framework/checkpoint/format/manifest.h"
@@ -134,9 +134,11 @@ class Verifier {
   void check_manifest() {
     const auto manifest = read_manifest(path_);
     if (!manifest) return;
-    std::istringstream lines(size_damage(path_, *manifest) +
-                             checksum_damage(path_, *manifest, [](size_t) { return true; }));
-    for (std::string line; std::getline(lines, line);) add(line);
+    std::vector<size_t> all(manifest->files.size());
+    std::iota(all.begin(), all.end(), 0);
+    for (const std::string& damage :
+         {size_damage(path_, *manifest, all), checksum_damage(path_, *manifest, all)})
+      if (!damage.empty()) add(damage);
   }
 
   void expect(const std::string& file) {

@@ -110,7 +110,10 @@ struct LoadOptions {
   CustomLoadFn custom_load_fn;    // then no parameter need be there
 
   bool universal = false;  // --universal-checkpoint; DeepSpeed's checkpoint.load_universal
-  bool load_rng = true;    // dropout's seed
+  // Damaged, and no tag was given: load the newest one before it. Also where `latest` itself is lost.
+  bool fallback = true;
+  bool verify = false;   // read every file's checksum first, beside those of what is loaded
+  bool load_rng = true;  // dropout's seed
   Schedule schedule = Schedule::MustAgree;
 };
 
@@ -156,7 +159,8 @@ SaveSize save_size(const CheckpointedRun& run, const TrainState& state, const Sa
 // rank reading the bytes it needs; a universal one that is asked for and not there is made first.
 //
 // Refused, with a message that lists what exists or what differs: no such tag; missing or damaged
-// files; another shape of model; missing or unexpected parameters; another LR schedule.
+// files, with nothing to fall back to; another shape of model; missing or unexpected parameters; another
+// LR schedule.
 LoadResult load_checkpoint(const std::filesystem::path& load_dir, CheckpointedRun& run,
                            const LoadOptions& options, TrainState& state);
 

@@ -11,6 +11,7 @@
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/loaders.h"
 #include "framework/checkpoint/metadata.h"
+#include "framework/checkpoint/tags_to_try.h"
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
@@ -22,43 +23,22 @@ bool weights_only(const LoadOptions& options) {
   return options.load_module_only || !options.load_optimizer_states;
 }
 
-fs::path pointer_file(const fs::path& load_dir, bool universal) {
-  return load_dir / (universal ? kLatestUniversalFile : kLatestFile);
-}
-
 // Why there is nothing to load.
 std::string nothing_in(const fs::path& load_dir, bool universal) {
   if (!fs::is_directory(load_dir))
     return c10::str("--load ", load_dir.string(), ": no such folder; nothing was loaded");
-  const bool other = fs::exists(pointer_file(load_dir, true));
+  const bool other = fs::exists(load_dir / kLatestUniversalFile);
   return c10::str("--load ", load_dir.string(), ": no file '",
-                  pointer_file(load_dir, universal).filename().string(),
+                  universal ? kLatestUniversalFile : kLatestFile,
                   "' there. It holds: ", list_folder(load_dir), ". ",
                   other ? "It has a universal checkpoint: add --universal-checkpoint."
                         : "It is not a checkpoint folder.");
 }
 
-// The folder of a tag, or the one that the pointer file names.
-fs::path tag_in(const fs::path& load_dir, std::string tag, bool universal) {
-  const fs::path pointer = pointer_file(load_dir, universal);
-  if (!tag.empty()) {
-    TORCH_CHECK(tag.find('/') == std::string::npos && fs::is_directory(load_dir / tag),
-                load_dir.string(), " has no tag '", tag,
-                "'. It holds: ", fs::is_directory(load_dir) ? list_folder(load_dir) : "nothing");
-    return load_dir / tag;
-  }
-  tag = read_tag(pointer);
-  TORCH_CHECK(
-      !tag.empty() && tag.find('/') == std::string::npos && fs::is_directory(load_dir / tag),
-      pointer.string(), " names '", tag,
-      "', which is not a folder beside it. It holds: ", list_folder(load_dir));
-  return load_dir / tag;
-}
-
 // --universal-checkpoint with only an ordinary checkpoint there: converts it first.
 std::string make_universal(const fs::path& load_dir) {
   if (!fs::exists(load_dir / kLatestFile) || fs::exists(load_dir / kLatestUniversalFile)) return "";
-  const fs::path input = tag_in(load_dir, "", /*universal=*/false);
+  const fs::path input = load_dir / tags_to_try(load_dir, {}).tags.at(0);
   fs::path output = input;
   output += kUniversalSuffix;
   const ConvertReport report = convert_to_universal({.input = input, .output = output}, {});
@@ -68,10 +48,14 @@ std::string make_universal(const fs::path& load_dir) {
 }
 
 // Any rank's metadata says what the run was: they differ in parameter shapes and ZeRO 0's optimizer
-// alone.
-fs::path first_metadata_file(const fs::path& folder) {
-  const fs::path sharded = folder / zero3_model_states_file(0, 0);
-  return fs::exists(sharded) ? sharded : existing(folder / model_states_file(0));
+// alone. A node without a shared file system has its own ranks' only.
+fs::path metadata_file(const fs::path& folder, const ProcessGrid& grid) {
+  const int mp_rank = grid.coord.pp * grid.topology.tp_size + grid.coord.tp;
+  for (const std::string& name :
+       {zero3_model_states_file(0, 0), model_states_file(0),
+        zero3_model_states_file(grid.coord.dp, mp_rank), model_states_file(mp_rank)})
+    if (fs::exists(folder / name)) return folder / name;
+  return existing(folder / model_states_file(0));
 }
 
 void restore_schedule(const Value& metadata, const LoadOptions& options, LrSchedule& schedule) {
@@ -115,6 +99,12 @@ std::string announce_names(const WholeCheckpoint& checkpoint, const Checkpointed
                     spec.name, " here, and in what this run saves");
   }
   return "";
+}
+
+std::string joined(const std::vector<std::string>& tags) {
+  std::string lines;
+  for (const std::string& tag : tags) lines += tag + "\n";
+  return lines;
 }
 
 std::string listed(const std::set<std::string>& names) {
@@ -210,48 +200,26 @@ std::string announce_hyperparameters(const Value& optimizer_state, const Checkpo
 
 // An ordinary checkpoint that is newer than the universal one we were told to load is most likely a
 // mistake.
-std::vector<std::string> warnings(const fs::path& load_dir, const fs::path& folder,
-                                  const Value& metadata, const LoadOptions& options) {
-  if (!options.universal || !fs::exists(load_dir / kLatestFile)) return {};
+std::string announce_newer(const fs::path& load_dir, const fs::path& folder, const Value& metadata,
+                           const LoadOptions& options) {
+  if (!options.universal || !fs::exists(load_dir / kLatestFile)) return "";
   const std::string newest = read_tag(load_dir / kLatestFile);
   const int64_t here = train_state_of(metadata).iteration;
   const auto step = step_of_tag(newest);
-  if (!step || *step <= here) return {};
-  return {c10::str("WARNING: ", load_dir.string(), " holds a newer ordinary checkpoint, ", newest,
-                   ", than the universal one, ", folder.filename().string(), " (iteration ", here,
-                   "). Loading the universal one, as --universal-checkpoint says; ", "convert ",
-                   newest, " first if you meant that.")};
+  if (!step || *step <= here) return "";
+  return c10::str("WARNING: ", load_dir.string(), " holds a newer ordinary checkpoint, ", newest,
+                  ", than the universal one, ", folder.filename().string(), " (iteration ", here,
+                  "). Loading the universal one, as --universal-checkpoint says; ", "convert ",
+                  newest, " first if you meant that.");
 }
 
-}  // namespace
-
-fs::path existing(const fs::path& file) {
-  if (fs::exists(file)) return file;
-  TORCH_CHECK(fs::is_directory(file.parent_path()), file.parent_path().string(),
-              ": no such folder (--load)");
-  TORCH_CHECK(false, file.string(),
-              " is missing. The folder holds: ", list_folder(file.parent_path()));
-}
-
-LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
-                           const LoadOptions& options, TrainState& state) {
-  c10::NoGradGuard no_grad;
+LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, CheckpointedRun& run,
+                    const LoadOptions& options, TrainState& state) {
   Communicator& world = *run.grid.world;
-  LoadResult result;
-  std::vector<std::string>& lines = result.report;
-  bool found = false;
-  all_or_none(world, [&] {
-    if (world.rank() == 0 && options.universal && options.tag.empty()) {
-      if (const std::string line = make_universal(load_dir); !line.empty()) lines.push_back(line);
-    }
-  });
-  fs::path folder;
+  check_files(world, folder, options.verify);
   Value metadata, own_files, scaler;
-  all_or_none(world, [&] {
-    found = !options.tag.empty() || fs::exists(pointer_file(load_dir, options.universal));
-    if (!found) return;
-    folder = tag_in(load_dir, options.tag, options.universal);
-    metadata = read_torch_file(first_metadata_file(folder));
+  read_together(world, folder, [&] {
+    metadata = read_torch_file(metadata_file(folder, run.grid));
     if (!options.custom_load_fn) check_same_model(metadata, run);
     check_has_optimizer(metadata, options);
     restore_schedule(metadata, options, run.schedule);
@@ -259,21 +227,17 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
     if (!fs::exists(folder / kZeroFolder) && !own_way)
       own_files = find_own_files(folder, metadata, run);
   });
-  if (!found) {
-    lines.push_back(nothing_in(load_dir, options.universal));
-    return result;
-  }
   // Ranks go one way together: what each announces and checks is collective.
   if (max_over(world, own_files ? 0 : 1) > 0) own_files = {};
   WholeCheckpoint checkpoint;
-  all_or_none(world, [&] {
+  read_together(world, folder, [&] {
     if (!own_files) checkpoint = open_whole_checkpoint(folder, /*threads=*/1);
   });
   const std::string names =
       own_files || options.custom_load_fn ? "" : check_names(checkpoint, run, options);
   std::string fresh;
   if (!weights_only(options)) run.optimizer.steps = 0;  // a rank may have nothing to read it from
-  all_or_none(world, [&] {
+  read_together(world, folder, [&] {
     if (own_files) {
       scaler = load_own_files(folder, own_files, run);
     } else {
@@ -283,33 +247,79 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
       if (checkpoint.optimizer_state) scaler = checkpoint.optimizer_state.find(keys::kLossScaler);
     }
   });
-  for (const std::string& line : {announce_fused_order(metadata), announce_names(checkpoint, run),
-                                  announce_hyperparameters(checkpoint.optimizer_state, run), names,
-                                  announce_fresh(*run.grid.world, fresh)}) {
-    if (!line.empty()) lines.push_back(line);
-  }
   // A rank whose partition is all padding, or whose stage is frozen, has read no step.
   run.optimizer.steps = max_over(world, run.optimizer.steps);
   run.optimizer.params_from_masters();
   restore_state(metadata, options, state);
-  if (!weights_only(options)) {
-    if (const std::string line = restore_scaler(scaler, state.scaler); !line.empty())
-      lines.push_back(line);
-  }
-  if (const std::string line = announce_batch_size(metadata, run);
-      !line.empty() && !options.load_module_only)
-    lines.push_back(line);
-  for (std::string& line : warnings(load_dir, folder, metadata, options))
-    lines.push_back(std::move(line));
-  const bool resharded = !own_files && !options.universal;
-  lines.push_back(
-      c10::str("loaded ", folder.string(), weights_only(options) ? " (weights only)" : "",
-               resharded ? ", resharding it to this mesh" : "", ": iteration ", state.iteration,
-               ", ", state.consumed_train_samples, " samples consumed, learning rate ",
+
+  LoadResult result{.path = folder,
+                    .client_state = client_state_of(metadata, model_states(run, state))};
+  const auto say = [&result](std::string line) {
+    if (!line.empty()) result.report.push_back(std::move(line));
+  };
+  say(announce_fused_order(metadata));
+  say(announce_names(checkpoint, run));
+  say(announce_hyperparameters(checkpoint.optimizer_state, run));
+  say(names);
+  say(announce_fresh(world, fresh));
+  if (!weights_only(options)) say(restore_scaler(scaler, state.scaler));
+  if (!options.load_module_only) say(announce_batch_size(metadata, run));
+  say(announce_newer(load_dir, folder, metadata, options));
+  say(c10::str("loaded ", folder.string(), weights_only(options) ? " (weights only)" : "",
+               own_files || options.universal ? "" : ", resharding it to this mesh", ": iteration ",
+               state.iteration, ", ", state.consumed_train_samples,
+               " samples consumed, learning rate ",
                run.schedule.at(static_cast<double>(state.scheduled_samples))));
-  result.path = folder;
-  result.client_state = client_state_of(metadata, model_states(run, state));
   return result;
+}
+
+}  // namespace
+
+fs::path existing(const fs::path& file) {
+  if (fs::exists(file)) return file;
+  if (!fs::is_directory(file.parent_path()))
+    throw std::runtime_error(file.parent_path().string() + ": no such folder (--load)");
+  throw std::runtime_error(file.string() +
+                           " is missing. The folder holds: " + list_folder(file.parent_path()));
+}
+
+LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
+                           const LoadOptions& options, TrainState& state) {
+  c10::NoGradGuard no_grad;
+  Communicator& world = *run.grid.world;
+  std::vector<std::string> lines;
+  TagsToTry found;
+  all_or_none(world, [&] {
+    if (world.rank() == 0 && options.universal && options.tag.empty()) {
+      if (const std::string line = make_universal(load_dir); !line.empty()) lines.push_back(line);
+    }
+    if (world.rank() == 0) found = tags_to_try(load_dir, options);
+  });
+  lines.insert(lines.end(), found.warnings.begin(), found.warnings.end());
+  std::istringstream tags(gather_strings(world, joined(found.tags))[0]);
+  std::string tag, next, damage;
+  std::getline(tags, next);
+  if (next.empty()) return {.report = {nothing_in(load_dir, options.universal)}};
+  while (!next.empty()) {
+    tag = std::exchange(next, {});
+    std::getline(tags, next);
+    try {
+      LoadResult result = load_tag(load_dir, load_dir / tag, run, options, state);
+      result.report.insert(result.report.begin(), lines.begin(), lines.end());
+      return result;
+    } catch (const DamagedCheckpoint& error) {
+      damage = error.what();
+      lines.push_back(c10::str("WARNING: ", tag, " is damaged: ", damage, ". FALLING BACK to ",
+                               next, " (--no-fallback would stop here)"));
+    }
+  }
+  lines.pop_back();
+  std::string before;
+  for (const std::string& line : lines) before += line + "\n";
+  throw CollectiveError(before + damage + ". " + load_dir.string() + ": " +
+                        (options.fallback ? "no other checkpoint to fall back to"
+                                          : "not falling back (--no-fallback)") +
+                        ". Nothing was loaded.");
 }
 
 }  // namespace anymesh

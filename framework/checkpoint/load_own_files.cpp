@@ -19,11 +19,24 @@ Family family_of(int stage) {
   return stage == 0 ? Family::Whole : stage == 3 ? Family::Sharded : Family::Partitioned;
 }
 
-Family family_of(const fs::path& folder) {
-  if (fs::exists(folder / zero3_model_states_file(0, 0))) return Family::Sharded;
-  const bool partitioned = fs::exists(folder / optim_states_file(0, 0, true)) ||
-                           fs::exists(folder / optim_states_file(0, 0, false));
-  return partitioned ? Family::Partitioned : Family::Whole;
+struct FoundFiles {
+  Family family = Family::Whole;
+  bool bf16 = false;  // by the name of a partition
+};
+
+// By any rank's files: a node without a shared file system has its own ranks' only.
+FoundFiles files_in(const fs::path& folder) {
+  using Kind = CheckpointFileName::Kind;
+  FoundFiles found;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    const auto name = parse_checkpoint_file_name(entry.path().filename().string());
+    if (!name) continue;
+    if (name->kind == Kind::kZero3ModelStates) found.family = Family::Sharded;
+    if (name->kind != Kind::kOptimStates) continue;
+    if (found.family == Family::Whole) found.family = Family::Partitioned;
+    found.bf16 = name->bf16;
+  }
+  return found;
 }
 
 // The same parameters, of the same shapes, in the same groups and order; and the frozen ones.
@@ -123,12 +136,12 @@ Value find_own_files(const fs::path& folder, const Value& metadata, const Checkp
   const Topology saved{.pp_size = static_cast<int>(degrees.at(keys::kPpDegree).as_int()),
                        .dp_size = static_cast<int>(metadata.at(keys::kDpWorldSize).as_int()),
                        .tp_size = static_cast<int>(degrees.at(keys::kTpDegree).as_int())};
-  const Family family = family_of(folder);
+  const auto [family, bf16] = files_in(folder);
   if (saved != run.grid.topology || family != family_of(run.optimizer.options().stage)) return {};
   if (family == Family::Whole) {
     const bool has_masters = metadata.at(keys::kOptimizer).contains(keys::kFp32GroupsFlat);
     if (has_masters != (run.dtype != torch::kFloat)) return {};
-  } else if (!fs::exists(folder / optim_states_file(0, 0, run.dtype == torch::kBFloat16))) {
+  } else if (bf16 != (run.dtype == torch::kBFloat16)) {
     return {};
   }
   const Value own = read_torch_file(own_model_states(folder, run));

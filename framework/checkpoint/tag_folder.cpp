@@ -1,9 +1,6 @@
 #include "framework/checkpoint/tag_folder.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <random>
 
 #include "framework/checkpoint/format/file_io.h"
@@ -15,12 +12,6 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 // Temporary folders are what interrupted saves left.
 void remove_leftovers(const fs::path& save_dir) {

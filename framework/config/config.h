@@ -90,6 +90,8 @@ struct CheckpointConfig {
   bool no_load_optim = false, no_load_rng = false, no_load_lr_state = false, finetune = false;
   std::string load_tag;  // empty = the one that `latest` names
   bool no_load_strict = false, exit_on_missing_checkpoint = false;
+  bool verify_checkpoint = false, no_fallback = false;
+  bool exit_on_save_failure = false;
   std::string tag_validation = "Warn";  // Ignore | Warn | Fail; only --deepspeed_config can set it
   bool override_scheduler = false, use_checkpoint_scheduler = false;  // --...-opt_param-scheduler
   bool verify_resume = false;

@@ -110,11 +110,17 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
       "save the whole model in its own precision too, as pytorch_model.bin in each checkpoint");
   flags.add("exclude-frozen-parameters", checkpoint.exclude_frozen_parameters,
             "leave what --freeze names out of checkpoints");
+  flags.add("exit-on-save-failure", checkpoint.exit_on_save_failure,
+            "stop when a save fails, instead of training on and trying again at the next");
   flags.add("load", checkpoint.load, "folder to resume from");
   flags.add("load-tag", checkpoint.load_tag, "the checkpoint in --load to resume from",
             "the newest");
   flags.add("exit-on-missing-checkpoint", checkpoint.exit_on_missing_checkpoint,
             "stop if --load has no checkpoint, even if it is the folder of --save");
+  flags.add("no-fallback", checkpoint.no_fallback,
+            "stop if the newest checkpoint is damaged, instead of loading the one before it");
+  flags.add("verify-checkpoint", checkpoint.verify_checkpoint,
+            "compare all files with the checksums of their manifest before anything is loaded");
   flags.add("no-load-strict", checkpoint.no_load_strict,
             "load the parameters that checkpoint and model both have");
   flags.add("universal-checkpoint", checkpoint.universal_checkpoint,
@@ -272,18 +278,21 @@ void check_data(const Combinations& rules, const DataConfig& data) {
 void check_checkpoint(const Combinations& rules, const CheckpointConfig& checkpoint) {
   for (const char* flag :
        {"save-interval", "save-total-limit", "save-retain-interval", "save-switch-file",
-        "no-save-optim", "save-weights-only", "exclude-frozen-parameters"})
+        "no-save-optim", "save-weights-only", "exclude-frozen-parameters", "exit-on-save-failure"})
     rules.require(flag, "save");
   rules.refuse("save-16bit-model", checkpoint.save_16bit_model && checkpoint.save.empty(),
                "without --save");
   rules.require("exclude-frozen-parameters", "freeze");
   rules.refuse("universal-checkpoint", checkpoint.universal_checkpoint && checkpoint.load.empty(),
                "without --load");
-  for (const char* flag : {"load-tag", "exit-on-missing-checkpoint", "no-load-strict", "finetune",
-                           "no-load-optim", "no-load-rng", "no-load-lr-state",
-                           "override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler"}) {
+  for (const char* flag :
+       {"load-tag", "exit-on-missing-checkpoint", "no-fallback", "verify-checkpoint",
+        "no-load-strict", "finetune", "no-load-optim", "no-load-rng", "no-load-lr-state",
+        "override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler"}) {
     rules.require(flag, "load");
   }
+  rules.refuse("no-fallback", checkpoint.no_fallback && !checkpoint.load_tag.empty(),
+               "with --load-tag, which never falls back");
   rules.exclude("override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler");
   for (const char* flag : {"override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler"}) {
     rules.refuse(flag, checkpoint.finetune, "with --finetune, which starts the schedule afresh");

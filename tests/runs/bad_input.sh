@@ -42,7 +42,7 @@ for file in mp_rank_00_model_states.pt zero_pp_rank_1_mp_rank_00_optim_states.pt
   truncate -s -1000 broken/global_step2/$file
   refused "truncated $file" "$file" 1,1,2,1 --lr-decay-iters 8 --load "$scratch/broken"
   rm broken/global_step2/$file
-  refused "missing $file" "$file is missing. The folder holds" 1,1,2,1 --lr-decay-iters 8 --load "$scratch/broken"
+  refused "missing $file" "$file: is missing .written on .*no other checkpoint to fall back to" 1,1,2,1 --lr-decay-iters 8 --load "$scratch/broken"
   if "$bin/ds_to_universal" --input_folder broken/global_step2 --output_folder broken/u 2>log; then fail "converted without $file"; fi
   [[ ! -e broken/u && ! -e broken/latest_universal.new ]] || fail "a failed conversion left its output"
   rm -r broken

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every test that docs/api.md names exists: Suite.Case of GoogleTest, a script of tests/runs, or a path.
+# Every test that docs/api.md names exists: Suite.Case of GoogleTest, a script of tests/runs or tests/torture, or a path.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -12,7 +12,7 @@ for name in $named; do
   elif [[ $name == *.* ]]; then
     grep -rqE "^TEST(_F|_P)?\(${name%.*}, ${name#*.}\)" tests && continue
   else
-    grep -q "add_run_test($name)" tests/runs/CMakeLists.txt && continue
+    grep -q "add_run_test($name)" tests/*/CMakeLists.txt && continue
   fi
   echo "docs/api.md names the test $name, which does not exist"
   missing=1

@@ -49,4 +49,7 @@ void publish_folder(const std::filesystem::path& from, const std::filesystem::pa
 // "latest, global_step50, global_step100" or "nothing": what a folder holds, for messages.
 std::string list_folder(const std::filesystem::path& folder);
 
+// Of this machine, for messages about files that others wrote.
+std::string host_name();
+
 }  // namespace anymesh

@@ -1,11 +1,13 @@
 #include "framework/checkpoint/format/manifest.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "framework/checkpoint/format/byte_source.h"
 #include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/zip.h"
 
 namespace anymesh {
 namespace {
@@ -22,9 +24,21 @@ bool is_plain_name(const std::string& name) {
          name.find('\0') == std::string::npos;
 }
 
-std::string where_it_was(const Manifest::File& file) {
-  return file.host.empty() ? "" : " (written on " + file.host + ")";
+uint64_t number_in(const ordered_json& file, const char* key, uint64_t most) {
+  const ordered_json& number = file.at(key);
+  if (!number.is_number_unsigned() || number.get<uint64_t>() > most)
+    throw std::runtime_error(std::string("'") + key + "' is " + number.dump());
+  return number.get<uint64_t>();
 }
+
+struct Lines {
+  std::string text;
+
+  void add(const fs::path& path, const std::string& what, const Manifest::File& file) {
+    text += (text.empty() ? "" : "; ") + path.string() + ": " + what + " (written on " + file.host +
+            ")";
+  }
+};
 
 uint32_t crc_of(const File& file) {
   std::vector<std::byte> buffer(std::min<uint64_t>(file.size(), kBlock));
@@ -35,6 +49,20 @@ uint32_t crc_of(const File& file) {
     crc = crc32(block, crc);
   }
   return crc;
+}
+
+// Of a torch file, where its reader finds the damage, if it does.
+std::string first_damaged_record(const fs::path& path) {
+  try {
+    const ZipReader zip(path);
+    for (const auto& record : zip.records()) {
+      std::byte first;
+      zip.open(record)->read(0, std::span(&first, std::min<uint64_t>(record.size, 1)));
+    }
+    return "";
+  } catch (const std::exception& error) {
+    return std::string(": ") + error.what();
+  }
 }
 
 }  // namespace
@@ -66,14 +94,18 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
     json.at("tag").get_to(manifest.tag);
     json.at("iteration").get_to(manifest.iteration);
     for (const ordered_json& file : json.at("files")) {
-      manifest.files.push_back(
-          {file.at("name"), file.at("bytes"), file.at("crc32"), file.at("host")});
+      manifest.files.push_back({file.at("name"), number_in(file, "bytes", UINT64_MAX),
+                                static_cast<uint32_t>(number_in(file, "crc32", UINT32_MAX)),
+                                file.at("host")});
       if (!is_plain_name(manifest.files.back().name))
         throw std::runtime_error("lists '" + manifest.files.back().name +
                                  "', which is no file's name");
     }
   } catch (const std::exception& error) {
-    throw std::runtime_error(where + ": not a manifest: " + error.what());
+    std::string what = error.what();  // which may quote the text
+    std::replace_if(
+        what.begin(), what.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+    throw std::runtime_error(where + ": not a manifest: " + what);
   }
   return manifest;
 }
@@ -90,35 +122,40 @@ std::optional<Manifest> read_manifest(const fs::path& folder) {
   return Manifest::from_json(text, path.string());
 }
 
-std::string size_damage(const fs::path& folder, const Manifest& manifest) {
-  std::string lines;
-  for (const Manifest::File& file : manifest.files) {
+std::string size_damage(const fs::path& folder, const Manifest& manifest,
+                        const std::vector<size_t>& which) {
+  Lines lines;
+  for (const size_t i : which) {
+    const Manifest::File& file = manifest.files[i];
     const fs::path path = folder / file.name;
     std::error_code error;
     const uint64_t bytes = fs::file_size(path, error);
     if (error) {
-      lines += path.string() + ": " + error.message() + where_it_was(file) + "\n";
+      lines.add(path,
+                error == std::errc::no_such_file_or_directory ? "is missing" : error.message(),
+                file);
     } else if (bytes != file.bytes) {
-      lines += path.string() + ": has " + std::to_string(bytes) + " bytes, " +
-               std::to_string(file.bytes) + " were written" + where_it_was(file) + "\n";
+      lines.add(path,
+                "has " + std::to_string(bytes) + " bytes, " + std::to_string(file.bytes) +
+                    " were written",
+                file);
     }
   }
-  return lines;
+  return lines.text;
 }
 
 std::string checksum_damage(const fs::path& folder, const Manifest& manifest,
-                            const std::function<bool(size_t)>& mine) {
-  std::string lines;
-  for (size_t i = 0; i < manifest.files.size(); ++i) {
-    const Manifest::File& written = manifest.files[i];
-    if (!mine(i) || !fs::is_regular_file(folder / written.name)) continue;
-    const File file(folder / written.name);
-    if (crc_of(file) != written.crc) {
-      lines += file.path().string() + ": its checksum is not that of what was written" +
-               where_it_was(written) + "\n";
+                            const std::vector<size_t>& which) {
+  Lines lines;
+  for (const size_t i : which) {
+    const fs::path path = folder / manifest.files[i].name;
+    if (!fs::is_regular_file(path)) continue;
+    if (crc_of(File(path)) != manifest.files[i].crc) {
+      lines.add(path, "its checksum is not that of what was written" + first_damaged_record(path),
+                manifest.files[i]);
     }
   }
-  return lines;
+  return lines.text;
 }
 
 }  // namespace anymesh

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,13 +36,14 @@ struct Manifest {
 // Of a tag folder; nothing if it has none.
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder);
 
-// What is missing or has another size, by the file system's word alone, a line each with the host
-// that wrote it; empty: nothing.
-std::string size_damage(const std::filesystem::path& folder, const Manifest& manifest);
+// What is missing or has another size among the files `which` (places in manifest.files), by the file
+// system's word alone: "path: has 5 bytes, 7 were written (written on host); ...". Empty: nothing.
+std::string size_damage(const std::filesystem::path& folder, const Manifest& manifest,
+                        const std::vector<size_t>& which);
 
-// Reads those of the files that are there and that `mine(i)` picks, and compares their checksums. Of what
-// differs a line each, as above.
+// The same of those that are there and whose bytes do not have their checksum, with the first damaged
+// record and its offset.
 std::string checksum_damage(const std::filesystem::path& folder, const Manifest& manifest,
-                            const std::function<bool(size_t)>& mine);
+                            const std::vector<size_t>& which);
 
 }  // namespace anymesh

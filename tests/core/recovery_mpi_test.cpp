@@ -1,0 +1,226 @@
+// Damaged checkpoints: every file of a tag in turn, the pointer file, nodes without a shared file system,
+// and saves that fail.
+#include <fstream>
+
+#include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/manifest.h"
+#include "framework/checkpoint/format/names.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/tiny_run.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using Recovery = SharedFolder;
+
+bool is_first() { return mpi_world()->rank() == 0; }
+
+// Masters, moments and counters of this rank.
+std::vector<torch::Tensor> state_of(TinyRun& run) {
+  std::vector<torch::Tensor> state;
+  for (const auto& group : run.engine.optimizer().groups()) {
+    for (const auto& piece : group.pieces)
+      for (const StateTensor& tensor : {piece.master, piece.exp_avg, piece.exp_avg_sq})
+        state.push_back(tensor.tensor().clone());
+  }
+  state.push_back(torch::tensor({run.engine.state().iteration, run.engine.optimizer().steps}));
+  return state;
+}
+
+bool same(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return torch::equal(x, y); });
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+void flip(const fs::path& file, uint64_t at) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(at));
+  const char byte = static_cast<char>(stream.get() ^ 0x10);
+  stream.seekp(static_cast<std::streamoff>(at));
+  stream.put(byte);
+}
+
+std::vector<std::string> sorted_files(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Each kind of damage to each file of the newest tag: the one before it is loaded, bit for bit, and the
+// report names the file. A flipped byte may be one that says nothing; then the newest is what it was.
+TEST_F(Recovery, EveryFileDamagedInTurn) {
+  const fs::path newest = folder_ / "global_step2", whole = folder_ / "whole";
+  for (const auto& [mesh, stage] :
+       {std::pair(kPipes, 1), std::pair(kSlices, 0), std::pair(kData, 3)}) {
+    TinyRun run(mesh, stage, {.dtype = stage == 1 ? torch::kBFloat16 : torch::kFloat});
+    std::vector<std::vector<torch::Tensor>> states;
+    for (int step = 1; step <= 2; ++step) {
+      run.train(1);
+      run.engine.save_checkpoint(folder_);
+      states.push_back(state_of(run));
+    }
+    if (is_first()) fs::copy(newest, whole);
+    mpi_world()->barrier();
+    // Loads after `damage` to a file; whether the newest was taken.
+    const auto load_after = [&](const std::string& name, bool verify, const auto& damage) {
+      if (is_first()) damage(newest / name);
+      mpi_world()->barrier();
+      const LoadResult loaded = run.engine.load_checkpoint(folder_, {.verify = verify});
+      mpi_world()->barrier();
+      if (is_first())
+        fs::copy_file(whole / name, newest / name, fs::copy_options::overwrite_existing);
+      mpi_world()->barrier();
+      const bool newest_taken = loaded.path == newest;
+      EXPECT_TRUE(same(state_of(run), states[newest_taken ? 1 : 0])) << name;
+      EXPECT_EQ(newest_taken, joined(loaded.report).find("FALLING BACK") == std::string::npos);
+      if (!newest_taken) {
+        EXPECT_THAT(joined(loaded.report),
+                    AllOf(HasSubstr("global_step2 is damaged"), HasSubstr(name)));
+      }
+      return newest_taken;
+    };
+    for (const std::string& name : sorted_files(whole)) {
+      const uint64_t size = fs::file_size(whole / name);
+      if (name != kManifestFile) {  // without it the tag is like DeepSpeed's
+        EXPECT_FALSE(load_after(name, false, [](const fs::path& file) { fs::remove(file); }))
+            << name;
+      }
+      EXPECT_FALSE(load_after(name, false, [](const fs::path& file) { fs::resize_file(file, 0); }));
+      EXPECT_FALSE(
+          load_after(name, false, [&](const fs::path& file) { fs::resize_file(file, size - 2); }));
+      for (const uint64_t at : {uint64_t{0}, size / 3, size / 2, size - 30}) {
+        load_after(name, false, [&](const fs::path& file) { flip(file, at); });
+        EXPECT_FALSE(load_after(name, true, [&](const fs::path& file) { flip(file, at); }) &&
+                     name != kManifestFile)
+            << name << " " << at;
+      }
+    }
+    if (is_first()) fs::remove_all(folder_);
+    mpi_world()->barrier();
+  }
+}
+
+TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
+  TinyRun run(kPipes, 1);
+  for (int step = 0; step < 3; ++step) {
+    run.train(1);
+    run.engine.save_checkpoint(folder_);
+  }
+  const fs::path pointer = folder_ / kLatestFile;
+  const auto load_with = [&](const std::function<void()>& damage, LoadOptions options = {}) {
+    if (is_first()) damage();
+    mpi_world()->barrier();
+    return run.engine.load_checkpoint(folder_, options);
+  };
+  const auto expect_third = [&](const LoadResult& loaded, const char* why) {
+    EXPECT_EQ(loaded.path, folder_ / "global_step3");
+    if (is_first()) {
+      EXPECT_THAT(joined(loaded.report),
+                  AllOf(HasSubstr(why), HasSubstr("newest checkpoint that was committed")));
+    }
+  };
+  expect_third(load_with([&] { fs::remove(pointer); }), "is missing");
+  expect_third(load_with([&] { std::ofstream(pointer).flush(); }), "names ''");
+  expect_third(load_with([&] { std::ofstream(pointer) << "global_stepX"; }),
+               "names 'global_stepX'");
+  EXPECT_THAT(message_of([&] { load_with([] {}, {.fallback = false}); }),
+              HasSubstr("names 'global_stepX'"));
+
+  // What has no manifest was not committed by a save of ours.
+  const LoadResult second = load_with([&] {
+    fs::remove(pointer);
+    fs::remove(folder_ / "global_step3" / kManifestFile);
+  });
+  EXPECT_EQ(second.path, folder_ / "global_step2");
+}
+
+TEST_F(Recovery, FallsBackOnlyWhereItMay) {
+  TinyRun run(kSplit, 1);
+  run.train(1);
+  run.engine.save_checkpoint(folder_);
+  run.train(1);
+  run.engine.save_checkpoint(folder_);
+  const std::string name = model_states_file(3);
+  if (is_first()) fs::resize_file(folder_ / "global_step2" / name, 100);
+  mpi_world()->barrier();
+  for (const LoadOptions& options :
+       {LoadOptions{.fallback = false}, LoadOptions{.tag = "global_step2"}})
+    EXPECT_THAT(
+        message_of([&] { run.engine.load_checkpoint(folder_, options); }),
+        AllOf(HasSubstr(name), HasSubstr("has 100 bytes"), HasSubstr("Nothing was loaded")));
+  EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "global_step1");
+  if (is_first()) fs::remove(folder_ / "global_step1" / name);
+  mpi_world()->barrier();
+  EXPECT_THAT(message_of([&] { run.engine.load_checkpoint(folder_); }),
+              AllOf(HasSubstr("global_step2 is damaged"), HasSubstr("global_step1"),
+                    HasSubstr("is missing"), HasSubstr("no other checkpoint to fall back to")));
+
+  // Not a damage: another model's. It is said at once, whatever else is there.
+  GptConfig wide = tiny();
+  wide.hidden_size = 32;
+  TinyRun other(kSplit, 1, {.gpt = wide});
+  other.train(1);
+  other.engine.save_checkpoint(folder_, {.tag = "global_step1", .save_latest = false});
+  other.engine.save_checkpoint(folder_, {.tag = "global_step2"});
+  EXPECT_THAT(message_of([&] { run.engine.load_checkpoint(folder_); }),
+              AllOf(HasSubstr("32"), testing::Not(HasSubstr("damaged"))));
+}
+
+// Two nodes of two ranks each, whose folders the others do not see: tp within a node, dp across.
+TEST_F(Recovery, NodesWithoutASharedFileSystem) {
+  const fs::path mine = folder_ / (mpi_world()->rank() < 2 ? "node0" : "node1");
+  constexpr Topology kMesh{.pp_size = 1, .dp_size = 2, .tp_size = 2};
+  TinyRun run(kMesh, 3);
+  run.train(2);
+  run.engine.save_checkpoint(mine);
+  const auto state = state_of(run);
+  const double expected = run.train(1);
+  EXPECT_EQ(sorted_files(mine / "global_step2").size(), 2 * 2 + 1);
+  EXPECT_EQ(read_manifest(mine / "global_step2")->files.size(), 4 * 2);
+  EXPECT_EQ(read_text(mine / kLatestFile), "global_step2");
+
+  TinyRun again(kMesh, 3);
+  const LoadResult loaded = again.engine.load_checkpoint(mine, {.verify = true});
+  EXPECT_EQ(loaded.path, mine / "global_step2");
+  EXPECT_TRUE(same(state_of(again), state));
+  EXPECT_EQ(again.train(1), expected);
+
+  TinyRun other(kSplit, 1);
+  EXPECT_THAT(message_of([&] { other.engine.load_checkpoint(mine); }),
+              AllOf(HasSubstr("is missing"), HasSubstr("(written on " + host_name() + ")")));
+}
+
+TEST_F(Recovery, AFailedSaveLeavesTheOneBefore) {
+  TinyRun run(kData, 1);
+  run.train(1);
+  run.engine.save_checkpoint(folder_);
+  const auto before = state_of(run);
+  run.train(1);
+  for (const int full : {0, 2, 3}) {
+    const FileSizeLimit limit(mpi_world()->rank() == full ? 3000 : RLIM_INFINITY);
+    EXPECT_THAT(
+        message_of([&] { run.engine.save_checkpoint(folder_); }),
+        AllOf(HasSubstr("[rank " + std::to_string(full) + "]"), HasSubstr("File too large")));
+    mpi_world()->barrier();
+    EXPECT_THAT(sorted_files(folder_),
+                testing::ElementsAre("global_step1", std::string(kLatestFile),
+                                     std::string(kZeroToFp32File)));
+  }
+  const auto after = state_of(run);
+  run.engine.load_checkpoint(folder_);
+  EXPECT_TRUE(same(state_of(run), before));
+  EXPECT_FALSE(same(before, after));
+}
+
+}  // namespace
+}  // namespace anymesh

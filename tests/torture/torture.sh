@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# Nothing is lost: kill -9 of ranks, of mpirun and of the converter at random moments, a disk that is full for a while, and
+# files that are changed, emptied, cut off or gone. After each the newest good checkpoint loads, its files are what was saved,
+# and the message names the fault. The run that was killed again and again ends as the one left alone, bit for bit.
+#
+#   KILLS=20 FULL=4 DAMAGES=8 SEED=5 tests/torture/torture.sh FOLDER_OF_EXECUTABLES        a long one: KILLS=300 FULL=40 DAMAGES=60
+source "$(dirname "${BASH_SOURCE[0]}")/../runs/common.sh" "$1"
+kills=${KILLS:-20} full=${FULL:-4} damages=${DAMAGES:-8}
+RANDOM=${SEED:-5}
+
+flags=(--train-iters 1000 --lr-decay-iters 1000 --log-interval 1)
+mesh=1,2,2,1
+newest() { cat "$1/latest" 2>/dev/null || echo none; }
+verified() { "$bin/ckpt" verify "$1" >verify.log 2>&1 || fail "$2: $(cat verify.log)"; }  # every byte against the manifest
+ranks_of() { pgrep -P "$(pgrep -P "$1" -x mpirun || echo "$1")" -x pretrain_gpt; }
+
+# kill -9 of one rank, of all, or of mpirun, while training, saving, moving `latest` and removing old tags.
+killed=0 lost=0 saves=0
+for ((i = 1; killed < kills; ++i)); do
+  before=$(newest parts)
+  train $mesh parts.csv "${flags[@]}" --load parts --save parts --save-interval 1 --save-total-limit 2 >"part$i.log" 2>&1 &
+  job=$!
+  if ((i % 5)); then until grep -qs '^iteration' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.05; done; fi
+  sleep "0.$((RANDOM % 10))$((RANDOM % 10))"
+  mapfile -t ranks < <(ranks_of "$job")
+  case $((RANDOM % 4)) in
+    0) kill -9 "${ranks[@]}" ;;
+    1) kill -9 "$(pgrep -P "$job" -x mpirun || echo "$job")" ;;
+    *) ((${#ranks[@]} == 0)) || kill -9 "${ranks[RANDOM % ${#ranks[@]}]}" ;;
+  esac 2>/dev/null || true
+  wait "$job" 2>/dev/null && fail "start $i: it survived: $(tail -3 "part$i.log")"
+  for rank in "${ranks[@]}"; do
+    while kill -0 "$rank" 2>/dev/null; do kill -9 "$rank" 2>/dev/null || true; sleep 0.02; done
+  done
+  ((killed += 1))
+  # What was loaded is what was newest, and what was reported as saved is there or a newer one is.
+  if [[ $before != none ]] && grep -q '^iteration' "part$i.log"; then
+    grep -q "loaded parts/$before: " "part$i.log" || fail "start $i did not load $before: $(cat "part$i.log")"
+  fi
+  reported=$(grep -o 'saved parts/global_step[0-9]*' "part$i.log" | tail -1 | grep -o '[0-9]*$' || echo 0) now=$(newest parts)
+  ((saves += $(grep -c '^saved parts/' "part$i.log" || true)))
+  [[ $now == none && $reported == 0 ]] && continue
+  ((${now#global_step} >= reported)) || { ((lost += 1)); fail "start $i: step $reported was saved, latest is $now"; }
+  verified parts "start $i"
+done
+steps=$(newest parts) steps=${steps#global_step}
+train $mesh whole.csv "${flags[@]}" --train-iters "$((steps + 3))" >whole.log 2>&1 || fail "$(tail -30 whole.log)"
+train $mesh parts.csv "${flags[@]}" --train-iters "$((steps + 3))" --load parts --save parts >last.log 2>&1 || fail "$(tail -30 last.log)"
+same whole.csv parts.csv "killed $killed times in $steps steps and $saves saves, $lost lost"
+
+# The converter, killed at any moment: started again, it leaves what it leaves when it is not killed.
+sums() { (cd "$1" && find . -type f | sort | xargs md5sum); }
+tag=$(newest parts)
+convert parts "$tag"
+sums "parts/${tag}_universal" >expected.sums
+for ((i = 0; i < kills; ++i)); do
+  rm -rf "parts/${tag}_universal"
+  "$bin/ds_to_universal" --input_folder "parts/$tag" --output_folder "parts/${tag}_universal" >/dev/null 2>&1 &
+  job=$!
+  sleep "0.0$((RANDOM % 10))$((RANDOM % 10))"
+  kill -9 $job 2>/dev/null || true
+  wait $job 2>/dev/null || true
+  [[ ! -e parts/${tag}_universal ]] || sums "parts/${tag}_universal" | cmp - expected.sums || fail "half a universal folder"
+  convert parts "$tag"
+  sums "parts/${tag}_universal" | cmp - expected.sums || fail "after a kill the conversion differs"
+done
+echo "ok: the converter, killed $kills times"
+
+# A disk that fills up during a run, at another write each time, and has room again later.
+bytes=$(du -sb "parts/$tag" | cut -f1)
+full_disk() {  # LEFT: bytes left free for a while
+  local disk=$scratch/disk job
+  mkdir -p "$disk"
+  mount -t tmpfs -o "size=$((6 * bytes))" tmpfs "$disk"
+  train $mesh /dev/null "${flags[@]}" --train-iters 60 --save "$disk/run" --save-interval 1 --save-total-limit 2 >full.log 2>&1 &
+  job=$!
+  until [[ $(newest "$disk/run") == global_step[3-9] ]]; do kill -0 $job || fail "$(cat full.log)"; sleep 0.02; done
+  head -c "$(($(df --output=avail -B1 "$disk" | tail -1) - $1))" /dev/zero >"$disk/ballast" 2>/dev/null || true
+  until grep -q "SAVE FAILED" full.log; do kill -0 $job 2>/dev/null || fail "no save failed with $1 bytes left: $(tail -3 full.log)"; sleep 0.02; done
+  verified "$disk/run" "while the disk is full"
+  rm "$disk/ballast"
+  wait $job || fail "a full disk ended the run: $(tail -5 full.log)"
+  grep -q "SAVE FAILED: .*No space left on device" full.log || fail "$(grep FAILED full.log)"
+  [[ $(newest "$disk/run") == global_step60 ]] || fail "latest is $(newest "$disk/run")"
+  verified "$disk/run" "after the disk was full"
+  ! find "$disk" -name '*.tmp' | grep -q . || fail "left: $(find "$disk" -name '*.tmp')"
+  grep -c "SAVE FAILED" full.log >>failures
+}
+export -f full_disk train newest verified fail
+export bin here scratch bytes mesh
+if unshare -m true 2>/dev/null; then
+  for ((i = 0; i < full; ++i)); do
+    declare -p model flags >arrays
+    unshare -m bash -ec "source '$scratch/arrays'; cd '$scratch'; full_disk $((i * bytes / full))" || fail "see above"
+  done
+  echo "ok: a disk that is full for a while, $full times: $(awk '{n += $1} END {print n}' failures) saves failed"
+else
+  echo "left out: a full disk, for want of the right to mount a small one"
+fi
+
+# Files of the newest tag: the one before it is loaded, unless the byte is one that says nothing.
+rm -rf "parts/${tag}_universal" parts/latest_universal
+mapfile -t files < <(cd "parts/$tag" && find . -type f -printf '%f\n' | sort)
+[[ $(find parts -mindepth 1 -maxdepth 1 -type d | wc -l) -ge 2 ]] || fail "one tag only: $(ls parts)"
+train $mesh more.csv "${flags[@]}" --train-iters "$((steps + 4))" >more.log 2>&1 || fail "$(tail -30 more.log)"
+fell=0
+for ((i = 0; i < damages; ++i)); do
+  rm -rf hurt hurt.csv
+  cp -r parts hurt
+  name=${files[RANDOM % ${#files[@]}]} file=hurt/$tag/$name
+  size=$(stat -c %s "$file") kind=$((i % 4))
+  case $kind in
+    0) printf '\xA5' | dd of="$file" bs=1 seek="$(((RANDOM * 32768 + RANDOM) % size))" conv=notrunc status=none ;;
+    1) truncate -s "$(((RANDOM * 32768 + RANDOM) % size))" "$file" ;;
+    2) : >"$file" ;;
+    3) rm "$file" ;;
+  esac
+  train $mesh hurt.csv "${flags[@]}" --train-iters "$((steps + 4))" --load hurt >hurt.log 2>&1 || fail "kind $kind of $name: $(tail -5 hurt.log)"
+  if grep -q "FALLING BACK" hurt.log; then
+    ((fell += 1))
+    grep -q "WARNING: $tag is damaged: .*$name.*FALLING BACK" hurt.log || fail "kind $kind of $name: $(grep WARNING hurt.log)"
+    ! grep -q "loaded hurt/$tag:" hurt.log || fail "$(cat hurt.log)"
+  else
+    ((kind == 0 || kind == 3)) && grep -q "loaded hurt/$tag:" hurt.log || fail "kind $kind of $name went unseen: $(cat hurt.log)"
+    [[ $kind == 0 || $name == manifest.json ]] || fail "$name is gone, unseen"
+  fi
+  [[ $(losses hurt.csv | tail -1) == "$(losses more.csv | tail -1)" ]] || fail "kind $kind of $name: another loss"
+done
+((fell > damages / 4)) || fail "only $fell of $damages damages were seen"
+echo "ok: $damages damaged files, $fell of them with another tag to load"
