@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Checkpoints of every version of the layout so far (tests/fixtures/own: saved at step 4, and the losses of the run that went on)
+# resume, on their mesh and on another. Version 0 has no manifest.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+tar xf "$here/../fixtures/own/versions.tar.xz"
+model+=(--lr-decay-iters 20)
+
+for version in 0 1; do
+  # Another processor may round otherwise, and bf16 coarsely.
+  for case in "pipeline 1e-5 1,2,2,1" "pipeline 1e-5 2,1,1,0" "sharded 5e-3 1,1,2,3 --bf16" "sharded 5e-3 1,2,1,2 --bf16"; do
+    read -r name tolerance mesh flags <<<"$case"
+    rm -f test.csv
+    train "$mesh" test.csv --train-iters 8 $flags --load "$version/$name" --verify-checkpoint >log 2>&1 || fail "$case: $(tail -5 log)"
+    ! grep -q WARNING log || fail "$case: $(grep WARNING log)"
+    close "$name.csv" test.csv $tolerance 5 "version $version, $name, tp,pp,dp,zero = $mesh"
+  done
+done
+sed -i 's/"version": 1/"version": 2/' 1/pipeline/global_step4/manifest.json
+if train 1,2,2,1 test.csv --train-iters 8 --load 1/pipeline >log 2>&1; then fail "a newer version was loaded: $(cat log)"; fi
+grep -q "manifest.json: not a manifest: is of version 2, this program knows 1 to 1" log || fail "$(cat log)"
+echo "ok: a newer version is refused"
