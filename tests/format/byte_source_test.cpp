@@ -60,7 +60,8 @@ TEST(Crc32, KnownValue) {
 TEST(Crc32, FoldingAndCombiningAgreeWithTheTable) {
   const auto bytes = pattern(5000);
   const std::span<const std::byte> all(bytes);
-  for (const size_t size : {0, 1, 15, 16, 63, 64, 65, 127, 128, 129, 191, 192, 1000, 4999}) {
+  for (const size_t size : {0,   1,   15,  16,  63,  64,  65,  127, 128, 129,  191,
+                            192, 255, 256, 257, 319, 320, 511, 512, 513, 1000, 4999}) {
     const auto part = all.subspan(1, size);
     EXPECT_EQ(crc32(part, 7), crc32_portable(part, 7)) << size;
     for (const size_t cut : {size_t{0}, size / 3, size}) {
