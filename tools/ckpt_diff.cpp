@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/parallel_for.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 #include "tools/ckpt.h"
 

@@ -8,6 +8,7 @@
 #include "framework/checkpoint/format/convert_plan.h"
 #include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/parallel_for.h"
 #include "framework/checkpoint/format/source_stages.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/universal_info.h"

@@ -1,5 +1,6 @@
 #include "framework/checkpoint/format/source_checkpoint.h"
 
+#include "framework/checkpoint/format/parallel_for.h"
 #include "support.h"
 
 namespace anymesh {

@@ -177,24 +177,20 @@ uint64_t write_folder(const fs::path& folder, const SourceCheckpoint& source,
   const uint64_t total = tensor_bytes(plan);
   check_space(folder, total);
   ProgressCounter counter(total, progress);
-  std::atomic<uint64_t> written{0};
   std::vector<std::atomic<int64_t>> not_finite(plan.files.size());
-  // Large tensors first, so that no worker is left alone with one at the end.
-  std::vector<size_t> order(plan.files.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return plan.files[a].bytes > plan.files[b].bytes; });
-  parallel_for(order.size(), options.write_workers, [&](size_t i) {
-    const OutputFilePlan& file = plan.files[order[i]];
-    const Value content = watched(file, counter, not_finite[order[i]]);
-    written += write_torch_file(zero / file.parameter / state_file(file.state), content).bytes;
-  });
+  std::vector<StreamedFile> files;
+  for (size_t i = 0; i < plan.files.size(); ++i) {
+    const OutputFilePlan& file = plan.files[i];
+    files.push_back(streamed_torch_file(zero / file.parameter / state_file(file.state),
+                                        watched(file, counter, not_finite[i])));
+  }
+  files.push_back(streamed_torch_file(zero / kOptimizerStateFile, optimizer_state_for_all(source)));
+  const uint64_t written = stream_files(files, options.write_workers).bytes;
   for (size_t i = 0; i < plan.files.size(); ++i) {
     if (not_finite[i] == 0) continue;
     warnings.push_back(plan.files[i].parameter + ": " + std::to_string(not_finite[i]) +
                        " elements of " + plan.files[i].state + " are not finite");
   }
-  written += write_torch_file(zero / kOptimizerStateFile, optimizer_state_for_all(source)).bytes;
   copy_metadata(source, folder);
   if (options.keep_plan) {
     fs::create_directory(folder / "tmp");

@@ -19,11 +19,6 @@ namespace {
 
 constexpr uint64_t kMaxText = 64 << 10;
 
-[[noreturn]] void throw_system_error(const std::string& action, const std::filesystem::path& path) {
-  const int reason = errno;
-  throw std::runtime_error("cannot " + action + " " + path.string() + ": " + std::strerror(reason));
-}
-
 // Opens, applies, closes. `sync` is fsync or syncfs.
 void sync_with(int (*sync)(int), const std::filesystem::path& path, int flags) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
@@ -40,6 +35,11 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 }
 
 }  // namespace
+
+void throw_system_error(const std::string& action, const std::filesystem::path& path) {
+  const int reason = errno;
+  throw std::runtime_error("cannot " + action + " " + path.string() + ": " + std::strerror(reason));
+}
 
 OutputFile::OutputFile(const std::filesystem::path& path)
     : path_(path), descriptor_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {

@@ -13,6 +13,9 @@ namespace anymesh {
 // beside, sync, rename, sync the folder. All throw std::runtime_error naming the path and the
 // system's reason.
 
+// "cannot write to PATH: No space left on device", by errno.
+[[noreturn]] void throw_system_error(const std::string& action, const std::filesystem::path& path);
+
 // A new (or emptied) file that is written front to back. close() reports errors; the destructor
 // cannot.
 class OutputFile {

@@ -11,6 +11,7 @@
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/parallel_for.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 

@@ -1,12 +1,10 @@
 #include "framework/checkpoint/format/source_checkpoint.h"
 
 #include <algorithm>
-#include <atomic>
-#include <mutex>
 #include <set>
-#include <thread>
 
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/parallel_for.h"
 #include "framework/checkpoint/format/source_stages.h"
 #include "framework/checkpoint/format/torch_file.h"
 
@@ -158,34 +156,6 @@ void collect_module(const Value& module, const std::string& prefix,
 }
 
 }  // namespace
-
-void parallel_for(size_t count, int threads, const std::function<void(size_t)>& fn) {
-  std::atomic<size_t> next{0};
-  std::exception_ptr failure;
-  size_t failed = count;
-  std::mutex mutex;
-  const auto work = [&] {
-    for (size_t i; (i = next++) < count;) {
-      try {
-        fn(i);
-      } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (i < failed) {
-          failed = i;
-          failure = std::current_exception();
-        }
-        next = count;
-      }
-    }
-  };
-  {
-    std::vector<std::jthread> helpers;
-    for (size_t t = 1; t < std::min<size_t>(static_cast<size_t>(std::max(threads, 1)), count); ++t)
-      helpers.emplace_back(work);
-    work();
-  }
-  if (failure) std::rethrow_exception(failure);
-}
 
 std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& model_state) {
   std::vector<std::pair<std::string, TensorRecord>> tensors;

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -70,9 +69,5 @@ std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& mo
 
 // Whether Megatron-DeepSpeed wrote these model states, and not this program, whose `args` are like its.
 bool is_megatrons(const Value& model_state);
-
-// Calls fn(i) for i in [0, count) from `threads` threads. Stops at an exception, and rethrows that of
-// the lowest i, which does not depend on the threads.
-void parallel_for(size_t count, int threads, const std::function<void(size_t)>& fn);
 
 }  // namespace anymesh

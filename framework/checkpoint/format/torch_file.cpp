@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <unordered_map>
 
+#include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/pickle.h"
 #include "framework/checkpoint/format/zip.h"
 
@@ -64,15 +65,6 @@ class Storages {
   std::vector<DType> dtypes_;
 };
 
-void stream(const ByteSource& source, ZipWriter& zip, std::vector<std::byte>& buffer) {
-  buffer.resize(std::max(buffer.size(), std::min(kChunk, source.size())));
-  for (uint64_t offset = 0; offset < source.size(); offset += kChunk) {
-    const auto chunk = std::span(buffer).first(std::min(kChunk, source.size() - offset));
-    source.read(offset, chunk);
-    zip.write(chunk);
-  }
-}
-
 // Forty digits by which torch tells files apart; ours follow from the content.
 std::string serialization_id(const std::vector<ZipReader::Record>& records) {
   uint64_t names = 0xCBF29CE484222325, contents = names;
@@ -85,6 +77,79 @@ std::string serialization_id(const std::vector<ZipReader::Record>& records) {
   std::snprintf(text, sizeof text, "%020llu%020llu", static_cast<unsigned long long>(names),
                 static_cast<unsigned long long>(contents));
   return text;
+}
+
+// Puts records to a file as they come.
+class StreamedZip {
+ public:
+  explicit StreamedZip(const std::filesystem::path& path) : zip_(path) {}
+  void add(std::string name, std::string_view text) { zip_.add(std::move(name), text); }
+  void add(std::string name, const BytesPtr& source) {
+    const uint64_t size = source ? source->size() : 0;
+    zip_.begin(std::move(name), size);
+    buffer_.resize(std::max(buffer_.size(), std::min(kChunk, size)));
+    for (uint64_t offset = 0; offset < size; offset += kChunk) {
+      const auto chunk = std::span(buffer_).first(std::min(kChunk, size - offset));
+      source->read(offset, chunk);
+      zip_.write(chunk);
+    }
+    zip_.end();
+  }
+  const auto& records() const { return zip_.records(); }
+  WriteResult finish() {
+    zip_.finish();
+    return {zip_.bytes(), zip_.file_crc()};
+  }
+
+ private:
+  ZipWriter zip_;
+  std::vector<std::byte> buffer_;
+};
+
+// Lays records out, with the CRCs of the data as far as they are known.
+class PlannedZip {
+ public:
+  explicit PlannedZip(std::span<const uint32_t> crcs) : crcs_(crcs) {}
+  void add(std::string name, std::string_view text) {
+    file_.add(zip_.begin(std::move(name), text.size()));
+    file_.add(text);
+    file_.add(zip_.end(crc32(std::as_bytes(std::span(text)))));
+  }
+  void add(std::string name, const BytesPtr& source) {
+    if (!source || source->size() == 0) return add(std::move(name), "");
+    file_.add(zip_.begin(std::move(name), source->size()));
+    file_.add(source);
+    file_.add(zip_.end(crcs_.empty() ? 0 : crcs_.front()));
+    if (!crcs_.empty()) crcs_ = crcs_.subspan(1);
+  }
+  const auto& records() const { return zip_.records(); }
+  FileLayout finish() {
+    file_.add(zip_.finish());
+    return std::move(file_);
+  }
+
+ private:
+  std::span<const uint32_t> crcs_;
+  ZipLayout zip_;
+  FileLayout file_;
+};
+
+// The records of a file called `stem`, in torch's order.
+template <typename Zip>
+auto put_records(Zip zip, const std::string& stem, const Value& value) {
+  Storages storages;
+  const std::string pickle =
+      encode_pickle(value, [&](const TensorRecord& tensor) { return storages.key(tensor); });
+  const std::string top = stem + "/";
+  zip.add(top + std::string(kPickleRecord), pickle);
+  zip.add(top + ".format_version", "1");
+  zip.add(top + ".storage_alignment", "64");
+  zip.add(top + "byteorder", "little");
+  for (size_t i = 0; i < storages.sources().size(); ++i)
+    zip.add(top + "data/" + std::to_string(i), storages.sources()[i]);
+  zip.add(top + "version", "3\n");
+  zip.add(top + ".data/serialization_id", serialization_id(zip.records()));
+  return zip.finish();
 }
 
 }  // namespace
@@ -139,26 +204,13 @@ uint64_t torch_file_size(const Value& value) {
 }
 
 WriteResult write_torch_file(const std::filesystem::path& path, const Value& value) {
-  Storages storages;
-  const std::string pickle =
-      encode_pickle(value, [&](const TensorRecord& tensor) { return storages.key(tensor); });
-  const std::string top = path.stem().string() + "/";
-  ZipWriter zip(path);
-  zip.add(top + std::string(kPickleRecord), pickle);
-  zip.add(top + ".format_version", "1");
-  zip.add(top + ".storage_alignment", "64");
-  zip.add(top + "byteorder", "little");
-  std::vector<std::byte> buffer;
-  for (size_t i = 0; i < storages.sources().size(); ++i) {
-    const BytesPtr& source = storages.sources()[i];
-    zip.begin(top + "data/" + std::to_string(i), source ? source->size() : 0);
-    if (source) stream(*source, zip, buffer);
-    zip.end();
-  }
-  zip.add(top + "version", "3\n");
-  zip.add(top + ".data/serialization_id", serialization_id(zip.records()));
-  zip.finish();
-  return {zip.bytes(), zip.file_crc()};
+  return put_records(StreamedZip(path), path.stem().string(), value);
+}
+
+StreamedFile streamed_torch_file(const std::filesystem::path& path, const Value& value) {
+  return {path, [value, stem = path.stem().string()](std::span<const uint32_t> crcs) {
+            return put_records(PlannedZip(crcs), stem, value);
+          }};
 }
 
 }  // namespace anymesh

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 
+#include "framework/checkpoint/format/stream_files.h"
 #include "framework/checkpoint/format/value.h"
 
 namespace anymesh {
@@ -29,6 +30,9 @@ struct WriteResult {
 // its storage along); tensors with the same `bytes` pointer share one storage. Overwrites. Does not
 // fsync: see file_io.h.
 WriteResult write_torch_file(const std::filesystem::path& path, const Value& value);
+
+// The same file for stream_files.
+StreamedFile streamed_torch_file(const std::filesystem::path& path, const Value& value);
 
 // The size that the file will have, to within 512 bytes a tensor, and never less.
 uint64_t torch_file_size(const Value& value);

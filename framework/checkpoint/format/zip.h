@@ -57,7 +57,26 @@ class ZipReader {
   std::unordered_map<std::string_view, const Record*> by_name_;
 };
 
-// Writes records one after the other, front to back, the data of each at a multiple of 64 bytes.
+// The text around the data of an archive's records, each at a multiple of 64 bytes.
+//   ZipLayout zip; put(zip.begin("archive/version", 2)); put("3\n"); put(zip.end(crc32("3\n"))); ...
+//   put(zip.finish());
+// All sizes follow from those of the records, so that an archive is laid out before its CRCs are known.
+class ZipLayout {
+ public:
+  std::string begin(std::string name, uint64_t size);  // the header before the data
+  std::string end(uint32_t crc);                       // the descriptor behind it
+  std::string finish();                                // the directory
+
+  uint64_t position() const { return position_; }  // behind what was last returned, and its data
+  const std::vector<ZipReader::Record>& records() const { return records_; }
+
+ private:
+  uint64_t position_ = 0;
+  std::vector<ZipReader::Record> records_;
+  std::vector<uint64_t> headers_;  // where the local header of each record is
+};
+
+// Writes records one after the other, front to back.
 //   ZipWriter zip(path); zip.begin("archive/version", 2); zip.write(...); zip.end(); ...
 //   zip.finish();
 class ZipWriter {
@@ -72,16 +91,16 @@ class ZipWriter {
 
   uint64_t bytes() const { return file_.position(); }
   uint32_t file_crc() const { return file_crc_; }
-  const std::vector<ZipReader::Record>& records() const { return records_; }
+  const std::vector<ZipReader::Record>& records() const { return layout_.records(); }
 
  private:
   void put(std::string_view bytes);
 
   OutputFile file_;
+  ZipLayout layout_;
   uint32_t file_crc_ = 0;
-  std::vector<ZipReader::Record> records_;
-  std::vector<uint64_t> headers_;  // where the local header of each record is
-  uint64_t written_ = 0;           // of the open record
+  uint32_t crc_ = 0;      // of the open record
+  uint64_t written_ = 0;  // likewise
 };
 
 }  // namespace anymesh

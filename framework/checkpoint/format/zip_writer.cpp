@@ -15,21 +15,14 @@ uint64_t clamp32(uint64_t value) { return is_large(value) ? kIn64Bits : value; }
 
 }  // namespace
 
-void ZipWriter::put(std::string_view bytes) {
-  const auto raw = std::as_bytes(std::span(bytes));
-  file_.write(raw);
-  file_crc_ = crc32(raw, file_crc_);
-}
-
 // Sizes and CRC follow the data, in a descriptor, since the CRC is known only then.
-void ZipWriter::begin(std::string name, uint64_t size) {
+std::string ZipLayout::begin(std::string name, uint64_t size) {
   if (name.size() > UINT16_MAX)
     throw std::runtime_error("a record name of " + std::to_string(name.size()) + " bytes");
   const bool zip64 = is_large(size);
-  const uint64_t header = file_.position();
   std::string extra;
   if (zip64) extra = Fields().u16(kZip64Extra).u16(16).u64(0).u64(0).bytes();
-  const uint64_t unpadded = header + kLocalHeaderSize + name.size() + extra.size() + 4;
+  const uint64_t unpadded = position_ + kLocalHeaderSize + name.size() + extra.size() + 4;
   const uint64_t padding = (kAlignment - unpadded % kAlignment) % kAlignment;
   extra += Fields().u16(kPaddingExtra).u16(padding).text(std::string(padding, 'Z')).bytes();
   const uint16_t flags = kFlagUtf8 | (size > 0 ? kFlagDescriptor : 0);
@@ -37,45 +30,29 @@ void ZipWriter::begin(std::string name, uint64_t size) {
   fields.u32(kLocalHeader).u16(zip64 ? kVersionZip64 : kVersionStored).u16(flags).u16(0).u32(0);
   fields.u32(0).u32(zip64 ? kIn64Bits : 0).u32(zip64 ? kIn64Bits : 0);
   fields.u16(name.size()).u16(extra.size()).text(name).text(extra);
-  put(fields.bytes());
-  headers_.push_back(header);
-  records_.push_back({std::move(name), file_.position(), size, 0});
-  written_ = 0;
+  headers_.push_back(position_);
+  position_ += fields.bytes().size() + size;
+  records_.push_back({std::move(name), position_ - size, size, 0});
+  return fields.bytes();
 }
 
-void ZipWriter::write(std::span<const std::byte> bytes) {
-  file_.write(bytes);
-  const uint32_t crc = crc32(bytes);  // once, for both
-  records_.back().crc = crc32_combine(records_.back().crc, crc, bytes.size());
-  file_crc_ = crc32_combine(file_crc_, crc, bytes.size());
-  written_ += bytes.size();
-}
-
-void ZipWriter::end() {
-  const ZipReader::Record& record = records_.back();
-  if (written_ != record.size) {
-    throw std::logic_error("record " + record.name + " got " + std::to_string(written_) +
-                           " bytes, expected " + std::to_string(record.size));
-  }
-  if (record.size == 0) return;
+std::string ZipLayout::end(uint32_t crc) {
+  ZipReader::Record& record = records_.back();
+  record.crc = crc;
+  if (record.size == 0) return "";
   Fields fields;
-  fields.u32(kDescriptor).u32(record.crc);
+  fields.u32(kDescriptor).u32(crc);
   if (is_large(record.size)) {
     fields.u64(record.size).u64(record.size);
   } else {
     fields.u32(record.size).u32(record.size);
   }
-  put(fields.bytes());
+  position_ += fields.bytes().size();
+  return fields.bytes();
 }
 
-void ZipWriter::add(std::string name, std::string_view content) {
-  begin(std::move(name), content.size());
-  write(std::as_bytes(std::span(content)));
-  end();
-}
-
-void ZipWriter::finish() {
-  const uint64_t directory = file_.position();
+std::string ZipLayout::finish() {
+  Fields fields;
   for (size_t i = 0; i < records_.size(); ++i) {
     const ZipReader::Record& record = records_[i];
     Fields large;
@@ -87,19 +64,16 @@ void ZipWriter::finish() {
     }
     const uint16_t version = extra.empty() ? kVersionStored : kVersionZip64;
     const uint16_t flags = kFlagUtf8 | (record.size > 0 ? kFlagDescriptor : 0);
-    Fields fields;
     fields.u32(kCentralHeader).u16(version).u16(version).u16(flags).u16(0).u32(0).u32(record.crc);
     fields.u32(clamp32(record.size))
         .u32(clamp32(record.size))
         .u16(record.name.size())
         .u16(extra.size());
     fields.u16(0).u16(0).u16(0).u32(0).u32(clamp32(headers_[i])).text(record.name).text(extra);
-    put(fields.bytes());
   }
-  const uint64_t end = file_.position(), size = end - directory, count = records_.size();
-  Fields fields;
+  const uint64_t size = fields.bytes().size(), end = position_ + size, count = records_.size();
   fields.u32(kZip64End).u64(kZip64EndSize - 12).u16(kVersionZip64).u16(kVersionZip64).u32(0).u32(0);
-  fields.u64(count).u64(count).u64(size).u64(directory);
+  fields.u64(count).u64(count).u64(size).u64(position_);
   fields.u32(kZip64Locator).u32(0).u64(end).u32(1);
   const uint64_t short_count = count < UINT16_MAX ? count : UINT16_MAX;
   fields.u32(kEnd)
@@ -108,9 +82,49 @@ void ZipWriter::finish() {
       .u16(short_count)
       .u16(short_count)
       .u32(clamp32(size))
-      .u32(clamp32(directory))
+      .u32(clamp32(position_))
       .u16(0);
-  put(fields.bytes());
+  position_ += fields.bytes().size();
+  return fields.bytes();
+}
+
+void ZipWriter::put(std::string_view bytes) {
+  const auto raw = std::as_bytes(std::span(bytes));
+  file_.write(raw);
+  file_crc_ = crc32(raw, file_crc_);
+}
+
+void ZipWriter::begin(std::string name, uint64_t size) {
+  put(layout_.begin(std::move(name), size));
+  written_ = 0;
+  crc_ = 0;
+}
+
+void ZipWriter::write(std::span<const std::byte> bytes) {
+  file_.write(bytes);
+  const uint32_t crc = crc32(bytes);  // once, for both
+  crc_ = crc32_combine(crc_, crc, bytes.size());
+  file_crc_ = crc32_combine(file_crc_, crc, bytes.size());
+  written_ += bytes.size();
+}
+
+void ZipWriter::end() {
+  const ZipReader::Record& record = records().back();
+  if (written_ != record.size) {
+    throw std::logic_error("record " + record.name + " got " + std::to_string(written_) +
+                           " bytes, expected " + std::to_string(record.size));
+  }
+  put(layout_.end(crc_));
+}
+
+void ZipWriter::add(std::string name, std::string_view content) {
+  begin(std::move(name), content.size());
+  write(std::as_bytes(std::span(content)));
+  end();
+}
+
+void ZipWriter::finish() {
+  put(layout_.finish());
   file_.close();
 }
 

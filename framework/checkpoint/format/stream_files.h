@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "framework/checkpoint/format/byte_source.h"
+
+namespace anymesh {
+
+// What a file will hold, before any tensor is read: texts, which are known, and tensors, end to end.
+//
+//   prefix "PK.. data.pkl ..", tensor of 1.5 MB, suffix "PK.. directory"
+struct FileLayout {
+  struct Piece {
+    uint64_t offset = 0;
+    std::string text;
+    BytesPtr source;  // in place of a text
+    uint64_t size() const { return source ? source->size() : text.size(); }
+  };
+
+  std::vector<Piece> pieces;
+  uint64_t size = 0;
+
+  void add(std::string_view text);  // joins the text before it
+  void add(BytesPtr source);
+};
+
+// A file to be streamed. Texts may depend on the CRC-32 of the tensors, but their sizes must not:
+// `layout` is called with zeros before the tensors are read, and with their CRCs, in order, after.
+struct StreamedFile {
+  std::filesystem::path path;
+  std::function<FileLayout(std::span<const uint32_t> crcs)> layout;
+};
+
+struct StreamResult {
+  uint64_t bytes = 0;  // of all files
+  uint64_t kept = 0;   // of these, what was in files that were there
+};
+
+// Writes all files, each byte once at its final offset. The files are cut into blocks of 1 MiB, which
+// `threads` work through in order, so that no thread waits for another's large file, and memory is a
+// block or two a thread whatever the sizes. A tensor's CRC is put together from those of its blocks.
+// Over files that are there it writes only what differs (PlacedFile). Does not sync.
+StreamResult stream_files(const std::vector<StreamedFile>& files, int threads);
+
+}  // namespace anymesh
