@@ -8,6 +8,7 @@
 #include "framework/checkpoint/format/convert_plan.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/format/zip.h"
 
 namespace anymesh {
 namespace {
@@ -101,12 +102,12 @@ Value optimizer_state_for_all(const SourceCheckpoint& source) {
 }
 
 // Float32 elements that are NaN or infinite: all bits of the exponent are set.
-int64_t count_not_finite(std::span<const std::byte> bytes) {
+uint32_t count_not_finite(std::span<const std::byte> bytes) {
   constexpr uint32_t kExponent = 0x7F800000;
-  int64_t count = 0;
-  for (size_t i = 0; i + sizeof(uint32_t) <= bytes.size(); i += sizeof(uint32_t)) {
+  uint32_t count = 0;
+  for (size_t i = 0; i < bytes.size() / sizeof kExponent; ++i) {
     uint32_t bits;
-    std::memcpy(&bits, bytes.data() + i, sizeof bits);
+    std::memcpy(&bits, bytes.data() + i * sizeof bits, sizeof bits);
     count += (bits & kExponent) == kExponent;
   }
   return count;
@@ -167,10 +168,26 @@ void copy_metadata(const SourceCheckpoint& source, const fs::path& folder) {
   }
 }
 
+// Tensors that differ between ranks may do so because a file is damaged, which then is the reason.
+uint64_t stream_checked(const std::vector<StreamedFile>& files, const ConvertOptions& options,
+                        DeferredChecks& checks) {
+  std::exception_ptr failure;
+  StreamResult result;
+  try {
+    result = stream_files(files, options.write_workers);
+  } catch (const ValueError&) {
+    failure = std::current_exception();
+  }
+  checks.finish(options.write_workers);
+  if (failure) std::rethrow_exception(failure);
+  return result.bytes;
+}
+
 // Everything but `latest_universal`. Returns the bytes of the tensor files.
 uint64_t write_folder(const fs::path& folder, const SourceCheckpoint& source,
                       const ConvertPlan& plan, const ConvertOptions& options,
-                      const ProgressCallback& progress, std::vector<std::string>& warnings) {
+                      DeferredChecks& checks, const ProgressCallback& progress,
+                      std::vector<std::string>& warnings) {
   const fs::path zero = folder / kZeroFolder;
   fs::create_directories(zero);
   for (const OutputFilePlan& file : plan.files) fs::create_directory(zero / file.parameter);
@@ -185,7 +202,7 @@ uint64_t write_folder(const fs::path& folder, const SourceCheckpoint& source,
                                         watched(file, counter, not_finite[i])));
   }
   files.push_back(streamed_torch_file(zero / kOptimizerStateFile, optimizer_state_for_all(source)));
-  const uint64_t written = stream_files(files, options.write_workers).bytes;
+  const uint64_t written = stream_checked(files, options, checks);
   for (size_t i = 0; i < plan.files.size(); ++i) {
     if (not_finite[i] == 0) continue;
     warnings.push_back(plan.files[i].parameter + ": " + std::to_string(not_finite[i]) +
@@ -208,7 +225,8 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   const fs::path input = without_trailing_slash(options.input),
                  output = without_trailing_slash(options.output);
   check_folders(input, output);
-  const SourceCheckpoint source = open_source_checkpoint(input, options.read_workers);
+  DeferredChecks checks;
+  const SourceCheckpoint source = open_source_checkpoint(input, options.read_workers, &checks);
   if (source.weights_only) {
     throw std::runtime_error(
         input.string() +
@@ -241,7 +259,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   check_replaceable(temporary);
   fs::remove_all(temporary);
   fs::create_directories(output.parent_path());
-  report.bytes = write_folder(temporary, source, plan, options, progress, report.warnings);
+  report.bytes = write_folder(temporary, source, plan, options, checks, progress, report.warnings);
   publish_folder(temporary, output);
   write_text_atomically(output.parent_path() / kLatestUniversalFile, output.filename().string());
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();

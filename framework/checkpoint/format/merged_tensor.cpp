@@ -118,10 +118,10 @@ void MergedTensor::read_fragment(const Part& part, const SourceFragment& fragmen
                          out.subspan(bytes(full - full_begin), bytes(count)));
   });
   if (whole) return;
-  std::vector<std::byte> rows(bytes(end - begin));
-  fragment.bytes->read(bytes(begin - fragment.begin), rows);
+  const auto rows = std::make_unique_for_overwrite<std::byte[]>(bytes(end - begin));
+  fragment.bytes->read(bytes(begin - fragment.begin), {rows.get(), bytes(end - begin)});
   part.layout.for_each_run(begin, end - begin, [&](int64_t full, int64_t shard, int64_t count) {
-    std::memcpy(out.data() + bytes(full - full_begin), rows.data() + bytes(shard - begin),
+    std::memcpy(out.data() + bytes(full - full_begin), rows.get() + bytes(shard - begin),
                 bytes(count));
   });
 }

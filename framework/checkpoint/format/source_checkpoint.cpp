@@ -108,10 +108,11 @@ void check_complete(const fs::path& folder, const std::vector<FoundFile>& files,
   }
 }
 
-std::vector<Value> read_all(const std::vector<FoundFile>& files, int threads) {
+std::vector<Value> read_all(const std::vector<FoundFile>& files, int threads,
+                            DeferredChecks* checks) {
   std::vector<Value> values(files.size());
   parallel_for(files.size(), threads,
-               [&](size_t i) { values[i] = read_torch_file(files[i].path); });
+               [&](size_t i) { values[i] = read_torch_file(files[i].path, checks); });
   return values;
 }
 
@@ -208,7 +209,8 @@ Value step_of(const Value& state, const Value& group) {
   return step ? step : group.find(kStepState);
 }
 
-SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads) {
+SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
+                                        DeferredChecks* checks) {
   SourceCheckpoint source;
   source.folder = folder;
   const std::vector<FoundFile> files = find_files(folder);
@@ -220,7 +222,7 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads) {
   const int model_dp_size = zero3 ? next_rank(models, &CheckpointFileName::dp_rank) : 1;
   check_complete(folder, models, model_dp_size, mp_size);
   for (const FoundFile& file : models) source.metadata_files.push_back(file.path);
-  source.model_states = read_all({models.begin(), models.begin() + mp_size}, threads);
+  source.model_states = read_all({models.begin(), models.begin() + mp_size}, threads, checks);
   const std::vector<FoundFile> layers = of_kind(files, Kind::kLayer);
   for (const FoundFile& file : layers)
     source.layer_files[{file.name.layer, file.name.tp_rank}] = file.path;
@@ -246,7 +248,7 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads) {
     source.dp_size = static_cast<int>(recorded.as_int());
   }
   check_complete(folder, optimizers, source.dp_size, mp_size);
-  const std::vector<Value> states = read_all(optimizers, threads);
+  const std::vector<Value> states = read_all(optimizers, threads, checks);
   const Value stage = states[0].at(keys::kOptimizerStateDict).find(keys::kZeroStage);
   source.stage = stage ? static_cast<int>(stage.as_int()) : 1;  // BF16_Optimizer does not say
   if (source.stage == 3) {

@@ -12,6 +12,8 @@
 
 namespace anymesh {
 
+class DeferredChecks;
+
 // An ordinary tag folder, seen parameter by parameter: for each the shards of its tp and pp ranks,
 // and for each of those where in which files the elements of its states lie. Only metadata is read.
 //
@@ -60,8 +62,9 @@ struct SourceCheckpoint {
   }
 };
 
-// `threads` read files at the same time.
-SourceCheckpoint open_source_checkpoint(const std::filesystem::path& folder, int threads);
+// `threads` read files at the same time. With `checks` the large tensors are checked as they are read.
+SourceCheckpoint open_source_checkpoint(const std::filesystem::path& folder, int threads,
+                                        DeferredChecks* checks = nullptr);
 
 // Weights in the model's precision, of one model-parallel rank, by full name: from `module` (nested
 // dicts joined with dots), or nothing for a pipeline, whose weights are in layer files.

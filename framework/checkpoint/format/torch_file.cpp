@@ -154,7 +154,7 @@ auto put_records(Zip zip, const std::string& stem, const Value& value) {
 
 }  // namespace
 
-Value read_torch_file(const std::filesystem::path& path) {
+Value read_torch_file(const std::filesystem::path& path, DeferredChecks* checks) {
   check_container(path);
   const ZipReader zip(path);
   const std::string file = path.string();
@@ -184,7 +184,7 @@ Value read_torch_file(const std::filesystem::path& path) {
                        " bytes, expected " + std::to_string(numel) + " elements of " +
                        std::string(dtype_name(dtype)));
     }
-    return zip.open(*record);
+    return zip.open(*record, checks);
   };
   // Of the memory allowed, the directory's records and the pickle's text are taken.
   uint64_t taken = pickle->size;

@@ -8,6 +8,8 @@
 
 namespace anymesh {
 
+class DeferredChecks;
+
 // Files of torch.save and torch.load: a zip archive of data.pkl (a pickle) and data/0, data/1, ...
 // (the storages).
 //
@@ -17,9 +19,9 @@ namespace anymesh {
 //
 // Reading takes the metadata only, in at most twice the file's size plus 64 MiB of memory; tensors
 // are read when their ByteSource is, and nothing of a storage before all of it has met its CRC
-// (zip.h). A strided view reads as a contiguous tensor. The legacy format from before torch 1.6 is
+// (zip.h), unless `checks` are given, which are the caller's to finish. A strided view reads as a contiguous tensor. The legacy format from before torch 1.6 is
 // refused by name, as is a compressed archive.
-Value read_torch_file(const std::filesystem::path& path);
+Value read_torch_file(const std::filesystem::path& path, DeferredChecks* checks = nullptr);
 
 struct WriteResult {
   uint64_t bytes = 0;  // of the file

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -16,10 +17,28 @@ namespace anymesh {
 
 // Zip archives as torch.save writes them: records stored without compression, zip64 where needed.
 //
+// Checks of records that are read in parts and published later: the CRCs of the parts are put together
+// as they are read, in any order and by any threads, so that what is read completely is read once.
+//
+//   DeferredChecks checks;
+//   const BytesPtr bytes = zip.open(record, &checks);   // gives out bytes at once
+//   ... bytes->read(...) ...
+//   checks.finish(4);          // goes over what nobody has read; throws if a record is damaged
+class DeferredChecks {
+ public:
+  void finish(int threads);  // of the records that something was read of
+
+ private:
+  friend class ZipReader;
+  class Record;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<const Record>> records_;
+};
+
 // The reader checks every length and offset against the file, and refuses compressed, encrypted,
 // duplicate or overlapping records, and more than 131072 of them. No byte of a record is given out
 // before the whole record has met its CRC: the first read of a part goes over all of it, once for
-// each open().
+// each open(), unless the check is deferred.
 class ZipReader {
  public:
   struct Record {
@@ -33,7 +52,8 @@ class ZipReader {
 
   const std::vector<Record>& records() const { return *records_; }
   const Record* find(std::string_view name) const;
-  BytesPtr open(const Record& record) const;  // of records(), which stay as long as what is open
+  // One of records(), which stay as long as what is open.
+  BytesPtr open(const Record& record, DeferredChecks* checks = nullptr) const;
   std::vector<std::byte> read(const Record& record) const;
 
   static bool is_zip(const File& file);  // by its first bytes
