@@ -22,9 +22,11 @@ ConvertOptions parse(int argc, char** argv) {
       "output_folder", "Folder to make; replaced if it is a universal checkpoint",
       cxxopts::value<std::string>(), "DIR")("num_extract_workers", "Threads that read metadata",
                                             cxxopts::value<int>()->default_value("4"), "N")(
-      "num_merge_workers", "Threads that write tensors", cxxopts::value<int>()->default_value("2"),
-      "N")("keep_temp_folder",
-           "Keep what was planned: tmp/plan.json in the output (there are no temporary fragments)")(
+      "num_merge_workers", "Threads that read, merge and write tensors",
+      cxxopts::value<int>()->default_value(std::to_string(kStreamThreads)),
+      "N")("dry-run", "Print what would be written, in what time, and whether it fits")(
+      "keep_temp_folder",
+      "Keep what was planned: tmp/plan.json in the output (there are no temporary fragments)")(
       "no_strict", "A pattern that matches no parameter is a warning")(
       "inject_missing_state",
       "Go on without universal_checkpoint_info: no parameter has a merge rule of its own")(
@@ -47,6 +49,7 @@ ConvertOptions parse(int argc, char** argv) {
   options.read_workers = parsed["num_extract_workers"].as<int>();
   options.write_workers = parsed["num_merge_workers"].as<int>();
   options.keep_plan = parsed.count("keep_temp_folder") > 0;
+  options.dry_run = parsed.count("dry-run") > 0;
   options.strict = parsed.count("no_strict") == 0;
   options.inject_missing_info = parsed.count("inject_missing_state") > 0;
   for (const auto& [flag, count] : {std::pair("--num_extract_workers", options.read_workers),
@@ -64,12 +67,23 @@ void print(const ConvertReport& report, const ConvertOptions& options) {
   std::printf("%s: ZeRO %d, tp %d, pp %d, dp %d\n", options.input.c_str(), report.stage,
               report.tp_size, report.pp_size, report.dp_size);
   const auto bytes = static_cast<double>(report.bytes);
-  std::printf("%s: %ld parameters, %ld tensors, %s in %.2f s (%s/s), peak memory %ld MiB\n",
-              options.output.c_str(), static_cast<long>(report.parameters),
-              static_cast<long>(report.tensors), size_text(bytes).c_str(), report.seconds,
-              size_text(bytes / report.seconds).c_str(), peak_memory_mib());
-  std::printf("every element covered exactly once (%ld elements)\n",
-              static_cast<long>(report.elements));
+  const std::string rate = size_text(bytes / report.seconds) + "/s";
+  if (options.dry_run) {
+    std::printf("%s: would get %ld files, %s, of %ld parameters, %ld tensors; %s are free\n",
+                options.output.c_str(), report.files, size_text(bytes).c_str(), report.parameters,
+                report.tensors, size_text(static_cast<double>(report.free_bytes)).c_str());
+    std::printf("about %.2f s at the measured %s; at most %ld MiB of memory\n", report.seconds,
+                rate.c_str(), peak_memory_mib() + static_cast<long>(report.stream_memory >> 20));
+  } else {
+    std::printf("%s: %ld parameters, %ld tensors, %s in %.2f s (%s), peak memory %ld MiB\n",
+                options.output.c_str(), report.parameters, report.tensors, size_text(bytes).c_str(),
+                report.seconds, rate.c_str(), peak_memory_mib());
+  }
+  if (report.kept > 0) {
+    std::printf("%s were there already, of a conversion that was interrupted\n",
+                size_text(static_cast<double>(report.kept)).c_str());
+  }
+  std::printf("every element covered exactly once (%ld elements)\n", report.elements);
 }
 
 int convert(const ConvertOptions& options) {

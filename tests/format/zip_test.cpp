@@ -114,6 +114,29 @@ TEST_F(Zip, NothingOfADamagedRecordIsGivenOut) {
     EXPECT_THROW(bytes->read(offset, std::span(out, 2)), std::runtime_error) << offset;
 }
 
+// In any order, with gaps, with parts read twice, and untouched records do not count.
+TEST_F(Zip, DeferredChecksFindDamageWhereverItIs) {
+  const std::vector<std::vector<std::pair<uint64_t, size_t>>> reads = {
+      {{0, 3}, {3, 3}}, {{3, 3}, {0, 3}}, {{4, 1}, {0, 2}, {2, 2}},
+      {{2, 2}},         {{1, 4}, {0, 3}}, {{0, 1}, {5, 1}, {2, 1}}};
+  const std::string content = write_two();
+  for (const auto& parts : reads) {
+    for (size_t damaged = 0; damaged <= 6; ++damaged) {
+      std::string changed = content;
+      if (damaged < 6) changed[content.find("abcdef") + damaged] ^= 1;
+      write_file(path_, changed);
+      const ZipReader zip(path_);
+      DeferredChecks checks;
+      const BytesPtr bytes = zip.open(*zip.find("t/second"), &checks);
+      checks.finish(2);
+      std::byte out[6];
+      for (const auto& [offset, size] : parts) bytes->read(offset, std::span(out, size));
+      const std::string message = message_of([&] { checks.finish(2); });
+      EXPECT_EQ(message.find("t/second at offset") != std::string::npos, damaged < 6) << damaged;
+    }
+  }
+}
+
 TEST_F(Zip, EveryTruncationIsRefused) {
   const std::string content = write_two();
   for (size_t size = 0; size < content.size(); ++size) {

@@ -4,9 +4,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <set>
 
 #include "framework/checkpoint/format/convert_plan.h"
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/stream_files.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/zip.h"
 
@@ -15,6 +17,12 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
+
+constexpr const char* kSampleFile = ".ds_to_universal_sample";
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 fs::path without_trailing_slash(const fs::path& path) {
   const fs::path normal = fs::absolute(path).lexically_normal();
@@ -146,76 +154,168 @@ uint64_t tensor_bytes(const ConvertPlan& plan) {
   return total;
 }
 
-void check_space(const fs::path& folder, uint64_t needed) {
-  const auto available = fs::space(folder).available;
-  if (available < needed) {
-    throw std::runtime_error(folder.string() + ": " + std::to_string(needed >> 20) +
-                             " MiB are needed, " + std::to_string(available >> 20) +
-                             " MiB are free");
+// The folder that will hold `path`, or hold the folder that will, ...
+fs::path existing_folder(fs::path path) {
+  while (!fs::is_directory(path)) path = path.parent_path();
+  return path;
+}
+
+// For what is not there yet of an interrupted conversion.
+void check_space(const fs::path& folder, const std::vector<StreamedFile>& files, uint64_t bytes) {
+  const uint64_t available = fs::space(existing_folder(folder)).available;
+  uint64_t there = 0;
+  for (const StreamedFile& file : files)
+    if (fs::is_regular_file(file.path)) there += fs::file_size(file.path);
+  const uint64_t needed = bytes - std::min(bytes, there);
+  if (available >= needed) return;
+  throw std::runtime_error(folder.string() + ": " + std::to_string(needed >> 20) +
+                           " MiB are needed, " + std::to_string(available >> 20) + " MiB are free");
+}
+
+StreamedFile streamed_copy(const fs::path& from, const fs::path& to) {
+  const auto file = std::make_shared<File>(from);
+  return {to, [bytes = std::make_shared<FileRange>(file, 0, file->size())](const auto&) {
+            FileLayout layout;
+            layout.add(BytesPtr(bytes));
+            return layout;
+          }};
+}
+
+// DeepSpeed looks for other names of the same metadata under ZeRO 3 than under 0 to 2.
+std::string other_name(const CheckpointFileName& name) {
+  return name.kind == CheckpointFileName::Kind::kZero3ModelStates
+             ? model_states_file(name.mp_rank)
+             : zero3_model_states_file(0, name.mp_rank);
+}
+
+// Each file of metadata also goes under its other name: a hard link, or a copy where there are none.
+void add_other_names(const SourceCheckpoint& source, const fs::path& folder) {
+  for (const fs::path& file : source.metadata_files) {
+    const auto name = parse_checkpoint_file_name(file.filename().string());
+    if (name->dp_rank > 0) continue;
+    const fs::path copy = folder / file.filename(), other = folder / other_name(*name);
+    fs::remove(other);
+    std::error_code no_links;
+    fs::create_hard_link(copy, other, no_links);
+    if (no_links) fs::copy_file(copy, other);
   }
 }
 
-// DeepSpeed looks for other names of the same metadata under ZeRO 3 than under 0 to 2: each file
-// also goes under the other one.
-void copy_metadata(const SourceCheckpoint& source, const fs::path& folder) {
-  for (const fs::path& file : source.metadata_files) {
-    fs::copy_file(file, folder / file.filename());
-    const auto name = parse_checkpoint_file_name(file.filename().string());
-    if (name->dp_rank > 0) continue;
-    const bool zero3 = name->kind == CheckpointFileName::Kind::kZero3ModelStates;
-    fs::copy_file(file, folder / (zero3 ? model_states_file(name->mp_rank)
-                                        : zero3_model_states_file(0, name->mp_rank)));
+// What an interrupted conversion has left stays, to be gone over, as far as it is of these files.
+void remove_others(const fs::path& folder, const std::vector<StreamedFile>& files) {
+  std::set<fs::path> kept_files, kept_folders{folder};
+  for (const StreamedFile& file : files) {
+    kept_files.insert(file.path);
+    for (fs::path up = file.path.parent_path(); up != folder; up = up.parent_path())
+      kept_folders.insert(up);
   }
+  std::vector<fs::path> others;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    const auto type = entry.symlink_status().type();
+    if (!(type == fs::file_type::regular && kept_files.contains(entry.path())) &&
+        !(type == fs::file_type::directory && kept_folders.contains(entry.path())))
+      others.push_back(entry.path());
+  }
+  for (const fs::path& other : others) fs::remove_all(other);
 }
 
 // Tensors that differ between ranks may do so because a file is damaged, which then is the reason.
-uint64_t stream_checked(const std::vector<StreamedFile>& files, const ConvertOptions& options,
-                        DeferredChecks& checks) {
+StreamResult stream_checked(const std::vector<StreamedFile>& files, int threads,
+                            DeferredChecks& checks) {
   std::exception_ptr failure;
   StreamResult result;
   try {
-    result = stream_files(files, options.write_workers);
+    result = stream_files(files, threads);
   } catch (const ValueError&) {
     failure = std::current_exception();
   }
-  checks.finish(options.write_workers);
+  checks.finish(threads);
   if (failure) std::rethrow_exception(failure);
-  return result.bytes;
+  return result;
 }
 
-// Everything but `latest_universal`. Returns the bytes of the tensor files.
-uint64_t write_folder(const fs::path& folder, const SourceCheckpoint& source,
-                      const ConvertPlan& plan, const ConvertOptions& options,
-                      DeferredChecks& checks, const ProgressCallback& progress,
-                      std::vector<std::string>& warnings) {
-  const fs::path zero = folder / kZeroFolder;
-  fs::create_directories(zero);
-  for (const OutputFilePlan& file : plan.files) fs::create_directory(zero / file.parameter);
-  const uint64_t total = tensor_bytes(plan);
-  check_space(folder, total);
-  ProgressCounter counter(total, progress);
-  std::vector<std::atomic<int64_t>> not_finite(plan.files.size());
-  std::vector<StreamedFile> files;
-  for (size_t i = 0; i < plan.files.size(); ++i) {
-    const OutputFilePlan& file = plan.files[i];
-    files.push_back(streamed_torch_file(zero / file.parameter / state_file(file.state),
-                                        watched(file, counter, not_finite[i])));
+// One conversion, planned: what goes into which file of `folder`.
+class Conversion {
+ public:
+  Conversion(const fs::path& folder, const SourceCheckpoint& source, const ConvertPlan& plan,
+             const ProgressCallback& progress)
+      : folder_(folder),
+        source_(source),
+        plan_(plan),
+        counter_(tensor_bytes(plan), progress),
+        not_finite_(plan.files.size()) {
+    const fs::path zero = folder / kZeroFolder;
+    for (size_t i = 0; i < plan.files.size(); ++i) {
+      const OutputFilePlan& file = plan.files[i];
+      files_.push_back(streamed_torch_file(zero / file.parameter / state_file(file.state),
+                                           watched(file, counter_, not_finite_[i])));
+    }
+    files_.push_back(
+        streamed_torch_file(zero / kOptimizerStateFile, optimizer_state_for_all(source)));
+    for (const fs::path& file : source.metadata_files)
+      files_.push_back(streamed_copy(file, folder / file.filename()));
   }
-  files.push_back(streamed_torch_file(zero / kOptimizerStateFile, optimizer_state_for_all(source)));
-  const uint64_t written = stream_checked(files, options, checks);
-  for (size_t i = 0; i < plan.files.size(); ++i) {
-    if (not_finite[i] == 0) continue;
-    warnings.push_back(plan.files[i].parameter + ": " + std::to_string(not_finite[i]) +
-                       " elements of " + plan.files[i].state + " are not finite");
+
+  // Fills in what does not need the files.
+  void expect(ConvertReport& report, int threads) const {
+    for (const StreamedFile& file : files_) report.bytes += file.layout({}).size;
+    report.files = static_cast<int64_t>(files_.size());
+    report.stream_memory = stream_memory(threads);
+    report.free_bytes = fs::space(existing_folder(folder_)).available;
+    check_space(folder_, files_, report.bytes);
   }
-  copy_metadata(source, folder);
-  if (options.keep_plan) {
-    fs::create_directory(folder / "tmp");
-    write_text_atomically(folder / "tmp" / "plan.json", plan.to_json());
+
+  // Everything but `latest_universal`.
+  void write(const ConvertOptions& options, DeferredChecks& checks, ConvertReport& report) {
+    const fs::path zero = folder_ / kZeroFolder;
+    fs::create_directories(zero);
+    remove_others(folder_, files_);
+    for (const OutputFilePlan& file : plan_.files) fs::create_directory(zero / file.parameter);
+    report.kept = stream_checked(files_, options.write_workers, checks).kept;
+    for (size_t i = 0; i < plan_.files.size(); ++i) {
+      if (not_finite_[i] == 0) continue;
+      report.warnings.push_back(plan_.files[i].parameter + ": " + std::to_string(not_finite_[i]) +
+                                " elements of " + plan_.files[i].state + " are not finite");
+    }
+    add_other_names(source_, folder_);
+    if (options.keep_plan) {
+      fs::create_directory(folder_ / "tmp");
+      write_text_atomically(folder_ / "tmp" / "plan.json", plan_.to_json());
+    }
+    sync_file_system(folder_);
   }
-  sync_file_system(folder);
-  return written;
-}
+
+  // What a sample of the work takes, in one file that goes again: bytes a second.
+  double measured_rate(const fs::path& probe, int threads) const {
+    constexpr uint64_t kSample = 256 << 20;
+    FileLayout sample;
+    for (const OutputFilePlan& file : plan_.files) {
+      const uint64_t size = std::min(file.bytes, kSample - sample.size);
+      if (size == 0) continue;
+      const BytesPtr bytes = file.content.at(keys::kParam).as_tensor().bytes;
+      sample.add(std::make_shared<SubRange>(bytes, 0, size));
+    }
+    const auto start = Clock::now();
+    try {
+      stream_files({{probe, [&](const auto&) { return sample; }}}, threads);
+      sync_file(probe);
+    } catch (...) {
+      fs::remove(probe);
+      throw;
+    }
+    const double seconds = seconds_since(start);
+    fs::remove(probe);
+    return static_cast<double>(sample.size) / seconds;
+  }
+
+ private:
+  fs::path folder_;
+  const SourceCheckpoint& source_;
+  const ConvertPlan& plan_;
+  ProgressCounter counter_;
+  std::vector<std::atomic<int64_t>> not_finite_;
+  std::vector<StreamedFile> files_;
+};
 
 }  // namespace
 
@@ -257,12 +357,19 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
 
   const fs::path temporary = output.string() + std::string(kTemporarySuffix);
   check_replaceable(temporary);
-  fs::remove_all(temporary);
+  Conversion conversion(temporary, source, plan, progress);
+  conversion.expect(report, options.write_workers);
+  if (options.dry_run) {
+    const fs::path folder = existing_folder(output.parent_path());
+    report.seconds = static_cast<double>(report.bytes) /
+                     conversion.measured_rate(folder / kSampleFile, options.write_workers);
+    return report;
+  }
   fs::create_directories(output.parent_path());
-  report.bytes = write_folder(temporary, source, plan, options, checks, progress, report.warnings);
+  conversion.write(options, checks, report);
   publish_folder(temporary, output);
   write_text_atomically(output.parent_path() / kLatestUniversalFile, output.filename().string());
-  report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  report.seconds = seconds_since(start);
   return report;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "framework/checkpoint/format/progress.h"
+#include "framework/checkpoint/format/stream_files.h"
 
 namespace anymesh {
 
@@ -17,8 +18,10 @@ namespace anymesh {
 // writes output/zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt, output/zero/optimizer_state.pt,
 // copies of the model-states files, and last `latest_universal` beside the output folder. First
 // everything is planned from metadata, and every element of every parameter must be covered exactly
-// once; then tensors are streamed, so that memory stays small at any model size. The folder appears
-// under its name only when it is whole; one that is there is replaced.
+// once; then tensors are streamed (stream_files.h), so that memory stays small at any model size. The
+// folder appears under its name only when it is whole; one that is there is replaced. What a
+// conversion that was killed has left in output.tmp is compared with the source, and only what is
+// missing or differs is written.
 //
 // The result is DeepSpeed's ds_to_universal's, tensor by tensor, except that
 // - row-parallel weights of a Megatron checkpoint of tp 1 say cat_dim 1 (DeepSpeed: 0, which breaks
@@ -34,9 +37,10 @@ namespace anymesh {
 //   the source was of).
 struct ConvertOptions {
   std::filesystem::path input, output;
-  int read_workers = 4;    // threads that open and plan
-  int write_workers = 2;   // threads that write tensors
+  int read_workers = 4;  // threads that open and plan
+  int write_workers = kStreamThreads;
   bool keep_plan = false;  // leave the plan in output/tmp/plan.json
+  bool dry_run = false;    // only plan, and measure a sample of at most 256 MiB beside the output
   bool strict = true;      // a pattern that matches no parameter is an error, not a warning
   // Go on without universal_checkpoint_info at tp > 1: no parameter has a special rule. At tp 1
   // there is nothing that it could say.
@@ -46,8 +50,12 @@ struct ConvertOptions {
 struct ConvertReport {
   int stage = 0, tp_size = 1, pp_size = 1, dp_size = 1;
   int64_t parameters = 0, tensors = 0, elements = 0;
-  uint64_t bytes = 0;  // written, without copies of metadata
-  double seconds = 0;
+  int64_t files = 0;
+  uint64_t bytes = 0;          // of the files
+  uint64_t kept = 0;           // of these, what an interrupted conversion had written
+  uint64_t free_bytes = 0;     // on the output's file system, before
+  uint64_t stream_memory = 0;  // for blocks, beside what the metadata takes
+  double seconds = 0;          // of a dry run: expected
   std::vector<std::string> warnings;
 };
 

@@ -1,11 +1,14 @@
 #include "framework/checkpoint/format/stream_files.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 
 #include "framework/checkpoint/format/crc32.h"
@@ -15,7 +18,7 @@
 namespace anymesh {
 namespace {
 
-constexpr uint64_t kBlock = 1 << 20;
+constexpr uint64_t kBlock = 2 << 20;
 constexpr uint64_t kLargestElement = 8;
 
 uint64_t align_down(uint64_t value, uint64_t unit) { return value / unit * unit; }
@@ -154,8 +157,12 @@ class Buffers {
 
   Buffer take() {
     const std::lock_guard lock(mutex_);
-    if (free_.empty())
-      return {static_cast<std::byte*>(std::aligned_alloc(PlacedFile::kSector, kBlock)), &std::free};
+    if (free_.empty()) {
+      void* memory = std::aligned_alloc(kBlock, kBlock);
+      if (!memory) throw std::bad_alloc();
+      madvise(memory, kBlock, MADV_HUGEPAGE);  // for the disk's driver one piece, not 512 pages
+      return {static_cast<std::byte*>(memory), &std::free};
+    }
     Buffer buffer = std::move(free_.back());
     free_.pop_back();
     return buffer;
@@ -182,6 +189,8 @@ void FileLayout::add(BytesPtr source) {
   size += source->size();
   pieces.push_back({size - source->size(), "", std::move(source)});
 }
+
+uint64_t stream_memory(int threads) { return 2 * kBlock * static_cast<uint64_t>(threads); }
 
 StreamResult stream_files(const std::vector<StreamedFile>& files, int threads) {
   std::vector<std::unique_ptr<Job>> jobs;

@@ -1,0 +1,116 @@
+#include "framework/checkpoint/format/stream_files.h"
+
+#include <numeric>
+
+#include "framework/checkpoint/format/torch_file.h"
+#include "support.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+TensorRecord numbered(int64_t count, DType dtype = DType::kFloat32) {
+  std::vector<std::byte> bytes(static_cast<size_t>(count) * element_size(dtype));
+  uint32_t state = 1;
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>((state = state * 1664525 + 1) >> 24);
+  return {dtype, {count}, false, std::make_shared<OwnedBytes>(std::move(bytes))};
+}
+
+// Refuses to be read but by whole elements, as merged tensors do.
+class Floats : public ByteSource {
+ public:
+  explicit Floats(BytesPtr bytes) : bytes_(std::move(bytes)) {}
+  uint64_t size() const override { return bytes_->size(); }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    if (offset % 4 != 0 || out.size() % 4 != 0) throw std::logic_error("cuts an element");
+    bytes_->read(offset, out);
+  }
+
+ private:
+  BytesPtr bytes_;
+};
+
+class Stream : public TempFolder {
+ protected:
+  // Small, larger than a block, with several tensors, with none.
+  std::vector<Value> values_ = {Value::dict({{"param", numbered(100)}}),
+                                Value::dict({{"param", numbered(1'300'001)}}),
+                                Value::dict({{"a", numbered(3 << 20, DType::kUInt8)},
+                                             {"b", numbered(0)},
+                                             {"c", numbered(2'100'003)},
+                                             {"d", numbered(5)}}),
+                                Value(7)};
+
+  fs::path path(size_t i) const { return folder_ / (std::to_string(i) + ".pt"); }
+
+  std::vector<StreamedFile> files() const {
+    std::vector<StreamedFile> files;
+    for (size_t i = 0; i < values_.size(); ++i)
+      files.push_back(streamed_torch_file(path(i), values_[i]));
+    return files;
+  }
+
+  std::vector<std::string> contents() const {
+    std::vector<std::string> contents;
+    for (size_t i = 0; i < values_.size(); ++i) contents.push_back(read_file(path(i)));
+    return contents;
+  }
+
+  std::vector<std::string> expected() const {
+    for (size_t i = 0; i < values_.size(); ++i) write_torch_file(path(i), values_[i]);
+    const auto contents = this->contents();
+    for (size_t i = 0; i < values_.size(); ++i) fs::remove(path(i));
+    return contents;
+  }
+};
+
+TEST_F(Stream, WritesWhatTheSequentialWriterDoes) {
+  const auto expected = this->expected();
+  for (const int threads : {1, 2, 8}) {
+    const StreamResult result = stream_files(files(), threads);
+    EXPECT_EQ(contents(), expected) << threads;
+    EXPECT_EQ(result.kept, 0u);
+    EXPECT_EQ(result.bytes,
+              std::accumulate(expected.begin(), expected.end(), uint64_t{0},
+                              [](uint64_t n, const auto& s) { return n + s.size(); }));
+    for (size_t i = 0; i < values_.size(); ++i) fs::remove(path(i));
+  }
+}
+
+TEST_F(Stream, MendsWhatIsThere) {
+  const auto expected = this->expected();
+  stream_files(files(), 4);
+  write_file(path(0), expected[0].substr(0, 70));
+  std::string damaged = expected[1];
+  damaged[3 << 20] ^= 1;
+  write_file(path(1), damaged + "more");
+  fs::remove(path(3));
+  const StreamResult result = stream_files(files(), 4);
+  EXPECT_EQ(contents(), expected);
+  EXPECT_GE(result.kept, (2u << 20) + (8u << 20));  // all blocks but the damaged one
+  EXPECT_LE(result.kept, result.bytes - (2u << 20));
+}
+
+TEST_F(Stream, CutsNoElement) {
+  const TensorRecord tensor = numbered(1'500'000);
+  const StreamedFile file{folder_ / "f", [&](const auto&) {
+                            FileLayout layout;
+                            layout.add("odd");
+                            layout.add(std::make_shared<Floats>(tensor.bytes));
+                            return layout;
+                          }};
+  stream_files({file}, 3);
+  const auto bytes = read_bytes(*tensor.bytes);
+  EXPECT_EQ(read_file(folder_ / "f"),
+            "odd" + std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+TEST_F(Stream, SaysWhichFileCannotBeMade) {
+  const auto missing = streamed_torch_file(folder_ / "absent" / "x.pt", values_[0]);
+  EXPECT_NE(message_of([&] { stream_files({missing}, 2); }).find("absent/x.pt: No such file"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace anymesh
