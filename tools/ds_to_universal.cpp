@@ -72,8 +72,8 @@ void print(const ConvertReport& report, const ConvertOptions& options) {
     std::printf("%s: would get %ld files, %s, of %ld parameters, %ld tensors; %s are free\n",
                 options.output.c_str(), report.files, size_text(bytes).c_str(), report.parameters,
                 report.tensors, size_text(static_cast<double>(report.free_bytes)).c_str());
-    std::printf("about %.2f s at the measured %s; at most %ld MiB of memory\n", report.seconds,
-                rate.c_str(), peak_memory_mib() + static_cast<long>(report.stream_memory >> 20));
+    std::printf("about %.2f s at the measured %s, peak memory %ld MiB\n", report.seconds,
+                rate.c_str(), peak_memory_mib());
   } else {
     std::printf("%s: %ld parameters, %ld tensors, %s in %.2f s (%s), peak memory %ld MiB\n",
                 options.output.c_str(), report.parameters, report.tensors, size_text(bytes).c_str(),

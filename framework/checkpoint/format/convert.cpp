@@ -257,10 +257,9 @@ class Conversion {
   }
 
   // Fills in what does not need the files.
-  void expect(ConvertReport& report, int threads) const {
+  void expect(ConvertReport& report) const {
     for (const StreamedFile& file : files_) report.bytes += file.layout({}).size;
     report.files = static_cast<int64_t>(files_.size());
-    report.stream_memory = stream_memory(threads);
     report.free_bytes = fs::space(existing_folder(folder_)).available;
     check_space(folder_, files_, report.bytes);
   }
@@ -358,7 +357,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   const fs::path temporary = output.string() + std::string(kTemporarySuffix);
   check_replaceable(temporary);
   Conversion conversion(temporary, source, plan, progress);
-  conversion.expect(report, options.write_workers);
+  conversion.expect(report);
   if (options.dry_run) {
     const fs::path folder = existing_folder(output.parent_path());
     report.seconds = static_cast<double>(report.bytes) /

@@ -51,11 +51,10 @@ struct ConvertReport {
   int stage = 0, tp_size = 1, pp_size = 1, dp_size = 1;
   int64_t parameters = 0, tensors = 0, elements = 0;
   int64_t files = 0;
-  uint64_t bytes = 0;          // of the files
-  uint64_t kept = 0;           // of these, what an interrupted conversion had written
-  uint64_t free_bytes = 0;     // on the output's file system, before
-  uint64_t stream_memory = 0;  // for blocks, beside what the metadata takes
-  double seconds = 0;          // of a dry run: expected
+  uint64_t bytes = 0;       // of the files
+  uint64_t kept = 0;        // of these, what an interrupted conversion had written
+  uint64_t free_bytes = 0;  // on the output's file system, before
+  double seconds = 0;       // of a dry run: expected
   std::vector<std::string> warnings;
 };
 

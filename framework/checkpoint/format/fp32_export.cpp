@@ -11,9 +11,9 @@
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/merged_tensor.h"
-#include "framework/checkpoint/format/parallel_for.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
+#include "framework/checkpoint/format/zip.h"
 
 namespace anymesh {
 namespace {
@@ -118,20 +118,29 @@ NamedTensors counted(NamedTensors shard, ProgressCounter& counter) {
   return shard;
 }
 
-uint64_t write_shard(const fs::path& path, const NamedTensors& shard, bool safetensors) {
-  fs::path beside = path;
-  beside += kTemporarySuffix;
-  uint64_t bytes = 0;
-  if (safetensors) {
-    bytes = write_safetensors(beside, shard);
-  } else {
-    std::vector<Value::Entry> entries;
-    for (const auto& [name, tensor] : shard) entries.emplace_back(name, tensor);
-    bytes = write_torch_file(beside, Value::ordered_dict(std::move(entries))).bytes;
+StreamedFile streamed_shard(const fs::path& path, const NamedTensors& shard, bool safetensors) {
+  if (safetensors) return streamed_safetensors(path, shard);
+  std::vector<Value::Entry> entries;
+  for (const auto& [name, tensor] : shard) entries.emplace_back(name, tensor);
+  return streamed_torch_file(path, Value::ordered_dict(std::move(entries)));
+}
+
+fs::path beside(const fs::path& path) { return path.string() + std::string(kTemporarySuffix); }
+
+// All files, beside their names first, since an earlier export may be there.
+void write_files(std::vector<Fp32File>& files, const Fp32Options& options, DeferredChecks& checks,
+                 ProgressCounter& counter) {
+  std::vector<StreamedFile> streamed;
+  for (Fp32File& file : files) {
+    streamed.push_back(streamed_shard(beside(options.output / file.name),
+                                      counted(file.tensors, counter), options.safetensors));
+    file.bytes = streamed.back().layout({}).size;
   }
-  sync_file(beside);
-  rename_durably(beside, path);
-  return bytes;
+  stream_files(streamed, options.threads);
+  checks.finish(options.threads);
+  sync_file_system(options.output);
+  for (const Fp32File& file : files)
+    rename_durably(beside(options.output / file.name), options.output / file.name);
 }
 
 // Files of earlier exports there will go: not those that are being read.
@@ -194,7 +203,8 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
   const auto start = std::chrono::steady_clock::now();
   const fs::path source =
       options.tag.empty() ? options.checkpoint : options.checkpoint / options.tag;
-  const WholeCheckpoint checkpoint = open_whole_checkpoint(source, options.threads);
+  DeferredChecks checks;
+  const WholeCheckpoint checkpoint = open_whole_checkpoint(source, options.threads, &checks);
   const bool tied = !options.safetensors;
   auto shards =
       shards_of(fp32_tensors(checkpoint, options.exclude_frozen), options.max_shard_size, tied);
@@ -210,11 +220,7 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
   }
   make_output(options.output, checkpoint);
   ProgressCounter counter(report.weights, progress);
-  parallel_for(report.files.size(), options.threads, [&](size_t i) {
-    Fp32File& file = report.files[i];
-    file.bytes = write_shard(options.output / file.name, counted(file.tensors, counter),
-                             options.safetensors);
-  });
+  write_files(report.files, options, checks, counter);
   std::set<std::string> kept;
   for (const Fp32File& file : report.files) kept.insert(file.name);
   if (report.files.size() > 1) {

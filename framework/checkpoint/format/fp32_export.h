@@ -23,8 +23,9 @@ namespace anymesh {
 // From an ordinary checkpoint of any ZeRO stage, tp and pp (DeepSpeed's refuses tp and pp > 1), from
 // a universal folder, or from weights, in their other format. Tensors are streamed: memory does not
 // grow with the model. Tables have the rows of the true vocabulary (DeepSpeed's: its padding too).
-// Files of an earlier export in the same folder are replaced; each appears under its name when it is
-// whole, the index last.
+// Files of an earlier export in the same folder are replaced; they appear under their names when all
+// are whole, the index last. What an export that was killed has left beside them is gone over, and
+// only what is missing or differs is written.
 //
 // Tied weights are one storage in .bin. Safetensors has no shared memory, and DeepSpeed's fails on
 // them; here each name has its copy, so that a reader needs not know which are tied.
@@ -35,7 +36,7 @@ struct Fp32Options {
   uint64_t max_shard_size = 5'000'000'000;
   bool safetensors = false;
   bool exclude_frozen = false;
-  int threads = 4;  // each reads or writes a file
+  int threads = kStreamThreads;
 };
 
 struct Fp32File {

@@ -13,7 +13,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kMaxHeader = 100'000'000;  // the format's own limit
-constexpr uint64_t kChunk = 4 << 20;
 
 constexpr std::array<std::pair<std::string_view, DType>, 10> kNames = {{{"F64", DType::kFloat64},
                                                                         {"F32", DType::kFloat32},
@@ -132,7 +131,7 @@ class Reader {
 
 NamedTensors read_safetensors(const std::filesystem::path& path) { return Reader(path).read(); }
 
-uint64_t write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {
+StreamedFile streamed_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {
   Json header = {{"__metadata__", {{"format", "pt"}}}};
   uint64_t at = 0;
   for (const auto& [name, tensor] : tensors) {
@@ -143,20 +142,17 @@ uint64_t write_safetensors(const std::filesystem::path& path, const NamedTensors
   }
   std::string text = header.dump();
   text.resize((text.size() + 7) / 8 * 8, ' ');
-  OutputFile file(path);
-  const auto length = std::bit_cast<std::array<std::byte, 8>>(uint64_t{text.size()});
-  file.write(length);
-  file.write(std::as_bytes(std::span(text)));
-  std::vector<std::byte> buffer(std::min(kChunk, at));
-  for (const auto& [name, tensor] : tensors) {
-    for (uint64_t offset = 0; offset < tensor.nbytes(); offset += kChunk) {
-      const auto chunk = std::span(buffer).first(std::min(kChunk, tensor.nbytes() - offset));
-      tensor.bytes->read(offset, chunk);
-      file.write(chunk);
-    }
-  }
-  file.close();
-  return file.position();
+  const auto length = std::bit_cast<std::array<char, 8>>(uint64_t{text.size()});
+  FileLayout layout;
+  layout.add(std::string_view(length.data(), length.size()));
+  layout.add(text);
+  for (const auto& [name, tensor] : tensors)
+    if (tensor.nbytes() > 0) layout.add(tensor.bytes);
+  return {path, [layout](const auto&) { return layout; }};
+}
+
+uint64_t write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {
+  return stream_files({streamed_safetensors(path, tensors)}, 1).bytes;
 }
 
 }  // namespace anymesh

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "framework/checkpoint/format/stream_files.h"
 #include "framework/checkpoint/format/value.h"
 
 namespace anymesh {
@@ -21,6 +22,7 @@ namespace anymesh {
 using NamedTensors = std::vector<std::pair<std::string, TensorRecord>>;
 
 NamedTensors read_safetensors(const std::filesystem::path& path);
+StreamedFile streamed_safetensors(const std::filesystem::path& path, const NamedTensors& tensors);
 // Returns the file's size. Overwrites; does not sync.
 uint64_t write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors);
 

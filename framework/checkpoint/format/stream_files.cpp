@@ -190,8 +190,6 @@ void FileLayout::add(BytesPtr source) {
   pieces.push_back({size - source->size(), "", std::move(source)});
 }
 
-uint64_t stream_memory(int threads) { return 2 * kBlock * static_cast<uint64_t>(threads); }
-
 StreamResult stream_files(const std::vector<StreamedFile>& files, int threads) {
   std::vector<std::unique_ptr<Job>> jobs;
   std::vector<size_t> first;  // of the blocks of all, that of each file

@@ -45,12 +45,9 @@ struct StreamResult {
 // parallelism, 8 threads needed less time than 4, 2 or 1, and 43 MiB at the peak.
 inline constexpr int kStreamThreads = 8;
 
-// Bytes of memory for blocks: one to write, and one to read into where columns are put together.
-uint64_t stream_memory(int threads);
-
 // Writes all files, each byte once at its final offset. The files are cut into blocks of 2 MiB, which
-// `threads` work through in order, so that no thread waits for another's large file, and memory does
-// not depend on sizes (stream_memory). A tensor's CRC is put together from those of its blocks.
+// `threads` work through in order, so that no thread waits for another's large file, and memory is
+// a block or two a thread whatever the sizes. A tensor's CRC is put together from those of its blocks.
 // Over files that are there it writes only what differs (PlacedFile). Does not sync.
 StreamResult stream_files(const std::vector<StreamedFile>& files, int threads);
 

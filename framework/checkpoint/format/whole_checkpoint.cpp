@@ -163,8 +163,8 @@ WholeParameter WholeCheckpoint::parameter(const std::string& name) const {
   return parameter;
 }
 
-void WholeCheckpoint::open_ordinary(int threads) {
-  const SourceCheckpoint source = open_source_checkpoint(path, threads);
+void WholeCheckpoint::open_ordinary(int threads, DeferredChecks* checks) {
+  const SourceCheckpoint source = open_source_checkpoint(path, threads, checks);
   metadata = source.model_states[0];
   description = (source.weights_only
                      ? "weights-only checkpoint of tp "
@@ -312,13 +312,13 @@ void WholeCheckpoint::finish() {
   names_.erase(std::unique(names_.begin(), names_.end()), names_.end());
 }
 
-WholeCheckpoint open_whole_checkpoint(const fs::path& path, int threads) {
+WholeCheckpoint open_whole_checkpoint(const fs::path& path, int threads, DeferredChecks* checks) {
   WholeCheckpoint checkpoint;
   checkpoint.path = resolve_tag(path);
   checkpoint.kind = checkpoint_kind(checkpoint.path);
   switch (checkpoint.kind) {
     case Kind::kOrdinary:
-      checkpoint.open_ordinary(threads);
+      checkpoint.open_ordinary(threads, checks);
       break;
     case Kind::kUniversal:
       checkpoint.open_universal();

@@ -52,8 +52,8 @@ class WholeCheckpoint {
   const std::string& first_name(const std::string& name) const;  // of a tied weight
 
  private:
-  friend WholeCheckpoint open_whole_checkpoint(const std::filesystem::path&, int);
-  void open_ordinary(int threads);
+  friend WholeCheckpoint open_whole_checkpoint(const std::filesystem::path&, int, DeferredChecks*);
+  void open_ordinary(int threads, DeferredChecks* checks);
   void open_universal();
   void open_weights();
   void add_untrained_of_zero3();
@@ -67,8 +67,10 @@ class WholeCheckpoint {
   std::vector<std::string> names_;
 };
 
-// `threads` read files at the same time.
-WholeCheckpoint open_whole_checkpoint(const std::filesystem::path& path, int threads);
+// `threads` read files at the same time. With `checks` the optimizer's files of an ordinary checkpoint
+// are checked as they are read.
+WholeCheckpoint open_whole_checkpoint(const std::filesystem::path& path, int threads,
+                                      DeferredChecks* checks = nullptr);
 
 // The tag folder that `latest` names, where a folder has that file (else the universal one of
 // `latest_universal`); otherwise the path itself.
