@@ -316,9 +316,10 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
   lines.pop_back();
   std::string before;
   for (const std::string& line : lines) before += line + "\n";
-  throw CollectiveError(before + damage + ". " + load_dir.string() + ": " +
-                        (options.fallback ? "no other checkpoint to fall back to"
-                                          : "not falling back (--no-fallback)") +
+  const char* why = !options.tag.empty() ? "no other is tried for a tag that was named (--load-tag)"
+                    : options.fallback   ? "no other checkpoint to fall back to"
+                                         : "not falling back (--no-fallback)";
+  throw CollectiveError(before + damage + ". " + load_dir.string() + ": " + why +
                         ". Nothing was loaded.");
 }
 
