@@ -11,7 +11,6 @@
 namespace anymesh {
 namespace {
 
-constexpr uint64_t kChunk = 4 << 20;
 constexpr uint64_t kAllowance = 64 << 20, kRecordBytes = sizeof(ZipReader::Record) + 96;
 constexpr std::string_view kPickleRecord = "data.pkl";
 
@@ -85,25 +84,18 @@ class StreamedZip {
   explicit StreamedZip(const std::filesystem::path& path) : zip_(path) {}
   void add(std::string name, std::string_view text) { zip_.add(std::move(name), text); }
   void add(std::string name, const BytesPtr& source) {
-    const uint64_t size = source ? source->size() : 0;
-    zip_.begin(std::move(name), size);
-    buffer_.resize(std::max(buffer_.size(), std::min(kChunk, size)));
-    for (uint64_t offset = 0; offset < size; offset += kChunk) {
-      const auto chunk = std::span(buffer_).first(std::min(kChunk, size - offset));
-      source->read(offset, chunk);
-      zip_.write(chunk);
-    }
+    zip_.begin(std::move(name), source ? source->size() : 0);
+    if (source) zip_.write(*source);
     zip_.end();
   }
   const auto& records() const { return zip_.records(); }
   WriteResult finish() {
     zip_.finish();
-    return {zip_.bytes(), zip_.file_crc()};
+    return {zip_.bytes(), zip_.file_crc(), zip_.seconds()};
   }
 
  private:
   ZipWriter zip_;
-  std::vector<std::byte> buffer_;
 };
 
 // Lays records out, with the CRCs of the data as far as they are known.

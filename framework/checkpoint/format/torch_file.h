@@ -26,6 +26,7 @@ Value read_torch_file(const std::filesystem::path& path, DeferredChecks* checks 
 struct WriteResult {
   uint64_t bytes = 0;  // of the file
   uint32_t crc = 0;    // CRC-32 of the whole file
+  double seconds = 0;  // that the disk kept the writer waiting
 };
 
 // Streams the tensors in chunks, each to a storage of exactly its own bytes (a view does not drag

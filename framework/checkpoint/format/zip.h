@@ -105,16 +105,19 @@ class ZipWriter {
 
   void begin(std::string name, uint64_t size);
   void write(std::span<const std::byte> bytes);
+  void write(const ByteSource& source);
   void end();  // refuses a record that did not get as many bytes as begin() said
   void add(std::string name, std::string_view content);
   void finish();
 
   uint64_t bytes() const { return file_.position(); }
   uint32_t file_crc() const { return file_crc_; }
+  double seconds() const { return file_.seconds(); }  // that the disk kept its caller waiting
   const std::vector<ZipReader::Record>& records() const { return layout_.records(); }
 
  private:
   void put(std::string_view bytes);
+  void count(std::span<const std::byte> bytes);
 
   OutputFile file_;
   ZipLayout layout_;
