@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "framework/checkpoint/metadata.h"
+#include "framework/checkpoint/rank_files.h"
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
@@ -57,6 +59,7 @@ StepReport Engine::train_batch(const std::vector<MicroBatch>& batches) {
     skip_step();
   } else {
     check_finite(scaled_norm, optimizer_.local_square_sum(), "gradient norm");
+    wait_for_snapshot();
     optimizer_.step(lr, scaled_norm, loss_scale);
     state_.scaler.update(false);
     state_.scheduled_samples += run_.global_batch_size;
@@ -78,7 +81,37 @@ double Engine::eval_batch(const std::vector<MicroBatch>& batches) {
 
 std::filesystem::path Engine::save_checkpoint(const std::filesystem::path& save_dir,
                                               const SaveOptions& options) {
-  return anymesh::save_checkpoint(save_dir, run_, state_, options);
+  finish_save();
+  pending_ = std::make_unique<PendingSave>(save_dir, run_, state_, options, snapshot_);
+  const std::filesystem::path path = pending_->path();
+  if (!options.async) finish_save();
+  return path;
+}
+
+bool Engine::poll_save() { return pending_ && pending_->written() && finish_save(); }
+
+bool Engine::finish_save() {
+  if (!pending_) return false;
+  last_save_ = std::exchange(pending_, nullptr)->commit();
+  return true;
+}
+
+void Engine::wait_for_snapshot() {
+  if (pending_) pending_->wait_for_snapshot();
+}
+
+void Engine::reserve_snapshot() {
+  finish_save();
+  all_or_none(*run_.grid.world, [this] {
+    snapshot_.reset();
+    write_rank_files(run_, state_, {}, model_states(run_, state_),
+                     [this](const std::string&, const Value& value) { snapshot_.hold(value); });
+    snapshot_.take();
+  });
+}
+
+std::pair<int64_t, int64_t> Engine::save_progress() const {
+  return pending_ ? pending_->progress() : std::pair<int64_t, int64_t>();
 }
 
 std::filesystem::path Engine::save_16bit_model(const std::filesystem::path& save_dir,
@@ -93,6 +126,7 @@ SaveSize Engine::save_size(const SaveOptions& options) const {
 
 LoadResult Engine::load_checkpoint(const std::filesystem::path& load_dir,
                                    const LoadOptions& options) {
+  finish_save();
   return anymesh::load_checkpoint(load_dir, run_, options, state_);
 }
 

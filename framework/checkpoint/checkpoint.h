@@ -18,7 +18,7 @@
 
 namespace anymesh {
 
-// Saves and loads a run, in DeepSpeed's on-disk layout and under Megatron-DeepSpeed's names
+// A run's checkpoints, in DeepSpeed's on-disk layout and under Megatron-DeepSpeed's names
 // (framework/checkpoint/format).
 //
 //   <save>/latest                                      the tag, replaced last and atomically
@@ -34,7 +34,9 @@ namespace anymesh {
 // Without optimizer state (weights_only) there are the first two kinds alone, at every stage.
 //
 // A tag is published only when it is whole: all ranks write to a temporary folder and sync it, then
-// one rename, then `latest`. A crash at any moment leaves the previous checkpoint in place.
+// one rename, then `latest`. A crash at any moment leaves the previous checkpoint in place. A tag of that
+// name is replaced as a whole. PendingSave (pending_save.h) saves; a rank that has not come after
+// `run.patience` is named in the error of the others, which then cannot communicate any more.
 //
 // All functions are collective over grid.world. What goes wrong on one rank they throw on all, as
 // CollectiveError.
@@ -84,6 +86,9 @@ struct SaveOptions {
   bool save_latest = true;
   bool exclude_frozen_parameters = false;  // a load keeps those as they are then
 
+  // Written beside the training (pending_save.h), from a copy in memory. Not with the next two, nor with
+  // state on disk (ZeroOptions::offload).
+  bool async = false;
   bool weights_only = false;      // no optimizer state: loads with load_module_only and the like
   bool save_16bit_model = false;  // also pytorch_model.bin in the tag's folder: save_16bit_model()
 };
@@ -122,12 +127,6 @@ struct LoadResult {
   Value client_state;               // a dict: what the checkpoint has beside the run's own
   std::vector<std::string> report;  // to print on rank 0: what was loaded, and warnings
 };
-
-// Writes a tag, replacing one of that name as a whole. Returns its path. A rank that has not come
-// after `run.patience` is named in the error of the others, which then cannot communicate any more.
-std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir,
-                                      const CheckpointedRun& run, const TrainState& state,
-                                      const SaveOptions& options);
 
 // Writes the model, in its own precision, to one file that torch.load opens: a dict of whole tensors by
 // name, tp slices and pipeline stages merged, the vocabulary without padding. Rank 0 gathers a parameter

@@ -149,27 +149,18 @@ c10::IValue clone_tensors_for_torch_save(const c10::IValue& item, torch::Device 
 }
 
 Value clone_tensors_for_torch_save(const Value& item) {
-  using Kind = Value::Kind;
-  if (item.is_tensor()) {
-    TensorRecord copy = item.as_tensor();
-    if (!copy.bytes) return copy;
-    std::vector<std::byte> bytes(copy.nbytes());
-    copy.bytes->read(0, bytes);
-    copy.bytes = std::make_shared<OwnedBytes>(std::move(bytes));
-    return copy;
-  }
-  if (item.is_dict()) {
-    std::vector<Value::Entry> entries = item.entries();
-    for (auto& [key, value] : entries) value = clone_tensors_for_torch_save(value);
-    return item.kind() == Kind::kDict ? Value::dict(std::move(entries))
-                                      : Value::ordered_dict(std::move(entries));
-  }
-  if (item.is_list() || item.kind() == Kind::kTuple) {
-    std::vector<Value> items = item.items();
-    for (Value& value : items) value = clone_tensors_for_torch_save(value);
-    return item.is_list() ? Value::list(std::move(items)) : Value::tuple(std::move(items));
-  }
-  return item;
+  std::unordered_map<const ByteSource*, BytesPtr> copies;
+  return map_tensors(item, [&copies](TensorRecord tensor) {
+    if (!tensor.bytes) return tensor;
+    BytesPtr& copy = copies[tensor.bytes.get()];
+    if (!copy) {
+      std::vector<std::byte> bytes(tensor.nbytes());
+      tensor.bytes->read(0, bytes);
+      copy = std::make_shared<OwnedBytes>(std::move(bytes));
+    }
+    tensor.bytes = copy;
+    return tensor;
+  });
 }
 
 }  // namespace anymesh

@@ -7,6 +7,7 @@
 #include <exception>
 #include <utility>
 
+#include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/tensor_io.h"
 
 namespace anymesh {
@@ -40,6 +41,7 @@ struct GatheredTensors::State {
   std::vector<Tensor> tensors;
   int64_t current = kDone;
   torch::Tensor whole;  // of `current`
+  double seconds = 0;
 
   std::exception_ptr error;  // of the first of this rank's parts that could not be read
 
@@ -86,6 +88,7 @@ struct GatheredTensors::State {
 
   const torch::Tensor& get(int64_t index) {
     if (current == index) return whole;
+    const Stopwatch timing(seconds);
     current = next_of(*comm, index);
     collect(tensors[static_cast<size_t>(index)]);
     return whole;
@@ -122,6 +125,8 @@ TensorRecord GatheredTensors::add(Tensor tensor) {
   state_->tensors.push_back(std::move(tensor));
   return record;
 }
+
+double GatheredTensors::seconds() const { return state_->seconds; }
 
 void GatheredTensors::serve(const std::function<void()>& work) {
   Communicator& comm = *state_->comm;

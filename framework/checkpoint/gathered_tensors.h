@@ -37,6 +37,7 @@ class GatheredTensors {
   explicit GatheredTensors(CommPtr comm);
   TensorRecord add(Tensor tensor);
   void serve(const std::function<void()>& work);
+  double seconds() const;  // that rank 0 took so far to put tensors together
 
  private:
   class Bytes;

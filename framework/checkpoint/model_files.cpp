@@ -78,21 +78,23 @@ void write_model_states(const CheckpointedRun& run, const SaveOptions& options, 
   write_weights(run, options, std::move(metadata), weights, write);
 }
 
-void write_weights_only(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
-                        const WriteFile& write) {
+double write_weights_only(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
+                          const WriteFile& write) {
   GatheredTensors gathered(run.grid.dp);
   const Records weights = stage_weights(run, gathered);
   metadata = with_frozen_shapes(run, options, std::move(metadata));
   metadata.set(keys::kWeightsOnly, true);
   gathered.serve([&] { write_weights(run, options, std::move(metadata), weights, write); });
+  return gathered.seconds();
 }
 
-void write_whole_model(const CheckpointedRun& run, const SaveOptions& options,
-                       const WriteFile& write) {
+double write_whole_model(const CheckpointedRun& run, const SaveOptions& options,
+                         const WriteFile& write) {
   GatheredTensors gathered(run.grid.world);
   const Value model = model_weights(run, options.exclude_frozen_parameters, gathered);
   all_or_none(*run.grid.world,
               [&] { gathered.serve([&] { write(std::string(kWeightsFile), model); }); });
+  return gathered.seconds();
 }
 
 }  // namespace anymesh

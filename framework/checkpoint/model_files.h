@@ -16,11 +16,13 @@ void write_model_states(const CheckpointedRun& run, const SaveOptions& options, 
 
 // The same files as of ZeRO 0 to 2, whatever the stage, with all weights in them: what dp rank 0 lacks it
 // gathers from the others, a parameter at a time. Collective over grid.dp; throws on dp rank 0 alone.
-void write_weights_only(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
-                        const WriteFile& write);
+// Returns the seconds that it took to gather.
+double write_weights_only(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
+                          const WriteFile& write);
 
 // pytorch_model.bin, by rank 0, which gathers a parameter at a time. Collective over grid.world.
-void write_whole_model(const CheckpointedRun& run, const SaveOptions& options,
-                       const WriteFile& write);
+// Returns the same.
+double write_whole_model(const CheckpointedRun& run, const SaveOptions& options,
+                         const WriteFile& write);
 
 }  // namespace anymesh

@@ -172,8 +172,8 @@ Value stage3_optim_states(const CheckpointedRun& run, const TrainState& state) {
 
 }  // namespace
 
-void write_rank_files(const CheckpointedRun& run, const TrainState& state,
-                      const SaveOptions& options, Value metadata, const WriteFile& write) {
+double write_rank_files(const CheckpointedRun& run, const TrainState& state,
+                        const SaveOptions& options, Value metadata, const WriteFile& write) {
   if (options.weights_only) return write_weights_only(run, options, std::move(metadata), write);
   const Coord& at = run.grid.coord;
   const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
@@ -184,6 +184,7 @@ void write_rank_files(const CheckpointedRun& run, const TrainState& state,
   if (stage == 3 || at.dp == 0) write_model_states(run, options, std::move(metadata), write);
   if (stage == 3) write(optimizer_file, stage3_optim_states(run, state));
   if (stage == 1 || stage == 2) write(optimizer_file, optim_states(run, state));
+  return 0;
 }
 
 }  // namespace anymesh

@@ -5,6 +5,7 @@
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/comm/agreement.h"
 
@@ -68,9 +69,20 @@ void TagFolder::make_temporary(Communicator& world, const fs::path& save_dir) {
 
 void TagFolder::write(const std::string& name, const Value& value) {
   const fs::path file = temporary_ / name;
-  const WriteResult written = write_torch_file(file, value);
-  sync_file(file);
+  double whole = 0, fsync = 0;
+  WriteResult written;
+  {
+    const Stopwatch timing(whole);
+    written = write_torch_file(file, value);
+  }
+  {
+    const Stopwatch timing(fsync);
+    sync_file(file);
+  }
   const std::scoped_lock lock(mutex_);
+  times_.serialise += whole - written.seconds;
+  times_.write += written.seconds;
+  times_.fsync += fsync;
   manifest_.files.push_back({name, written.bytes, written.crc, host_});
 }
 
@@ -81,6 +93,7 @@ void TagFolder::commit(Communicator& world, int64_t iteration, const std::functi
   for (const std::string& rank : gather_strings(world, manifest_.to_json())) {
     const Manifest part = Manifest::from_json(rank, "a rank's part of the manifest");
     whole.files.insert(whole.files.end(), part.files.begin(), part.files.end());
+    for (const Manifest::File& file : part.files) bytes_ += static_cast<int64_t>(file.bytes);
   }
   all_or_none(world, [&] {
     if (leads_) write_text_atomically(temporary_ / kManifestFile, whole.to_json());
@@ -90,6 +103,12 @@ void TagFolder::commit(Communicator& world, int64_t iteration, const std::functi
     publish_folder(temporary_, path_);
     last();
   });
+}
+
+int64_t TagFolder::bytes_so_far(const std::string& name) const {
+  std::error_code absent;
+  const uintmax_t size = fs::file_size(temporary_ / name, absent);
+  return absent ? 0 : static_cast<int64_t>(size);
 }
 
 void TagFolder::abandon() const {

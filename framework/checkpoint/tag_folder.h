@@ -34,6 +34,14 @@ class TagFolder {
   void abandon() const;
 
   const std::filesystem::path& path() const { return path_; }
+  // Of this rank's writes so far, in seconds.
+  struct Times {
+    double serialise = 0, write = 0, fsync = 0;
+  };
+  const Times& times() const { return times_; }
+  // Of one of its files, while it is written.
+  int64_t bytes_so_far(const std::string& name) const;
+  int64_t bytes() const { return bytes_; }  // of all ranks' files, once they are committed
 
  private:
   void make_temporary(Communicator& world, const std::filesystem::path& save_dir);
@@ -43,6 +51,8 @@ class TagFolder {
   bool leads_ = false;
   std::mutex mutex_;
   Manifest manifest_;  // of this rank's files
+  Times times_;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace anymesh

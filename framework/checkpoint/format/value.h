@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -198,6 +199,10 @@ class Value {
       data_;
   std::shared_ptr<const Where> where_;
 };
+
+// The value with each tensor in it replaced.
+Value map_tensors(const Value& value,
+                  const std::function<TensorRecord(const TensorRecord&)>& change);
 
 // The classes of DeepSpeed and Megatron that checkpoints hold, by name.
 Value fragment_address(int64_t numel, int64_t start);

@@ -1,0 +1,154 @@
+#include "framework/checkpoint/pending_save.h"
+
+#include <ATen/Functions.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/stopwatch.h"
+#include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/fp32.h"
+#include "framework/checkpoint/metadata.h"
+#include "framework/checkpoint/rank_files.h"
+#include "framework/checkpoint/save_agreement.h"
+#include "framework/checkpoint/zero_to_fp32_script.h"
+#include "framework/comm/agreement.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Beside the tags of a partitioned optimizer, as DeepSpeed leaves it. Never replaced: it may be the user's.
+void write_zero_to_fp32(const fs::path& save_dir) {
+  const fs::path script = save_dir / kZeroToFp32File;
+  if (fs::exists(script)) return;
+  write_text_atomically(script, kZeroToFp32Script);
+  fs::permissions(script, fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec,
+                  fs::perm_options::add);
+}
+
+// What needs other ranks while it writes cannot be left to a thread, and what keeps state out of memory
+// has none for a snapshot of it.
+void refuse_async(const CheckpointedRun& run, const SaveOptions& options) {
+  const auto& offload = run.optimizer.options().offload;
+  const char* beside = options.weights_only       ? "weights_only (--no-save-optim)"
+                       : options.save_16bit_model ? "save_16bit_model (--save-16bit-model)"
+                       : offload.optimizer || offload.params
+                           ? "state on disk (--offload-optimizer nvme)"
+                           : nullptr;
+  if (beside)
+    throw CollectiveError(std::string("save_checkpoint: async (--async-save) does not go with ") +
+                          beside + "; save without one of them. Nothing was written.");
+}
+
+}  // namespace
+
+PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
+                         const TrainState& state, const SaveOptions& options, Snapshot& snapshot)
+    : run_(run), save_dir_(save_dir), options_(options), iteration_(state.iteration) {
+  const Stopwatch stall(times_.stall), agreeing(times_.commit);
+  expect_all_ranks(run, "save_checkpoint");
+  if (options.async) refuse_async(run, options);
+  const std::string tag = agreed_tag(run, options, state.iteration);
+  Value metadata = model_states(run, state);
+  all_or_none(*run.grid.world, [&] {
+    // Tensors of the caller's own may change as soon as it has the word back.
+    add_client_state(metadata, options.async ? clone_tensors_for_torch_save(options.client_state)
+                                             : options.client_state);
+  });
+  folder_.emplace(*run.grid.world, save_dir, tag);
+  if (options.async) {
+    all_or_none(*run.grid.world, [&] { start_thread(state, std::move(metadata), snapshot); });
+  } else {
+    written_ = std::async(std::launch::deferred, [this, state, metadata = std::move(metadata)] {
+      times_.gather += write_rank_files(
+          run_, state, options_, metadata,
+          [this](const std::string& name, const Value& value) { folder_->write(name, value); });
+    });
+  }
+}
+
+// The values stay until this thread lets go of them: the client's share nothing with another's.
+void PendingSave::start_thread(const TrainState& state, Value metadata, Snapshot& snapshot) {
+  snapshot.reset();
+  write_rank_files(run_, state, options_, std::move(metadata),
+                   [&](const std::string& name, const Value& value) {
+                     files_.emplace_back(name, snapshot.hold(value));
+                   });
+  copied_ = std::async(std::launch::async, [this, &snapshot] {
+              const Stopwatch timing(times_.copy);
+              snapshot.take();
+            }).share();
+  written_ = std::async(std::launch::async, [this] {
+    copied_.get();
+    for (const auto& [name, value] : files_) folder_->write(name, value);
+  });
+}
+
+void PendingSave::wait_for_snapshot() {
+  const Stopwatch stall(times_.stall);
+  if (copied_.valid()) copied_.wait();
+}
+
+bool PendingSave::written() {
+  const Stopwatch stall(times_.stall);
+  const bool here = written_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  return max_over(*run_.grid.world, here ? 0 : 1) == 0;
+}
+
+SaveReport PendingSave::commit() {
+  {
+    const Stopwatch stall(times_.stall);
+    try {
+      all_or_none(*run_.grid.world, [this] { written_.get(); });
+      if (options_.save_16bit_model) {
+        times_.gather += write_whole_model(
+            run_, options_,
+            [this](const std::string& name, const Value& value) { folder_->write(name, value); });
+      }
+      publish();
+    } catch (const CollectiveError&) {
+      folder_->abandon();
+      throw;
+    }
+  }
+  times_.total = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  return report();
+}
+
+void PendingSave::publish() {
+  const Stopwatch committing(times_.commit);
+  folder_->commit(*run_.grid.world, iteration_, [this] {
+    if (run_.optimizer.options().stage > 0 && !options_.weights_only) write_zero_to_fp32(save_dir_);
+    if (options_.save_latest)
+      write_text_atomically(save_dir_ / kLatestFile, path().filename().string());
+  });
+}
+
+// Gathering happens while files are written, and is in what TagFolder takes for serialising.
+SaveReport PendingSave::report() {
+  const TagFolder::Times& folder = folder_->times();
+  times_.serialise = std::max(0.0, folder.serialise - times_.gather);
+  times_.write = folder.write;
+  times_.fsync = folder.fsync;
+  torch::Tensor all = torch::empty({sizeof times_ / sizeof(double)}, torch::kDouble);
+  std::memcpy(all.data_ptr(), &times_, sizeof times_);
+  run_.grid.world->all_reduce(all, ReduceOp::Max);
+  SaveReport report{.path = path(), .bytes = folder_->bytes()};
+  std::memcpy(&report.times, all.const_data_ptr(), sizeof times_);
+  return report;
+}
+
+std::pair<int64_t, int64_t> PendingSave::progress() const {
+  std::pair<int64_t, int64_t> sum;
+  for (const auto& [name, value] : files_) {
+    sum.first += folder_->bytes_so_far(name);
+    sum.second += static_cast<int64_t>(torch_file_size(value));
+  }
+  return sum;
+}
+
+}  // namespace anymesh

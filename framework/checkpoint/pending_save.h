@@ -1,0 +1,61 @@
+#pragma once
+
+#include <future>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/save_report.h"
+#include "framework/checkpoint/snapshot.h"
+#include "framework/checkpoint/tag_folder.h"
+
+namespace anymesh {
+
+// A save between its call and its commit.
+//
+//   PendingSave save(folder, run, state, {.async = true}, snapshot);
+//   ...                                 // forward, backward: they change nothing that is saved
+//   save.wait_for_snapshot();           // before the optimizer does
+//   if (save.written()) ...             // once a step: have all ranks their files on the disk?
+//   SaveReport report = save.commit();  // manifest, rename, `latest`
+//
+// With .async a thread copies this rank's state to `snapshot` and writes its files from there; it never
+// communicates. Without, commit() writes them, straight from the tensors. A save that goes without
+// commit() waits for its thread and leaves nothing under the tag's name.
+//
+// The constructor, written() and commit() are collective over grid.world; what goes wrong on one rank,
+// on whatever thread, the constructor or commit() throws on all, as CollectiveError.
+class PendingSave {
+ public:
+  // `run` and `snapshot` must live as long; `state` is copied.
+  PendingSave(const std::filesystem::path& save_dir, const CheckpointedRun& run,
+              const TrainState& state, const SaveOptions& options, Snapshot& snapshot);
+
+  const std::filesystem::path& path() const { return folder_->path(); }
+  void wait_for_snapshot();
+  bool written();
+  SaveReport commit();
+
+  // How many bytes of this rank's files are written so far, and, to within 512 a tensor, of how many.
+  std::pair<int64_t, int64_t> progress() const;
+
+ private:
+  void start_thread(const TrainState& state, Value metadata, Snapshot& snapshot);
+  void publish();
+  SaveReport report();
+
+  const CheckpointedRun& run_;
+  std::filesystem::path save_dir_;
+  SaveOptions options_;
+  int64_t iteration_;
+  SaveTimes times_;  // `copy` is the thread's, the others the caller's
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::optional<TagFolder> folder_;
+  std::vector<std::pair<std::string, Value>> files_;
+  std::shared_future<void> copied_;
+  std::future<void> written_;  // last: the threads use all the others
+};
+
+}  // namespace anymesh

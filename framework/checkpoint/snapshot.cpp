@@ -1,0 +1,67 @@
+#include "framework/checkpoint/snapshot.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace anymesh {
+
+class Snapshot::Bytes : public ByteSource {
+ public:
+  Bytes(const Snapshot& snapshot, size_t offset, uint64_t size)
+      : snapshot_(snapshot), offset_(offset), size_(size) {}
+  uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    check_range(offset, out.size(), "a snapshot");
+    std::ranges::copy(snapshot_.memory_.subspan(offset_ + offset, out.size()), out.begin());
+  }
+
+ private:
+  const Snapshot& snapshot_;
+  size_t offset_;
+  uint64_t size_;
+};
+
+Snapshot::~Snapshot() {
+  if (!memory_.empty()) munmap(memory_.data(), memory_.size());
+}
+
+Value Snapshot::hold(const Value& value) {
+  return map_tensors(value, [this](TensorRecord tensor) {
+    if (!tensor.bytes) return tensor;
+    BytesPtr& held = held_[tensor.bytes.get()];
+    if (!held) {
+      held = std::make_shared<Bytes>(*this, needed_, tensor.bytes->size());
+      copies_.push_back({tensor.bytes, needed_});
+      needed_ += tensor.bytes->size();
+    }
+    tensor.bytes = held;
+    return tensor;
+  });
+}
+
+void Snapshot::take() {
+  if (needed_ > memory_.size()) grow();
+  for (const auto& [original, offset] : copies_)
+    original->read(0, memory_.subspan(offset, original->size()));
+}
+
+void Snapshot::reset() {
+  needed_ = 0;
+  copies_.clear();
+  held_.clear();
+}
+
+// The contents do not matter, so that there is never room for two.
+void Snapshot::grow() {
+  if (!memory_.empty()) munmap(memory_.data(), memory_.size());
+  memory_ = {};
+  void* memory = mmap(nullptr, needed_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    throw std::runtime_error("--async-save: no memory for a snapshot of " +
+                             std::to_string(needed_) + " bytes");
+  memory_ = {static_cast<std::byte*>(memory), needed_};
+}
+
+}  // namespace anymesh
