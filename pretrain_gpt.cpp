@@ -165,6 +165,7 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
     report.push_back(std::move(line));
   print_start(grid, parsed, report);
   if (config.run.dry_run) return;
+  if (config.checkpoint.async_save) engine.reserve_snapshot();
   Trainer(config, plan, engine, *data.train, data.valid.get(), interruption).train();
   if (!allocations) return;
   for (const std::string& line : memory_report(*world, engine.optimizer(), allocations->bytes())) {

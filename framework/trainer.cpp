@@ -17,10 +17,41 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
       .count();
 }
 
+std::string gigabytes(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g GB", static_cast<double>(bytes) / 1e9);
+  return text;
+}
+
+// "saved DIR/global_step50 in 812 ms (1.73 GB at 2.13 GB/s)", and what --report-save adds.
+std::vector<std::string> lines_of(const SaveReport& save, const CheckpointConfig& checkpoint) {
+  const SaveTimes& t = save.times;
+  const double gb = static_cast<double>(save.bytes) / 1e9,
+               seconds = checkpoint.async_save ? t.serialise + t.write + t.fsync : t.total;
+  char text[320];
+  std::snprintf(text, sizeof text, " in %.0f ms (%.3g GB at %.3g GB/s)", t.total * 1e3, gb,
+                gb / seconds);
+  std::vector<std::string> lines{"saved " + save.path.string() + text};
+  if (checkpoint.async_save) {
+    std::snprintf(text, sizeof text, ", of which training stood still for %.0f ms", t.stall * 1e3);
+    lines[0] += text;
+  }
+  if (!checkpoint.report_save) return lines;
+  std::snprintf(
+      text, sizeof text,
+      "save times, ms, the greatest of all ranks: copy %.1f, gather %.1f, serialise %.1f, "
+      "write %.1f, fsync %.1f, commit %.1f; stall %.1f, total %.1f",
+      t.copy * 1e3, t.gather * 1e3, t.serialise * 1e3, t.write * 1e3, t.fsync * 1e3, t.commit * 1e3,
+      t.stall * 1e3, t.total * 1e3);
+  lines.emplace_back(text);
+  return lines;
+}
+
 }  // namespace
 
 SaveOptions save_options(const CheckpointConfig& checkpoint) {
   return {.exclude_frozen_parameters = checkpoint.exclude_frozen_parameters,
+          .async = checkpoint.async_save,
           .weights_only = checkpoint.no_save_optim || checkpoint.save_weights_only,
           .save_16bit_model = checkpoint.save_16bit_model};
 }
@@ -60,6 +91,8 @@ void Trainer::train() {
     const StepReport report = train_step();
     if (grid_.counts) last_step = *grid_.counts;
     log_.step(report, plan_.train_iters, due(config_.run.log_interval));
+    if (engine_.poll_save()) saved();
+    if (due(config_.run.log_interval)) log_progress();
     if (due(config_.run.eval_interval)) evaluate("at");
     stop = interruption_.poll();
     if (stop)
@@ -75,15 +108,22 @@ void Trainer::train() {
   }
   if (!checkpoint.save.empty() && saved_at != state_.iteration) save();
   if (!stop && !due(config_.run.eval_interval)) evaluate("at the end,");
+  finish_save();
   if (grid_.counts) log_.line(table_of(last_step, *grid_.world));
   log_.summary(*grid_.world);
 }
 
 StepReport Trainer::train_step() {
   const auto start = std::chrono::steady_clock::now();
-  StepReport report = engine_.train_batch(
-      micro_batches(train_, grid_, config_.batch.micro_batch_size, state_.consumed_train_samples,
-                    plan_.num_microbatches, state_.dropout_seed));
+  StepReport report;
+  try {
+    report = engine_.train_batch(micro_batches(train_, grid_, config_.batch.micro_batch_size,
+                                               state_.consumed_train_samples,
+                                               plan_.num_microbatches, state_.dropout_seed));
+  } catch (const CollectiveError&) {  // the step's; the save before it is good
+    finish_save();
+    throw;
+  }
   report.elapsed_ms = milliseconds_since(start);
   report.tokens_per_s = static_cast<double>(plan_.global_batch_size) * train_.seq_length() /
                         (report.elapsed_ms / 1e3);
@@ -173,17 +213,29 @@ void Trainer::save() {
                   samples = config_.run.eval_iters * plan_.global_batch_size;
     state_.verified = {*validation_loss(first, samples), first, samples};
   }
-  const auto start = std::chrono::steady_clock::now();
+  finish_save();
+  engine_.save_checkpoint(config_.checkpoint.save, save_options(config_.checkpoint));
+  if (!config_.checkpoint.async_save) saved();
+}
+
+void Trainer::finish_save() {
+  if (engine_.finish_save()) saved();
+}
+
+void Trainer::saved() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
-  const std::filesystem::path folder =
-      engine_.save_checkpoint(checkpoint.save, save_options(checkpoint));
-  log_.line(c10::str("saved ", folder.string(), " in ",
-                     static_cast<int64_t>(milliseconds_since(start)), " ms"));
+  for (const std::string& line : lines_of(engine_.last_save(), checkpoint)) log_.line(line);
   const int64_t limit = save_limit(checkpoint);
   if (limit == 0 || grid_.world->rank() != 0) return;
   for (const std::string& line :
        remove_old_checkpoints(checkpoint.save, limit, checkpoint.save_retain_interval))
     log_.line(line);
+}
+
+void Trainer::log_progress() {
+  const auto [done, all] = engine_.save_progress();
+  if (all > 0)
+    log_.line(c10::str("saving: rank 0 has written ", 100 * done / all, " % of ", gigabytes(all)));
 }
 
 }  // namespace anymesh

@@ -34,6 +34,9 @@ class Trainer {
   void evaluate(const char* when);
   bool save_or_warn();
   void save();
+  void finish_save();
+  void saved();  // after the commit
+  void log_progress();
   void verify_resume();
 
   // Mean loss of that many samples of the validation set; none once `stop` says so.

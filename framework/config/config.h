@@ -85,6 +85,7 @@ struct CheckpointConfig {
   int64_t save_retain_interval = 0;  // keeps those of steps divisible by it; 0 = none
   bool no_save_optim = false,
        save_weights_only = false;  // the same; Megatron's name and a plain one
+  bool async_save = false, report_save = false;
   bool save_16bit_model = false, exclude_frozen_parameters = false;
   bool universal_checkpoint = false;
   bool no_load_optim = false, no_load_rng = false, no_load_lr_state = false, finetune = false;

@@ -102,6 +102,9 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
   flags.add("save-retain-interval", checkpoint.save_retain_interval,
             "keep those of steps divisible by it, and else the newest alone or --save-total-limit",
             "none");
+  flags.add("async-save", checkpoint.async_save,
+            "write checkpoints beside the training, from a copy of the state in memory");
+  flags.add("report-save", checkpoint.report_save, "print where the time of each save goes");
   flags.add("no-save-optim", checkpoint.no_save_optim,
             "save weights without optimizer state: for --finetune or --no-load-optim");
   flags.add("save-weights-only", checkpoint.save_weights_only, "the same");
@@ -278,7 +281,8 @@ void check_data(const Combinations& rules, const DataConfig& data) {
 void check_checkpoint(const Combinations& rules, const CheckpointConfig& checkpoint) {
   for (const char* flag :
        {"save-interval", "save-total-limit", "save-retain-interval", "save-switch-file",
-        "no-save-optim", "save-weights-only", "exclude-frozen-parameters", "exit-on-save-failure"})
+        "async-save", "report-save", "no-save-optim", "save-weights-only",
+        "exclude-frozen-parameters", "exit-on-save-failure"})
     rules.require(flag, "save");
   rules.refuse("save-16bit-model", checkpoint.save_16bit_model && checkpoint.save.empty(),
                "without --save");

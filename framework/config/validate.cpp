@@ -156,6 +156,22 @@ void check_data(const DataConfig& data, uint64_t seed) {
           with("--seed", seed) + " must fit in 32 bits, as the shuffling of samples demands");
 }
 
+// What needs other ranks while it writes cannot be left to a thread; what is kept out of memory has no
+// copy in it.
+void check_async_save(const CheckpointConfig& checkpoint, const OffloadConfig& offload) {
+  if (!checkpoint.async_save) return;
+  const auto refuse = [](bool beside, const std::string& flag, const char* why) {
+    require(!beside, "--async-save cannot save " + flag + ", " + why + "; keep one of them");
+  };
+  const char* gathered = "which gathers weights from all ranks while it writes";
+  refuse(checkpoint.no_save_optim, "with --no-save-optim", gathered);
+  refuse(checkpoint.save_weights_only, "with --save-weights-only", gathered);
+  refuse(checkpoint.save_16bit_model, "with --save-16bit-model", gathered);
+  const char* on_disk = "whose state it would copy to memory";
+  refuse(offload.optimizer == "nvme", "with --offload-optimizer nvme", on_disk);
+  refuse(offload.param == "nvme", "with --offload-param nvme", on_disk);
+}
+
 void check_run(const CheckpointConfig& checkpoint, const RunConfig& run) {
   require(!checkpoint.verify_resume || run.eval_iters > 0,
           "--verify-resume compares validation losses: " + with("--eval-iters", run.eval_iters) +
@@ -230,6 +246,7 @@ void validate(const Config& config, int world_size) {
   check_precision(config.precision);
   check_schedule(config.optimizer, plan);
   check_data(config.data, config.run.seed);
+  check_async_save(config.checkpoint, config.offload);
   check_run(config.checkpoint, config.run);
 }
 

@@ -309,5 +309,24 @@ TEST_F(ValidateTest, PaddedVocabulary) {
   EXPECT_EQ(padded_vocab_size(gpt, 2), 384);
 }
 
+TEST_F(ValidateTest, AsyncSaves) {
+  CheckpointConfig& checkpoint = config.checkpoint;
+  checkpoint.save = "out";
+  checkpoint.async_save = true;
+  EXPECT_EQ(refused(), "");
+  EXPECT_EQ(refused_with(checkpoint.no_save_optim, true),
+            "--async-save cannot save with --no-save-optim, which gathers weights from all ranks "
+            "while it writes; keep one of them");
+  EXPECT_THAT(refused_with(checkpoint.save_weights_only, true), HasSubstr("--save-weights-only"));
+  EXPECT_THAT(refused_with(checkpoint.save_16bit_model, true), HasSubstr("--save-16bit-model"));
+  config.parallel.zero_stage = 3;
+  config.offload.nvme_path = "/disk";
+  EXPECT_EQ(refused_with(config.offload.optimizer, std::string("nvme")),
+            "--async-save cannot save with --offload-optimizer nvme, whose state it would copy to "
+            "memory; keep one of them");
+  EXPECT_THAT(refused_with(config.offload.param, std::string("nvme")),
+              HasSubstr("--offload-param nvme"));
+}
+
 }  // namespace
 }  // namespace anymesh

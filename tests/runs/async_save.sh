@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Asynchronous saves: the run and its checkpoints are those of synchronous ones, byte for byte; a process that is killed while one
+# is written leaves the one before; what cannot be written beside the training is refused.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh" "$1"
+
+for mesh in 1,2,2,1 2,1,2,3 1,1,2,0; do
+  for kind in sync async; do
+    train "$mesh" $kind.csv --train-iters 24 --save-interval 5 --save-total-limit 2 --save $kind --report-save \
+        $([[ $kind == async ]] && echo --async-save) >$kind.log 2>&1 || fail "$(tail -5 $kind.log)"
+  done
+  same sync.csv async.csv "losses of $mesh with asynchronous saves"
+  [[ $(ls async | tr '\n' ' ') == "global_step20 global_step24 latest "* ]] || fail "$mesh: $(ls async)"
+  # The settings differ in --async-save and --save; all else, tensors and the state of the run, does not.
+  for tag in global_step20 global_step24; do
+    "$bin/ckpt" diff "sync/$tag" "async/$tag" >diff.log 2>&1 || fail "$mesh $tag: $(cat diff.log)"
+    [[ $(cd sync && find $tag -type f | sort) == $(cd async && find $tag -type f | sort) ]] || fail "$mesh: files differ"
+    "$bin/ckpt" verify "async/$tag" >verify.log 2>&1 || fail "$mesh $tag: $(cat verify.log)"
+  done
+  [[ $(grep -c '^saved async/.* training stood still' async.log) == 5 ]] || fail "$mesh: $(grep saved async.log)"
+  [[ $(grep -c '^save times, ms' async.log) == 5 && $(grep -c '^save times, ms' sync.log) == 5 ]] || fail "$mesh: no times"
+  train "$mesh" resumed.csv --train-iters 24 --load async --load-tag global_step20 >resumed.log 2>&1 || fail "$(tail -5 resumed.log)"
+  same sync.csv resumed.csv "a run of $mesh resumed from one" 21
+  echo "ok: checkpoints of $mesh"
+  rm -rf sync async
+done
+
+# Killed at once, some time after the save began: whatever `latest` names loads.
+train 1,1,2,1 whole.csv --train-iters 150 >whole.log 2>&1 || fail "$(tail -5 whole.log)"
+torn=0
+for ((i = 0; i < 6; ++i)); do
+  rm -rf killed
+  train 1,1,2,1 killed.csv --train-iters 150 --save-interval 3 --save killed --async-save >killed.log 2>&1 &
+  job=$!
+  until [[ -e killed/latest ]] || ! kill -0 $job 2>/dev/null; do sleep 0.05; done
+  until ls killed | grep -q '\.tmp$' || ! kill -0 $job 2>/dev/null; do :; done
+  pkill -KILL -P "$(pgrep -P $job -x mpirun || echo $job)" || true
+  wait $job && fail "it ended before it was killed"
+  ls killed | grep -q '\.tmp$' && ((torn += 1))
+  step=$(sed 's/global_step//' killed/latest)
+  train 1,1,2,1 after.csv --train-iters $((step + 3)) --lr-decay-iters 150 --load killed >after.log 2>&1 || fail "$(tail -5 after.log)"
+  paste -d' ' <(losses whole.csv $((step + 1)) | head -3) <(losses after.csv $((step + 1))) >pairs
+  awk '$1 != $2 {bad = 1} END {exit bad || NR != 3}' pairs || fail "killed after step $step: $(cat pairs)"
+done
+((torn > 0)) || fail "no kill came while a save was under way"
+echo "ok: killed 6 times, $torn of them while a save was under way"
+
+# A save that is under way when a step fails is committed.
+train 1,1,2,1 nan.csv --train-iters 20 --save-interval 1 --save nan --async-save --lr 1e38 --lr-warmup-iters 0 >nan.log 2>&1 && fail "no NaN"
+grep -q 'at iteration' nan.log || fail "$(tail -5 nan.log)"
+last=$(tail -1 nan.csv | cut -d, -f1)
+[[ $(cat nan/latest) == "global_step$last" ]] || fail "latest is $(cat nan/latest) after $last steps"
+echo "ok: the save before a step that failed"
