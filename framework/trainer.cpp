@@ -66,15 +66,14 @@ Trainer::Trainer(const Config& config, const BatchPlan& plan, Engine& engine, co
       valid_(valid),
       state_(engine.state()),
       interruption_(interruption),
-      log_(grid_.world->rank() == 0, config.run.loss_csv, state_.iteration) {}
+      log_(grid_.world->rank() == 0, config.run.loss_csv, state_.iteration),
+      saved_at_(config.checkpoint.save == config.checkpoint.load ? state_.iteration : -1) {}
 
 void Trainer::train() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
   const auto due = [&](int64_t interval) {
     return interval > 0 && state_.iteration % interval == 0;
   };
-  // --save promises a checkpoint at the end, also of a run with nothing left to train.
-  int64_t saved_at = checkpoint.save == checkpoint.load ? state_.iteration : -1;
   if (checkpoint.verify_resume) {
     if (!valid_) throw CollectiveError("--verify-resume: --split leaves no validation documents");
     if (!checkpoint.load.empty()) verify_resume();
@@ -91,24 +90,30 @@ void Trainer::train() {
     const StepReport report = train_step();
     if (grid_.counts) last_step = *grid_.counts;
     log_.step(report, plan_.train_iters, due(config_.run.log_interval));
-    if (engine_.poll_save()) saved();
+    try_saving([this] {
+      if (engine_.poll_save()) saved();
+    });
     if (due(config_.run.log_interval)) log_progress();
     if (due(config_.run.eval_interval)) evaluate("at");
     stop = interruption_.poll();
     if (stop)
       log_.line(c10::str("stopping at iteration ", state_.iteration, ": ", interruption_.reason()));
     const bool asked = interruption_.take_save_request();
-    const bool save_now = !checkpoint.save.empty() && (asked || due(checkpoint.save_interval));
-    if (save_now && save_or_warn()) saved_at = state_.iteration;
+    if (!checkpoint.save.empty() && (asked || due(checkpoint.save_interval))) {
+      try_saving([this] { finish_save(); });
+      try_saving([this] { save(); });
+    }
     if (!stop && due(checkpoint.exit_interval)) {
       log_.line(c10::str("exiting at iteration ", state_.iteration, " (--exit-interval ",
                          config_.checkpoint.exit_interval, ")"));
       break;
     }
   }
-  if (!checkpoint.save.empty() && saved_at != state_.iteration) save();
-  if (!stop && !due(config_.run.eval_interval)) evaluate("at the end,");
+  // --save promises a checkpoint at the end, also of a run with nothing left to train.
+  try_saving([this] { finish_save(); });
+  if (!checkpoint.save.empty() && saved_at_ != state_.iteration) save();
   finish_save();
+  if (!stop && !due(config_.run.eval_interval)) evaluate("at the end,");
   if (grid_.counts) log_.line(table_of(last_step, *grid_.world));
   log_.summary(*grid_.world);
 }
@@ -194,16 +199,14 @@ void Trainer::verify_resume() {
 }
 
 // A save that fails leaves the checkpoint before it, and a run that the next save may still preserve.
-bool Trainer::save_or_warn() {
+void Trainer::try_saving(const std::function<void()>& work) {
   try {
-    save();
-    return true;
+    work();
   } catch (const CollectiveError& error) {
     if (config_.checkpoint.exit_on_save_failure) throw;
     log_.line(c10::str("WARNING: iteration ", state_.iteration, ": THE SAVE FAILED: ", error.what(),
                        ". The checkpoint before it is as it was; training goes on, and the next "
                        "save tries again (--exit-on-save-failure would stop here)"));
-    return false;
   }
 }
 
@@ -213,7 +216,6 @@ void Trainer::save() {
                   samples = config_.run.eval_iters * plan_.global_batch_size;
     state_.verified = {*validation_loss(first, samples), first, samples};
   }
-  finish_save();
   engine_.save_checkpoint(config_.checkpoint.save, save_options(config_.checkpoint));
   if (!config_.checkpoint.async_save) saved();
 }
@@ -224,6 +226,7 @@ void Trainer::finish_save() {
 
 void Trainer::saved() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
+  saved_at_ = engine_.last_save().iteration;
   for (const std::string& line : lines_of(engine_.last_save(), checkpoint)) log_.line(line);
   const int64_t limit = save_limit(checkpoint);
   if (limit == 0 || grid_.world->rank() != 0) return;

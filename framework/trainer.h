@@ -32,7 +32,7 @@ class Trainer {
  private:
   StepReport train_step();
   void evaluate(const char* when);
-  bool save_or_warn();
+  void try_saving(const std::function<void()>& work);
   void save();
   void finish_save();
   void saved();  // after the commit
@@ -52,6 +52,7 @@ class Trainer {
   TrainState& state_;  // the engine's
   Interruption& interruption_;
   RunLog log_;
+  int64_t saved_at_;  // the iteration of the newest committed checkpoint
 };
 
 }  // namespace anymesh

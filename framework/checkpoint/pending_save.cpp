@@ -137,7 +137,7 @@ SaveReport PendingSave::report() {
   torch::Tensor all = torch::empty({sizeof times_ / sizeof(double)}, torch::kDouble);
   std::memcpy(all.data_ptr(), &times_, sizeof times_);
   run_.grid.world->all_reduce(all, ReduceOp::Max);
-  SaveReport report{.path = path(), .bytes = folder_->bytes()};
+  SaveReport report{.path = path(), .iteration = iteration_, .bytes = folder_->bytes()};
   std::memcpy(&report.times, all.const_data_ptr(), sizeof times_);
   return report;
 }
