@@ -1,7 +1,5 @@
 #include "framework/checkpoint/tags_to_try.h"
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -169,18 +167,15 @@ void check_files(Communicator& world, const fs::path& folder, bool checksums) {
 }
 
 void read_together(Communicator& world, const fs::path& folder, const std::function<void()>& work) {
-  std::string damage, refusal;
-  try {
-    work();
-  } catch (const c10::Error& error) {
-    refusal = error.what_without_backtrace();
-  } catch (const std::runtime_error& error) {
-    damage = error.what();
-    damage += host_in(folder, damage);
-  } catch (const std::exception& error) {
-    refusal = error.what();
-  }
-  throw_together(world, refusal);
+  std::string damage;
+  all_or_none(world, [&] {
+    try {
+      work();
+    } catch (const std::runtime_error& error) {
+      damage = error.what();
+      damage += host_in(folder, damage);
+    }
+  });
   try {
     throw_together(world, damage);
   } catch (const CollectiveError& error) {
