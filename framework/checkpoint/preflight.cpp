@@ -31,19 +31,12 @@ fs::path existing_parent(fs::path folder) {
   return folder;
 }
 
-int64_t checkpoints_in(const fs::path& folder) {
-  if (!fs::is_directory(folder)) return 0;
-  return std::count_if(fs::directory_iterator(folder), fs::directory_iterator(),
-                       [](const fs::directory_entry& entry) {
-                         return step_of_tag(entry.path().filename().string()).has_value();
-                       });
-}
-
 }  // namespace
 
 int64_t most_checkpoints(const SavePlan& plan) {
   if (plan.limit == 0) return plan.saves;
-  const int64_t beyond = std::max<int64_t>(1, plan.limit + 1 - checkpoints_in(plan.folder));
+  const auto there = static_cast<int64_t>(tags_by_step(plan.folder).size());
+  const int64_t beyond = std::max<int64_t>(1, plan.limit + 1 - there);
   return std::min(plan.saves, beyond + plan.retained);
 }
 

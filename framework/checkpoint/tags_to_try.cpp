@@ -16,30 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::optional<int64_t> step_of(std::string tag, bool universal) {
-  if (universal) {
-    if (!tag.ends_with(kUniversalSuffix)) return std::nullopt;
-    tag.resize(tag.size() - kUniversalSuffix.size());
-  }
-  return step_of_tag(tag);
-}
-
-// Complete ones, by their step: universal folders get their name last, ordinary tags of ours have a
-// manifest. Of DeepSpeed's nothing says so.
-std::map<int64_t, std::string, std::greater<>> committed_tags(const fs::path& load_dir,
-                                                              bool universal, bool theirs_too) {
-  std::map<int64_t, std::string, std::greater<>> tags;
-  if (!fs::is_directory(load_dir)) return tags;
-  for (const fs::directory_entry& entry : fs::directory_iterator(load_dir)) {
-    const std::string name = entry.path().filename().string();
-    const auto step = step_of(name, universal);
-    if (!step || !entry.is_directory()) continue;
-    const bool complete = universal || theirs_too || fs::exists(entry.path() / kManifestFile);
-    if (complete) tags[*step] = name;
-  }
-  return tags;
-}
-
 bool is_folder_in(const fs::path& load_dir, const std::string& tag) {
   return !tag.empty() && tag.find('/') == std::string::npos && fs::is_directory(load_dir / tag);
 }
@@ -136,9 +112,14 @@ TagsToTry tags_to_try(const fs::path& load_dir, const LoadOptions& options) {
   TagsToTry found;
   if (!named.empty()) found.tags.push_back(named);
   if (!options.fallback) return found;
-  const auto last = step_of(named, universal);
-  for (const auto& [step, tag] : committed_tags(load_dir, universal, has_pointer))
-    if (tag != named && (!last || step < *last)) found.tags.push_back(tag);
+  // Universal folders get their name last, ordinary tags of ours have a manifest. Of DeepSpeed's
+  // nothing says whether they are complete: they count where there is a pointer.
+  const std::string_view suffix = universal ? kUniversalSuffix : "";
+  const auto last = step_of_tag(named, suffix);
+  for (const auto& [step, tag] : tags_by_step(load_dir, suffix)) {
+    const bool committed = universal || has_pointer || fs::exists(load_dir / tag / kManifestFile);
+    if (committed && tag != named && (!last || step < *last)) found.tags.push_back(tag);
+  }
   if (named.empty() && has_pointer && found.tags.empty())
     throw std::runtime_error(trouble + what_is_in(load_dir));
   if (named.empty() && !found.tags.empty()) {

@@ -28,12 +28,23 @@ bool take_number(std::string_view& text, int& number) {
 
 std::string tag_folder(int64_t step) { return "global_step" + std::to_string(step); }
 
-std::optional<int64_t> step_of_tag(std::string_view tag) {
+std::optional<int64_t> step_of_tag(std::string_view tag, std::string_view suffix) {
   int64_t step = 0;
   if (!take(tag, "global_step")) return std::nullopt;
   const auto [end, error] = std::from_chars(tag.data(), tag.data() + tag.size(), step);
-  const bool whole = error == std::errc() && end == tag.data() + tag.size() && step >= 0;
-  return whole ? std::optional(step) : std::nullopt;
+  tag.remove_prefix(static_cast<size_t>(end - tag.data()));
+  return error == std::errc() && tag == suffix && step >= 0 ? std::optional(step) : std::nullopt;
+}
+
+TagsByStep tags_by_step(const std::filesystem::path& folder, std::string_view suffix) {
+  TagsByStep tags;
+  if (!std::filesystem::is_directory(folder)) return tags;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    const auto step = step_of_tag(name, suffix);
+    if (step && entry.is_directory()) tags.emplace(*step, name);
+  }
+  return tags;
 }
 
 std::string model_states_file(int mp_rank) {

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,10 +35,15 @@ inline constexpr std::string_view kOptimizerStateFile = "optimizer_state.pt";
 inline constexpr std::string_view kUniversalSuffix = "_universal";
 inline constexpr std::string_view kTemporarySuffix = ".tmp";  // being written, or being removed
 
-std::string tag_folder(int64_t step);                      // global_step100
-std::optional<int64_t> step_of_tag(std::string_view tag);  // its inverse
-std::string model_states_file(int mp_rank);                // mp_rank_01_model_states.pt
-std::string layer_states_file(int layer, int tp_rank);     // layer_02-model_01-model_states.pt
+std::string tag_folder(int64_t step);  // global_step100
+// Its inverse, of a name that ends in `suffix`, as global_step100_universal does.
+std::optional<int64_t> step_of_tag(std::string_view tag, std::string_view suffix = "");
+// The folders in `folder` that have such names; none if it is not there.
+using TagsByStep = std::multimap<int64_t, std::string, std::greater<>>;  // newest first
+TagsByStep tags_by_step(const std::filesystem::path& folder, std::string_view suffix = "");
+
+std::string model_states_file(int mp_rank);             // mp_rank_01_model_states.pt
+std::string layer_states_file(int layer, int tp_rank);  // layer_02-model_01-model_states.pt
 std::string optim_states_file(int dp_rank, int mp_rank, bool bf16);
 std::string zero3_model_states_file(int dp_rank, int mp_rank);
 std::string state_file(std::string_view state);  // fp32 -> fp32.pt
