@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
 
 namespace anymesh {
@@ -24,13 +25,6 @@ std::string listed(const char* what, const SaveSize::Kind& kind) {
                          : c10::str(", ", what, " ", gigabytes(kind.bytes), " (", kind.files, ")");
 }
 
-// The folder may not be there yet.
-fs::path existing_parent(fs::path folder) {
-  folder = fs::absolute(folder);
-  while (!fs::exists(folder) && folder.has_relative_path()) folder = folder.parent_path();
-  return folder;
-}
-
 }  // namespace
 
 int64_t most_checkpoints(const SavePlan& plan) {
@@ -42,7 +36,7 @@ int64_t most_checkpoints(const SavePlan& plan) {
 
 std::vector<std::string> preflight(const SaveSize& size, const SavePlan& plan) {
   const int64_t most = most_checkpoints(plan), needed = most * size.bytes(),
-                free = static_cast<int64_t>(fs::space(existing_parent(plan.folder)).available);
+                free = static_cast<int64_t>(fs::space(existing_folder(plan.folder)).available);
   const std::string each =
       c10::str("each checkpoint: ", gigabytes(size.bytes()), " in ", size.files(),
                " files: ", listed("model states", size.model_states).substr(2),

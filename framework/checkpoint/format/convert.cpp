@@ -154,22 +154,17 @@ uint64_t tensor_bytes(const ConvertPlan& plan) {
   return total;
 }
 
-// The folder that will hold `path`, or hold the folder that will, ...
-fs::path existing_folder(fs::path path) {
-  while (!fs::is_directory(path)) path = path.parent_path();
-  return path;
-}
-
 // For what is not there yet of an interrupted conversion.
-void check_space(const fs::path& folder, const std::vector<StreamedFile>& files, uint64_t bytes) {
-  const uint64_t available = fs::space(existing_folder(folder)).available;
+void check_space(const fs::path& folder, const std::vector<StreamedFile>& files,
+                 const ConvertReport& report) {
   uint64_t there = 0;
   for (const StreamedFile& file : files)
     if (fs::is_regular_file(file.path)) there += fs::file_size(file.path);
-  const uint64_t needed = bytes - std::min(bytes, there);
-  if (available >= needed) return;
+  const uint64_t needed = report.bytes - std::min(report.bytes, there);
+  if (report.free_bytes >= needed) return;
   throw std::runtime_error(folder.string() + ": " + std::to_string(needed >> 20) +
-                           " MiB are needed, " + std::to_string(available >> 20) + " MiB are free");
+                           " MiB are needed, " + std::to_string(report.free_bytes >> 20) +
+                           " MiB are free");
 }
 
 StreamedFile streamed_copy(const fs::path& from, const fs::path& to) {
@@ -261,7 +256,7 @@ class Conversion {
     for (const StreamedFile& file : files_) report.bytes += file.layout({}).size;
     report.files = static_cast<int64_t>(files_.size());
     report.free_bytes = fs::space(existing_folder(folder_)).available;
-    check_space(folder_, files_, report.bytes);
+    check_space(folder_, files_, report);
   }
 
   // Everything but `latest_universal`.

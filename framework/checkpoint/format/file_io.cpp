@@ -143,6 +143,12 @@ void publish_folder(const std::filesystem::path& from, const std::filesystem::pa
   std::filesystem::remove_all(from);
 }
 
+std::filesystem::path existing_folder(std::filesystem::path path) {
+  path = std::filesystem::absolute(path);
+  while (!std::filesystem::is_directory(path)) path = path.parent_path();
+  return path;
+}
+
 std::string list_folder(const std::filesystem::path& folder) {
   constexpr size_t kMost = 20;
   std::vector<std::string> names;

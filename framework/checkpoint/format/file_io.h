@@ -75,6 +75,8 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 // Syncs the folder `from` and gives it the name `to`. A folder that has the name is replaced as a
 // whole: the two swap names in one step, then the old one is removed.
 void publish_folder(const std::filesystem::path& from, const std::filesystem::path& to);
+// The path, if it is a folder, else the folder that will hold it, or hold the folder that will, ...
+std::filesystem::path existing_folder(std::filesystem::path path);
 // "latest, global_step50, global_step100" or "nothing": what a folder holds, for messages.
 std::string list_folder(const std::filesystem::path& folder);
 
