@@ -43,21 +43,18 @@ TagFolder::TagFolder(Communicator& world, const fs::path& save_dir, const std::s
   make_temporary(world, save_dir);
 }
 
-// Rank 0 makes the folder with a mark in it. Ranks that do not see that mark are on other file systems:
-// of those with one host and path, the first makes theirs.
+// Rank 0 makes the folder with a mark in it, a name that no other has. Ranks that do not see it are on
+// other file systems: of those with one host and path, the first makes theirs.
 void TagFolder::make_temporary(Communicator& world, const fs::path& save_dir) {
-  const fs::path mark = temporary_ / "mark";
-  const std::string drawn = random_text();
+  const fs::path mark = temporary_ / gather_strings(world, random_text())[0];
   all_or_none(world, [&] {
     if (world.rank() != 0) return;
     make_empty(save_dir, temporary_);
-    write_text_atomically(mark, drawn);
+    fs::create_directory(mark);
   });
-  const std::string expected = gather_strings(world, drawn)[0];
   std::string mine;  // empty: rank 0's
   all_or_none(world, [&] {
-    if (!fs::exists(mark) || read_text(mark) != expected)
-      mine = host_ + ":" + fs::absolute(save_dir).string();
+    if (!fs::exists(mark)) mine = host_ + ":" + fs::absolute(save_dir).string();
   });
   const std::vector<std::string> places = gather_strings(world, mine);
   leads_ = std::find(places.begin(), places.end(), mine) - places.begin() == world.rank();
