@@ -49,13 +49,6 @@ void flip(const fs::path& file, uint64_t at) {
   stream.put(byte);
 }
 
-std::vector<std::string> sorted_files(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 // Each kind of damage to each file of the newest tag: the one before it is loaded, bit for bit, and the
 // report names the file. A flipped byte may be one that says nothing; then the newest is what it was.
 TEST_F(Recovery, EveryFileDamagedInTurn) {
@@ -89,7 +82,7 @@ TEST_F(Recovery, EveryFileDamagedInTurn) {
       }
       return newest_taken;
     };
-    for (const std::string& name : sorted_files(whole)) {
+    for (const std::string& name : files_in(whole)) {
       const uint64_t size = fs::file_size(whole / name);
       if (name != kManifestFile) {  // without it the tag is like DeepSpeed's
         EXPECT_FALSE(load_after(name, false, [](const fs::path& file) { fs::remove(file); }))
@@ -185,7 +178,7 @@ TEST_F(Recovery, NodesWithoutASharedFileSystem) {
   run.engine.save_checkpoint(mine);
   const auto state = state_of(run);
   const double expected = run.train(1);
-  EXPECT_EQ(sorted_files(mine / "global_step2").size(), 2 * 2 + 1);
+  EXPECT_EQ(files_in(mine / "global_step2").size(), 2 * 2 + 1);
   EXPECT_EQ(read_manifest(mine / "global_step2")->files.size(), 4 * 2);
   EXPECT_EQ(read_text(mine / kLatestFile), "global_step2");
 
@@ -212,9 +205,8 @@ TEST_F(Recovery, AFailedSaveLeavesTheOneBefore) {
         message_of([&] { run.engine.save_checkpoint(folder_); }),
         AllOf(HasSubstr("[rank " + std::to_string(full) + "]"), HasSubstr("File too large")));
     mpi_world()->barrier();
-    EXPECT_THAT(sorted_files(folder_),
-                testing::ElementsAre("global_step1", std::string(kLatestFile),
-                                     std::string(kZeroToFp32File)));
+    EXPECT_THAT(files_in(folder_), testing::ElementsAre("global_step1", std::string(kLatestFile),
+                                                        std::string(kZeroToFp32File)));
   }
   const auto after = state_of(run);
   run.engine.load_checkpoint(folder_);

@@ -49,12 +49,6 @@ void expect_equal(const std::map<std::string, torch::Tensor>& a,
   }
 }
 
-std::vector<std::string> files_in(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
-  return names;
-}
-
 double eval(TinyRun& run) {
   const int64_t samples = std::exchange(run.engine.state().consumed_train_samples, 0);
   const double loss = run.engine.eval_batch(run.batches());

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "framework/engine.h"
 #include "models/gpt/gpt_model.h"
 #include "tests/support/message_of.h"
@@ -88,6 +90,15 @@ struct TinyRun {
   GptModel model;
   Engine engine;
 };
+
+// The names of what is in a folder, sorted.
+inline std::vector<std::string> files_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
+}
 
 // A folder that all ranks share, empty at the start.
 class SharedFolder : public testing::Test {
