@@ -7,7 +7,6 @@
 #include <numbers>
 #include <regex>
 #include <set>
-#include <sstream>
 
 #include "framework/comm/agreement.h"
 #include "framework/random/philox.h"
@@ -88,15 +87,12 @@ void ParamSpec::materialize() const {
 void freeze_params(const std::vector<ParamSpec>& params, const std::vector<std::string>& patterns,
                    Communicator& pp) {
   if (patterns.empty()) return;
-  std::string mine, list;
-  for (const ParamSpec& spec : params) mine += spec.name + "\n";
+  std::vector<std::string> mine;
+  for (const ParamSpec& spec : params) mine.push_back(spec.name);
+  std::string list;
   std::set<std::string> names, frozen;
-  for (const std::string& stage : gather_strings(pp, mine)) {
-    std::istringstream lines(stage);
-    for (std::string name; std::getline(lines, name);) {
-      if (names.insert(name).second) list += "\n  " + name;
-    }
-  }
+  for (const std::string& name : gather_lines(pp, mine))
+    if (names.insert(name).second) list += "\n  " + name;
   for (const std::string& pattern : patterns) {
     const std::regex regex = regex_of(pattern);
     bool found = false;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
 
 #include "framework/checkpoint/checkpoint.h"
 #include "framework/checkpoint/format/convert.h"
@@ -101,12 +100,6 @@ std::string announce_names(const WholeCheckpoint& checkpoint, const Checkpointed
   return "";
 }
 
-std::string joined(const std::vector<std::string>& tags) {
-  std::string lines;
-  for (const std::string& tag : tags) lines += tag + "\n";
-  return lines;
-}
-
 std::string listed(const std::set<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
@@ -126,18 +119,16 @@ void check_has_optimizer(const Value& metadata, const LoadOptions& options) {
 // frozen ones may be missing. Collective.
 std::string check_names(const WholeCheckpoint& checkpoint, const CheckpointedRun& run,
                         const LoadOptions& options) {
-  std::string mine;
+  std::vector<std::string> mine;
   for (const ParamSpec& spec : run.stage.params())
-    mine += spec.name + "\n" + spec.other_name + "\n" + (spec.frozen() ? "frozen\n" : "\n");
+    mine.insert(mine.end(), {spec.name, spec.other_name, spec.frozen() ? "frozen" : ""});
+  const std::vector<std::string> all = gather_lines(*run.grid.pp, mine);
   std::set<std::string> known, missing, excluded, unexpected;
-  for (const std::string& stage : gather_strings(*run.grid.pp, mine)) {
-    std::istringstream lines(stage);
-    std::string name, other, frozen;
-    while (std::getline(lines, name) && std::getline(lines, other) && std::getline(lines, frozen)) {
-      known.insert({name, other});
-      if (!checkpoint.contains(name) && !checkpoint.contains(other))
-        (frozen.empty() ? missing : excluded).insert(name);
-    }
+  for (size_t i = 0; i < all.size(); i += 3) {
+    const std::string &name = all[i], &other = all[i + 1], &frozen = all[i + 2];
+    known.insert({name, other});
+    if (!checkpoint.contains(name) && !checkpoint.contains(other))
+      (frozen.empty() ? missing : excluded).insert(name);
   }
   for (const std::string& name : checkpoint.names())
     if (!known.contains(name)) unexpected.insert(name);
@@ -161,13 +152,10 @@ std::string check_names(const WholeCheckpoint& checkpoint, const CheckpointedRun
          (kept.empty() ? "" : "\n" + kept);
 }
 
-// What was frozen in the checkpoint's run, and is trained in this one. `mine`: a name a line. Collective.
-std::string announce_fresh(Communicator& world, const std::string& mine) {
-  std::set<std::string> names;
-  for (const std::string& rank : gather_strings(world, mine)) {
-    std::istringstream lines(rank);
-    for (std::string name; std::getline(lines, name);) names.insert(name);
-  }
+// What was frozen in the checkpoint's run, and is trained in this one. Collective.
+std::string announce_fresh(Communicator& world, const std::vector<std::string>& mine) {
+  const std::vector<std::string> all = gather_lines(world, mine);
+  const std::set<std::string> names(all.begin(), all.end());
   if (names.empty()) return "";
   return "parameters that the checkpoint has no moments of, as they were not trained, start with "
          "zeros: " +
@@ -235,15 +223,13 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   });
   const std::string names =
       own_files || options.custom_load_fn ? "" : check_names(checkpoint, run, options);
-  std::string fresh;
+  std::vector<std::string> fresh;
   if (!weights_only(options)) run.optimizer.steps = 0;  // a rank may have nothing to read it from
   read_together(world, folder, [&] {
     if (own_files) {
       scaler = load_own_files(folder, own_files, run);
     } else {
-      for (const std::string& name :
-           load_whole_tensors(checkpoint, run, weights_only(options), options.custom_load_fn))
-        fresh += name + "\n";
+      fresh = load_whole_tensors(checkpoint, run, weights_only(options), options.custom_load_fn);
       if (checkpoint.optimizer_state) scaler = checkpoint.optimizer_state.find(keys::kLossScaler);
     }
   });
@@ -296,24 +282,22 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
     if (world.rank() == 0) found = tags_to_try(load_dir, options);
   });
   lines.insert(lines.end(), found.warnings.begin(), found.warnings.end());
-  std::istringstream tags(gather_strings(world, joined(found.tags))[0]);
-  std::string tag, next, damage;
-  std::getline(tags, next);
-  if (next.empty()) return {.report = {nothing_in(load_dir, options.universal)}};
-  while (!next.empty()) {
-    tag = std::exchange(next, {});
-    std::getline(tags, next);
+  const std::vector<std::string> tags = gather_lines(world, found.tags);  // only rank 0 has any
+  if (tags.empty()) return {.report = {nothing_in(load_dir, options.universal)}};
+  std::string damage;
+  for (size_t i = 0; i < tags.size(); ++i) {
     try {
-      LoadResult result = load_tag(load_dir, load_dir / tag, run, options, state);
+      LoadResult result = load_tag(load_dir, load_dir / tags[i], run, options, state);
       result.report.insert(result.report.begin(), lines.begin(), lines.end());
       return result;
     } catch (const DamagedCheckpoint& error) {
       damage = error.what();
-      lines.push_back(c10::str("WARNING: ", tag, " is damaged: ", damage, ". FALLING BACK to ",
-                               next, " (--no-fallback would stop here)"));
+      if (i + 1 < tags.size())
+        lines.push_back(c10::str("WARNING: ", tags[i], " is damaged: ", damage,
+                                 ". FALLING BACK to ", tags[i + 1],
+                                 " (--no-fallback would stop here)"));
     }
   }
-  lines.pop_back();
   std::string before;
   for (const std::string& line : lines) before += line + "\n";
   const char* why = !options.tag.empty() ? "no other is tried for a tag that was named (--load-tag)"

@@ -8,7 +8,6 @@
 #include <map>
 #include <regex>
 #include <set>
-#include <sstream>
 
 #include "framework/checkpoint/format/names.h"
 #include "framework/comm/agreement.h"
@@ -39,9 +38,9 @@ using Patterns =
     std::map<std::string, std::set<std::string>, std::less<>>;  // by the key of the info
 
 Patterns patterns_of_all_stages(const CheckpointedRun& run) {
-  std::string mine;
+  std::vector<std::string> mine;  // a key, a pattern, ...
   const auto add = [&](std::string_view key, const ParamSpec& spec) {
-    mine += std::string(key) + "\n" + pattern_of(spec.name) + "\n";
+    mine.insert(mine.end(), {std::string(key), pattern_of(spec.name)});
   };
   for (const ParamSpec& spec : run.stage.params()) {
     if (spec.vocabulary) add(keys::kVocabularyPatterns, spec);
@@ -50,12 +49,9 @@ Patterns patterns_of_all_stages(const CheckpointedRun& run) {
     if (spec.split_dim == 1) add(keys::kRowParallelPatterns, spec);
     if (spec.sub_params == 2) add(keys::kTwoSubParamsPatterns, spec);
   }
+  const std::vector<std::string> all = gather_lines(*run.grid.pp, mine);
   Patterns patterns;
-  for (const std::string& stage : gather_strings(*run.grid.pp, mine)) {
-    std::istringstream lines(stage);
-    for (std::string key, pattern; std::getline(lines, key) && std::getline(lines, pattern);)
-      patterns[key].insert(pattern);
-  }
+  for (size_t i = 0; i < all.size(); i += 2) patterns[all[i]].insert(all[i + 1]);
   return patterns;
 }
 

@@ -27,24 +27,25 @@ std::unordered_map<std::string, StateTensor> kept_weights(const CheckpointedRun&
   return kept;
 }
 
-// A parameter, for the ranks of other stages.
-std::string line_of(const ParamSpec& spec) {
-  std::string line = c10::str(spec.name, " ", spec.split_dim, " ", spec.sub_params, " ",
+// A parameter of stage `pp`, for the ranks of other stages.
+std::string line_of(int pp, const ParamSpec& spec) {
+  std::string line = c10::str(pp, " ", spec.name, " ", spec.split_dim, " ", spec.sub_params, " ",
                               spec.vocabulary, " ", spec.tensor.size(0), " ", spec.shape.size());
   for (const int64_t size : spec.shape) line += c10::str(" ", size);
-  return line + "\n";
+  return line;
 }
 
-ParamSpec spec_of(const std::string& line, torch::Dtype dtype) {
+std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
   std::istringstream in(line);
+  int pp = 0;
   ParamSpec spec;
   int64_t rows = 0;
   size_t dims = 0;
-  in >> spec.name >> spec.split_dim >> spec.sub_params >> spec.vocabulary >> rows >> dims;
+  in >> pp >> spec.name >> spec.split_dim >> spec.sub_params >> spec.vocabulary >> rows >> dims;
   spec.shape.resize(dims);
   for (int64_t& size : spec.shape) in >> size;
   spec.tensor = hollow({rows}, dtype);
-  return spec;
+  return {pp, std::move(spec)};
 }
 
 // Who has which elements of a parameter of stage `pp`.
@@ -89,25 +90,20 @@ std::vector<TensorRecord> stage_weights(const CheckpointedRun& run, GatheredTens
 
 Value model_weights(const CheckpointedRun& run, bool exclude_frozen, GatheredTensors& gathered) {
   const Coord& at = run.grid.coord;
-  std::string mine;
+  std::vector<std::string> mine;
   for (const ParamSpec& spec : run.stage.params()) {
-    if (!spec.duplicate && !(exclude_frozen && spec.frozen())) mine += line_of(spec);
+    if (!spec.duplicate && !(exclude_frozen && spec.frozen())) mine.push_back(line_of(at.pp, spec));
   }
   const auto kept = kept_weights(run);
   std::vector<Value::Entry> entries;
-  int pp = 0;
-  for (const std::string& stage : gather_strings(*run.grid.pp, mine)) {
-    std::istringstream lines(stage);
-    for (std::string line; std::getline(lines, line);) {
-      const ParamSpec spec = spec_of(line, run.dtype);
-      GatheredTensors::Tensor tensor{run.dtype, spec.shape, parts_of(run, spec, pp), {}};
-      const bool sends = pp == at.pp && (spec.split_dim >= 0 || at.tp == 0) &&
-                         (run.optimizer.options().stage == 3 || at.dp == 0);
-      if (const auto found = kept.find(spec.name); sends && found != kept.end())
-        tensor.mine = found->second;
-      entries.emplace_back(spec.name, gathered.add(std::move(tensor)));
-    }
-    ++pp;
+  for (const std::string& line : gather_lines(*run.grid.pp, mine)) {
+    const auto [pp, spec] = spec_of(line, run.dtype);
+    GatheredTensors::Tensor tensor{run.dtype, spec.shape, parts_of(run, spec, pp), {}};
+    const bool sends = pp == at.pp && (spec.split_dim >= 0 || at.tp == 0) &&
+                       (run.optimizer.options().stage == 3 || at.dp == 0);
+    if (const auto found = kept.find(spec.name); sends && found != kept.end())
+      tensor.mine = found->second;
+    entries.emplace_back(spec.name, gathered.add(std::move(tensor)));
   }
   return Value::ordered_dict(std::move(entries));
 }

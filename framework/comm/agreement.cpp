@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <sstream>
 
 namespace anymesh {
 
@@ -21,6 +22,17 @@ std::vector<std::string> gather_strings(Communicator& comm, const std::string& m
                        static_cast<size_t>(sizes[r].item<int64_t>()));
   }
   return texts;
+}
+
+std::vector<std::string> gather_lines(Communicator& comm, const std::vector<std::string>& mine) {
+  std::string text;
+  for (const std::string& line : mine) text += line + "\n";
+  std::vector<std::string> lines;
+  for (const std::string& rank : gather_strings(comm, text)) {
+    std::istringstream in(rank);
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+  }
+  return lines;
 }
 
 int64_t max_over(Communicator& comm, int64_t mine) {

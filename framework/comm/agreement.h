@@ -12,6 +12,9 @@ namespace anymesh {
 // Every rank's text, in rank order.
 std::vector<std::string> gather_strings(Communicator& comm, const std::string& mine);
 
+// Every rank's lines, in rank order. REQUIRES: none has a line break.
+std::vector<std::string> gather_lines(Communicator& comm, const std::vector<std::string>& mine);
+
 // The greatest of all ranks' numbers.
 int64_t max_over(Communicator& comm, int64_t mine);
 
