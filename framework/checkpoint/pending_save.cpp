@@ -1,9 +1,8 @@
 #include "framework/checkpoint/pending_save.h"
 
-#include <ATen/Functions.h>
+#include <torch/types.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
@@ -134,12 +133,9 @@ SaveReport PendingSave::report() {
   times_.serialise = std::max(0.0, folder.serialise - times_.gather);
   times_.write = folder.write;
   times_.fsync = folder.fsync;
-  torch::Tensor all = torch::empty({sizeof times_ / sizeof(double)}, torch::kDouble);
-  std::memcpy(all.data_ptr(), &times_, sizeof times_);
-  run_.grid.world->all_reduce(all, ReduceOp::Max);
-  SaveReport report{.path = path(), .iteration = iteration_, .bytes = folder_->bytes()};
-  std::memcpy(&report.times, all.const_data_ptr(), sizeof times_);
-  return report;
+  run_.grid.world->all_reduce(
+      torch::from_blob(&times_, {sizeof times_ / sizeof(double)}, torch::kDouble), ReduceOp::Max);
+  return {path(), iteration_, folder_->bytes(), times_};
 }
 
 std::pair<int64_t, int64_t> PendingSave::progress() const {

@@ -1,3 +1,5 @@
+#include <torch/types.h>
+
 #include "framework/checkpoint/checkpoint.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
@@ -32,29 +34,22 @@ fs::path save_16bit_model(const fs::path& save_dir, const std::string& save_file
 SaveSize save_size(const CheckpointedRun& run, const TrainState& state,
                    const SaveOptions& options) {
   Value metadata = model_states(run, state);
-  constexpr int64_t kWholeModel = 4;  // after the kinds that have a rank in their names
-  torch::Tensor counts = torch::zeros({5, 2}, torch::kLong);  // [kind, files and bytes]
-  const WriteFile count = [&](const std::string& name, const Value& value) {
+  SaveSize size;
+  const WriteFile count = [&size](const std::string& name, const Value& value) {
+    using Kind = CheckpointFileName::Kind;
     const auto file = parse_checkpoint_file_name(name);
-    torch::Tensor kind = counts[file ? static_cast<int64_t>(file->kind) : kWholeModel];
-    kind[0] += 1;
-    kind[1] += static_cast<int64_t>(torch_file_size(value));
+    SaveSize::Kind& kind = !file                              ? size.whole_model
+                           : file->kind == Kind::kLayer       ? size.layers
+                           : file->kind == Kind::kOptimStates ? size.optimizer_states
+                                                              : size.model_states;
+    ++kind.files;
+    kind.bytes += static_cast<int64_t>(torch_file_size(value));
   };
   all_or_none(*run.grid.world, [&] { add_client_state(metadata, options.client_state); });
   all_or_none(*run.grid.world, [&] { write_rank_files(run, state, options, metadata, count); });
   if (options.save_16bit_model) write_whole_model(run, options, count);
-  run.grid.world->all_reduce(counts);
-  const auto row_of = [&counts](int64_t kind) {
-    const torch::Tensor row = counts[kind];
-    return SaveSize::Kind{row[0].item<int64_t>(), row[1].item<int64_t>()};
-  };
-  using Kind = CheckpointFileName::Kind;
-  const auto of = [&](Kind kind) { return row_of(static_cast<int64_t>(kind)); };
-  SaveSize size{of(Kind::kModelStates), of(Kind::kLayer), of(Kind::kOptimStates),
-                row_of(kWholeModel)};
-  const auto [files, bytes] = of(Kind::kZero3ModelStates);
-  size.model_states.files += files;
-  size.model_states.bytes += bytes;
+  run.grid.world->all_reduce(
+      torch::from_blob(&size, {sizeof size / sizeof(int64_t)}, torch::kLong));
   return size;
 }
 
