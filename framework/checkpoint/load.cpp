@@ -49,7 +49,7 @@ std::string make_universal(const fs::path& load_dir) {
 // Any rank's metadata says what the run was: they differ in parameter shapes and ZeRO 0's optimizer
 // alone. A node without a shared file system has its own ranks' only.
 fs::path metadata_file(const fs::path& folder, const ProcessGrid& grid) {
-  const int mp_rank = grid.coord.pp * grid.topology.tp_size + grid.coord.tp;
+  const int mp_rank = grid.model->rank();
   for (const std::string& name :
        {zero3_model_states_file(0, 0), model_states_file(0),
         zero3_model_states_file(grid.coord.dp, mp_rank), model_states_file(mp_rank)})

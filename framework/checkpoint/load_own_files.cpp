@@ -61,14 +61,6 @@ bool same_params(const Value& metadata, const CheckpointedRun& run) {
   });
 }
 
-fs::path own_model_states(const fs::path& folder, const CheckpointedRun& run) {
-  const Coord& at = run.grid.coord;
-  const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
-  return existing(folder / (run.optimizer.options().stage == 3
-                                ? zero3_model_states_file(at.dp, mp_rank)
-                                : model_states_file(mp_rank)));
-}
-
 // One 1-D record over a group's partition, with padding or (`real` elements) without.
 void read_pieces(const Value& value, const Group& group, StateTensor Piece::*member, int64_t real) {
   const TensorRecord record = value.as_tensor();
@@ -144,14 +136,16 @@ Value find_own_files(const fs::path& folder, const Value& metadata, const Checkp
   } else if (bf16 != (run.dtype == torch::kBFloat16)) {
     return {};
   }
-  const Value own = read_torch_file(own_model_states(folder, run));
+  const int mp_rank = run.grid.model->rank();
+  const std::string file = family == Family::Sharded
+                               ? zero3_model_states_file(run.grid.coord.dp, mp_rank)
+                               : model_states_file(mp_rank);
+  const Value own = read_torch_file(existing(folder / file));
   return same_params(own, run) ? own : Value();
 }
 
 Value load_own_files(const fs::path& folder, const Value& own, CheckpointedRun& run) {
-  const Coord& at = run.grid.coord;
-  const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp,
-            stage = run.optimizer.options().stage;
+  const int stage = run.optimizer.options().stage;
   for (const auto& frozen : run.optimizer.frozen()) {
     const Value part = own.at(keys::kFrozenParamFragments).at(frozen.spec.name);
     read_elements(part.as_tensor(), 0, frozen.part, part.where());
@@ -167,10 +161,9 @@ Value load_own_files(const fs::path& folder, const Value& own, CheckpointedRun& 
     }
     return optimizer;
   }
-  const bool bf16 = run.dtype == torch::kBFloat16;
-  const Value optimizer =
-      read_torch_file(existing(folder / optim_states_file(at.dp, mp_rank, bf16)))
-          .at(keys::kOptimizerStateDict);
+  const std::string file =
+      optim_states_file(run.grid.coord.dp, run.grid.model->rank(), run.dtype == torch::kBFloat16);
+  const Value optimizer = read_torch_file(existing(folder / file)).at(keys::kOptimizerStateDict);
   if (stage == 3) {
     load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32FlatGroups),
                     run);

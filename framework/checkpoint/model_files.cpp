@@ -37,7 +37,7 @@ Value frozen_entries(const CheckpointedRun& run, const SaveOptions& options, Fn&
 void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
                    const Records& weights, const WriteFile& write) {
   const Coord& at = run.grid.coord;
-  const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
+  const int mp_rank = run.grid.model->rank();
   const bool sharded = run.optimizer.options().stage == 3 && !options.weights_only,
              pipeline = run.grid.topology.pp_size > 1;
   std::vector<Value::Entry> module;

@@ -14,7 +14,7 @@ namespace anymesh {
 //   tp         same stage and dp rank: hold the slices of one layer
 //   pp         same dp and tp rank: hold the stages of one model replica; rank in it = stage
 //   dp         same stage and tp rank: hold the same weights, see other samples; ZeRO cuts over it
-//   model      same dp rank (tp x pp): one whole model replica
+//   model      same dp rank (tp x pp): one whole model replica; rank in it = mp_rank of file names
 //   embedding  first and last stage of pp, which both hold a tied embedding (elsewhere: alone)
 //
 // With `counts`, which must live as long, the groups count under these names what they move.
