@@ -118,7 +118,7 @@ Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
 }
 
 // Stages 1 and 2: DeepSpeedZeroOptimizer.state_dict(). Masters without padding, moments with it.
-Value optim_states(const CheckpointedRun& run, const TrainState& state) {
+Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
   const int dp = run.grid.topology.dp_size, rank = run.grid.coord.dp;
   std::vector<Value> fp32, paddings, alignment, counts, mappings;
   for (const Group& group : run.optimizer.groups()) {
@@ -133,41 +133,33 @@ Value optim_states(const CheckpointedRun& run, const TrainState& state) {
     }
     mappings.push_back(Value::ordered_dict(std::move(fragments)));
   }
-  const Value optimizer =
-      Value::dict({{keys::kLossScaler, scaler_value(state.scaler)},
-                   {keys::kDynamicLossScale, state.scaler.dynamic},
-                   {keys::kOverflow, false},
-                   {keys::kClipGrad, run.optimizer.options().clip_grad},
-                   {keys::kBaseOptimizerState, partitioned_adam_state(run, state)},
-                   {keys::kFp32Groups, Value::list(std::move(fp32))},
-                   {keys::kZeroStage, zero_stage_enum(run.optimizer.options().stage)},
-                   {keys::kGroupPaddings, Value::list(std::move(paddings))},
-                   {keys::kParamAlignmentPaddings, Value::list(std::move(alignment))},
-                   {keys::kPartitionCount, Value::list(std::move(counts))},
-                   {keys::kDsVersion, kWrittenLikeDeepSpeed},
-                   {keys::kParamSliceMappings, Value::list(std::move(mappings))}});
-  return Value::dict({{keys::kOptimizerStateDict, optimizer},
-                      {keys::kDsConfig, deepspeed_config(run)},
-                      {keys::kDsVersion, kWrittenLikeDeepSpeed}});
+  return Value::dict({{keys::kLossScaler, scaler_value(state.scaler)},
+                      {keys::kDynamicLossScale, state.scaler.dynamic},
+                      {keys::kOverflow, false},
+                      {keys::kClipGrad, run.optimizer.options().clip_grad},
+                      {keys::kBaseOptimizerState, partitioned_adam_state(run, state)},
+                      {keys::kFp32Groups, Value::list(std::move(fp32))},
+                      {keys::kZeroStage, zero_stage_enum(run.optimizer.options().stage)},
+                      {keys::kGroupPaddings, Value::list(std::move(paddings))},
+                      {keys::kParamAlignmentPaddings, Value::list(std::move(alignment))},
+                      {keys::kPartitionCount, Value::list(std::move(counts))},
+                      {keys::kDsVersion, kWrittenLikeDeepSpeed},
+                      {keys::kParamSliceMappings, Value::list(std::move(mappings))}});
 }
 
 // Stage 3: DeepSpeedZeroOptimizer_Stage3's, one sub-group per parameter group, padding included.
-Value stage3_optim_states(const CheckpointedRun& run, const TrainState& state) {
+Value stage3_optimizer(const CheckpointedRun& run, const TrainState& state) {
   std::vector<Value> fp32;
   for (const Group& group : run.optimizer.groups()) {
     fp32.emplace_back(record_of(group.master.defined() ? group.master : group.weights));
   }
-  const Value optimizer =
-      Value::dict({{keys::kZeroStage, zero_stage_enum(3)},
-                   {keys::kLossScaler, scaler_value(state.scaler)},
-                   {keys::kDynamicLossScale, state.scaler.dynamic},
-                   {keys::kOverflow, false},
-                   {keys::kPartitionCount, run.grid.topology.dp_size},
-                   {keys::kOptimizerStateDict, partitioned_adam_state(run, state)},
-                   {keys::kFp32FlatGroups, Value::list(std::move(fp32))}});
-  return Value::dict({{keys::kOptimizerStateDict, optimizer},
-                      {keys::kDsConfig, deepspeed_config(run)},
-                      {keys::kDsVersion, kWrittenLikeDeepSpeed}});
+  return Value::dict({{keys::kZeroStage, zero_stage_enum(3)},
+                      {keys::kLossScaler, scaler_value(state.scaler)},
+                      {keys::kDynamicLossScale, state.scaler.dynamic},
+                      {keys::kOverflow, false},
+                      {keys::kPartitionCount, run.grid.topology.dp_size},
+                      {keys::kOptimizerStateDict, partitioned_adam_state(run, state)},
+                      {keys::kFp32FlatGroups, Value::list(std::move(fp32))}});
 }
 
 }  // namespace
@@ -175,15 +167,15 @@ Value stage3_optim_states(const CheckpointedRun& run, const TrainState& state) {
 double write_rank_files(const CheckpointedRun& run, const TrainState& state,
                         const SaveOptions& options, Value metadata, const WriteFile& write) {
   if (options.weights_only) return write_weights_only(run, options, std::move(metadata), write);
-  const Coord& at = run.grid.coord;
-  const int mp_rank = at.pp * run.grid.topology.tp_size + at.tp;
-  const int stage = run.optimizer.options().stage;
-  const std::string optimizer_file =
-      optim_states_file(at.dp, mp_rank, run.dtype == torch::kBFloat16);
+  const int stage = run.optimizer.options().stage, dp_rank = run.grid.coord.dp;
   if (stage == 0) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
-  if (stage == 3 || at.dp == 0) write_model_states(run, options, std::move(metadata), write);
-  if (stage == 3) write(optimizer_file, stage3_optim_states(run, state));
-  if (stage == 1 || stage == 2) write(optimizer_file, optim_states(run, state));
+  if (stage == 3 || dp_rank == 0) write_model_states(run, options, std::move(metadata), write);
+  if (stage == 0) return 0;
+  const Value optimizer = stage == 3 ? stage3_optimizer(run, state) : stage12_optimizer(run, state);
+  write(optim_states_file(dp_rank, run.grid.model->rank(), run.dtype == torch::kBFloat16),
+        Value::dict({{keys::kOptimizerStateDict, optimizer},
+                     {keys::kDsConfig, deepspeed_config(run)},
+                     {keys::kDsVersion, kWrittenLikeDeepSpeed}}));
   return 0;
 }
 
