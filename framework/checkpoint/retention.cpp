@@ -15,9 +15,7 @@ std::vector<std::string> remove_old_checkpoints(const fs::path& save_dir, int64_
   for (const auto& [step, tag] : tags_by_step(save_dir)) {
     const bool retained = retain_interval > 0 && step % retain_interval == 0;
     if (kept++ < limit || retained || tag == latest) continue;
-    const fs::path folder = save_dir / tag;
-    fs::path doomed = folder;
-    doomed += kTemporarySuffix;
+    const fs::path folder = save_dir / tag, doomed = temporary_of(folder);
     std::error_code error;
     fs::rename(folder, doomed, error);
     if (!error) fs::remove_all(doomed, error);

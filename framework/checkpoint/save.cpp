@@ -17,8 +17,7 @@ fs::path save_16bit_model(const fs::path& save_dir, const std::string& save_file
                           const CheckpointedRun& run, bool exclude_frozen_parameters) {
   Communicator& world = *run.grid.world;
   expect_all_ranks(run, "save_16bit_model");
-  const fs::path path = save_dir / save_filename,
-                 beside = path.string() + std::string(kTemporarySuffix);
+  const fs::path path = save_dir / save_filename, beside = temporary_of(path);
   all_or_none(world, [&] {
     if (world.rank() == 0) fs::create_directories(save_dir);
   });

@@ -36,9 +36,7 @@ std::string random_text() {
 }  // namespace
 
 TagFolder::TagFolder(Communicator& world, const fs::path& save_dir, const std::string& tag)
-    : path_(save_dir / tag),
-      temporary_(save_dir / (tag + std::string(kTemporarySuffix))),
-      host_(host_name()) {
+    : path_(save_dir / tag), temporary_(temporary_of(path_)), host_(host_name()) {
   manifest_.tag = tag;
   make_temporary(world, save_dir);
 }

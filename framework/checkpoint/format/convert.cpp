@@ -349,7 +349,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   }
   if (!unused.empty()) report.warnings.push_back("these patterns match no parameter:" + unused);
 
-  const fs::path temporary = output.string() + std::string(kTemporarySuffix);
+  const fs::path temporary = temporary_of(output);
   check_replaceable(temporary);
   Conversion conversion(temporary, source, plan, progress);
   conversion.expect(report);

@@ -162,9 +162,12 @@ std::string list_folder(const std::filesystem::path& folder) {
   return text.empty() ? "nothing" : text;
 }
 
+std::filesystem::path temporary_of(const std::filesystem::path& path) {
+  return path.string() + std::string(kTemporarySuffix);
+}
+
 void write_text_atomically(const std::filesystem::path& path, std::string_view text) {
-  std::filesystem::path beside = path;
-  beside += kTemporarySuffix;
+  const std::filesystem::path beside = temporary_of(path);
   OutputFile file(beside);
   file.write(std::as_bytes(std::span(text)));
   file.close();

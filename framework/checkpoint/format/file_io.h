@@ -66,6 +66,8 @@ void sync_directory(const std::filesystem::path& path);
 // Everything that was written to the file system which holds `path`: one call instead of one for
 // each of many files.
 void sync_file_system(const std::filesystem::path& path);
+// PATH.tmp: where a file or folder is written, before it gets its name.
+std::filesystem::path temporary_of(const std::filesystem::path& path);
 void write_text_atomically(const std::filesystem::path& path, std::string_view text);
 std::string read_text(const std::filesystem::path& path);  // at most 64 KiB
 // What `latest` or `latest_universal` says, without the white space that an editor may leave behind.

@@ -125,14 +125,12 @@ StreamedFile streamed_shard(const fs::path& path, const NamedTensors& shard, boo
   return streamed_torch_file(path, Value::ordered_dict(std::move(entries)));
 }
 
-fs::path beside(const fs::path& path) { return path.string() + std::string(kTemporarySuffix); }
-
 // All files, beside their names first, since an earlier export may be there.
 void write_files(std::vector<Fp32File>& files, const Fp32Options& options, DeferredChecks& checks,
                  ProgressCounter& counter) {
   std::vector<StreamedFile> streamed;
   for (Fp32File& file : files) {
-    streamed.push_back(streamed_shard(beside(options.output / file.name),
+    streamed.push_back(streamed_shard(temporary_of(options.output / file.name),
                                       counted(file.tensors, counter), options.safetensors));
     file.bytes = streamed.back().layout({}).size;
   }
@@ -140,7 +138,7 @@ void write_files(std::vector<Fp32File>& files, const Fp32Options& options, Defer
   checks.finish(options.threads);
   sync_file_system(options.output);
   for (const Fp32File& file : files)
-    rename_durably(beside(options.output / file.name), options.output / file.name);
+    rename_durably(temporary_of(options.output / file.name), options.output / file.name);
 }
 
 // Files of earlier exports there will go: not those that are being read.
