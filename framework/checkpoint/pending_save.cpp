@@ -114,7 +114,7 @@ SaveReport PendingSave::commit() {
       throw;
     }
   }
-  times_.total = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  times_.total = seconds_since(start_);
   return report();
 }
 

@@ -8,6 +8,7 @@
 
 #include "framework/checkpoint/format/convert_plan.h"
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/stream_files.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/zip.h"
@@ -19,10 +20,6 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kSampleFile = ".ds_to_universal_sample";
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 fs::path without_trailing_slash(const fs::path& path) {
   const fs::path normal = fs::absolute(path).lexically_normal();

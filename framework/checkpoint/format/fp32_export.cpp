@@ -11,6 +11,7 @@
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 #include "framework/checkpoint/format/zip.h"
@@ -227,7 +228,7 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
     kept.insert(index);
   }
   remove_others(options.output, kept);
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = seconds_since(start);
   return report;
 }
 
