@@ -100,12 +100,6 @@ std::string announce_names(const WholeCheckpoint& checkpoint, const Checkpointed
   return "";
 }
 
-std::string listed(const std::set<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
-}
-
 // Refuses what would have to make up an optimizer.
 void check_has_optimizer(const Value& metadata, const LoadOptions& options) {
   TORCH_CHECK(
@@ -133,13 +127,14 @@ std::string check_names(const WholeCheckpoint& checkpoint, const CheckpointedRun
   for (const std::string& name : checkpoint.names())
     if (!known.contains(name)) unexpected.insert(name);
   std::string text;
-  if (!missing.empty()) text += "\n  missing in the checkpoint: " + listed(missing);
-  if (!unexpected.empty()) text += "\n  unexpected, not in this model: " + listed(unexpected);
+  if (!missing.empty()) text += "\n  missing in the checkpoint: " + c10::Join(", ", missing);
+  if (!unexpected.empty())
+    text += "\n  unexpected, not in this model: " + c10::Join(", ", unexpected);
   const std::string kept = excluded.empty()
                                ? ""
                                : "frozen parameters that the checkpoint leaves out keep the values "
                                  "they have: " +
-                                     listed(excluded);
+                                     c10::Join(", ", excluded);
   if (text.empty()) return kept;
   text = checkpoint.path.string() + ": its parameters are not this model's:" + text;
   if (options.load_module_strict)
@@ -159,7 +154,7 @@ std::string announce_fresh(Communicator& world, const std::vector<std::string>& 
   if (names.empty()) return "";
   return "parameters that the checkpoint has no moments of, as they were not trained, start with "
          "zeros: " +
-         listed(names);
+         c10::Join(", ", names);
 }
 
 // Megatron-DeepSpeed's files do not tell which of its two orders the fused weight has.
