@@ -63,9 +63,8 @@ PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
     all_or_none(*run.grid.world, [&] { start_thread(state, std::move(metadata), snapshot); });
   } else {
     written_ = std::async(std::launch::deferred, [this, state, metadata = std::move(metadata)] {
-      times_.gather += write_rank_files(
-          run_, state, options_, metadata,
-          [this](const std::string& name, const Value& value) { folder_->write(name, value); });
+      times_.gather += write_rank_files(run_, state, options_, metadata,
+                                        std::bind_front(&TagFolder::write, &*folder_));
     });
   }
 }
@@ -103,11 +102,9 @@ SaveReport PendingSave::commit() {
     const Stopwatch stall(times_.stall);
     try {
       all_or_none(*run_.grid.world, [this] { written_.get(); });
-      if (options_.save_16bit_model) {
-        times_.gather += write_whole_model(
-            run_, options_,
-            [this](const std::string& name, const Value& value) { folder_->write(name, value); });
-      }
+      if (options_.save_16bit_model)
+        times_.gather +=
+            write_whole_model(run_, options_, std::bind_front(&TagFolder::write, &*folder_));
       publish();
     } catch (const CollectiveError&) {
       folder_->abandon();
