@@ -1,11 +1,9 @@
 #include "framework/checkpoint/tags_to_try.h"
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <numeric>
 #include <optional>
-#include <sstream>
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/manifest.h"
@@ -15,6 +13,7 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
+using Files = std::vector<Manifest::File>;
 
 bool is_folder_in(const fs::path& load_dir, const std::string& tag) {
   return !tag.empty() && tag.find('/') == std::string::npos && fs::is_directory(load_dir / tag);
@@ -47,49 +46,35 @@ std::string host_in(const fs::path& folder, const std::string& text) {
   return "";
 }
 
-std::string listed(const std::vector<size_t>& numbers) {
-  std::string text;
-  for (const size_t number : numbers) text += std::to_string(number) + " ";
-  return text;
-}
-
-std::vector<size_t> numbers_in(const std::string& text) {
-  std::istringstream in(text);
-  return {std::istream_iterator<size_t>(in), {}};
-}
-
 // The files that no rank sees as they were written. Rank 0 looks at all, the others at what it misses.
-std::vector<size_t> bad_by_size(Communicator& world, const fs::path& folder,
-                                const Manifest& manifest) {
-  std::vector<size_t> bad(world.rank() == 0 ? manifest.files.size() : 0);
-  std::iota(bad.begin(), bad.end(), 0);
-  const auto is_good = [&](size_t i) { return size_damage(folder, manifest, {i}).empty(); };
-  std::erase_if(bad, is_good);
-  bad = numbers_in(gather_strings(world, listed(bad))[0]);
-  if (bad.empty()) return bad;
-  std::erase_if(bad, is_good);
-  std::vector<size_t> everywhere = bad;
-  for (const std::string& rank : gather_strings(world, listed(bad))) {
-    const std::vector<size_t> others = numbers_in(rank);
-    std::erase_if(everywhere, [&](size_t i) {
-      return std::find(others.begin(), others.end(), i) == others.end();
-    });
-  }
-  return everywhere;
+Files bad_by_size(Communicator& world, const fs::path& folder, const Files& files) {
+  // Unmarks those of the files marked with a 1 that this rank sees as they were written.
+  const auto look = [&](std::string marks) {
+    for (size_t i = 0; i < marks.size(); ++i)
+      if (marks[i] == '1' && size_damage(folder, {files[i]}).empty()) marks[i] = '0';
+    return marks;
+  };
+  std::string marks(world.rank() == 0 ? files.size() : 0, '1');
+  marks = gather_strings(world, look(marks))[0];
+  for (const std::string& rank : gather_strings(world, look(marks)))
+    for (size_t i = 0; i < marks.size(); ++i) marks[i] = std::min(marks[i], rank[i]);
+  Files bad;
+  for (size_t i = 0; i < marks.size(); ++i)
+    if (marks[i] == '1') bad.push_back(files[i]);
+  return bad;
 }
 
 // The files that a rank reads: each is read by one rank, of the host that wrote it if there is one.
-std::vector<size_t> share_of(int rank, const std::vector<std::string>& hosts,
-                             const Manifest& manifest) {
+Files share_of(int rank, const std::vector<std::string>& hosts, const Files& files) {
   std::map<std::string, std::vector<int>> ranks_on;
   std::vector<int> all(hosts.size());
   std::iota(all.begin(), all.end(), 0);
   for (const int r : all) ranks_on[hosts[static_cast<size_t>(r)]].push_back(r);
-  std::vector<size_t> mine;
-  for (size_t i = 0; i < manifest.files.size(); ++i) {
-    const auto there = ranks_on.find(manifest.files[i].host);
+  Files mine;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const auto there = ranks_on.find(files[i].host);
     const std::vector<int>& readers = there == ranks_on.end() ? all : there->second;
-    if (readers[i % readers.size()] == rank) mine.push_back(i);
+    if (readers[i % readers.size()] == rank) mine.push_back(files[i]);
   }
   return mine;
 }
@@ -135,14 +120,13 @@ void check_files(Communicator& world, const fs::path& folder, bool checksums) {
   std::optional<Manifest> manifest;
   read_together(world, folder, [&] { manifest = read_manifest(folder); });
   if (max_over(world, manifest ? 0 : 1) > 0) return;
-  const std::vector<size_t> bad = bad_by_size(world, folder, *manifest);
-  if (!bad.empty())
-    throw DamagedCheckpoint(gather_strings(world, size_damage(folder, *manifest, bad))[0]);
+  const Files bad = bad_by_size(world, folder, manifest->files);
+  if (!bad.empty()) throw DamagedCheckpoint(gather_strings(world, size_damage(folder, bad))[0]);
   if (!checksums) return;
   const std::vector<std::string> hosts = gather_strings(world, host_name());
   read_together(world, folder, [&] {
     const std::string damage =
-        checksum_damage(folder, *manifest, share_of(world.rank(), hosts, *manifest));
+        checksum_damage(folder, share_of(world.rank(), hosts, manifest->files));
     if (!damage.empty()) throw std::runtime_error(damage);
   });
 }

@@ -58,8 +58,8 @@ class ManifestFiles : public TempFolder {
     manifest_.files.push_back({"x.pt", written.bytes, written.crc, "node3"});
   }
 
-  std::string sizes() const { return size_damage(folder_, manifest_, {0}); }
-  std::string checksums() const { return checksum_damage(folder_, manifest_, {0}); }
+  std::string sizes() const { return size_damage(folder_, manifest_.files); }
+  std::string checksums() const { return checksum_damage(folder_, manifest_.files); }
 
   std::filesystem::path file_ = folder_ / "x.pt";
   Manifest manifest_;

@@ -122,11 +122,9 @@ std::optional<Manifest> read_manifest(const fs::path& folder) {
   return Manifest::from_json(text, path.string());
 }
 
-std::string size_damage(const fs::path& folder, const Manifest& manifest,
-                        const std::vector<size_t>& which) {
+std::string size_damage(const fs::path& folder, const std::vector<Manifest::File>& files) {
   Lines lines;
-  for (const size_t i : which) {
-    const Manifest::File& file = manifest.files[i];
+  for (const Manifest::File& file : files) {
     const fs::path path = folder / file.name;
     std::error_code error;
     const uint64_t bytes = fs::file_size(path, error);
@@ -144,16 +142,13 @@ std::string size_damage(const fs::path& folder, const Manifest& manifest,
   return lines.text;
 }
 
-std::string checksum_damage(const fs::path& folder, const Manifest& manifest,
-                            const std::vector<size_t>& which) {
+std::string checksum_damage(const fs::path& folder, const std::vector<Manifest::File>& files) {
   Lines lines;
-  for (const size_t i : which) {
-    const fs::path path = folder / manifest.files[i].name;
-    if (!fs::is_regular_file(path)) continue;
-    if (crc_of(File(path)) != manifest.files[i].crc) {
-      lines.add(path, "its checksum is not that of what was written" + first_damaged_record(path),
-                manifest.files[i]);
-    }
+  for (const Manifest::File& file : files) {
+    const fs::path path = folder / file.name;
+    if (!fs::is_regular_file(path) || crc_of(File(path)) == file.crc) continue;
+    lines.add(path, "its checksum is not that of what was written" + first_damaged_record(path),
+              file);
   }
   return lines.text;
 }

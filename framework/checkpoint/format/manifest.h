@@ -36,14 +36,14 @@ struct Manifest {
 // Of a tag folder; nothing if it has none.
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder);
 
-// What is missing or has another size among the files `which` (places in manifest.files), by the file
-// system's word alone: "path: has 5 bytes, 7 were written (written on host); ...". Empty: nothing.
-std::string size_damage(const std::filesystem::path& folder, const Manifest& manifest,
-                        const std::vector<size_t>& which);
+// What of the files is missing or has another size, by the file system's word alone: "path: has 5
+// bytes, 7 were written (written on host); ...". Empty: nothing.
+std::string size_damage(const std::filesystem::path& folder,
+                        const std::vector<Manifest::File>& files);
 
 // The same of those that are there and whose bytes do not have their checksum, with the first damaged
 // record and its offset.
-std::string checksum_damage(const std::filesystem::path& folder, const Manifest& manifest,
-                            const std::vector<size_t>& which);
+std::string checksum_damage(const std::filesystem::path& folder,
+                            const std::vector<Manifest::File>& files);
 
 }  // namespace anymesh
