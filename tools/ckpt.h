@@ -34,6 +34,9 @@ struct TensorDifference {
 };
 TensorDifference compare_tensors(const TensorRecord& a, const TensorRecord& b);
 
+// Whether all its bytes are 0.
+bool is_zero(const TensorRecord& tensor);
+
 // Every file in a folder and below it, sorted; or the file itself.
 std::vector<std::filesystem::path> files_under(const std::filesystem::path& path);
 bool is_torch_file(const std::filesystem::path& file);  // by its name

@@ -22,7 +22,6 @@ namespace fs = std::filesystem;
 using Kind = WholeCheckpoint::Kind;
 using FileKind = CheckpointFileName::Kind;
 
-constexpr uint64_t kChunk = 4 << 20;
 constexpr size_t kMostProblems = 40;
 constexpr int64_t kMostFiles = 1 << 20;  // that a mesh may ask for
 
@@ -48,16 +47,7 @@ TensorRecord shard_tensor(const SourceShard& shard, size_t state) {
 
 // Whether a shard's optimizer has not seen a gradient that is not zero.
 bool never_used(const SourceShard& shard) {
-  if (shard.states[kExpAvgSq].empty()) return false;
-  const TensorRecord tensor = shard_tensor(shard, kExpAvgSq);
-  std::vector<std::byte> buffer(std::min(kChunk, tensor.nbytes()));
-  for (uint64_t offset = 0; offset < tensor.nbytes(); offset += kChunk) {
-    const auto chunk = std::span(buffer).first(std::min(kChunk, tensor.nbytes() - offset));
-    tensor.bytes->read(offset, chunk);
-    if (std::any_of(chunk.begin(), chunk.end(), [](std::byte b) { return b != std::byte{0}; }))
-      return false;
-  }
-  return true;
+  return !shard.states[kExpAvgSq].empty() && is_zero(shard_tensor(shard, kExpAvgSq));
 }
 
 class Verifier {
