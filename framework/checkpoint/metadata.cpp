@@ -3,13 +3,11 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <cctype>
-#include <cmath>
-#include <map>
 #include <regex>
 #include <set>
 
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/universal_info.h"
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
@@ -34,41 +32,25 @@ std::string pattern_of(const std::string& name) {
   return std::regex_replace(name, number, R"($1\d+.)");
 }
 
-using Patterns =
-    std::map<std::string, std::set<std::string>, std::less<>>;  // by the key of the info
-
-Patterns patterns_of_all_stages(const CheckpointedRun& run) {
-  std::vector<std::string> mine;  // a key, a pattern, ...
-  const auto add = [&](std::string_view key, const ParamSpec& spec) {
-    mine.insert(mine.end(), {std::string(key), pattern_of(spec.name)});
-  };
-  for (const ParamSpec& spec : run.stage.params()) {
-    if (spec.vocabulary) add(keys::kVocabularyPatterns, spec);
-    if (spec.tied) add(keys::kPipelineReplicatedPatterns, spec);
-    if (spec.split_dim < 0) add(keys::kTpReplicatedPatterns, spec);
-    if (spec.split_dim == 1) add(keys::kRowParallelPatterns, spec);
-    if (spec.sub_params == 2) add(keys::kTwoSubParamsPatterns, spec);
-  }
-  const std::vector<std::string> all = gather_lines(*run.grid.pp, mine);
-  Patterns patterns;
-  for (size_t i = 0; i < all.size(); i += 2) patterns[all[i]].insert(all[i + 1]);
-  return patterns;
-}
-
 Value universal_info(const CheckpointedRun& run) {
-  const Patterns patterns = patterns_of_all_stages(run);
-  std::vector<Value::Entry> info{{keys::kUniversalVersion, 0.4},
-                                 {keys::kOriginalVocabSize, run.vocab_size},
-                                 {keys::kPaddedVocabSize, run.padded_vocab_size}};
-  for (const std::string_view key :
-       {keys::kVocabularyPatterns, keys::kPipelineReplicatedPatterns, keys::kTpReplicatedPatterns,
-        keys::kRowParallelPatterns, keys::kTwoSubParamsPatterns}) {
-    std::vector<Value> list;
-    if (const auto found = patterns.find(key); found != patterns.end())
-      list.assign(found->second.begin(), found->second.end());
-    info.emplace_back(key, Value::list(std::move(list)));
-  }
-  return Value::dict(std::move(info));
+  // Of the parameters of all stages that are such.
+  const auto patterns = [&](bool (*is_such)(const ParamSpec&)) {
+    std::vector<std::string> mine;
+    for (const ParamSpec& spec : run.stage.params())
+      if (is_such(spec)) mine.push_back(pattern_of(spec.name));
+    const std::vector<std::string> all = gather_lines(*run.grid.pp, mine);
+    const std::set<std::string> sorted(all.begin(), all.end());
+    return std::vector<std::string>(sorted.begin(), sorted.end());
+  };
+  UniversalInfo info;
+  info.original_vocab_size = run.vocab_size;
+  info.padded_vocab_size = run.padded_vocab_size;
+  info.vocabulary = patterns([](const ParamSpec& spec) { return spec.vocabulary; });
+  info.pipeline_replicated = patterns([](const ParamSpec& spec) { return spec.tied; });
+  info.tp_replicated = patterns([](const ParamSpec& spec) { return spec.split_dim < 0; });
+  info.row_parallel = patterns([](const ParamSpec& spec) { return spec.split_dim == 1; });
+  info.two_sub_params = patterns([](const ParamSpec& spec) { return spec.sub_params == 2; });
+  return info.to_value();
 }
 
 // One OrderedDict per parameter group, in the order in which the flat buffers hold them.
