@@ -232,16 +232,16 @@ void check_same_schedule(const Value& metadata, const LrSchedule& schedule) {
 
 LrSchedule schedule_of(const Value& metadata, LrSchedule otherwise) {
   const Value saved = metadata.at(keys::kLrScheduler);
-  const auto read = [&](const char* key, double& field) {
-    if (const Value value = saved ? saved.find(key) : Value()) field = value.as_double();
-  };
   LrSchedule schedule = std::move(otherwise);
+  if (!saved) return schedule;
+  const auto read = [&](const char* key, double& field) {
+    if (const Value value = saved.find(key)) field = value.as_double();
+  };
   read("max_lr", schedule.max_lr);
   read("min_lr", schedule.min_lr);
   read("lr_warmup_steps", schedule.warmup_samples);
   read("lr_decay_steps", schedule.decay_samples);
-  if (const Value style = saved ? saved.find("lr_decay_style") : Value())
-    schedule.style = style.as_string();
+  if (const Value style = saved.find("lr_decay_style")) schedule.style = style.as_string();
   return schedule;
 }
 
