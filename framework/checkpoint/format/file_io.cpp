@@ -34,6 +34,8 @@ void sync_with(int (*sync)(int), const std::filesystem::path& path, int flags) {
   if (result != 0) throw_system_error("sync", path);
 }
 
+void sync_directory(const std::filesystem::path& path) { sync_with(fsync, path, O_DIRECTORY); }
+
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : ".";
 }
@@ -123,8 +125,6 @@ void OutputFile::close() {
 }
 
 void sync_file(const std::filesystem::path& path) { sync_with(fsync, path, 0); }
-
-void sync_directory(const std::filesystem::path& path) { sync_with(fsync, path, O_DIRECTORY); }
 
 void sync_file_system(const std::filesystem::path& path) { sync_with(syncfs, path, 0); }
 

@@ -62,7 +62,6 @@ class OutputFile {
 };
 
 void sync_file(const std::filesystem::path& path);
-void sync_directory(const std::filesystem::path& path);
 // Everything that was written to the file system which holds `path`: one call instead of one for
 // each of many files.
 void sync_file_system(const std::filesystem::path& path);
