@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <limits>
 #include <utility>
+
+#include "tools/svg.h"
 
 namespace anymesh {
 namespace {
@@ -15,9 +16,6 @@ constexpr double kTop = 84, kLossHeight = 330, kBetween = 64, kDeltaHeight = 150
 constexpr double kEqualLane = 30;  // of the lower panel, for deltas of exactly 0
 
 constexpr const char* kReferenceColor = "#c3c9d4";
-// Okabe and Ito's palette, which colour-blind readers can tell apart.
-constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                   "#e69f00", "#56b4e9", "#7a4fa3", "#8c6d31"};
 
 struct Point {
   double x, y;
@@ -34,41 +32,8 @@ struct Panel {
   double bottom() const { return top + height; }
 };
 
-std::string number(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
-std::string px(double value) { return number("%.1f", value); }
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (static_cast<unsigned char>(c) >= 0x20)
-      out += c;
-  }
-  return out;
-}
-
-std::string text_at(double x, double y, const std::string& style, const std::string& text) {
-  return "<text x=\"" + px(x) + "\" y=\"" + px(y) + "\" class=\"" + style + "\">" + escaped(text) +
-         "</text>\n";
-}
-
-std::string line_at(double x1, double y1, double x2, double y2, const std::string& style) {
-  return "<line x1=\"" + px(x1) + "\" y1=\"" + px(y1) + "\" x2=\"" + px(x2) + "\" y2=\"" + px(y2) +
-         "\" class=\"" + style + "\"/>\n";
-}
-
 std::string color_of(size_t curve) {
-  return curve == 0 ? kReferenceColor : kColors[(curve - 1) % std::size(kColors)];
+  return curve == 0 ? kReferenceColor : series_color(curve - 1);
 }
 
 // Dashes of equal length, begun one dash later for each run, fill each other's gaps. From the fifth
@@ -265,13 +230,6 @@ Panel loss_axes(const std::vector<LossCurve>& curves) {
   return panel;
 }
 
-constexpr const char* kStyle =
-    "<style>text{font-family:system-ui,-apple-system,'Segoe UI','Helvetica Neue',Arial,sans-serif;"
-    "fill:#24292f}.title{font-size:18px;font-weight:600}.head{font-size:13px;font-weight:600}"
-    ".label{font-size:13px}.tick{font-size:11.5px;fill:#656d76}.mid{text-anchor:middle}"
-    ".end{text-anchor:end}.grid{stroke:#e7eaee}.axis{stroke:#8c959f}"
-    "path{fill:none;stroke-linejoin:round}</style>\n";
-
 }  // namespace
 
 std::vector<double> nice_ticks(double low, double high, int count) {
@@ -293,12 +251,10 @@ std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>
   deltas.height = kDeltaHeight;
   const bool compared = curves.size() > 1;
   const double bottom = compared ? deltas.bottom() : losses.bottom();
-  const std::string width = px(kLeft + kPlotWidth + kGap + legend_width(curves) + 16);
-  const std::string height = px(std::max(bottom + kBottom, kTop + 40.0 * curves.size() + 20));
-  std::string svg = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + width + "\" height=\"" +
-                    height + "\" viewBox=\"0 0 " + width + " " + height + "\">\n" + kStyle +
-                    "<rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#fff\"/>\n" +
-                    text_at(kLeft, 40, "title", title) + loss_panel(losses, curves);
+  const double width = kLeft + kPlotWidth + kGap + legend_width(curves) + 16;
+  const double height = std::max(bottom + kBottom, kTop + 40.0 * curves.size() + 20);
+  std::string svg =
+      svg_begin(width, height) + text_at(kLeft, 40, "title", title) + loss_panel(losses, curves);
   if (compared) svg += delta_panel(deltas, curves);
   svg += text_at(kLeft + kPlotWidth / 2, bottom + 40, "tick mid", "iteration");
   return svg + legend(curves) + "</svg>\n";

@@ -1,0 +1,20 @@
+// What our plots draw with: SVG elements as text, in pixels. They take their looks from the style sheet
+// in svg_begin(): title, head, label, tick, mid (centred), end (flush right); grid and axis for lines.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace anymesh {
+
+std::string svg_begin(double width, double height);  // to be ended by "</svg>"
+
+std::string number(const char* format, double value);  // by printf's rules
+std::string px(double value);
+std::string text_at(double x, double y, const std::string& style, const std::string& text);
+std::string line_at(double x1, double y1, double x2, double y2, const std::string& style);
+
+// Okabe and Ito's palette and more, which colour-blind readers can tell apart; repeats from 8 on.
+std::string series_color(size_t series);
+
+}  // namespace anymesh
