@@ -26,7 +26,6 @@ seconds() {
   "$@" >log 2>&1 || { cat log >&2; exit 1; }
   awk -v a="$started" -v b="$EPOCHREALTIME" 'BEGIN {print b - a}'
 }
-median() { sort -n "$1" | awk '{t[NR] = $1} END {printf "%.2f", t[int((NR + 1) / 2)]}'; }
 ours() { "$bin/ds_to_universal" --input_folder $in --output_folder $out; }
 copy() { cp -r --preserve=links --reflink=never universal copied && sync -f copied; }
 theirs() { # EXTRACT_WORKERS MERGE_WORKERS

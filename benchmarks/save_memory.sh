@@ -7,19 +7,19 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 echo "| mesh | ZeRO | precision | offload | checkpoint | RSS before the save, MiB | added at its peak, MiB (limit 16) |"
 echo "|---|---|---|---|---|---|---|"
-measure() {  # RANKS TP PP ZERO PRECISION OFFLOAD
-  mkdir checkpoints
-  OMP_NUM_THREADS=1 "$repository/tools/mpirun.sh" "$1" "$bin/save_memory" checkpoints "${@:2}" >log 2>log.err || { tail -5 log.err; exit 1; }
-  read -r before added <log
+row() {  # RANKS TP PP ZERO PRECISION OFFLOAD
+  rm -f measured
+  checkpoint_cost mesh "$1" 12 768 "${@:2}" train save=checkpoints
+  added=$(of mesh save added)
   printf '| %s | %s | %s | %s | %s | %s | %s |\n' "tp $2, pp $3, dp $(($1 / $2 / $3))" "$4" "$5" "$6" \
-    "$(du -sh checkpoints/global_step1 | cut -f1)" "$before" "$added"
+    "$(du -sh checkpoints/global_step1 | cut -f1)" "$(of mesh save before)" "$added"
   rm -r checkpoints
   awk -v added="$added" 'BEGIN {exit !(added >= 0 && added <= 16)}' || { echo "beyond the limit"; exit 1; }
 }
 for zero in 0 1 2 3; do
-  for precision in fp32 bf16; do measure 1 1 1 $zero $precision none; done
+  for precision in fp32 bf16; do row 1 1 1 $zero $precision none; done
 done
-for zero in 0 1 2 3; do measure 4 2 2 $zero bf16 none; done
-for zero in 1 2 3; do measure 2 1 1 $zero bf16 none; done
-for zero in 1 2 3; do measure 1 1 1 $zero bf16 optimizer; done
-measure 2 1 1 3 bf16 all
+for zero in 0 1 2 3; do row 4 2 2 $zero bf16 none; done
+for zero in 1 2 3; do row 2 1 1 $zero bf16 none; done
+for zero in 1 2 3; do row 1 1 1 $zero bf16 optimizer; done
+row 2 1 1 3 bf16 all

@@ -1,0 +1,175 @@
+// What checkpoints cost a run, for the scripts beside this file:
+//
+//   mpirun -n TP*PP*DP checkpoint_cost LAYERS HIDDEN TP PP ZERO fp32|bf16 none|optimizer|all WORK...
+//
+// builds a GPT-2 of that size on that mesh, the state before WORK on disk, and does in this order:
+//
+//   train              a step: one sample of 64 tokens per dp rank
+//   save=FOLDER        ... and async=FOLDER
+//   direct=FOLDER      loads what was saved there, resharding it unless the mesh is the same
+//   universal=FOLDER   loads the universal checkpoint there
+//
+// Rank 0 prints a line for each, with the most of any rank: its seconds, the bytes that it read (rchar of
+// /proc/self/io) beside those of its part of masters and moments, the MiB of RSS before, and how much
+// higher the peak was. Of an asynchronous save also the seconds until the call came back, and until state
+// might change again. `bytes` are of all ranks' files.
+//
+//   save s=1.29286 read=124 held=7.42432e+08 before=1808.05 added=0.957031 bytes=1.97988e+09
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "framework/data/mock_dataset.h"
+#include "framework/engine.h"
+#include "framework/micro_batches.h"
+#include "models/gpt/gpt_model.h"
+
+using namespace anymesh;
+
+namespace {
+
+using Values = std::vector<std::pair<const char*, double>>;
+
+// The number after `field` in a file of "NAME: NUMBER" lines.
+double proc(const char* path, const std::string& field) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(field)) return std::atof(line.c_str() + field.size());
+  }
+  throw std::runtime_error(c10::str(path, ": no ", field));
+}
+
+double bytes_read() { return proc("/proc/self/io", "rchar:"); }
+double mebibytes(const char* field) { return proc("/proc/self/status", field) / 1024; }
+
+// Of this rank's part of masters and moments.
+double bytes_held(const ZeroOptimizer& optimizer) {
+  double bytes = 0;
+  for (const ParamGroup& group : optimizer.groups()) {
+    for (const ParamGroup::Piece& piece : group.pieces)
+      bytes += static_cast<double>(piece.numel() * 3 * sizeof(float));
+  }
+  return bytes;
+}
+
+class Clock {
+ public:
+  double seconds() const {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Does `work`, which may add values of its own, and prints the most of any rank.
+void measure(const Engine& engine, const std::string& name,
+             const std::function<void(Values&)>& work) {
+  Communicator& world = *engine.grid().world;
+  world.barrier();
+  std::ofstream("/proc/self/clear_refs") << "5\n";  // forgets the peak
+  const double before = mebibytes("VmRSS:"), read = bytes_read();
+  Values own;
+  const Clock clock;
+  work(own);
+  Values values = {{"s", clock.seconds()},
+                   {"read", bytes_read() - read},
+                   {"held", bytes_held(engine.optimizer())},
+                   {"before", before},
+                   {"added", std::max(0.0, mebibytes("VmHWM:") - before)}};
+  values.insert(values.end(), own.begin(), own.end());
+  torch::Tensor most = torch::empty({static_cast<int64_t>(values.size())}, torch::kDouble);
+  for (size_t i = 0; i < values.size(); ++i) most.data_ptr<double>()[i] = values[i].second;
+  world.all_reduce(most, ReduceOp::Max);
+  if (world.rank() != 0) return;
+  std::string line = name;
+  for (size_t i = 0; i < values.size(); ++i) {
+    char text[64];
+    std::snprintf(text, sizeof text, " %s=%.6g", values[i].first, most.data_ptr<double>()[i]);
+    line += text;
+  }
+  std::puts(line.c_str());
+}
+
+void load(Engine& engine, const std::string& folder, bool universal) {
+  const LoadResult loaded =
+      engine.load_checkpoint(folder, {.universal = universal, .fallback = false});
+  TORCH_CHECK(loaded.path, loaded.report.back());
+}
+
+void save_beside(Engine& engine, const std::string& folder, Values& values) {
+  const Clock clock;
+  engine.save_checkpoint(folder, {.async = true});
+  values.emplace_back("returned", clock.seconds());
+  engine.wait_for_snapshot();
+  values.emplace_back("free", clock.seconds());
+  engine.finish_save();
+}
+
+void work_on(Engine& engine, const GptConfig& gpt, const std::string& work) {
+  const std::string name = work.substr(0, work.find('=')),
+                    folder = work.substr(std::min(work.size(), name.size() + 1));
+  TORCH_CHECK((name == "train") == folder.empty(), "'", work, "': see the top of this program");
+  if (name == "train") {
+    const MockDataset data(1000, gpt.seq_length, gpt.vocab_size, /*seed=*/1);
+    engine.train_batch(micro_batches(data, engine.grid(), 1, 0, 1, /*dropout_seed=*/1));
+  } else if (name == "direct" || name == "universal") {
+    measure(engine, name, [&](Values&) { load(engine, folder, name == "universal"); });
+  } else {
+    TORCH_CHECK(name == "save" || name == "async", "'", name, "' is no work");
+    if (name == "async") engine.reserve_snapshot();
+    measure(engine, name, [&](Values& values) {
+      if (name == "async")
+        save_beside(engine, folder, values);
+      else
+        engine.save_checkpoint(folder);
+      values.emplace_back("bytes", static_cast<double>(engine.last_save().bytes));
+    });
+  }
+}
+
+void run(const CommPtr& world, char** argv) {
+  const int tp = std::atoi(argv[3]), pp = std::atoi(argv[4]);
+  const std::string precision = argv[6], offload = argv[7];
+  GptConfig gpt;
+  gpt.num_layers = std::atoi(argv[1]);
+  gpt.hidden_size = std::atoi(argv[2]);
+  gpt.num_attention_heads = gpt.hidden_size / 64;
+  gpt.seq_length = gpt.max_position_embeddings = 64;
+  gpt.vocab_size = 50257;
+  const ProcessGrid grid(world,
+                         {.pp_size = pp, .dp_size = world->size() / (tp * pp), .tp_size = tp});
+  GptModel model(gpt, grid, precision == "bf16" ? torch::kBFloat16 : torch::kFloat,
+                 /*micro_batch_size=*/1, /*seed=*/1);
+  EngineConfig config;
+  config.zero.stage = std::atoi(argv[5]);
+  config.zero.offload = {.optimizer = offload != "none",
+                         .params = offload == "all",
+                         .nvme_path = offload == "none" ? "" : "."};
+  config.schedule.max_lr = 1e-4;
+  config.schedule.style = "constant";
+  config.global_batch_size = grid.topology.dp_size;
+  config.vocab_size = gpt.vocab_size;
+  config.padded_vocab_size = padded_vocab_size(gpt, tp);
+  config.seq_length = gpt.seq_length;
+  Engine engine(model, grid, config);
+  for (char** work = argv + 8; *work; ++work) work_on(engine, gpt, *work);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  MpiEnvironment mpi(&argc, &argv);
+  try {
+    TORCH_CHECK(argc > 8, "usage: checkpoint_cost LAYERS HIDDEN TP PP ZERO fp32|bf16 ",
+                "none|optimizer|all WORK...");
+    run(mpi.world(), argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    mpi.abort(1);
+  }
+}
