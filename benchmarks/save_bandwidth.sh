@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# How fast saves write against dd on the same disk, with blocks of the same size (4 MiB) and fsync, through the page cache and past
+# How fast saves write against dd on the same disk, with blocks of the same size (2 MiB) and fsync, through the page cache and past
 # it: a GPT-2 of 124M parameters, ZeRO 1. dd of several ranks are as many at once, each with as many bytes as that rank's files.
 #
 #   ROUNDS=3 benchmarks/save_bandwidth.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
@@ -23,8 +23,8 @@ dds() {  # FLAGS BYTES...: GB/s in sum of one dd each at once
   start=$EPOCHREALTIME
   for bytes in "$@"; do
     # shellcheck disable=SC2086
-    dd if=/dev/zero of="dd$((i += 1))" bs=4M count=$((bytes >> 22)) $flags 2>dd.log &
-    ((sum += bytes >> 22 << 22))
+    dd if=/dev/zero of="dd$((i += 1))" bs=2M count=$((bytes >> 21)) $flags 2>dd.log &
+    ((sum += bytes >> 21 << 21))
   done
   wait
   gbps "$sum" "$start" "$EPOCHREALTIME"

@@ -64,9 +64,16 @@ PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
   } else {
     written_ = std::async(std::launch::deferred, [this, state, metadata = std::move(metadata)] {
       times_.gather += write_rank_files(run_, state, options_, metadata,
-                                        std::bind_front(&TagFolder::write, &*folder_));
+                                        by_threads(options_.weights_only ? 1 : kSaveThreads));
     });
   }
+}
+
+// What other ranks send while it is read comes one after the other: for one thread.
+WriteFile PendingSave::by_threads(int threads) {
+  return [this, threads](const std::string& name, const Value& value) {
+    folder_->write(name, value, threads);
+  };
 }
 
 // The values stay until this thread lets go of them: the client's share nothing with another's.
@@ -82,7 +89,7 @@ void PendingSave::start_thread(const TrainState& state, Value metadata, Snapshot
             }).share();
   written_ = std::async(std::launch::async, [this] {
     copied_.get();
-    for (const auto& [name, value] : files_) folder_->write(name, value);
+    for (const auto& [name, value] : files_) folder_->write(name, value, kSaveThreads);
   });
 }
 
@@ -103,8 +110,7 @@ SaveReport PendingSave::commit() {
     try {
       all_or_none(*run_.grid.world, [this] { written_.get(); });
       if (options_.save_16bit_model)
-        times_.gather +=
-            write_whole_model(run_, options_, std::bind_front(&TagFolder::write, &*folder_));
+        times_.gather += write_whole_model(run_, options_, by_threads(1));
       publish();
     } catch (const CollectiveError&) {
       folder_->abandon();
@@ -133,15 +139,6 @@ SaveReport PendingSave::report() {
   run_.grid.world->all_reduce(
       torch::from_blob(&times_, {sizeof times_ / sizeof(double)}, torch::kDouble), ReduceOp::Max);
   return {path(), iteration_, folder_->bytes(), times_};
-}
-
-std::pair<int64_t, int64_t> PendingSave::progress() const {
-  std::pair<int64_t, int64_t> sum;
-  for (const auto& [name, value] : files_) {
-    sum.first += folder_->bytes_so_far(name);
-    sum.second += static_cast<int64_t>(torch_file_size(value));
-  }
-  return sum;
 }
 
 }  // namespace anymesh

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/model_files.h"
 #include "framework/checkpoint/save_report.h"
 #include "framework/checkpoint/snapshot.h"
 #include "framework/checkpoint/tag_folder.h"
@@ -38,11 +39,9 @@ class PendingSave {
   bool written();
   SaveReport commit();
 
-  // How many bytes of this rank's files are written so far, and, to within 512 a tensor, of how many.
-  std::pair<int64_t, int64_t> progress() const;
-
  private:
   void start_thread(const TrainState& state, Value metadata, Snapshot& snapshot);
+  WriteFile by_threads(int threads);
   void publish();
   SaveReport report();
 

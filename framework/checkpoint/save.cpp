@@ -23,7 +23,7 @@ fs::path save_16bit_model(const fs::path& save_dir, const std::string& save_file
   });
   write_whole_model(run, {.exclude_frozen_parameters = exclude_frozen_parameters},
                     [&](const std::string&, const Value& model) {
-                      write_torch_file(beside, model);
+                      write_torch_file(beside, model, /*threads=*/1);
                       sync_file(beside);
                       rename_durably(beside, path);
                     });
@@ -42,7 +42,7 @@ SaveSize save_size(const CheckpointedRun& run, const TrainState& state,
                            : file->kind == Kind::kOptimStates ? size.optimizer_states
                                                               : size.model_states;
     ++kind.files;
-    kind.bytes += static_cast<int64_t>(torch_file_size(value));
+    kind.bytes += static_cast<int64_t>(torch_file_size(name, value));
   };
   all_or_none(*run.grid.world, [&] { add_client_state(metadata, options.client_state); });
   all_or_none(*run.grid.world, [&] { write_rank_files(run, state, options, metadata, count); });

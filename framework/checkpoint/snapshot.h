@@ -1,8 +1,11 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "framework/checkpoint/format/value.h"
@@ -31,6 +34,8 @@ class Snapshot {
   void take();
   // Forgets what is held, and keeps the memory.
   void reset();
+  // How many bytes were read of what is held, and of how many.
+  std::pair<int64_t, int64_t> progress() const;
 
  private:
   class Bytes;
@@ -42,6 +47,7 @@ class Snapshot {
 
   std::span<std::byte> memory_;
   size_t needed_ = 0;
+  mutable std::atomic<int64_t> read_ = 0;
   std::vector<Copy> copies_;
   std::unordered_map<const ByteSource*, BytesPtr> held_;  // by the original
 };

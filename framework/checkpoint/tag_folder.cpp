@@ -62,21 +62,21 @@ void TagFolder::make_temporary(Communicator& world, const fs::path& save_dir) {
   });
 }
 
-void TagFolder::write(const std::string& name, const Value& value) {
+void TagFolder::write(const std::string& name, const Value& value, int threads) {
   const fs::path file = temporary_ / name;
   double whole = 0, fsync = 0;
   WriteResult written;
   {
     const Stopwatch timing(whole);
-    written = write_torch_file(file, value);
+    written = write_torch_file(file, value, threads);
   }
   {
     const Stopwatch timing(fsync);
     sync_file(file);
   }
   const std::scoped_lock lock(mutex_);
-  times_.serialise += whole - written.seconds;
-  times_.write += written.seconds;
+  times_.serialise += whole - written.write_seconds;
+  times_.write += written.write_seconds;
   times_.fsync += fsync;
   manifest_.files.push_back({name, written.bytes, written.crc, host_});
 }
@@ -98,12 +98,6 @@ void TagFolder::commit(Communicator& world, int64_t iteration, const std::functi
     publish_folder(temporary_, path_);
     last();
   });
-}
-
-int64_t TagFolder::bytes_so_far(const std::string& name) const {
-  std::error_code absent;
-  const uintmax_t size = fs::file_size(temporary_ / name, absent);
-  return absent ? 0 : static_cast<int64_t>(size);
 }
 
 void TagFolder::abandon() const {

@@ -25,8 +25,8 @@ class TagFolder {
  public:
   TagFolder(Communicator& world, const std::filesystem::path& save_dir, const std::string& tag);
 
-  // One of this rank's files, to the disk and on record. From any thread.
-  void write(const std::string& name, const Value& value);
+  // One of this rank's files, to the disk and on record. From any thread, and by `threads` of its own.
+  void write(const std::string& name, const Value& value, int threads);
 
   // `last` runs on the leaders when the tag has its name, for what points to it.
   void commit(Communicator& world, int64_t iteration, const std::function<void()>& last);
@@ -39,8 +39,6 @@ class TagFolder {
     double serialise = 0, write = 0, fsync = 0;
   };
   const Times& times() const { return times_; }
-  // Of one of its files, while it is written.
-  int64_t bytes_so_far(const std::string& name) const;
   int64_t bytes() const { return bytes_; }  // of all ranks' files, once they are committed
 
  private:

@@ -84,35 +84,14 @@ TEST_F(FileIo, TextReplacesAtomically) {
 TEST_F(FileIo, ErrorsNameThePath) {
   EXPECT_NE(message_of([&] { read_text(folder_ / "absent"); }).find("absent"), std::string::npos);
   EXPECT_NE(message_of([&] { read_text(folder_); }).find("is not a file"), std::string::npos);
-  EXPECT_NE(message_of([&] { OutputFile(folder_ / "no" / "file"); }).find("no/file"),
+  EXPECT_NE(message_of([&] { write_text_atomically(folder_ / "no" / "file", ""); }).find("no/file"),
             std::string::npos);
 }
 
-// Blocks go to the disk past the cache, what follows them through it.
-TEST_F(FileIo, AFileOfBlocksAndARestHoldsWhatWasWritten) {
-  for (const size_t size : {size_t{0}, size_t{5}, OutputFile::kBlock, 9 * OutputFile::kBlock + 5}) {
-    const std::vector<std::byte> bytes = pattern(size);
-    OutputFile file(folder_ / "f");
-    for (size_t at = 0; at < size; at += 99'991)
-      file.write(std::span(bytes).subspan(at, std::min<size_t>(99'991, size - at)));
-    EXPECT_EQ(file.position(), size);
-    file.close();
-    const auto written = std::make_shared<File>(folder_ / "f");
-    EXPECT_EQ(slice(FileRange(written, 0, written->size()), 0, written->size()), bytes);
-  }
-}
-
 TEST_F(FileIo, AFullDiskIsSaidByTheSystemsWords) {
-  const std::vector<std::byte> bytes = pattern(6 * OutputFile::kBlock);
-  for (const size_t space : {OutputFile::kBlock + 8192, OutputFile::kBlock + 777}) {
-    const FileSizeLimit limit(space);
-    const std::string error = message_of([&] {
-      OutputFile file(folder_ / "f");
-      file.write(bytes);
-      file.close();
-    });
-    EXPECT_EQ(error, "cannot write to " + (folder_ / "f").string() + ": File too large");
-  }
+  const FileSizeLimit limit(4096);
+  EXPECT_EQ(message_of([&] { write_text_atomically(folder_ / "f", std::string(5000, 'x')); }),
+            "cannot set 5000 bytes aside for " + (folder_ / "f.tmp").string() + ": File too large");
 }
 
 TEST_F(FileIo, RangesStayInside) {

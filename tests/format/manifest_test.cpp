@@ -41,7 +41,7 @@ TEST(ManifestText, RefusesWhatIsNone) {
               AllOf(HasSubstr("folder/manifest.json"), HasSubstr("version 2")));
   EXPECT_THAT(error_of(kVersion1, "1,", "0,"), HasSubstr("version 0"));
   EXPECT_THAT(error_of(kVersion1, "anymesh", "other"), HasSubstr("'format'"));
-  EXPECT_THAT(error_of(kVersion1, "a.pt", "../a.pt"), HasSubstr("no file's name"));
+  EXPECT_THAT(error_of(kVersion1, "a.pt", "../a.pt"), HasSubstr("no file in its folder"));
   EXPECT_THAT(error_of(kVersion1, "5,", "-5,"), HasSubstr("not a manifest"));
   EXPECT_THAT(error_of(kVersion1, "907060870", "\"x\""), HasSubstr("not a manifest"));
   EXPECT_THAT(error_of(kVersion1, "}", "\xA5"), HasSubstr("not a manifest"));

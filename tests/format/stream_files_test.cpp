@@ -4,6 +4,7 @@
 
 #include "framework/checkpoint/format/torch_file.h"
 #include "support.h"
+#include "tests/support/file_size_limit.h"
 
 namespace anymesh {
 namespace {
@@ -58,14 +59,14 @@ class Stream : public TempFolder {
   }
 
   std::vector<std::string> expected() const {
-    for (size_t i = 0; i < values_.size(); ++i) write_torch_file(path(i), values_[i]);
+    for (size_t i = 0; i < values_.size(); ++i) write_torch_file(path(i), values_[i], 1);
     const auto contents = this->contents();
     for (size_t i = 0; i < values_.size(); ++i) fs::remove(path(i));
     return contents;
   }
 };
 
-TEST_F(Stream, WritesWhatTheSequentialWriterDoes) {
+TEST_F(Stream, WritesTheSameFromAnyNumberOfThreads) {
   const auto expected = this->expected();
   for (const int threads : {1, 2, 8}) {
     const StreamResult result = stream_files(files(), threads);
@@ -74,7 +75,10 @@ TEST_F(Stream, WritesWhatTheSequentialWriterDoes) {
     EXPECT_EQ(result.bytes,
               std::accumulate(expected.begin(), expected.end(), uint64_t{0},
                               [](uint64_t n, const auto& s) { return n + s.size(); }));
-    for (size_t i = 0; i < values_.size(); ++i) fs::remove(path(i));
+    for (size_t i = 0; i < values_.size(); ++i) {
+      EXPECT_EQ(result.crcs[i], crc32(std::as_bytes(std::span(expected[i]))));
+      fs::remove(path(i));
+    }
   }
 }
 
@@ -104,6 +108,12 @@ TEST_F(Stream, CutsNoElement) {
   const auto bytes = read_bytes(*tensor.bytes);
   EXPECT_EQ(read_file(folder_ / "f"),
             "odd" + std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+}
+
+TEST_F(Stream, SaysThatADiskIsFull) {
+  const FileSizeLimit limit(3 << 20);
+  EXPECT_EQ(message_of([&] { write_torch_file(path(1), values_[1]); }),
+            "cannot set 5201343 bytes aside for " + path(1).string() + ": File too large");
 }
 
 TEST_F(Stream, SaysWhichFileCannotBeMade) {

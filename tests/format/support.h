@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/format/zip.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 
@@ -51,6 +53,18 @@ inline std::string read_file(const std::filesystem::path& path) {
 
 inline void write_file(const std::filesystem::path& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
+}
+
+// Records of these names and contents, laid out as a torch file's.
+inline void write_zip(const std::filesystem::path& path,
+                      const std::vector<std::pair<std::string, std::string>>& records) {
+  ZipLayout zip;
+  std::string content;
+  for (const auto& [name, text] : records) {
+    content += zip.begin(name, text.size()) + text;
+    content += zip.end(crc32(std::as_bytes(std::span(text))));
+  }
+  write_file(path, content + zip.finish());
 }
 
 }  // namespace anymesh

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <stdexcept>
 
+#include "framework/checkpoint/format/crc32.h"
+
 namespace anymesh {
 namespace {
 
@@ -52,6 +54,17 @@ void File::read(uint64_t offset, std::span<std::byte> out) const {
     offset += static_cast<uint64_t>(n);
     out = out.subspan(static_cast<size_t>(n));
   }
+}
+
+uint32_t File::crc(uint64_t offset, uint64_t size) const {
+  std::vector<std::byte> buffer(std::min<uint64_t>(size, 1 << 20));
+  uint32_t crc = 0;
+  for (const uint64_t end = offset + size; offset < end; offset += buffer.size()) {
+    const auto chunk = std::span(buffer).first(std::min<uint64_t>(buffer.size(), end - offset));
+    read(offset, chunk);
+    crc = crc32(chunk, crc);
+  }
+  return crc;
 }
 
 FileRange::FileRange(std::shared_ptr<const File> file, uint64_t offset, uint64_t size)

@@ -40,6 +40,7 @@ class File {
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const { return size_; }
   void read(uint64_t offset, std::span<std::byte> out) const;  // pread
+  uint32_t crc(uint64_t offset, uint64_t size) const;  // CRC-32 of a range, read a MiB at a time
 
  private:
   std::filesystem::path path_;

@@ -5,23 +5,21 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <new>
 #include <stdexcept>
-#include <utility>
 #include <vector>
 
 #include "framework/checkpoint/format/byte_source.h"
 #include "framework/checkpoint/format/names.h"
-#include "framework/checkpoint/format/stopwatch.h"
+#include "framework/checkpoint/format/placed_file.h"
 
 namespace anymesh {
 namespace {
 
 constexpr uint64_t kMaxText = 64 << 10;
-constexpr size_t kSector = 4096;  // the alignment of direct writes
 
 // Opens, applies, closes. `sync` is fsync or syncfs.
 void sync_with(int (*sync)(int), const std::filesystem::path& path, int flags) {
@@ -45,83 +43,6 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 void throw_system_error(const std::string& action, const std::filesystem::path& path) {
   const int reason = errno;
   throw std::runtime_error("cannot " + action + " " + path.string() + ": " + std::strerror(reason));
-}
-
-OutputFile::OutputFile(const std::filesystem::path& path)
-    : path_(path), cached_(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
-  if (cached_ < 0) throw_system_error("create", path);
-}
-
-OutputFile::~OutputFile() {
-  for (const Block& block : blocks_) {
-    if (block.written.valid()) block.written.wait();
-  }
-  if (direct_ >= 0) ::close(direct_);
-  if (cached_ >= 0) ::close(cached_);
-}
-
-std::span<std::byte> OutputFile::room() {
-  if (filled_ == kBlock) start_write();
-  auto& memory = blocks_[current_].memory;
-  if (!memory) memory.reset(static_cast<std::byte*>(std::aligned_alloc(kSector, kBlock)));
-  if (!memory) throw std::bad_alloc();
-  return {memory.get() + filled_, kBlock - filled_};
-}
-
-void OutputFile::advance(size_t count) {
-  filled_ += count;
-  position_ += count;
-}
-
-void OutputFile::write(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const std::span<std::byte> free = room();
-    const size_t n = std::min(free.size(), bytes.size());
-    std::copy_n(bytes.begin(), n, free.begin());
-    advance(n);
-    bytes = bytes.subspan(n);
-  }
-}
-
-void OutputFile::start_write() {
-  if (position_ == kBlock) direct_ = open(path_.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
-  Block& full = blocks_[current_];
-  full.written = std::async(std::launch::async, [this, offset = position_ - kBlock,
-                                                 bytes = std::span(full.memory.get(), kBlock)] {
-    put(direct_ >= 0 ? direct_ : cached_, offset, bytes);
-  });
-  current_ = (current_ + 1) % blocks_.size();
-  filled_ = 0;
-  finish_write(blocks_[current_]);
-}
-
-void OutputFile::finish_write(Block& block) {
-  const Stopwatch timing(seconds_);
-  if (block.written.valid()) block.written.get();
-}
-
-// Some file systems refuse direct writes only now. After one that was cut short, by a disk that is full,
-// the rest is not aligned: the cache takes it, or says why not.
-void OutputFile::put(int descriptor, uint64_t offset, std::span<const std::byte> bytes) const {
-  while (!bytes.empty()) {
-    const ssize_t n = pwrite(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    const bool refused = n < 0 && errno == EINVAL && descriptor != cached_;
-    if (n < 0 && errno != EINTR && !refused) throw_system_error("write to", path_);
-    if (n >= 0 || refused) descriptor = cached_;
-    const size_t written = n < 0 ? 0 : static_cast<size_t>(n);
-    bytes = bytes.subspan(written);
-    offset += written;
-  }
-}
-
-void OutputFile::close() {
-  for (Block& block : blocks_) finish_write(block);
-  {
-    const Stopwatch timing(seconds_);
-    put(cached_, position_ - filled_, {blocks_[current_].memory.get(), filled_});
-  }
-  const int descriptor = std::exchange(cached_, -1);
-  if (::close(descriptor) != 0) throw_system_error("close", path_);
 }
 
 void sync_file(const std::filesystem::path& path) { sync_with(fsync, path, 0); }
@@ -168,9 +89,7 @@ std::filesystem::path temporary_of(const std::filesystem::path& path) {
 
 void write_text_atomically(const std::filesystem::path& path, std::string_view text) {
   const std::filesystem::path beside = temporary_of(path);
-  OutputFile file(beside);
-  file.write(std::as_bytes(std::span(text)));
-  file.close();
+  PlacedFile(beside, text.size()).write(0, std::as_bytes(std::span(text)));
   sync_file(beside);
   rename_durably(beside, path);
 }

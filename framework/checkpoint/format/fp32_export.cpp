@@ -9,12 +9,12 @@
 #include <set>
 #include <unordered_map>
 
+#include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
-#include "framework/checkpoint/format/zip.h"
 
 namespace anymesh {
 namespace {

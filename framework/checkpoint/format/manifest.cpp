@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 #include "framework/checkpoint/format/byte_source.h"
-#include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/zip.h"
 
@@ -17,11 +16,14 @@ using nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "anymesh checkpoint";
 constexpr uint64_t kMaxManifest = 64 << 20;  // some 500,000 files
-constexpr size_t kBlock = 1 << 20;
 
-bool is_plain_name(const std::string& name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
-         name.find('\0') == std::string::npos;
+// A path down from the folder.
+bool is_inside(const std::string& name) {
+  const fs::path path = name;
+  return !name.empty() && !path.is_absolute() && name.find('\0') == std::string::npos &&
+         std::none_of(path.begin(), path.end(), [](const fs::path& part) {
+           return part == "." || part == ".." || part.empty();
+         });
 }
 
 uint64_t number_in(const ordered_json& file, const char* key, uint64_t most) {
@@ -40,25 +42,11 @@ struct Lines {
   }
 };
 
-uint32_t crc_of(const File& file) {
-  std::vector<std::byte> buffer(std::min<uint64_t>(file.size(), kBlock));
-  uint32_t crc = 0;
-  for (uint64_t at = 0; at < file.size(); at += buffer.size()) {
-    const auto block = std::span(buffer).first(std::min<uint64_t>(kBlock, file.size() - at));
-    file.read(at, block);
-    crc = crc32(block, crc);
-  }
-  return crc;
-}
-
 // Of a torch file, where its reader finds the damage, if it does.
 std::string first_damaged_record(const fs::path& path) {
   try {
     const ZipReader zip(path);
-    for (const auto& record : zip.records()) {
-      std::byte first;
-      zip.open(record)->read(0, std::span(&first, std::min<uint64_t>(record.size, 1)));
-    }
+    for (const auto& record : zip.records()) zip.check(record);
     return "";
   } catch (const std::exception& error) {
     return std::string(": ") + error.what();
@@ -97,9 +85,9 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
       manifest.files.push_back({file.at("name"), number_in(file, "bytes", UINT64_MAX),
                                 static_cast<uint32_t>(number_in(file, "crc32", UINT32_MAX)),
                                 file.at("host")});
-      if (!is_plain_name(manifest.files.back().name))
+      if (!is_inside(manifest.files.back().name))
         throw std::runtime_error("lists '" + manifest.files.back().name +
-                                 "', which is no file's name");
+                                 "', which is no file in its folder");
     }
   } catch (const std::exception& error) {
     std::string what = error.what();  // which may quote the text
@@ -146,7 +134,9 @@ std::string checksum_damage(const fs::path& folder, const std::vector<Manifest::
   Lines lines;
   for (const Manifest::File& file : files) {
     const fs::path path = folder / file.name;
-    if (!fs::is_regular_file(path) || crc_of(File(path)) == file.crc) continue;
+    if (!fs::is_regular_file(path)) continue;
+    const anymesh::File there(path);
+    if (there.crc(0, there.size()) == file.crc) continue;
     lines.add(path, "its checksum is not that of what was written" + first_damaged_record(path),
               file);
   }

@@ -14,6 +14,7 @@
 #include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/parallel_for.h"
 #include "framework/checkpoint/format/placed_file.h"
+#include "framework/checkpoint/format/stopwatch.h"
 
 namespace anymesh {
 namespace {
@@ -61,6 +62,8 @@ class Job {
 
   uint64_t size() const { return layout_.size; }
   uint64_t kept() const { return kept_; }
+  uint32_t crc() const { return crc_; }
+  double write_seconds() const { return write_seconds_; }  // of all threads
   size_t blocks() const { return block_of(layout_.size) + 1; }
 
   // Any order, any thread. The one that does the last block finishes the file.
@@ -68,13 +71,16 @@ class Job {
     std::call_once(opened_,
                    [this] { out_ = std::make_unique<PlacedFile>(file_.path, layout_.size); });
     if (block + 1 == blocks()) {
-      tail_.resize(layout_.size - direct_end_);
+      const size_t size = layout_.size - direct_end_;
+      const bool at_once = block == 0 && size <= buffer.size();
+      if (!at_once) kept_tail_.resize(size);
+      tail_ = at_once ? buffer.first(size) : std::span(kept_tail_);
       fill(block, direct_end_, tail_);
     } else {
       const uint64_t begin = block * kBlock;
       const auto bytes = buffer.first(std::min(kBlock, direct_end_ - begin));
       fill(block, begin, bytes);
-      out_->write_blocks(begin, bytes);
+      write_timed([&] { out_->write_blocks(begin, bytes); });
     }
     if (--remaining_ == 0) finish();
   }
@@ -125,29 +131,44 @@ class Job {
     const FileLayout final = file_.layout(crcs);
     if (final.size != layout_.size || final.pieces.size() != layout_.pieces.size())
       throw std::logic_error(file_.path.string() + ": its layout depends on its CRCs");
+    auto tensor_crc = crcs.begin();
     for (size_t i = 0; i < final.pieces.size(); ++i) {
       const auto& [offset, text, source] = final.pieces[i];
-      if (text == layout_.pieces[i].text) continue;
       const auto bytes = std::as_bytes(std::span(text));
+      crc_ = crc32_combine(crc_, source ? *tensor_crc++ : crc32(bytes), final.pieces[i].size());
+      if (text == layout_.pieces[i].text) continue;
       const uint64_t before = std::min(bytes.size(), direct_end_ - std::min(direct_end_, offset));
       if (before > 0) out_->write(offset, bytes.first(before));
       std::ranges::copy(bytes.subspan(before),
                         tail_.begin() + static_cast<ptrdiff_t>(offset + before - direct_end_));
     }
-    out_->write(direct_end_, tail_);
+    write_timed([&] { out_->write(direct_end_, tail_); });
     kept_ = out_->kept();
     out_.reset();
-    tail_ = {};
+    kept_tail_ = {};
+  }
+
+  template <typename Fn>
+  void write_timed(Fn&& write) {
+    double seconds = 0;
+    {
+      const Stopwatch timing(seconds);
+      write();
+    }
+    write_seconds_ += seconds;
   }
 
   const StreamedFile& file_;
   FileLayout layout_;
   uint64_t direct_end_ = 0, kept_ = 0;
+  uint32_t crc_ = 0;
+  std::atomic<double> write_seconds_ = 0;
   std::vector<std::vector<Part>> parts_;  // [piece][block of the piece]
   std::atomic<size_t> remaining_;
   std::once_flag opened_;
   std::unique_ptr<PlacedFile> out_;
-  std::vector<std::byte> tail_;
+  std::span<std::byte> tail_;
+  std::vector<std::byte> kept_tail_;  // until the last block is done, where there are others
 };
 
 // Blocks' memory, aligned for direct writes, handed from thread to thread.
@@ -210,6 +231,8 @@ StreamResult stream_files(const std::vector<StreamedFile>& files, int threads) {
   for (const auto& job : jobs) {
     result.bytes += job->size();
     result.kept += job->kept();
+    result.crcs.push_back(job->crc());
+    result.write_seconds += job->write_seconds() / threads;
   }
   return result;
 }

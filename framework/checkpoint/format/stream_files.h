@@ -37,13 +37,17 @@ struct StreamedFile {
 };
 
 struct StreamResult {
-  uint64_t bytes = 0;  // of all files
-  uint64_t kept = 0;   // of these, what was in files that were there
+  uint64_t bytes = 0;          // of all files
+  uint64_t kept = 0;           // of these, what was in files that were there
+  std::vector<uint32_t> crcs;  // CRC-32 of each file
+  double write_seconds = 0;    // of a thread, on average
 };
 
 // More threads than cores, as most wait for the disk. On two cores, of 1.5 GB that are cut for tensor
 // parallelism, 8 threads needed less time than 4, 2 or 1, and 43 MiB at the peak.
 inline constexpr int kStreamThreads = 8;
+// Of each of the ranks that save, which are at it at the same time.
+inline constexpr int kSaveThreads = 4;
 
 // Writes all files, each byte once at its final offset. The files are cut into blocks of 2 MiB, which
 // `threads` work through in order, so that no thread waits for another's large file, and memory is

@@ -78,26 +78,6 @@ std::string serialization_id(const std::vector<ZipReader::Record>& records) {
   return text;
 }
 
-// Puts records to a file as they come.
-class StreamedZip {
- public:
-  explicit StreamedZip(const std::filesystem::path& path) : zip_(path) {}
-  void add(std::string name, std::string_view text) { zip_.add(std::move(name), text); }
-  void add(std::string name, const BytesPtr& source) {
-    zip_.begin(std::move(name), source ? source->size() : 0);
-    if (source) zip_.write(*source);
-    zip_.end();
-  }
-  const auto& records() const { return zip_.records(); }
-  WriteResult finish() {
-    zip_.finish();
-    return {zip_.bytes(), zip_.file_crc(), zip_.seconds()};
-  }
-
- private:
-  ZipWriter zip_;
-};
-
 // Lays records out, with the CRCs of the data as far as they are known.
 class PlannedZip {
  public:
@@ -127,8 +107,8 @@ class PlannedZip {
 };
 
 // The records of a file called `stem`, in torch's order.
-template <typename Zip>
-auto put_records(Zip zip, const std::string& stem, const Value& value) {
+FileLayout layout_of(const std::string& stem, const Value& value, std::span<const uint32_t> crcs) {
+  PlannedZip zip(crcs);
   Storages storages;
   const std::string pickle =
       encode_pickle(value, [&](const TensorRecord& tensor) { return storages.key(tensor); });
@@ -185,23 +165,18 @@ Value read_torch_file(const std::filesystem::path& path, DeferredChecks* checks)
   return decode_pickle(zip.read(*pickle), open_storage, file, allowed - std::min(allowed, taken));
 }
 
-uint64_t torch_file_size(const Value& value) {
-  constexpr uint64_t kPerRecord = 512, kFixedRecords = 6;  // headers, names, alignment
-  Storages storages;
-  uint64_t size =
-      encode_pickle(value, [&](const TensorRecord& tensor) { return storages.key(tensor); }).size();
-  for (const BytesPtr& source : storages.sources())
-    size += (source ? source->size() : 0) + kPerRecord;
-  return size + kFixedRecords * kPerRecord;
+uint64_t torch_file_size(const std::filesystem::path& path, const Value& value) {
+  return layout_of(path.stem().string(), value, {}).size;
 }
 
-WriteResult write_torch_file(const std::filesystem::path& path, const Value& value) {
-  return put_records(StreamedZip(path), path.stem().string(), value);
+WriteResult write_torch_file(const std::filesystem::path& path, const Value& value, int threads) {
+  const StreamResult written = stream_files({streamed_torch_file(path, value)}, threads);
+  return {written.bytes, written.crcs[0], written.write_seconds};
 }
 
 StreamedFile streamed_torch_file(const std::filesystem::path& path, const Value& value) {
   return {path, [value, stem = path.stem().string()](std::span<const uint32_t> crcs) {
-            return put_records(PlannedZip(crcs), stem, value);
+            return layout_of(stem, value, crcs);
           }};
 }
 

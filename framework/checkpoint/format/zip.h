@@ -4,41 +4,23 @@
 #include <filesystem>
 #include <initializer_list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "framework/checkpoint/format/byte_source.h"
-#include "framework/checkpoint/format/file_io.h"
 
 namespace anymesh {
 
+class DeferredChecks;
+
 // Zip archives as torch.save writes them: records stored without compression, zip64 where needed.
 //
-// Checks of records that are read in parts and published later: the CRCs of the parts are put together
-// as they are read, in any order and by any threads, so that what is read completely is read once.
-//
-//   DeferredChecks checks;
-//   const BytesPtr bytes = zip.open(record, &checks);   // gives out bytes at once
-//   ... bytes->read(...) ...
-//   checks.finish(4);          // goes over what nobody has read; throws if a record is damaged
-class DeferredChecks {
- public:
-  void finish(int threads);  // of the records that something was read of
-
- private:
-  friend class ZipReader;
-  class Record;
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<const Record>> records_;
-};
-
 // The reader checks every length and offset against the file, and refuses compressed, encrypted,
 // duplicate or overlapping records, and more than 131072 of them. No byte of a record is given out
 // before the whole record has met its CRC: the first read of a part goes over all of it, once for
-// each open(), unless the check is deferred.
+// each open(), unless the check is deferred (deferred_checks.h).
 class ZipReader {
  public:
   struct Record {
@@ -55,6 +37,7 @@ class ZipReader {
   // One of records(), which stay as long as what is open.
   BytesPtr open(const Record& record, DeferredChecks* checks = nullptr) const;
   std::vector<std::byte> read(const Record& record) const;
+  void check(const Record& record) const;  // throws if it is damaged
 
   static bool is_zip(const File& file);  // by its first bytes
 
@@ -94,36 +77,6 @@ class ZipLayout {
   uint64_t position_ = 0;
   std::vector<ZipReader::Record> records_;
   std::vector<uint64_t> headers_;  // where the local header of each record is
-};
-
-// Writes records one after the other, front to back.
-//   ZipWriter zip(path); zip.begin("archive/version", 2); zip.write(...); zip.end(); ...
-//   zip.finish();
-class ZipWriter {
- public:
-  explicit ZipWriter(const std::filesystem::path& path) : file_(path) {}
-
-  void begin(std::string name, uint64_t size);
-  void write(std::span<const std::byte> bytes);
-  void write(const ByteSource& source);
-  void end();  // refuses a record that did not get as many bytes as begin() said
-  void add(std::string name, std::string_view content);
-  void finish();
-
-  uint64_t bytes() const { return file_.position(); }
-  uint32_t file_crc() const { return file_crc_; }
-  double seconds() const { return file_.seconds(); }  // that the disk kept its caller waiting
-  const std::vector<ZipReader::Record>& records() const { return layout_.records(); }
-
- private:
-  void put(std::string_view bytes);
-  void count(std::span<const std::byte> bytes);
-
-  OutputFile file_;
-  ZipLayout layout_;
-  uint32_t file_crc_ = 0;
-  uint32_t crc_ = 0;      // of the open record
-  uint64_t written_ = 0;  // likewise
 };
 
 }  // namespace anymesh

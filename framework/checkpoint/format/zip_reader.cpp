@@ -1,11 +1,8 @@
 #include <algorithm>
-#include <map>
-#include <mutex>
 #include <stdexcept>
 #include <string_view>
 
-#include "framework/checkpoint/format/crc32.h"
-#include "framework/checkpoint/format/parallel_for.h"
+#include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/zip.h"
 #include "framework/checkpoint/format/zip_format.h"
 
@@ -15,71 +12,6 @@ namespace {
 constexpr uint64_t kMaxComment = 0xFFFF;
 constexpr uint64_t kMaxRecords = 1 << 17;  // each takes us up to 200 bytes beside its name
 
-// The CRC of bytes [offset, offset + size) of a file, which need not fit into memory.
-uint32_t crc_of_range(const File& file, uint64_t offset, uint64_t size) {
-  std::vector<std::byte> buffer(std::min<uint64_t>(size, 1 << 20));
-  uint32_t crc = 0;
-  for (const uint64_t end = offset + size; offset < end; offset += buffer.size()) {
-    const auto chunk = std::span(buffer).first(std::min<uint64_t>(buffer.size(), end - offset));
-    file.read(offset, chunk);
-    crc = crc32(chunk, crc);
-  }
-  return crc;
-}
-
-// A record's data. A read of the whole is checked itself.
-class RecordBytes : public ByteSource {
- public:
-  RecordBytes(std::shared_ptr<const File> file, std::shared_ptr<const ZipReader::Record> record)
-      : file_(std::move(file)), record_(std::move(record)) {}
-
-  uint64_t size() const override { return record_->size; }
-
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    check_range(offset, out.size(), file_->path().string() + ": record " + record_->name);
-    if (out.size() == record_->size) {
-      file_->read(record_->offset, out);
-      compare(crc32(out));
-    } else {
-      read_part(offset, out);
-    }
-  }
-
- protected:
-  virtual void read_part(uint64_t offset, std::span<std::byte> out) const = 0;
-
-  void read_unchecked(uint64_t offset, std::span<std::byte> out) const {
-    file_->read(record_->offset + offset, out);
-  }
-  uint32_t crc_of(uint64_t begin, uint64_t end) const {
-    return crc_of_range(*file_, record_->offset + begin, end - begin);
-  }
-  void compare(uint32_t crc) const {
-    if (crc == record_->crc) return;
-    throw std::runtime_error(file_->path().string() + ": record " + record_->name + " at offset " +
-                             std::to_string(record_->offset) +
-                             " is damaged (its CRC-32 does not match)");
-  }
-
- private:
-  std::shared_ptr<const File> file_;
-  std::shared_ptr<const ZipReader::Record> record_;
-};
-
-// Goes over the whole before the first part.
-class CheckedFirst : public RecordBytes {
- public:
-  using RecordBytes::RecordBytes;
-
- private:
-  void read_part(uint64_t offset, std::span<std::byte> out) const override {
-    std::call_once(checked_, [this] { compare(crc_of(0, size())); });
-    read_unchecked(offset, out);
-  }
-
-  mutable std::once_flag checked_;
-};
-
 std::vector<std::byte> read_range(const File& file, uint64_t offset, uint64_t size) {
   std::vector<std::byte> bytes(size);
   file.read(offset, bytes);
@@ -87,64 +19,6 @@ std::vector<std::byte> read_range(const File& file, uint64_t offset, uint64_t si
 }
 
 }  // namespace
-
-// Keeps the CRCs of the runs that were read; neighbours are joined.
-class DeferredChecks::Record : public RecordBytes {
- public:
-  using RecordBytes::RecordBytes;
-
-  // Fills the gaps. Of what was never read nothing is known, and need not be.
-  void finish() const {
-    const std::lock_guard lock(mutex_);
-    if (runs_.empty()) return;
-    uint32_t crc = 0;
-    uint64_t at = 0;
-    for (const auto& [begin, run] : runs_) {
-      crc = crc32_combine(crc, crc_of(at, begin), begin - at);
-      crc = crc32_combine(crc, run.crc, run.end - begin);
-      at = run.end;
-    }
-    compare(crc32_combine(crc, crc_of(at, size()), size() - at));
-  }
-
- private:
-  struct Run {
-    uint64_t end;
-    uint32_t crc;
-  };
-
-  void read_part(uint64_t offset, std::span<std::byte> out) const override {
-    read_unchecked(offset, out);
-    if (!out.empty()) note(offset, {offset + out.size(), crc32(out)});
-  }
-
-  // What is read a second time counts the first.
-  void note(uint64_t begin, Run run) const {
-    const std::lock_guard lock(mutex_);
-    auto next = runs_.lower_bound(begin);
-    if (next != runs_.end() && next->first < run.end) return;
-    if (next != runs_.end() && next->first == run.end) {
-      run.crc = crc32_combine(run.crc, next->second.crc, next->second.end - next->first);
-      run.end = next->second.end;
-      next = runs_.erase(next);
-    }
-    if (next == runs_.begin() || std::prev(next)->second.end < begin) {
-      runs_.emplace_hint(next, begin, run);
-      return;
-    }
-    Run& last = std::prev(next)->second;
-    if (last.end > begin) return;
-    last.crc = crc32_combine(last.crc, run.crc, run.end - begin);
-    last.end = run.end;
-  }
-
-  mutable std::mutex mutex_;
-  mutable std::map<uint64_t, Run> runs_;  // by begin
-};
-
-void DeferredChecks::finish(int threads) {
-  parallel_for(records_.size(), threads, [this](size_t i) { records_[i]->finish(); });
-}
 
 ZipReader::ZipReader(const std::filesystem::path& path) : file_(std::make_shared<File>(path)) {
   read_directory(find_directory());
@@ -164,12 +38,18 @@ bool ZipReader::is_zip(const File& file) {
 ZipReader::Directory ZipReader::find_directory() const {
   const uint64_t size = file_->size();
   if (size < kEndSize) fail(0, "only " + std::to_string(size) + " bytes");
-  const uint64_t tail_size = std::min(size, kEndSize + kMaxComment);
-  const auto tail = read_range(*file_, size - tail_size, tail_size);
-  uint64_t at = tail_size - kEndSize;
+  // Torch writes no comment behind it; only where there is one is it looked for.
+  uint64_t at = 0, tail_size = kEndSize;
+  auto tail = read_range(*file_, size - tail_size, tail_size);
   while (get_field<uint32_t>(tail, at) != kEnd ||
          at + kEndSize + get_field<uint16_t>(tail, at + 20) != tail_size) {
-    if (at-- == 0) fail(size, "no end-of-directory record (is the file truncated?)");
+    if (tail_size == kEndSize && size > kEndSize) {
+      tail_size = std::min(size, kEndSize + kMaxComment);
+      tail = read_range(*file_, size - tail_size, tail_size);
+      at = tail_size - kEndSize;
+    } else if (at-- == 0) {
+      fail(size, "no end-of-directory record (is the file truncated?)");
+    }
   }
   const uint64_t end = size - tail_size + at;
   const Directory small{get_field<uint32_t>(tail, at + 16), get_field<uint32_t>(tail, at + 12),
@@ -309,18 +189,18 @@ const ZipReader::Record* ZipReader::find(std::string_view name) const {
 }
 
 BytesPtr ZipReader::open(const Record& record, DeferredChecks* checks) const {
-  std::shared_ptr<const Record> shared(records_, &record);
-  if (!checks) return std::make_shared<CheckedFirst>(file_, std::move(shared));
-  auto bytes = std::make_shared<DeferredChecks::Record>(file_, std::move(shared));
-  const std::lock_guard lock(checks->mutex_);
-  checks->records_.push_back(bytes);
-  return bytes;
+  return open_record(file_, std::shared_ptr<const Record>(records_, &record), checks);
 }
 
 std::vector<std::byte> ZipReader::read(const Record& record) const {
   std::vector<std::byte> bytes(record.size);
   open(record)->read(0, bytes);
   return bytes;
+}
+
+void ZipReader::check(const Record& record) const {
+  std::byte first;
+  open(record)->read(0, std::span(&first, std::min<uint64_t>(record.size, 1)));
 }
 
 }  // namespace anymesh

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/zip.h"
 #include "framework/checkpoint/format/zip_format.h"
 
@@ -87,62 +86,6 @@ std::string ZipLayout::finish() {
       .u16(0);
   position_ += fields.bytes().size();
   return fields.bytes();
-}
-
-void ZipWriter::put(std::string_view bytes) {
-  const auto raw = std::as_bytes(std::span(bytes));
-  file_.write(raw);
-  file_crc_ = crc32(raw, file_crc_);
-}
-
-void ZipWriter::begin(std::string name, uint64_t size) {
-  put(layout_.begin(std::move(name), size));
-  written_ = 0;
-  crc_ = 0;
-}
-
-void ZipWriter::write(std::span<const std::byte> bytes) {
-  file_.write(bytes);
-  count(bytes);
-}
-
-// Straight to the block that goes to the disk, while what was read is in the processor's cache.
-void ZipWriter::write(const ByteSource& source) {
-  for (uint64_t offset = 0; offset < source.size();) {
-    const std::span<std::byte> room = file_.room();
-    const auto part = room.first(std::min<uint64_t>(room.size(), source.size() - offset));
-    source.read(offset, part);
-    count(part);
-    file_.advance(part.size());
-    offset += part.size();
-  }
-}
-
-void ZipWriter::count(std::span<const std::byte> bytes) {
-  const uint32_t crc = crc32(bytes);  // once, for both
-  crc_ = crc32_combine(crc_, crc, bytes.size());
-  file_crc_ = crc32_combine(file_crc_, crc, bytes.size());
-  written_ += bytes.size();
-}
-
-void ZipWriter::end() {
-  const ZipReader::Record& record = records().back();
-  if (written_ != record.size) {
-    throw std::logic_error("record " + record.name + " got " + std::to_string(written_) +
-                           " bytes, expected " + std::to_string(record.size));
-  }
-  put(layout_.end(crc_));
-}
-
-void ZipWriter::add(std::string name, std::string_view content) {
-  begin(std::move(name), content.size());
-  write(std::as_bytes(std::span(content)));
-  end();
-}
-
-void ZipWriter::finish() {
-  put(layout_.finish());
-  file_.close();
 }
 
 }  // namespace anymesh

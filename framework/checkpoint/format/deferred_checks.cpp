@@ -1,0 +1,188 @@
+#include "framework/checkpoint/format/deferred_checks.h"
+
+#include <map>
+#include <optional>
+#include <stdexcept>
+
+#include "framework/checkpoint/format/crc32.h"
+#include "framework/checkpoint/format/parallel_for.h"
+
+namespace anymesh {
+namespace {
+
+// A record's data. A read of the whole is checked itself.
+class RecordBytes : public ByteSource {
+ public:
+  RecordBytes(std::shared_ptr<const File> file, std::shared_ptr<const ZipReader::Record> record)
+      : file_(std::move(file)), record_(std::move(record)) {}
+
+  uint64_t size() const override { return record_->size; }
+
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    check_range(offset, out.size(), name());
+    if (out.size() == record_->size) {
+      file_->read(record_->offset, out);
+      compare(crc32(out));
+      whole_is_good();
+    } else {
+      read_part(offset, out);
+    }
+  }
+
+ protected:
+  virtual void read_part(uint64_t offset, std::span<std::byte> out) const = 0;
+  virtual void whole_is_good() const {}
+
+  void read_unchecked(uint64_t offset, std::span<std::byte> out) const {
+    file_->read(record_->offset + offset, out);
+  }
+  uint32_t crc_of(uint64_t begin, uint64_t end) const {
+    return file_->crc(record_->offset + begin, end - begin);
+  }
+  void compare(uint32_t crc) const {
+    if (crc == record_->crc) return;
+    throw std::runtime_error(name() + " at offset " + std::to_string(record_->offset) +
+                             " is damaged (its CRC-32 does not match)");
+  }
+  std::string name() const { return file_->path().string() + ": record " + record_->name; }
+  uint32_t crc() const { return record_->crc; }
+
+ private:
+  std::shared_ptr<const File> file_;
+  std::shared_ptr<const ZipReader::Record> record_;
+};
+
+// Goes over the whole before the first part.
+class CheckedFirst : public RecordBytes {
+ public:
+  using RecordBytes::RecordBytes;
+
+ private:
+  void read_part(uint64_t offset, std::span<std::byte> out) const override {
+    std::call_once(checked_, [this] { compare(crc_of(0, size())); });
+    read_unchecked(offset, out);
+  }
+
+  mutable std::once_flag checked_;
+};
+
+}  // namespace
+
+// Keeps the CRCs of the runs that were read and counted; neighbours are joined.
+class DeferredChecks::Record : public RecordBytes {
+ public:
+  Record(std::shared_ptr<const File> file, std::shared_ptr<const ZipReader::Record> record,
+         const DeferredChecks& checks)
+      : RecordBytes(std::move(file), std::move(record)), checks_(checks) {}
+
+  void check() const { compare(crc_of(0, size())); }
+
+  // Fills the gaps. Of what was never read nothing is known, and need not be.
+  void finish() const {
+    const std::lock_guard lock(mutex_);
+    if (touched_)
+      compare(fold([this](uint64_t begin, uint64_t end) { return crc_of(begin, end); }));
+  }
+
+  // Takes zeros for the gaps.
+  std::optional<Part> part() const {
+    const std::lock_guard lock(mutex_);
+    if (!touched_) return std::nullopt;
+    Part part{nullptr, name(), 0, size(), 0, crc() ^ crc_of_zeros(size())};
+    for (const auto& [begin, run] : runs_) part.bytes += run.end - begin;
+    const uint32_t read =
+        fold([](uint64_t begin, uint64_t end) { return crc_of_zeros(end - begin); });
+    if (part.bytes == size()) compare(read);
+    part.read = read ^ crc_of_zeros(size());
+    return part;
+  }
+
+ private:
+  struct Run {
+    uint64_t end;
+    uint32_t crc;
+  };
+
+  static uint32_t crc_of_zeros(uint64_t size) { return ~crc32_combine(~0U, 0, size); }
+
+  // The CRC of the whole, with gap(begin, end) for what is between the runs.
+  template <typename Gap>
+  uint32_t fold(Gap&& gap) const {
+    uint32_t crc = 0;
+    uint64_t at = 0;
+    for (const auto& [begin, run] : runs_) {
+      if (at < begin) crc = crc32_combine(crc, gap(at, begin), begin - at);
+      crc = crc32_combine(crc, run.crc, run.end - begin);
+      at = run.end;
+    }
+    return at < size() ? crc32_combine(crc, gap(at, size()), size() - at) : crc;
+  }
+
+  void read_part(uint64_t offset, std::span<std::byte> out) const override {
+    read_unchecked(offset, out);
+    if (out.empty()) return;
+    const uint32_t crc = checks_.counts_ ? crc32(out) : 0;
+    const std::lock_guard lock(mutex_);
+    touched_ = true;
+    if (checks_.counts_) note(offset, {offset + out.size(), crc});
+  }
+
+  void whole_is_good() const override {
+    const std::lock_guard lock(mutex_);
+    touched_ = true;
+    runs_ = {{0, {size(), crc()}}};
+  }
+
+  // What is read a second time counts the first.
+  void note(uint64_t begin, Run run) const {
+    auto next = runs_.lower_bound(begin);
+    if (next != runs_.end() && next->first < run.end) return;
+    if (next != runs_.end() && next->first == run.end) {
+      run.crc = crc32_combine(run.crc, next->second.crc, next->second.end - next->first);
+      run.end = next->second.end;
+      next = runs_.erase(next);
+    }
+    if (next == runs_.begin() || std::prev(next)->second.end < begin) {
+      runs_.emplace_hint(next, begin, run);
+      return;
+    }
+    Run& last = std::prev(next)->second;
+    if (last.end > begin) return;
+    last.crc = crc32_combine(last.crc, run.crc, run.end - begin);
+    last.end = run.end;
+  }
+
+  const DeferredChecks& checks_;
+  mutable std::mutex mutex_;
+  mutable bool touched_ = false;
+  mutable std::map<uint64_t, Run> runs_;  // by begin
+};
+
+void DeferredChecks::finish(int threads) {
+  parallel_for(records_.size(), threads, [this](size_t i) { records_[i]->finish(); });
+}
+
+std::vector<DeferredChecks::Part> DeferredChecks::finish_own() const {
+  std::vector<Part> parts;
+  for (const auto& record : records_) {
+    if (auto part = record->part()) {
+      part->record = record;
+      parts.push_back(*std::move(part));
+    }
+  }
+  return parts;
+}
+
+void DeferredChecks::check(const Part& part) const { part.record->check(); }
+
+BytesPtr open_record(std::shared_ptr<const File> file,
+                     std::shared_ptr<const ZipReader::Record> record, DeferredChecks* checks) {
+  if (!checks) return std::make_shared<CheckedFirst>(std::move(file), std::move(record));
+  auto bytes =
+      std::make_shared<DeferredChecks::Record>(std::move(file), std::move(record), *checks);
+  const std::lock_guard lock(checks->mutex_);
+  checks->records_.push_back(bytes);
+  return bytes;
+}
+
+}  // namespace anymesh
