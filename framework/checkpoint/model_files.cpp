@@ -40,6 +40,7 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
   const int mp_rank = run.grid.model->rank();
   const bool sharded = run.optimizer.options().stage == 3 && !options.weights_only,
              pipeline = run.grid.topology.pp_size > 1;
+  const int writers = options.weights_only ? 1 : run.grid.topology.dp_size;  // of layers
   std::vector<Value::Entry> module;
   std::map<int, std::vector<Value::Entry>> layers;  // a tied copy is the first stage's to write
   for_each_saved(run, options, weights, [&](const ParamSpec& spec, const TensorRecord& weight) {
@@ -47,10 +48,13 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
     if (!spec.duplicate) layers[spec.layer].emplace_back(spec.name_in_layer(), weight);
   });
   if (!pipeline) metadata.set(keys::kModule, Value::ordered_dict(std::move(module)));
-  write(sharded ? zero3_model_states_file(at.dp, mp_rank) : model_states_file(mp_rank), metadata);
+  if (sharded || at.dp == 0)
+    write(sharded ? zero3_model_states_file(at.dp, mp_rank) : model_states_file(mp_rank), metadata);
   if (!pipeline || sharded) return;
-  for (auto& [layer, entries] : layers)
-    write(layer_states_file(layer, at.tp), Value::ordered_dict(std::move(entries)));
+  for (int turn = 0; auto& [layer, entries] : layers) {
+    if (turn++ % writers == at.dp)
+      write(layer_states_file(layer, at.tp), Value::ordered_dict(std::move(entries)));
+  }
 }
 
 Value with_frozen_shapes(const CheckpointedRun& run, const SaveOptions& options, Value metadata) {

@@ -10,7 +10,8 @@ namespace anymesh {
 using WriteFile = std::function<void(const std::string& name, const Value& value)>;
 
 // This rank's model-states file: `metadata` with `module` in it, or of a pipeline beside it the layer
-// files. At ZeRO 3 every rank has one, with DeepSpeed's placeholders, else dp rank 0.
+// files, which the dp ranks share out. At ZeRO 3 every rank has a model-states file, with DeepSpeed's
+// placeholders, else dp rank 0.
 void write_model_states(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
                         const WriteFile& write);
 

@@ -169,7 +169,7 @@ double write_rank_files(const CheckpointedRun& run, const TrainState& state,
   if (options.weights_only) return write_weights_only(run, options, std::move(metadata), write);
   const int stage = run.optimizer.options().stage, dp_rank = run.grid.coord.dp;
   if (stage == 0) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
-  if (stage == 3 || dp_rank == 0) write_model_states(run, options, std::move(metadata), write);
+  write_model_states(run, options, std::move(metadata), write);
   if (stage == 0) return 0;
   const Value optimizer = stage == 3 ? stage3_optimizer(run, state) : stage12_optimizer(run, state);
   write(optim_states_file(dp_rank, run.grid.model->rank(), run.dtype == torch::kBFloat16),
