@@ -9,6 +9,10 @@ namespace {
 
 constexpr int64_t kCompareChunk = 1 << 20;
 
+struct ShardRun {
+  int64_t full, shard, count;
+};
+
 // IEEE 754 half precision to single: exponent and mantissa move up, subnormals are renormalised.
 float half_to_float(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
@@ -104,26 +108,34 @@ void MergedTensor::read(uint64_t offset, std::span<std::byte> out) const {
 }
 
 // Shard elements [begin, end) of one fragment to their places. Reads straight to the place when it
-// is only one, as it is unless columns are cut.
+// is only one, as it is unless columns are cut; and then the vocabulary's padding, for the sake of the
+// record's CRC.
 void MergedTensor::read_fragment(const Part& part, const SourceFragment& fragment, int64_t begin,
                                  int64_t end, int64_t full_begin, std::span<std::byte> out) const {
+  constexpr int64_t kRows = 256 << 10;  // elements that are read before they are dealt out
   const auto bytes = [this](int64_t elements) {
     return static_cast<size_t>(elements) * element_size_;
   };
-  bool whole = false;
-  part.layout.for_each_run(begin, end - begin, [&](int64_t full, int64_t, int64_t count) {
-    if (count != end - begin) return;
-    whole = true;
-    fragment.bytes->read(bytes(begin - fragment.begin),
-                         out.subspan(bytes(full - full_begin), bytes(count)));
-  });
-  if (whole) return;
-  const auto rows = std::make_unique_for_overwrite<std::byte[]>(bytes(end - begin));
-  fragment.bytes->read(bytes(begin - fragment.begin), {rows.get(), bytes(end - begin)});
+  int runs = 0;
+  ShardRun only{};
   part.layout.for_each_run(begin, end - begin, [&](int64_t full, int64_t shard, int64_t count) {
-    std::memcpy(out.data() + bytes(full - full_begin), rows.get() + bytes(shard - begin),
-                bytes(count));
+    only = {full, shard, count};
+    ++runs;
   });
+  if (runs == 1) {
+    fragment.bytes->read(bytes(only.shard - fragment.begin),
+                         out.subspan(bytes(only.full - full_begin), bytes(only.count)));
+    begin = only.shard + only.count;
+  }
+  std::vector<std::byte> rows(bytes(std::min(kRows, end - begin)));
+  for (; begin < end; begin += kRows) {
+    const int64_t n = std::min(kRows, end - begin);
+    fragment.bytes->read(bytes(begin - fragment.begin), std::span(rows).first(bytes(n)));
+    part.layout.for_each_run(begin, n, [&](int64_t full, int64_t shard, int64_t count) {
+      std::memcpy(out.data() + bytes(full - full_begin), rows.data() + bytes(shard - begin),
+                  bytes(count));
+    });
+  }
 }
 
 void ReplicatedTensor::read(uint64_t offset, std::span<std::byte> out) const {
