@@ -10,6 +10,7 @@
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/loaders.h"
 #include "framework/checkpoint/metadata.h"
+#include "framework/checkpoint/shared_checks.h"
 #include "framework/checkpoint/tags_to_try.h"
 #include "framework/comm/agreement.h"
 
@@ -200,6 +201,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
                     const LoadOptions& options, TrainState& state) {
   Communicator& world = *run.grid.world;
   check_files(world, folder, options.verify);
+  DeferredChecks checks;
   Value metadata, own_files, scaler;
   read_together(world, folder, [&] {
     metadata = read_torch_file(metadata_file(folder, run.grid));
@@ -208,13 +210,13 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
     restore_schedule(metadata, options, run.schedule);
     const bool own_way = options.custom_load_fn != nullptr || weights_only(options);
     if (!fs::exists(folder / kZeroFolder) && !own_way)
-      own_files = find_own_files(folder, metadata, run);
+      own_files = find_own_files(folder, metadata, run, checks);
   });
   // Ranks go one way together: what each announces and checks is collective.
   if (max_over(world, own_files ? 0 : 1) > 0) own_files = {};
   WholeCheckpoint checkpoint;
   read_together(world, folder, [&] {
-    if (!own_files) checkpoint = open_whole_checkpoint(folder, /*threads=*/1);
+    if (!own_files) checkpoint = open_whole_checkpoint(folder, /*threads=*/1, &checks);
   });
   const std::string names =
       own_files || options.custom_load_fn ? "" : check_names(checkpoint, run, options);
@@ -222,12 +224,20 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   if (!weights_only(options)) run.optimizer.steps = 0;  // a rank may have nothing to read it from
   read_together(world, folder, [&] {
     if (own_files) {
-      scaler = load_own_files(folder, own_files, run);
+      scaler = load_own_files(folder, own_files, run, checks);
     } else {
-      fresh = load_whole_tensors(checkpoint, run, weights_only(options), options.custom_load_fn);
+      try {
+        fresh = load_whole_tensors(checkpoint, run, weights_only(options), options.custom_load_fn,
+                                   checks);
+      } catch (
+          const ValueError&) {  // of ranks that differ, say, and perhaps because one is damaged
+        checks.finish(1);
+        throw;
+      }
       if (checkpoint.optimizer_state) scaler = checkpoint.optimizer_state.find(keys::kLossScaler);
     }
   });
+  finish_checks(world, folder, checks);
   // A rank whose partition is all padding, or whose stage is frozen, has read no step.
   run.optimizer.steps = max_over(world, run.optimizer.steps);
   run.optimizer.params_from_masters();

@@ -104,13 +104,15 @@ void load_whole(const Value& adam, CheckpointedRun& run) {
 }
 
 // The stage's weights, which depend on tp alone: of a whole model `module`, of a pipeline the layers.
-void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& run) {
+void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& run,
+                  DeferredChecks& checks) {
   std::map<int, Value> layers;
   for (const ParamSpec& spec : run.stage.params()) {
     if (spec.frozen()) continue;
     Value& layer = layers[spec.layer];
     if (!module && !layer)
-      layer = read_torch_file(existing(folder / layer_states_file(spec.layer, run.grid.coord.tp)));
+      layer = read_torch_file(existing(folder / layer_states_file(spec.layer, run.grid.coord.tp)),
+                              &checks);
     const Value weight = module ? module.at(spec.name) : layer.at(spec.name_in_layer());
     TORCH_CHECK(weight.as_tensor().shape == spec.tensor.sizes().vec(), weight.where(), ": ",
                 to_string(weight.as_tensor().shape), ", this run's slice of ", spec.name, " is ",
@@ -122,7 +124,8 @@ void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& 
 
 }  // namespace
 
-Value find_own_files(const fs::path& folder, const Value& metadata, const CheckpointedRun& run) {
+Value find_own_files(const fs::path& folder, const Value& metadata, const CheckpointedRun& run,
+                     DeferredChecks& checks) {
   const Value degrees = metadata.find(keys::kParallelDimensions);
   if (!degrees || !metadata.find(keys::kParamShapes)) return {};
   const Topology saved{.pp_size = static_cast<int>(degrees.at(keys::kPpDegree).as_int()),
@@ -140,11 +143,12 @@ Value find_own_files(const fs::path& folder, const Value& metadata, const Checkp
   const std::string file = family == Family::Sharded
                                ? zero3_model_states_file(run.grid.coord.dp, mp_rank)
                                : model_states_file(mp_rank);
-  const Value own = read_torch_file(existing(folder / file));
+  const Value own = read_torch_file(existing(folder / file), &checks);
   return same_params(own, run) ? own : Value();
 }
 
-Value load_own_files(const fs::path& folder, const Value& own, CheckpointedRun& run) {
+Value load_own_files(const fs::path& folder, const Value& own, CheckpointedRun& run,
+                     DeferredChecks& checks) {
   const int stage = run.optimizer.options().stage;
   for (const auto& frozen : run.optimizer.frozen()) {
     const Value part = own.at(keys::kFrozenParamFragments).at(frozen.spec.name);
@@ -156,14 +160,15 @@ Value load_own_files(const fs::path& folder, const Value& own, CheckpointedRun& 
       load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32GroupsFlat),
                       run);
     } else {
-      load_weights(folder, own.at(keys::kModule), run);
+      load_weights(folder, own.at(keys::kModule), run, checks);
       load_whole(optimizer, run);
     }
     return optimizer;
   }
   const std::string file =
       optim_states_file(run.grid.coord.dp, run.grid.model->rank(), run.dtype == torch::kBFloat16);
-  const Value optimizer = read_torch_file(existing(folder / file)).at(keys::kOptimizerStateDict);
+  const Value optimizer =
+      read_torch_file(existing(folder / file), &checks).at(keys::kOptimizerStateDict);
   if (stage == 3) {
     load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32FlatGroups),
                     run);

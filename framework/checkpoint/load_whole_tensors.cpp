@@ -20,6 +20,54 @@ WholeParameter find(const WholeCheckpoint& checkpoint, const ParamSpec& spec,
   return parameter;
 }
 
+std::vector<std::string> read_partition(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
+                                        bool weights_only, const CustomLoadFn& custom,
+                                        DeferredChecks& checks) {
+  std::vector<std::string> fresh;
+  const auto count = [&](const ParamSpec& spec, bool partitioned) {
+    checks.count(run.optimizer.is_first_copy(spec) && (partitioned || run.grid.coord.dp == 0));
+  };
+  const auto read = [&](const WholeParameter& parameter, StateIndex state, const ParamSpec& spec,
+                        int64_t begin, const StateTensor& out) {
+    const TensorRecord& record = parameter.states[state];
+    const std::string name =
+        c10::str(checkpoint.path.string(), ": ", kStateNames[state], " of ", spec.name);
+    TORCH_CHECK(record.bytes, name,
+                " is missing; --no-load-optim or --finetune load the weights alone");
+    const ShardLayout layout = layout_of(spec, run.grid.topology.tp_size, run.grid.coord.tp);
+    out.fill([&](int64_t at, const torch::Tensor& block) {
+      read_slice(record, layout, begin + at, block, name);
+    });
+  };
+  for (const auto& frozen : run.optimizer.frozen()) {
+    const WholeParameter parameter = find(checkpoint, frozen.spec, custom);
+    count(frozen.spec, run.optimizer.options().stage == 3);
+    if (parameter.states[kFp32].bytes)
+      read(parameter, kFp32, frozen.spec, frozen.start, frozen.weight);
+  }
+  for (ZeroOptimizer::Group& group : run.optimizer.groups()) {
+    for (const ZeroOptimizer::Piece& piece : group.pieces) {
+      const ParamSpec& spec = group.params[piece.param];
+      const WholeParameter parameter = find(checkpoint, spec, custom);
+      if (!parameter.states[kFp32].bytes) continue;
+      count(spec, run.optimizer.options().stage > 0);
+      read(parameter, kFp32, spec, piece.param_start, piece.master);
+      if (weights_only) continue;
+      if (!parameter.states[kExpAvg].bytes && !parameter.states[kExpAvgSq].bytes) {
+        for (const StateTensor& moment : {piece.exp_avg, piece.exp_avg_sq})
+          moment.fill([](int64_t, const torch::Tensor& block) { block.zero_(); });
+        fresh.push_back(spec.name);
+        continue;
+      }
+      read(parameter, kExpAvg, spec, piece.param_start, piece.exp_avg);
+      read(parameter, kExpAvgSq, spec, piece.param_start, piece.exp_avg_sq);
+      TORCH_CHECK(parameter.step, checkpoint.path.string(), ": step of ", spec.name, " is missing");
+      run.optimizer.steps = parameter.step.as_int();
+    }
+  }
+  return fresh;
+}
+
 }  // namespace
 
 WholeParameter find_parameter(const WholeCheckpoint& checkpoint, const ParamSpec& spec) {
@@ -49,45 +97,14 @@ void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t be
 }
 
 std::vector<std::string> load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
-                                            bool weights_only, const CustomLoadFn& custom) {
-  std::vector<std::string> fresh;
-  const auto read = [&](const WholeParameter& parameter, StateIndex state, const ParamSpec& spec,
-                        int64_t begin, const StateTensor& out) {
-    const TensorRecord& record = parameter.states[state];
-    const std::string name =
-        c10::str(checkpoint.path.string(), ": ", kStateNames[state], " of ", spec.name);
-    TORCH_CHECK(record.bytes, name,
-                " is missing; --no-load-optim or --finetune load the weights alone");
-    const ShardLayout layout = layout_of(spec, run.grid.topology.tp_size, run.grid.coord.tp);
-    out.fill([&](int64_t at, const torch::Tensor& block) {
-      read_slice(record, layout, begin + at, block, name);
-    });
-  };
-  for (const auto& frozen : run.optimizer.frozen()) {
-    const WholeParameter parameter = find(checkpoint, frozen.spec, custom);
-    if (parameter.states[kFp32].bytes)
-      read(parameter, kFp32, frozen.spec, frozen.start, frozen.weight);
+                                            bool weights_only, const CustomLoadFn& custom,
+                                            DeferredChecks& checks) {
+  try {
+    return read_partition(checkpoint, run, weights_only, custom, checks);
+  } catch (const ValueError&) {  // of ranks that differ, say: perhaps because one is damaged
+    checks.finish(1);
+    throw;
   }
-  for (ZeroOptimizer::Group& group : run.optimizer.groups()) {
-    for (const ZeroOptimizer::Piece& piece : group.pieces) {
-      const ParamSpec& spec = group.params[piece.param];
-      const WholeParameter parameter = find(checkpoint, spec, custom);
-      if (!parameter.states[kFp32].bytes) continue;
-      read(parameter, kFp32, spec, piece.param_start, piece.master);
-      if (weights_only) continue;
-      if (!parameter.states[kExpAvg].bytes && !parameter.states[kExpAvgSq].bytes) {
-        for (const StateTensor& moment : {piece.exp_avg, piece.exp_avg_sq})
-          moment.fill([](int64_t, const torch::Tensor& block) { block.zero_(); });
-        fresh.push_back(spec.name);
-        continue;
-      }
-      read(parameter, kExpAvg, spec, piece.param_start, piece.exp_avg);
-      read(parameter, kExpAvgSq, spec, piece.param_start, piece.exp_avg_sq);
-      TORCH_CHECK(parameter.step, checkpoint.path.string(), ": step of ", spec.name, " is missing");
-      run.optimizer.steps = parameter.step.as_int();
-    }
-  }
-  return fresh;
 }
 
 }  // namespace anymesh

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/shard_layout.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 
@@ -13,9 +14,11 @@ namespace anymesh {
 
 // From whole tensors, on any mesh: each piece of the partition from the runs of bytes it lies in.
 // A parameter that the checkpoint lacks stays as it is. Returns the names of those that the checkpoint
-// has without moments, as of parameters that were frozen: theirs are zero now.
+// has without moments, as of parameters that were frozen: theirs are zero now. `checks`, with which the
+// checkpoint was opened, count each element of the model on one rank.
 std::vector<std::string> load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
-                                            bool weights_only, const CustomLoadFn& custom);
+                                            bool weights_only, const CustomLoadFn& custom,
+                                            DeferredChecks& checks);
 
 // What the checkpoint has of a parameter, under either of its names: without states when it has none.
 // Throws when it is of another shape.
@@ -30,9 +33,10 @@ void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t be
 // The rank's own model-states file, if the folder's files are those that this very rank would write:
 // same mesh, ZeRO family, precision and parameters; else None.
 Value find_own_files(const std::filesystem::path& folder, const Value& metadata,
-                     const CheckpointedRun& run);
+                     const CheckpointedRun& run, DeferredChecks& checks);
 // Loads them; `own` is what find_own_files returned. Returns what holds the loss scaler's state.
-Value load_own_files(const std::filesystem::path& folder, const Value& own, CheckpointedRun& run);
+Value load_own_files(const std::filesystem::path& folder, const Value& own, CheckpointedRun& run,
+                     DeferredChecks& checks);
 
 // The file, or an error that lists what is in its folder.
 std::filesystem::path existing(const std::filesystem::path& file);

@@ -256,7 +256,7 @@ double ZeroOptimizer::reduce_gradients() {
   local_square_sum_ = 0;
   for (const Group& group : groups_) {
     for (const Piece& piece : group.pieces) {
-      if (counts_in_norm(group.params[piece.param]))
+      if (is_first_copy(group.params[piece.param]))
         local_square_sum_ += sum_of_squares(piece.gradient);
     }
   }
@@ -346,9 +346,7 @@ void ZeroOptimizer::add_sequence_parts() {
   }
 }
 
-// Each element of the model once: replicas over tp and the last stage's copy of a tied weight are
-// left out.
-bool ZeroOptimizer::counts_in_norm(const ParamSpec& spec) const {
+bool ZeroOptimizer::is_first_copy(const ParamSpec& spec) const {
   return !spec.duplicate && (spec.split_dim >= 0 || grid_.coord.tp == 0);
 }
 

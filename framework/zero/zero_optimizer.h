@@ -78,6 +78,9 @@ class ZeroOptimizer final : public UnitObserver {
   const std::vector<Frozen>& frozen() const { return frozen_; }
   // The group over which a partition is one part: dp, or a group of this rank alone at stage 0.
   Communicator& partitions() const { return *partitions_; }
+  // Whether this rank's slice counts where each element of the model does once: neither a replica of
+  // another tp rank's nor the last stage's copy of a tied weight.
+  bool is_first_copy(const ParamSpec& spec) const;
 
   // For --report-memory: sums of second uses, buckets' buffers, stage 3's peak in flight, and
   // the buffers of state on disk.
@@ -111,7 +114,6 @@ class ZeroOptimizer final : public UnitObserver {
   void add_tied_gradients();
   void add_tied_partitions(Group& group, size_t param);
   void add_sequence_parts();
-  bool counts_in_norm(const ParamSpec& spec) const;
   void gather_params();
   void gather_params(Group& group);
 

@@ -163,8 +163,8 @@ WholeParameter WholeCheckpoint::parameter(const std::string& name) const {
   return parameter;
 }
 
-void WholeCheckpoint::open_ordinary(int threads, DeferredChecks* checks) {
-  const SourceCheckpoint source = open_source_checkpoint(path, threads, checks);
+void WholeCheckpoint::open_ordinary(int threads) {
+  const SourceCheckpoint source = open_source_checkpoint(path, threads, checks_);
   metadata = source.model_states[0];
   description = (source.weights_only
                      ? "weights-only checkpoint of tp "
@@ -263,7 +263,7 @@ WholeParameter WholeCheckpoint::read_universal(const std::string& name) const {
   for (int state = 0; state < kStateCount; ++state) {
     const fs::path file = folder / state_file(kStateNames[static_cast<size_t>(state)]);
     if (!fs::exists(file)) continue;
-    set_state(parameter, static_cast<StateIndex>(state), read_torch_file(file),
+    set_state(parameter, static_cast<StateIndex>(state), read_torch_file(file, checks_),
               shape == shapes_.end() ? nullptr : &shape->second);
   }
   if (!parameter.states[kFp32].bytes) {
@@ -278,7 +278,7 @@ WholeParameter WholeCheckpoint::read_universal(const std::string& name) const {
 void WholeCheckpoint::open_weights() {
   description = "weights";
   for (const auto& [file, names] : weight_files(path)) {
-    for (const auto& [name, value] : read_weights_file(file).entries()) {
+    for (const auto& [name, value] : read_weights_file(file, checks_).entries()) {
       const TensorRecord tensor = value.as_tensor();
       WholeParameter& parameter = parameters_[name.as_string()];
       if (parameter.states[kFp32].bytes) value.fail("no second tensor of this name");
@@ -291,8 +291,8 @@ void WholeCheckpoint::open_weights() {
   }
 }
 
-Value read_weights_file(const fs::path& file) {
-  if (file.extension() != ".safetensors") return read_torch_file(file);
+Value read_weights_file(const fs::path& file, DeferredChecks* checks) {
+  if (file.extension() != ".safetensors") return read_torch_file(file, checks);
   std::vector<Value::Entry> entries;
   for (auto& [name, tensor] : read_safetensors(file)) entries.emplace_back(name, std::move(tensor));
   return Value::dict(std::move(entries)).named(file.string());
@@ -314,11 +314,12 @@ void WholeCheckpoint::finish() {
 
 WholeCheckpoint open_whole_checkpoint(const fs::path& path, int threads, DeferredChecks* checks) {
   WholeCheckpoint checkpoint;
+  checkpoint.checks_ = checks;
   checkpoint.path = resolve_tag(path);
   checkpoint.kind = checkpoint_kind(checkpoint.path);
   switch (checkpoint.kind) {
     case Kind::kOrdinary:
-      checkpoint.open_ordinary(threads, checks);
+      checkpoint.open_ordinary(threads);
       break;
     case Kind::kUniversal:
       checkpoint.open_universal();

@@ -53,13 +53,14 @@ class WholeCheckpoint {
 
  private:
   friend WholeCheckpoint open_whole_checkpoint(const std::filesystem::path&, int, DeferredChecks*);
-  void open_ordinary(int threads, DeferredChecks* checks);
+  void open_ordinary(int threads);
   void open_universal();
   void open_weights();
   void add_untrained_of_zero3();
   void finish();
   WholeParameter read_universal(const std::string& name) const;
 
+  DeferredChecks* checks_ = nullptr;
   std::map<std::string, WholeParameter> parameters_;  // but those in a universal folder's zero/
   std::map<std::string, std::string> aliases_;        // second name -> first
   std::map<std::string, Shape> shapes_;               // of the tensors that ZeRO 3 leaves flat
@@ -67,8 +68,8 @@ class WholeCheckpoint {
   std::vector<std::string> names_;
 };
 
-// `threads` read files at the same time. With `checks` the optimizer's files of an ordinary checkpoint
-// are checked as they are read.
+// `threads` read files at the same time. With `checks`, which must live as long as the checkpoint, large
+// tensors of torch files are checked as they are read.
 WholeCheckpoint open_whole_checkpoint(const std::filesystem::path& path, int threads,
                                       DeferredChecks* checks = nullptr);
 
@@ -78,7 +79,7 @@ std::filesystem::path resolve_tag(const std::filesystem::path& path);
 WholeCheckpoint::Kind checkpoint_kind(const std::filesystem::path& path);
 
 // Name -> tensor of one file of weights: safetensors by its name, else torch's.
-Value read_weights_file(const std::filesystem::path& file);
+Value read_weights_file(const std::filesystem::path& file, DeferredChecks* checks = nullptr);
 
 // How shards are merged. Only a checkpoint of tp 1 may do without.
 UniversalInfo merge_info(const SourceCheckpoint& source);
