@@ -7,11 +7,12 @@
 #include <set>
 
 #include "framework/checkpoint/format/convert_plan.h"
+#include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/stream_files.h"
 #include "framework/checkpoint/format/torch_file.h"
-#include "framework/checkpoint/format/zip.h"
 
 namespace anymesh {
 namespace {
@@ -262,7 +263,9 @@ class Conversion {
     fs::create_directories(zero);
     remove_others(folder_, files_);
     for (const OutputFilePlan& file : plan_.files) fs::create_directory(zero / file.parameter);
-    report.kept = stream_checked(files_, options.write_workers, checks).kept;
+    const StreamResult written = stream_checked(files_, options.write_workers, checks);
+    report.kept = written.kept;
+    write_manifest(options.output.filename(), written.crcs);
     for (size_t i = 0; i < plan_.files.size(); ++i) {
       if (not_finite_[i] == 0) continue;
       report.warnings.push_back(plan_.files[i].parameter + ": " + std::to_string(not_finite_[i]) +
@@ -274,6 +277,17 @@ class Conversion {
       write_text_atomically(folder_ / "tmp" / "plan.json", plan_.to_json());
     }
     sync_file_system(folder_);
+  }
+
+  void write_manifest(const std::string& tag, const std::vector<uint32_t>& crcs) const {
+    const Value steps = source_.model_states[0].find(keys::kGlobalSteps);
+    Manifest manifest{.tag = tag, .iteration = steps ? steps.as_int() : 0};
+    for (size_t i = 0; i < files_.size(); ++i) {
+      const fs::path& path = files_[i].path;
+      manifest.files.push_back(
+          {path.lexically_relative(folder_), fs::file_size(path), crcs[i], host_name()});
+    }
+    write_text_atomically(folder_ / kManifestFile, manifest.to_json());
   }
 
   // What a sample of the work takes, in one file that goes again: bytes a second.

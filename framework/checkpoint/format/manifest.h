@@ -8,8 +8,8 @@
 
 namespace anymesh {
 
-// manifest.json of a tag folder: the files that make up the checkpoint, each with its size and
-// checksum, and the machine that wrote it. The folder gets its name only after all of them are on
+// manifest.json of a tag folder or a universal one: the files that make up the checkpoint, each with its
+// size and checksum, and the machine that wrote it. The folder gets its name only after all of them are on
 // disk, so a tag with a manifest is committed; docs/checkpoint-format.md has the protocol.
 //
 // Checkpoints of DeepSpeed, and ours from before there was one, have none.
@@ -17,7 +17,7 @@ struct Manifest {
   static constexpr int64_t kVersion = 1;
 
   struct File {
-    std::string name;
+    std::string name;  // from the folder on
     uint64_t bytes = 0;
     uint32_t crc = 0;  // CRC-32 of the whole file
     std::string host;

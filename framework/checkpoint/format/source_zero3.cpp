@@ -53,6 +53,20 @@ void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, cons
     fp32.fail("a sub-group of " + std::to_string(start) + " elements");
 }
 
+// What DeepSpeed's stage-3 loader wants: the scaler, parameter groups, and the step in Adam's own state.
+// Its converter leaves rank 0's flat tensors in as well, which nothing reads.
+Value universal_optimizer_state(Value state) {
+  Value adam = state.at(keys::kOptimizerStateDict);
+  std::vector<Value::Entry> steps;
+  for (const auto& [group, entry] : adam.at(keys::kState).entries()) {
+    Value& step = steps.emplace_back(group, Value::dict()).second;
+    if (const Value value = entry.find(kStepState)) step.set(kStepState, value);
+  }
+  state.erase(keys::kFp32FlatGroups);
+  return state.set(keys::kParamGroups, adam.at(keys::kParamGroups))
+      .set(keys::kOptimizerStateDict, adam.set(keys::kState, Value::dict(std::move(steps))));
+}
+
 }  // namespace
 
 void read_frozen_of_zero3(SourceCheckpoint& source) {
@@ -93,12 +107,7 @@ void read_zero3(SourceCheckpoint& source, const std::vector<Value>& optimizers) 
     }
   }
   read_frozen_of_zero3(source);
-  // DeepSpeed's stage-3 loader takes the step from rank 0's own optimizer state, so that stays in,
-  // as in its converter.
-  source.optimizer_state = optimizers[0].at(keys::kOptimizerStateDict);
-  source.optimizer_state.set(
-      keys::kParamGroups,
-      source.optimizer_state.at(keys::kOptimizerStateDict).at(keys::kParamGroups));
+  source.optimizer_state = universal_optimizer_state(optimizers[0].at(keys::kOptimizerStateDict));
 }
 
 }  // namespace anymesh
