@@ -14,11 +14,15 @@ newest() { cat "$1/latest" 2>/dev/null || echo none; }
 verified() { "$bin/ckpt" verify "$1" >verify.log 2>&1 || fail "$2: $(cat verify.log)"; }  # every byte against the manifest
 ranks_of() { pgrep -P "$(pgrep -P "$1" -x mpirun || echo "$1")" -x pretrain_gpt; }
 
-# kill -9 of one rank, of all, or of mpirun, while training, saving, moving `latest` and removing old tags.
+# kill -9 of one rank, of all, or of mpirun, while training, saving (every other time beside the training), moving `latest` and
+# removing old tags.
 killed=0 lost=0 saves=0
 for ((i = 1; killed < kills; ++i)); do
   before=$(newest parts)
-  train $mesh parts.csv "${flags[@]}" --load parts --save parts --save-interval 1 --save-total-limit 2 >"part$i.log" 2>&1 &
+  beside=()
+  ((i % 2)) || beside=(--async-save)
+  train $mesh parts.csv "${flags[@]}" --load parts --save parts --save-interval 1 --save-total-limit 2 "${beside[@]}" \
+    >"part$i.log" 2>&1 &
   job=$!
   if ((i % 5)); then until grep -qs '^iteration' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.05; done; fi
   sleep "0.$((RANDOM % 10))$((RANDOM % 10))"
@@ -68,15 +72,20 @@ echo "ok: the converter, killed $kills times"
 
 # A disk that fills up during a run, at another write each time, and has room again later.
 bytes=$(du -sb "parts/$tag" | cut -f1)
-full_disk() {  # LEFT: bytes left free for a while
-  local disk=$scratch/disk job
+full_disk() {  # LEFT FLAGS...: bytes left free for a while
+  local disk=$scratch/disk job room
   mkdir -p "$disk"
   mount -t tmpfs -o "size=$((6 * bytes))" tmpfs "$disk"
-  train $mesh /dev/null "${flags[@]}" --train-iters 60 --save "$disk/run" --save-interval 1 --save-total-limit 2 >full.log 2>&1 &
+  train $mesh /dev/null "${flags[@]}" --train-iters 60 --save "$disk/run" --save-interval 1 --save-total-limit 2 "${@:2}" \
+    >full.log 2>&1 &
   job=$!
   until [[ $(newest "$disk/run") == global_step[3-9] ]]; do kill -0 $job || fail "$(cat full.log)"; sleep 0.02; done
-  head -c "$(($(df --output=avail -B1 "$disk" | tail -1) - $1))" /dev/zero >"$disk/ballast" 2>/dev/null || true
-  until grep -q "SAVE FAILED" full.log; do kill -0 $job 2>/dev/null || fail "no save failed with $1 bytes left: $(tail -3 full.log)"; sleep 0.02; done
+  until grep -q "SAVE FAILED" full.log; do  # again and again: a tag that goes makes room for the next
+    kill -0 $job 2>/dev/null || fail "no save failed with $1 bytes left: $(tail -3 full.log)"
+    room=$(($(df --output=avail -B1 "$disk" | tail -1) - $1))
+    ((room <= 0)) || head -c "$room" /dev/zero >>"$disk/ballast" 2>/dev/null || true
+    sleep 0.02
+  done
   verified "$disk/run" "while the disk is full"
   rm "$disk/ballast"
   wait $job || fail "a full disk ended the run: $(tail -5 full.log)"
@@ -91,7 +100,7 @@ export bin here scratch bytes mesh
 if unshare -m true 2>/dev/null; then
   for ((i = 0; i < full; ++i)); do
     declare -p model flags >arrays
-    unshare -m bash -ec "source '$scratch/arrays'; cd '$scratch'; full_disk $((i * bytes / full))" || fail "see above"
+    unshare -m bash -ec "source '$scratch/arrays'; cd '$scratch'; full_disk $((i * bytes / full)) $( ((i % 2)) && echo --async-save)" || fail "see above"
   done
   echo "ok: a disk that is full for a while, $full times: $(awk '{n += $1} END {print n}' failures) saves failed"
 else
