@@ -130,7 +130,7 @@ TEST_F(Interrupted, GoesOnAndEndsInTheSameBytes) {
                                 " --output_folder " + output_.string();
   ASSERT_EQ(run(arguments), 0) << printed_;
   const Tree expected = tree(output_);
-  ASSERT_EQ(expected.size(), 4u * 4 + 1 + 4);
+  ASSERT_EQ(expected.size(), 4u * 4 + 1 + 4 + 1);
   std::filesystem::remove_all(output_);
   int killed = 0;
   for (const size_t files : {1, 6, 9, 3, 12}) {

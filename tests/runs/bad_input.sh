@@ -49,6 +49,8 @@ for file in mp_rank_00_model_states.pt zero_pp_rank_1_mp_rank_00_optim_states.pt
 done
 cp -r ckpt broken
 rm -r broken/global_step2_universal/zero/3.mlp.dense_h_to_4h.bias
+refused "missing universal files" "zero/3.mlp.dense_h_to_4h.bias/fp32.pt: is missing .written on" 2,1,1,0 --lr-decay-iters 8 --load "$scratch/broken" --universal-checkpoint
+rm broken/global_step2_universal/manifest.json  # which DeepSpeed's have not
 refused "missing universal parameter" "missing in the checkpoint: 3.mlp.dense_h_to_4h.bias" 2,1,1,0 --lr-decay-iters 8 --load "$scratch/broken" --universal-checkpoint
 cp -r ckpt/global_step2_universal/zero/3.mlp.dense_h_to_4h.bias broken/global_step2_universal/zero/
 cp -r broken/global_step2_universal/zero/3.mlp.dense_h_to_4h.bias broken/global_step2_universal/zero/9.mlp.extra.bias
