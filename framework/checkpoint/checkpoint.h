@@ -95,7 +95,8 @@ struct SaveOptions {
 
 // A parameter's whole value, [ParamSpec::shape], taken from the checkpoint in a way of the caller's
 // own: of another name, of a smaller vocabulary, ... nullopt: as usual. Each rank keeps its part. Its
-// moments are the checkpoint's, if it has any of this name and shape. Must not communicate.
+// moments are the checkpoint's, if it has any of this name and shape. Must not communicate, nor keep
+// what it opens of `source`.
 using CustomLoadFn = std::function<std::optional<torch::Tensor>(const WholeCheckpoint& source,
                                                                 const ParamSpec& parameter)>;
 
