@@ -5,7 +5,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
-#include <vector>
+#include <filesystem>
 
 #include "framework/comm/agreement.h"
 
@@ -15,13 +15,16 @@ namespace {
 constexpr const char* kHeader =
     "iteration,consumed_samples,lm_loss,learning_rate,grad_norm,loss_scale,tokens_per_s,elapsed_ms";
 
-std::vector<std::string> rows_up_to(const std::string& path, int64_t iteration) {
-  std::vector<std::string> rows;
+// How many bytes the header and the rows up to `iteration` are; 0: there is nothing to go on from. A row
+// that was cut off does not count.
+int64_t bytes_up_to(const std::string& path, int64_t iteration) {
   std::ifstream file(path);
-  for (std::string row; iteration > 0 && std::getline(file, row);) {
-    if (row != kHeader && std::atoll(row.c_str()) <= iteration) rows.push_back(row);
-  }
-  return rows;
+  std::string row;
+  if (iteration == 0 || !std::getline(file, row) || row != kHeader) return 0;
+  int64_t end = file.tellg();
+  while (std::getline(file, row) && !file.eof() && std::atoll(row.c_str()) <= iteration)
+    end = file.tellg();
+  return end;
 }
 
 }  // namespace
@@ -29,11 +32,12 @@ std::vector<std::string> rows_up_to(const std::string& path, int64_t iteration) 
 RunLog::RunLog(bool active, const std::string& csv_path, int64_t resumed_iteration)
     : active_(active), first_iteration_(resumed_iteration) {
   if (!active || csv_path.empty()) return;
-  const std::vector<std::string> kept = rows_up_to(csv_path, resumed_iteration);
-  csv_.open(csv_path);
+  // In place, so that a run which is killed here has not lost the rows before.
+  const int64_t kept = bytes_up_to(csv_path, resumed_iteration);
+  if (kept > 0) std::filesystem::resize_file(csv_path, static_cast<uintmax_t>(kept));
+  csv_.open(csv_path, kept > 0 ? std::ios::app : std::ios::trunc);
   TORCH_CHECK(csv_, "--loss-csv ", csv_path, ": cannot open it for writing");
-  csv_ << kHeader << '\n';
-  for (const std::string& row : kept) csv_ << row << '\n';
+  if (kept == 0) csv_ << kHeader << std::endl;
 }
 
 void RunLog::line(const std::string& text) {
