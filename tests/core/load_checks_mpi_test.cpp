@@ -35,14 +35,6 @@ int64_t bytes_held(TinyRun& run) {
   return bytes;
 }
 
-void flip(const fs::path& file, uint64_t at) {
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(static_cast<std::streamoff>(at));
-  const char byte = static_cast<char>(stream.get() ^ 0x10);
-  stream.seekp(static_cast<std::streamoff>(at));
-  stream.put(byte);
-}
-
 // Saved by tp 2 x dp 2, and made universal.
 void save_both(const fs::path& folder, const TinyOptions& options, int stage) {
   TinyRun run(kSlices, stage, options);

@@ -41,14 +41,6 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-void flip(const fs::path& file, uint64_t at) {
-  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
-  stream.seekg(static_cast<std::streamoff>(at));
-  const char byte = static_cast<char>(stream.get() ^ 0x10);
-  stream.seekp(static_cast<std::streamoff>(at));
-  stream.put(byte);
-}
-
 // Each kind of damage to each file of the newest tag: the one before it is loaded, bit for bit, and the
 // report names the file. A flipped byte may be one that says nothing; then the newest is what it was.
 TEST_F(Recovery, EveryFileDamagedInTurn) {

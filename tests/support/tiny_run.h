@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 
 #include "framework/engine.h"
 #include "models/gpt/gpt_model.h"
@@ -98,6 +99,15 @@ inline std::vector<std::string> files_in(const std::filesystem::path& folder) {
     names.push_back(entry.path().filename());
   std::sort(names.begin(), names.end());
   return names;
+}
+
+// Changes a bit of a file's byte; changes it back when called again.
+inline void flip(const std::filesystem::path& file, uint64_t at) {
+  std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(at));
+  const char byte = static_cast<char>(stream.get() ^ 0x10);
+  stream.seekp(static_cast<std::streamoff>(at));
+  stream.put(byte);
 }
 
 // A folder that all ranks share, empty at the start.
