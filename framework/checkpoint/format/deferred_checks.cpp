@@ -10,6 +10,10 @@
 namespace anymesh {
 namespace {
 
+std::string name_of(const File& file, const ZipReader::Record& record) {
+  return file.path().string() + ": record " + record.name;
+}
+
 // A record's data. A read of the whole is checked itself.
 class RecordBytes : public ByteSource {
  public:
@@ -39,12 +43,8 @@ class RecordBytes : public ByteSource {
   uint32_t crc_of(uint64_t begin, uint64_t end) const {
     return file_->crc(record_->offset + begin, end - begin);
   }
-  void compare(uint32_t crc) const {
-    if (crc == record_->crc) return;
-    throw std::runtime_error(name() + " at offset " + std::to_string(record_->offset) +
-                             " is damaged (its CRC-32 does not match)");
-  }
-  std::string name() const { return file_->path().string() + ": record " + record_->name; }
+  void compare(uint32_t crc) const { expect_crc(*file_, *record_, crc); }
+  std::string name() const { return name_of(*file_, *record_); }
   uint32_t crc() const { return record_->crc; }
 
  private:
@@ -174,6 +174,12 @@ std::vector<DeferredChecks::Part> DeferredChecks::finish_own() const {
 }
 
 void DeferredChecks::check(const Part& part) const { part.record->check(); }
+
+void expect_crc(const File& file, const ZipReader::Record& record, uint32_t crc) {
+  if (crc == record.crc) return;
+  throw std::runtime_error(name_of(file, record) + " at offset " + std::to_string(record.offset) +
+                           " is damaged (its CRC-32 does not match)");
+}
 
 BytesPtr open_record(std::shared_ptr<const File> file,
                      std::shared_ptr<const ZipReader::Record> record, DeferredChecks* checks) {

@@ -48,6 +48,9 @@ class DeferredChecks {
   std::vector<std::shared_ptr<const Record>> records_;
 };
 
+// Throws, naming the record, unless `crc` is its.
+void expect_crc(const File& file, const ZipReader::Record& record, uint32_t crc);
+
 // What ZipReader::open returns; see there.
 BytesPtr open_record(std::shared_ptr<const File> file,
                      std::shared_ptr<const ZipReader::Record> record, DeferredChecks* checks);
