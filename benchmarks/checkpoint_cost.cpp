@@ -23,6 +23,7 @@
 #include <fstream>
 #include <string>
 
+#include "framework/checkpoint/format/stopwatch.h"
 #include "framework/data/mock_dataset.h"
 #include "framework/engine.h"
 #include "framework/micro_batches.h"
@@ -56,15 +57,7 @@ double bytes_held(const ZeroOptimizer& optimizer) {
   return bytes;
 }
 
-class Clock {
- public:
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-
- private:
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
+using Clock = std::chrono::steady_clock;
 
 // Does `work`, which may add values of its own, and prints the most of any rank.
 void measure(const Engine& engine, const std::string& name,
@@ -74,9 +67,9 @@ void measure(const Engine& engine, const std::string& name,
   std::ofstream("/proc/self/clear_refs") << "5\n";  // forgets the peak
   const double before = mebibytes("VmRSS:"), read = bytes_read();
   Values own;
-  const Clock clock;
+  const auto start = Clock::now();
   work(own);
-  Values values = {{"s", clock.seconds()},
+  Values values = {{"s", seconds_since(start)},
                    {"read", bytes_read() - read},
                    {"held", bytes_held(engine.optimizer())},
                    {"before", before},
@@ -102,11 +95,11 @@ void load(Engine& engine, const std::string& folder, bool universal) {
 }
 
 void save_beside(Engine& engine, const std::string& folder, Values& values) {
-  const Clock clock;
+  const auto start = Clock::now();
   engine.save_checkpoint(folder, {.async = true});
-  values.emplace_back("returned", clock.seconds());
+  values.emplace_back("returned", seconds_since(start));
   engine.wait_for_snapshot();
-  values.emplace_back("free", clock.seconds());
+  values.emplace_back("free", seconds_since(start));
   engine.finish_save();
 }
 
