@@ -4,7 +4,7 @@
 # The torch wheel is linked with 3 GB of GPU libraries that nothing calls on a machine without a GPU. Empty functions of
 # their names, compiled here, let it load: VENV/gpu-stand-ins is for LD_LIBRARY_PATH.
 set -euo pipefail
-venv=$1 deps=$2
+venv=$(realpath -m "$1") deps=$2
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 pinned() { sed -n "s/^set($1 \(.*\))$/\1/p" "$repository/cmake/versions.cmake"; }
 say() { printf '[interop] %s\n' "$*"; }
