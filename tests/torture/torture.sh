@@ -8,7 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../runs/common.sh" "$1"
 kills=${KILLS:-20} full=${FULL:-4} damages=${DAMAGES:-8}
 RANDOM=${SEED:-5}
 
-flags=(--train-iters 1000 --lr-decay-iters 1000 --log-interval 1)
+flags=(--train-iters $((100 * kills)) --lr-decay-iters $((100 * kills)) --log-interval 1)  # more than there is time for
 mesh=1,2,2,1
 newest() { cat "$1/latest" 2>/dev/null || echo none; }
 verified() { "$bin/ckpt" verify "$1" >verify.log 2>&1 || fail "$2: $(cat verify.log)"; }  # every byte against the manifest
@@ -24,13 +24,14 @@ for ((i = 1; killed < kills; ++i)); do
   train $mesh parts.csv "${flags[@]}" --load parts --save parts --save-interval 1 --save-total-limit 2 "${beside[@]}" \
     >"part$i.log" 2>&1 &
   job=$!
+  until pgrep -P "$job" -x mpirun >/dev/null || ! kill -0 "$job" 2>/dev/null; do sleep 0.01; done
   if ((i % 5)); then until grep -qs '^iteration' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.05; done; fi
   sleep "0.$((RANDOM % 10))$((RANDOM % 10))"
   mapfile -t ranks < <(ranks_of "$job")
-  case $((RANDOM % 4)) in
+  case $((${#ranks[@]} == 0 ? 1 : RANDOM % 4)) in  # 1: also before there are ranks
     0) kill -9 "${ranks[@]}" ;;
     1) kill -9 "$(pgrep -P "$job" -x mpirun || echo "$job")" ;;
-    *) ((${#ranks[@]} == 0)) || kill -9 "${ranks[RANDOM % ${#ranks[@]}]}" ;;
+    *) kill -9 "${ranks[RANDOM % ${#ranks[@]}]}" ;;
   esac 2>/dev/null || true
   wait "$job" 2>/dev/null && fail "start $i: it survived: $(tail -3 "part$i.log")"
   for rank in "${ranks[@]}"; do
