@@ -150,7 +150,7 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
   CommCounts counts;
   const ProcessGrid grid(
       world, {.pp_size = config.parallel.pp, .dp_size = plan.dp, .tp_size = config.parallel.tp},
-      config.run.report_comm ? &counts : nullptr);
+      config.run.report_comm || config.run.profile_step > 0 ? &counts : nullptr);
   Datasets data;
   all_or_none(*world, [&] { data = make_datasets(config, plan, gpt.seq_length); });
 

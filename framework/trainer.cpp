@@ -1,5 +1,6 @@
 #include "framework/trainer.h"
 
+#include <ATen/record_function.h>
 #include <c10/util/StringUtil.h>
 
 #include <chrono>
@@ -8,6 +9,7 @@
 #include "framework/checkpoint/retention.h"
 #include "framework/comm/agreement.h"
 #include "framework/micro_batches.h"
+#include "framework/profile/report.h"
 
 namespace anymesh {
 namespace {
@@ -87,7 +89,8 @@ void Trainer::train() {
   bool stop = false;
   while (state_.iteration < plan_.train_iters && !stop) {
     if (grid_.counts) grid_.counts->reset();
-    const StepReport report = train_step();
+    const StepReport report =
+        state_.iteration + 1 == config_.run.profile_step ? profiled_step() : train_step();
     if (grid_.counts) last_step = *grid_.counts;
     log_.step(report, plan_.train_iters, due(config_.run.log_interval));
     try_saving([this] {
@@ -114,7 +117,7 @@ void Trainer::train() {
   if (!checkpoint.save.empty() && saved_at_ != state_.iteration) save();
   finish_save();
   if (!stop && !due(config_.run.eval_interval)) evaluate("at the end,");
-  if (grid_.counts) log_.line(table_of(last_step, *grid_.world));
+  if (config_.run.report_comm) log_.line(table_of(last_step, *grid_.world));
   log_.summary(*grid_.world);
 }
 
@@ -122,9 +125,7 @@ StepReport Trainer::train_step() {
   const auto start = std::chrono::steady_clock::now();
   StepReport report;
   try {
-    report = engine_.train_batch(micro_batches(train_, grid_, config_.batch.micro_batch_size,
-                                               state_.consumed_train_samples,
-                                               plan_.num_microbatches, state_.dropout_seed));
+    report = engine_.train_batch(next_batch());
   } catch (const CollectiveError&) {  // the step's; the save before it is good
     finish_save();
     throw;
@@ -138,6 +139,23 @@ StepReport Trainer::train_step() {
                        state_.scaler.scale));
   }
   return report;
+}
+
+StepReport Trainer::profiled_step() {
+  grid_.world->barrier();
+  Profiler profiler;
+  const StepReport report = train_step();
+  const std::vector<Span> spans = profiler.stop();
+  log_.line(c10::str("profile of iteration ", report.iteration, "\n",
+                     table_of(spans, report.elapsed_ms, *grid_.world)));
+  if (!config_.run.trace.empty()) write_trace(config_.run.trace, spans, *grid_.world);
+  return report;
+}
+
+std::vector<MicroBatch> Trainer::next_batch() const {
+  RECORD_USER_SCOPE("data");
+  return micro_batches(train_, grid_, config_.batch.micro_batch_size, state_.consumed_train_samples,
+                       plan_.num_microbatches, state_.dropout_seed);
 }
 
 // A run that is stopped meanwhile has evaluated, as far as the next run's samples are concerned.

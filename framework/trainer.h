@@ -31,6 +31,8 @@ class Trainer {
 
  private:
   StepReport train_step();
+  StepReport profiled_step();
+  std::vector<MicroBatch> next_batch() const;
   void evaluate(const char* when);
   void try_saving(const std::function<void()>& work);
   void save();

@@ -1,6 +1,7 @@
 #include "framework/comm/counting_communicator.h"
 
 #include <ATen/Functions.h>
+#include <ATen/record_function.h>
 
 #include <cinttypes>
 #include <cstdio>
@@ -9,10 +10,27 @@
 namespace anymesh {
 namespace {
 
+class TimedPending final : public Pending {
+ public:
+  TimedPending(std::unique_ptr<Pending> pending, std::string name)
+      : pending_(std::move(pending)), name_(std::move(name)) {}
+  void wait() override {
+    RECORD_USER_SCOPE(name_);
+    pending_->wait();
+  }
+
+ private:
+  std::unique_ptr<Pending> pending_;
+  std::string name_;
+};
+
 class CountingCommunicator final : public Communicator {
  public:
-  CountingCommunicator(CommPtr group, std::array<Traffic, kVerbs>& traffic)
-      : group_(std::move(group)), traffic_(traffic) {}
+  CountingCommunicator(CommPtr group, const std::string& name, std::array<Traffic, kVerbs>& traffic)
+      : group_(std::move(group)), traffic_(traffic) {
+    for (int verb = 0; verb < kVerbs; ++verb)
+      phases_[static_cast<size_t>(verb)] = name + " " + name_of(static_cast<Verb>(verb));
+  }
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
@@ -24,23 +42,29 @@ class CountingCommunicator final : public Communicator {
 
   void all_reduce(torch::Tensor t, ReduceOp op) override {
     count(kAllReduce, t);
+    RECORD_USER_SCOPE(phases_[kAllReduce]);
     group_->all_reduce(t, op);
   }
   std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
     count(kAllGather, out);
-    return group_->start_all_gather(out, in);
+    RECORD_USER_SCOPE(phases_[kAllGather]);
+    return std::make_unique<TimedPending>(group_->start_all_gather(out, in),
+                                          phases_[kAllGather] + " wait");
   }
   void reduce_scatter(torch::Tensor out, torch::Tensor in,
                       const std::vector<int64_t>& counts) override {
     count(kReduceScatter, in);
+    RECORD_USER_SCOPE(phases_[kReduceScatter]);
     group_->reduce_scatter(out, in, counts);
   }
   void broadcast(torch::Tensor t, int root) override {
     count(kBroadcast, t);
+    RECORD_USER_SCOPE(phases_[kBroadcast]);
     group_->broadcast(t, root);
   }
   void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
     if (send.defined()) count(kExchange, send);
+    RECORD_USER_SCOPE(phases_[kExchange]);
     group_->exchange(send, to, recv, from);
   }
 
@@ -51,6 +75,7 @@ class CountingCommunicator final : public Communicator {
   }
 
   CommPtr group_;
+  std::array<std::string, kVerbs> phases_;
   std::array<Traffic, kVerbs>& traffic_;
 };
 
@@ -70,7 +95,7 @@ CommPtr counted(CommPtr group, const std::string& name, CommCounts* counts) {
   if (!counts) return group;
   std::array<Traffic, kVerbs>& traffic = counts->groups[name];
   if (group->size() == 1) return group;
-  return c10::make_intrusive<CountingCommunicator>(std::move(group), traffic);
+  return c10::make_intrusive<CountingCommunicator>(std::move(group), name, traffic);
 }
 
 std::string table_of(const CommCounts& counts, Communicator& world) {

@@ -108,6 +108,8 @@ struct RunConfig {
   int64_t distributed_timeout_minutes = 10;
   bool dry_run = false;
   bool report_memory = false, report_comm = false;
+  int64_t profile_step = 0;  // 0 = none
+  std::string trace;
   bool check_for_nan = true;     // --no-check-for-nan-in-loss-and-grad clears it
   std::string deepspeed_config;  // JSON file that parse() reads into this tree
 };

@@ -160,6 +160,10 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
   flags.add("report-memory", run.report_memory,
             "at the end, what each part of the memory takes against what it should");
   flags.add("report-comm", run.report_comm, "print what a step communicates, per group and verb");
+  flags.add("profile-step", run.profile_step,
+            "the step of which to print where its time goes, by phase and operator", "none");
+  flags.add("trace", run.trace,
+            "file that gets that step as a Chrome trace, all ranks in one; needs --profile-step");
   flags.add("distributed-timeout-minutes", run.distributed_timeout_minutes,
             "how long a save waits for a rank before it names it and stops");
   flags.add("no-check-for-nan-in-loss-and-grad", run.check_for_nan,
@@ -346,6 +350,7 @@ ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::strin
   check_precision(rules, config.precision);
   check_data(rules, config.data);
   check_checkpoint(rules, config.checkpoint);
+  rules.require("trace", "profile-step");
   result.settings = flags.settings();
   return result;
 }

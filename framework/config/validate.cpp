@@ -172,7 +172,7 @@ void check_async_save(const CheckpointConfig& checkpoint, const OffloadConfig& o
   refuse(offload.param == "nvme", "with --offload-param nvme", on_disk);
 }
 
-void check_run(const CheckpointConfig& checkpoint, const RunConfig& run) {
+void check_run(const CheckpointConfig& checkpoint, const RunConfig& run, int64_t train_iters) {
   require(!checkpoint.verify_resume || run.eval_iters > 0,
           "--verify-resume compares validation losses: " + with("--eval-iters", run.eval_iters) +
               " must be at least 1");
@@ -197,6 +197,11 @@ void check_run(const CheckpointConfig& checkpoint, const RunConfig& run) {
               " must be at least 1");
   require(run.eval_iters >= 0, with("--eval-iters", run.eval_iters) + " must not be negative");
   require(run.log_interval >= 1, with("--log-interval", run.log_interval) + " must be at least 1");
+  require(run.profile_step >= 0,
+          with("--profile-step", run.profile_step) + " must not be negative");
+  require(run.profile_step <= train_iters, with("--profile-step", run.profile_step) +
+                                               ": the run ends at step " +
+                                               std::to_string(train_iters));
 }
 
 }  // namespace
@@ -247,7 +252,7 @@ void validate(const Config& config, int world_size) {
   check_schedule(config.optimizer, plan);
   check_data(config.data, config.run.seed);
   check_async_save(config.checkpoint, config.offload);
-  check_run(config.checkpoint, config.run);
+  check_run(config.checkpoint, config.run, plan.train_iters);
 }
 
 }  // namespace anymesh

@@ -1,5 +1,6 @@
 #include "framework/pipeline/pipeline_engine.h"
 
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <deque>
@@ -63,9 +64,8 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
     const bool last = i + 1 == steps.size();
     const bool forward_next = !last && steps[i + 1].op == Op::Forward;
     if (steps[i].op == Op::Forward) {
-      if (input.defined()) input.requires_grad_();
-      torch::Tensor output =
-          stage_.forward(input, batches[static_cast<size_t>(steps[i].micro_batch)]);
+      const torch::Tensor output =
+          forward(input, batches[static_cast<size_t>(steps[i].micro_batch)]);
       if (grid_.is_last_stage()) loss_sum += output.item<double>();
       in_flight.push_back({input, output});
       if (forward_next) {
@@ -78,9 +78,7 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
       const InFlight done = in_flight.front();
       in_flight.pop_front();
       if (grid_.is_last_stage()) gradient = torch::full_like(done.output, gradient_scale);
-      // A stage whose parameters, and those of all stages before it, are frozen has no backward.
-      if (done.output.requires_grad()) torch::autograd::backward({done.output}, {gradient});
-      stage_.runner().after_backward();
+      backward(done.output, gradient);
       const torch::Tensor dx = done.input.defined() ? done.input.grad() : torch::Tensor();
       if (forward_next) {
         input = neighbours.send_backward_receive_forward(dx);
@@ -91,6 +89,19 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
     }
   }
   return mean_on_all_stages(loss_sum, batches.size());
+}
+
+torch::Tensor PipelineEngine::forward(const torch::Tensor& input, const MicroBatch& batch) const {
+  RECORD_USER_SCOPE("forward");
+  if (input.defined()) input.requires_grad_();
+  return stage_.forward(input, batch);
+}
+
+// A stage whose parameters, and those of all stages before it, are frozen has no backward.
+void PipelineEngine::backward(const torch::Tensor& output, const torch::Tensor& gradient) const {
+  RECORD_USER_SCOPE("backward");
+  if (output.requires_grad()) torch::autograd::backward({output}, {gradient});
+  stage_.runner().after_backward();
 }
 
 double PipelineEngine::forward_only(const std::vector<MicroBatch>& batches) {

@@ -21,6 +21,8 @@ class PipelineEngine {
   double forward_only(const std::vector<MicroBatch>& batches);
 
  private:
+  torch::Tensor forward(const torch::Tensor& input, const MicroBatch& batch) const;
+  void backward(const torch::Tensor& output, const torch::Tensor& gradient) const;
   double mean_on_all_stages(double sum, size_t count) const;
 
   StageModule& stage_;

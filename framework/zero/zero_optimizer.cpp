@@ -1,5 +1,6 @@
 #include "framework/zero/zero_optimizer.h"
 
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -250,6 +251,7 @@ int64_t ZeroOptimizer::second_use_bytes() const {
 int64_t ZeroOptimizer::in_flight_bytes() const { return sharded_ ? sharded_->in_flight().peak : 0; }
 
 double ZeroOptimizer::reduce_gradients() {
+  RECORD_USER_SCOPE("gradients");
   if (options_.stage < 2) reduce_whole_gradients();
   add_tied_gradients();
   add_sequence_parts();
@@ -351,6 +353,7 @@ bool ZeroOptimizer::is_first_copy(const ParamSpec& spec) const {
 }
 
 void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
+  RECORD_USER_SCOPE("optimizer");
   ++steps;
   const double norm = grad_norm / loss_scale, max_norm = options_.clip_grad;
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;

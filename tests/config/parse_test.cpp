@@ -84,6 +84,7 @@ TEST_F(ParseTest, EveryFlagReachesItsField) {
             "--merge-file m --save s --save-interval 8 --load l --universal-checkpoint "
             "--no-load-optim --no-load-rng --no-load-lr-state --finetune --exit-interval 9 "
             "--seed 10 --eval-interval 11 --eval-iters 12 --log-interval 13 --loss-csv c "
+            "--profile-step 4 --trace t "
             "--no-check-for-nan-in-loss-and-grad"));
   EXPECT_EQ(config.parallel.tp, 2);
   EXPECT_EQ(config.parallel.pp, 3);
@@ -124,6 +125,8 @@ TEST_F(ParseTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.run.eval_iters, 12);
   EXPECT_EQ(config.run.log_interval, 13);
   EXPECT_EQ(config.run.loss_csv, "c");
+  EXPECT_EQ(config.run.profile_step, 4);
+  EXPECT_EQ(config.run.trace, "t");
   EXPECT_FALSE(config.run.check_for_nan);
 }
 
@@ -139,6 +142,7 @@ TEST_F(ParseTest, LossScaleBelongsToFp16) {
   EXPECT_EQ(config.precision.hysteresis, 3);
   EXPECT_EQ(refused("--fp16 --bf16"), "--fp16 has no effect beside --bf16; keep one of them");
   EXPECT_EQ(refused("--loss-scale 8"), "--loss-scale 8 has no effect without --fp16");
+  EXPECT_EQ(refused("--trace t.json"), "--trace t.json has no effect without --profile-step");
   EXPECT_EQ(refused("--fp16 --hysteresis 2 --loss-scale 8"),
             "--hysteresis 2 has no effect with a static --loss-scale");
 }

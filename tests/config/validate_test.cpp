@@ -180,6 +180,9 @@ TEST_F(ValidateTest, Run) {
   EXPECT_THAT(refused_with(config.run.eval_interval, int64_t{0}), HasSubstr("--eval-interval (0)"));
   EXPECT_THAT(refused_with(config.run.eval_iters, int64_t{-1}), HasSubstr("--eval-iters (-1)"));
   EXPECT_THAT(refused_with(config.run.log_interval, int64_t{0}), HasSubstr("--log-interval (0)"));
+  EXPECT_EQ(
+      refused_with(config.run.profile_step, int64_t{1000000}),
+      "--profile-step (1000000): the run ends at step " + std::to_string(config.batch.train_iters));
   EXPECT_THAT(refused_with(config.checkpoint.save_interval, int64_t{-1}),
               HasSubstr("--save-interval (-1)"));
   EXPECT_THAT(refused_with(config.checkpoint.exit_interval, int64_t{-1}),

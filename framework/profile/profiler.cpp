@@ -1,0 +1,74 @@
+#include "framework/profile/profiler.h"
+
+#include <ATen/record_function.h>
+
+#include <chrono>
+
+namespace anymesh {
+
+struct Profiler::Recording {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point start = Clock::now();
+  std::vector<Span> spans;
+  std::vector<size_t> open;  // indices of the spans that have not ended, the outermost first
+
+  int64_t now() const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+  }
+  void begin(const at::RecordFunction& function) {
+    spans.push_back({.name = function.name(),
+                     .phase = function.scope() == at::RecordScope::USER_SCOPE,
+                     .depth = static_cast<int>(open.size())});
+    open.push_back(spans.size() - 1);
+    spans.back().begin = now();
+  }
+  void end() {
+    if (open.empty()) return;  // began before the recording did
+    Span& span = spans[open.back()];
+    span.end = now();
+    open.pop_back();
+    for (size_t i = open.size(); i-- > 0;) {
+      Span& around = spans[open[i]];
+      if (around.phase != span.phase) continue;
+      around.children += span.end - span.begin;
+      break;
+    }
+  }
+};
+
+namespace {
+
+// LibTorch's callbacks are plain functions: this is how they find the recording of their thread.
+thread_local void* recording_of_thread = nullptr;
+
+}  // namespace
+
+Profiler::Profiler() : recording_(std::make_unique<Recording>()) {
+  recording_of_thread = recording_.get();
+  const auto begin =
+      [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+    static_cast<Recording*>(recording_of_thread)->begin(function);
+    return nullptr;
+  };
+  const auto end = [](const at::RecordFunction&, at::ObserverContext*) {
+    static_cast<Recording*>(recording_of_thread)->end();
+  };
+  callback_ = at::addThreadLocalCallback(
+      at::RecordFunctionCallback(begin, end)
+          .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
+}
+
+Profiler::~Profiler() {
+  if (callback_ != 0) stop();
+}
+
+std::vector<Span> Profiler::stop() {
+  at::removeCallback(std::exchange(callback_, 0));
+  recording_of_thread = nullptr;
+  std::vector<Span> ended;
+  for (Span& span : recording_->spans)
+    if (span.end != 0) ended.push_back(std::move(span));
+  return ended;
+}
+
+}  // namespace anymesh

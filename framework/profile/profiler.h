@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace anymesh {
+
+// Where the time of a piece of work goes, on this rank: what the code marks as a phase, and LibTorch's operators.
+//
+//   { RECORD_USER_SCOPE("forward"); ... }      <ATen/record_function.h>; costs next to nothing while no one records
+//
+//   Profiler profiler;                         records from here
+//   engine.train_batch(...);
+//   std::vector<Span> spans = profiler.stop();  ... to here
+struct Span {
+  std::string name;
+  bool phase = false;          // marked by the code; else an operator
+  int64_t begin = 0, end = 0;  // nanoseconds since the profiler began
+  int64_t children = 0;        // nanoseconds in spans of the same kind inside this one
+  int depth = 0;               // spans, of either kind, around it
+};
+
+// Of the thread that makes it: backward runs there as well, on a CPU. One at a time.
+class Profiler {
+ public:
+  Profiler();
+  ~Profiler();
+  Profiler(const Profiler&) = delete;
+  Profiler& operator=(const Profiler&) = delete;
+
+  // The spans that have ended, in the order in which they began.
+  std::vector<Span> stop();
+
+ private:
+  struct Recording;
+  std::unique_ptr<Recording> recording_;
+  uint64_t callback_ = 0;
+};
+
+}  // namespace anymesh

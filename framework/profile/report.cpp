@@ -1,0 +1,118 @@
+#include "framework/profile/report.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "framework/comm/agreement.h"
+
+namespace anymesh {
+namespace {
+
+constexpr size_t kOperators = 12;  // in the table
+
+struct Total {
+  int64_t calls = 0;
+  double ms = 0;
+};
+
+std::map<std::string, Total> totals(const std::vector<Span>& spans, bool phases) {
+  std::map<std::string, Total> by_name;
+  for (const Span& span : spans) {
+    if (span.phase != phases) continue;
+    Total& total = by_name[span.name];
+    ++total.calls;
+    total.ms += static_cast<double>(span.end - span.begin - span.children) / 1e6;
+  }
+  return by_name;
+}
+
+template <class... Values>
+std::string row(const char* format, Values... values) {
+  char text[160];
+  std::snprintf(text, sizeof text, format, values...);
+  return text;
+}
+
+// What the ranks have of a number, in rank order.
+std::vector<double> of_all(Communicator& world, double mine) {
+  torch::Tensor all = torch::empty({world.size()}, torch::kDouble);
+  world.all_gather(all, torch::full({1}, mine, torch::kDouble));
+  const double* values = all.const_data_ptr<double>();
+  return {values, values + world.size()};
+}
+
+std::string phase_row(const std::string& name, Total mine, double wall_ms, Communicator& world) {
+  const std::vector<double> ms = of_all(world, mine.ms);
+  double sum = 0;
+  for (const double x : ms) sum += x;
+  const double mean = sum / static_cast<double>(ms.size());
+  return row("\n%-32s %9.2f %6.1f %9.2f %9.2f %9lld", name.c_str(), mean, 100 * mean / wall_ms,
+             *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()),
+             static_cast<long long>(mine.calls));
+}
+
+}  // namespace
+
+std::string table_of(const std::vector<Span>& spans, double wall_ms, Communicator& world) {
+  std::map<std::string, Total> phases = totals(spans, true);
+  std::vector<std::string> names;
+  for (const auto& [name, total] : phases) names.push_back(name);
+  names = gather_lines(world, names);
+  std::string table =
+      row("%-32s %9s %6s %9s %9s %9s", "phase, ms", "mean", "%", "least", "most", "calls");
+  double rest = wall_ms;
+  for (const std::string& name : std::set<std::string>(names.begin(), names.end())) {
+    rest -= phases[name].ms;
+    table += phase_row(name, phases[name], wall_ms, world);
+  }
+  table += phase_row("(between them)", {0, rest}, wall_ms, world);
+  table += phase_row("the step", {1, wall_ms}, wall_ms, world);
+
+  const std::map<std::string, Total> operators = totals(spans, false);
+  std::vector<std::pair<std::string, Total>> busiest(operators.begin(), operators.end());
+  std::sort(busiest.begin(), busiest.end(),
+            [](const auto& a, const auto& b) { return a.second.ms > b.second.ms; });
+  busiest.resize(std::min(busiest.size(), kOperators));
+  table += row("\n%-32s %9s %6s %9s", "operator, rank 0", "ms", "%", "calls");
+  for (const auto& [name, total] : busiest)
+    table += row("\n%-32.32s %9.2f %6.1f %9lld", name.c_str(), total.ms, 100 * total.ms / wall_ms,
+                 static_cast<long long>(total.calls));
+  return table;
+}
+
+void write_trace(const std::string& path, const std::vector<Span>& spans, Communicator& world) {
+  std::vector<std::string> mine;
+  for (const Span& span : spans) {
+    mine.push_back(nlohmann::json{
+        {"name", span.name},
+        {"cat", span.phase ? "phase" : "operator"},
+        {"ph", "X"},
+        {"ts", static_cast<double>(span.begin) / 1e3},
+        {"dur", static_cast<double>(span.end - span.begin) / 1e3},
+        {"pid", world.rank()},
+        {"tid", 0}}.dump());
+  }
+  const std::vector<std::string> all = gather_lines(world, mine);
+  std::string error;
+  if (world.rank() == 0) {
+    std::ofstream file(path);
+    file << "{\"traceEvents\": [\n";
+    for (int rank = 0; rank < world.size(); ++rank) {
+      file << nlohmann::json{{"name", "process_name"},
+                             {"ph", "M"},
+                             {"pid", rank},
+                             {"args", {{"name", "rank " + std::to_string(rank)}}}}
+           << ",\n";
+    }
+    for (size_t i = 0; i < all.size(); ++i) file << all[i] << (i + 1 < all.size() ? ",\n" : "\n");
+    file << "]}\n";
+    if (!file.flush()) error = "--trace " + path + ": cannot write it";
+  }
+  throw_together(world, error);
+}
+
+}  // namespace anymesh

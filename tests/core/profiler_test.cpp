@@ -1,0 +1,71 @@
+#include "framework/profile/profiler.h"
+
+#include <ATen/Functions.h>
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+namespace anymesh {
+namespace {
+
+void pause() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
+
+const Span& span_of(const std::vector<Span>& spans, const std::string& name) {
+  return *std::find_if(spans.begin(), spans.end(), [&](const Span& s) { return s.name == name; });
+}
+
+TEST(Profiler, RecordsPhasesWithWhatIsInsideThem) {
+  Profiler profiler;
+  {
+    RECORD_USER_SCOPE("outer");
+    pause();
+    {
+      RECORD_USER_SCOPE("inner");
+      pause();
+    }
+  }
+  const std::vector<Span> spans = profiler.stop();
+  ASSERT_EQ(spans.size(), 2);
+  const Span &outer = spans[0], &inner = spans[1];
+  EXPECT_EQ(outer.name, "outer");
+  EXPECT_EQ(inner.name, "inner");
+  EXPECT_EQ(outer.depth, 0);
+  EXPECT_EQ(inner.depth, 1);
+  EXPECT_TRUE(outer.phase);
+  EXPECT_LE(outer.begin, inner.begin);
+  EXPECT_LE(inner.end, outer.end);
+  EXPECT_GE(inner.end - inner.begin, 2000000);
+  EXPECT_EQ(outer.children, inner.end - inner.begin);
+}
+
+TEST(Profiler, TellsOperatorsFromPhases) {
+  const torch::Tensor x = torch::ones({4, 4});
+  Profiler profiler;
+  {
+    RECORD_USER_SCOPE("work");
+    at::matmul(x, x);
+  }
+  const std::vector<Span> spans = profiler.stop();
+  const Span &work = span_of(spans, "work"), &matmul = span_of(spans, "aten::matmul"),
+             &mm = span_of(spans, "aten::mm");
+  EXPECT_FALSE(matmul.phase);
+  EXPECT_EQ(work.children, 0);  // an operator is no phase
+  EXPECT_EQ(matmul.children, mm.end - mm.begin);
+  EXPECT_EQ(mm.depth, 2);
+}
+
+TEST(Profiler, RecordsOnlyBetweenStartAndStop) {
+  std::vector<Span> spans;
+  {
+    RECORD_USER_SCOPE("around");
+    Profiler profiler;
+    spans = profiler.stop();
+    at::ones({2});
+  }
+  EXPECT_TRUE(spans.empty());
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# --profile-step and --trace: the phases of a step make up its time, the trace has every rank's, and neither changes the run.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+train 2,2,2,1 plain.csv --train-iters 4 --lr-decay-iters 100 --bf16 >plain.log || fail "$(tail -5 plain.log)"
+train 2,2,2,1 profiled.csv --train-iters 4 --lr-decay-iters 100 --bf16 --profile-step 3 --trace trace.json >log || fail "$(tail -5 log)"
+same plain.csv profiled.csv "a profiled run"
+
+for phase in data forward backward gradients optimizer 'tp all_reduce' 'pp exchange' 'dp reduce_scatter' 'dp all_gather wait'; do
+  grep -qE "^$phase +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9]+$" log || fail "no phase '$phase' in $(cat log)"
+done
+awk '/^phase, ms/ {on = 1; next} /^the step/ {step = $3; exit} on {sum += $(NF - 4)}
+  END {off = sum / step - 1; exit !(step > 0 && off * off < 0.01 ^ 2)}' log || fail "phases do not add up: $(cat log)"
+grep -qE '^aten::[a-z_]+ +[0-9.]+ +[0-9.]+ +[0-9]+$' log || fail "no operators in $(cat log)"
+
+python3 - <<'END' || fail "trace.json"
+import json
+events = json.load(open("trace.json"))["traceEvents"]
+spans = [e for e in events if e["ph"] == "X"]
+assert {e["pid"] for e in spans} == set(range(8)), "not every rank"
+for rank in range(8):
+    phases = [e["name"] for e in spans if e["pid"] == rank and e["cat"] == "phase"]
+    assert phases.count("forward") == phases.count("backward") == 6, phases
+    assert all(e["dur"] >= 0 for e in spans)
+assert any(e["name"].startswith("aten::") for e in spans)
+END
+echo "ok: a step of 8 ranks, $(wc -c <trace.json) bytes of trace"
