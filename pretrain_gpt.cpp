@@ -15,6 +15,7 @@
 #include "framework/comm/agreement.h"
 #include "framework/config/parse.h"
 #include "framework/data/datasets.h"
+#include "framework/memory.h"
 #include "framework/trainer.h"
 #include "framework/zero/memory_report.h"
 #include "models/gpt/gpt_model.h"
@@ -204,6 +205,7 @@ int main_of(const std::vector<std::string>& args, const CommPtr& world) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
+  anymesh::keep_freed_memory();
   const anymesh::HeldSignals held;
   anymesh::MpiEnvironment mpi(&argc, &argv);
   const anymesh::CommPtr world = mpi.world();

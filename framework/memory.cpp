@@ -1,6 +1,9 @@
 #include "framework/memory.h"
 
 #include <c10/core/Allocator.h>
+#include <malloc.h>
+
+#include <climits>
 
 namespace anymesh {
 namespace {
@@ -18,6 +21,14 @@ class Reporter final : public c10::MemoryReportingInfoBase {
 };
 
 }  // namespace
+
+void keep_freed_memory() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_MAX, 0);  // all from the heap ...
+  mallopt(M_TRIM_THRESHOLD,
+          INT_MAX);  // ... which does not shrink while less than 2 GiB at its end are free
+#endif
+}
 
 AllocationGauge::AllocationGauge()
     : guard_(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<Reporter>(bytes_)) {}
