@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "framework/kernels/lanes.h"
+
 namespace anymesh {
 namespace {
 
@@ -48,7 +50,6 @@ template <class T>
   return sum;
 }
 
-#define ANYMESH_WIDEST __attribute__((target_clones("avx512f", "avx2", "default")))
 ANYMESH_WIDEST void adamw(float* w, const float* g, float* m, float* v, int64_t n,
                           const Coefficients<float>& k) {
   adamw_loop(w, g, m, v, n, k);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "framework/kernels/lanes.h"
 #include "framework/random/philox.h"
 
 namespace anymesh {
@@ -16,8 +17,8 @@ constexpr int64_t kBlocks = 64;          // Philox blocks drawn at a time
 constexpr int64_t kChunk = 4 * kBlocks;  // elements they decide
 
 // bits[4 * i + w] = word w of block first_block + i.
-__attribute__((target_clones("avx512f", "avx2", "default"))) void draw(
-    int64_t first_block, uint32_t stream, int64_t sample, uint64_t seed, uint32_t* bits) {
+ANYMESH_WIDEST void draw(int64_t first_block, uint32_t stream, int64_t sample, uint64_t seed,
+                         uint32_t* bits) {
   for (int64_t i = 0; i < kBlocks; ++i) {
     const PhiloxBlock block =
         philox({static_cast<uint32_t>(first_block + i), stream, static_cast<uint32_t>(sample),
@@ -27,24 +28,37 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void draw(
   }
 }
 
-// y = mask * x * scale for elements [begin, begin + n) of one sample's tensor.
-template <class T>
-void drop(const T* x, T* y, int64_t n, int64_t begin, double p, const DropoutContext& context,
-          uint32_t stream, int64_t sample) {
-  const auto threshold = static_cast<uint32_t>(p * 4294967296.0);
-  const T scale = static_cast<T>(1.0 / (1.0 - p));
+uint32_t number(DropoutStream stream) {
+  return stream.layer * 4 + static_cast<uint32_t>(stream.site);
+}
+uint32_t threshold(double p) { return static_cast<uint32_t>(p * 4294967296.0); }
+
+// use(i, bits, count): the bits of elements [begin + i, begin + i + count) of one sample's tensor, until all n had theirs.
+template <class Use>
+void for_each_chunk(int64_t begin, int64_t n, uint64_t seed, uint32_t stream, int64_t sample,
+                    const Use& use) {
   std::array<uint32_t, kChunk> bits;
   int64_t i = 0;
   while (i < n) {
     const int64_t element = begin + i, block = element / kChunk * kBlocks, skip = element % kChunk;
-    draw(block, stream, sample, context.seed, bits.data());
+    draw(block, stream, sample, seed, bits.data());
     const int64_t count = std::min(n - i, kChunk - skip);
-    for (int64_t j = 0; j < count; ++j) {
-      y[i + j] =
-          bits[static_cast<size_t>(skip + j)] < threshold ? T(0) : static_cast<T>(x[i + j] * scale);
-    }
+    use(i, bits.data() + skip, count);
     i += count;
   }
+}
+
+// y = mask * x * scale for elements [begin, begin + n) of one sample's tensor.
+template <class T>
+void drop(const T* x, T* y, int64_t n, int64_t begin, double p, const DropoutContext& context,
+          uint32_t stream, int64_t sample) {
+  const uint32_t least = threshold(p);
+  const T scale = static_cast<T>(1.0 / (1.0 - p));
+  for_each_chunk(begin, n, context.seed, stream, sample,
+                 [&](int64_t i, const uint32_t* bits, int64_t count) {
+                   for (int64_t j = 0; j < count; ++j)
+                     y[i + j] = bits[j] < least ? T(0) : static_cast<T>(x[i + j] * scale);
+                 });
 }
 
 torch::Tensor apply_mask(const torch::Tensor& input, double p, const DropoutContext& context,
@@ -98,8 +112,19 @@ torch::Tensor dropout(const torch::Tensor& x, double p, const DropoutContext& co
                       DropoutStream stream, int64_t first) {
   if (p == 0.0 || context.samples.empty()) return x;
   TORCH_INTERNAL_ASSERT(x.size(0) == static_cast<int64_t>(context.samples.size()));
-  const int64_t number = int64_t{stream.layer} * 4 + static_cast<int64_t>(stream.site);
-  return Dropout::apply(x, p, static_cast<int64_t>(context.seed), context.samples, number, first);
+  return Dropout::apply(x, p, static_cast<int64_t>(context.seed), context.samples, number(stream),
+                        first);
+}
+
+void dropout_factors(float* factors, int64_t n, int64_t first, double p,
+                     const DropoutContext& context, DropoutStream stream, int64_t row) {
+  const uint32_t least = threshold(p);
+  const auto scale = static_cast<float>(1.0 / (1.0 - p));
+  for_each_chunk(first, n, context.seed, number(stream), context.samples[static_cast<size_t>(row)],
+                 [&](int64_t i, const uint32_t* bits, int64_t count) {
+                   for (int64_t j = 0; j < count; ++j)
+                     factors[i + j] = bits[j] < least ? 0.f : scale;
+                 });
 }
 
 }  // namespace anymesh

@@ -24,16 +24,32 @@ ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& na
 
 torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden,
                                          const DropoutContext& context) const {
-  const auto qkv =
+  const torch::Tensor qkv =
       query_key_value_
-          .forward(hidden)                                      // [b, s, (n+2k)d/t]
-          .unflatten(2, {groups_, group_size_ + 2, head_dim_})  // [b, s, k/t, n/k+2, d]
-          .split_with_sizes({group_size_, 1, 1}, 3);
+          .forward(hidden)                                       // [b, s, (n+2k)d/t]
+          .unflatten(2, {groups_, group_size_ + 2, head_dim_});  // [b, s, k/t, n/k+2, d]
+  return dense_.forward(can_fuse_attention(qkv) ? fused_attention(qkv, extras(context))
+                                                : attend(qkv, context));  // [b, s, h]
+}
+
+AttentionExtras ParallelAttention::extras(const DropoutContext& context) const {
+  return {.cos = positions_.cos(),
+          .sin = positions_.sin(),
+          .bias = positions_.score_bias(),
+          .dropout = dropout_,
+          .context = context,
+          .layer = layer_ + 1,
+          .first_head = first_head_};
+}
+
+torch::Tensor ParallelAttention::attend(const torch::Tensor& qkv,
+                                        const DropoutContext& context) const {
+  const auto parts = qkv.split_with_sizes({group_size_, 1, 1}, 3);
   const auto heads = [](const torch::Tensor& x) { return x.flatten(2, 3).transpose(1, 2); };
   const torch::Tensor mixed =
-      attend(positions_.rotate(heads(qkv[0])), positions_.rotate(heads(qkv[1])), heads(qkv[2]),
-             context);                                      // [b, n/t, s, d]
-  return dense_.forward(mixed.transpose(1, 2).flatten(2));  // [b, s, h]
+      attend(positions_.rotate(heads(parts[0])), positions_.rotate(heads(parts[1])),
+             heads(parts[2]), context);  // [b, n/t, s, d]
+  return mixed.transpose(1, 2).flatten(2);
 }
 
 torch::Tensor ParallelAttention::attend(const torch::Tensor& q, const torch::Tensor& k,

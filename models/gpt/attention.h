@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "framework/kernels/attention.h"
 #include "framework/random/dropout.h"
 #include "framework/tensor_parallel/layers.h"
 #include "models/gpt/gpt_config.h"
@@ -21,6 +22,9 @@ class ParallelAttention {
                         const DropoutContext& context) const;  // [b, s, h] -> [b, s, h]
 
  private:
+  AttentionExtras extras(const DropoutContext& context) const;
+  // The same in LibTorch's operators, for what the kernel cannot.
+  torch::Tensor attend(const torch::Tensor& qkv, const DropoutContext& context) const;
   torch::Tensor attend(
       const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
       const DropoutContext& context) const;  // [b, n/t, s, d], [b, k/t, s, d] x 2 -> like q

@@ -24,13 +24,16 @@ class RelativePositions {
 
   // Queries or keys [b, n, s, d], turned; untouched unless positions are rotary.
   torch::Tensor rotate(const torch::Tensor& heads) const;
+  // Cosines and sines of those angles, [s, r/2] for the first r elements of a head; undefined unless rotary.
+  const torch::Tensor& cos() const { return cos_; }
+  const torch::Tensor& sin() const { return sin_; }
 
   // What to add to this rank's scores, the causal mask included: [1, n/t, s, s], in fp32 (float64
   // for float64). Only with ALiBi.
   const std::optional<torch::Tensor>& score_bias() const { return score_bias_; }
 
  private:
-  torch::Tensor cos_, sin_;  // [s, r/2], where the first r of a head's d elements turn
+  torch::Tensor cos_, sin_;
   std::optional<torch::Tensor> score_bias_;
 };
 

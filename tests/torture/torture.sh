@@ -77,7 +77,7 @@ full_disk() {  # LEFT FLAGS...: bytes left free for a while
   local disk=$scratch/disk job room
   mkdir -p "$disk"
   mount -t tmpfs -o "size=$((6 * bytes))" tmpfs "$disk"
-  train $mesh /dev/null "${flags[@]}" --train-iters 60 --save "$disk/run" --save-interval 1 --save-total-limit 2 "${@:2}" \
+  train $mesh /dev/null "${flags[@]}" --train-iters 150 --save "$disk/run" --save-interval 1 --save-total-limit 2 "${@:2}" \
     >full.log 2>&1 &
   job=$!
   until [[ $(newest "$disk/run") == global_step[3-9] ]]; do kill -0 $job || fail "$(cat full.log)"; sleep 0.02; done
@@ -91,7 +91,7 @@ full_disk() {  # LEFT FLAGS...: bytes left free for a while
   rm "$disk/ballast"
   wait $job || fail "a full disk ended the run: $(tail -5 full.log)"
   grep -q "SAVE FAILED: .*No space left on device" full.log || fail "$(grep FAILED full.log)"
-  [[ $(newest "$disk/run") == global_step60 ]] || fail "latest is $(newest "$disk/run")"
+  [[ $(newest "$disk/run") == global_step150 ]] || fail "latest is $(newest "$disk/run")"
   verified "$disk/run" "after the disk was full"
   ! find "$disk" -name '*.tmp' | grep -q . || fail "left: $(find "$disk" -name '*.tmp')"
   grep -c "SAVE FAILED" full.log >>failures

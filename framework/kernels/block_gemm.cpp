@@ -1,0 +1,98 @@
+#include "framework/kernels/block_gemm.h"
+
+#if defined(__x86_64__)
+#define USE_FBGEMM
+#endif
+#include <ATen/native/CPUBlas.h>
+#include <ATen/native/cpu/utils.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "framework/kernels/lanes.h"
+
+namespace anymesh {
+namespace {
+
+namespace blas = at::native::cpublas;
+
+// Whether B's rows lie in pairs, element by element: as the bf16 units of a CPU want it.
+template <class T>
+bool in_pairs() {
+  if constexpr (std::is_same_v<T, float>) return false;
+  static const bool pairs = blas::could_pack(at::kBFloat16);
+  return pairs;
+}
+
+ANYMESH_WIDEST void interleave(const uint16_t* even, const uint16_t* odd, int64_t n,
+                               uint32_t* pairs) {
+  for (int64_t i = 0; i < n; ++i) pairs[i] = even[i] | uint32_t{odd[i]} << 16;
+}
+
+template <class T>
+void copy(const T* in, int64_t in_stride, int64_t rows, int64_t columns, T* out,
+          int64_t out_stride) {
+  for (int64_t i = 0; i < rows; ++i) std::copy_n(in + i * in_stride, columns, out + i * out_stride);
+}
+
+// Of a width that the transposition's kernel has a type for.
+template <class T>
+using Bits = std::conditional_t<std::is_same_v<T, float>, float, uint16_t>;
+
+}  // namespace
+
+template <class T>
+void transpose(const T* in, int64_t in_stride, int64_t m, int64_t n, T* out, int64_t out_stride) {
+  at::native::utils::transpose(m, n, reinterpret_cast<const Bits<T>*>(in), in_stride,
+                               reinterpret_cast<Bits<T>*>(out), out_stride);
+}
+
+template <class T>
+void BlockGemm<T>::pack(const T* b, int64_t stride, int64_t k, int64_t n, T* packed) {
+  for (int64_t j = 0; j < n; j += kColumns, packed += k * kColumns) {
+    const int64_t width = std::min(kColumns, n - j);
+    if (!in_pairs<T>()) {
+      copy(b + j, stride, k, width, packed, width);
+      continue;
+    }
+    for (int64_t i = 0; i < k; i += 2) {
+      const auto* row = reinterpret_cast<const uint16_t*>(b + i * stride + j);
+      interleave(row, row + stride, width, reinterpret_cast<uint32_t*>(packed + i * width));
+    }
+  }
+}
+
+template <class T>
+void BlockGemm<T>::pack_transposed(const T* bt, int64_t stride, int64_t k, int64_t n, T* packed) {
+  for (int64_t j = 0; j < n; j += kColumns, packed += k * kColumns) {
+    const int64_t width = std::min(kColumns, n - j);
+    const T* rows = bt + j * stride;
+    if (in_pairs<T>()) {  // pairs of elements as one of twice the width
+      at::native::utils::transpose(width, k / 2, reinterpret_cast<const float*>(rows), stride / 2,
+                                   reinterpret_cast<float*>(packed), width);
+    } else {
+      transpose(rows, stride, width, k, packed, width);
+    }
+  }
+}
+
+template <class T>
+void BlockGemm<T>::run(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* packed,
+                       int64_t packed_k, float* c, int64_t ldc, bool add) {
+  for (int64_t j = 0; j < n; j += kColumns, packed += packed_k * kColumns) {
+    const int64_t width = std::min(kColumns, n - j);
+    blas::brgemm(m, width, k, lda, width, ldc, add, a, packed, c + j, in_pairs<T>());
+  }
+}
+
+template <class T>
+void BlockGemm<T>::release() {
+  blas::brgemm_release(in_pairs<T>());
+}
+
+template struct BlockGemm<float>;
+template struct BlockGemm<c10::BFloat16>;
+template void transpose(const float*, int64_t, int64_t, int64_t, float*, int64_t);
+template void transpose(const c10::BFloat16*, int64_t, int64_t, int64_t, c10::BFloat16*, int64_t);
+
+}  // namespace anymesh

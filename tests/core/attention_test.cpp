@@ -1,0 +1,137 @@
+#include "framework/kernels/attention.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cmath>
+
+namespace anymesh {
+namespace {
+
+struct Case {
+  const char* name;
+  int64_t s = 64, groups = 2, heads = 1, d = 32;  // heads of a group
+  int64_t rotary = 0;                             // elements that turn
+  bool alibi = false;
+  double dropout = 0;
+};
+
+torch::Tensor rotated(const torch::Tensor& x, const AttentionExtras& extras) {  // [b, n, s, d]
+  if (!extras.cos.defined()) return x;
+  const int64_t half = extras.cos.size(1);
+  const auto p = x.split_with_sizes({half, half, x.size(-1) - 2 * half}, -1);
+  return at::cat(
+      {p[0] * extras.cos - p[1] * extras.sin, p[1] * extras.cos + p[0] * extras.sin, p[2]}, -1);
+}
+
+// The definition, in LibTorch's operators.
+torch::Tensor plain_attention(const torch::Tensor& qkv, const AttentionExtras& extras) {
+  const int64_t b = qkv.size(0), s = qkv.size(1), groups = qkv.size(2), heads = qkv.size(3) - 2,
+                d = qkv.size(4);
+  const auto part = [&](int64_t first, int64_t count) {
+    return qkv.narrow(3, first, count).flatten(2, 3).transpose(1, 2);  // [b, groups * count, s, d]
+  };
+  const torch::Tensor q = rotated(part(0, heads), extras),
+                      k = rotated(part(heads, 1), extras).repeat_interleave(heads, 1),
+                      v = part(heads + 1, 1).repeat_interleave(heads, 1);
+  torch::Tensor scores = at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(d));
+  scores = scores.masked_fill(at::ones({s, s}, torch::kBool).triu(1), -INFINITY);
+  if (extras.bias) scores = scores + *extras.bias;
+  torch::Tensor weights = at::softmax(scores, -1);  // [b, n, s, s]
+  weights = dropout(weights, extras.dropout, extras.context, {extras.layer, DropoutSite::Attention},
+                    extras.first_head * s * s);
+  return at::matmul(weights, v).transpose(1, 2).reshape({b, s, groups * heads * d});
+}
+
+AttentionExtras extras_of(const Case& c) {
+  AttentionExtras extras{.dropout = c.dropout,
+                         .context = {.seed = 7, .samples = {5, 11}},
+                         .layer = 3,
+                         .first_head = 4};
+  if (c.rotary > 0) {
+    const torch::Tensor angles =
+        at::outer(at::arange(c.s, torch::kFloat), at::rand({c.rotary / 2}));
+    extras.cos = angles.cos();
+    extras.sin = angles.sin();
+  }
+  if (c.alibi) extras.bias = at::randn({1, c.groups * c.heads, c.s, c.s});
+  return extras;
+}
+
+double relative_error(const torch::Tensor& got, const torch::Tensor& expected) {
+  return ((got.to(torch::kDouble) - expected).norm() / expected.norm()).item<double>();
+}
+
+class AttentionTest : public testing::TestWithParam<Case> {
+ protected:
+  // Values and gradients against those in float64.
+  void expect_close(torch::Dtype dtype, double tolerance) {
+    const Case& c = GetParam();
+    at::manual_seed(1);
+    AttentionExtras extras = extras_of(c);
+    const torch::Tensor values = at::randn({2, c.s, c.groups, c.heads + 2, c.d}).to(dtype);
+    const torch::Tensor weight = at::randn({2, c.s, c.groups * c.heads * c.d}).to(dtype);
+    const torch::Tensor qkv = values.clone().requires_grad_();
+    ASSERT_TRUE(can_fuse_attention(qkv));
+    const torch::Tensor out = fused_attention(qkv, extras);
+    torch::autograd::backward({out}, {weight});
+
+    if (extras.bias) extras.bias = extras.bias->to(torch::kDouble);
+    if (extras.cos.defined())
+      extras.cos = extras.cos.to(torch::kDouble), extras.sin = extras.sin.to(torch::kDouble);
+    const torch::Tensor exact = values.to(torch::kDouble).requires_grad_();
+    const torch::Tensor expected = plain_attention(exact, extras);
+    torch::autograd::backward({expected}, {weight.to(torch::kDouble)});
+    EXPECT_LT(relative_error(out, expected), tolerance);
+    for (int64_t i = 0; i < c.heads + 2; ++i)
+      EXPECT_LT(relative_error(qkv.grad().select(3, i), exact.grad().select(3, i)), tolerance)
+          << "gradient of " << i;
+  }
+};
+
+TEST_P(AttentionTest, IsTheDefinitionInFp32) { expect_close(torch::kFloat, 2e-6); }
+TEST_P(AttentionTest, IsTheDefinitionInBf16) { expect_close(torch::kBFloat16, 1e-2); }
+
+INSTANTIATE_TEST_SUITE_P(
+    , AttentionTest,
+    testing::Values(
+        Case{.name = "Plain"}, Case{.name = "OneBlockIsNotFull", .s = 37},
+        Case{.name = "LastBlockIsNotFull", .s = 150, .d = 16},
+        Case{.name = "SharedKeys", .s = 130, .groups = 2, .heads = 3},
+        Case{.name = "WideHeads", .s = 128, .d = 80},
+        Case{.name = "Rotary", .s = 100, .rotary = 32},
+        Case{.name = "RotaryInPart", .s = 64, .heads = 2, .rotary = 12},
+        Case{.name = "Alibi", .s = 128, .heads = 2, .alibi = true},
+        Case{.name = "Dropout", .s = 128, .dropout = 0.3},
+        Case{.name = "All", .s = 90, .heads = 2, .rotary = 8, .alibi = true, .dropout = 0.5}),
+    [](const auto& info) { return std::string(info.param.name); });
+
+TEST(Attention, ThreadsDoNotChangeABit) {
+  at::manual_seed(1);
+  const torch::Tensor qkv = at::randn({3, 100, 2, 3, 32});
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const torch::Tensor one = fused_attention(qkv, {});
+  at::set_num_threads(4);
+  EXPECT_TRUE(at::equal(fused_attention(qkv, {}), one));
+  at::set_num_threads(threads);
+}
+
+TEST(Attention, LargeScoresStayFinite) {
+  const torch::Tensor qkv = at::full({1, 70, 1, 3, 16}, 100.0).requires_grad_();
+  const torch::Tensor out = fused_attention(qkv, {});
+  torch::autograd::backward({out}, {at::ones_like(out)});
+  EXPECT_TRUE(at::allclose(out, at::full_like(out, 100.0)));
+  EXPECT_TRUE(qkv.grad().isfinite().all().item<bool>());
+}
+
+TEST(Attention, SaysWhatItCannot) {
+  EXPECT_FALSE(can_fuse_attention(at::zeros({1, 8, 1, 3, 16}, torch::kDouble)));
+  EXPECT_FALSE(can_fuse_attention(at::zeros({1, 8, 1, 3, 16}, torch::kHalf)));
+  EXPECT_FALSE(can_fuse_attention(at::zeros({1, 8, 1, 3, 24})));
+}
+
+}  // namespace
+}  // namespace anymesh
