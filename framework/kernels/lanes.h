@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #if defined(__x86_64__)
 #define ANYMESH_WIDEST __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -44,7 +45,7 @@ ANYMESH_INLINE void store(c10::BFloat16* p, Lanes x) {
 ANYMESH_INLINE Lanes all(float x) { return Lanes{} + x; }
 ANYMESH_INLINE Lanes max(Lanes a, Lanes b) { return a > b ? a : b; }
 
-// e^x to two units in the last place, 0 below -87. As 2^n * e^r with n whole and |r| <= ln 2 / 2, e^r by its series.
+// e^x to two units in the last place, 0 below -87, infinite above 88, NaN of NaN. As 2^n * e^r with n whole and |r| <= ln 2 / 2, e^r by its series.
 ANYMESH_INLINE Lanes exp(Lanes x) {
   const Lanes big = all(12582912.f);  // 1.5 * 2^23: adding it rounds to a whole number
   const Lanes n = (x * 1.44269504f + big) - big;
@@ -58,7 +59,8 @@ ANYMESH_INLINE Lanes exp(Lanes x) {
   e = e * r + 1.f;
   e = e * r + 1.f;
   const IntLanes power = (__builtin_convertvector(n, IntLanes) + 127) << 23;
-  return x < all(-87.f) ? Lanes{} : e * (Lanes)power;
+  const Lanes y = x > all(88.f) ? all(std::numeric_limits<float>::infinity()) : e * (Lanes)power;
+  return x < all(-87.f) ? Lanes{} : y;
 }
 
 // Of the lanes, always in the same order.

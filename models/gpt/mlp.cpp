@@ -2,11 +2,13 @@
 
 #include <ATen/Functions.h>
 
+#include "framework/kernels/activation.h"
+
 namespace anymesh {
 
 ParallelMlp::ParallelMlp(ParamBuilder& params, const std::string& name, const GptConfig& config)
     : swiglu_(config.swiglu),
-      gelu_(config.tanh_gelu() ? "tanh" : "none"),
+      tanh_gelu_(config.tanh_gelu()),
       dense_h_to_4h_(params, name + ".dense_h_to_4h", config.hidden_size,
                      int64_t{config.ffn_size()} * (swiglu_ ? 2 : 1),
                      Init::normal(config.init_method_std), config.add_bias_linear,
@@ -19,9 +21,8 @@ torch::Tensor ParallelMlp::forward(const torch::Tensor& hidden) const {
 }
 
 torch::Tensor ParallelMlp::activate(const torch::Tensor& inner) const {
-  if (!swiglu_) return at::gelu(inner, gelu_);
-  const auto halves = inner.chunk(2, -1);  // gate and up, [b, s, f/t] each
-  return at::silu(halves[0]) * halves[1];
+  if (swiglu_) return swiglu(inner);
+  return tanh_gelu_ ? gelu_tanh(inner) : at::gelu(inner);
 }
 
 }  // namespace anymesh

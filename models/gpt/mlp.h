@@ -19,8 +19,7 @@ class ParallelMlp {
  private:
   torch::Tensor activate(const torch::Tensor& inner) const;  // -> [b, s, f/t]
 
-  bool swiglu_;
-  const char* gelu_;
+  bool swiglu_, tanh_gelu_;
   ColumnParallelLinear dense_h_to_4h_;
   RowParallelLinear dense_4h_to_h_;
 };

@@ -1,0 +1,173 @@
+#include "framework/kernels/activation.h"
+
+#include <ATen/Functions.h>
+#include <ATen/Parallel.h>
+#include <ATen/record_function.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+
+#include "framework/kernels/lanes.h"
+
+namespace anymesh {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::tensor_list;
+
+constexpr int64_t kGrain = 1 << 14;
+
+ANYMESH_INLINE Lanes sigmoid(Lanes x) { return 1 / (1 + exp(-x)); }
+
+constexpr float kRoot = 0.7978845608f, kCube = 0.044715f;  // of 2 / pi; GELU's
+
+ANYMESH_INLINE Lanes gelu(Lanes x) { return x * sigmoid(2 * kRoot * (x + kCube * x * x * x)); }
+ANYMESH_INLINE Lanes gelu_slope(Lanes x) {
+  const Lanes s = sigmoid(2 * kRoot * (x + kCube * x * x * x));
+  return s + x * s * (1 - s) * (2 * kRoot * (1 + 3 * kCube * x * x));
+}
+
+// The first `count` of the lanes.
+template <class T>
+ANYMESH_INLINE Lanes load_some(const T* p, int64_t count) {
+  if (count == kLanes) return load(p);
+  T some[kLanes] = {};
+  std::copy_n(p, count, some);
+  return load(some);
+}
+template <class T>
+ANYMESH_INLINE void store_some(T* p, Lanes x, int64_t count) {
+  if (count == kLanes) return store(p, x);
+  T some[kLanes];
+  store(some, x);
+  std::copy_n(some, count, p);
+}
+
+template <class T>
+ANYMESH_INLINE void gelu_loop(const T* x, int64_t n, T* y) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t count = std::min(kLanes, n - i);
+    store_some(y + i, gelu(load_some(x + i, count)), count);
+  }
+}
+template <class T>
+ANYMESH_INLINE void gelu_backward_loop(const T* x, const T* dy, int64_t n, T* dx) {
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const int64_t count = std::min(kLanes, n - i);
+    store_some(dx + i, load_some(dy + i, count) * gelu_slope(load_some(x + i, count)), count);
+  }
+}
+
+// Of a row [gate, up].
+template <class T>
+ANYMESH_INLINE void swiglu_loop(const T* x, int64_t f, T* y) {
+  for (int64_t i = 0; i < f; i += kLanes) {
+    const int64_t count = std::min(kLanes, f - i);
+    const Lanes gate = load_some(x + i, count), up = load_some(x + f + i, count);
+    store_some(y + i, gate * sigmoid(gate) * up, count);
+  }
+}
+template <class T>
+ANYMESH_INLINE void swiglu_backward_loop(const T* x, const T* dy, int64_t f, T* dx) {
+  for (int64_t i = 0; i < f; i += kLanes) {
+    const int64_t count = std::min(kLanes, f - i);
+    const Lanes gate = load_some(x + i, count), up = load_some(x + f + i, count),
+                gradient = load_some(dy + i, count), s = sigmoid(gate);
+    store_some(dx + i, gradient * up * (s + gate * s * (1 - s)), count);
+    store_some(dx + f + i, gradient * gate * s, count);
+  }
+}
+
+#define ANYMESH_ACTIVATION(T)                                                       \
+  ANYMESH_WIDEST void gelu(const T* x, int64_t n, T* y) { gelu_loop(x, n, y); }     \
+  ANYMESH_WIDEST void gelu_backward(const T* x, const T* dy, int64_t n, T* dx) {    \
+    gelu_backward_loop(x, dy, n, dx);                                               \
+  }                                                                                 \
+  ANYMESH_WIDEST void swiglu(const T* x, int64_t f, T* y) { swiglu_loop(x, f, y); } \
+  ANYMESH_WIDEST void swiglu_backward(const T* x, const T* dy, int64_t f, T* dx) {  \
+    swiglu_backward_loop(x, dy, f, dx);                                             \
+  }
+ANYMESH_ACTIVATION(float)
+ANYMESH_ACTIVATION(c10::BFloat16)
+
+bool has_kernel(const torch::Tensor& x) {
+  return x.device().is_cpu() &&
+         (x.scalar_type() == torch::kFloat || x.scalar_type() == torch::kBFloat16);
+}
+
+// work(first, count, T{}) for all of n pieces of `size` elements each, on all threads.
+template <class Work>
+void sweep(torch::Dtype dtype, int64_t n, int64_t size, const Work& work) {
+  at::parallel_for(0, n, std::max<int64_t>(1, kGrain / size), [&](int64_t begin, int64_t end) {
+    if (dtype == torch::kFloat) {
+      work(begin, end - begin, float{});
+    } else {
+      work(begin, end - begin, c10::BFloat16{});
+    }
+  });
+}
+
+struct Gelu : torch::autograd::Function<Gelu> {
+  static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input) {
+    RECORD_FUNCTION("anymesh::gelu", c10::ArrayRef<const c10::IValue>{});
+    const torch::Tensor x = input.contiguous(), y = torch::empty_like(x);
+    sweep(x.scalar_type(), x.numel(), 1, [&]<class T>(int64_t first, int64_t count, T) {
+      gelu(x.const_data_ptr<T>() + first, count, y.data_ptr<T>() + first);
+    });
+    ctx->save_for_backward({x});
+    return y;
+  }
+  static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
+    RECORD_FUNCTION("anymesh::gelu_backward", c10::ArrayRef<const c10::IValue>{});
+    const torch::Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous(),
+                        dx = torch::empty_like(x);
+    sweep(x.scalar_type(), x.numel(), 1, [&]<class T>(int64_t first, int64_t count, T) {
+      gelu_backward(x.const_data_ptr<T>() + first, dy.const_data_ptr<T>() + first, count,
+                    dx.data_ptr<T>() + first);
+    });
+    return {dx};
+  }
+};
+
+struct Swiglu : torch::autograd::Function<Swiglu> {
+  static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input) {
+    RECORD_FUNCTION("anymesh::swiglu", c10::ArrayRef<const c10::IValue>{});
+    const torch::Tensor x = input.contiguous();
+    const int64_t f = x.size(-1) / 2, rows = x.numel() / (2 * f);
+    std::vector<int64_t> shape = x.sizes().vec();
+    shape.back() = f;
+    const torch::Tensor y = torch::empty(shape, x.options());
+    sweep(x.scalar_type(), rows, f, [&]<class T>(int64_t first, int64_t count, T) {
+      for (int64_t row = first; row < first + count; ++row)
+        swiglu(x.const_data_ptr<T>() + row * 2 * f, f, y.data_ptr<T>() + row * f);
+    });
+    ctx->save_for_backward({x});
+    return y;
+  }
+  static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
+    RECORD_FUNCTION("anymesh::swiglu_backward", c10::ArrayRef<const c10::IValue>{});
+    const torch::Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous(),
+                        dx = torch::empty_like(x);
+    const int64_t f = dy.size(-1), rows = dy.numel() / f;
+    sweep(x.scalar_type(), rows, f, [&]<class T>(int64_t first, int64_t count, T) {
+      for (int64_t row = first; row < first + count; ++row)
+        swiglu_backward(x.const_data_ptr<T>() + row * 2 * f, dy.const_data_ptr<T>() + row * f, f,
+                        dx.data_ptr<T>() + row * 2 * f);
+    });
+    return {dx};
+  }
+};
+
+}  // namespace
+
+torch::Tensor gelu_tanh(const torch::Tensor& x) {
+  return has_kernel(x) ? Gelu::apply(x) : at::gelu(x, "tanh");
+}
+
+torch::Tensor swiglu(const torch::Tensor& x) {
+  if (has_kernel(x)) return Swiglu::apply(x);
+  const auto halves = x.chunk(2, -1);
+  return at::silu(halves[0]) * halves[1];
+}
+
+}  // namespace anymesh
