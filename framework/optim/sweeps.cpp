@@ -3,7 +3,7 @@
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 
 #include "framework/kernels/lanes.h"
@@ -12,6 +12,7 @@ namespace anymesh {
 namespace {
 
 constexpr int64_t kGrain = 1 << 14;
+constexpr int64_t kBlock = 1 << 12;  // elements that are rounded while they are in the cache
 
 template <class T>
 struct Coefficients {
@@ -34,19 +35,33 @@ template <class T>
   }
 }
 
+using EightFloats = float __attribute__((vector_size(32)));
+using EightDoubles = double __attribute__((vector_size(64)));
+
+ANYMESH_INLINE EightDoubles eight_at(const float* p) {
+  EightFloats x;
+  std::memcpy(&x, p, sizeof x);
+  return __builtin_convertvector(x, EightDoubles);
+}
+ANYMESH_INLINE EightDoubles eight_at(const double* p) {
+  EightDoubles x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+
 template <class T>
-[[gnu::always_inline]] inline double squares_loop(const T* x, int64_t n) {
-  std::array<double, 16> lanes{};
+ANYMESH_INLINE double squares_loop(const T* x, int64_t n) {
+  EightDoubles even{}, odd{};
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
-    for (size_t lane = 0; lane < 16; ++lane) {
-      const auto value = static_cast<double>(x[i + static_cast<int64_t>(lane)]);
-      lanes[lane] += value * value;
-    }
+    const EightDoubles a = eight_at(x + i), b = eight_at(x + i + 8);
+    even += a * a;
+    odd += b * b;
   }
   double sum = 0;
   for (; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  for (const double lane : lanes) sum += lane;
+  for (int lane = 0; lane < 8; ++lane) sum += even[lane];
+  for (int lane = 0; lane < 8; ++lane) sum += odd[lane];
   return sum;
 }
 
@@ -58,6 +73,12 @@ ANYMESH_WIDEST void adamw(double* w, const double* g, double* m, double* v, int6
                           const Coefficients<double>& k) {
   adamw_loop(w, g, m, v, n, k);
 }
+ANYMESH_WIDEST void round_to(const float* x, int64_t n, c10::BFloat16* out) {
+  const int64_t whole = n / kLanes * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) store(out + i, load(x + i));
+  for (int64_t i = whole; i < n; ++i) out[i] = x[i];
+}
+void round_to(const double* x, int64_t n, c10::BFloat16* out) { std::copy_n(x, n, out); }
 ANYMESH_WIDEST double squares(const float* x, int64_t n) { return squares_loop(x, n); }
 ANYMESH_WIDEST double squares(const double* x, int64_t n) { return squares_loop(x, n); }
 
@@ -66,8 +87,9 @@ ANYMESH_WIDEST double squares(const double* x, int64_t n) { return squares_loop(
 void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
                 const torch::Tensor& exp_avg, const torch::Tensor& exp_avg_sq,
                 const AdamOptions& adam, int64_t step, double lr, double weight_decay,
-                double gradient_scale) {
+                double gradient_scale, const torch::Tensor& rounded) {
   const auto steps = static_cast<double>(step);
+  const bool rounds_here = rounded.defined() && rounded.scalar_type() == torch::kBFloat16;
   const double c1 = 1 - std::pow(adam.beta1, steps), c2 = 1 - std::pow(adam.beta2, steps);
   AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "adamw_step", [&] {
     using T = scalar_t;
@@ -80,10 +102,16 @@ void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
                             .gradient_scale = static_cast<T>(gradient_scale)};
     T *w = weight.data_ptr<T>(), *m = exp_avg.data_ptr<T>(), *v = exp_avg_sq.data_ptr<T>();
     const T* g = gradient.const_data_ptr<T>();
+    auto* bf16 = rounds_here ? rounded.data_ptr<c10::BFloat16>() : nullptr;
     at::parallel_for(0, weight.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      adamw(w + begin, g + begin, m + begin, v + begin, end - begin, k);
+      for (int64_t i = begin; i < end; i += kBlock) {
+        const int64_t n = std::min(kBlock, end - i);
+        adamw(w + i, g + i, m + i, v + i, n, k);
+        if (bf16) round_to(w + i, n, bf16 + i);
+      }
     });
   });
+  if (rounded.defined() && !rounds_here) rounded.copy_(weight);
 }
 
 double sum_of_squares(const torch::Tensor& flat) {

@@ -18,10 +18,12 @@ struct AdamOptions {
 //   exp_avg = b1 exp_avg + (1 - b1) g              exp_avg_sq = b2 exp_avg_sq + (1 - b2) g^2
 //   weight -= lr (exp_avg / c1 / (sqrt(exp_avg_sq / c2) + eps) + weight_decay weight)
 //   with c1 = 1 - b1^step, c2 = 1 - b2^step
+//
+// `rounded`, if defined, becomes the weight in its own dtype.
 void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
                 const torch::Tensor& exp_avg, const torch::Tensor& exp_avg_sq,
                 const AdamOptions& adam, int64_t step, double lr, double weight_decay,
-                double gradient_scale);
+                double gradient_scale, const torch::Tensor& rounded = {});
 
 // In double, where the square of an fp32 number is exact.
 double sum_of_squares(const torch::Tensor& flat);

@@ -148,8 +148,11 @@ void ZeroOptimizer::add_pieces(Group& group) {
 // Stages 0 and 1: in the whole flat buffer.
 void ZeroOptimizer::whole_gradients(size_t g) {
   const Group& group = groups_[g];
-  const auto add_to = [](torch::Tensor sums) {
-    return [sums](const torch::Tensor& gradient) { sums.add_(gradient.flatten()); };
+  const auto add_to = [this](const torch::Tensor& sums) {
+    whole_sums_.push_back({sums});
+    return [this, at = whole_sums_.size() - 1](const torch::Tensor& gradient) {
+      whole_sums_[at].add(gradient);
+    };
   };
   for (size_t i = 0; i < group.params.size(); ++i) {
     const ParamSpec& spec = group.params[i];
@@ -269,8 +272,19 @@ double ZeroOptimizer::reduce_gradients() {
   return static_cast<float>(std::sqrt(square_sum.item<double>()));
 }
 
+void ZeroOptimizer::WholeSum::add(const torch::Tensor& gradient) {
+  if (std::exchange(stale, false)) {
+    sums.copy_(gradient.flatten());
+  } else {
+    sums.add_(gradient.flatten());
+  }
+}
+
 // Stages 0 and 1, over dp, once a step. Then, as at the other stages, this rank's partition counts.
 void ZeroOptimizer::reduce_whole_gradients() {
+  for (WholeSum& sum : whole_sums_) {
+    if (std::exchange(sum.stale, false)) sum.sums.zero_();  // of what no micro-batch used
+  }
   for (Group& group : groups_) {
     if (options_.stage == 0) {
       grid_.dp->all_reduce(group.gradient);
@@ -293,7 +307,7 @@ void ZeroOptimizer::add_tied_gradients() {
       if (options_.stage == 0) grid_.dp->all_reduce(use.sums);
       gradient_of(group, use.param).add_(use.sums);
     }
-    use.sums.zero_();
+    if (options_.stage >= 2) use.sums.zero_();
   }
   for (Group& group : groups_) {
     for (size_t i = 0; i < group.params.size(); ++i) {
@@ -363,8 +377,7 @@ void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
     const Group::Uses uses{copies ? Use::Write : Use::Update, Use::Update, Use::Update};
     group.sweep(streamer_, uses, [&](const Group::Window& w) {
       adamw_step(w.master, w.gradient, w.exp_avg, w.exp_avg_sq, options_.adam, steps, lr,
-                 group.weight_decay, clip / loss_scale);
-      if (copies) w.weight.copy_(w.master);
+                 group.weight_decay, clip / loss_scale, copies ? w.weight : torch::Tensor());
     });
   }
   clear_gradients();
@@ -372,6 +385,8 @@ void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
 }
 
 void ZeroOptimizer::clear_gradients() {
+  for (WholeSum& sum : whole_sums_) sum.stale = true;
+  if (options_.stage < 2) return;
   for (Group& group : groups_) group.gradient.zero_();
 }
 

@@ -99,6 +99,13 @@ class ZeroOptimizer final : public UnitObserver {
     std::optional<GradientBucket> bucket;
   };
 
+  // Stages 0 and 1: a leaf's gradients, summed over the micro-batches. The first of a step takes the place of the last step's.
+  struct WholeSum {
+    void add(const torch::Tensor& gradient);
+    torch::Tensor sums;
+    bool stale = true;
+  };
+
   void add_frozen(const ParamSpec& spec);
   void add_group(std::vector<ParamSpec> params, double weight_decay);
   void add_state(Group& group);
@@ -125,6 +132,7 @@ class ZeroOptimizer final : public UnitObserver {
   std::vector<Group> groups_;
   std::vector<Frozen> frozen_;
   std::vector<SecondUse> second_uses_;
+  std::vector<WholeSum> whole_sums_;
   std::optional<ShardedParams> sharded_;
   ByteGauge bucket_bytes_;
   double local_square_sum_ = 0;
