@@ -3,8 +3,6 @@
 #include <c10/core/Allocator.h>
 #include <malloc.h>
 
-#include <climits>
-
 namespace anymesh {
 namespace {
 
@@ -24,9 +22,8 @@ class Reporter final : public c10::MemoryReportingInfoBase {
 
 void keep_freed_memory() {
 #ifdef __GLIBC__
-  mallopt(M_MMAP_MAX, 0);  // all from the heap ...
-  mallopt(M_TRIM_THRESHOLD,
-          INT_MAX);  // ... which does not shrink while less than 2 GiB at its end are free
+  mallopt(M_MMAP_MAX, 0);         // all from the heap,
+  mallopt(M_TRIM_THRESHOLD, -1);  // which never shrinks
 #endif
 }
 
