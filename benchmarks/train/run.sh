@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Training steps of pretrain_gpt beside the same steps of a plain PyTorch script (torch_gpt.py), eager and compiled: same weights,
+# data, maths and threads, without dropout; the runs alternate, and each figure is the median of ROUNDS runs' median step, the first
+# three steps left out. Stops if the losses of the last step are further apart than the precision explains.
+#
+#   PYTHON=python ROUNDS=5 benchmarks/train/run.sh [FOLDER_OF_EXECUTABLES [SIZE]...]     default: all; PRECISIONS="fp32 bf16"
+#
+# SIZE: small (4 layers, hidden 128, seq 128, batch 8, vocab 256), medium (6, 384, 256, 8, 256), gpt2 (12, 768, 512, 1, 50304).
+# PYTHON has torch of the version that we link. GEMM is what torch.mm reaches at 2048^3 in that precision, in the same run.
+source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
+train=$repository/benchmarks/train
+rounds=${ROUNDS:-5} python=${PYTHON:-python3}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(nproc)} TORCHINDUCTOR_CACHE_DIR=$scratch/inductor
+
+# LAYERS HIDDEN HEADS SEQ BATCH VOCAB STEPS of a size.
+shape_of() {
+  case $1 in
+    small) echo 4 128 4 128 8 256 60 ;;
+    medium) echo 6 384 6 256 8 256 13 ;;
+    gpt2) echo 12 768 12 512 1 50304 8 ;;
+    *) echo "run.sh: $1 is not small, medium or gpt2" >&2; exit 2 ;;
+  esac
+}
+
+ours() { # LAYERS HIDDEN HEADS SEQ BATCH VOCAB STEPS FLAGS...
+  "$bin/pretrain_gpt" --num-layers "$1" --hidden-size "$2" --num-attention-heads "$3" --seq-length "$4" --max-position-embeddings "$4" \
+    --mock-data --micro-batch-size "$5" --global-batch-size "$5" --vocab-size "$6" --train-iters "$7" --lr 1e-4 \
+    --lr-decay-style constant --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 "${@:8}" || { echo "ours failed" >&2; exit 1; }
+}
+
+# Lines "MS LOSS" of the steps -> those of the middle one; the last loss goes to the file $1.
+middle() { tail -n +4 | tee >(tail -1 | cut -d' ' -f2 >"$1") | sort -g | awk '{t[NR] = $1} END {print t[int((NR + 1) / 2)]}'; }
+
+one() { # WHO SHAPE...: the median step, ms; memory to WHO.rss
+  local who=$1
+  shift
+  case $who in
+    ours)
+      ours "$@" "${flags[@]}" --loss-csv ours.csv >ours.log
+      sed -n 's/^done.*per rank \([0-9]*\).*/\1/p' ours.log >ours.rss
+      tail -n +2 ours.csv | awk -F, '{print $8, $3}' | middle ours.loss
+      ;;
+    *)
+      "$python" "$train/torch_gpt.py" start/global_step1/mp_rank_00_model_states.pt "${@:1:6}" "${who%-*}" "${who#*-}" "$7" >torch.log 2>torch.err || { tail -5 torch.err >&2; exit 1; }
+      sed -n 's/^peak memory \([0-9]*\).*/\1/p' torch.log >"$who.rss"
+      awk '/^step/ {print $6, $4}' torch.log | middle "$who.loss"
+      ;;
+  esac
+}
+
+row() { # SIZE PRECISION
+  local shape who flags peers=(fp32-eager fp32-compile)
+  read -ra shape < <(shape_of "$1")
+  flags=()
+  [[ $2 == fp32 ]] || flags=(--bf16) peers=(bf16-eager bf16-compile autocast-eager autocast-compile)
+  rm -rf start ./*.ms
+  ours "${shape[@]:0:6}" 1 --lr 1e-30 --save start "${flags[@]}" >start.log   # a step that changes nothing
+  for ((round = 0; round < rounds; ++round)); do
+    for who in ours "${peers[@]}"; do one "$who" "${shape[@]}" >>"$who.ms"; done
+    "$python" "$train/gemm_rate.py" "$2" >>gemm.ms
+  done
+  for who in ours "${peers[@]}"; do
+    awk -v a="$(cat ours.loss)" -v b="$(cat "$who.loss")" -v most="$([[ $2 == fp32 ]] && echo 1e-4 || echo 2e-2)" \
+      'BEGIN {d = a > b ? a - b : b - a; exit !(d <= most * a)}' || { echo "losses differ: $(cat ours.loss), $who $(cat "$who.loss")" >&2; exit 1; }
+    awk -v size="$1" -v who="$who" -v ms="$(median "$who.ms")" -v ours="$(median ours.ms)" -v tokens=$((shape[3] * shape[4])) \
+      -v l="${shape[0]}" -v h="${shape[1]}" -v s="${shape[3]}" -v v="${shape[5]}" -v gemm="$(median gemm.ms)" -v loss="$(cat "$who.loss")" \
+      -v rss="$(cat "$who.rss")" -v precision="$2" 'BEGIN {
+        flops = 6 * tokens * (12 * l * h * h + v * h + l * s * h)   # the scores of a causal attention: half of them
+        printf "| %s | %s | %s | %.1f | %.0f | %.2f | %.0f | %s | %s |\n", size, precision, who, ms, tokens / ms * 1e3, ms / ours, \
+          100 * flops / ms / 1e6 / gemm, rss, loss}'
+  done
+}
+
+echo "| size | precision | | ms a step | tokens/s | time / ours | % of GEMM | peak, MiB | last loss |"
+echo "|---|---|---|---|---|---|---|---|---|"
+shift $(($# > 0 ? 1 : 0))
+sizes=("${@:-small}")
+if (($# == 0)); then sizes=(small medium gpt2); fi
+for size in "${sizes[@]}"; do
+  for precision in ${PRECISIONS:-fp32 bf16}; do row "$size" "$precision"; done
+done
