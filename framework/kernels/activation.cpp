@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "framework/kernels/lanes.h"
+#include "framework/lanes.h"
 
 namespace anymesh {
 namespace {

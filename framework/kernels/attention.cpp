@@ -10,7 +10,7 @@
 #include <cmath>
 
 #include "framework/kernels/block_gemm.h"
-#include "framework/kernels/lanes.h"
+#include "framework/lanes.h"
 
 namespace anymesh {
 namespace {

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "framework/kernels/lanes.h"
+#include "framework/lanes.h"
 
 namespace anymesh {
 namespace {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "framework/kernels/lanes.h"
+#include "framework/lanes.h"
 
 namespace anymesh {
 namespace {

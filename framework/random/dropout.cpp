@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 
-#include "framework/kernels/lanes.h"
+#include "framework/lanes.h"
 #include "framework/random/philox.h"
 
 namespace anymesh {

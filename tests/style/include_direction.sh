@@ -9,12 +9,15 @@ format             no-torch
 config             no-torch
 data               no-torch
 comm               torch
-random             torch
-optim              torch
+lanes              torch
+random             torch     lanes
+kernels            torch     lanes random
+optim              torch     lanes
 memory             torch
 storage            torch
 param_spec         torch     comm random storage
 offload            torch
+profile            torch     comm
 tensor_parallel    torch     comm param_spec
 pipeline           torch     comm param_spec random
 zero               torch     comm param_spec optim format pipeline memory storage offload
@@ -24,8 +27,8 @@ log                torch     comm engine
 datasets           torch     config data
 micro_batches      torch     comm pipeline data
 interruption       torch     comm
-trainer            torch     checkpoint comm engine interruption micro_batches config data log
-models             torch     comm param_spec random tensor_parallel pipeline config
+trainer            torch     checkpoint comm engine interruption micro_batches config data log profile
+models             torch     comm param_spec random kernels tensor_parallel pipeline config
 tools              no-torch  format config data
 '
 
