@@ -1,6 +1,5 @@
 #include "framework/kernels/attention.h"
 
-#include <ATen/Dispatch.h>
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
@@ -9,8 +8,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "framework/kernels/attention_rows.h"
 #include "framework/kernels/block_gemm.h"
-#include "framework/lanes.h"
 
 namespace anymesh {
 namespace {
@@ -18,101 +17,6 @@ namespace {
 constexpr int64_t kRows = 64;  // queries at a time; keys are padded to a multiple of it
 
 int64_t padded(int64_t n) { return (n + kRows - 1) / kRows * kRows; }
-
-ANYMESH_WIDEST float greatest(const float* row, int64_t width) {
-  Lanes most = all(-INFINITY);
-  for (int64_t j = 0; j < width; j += kLanes) most = max(most, load(row + j));
-  return max(most);
-}
-
-// out = exp(scale * row - shift), times the factors if there are any; returns the sum, without them.
-template <class T, bool kFactors>
-ANYMESH_INLINE float weights_loop(const float* row, float scale, float shift, const float* factors,
-                                  int64_t width, T* out) {
-  Lanes total{};
-  for (int64_t j = 0; j < width; j += kLanes) {
-    const Lanes weight = exp(load(row + j) * scale - shift);
-    total += weight;
-    store(out + j, kFactors ? weight * load(factors + j) : weight);
-  }
-  return sum(total);
-}
-template <class T>
-ANYMESH_INLINE float weights_of(const float* row, float scale, float shift, const float* factors,
-                                int64_t width, T* out) {
-  return factors ? weights_loop<T, true>(row, scale, shift, factors, width, out)
-                 : weights_loop<T, false>(row, scale, shift, factors, width, out);
-}
-ANYMESH_WIDEST float weights(const float* row, float scale, float shift, const float* factors,
-                             int64_t width, float* out) {
-  return weights_of(row, scale, shift, factors, width, out);
-}
-ANYMESH_WIDEST float weights(const float* row, float scale, float shift, const float* factors,
-                             int64_t width, c10::BFloat16* out) {
-  return weights_of(row, scale, shift, factors, width, out);
-}
-
-// row = the weights again, dweights *= the factors; returns their product's sum.
-template <bool kFactors>
-ANYMESH_INLINE float meet_loop(float* row, float scale, float shift, const float* factors,
-                               float* dweights, int64_t width) {
-  Lanes total{};
-  for (int64_t j = 0; j < width; j += kLanes) {
-    const Lanes weight = exp(load(row + j) * scale - shift);
-    Lanes dweight = load(dweights + j);
-    if (kFactors) {
-      dweight *= load(factors + j);
-      store(dweights + j, dweight);
-    }
-    store(row + j, weight);
-    total += weight * dweight;
-  }
-  return sum(total);
-}
-ANYMESH_WIDEST float meet(float* row, float scale, float shift, const float* factors,
-                          float* dweights, int64_t width) {
-  return factors ? meet_loop<true>(row, scale, shift, factors, dweights, width)
-                 : meet_loop<false>(row, scale, shift, factors, dweights, width);
-}
-
-// dscores = row * (dweights - mean) * scale; dropped = row * factors
-template <class T, bool kFactors>
-ANYMESH_INLINE void gradient_loop(const float* row, const float* dweights, float mean, float scale,
-                                  const float* factors, int64_t width, T* dscores, T* dropped) {
-  for (int64_t j = 0; j < width; j += kLanes) {
-    const Lanes weight = load(row + j);
-    store(dscores + j, weight * ((load(dweights + j) - mean) * scale));
-    store(dropped + j, kFactors ? weight * load(factors + j) : weight);
-  }
-}
-template <class T>
-ANYMESH_INLINE void gradient_of(const float* row, const float* dweights, float mean, float scale,
-                                const float* factors, int64_t width, T* dscores, T* dropped) {
-  if (factors)
-    return gradient_loop<T, true>(row, dweights, mean, scale, factors, width, dscores, dropped);
-  gradient_loop<T, false>(row, dweights, mean, scale, factors, width, dscores, dropped);
-}
-ANYMESH_WIDEST void gradient(const float* row, const float* dweights, float mean, float scale,
-                             const float* factors, int64_t width, float* dscores, float* dropped) {
-  gradient_of(row, dweights, mean, scale, factors, width, dscores, dropped);
-}
-ANYMESH_WIDEST void gradient(const float* row, const float* dweights, float mean, float scale,
-                             const float* factors, int64_t width, c10::BFloat16* dscores,
-                             c10::BFloat16* dropped) {
-  gradient_of(row, dweights, mean, scale, factors, width, dscores, dropped);
-}
-
-// out = row * scale
-template <class T>
-ANYMESH_INLINE void scaled_loop(const float* row, float scale, int64_t width, T* out) {
-  for (int64_t j = 0; j < width; j += kLanes) store(out + j, load(row + j) * scale);
-}
-ANYMESH_WIDEST void scaled(const float* row, float scale, int64_t width, float* out) {
-  scaled_loop(row, scale, width, out);
-}
-ANYMESH_WIDEST void scaled(const float* row, float scale, int64_t width, c10::BFloat16* out) {
-  scaled_loop(row, scale, width, out);
-}
 
 // Elements i and i + half of a head turn together, as in GPT-NeoX and Llama; back with sign -1.
 template <class T>
@@ -402,7 +306,7 @@ struct Attention : torch::autograd::Function<Attention> {
 
 bool can_fuse_attention(const torch::Tensor& qkv) {
   const bool dtype = qkv.scalar_type() == torch::kFloat || qkv.scalar_type() == torch::kBFloat16;
-  return dtype && qkv.device().is_cpu() && qkv.size(-1) % kLanes == 0;
+  return dtype && qkv.device().is_cpu() && qkv.size(-1) % kRowMultiple == 0;
 }
 
 torch::Tensor fused_attention(const torch::Tensor& qkv, const AttentionExtras& extras) {

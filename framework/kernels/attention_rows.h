@@ -1,0 +1,35 @@
+#pragma once
+
+#include <c10/util/BFloat16.h>
+
+#include <cstdint>
+
+namespace anymesh {
+
+// What attention does with rows of scores and weights, in the widest vectors there are. `factors`, dropout's, may be null.
+constexpr int64_t kRowMultiple = 16;  // what `width` is a multiple of
+
+// The greatest of a row.
+float greatest(const float* row, int64_t width);
+
+// out = exp(scale * row - shift), times the factors; returns the sum, without them.
+float weights(const float* row, float scale, float shift, const float* factors, int64_t width,
+              float* out);
+float weights(const float* row, float scale, float shift, const float* factors, int64_t width,
+              c10::BFloat16* out);
+
+// row = exp(scale * row - shift), dweights *= factors; returns their product's sum.
+float meet(float* row, float scale, float shift, const float* factors, float* dweights,
+           int64_t width);
+
+// dscores = row * (dweights - mean) * scale; dropped = row * factors
+void gradient(const float* row, const float* dweights, float mean, float scale,
+              const float* factors, int64_t width, float* dscores, float* dropped);
+void gradient(const float* row, const float* dweights, float mean, float scale,
+              const float* factors, int64_t width, c10::BFloat16* dscores, c10::BFloat16* dropped);
+
+// out = row * scale
+void scaled(const float* row, float scale, int64_t width, float* out);
+void scaled(const float* row, float scale, int64_t width, c10::BFloat16* out);
+
+}  // namespace anymesh
