@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "framework/kernels/vocabulary_rows.h"
+
 namespace anymesh {
 namespace {
 
@@ -59,11 +61,52 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   }
 };
 
+// The same by kernels that keep nothing of the logits' size but the logits.
+struct FusedCrossEntropy : torch::autograd::Function<FusedCrossEntropy> {
+  static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& logits,
+                               const torch::Tensor& labels, int64_t vocab_size, const CommPtr& tp) {
+    const int64_t columns = logits.size(-1), offset = tp->rank() * columns;
+    const int64_t real = std::clamp<int64_t>(vocab_size - offset, 0, columns);
+    const torch::Tensor rows = logits.reshape({-1, columns}).contiguous();  // [b s, v/t]
+    const torch::Tensor local = labels.flatten() - offset;
+    const torch::Tensor elsewhere = local.lt(0).logical_or_(local.ge(real));
+
+    auto [mine, sum] = row_sums(rows, real);
+    const torch::Tensor maximum = mine.clone();
+    tp->all_reduce(maximum, ReduceOp::Max);
+    sum.mul_(mine.sub_(maximum).exp_());
+    tp->all_reduce(sum);
+    torch::Tensor label_logit = torch::zeros_like(maximum);
+    if (real > 0)
+      label_logit = rows.gather(-1, local.masked_fill(elsewhere, 0).unsqueeze(-1))
+                        .squeeze(-1)
+                        .to(torch::kFloat)
+                        .sub_(maximum)
+                        .masked_fill_(elsewhere, 0);
+    tp->all_reduce(label_logit);
+
+    sum.log_();
+    ctx->save_for_backward({rows, maximum + sum, local.masked_fill(elsewhere, -1)});
+    ctx->saved_data["real"] = real;
+    ctx->saved_data["shape"] = logits.sizes().vec();
+    return sum.sub(label_logit).view(labels.sizes());
+  }
+
+  static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const torch::Tensor gradient =
+        logits_gradient(saved[0], ctx->saved_data["real"].toInt(), saved[1], saved[2],
+                        grads[0].to(torch::kFloat).flatten().contiguous());
+    return {gradient.view(ctx->saved_data["shape"].toIntVector()), {}, {}, {}};
+  }
+};
+
 }  // namespace
 
 torch::Tensor vocab_parallel_cross_entropy(const torch::Tensor& logits, const torch::Tensor& labels,
                                            int64_t vocab_size, const CommPtr& tp) {
-  return CrossEntropy::apply(logits, labels, vocab_size, tp);
+  return has_vocabulary_kernels(logits) ? FusedCrossEntropy::apply(logits, labels, vocab_size, tp)
+                                        : CrossEntropy::apply(logits, labels, vocab_size, tp);
 }
 
 }  // namespace anymesh

@@ -18,7 +18,7 @@ storage            torch
 param_spec         torch     comm random storage
 offload            torch
 profile            torch     comm
-tensor_parallel    torch     comm param_spec
+tensor_parallel    torch     comm param_spec kernels
 pipeline           torch     comm param_spec random
 zero               torch     comm param_spec optim format pipeline memory storage offload
 checkpoint         torch     comm param_spec optim zero pipeline config format storage offload
