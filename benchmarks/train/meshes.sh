@@ -13,7 +13,7 @@ tutorial=(--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 3
 
 run() { # NAME RANKS THREADS FLAGS...: the median step, ms, to NAME.ms; its last loss to NAME.loss
   OMP_NUM_THREADS=$3 "$repository/tools/mpirun.sh" "$2" "$bin/pretrain_gpt" --mock-data --lr 1e-4 --lr-decay-style constant \
-    --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --loss-csv run.csv "${@:4}" >run.log 2>&1 || { tail -5 run.log; exit 1; }
+    --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --loss-csv run.csv "${@:4}" </dev/null >run.log 2>&1 || { tail -5 run.log; exit 1; }
   tail -n +5 run.csv | cut -d, -f8 | median >>"$1.ms"
   echo >>"$1.ms"
   tail -1 run.csv | cut -d, -f3 >"$1.loss"
