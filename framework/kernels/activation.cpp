@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "framework/kernels/dispatch.h"
 #include "framework/lanes.h"
 
 namespace anymesh {
@@ -90,20 +91,11 @@ ANYMESH_INLINE void swiglu_backward_loop(const T* x, const T* dy, int64_t f, T* 
 ANYMESH_ACTIVATION(float)
 ANYMESH_ACTIVATION(c10::BFloat16)
 
-bool has_kernel(const torch::Tensor& x) {
-  return x.device().is_cpu() &&
-         (x.scalar_type() == torch::kFloat || x.scalar_type() == torch::kBFloat16);
-}
-
 // work(first, count, T{}) for all of n pieces of `size` elements each, on all threads.
 template <class Work>
-void sweep(torch::Dtype dtype, int64_t n, int64_t size, const Work& work) {
+void sweep(const torch::Tensor& x, int64_t n, int64_t size, const Work& work) {
   at::parallel_for(0, n, std::max<int64_t>(1, kGrain / size), [&](int64_t begin, int64_t end) {
-    if (dtype == torch::kFloat) {
-      work(begin, end - begin, float{});
-    } else {
-      work(begin, end - begin, c10::BFloat16{});
-    }
+    of_dtype(x, [&]<class T>(T type) { work(begin, end - begin, type); });
   });
 }
 
@@ -111,7 +103,7 @@ struct Gelu : torch::autograd::Function<Gelu> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input) {
     RECORD_FUNCTION("anymesh::gelu", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = input.contiguous(), y = torch::empty_like(x);
-    sweep(x.scalar_type(), x.numel(), 1, [&]<class T>(int64_t first, int64_t count, T) {
+    sweep(x, x.numel(), 1, [&]<class T>(int64_t first, int64_t count, T) {
       gelu(x.const_data_ptr<T>() + first, count, y.data_ptr<T>() + first);
     });
     ctx->save_for_backward({x});
@@ -121,7 +113,7 @@ struct Gelu : torch::autograd::Function<Gelu> {
     RECORD_FUNCTION("anymesh::gelu_backward", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous(),
                         dx = torch::empty_like(x);
-    sweep(x.scalar_type(), x.numel(), 1, [&]<class T>(int64_t first, int64_t count, T) {
+    sweep(x, x.numel(), 1, [&]<class T>(int64_t first, int64_t count, T) {
       gelu_backward(x.const_data_ptr<T>() + first, dy.const_data_ptr<T>() + first, count,
                     dx.data_ptr<T>() + first);
     });
@@ -137,7 +129,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     std::vector<int64_t> shape = x.sizes().vec();
     shape.back() = f;
     const torch::Tensor y = torch::empty(shape, x.options());
-    sweep(x.scalar_type(), rows, f, [&]<class T>(int64_t first, int64_t count, T) {
+    sweep(x, rows, f, [&]<class T>(int64_t first, int64_t count, T) {
       for (int64_t row = first; row < first + count; ++row)
         swiglu(x.const_data_ptr<T>() + row * 2 * f, f, y.data_ptr<T>() + row * f);
     });
@@ -149,7 +141,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     const torch::Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous(),
                         dx = torch::empty_like(x);
     const int64_t f = dy.size(-1), rows = dy.numel() / f;
-    sweep(x.scalar_type(), rows, f, [&]<class T>(int64_t first, int64_t count, T) {
+    sweep(x, rows, f, [&]<class T>(int64_t first, int64_t count, T) {
       for (int64_t row = first; row < first + count; ++row)
         swiglu_backward(x.const_data_ptr<T>() + row * 2 * f, dy.const_data_ptr<T>() + row * f, f,
                         dx.data_ptr<T>() + row * 2 * f);
@@ -161,11 +153,11 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
 }  // namespace
 
 torch::Tensor gelu_tanh(const torch::Tensor& x) {
-  return has_kernel(x) ? Gelu::apply(x) : at::gelu(x, "tanh");
+  return has_kernels(x) ? Gelu::apply(x) : at::gelu(x, "tanh");
 }
 
 torch::Tensor swiglu(const torch::Tensor& x) {
-  if (has_kernel(x)) return Swiglu::apply(x);
+  if (has_kernels(x)) return Swiglu::apply(x);
   const auto halves = x.chunk(2, -1);
   return at::silu(halves[0]) * halves[1];
 }

@@ -10,6 +10,7 @@
 
 #include "framework/kernels/attention_rows.h"
 #include "framework/kernels/block_gemm.h"
+#include "framework/kernels/dispatch.h"
 
 namespace anymesh {
 namespace {
@@ -254,12 +255,6 @@ void for_each_group(const Shape& n, const AttentionExtras& extras, const torch::
   });
 }
 
-template <class Work>
-void of_dtype(torch::Dtype dtype, const Work& work) {
-  if (dtype == torch::kFloat) return work(float{});
-  work(c10::BFloat16{});
-}
-
 struct ExtrasHolder : torch::CustomClassHolder {
   explicit ExtrasHolder(AttentionExtras e) : extras(std::move(e)) {}
   AttentionExtras extras;
@@ -272,7 +267,7 @@ struct Attention : torch::autograd::Function<Attention> {
     const Shape n(qkv);
     torch::Tensor out = torch::empty({n.b, n.s, n.out_row()}, qkv.options());
     const torch::Tensor log_sums = torch::empty({n.b, n.groups * n.heads, n.s}, torch::kFloat);
-    of_dtype(qkv.scalar_type(), [&]<class T>(T) {
+    of_dtype(qkv, [&]<class T>(T) {
       for_each_group<T>(n, extras, qkv, [&](Group<T>& group, int64_t sample, int64_t g) {
         group.forward(sample, g, out.data_ptr<T>(), log_sums.data_ptr<float>());
       });
@@ -292,7 +287,7 @@ struct Attention : torch::autograd::Function<Attention> {
         c10::static_intrusive_pointer_cast<ExtrasHolder>(ctx->saved_data["extras"].toCapsule());
     torch::Tensor dqkv = torch::empty_like(qkv);
     const Shape n(qkv);
-    of_dtype(qkv.scalar_type(), [&]<class T>(T) {
+    of_dtype(qkv, [&]<class T>(T) {
       for_each_group<T>(n, holder->extras, qkv, [&](Group<T>& group, int64_t sample, int64_t g) {
         group.backward(sample, g, dout.const_data_ptr<T>(), log_sums.const_data_ptr<float>(),
                        dqkv.data_ptr<T>());
@@ -305,8 +300,7 @@ struct Attention : torch::autograd::Function<Attention> {
 }  // namespace
 
 bool can_fuse_attention(const torch::Tensor& qkv) {
-  const bool dtype = qkv.scalar_type() == torch::kFloat || qkv.scalar_type() == torch::kBFloat16;
-  return dtype && qkv.device().is_cpu() && qkv.size(-1) % kRowMultiple == 0;
+  return has_kernels(qkv) && qkv.size(-1) % kRowMultiple == 0;
 }
 
 torch::Tensor fused_attention(const torch::Tensor& qkv, const AttentionExtras& extras) {

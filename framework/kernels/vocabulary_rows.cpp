@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "framework/kernels/dispatch.h"
 #include "framework/lanes.h"
 
 namespace anymesh {
@@ -51,23 +52,14 @@ ANYMESH_WIDEST void gradient_of(const c10::BFloat16* row, int64_t n, float log_s
 // work(row, T{}) for all rows, on all threads.
 template <class Work>
 void for_each_row(const torch::Tensor& logits, const Work& work) {
-  at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      if (logits.scalar_type() == torch::kFloat) {
-        work(row, float{});
-      } else {
-        work(row, c10::BFloat16{});
-      }
-    }
+  of_dtype(logits, [&]<class T>(T type) {
+    at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) work(row, type);
+    });
   });
 }
 
 }  // namespace
-
-bool has_vocabulary_kernels(const torch::Tensor& logits) {
-  return logits.device().is_cpu() &&
-         (logits.scalar_type() == torch::kFloat || logits.scalar_type() == torch::kBFloat16);
-}
 
 RowSums row_sums(const torch::Tensor& logits, int64_t real) {
   RECORD_FUNCTION("anymesh::row_sums", c10::ArrayRef<const c10::IValue>{});

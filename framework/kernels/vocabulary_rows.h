@@ -4,9 +4,8 @@
 
 namespace anymesh {
 
-// The softmax over a vocabulary without a tensor of its size in fp32: what a cross entropy needs of rows of logits [n, v], fp32 or
-// bf16, contiguous, in the CPU's memory. Only the first `real` columns count.
-bool has_vocabulary_kernels(const torch::Tensor& logits);
+// The softmax over a vocabulary without a tensor of its size in fp32: what a cross entropy needs of rows of logits [n, v],
+// contiguous, that has_kernels() (dispatch.h). Only the first `real` columns count.
 
 // Of each row the greatest, and the sum of exponentials relative to it: [n] each, in fp32; -inf and 0 of no columns.
 struct RowSums {

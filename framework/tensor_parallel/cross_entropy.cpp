@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "framework/kernels/dispatch.h"
 #include "framework/kernels/vocabulary_rows.h"
 
 namespace anymesh {
@@ -105,8 +106,8 @@ struct FusedCrossEntropy : torch::autograd::Function<FusedCrossEntropy> {
 
 torch::Tensor vocab_parallel_cross_entropy(const torch::Tensor& logits, const torch::Tensor& labels,
                                            int64_t vocab_size, const CommPtr& tp) {
-  return has_vocabulary_kernels(logits) ? FusedCrossEntropy::apply(logits, labels, vocab_size, tp)
-                                        : CrossEntropy::apply(logits, labels, vocab_size, tp);
+  return has_kernels(logits) ? FusedCrossEntropy::apply(logits, labels, vocab_size, tp)
+                             : CrossEntropy::apply(logits, labels, vocab_size, tp);
 }
 
 }  // namespace anymesh
