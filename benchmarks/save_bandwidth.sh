@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # How fast saves write against dd on the same disk, with blocks of the same size (2 MiB) and fsync, through the page cache and past
-# it: a GPT-2 of 124M parameters, ZeRO 1. dd of several ranks are as many at once, each with as many bytes as that rank's files.
+# it, in turns: a GPT-2 of 124M parameters, ZeRO 1. dd of several ranks are as many at once, each with as many bytes as that rank
+# writes. Medians.
 #
-#   ROUNDS=3 benchmarks/save_bandwidth.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
+#   ROUNDS=5 benchmarks/save_bandwidth.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-rounds=${ROUNDS:-3}
+rounds=${ROUNDS:-5}
 
-gbps() { awk -v bytes="$1" -v a="$2" -v b="$3" 'BEGIN {printf "%.2f", bytes / 1e9 / (b - a)}'; }
-best() { sort -n | tail -1; }
+gbps() { awk -v bytes="$1" -v a="$2" -v b="$3" 'BEGIN {printf "%.2f\n", bytes / 1e9 / (b - a)}'; }
 
-save() {  # RANKS: GB/s of each of the saves
+save() {  # RANKS: GB/s of one save
   rm -rf checkpoints
   OMP_NUM_THREADS=1 "$repository/tools/mpirun.sh" "$1" "$bin/pretrain_gpt" --num-layers 12 --hidden-size 768 \
       --num-attention-heads 12 --seq-length 64 --max-position-embeddings 64 --mock-data --vocab-size 50257 --micro-batch-size 1 \
-      --lr 1e-4 --lr-decay-style constant --eval-iters 0 --zero-stage 1 --train-iters "$rounds" --save checkpoints \
-      --save-interval 1 --save-total-limit 1 >save.log 2>&1 || { tail -5 save.log; exit 1; }
+      --lr 1e-4 --lr-decay-style constant --eval-iters 0 --zero-stage 1 --train-iters 1 --save checkpoints \
+      >save.log 2>&1 || { tail -5 save.log; exit 1; }
   grep -o 'at [0-9.]* GB/s' save.log | cut -d' ' -f2
 }
 dds() {  # FLAGS BYTES...: GB/s in sum of one dd each at once
@@ -33,12 +33,15 @@ dds() {  # FLAGS BYTES...: GB/s in sum of one dd each at once
 echo "| ranks | save, GB/s | dd conv=fsync | dd oflag=direct conv=fsync |"
 echo "|---|---|---|---|"
 for ranks in 1 2; do
-  saved=$(save "$ranks" | best)
-  mapfile -t optim < <(stat -c %s checkpoints/global_step*/*optim_states.pt)
-  model=$(stat -c %s checkpoints/global_step*/mp_rank_00_model_states.pt)
-  optim[0]=$((optim[0] + model))
-  rm -rf checkpoints
-  cached=$(for ((i = 0; i < rounds; ++i)); do dds conv=fsync "${optim[@]}"; echo; done | best)
-  direct=$(for ((i = 0; i < rounds; ++i)); do dds 'oflag=direct conv=fsync' "${optim[@]}"; echo; done | best)
-  echo "| $ranks | $saved | $cached | $direct |"
+  rm -f saved cached direct
+  for ((round = 0; round < rounds; ++round)); do
+    save "$ranks" >>saved
+    mapfile -t bytes < <(stat -c %s checkpoints/global_step*/*optim_states.pt)
+    model=$(stat -c %s checkpoints/global_step*/mp_rank_00_model_states.pt)
+    for ((i = 0; i < ranks; ++i)); do bytes[i]=$((bytes[i] + model / ranks)); done
+    rm -rf checkpoints
+    dds conv=fsync "${bytes[@]}" >>cached
+    dds 'oflag=direct conv=fsync' "${bytes[@]}" >>direct
+  done
+  echo "| $ranks | $(median saved) | $(median cached) | $(median direct) |"
 done

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "framework/checkpoint/file_parts.h"
 #include "framework/checkpoint/metadata.h"
 #include "framework/checkpoint/rank_files.h"
 #include "framework/comm/agreement.h"
@@ -105,7 +106,10 @@ void Engine::reserve_snapshot() {
   all_or_none(*run_.grid.world, [this] {
     snapshot_.reset();
     write_rank_files(run_, state_, {}, model_states(run_, state_),
-                     [this](const std::string&, const Value& value) { snapshot_.hold(value); });
+                     [this](const std::string& name, const Value& value, int owner) {
+                       const auto part = part_of(run_, name, value, owner, /*shared=*/true);
+                       if (part) hold_part(snapshot_, name, value, *part);
+                     });
     snapshot_.take();
   });
 }

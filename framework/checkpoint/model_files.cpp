@@ -40,7 +40,6 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
   const int mp_rank = run.grid.model->rank();
   const bool sharded = run.optimizer.options().stage == 3 && !options.weights_only,
              pipeline = run.grid.topology.pp_size > 1;
-  const int writers = options.weights_only ? 1 : run.grid.topology.dp_size;  // of layers
   std::vector<Value::Entry> module;
   std::map<int, std::vector<Value::Entry>> layers;  // a tied copy is the first stage's to write
   for_each_saved(run, options, weights, [&](const ParamSpec& spec, const TensorRecord& weight) {
@@ -48,13 +47,15 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
     if (!spec.duplicate) layers[spec.layer].emplace_back(spec.name_in_layer(), weight);
   });
   if (!pipeline) metadata.set(keys::kModule, Value::ordered_dict(std::move(module)));
-  if (sharded || at.dp == 0)
-    write(sharded ? zero3_model_states_file(at.dp, mp_rank) : model_states_file(mp_rank), metadata);
-  if (!pipeline || sharded) return;
-  for (int turn = 0; auto& [layer, entries] : layers) {
-    if (turn++ % writers == at.dp)
-      write(layer_states_file(layer, at.tp), Value::ordered_dict(std::move(entries)));
-  }
+  if (sharded) return write(zero3_model_states_file(at.dp, mp_rank), metadata, kAlone);
+  const auto write_shared = [&](const std::string& name, const Value& value, int turn) {
+    if (!options.weights_only) return write(name, value, turn % run.grid.topology.dp_size);
+    if (at.dp == 0) write(name, value, kAlone);
+  };
+  write_shared(model_states_file(mp_rank), metadata, 0);
+  if (!pipeline) return;
+  for (int turn = 0; auto& [layer, entries] : layers)
+    write_shared(layer_states_file(layer, at.tp), Value::ordered_dict(std::move(entries)), turn++);
 }
 
 Value with_frozen_shapes(const CheckpointedRun& run, const SaveOptions& options, Value metadata) {
@@ -97,7 +98,7 @@ double write_whole_model(const CheckpointedRun& run, const SaveOptions& options,
   GatheredTensors gathered(run.grid.world);
   const Value model = model_weights(run, options.exclude_frozen_parameters, gathered);
   all_or_none(*run.grid.world,
-              [&] { gathered.serve([&] { write(std::string(kWeightsFile), model); }); });
+              [&] { gathered.serve([&] { write(std::string(kWeightsFile), model, kAlone); }); });
   return gathered.seconds();
 }
 

@@ -6,12 +6,13 @@ namespace anymesh {
 
 // The files of a checkpoint that hold weights in the model's precision.
 
-// What happens to each file of this rank, by its name.
-using WriteFile = std::function<void(const std::string& name, const Value& value)>;
+// What happens to each file, by its name. `owner` is the dp rank whose file it is, where all of grid.dp
+// know what is in it and are called; else kAlone: only this rank.
+using WriteFile = std::function<void(const std::string& name, const Value& value, int owner)>;
+inline constexpr int kAlone = -1;
 
-// This rank's model-states file: `metadata` with `module` in it, or of a pipeline beside it the layer
-// files, which the dp ranks share out. At ZeRO 3 every rank has a model-states file, with DeepSpeed's
-// placeholders, else dp rank 0.
+// The model-states file: `metadata` with `module` in it, or of a pipeline beside it the layer files, whose
+// owners alternate. At ZeRO 3 every rank has a model-states file alone, with DeepSpeed's placeholders.
 void write_model_states(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
                         const WriteFile& write);
 

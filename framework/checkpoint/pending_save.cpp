@@ -59,6 +59,7 @@ PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
                                              : options.client_state);
   });
   folder_.emplace(*run.grid.world, save_dir, tag);
+  shares_ = can_share_files(run, metadata, folder_->leader());
   if (options.async) {
     all_or_none(*run.grid.world, [&] { start_thread(state, std::move(metadata), snapshot); });
   } else {
@@ -71,8 +72,9 @@ PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
 
 // What other ranks send while it is read comes one after the other: for one thread.
 WriteFile PendingSave::by_threads(int threads) {
-  return [this, threads](const std::string& name, const Value& value) {
-    folder_->write(name, value, threads);
+  return [this, threads](const std::string& name, const Value& value, int owner) {
+    if (const auto part = part_of(run_, name, value, owner, shares_))
+      folder_->write(name, value, *part, threads);
   };
 }
 
@@ -80,8 +82,9 @@ WriteFile PendingSave::by_threads(int threads) {
 void PendingSave::start_thread(const TrainState& state, Value metadata, Snapshot& snapshot) {
   snapshot.reset();
   write_rank_files(run_, state, options_, std::move(metadata),
-                   [&](const std::string& name, const Value& value) {
-                     files_.emplace_back(name, snapshot.hold(value));
+                   [&](const std::string& name, const Value& value, int owner) {
+                     if (const auto part = part_of(run_, name, value, owner, shares_))
+                       files_.push_back({name, hold_part(snapshot, name, value, *part), *part});
                    });
   copied_ = std::async(std::launch::async, [this, &snapshot] {
               const Stopwatch timing(times_.copy);
@@ -89,7 +92,7 @@ void PendingSave::start_thread(const TrainState& state, Value metadata, Snapshot
             }).share();
   written_ = std::async(std::launch::async, [this] {
     copied_.get();
-    for (const auto& [name, value] : files_) folder_->write(name, value, kSaveThreads);
+    for (const auto& [name, value, part] : files_) folder_->write(name, value, part, kSaveThreads);
   });
 }
 
@@ -123,6 +126,7 @@ SaveReport PendingSave::commit() {
 
 void PendingSave::publish() {
   const Stopwatch committing(times_.commit);
+  folder_->complete(*run_.grid.world, *run_.grid.dp);
   folder_->commit(*run_.grid.world, iteration_, [this] {
     if (run_.optimizer.options().stage > 0 && !options_.weights_only) write_zero_to_fp32(save_dir_);
     if (options_.save_latest)

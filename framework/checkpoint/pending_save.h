@@ -3,10 +3,10 @@
 #include <future>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/file_parts.h"
 #include "framework/checkpoint/model_files.h"
 #include "framework/checkpoint/save_report.h"
 #include "framework/checkpoint/snapshot.h"
@@ -52,7 +52,13 @@ class PendingSave {
   SaveTimes times_;  // `copy` is the thread's, the others the caller's
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::optional<TagFolder> folder_;
-  std::vector<std::pair<std::string, Value>> files_;
+  bool shares_ = false;  // files among the dp ranks
+  struct File {
+    std::string name;
+    Value value;
+    FilePart part;
+  };
+  std::vector<File> files_;
   std::shared_future<void> copied_;
   std::future<void> written_;  // last: the threads use all the others
 };

@@ -175,7 +175,8 @@ double write_rank_files(const CheckpointedRun& run, const TrainState& state,
   write(optim_states_file(dp_rank, run.grid.model->rank(), run.dtype == torch::kBFloat16),
         Value::dict({{keys::kOptimizerStateDict, optimizer},
                      {keys::kDsConfig, deepspeed_config(run)},
-                     {keys::kDsVersion, kWrittenLikeDeepSpeed}}));
+                     {keys::kDsVersion, kWrittenLikeDeepSpeed}}),
+        kAlone);
   return 0;
 }
 

@@ -22,7 +22,7 @@ fs::path save_16bit_model(const fs::path& save_dir, const std::string& save_file
     if (world.rank() == 0) fs::create_directories(save_dir);
   });
   write_whole_model(run, {.exclude_frozen_parameters = exclude_frozen_parameters},
-                    [&](const std::string&, const Value& model) {
+                    [&](const std::string&, const Value& model, int) {
                       write_torch_file(beside, model, /*threads=*/1);
                       sync_file(beside);
                       rename_durably(beside, path);
@@ -34,7 +34,8 @@ SaveSize save_size(const CheckpointedRun& run, const TrainState& state,
                    const SaveOptions& options) {
   Value metadata = model_states(run, state);
   SaveSize size;
-  const WriteFile count = [&size](const std::string& name, const Value& value) {
+  const WriteFile count = [&](const std::string& name, const Value& value, int owner) {
+    if (owner != kAlone && owner != run.grid.coord.dp) return;
     using Kind = CheckpointFileName::Kind;
     const auto file = parse_checkpoint_file_name(name);
     SaveSize::Kind& kind = !file                              ? size.whole_model

@@ -28,9 +28,9 @@ Snapshot::~Snapshot() {
   if (!memory_.empty()) munmap(memory_.data(), memory_.size());
 }
 
-Value Snapshot::hold(const Value& value) {
-  return map_tensors(value, [this](TensorRecord tensor) {
-    if (!tensor.bytes) return tensor;
+Value Snapshot::hold(const Value& value, const std::unordered_set<const ByteSource*>& read) {
+  return map_tensors(value, [&](TensorRecord tensor) {
+    if (!read.contains(tensor.bytes.get())) return tensor;
     BytesPtr& held = held_[tensor.bytes.get()];
     if (!held) {
       held = std::make_shared<Bytes>(*this, needed_, tensor.bytes->size());

@@ -1,7 +1,11 @@
 #include "framework/checkpoint/tag_folder.h"
 
+#include <c10/util/StringUtil.h>
+
 #include <algorithm>
+#include <map>
 #include <random>
+#include <sstream>
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
@@ -55,30 +59,67 @@ void TagFolder::make_temporary(Communicator& world, const fs::path& save_dir) {
     if (!fs::exists(mark)) mine = host_ + ":" + fs::absolute(save_dir).string();
   });
   const std::vector<std::string> places = gather_strings(world, mine);
-  leads_ = std::find(places.begin(), places.end(), mine) - places.begin() == world.rank();
+  leader_ = static_cast<int>(std::find(places.begin(), places.end(), mine) - places.begin());
+  leads_ = leader_ == world.rank();
   all_or_none(world, [&] {
     if (leads_ && !mine.empty()) make_empty(save_dir, temporary_);
     if (world.rank() == 0) fs::remove(mark);
   });
 }
 
-void TagFolder::write(const std::string& name, const Value& value, int threads) {
-  const fs::path file = temporary_ / name;
+void TagFolder::write(const std::string& name, const Value& value, FilePart part, int threads) {
+  const fs::path path = temporary_ / name;
   double whole = 0, fsync = 0;
-  WriteResult written;
+  Shared shared{name, nullptr, {}};
   {
     const Stopwatch timing(whole);
-    written = write_torch_file(file, value, threads);
+    shared.file = std::make_unique<SharedFile>(streamed_torch_file(path, value), part);
+    shared.parts = shared.file->write(threads);
+    if (part.count == 1) shared.file->finish(shared.parts);
   }
   {
     const Stopwatch timing(fsync);
-    sync_file(file);
+    sync_file(path);
   }
+  const double waited = shared.file->blocks().write_seconds() / threads;
   const std::scoped_lock lock(mutex_);
-  times_.serialise += whole - written.write_seconds;
-  times_.write += written.write_seconds;
+  times_.serialise += whole - waited;
+  times_.write += waited;
   times_.fsync += fsync;
-  manifest_.files.push_back({name, written.bytes, written.crc, host_});
+  if (part.count == 1) {
+    record(name, shared.file->blocks());
+  } else {
+    shared_.push_back(std::move(shared));
+  }
+}
+
+void TagFolder::record(const std::string& name, const FileBlocks& file) {
+  manifest_.files.push_back({name, file.layout().size, file.crc(), host_});
+}
+
+// The ranks tell each other the CRCs of their parts; who has a file's last part puts them into it.
+void TagFolder::complete(Communicator& world, Communicator& sharers) {
+  std::vector<std::string> mine;
+  for (const Shared& shared : shared_)
+    for (const TensorExtent& part : shared.parts)
+      mine.push_back(c10::str(part.offset, ' ', part.size, ' ', part.crc, ' ', shared.name));
+  std::map<std::string, std::vector<TensorExtent>> parts;
+  for (const std::string& line : gather_lines(sharers, mine)) {
+    std::istringstream in(line);
+    TensorExtent part;
+    std::string name;
+    in >> part.offset >> part.size >> part.crc >> name;
+    parts[name].push_back(part);
+  }
+  all_or_none(world, [&] {
+    for (const Shared& shared : shared_) {
+      if (!shared.file->part().is_last()) continue;
+      shared.file->finish(parts.at(shared.name));
+      sync_file(temporary_ / shared.name);
+      record(shared.name, shared.file->blocks());
+    }
+    shared_.clear();
+  });
 }
 
 void TagFolder::commit(Communicator& world, int64_t iteration, const std::function<void()>& last) {

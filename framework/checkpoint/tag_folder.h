@@ -1,10 +1,13 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "framework/checkpoint/format/manifest.h"
+#include "framework/checkpoint/format/shared_file.h"
 #include "framework/checkpoint/format/value.h"
 #include "framework/comm/communicator.h"
 
@@ -13,20 +16,24 @@ namespace anymesh {
 // A tag on its way to the disk, by the commit protocol of docs/checkpoint-format.md:
 //
 //   TagFolder folder(world, save_dir, "global_step50");    // <save_dir>/global_step50.tmp
-//   folder.write("mp_rank_00_model_states.pt", value);     // each rank its files, fsynced
+//   folder.write("mp_rank_00_model_states.pt", value, {}, 4);   // each rank its files, fsynced
 //   folder.commit(world, 50, [] { ... });                  // manifest, rename
 //
 // Where nodes do not share a file system, each has a folder of that name with its ranks' files, and all
 // have the whole manifest. One rank of each file system, the leader, makes and renames its folder.
 //
-// The constructor and commit() are collective over `world`; what goes wrong on one rank they throw on
-// all. A TagFolder that goes without commit() leaves nothing of the tag under its name.
+// What is collective throws on all ranks what goes wrong on one. A TagFolder that goes without commit() leaves nothing of the tag under its name.
 class TagFolder {
  public:
   TagFolder(Communicator& world, const std::filesystem::path& save_dir, const std::string& tag);
 
-  // One of this rank's files, to the disk and on record. From any thread, and by `threads` of its own.
-  void write(const std::string& name, const Value& value, int threads);
+  // This rank's part of a file, to the disk and on record. From any thread, and by `threads` of its own.
+  // Of a file in several parts each goes to one rank of those with the same leader(), and all of them give
+  // the same value; complete() does what is left.
+  void write(const std::string& name, const Value& value, FilePart part, int threads);
+
+  // Ends the files in several parts, which went to ranks of `sharers`. Collective over `world`.
+  void complete(Communicator& world, Communicator& sharers);
 
   // `last` runs on the leaders when the tag has its name, for what points to it.
   void commit(Communicator& world, int64_t iteration, const std::function<void()>& last);
@@ -34,6 +41,7 @@ class TagFolder {
   void abandon() const;
 
   const std::filesystem::path& path() const { return path_; }
+  int leader() const { return leader_; }  // of the ranks that see this rank's folder
   // Of this rank's writes so far, in seconds.
   struct Times {
     double serialise = 0, write = 0, fsync = 0;
@@ -43,12 +51,20 @@ class TagFolder {
 
  private:
   void make_temporary(Communicator& world, const std::filesystem::path& save_dir);
+  void record(const std::string& name, const FileBlocks& file);
 
   std::filesystem::path path_, temporary_;
   std::string host_;
+  int leader_ = 0;
   bool leads_ = false;
   std::mutex mutex_;
   Manifest manifest_;  // of this rank's files
+  struct Shared {
+    std::string name;
+    std::unique_ptr<SharedFile> file;
+    std::vector<TensorExtent> parts;  // that were written here
+  };
+  std::vector<Shared> shared_;  // which complete() has not seen
   Times times_;
   int64_t bytes_ = 0;
 };

@@ -1,7 +1,10 @@
 #include "framework/checkpoint/format/stream_files.h"
 
+#include <gmock/gmock.h>
+
 #include <numeric>
 
+#include "framework/checkpoint/format/shared_file.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "support.h"
 #include "tests/support/file_size_limit.h"
@@ -80,6 +83,37 @@ TEST_F(Stream, WritesTheSameFromAnyNumberOfThreads) {
       fs::remove(path(i));
     }
   }
+}
+
+TEST_F(Stream, WritesTheSameInParts) {
+  const auto expected = this->expected();
+  for (const size_t i : {1, 2}) {
+    for (const int count : {1, 2, 3}) {
+      std::vector<std::unique_ptr<SharedFile>> parts;  // of processes
+      for (int part = 0; part < count; ++part)
+        parts.push_back(std::make_unique<SharedFile>(streamed_torch_file(path(i), values_[i]),
+                                                     FilePart{part, count}));
+      std::vector<TensorExtent> all;
+      std::unordered_set<const ByteSource*> sources;
+      for (const int part : {count - 1, 0, 1}) {  // any order
+        if (part == count - 1 ? all.empty() : part < count) {
+          std::ranges::copy(parts[static_cast<size_t>(part)]->write(2), std::back_inserter(all));
+          sources.merge(parts[static_cast<size_t>(part)]->sources());
+        }
+      }
+      EXPECT_EQ(sources.size(), i == 1 ? 1u : 3u);
+      SharedFile& last = *parts.back();
+      const std::vector<TensorExtent> some(all.begin() + 1, all.end());
+      EXPECT_THAT(message_of([&] { last.finish(some); }), testing::HasSubstr("nobody wrote"));
+      last.finish(all);
+      EXPECT_EQ(read_file(path(i)), expected[i]) << count;
+      EXPECT_EQ(last.blocks().crc(), crc32(std::as_bytes(std::span(expected[i]))));
+      fs::remove(path(i));
+    }
+  }
+  EXPECT_EQ(parts_worth(100, 4), 1);
+  EXPECT_EQ(parts_worth(30 << 20, 8), 3);
+  EXPECT_EQ(parts_worth(1 << 30, 8), 8);
 }
 
 TEST_F(Stream, MendsWhatIsThere) {

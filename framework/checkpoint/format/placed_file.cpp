@@ -13,13 +13,13 @@
 
 namespace anymesh {
 
-PlacedFile::PlacedFile(const std::filesystem::path& path, uint64_t size)
+PlacedFile::PlacedFile(const std::filesystem::path& path, uint64_t size, bool compare)
     : path_(path), cached_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
   if (cached_ < 0) throw_system_error("create", path_);
   struct stat status;
   if (fstat(cached_, &status) != 0) throw_system_error("look at", path_);
   const auto bytes = static_cast<off_t>(size);
-  was_there_ = status.st_size > 0;
+  was_there_ = compare && status.st_size > 0;
   if (status.st_size > bytes && ftruncate(cached_, bytes) != 0) throw_system_error("cut", path_);
   if (size == 0) return;
   // Where a file system cannot set space aside, the writes make it.

@@ -22,7 +22,7 @@ class PlacedFile {
   // The alignment of write_blocks, of offset, size and memory: that of any disk's sectors.
   static constexpr uint64_t kSector = 4096;
 
-  PlacedFile(const std::filesystem::path& path, uint64_t size);
+  PlacedFile(const std::filesystem::path& path, uint64_t size, bool compare = true);
   ~PlacedFile();
   PlacedFile(const PlacedFile&) = delete;
   PlacedFile& operator=(const PlacedFile&) = delete;

@@ -46,7 +46,7 @@ struct StreamResult {
 // More threads than cores, as most wait for the disk. On two cores, of 1.5 GB that are cut for tensor
 // parallelism, 8 threads needed less time than 4, 2 or 1, and 43 MiB at the peak.
 inline constexpr int kStreamThreads = 8;
-// Of each of the ranks that save, which are at it at the same time.
+// Of each of the ranks that save, whose memory is the training's: 8 would be 5 % faster.
 inline constexpr int kSaveThreads = 4;
 
 // Writes all files, each byte once at its final offset. The files are cut into blocks of 2 MiB, which

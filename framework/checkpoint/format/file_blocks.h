@@ -1,0 +1,74 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "framework/checkpoint/format/placed_file.h"
+#include "framework/checkpoint/format/stream_files.h"
+
+namespace anymesh {
+
+inline constexpr uint64_t kBlock = 2 << 20;
+
+// Bytes of tensors that were written, by their place in the file.
+struct TensorExtent {
+  uint64_t offset = 0, size = 0;
+  uint32_t crc = 0;
+};
+
+// A file on its way to the disk in blocks, which threads or processes write in any order. Up to the last
+// sector of its last tensor all but the last block are whole ones; the rest, or all of a small file, is
+// the last block, which stays in memory until the CRCs are known.
+class FileBlocks {
+ public:
+  explicit FileBlocks(StreamedFile file);
+
+  size_t count() const { return block_of(layout_.size) + 1; }
+  const FileLayout& layout() const { return layout_; }
+  uint64_t begin_of(size_t block) const { return std::min(block * kBlock, direct_end_); }
+
+  // `buffer` is of kBlock bytes and aligned to sectors. Unless `compare`, what may be there is written
+  // over without a look at it.
+  void write(size_t block, std::span<std::byte> buffer, bool compare = true);
+  // Of the blocks written here, which must follow each other: of each tensor one.
+  std::vector<TensorExtent> extents() const;
+  // The texts that had to wait, then the last block. `extents` are those of all blocks, in any order,
+  // wherever they were written.
+  void finish(std::vector<TensorExtent> extents);
+
+  uint64_t kept() const { return kept_; }
+  uint32_t crc() const { return crc_; }                    // of the file, after finish()
+  double write_seconds() const { return write_seconds_; }  // of all threads
+
+ private:
+  size_t block_of(uint64_t offset) const {
+    return offset < direct_end_ ? offset / kBlock : (direct_end_ + kBlock - 1) / kBlock;
+  }
+  void fill(size_t block, uint64_t begin, std::span<std::byte> out);
+  size_t piece_at(uint64_t offset) const;
+  std::vector<uint32_t> tensor_crcs(std::vector<TensorExtent> extents) const;
+  void put(std::span<const std::byte> bytes, uint64_t offset);
+  void write_timed(const std::function<void()>& write);
+
+  StreamedFile file_;
+  FileLayout layout_;
+  uint64_t direct_end_ = 0, kept_ = 0;
+  uint32_t crc_ = 0;
+  std::atomic<double> write_seconds_ = 0;
+  std::vector<std::vector<TensorExtent>> extents_;  // [piece][block of the piece]
+  std::once_flag opened_;
+  std::unique_ptr<PlacedFile> out_;
+  std::vector<std::byte> tail_;  // the last block
+};
+
+// Calls fn(i, memory of a block) for i in [0, count) from `threads` threads.
+void for_blocks(size_t count, int threads,
+                const std::function<void(size_t, std::span<std::byte>)>& fn);
+
+}  // namespace anymesh
