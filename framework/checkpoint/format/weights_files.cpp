@@ -60,21 +60,6 @@ std::string file_name(const std::string& stem, const std::string& suffix, size_t
   return stem + number + suffix;
 }
 
-class CountedBytes : public ByteSource {
- public:
-  CountedBytes(BytesPtr bytes, ProgressCounter& counter)
-      : bytes_(std::move(bytes)), counter_(counter) {}
-  uint64_t size() const override { return bytes_->size(); }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    bytes_->read(offset, out);
-    counter_.add(out.size());
-  }
-
- private:
-  BytesPtr bytes_;
-  ProgressCounter& counter_;
-};
-
 // Names of one storage keep sharing it.
 NamedTensors counted(NamedTensors shard, ProgressCounter& counter) {
   std::unordered_map<const ByteSource*, BytesPtr> storages;
