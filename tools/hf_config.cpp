@@ -17,7 +17,11 @@ using Json = nlohmann::ordered_json;
 class Keys {
  public:
   explicit Keys(const std::filesystem::path& file) : file_(file.string()) {
-    object_ = Json::parse(read_text(file), nullptr, /*allow_exceptions=*/false);
+    const auto shallow = [this](int depth, Json::parse_event_t, const Json&) {
+      if (depth > 16) throw ValueError(file_ + ": is nested deeper than 16 levels");
+      return true;
+    };
+    object_ = Json::parse(read_text(file), shallow, /*allow_exceptions=*/false);
     if (!object_.is_object()) throw ValueError(file_ + ": is no JSON object");
   }
 

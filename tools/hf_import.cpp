@@ -32,8 +32,8 @@ class Source {
   Source(const fs::path& folder, const HfModel& model)
       : weights_(open_whole_checkpoint(folder, /*threads=*/1)), model_(model) {
     if (weights_.kind != WholeCheckpoint::Kind::kWeights)
-      throw ValueError(folder.string() + ": is an " + weights_.description +
-                       ", expected a folder of Hugging Face, with model.safetensors");
+      throw ValueError(folder.string() + ": expected a folder of Hugging Face, found " +
+                       weights_.description);
     if (static_cast<size_t>(model.gpt.num_layers) > weights_.names().size())
       throw ValueError(folder.string() + ": " + std::to_string(weights_.names().size()) +
                        " tensors, which are too few for the " +

@@ -186,12 +186,18 @@ def refusals(scratch):
         done = subprocess.run([PROGRAMS / "hf_convert", "import", scratch / "theirs", scratch / "out"], capture_output=True, text=True)
         expect(done.returncode == 1 and re.search(rf"config\.json: '{key}.*expected", done.stderr), f"{key}: {done.stderr}")
     expect(not (scratch / "out").exists(), "a refused import has left something")
+    (scratch / "theirs" / "config.json").write_text(json.dumps(written))
+    flags = convert("import", scratch / "theirs", scratch / "out").splitlines()[-1].removesuffix(" --finetune").split()
+    done = subprocess.run([PROGRAMS / "pretrain_gpt", *flags, *map(str, RUN[:3]), "--train-iters", "1", "--lr", "1e-3"],
+                          capture_output=True, text=True)
+    expect(done.returncode == 1 and "--finetune starts at step 0 from its weights" in done.stderr, f"resumed: {done.stderr}")
+    on("1,1", "pretrain_gpt", *flags, *RUN[:3], "--train-iters", 1, "--lr", 1e-3, "--no-load-optim", "--eval-iters", 0)
     flags = ["--num-layers", 2, "--hidden-size", 16, "--num-attention-heads", 2, "--max-position-embeddings", SEQUENCE]
     on("1,1", "pretrain_gpt", *flags, *RUN, "--swiglu", "--ffn-hidden-size", 32, "--save", scratch / "hybrid")
-    done = subprocess.run([PROGRAMS / "hf_convert", "export", scratch / "hybrid", scratch / "out"], capture_output=True, text=True)
+    done = subprocess.run([PROGRAMS / "hf_convert", "export", scratch / "hybrid", scratch / "no"], capture_output=True, text=True)
     expect(done.returncode == 1 and "GPT-2: no --swiglu" in done.stderr and "Llama: --normalization rmsnorm" in done.stderr,
            f"hybrid: {done.stderr}")
-    return f"{len(cases)} of config.json, 1 of ours"
+    return f"{len(cases)} of config.json, 2 of ours"
 
 
 def main():
