@@ -320,6 +320,24 @@ TEST_F(HfFolder, ReplacesNothingButAnExport) {
               HasSubstr("is not a universal checkpoint; it would be replaced"));
 }
 
+// What a killed run leaves is beside the output, and the next one makes good.
+TEST_F(HfFolder, GoesOnAfterAnInterruption) {
+  write(tiny(HfFamily::kLlama));
+  const fs::path universal = save_ / "global_step0_universal", half = temporary_of(universal);
+  fs::create_directories(half / kZeroFolder / "of.another.model");
+  write_file(half / kZeroFolder / "of.another.model" / "fp32.pt", "half");
+  import_hf(theirs_, save_, {});
+  EXPECT_FALSE(fs::exists(half));
+  EXPECT_FALSE(fs::exists(universal / kZeroFolder / "of.another.model"));
+  fs::create_directories(temporary_of(back_));
+  for (const char* left : {"model-00001-of-00009.safetensors", "model.safetensors.tmp"})
+    write_file(temporary_of(back_) / left, "half");
+  export_hf({.checkpoint = save_, .output = back_}, {});
+  EXPECT_FALSE(fs::exists(temporary_of(back_)));
+  EXPECT_EQ(std::distance(fs::directory_iterator(back_), {}), 2);
+  expect_same(theirs_, back_);
+}
+
 TEST_F(HfFolder, NoFamilyHasAnyMixture) {
   GptConfig gpt = tiny(HfFamily::kGpt2).gpt;
   gpt.swiglu = true;
