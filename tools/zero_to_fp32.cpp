@@ -57,7 +57,7 @@ Arguments parse(int argc, char** argv) {
 
 // Each file, and what is in it.
 void print_files(const Fp32Report& report) {
-  for (const Fp32File& file : report.files) {
+  for (const WeightsFile& file : report.files) {
     std::printf("%s: %llu bytes\n", file.name.c_str(), static_cast<unsigned long long>(file.bytes));
     for (const auto& [name, tensor] : file.tensors)
       std::printf("  %s  %s %s\n", name.c_str(), std::string(dtype_name(tensor.dtype)).c_str(),

@@ -3,7 +3,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <regex>
 #include <set>
 
 #include "framework/checkpoint/format/names.h"
@@ -23,13 +22,6 @@ Value value_of(const Setting& setting) {
     Value operator()(const std::string& v) const { return v; }
   };
   return std::visit(Visitor{}, setting.value);
-}
-
-// A parameter's name as the regular expression that its counterparts in all layers match:
-// 2.weight -> \d+.weight, layers.0.weight -> layers.\d+.weight
-std::string pattern_of(const std::string& name) {
-  static const std::regex number(R"((^|\.)\d+\.)");
-  return std::regex_replace(name, number, R"($1\d+.)");
 }
 
 Value universal_info(const CheckpointedRun& run) {

@@ -168,12 +168,16 @@ void add_flags(FlagTable& flags, GptConfig& gpt) {
   add_architecture_flags(flags, gpt);
 }
 
-void validate(const Config& config, const GptConfig& gpt, int world_size) {
-  validate(config, world_size);
+void validate(const GptConfig& gpt) {
   check_shape(gpt);
   check_architecture(gpt);
   check_positions(gpt);
   check_numbers(gpt);
+}
+
+void validate(const Config& config, const GptConfig& gpt, int world_size) {
+  validate(config, world_size);
+  validate(gpt);
   check_mesh(gpt, config.parallel);
 }
 

@@ -68,6 +68,9 @@ GptConfig resolved(GptConfig gpt);
 // the same.
 std::vector<std::string> model_flags();
 
+// Throws ParseError unless there is such a model.
+void validate(const GptConfig& gpt);
+
 // Throws ParseError unless this model can be trained with this config on `world_size` ranks.
 void validate(const Config& config, const GptConfig& gpt, int world_size);
 

@@ -2,6 +2,8 @@
 
 #include <ATen/Functions.h>
 
+#include <utility>
+
 #include "framework/pipeline/schedule.h"
 #include "framework/tensor_parallel/cross_entropy.h"
 #include "models/gpt/gpt_names.h"
@@ -19,6 +21,14 @@ ParamSpec word_table(const GptConfig& config) {
           .split_dim = 0,
           .vocabulary = true,
           .tied = !config.untie_embeddings_and_output_weights};
+}
+
+// Gives each parameter its other name; `no_pipeline` makes that the one it is saved under.
+void set_checkpoint_names(std::vector<ParamSpec>& params, int num_layers, bool no_pipeline) {
+  for (ParamSpec& spec : params) {
+    spec.other_name = no_pipeline_name(spec.name, num_layers);
+    if (no_pipeline) std::swap(spec.name, spec.other_name);
+  }
 }
 
 }  // namespace
@@ -100,7 +110,10 @@ torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& ba
   }
   if (!grid_.is_last_stage()) return hidden;
   return runner_.run(unit, hidden, [this, labels = batch.labels](const torch::Tensor& h) {
-    return loss(h, labels);
+    const torch::Tensor logits =
+        vocab_parallel_logits(final_layernorm_->forward(h), output_table_, tp_);  // [b, s, v/t]
+    if (!labels.defined()) return logits;
+    return vocab_parallel_cross_entropy(logits, labels, config_.vocab_size, grid_.tp).mean();
   });
 }
 
@@ -118,12 +131,6 @@ torch::Tensor GptModel::embed(const MicroBatch& batch) const {
   }
   return dropout(hidden, config_.hidden_dropout, batch.dropout, {0, DropoutSite::Embedding},
                  tp_.first_element(hidden));
-}
-
-torch::Tensor GptModel::loss(const torch::Tensor& hidden, const torch::Tensor& labels) const {
-  const torch::Tensor logits =
-      vocab_parallel_logits(final_layernorm_->forward(hidden), output_table_, tp_);  // [b, s, v/t]
-  return vocab_parallel_cross_entropy(logits, labels, config_.vocab_size, grid_.tp).mean();
 }
 
 }  // namespace anymesh

@@ -24,6 +24,7 @@ class GptModel final : public StageModule {
   GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtype dtype,
            int64_t micro_batch_size, uint64_t seed, bool sequence_parallel = false);
 
+  // Of a batch without labels the last stage returns this rank's logits, [b, s, v/t].
   torch::Tensor forward(const torch::Tensor& hidden, const MicroBatch& batch) override;
   torch::Tensor empty_hidden() const override;
   const std::vector<ParamSpec>& params() const override { return params_; }
@@ -31,7 +32,6 @@ class GptModel final : public StageModule {
  private:
   void make_embedding(ParamBuilder& params, const ParamSpec& table, Init init);
   torch::Tensor embed(const MicroBatch& batch) const;  // -> [b, s, h]
-  torch::Tensor loss(const torch::Tensor& hidden, const torch::Tensor& labels) const;  // -> scalar
 
   GptConfig config_;
   const ProcessGrid& grid_;

@@ -1,7 +1,7 @@
 #include "models/gpt/gpt_names.h"
 
 #include <charconv>
-#include <utility>
+#include <string_view>
 
 namespace anymesh {
 
@@ -17,13 +17,6 @@ std::string no_pipeline_name(const std::string& name, int num_layers) {
   if (layer == num_layers + 2) return model + "encoder.final_layernorm." + rest;
   if (layer == num_layers + 3) return model + "output_layer.weight";
   return model + "encoder.layers." + std::to_string(layer - 2) + "." + rest;
-}
-
-void set_checkpoint_names(std::vector<ParamSpec>& params, int num_layers, bool no_pipeline) {
-  for (ParamSpec& spec : params) {
-    spec.other_name = no_pipeline_name(spec.name, num_layers);
-    if (no_pipeline) std::swap(spec.name, spec.other_name);
-  }
 }
 
 }  // namespace anymesh

@@ -1,9 +1,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
-
-#include "framework/param_spec.h"
 
 namespace anymesh {
 
@@ -19,8 +16,5 @@ namespace anymesh {
 // Layers name their parameters in the first way, and with those names initial weights are drawn.
 // Both are loaded into every run (ParamSpec::other_name). This is the one place that translates.
 std::string no_pipeline_name(const std::string& pipeline_name, int num_layers);
-
-// Gives each parameter its other name; `no_pipeline` makes that the one it is saved under.
-void set_checkpoint_names(std::vector<ParamSpec>& params, int num_layers, bool no_pipeline);
 
 }  // namespace anymesh

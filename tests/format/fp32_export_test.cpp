@@ -160,12 +160,12 @@ TEST_F(Export, FillsFilesInOrder) {
                                         {"f", float_tensor({5}, std::vector<float>(5))}}));
   const auto files = [&](uint64_t max_size, bool safetensors) {
     std::vector<std::string> names;
-    for (const Fp32File& file : export_fp32({.checkpoint = source,
-                                .output = folder_ / "w",
-                                .max_shard_size = max_size,
-                                .safetensors = safetensors},
-                                            {})
-                                    .files) {
+    for (const WeightsFile& file : export_fp32({.checkpoint = source,
+                                   .output = folder_ / "w",
+                                   .max_shard_size = max_size,
+                                   .safetensors = safetensors},
+                                               {})
+                                       .files) {
       names.emplace_back();
       for (const auto& [name, tensor] : file.tensors) names.back() += name;
     }

@@ -50,3 +50,4 @@ started=$SECONDS
 export LD_LIBRARY_PATH=$venv/gpu-stand-ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONPYCACHEPREFIX=$venv/pycache
 timeout 900 "$venv/bin/python" "$repository/tests/interop/compare.py" "$bin" ours theirs || fail "see above"
 echo "compared in $((SECONDS - started)) s"
+"$repository/tests/interop/hf_convert.sh" "$bin"

@@ -4,15 +4,14 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <set>
 
 #include "framework/checkpoint/format/convert_plan.h"
 #include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/file_io.h"
-#include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/stream_files.h"
 #include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/format/universal_folder.h"
 
 namespace anymesh {
 namespace {
@@ -31,22 +30,12 @@ bool is_inside(const fs::path& inner, const fs::path& outer) {
   return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
 }
 
-// The output is replaced as a whole, so it had better not be somebody's home.
-void check_replaceable(const fs::path& folder) {
-  if (!fs::exists(folder) ||
-      (fs::is_directory(folder) && (fs::is_empty(folder) || fs::exists(folder / kZeroFolder))))
-    return;
-  throw std::runtime_error(
-      "--output_folder " + folder.string() +
-      " exists and is not a universal checkpoint; it would be replaced. Give another");
-}
-
 void check_folders(const fs::path& input, const fs::path& output) {
   if (is_inside(output, input) || is_inside(input, output)) {
     throw std::runtime_error("--output_folder " + output.string() + " and --input_folder " +
                              input.string() + " must not be inside each other");
   }
-  check_replaceable(output);
+  check_replaceable(output, "--output_folder");
 }
 
 UniversalInfo find_info(const SourceCheckpoint& source, bool inject,
@@ -174,44 +163,6 @@ StreamedFile streamed_copy(const fs::path& from, const fs::path& to) {
           }};
 }
 
-// DeepSpeed looks for other names of the same metadata under ZeRO 3 than under 0 to 2.
-std::string other_name(const CheckpointFileName& name) {
-  return name.kind == CheckpointFileName::Kind::kZero3ModelStates
-             ? model_states_file(name.mp_rank)
-             : zero3_model_states_file(0, name.mp_rank);
-}
-
-// Each file of metadata also goes under its other name: a hard link, or a copy where there are none.
-void add_other_names(const SourceCheckpoint& source, const fs::path& folder) {
-  for (const fs::path& file : source.metadata_files) {
-    const auto name = parse_checkpoint_file_name(file.filename().string());
-    if (name->dp_rank > 0) continue;
-    const fs::path copy = folder / file.filename(), other = folder / other_name(*name);
-    fs::remove(other);
-    std::error_code no_links;
-    fs::create_hard_link(copy, other, no_links);
-    if (no_links) fs::copy_file(copy, other);
-  }
-}
-
-// What an interrupted conversion has left stays, to be gone over, as far as it is of these files.
-void remove_others(const fs::path& folder, const std::vector<StreamedFile>& files) {
-  std::set<fs::path> kept_files, kept_folders{folder};
-  for (const StreamedFile& file : files) {
-    kept_files.insert(file.path);
-    for (fs::path up = file.path.parent_path(); up != folder; up = up.parent_path())
-      kept_folders.insert(up);
-  }
-  std::vector<fs::path> others;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    const auto type = entry.symlink_status().type();
-    if (!(type == fs::file_type::regular && kept_files.contains(entry.path())) &&
-        !(type == fs::file_type::directory && kept_folders.contains(entry.path())))
-      others.push_back(entry.path());
-  }
-  for (const fs::path& other : others) fs::remove_all(other);
-}
-
 // Tensors that differ between ranks may do so because a file is damaged, which then is the reason.
 StreamResult stream_checked(const std::vector<StreamedFile>& files, int threads,
                             DeferredChecks& checks) {
@@ -257,37 +208,22 @@ class Conversion {
     check_space(folder_, files_, report);
   }
 
-  // Everything but `latest_universal`.
-  void write(const ConvertOptions& options, DeferredChecks& checks, ConvertReport& report) {
-    const fs::path zero = folder_ / kZeroFolder;
-    fs::create_directories(zero);
-    remove_others(folder_, files_);
-    for (const OutputFilePlan& file : plan_.files) fs::create_directory(zero / file.parameter);
+  void write(const fs::path& output, const ConvertOptions& options, DeferredChecks& checks,
+             ConvertReport& report) {
+    prepare_universal_folder(folder_, files_);
     const StreamResult written = stream_checked(files_, options.write_workers, checks);
     report.kept = written.kept;
-    write_manifest(options.output.filename(), written.crcs);
     for (size_t i = 0; i < plan_.files.size(); ++i) {
       if (not_finite_[i] == 0) continue;
       report.warnings.push_back(plan_.files[i].parameter + ": " + std::to_string(not_finite_[i]) +
                                 " elements of " + plan_.files[i].state + " are not finite");
     }
-    add_other_names(source_, folder_);
     if (options.keep_plan) {
       fs::create_directory(folder_ / "tmp");
       write_text_atomically(folder_ / "tmp" / "plan.json", plan_.to_json());
     }
-    sync_file_system(folder_);
-  }
-
-  void write_manifest(const std::string& tag, const std::vector<uint32_t>& crcs) const {
     const Value steps = source_.model_states[0].find(keys::kGlobalSteps);
-    Manifest manifest{.tag = tag, .iteration = steps ? steps.as_int() : 0};
-    for (size_t i = 0; i < files_.size(); ++i) {
-      const fs::path& path = files_[i].path;
-      manifest.files.push_back(
-          {path.lexically_relative(folder_), fs::file_size(path), crcs[i], host_name()});
-    }
-    write_text_atomically(folder_ / kManifestFile, manifest.to_json());
+    publish_universal_folder(output, steps ? steps.as_int() : 0, files_, written.crcs);
   }
 
   // What a sample of the work takes, in one file that goes again: bytes a second.
@@ -361,7 +297,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   if (!unused.empty()) report.warnings.push_back("these patterns match no parameter:" + unused);
 
   const fs::path temporary = temporary_of(output);
-  check_replaceable(temporary);
+  check_replaceable(temporary, "--output_folder");
   Conversion conversion(temporary, source, plan, progress);
   conversion.expect(report);
   if (options.dry_run) {
@@ -371,9 +307,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
     return report;
   }
   fs::create_directories(output.parent_path());
-  conversion.write(options, checks, report);
-  publish_folder(temporary, output);
-  write_text_atomically(output.parent_path() / kLatestUniversalFile, output.filename().string());
+  conversion.write(output, options, checks, report);
   report.seconds = seconds_since(start);
   return report;
 }

@@ -5,8 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/checkpoint/format/progress.h"
-#include "framework/checkpoint/format/safetensors.h"
+#include "framework/checkpoint/format/weights_files.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 
 namespace anymesh {
@@ -16,16 +15,10 @@ namespace anymesh {
 //
 //   export_fp32({.checkpoint = "checkpoints", .output = "weights"}, {});
 //
-//   pytorch_model.bin                                    if everything fits max_shard_size; else
-//   pytorch_model-00001-of-00003.bin, ..., pytorch_model.bin.index.json
-//   model.safetensors, model-00001-of-00003.safetensors  with safetensors = true
-//
 // From an ordinary checkpoint of any ZeRO stage, tp and pp (DeepSpeed's refuses tp and pp > 1), from
 // a universal folder, or from weights, in their other format. Tensors are streamed: memory does not
 // grow with the model. Tables have the rows of the true vocabulary (DeepSpeed's: its padding too).
-// Files of an earlier export in the same folder are replaced; they appear under their names when all
-// are whole, the index last. What an export that was killed has left beside them is gone over, and
-// only what is missing or differs is written.
+// weights_files.h has the names of the files, and how they appear.
 //
 // Tied weights are one storage in .bin. Safetensors has no shared memory, and DeepSpeed's fails on
 // them; here each name has its copy, so that a reader needs not know which are tied.
@@ -39,17 +32,8 @@ struct Fp32Options {
   int threads = kStreamThreads;
 };
 
-struct Fp32File {
-  std::string name;
-  uint64_t bytes = 0;
-  NamedTensors tensors;
-};
-
-struct Fp32Report {
-  std::string source;  // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
-  std::vector<Fp32File> files;
-  int64_t tensors = 0;   // names
-  uint64_t weights = 0;  // bytes of them, the total_size of the index
+struct Fp32Report : WrittenWeights {
+  std::string source = {};  // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
   double seconds = 0;
 };
 
@@ -58,8 +42,5 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
 // What it writes, by name: masters, frozen parameters unless excluded, buffers. All float32, but for
 // buffers of integers and bools, which keep their dtype. Tied names share `bytes`.
 NamedTensors fp32_tensors(const WholeCheckpoint& checkpoint, bool exclude_frozen);
-
-// "5GB", "1.5 GB", "300mb", as Hugging Face reads them, and "2GiB" or a plain number of bytes.
-uint64_t parse_size(const std::string& text);
 
 }  // namespace anymesh

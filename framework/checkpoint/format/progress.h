@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <span>
+#include <utility>
+
+#include "framework/checkpoint/format/byte_source.h"
 
 namespace anymesh {
 
@@ -38,6 +42,22 @@ class ProgressCounter {
   std::atomic<uint64_t> done_{0};
   std::mutex mutex_;
   Clock::time_point start_ = Clock::now(), last_ = start_;
+};
+
+// Bytes that count as done when they are read.
+class CountedBytes : public ByteSource {
+ public:
+  CountedBytes(BytesPtr bytes, ProgressCounter& counter)
+      : bytes_(std::move(bytes)), counter_(counter) {}
+  uint64_t size() const override { return bytes_->size(); }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    bytes_->read(offset, out);
+    counter_.add(out.size());
+  }
+
+ private:
+  BytesPtr bytes_;
+  ProgressCounter& counter_;
 };
 
 }  // namespace anymesh

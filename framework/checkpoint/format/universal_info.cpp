@@ -124,6 +124,11 @@ Value UniversalInfo::to_value() const {
   return value;
 }
 
+std::string pattern_of(const std::string& name) {
+  static const std::regex number(R"((^|\.)\d+\.)");
+  return std::regex_replace(name, number, R"($1\d+.)");
+}
+
 MergeRules::MergeRules(const UniversalInfo& info) : info_(info) {
   compile(vocabulary_, info.vocabulary);
   compile(pipeline_replicated_, info.pipeline_replicated);

@@ -42,6 +42,10 @@ struct UniversalInfo {
   Value to_value() const;  // the keys of a Megatron checkpoint, all of them at every tp size
 };
 
+// A parameter's name as the regular expression that its counterparts in all layers match:
+// 2.weight -> \d+.weight, layers.0.weight -> layers.\d+.weight
+std::string pattern_of(const std::string& name);
+
 // How the shards of one parameter make up the full tensor.
 struct MergeRule {
   enum class Kind { kReplicated, kAverage, kTwoSubParams, kSubParams, kConcatenate };

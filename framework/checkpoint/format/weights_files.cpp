@@ -1,0 +1,167 @@
+#include "framework/checkpoint/format/weights_files.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <regex>
+#include <set>
+#include <unordered_map>
+
+#include "framework/checkpoint/format/deferred_checks.h"
+#include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/torch_file.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+// In order, a new shard when the next tensor does not fit; one that is larger than a shard gets its
+// own. With `tied`, names of one storage stay together and count once.
+std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t max_size, bool tied) {
+  std::vector<NamedTensors> shards;
+  std::unordered_map<const ByteSource*, size_t> shard_of;
+  std::optional<size_t> open;  // the one that is being filled
+  uint64_t size = 0;
+  for (const auto& named : tensors) {
+    const ByteSource* storage = named.second.bytes.get();
+    if (const auto known = shard_of.find(storage); known != shard_of.end()) {
+      shards[known->second].push_back(named);
+      continue;
+    }
+    const uint64_t bytes = named.second.nbytes();
+    const bool alone = bytes > max_size;
+    if (alone || !open || bytes > max_size - size) {
+      shards.emplace_back();
+      if (!alone) open = shards.size() - 1, size = 0;
+    }
+    const size_t shard = alone ? shards.size() - 1 : *open;
+    if (!alone) size += bytes;
+    if (tied) shard_of.emplace(storage, shard);
+    shards[shard].push_back(named);
+  }
+  return shards;
+}
+
+// Of what is written: memory under several names once.
+uint64_t stored_bytes(const NamedTensors& shard, bool tied) {
+  std::set<const ByteSource*> storages;
+  uint64_t bytes = 0;
+  for (const auto& [name, tensor] : shard)
+    if (!tied || storages.insert(tensor.bytes.get()).second) bytes += tensor.nbytes();
+  return bytes;
+}
+
+std::string file_name(const std::string& stem, const std::string& suffix, size_t i, size_t count) {
+  if (count == 1) return stem + suffix;
+  char number[32];
+  std::snprintf(number, sizeof number, "-%05zu-of-%05zu", i + 1, count);
+  return stem + number + suffix;
+}
+
+// Names of one storage keep sharing it.
+NamedTensors counted(NamedTensors shard, ProgressCounter& counter) {
+  std::unordered_map<const ByteSource*, BytesPtr> storages;
+  for (auto& [name, tensor] : shard) {
+    BytesPtr& bytes = storages[tensor.bytes.get()];
+    if (!bytes) bytes = std::make_shared<CountedBytes>(tensor.bytes, counter);
+    tensor.bytes = bytes;
+  }
+  return shard;
+}
+
+StreamedFile streamed_shard(const fs::path& path, const NamedTensors& shard, bool safetensors) {
+  if (safetensors) return streamed_safetensors(path, shard);
+  std::vector<Value::Entry> entries;
+  for (const auto& [name, tensor] : shard) entries.emplace_back(name, tensor);
+  return streamed_torch_file(path, Value::ordered_dict(std::move(entries)));
+}
+
+// All files, beside their names first, since an earlier export may be there.
+void write_files(std::vector<WeightsFile>& files, const WeightsOptions& options,
+                 DeferredChecks& checks, ProgressCounter& counter) {
+  std::vector<StreamedFile> streamed;
+  for (WeightsFile& file : files) {
+    streamed.push_back(streamed_shard(temporary_of(options.output / file.name),
+                                      counted(file.tensors, counter), options.safetensors));
+    file.bytes = streamed.back().layout({}).size;
+  }
+  stream_files(streamed, options.threads);
+  checks.finish(options.threads);
+  sync_file_system(options.output);
+  for (const WeightsFile& file : files)
+    rename_durably(temporary_of(options.output / file.name), options.output / file.name);
+}
+
+// Of an earlier export, which had other files.
+void remove_others(const fs::path& folder, const std::set<std::string>& kept) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (is_weights_file(name) && !kept.contains(name)) fs::remove(entry.path());
+  }
+}
+
+std::string index_of(const std::vector<WeightsFile>& files, uint64_t total_size) {
+  nlohmann::json map = nlohmann::json::object();
+  for (const WeightsFile& file : files)
+    for (const auto& [name, tensor] : file.tensors) map[name] = file.name;
+  const nlohmann::json index = {{"metadata", {{"total_size", total_size}}},
+                                {"weight_map", std::move(map)}};
+  return index.dump(2) + "\n";
+}
+
+}  // namespace
+
+WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& options,
+                             DeferredChecks& checks, const ProgressCallback& progress) {
+  const bool tied = !options.safetensors;
+  auto shards = shards_of(tensors, options.max_shard_size, tied);
+  if (shards.empty()) shards.emplace_back();
+  const std::string stem = options.safetensors ? "model" : "pytorch_model",
+                    suffix = options.safetensors ? ".safetensors" : ".bin";
+  WrittenWeights written;
+  for (NamedTensors& shard : shards) {
+    written.weights += stored_bytes(shard, tied);
+    written.tensors += static_cast<int64_t>(shard.size());
+    written.files.push_back(
+        {file_name(stem, suffix, written.files.size(), shards.size()), 0, std::move(shard)});
+  }
+  ProgressCounter counter(written.weights, progress);
+  write_files(written.files, options, checks, counter);
+  std::set<std::string> kept;
+  for (const WeightsFile& file : written.files) kept.insert(file.name);
+  if (written.files.size() > 1) {
+    const std::string index = stem + suffix + ".index.json";
+    write_text_atomically(options.output / index, index_of(written.files, written.weights));
+    kept.insert(index);
+  }
+  remove_others(options.output, kept);
+  return written;
+}
+
+bool is_weights_file(const std::string& name) {
+  static const std::regex ours(
+      R"((pytorch_model(-\d{5}-of-\d{5})?\.bin|model(-\d{5}-of-\d{5})?\.safetensors)(\.index\.json)?)");
+  return std::regex_match(name, ours);
+}
+
+uint64_t parse_size(const std::string& text) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  std::string unit(std::find_if(stop, end, [](char c) { return c != ' '; }), end);
+  std::transform(unit.begin(), unit.end(), unit.begin(),
+                 [](unsigned char c) { return std::toupper(c); });
+  static const std::pair<const char*, double> units[] = {
+      {"", 1},      {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+      {"TB", 1e12}, {"KIB", 0x1p10}, {"MIB", 0x1p20}, {"GIB", 0x1p30}};
+  for (const auto& [name, factor] : units) {
+    const double bytes = number * factor;
+    if (error == std::errc() && unit == name && bytes >= 1 && bytes < 0x1p63)
+      return static_cast<uint64_t>(bytes);
+  }
+  throw std::invalid_argument("'" + text + "' is not a size; expected e.g. 5GB, 1.5GB or 300MB");
+}
+
+}  // namespace anymesh

@@ -1,0 +1,374 @@
+#include "tools/hf_convert.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "checkpoints.h"
+#include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/safetensors.h"
+#include "framework/checkpoint/format/whole_checkpoint.h"
+#include "models/gpt/gpt_names.h"
+#include "tools/gpt_args.h"
+#include "tools/hf_parameters.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+HfModel tiny(HfFamily family) {
+  HfModel model{.family = family};
+  GptConfig& gpt = model.gpt;
+  gpt.num_layers = 2;
+  gpt.hidden_size = 12;
+  gpt.num_attention_heads = 6;
+  gpt.seq_length = gpt.max_position_embeddings = 8;
+  gpt.vocab_size = 7;
+  if (family == HfFamily::kLlama) {
+    gpt.num_key_value_heads = 2;
+    gpt.ffn_hidden_size = 10;
+    gpt.normalization = "rmsnorm";
+    gpt.swiglu = gpt.use_rotary_position_embeddings = gpt.untie_embeddings_and_output_weights =
+        true;
+    gpt.add_bias_linear = false;
+    gpt.rope_theta = 500000;
+    gpt.hidden_dropout = 0;
+  } else if (family == HfFamily::kBloom) {
+    gpt.position_embedding_type = "alibi";
+    gpt.embed_layernorm = true;
+  } else {
+    gpt.ffn_hidden_size = 20;
+  }
+  return model;
+}
+
+// A model's tensors, each element another number, in one dtype. Small integers, which all have.
+NamedTensors numbered_tensors(const HfModel& model) {
+  NamedTensors tensors;
+  float next = 1;
+  for (const HfParameter& parameter : hf_parameters(model)) {
+    for (const HfTensor& tensor : parameter.theirs) {
+      std::vector<float> values(static_cast<size_t>(numel(tensor.shape)));
+      for (float& value : values) value = next = next >= 250 ? 1 : next + 1;
+      tensors.emplace_back(tensor.name, float_tensor(tensor.shape, values));
+    }
+  }
+  return tensors;
+}
+
+class HfFamilies : public ::testing::TestWithParam<HfFamily> {};
+INSTANTIATE_TEST_SUITE_P(All, HfFamilies,
+                         ::testing::Values(HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kBloom));
+
+TEST_P(HfFamilies, EveryElementHasOnePlaceOnTheOtherSide) {
+  const HfModel model = tiny(GetParam());
+  for (const HfParameter& parameter : hf_parameters(model)) {
+    std::vector<float> values(static_cast<size_t>(numel(parameter.shape)));
+    std::iota(values.begin(), values.end(), 0.0f);
+    const auto theirs = theirs_of(parameter, model.gpt, bytes_of(values));
+    ASSERT_EQ(theirs.size(), parameter.theirs.size());
+    std::vector<float> seen;
+    for (size_t i = 0; i < theirs.size(); ++i) {
+      const std::vector<float> part = floats(*theirs[i]);
+      EXPECT_EQ(part.size(), static_cast<size_t>(numel(parameter.theirs[i].shape)));
+      seen.insert(seen.end(), part.begin(), part.end());
+    }
+    std::sort(seen.begin(), seen.end());
+    EXPECT_EQ(seen, values) << parameter.name;
+    EXPECT_EQ(floats(*ours_of(parameter, model.gpt, theirs)), values) << parameter.name;
+  }
+}
+
+// Any two ranges of whole elements, as blocks of a file are read.
+TEST_P(HfFamilies, AnyRangeReadsAsPartOfTheWhole) {
+  const HfModel model = tiny(GetParam());
+  for (const HfParameter& parameter : hf_parameters(model)) {
+    if (parameter.name.find("query_key_value.weight") == std::string::npos) continue;
+    std::vector<float> values(static_cast<size_t>(numel(parameter.shape)));
+    std::iota(values.begin(), values.end(), 0.0f);
+    for (const BytesPtr& bytes : theirs_of(parameter, model.gpt, bytes_of(values))) {
+      const std::vector<float> whole = floats(*bytes);
+      for (size_t begin = 0; begin < whole.size(); begin += 5) {
+        std::vector<float> part(std::min<size_t>(31, whole.size() - begin));
+        bytes->read(begin * sizeof(float), std::as_writable_bytes(std::span(part)));
+        EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + static_cast<long>(begin)));
+      }
+    }
+  }
+}
+
+TEST_P(HfFamilies, ConfigsAndArgsSayTheSame) {
+  HfModel model = tiny(GetParam());
+  model.gpt.layernorm_epsilon = 1e-4;
+  EXPECT_EQ(family_of(model.gpt), GetParam());
+  GptConfig again = gpt_of_args(args_of_gpt(model.gpt));
+  EXPECT_EQ(family_of(again), GetParam());
+  again.vocab_size = model.gpt.vocab_size;
+  EXPECT_EQ(hf_config_text({GetParam(), again}), hf_config_text(model));
+}
+
+TEST(HfParameters, FusedRowsAreOrderedByGroup) {
+  HfModel model = tiny(HfFamily::kLlama);
+  model.gpt.hidden_size = model.gpt.num_attention_heads = 4;  // heads of one row
+  for (const HfParameter& parameter : hf_parameters(model)) {
+    if (parameter.name != "2.self_attention.query_key_value.weight") continue;
+    EXPECT_EQ(parameter.theirs[1].name, "model.layers.0.self_attn.k_proj.weight");
+    EXPECT_EQ(parameter.theirs[1].shape, (Shape{2, 4}));
+    std::vector<BytesPtr> theirs;
+    float row = 0;
+    for (const size_t rows : {4, 2, 2}) {
+      std::vector<float> values;
+      for (size_t i = 0; i < rows; ++i, ++row) values.insert(values.end(), 4, row);
+      theirs.push_back(bytes_of(values));
+    }
+    const std::vector<float> ours = floats(*ours_of(parameter, model.gpt, theirs));
+    for (const auto& [at, expected] :
+         std::vector<std::pair<int, float>>{{0, 0}, {1, 1}, {2, 4}, {3, 6}, {4, 2}, {7, 7}})
+      EXPECT_EQ(ours[static_cast<size_t>(4 * at)], expected) << at;
+    return;
+  }
+  FAIL() << "no such parameter";
+}
+
+class HfFolder : public TempFolder {
+ protected:
+  fs::path theirs_ = folder_ / "theirs", save_ = folder_ / "save", back_ = folder_ / "back";
+
+  void write(const HfModel& model, const NamedTensors& tensors) {
+    fs::create_directories(theirs_);
+    write_file(theirs_ / kHfConfigFile, hf_config_text(model));
+    write_safetensors(theirs_ / "model.safetensors", tensors);
+  }
+  void write(const HfModel& model) { write(model, numbered_tensors(model)); }
+
+  void change_config(const std::string& key, nlohmann::json value) {
+    auto config = nlohmann::json::parse(read_file(theirs_ / kHfConfigFile));
+    config[key] = std::move(value);
+    write_file(theirs_ / kHfConfigFile, config.dump());
+  }
+
+  // Of an import, which must leave nothing.
+  std::string refusal() {
+    const std::string message = message_of([&] { import_hf(theirs_, save_, {}); });
+    EXPECT_FALSE(fs::exists(save_)) << message;
+    return message;
+  }
+
+  void expect_same(const fs::path& a, const fs::path& b) {
+    const WholeCheckpoint first = open_whole_checkpoint(a, 1), second = open_whole_checkpoint(b, 1);
+    ASSERT_EQ(first.names(), second.names());
+    EXPECT_GT(first.names().size(), 10u);
+    for (const std::string& name : first.names()) {
+      EXPECT_EQ(first.parameter(name).shape, second.parameter(name).shape) << name;
+      EXPECT_EQ(floats(*first.parameter(name).states[kFp32].bytes),
+                floats(*second.parameter(name).states[kFp32].bytes))
+          << name;
+    }
+  }
+};
+
+TEST_F(HfFolder, GoesInAndOutAgain) {
+  for (const HfFamily family : {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kBloom}) {
+    write(tiny(family));
+    const HfImport in = import_hf(theirs_, save_, {});
+    EXPECT_EQ(read_tag(save_ / kLatestUniversalFile), "global_step0_universal");
+    const HfExport out = export_hf({.checkpoint = save_, .output = back_}, {});
+    EXPECT_EQ(out.model.family, family);
+    expect_same(theirs_, back_);
+    EXPECT_EQ(read_file(theirs_ / kHfConfigFile), read_file(back_ / kHfConfigFile));
+    export_hf({.checkpoint = save_, .output = back_, .max_shard_size = 1000}, {});
+    EXPECT_GT(open_whole_checkpoint(back_, 1).names().size(), 10u);
+    EXPECT_FALSE(fs::exists(back_ / "model.safetensors"));
+    expect_same(theirs_, back_);
+  }
+}
+
+TEST_F(HfFolder, HalfPrecisionAndTheBareModelsNames) {
+  const HfModel model = tiny(HfFamily::kGpt2);
+  NamedTensors tensors = numbered_tensors(model);
+  write(model, tensors);
+  import_hf(theirs_, folder_ / "fp32", {});
+  for (auto& [name, tensor] : tensors) {
+    std::vector<uint16_t> halves;
+    for (const float value : floats(*tensor.bytes))
+      halves.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+    tensor = {DType::kBFloat16, tensor.shape, false, bytes_of(halves)};
+    name = name.substr(std::string("transformer.").size());
+  }
+  tensors.emplace_back("h.0.attn.bias", float_tensor({1}, {1}));   // a mask
+  tensors.emplace_back("lm_head.weight", float_tensor({1}, {1}));  // tied: wte's
+  write(model, tensors);
+  import_hf(theirs_, save_, {});
+  expect_same(folder_ / "fp32", save_);
+}
+
+TEST_F(HfFolder, RefusesWeightsThatAreNotTheConfigs) {
+  const HfModel model = tiny(HfFamily::kLlama);
+  const NamedTensors all = numbered_tensors(model);
+  NamedTensors tensors = all;
+  std::erase_if(tensors, [](const auto& named) {
+    return named.first == "model.layers.1.self_attn.v_proj.weight";
+  });
+  write(model, tensors);
+  EXPECT_THAT(refusal(), HasSubstr("has no parameter model.layers.1.self_attn.v_proj.weight"));
+  tensors = all;
+  tensors.emplace_back("model.layers.1.mlp.router.weight", float_tensor({1}, {1}));
+  write(model, tensors);
+  EXPECT_THAT(refusal(), HasSubstr("has model.layers.1.mlp.router.weight, which no Llama"));
+  write(model, all);
+  change_config("intermediate_size", 11);
+  EXPECT_THAT(refusal(),
+              HasSubstr("model.layers.0.mlp.gate_proj.weight is [10, 12], expected [11, 12]"));
+  change_config("intermediate_size", 10);
+  change_config("num_hidden_layers", 2000000000);
+  EXPECT_THAT(refusal(), HasSubstr("too few for the 2000000000 layers"));
+  change_config("num_hidden_layers", 1);
+  EXPECT_THAT(refusal(), HasSubstr("model.layers.1."));
+}
+
+TEST_F(HfFolder, RefusesFilesThatAreNotThere) {
+  EXPECT_THAT(refusal(), HasSubstr("config.json"));
+  const HfModel model = tiny(HfFamily::kBloom);
+  write(model);
+  fs::rename(theirs_ / "model.safetensors", theirs_ / "model-00001-of-00002.safetensors");
+  EXPECT_THAT(refusal(), HasSubstr("is no checkpoint"));
+  nlohmann::json map;
+  for (const auto& [name, tensor] : numbered_tensors(model))
+    map[name] = name == "transformer.ln_f.bias" ? "model-00002-of-00002.safetensors"
+                                                : "model-00001-of-00002.safetensors";
+  const fs::path index = theirs_ / "model.safetensors.index.json";
+  write_file(index, nlohmann::json{{"weight_map", map}}.dump());
+  EXPECT_THAT(refusal(), HasSubstr("model-00002-of-00002.safetensors"));
+  write_file(index, R"({"weight_map": {"transformer.ln_f.bias": "../model.safetensors"}})");
+  EXPECT_THAT(refusal(), HasSubstr("is no file beside it"));
+  write_file(theirs_ / kHfConfigFile, "[1");
+  EXPECT_THAT(refusal(), HasSubstr("is no JSON object"));
+  const std::string deep = std::string(30000, '[') + std::string(30000, ']');
+  write_file(theirs_ / kHfConfigFile, R"({"n_embd": )" + deep + "}");
+  EXPECT_THAT(refusal(), HasSubstr("is nested deeper"));
+}
+
+TEST_F(HfFolder, RefusesByKeyWhatOurModelIsNot) {
+  const std::vector<std::tuple<HfFamily, std::string, nlohmann::json, std::string>> cases = {
+      {HfFamily::kGpt2, "model_type", "mamba", "\"gpt2\" or \"llama\" or \"bloom\""},
+      {HfFamily::kGpt2, "model_type", nullptr, "missing"},
+      {HfFamily::kGpt2, "n_embd", "12", "an integer"},
+      {HfFamily::kGpt2, "n_embd", -12, "an integer"},
+      {HfFamily::kGpt2, "n_embd", 4294967308, "an integer"},
+      {HfFamily::kGpt2, "vocab_size", nullptr, "missing"},
+      {HfFamily::kGpt2, "activation_function", "relu", "\"gelu_new\""},
+      {HfFamily::kGpt2, "scale_attn_by_inverse_layer_idx", true, "false"},
+      {HfFamily::kGpt2, "embd_pdrop", 0.3, "resid_pdrop"},
+      {HfFamily::kGpt2, "quantization_config", {{"bits", 4}}, "fp32, bf16 or fp16"},
+      {HfFamily::kLlama, "hidden_act", "gelu", "\"silu\""},
+      {HfFamily::kLlama, "mlp_bias", true, "false"},
+      {HfFamily::kLlama, "head_dim", 4, "2"},
+      {HfFamily::kLlama, "rope_theta", 1e300, "an integer"},
+      {HfFamily::kLlama, "rope_theta", 0.5, "an integer"},
+      {HfFamily::kBloom, "apply_residual_connection_post_layernorm", true, "false"}};
+  for (const auto& [family, key, value, expected] : cases) {
+    write(tiny(family));
+    change_config(key, value);
+    EXPECT_THAT(refusal(), AllOf(HasSubstr("config.json: '" + key), HasSubstr(expected)));
+  }
+  write(tiny(HfFamily::kLlama));
+  change_config("rope_scaling", {{"type", "linear"}, {"factor", 2}});
+  EXPECT_THAT(refusal(), HasSubstr("'rope_scaling.type' is \"linear\"; expected \"default\""));
+  change_config("rope_scaling", nullptr);
+  change_config("num_key_value_heads", 4);
+  EXPECT_THAT(refusal(), HasSubstr("--num-key-value-heads (4) must be positive and divide"));
+}
+
+TEST_F(HfFolder, PrintsTheFlagsOfTheModel) {
+  EXPECT_EQ(flags_of_gpt(tiny(HfFamily::kLlama).gpt),
+            "--num-layers 2 --hidden-size 12 --num-attention-heads 6 --ffn-hidden-size 10 "
+            "--seq-length 8 --max-position-embeddings 8 --untie-embeddings-and-output-weights "
+            "--hidden-dropout 0 --num-key-value-heads 2 --swiglu --disable-bias-linear "
+            "--normalization rmsnorm --use-rotary-position-embeddings "
+            "--rotary-position-embeddings-theta 500000");
+}
+
+TEST_F(HfFolder, ExportsWeightsWithAConfigAlone) {
+  write(tiny(HfFamily::kGpt2));
+  import_hf(theirs_, save_, {});
+  const WholeCheckpoint imported = open_whole_checkpoint(save_, 1);
+  std::vector<Value::Entry> entries;
+  for (const std::string& name : imported.names())
+    entries.emplace_back(name, imported.parameter(name).states[kFp32]);
+  const fs::path weights = folder_ / "pytorch_model.bin";
+  write_torch_file(weights, Value::dict(entries));
+  EXPECT_THAT(message_of([&] { export_hf({.checkpoint = weights, .output = back_}, {}); }),
+              HasSubstr("has no args, which say what the model is"));
+  export_hf({.checkpoint = weights, .output = back_, .config = theirs_ / kHfConfigFile}, {});
+  expect_same(theirs_, back_);
+}
+
+TEST_F(HfFolder, ReplacesNothingButAnExport) {
+  write(tiny(HfFamily::kGpt2));
+  import_hf(theirs_, save_, {});
+  fs::create_directories(back_);
+  write_file(back_ / "tokenizer.json", "{}");
+  const auto refused = [&] { export_hf({.checkpoint = save_, .output = back_}, {}); };
+  EXPECT_THAT(message_of(refused), HasSubstr("has tokenizer.json, which is of no earlier export"));
+  fs::create_directories(folder_ / "home" / "global_step0_universal");
+  write_file(folder_ / "home" / "global_step0_universal" / "diary", "dear diary");
+  EXPECT_THAT(message_of([&] { import_hf(theirs_, folder_ / "home", {}); }),
+              HasSubstr("is not a universal checkpoint; it would be replaced"));
+}
+
+// What a killed run leaves is beside the output, and the next one makes good.
+TEST_F(HfFolder, GoesOnAfterAnInterruption) {
+  write(tiny(HfFamily::kLlama));
+  const fs::path universal = save_ / "global_step0_universal", half = temporary_of(universal);
+  fs::create_directories(half / kZeroFolder / "of.another.model");
+  write_file(half / kZeroFolder / "of.another.model" / "fp32.pt", "half");
+  import_hf(theirs_, save_, {});
+  EXPECT_FALSE(fs::exists(half));
+  EXPECT_FALSE(fs::exists(universal / kZeroFolder / "of.another.model"));
+  fs::create_directories(temporary_of(back_));
+  for (const char* left : {"model-00001-of-00009.safetensors", "model.safetensors.tmp"})
+    write_file(temporary_of(back_) / left, "half");
+  export_hf({.checkpoint = save_, .output = back_}, {});
+  EXPECT_FALSE(fs::exists(temporary_of(back_)));
+  EXPECT_EQ(std::distance(fs::directory_iterator(back_), {}), 2);
+  expect_same(theirs_, back_);
+}
+
+TEST_F(HfFolder, NoFamilyHasAnyMixture) {
+  GptConfig gpt = tiny(HfFamily::kGpt2).gpt;
+  gpt.swiglu = true;
+  EXPECT_THAT(message_of([&] { family_of(gpt); }),
+              AllOf(HasSubstr("\n  GPT-2: no --swiglu"),
+                    HasSubstr("\n  Llama: --normalization rmsnorm, --use-rotary"),
+                    HasSubstr("\n  BLOOM: no --swiglu, --embed-layernorm")));
+}
+
+// Of real Megatron-DeepSpeed, under both namings: out, and in again, bit for bit.
+TEST_F(HfFolder, ExportsWhatMegatronWrote) {
+  for (const auto& [name, family] : {std::pair("z1-bf16-tp2pp1dp1-llama", HfFamily::kLlama),
+                                     std::pair("z1-bf16-tp2pp2dp1", HfFamily::kGpt2),
+                                     std::pair("z2-bf16-tp2dp2-nopipe", HfFamily::kGpt2)}) {
+    const fs::path checkpoint = fixture(name) / "checkpoint";
+    const HfExport out = export_hf({.checkpoint = checkpoint, .output = back_}, {});
+    EXPECT_EQ(out.model.family, family);
+    import_hf(back_, save_, {});
+    const WholeCheckpoint before = open_whole_checkpoint(checkpoint, 1),
+                          after = open_whole_checkpoint(save_, 1);
+    ASSERT_EQ(before.names().size(), after.names().size());
+    for (const HfParameter& parameter : hf_parameters(out.model)) {
+      const std::string other = no_pipeline_name(parameter.name, out.model.gpt.num_layers);
+      const WholeParameter theirs =
+          before.parameter(before.contains(other) ? other : parameter.name);
+      EXPECT_EQ(floats(*after.parameter(parameter.name).states[kFp32].bytes),
+                floats(*theirs.states[kFp32].bytes))
+          << parameter.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""Small random models of transformers, into our checkpoints and back:
+
+    hf_convert.py FOLDER_OF_EXECUTABLES
+
+Each is saved by transformers, imported, and has transformers' logits here, on one rank and on tp 2 x pp 2. There it is trained
+for two steps and saved; what is exported from that checkpoint has the logits that it has here. One line per model; exits 1 if
+anything fails or a logit is off by more than TOLERANCE.
+"""
+import json
+import logging
+import pathlib
+import re
+import subprocess
+import sys
+import traceback
+
+logging.disable(logging.WARNING)
+
+import safetensors.torch
+import torch
+import transformers
+
+transformers.utils.logging.disable_progress_bar()
+
+PROGRAMS = pathlib.Path(sys.argv[1])
+MPIRUN = pathlib.Path(__file__).resolve().parents[2] / "tools" / "mpirun.sh"
+TOLERANCE = 1e-5
+SEQUENCE, BATCH = 24, 3
+MESHES = ("1,1", "2,2")  # tp,pp
+
+gpt2 = dict(vocab_size=131, n_positions=SEQUENCE, n_embd=32, n_layer=4, n_head=4)
+llama = dict(vocab_size=131, hidden_size=48, num_hidden_layers=4, num_attention_heads=6, intermediate_size=40,
+             max_position_embeddings=64, bos_token_id=None, eos_token_id=None)
+bloom = dict(vocab_size=131, n_layer=4)
+MODELS = {
+    # name: (config, dtype of the saved weights, max_shard_size)
+    "gpt2": (transformers.GPT2Config(**gpt2), torch.float32, "5GB"),
+    "gpt2, untied, erf GELU, n_inner, bf16": (transformers.GPT2Config(
+        **gpt2, tie_word_embeddings=False, activation_function="gelu", n_inner=96, layer_norm_epsilon=1e-4), torch.bfloat16, "20KB"),
+    "llama, grouped, theta": (transformers.LlamaConfig(
+        **llama, num_key_value_heads=2, rope_parameters={"rope_type": "default", "rope_theta": 500000.0}), torch.float32, "20KB"),
+    "llama, tied, biases, fp16": (transformers.LlamaConfig(
+        **llama, num_key_value_heads=6, tie_word_embeddings=True, attention_bias=True, mlp_bias=True, rms_norm_eps=1e-5),
+        torch.float16, "20KB"),
+    "bloom": (transformers.BloomConfig(**bloom, hidden_size=32, n_head=4), torch.float32, "20KB"),
+    "bloom, untied, 6 heads, bf16": (transformers.BloomConfig(
+        **bloom, hidden_size=48, n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-4), torch.bfloat16, "5GB"),
+}
+
+
+class Mismatch(Exception):
+    pass
+
+
+def expect(condition, what):
+    if not condition:
+        raise Mismatch(what)
+
+
+def run(*command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    expect(done.returncode == 0, f"{' '.join(map(str, command))}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def convert(*arguments):
+    return run(PROGRAMS / "hf_convert", *arguments)
+
+
+def on(mesh, program, *arguments):
+    tp, pp = map(int, mesh.split(","))
+    return run(MPIRUN, tp * pp, PROGRAMS / program, *arguments, "--tensor-model-parallel-size", tp,
+               "--pipeline-model-parallel-size", pp)
+
+
+RUN = ["--mock-data", "--vocab-size", 131, "--seq-length", SEQUENCE, "--micro-batch-size", 1, "--global-batch-size", 2,
+       "--train-iters", 2, "--lr", 1e-2, "--eval-iters", 0]
+
+
+def random_model(config):
+    """Every weight and bias counts, and logits are not small."""
+    torch.manual_seed(7)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            norm = parameter.dim() == 1 and name.endswith("weight")
+            parameter.normal_(1.0 if norm else 0.0, 0.15)
+    return model
+
+
+def their_logits(folder, tokens):
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True,
+                                                                    local_files_only=True)
+    expect(not any(info.values()), f"from_pretrained: {info}")
+    with torch.no_grad():
+        return model.eval()(tokens).logits, model
+
+
+def our_logits(mesh, flags, tokens, scratch):
+    tokens.numpy().tofile(scratch / "tokens")
+    (scratch / "logits").unlink(missing_ok=True)
+    on(mesh, "gpt_logits", scratch / "tokens", scratch / "logits", *flags)
+    return torch.frombuffer(bytearray((scratch / "logits").read_bytes()), dtype=torch.float32).view(*tokens.shape, -1)
+
+
+def same_files(a, b, what):
+    names = sorted(f.name for f in a.iterdir())
+    expect(names == sorted(f.name for f in b.iterdir()), f"{what}: {names}")
+    for name in names:
+        expect((a / name).read_bytes() == (b / name).read_bytes(), f"{what}: {name} differs")
+
+
+def check(config, dtype, max_shard_size, scratch):
+    scratch.mkdir(parents=True)
+    tokens = torch.randint(config.vocab_size, (BATCH, SEQUENCE), generator=torch.Generator().manual_seed(3))
+    random_model(config).to(dtype).save_pretrained(scratch / "theirs", max_shard_size=max_shard_size)
+    expected, model = their_logits(scratch / "theirs", tokens)
+    parts = len(list((scratch / "theirs").glob("*.safetensors")))
+    expect((parts > 1) == (max_shard_size != "5GB"), f"{parts} files of weights")
+
+    said = convert("import", scratch / "theirs", scratch / "imported")
+    flags = said.splitlines()[-1].split()
+    flags = [*flags, *RUN]  # whose --seq-length is the shorter
+    at = flags.index("--seq-length")
+    del flags[at:at + 2]
+    off = {}
+    for mesh in MESHES:
+        logits = our_logits(mesh, flags, tokens, scratch)
+        off[f"imported, {mesh}"] = (logits - expected).abs().max().item()
+
+    # Back, without training: the same numbers, bit for bit.
+    convert("export", scratch / "imported", scratch / "back", "--max-shard-size", "30KB")
+    back, again = their_logits(scratch / "back", tokens)
+    for name, parameter in model.named_parameters():
+        expect(torch.equal(parameter, again.get_parameter(name)), f"back: {name}")
+    expect(torch.equal(back, expected), "back: logits")
+    expect(len(list((scratch / "back").glob("*.safetensors"))) > 1, "back: one file")
+    convert("import", scratch / "back", scratch / "imported-again")
+    expect(run(PROGRAMS / "ckpt", "diff", scratch / "imported", scratch / "imported-again").endswith(", 0 differences\n"), "diff")
+    run(PROGRAMS / "ckpt", "verify", scratch / "imported")
+
+    # Trained on four ranks, then exported: from the ordinary checkpoint, a universal one and weights.
+    on("2,2", "pretrain_gpt", *flags, "--zero-stage", 1, "--save", scratch / "trained")
+    convert("export", scratch / "trained", scratch / "exported", "--max-shard-size", "30KB")
+    tag = scratch / "trained" / "global_step2"
+    run(PROGRAMS / "ds_to_universal", "--input_folder", tag, "--output_folder", f"{tag}_universal")
+    convert("export", f"{tag}_universal", scratch / "from-universal", "--max-shard-size", "30KB")
+    same_files(scratch / "exported", scratch / "from-universal", "from a universal folder")
+    run(PROGRAMS / "zero_to_fp32", scratch / "trained", scratch / "fp32")
+    convert("export", scratch / "fp32", scratch / "from-weights", "--config", scratch / "exported" / "config.json",
+            "--max-shard-size", "30KB")
+    same_files(scratch / "exported", scratch / "from-weights", "from weights")
+    trained, _ = their_logits(scratch / "exported", tokens)
+    expect((trained - expected).abs().max() > 0.01, "training changed nothing")
+    own = [flag for flag in flags if flag not in ("--universal-checkpoint", "--finetune")]
+    own[own.index("--load") + 1] = scratch / "trained"
+    off["exported"] = (our_logits("1,1", own, tokens, scratch) - trained).abs().max().item()
+
+    # What an import says of how parameters are cut is what a run says.
+    patterns, parsed = [], [torch.load(f / "mp_rank_00_model_states.pt", weights_only=False)
+                            for f in (scratch / "imported" / "global_step0_universal", tag)]
+    for metadata in parsed:
+        patterns.append({k: v for k, v in metadata["universal_checkpoint_info"].items() if k != "padded_vocab_size"})
+    expect(patterns[0] == patterns[1], f"universal_checkpoint_info: {patterns}")
+    for name in ("imported", "trained"):
+        zero = next(scratch.glob(f"{name}/*_universal/zero"))
+        keys = {f.parent.name: {k: v for k, v in torch.load(f).items() if k != "param"} for f in zero.glob("*/fp32.pt")}
+        patterns.append(keys)
+    expect(patterns[2] == patterns[3] and patterns[2], "keys of fp32.pt")
+
+    worst = max(off, key=off.get)
+    expect(off[worst] <= TOLERANCE, f"logits are off: {off}")
+    return f"{parts} files; logits up to {expected.abs().max():.1f}, at most {off[worst]:.1e} off ({worst})"
+
+
+def refusals(scratch):
+    """What transformers can say and our model can't be is refused by name, and so is the other way round."""
+    config = transformers.LlamaConfig(**llama, num_key_value_heads=2)
+    random_model(config).save_pretrained(scratch / "theirs")
+    written = json.loads((scratch / "theirs" / "config.json").read_text())
+    cases = {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}, "head_dim": 16,
+             "hidden_act": "gelu", "mlp_bias": True, "model_type": "mistral"}
+    for key, value in cases.items():
+        (scratch / "theirs" / "config.json").write_text(json.dumps(written | {key: value}))
+        done = subprocess.run([PROGRAMS / "hf_convert", "import", scratch / "theirs", scratch / "out"], capture_output=True, text=True)
+        expect(done.returncode == 1 and re.search(rf"config\.json: '{key}.*expected", done.stderr), f"{key}: {done.stderr}")
+    expect(not (scratch / "out").exists(), "a refused import has left something")
+    (scratch / "theirs" / "config.json").write_text(json.dumps(written))
+    flags = convert("import", scratch / "theirs", scratch / "out").splitlines()[-1].removesuffix(" --finetune").split()
+    done = subprocess.run([PROGRAMS / "pretrain_gpt", *flags, *map(str, RUN[:3]), "--train-iters", "1", "--lr", "1e-3"],
+                          capture_output=True, text=True)
+    expect(done.returncode == 1 and "--finetune starts at step 0 from its weights" in done.stderr, f"resumed: {done.stderr}")
+    on("1,1", "pretrain_gpt", *flags, *RUN[:3], "--train-iters", 1, "--lr", 1e-3, "--no-load-optim", "--eval-iters", 0)
+    flags = ["--num-layers", 2, "--hidden-size", 16, "--num-attention-heads", 2, "--max-position-embeddings", SEQUENCE]
+    on("1,1", "pretrain_gpt", *flags, *RUN, "--swiglu", "--ffn-hidden-size", 32, "--save", scratch / "hybrid")
+    done = subprocess.run([PROGRAMS / "hf_convert", "export", scratch / "hybrid", scratch / "no"], capture_output=True, text=True)
+    expect(done.returncode == 1 and "GPT-2: no --swiglu" in done.stderr and "Llama: --normalization rmsnorm" in done.stderr,
+           f"hybrid: {done.stderr}")
+    return f"{len(cases)} of config.json, 2 of ours"
+
+
+def main():
+    print(f"models of transformers {transformers.__version__}, imported, trained and exported:")
+    failed = 0
+    cases = [(name, lambda folder, model=model: check(*model, folder)) for name, model in MODELS.items()]
+    for number, (name, work) in enumerate([*cases, ("refusals", refusals)]):
+        folder = pathlib.Path("hf") / str(number)
+        folder.parent.mkdir(exist_ok=True)
+        try:
+            print(f"ok: {name}: {work(folder)}", flush=True)
+        except Exception as error:
+            traceback.print_exc()
+            print(f"FAIL {name}: {type(error).__name__}: {error}", flush=True)
+            failed += 1
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,292 @@
+#include "tools/hf_config.h"
+
+#include <climits>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "framework/checkpoint/format/dtype.h"
+#include "framework/checkpoint/format/file_io.h"
+
+namespace anymesh {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The keys of a config.json. A key may have a second name; one that is absent or null has its default.
+class Keys {
+ public:
+  explicit Keys(const std::filesystem::path& file) : file_(file.string()) {
+    const auto shallow = [this](int depth, Json::parse_event_t, const Json&) {
+      if (depth > 16) throw ValueError(file_ + ": is nested deeper than 16 levels");
+      return true;
+    };
+    object_ = Json::parse(read_text(file), shallow, /*allow_exceptions=*/false);
+    if (!object_.is_object()) throw ValueError(file_ + ": is no JSON object");
+  }
+
+  using Names = std::initializer_list<const char*>;
+
+  Json find(Names names) const {
+    for (const char* name : names) {
+      const auto found = object_.find(name);
+      if (found != object_.end() && !found->is_null()) return *found;
+    }
+    return {};
+  }
+  Json at(Names names, const Json& otherwise = {}) const {
+    Json value = find(names);
+    if (value.is_null()) value = otherwise;
+    if (value.is_null()) fail(*names.begin(), value, "a value");
+    return value;
+  }
+  int integer(Names names, const Json& otherwise = {}) const {
+    const Json value = at(names, otherwise);
+    const bool fits = value.is_number_integer() && value >= 1 && value <= INT_MAX;
+    if (!fits) fail(*names.begin(), value, "an integer from 1 to 2147483647");
+    return value.get<int>();
+  }
+  double number(const char* name, double otherwise) const {
+    const Json value = at({name}, otherwise);
+    if (!value.is_number()) fail(name, value, "a number");
+    return value.get<double>();
+  }
+  bool is_true(const char* name, bool otherwise) const {
+    const Json value = at({name}, otherwise);
+    if (!value.is_boolean()) fail(name, value, "true or false");
+    return value.get<bool>();
+  }
+  // One of the values that our model can have; an absent key is the first of them.
+  Json one_of(const char* name, const std::vector<Json>& values) const {
+    const Json value = at({name}, values[0]);
+    std::string expected;
+    for (const Json& known : values) {
+      if (value == known) return value;
+      expected += (expected.empty() ? "" : " or ") + known.dump();
+    }
+    fail(name, value, expected + ", since pretrain_gpt's model has no other");
+  }
+  [[noreturn]] void fail(const std::string& key, const Json& found,
+                         const std::string& expected) const {
+    throw ValueError(file_ + ": '" + key + "' is " +
+                     (found.is_null() ? "missing" : found.dump().substr(0, 100)) + "; expected " +
+                     expected);
+  }
+
+ private:
+  std::string file_;
+  Json object_;
+};
+
+void read_gpt2(const Keys& keys, GptConfig& gpt) {
+  gpt.hidden_size = keys.integer({"n_embd", "hidden_size"});
+  gpt.num_layers = keys.integer({"n_layer", "num_hidden_layers"});
+  gpt.num_attention_heads = keys.integer({"n_head", "num_attention_heads"});
+  gpt.max_position_embeddings = keys.integer({"n_positions", "max_position_embeddings"});
+  if (!keys.find({"n_inner"}).is_null()) gpt.ffn_hidden_size = keys.integer({"n_inner"});
+  const Json gelu = keys.one_of("activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu"});
+  gpt.bias_gelu_fusion = gelu != "gelu";
+  gpt.layernorm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
+  gpt.attention_dropout = keys.number("attn_pdrop", 0.1);
+  gpt.hidden_dropout = keys.number("resid_pdrop", 0.1);
+  if (const double embedding = keys.number("embd_pdrop", 0.1); embedding != gpt.hidden_dropout)
+    keys.fail("embd_pdrop", embedding,
+              "that of resid_pdrop, " + std::to_string(gpt.hidden_dropout) +
+                  ": --hidden-dropout is for both (no weight depends on it, so it may be edited)");
+  keys.one_of("scale_attn_weights", {true});
+  keys.one_of("scale_attn_by_inverse_layer_idx", {false});
+  keys.one_of("add_cross_attention", {false});
+}
+
+// transformers 5 has rope_parameters; before, rope_theta and rope_scaling were keys of their own.
+void read_rotary(const Keys& keys, GptConfig& gpt) {
+  Json theta = keys.find({"rope_theta"});
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    const Json found = keys.find({name});
+    if (found.is_null()) continue;
+    if (!found.is_object()) keys.fail(name, found, "an object");
+    for (const char* type : {"rope_type", "type"}) {
+      const Json kind = found.contains(type) ? found[type] : Json();
+      if (!kind.is_null() && kind != "default")
+        keys.fail(std::string(name) + "." + type, kind, "\"default\": wavelengths are not scaled");
+    }
+    const Json part = found.value("partial_rotary_factor", Json());
+    if (!part.is_null() && part != 1)
+      keys.fail(std::string(name) + ".partial_rotary_factor", part, "1");
+    if (found.contains("rope_theta")) theta = found["rope_theta"];
+  }
+  if (theta.is_null()) theta = 10000;
+  const bool whole = theta.is_number() && theta >= 1 && theta <= INT_MAX &&
+                     static_cast<double>(theta.get<int>()) == theta.get<double>();
+  if (!whole)
+    keys.fail("rope_theta", theta,
+              "an integer (--rotary-position-embeddings-theta takes no other)");
+  gpt.use_rotary_position_embeddings = true;
+  gpt.rope_theta = theta.get<int>();
+}
+
+void read_llama(const Keys& keys, GptConfig& gpt) {
+  gpt.hidden_size = keys.integer({"hidden_size"});
+  gpt.num_layers = keys.integer({"num_hidden_layers"});
+  gpt.num_attention_heads = keys.integer({"num_attention_heads"});
+  gpt.num_key_value_heads = keys.integer({"num_key_value_heads"}, gpt.num_attention_heads);
+  gpt.ffn_hidden_size = keys.integer({"intermediate_size"});
+  gpt.max_position_embeddings = keys.integer({"max_position_embeddings"});
+  gpt.layernorm_epsilon = keys.number("rms_norm_eps", 1e-6);
+  gpt.attention_dropout = keys.number("attention_dropout", 0);
+  gpt.hidden_dropout = 0;
+  gpt.normalization = "rmsnorm";
+  gpt.swiglu = true;
+  gpt.add_bias_linear = keys.is_true("attention_bias", false);
+  keys.one_of("mlp_bias", {gpt.add_bias_linear});
+  keys.one_of("hidden_act", {"silu"});
+  if (const Json head = keys.find({"head_dim"}); !head.is_null())
+    keys.one_of("head_dim", {gpt.hidden_size / gpt.num_attention_heads});
+  read_rotary(keys, gpt);
+}
+
+void read_bloom(const Keys& keys, GptConfig& gpt) {
+  gpt.hidden_size = keys.integer({"n_embed", "hidden_size"});
+  gpt.num_layers = keys.integer({"n_layer", "num_hidden_layers"});
+  gpt.num_attention_heads = keys.integer({"n_head", "num_attention_heads"});
+  gpt.max_position_embeddings =
+      keys.integer({"seq_length"}, 2048);  // ALiBi has no table: as trained
+  gpt.layernorm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
+  gpt.attention_dropout = keys.number("attention_dropout", 0);
+  gpt.hidden_dropout = keys.number("hidden_dropout", 0);
+  gpt.position_embedding_type = "alibi";
+  gpt.embed_layernorm = true;
+  keys.one_of("apply_residual_connection_post_layernorm", {false});
+}
+
+// What the model would have to be, in flags, for a family to have it.
+std::string misfits(HfFamily family, const GptConfig& c) {
+  const bool llama = family == HfFamily::kLlama, bloom = family == HfFamily::kBloom;
+  const bool all_heads = c.key_value_heads() == c.num_attention_heads;
+  std::vector<std::pair<bool, std::string>> wishes = {
+      {c.normalization == (llama ? "rmsnorm" : "layernorm"),
+       std::string("--normalization ") + (llama ? "rmsnorm" : "layernorm")},
+      {c.swiglu == llama, llama ? "--swiglu" : "no --swiglu"},
+      {c.embed_layernorm == bloom, bloom ? "--embed-layernorm" : "no --embed-layernorm"},
+      {llama || c.add_bias_linear, "no --disable-bias-linear"},
+      {llama || all_heads, "no --num-key-value-heads"}};
+  if (llama) {
+    wishes.emplace_back(c.use_rotary_position_embeddings, "--use-rotary-position-embeddings");
+    wishes.emplace_back(c.rotary_percent == 1, "--rotary-percent 1");
+  } else if (bloom) {
+    wishes.emplace_back(c.alibi(), "--position-embedding-type alibi");
+    wishes.emplace_back(c.ffn_size() == 4 * c.hidden_size, "--ffn-hidden-size 4 x --hidden-size");
+    wishes.emplace_back(c.tanh_gelu(), "no --no-bias-gelu-fusion");
+  } else {
+    wishes.emplace_back(c.learned_positions(), "learned positions");
+  }
+  std::string text;
+  for (const auto& [met, wish] : wishes)
+    if (!met) text += (text.empty() ? "" : ", ") + wish;
+  return text;
+}
+
+}  // namespace
+
+const char* family_name(HfFamily family) {
+  constexpr const char* kNames[] = {"GPT-2", "Llama", "BLOOM"};
+  return kNames[static_cast<int>(family)];
+}
+
+HfModel read_hf_config(const std::filesystem::path& file) {
+  const Keys keys(file);
+  if (keys.find({"model_type"}).is_null()) keys.fail("model_type", {}, "gpt2, llama or bloom");
+  const Json type = keys.one_of("model_type", {"gpt2", "llama", "bloom"});
+  if (const Json quantized = keys.find({"quantization_config"}); !quantized.is_null())
+    keys.fail("quantization_config", quantized, "none: weights in fp32, bf16 or fp16");
+  HfModel model;
+  GptConfig& gpt = model.gpt;
+  if (type == "gpt2") {
+    read_gpt2(keys, gpt);
+  } else if (type == "llama") {
+    model.family = HfFamily::kLlama;
+    read_llama(keys, gpt);
+  } else {
+    model.family = HfFamily::kBloom;
+    read_bloom(keys, gpt);
+  }
+  gpt.vocab_size = keys.integer({"vocab_size"});
+  gpt.seq_length = gpt.max_position_embeddings;
+  gpt.init_method_std = keys.number("initializer_range", 0.02);
+  gpt.untie_embeddings_and_output_weights =
+      !keys.is_true("tie_word_embeddings", model.family != HfFamily::kLlama);
+  try {
+    validate(gpt);
+  } catch (const ParseError& error) {
+    throw ValueError(file.string() + ": as flags: " + error.what());
+  }
+  return model;
+}
+
+HfFamily family_of(const GptConfig& gpt) {
+  std::string reasons;
+  for (const HfFamily family : {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kBloom}) {
+    const std::string reason = misfits(family, gpt);
+    if (reason.empty()) return family;
+    reasons += std::string("\n  ") + family_name(family) + ": " + reason;
+  }
+  throw ValueError(
+      "no family of transformers that is known here has this model; it would take for" + reasons);
+}
+
+std::string hf_config_text(const HfModel& model) {
+  const GptConfig gpt = resolved(model.gpt);
+  Json json;
+  switch (model.family) {
+    case HfFamily::kGpt2:
+      json = {{"architectures", {"GPT2LMHeadModel"}},
+              {"model_type", "gpt2"},
+              {"n_embd", gpt.hidden_size},
+              {"n_layer", gpt.num_layers},
+              {"n_head", gpt.num_attention_heads},
+              {"n_positions", gpt.max_position_embeddings},
+              {"n_inner", gpt.ffn_hidden_size},
+              {"activation_function", gpt.tanh_gelu() ? "gelu_new" : "gelu"},
+              {"layer_norm_epsilon", gpt.layernorm_epsilon},
+              {"attn_pdrop", gpt.attention_dropout},
+              {"resid_pdrop", gpt.hidden_dropout},
+              {"embd_pdrop", gpt.hidden_dropout}};
+      break;
+    case HfFamily::kLlama:
+      json = {{"architectures", {"LlamaForCausalLM"}},
+              {"model_type", "llama"},
+              {"hidden_size", gpt.hidden_size},
+              {"num_hidden_layers", gpt.num_layers},
+              {"num_attention_heads", gpt.num_attention_heads},
+              {"num_key_value_heads", gpt.num_key_value_heads},
+              {"head_dim", gpt.head_dim()},
+              {"intermediate_size", gpt.ffn_hidden_size},
+              {"max_position_embeddings", gpt.max_position_embeddings},
+              {"hidden_act", "silu"},
+              {"rms_norm_eps", gpt.layernorm_epsilon},
+              {"rope_theta", static_cast<double>(gpt.rope_theta)},
+              {"attention_bias", gpt.add_bias_linear},
+              {"mlp_bias", gpt.add_bias_linear},
+              {"attention_dropout", gpt.attention_dropout}};
+      break;
+    case HfFamily::kBloom:
+      json = {{"architectures", {"BloomForCausalLM"}},
+              {"model_type", "bloom"},
+              {"hidden_size", gpt.hidden_size},
+              {"n_layer", gpt.num_layers},
+              {"n_head", gpt.num_attention_heads},
+              {"seq_length", gpt.max_position_embeddings},
+              {"layer_norm_epsilon", gpt.layernorm_epsilon},
+              {"attention_dropout", gpt.attention_dropout},
+              {"hidden_dropout", gpt.hidden_dropout}};
+      break;
+  }
+  json["vocab_size"] = gpt.vocab_size;
+  json["tie_word_embeddings"] = !gpt.untie_embeddings_and_output_weights;
+  json["initializer_range"] = gpt.init_method_std;
+  for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) json[token] = nullptr;
+  json["dtype"] = "float32";
+  return json.dump(2) + "\n";
+}
+
+}  // namespace anymesh

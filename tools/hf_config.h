@@ -1,0 +1,38 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "models/gpt/gpt_config.h"
+
+namespace anymesh {
+
+// A model as Hugging Face's config.json and our flags both say it. What one says and the other can't:
+//
+//   model_type  is our model with                                     refused
+//   gpt2        learned positions, GELU of either kind                attention scaled by the layer
+//   llama       RMSNorm, SwiGLU, rotary positions, grouped keys and   rope_scaling, head_dim other than
+//               values, all biases or none                            h/n, another rope_theta than an int
+//   bloom       ALiBi, a normed embedding, tanh GELU, f = 4h          residuals taken after the norm
+//
+// Key names and defaults are those of transformers' GPT2Config, LlamaConfig and BloomConfig.
+inline constexpr const char* kHfConfigFile = "config.json";
+
+enum class HfFamily { kGpt2, kLlama, kBloom };
+const char* family_name(HfFamily family);  // "GPT-2"
+
+struct HfModel {
+  HfFamily family = HfFamily::kGpt2;
+  GptConfig gpt;  // with its vocab_size; what follows from other fields need not be filled in
+};
+
+// Throws a ValueError with file, key, what it is and what would do.
+HfModel read_hf_config(const std::filesystem::path& file);
+
+// The family that has such a model. Throws a ValueError that says what each of them would want.
+HfFamily family_of(const GptConfig& gpt);
+
+// The text of config.json. Without the ids of special tokens, which no checkpoint of ours knows.
+std::string hf_config_text(const HfModel& model);
+
+}  // namespace anymesh

@@ -1,0 +1,120 @@
+// hf_convert: models of Hugging Face into universal checkpoints, and checkpoints into such models.
+
+#include "tools/hf_convert.h"
+
+#include <cstdio>
+#include <cxxopts.hpp>
+#include <iostream>
+
+#include "tools/gpt_args.h"
+#include "tools/progress_line.h"
+#include "tools/run_tool.h"
+
+namespace anymesh {
+namespace {
+
+constexpr const char* kHelp =
+    R"(Converts GPT-2, Llama and BLOOM between Hugging Face's folders and our checkpoints.
+
+ Commands:
+  hf_convert import MODEL SAVE          MODEL: config.json, and model.safetensors or its parts
+                                        SAVE: gets a universal checkpoint, without optimizer state,
+                                        for pretrain_gpt --load SAVE --universal-checkpoint --finetune
+  hf_convert export CHECKPOINT MODEL    CHECKPOINT: a folder with 'latest', a tag or universal folder
+                                        of any mesh and ZeRO stage, or weights, with --config
+                                        MODEL: for AutoModelForCausalLM.from_pretrained, in fp32
+
+ Tokenizers are not converted. Exit code: 0 done, 1 it cannot be, 2 wrong arguments.
+)";
+
+struct Command {
+  std::string name;
+  HfExportOptions options;  // of import: the checkpoint is MODEL, the output SAVE
+};
+
+Command parse(int argc, char** argv) {
+  cxxopts::Options flags("hf_convert", kHelp);
+  const auto text = cxxopts::value<std::string>();
+  flags.add_options()("max-shard-size", "export: largest file",
+                      cxxopts::value<std::string>()->default_value("5GB"), "SIZE")(
+      "tag", "export: tag in CHECKPOINT (default: the one of 'latest')", text, "TAG")(
+      "config", "export: a config.json that says what the model is, in place of CHECKPOINT's args",
+      text, "FILE")("h,help", "Print this");
+  flags.add_options("words")("command", "", text)("from", "", text)("to", "", text);
+  flags.parse_positional({"command", "from", "to"});
+  flags.custom_help("COMMAND FROM TO [--max-shard-size SIZE]").positional_help("");
+  const auto parsed = flags.parse(argc, argv);
+  if (parsed.count("help")) {
+    std::cout << flags.help({""});
+    std::exit(0);
+  }
+  const auto given = [&](const char* name) {
+    return parsed.count(name) ? parsed[name].as<std::string>() : std::string();
+  };
+  Command command{.name = given("command")};
+  if (command.name != "import" && command.name != "export")
+    throw std::invalid_argument("expected import or export, found '" + command.name + "'");
+  if (given("from").empty() || given("to").empty() || !parsed.unmatched().empty())
+    throw std::invalid_argument(command.name + " takes two folders, from and to");
+  for (const char* flag : {"max-shard-size", "tag", "config"})
+    if (command.name == "import" && parsed.count(flag))
+      throw std::invalid_argument("--" + std::string(flag) + " is of export");
+  command.options = {.checkpoint = given("from"),
+                     .tag = given("tag"),
+                     .output = given("to"),
+                     .config = given("config"),
+                     .max_shard_size = parse_size(parsed["max-shard-size"].as<std::string>())};
+  return command;
+}
+
+void print_import(const HfImport& report, const HfExportOptions& options) {
+  const GptConfig& gpt = report.model.gpt;
+  const auto bytes = static_cast<double>(report.bytes);
+  std::printf("%s: %s of %d layers\n", options.checkpoint.c_str(), family_name(report.model.family),
+              gpt.num_layers);
+  std::printf("%s: %lld parameters, %s in %.2f s (%s/s), peak memory %ld MiB\n",
+              report.output.c_str(), static_cast<long long>(report.parameters),
+              size_text(bytes).c_str(), report.seconds, size_text(bytes / report.seconds).c_str(),
+              peak_memory_mib());
+  std::printf(
+      "pretrain_gpt goes on from it with these flags; --seq-length may be less, and the tokenizer\n"
+      "must have %d entries (or NullTokenizer with --vocab-size %d):\n",
+      gpt.vocab_size, gpt.vocab_size);
+  std::printf("%s --load %s --universal-checkpoint --finetune\n", flags_of_gpt(gpt).c_str(),
+              options.output.c_str());
+}
+
+void print_export(const HfExport& report, const HfExportOptions& options) {
+  const WrittenWeights& written = report.written;
+  const auto bytes = static_cast<double>(written.weights);
+  std::printf("%s: %s\n", options.checkpoint.c_str(), report.source.c_str());
+  std::printf("%s: %s, %lld tensors, %s in %zu %s in %.2f s (%s/s), peak memory %ld MiB\n",
+              options.output.c_str(), family_name(report.model.family),
+              static_cast<long long>(written.tensors), size_text(bytes).c_str(),
+              written.files.size(), written.files.size() == 1 ? "file" : "files", report.seconds,
+              size_text(bytes / report.seconds).c_str(), peak_memory_mib());
+}
+
+int convert(const Command& command) {
+  const HfExportOptions& options = command.options;
+  ProgressLine line;
+  const auto progress = [&](const Progress& done) { line.show(done); };
+  if (command.name == "import") {
+    const HfImport report = import_hf(options.checkpoint, options.output, progress);
+    line.finish();
+    print_import(report, options);
+  } else {
+    const HfExport report = export_hf(options, progress);
+    line.finish();
+    print_export(report, options);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace anymesh
+
+int main(int argc, char** argv) {
+  return anymesh::run_tool(
+      "hf_convert", 1, [&] { return anymesh::parse(argc, argv); }, anymesh::convert);
+}

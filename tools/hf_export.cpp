@@ -1,0 +1,119 @@
+#include <chrono>
+#include <set>
+
+#include "framework/checkpoint/format/deferred_checks.h"
+#include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/stopwatch.h"
+#include "framework/checkpoint/format/whole_checkpoint.h"
+#include "models/gpt/gpt_names.h"
+#include "tools/gpt_args.h"
+#include "tools/hf_convert.h"
+#include "tools/hf_parameters.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The folder is replaced as a whole, so it may hold nothing that no export writes.
+void check_replaceable_export(const fs::path& folder) {
+  if (!fs::exists(folder)) return;
+  if (!fs::is_directory(folder))
+    throw ValueError(folder.string() + " is a file; expected a folder");
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (name != kHfConfigFile && !is_weights_file(name) && name.find(".tmp") == std::string::npos)
+      throw ValueError(folder.string() + " has " + name +
+                       ", which is of no earlier export; it would be replaced. Give another");
+  }
+}
+
+// One checkpoint of ours, parameter by parameter.
+class Source {
+ public:
+  explicit Source(WholeCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  const WholeCheckpoint& checkpoint() const { return checkpoint_; }
+
+  HfModel model(const fs::path& config) const {
+    if (!config.empty()) return read_hf_config(config);
+    const Value args = checkpoint_.metadata ? checkpoint_.metadata.find(keys::kArgs) : Value();
+    if (!args)
+      throw ValueError(checkpoint_.path.string() +
+                       ": has no args, which say what the model is. Give the config.json of such a "
+                       "model with --config");
+    HfModel model{.gpt = gpt_of_args(args)};
+    const Value info = checkpoint_.metadata.find(keys::kUniversalInfo);
+    const Value rows = info ? info.find(keys::kOriginalVocabSize) : Value();
+    model.gpt.vocab_size =
+        static_cast<int>(rows ? rows.as_int() : args.at(keys::kPaddedVocabSize).as_int());
+    try {
+      model.family = family_of(model.gpt);
+    } catch (const ValueError& error) {
+      throw ValueError(args.where() + ": " + error.what());
+    }
+    return model;
+  }
+
+  BytesPtr take(const HfParameter& parameter, int num_layers) {
+    std::string name = parameter.name;
+    if (!checkpoint_.contains(name)) name = no_pipeline_name(name, num_layers);
+    const WholeParameter found =
+        checkpoint_.parameter(checkpoint_.contains(name) ? name : parameter.name);
+    const TensorRecord& tensor = found.states[kFp32];
+    if (found.shape != parameter.shape)
+      throw ValueError(checkpoint_.path.string() + ": " + name + " is " + to_string(found.shape) +
+                       ", expected " + to_string(parameter.shape));
+    taken_.insert(name);
+    return as_float32(tensor);
+  }
+
+  void check_all_taken(HfFamily family) const {
+    for (const std::string& name : checkpoint_.names())
+      if (!taken_.contains(name))
+        throw ValueError(checkpoint_.path.string() + ": has " + name + ", which no " +
+                         family_name(family) + " of its shape has");
+  }
+
+ private:
+  WholeCheckpoint checkpoint_;
+  std::set<std::string> taken_;
+};
+
+}  // namespace
+
+HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  const fs::path path = options.tag.empty() ? options.checkpoint : options.checkpoint / options.tag;
+  const fs::path normal = fs::absolute(options.output).lexically_normal(),
+                 output = normal.has_filename() ? normal : normal.parent_path(),
+                 temporary = temporary_of(output);
+  check_replaceable_export(output);
+  check_replaceable_export(temporary);
+  Source source(open_whole_checkpoint(path, kStreamThreads));
+  HfExport report{.model = source.model(options.config), .source = source.checkpoint().description};
+  if (static_cast<size_t>(report.model.gpt.num_layers) > source.checkpoint().names().size())
+    throw ValueError(path.string() + ": has too few parameters for " +
+                     std::to_string(report.model.gpt.num_layers) + " layers");
+  NamedTensors tensors;
+  for (const HfParameter& parameter : hf_parameters(report.model)) {
+    const auto theirs =
+        theirs_of(parameter, report.model.gpt, source.take(parameter, report.model.gpt.num_layers));
+    for (size_t i = 0; i < theirs.size(); ++i)
+      tensors.emplace_back(
+          parameter.theirs[i].name,
+          TensorRecord{DType::kFloat32, parameter.theirs[i].shape, false, theirs[i]});
+  }
+  source.check_all_taken(report.model.family);
+  fs::create_directories(temporary);
+  DeferredChecks none;  // records are checked before they are read, as a matrix is read in pieces
+  report.written = write_weights(
+      tensors, {.output = temporary, .max_shard_size = options.max_shard_size, .safetensors = true},
+      none, progress);
+  write_text_atomically(temporary / kHfConfigFile, hf_config_text(report.model));
+  publish_folder(temporary, output);
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,173 @@
+#include <chrono>
+#include <set>
+
+#include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/stopwatch.h"
+#include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/format/universal_folder.h"
+#include "framework/checkpoint/format/universal_info.h"
+#include "framework/checkpoint/format/whole_checkpoint.h"
+#include "tools/gpt_args.h"
+#include "tools/hf_convert.h"
+#include "tools/hf_parameters.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Cut = HfParameter::Cut;
+
+// Masks and tables that older versions of transformers saved, and the head of a tied model.
+bool is_no_weight(const std::string& name, const HfModel& model) {
+  if (name == "lm_head.weight") return !model.gpt.untie_embeddings_and_output_weights;
+  for (const char* buffer : {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"})
+    if (name.ends_with(buffer)) return true;
+  return false;
+}
+
+// The tensors of one folder of theirs, as they are asked for.
+class Source {
+ public:
+  Source(const fs::path& folder, const HfModel& model)
+      : weights_(open_whole_checkpoint(folder, /*threads=*/1)), model_(model) {
+    if (weights_.kind != WholeCheckpoint::Kind::kWeights)
+      throw ValueError(folder.string() + ": expected a folder of Hugging Face, found " +
+                       weights_.description);
+    if (static_cast<size_t>(model.gpt.num_layers) > weights_.names().size())
+      throw ValueError(folder.string() + ": " + std::to_string(weights_.names().size()) +
+                       " tensors, which are too few for the " +
+                       std::to_string(model.gpt.num_layers) + " layers that its " + kHfConfigFile +
+                       " has");
+  }
+
+  BytesPtr take(const HfTensor& tensor) {
+    const std::string name = stored_name(tensor.name);
+    const WholeParameter found = weights_.parameter(name);
+    if (found.shape != tensor.shape)
+      throw ValueError(weights_.path.string() + ": " + name + " is " + to_string(found.shape) +
+                       ", expected " + to_string(tensor.shape) + " by its " + kHfConfigFile);
+    taken_.insert(name);
+    return found.states[kFp32].bytes;
+  }
+
+  void check_all_taken() const {
+    for (const std::string& name : weights_.names())
+      if (!taken_.contains(name) && !is_no_weight(name, model_))
+        throw ValueError(weights_.path.string() + ": has " + name + ", which no " +
+                         family_name(model_.family) + " of its " + kHfConfigFile + " has");
+  }
+
+ private:
+  // With the prefix of the model with a head, or without, as the bare model's.
+  std::string stored_name(const std::string& name) const {
+    const std::string prefix = base_prefix(model_.family);
+    if (weights_.contains(name) || !name.starts_with(prefix)) return name;
+    const std::string bare = name.substr(prefix.size());
+    return weights_.contains(bare) ? bare : name;
+  }
+
+  WholeCheckpoint weights_;
+  const HfModel& model_;
+  std::set<std::string> taken_;
+};
+
+// As framework/checkpoint/metadata.cpp makes it of a run's parameters.
+UniversalInfo info_of(const std::vector<HfParameter>& parameters, const HfModel& model) {
+  std::set<std::string> vocabulary, tied, whole, columns, pairs;
+  for (const HfParameter& parameter : parameters) {
+    const std::string pattern = pattern_of(parameter.name);
+    if (parameter.cut == Cut::kVocabulary) {
+      vocabulary.insert(pattern);
+      if (parameter.name.starts_with(kTiedModules)) tied.insert(pattern);
+    }
+    if (parameter.cut == Cut::kWhole) whole.insert(pattern);
+    if (parameter.cut == Cut::kColumns) columns.insert(pattern);
+    if (parameter.theirs.size() == 2) pairs.insert(pattern);  // gate and up
+  }
+  const auto list = [](const std::set<std::string>& set) {
+    return std::vector<std::string>(set.begin(), set.end());
+  };
+  UniversalInfo info;
+  info.original_vocab_size = info.padded_vocab_size = model.gpt.vocab_size;
+  info.vocabulary = list(vocabulary);
+  info.pipeline_replicated = list(tied);
+  info.tp_replicated = list(whole);
+  info.row_parallel = list(columns);
+  info.two_sub_params = list(pairs);
+  return info;
+}
+
+// A model-states file of a run before its first step, as far as there is something to say.
+Value metadata_of(const std::vector<HfParameter>& parameters, const HfModel& model,
+                  const UniversalInfo& info) {
+  std::vector<Value::Entry> shapes;
+  for (const HfParameter& parameter : parameters)
+    shapes.emplace_back(parameter.name, Value::size(parameter.shape));
+  Value args = args_of_gpt(model.gpt);
+  args.set(keys::kPaddedVocabSize, model.gpt.vocab_size);
+  return Value::dict(
+      {{keys::kModule, {}},
+       {keys::kBufferNames, Value::list()},
+       {keys::kOptimizer, {}},
+       {keys::kParamShapes, Value::list({Value::ordered_dict(std::move(shapes))})},
+       {keys::kLrScheduler, {}},
+       {keys::kSkippedSteps, 0},
+       {keys::kGlobalSteps, 0},
+       {keys::kGlobalSamples, 0},
+       {keys::kDpWorldSize, 1},
+       {keys::kMpWorldSize, 1},
+       {keys::kParallelDimensions, Value::dict({{keys::kPpDegree, 1}, {keys::kTpDegree, 1}})},
+       {keys::kUniversalInfo, info.to_value()},
+       {keys::kDropoutSeed, static_cast<int64_t>(RunConfig{}.seed)},
+       {keys::kArgs, std::move(args)},
+       {keys::kIteration, 0},
+       {keys::kWeightsOnly, true}});
+}
+
+}  // namespace
+
+HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressCallback& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  HfImport report{.model = read_hf_config(folder / kHfConfigFile),
+                  .output = fs::absolute(save).lexically_normal() /
+                            (tag_folder(0) + std::string(kUniversalSuffix))};
+  const HfModel& model = report.model;
+  const fs::path temporary = temporary_of(report.output);
+  check_replaceable(report.output, "the output");
+  check_replaceable(temporary, "the output");
+  Source source(folder, model);
+  const std::vector<HfParameter> parameters = hf_parameters(model);
+  const UniversalInfo info = info_of(parameters, model);
+  MergeRules rules(info);
+
+  uint64_t total = 0;
+  for (const HfParameter& parameter : parameters)
+    total += static_cast<uint64_t>(numel(parameter.shape)) * sizeof(float);
+  ProgressCounter counter(total, progress);
+  std::vector<StreamedFile> files;
+  for (const HfParameter& parameter : parameters) {
+    std::vector<BytesPtr> theirs;
+    for (const HfTensor& tensor : parameter.theirs) theirs.push_back(source.take(tensor));
+    const BytesPtr ours = ours_of(parameter, model.gpt, std::move(theirs));
+    std::vector<Value::Entry> entries = merge_keys(rules.classify(parameter.name));
+    entries.emplace_back(keys::kParam,
+                         TensorRecord{DType::kFloat32, parameter.shape, /*requires_grad=*/true,
+                                      std::make_shared<CountedBytes>(ours, counter)});
+    files.push_back(
+        streamed_torch_file(temporary / kZeroFolder / parameter.name / state_file(kFp32State),
+                            Value::dict(std::move(entries))));
+  }
+  source.check_all_taken();
+  files.push_back(
+      streamed_torch_file(temporary / model_states_file(0), metadata_of(parameters, model, info)));
+  prepare_universal_folder(temporary, files);
+  const StreamResult written = stream_files(files, kStreamThreads);
+  publish_universal_folder(report.output, /*iteration=*/0, files, written.crcs);
+  report.parameters = static_cast<int64_t>(parameters.size());
+  report.bytes = written.bytes;
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,277 @@
+#include "tools/hf_parameters.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace anymesh {
+namespace {
+
+using Cut = HfParameter::Cut;
+
+// Their names, of a layer after its prefix.
+struct Names {
+  std::string base, embedding, layers, input_norm;
+  std::vector<std::string> qkv;
+  std::string attention_out, mlp_norm;
+  std::vector<std::string> mlp_in;
+  std::string mlp_out, final_norm;
+};
+
+Names names_of(HfFamily family) {
+  switch (family) {
+    case HfFamily::kGpt2:
+      return {"transformer.", "wte",  "h.",         "ln_1",       {"attn.c_attn"},
+              "attn.c_proj",  "ln_2", {"mlp.c_fc"}, "mlp.c_proj", "ln_f"};
+    case HfFamily::kLlama:
+      return {"model.",
+              "embed_tokens",
+              "layers.",
+              "input_layernorm",
+              {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+              "self_attn.o_proj",
+              "post_attention_layernorm",
+              {"mlp.gate_proj", "mlp.up_proj"},
+              "mlp.down_proj",
+              "norm"};
+    case HfFamily::kBloom:
+      break;
+  }
+  return {"transformer.",
+          "word_embeddings",
+          "h.",
+          "input_layernorm",
+          {"self_attention.query_key_value"},
+          "self_attention.dense",
+          "post_attention_layernorm",
+          {"mlp.dense_h_to_4h"},
+          "mlp.dense_4h_to_h",
+          "ln_f"};
+}
+
+class Mapping {
+ public:
+  explicit Mapping(const HfModel& model)
+      : family_(model.family), gpt_(model.gpt), h_(gpt_.hidden_size), names_(names_of(family_)) {}
+
+  std::vector<HfParameter> run() {
+    const std::string embed =
+        gpt_.untie_embeddings_and_output_weights ? "1." : "tied_modules.embed.";
+    const Shape table{gpt_.vocab_size, h_};
+    add({embed + "word_embeddings.weight",
+         table,
+         Cut::kVocabulary,
+         {{names_.base + names_.embedding + ".weight", table}}});
+    if (gpt_.embed_layernorm)
+      norm(embed + "word_embeddings.norm", names_.base + "word_embeddings_layernorm");
+    if (gpt_.learned_positions()) {
+      const Shape positions{gpt_.max_position_embeddings, h_};
+      add({embed + "position_embeddings.weight",
+           positions,
+           Cut::kWhole,
+           {{names_.base + "wpe.weight", positions}}});
+    }
+    for (int i = 0; i < gpt_.num_layers; ++i) layer(i);
+    norm(std::to_string(gpt_.num_layers + 2), names_.base + names_.final_norm);
+    if (gpt_.untie_embeddings_and_output_weights)
+      add({std::to_string(gpt_.num_layers + 3) + ".lm_head.weight",
+           table,
+           Cut::kVocabulary,
+           {{"lm_head.weight", table}}});
+    return std::move(parameters_);
+  }
+
+ private:
+  void layer(int i) {
+    const std::string ours = std::to_string(i + 2) + ".",
+                      theirs = names_.base + names_.layers + std::to_string(i) + ".";
+    const auto with_prefix = [&](std::vector<std::string> list) {
+      for (std::string& name : list) name = theirs + name;
+      return list;
+    };
+    const int64_t d = gpt_.head_dim(), kv = gpt_.key_value_heads() * d, f = gpt_.ffn_size();
+    const bool split = names_.qkv.size() > 1;
+    norm(ours + "input_layernorm", theirs + names_.input_norm);
+    linear(ours + "self_attention.query_key_value", with_prefix(names_.qkv),
+           split ? Shape{h_, kv, kv} : Shape{h_ + 2 * kv}, h_, Cut::kRows,
+           /*grouped=*/family_ != HfFamily::kBloom);
+    linear(ours + "self_attention.dense", with_prefix({names_.attention_out}), {h_}, h_,
+           Cut::kColumns);
+    norm(ours + "post_attention_layernorm", theirs + names_.mlp_norm);
+    linear(ours + "mlp.dense_h_to_4h", with_prefix(names_.mlp_in), Shape(names_.mlp_in.size(), f),
+           h_, Cut::kRows);
+    linear(ours + "mlp.dense_4h_to_h", with_prefix({names_.mlp_out}), {h_}, f, Cut::kColumns);
+  }
+
+  void norm(const std::string& ours, const std::string& theirs) {
+    add({ours + ".weight", {h_}, Cut::kWhole, {{theirs + ".weight", {h_}}}});
+    if (gpt_.normalization == "layernorm")
+      add({ours + ".bias", {h_}, Cut::kWhole, {{theirs + ".bias", {h_}}}});
+  }
+
+  // `rows` are those of each of theirs. Of a matrix that is cut by columns every rank has the bias.
+  void linear(const std::string& ours, const std::vector<std::string>& theirs, const Shape& rows,
+              int64_t in, Cut cut, bool grouped = false) {
+    const bool transposed = family_ == HfFamily::kGpt2;
+    HfParameter weight{.name = ours + ".weight",
+                       .shape = {0, in},
+                       .cut = cut,
+                       .transposed = transposed,
+                       .grouped = grouped};
+    HfParameter bias{.name = ours + ".bias",
+                     .shape = {0},
+                     .cut = cut == Cut::kColumns ? Cut::kWhole : cut,
+                     .grouped = grouped};
+    for (size_t i = 0; i < theirs.size(); ++i) {
+      weight.shape[0] += rows[i];
+      bias.shape[0] += rows[i];
+      weight.theirs.push_back(
+          {theirs[i] + ".weight", transposed ? Shape{in, rows[i]} : Shape{rows[i], in}});
+      bias.theirs.push_back({theirs[i] + ".bias", {rows[i]}});
+    }
+    add(std::move(weight));
+    if (gpt_.add_bias_linear) add(std::move(bias));
+  }
+
+  void add(HfParameter parameter) { parameters_.push_back(std::move(parameter)); }
+
+  HfFamily family_;
+  const GptConfig& gpt_;
+  int64_t h_;
+  Names names_;
+  std::vector<HfParameter> parameters_;
+};
+
+// Sources end to end.
+class JoinedBytes : public ByteSource {
+ public:
+  explicit JoinedBytes(std::vector<BytesPtr> parts) : parts_(std::move(parts)) {
+    for (const BytesPtr& part : parts_) {
+      begins_.push_back(size_);
+      size_ += part->size();
+    }
+  }
+  uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    check_range(offset, out.size(), "a stacked tensor");
+    const auto after = std::upper_bound(begins_.begin(), begins_.end(), offset);
+    for (auto i = static_cast<size_t>(after - begins_.begin()) - 1; !out.empty(); ++i) {
+      const uint64_t at = offset - begins_[i], n = std::min(out.size(), parts_[i]->size() - at);
+      parts_[i]->read(at, out.first(n));
+      out = out.subspan(n);
+      offset += n;
+    }
+  }
+
+ private:
+  std::vector<BytesPtr> parts_;
+  std::vector<uint64_t> begins_;
+  uint64_t size_ = 0;
+};
+
+// A matrix [rows, columns] of fp32 read as [columns, rows]. A range of it is a piece of every row.
+class TransposedBytes : public ByteSource {
+ public:
+  TransposedBytes(BytesPtr matrix, int64_t rows, int64_t columns)
+      : matrix_(std::move(matrix)),
+        rows_(static_cast<uint64_t>(rows)),
+        columns_(static_cast<uint64_t>(columns)) {}
+  uint64_t size() const override { return matrix_->size(); }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    check_range(offset, out.size(), "a transposed tensor");
+    constexpr uint64_t kElement = sizeof(float);
+    if (out.empty()) return;
+    const uint64_t begin = offset / kElement, end = begin + out.size() / kElement;
+    const uint64_t first = begin / rows_, last = (end - 1) / rows_;  // columns
+    std::vector<std::byte> piece((last - first + 1) * kElement);
+    for (uint64_t row = 0; row < rows_; ++row) {
+      matrix_->read((row * columns_ + first) * kElement, piece);
+      for (uint64_t column = first; column <= last; ++column) {
+        const uint64_t at = column * rows_ + row;
+        if (at >= begin && at < end)
+          std::memcpy(out.data() + (at - begin) * kElement,
+                      piece.data() + (column - first) * kElement, kElement);
+      }
+    }
+  }
+
+ private:
+  BytesPtr matrix_;
+  uint64_t rows_, columns_;
+};
+
+struct Rows {
+  int64_t begin, count;
+};
+
+// Their rows [all q; all keys; all values] in the order of ours.
+std::vector<Rows> rows_by_group(const GptConfig& gpt) {
+  const int64_t d = gpt.head_dim(), groups = gpt.key_value_heads(),
+                queries = gpt.num_attention_heads / groups * d;
+  std::vector<Rows> order;
+  for (int64_t g = 0; g < groups; ++g) {
+    order.push_back({g * queries, queries});
+    order.push_back({groups * queries + g * d, d});
+    order.push_back({groups * (queries + d) + g * d, d});
+  }
+  return order;
+}
+
+uint64_t row_bytes(const HfParameter& parameter) {
+  const int64_t columns = parameter.shape.size() > 1 ? parameter.shape[1] : 1;
+  return static_cast<uint64_t>(columns) * sizeof(float);
+}
+
+BytesPtr rows_of(const BytesPtr& bytes, Rows rows, uint64_t row) {
+  return std::make_shared<SubRange>(bytes, static_cast<uint64_t>(rows.begin) * row,
+                                    static_cast<uint64_t>(rows.count) * row);
+}
+
+}  // namespace
+
+std::vector<HfParameter> hf_parameters(const HfModel& model) { return Mapping(model).run(); }
+
+BytesPtr ours_of(const HfParameter& parameter, const GptConfig& gpt, std::vector<BytesPtr> theirs) {
+  for (size_t i = 0; parameter.transposed && i < theirs.size(); ++i) {
+    const Shape& shape = parameter.theirs[i].shape;
+    theirs[i] = std::make_shared<TransposedBytes>(theirs[i], shape[0], shape[1]);
+  }
+  const BytesPtr stacked =
+      theirs.size() == 1 ? theirs[0] : std::make_shared<JoinedBytes>(std::move(theirs));
+  if (!parameter.grouped) return stacked;
+  std::vector<BytesPtr> parts;
+  for (const Rows& rows : rows_by_group(gpt))
+    parts.push_back(rows_of(stacked, rows, row_bytes(parameter)));
+  return std::make_shared<JoinedBytes>(std::move(parts));
+}
+
+std::vector<BytesPtr> theirs_of(const HfParameter& parameter, const GptConfig& gpt, BytesPtr ours) {
+  const uint64_t row = row_bytes(parameter);
+  if (parameter.grouped) {
+    std::vector<std::pair<int64_t, BytesPtr>> parts;  // by where they begin in theirs
+    int64_t at = 0;
+    for (const Rows& rows : rows_by_group(gpt)) {
+      parts.emplace_back(rows.begin, rows_of(ours, {at, rows.count}, row));
+      at += rows.count;
+    }
+    std::sort(parts.begin(), parts.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<BytesPtr> sorted;
+    for (auto& [begin, bytes] : parts) sorted.push_back(std::move(bytes));
+    ours = std::make_shared<JoinedBytes>(std::move(sorted));
+  }
+  std::vector<BytesPtr> theirs;
+  int64_t at = 0;
+  for (const HfTensor& tensor : parameter.theirs) {
+    const int64_t count = tensor.shape[parameter.transposed ? 1 : 0];
+    BytesPtr bytes = rows_of(ours, {at, count}, row);
+    if (parameter.transposed)
+      bytes = std::make_shared<TransposedBytes>(bytes, count, tensor.shape[0]);
+    theirs.push_back(std::move(bytes));
+    at += count;
+  }
+  return theirs;
+}
+
+std::string base_prefix(HfFamily family) { return names_of(family).base; }
+
+}  // namespace anymesh

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "framework/checkpoint/format/value.h"
+#include "tools/hf_config.h"
+
+namespace anymesh {
+
+// Each parameter of ours beside the tensors of transformers that hold the same numbers, for L layers:
+//
+//   ours, of layer i                     GPT-2              Llama                   BLOOM
+//   tied_modules.embed.word_embeddings   wte                embed_tokens            word_embeddings
+//   ....word_embeddings.norm                                                       word_embeddings_layernorm
+//   ....position_embeddings              wpe
+//   <i+2>.input_layernorm                ln_1               input_layernorm         input_layernorm
+//   <i+2>.self_attention.query_key_value attn.c_attn   T, G self_attn.{q,k,v}_proj G ....query_key_value
+//   <i+2>.self_attention.dense           attn.c_proj   T    self_attn.o_proj        ....dense
+//   <i+2>.post_attention_layernorm       ln_2               post_attention_layernorm
+//   <i+2>.mlp.dense_h_to_4h              mlp.c_fc      T    mlp.{gate,up}_proj      mlp.dense_h_to_4h
+//   <i+2>.mlp.dense_4h_to_h              mlp.c_proj    T    mlp.down_proj           mlp.dense_4h_to_h
+//   <L+2>                                ln_f               norm                    ln_f
+//   <L+3>.lm_head, untied                lm_head            lm_head                 lm_head
+//
+//   T  transposed: Conv1D keeps [in, out]
+//   G  ours are, for each group, the rows [q, ..., q, key, value]; theirs all q, all keys, all values
+//
+// Rotary positions turn the same pairs of elements on both sides, so no row moves for them.
+struct HfTensor {
+  std::string name;
+  Shape shape;
+};
+
+struct HfParameter {
+  enum class Cut { kWhole, kRows, kColumns, kVocabulary };  // by tensor parallelism
+
+  std::string name;  // of a run with a pipeline; no_pipeline_name() has the other
+  Shape shape;
+  Cut cut = Cut::kWhole;
+  std::vector<HfTensor> theirs;  // stacked: rows of the first, then of the next
+  bool transposed = false;
+  bool grouped = false;
+};
+
+std::vector<HfParameter> hf_parameters(const HfModel& model);
+
+// Of fp32 elements, both read as they are asked for: theirs in the order of `theirs`.
+BytesPtr ours_of(const HfParameter& parameter, const GptConfig& gpt, std::vector<BytesPtr> theirs);
+std::vector<BytesPtr> theirs_of(const HfParameter& parameter, const GptConfig& gpt, BytesPtr ours);
+
+// What transformers puts before the names of all but the head, and files of the bare model leave out:
+// "transformer.", "model."
+std::string base_prefix(HfFamily family);
+
+}  // namespace anymesh
