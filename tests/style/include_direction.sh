@@ -9,6 +9,8 @@ format             no-torch
 config             no-torch
 data               no-torch
 comm               torch
+cuda               torch     comm
+device             torch     comm config cuda
 lanes              torch
 random             torch     lanes
 kernels            torch     lanes random
