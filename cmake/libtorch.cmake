@@ -1,13 +1,14 @@
 # Target `libtorch`: the CPU half of LibTorch, c10 and torch_cpu. The other half is in cuda.cmake.
 #
-# Looked for in CMAKE_PREFIX_PATH (any LibTorch), then in .deps/, or the folder that the environment names in ANYMESH_DEPS
-# (the PyPI wheel, by tools/setup.sh). We import the two libraries ourselves because the wheel's find_package(Torch)
-# demands a CUDA toolkit.
-if(NOT DEFINED ENV{ANYMESH_DEPS})
-  set(ENV{ANYMESH_DEPS} ${PROJECT_SOURCE_DIR}/.deps)
+# Looked for in CMAKE_PREFIX_PATH (any LibTorch), then in .deps/ (the PyPI wheel, by tools/setup.sh). We import the two
+# libraries ourselves because the wheel's find_package(Torch) demands a CUDA toolkit.
+set(deps ${PROJECT_SOURCE_DIR}/.deps)
+if(DEFINED ENV{ANYMESH_DEPS})
+  set(deps $ENV{ANYMESH_DEPS})
 endif()
+set(ANYMESH_DEPS ${deps} CACHE PATH "What tools/setup.sh downloaded")
 find_path(LIBTORCH_ROOT include/torch/csrc/api/include/torch/torch.h
-          PATHS $ENV{ANYMESH_DEPS}/python/torch PATH_SUFFIXES . libtorch torch NO_CACHE)
+          PATHS ${ANYMESH_DEPS}/python/torch PATH_SUFFIXES . libtorch torch NO_CACHE)
 if(NOT LIBTORCH_ROOT)
   message(FATAL_ERROR "No LibTorch found. Run tools/setup.sh, or give one: cmake -DCMAKE_PREFIX_PATH=/path/to/libtorch")
 endif()
