@@ -15,6 +15,7 @@
 #include "framework/comm/agreement.h"
 #include "framework/config/parse.h"
 #include "framework/data/datasets.h"
+#include "framework/device.h"
 #include "framework/memory.h"
 #include "framework/trainer.h"
 #include "framework/zero/memory_report.h"
@@ -132,11 +133,12 @@ std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& 
   return lines;
 }
 
-void print_start(const ProcessGrid& grid, const ParseResult& parsed,
+void print_start(const ProcessGrid& grid, const Placement& placement, const ParseResult& parsed,
                  const std::vector<std::string>& lines) {
   if (grid.world->rank() != 0) return;
   std::printf("mesh: %s, %d threads per rank\n", describe(grid.topology).c_str(),
               at::get_num_threads());
+  if (!placement.text.empty()) std::printf("device: %s\n", placement.text.c_str());
   for (const Setting& setting : parsed.settings) {
     if (setting.given) std::printf("  --%s %s\n", setting.flag.c_str(), setting.text.c_str());
   }
@@ -146,12 +148,13 @@ void print_start(const ProcessGrid& grid, const ParseResult& parsed,
 }
 
 void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTable& flags,
-         const CommPtr& world, Interruption& interruption) {
+         const Placement& placement, Interruption& interruption) {
+  const CommPtr& world = placement.world;
   const BatchPlan plan = plan_batches(config, world->size());
   CommCounts counts;
   const ProcessGrid grid(
       world, {.pp_size = config.parallel.pp, .dp_size = plan.dp, .tp_size = config.parallel.tp},
-      config.run.report_comm || config.run.profile_step > 0 ? &counts : nullptr);
+      config.run.report_comm || config.run.profile_step > 0 ? &counts : nullptr, placement.device);
   Datasets data;
   all_or_none(*world, [&] { data = make_datasets(config, plan, gpt.seq_length); });
 
@@ -164,7 +167,7 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
   if (!config.checkpoint.load.empty()) report = load(config.checkpoint, engine);
   for (std::string& line : plan_saves(config.checkpoint, plan, engine))
     report.push_back(std::move(line));
-  print_start(grid, parsed, report);
+  print_start(grid, placement, parsed, report);
   if (config.run.dry_run) return;
   if (config.checkpoint.async_save) engine.reserve_snapshot();
   Trainer(config, plan, engine, *data.train, data.valid.get(), interruption).train();
@@ -175,7 +178,8 @@ void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTabl
 }
 
 // The exit status. What every rank finds wrong alike (flags, files) is thrown as CollectiveError.
-int main_of(const std::vector<std::string>& args, const CommPtr& world) {
+int main_of(const std::vector<std::string>& args, const MpiEnvironment& mpi) {
+  const CommPtr world = mpi.world();
   Config config;
   GptConfig gpt;
   FlagTable flags("pretrain_gpt", "Trains a GPT under tensor, pipeline and data parallelism.");
@@ -194,7 +198,7 @@ int main_of(const std::vector<std::string>& args, const CommPtr& world) {
     Interruption interruption(world, {.duration_minutes = c.exit_duration_in_mins,
                                       .kill_switch = c.kill_switch_file,
                                       .save_switch = c.save_switch_file});
-    run(config, gpt, parsed, flags, world, interruption);
+    run(config, gpt, parsed, flags, place(config, mpi), interruption);
   } else if (world->rank() == 0) {
     std::printf("%s", parsed.text.c_str());
   }
@@ -212,7 +216,7 @@ int main(int argc, char** argv) {
   anymesh::set_threads();
   std::string error;
   try {
-    return anymesh::main_of({argv + 1, argv + argc}, world);
+    return anymesh::main_of({argv + 1, argv + argc}, mpi);
   } catch (const anymesh::CollectiveError& collective) {
     if (world->rank() == 0) std::fprintf(stderr, "pretrain_gpt: %s\n", collective.what());
     return 1;

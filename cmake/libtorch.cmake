@@ -1,15 +1,21 @@
-# Target `libtorch`: the CPU half of LibTorch, c10 and torch_cpu.
+# Target `libtorch`: the CPU half of LibTorch, c10 and torch_cpu. The other half is in cuda.cmake.
 #
 # Looked for in CMAKE_PREFIX_PATH (any LibTorch), then in .deps/ (the PyPI wheel, by tools/setup.sh). We import the two
 # libraries ourselves because the wheel's find_package(Torch) demands a CUDA toolkit.
+set(deps ${PROJECT_SOURCE_DIR}/.deps)
+if(DEFINED ENV{ANYMESH_DEPS})
+  set(deps $ENV{ANYMESH_DEPS})
+endif()
+set(ANYMESH_DEPS ${deps} CACHE PATH "What tools/setup.sh downloaded")
 find_path(LIBTORCH_ROOT include/torch/csrc/api/include/torch/torch.h
-          PATHS ${PROJECT_SOURCE_DIR}/.deps/python/torch PATH_SUFFIXES . libtorch torch NO_CACHE)
+          PATHS ${ANYMESH_DEPS}/python/torch PATH_SUFFIXES . libtorch torch NO_CACHE)
 if(NOT LIBTORCH_ROOT)
   message(FATAL_ERROR "No LibTorch found. Run tools/setup.sh, or give one: cmake -DCMAKE_PREFIX_PATH=/path/to/libtorch")
 endif()
 
 # torch_cpu of a CUDA wheel needs libcupti and libcudart beside it; they are found at run time through the rpath.
-file(GLOB LIBTORCH_NEEDS ${LIBTORCH_ROOT}/../nvidia/*/lib)
+get_filename_component(LIBTORCH_PARENT ${LIBTORCH_ROOT}/.. ABSOLUTE)
+file(GLOB LIBTORCH_NEEDS ${LIBTORCH_PARENT}/nvidia/*/lib)
 
 file(STRINGS ${LIBTORCH_ROOT}/include/torch/headeronly/version.h version_lines REGEX "define TORCH_VERSION_(MAJOR|MINOR|PATCH) ")
 string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+).*" "\\1.\\2.\\3" LIBTORCH_VERSION "${version_lines}")

@@ -5,8 +5,8 @@
 namespace anymesh {
 namespace {
 
-torch::Tensor to_tensor(const std::vector<int64_t>& values, int64_t rows) {
-  return torch::tensor(values, torch::kLong).view({rows, -1});  // [b, s]
+torch::Tensor to_tensor(const std::vector<int64_t>& values, int64_t rows, torch::Device device) {
+  return torch::tensor(values, torch::kLong).view({rows, -1}).to(device);  // [b, s]
 }
 
 }  // namespace
@@ -24,8 +24,8 @@ std::vector<MicroBatch> micro_batches(const Dataset& data, const ProcessGrid& gr
       batch.dropout.samples.push_back(slice.sample_index(first, m, row));
     if (!grid.is_first_stage() && !grid.is_last_stage()) continue;
     const TokenBatch read = load_micro_batch(data, slice, first, m);
-    batch.tokens = to_tensor(read.tokens, rows);
-    batch.labels = to_tensor(read.labels, rows);
+    batch.tokens = to_tensor(read.tokens, rows, grid.device);
+    batch.labels = to_tensor(read.labels, rows, grid.device);
   }
   return batches;
 }

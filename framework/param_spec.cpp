@@ -143,7 +143,7 @@ torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
   };
   spec.layer = layer;
   spec.units = {unit};
-  spec.tensor = hollow(local, dtype_).requires_grad_();
+  spec.tensor = hollow(local, options_).requires_grad_();
   specs_.push_back(std::move(spec));
   return specs_.back().tensor;
 }

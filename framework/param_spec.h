@@ -67,8 +67,9 @@ struct Init {
 // memory yet: what of a parameter a rank will keep, it makes itself (ParamSpec::initialize).
 class ParamBuilder {
  public:
-  ParamBuilder(TensorParallel tp, torch::Dtype dtype, uint64_t seed)
-      : tp_(std::move(tp)), dtype_(dtype), seed_(seed) {}
+  // `options`: dtype, and device if it is not the CPU.
+  ParamBuilder(TensorParallel tp, torch::TensorOptions options, uint64_t seed)
+      : tp_(std::move(tp)), options_(options), seed_(seed) {}
 
   // Rows of the padded vocabulary are a multiple of this times the tp size
   // (--make-vocab-size-divisible-by).
@@ -89,7 +90,7 @@ class ParamBuilder {
 
  private:
   TensorParallel tp_;
-  torch::Dtype dtype_;
+  torch::TensorOptions options_;
   uint64_t seed_;
   std::vector<ParamSpec> specs_;
 };

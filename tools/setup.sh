@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what Anymesh needs to build and run, and nothing that is already there:
 #   tools/setup.sh                 Debian/Ubuntu packages, and LibTorch into .deps/ of this checkout
+#   tools/setup.sh --cuda          also what LibTorch's CUDA half needs beside the CUDA Toolkit (cmake --preset cuda)
 #   tools/setup.sh --no-torch      packages only (you have a LibTorch: cmake -DCMAKE_PREFIX_PATH=/path/to/libtorch)
 # Works as root or with sudo. Without either it prints the packages for you to have installed.
 set -euo pipefail
@@ -52,5 +53,30 @@ else
   for wheel in "$deps"/wheels/*.whl; do unzip -q -o "$wheel" -d "$deps/python"; done
   rm -r "$deps/wheels"
   touch "$stamp"
+fi
+
+if [[ ${1:-} == --cuda ]]; then
+  nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+  [[ -x $nvcc ]] || { say "no nvcc: install the CUDA Toolkit $(pinned ANYMESH_CUDA_WHEEL_VERSION) first"; exit 1; }
+  # Asked, as nvcc may be a script that calls another.
+  toolkit=$(cd "$("$nvcc" --dryrun -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')" && pwd -P)
+  wheels=()
+  # needs LIBRARY WHEEL VERSION: downloads the wheel unless the system or an earlier run has the library.
+  needs() {
+    compgen -G "$deps/python/nvidia/*/lib/$1" >/dev/null || [[ -e $toolkit/lib64/$1 ]] ||
+      /sbin/ldconfig -p | grep "^[[:space:]]*$1 " >/dev/null || wheels+=("$2==$(pinned "$3")")
+  }
+  needs libcudnn.so.9 nvidia-cudnn-cu13 ANYMESH_CUDNN_VERSION
+  needs libnccl.so.2 nvidia-nccl-cu13 ANYMESH_NCCL_VERSION
+  needs libcufile.so.0 nvidia-cufile ANYMESH_CUFILE_VERSION
+  needs libcusparseLt.so.0 nvidia-cusparselt-cu13 ANYMESH_CUSPARSELT_VERSION
+  needs libnvshmem_host.so.3 nvidia-nvshmem-cu13 ANYMESH_NVSHMEM_VERSION
+  if ((${#wheels[@]} > 0)); then
+    say "downloading ${wheels[*]}"
+    python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$deps/wheels" "${wheels[@]}"
+    for wheel in "$deps"/wheels/*.whl; do unzip -q -o "$wheel" -d "$deps/python"; done
+    rm -r "$deps/wheels"
+  fi
+  say "LibTorch's CUDA half has what it needs, with the CUDA Toolkit in $toolkit"
 fi
 say "ready"

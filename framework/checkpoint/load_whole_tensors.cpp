@@ -90,10 +90,13 @@ ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank) {
 
 void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,
                 torch::Tensor out, const std::string& name) {
-  out.zero_();
+  // Of many runs: a GPU gets all of them at once.
+  const torch::Tensor host = out.is_cpu() ? out : torch::empty(out.sizes(), out.scalar_type());
+  host.zero_();
   layout.for_each_run(begin, out.numel(), [&](int64_t full, int64_t shard, int64_t n) {
-    read_elements(whole, full, out.narrow(0, shard - begin, n), name);
+    read_elements(whole, full, host.narrow(0, shard - begin, n), name);
   });
+  if (!host.is_same(out)) out.copy_(host);
 }
 
 std::vector<std::string> load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,

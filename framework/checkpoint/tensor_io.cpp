@@ -77,9 +77,9 @@ void read_elements(const TensorRecord& record, int64_t begin, torch::Tensor out,
                    const std::string& name) {
   TORCH_CHECK(begin >= 0 && begin + out.numel() <= record.numel(), name, " has ", record.numel(),
               " elements ", to_string(record.shape), ", expected at least ", begin + out.numel());
-  const torch::Tensor raw = torch_dtype(record.dtype) == out.scalar_type() && out.is_contiguous()
-                                ? out
-                                : torch::empty(out.sizes(), torch_dtype(record.dtype));
+  const bool here =
+      torch_dtype(record.dtype) == out.scalar_type() && out.is_contiguous() && out.is_cpu();
+  const torch::Tensor raw = here ? out : torch::empty(out.sizes(), torch_dtype(record.dtype));
   record.bytes->read(static_cast<uint64_t>(begin) * element_size(record.dtype),
                      {static_cast<std::byte*>(raw.data_ptr()), raw.nbytes()});
   if (!raw.is_same(out)) out.copy_(raw);

@@ -21,6 +21,8 @@ namespace anymesh {
 // bf16 and fp16 are summed in fp32 and rounded once. In a group of one rank every verb is a no-op
 // (or a copy), so callers never ask for the size.
 //
+// That is MPI's, between CPUs; framework/cuda/cuda.h says how those for GPUs differ.
+//
 // Tensors must be contiguous. Errors of the transport throw. The class is a
 // torch::CustomClassHolder, so that an autograd function can keep its group in `saved_data`.
 enum class ReduceOp { Sum, Max };
@@ -37,8 +39,12 @@ class Communicator : public torch::CustomClassHolder {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Ranks of equal color form a group, ordered by key.
-  virtual c10::intrusive_ptr<Communicator> split(int color, int key) const = 0;
+  // Ranks of equal color form a group, ordered by key; errors call it by the name.
+  c10::intrusive_ptr<Communicator> split(int color, int key) const {
+    return split(color, key, "(unnamed)");
+  }
+  virtual c10::intrusive_ptr<Communicator> split(int color, int key,
+                                                 const std::string& name) const = 0;
 
   virtual void all_reduce(torch::Tensor t, ReduceOp op = ReduceOp::Sum) = 0;
   // out [size * n] <- in [n] of every rank, in rank order. `in` may be this rank's part of `out`.
@@ -75,6 +81,8 @@ class MpiEnvironment {
   MpiEnvironment& operator=(const MpiEnvironment&) = delete;
 
   CommPtr world() const;
+  // Of the world, the ranks of this machine.
+  CommPtr local() const;
   // Ends every rank of the job with this exit status: a rank that throws must not leave its peers
   // in a collective.
   [[noreturn]] void abort(int status) const;

@@ -34,7 +34,9 @@ class CountingCommunicator final : public Communicator {
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
-  CommPtr split(int color, int key) const override { return group_->split(color, key); }
+  CommPtr split(int color, int key, const std::string& name) const override {
+    return group_->split(color, key, name);
+  }
   void barrier() override { group_->barrier(); }
   std::vector<int> roll_call(std::chrono::milliseconds patience) override {
     return group_->roll_call(patience);

@@ -84,9 +84,10 @@ class MpiCommunicator final : public Communicator {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  CommPtr split(int color, int key) const override {
+  CommPtr split(int color, int key, const std::string& name) const override {
     MPI_Comm part = MPI_COMM_NULL;
     MPI_CHECK(MPI_Comm_split(comm_, color, key, &part));
+    MPI_CHECK(MPI_Comm_set_name(part, name.c_str()));
     return c10::make_intrusive<MpiCommunicator>(part, /*owned=*/true);
   }
 
@@ -272,7 +273,8 @@ class MpiCommunicator final : public Communicator {
 
 MpiEnvironment::MpiEnvironment(int* argc, char*** argv) {
   int provided = 0;
-  MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided));
+  // A backward on a GPU is a thread of its own, and communicates while main waits for it.
+  MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
   MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
 }
 
@@ -280,6 +282,12 @@ MpiEnvironment::~MpiEnvironment() { MPI_Finalize(); }
 
 CommPtr MpiEnvironment::world() const {
   return c10::make_intrusive<MpiCommunicator>(MPI_COMM_WORLD, /*owned=*/false);
+}
+
+CommPtr MpiEnvironment::local() const {
+  MPI_Comm part = MPI_COMM_NULL;
+  MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &part));
+  return c10::make_intrusive<MpiCommunicator>(part, /*owned=*/true);
 }
 
 void MpiEnvironment::abort(int status) const {

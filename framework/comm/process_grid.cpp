@@ -4,16 +4,18 @@
 
 namespace anymesh {
 
-ProcessGrid::ProcessGrid(CommPtr world_group, Topology mesh, CommCounts* comm_counts)
+ProcessGrid::ProcessGrid(CommPtr world_group, Topology mesh, CommCounts* comm_counts,
+                         torch::Device where)
     : topology(mesh),
       coord(mesh.coord_of(world_group->rank())),
       world(counted(std::move(world_group), "world", comm_counts)),
-      counts(comm_counts) {
+      counts(comm_counts),
+      device(where) {
   TORCH_INTERNAL_ASSERT(world->size() == topology.world_size());
   const int rank = world->rank();
   const auto [pp_rank, dp_rank, tp_rank] = coord;
   const auto group = [&](const char* name, int color) {
-    return counted(world->split(color, rank), name, counts);
+    return counted(world->split(color, rank, name), name, counts);
   };
   tp = group("tp", topology.rank_of({pp_rank, dp_rank, 0}));
   pp = group("pp", topology.rank_of({0, dp_rank, tp_rank}));

@@ -19,7 +19,9 @@ namespace anymesh {
 //
 // With `counts`, which must live as long, the groups count under these names what they move.
 struct ProcessGrid {
-  ProcessGrid(CommPtr world, Topology topology, CommCounts* counts = nullptr);
+  // REQUIRES: the world's verbs take tensors of `device`, on which this rank computes.
+  ProcessGrid(CommPtr world, Topology topology, CommCounts* counts = nullptr,
+              torch::Device device = torch::kCPU);
 
   bool is_first_stage() const { return coord.pp == 0; }
   bool is_last_stage() const { return coord.pp == topology.pp_size - 1; }
@@ -28,6 +30,7 @@ struct ProcessGrid {
   Coord coord;
   CommPtr world, tp, pp, dp, model, embedding;
   CommCounts* counts;
+  torch::Device device;
 };
 
 // "tensor 2 x pipeline 2 x data 2 = 8 ranks"

@@ -30,6 +30,12 @@ struct ParallelConfig {
   bool activation_checkpointing = false;
 };
 
+// What ranks compute on and talk by; place() in framework/device.h fills in what is left empty.
+struct DeviceConfig {
+  std::string device;               // cpu | cuda; empty = cuda if all ranks have a GPU, else cpu
+  std::string distributed_backend;  // mpi | nccl; empty = nccl on cuda, mpi on cpu
+};
+
 // Where a rank keeps what ZeRO partitions: "none" = where it computes, "cpu" = in the host's memory,
 // "nvme" = in a file.
 struct OffloadConfig {
@@ -116,6 +122,7 @@ struct RunConfig {
 
 struct Config {
   ParallelConfig parallel;
+  DeviceConfig device;
   OffloadConfig offload;
   BatchConfig batch;
   OptimizerConfig optimizer;

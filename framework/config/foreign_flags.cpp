@@ -17,7 +17,6 @@ constexpr std::string_view kNoTokens = "counts in tokens are not read; use --tra
 constexpr ForeignFlag kForeignFlags[] = {
     // Communication and kernels: the same numbers by other means.
     {"deepspeed"},
-    {"distributed-backend", kValue},
     {"local-rank", kValue},
     {"local_rank", kValue},
     {"lazy-mpu-init", kValue},

@@ -22,6 +22,16 @@ void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel) {
             "keep only the input of each layer, and run its forward again in backward");
 }
 
+void add_device_flags(FlagTable& flags, DeviceConfig& device) {
+  flags.add("device", device.device, "what ranks compute on: cpu, or cuda, a GPU for each rank",
+            "cuda if every rank has a GPU, else cpu");
+  flags.add(
+      "distributed-backend", device.distributed_backend,
+      "what moves tensors between GPUs: nccl, or mpi, by way of the host's memory, with which "
+      "ranks may share a GPU; on the CPU mpi",
+      "nccl on cuda, mpi on cpu");
+}
+
 void add_offload_flags(FlagTable& flags, OffloadConfig& offload) {
   flags.add("offload-optimizer", offload.optimizer,
             "where the optimizer state lies: none (where it is used), cpu or nvme (streamed from "
@@ -217,6 +227,17 @@ class Combinations {
 };
 
 // Returns what to tell the user.
+std::vector<std::string> check_device(const FlagTable& flags, DeviceConfig& device) {
+  if (flags.given("device")) require_choice(flags, "device", device.device, {"cpu", "cuda"});
+  if (!flags.given("distributed-backend")) return {};
+  std::string& backend = device.distributed_backend;
+  require_choice(flags, "distributed-backend", backend, {"mpi", "nccl", "gloo"});
+  if (backend != "gloo") return {};
+  backend = "mpi";
+  return {flags.origin("distributed-backend") + ": here that is mpi"};
+}
+
+// Returns what to tell the user.
 std::vector<std::string> check_offload(const FlagTable& flags, const Combinations& rules,
                                        const OffloadConfig& offload) {
   std::vector<std::string> notes;
@@ -313,6 +334,7 @@ void check_checkpoint(const Combinations& rules, const CheckpointConfig& checkpo
 
 void add_flags(FlagTable& flags, Config& config) {
   add_parallel_flags(flags, config.parallel);
+  add_device_flags(flags, config.device);
   add_offload_flags(flags, config.offload);
   add_batch_flags(flags, config.batch);
   add_optimizer_flags(flags, config.optimizer);
@@ -344,6 +366,8 @@ ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::strin
   }
   choose_tokenizer(flags, config.data);
   const Combinations rules(flags);
+  for (std::string& note : check_device(flags, config.device))
+    result.notes.push_back(std::move(note));
   for (std::string& note : check_offload(flags, rules, config.offload))
     result.notes.push_back(std::move(note));
   check_schedule(flags, rules, config);

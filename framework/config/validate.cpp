@@ -26,6 +26,12 @@ void check_parallel(const ParallelConfig& parallel, int world_size) {
                    std::to_string(model_ranks) + fix + std::to_string(below + model_ranks));
 }
 
+void check_device(const DeviceConfig& config) {
+  require(config.device != "cpu" || config.distributed_backend != "nccl",
+          "--distributed-backend nccl moves tensors between GPUs, got --device cpu; use "
+          "--distributed-backend mpi, or --device cuda");
+}
+
 void check_offload(const OffloadConfig& offload, int zero_stage) {
   const auto check = [&](const char* flag, const std::string& device, int least, const char* what) {
     if (device == "none") return;
@@ -243,6 +249,7 @@ BatchPlan plan_batches(const Config& config, int world_size) {
 
 void validate(const Config& config, int world_size) {
   check_parallel(config.parallel, world_size);
+  check_device(config.device);
   check_offload(config.offload, config.parallel.zero_stage);
   check_batch(config.batch, world_size / (config.parallel.tp * config.parallel.pp));
   const BatchPlan plan = plan_batches(config, world_size);

@@ -24,9 +24,10 @@ std::future<void> done_already() {
 
 }  // namespace
 
-StateTensor StateTensor::zeros(int64_t numel, torch::Dtype dtype,
+StateTensor StateTensor::zeros(int64_t numel, const torch::TensorOptions& options,
                                const std::shared_ptr<SwapFile>& swap) {
-  if (!swap) return torch::zeros({numel}, dtype);
+  if (!swap) return torch::zeros({numel}, options);
+  const auto dtype = c10::typeMetaToScalarType(options.dtype());
   StateTensor state;
   state.swap_ = swap;
   state.offset_ = swap->reserve(static_cast<uint64_t>(numel) * c10::elementSize(dtype));
@@ -74,6 +75,12 @@ std::future<void> StateTensor::start_write(int64_t begin, torch::Tensor in) cons
 
 void StateTensor::read_bytes(uint64_t offset, std::span<std::byte> out) const {
   if (swap_) return swap_->read(offset_ + offset, out);
+  if (!tensor_.is_cpu()) {
+    const auto n = static_cast<int64_t>(out.size());
+    torch::from_blob(out.data(), {n}, torch::kByte)
+        .copy_(tensor_.view(torch::kByte).narrow(0, static_cast<int64_t>(offset), n));
+    return;
+  }
   std::memcpy(out.data(), bytes_of(tensor_).data() + offset, out.size());
 }
 

@@ -10,7 +10,8 @@
 
 namespace anymesh {
 
-// A 1-D contiguous tensor of a rank's state that lies in memory or, offloaded, in a swap file.
+// A 1-D contiguous tensor of a rank's state that lies in memory, of any device, or, offloaded, in a
+// swap file.
 //
 //   auto moments = StateTensor::zeros(n, torch::kFloat, swap);    // swap null: in memory
 //   moments.fill([](int64_t at, const torch::Tensor& block) { ... });   // all of it, or in blocks
@@ -21,7 +22,7 @@ class StateTensor {
  public:
   StateTensor() = default;  // not defined
   StateTensor(torch::Tensor in_memory) : tensor_(std::move(in_memory)) {}
-  static StateTensor zeros(int64_t numel, torch::Dtype dtype,
+  static StateTensor zeros(int64_t numel, const torch::TensorOptions& options,
                            const std::shared_ptr<SwapFile>& swap);
 
   bool defined() const { return tensor_.defined() || swap_; }

@@ -2,10 +2,13 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/Parallel.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "framework/cuda/kernels.h"
 #include "framework/lanes.h"
 
 namespace anymesh {
@@ -14,25 +17,14 @@ namespace {
 constexpr int64_t kGrain = 1 << 14;
 constexpr int64_t kBlock = 1 << 12;  // elements that are rounded while they are in the cache
 
-template <class T>
-struct Coefficients {
-  T beta1, beta2, eps, step_size, inverse_c2, decay, gradient_scale;
-};
-
 // The compiler vectorises these loops for each target; with contraction off (CMakeLists.txt) every
 // width rounds alike.
 template <class T>
 [[gnu::always_inline]] inline void adamw_loop(T* __restrict weight, const T* __restrict gradient,
                                               T* __restrict exp_avg, T* __restrict exp_avg_sq,
-                                              int64_t n, const Coefficients<T>& k) {
-  for (int64_t i = 0; i < n; ++i) {
-    const T g = gradient[i] * k.gradient_scale;
-    const T m = exp_avg[i] * k.beta1 + g * (T(1) - k.beta1);
-    const T v = exp_avg_sq[i] * k.beta2 + g * g * (T(1) - k.beta2);
-    exp_avg[i] = m;
-    exp_avg_sq[i] = v;
-    weight[i] -= k.step_size * m / (std::sqrt(v * k.inverse_c2) + k.eps) + k.decay * weight[i];
-  }
+                                              int64_t n, const AdamwCoefficients<T>& k) {
+  for (int64_t i = 0; i < n; ++i)
+    adamw_element(weight[i], gradient[i], exp_avg[i], exp_avg_sq[i], k);
 }
 
 using EightFloats = float __attribute__((vector_size(32)));
@@ -66,11 +58,11 @@ ANYMESH_INLINE double squares_loop(const T* x, int64_t n) {
 }
 
 ANYMESH_WIDEST void adamw(float* w, const float* g, float* m, float* v, int64_t n,
-                          const Coefficients<float>& k) {
+                          const AdamwCoefficients<float>& k) {
   adamw_loop(w, g, m, v, n, k);
 }
 ANYMESH_WIDEST void adamw(double* w, const double* g, double* m, double* v, int64_t n,
-                          const Coefficients<double>& k) {
+                          const AdamwCoefficients<double>& k) {
   adamw_loop(w, g, m, v, n, k);
 }
 ANYMESH_WIDEST void round_to(const float* x, int64_t n, c10::BFloat16* out) {
@@ -91,15 +83,18 @@ void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
   const auto steps = static_cast<double>(step);
   const bool rounds_here = rounded.defined() && rounded.scalar_type() == torch::kBFloat16;
   const double c1 = 1 - std::pow(adam.beta1, steps), c2 = 1 - std::pow(adam.beta2, steps);
+  const AdamwCoefficients<double> coefficients{.beta1 = adam.beta1,
+                                               .beta2 = adam.beta2,
+                                               .eps = adam.eps,
+                                               .step_size = lr / c1,
+                                               .inverse_c2 = 1 / c2,
+                                               .decay = lr * weight_decay,
+                                               .gradient_scale = gradient_scale};
+  if (weight.is_cuda())
+    return cuda_adamw(weight, gradient, exp_avg, exp_avg_sq, coefficients, rounded);
   AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "adamw_step", [&] {
     using T = scalar_t;
-    const Coefficients<T> k{.beta1 = static_cast<T>(adam.beta1),
-                            .beta2 = static_cast<T>(adam.beta2),
-                            .eps = static_cast<T>(adam.eps),
-                            .step_size = static_cast<T>(lr / c1),
-                            .inverse_c2 = static_cast<T>(1 / c2),
-                            .decay = static_cast<T>(lr * weight_decay),
-                            .gradient_scale = static_cast<T>(gradient_scale)};
+    const AdamwCoefficients<T> k = coefficients.as<T>();
     T *w = weight.data_ptr<T>(), *m = exp_avg.data_ptr<T>(), *v = exp_avg_sq.data_ptr<T>();
     const T* g = gradient.const_data_ptr<T>();
     auto* bf16 = rounds_here ? rounded.data_ptr<c10::BFloat16>() : nullptr;
@@ -126,6 +121,19 @@ double sum_of_squares(const torch::Tensor& flat) {
         std::plus<double>());
   });
   return sum;
+}
+
+double sum_of_squares(const std::vector<torch::Tensor>& flats) {
+  if (flats.empty() || flats[0].is_cpu()) {
+    double sum = 0;
+    for (const torch::Tensor& flat : flats) sum += sum_of_squares(flat);
+    return sum;
+  }
+  std::vector<torch::Tensor> norms;  // of which a GPU is asked once
+  for (const torch::Tensor& flat : flats)
+    norms.push_back(
+        at::linalg_vector_norm(flat, 2, at::OptionalIntArrayRef(), false, torch::kDouble));
+  return at::stack(norms).square().sum().item<double>();
 }
 
 }  // namespace anymesh

@@ -2,6 +2,8 @@
 
 #include <torch/types.h>
 
+#include <vector>
+
 namespace anymesh {
 
 // The two passes over flat fp32 (or float64) tensors that an optimizer step makes. Element by
@@ -25,7 +27,8 @@ void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
                 const AdamOptions& adam, int64_t step, double lr, double weight_decay,
                 double gradient_scale, const torch::Tensor& rounded = {});
 
-// In double, where the square of an fp32 number is exact.
+// In double, where the square of an fp32 number is exact. Of several, which may lie on a GPU, one sum.
 double sum_of_squares(const torch::Tensor& flat);
+double sum_of_squares(const std::vector<torch::Tensor>& flats);
 
 }  // namespace anymesh

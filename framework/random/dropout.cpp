@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "framework/cuda/kernels.h"
 #include "framework/lanes.h"
 #include "framework/random/philox.h"
 
@@ -67,6 +68,17 @@ torch::Tensor apply_mask(const torch::Tensor& input, double p, const DropoutCont
   torch::Tensor y = torch::empty_like(x);
   const auto samples = static_cast<int64_t>(context.samples.size());
   const int64_t n = x.numel() / samples;
+  if (x.is_cuda()) {
+    for (int64_t b = 0; b < samples; ++b)
+      cuda_dropout(x[b].view(-1), y[b].view(-1),
+                   {.seed = context.seed,
+                    .stream = stream,
+                    .sample = context.samples[static_cast<size_t>(b)],
+                    .first = first,
+                    .least = threshold(p),
+                    .scale = 1.0 / (1.0 - p)});
+    return y;
+  }
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dropout", [&] {
     const scalar_t* from = x.const_data_ptr<scalar_t>();
     scalar_t* to = y.data_ptr<scalar_t>();

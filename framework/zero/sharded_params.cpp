@@ -1,7 +1,6 @@
 #include "framework/zero/sharded_params.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "framework/storage.h"
@@ -53,7 +52,7 @@ bool ShardedParams::may_need(int unit) const {
 
 ShardedParams::Parts ShardedParams::start_read(int unit) {
   const Unit& u = units_[static_cast<size_t>(unit)];
-  Parts parts{unit, torch::empty({u.part_numel}, shards_[u.shards.at(0)].part.dtype()), {}};
+  Parts parts{unit, torch::empty({u.part_numel}, shards_[u.shards.at(0)].param.options()), {}};
   int64_t start = 0;
   for (const size_t i : u.shards) {
     const StateTensor& part = shards_[i].part;
@@ -113,14 +112,11 @@ void ShardedParams::gather(int unit) {
     if (users_[i]++ == 0) {
       allocate_storage(shard.param);
       in_flight_.add(static_cast<int64_t>(shard.param.nbytes()));
-      // Written as bytes: autograd must not take this for a change of the tensor.
-      auto* bytes = static_cast<std::byte*>(shard.param.mutable_data_ptr());
-      const auto size = static_cast<int64_t>(shard.param.element_size());
+      // By another name: autograd must not take this for a change of the tensor.
+      const torch::Tensor whole = shard.param.variable_data().view(-1);
       for (int rank = 0; rank < dp_->size(); ++rank) {
         const int64_t begin = rank * part, count = std::clamp<int64_t>(numel - begin, 0, part);
-        const auto* from =
-            static_cast<const std::byte*>(p.all[rank].const_data_ptr()) + start * size;
-        if (count > 0) std::memcpy(bytes + begin * size, from, static_cast<size_t>(count * size));
+        if (count > 0) whole.narrow(0, begin, count).copy_(p.all[rank].narrow(0, start, count));
       }
     }
     start += part;

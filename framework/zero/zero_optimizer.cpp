@@ -79,7 +79,7 @@ void ZeroOptimizer::add_frozen(const ParamSpec& spec) {
   }
   const auto [start, count] = zero3_part(numel, partitions_->rank(), partitions_->size());
   const StateTensor part = StateTensor::zeros(zero3_part_numel(numel, partitions_->size()),
-                                              spec.tensor.scalar_type(),
+                                              spec.tensor.options(),
                                               options_.offload.params ? swap_ : nullptr),
                     weight = part.narrow(0, count);
   weight.fill([&](int64_t at, const torch::Tensor& block) { spec.initialize(start + at, block); });
@@ -105,7 +105,7 @@ void ZeroOptimizer::add_group(std::vector<ParamSpec> params, double weight_decay
 void ZeroOptimizer::add_state(Group& group) {
   const int64_t partition = group.layout.partition_numel();
   const torch::Tensor& param = group.params[0].tensor;
-  const torch::Dtype fp32 = master_dtype(param);
+  const torch::TensorOptions fp32 = param.options().dtype(master_dtype(param));
   const auto optimizer_swap = options_.offload.optimizer ? swap_ : nullptr,
              params_swap = options_.offload.params ? swap_ : nullptr;
   group.gradient =
@@ -113,8 +113,8 @@ void ZeroOptimizer::add_state(Group& group) {
   group.exp_avg = StateTensor::zeros(partition, fp32, optimizer_swap);
   group.exp_avg_sq = StateTensor::zeros(partition, fp32, optimizer_swap);
   if (options_.stage == 3)
-    group.weights = StateTensor::zeros(partition, param.scalar_type(), params_swap);
-  if (param.scalar_type() != fp32)
+    group.weights = StateTensor::zeros(partition, param.options(), params_swap);
+  if (param.dtype() != fp32.dtype())
     group.master = StateTensor::zeros(partition, fp32, optimizer_swap);
 }
 
@@ -258,13 +258,13 @@ double ZeroOptimizer::reduce_gradients() {
   if (options_.stage < 2) reduce_whole_gradients();
   add_tied_gradients();
   add_sequence_parts();
-  local_square_sum_ = 0;
+  std::vector<torch::Tensor> counted;
   for (const Group& group : groups_) {
     for (const Piece& piece : group.pieces) {
-      if (is_first_copy(group.params[piece.param]))
-        local_square_sum_ += sum_of_squares(piece.gradient);
+      if (is_first_copy(group.params[piece.param])) counted.push_back(piece.gradient);
     }
   }
+  local_square_sum_ = sum_of_squares(counted);
   torch::Tensor square_sum = torch::full({1}, local_square_sum_, torch::kDouble);
   (options_.stage == 0 ? grid_.model : grid_.world)->all_reduce(square_sum);
   // Which rank holds which piece decides the order of this sum in double; rounding it once to fp32

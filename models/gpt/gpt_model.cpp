@@ -38,9 +38,9 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
     : config_(config),
       grid_(grid),
       tp_{grid.tp, sequence_parallel},
-      dtype_(dtype),
+      options_(torch::dtype(dtype).device(grid.device)),
       micro_batch_size_(micro_batch_size) {
-  ParamBuilder params(tp_, dtype, seed);
+  ParamBuilder params(tp_, options_, seed);
   params.vocabulary_multiple = config.make_vocab_size_divisible_by;
   params.layer = 1;
 
@@ -59,7 +59,7 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
     output_table_ = first ? params.use_again(table.name) : params.add(copy, init);
   }
 
-  const RelativePositions positions(config, *grid.tp, dtype);
+  const RelativePositions positions(config, *grid.tp, options_);
   layers_.reserve(static_cast<size_t>(range.end - range.begin));
   for (int layer = range.begin; layer < range.end; ++layer) {
     params.layer = layer + 2;
@@ -119,7 +119,8 @@ torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& ba
 
 torch::Tensor GptModel::empty_hidden() const {
   return torch::empty(
-      {micro_batch_size_, config_.seq_length / tp_.sequence_parts(), config_.hidden_size}, dtype_);
+      {micro_batch_size_, config_.seq_length / tp_.sequence_parts(), config_.hidden_size},
+      options_);
 }
 
 torch::Tensor GptModel::embed(const MicroBatch& batch) const {

@@ -36,7 +36,7 @@ class GptModel final : public StageModule {
   GptConfig config_;
   const ProcessGrid& grid_;
   TensorParallel tp_;
-  torch::Dtype dtype_;
+  torch::TensorOptions options_;  // of parameters and hidden states
   int64_t micro_batch_size_;
   std::optional<VocabParallelEmbedding> word_embeddings_;
   std::optional<Norm> word_embeddings_norm_;  // with --embed-layernorm

@@ -44,14 +44,16 @@ torch::Tensor alibi_bias(const GptConfig& config, const Communicator& tp, torch:
 }  // namespace
 
 RelativePositions::RelativePositions(const GptConfig& config, const Communicator& tp,
-                                     torch::Dtype dtype) {
+                                     const torch::TensorOptions& options) {
   if (config.use_rotary_position_embeddings) {
     const torch::Tensor angles = rotary_angles(config);
-    cos_ = angles.cos().to(dtype);
-    sin_ = angles.sin().to(dtype);
+    cos_ = angles.cos().to(options);
+    sin_ = angles.sin().to(options);
   }
   if (config.alibi()) {
-    score_bias_ = alibi_bias(config, tp, dtype == torch::kDouble ? dtype : torch::kFloat);
+    const bool twice = options.dtype() == torch::kDouble;
+    score_bias_ =
+        alibi_bias(config, tp, twice ? torch::kDouble : torch::kFloat).to(options.device());
   }
 }
 

@@ -19,8 +19,9 @@ namespace anymesh {
 // The layers of a stage share one: copies share the tables.
 class RelativePositions {
  public:
-  // `dtype` is the hidden state's. Tables are for samples of config.seq_length tokens.
-  RelativePositions(const GptConfig& config, const Communicator& tp, torch::Dtype dtype);
+  // `options` are the hidden state's. Tables are for samples of config.seq_length tokens.
+  RelativePositions(const GptConfig& config, const Communicator& tp,
+                    const torch::TensorOptions& options);
 
   // Queries or keys [b, n, s, d], turned; untouched unless positions are rotary.
   torch::Tensor rotate(const torch::Tensor& heads) const;

@@ -341,11 +341,21 @@ TEST_F(ParseTest, OffloadToWhereEverythingIsIsNoted) {
 
 TEST_F(ParseTest, IgnoredMegatronFlagsAreNotedOnOneLine) {
   const ParseResult result =
-      read(words("--deepspeed --num-workers 2 --distributed-backend gloo --DDP-impl local --lr 1"));
+      read(words("--deepspeed --num-workers 2 --lazy-mpu-init 1 --DDP-impl local --lr 1"));
   ASSERT_EQ(result.notes.size(), 1u);
   EXPECT_EQ(result.notes[0],
             "ignored, as they change no result here: --deepspeed, --num-workers, "
-            "--distributed-backend, --DDP-impl");
+            "--lazy-mpu-init, --DDP-impl");
+}
+
+TEST_F(ParseTest, DeviceAndBackend) {
+  EXPECT_EQ(refused("--device cuda --distributed-backend mpi"), "");
+  EXPECT_EQ(refused("--device gpu"), "--device gpu: expected one of cpu, cuda");
+  EXPECT_EQ(refused("--distributed-backend ccl"),
+            "--distributed-backend ccl: expected one of mpi, nccl, gloo");
+  const ParseResult result = read(words("--distributed-backend gloo"));
+  EXPECT_EQ(config.device.distributed_backend, "mpi");
+  EXPECT_EQ(result.notes, std::vector<std::string>{"--distributed-backend gloo: here that is mpi"});
 }
 
 TEST(ForeignFlags, AreIgnoredOrRefusedAsListed) {

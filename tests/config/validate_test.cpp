@@ -42,6 +42,15 @@ TEST_F(ValidateTest, TheBaseRuns) {
   EXPECT_EQ(refused(8), "");
 }
 
+TEST_F(ValidateTest, Device) {
+  config.device = {.device = "cpu", .distributed_backend = "nccl"};
+  EXPECT_EQ(refused(),
+            "--distributed-backend nccl moves tensors between GPUs, got --device cpu; use "
+            "--distributed-backend mpi, or --device cuda");
+  config.device = {.device = "cuda", .distributed_backend = "mpi"};
+  EXPECT_EQ(refused(), "");
+}
+
 TEST_F(ValidateTest, Mesh) {
   EXPECT_EQ(refused_with(config.parallel.tp, 0),
             "--tensor-model-parallel-size (0) must be at least 1");

@@ -32,6 +32,11 @@ refused "sequence not divisible by tp" "--sequence-parallel: --seq-length \(14\)
 refused "ranks not divisible" "world size 2 is not divisible" 1,1,2,0 --tensor-model-parallel-size=3
 refused "batch not divisible" "--global-batch-size \(12\) must be divisible" 1,1,5,0
 refused "unknown flag" "--hiden-dropout" 1,1,1,0 --hiden-dropout 0.1
+refused "no GPU" "--device cuda: (this build has no CUDA|no GPU found on this machine).*use --device cpu" 1,1,2,0 --device cuda
+refused "NCCL without a GPU" "--distributed-backend nccl: (this build|no GPU).*use --device cpu, with --distributed-backend mpi" \
+    1,1,2,0 --distributed-backend nccl
+refused "NCCL on the CPU" "--distributed-backend nccl moves tensors between GPUs, got --device cpu" \
+    1,1,2,0 --device cpu --distributed-backend nccl
 refused "offload without partitions" "--offload-optimizer nvme needs a partitioned optimizer: --zero-stage \(0\) must be at least 1; use --zero-stage 1" \
     1,1,2,0 --offload-optimizer nvme --nvme-path "$scratch"
 refused "offload to no folder" "--nvme-path $scratch/nowhere: cannot create a swap file there: No such file" \

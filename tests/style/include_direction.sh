@@ -9,10 +9,12 @@ format             no-torch
 config             no-torch
 data               no-torch
 comm               torch
+device             torch     comm config cuda
 lanes              torch
-random             torch     lanes
+cuda               torch     comm optim random
+random             torch     lanes cuda
 kernels            torch     lanes random
-optim              torch     lanes
+optim              torch     lanes cuda
 memory             torch
 storage            torch
 param_spec         torch     comm random storage

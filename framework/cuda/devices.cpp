@@ -1,0 +1,50 @@
+#include <ATen/Context.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+
+#include "framework/cuda/cuda.h"
+
+namespace anymesh {
+namespace {
+
+cudaDeviceProp properties_of(int index) {
+  cudaDeviceProp properties;
+  C10_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  return properties;
+}
+
+}  // namespace
+
+CudaDevices cuda_devices() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess && count > 0) return {count, ""};
+  (void)cudaGetLastError();  // or the next call would report it
+  return {0, std::string("no GPU found on this machine (CUDA says: ") + cudaGetErrorString(status) +
+                 ")"};
+}
+
+CudaDevice cuda_device(int index) {
+  const cudaDeviceProp properties = properties_of(index);
+  std::string uuid;
+  for (const char byte : properties.uuid.bytes) {
+    char hex[3];
+    std::snprintf(hex, sizeof hex, "%02x", static_cast<unsigned char>(byte));
+    uuid += hex;
+  }
+  return {properties.name, uuid};
+}
+
+void use_cuda_device(int index) {
+  const cudaDeviceProp properties = properties_of(index);
+  TORCH_CHECK(properties.major >= 8, "GPU ", index, ", ", properties.name,
+              ", is of compute capability ", properties.major, ".", properties.minor,
+              "; the kernels are built for 8.0 and above (use --device cpu)");
+  c10::cuda::set_device(static_cast<c10::DeviceIndex>(index));
+  at::globalContext().lazyInitDevice(c10::DeviceType::CUDA);
+}
+
+}  // namespace anymesh

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <c10/cuda/CUDAException.h>
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+namespace anymesh {
+
+// A point in a stream's work.
+class CudaEvent {
+ public:
+  explicit CudaEvent(cudaStream_t stream) {
+    C10_CUDA_CHECK(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming));
+    C10_CUDA_CHECK(cudaEventRecord(event_, stream));
+  }
+  ~CudaEvent() { C10_CUDA_CHECK_WARN(cudaEventDestroy(event_)); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  // What is put into `stream` from now on waits for it.
+  void hold_back(cudaStream_t stream) const { C10_CUDA_CHECK(cudaStreamWaitEvent(stream, event_)); }
+  bool is_done() const {
+    const cudaError_t status = cudaEventQuery(event_);
+    if (status != cudaErrorNotReady) C10_CUDA_CHECK(status);
+    return status == cudaSuccess;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+using CudaEventPtr = std::shared_ptr<const CudaEvent>;
+
+}  // namespace anymesh

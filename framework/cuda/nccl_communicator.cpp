@@ -1,0 +1,254 @@
+#include <ATen/Functions.h>
+#include <c10/core/ScalarType.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <nccl.h>
+
+#include <atomic>
+#include <exception>
+#include <numeric>
+#include <stdexcept>
+
+#include "framework/cuda/cuda.h"
+#include "framework/cuda/event.h"
+#include "framework/cuda/watchdog.h"
+
+namespace anymesh {
+namespace {
+
+// Thrown to whoever calls a verb, and by what the watchdog asks, which has no use for a backtrace.
+void nccl_check(ncclResult_t result, const char* call, ncclComm_t comm = nullptr) {
+  if (result == ncclSuccess) return;
+  throw std::runtime_error(std::string(call) + ": " + ncclGetErrorString(result) + ": " +
+                           ncclGetLastError(comm));
+}
+#define NCCL_CHECK(call) nccl_check((call), #call)
+
+ncclDataType_t type_of(const torch::Tensor& t) {
+  switch (t.scalar_type()) {
+    case torch::kDouble:
+      return ncclFloat64;
+    case torch::kFloat:
+      return ncclFloat32;
+    case torch::kHalf:
+      return ncclFloat16;
+    case torch::kBFloat16:
+      return ncclBfloat16;
+    case torch::kLong:
+      return ncclInt64;
+    case torch::kInt:
+      return ncclInt32;
+    case torch::kByte:
+      return ncclUint8;
+    default:
+      TORCH_INTERNAL_ASSERT(false, "no sums of ", t.scalar_type());
+  }
+}
+
+void check_contiguous(const torch::Tensor& t, const char* verb) {
+  TORCH_INTERNAL_ASSERT(!t.defined() || (t.is_contiguous() && t.is_cuda()), verb,
+                        " needs contiguous tensors, all of the GPU or all of the CPU");
+}
+
+std::byte* bytes_of(const torch::Tensor& t) { return static_cast<std::byte*>(t.data_ptr()); }
+
+// What all groups of a rank share. One stream, so that a rank's collectives run in the order in which
+// it calls them, which is the same on all ranks of a group: no two groups wait for each other.
+struct Transport {
+  explicit Transport(std::chrono::seconds patience)
+      : device(c10::cuda::current_device()),
+        stream(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)),
+        watchdog(patience) {}
+  c10::DeviceIndex device;
+  c10::cuda::CUDAStream stream;
+  Watchdog watchdog;
+};
+
+// A verb in the transport's stream. Its tensors stay until the stream that computes waits for it.
+class InStream final : public Pending {
+ public:
+  InStream(CudaEventPtr done, std::vector<torch::Tensor> tensors)
+      : done_(std::move(done)), tensors_(std::move(tensors)) {}
+  ~InStream() override { wait(); }
+  void wait() override {
+    if (done_) done_->hold_back(c10::cuda::getCurrentCUDAStream());
+    done_.reset();
+    tensors_.clear();
+  }
+
+ private:
+  CudaEventPtr done_;
+  std::vector<torch::Tensor> tensors_;
+};
+
+class NcclCommunicator final : public Communicator {
+ public:
+  // A group of one rank needs no NCCL; only the first has it all the same, so that a run on one GPU
+  // shows whether it works there.
+  NcclCommunicator(CommPtr host, std::string name, std::shared_ptr<Transport> transport,
+                   bool always)
+      : host_(std::move(host)), name_(std::move(name)), transport_(std::move(transport)) {
+    if (size() == 1 && !always) return;
+    const torch::Tensor id = torch::zeros({sizeof(ncclUniqueId)}, torch::kByte);
+    auto* unique = reinterpret_cast<ncclUniqueId*>(id.data_ptr());
+    if (rank() == 0) NCCL_CHECK(ncclGetUniqueId(unique));
+    host_->broadcast(id, 0);
+    const auto made = std::make_shared<std::atomic<bool>>(false);
+    transport_->watchdog.watch(label("init"), [made] { return made->load(); });
+    NCCL_CHECK(ncclCommInitRank(&comm_, size(), *unique, rank()));
+    *made = true;
+  }
+  ~NcclCommunicator() override {
+    // While an error ends the process, a peer may be missing, and NCCL would wait for it.
+    if (!comm_ || std::uncaught_exceptions() > 0) return;
+    C10_CUDA_CHECK_WARN(cudaStreamSynchronize(transport_->stream));
+    transport_->watchdog.clear();
+    ncclCommDestroy(comm_);
+  }
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+
+  CommPtr split(int color, int key, const std::string& name) const override {
+    return c10::make_intrusive<NcclCommunicator>(host_->split(color, key, name), name, transport_,
+                                                 /*always=*/false);
+  }
+
+  void barrier() override { host_->barrier(); }
+  std::vector<int> roll_call(std::chrono::milliseconds patience) override {
+    return host_->roll_call(patience);
+  }
+
+  void all_reduce(torch::Tensor t, ReduceOp op) override {
+    if (t.is_cpu()) return host_->all_reduce(t, op);
+    if (!comm_) return;
+    check_contiguous(t, "all_reduce");
+    run("all_reduce", {t}, [&](cudaStream_t stream) {
+      return ncclAllReduce(t.data_ptr(), t.data_ptr(), static_cast<size_t>(t.numel()), type_of(t),
+                           op == ReduceOp::Sum ? ncclSum : ncclMax, comm_, stream);
+    })->wait();
+  }
+
+  std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
+    if (out.is_cpu()) return host_->start_all_gather(out, in);
+    check_contiguous(out, "all_gather");
+    check_contiguous(in, "all_gather");
+    TORCH_INTERNAL_ASSERT(out.numel() == in.numel() * size() && out.dtype() == in.dtype());
+    if (!comm_) {
+      if (out.data_ptr() != in.data_ptr()) out.view(-1).copy_(in.view(-1));
+      return std::make_unique<InStream>(nullptr, std::vector<torch::Tensor>());
+    }
+    return run("all_gather", {out, in}, [&](cudaStream_t stream) {
+      return ncclAllGather(in.data_ptr(), out.data_ptr(), in.nbytes(), ncclUint8, comm_, stream);
+    });
+  }
+
+  void reduce_scatter(torch::Tensor out, torch::Tensor in,
+                      const std::vector<int64_t>& counts) override {
+    if (in.is_cpu()) return host_->reduce_scatter(out, in, counts);
+    check_contiguous(out, "reduce_scatter");
+    check_contiguous(in, "reduce_scatter");
+    TORCH_INTERNAL_ASSERT(out.numel() == counts[static_cast<size_t>(rank())] &&
+                          in.numel() == std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+    c10::NoGradGuard no_grad;
+    const auto dtype = c10::promoteTypes(in.scalar_type(), out.scalar_type());
+    const torch::Tensor terms = in.to(dtype),
+                        sum = out.scalar_type() == dtype ? out : at::empty_like(out, dtype);
+    if (!comm_) {
+      if (sum.data_ptr() != terms.data_ptr()) sum.view(-1).copy_(terms.view(-1));
+    } else {
+      run("reduce_scatter", {terms, sum}, [&](cudaStream_t stream) {
+        return reduce_scatter(sum, terms, counts, stream);
+      })->wait();
+    }
+    if (!sum.is_same(out)) out.copy_(sum);
+  }
+
+  void broadcast(torch::Tensor t, int root) override {
+    if (t.is_cpu()) return host_->broadcast(t, root);
+    if (!comm_) return;
+    check_contiguous(t, "broadcast");
+    run("broadcast", {t}, [&](cudaStream_t stream) {
+      return ncclBroadcast(t.data_ptr(), t.data_ptr(), t.nbytes(), ncclUint8, root, comm_, stream);
+    })->wait();
+  }
+
+  void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
+    if (!send.defined() && !recv.defined()) return;
+    if ((send.defined() ? send : recv).is_cpu()) return host_->exchange(send, to, recv, from);
+    check_contiguous(send, "exchange");
+    check_contiguous(recv, "exchange");
+    TORCH_INTERNAL_ASSERT(comm_, "an exchange in a group of one rank");
+    run("exchange", {send, recv}, [&](cudaStream_t stream) {
+      return grouped([&] {
+        if (send.defined())
+          NCCL_CHECK(ncclSend(send.data_ptr(), send.nbytes(), ncclUint8, to, comm_, stream));
+        if (recv.defined())
+          NCCL_CHECK(ncclRecv(recv.data_ptr(), recv.nbytes(), ncclUint8, from, comm_, stream));
+      });
+    })->wait();
+  }
+
+ private:
+  std::string label(const char* verb) const {
+    return "NCCL: rank " + std::to_string(rank()) + " of the group " + name_ + ": " + verb;
+  }
+
+  template <class Calls>
+  static ncclResult_t grouped(const Calls& calls) {
+    NCCL_CHECK(ncclGroupStart());
+    calls();
+    return ncclGroupEnd();
+  }
+
+  // Parts of different sizes are as many reductions, each to the rank that gets it.
+  ncclResult_t reduce_scatter(const torch::Tensor& sum, const torch::Tensor& terms,
+                              const std::vector<int64_t>& counts, cudaStream_t stream) {
+    if (std::equal(counts.begin() + 1, counts.end(), counts.begin()))
+      return ncclReduceScatter(terms.data_ptr(), sum.data_ptr(), static_cast<size_t>(counts[0]),
+                               type_of(sum), ncclSum, comm_, stream);
+    return grouped([&] {
+      const std::byte* part = bytes_of(terms);
+      for (int root = 0; root < size(); ++root) {
+        const int64_t count = counts[static_cast<size_t>(root)];
+        NCCL_CHECK(ncclReduce(part, bytes_of(sum), static_cast<size_t>(count), type_of(sum),
+                              ncclSum, root, comm_, stream));
+        part += count * terms.element_size();
+      }
+    });
+  }
+
+  // In the transport's stream, after all that is in the current one, and watched. Whoever lets go of
+  // the result has the current stream wait for it.
+  template <class Call>
+  std::unique_ptr<Pending> run(const char* verb, std::vector<torch::Tensor> tensors,
+                               const Call& call) {
+    const cudaStream_t stream = transport_->stream;
+    CudaEvent(c10::cuda::getCurrentCUDAStream()).hold_back(stream);
+    nccl_check(call(stream), label(verb).c_str(), comm_);
+    auto done = std::make_shared<const CudaEvent>(stream);
+    transport_->watchdog.watch(label(verb), [done, comm = comm_, device = transport_->device] {
+      c10::cuda::set_device(device);
+      ncclResult_t error = ncclSuccess;
+      NCCL_CHECK(ncclCommGetAsyncError(comm, &error));
+      nccl_check(error, "failed on the GPU", comm);
+      return done->is_done();
+    });
+    return std::make_unique<InStream>(std::move(done), std::move(tensors));
+  }
+
+  CommPtr host_;
+  std::string name_;
+  std::shared_ptr<Transport> transport_;
+  ncclComm_t comm_ = nullptr;
+};
+
+}  // namespace
+
+CommPtr nccl_communicator(CommPtr host, std::chrono::seconds patience) {
+  return c10::make_intrusive<NcclCommunicator>(std::move(host), "world",
+                                               std::make_shared<Transport>(patience),
+                                               /*always=*/true);
+}
+
+}  // namespace anymesh

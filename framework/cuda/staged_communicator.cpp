@@ -1,0 +1,104 @@
+#include <ATen/Functions.h>
+
+#include "framework/cuda/cuda.h"
+
+namespace anymesh {
+namespace {
+
+torch::Tensor pinned_like(const torch::Tensor& t) {
+  return at::empty(t.sizes(), t.options().device(torch::kCPU).pinned_memory(true));
+}
+
+// What the host's group sends in place of `t`; the same if it lies there, or is not defined.
+torch::Tensor staged(const torch::Tensor& t) {
+  if (!t.defined() || t.is_cpu()) return t;
+  TORCH_INTERNAL_ASSERT(t.is_contiguous());
+  torch::Tensor host = pinned_like(t);
+  return host.copy_(t);
+}
+
+// Room for what is to become `t`.
+torch::Tensor room_for(const torch::Tensor& t) {
+  return !t.defined() || t.is_cpu() ? t : pinned_like(t);
+}
+
+void unstage(const torch::Tensor& host, torch::Tensor t) {
+  if (t.defined() && !host.is_same(t)) t.copy_(host);
+}
+
+class Unstaging final : public Pending {
+ public:
+  Unstaging(std::unique_ptr<Pending> pending, torch::Tensor sent, torch::Tensor host,
+            torch::Tensor out)
+      : pending_(std::move(pending)), sent_(std::move(sent)), host_(std::move(host)), out_(out) {}
+  ~Unstaging() override { pending_.reset(); }  // before the memory that it reads and writes goes
+  void wait() override {
+    c10::NoGradGuard no_grad;
+    pending_->wait();
+    unstage(host_, out_);
+  }
+
+ private:
+  std::unique_ptr<Pending> pending_;
+  torch::Tensor sent_, host_, out_;
+};
+
+class StagedCommunicator final : public Communicator {
+ public:
+  explicit StagedCommunicator(CommPtr host) : host_(std::move(host)) {}
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  CommPtr split(int color, int key, const std::string& name) const override {
+    return c10::make_intrusive<StagedCommunicator>(host_->split(color, key, name));
+  }
+  void barrier() override { host_->barrier(); }
+  std::vector<int> roll_call(std::chrono::milliseconds patience) override {
+    return host_->roll_call(patience);
+  }
+
+  void all_reduce(torch::Tensor t, ReduceOp op) override {
+    if (size() == 1) return;
+    c10::NoGradGuard no_grad;
+    const torch::Tensor host = staged(t);
+    host_->all_reduce(host, op);
+    unstage(host, t);
+  }
+  std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
+    if (out.is_cpu()) return host_->start_all_gather(out, in);
+    c10::NoGradGuard no_grad;
+    const torch::Tensor mine = staged(in), all = room_for(out);
+    return std::make_unique<Unstaging>(host_->start_all_gather(all, mine), mine, all, out);
+  }
+  void reduce_scatter(torch::Tensor out, torch::Tensor in,
+                      const std::vector<int64_t>& counts) override {
+    c10::NoGradGuard no_grad;
+    const torch::Tensor sum = room_for(out);
+    host_->reduce_scatter(sum, staged(in), counts);
+    unstage(sum, out);
+  }
+  void broadcast(torch::Tensor t, int root) override {
+    if (size() == 1) return;
+    c10::NoGradGuard no_grad;
+    const torch::Tensor host = staged(t);
+    host_->broadcast(host, root);
+    unstage(host, t);
+  }
+  void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
+    c10::NoGradGuard no_grad;
+    const torch::Tensor received = room_for(recv);
+    host_->exchange(staged(send), to, received, from);
+    unstage(received, recv);
+  }
+
+ private:
+  CommPtr host_;
+};
+
+}  // namespace
+
+CommPtr staged_communicator(CommPtr host) {
+  return c10::make_intrusive<StagedCommunicator>(std::move(host));
+}
+
+}  // namespace anymesh

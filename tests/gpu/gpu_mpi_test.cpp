@@ -1,0 +1,143 @@
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include <optional>
+
+#include "framework/cuda/cuda.h"
+#include "framework/optim/sweeps.h"
+#include "framework/random/dropout.h"
+#include "tests/support/mpi_world.h"
+
+// Each against its twin on the CPU, bit by bit where both promise that.
+namespace anymesh {
+namespace {
+
+class Gpu : public testing::Test {
+ protected:
+  void SetUp() override {
+    const CudaDevices devices = cuda_devices();
+    ASSERT_GT(devices.count, 0) << devices.missing;
+    use_cuda_device(mpi_world()->rank() % devices.count);
+  }
+};
+
+torch::Tensor to_gpu(const torch::Tensor& t) { return t.to(torch::kCUDA); }
+
+::testing::AssertionResult same(const torch::Tensor& gpu, const torch::Tensor& cpu) {
+  if (gpu.is_cuda() && torch::equal(gpu.cpu(), cpu)) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << gpu << " is not " << cpu;
+}
+
+TEST_F(Gpu, AdamWWritesTheBitsOfTheCpu) {
+  torch::manual_seed(1);
+  for (const auto dtype : {torch::kFloat, torch::kDouble}) {
+    for (const auto rounded :
+         std::vector<std::optional<torch::Dtype>>{torch::kBFloat16, torch::kHalf, std::nullopt}) {
+      torch::Tensor state[4], copies[4];
+      for (int i = 0; i < 4; ++i) {
+        state[i] = torch::randn({10'007}, dtype).abs_();
+        copies[i] = to_gpu(state[i]);
+      }
+      const torch::Tensor low = rounded ? torch::zeros({10'007}, *rounded) : torch::Tensor(),
+                          low_copy = rounded ? to_gpu(low) : torch::Tensor();
+      for (int step = 1; step <= 3; ++step) {
+        adamw_step(state[0], state[1], state[2], state[3], {}, step, 1e-3, 0.1, 0.7, low);
+        adamw_step(copies[0], copies[1], copies[2], copies[3], {}, step, 1e-3, 0.1, 0.7, low_copy);
+      }
+      for (int i = 0; i < 4; ++i) EXPECT_TRUE(same(copies[i], state[i])) << i;
+      if (rounded) {
+        EXPECT_TRUE(same(low_copy, low));
+      }
+    }
+  }
+}
+
+TEST_F(Gpu, SumsOfSquaresAreInDouble) {
+  const std::vector<torch::Tensor> x{torch::randn({100'003}) * 1e4, torch::randn({7})};
+  const std::vector<torch::Tensor> copies{to_gpu(x[0]), to_gpu(x[1])};
+  EXPECT_NEAR(sum_of_squares(copies) / sum_of_squares(x), 1, 1e-13);
+  const std::vector<torch::Tensor> bad{copies[0], to_gpu(torch::full({3}, NAN))};
+  EXPECT_TRUE(std::isnan(sum_of_squares(bad)));
+}
+
+TEST_F(Gpu, DropoutDropsWhatItDropsOnTheCpu) {
+  const DropoutContext context{.seed = 42, .samples = {7, 1'000'000'000'000}};
+  const DropoutStream stream{3, DropoutSite::MlpOutput};
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16}) {
+    const torch::Tensor x = torch::randn({2, 3, 1003}).to(dtype);
+    for (const int64_t first : {int64_t{0}, int64_t{5}, int64_t{1} << 33}) {
+      const torch::Tensor y = dropout(to_gpu(x), 0.3, context, stream, first);
+      EXPECT_TRUE(same(y, dropout(x, 0.3, context, stream, first))) << dtype << " " << first;
+    }
+  }
+}
+
+// Each rank alone: two on one GPU are more than NCCL takes.
+TEST_F(Gpu, NcclOfOneRank) {
+  const CommPtr comm =
+      nccl_communicator(mpi_world()->split(mpi_world()->rank(), 0), std::chrono::seconds(60));
+  const torch::Tensor x = torch::randn({1000});
+  for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16}) {
+    const torch::Tensor cpu = x.to(dtype), gpu = to_gpu(cpu);
+    comm->all_reduce(gpu);
+    comm->all_reduce(gpu, ReduceOp::Max);
+    comm->broadcast(gpu, 0);
+    EXPECT_TRUE(same(gpu, cpu));
+    torch::Tensor gathered = torch::zeros_like(gpu), part = torch::zeros_like(gpu),
+                  received = torch::zeros_like(gpu), wide = torch::zeros_like(gpu, torch::kDouble);
+    comm->all_gather(gathered, gpu);
+    EXPECT_TRUE(same(gathered, cpu));
+    comm->reduce_scatter(part, gpu);
+    EXPECT_TRUE(same(part, cpu));
+    comm->reduce_scatter(wide, gpu);
+    EXPECT_TRUE(same(wide, cpu.to(torch::kDouble)));
+    comm->exchange(gpu, 0, received, 0);
+    EXPECT_TRUE(same(received, cpu));
+    const auto pending = comm->start_all_gather(gathered.zero_(), gpu);
+    pending->wait();
+    EXPECT_TRUE(same(gathered, cpu));
+  }
+  torch::Tensor host = x.clone();
+  comm->all_reduce(host);
+  EXPECT_TRUE(torch::equal(host, x));
+  EXPECT_EQ(comm->split(0, 0)->size(), 1);
+}
+
+TEST_F(Gpu, StagedVerbsEqualTheHosts) {
+  const CommPtr host = mpi_world(), comm = staged_communicator(host);
+  const int ranks = comm->size(), rank = comm->rank();
+  for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kLong}) {
+    const torch::Tensor mine = (torch::arange(12 * ranks) * 3 % 17 + 100 * rank).to(dtype);
+    torch::Tensor cpu = mine.clone(), gpu = to_gpu(mine);
+    for (const CommPtr& group : {host, comm}) group->all_reduce(group == host ? cpu : gpu);
+    EXPECT_TRUE(same(gpu, cpu));
+
+    cpu = torch::zeros({ranks * mine.numel()}, dtype), gpu = to_gpu(cpu);
+    host->all_gather(cpu, mine);
+    comm->all_gather(gpu, to_gpu(mine));
+    EXPECT_TRUE(same(gpu, cpu));
+    comm->all_gather(gpu, gpu.narrow(0, rank * mine.numel(), mine.numel()));  // in place
+    EXPECT_TRUE(same(gpu, cpu));
+
+    std::vector<int64_t> counts(static_cast<size_t>(ranks), 12);
+    counts[0] += 5, counts.back() -= 5;
+    cpu = torch::zeros({counts[static_cast<size_t>(rank)]}, dtype), gpu = to_gpu(cpu);
+    host->reduce_scatter(cpu, mine, counts);
+    comm->reduce_scatter(gpu, to_gpu(mine), counts);
+    EXPECT_TRUE(same(gpu, cpu));
+
+    cpu = mine.clone(), gpu = to_gpu(mine);
+    host->broadcast(cpu, ranks - 1);
+    comm->broadcast(gpu, ranks - 1);
+    EXPECT_TRUE(same(gpu, cpu));
+
+    const int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
+    cpu = torch::zeros_like(mine), gpu = to_gpu(cpu);
+    host->exchange(mine, next, cpu, previous);
+    comm->exchange(to_gpu(mine), next, gpu, previous);
+    EXPECT_TRUE(same(gpu, cpu));
+  }
+}
+
+}  // namespace
+}  // namespace anymesh
