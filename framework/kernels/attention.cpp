@@ -82,8 +82,8 @@ class Group {
   // out and log_sums [b, groups, heads, s] of the group
   void forward(int64_t sample, int64_t group, T* out, float* log_sums) {
     take(sample, group);
-    Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, key_columns_);
-    Gemm::pack(values_.at, values_.stride, width_, n_.d, value_rows_);
+    key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, room_[0]);
+    const auto value_rows = Gemm::pack(values_.at, values_.stride, width_, n_.d, room_[1]);
     for (int64_t head = 0; head < n_.heads; ++head) {
       float* log_sum = log_sums + ((sample * n_.groups + group) * n_.heads + head) * n_.s;
       for (int64_t first = 0; first < n_.s; first += kRows) {
@@ -96,7 +96,7 @@ class Group {
           log_sum[first + i] = most + std::log(sum);
           inverse_sum_[i] = 1 / sum;
         }
-        Gemm::run(rows, n_.d, width, weights_, width, value_rows_, width_, block_, n_.d, false);
+        Gemm::run(rows, n_.d, width, weights_, width, value_rows, block_, n_.d, false);
         T* to = out + n_.out_at(sample, group, head) + first * n_.out_row();
         for (int64_t i = 0; i < rows; ++i)
           scaled(block_ + i * n_.d, inverse_sum_[i], n_.d, to + i * n_.out_row());
@@ -107,9 +107,10 @@ class Group {
   // d qkv of the group from d out
   void backward(int64_t sample, int64_t group, const T* dout, const float* log_sums, T* dqkv) {
     take(sample, group);
-    Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, key_columns_);
-    Gemm::pack_transposed(values_.at, values_.stride, n_.d, width_, value_columns_);
-    Gemm::pack(keys_.at, keys_.stride, width_, n_.d, key_rows_);
+    key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, room_[0]);
+    key_rows_ = Gemm::pack(keys_.at, keys_.stride, width_, n_.d, room_[1]);
+    const auto value_columns =
+        Gemm::pack_transposed(values_.at, values_.stride, n_.d, width_, room_[2]);
     std::fill_n(dkey_.data, n_.d * width_, 0.f);
     std::fill_n(dvalue_.data, n_.d * width_, 0.f);
     for (int64_t head = 0; head < n_.heads; ++head) {
@@ -117,8 +118,7 @@ class Group {
       for (int64_t first = 0; first < n_.s; first += kRows) {
         const int64_t rows = scores(sample, group, head, first), width = first + kRows;
         const T* from = dout + n_.out_at(sample, group, head) + first * n_.out_row();
-        Gemm::run(rows, width, n_.d, from, n_.out_row(), value_columns_, n_.d, dweights_, width_,
-                  false);
+        Gemm::run(rows, width, n_.d, from, n_.out_row(), value_columns, dweights_, width_, false);
         for (int64_t i = 0; i < rows; ++i) {
           float *row = scores_ + i * width_, *drow = dweights_ + i * width_;
           const float* dropout = factors(sample, group, head, first + i);
@@ -172,7 +172,7 @@ class Group {
   int64_t scores(int64_t sample, int64_t group, int64_t head, int64_t first) {
     const int64_t rows = std::min(kRows, n_.s - first), width = first + kRows;
     queries_ = rows_of(n_.at(sample, group, head), first, rows, rows, true, query_);
-    Gemm::run(rows, width, n_.d, queries_.at, queries_.stride, key_columns_, n_.d, scores_, width_,
+    Gemm::run(rows, width, n_.d, queries_.at, queries_.stride, key_columns_, scores_, width_,
               false);
     for (int64_t i = 0; i < rows; ++i) {
       float* row = scores_ + i * width_;
@@ -198,7 +198,7 @@ class Group {
   void query_gradient(int64_t sample, int64_t group, int64_t head, int64_t first, int64_t rows,
                       T* dqkv) {
     const int64_t width = first + kRows;
-    Gemm::run(rows, n_.d, width, dscores_, width, key_rows_, width_, block_, n_.d, false);
+    Gemm::run(rows, n_.d, width, dscores_, width, key_rows_, block_, n_.d, false);
     T* to = dqkv + n_.at(sample, group, head) + first * n_.row();
     for (int64_t i = 0; i < rows; ++i) {
       scaled(block_ + i * n_.d, 1, n_.d, to + i * n_.row());
@@ -212,8 +212,8 @@ class Group {
     transpose(x, stride, rows, n_.d, transposed_.data, kRows);
     for (int64_t i = 0; rows < kRows && i < n_.d; ++i)
       std::fill(transposed_ + i * kRows + rows, transposed_ + (i + 1) * kRows, T(0));
-    Gemm::pack(y, width, kRows, width, packed_);
-    Gemm::run(n_.d, width, kRows, transposed_, kRows, packed_, kRows, sums, width_, true);
+    const auto rows_of_y = Gemm::pack(y, width, kRows, width, packed_);
+    Gemm::run(n_.d, width, kRows, transposed_, kRows, rows_of_y, sums, width_, true);
   }
 
   void give(float* sums, bool turn, T* to) {
@@ -236,8 +236,8 @@ class Group {
   Rows keys_{}, values_{}, queries_{};
   Buffer<T> key_{width_ * n_.d}, value_{width_ * n_.d}, query_{kRows * n_.d},
       transposed_{kRows * n_.d};
-  Buffer<T> key_columns_{width_ * n_.d}, value_columns_{width_ * n_.d}, key_rows_{width_ * n_.d},
-      value_rows_{width_ * n_.d};
+  Buffer<T> room_[3] = {Buffer<T>(width_ * n_.d), Buffer<T>(width_* n_.d), Buffer<T>(width_* n_.d)};
+  Packed<T> key_columns_{}, key_rows_{};
   Buffer<T> weights_{kRows * width_}, dscores_{kRows * width_}, packed_{kRows * width_};
   Buffer<float> scores_{kRows * width_}, dweights_{kRows * width_}, factors_{width_},
       block_{kRows * n_.d};

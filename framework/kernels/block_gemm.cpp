@@ -29,12 +29,6 @@ ANYMESH_WIDEST void interleave(const uint16_t* even, const uint16_t* odd, int64_
   for (int64_t i = 0; i < n; ++i) pairs[i] = even[i] | uint32_t{odd[i]} << 16;
 }
 
-template <class T>
-void copy(const T* in, int64_t in_stride, int64_t rows, int64_t columns, T* out,
-          int64_t out_stride) {
-  for (int64_t i = 0; i < rows; ++i) std::copy_n(in + i * in_stride, columns, out + i * out_stride);
-}
-
 // Of a width that the transposition's kernel has a type for.
 template <class T>
 using Bits = std::conditional_t<std::is_same_v<T, float>, float, uint16_t>;
@@ -48,40 +42,43 @@ void transpose(const T* in, int64_t in_stride, int64_t m, int64_t n, T* out, int
 }
 
 template <class T>
-void BlockGemm<T>::pack(const T* b, int64_t stride, int64_t k, int64_t n, T* packed) {
-  for (int64_t j = 0; j < n; j += kColumns, packed += k * kColumns) {
+Packed<T> BlockGemm<T>::pack(const T* b, int64_t stride, int64_t k, int64_t n, T* room) {
+  if (!in_pairs<T>()) return {b, kColumns, stride};
+  T* to = room;
+  for (int64_t j = 0; j < n; j += kColumns, to += k * kColumns) {
     const int64_t width = std::min(kColumns, n - j);
-    if (!in_pairs<T>()) {
-      copy(b + j, stride, k, width, packed, width);
-      continue;
-    }
     for (int64_t i = 0; i < k; i += 2) {
       const auto* row = reinterpret_cast<const uint16_t*>(b + i * stride + j);
-      interleave(row, row + stride, width, reinterpret_cast<uint32_t*>(packed + i * width));
+      interleave(row, row + stride, width, reinterpret_cast<uint32_t*>(to + i * width));
     }
   }
+  return {room, k * kColumns, 0};
 }
 
 template <class T>
-void BlockGemm<T>::pack_transposed(const T* bt, int64_t stride, int64_t k, int64_t n, T* packed) {
-  for (int64_t j = 0; j < n; j += kColumns, packed += k * kColumns) {
+Packed<T> BlockGemm<T>::pack_transposed(const T* bt, int64_t stride, int64_t k, int64_t n,
+                                        T* room) {
+  T* to = room;
+  for (int64_t j = 0; j < n; j += kColumns, to += k * kColumns) {
     const int64_t width = std::min(kColumns, n - j);
     const T* rows = bt + j * stride;
     if (in_pairs<T>()) {  // pairs of elements as one of twice the width
       at::native::utils::transpose(width, k / 2, reinterpret_cast<const float*>(rows), stride / 2,
-                                   reinterpret_cast<float*>(packed), width);
+                                   reinterpret_cast<float*>(to), width);
     } else {
-      transpose(rows, stride, width, k, packed, width);
+      transpose(rows, stride, width, k, to, width);
     }
   }
+  return {room, k * kColumns, 0};
 }
 
 template <class T>
-void BlockGemm<T>::run(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* packed,
-                       int64_t packed_k, float* c, int64_t ldc, bool add) {
-  for (int64_t j = 0; j < n; j += kColumns, packed += packed_k * kColumns) {
-    const int64_t width = std::min(kColumns, n - j);
-    blas::brgemm(m, width, k, lda, width, ldc, add, a, packed, c + j, in_pairs<T>());
+void BlockGemm<T>::run(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const Packed<T>& b,
+                       float* c, int64_t ldc, bool add) {
+  for (int64_t j = 0; j < n; j += kColumns) {
+    const int64_t width = std::min(kColumns, n - j), stride = b.stride ? b.stride : width;
+    const T* columns = b.at + j / kColumns * b.block;
+    blas::brgemm(m, width, k, lda, stride, ldc, add, a, columns, c + j, in_pairs<T>());
   }
 }
 

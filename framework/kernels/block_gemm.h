@@ -5,22 +5,28 @@
 namespace anymesh {
 
 // C [m, n] in fp32 = or += A B of T = float or c10::BFloat16, for matrices that fit the cache, inside of a parallel region; on bf16
-// by AMX or AVX-512, where there is one (LibTorch's brgemm, which is oneDNN's). B is packed first, in columns of 64:
+// by AMX or AVX-512, where there is one (LibTorch's brgemm, which is oneDNN's). B is packed first, as far as the CPU wants it:
 //
-//   BlockGemm<T>::pack(b, stride, k, n, packed);             B [k, n] in rows
-//   BlockGemm<T>::pack_transposed(bt, stride, k, n, packed); B^T [n, k] in rows
-//   BlockGemm<T>::run(m, n, k, a, lda, packed, k, c, ldc, add);
+//   Packed<T> p = BlockGemm<T>::pack(b, stride, k, n, room);             B [k, n] in rows
+//   Packed<T> p = BlockGemm<T>::pack_transposed(bt, stride, k, n, room); B^T [n, k] in rows
+//   BlockGemm<T>::run(m, n, k, a, lda, p, c, ldc, add);
 //
-// k of T = c10::BFloat16 is even, n a multiple of 16. `packed` has k * n elements. run() may
-// take the first k of the packed_k rows that B was packed with.
+// k of T = c10::BFloat16 is even, n a multiple of 16. `room` is for k * n elements; it, and b, must last as long. run() may take the
+// first of the k rows and n columns that B was packed with.
+template <class T>
+struct Packed {
+  const T* at;            // blocks of kColumns columns, of rows
+  int64_t block, stride;  // elements from one to the next; a stride of 0: the block's width
+};
+
 template <class T>
 struct BlockGemm {
   static constexpr int64_t kColumns = 64;
 
-  static void pack(const T* b, int64_t stride, int64_t k, int64_t n, T* packed);
-  static void pack_transposed(const T* bt, int64_t stride, int64_t k, int64_t n, T* packed);
-  static void run(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const T* packed,
-                  int64_t packed_k, float* c, int64_t ldc, bool add);
+  static Packed<T> pack(const T* b, int64_t stride, int64_t k, int64_t n, T* room);
+  static Packed<T> pack_transposed(const T* bt, int64_t stride, int64_t k, int64_t n, T* room);
+  static void run(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const Packed<T>& b,
+                  float* c, int64_t ldc, bool add);
   // To be called by a thread that has run some and is done.
   static void release();
 };
