@@ -5,11 +5,12 @@
 #
 #   PYTHON=python ROUNDS=5 benchmarks/train/run.sh [FOLDER_OF_EXECUTABLES [SIZE]...]     default: all; PRECISIONS="fp32 bf16"
 #
-# SIZE: small (4 layers, hidden 128, seq 128, batch 8, vocab 256), medium (6, 384, 256, 8, 256), gpt2 (12, 768, 512, 1, 50304).
-# PYTHON has torch of the version that we link. GEMM is what torch.mm reaches at 2048^3 in that precision, in the same run.
+# SIZE: small (4 layers, hidden 128, seq 128, batch 8, vocab 256), medium (6, 384, 256, 8, 256), gpt2 (12, 768, 512, 1, 50304); for
+# GPUs (DEVICE=cuda, see benchmarks/gpu/run.sh) 124M, 350M, 1.3B. PYTHON has torch of the version that we link. GEMM is what torch.mm
+# reaches at 2048^3 in that precision, in the same run; on a GPU, PEAK of so many GFLOP/s if it is given.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 train=$repository/benchmarks/train
-rounds=${ROUNDS:-5} python=${PYTHON:-python3}
+rounds=${ROUNDS:-5} python=${PYTHON:-python3} device=${DEVICE:-cpu}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(nproc)} TORCHINDUCTOR_CACHE_DIR=$scratch/inductor
 
 # LAYERS HIDDEN HEADS SEQ BATCH VOCAB STEPS of a size.
@@ -18,34 +19,52 @@ shape_of() {
     small) echo 4 128 4 128 8 256 60 ;;
     medium) echo 6 384 6 256 8 256 13 ;;
     gpt2) echo 12 768 12 512 1 50304 8 ;;
-    *) echo "run.sh: $1 is not small, medium or gpt2" >&2; exit 2 ;;
+    124M) echo 12 768 12 1024 16 50304 23 ;;
+    350M) echo 24 1024 16 1024 16 50304 23 ;;
+    1.3B) echo 24 2048 16 2048 4 50304 23 ;;
+    *) echo "run.sh: $1 is not small, medium, gpt2, 124M, 350M or 1.3B" >&2; exit 2 ;;
   esac
 }
 
 ours() { # LAYERS HIDDEN HEADS SEQ BATCH VOCAB STEPS FLAGS...
   "$bin/pretrain_gpt" --num-layers "$1" --hidden-size "$2" --num-attention-heads "$3" --seq-length "$4" --max-position-embeddings "$4" \
     --mock-data --micro-batch-size "$5" --global-batch-size "$5" --vocab-size "$6" --train-iters "$7" --lr 1e-4 \
-    --lr-decay-style constant --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 "${@:8}" || { echo "ours failed" >&2; exit 1; }
+    --lr-decay-style constant --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --device "$device" "${@:8}" || { echo "ours failed" >&2; exit 1; }
 }
 
 # Lines "MS LOSS" of the steps -> those of the middle one; the last loss goes to the file $1.
 middle() { tail -n +4 | tee >(tail -1 | cut -d' ' -f2 >"$1") | sort -g | awk '{t[NR] = $1} END {print t[int((NR + 1) / 2)]}'; }
 
-one() { # WHO SHAPE...: the median step, ms; memory to WHO.rss
+# The most that a GPU holds while a command runs, MiB, to the file $1.
+watch_gpu() { # FILE COMMAND...
+  local file=$1
+  shift
+  if [[ $device == cpu ]]; then "$@"; return; fi
+  nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits --loop-ms=200 --id=0 >used &
+  local watcher=$! status=0
+  "$@" || status=$?
+  kill $watcher
+  sort -g used | tail -1 >"$file"
+  return $status
+}
+
+one() { # WHO SHAPE...: the median step, ms; memory to WHO.rss, of the process or of the GPU
   local who=$1
   shift
   case $who in
     ours)
-      ours "$@" "${flags[@]}" --loss-csv ours.csv >ours.log
+      watch_gpu ours.gpu ours "$@" "${flags[@]}" --loss-csv ours.csv >ours.log
       sed -n 's/^done.*per rank \([0-9]*\).*/\1/p' ours.log >ours.rss
       tail -n +2 ours.csv | awk -F, '{print $8, $3}' | middle ours.loss
       ;;
     *)
-      "$python" "$train/torch_gpt.py" start/global_step1/mp_rank_00_model_states.pt "${@:1:6}" "${who%-*}" "${who#*-}" "$7" >torch.log 2>torch.err || { tail -5 torch.err >&2; exit 1; }
+      watch_gpu "$who.gpu" "$python" "$train/torch_gpt.py" start/global_step1/mp_rank_00_model_states.pt "${@:1:6}" "${who%-*}" "${who#*-}" "$7" \
+        "$device" >torch.log 2>torch.err || { tail -5 torch.err >&2; exit 1; }
       sed -n 's/^peak memory \([0-9]*\).*/\1/p' torch.log >"$who.rss"
       awk '/^step/ {print $6, $4}' torch.log | middle "$who.loss"
       ;;
   esac
+  if [[ $device != cpu ]]; then mv "$who.gpu" "$who.rss"; fi
 }
 
 row() { # SIZE PRECISION
@@ -57,7 +76,7 @@ row() { # SIZE PRECISION
   ours "${shape[@]:0:6}" 1 --lr 1e-30 --save start "${flags[@]}" >start.log   # a step that changes nothing
   for ((round = 0; round < rounds; ++round)); do
     for who in ours "${peers[@]}"; do one "$who" "${shape[@]}" >>"$who.ms"; done
-    "$python" "$train/gemm_rate.py" "$2" >>gemm.ms
+    if [[ ${PEAK:-} ]]; then echo "$PEAK"; else "$python" "$train/gemm_rate.py" "$2" "$device"; fi >>gemm.ms
   done
   for who in ours "${peers[@]}"; do
     awk -v a="$(cat ours.loss)" -v b="$(cat "$who.loss")" -v most="$([[ $2 == fp32 ]] && echo 1e-4 || echo 2e-2)" \

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The plain PyTorch script beside which pretrain_gpt is timed: the same GPT-2, weights, data and maths on one process.
 
-    torch_gpt.py CHECKPOINT LAYERS HIDDEN HEADS SEQ BATCH VOCAB fp32|bf16|autocast eager|compile STEPS
+    torch_gpt.py CHECKPOINT LAYERS HIDDEN HEADS SEQ BATCH VOCAB fp32|bf16|autocast eager|compile STEPS [cpu|cuda]
 
 CHECKPOINT is mp_rank_00_model_states.pt of one process of pretrain_gpt: the weights to start from.
 bf16: weights and activations in bf16, fp32 masters and gradients' sums, as pretrain_gpt --bf16 has it; autocast: fp32 weights,
@@ -85,9 +85,11 @@ def our_name(name, layers):
 def main():
     layers, hidden, heads, seq, batch, vocab = map(int, sys.argv[2:8])
     precision, mode, steps = sys.argv[8], sys.argv[9], int(sys.argv[10])
+    device = sys.argv[11] if len(sys.argv) > 11 else "cpu"
     model = Gpt(layers, hidden, heads, seq, vocab)
     states = torch.load(sys.argv[1], weights_only=False)["module"]
     model.load_state_dict({name: states[our_name(name, layers)] for name in model.state_dict()})
+    model.to(device)
     masters = list(model.parameters())
     if precision == "bf16":
         masters = [nn.Parameter(p.detach().clone()) for p in masters]
@@ -96,11 +98,12 @@ def main():
     groups = [{"params": [m for m in masters if m.dim() > 1]}, {"params": [m for m in masters if m.dim() == 1], "weight_decay": 0}]
     optimizer = torch.optim.AdamW(groups, lr=1e-4, weight_decay=0.01, eps=1e-8, betas=(0.9, 0.999), fused=True)
     run = torch.compile(model) if mode == "compile" else model
-    context = torch.autocast("cpu", torch.bfloat16) if precision == "autocast" else contextlib.nullcontext()
+    context = torch.autocast(device, torch.bfloat16) if precision == "autocast" else contextlib.nullcontext()
 
     for step in range(steps):
         rows = torch.tensor([sample(step * batch + i, seq, vocab) for i in range(batch)])
         started = time.perf_counter()
+        rows = rows.to(device)
         with context:
             loss = run(rows[:, :-1].contiguous(), rows[:, 1:].reshape(-1))
         loss.backward()
@@ -113,7 +116,10 @@ def main():
         if precision == "bf16":
             with torch.no_grad():
                 torch._foreach_copy_(params, masters)
-        print(f"step {step + 1} loss {loss.item():.9g} ms {(time.perf_counter() - started) * 1e3:.3f}", flush=True)
+        last = loss.item()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        print(f"step {step + 1} loss {last:.9g} ms {(time.perf_counter() - started) * 1e3:.3f}", flush=True)
     print("peak memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "MiB")
 
 
