@@ -12,7 +12,7 @@ pinned() { sed -n "s/^set($1 \(.*\))$/\1/p" cmake/versions.cmake; }
 
 packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libcxxopts-dev nlohmann-json3-dev libgtest-dev libgmock-dev
           libbenchmark-dev clang clang-format clang-tidy libclang-rt-dev ccache python3 python3-pip
-          python3-venv procps unzip xz-utils bible-kjv)
+          python3-venv procps iproute2 unzip xz-utils bible-kjv)
 
 missing=()
 for p in "${packages[@]}"; do
