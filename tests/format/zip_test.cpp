@@ -1,5 +1,7 @@
 #include "framework/checkpoint/format/zip.h"
 
+#include <algorithm>
+
 #include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/zip_format.h"
 #include "support.h"
@@ -125,10 +127,12 @@ TEST_F(Zip, NoChangedByteOfTheDirectoryCrashes) {
   const std::string content = write_two();
   int refused = 0;
   for (size_t i = content.find("PK\1\2"); i < content.size(); ++i) {
-    for (const int byte : {0, 1, 0x7F, 0xFF}) {
+    for (const int byte : {0, 1, 0x7F, 0xA5, 0xFF}) {
       std::string changed = content;
       changed[i] = static_cast<char>(byte);
-      refused += !message_for(changed).empty();
+      const std::string message = message_for(changed);
+      refused += !message.empty();
+      EXPECT_TRUE(std::ranges::all_of(message, [](char c) { return c >= ' ' && c <= '~'; })) << i;
     }
   }
   EXPECT_GT(refused, 300);

@@ -18,6 +18,22 @@ std::vector<std::byte> read_range(const File& file, uint64_t offset, uint64_t si
   return bytes;
 }
 
+// UTF-8 without control characters, as names are that a message may repeat.
+bool is_text(std::string_view text) {
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto first = static_cast<unsigned char>(text[i]);
+    int more = first < 0x80       ? 0
+               : first >> 5 == 6  ? 1
+               : first >> 4 == 14 ? 2
+               : first >> 3 == 30 ? 3
+                                  : -1;
+    if (more < 0 || first < ' ' || first == 0x7F) return false;
+    for (; more > 0; --more)
+      if (++i == text.size() || (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 ZipReader::ZipReader(const std::filesystem::path& path) : file_(std::make_shared<File>(path)) {
@@ -124,6 +140,7 @@ ZipReader::Record ZipReader::read_entry(std::span<const std::byte>& rest, uint64
   Record record;
   const auto name = rest.subspan(kCentralHeaderSize, name_size);
   record.name.assign(reinterpret_cast<const char*>(name.data()), name.size());
+  if (!is_text(record.name)) fail(at, "the name of a record is no text");
   record.crc = get_field<uint32_t>(rest, 16);
   record.size = get_field<uint32_t>(rest, 24);
   uint64_t compressed = get_field<uint32_t>(rest, 20);
