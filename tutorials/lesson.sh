@@ -45,17 +45,19 @@ loss() { awk -F, -v step="$2" '$1 == step {printf "%.4f", $3}' "$out/$1.csv"; }
 memory() { sed -n "s/^memory: $2  *\([0-9.]*\) .*/\1/p" "$out/$1.log"; }
 
 # bitwise A B WHAT: the losses of two runs are the same text at every step that both have.
-bitwise() {
-  "$bin/plot_loss" --bitwise "$out/$1.csv" "$out/$2.csv" >"$out/compare.log" 2>&1 || { cat "$out/compare.log" >&2; fail "$3: not bit-identical"; }
-  say "ok: $3: bit-identical over $(common "$1" "$2") steps"
-}
+bitwise() { compare "$1" "$2" "$3" bit-identical --bitwise; }
 
 # close A B TOLERANCE WHAT: no loss is off by more than TOLERANCE, relative.
-close() {
-  "$bin/plot_loss" --tolerance "$3" "$out/$1.csv" "$out/$2.csv" >"$out/compare.log" 2>&1 || { cat "$out/compare.log" >&2; fail "$4: off by more than $3"; }
-  say "ok: $4: within $3 over $(common "$1" "$2") steps"
+close() { compare "$1" "$2" "$4" "within $3" --tolerance "$3"; }
+
+# compare A B WHAT RESULT FLAGS OF plot_loss...
+compare() {
+  local n; n=$(comm -12 <(cut -d, -f1 "$out/$1.csv" | sort) <(cut -d, -f1 "$out/$2.csv" | sort) | grep -c '^[0-9]') ||
+    fail "$3: no steps to compare"
+  "$bin/plot_loss" "${@:5}" "$out/$1.csv" "$out/$2.csv" >"$out/compare.log" 2>&1 ||
+    { cat "$out/compare.log" >&2; fail "$3: not $4"; }
+  say "ok: $3: $4 over $n steps"
 }
-common() { join -t, <(tail -n +2 "$out/$1.csv" | sort -t, -k1,1) <(tail -n +2 "$out/$2.csv" | sort -t, -k1,1) | wc -l; }
 
 # convert TAG_FOLDER UNIVERSAL_FOLDER
 convert() { quietly "$out/convert.log" "$bin/ds_to_universal" --input_folder "$1" --output_folder "$2"; }

@@ -13,8 +13,10 @@ say "(MiB a rank, of four)"
 bitwise zero0 zero1 "ZeRO 1 against 0"
 bitwise zero2 zero3 "ZeRO 3 against 2"
 close zero0 zero2 1e-6 "ZeRO 2 against 0"
-awk -v whole="$(memory zero0 'optimizer state')" -v part="$(memory zero1 'optimizer state')" \
-    'BEGIN {d = part / whole * 4 - 1; exit !(whole > 0 && d < 0.02 && d > -0.02)}' || fail "ZeRO 1 does not keep a quarter of the optimizer state"
-awk -v whole="$(memory zero0 parameters)" -v part="$(memory zero3 parameters)" \
-    'BEGIN {d = part / whole * 4 - 1; exit !(whole > 0 && d < 0.02 && d > -0.02)}' || fail "ZeRO 3 does not keep a quarter of the parameters"
+quarter() {  # of what stage 0 keeps of PART, to 2 %
+  awk -v whole="$(memory zero0 "$2")" -v part="$(memory "$1" "$2")" \
+      'BEGIN {d = 4 * part / whole - 1; exit !(d < 0.02 && d > -0.02)}' || fail "$1 does not keep a quarter of the $2"
+}
+quarter zero1 'optimizer state'
+quarter zero3 parameters
 say "ok: a quarter of the optimizer state at ZeRO 1, of the parameters at ZeRO 3"

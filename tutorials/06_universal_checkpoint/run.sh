@@ -12,10 +12,12 @@ say "ckpt diff: $(tail -1 "$out/diff.log")"
 train 2,2,1,0 same --load "$out/checkpoints" --load-tag global_step$half
 bitwise whole same "resumed on tp2-pp2-dp1, as saved"
 
+ends() { echo "$(loss "$1" $((half + 1))) at step $((half + 1)), $(loss "$1" $steps) at step $steps"; }
+
 # go_on MESH RUN FLAGS...: the first loss to 1e-6, all to 1e-4.
 go_on() {
   train "$@"
-  say "$2: loss $(loss "$2" $((half + 1))) at step $((half + 1)), $(loss "$2" $steps) at step $steps; uninterrupted $(loss whole $((half + 1))), $(loss whole $steps)"
+  say "$2: loss $(ends "$2"); uninterrupted $(ends whole)"
   quietly "$out/first.log" "$bin/plot_loss" --first-tolerance 1e-6 "$out/whole.csv" "$out/$2.csv"
   close whole "$2" 1e-4 "$2"
 }

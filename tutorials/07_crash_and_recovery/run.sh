@@ -19,7 +19,8 @@ for attempt in 1 2 3 4 5 6 7 8; do
   ! wait $job || fail "the run ended before it was killed"
   [[ $(cat "$checkpoints/latest") == global_step40 ]] || break
 done
-[[ $(cat "$checkpoints/latest") == global_step20 ]] || fail "no kill came in the middle of a save; latest is $(cat "$checkpoints/latest")"
+[[ $(cat "$checkpoints/latest") == global_step20 ]] ||
+  fail "no kill came in the middle of a save; latest is $(cat "$checkpoints/latest")"
 say "killed in the save of step 40; latest says $(cat "$checkpoints/latest")"
 train 1,1,2,1 resumed "${saves[@]}"
 say "the same command: $(grep -o 'loaded .*: iteration [0-9]*' "$out/resumed.log")"
