@@ -15,7 +15,7 @@ steps=60
 model=(--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32
        --mock-data --vocab-size 256)
 recipe=(--micro-batch-size 1 --global-batch-size 8 --train-iters "$steps" --lr 3e-3 --lr-warmup-iters 5 --seed 1234
-        --eval-iters 0 --log-interval 10)
+        --eval-iters 0 --log-interval 10 --device cpu)
 
 # say LINE...: what the README shows; kept for tests/tutorials.
 say() { printf '%s\n' "$@" | tee -a "$out/output.txt"; }
@@ -43,6 +43,9 @@ loss() { awk -F, -v step="$2" '$1 == step {printf "%.4f", $3}' "$out/$1.csv"; }
 
 # memory RUN PART: MiB of the rank that keeps most, of a run with --report-memory.
 memory() { sed -n "s/^memory: $2  *\([0-9.]*\) .*/\1/p" "$out/$1.log"; }
+
+# traffic RUN: what its last step communicated, of a run with --report-comm.
+traffic() { say "$(sed -n '/^group/,/^done/{/^done/!p}' "$out/$1.log")"; }
 
 # bitwise A B WHAT: the losses of two runs are the same text at every step that both have.
 bitwise() { compare "$1" "$2" "$3" bit-identical --bitwise; }

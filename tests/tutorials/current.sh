@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # The READMEs show what the tutorials print: same lines, but for numbers with a point, whose last digits are the processor's, and
-# places in files.
-# The tutorials ran before (a fixture of CTest), and left what they printed in runs/.
+# places in files. The tutorials ran before (a fixture of CTest), and left what they printed in runs/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../tutorials"
 masked() { sed -E 's/[0-9]+\.[0-9]+(e[-+][0-9]+)?/#/g; s/(byte|offset) [0-9]+/\1 #/g; s/ +/ /g'; }

@@ -9,4 +9,4 @@ for dp in 2 4; do
   close one dp$dp 1e-5 "dp $dp against one process"
 done
 say "what a step of dp 4 communicates:"
-sed -n '/^group/,$p' "$out/dp4.log" | tee -a "$out/output.txt"
+traffic dp4

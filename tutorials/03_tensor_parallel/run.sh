@@ -13,5 +13,5 @@ train 2,1,1,0 sequence --sequence-parallel --report-memory --report-comm
 close one sequence 1e-5 "tp 2 with --sequence-parallel against one process"
 for run in tp2 sequence; do
   say "what a step of $run communicates:"
-  sed -n '/^group/,/^done/{/^done/!p}' "$out/$run.log" | tee -a "$out/output.txt"
+  traffic $run
 done
