@@ -2,9 +2,7 @@
 # text that it learns, and how to prepare, train and convert. Files go to runs/$tutorial/, made anew each time.
 set -euo pipefail
 corpus=${CORPUS:+$(realpath -e -- "$CORPUS")}
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-out=runs/$tutorial
-bin=build/release/bin
+source "$(dirname "${BASH_SOURCE[0]}")/base.sh"
 
 model=(--num-layers 5 --hidden-size 64 --num-attention-heads 4 --seq-length 64 --max-position-embeddings 64
        --init-method-std 0.1 --attention-dropout 0.1 --hidden-dropout 0.1)
@@ -13,13 +11,8 @@ recipe=(--global-batch-size 24 --train-iters "$steps" --lr 6e-3 --min-lr 3e-4 --
 data=(--data-path "$out/text_text_document" --tokenizer-type ByteLevelTokenizer --split 90,10,0)
 log=(--log-interval 20 --eval-interval 1000 --eval-iters 8)
 
-fail() { printf '\n%s: %s\n' "$tutorial" "$*" >&2; exit 1; }
 step() { printf '\n== %s\n' "$*"; }
-name() { IFS=, read -r tp pp dp zero <<<"$1"; echo "tp$tp-pp$pp-dp$dp"; }
 now() { date +%s; }
-
-# quietly LOG COMMAND...: shows what the command said only if it fails.
-quietly() { "${@:2}" >"$1" 2>&1 || { cat "$1" >&2; fail "failed: ${*:2}"; }; }
 
 write_text() {
   if [[ -n $corpus ]]; then

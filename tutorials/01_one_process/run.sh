@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# One process: the control curve, and that the same command gives it again.
+source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+
+train 1,1,1,0 one
+train 1,1,1,0 again
+for step in 1 20 40 60; do say "step $step: loss $(loss one $step)"; done
+bitwise one again "the same command again"
+awk -F, 'NR == 2 {first = $3} END {exit !($3 < first - 1)}' "$out/one.csv" || fail "the loss did not fall by 1"
+say "ok: the loss fell"
+quietly "$out/plot.log" "$bin/plot_loss" --output "$out/loss.svg" --title "One process" "one process=$out/one.csv"

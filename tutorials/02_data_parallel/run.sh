@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Data parallelism: the batch is dealt to 2 and to 4 ranks; the curve stays.
+source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+
+train 1,1,1,0 one
+for dp in 2 4; do
+  train 1,1,$dp,0 dp$dp --report-comm
+  say "dp $dp: loss $(loss dp$dp 1) at step 1, $(loss dp$dp 60) at step 60"
+  close one dp$dp 1e-5 "dp $dp against one process"
+done
+say "what a step of dp 4 communicates:"
+traffic dp4

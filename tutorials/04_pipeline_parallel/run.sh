@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Pipeline parallelism: stages of layers, micro-batches that move through them, and the order in which they do.
+source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+
+train 1,1,1,0 one
+for pp in 2 4; do
+  train 1,$pp,1,0 pp$pp --profile-step 30 --trace "$out/pp$pp.json"
+  say "pp $pp: loss $(loss pp$pp 60) at step 60"
+  bitwise one pp$pp "pp $pp against one process"
+done
+
+# The forwards and backwards of each rank, in the order of the trace.
+order() {
+  awk -F'"pid":' '
+    /"name":"(forward|backward)"/ {line[$2 + 0] = line[$2 + 0] " " (/"name":"forward"/ ? "F" : "B")}
+    END {for (r = 0; r in line; ++r) print "stage " r ":" line[r]}' "$1"
+}
+say "step 30 of pp 4, F a forward and B a backward of one micro-batch:"
+order "$out/pp4.json" | tee "$out/order.txt" | tee -a "$out/output.txt"
+for ((stage = 0; stage < 4; ++stage)); do  # 3 - stage forwards ahead, then one forward, one backward
+  warmup=$((3 - stage)) expected="stage $stage:"
+  for ((i = 0; i < warmup; ++i)); do expected+=" F"; done
+  for ((i = warmup; i < 8; ++i)); do expected+=" F B"; done
+  for ((i = 0; i < warmup; ++i)); do expected+=" B"; done
+  grep -qx "$expected" "$out/order.txt" || fail "not 1F1B: expected '$expected'"
+done
+say "ok: 1F1B: stage s runs 3 - s forwards ahead"
+
+# slots ORDER: when each would run if a forward or a backward took one slot and waited for its neighbour's only.
+slots() {
+  awk '
+    {for (i = 3; i <= NF; ++i) kind[NR, i - 2] = $i; left += NF - 2}
+    END {
+      for (t = 1; left > 0 && t < 1000; ++t) for (s = 1; s <= NR; ++s) {
+        k = kind[s, done[s] + 1]; micro = count[s, k] + 1; cell = "."
+        neighbour = k == "F" ? s - 1 : s + 1
+        if (k != "" && (neighbour < 1 || neighbour > NR ||
+                        ((neighbour, k, micro) in at && at[neighbour, k, micro] < t))) {
+          at[s, k, micro] = t; count[s, k] = micro; ++done[s]; --left; cell = k}
+        line[s] = line[s] " " cell}
+      for (s = 1; s <= NR; ++s) print "stage " s - 1 ":" line[s]}' "$1"
+}
+say "the same in slots of one size, with a dot where a stage waits:"
+slots "$out/order.txt" | tee "$out/slots.txt" | tee -a "$out/output.txt"
+awk '{idle = gsub(/[.]/, "")} idle != 6 || NF + idle - 2 != 22 {bad = 1} END {exit bad || NR != 4}' "$out/slots.txt" ||
+  fail "the bubble is not 6 of 22 slots"
+say "ok: the bubble is 6 of 22 slots: (pp - 1) / (micro-batches + pp - 1) = 3 / 11"

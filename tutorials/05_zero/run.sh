@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# ZeRO: four data parallel ranks at stages 0 to 3; what each keeps, and that the curve stays.
+source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+
+row() { say "$(printf '%-6s %11s %10s %10s %16s' "$@")"; }
+row "ZeRO" parameters gradients optimizer "loss at step 60"
+for zero in 0 1 2 3; do
+  run=zero$zero
+  train 1,1,4,$zero $run --report-memory
+  row $zero "$(memory $run parameters)" "$(memory $run gradients)" "$(memory $run 'optimizer state')" "$(loss $run 60)"
+done
+say "(MiB a rank, of four)"
+bitwise zero0 zero1 "ZeRO 1 against 0"
+bitwise zero2 zero3 "ZeRO 3 against 2"
+close zero0 zero2 1e-6 "ZeRO 2 against 0"
+quarter() {  # of what stage 0 keeps of PART, to 2 %
+  awk -v whole="$(memory zero0 "$2")" -v part="$(memory "$1" "$2")" \
+      'BEGIN {d = 4 * part / whole - 1; exit !(d < 0.02 && d > -0.02)}' || fail "$1 does not keep a quarter of the $2"
+}
+quarter zero1 'optimizer state'
+quarter zero3 parameters
+say "ok: a quarter of the optimizer state at ZeRO 1, of the parameters at ZeRO 3"

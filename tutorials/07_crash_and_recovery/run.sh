@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# kill -9 in the middle of a save, and a damaged byte: the run goes on from the newest good checkpoint, bit for bit.
+source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+checkpoints=$out/checkpoints
+wide=(--hidden-size 256)  # a save that takes long enough to be caught
+saves=("${wide[@]}" --save "$checkpoints" --load "$checkpoints" --save-interval 20)
+
+train 1,1,2,1 whole "${wide[@]}"
+
+# A save writes to a folder *.tmp. Seldom it is done before the kill arrives; then once more.
+for attempt in 1 2 3 4 5 6 7 8; do
+  rm -rf "$checkpoints"
+  (launch 1,1,2,1 killed "${saves[@]}") >"$out/killed.log" 2>&1 &
+  job=$!
+  until [[ -e $checkpoints/latest ]] || ! kill -0 $job 2>/dev/null; do sleep 0.02; done   # the save of step 20
+  until compgen -G "$checkpoints/*step40*.tmp" >/dev/null || ! kill -0 $job 2>/dev/null; do :; done
+  ranks=$(pgrep -P $job -x pretrain_gpt || true)
+  [[ -z $ranks ]] || kill -9 $ranks 2>/dev/null || true
+  ! wait $job || fail "the run ended before it was killed"
+  [[ $(cat "$checkpoints/latest") == global_step40 ]] || break
+done
+[[ $(cat "$checkpoints/latest") == global_step20 ]] ||
+  fail "no kill came in the middle of a save; latest is $(cat "$checkpoints/latest")"
+say "killed in the save of step 40; latest says $(cat "$checkpoints/latest")"
+train 1,1,2,1 resumed "${saves[@]}"
+say "the same command: $(grep -o 'loaded .*: iteration [0-9]*' "$out/resumed.log")"
+bitwise whole resumed "after the kill, against the run that nothing happened to"
+
+damaged=$checkpoints/global_step60/zero_pp_rank_1_mp_rank_00_optim_states.pt
+at=$(($(stat -c %s "$damaged") / 2))
+byte=$(od -An -tu1 -j $at -N 1 "$damaged")
+printf "\\x$(printf %x $((byte ^ 1)))" | dd of="$damaged" bs=1 seek=$at conv=notrunc status=none
+say "changed one bit of byte $at of global_step60/$(basename "$damaged")"
+! "$bin/ckpt" verify "$checkpoints/global_step60" >"$out/verify.log" 2>&1 || fail "ckpt verify finds nothing"
+say "ckpt verify: ${damaged##*/}$(sed -n "s|^$damaged\(: record .*\)|\1|p" "$out/verify.log")"
+train 1,1,2,1 after "${saves[@]}"
+grep -q '^WARNING: global_step60 is damaged' "$out/after.log" || fail "no warning in $out/after.log"
+say "the same command: $(grep -o 'FALLING BACK to global_step[0-9]*' "$out/after.log")"
+bitwise whole after "after the damage, against the run that nothing happened to"
+quietly "$out/verify.log" "$bin/ckpt" verify "$checkpoints/global_step60"
+say "ckpt verify: global_step60, saved again: $(grep -o 'no problem' "$out/verify.log")"

@@ -1,0 +1,66 @@
+# Sourced by NN_name/run.sh with its arguments: [FOLDER OF THE EXECUTABLES] (else $ANYMESH_BIN, else build/release/bin).
+# $FLAGS, if set, are more flags for every run of the lesson. Files go to runs/NN_name/, made anew each time.
+folder=${1:-${ANYMESH_BIN:-}}
+[[ -z $folder ]] || folder=$(realpath -e -- "$folder") || exit 1
+tutorial=$(basename "$(dirname "$(realpath "${BASH_SOURCE[1]}")")")
+source "$(dirname "${BASH_SOURCE[0]}")/base.sh"
+[[ -z $folder ]] || bin=$folder
+fail() { printf 'FAIL: %s: %s\n' "$tutorial" "$*" >&2; exit 1; }
+[[ -x $bin/pretrain_gpt ]] || fail "no $bin/pretrain_gpt: build it with tutorials/quickstart.sh, or name its folder as argument 1"
+rm -rf "$out"
+mkdir -p "$out"
+export OMP_NUM_THREADS=1  # threads change the order of sums
+
+steps=60
+model=(--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32
+       --mock-data --vocab-size 256)
+recipe=(--micro-batch-size 1 --global-batch-size 8 --train-iters "$steps" --lr 3e-3 --lr-warmup-iters 5 --seed 1234
+        --eval-iters 0 --log-interval 10 --device cpu)
+
+# say LINE...: what the README shows; kept for tests/tutorials.
+say() { printf '%s\n' "$@" | tee -a "$out/output.txt"; }
+
+# launch MESH RUN FLAGS...: replaces this process by a run on MESH = tp,pp,dp,zero that writes $out/RUN.csv.
+launch() {
+  local tp pp dp zero more
+  IFS=, read -r tp pp dp zero <<<"$1"
+  read -ra more <<<"${FLAGS:-}"
+  exec tools/mpirun.sh $((tp * pp * dp)) "$bin/pretrain_gpt" "${model[@]}" "${recipe[@]}" \
+      --tensor-model-parallel-size "$tp" --pipeline-model-parallel-size "$pp" --zero-stage "$zero" \
+      --loss-csv "$out/$2.csv" "${@:3}" "${more[@]}" </dev/null
+}
+
+# train MESH RUN FLAGS...: launch to the end, with what it prints in $out/RUN.log.
+train() {
+  (launch "$@") >"$out/$2.log" 2>&1 && return
+  # Without the settings, the steps, and mpirun's words on it.
+  sed -E '/^-{20}/,/^-{20}/d; /^(  --|mesh: |iteration )/d' "$out/$2.log" | head -20 >&2
+  fail "the run $2 on $(name "$1") failed: $out/$2.log"
+}
+
+# loss RUN STEP: with four digits.
+loss() { awk -F, -v step="$2" '$1 == step {printf "%.4f", $3}' "$out/$1.csv"; }
+
+# memory RUN PART: MiB of the rank that keeps most, of a run with --report-memory.
+memory() { sed -n "s/^memory: $2  *\([0-9.]*\) .*/\1/p" "$out/$1.log"; }
+
+# traffic RUN: what its last step communicated, of a run with --report-comm.
+traffic() { say "$(sed -n '/^group/,/^done/{/^done/!p}' "$out/$1.log")"; }
+
+# bitwise A B WHAT: the losses of two runs are the same text at every step that both have.
+bitwise() { compare "$1" "$2" "$3" bit-identical --bitwise; }
+
+# close A B TOLERANCE WHAT: no loss is off by more than TOLERANCE, relative.
+close() { compare "$1" "$2" "$4" "within $3" --tolerance "$3"; }
+
+# compare A B WHAT RESULT FLAGS OF plot_loss...
+compare() {
+  local n; n=$(comm -12 <(cut -d, -f1 "$out/$1.csv" | sort) <(cut -d, -f1 "$out/$2.csv" | sort) | grep -c '^[0-9]') ||
+    fail "$3: no steps to compare"
+  "$bin/plot_loss" "${@:5}" "$out/$1.csv" "$out/$2.csv" >"$out/compare.log" 2>&1 ||
+    { cat "$out/compare.log" >&2; fail "$3: not $4"; }
+  say "ok: $3: $4 over $n steps"
+}
+
+# convert TAG_FOLDER UNIVERSAL_FOLDER
+convert() { quietly "$out/convert.log" "$bin/ds_to_universal" --input_folder "$1" --output_folder "$2"; }
