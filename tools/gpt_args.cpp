@@ -1,6 +1,9 @@
 #include "tools/gpt_args.h"
 
+#include <utility>
 #include <variant>
+
+#include "framework/checkpoint/format/setting_value.h"
 
 namespace anymesh {
 namespace {
@@ -33,10 +36,7 @@ std::vector<Setting> settings_of(const GptConfig& gpt) {
 Value args_of_gpt(const GptConfig& gpt) {
   std::vector<Value::Entry> entries;
   for (const Setting& setting : settings_of(resolved(gpt))) {
-    if (auto* flag = std::get_if<bool>(&setting.value)) entries.emplace_back(setting.dest, *flag);
-    if (auto* n = std::get_if<int64_t>(&setting.value)) entries.emplace_back(setting.dest, *n);
-    if (auto* x = std::get_if<double>(&setting.value)) entries.emplace_back(setting.dest, *x);
-    if (auto* s = std::get_if<std::string>(&setting.value)) entries.emplace_back(setting.dest, *s);
+    if (Value value = value_of(setting.value)) entries.emplace_back(setting.dest, std::move(value));
   }
   return argparse_namespace(std::move(entries));
 }

@@ -6,23 +6,12 @@
 #include <set>
 
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/setting_value.h"
 #include "framework/checkpoint/format/universal_info.h"
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
 namespace {
-
-Value value_of(const Setting& setting) {
-  struct Visitor {
-    Value operator()(std::monostate) const { return {}; }
-    Value operator()(const std::vector<std::string>& v) const { return Value::list_of(v); }
-    Value operator()(bool v) const { return v; }
-    Value operator()(int64_t v) const { return v; }
-    Value operator()(double v) const { return v; }
-    Value operator()(const std::string& v) const { return v; }
-  };
-  return std::visit(Visitor{}, setting.value);
-}
 
 Value universal_info(const CheckpointedRun& run) {
   // Of the parameters of all stages that are such.
@@ -84,7 +73,8 @@ Value verified_loss(const VerifiedLoss& verified) {
 
 Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
   std::vector<Value::Entry> args;
-  for (const Setting& setting : run.settings) args.emplace_back(setting.dest, value_of(setting));
+  for (const Setting& setting : run.settings)
+    args.emplace_back(setting.dest, value_of(setting.value));
   Value names = argparse_namespace(std::move(args));
   const Topology& mesh = run.grid.topology;
   const std::pair<std::string_view, Value> derived[] = {
@@ -177,7 +167,7 @@ void check_same_model(const Value& metadata, const CheckpointedRun& run) {
   for (const Setting& setting : run.settings) {
     const auto& flags = run.model_flags;
     if (!args || std::find(flags.begin(), flags.end(), setting.flag) == flags.end()) continue;
-    const Value theirs = args.find(setting.dest), ours = value_of(setting);
+    const Value theirs = args.find(setting.dest), ours = value_of(setting.value);
     if (theirs.is_none() || same(theirs, ours)) continue;
     TORCH_CHECK(!std::holds_alternative<bool>(setting.value), metadata.where(),
                 ": the checkpoint was made with ", setting.dest, " = ", text_of(theirs),
