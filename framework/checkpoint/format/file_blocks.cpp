@@ -68,7 +68,8 @@ class Buffers {
 
 }  // namespace
 
-FileBlocks::FileBlocks(StreamedFile file) : file_(std::move(file)), layout_(file_.layout({})) {
+FileBlocks::FileBlocks(StreamedFile file, bool compare)
+    : file_(std::move(file)), layout_(file_.layout({})), compare_(compare) {
   uint64_t data_end = 0;
   for (const FileLayout::Piece& piece : layout_.pieces)
     if (piece.source) data_end = piece.offset + piece.size();
@@ -79,9 +80,9 @@ FileBlocks::FileBlocks(StreamedFile file) : file_(std::move(file)), layout_(file
   }
 }
 
-void FileBlocks::write(size_t block, std::span<std::byte> buffer, bool compare) {
+void FileBlocks::write(size_t block, std::span<std::byte> buffer) {
   std::call_once(opened_,
-                 [&] { out_ = std::make_unique<PlacedFile>(file_.path, layout_.size, compare); });
+                 [&] { out_ = std::make_unique<PlacedFile>(file_.path, layout_.size, compare_); });
   const uint64_t begin = begin_of(block);
   if (block + 1 < count()) {
     const auto bytes = buffer.first(begin_of(block + 1) - begin);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -27,15 +28,15 @@ struct TensorExtent {
 // the last block, which stays in memory until the CRCs are known.
 class FileBlocks {
  public:
-  explicit FileBlocks(StreamedFile file);
+  // Unless `compare`, what may be there is written over without a look at it.
+  explicit FileBlocks(StreamedFile file, bool compare = true);
 
   size_t count() const { return block_of(layout_.size) + 1; }
   const FileLayout& layout() const { return layout_; }
   uint64_t begin_of(size_t block) const { return std::min(block * kBlock, direct_end_); }
 
-  // `buffer` is of kBlock bytes and aligned to sectors. Unless `compare`, what may be there is written
-  // over without a look at it.
-  void write(size_t block, std::span<std::byte> buffer, bool compare = true);
+  // `buffer` is of kBlock bytes and aligned to sectors.
+  void write(size_t block, std::span<std::byte> buffer);
   // Of the blocks written here, which must follow each other: of each tensor one.
   std::vector<TensorExtent> extents() const;
   // The texts that had to wait, then the last block. `extents` are those of all blocks, in any order,
@@ -58,6 +59,7 @@ class FileBlocks {
 
   StreamedFile file_;
   FileLayout layout_;
+  bool compare_;
   uint64_t direct_end_ = 0, kept_ = 0;
   uint32_t crc_ = 0;
   std::atomic<double> write_seconds_ = 0;

@@ -14,7 +14,7 @@ int parts_worth(uint64_t size, int ranks) {
 }
 
 SharedFile::SharedFile(StreamedFile file, FilePart part)
-    : blocks_(std::move(file)),
+    : blocks_(std::move(file), /*compare=*/false),
       part_(part),
       first_(blocks_.count() * static_cast<size_t>(part.index) / static_cast<size_t>(part.count)),
       last_(blocks_.count() * static_cast<size_t>(part.index + 1) /
@@ -31,9 +31,8 @@ std::unordered_set<const ByteSource*> SharedFile::sources() const {
 }
 
 std::vector<TensorExtent> SharedFile::write(int threads) {
-  for_blocks(last_ - first_, threads, [&](size_t i, std::span<std::byte> buffer) {
-    blocks_.write(first_ + i, buffer, /*compare=*/false);
-  });
+  for_blocks(last_ - first_, threads,
+             [&](size_t i, std::span<std::byte> buffer) { blocks_.write(first_ + i, buffer); });
   return blocks_.extents();
 }
 
