@@ -58,11 +58,7 @@ class StagedCommunicator final : public Communicator {
   }
 
   void all_reduce(torch::Tensor t, ReduceOp op) override {
-    if (size() == 1) return;
-    c10::NoGradGuard no_grad;
-    const torch::Tensor host = staged(t);
-    host_->all_reduce(host, op);
-    unstage(host, t);
+    in_place(t, [&](const torch::Tensor& host) { host_->all_reduce(host, op); });
   }
   std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
     if (out.is_cpu()) return host_->start_all_gather(out, in);
@@ -78,11 +74,7 @@ class StagedCommunicator final : public Communicator {
     unstage(sum, out);
   }
   void broadcast(torch::Tensor t, int root) override {
-    if (size() == 1) return;
-    c10::NoGradGuard no_grad;
-    const torch::Tensor host = staged(t);
-    host_->broadcast(host, root);
-    unstage(host, t);
+    in_place(t, [&](const torch::Tensor& host) { host_->broadcast(host, root); });
   }
   void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
     c10::NoGradGuard no_grad;
@@ -92,6 +84,15 @@ class StagedCommunicator final : public Communicator {
   }
 
  private:
+  template <class Verb>
+  void in_place(const torch::Tensor& t, const Verb& verb) {
+    if (size() == 1) return;
+    c10::NoGradGuard no_grad;
+    const torch::Tensor host = staged(t);
+    verb(host);
+    unstage(host, t);
+  }
+
   CommPtr host_;
 };
 
