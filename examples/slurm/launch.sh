@@ -14,8 +14,7 @@ fi
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-${SLURM_CPUS_PER_TASK:-1}}
 case $LAUNCHER in
   srun)
-    export OMPI_MCA_oob_tcp_if_include=${NETWORK:-} OMPI_MCA_btl_tcp_if_include=${NETWORK:-}
-    [[ ${NETWORK:-} ]] || unset OMPI_MCA_oob_tcp_if_include OMPI_MCA_btl_tcp_if_include
+    if [[ ${NETWORK:-} ]]; then export OMPI_MCA_oob_tcp_if_include=$NETWORK OMPI_MCA_btl_tcp_if_include=$NETWORK; fi
     exec srun --mpi=pmix --nodes="$nodes" --ntasks-per-node="$per_node" --distribution=block --kill-on-bad-exit=1 "$@"
     ;;
   mpirun)

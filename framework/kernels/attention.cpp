@@ -82,8 +82,8 @@ class Group {
   // out and log_sums [b, groups, heads, s] of the group
   void forward(int64_t sample, int64_t group, T* out, float* log_sums) {
     take(sample, group);
-    key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, room_[0]);
-    const auto value_rows = Gemm::pack(values_.at, values_.stride, width_, n_.d, room_[1]);
+    key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, key_columns_room_);
+    const auto value_rows = Gemm::pack(values_.at, values_.stride, width_, n_.d, rows_room_);
     for (int64_t head = 0; head < n_.heads; ++head) {
       float* log_sum = log_sums + ((sample * n_.groups + group) * n_.heads + head) * n_.s;
       for (int64_t first = 0; first < n_.s; first += kRows) {
@@ -107,10 +107,10 @@ class Group {
   // d qkv of the group from d out
   void backward(int64_t sample, int64_t group, const T* dout, const float* log_sums, T* dqkv) {
     take(sample, group);
-    key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, room_[0]);
-    key_rows_ = Gemm::pack(keys_.at, keys_.stride, width_, n_.d, room_[1]);
+    key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, key_columns_room_);
+    key_rows_ = Gemm::pack(keys_.at, keys_.stride, width_, n_.d, rows_room_);
     const auto value_columns =
-        Gemm::pack_transposed(values_.at, values_.stride, n_.d, width_, room_[2]);
+        Gemm::pack_transposed(values_.at, values_.stride, n_.d, width_, value_columns_room_);
     std::fill_n(dkey_.data, n_.d * width_, 0.f);
     std::fill_n(dvalue_.data, n_.d * width_, 0.f);
     for (int64_t head = 0; head < n_.heads; ++head) {
@@ -236,7 +236,8 @@ class Group {
   Rows keys_{}, values_{}, queries_{};
   Buffer<T> key_{width_ * n_.d}, value_{width_ * n_.d}, query_{kRows * n_.d},
       transposed_{kRows * n_.d};
-  Buffer<T> room_[3] = {Buffer<T>(width_ * n_.d), Buffer<T>(width_* n_.d), Buffer<T>(width_* n_.d)};
+  Buffer<T> key_columns_room_{width_ * n_.d}, rows_room_{width_ * n_.d},
+      value_columns_room_{width_ * n_.d};
   Packed<T> key_columns_{}, key_rows_{};
   Buffer<T> weights_{kRows * width_}, dscores_{kRows * width_}, packed_{kRows * width_};
   Buffer<float> scores_{kRows * width_}, dweights_{kRows * width_}, factors_{width_},
