@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <vector>
 
 #include "framework/cuda/kernels.h"
 #include "framework/lanes.h"
@@ -109,18 +111,18 @@ void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
   if (rounded.defined() && !rounds_here) rounded.copy_(weight);
 }
 
+// In parts that are the same whatever the number of threads.
 double sum_of_squares(const torch::Tensor& flat) {
-  double sum = 0;
+  const int64_t n = flat.numel();
+  std::vector<double> parts(static_cast<size_t>((n + kGrain - 1) / kGrain));
   AT_DISPATCH_FLOATING_TYPES(flat.scalar_type(), "sum_of_squares", [&] {
     const scalar_t* x = flat.const_data_ptr<scalar_t>();
-    sum = at::parallel_reduce(
-        0, flat.numel(), kGrain, 0.0,
-        [&](int64_t begin, int64_t end, double partial) {
-          return partial + squares(x + begin, end - begin);
-        },
-        std::plus<double>());
+    at::parallel_for(0, static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        parts[static_cast<size_t>(i)] = squares(x + i * kGrain, std::min(kGrain, n - i * kGrain));
+    });
   });
-  return sum;
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
 }
 
 double sum_of_squares(const std::vector<torch::Tensor>& flats) {

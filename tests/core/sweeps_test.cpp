@@ -1,7 +1,12 @@
 #include "framework/optim/sweeps.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/optim/adamw.h>
+
+#include <mutex>
+#include <set>
+#include <thread>
 
 namespace anymesh {
 namespace {
@@ -47,6 +52,33 @@ TEST(SumOfSquares, IsInDouble) {
   EXPECT_NEAR(sum_of_squares(x) / expected, 1, 1e-14);
   EXPECT_EQ(sum_of_squares(torch::empty({0})), 0);
   EXPECT_TRUE(std::isnan(sum_of_squares(torch::full({5}, NAN))));
+}
+
+// The target `libtorch` brings OpenMP's flags: without them a sweep would be a serial loop.
+TEST(Threads, ShareASweep) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(2);
+  std::mutex mutex;
+  std::set<std::thread::id> swept;
+  at::parallel_for(0, 2, 1, [&](int64_t, int64_t) {
+    const std::lock_guard lock(mutex);
+    swept.insert(std::this_thread::get_id());
+  });
+  at::set_num_threads(threads);
+  EXPECT_EQ(swept.size(), 2u);
+}
+
+TEST(Threads, LeaveSumsAsTheyAre) {
+  torch::manual_seed(2);
+  const torch::Tensor x = torch::randn({1'000'003});
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const double expected = sum_of_squares(x);
+  for (const int n : {2, 3, 7}) {
+    at::set_num_threads(n);
+    EXPECT_EQ(sum_of_squares(x), expected);
+  }
+  at::set_num_threads(threads);
 }
 
 }  // namespace
