@@ -76,7 +76,7 @@ struct PrecisionConfig {
 };
 
 struct DataConfig {
-  std::vector<std::string> data_path;  // as Megatron a list; this version takes one prefix
+  std::vector<std::string> data_path;  // PREFIX... or WEIGHT PREFIX WEIGHT PREFIX...
   std::string split = "969, 30, 1";
   std::string tokenizer_type;          // after parse() never empty
   std::string vocab_file, merge_file;  // GPT2BPETokenizer

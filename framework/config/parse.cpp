@@ -91,7 +91,9 @@ void add_precision_flags(FlagTable& flags, PrecisionConfig& precision) {
 
 void add_data_flags(FlagTable& flags, DataConfig& data) {
   flags.group("Data");
-  flags.add("data-path", data.data_path, "path of a .bin/.idx pair, without the suffix");
+  flags.add(
+      "data-path", data.data_path,
+      "path of a .bin/.idx pair, without the suffix; or several, each after its weight, to blend");
   flags.add("split", data.split, "proportions of training, validation and test documents");
   flags.add("tokenizer-type", data.tokenizer_type,
             "GPT2BPETokenizer, ByteLevelTokenizer or NullTokenizer",

@@ -155,9 +155,6 @@ void check_data(const DataConfig& data, uint64_t seed) {
               (!data.vocab_file.empty() && !data.merge_file.empty()),
           "the GPT2BPETokenizer needs both --vocab-file and --merge-file");
   require(data.mock_data || !data.data_path.empty(), "give --data-path PREFIX, or --mock-data");
-  require(data.data_path.size() <= 1,
-          "--data-path got " + std::to_string(data.data_path.size()) +
-              " values: blends of corpora are not in this version; give one prefix");
   require(seed <= UINT32_MAX,
           with("--seed", seed) + " must fit in 32 bits, as the shuffling of samples demands");
 }

@@ -1,6 +1,6 @@
 #include "framework/data/datasets.h"
 
-#include "framework/data/gpt_dataset.h"
+#include "framework/data/gpt_corpora.h"
 #include "framework/data/mock_dataset.h"
 #include "framework/data/tokenizer.h"
 
@@ -20,14 +20,12 @@ Datasets make_datasets(const Config& config, const BatchPlan& plan, int seq_leng
     }
     return data;
   }
-  const auto corpus = std::make_shared<const IndexedDataset>(config.data.data_path.at(0));
-  const auto ranges = split_documents(config.data.split, corpus->size());
-  const auto part = [&](size_t i, int64_t samples, const char* name) {
-    return std::make_unique<GptDataset>(corpus, ranges[i], samples, seq_length,
-                                        static_cast<uint32_t>(seed), name);
-  };
-  data.train = part(0, counts.train, "train");
-  if (counts.valid > 0 && ranges[1].size() > 0) data.valid = part(1, counts.valid, "valid");
+  const GptCorpora corpora(config.data.data_path, config.data.split, seq_length,
+                           static_cast<uint32_t>(seed));
+  data.train = corpora.part(0, counts.train, "train");
+  if (counts.valid > 0 && corpora.documents(1) > 0) {
+    data.valid = corpora.part(1, counts.valid, "valid");
+  }
   return data;
 }
 

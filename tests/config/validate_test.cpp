@@ -169,8 +169,6 @@ TEST_F(ValidateTest, Optimizer) {
 
 TEST_F(ValidateTest, Data) {
   EXPECT_EQ(refused_with(config.data.data_path, {}), "give --data-path PREFIX, or --mock-data");
-  EXPECT_THAT(refused_with(config.data.data_path, {"1", "a", "2", "b"}),
-              HasSubstr("--data-path got 4 values: blends of corpora are not in this version"));
   config.data.tokenizer_type = "GPT2BPETokenizer";
   config.data.vocab_file = "vocab.json";
   EXPECT_THAT(refused(), HasSubstr("needs both --vocab-file and --merge-file"));

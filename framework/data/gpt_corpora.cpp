@@ -1,0 +1,56 @@
+#include "framework/data/gpt_corpora.h"
+
+#include <stdexcept>
+#include <utility>
+
+namespace anymesh {
+
+GptCorpora::GptCorpora(const std::vector<std::string>& data_path, const std::string& split,
+                       int seq_length, uint32_t seed)
+    : seq_length_(seq_length), seed_(seed) {
+  Blend blend = parse_blend(data_path);
+  for (const std::string& prefix : blend.prefixes) {
+    auto tokens = std::make_shared<const IndexedDataset>(prefix);
+    corpora_.push_back({tokens, split_documents(split, tokens->size())});
+  }
+  weights_ = std::move(blend.weights);
+}
+
+int64_t GptCorpora::documents(size_t part) const {
+  int64_t documents = 0;
+  for (const Corpus& corpus : corpora_) documents += corpus.ranges[part].size();
+  return documents;
+}
+
+std::unique_ptr<Dataset> GptCorpora::one(const Corpus& corpus, size_t part, int64_t samples,
+                                         const std::string& name) const {
+  return std::make_unique<GptDataset>(corpus.tokens, corpus.ranges[part], samples, seq_length_,
+                                      seed_, name);
+}
+
+std::unique_ptr<Dataset> GptCorpora::part(size_t part, int64_t samples,
+                                          const std::string& name) const {
+  if (corpora_.size() == 1 && weights_.empty()) {
+    return one(corpora_.front(), part, samples, name);
+  }
+  std::vector<std::unique_ptr<Dataset>> datasets;
+  std::vector<double> weights = weights_;
+  const std::vector<double> shares = normalized(weights);
+  for (size_t i = 0; i < corpora_.size(); ++i) {
+    const int64_t share = shares.empty() ? 0 : samples_of_share(shares[i], samples);
+    datasets.push_back(one(corpora_[i], part, share, name));
+    if (shares.empty()) weights.push_back(static_cast<double>(datasets.back()->size()));
+  }
+  int64_t once = 0;
+  for (const auto& dataset : datasets) once += dataset->size();
+  if (shares.empty() && once < samples) {
+    throw std::runtime_error(
+        name + " data: --data-path without weights reads every data set once, which gives " +
+        std::to_string(once) + " samples of --seq-length (" + std::to_string(seq_length_) +
+        "), but the run needs " + std::to_string(samples) +
+        "; give weights (--data-path WEIGHT PREFIX WEIGHT PREFIX...), which repeat data sets");
+  }
+  return std::make_unique<BlendedDataset>(std::move(datasets), weights, samples, name);
+}
+
+}  // namespace anymesh
