@@ -46,6 +46,7 @@ struct Options {
   std::string tokenizer_type;
   std::string vocab_file;
   std::string merge_file;
+  std::string tokenizer_model;
   bool append_eod = false;
   bool count_eod = false;
   int workers = 1;
@@ -145,7 +146,8 @@ class Preprocessor {
 
  private:
   std::unique_ptr<Tokenizer> tokenizer() const {
-    return make_tokenizer(options_.tokenizer_type, options_.vocab_file, options_.merge_file);
+    return make_tokenizer(options_.tokenizer_type, options_.vocab_file, options_.merge_file,
+                          options_.tokenizer_model);
   }
 
   void work() {
@@ -262,12 +264,15 @@ cxxopts::Options describe_flags() {
     ("documents", "what is a document in a .txt: file, paragraph (up to a blank line) or line",
      cxxopts::value<std::string>()->default_value("file"));
   flags.add_options("Tokenizer")
-    ("tokenizer-type", "ByteLevelTokenizer or GPT2BPETokenizer", cxxopts::value<std::string>())
+    ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer or "
+     "GPTSentencePieceTokenizer", cxxopts::value<std::string>())
     ("vocab-file", "vocab.json, for GPT2BPETokenizer",
      cxxopts::value<std::string>()->default_value(""))
     ("merge-file", "merges.txt, for GPT2BPETokenizer",
      cxxopts::value<std::string>()->default_value(""))
-    ("append-eod", "end each document with <|endoftext|>")
+    ("tokenizer-model", "model, for the SentencePiece tokenizers",
+     cxxopts::value<std::string>()->default_value(""))
+    ("append-eod", "end each document with the tokenizer's token for that, as <|endoftext|>")
     ("count-eod", "count that token in the document's length, as Megatron-LM does; "
      "Megatron-DeepSpeed does not, so its document n is read from n tokens too early");
   flags.add_options("Output")
@@ -335,6 +340,7 @@ Options parse_options(const cxxopts::ParseResult& parsed) {
   options.tokenizer_type = parsed["tokenizer-type"].as<std::string>();
   options.vocab_file = parsed["vocab-file"].as<std::string>();
   options.merge_file = parsed["merge-file"].as<std::string>();
+  options.tokenizer_model = parsed["tokenizer-model"].as<std::string>();
   options.append_eod = parsed["append-eod"].as<bool>();
   options.count_eod = parsed["count-eod"].as<bool>();
   options.workers = parse_workers(parsed["workers"].as<std::string>());

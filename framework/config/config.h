@@ -80,6 +80,7 @@ struct DataConfig {
   std::string split = "969, 30, 1";
   std::string tokenizer_type;          // after parse() never empty
   std::string vocab_file, merge_file;  // GPT2BPETokenizer
+  std::string tokenizer_model;         // SentencePieceTokenizer and GPTSentencePieceTokenizer
   int vocab_size = 0;                  // NullTokenizer and mock_data
   bool mock_data = false;
 };

@@ -129,7 +129,6 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"train-data-path", kValue, "use --data-path with --split"},
     {"valid-data-path", kValue, "use --data-path with --split"},
     {"test-data-path", kValue, "use --data-path with --split"},
-    {"tokenizer-model", kValue, "SentencePiece is not in this version; see --tokenizer-type"},
     {"reset-position-ids", kSwitch, "documents are not separated within a sample"},
     {"reset-attention-mask", kSwitch, "documents are not separated within a sample"},
     {"eod-mask-loss", kSwitch, "the loss counts every token"},

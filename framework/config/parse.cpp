@@ -96,10 +96,12 @@ void add_data_flags(FlagTable& flags, DataConfig& data) {
       "path of a .bin/.idx pair, without the suffix; or several, each after its weight, to blend");
   flags.add("split", data.split, "proportions of training, validation and test documents");
   flags.add("tokenizer-type", data.tokenizer_type,
-            "GPT2BPETokenizer, ByteLevelTokenizer or NullTokenizer",
+            "GPT2BPETokenizer, ByteLevelTokenizer, SentencePieceTokenizer, "
+            "GPTSentencePieceTokenizer or NullTokenizer",
             "the first with --vocab-file, else the second");
   flags.add("vocab-file", data.vocab_file, "vocab.json of the GPT2BPETokenizer");
   flags.add("merge-file", data.merge_file, "merges.txt of the GPT2BPETokenizer");
+  flags.add("tokenizer-model", data.tokenizer_model, "model of the SentencePiece tokenizers");
   flags.add("vocab-size", data.vocab_size, "of the NullTokenizer or of --mock-data", "none");
   flags.add("mock-data", data.mock_data, "train on generated tokens; reads no files");
 }
@@ -203,7 +205,8 @@ void choose_tokenizer(const FlagTable& flags, DataConfig& data) {
                                                      : "ByteLevelTokenizer";
   }
   require_choice(flags, "tokenizer-type", data.tokenizer_type,
-                 {"GPT2BPETokenizer", "ByteLevelTokenizer", "NullTokenizer"});
+                 {"GPT2BPETokenizer", "ByteLevelTokenizer", "SentencePieceTokenizer",
+                  "GPTSentencePieceTokenizer", "NullTokenizer"});
 }
 
 // A flag that is given but would change nothing is a misunderstanding, so it is refused.
@@ -292,7 +295,7 @@ void check_precision(const Combinations& rules, const PrecisionConfig& precision
 
 void check_data(const Combinations& rules, const DataConfig& data) {
   const bool mock = data.mock_data;
-  for (const char* flag : {"data-path", "split", "vocab-file", "merge-file"}) {
+  for (const char* flag : {"data-path", "split", "vocab-file", "merge-file", "tokenizer-model"}) {
     rules.refuse(flag, mock, "with --mock-data, which reads no files");
   }
   rules.refuse("tokenizer-type", mock && data.tokenizer_type != "NullTokenizer",
@@ -301,6 +304,11 @@ void check_data(const Combinations& rules, const DataConfig& data) {
   for (const char* flag : {"vocab-file", "merge-file"}) {
     rules.refuse(flag, data.tokenizer_type != "GPT2BPETokenizer", with_tokenizer);
   }
+  rules.refuse("tokenizer-model",
+               data.tokenizer_type != "SentencePieceTokenizer" &&
+                   data.tokenizer_type != "GPTSentencePieceTokenizer",
+               with_tokenizer + "; it is for --tokenizer-type SentencePieceTokenizer and " +
+                   "GPTSentencePieceTokenizer");
   rules.refuse("vocab-size", data.tokenizer_type != "NullTokenizer",
                with_tokenizer + ", which knows its vocabulary");
 }

@@ -31,7 +31,8 @@ Datasets make_datasets(const Config& config, const BatchPlan& plan, int seq_leng
 
 int vocabulary_size(const DataConfig& data) {
   if (data.mock_data || data.tokenizer_type == "NullTokenizer") return data.vocab_size;
-  return make_tokenizer(data.tokenizer_type, data.vocab_file, data.merge_file)->vocab_size();
+  return make_tokenizer(data.tokenizer_type, data.vocab_file, data.merge_file, data.tokenizer_model)
+      ->vocab_size();
 }
 
 }  // namespace anymesh

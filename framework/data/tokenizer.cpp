@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "framework/data/sentencepiece_tokenizer.h"
 #include "framework/data/unicode_ranges.h"
 
 namespace anymesh {
@@ -362,7 +363,20 @@ std::string Gpt2BpeTokenizer::decode(std::span<const int32_t> ids) const {
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& vocab_file,
-                                          const std::string& merge_file) {
+                                          const std::string& merge_file,
+                                          const std::string& tokenizer_model) {
+  if (type == "SentencePieceTokenizer" || type == "GPTSentencePieceTokenizer") {
+    if (tokenizer_model.empty() || !vocab_file.empty() || !merge_file.empty()) {
+      fail("--tokenizer-type " + type +
+           " takes --tokenizer-model, and no vocabulary or merge file");
+    }
+    return type == "SentencePieceTokenizer" ? make_sentencepiece_tokenizer(tokenizer_model)
+                                            : make_gpt_sentencepiece_tokenizer(tokenizer_model);
+  }
+  if (!tokenizer_model.empty()) {
+    fail("--tokenizer-type " + type + " takes no --tokenizer-model: that is for " +
+         "SentencePieceTokenizer and GPTSentencePieceTokenizer");
+  }
   if (type == "ByteLevelTokenizer") {
     if (!vocab_file.empty() || !merge_file.empty()) {
       fail("--tokenizer-type ByteLevelTokenizer takes no --vocab-file and no --merge-file");
@@ -375,7 +389,8 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
     }
     return std::make_unique<Gpt2BpeTokenizer>(vocab_file, merge_file);
   }
-  fail("--tokenizer-type " + type + ": expected ByteLevelTokenizer or GPT2BPETokenizer");
+  fail("--tokenizer-type " + type + ": expected ByteLevelTokenizer, GPT2BPETokenizer, " +
+       "SentencePieceTokenizer or GPTSentencePieceTokenizer");
 }
 
 }  // namespace anymesh

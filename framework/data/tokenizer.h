@@ -6,10 +6,12 @@
 //
 //   ByteLevelTokenizer   no files; id = byte value, 256 = <|endoftext|>, vocabulary 257
 //   GPT2BPETokenizer     GPT-2's byte-level BPE over --vocab-file and --merge-file
+//   SentencePieceTokenizer, GPTSentencePieceTokenizer
+//                        a --tokenizer-model: framework/data/sentencepiece_tokenizer.h
 //
-// "<|endoftext|>" inside a text is ordinary text. Bytes that are not UTF-8 are kept as they are, so
-// decode(encode(x)) is x for every x. Vocabularies that lack a byte, a merge's result or
-// <|endoftext|> are refused.
+// Of the first two: "<|endoftext|>" inside a text is ordinary text; bytes that are not UTF-8 are
+// kept as they are, so decode(encode(x)) is x for every x. Vocabularies that lack a byte, a merge's
+// result or <|endoftext|> are refused.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +35,8 @@ class Tokenizer {
 };
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& vocab_file,
-                                          const std::string& merge_file);
+                                          const std::string& merge_file,
+                                          const std::string& tokenizer_model = "");
 
 // GPT-2's pre-tokenizer: the length of the word at the front of a non-empty text. Words are what
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+

@@ -173,6 +173,9 @@ TEST_F(ValidateTest, Data) {
   config.data.vocab_file = "vocab.json";
   EXPECT_THAT(refused(), HasSubstr("needs both --vocab-file and --merge-file"));
   EXPECT_EQ(refused_with(config.data.merge_file, std::string("merges.txt")), "");
+  config.data.tokenizer_type = "GPTSentencePieceTokenizer";
+  EXPECT_THAT(refused(), HasSubstr("the GPTSentencePieceTokenizer needs --tokenizer-model"));
+  EXPECT_EQ(refused_with(config.data.tokenizer_model, std::string("m.model")), "");
   config.data = DataConfig();
   config.data.tokenizer_type = "NullTokenizer";
   config.data.mock_data = true;

@@ -1,6 +1,7 @@
 // Runs the program itself, as a user does.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sentencepiece_trainer.h>
 
 #include <cstdlib>
 
@@ -109,6 +110,33 @@ TEST_F(PreprocessData, WritesOneOutputForEachKey) {
   EXPECT_THAT(documents(folder / "out_title_document"), ElementsAre("head"));
 }
 
+TEST_F(PreprocessData, TakesASentencePieceModel) {
+  std::string model;
+  const auto status = sentencepiece::SentencePieceTrainer::Train(
+      "--input=" + fixture("text.jsonl") + " --vocab_size=400 --minloglevel=2", nullptr, &model);
+  ASSERT_TRUE(status.ok()) << status.ToString();
+  write_file(folder / "m.model", model);
+  write_file(folder / "a.txt", "Licensed under the\nterms");
+  ASSERT_EQ(
+      run("--input " + (folder / "a.txt") + " --documents line --append-eod --count-eod" +
+          " --output-prefix " + (folder / "out") + " --workers 2" +
+          " --tokenizer-type GPTSentencePieceTokenizer --tokenizer-model " + (folder / "m.model")),
+      0)
+      << output;
+  EXPECT_THAT(output, HasSubstr("vocabulary 400"));
+  const auto tokenizer = make_tokenizer("GPTSentencePieceTokenizer", "", "", folder / "m.model");
+  const IndexedDataset data(folder / "out_text_document");
+  ASSERT_EQ(data.size(), 2);
+  const std::string lines[] = {"Licensed under the", "terms"};
+  for (int64_t i = 0; i < 2; ++i) {
+    std::vector<int64_t> tokens(data.length(i));
+    data.read(i, 0, tokens);
+    auto expected = tokenizer->encode(lines[i]);
+    expected.push_back(tokenizer->eod());
+    EXPECT_EQ(std::vector<int32_t>(tokens.begin(), tokens.end()), expected);
+  }
+}
+
 TEST_F(PreprocessData, CutsPlainTextAsTold) {
   const std::string flags = input("a.txt", "\n \na\nb\n\n\t\nc\r\n\nd");
   ASSERT_EQ(run(flags), 0) << output;
@@ -160,8 +188,8 @@ TEST_F(PreprocessData, RefusesFlagsItDoesNotKnowOrCannotMean) {
 TEST_F(PreprocessData, HelpNamesEveryFlag) {
   ASSERT_EQ(run("--help"), 0);
   for (const char* flag : {"--input", "--json-keys", "--documents", "--output-prefix",
-                           "--tokenizer-type", "--vocab-file", "--merge-file", "--append-eod",
-                           "--count-eod", "--dataset-impl", "--workers"}) {
+                           "--tokenizer-type", "--vocab-file", "--merge-file", "--tokenizer-model",
+                           "--append-eod", "--count-eod", "--dataset-impl", "--workers"}) {
     EXPECT_THAT(output, HasSubstr(flag));
   }
 }

@@ -1,0 +1,120 @@
+#include "framework/data/sentencepiece_tokenizer.h"
+
+#include <sentencepiece_processor.h>
+
+#include <map>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace anymesh {
+namespace {
+
+class SentencePieceTokenizer final : public Tokenizer {
+ public:
+  // `eod` is </s>, or <EOD> with the special tokens.
+  SentencePieceTokenizer(const std::string& model_file, bool special_tokens) {
+    const auto status = model_.Load(model_file);
+    if (!status.ok()) {
+      throw std::runtime_error(model_file + ": cannot read the SentencePiece model " +
+                               "(--tokenizer-model): " + status.ToString());
+    }
+    vocab_size_ = model_.GetPieceSize();
+    if (special_tokens) {
+      add_special_tokens();
+      eod_ = special_.at("<EOD>");
+    } else if (model_.eos_id() < 0) {
+      throw std::runtime_error(model_file + ": the model has no </s> to end documents with; use " +
+                               "--tokenizer-type SentencePieceTokenizer");
+    } else {
+      eod_ = model_.eos_id();
+    }
+  }
+
+  std::vector<int32_t> encode(std::string_view text) override {
+    std::vector<int32_t> ids;
+    while (true) {
+      const auto [at, token] = first_special(text);
+      append(text.substr(0, at), ids);
+      if (at == std::string_view::npos) return ids;
+      ids.push_back(token->second);
+      text.remove_prefix(at + token->first.size());
+    }
+  }
+
+  std::string decode(std::span<const int32_t> ids) const override {
+    std::string text;
+    std::vector<int> pieces;  // between special tokens
+    for (const int32_t id : ids) {
+      if (id < 0 || id >= vocab_size_) {
+        throw std::runtime_error("token " + std::to_string(id) + " is outside [0, " +
+                                 std::to_string(vocab_size_) + ")");
+      }
+      const auto special = special_text_.find(id);
+      if (special == special_text_.end()) {
+        pieces.push_back(id);
+        continue;
+      }
+      text += model_.DecodeIds(std::exchange(pieces, {})) + special->second;
+    }
+    return text + model_.DecodeIds(pieces);
+  }
+
+  int32_t vocab_size() const override { return vocab_size_; }
+  int32_t eod() const override { return eod_; }
+
+ private:
+  using Special = std::map<std::string, int32_t>;
+
+  void add_special_tokens() {
+    const auto add = [this](const std::string& token) {
+      const int id = model_.PieceToId(token);
+      const bool has_piece = model_.IdToPiece(id) == token;  // an unknown piece has <unk>'s id
+      if (special_.contains(token)) return;
+      special_[token] = has_piece ? id : vocab_size_++;
+      special_text_[special_[token]] = token;
+    };
+    const auto named = [this](int id, const char* otherwise) {
+      return id >= 0 ? model_.IdToPiece(id) : std::string(otherwise);
+    };
+    for (const char* token : {"<CLS>", "<SEP>", "<EOD>", "<MASK>"}) add(token);
+    add(named(model_.pad_id(), "<PAD>"));
+    add(named(model_.bos_id(), "<BOS>"));
+    add(named(model_.eos_id(), "<EOS>"));
+  }
+
+  // The special token that comes first in `text`, and where; npos without one.
+  std::pair<size_t, Special::const_iterator> first_special(std::string_view text) const {
+    std::pair<size_t, Special::const_iterator> first{std::string_view::npos, special_.end()};
+    for (auto token = special_.begin(); token != special_.end(); ++token) {
+      const size_t at = text.substr(0, first.first).find(token->first);
+      if (at != std::string_view::npos) first = {at, token};
+    }
+    return first;
+  }
+
+  void append(std::string_view text, std::vector<int32_t>& ids) const {
+    std::vector<int> pieces;
+    const auto status = model_.Encode({text.data(), text.size()}, &pieces);
+    if (!status.ok()) throw std::runtime_error("SentencePiece: " + status.ToString());
+    ids.insert(ids.end(), pieces.begin(), pieces.end());
+  }
+
+  sentencepiece::SentencePieceProcessor model_;
+  int32_t vocab_size_ = 0;
+  int32_t eod_ = 0;
+  Special special_;
+  std::map<int32_t, std::string> special_text_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model_file) {
+  return std::make_unique<SentencePieceTokenizer>(model_file, true);
+}
+
+std::unique_ptr<Tokenizer> make_gpt_sentencepiece_tokenizer(const std::string& model_file) {
+  return std::make_unique<SentencePieceTokenizer>(model_file, false);
+}
+
+}  // namespace anymesh
