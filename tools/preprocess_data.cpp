@@ -259,7 +259,7 @@ cxxopts::Options describe_flags() {
   flags.add_options("Input")
     ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt",
      cxxopts::value<std::string>())
-    ("json-keys", "what to take from each object, separated by commas: one output for each",
+    ("json-keys", "what to take from each object, one or more: one output for each",
      cxxopts::value<std::vector<std::string>>()->default_value("text"))
     ("documents", "what is a document in a .txt: file, paragraph (up to a blank line) or line",
      cxxopts::value<std::string>()->default_value("file"));
@@ -319,8 +319,7 @@ int parse_workers(const std::string& text) {
 
 Options parse_options(const cxxopts::ParseResult& parsed) {
   if (!parsed.unmatched().empty()) {
-    throw std::runtime_error("unexpected argument \"" + parsed.unmatched()[0] +
-                             "\" (several --json-keys are separated by commas)");
+    throw std::runtime_error("unexpected argument \"" + parsed.unmatched()[0] + "\"");
   }
   for (const char* flag : {"input", "output-prefix", "tokenizer-type"}) {
     if (parsed.count(flag) == 0) throw std::runtime_error("--" + std::string(flag) + " is missing");
@@ -350,13 +349,31 @@ Options parse_options(const cxxopts::ParseResult& parsed) {
   return options;
 }
 
+// "--json-keys text title", as Megatron takes a list, in cxxopts' spelling, "text,title".
+std::vector<std::string> join_keys(const std::vector<std::string>& args) {
+  std::vector<std::string> joined;
+  bool more_keys = false;  // the last of `joined` is a key
+  for (size_t i = 0; i < args.size(); ++i) {
+    if (more_keys && !args[i].starts_with("--")) {
+      joined.back() += "," + args[i];
+      continue;
+    }
+    more_keys = i > 0 && args[i - 1] == "--json-keys";
+    joined.push_back(args[i]);
+  }
+  return joined;
+}
+
 }  // namespace
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
   try {
     auto flags = anymesh::describe_flags();
-    const auto parsed = flags.parse(argc, argv);
+    const auto args = anymesh::join_keys({argv, argv + argc});
+    std::vector<const char*> values;
+    for (const std::string& arg : args) values.push_back(arg.c_str());
+    const auto parsed = flags.parse(static_cast<int>(values.size()), values.data());
     if (parsed["help"].as<bool>()) {
       std::cout << flags.help();
       return 0;

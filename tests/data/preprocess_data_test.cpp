@@ -102,12 +102,14 @@ TEST_F(PreprocessData, CountsTheEndOfDocumentOnlyWhenTold) {
 }
 
 TEST_F(PreprocessData, WritesOneOutputForEachKey) {
-  ASSERT_EQ(
-      run(input("a.jsonl", "{\"text\":\"body\",\"title\":\"head\"}\n") + "--json-keys text,title"),
-      0)
-      << output;
-  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("body"));
-  EXPECT_THAT(documents(folder / "out_title_document"), ElementsAre("head"));
+  const std::string flags = input("a.jsonl", "{\"text\":\"body\",\"title\":\"head\"}\n");
+  for (const char* keys : {"--json-keys text,title", "--json-keys text title --workers 1"}) {
+    ASSERT_EQ(run(flags + keys), 0) << output;
+    EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("body"));
+    EXPECT_THAT(documents(folder / "out_title_document"), ElementsAre("head"));
+    std::filesystem::remove(folder / "out_text_document.idx");
+    std::filesystem::remove(folder / "out_title_document.idx");
+  }
 }
 
 TEST_F(PreprocessData, TakesASentencePieceModel) {
