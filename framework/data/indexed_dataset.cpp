@@ -233,9 +233,6 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> o
 
 IndexedDatasetBuilder::IndexedDatasetBuilder(const std::string& prefix, TokenType type)
     : prefix_(prefix), type_(type) {
-  if (type == TokenType::kFloat32 || type == TokenType::kFloat64) {
-    fail(prefix, "tokens are written as integers, not as floating-point numbers");
-  }
   bin_.open(temporary(prefix + ".bin"), std::ios::binary | std::ios::trunc);
   if (!bin_) fail(temporary(prefix + ".bin"), "cannot create: " + system_error());
 }
@@ -263,17 +260,15 @@ void IndexedDatasetBuilder::add_document(std::span<const int32_t> tokens, int64_
 void IndexedDatasetBuilder::write_tokens(std::span<const int32_t> tokens) {
   with_token_type(type_, [&](auto zero) {
     using T = decltype(zero);
-    if constexpr (std::is_integral_v<T>) {
-      std::vector<T> packed(tokens.size());
-      for (size_t i = 0; i < tokens.size(); ++i) {
-        if (!std::in_range<T>(tokens[i])) {
-          fail(prefix_ + ".bin", "token " + std::to_string(tokens[i]) + " does not fit in " +
-                                     std::to_string(sizeof(T)) + " bytes");
-        }
-        packed[i] = static_cast<T>(tokens[i]);
+    std::vector<T> packed(tokens.size());
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      packed[i] = static_cast<T>(tokens[i]);
+      if (static_cast<double>(packed[i]) != tokens[i]) {
+        fail(prefix_ + ".bin", "token " + std::to_string(tokens[i]) + " does not fit in " +
+                                   std::to_string(sizeof(T)) + " bytes");
       }
-      bin_.write(reinterpret_cast<const char*>(packed.data()), packed.size() * sizeof(T));
     }
+    bin_.write(reinterpret_cast<const char*>(packed.data()), packed.size() * sizeof(T));
   });
   if (!bin_) fail(temporary(prefix_ + ".bin"), "cannot write: " + system_error());
 }

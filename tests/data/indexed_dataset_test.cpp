@@ -239,7 +239,9 @@ TEST(IndexedDatasetBuilder, RefusesWhatTheFilesCannotHold) {
   EXPECT_THAT(adding(TokenType::kUint8, {-1}, 1), HasSubstr("token -1 does not fit in 1"));
   EXPECT_THAT(adding(TokenType::kInt32, {1, 2}, 3), HasSubstr("cannot have length 3"));
   EXPECT_THAT(adding(TokenType::kInt32, {1, 2}, -1), HasSubstr("cannot have length -1"));
-  EXPECT_THAT(adding(TokenType::kFloat32, {1}, 1), HasSubstr("written as integers"));
+  EXPECT_EQ(adding(TokenType::kFloat32, {1 << 24}, 1), "");
+  EXPECT_THAT(adding(TokenType::kFloat32, {(1 << 24) + 1}, 1),
+              HasSubstr("token 16777217 does not fit in 4"));
   EXPECT_THAT(message_of([&] { IndexedDatasetBuilder b(folder / "no/c", TokenType::kInt32); }),
               HasSubstr("no/c.bin.partial: cannot create: No such file"));
 }
