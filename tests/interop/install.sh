@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a venv with DeepSpeed and transformers, and with the torch that tools/setup.sh has unpacked: install.sh VENV DEPS
+# Makes a venv with DeepSpeed, transformers and megatron-core, and with the torch that tools/setup.sh has unpacked: install.sh VENV DEPS
 #
 # The torch wheel is linked with 3 GB of GPU libraries that nothing calls on a machine without a GPU. Empty functions of
 # their names, compiled here, let it load: VENV/gpu-stand-ins is for LD_LIBRARY_PATH.
@@ -11,8 +11,18 @@ say() { printf '[interop] %s\n' "$*"; }
 
 deepspeed=$(pinned ANYMESH_DEEPSPEED_VERSION) transformers=$(pinned ANYMESH_TRANSFORMERS_VERSION) torch=$(pinned ANYMESH_TORCH_VERSION)
 stamp=$venv/deepspeed-$deepspeed-transformers-$transformers-torch-$torch.done
+megatron=$(pinned ANYMESH_MEGATRON_CORE_VERSION)
+megatron_stamp=$venv/megatron-core-$megatron.done
+# Of its data code only, which needs nothing that is not there.
+install_megatron() {
+  [[ -e $megatron_stamp ]] && return
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 --no-deps --only-binary=:all: "megatron-core==$megatron" ||
+    { say "cannot install megatron-core $megatron: no way to PyPI? (pip's message is above)"; exit 1; }
+  touch "$megatron_stamp"
+}
 if [[ -e $stamp ]]; then
-  say "DeepSpeed $deepspeed, transformers $transformers and torch $torch are in $venv"
+  install_megatron
+  say "DeepSpeed $deepspeed, transformers $transformers, megatron-core $megatron and torch $torch are in $venv"
   exit 0
 fi
 started=$SECONDS
@@ -47,5 +57,6 @@ LD_LIBRARY_PATH=$stand_ins DS_ACCELERATOR=cpu PYTHONPYCACHEPREFIX=$venv/pycache 
   tail -5 "$venv/import.log"; say "torch, deepspeed or transformers does not import"
   exit 1
 }
+install_megatron
 touch "$stamp"
-say "installed DeepSpeed $deepspeed, transformers $transformers and torch $torch in $((SECONDS - started)) s: $(du -sh "$venv" | cut -f1)"
+say "installed DeepSpeed $deepspeed, transformers $transformers, megatron-core $megatron and torch $torch in $((SECONDS - started)) s: $(du -sh "$venv" | cut -f1)"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Real torch, DeepSpeed and transformers read what we write, and we read what DeepSpeed wrote: every number bit by bit
-# (compare.py says what is compared with what). Installs them into a venv, once; trains tiny models on meshes of up to 8 ranks.
+# (compare.py says what is compared with what); data.sh does it with megatron-core's data. Installs them into a venv, once;
+# trains tiny models on meshes of up to 8 ranks.
 #
 #   tests/interop/run.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
 #   ANYMESH_INTEROP_VENV=/path tests/interop/run.sh       the venv; default: build/interop-venv
@@ -50,4 +51,5 @@ started=$SECONDS
 export LD_LIBRARY_PATH=$venv/gpu-stand-ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONPYCACHEPREFIX=$venv/pycache
 timeout 900 "$venv/bin/python" "$repository/tests/interop/compare.py" "$bin" ours theirs || fail "see above"
 echo "compared in $((SECONDS - started)) s"
+"$repository/tests/interop/data.sh" "$bin"
 "$repository/tests/interop/hf_convert.sh" "$bin"
