@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Two corpora through a SentencePiece model, blended: a run that stops goes on bit-identically, and another mesh has the same
+# samples, so the same losses.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+fixtures=$here/../fixtures/data
+
+tokenizer=(--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model "$fixtures/sentencepiece.model")
+head -40 "$fixtures/text.jsonl" >a.jsonl
+tail -43 "$fixtures/text.jsonl" >b.jsonl
+for name in a b; do
+  "$bin/preprocess_data" --input $name.jsonl --output-prefix $name "${tokenizer[@]}" --append-eod --count-eod >preprocess.log || fail "$(cat preprocess.log)"
+done
+data=(--data-path 0.7 a_text_document 0.3 b_text_document --split 90,10,0 --eval-iters 2)
+flags=${model[*]}
+model=(${flags/--mock-data --vocab-size 257/})
+model+=("${tokenizer[@]}" --train-iters 16)
+
+train 1,1,2,1 whole.csv "${data[@]}" >whole.log || fail "$(tail -5 whole.log)"
+grep -q 'validation loss' whole.log || fail "no validation: $(cat whole.log)"
+train 1,1,2,1 parts.csv "${data[@]}" --save ckpt --exit-interval 8 >parts.log || fail "$(tail -5 parts.log)"
+train 1,1,2,1 parts.csv "${data[@]}" --load ckpt >parts.log || fail "$(tail -5 parts.log)"
+same whole.csv parts.csv "a blend, stopped and resumed"
+train 1,2,1,0 other.csv "${data[@]}" >other.log || fail "$(tail -5 other.log)"
+"$bin/plot_loss" --tolerance 1e-4 whole.csv other.csv >plot.log 2>&1 || fail "a blend on another mesh: $(cat plot.log)"
+
+# Another share is other data.
+train 1,2,1,0 other.csv "${data[@]/0.7/0.2}" >other.log || fail "$(tail -5 other.log)"
+! "$bin/plot_loss" --tolerance 1e-4 whole.csv other.csv >plot.log 2>&1 || fail "the weights change nothing"
+
+if train 1,1,1,0 /dev/null --data-path a_text_document b_text_document --train-iters 100000 --split 1 >once.log 2>&1; then fail "a run longer than its data"; fi
+grep -q 'train data: --data-path without weights reads every data set once' once.log || fail "$(cat once.log)"
+echo "ok: a blend on another mesh, and what it refuses"
