@@ -13,6 +13,7 @@
 
 #include "framework/data/sentencepiece_tokenizer.h"
 #include "framework/data/unicode_ranges.h"
+#include "framework/data/utf8.h"
 
 namespace anymesh {
 namespace {
@@ -22,30 +23,6 @@ constexpr std::string_view kEndOfText = "<|endoftext|>";
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
 enum class CharClass { kLetter, kNumber, kSpace, kOther };
-
-struct CodePoint {
-  char32_t value = 0;
-  size_t bytes = 1;
-  bool valid = false;
-};
-
-// The code point at the front; a byte that begins no valid UTF-8 sequence stands for itself,
-// invalid.
-CodePoint decode_utf8(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  if (byte(0) < 0x80) return {byte(0), 1, true};
-  const size_t bytes = byte(0) < 0xc2 ? 0 : byte(0) < 0xe0 ? 2 : byte(0) < 0xf0 ? 3 : 4;
-  if (bytes == 0 || byte(0) > 0xf4 || text.size() < bytes) return {};
-  char32_t value = byte(0) & (0x7f >> bytes);
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return {};
-    value = value << 6 | (byte(i) & 0x3f);
-  }
-  const bool overlong = (bytes == 3 && value < 0x800) || (bytes == 4 && value < 0x10000);
-  const bool surrogate = value >= 0xd800 && value < 0xe000;
-  if (overlong || surrogate || value > 0x10ffff) return {};
-  return {value, bytes, true};
-}
 
 template <size_t n>
 bool contains(const CodePointRange (&ranges)[n], char32_t c) {

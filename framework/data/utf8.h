@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace anymesh {
+
+struct CodePoint {
+  char32_t value = 0;
+  size_t bytes = 1;
+  bool valid = false;
+};
+
+// The code point at the front of a non-empty text; a byte that begins no valid UTF-8 sequence stands
+// for itself, invalid.
+CodePoint decode_utf8(std::string_view text);
+
+// Text whose characters come in pieces, as a model's tokens have them:
+//
+//   Utf8Stream stream;
+//   std::cout << stream.take("caf\xc3") << stream.take("\xa9") << stream.finish();  // caf, é
+//
+// Only whole characters come out; a byte that is part of none comes out as U+FFFD.
+class Utf8Stream {
+ public:
+  std::string take(std::string_view bytes);
+  std::string finish();  // of what is left nothing can become whole
+
+ private:
+  std::string pending_;  // the beginning of a character
+};
+
+}  // namespace anymesh
