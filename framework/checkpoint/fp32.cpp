@@ -88,9 +88,13 @@ void load_state_dict_from_zero_checkpoint(torch::nn::Module& model, const fs::pa
 
 void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid& grid,
                                           const fs::path& checkpoint_dir, const std::string& tag) {
+  load_state_dict_from_zero_checkpoint(
+      model, grid, open_whole_checkpoint(folder_of(checkpoint_dir, tag), /*threads=*/1));
+}
+
+void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid& grid,
+                                          const WholeCheckpoint& checkpoint) {
   const torch::NoGradGuard no_grad;
-  const WholeCheckpoint checkpoint =
-      open_whole_checkpoint(folder_of(checkpoint_dir, tag), /*threads=*/1);
   std::vector<TensorRecord> weights;
   std::string missing;
   for (const ParamSpec& spec : model.params()) {

@@ -16,6 +16,7 @@ namespace anymesh {
 
 struct ProcessGrid;
 class StageModule;
+class WholeCheckpoint;
 
 // The fp32 weights of a checkpoint, under the names that DeepSpeed's page "Model Checkpointing" has
 // for them (deepspeed.utils.zero_to_fp32, deepspeed.checkpoint.utils).
@@ -82,6 +83,9 @@ void load_state_dict_from_zero_checkpoint(torch::nn::Module& model,
 void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid& grid,
                                           const std::filesystem::path& checkpoint_dir,
                                           const std::string& tag = "");
+// The same of one that is open already.
+void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid& grid,
+                                          const WholeCheckpoint& checkpoint);
 
 // Writes the weights as files for torch and Hugging Face; see export_fp32 for their names.
 // `max_shard_size` as "5GB" or "300MB"; empty (DeepSpeed: None) means one file.
