@@ -133,8 +133,6 @@ std::string suggestion(const FlagTable& flags, const std::string& name) {
   throw ParseError("unknown flag --" + name + suggestion(flags, name));
 }
 
-}  // namespace
-
 std::string help_text(const FlagTable& flags) {
   std::vector<std::string> groups;
   for (const FlagTable::Flag& flag : flags.flags()) {
@@ -155,6 +153,16 @@ std::string help_text(const FlagTable& flags) {
     line += " --" + std::string(flag.name);
   }
   return text + line + "\n";
+}
+
+}  // namespace
+
+std::string text_asked_for(const FlagTable& flags, const std::vector<std::string>& args) {
+  const auto has = [&args](const char* arg) {
+    return std::find(args.begin(), args.end(), arg) != args.end();
+  };
+  if (has("--version")) return flags.program() + " " ANYMESH_VERSION "\n";
+  return has("--help") || has("-h") ? help_text(flags) : "";
 }
 
 std::vector<std::string> read_command_line(FlagTable& flags, const std::vector<std::string>& args) {

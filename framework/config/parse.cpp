@@ -355,12 +355,7 @@ void add_flags(FlagTable& flags, Config& config) {
 }
 
 ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::string>& args) {
-  ParseResult result;
-  const auto has = [&args](const char* arg) {
-    return std::find(args.begin(), args.end(), arg) != args.end();
-  };
-  if (has("--help") || has("-h")) result.text = help_text(flags);
-  if (has("--version")) result.text = flags.program() + " " ANYMESH_VERSION "\n";
+  ParseResult result{.text = text_asked_for(flags, args)};
   if (!result.text.empty()) return result;
 
   const std::vector<std::string> ignored_flags = read_command_line(flags, args);
