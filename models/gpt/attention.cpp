@@ -24,12 +24,21 @@ ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& na
 
 torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden,
                                          const DropoutContext& context) const {
-  const torch::Tensor qkv =
-      query_key_value_
-          .forward(hidden)                                       // [b, s, (n+2k)d/t]
-          .unflatten(2, {groups_, group_size_ + 2, head_dim_});  // [b, s, k/t, n/k+2, d]
+  const torch::Tensor qkv = project(hidden);
   return dense_.forward(can_fuse_attention(qkv) ? fused_attention(qkv, extras(context))
                                                 : attend(qkv, context));  // [b, s, h]
+}
+
+torch::Tensor ParallelAttention::project(const torch::Tensor& hidden) const {
+  return query_key_value_
+      .forward(hidden)                                       // [b, s, (n+2k)d/t]
+      .unflatten(2, {groups_, group_size_ + 2, head_dim_});  // [b, s, k/t, n/k+2, d]
+}
+
+ParallelAttention::Heads ParallelAttention::heads_of(const torch::Tensor& qkv) const {
+  const auto parts = qkv.split_with_sizes({group_size_, 1, 1}, 3);
+  const auto heads = [](const torch::Tensor& x) { return x.flatten(2, 3).transpose(1, 2); };
+  return {heads(parts[0]), heads(parts[1]), heads(parts[2])};
 }
 
 AttentionExtras ParallelAttention::extras(const DropoutContext& context) const {
@@ -44,11 +53,9 @@ AttentionExtras ParallelAttention::extras(const DropoutContext& context) const {
 
 torch::Tensor ParallelAttention::attend(const torch::Tensor& qkv,
                                         const DropoutContext& context) const {
-  const auto parts = qkv.split_with_sizes({group_size_, 1, 1}, 3);
-  const auto heads = [](const torch::Tensor& x) { return x.flatten(2, 3).transpose(1, 2); };
+  const auto [q, k, v] = heads_of(qkv);
   const torch::Tensor mixed =
-      attend(positions_.rotate(heads(parts[0])), positions_.rotate(heads(parts[1])),
-             heads(parts[2]), context);  // [b, n/t, s, d]
+      attend(positions_.rotate(q), positions_.rotate(k), v, context);  // [b, n/t, s, d]
   return mixed.transpose(1, 2).flatten(2);
 }
 

@@ -22,6 +22,12 @@ class ParallelAttention {
                         const DropoutContext& context) const;  // [b, s, h] -> [b, s, h]
 
  private:
+  friend class Decoder;  // generation/decoder.h
+  struct Heads {
+    torch::Tensor q, k, v;  // [b, n/t, s, d], [b, k/t, s, d] x 2
+  };
+  torch::Tensor project(const torch::Tensor& hidden) const;  // -> [b, s, k/t, n/k+2, d]
+  Heads heads_of(const torch::Tensor& qkv) const;            // of what project() returns
   AttentionExtras extras(const DropoutContext& context) const;
   // The same in LibTorch's operators, for what the kernel cannot.
   torch::Tensor attend(const torch::Tensor& qkv, const DropoutContext& context) const;

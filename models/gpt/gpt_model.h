@@ -30,6 +30,7 @@ class GptModel final : public StageModule {
   const std::vector<ParamSpec>& params() const override { return params_; }
 
  private:
+  friend class Decoder;  // generation/decoder.h
   void make_embedding(ParamBuilder& params, const ParamSpec& table, Init init);
   torch::Tensor embed(const MicroBatch& batch) const;  // -> [b, s, h]
 

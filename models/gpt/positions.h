@@ -34,6 +34,7 @@ class RelativePositions {
   const std::optional<torch::Tensor>& score_bias() const { return score_bias_; }
 
  private:
+  friend class Decoder;  // generation/decoder.h
   torch::Tensor cos_, sin_;
   std::optional<torch::Tensor> score_bias_;
 };

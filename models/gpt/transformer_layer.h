@@ -24,6 +24,7 @@ class TransformerLayer {
                         const DropoutContext& context) const;  // [b, s, h] -> [b, s, h]
 
  private:
+  friend class Decoder;  // generation/decoder.h
   torch::Tensor drop(const torch::Tensor& hidden, const DropoutContext& context,
                      DropoutSite site) const;
 

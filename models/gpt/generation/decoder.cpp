@@ -1,0 +1,66 @@
+#include "models/gpt/generation/decoder.h"
+
+#include <ATen/Functions.h>
+#include <c10/core/InferenceMode.h>
+
+namespace anymesh {
+
+Decoder::Decoder(const GptModel& model)
+    : model_(model), caches_(model.layers_.size(), KvCache(model.config_.seq_length)) {
+  TORCH_INTERNAL_ASSERT(model.grid_.topology.world_size() == 1);
+}
+
+void Decoder::clear() {
+  length_ = 0;
+  for (KvCache& cache : caches_) cache.clear();
+}
+
+torch::Tensor Decoder::append(const torch::Tensor& tokens) {
+  const c10::InferenceMode no_gradients;
+  TORCH_CHECK(length_ + tokens.size(1) <= model_.config_.seq_length, "a text of ",
+              length_ + tokens.size(1), " tokens: there are tables for ",
+              model_.config_.seq_length);
+  torch::Tensor hidden = embed(tokens);
+  for (size_t i = 0; i < caches_.size(); ++i) {
+    const TransformerLayer& layer = model_.layers_[i];
+    hidden =
+        hidden + attend(layer.self_attention_, caches_[i], layer.input_layernorm_.forward(hidden));
+    hidden = hidden + layer.mlp_.forward(layer.post_attention_layernorm_.forward(hidden));
+  }
+  length_ += tokens.size(1);
+  const torch::Tensor last = hidden.narrow(1, hidden.size(1) - 1, 1);  // [b, 1, h]
+  return vocab_parallel_logits(model_.final_layernorm_->forward(last), model_.output_table_,
+                               model_.tp_)
+      .squeeze(1)
+      .narrow(1, 0, model_.config_.vocab_size);
+}
+
+torch::Tensor Decoder::embed(const torch::Tensor& tokens) const {
+  torch::Tensor hidden = model_.word_embeddings_->forward(tokens);
+  if (model_.word_embeddings_norm_) hidden = model_.word_embeddings_norm_->forward(hidden);
+  if (!model_.position_embeddings_.defined()) return hidden;
+  return hidden + model_.position_embeddings_.narrow(0, length_, tokens.size(1));
+}
+
+torch::Tensor Decoder::attend(const ParallelAttention& attention, KvCache& cache,
+                              const torch::Tensor& hidden) const {
+  const int64_t first = cache.length(), s = hidden.size(1);
+  const RelativePositions positions = part(attention.positions_, first, s);
+  const auto [q, k, v] = attention.heads_of(attention.project(hidden));
+  const auto [keys, values] = cache.append(positions.rotate(k), v);
+  std::optional<torch::Tensor> mask = positions.score_bias();
+  if (!mask && s > 1) mask = at::ones({s, first + s}, q.options().dtype(torch::kBool)).tril(first);
+  const torch::Tensor mixed = at::scaled_dot_product_attention(
+      positions.rotate(q), keys, values, mask, /*dropout_p=*/0, /*is_causal=*/false,
+      /*scale=*/{}, /*enable_gqa=*/attention.group_size_ > 1);  // [b, n, s, d]
+  return attention.dense_.forward(mixed.transpose(1, 2).flatten(2));
+}
+
+RelativePositions Decoder::part(RelativePositions positions, int64_t first, int64_t s) {
+  for (torch::Tensor* table : {&positions.cos_, &positions.sin_})
+    if (table->defined()) *table = table->narrow(0, first, s);
+  if (auto& bias = positions.score_bias_) bias = bias->narrow(2, first, s).narrow(3, 0, first + s);
+  return positions;
+}
+
+}  // namespace anymesh
