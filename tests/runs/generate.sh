@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# generate: a model that has learned a text by heart goes on with it, and writes the same from the checkpoint of any mesh, a
+# universal folder and weights, with and without a cache; what it can't do is refused.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+export OMP_NUM_THREADS=1
+
+line='Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. '
+for _ in {1..200}; do printf '%s' "$line"; done >text.txt
+"$bin/preprocess_data" --input text.txt --output-prefix text --tokenizer-type ByteLevelTokenizer >log 2>&1 || fail "$(cat log)"
+gpt=(--num-layers 2 --hidden-size 32 --num-attention-heads 2 --seq-length 50 --max-position-embeddings 96)
+run=(--data-path text_text_document --split 100,0,0 --attention-dropout 0 --hidden-dropout 0 --init-method-std 0.1 --lr 1e-2 --min-lr 1e-4
+     --lr-decay-style cosine --lr-warmup-iters 10 --adam-beta2 0.95 --micro-batch-size 4 --global-batch-size 16 --eval-iters 0 --log-interval 20)
+mesh=(--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --zero-stage 1 --bf16)
+"$here/../../tools/mpirun.sh" 4 "$bin/pretrain_gpt" "${gpt[@]}" "${run[@]}" "${mesh[@]}" --train-iters 120 --save c >train.log 2>&1 ||
+  fail "$(tail -5 train.log)"
+convert c global_step120
+"$bin/zero_to_fp32" c weights >log 2>&1 || fail "$(cat log)"
+
+# text FILE FLAGS...: what generate writes.
+text() { "$bin/generate" "${@:2}" >"$1" 2>log || fail "generate ${*:2}: $(cat log)"; }
+
+greedy=(--prompts 'Zwölf Box' 'Sylter ' --num-tokens-to-generate 36 --temperature 0)
+text expected --load c "${greedy[@]}"
+printf '%s\n' 'Zwölf Boxkämpfer jagen Viktor quer über den' 'Sylter Deich. Zwölf Boxkämpfer jagen Vikt' | cmp - expected ||
+  fail "not the text that was learned: $(tail -3 train.log)$(cat expected)"
+echo "ok: $(head -1 expected)"
+same_text() { cmp "$1" "$2" || fail "$3: $(cat "$2") differs from $(cat "$1")"; echo "ok: $3: the same text"; }
+from() { text found "${@:2}"; same_text expected found "$1"; }
+from "the tag folder" --load c/global_step120 "${greedy[@]}"
+from "--load-tag" --load c --load-tag global_step120 "${greedy[@]}"
+from "the universal folder" --load c/global_step120_universal "${greedy[@]}"
+from "weights, with the model's flags" --load weights --tokenizer-type ByteLevelTokenizer "${gpt[@]}" "${greedy[@]}"
+from "without a cache" --load c --recompute "${greedy[@]}"
+
+drawn=(--prompts Zw --num-tokens-to-generate 60 --temperature 1.5)
+text first --load c "${drawn[@]}" --seed 1
+text found --load c/global_step120_universal "${drawn[@]}" --seed 1 --recompute
+same_text first found "drawn with one seed"
+text found --load c "${drawn[@]}" --seed 2
+! cmp -s first found || fail "another seed draws the same text: $(cat found)"
+text found --load c "${drawn[@]}" --top_k 1
+text expected --load c --prompts Zw --num-tokens-to-generate 60 --temperature 0
+same_text expected found "--top_k 1"
+text found --load c "${drawn[@]}" --top_p 1e-9
+same_text expected found "--top_p 1e-9"
+text found --load c --num-tokens-to-generate 90 --temperature 50
+iconv -f utf-8 -t utf-8 found >/dev/null || fail "not UTF-8: $(od -c found)"
+LC_ALL=C grep -q $'\xef\xbf\xbd' found || fail "no byte of 90 random ones was out of place: $(od -c found)"
+echo "ok: random bytes are printed as UTF-8"
+
+# Positions that are computed reach beyond the training's; numbers serve where there is no tokenizer.
+for positions in --position-embedding-type\ alibi --use-rotary-position-embeddings; do
+  train 1,1,1,0 /dev/null --train-iters 1 --lr-warmup-iters=0 $positions --save n >train.log 2>&1 || fail "$(tail -5 train.log)"
+  text numbers --load n --prompts '1 2 3' --num-tokens-to-generate 30 --temperature 0
+  grep -q 'note: texts of up to 33 tokens; the model was trained on 16' log || fail "$(cat log)"
+  [[ $(wc -w <numbers) == 33 && $(cut -d' ' -f1-3 numbers) == '1 2 3' ]] || fail "$(cat numbers)"
+  text found --load n --prompts '1 2 3' --num-tokens-to-generate 30 --temperature 0 --recompute
+  same_text numbers found "${positions#--}, beyond the training's length"
+  rm -r n
+done
+
+# refused STATUS PATTERN FLAGS...: one line on stderr, and nothing on stdout.
+refused() {
+  local status=0
+  "$bin/generate" "${@:3}" >out 2>log || status=$?
+  [[ $status == "$1" && ! -s out && $(wc -l <log) == 1 ]] && grep -qE -- "$2" log || fail "generate ${*:3}: $status, $(cat out log)"
+  echo "ok: refused: $(cut -c1-150 log)"
+}
+refused 2 '--load is required'
+refused 2 "unknown flag --prompt; did you mean --prompts" --load c --prompt x
+refused 2 "--top_k x: expected an integer" --load c --top_k x
+refused 2 "--top_p .2. must be in .0, 1." --load c --top_p 2
+refused 2 "--temperature .-1. must not be negative" --load c --temperature=-1
+refused 2 "--temperature 0 takes the likeliest" --load c --temperature 0 --top_k 3
+refused 2 "--num-tokens-to-generate .0. must be at least 1" --load c --num-tokens-to-generate 0
+refused 1 "c/global_step9: no such file or folder; .* holds: .*global_step120" --load c --load-tag global_step9
+refused 1 "nowhere: no such file or folder" --load nowhere
+refused 1 "after a prompt of 2 tokens makes 97, the model has 96 positions .--max-position-embeddings.; at most 94" \
+    --load c --prompts Zw --num-tokens-to-generate 95
+refused 1 "--num-layers: .* says itself what the model is" --load c --num-layers 2
+refused 1 "NullTokenizer takes numbers below its vocabulary's 257" --load c --tokenizer-type NullTokenizer --prompts '1 300'
+refused 1 "--prompts is needed" --load c --tokenizer-type NullTokenizer
+refused 1 "needs --vocab-file and --merge-file" --load c --tokenizer-type GPT2BPETokenizer
+bpe=$here/../fixtures/data/bpe
+refused 1 "--tokenizer-type GPT2BPETokenizer has [0-9]* tokens, the model of .* 257" --load c --tokenizer-type GPT2BPETokenizer \
+    --vocab-file "$bpe/vocab.json" --merge-file "$bpe/merges.txt"
+refused 1 "SentencePiece: expected GPT2BPETokenizer, ByteLevelTokenizer or NullTokenizer" --load c --tokenizer-type SentencePiece
+refused 1 "has no args.*--num-layers .0. is required" --load weights --tokenizer-type ByteLevelTokenizer
+refused 1 "word_embeddings.weight is .257, 32., expected .vocabulary, 64." --load weights --tokenizer-type ByteLevelTokenizer \
+    "${gpt[@]}" --hidden-size 64
+refused 1 "does not say which tokenizer" --load weights "${gpt[@]}"
+refused 1 "the checkpoint has no parameter .*word_embeddings.norm.weight" --load weights --tokenizer-type ByteLevelTokenizer \
+    "${gpt[@]}" --embed-layernorm
+refused 1 "has tied_modules.embed.position_embeddings.weight, which such a model does not have" --load weights --tokenizer-type ByteLevelTokenizer "${gpt[@]}" \
+    --use-rotary-position-embeddings
+cp -r c broken
+truncate -s -1000 broken/global_step120/layer_02-model_00-model_states.pt
+rm broken/global_step120/bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt
+refused 1 "broken/global_step120" --load broken

@@ -1,0 +1,238 @@
+#include "tools/generate_setup.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <set>
+
+#include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/fp32.h"
+#include "framework/config/command_line.h"
+#include "framework/config/require.h"
+#include "tools/gpt_args.h"
+
+namespace anymesh {
+namespace {
+
+// Token numbers as text, Megatron's way: "15 7 300". No number ends a document.
+class NullTokenizer final : public Tokenizer {
+ public:
+  explicit NullTokenizer(int32_t vocab_size) : vocab_size_(vocab_size) {}
+
+  std::vector<int32_t> encode(std::string_view text) override {
+    std::vector<int32_t> ids;
+    const char *at = text.data(), *const end = at + text.size();
+    while (at != end) {
+      int32_t id = -1;
+      const auto [stop, error] = std::from_chars(at, end, id);
+      require(error == std::errc{} && id >= 0 && id < vocab_size_ && (stop == end || *stop == ' '),
+              "--prompts " + std::string(text) +
+                  ": the NullTokenizer takes numbers below its vocabulary's " +
+                  std::to_string(vocab_size_) + ", a space between them");
+      ids.push_back(id);
+      at = stop == end ? end : stop + 1;
+    }
+    return ids;
+  }
+  std::string decode(std::span<const int32_t> ids) const override {
+    std::string text;
+    for (const int32_t id : ids) text.append(" ").append(std::to_string(id));
+    return text;
+  }
+  int32_t vocab_size() const override { return vocab_size_; }
+  int32_t eod() const override { return -1; }
+
+ private:
+  int32_t vocab_size_;
+};
+
+void add_generate_flags(FlagTable& table, GenerateFlags& flags) {
+  table.group("Generation");
+  table.add(
+      "load", flags.load,
+      "a checkpoint of any mesh and ZeRO stage: a folder with 'latest' or 'latest_universal', "
+      "a tag or universal folder, or weights",
+      "required");
+  table.add("load-tag", flags.load_tag, "the checkpoint in --load", "the one of 'latest'");
+  table.add("prompts", flags.prompts, "what texts begin with, one text for each",
+            "a text from <|endoftext|> on");
+  table.add("num-tokens-to-generate", flags.num_tokens,
+            "tokens to add to each; <|endoftext|> ends it before");
+  table.add("temperature", flags.sampling.temperature,
+            "divides the logits; 0: always the likeliest token");
+  table.add("top_k", flags.sampling.top_k, "draw among that many likeliest tokens; 0: all");
+  table.add("top_p", flags.sampling.top_p,
+            "draw among the fewest likeliest tokens that have this probability together; 0: all");
+  table.add("seed", flags.sampling.seed, "of the draws: the same flags write the same text");
+  table.add("recompute", flags.recompute,
+            "keep no keys and values: read the whole text again for each token");
+  table.add("tokenizer-type", flags.tokenizer_type,
+            "GPT2BPETokenizer, ByteLevelTokenizer or NullTokenizer: numbers", "the checkpoint's");
+  table.add("vocab-file", flags.vocab_file, "vocab.json of the GPT2BPETokenizer",
+            "the checkpoint's");
+  table.add("merge-file", flags.merge_file, "merges.txt of the GPT2BPETokenizer",
+            "the checkpoint's");
+}
+
+Value args_of(const WholeCheckpoint& checkpoint) {
+  return checkpoint.metadata ? checkpoint.metadata.find(keys::kArgs) : Value();
+}
+
+// With a vocabulary and a width that the checkpoint's tables have, so that nothing larger than the
+// checkpoint is ever made.
+GptConfig model_of(const WholeCheckpoint& checkpoint, const GenerateFlags& flags) {
+  const std::string path = checkpoint.path.string();
+  GptConfig gpt = flags.gpt;
+  if (const Value args = args_of(checkpoint)) {
+    require(flags.model_flag.empty(), "--" + flags.model_flag + ": " + path +
+                                          " says itself what the model is; drop the model's flags");
+    gpt = gpt_of_args(args);
+  } else {
+    try {
+      validate(gpt);
+    } catch (const ParseError& error) {
+      throw ParseError(
+          path +
+          ": has no args, which say what the model is. With flags in their place: " + error.what());
+    }
+  }
+  const auto& names = checkpoint.names();
+  const auto table = std::find_if(names.begin(), names.end(), [](const std::string& name) {
+    return name.ends_with("word_embeddings.weight");
+  });
+  if (table == names.end())
+    throw ValueError(path + ": has no word_embeddings.weight, so it is of no GPT of ours");
+  const Shape shape = checkpoint.parameter(*table).shape;
+  if (shape.size() != 2 || shape[1] != gpt.hidden_size || shape[0] < 1 || shape[0] > INT32_MAX)
+    throw ValueError(path + ": " + *table + " is " + to_string(shape) + ", expected [vocabulary, " +
+                     std::to_string(gpt.hidden_size) + "], as --hidden-size says");
+  if (static_cast<size_t>(gpt.num_layers) > names.size())
+    throw ValueError(path + ": has too few parameters for " + std::to_string(gpt.num_layers) +
+                     " layers");
+  gpt.vocab_size = static_cast<int>(shape[0]);
+  gpt.make_vocab_size_divisible_by = 1;
+  return gpt;
+}
+
+std::unique_ptr<Tokenizer> tokenizer_of(const WholeCheckpoint& checkpoint,
+                                        const GenerateFlags& flags, int vocab_size) {
+  const Value args = args_of(checkpoint);
+  const auto choice = [&](const std::string& given, const char* dest) {
+    const Value value = args && given.empty() ? args.find(dest) : Value();
+    return value && value.is_string() ? value.as_string() : given;
+  };
+  const std::string type = choice(flags.tokenizer_type, "tokenizer_type");
+  require(!type.empty(), checkpoint.path.string() +
+                             ": does not say which tokenizer it is of; give --tokenizer-type");
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (type == "NullTokenizer") {
+    require(flags.vocab_file.empty() && flags.merge_file.empty(),
+            "--tokenizer-type NullTokenizer takes no --vocab-file and no --merge-file");
+    tokenizer = std::make_unique<NullTokenizer>(vocab_size);
+  } else if (type == "GPT2BPETokenizer") {
+    tokenizer = make_tokenizer(type, choice(flags.vocab_file, "vocab_file"),
+                               choice(flags.merge_file, "merge_file"));
+  } else {
+    require(type == "ByteLevelTokenizer",
+            "--tokenizer-type " + type +
+                ": expected GPT2BPETokenizer, ByteLevelTokenizer or NullTokenizer");
+    tokenizer = make_tokenizer(type, flags.vocab_file, flags.merge_file);
+  }
+  require(tokenizer->vocab_size() == vocab_size,
+          "--tokenizer-type " + type + " has " + std::to_string(tokenizer->vocab_size()) +
+              " tokens, the model of " + checkpoint.path.string() + " " +
+              std::to_string(vocab_size) + "; give the tokenizer that it was trained with");
+  return tokenizer;
+}
+
+std::vector<Prompt> prompts_of(const GenerateFlags& flags, Tokenizer& tokenizer) {
+  if (flags.prompts.empty()) {
+    require(tokenizer.eod() >= 0, "--prompts is needed: the NullTokenizer has no <|endoftext|>");
+    return {Prompt{.ids = {tokenizer.eod()}}};
+  }
+  std::vector<Prompt> prompts;
+  for (const std::string& text : flags.prompts) {
+    prompts.push_back({text, tokenizer.encode(text)});
+    require(!prompts.back().ids.empty(), "--prompts: one is empty; leave the flag out instead");
+  }
+  return prompts;
+}
+
+// Gives the model the positions of the longest text.
+void fit_positions(const GenerateFlags& flags, GenerateSetup& setup) {
+  size_t longest = 0;
+  for (const Prompt& prompt : setup.prompts) longest = std::max(longest, prompt.ids.size());
+  GptConfig& gpt = setup.gpt;
+  const int64_t length = static_cast<int64_t>(longest) + flags.num_tokens;
+  const int64_t room = gpt.learned_positions() ? gpt.max_position_embeddings : INT32_MAX;
+  require(length <= room,
+          with("--num-tokens-to-generate", flags.num_tokens) + " after a prompt of " +
+              std::to_string(longest) + " tokens makes " + std::to_string(length) +
+              ", the model has " + std::to_string(room) +
+              " positions (--max-position-embeddings); " +
+              (static_cast<int64_t>(longest) < room
+                   ? "at most " + std::to_string(room - static_cast<int64_t>(longest))
+                   : "give a shorter prompt"));
+  if (length > gpt.seq_length)
+    setup.notes.push_back(c10::str("texts of up to ", length, " tokens; the model was trained on ",
+                                   gpt.seq_length,
+                                   " (--seq-length) and may lose the thread beyond"));
+  gpt.seq_length = static_cast<int>(length);
+  gpt.max_position_embeddings = std::max(gpt.max_position_embeddings, gpt.seq_length);
+}
+
+}  // namespace
+
+GenerateFlags parse_generate_flags(const std::vector<std::string>& args) {
+  GenerateFlags flags;
+  FlagTable table("generate",
+                  "Writes text from a checkpoint, token by token as it comes, on one process. The "
+                  "model's flags\n"
+                  "are for weights alone: a checkpoint says itself what its model is.");
+  add_generate_flags(table, flags);
+  const size_t own = table.flags().size();
+  add_flags(table, flags.gpt);
+  if (const std::string text = text_asked_for(table, args); !text.empty()) {
+    std::printf("%s", text.c_str());
+    std::exit(0);
+  }
+  flags.ignored = read_command_line(table, args);
+  for (size_t i = own; i < table.flags().size() && flags.model_flag.empty(); ++i)
+    if (table.given(table.flags()[i].name)) flags.model_flag = table.flags()[i].name;
+  require(!flags.load.empty(), "--load is required: a checkpoint's folder");
+  require(flags.num_tokens >= 1,
+          with("--num-tokens-to-generate", flags.num_tokens) + " must be at least 1");
+  validate(flags.sampling);
+  return flags;
+}
+
+GenerateSetup set_up(const GenerateFlags& flags) {
+  const std::filesystem::path path = flags.load;
+  GenerateSetup setup{.checkpoint = open_whole_checkpoint(
+                          flags.load_tag.empty() ? path : path / flags.load_tag, /*threads=*/4)};
+  for (const std::string& flag : flags.ignored)
+    setup.notes.push_back("ignored, as it changes no result here: " + flag);
+  setup.gpt = model_of(setup.checkpoint, flags);
+  setup.tokenizer = tokenizer_of(setup.checkpoint, flags, setup.gpt.vocab_size);
+  setup.prompts = prompts_of(flags, *setup.tokenizer);
+  fit_positions(flags, setup);
+  setup.gpt = resolved(setup.gpt);
+  return setup;
+}
+
+void load_weights(GptModel& model, const ProcessGrid& grid, const GenerateSetup& setup) {
+  const WholeCheckpoint& checkpoint = setup.checkpoint;
+  std::set<std::string> left;
+  for (const std::string& name : checkpoint.names()) left.insert(checkpoint.first_name(name));
+  for (const ParamSpec& spec : model.params())
+    for (const std::string& name : {spec.name, spec.other_name})
+      if (checkpoint.contains(name)) left.erase(checkpoint.first_name(name));
+  if (!left.empty())
+    throw ValueError(checkpoint.path.string() + ": has " + *left.begin() +
+                     ", which such a model does not have (see the model's flags)");
+  load_state_dict_from_zero_checkpoint(model, grid, checkpoint);
+}
+
+}  // namespace anymesh
