@@ -3,7 +3,8 @@
 
     hf_convert.py FOLDER_OF_EXECUTABLES
 
-Each is saved by transformers, imported, and has transformers' logits here, on one rank and on tp 2 x pp 2. There it is trained
+Each is saved by transformers, imported, and has transformers' logits here, on one rank and on tp 2 x pp 2, and the tokens of its
+generate() at temperature 0. There it is trained
 for two steps and saved; what is exported from that checkpoint has the logits that it has here. One line per model; exits 1 if
 anything fails or a logit is off by more than TOLERANCE.
 """
@@ -128,6 +129,13 @@ def check(config, dtype, max_shard_size, scratch):
     for mesh in MESHES:
         logits = our_logits(mesh, flags, tokens, scratch)
         off[f"imported, {mesh}"] = (logits - expected).abs().max().item()
+
+    # The likeliest tokens, one after the other with keys and values kept: transformers' generate() and ours.
+    begun = tokens[:1, :6]
+    likeliest = model.generate(begun, max_new_tokens=SEQUENCE - 6, do_sample=False, eos_token_id=None, pad_token_id=0)
+    said = run(PROGRAMS / "generate", "--load", scratch / "imported", "--tokenizer-type", "NullTokenizer", "--prompts",
+               " ".join(map(str, begun[0].tolist())), "--num-tokens-to-generate", SEQUENCE - 6, "--temperature", 0)
+    expect(list(map(int, said.split())) == likeliest[0].tolist(), f"generated {said}, expected {likeliest[0].tolist()}")
 
     # Back, without training: the same numbers, bit for bit.
     convert("export", scratch / "imported", scratch / "back", "--max-shard-size", "30KB")
