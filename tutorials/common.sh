@@ -42,7 +42,7 @@ prepare() {
 
   step "Build (the first time: a few minutes)"
   quietly "$out/configure.log" cmake --preset release
-  cmake --build --preset release --target pretrain_gpt preprocess_data ds_to_universal plot_loss
+  cmake --build --preset release --target pretrain_gpt preprocess_data ds_to_universal plot_loss generate
   built=$(now)
 
   step "Text to tokens"

@@ -35,6 +35,14 @@ row() {
          note == "" ? sprintf("%.1e", max) : "-", e[1], e[2], note}' "$out/reference.csv" "$out/$2.csv"
 }
 
+# sample TAG_FOLDER WHAT: a text as long as the model's positions, on one line.
+sample() {
+  printf '   %-14s' "$2"
+  "$bin/generate" --load "$1" --num-tokens-to-generate 63 --temperature 0.7 2>"$out/generate.log" |
+    tr '\n' ' ' | tr '\000-\037\177' '.' || { cat "$out/generate.log" >&2; fail "no text from $1"; }
+  echo
+}
+
 started=$(now)
 prepare
 entropy=$(sed -n 's/^unigram entropy: \(.*\) nats.*/\1/p' "$out/preprocess.log")
@@ -45,6 +53,12 @@ train $first reference --save "$out/checkpoints" --save-interval $half
 
 step "Convert the checkpoint of step $half"
 convert "$out/checkpoints/global_step$half" "$out/universal/global_step${half}_universal"
+
+step "What it writes behind an empty line, at temperature 0.7"
+train 1,1,1,0 untrained --exit-interval 1 --save "$out/untrained" >/dev/null
+sample "$out/untrained/global_step1" "after 1 step"
+sample "$out/checkpoints/global_step$half" "after $half"
+sample "$out/checkpoints/global_step$steps" "after $steps"
 
 curves=("$(name $first), uninterrupted=$out/reference.csv")
 done_steps=$steps

@@ -132,7 +132,8 @@ def check(config, dtype, max_shard_size, scratch):
 
     # The likeliest tokens, one after the other with keys and values kept: transformers' generate() and ours.
     begun = tokens[:1, :6]
-    likeliest = model.generate(begun, max_new_tokens=SEQUENCE - 6, do_sample=False, eos_token_id=None, pad_token_id=0)
+    likeliest = model.generate(begun, attention_mask=torch.ones_like(begun), max_new_tokens=SEQUENCE - 6, do_sample=False,
+                               eos_token_id=None, pad_token_id=0)
     said = run(PROGRAMS / "generate", "--load", scratch / "imported", "--tokenizer-type", "NullTokenizer", "--prompts",
                " ".join(map(str, begun[0].tolist())), "--num-tokens-to-generate", SEQUENCE - 6, "--temperature", 0)
     expect(list(map(int, said.split())) == likeliest[0].tolist(), f"generated {said}, expected {likeliest[0].tolist()}")
