@@ -59,12 +59,12 @@ for positions in --position-embedding-type\ alibi --use-rotary-position-embeddin
   rm -r n
 done
 
-# refused STATUS PATTERN FLAGS...: one line on stderr, and nothing on stdout.
+# refused STATUS PATTERN FLAGS...: one message on stderr, and nothing on stdout.
 refused() {
   local status=0
   "$bin/generate" "${@:3}" >out 2>log || status=$?
-  [[ $status == "$1" && ! -s out && $(wc -l <log) == 1 ]] && grep -qE -- "$2" log || fail "generate ${*:3}: $status, $(cat out log)"
-  echo "ok: refused: $(cut -c1-150 log)"
+  [[ $status == "$1" && ! -s out && $(grep -c '^generate: ' log) == 1 ]] && grep -qE -- "$2" log || fail "generate ${*:3}: $status, $(cat out log)"
+  echo "ok: refused: $(head -1 log | cut -c1-150)"
 }
 refused 2 '--load is required'
 refused 2 "unknown flag --prompt; did you mean --prompts" --load c --prompt x
@@ -91,9 +91,11 @@ refused 1 "word_embeddings.weight is .257, 32., expected .vocabulary, 64." --loa
 refused 1 "does not say which tokenizer" --load weights "${gpt[@]}"
 refused 1 "the checkpoint has no parameter .*word_embeddings.norm.weight" --load weights --tokenizer-type ByteLevelTokenizer \
     "${gpt[@]}" --embed-layernorm
-refused 1 "has tied_modules.embed.position_embeddings.weight, which such a model does not have" --load weights --tokenizer-type ByteLevelTokenizer "${gpt[@]}" \
-    --use-rotary-position-embeddings
+refused 1 "has tied_modules.embed.position_embeddings.weight, which such a model does not have" --load weights \
+    --tokenizer-type ByteLevelTokenizer "${gpt[@]}" --use-rotary-position-embeddings
 cp -r c broken
-truncate -s -1000 broken/global_step120/layer_02-model_00-model_states.pt
-rm broken/global_step120/bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt
-refused 1 "broken/global_step120" --load broken
+masters=bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt
+truncate -s -1000 broken/global_step120/$masters
+refused 1 "$masters: offset .*is the file truncated" --load broken
+rm broken/global_step120/$masters
+refused 1 "broken/global_step120: files are missing" --load broken
