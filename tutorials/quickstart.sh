@@ -6,7 +6,7 @@
 #
 # 1. Installs what is missing and builds (the second time there is nothing to do).
 # 2. Trains a small byte-level GPT on tensor 2 x pipeline 2 x data 2, ZeRO stage 1, and saves halfway.
-# 3. Converts that checkpoint to the universal format.
+# 3. Converts that checkpoint to the universal format, and shows what the model writes before and after training.
 # 4. Resumes it on six other meshes, and compares every loss with the run that went on undisturbed.
 #
 # Succeeds only if the curves agree and the model has learned. Everything it writes is in runs/quickstart/, made anew
