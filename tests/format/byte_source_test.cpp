@@ -97,11 +97,11 @@ TEST_F(FileIo, AFullDiskIsSaidByTheSystemsWords) {
 TEST_F(FileIo, RangesStayInside) {
   write_file(folder_ / "f", "0123456789");
   const auto file = std::make_shared<File>(folder_ / "f");
-  const FileRange range(file, 2, 5);
+  const SubRange range(file, 2, 5);
   EXPECT_EQ(slice(range, 1, 2), (std::vector{std::byte{'3'}, std::byte{'4'}}));
   EXPECT_THROW(slice(range, 4, 2), std::runtime_error);
-  EXPECT_THROW(FileRange(file, 6, 5), std::runtime_error);
-  EXPECT_THROW(FileRange(file, UINT64_MAX, 1), std::runtime_error);
+  EXPECT_THROW(SubRange(file, 6, 5), std::runtime_error);
+  EXPECT_THROW(SubRange(file, UINT64_MAX, 1), std::runtime_error);
 }
 
 }  // namespace

@@ -67,20 +67,6 @@ uint32_t File::crc(uint64_t offset, uint64_t size) const {
   return crc;
 }
 
-FileRange::FileRange(std::shared_ptr<const File> file, uint64_t offset, uint64_t size)
-    : file_(std::move(file)), offset_(offset), size_(size) {
-  if (offset > file_->size() || size > file_->size() - offset) {
-    throw std::runtime_error(file_->path().string() + ": bytes [" + std::to_string(offset) + ", +" +
-                             std::to_string(size) + ") lie beyond its " +
-                             std::to_string(file_->size()));
-  }
-}
-
-void FileRange::read(uint64_t offset, std::span<std::byte> out) const {
-  check_range(offset, out.size(), file_->path().string());
-  file_->read(offset_ + offset, out);
-}
-
 void OwnedBytes::read(uint64_t offset, std::span<std::byte> out) const {
   check_range(offset, out.size(), "a buffer in memory");
   std::copy_n(bytes_.begin() + static_cast<ptrdiff_t>(offset), out.size(), out.begin());

@@ -30,34 +30,22 @@ class ByteSource {
 using BytesPtr = std::shared_ptr<const ByteSource>;
 
 // An open file, for reading.
-class File {
+class File : public ByteSource {
  public:
   explicit File(const std::filesystem::path& path);
-  ~File();
+  ~File() override;
   File(const File&) = delete;
   File& operator=(const File&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  uint64_t size() const { return size_; }
-  void read(uint64_t offset, std::span<std::byte> out) const;  // pread
+  uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override;  // pread
   uint32_t crc(uint64_t offset, uint64_t size) const;  // CRC-32 of a range, read a MiB at a time
 
  private:
   std::filesystem::path path_;
   int descriptor_;
   uint64_t size_;
-};
-
-// Bytes [offset, offset + size) of a file.
-class FileRange : public ByteSource {
- public:
-  FileRange(std::shared_ptr<const File> file, uint64_t offset, uint64_t size);
-  uint64_t size() const override { return size_; }
-  void read(uint64_t offset, std::span<std::byte> out) const override;
-
- private:
-  std::shared_ptr<const File> file_;
-  uint64_t offset_, size_;
 };
 
 // A buffer of its own, for small things.

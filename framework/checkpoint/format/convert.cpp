@@ -155,12 +155,9 @@ void check_space(const fs::path& folder, const std::vector<StreamedFile>& files,
 }
 
 StreamedFile streamed_copy(const fs::path& from, const fs::path& to) {
-  const auto file = std::make_shared<File>(from);
-  return {to, [bytes = std::make_shared<FileRange>(file, 0, file->size())](const auto&) {
-            FileLayout layout;
-            layout.add(BytesPtr(bytes));
-            return layout;
-          }};
+  FileLayout layout;
+  layout.add(std::make_shared<File>(from));
+  return {to, [layout](const auto&) { return layout; }};
 }
 
 // Tensors that differ between ranks may do so because a file is damaged, which then is the reason.

@@ -114,7 +114,7 @@ class Reader {
     if (bytes != end - begin)
       fail(name + " of shape " + shape->dump() + ", " + std::to_string(end - begin) + " bytes",
            std::to_string(bytes));
-    record.bytes = std::make_shared<FileRange>(file_, data_ + begin, bytes);
+    record.bytes = std::make_shared<SubRange>(file_, data_ + begin, bytes);
     return record;
   }
 
