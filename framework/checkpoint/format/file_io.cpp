@@ -19,8 +19,6 @@
 namespace anymesh {
 namespace {
 
-constexpr uint64_t kMaxText = 64 << 10;
-
 // Opens, applies, closes. `sync` is fsync or syncfs.
 void sync_with(int (*sync)(int), const std::filesystem::path& path, int flags) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
@@ -94,11 +92,11 @@ void write_text_atomically(const std::filesystem::path& path, std::string_view t
   rename_durably(beside, path);
 }
 
-std::string read_text(const std::filesystem::path& path) {
+std::string read_text(const std::filesystem::path& path, uint64_t most) {
   const File file(path);
-  if (file.size() > kMaxText) {
-    throw std::runtime_error(path.string() + ": expected a short text, found " +
-                             std::to_string(file.size()) + " bytes");
+  if (file.size() > most) {
+    throw std::runtime_error(path.string() + ": expected a text of at most " +
+                             std::to_string(most) + " bytes, found " + std::to_string(file.size()));
   }
   std::string text(file.size(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));

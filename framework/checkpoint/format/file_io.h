@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -20,7 +21,7 @@ void sync_file_system(const std::filesystem::path& path);
 // PATH.tmp: where a file or folder is written, before it gets its name.
 std::filesystem::path temporary_of(const std::filesystem::path& path);
 void write_text_atomically(const std::filesystem::path& path, std::string_view text);
-std::string read_text(const std::filesystem::path& path);  // at most 64 KiB
+std::string read_text(const std::filesystem::path& path, uint64_t most = 64 << 10);  // bytes
 // What `latest` or `latest_universal` says, without the white space that an editor may leave behind.
 std::string read_tag(const std::filesystem::path& pointer_file);
 // Renames, replacing a file of that name, then syncs the folder.

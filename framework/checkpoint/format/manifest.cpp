@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "framework/checkpoint/format/byte_source.h"
+#include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/zip.h"
 
@@ -101,13 +102,7 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
 std::optional<Manifest> read_manifest(const fs::path& folder) {
   const fs::path path = folder / kManifestFile;
   if (!fs::exists(path)) return std::nullopt;
-  const File file(path);
-  if (file.size() > kMaxManifest)
-    throw std::runtime_error(path.string() + ": not a manifest: " + std::to_string(file.size()) +
-                             " bytes");
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return Manifest::from_json(text, path.string());
+  return Manifest::from_json(read_text(path, kMaxManifest), path.string());
 }
 
 std::string size_damage(const fs::path& folder, const std::vector<Manifest::File>& files) {

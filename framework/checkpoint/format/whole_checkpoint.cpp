@@ -22,6 +22,7 @@ using Kind = WholeCheckpoint::Kind;
 // In the order in which Hugging Face looks for them.
 constexpr const char* kWeightsFiles[] = {"model.safetensors", kWeightsFile.data()};
 constexpr const char* kIndexSuffix = ".index.json";
+constexpr uint64_t kMaxIndex = 64 << 20;  // some 500,000 tensors
 
 bool has_model_states(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
@@ -72,10 +73,7 @@ fs::path weights_entry(const fs::path& folder) {
 std::map<fs::path, std::vector<std::string>> weight_files(const fs::path& path) {
   const fs::path entry = fs::is_directory(path) ? weights_entry(path) : path;
   if (!entry.string().ends_with(kIndexSuffix)) return {{entry, {}}};
-  const File file(entry);
-  std::string text(file.size(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  const auto index = nlohmann::json::parse(text, nullptr, false);
+  const auto index = nlohmann::json::parse(read_text(entry, kMaxIndex), nullptr, false);
   const auto map = index.is_object() ? index.find("weight_map") : index.end();
   std::map<fs::path, std::vector<std::string>> files;
   if (map == index.end() || !map->is_structured() || map->empty())
