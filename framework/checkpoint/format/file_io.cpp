@@ -81,6 +81,13 @@ std::string list_folder(const std::filesystem::path& folder) {
   return text.empty() ? "nothing" : text;
 }
 
+std::string list_parent(const std::filesystem::path& absent) {
+  const std::filesystem::path parent =
+      std::filesystem::absolute(absent).lexically_normal().parent_path();
+  if (!std::filesystem::is_directory(parent)) return "";
+  return "; " + parent.string() + " holds: " + list_folder(parent);
+}
+
 std::filesystem::path temporary_of(const std::filesystem::path& path) {
   return path.string() + std::string(kTemporarySuffix);
 }

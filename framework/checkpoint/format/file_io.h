@@ -34,6 +34,9 @@ std::filesystem::path existing_folder(std::filesystem::path path);
 // "latest, global_step50, global_step100" or "nothing": what a folder holds, for messages.
 std::string list_folder(const std::filesystem::path& folder);
 
+// Of a folder that is not there: "; PARENT holds: ..." or, where there is no such folder either, "".
+std::string list_parent(const std::filesystem::path& absent);
+
 // Of this machine, for messages about files that others wrote.
 std::string host_name();
 

@@ -21,10 +21,7 @@ std::set<std::string> frozen_parameters(const fs::path& tag) {
   if (!fs::is_directory(tag)) return names;
   for (const auto& entry : fs::directory_iterator(tag)) {
     const auto file = parse_checkpoint_file_name(entry.path().filename().string());
-    const bool has_metadata = file && file->dp_rank <= 0 &&
-                              (file->kind == CheckpointFileName::Kind::kModelStates ||
-                               file->kind == CheckpointFileName::Kind::kZero3ModelStates);
-    if (!has_metadata) continue;
+    if (!file || file->dp_rank > 0 || !file->is_model_states()) continue;
     if (const Value shapes = read_torch_file(entry.path()).find(keys::kFrozenParamShapes))
       for (const auto& [name, shape] : shapes.entries()) names.insert(name.as_string());
   }

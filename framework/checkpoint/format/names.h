@@ -58,6 +58,10 @@ struct CheckpointFileName {
   int layer = -1;
   int tp_rank = -1;  // of a layer file; a layer file without "model_TT" is that of tp rank 0
   bool bf16 = false;
+
+  bool is_model_states() const {
+    return kind == Kind::kModelStates || kind == Kind::kZero3ModelStates;
+  }
 };
 std::optional<CheckpointFileName> parse_checkpoint_file_name(std::string_view name);
 

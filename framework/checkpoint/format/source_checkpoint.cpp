@@ -19,17 +19,6 @@ struct FoundFile {
   CheckpointFileName name;
 };
 
-std::string list_entries(const fs::path& folder) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(folder))
-    names.push_back(entry.path().filename().string());
-  std::sort(names.begin(), names.end());
-  std::string text;
-  for (size_t i = 0; i < names.size() && i < 20; ++i) text += "\n  " + names[i];
-  if (names.size() > 20) text += "\n  and " + std::to_string(names.size() - 20) + " more";
-  return text.empty() ? "nothing" : text;
-}
-
 // Reads the tag out of `latest`, for the message about a folder one level too high.
 std::string hint_about_latest(const fs::path& folder) {
   const fs::path latest = folder / kLatestFile;
@@ -41,11 +30,8 @@ std::string hint_about_latest(const fs::path& folder) {
 
 std::vector<FoundFile> find_files(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
-    const fs::path parent = folder.parent_path();
-    const bool has_parent = fs::is_directory(parent);
-    throw std::runtime_error(
-        "the input folder " + folder.string() + " does not exist" +
-        (has_parent ? "; " + parent.string() + " holds: " + list_entries(parent) : ""));
+    throw std::runtime_error("the input folder " + folder.string() + " does not exist" +
+                             list_parent(folder));
   }
   std::vector<FoundFile> files;
   bool has_model_states = false;
@@ -53,12 +39,12 @@ std::vector<FoundFile> find_files(const fs::path& folder) {
     const auto name = parse_checkpoint_file_name(entry.path().filename().string());
     if (!name) continue;
     files.push_back({entry.path(), *name});
-    has_model_states |= name->kind == Kind::kModelStates || name->kind == Kind::kZero3ModelStates;
+    has_model_states |= name->is_model_states();
   }
   if (!has_model_states) {
     throw std::runtime_error(
         folder.string() + " is not a tag folder of a checkpoint: it has no *_model_states.pt. It " +
-        "holds: " + list_entries(folder) + hint_about_latest(folder));
+        "holds: " + list_folder(folder) + hint_about_latest(folder));
   }
   // By number, since "mp_rank_100" sorts before "mp_rank_11".
   std::sort(files.begin(), files.end(), [](const FoundFile& a, const FoundFile& b) {
@@ -104,7 +90,7 @@ void check_complete(const fs::path& folder, const std::vector<FoundFile>& files,
   }
   if (!missing.empty()) {
     throw std::runtime_error(folder.string() + ": files are missing:" + missing +
-                             "\nIt holds: " + list_entries(folder));
+                             "\nIt holds: " + list_folder(folder));
   }
 }
 
@@ -236,7 +222,7 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   if (optimizers.empty()) {
     if (zero3)
       throw std::runtime_error(folder.string() +
-                               ": has no *_optim_states.pt. It holds: " + list_entries(folder));
+                               ": has no *_optim_states.pt. It holds: " + list_folder(folder));
     source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
     read_zero0(source);
     return source;

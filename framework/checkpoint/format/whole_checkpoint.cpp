@@ -27,9 +27,7 @@ constexpr uint64_t kMaxIndex = 64 << 20;  // some 500,000 tensors
 bool has_model_states(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const auto name = parse_checkpoint_file_name(entry.path().filename().string());
-    if (name && (name->kind == CheckpointFileName::Kind::kModelStates ||
-                 name->kind == CheckpointFileName::Kind::kZero3ModelStates))
-      return true;
+    if (name && name->is_model_states()) return true;
   }
   return false;
 }
@@ -115,13 +113,8 @@ fs::path resolve_tag(const fs::path& path) {
 
 Kind checkpoint_kind(const fs::path& path) {
   if (fs::is_regular_file(path)) return Kind::kWeights;
-  if (!fs::is_directory(path)) {
-    const fs::path parent = fs::absolute(path).lexically_normal().parent_path();
-    throw std::runtime_error(path.string() + ": no such file or folder" +
-                             (fs::is_directory(parent)
-                                  ? "; " + parent.string() + " holds: " + list_folder(parent)
-                                  : ""));
-  }
+  if (!fs::is_directory(path))
+    throw std::runtime_error(path.string() + ": no such file or folder" + list_parent(path));
   if (fs::is_directory(path / kZeroFolder)) return Kind::kUniversal;
   if (has_model_states(path)) return Kind::kOrdinary;
   if (!weights_entry(path).empty()) return Kind::kWeights;
