@@ -154,6 +154,13 @@ bool is_megatrons(const Value& model_state) {
   return model_state.find(keys::kArgs) && !model_state.find(keys::kDropoutSeed);
 }
 
+std::vector<NamedShape> named_shapes(const Value& dict) {
+  std::vector<NamedShape> shapes;
+  for (const auto& [name, shape] : dict.entries())
+    shapes.push_back({name.as_string(), shape.as_shape()});
+  return shapes;
+}
+
 void add_fragment(SourceShard& shard, StateIndex state, int dp_rank, const Value& flat,
                   int64_t start, int64_t begin, int64_t numel) {
   const TensorRecord& tensor = flat.as_tensor();
@@ -168,6 +175,14 @@ void add_fragment(SourceShard& shard, StateIndex state, int dp_rank, const Value
   fragments.push_back({dp_rank, begin, numel,
                        std::make_shared<SubRange>(tensor.bytes, static_cast<uint64_t>(start) * size,
                                                   static_cast<uint64_t>(numel) * size)});
+}
+
+void add_fragments(SourceShard& shard, int dp_rank, const Value& fp32, const Value& adam,
+                   int64_t start, int64_t begin, int64_t numel) {
+  add_fragment(shard, kFp32, dp_rank, fp32, start, begin, numel);
+  if (!adam) return;
+  add_fragment(shard, kExpAvg, dp_rank, adam.at(kExpAvgState), start, begin, numel);
+  add_fragment(shard, kExpAvgSq, dp_rank, adam.at(kExpAvgSqState), start, begin, numel);
 }
 
 SourceShard& shard_of(SourceCheckpoint& source, const std::string& name, int pp_rank, int tp_rank,
@@ -188,6 +203,12 @@ void set_step(SourceShard& shard, const std::string& name, const Value& step) {
     step.fail("step " + shard.step.found() + " for " + name + ", as on other ranks");
   }
   if (!shard.step) shard.step = step;
+}
+
+Value entry_of(const Value& states, size_t index) {
+  for (const auto& [key, entry] : states.entries())
+    if (key.is_int() && key.as_int() == static_cast<int64_t>(index)) return entry;
+  return {};
 }
 
 Value step_of(const Value& state, const Value& group) {

@@ -25,15 +25,28 @@ void read_frozen_of_zero3(SourceCheckpoint& source);
 std::vector<std::pair<std::string, TensorRecord>> weights_of(const SourceCheckpoint& source,
                                                              int tp_rank);
 
+// Of a dict in param_shapes, in its order.
+struct NamedShape {
+  std::string name;
+  Shape shape;
+};
+std::vector<NamedShape> named_shapes(const Value& dict);
+
 // Adds elements [begin, begin + numel) of a shard, found at `start` of dp_rank's flat tensor.
 void add_fragment(SourceShard& shard, StateIndex state, int dp_rank, const Value& flat,
                   int64_t start, int64_t begin, int64_t numel);
+// The same of masters and, unless `adam` is None, of the moments that it has.
+void add_fragments(SourceShard& shard, int dp_rank, const Value& fp32, const Value& adam,
+                   int64_t start, int64_t begin, int64_t numel);
 
 // The shard of a parameter on a rank, made on first use; fragments of later dp ranks must agree on
 // shape and step.
 SourceShard& shard_of(SourceCheckpoint& source, const std::string& name, int pp_rank, int tp_rank,
                       const Shape& shape);
 void set_step(SourceShard& shard, const std::string& name, const Value& step);
+
+// The entry of a base optimizer's `states` with this index; None before the first step.
+Value entry_of(const Value& states, size_t index);
 
 // Of base optimizer state entry `state` and its param group: the step, wherever the optimizer keeps
 // it.

@@ -12,10 +12,6 @@ namespace {
 
 using NamedTensor = std::pair<std::string, TensorRecord>;
 
-struct NamedShape {
-  std::string name;
-  Shape shape;
-};
 using Groups = std::vector<std::vector<NamedShape>>;
 
 // Leaves buffers out, and all but the first name of a tied weight.
@@ -61,11 +57,7 @@ Groups find_groups(const SourceCheckpoint& source, const Value& model_state,
                    const Value& param_groups, const std::vector<NamedTensor>& tensors) {
   if (const Value shapes = model_state.find(keys::kParamShapes)) {
     Groups groups;
-    for (const Value& dict : shapes.items()) {
-      auto& group = groups.emplace_back();
-      for (const auto& [name, shape] : dict.entries())
-        group.push_back({name.as_string(), shape.as_shape()});
-    }
+    for (const Value& dict : shapes.items()) groups.push_back(named_shapes(dict));
     if (groups.size() != param_groups.size())
       shapes.fail(std::to_string(param_groups.size()) + " groups");
     return groups;
@@ -178,12 +170,8 @@ class RankReader {
     for (const NamedShape& parameter : group) {
       const int64_t count = numel(parameter.shape);
       SourceShard& shard = shard_of(source_, parameter.name, pp_, tp_, parameter.shape);
-      add_fragment(shard, kFp32, 0, fp32, offset, 0, count);
-      if (adam) {
-        add_fragment(shard, kExpAvg, 0, adam.at(kExpAvgState), offset, 0, count);
-        add_fragment(shard, kExpAvgSq, 0, adam.at(kExpAvgSqState), offset, 0, count);
-        set_step(shard, parameter.name, step_of(adam, param_group));
-      }
+      add_fragments(shard, 0, fp32, adam, offset, 0, count);
+      if (adam) set_step(shard, parameter.name, step_of(adam, param_group));
       offset += count;
     }
     if (fp32.as_tensor().numel() < offset) fp32.fail(std::to_string(offset) + " elements");

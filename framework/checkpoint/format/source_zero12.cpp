@@ -7,20 +7,12 @@
 namespace anymesh {
 namespace {
 
-struct GroupShapes {
-  std::vector<std::string> names;
-  std::vector<Shape> shapes;
-  std::vector<int64_t> numels;
-};
+using GroupShapes = std::vector<NamedShape>;
 
-GroupShapes group_shapes(const Value& dict) {
-  GroupShapes group;
-  for (const auto& [name, shape] : dict.entries()) {
-    group.names.push_back(name.as_string());
-    group.shapes.push_back(shape.as_shape());
-    group.numels.push_back(numel(group.shapes.back()));
-  }
-  return group;
+FlatGroup layout_of(const GroupShapes& group, int dp_size, const std::vector<int64_t>& gaps) {
+  std::vector<int64_t> numels;
+  for (const NamedShape& parameter : group) numels.push_back(numel(parameter.shape));
+  return FlatGroup(numels, dp_size, gaps);
 }
 
 // What the file says must be what the arithmetic gives. With round_robin_gradients DeepSpeed
@@ -34,8 +26,8 @@ void check_mapping(const Value& mapping, const GroupShapes& group,
   for (size_t i = 0; i < fragments.size(); ++i) {
     const Fragment& fragment = fragments[i];
     const auto& [name, address] = entries[i];
-    if (name != Value(group.names[fragment.param]))
-      address.fail("'" + group.names[fragment.param] + "' here, as in param_shapes");
+    if (name != Value(group[fragment.param].name))
+      address.fail("'" + group[fragment.param].name + "' here, as in param_shapes");
     const int64_t count = address.at(keys::kNumel).as_int(),
                   start = address.at(keys::kStart).as_int();
     if (count == fragment.numel && start == fragment.partition_start) continue;
@@ -75,17 +67,14 @@ GroupState group_state(const Value& state, size_t g) {
     const Value own = adam.find(kStepState);
     return {adam, own ? own : state.find(keys::kBaseOptimizerStateStep)};
   }
-  for (const auto& [index, adam] : base.at(keys::kState).entries()) {
-    if (index.is_int() && index.as_int() == static_cast<int64_t>(g))
-      return {adam, step_of(adam, base.at(keys::kParamGroups).at(g))};
-  }
-  return {};
+  const Value adam = entry_of(base.at(keys::kState), g);
+  return {adam, adam ? step_of(adam, base.at(keys::kParamGroups).at(g)) : Value()};
 }
 
 // One group of one rank: all its fragments, of all states.
 void read_group(SourceCheckpoint& source, const Value& state, size_t g, const GroupShapes& group,
                 int dp, int pp, int tp) {
-  const FlatGroup layout(group.numels, source.dp_size, alignment_gaps(state, g));
+  const FlatGroup layout = layout_of(group, source.dp_size, alignment_gaps(state, g));
   const std::vector<Fragment> fragments = layout.fragments(dp);
   if (const Value mappings = state.find(keys::kParamSliceMappings))  // older versions have none
     check_mapping(mappings.at(g), group, fragments);
@@ -101,17 +90,11 @@ void read_group(SourceCheckpoint& source, const Value& state, size_t g, const Gr
     }
   }
   for (const Fragment& fragment : fragments) {
-    const std::string& name = group.names[fragment.param];
-    SourceShard& shard = shard_of(source, name, pp, tp, group.shapes[fragment.param]);
-    const auto add = [&](StateIndex index, const Value& flat) {
-      add_fragment(shard, index, dp, flat, fragment.partition_start, fragment.param_start,
-                   fragment.numel);
-    };
-    add(kFp32, fp32);
-    if (!adam) continue;
-    add(kExpAvg, adam.at(kExpAvgState));
-    add(kExpAvgSq, adam.at(kExpAvgSqState));
-    set_step(shard, name, step);
+    const auto& [name, shape] = group[fragment.param];
+    SourceShard& shard = shard_of(source, name, pp, tp, shape);
+    add_fragments(shard, dp, fp32, adam, fragment.partition_start, fragment.param_start,
+                  fragment.numel);
+    if (adam) set_step(shard, name, step);
   }
 }
 
@@ -139,7 +122,7 @@ void read_zero12(SourceCheckpoint& source, const std::vector<Value>& optimizers)
     if (!shapes)
       shapes.fail("a list of shapes (a ZeRO 0 checkpoint of BF16_Optimizer cannot be read)");
     std::vector<GroupShapes> groups;
-    for (const Value& dict : shapes.items()) groups.push_back(group_shapes(dict));
+    for (const Value& dict : shapes.items()) groups.push_back(named_shapes(dict));
     for (int dp = 0; dp < source.dp_size; ++dp) {
       const Value& file = optimizers[static_cast<size_t>(dp * mp_size + mp)];
       refuse_unknown_layout(file);

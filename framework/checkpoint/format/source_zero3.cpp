@@ -23,29 +23,16 @@ Value group_of(const Value& torch_state, int64_t sub_group) {
 // One sub-group of one rank.
 void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, const Value& shapes,
                     int dp, int mp) {
-  const Value adam_states = state.at(keys::kOptimizerStateDict).at(keys::kState);
-  Value adam;
-  for (const auto& [index, entry] : adam_states.entries()) {
-    if (index.is_int() && index.as_int() == static_cast<int64_t>(g)) adam = entry;
-  }
-  const Value fp32 = state.at(keys::kFp32FlatGroups).at(g);
-  const Value step =
-      adam ? step_of(adam, group_of(state.at(keys::kOptimizerStateDict), static_cast<int64_t>(g)))
-           : Value();
+  const Value torch_state = state.at(keys::kOptimizerStateDict),
+              adam = entry_of(torch_state.at(keys::kState), g),
+              fp32 = state.at(keys::kFp32FlatGroups).at(g);
+  const Value step = adam ? step_of(adam, group_of(torch_state, static_cast<int64_t>(g))) : Value();
   int64_t start = 0;
-  for (const auto& [key, size] : shapes.entries()) {
-    const std::string& name = key.as_string();
-    const Shape shape = size.as_shape();
+  for (const auto& [name, shape] : named_shapes(shapes)) {
     const int64_t part = zero3_part_numel(numel(shape), source.dp_size);
     const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
     SourceShard& shard = shard_of(source, name, mp / source.tp_size, mp % source.tp_size, shape);
-    if (held > 0) {
-      add_fragment(shard, kFp32, dp, fp32, start, begin, held);
-      if (adam) {
-        add_fragment(shard, kExpAvg, dp, adam.at(kExpAvgState), start, begin, held);
-        add_fragment(shard, kExpAvgSq, dp, adam.at(kExpAvgSqState), start, begin, held);
-      }
-    }
+    if (held > 0) add_fragments(shard, dp, fp32, adam, start, begin, held);
     if (adam) set_step(shard, name, step);
     start += part;
   }
@@ -77,9 +64,7 @@ void read_frozen_of_zero3(SourceCheckpoint& source) {
     for (int dp = 0; dp < source.dp_size; ++dp) {
       const Value parts = read_torch_file(source.folder / zero3_model_states_file(dp, mp))
                               .at(keys::kFrozenParamFragments);
-      for (const auto& [key, size] : shapes.entries()) {
-        const std::string& name = key.as_string();
-        const Shape shape = size.as_shape();
+      for (const auto& [name, shape] : named_shapes(shapes)) {
         const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
         SourceShard& shard =
             shard_of(source, name, mp / source.tp_size, mp % source.tp_size, shape);
