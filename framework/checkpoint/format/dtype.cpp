@@ -9,23 +9,28 @@ namespace {
 struct DTypeInfo {
   DType dtype;
   uint64_t size;
-  std::string_view name, storage;
+  std::string_view name, storage, safetensors;
 };
 
 constexpr std::array kDTypes = {
-    DTypeInfo{DType::kFloat64, 8, "float64", "DoubleStorage"},
-    DTypeInfo{DType::kFloat32, 4, "float32", "FloatStorage"},
-    DTypeInfo{DType::kFloat16, 2, "float16", "HalfStorage"},
-    DTypeInfo{DType::kBFloat16, 2, "bfloat16", "BFloat16Storage"},
-    DTypeInfo{DType::kInt64, 8, "int64", "LongStorage"},
-    DTypeInfo{DType::kInt32, 4, "int32", "IntStorage"},
-    DTypeInfo{DType::kInt16, 2, "int16", "ShortStorage"},
-    DTypeInfo{DType::kInt8, 1, "int8", "CharStorage"},
-    DTypeInfo{DType::kUInt8, 1, "uint8", "ByteStorage"},
-    DTypeInfo{DType::kBool, 1, "bool", "BoolStorage"},
+    DTypeInfo{DType::kFloat64, 8, "float64", "DoubleStorage", "F64"},
+    DTypeInfo{DType::kFloat32, 4, "float32", "FloatStorage", "F32"},
+    DTypeInfo{DType::kFloat16, 2, "float16", "HalfStorage", "F16"},
+    DTypeInfo{DType::kBFloat16, 2, "bfloat16", "BFloat16Storage", "BF16"},
+    DTypeInfo{DType::kInt64, 8, "int64", "LongStorage", "I64"},
+    DTypeInfo{DType::kInt32, 4, "int32", "IntStorage", "I32"},
+    DTypeInfo{DType::kInt16, 2, "int16", "ShortStorage", "I16"},
+    DTypeInfo{DType::kInt8, 1, "int8", "CharStorage", "I8"},
+    DTypeInfo{DType::kUInt8, 1, "uint8", "ByteStorage", "U8"},
+    DTypeInfo{DType::kBool, 1, "bool", "BoolStorage", "BOOL"},
 };
 
 constexpr const DTypeInfo& info(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
+
+std::optional<DType> find(std::string_view DTypeInfo::*kind, std::string_view name) {
+  const auto* found = std::ranges::find(kDTypes, name, kind);
+  return found == kDTypes.end() ? std::nullopt : std::optional(found->dtype);
+}
 
 }  // namespace
 
@@ -33,19 +38,14 @@ uint64_t element_size(DType dtype) { return info(dtype).size; }
 bool is_floating(DType dtype) { return dtype <= DType::kBFloat16; }
 std::string_view dtype_name(DType dtype) { return info(dtype).name; }
 std::string_view storage_class(DType dtype) { return info(dtype).storage; }
+std::string_view safetensors_name(DType dtype) { return info(dtype).safetensors; }
 
-std::optional<DType> dtype_of_name(std::string_view name) {
-  for (const DTypeInfo& candidate : kDTypes) {
-    if (candidate.name == name) return candidate.dtype;
-  }
-  return std::nullopt;
-}
-
+std::optional<DType> dtype_of_name(std::string_view name) { return find(&DTypeInfo::name, name); }
 std::optional<DType> dtype_of_storage_class(std::string_view name) {
-  for (const DTypeInfo& candidate : kDTypes) {
-    if (candidate.storage == name) return candidate.dtype;
-  }
-  return std::nullopt;
+  return find(&DTypeInfo::storage, name);
+}
+std::optional<DType> dtype_of_safetensors_name(std::string_view name) {
+  return find(&DTypeInfo::safetensors, name);
 }
 
 int64_t numel(std::span<const int64_t> shape) {

@@ -14,24 +14,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kMaxHeader = 100'000'000;  // the format's own limit
 
-constexpr std::array<std::pair<std::string_view, DType>, 10> kNames = {{{"F64", DType::kFloat64},
-                                                                        {"F32", DType::kFloat32},
-                                                                        {"F16", DType::kFloat16},
-                                                                        {"BF16", DType::kBFloat16},
-                                                                        {"I64", DType::kInt64},
-                                                                        {"I32", DType::kInt32},
-                                                                        {"I16", DType::kInt16},
-                                                                        {"I8", DType::kInt8},
-                                                                        {"U8", DType::kUInt8},
-                                                                        {"BOOL", DType::kBool}}};
-
-std::string name_of(DType dtype) {
-  for (const auto& [name, ours] : kNames) {
-    if (ours == dtype) return std::string(name);
-  }
-  throw ValueError("safetensors has no dtype " + std::string(dtype_name(dtype)));
-}
-
 // One file, while its header is read.
 class Reader {
  public:
@@ -94,15 +76,13 @@ class Reader {
   TensorRecord tensor(const std::string& name, const Json& entry, uint64_t begin,
                       uint64_t end) const {
     const auto dtype = entry.find("dtype"), shape = entry.find("shape");
-    const auto* known = kNames.end();
-    if (dtype != entry.end() && dtype->is_string())
-      known = std::find_if(kNames.begin(), kNames.end(),
-                           [&](const auto& n) { return n.first == dtype->get<std::string>(); });
-    if (known == kNames.end())
+    const bool named = dtype != entry.end() && dtype->is_string();
+    const auto known = named ? dtype_of_safetensors_name(dtype->get<std::string>()) : std::nullopt;
+    if (!known)
       fail(name + " of dtype " + (dtype == entry.end() ? "none" : dtype->dump()),
            "F32 or another of a checkpoint");
     if (shape == entry.end() || !shape->is_array()) fail(name + " without a shape", "one");
-    TensorRecord record{.dtype = known->second};
+    TensorRecord record{.dtype = *known};
     uint64_t bytes = element_size(record.dtype);
     for (const Json& size : *shape) {
       if (!size.is_number_unsigned() || size.get<uint64_t>() > INT64_MAX)
@@ -135,7 +115,7 @@ StreamedFile streamed_safetensors(const std::filesystem::path& path, const Named
   Json header = {{"__metadata__", {{"format", "pt"}}}};
   uint64_t at = 0;
   for (const auto& [name, tensor] : tensors) {
-    header[name] = {{"dtype", name_of(tensor.dtype)},
+    header[name] = {{"dtype", safetensors_name(tensor.dtype)},
                     {"shape", tensor.shape},
                     {"data_offsets", {at, at + tensor.nbytes()}}};
     at += tensor.nbytes();
