@@ -108,29 +108,17 @@ uint32_t count_not_finite(std::span<const std::byte> bytes) {
   return count;
 }
 
-// Watches a tensor as it is written.
-class WatchedBytes : public ByteSource {
- public:
-  WatchedBytes(TensorRecord tensor, ProgressCounter& counter, std::atomic<int64_t>& not_finite)
-      : tensor_(std::move(tensor)), counter_(counter), not_finite_(not_finite) {}
-  uint64_t size() const override { return tensor_.bytes->size(); }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    tensor_.bytes->read(offset, out);
-    if (tensor_.dtype == DType::kFloat32) not_finite_ += count_not_finite(out);
-    counter_.add(out.size());
-  }
-
- private:
-  TensorRecord tensor_;
-  ProgressCounter& counter_;
-  std::atomic<int64_t>& not_finite_;
-};
-
+// Its tensor is watched as it is written.
 Value watched(const OutputFilePlan& file, ProgressCounter& counter,
               std::atomic<int64_t>& not_finite) {
   if (file.bytes == 0) return file.content;
   TensorRecord tensor = file.content.at(keys::kParam).as_tensor();
-  tensor.bytes = std::make_shared<WatchedBytes>(tensor, counter, not_finite);
+  CountedBytes::Look look;
+  if (tensor.dtype == DType::kFloat32)
+    look = [&not_finite](std::span<const std::byte> bytes) {
+      not_finite += count_not_finite(bytes);
+    };
+  tensor.bytes = std::make_shared<CountedBytes>(tensor.bytes, counter, std::move(look));
   Value content = file.content;
   return content.set(keys::kParam, tensor);
 }

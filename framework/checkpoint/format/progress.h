@@ -44,20 +44,24 @@ class ProgressCounter {
   Clock::time_point start_ = Clock::now(), last_ = start_;
 };
 
-// Bytes that count as done when they are read.
+// Bytes that count as done when they are read, and are shown to `look`.
 class CountedBytes : public ByteSource {
  public:
-  CountedBytes(BytesPtr bytes, ProgressCounter& counter)
-      : bytes_(std::move(bytes)), counter_(counter) {}
+  using Look = std::function<void(std::span<const std::byte>)>;
+
+  CountedBytes(BytesPtr bytes, ProgressCounter& counter, Look look = nullptr)
+      : bytes_(std::move(bytes)), counter_(counter), look_(std::move(look)) {}
   uint64_t size() const override { return bytes_->size(); }
   void read(uint64_t offset, std::span<std::byte> out) const override {
     bytes_->read(offset, out);
+    if (look_) look_(out);
     counter_.add(out.size());
   }
 
  private:
   BytesPtr bytes_;
   ProgressCounter& counter_;
+  Look look_;
 };
 
 }  // namespace anymesh
