@@ -54,8 +54,8 @@ class ManifestFiles : public TempFolder {
   ManifestFiles() {
     const TensorRecord tensor{
         DType::kFloat32, {1000}, false, std::make_shared<OwnedBytes>(std::vector<std::byte>(4000))};
-    const WriteResult written = write_torch_file(file_, Value::dict({{"x", tensor}}));
-    manifest_.files.push_back({"x.pt", written.bytes, written.crc, "node3"});
+    const StreamResult written = write_torch_file(file_, Value::dict({{"x", tensor}}));
+    manifest_.files.push_back({"x.pt", written.bytes, written.crcs[0], "node3"});
   }
 
   std::string sizes() const { return size_damage(folder_, manifest_.files); }

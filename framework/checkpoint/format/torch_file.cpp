@@ -169,9 +169,8 @@ uint64_t torch_file_size(const std::filesystem::path& path, const Value& value) 
   return layout_of(path.stem().string(), value, {}).size;
 }
 
-WriteResult write_torch_file(const std::filesystem::path& path, const Value& value, int threads) {
-  const StreamResult written = stream_files({streamed_torch_file(path, value)}, threads);
-  return {written.bytes, written.crcs[0], written.write_seconds};
+StreamResult write_torch_file(const std::filesystem::path& path, const Value& value, int threads) {
+  return stream_files({streamed_torch_file(path, value)}, threads);
 }
 
 StreamedFile streamed_torch_file(const std::filesystem::path& path, const Value& value) {

@@ -23,17 +23,11 @@ class DeferredChecks;
 // refused by name, as is a compressed archive.
 Value read_torch_file(const std::filesystem::path& path, DeferredChecks* checks = nullptr);
 
-struct WriteResult {
-  uint64_t bytes = 0;        // of the file
-  uint32_t crc = 0;          // CRC-32 of the whole file
-  double write_seconds = 0;  // of a thread, on average, in writes; the others read tensors
-};
-
 // Writes the tensors in blocks, from `threads` threads (stream_files.h), each to a storage of exactly its
 // own bytes (a view does not drag its storage along); tensors with the same `bytes` pointer share
 // one storage. Overwrites. Does not fsync: see file_io.h. One thread reads tensors one after the other.
-WriteResult write_torch_file(const std::filesystem::path& path, const Value& value,
-                             int threads = kSaveThreads);
+StreamResult write_torch_file(const std::filesystem::path& path, const Value& value,
+                              int threads = kSaveThreads);
 
 // The same file for stream_files.
 StreamedFile streamed_torch_file(const std::filesystem::path& path, const Value& value);
