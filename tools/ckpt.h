@@ -24,16 +24,6 @@ int verify_checkpoint(const std::filesystem::path& path, const CkptOptions& opti
 int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path& b,
                      const CkptOptions& options, std::ostream& out);
 
-// Bit by bit, a few MiB at a time, of tensors of the same dtype and number of elements.
-struct TensorDifference {
-  int64_t count = 0;   // of elements
-  int64_t where = 0;   // the one that differs most
-  double largest = 0;  // NaN where one of the two is
-  int64_t numel = 0;
-  std::string text() const;  // "differs in 1 of 64 elements, at most by 5.000e-01 at element 3"
-};
-TensorDifference compare_tensors(const TensorRecord& a, const TensorRecord& b);
-
 // Whether all its bytes are 0.
 bool is_zero(const TensorRecord& tensor);
 

@@ -1,7 +1,5 @@
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <cstring>
 
 #include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/parallel_for.h"
@@ -13,27 +11,6 @@ namespace {
 
 constexpr uint64_t kChunk = 4 << 20;
 constexpr size_t kMostDifferences = 40;
-
-// Notes those elements of a chunk, from element `first` on, whose bits differ.
-void compare_chunk(const TensorRecord& a, const TensorRecord& b, std::span<const std::byte> bytes_a,
-                   std::span<const std::byte> bytes_b, int64_t first, TensorDifference& result) {
-  const uint64_t size = element_size(a.dtype);
-  std::vector<float> values[2];
-  for (const size_t side : {0, 1}) {
-    values[side].resize(bytes_a.size() / size);
-    as_float32(side == 0 ? a : b)
-        ->read(static_cast<uint64_t>(first) * sizeof(float),
-               std::as_writable_bytes(std::span(values[side])));
-  }
-  for (size_t i = 0; i < values[0].size(); ++i) {
-    if (std::memcmp(&bytes_a[i * size], &bytes_b[i * size], size) == 0) continue;
-    const double difference = std::abs(static_cast<double>(values[0][i]) - values[1][i]);
-    const bool most = result.count++ == 0 || !(difference <= result.largest);
-    if (!most || std::isnan(result.largest)) continue;
-    result.largest = difference;
-    result.where = first + static_cast<int64_t>(i);
-  }
-}
 
 // What differs in one parameter, a line each, and what only looks like it.
 struct Findings {
@@ -104,28 +81,6 @@ Findings diff_parameter(const WholeCheckpoint& a, const WholeCheckpoint& b, cons
 }
 
 }  // namespace
-
-std::string TensorDifference::text() const {
-  char largest_text[32];
-  std::snprintf(largest_text, sizeof largest_text, "%.3e", largest);
-  return "differs in " + std::to_string(count) + " of " + std::to_string(numel) +
-         " elements, at most by " + largest_text + " at element " + std::to_string(where);
-}
-
-TensorDifference compare_tensors(const TensorRecord& a, const TensorRecord& b) {
-  TensorDifference result{.numel = a.numel()};
-  std::vector<std::byte> bytes_a(std::min(kChunk, a.nbytes())), bytes_b(bytes_a.size());
-  for (uint64_t offset = 0; offset < a.nbytes(); offset += kChunk) {
-    const uint64_t count = std::min(kChunk, a.nbytes() - offset);
-    const auto from_a = std::span(bytes_a).first(count), from_b = std::span(bytes_b).first(count);
-    a.bytes->read(offset, from_a);
-    b.bytes->read(offset, from_b);
-    if (std::memcmp(from_a.data(), from_b.data(), count) == 0) continue;
-    compare_chunk(a, b, from_a, from_b, static_cast<int64_t>(offset / element_size(a.dtype)),
-                  result);
-  }
-  return result;
-}
 
 bool is_zero(const TensorRecord& tensor) {
   std::vector<std::byte> buffer(std::min(kChunk, tensor.nbytes()));

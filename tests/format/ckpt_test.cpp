@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "checkpoints.h"
+#include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/safetensors.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 #include "framework/checkpoint/format/zip.h"

@@ -7,7 +7,7 @@
 namespace anymesh {
 namespace {
 
-constexpr int64_t kCompareChunk = 1 << 20;
+constexpr uint64_t kChunk = 4 << 20;  // of tensors that are compared
 
 struct ShardRun {
   int64_t full, shard, count;
@@ -79,11 +79,50 @@ class Float32View : public ByteSource {
   TensorRecord tensor_;
 };
 
+// Notes those elements of a chunk, from element `first` on, whose bits differ.
+void compare_chunk(DType dtype, std::span<const std::byte> a, std::span<const std::byte> b,
+                   int64_t first, TensorDifference& result) {
+  const uint64_t size = element_size(dtype);
+  std::vector<float> values_a(a.size() / size), values_b(values_a.size());
+  convert(dtype, a.data(), values_a);
+  convert(dtype, b.data(), values_b);
+  for (size_t i = 0; i < values_a.size(); ++i) {
+    if (std::memcmp(&a[i * size], &b[i * size], size) == 0) continue;
+    const double difference = std::abs(static_cast<double>(values_a[i]) - values_b[i]);
+    const bool most = result.count++ == 0 || !(difference <= result.largest);
+    if (!most || std::isnan(result.largest)) continue;
+    result.largest = difference;
+    result.where = first + static_cast<int64_t>(i);
+  }
+}
+
 }  // namespace
 
 BytesPtr as_float32(const TensorRecord& tensor) {
   if (tensor.dtype == DType::kFloat32) return tensor.bytes;
   return std::make_shared<Float32View>(tensor);
+}
+
+std::string TensorDifference::text() const {
+  char largest_text[32];
+  std::snprintf(largest_text, sizeof largest_text, "%.3e", largest);
+  return "differs in " + std::to_string(count) + " of " + std::to_string(numel) +
+         " elements, at most by " + largest_text + " at element " + std::to_string(where);
+}
+
+TensorDifference compare_tensors(const TensorRecord& a, const TensorRecord& b) {
+  TensorDifference result{.numel = a.numel()};
+  std::vector<std::byte> bytes_a(std::min(kChunk, a.nbytes())), bytes_b(bytes_a.size());
+  for (uint64_t offset = 0; offset < a.nbytes(); offset += kChunk) {
+    const uint64_t count = std::min(kChunk, a.nbytes() - offset);
+    const auto from_a = std::span(bytes_a).first(count), from_b = std::span(bytes_b).first(count);
+    a.bytes->read(offset, from_a);
+    b.bytes->read(offset, from_b);
+    if (std::memcmp(from_a.data(), from_b.data(), count) == 0) continue;
+    const auto first = static_cast<int64_t>(offset / element_size(a.dtype));
+    compare_chunk(a.dtype, from_a, from_b, first, result);
+  }
+  return result;
 }
 
 MergedTensor::MergedTensor(std::vector<Part> parts, DType dtype)
@@ -148,32 +187,13 @@ void ReplicatedTensor::read(uint64_t offset, std::span<std::byte> out) const {
 }
 
 void ReplicatedTensor::fail(size_t replica) const {
-  double largest = 0;
-  int64_t count = 0, where = 0;
-  const auto total = static_cast<int64_t>(size() / element_size(dtype_));
-  std::vector<float> values[2];
-  for (int64_t first = 0; first < total; first += kCompareChunk) {
-    const int64_t n = std::min(kCompareChunk, total - first);
-    for (const size_t side : {0, 1}) {
-      values[side].resize(static_cast<size_t>(n));
-      std::vector<std::byte> bytes(static_cast<size_t>(n) * element_size(dtype_));
-      replicas_[side == 0 ? 0 : replica]->read(static_cast<uint64_t>(first) * element_size(dtype_),
-                                               bytes);
-      convert(dtype_, bytes.data(), values[side]);
-    }
-    for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
-      if (std::memcmp(&values[0][i], &values[1][i], sizeof(float)) == 0) continue;
-      const double difference = std::abs(static_cast<double>(values[0][i]) - values[1][i]);
-      if (count++ == 0 || difference > largest) where = first + static_cast<int64_t>(i);
-      largest = std::max(largest, difference);
-    }
-  }
-  char text[64];
-  std::snprintf(text, sizeof text, "%.3e", largest);
-  throw ValueError(name_ + ": should be the same on all tp ranks, but rank 0 and rank " +
-                   std::to_string(replica) + " differ in " + std::to_string(count) + " of " +
-                   std::to_string(total) + " elements, at most by " + text + " at element " +
-                   std::to_string(where));
+  const auto replica_of = [this](size_t rank) {
+    const auto count = static_cast<int64_t>(size() / element_size(dtype_));
+    return TensorRecord{dtype_, {count}, false, replicas_[rank]};
+  };
+  throw ValueError(
+      name_ + ": should be the same on all tp ranks, but that of rank " + std::to_string(replica) +
+      " " + compare_tensors(replica_of(0), replica_of(replica)).text() + " from that of rank 0");
 }
 
 void AveragedTensor::read(uint64_t offset, std::span<std::byte> out) const {

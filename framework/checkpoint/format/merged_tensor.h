@@ -30,6 +30,16 @@ class MergedTensor : public ByteSource {
   uint64_t element_size_, size_;
 };
 
+// What two tensors of the same dtype and number of elements differ in, bit by bit, a few MiB at a time.
+struct TensorDifference {
+  int64_t count = 0;   // of elements
+  int64_t where = 0;   // the one that differs most
+  double largest = 0;  // NaN where one of the two is
+  int64_t numel = 0;
+  std::string text() const;  // "differs in 1 of 64 elements, at most by 5.000e-01 at element 3"
+};
+TensorDifference compare_tensors(const TensorRecord& a, const TensorRecord& b);
+
 // A tensor that all tp ranks hold: rank 0's, compared bit by bit with the others' as it is read. A
 // difference throws, naming the parameter and the largest one.
 class ReplicatedTensor : public ByteSource {
