@@ -39,10 +39,8 @@ void collect_steps(const Value& value, std::vector<Value>& steps) {
 
 // A state of one model-parallel rank, its fragments in a row.
 TensorRecord shard_tensor(const SourceShard& shard, size_t state) {
-  const ShardLayout layout = ShardLayout::make(shard.shape, {.replicated = true}, 1, 0);
-  const std::vector<MergedTensor::Part> part{{layout, shard.states[state]}};
   return {shard.dtypes[state], shard.shape, false,
-          std::make_shared<MergedTensor>(part, shard.dtypes[state])};
+          joined(shard.shape, shard.states[state], shard.dtypes[state])};
 }
 
 // Whether a shard's optimizer has not seen a gradient that is not zero.

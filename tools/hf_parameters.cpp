@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "framework/checkpoint/format/merged_tensor.h"
+
 namespace anymesh {
 namespace {
 
@@ -141,32 +143,18 @@ class Mapping {
   std::vector<HfParameter> parameters_;
 };
 
-// Sources end to end.
-class JoinedBytes : public ByteSource {
- public:
-  explicit JoinedBytes(std::vector<BytesPtr> parts) : parts_(std::move(parts)) {
-    for (const BytesPtr& part : parts_) {
-      begins_.push_back(size_);
-      size_ += part->size();
-    }
+// Sources of fp32 end to end.
+BytesPtr stacked(std::vector<BytesPtr> parts) {
+  if (parts.size() == 1) return parts[0];
+  std::vector<SourceFragment> fragments;
+  int64_t begin = 0;
+  for (BytesPtr& part : parts) {
+    const auto count = static_cast<int64_t>(part->size() / sizeof(float));
+    fragments.push_back({.begin = begin, .numel = count, .bytes = std::move(part)});
+    begin += count;
   }
-  uint64_t size() const override { return size_; }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    check_range(offset, out.size(), "a stacked tensor");
-    const auto after = std::upper_bound(begins_.begin(), begins_.end(), offset);
-    for (auto i = static_cast<size_t>(after - begins_.begin()) - 1; !out.empty(); ++i) {
-      const uint64_t at = offset - begins_[i], n = std::min(out.size(), parts_[i]->size() - at);
-      parts_[i]->read(at, out.first(n));
-      out = out.subspan(n);
-      offset += n;
-    }
-  }
-
- private:
-  std::vector<BytesPtr> parts_;
-  std::vector<uint64_t> begins_;
-  uint64_t size_ = 0;
-};
+  return joined({begin}, std::move(fragments), DType::kFloat32);
+}
 
 // A matrix [rows, columns] of fp32 read as [columns, rows]. A range of it is a piece of every row.
 class TransposedBytes : public ByteSource {
@@ -235,13 +223,12 @@ BytesPtr ours_of(const HfParameter& parameter, const GptConfig& gpt, std::vector
     const Shape& shape = parameter.theirs[i].shape;
     theirs[i] = std::make_shared<TransposedBytes>(theirs[i], shape[0], shape[1]);
   }
-  const BytesPtr stacked =
-      theirs.size() == 1 ? theirs[0] : std::make_shared<JoinedBytes>(std::move(theirs));
-  if (!parameter.grouped) return stacked;
+  const BytesPtr all = stacked(std::move(theirs));
+  if (!parameter.grouped) return all;
   std::vector<BytesPtr> parts;
   for (const Rows& rows : rows_by_group(gpt))
-    parts.push_back(rows_of(stacked, rows, row_bytes(parameter)));
-  return std::make_shared<JoinedBytes>(std::move(parts));
+    parts.push_back(rows_of(all, rows, row_bytes(parameter)));
+  return stacked(std::move(parts));
 }
 
 std::vector<BytesPtr> theirs_of(const HfParameter& parameter, const GptConfig& gpt, BytesPtr ours) {
@@ -257,7 +244,7 @@ std::vector<BytesPtr> theirs_of(const HfParameter& parameter, const GptConfig& g
               [](const auto& a, const auto& b) { return a.first < b.first; });
     std::vector<BytesPtr> sorted;
     for (auto& [begin, bytes] : parts) sorted.push_back(std::move(bytes));
-    ours = std::make_shared<JoinedBytes>(std::move(sorted));
+    ours = stacked(std::move(sorted));
   }
   std::vector<BytesPtr> theirs;
   int64_t at = 0;

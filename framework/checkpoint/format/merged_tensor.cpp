@@ -130,6 +130,12 @@ MergedTensor::MergedTensor(std::vector<Part> parts, DType dtype)
       element_size_(element_size(dtype)),
       size_(static_cast<uint64_t>(parts_[0].layout.full_numel()) * element_size_) {}
 
+BytesPtr joined(const Shape& shape, std::vector<SourceFragment> fragments, DType dtype) {
+  const ShardLayout whole = ShardLayout::make(shape, {.replicated = true}, 1, 0);
+  return std::make_shared<MergedTensor>(
+      std::vector<MergedTensor::Part>{{whole, std::move(fragments)}}, dtype);
+}
+
 void MergedTensor::read(uint64_t offset, std::span<std::byte> out) const {
   check_range(offset, out.size(), "a merged tensor");
   const auto begin = static_cast<int64_t>(offset / element_size_);

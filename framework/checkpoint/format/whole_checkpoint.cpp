@@ -215,12 +215,9 @@ void WholeCheckpoint::add_untrained_of_zero3() {
   read_frozen_of_zero3(source);
   for (const auto& [name, shards] : source.parameters) {
     const SourceShard& shard = shards[0];
-    const ShardLayout whole = ShardLayout::make(shard.shape, {.replicated = true}, 1, 0);
-    const std::vector<MergedTensor::Part> part{{whole, shard.states[kFp32]}};
-    if (!is_known(name)) {
+    if (!is_known(name))
       add(name, {DType::kFloat32, shard.shape, false,
-                 std::make_shared<MergedTensor>(part, DType::kFloat32)});
-    }
+                 joined(shard.shape, shard.states[kFp32], DType::kFloat32)});
   }
 }
 
