@@ -20,9 +20,40 @@ WholeParameter find(const WholeCheckpoint& checkpoint, const ParamSpec& spec,
   return parameter;
 }
 
-std::vector<std::string> read_partition(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
-                                        bool weights_only, const CustomLoadFn& custom,
-                                        DeferredChecks& checks) {
+}  // namespace
+
+WholeParameter find_parameter(const WholeCheckpoint& checkpoint, const ParamSpec& spec) {
+  const std::string& name = checkpoint.contains(spec.name) ? spec.name : spec.other_name;
+  if (!checkpoint.contains(name)) return {};
+  WholeParameter parameter = checkpoint.parameter(name);
+  TORCH_CHECK(parameter.shape == spec.shape, checkpoint.path.string(), ": the checkpoint's ",
+              spec.name, " is ", to_string(parameter.shape), ", this model's ",
+              to_string(spec.shape), " (see the model's flags)");
+  return parameter;
+}
+
+ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank) {
+  CutRule rule{.replicated = spec.split_dim < 0, .dim = std::max(spec.split_dim, 0)};
+  if (spec.sub_params > 1)
+    rule.parts.assign(spec.sub_params, spec.shape[rule.dim] / spec.sub_params);
+  if (spec.vocabulary) rule.padded = spec.tensor.size(0) * tp_size;
+  return ShardLayout::make(spec.shape, rule, tp_size, tp_rank);
+}
+
+void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,
+                torch::Tensor out, const std::string& name) {
+  // Of many runs: a GPU gets all of them at once.
+  const torch::Tensor host = out.is_cpu() ? out : torch::empty(out.sizes(), out.scalar_type());
+  host.zero_();
+  layout.for_each_run(begin, out.numel(), [&](int64_t full, int64_t shard, int64_t n) {
+    read_elements(whole, full, host.narrow(0, shard - begin, n), name);
+  });
+  if (!host.is_same(out)) out.copy_(host);
+}
+
+std::vector<std::string> load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
+                                            bool weights_only, const CustomLoadFn& custom,
+                                            DeferredChecks& checks) {
   std::vector<std::string> fresh;
   const auto count = [&](const ParamSpec& spec, bool partitioned) {
     checks.count(run.optimizer.is_first_copy(spec) && (partitioned || run.grid.coord.dp == 0));
@@ -66,48 +97,6 @@ std::vector<std::string> read_partition(const WholeCheckpoint& checkpoint, Check
     }
   }
   return fresh;
-}
-
-}  // namespace
-
-WholeParameter find_parameter(const WholeCheckpoint& checkpoint, const ParamSpec& spec) {
-  const std::string& name = checkpoint.contains(spec.name) ? spec.name : spec.other_name;
-  if (!checkpoint.contains(name)) return {};
-  WholeParameter parameter = checkpoint.parameter(name);
-  TORCH_CHECK(parameter.shape == spec.shape, checkpoint.path.string(), ": the checkpoint's ",
-              spec.name, " is ", to_string(parameter.shape), ", this model's ",
-              to_string(spec.shape), " (see the model's flags)");
-  return parameter;
-}
-
-ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank) {
-  CutRule rule{.replicated = spec.split_dim < 0, .dim = std::max(spec.split_dim, 0)};
-  if (spec.sub_params > 1)
-    rule.parts.assign(spec.sub_params, spec.shape[rule.dim] / spec.sub_params);
-  if (spec.vocabulary) rule.padded = spec.tensor.size(0) * tp_size;
-  return ShardLayout::make(spec.shape, rule, tp_size, tp_rank);
-}
-
-void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,
-                torch::Tensor out, const std::string& name) {
-  // Of many runs: a GPU gets all of them at once.
-  const torch::Tensor host = out.is_cpu() ? out : torch::empty(out.sizes(), out.scalar_type());
-  host.zero_();
-  layout.for_each_run(begin, out.numel(), [&](int64_t full, int64_t shard, int64_t n) {
-    read_elements(whole, full, host.narrow(0, shard - begin, n), name);
-  });
-  if (!host.is_same(out)) out.copy_(host);
-}
-
-std::vector<std::string> load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
-                                            bool weights_only, const CustomLoadFn& custom,
-                                            DeferredChecks& checks) {
-  try {
-    return read_partition(checkpoint, run, weights_only, custom, checks);
-  } catch (const ValueError&) {  // of ranks that differ, say: perhaps because one is damaged
-    checks.finish(1);
-    throw;
-  }
 }
 
 }  // namespace anymesh
