@@ -46,11 +46,7 @@ Command parse(int argc, char** argv) {
   flags.add_options("words")("command", "", word)("first", "", word)("second", "", word);
   flags.parse_positional({"command", "first", "second"});
   flags.custom_help("COMMAND FOLDER... [--workers N] [--all]").positional_help("");
-  const auto parsed = flags.parse(argc, argv);
-  if (parsed.count("help")) {
-    std::cout << flags.help({""});
-    std::exit(0);
-  }
+  const auto parsed = parse_flags(flags, argc, argv);
   Command command;
   if (parsed.count("command")) command.name = parsed["command"].as<std::string>();
   if (command.name != "inspect" && command.name != "verify" && command.name != "diff") {
@@ -64,12 +60,7 @@ Command parse(int argc, char** argv) {
     throw std::invalid_argument(command.name + " takes " + std::to_string(expected) +
                                 " checkpoint(s), found " + std::to_string(found));
   }
-  command.options.workers = parsed["workers"].as<int>();
-  command.options.all = parsed.count("all") > 0;
-  if (command.options.workers < 1 || command.options.workers > 1024) {
-    throw std::invalid_argument("--workers (" + std::to_string(command.options.workers) +
-                                ") must be from 1 to 1024");
-  }
+  command.options = {.workers = workers_of(parsed, "workers"), .all = parsed.count("all") > 0};
   return command;
 }
 

@@ -31,35 +31,16 @@ ConvertOptions parse(int argc, char** argv) {
       "inject_missing_state",
       "Go on without universal_checkpoint_info: no parameter has a merge rule of its own")(
       "h,help", "Print this");
-  const auto parsed = flags.parse(argc, argv);
-  if (parsed.count("help")) {
-    std::cout << flags.help();
-    std::exit(0);
-  }
-  if (!parsed.unmatched().empty())
-    throw std::invalid_argument("unexpected argument '" + parsed.unmatched()[0] + "'");
-  for (const char* flag : {"input_folder", "output_folder"}) {
-    if (!parsed.count(flag) || parsed[flag].as<std::string>().empty()) {
-      throw std::invalid_argument("--" + std::string(flag) + " is required");
-    }
-  }
-  ConvertOptions options;
-  options.input = parsed["input_folder"].as<std::string>();
-  options.output = parsed["output_folder"].as<std::string>();
-  options.read_workers = parsed["num_extract_workers"].as<int>();
-  options.write_workers = parsed["num_merge_workers"].as<int>();
-  options.keep_plan = parsed.count("keep_temp_folder") > 0;
-  options.dry_run = parsed.count("dry-run") > 0;
-  options.strict = parsed.count("no_strict") == 0;
-  options.inject_missing_info = parsed.count("inject_missing_state") > 0;
-  for (const auto& [flag, count] : {std::pair("--num_extract_workers", options.read_workers),
-                                    std::pair("--num_merge_workers", options.write_workers)}) {
-    if (count < 1 || count > 1024) {
-      throw std::invalid_argument(std::string(flag) + " (" + std::to_string(count) +
-                                  ") must be from 1 to 1024");
-    }
-  }
-  return options;
+  const auto parsed = parse_flags(flags, argc, argv);
+  check_words(parsed, {"input_folder", "output_folder"});
+  return {.input = parsed["input_folder"].as<std::string>(),
+          .output = parsed["output_folder"].as<std::string>(),
+          .read_workers = workers_of(parsed, "num_extract_workers"),
+          .write_workers = workers_of(parsed, "num_merge_workers"),
+          .keep_plan = parsed.count("keep_temp_folder") > 0,
+          .dry_run = parsed.count("dry-run") > 0,
+          .strict = parsed.count("no_strict") == 0,
+          .inject_missing_info = parsed.count("inject_missing_state") > 0};
 }
 
 void print(const ConvertReport& report, const ConvertOptions& options) {
@@ -67,17 +48,16 @@ void print(const ConvertReport& report, const ConvertOptions& options) {
   std::printf("%s: ZeRO %d, tp %d, pp %d, dp %d\n", options.input.c_str(), report.stage,
               report.tp_size, report.pp_size, report.dp_size);
   const auto bytes = static_cast<double>(report.bytes);
-  const std::string rate = size_text(bytes / report.seconds) + "/s";
   if (options.dry_run) {
     std::printf("%s: would get %ld files, %s, of %ld parameters, %ld tensors; %s are free\n",
                 options.output.c_str(), report.files, size_text(bytes).c_str(), report.parameters,
                 report.tensors, size_text(static_cast<double>(report.free_bytes)).c_str());
-    std::printf("about %.2f s at the measured %s, peak memory %ld MiB\n", report.seconds,
-                rate.c_str(), peak_memory_mib());
+    std::printf("about %.2f s at the measured %s/s, peak memory %ld MiB\n", report.seconds,
+                size_text(bytes / report.seconds).c_str(), peak_memory_mib());
   } else {
-    std::printf("%s: %ld parameters, %ld tensors, %s in %.2f s (%s), peak memory %ld MiB\n",
-                options.output.c_str(), report.parameters, report.tensors, size_text(bytes).c_str(),
-                report.seconds, rate.c_str(), peak_memory_mib());
+    std::printf("%s: %ld parameters, %ld tensors, %s %s\n", options.output.c_str(),
+                report.parameters, report.tensors, size_text(bytes).c_str(),
+                pace(bytes, report.seconds).c_str());
   }
   if (report.kept > 0) {
     std::printf("%s were there already, of a conversion that was interrupted\n",
@@ -87,11 +67,10 @@ void print(const ConvertReport& report, const ConvertOptions& options) {
 }
 
 int convert(const ConvertOptions& options) {
-  ProgressLine line;
-  const ConvertReport report =
-      convert_to_universal(options, [&](const Progress& progress) { line.show(progress); });
-  line.finish();
-  print(report, options);
+  print(with_progress([&](const ProgressCallback& progress) {
+          return convert_to_universal(options, progress);
+        }),
+        options);
   return 0;
 }
 

@@ -43,11 +43,7 @@ Command parse(int argc, char** argv) {
   flags.add_options("words")("command", "", text)("from", "", text)("to", "", text);
   flags.parse_positional({"command", "from", "to"});
   flags.custom_help("COMMAND FROM TO [--max-shard-size SIZE]").positional_help("");
-  const auto parsed = flags.parse(argc, argv);
-  if (parsed.count("help")) {
-    std::cout << flags.help({""});
-    std::exit(0);
-  }
+  const auto parsed = parse_flags(flags, argc, argv);
   const auto given = [&](const char* name) {
     return parsed.count(name) ? parsed[name].as<std::string>() : std::string();
   };
@@ -72,10 +68,9 @@ void print_import(const HfImport& report, const HfExportOptions& options) {
   const auto bytes = static_cast<double>(report.bytes);
   std::printf("%s: %s of %d layers\n", options.checkpoint.c_str(), family_name(report.model.family),
               gpt.num_layers);
-  std::printf("%s: %lld parameters, %s in %.2f s (%s/s), peak memory %ld MiB\n",
-              report.output.c_str(), static_cast<long long>(report.parameters),
-              size_text(bytes).c_str(), report.seconds, size_text(bytes / report.seconds).c_str(),
-              peak_memory_mib());
+  std::printf("%s: %lld parameters, %s %s\n", report.output.c_str(),
+              static_cast<long long>(report.parameters), size_text(bytes).c_str(),
+              pace(bytes, report.seconds).c_str());
   std::printf(
       "pretrain_gpt goes on from it with these flags; --seq-length may be less, and the tokenizer\n"
       "must have %d entries (or NullTokenizer with --vocab-size %d):\n",
@@ -85,28 +80,23 @@ void print_import(const HfImport& report, const HfExportOptions& options) {
 }
 
 void print_export(const HfExport& report, const HfExportOptions& options) {
-  const WrittenWeights& written = report.written;
-  const auto bytes = static_cast<double>(written.weights);
   std::printf("%s: %s\n", options.checkpoint.c_str(), report.source.c_str());
-  std::printf("%s: %s, %lld tensors, %s in %zu %s in %.2f s (%s/s), peak memory %ld MiB\n",
-              options.output.c_str(), family_name(report.model.family),
-              static_cast<long long>(written.tensors), size_text(bytes).c_str(),
-              written.files.size(), written.files.size() == 1 ? "file" : "files", report.seconds,
-              size_text(bytes / report.seconds).c_str(), peak_memory_mib());
+  std::printf("%s: %s, %s\n", options.output.c_str(), family_name(report.model.family),
+              summary(report.written, report.seconds).c_str());
 }
 
 int convert(const Command& command) {
   const HfExportOptions& options = command.options;
-  ProgressLine line;
-  const auto progress = [&](const Progress& done) { line.show(done); };
   if (command.name == "import") {
-    const HfImport report = import_hf(options.checkpoint, options.output, progress);
-    line.finish();
-    print_import(report, options);
+    print_import(with_progress([&](const ProgressCallback& progress) {
+                   return import_hf(options.checkpoint, options.output, progress);
+                 }),
+                 options);
   } else {
-    const HfExport report = export_hf(options, progress);
-    line.finish();
-    print_export(report, options);
+    print_export(with_progress([&](const ProgressCallback& progress) {
+                   return export_hf(options, progress);
+                 }),
+                 options);
   }
   return 0;
 }

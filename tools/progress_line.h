@@ -6,7 +6,7 @@
 #include <fstream>
 #include <string>
 
-#include "framework/checkpoint/format/progress.h"
+#include "framework/checkpoint/format/weights_files.h"
 
 namespace anymesh {
 
@@ -23,6 +23,9 @@ inline std::string size_text(double bytes) {
 //    30% of 1.49 GB, 612.40 MB/s, 2 s left
 class ProgressLine {
  public:
+  ~ProgressLine() {
+    if (terminal_) std::fputs("\r\033[K", stderr);
+  }
   void show(const Progress& progress) {
     const double done = static_cast<double>(progress.bytes_done),
                  total = static_cast<double>(progress.bytes_total);
@@ -35,14 +38,19 @@ class ProgressLine {
                  size_text(total).c_str(), size_text(rate).c_str(), left,
                  terminal_ ? "\033[K" : "\n");
   }
-  void finish() {
-    if (terminal_) std::fputs("\r\033[K", stderr);
-  }
 
  private:
   bool terminal_ = isatty(STDERR_FILENO);
   int last_ = 0;
 };
+
+// What work(progress) returns, with such a line until it does.
+template <class Work>
+auto with_progress(Work work) {
+  ProgressLine line;
+  const ProgressCallback progress = [&line](const Progress& done) { line.show(done); };
+  return work(progress);
+}
 
 // VmHWM.
 inline long peak_memory_mib() {
@@ -52,6 +60,22 @@ inline long peak_memory_mib() {
     if (word == "VmHWM:" && status >> kib) return kib >> 10;
   }
   return 0;
+}
+
+// "in 0.81 s (612.40 MB/s), peak memory 53 MiB"
+inline std::string pace(double bytes, double seconds) {
+  char text[96];
+  std::snprintf(text, sizeof text, "in %.2f s (%s/s), peak memory %ld MiB", seconds,
+                size_text(bytes / seconds).c_str(), peak_memory_mib());
+  return text;
+}
+
+// "148 tensors, 497.76 MB in 1 file in ..."
+inline std::string summary(const WrittenWeights& written, double seconds) {
+  const auto bytes = static_cast<double>(written.weights);
+  return std::to_string(written.tensors) + " tensors, " + size_text(bytes) + " in " +
+         std::to_string(written.files.size()) + (written.files.size() == 1 ? " file " : " files ") +
+         pace(bytes, seconds);
 }
 
 }  // namespace anymesh

@@ -35,17 +35,8 @@ Arguments parse(int argc, char** argv) {
       "d,debug", "Print what is in each file")("h,help", "Print this");
   flags.parse_positional({"checkpoint_dir", "output_dir"});
   flags.positional_help("checkpoint_dir output_dir");
-  const auto parsed = flags.parse(argc, argv);
-  if (parsed.count("help")) {
-    std::cout << flags.help();
-    std::exit(0);
-  }
-  if (!parsed.unmatched().empty())
-    throw std::invalid_argument("unexpected argument '" + parsed.unmatched()[0] + "'");
-  for (const char* name : {"checkpoint_dir", "output_dir"}) {
-    if (!parsed.count(name) || parsed[name].as<std::string>().empty())
-      throw std::invalid_argument(std::string(name) + " is missing");
-  }
+  const auto parsed = parse_flags(flags, argc, argv);
+  check_words(parsed, {"checkpoint_dir", "output_dir"});
   return {.options = {.checkpoint = parsed["checkpoint_dir"].as<std::string>(),
                       .tag = parsed["tag"].as<std::string>(),
                       .output = parsed["output_dir"].as<std::string>(),
@@ -67,18 +58,11 @@ void print_files(const Fp32Report& report) {
 
 int export_weights(const Arguments& arguments) {
   const Fp32Options& options = arguments.options;
-  ProgressLine line;
-  const Fp32Report report =
-      export_fp32(options, [&](const Progress& progress) { line.show(progress); });
-  line.finish();
+  const Fp32Report report = with_progress(
+      [&](const ProgressCallback& progress) { return export_fp32(options, progress); });
   if (arguments.debug) print_files(report);
-  const auto bytes = static_cast<double>(report.weights);
   std::printf("%s: %s\n", options.checkpoint.c_str(), report.source.c_str());
-  std::printf("%s: %lld tensors, %s in %zu %s in %.2f s (%s/s), peak memory %ld MiB\n",
-              options.output.c_str(), static_cast<long long>(report.tensors),
-              size_text(bytes).c_str(), report.files.size(),
-              report.files.size() == 1 ? "file" : "files", report.seconds,
-              size_text(bytes / report.seconds).c_str(), peak_memory_mib());
+  std::printf("%s: %s\n", options.output.c_str(), summary(report, report.seconds).c_str());
   return 0;
 }
 
