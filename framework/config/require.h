@@ -1,4 +1,4 @@
-// The two words of validation rules, for this folder and for models:
+// The words of validation rules, for this folder and for models:
 //
 //   require(h % n == 0, with("--hidden-size", h) + " must be divisible by " + with("--...", n));
 //
@@ -7,6 +7,7 @@
 
 #include <sstream>
 #include <string>
+#include <type_traits>
 
 #include "framework/config/config.h"
 
@@ -21,6 +22,15 @@ std::string with(const char* flag, const T& value) {
 
 inline void require(bool holds, const std::string& message) {
   if (!holds) throw ParseError(message);
+}
+
+// "--save-interval (-1) must not be negative", or where the least is another "... must be at least 1".
+template <class T>
+void require_at_least(const std::type_identity_t<T>& least, const char* flag, const T& value) {
+  std::ostringstream text;
+  text << least;
+  require(value >= least, with(flag, value) + (least == 0 ? " must not be negative"
+                                                          : " must be at least " + text.str()));
 }
 
 }  // namespace anymesh

@@ -9,10 +9,8 @@ namespace anymesh {
 namespace {
 
 void check_parallel(const ParallelConfig& parallel, int world_size) {
-  require(parallel.tp >= 1,
-          with("--tensor-model-parallel-size", parallel.tp) + " must be at least 1");
-  require(parallel.pp >= 1,
-          with("--pipeline-model-parallel-size", parallel.pp) + " must be at least 1");
+  require_at_least(1, "--tensor-model-parallel-size", parallel.tp);
+  require_at_least(1, "--pipeline-model-parallel-size", parallel.pp);
   require(parallel.zero_stage >= 0 && parallel.zero_stage <= 3,
           with("--zero-stage", parallel.zero_stage) + " must be 0, 1, 2 or 3");
   const int64_t model_ranks = int64_t{parallel.tp} * parallel.pp;
@@ -50,10 +48,8 @@ void check_offload(const OffloadConfig& offload, int zero_stage) {
 }
 
 void check_batch(const BatchConfig& batch, int64_t dp) {
-  require(batch.micro_batch_size >= 1,
-          with("--micro-batch-size", batch.micro_batch_size) + " must be at least 1");
-  require(batch.global_batch_size >= 0,
-          with("--global-batch-size", batch.global_batch_size) + " must not be negative");
+  require_at_least(1, "--micro-batch-size", batch.micro_batch_size);
+  require_at_least(0, "--global-batch-size", batch.global_batch_size);
   const int64_t samples = batch.micro_batch_size * dp;  // of one micro-batch on every dp rank
   const std::string product = with("--micro-batch-size", batch.micro_batch_size) +
                               " x data-parallel size (" + std::to_string(dp) + ")";
@@ -92,8 +88,7 @@ void check_optimizer(const OptimizerConfig& optimizer) {
   require(
       optimizer.min_lr >= 0 && optimizer.min_lr <= optimizer.lr,
       with("--min-lr", optimizer.min_lr) + " must be between 0 and " + with("--lr", optimizer.lr));
-  require(optimizer.weight_decay >= 0,
-          with("--weight-decay", optimizer.weight_decay) + " must not be negative");
+  require_at_least(0, "--weight-decay", optimizer.weight_decay);
   require(optimizer.adam_beta1 >= 0 && optimizer.adam_beta1 < 1,
           with("--adam-beta1", optimizer.adam_beta1) + " must be in [0, 1)");
   require(optimizer.adam_beta2 >= 0 && optimizer.adam_beta2 < 1,
@@ -112,10 +107,8 @@ void check_precision(const PrecisionConfig& precision) {
   require(precision.initial_loss_scale >= precision.min_loss_scale,
           with("--initial-loss-scale", precision.initial_loss_scale) + " must be at least " +
               with("--min-loss-scale", precision.min_loss_scale));
-  require(precision.loss_scale_window >= 1,
-          with("--loss-scale-window", precision.loss_scale_window) + " must be at least 1");
-  require(precision.hysteresis >= 1,
-          with("--hysteresis", precision.hysteresis) + " must be at least 1");
+  require_at_least(1, "--loss-scale-window", precision.loss_scale_window);
+  require_at_least(1, "--hysteresis", precision.hysteresis);
 }
 
 void check_schedule(const OptimizerConfig& optimizer, const BatchPlan& plan) {
@@ -183,27 +176,16 @@ void check_run(const CheckpointConfig& checkpoint, const RunConfig& run, int64_t
               " must be at least 1");
   require(!checkpoint.verify_resume || !checkpoint.save.empty() || !checkpoint.load.empty(),
           "--verify-resume has no effect without --save or --load");
-  require(checkpoint.save_interval >= 0,
-          with("--save-interval", checkpoint.save_interval) + " must not be negative");
-  require(checkpoint.save_total_limit >= 0,
-          with("--save-total-limit", checkpoint.save_total_limit) + " must not be negative");
-  require(
-      checkpoint.save_retain_interval >= 0,
-      with("--save-retain-interval", checkpoint.save_retain_interval) + " must not be negative");
-  require(
-      checkpoint.exit_duration_in_mins >= 0,
-      with("--exit-duration-in-mins", checkpoint.exit_duration_in_mins) + " must not be negative");
-  require(checkpoint.exit_interval >= 0,
-          with("--exit-interval", checkpoint.exit_interval) + " must not be negative");
-  require(run.eval_interval >= 1,
-          with("--eval-interval", run.eval_interval) + " must be at least 1");
-  require(run.distributed_timeout_minutes >= 1,
-          with("--distributed-timeout-minutes", run.distributed_timeout_minutes) +
-              " must be at least 1");
-  require(run.eval_iters >= 0, with("--eval-iters", run.eval_iters) + " must not be negative");
-  require(run.log_interval >= 1, with("--log-interval", run.log_interval) + " must be at least 1");
-  require(run.profile_step >= 0,
-          with("--profile-step", run.profile_step) + " must not be negative");
+  require_at_least(0, "--save-interval", checkpoint.save_interval);
+  require_at_least(0, "--save-total-limit", checkpoint.save_total_limit);
+  require_at_least(0, "--save-retain-interval", checkpoint.save_retain_interval);
+  require_at_least(0, "--exit-duration-in-mins", checkpoint.exit_duration_in_mins);
+  require_at_least(0, "--exit-interval", checkpoint.exit_interval);
+  require_at_least(1, "--eval-interval", run.eval_interval);
+  require_at_least(1, "--distributed-timeout-minutes", run.distributed_timeout_minutes);
+  require_at_least(0, "--eval-iters", run.eval_iters);
+  require_at_least(1, "--log-interval", run.log_interval);
+  require_at_least(0, "--profile-step", run.profile_step);
   require(run.profile_step <= train_iters, with("--profile-step", run.profile_step) +
                                                ": the run ends at step " +
                                                std::to_string(train_iters));
