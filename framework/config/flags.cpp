@@ -42,27 +42,22 @@ double parse_double(const std::string& text, const std::string& origin) {
 }
 
 void assign(FlagTable::Field field, const std::string& origin, const std::string& text) {
-  if (auto* p = std::get_if<bool*>(&field)) {
-    if (text != "true" && text != "false") {
-      throw ParseError(origin + ": expected true or false");
+  const auto parsed_as = [&]<class T>(T* p) {
+    if constexpr (std::is_same_v<T, bool>) {
+      if (text != "true" && text != "false") throw ParseError(origin + ": expected true or false");
+      *p = text == "true";
+    } else if constexpr (std::is_integral_v<T>) {
+      *p = parse_integer<T>(text, origin);
+    } else if constexpr (std::is_same_v<T, std::string>) {
+      if (text.empty()) throw ParseError(origin + ": the value is empty");
+      *p = text;
+    } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+      throw std::logic_error(origin + ": a list is set with set_list()");
+    } else {
+      *p = parse_double(text, origin);
     }
-    **p = text == "true";
-  } else if (auto* p = std::get_if<int*>(&field)) {
-    **p = parse_integer<int>(text, origin);
-  } else if (auto* p = std::get_if<int64_t*>(&field)) {
-    **p = parse_integer<int64_t>(text, origin);
-  } else if (auto* p = std::get_if<uint64_t*>(&field)) {
-    **p = parse_integer<uint64_t>(text, origin);
-  } else if (auto* p = std::get_if<double*>(&field)) {
-    **p = parse_double(text, origin);
-  } else if (auto* p = std::get_if<std::optional<double>*>(&field)) {
-    **p = parse_double(text, origin);
-  } else if (auto* p = std::get_if<std::string*>(&field)) {
-    if (text.empty()) throw ParseError(origin + ": the value is empty");
-    **p = text;
-  } else {
-    throw std::logic_error(origin + ": a list is set with set_list()");
-  }
+  };
+  std::visit(parsed_as, field);
 }
 
 Setting::Value value_of(const FlagTable::Field& field) {
