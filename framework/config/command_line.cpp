@@ -15,6 +15,7 @@ namespace anymesh {
 namespace {
 
 std::string value_name(const FlagTable::Field& field) {
+  if (std::holds_alternative<bool*>(field)) return "";
   if (std::holds_alternative<std::string*>(field)) return "TEXT";
   if (std::holds_alternative<std::vector<std::string>*>(field)) return "TEXT...";
   const bool is_real = std::holds_alternative<double*>(field) ||
@@ -23,6 +24,10 @@ std::string value_name(const FlagTable::Field& field) {
 }
 
 // Every value is text to cxxopts, which stops reading "1e-3x" at the x; FlagTable::set() doesn't.
+std::shared_ptr<cxxopts::Value> value_of(bool takes_value) {
+  return takes_value ? cxxopts::value<std::string>() : cxxopts::value<bool>();
+}
+
 cxxopts::Options make_options(const FlagTable& flags) {
   cxxopts::Options options(flags.program(), flags.description());
   options.set_width(100).allow_unrecognised_options().custom_help(
@@ -31,21 +36,12 @@ cxxopts::Options make_options(const FlagTable& flags) {
     const bool required = flag.default_text == "required";
     const std::string help =
         flag.help + (required ? " (required)" : " (default: " + flag.default_text + ")");
-    if (std::holds_alternative<bool*>(flag.field)) {
-      options.add_option(flag.group, "", flag.name, help, cxxopts::value<bool>(), "");
-    } else {
-      options.add_option(flag.group, "", flag.name, help, cxxopts::value<std::string>(),
-                         value_name(flag.field));
-    }
+    const std::string value = value_name(flag.field);
+    options.add_option(flag.group, "", flag.name, help, value_of(!value.empty()), value);
   }
-  for (const ForeignFlag& flag : foreign_flags()) {
-    const std::string name(flag.name);
-    if (flag.takes_value) {
-      options.add_option("Megatron-DeepSpeed", "", name, "", cxxopts::value<std::string>(), "");
-    } else {
-      options.add_option("Megatron-DeepSpeed", "", name, "", cxxopts::value<bool>(), "");
-    }
-  }
+  for (const ForeignFlag& flag : foreign_flags())
+    options.add_option("Megatron-DeepSpeed", "", std::string(flag.name), "",
+                       value_of(flag.takes_value), "");
   options.add_options("Help")("help", "this text")("version", "the version");
   return options;
 }
