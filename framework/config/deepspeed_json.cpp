@@ -5,8 +5,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <span>
 #include <string_view>
+
+#include "framework/config/foreign_flags.h"
 
 namespace anymesh {
 namespace {
@@ -95,20 +96,12 @@ constexpr std::string_view kIgnoredKeys[] = {
     "zero_optimization.offload_param.max_in_cpu",
 };
 
-constexpr std::string_view kSections[] = {
-    "zero_optimization",
-    "zero_optimization.offload_optimizer",
-    "zero_optimization.offload_param",
-    "bf16",
-    "fp16",
-    "data_types",
-    "optimizer",
-    "optimizer.params",
-    "checkpoint",
-};
-
-bool contains(std::span<const std::string_view> names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+// Of which a key is known.
+bool is_section(const std::string& path) {
+  const auto is_inside = [&](std::string_view key) { return key.starts_with(path + "."); };
+  return std::ranges::any_of(kFlagKeys, is_inside, &FlagKey::path) ||
+         std::ranges::any_of(kFixedKeys, is_inside, &FixedKey::path) ||
+         std::ranges::any_of(kIgnoredKeys, is_inside);
 }
 
 // nlohmann/json keeps the last of two equal keys; DeepSpeed refuses them, and so do we.
@@ -154,7 +147,7 @@ class Reader {
   void read_section(const Json& section, const std::string& prefix) {
     for (const auto& [name, value] : section.items()) {
       const std::string key = prefix + name;
-      if (!contains(kSections, key)) {
+      if (!is_section(key)) {
         read_key(key, value);
       } else if (value.is_object() && key == "fp16") {
         read_fp16(value);
@@ -211,7 +204,7 @@ class Reader {
                    std::find_if(std::begin(kFixedKeys), std::end(kFixedKeys), has_path);
                it != std::end(kFixedKeys)) {
       check_fixed(*it, value);
-    } else if (contains(kIgnoredKeys, key)) {
+    } else if (std::ranges::count(kIgnoredKeys, key) > 0) {
       ignored_.push_back(key);
     } else if (key == "optimizer.params.betas") {
       read_betas(key, value);
@@ -231,12 +224,7 @@ class Reader {
   }
 
   void check_fixed(const FixedKey& key, const Json& value) {
-    std::string_view accepted = key.accepted;
-    while (!accepted.empty()) {
-      const std::string_view choice = accepted.substr(0, accepted.find('|'));
-      if (!value.is_structured() && value.dump() == choice) return;
-      accepted.remove_prefix(std::min(choice.size() + 1, accepted.size()));
-    }
+    if (!value.is_structured() && is_accepted(key.accepted, value.dump())) return;
     throw ParseError(origin(std::string(key.path), value) + ": " + std::string(key.reason) +
                      "; accepted: " + std::string(key.accepted));
   }

@@ -137,15 +137,6 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"skip-train", kSwitch, "not in this version"},
 };
 
-bool is_accepted(std::string_view accepted, std::string_view value) {
-  while (!accepted.empty()) {
-    const std::string_view choice = accepted.substr(0, accepted.find('|'));
-    if (choice == value) return true;
-    accepted.remove_prefix(std::min(choice.size() + 1, accepted.size()));
-  }
-  return false;
-}
-
 }  // namespace
 
 std::span<const ForeignFlag> foreign_flags() { return kForeignFlags; }
@@ -154,6 +145,15 @@ const ForeignFlag* find_foreign_flag(std::string_view name) {
   const auto is_named = [name](const ForeignFlag& flag) { return flag.name == name; };
   const auto flag = std::find_if(std::begin(kForeignFlags), std::end(kForeignFlags), is_named);
   return flag == std::end(kForeignFlags) ? nullptr : flag;
+}
+
+bool is_accepted(std::string_view accepted, std::string_view value) {
+  while (!accepted.empty()) {
+    const std::string_view choice = accepted.substr(0, accepted.find('|'));
+    if (choice == value) return true;
+    accepted.remove_prefix(std::min(choice.size() + 1, accepted.size()));
+  }
+  return false;
 }
 
 void check_foreign_flag(const ForeignFlag& flag, const std::string& value) {

@@ -24,6 +24,9 @@ struct ForeignFlag {
 std::span<const ForeignFlag> foreign_flags();
 const ForeignFlag* find_foreign_flag(std::string_view name);  // nullptr if not listed
 
+// Whether `value` is one of the accepted.
+bool is_accepted(std::string_view accepted, std::string_view value);
+
 // Throws ParseError if the flag with this value is refused.
 void check_foreign_flag(const ForeignFlag& flag, const std::string& value);
 
