@@ -5,7 +5,7 @@
 #include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/pickle.h"
 #include "framework/checkpoint/format/torch_file.h"
-#include "framework/checkpoint/model_files.h"
+#include "framework/checkpoint/rank_files.h"
 #include "framework/comm/agreement.h"
 
 namespace anymesh {

@@ -10,7 +10,6 @@
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/fp32.h"
 #include "framework/checkpoint/metadata.h"
-#include "framework/checkpoint/rank_files.h"
 #include "framework/checkpoint/save_agreement.h"
 #include "framework/checkpoint/zero_to_fp32_script.h"
 #include "framework/comm/agreement.h"

@@ -7,7 +7,7 @@
 
 #include "framework/checkpoint/checkpoint.h"
 #include "framework/checkpoint/file_parts.h"
-#include "framework/checkpoint/model_files.h"
+#include "framework/checkpoint/rank_files.h"
 #include "framework/checkpoint/snapshot.h"
 #include "framework/checkpoint/tag_folder.h"
 
