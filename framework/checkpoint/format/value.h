@@ -168,6 +168,7 @@ class Value {
  private:
   friend class PickleEncoder;
   friend class PickleDecoder;
+  friend Value map_tensors(const Value&, const std::function<TensorRecord(const TensorRecord&)>&);
 
   struct Sequence {
     Kind kind;

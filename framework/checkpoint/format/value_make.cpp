@@ -83,7 +83,6 @@ Value argparse_namespace(std::vector<Value::Entry> attributes) {
 
 Value map_tensors(const Value& value,
                   const std::function<TensorRecord(const TensorRecord&)>& change) {
-  using Kind = Value::Kind;
   const auto items = [&change](std::vector<Value> mapped) {
     for (Value& item : mapped) item = map_tensors(item, change);
     return mapped;
@@ -92,28 +91,16 @@ Value map_tensors(const Value& value,
     for (auto& [key, item] : mapped) item = map_tensors(item, change);
     return mapped;
   };
-  switch (value.kind()) {
-    case Kind::kTensor:
-      return change(value.as_tensor());
-    case Kind::kList:
-      return Value::list(items(value.items()));
-    case Kind::kTuple:
-      return Value::tuple(items(value.items()));
-    case Kind::kDict:
-      return Value::dict(entries(value.entries()));
-    case Kind::kOrderedDict:
-      return Value::ordered_dict(entries(value.entries()));
-    case Kind::kObject: {
-      Value::Object object = value.as_object();
-      object.args = items(std::move(object.args));
-      object.items = items(std::move(object.items));
-      object.entries = entries(std::move(object.entries));
-      if (object.state) object.state = std::make_shared<Value>(map_tensors(*object.state, change));
-      return object;
-    }
-    default:
-      return value;
-  }
+  if (value.is_tensor()) return change(value.as_tensor());
+  if (value.is_sequence()) return {value.kind(), items(value.items())};
+  if (value.is_dict()) return {value.kind(), entries(value.entries())};
+  if (!value.is_object()) return value;
+  Value::Object object = value.as_object();
+  object.args = items(std::move(object.args));
+  object.items = items(std::move(object.items));
+  object.entries = entries(std::move(object.entries));
+  if (object.state) object.state = std::make_shared<Value>(map_tensors(*object.state, change));
+  return object;
 }
 
 }  // namespace anymesh
