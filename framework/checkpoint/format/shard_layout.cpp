@@ -5,14 +5,12 @@
 namespace anymesh {
 namespace {
 
-int64_t product(std::span<const int64_t> sizes) { return numel(sizes); }
-
 // widths[part][rank], filled in where the rule leaves them even.
 std::vector<std::vector<int64_t>> cut_widths(const CutRule& rule, int64_t dim_size, int tp_size,
                                              const std::string& name) {
   const std::vector<int64_t> parts =
       rule.parts.empty() ? std::vector{rule.padded ? rule.padded : dim_size} : rule.parts;
-  const int64_t total = std::accumulate(parts.begin(), parts.end(), int64_t{0});
+  const int64_t total = sum_of(parts);
   if (rule.padded ? rule.parts.size() > 1 || rule.padded < dim_size : total != dim_size) {
     throw ValueError(name + ": parts of " + to_string(parts) + " do not make up " +
                      std::to_string(dim_size));
@@ -31,7 +29,7 @@ std::vector<std::vector<int64_t>> cut_widths(const CutRule& rule, int64_t dim_si
   if (widths.size() != parts.size())
     throw ValueError(name + ": has widths for " + std::to_string(widths.size()) + " parts");
   for (size_t part = 0; part < parts.size(); ++part) {
-    const int64_t sum = std::accumulate(widths[part].begin(), widths[part].end(), int64_t{0});
+    const int64_t sum = sum_of(widths[part]);
     const bool negative =
         std::any_of(widths[part].begin(), widths[part].end(), [](int64_t w) { return w < 0; });
     if (widths[part].size() != static_cast<size_t>(tp_size) || negative || sum != parts[part]) {
@@ -44,6 +42,10 @@ std::vector<std::vector<int64_t>> cut_widths(const CutRule& rule, int64_t dim_si
 }
 
 }  // namespace
+
+int64_t sum_of(std::span<const int64_t> sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+}
 
 ShardLayout ShardLayout::make(std::span<const int64_t> full_shape, const CutRule& rule, int tp_size,
                               int tp_rank) {
@@ -63,20 +65,19 @@ ShardLayout ShardLayout::make(std::span<const int64_t> full_shape, const CutRule
     throw ValueError(name + ": cannot be cut along dim " + std::to_string(rule.dim));
   }
   const auto dim = static_cast<size_t>(rule.dim);
-  layout.outer_ = product(full_shape.first(dim));
+  layout.outer_ = numel(full_shape.first(dim));
   layout.full_mid_ = full_shape[dim];
-  layout.inner_ = product(full_shape.subspan(dim + 1));
+  layout.inner_ = numel(full_shape.subspan(dim + 1));
   layout.shard_mid_ = 0;
   int64_t part_begin = 0;
   for (const auto& widths : cut_widths(rule, full_shape[dim], tp_size, name)) {
-    const int64_t begin =
-        part_begin + std::accumulate(widths.begin(), widths.begin() + tp_rank, int64_t{0});
-    const int64_t width = widths[static_cast<size_t>(tp_rank)];
+    const auto rank = static_cast<size_t>(tp_rank);
+    const int64_t begin = part_begin + sum_of(std::span(widths).first(rank)), width = widths[rank];
     const int64_t image =
         std::clamp<int64_t>(layout.full_mid_ - begin, 0, width);  // the rest is padding
     if (image > 0) layout.pieces_.push_back({begin, layout.shard_mid_, image});
     layout.shard_mid_ += width;
-    part_begin += std::accumulate(widths.begin(), widths.end(), int64_t{0});
+    part_begin += sum_of(widths);
   }
   layout.shard_shape_[dim] = layout.shard_mid_;
   numel(layout.shard_shape_);

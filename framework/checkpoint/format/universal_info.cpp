@@ -1,7 +1,5 @@
 #include "framework/checkpoint/format/universal_info.h"
 
-#include <numeric>
-
 #include "framework/checkpoint/format/names.h"
 
 namespace anymesh {
@@ -28,10 +26,6 @@ UniversalInfo::SubParams sub_params(const Value& value) {
   return result;
 }
 
-int64_t total(const std::vector<int64_t>& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-}
-
 // The part sizes and widths of fused parameters.
 CutRule sub_params_cut(const std::string& name, const MergeRule& rule,
                        std::span<const Shape> shards) {
@@ -40,7 +34,7 @@ CutRule sub_params_cut(const std::string& name, const MergeRule& rule,
   cut.parts = rule.sub_params->shape[static_cast<size_t>(cut.dim)];
   cut.widths = rule.widths;
   Shape expected;
-  for (const auto& sizes : rule.sub_params->shape) expected.push_back(total(sizes));
+  for (const auto& sizes : rule.sub_params->shape) expected.push_back(sum_of(sizes));
   for (size_t rank = 0; rank < shards.size(); ++rank) {
     const auto tp_size = static_cast<int>(shards.size());
     const ShardLayout layout = ShardLayout::make(expected, cut, tp_size, static_cast<int>(rank));
@@ -227,13 +221,13 @@ MergeShape merge_shape(const std::string& name, const MergeRule& rule,
   if (rule.kind == Kind::kSubParams) {
     cut = sub_params_cut(name, rule, shards);
     result.full.clear();
-    for (const auto& sizes : rule.sub_params->shape) result.full.push_back(total(sizes));
+    for (const auto& sizes : rule.sub_params->shape) result.full.push_back(sum_of(sizes));
     return result;
   }
   cut.dim = rule.cat_dim;
   const auto dim = static_cast<size_t>(cut.dim);
   const std::vector<int64_t> sizes = cut_sizes(name, dim, shards);
-  result.full[dim] = total(sizes);
+  result.full[dim] = sum_of(sizes);
   if (rule.kind == Kind::kTwoSubParams) {
     std::vector<int64_t> halves;
     for (const int64_t size : sizes) {
@@ -241,7 +235,7 @@ MergeShape merge_shape(const std::string& name, const MergeRule& rule,
         throw ValueError(name + ": two sub-parameters in " + std::to_string(size) + " rows");
       halves.push_back(size / 2);
     }
-    cut.parts = {total(halves), total(halves)};
+    cut.parts = {sum_of(halves), sum_of(halves)};
     cut.widths = {halves, halves};
     return result;
   }
