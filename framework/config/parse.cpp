@@ -231,21 +231,18 @@ class Combinations {
   const FlagTable& flags_;
 };
 
-// Returns what to tell the user.
-std::vector<std::string> check_device(const FlagTable& flags, DeviceConfig& device) {
+void check_device(const FlagTable& flags, DeviceConfig& device, std::vector<std::string>& notes) {
   if (flags.given("device")) require_choice(flags, "device", device.device, {"cpu", "cuda"});
-  if (!flags.given("distributed-backend")) return {};
+  if (!flags.given("distributed-backend")) return;
   std::string& backend = device.distributed_backend;
   require_choice(flags, "distributed-backend", backend, {"mpi", "nccl", "gloo"});
-  if (backend != "gloo") return {};
+  if (backend != "gloo") return;
   backend = "mpi";
-  return {flags.origin("distributed-backend") + ": here that is mpi"};
+  notes.push_back(flags.origin("distributed-backend") + ": here that is mpi");
 }
 
-// Returns what to tell the user.
-std::vector<std::string> check_offload(const FlagTable& flags, const Combinations& rules,
-                                       const OffloadConfig& offload) {
-  std::vector<std::string> notes;
+void check_offload(const FlagTable& flags, const Combinations& rules, const OffloadConfig& offload,
+                   std::vector<std::string>& notes) {
   for (const auto& [flag, device] : {std::pair("offload-optimizer", offload.optimizer),
                                      std::pair("offload-param", offload.param)}) {
     require_choice(flags, flag, device, {"none", "cpu", "nvme"});
@@ -256,7 +253,6 @@ std::vector<std::string> check_offload(const FlagTable& flags, const Combination
   }
   rules.refuse("nvme-path", offload.optimizer != "nvme" && offload.param != "nvme",
                "without --offload-optimizer nvme or --offload-param nvme");
-  return notes;
 }
 
 void check_schedule(const FlagTable& flags, const Combinations& rules, const Config& config) {
@@ -371,10 +367,8 @@ ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::strin
   }
   choose_tokenizer(flags, config.data);
   const Combinations rules(flags);
-  for (std::string& note : check_device(flags, config.device))
-    result.notes.push_back(std::move(note));
-  for (std::string& note : check_offload(flags, rules, config.offload))
-    result.notes.push_back(std::move(note));
+  check_device(flags, config.device, result.notes);
+  check_offload(flags, rules, config.offload, result.notes);
   check_schedule(flags, rules, config);
   check_precision(rules, config.precision);
   check_data(rules, config.data);
