@@ -3,228 +3,43 @@
 //   mpirun -n 8 pretrain_gpt --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
 //   --zero-stage 1 ...
 //
-// To train another model, copy this file and models/gpt, and change the names.
-#include <ATen/Parallel.h>
-#include <c10/util/StringUtil.h>
-
-#include <cstdio>
-#include <cstdlib>
-#include <thread>
-
-#include "framework/checkpoint/preflight.h"
-#include "framework/comm/agreement.h"
-#include "framework/config/parse.h"
-#include "framework/data/datasets.h"
-#include "framework/device.h"
-#include "framework/memory.h"
-#include "framework/trainer.h"
-#include "framework/zero/memory_report.h"
+// framework/pretrain.h is the program. To train another model, copy this file and models/gpt, and
+// change the names; tutorials/13_new_model does so.
+#include "framework/pretrain.h"
 #include "models/gpt/gpt_model.h"
 
 namespace anymesh {
 namespace {
 
-// Threads that this rank may use: OMP_NUM_THREADS if set, else its share of the machine's cores.
-void set_threads() {
-  if (std::getenv("OMP_NUM_THREADS")) return;
-  const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-  const int ranks = local ? std::atoi(local) : 1,
-            cores = static_cast<int>(std::thread::hardware_concurrency());
-  at::set_num_threads(std::max(1, cores / std::max(1, ranks)));
-}
+class Gpt final : public ModelDefinition {
+ public:
+  void add_flags(FlagTable& flags) override { anymesh::add_flags(flags, gpt_); }
 
-LrSchedule schedule_of(const OptimizerConfig& optimizer, const BatchPlan& plan) {
-  return {.max_lr = optimizer.lr,
-          .min_lr = optimizer.min_lr,
-          .warmup_samples = plan.lr_warmup_samples,
-          .decay_samples = plan.lr_decay_samples,
-          .style = optimizer.lr_decay_style};
-}
-
-torch::Dtype weights_dtype(const PrecisionConfig& precision) {
-  return precision.bf16 ? torch::kBFloat16 : precision.fp16 ? torch::kHalf : torch::kFloat;
-}
-
-LossScaler scaler_of(const PrecisionConfig& p) {
-  const double fixed = p.loss_scale.value_or(0);
-  if (!p.fp16 || fixed != 0) return {.scale = p.fp16 ? fixed : 1};
-  return {.dynamic = true,
-          .scale = p.initial_loss_scale,
-          .min_scale = p.min_loss_scale,
-          .window = p.loss_scale_window,
-          .hysteresis = p.hysteresis,
-          .hysteresis_left = p.hysteresis};
-}
-
-LoadOptions::Schedule schedule_choice(const CheckpointConfig& checkpoint) {
-  using enum LoadOptions::Schedule;
-  if (checkpoint.override_scheduler) return ThisRuns;
-  return checkpoint.use_checkpoint_scheduler ? Checkpoints : MustAgree;
-}
-
-TagValidation tag_validation(const CheckpointConfig& checkpoint) {
-  using enum TagValidation;
-  if (checkpoint.tag_validation == "Ignore") return Ignore;
-  return checkpoint.tag_validation == "Fail" ? Fail : Warn;
-}
-
-EngineConfig engine_config(const Config& config, const BatchPlan& plan, const GptConfig& gpt,
-                           const FlagTable& flags) {
-  const OptimizerConfig& o = config.optimizer;
-  return {.zero = {.stage = config.parallel.zero_stage,
-                   .adam = {.beta1 = o.adam_beta1, .beta2 = o.adam_beta2, .eps = o.adam_eps},
-                   .weight_decay = o.weight_decay,
-                   .clip_grad = o.clip_grad,
-                   .offload = {.optimizer = config.offload.optimizer == "nvme",
-                               .params = config.offload.param == "nvme",
-                               .nvme_path = config.offload.nvme_path}},
-          .schedule = schedule_of(o, plan),
-          .scaler = scaler_of(config.precision),
-          .global_batch_size = plan.global_batch_size,
-          .micro_batch_size = config.batch.micro_batch_size,
-          .activation_checkpointing = config.parallel.activation_checkpointing,
-          .freeze = o.freeze,
-          .check_for_nan = config.run.check_for_nan,
-          .dropout_seed = config.run.seed,
-          .vocab_size = gpt.vocab_size,
-          .padded_vocab_size = padded_vocab_size(gpt, config.parallel.tp),
-          .seq_length = gpt.seq_length,
-          .settings = flags.settings(),
-          .model_flags = model_flags(),
-          .tag_validation = tag_validation(config.checkpoint),
-          .patience = std::chrono::minutes(config.run.distributed_timeout_minutes)};
-}
-
-// Lines to print. A first run may name the folder that it will save to, so that it can be started
-// again as it is.
-std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
-  const LoadResult loaded =
-      engine.load_checkpoint(c.load, {.tag = c.load_tag,
-                                      .load_module_strict = !c.no_load_strict,
-                                      .load_optimizer_states = !c.no_load_optim,
-                                      .load_lr_scheduler_states = !c.no_load_lr_state,
-                                      .load_module_only = c.finetune,
-                                      .universal = c.universal_checkpoint,
-                                      .fallback = !c.no_fallback,
-                                      .verify = c.verify_checkpoint,
-                                      .load_rng = !c.no_load_rng,
-                                      .schedule = schedule_choice(c)});
-  if (!loaded.path && (c.load != c.save || c.exit_on_missing_checkpoint))
-    throw CollectiveError(loaded.report.back());
-  return loaded.report;
-}
-
-// What the run's saves will take; it must be there before the first step.
-std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& plan,
-                                    Engine& engine) {
-  if (c.save.empty()) return {};
-  const int64_t done = engine.state().iteration, last = plan.train_iters;
-  const auto multiples = [&](int64_t interval) {
-    return interval > 0 ? std::max<int64_t>(0, last / interval - done / interval) : 0;
-  };
-  const bool one_more = c.save_interval == 0 || last % c.save_interval != 0;
-  const SavePlan saves{.folder = c.save,
-                       .saves = multiples(c.save_interval) + (one_more ? 1 : 0),
-                       .limit = save_limit(c),
-                       .retained = multiples(c.save_retain_interval)};
-  const SaveSize size = engine.save_size(save_options(c));
-  std::vector<std::string> lines;
-  all_or_none(*engine.grid().world, [&] { lines = preflight(size, saves); });
-  return lines;
-}
-
-void print_start(const ProcessGrid& grid, const Placement& placement, const ParseResult& parsed,
-                 const std::vector<std::string>& lines) {
-  if (grid.world->rank() != 0) return;
-  std::printf("mesh: %s, %d threads per rank\n", describe(grid.topology).c_str(),
-              at::get_num_threads());
-  if (!placement.text.empty()) std::printf("device: %s\n", placement.text.c_str());
-  for (const Setting& setting : parsed.settings) {
-    if (setting.given) std::printf("  --%s %s\n", setting.flag.c_str(), setting.text.c_str());
+  ModelFacts settle(const Config& config, int vocab_size, int world_size) override {
+    gpt_.vocab_size = vocab_size;
+    validate(config, gpt_, world_size);
+    gpt_ = resolved(gpt_);
+    return {.seq_length = gpt_.seq_length,
+            .vocab_size = vocab_size,
+            .padded_vocab_size = padded_vocab_size(gpt_, config.parallel.tp),
+            .flags = model_flags()};
   }
-  for (const std::string& note : parsed.notes) std::printf("note: %s\n", note.c_str());
-  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
-  std::fflush(stdout);
-}
 
-void run(const Config& config, GptConfig gpt, ParseResult parsed, const FlagTable& flags,
-         const Placement& placement, Interruption& interruption) {
-  const CommPtr& world = placement.world;
-  const BatchPlan plan = plan_batches(config, world->size());
-  CommCounts counts;
-  const ProcessGrid grid(
-      world, {.pp_size = config.parallel.pp, .dp_size = plan.dp, .tp_size = config.parallel.tp},
-      config.run.report_comm || config.run.profile_step > 0 ? &counts : nullptr, placement.device);
-  Datasets data;
-  all_or_none(*world, [&] { data = make_datasets(config, plan, gpt.seq_length); });
-
-  std::optional<AllocationGauge> allocations;
-  if (config.run.report_memory) allocations.emplace();
-  GptModel model(gpt, grid, weights_dtype(config.precision), config.batch.micro_batch_size,
-                 config.run.seed, config.parallel.sequence_parallel);
-  Engine engine(model, grid, engine_config(config, plan, gpt, flags));
-  std::vector<std::string> report;
-  if (!config.checkpoint.load.empty()) report = load(config.checkpoint, engine);
-  for (std::string& line : plan_saves(config.checkpoint, plan, engine))
-    report.push_back(std::move(line));
-  print_start(grid, placement, parsed, report);
-  if (config.run.dry_run) return;
-  if (config.checkpoint.async_save) engine.reserve_snapshot();
-  Trainer(config, plan, engine, *data.train, data.valid.get(), interruption).train();
-  if (!allocations) return;
-  for (const std::string& line : memory_report(*world, engine.optimizer(), allocations->bytes())) {
-    if (world->rank() == 0) std::printf("%s\n", line.c_str());
+  std::unique_ptr<StageModule> make_stage(const Config& config, const ProcessGrid& grid,
+                                          torch::Dtype dtype) const override {
+    return std::make_unique<GptModel>(gpt_, grid, dtype, config.batch.micro_batch_size,
+                                      config.run.seed, config.parallel.sequence_parallel);
   }
-}
 
-// The exit status. What every rank finds wrong alike (flags, files) is thrown as CollectiveError.
-int main_of(const std::vector<std::string>& args, const MpiEnvironment& mpi) {
-  const CommPtr world = mpi.world();
-  Config config;
-  GptConfig gpt;
-  FlagTable flags("pretrain_gpt", "Trains a GPT under tensor, pipeline and data parallelism.");
-  add_flags(flags, config);
-  add_flags(flags, gpt);
-  ParseResult parsed;
-  all_or_none(*world, [&] {
-    parsed = parse(flags, config, args);
-    if (!parsed.text.empty()) return;
-    gpt.vocab_size = vocabulary_size(config.data);
-    validate(config, gpt, world->size());
-    gpt = resolved(gpt);
-  });
-  if (parsed.text.empty()) {
-    const CheckpointConfig& c = config.checkpoint;
-    Interruption interruption(world, {.duration_minutes = c.exit_duration_in_mins,
-                                      .kill_switch = c.kill_switch_file,
-                                      .save_switch = c.save_switch_file});
-    run(config, gpt, parsed, flags, place(config, mpi), interruption);
-  } else if (world->rank() == 0) {
-    std::printf("%s", parsed.text.c_str());
-  }
-  return 0;
-}
+ private:
+  GptConfig gpt_;
+};
 
 }  // namespace
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  anymesh::keep_freed_memory();
-  const anymesh::HeldSignals held;
-  anymesh::MpiEnvironment mpi(&argc, &argv);
-  const anymesh::CommPtr world = mpi.world();
-  anymesh::set_threads();
-  std::string error;
-  try {
-    return anymesh::main_of({argv + 1, argv + argc}, mpi);
-  } catch (const anymesh::CollectiveError& collective) {
-    if (world->rank() == 0) std::fprintf(stderr, "pretrain_gpt: %s\n", collective.what());
-    return 1;
-  } catch (const c10::Error& e) {
-    error = e.what_without_backtrace();
-  } catch (const std::exception& e) {
-    error = e.what();
-  }
-  std::fprintf(stderr, "pretrain_gpt: [rank %d] %s\n", world->rank(), error.c_str());
-  mpi.abort(1);
+  anymesh::Gpt gpt;
+  return anymesh::pretrain(argc, argv, "pretrain_gpt",
+                           "Trains a GPT under tensor, pipeline and data parallelism.", gpt);
 }

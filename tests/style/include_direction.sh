@@ -30,6 +30,7 @@ datasets           torch     config data
 micro_batches      torch     comm pipeline data
 interruption       torch     comm
 trainer            torch     checkpoint comm engine interruption micro_batches config data log profile
+pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero
 gpt_config         no-torch  config
 models             torch     comm param_spec random kernels tensor_parallel pipeline config gpt_config
 tools              no-torch  format config data gpt_config
