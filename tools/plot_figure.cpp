@@ -1,0 +1,213 @@
+// The tutorials' figures besides loss curves (plot_loss), as one self-contained SVG:
+//
+//   plot_figure cells --output F.svg --title T FILE   "stage 0: F F . B": a row of cells for each line
+//   plot_figure bars --output F.svg --title T FILE    a header "ZeRO,parameters,gradients", then rows of
+//                                                     a label and numbers: a bar of parts for each row
+//
+// Exits with 2 if the arguments or the file can't be used.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cxxopts.hpp>
+#include <fstream>
+#include <iostream>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tools/loss_plot.h"
+#include "tools/svg.h"
+
+namespace anymesh {
+namespace {
+
+// Sizes in pixels.
+constexpr double kLeft = 92, kTop = 64, kRow = 34, kBar = 24, kWidth = 640, kMargin = 24;
+
+std::string rectangle(double x, double y, double width, double height, const std::string& color) {
+  return "<rect x=\"" + px(x) + "\" y=\"" + px(y) + "\" width=\"" + px(width) + "\" height=\"" +
+         px(height) + "\" fill=\"" + color + "\"/>\n";
+}
+
+// A coloured square for each name, from left to right.
+std::string legend(const std::vector<std::string>& names, double y) {
+  std::string svg;
+  double x = kLeft;
+  for (size_t i = 0; i < names.size(); ++i) {
+    svg += rectangle(x, y - 11, 13, 13, series_color(i)) + text_at(x + 20, y, "label", names[i]);
+    x += 44 + 7.2 * static_cast<double>(names[i].size());
+  }
+  return svg;
+}
+
+std::string whole(const std::string& title, const std::string& body, size_t rows,
+                  const std::vector<std::string>& names) {
+  const double bottom = kTop + kRow * static_cast<double>(rows);
+  return svg_begin(kLeft + kWidth + kMargin, bottom + 62) + text_at(kLeft, 36, "title", title) +
+         body + legend(names, bottom + 42) + "</svg>\n";
+}
+
+struct Cells {
+  std::string label;
+  std::vector<std::string> cells;  // "." is an empty one
+};
+
+std::string cells_svg(const std::string& title, const std::vector<Cells>& rows) {
+  size_t longest = 1;
+  std::vector<std::string> kinds;  // in the order in which they appear
+  for (const Cells& row : rows) {
+    longest = std::max(longest, row.cells.size());
+    for (const std::string& cell : row.cells)
+      if (cell != "." && std::find(kinds.begin(), kinds.end(), cell) == kinds.end())
+        kinds.push_back(cell);
+  }
+  const double width = kWidth / static_cast<double>(longest);
+  std::string svg;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const double y = kTop + kRow * static_cast<double>(r);
+    svg += text_at(kLeft - 12, y + 17, "label end", rows[r].label);
+    for (size_t c = 0; c < rows[r].cells.size(); ++c) {
+      const auto kind = std::find(kinds.begin(), kinds.end(), rows[r].cells[c]);
+      svg +=
+          rectangle(kLeft + width * static_cast<double>(c) + 1, y, width - 2, kBar,
+                    kind == kinds.end() ? "#eef0f3"
+                                        : series_color(static_cast<size_t>(kind - kinds.begin())));
+    }
+  }
+  return whole(title, svg, rows.size(), kinds);
+}
+
+struct Bar {
+  std::string label;
+  std::vector<double> parts;
+};
+
+std::string bars_svg(const std::string& title, const std::vector<std::string>& names,
+                     const std::vector<Bar>& bars) {
+  double longest = 0;
+  for (const Bar& bar : bars) {
+    double sum = 0;
+    for (const double part : bar.parts) sum += part;
+    longest = std::max(longest, sum);
+  }
+  if (longest == 0) throw std::runtime_error("all bars are of length 0");
+  const double bottom = kTop + kRow * static_cast<double>(bars.size()), room = kWidth - 60;
+  std::string svg;
+  for (const double tick : nice_ticks(0, longest, 6)) {
+    const double x = kLeft + tick / longest * room;
+    svg += line_at(x, kTop - 6, x, bottom, "grid");
+    svg += text_at(x, bottom + 14, "tick mid", number("%g", tick));
+  }
+  for (size_t r = 0; r < bars.size(); ++r) {
+    const double y = kTop + kRow * static_cast<double>(r);
+    svg += text_at(kLeft - 12, y + 17, "label end", bars[r].label);
+    double x = kLeft, sum = 0;
+    for (size_t i = 0; i < bars[r].parts.size(); ++i) {
+      const double width = bars[r].parts[i] / longest * room;
+      svg += rectangle(x, y, width, kBar, series_color(i));
+      x += width;
+      sum += bars[r].parts[i];
+    }
+    svg += text_at(x + 8, y + 17, "label", number("%.3f", sum));
+  }
+  return whole(title, svg, bars.size(), names);
+}
+
+std::vector<std::string> lines_of(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);)
+    if (!line.empty()) lines.push_back(line);
+  if (lines.empty()) throw std::runtime_error(path + ": no lines to draw, or no such file");
+  return lines;
+}
+
+std::vector<Cells> read_cells(const std::string& path) {
+  std::vector<Cells> rows;
+  for (const std::string& line : lines_of(path)) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos)
+      throw std::runtime_error(path + ": '" + line + "': expected 'label: cell cell ...'");
+    Cells row{.label = line.substr(0, colon), .cells = {}};
+    std::istringstream words(line.substr(colon + 1));
+    for (std::string word; words >> word;) row.cells.push_back(word);
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+std::vector<std::string> fields_of(const std::string& line) {
+  std::vector<std::string> fields;
+  std::istringstream text(line);
+  for (std::string field; std::getline(text, field, ',');) fields.push_back(field);
+  return fields;
+}
+
+double length_of(const std::string& path, const std::string& text) {
+  double value = 0;
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool all = error == std::errc() && stop == text.data() + text.size();
+  if (!all || !std::isfinite(value) || value < 0)
+    throw std::runtime_error(path + ": '" + text + "': expected a number from 0 on");
+  return value;
+}
+
+std::string draw_bars(const std::string& title, const std::string& path) {
+  const std::vector<std::string> lines = lines_of(path);
+  std::vector<std::string> names = fields_of(lines[0]);
+  std::vector<Bar> bars;
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const std::vector<std::string> fields = fields_of(lines[i]);
+    if (fields.size() != names.size() || fields.size() < 2)
+      throw std::runtime_error(path + ": '" + lines[i] +
+                               "': expected a label and a number for each of '" + lines[0] + "'");
+    Bar bar{.label = names[0] + " " + fields[0], .parts = {}};
+    for (size_t f = 1; f < fields.size(); ++f) bar.parts.push_back(length_of(path, fields[f]));
+    bars.push_back(std::move(bar));
+  }
+  names.erase(names.begin());
+  return bars_svg(title, names, bars);
+}
+
+int run(int argc, char** argv) {
+  cxxopts::Options options("plot_figure", "Draws what a tutorial measured.");
+  const auto text = cxxopts::value<std::string>();
+  options.custom_help("cells|bars --output FILE [--title TEXT] FILE");
+  options.add_options()("output", "SVG file to write", text, "FILE")(
+      "title", "title of the figure", cxxopts::value<std::string>()->default_value(""), "TEXT")(
+      "help", "this text")("kind", "", text)("file", "", text);
+  options.parse_positional({"kind", "file"});
+  const cxxopts::ParseResult parsed = options.parse(argc, argv);
+  if (parsed.count("help")) {
+    std::cout << options.help();
+    return 0;
+  }
+  for (const char* needed : {"kind", "file", "output"})
+    if (!parsed.count(needed)) throw std::runtime_error("give cells or bars, --output and a file");
+  const std::string kind = parsed["kind"].as<std::string>(),
+                    path = parsed["file"].as<std::string>(),
+                    title = parsed["title"].as<std::string>(),
+                    output = parsed["output"].as<std::string>();
+  if (kind != "cells" && kind != "bars")
+    throw std::runtime_error("expected cells or bars, found '" + kind + "'");
+  const std::string svg =
+      kind == "cells" ? cells_svg(title, read_cells(path)) : draw_bars(title, path);
+  std::ofstream file(output, std::ios::binary);
+  file << svg;
+  file.close();
+  if (!file) throw std::runtime_error("--output " + output + ": cannot write the file");
+  return 0;
+}
+
+}  // namespace
+}  // namespace anymesh
+
+int main(int argc, char** argv) {
+  try {
+    return anymesh::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "plot_figure: " << error.what() << " (see --help)\n";
+    return 2;
+  }
+}
