@@ -6,14 +6,22 @@ tutorial=$(basename "$(dirname "$(realpath "${BASH_SOURCE[1]}")")")
 source "$(dirname "${BASH_SOURCE[0]}")/base.sh"
 [[ -z $folder ]] || bin=$folder
 fail() { printf 'FAIL: %s: %s\n' "$tutorial" "$*" >&2; exit 1; }
-[[ -x $bin/pretrain_gpt ]] || fail "no $bin/pretrain_gpt: build it with tutorials/quickstart.sh, or name its folder as argument 1"
+needs() {
+  local each
+  for each in "$@"; do
+    [[ -x $bin/$each ]] ||
+      fail "no $bin/$each: build it with tutorials/quickstart.sh, or name its folder as argument 1"
+  done
+}
+needs pretrain_gpt plot_loss
+program=pretrain_gpt
 rm -rf "$out"
 mkdir -p "$out"
 export OMP_NUM_THREADS=1  # threads change the order of sums
 
 steps=60
-model=(--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32
-       --mock-data --vocab-size 256)
+model=(--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32)
+data=(--mock-data --vocab-size 256)
 recipe=(--micro-batch-size 1 --global-batch-size 8 --train-iters "$steps" --lr 3e-3 --lr-warmup-iters 5 --seed 1234
         --eval-iters 0 --log-interval 10 --device cpu)
 
@@ -25,7 +33,7 @@ launch() {
   local tp pp dp zero more
   IFS=, read -r tp pp dp zero <<<"$1"
   read -ra more <<<"${FLAGS:-}"
-  exec tools/mpirun.sh $((tp * pp * dp)) "$bin/pretrain_gpt" "${model[@]}" "${recipe[@]}" \
+  exec tools/mpirun.sh $((tp * pp * dp)) "$bin/$program" "${model[@]}" "${data[@]}" "${recipe[@]}" \
       --tensor-model-parallel-size "$tp" --pipeline-model-parallel-size "$pp" --zero-stage "$zero" \
       --loss-csv "$out/$2.csv" "${@:3}" "${more[@]}" </dev/null
 }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Pipeline parallelism: stages of layers, micro-batches that move through them, and the order in which they do.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+needs plot_figure
 
 train 1,1,1,0 one
 for pp in 2 4; do
@@ -45,3 +46,5 @@ slots "$out/order.txt" | tee "$out/slots.txt" | tee -a "$out/output.txt"
 awk '{idle = gsub(/[.]/, "")} idle != 6 || NF + idle - 2 != 22 {bad = 1} END {exit bad || NR != 4}' "$out/slots.txt" ||
   fail "the bubble is not 6 of 22 slots"
 say "ok: the bubble is 6 of 22 slots: (pp - 1) / (micro-batches + pp - 1) = 3 / 11"
+quietly "$out/plot.log" "$bin/plot_figure" cells --output "$out/slots.svg" \
+    --title "1F1B: 8 micro-batches, 4 stages (F forward, B backward)" "$out/slots.txt"

@@ -1,13 +1,17 @@
 #!/usr/bin/env bash
 # ZeRO: four data parallel ranks at stages 0 to 3; what each keeps, and that the curve stays.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+needs plot_figure
 
 row() { say "$(printf '%-6s %11s %10s %10s %16s' "$@")"; }
+echo "ZeRO,parameters,gradients,optimizer state" >"$out/memory.csv"
 row "ZeRO" parameters gradients optimizer "loss at step 60"
 for zero in 0 1 2 3; do
   run=zero$zero
   train 1,1,4,$zero $run --report-memory
-  row $zero "$(memory $run parameters)" "$(memory $run gradients)" "$(memory $run 'optimizer state')" "$(loss $run 60)"
+  parts=("$(memory $run parameters)" "$(memory $run gradients)" "$(memory $run 'optimizer state')")
+  row $zero "${parts[@]}" "$(loss $run 60)"
+  echo "$zero,${parts[0]},${parts[1]},${parts[2]}" >>"$out/memory.csv"
 done
 say "(MiB a rank, of four)"
 bitwise zero0 zero1 "ZeRO 1 against 0"
@@ -20,3 +24,4 @@ quarter() {  # of what stage 0 keeps of PART, to 2 %
 quarter zero1 'optimizer state'
 quarter zero3 parameters
 say "ok: a quarter of the optimizer state at ZeRO 1, of the parameters at ZeRO 3"
+quietly "$out/plot.log" "$bin/plot_figure" bars --output "$out/memory.svg" --title "What each of four ranks keeps, MiB" "$out/memory.csv"
