@@ -14,7 +14,7 @@ namespace anymesh {
 //   RowParallelLinear       A cut along in: each rank makes a partial sum of Y, all-reduced
 //                           X [b, s, in/t] -> [b, s, out]
 //   VocabParallelEmbedding  rows of the table cut: a rank looks up the tokens that it owns
-//                           tokens [b, s] -> [b, s, h]
+//                           tokens [b, s] -> [b, s, h]; zeros for a token that no rank owns
 //
 // With sequence parallelism, what is whole here, [b, s, in], [b, s, out] and [b, s, h], is a rank's
 // part of the sequence (mappings.h).

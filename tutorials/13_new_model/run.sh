@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# A new model, in the three files of this folder, has every mesh, ZeRO stage and kind of checkpoint that the GPT has.
+source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+needs pretrain_mlp ds_to_universal ckpt
+program=pretrain_mlp
+model=(--num-layers 4 --hidden-size 64 --seq-length 32)
+half=$((steps / 2))
+
+train 1,1,1,0 one
+say "one process: loss $(loss one 1) at step 1, $(loss one 60) at step 60"
+train 1,4,1,0 pp4
+bitwise one pp4 "pp 4 against one process"
+train 2,1,1,0 tp2 --sequence-parallel
+close one tp2 1e-5 "tp 2 with --sequence-parallel against one process"
+train 1,1,2,3 zero3 --activation-checkpointing
+close one zero3 1e-5 "dp 2, ZeRO 3, --activation-checkpointing against one process"
+train 2,2,2,1 whole --save "$out/checkpoints" --save-interval $half
+close one whole 1e-5 "tp 2 x pp 2 x dp 2 against one process"
+
+tag=$out/checkpoints/global_step$half
+convert "$tag" "$out/universal/global_step${half}_universal"
+quietly "$out/verify.log" "$bin/ckpt" verify "$tag"
+quietly "$out/diff.log" "$bin/ckpt" diff "$tag" "$out/universal/global_step${half}_universal"
+say "ckpt diff: $(tail -1 "$out/diff.log")"
+for mesh in 1,1,1,0 4,1,1,0 1,2,2,2; do
+  run=$(name $mesh)
+  train $mesh "$run" --load "$out/universal" --universal-checkpoint
+  close whole "$run" 1e-5 "saved on tp2-pp2-dp2, resumed on $run"
+done
+train 2,2,2,1 same --load "$out/checkpoints" --load-tag global_step$half
+bitwise whole same "resumed on tp2-pp2-dp2, as saved"
