@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# tp 2 x pp 2 x dp 2 in fp32 and bf16 beside one process, and in fp16 with its loss scaler at work.
+source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+
+row() { say "$(printf '%-18s %11s %10s %10s %16s' "$@")"; }
+row "(MiB of a rank)" parameters gradients optimizer "loss at step 60"
+declare -A flags=([fp32]="" [bf16]=--bf16)
+for precision in fp32 bf16; do
+  for mesh in 1,1,1,1 2,2,2,1; do
+    run=$precision-$(name $mesh)
+    # shellcheck disable=SC2086
+    train $mesh "$run" ${flags[$precision]} --report-memory
+    row "$run" "$(memory "$run" parameters)" "$(memory "$run" gradients)" "$(memory "$run" 'optimizer state')" "$(loss "$run" 60)"
+  done
+done
+close fp32-tp1-pp1-dp1 fp32-tp2-pp2-dp2 1e-5 "fp32, eight ranks against one"
+close bf16-tp1-pp1-dp1 bf16-tp2-pp2-dp2 1e-2 "bf16, eight ranks against one"
+close fp32-tp1-pp1-dp1 bf16-tp2-pp2-dp2 2e-2 "bf16 on eight ranks against fp32 on one"
+
+# The scale begins at 2^32: steps that overflow change no weight and halve it.
+train 2,2,2,1 scaler --fp16
+skipped=$(grep -c ',inf,' "$out/scaler.csv" || true)
+((skipped > 0)) || fail "no step overflowed"
+scale() { awk -F, -v step="$1" '$1 == step {printf "2^%d", log($6) / log(2) + 0.5}' "$out/scaler.csv"; }
+say "--fp16: loss scale $(scale 1) at step 1, $(scale $steps) at step $steps; $skipped steps skipped; loss $(loss scaler $steps) at step $steps"
