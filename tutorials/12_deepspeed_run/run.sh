@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# Runs of Megatron-DeepSpeed, with its flags, checkpoint and data, go on here on other meshes, and repeat the losses it had.
+source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+needs ds_to_universal ckpt
+fixtures=tests/fixtures
+for archive in z1-bf16-tp2pp2dp1 z1-fp32-tp2pp2dp1-universal; do
+  tar xf "$fixtures/megatron/$archive.tar.xz" -C "$out"
+done
+bf16=$out/z1-bf16-tp2pp2dp1 fp32=$out/z1-fp32-tp2pp2dp1
+universal=global_step10_universal
+
+quietly "$out/inspect.log" "$bin/ckpt" inspect "$bf16/checkpoint"
+say "ckpt inspect: $(sed -n '/^ordinary checkpoint/,/^  iteration/p' "$out/inspect.log" | xargs)"
+convert "$bf16/checkpoint/global_step10" "$out/converted/$universal"
+quietly "$out/diff.log" "$bin/ckpt" diff "$out/converted/$universal" "$bf16/universal/$universal"
+say "ckpt diff with the folder of DeepSpeed's own ds_to_universal: $(tail -1 "$out/diff.log")"
+
+# theirs RUN: the losses of Megatron-DeepSpeed's run, which was never stopped, as a loss CSV.
+theirs() {
+  awk -F, 'NR == 1 {print "iteration,consumed_samples,lm_loss,learning_rate,grad_norm"; next}
+           {print $1 "," 8 * $1 "," $4 "," $2 "," $3}' "$1/losses.csv"
+}
+# follow RUN MESH NAME TOLERANCE FLAGS...: goes on with its flags, but for those of the mesh and of its saves.
+follow() {
+  read -ra model <<<"$(sed -E 's/--(save|save-interval|deepspeed_config|zero-stage|(tensor|pipeline)-model-parallel-size) [^ ]+//g
+                               s|data/|'$fixtures'/data/|g' "$1/flags.txt")"
+  data=() recipe=(--device cpu)
+  train "$2" "$3" "${@:5}"
+  theirs "$1" >"$out/theirs.csv"
+  local run
+  for run in theirs "$3"; do say "$run: loss $(loss "$run" 11) at step 11, $(loss "$run" 20) at step 20"; done
+  close theirs "$3" "$4" "$3: tp,pp,dp,zero = $2 against tp 2 x pp 2 of Megatron-DeepSpeed"
+}
+follow "$bf16" 2,2,1,1 bf16 1e-3 --load "$bf16/checkpoint"
+follow "$bf16" 1,1,2,3 bf16-converted 1e-3 --load "$out/converted" --universal-checkpoint
+follow "$fp32" 1,4,1,2 fp32 1e-6 --load "$fp32/universal" --universal-checkpoint
