@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# A trained model starts another run, here and by way of a Hugging Face folder.
+source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+needs preprocess_data hf_convert ckpt
+
+# corpus NAME FILE FLAGS...: FILE as bytes; the runs that follow train on it.
+corpus() {
+  quietly "$out/$1.log" "$bin/preprocess_data" --input "$2" "${@:3}" --output-prefix "$out/$1" \
+      --tokenizer-type ByteLevelTokenizer --append-eod
+  data=(--data-path "$out/$1_text_document" --tokenizer-type ByteLevelTokenizer --split 100,0,0)
+}
+corpus licences tests/fixtures/data/text.jsonl
+train 2,2,1,0 licences --save "$out/licences"
+say "trained on licences, tp 2 x pp 2: loss $(loss licences 1) at step 1, $(loss licences 60) at step 60"
+
+cp README.md "$out/readme.txt"
+corpus readme "$out/readme.txt" --documents paragraph
+recipe+=(--train-iters 20)
+train 1,1,2,1 scratch
+train 1,1,2,1 tuned --load "$out/licences" --finetune
+for run in scratch tuned; do say "$run on a README: loss $(loss $run 1) at step 1, $(loss $run 20) at step 20"; done
+below() { awk -v a="$1" -v b="$2" 'BEGIN {exit !(a < b)}' || fail "$1 is not below $2"; }
+below "$(loss tuned 1)" "$(awk -v loss="$(loss scratch 1)" 'BEGIN {print loss - 1}')"
+below "$(loss tuned 20)" "$(loss scratch 20)"
+say "ok: the trained weights start lower by 1, and end lower"
+
+quietly "$out/export.log" "$bin/hf_convert" export "$out/licences" "$out/hugging_face"
+say "hf_convert export: $(ls "$out/hugging_face" | xargs), $(grep -o '"model_type": "[^"]*"' "$out/hugging_face/config.json")"
+quietly "$out/import.log" "$bin/hf_convert" import "$out/hugging_face" "$out/imported"
+quietly "$out/again.log" "$bin/hf_convert" export "$out/imported" "$out/again" --config "$out/hugging_face/config.json"
+cmp "$out/hugging_face/model.safetensors" "$out/again/model.safetensors" || fail "the weights are not the same"
+say "ok: exported, imported and exported again: model.safetensors is the same, byte by byte"
+train 1,1,2,1 imported --load "$out/imported" --universal-checkpoint --finetune
+bitwise tuned imported "fine-tuned from the import against from the checkpoint"
