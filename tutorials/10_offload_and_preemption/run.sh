@@ -11,7 +11,8 @@ row "ZeRO 3" parameters optimizer buffers all "loss at step $steps"
 train 1,1,2,3 memory --report-memory
 train 1,1,2,3 disk --report-memory "${disk[@]}"
 for run in memory disk; do
-  row "$run" "$(memory $run parameters)" "$(memory $run 'optimizer state')" "$(memory $run 'offload buffers')" \
+  buffers=$(memory $run 'offload buffers')
+  row "$run" "$(memory $run parameters)" "$(memory $run 'optimizer state')" "${buffers:--}" \
       "$(memory $run 'kept between steps, by part')" "$(loss $run $steps)"
 done
 say "(MiB a rank, of two)"
