@@ -32,7 +32,8 @@ else
   fi
   say "installing ${missing[*]}"
   "${as_root[@]}" apt-get update -qq
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
+      -o APT::Keep-Downloaded-Packages=false "${missing[@]}" | sed -n 's/^\(Need to get\|After this\) /[setup] &/p'
 fi
 
 if [[ ${1:-} == --no-torch ]]; then exit 0; fi
@@ -49,7 +50,7 @@ else
   mkdir -p "$deps/wheels"
   python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$deps/wheels" \
       "torch==$torch" "nvidia-cuda-cupti==$cuda.*" "nvidia-cuda-runtime==$cuda.*"
-  say "unpacking"
+  say "unpacking $(du -sm "$deps/wheels" | cut -f1) MiB"
   for wheel in "$deps"/wheels/*.whl; do unzip -q -o "$wheel" -d "$deps/python"; done
   rm -r "$deps/wheels"
   touch "$stamp"
