@@ -2,9 +2,12 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <cerrno>
 #include <cinttypes>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "framework/comm/agreement.h"
@@ -29,9 +32,16 @@ int64_t bytes_up_to(const std::string& path, int64_t iteration) {
 
 }  // namespace
 
-RunLog::RunLog(bool active, const std::string& csv_path, int64_t resumed_iteration)
+RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
+               int64_t resumed_iteration)
     : active_(active), first_iteration_(resumed_iteration) {
-  if (!active || csv_path.empty()) return;
+  if (!active) return;
+  try {
+    if (!tensorboard_dir.empty()) events_.emplace(tensorboard_dir, resumed_iteration + 1);
+  } catch (const std::runtime_error& error) {
+    TORCH_CHECK(false, "--tensorboard-dir ", tensorboard_dir, ": ", error.what());
+  }
+  if (csv_path.empty()) return;
   // In place, so that a run which is killed here has not lost the rows before.
   const int64_t kept = bytes_up_to(csv_path, resumed_iteration);
   if (kept > 0) std::filesystem::resize_file(csv_path, static_cast<uintmax_t>(kept));
@@ -57,6 +67,12 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
                   r.loss_scale, r.tokens_per_s, r.elapsed_ms);
     csv_ << text << std::endl;
   }
+  event(r.iteration, {{"lm loss", r.lm_loss},
+                      {"learning-rate", r.learning_rate},
+                      {"grad-norm", r.grad_norm},
+                      {"loss-scale", r.loss_scale},
+                      {"iteration-time", r.elapsed_ms / 1e3},
+                      {"tokens/sec", r.tokens_per_s}});
   if (!print) return;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
   const double eta = elapsed.count() / static_cast<double>(r.iteration - first_iteration_) *
@@ -69,6 +85,25 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
       r.iteration, train_iters, r.lm_loss, r.learning_rate, r.grad_norm, scale.c_str(),
       r.elapsed_ms, r.tokens_per_s, eta);
   line(text);
+}
+
+void RunLog::validation(const char* when, int64_t iteration, double loss) {
+  if (!active_) return;
+  const double perplexity = std::exp(loss);
+  char text[160];
+  std::snprintf(text, sizeof text,
+                "validation loss %s iteration %" PRId64 ": %.9g (perplexity %.6g)", when, iteration,
+                loss, perplexity);
+  line(text);
+  event(iteration, {{"lm loss validation", loss}, {"lm loss validation ppl", perplexity}});
+}
+
+void RunLog::event(int64_t iteration, std::initializer_list<EventFile::Scalar> scalars) {
+  if (!events_ || events_->add(iteration, scalars) || said_events_fail_) return;
+  said_events_fail_ = true;
+  const char* reason = std::strerror(errno);
+  line(c10::str("WARNING: iteration ", iteration, ": cannot write to ", events_->path().string(),
+                ": ", reason, ". Training goes on; what cannot be written is missing there"));
 }
 
 void RunLog::summary(Communicator& world) {

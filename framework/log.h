@@ -3,27 +3,36 @@
 #include <chrono>
 #include <cstdint>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include "framework/engine.h"
+#include "framework/event_file.h"
 
 namespace anymesh {
 
-// The run's output, from one rank: lines on stdout, and a CSV row per step with values in %.9g,
-// enough to compare two runs bit for bit in fp32. A resumed run keeps the CSV's rows up to the
-// iteration it resumes from.
+// The run's output, from one rank: lines on stdout; a CSV row per step with values in %.9g, enough to
+// compare two runs bit for bit in fp32; and TensorBoard's scalars under Megatron's names. A resumed run
+// keeps the CSV's rows up to the iteration it resumes from, and adds an event file to the folder.
 class RunLog {
  public:
-  RunLog(bool active, const std::string& csv_path, int64_t resumed_iteration);
+  // No path: none of these.
+  RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
+         int64_t resumed_iteration);
 
   void line(const std::string& text);
   void step(const StepReport& report, int64_t train_iters, bool print);
+  void validation(const char* when, int64_t iteration, double loss);
   // Collective: peak memory of the ranks, time of a step.
   void summary(Communicator& world);
 
  private:
+  void event(int64_t iteration, std::initializer_list<EventFile::Scalar> scalars);
+
   bool active_;
   std::ofstream csv_;
+  std::optional<EventFile> events_;
+  bool said_events_fail_ = false;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   int64_t first_iteration_;
   double step_ms_sum_ = 0;

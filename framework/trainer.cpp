@@ -68,7 +68,8 @@ Trainer::Trainer(const Config& config, const BatchPlan& plan, Engine& engine, co
       valid_(valid),
       state_(engine.state()),
       interruption_(interruption),
-      log_(grid_.world->rank() == 0, config.run.loss_csv, state_.iteration),
+      log_(grid_.world->rank() == 0, config.run.loss_csv, config.run.tensorboard_dir,
+           state_.iteration),
       saved_at_(config.checkpoint.save == config.checkpoint.load ? state_.iteration : -1) {}
 
 void Trainer::train() {
@@ -166,10 +167,7 @@ void Trainer::evaluate(const char* when) {
       validation_loss(state_.consumed_valid_samples, samples, [&] { return interruption_.poll(); });
   state_.consumed_valid_samples += samples;
   if (!loss) return;
-  char text[160];
-  std::snprintf(text, sizeof text, "validation loss %s iteration %lld: %.9g (perplexity %.6g)",
-                when, static_cast<long long>(state_.iteration), *loss, std::exp(*loss));
-  log_.line(text);
+  log_.validation(when, state_.iteration, *loss);
 }
 
 std::optional<double> Trainer::validation_loss(int64_t first_sample, int64_t samples,

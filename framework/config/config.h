@@ -111,7 +111,7 @@ struct CheckpointConfig {
 struct RunConfig {
   uint64_t seed = 1234;
   int64_t eval_interval = 1000, eval_iters = 100, log_interval = 100;
-  std::string loss_csv;
+  std::string loss_csv, tensorboard_dir;
   int64_t distributed_timeout_minutes = 10;
   bool dry_run = false;
   bool report_memory = false, report_comm = false;

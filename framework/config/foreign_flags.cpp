@@ -51,14 +51,13 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"no-query-key-layer-scaling"},
     {"attention-softmax-in-fp32"},
     {"accumulate-allreduce-grads-in-fp32"},
-    // Reading data, and logs that --loss-csv and the step line replace.
+    // Reading data, and logs: every scalar is written at every step.
     {"num-workers", kValue},
     {"mmap-warmup"},
     {"data-cache-path", kValue},
     {"timing-log-level", kValue},
     {"timing-log-option", kValue},
     {"no-barrier-with-level-1-timing"},
-    {"tensorboard-dir", kValue},
     {"tensorboard-log-interval", kValue},
     {"tensorboard-queue-size", kValue},
     {"log-timers-to-tensorboard"},

@@ -170,6 +170,8 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
   flags.add("eval-iters", run.eval_iters, "steps per validation; 0: no validation");
   flags.add("log-interval", run.log_interval, "steps between lines of output");
   flags.add("loss-csv", run.loss_csv, "file that gets one row per step");
+  flags.add("tensorboard-dir", run.tensorboard_dir,
+            "folder that gets an event file per run, with scalars of every step", "none");
   flags.add("dry-run", run.dry_run, "print mesh, model and what saves will take, and exit");
   flags.add("report-memory", run.report_memory,
             "at the end, what each part of the memory takes against what it should");

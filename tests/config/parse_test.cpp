@@ -84,6 +84,7 @@ TEST_F(ParseTest, EveryFlagReachesItsField) {
             "--merge-file m --save s --save-interval 8 --load l --universal-checkpoint "
             "--no-load-optim --no-load-rng --no-load-lr-state --finetune --exit-interval 9 "
             "--seed 10 --eval-interval 11 --eval-iters 12 --log-interval 13 --loss-csv c "
+            "--tensorboard-dir tb "
             "--profile-step 4 --trace t "
             "--no-check-for-nan-in-loss-and-grad"));
   EXPECT_EQ(config.parallel.tp, 2);
@@ -125,6 +126,7 @@ TEST_F(ParseTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.run.eval_iters, 12);
   EXPECT_EQ(config.run.log_interval, 13);
   EXPECT_EQ(config.run.loss_csv, "c");
+  EXPECT_EQ(config.run.tensorboard_dir, "tb");
   EXPECT_EQ(config.run.profile_step, 4);
   EXPECT_EQ(config.run.trace, "t");
   EXPECT_FALSE(config.run.check_for_nan);

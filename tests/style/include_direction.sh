@@ -25,7 +25,8 @@ pipeline           torch     comm param_spec random
 zero               torch     comm param_spec optim format pipeline memory storage offload
 checkpoint         torch     comm param_spec optim zero pipeline config format storage offload
 engine             torch     comm pipeline zero checkpoint
-log                torch     comm engine
+event_file         no-torch  format
+log                torch     comm engine event_file
 datasets           torch     config data
 micro_batches      torch     comm pipeline data
 interruption       torch     comm

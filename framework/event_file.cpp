@@ -1,0 +1,141 @@
+#include "framework/event_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+#include <stdexcept>
+
+#include "framework/checkpoint/format/file_io.h"
+
+namespace anymesh {
+namespace {
+
+static_assert(std::endian::native == std::endian::little);
+
+template <typename T>
+void append_bytes(std::string& out, T value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+// A protocol buffer, field by field: the number and the wire type, then the value.
+class Message {
+ public:
+  Message& add(int field, int64_t value) {
+    key(field, 0);
+    varint(static_cast<uint64_t>(value));
+    return *this;
+  }
+  Message& add(int field, double value) {
+    key(field, 1);
+    append_bytes(bytes_, value);
+    return *this;
+  }
+  Message& add(int field, const std::string& text) {
+    key(field, 2);
+    varint(text.size());
+    bytes_.append(text);
+    return *this;
+  }
+  Message& add(int field, float value) {
+    key(field, 5);
+    append_bytes(bytes_, value);
+    return *this;
+  }
+  const std::string& bytes() const { return bytes_; }
+
+ private:
+  void key(int field, int wire_type) { varint(static_cast<uint64_t>(field << 3 | wire_type)); }
+  void varint(uint64_t value) {
+    for (; value >= 0x80; value >>= 7) bytes_.push_back(static_cast<char>(value | 0x80));
+    bytes_.push_back(static_cast<char>(value));
+  }
+
+  std::string bytes_;
+};
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Masked as TFRecord has it: the CRC of a text that holds its own CRC would always be the same.
+uint32_t masked_crc(const std::string& text) {
+  return std::rotr(crc32c(std::as_bytes(std::span(text))), 15) + 0xa282ead8;
+}
+
+std::string record(const std::string& data) {
+  std::string bytes;
+  append_bytes(bytes, static_cast<uint64_t>(data.size()));
+  append_bytes(bytes, masked_crc(bytes));
+  bytes.append(data);
+  append_bytes(bytes, masked_crc(data));
+  return bytes;
+}
+
+}  // namespace
+
+EventFile::EventFile(const std::filesystem::path& folder, int64_t first_step) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw std::runtime_error("cannot create " + folder.string() + ": " + error.message());
+  // Readers take the files in the order of their names.
+  path_ = folder / ("events.out.tfevents." + std::to_string(now()) + "." + host_name() + "." +
+                    std::to_string(getpid()));
+  descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor_ < 0) throw_system_error("create", path_);
+  constexpr int64_t kStart = 1;
+  if (!append(Message().add(1, now()).add(2, int64_t{0}).add(3, "brain.Event:2").bytes()) ||
+      !append(Message()
+                  .add(1, now())
+                  .add(2, first_step)
+                  .add(7, Message().add(1, kStart).bytes())
+                  .bytes()))
+    throw_system_error("write to", path_);
+}
+
+EventFile::~EventFile() { close(descriptor_); }
+
+bool EventFile::add(int64_t step, std::initializer_list<Scalar> scalars) {
+  Message summary;
+  for (const auto& [tag, value] : scalars)
+    summary.add(1, Message().add(1, tag).add(2, static_cast<float>(value)).bytes());
+  return append(Message().add(1, now()).add(2, step).add(5, summary.bytes()).bytes());
+}
+
+bool EventFile::append(const std::string& event) {
+  const std::string bytes = record(event);
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t n = pwrite(descriptor_, bytes.data() + done, bytes.size() - done,
+                             size_ + static_cast<int64_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      const int reason = errno;
+      // A reader waits for the rest of half a record. Should it stay, the next one replaces it.
+      [[maybe_unused]] const int cut = ftruncate(descriptor_, size_);
+      errno = reason;
+      return false;
+    }
+    done += static_cast<size_t>(n);
+  }
+  size_ += static_cast<int64_t>(bytes.size());
+  return true;
+}
+
+uint32_t crc32c(std::span<const std::byte> bytes) {
+  static constexpr auto kTable = [] {
+    std::array<uint32_t, 256> table{};
+    for (uint32_t i = 0; i < 256; ++i) {
+      table[i] = i;
+      for (int bit = 0; bit < 8; ++bit) table[i] = table[i] >> 1 ^ (table[i] & 1 ? 0x82f63b78 : 0);
+    }
+    return table;
+  }();
+  uint32_t crc = ~0u;
+  for (const std::byte b : bytes) crc = crc >> 8 ^ kTable[(crc ^ static_cast<uint8_t>(b)) & 0xff];
+  return ~crc;
+}
+
+}  // namespace anymesh

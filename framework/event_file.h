@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <initializer_list>
+#include <span>
+#include <string>
+
+namespace anymesh {
+
+// A run's scalars as TensorBoard reads them, in a file of its own in a folder that runs share:
+//
+//   EventFile events(folder, first_step);
+//   if (!events.add(step, {{"lm loss", loss}})) ...
+//
+//   events.out.tfevents.<seconds since 1970, to the microsecond>.<host>.<process>
+//     record...   u64 length, u32 masked CRC-32C of it, data, u32 masked CRC-32C of that (TFRecord)
+//     data        Event{1: double wall_time, 2: int64 step, and one of  (tensorboard/event.proto)
+//                       3: string file_version     the first record
+//                       7: SessionLog{1: START}    the second record
+//                       5: Summary{1: Value{1: string tag, 2: float simple_value}...}}
+//
+// The start of a session has readers forget the steps from `first_step` on in older files of the
+// folder: a run that goes on from a checkpoint draws over what its predecessor did after that.
+class EventFile {
+ public:
+  struct Scalar {
+    std::string tag;
+    double value;  // stored as float
+  };
+
+  // Creates folder and file. Throws std::runtime_error that names them.
+  EventFile(const std::filesystem::path& folder, int64_t first_step);
+  ~EventFile();
+  EventFile(const EventFile&) = delete;
+  EventFile& operator=(const EventFile&) = delete;
+
+  // Writes at once. False: it could not be written (a full disk), and errno says why. The file is
+  // then as it was before, so that the next event may be tried.
+  bool add(int64_t step, std::initializer_list<Scalar> scalars);
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  bool append(const std::string& event);
+
+  std::filesystem::path path_;
+  int descriptor_ = -1;
+  int64_t size_ = 0;
+};
+
+// CRC-32C (Castagnoli: polynomial 0x1EDC6F41, reflected), a byte at a time: records are short.
+uint32_t crc32c(std::span<const std::byte> bytes);
+
+}  // namespace anymesh
