@@ -1,14 +1,15 @@
 # Target `libtorch`: the CPU half of LibTorch, c10 and torch_cpu. The other half is in cuda.cmake.
 #
-# Looked for in CMAKE_PREFIX_PATH (any LibTorch), then in .deps/ (the PyPI wheel, by tools/setup.sh). We import the two
-# libraries ourselves because the wheel's find_package(Torch) demands a CUDA toolkit.
+# Looked for in CMAKE_PREFIX_PATH (any LibTorch), then in .deps/ (the PyPI wheel, by tools/setup.sh), then, by an installed
+# Anymesh, where that was built with one (ANYMESH_BUILT_WITH). We import the two libraries ourselves because the wheel's
+# find_package(Torch) demands a CUDA toolkit.
 set(deps ${PROJECT_SOURCE_DIR}/.deps)
 if(DEFINED ENV{ANYMESH_DEPS})
   set(deps $ENV{ANYMESH_DEPS})
 endif()
 set(ANYMESH_DEPS ${deps} CACHE PATH "What tools/setup.sh downloaded")
 find_path(LIBTORCH_ROOT include/torch/csrc/api/include/torch/torch.h
-          PATHS ${ANYMESH_DEPS}/python/torch PATH_SUFFIXES . libtorch torch NO_CACHE)
+          PATHS ${ANYMESH_DEPS}/python/torch ${ANYMESH_BUILT_WITH} PATH_SUFFIXES . libtorch torch NO_CACHE)
 if(NOT LIBTORCH_ROOT)
   message(FATAL_ERROR "No LibTorch found. Run tools/setup.sh, or give one: cmake -DCMAKE_PREFIX_PATH=/path/to/libtorch")
 endif()
@@ -21,7 +22,8 @@ file(STRINGS ${LIBTORCH_ROOT}/include/torch/headeronly/version.h version_lines R
 string(REGEX REPLACE ".*MAJOR ([0-9]+).*MINOR ([0-9]+).*PATCH ([0-9]+).*" "\\1.\\2.\\3" LIBTORCH_VERSION "${version_lines}")
 message(STATUS "LibTorch ${LIBTORCH_VERSION} in ${LIBTORCH_ROOT}")
 
-add_library(libtorch INTERFACE)
+# Imported: who finds an installed Anymesh imports it anew.
+add_library(libtorch INTERFACE IMPORTED)
 target_include_directories(libtorch SYSTEM INTERFACE
     ${LIBTORCH_ROOT}/include ${LIBTORCH_ROOT}/include/torch/csrc/api/include)
 target_link_directories(libtorch INTERFACE ${LIBTORCH_ROOT}/lib)

@@ -1,0 +1,33 @@
+# cmake --install build/release --prefix PREFIX: programs, libraries, headers, and what find_package(Anymesh) reads. PREFIX may
+# be moved afterwards. Everything that is installed must have been built.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Anymesh)
+
+# Anymesh::NAME, for the library NAME or anymesh_NAME here.
+set(libraries format data config gpt_config)
+set(programs ds_to_universal zero_to_fp32 preprocess_data plot_loss ckpt hf_convert)
+if(NOT ANYMESH_TOOLS_ONLY)
+  list(APPEND libraries framework gpt)
+  list(APPEND programs pretrain_gpt)
+  # With the rpath that it was linked with: installing would take away MPI's, and fail on LibTorch's, which CMake knows not.
+  set_target_properties(pretrain_gpt PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
+endif()
+foreach(name ${libraries})
+  set(library anymesh_${name})
+  if(name STREQUAL framework)
+    set(library anymesh)
+  endif()
+  set_target_properties(${library} PROPERTIES EXPORT_NAME ${name})
+  target_compile_features(${library} PUBLIC cxx_std_20)
+  install(TARGETS ${library} EXPORT AnymeshTargets INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/anymesh)
+endforeach()
+install(TARGETS ${programs})
+install(DIRECTORY framework models DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/anymesh FILES_MATCHING PATTERN "*.h")
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+
+configure_package_config_file(cmake/AnymeshConfig.cmake.in AnymeshConfig.cmake INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(AnymeshConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/AnymeshConfig.cmake ${PROJECT_BINARY_DIR}/AnymeshConfigVersion.cmake cmake/versions.cmake
+              cmake/libtorch.cmake cmake/cuda.cmake DESTINATION ${package_dir})
+install(EXPORT AnymeshTargets NAMESPACE Anymesh:: DESTINATION ${package_dir})
