@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a venv with DeepSpeed, transformers and megatron-core, and with the torch that tools/setup.sh has unpacked: install.sh VENV DEPS
+# Makes a venv with DeepSpeed, transformers, megatron-core and TensorBoard, and with the torch that tools/setup.sh has unpacked: install.sh VENV DEPS
 #
 # The torch wheel is linked with 3 GB of GPU libraries that nothing calls on a machine without a GPU. Empty functions of
 # their names, compiled here, let it load: VENV/gpu-stand-ins is for LD_LIBRARY_PATH.
@@ -10,19 +10,11 @@ pinned() { sed -n "s/^set($1 \(.*\))$/\1/p" "$repository/cmake/versions.cmake"; 
 say() { printf '[interop] %s\n' "$*"; }
 
 deepspeed=$(pinned ANYMESH_DEEPSPEED_VERSION) transformers=$(pinned ANYMESH_TRANSFORMERS_VERSION) torch=$(pinned ANYMESH_TORCH_VERSION)
-stamp=$venv/deepspeed-$deepspeed-transformers-$transformers-torch-$torch.done
-megatron=$(pinned ANYMESH_MEGATRON_CORE_VERSION)
-megatron_stamp=$venv/megatron-core-$megatron.done
-# Of its data code only, which needs nothing that is not there.
-install_megatron() {
-  [[ -e $megatron_stamp ]] && return
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 --no-deps --only-binary=:all: "megatron-core==$megatron" ||
-    { say "cannot install megatron-core $megatron: no way to PyPI? (pip's message is above)"; exit 1; }
-  touch "$megatron_stamp"
-}
+megatron=$(pinned ANYMESH_MEGATRON_CORE_VERSION) tensorboard=$(pinned ANYMESH_TENSORBOARD_VERSION)
+what="DeepSpeed $deepspeed, transformers $transformers, megatron-core $megatron, TensorBoard $tensorboard and torch $torch"
+stamp=$venv/$(tr -d ',' <<<"$what" | tr ' ' '-').done
 if [[ -e $stamp ]]; then
-  install_megatron
-  say "DeepSpeed $deepspeed, transformers $transformers, megatron-core $megatron and torch $torch are in $venv"
+  say "$what are in $venv"
   exit 0
 fi
 started=$SECONDS
@@ -32,12 +24,12 @@ python3 -m venv --clear "$venv" || {
   say "python3 -m venv failed: on Debian and Ubuntu it needs the package python3-venv"
   exit 1
 }
-# What torch and deepspeed import; torch itself is there already.
+# What torch and deepspeed import; torch itself is there already. Of megatron-core its data code alone is used, which needs no more.
 "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 einops hjson huggingface_hub msgpack numpy \
     packaging psutil py-cpuinfo pydantic tqdm filelock fsspec jinja2 networkx sympy 'setuptools<82' typing-extensions \
-    "transformers==$transformers" &&
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 --no-deps "deepspeed==$deepspeed" ||
-  { say "cannot install DeepSpeed $deepspeed or transformers $transformers: no way to PyPI? (pip's message is above)"; exit 1; }
+    "transformers==$transformers" "tensorboard==$tensorboard" &&
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 --no-deps "deepspeed==$deepspeed" "megatron-core==$megatron" ||
+  { say "cannot install $what: no way to PyPI? (pip's message is above)"; exit 1; }
 (cd "$deps/python" && pwd) >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
 
 stand_ins=$venv/gpu-stand-ins
@@ -57,6 +49,5 @@ LD_LIBRARY_PATH=$stand_ins DS_ACCELERATOR=cpu PYTHONPYCACHEPREFIX=$venv/pycache 
   tail -5 "$venv/import.log"; say "torch, deepspeed or transformers does not import"
   exit 1
 }
-install_megatron
 touch "$stamp"
-say "installed DeepSpeed $deepspeed, transformers $transformers, megatron-core $megatron and torch $torch in $((SECONDS - started)) s: $(du -sh "$venv" | cut -f1)"
+say "installed $what in $((SECONDS - started)) s: $(du -sh "$venv" | cut -f1)"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Real torch, DeepSpeed and transformers read what we write, and we read what DeepSpeed wrote: every number bit by bit
-# (compare.py says what is compared with what); data.sh does it with megatron-core's data. Installs them into a venv, once;
-# trains tiny models on meshes of up to 8 ranks.
+# (compare.py says what is compared with what); data.sh does it with megatron-core's data, tensorboard.sh with its reader.
+# Installs them into a venv, once; trains tiny models on meshes of up to 8 ranks.
 #
 #   tests/interop/run.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
 #   ANYMESH_INTEROP_VENV=/path tests/interop/run.sh       the venv; default: build/interop-venv
@@ -53,3 +53,4 @@ timeout 900 "$venv/bin/python" "$repository/tests/interop/compare.py" "$bin" our
 echo "compared in $((SECONDS - started)) s"
 "$repository/tests/interop/data.sh" "$bin"
 "$repository/tests/interop/hf_convert.sh" "$bin"
+"$repository/tests/interop/tensorboard.sh" "$bin"
