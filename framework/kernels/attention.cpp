@@ -11,6 +11,7 @@
 #include "framework/kernels/attention_rows.h"
 #include "framework/kernels/block_gemm.h"
 #include "framework/kernels/dispatch.h"
+#include "framework/kernels/rows.h"
 
 namespace anymesh {
 namespace {

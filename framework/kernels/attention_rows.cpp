@@ -7,8 +7,6 @@
 namespace anymesh {
 namespace {
 
-static_assert(kRowMultiple == kLanes);
-
 template <class T, bool kFactors>
 ANYMESH_INLINE float weights_loop(const float* row, float scale, float shift, const float* factors,
                                   int64_t width, T* out) {
@@ -63,11 +61,6 @@ ANYMESH_INLINE void gradient_of(const float* row, const float* dweights, float m
   gradient_loop<T, false>(row, dweights, mean, scale, factors, width, dscores, dropped);
 }
 
-template <class T>
-ANYMESH_INLINE void scaled_loop(const float* row, float scale, int64_t width, T* out) {
-  for (int64_t j = 0; j < width; j += kLanes) store(out + j, load(row + j) * scale);
-}
-
 }  // namespace
 
 ANYMESH_WIDEST float greatest(const float* row, int64_t width) {
@@ -101,14 +94,6 @@ ANYMESH_WIDEST void gradient(const float* row, const float* dweights, float mean
                              const float* factors, int64_t width, c10::BFloat16* dscores,
                              c10::BFloat16* dropped) {
   gradient_of(row, dweights, mean, scale, factors, width, dscores, dropped);
-}
-
-ANYMESH_WIDEST void scaled(const float* row, float scale, int64_t width, float* out) {
-  scaled_loop(row, scale, width, out);
-}
-
-ANYMESH_WIDEST void scaled(const float* row, float scale, int64_t width, c10::BFloat16* out) {
-  scaled_loop(row, scale, width, out);
 }
 
 }  // namespace anymesh

@@ -6,9 +6,7 @@
 
 namespace anymesh {
 
-// What attention does with rows of scores and weights, in the widest vectors there are. `factors`, dropout's, may be null.
-constexpr int64_t kRowMultiple = 16;  // what `width` is a multiple of
-
+// What attention does with rows of scores and weights, of a `width` as in rows.h. `factors`, dropout's, may be null.
 // The greatest of a row.
 float greatest(const float* row, int64_t width);
 
@@ -27,9 +25,5 @@ void gradient(const float* row, const float* dweights, float mean, float scale,
               const float* factors, int64_t width, float* dscores, float* dropped);
 void gradient(const float* row, const float* dweights, float mean, float scale,
               const float* factors, int64_t width, c10::BFloat16* dscores, c10::BFloat16* dropped);
-
-// out = row * scale
-void scaled(const float* row, float scale, int64_t width, float* out);
-void scaled(const float* row, float scale, int64_t width, c10::BFloat16* out);
 
 }  // namespace anymesh

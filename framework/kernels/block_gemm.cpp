@@ -16,14 +16,6 @@ namespace {
 
 namespace blas = at::native::cpublas;
 
-// Whether B's rows lie in pairs, element by element: as the bf16 units of a CPU want it.
-template <class T>
-bool in_pairs() {
-  if constexpr (std::is_same_v<T, float>) return false;
-  static const bool pairs = blas::could_pack(at::kBFloat16);
-  return pairs;
-}
-
 ANYMESH_WIDEST void interleave(const uint16_t* even, const uint16_t* odd, int64_t n,
                                uint32_t* pairs) {
   for (int64_t i = 0; i < n; ++i) pairs[i] = even[i] | uint32_t{odd[i]} << 16;
@@ -41,9 +33,17 @@ void transpose(const T* in, int64_t in_stride, int64_t m, int64_t n, T* out, int
                                reinterpret_cast<Bits<T>*>(out), out_stride);
 }
 
+// They want B's rows in pairs, element by element.
+template <class T>
+bool BlockGemm<T>::has_units() {
+  if constexpr (std::is_same_v<T, float>) return false;
+  static const bool units = blas::could_pack(at::kBFloat16);
+  return units;
+}
+
 template <class T>
 Packed<T> BlockGemm<T>::pack(const T* b, int64_t stride, int64_t k, int64_t n, T* room) {
-  if (!in_pairs<T>()) return {b, kColumns, stride};
+  if (!has_units()) return {b, kColumns, stride};
   T* to = room;
   for (int64_t j = 0; j < n; j += kColumns, to += k * kColumns) {
     const int64_t width = std::min(kColumns, n - j);
@@ -62,7 +62,7 @@ Packed<T> BlockGemm<T>::pack_transposed(const T* bt, int64_t stride, int64_t k, 
   for (int64_t j = 0; j < n; j += kColumns, to += k * kColumns) {
     const int64_t width = std::min(kColumns, n - j);
     const T* rows = bt + j * stride;
-    if (in_pairs<T>()) {  // pairs of elements as one of twice the width
+    if (has_units()) {  // pairs of elements as one of twice the width
       at::native::utils::transpose(width, k / 2, reinterpret_cast<const float*>(rows), stride / 2,
                                    reinterpret_cast<float*>(to), width);
     } else {
@@ -78,13 +78,13 @@ void BlockGemm<T>::run(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda,
   for (int64_t j = 0; j < n; j += kColumns) {
     const int64_t width = std::min(kColumns, n - j), stride = b.stride ? b.stride : width;
     const T* columns = b.at + j / kColumns * b.block;
-    blas::brgemm(m, width, k, lda, stride, ldc, add, a, columns, c + j, in_pairs<T>());
+    blas::brgemm(m, width, k, lda, stride, ldc, add, a, columns, c + j, has_units());
   }
 }
 
 template <class T>
 void BlockGemm<T>::release() {
-  blas::brgemm_release(in_pairs<T>());
+  blas::brgemm_release(has_units());
 }
 
 template struct BlockGemm<float>;

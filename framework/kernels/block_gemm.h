@@ -27,6 +27,8 @@ struct BlockGemm {
   static Packed<T> pack_transposed(const T* bt, int64_t stride, int64_t k, int64_t n, T* room);
   static void run(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const Packed<T>& b,
                   float* c, int64_t ldc, bool add);
+  // Whether the CPU has units for products of T that want B packed.
+  static bool has_units();
   // To be called by a thread that has run some and is done.
   static void release();
 };

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <c10/util/BFloat16.h>
+
+#include <cstdint>
+
+namespace anymesh {
+
+// Rows of sums in fp32 on their way to a tensor, in the widest vectors there are.
+constexpr int64_t kRowMultiple = 16;  // what `width` is a multiple of
+
+// out = row * scale
+void scaled(const float* row, float scale, int64_t width, float* out);
+void scaled(const float* row, float scale, int64_t width, c10::BFloat16* out);
+
+// out = a + b
+void sum_of(const float* a, const float* b, int64_t width, c10::BFloat16* out);
+
+}  // namespace anymesh

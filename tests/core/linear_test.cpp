@@ -1,0 +1,73 @@
+#include "framework/kernels/linear.h"
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+namespace anymesh {
+namespace {
+
+// Values and gradients beside those of float64; each sum is to be rounded once.
+void expect_close(at::IntArrayRef shape, int64_t n, bool has_bias) {
+  SCOPED_TRACE(testing::Message() << shape << " x " << n << (has_bias ? " and bias" : ""));
+  const auto random = [](at::IntArrayRef sizes) {
+    return at::randn(sizes).to(torch::kBFloat16).requires_grad_();
+  };
+  const auto exact = [](const torch::Tensor& x) {
+    return x.detach().to(torch::kDouble).requires_grad_();
+  };
+  const int64_t k = shape.back();
+  const torch::Tensor x = random(shape), w = random({n, k}), b = random({n});
+  const torch::Tensor x64 = exact(x), w64 = exact(w), b64 = exact(b);
+  const torch::Tensor y = small_linear(x, w, has_bias ? b : torch::Tensor()),
+                      y64 = at::linear(x64, w64, has_bias ? b64 : torch::Tensor());
+  ASSERT_EQ(y.sizes(), y64.sizes());
+  const torch::Tensor dy = at::randn(y.sizes()).to(torch::kBFloat16);
+  torch::autograd::backward({y}, {dy});
+  torch::autograd::backward({y64}, {dy.to(torch::kDouble)});
+
+  const auto expect = [](const torch::Tensor& got, const torch::Tensor& wanted, int64_t products) {
+    const double rounding = 1.0 / 256, sums = 1e-6 * static_cast<double>(products);
+    EXPECT_TRUE(at::allclose(got.to(torch::kDouble), wanted, rounding, sums));
+  };
+  expect(y, y64, k);
+  expect(x.grad(), x64.grad(), n);
+  expect(w.grad(), w64.grad(), x.numel() / k);
+  if (has_bias) expect(b.grad(), b64.grad(), x.numel() / k);
+}
+
+TEST(Linear, MeetsFloat64) {
+  at::manual_seed(1);
+  expect_close({2, 33, 64}, 96, true);
+  for (const int64_t m : {2, 64, 70, 258})
+    for (const int64_t n : {16, 64, 80, 208})
+      for (const int64_t k : {16, 64, 96, 400}) expect_close({m, k}, n, m == 70);
+}
+
+// What the blocks can't or needn't do.
+TEST(Linear, OtherShapes) {
+  at::manual_seed(3);
+  expect_close({3, 32}, 16, true);        // an odd number of rows
+  expect_close({4, 20}, 16, true);        // no multiple of 16
+  expect_close({4, 16}, 12, true);        //
+  expect_close({2, 37, 256}, 512, true);  // too large
+}
+
+TEST(Linear, TakesViews) {
+  at::manual_seed(4);
+  const torch::Tensor x = at::randn({6, 32}).to(torch::kBFloat16),
+                      w = at::randn({16, 32}).to(torch::kBFloat16);
+  EXPECT_TRUE(small_linear(x.t().contiguous().t(), w).equal(small_linear(x, w)));
+  EXPECT_TRUE(small_linear(x, w.t().contiguous().t()).equal(at::linear(x, w)));
+}
+
+TEST(Linear, OtherTypesTakeLibTorchsOperator) {
+  at::manual_seed(5);
+  for (const auto dtype : {torch::kFloat, torch::kDouble}) {
+    const torch::Tensor x = at::randn({6, 32}).to(dtype), w = at::randn({16, 32}).to(dtype);
+    EXPECT_TRUE(small_linear(x, w).equal(at::linear(x, w)));
+  }
+}
+
+}  // namespace
+}  // namespace anymesh
