@@ -6,12 +6,12 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Anymesh)
 
 # Anymesh::NAME, for the library NAME or anymesh_NAME here.
 set(libraries format data config gpt_config)
-set(programs ds_to_universal zero_to_fp32 preprocess_data plot_loss ckpt hf_convert)
+set(programs ds_to_universal zero_to_fp32 preprocess_data plot_loss plot_figure ckpt hf_convert)
 if(NOT ANYMESH_TOOLS_ONLY)
   list(APPEND libraries framework gpt)
-  list(APPEND programs pretrain_gpt)
+  list(APPEND programs pretrain_gpt generate)
   # With the rpath that it was linked with: installing would take away MPI's, and fail on LibTorch's, which CMake knows not.
-  set_target_properties(pretrain_gpt PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
+  set_target_properties(pretrain_gpt generate PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
 endif()
 foreach(name ${libraries})
   set(library anymesh_${name})
@@ -29,5 +29,5 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 configure_package_config_file(cmake/AnymeshConfig.cmake.in AnymeshConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(AnymeshConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/AnymeshConfig.cmake ${PROJECT_BINARY_DIR}/AnymeshConfigVersion.cmake cmake/versions.cmake
-              cmake/libtorch.cmake cmake/cuda.cmake DESTINATION ${package_dir})
+              cmake/libtorch.cmake cmake/cuda.cmake cmake/sentencepiece.cmake DESTINATION ${package_dir})
 install(EXPORT AnymeshTargets NAMESPACE Anymesh:: DESTINATION ${package_dir})
