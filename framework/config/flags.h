@@ -55,10 +55,9 @@ class FlagTable {
   // `default_text` is for --help, where a field's 0 or "" stands for something: "--train-iters".
   // `dest` is for flags whose attribute argparse doesn't derive from their name.
   template <class T>
-  void add(std::string name, T& field, std::string help, std::string default_text = "",
-           std::string dest = "") {
-    add_field(std::move(name), Field(&field), std::move(help), std::move(default_text),
-              std::move(dest));
+  void add(const std::string& name, T& field, const std::string& help,
+           const std::string& default_text = "", const std::string& dest = "") {
+    add_field(name, &field, help, default_text, dest);
   }
 
   // `origin` is who says what, for messages: "--lr 1e-3", "optimizer.params.lr 0.1 of ds.json".
