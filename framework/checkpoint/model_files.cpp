@@ -69,8 +69,6 @@ std::vector<GatheredTensors::Part> parts_of(const CheckpointedRun& run, const Pa
   return parts;
 }
 
-// Weights in the model's precision that no rank holds whole, as records of `gathered`.
-
 // This rank's stage: its tp slice of each parameter, in the order of params(). Of ZeRO 3 gathered over
 // grid.dp, which `gathered` is of; of the other stages what is in memory.
 Records stage_weights(const CheckpointedRun& run, GatheredTensors& gathered) {
