@@ -5,11 +5,7 @@
 #
 #   tests/interop/run.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
 #   ANYMESH_INTEROP_VENV=/path tests/interop/run.sh       the venv; default: build/interop-venv
-repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-source "$repository/tests/runs/common.sh" "${1:-$repository/build/release/bin}"
-venv=${ANYMESH_INTEROP_VENV:-$repository/build/interop-venv}
-deps=${ANYMESH_DEPS:-$repository/.deps}
-"$repository/tests/interop/install.sh" "$venv" "$deps"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # FOLDER MESH FLAGS...: MESH is tp,pp,dp,zero.
 cases=(
@@ -48,8 +44,7 @@ mkdir theirs
 for archive in "$repository"/tests/fixtures/{deepspeed,megatron}/*.tar.xz; do tar xf "$archive" -C theirs; done
 
 started=$SECONDS
-export LD_LIBRARY_PATH=$venv/gpu-stand-ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONPYCACHEPREFIX=$venv/pycache
-timeout 900 "$venv/bin/python" "$repository/tests/interop/compare.py" "$bin" ours theirs || fail "see above"
+compare 900 compare.py "$bin" ours theirs
 echo "compared in $((SECONDS - started)) s"
 "$repository/tests/interop/data.sh" "$bin"
 "$repository/tests/interop/hf_convert.sh" "$bin"

@@ -3,13 +3,9 @@
 # Installs what run.sh does, once.
 #
 #   tests/interop/tensorboard.sh [FOLDER_OF_EXECUTABLES]   default: build/release/bin
-repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-source "$repository/tests/runs/common.sh" "${1:-$repository/build/release/bin}"
-venv=${ANYMESH_INTEROP_VENV:-$repository/build/interop-venv}
-"$repository/tests/interop/install.sh" "$venv" "${ANYMESH_DEPS:-$repository/.deps}"
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 flags=(--fp16 --lr-decay-iters 100 --train-iters 10 --eval-interval 5 --eval-iters 1 --tensorboard-dir logs)
 train 1,2,2,1 loss.csv "${flags[@]}" --save checkpoints --save-interval 6 >first.log 2>&1 || fail "$(tail -5 first.log)"
 train 2,1,1,0 loss.csv "${flags[@]}" --load checkpoints --load-tag global_step6 >second.log 2>&1 || fail "$(tail -5 second.log)"
-PYTHONPYCACHEPREFIX=$venv/pycache timeout 300 "$venv/bin/python" "$repository/tests/interop/tensorboard_scalars.py" logs loss.csv first.log second.log ||
-  fail "see above"
+compare 300 tensorboard_scalars.py logs loss.csv first.log second.log
