@@ -28,13 +28,12 @@ struct Rows {
   int64_t stride;
 };
 
-// C [m, n] = A B, of k products each, on all threads.
+// C [m, n] = A B, of k products each, and `bias` [n] if it is not null, on all threads.
 //   pack(first, count, room)   columns of B, packed; count * k elements of room
 //   rows(first, count, room)   rows of A; count * k elements of room
-//   write(row, column, count, sums)   takes the sums of a part of a row
-template <class Pack, class RowsOf, class Write>
-void product(int64_t m, int64_t n, int64_t k, const Pack& pack, const RowsOf& rows,
-             const Write& write) {
+template <class Pack, class RowsOf>
+void product(int64_t m, int64_t n, int64_t k, const Pack& pack, const RowsOf& rows, T* c,
+             const float* bias = nullptr) {
   const bool by_rows = m > n;
   at::parallel_for(
       0, ((by_rows ? m : n) + kBlock - 1) / kBlock, 1, [&](int64_t begin, int64_t end) {
@@ -49,11 +48,17 @@ void product(int64_t m, int64_t n, int64_t k, const Pack& pack, const RowsOf& ro
           const int64_t height = std::min(kBlock, last_row - row);
           const Rows a = rows(row, height, rows_room.data());
           for (int64_t j = 0; j < columns; j += kBlock) {
-            const int64_t width = std::min(kBlock, columns - j);
+            const int64_t width = std::min(kBlock, columns - j), column = first_column + j;
             Gemm::run(height, width, k, a.at, a.stride,
                       {b.at + j / kBlock * b.block, b.block, b.stride}, sums, kBlock, false);
-            for (int64_t i = 0; i < height; ++i)
-              write(row + i, first_column + j, width, sums + i * kBlock);
+            for (int64_t i = 0; i < height; ++i) {
+              T* to = c + (row + i) * n + column;
+              if (bias) {
+                added(sums + i * kBlock, bias + column, width, to);
+              } else {
+                scaled(sums + i * kBlock, 1, width, to);
+              }
+            }
           }
         }
         Gemm::release();
@@ -70,10 +75,8 @@ struct SmallLinear : torch::autograd::Function<SmallLinear> {
     std::vector<int64_t> shape = x.sizes().vec();
     shape.back() = n;
     const torch::Tensor y = torch::empty(shape, x.options());
-    const torch::Tensor b = bias ? bias->to(torch::kFloat) : torch::zeros({n}, torch::kFloat);
+    const torch::Tensor b = bias ? bias->to(torch::kFloat) : torch::Tensor();
     const T *from = x.const_data_ptr<T>(), *w = weight.const_data_ptr<T>();
-    const float* add = b.const_data_ptr<float>();
-    T* to = y.data_ptr<T>();
     product(
         x.numel() / k, n, k,
         [&](int64_t first, int64_t count, T* room) {
@@ -82,9 +85,7 @@ struct SmallLinear : torch::autograd::Function<SmallLinear> {
         [&](int64_t first, int64_t, T*) {
           return Rows{from + first * k, k};
         },
-        [&](int64_t row, int64_t column, int64_t count, const float* sums) {
-          sum_of(sums, add + column, count, to + row * n + column);
-        });
+        y.data_ptr<T>(), bias ? b.const_data_ptr<float>() : nullptr);
     ctx->save_for_backward({x, weight});
     ctx->saved_data["bias"] = bias.has_value();
     return y;
@@ -105,7 +106,6 @@ struct SmallLinear : torch::autograd::Function<SmallLinear> {
     const int64_t n = weight.size(0), k = weight.size(1);
     torch::Tensor dx = torch::empty_like(x);
     const T *from = dy.const_data_ptr<T>(), *w = weight.const_data_ptr<T>();
-    T* to = dx.data_ptr<T>();
     product(
         x.numel() / k, k, n,
         [&](int64_t first, int64_t count, T* room) {
@@ -114,9 +114,7 @@ struct SmallLinear : torch::autograd::Function<SmallLinear> {
         [&](int64_t first, int64_t, T*) {
           return Rows{from + first * n, n};
         },
-        [&](int64_t row, int64_t column, int64_t count, const float* sums) {
-          scaled(sums, 1, count, to + row * k + column);
-        });
+        dx.data_ptr<T>());
     return dx;
   }
 
@@ -126,7 +124,6 @@ struct SmallLinear : torch::autograd::Function<SmallLinear> {
     const int64_t n = weight.size(0), k = weight.size(1), m = x.numel() / k;
     torch::Tensor dw = torch::empty_like(weight);
     const T *dy_at = dy.const_data_ptr<T>(), *x_at = x.const_data_ptr<T>();
-    T* to = dw.data_ptr<T>();
     product(
         n, k, m,
         [&](int64_t first, int64_t count, T* room) {
@@ -136,9 +133,7 @@ struct SmallLinear : torch::autograd::Function<SmallLinear> {
           transpose(dy_at + first, n, m, count, room, m);
           return Rows{room, m};
         },
-        [&](int64_t row, int64_t column, int64_t count, const float* sums) {
-          scaled(sums, 1, count, to + row * k + column);
-        });
+        dw.data_ptr<T>());
     return dw;
   }
 };
