@@ -96,8 +96,9 @@ struct SmallLinear : torch::autograd::Function<SmallLinear> {
     const auto saved = ctx->get_saved_variables();
     const torch::Tensor &x = saved[0], &weight = saved[1], dy = grads[0].contiguous();
     return {ctx->needs_input_grad(0) ? input_gradient(dy, weight, x) : torch::Tensor(),
-            weight_gradient(dy, x, weight),
-            ctx->saved_data["bias"].toBool() ? dy.flatten(0, -2).sum(0) : torch::Tensor()};
+            ctx->needs_input_grad(1) ? weight_gradient(dy, x, weight) : torch::Tensor(),
+            ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2) ? dy.flatten(0, -2).sum(0)
+                                                                         : torch::Tensor()};
   }
 
   // dx [m, k] = dy W

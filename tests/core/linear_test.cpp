@@ -53,6 +53,17 @@ TEST(Linear, OtherShapes) {
   expect_close({2, 37, 256}, 512, true);  // too large
 }
 
+// Frozen ones.
+TEST(Linear, GivesNoGradientThatNobodyWants) {
+  at::manual_seed(6);
+  const auto random = [](at::IntArrayRef sizes) { return at::randn(sizes).to(torch::kBFloat16); };
+  const torch::Tensor x = random({4, 32}).requires_grad_(), w = random({16, 32}), b = random({16});
+  torch::autograd::backward({small_linear(x, w, b)}, {at::ones({4, 16}, torch::kBFloat16)});
+  EXPECT_FALSE(w.grad().defined());
+  EXPECT_FALSE(b.grad().defined());
+  EXPECT_TRUE(at::allclose(x.grad(), w.sum(0).expand({4, 32}), 1e-2, 1e-1));
+}
+
 TEST(Linear, TakesViews) {
   at::manual_seed(4);
   const torch::Tensor x = at::randn({6, 32}).to(torch::kBFloat16),
