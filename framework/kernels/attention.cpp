@@ -30,16 +30,6 @@ void rotate(T* head, const float* cos, const float* sin, int64_t half, float sig
   }
 }
 
-template <class T>
-struct Buffer {
-  explicit Buffer(int64_t n)
-      : tensor(torch::empty({n}, c10::CppTypeToScalarType<T>::value)),
-        data(tensor.template data_ptr<T>()) {}
-  operator T*() { return data; }
-  torch::Tensor tensor;
-  T* data;
-};
-
 struct Shape {
   explicit Shape(const torch::Tensor& qkv)
       : b(qkv.size(0)),

@@ -12,11 +12,22 @@ namespace anymesh {
 //   BlockGemm<T>::run(m, n, k, a, lda, p, c, ldc, add);
 //
 // k of T = c10::BFloat16 is even, n a multiple of 16. `room` is for k * n elements; it, and b, must last as long. run() may take the
-// first of the k rows and n columns that B was packed with.
+// first of the k rows and n columns that B was packed with. Rows that begin inside of a cache line cost AMX two thirds of its speed:
+// rooms are Buffers.
 template <class T>
 struct Packed {
   const T* at;            // blocks of kColumns columns, of rows
   int64_t block, stride;  // elements from one to the next; a stride of 0: the block's width
+};
+
+template <class T>
+struct Buffer {  // of n elements from the beginning of a cache line on
+  explicit Buffer(int64_t n)
+      : tensor(torch::empty({n}, c10::CppTypeToScalarType<T>::value)),
+        data(tensor.template data_ptr<T>()) {}
+  operator T*() const { return data; }
+  torch::Tensor tensor;
+  T* data;
 };
 
 template <class T>

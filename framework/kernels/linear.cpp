@@ -20,122 +20,142 @@ using Gemm = BlockGemm<T>;
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-constexpr int64_t kMost = 1 << 22;          // multiplications; from there on oneDNN is as fast
-constexpr int64_t kBlock = Gemm::kColumns;  // rows and columns of C at a time
+constexpr int64_t kRows = 128, kColumns = Gemm::kColumns;  // of C at a time
+constexpr int64_t kDepth = 4096;  // products at a time: their factors fit the cache
+constexpr int64_t kPad = 32;  // keeps rows of a power of two from meeting in one set of the cache
 
-struct Rows {
-  const T* at;
-  int64_t stride;
-};
-
-// C [m, n] = A B, of k products each, and `bias` [n] if it is not null, on all threads.
-//   pack(first, count, room)   columns of B, packed; count * k elements of room
-//   rows(first, count, room)   rows of A; count * k elements of room
-template <class Pack, class RowsOf>
-void product(int64_t m, int64_t n, int64_t k, const Pack& pack, const RowsOf& rows, T* c,
-             const float* bias = nullptr) {
-  const bool by_rows = m > n;
-  at::parallel_for(
-      0, ((by_rows ? m : n) + kBlock - 1) / kBlock, 1, [&](int64_t begin, int64_t end) {
-        begin *= kBlock, end *= kBlock;
-        const int64_t first_row = by_rows ? begin : 0, last_row = by_rows ? std::min(end, m) : m,
-                      first_column = by_rows ? 0 : begin,
-                      columns = (by_rows ? n : std::min(end, n)) - first_column;
-        std::vector<T> columns_room(static_cast<size_t>(columns * k)), rows_room(kBlock * k);
-        alignas(64) float sums[kBlock * kBlock];
-        const Packed<T> b = pack(first_column, columns, columns_room.data());
-        for (int64_t row = first_row; row < last_row; row += kBlock) {
-          const int64_t height = std::min(kBlock, last_row - row);
-          const Rows a = rows(row, height, rows_room.data());
-          for (int64_t j = 0; j < columns; j += kBlock) {
-            const int64_t width = std::min(kBlock, columns - j), column = first_column + j;
-            Gemm::run(height, width, k, a.at, a.stride,
-                      {b.at + j / kBlock * b.block, b.block, b.stride}, sums, kBlock, false);
-            for (int64_t i = 0; i < height; ++i) {
-              T* to = c + (row + i) * n + column;
-              if (bias) {
-                added(sums + i * kBlock, bias + column, width, to);
-              } else {
-                scaled(sums + i * kBlock, 1, width, to);
-              }
-            }
-          }
-        }
-        Gemm::release();
-      });
+// work(first, count) for blocks of `size` of n, on all threads.
+template <class Work>
+void for_blocks(int64_t n, int64_t size, const Work& work) {
+  at::parallel_for(0, (n + size - 1) / size, 1, [&](int64_t block, int64_t end) {
+    for (; block < end; ++block) work(block * size, std::min(size, n - block * size));
+    Gemm::release();
+  });
 }
 
-struct SmallLinear : torch::autograd::Function<SmallLinear> {
+// Of m rows in equal shares of threads, at most kRows.
+int64_t block_of_rows(int64_t m) {
+  const int64_t threads = at::get_num_threads(), each = (m + threads - 1) / threads,
+                blocks = (each + kRows - 1) / kRows;
+  return ((each + blocks - 1) / blocks + 31) / 32 * 32;
+}
+
+struct Matrix {
+  const T* at;
+  int64_t stride;           // elements from row to row
+  bool transposed = false;  // its transpose is what is meant
+};
+
+// C [m, n] = A B, of k products each, and `bias` [n] if it is not null. The longer of C's sides is cut into shares of threads; the
+// other operand has been packed, or transposed, before. How C is cut changes no bit of it.
+class Product {
+ public:
+  Product(int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, T* c, const T* bias = nullptr)
+      : m_(m), n_(n), k_(k), a_(a), b_(b), c_(c), bias_(bias) {}
+
+  void run() const {
+    if (m_ > n_) {
+      const Buffer<T> packed(n_ * k_);
+      for_blocks(n_, kColumns,
+                 [&](int64_t column, int64_t width) { pack(column, width, packed + column * k_); });
+      for_blocks(m_, block_of_rows(m_), [&](int64_t row, int64_t height) {
+        const Buffer<T> room(height * row_room());
+        const Matrix rows = rows_of(row, height, room);
+        for (int64_t column = 0; column < n_; column += kColumns)
+          block(row, height, rows, column, packed + column * k_);
+      });
+    } else {
+      const Buffer<T> room(m_ * row_room());
+      if (a_.transposed)
+        for_blocks(m_, kColumns, [&](int64_t row, int64_t height) {
+          rows_of(row, height, room + row * row_room());
+        });
+      const Matrix rows = a_.transposed ? Matrix{room, row_room()} : a_;
+      for_blocks(n_, kColumns, [&](int64_t column, int64_t width) {
+        const Buffer<T> packed(width * k_);
+        pack(column, width, packed);
+        for (int64_t row = 0; row < m_; row += kRows)
+          block(row, std::min(kRows, m_ - row), {rows.at + row * rows.stride, rows.stride}, column,
+                packed);
+      });
+    }
+  }
+
+ private:
+  int64_t row_room() const { return a_.transposed ? k_ + kPad : 0; }  // elements
+
+  Matrix rows_of(int64_t first, int64_t count, T* room) const {
+    if (!a_.transposed) return {a_.at + first * a_.stride, a_.stride};
+    transpose(a_.at + first, a_.stride, k_, count, room, row_room());
+    return {room, row_room()};
+  }
+
+  void pack(int64_t first, int64_t count, T* room) const {
+    if (b_.transposed) {
+      Gemm::pack_transposed(b_.at + first * b_.stride, b_.stride, k_, count, room);
+    } else {
+      Gemm::pack(b_.at + first, b_.stride, k_, count, room);
+    }
+  }
+
+  void block(int64_t row, int64_t height, Matrix rows, int64_t column, const T* packed) const {
+    alignas(64) float sums[kRows * kColumns];
+    const int64_t width = std::min(kColumns, n_ - column);
+    for (int64_t done = 0; done < k_; done += kDepth)
+      Gemm::run(height, width, std::min(kDepth, k_ - done), rows.at + done, rows.stride,
+                {packed + done * width, 0, 0}, sums, kColumns, done > 0);
+    for (int64_t i = 0; i < height; ++i) {
+      T* to = c_ + (row + i) * n_ + column;
+      if (bias_) {
+        added(sums + i * kColumns, bias_ + column, width, to);
+      } else {
+        scaled(sums + i * kColumns, 1, width, to);
+      }
+    }
+  }
+
+  int64_t m_, n_, k_;
+  Matrix a_, b_;
+  T* c_;
+  const T* bias_;
+};
+
+const T* data(const torch::Tensor& x) { return x.const_data_ptr<T>(); }
+
+struct BlockedLinear : torch::autograd::Function<BlockedLinear> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input,
                                const torch::Tensor& weight,
                                const std::optional<torch::Tensor>& bias) {
-    RECORD_FUNCTION("anymesh::small_linear", c10::ArrayRef<const c10::IValue>{});
+    RECORD_FUNCTION("anymesh::blocked_linear", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = input.contiguous();
     const int64_t n = weight.size(0), k = weight.size(1);
     std::vector<int64_t> shape = x.sizes().vec();
     shape.back() = n;
     const torch::Tensor y = torch::empty(shape, x.options());
-    const torch::Tensor b = bias ? bias->to(torch::kFloat) : torch::Tensor();
-    const T *from = x.const_data_ptr<T>(), *w = weight.const_data_ptr<T>();
-    product(
-        x.numel() / k, n, k,
-        [&](int64_t first, int64_t count, T* room) {
-          return Gemm::pack_transposed(w + first * k, k, k, count, room);
-        },
-        [&](int64_t first, int64_t, T*) {
-          return Rows{from + first * k, k};
-        },
-        y.data_ptr<T>(), bias ? b.const_data_ptr<float>() : nullptr);
+    Product(x.numel() / k, n, k, {data(x), k}, {data(weight), k, true}, y.data_ptr<T>(),
+            bias ? data(*bias) : nullptr)
+        .run();
     ctx->save_for_backward({x, weight});
     ctx->saved_data["bias"] = bias.has_value();
     return y;
   }
 
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
-    RECORD_FUNCTION("anymesh::small_linear_backward", c10::ArrayRef<const c10::IValue>{});
+    RECORD_FUNCTION("anymesh::blocked_linear_backward", c10::ArrayRef<const c10::IValue>{});
     const auto saved = ctx->get_saved_variables();
     const torch::Tensor &x = saved[0], &weight = saved[1], dy = grads[0].contiguous();
-    return {ctx->needs_input_grad(0) ? input_gradient(dy, weight, x) : torch::Tensor(),
-            ctx->needs_input_grad(1) ? weight_gradient(dy, x, weight) : torch::Tensor(),
-            ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2) ? dy.flatten(0, -2).sum(0)
-                                                                         : torch::Tensor()};
-  }
-
-  // dx [m, k] = dy W
-  static torch::Tensor input_gradient(const torch::Tensor& dy, const torch::Tensor& weight,
-                                      const torch::Tensor& x) {
-    const int64_t n = weight.size(0), k = weight.size(1);
-    torch::Tensor dx = torch::empty_like(x);
-    const T *from = dy.const_data_ptr<T>(), *w = weight.const_data_ptr<T>();
-    product(
-        x.numel() / k, k, n,
-        [&](int64_t first, int64_t count, T* room) {
-          return Gemm::pack(w + first, k, n, count, room);
-        },
-        [&](int64_t first, int64_t, T*) {
-          return Rows{from + first * n, n};
-        },
-        dx.data_ptr<T>());
-    return dx;
-  }
-
-  // dW [n, k] = dy^T x
-  static torch::Tensor weight_gradient(const torch::Tensor& dy, const torch::Tensor& x,
-                                       const torch::Tensor& weight) {
     const int64_t n = weight.size(0), k = weight.size(1), m = x.numel() / k;
-    torch::Tensor dw = torch::empty_like(weight);
-    const T *dy_at = dy.const_data_ptr<T>(), *x_at = x.const_data_ptr<T>();
-    product(
-        n, k, m,
-        [&](int64_t first, int64_t count, T* room) {
-          return Gemm::pack(x_at + first, k, m, count, room);
-        },
-        [&](int64_t first, int64_t count, T* room) {
-          transpose(dy_at + first, n, m, count, room, m);
-          return Rows{room, m};
-        },
-        dw.data_ptr<T>());
-    return dw;
+    torch::Tensor dx, dw, db;
+    if (ctx->needs_input_grad(0)) {
+      dx = torch::empty_like(x);
+      Product(m, k, n, {data(dy), n}, {data(weight), k}, dx.data_ptr<T>()).run();
+    }
+    if (ctx->needs_input_grad(1)) {
+      dw = torch::empty_like(weight);
+      Product(n, k, m, {data(dy), n, true}, {data(x), k}, dw.data_ptr<T>()).run();
+    }
+    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) db = dy.flatten(0, -2).sum(0);
+    return {dx, dw, db};
   }
 };
 
@@ -143,15 +163,15 @@ bool can_block(const torch::Tensor& x, const torch::Tensor& weight) {
   const auto whole = [](int64_t n) { return n % kRowMultiple == 0; };
   return x.device().is_cpu() && x.scalar_type() == torch::kBFloat16 && Gemm::has_units() &&
          whole(weight.size(0)) && whole(weight.size(1)) && weight.is_contiguous() &&
-         x.numel() / weight.size(1) % 2 == 0 && x.numel() <= kMost / weight.size(0);
+         x.numel() / weight.size(1) % 2 == 0;
 }
 
 }  // namespace
 
-torch::Tensor small_linear(const torch::Tensor& x, const torch::Tensor& weight,
-                           const torch::Tensor& bias) {
+torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
+                             const torch::Tensor& bias) {
   if (!can_block(x, weight)) return at::linear(x, weight, bias);
-  return SmallLinear::apply(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+  return BlockedLinear::apply(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
 }
 
 }  // namespace anymesh

@@ -22,7 +22,8 @@ ANYMESH_WIDEST void scaled(const float* row, float scale, int64_t width, c10::BF
   scaled_loop(row, scale, width, out);
 }
 
-ANYMESH_WIDEST void added(const float* a, const float* b, int64_t width, c10::BFloat16* out) {
+ANYMESH_WIDEST void added(const float* a, const c10::BFloat16* b, int64_t width,
+                          c10::BFloat16* out) {
   for (int64_t j = 0; j < width; j += kLanes) store(out + j, load(a + j) + load(b + j));
 }
 

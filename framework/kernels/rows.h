@@ -14,6 +14,6 @@ void scaled(const float* row, float scale, int64_t width, float* out);
 void scaled(const float* row, float scale, int64_t width, c10::BFloat16* out);
 
 // out = a + b
-void added(const float* a, const float* b, int64_t width, c10::BFloat16* out);
+void added(const float* a, const c10::BFloat16* b, int64_t width, c10::BFloat16* out);
 
 }  // namespace anymesh

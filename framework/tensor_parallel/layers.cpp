@@ -24,7 +24,7 @@ ColumnParallelLinear::ColumnParallelLinear(ParamBuilder& params, const std::stri
 }
 
 torch::Tensor ColumnParallelLinear::forward(const torch::Tensor& x) const {
-  return small_linear(enter_tensor_parallel(x, tp_), weight_, bias_);  // [b, s, out/t]
+  return blocked_linear(enter_tensor_parallel(x, tp_), weight_, bias_);  // [b, s, out/t]
 }
 
 RowParallelLinear::RowParallelLinear(ParamBuilder& params, const std::string& name, int64_t in,
@@ -40,7 +40,7 @@ RowParallelLinear::RowParallelLinear(ParamBuilder& params, const std::string& na
 }
 
 torch::Tensor RowParallelLinear::forward(const torch::Tensor& x) const {
-  const torch::Tensor sum = leave_tensor_parallel(small_linear(x, weight_), tp_);
+  const torch::Tensor sum = leave_tensor_parallel(blocked_linear(x, weight_), tp_);
   return bias_.defined() ? sum + bias_ : sum;  // [b, s, out]
 }
 
@@ -59,7 +59,7 @@ torch::Tensor VocabParallelEmbedding::forward(const torch::Tensor& tokens) const
 
 torch::Tensor vocab_parallel_logits(const torch::Tensor& hidden, const torch::Tensor& table,
                                     const TensorParallel& tp) {
-  return small_linear(enter_tensor_parallel(hidden, tp), table);
+  return blocked_linear(enter_tensor_parallel(hidden, tp), table);
 }
 
 }  // namespace anymesh
