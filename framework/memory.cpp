@@ -2,6 +2,10 @@
 
 #include <c10/core/Allocator.h>
 #include <malloc.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
 
 namespace anymesh {
 namespace {
@@ -21,9 +25,17 @@ class Reporter final : public c10::MemoryReportingInfoBase {
 }  // namespace
 
 void keep_freed_memory() {
-#ifdef __GLIBC__
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
   mallopt(M_MMAP_MAX, 0);         // all from the heap,
   mallopt(M_TRIM_THRESHOLD, -1);  // which never shrinks
+  // Addresses only: a page is taken when it is first touched.
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE)),
+             size = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) / 2 * page;
+  if (void* heap = std::malloc(size)) {
+    madvise(static_cast<char*>(heap) + page - reinterpret_cast<uintptr_t>(heap) % page, size - page,
+            MADV_HUGEPAGE);
+    std::free(heap);
+  }
 #endif
 }
 
