@@ -1,11 +1,4 @@
-// The tutorials' figures besides loss curves (plot_loss), as one self-contained SVG:
-//
-//   plot_figure cells --output F.svg --title T FILE   "stage 0: F F . B": a row of cells for each line
-//   plot_figure bars --output F.svg --title T FILE    a header "ZeRO,parameters,gradients", then rows of
-//                                                     a label and numbers: a bar of parts for each row
-//   plot_figure mesh --output F.svg --title T FILE    what pretrain_gpt printed at its start: who holds
-//                                                     which layers, slices and ZeRO partitions
-//
+// The tutorials' figures besides loss curves (plot_loss), as one self-contained SVG; kHelp says what of.
 // Exits with 2 if the arguments or the file can't be used.
 #include <algorithm>
 #include <charconv>
@@ -26,6 +19,15 @@
 
 namespace anymesh {
 namespace {
+
+constexpr const char* kHelp = R"(Draws FILE as an SVG:
+
+  cells   lines 'stage 0: F F . B': a row of cells for each, '.' an empty one
+  bars    a header 'ZeRO,parameters,gradients', then lines of a label and numbers: a bar of parts for
+          each
+  mesh    what pretrain_gpt printed at its start: which rank holds which layers, tp slices and ZeRO
+          partitions
+)";
 
 // Sizes in pixels.
 constexpr double kLeft = 92, kTop = 64, kRow = 34, kBar = 24, kWidth = 640, kMargin = 24;
@@ -233,9 +235,9 @@ MeshRun read_mesh(const std::string& path) {
 }
 
 int run(int argc, char** argv) {
-  cxxopts::Options options("plot_figure", "Draws what a tutorial measured.");
+  cxxopts::Options options("plot_figure", kHelp);
   const auto text = cxxopts::value<std::string>();
-  options.custom_help("cells|bars|mesh --output FILE [--title TEXT] FILE");
+  options.custom_help("cells|bars|mesh --output FILE [--title TEXT] FILE").positional_help("");
   options.add_options()("output", "SVG file to write", text, "FILE")(
       "title", "title of the figure", cxxopts::value<std::string>()->default_value(""), "TEXT")(
       "help", "this text")("kind", "", text)("file", "", text);
