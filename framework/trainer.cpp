@@ -86,6 +86,10 @@ void Trainer::train() {
     log_.line(interruption_.reason() + ": stopping before the first step; nothing was written");
     return;
   }
+  if (state_.iteration >= plan_.train_iters)
+    log_.line("nothing to train: the checkpoint is of iteration " +
+              std::to_string(state_.iteration) + ", the run ends at " +
+              std::to_string(plan_.train_iters) + " (--train-iters, --train-samples)");
   CommCounts last_step;
   bool stop = false;
   while (state_.iteration < plan_.train_iters && !stop) {

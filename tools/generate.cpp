@@ -2,11 +2,13 @@
 //
 //   generate --load checkpoints --prompts "In the beginning" --temperature 0.8
 //
-// The texts go to stdout as they come, all else to stderr.
+// The texts go to stdout, the first as it comes, all else to stderr.
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <utility>
 
 #include "framework/checkpoint/format/whole_checkpoint.h"
 #include "framework/checkpoint/fp32.h"
@@ -24,66 +26,104 @@ double seconds_of(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void print(const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
+struct Text {
+  std::vector<int32_t> ids;  // the prompt's, then those drawn
+  Sampler sampler;
+  int left;        // tokens that may still be drawn
+  size_t decoded;  // bytes of decode(ids) that went to `stream`; the prompt's do not
+  Utf8Stream stream = {};
+  std::string fresh = {};  // to be printed
+};
 
-// The generation of one text after the other by one model.
+// Texts that one model writes side by side. All are read up to the same position; there one whose
+// prompt goes on takes its next token, and the others draw theirs. So nothing is padded, and each text
+// is what it is alone.
 class Writer {
  public:
   Writer(const GptModel& model, const Tokenizer& tokenizer, const GenerateFlags& flags)
       : decoder_(model), tokenizer_(tokenizer), flags_(flags) {}
 
-  void write(const Prompt& prompt) {
-    decoder_.clear();
-    ids_ = prompt.ids;
-    Sampler sampler(flags_.sampling);
-    Utf8Stream stream;
-    print(stream.take(prompt.text));
-    auto start = std::chrono::steady_clock::now();
-    std::vector<float> logits = read(ids_.size());
-    const double reading = seconds_of(start);
-    start = std::chrono::steady_clock::now();
-    int tokens = 0;
-    while (true) {
-      ids_.push_back(sampler.next(logits));
-      ++tokens;
-      if (ids_.back() == tokenizer_.eod()) break;
-      print(stream.take(tokenizer_.decode({&ids_.back(), 1})));
-      if (tokens == flags_.num_tokens) break;
-      logits = read(1);
+  void write(const std::vector<Prompt>& prompts) {
+    size_t length = prompts[0].ids.size();  // read of each text
+    for (const Prompt& prompt : prompts) {
+      length = std::min(length, prompt.ids.size());
+      texts_.push_back({prompt.ids, Sampler(flags_.sampling), flags_.num_tokens,
+                        tokenizer_.decode(prompt.ids).size()});
+      texts_.back().fresh = texts_.back().stream.take(prompt.text);
     }
-    print(stream.finish() + "\n");
-    report(prompt, reading, tokens, seconds_of(start));
+    const auto start = std::chrono::steady_clock::now();
+    torch::Tensor logits = read(0, length);
+    const double reading = seconds_of(start);
+    extend(logits, length);
+    int more = 0;
+    while (!print_fresh()) {
+      logits = read(length, 1);
+      more += extend(logits, ++length);
+    }
+    const double writing = seconds_of(start) - reading;
+    std::fprintf(stderr, "generate: first tokens in %.3f s, %d more in %.3f s: %.1f tokens/s\n",
+                 reading, more, writing, more / writing);
   }
 
  private:
-  // The logits behind the last `fresh` tokens of ids_, which the decoder has not read yet.
-  std::vector<float> read(size_t fresh) {
-    if (flags_.recompute) decoder_.clear();
-    const size_t count = flags_.recompute ? ids_.size() : fresh;
-    const torch::Tensor tokens =
-        torch::tensor(torch::ArrayRef<int32_t>(ids_).slice(ids_.size() - count), torch::kLong);
-    const torch::Tensor logits = decoder_.append(tokens.unsqueeze(0)).contiguous();  // [1, v]
-    const auto* data = logits.const_data_ptr<float>();
-    return {data, data + logits.numel()};
+  // The logits behind the tokens [first, first + count), [texts, v]; all before `first` were read.
+  torch::Tensor read(size_t first, size_t count) {
+    if (flags_.recompute) {
+      decoder_.clear();
+      count += std::exchange(first, 0);
+    }
+    torch::Tensor tokens =
+        torch::zeros({std::ssize(texts_), static_cast<int64_t>(count)}, torch::kLong);
+    for (size_t i = 0; i < texts_.size(); ++i)  // a text that has ended has zeros
+      for (size_t t = first; t < std::min(first + count, texts_[i].ids.size()); ++t)
+        tokens[i][t - first] = texts_[i].ids[t];
+    return decoder_.append(tokens).contiguous();
   }
 
-  // The first token comes of reading the prompt.
-  void report(const Prompt& prompt, double reading, int tokens, double writing) const {
-    std::fprintf(stderr, "generate: read %zu tokens in %.3f s, wrote %d%s", prompt.ids.size(),
-                 reading, tokens, ids_.back() == tokenizer_.eod() ? " up to <|endoftext|>" : "");
-    if (tokens > 1)
-      std::fprintf(stderr, ", %d of them in %.3f s: %.1f tokens/s", tokens - 1, writing,
-                   (tokens - 1) / writing);
-    std::fprintf(stderr, "\n");
+  // Draws a token for each text whose `length` tokens were all read; returns how many.
+  int extend(const torch::Tensor& logits, size_t length) {
+    int drawn = 0;
+    const auto v = static_cast<size_t>(logits.size(1));
+    for (size_t i = 0; i < texts_.size(); ++i) {
+      Text& text = texts_[i];
+      if (text.left == 0 || text.ids.size() > length) continue;
+      const int32_t token = text.sampler.next({logits.const_data_ptr<float>() + i * v, v});
+      ++drawn;
+      const bool ends = token == tokenizer_.eod();
+      text.left = ends ? 0 : text.left - 1;
+      if (!ends) text.ids.push_back(token);
+      decode(text);
+      if (text.left == 0) text.fresh += text.stream.finish() + "\n";
+    }
+    return drawn;
+  }
+
+  // SentencePiece has a piece's text from those before it, and U+FFFD for bytes that may yet become a
+  // character.
+  void decode(Text& text) const {
+    const std::string all = tokenizer_.decode(text.ids);
+    if (text.left > 0 && all.ends_with("\ufffd")) return;
+    text.fresh += text.stream.take(all.substr(std::min(text.decoded, all.size())));
+    text.decoded = all.size();
+  }
+
+  // Prints what is new of the first text that has not ended, and all of those before. Returns whether
+  // there is none.
+  bool print_fresh() {
+    for (; printing_ < texts_.size(); ++printing_) {
+      const std::string fresh = std::exchange(texts_[printing_].fresh, {});
+      std::fwrite(fresh.data(), 1, fresh.size(), stdout);
+      std::fflush(stdout);
+      if (texts_[printing_].left > 0) return false;
+    }
+    return true;
   }
 
   Decoder decoder_;
   const Tokenizer& tokenizer_;
   const GenerateFlags& flags_;
-  std::vector<int32_t> ids_;
+  std::vector<Text> texts_;
+  size_t printing_ = 0;  // of texts_
 };
 
 int generate(const GenerateFlags& flags) {
@@ -94,8 +134,7 @@ int generate(const GenerateFlags& flags) {
     std::fprintf(stderr, "generate: note: %s\n", note.c_str());
   GptModel model(setup.gpt, grid, torch::kFloat, /*micro_batch_size=*/1, /*seed=*/0);
   load_weights(model, grid, setup);
-  Writer writer(model, *setup.tokenizer, flags);
-  for (const Prompt& prompt : setup.prompts) writer.write(prompt);
+  Writer(model, *setup.tokenizer, flags).write(setup.prompts);
   return 0;
 }
 

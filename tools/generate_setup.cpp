@@ -68,11 +68,13 @@ void add_generate_flags(FlagTable& table, GenerateFlags& flags) {
   table.add("seed", flags.sampling.seed, "of the draws: the same flags write the same text");
   table.add("recompute", flags.recompute,
             "keep no keys and values: read the whole text again for each token");
-  table.add("tokenizer-type", flags.tokenizer_type,
-            "GPT2BPETokenizer, ByteLevelTokenizer or NullTokenizer: numbers", "the checkpoint's");
+  table.add("tokenizer-type", flags.tokenizer_type, "one of pretrain_gpt's; NullTokenizer: numbers",
+            "the checkpoint's");
   table.add("vocab-file", flags.vocab_file, "vocab.json of the GPT2BPETokenizer",
             "the checkpoint's");
   table.add("merge-file", flags.merge_file, "merges.txt of the GPT2BPETokenizer",
+            "the checkpoint's");
+  table.add("tokenizer-model", flags.tokenizer_model, "model of the SentencePiece tokenizers",
             "the checkpoint's");
 }
 
@@ -126,19 +128,19 @@ std::unique_ptr<Tokenizer> tokenizer_of(const WholeCheckpoint& checkpoint,
   const std::string type = choice(flags.tokenizer_type, "tokenizer_type");
   require(!type.empty(), checkpoint.path.string() +
                              ": does not say which tokenizer it is of; give --tokenizer-type");
+  const bool bpe = type == "GPT2BPETokenizer", pieces = type.ends_with("SentencePieceTokenizer");
+  const auto file = [&](bool used, const std::string& given, const char* dest) {
+    return used ? choice(given, dest) : given;
+  };
   std::unique_ptr<Tokenizer> tokenizer;
   if (type == "NullTokenizer") {
-    require(flags.vocab_file.empty() && flags.merge_file.empty(),
-            "--tokenizer-type NullTokenizer takes no --vocab-file and no --merge-file");
+    require((flags.vocab_file + flags.merge_file + flags.tokenizer_model).empty(),
+            "--tokenizer-type NullTokenizer takes no files");
     tokenizer = std::make_unique<NullTokenizer>(vocab_size);
-  } else if (type == "GPT2BPETokenizer") {
-    tokenizer = make_tokenizer(type, choice(flags.vocab_file, "vocab_file"),
-                               choice(flags.merge_file, "merge_file"));
   } else {
-    require(type == "ByteLevelTokenizer",
-            "--tokenizer-type " + type +
-                ": expected GPT2BPETokenizer, ByteLevelTokenizer or NullTokenizer");
-    tokenizer = make_tokenizer(type, flags.vocab_file, flags.merge_file);
+    tokenizer = make_tokenizer(type, file(bpe, flags.vocab_file, "vocab_file"),
+                               file(bpe, flags.merge_file, "merge_file"),
+                               file(pieces, flags.tokenizer_model, "tokenizer_model"));
   }
   require(tokenizer->vocab_size() == vocab_size,
           "--tokenizer-type " + type + " has " + std::to_string(tokenizer->vocab_size()) +

@@ -18,8 +18,8 @@ struct GenerateFlags {
   int num_tokens = 30;  // Megatron's default
   SamplingOptions sampling;
   bool recompute = false;
-  std::string tokenizer_type, vocab_file, merge_file;  // empty: as the checkpoint says
-  GptConfig gpt;                                       // for a checkpoint that does not say
+  std::string tokenizer_type, vocab_file, merge_file, tokenizer_model;  // empty: the checkpoint's
+  GptConfig gpt;                     // for a checkpoint that does not say
   std::string model_flag;            // the first of those that are given; empty: none
   std::vector<std::string> ignored;  // Megatron's that are given and change no result here
 };

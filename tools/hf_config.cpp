@@ -289,4 +289,17 @@ std::string hf_config_text(const HfModel& model) {
   return json.dump(2) + "\n";
 }
 
+std::vector<std::string> tokenizer_files(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const char* name : kHfTokenizerFiles)
+    if (std::filesystem::is_regular_file(folder / name)) names.emplace_back(name);
+  return names;
+}
+
+void copy_files(const std::vector<std::string>& names, const std::filesystem::path& from,
+                const std::filesystem::path& to) {
+  for (const std::string& name : names)
+    write_text_atomically(to / name, read_text(from / name, /*most=*/256 << 20));
+}
+
 }  // namespace anymesh

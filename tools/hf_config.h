@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
 
 #include "models/gpt/gpt_config.h"
 
@@ -17,6 +18,16 @@ namespace anymesh {
 //
 // Key names and defaults are those of transformers' GPT2Config, LlamaConfig and BloomConfig.
 inline constexpr const char* kHfConfigFile = "config.json";
+
+// What AutoTokenizer and generate() read beside it. These go along as they are.
+inline constexpr const char* kHfTokenizerFiles[] = {
+    "tokenizer.json",    "tokenizer.model",       "vocab.json",
+    "merges.txt",        "tokenizer_config.json", "special_tokens_map.json",
+    "added_tokens.json", "chat_template.jinja",   "generation_config.json"};
+// Those that a folder has.
+std::vector<std::string> tokenizer_files(const std::filesystem::path& folder);
+void copy_files(const std::vector<std::string>& names, const std::filesystem::path& from,
+                const std::filesystem::path& to);
 
 enum class HfFamily { kGpt2, kLlama, kBloom };
 const char* family_name(HfFamily family);  // "GPT-2"

@@ -24,7 +24,8 @@ constexpr const char* kHelp =
                                         of any mesh and ZeRO stage, or weights, with --config
                                         MODEL: for AutoModelForCausalLM.from_pretrained, in fp32
 
- Tokenizers are not converted. Exit code: 0 done, 1 it cannot be, 2 wrong arguments.
+ A tokenizer's files go along as they are: import copies them to SAVE, export takes them from
+ --tokenizer, else from CHECKPOINT. Exit code: 0 done, 1 it cannot be, 2 wrong arguments.
 )";
 
 struct Command {
@@ -39,7 +40,8 @@ Command parse(int argc, char** argv) {
                       cxxopts::value<std::string>()->default_value("5GB"), "SIZE")(
       "tag", "export: tag in CHECKPOINT (default: the one of 'latest')", text, "TAG")(
       "config", "export: a config.json that says what the model is, in place of CHECKPOINT's args",
-      text, "FILE")("h,help", "Print this");
+      text, "FILE")("tokenizer", "export: folder of the tokenizer's files (default: CHECKPOINT)",
+                    text, "FOLDER")("h,help", "Print this");
   flags.add_options("words")("command", "", text)("from", "", text)("to", "", text);
   flags.parse_positional({"command", "from", "to"});
   flags.custom_help("COMMAND FROM TO [--max-shard-size SIZE]").positional_help("");
@@ -52,15 +54,22 @@ Command parse(int argc, char** argv) {
     throw std::invalid_argument("expected import or export, found '" + command.name + "'");
   if (given("from").empty() || given("to").empty() || !parsed.unmatched().empty())
     throw std::invalid_argument(command.name + " takes two folders, from and to");
-  for (const char* flag : {"max-shard-size", "tag", "config"})
+  for (const char* flag : {"max-shard-size", "tag", "config", "tokenizer"})
     if (command.name == "import" && parsed.count(flag))
       throw std::invalid_argument("--" + std::string(flag) + " is of export");
   command.options = {.checkpoint = given("from"),
                      .tag = given("tag"),
                      .output = given("to"),
                      .config = given("config"),
+                     .tokenizer = given("tokenizer"),
                      .max_shard_size = parse_size(parsed["max-shard-size"].as<std::string>())};
   return command;
+}
+
+void print_tokenizer(const std::vector<std::string>& files, const std::string& folder) {
+  std::printf("%s:", folder.c_str());
+  for (const std::string& file : files) std::printf(" %s", file.c_str());
+  std::printf("%s\n", files.empty() ? " no tokenizer" : "");
 }
 
 void print_import(const HfImport& report, const HfExportOptions& options) {
@@ -71,6 +80,7 @@ void print_import(const HfImport& report, const HfExportOptions& options) {
   std::printf("%s: %lld parameters, %s %s\n", report.output.c_str(),
               static_cast<long long>(report.parameters), size_text(bytes).c_str(),
               pace(bytes, report.seconds).c_str());
+  print_tokenizer(report.tokenizer, options.output);
   std::printf(
       "pretrain_gpt goes on from it with these flags; --seq-length may be less, and the tokenizer\n"
       "must have %d entries (or NullTokenizer with --vocab-size %d):\n",
@@ -83,6 +93,7 @@ void print_export(const HfExport& report, const HfExportOptions& options) {
   std::printf("%s: %s\n", options.checkpoint.c_str(), report.source.c_str());
   std::printf("%s: %s, %s\n", options.output.c_str(), family_name(report.model.family),
               summary(report.written, report.seconds).c_str());
+  print_tokenizer(report.tokenizer, options.output);
 }
 
 int convert(const Command& command) {

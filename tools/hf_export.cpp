@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <set>
 
@@ -16,14 +17,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder is replaced as a whole, so it may hold nothing that no export writes.
-void check_replaceable_export(const fs::path& folder) {
+// The folder is replaced as a whole, so it may hold nothing that this export has none of.
+void check_replaceable_export(const fs::path& folder, const std::vector<std::string>& tokenizer) {
   if (!fs::exists(folder)) return;
   if (!fs::is_directory(folder))
     throw ValueError(folder.string() + " is a file; expected a folder");
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (name != kHfConfigFile && !is_weights_file(name) && name.find(".tmp") == std::string::npos)
+    if (name != kHfConfigFile && !is_weights_file(name) && name.find(".tmp") == std::string::npos &&
+        std::find(tokenizer.begin(), tokenizer.end(), name) == tokenizer.end())
       throw ValueError(folder.string() + " has " + name +
                        ", which is of no earlier export; it would be replaced. Give another");
   }
@@ -88,10 +90,17 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
   const fs::path normal = fs::absolute(options.output).lexically_normal(),
                  output = normal.has_filename() ? normal : normal.parent_path(),
                  temporary = temporary_of(output);
-  check_replaceable_export(output);
-  check_replaceable_export(temporary);
+  const fs::path tokenizer = options.tokenizer.empty() ? options.checkpoint : options.tokenizer;
+  const std::vector<std::string> carried = tokenizer_files(tokenizer);
+  if (carried.empty() && !options.tokenizer.empty())
+    throw ValueError(tokenizer.string() + ": has no " + kHfTokenizerFiles[0] +
+                     " nor another file of a tokenizer (--tokenizer)");
+  check_replaceable_export(output, carried);
+  check_replaceable_export(temporary, carried);
   Source source(open_whole_checkpoint(path, kStreamThreads));
-  HfExport report{.model = source.model(options.config), .source = source.checkpoint().description};
+  HfExport report{.model = source.model(options.config),
+                  .tokenizer = carried,
+                  .source = source.checkpoint().description};
   if (static_cast<size_t>(report.model.gpt.num_layers) > source.checkpoint().names().size())
     throw ValueError(path.string() + ": has too few parameters for " +
                      std::to_string(report.model.gpt.num_layers) + " layers");
@@ -111,6 +120,7 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
       tensors, {.output = temporary, .max_shard_size = options.max_shard_size, .safetensors = true},
       none, progress);
   write_text_atomically(temporary / kHfConfigFile, hf_config_text(report.model));
+  copy_files(carried, tokenizer, temporary);
   publish_folder(temporary, output);
   report.seconds = seconds_since(start);
   return report;

@@ -162,6 +162,8 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   files.push_back(
       streamed_torch_file(temporary / model_states_file(0), metadata_of(parameters, model, info)));
   prepare_universal_folder(temporary, files);
+  report.tokenizer = tokenizer_files(folder);
+  copy_files(report.tokenizer, folder, save);
   const StreamResult written = stream_files(files, kStreamThreads);
   publish_universal_folder(report.output, /*iteration=*/0, files, written.crcs);
   report.parameters = static_cast<int64_t>(parameters.size());

@@ -1,13 +1,9 @@
-// The tutorials' figures besides loss curves (plot_loss), as one self-contained SVG:
-//
-//   plot_figure cells --output F.svg --title T FILE   "stage 0: F F . B": a row of cells for each line
-//   plot_figure bars --output F.svg --title T FILE    a header "ZeRO,parameters,gradients", then rows of
-//                                                     a label and numbers: a bar of parts for each row
-//
+// The tutorials' figures besides loss curves (plot_loss), as one self-contained SVG; kHelp says what of.
 // Exits with 2 if the arguments or the file can't be used.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <cxxopts.hpp>
 #include <fstream>
 #include <iostream>
@@ -16,11 +12,22 @@
 #include <string>
 #include <vector>
 
+#include "framework/comm/topology.h"
+#include "framework/pipeline/schedule.h"
 #include "tools/loss_plot.h"
 #include "tools/svg.h"
 
 namespace anymesh {
 namespace {
+
+constexpr const char* kHelp = R"(Draws FILE as an SVG:
+
+  cells   lines 'stage 0: F F . B': a row of cells for each, '.' an empty one
+  bars    a header 'ZeRO,parameters,gradients', then lines of a label and numbers: a bar of parts for
+          each
+  mesh    what pretrain_gpt printed at its start: which rank holds which layers, tp slices and ZeRO
+          partitions
+)";
 
 // Sizes in pixels.
 constexpr double kLeft = 92, kTop = 64, kRow = 34, kBar = 24, kWidth = 640, kMargin = 24;
@@ -41,10 +48,9 @@ std::string legend(const std::vector<std::string>& names, double y) {
   return svg;
 }
 
-std::string whole(const std::string& title, const std::string& body, size_t rows,
-                  const std::vector<std::string>& names) {
-  const double bottom = kTop + kRow * static_cast<double>(rows);
-  return svg_begin(kLeft + kWidth + kMargin, bottom + 62) + text_at(kLeft, 36, "title", title) +
+std::string whole(const std::string& title, const std::string& body, double bottom,
+                  const std::vector<std::string>& names, double width = kWidth) {
+  return svg_begin(kLeft + width + kMargin, bottom + 62) + text_at(kLeft, 36, "title", title) +
          body + legend(names, bottom + 42) + "</svg>\n";
 }
 
@@ -75,7 +81,7 @@ std::string cells_svg(const std::string& title, const std::vector<Cells>& rows) 
                                         : series_color(static_cast<size_t>(kind - kinds.begin())));
     }
   }
-  return whole(title, svg, rows.size(), kinds);
+  return whole(title, svg, kTop + kRow * static_cast<double>(rows.size()), kinds);
 }
 
 struct Bar {
@@ -111,7 +117,7 @@ std::string bars_svg(const std::string& title, const std::vector<std::string>& n
     }
     svg += text_at(x + 8, y + 17, "label", number("%.3f", sum));
   }
-  return whole(title, svg, bars.size(), names);
+  return whole(title, svg, bottom, names);
 }
 
 std::vector<std::string> lines_of(const std::string& path) {
@@ -170,10 +176,68 @@ std::string draw_bars(const std::string& title, const std::string& path) {
   return bars_svg(title, names, bars);
 }
 
+struct MeshRun {
+  Topology mesh{0, 0, 0};
+  int zero = 0, layers = 0;
+};
+
+// A row for each stage and in it a cell for each rank, in the order of their numbers. A cell has a bar
+// for each kind of state: all that the stage has of it in grey, the rank's tp slice and of that its
+// partition in colour.
+std::string mesh_svg(const std::string& title, const MeshRun& run) {
+  constexpr double kCell = 160, kCellHeight = 96, kThick = 10;
+  const std::vector<std::string> kinds = {"parameters", "gradients", "optimizer state"};
+  const int across = run.mesh.dp_size * run.mesh.tp_size;
+  std::string svg;
+  for (int rank = 0; rank < run.mesh.world_size(); ++rank) {
+    const Coord at = run.mesh.coord_of(rank);
+    const double x = kLeft + kCell * (rank % across), y = kTop + kCellHeight * at.pp;
+    if (rank % across == 0) {
+      const LayerRange layers = layers_of_stage(run.layers, run.mesh.pp_size, at.pp);
+      svg +=
+          text_at(x - 12, y + 12, "label end", "stage " + std::to_string(at.pp)) +
+          text_at(x - 12, y + 28, "tick end",
+                  "layers " + std::to_string(layers.begin) + "-" + std::to_string(layers.end - 1));
+    }
+    svg += text_at(x, y + 12, "head", "rank " + std::to_string(rank)) +
+           text_at(x, y + 28, "tick",
+                   "tp " + std::to_string(at.tp) + ", pp " + std::to_string(at.pp) + ", dp " +
+                       std::to_string(at.dp));
+    for (int kind = 0; kind < 3; ++kind) {
+      const bool cut = run.zero >= 3 - kind;  // 3 the parameters, 2 the gradients, 1 the optimizer
+      const double bar = y + 36 + (kThick + 4) * kind, all = kCell - 16,
+                   slice = all / run.mesh.tp_size, part = cut ? slice / run.mesh.dp_size : slice;
+      svg += rectangle(x, bar, all, kThick, "#eef0f3") +
+             rectangle(x + slice * at.tp + (cut ? part * at.dp : 0), bar, part, kThick,
+                       series_color(static_cast<size_t>(kind)));
+    }
+  }
+  return whole(title, svg, kTop + kCellHeight * run.mesh.pp_size, kinds, kCell * across);
+}
+
+MeshRun read_mesh(const std::string& path) {
+  MeshRun run;
+  auto& [mesh, zero, layers] = run;
+  for (const std::string& line : lines_of(path)) {
+    std::sscanf(line.c_str(), "mesh: tensor %4d x pipeline %4d x data %4d", &mesh.tp_size,
+                &mesh.pp_size, &mesh.dp_size);
+    std::sscanf(line.c_str(), "  --num-layers %9d", &layers);
+    std::sscanf(line.c_str(), "  --zero-stage %4d", &zero);
+  }
+  const int across = mesh.tp_size * mesh.dp_size;
+  if (mesh.tp_size < 1 || mesh.dp_size < 1 || mesh.pp_size < 1 || mesh.pp_size > layers ||
+      across > 16 || mesh.pp_size > 16)
+    throw std::runtime_error(
+        path +
+        ": expected 'mesh: tensor T x pipeline P x data D' and '--num-layers L' as pretrain_gpt "
+        "prints them, with T x D and P up to 16");
+  return run;
+}
+
 int run(int argc, char** argv) {
-  cxxopts::Options options("plot_figure", "Draws what a tutorial measured.");
+  cxxopts::Options options("plot_figure", kHelp);
   const auto text = cxxopts::value<std::string>();
-  options.custom_help("cells|bars --output FILE [--title TEXT] FILE");
+  options.custom_help("cells|bars|mesh --output FILE [--title TEXT] FILE").positional_help("");
   options.add_options()("output", "SVG file to write", text, "FILE")(
       "title", "title of the figure", cxxopts::value<std::string>()->default_value(""), "TEXT")(
       "help", "this text")("kind", "", text)("file", "", text);
@@ -184,15 +248,17 @@ int run(int argc, char** argv) {
     return 0;
   }
   for (const char* needed : {"kind", "file", "output"})
-    if (!parsed.count(needed)) throw std::runtime_error("give cells or bars, --output and a file");
+    if (!parsed.count(needed))
+      throw std::runtime_error("give cells, bars or mesh, --output and a file");
   const std::string kind = parsed["kind"].as<std::string>(),
                     path = parsed["file"].as<std::string>(),
                     title = parsed["title"].as<std::string>(),
                     output = parsed["output"].as<std::string>();
-  if (kind != "cells" && kind != "bars")
-    throw std::runtime_error("expected cells or bars, found '" + kind + "'");
-  const std::string svg =
-      kind == "cells" ? cells_svg(title, read_cells(path)) : draw_bars(title, path);
+  if (kind != "cells" && kind != "bars" && kind != "mesh")
+    throw std::runtime_error("expected cells, bars or mesh, found '" + kind + "'");
+  const std::string svg = kind == "cells"  ? cells_svg(title, read_cells(path))
+                          : kind == "bars" ? draw_bars(title, path)
+                                           : mesh_svg(title, read_mesh(path));
   std::ofstream file(output, std::ios::binary);
   file << svg;
   file.close();

@@ -89,3 +89,4 @@ awk -v loss="$validation" -v entropy="$entropy" 'BEGIN {
 echo "curves: $out/loss_curves.svg"
 echo "set-up and build $((built - started)) s, main job $(($(now) - built)) s"
 ((failures == 0)) || fail "see above"
+echo "next: $bin/generate --load $out/checkpoints --prompts 'And God said', then tutorials/README.md"

@@ -1,10 +1,11 @@
 #pragma once
 
-#include <c10/util/Exception.h>
+#include <stdexcept>
+#include <string>
 
 namespace anymesh {
 
-// Where a rank sits in the 3-D mesh: pure arithmetic, no communication.
+// Where a rank sits in the 3-D mesh: pure arithmetic, no communication, no LibTorch.
 //
 //   rank = (pp * dp_size + dp) * tp_size + tp
 //
@@ -22,7 +23,9 @@ struct Topology {
   int world_size() const { return pp_size * dp_size * tp_size; }
   int rank_of(Coord c) const { return (c.pp * dp_size + c.dp) * tp_size + c.tp; }
   Coord coord_of(int rank) const {
-    TORCH_INTERNAL_ASSERT(0 <= rank && rank < world_size(), "rank ", rank, " of ", world_size());
+    if (rank < 0 || rank >= world_size())
+      throw std::logic_error("rank " + std::to_string(rank) + " of " +
+                             std::to_string(world_size()));
     return {.pp = rank / (dp_size * tp_size), .dp = rank / tp_size % dp_size, .tp = rank % tp_size};
   }
   bool operator==(const Topology&) const = default;

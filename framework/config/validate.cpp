@@ -74,7 +74,7 @@ void check_length(const BatchConfig& batch, int global_batch_size) {
   require(batch.train_samples >= 0, with("--train-samples", batch.train_samples) + " is negative");
   require((batch.train_iters > 0) != (batch.train_samples > 0),
           "give exactly one of " + with("--train-iters", batch.train_iters) + " and " +
-              with("--train-samples", batch.train_samples));
+              with("--train-samples", batch.train_samples) + "; --help lists all flags");
   require(batch.train_iters <= INT64_MAX / global_batch_size,
           with("--train-iters", batch.train_iters) + " x " +
               with("--global-batch-size", global_batch_size) + " is too large");

@@ -127,7 +127,8 @@ TEST_F(ValidateTest, Batch) {
 }
 
 TEST_F(ValidateTest, Length) {
-  const std::string both = "give exactly one of --train-iters (0) and --train-samples (0)";
+  const std::string both =
+      "give exactly one of --train-iters (0) and --train-samples (0); --help lists all flags";
   EXPECT_EQ(refused_with(config.batch.train_iters, int64_t{0}), both);
   EXPECT_THAT(refused_with(config.batch.train_samples, int64_t{9}), HasSubstr("exactly one of"));
   EXPECT_THAT(refused_with(config.batch.train_iters, int64_t{-1}), HasSubstr("--train-iters (-1)"));

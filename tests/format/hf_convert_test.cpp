@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 HfModel tiny(HfFamily family) {
@@ -305,6 +306,28 @@ TEST_F(HfFolder, ExportsWeightsWithAConfigAlone) {
               HasSubstr("has no args, which say what the model is"));
   export_hf({.checkpoint = weights, .output = back_, .config = theirs_ / kHfConfigFile}, {});
   expect_same(theirs_, back_);
+}
+
+TEST_F(HfFolder, CarriesTheTokenizer) {
+  write(tiny(HfFamily::kGpt2));
+  write_file(theirs_ / "tokenizer.json", "{\"a\": 1}");
+  write_file(theirs_ / "merges.txt", std::string(100'000, 'm'));  // beyond what a config may have
+  write_file(theirs_ / "README.md", "of the model alone");
+  import_hf(theirs_, save_, {});
+  for (int twice = 0; twice < 2; ++twice) {
+    const HfExport out = export_hf({.checkpoint = save_, .output = back_}, {});
+    EXPECT_THAT(out.tokenizer, ElementsAre("tokenizer.json", "merges.txt"));
+    for (const std::string& name : out.tokenizer)
+      EXPECT_EQ(read_file(back_ / name), read_file(theirs_ / name));
+  }
+  EXPECT_FALSE(fs::exists(back_ / "README.md"));
+  fs::remove(save_ / "merges.txt");  // which would be lost
+  const auto export_from = [&](const fs::path& tokenizer) {
+    export_hf({.checkpoint = save_, .output = back_, .tokenizer = tokenizer}, {});
+  };
+  EXPECT_THAT(message_of([&] { export_from({}); }), HasSubstr("has merges.txt, which is of no"));
+  export_from(theirs_);
+  EXPECT_THAT(message_of([&] { export_from(folder_); }), HasSubstr("has no tokenizer.json"));
 }
 
 TEST_F(HfFolder, ReplacesNothingButAnExport) {

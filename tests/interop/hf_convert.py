@@ -19,6 +19,7 @@ import traceback
 logging.disable(logging.WARNING)
 
 import safetensors.torch
+import tokenizers
 import torch
 import transformers
 
@@ -183,6 +184,27 @@ def check(config, dtype, max_shard_size, scratch):
     return f"{parts} files; logits up to {expected.abs().max():.1f}, at most {off[worst]:.1e} off ({worst})"
 
 
+def tokenizer(scratch):
+    """transformers finds the same tokenizer in an export as in the model that was imported."""
+    made = tokenizers.ByteLevelBPETokenizer()
+    made.train_from_iterator(["the cat sat on the mat"] * 4, vocab_size=270, special_tokens=["<|endoftext|>"])
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=made._tokenizer, eos_token="<|endoftext|>")
+    random_model(transformers.GPT2Config(**gpt2 | dict(vocab_size=len(theirs)))).save_pretrained(scratch / "theirs")
+    theirs.save_pretrained(scratch / "theirs")
+    convert("import", scratch / "theirs", scratch / "imported")
+    on("2,1", "pretrain_gpt", "--load", scratch / "imported", "--universal-checkpoint", "--finetune", *RUN, "--vocab-size", len(theirs),
+       "--num-layers", 4, "--hidden-size", 32, "--num-attention-heads", 4, "--max-position-embeddings", SEQUENCE, "--save", scratch / "trained")
+    convert("export", scratch / "imported", scratch / "back")
+    convert("export", scratch / "trained", scratch / "exported", "--tokenizer", scratch / "imported")
+    text = "a cat on\nthe mat, zwölf times<|endoftext|>"
+    for folder in ("back", "exported"):
+        ours = transformers.AutoTokenizer.from_pretrained(scratch / folder, local_files_only=True)
+        ids = ours(text)["input_ids"]
+        expect(ids == theirs(text)["input_ids"] and ours.decode(ids) == text and ours.eos_token_id == theirs.eos_token_id, f"{folder}: {ids}")
+        expect(transformers.AutoModelForCausalLM.from_pretrained(scratch / folder).config.vocab_size == len(ours), folder)
+    return f"{len(ids)} tokens"
+
+
 def refusals(scratch):
     """What transformers can say and our model can't be is refused by name, and so is the other way round."""
     config = transformers.LlamaConfig(**llama, num_key_value_heads=2)
@@ -213,7 +235,7 @@ def main():
     print(f"models of transformers {transformers.__version__}, imported, trained and exported:")
     failed = 0
     cases = [(name, lambda folder, model=model: check(*model, folder)) for name, model in MODELS.items()]
-    for number, (name, work) in enumerate([*cases, ("refusals", refusals)]):
+    for number, (name, work) in enumerate([*cases, ("a tokenizer", tokenizer), ("refusals", refusals)]):
         folder = pathlib.Path("hf") / str(number)
         folder.parent.mkdir(exist_ok=True)
         try:

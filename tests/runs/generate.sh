@@ -48,6 +48,27 @@ iconv -f utf-8 -t utf-8 found >/dev/null || fail "not UTF-8: $(od -c found)"
 LC_ALL=C grep -q $'\xef\xbf\xbd' found || fail "no byte of 90 random ones was out of place: $(od -c found)"
 echo "ok: random bytes are printed as UTF-8"
 
+# Side by side, with prompts of any length: each text is what it is alone.
+several=('Zw' 'Sylter Deich. Zwölf' 'V' 'Viktor')
+alike() {
+  for prompt in "${several[@]}"; do text one "$@" --prompts "$prompt"; cat one; done >expected
+  text found "$@" --prompts "${several[@]}"
+  same_text expected found "four prompts at once, ${*:3}"
+}
+alike --load c --num-tokens-to-generate 40 --temperature 1.2
+alike --load c --num-tokens-to-generate 40 --temperature 1.2 --recompute
+alike --load c --num-tokens-to-generate 70 --temperature 50 --seed 1
+
+# A SentencePiece model, whose pieces have their text from those before them, and texts that end at different steps.
+pieces=(--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model "$here/../fixtures/data/sentencepiece.model")
+for _ in {1..200}; do echo 'The quick brown fox jumps over Zwölf lazy dogs.'; done >pieces.txt
+"$bin/preprocess_data" --input pieces.txt --output-prefix pieces --documents line --append-eod "${pieces[@]}" >log 2>&1 || fail "$(cat log)"
+"$here/../../tools/mpirun.sh" 1 "$bin/pretrain_gpt" "${gpt[@]}" "${run[@]/text_text/pieces_text}" "${pieces[@]}" --train-iters 60 --save p >train.log 2>&1 ||
+  fail "$(tail -5 train.log)"
+text found --load p --prompts 'The quick' 'The quick brown fox jumps over Zw' --temperature 0 --num-tokens-to-generate 60
+printf 'The quick brown fox jumps over Zwölf lazy dogs.\n%.0s' 1 2 | cmp - found || fail "not the line that was learned: $(cat found)"
+echo "ok: SentencePiece: $(head -1 found)"
+
 # Positions that are computed reach beyond the training's; numbers serve where there is no tokenizer.
 for positions in --position-embedding-type\ alibi --use-rotary-position-embeddings; do
   train 1,1,1,0 /dev/null --train-iters 1 --lr-warmup-iters=0 $positions --save n >train.log 2>&1 || fail "$(tail -5 train.log)"
@@ -84,7 +105,8 @@ refused 1 "needs --vocab-file and --merge-file" --load c --tokenizer-type GPT2BP
 bpe=$here/../fixtures/data/bpe
 refused 1 "--tokenizer-type GPT2BPETokenizer has [0-9]* tokens, the model of .* 257" --load c --tokenizer-type GPT2BPETokenizer \
     --vocab-file "$bpe/vocab.json" --merge-file "$bpe/merges.txt"
-refused 1 "SentencePiece: expected GPT2BPETokenizer, ByteLevelTokenizer or NullTokenizer" --load c --tokenizer-type SentencePiece
+refused 1 "SentencePiece: expected ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer" --load c --tokenizer-type SentencePiece
+refused 1 "takes --tokenizer-model" --load c --tokenizer-type SentencePieceTokenizer
 refused 1 "has no args.*--num-layers .0. is required" --load weights --tokenizer-type ByteLevelTokenizer
 refused 1 "word_embeddings.weight is .257, 32., expected .vocabulary, 64." --load weights --tokenizer-type ByteLevelTokenizer \
     "${gpt[@]}" --hidden-size 64

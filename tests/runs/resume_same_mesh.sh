@@ -18,6 +18,9 @@ for stop in 4 8 16; do
   train 1,1,1,0 parts.csv --train-iters 16 --load ckpt --save ckpt --exit-interval $stop >parts.log || fail "$(tail -5 parts.log)"
 done
 same whole.csv parts.csv "started three times with one command"
+train 1,1,1,0 parts.csv --train-iters 16 --load ckpt --save ckpt >parts.log || fail "$(tail -5 parts.log)"
+grep -q '^nothing to train: the checkpoint is of iteration 16, the run ends at 16 ' parts.log || fail "a fourth time: $(tail -5 parts.log)"
+same whole.csv parts.csv "and a fourth time, with nothing to do"
 train 1,1,1,0 parts.csv --train-iters 16 --load ckpt --load-tag global_step4 >parts.log || fail "$(tail -5 parts.log)"
 same whole.csv parts.csv "from an older tag"
 rm -r ckpt

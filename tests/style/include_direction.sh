@@ -8,7 +8,8 @@ areas='
 format             no-torch
 config             no-torch
 data               no-torch
-comm               torch
+mesh               no-torch
+comm               torch     mesh
 device             torch     comm config cuda
 lanes              torch
 cuda               torch     comm optim random
@@ -21,7 +22,7 @@ param_spec         torch     comm random storage
 offload            torch
 profile            torch     comm
 tensor_parallel    torch     comm param_spec kernels
-pipeline           torch     comm param_spec random
+pipeline           torch     mesh comm param_spec random
 zero               torch     comm param_spec optim format pipeline memory storage offload
 checkpoint         torch     comm param_spec optim zero pipeline config format storage offload
 engine             torch     comm pipeline zero checkpoint
@@ -33,8 +34,8 @@ interruption       torch     comm
 trainer            torch     checkpoint comm engine interruption micro_batches config data log profile
 pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero
 gpt_config         no-torch  config
-models             torch     comm param_spec random kernels tensor_parallel pipeline config gpt_config
-tools              no-torch  format config data gpt_config
+models             torch     mesh comm param_spec random kernels tensor_parallel pipeline config gpt_config
+tools              no-torch  format config data gpt_config mesh
 generate           torch     comm checkpoint format config data models tools gpt_config
 '
 
@@ -44,6 +45,7 @@ violations() {
     function area(path) {
       if (path ~ /^framework\/checkpoint\/format\//) return "format"
       if (path ~ /^framework\/data\/datasets\./) return "datasets"
+      if (path ~ /^framework\/(comm\/topology|pipeline\/schedule)\.h/) return "mesh"
       if (path == "framework/torch.h") return "torch.h"
       if (path ~ /^framework\//) { sub(/^framework\//, "", path); sub(/[\/.].*/, "", path); return path }
       if (path ~ /^models\/gpt\/gpt_(config|names)\./) return "gpt_config"

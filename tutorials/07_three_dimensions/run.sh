@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # tp 2 x pp 2 x dp 2 in fp32 and bf16 beside one process, and in fp16 with its loss scaler at work.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+needs plot_figure
 
 row() { say "$(printf '%-18s %11s %10s %10s %16s' "$@")"; }
 row "(MiB of a rank)" parameters gradients optimizer "loss at step 60"
@@ -13,6 +14,8 @@ for precision in fp32 bf16; do
     row "$run" "$(memory "$run" parameters)" "$(memory "$run" gradients)" "$(memory "$run" 'optimizer state')" "$(loss "$run" 60)"
   done
 done
+quietly "$out/plot.log" "$bin/plot_figure" mesh --output "$out/mesh.svg" --title "Who holds what on tp 2 x pp 2 x dp 2 with ZeRO 1" \
+    "$out/fp32-tp2-pp2-dp2.log"
 close fp32-tp1-pp1-dp1 fp32-tp2-pp2-dp2 1e-5 "fp32, eight ranks against one"
 close bf16-tp1-pp1-dp1 bf16-tp2-pp2-dp2 1e-2 "bf16, eight ranks against one"
 close fp32-tp1-pp1-dp1 bf16-tp2-pp2-dp2 2e-2 "bf16 on eight ranks against fp32 on one"
