@@ -2,12 +2,14 @@
 
 #include <gmock/gmock.h>
 
+#include <fstream>
 #include <numeric>
 
 #include "framework/checkpoint/format/shared_file.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "support.h"
 #include "tests/support/file_size_limit.h"
+#include "tools/progress_line.h"
 
 namespace anymesh {
 namespace {
@@ -83,6 +85,19 @@ TEST_F(Stream, WritesTheSameFromAnyNumberOfThreads) {
       fs::remove(path(i));
     }
   }
+}
+
+TEST_F(Stream, MemoryDoesNotGrowWithTheNumberOfFiles) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "what is freed stays in quarantine";
+#endif
+  const Value value = Value::dict({{"param", numbered(480'000)}});  // just less than a block
+  std::vector<StreamedFile> files;
+  for (size_t i = 0; i < 100; ++i) files.push_back(streamed_torch_file(path(i), value));
+  std::ofstream("/proc/self/clear_refs") << 5;  // the peak is of now
+  const long before = peak_memory_mib();
+  stream_files(files, 2);
+  EXPECT_LT(peak_memory_mib() - before, 32);
 }
 
 TEST_F(Stream, WritesTheSameInParts) {

@@ -167,7 +167,7 @@ void FileBlocks::finish(std::vector<TensorExtent> extents) {
   write_timed([&] { out_->write(direct_end_, tail_); });
   kept_ = out_->kept();
   out_.reset();
-  tail_ = {};
+  std::vector<std::byte>().swap(tail_);  // = {} would keep its memory
 }
 
 // To the file as far as it is written already, the rest to the last block.
