@@ -1,6 +1,7 @@
 #include "framework/checkpoint/format/shard_layout.h"
 
 #include <numeric>
+#include <utility>
 
 namespace anymesh {
 namespace {
@@ -81,6 +82,11 @@ ShardLayout ShardLayout::make(std::span<const int64_t> full_shape, const CutRule
   }
   layout.shard_shape_[dim] = layout.shard_mid_;
   numel(layout.shard_shape_);
+  if (tp_size == 1 && layout.shard_mid_ == layout.full_mid_) {  // all of it: one run, not one a row
+    layout.inner_ *= std::exchange(layout.outer_, 1) * layout.full_mid_;
+    layout.full_mid_ = layout.shard_mid_ = 1;
+    layout.pieces_ = {{0, 0, 1}};
+  }
   return layout;
 }
 
