@@ -8,22 +8,22 @@
 namespace anymesh {
 namespace {
 
+torch::Tensor random(at::IntArrayRef sizes) { return at::randn(sizes).to(torch::kBFloat16); }
+
 // Values and gradients beside those of float64; each sum is to be rounded once.
 void expect_close(at::IntArrayRef shape, int64_t n, bool has_bias) {
   SCOPED_TRACE(testing::Message() << shape << " x " << n << (has_bias ? " and bias" : ""));
-  const auto random = [](at::IntArrayRef sizes) {
-    return at::randn(sizes).to(torch::kBFloat16).requires_grad_();
-  };
   const auto exact = [](const torch::Tensor& x) {
     return x.detach().to(torch::kDouble).requires_grad_();
   };
   const int64_t k = shape.back();
-  const torch::Tensor x = random(shape), w = random({n, k}), b = random({n});
+  const torch::Tensor x = random(shape).requires_grad_(), w = random({n, k}).requires_grad_(),
+                      b = random({n}).requires_grad_();
   const torch::Tensor x64 = exact(x), w64 = exact(w), b64 = exact(b);
   const torch::Tensor y = blocked_linear(x, w, has_bias ? b : torch::Tensor()),
                       y64 = at::linear(x64, w64, has_bias ? b64 : torch::Tensor());
   ASSERT_EQ(y.sizes(), y64.sizes());
-  const torch::Tensor dy = at::randn(y.sizes()).to(torch::kBFloat16);
+  const torch::Tensor dy = random(y.sizes());
   torch::autograd::backward({y}, {dy});
   torch::autograd::backward({y64}, {dy.to(torch::kDouble)});
 
@@ -55,11 +55,9 @@ TEST(Linear, ManyBlocks) {
 
 TEST(Linear, NoNumberOfThreadsChangesABit) {
   at::manual_seed(7);
-  const torch::Tensor dy = at::randn({300, 208}).to(torch::kBFloat16);
-  const auto random = [](at::IntArrayRef sizes) {
-    return at::randn(sizes).to(torch::kBFloat16).requires_grad_();
-  };
-  const torch::Tensor x = random({300, 96}), w = random({208, 96});
+  const torch::Tensor dy = random({300, 208});
+  const torch::Tensor x = random({300, 96}).requires_grad_(),
+                      w = random({208, 96}).requires_grad_();
   const auto all = [&](int threads) {
     const int before = at::get_num_threads();
     at::set_num_threads(threads);
@@ -83,7 +81,6 @@ TEST(Linear, OtherShapes) {
 // Frozen ones.
 TEST(Linear, GivesNoGradientThatNobodyWants) {
   at::manual_seed(6);
-  const auto random = [](at::IntArrayRef sizes) { return at::randn(sizes).to(torch::kBFloat16); };
   const torch::Tensor x = random({4, 32}).requires_grad_(), w = random({16, 32}), b = random({16});
   torch::autograd::backward({blocked_linear(x, w, b)}, {at::ones({4, 16}, torch::kBFloat16)});
   EXPECT_FALSE(w.grad().defined());
@@ -93,8 +90,7 @@ TEST(Linear, GivesNoGradientThatNobodyWants) {
 
 TEST(Linear, TakesViews) {
   at::manual_seed(4);
-  const torch::Tensor x = at::randn({6, 32}).to(torch::kBFloat16),
-                      w = at::randn({16, 32}).to(torch::kBFloat16);
+  const torch::Tensor x = random({6, 32}), w = random({16, 32});
   EXPECT_TRUE(blocked_linear(x.t().contiguous().t(), w).equal(blocked_linear(x, w)));
   EXPECT_TRUE(blocked_linear(x, w.t().contiguous().t()).equal(at::linear(x, w)));
 }

@@ -1,7 +1,6 @@
 #include "framework/checkpoint/format/shard_layout.h"
 
 #include <numeric>
-#include <utility>
 
 namespace anymesh {
 namespace {
@@ -48,6 +47,14 @@ int64_t sum_of(std::span<const int64_t> sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
 }
 
+ShardLayout ShardLayout::whole(std::span<const int64_t> shape) {
+  ShardLayout layout;
+  layout.shard_shape_.assign(shape.begin(), shape.end());
+  layout.inner_ = numel(shape);
+  layout.pieces_ = {{0, 0, 1}};
+  return layout;
+}
+
 ShardLayout ShardLayout::make(std::span<const int64_t> full_shape, const CutRule& rule, int tp_size,
                               int tp_rank) {
   const std::string name = "tensor of shape " + to_string(full_shape);
@@ -55,17 +62,13 @@ ShardLayout ShardLayout::make(std::span<const int64_t> full_shape, const CutRule
     throw ValueError(name + ": there is no rank " + std::to_string(tp_rank) + " of " +
                      std::to_string(tp_size));
   }
-  ShardLayout layout;
-  layout.shard_shape_.assign(full_shape.begin(), full_shape.end());
-  if (rule.replicated || (full_shape.empty() && tp_size == 1)) {
-    layout.inner_ = numel(full_shape);
-    layout.pieces_ = {{0, 0, 1}};
-    return layout;
-  }
+  if (rule.replicated || (full_shape.empty() && tp_size == 1)) return whole(full_shape);
   if (rule.dim < 0 || static_cast<size_t>(rule.dim) >= full_shape.size()) {
     throw ValueError(name + ": cannot be cut along dim " + std::to_string(rule.dim));
   }
   const auto dim = static_cast<size_t>(rule.dim);
+  ShardLayout layout;
+  layout.shard_shape_.assign(full_shape.begin(), full_shape.end());
   layout.outer_ = numel(full_shape.first(dim));
   layout.full_mid_ = full_shape[dim];
   layout.inner_ = numel(full_shape.subspan(dim + 1));
@@ -82,11 +85,7 @@ ShardLayout ShardLayout::make(std::span<const int64_t> full_shape, const CutRule
   }
   layout.shard_shape_[dim] = layout.shard_mid_;
   numel(layout.shard_shape_);
-  if (tp_size == 1 && layout.shard_mid_ == layout.full_mid_) {  // all of it: one run, not one a row
-    layout.inner_ *= std::exchange(layout.outer_, 1) * layout.full_mid_;
-    layout.full_mid_ = layout.shard_mid_ = 1;
-    layout.pieces_ = {{0, 0, 1}};
-  }
+  if (tp_size == 1 && layout.shard_mid_ == layout.full_mid_) return whole(full_shape);
   return layout;
 }
 

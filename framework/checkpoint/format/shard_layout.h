@@ -56,6 +56,9 @@ class ShardLayout {
   int64_t shard_position(int64_t full_offset) const;
 
  private:
+  // Not cut: one run, whatever the shape.
+  static ShardLayout whole(std::span<const int64_t> shape);
+
   int64_t outer_ = 1, full_mid_ = 1, shard_mid_ = 1, inner_ = 1;
   Shape shard_shape_;
   std::vector<Piece> pieces_;
