@@ -4,6 +4,7 @@
 #include <ATen/Parallel.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
+#include <ATen/record_function.h>
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +13,7 @@
 
 #include "framework/cuda/kernels.h"
 #include "framework/lanes.h"
+#include "framework/outlet.h"
 
 namespace anymesh {
 namespace {
@@ -73,6 +75,11 @@ ANYMESH_WIDEST void round_to(const float* x, int64_t n, c10::BFloat16* out) {
   for (int64_t i = whole; i < n; ++i) out[i] = x[i];
 }
 void round_to(const double* x, int64_t n, c10::BFloat16* out) { std::copy_n(x, n, out); }
+ANYMESH_WIDEST void widen(const c10::BFloat16* x, int64_t n, float* out) {
+  const int64_t whole = n / kLanes * kLanes;
+  for (int64_t i = 0; i < whole; i += kLanes) store(out + i, load(x + i));
+  for (int64_t i = whole; i < n; ++i) out[i] = x[i];
+}
 ANYMESH_WIDEST double squares(const float* x, int64_t n) { return squares_loop(x, n); }
 ANYMESH_WIDEST double squares(const double* x, int64_t n) { return squares_loop(x, n); }
 
@@ -101,14 +108,34 @@ void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
     const T* g = gradient.const_data_ptr<T>();
     auto* bf16 = rounds_here ? rounded.data_ptr<c10::BFloat16>() : nullptr;
     at::parallel_for(0, weight.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      Outlet<c10::BFloat16, kBlock> outlet(weight.numel());
       for (int64_t i = begin; i < end; i += kBlock) {
         const int64_t n = std::min(kBlock, end - i);
         adamw(w + i, g + i, m + i, v + i, n, k);
-        if (bf16) round_to(w + i, n, bf16 + i);
+        if (bf16)
+          outlet.write(bf16 + i, n, [&](c10::BFloat16* place) { round_to(w + i, n, place); });
       }
     });
   });
   if (rounded.defined() && !rounds_here) rounded.copy_(weight);
+}
+
+void widen(const torch::Tensor& x, const torch::Tensor& flat) {
+  if (!x.is_cpu() || x.scalar_type() != torch::kBFloat16 || flat.scalar_type() != torch::kFloat) {
+    flat.copy_(x.flatten());
+    return;
+  }
+  RECORD_FUNCTION("anymesh::widen", c10::ArrayRef<const c10::IValue>{});
+  const torch::Tensor from = x.contiguous();
+  at::parallel_for(0, flat.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    Outlet<float, kBlock> outlet(flat.numel());
+    for (int64_t i = begin; i < end; i += kBlock) {
+      const int64_t n = std::min(kBlock, end - i);
+      outlet.write(flat.data_ptr<float>() + i, n, [&](float* place) {
+        widen(from.const_data_ptr<c10::BFloat16>() + i, n, place);
+      });
+    }
+  });
 }
 
 // In parts that are the same whatever the number of threads.

@@ -274,7 +274,7 @@ double ZeroOptimizer::reduce_gradients() {
 
 void ZeroOptimizer::WholeSum::add(const torch::Tensor& gradient) {
   if (std::exchange(stale, false)) {
-    sums.copy_(gradient.flatten());
+    widen(gradient, sums);
   } else {
     sums.add_(gradient.flatten());
   }

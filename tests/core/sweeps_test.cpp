@@ -45,6 +45,38 @@ TEST(AdamW, WhereATensorIsCutChangesNoBit) {
   EXPECT_TRUE(torch::equal(run({0, n}), run({0, 1, 14, 17'000, 17'001, 33'333, n})));
 }
 
+// Large ones go past the caches, in parts of 16 bytes; what does not begin at one does not.
+TEST(AdamW, RoundsWeights) {
+  torch::manual_seed(4);
+  for (const int64_t n : {5, 70'003, 1'100'003}) {
+    for (const int64_t start : {0, 3}) {
+      const torch::Tensor w = torch::randn({n}), zeros = torch::zeros({n}),
+                          rounded = torch::full({n + start}, 7, torch::kBFloat16);
+      adamw_step(w, torch::randn({n}), zeros.clone(), zeros.clone(), {}, 1, 1e-3, 0.1, 1,
+                 rounded.narrow(0, start, n));
+      EXPECT_TRUE(rounded.narrow(0, start, n).equal(w.to(torch::kBFloat16))) << n << " " << start;
+      EXPECT_TRUE(rounded.narrow(0, 0, start).eq(7).all().item<bool>());
+    }
+  }
+}
+
+TEST(Widen, ChangesNoValue) {
+  torch::manual_seed(5);
+  for (const auto dtype : {torch::kBFloat16, torch::kFloat, torch::kHalf}) {
+    for (const int64_t n : {5, 70'003, 550'003}) {
+      for (const int64_t start : {0, 1}) {
+        const torch::Tensor x = torch::randn({1, n}).to(dtype), flat = torch::full({n + 2}, 7.f);
+        widen(x, flat.narrow(0, start, n));
+        EXPECT_TRUE(flat.narrow(0, start, n).equal(x[0].to(torch::kFloat))) << dtype << " " << n;
+        EXPECT_EQ(flat.eq(7).sum().item<int64_t>(), 2);
+      }
+    }
+  }
+  const torch::Tensor square = torch::randn({40, 40}), flat = torch::empty({1600});
+  widen(square.t(), flat);
+  EXPECT_TRUE(flat.equal(square.t().flatten()));
+}
+
 TEST(SumOfSquares, IsInDouble) {
   torch::manual_seed(3);
   const torch::Tensor x = torch::randn({100'003}) * 1e4;

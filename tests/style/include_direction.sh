@@ -12,10 +12,11 @@ mesh               no-torch
 comm               torch     mesh
 device             torch     comm config cuda
 lanes              torch
+outlet             no-torch
 cuda               torch     comm optim random
 random             torch     lanes cuda
-kernels            torch     lanes random
-optim              torch     lanes cuda
+kernels            torch     lanes outlet random
+optim              torch     lanes outlet cuda
 memory             torch
 storage            torch
 param_spec         torch     comm random storage

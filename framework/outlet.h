@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
+
+namespace anymesh {
+
+// Where one thread writes its part of an output of `numel` elements, at most kBlock at a time. A large output goes past the caches,
+// which did not have it: a line is else read before it is written, and that is half of the time.
+//
+//   Outlet<T, kBlock> outlet(y.numel());
+//   outlet.write(y + i, n, [&](T* place) { gelu(x + i, n, place); });
+//
+// Others may read what was written once the outlet is gone.
+template <class T, int64_t kBlock>
+class Outlet {
+ public:
+#if defined(__x86_64__)
+  explicit Outlet(int64_t numel) : streams_(numel * int64_t{sizeof(T)} >= kStreamed) {}
+  ~Outlet() {
+    if (streams_) _mm_sfence();
+  }
+  Outlet(const Outlet&) = delete;
+  Outlet& operator=(const Outlet&) = delete;
+
+  template <class Make>
+  void write(T* to, int64_t n, const Make& make) {
+    if (!streams_ || reinterpret_cast<uintptr_t>(to) % kPart != 0) return make(to);
+    make(block_);
+    const auto bytes = static_cast<size_t>(n) * sizeof(T), parts = bytes / kPart;
+    for (size_t i = 0; i < parts; ++i)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i,
+                       reinterpret_cast<const __m128i*>(block_)[i]);
+    std::memcpy(reinterpret_cast<char*>(to) + parts * kPart,
+                reinterpret_cast<const char*>(block_) + parts * kPart, bytes % kPart);
+  }
+
+ private:
+  static constexpr int64_t kStreamed = 1 << 21;  // bytes
+  static constexpr size_t kPart = sizeof(__m128i);
+
+  bool streams_;
+  alignas(64) T block_[kBlock];
+#else
+  explicit Outlet(int64_t) {}
+
+  template <class Make>
+  void write(T* to, int64_t, const Make& make) {
+    make(to);
+  }
+#endif
+};
+
+}  // namespace anymesh
