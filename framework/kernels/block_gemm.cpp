@@ -21,6 +21,16 @@ ANYMESH_WIDEST void interleave(const uint16_t* even, const uint16_t* odd, int64_
   for (int64_t i = 0; i < n; ++i) pairs[i] = even[i] | uint32_t{odd[i]} << 16;
 }
 
+constexpr int64_t kAhead = 16;  // rows
+
+// Has the cache fetch rows that lie too far apart for the CPU to foresee them.
+template <class T>
+void fetch(const T* x, int64_t stride, int64_t rows, int64_t width) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < width; j += kLine) __builtin_prefetch(x + i * stride + j);
+}
+
 // Of a width that the transposition's kernel has a type for.
 template <class T>
 using Bits = std::conditional_t<std::is_same_v<T, float>, float, uint16_t>;
@@ -29,8 +39,12 @@ using Bits = std::conditional_t<std::is_same_v<T, float>, float, uint16_t>;
 
 template <class T>
 void transpose(const T* in, int64_t in_stride, int64_t m, int64_t n, T* out, int64_t out_stride) {
-  at::native::utils::transpose(m, n, reinterpret_cast<const Bits<T>*>(in), in_stride,
-                               reinterpret_cast<Bits<T>*>(out), out_stride);
+  for (int64_t i = 0; i < m; i += kAhead) {
+    const int64_t rows = std::min(kAhead, m - i), next = i + rows;
+    fetch(in + next * in_stride, in_stride, std::min(kAhead, m - next), n);
+    at::native::utils::transpose(rows, n, reinterpret_cast<const Bits<T>*>(in + i * in_stride),
+                                 in_stride, reinterpret_cast<Bits<T>*>(out + i), out_stride);
+  }
 }
 
 // They want B's rows in pairs, element by element.
@@ -49,6 +63,7 @@ Packed<T> BlockGemm<T>::pack(const T* b, int64_t stride, int64_t k, int64_t n, T
     const int64_t width = std::min(kColumns, n - j);
     for (int64_t i = 0; i < k; i += 2) {
       const auto* row = reinterpret_cast<const uint16_t*>(b + i * stride + j);
+      if (i + kAhead < k) fetch(b + (i + kAhead) * stride + j, stride, 2, width);
       interleave(row, row + stride, width, reinterpret_cast<uint32_t*>(to + i * width));
     }
   }

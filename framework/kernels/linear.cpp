@@ -11,6 +11,7 @@
 
 #include "framework/kernels/block_gemm.h"
 #include "framework/kernels/rows.h"
+#include "framework/outlet.h"
 
 namespace anymesh {
 namespace {
@@ -21,7 +22,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
 constexpr int64_t kRows = 128, kColumns = Gemm::kColumns;  // of C at a time
-constexpr int64_t kDepth = 4096;  // products at a time: their factors fit the cache
+constexpr int64_t kDepth = 2048;  // products at a time: their factors fit the cache
 constexpr int64_t kPad = 32;  // keeps rows of a power of two from meeting in one set of the cache
 
 // work(first, count) for blocks of `size` of n, on all threads.
@@ -44,6 +45,13 @@ struct Matrix {
   const T* at;
   int64_t stride;           // elements from row to row
   bool transposed = false;  // its transpose is what is meant
+
+  Matrix from_row(int64_t i) const {
+    return {at + i * (transposed ? 1 : stride), stride, transposed};
+  }
+  Matrix from_column(int64_t j) const {
+    return {at + j * (transposed ? stride : 1), stride, transposed};
+  }
 };
 
 // C [m, n] = A B, of k products each, and `bias` [n] if it is not null. The longer of C's sides is cut into shares of threads; the
@@ -54,7 +62,9 @@ class Product {
       : m_(m), n_(n), k_(k), a_(a), b_(b), c_(c), bias_(bias) {}
 
   void run() const {
-    if (m_ > n_) {
+    if (k_ > 4 * kDepth && k_ > 2 * m_) {
+      run_by_depth();
+    } else if (m_ > n_) {
       const Buffer<T> packed(n_ * k_);
       for_blocks(n_, kColumns,
                  [&](int64_t column, int64_t width) { pack(column, width, packed + column * k_); });
@@ -66,11 +76,7 @@ class Product {
       });
     } else {
       const Buffer<T> room(m_ * row_room());
-      if (a_.transposed)
-        for_blocks(m_, kColumns, [&](int64_t row, int64_t height) {
-          rows_of(row, height, room + row * row_room());
-        });
-      const Matrix rows = a_.transposed ? Matrix{room, row_room()} : a_;
+      const Matrix rows = all_rows(room);
       for_blocks(n_, kColumns, [&](int64_t column, int64_t width) {
         const Buffer<T> packed(width * k_);
         pack(column, width, packed);
@@ -82,11 +88,44 @@ class Product {
   }
 
  private:
+  // What is long and has few rows, such as the gradient of what the logits were made from: a part of the depth at a time, so that
+  // neither A nor B is read twice from memory.
+  void run_by_depth() const {
+    const Buffer<float> sums(m_ * n_);
+    for (int64_t done = 0; done < k_; done += kDepth) {
+      const int64_t depth = std::min(kDepth, k_ - done);
+      const Product part(m_, n_, depth, a_.from_column(done), b_.from_row(done), c_);
+      const Buffer<T> packed(n_ * depth), room(m_ * part.row_room());
+      const Matrix rows = part.all_rows(room);
+      for_blocks(n_, kColumns, [&](int64_t column, int64_t width) {
+        part.pack(column, width, packed + column * depth);
+      });
+      for_blocks(m_, block_of_rows(m_), [&](int64_t row, int64_t height) {
+        for (int64_t column = 0; column < n_; column += kColumns)
+          Gemm::run(height, std::min(kColumns, n_ - column), depth, rows.at + row * rows.stride,
+                    rows.stride, {packed + column * depth, 0, 0}, sums + row * n_ + column, n_,
+                    done > 0);
+      });
+    }
+    for_blocks(m_, kRows, [&](int64_t row, int64_t height) {
+      for (int64_t column = 0; column < n_; column += kColumns)
+        finish(row, height, column, sums + row * n_ + column, n_);
+    });
+  }
+
   int64_t row_room() const { return a_.transposed ? k_ + kPad : 0; }  // elements
 
   Matrix rows_of(int64_t first, int64_t count, T* room) const {
     if (!a_.transposed) return {a_.at + first * a_.stride, a_.stride};
     transpose(a_.at + first, a_.stride, k_, count, room, row_room());
+    return {room, row_room()};
+  }
+
+  // All of A's rows, in `room` if they have to be transposed.
+  Matrix all_rows(T* room) const {
+    if (!a_.transposed) return a_;
+    for_blocks(m_, kColumns,
+               [&](int64_t row, int64_t height) { rows_of(row, height, room + row * row_room()); });
     return {room, row_room()};
   }
 
@@ -104,13 +143,22 @@ class Product {
     for (int64_t done = 0; done < k_; done += kDepth)
       Gemm::run(height, width, std::min(kDepth, k_ - done), rows.at + done, rows.stride,
                 {packed + done * width, 0, 0}, sums, kColumns, done > 0);
+    finish(row, height, column, sums, kColumns);
+  }
+
+  // Writes a block of C from its sums.
+  void finish(int64_t row, int64_t height, int64_t column, const float* sums,
+              int64_t stride) const {
+    const int64_t width = std::min(kColumns, n_ - column);
+    Outlet<T, kColumns> outlet(m_ * n_);
     for (int64_t i = 0; i < height; ++i) {
-      T* to = c_ + (row + i) * n_ + column;
-      if (bias_) {
-        added(sums + i * kColumns, bias_ + column, width, to);
-      } else {
-        scaled(sums + i * kColumns, 1, width, to);
-      }
+      outlet.write(c_ + (row + i) * n_ + column, width, [&](T* place) {
+        if (bias_) {
+          added(sums + i * stride, bias_ + column, width, place);
+        } else {
+          scaled(sums + i * stride, 1, width, place);
+        }
+      });
     }
   }
 

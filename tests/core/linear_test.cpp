@@ -53,21 +53,38 @@ TEST(Linear, ManyBlocks) {
   expect_close({4200, 16}, 48, true);
 }
 
+// The longest sums, of the values and of either gradient, are taken a part at a time.
+TEST(Linear, LongSums) {
+  at::manual_seed(8);
+  expect_close({40, 8480}, 96, true);
+  expect_close({40, 16}, 8480, false);
+  expect_close({8480, 16}, 48, true);
+}
+
+// Of 2 MiB and more: they go past the caches.
+TEST(Linear, LargeOutputs) {
+  at::manual_seed(9);
+  expect_close({2050, 32}, 528, true);
+  expect_close({528, 2064}, 32, false);
+}
+
 TEST(Linear, NoNumberOfThreadsChangesABit) {
   at::manual_seed(7);
-  const torch::Tensor dy = random({300, 208});
-  const torch::Tensor x = random({300, 96}).requires_grad_(),
-                      w = random({208, 96}).requires_grad_();
-  const auto all = [&](int threads) {
-    const int before = at::get_num_threads();
-    at::set_num_threads(threads);
-    const torch::Tensor y = blocked_linear(x, w);
-    const auto grads = torch::autograd::grad({y}, {x, w}, {dy});
-    at::set_num_threads(before);
-    return at::cat({y.flatten(), grads[0].flatten(), grads[1].flatten()});
-  };
-  const torch::Tensor one = all(1);
-  for (const int threads : {2, 3, 5}) EXPECT_TRUE(all(threads).equal(one)) << threads;
+  for (const int64_t n : {208, 8320}) {
+    const torch::Tensor dy = random({300, n});
+    const torch::Tensor x = random({300, 96}).requires_grad_(),
+                        w = random({n, 96}).requires_grad_();
+    const auto all = [&](int threads) {
+      const int before = at::get_num_threads();
+      at::set_num_threads(threads);
+      const torch::Tensor y = blocked_linear(x, w);
+      const auto grads = torch::autograd::grad({y}, {x, w}, {dy});
+      at::set_num_threads(before);
+      return at::cat({y.flatten(), grads[0].flatten(), grads[1].flatten()});
+    };
+    const torch::Tensor one = all(1);
+    for (const int threads : {2, 3, 5}) EXPECT_TRUE(all(threads).equal(one)) << n << " " << threads;
+  }
 }
 
 // What the blocks can't do.
