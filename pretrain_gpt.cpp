@@ -35,11 +35,22 @@ class Gpt final : public ModelDefinition {
   GptConfig gpt_;
 };
 
+constexpr const char* kDescription = R"(Trains a GPT under tensor, pipeline and data parallelism.
+
+Examples:
+  pretrain_gpt --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32
+      --max-position-embeddings 32 --mock-data --vocab-size 256 --global-batch-size 12
+      --train-iters 50 --lr 1e-3 --save checkpoints
+  mpirun -n 8 pretrain_gpt ... --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
+      the same on tensor 2 x pipeline 2 x data 2
+  mpirun -n 6 pretrain_gpt ... --tensor-model-parallel-size 2 --zero-stage 2 --load checkpoints
+      goes on with that on tensor 2 x data 3, its optimizer state and gradients partitioned
+)";
+
 }  // namespace
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
   anymesh::Gpt gpt;
-  return anymesh::pretrain(argc, argv, "pretrain_gpt",
-                           "Trains a GPT under tensor, pipeline and data parallelism.", gpt);
+  return anymesh::pretrain(argc, argv, "pretrain_gpt", anymesh::kDescription, gpt);
 }

@@ -34,7 +34,7 @@ int64_t bytes_up_to(const std::string& path, int64_t iteration) {
 
 RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
                int64_t resumed_iteration)
-    : active_(active), first_iteration_(resumed_iteration) {
+    : active_(active), bar_(active), first_iteration_(resumed_iteration) {
   if (!active) return;
   try {
     if (!tensorboard_dir.empty()) events_.emplace(tensorboard_dir, resumed_iteration + 1);
@@ -52,6 +52,7 @@ RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tens
 
 void RunLog::line(const std::string& text) {
   if (!active_) return;
+  bar_.clear();
   std::printf("%s\n", text.c_str());
   std::fflush(stdout);
 }
@@ -73,10 +74,11 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
                       {"loss-scale", r.loss_scale},
                       {"iteration-time", r.elapsed_ms / 1e3},
                       {"tokens/sec", r.tokens_per_s}});
-  if (!print) return;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-  const double eta = elapsed.count() / static_cast<double>(r.iteration - first_iteration_) *
-                     static_cast<double>(train_iters - r.iteration);
+  const double each = elapsed.count() / static_cast<double>(r.iteration - first_iteration_),
+               eta = each * static_cast<double>(train_iters - r.iteration);
+  bar_.show(r.iteration, train_iters, 1 / each, eta);
+  if (!print) return;
   const std::string scale = r.loss_scale == 1 ? "" : c10::str(" loss scale ", r.loss_scale, " |");
   std::snprintf(
       text, sizeof text,

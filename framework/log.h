@@ -8,10 +8,11 @@
 
 #include "framework/engine.h"
 #include "framework/event_file.h"
+#include "framework/progress_bar.h"
 
 namespace anymesh {
 
-// The run's output, from one rank: lines on stdout; a CSV row per step with values in %.9g, enough to
+// The run's output, from one rank: lines on stdout, and a bar on a terminal; a CSV row per step with values in %.9g, enough to
 // compare two runs bit for bit in fp32; and TensorBoard's scalars under Megatron's names. A resumed run
 // keeps the CSV's rows up to the iteration it resumes from, and adds an event file to the folder.
 class RunLog {
@@ -30,6 +31,7 @@ class RunLog {
   void event(int64_t iteration, std::initializer_list<EventFile::Scalar> scalars);
 
   bool active_;
+  ProgressBar bar_;
   std::ofstream csv_;
   std::optional<EventFile> events_;
   bool said_events_fail_ = false;

@@ -128,12 +128,40 @@ std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& 
   return lines;
 }
 
-void print_start(const ProcessGrid& grid, const Placement& placement, const ParseResult& parsed,
+// Model, memory and data, below the mesh. Collective.
+std::vector<std::string> describe(const BatchPlan& plan, const ModelFacts& facts,
+                                  const Datasets& data, const Engine& engine) {
+  const ZeroOptimizer& optimizer = engine.optimizer();
+  int64_t here = 0, once = 0;
+  const auto count = [&](const ParamSpec& spec) {
+    here += spec.tensor.numel();
+    if (optimizer.is_first_copy(spec)) once += spec.tensor.numel();
+  };
+  for (const auto& group : optimizer.groups())
+    for (const ParamSpec& spec : group.params) count(spec);
+  for (const auto& frozen : optimizer.frozen()) count(frozen.spec);
+  const ProcessGrid& grid = engine.grid();
+  torch::Tensor all = torch::full({1}, static_cast<double>(once), torch::kDouble);
+  grid.model->all_reduce(all);
+  const std::string validation =
+      data.valid ? c10::str(data.valid->size(), " to validate on") : "none to validate on";
+  return {c10::str("model: ", static_cast<int64_t>(all.item<double>()), " parameters, at most ",
+                   max_over(*grid.world, here), " on a rank; vocabulary of ", facts.vocab_size,
+                   ", padded to ", facts.padded_vocab_size),
+          "memory kept between steps: " + memory_forecast(*grid.world, optimizer),
+          c10::str("data: ", plan.train_iters * plan.global_batch_size, " samples of ",
+                   facts.seq_length, " tokens to train on, of ", data.train->size(), " prepared; ",
+                   validation)};
+}
+
+void print_start(const ProcessGrid& grid, const Placement& placement,
+                 const std::vector<std::string>& facts, const ParseResult& parsed,
                  const std::vector<std::string>& lines) {
   if (grid.world->rank() != 0) return;
   std::printf("mesh: %s, %d threads per rank\n", describe(grid.topology).c_str(),
               at::get_num_threads());
   if (!placement.text.empty()) std::printf("device: %s\n", placement.text.c_str());
+  for (const std::string& line : facts) std::printf("%s\n", line.c_str());
   for (const Setting& setting : parsed.settings) {
     if (setting.given) std::printf("  --%s %s\n", setting.flag.c_str(), setting.text.c_str());
   }
@@ -162,7 +190,7 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
   if (!config.checkpoint.load.empty()) report = load(config.checkpoint, engine);
   for (std::string& line : plan_saves(config.checkpoint, plan, engine))
     report.push_back(std::move(line));
-  print_start(grid, placement, parsed, report);
+  print_start(grid, placement, describe(plan, facts, data, engine), parsed, report);
   if (config.run.dry_run) return;
   if (config.checkpoint.async_save) engine.reserve_snapshot();
   Trainer(config, plan, engine, *data.train, data.valid.get(), interruption).train();

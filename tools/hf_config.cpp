@@ -1,82 +1,15 @@
 #include "tools/hf_config.h"
 
-#include <climits>
-#include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <vector>
 
-#include "framework/checkpoint/format/dtype.h"
 #include "framework/checkpoint/format/file_io.h"
+#include "tools/hf_rotary.h"
 
 namespace anymesh {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// The keys of a config.json. A key may have a second name; one that is absent or null has its default.
-class Keys {
- public:
-  explicit Keys(const std::filesystem::path& file) : file_(file.string()) {
-    const auto shallow = [this](int depth, Json::parse_event_t, const Json&) {
-      if (depth > 16) throw ValueError(file_ + ": is nested deeper than 16 levels");
-      return true;
-    };
-    object_ = Json::parse(read_text(file), shallow, /*allow_exceptions=*/false);
-    if (!object_.is_object()) throw ValueError(file_ + ": is no JSON object");
-  }
-
-  using Names = std::initializer_list<const char*>;
-
-  Json find(Names names) const {
-    for (const char* name : names) {
-      const auto found = object_.find(name);
-      if (found != object_.end() && !found->is_null()) return *found;
-    }
-    return {};
-  }
-  Json at(Names names, const Json& otherwise = {}) const {
-    Json value = find(names);
-    if (value.is_null()) value = otherwise;
-    if (value.is_null()) fail(*names.begin(), value, "a value");
-    return value;
-  }
-  int integer(Names names, const Json& otherwise = {}) const {
-    const Json value = at(names, otherwise);
-    const bool fits = value.is_number_integer() && value >= 1 && value <= INT_MAX;
-    if (!fits) fail(*names.begin(), value, "an integer from 1 to 2147483647");
-    return value.get<int>();
-  }
-  double number(const char* name, double otherwise) const {
-    const Json value = at({name}, otherwise);
-    if (!value.is_number()) fail(name, value, "a number");
-    return value.get<double>();
-  }
-  bool is_true(const char* name, bool otherwise) const {
-    const Json value = at({name}, otherwise);
-    if (!value.is_boolean()) fail(name, value, "true or false");
-    return value.get<bool>();
-  }
-  // One of the values that our model can have; an absent key is the first of them.
-  Json one_of(const char* name, const std::vector<Json>& values) const {
-    const Json value = at({name}, values[0]);
-    std::string expected;
-    for (const Json& known : values) {
-      if (value == known) return value;
-      expected += (expected.empty() ? "" : " or ") + known.dump();
-    }
-    fail(name, value, expected + ", since pretrain_gpt's model has no other");
-  }
-  [[noreturn]] void fail(const std::string& key, const Json& found,
-                         const std::string& expected) const {
-    throw ValueError(file_ + ": '" + key + "' is " +
-                     (found.is_null() ? "missing" : found.dump().substr(0, 100)) + "; expected " +
-                     expected);
-  }
-
- private:
-  std::string file_;
-  Json object_;
-};
+using Keys = HfKeys;
 
 void read_gpt2(const Keys& keys, GptConfig& gpt) {
   gpt.hidden_size = keys.integer({"n_embd", "hidden_size"});
@@ -96,33 +29,6 @@ void read_gpt2(const Keys& keys, GptConfig& gpt) {
   keys.one_of("scale_attn_weights", {true});
   keys.one_of("scale_attn_by_inverse_layer_idx", {false});
   keys.one_of("add_cross_attention", {false});
-}
-
-// transformers 5 has rope_parameters; before, rope_theta and rope_scaling were keys of their own.
-void read_rotary(const Keys& keys, GptConfig& gpt) {
-  Json theta = keys.find({"rope_theta"});
-  for (const char* name : {"rope_scaling", "rope_parameters"}) {
-    const Json found = keys.find({name});
-    if (found.is_null()) continue;
-    if (!found.is_object()) keys.fail(name, found, "an object");
-    for (const char* type : {"rope_type", "type"}) {
-      const Json kind = found.contains(type) ? found[type] : Json();
-      if (!kind.is_null() && kind != "default")
-        keys.fail(std::string(name) + "." + type, kind, "\"default\": wavelengths are not scaled");
-    }
-    const Json part = found.value("partial_rotary_factor", Json());
-    if (!part.is_null() && part != 1)
-      keys.fail(std::string(name) + ".partial_rotary_factor", part, "1");
-    if (found.contains("rope_theta")) theta = found["rope_theta"];
-  }
-  if (theta.is_null()) theta = 10000;
-  const bool whole = theta.is_number() && theta >= 1 && theta <= INT_MAX &&
-                     static_cast<double>(theta.get<int>()) == theta.get<double>();
-  if (!whole)
-    keys.fail("rope_theta", theta,
-              "an integer (--rotary-position-embeddings-theta takes no other)");
-  gpt.use_rotary_position_embeddings = true;
-  gpt.rope_theta = theta.get<int>();
 }
 
 void read_llama(const Keys& keys, GptConfig& gpt) {
@@ -268,6 +174,8 @@ std::string hf_config_text(const HfModel& model) {
               {"attention_bias", gpt.add_bias_linear},
               {"mlp_bias", gpt.add_bias_linear},
               {"attention_dropout", gpt.attention_dropout}};
+      if (const Json scaling = hf_rope_scaling(gpt); !scaling.is_null())
+        json["rope_scaling"] = scaling;
       break;
     case HfFamily::kBloom:
       json = {{"architectures", {"BloomForCausalLM"}},

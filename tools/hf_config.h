@@ -12,8 +12,8 @@ namespace anymesh {
 //
 //   model_type  is our model with                                     refused
 //   gpt2        learned positions, GELU of either kind                attention scaled by the layer
-//   llama       RMSNorm, SwiGLU, rotary positions, grouped keys and   rope_scaling, head_dim other than
-//               values, all biases or none                            h/n, another rope_theta than an int
+//   llama       RMSNorm, SwiGLU, rotary positions (hf_rotary.h),      head_dim other than h/n
+//               grouped keys and values, all biases or none
 //   bloom       ALiBi, a normed embedding, tanh GELU, f = 4h          residuals taken after the norm
 //
 // Key names and defaults are those of transformers' GPT2Config, LlamaConfig and BloomConfig.

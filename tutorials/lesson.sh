@@ -42,7 +42,7 @@ launch() {
 train() {
   (launch "$@") >"$out/$2.log" 2>&1 && return
   # Without the settings, the steps, and mpirun's words on it.
-  sed -E '/^-{20}/,/^-{20}/d; /^(  --|mesh: |iteration )/d' "$out/$2.log" | head -20 >&2
+  sed -E '/^-{20}/,/^-{20}/d; /^(  --|(mesh|model|data): |memory kept|iteration )/d' "$out/$2.log" | head -20 >&2
   fail "the run $2 on $(name "$1") failed: $out/$2.log"
 }
 

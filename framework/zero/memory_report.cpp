@@ -70,6 +70,22 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   return parts;
 }
 
+std::string memory_forecast(Communicator& world, const ZeroOptimizer& optimizer) {
+  const auto mib = [](int64_t bytes) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.1f", static_cast<double>(bytes) / (1 << 20));
+    return std::string(text);
+  };
+  int64_t sum = 0;
+  std::string parts;
+  for (const MemoryPart& part : kept_memory(optimizer)) {
+    sum += part.closed_form;
+    const int64_t most = max_over(world, part.closed_form);
+    if (most > 0) parts += std::string(parts.empty() ? ": " : ", ") + part.name + " " + mib(most);
+  }
+  return mib(max_over(world, sum)) + " MiB on the largest rank" + parts;
+}
+
 std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer& optimizer,
                                        const ByteGauge& allocated) {
   std::vector<std::string> lines{

@@ -48,19 +48,30 @@ void check_architecture(const GptConfig& gpt) {
 void check_positions(const GptConfig& gpt) {
   const std::string percent = with("--rotary-percent", gpt.rotary_percent),
                     theta = with("--rotary-position-embeddings-theta", gpt.rope_theta),
+                    scaling = with("--rope-scaling-factor", gpt.rope_scaling_factor),
+                    interpolation = with("--rotary-seq-len-interpolation-factor",
+                                         gpt.rotary_seq_len_interpolation_factor),
                     type = with("--position-embedding-type", gpt.position_embedding_type);
   require(gpt.position_embedding_type != "rotary", type + ": use --use-rotary-position-embeddings");
   require(gpt.position_embedding_type == "absolute" || gpt.alibi(),
           type + " must be absolute or alibi");
+  const GptConfig unset;
+  require(gpt.use_rope_scaling || gpt.rope_scaling_factor == unset.rope_scaling_factor,
+          scaling + " has no effect without --use-rope-scaling");
   if (!gpt.use_rotary_position_embeddings) {
-    const GptConfig unset;
     const std::string useless = " has no effect without --use-rotary-position-embeddings";
     require(gpt.rotary_percent == unset.rotary_percent, percent + useless);
     require(gpt.rope_theta == unset.rope_theta, theta + useless);
+    require(!gpt.use_rope_scaling, "--use-rope-scaling" + useless);
+    require(gpt.rotary_seq_len_interpolation_factor == 1, interpolation + useless);
     return;
   }
   require(!gpt.alibi(), type + " and --use-rotary-position-embeddings exclude each other");
   require(gpt.rope_theta >= 1, theta + " must be at least 1");
+  require(gpt.rope_scaling_factor >= 1, scaling + " must be at least 1");
+  require(gpt.rotary_seq_len_interpolation_factor >= 1, interpolation + " must be at least 1");
+  require(!gpt.use_rope_scaling || gpt.rotary_seq_len_interpolation_factor == 1,
+          interpolation + " and --use-rope-scaling exclude each other");
   require(gpt.rotary_percent > 0 && gpt.rotary_percent <= 1, percent + " must be in (0, 1]");
   require(gpt.rotary_width() >= 2 && gpt.rotary_width() % 2 == 0,
           percent + " of a head of " + std::to_string(gpt.head_dim()) + " elements rotates " +
@@ -118,6 +129,13 @@ void add_architecture_flags(FlagTable& flags, GptConfig& gpt) {
   flags.add("rotary-percent", gpt.rotary_percent, "part of a head's width that rotates");
   flags.add("rotary-position-embeddings-theta", gpt.rope_theta,
             "base of the rotation's wavelengths", "", "rope_theta");
+  flags.add("use-rope-scaling", gpt.use_rope_scaling,
+            "longer wavelengths for a longer context, as in Llama 3.1 and later");
+  flags.add("rope-scaling-factor", gpt.rope_scaling_factor,
+            "by how much --use-rope-scaling stretches those that exceed Llama 3's 8192 tokens; "
+            "those of up to a quarter stay");
+  flags.add("rotary-seq-len-interpolation-factor", gpt.rotary_seq_len_interpolation_factor,
+            "divides the positions that rotate queries and keys");
   flags.add("position-embedding-type", gpt.position_embedding_type,
             "absolute (learned), or alibi: scores fall with the distance");
   flags.add("no-position-embedding", gpt.add_position_embedding,
@@ -201,6 +219,9 @@ std::vector<std::string> model_flags() {
           "use-rotary-position-embeddings",
           "rotary-percent",
           "rotary-position-embeddings-theta",
+          "use-rope-scaling",
+          "rope-scaling-factor",
+          "rotary-seq-len-interpolation-factor",
           "position-embedding-type",
           "no-position-embedding"};
 }

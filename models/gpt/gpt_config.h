@@ -15,6 +15,12 @@
 
 namespace anymesh {
 
+// What --use-rope-scaling takes for granted, as Megatron does: the context that Llama 3 was trained
+// with before its wavelengths were scaled, and how often one must fit into it to be scaled in full
+// (less than) or not at all (more than).
+inline constexpr int kLlama3Context = 8192;
+inline constexpr int kLlama3LowFrequency = 1, kLlama3HighFrequency = 4;
+
 struct GptConfig {
   int num_layers = 0;  // required, as are the next four
   int hidden_size = 0;
@@ -41,6 +47,9 @@ struct GptConfig {
   bool use_rotary_position_embeddings = false;
   double rotary_percent = 1.0;
   int rope_theta = 10000;
+  bool use_rope_scaling = false;  // Llama 3.1's, see kLlama3Context
+  double rope_scaling_factor = 8;
+  int rotary_seq_len_interpolation_factor = 1;       // divides positions; 1 = as they are
   std::string position_embedding_type = "absolute";  // absolute | alibi
 
   int head_dim() const { return hidden_size / num_attention_heads; }

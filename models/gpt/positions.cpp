@@ -4,17 +4,19 @@
 
 #include <bit>
 #include <cmath>
+#include <numbers>
 #include <vector>
 
 namespace anymesh {
 namespace {
 
-// Angles of position p: p * theta^(-2i/r) for i in [0, r/2).
-torch::Tensor rotary_angles(const GptConfig& config) {
-  const int64_t r = config.rotary_width();
-  const torch::Tensor exponents = torch::arange(0, r, 2, torch::kDouble) / r;
-  const torch::Tensor frequencies = torch::pow(static_cast<double>(config.rope_theta), -exponents);
-  return at::outer(torch::arange(config.seq_length, torch::kDouble), frequencies);
+// Full turns in the context of pretraining decide: a frequency of many stays, one of few is divided
+// by the factor, and in between is a blend of both.
+torch::Tensor scaled_as_llama3(const torch::Tensor& frequencies, double factor) {
+  const torch::Tensor turns = frequencies * kLlama3Context / (2 * std::numbers::pi);
+  const torch::Tensor kept =
+      at::clamp((turns - kLlama3LowFrequency) / (kLlama3HighFrequency - kLlama3LowFrequency), 0, 1);
+  return frequencies * (kept + (1 - kept) / factor);
 }
 
 // One for each head: 2^(-8/n), 2^(-16/n), ... for a power of two. Other numbers of heads take the
@@ -43,10 +45,20 @@ torch::Tensor alibi_bias(const GptConfig& config, const Communicator& tp, torch:
 
 }  // namespace
 
+torch::Tensor rotary_frequencies(const GptConfig& config) {
+  const int64_t r = config.rotary_width();
+  const torch::Tensor exponents = torch::arange(0, r, 2, torch::kDouble) / r;
+  torch::Tensor frequencies = torch::pow(static_cast<double>(config.rope_theta), -exponents);
+  if (config.use_rope_scaling)
+    frequencies = scaled_as_llama3(frequencies, config.rope_scaling_factor);
+  return frequencies / config.rotary_seq_len_interpolation_factor;
+}
+
 RelativePositions::RelativePositions(const GptConfig& config, const Communicator& tp,
                                      const torch::TensorOptions& options) {
   if (config.use_rotary_position_embeddings) {
-    const torch::Tensor angles = rotary_angles(config);
+    const torch::Tensor angles =  // [s, r/2]
+        at::outer(torch::arange(config.seq_length, torch::kDouble), rotary_frequencies(config));
     cos_ = angles.cos().to(options);
     sin_ = angles.sin().to(options);
   }

@@ -39,4 +39,12 @@ class RelativePositions {
   std::optional<torch::Tensor> score_bias_;
 };
 
+// How fast the pairs of a head turn, in radians per position: [r/2], float64. Before scaling it is
+// theta^(-2i/r).
+//
+//   --use-rope-scaling                        Llama 3.1's: stretches a wavelength the more, the less
+//                                             often it fits into the context of pretraining
+//   --rotary-seq-len-interpolation-factor f   arXiv:2306.15595: position p is turned as p/f
+torch::Tensor rotary_frequencies(const GptConfig& config);
+
 }  // namespace anymesh

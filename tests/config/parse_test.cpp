@@ -169,7 +169,8 @@ TEST_F(ParseTest, EveryGptFlagReachesItsField) {
             "--no-bias-gelu-fusion --lr-warmup-fraction 0.25 --num-key-value-heads 9 --swiglu "
             "--disable-bias-linear --normalization rmsnorm --embed-layernorm "
             "--no-position-embedding --use-rotary-position-embeddings --rotary-percent 0.75 "
-            "--rotary-position-embeddings-theta 500000 --position-embedding-type alibi"));
+            "--rotary-position-embeddings-theta 500000 --position-embedding-type alibi "
+            "--use-rope-scaling --rope-scaling-factor 32 --rotary-seq-len-interpolation-factor 4"));
   EXPECT_EQ(gpt.num_layers, 2);
   EXPECT_EQ(gpt.hidden_size, 3);
   EXPECT_EQ(gpt.num_attention_heads, 4);
@@ -193,6 +194,9 @@ TEST_F(ParseTest, EveryGptFlagReachesItsField) {
   EXPECT_TRUE(gpt.use_rotary_position_embeddings);
   EXPECT_EQ(gpt.rotary_percent, 0.75);
   EXPECT_EQ(gpt.rope_theta, 500000);
+  EXPECT_TRUE(gpt.use_rope_scaling);
+  EXPECT_EQ(gpt.rope_scaling_factor, 32);
+  EXPECT_EQ(gpt.rotary_seq_len_interpolation_factor, 4);
   EXPECT_EQ(gpt.position_embedding_type, "alibi");
 }
 
@@ -209,6 +213,9 @@ TEST_F(ParseTest, ResolvedSettingsAreMegatronsArgs) {
   EXPECT_EQ(args.at("rope_theta"), Setting::Value(int64_t{10000}));
   EXPECT_EQ(args.at("rotary_percent"), Setting::Value(1.0));
   EXPECT_EQ(args.at("use_rotary_position_embeddings"), Setting::Value(true));
+  EXPECT_EQ(args.at("use_rope_scaling"), Setting::Value(false));
+  EXPECT_EQ(args.at("rope_scaling_factor"), Setting::Value(8.0));
+  EXPECT_EQ(args.at("rotary_seq_len_interpolation_factor"), Setting::Value(int64_t{1}));
   EXPECT_EQ(args.at("swiglu"), Setting::Value(true));
   EXPECT_EQ(args.at("normalization"), Setting::Value(std::string("layernorm")));
   for (const char* dest : {"add_position_embedding", "add_bias_linear", "bias_gelu_fusion"}) {

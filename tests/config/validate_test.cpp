@@ -262,6 +262,26 @@ TEST_F(ValidateTest, Positions) {
   EXPECT_THAT(refused_with(gpt.rope_theta, 0), HasSubstr("theta (0) must be at least 1"));
 }
 
+TEST_F(ValidateTest, ScaledPositions) {
+  EXPECT_EQ(refused_with(gpt.use_rope_scaling, true),
+            "--use-rope-scaling has no effect without --use-rotary-position-embeddings");
+  EXPECT_EQ(refused_with(gpt.rotary_seq_len_interpolation_factor, 2),
+            "--rotary-seq-len-interpolation-factor (2) has no effect without "
+            "--use-rotary-position-embeddings");
+  gpt.use_rotary_position_embeddings = true;
+  EXPECT_EQ(refused_with(gpt.rope_scaling_factor, 32.0),
+            "--rope-scaling-factor (32) has no effect without --use-rope-scaling");
+  EXPECT_EQ(refused_with(gpt.rotary_seq_len_interpolation_factor, 2), "");
+  EXPECT_EQ(refused_with(gpt.rotary_seq_len_interpolation_factor, 0),
+            "--rotary-seq-len-interpolation-factor (0) must be at least 1");
+  gpt.use_rope_scaling = true;
+  EXPECT_EQ(refused_with(gpt.rope_scaling_factor, 32.0), "");
+  EXPECT_EQ(refused_with(gpt.rope_scaling_factor, 0.5),
+            "--rope-scaling-factor (0.5) must be at least 1");
+  EXPECT_EQ(refused_with(gpt.rotary_seq_len_interpolation_factor, 2),
+            "--rotary-seq-len-interpolation-factor (2) and --use-rope-scaling exclude each other");
+}
+
 TEST_F(ValidateTest, Architecture) {
   EXPECT_EQ(refused_with(gpt.normalization, std::string("rmsnorm")), "");
   EXPECT_EQ(refused_with(gpt.normalization, std::string("batchnorm")),

@@ -270,6 +270,7 @@ TEST_F(HfFolder, RefusesByKeyWhatOurModelIsNot) {
       {HfFamily::kLlama, "head_dim", 4, "2"},
       {HfFamily::kLlama, "rope_theta", 1e300, "an integer"},
       {HfFamily::kLlama, "rope_theta", 0.5, "an integer"},
+      {HfFamily::kLlama, "partial_rotary_factor", 0.5, "1"},
       {HfFamily::kBloom, "apply_residual_connection_post_layernorm", true, "false"}};
   for (const auto& [family, key, value, expected] : cases) {
     write(tiny(family));
@@ -277,11 +278,68 @@ TEST_F(HfFolder, RefusesByKeyWhatOurModelIsNot) {
     EXPECT_THAT(refusal(), AllOf(HasSubstr("config.json: '" + key), HasSubstr(expected)));
   }
   write(tiny(HfFamily::kLlama));
-  change_config("rope_scaling", {{"type", "linear"}, {"factor", 2}});
-  EXPECT_THAT(refusal(), HasSubstr("'rope_scaling.type' is \"linear\"; expected \"default\""));
-  change_config("rope_scaling", nullptr);
   change_config("num_key_value_heads", 4);
   EXPECT_THAT(refusal(), HasSubstr("--num-key-value-heads (4) must be positive and divide"));
+}
+
+TEST_F(HfFolder, RefusesScaledPositionsThatNoFlagSays) {
+  const nlohmann::json llama3 = {{"rope_type", "llama3"},
+                                 {"factor", 8.0},
+                                 {"low_freq_factor", 1.0},
+                                 {"high_freq_factor", 4.0},
+                                 {"original_max_position_embeddings", 8192}};
+  const auto with = [&](const char* key, nlohmann::json value) {
+    nlohmann::json scaling = llama3;
+    scaling[key] = std::move(value);
+    return scaling;
+  };
+  const std::vector<std::pair<nlohmann::json, std::string>> cases = {
+      {"llama3", "'rope_scaling' is \"llama3\"; expected an object"},
+      {with("rope_type", "yarn"), "'rope_scaling.rope_type' is \"yarn\"; expected \"default\""},
+      {{{"type", "dynamic"}}, "'rope_scaling.type' is \"dynamic\"; expected \"default\""},
+      {with("rope_type", 8), "'rope_scaling.rope_type' is 8"},
+      {with("type", "linear"), "'rope_scaling.type' is \"linear\"; expected that of rope_type"},
+      {with("factor", nullptr), "'rope_scaling.factor' is missing; expected a number"},
+      {with("factor", 0.5), "--rope-scaling-factor (0.5) must be at least 1"},
+      {with("low_freq_factor", 2.0), "'rope_scaling.low_freq_factor' is 2.0; expected 1, since"},
+      {with("high_freq_factor", "4"), "'rope_scaling.high_freq_factor' is \"4\"; expected 4"},
+      {with("original_max_position_embeddings", nullptr), "is missing; expected 8192"},
+      {with("partial_rotary_factor", 0.5), "'rope_scaling.partial_rotary_factor' is 0.5"},
+      {{{"type", "linear"}}, "'rope_scaling.factor' is missing; expected an integer"},
+      {{{"type", "linear"}, {"factor", 2.5}}, "(--rotary-seq-len-interpolation-factor takes no"}};
+  for (const auto& [scaling, expected] : cases) {
+    write(tiny(HfFamily::kLlama));
+    change_config("rope_scaling", scaling);
+    EXPECT_THAT(refusal(), HasSubstr(expected));
+  }
+  change_config("rope_scaling", llama3);
+  change_config("original_max_position_embeddings", 4096);  // which transformers prefers
+  EXPECT_THAT(refusal(), HasSubstr("'original_max_position_embeddings' is 4096; expected 8192"));
+}
+
+TEST_F(HfFolder, ScaledPositionsGoInAndOutAgain) {
+  HfModel llama3 = tiny(HfFamily::kLlama), linear = llama3;
+  llama3.gpt.use_rope_scaling = true;
+  llama3.gpt.rope_scaling_factor = 32;
+  linear.gpt.rotary_seq_len_interpolation_factor = 4;
+  for (const auto& [model, flags] :
+       {std::pair(llama3, "--use-rope-scaling --rope-scaling-factor 32"),
+        std::pair(linear, "--rotary-seq-len-interpolation-factor 4")}) {
+    write(model);
+    EXPECT_THAT(flags_of_gpt(import_hf(theirs_, save_, {}).model.gpt), HasSubstr(flags));
+    export_hf({.checkpoint = save_, .output = back_}, {});
+    EXPECT_EQ(read_file(theirs_ / kHfConfigFile), read_file(back_ / kHfConfigFile));
+    // As transformers 5 writes it.
+    auto config = nlohmann::json::parse(read_file(theirs_ / kHfConfigFile));
+    nlohmann::json rope = config["rope_scaling"];
+    rope["rope_theta"] = 500000.0;
+    config.erase("rope_theta");
+    config.erase("rope_scaling");
+    config["rope_parameters"] = rope;
+    write_file(theirs_ / kHfConfigFile, config.dump());
+    EXPECT_EQ(hf_config_text(read_hf_config(theirs_ / kHfConfigFile)),
+              read_file(back_ / kHfConfigFile));
+  }
 }
 
 TEST_F(HfFolder, PrintsTheFlagsOfTheModel) {

@@ -45,6 +45,12 @@ MODELS = {
     "llama, tied, biases, fp16": (transformers.LlamaConfig(
         **llama, num_key_value_heads=6, tie_word_embeddings=True, attention_bias=True, mlp_bias=True, rms_norm_eps=1e-5),
         torch.float16, "20KB"),
+    # Heads of 8 and this theta have a wavelength between Llama 3's bounds, and others on both sides.
+    "llama 3.2, scaled": (transformers.LlamaConfig(**llama | dict(max_position_embeddings=16384), num_key_value_heads=2, rope_parameters={
+        "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192}), torch.bfloat16, "5GB"),
+    "llama, linear scaling": (transformers.LlamaConfig(**llama, num_key_value_heads=6, rope_parameters={
+        "rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}), torch.float32, "5GB"),
     "bloom": (transformers.BloomConfig(**bloom, hidden_size=32, n_head=4), torch.float32, "20KB"),
     "bloom, untied, 6 heads, bf16": (transformers.BloomConfig(
         **bloom, hidden_size=48, n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-4), torch.bfloat16, "5GB"),
@@ -91,9 +97,9 @@ def random_model(config):
     return model
 
 
-def their_logits(folder, tokens):
+def their_logits(folder, tokens, **changes):
     model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, output_loading_info=True,
-                                                                    local_files_only=True)
+                                                                    local_files_only=True, **changes)
     expect(not any(info.values()), f"from_pretrained: {info}")
     with torch.no_grad():
         return model.eval()(tokens).logits, model
@@ -130,6 +136,10 @@ def check(config, dtype, max_shard_size, scratch):
     for mesh in MESHES:
         logits = our_logits(mesh, flags, tokens, scratch)
         off[f"imported, {mesh}"] = (logits - expected).abs().max().item()
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type", "default") != "default":  # so few tokens do show how positions are scaled
+        unscaled, _ = their_logits(scratch / "theirs", tokens, rope_parameters={"rope_type": "default", "rope_theta": rope["rope_theta"]})
+        expect((unscaled - expected).abs().max() > 10 * TOLERANCE, "logits do not depend on the scaling")
 
     # The likeliest tokens, one after the other with keys and values kept: transformers' generate() and ours.
     begun = tokens[:1, :6]
@@ -210,7 +220,7 @@ def refusals(scratch):
     config = transformers.LlamaConfig(**llama, num_key_value_heads=2)
     random_model(config).save_pretrained(scratch / "theirs")
     written = json.loads((scratch / "theirs" / "config.json").read_text())
-    cases = {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}, "head_dim": 16,
+    cases = {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}, "head_dim": 16,
              "hidden_act": "gelu", "mlp_bias": True, "model_type": "mistral"}
     for key, value in cases.items():
         (scratch / "theirs" / "config.json").write_text(json.dumps(written | {key: value}))

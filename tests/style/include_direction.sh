@@ -28,7 +28,8 @@ zero               torch     comm param_spec optim format pipeline memory storag
 checkpoint         torch     comm param_spec optim zero pipeline config format storage offload
 engine             torch     comm pipeline zero checkpoint
 event_file         no-torch  format
-log                torch     comm engine event_file
+progress_bar       no-torch
+log                torch     comm engine event_file progress_bar
 datasets           torch     config data
 micro_batches      torch     comm pipeline data
 interruption       torch     comm
