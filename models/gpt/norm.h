@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "framework/kernels/norm.h"
 #include "framework/param_spec.h"
 #include "models/gpt/gpt_config.h"
 
@@ -12,11 +13,14 @@ namespace anymesh {
 class Norm {
  public:
   Norm(ParamBuilder& params, const std::string& name, const GptConfig& config);
-  torch::Tensor forward(const torch::Tensor& hidden) const;
+  torch::Tensor forward(const torch::Tensor& hidden) const { return norm(hidden, params_); }
+  // Of a residual sum, and the sum.
+  SumAndNorm forward(const torch::Tensor& hidden, const torch::Tensor& update) const {
+    return added_norm(hidden, update, params_);
+  }
 
  private:
-  torch::Tensor weight_, bias_;  // [h]; RMSNorm has no bias
-  double epsilon_;
+  NormParams params_;
 };
 
 }  // namespace anymesh

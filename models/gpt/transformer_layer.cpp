@@ -16,9 +16,9 @@ TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptCon
 
 torch::Tensor TransformerLayer::forward(torch::Tensor hidden, const DropoutContext& context) const {
   const torch::Tensor attended = self_attention_.forward(input_layernorm_.forward(hidden), context);
-  hidden = hidden + drop(attended, context, DropoutSite::AttentionOutput);
-  const torch::Tensor mapped = mlp_.forward(post_attention_layernorm_.forward(hidden));
-  return hidden + drop(mapped, context, DropoutSite::MlpOutput);
+  const auto [sum, normed] = post_attention_layernorm_.forward(
+      hidden, drop(attended, context, DropoutSite::AttentionOutput));
+  return sum + drop(mlp_.forward(normed), context, DropoutSite::MlpOutput);
 }
 
 torch::Tensor TransformerLayer::drop(const torch::Tensor& hidden, const DropoutContext& context,
