@@ -21,7 +21,8 @@ mib() { (cd "$root" && { du -xsm --total "$@" 2>/dev/null || true; } | tail -1 |
 say "a minimal Debian ${SUITE:=bookworm}, and a clone of $(git -C "$repository" log -1 --format=%h)"
 debootstrap --variant=minbase "$SUITE" "$root" "${MIRROR:-http://deb.debian.org/debian}" >"$root.log" 2>&1 || { tail -5 "$root.log" >&2; exit 1; }
 rm "$root.log" "$root"/var/cache/apt/archives/*.deb
-for file in /etc/resolv.conf ${COPY:-}; do install -D -m 644 "$file" "$root$file"; done
+# A host that cannot find its own name costs every mpirun 5 s.
+for file in /etc/hosts /etc/resolv.conf ${COPY:-}; do install -D -m 644 "$file" "$root$file"; done
 git clone --quiet --no-local "$repository" "$root/root/anymesh"
 
 say "$(nproc) cores, $(mib .) MiB on disk"
