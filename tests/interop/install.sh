@@ -32,6 +32,15 @@ python3 -m venv --clear "$venv" || {
   { say "cannot install $what: no way to PyPI? (pip's message is above)"; exit 1; }
 (cd "$deps/python" && pwd) >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
 
+# DeepSpeed compiles a module of its own when it first communicates.
+if [[ ! -e $("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h ]]; then
+  say "installing python3-dev"
+  as_root=()
+  ((EUID == 0)) || as_root=(sudo)
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-dev >/dev/null ||
+    { say "cannot install python3-dev: DeepSpeed needs Python.h"; exit 1; }
+fi
+
 stand_ins=$venv/gpu-stand-ins
 mkdir "$stand_ins"
 cd "$deps/python/torch/lib"
