@@ -173,6 +173,25 @@ TEST_F(Source, RefusesLayoutsItDoesNotKnow) {
   EXPECT_NE(refusal(tag).find("wrong order"), std::string::npos);
 }
 
+TEST_F(Source, TakesAStageByName) {
+  const fs::path tag = copy("z2-bf16-dp3"), file = tag / optim_states_file(0, 0, true);
+  const auto pickle_by_name = [&](const char* name) {
+    edit(file, [&](Value& optimizer) {
+      Value state = optimizer.at(keys::kOptimizerStateDict);
+      const Value::Global get{"__builtin__", "getattr"},
+          type{"deepspeed.runtime.zero.config", "ZeroStageEnum"};
+      state.set(keys::kZeroStage, Value::Object{.type = std::make_shared<Value::Global>(get),
+                                                .call = true,
+                                                .args = {Value(type), Value(name)}});
+      optimizer.set(keys::kOptimizerStateDict, state);
+    });
+  };
+  pickle_by_name("gradients");
+  EXPECT_EQ(open_source_checkpoint(tag, 1).stage, 2);
+  pickle_by_name("__class__");
+  EXPECT_NE(refusal(tag).find("['zero_stage']: expected a ZeRO stage"), std::string::npos);
+}
+
 TEST_F(Source, RefusesRanksAtDifferentSteps) {
   const fs::path tag = copy("z2-bf16-dp3");
   edit(tag / optim_states_file(1, 0, true), [](Value& v) {

@@ -1,7 +1,6 @@
 #include "framework/checkpoint/format/source_checkpoint.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 
 #include "framework/checkpoint/format/file_io.h"
@@ -143,18 +142,6 @@ void collect_module(const Value& module, const std::string& prefix,
   }
 }
 
-// A ZeroStageEnum: pickled by its value, but by Debian 12's Python 3.11.2 as getattr(ZeroStageEnum, name).
-int stage_of(const Value& stage) {
-  if (!stage.is_object("getattr")) return static_cast<int>(stage.as_int());
-  constexpr std::array names{"disabled", "optimizer_states", "gradients", "weights"};
-  const std::vector<Value>& args = stage.as_object().args;
-  const auto found = std::find_if(names.begin(), names.end(), [&](const char* name) {
-    return args.size() == 2 && args[1].is_string() && args[1].as_string() == name;
-  });
-  if (found == names.end()) stage.fail("a ZeRO stage");
-  return static_cast<int>(found - names.begin());
-}
-
 }  // namespace
 
 std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& model_state) {
@@ -270,7 +257,7 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   check_complete(folder, optimizers, source.dp_size, mp_size);
   const std::vector<Value> states = read_all(optimizers, threads, checks);
   const Value stage = states[0].at(keys::kOptimizerStateDict).find(keys::kZeroStage);
-  source.stage = stage ? stage_of(stage) : 1;  // BF16_Optimizer does not say
+  source.stage = stage ? zero_stage_of(stage) : 1;  // BF16_Optimizer does not say
   if (source.stage == 3) {
     read_zero3(source, states);
   } else {

@@ -1,6 +1,9 @@
 // How values are made: Python's containers, and the classes of DeepSpeed that its files hold by
 // name.
 
+#include <algorithm>
+#include <array>
+
 #include "framework/checkpoint/format/value.h"
 
 namespace anymesh {
@@ -65,6 +68,17 @@ Value fragment_address(int64_t numel, int64_t start) {
 
 Value zero_stage_enum(int stage) {
   return make_object("deepspeed.runtime.zero.config", "ZeroStageEnum", {stage}, {}, true);
+}
+
+int zero_stage_of(const Value& stage) {
+  if (!stage.is_object("getattr")) return static_cast<int>(stage.as_int());
+  constexpr std::array names{"disabled", "optimizer_states", "gradients", "weights"};
+  const std::vector<Value>& args = stage.as_object().args;
+  const auto found = std::find_if(names.begin(), names.end(), [&](const char* name) {
+    return args.size() == 2 && args[1].is_string() && args[1].as_string() == name;
+  });
+  if (found == names.end()) stage.fail("a ZeRO stage");
+  return static_cast<int>(found - names.begin());
 }
 
 Value loss_scaler(double scale) {
