@@ -113,8 +113,9 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
           if (other) add_row(data<T>(x) + at, data<T>(y) + at, h, sum.data_ptr<T>() + at);
           const Moments of = norm_row(data<T>(sum) + at, data<T>(weight), data<T>(b),
                                       static_cast<float>(epsilon), h, normed.data_ptr<T>() + at);
-          std::copy_n(&of.mean, 1, moments.data_ptr<float>() + 2 * row);
-          std::copy_n(&of.inverse, 1, moments.data_ptr<float>() + 2 * row + 1);
+          float* kept = moments.data_ptr<float>() + 2 * row;
+          kept[0] = of.mean;
+          kept[1] = of.inverse;
         }
       });
     });

@@ -14,7 +14,8 @@ TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptCon
                                 config),
       mlp_(params, std::to_string(layer + 2) + ".mlp", config) {}
 
-torch::Tensor TransformerLayer::forward(torch::Tensor hidden, const DropoutContext& context) const {
+torch::Tensor TransformerLayer::forward(const torch::Tensor& hidden,
+                                        const DropoutContext& context) const {
   const torch::Tensor attended = self_attention_.forward(input_layernorm_.forward(hidden), context);
   const auto [sum, normed] = post_attention_layernorm_.forward(
       hidden, drop(attended, context, DropoutSite::AttentionOutput));

@@ -20,7 +20,7 @@ class TransformerLayer {
  public:
   TransformerLayer(ParamBuilder& params, int layer, const GptConfig& config,
                    const RelativePositions& positions);
-  torch::Tensor forward(torch::Tensor hidden,
+  torch::Tensor forward(const torch::Tensor& hidden,
                         const DropoutContext& context) const;  // [b, s, h] -> [b, s, h]
 
  private:
