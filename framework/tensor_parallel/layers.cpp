@@ -52,7 +52,8 @@ torch::Tensor VocabParallelEmbedding::forward(const torch::Tensor& tokens) const
   const int64_t rows = weight_.size(0);
   const torch::Tensor local = tokens - tp_.rank() * rows;
   const torch::Tensor elsewhere = local.lt(0).logical_or_(local.ge(rows));
-  torch::Tensor hidden = at::embedding(weight_, local.masked_fill(elsewhere, 0));  // [b, s, h]
+  torch::Tensor hidden = at::embedding(weight_, local.masked_fill(elsewhere, 0), /*padding_idx=*/-1,
+                                       /*scale_grad_by_freq=*/false, /*sparse=*/true);  // [b, s, h]
   hidden = hidden.masked_fill(elsewhere.unsqueeze(-1), 0);
   return leave_tensor_parallel(hidden, tp_);
 }

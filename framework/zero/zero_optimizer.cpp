@@ -145,21 +145,22 @@ void ZeroOptimizer::add_pieces(Group& group) {
   }
 }
 
-// Stages 0 and 1: in the whole flat buffer.
+// Stages 0 and 1: in the whole flat buffer. Of a tied weight's uses the second, the head's, has a gradient for every row.
 void ZeroOptimizer::whole_gradients(size_t g) {
   const Group& group = groups_[g];
-  const auto add_to = [this](const torch::Tensor& sums) {
-    whole_sums_.push_back({sums});
-    return [this, at = whole_sums_.size() - 1](const torch::Tensor& gradient) {
-      whole_sums_[at].add(gradient);
-    };
+  const auto sum = [this](const torch::Tensor& leaf, const torch::Tensor& sums) {
+    whole_sums_.emplace_back(sums, grid_.world->size() == 1);
+    const size_t at = whole_sums_.size() - 1;
+    on_gradient(leaf, [this, at](const torch::Tensor& gradient) { whole_sums_[at].add(gradient); });
+    return at;
   };
   for (size_t i = 0; i < group.params.size(); ++i) {
     const ParamSpec& spec = group.params[i];
-    on_gradient(spec.tensor, add_to(gradient_of(group, i)));
-    if (!spec.second_use.defined()) continue;
-    second_uses_.push_back({g, i, torch::zeros_like(gradient_of(group, i)), {}});
-    on_gradient(spec.second_use, add_to(second_uses_.back().sums));
+    const bool twice = spec.second_use.defined();
+    sum(twice ? spec.second_use : spec.tensor, gradient_of(group, i));
+    if (!twice) continue;
+    const torch::Tensor sums = torch::zeros_like(gradient_of(group, i));
+    second_uses_.push_back({g, i, sums, sum(spec.tensor, sums), {}});
   }
 }
 
@@ -181,7 +182,7 @@ void ZeroOptimizer::bucketed_gradients(size_t g) {
     });
     if (!group.params[i].second_use.defined()) continue;
     const torch::Tensor first_use = gradient_of(group, i);
-    SecondUse use{g, i, torch::zeros_like(first_use), {}};
+    SecondUse use{g, i, torch::zeros_like(first_use), 0, {}};
     use.bucket.emplace(group.layout, i, i + 1, grid_.dp, use.sums,
                        first_use.storage_offset() - group.gradient.storage_offset(),
                        &bucket_bytes_);
@@ -272,19 +273,9 @@ double ZeroOptimizer::reduce_gradients() {
   return static_cast<float>(std::sqrt(square_sum.item<double>()));
 }
 
-void ZeroOptimizer::WholeSum::add(const torch::Tensor& gradient) {
-  if (std::exchange(stale, false)) {
-    widen(gradient, sums);
-  } else {
-    sums.add_(gradient.flatten());
-  }
-}
-
 // Stages 0 and 1, over dp, once a step. Then, as at the other stages, this rank's partition counts.
 void ZeroOptimizer::reduce_whole_gradients() {
-  for (WholeSum& sum : whole_sums_) {
-    if (std::exchange(sum.stale, false)) sum.sums.zero_();  // of what no micro-batch used
-  }
+  for (WholeSum& sum : whole_sums_) sum.finish();
   for (Group& group : groups_) {
     if (options_.stage == 0) {
       grid_.dp->all_reduce(group.gradient);
@@ -303,8 +294,10 @@ void ZeroOptimizer::add_tied_gradients() {
       GradientBucket(group.layout, use.param, use.param + 1, grid_.dp, my_gradients(group), 0,
                      &bucket_bytes_)
           .add(use.param, use.sums);
+    } else if (options_.stage == 0) {
+      grid_.dp->all_reduce(use.sums);
+      whole_sums_[use.whole_sum].add_to(gradient_of(group, use.param));
     } else {
-      if (options_.stage == 0) grid_.dp->all_reduce(use.sums);
       gradient_of(group, use.param).add_(use.sums);
     }
     if (options_.stage >= 2) use.sums.zero_();
@@ -385,7 +378,7 @@ void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
 }
 
 void ZeroOptimizer::clear_gradients() {
-  for (WholeSum& sum : whole_sums_) sum.stale = true;
+  for (WholeSum& sum : whole_sums_) sum.expire();
   if (options_.stage < 2) return;
   for (Group& group : groups_) group.gradient.zero_();
 }

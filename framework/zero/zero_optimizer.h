@@ -8,6 +8,7 @@
 #include "framework/pipeline/unit_runner.h"
 #include "framework/zero/param_group.h"
 #include "framework/zero/sharded_params.h"
+#include "framework/zero/whole_sum.h"
 
 namespace anymesh {
 
@@ -92,18 +93,12 @@ class ZeroOptimizer final : public UnitObserver {
   int64_t steps = 0;  // Adam's
 
  private:
-  // A tied weight's gradient as the stage's second use of it: summed apart, added once per step.
+  // A tied weight's gradient as one of the stage's two uses of it: summed apart, added once per step.
   struct SecondUse {
     size_t group, param;
-    torch::Tensor sums;  // where the first use's `gradient` has this parameter
-    std::optional<GradientBucket> bucket;
-  };
-
-  // Stages 0 and 1: a leaf's gradients, summed over the micro-batches. The first of a step takes the place of the last step's.
-  struct WholeSum {
-    void add(const torch::Tensor& gradient);
-    torch::Tensor sums;
-    bool stale = true;
+    torch::Tensor sums;                    // where the first use's `gradient` has this parameter
+    size_t whole_sum = 0;                  // stages 0 and 1: the sums' place in whole_sums_
+    std::optional<GradientBucket> bucket;  // stages 2 and 3
   };
 
   void add_frozen(const ParamSpec& spec);
