@@ -9,10 +9,10 @@
 //   direct=FOLDER      loads what was saved there, resharding it unless the mesh is the same
 //   universal=FOLDER   loads the universal checkpoint there
 //
-// Rank 0 prints a line for each, with the most of any rank: its seconds, the bytes that it read (rchar of
-// /proc/self/io) beside those of its part of masters and moments, the MiB of RSS before, and how much
-// higher the peak was. Of an asynchronous save also the seconds until the call came back, and until state
-// might change again. `bytes` are of all ranks' files.
+// Rank 0 prints a line for each, with the most of any rank: its seconds, the bytes that it read
+// (rchar of /proc/self/io) beside those of its part of masters and moments, the MiB of RSS before,
+// and how much higher the peak was. Of an asynchronous save also the seconds until the call came
+// back, and until state might change again. `bytes` are of all ranks' files.
 //
 //   save s=1.29286 read=124 held=7.42432e+08 before=1808.05 added=0.957031 bytes=1.97988e+09
 #include <c10/util/StringUtil.h>

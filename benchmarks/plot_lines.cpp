@@ -2,7 +2,8 @@
 //
 //   plot_lines OUTPUT.svg TITLE "HEADING|FILE.csv|X COLUMN|Y COLUMN|Y COLUMN..." ...
 //
-// Columns are found by their names, which are the labels too. Values without a logarithm are left out.
+// Columns are found by their names, which are the labels too. Values without a logarithm are left
+// out.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

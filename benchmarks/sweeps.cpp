@@ -1,5 +1,6 @@
-// How near the optimizer's sweeps come to the memory's bandwidth: AdamW on fp32 and bf16 parameters and the sum of squares, beside
-// STREAM's triad on as many bytes, with OMP_NUM_THREADS threads. Medians of 15, alternating.
+// How near the optimizer's sweeps come to the memory's bandwidth: AdamW on fp32 and bf16 parameters
+// and the sum of squares, beside STREAM's triad on as many bytes, with OMP_NUM_THREADS threads.
+// Medians of 15, alternating.
 //
 //   sweeps [MILLIONS OF PARAMETERS, 64]
 #include "framework/optim/sweeps.h"

@@ -33,7 +33,8 @@ void check_features(const Config& config) {
           "--profile-step times what the CPU does, and" + end + " (Nsight Systems sees both)");
 }
 
-// NCCL has one rank to a GPU. Processes may each see others, as number 0: what counts is which it is.
+// NCCL has one rank to a GPU. Processes may each see others, as number 0: what counts is which it
+// is.
 void check_distinct(const CudaDevice& mine, Communicator& world, Communicator& local) {
   std::vector<std::string> uuids = gather_strings(local, mine.uuid);
   std::sort(uuids.begin(), uuids.end());

@@ -51,29 +51,32 @@ class Engine {
   // Both must live as long. Gives the model's parameters their memory and initial values.
   Engine(StageModule& stage, const ProcessGrid& grid, EngineConfig config);
 
-  // One optimizer step on this dp rank's micro-batches. Stops at the first loss or gradient norm that
-  // is not finite, before it touches a weight; in fp16 a norm that is not finite only skips the step
-  // (loss_scaler.h).
+  // One optimizer step on this dp rank's micro-batches. Stops at the first loss or gradient norm
+  // that is not finite, before it touches a weight; in fp16 a norm that is not finite only skips
+  // the step (loss_scaler.h).
   StepReport train_batch(const std::vector<MicroBatch>& batches);
   // Mean loss over the micro-batches of all dp ranks.
   double eval_batch(const std::vector<MicroBatch>& batches);
 
-  // checkpoint/checkpoint.h has the arguments, files and errors. With .async it returns before the files
-  // are written: the tag appears when poll_save(), finish_save(), the next save or a load commits it, and
-  // not at all if the engine goes before.
+  // checkpoint/checkpoint.h has the arguments, files and errors. With .async it returns before the
+  // files are written: the tag appears when poll_save(), finish_save(), the next save or a load
+  // commits it, and not at all if the engine goes before.
   std::filesystem::path save_checkpoint(const std::filesystem::path& save_dir,
                                         const SaveOptions& options = {});
-  // Once a step: commits the save that is under way if all ranks have written it. finish_save() waits until
-  // they have. Both say whether they committed one, and throw what went wrong in writing it.
+  // Once a step: commits the save that is under way if all ranks have written it. finish_save()
+  // waits until they have. Both say whether they committed one, and throw what went wrong in
+  // writing it.
   bool poll_save();
   bool finish_save();
-  // Until it returns, parameters and optimizer state may still be read by a save; train_batch() calls it.
+  // Until it returns, parameters and optimizer state may still be read by a save; train_batch()
+  // calls it.
   void wait_for_snapshot();
-  // Takes the memory of asynchronous saves now, so that a lack of it shows at once, and the first of them
-  // is as fast as the others.
+  // Takes the memory of asynchronous saves now, so that a lack of it shows at once, and the first
+  // of them is as fast as the others.
   void reserve_snapshot();
   const SaveReport& last_save() const { return last_save_; }  // of those that are committed
-  // Bytes that this rank has written of the save under way, and of how many; zeros if there is none.
+  // Bytes that this rank has written of the save under way, and of how many; zeros if there is
+  // none.
   std::pair<int64_t, int64_t> save_progress() const;
   std::filesystem::path save_16bit_model(const std::filesystem::path& save_dir,
                                          const std::string& save_filename = "pytorch_model.bin",

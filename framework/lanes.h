@@ -1,5 +1,6 @@
-// Loops over floats that compilers turn into whatever vectors the machine has: sixteen lanes as one value, in GCC's and clang's
-// vector extension. Functions marked ANYMESH_WIDEST are compiled for several instruction sets and chosen from at start.
+// Loops over floats that compilers turn into whatever vectors the machine has: sixteen lanes as one
+// value, in GCC's and clang's vector extension. Functions marked ANYMESH_WIDEST are compiled for
+// several instruction sets and chosen from at start.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -45,7 +46,8 @@ ANYMESH_INLINE void store(c10::BFloat16* p, Lanes x) {
 ANYMESH_INLINE Lanes all(float x) { return Lanes{} + x; }
 ANYMESH_INLINE Lanes max(Lanes a, Lanes b) { return a > b ? a : b; }
 
-// e^x to two units in the last place, 0 below -87, infinite above 88, NaN of NaN. As 2^n * e^r with n whole and |r| <= ln 2 / 2, e^r by its series.
+// e^x to two units in the last place, 0 below -87, infinite above 88, NaN of NaN. As 2^n * e^r with
+// n whole and |r| <= ln 2 / 2, e^r by its series.
 ANYMESH_INLINE Lanes exp(Lanes x) {
   const Lanes big = all(12582912.f);  // 1.5 * 2^23: adding it rounds to a whole number
   const Lanes n = (x * 1.44269504f + big) - big;

@@ -18,8 +18,8 @@ namespace {
 constexpr const char* kHeader =
     "iteration,consumed_samples,lm_loss,learning_rate,grad_norm,loss_scale,tokens_per_s,elapsed_ms";
 
-// How many bytes the header and the rows up to `iteration` are; 0: there is nothing to go on from. A row
-// that was cut off does not count.
+// How many bytes the header and the rows up to `iteration` are; 0: there is nothing to go on from.
+// A row that was cut off does not count.
 int64_t bytes_up_to(const std::string& path, int64_t iteration) {
   std::ifstream file(path);
   std::string row;

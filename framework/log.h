@@ -12,9 +12,10 @@
 
 namespace anymesh {
 
-// The run's output, from one rank: lines on stdout, and a bar on a terminal; a CSV row per step with values in %.9g, enough to
-// compare two runs bit for bit in fp32; and TensorBoard's scalars under Megatron's names. A resumed run
-// keeps the CSV's rows up to the iteration it resumes from, and adds an event file to the folder.
+// The run's output, from one rank: lines on stdout, and a bar on a terminal; a CSV row per step
+// with values in %.9g, enough to compare two runs bit for bit in fp32; and TensorBoard's scalars
+// under Megatron's names. A resumed run keeps the CSV's rows up to the iteration it resumes from,
+// and adds an event file to the folder.
 class RunLog {
  public:
   // No path: none of these.

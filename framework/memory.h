@@ -8,10 +8,11 @@
 
 namespace anymesh {
 
-// Has this process keep the memory that its tensors free, for those to come. A step allocates and frees what the step before it
-// did, and each time the kernel takes large blocks back and hands out zeroed pages instead: at GPT-2's 50304 words and 512 tokens
-// that is a quarter of a step. And asks for huge pages, where the system grants them to who asks: with pages of 4 KiB a step of
-// hidden 384 takes 4 to 5 % longer. To be called before the first tensor is made.
+// Has this process keep the memory that its tensors free, for those to come. A step allocates and
+// frees what the step before it did, and each time the kernel takes large blocks back and hands out
+// zeroed pages instead: at GPT-2's 50304 words and 512 tokens that is a quarter of a step. And asks
+// for huge pages, where the system grants them to who asks: with pages of 4 KiB a step of hidden
+// 384 takes 4 to 5 % longer. To be called before the first tensor is made.
 void keep_freed_memory();
 
 // Bytes that come and go.

@@ -8,8 +8,9 @@
 
 namespace anymesh {
 
-// Where one thread writes its part of an output of `numel` elements, at most kBlock at a time. A large output goes past the caches,
-// which did not have it: a line is else read before it is written, and that is half of the time.
+// Where one thread writes its part of an output of `numel` elements, at most kBlock at a time. A
+// large output goes past the caches, which did not have it: a line is else read before it is
+// written, and that is half of the time.
 //
 //   Outlet<T, kBlock> outlet(y.numel());
 //   outlet.write(y + i, n, [&](T* place) { gelu(x + i, n, place); });

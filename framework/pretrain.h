@@ -20,7 +20,8 @@ struct ModelFacts {
 };
 
 // A model with its flags: all that differs between two training programs. pretrain_gpt.cpp has the
-// GPT's, tutorials/13_new_model one in as few lines as can be. The methods are called in this order.
+// GPT's, tutorials/13_new_model one in as few lines as can be. The methods are called in this
+// order.
 class ModelDefinition {
  public:
   virtual ~ModelDefinition() = default;
@@ -28,8 +29,9 @@ class ModelDefinition {
   // Declares the model's flags, beside the framework's.
   virtual void add_flags(FlagTable& flags) = 0;
 
-  // All flags are read. Throws ParseError by the rules of the framework, validate(config, world_size),
-  // and of the model; fills in what follows from other flags, as checkpoints shall have it.
+  // All flags are read. Throws ParseError by the rules of the framework, validate(config,
+  // world_size), and of the model; fills in what follows from other flags, as checkpoints shall
+  // have it.
   virtual ModelFacts settle(const Config& config, int vocab_size, int world_size) = 0;
 
   // This rank's stage. `grid` lives as long.

@@ -12,13 +12,13 @@
 
 namespace anymesh {
 
-// How far a run is: a last line on stdout that is rewritten, at most five times a second, where stdout
-// is a terminal; nothing elsewhere.
+// How far a run is: a last line on stdout that is rewritten, at most five times a second, where
+// stdout is a terminal; nothing elsewhere.
 //
 //   [===========>                  ]  37 % of 1000 steps | 4.21 steps/s | ETA 150 s
 //
-// mpirun gives its ranks a terminal of their own whether or not it writes to one, so under Open MPI it
-// takes ANYMESH_TERMINAL in the environment, which tools/mpirun.sh sets where it does.
+// mpirun gives its ranks a terminal of their own whether or not it writes to one, so under Open MPI
+// it takes ANYMESH_TERMINAL in the environment, which tools/mpirun.sh sets where it does.
 class ProgressBar {
  public:
   explicit ProgressBar(bool active) : active_(active && on_terminal()) {}

@@ -218,7 +218,8 @@ void Trainer::verify_resume() {
                                    "--split or --seed differ). Nothing was written."));
 }
 
-// A save that fails leaves the checkpoint before it, and a run that the next save may still preserve.
+// A save that fails leaves the checkpoint before it, and a run that the next save may still
+// preserve.
 void Trainer::try_saving(const std::function<void()>& work) {
   try {
     work();

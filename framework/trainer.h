@@ -19,8 +19,8 @@ SaveOptions save_options(const CheckpointConfig& checkpoint);
 //   Trainer(config, plan, engine, train_data, valid_data, interruption).train();
 //
 // A step reads the next global_batch_size samples in their global order, whatever the mesh. A run
-// that is interrupted saves and returns; one that then resumes repeats the run that was not, bit for
-// bit.
+// that is interrupted saves and returns; one that then resumes repeats the run that was not, bit
+// for bit.
 class Trainer {
  public:
   // `valid` may be null: no evaluation. Goes on where the engine's state is.

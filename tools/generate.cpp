@@ -36,8 +36,8 @@ struct Text {
 };
 
 // Texts that one model writes side by side. All are read up to the same position; there one whose
-// prompt goes on takes its next token, and the others draw theirs. So nothing is padded, and each text
-// is what it is alone.
+// prompt goes on takes its next token, and the others draw theirs. So nothing is padded, and each
+// text is what it is alone.
 class Writer {
  public:
   Writer(const GptModel& model, const Tokenizer& tokenizer, const GenerateFlags& flags)
@@ -98,8 +98,8 @@ class Writer {
     return drawn;
   }
 
-  // SentencePiece has a piece's text from those before it, and U+FFFD for bytes that may yet become a
-  // character.
+  // SentencePiece has a piece's text from those before it, and U+FFFD for bytes that may yet become
+  // a character.
   void decode(Text& text) const {
     const std::string all = tokenizer_.decode(text.ids);
     if (text.left > 0 && all.ends_with("\ufffd")) return;
@@ -107,8 +107,8 @@ class Writer {
     text.decoded = all.size();
   }
 
-  // Prints what is new of the first text that has not ended, and all of those before. Returns whether
-  // there is none.
+  // Prints what is new of the first text that has not ended, and all of those before. Returns
+  // whether there is none.
   bool print_fresh() {
     for (; printing_ < texts_.size(); ++printing_) {
       const std::string fresh = std::exchange(texts_[printing_].fresh, {});

@@ -41,15 +41,15 @@ struct GenerateSetup {
   std::vector<std::string> notes;  // for the user, a line each
 };
 
-// The model is the one of the checkpoint's args, and where it has none (weights, DeepSpeed's own) of the
-// flags; the tokenizer likewise, with flags first. Throws ParseError or ValueError for a model that the
-// checkpoint is not of, a tokenizer of another vocabulary, and texts longer than the table of positions.
-// Rotary positions and ALiBi have none: a text that is longer than the samples of the training gets a
-// note.
+// The model is the one of the checkpoint's args, and where it has none (weights, DeepSpeed's own)
+// of the flags; the tokenizer likewise, with flags first. Throws ParseError or ValueError for a
+// model that the checkpoint is not of, a tokenizer of another vocabulary, and texts longer than the
+// table of positions. Rotary positions and ALiBi have none: a text that is longer than the samples
+// of the training gets a note.
 GenerateSetup set_up(const GenerateFlags& flags);
 
-// Fills the model, in fp32 from the checkpoint's masters. Throws for parameters that are missing, left
-// over or of another shape.
+// Fills the model, in fp32 from the checkpoint's masters. Throws for parameters that are missing,
+// left over or of another shape.
 void load_weights(GptModel& model, const ProcessGrid& grid, const GenerateSetup& setup);
 
 }  // namespace anymesh

@@ -8,7 +8,8 @@
 
 namespace anymesh {
 
-// A model as Hugging Face's config.json and our flags both say it. What one says and the other can't:
+// A model as Hugging Face's config.json and our flags both say it. What one says and the other
+// can't:
 //
 //   model_type  is our model with                                     refused
 //   gpt2        learned positions, GELU of either kind                attention scaled by the layer

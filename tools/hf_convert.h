@@ -9,16 +9,17 @@
 
 namespace anymesh {
 
-// Models of Hugging Face, GPT-2, Llama and BLOOM, in and out of our checkpoints. Tensors are streamed:
-// memory does not grow with the model. All is written in fp32.
+// Models of Hugging Face, GPT-2, Llama and BLOOM, in and out of our checkpoints. Tensors are
+// streamed: memory does not grow with the model. All is written in fp32.
 
 // HF_FOLDER (config.json, and model.safetensors, pytorch_model.bin or the parts of one with their
-// index; fp32, bf16 or fp16) -> SAVE/global_step0_universal and SAVE/latest_universal: weights alone,
-// which a run of any mesh takes with --load SAVE --universal-checkpoint --finetune. A universal folder
-// of that name is replaced; it appears when it is whole. The tokenizer's files go to SAVE.
+// index; fp32, bf16 or fp16) -> SAVE/global_step0_universal and SAVE/latest_universal: weights
+// alone, which a run of any mesh takes with --load SAVE --universal-checkpoint --finetune. A
+// universal folder of that name is replaced; it appears when it is whole. The tokenizer's files go
+// to SAVE.
 //
-// Refused, by ValueError with file and key or tensor: what our model is not (hf_config.h), a missing
-// file or tensor, a tensor of another shape, one that such a model does not have.
+// Refused, by ValueError with file and key or tensor: what our model is not (hf_config.h), a
+// missing file or tensor, a tensor of another shape, one that such a model does not have.
 struct HfImport {
   HfModel model;
   std::filesystem::path output;        // the universal folder
@@ -32,11 +33,11 @@ HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::p
 
 // A checkpoint of ours, ordinary of any mesh and ZeRO stage or universal, or weights that were
 // exported from one -> a folder that AutoModelForCausalLM.from_pretrained() loads: config.json and
-// model.safetensors, in parts beyond max_shard_size, and the tokenizer's files. The folder appears when it is whole; an earlier
-// export of that name is replaced, anything else is refused.
+// model.safetensors, in parts beyond max_shard_size, and the tokenizer's files. The folder appears
+// when it is whole; an earlier export of that name is replaced, anything else is refused.
 //
-// Which family it is follows from the checkpoint's args (family_of); weights have none, and need the
-// config.json of such a model.
+// Which family it is follows from the checkpoint's args (family_of); weights have none, and need
+// the config.json of such a model.
 struct HfExportOptions {
   std::filesystem::path checkpoint;  // with `latest`, or a tag or universal folder, or weights
   std::string tag;                   // empty: the one of `latest`

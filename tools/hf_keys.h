@@ -12,7 +12,8 @@
 
 namespace anymesh {
 
-// The keys of a config.json. A key may have a second name; one that is absent or null has its default.
+// The keys of a config.json. A key may have a second name; one that is absent or null has its
+// default.
 class HfKeys {
  public:
   using Json = nlohmann::ordered_json;

@@ -8,7 +8,8 @@
 
 namespace anymesh {
 
-// Each parameter of ours beside the tensors of transformers that hold the same numbers, for L layers:
+// Each parameter of ours beside the tensors of transformers that hold the same numbers, for L
+// layers:
 //
 //   ours, of layer i                     GPT-2              Llama                   BLOOM
 //   tied_modules.embed.word_embeddings   wte                embed_tokens            word_embeddings
@@ -49,8 +50,8 @@ std::vector<HfParameter> hf_parameters(const HfModel& model);
 BytesPtr ours_of(const HfParameter& parameter, const GptConfig& gpt, std::vector<BytesPtr> theirs);
 std::vector<BytesPtr> theirs_of(const HfParameter& parameter, const GptConfig& gpt, BytesPtr ours);
 
-// What transformers puts before the names of all but the head, and files of the bare model leave out:
-// "transformer.", "model."
+// What transformers puts before the names of all but the head, and files of the bare model leave
+// out: "transformer.", "model."
 std::string base_prefix(HfFamily family);
 
 }  // namespace anymesh

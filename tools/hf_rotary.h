@@ -11,7 +11,8 @@ namespace anymesh {
 //   llama3    --use-rope-scaling --rope-scaling-factor, with Llama 3's own other factors
 //   linear    --rotary-seq-len-interpolation-factor, an integer
 //
-// Everything else (dynamic, yarn, longrope) is refused, and so is a part of a head that turns alone.
+// Everything else (dynamic, yarn, longrope) is refused, and so is a part of a head that turns
+// alone.
 
 // Throws a ValueError with file, key, what it is and what would do.
 void read_rotary(const HfKeys& keys, GptConfig& gpt);

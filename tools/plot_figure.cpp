@@ -1,5 +1,5 @@
-// The tutorials' figures besides loss curves (plot_loss), as one self-contained SVG; kHelp says what of.
-// Exits with 2 if the arguments or the file can't be used.
+// The tutorials' figures besides loss curves (plot_loss), as one self-contained SVG; kHelp says
+// what of. Exits with 2 if the arguments or the file can't be used.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -181,9 +181,9 @@ struct MeshRun {
   int zero = 0, layers = 0;
 };
 
-// A row for each stage and in it a cell for each rank, in the order of their numbers. A cell has a bar
-// for each kind of state: all that the stage has of it in grey, the rank's tp slice and of that its
-// partition in colour.
+// A row for each stage and in it a cell for each rank, in the order of their numbers. A cell has a
+// bar for each kind of state: all that the stage has of it in grey, the rank's tp slice and of that
+// its partition in colour.
 std::string mesh_svg(const std::string& title, const MeshRun& run) {
   constexpr double kCell = 160, kCellHeight = 96, kThick = 10;
   const std::vector<std::string> kinds = {"parameters", "gradients", "optimizer state"};

@@ -1,5 +1,6 @@
-// What our plots draw with: SVG elements as text, in pixels. They take their looks from the style sheet
-// in svg_begin(): title, head, label, tick, mid (centred), end (flush right); grid and axis for lines.
+// What our plots draw with: SVG elements as text, in pixels. They take their looks from the style
+// sheet in svg_begin(): title, head, label, tick, mid (centred), end (flush right); grid and axis
+// for lines.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// zero_to_fp32: the fp32 weights of a checkpoint as pytorch_model.bin or model.safetensors. Arguments
-// as DeepSpeed's script of that name.
+// zero_to_fp32: the fp32 weights of a checkpoint as pytorch_model.bin or model.safetensors.
+// Arguments as DeepSpeed's script of that name.
 
 #include <cstdio>
 #include <cxxopts.hpp>

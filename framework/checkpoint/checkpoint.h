@@ -34,9 +34,9 @@ namespace anymesh {
 // Without optimizer state (weights_only) there are the first two kinds alone, at every stage.
 //
 // A tag is published only when it is whole: all ranks write to a temporary folder and sync it, then
-// one rename, then `latest`. A crash at any moment leaves the previous checkpoint in place. A tag of that
-// name is replaced as a whole. PendingSave (pending_save.h) saves; a rank that has not come after
-// `run.patience` is named in the error of the others, which then cannot communicate any more.
+// one rename, then `latest`. A crash at any moment leaves the previous checkpoint in place. A tag
+// of that name is replaced as a whole. PendingSave (pending_save.h) saves; a rank that has not come
+// after `run.patience` is named in the error of the others, which then cannot communicate any more.
 //
 // All functions are collective over grid.world. What goes wrong on one rank they throw on all, as
 // CollectiveError.
@@ -86,17 +86,17 @@ struct SaveOptions {
   bool save_latest = true;
   bool exclude_frozen_parameters = false;  // a load keeps those as they are then
 
-  // Written beside the training (pending_save.h), from a copy in memory. Not with the next two, nor with
-  // state on disk (ZeroOptions::offload).
+  // Written beside the training (pending_save.h), from a copy in memory. Not with the next two, nor
+  // with state on disk (ZeroOptions::offload).
   bool async = false;
   bool weights_only = false;      // no optimizer state: loads with load_module_only and the like
   bool save_16bit_model = false;  // also pytorch_model.bin in the tag's folder: save_16bit_model()
 };
 
 // A parameter's whole value, [ParamSpec::shape], taken from the checkpoint in a way of the caller's
-// own: of another name, of a smaller vocabulary, ... nullopt: as usual. Each rank keeps its part. Its
-// moments are the checkpoint's, if it has any of this name and shape. Must not communicate, nor keep
-// what it opens of `source`.
+// own: of another name, of a smaller vocabulary, ... nullopt: as usual. Each rank keeps its part.
+// Its moments are the checkpoint's, if it has any of this name and shape. Must not communicate, nor
+// keep what it opens of `source`.
 using CustomLoadFn = std::function<std::optional<torch::Tensor>(const WholeCheckpoint& source,
                                                                 const ParamSpec& parameter)>;
 
@@ -116,7 +116,8 @@ struct LoadOptions {
   CustomLoadFn custom_load_fn;    // then no parameter need be there
 
   bool universal = false;  // --universal-checkpoint; DeepSpeed's checkpoint.load_universal
-  // Damaged, and no tag was given: load the newest one before it. Also where `latest` itself is lost.
+  // Damaged, and no tag was given: load the newest one before it. Also where `latest` itself is
+  // lost.
   bool fallback = true;
   bool verify = false;   // read every file's checksum first, beside those of what is loaded
   bool load_rng = true;  // dropout's seed
@@ -129,9 +130,9 @@ struct LoadResult {
   std::vector<std::string> report;  // to print on rank 0: what was loaded, and warnings
 };
 
-// Writes the model, in its own precision, to one file that torch.load opens: a dict of whole tensors by
-// name, tp slices and pipeline stages merged, the vocabulary without padding. Rank 0 gathers a parameter
-// at a time. Returns its path, under which it appears when it is complete.
+// Writes the model, in its own precision, to one file that torch.load opens: a dict of whole
+// tensors by name, tp slices and pipeline stages merged, the vocabulary without padding. Rank 0
+// gathers a parameter at a time. Returns its path, under which it appears when it is complete.
 std::filesystem::path save_16bit_model(const std::filesystem::path& save_dir,
                                        const std::string& save_filename, const CheckpointedRun& run,
                                        bool exclude_frozen_parameters);
@@ -155,12 +156,13 @@ SaveSize save_size(const CheckpointedRun& run, const TrainState& state, const Sa
 // `state` is the fresh run's, and is brought to the checkpoint's. Without a tag, a folder with no
 // pointer file is no error: nothing was loaded.
 //
-// An ordinary checkpoint of another mesh, ZeRO stage or precision is resharded while it is read, each
-// rank reading the bytes it needs; a universal one that is asked for and not there is made first.
+// An ordinary checkpoint of another mesh, ZeRO stage or precision is resharded while it is read,
+// each rank reading the bytes it needs; a universal one that is asked for and not there is made
+// first.
 //
 // Refused, with a message that lists what exists or what differs: no such tag; missing or damaged
-// files, with nothing to fall back to; another shape of model; missing or unexpected parameters; another
-// LR schedule.
+// files, with nothing to fall back to; another shape of model; missing or unexpected parameters;
+// another LR schedule.
 LoadResult load_checkpoint(const std::filesystem::path& load_dir, CheckpointedRun& run,
                            const LoadOptions& options, TrainState& state);
 

@@ -29,12 +29,12 @@ class WholeCheckpoint;
 //   for (const auto& [name, weight] : weights.pairs())                     // one in memory at a time
 //     std::cout << name << weight.sizes() << weight.contiguous().norm() << '\n';
 //
-// Everywhere: `checkpoint_dir` is a folder with `latest`, or itself a tag folder or a universal one;
-// an empty `tag` (DeepSpeed: None) is the one that `latest` names. Read are ordinary checkpoints of
-// ZeRO 0 to 3 on any mesh, tp and pp merged (DeepSpeed's own functions know 1 to 3 at tp = pp = 1),
-// and universal folders. What opens a checkpoint throws, with what the folder holds, when there is
-// none, when files are missing or damaged, and when shards do not cover every element once. None of
-// these functions communicates: a rank that calls one reads for itself.
+// Everywhere: `checkpoint_dir` is a folder with `latest`, or itself a tag folder or a universal
+// one; an empty `tag` (DeepSpeed: None) is the one that `latest` names. Read are ordinary
+// checkpoints of ZeRO 0 to 3 on any mesh, tp and pp merged (DeepSpeed's own functions know 1 to 3
+// at tp = pp = 1), and universal folders. What opens a checkpoint throws, with what the folder
+// holds, when there is none, when files are missing or damaged, and when shards do not cover every
+// element once. None of these functions communicates: a rank that calls one reads for itself.
 //
 // An open checkpoint keeps its files open: a universal folder of more than a thousand parameters
 // needs `ulimit -n` raised.
@@ -62,8 +62,8 @@ class Fp32Tensor {
 using Fp32StateDict = torch::OrderedDict<std::string, Fp32Tensor>;
 
 // All weights by name, sorted: masters, buffers, and frozen parameters unless excluded. Vocabulary
-// tables have their true rows. Without `lazy_mode` the whole model is read into memory, and names of
-// a tied weight get the same tensor.
+// tables have their true rows. Without `lazy_mode` the whole model is read into memory, and names
+// of a tied weight get the same tensor.
 Fp32StateDict get_fp32_state_dict_from_zero_checkpoint(const std::filesystem::path& checkpoint_dir,
                                                        const std::string& tag = "",
                                                        bool exclude_frozen_parameters = false,
@@ -78,8 +78,8 @@ void load_state_dict_from_zero_checkpoint(torch::nn::Module& model,
                                           const std::string& tag = "");
 // Of a stage: this rank's slice of each of its parameters, under either of their names. Masters and
 // moments of a ZeroOptimizer are not touched: the model is for evaluation, as DeepSpeed's then is.
-// To resume use load_checkpoint (checkpoint.h). Throws for a parameter that is missing or of another
-// shape.
+// To resume use load_checkpoint (checkpoint.h). Throws for a parameter that is missing or of
+// another shape.
 void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid& grid,
                                           const std::filesystem::path& checkpoint_dir,
                                           const std::string& tag = "");

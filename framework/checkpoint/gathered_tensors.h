@@ -10,15 +10,15 @@
 
 namespace anymesh {
 
-// Tensors of which every rank of a group holds a part, for its rank 0 to write to files: each is put
-// together when it is read, and only the one that was read last is in memory, there alone.
+// Tensors of which every rank of a group holds a part, for its rank 0 to write to files: each is
+// put together when it is read, and only the one that was read last is in memory, there alone.
 //
 //   GatheredTensors weights(grid.dp);
 //   const TensorRecord record = weights.add({...});                  // on all ranks alike
 //   weights.serve([&] { write_torch_file("weights.pt", record); });  // rank 0 works, others send
 //
-// What the work throws, rank 0 throws once the others are released. They return as if all went well, or
-// throw what kept them from reading their own parts, once all is done.
+// What the work throws, rank 0 throws once the others are released. They return as if all went
+// well, or throw what kept them from reading their own parts, once all is done.
 class GatheredTensors {
  public:
   // Elements [begin, begin + count) of one slice of the whole, which `rank` holds.

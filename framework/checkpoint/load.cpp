@@ -110,8 +110,8 @@ void check_has_optimizer(const Value& metadata, const LoadOptions& options) {
       "step with fresh moments");
 }
 
-// Parameters that only one of the two has: an error if the load is strict, else a line to print; but
-// frozen ones may be missing. Collective.
+// Parameters that only one of the two has: an error if the load is strict, else a line to print;
+// but frozen ones may be missing. Collective.
 std::string check_names(const WholeCheckpoint& checkpoint, const CheckpointedRun& run,
                         const LoadOptions& options) {
   std::vector<std::string> mine;

@@ -103,7 +103,8 @@ void load_whole(const Value& adam, CheckpointedRun& run) {
   }
 }
 
-// The stage's weights, which depend on tp alone: of a whole model `module`, of a pipeline the layers.
+// The stage's weights, which depend on tp alone: of a whole model `module`, of a pipeline the
+// layers.
 void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& run,
                   DeferredChecks& checks) {
   std::map<int, Value> layers;

@@ -12,16 +12,16 @@ namespace anymesh {
 // The two ways from a checkpoint's files to this rank's partition. Local to each rank: neither
 // communicates. Parameters are to be made from the masters afterwards.
 
-// From whole tensors, on any mesh: each piece of the partition from the runs of bytes it lies in.
-// A parameter that the checkpoint lacks stays as it is. Returns the names of those that the checkpoint
-// has without moments, as of parameters that were frozen: theirs are zero now. `checks`, with which the
-// checkpoint was opened, count each element of the model on one rank.
+// From whole tensors, on any mesh: each piece of the partition from the runs of bytes it lies in. A
+// parameter that the checkpoint lacks stays as it is. Returns the names of those that the
+// checkpoint has without moments, as of parameters that were frozen: theirs are zero now. `checks`,
+// with which the checkpoint was opened, count each element of the model on one rank.
 std::vector<std::string> load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
                                             bool weights_only, const CustomLoadFn& custom,
                                             DeferredChecks& checks);
 
-// What the checkpoint has of a parameter, under either of its names: without states when it has none.
-// Throws when it is of another shape.
+// What the checkpoint has of a parameter, under either of its names: without states when it has
+// none. Throws when it is of another shape.
 WholeParameter find_parameter(const WholeCheckpoint& checkpoint, const ParamSpec& spec);
 // How tp cuts a whole tensor into what a rank holds of it.
 ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank);
@@ -30,8 +30,8 @@ ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank);
 void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,
                 torch::Tensor out, const std::string& name);
 
-// The rank's own model-states file, if the folder's files are those that this very rank would write:
-// same mesh, ZeRO family, precision and parameters; else None.
+// The rank's own model-states file, if the folder's files are those that this very rank would
+// write: same mesh, ZeRO family, precision and parameters; else None.
 Value find_own_files(const std::filesystem::path& folder, const Value& metadata,
                      const CheckpointedRun& run, DeferredChecks& checks);
 // Loads them; `own` is what find_own_files returned. Returns what holds the loss scaler's state.

@@ -11,8 +11,8 @@ namespace anymesh {
 // DeepSpeed's version whose files ours are like; its loaders demand one.
 inline constexpr const char* kWrittenLikeDeepSpeed = "0.19.8";
 
-// Collective over grid.pp, whose stages each know only their own parameters' patterns. Megatron's keys
-// are there if the run has flags. What holds weights is left None: rank_files.h fills it in.
+// Collective over grid.pp, whose stages each know only their own parameters' patterns. Megatron's
+// keys are there if the run has flags. What holds weights is left None: rank_files.h fills it in.
 Value model_states(const CheckpointedRun& run, const TrainState& state);
 
 // What a model-states file has beside the keys of `own`, those that this run writes itself, and the

@@ -69,8 +69,8 @@ std::vector<GatheredTensors::Part> parts_of(const CheckpointedRun& run, const Pa
   return parts;
 }
 
-// This rank's stage: its tp slice of each parameter, in the order of params(). Of ZeRO 3 gathered over
-// grid.dp, which `gathered` is of; of the other stages what is in memory.
+// This rank's stage: its tp slice of each parameter, in the order of params(). Of ZeRO 3 gathered
+// over grid.dp, which `gathered` is of; of the other stages what is in memory.
 Records stage_weights(const CheckpointedRun& run, GatheredTensors& gathered) {
   Records records;
   if (run.optimizer.options().stage < 3) {
@@ -92,8 +92,8 @@ Records stage_weights(const CheckpointedRun& run, GatheredTensors& gathered) {
   return records;
 }
 
-// The whole model, gathered over grid.world: OrderedDict name -> tensor, tp slices and stages merged,
-// the vocabulary without padding, a tied weight once. Collective.
+// The whole model, gathered over grid.world: OrderedDict name -> tensor, tp slices and stages
+// merged, the vocabulary without padding, a tied weight once. Collective.
 Value model_weights(const CheckpointedRun& run, bool exclude_frozen, GatheredTensors& gathered) {
   const Coord& at = run.grid.coord;
   std::vector<std::string> mine;
@@ -124,8 +124,8 @@ void for_each_saved(const CheckpointedRun& run, const SaveOptions& options, cons
   }
 }
 
-// What is not trained, by name. DeepSpeed lists it from ZeRO 2 on; here the other stages do too if there
-// is any, since it is what readers know it by.
+// What is not trained, by name. DeepSpeed lists it from ZeRO 2 on; here the other stages do too if
+// there is any, since it is what readers know it by.
 template <typename Fn>
 Value frozen_entries(const CheckpointedRun& run, const SaveOptions& options, Fn&& value_of) {
   const bool listed = run.optimizer.options().stage >= 2 || !run.optimizer.frozen().empty();

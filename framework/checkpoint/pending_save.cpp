@@ -19,7 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Beside the tags of a partitioned optimizer, as DeepSpeed leaves it. Never replaced: it may be the user's.
+// Beside the tags of a partitioned optimizer, as DeepSpeed leaves it. Never replaced: it may be the
+// user's.
 void write_zero_to_fp32(const fs::path& save_dir) {
   const fs::path script = save_dir / kZeroToFp32File;
   if (fs::exists(script)) return;
@@ -28,8 +29,8 @@ void write_zero_to_fp32(const fs::path& save_dir) {
                   fs::perm_options::add);
 }
 
-// What needs other ranks while it writes cannot be left to a thread, and what keeps state out of memory
-// has none for a snapshot of it.
+// What needs other ranks while it writes cannot be left to a thread, and what keeps state out of
+// memory has none for a snapshot of it.
 void refuse_async(const CheckpointedRun& run, const SaveOptions& options) {
   const auto& offload = run.optimizer.options().offload;
   const char* beside = options.weights_only       ? "weights_only (--no-save-optim)"

@@ -42,12 +42,12 @@ struct SaveReport {
 //   if (save.written()) ...             // once a step: have all ranks their files on the disk?
 //   SaveReport report = save.commit();  // manifest, rename, `latest`
 //
-// With .async a thread copies this rank's state to `snapshot` and writes its files from there; it never
-// communicates. Without, commit() writes them, straight from the tensors. A save that goes without
-// commit() waits for its thread and leaves nothing under the tag's name.
+// With .async a thread copies this rank's state to `snapshot` and writes its files from there; it
+// never communicates. Without, commit() writes them, straight from the tensors. A save that goes
+// without commit() waits for its thread and leaves nothing under the tag's name.
 //
-// The constructor, written() and commit() are collective over grid.world; what goes wrong on one rank,
-// on whatever thread, the constructor or commit() throws on all, as CollectiveError.
+// The constructor, written() and commit() are collective over grid.world; what goes wrong on one
+// rank, on whatever thread, the constructor or commit() throws on all, as CollectiveError.
 class PendingSave {
  public:
   // `run` and `snapshot` must live as long; `state` is copied.

@@ -8,8 +8,8 @@ namespace anymesh {
 
 // What a save makes sure of before it writes anything.
 
-// All ranks are at it: else those that are name the others, after run.patience, and cannot communicate any
-// more. `what` is what they should have called.
+// All ranks are at it: else those that are name the others, after run.patience, and cannot
+// communicate any more. `what` is what they should have called.
 void expect_all_ranks(const CheckpointedRun& run, const char* what);
 
 // Rank 0's tag, which the others should have too, and which is the name of a folder. Collective.

@@ -10,7 +10,8 @@
 namespace anymesh {
 namespace {
 
-// What a rank tells the others of a record. Two of one hash are less likely than a CRC met by chance.
+// What a rank tells the others of a record. Two of one hash are less likely than a CRC met by
+// chance.
 struct Told {
   uint64_t record = 0, bytes = 0;
   uint64_t crc = 0;

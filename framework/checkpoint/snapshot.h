@@ -13,8 +13,8 @@
 
 namespace anymesh {
 
-// A rank's state as it was, in memory that is used again from save to save and grows only if the next
-// one needs more:
+// A rank's state as it was, in memory that is used again from save to save and grows only if the
+// next one needs more:
 //
 //   Snapshot snapshot;                               // takes no memory yet
 //   const Value still = snapshot.hold(value, read);  // the same value, its tensors in the snapshot
@@ -29,8 +29,8 @@ class Snapshot {
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
-  // To be read once take() is done, and until reset(). What is the same memory stays so. Of tensors that
-  // will not be `read` no copy is kept.
+  // To be read once take() is done, and until reset(). What is the same memory stays so. Of tensors
+  // that will not be `read` no copy is kept.
   Value hold(const Value& value, const std::unordered_set<const ByteSource*>& read);
   // Throws std::runtime_error if there is no memory, and what reading the originals throws.
   void take();

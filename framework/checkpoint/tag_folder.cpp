@@ -45,8 +45,8 @@ TagFolder::TagFolder(Communicator& world, const fs::path& save_dir, const std::s
   make_temporary(world, save_dir);
 }
 
-// Rank 0 makes the folder with a mark in it, a name that no other has. Ranks that do not see it are on
-// other file systems: of those with one host and path, the first makes theirs.
+// Rank 0 makes the folder with a mark in it, a name that no other has. Ranks that do not see it are
+// on other file systems: of those with one host and path, the first makes theirs.
 void TagFolder::make_temporary(Communicator& world, const fs::path& save_dir) {
   const fs::path mark = temporary_ / gather_strings(world, random_text())[0];
   all_or_none(world, [&] {

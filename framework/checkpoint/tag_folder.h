@@ -19,17 +19,19 @@ namespace anymesh {
 //   folder.write("mp_rank_00_model_states.pt", value, {}, 4);   // each rank its files, fsynced
 //   folder.commit(world, 50, [] { ... });                  // manifest, rename
 //
-// Where nodes do not share a file system, each has a folder of that name with its ranks' files, and all
-// have the whole manifest. One rank of each file system, the leader, makes and renames its folder.
+// Where nodes do not share a file system, each has a folder of that name with its ranks' files, and
+// all have the whole manifest. One rank of each file system, the leader, makes and renames its
+// folder.
 //
-// What is collective throws on all ranks what goes wrong on one. A TagFolder that goes without commit() leaves nothing of the tag under its name.
+// What is collective throws on all ranks what goes wrong on one. A TagFolder that goes without
+// commit() leaves nothing of the tag under its name.
 class TagFolder {
  public:
   TagFolder(Communicator& world, const std::filesystem::path& save_dir, const std::string& tag);
 
-  // This rank's part of a file, to the disk and on record. From any thread, and by `threads` of its own.
-  // Of a file in several parts each goes to one rank of those with the same leader(), and all of them give
-  // the same value; complete() does what is left.
+  // This rank's part of a file, to the disk and on record. From any thread, and by `threads` of its
+  // own. Of a file in several parts each goes to one rank of those with the same leader(), and all
+  // of them give the same value; complete() does what is left.
   void write(const std::string& name, const Value& value, FilePart part, int threads);
 
   // Ends the files in several parts, which went to ranks of `sharers`. Collective over `world`.

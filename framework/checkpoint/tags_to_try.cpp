@@ -46,7 +46,8 @@ std::string host_in(const fs::path& folder, const std::string& text) {
   return "";
 }
 
-// The files that no rank sees as they were written. Rank 0 looks at all, the others at what it misses.
+// The files that no rank sees as they were written. Rank 0 looks at all, the others at what it
+// misses.
 Files bad_by_size(Communicator& world, const fs::path& folder, const Files& files) {
   // Unmarks those of the files marked with a 1 that this rank sees as they were written.
   const auto look = [&](std::string marks) {

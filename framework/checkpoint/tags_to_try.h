@@ -13,8 +13,8 @@ namespace anymesh {
 // Which checkpoints of a folder a load tries, and what is wrong with their files before a byte of a
 // tensor is read.
 
-// A checkpoint whose files are missing, cut off or changed, as against one that is not this run's. All
-// ranks throw it together.
+// A checkpoint whose files are missing, cut off or changed, as against one that is not this run's.
+// All ranks throw it together.
 struct DamagedCheckpoint : CollectiveError {
   using CollectiveError::CollectiveError;
 };
@@ -29,13 +29,14 @@ struct TagsToTry {
 // committed ones. Throws std::runtime_error for a tag that is not there.
 TagsToTry tags_to_try(const std::filesystem::path& load_dir, const LoadOptions& options);
 
-// Compares a tag's files with its manifest, if it has one: their sizes, and with `checksums` all their
-// bytes, shared over the ranks. A file is good that some rank sees: nodes may each have their own.
-// Collective; throws DamagedCheckpoint.
+// Compares a tag's files with its manifest, if it has one: their sizes, and with `checksums` all
+// their bytes, shared over the ranks. A file is good that some rank sees: nodes may each have their
+// own. Collective; throws DamagedCheckpoint.
 void check_files(Communicator& world, const std::filesystem::path& folder, bool checksums);
 
-// Runs `work`, which reads files and must not communicate, on every rank. What the format's readers throw
-// on any rank becomes DamagedCheckpoint on all; what this run's own checks throw, CollectiveError.
+// Runs `work`, which reads files and must not communicate, on every rank. What the format's readers
+// throw on any rank becomes DamagedCheckpoint on all; what this run's own checks throw,
+// CollectiveError.
 void read_together(Communicator& world, const std::filesystem::path& folder,
                    const std::function<void()>& work);
 

@@ -12,7 +12,8 @@ namespace anymesh {
 // A record that reads the contiguous tensor's own memory as it is written: no copy. It keeps the
 // tensor alive.
 TensorRecord record_of(const torch::Tensor& t);
-// The same of state in memory or on disk, 1-D; and of pieces laid end to end. REQUIRES: of one dtype.
+// The same of state in memory or on disk, 1-D; and of pieces laid end to end. REQUIRES: of one
+// dtype.
 TensorRecord record_of(const StateTensor& state);
 TensorRecord record_of(std::vector<StateTensor> pieces, torch::Dtype dtype);
 

@@ -65,8 +65,9 @@ class Communicator : public torch::CustomClassHolder {
   // no such half.
   virtual void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) = 0;
   virtual void barrier() = 0;
-  // A barrier that does not wait for ever: the ranks that have not come within `patience`, ascending;
-  // none if all have. After an answer that names some, the group must not be used any more.
+  // A barrier that does not wait for ever: the ranks that have not come within `patience`,
+  // ascending; none if all have. After an answer that names some, the group must not be used any
+  // more.
   virtual std::vector<int> roll_call(std::chrono::milliseconds patience) = 0;
 };
 

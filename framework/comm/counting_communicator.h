@@ -23,10 +23,10 @@ namespace anymesh {
 //   exchange         what this rank sends; a call that only receives is not counted
 //   broadcast        the tensor
 //
-// Over a group of n ranks a rank then sends, on average, 2 (n - 1) / n times an all-reduce's payload
-// and (n - 1) / n times a reduce-scatter's or all-gather's, which is why papers count them as 2, 1
-// and 1. A group of one rank sends nothing and is not counted, nor are barriers and splits. A verb that is counted is also a
-// phase to a profiler (profile/profiler.h): "dp reduce_scatter".
+// Over a group of n ranks a rank then sends, on average, 2 (n - 1) / n times an all-reduce's
+// payload and (n - 1) / n times a reduce-scatter's or all-gather's, which is why papers count them
+// as 2, 1 and 1. A group of one rank sends nothing and is not counted, nor are barriers and splits.
+// A verb that is counted is also a phase to a profiler (profile/profiler.h): "dp reduce_scatter".
 enum Verb { kAllReduce, kReduceScatter, kAllGather, kExchange, kBroadcast, kVerbs };
 const char* name_of(Verb verb);
 

@@ -159,8 +159,8 @@ class MpiCommunicator final : public Communicator {
 
   void barrier() override { MPI_CHECK(MPI_Barrier(comm_)); }
 
-  // All report to rank 0, which answers with the list of those who have not. It may itself come last,
-  // and late: hence twice the patience with its answer.
+  // All report to rank 0, which answers with the list of those who have not. It may itself come
+  // last, and late: hence twice the patience with its answer.
   std::vector<int> roll_call(std::chrono::milliseconds patience) override {
     std::vector<int> absent;
     if (rank_ != 0) {

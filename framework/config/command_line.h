@@ -17,8 +17,8 @@ namespace anymesh {
 // Sets the fields; returns the flags of Megatron that were given and ignored.
 std::vector<std::string> read_command_line(FlagTable& flags, const std::vector<std::string>& args);
 
-// What --help or --version is to print: all flags by group, each with its default, and the names of the
-// ignored ones; or the version. Empty if neither is among the arguments.
+// What --help or --version is to print: all flags by group, each with its default, and the names of
+// the ignored ones; or the version. Empty if neither is among the arguments.
 std::string text_asked_for(const FlagTable& flags, const std::vector<std::string>& args);
 
 }  // namespace anymesh

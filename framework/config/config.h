@@ -36,8 +36,8 @@ struct DeviceConfig {
   std::string distributed_backend;  // mpi | nccl; empty = nccl on cuda, mpi on cpu
 };
 
-// Where a rank keeps what ZeRO partitions: "none" = where it computes, "cpu" = in the host's memory,
-// "nvme" = in a file.
+// Where a rank keeps what ZeRO partitions: "none" = where it computes, "cpu" = in the host's
+// memory, "nvme" = in a file.
 struct OffloadConfig {
   std::string optimizer = "none", param = "none";
   std::string nvme_path;  // a folder

@@ -24,7 +24,8 @@ inline void require(bool holds, const std::string& message) {
   if (!holds) throw ParseError(message);
 }
 
-// "--save-interval (-1) must not be negative", or where the least is another "... must be at least 1".
+// "--save-interval (-1) must not be negative", or where the least is another "... must be at least
+// 1".
 template <class T>
 void require_at_least(const std::type_identity_t<T>& least, const char* flag, const T& value) {
   std::ostringstream text;

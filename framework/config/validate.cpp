@@ -154,8 +154,8 @@ void check_data(const DataConfig& data, uint64_t seed) {
           with("--seed", seed) + " must fit in 32 bits, as the shuffling of samples demands");
 }
 
-// What needs other ranks while it writes cannot be left to a thread; what is kept out of memory has no
-// copy in it.
+// What needs other ranks while it writes cannot be left to a thread; what is kept out of memory has
+// no copy in it.
 void check_async_save(const CheckpointConfig& checkpoint, const OffloadConfig& offload) {
   if (!checkpoint.async_save) return;
   const auto refuse = [](bool beside, const std::string& flag, const char* why) {

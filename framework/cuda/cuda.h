@@ -7,9 +7,9 @@
 
 namespace anymesh {
 
-// What a build with CUDA (the preset `cuda`) has more than one without, and all that the rest of the
-// framework sees of it: no header of CUDA's or NCCL's is included outside of this folder. A build
-// without links absent.cpp, whose functions say so, instead of the others.
+// What a build with CUDA (the preset `cuda`) has more than one without, and all that the rest of
+// the framework sees of it: no header of CUDA's or NCCL's is included outside of this folder. A
+// build without links absent.cpp, whose functions say so, instead of the others.
 
 struct CudaDevices {
   int count = 0;        // that this process may use
@@ -38,8 +38,8 @@ void use_cuda_device(int index);
 // reduce_scatter is wider: then they are folded in its dtype.
 CommPtr nccl_communicator(CommPtr host, std::chrono::seconds patience);
 
-// The ranks of `host`, whose verbs also take tensors of a GPU, by way of pinned memory of the host: all
-// that communicator.h says of sums holds, ranks may share a GPU, and it is slow.
+// The ranks of `host`, whose verbs also take tensors of a GPU, by way of pinned memory of the host:
+// all that communicator.h says of sums holds, ranks may share a GPU, and it is slow.
 CommPtr staged_communicator(CommPtr host);
 
 }  // namespace anymesh

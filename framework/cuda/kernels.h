@@ -6,8 +6,9 @@
 
 namespace anymesh {
 
-// Our kernels for contiguous tensors of the current GPU, in its current stream, each beside a function
-// of the CPU that writes the same bits. A build without CUDA has none (absent.cpp), nor such tensors.
+// Our kernels for contiguous tensors of the current GPU, in its current stream, each beside a
+// function of the CPU that writes the same bits. A build without CUDA has none (absent.cpp), nor
+// such tensors.
 
 // adamw_step() of optim/sweeps.h. The state is fp32 or float64; `rounded` may be undefined.
 void cuda_adamw(const torch::Tensor& weight, const torch::Tensor& gradient,

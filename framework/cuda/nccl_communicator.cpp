@@ -52,8 +52,9 @@ void check_contiguous(const torch::Tensor& t, const char* verb) {
 
 std::byte* bytes_of(const torch::Tensor& t) { return static_cast<std::byte*>(t.data_ptr()); }
 
-// What all groups of a rank share. One stream, so that a rank's collectives run in the order in which
-// it calls them, which is the same on all ranks of a group: no two groups wait for each other.
+// What all groups of a rank share. One stream, so that a rank's collectives run in the order in
+// which it calls them, which is the same on all ranks of a group: no two groups wait for each
+// other.
 struct Transport {
   explicit Transport(std::chrono::seconds patience)
       : device(c10::cuda::current_device()),
@@ -218,8 +219,8 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  // In the transport's stream, after all that is in the current one, and watched. Whoever lets go of
-  // the result has the current stream wait for it.
+  // In the transport's stream, after all that is in the current one, and watched. Whoever lets go
+  // of the result has the current stream wait for it.
   template <class Call>
   std::unique_ptr<Pending> run(const char* verb, std::vector<torch::Tensor> tensors,
                                const Call& call) {

@@ -15,8 +15,9 @@ namespace anymesh {
 //   Watchdog watchdog(std::chrono::minutes(10));
 //   watchdog.watch("all_reduce of the group tp", [event] { return event->is_done(); });
 //
-// What does not end in time after all before it did, or whose question throws, is a failure: without
-// a `fail` of the caller's, a line on stderr and the end of the process, which ends the job.
+// What does not end in time after all before it did, or whose question throws, is a failure:
+// without a `fail` of the caller's, a line on stderr and the end of the process, which ends the
+// job.
 class Watchdog {
  public:
   using Fail = std::function<void(const std::string& message)>;

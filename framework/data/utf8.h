@@ -12,8 +12,8 @@ struct CodePoint {
   bool valid = false;
 };
 
-// The code point at the front of a non-empty text; a byte that begins no valid UTF-8 sequence stands
-// for itself, invalid.
+// The code point at the front of a non-empty text; a byte that begins no valid UTF-8 sequence
+// stands for itself, invalid.
 CodePoint decode_utf8(std::string_view text);
 
 // Text whose characters come in pieces, as a model's tokens have them:

@@ -140,7 +140,8 @@ class Group {
     values_ = rows_of(n_.at(sample, group, n_.heads + 1), 0, n_.s, width_, false, value_);
   }
 
-  // Of positions [first, first + rows), where they are; in `copy` if they must be turned, or filled up with zeros to `wanted`.
+  // Of positions [first, first + rows), where they are; in `copy` if they must be turned, or filled
+  // up with zeros to `wanted`.
   Rows rows_of(int64_t head, int64_t first, int64_t rows, int64_t wanted, bool turn, T* copy) {
     const T* from = qkv_ + head + first * n_.row();
     if (rows == wanted && (!turn || half_ == 0)) return {from, n_.row()};
@@ -158,8 +159,8 @@ class Group {
              sin_.const_data_ptr<float>() + position * half_, half_, sign);
   }
 
-  // Scores, to be multiplied by scale_, of the queries from `first` on with the keys up to the last of them; returns how many
-  // queries.
+  // Scores, to be multiplied by scale_, of the queries from `first` on with the keys up to the last
+  // of them; returns how many queries.
   int64_t scores(int64_t sample, int64_t group, int64_t head, int64_t first) {
     const int64_t rows = std::min(kRows, n_.s - first), width = first + kRows;
     queries_ = rows_of(n_.at(sample, group, head), first, rows, rows, true, query_);

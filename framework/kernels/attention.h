@@ -19,12 +19,14 @@ struct AttentionExtras {
   int64_t first_head = 0;  // of all heads
 };
 
-// Whether fused_attention() can: fp32 or bf16 in the CPU's memory, with heads of a multiple of 16 elements.
+// Whether fused_attention() can: fp32 or bf16 in the CPU's memory, with heads of a multiple of 16
+// elements.
 bool can_fuse_attention(const torch::Tensor& qkv);
 
-// Causal self-attention without a score in memory: qkv [b, s, k, n/k + 2, d], the queries, the key and the value of each of the k
-// groups of heads, contiguous -> [b, s, n d]. As in FlashAttention (arXiv:2205.14135) blocks of queries meet all keys at a time,
-// and backward makes the weights again. Products are of T, sums in fp32, the weights are rounded to T before they meet the values.
+// Causal self-attention without a score in memory: qkv [b, s, k, n/k + 2, d], the queries, the key
+// and the value of each of the k groups of heads, contiguous -> [b, s, n d]. As in FlashAttention
+// (arXiv:2205.14135) blocks of queries meet all keys at a time, and backward makes the weights
+// again. Products are of T, sums in fp32, the weights are rounded to T before they meet the values.
 torch::Tensor fused_attention(const torch::Tensor& qkv, const AttentionExtras& extras);
 
 }  // namespace anymesh

@@ -6,8 +6,8 @@
 
 namespace anymesh {
 
-// What attention does with rows of scores and weights, of a `width` as in rows.h. `factors`, dropout's, may be null.
-// The greatest of a row.
+// What attention does with rows of scores and weights, of a `width` as in rows.h. `factors`,
+// dropout's, may be null. The greatest of a row.
 float greatest(const float* row, int64_t width);
 
 // out = exp(scale * row - shift), times the factors; returns the sum, without them.

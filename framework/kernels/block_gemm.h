@@ -4,16 +4,17 @@
 
 namespace anymesh {
 
-// C [m, n] in fp32 = or += A B of T = float or c10::BFloat16, for matrices that fit the cache, inside of a parallel region; on bf16
-// by AMX or AVX-512, where there is one (LibTorch's brgemm, which is oneDNN's). B is packed first, as far as the CPU wants it:
+// C [m, n] in fp32 = or += A B of T = float or c10::BFloat16, for matrices that fit the cache,
+// inside of a parallel region; on bf16 by AMX or AVX-512, where there is one (LibTorch's brgemm,
+// which is oneDNN's). B is packed first, as far as the CPU wants it:
 //
 //   Packed<T> p = BlockGemm<T>::pack(b, stride, k, n, room);             B [k, n] in rows
 //   Packed<T> p = BlockGemm<T>::pack_transposed(bt, stride, k, n, room); B^T [n, k] in rows
 //   BlockGemm<T>::run(m, n, k, a, lda, p, c, ldc, add);
 //
-// k of T = c10::BFloat16 is even, n a multiple of 16. `room` is for k * n elements; it, and b, must last as long. run() may take the
-// first of the k rows and n columns that B was packed with. Rows that begin inside of a cache line cost AMX two thirds of its speed:
-// rooms are Buffers.
+// k of T = c10::BFloat16 is even, n a multiple of 16. `room` is for k * n elements; it, and b, must
+// last as long. run() may take the first of the k rows and n columns that B was packed with. Rows
+// that begin inside of a cache line cost AMX two thirds of its speed: rooms are Buffers.
 template <class T>
 struct Packed {
   const T* at;            // blocks of kColumns columns, of rows

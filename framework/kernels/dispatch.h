@@ -4,7 +4,8 @@
 
 namespace anymesh {
 
-// What there are kernels for: fp32 and bf16 in the CPU's memory. All else takes LibTorch's operators.
+// What there are kernels for: fp32 and bf16 in the CPU's memory. All else takes LibTorch's
+// operators.
 inline bool has_kernels(const torch::Tensor& x) {
   return x.device().is_cpu() &&
          (x.scalar_type() == torch::kFloat || x.scalar_type() == torch::kBFloat16);

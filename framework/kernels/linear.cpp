@@ -54,8 +54,9 @@ struct Matrix {
   }
 };
 
-// C [m, n] = A B, of k products each, and `bias` [n] if it is not null. The longer of C's sides is cut into shares of threads; the
-// other operand has been packed, or transposed, before. How C is cut changes no bit of it.
+// C [m, n] = A B, of k products each, and `bias` [n] if it is not null. The longer of C's sides is
+// cut into shares of threads; the other operand has been packed, or transposed, before. How C is
+// cut changes no bit of it.
 class Product {
  public:
   Product(int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, T* c, const T* bias = nullptr)
@@ -88,8 +89,8 @@ class Product {
   }
 
  private:
-  // What is long and has few rows, such as the gradient of what the logits were made from: a part of the depth at a time, so that
-  // neither A nor B is read twice from memory.
+  // What is long and has few rows, such as the gradient of what the logits were made from: a part
+  // of the depth at a time, so that neither A nor B is read twice from memory.
   void run_by_depth() const {
     const Buffer<float> sums(m_ * n_);
     for (int64_t done = 0; done < k_; done += kDepth) {

@@ -6,9 +6,10 @@ namespace anymesh {
 
 // x W^T + b for x [..., k], W [n, k] and b [n] or undefined -> [..., n].
 //
-// In bf16, on a CPU with units for it (AMX, AVX-512 BF16), by blocks of LibTorch's brgemm: sums are kept in fp32 and rounded once,
-// with the bias, and no number of threads changes a bit. A call takes 5 us, where at::linear needs 20 before it multiplies. All
-// else, and sides that are no multiples of 16, is at::linear.
+// In bf16, on a CPU with units for it (AMX, AVX-512 BF16), by blocks of LibTorch's brgemm: sums are
+// kept in fp32 and rounded once, with the bias, and no number of threads changes a bit. A call
+// takes 5 us, where at::linear needs 20 before it multiplies. All else, and sides that are no
+// multiples of 16, is at::linear.
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias = {});
 

@@ -4,15 +4,17 @@
 
 namespace anymesh {
 
-// LayerNorm along the last dim of x [..., h], or RMSNorm (arXiv:1910.07467), which has neither mean nor bias. fp32 and bf16 on a CPU
-// are computed in fp32 in two passes over rows that are in the cache, where no number of threads changes a bit; all else is LibTorch's.
+// LayerNorm along the last dim of x [..., h], or RMSNorm (arXiv:1910.07467), which has neither mean
+// nor bias. fp32 and bf16 on a CPU are computed in fp32 in two passes over rows that are in the
+// cache, where no number of threads changes a bit; all else is LibTorch's.
 struct NormParams {
   torch::Tensor weight, bias;  // [h]; an undefined bias: RMSNorm
   double epsilon;
 };
 torch::Tensor norm(const torch::Tensor& x, const NormParams& params);
 
-// x + y, rounded to their dtype, and its norm. Its backward adds the gradients of both, which the two operators leave to another pass.
+// x + y, rounded to their dtype, and its norm. Its backward adds the gradients of both, which the
+// two operators leave to another pass.
 struct SumAndNorm {
   torch::Tensor sum, normed;
 };

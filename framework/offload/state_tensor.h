@@ -35,8 +35,8 @@ class StateTensor {
   const torch::Tensor& tensor() const { return tensor_; }
   StateTensor narrow(int64_t begin, int64_t numel) const;
 
-  // Elements [begin, begin + numel) from and to a contiguous tensor of this dtype, which stays alive
-  // until it is done: on the swap file's thread, or at once.
+  // Elements [begin, begin + numel) from and to a contiguous tensor of this dtype, which stays
+  // alive until it is done: on the swap file's thread, or at once.
   std::future<void> start_read(int64_t begin, torch::Tensor out) const;
   std::future<void> start_write(int64_t begin, torch::Tensor in) const;
   // Bytes [offset, offset + out.size()), now.

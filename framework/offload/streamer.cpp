@@ -28,8 +28,8 @@ void wait_for(std::vector<std::future<void>>& pending) {
 
 }  // namespace
 
-// Block i uses half i % 2 of the buffers. Transfers run in the order in which they start, so the read
-// of block i + 1 finds block i - 1 written.
+// Block i uses half i % 2 of the buffers. Transfers run in the order in which they start, so the
+// read of block i + 1 finds block i - 1 written.
 void Streamer::sweep(const std::vector<Stream>& streams, int64_t numel, const Work& work) {
   const bool swapped = std::any_of(streams.begin(), streams.end(), is_swapped);
   const int64_t step = swapped ? block_ : std::max<int64_t>(numel, 1);

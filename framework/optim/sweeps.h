@@ -30,7 +30,8 @@ void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
 // flat [n] = x of n elements, in flat's dtype.
 void widen(const torch::Tensor& x, const torch::Tensor& flat);
 
-// In double, where the square of an fp32 number is exact. Of several, which may lie on a GPU, one sum.
+// In double, where the square of an fp32 number is exact. Of several, which may lie on a GPU, one
+// sum.
 double sum_of_squares(const torch::Tensor& flat);
 double sum_of_squares(const std::vector<torch::Tensor>& flats);
 

@@ -7,7 +7,8 @@
 
 namespace anymesh {
 
-// Where the time of a piece of work goes, on this rank: what the code marks as a phase, and LibTorch's operators.
+// Where the time of a piece of work goes, on this rank: what the code marks as a phase, and
+// LibTorch's operators.
 //
 //   { RECORD_USER_SCOPE("forward"); ... }      <ATen/record_function.h>; costs next to nothing while no one records
 //

@@ -34,7 +34,8 @@ uint32_t number(DropoutStream stream) {
 }
 uint32_t threshold(double p) { return static_cast<uint32_t>(p * 4294967296.0); }
 
-// use(i, bits, count): the bits of elements [begin + i, begin + i + count) of one sample's tensor, until all n had theirs.
+// use(i, bits, count): the bits of elements [begin + i, begin + i + count) of one sample's tensor,
+// until all n had theirs.
 template <class Use>
 void for_each_chunk(int64_t begin, int64_t n, uint64_t seed, uint32_t stream, int64_t sample,
                     const Use& use) {

@@ -30,7 +30,8 @@ struct DropoutStream {
 torch::Tensor dropout(const torch::Tensor& x, double p, const DropoutContext& context,
                       DropoutStream stream, int64_t first = 0);
 
-// What elements [first, first + n) of row `row` of the batch are multiplied by: 0 or 1 / (1 - p). For kernels that drop as they go.
+// What elements [first, first + n) of row `row` of the batch are multiplied by: 0 or 1 / (1 - p).
+// For kernels that drop as they go.
 void dropout_factors(float* factors, int64_t n, int64_t first, double p,
                      const DropoutContext& context, DropoutStream stream, int64_t row);
 

@@ -32,8 +32,8 @@ struct MemoryPart {
 };
 std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer);
 
-// "1.9 MiB on the largest rank: parameters 0.5, gradients 0.5, optimizer state 0.9", by the closed form.
-// Collective.
+// "1.9 MiB on the largest rank: parameters 0.5, gradients 0.5, optimizer state 0.9", by the closed
+// form. Collective.
 std::string memory_forecast(Communicator& world, const ZeroOptimizer& optimizer);
 
 // The table of --report-memory, on rank 0: of each line the largest rank. Collective.

@@ -10,14 +10,15 @@
 
 namespace anymesh {
 
-// Which of a rank's state lies in a swap file in `nvme_path`, not in memory. Weights only at ZeRO 3.
+// Which of a rank's state lies in a swap file in `nvme_path`, not in memory. Weights only at ZeRO
+// 3.
 struct OffloadOptions {
   bool optimizer = false, params = false;
   std::string nvme_path;
 };
 
-// Parameters that are optimized alike, with this rank's partition of their state: [P], in DeepSpeed's
-// layout (partition_layout.h), in memory or on disk.
+// Parameters that are optimized alike, with this rank's partition of their state: [P], in
+// DeepSpeed's layout (partition_layout.h), in memory or on disk.
 struct ParamGroup {
   // A piece of one parameter in the partition: 1-D views of equal length.
   struct Piece {

@@ -11,8 +11,8 @@
 namespace anymesh {
 
 // Stage 3: a rank keeps its parts of the parameters; a unit's whole parameters exist only while the
-// unit runs, forward or backward, and the next one's are already on their way. Of parts on disk, those
-// of the one after that are being read.
+// unit runs, forward or backward, and the next one's are already on their way. Of parts on disk,
+// those of the one after that are being read.
 //
 // A parameter's tensor stays the same object: its storage is emptied and refilled (autograd's saved
 // tensors see the refilled bytes). Nothing of this is visible to the layers.

@@ -7,8 +7,8 @@
 namespace anymesh {
 
 // Stages 0 and 1: a leaf's gradients, summed over the micro-batches of a step; the first takes the
-// place of the last step's. Those of a table that is only looked up in are a few of its rows (sparse,
-// [v, h]): the other rows stay the zeros that they are, unread and unwritten.
+// place of the last step's. Those of a table that is only looked up in are a few of its rows
+// (sparse, [v, h]): the other rows stay the zeros that they are, unread and unwritten.
 class WholeSum {
  public:
   // Into `sums` [n], zeros. `alone`: nobody else writes there, such as an all-reduce.

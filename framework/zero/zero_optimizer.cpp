@@ -145,8 +145,8 @@ void ZeroOptimizer::add_pieces(Group& group) {
   }
 }
 
-// Stages 0 and 1: in the whole flat buffer. Of a tied weight's uses, the second is the head's, which
-// has a gradient for every row.
+// Stages 0 and 1: in the whole flat buffer. Of a tied weight's uses, the second is the head's,
+// which has a gradient for every row.
 void ZeroOptimizer::whole_gradients(size_t g) {
   const Group& group = groups_[g];
   const auto sum = [this](const torch::Tensor& leaf, const torch::Tensor& sums) {

@@ -22,14 +22,14 @@ namespace anymesh {
 //                                      units when used             micro-batch
 //
 // Parameters form two groups, with and without weight decay, in DeepSpeed's layouts
-// (param_group.h), so that a save writes what is there, in memory or offloaded to disk. Gradients are summed in fp32
-// (float64 for float64 models), whatever the parameters' dtype. The fp32 master of an fp32
-// parameter is the parameter itself. Parameters come without memory (ParamSpec): at stage 3 a rank
-// makes its fragments of them and nothing else.
+// (param_group.h), so that a save writes what is there, in memory or offloaded to disk. Gradients
+// are summed in fp32 (float64 for float64 models), whatever the parameters' dtype. The fp32 master
+// of an fp32 parameter is the parameter itself. Parameters come without memory (ParamSpec): at
+// stage 3 a rank makes its fragments of them and nothing else.
 //
 // Every sum over dp is folded in rank order. Stages 0 and 1 sum micro-batches first and ranks
-// second, 2 and 3 the other way round: within each pair all bits agree, and at one micro-batch those
-// of all four. The two uses of a tied weight are added last.
+// second, 2 and 3 the other way round: within each pair all bits agree, and at one micro-batch
+// those of all four. The two uses of a tied weight are added last.
 struct ZeroOptions {
   int stage = 0;
   AdamOptions adam;
@@ -79,8 +79,8 @@ class ZeroOptimizer final : public UnitObserver {
   const std::vector<Frozen>& frozen() const { return frozen_; }
   // The group over which a partition is one part: dp, or a group of this rank alone at stage 0.
   Communicator& partitions() const { return *partitions_; }
-  // Whether this rank's slice counts where each element of the model does once: neither a replica of
-  // another tp rank's nor the last stage's copy of a tied weight.
+  // Whether this rank's slice counts where each element of the model does once: neither a replica
+  // of another tp rank's nor the last stage's copy of a tied weight.
   bool is_first_copy(const ParamSpec& spec) const;
 
   // For --report-memory: sums of second uses, buckets' buffers, stage 3's peak in flight, and
@@ -93,7 +93,8 @@ class ZeroOptimizer final : public UnitObserver {
   int64_t steps = 0;  // Adam's
 
  private:
-  // A tied weight's gradient as one of the stage's two uses of it: summed apart, added once per step.
+  // A tied weight's gradient as one of the stage's two uses of it: summed apart, added once per
+  // step.
   struct SecondUse {
     size_t group, param;
     torch::Tensor sums;                    // where the first use's `gradient` has this parameter

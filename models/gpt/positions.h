@@ -25,7 +25,8 @@ class RelativePositions {
 
   // Queries or keys [b, n, s, d], turned; untouched unless positions are rotary.
   torch::Tensor rotate(const torch::Tensor& heads) const;
-  // Cosines and sines of those angles, [s, r/2] for the first r elements of a head; undefined unless rotary.
+  // Cosines and sines of those angles, [s, r/2] for the first r elements of a head; undefined
+  // unless rotary.
   const torch::Tensor& cos() const { return cos_; }
   const torch::Tensor& sin() const { return sin_; }
 

@@ -9,8 +9,8 @@ namespace anymesh {
 // Shapes, here and in every file of this folder:
 //   b micro-batch   s sequence   h hidden   n heads   k key and value heads   d = h/n   f MLP width
 //   v vocabulary, padded   t tp size
-// With --sequence-parallel the hidden state between a layer's matrices, [b, s, h] in these files, is
-// a rank's part [b, s/t, h] of the sequence.
+// With --sequence-parallel the hidden state between a layer's matrices, [b, s, h] in these files,
+// is a rank's part [b, s/t, h] of the sequence.
 //
 // Legend of names: Megatron-DeepSpeed's, since they are the keys of its checkpoints.
 

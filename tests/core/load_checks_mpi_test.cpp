@@ -1,5 +1,5 @@
-// What a load on another mesh reads, and that it checks all of it: no byte twice, and none that is damaged
-// goes unseen.
+// What a load on another mesh reads, and that it checks all of it: no byte twice, and none that is
+// damaged goes unseen.
 #include <fstream>
 
 #include "framework/checkpoint/format/convert.h"

@@ -122,7 +122,8 @@ TEST(Norm, NoNumberOfThreadsChangesABit) {
   at::set_num_threads(before);
 }
 
-// Of the two outputs a backward may have only one: the last layer's sum, say, or a norm that nothing reads.
+// Of the two outputs a backward may have only one: the last layer's sum, say, or a norm that
+// nothing reads.
 TEST(Norm, TakesOneGradient) {
   at::manual_seed(5);
   const Case c({7, 32}, true, torch::kFloat);

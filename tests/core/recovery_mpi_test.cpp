@@ -1,5 +1,5 @@
-// Damaged checkpoints: every file of a tag in turn, the pointer file, nodes without a shared file system,
-// and saves that fail.
+// Damaged checkpoints: every file of a tag in turn, the pointer file, nodes without a shared file
+// system, and saves that fail.
 #include <fstream>
 
 #include "framework/checkpoint/format/file_io.h"
@@ -41,8 +41,9 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-// Each kind of damage to each file of the newest tag: the one before it is loaded, bit for bit, and the
-// report names the file. A flipped byte may be one that says nothing; then the newest is what it was.
+// Each kind of damage to each file of the newest tag: the one before it is loaded, bit for bit, and
+// the report names the file. A flipped byte may be one that says nothing; then the newest is what
+// it was.
 TEST_F(Recovery, EveryFileDamagedInTurn) {
   const fs::path newest = folder_ / "global_step2", whole = folder_ / "whole";
   for (const auto& [mesh, stage] :

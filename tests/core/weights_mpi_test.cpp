@@ -1,4 +1,5 @@
-// Weights without optimizer state, whole models, and frozen parameters: what is written and what loads.
+// Weights without optimizer state, whole models, and frozen parameters: what is written and what
+// loads.
 #include <map>
 
 #include "framework/checkpoint/format/convert.h"

@@ -1,6 +1,6 @@
-// The bugs and limits of DeepSpeed 0.19.8's converter and of Megatron-DeepSpeed's checkpoints, by the numbers of the table in
-// docs/checkpoint-format.md: what happens here instead. Those that are not here have nothing to do with this library; the
-// table says why.
+// The bugs and limits of DeepSpeed 0.19.8's converter and of Megatron-DeepSpeed's checkpoints, by
+// the numbers of the table in docs/checkpoint-format.md: what happens here instead. Those that are
+// not here have nothing to do with this library; the table says why.
 
 #include <algorithm>
 

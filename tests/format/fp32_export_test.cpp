@@ -78,8 +78,8 @@ std::map<std::string, std::vector<float>> weights(const fs::path& folder) {
 
 class Export : public TempFolder {};
 
-// Frozen parameters, which ZeRO 3 cuts over the model-states files, and buffers are weights too; also
-// where a universal folder has them in copies of those files alone.
+// Frozen parameters, which ZeRO 3 cuts over the model-states files, and buffers are weights too;
+// also where a universal folder has them in copies of those files alone.
 TEST_F(Export, TakesWhatWasNotTrained) {
   const fs::path checkpoint = fixture("z3-fp32-dp3-frozen");
   const auto theirs = weights(checkpoint / "fp32");
@@ -118,7 +118,8 @@ TEST_F(Export, EqualsDeepSpeedsInOneFileAndInMany) {
     EXPECT_TRUE(fs::exists(folder_ / "w" / file.get<std::string>())) << name;
 }
 
-// Under ZeRO 2 they are whole; metadata under ZeRO 3's names, on tp ranks too, changes nothing there.
+// Under ZeRO 2 they are whole; metadata under ZeRO 3's names, on tp ranks too, changes nothing
+// there.
 TEST_F(Export, TakesFrozenParametersOfZero2FromAUniversalFolder) {
   const fs::path universal = folder_ / "global_step4_universal";
   convert_to_universal({.input = tag_of("z2-bf16-dp2-frozen"), .output = universal}, {});
@@ -130,8 +131,8 @@ TEST_F(Export, TakesFrozenParametersOfZero2FromAUniversalFolder) {
   EXPECT_EQ(weights(folder_ / "a"), weights(folder_ / "b"));
 }
 
-// One storage in .bin, a copy for each name in safetensors; a universal folder has the second name in
-// files of its own.
+// One storage in .bin, a copy for each name in safetensors; a universal folder has the second name
+// in files of its own.
 TEST_F(Export, KeepsTiedWeightsTied) {
   const fs::path checkpoint = fixture("z1-bf16-dp2");
   for (const char* source : {"checkpoint", "universal"}) {

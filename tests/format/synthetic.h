@@ -9,8 +9,8 @@
 namespace anymesh {
 
 // A checkpoint of ZeRO 1 in one parameter group, as DeepSpeed would write it of parameters whose
-// elements are numbered: master i, first moment i + 0.25, second i + 0.5, and 1000 more on each next
-// tp rank. For layouts that no fixture has.
+// elements are numbered: master i, first moment i + 0.25, second i + 0.5, and 1000 more on each
+// next tp rank. For layouts that no fixture has.
 //
 //   Synthetic source{.parameters = {{"a.weight", {3, 7}}}, .dp = 8};
 //   source.write(folder);

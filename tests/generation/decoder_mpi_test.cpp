@@ -1,5 +1,5 @@
-// Logits of a text that is read piece by piece, with keys and values kept, against those of the whole
-// sequence as training computes them.
+// Logits of a text that is read piece by piece, with keys and values kept, against those of the
+// whole sequence as training computes them.
 #include <gtest/gtest.h>
 
 #include "models/gpt/generation/decoder.h"

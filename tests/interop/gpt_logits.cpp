@@ -1,5 +1,5 @@
-// gpt_logits TOKENS LOGITS [flags of pretrain_gpt]: loads a checkpoint as pretrain_gpt does, on any mesh,
-// and writes the model's logits.
+// gpt_logits TOKENS LOGITS [flags of pretrain_gpt]: loads a checkpoint as pretrain_gpt does, on any
+// mesh, and writes the model's logits.
 //
 //   TOKENS   int64 [b, s], raw; s is --seq-length
 //   LOGITS   float [b, s, v], raw, without the vocabulary's padding

@@ -16,8 +16,9 @@ namespace anymesh {
 //   layer l    hidden = hidden + down(gelu(up(norm(hidden))))            <l+2>.{norm,up,down}.weight
 //   head       logits = head(norm(hidden))                               <L+2>.{norm,head}.weight
 //
-// Shapes: b micro-batch, s sequence, h hidden, v vocabulary, t tp size. With --sequence-parallel the
-// hidden state [b, s, h] is a rank's part [b, s/t, h] of the sequence; the framework's layers see to it.
+// Shapes: b micro-batch, s sequence, h hidden, v vocabulary, t tp size. With --sequence-parallel
+// the hidden state [b, s, h] is a rank's part [b, s/t, h] of the sequence; the framework's layers
+// see to it.
 struct MlpConfig {
   int num_layers = 0, hidden_size = 0, seq_length = 0;  // required
   int context_length = 3;                               // tokens that the next one depends on

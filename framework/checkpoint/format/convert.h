@@ -18,8 +18,8 @@ namespace anymesh {
 // writes output/zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt, output/zero/optimizer_state.pt,
 // copies of the model-states files, and last `latest_universal` beside the output folder. First
 // everything is planned from metadata, and every element of every parameter must be covered exactly
-// once; then tensors are streamed (stream_files.h), so that memory stays small at any model size. The
-// folder appears under its name only when it is whole; one that is there is replaced. What a
+// once; then tensors are streamed (stream_files.h), so that memory stays small at any model size.
+// The folder appears under its name only when it is whole; one that is there is replaced. What a
 // conversion that was killed has left in output.tmp is compared with the source, and only what is
 // missing or differs is written.
 //

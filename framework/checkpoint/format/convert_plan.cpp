@@ -179,7 +179,8 @@ class Planner {
     }
   }
 
-  // Of a tp rank: what `module` has, or of a pipeline, which has none, the frozen ones of its stages.
+  // Of a tp rank: what `module` has, or of a pipeline, which has none, the frozen ones of its
+  // stages.
   std::vector<std::pair<std::string, TensorRecord>> model_tensors(int tp) const {
     auto tensors = module_tensors(source_.model_state(0, tp));
     if (!tensors.empty()) return tensors;

@@ -64,9 +64,9 @@ constexpr uint32_t power_of_x(uint64_t n) {
 
 #if defined(__x86_64__)
 // After Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ" (Intel, 2009):
-// four independent lanes, folded into one at the end, whose bytes and the rest of the text go through
-// the table. To move a 128-bit remainder n bits forward, its halves are multiplied by x^(n+32) and
-// x^(n-32).
+// four independent lanes, folded into one at the end, whose bytes and the rest of the text go
+// through the table. To move a 128-bit remainder n bits forward, its halves are multiplied by
+// x^(n+32) and x^(n-32).
 #define ANYMESH_PCLMUL __attribute__((target("pclmul,sse4.1")))
 #define ANYMESH_VPCLMUL __attribute__((target("avx512f,vpclmulqdq")))
 

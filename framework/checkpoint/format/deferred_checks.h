@@ -10,8 +10,9 @@
 
 namespace anymesh {
 
-// Checks of records that are read in parts and published later: the CRCs of the parts are put together
-// as they are read, in any order and by any threads, so that what is read completely is read once.
+// Checks of records that are read in parts and published later: the CRCs of the parts are put
+// together as they are read, in any order and by any threads, so that what is read completely is
+// read once.
 //
 //   DeferredChecks checks;
 //   const BytesPtr bytes = zip.open(record, &checks);   // gives out bytes at once

@@ -23,9 +23,9 @@ struct TensorExtent {
   uint32_t crc = 0;
 };
 
-// A file on its way to the disk in blocks, which threads or processes write in any order. Up to the last
-// sector of its last tensor all but the last block are whole ones; the rest, or all of a small file, is
-// the last block, which stays in memory until the CRCs are known.
+// A file on its way to the disk in blocks, which threads or processes write in any order. Up to the
+// last sector of its last tensor all but the last block are whole ones; the rest, or all of a small
+// file, is the last block, which stays in memory until the CRCs are known.
 class FileBlocks {
  public:
   // Unless `compare`, what may be there is written over without a look at it.
@@ -39,8 +39,8 @@ class FileBlocks {
   void write(size_t block, std::span<std::byte> buffer);
   // Of the blocks written here, which must follow each other: of each tensor one.
   std::vector<TensorExtent> extents() const;
-  // The texts that had to wait, then the last block. `extents` are those of all blocks, in any order,
-  // wherever they were written.
+  // The texts that had to wait, then the last block. `extents` are those of all blocks, in any
+  // order, wherever they were written.
   void finish(std::vector<TensorExtent> extents);
 
   uint64_t kept() const { return kept_; }

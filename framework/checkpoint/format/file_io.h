@@ -22,7 +22,8 @@ void sync_file_system(const std::filesystem::path& path);
 std::filesystem::path temporary_of(const std::filesystem::path& path);
 void write_text_atomically(const std::filesystem::path& path, std::string_view text);
 std::string read_text(const std::filesystem::path& path, uint64_t most = 64 << 10);  // bytes
-// What `latest` or `latest_universal` says, without the white space that an editor may leave behind.
+// What `latest` or `latest_universal` says, without the white space that an editor may leave
+// behind.
 std::string read_tag(const std::filesystem::path& pointer_file);
 // Renames, replacing a file of that name, then syncs the folder.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
@@ -34,7 +35,8 @@ std::filesystem::path existing_folder(std::filesystem::path path);
 // "latest, global_step50, global_step100" or "nothing": what a folder holds, for messages.
 std::string list_folder(const std::filesystem::path& folder);
 
-// Of a folder that is not there: "; PARENT holds: ..." or, where there is no such folder either, "".
+// Of a folder that is not there: "; PARENT holds: ..." or, where there is no such folder either,
+// "".
 std::string list_parent(const std::filesystem::path& absent);
 
 // Of this machine, for messages about files that others wrote.

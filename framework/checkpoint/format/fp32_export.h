@@ -15,10 +15,10 @@ namespace anymesh {
 //
 //   export_fp32({.checkpoint = "checkpoints", .output = "weights"}, {});
 //
-// From an ordinary checkpoint of any ZeRO stage, tp and pp (DeepSpeed's refuses tp and pp > 1), from
-// a universal folder, or from weights, in their other format. Tensors are streamed: memory does not
-// grow with the model. Tables have the rows of the true vocabulary (DeepSpeed's: its padding too).
-// weights_files.h has the names of the files, and how they appear.
+// From an ordinary checkpoint of any ZeRO stage, tp and pp (DeepSpeed's refuses tp and pp > 1),
+// from a universal folder, or from weights, in their other format. Tensors are streamed: memory
+// does not grow with the model. Tables have the rows of the true vocabulary (DeepSpeed's: its
+// padding too). weights_files.h has the names of the files, and how they appear.
 //
 // Tied weights are one storage in .bin. Safetensors has no shared memory, and DeepSpeed's fails on
 // them; here each name has its copy, so that a reader needs not know which are tied.
@@ -39,8 +39,8 @@ struct Fp32Report : WrittenWeights {
 
 Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progress);
 
-// What it writes, by name: masters, frozen parameters unless excluded, buffers. All float32, but for
-// buffers of integers and bools, which keep their dtype. Tied names share `bytes`.
+// What it writes, by name: masters, frozen parameters unless excluded, buffers. All float32, but
+// for buffers of integers and bools, which keep their dtype. Tied names share `bytes`.
 NamedTensors fp32_tensors(const WholeCheckpoint& checkpoint, bool exclude_frozen);
 
 }  // namespace anymesh

@@ -8,9 +8,10 @@
 
 namespace anymesh {
 
-// manifest.json of a tag folder or a universal one: the files that make up the checkpoint, each with its
-// size and checksum, and the machine that wrote it. The folder gets its name only after all of them are on
-// disk, so a tag with a manifest is committed; docs/checkpoint-format.md has the protocol.
+// manifest.json of a tag folder or a universal one: the files that make up the checkpoint, each
+// with its size and checksum, and the machine that wrote it. The folder gets its name only after
+// all of them are on disk, so a tag with a manifest is committed; docs/checkpoint-format.md has the
+// protocol.
 //
 // Checkpoints of DeepSpeed, and ours from before there was one, have none.
 struct Manifest {
@@ -41,8 +42,8 @@ std::optional<Manifest> read_manifest(const std::filesystem::path& folder);
 std::string size_damage(const std::filesystem::path& folder,
                         const std::vector<Manifest::File>& files);
 
-// The same of those that are there and whose bytes do not have their checksum, with the first damaged
-// record and its offset.
+// The same of those that are there and whose bytes do not have their checksum, with the first
+// damaged record and its offset.
 std::string checksum_damage(const std::filesystem::path& folder,
                             const std::vector<Manifest::File>& files);
 

@@ -153,8 +153,8 @@ void MergedTensor::read(uint64_t offset, std::span<std::byte> out) const {
 }
 
 // Shard elements [begin, end) of one fragment to their places. Reads straight to the place when it
-// is only one, as it is unless columns are cut; and then the vocabulary's padding, for the sake of the
-// record's CRC.
+// is only one, as it is unless columns are cut; and then the vocabulary's padding, for the sake of
+// the record's CRC.
 void MergedTensor::read_fragment(const Part& part, const SourceFragment& fragment, int64_t begin,
                                  int64_t end, int64_t full_begin, std::span<std::byte> out) const {
   constexpr int64_t kRows = 256 << 10;  // elements that are read before they are dealt out

@@ -33,7 +33,8 @@ class MergedTensor : public ByteSource {
 // Fragments in a row: a shard of this shape, or a tensor that only dp cuts.
 BytesPtr joined(const Shape& shape, std::vector<SourceFragment> fragments, DType dtype);
 
-// What two tensors of the same dtype and number of elements differ in, bit by bit, a few MiB at a time.
+// What two tensors of the same dtype and number of elements differ in, bit by bit, a few MiB at a
+// time.
 struct TensorDifference {
   int64_t count = 0;   // of elements
   int64_t where = 0;   // the one that differs most

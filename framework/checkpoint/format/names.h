@@ -111,8 +111,8 @@ inline constexpr std::string_view kRngState = "rng_state";
 inline constexpr std::string_view kConsumedTrainSamples = "consumed_train_samples";
 inline constexpr std::string_view kConsumedValidSamples = "consumed_valid_samples";
 
-// Ours: the seed of the masks; with --verify-resume, the validation loss right before the save; that
-// there is no optimizer state.
+// Ours: the seed of the masks; with --verify-resume, the validation loss right before the save;
+// that there is no optimizer state.
 inline constexpr std::string_view kDropoutSeed = "anymesh_dropout_seed";
 inline constexpr std::string_view kVerifiedLoss = "anymesh_verified_loss";
 inline constexpr std::string_view kWeightsOnly = "anymesh_weights_only";

@@ -14,8 +14,8 @@ namespace anymesh {
 //   file.write_blocks(1 << 20, block);               // past the page cache, where there is a way
 //   file.write(5 << 20, rest);
 //
-// Opened over an earlier file of that name it writes only where that one differs, so that work which
-// was interrupted goes on where it was, and whatever lies there is verified. Throws
+// Opened over an earlier file of that name it writes only where that one differs, so that work
+// which was interrupted goes on where it was, and whatever lies there is verified. Throws
 // std::runtime_error with the path and the system's reason.
 class PlacedFile {
  public:
@@ -28,7 +28,8 @@ class PlacedFile {
   PlacedFile& operator=(const PlacedFile&) = delete;
 
   void write(uint64_t offset, std::span<const std::byte> bytes);
-  // Goes around the page cache (O_DIRECT): one copy less, and memory that the kernel needs not find.
+  // Goes around the page cache (O_DIRECT): one copy less, and memory that the kernel needs not
+  // find.
   void write_blocks(uint64_t offset, std::span<const std::byte> bytes);
   uint64_t kept() const { return kept_; }  // bytes that were there already
 

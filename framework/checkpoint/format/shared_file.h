@@ -16,8 +16,8 @@ struct FilePart {
 // How many parts are worth it for `size` bytes on so many ranks: each has 8 MiB at least.
 int parts_worth(uint64_t size, int ranks);
 
-// A new file that several processes write, each a part. All have the same StreamedFile; CRCs of parts
-// add up to those of the whole, so that no process reads what another wrote.
+// A new file that several processes write, each a part. All have the same StreamedFile; CRCs of
+// parts add up to those of the whole, so that no process reads what another wrote.
 //
 //   SharedFile file(streamed_torch_file(path, value), {rank, size});
 //   const std::vector<TensorExtent> mine = file.write(threads);

@@ -62,7 +62,8 @@ struct SourceCheckpoint {
   }
 };
 
-// `threads` read files at the same time. With `checks` the large tensors are checked as they are read.
+// `threads` read files at the same time. With `checks` the large tensors are checked as they are
+// read.
 SourceCheckpoint open_source_checkpoint(const std::filesystem::path& folder, int threads,
                                         DeferredChecks* checks = nullptr);
 
@@ -70,7 +71,8 @@ SourceCheckpoint open_source_checkpoint(const std::filesystem::path& folder, int
 // dicts joined with dots), or nothing for a pipeline, whose weights are in layer files.
 std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& model_state);
 
-// Whether Megatron-DeepSpeed wrote these model states, and not this program, whose `args` are like its.
+// Whether Megatron-DeepSpeed wrote these model states, and not this program, whose `args` are like
+// its.
 bool is_megatrons(const Value& model_state);
 
 }  // namespace anymesh

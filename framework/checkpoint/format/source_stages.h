@@ -20,8 +20,8 @@ void read_weights(SourceCheckpoint& source);            // source_weights.cpp
 // optimizer's.
 void read_frozen_of_zero3(SourceCheckpoint& source);
 
-// All weights of a tp rank's model in the order of named_parameters(): tied layers first, then by layer.
-// With a pipeline these are the weights of all stages.
+// All weights of a tp rank's model in the order of named_parameters(): tied layers first, then by
+// layer. With a pipeline these are the weights of all stages.
 std::vector<std::pair<std::string, TensorRecord>> weights_of(const SourceCheckpoint& source,
                                                              int tp_rank);
 

@@ -40,8 +40,8 @@ void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, cons
     fp32.fail("a sub-group of " + std::to_string(start) + " elements");
 }
 
-// What DeepSpeed's stage-3 loader wants: the scaler, parameter groups, and the step in Adam's own state.
-// Its converter leaves rank 0's flat tensors in as well, which nothing reads.
+// What DeepSpeed's stage-3 loader wants: the scaler, parameter groups, and the step in Adam's own
+// state. Its converter leaves rank 0's flat tensors in as well, which nothing reads.
 Value universal_optimizer_state(Value state) {
   Value adam = state.at(keys::kOptimizerStateDict);
   std::vector<Value::Entry> steps;

@@ -11,7 +11,8 @@
 
 namespace anymesh {
 
-// What a file will hold, before any tensor is read: texts, which are known, and tensors, end to end.
+// What a file will hold, before any tensor is read: texts, which are known, and tensors, end to
+// end.
 //
 //   prefix "PK.. data.pkl ..", tensor of 1.5 MB, suffix "PK.. directory"
 struct FileLayout {
@@ -43,16 +44,17 @@ struct StreamResult {
   double write_seconds = 0;    // of a thread, on average
 };
 
-// More threads than cores, as most wait for the disk. On two cores, of 4.3 GB from two ranks at ZeRO 3, 12
-// threads needed 1.88 s and 53 MiB at the peak, 8 of them 2.03 s and 40, 16 as long as 12 and 65.
+// More threads than cores, as most wait for the disk. On two cores, of 4.3 GB from two ranks at
+// ZeRO 3, 12 threads needed 1.88 s and 53 MiB at the peak, 8 of them 2.03 s and 40, 16 as long as
+// 12 and 65.
 inline constexpr int kStreamThreads = 12;
 // Of each of the ranks that save, whose memory is the training's: 8 would be 5 % faster.
 inline constexpr int kSaveThreads = 4;
 
-// Writes all files, each byte once at its final offset. The files are cut into blocks of 2 MiB, which
-// `threads` work through in order, so that no thread waits for another's large file, and memory is
-// a block or two a thread whatever the sizes. A tensor's CRC is put together from those of its blocks.
-// Over files that are there it writes only what differs (PlacedFile). Does not sync.
+// Writes all files, each byte once at its final offset. The files are cut into blocks of 2 MiB,
+// which `threads` work through in order, so that no thread waits for another's large file, and
+// memory is a block or two a thread whatever the sizes. A tensor's CRC is put together from those
+// of its blocks. Over files that are there it writes only what differs (PlacedFile). Does not sync.
 StreamResult stream_files(const std::vector<StreamedFile>& files, int threads);
 
 }  // namespace anymesh

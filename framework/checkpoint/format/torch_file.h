@@ -19,13 +19,15 @@ class DeferredChecks;
 //
 // Reading takes the metadata only, in at most twice the file's size plus 64 MiB of memory; tensors
 // are read when their ByteSource is, and nothing of a storage before all of it has met its CRC
-// (zip.h), unless `checks` are given, which are the caller's to finish. A strided view reads as a contiguous tensor. The legacy format from before torch 1.6 is
-// refused by name, as is a compressed archive.
+// (zip.h), unless `checks` are given, which are the caller's to finish. A strided view reads as a
+// contiguous tensor. The legacy format from before torch 1.6 is refused by name, as is a compressed
+// archive.
 Value read_torch_file(const std::filesystem::path& path, DeferredChecks* checks = nullptr);
 
-// Writes the tensors in blocks, from `threads` threads (stream_files.h), each to a storage of exactly its
-// own bytes (a view does not drag its storage along); tensors with the same `bytes` pointer share
-// one storage. Overwrites. Does not fsync: see file_io.h. One thread reads tensors one after the other.
+// Writes the tensors in blocks, from `threads` threads (stream_files.h), each to a storage of
+// exactly its own bytes (a view does not drag its storage along); tensors with the same `bytes`
+// pointer share one storage. Overwrites. Does not fsync: see file_io.h. One thread reads tensors
+// one after the other.
 StreamResult write_torch_file(const std::filesystem::path& path, const Value& value,
                               int threads = kSaveThreads);
 

@@ -16,8 +16,8 @@ namespace anymesh {
 //   const StreamResult written = stream_files(files, threads);
 //   publish_universal_folder(output, iteration, files, written.crcs);
 
-// Throws unless `folder` is absent, empty or a universal folder: it will be replaced as a whole, so it
-// had better not be somebody's home. `what` names it in the message.
+// Throws unless `folder` is absent, empty or a universal folder: it will be replaced as a whole, so
+// it had better not be somebody's home. `what` names it in the message.
 void check_replaceable(const std::filesystem::path& folder, const std::string& what);
 
 // Makes the folders of the files. Of what an interrupted run has left there those files stay, to be
@@ -25,8 +25,8 @@ void check_replaceable(const std::filesystem::path& folder, const std::string& w
 void prepare_universal_folder(const std::filesystem::path& temporary,
                               const std::vector<StreamedFile>& files);
 
-// Writes the manifest, gives files of metadata their second names, renames the folder, and last writes
-// `latest_universal` beside it.
+// Writes the manifest, gives files of metadata their second names, renames the folder, and last
+// writes `latest_universal` beside it.
 void publish_universal_folder(const std::filesystem::path& output, int64_t iteration,
                               const std::vector<StreamedFile>& files,
                               const std::vector<uint32_t>& crcs);

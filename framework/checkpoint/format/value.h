@@ -208,7 +208,8 @@ Value map_tensors(const Value& value,
 // The classes of DeepSpeed and Megatron that checkpoints hold, by name.
 Value fragment_address(int64_t numel, int64_t start);
 Value zero_stage_enum(int stage);
-// Of an int or a ZeroStageEnum, which Debian 12's Python 3.11.2 pickles by name: getattr(ZeroStageEnum, "weights").
+// Of an int or a ZeroStageEnum, which Debian 12's Python 3.11.2 pickles by name:
+// getattr(ZeroStageEnum, "weights").
 int zero_stage_of(const Value& stage);
 Value loss_scaler(double scale);
 Value dynamic_loss_scaler(std::vector<Value::Entry> fields);

@@ -18,10 +18,10 @@ class DeferredChecks;
 //   pytorch_model-00001-of-00003.bin, ..., pytorch_model.bin.index.json
 //   model.safetensors, model-00001-of-00003.safetensors  with safetensors = true
 //
-// Tensors are streamed (stream_files.h). Files of an earlier export in the same folder are replaced;
-// they appear under their names when all are whole, the index last. What an export that was killed has
-// left beside them is gone over, and only what is missing or differs is written. In .bin, tensors that
-// share `bytes` are one storage; safetensors has no such thing.
+// Tensors are streamed (stream_files.h). Files of an earlier export in the same folder are
+// replaced; they appear under their names when all are whole, the index last. What an export that
+// was killed has left beside them is gone over, and only what is missing or differs is written. In
+// .bin, tensors that share `bytes` are one storage; safetensors has no such thing.
 struct WeightsOptions {
   std::filesystem::path output;  // a folder that is there
   uint64_t max_shard_size = 5'000'000'000;

@@ -68,8 +68,8 @@ class WholeCheckpoint {
   std::vector<std::string> names_;
 };
 
-// `threads` read files at the same time. With `checks`, which must live as long as the checkpoint, large
-// tensors of torch files are checked as they are read.
+// `threads` read files at the same time. With `checks`, which must live as long as the checkpoint,
+// large tensors of torch files are checked as they are read.
 WholeCheckpoint open_whole_checkpoint(const std::filesystem::path& path, int threads,
                                       DeferredChecks* checks = nullptr);
 

@@ -63,7 +63,8 @@ class ZipReader {
 // The text around the data of an archive's records, each at a multiple of 64 bytes.
 //   ZipLayout zip; put(zip.begin("archive/version", 2)); put("3\n"); put(zip.end(crc32("3\n"))); ...
 //   put(zip.finish());
-// All sizes follow from those of the records, so that an archive is laid out before its CRCs are known.
+// All sizes follow from those of the records, so that an archive is laid out before its CRCs are
+// known.
 class ZipLayout {
  public:
   std::string begin(std::string name, uint64_t size);  // the header before the data

@@ -13,18 +13,18 @@ namespace anymesh {
 //   torch::Tensor logits = decoder.append(prompt);  // [b, s] -> [b, v]
 //   logits = decoder.append(next_token);            // [b, 1] -> [b, v]
 //
-// Each piece is computed once: of what was read before, a layer needs the keys and values alone, which
-// are kept. Logits are those that GptModel::forward() has at the last position, up to the order of
-// sums; no gradients, no dropout. Norms, projections, MLP and tables are the model's own, so nothing in
-// training knows of it.
+// Each piece is computed once: of what was read before, a layer needs the keys and values alone,
+// which are kept. Logits are those that GptModel::forward() has at the last position, up to the
+// order of sums; no gradients, no dropout. Norms, projections, MLP and tables are the model's own,
+// so nothing in training knows of it.
 class Decoder {
  public:
-  // `model` must live as long, on a grid of one rank, and may be given other weights between texts. A
-  // text has at most its config's seq_length tokens, for which it has its tables of positions.
+  // `model` must live as long, on a grid of one rank, and may be given other weights between texts.
+  // A text has at most its config's seq_length tokens, for which it has its tables of positions.
   explicit Decoder(const GptModel& model);
 
-  // int64 [b, s] -> the logits of the token after them, [b, v], padding left out. Throws if the text
-  // becomes too long.
+  // int64 [b, s] -> the logits of the token after them, [b, v], padding left out. Throws if the
+  // text becomes too long.
   torch::Tensor append(const torch::Tensor& tokens);
 
   int64_t length() const { return length_; }  // tokens read so far
@@ -34,8 +34,8 @@ class Decoder {
   torch::Tensor embed(const torch::Tensor& tokens) const;  // -> [b, s, h]
   torch::Tensor attend(const ParallelAttention& attention, KvCache& cache,
                        const torch::Tensor& hidden) const;  // [b, s, h] -> [b, s, h]
-  // The tables for queries and keys [first, first + s), and the bias of the scores of these queries with
-  // all keys before first + s.
+  // The tables for queries and keys [first, first + s), and the bias of the scores of these queries
+  // with all keys before first + s.
   static RelativePositions part(RelativePositions positions, int64_t first, int64_t s);
 
   const GptModel& model_;

@@ -16,8 +16,8 @@ class KvCache {
   int64_t length() const { return length_; }
   void clear() { length_ = 0; }
 
-  // Both [b, k, s, d], of the next s positions; returns all, [b, k, length, d], which the next append()
-  // leaves as they are.
+  // Both [b, k, s, d], of the next s positions; returns all, [b, k, length, d], which the next
+  // append() leaves as they are.
   std::pair<torch::Tensor, torch::Tensor> append(const torch::Tensor& keys,
                                                  const torch::Tensor& values) {
     TORCH_INTERNAL_ASSERT(length_ + keys.size(2) <= capacity_);

@@ -16,8 +16,9 @@ struct SamplingOptions {
 // Throws a ParseError that names the flag.
 void validate(const SamplingOptions& options);
 
-// Draws one token after the other. The n-th draw is a function of the seed, n and the logits. Of tokens
-// that are as likely the lower number comes first. With both limits top_p is of what top_k leaves.
+// Draws one token after the other. The n-th draw is a function of the seed, n and the logits. Of
+// tokens that are as likely the lower number comes first. With both limits top_p is of what top_k
+// leaves.
 class Sampler {
  public:
   // REQUIRES: valid options.
