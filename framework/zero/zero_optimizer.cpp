@@ -1,12 +1,9 @@
 #include "framework/zero/zero_optimizer.h"
 
 #include <ATen/record_function.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 
 #include "framework/comm/agreement.h"
 
@@ -14,26 +11,6 @@ namespace anymesh {
 namespace {
 
 using Use = Streamer::Use;
-
-// Elements of each partition that travel at a time; and of a gradient bucket.
-constexpr int64_t kBucket = int64_t{1} << 22;
-
-// Takes a leaf's gradient as soon as a backward has made it.
-struct GradientHook : torch::autograd::PostAccumulateGradHook {
-  using Take = std::function<void(const torch::Tensor&)>;
-  explicit GradientHook(Take t) : take(std::move(t)) {}
-  void operator()(const torch::Tensor& leaf) override {
-    torch::Tensor& gradient = leaf.mutable_grad();
-    take(gradient);
-    gradient.reset();
-  }
-  Take take;
-};
-
-void on_gradient(const torch::Tensor& leaf, GradientHook::Take take) {
-  torch::autograd::impl::set_post_acc_grad_hooks(leaf,
-                                                 std::make_unique<GradientHook>(std::move(take)));
-}
 
 torch::Dtype master_dtype(const torch::Tensor& param) {
   return param.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
@@ -145,56 +122,6 @@ void ZeroOptimizer::add_pieces(Group& group) {
   }
 }
 
-// Stages 0 and 1: in the whole flat buffer. Of a tied weight's uses, the second is the head's,
-// which has a gradient for every row.
-void ZeroOptimizer::whole_gradients(size_t g) {
-  const Group& group = groups_[g];
-  const auto sum = [this](const torch::Tensor& leaf, const torch::Tensor& sums) {
-    whole_sums_.emplace_back(sums, grid_.world->size() == 1);
-    const size_t at = whole_sums_.size() - 1;
-    on_gradient(leaf, [this, at](const torch::Tensor& gradient) { whole_sums_[at].add(gradient); });
-    return at;
-  };
-  for (size_t i = 0; i < group.params.size(); ++i) {
-    const ParamSpec& spec = group.params[i];
-    const bool twice = spec.second_use.defined();
-    sum(twice ? spec.second_use : spec.tensor, gradient_of(group, i));
-    if (!twice) continue;
-    const torch::Tensor sums = torch::zeros_like(gradient_of(group, i));
-    second_uses_.push_back({g, i, sums, sum(spec.tensor, sums), {}});
-  }
-}
-
-// Stages 2 and 3: in buckets that are reduced while the backward runs.
-void ZeroOptimizer::bucketed_gradients(size_t g) {
-  Group& group = groups_[g];
-  const size_t n = group.params.size();
-  for (size_t first = 0, last = 0; first < n; first = last) {
-    for (int64_t numel = 0; last < n && (last == first || numel < kBucket); ++last)
-      numel += group.layout.numel(last);
-    group.buckets.emplace_back(group.layout, first, last, grid_.dp, group.gradient, 0,
-                               &bucket_bytes_);
-  }
-  for (size_t i = 0; i < n; ++i) {
-    on_gradient(group.params[i].tensor, [this, g, i](const torch::Tensor& gradient) {
-      for (GradientBucket& bucket : groups_[g].buckets) {
-        if (bucket.holds(i)) bucket.add(i, gradient);
-      }
-    });
-    if (!group.params[i].second_use.defined()) continue;
-    const torch::Tensor first_use = gradient_of(group, i);
-    SecondUse use{g, i, torch::zeros_like(first_use), 0, {}};
-    use.bucket.emplace(group.layout, i, i + 1, grid_.dp, use.sums,
-                       first_use.storage_offset() - group.gradient.storage_offset(),
-                       &bucket_bytes_);
-    second_uses_.push_back(std::move(use));
-    on_gradient(group.params[i].second_use,
-                [this, at = second_uses_.size() - 1, i](const torch::Tensor& gradient) {
-                  second_uses_[at].bucket->add(i, gradient);
-                });
-  }
-}
-
 void ZeroOptimizer::shard_params() {
   std::vector<ShardedParams::Shard> shards;
   for (const Group& group : groups_) {
@@ -209,25 +136,6 @@ void ZeroOptimizer::shard_params() {
   sharded_.emplace(std::move(shards), grid_.dp);
 }
 
-// This rank's partition of `gradient`.
-torch::Tensor ZeroOptimizer::my_gradients(const Group& group) const {
-  if (options_.stage >= 2) return group.gradient;
-  const int64_t partition = group.layout.partition_numel();
-  return group.gradient.narrow(0, partitions_->rank() * partition, partition);
-}
-
-// Where `gradient` has a parameter: all of it at stages 0 and 1, this rank's fragment at 2 and 3.
-torch::Tensor ZeroOptimizer::gradient_of(const Group& group, size_t param) const {
-  if (options_.stage < 2) {
-    return group.gradient.narrow(0, group.layout.flat().param_offset(param),
-                                 group.layout.numel(param));
-  }
-  for (const Piece& piece : group.pieces) {
-    if (piece.param == param) return piece.gradient;
-  }
-  return group.gradient.narrow(0, 0, 0);
-}
-
 void ZeroOptimizer::before_forward(int unit) {
   if (sharded_) sharded_->before_forward(unit);
 }
@@ -237,16 +145,6 @@ void ZeroOptimizer::after_forward(int unit) {
 void ZeroOptimizer::before_backward(int unit) {
   if (sharded_) sharded_->before_backward(unit);
 }
-void ZeroOptimizer::after_backward() {
-  for (Group& group : groups_) {
-    for (GradientBucket& bucket : group.buckets) bucket.flush();
-  }
-  for (SecondUse& use : second_uses_) {
-    if (use.bucket) use.bucket->flush();
-  }
-  if (sharded_) sharded_->release_all();
-}
-
 int64_t ZeroOptimizer::second_use_bytes() const {
   int64_t bytes = 0;
   for (const SecondUse& use : second_uses_) bytes += static_cast<int64_t>(use.sums.nbytes());
@@ -254,107 +152,6 @@ int64_t ZeroOptimizer::second_use_bytes() const {
 }
 
 int64_t ZeroOptimizer::in_flight_bytes() const { return sharded_ ? sharded_->in_flight().peak : 0; }
-
-double ZeroOptimizer::reduce_gradients() {
-  RECORD_USER_SCOPE("gradients");
-  if (options_.stage < 2) reduce_whole_gradients();
-  add_tied_gradients();
-  add_sequence_parts();
-  std::vector<torch::Tensor> counted;
-  for (const Group& group : groups_) {
-    for (const Piece& piece : group.pieces) {
-      if (is_first_copy(group.params[piece.param])) counted.push_back(piece.gradient);
-    }
-  }
-  local_square_sum_ = sum_of_squares(counted);
-  torch::Tensor square_sum = torch::full({1}, local_square_sum_, torch::kDouble);
-  (options_.stage == 0 ? grid_.model : grid_.world)->all_reduce(square_sum);
-  // Which rank holds which piece decides the order of this sum in double; rounding it once to fp32
-  // hides that.
-  return static_cast<float>(std::sqrt(square_sum.item<double>()));
-}
-
-// Stages 0 and 1, over dp, once a step. Then, as at the other stages, this rank's partition counts.
-void ZeroOptimizer::reduce_whole_gradients() {
-  for (WholeSum& sum : whole_sums_) sum.finish();
-  for (Group& group : groups_) {
-    if (options_.stage == 0) {
-      grid_.dp->all_reduce(group.gradient);
-    } else {
-      grid_.dp->reduce_scatter(my_gradients(group), group.gradient);
-    }
-  }
-}
-
-// One stage that uses a weight twice and two stages that use it once each add the same two sums,
-// those over dp: the one order that every ZeRO stage can have.
-void ZeroOptimizer::add_tied_gradients() {
-  for (SecondUse& use : second_uses_) {
-    Group& group = groups_[use.group];
-    if (options_.stage == 1) {  // reduces to this rank's fragment, and adds it
-      GradientBucket(group.layout, use.param, use.param + 1, grid_.dp, my_gradients(group), 0,
-                     &bucket_bytes_)
-          .add(use.param, use.sums);
-    } else if (options_.stage == 0) {
-      grid_.dp->all_reduce(use.sums);
-      whole_sums_[use.whole_sum].add_to(gradient_of(group, use.param));
-    } else {
-      gradient_of(group, use.param).add_(use.sums);
-    }
-    if (options_.stage >= 2) use.sums.zero_();
-  }
-  for (Group& group : groups_) {
-    for (size_t i = 0; i < group.params.size(); ++i) {
-      if (!group.params[i].tied || grid_.topology.pp_size == 1) continue;
-      if (options_.stage == 0) {
-        grid_.embedding->all_reduce(gradient_of(group, i));
-      } else {
-        add_tied_partitions(group, i);
-      }
-    }
-  }
-}
-
-// The first and the last stage cut the weight at different places, so it is put together, a window
-// at a time, added, and cut again. A rank adds zeros where it owns nothing.
-void ZeroOptimizer::add_tied_partitions(Group& group, size_t param) {
-  const auto piece = std::find_if(group.pieces.begin(), group.pieces.end(),
-                                  [&](const Piece& p) { return p.param == param; });
-  const bool here = piece != group.pieces.end();
-  const torch::Tensor mine = here ? piece->gradient : group.gradient.narrow(0, 0, 0);
-  const int64_t start = here ? piece->param_start : 0, held = mine.numel();
-  const int64_t numel = group.layout.numel(param);
-  for (int64_t begin = 0; begin < numel; begin += kBucket) {
-    const int64_t count = std::min(kBucket, numel - begin);
-    const int64_t skip = std::clamp<int64_t>(begin - start, 0, held);
-    const int64_t n = std::clamp<int64_t>(begin + count - start, 0, held) - skip;
-    const torch::Tensor window = torch::zeros({count}, mine.options());
-    torch::Tensor owned = mine.narrow(0, skip, n),
-                  place = window.narrow(0, std::clamp<int64_t>(start - begin, 0, count), n);
-    place.copy_(owned);
-    partitions_->all_reduce(window);
-    grid_.embedding->all_reduce(window);
-    owned.copy_(place);
-  }
-}
-
-// What each tp rank has of its part of the sequence. Partitions are cut alike on all of them.
-void ZeroOptimizer::add_sequence_parts() {
-  std::vector<torch::Tensor> parts;
-  for (const Group& group : groups_) {
-    for (const Piece& piece : group.pieces) {
-      if (group.params[piece.param].sequence_sum) parts.push_back(piece.gradient);
-    }
-  }
-  if (parts.empty()) return;
-  const torch::Tensor sums = at::cat(parts);
-  grid_.tp->all_reduce(sums);
-  int64_t start = 0;
-  for (torch::Tensor& part : parts) {
-    part.copy_(sums.narrow(0, start, part.numel()));
-    start += part.numel();
-  }
-}
 
 bool ZeroOptimizer::is_first_copy(const ParamSpec& spec) const {
   return !spec.duplicate && (spec.split_dim >= 0 || grid_.coord.tp == 0);
@@ -376,12 +173,6 @@ void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
   }
   clear_gradients();
   gather_params();
-}
-
-void ZeroOptimizer::clear_gradients() {
-  for (WholeSum& sum : whole_sums_) sum.expire();
-  if (options_.stage < 2) return;
-  for (Group& group : groups_) group.gradient.zero_();
 }
 
 void ZeroOptimizer::masters_from_params() {

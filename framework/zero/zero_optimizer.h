@@ -93,6 +93,9 @@ class ZeroOptimizer final : public UnitObserver {
   int64_t steps = 0;  // Adam's
 
  private:
+  // Elements of each partition that travel at a time; and of a gradient bucket.
+  static constexpr int64_t kBucket = int64_t{1} << 22;
+
   // A tied weight's gradient as one of the stage's two uses of it: summed apart, added once per
   // step.
   struct SecondUse {
