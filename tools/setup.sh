@@ -2,6 +2,7 @@
 # Installs what Anymesh needs to build and run, and nothing that is already there:
 #   tools/setup.sh                 Debian/Ubuntu packages, and LibTorch into .deps/ of this checkout
 #   tools/setup.sh --cuda          also what LibTorch's CUDA half needs beside the CUDA Toolkit (cmake --preset cuda)
+#   tools/setup.sh --interop       also Python's headers, for the module that DeepSpeed compiles (tests/interop)
 #   tools/setup.sh --no-torch      packages only (you have a LibTorch: cmake -DCMAKE_PREFIX_PATH=/path/to/libtorch)
 # Works as root or with sudo. Without either it prints the packages for you to have installed.
 set -euo pipefail
@@ -13,6 +14,7 @@ pinned() { sed -n "s/^set($1 \(.*\))$/\1/p" cmake/versions.cmake; }
 packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libcxxopts-dev nlohmann-json3-dev libsentencepiece-dev
           libgtest-dev libgmock-dev clang clang-format clang-tidy libclang-rt-dev ccache python3 python3-pip
           python3-venv procps iproute2 unzip xz-utils bible-kjv)
+[[ ${1:-} != --interop ]] || packages+=(python3-dev)
 
 missing=()
 for p in "${packages[@]}"; do

@@ -18,7 +18,8 @@ if [[ -e $stamp ]]; then
   exit 0
 fi
 started=$SECONDS
-[[ -e $deps/python/torch/lib/libtorch_python.so ]] || "$repository/tools/setup.sh"
+headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')
+[[ -e $deps/python/torch/lib/libtorch_python.so && -e $headers/Python.h ]] || "$repository/tools/setup.sh" --interop
 
 python3 -m venv --clear "$venv" || {
   say "python3 -m venv failed: on Debian and Ubuntu it needs the package python3-venv"
@@ -31,15 +32,6 @@ python3 -m venv --clear "$venv" || {
   "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 --no-deps "deepspeed==$deepspeed" "megatron-core==$megatron" ||
   { say "cannot install $what: no way to PyPI? (pip's message is above)"; exit 1; }
 (cd "$deps/python" && pwd) >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
-
-# DeepSpeed compiles a module of its own when it first communicates.
-if [[ ! -e $("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h ]]; then
-  say "installing python3-dev"
-  as_root=()
-  ((EUID == 0)) || as_root=(sudo)
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-dev >/dev/null ||
-    { say "cannot install python3-dev: DeepSpeed needs Python.h"; exit 1; }
-fi
 
 stand_ins=$venv/gpu-stand-ins
 mkdir "$stand_ins"
