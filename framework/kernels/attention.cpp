@@ -253,40 +253,48 @@ struct ExtrasHolder : torch::CustomClassHolder {
   AttentionExtras extras;
 };
 
+// As the CPU multiplies it: bf16 without units for it in fp32.
+torch::Tensor computed(const torch::Tensor& x) {
+  const bool units = x.scalar_type() == torch::kFloat || BlockGemm<c10::BFloat16>::has_units();
+  return units ? x : x.to(torch::kFloat);
+}
+
 struct Attention : torch::autograd::Function<Attention> {
   static torch::Tensor forward(torch::autograd::AutogradContext* ctx, const torch::Tensor& qkv,
                                const AttentionExtras& extras) {
     RECORD_FUNCTION("anymesh::attention", c10::ArrayRef<const c10::IValue>{});
     const Shape n(qkv);
-    torch::Tensor out = torch::empty({n.b, n.s, n.out_row()}, qkv.options());
+    const torch::Tensor x = computed(qkv);
+    torch::Tensor out = torch::empty({n.b, n.s, n.out_row()}, x.options());
     const torch::Tensor log_sums = torch::empty({n.b, n.groups * n.heads, n.s}, torch::kFloat);
-    of_dtype(qkv, [&]<class T>(T) {
-      for_each_group<T>(n, extras, qkv, [&](Group<T>& group, int64_t sample, int64_t g) {
+    of_dtype(x, [&]<class T>(T) {
+      for_each_group<T>(n, extras, x, [&](Group<T>& group, int64_t sample, int64_t g) {
         group.forward(sample, g, out.data_ptr<T>(), log_sums.data_ptr<float>());
       });
     });
     ctx->save_for_backward({qkv, log_sums});
     ctx->saved_data["extras"] =
         c10::IValue::make_capsule(c10::make_intrusive<ExtrasHolder>(extras));
-    return out;
+    return out.to(qkv.scalar_type());
   }
 
   static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* ctx,
                                                torch::autograd::tensor_list grads) {
     RECORD_FUNCTION("anymesh::attention_backward", c10::ArrayRef<const c10::IValue>{});
     const auto saved = ctx->get_saved_variables();
-    const torch::Tensor &qkv = saved[0], &log_sums = saved[1], dout = grads[0].contiguous();
+    const torch::Tensor &qkv = saved[0], &log_sums = saved[1], x = computed(qkv),
+                        dout = computed(grads[0].contiguous());
     const auto holder =
         c10::static_intrusive_pointer_cast<ExtrasHolder>(ctx->saved_data["extras"].toCapsule());
-    torch::Tensor dqkv = torch::empty_like(qkv);
+    torch::Tensor dqkv = torch::empty_like(x);
     const Shape n(qkv);
-    of_dtype(qkv, [&]<class T>(T) {
-      for_each_group<T>(n, holder->extras, qkv, [&](Group<T>& group, int64_t sample, int64_t g) {
+    of_dtype(x, [&]<class T>(T) {
+      for_each_group<T>(n, holder->extras, x, [&](Group<T>& group, int64_t sample, int64_t g) {
         group.backward(sample, g, dout.const_data_ptr<T>(), log_sums.const_data_ptr<float>(),
                        dqkv.data_ptr<T>());
       });
     });
-    return {dqkv, {}};
+    return {dqkv.to(qkv.scalar_type()), {}};
   }
 };
 

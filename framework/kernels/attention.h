@@ -26,7 +26,8 @@ bool can_fuse_attention(const torch::Tensor& qkv);
 // Causal self-attention without a score in memory: qkv [b, s, k, n/k + 2, d], the queries, the key
 // and the value of each of the k groups of heads, contiguous -> [b, s, n d]. As in FlashAttention
 // (arXiv:2205.14135) blocks of queries meet all keys at a time, and backward makes the weights
-// again. Products are of T, sums in fp32, the weights are rounded to T before they meet the values.
+// again. Products are of T, sums in fp32, the weights are rounded to T before they meet the values. bf16
+// without units for it (block_gemm.h) is computed in fp32 and rounded once.
 torch::Tensor fused_attention(const torch::Tensor& qkv, const AttentionExtras& extras);
 
 }  // namespace anymesh

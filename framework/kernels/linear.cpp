@@ -171,56 +171,110 @@ class Product {
 
 const T* data(const torch::Tensor& x) { return x.const_data_ptr<T>(); }
 
-struct BlockedLinear : torch::autograd::Function<BlockedLinear> {
+// What a linear layer multiplies, of matrices: x [m, k], weight [n, k], bias [n] or undefined.
+struct Blocks {
+  static torch::Tensor y(const torch::Tensor& x, const torch::Tensor& weight,
+                         const torch::Tensor& bias) {  // [m, n]
+    const int64_t m = x.size(0), k = x.size(1), n = weight.size(0);
+    const torch::Tensor y = torch::empty({m, n}, x.options());
+    Product(m, n, k, {data(x), k}, {data(weight), k, true}, y.data_ptr<T>(),
+            bias.defined() ? data(bias) : nullptr)
+        .run();
+    return y;
+  }
+  static torch::Tensor dx(const torch::Tensor& dy, const torch::Tensor& weight) {  // [m, k]
+    const int64_t m = dy.size(0), n = dy.size(1), k = weight.size(1);
+    const torch::Tensor dx = torch::empty({m, k}, dy.options());
+    Product(m, k, n, {data(dy), n}, {data(weight), k}, dx.data_ptr<T>()).run();
+    return dx;
+  }
+  static torch::Tensor dw(const torch::Tensor& dy, const torch::Tensor& x) {  // [n, k]
+    const int64_t m = x.size(0), k = x.size(1), n = dy.size(1);
+    const torch::Tensor dw = torch::empty({n, k}, x.options());
+    Product(n, k, m, {data(dy), n, true}, {data(x), k}, dw.data_ptr<T>()).run();
+    return dw;
+  }
+};
+
+// In fp32, by LibTorch.
+struct Widened {
+  static torch::Tensor wide(const torch::Tensor& x) { return x.to(torch::kFloat); }
+  static torch::Tensor rounded(const torch::Tensor& x) { return x.to(torch::kBFloat16); }
+
+  static torch::Tensor y(const torch::Tensor& x, const torch::Tensor& weight,
+                         const torch::Tensor& bias) {
+    return rounded(at::linear(wide(x), wide(weight), bias.defined() ? wide(bias) : bias));
+  }
+  static torch::Tensor dx(const torch::Tensor& dy, const torch::Tensor& weight) {
+    return rounded(at::mm(wide(dy), wide(weight)));
+  }
+  static torch::Tensor dw(const torch::Tensor& dy, const torch::Tensor& x) {
+    return rounded(at::mm(wide(dy).t(), wide(x)));
+  }
+};
+
+template <class Products>
+struct Linear : torch::autograd::Function<Linear<Products>> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input,
                                const torch::Tensor& weight,
                                const std::optional<torch::Tensor>& bias) {
     RECORD_FUNCTION("anymesh::blocked_linear", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = input.contiguous();
-    const int64_t n = weight.size(0), k = weight.size(1);
     std::vector<int64_t> shape = x.sizes().vec();
-    shape.back() = n;
-    const torch::Tensor y = torch::empty(shape, x.options());
-    Product(x.numel() / k, n, k, {data(x), k}, {data(weight), k, true}, y.data_ptr<T>(),
-            bias ? data(*bias) : nullptr)
-        .run();
+    shape.back() = weight.size(0);
     ctx->save_for_backward({x, weight});
     ctx->saved_data["bias"] = bias.has_value();
-    return y;
+    return at::_unsafe_view(Products::y(rows_of(x), weight, bias.value_or(torch::Tensor())), shape);
   }
 
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
     RECORD_FUNCTION("anymesh::blocked_linear_backward", c10::ArrayRef<const c10::IValue>{});
     const auto saved = ctx->get_saved_variables();
-    const torch::Tensor &x = saved[0], &weight = saved[1], dy = grads[0].contiguous();
-    const int64_t n = weight.size(0), k = weight.size(1), m = x.numel() / k;
+    const torch::Tensor &x = saved[0], &weight = saved[1], dy = rows_of(grads[0].contiguous());
     torch::Tensor dx, dw, db;
-    if (ctx->needs_input_grad(0)) {
-      dx = torch::empty_like(x);
-      Product(m, k, n, {data(dy), n}, {data(weight), k}, dx.data_ptr<T>()).run();
-    }
-    if (ctx->needs_input_grad(1)) {
-      dw = torch::empty_like(weight);
-      Product(n, k, m, {data(dy), n, true}, {data(x), k}, dw.data_ptr<T>()).run();
-    }
-    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) db = dy.flatten(0, -2).sum(0);
+    if (ctx->needs_input_grad(0)) dx = Products::dx(dy, weight).view_as(x);
+    if (ctx->needs_input_grad(1)) dw = Products::dw(dy, rows_of(x));
+    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) db = dy.sum(0);
     return {dx, dw, db};
   }
+
+ private:
+  static torch::Tensor rows_of(const torch::Tensor& x) { return x.view({-1, x.size(-1)}); }
 };
 
 bool can_block(const torch::Tensor& x, const torch::Tensor& weight) {
   const auto whole = [](int64_t n) { return n % kRowMultiple == 0; };
-  return x.device().is_cpu() && x.scalar_type() == torch::kBFloat16 && Gemm::has_units() &&
-         whole(weight.size(0)) && whole(weight.size(1)) && weight.is_contiguous() &&
-         x.numel() / weight.size(1) % 2 == 0;
+  return Gemm::has_units() && whole(weight.size(0)) && whole(weight.size(1)) &&
+         weight.is_contiguous() && x.numel() / weight.size(1) % 2 == 0;
+}
+
+// Whether at::linear has instructions for bf16 to use.
+bool has_instructions() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512bf16");
+#else
+  return true;
+#endif
+}
+
+std::optional<torch::Tensor> if_defined(const torch::Tensor& x) {
+  return x.defined() ? std::optional(x) : std::nullopt;
 }
 
 }  // namespace
 
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias) {
-  if (!can_block(x, weight)) return at::linear(x, weight, bias);
-  return BlockedLinear::apply(x, weight, bias.defined() ? std::optional(bias) : std::nullopt);
+  if (x.is_cpu() && x.scalar_type() == torch::kBFloat16) {
+    if (can_block(x, weight)) return Linear<Blocks>::apply(x, weight, if_defined(bias));
+    if (!has_instructions()) return widened_linear(x, weight, bias);
+  }
+  return at::linear(x, weight, bias);
+}
+
+torch::Tensor widened_linear(const torch::Tensor& x, const torch::Tensor& weight,
+                             const torch::Tensor& bias) {
+  return Linear<Widened>::apply(x, weight, if_defined(bias));
 }
 
 }  // namespace anymesh

@@ -5,13 +5,16 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "framework/kernels/block_gemm.h"
+
 namespace anymesh {
 namespace {
 
 torch::Tensor random(at::IntArrayRef sizes) { return at::randn(sizes).to(torch::kBFloat16); }
 
 // Values and gradients beside those of float64; each sum is to be rounded once.
-void expect_close(at::IntArrayRef shape, int64_t n, bool has_bias) {
+void expect_close(at::IntArrayRef shape, int64_t n, bool has_bias,
+                  decltype(blocked_linear)& linear = blocked_linear) {
   SCOPED_TRACE(testing::Message() << shape << " x " << n << (has_bias ? " and bias" : ""));
   const auto exact = [](const torch::Tensor& x) {
     return x.detach().to(torch::kDouble).requires_grad_();
@@ -20,7 +23,7 @@ void expect_close(at::IntArrayRef shape, int64_t n, bool has_bias) {
   const torch::Tensor x = random(shape).requires_grad_(), w = random({n, k}).requires_grad_(),
                       b = random({n}).requires_grad_();
   const torch::Tensor x64 = exact(x), w64 = exact(w), b64 = exact(b);
-  const torch::Tensor y = blocked_linear(x, w, has_bias ? b : torch::Tensor()),
+  const torch::Tensor y = linear(x, w, has_bias ? b : torch::Tensor()),
                       y64 = at::linear(x64, w64, has_bias ? b64 : torch::Tensor());
   ASSERT_EQ(y.sizes(), y64.sizes());
   const torch::Tensor dy = random(y.sizes());
@@ -68,7 +71,16 @@ TEST(Linear, LargeOutputs) {
   expect_close({528, 2064}, 32, false);
 }
 
+TEST(Linear, WidenedMeetsFloat64) {
+  at::manual_seed(10);
+  for (const bool bias : {false, true}) {
+    expect_close({2, 33, 64}, 96, bias, widened_linear);
+    expect_close({3, 20}, 7, bias, widened_linear);
+  }
+}
+
 TEST(Linear, NoNumberOfThreadsChangesABit) {
+  if (!BlockGemm<c10::BFloat16>::has_units()) GTEST_SKIP() << "no units for bf16";
   at::manual_seed(7);
   for (const int64_t n : {208, 8320}) {
     const torch::Tensor dy = random({300, n});
