@@ -1,11 +1,12 @@
 #include "tools/loss_csv.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <stdexcept>
+
+#include "framework/parse_number.h"
 
 namespace anymesh {
 namespace {
@@ -19,13 +20,6 @@ std::vector<std::string> split_row(std::string line) {
   }
   fields.push_back(line.substr(begin));
   return fields;
-}
-
-template <class T>
-bool parse_whole(const std::string& text, T& value) {
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && stop == end;
 }
 
 class Reader {
@@ -45,14 +39,16 @@ class Reader {
              std::to_string(fields_.size()));
       }
       LossRow row{.text = fields_[loss]};
-      if (!parse_whole(fields_[iteration], row.iteration) || row.iteration < 0) {
+      row.iteration = parse_number<int64_t>(fields_[iteration]).value_or(-1);
+      if (row.iteration < 0) {
         fail("iteration '" + fields_[iteration] + "' is not a number from 0 on");
       }
       if (!rows.empty() && row.iteration <= rows.back().iteration) {
         fail("iteration " + fields_[iteration] + " does not come after " +
              std::to_string(rows.back().iteration));
       }
-      if (!parse_whole(row.text, row.loss) || !std::isfinite(row.loss)) {
+      row.loss = parse_number<double>(row.text).value_or(NAN);
+      if (!std::isfinite(row.loss)) {
         fail("lm_loss '" + row.text + "' is not a finite number");
       }
       rows.push_back(std::move(row));

@@ -1,7 +1,6 @@
 // The tutorials' figures besides loss curves (plot_loss), as one self-contained SVG; kHelp says
 // what of. Exits with 2 if the arguments or the file can't be used.
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cxxopts.hpp>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "framework/comm/topology.h"
+#include "framework/parse_number.h"
 #include "framework/pipeline/schedule.h"
 #include "tools/loss_plot.h"
 #include "tools/svg.h"
@@ -151,12 +151,10 @@ std::vector<std::string> fields_of(const std::string& line) {
 }
 
 double length_of(const std::string& path, const std::string& text) {
-  double value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool all = error == std::errc() && stop == text.data() + text.size();
-  if (!all || !std::isfinite(value) || value < 0)
+  const auto value = parse_number<double>(text);
+  if (!value || !std::isfinite(*value) || *value < 0)
     throw std::runtime_error(path + ": '" + text + "': expected a number from 0 on");
-  return value;
+  return *value;
 }
 
 std::string draw_bars(const std::string& title, const std::string& path) {

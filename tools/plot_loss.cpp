@@ -5,7 +5,6 @@
 //
 // The first CSV is the reference. Prints a table; exits with 1 if a run is out of tolerance, and
 // with 2 if the arguments or a file can't be used.
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cxxopts.hpp>
@@ -14,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/parse_number.h"
 #include "tools/loss_csv.h"
 #include "tools/loss_plot.h"
 
@@ -38,13 +38,11 @@ cxxopts::Options make_options() {
 double tolerance_of(const cxxopts::ParseResult& parsed, const std::string& name) {
   if (parsed.count(name) == 0) return -1;
   const std::string text = parsed[name].as<std::string>();
-  double value = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const bool whole = error == std::errc() && stop == text.data() + text.size();
-  if (!whole || !std::isfinite(value) || value < 0) {
+  const auto value = parse_number<double>(text);
+  if (!value || !std::isfinite(*value) || *value < 0) {
     throw std::runtime_error("--" + name + " " + text + ": expected a number from 0 on");
   }
-  return value;
+  return *value;
 }
 
 int run(int argc, char** argv) {

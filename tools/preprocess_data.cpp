@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -33,6 +32,7 @@
 #include "framework/data/document_reader.h"
 #include "framework/data/indexed_dataset.h"
 #include "framework/data/tokenizer.h"
+#include "framework/parse_number.h"
 
 namespace anymesh {
 namespace {
@@ -308,9 +308,8 @@ void choose_unit(const cxxopts::ParseResult& parsed, Options& options) {
 }
 
 int parse_workers(const std::string& text) {
-  int workers = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), workers);
-  if (error != std::errc{} || end != text.data() + text.size() || workers < 0 || workers > 1024) {
+  const int workers = parse_number<int>(text).value_or(-1);
+  if (workers < 0 || workers > 1024) {
     throw std::runtime_error("--workers " + text + ": expected 0 to 1024");
   }
   return workers > 0 ? workers

@@ -1,23 +1,16 @@
 #include "framework/config/flags.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
 #include <type_traits>
 
 #include "framework/config/config.h"
+#include "framework/parse_number.h"
 
 namespace anymesh {
 namespace {
-
-template <class T>
-bool parse_whole(const std::string& text, T& value) {
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  return error == std::errc() && stop == end;
-}
 
 template <class T>
 T parse_integer(const std::string& text, const std::string& origin) {
@@ -25,20 +18,18 @@ T parse_integer(const std::string& text, const std::string& origin) {
   constexpr int64_t kMin = std::is_unsigned_v<T> ? 0 : int64_t{std::numeric_limits<T>::min()};
   constexpr int64_t kMax =
       sizeof(T) == 8 ? std::numeric_limits<int64_t>::max() : int64_t(std::numeric_limits<T>::max());
-  int64_t value = 0;
-  if (!parse_whole(text, value) || value < kMin || value > kMax) {
+  const auto value = parse_number<int64_t>(text);
+  if (!value || *value < kMin || *value > kMax) {
     throw ParseError(origin + ": expected an integer between " + std::to_string(kMin) + " and " +
                      std::to_string(kMax));
   }
-  return static_cast<T>(value);
+  return static_cast<T>(*value);
 }
 
 double parse_double(const std::string& text, const std::string& origin) {
-  double value = 0;
-  if (!parse_whole(text, value) || !std::isfinite(value)) {
-    throw ParseError(origin + ": expected a number");
-  }
-  return value;
+  const auto value = parse_number<double>(text);
+  if (!value || !std::isfinite(*value)) throw ParseError(origin + ": expected a number");
+  return *value;
 }
 
 void assign(FlagTable::Field field, const std::string& origin, const std::string& text) {

@@ -1,23 +1,17 @@
 #include "framework/data/blended_dataset.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <optional>
 #include <stdexcept>
 #include <utility>
 
+#include "framework/parse_number.h"
+
 namespace anymesh {
 namespace {
 
 constexpr int64_t kSamplesPerNote = 512;
-
-std::optional<double> number(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 // numpy.sum of float64, which adds in eight lanes.
 double numpy_sum(std::span<const double> values) {
@@ -44,7 +38,7 @@ Blend parse_blend(const std::vector<std::string>& data_path) {
   if (data_path.size() == 1) return {data_path, {}};
   Blend blend;
   for (size_t i = 0; i < data_path.size(); i += 2) {
-    if (const auto weight = number(data_path[i])) blend.weights.push_back(*weight);
+    if (const auto weight = parse_number<double>(data_path[i])) blend.weights.push_back(*weight);
   }
   if (blend.weights.empty()) return {data_path, {}};
   std::string given;

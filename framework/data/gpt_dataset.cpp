@@ -1,7 +1,6 @@
 #include "framework/data/gpt_dataset.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "framework/data/numpy_random.h"
+#include "framework/parse_number.h"
 
 namespace anymesh {
 namespace {
@@ -27,13 +27,11 @@ std::array<double, 3> parse_weights(const std::string& split) {
     const char* last = split.data() + end;
     while (first < last && *first == ' ') ++first;
     while (first < last && last[-1] == ' ') --last;
-    double weight = 0;
-    const auto [stop, error] = std::from_chars(first, last, weight);
-    if (error != std::errc{} || stop != last || !(weight >= 0 && std::isfinite(weight)) ||
-        count == weights.size()) {
+    const auto weight = parse_number<double>({first, last});
+    if (!weight || !(*weight >= 0 && std::isfinite(*weight)) || count == weights.size()) {
       throw std::runtime_error(expected);
     }
-    weights[count++] = weight;
+    weights[count++] = *weight;
     begin = end + 1;
   }
   const double sum = weights[0] + weights[1] + weights[2];

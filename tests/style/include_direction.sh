@@ -5,9 +5,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 areas='
+parse_number       no-torch
 format             no-torch
-config             no-torch
-data               no-torch
+config             no-torch  parse_number
+data               no-torch  parse_number
 mesh               no-torch
 comm               torch     mesh
 device             torch     comm config cuda
@@ -37,7 +38,7 @@ trainer            torch     checkpoint comm engine interruption micro_batches c
 pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero
 gpt_config         no-torch  config
 models             torch     mesh comm param_spec random kernels tensor_parallel pipeline config gpt_config
-tools              no-torch  format config data gpt_config mesh
+tools              no-torch  format config data gpt_config mesh parse_number
 generate           torch     comm checkpoint format config data models tools gpt_config
 '
 
