@@ -199,17 +199,17 @@ struct Blocks {
 // In fp32, by LibTorch.
 struct Widened {
   static torch::Tensor wide(const torch::Tensor& x) { return x.to(torch::kFloat); }
-  static torch::Tensor rounded(const torch::Tensor& x) { return x.to(torch::kBFloat16); }
 
   static torch::Tensor y(const torch::Tensor& x, const torch::Tensor& weight,
                          const torch::Tensor& bias) {
-    return rounded(at::linear(wide(x), wide(weight), bias.defined() ? wide(bias) : bias));
+    return at::linear(wide(x), wide(weight), bias.defined() ? wide(bias) : bias)
+        .to(x.scalar_type());
   }
   static torch::Tensor dx(const torch::Tensor& dy, const torch::Tensor& weight) {
-    return rounded(at::mm(wide(dy), wide(weight)));
+    return at::mm(wide(dy), wide(weight)).to(dy.scalar_type());
   }
   static torch::Tensor dw(const torch::Tensor& dy, const torch::Tensor& x) {
-    return rounded(at::mm(wide(dy).t(), wide(x)));
+    return at::mm(wide(dy).t(), wide(x)).to(x.scalar_type());
   }
 };
 
@@ -244,17 +244,17 @@ struct Linear : torch::autograd::Function<Linear<Products>> {
 
 bool can_block(const torch::Tensor& x, const torch::Tensor& weight) {
   const auto whole = [](int64_t n) { return n % kRowMultiple == 0; };
-  return Gemm::has_units() && whole(weight.size(0)) && whole(weight.size(1)) &&
-         weight.is_contiguous() && x.numel() / weight.size(1) % 2 == 0;
+  return x.scalar_type() == torch::kBFloat16 && Gemm::has_units() && whole(weight.size(0)) &&
+         whole(weight.size(1)) && weight.is_contiguous() && x.numel() / weight.size(1) % 2 == 0;
 }
 
-// Whether at::linear has instructions for bf16 to use.
-bool has_instructions() {
+// Whether at::linear has instructions to use. CPUs with AMX have those of AVX-512 for fp16.
+bool has_instructions(torch::Dtype dtype) {
 #if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512bf16");
-#else
-  return true;
+  if (dtype == torch::kBFloat16) return __builtin_cpu_supports("avx512bf16");
+  if (dtype == torch::kHalf) return Gemm::has_units();
 #endif
+  return true;
 }
 
 std::optional<torch::Tensor> if_defined(const torch::Tensor& x) {
@@ -265,9 +265,9 @@ std::optional<torch::Tensor> if_defined(const torch::Tensor& x) {
 
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias) {
-  if (x.is_cpu() && x.scalar_type() == torch::kBFloat16) {
+  if (x.is_cpu()) {
     if (can_block(x, weight)) return Linear<Blocks>::apply(x, weight, if_defined(bias));
-    if (!has_instructions()) return widened_linear(x, weight, bias);
+    if (!has_instructions(x.scalar_type())) return widened_linear(x, weight, bias);
   }
   return at::linear(x, weight, bias);
 }

@@ -10,28 +10,34 @@
 namespace anymesh {
 namespace {
 
-torch::Tensor random(at::IntArrayRef sizes) { return at::randn(sizes).to(torch::kBFloat16); }
+torch::Tensor random(at::IntArrayRef sizes, torch::Dtype dtype = torch::kBFloat16) {
+  return at::randn(sizes).to(dtype);
+}
 
 // Values and gradients beside those of float64; each sum is to be rounded once.
 void expect_close(at::IntArrayRef shape, int64_t n, bool has_bias,
-                  decltype(blocked_linear)& linear = blocked_linear) {
+                  decltype(blocked_linear)& linear = blocked_linear,
+                  torch::Dtype dtype = torch::kBFloat16) {
   SCOPED_TRACE(testing::Message() << shape << " x " << n << (has_bias ? " and bias" : ""));
   const auto exact = [](const torch::Tensor& x) {
     return x.detach().to(torch::kDouble).requires_grad_();
   };
   const int64_t k = shape.back();
-  const torch::Tensor x = random(shape).requires_grad_(), w = random({n, k}).requires_grad_(),
-                      b = random({n}).requires_grad_();
+  const torch::Tensor x = random(shape, dtype).requires_grad_(),
+                      w = random({n, k}, dtype).requires_grad_(),
+                      b = random({n}, dtype).requires_grad_();
   const torch::Tensor x64 = exact(x), w64 = exact(w), b64 = exact(b);
   const torch::Tensor y = linear(x, w, has_bias ? b : torch::Tensor()),
                       y64 = at::linear(x64, w64, has_bias ? b64 : torch::Tensor());
   ASSERT_EQ(y.sizes(), y64.sizes());
-  const torch::Tensor dy = random(y.sizes());
+  const torch::Tensor dy = random(y.sizes(), dtype);
   torch::autograd::backward({y}, {dy});
   torch::autograd::backward({y64}, {dy.to(torch::kDouble)});
 
-  const auto expect = [](const torch::Tensor& got, const torch::Tensor& wanted, int64_t products) {
-    const double rounding = 1.0 / 256, sums = 1e-6 * static_cast<double>(products);
+  const double rounding = dtype == torch::kHalf ? 1.0 / 2048 : 1.0 / 256;
+  const auto expect = [rounding](const torch::Tensor& got, const torch::Tensor& wanted,
+                                 int64_t products) {
+    const double sums = 1e-6 * static_cast<double>(products);
     EXPECT_TRUE(at::allclose(got.to(torch::kDouble), wanted, rounding, sums));
   };
   expect(y, y64, k);
@@ -73,9 +79,11 @@ TEST(Linear, LargeOutputs) {
 
 TEST(Linear, WidenedMeetsFloat64) {
   at::manual_seed(10);
-  for (const bool bias : {false, true}) {
-    expect_close({2, 33, 64}, 96, bias, widened_linear);
-    expect_close({3, 20}, 7, bias, widened_linear);
+  for (const auto dtype : {torch::kBFloat16, torch::kHalf}) {
+    for (const bool bias : {false, true}) {
+      expect_close({2, 33, 64}, 96, bias, widened_linear, dtype);
+      expect_close({3, 20}, 7, bias, widened_linear, dtype);
+    }
   }
 }
 
