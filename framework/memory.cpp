@@ -25,7 +25,7 @@ class Reporter final : public c10::MemoryReportingInfoBase {
 }  // namespace
 
 void keep_freed_memory() {
-#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__GLIBC__) && !defined(ANYMESH_SANITIZE)
   mallopt(M_MMAP_MAX, 0);         // all from the heap,
   mallopt(M_TRIM_THRESHOLD, -1);  // which never shrinks
   // Addresses only: a page is taken when it is first touched.

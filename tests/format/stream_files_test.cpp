@@ -88,7 +88,7 @@ TEST_F(Stream, WritesTheSameFromAnyNumberOfThreads) {
 }
 
 TEST_F(Stream, MemoryDoesNotGrowWithTheNumberOfFiles) {
-#ifdef __SANITIZE_ADDRESS__
+#ifdef ANYMESH_SANITIZE
   GTEST_SKIP() << "what is freed stays in quarantine";
 #endif
   const Value value = Value::dict({{"param", numbered(480'000)}});  // just less than a block

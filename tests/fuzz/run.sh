@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-cmake --preset fuzz >build/fuzz.log
+cmake --preset asan >build/fuzz.log
 cmake --build --preset fuzz >>build/fuzz.log || { tail -40 build/fuzz.log; exit 1; }
 python3 tests/fuzz/seeds.py build/fuzz/seeds
 
@@ -21,7 +21,7 @@ fuzz() {
   local target=$1 log=build/fuzz/$1.log found=build/fuzz/found/$1/
   rm -rf "build/fuzz/corpus/$target"  # each run is the same run
   mkdir -p "$found" "build/fuzz/corpus/$target"
-  if build/fuzz/bin/fuzz_"$target" -seed=1 -max_total_time="${FUZZ_SECONDS:-60}" -max_len=16384 -timeout=10 \
+  if build/asan/bin/fuzz_"$target" -seed=1 -max_total_time="${FUZZ_SECONDS:-60}" -max_len=16384 -timeout=10 \
       -malloc_limit_mb=128 -rss_limit_mb=512 -print_final_stats=1 -artifact_prefix="$found" \
       "build/fuzz/corpus/$target" "build/fuzz/seeds/$target" >"$log" 2>&1; then
     printf '%-16s %9d executions, %5d edges covered, %4d MB at most, no crash\n' "$target" \
