@@ -171,27 +171,34 @@ class Product {
 
 const T* data(const torch::Tensor& x) { return x.const_data_ptr<T>(); }
 
-// What a linear layer multiplies, of matrices: x [m, k], weight [n, k], bias [n] or undefined.
+// x's shape, but `n` elements in a row.
+torch::Tensor empty_rows(const torch::Tensor& x, int64_t n) {
+  std::vector<int64_t> shape = x.sizes().vec();
+  shape.back() = n;
+  return torch::empty(shape, x.options());
+}
+
+// What a linear layer multiplies: x [..., k], weight [n, k], bias [n] or undefined, dy [..., n].
 struct Blocks {
   static torch::Tensor y(const torch::Tensor& x, const torch::Tensor& weight,
-                         const torch::Tensor& bias) {  // [m, n]
-    const int64_t m = x.size(0), k = x.size(1), n = weight.size(0);
-    const torch::Tensor y = torch::empty({m, n}, x.options());
-    Product(m, n, k, {data(x), k}, {data(weight), k, true}, y.data_ptr<T>(),
+                         const torch::Tensor& bias) {
+    const int64_t n = weight.size(0), k = weight.size(1);
+    const torch::Tensor y = empty_rows(x, n);
+    Product(x.numel() / k, n, k, {data(x), k}, {data(weight), k, true}, y.data_ptr<T>(),
             bias.defined() ? data(bias) : nullptr)
         .run();
     return y;
   }
-  static torch::Tensor dx(const torch::Tensor& dy, const torch::Tensor& weight) {  // [m, k]
-    const int64_t m = dy.size(0), n = dy.size(1), k = weight.size(1);
-    const torch::Tensor dx = torch::empty({m, k}, dy.options());
-    Product(m, k, n, {data(dy), n}, {data(weight), k}, dx.data_ptr<T>()).run();
+  static torch::Tensor dx(const torch::Tensor& dy, const torch::Tensor& weight) {
+    const int64_t n = weight.size(0), k = weight.size(1);
+    const torch::Tensor dx = empty_rows(dy, k);
+    Product(dy.numel() / n, k, n, {data(dy), n}, {data(weight), k}, dx.data_ptr<T>()).run();
     return dx;
   }
-  static torch::Tensor dw(const torch::Tensor& dy, const torch::Tensor& x) {  // [n, k]
-    const int64_t m = x.size(0), k = x.size(1), n = dy.size(1);
+  static torch::Tensor dw(const torch::Tensor& dy, const torch::Tensor& x) {
+    const int64_t n = dy.size(-1), k = x.size(-1);
     const torch::Tensor dw = torch::empty({n, k}, x.options());
-    Product(n, k, m, {data(dy), n, true}, {data(x), k}, dw.data_ptr<T>()).run();
+    Product(n, k, x.numel() / k, {data(dy), n, true}, {data(x), k}, dw.data_ptr<T>()).run();
     return dw;
   }
 };
@@ -206,10 +213,10 @@ struct Widened {
         .to(x.scalar_type());
   }
   static torch::Tensor dx(const torch::Tensor& dy, const torch::Tensor& weight) {
-    return at::mm(wide(dy), wide(weight)).to(dy.scalar_type());
+    return at::matmul(wide(dy), wide(weight)).to(dy.scalar_type());
   }
   static torch::Tensor dw(const torch::Tensor& dy, const torch::Tensor& x) {
-    return at::mm(wide(dy).t(), wide(x)).to(x.scalar_type());
+    return at::mm(wide(dy).flatten(0, -2).t(), wide(x).flatten(0, -2)).to(x.scalar_type());
   }
 };
 
@@ -220,26 +227,21 @@ struct Linear : torch::autograd::Function<Linear<Products>> {
                                const std::optional<torch::Tensor>& bias) {
     RECORD_FUNCTION("anymesh::blocked_linear", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = input.contiguous();
-    std::vector<int64_t> shape = x.sizes().vec();
-    shape.back() = weight.size(0);
     ctx->save_for_backward({x, weight});
     ctx->saved_data["bias"] = bias.has_value();
-    return at::_unsafe_view(Products::y(rows_of(x), weight, bias.value_or(torch::Tensor())), shape);
+    return Products::y(x, weight, bias.value_or(torch::Tensor()));
   }
 
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
     RECORD_FUNCTION("anymesh::blocked_linear_backward", c10::ArrayRef<const c10::IValue>{});
     const auto saved = ctx->get_saved_variables();
-    const torch::Tensor &x = saved[0], &weight = saved[1], dy = rows_of(grads[0].contiguous());
+    const torch::Tensor &x = saved[0], &weight = saved[1], dy = grads[0].contiguous();
     torch::Tensor dx, dw, db;
-    if (ctx->needs_input_grad(0)) dx = Products::dx(dy, weight).view_as(x);
-    if (ctx->needs_input_grad(1)) dw = Products::dw(dy, rows_of(x));
-    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) db = dy.sum(0);
+    if (ctx->needs_input_grad(0)) dx = Products::dx(dy, weight);
+    if (ctx->needs_input_grad(1)) dw = Products::dw(dy, x);
+    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) db = dy.flatten(0, -2).sum(0);
     return {dx, dw, db};
   }
-
- private:
-  static torch::Tensor rows_of(const torch::Tensor& x) { return x.view({-1, x.size(-1)}); }
 };
 
 bool can_block(const torch::Tensor& x, const torch::Tensor& weight) {
