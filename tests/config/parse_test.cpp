@@ -2,8 +2,7 @@
 
 #include <map>
 
-#include "framework/config/command_line.h"
-#include "models/gpt/gpt_config.h"
+#include "tests/config/gpt_command_line.h"
 #include "tests/config/support.h"
 
 namespace anymesh {
@@ -11,19 +10,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class ParseTest : public testing::Test {
- protected:
-  ParseTest() {
-    add_flags(flags, config);
-    add_flags(flags, gpt);
-  }
-
-  ParseResult read(const std::vector<std::string>& args) { return parse(flags, config, args); }
-
-  Config config;
-  GptConfig gpt;
-  FlagTable flags{"pretrain_gpt", "description"};
-};
+class ParseTest : public testing::Test, protected GptCommandLine {};
 
 TEST_F(ParseTest, DefaultsAreMegatrons) {
   const ParseResult result = read({});
@@ -225,11 +212,9 @@ TEST(Tokenizer, FollowsFromTheFiles) {
       {"--tokenizer-type NullTokenizer --vocab-size 9", "NullTokenizer"},
   };
   for (const auto& [args, type] : expected) {
-    Config config;
-    FlagTable flags("pretrain_gpt", "");
-    add_flags(flags, config);
-    parse(flags, config, words(args));
-    EXPECT_EQ(config.data.tokenizer_type, type) << args;
+    GptCommandLine line;
+    line.read(words(args));
+    EXPECT_EQ(line.config.data.tokenizer_type, type) << args;
   }
 }
 

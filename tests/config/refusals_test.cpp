@@ -2,10 +2,8 @@
 #include <algorithm>
 #include <fstream>
 
-#include "framework/config/command_line.h"
 #include "framework/config/foreign_flags.h"
-#include "framework/config/parse.h"
-#include "models/gpt/gpt_config.h"
+#include "tests/config/gpt_command_line.h"
 #include "tests/config/support.h"
 
 namespace anymesh {
@@ -16,12 +14,8 @@ using testing::HasSubstr;
 
 // Parses into a fresh table and answers what was refused.
 std::string refused(const std::string& text) {
-  Config config;
-  GptConfig gpt;
-  FlagTable flags("pretrain_gpt", "description");
-  add_flags(flags, config);
-  add_flags(flags, gpt);
-  return refusal([&] { parse(flags, config, words(text)); });
+  GptCommandLine line;
+  return refusal([&] { line.read(words(text)); });
 }
 
 TEST(Refusals, OfTheCommandLine) {
@@ -149,13 +143,9 @@ TEST(ForeignFlags, AreIgnoredOrRefusedAsListed) {
 }
 
 TEST(ForeignFlags, HideNoFlagOfOurs) {
-  Config config;
-  GptConfig gpt;
-  FlagTable flags("pretrain_gpt", "");
-  add_flags(flags, config);
-  add_flags(flags, gpt);
+  const GptCommandLine line;
   for (const ForeignFlag& flag : foreign_flags()) {
-    EXPECT_EQ(flags.find(flag.name), nullptr) << flag.name;
+    EXPECT_EQ(line.flags.find(flag.name), nullptr) << flag.name;
   }
 }
 
@@ -186,13 +176,10 @@ TEST(MegatronRuns, AreAcceptedAsTheyStand) {
     std::vector<std::string> args = words(text.str());
     ASSERT_FALSE(args.empty());
     std::replace(args.begin(), args.end(), std::string("ds_config.json"), path + ".json");
-    Config config;
-    GptConfig gpt;
-    FlagTable flags("pretrain_gpt", "");
-    add_flags(flags, config);
-    add_flags(flags, gpt);
-    parse(flags, config, args);
-    validate(config, gpt, run.tp * run.pp * 2);
+    GptCommandLine line;
+    line.read(args);
+    const Config& config = line.config;
+    validate(config, line.gpt, run.tp * run.pp * 2);
     EXPECT_EQ(config.parallel.tp, run.tp);
     EXPECT_EQ(config.parallel.pp, run.pp);
     EXPECT_EQ(config.parallel.zero_stage, run.zero_stage);

@@ -1,4 +1,4 @@
-// What the tests of this folder share: the whole table of flags, and the message of a refusal.
+// What the tests of this folder share: words of a command line, and the message of a refusal.
 #pragma once
 
 #include <gmock/gmock.h>
