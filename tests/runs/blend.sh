@@ -2,6 +2,7 @@
 # Two corpora through a SentencePiece model, blended: a run that stops goes on bit-identically, and another mesh has the same
 # samples, so the same losses.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+fork_trainer
 fixtures=$here/../fixtures/data
 
 tokenizer=(--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model "$fixtures/sentencepiece.model")

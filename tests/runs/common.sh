@@ -4,8 +4,19 @@ set -euo pipefail
 bin=$(cd "$1" && pwd)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/anymesh-run.XXXXXX")
-trap 'rm -rf "$scratch"' EXIT
+trap 'kill ${server:-} 2>/dev/null || true; rm -rf "$scratch"' EXIT
 cd "$scratch"
+
+trainer=$bin/pretrain_gpt
+# For tests of many short runs: `train` starts copies of a trainer that has loaded LibTorch (tests/support/fork_server.h), in a
+# fifth of the time. Not for those that kill or signal ranks.
+fork_trainer() {
+  OMP_NUM_THREADS=1 "$bin/fork_server" "$scratch/fork.socket" &
+  server=$!
+  until [[ -S $scratch/fork.socket ]]; do kill -0 $server || fail "no fork server"; sleep 0.05; done
+  export ANYMESH_FORK_SERVER=$scratch/fork.socket
+  trainer=$bin/fork_run
+}
 
 fail() { echo "FAIL: $*" >&2; exit 1; }
 
@@ -19,7 +30,7 @@ train() {
   local tp pp dp zero csv=$2
   IFS=, read -r tp pp dp zero <<<"$1"
   shift 2
-  "$here/../../tools/mpirun.sh" $((tp * pp * dp)) "$bin/pretrain_gpt" "${model[@]}" --tensor-model-parallel-size "$tp" \
+  "$here/../../tools/mpirun.sh" $((tp * pp * dp)) "$trainer" "${model[@]}" --tensor-model-parallel-size "$tp" \
       --pipeline-model-parallel-size "$pp" --zero-stage "$zero" --loss-csv "$csv" "$@"
 }
 

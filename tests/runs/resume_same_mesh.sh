@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Stop and resume on the same mesh: every later loss is bit-identical to the uninterrupted run's. Dropout on.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+fork_trainer
 
 for mesh in 1,1,1,0 1,1,3,1 2,2,1,0 2,2,2,1 1,2,3,2 2,1,2,3 2,2,2,3; do
   for precision in "" --bf16; do
-    train $mesh whole.csv --train-iters 16 $precision >whole.log || fail "$(tail -5 whole.log)"
-    train $mesh parts.csv --train-iters 16 $precision --save ckpt --exit-interval 8 >parts.log || fail "$(tail -5 parts.log)"
-    train $mesh parts.csv --train-iters 16 $precision --load ckpt >parts.log || fail "$(tail -5 parts.log)"
+    train $mesh whole.csv --train-iters 10 $precision >whole.log || fail "$(tail -5 whole.log)"
+    train $mesh parts.csv --train-iters 10 $precision --save ckpt --exit-interval 5 >parts.log || fail "$(tail -5 parts.log)"
+    train $mesh parts.csv --train-iters 10 $precision --load ckpt >parts.log || fail "$(tail -5 parts.log)"
     same whole.csv parts.csv "tp,pp,dp,zero = $mesh ${precision:-fp32}"
     rm -r ckpt
   done
@@ -42,18 +43,18 @@ done
 # The names of a model without a pipeline change nothing else: the losses are those of the other names, and a checkpoint goes
 # on under either, read as it is or as a universal one.
 for mesh in 2,1,2,0 2,1,2,1 1,1,3,3; do
-  train $mesh whole.csv --train-iters 16 >whole.log || fail "$(tail -5 whole.log)"
-  train $mesh first.csv --train-iters 16 --no-pipeline-parallel --save ckpt --exit-interval 8 >first.log || fail "$(tail -5 first.log)"
+  train $mesh whole.csv --train-iters 10 >whole.log || fail "$(tail -5 whole.log)"
+  train $mesh first.csv --train-iters 10 --no-pipeline-parallel --save ckpt --exit-interval 5 >first.log || fail "$(tail -5 first.log)"
   [[ -z $(find ckpt -name 'layer_*') ]] || fail "layer files without a pipeline: $(find ckpt -name 'layer_*')"
-  convert ckpt global_step8
-  [[ -d ckpt/global_step8_universal/zero/language_model.encoder.layers.0.mlp.dense_4h_to_h.weight ]] || fail "$(ls ckpt/*/zero)"
+  convert ckpt global_step5
+  [[ -d ckpt/global_step5_universal/zero/language_model.encoder.layers.0.mlp.dense_4h_to_h.weight ]] || fail "$(ls ckpt/*/zero)"
   for load in --no-pipeline-parallel "" --universal-checkpoint; do
     cp first.csv parts.csv
-    train $mesh parts.csv --train-iters 16 --load ckpt $load >parts.log || fail "$(tail -5 parts.log)"
+    train $mesh parts.csv --train-iters 10 --load ckpt $load >parts.log || fail "$(tail -5 parts.log)"
     same whole.csv parts.csv "tp,pp,dp,zero = $mesh, language_model names, loaded with '$load'"
     ! grep "Megatron-DeepSpeed's" convert.log parts.log || fail "a checkpoint of ours was taken for one of Megatron-DeepSpeed's"
   done
   rm -r ckpt
 done
-if train 1,2,1,1 pipe.csv --train-iters 16 --no-pipeline-parallel >pipe.log 2>&1; then fail "two stages without a pipeline"; fi
+if train 1,2,1,1 pipe.csv --train-iters 10 --no-pipeline-parallel >pipe.log 2>&1; then fail "two stages without a pipeline"; fi
 grep -q -- "--no-pipeline-parallel: --pipeline-model-parallel-size (2) must be 1" pipe.log || fail "$(tail -5 pipe.log)"

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Train 50 on tp2 x pp2 x dp2, convert, resume for 50 on other meshes: the first loss within 1e-6 relative of the
+# Train 20 on tp2 x pp2 x dp2, convert, resume for 20 on other meshes: the first loss within 1e-6 relative of the
 # uninterrupted run's, all within 1e-4; the restored weights and moments bit-equal to the saved ones. Then change the
 # mesh a second and a third time.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+fork_trainer
 
 # A hash of every weight and moment of a universal folder.
 states() { (cd "$1/zero" && find . -name '*.pt' ! -name optimizer_state.pt | sort | xargs md5sum); }
@@ -17,51 +18,51 @@ restored() {
   rm -r again
 }
 
-schedule=(--lr-decay-iters 100)
-train 2,2,2,1 whole.csv --train-iters 100 >whole.log || fail "$(tail -5 whole.log)"
-train 2,2,2,1 first.csv --train-iters 50 "${schedule[@]}" --save ckpt >first.log || fail "$(tail -5 first.log)"
-same <(head -51 whole.csv) first.csv "the first 50 iterations"
-convert ckpt global_step50
+schedule=(--lr-decay-iters 40)
+train 2,2,2,1 whole.csv --train-iters 40 >whole.log || fail "$(tail -5 whole.log)"
+train 2,2,2,1 first.csv --train-iters 20 "${schedule[@]}" --save ckpt >first.log || fail "$(tail -5 first.log)"
+same <(head -21 whole.csv) first.csv "the first 20 iterations"
+convert ckpt global_step20
 
 for mesh in 1,1,1,0 4,1,1,1 1,4,1,0 1,1,4,2 2,1,3,3 1,2,3,1 2,3,1,3 1,1,6,0; do
-  train $mesh test.csv --train-iters 100 --load ckpt --universal-checkpoint >resume.log || fail "$mesh: $(tail -5 resume.log)"
-  close whole.csv test.csv 1e-4 51 "tp,pp,dp,zero = $mesh, iterations 51-100"
-  close <(head -52 whole.csv) <(head -2 test.csv) 1e-6 51 "tp,pp,dp,zero = $mesh, iteration 51"
-  restored $mesh ckpt global_step50 "${schedule[@]}"
+  train $mesh test.csv --train-iters 40 --load ckpt --universal-checkpoint >resume.log || fail "$mesh: $(tail -5 resume.log)"
+  close whole.csv test.csv 1e-4 21 "tp,pp,dp,zero = $mesh, iterations 21-40"
+  close <(head -22 whole.csv) <(head -2 test.csv) 1e-6 21 "tp,pp,dp,zero = $mesh, iteration 21"
+  restored $mesh ckpt global_step20 "${schedule[@]}"
 done
 
 # Without a conversion step: an ordinary checkpoint is resharded while it is read, and --universal-checkpoint converts
 # where nobody has. Weights alone load on any mesh too.
 mkdir direct
-cp -r ckpt/latest ckpt/global_step50 direct/
+cp -r ckpt/latest ckpt/global_step20 direct/
 for mesh in 1,1,1,0 4,1,1,3 1,2,3,2; do
-  train $mesh direct.csv --train-iters 100 --load direct >direct.log || fail "$mesh: $(tail -5 direct.log)"
-  grep -q "resharding it to this mesh: iteration 50" direct.log || fail "$mesh: $(cat direct.log)"
-  train $mesh test.csv --train-iters 100 --load ckpt --universal-checkpoint >resume.log || fail "$mesh: $(tail -5 resume.log)"
-  same test.csv direct.csv "tp,pp,dp,zero = $mesh, resharded directly against through the universal folder" 51
+  train $mesh direct.csv --train-iters 40 --load direct >direct.log || fail "$mesh: $(tail -5 direct.log)"
+  grep -q "resharding it to this mesh: iteration 20" direct.log || fail "$mesh: $(cat direct.log)"
+  train $mesh test.csv --train-iters 40 --load ckpt --universal-checkpoint >resume.log || fail "$mesh: $(tail -5 resume.log)"
+  same test.csv direct.csv "tp,pp,dp,zero = $mesh, resharded directly against through the universal folder" 21
   rm direct.csv
 done
-train 2,1,1,0 test.csv --train-iters 100 --load direct --universal-checkpoint >direct.log || fail "$(tail -5 direct.log)"
-grep -q "converted global_step50 to global_step50_universal" direct.log || fail "$(cat direct.log)"
+train 2,1,1,0 test.csv --train-iters 40 --load direct --universal-checkpoint >direct.log || fail "$(tail -5 direct.log)"
+grep -q "converted global_step20 to global_step20_universal" direct.log || fail "$(cat direct.log)"
 train 1,3,1,1 fine.csv --train-iters 2 "${schedule[@]}" --load ckpt --finetune >fine.log || fail "$(tail -5 fine.log)"
 train 4,1,1,0 fine2.csv --train-iters 2 "${schedule[@]}" --load direct --universal-checkpoint --finetune >fine.log || fail "$(tail -5 fine.log)"
 close fine.csv fine2.csv 1e-6 1 "fine-tuning from weights alone, tp 4 against pp 3"
-train 1,1,2,0 noopt.csv --train-iters 52 "${schedule[@]}" --load ckpt --no-load-optim --no-load-lr-state --no-load-rng --seed=7 >noopt.log || fail "$(tail -5 noopt.log)"
-[[ $(losses noopt.csv 51 | cut -d, -f1,4 | head -1) == "51,0" ]] || fail "--no-load-lr-state: the schedule did not start afresh"
+train 1,1,2,0 noopt.csv --train-iters 22 "${schedule[@]}" --load ckpt --no-load-optim --no-load-lr-state --no-load-rng --seed=7 >noopt.log || fail "$(tail -5 noopt.log)"
+[[ $(losses noopt.csv 21 | cut -d, -f1,4 | head -1) == "21,0" ]] || fail "--no-load-lr-state: the schedule did not start afresh"
 
 # A newer ordinary checkpoint beside the universal one is reported.
-train 1,1,1,0 test.csv --train-iters 52 "${schedule[@]}" --load ckpt --save ckpt >log || fail "$(tail -5 log)"
-train 1,1,1,0 test.csv --train-iters 52 "${schedule[@]}" --load ckpt --universal-checkpoint >log || fail "$(tail -5 log)"
-grep -q "WARNING: .*newer ordinary checkpoint, global_step52" log || fail "no warning: $(cat log)"
+train 1,1,1,0 test.csv --train-iters 22 "${schedule[@]}" --load ckpt --save ckpt >log || fail "$(tail -5 log)"
+train 1,1,1,0 test.csv --train-iters 22 "${schedule[@]}" --load ckpt --universal-checkpoint >log || fail "$(tail -5 log)"
+grep -q "WARNING: .*newer ordinary checkpoint, global_step22" log || fail "no warning: $(cat log)"
 echo "ok: a newer ordinary checkpoint is reported"
 
-# A chain of meshes: 50 on the first, 15 on the second, 15 on the third, 20 on the fourth.
-train 1,2,3,3 chain.csv --train-iters 65 "${schedule[@]}" --load ckpt --universal-checkpoint --save ckpt2 >chain.log || fail "$(tail -5 chain.log)"
-convert ckpt2 global_step65
-train 2,2,1,2 chain.csv --train-iters 80 "${schedule[@]}" --load ckpt2 --universal-checkpoint --save ckpt3 >chain.log || fail "$(tail -5 chain.log)"
-convert ckpt3 global_step80
-train 1,3,2,1 chain.csv --train-iters 100 --load ckpt3 --universal-checkpoint >chain.log || fail "$(tail -5 chain.log)"
-close whole.csv chain.csv 1e-4 51 "three changes of mesh, iterations 51-100"
+# A chain of meshes: 20 on the first, 6 on the second, 6 on the third, 8 on the fourth.
+train 1,2,3,3 chain.csv --train-iters 26 "${schedule[@]}" --load ckpt --universal-checkpoint --save ckpt2 >chain.log || fail "$(tail -5 chain.log)"
+convert ckpt2 global_step26
+train 2,2,1,2 chain.csv --train-iters 32 "${schedule[@]}" --load ckpt2 --universal-checkpoint --save ckpt3 >chain.log || fail "$(tail -5 chain.log)"
+convert ckpt3 global_step32
+train 1,3,2,1 chain.csv --train-iters 40 --load ckpt3 --universal-checkpoint >chain.log || fail "$(tail -5 chain.log)"
+close whole.csv chain.csv 1e-4 21 "three changes of mesh, iterations 21-40"
 
 # bf16 keeps its fp32 masters; the precision may change on the way.
 train 2,1,2,1 bf16.csv --bf16 --train-iters 20 "${schedule[@]}" --save ckpt-bf16 >bf16.log || fail "$(tail -5 bf16.log)"
@@ -82,15 +83,15 @@ grep -q "no dynamic loss scale: starting at 512" log || fail "bf16 -> fp16: $(ca
 echo "ok: fp16 <-> bf16 <-> fp32"
 
 # Another schedule and another batch: refused, or announced.
-other=(--train-iters 54 --lr 1e-3 --lr-decay-iters 120 --global-batch-size 24)
+other=(--train-iters 24 --lr 1e-3 --lr-decay-iters 120 --global-batch-size 24)
 if train 1,1,2,1 test.csv "${other[@]}" --load direct >log 2>&1; then fail "another schedule was accepted"; fi
 grep -q "use-checkpoint-opt_param-scheduler" log || fail "$(tail -5 log)"
 train 1,1,2,1 override.csv "${other[@]}" --load direct --override-opt_param-scheduler >log || fail "$(tail -5 log)"
 grep -q "global batch size 12 -> 24" log || fail "no announcement: $(cat log)"
-[[ $(tail -1 override.csv | cut -d, -f2) == $((600 + 4 * 24)) ]] || fail "samples: $(tail -1 override.csv)"
+[[ $(tail -1 override.csv | cut -d, -f2) == $((240 + 4 * 24)) ]] || fail "samples: $(tail -1 override.csv)"
 train 1,1,2,1 use.csv "${other[@]}" --load direct --use-checkpoint-opt_param-scheduler --verify-resume --eval-iters 2 >log || fail "$(tail -5 log)"
-[[ $(losses whole.csv 51 | head -1 | cut -d, -f4) == $(losses use.csv 51 | head -1 | cut -d, -f4) ]] || fail "the checkpoint's schedule was not used"
-[[ $(losses whole.csv 51 | head -1 | cut -d, -f4) != $(losses override.csv 51 | head -1 | cut -d, -f4) ]] || fail "this run's schedule was not used"
+[[ $(losses whole.csv 21 | head -1 | cut -d, -f4) == $(losses use.csv 21 | head -1 | cut -d, -f4) ]] || fail "the checkpoint's schedule was not used"
+[[ $(losses whole.csv 21 | head -1 | cut -d, -f4) != $(losses override.csv 21 | head -1 | cut -d, -f4) ]] || fail "this run's schedule was not used"
 grep -q "verify-resume: nothing to compare with" log || fail "$(cat log)"
 
 # Validation before the save and after the load; one that differs ends the run.
