@@ -19,6 +19,7 @@
 namespace anymesh {
 
 constexpr int64_t kLanes = 16;
+constexpr int64_t kGrain = 1 << 14;  // elements that are worth a thread of at::parallel_for
 using Lanes = float __attribute__((vector_size(64)));
 using IntLanes = int32_t __attribute__((vector_size(64)));
 using HalfLanes = uint16_t __attribute__((vector_size(32)));

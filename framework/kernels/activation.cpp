@@ -16,8 +16,6 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-constexpr int64_t kGrain = 1 << 14;
-
 ANYMESH_INLINE Lanes sigmoid(Lanes x) { return 1 / (1 + exp(-x)); }
 
 constexpr float kRoot = 0.7978845608f, kCube = 0.044715f;  // of 2 / pi; GELU's

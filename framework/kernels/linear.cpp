@@ -21,7 +21,7 @@ using Gemm = BlockGemm<T>;
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-constexpr int64_t kRows = 128, kColumns = Gemm::kColumns;  // of C at a time
+constexpr int64_t kBlockRows = 128, kColumns = Gemm::kColumns;  // of C at a time
 constexpr int64_t kDepth = 2048;  // products at a time: their factors fit the cache
 constexpr int64_t kPad = 32;  // keeps rows of a power of two from meeting in one set of the cache
 
@@ -34,10 +34,10 @@ void for_blocks(int64_t n, int64_t size, const Work& work) {
   });
 }
 
-// Of m rows in equal shares of threads, at most kRows.
+// Of m rows in equal shares of threads, at most kBlockRows.
 int64_t block_of_rows(int64_t m) {
   const int64_t threads = at::get_num_threads(), each = (m + threads - 1) / threads,
-                blocks = (each + kRows - 1) / kRows;
+                blocks = (each + kBlockRows - 1) / kBlockRows;
   return ((each + blocks - 1) / blocks + 31) / 32 * 32;
 }
 
@@ -81,9 +81,9 @@ class Product {
       for_blocks(n_, kColumns, [&](int64_t column, int64_t width) {
         const Buffer<T> packed(width * k_);
         pack(column, width, packed);
-        for (int64_t row = 0; row < m_; row += kRows)
-          block(row, std::min(kRows, m_ - row), {rows.at + row * rows.stride, rows.stride}, column,
-                packed);
+        for (int64_t row = 0; row < m_; row += kBlockRows)
+          block(row, std::min(kBlockRows, m_ - row), {rows.at + row * rows.stride, rows.stride},
+                column, packed);
       });
     }
   }
@@ -108,7 +108,7 @@ class Product {
                     done > 0);
       });
     }
-    for_blocks(m_, kRows, [&](int64_t row, int64_t height) {
+    for_blocks(m_, kBlockRows, [&](int64_t row, int64_t height) {
       for (int64_t column = 0; column < n_; column += kColumns)
         finish(row, height, column, sums + row * n_ + column, n_);
     });
@@ -139,7 +139,7 @@ class Product {
   }
 
   void block(int64_t row, int64_t height, Matrix rows, int64_t column, const T* packed) const {
-    alignas(64) float sums[kRows * kColumns];
+    alignas(64) float sums[kBlockRows * kColumns];
     const int64_t width = std::min(kColumns, n_ - column);
     for (int64_t done = 0; done < k_; done += kDepth)
       Gemm::run(height, width, std::min(kDepth, k_ - done), rows.at + done, rows.stride,

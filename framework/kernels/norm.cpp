@@ -19,8 +19,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-constexpr int64_t kGrain = 1 << 14;  // elements
-constexpr int64_t kParts = 64;       // of the rows, whose gradients of weights are summed apart
+constexpr int64_t kParts = 64;  // of the rows, whose gradients of weights are summed apart
 
 struct Moments {
   float mean, inverse;  // 1 / the deviation

@@ -18,7 +18,6 @@
 namespace anymesh {
 namespace {
 
-constexpr int64_t kGrain = 1 << 14;
 constexpr int64_t kBlock = 1 << 12;  // elements that are rounded while they are in the cache
 
 // The compiler vectorises these loops for each target; with contraction off (CMakeLists.txt) every

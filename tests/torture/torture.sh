@@ -97,7 +97,7 @@ full_disk() {  # LEFT FLAGS...: bytes left free for a while
   grep -c "SAVE FAILED" full.log >>failures
 }
 export -f full_disk train newest verified fail
-export bin here scratch bytes mesh
+export bin here scratch bytes mesh trainer
 if unshare -m true 2>/dev/null; then
   for ((i = 0; i < full; ++i)); do
     declare -p model flags >arrays

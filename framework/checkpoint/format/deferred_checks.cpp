@@ -14,6 +14,8 @@ std::string name_of(const File& file, const ZipReader::Record& record) {
   return file.path().string() + ": record " + record.name;
 }
 
+}  // namespace
+
 // A record's data. A read of the whole is checked itself.
 class RecordBytes : public ByteSource {
  public:
@@ -51,6 +53,8 @@ class RecordBytes : public ByteSource {
   std::shared_ptr<const File> file_;
   std::shared_ptr<const ZipReader::Record> record_;
 };
+
+namespace {
 
 // Goes over the whole before the first part.
 class CheckedFirst : public RecordBytes {
