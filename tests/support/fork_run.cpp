@@ -35,20 +35,14 @@ int connected(const char* path) {
 }
 
 void send(int socket, std::string bytes) {
-  alignas(cmsghdr) char control[CMSG_SPACE(3 * sizeof(int))] = {};
-  iovec text = {bytes.data(), bytes.size()};
-  msghdr message = {};
-  message.msg_iov = &text;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  cmsghdr* streams = CMSG_FIRSTHDR(&message);
+  anymesh::fork_server::Packet packet(bytes);
+  cmsghdr* streams = CMSG_FIRSTHDR(&packet.message);
   streams->cmsg_level = SOL_SOCKET;
   streams->cmsg_type = SCM_RIGHTS;
   streams->cmsg_len = CMSG_LEN(3 * sizeof(int));
   const int fds[3] = {0, 1, 2};
   std::memcpy(CMSG_DATA(streams), fds, sizeof fds);
-  if (sendmsg(socket, &message, 0) < 0) fail("fork_run: request");
+  if (sendmsg(socket, &packet.message, 0) < 0) fail("fork_run: request");
 }
 
 int answer(int socket) {
@@ -65,13 +59,13 @@ int answer(int socket) {
 int main(int argc, char** argv) {
   const char* path = std::getenv("ANYMESH_FORK_SERVER");
   if (!path) fail("fork_run: ANYMESH_FORK_SERVER is not set");
-  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) std::signal(signal, pass_on);
   anymesh::fork_server::Request request = {get_current_dir_name(), std::to_string(argc)};
   request.insert(request.end(), argv, argv + argc);
   for (char** variable = environ; *variable; ++variable) request.emplace_back(*variable);
   const int socket = connected(path);
   send(socket, anymesh::fork_server::packed(request));
-  copy = answer(socket);
+  copy = answer(socket);  // a signal before this ends both
+  for (int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) std::signal(signal, pass_on);
   const int status = answer(socket);
   if (WIFEXITED(status)) std::_Exit(WEXITSTATUS(status));
   std::signal(WTERMSIG(status), SIG_DFL);

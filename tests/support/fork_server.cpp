@@ -34,15 +34,9 @@ struct Client {
 // Empty where the client left. `streams` are the client's.
 Request received(int socket, int (&streams)[3]) {
   std::string bytes(anymesh::fork_server::kLongestRequest, '\0');
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof streams)];
-  iovec text = {bytes.data(), bytes.size()};
-  msghdr message = {};
-  message.msg_iov = &text;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  const ssize_t got = recvmsg(socket, &message, 0);
-  const cmsghdr* rights = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  anymesh::fork_server::Packet packet(bytes);
+  const ssize_t got = recvmsg(socket, &packet.message, 0);
+  const cmsghdr* rights = got > 0 ? CMSG_FIRSTHDR(&packet.message) : nullptr;
   if (!rights || rights->cmsg_len != CMSG_LEN(sizeof streams)) return {};
   std::memcpy(streams, CMSG_DATA(rights), sizeof streams);
   bytes.resize(static_cast<size_t>(got));

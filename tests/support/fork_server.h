@@ -11,6 +11,8 @@
 // Request: one packet, the three streams as SCM_RIGHTS and the text of `Request`. Answers: the
 // copy's process, as soon as there is one, and its wait status; each is an int.
 
+#include <sys/socket.h>
+
 #include <string>
 #include <vector>
 
@@ -34,5 +36,20 @@ inline Request unpacked(const std::string& bytes) {
     request.emplace_back(bytes.c_str() + at);
   return request;
 }
+
+// A message of `bytes`, which outlives it, and three streams.
+struct Packet {
+  explicit Packet(std::string& bytes) : text{bytes.data(), bytes.size()} {
+    message.msg_iov = &text;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+  }
+  Packet(const Packet&) = delete;
+
+  alignas(cmsghdr) char control[CMSG_SPACE(3 * sizeof(int))] = {};
+  iovec text;
+  msghdr message = {};
+};
 
 }  // namespace anymesh::fork_server
