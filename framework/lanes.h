@@ -1,6 +1,14 @@
-// Loops over floats that compilers turn into whatever vectors the machine has: sixteen lanes as one
-// value, in GCC's and clang's vector extension. Functions marked ANYMESH_WIDEST are compiled for
-// several instruction sets and chosen from at start.
+// Loops over floats in vectors as wide as the machine's, in GCC's and clang's vector extension. They
+// are written once, over sixteen lanes as one value, and compiled for several instruction sets:
+//
+//   template <class Lanes>
+//   ANYMESH_INLINE void double_loop(float* x, int64_t n) {  // n: a multiple of kLanes
+//     for (int64_t i = 0; i < n; i += kLanes) store(x + i, 2 * load<Lanes>(x + i));
+//   }
+//   in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED { double_loop<Lanes>(x, n); });
+//
+// What is inlined there has all of the CPU's instructions, loops without lanes as well. Captures are
+// copies, which no store through a pointer can change.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -9,78 +17,184 @@
 #include <cstring>
 #include <limits>
 
-#if defined(__x86_64__)
-#define ANYMESH_WIDEST __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define ANYMESH_WIDEST
-#endif
-#define ANYMESH_INLINE [[gnu::always_inline]] inline
+#define ANYMESH_INLINED __attribute__((always_inline))
+#define ANYMESH_INLINE ANYMESH_INLINED inline
 
 namespace anymesh {
 
 constexpr int64_t kLanes = 16;
 constexpr int64_t kGrain = 1 << 14;  // elements that are worth a thread of at::parallel_for
-using Lanes = float __attribute__((vector_size(64)));
-using IntLanes = int32_t __attribute__((vector_size(64)));
-using HalfLanes = uint16_t __attribute__((vector_size(32)));
 
+// One vector of kBytes: of floats, of their bits, of their upper halves.
+template <int kBytes>
+struct Vector;
+#define ANYMESH_VECTOR(BYTES)                                \
+  template <>                                                \
+  struct Vector<BYTES> {                                     \
+    using Floats [[gnu::vector_size(BYTES)]] = float;        \
+    using Bits [[gnu::vector_size(BYTES)]] = int32_t;        \
+    using Halves [[gnu::vector_size(BYTES / 2)]] = uint16_t; \
+  };
+ANYMESH_VECTOR(16)
+ANYMESH_VECTOR(32)
+ANYMESH_VECTOR(64)
+#undef ANYMESH_VECTOR
+
+// The lanes, in vectors that fit registers: compilers keep wider ones in memory.
+template <int kBytes>
+struct LanesOf {
+  using Floats = typename Vector<kBytes>::Floats;
+  using Bits = typename Vector<kBytes>::Bits;
+  using Halves = typename Vector<kBytes>::Halves;
+  static constexpr int kWidth = kBytes / 4, kParts = kLanes / kWidth;
+
+  Floats part[kParts]{};
+
+  LanesOf() = default;
+  ANYMESH_INLINE LanesOf(float x) {  // in all lanes
+    for (Floats& p : part) p = Floats{} + x;
+  }
+
+  // f of every part; of every two parts.
+  template <class F>
+  ANYMESH_INLINE friend LanesOf each(LanesOf a, const F& f) {
+    for (int i = 0; i < kParts; ++i) a.part[i] = f(a.part[i]);
+    return a;
+  }
+  template <class F>
+  ANYMESH_INLINE friend LanesOf each(LanesOf a, LanesOf b, const F& f) {
+    for (int i = 0; i < kParts; ++i) a.part[i] = f(a.part[i], b.part[i]);
+    return a;
+  }
+
+  ANYMESH_INLINE friend LanesOf operator+(LanesOf a, LanesOf b) {
+    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x + y; });
+  }
+  ANYMESH_INLINE friend LanesOf operator-(LanesOf a, LanesOf b) {
+    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x - y; });
+  }
+  ANYMESH_INLINE friend LanesOf operator*(LanesOf a, LanesOf b) {
+    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x * y; });
+  }
+  ANYMESH_INLINE friend LanesOf operator/(LanesOf a, LanesOf b) {
+    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x / y; });
+  }
+  ANYMESH_INLINE friend LanesOf max(LanesOf a, LanesOf b) {
+    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x > y ? x : y; });
+  }
+  ANYMESH_INLINE friend LanesOf operator-(LanesOf a) {
+    return each(a, [](Floats x) ANYMESH_INLINED { return -x; });
+  }
+  ANYMESH_INLINE LanesOf& operator+=(LanesOf b) { return *this = *this + b; }
+  ANYMESH_INLINE LanesOf& operator*=(LanesOf b) { return *this = *this * b; }
+};
+
+template <class Lanes>
 ANYMESH_INLINE Lanes load(const float* p) {
   Lanes x;
-  std::memcpy(&x, p, sizeof x);
+  for (auto& part : x.part) {
+    std::memcpy(&part, p, sizeof part);
+    p += Lanes::kWidth;
+  }
   return x;
 }
-ANYMESH_INLINE void store(float* p, Lanes x) { std::memcpy(p, &x, sizeof x); }
+template <class Lanes>
+ANYMESH_INLINE void store(float* p, const Lanes& x) {
+  for (const auto& part : x.part) {
+    std::memcpy(p, &part, sizeof part);
+    p += Lanes::kWidth;
+  }
+}
 
+template <class Lanes>
 ANYMESH_INLINE Lanes load(const c10::BFloat16* p) {
-  HalfLanes bits;
-  std::memcpy(&bits, p, sizeof bits);
-  return (Lanes)(__builtin_convertvector(bits, IntLanes) << 16);
+  Lanes x;
+  for (auto& part : x.part) {
+    typename Lanes::Halves halves;
+    std::memcpy(&halves, p, sizeof halves);
+    part = (typename Lanes::Floats)(__builtin_convertvector(halves, typename Lanes::Bits) << 16);
+    p += Lanes::kWidth;
+  }
+  return x;
 }
 // Rounds to the nearest, to even on a tie. NaNs are not looked after.
-ANYMESH_INLINE void store(c10::BFloat16* p, Lanes x) {
-  const auto bits = (IntLanes)x;
-  const HalfLanes half =
-      __builtin_convertvector((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, HalfLanes);
-  std::memcpy(p, &half, sizeof half);
+template <class Lanes>
+ANYMESH_INLINE void store(c10::BFloat16* p, const Lanes& x) {
+  for (const auto& part : x.part) {
+    const auto bits = (typename Lanes::Bits)part;
+    const auto halves =
+        __builtin_convertvector((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, typename Lanes::Halves);
+    std::memcpy(p, &halves, sizeof halves);
+    p += Lanes::kWidth;
+  }
 }
-
-ANYMESH_INLINE Lanes all(float x) { return Lanes{} + x; }
-ANYMESH_INLINE Lanes max(Lanes a, Lanes b) { return a > b ? a : b; }
 
 // e^x to two units in the last place, 0 below -87, infinite above 88, NaN of NaN. As 2^n * e^r with
 // n whole and |r| <= ln 2 / 2, e^r by its series.
-ANYMESH_INLINE Lanes exp(Lanes x) {
-  const Lanes big = all(12582912.f);  // 1.5 * 2^23: adding it rounds to a whole number
-  const Lanes n = (x * 1.44269504f + big) - big;
-  const Lanes r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Lanes e = all(1.f / 5040);
-  e = e * r + 1.f / 720;
-  e = e * r + 1.f / 120;
-  e = e * r + 1.f / 24;
-  e = e * r + 1.f / 6;
-  e = e * r + 0.5f;
-  e = e * r + 1.f;
-  e = e * r + 1.f;
-  const IntLanes power = (__builtin_convertvector(n, IntLanes) + 127) << 23;
-  const Lanes y = x > all(88.f) ? all(std::numeric_limits<float>::infinity()) : e * (Lanes)power;
-  return x < all(-87.f) ? Lanes{} : y;
+template <int kBytes>
+ANYMESH_INLINE LanesOf<kBytes> exp(LanesOf<kBytes> lanes) {
+  using Floats = typename Vector<kBytes>::Floats;
+  using Bits = typename Vector<kBytes>::Bits;
+  return each(lanes, [](Floats x) ANYMESH_INLINED {
+    const Floats big = Floats{} + 12582912.f;  // 1.5 * 2^23: adding it rounds to a whole number
+    const Floats n = (x * 1.44269504f + big) - big;
+    const Floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    Floats e = Floats{} + 1.f / 5040;
+    e = e * r + 1.f / 720;
+    e = e * r + 1.f / 120;
+    e = e * r + 1.f / 24;
+    e = e * r + 1.f / 6;
+    e = e * r + 0.5f;
+    e = e * r + 1.f;
+    e = e * r + 1.f;
+    const Bits power = (__builtin_convertvector(n, Bits) + 127) << 23;
+    const Floats infinity = Floats{} + std::numeric_limits<float>::infinity();
+    const Floats y = x > 88.f ? infinity : e * (Floats)power;
+    return x < -87.f ? Floats{} : y;
+  });
 }
 
 // Of the lanes, always in the same order.
-ANYMESH_INLINE float sum(Lanes x) {
-  float parts[kLanes];
-  store(parts, x);
+template <class Lanes, class F>
+ANYMESH_INLINE float folded(const Lanes& x, const F& f) {
+  float lanes[kLanes];
+  store(lanes, x);
   for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
-  return parts[0];
+    for (int i = 0; i < width; ++i) lanes[i] = f(lanes[i], lanes[i + width]);
+  return lanes[0];
 }
-ANYMESH_INLINE float max(Lanes x) {
-  float parts[kLanes];
-  store(parts, x);
-  for (int width = kLanes / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i)
-      parts[i] = parts[i] > parts[i + width] ? parts[i] : parts[i + width];
-  return parts[0];
+template <class Lanes>
+ANYMESH_INLINE float sum(const Lanes& x) {
+  return folded(x, [](float a, float b) ANYMESH_INLINED { return a + b; });
+}
+template <class Lanes>
+ANYMESH_INLINE float max(const Lanes& x) {
+  return folded(x, [](float a, float b) ANYMESH_INLINED { return a > b ? a : b; });
+}
+
+#if defined(__x86_64__)
+template <class Work>
+__attribute__((target("arch=x86-64-v4"))) auto in_avx512(Work work) {
+  return work(LanesOf<64>());
+}
+template <class Work>
+__attribute__((target("arch=x86-64-v3"))) auto in_avx2(Work work) {
+  return work(LanesOf<32>());
+}
+#endif
+
+// work(Lanes), which is inlined, in the widest vectors that the CPU has.
+template <class Work>
+auto in_widest(Work work) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
+    return in_avx512(work);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("bmi2"))
+    return in_avx2(work);
+#endif
+  return work(LanesOf<16>());
 }
 
 }  // namespace anymesh

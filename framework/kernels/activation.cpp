@@ -16,78 +16,78 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-ANYMESH_INLINE Lanes sigmoid(Lanes x) { return 1 / (1 + exp(-x)); }
+template <class Lanes>
+ANYMESH_INLINE Lanes sigmoid(Lanes x) {
+  return 1 / (1 + exp(-x));
+}
 
 constexpr float kRoot = 0.7978845608f, kCube = 0.044715f;  // of 2 / pi; GELU's
 
-ANYMESH_INLINE Lanes gelu(Lanes x) { return x * sigmoid(2 * kRoot * (x + kCube * x * x * x)); }
+template <class Lanes>
+ANYMESH_INLINE Lanes gelu(Lanes x) {
+  return x * sigmoid(2 * kRoot * (x + kCube * x * x * x));
+}
+template <class Lanes>
 ANYMESH_INLINE Lanes gelu_slope(Lanes x) {
   const Lanes s = sigmoid(2 * kRoot * (x + kCube * x * x * x));
   return s + x * s * (1 - s) * (2 * kRoot * (1 + 3 * kCube * x * x));
 }
 
 // The first `count` of the lanes.
-template <class T>
+template <class Lanes, class T>
 ANYMESH_INLINE Lanes load_some(const T* p, int64_t count) {
-  if (count == kLanes) return load(p);
+  if (count == kLanes) return load<Lanes>(p);
   T some[kLanes] = {};
   std::copy_n(p, count, some);
-  return load(some);
+  return load<Lanes>(some);
 }
-template <class T>
-ANYMESH_INLINE void store_some(T* p, Lanes x, int64_t count) {
+template <class Lanes, class T>
+ANYMESH_INLINE void store_some(T* p, const Lanes& x, int64_t count) {
   if (count == kLanes) return store(p, x);
   T some[kLanes];
   store(some, x);
   std::copy_n(some, count, p);
 }
 
+// work(Lanes, i, count) for n elements, kLanes at a time.
+template <class Work>
+ANYMESH_INLINE void for_lanes(int64_t n, const Work& work) {
+  in_widest([=]<class Lanes>(Lanes lanes) ANYMESH_INLINED {
+    for (int64_t i = 0; i < n; i += kLanes) work(lanes, i, std::min(kLanes, n - i));
+  });
+}
+
 template <class T>
-ANYMESH_INLINE void gelu_loop(const T* x, int64_t n, T* y) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t count = std::min(kLanes, n - i);
-    store_some(y + i, gelu(load_some(x + i, count)), count);
-  }
+void gelu(const T* x, int64_t n, T* y) {
+  for_lanes(n, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINED {
+    store_some(y + i, gelu(load_some<Lanes>(x + i, count)), count);
+  });
 }
 template <class T>
-ANYMESH_INLINE void gelu_backward_loop(const T* x, const T* dy, int64_t n, T* dx) {
-  for (int64_t i = 0; i < n; i += kLanes) {
-    const int64_t count = std::min(kLanes, n - i);
-    store_some(dx + i, load_some(dy + i, count) * gelu_slope(load_some(x + i, count)), count);
-  }
+void gelu_backward(const T* x, const T* dy, int64_t n, T* dx) {
+  for_lanes(n, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINED {
+    store_some(dx + i, load_some<Lanes>(dy + i, count) * gelu_slope(load_some<Lanes>(x + i, count)),
+               count);
+  });
 }
 
 // Of a row [gate, up].
 template <class T>
-ANYMESH_INLINE void swiglu_loop(const T* x, int64_t f, T* y) {
-  for (int64_t i = 0; i < f; i += kLanes) {
-    const int64_t count = std::min(kLanes, f - i);
-    const Lanes gate = load_some(x + i, count), up = load_some(x + f + i, count);
+void swiglu(const T* x, int64_t f, T* y) {
+  for_lanes(f, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINED {
+    const Lanes gate = load_some<Lanes>(x + i, count), up = load_some<Lanes>(x + f + i, count);
     store_some(y + i, gate * sigmoid(gate) * up, count);
-  }
+  });
 }
 template <class T>
-ANYMESH_INLINE void swiglu_backward_loop(const T* x, const T* dy, int64_t f, T* dx) {
-  for (int64_t i = 0; i < f; i += kLanes) {
-    const int64_t count = std::min(kLanes, f - i);
-    const Lanes gate = load_some(x + i, count), up = load_some(x + f + i, count),
-                gradient = load_some(dy + i, count), s = sigmoid(gate);
+void swiglu_backward(const T* x, const T* dy, int64_t f, T* dx) {
+  for_lanes(f, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINED {
+    const Lanes gate = load_some<Lanes>(x + i, count), up = load_some<Lanes>(x + f + i, count),
+                gradient = load_some<Lanes>(dy + i, count), s = sigmoid(gate);
     store_some(dx + i, gradient * up * (s + gate * s * (1 - s)), count);
     store_some(dx + f + i, gradient * gate * s, count);
-  }
+  });
 }
-
-#define ANYMESH_ACTIVATION(T)                                                       \
-  ANYMESH_WIDEST void gelu(const T* x, int64_t n, T* y) { gelu_loop(x, n, y); }     \
-  ANYMESH_WIDEST void gelu_backward(const T* x, const T* dy, int64_t n, T* dx) {    \
-    gelu_backward_loop(x, dy, n, dx);                                               \
-  }                                                                                 \
-  ANYMESH_WIDEST void swiglu(const T* x, int64_t f, T* y) { swiglu_loop(x, f, y); } \
-  ANYMESH_WIDEST void swiglu_backward(const T* x, const T* dy, int64_t f, T* dx) {  \
-    swiglu_backward_loop(x, dy, f, dx);                                             \
-  }
-ANYMESH_ACTIVATION(float)
-ANYMESH_ACTIVATION(c10::BFloat16)
 
 // work(first, count, T{}) for all of n pieces of `size` elements each, on all threads.
 template <class Work>

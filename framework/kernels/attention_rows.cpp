@@ -7,34 +7,27 @@
 namespace anymesh {
 namespace {
 
-template <class T, bool kFactors>
+template <class Lanes, bool kFactors, class T>
 ANYMESH_INLINE float weights_loop(const float* row, float scale, float shift, const float* factors,
                                   int64_t width, T* out) {
-  Lanes total{};
+  Lanes total;
   for (int64_t j = 0; j < width; j += kLanes) {
-    const Lanes weight = exp(load(row + j) * scale - shift);
+    const Lanes weight = exp(load<Lanes>(row + j) * scale - shift);
     total += weight;
-    store(out + j, kFactors ? weight * load(factors + j) : weight);
+    store(out + j, kFactors ? weight * load<Lanes>(factors + j) : weight);
   }
   return sum(total);
 }
 
-template <class T>
-ANYMESH_INLINE float weights_of(const float* row, float scale, float shift, const float* factors,
-                                int64_t width, T* out) {
-  return factors ? weights_loop<T, true>(row, scale, shift, factors, width, out)
-                 : weights_loop<T, false>(row, scale, shift, factors, width, out);
-}
-
-template <bool kFactors>
+template <class Lanes, bool kFactors>
 ANYMESH_INLINE float meet_loop(float* row, float scale, float shift, const float* factors,
                                float* dweights, int64_t width) {
-  Lanes total{};
+  Lanes total;
   for (int64_t j = 0; j < width; j += kLanes) {
-    const Lanes weight = exp(load(row + j) * scale - shift);
-    Lanes dweight = load(dweights + j);
+    const Lanes weight = exp(load<Lanes>(row + j) * scale - shift);
+    Lanes dweight = load<Lanes>(dweights + j);
     if (kFactors) {
-      dweight *= load(factors + j);
+      dweight *= load<Lanes>(factors + j);
       store(dweights + j, dweight);
     }
     store(row + j, weight);
@@ -43,57 +36,60 @@ ANYMESH_INLINE float meet_loop(float* row, float scale, float shift, const float
   return sum(total);
 }
 
-template <class T, bool kFactors>
+template <class Lanes, bool kFactors, class T>
 ANYMESH_INLINE void gradient_loop(const float* row, const float* dweights, float mean, float scale,
                                   const float* factors, int64_t width, T* dscores, T* dropped) {
   for (int64_t j = 0; j < width; j += kLanes) {
-    const Lanes weight = load(row + j);
-    store(dscores + j, weight * ((load(dweights + j) - mean) * scale));
-    store(dropped + j, kFactors ? weight * load(factors + j) : weight);
+    const Lanes weight = load<Lanes>(row + j);
+    store(dscores + j, weight * ((load<Lanes>(dweights + j) - mean) * scale));
+    store(dropped + j, kFactors ? weight * load<Lanes>(factors + j) : weight);
   }
-}
-
-template <class T>
-ANYMESH_INLINE void gradient_of(const float* row, const float* dweights, float mean, float scale,
-                                const float* factors, int64_t width, T* dscores, T* dropped) {
-  if (factors)
-    return gradient_loop<T, true>(row, dweights, mean, scale, factors, width, dscores, dropped);
-  gradient_loop<T, false>(row, dweights, mean, scale, factors, width, dscores, dropped);
 }
 
 }  // namespace
 
-ANYMESH_WIDEST float greatest(const float* row, int64_t width) {
-  Lanes most = all(-INFINITY);
-  for (int64_t j = 0; j < width; j += kLanes) most = max(most, load(row + j));
-  return max(most);
+float greatest(const float* row, int64_t width) {
+  return in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    Lanes most = -INFINITY;
+    for (int64_t j = 0; j < width; j += kLanes) most = max(most, load<Lanes>(row + j));
+    return max(most);
+  });
 }
 
-ANYMESH_WIDEST float weights(const float* row, float scale, float shift, const float* factors,
-                             int64_t width, float* out) {
-  return weights_of(row, scale, shift, factors, width, out);
+template <class T>
+float weights(const float* row, float scale, float shift, const float* factors, int64_t width,
+              T* out) {
+  return in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    return factors ? weights_loop<Lanes, true>(row, scale, shift, factors, width, out)
+                   : weights_loop<Lanes, false>(row, scale, shift, factors, width, out);
+  });
 }
 
-ANYMESH_WIDEST float weights(const float* row, float scale, float shift, const float* factors,
-                             int64_t width, c10::BFloat16* out) {
-  return weights_of(row, scale, shift, factors, width, out);
+float meet(float* row, float scale, float shift, const float* factors, float* dweights,
+           int64_t width) {
+  return in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    return factors ? meet_loop<Lanes, true>(row, scale, shift, factors, dweights, width)
+                   : meet_loop<Lanes, false>(row, scale, shift, factors, dweights, width);
+  });
 }
 
-ANYMESH_WIDEST float meet(float* row, float scale, float shift, const float* factors,
-                          float* dweights, int64_t width) {
-  return factors ? meet_loop<true>(row, scale, shift, factors, dweights, width)
-                 : meet_loop<false>(row, scale, shift, factors, dweights, width);
+template <class T>
+void gradient(const float* row, const float* dweights, float mean, float scale,
+              const float* factors, int64_t width, T* dscores, T* dropped) {
+  in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    if (factors) {
+      gradient_loop<Lanes, true>(row, dweights, mean, scale, factors, width, dscores, dropped);
+    } else {
+      gradient_loop<Lanes, false>(row, dweights, mean, scale, factors, width, dscores, dropped);
+    }
+  });
 }
 
-ANYMESH_WIDEST void gradient(const float* row, const float* dweights, float mean, float scale,
-                             const float* factors, int64_t width, float* dscores, float* dropped) {
-  gradient_of(row, dweights, mean, scale, factors, width, dscores, dropped);
-}
-
-ANYMESH_WIDEST void gradient(const float* row, const float* dweights, float mean, float scale,
-                             const float* factors, int64_t width, c10::BFloat16* dscores,
-                             c10::BFloat16* dropped) {
-  gradient_of(row, dweights, mean, scale, factors, width, dscores, dropped);
-}
+template float weights(const float*, float, float, const float*, int64_t, float*);
+template float weights(const float*, float, float, const float*, int64_t, c10::BFloat16*);
+template void gradient(const float*, const float*, float, float, const float*, int64_t, float*,
+                       float*);
+template void gradient(const float*, const float*, float, float, const float*, int64_t,
+                       c10::BFloat16*, c10::BFloat16*);
 
 }  // namespace anymesh

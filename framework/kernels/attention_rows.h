@@ -6,24 +6,22 @@
 
 namespace anymesh {
 
-// What attention does with rows of scores and weights, of a `width` as in rows.h. `factors`,
+// What attention does with rows of scores and weights, of a `width` and T as in rows.h. `factors`,
 // dropout's, may be null. The greatest of a row.
 float greatest(const float* row, int64_t width);
 
 // out = exp(scale * row - shift), times the factors; returns the sum, without them.
+template <class T>
 float weights(const float* row, float scale, float shift, const float* factors, int64_t width,
-              float* out);
-float weights(const float* row, float scale, float shift, const float* factors, int64_t width,
-              c10::BFloat16* out);
+              T* out);
 
 // row = exp(scale * row - shift), dweights *= factors; returns their product's sum.
 float meet(float* row, float scale, float shift, const float* factors, float* dweights,
            int64_t width);
 
 // dscores = row * (dweights - mean) * scale; dropped = row * factors
+template <class T>
 void gradient(const float* row, const float* dweights, float mean, float scale,
-              const float* factors, int64_t width, float* dscores, float* dropped);
-void gradient(const float* row, const float* dweights, float mean, float scale,
-              const float* factors, int64_t width, c10::BFloat16* dscores, c10::BFloat16* dropped);
+              const float* factors, int64_t width, T* dscores, T* dropped);
 
 }  // namespace anymesh

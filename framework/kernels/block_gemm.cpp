@@ -16,9 +16,10 @@ namespace {
 
 namespace blas = at::native::cpublas;
 
-ANYMESH_WIDEST void interleave(const uint16_t* even, const uint16_t* odd, int64_t n,
-                               uint32_t* pairs) {
-  for (int64_t i = 0; i < n; ++i) pairs[i] = even[i] | uint32_t{odd[i]} << 16;
+void interleave(const uint16_t* even, const uint16_t* odd, int64_t n, uint32_t* pairs) {
+  in_widest([=](auto) ANYMESH_INLINED {
+    for (int64_t i = 0; i < n; ++i) pairs[i] = even[i] | uint32_t{odd[i]} << 16;
+  });
 }
 
 constexpr int64_t kAhead = 16;  // rows

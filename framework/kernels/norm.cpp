@@ -27,67 +27,57 @@ struct Moments {
 
 // y [h] of x [h]; without a bias the mean counts as 0.
 template <class T>
-ANYMESH_INLINE Moments norm_loop(const T* x, const T* weight, const T* bias, float epsilon,
-                                 int64_t h, T* y) {
-  const auto n = static_cast<float>(h);
-  Lanes total{}, squares{};
-  if (bias)
-    for (int64_t i = 0; i < h; i += kLanes) total += load(x + i);
-  const float mean = sum(total) / n;
-  for (int64_t i = 0; i < h; i += kLanes) {
-    const Lanes d = load(x + i) - mean;
-    squares += d * d;
-  }
-  const float inverse = 1 / std::sqrt(sum(squares) / n + epsilon);
-  for (int64_t i = 0; i < h; i += kLanes) {
-    const Lanes normed = (load(x + i) - mean) * inverse * load(weight + i);
-    store(y + i, bias ? normed + load(bias + i) : normed);
-  }
-  return {mean, inverse};
+Moments norm_row(const T* x, const T* weight, const T* bias, float epsilon, int64_t h, T* y) {
+  return in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    const auto n = static_cast<float>(h);
+    Lanes total, squares;
+    if (bias)
+      for (int64_t i = 0; i < h; i += kLanes) total += load<Lanes>(x + i);
+    const float mean = sum(total) / n;
+    for (int64_t i = 0; i < h; i += kLanes) {
+      const Lanes d = load<Lanes>(x + i) - mean;
+      squares += d * d;
+    }
+    const float inverse = 1 / std::sqrt(sum(squares) / n + epsilon);
+    for (int64_t i = 0; i < h; i += kLanes) {
+      const Lanes normed = (load<Lanes>(x + i) - mean) * inverse * load<Lanes>(weight + i);
+      store(y + i, bias ? normed + load<Lanes>(bias + i) : normed);
+    }
+    return Moments{mean, inverse};
+  });
 }
 
 // dx [h], which begins as `dsum` if there is one; the gradients of weight and bias are added to.
 template <class T>
-ANYMESH_INLINE void norm_backward_loop(const T* x, const T* dy, const T* dsum, const T* weight,
-                                       Moments of, int64_t h, T* dx, float* dweight, float* dbias) {
-  const auto n = static_cast<float>(h);
-  Lanes total{}, with_x{};
-  for (int64_t i = 0; i < h; i += kLanes) {
-    const Lanes normed = (load(x + i) - of.mean) * of.inverse, d = load(dy + i),
-                scaled = d * load(weight + i);
-    total += scaled;
-    with_x += scaled * normed;
-    store(dweight + i, load(dweight + i) + d * normed);
-    if (dbias) store(dbias + i, load(dbias + i) + d);
-  }
-  const float mean = dbias ? sum(total) / n : 0, slope = sum(with_x) / n;
-  for (int64_t i = 0; i < h; i += kLanes) {
-    const Lanes normed = (load(x + i) - of.mean) * of.inverse;
-    const Lanes d = (load(dy + i) * load(weight + i) - mean - normed * slope) * of.inverse;
-    store(dx + i, dsum ? d + load(dsum + i) : d);
-  }
+void norm_backward_row(const T* x, const T* dy, const T* dsum, const T* weight, Moments of,
+                       int64_t h, T* dx, float* dweight, float* dbias) {
+  in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    const auto n = static_cast<float>(h);
+    Lanes total, with_x;
+    for (int64_t i = 0; i < h; i += kLanes) {
+      const Lanes normed = (load<Lanes>(x + i) - of.mean) * of.inverse, d = load<Lanes>(dy + i),
+                  scaled = d * load<Lanes>(weight + i);
+      total += scaled;
+      with_x += scaled * normed;
+      store(dweight + i, load<Lanes>(dweight + i) + d * normed);
+      if (dbias) store(dbias + i, load<Lanes>(dbias + i) + d);
+    }
+    const float mean = dbias ? sum(total) / n : 0, slope = sum(with_x) / n;
+    for (int64_t i = 0; i < h; i += kLanes) {
+      const Lanes normed = (load<Lanes>(x + i) - of.mean) * of.inverse,
+                  scaled = load<Lanes>(dy + i) * load<Lanes>(weight + i),
+                  d = (scaled - mean - normed * slope) * of.inverse;
+      store(dx + i, dsum ? d + load<Lanes>(dsum + i) : d);
+    }
+  });
 }
 
 template <class T>
-ANYMESH_INLINE void add_loop(const T* x, const T* y, int64_t h, T* sum) {
-  for (int64_t i = 0; i < h; i += kLanes) store(sum + i, load(x + i) + load(y + i));
+void add_row(const T* x, const T* y, int64_t h, T* sum) {
+  in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    for (int64_t i = 0; i < h; i += kLanes) store(sum + i, load<Lanes>(x + i) + load<Lanes>(y + i));
+  });
 }
-
-#define ANYMESH_NORM(T)                                                                          \
-  ANYMESH_WIDEST void add_row(const T* x, const T* y, int64_t h, T* sum) {                       \
-    add_loop(x, y, h, sum);                                                                      \
-  }                                                                                              \
-  ANYMESH_WIDEST Moments norm_row(const T* x, const T* weight, const T* bias, float epsilon,     \
-                                  int64_t h, T* y) {                                             \
-    return norm_loop(x, weight, bias, epsilon, h, y);                                            \
-  }                                                                                              \
-  ANYMESH_WIDEST void norm_backward_row(const T* x, const T* dy, const T* dsum, const T* weight, \
-                                        Moments of, int64_t h, T* dx, float* dweight,            \
-                                        float* dbias) {                                          \
-    norm_backward_loop(x, dy, dsum, weight, of, h, dx, dweight, dbias);                          \
-  }
-ANYMESH_NORM(float)
-ANYMESH_NORM(c10::BFloat16)
 
 template <class T>
 const T* data(const torch::Tensor& x) {

@@ -3,28 +3,27 @@
 #include "framework/lanes.h"
 
 namespace anymesh {
-namespace {
 
 static_assert(kRowMultiple == kLanes);
 
 template <class T>
-ANYMESH_INLINE void scaled_loop(const float* row, float scale, int64_t width, T* out) {
-  for (int64_t j = 0; j < width; j += kLanes) store(out + j, load(row + j) * scale);
+void scaled(const float* row, float scale, int64_t width, T* out) {
+  in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    for (int64_t j = 0; j < width; j += kLanes) store(out + j, load<Lanes>(row + j) * scale);
+  });
 }
 
-}  // namespace
-
-ANYMESH_WIDEST void scaled(const float* row, float scale, int64_t width, float* out) {
-  scaled_loop(row, scale, width, out);
+template <class T>
+void added(const float* a, const T* b, int64_t width, T* out) {
+  in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    for (int64_t j = 0; j < width; j += kLanes)
+      store(out + j, load<Lanes>(a + j) + load<Lanes>(b + j));
+  });
 }
 
-ANYMESH_WIDEST void scaled(const float* row, float scale, int64_t width, c10::BFloat16* out) {
-  scaled_loop(row, scale, width, out);
-}
-
-ANYMESH_WIDEST void added(const float* a, const c10::BFloat16* b, int64_t width,
-                          c10::BFloat16* out) {
-  for (int64_t j = 0; j < width; j += kLanes) store(out + j, load(a + j) + load(b + j));
-}
+template void scaled(const float*, float, int64_t, float*);
+template void scaled(const float*, float, int64_t, c10::BFloat16*);
+template void added(const float*, const float*, int64_t, float*);
+template void added(const float*, const c10::BFloat16*, int64_t, c10::BFloat16*);
 
 }  // namespace anymesh

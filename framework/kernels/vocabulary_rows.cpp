@@ -17,36 +17,32 @@ struct Sums {
 };
 
 template <class T>
-ANYMESH_INLINE Sums sums_loop(const T* row, int64_t n) {
+Sums sums_of(const T* row, int64_t n) {
   const int64_t whole = n / kLanes * kLanes;
-  Lanes most = all(-INFINITY);
-  for (int64_t j = 0; j < whole; j += kLanes) most = max(most, load(row + j));
-  float maximum = max(most);
+  float maximum = in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    Lanes most = -INFINITY;
+    for (int64_t j = 0; j < whole; j += kLanes) most = max(most, load<Lanes>(row + j));
+    return max(most);
+  });
   for (int64_t j = whole; j < n; ++j) maximum = std::max(maximum, static_cast<float>(row[j]));
-  Lanes total{};
-  for (int64_t j = 0; j < whole; j += kLanes) total += exp(load(row + j) - maximum);
-  float rest = 0;
-  for (int64_t j = whole; j < n; ++j) rest += std::exp(static_cast<float>(row[j]) - maximum);
-  return {maximum, sum(total) + rest};
+  float total = in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    Lanes part;
+    for (int64_t j = 0; j < whole; j += kLanes) part += exp(load<Lanes>(row + j) - maximum);
+    return sum(part);
+  });
+  for (int64_t j = whole; j < n; ++j) total += std::exp(static_cast<float>(row[j]) - maximum);
+  return {maximum, total};
 }
 
 template <class T>
-ANYMESH_INLINE void gradient_loop(const T* row, int64_t n, float log_sum, float scale, T* out) {
+void gradient_of(const T* row, int64_t n, float log_sum, float scale, T* out) {
   const int64_t whole = n / kLanes * kLanes;
-  for (int64_t j = 0; j < whole; j += kLanes) store(out + j, exp(load(row + j) - log_sum) * scale);
+  in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    for (int64_t j = 0; j < whole; j += kLanes)
+      store(out + j, exp(load<Lanes>(row + j) - log_sum) * scale);
+  });
   for (int64_t j = whole; j < n; ++j)
     out[j] = static_cast<T>(std::exp(static_cast<float>(row[j]) - log_sum) * scale);
-}
-
-ANYMESH_WIDEST Sums sums_of(const float* row, int64_t n) { return sums_loop(row, n); }
-ANYMESH_WIDEST Sums sums_of(const c10::BFloat16* row, int64_t n) { return sums_loop(row, n); }
-ANYMESH_WIDEST void gradient_of(const float* row, int64_t n, float log_sum, float scale,
-                                float* out) {
-  gradient_loop(row, n, log_sum, scale, out);
-}
-ANYMESH_WIDEST void gradient_of(const c10::BFloat16* row, int64_t n, float log_sum, float scale,
-                                c10::BFloat16* out) {
-  gradient_loop(row, n, log_sum, scale, out);
 }
 
 // work(row, T{}) for all rows, on all threads.

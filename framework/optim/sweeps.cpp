@@ -20,26 +20,26 @@ namespace {
 
 constexpr int64_t kBlock = 1 << 12;  // elements that are rounded while they are in the cache
 
-// The compiler vectorises these loops for each target; with contraction off (CMakeLists.txt) every
-// width rounds alike.
+// The compiler vectorises it for each CPU; with contraction off (CMakeLists.txt) every width rounds
+// alike.
 template <class T>
-[[gnu::always_inline]] inline void adamw_loop(T* __restrict weight, const T* __restrict gradient,
-                                              T* __restrict exp_avg, T* __restrict exp_avg_sq,
-                                              int64_t n, const AdamwCoefficients<T>& k) {
+ANYMESH_INLINE void adamw_loop(T* __restrict weight, const T* __restrict gradient,
+                               T* __restrict exp_avg, T* __restrict exp_avg_sq, int64_t n,
+                               const AdamwCoefficients<T>& k) {
   for (int64_t i = 0; i < n; ++i)
     adamw_element(weight[i], gradient[i], exp_avg[i], exp_avg_sq[i], k);
 }
 
-using EightFloats = float __attribute__((vector_size(32)));
-using EightDoubles = double __attribute__((vector_size(64)));
+using FourFloats [[gnu::vector_size(16)]] = float;
+using FourDoubles [[gnu::vector_size(32)]] = double;
 
-ANYMESH_INLINE EightDoubles eight_at(const float* p) {
-  EightFloats x;
+ANYMESH_INLINE FourDoubles four_at(const float* p) {
+  FourFloats x;
   std::memcpy(&x, p, sizeof x);
-  return __builtin_convertvector(x, EightDoubles);
+  return __builtin_convertvector(x, FourDoubles);
 }
-ANYMESH_INLINE EightDoubles eight_at(const double* p) {
-  EightDoubles x;
+ANYMESH_INLINE FourDoubles four_at(const double* p) {
+  FourDoubles x;
   std::memcpy(&x, p, sizeof x);
   return x;
 }
@@ -48,42 +48,31 @@ constexpr int64_t kAhead = 512;  // elements that the cache is asked for before 
 
 template <class T>
 ANYMESH_INLINE double squares_loop(const T* x, int64_t n) {
-  EightDoubles even{}, odd{};
+  FourDoubles sums[4]{};
   int64_t i = 0;
   for (; i + 16 <= n; i += 16) {
     __builtin_prefetch(x + i + kAhead);
-    const EightDoubles a = eight_at(x + i), b = eight_at(x + i + 8);
-    even += a * a;
-    odd += b * b;
+    for (int part = 0; part < 4; ++part) {
+      const FourDoubles a = four_at(x + i + 4 * part);
+      sums[part] += a * a;
+    }
   }
   double sum = 0;
   for (; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  for (int lane = 0; lane < 8; ++lane) sum += even[lane];
-  for (int lane = 0; lane < 8; ++lane) sum += odd[lane];
+  for (const FourDoubles& part : sums)
+    for (int lane = 0; lane < 4; ++lane) sum += part[lane];
   return sum;
 }
 
-ANYMESH_WIDEST void adamw(float* w, const float* g, float* m, float* v, int64_t n,
-                          const AdamwCoefficients<float>& k) {
-  adamw_loop(w, g, m, v, n, k);
-}
-ANYMESH_WIDEST void adamw(double* w, const double* g, double* m, double* v, int64_t n,
-                          const AdamwCoefficients<double>& k) {
-  adamw_loop(w, g, m, v, n, k);
-}
-ANYMESH_WIDEST void round_to(const float* x, int64_t n, c10::BFloat16* out) {
+template <class From, class To>
+void convert(const From* x, int64_t n, To* out) {
   const int64_t whole = n / kLanes * kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) store(out + i, load(x + i));
+  in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    for (int64_t i = 0; i < whole; i += kLanes) store(out + i, load<Lanes>(x + i));
+  });
   for (int64_t i = whole; i < n; ++i) out[i] = x[i];
 }
-void round_to(const double* x, int64_t n, c10::BFloat16* out) { std::copy_n(x, n, out); }
-ANYMESH_WIDEST void widen(const c10::BFloat16* x, int64_t n, float* out) {
-  const int64_t whole = n / kLanes * kLanes;
-  for (int64_t i = 0; i < whole; i += kLanes) store(out + i, load(x + i));
-  for (int64_t i = whole; i < n; ++i) out[i] = x[i];
-}
-ANYMESH_WIDEST double squares(const float* x, int64_t n) { return squares_loop(x, n); }
-ANYMESH_WIDEST double squares(const double* x, int64_t n) { return squares_loop(x, n); }
+void convert(const double* x, int64_t n, c10::BFloat16* out) { std::copy_n(x, n, out); }
 
 }  // namespace
 
@@ -113,9 +102,9 @@ void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
       Outlet<c10::BFloat16, kBlock> outlet(weight.numel());
       for (int64_t i = begin; i < end; i += kBlock) {
         const int64_t n = std::min(kBlock, end - i);
-        adamw(w + i, g + i, m + i, v + i, n, k);
+        in_widest([=](auto) ANYMESH_INLINED { adamw_loop(w + i, g + i, m + i, v + i, n, k); });
         if (bf16)
-          outlet.write(bf16 + i, n, [&](c10::BFloat16* place) { round_to(w + i, n, place); });
+          outlet.write(bf16 + i, n, [&](c10::BFloat16* place) { convert(w + i, n, place); });
       }
     });
   });
@@ -134,7 +123,7 @@ void widen(const torch::Tensor& x, const torch::Tensor& flat) {
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t n = std::min(kBlock, end - i);
       outlet.write(flat.data_ptr<float>() + i, n, [&](float* place) {
-        widen(from.const_data_ptr<c10::BFloat16>() + i, n, place);
+        convert(from.const_data_ptr<c10::BFloat16>() + i, n, place);
       });
     }
   });
@@ -148,7 +137,9 @@ double sum_of_squares(const torch::Tensor& flat) {
     const scalar_t* x = flat.const_data_ptr<scalar_t>();
     at::parallel_for(0, static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        parts[static_cast<size_t>(i)] = squares(x + i * kGrain, std::min(kGrain, n - i * kGrain));
+        parts[static_cast<size_t>(i)] = in_widest([=](auto) ANYMESH_INLINED {
+          return squares_loop(x + i * kGrain, std::min(kGrain, n - i * kGrain));
+        });
     });
   });
   return std::accumulate(parts.begin(), parts.end(), 0.0);

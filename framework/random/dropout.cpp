@@ -18,15 +18,16 @@ constexpr int64_t kBlocks = 64;          // Philox blocks drawn at a time
 constexpr int64_t kChunk = 4 * kBlocks;  // elements they decide
 
 // bits[4 * i + w] = word w of block first_block + i.
-ANYMESH_WIDEST void draw(int64_t first_block, uint32_t stream, int64_t sample, uint64_t seed,
-                         uint32_t* bits) {
-  for (int64_t i = 0; i < kBlocks; ++i) {
-    const PhiloxBlock block =
-        philox({static_cast<uint32_t>(first_block + i), stream, static_cast<uint32_t>(sample),
-                static_cast<uint32_t>(sample >> 32)},
-               seed);
-    for (int w = 0; w < 4; ++w) bits[4 * i + w] = block[w];
-  }
+void draw(int64_t first_block, uint32_t stream, int64_t sample, uint64_t seed, uint32_t* bits) {
+  in_widest([=](auto) ANYMESH_INLINED {
+    for (int64_t i = 0; i < kBlocks; ++i) {
+      const PhiloxBlock block =
+          philox({static_cast<uint32_t>(first_block + i), stream, static_cast<uint32_t>(sample),
+                  static_cast<uint32_t>(sample >> 32)},
+                 seed);
+      for (int w = 0; w < 4; ++w) bits[4 * i + w] = block[w];
+    }
+  });
 }
 
 uint32_t number(DropoutStream stream) {
