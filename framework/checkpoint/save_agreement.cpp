@@ -22,7 +22,8 @@ void expect_all_ranks(const CheckpointedRun& run, const char* what) {
   std::string absent;
   for (const int rank : run.grid.world->roll_call(run.patience))
     absent += (absent.empty() ? "" : ", ") + place_of(run, rank);
-  TORCH_CHECK(absent.empty(), what, ": ", absent, " did not call it within ", run.patience.count(),
+  TORCH_CHECK(absent.empty(), what, ": ", absent, " did not call it within ",
+              run.patience.count(),
               " s of the others; every rank must. Nothing was written. ",
               "(--distributed-timeout-minutes sets how long ranks wait)");
 }
@@ -42,10 +43,15 @@ std::string agreed_tag(const CheckpointedRun& run, const SaveOptions& options, i
       std::fprintf(stderr, "WARNING: %s; rank 0's is used\n", text.c_str());
   }
   const std::string& tag = tags[0];
-  const bool is_name = tag != "." && tag != ".." && tag.find_first_of("/\n\r") == std::string::npos;
-  if (!is_name || std::isspace(static_cast<unsigned char>(tag.back())))
-    throw CollectiveError("save_checkpoint: tag '" + tag +
-                          "' is not the name of a folder in save_dir (no /, no space at its end)");
+  const bool is_name = tag != "." && tag != ".." && tag.find_first_of("/\n\r") == std::string::npos,
+             is_taken = tag == kLatestFile || tag == kLatestUniversalFile ||
+                        tag == kZeroToFp32File || tag.ends_with(kTemporarySuffix);
+  if (!is_name || is_taken || std::isspace(static_cast<unsigned char>(tag.back())))
+    throw CollectiveError(c10::str("save_checkpoint: tag '", tag,
+                                   "' is not the name of a folder in save_dir (no /, no space at "
+                                   "its end; ",
+                                   kLatestFile, ", ", kLatestUniversalFile, ", ", kZeroToFp32File,
+                                   " and *", kTemporarySuffix, " are taken)"));
   return tag;
 }
 
