@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <set>
 
 #include "framework/checkpoint/retention.h"
 #include "framework/comm/agreement.h"
@@ -250,10 +251,14 @@ void Trainer::saved() {
   saved_at_ = engine_.last_save().iteration;
   for (const std::string& line : lines_of(engine_.last_save(), checkpoint)) log_.line(line);
   const int64_t limit = save_limit(checkpoint);
-  if (limit == 0 || grid_.world->rank() != 0) return;
-  for (const std::string& line :
-       remove_old_checkpoints(checkpoint.save, limit, checkpoint.save_retain_interval))
-    log_.line(line);
+  if (limit == 0) return;
+  std::vector<std::string> mine;
+  all_or_none(*grid_.world, [&] {
+    if (engine_.last_save().leads)
+      mine = remove_old_checkpoints(checkpoint.save, limit, checkpoint.save_retain_interval);
+  });
+  const std::vector<std::string> lines = gather_lines(*grid_.world, mine);
+  for (const std::string& line : std::set<std::string>(lines.begin(), lines.end())) log_.line(line);
 }
 
 void Trainer::log_progress() {

@@ -142,7 +142,7 @@ SaveReport PendingSave::report() {
   times_.fsync = folder.fsync;
   run_.grid.world->all_reduce(
       torch::from_blob(&times_, {sizeof times_ / sizeof(double)}, torch::kDouble), ReduceOp::Max);
-  return {path(), iteration_, folder_->bytes(), times_};
+  return {folder_->leads(), path(), iteration_, folder_->bytes(), times_};
 }
 
 }  // namespace anymesh

@@ -28,6 +28,7 @@ struct SaveTimes {
 
 // A save that is committed: the greatest of all ranks' times.
 struct SaveReport {
+  bool leads = false;  // this rank looks after the folder: one of those that see the same disk
   std::filesystem::path path;
   int64_t iteration = 0;
   int64_t bytes = 0;  // of all ranks' files

@@ -44,6 +44,7 @@ class TagFolder {
 
   const std::filesystem::path& path() const { return path_; }
   int leader() const { return leader_; }  // of the ranks that see this rank's folder
+  bool leads() const { return leads_; }
   // Of this rank's writes so far, in seconds.
   struct Times {
     double serialise = 0, write = 0, fsync = 0;

@@ -62,7 +62,9 @@ done
 touch own-disks
 rm -f whole.csv part.csv
 train 1,1,2,3 whole.csv --train-iters 6 --lr-decay-iters 12 >log 2>&1 || fail "$(tail -5 log)"
-on_nodes 1,1,2,3 part.csv --train-iters 3 --lr-decay-iters 12 --save disk/ckpt >log 2>&1 || fail "own disks: $(tail -5 log)"
+on_nodes 1,1,2,3 part.csv --train-iters 3 --lr-decay-iters 12 --save disk/ckpt --save-interval 1 --save-total-limit 1 >log 2>&1 ||
+  fail "own disks: $(tail -5 log)"
+[[ $(tar -tf second.tar | grep -c '/global_step[0-9]*/$') == 1 ]] || fail "--save-total-limit 1 left on the second disk: $(tar -tf second.tar)"
 [[ ! -e disk/ckpt/global_step3/zero_pp_rank_1_mp_rank_00_optim_states.pt && -e disk/ckpt/global_step3/manifest.json ]] ||
   fail "the first node has: $(ls disk/ckpt/global_step3)"
 on_nodes 1,1,2,3 part.csv --train-iters 6 --lr-decay-iters 12 --load disk/ckpt >log 2>&1 || fail "own disks: $(tail -5 log)"
