@@ -4,6 +4,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <csignal>
+#include <cstdio>
 #include <ctime>
 
 namespace anymesh {
@@ -11,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of several reasons the greatest is told.
+// Of several reasons the greatest is told: poll() has the texts, in this order.
 enum Reason : int64_t { kNone, kDuration, kKillSwitch, kUsr1, kTerm };
 
 sigset_t stop_signals() {
@@ -60,27 +61,25 @@ int64_t Interruption::local_reason() const {
 bool Interruption::poll() {
   torch::Tensor asked = torch::zeros({2}, torch::kLong);  // reason to stop, whether to save
   asked[0] = local_reason();
-  if (world_->rank() == 0 && is_there(options_.save_switch))
-    asked[1] = fs::remove(options_.save_switch);
+  if (world_->rank() == 0 && is_there(options_.save_switch)) asked[1] = take_save_switch();
   world_->all_reduce(asked, ReduceOp::Max);
   save_ = save_ || asked[1].item<int64_t>() != 0;
-  switch (asked[0].item<int64_t>()) {
-    case kTerm:
-      reason_ = "SIGTERM";
-      break;
-    case kUsr1:
-      reason_ = "SIGUSR1";
-      break;
-    case kKillSwitch:
-      reason_ = "--kill-switch-file " + options_.kill_switch.string();
-      break;
-    case kDuration:
-      reason_ = c10::str("--exit-duration-in-mins ", options_.duration_minutes);
-      break;
-    default:
-      break;
-  }
+  const std::string reasons[] = {
+      reason_, c10::str("--exit-duration-in-mins ", options_.duration_minutes),
+      "--kill-switch-file " + options_.kill_switch.string(), "SIGUSR1", "SIGTERM"};
+  reason_ = reasons[asked[0].item<int64_t>()];
   return !reason_.empty();
+}
+
+// A file that stays would ask for a save after every step: it is not looked at again.
+bool Interruption::take_save_switch() {
+  std::error_code error;
+  if (fs::remove(options_.save_switch, error)) return true;
+  std::fprintf(stderr,
+               "WARNING: --save-switch-file %s: cannot remove it: %s; it is ignored from here\n",
+               options_.save_switch.c_str(), error.message().c_str());
+  options_.save_switch.clear();
+  return false;
 }
 
 bool Interruption::take_save_request() { return std::exchange(save_, false); }

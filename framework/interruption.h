@@ -33,11 +33,12 @@ class Interruption {
   bool poll();
   // Why: "SIGTERM", "--exit-duration-in-mins 90", ...; empty while there is no reason.
   const std::string& reason() const { return reason_; }
-  // Whether a save was asked for since the last call.
+  // Whether a save was asked for since the last call. A switch that cannot be removed is ignored.
   bool take_save_request();
 
  private:
   int64_t local_reason() const;
+  bool take_save_switch();
 
   CommPtr world_;
   Options options_;
