@@ -7,8 +7,10 @@ ends_with() { [[ $(tail -40 "$1") == *"$2"* ]] || fail "expected '$2': $(tail -2
 
 train 1,1,2,1 /dev/null --train-iters 30 --save few --save-interval 4 --save-total-limit 2 --save-retain-interval 12 >log || fail "$(tail -5 log)"
 [[ $(tags few) == "global_step12 global_step24 global_step28 global_step30" ]] || fail "kept: $(tags few)"
-train 1,1,2,1 /dev/null --train-iters 40 --lr-decay-iters 30 --load few --save few --save-interval 10 --save-retain-interval 24 >log || fail "$(tail -5 log)"
+printf iteration,consumed_samples,lm_loss,learning_rate,grad_norm,loss_scale,tokens_per_s,elapsed_ms >cut.csv  # in its first line
+train 1,1,2,1 cut.csv --train-iters 40 --lr-decay-iters 30 --load few --save few --save-interval 10 --save-retain-interval 24 >log || fail "$(tail -5 log)"
 [[ $(tags few) == "global_step24 global_step40" ]] || fail "kept: $(tags few)"
+[[ $(head -1 cut.csv) == iteration,* && $(wc -l <cut.csv) == 11 ]] || fail "a CSV without rows goes on as: $(head -2 cut.csv)"
 echo "ok: limits: $(tags few)"
 
 touch "$scratch/stop"
