@@ -46,8 +46,8 @@ void ShardedParams::release_all() {
 }
 
 bool ShardedParams::may_need(int unit) const {
-  const bool exists = 0 <= unit && unit < static_cast<int>(units_.size());
-  return exists && !gathered_[static_cast<size_t>(unit)];
+  const auto i = static_cast<size_t>(unit);
+  return i < units_.size() && !units_[i].shards.empty() && !gathered_[i];
 }
 
 ShardedParams::Parts ShardedParams::start_read(int unit) {
@@ -100,7 +100,7 @@ void ShardedParams::drop_prefetch() {
 }
 
 void ShardedParams::gather(int unit) {
-  if (gathered_[static_cast<size_t>(unit)]) return;
+  if (!may_need(unit)) return;
   if (prefetch_ && prefetch_->unit != unit) drop_prefetch();  // forward changed to backward
   Prefetch p = prefetch_ ? std::move(*prefetch_) : start(unit);
   prefetch_.reset();
@@ -126,7 +126,8 @@ void ShardedParams::gather(int unit) {
 }
 
 void ShardedParams::release(int unit) {
-  if (!gathered_[static_cast<size_t>(unit)]) return;
+  if (static_cast<size_t>(unit) >= gathered_.size() || !gathered_[static_cast<size_t>(unit)])
+    return;
   gathered_[static_cast<size_t>(unit)] = false;
   for (const size_t i : units_[static_cast<size_t>(unit)].shards) {
     if (--users_[i] > 0) continue;

@@ -6,6 +6,8 @@
 #include <torch/optim/adamw.h>
 
 #include "framework/comm/agreement.h"
+#include "framework/storage.h"
+#include "framework/zero/sharded_params.h"
 #include "framework/zero/zero_optimizer.h"
 #include "tests/support/mpi_world.h"
 
@@ -126,6 +128,25 @@ TEST_P(ZeroOptimizerTest, KeepsWhatTheStageSays) {
   } else {
     near(12, stage >= 1 ? dp : 1, states);
   }
+}
+
+// A unit may have no parameters, between the others or after them.
+TEST(ShardedParams, UnitsWithoutParameters) {
+  const torch::Tensor first = torch::empty({3}), third = torch::empty({3});
+  release_storage(first);
+  release_storage(third);
+  ShardedParams params(
+      {{first, StateTensor(torch::ones({3})), {0}}, {third, StateTensor(torch::full({3}, 2)), {2}}},
+      mpi_world()->split(mpi_world()->rank(), 0));
+  for (int unit = 0; unit < 4; ++unit) {
+    params.before_forward(unit);
+    if (unit == 2) EXPECT_TRUE(third.equal(torch::full({3}, 2.f)));
+    params.after_forward(unit);
+  }
+  for (int unit = 3; unit >= 0; --unit) params.before_backward(unit);
+  EXPECT_TRUE(first.equal(torch::ones({3})));
+  params.release_all();
+  EXPECT_EQ(params.in_flight().now, 0);
 }
 
 // One rank's disk is every rank's error.
