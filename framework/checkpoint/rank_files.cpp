@@ -100,7 +100,7 @@ Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
   if (run.dtype == torch::kFloat) return whole_adam_state(run, state);
   std::vector<Value> flat;
   for (const Group& group : run.optimizer.groups())
-    flat.emplace_back(record_of(masters(group), torch::kFloat));
+    flat.emplace_back(record_of(masters(group), group.exp_avg.dtype()));
   Value optimizer = Value::dict({{keys::kDynamicLossScale, state.scaler.dynamic},
                                  {keys::kCurScale, state.scaler.scale},
                                  {keys::kCurIter, state.iteration},
@@ -122,7 +122,7 @@ Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
   const int dp = run.grid.topology.dp_size, rank = run.grid.coord.dp;
   std::vector<Value> fp32, paddings, alignment, counts, mappings;
   for (const Group& group : run.optimizer.groups()) {
-    fp32.emplace_back(record_of(masters(group), torch::kFloat));
+    fp32.emplace_back(record_of(masters(group), group.exp_avg.dtype()));
     paddings.emplace_back(group.layout.flat().padding(rank));
     alignment.push_back(Value::list(std::vector<Value>(group.params.size(), 0)));
     counts.emplace_back(dp);

@@ -16,8 +16,15 @@ using testing::HasSubstr;
 using EngineApi = SharedFolder;
 
 TEST_F(EngineApi, SavesUnderTheStepAndResumesBitForBit) {
-  for (const int stage : {0, 1, 2, 3}) {
-    TinyRun run(kData, stage);
+  for (const auto& [stage, dtype] :
+       std::vector<std::pair<int, torch::Dtype>>{{0, torch::kFloat},
+                                                 {1, torch::kFloat},
+                                                 {2, torch::kFloat},
+                                                 {3, torch::kFloat},
+                                                 {0, torch::kDouble},
+                                                 {1, torch::kDouble},
+                                                 {3, torch::kDouble}}) {
+    TinyRun run(kData, stage, {.dtype = dtype});
     run.train(3);
     EXPECT_EQ(run.engine.save_checkpoint(folder_), folder_ / "global_step3");
     const double expected = run.train(2);
@@ -27,7 +34,7 @@ TEST_F(EngineApi, SavesUnderTheStepAndResumesBitForBit) {
     EXPECT_EQ(run.engine.state().iteration, 3);
     EXPECT_EQ(run.train(2), expected);
 
-    TinyRun other(kData, stage);
+    TinyRun other(kData, stage, {.dtype = dtype});
     EXPECT_EQ(other.engine.load_checkpoint(folder_).path, folder_ / "global_step3");
     EXPECT_EQ(other.train(2), expected);
   }
