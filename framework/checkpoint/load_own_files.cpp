@@ -13,32 +13,6 @@ namespace fs = std::filesystem;
 using Group = ZeroOptimizer::Group;
 using Piece = ZeroOptimizer::Piece;
 
-// Stages whose files are alike.
-enum class Family { Whole, Partitioned, Sharded };
-Family family_of(int stage) {
-  return stage == 0 ? Family::Whole : stage == 3 ? Family::Sharded : Family::Partitioned;
-}
-
-struct FoundFiles {
-  Family family = Family::Whole;
-  bool bf16 = false;  // by the name of a partition
-};
-
-// By any rank's files: a node without a shared file system has its own ranks' only.
-FoundFiles files_in(const fs::path& folder) {
-  using Kind = CheckpointFileName::Kind;
-  FoundFiles found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-    const auto name = parse_checkpoint_file_name(entry.path().filename().string());
-    if (!name) continue;
-    if (name->kind == Kind::kZero3ModelStates) found.family = Family::Sharded;
-    if (name->kind != Kind::kOptimStates) continue;
-    if (found.family == Family::Whole) found.family = Family::Partitioned;
-    found.bf16 = name->bf16;
-  }
-  return found;
-}
-
 // The same parameters, of the same shapes, in the same groups and order; and the frozen ones.
 bool same_params(const Value& metadata, const CheckpointedRun& run) {
   const Value shapes = metadata.find(keys::kParamShapes);
@@ -132,19 +106,18 @@ Value find_own_files(const fs::path& folder, const Value& metadata, const Checkp
   const Topology saved{.pp_size = static_cast<int>(degrees.at(keys::kPpDegree).as_int()),
                        .dp_size = static_cast<int>(metadata.at(keys::kDpWorldSize).as_int()),
                        .tp_size = static_cast<int>(degrees.at(keys::kTpDegree).as_int())};
-  const auto [family, bf16] = files_in(folder);
-  if (saved != run.grid.topology || family != family_of(run.optimizer.options().stage)) return {};
-  if (family == Family::Whole) {
-    const bool has_masters = metadata.at(keys::kOptimizer).contains(keys::kFp32GroupsFlat);
-    if (has_masters != (run.dtype != torch::kFloat)) return {};
-  } else if (bf16 != (run.dtype == torch::kBFloat16)) {
-    return {};
-  }
-  const int mp_rank = run.grid.model->rank();
-  const std::string file = family == Family::Sharded
-                               ? zero3_model_states_file(run.grid.coord.dp, mp_rank)
-                               : model_states_file(mp_rank);
-  const Value own = read_torch_file(existing(folder / file), &checks);
+  // By this rank's files: a node without a shared file system has no others.
+  const int stage = run.optimizer.options().stage, dp = run.grid.coord.dp,
+            mp = run.grid.model->rank();
+  const fs::path file = folder /
+                        (stage == 3 ? zero3_model_states_file(dp, mp) : model_states_file(mp)),
+                 partition = folder / optim_states_file(dp, mp, run.dtype == torch::kBFloat16);
+  const Value whole = metadata.find(keys::kOptimizer);
+  const bool has_masters = whole && whole.contains(keys::kFp32GroupsFlat),
+             alike = stage == 0 ? whole && has_masters == (run.dtype != torch::kFloat)
+                                : fs::exists(partition);
+  if (saved != run.grid.topology || !alike || !fs::exists(file)) return {};
+  const Value own = read_torch_file(file, &checks);
   return same_params(own, run) ? own : Value();
 }
 
