@@ -25,25 +25,10 @@ const std::vector<ParamSpec>& frozen_by(const std::vector<std::string>& patterns
 Engine::Engine(StageModule& stage, const ProcessGrid& grid, EngineConfig config)
     : optimizer_(frozen_by(config.freeze, stage, grid), grid, config.zero),
       pipeline_(stage, grid),
-      run_{.grid = grid,
-           .stage = stage,
-           .optimizer = optimizer_,
-           .schedule = config.schedule,
-           .global_batch_size = config.global_batch_size,
-           .micro_batch_size = config.micro_batch_size,
-           .dtype = dtype_of(stage),
-           .vocab_size = config.vocab_size,
-           .padded_vocab_size = config.padded_vocab_size,
-           .seq_length = config.seq_length,
-           .settings = std::move(config.settings),
-           .model_flags = std::move(config.model_flags),
-           .tag_validation = config.tag_validation,
-           .patience = config.patience},
-      state_{.dropout_seed = config.dropout_seed, .scaler = config.scaler},
-      fp16_(run_.dtype == torch::kHalf),
-      check_for_nan_(config.check_for_nan) {
+      run_{grid, stage, optimizer_, std::move(config), dtype_of(stage)},
+      state_{.dropout_seed = run_.config.dropout_seed, .scaler = run_.config.scaler} {
   stage.runner().set_observer(&optimizer_);
-  stage.runner().set_recompute(config.activation_checkpointing);
+  stage.runner().set_recompute(run_.config.activation_checkpointing);
 }
 
 StepReport Engine::train_batch(const std::vector<MicroBatch>& batches) {
@@ -55,7 +40,7 @@ StepReport Engine::train_batch(const std::vector<MicroBatch>& batches) {
   check_finite(loss, grid.is_last_stage() ? local_loss : 0.0, "loss");
 
   const double scaled_norm = optimizer_.reduce_gradients(), lr = learning_rate();
-  const bool overflow = fp16_ && !std::isfinite(scaled_norm);
+  const bool overflow = run_.dtype == torch::kHalf && !std::isfinite(scaled_norm);
   if (overflow) {
     skip_step();
   } else {
@@ -63,10 +48,10 @@ StepReport Engine::train_batch(const std::vector<MicroBatch>& batches) {
     wait_for_snapshot();
     optimizer_.step(lr, scaled_norm, loss_scale);
     state_.scaler.update(false);
-    state_.scheduled_samples += run_.global_batch_size;
+    state_.scheduled_samples += run_.config.global_batch_size;
   }
   ++state_.iteration;
-  state_.consumed_train_samples += run_.global_batch_size;
+  state_.consumed_train_samples += run_.config.global_batch_size;
   return {.iteration = state_.iteration,
           .consumed_samples = state_.consumed_train_samples,
           .lm_loss = loss,
@@ -135,7 +120,7 @@ LoadResult Engine::load_checkpoint(const std::filesystem::path& load_dir,
 }
 
 double Engine::learning_rate() const {
-  return run_.schedule.at(static_cast<double>(state_.scheduled_samples));
+  return run_.config.schedule.at(static_cast<double>(state_.scheduled_samples));
 }
 
 // An fp16 overflow, which every rank sees in the norm.
@@ -144,7 +129,7 @@ void Engine::skip_step() {
   ++state_.skipped_steps;
   const double before = state_.scaler.scale;
   const bool can_go_on = state_.scaler.update(true);
-  if (!can_go_on && check_for_nan_)
+  if (!can_go_on && run_.config.check_for_nan)
     throw CollectiveError(c10::str(
         "iteration ", state_.iteration + 1, ": gradients overflow at the loss scale ", before,
         ", which cannot fall below --min-loss-scale ", state_.scaler.min_scale,
@@ -159,7 +144,7 @@ double Engine::mean_over_dp(double loss) const {
 
 // `global` is the same on all ranks, so that they agree to look for the rank where it began.
 void Engine::check_finite(double global, double local, const char* what) const {
-  if (std::isfinite(global) || !check_for_nan_) return;
+  if (std::isfinite(global) || !run_.config.check_for_nan) return;
   const Coord& at = run_.grid.coord;
   throw_together(
       *run_.grid.world,

@@ -10,25 +10,6 @@
 
 namespace anymesh {
 
-// What a run is to the engine, apart from its model and mesh. The same on every rank.
-struct EngineConfig {
-  ZeroOptions zero;
-  LrSchedule schedule;
-  LossScaler scaler;  // of fp16
-  int64_t global_batch_size = 1, micro_batch_size = 1;
-  bool activation_checkpointing = false;
-  std::vector<std::string> freeze;  // patterns: freeze_params() in param_spec.h
-  bool check_for_nan = true;
-  uint64_t dropout_seed = 1234;
-
-  // For the checkpoint: what conversion to another tp needs, and, of a run with flags, the flags.
-  int64_t vocab_size = 0, padded_vocab_size = 0, seq_length = 0;
-  std::vector<Setting> settings;
-  std::vector<std::string> model_flags;
-  TagValidation tag_validation = TagValidation::Warn;
-  std::chrono::seconds patience{600};
-};
-
 // What a step did; the columns of --loss-csv.
 struct StepReport {
   int64_t iteration = 0, consumed_samples = 0;
@@ -104,7 +85,6 @@ class Engine {
   Snapshot snapshot_;
   std::unique_ptr<PendingSave> pending_;
   SaveReport last_save_;
-  bool fp16_, check_for_nan_;
 };
 
 }  // namespace anymesh

@@ -36,7 +36,7 @@ namespace anymesh {
 // A tag is published only when it is whole: all ranks write to a temporary folder and sync it, then
 // one rename, then `latest`. A crash at any moment leaves the previous checkpoint in place. A tag
 // of that name is replaced as a whole. PendingSave (pending_save.h) saves; a rank that has not come
-// after `run.patience` is named in the error of the others, which then cannot communicate any more.
+// after `config.patience` is named in the error of the others, which then cannot communicate any more.
 //
 // All functions are collective over grid.world. What goes wrong on one rank they throw on all, as
 // CollectiveError.
@@ -64,19 +64,32 @@ struct TrainState {
 // warning, or an error. Without the error rank 0's tag holds for all.
 enum class TagValidation { Ignore, Warn, Fail };
 
-// The run, as the checkpoint functions see it: references that live as long as it.
-struct CheckpointedRun {
-  const ProcessGrid& grid;
-  const StageModule& stage;
-  ZeroOptimizer& optimizer;
+// What a run is, apart from its model and mesh. The same on every rank.
+struct EngineConfig {
+  ZeroOptions zero;
   LrSchedule schedule;
+  LossScaler scaler;  // of fp16
   int64_t global_batch_size = 1, micro_batch_size = 1;
-  torch::Dtype dtype = torch::kFloat;  // of the weights
+  bool activation_checkpointing = false;
+  std::vector<std::string> freeze;  // patterns: freeze_params() in param_spec.h
+  bool check_for_nan = true;
+  uint64_t dropout_seed = 1234;
+
+  // For the checkpoint: what conversion to another tp needs, and, of a run with flags, the flags.
   int64_t vocab_size = 0, padded_vocab_size = 0, seq_length = 0;
   std::vector<Setting> settings;         // every flag, stored as Megatron's `args`
   std::vector<std::string> model_flags;  // those that must be the same when a checkpoint is loaded
   TagValidation tag_validation = TagValidation::Warn;
   std::chrono::seconds patience{600};  // with ranks that do not come to a save
+};
+
+// The run, as the checkpoint functions see it: references that live as long as it.
+struct CheckpointedRun {
+  const ProcessGrid& grid;
+  const StageModule& stage;
+  ZeroOptimizer& optimizer;
+  EngineConfig config;                 // a load may bring another schedule
+  torch::Dtype dtype = torch::kFloat;  // of the weights
 };
 
 // Arguments of DeepSpeedEngine.save_checkpoint, with its names and defaults.

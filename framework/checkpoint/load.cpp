@@ -207,7 +207,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
     metadata = read_torch_file(metadata_file(folder, run.grid));
     if (!options.custom_load_fn) check_same_model(metadata, run);
     check_has_optimizer(metadata, options);
-    restore_schedule(metadata, options, run.schedule);
+    restore_schedule(metadata, options, run.config.schedule);
     const bool own_way = options.custom_load_fn != nullptr || weights_only(options);
     if (!fs::exists(folder / kZeroFolder) && !own_way)
       own_files = find_own_files(folder, metadata, run, checks);
@@ -260,7 +260,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
                own_files || options.universal ? "" : ", resharding it to this mesh", ": iteration ",
                state.iteration, ", ", state.consumed_train_samples,
                " samples consumed, learning rate ",
-               run.schedule.at(static_cast<double>(state.scheduled_samples))));
+               run.config.schedule.at(static_cast<double>(state.scheduled_samples))));
   return result;
 }
 

@@ -24,8 +24,8 @@ Value universal_info(const CheckpointedRun& run) {
     return std::vector<std::string>(sorted.begin(), sorted.end());
   };
   UniversalInfo info;
-  info.original_vocab_size = run.vocab_size;
-  info.padded_vocab_size = run.padded_vocab_size;
+  info.original_vocab_size = run.config.vocab_size;
+  info.padded_vocab_size = run.config.padded_vocab_size;
   info.vocabulary = patterns([](const ParamSpec& spec) { return spec.vocabulary; });
   info.pipeline_replicated = patterns([](const ParamSpec& spec) { return spec.tied; });
   info.tp_replicated = patterns([](const ParamSpec& spec) { return spec.split_dim < 0; });
@@ -48,13 +48,13 @@ Value param_shapes(const ZeroOptimizer& optimizer) {
 
 // Megatron's OptimizerParamScheduler.
 Value scheduler_state(const CheckpointedRun& run, const TrainState& state) {
-  const LrSchedule& s = run.schedule;
+  const LrSchedule& s = run.config.schedule;
   const double wd = run.optimizer.options().weight_decay;
   return Value::dict({{"max_lr", s.max_lr},
                       {"lr_warmup_steps", s.warmup_samples},
                       {"lr_warmup_tokens", {}},
                       {"num_steps", state.scheduled_samples},
-                      {"num_tokens", state.scheduled_samples * run.seq_length},
+                      {"num_tokens", state.scheduled_samples * run.config.seq_length},
                       {"lr_decay_style", s.style},
                       {"lr_decay_steps", s.decay_samples},
                       {"lr_decay_tokens", {}},
@@ -73,15 +73,15 @@ Value verified_loss(const VerifiedLoss& verified) {
 
 Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
   std::vector<Value::Entry> args;
-  for (const Setting& setting : run.settings)
+  for (const Setting& setting : run.config.settings)
     args.emplace_back(setting.dest, value_of(setting.value));
   Value names = argparse_namespace(std::move(args));
   const Topology& mesh = run.grid.topology;
   const std::pair<std::string_view, Value> derived[] = {
       {"world_size", mesh.world_size()},
       {"data_parallel_size", mesh.dp_size},
-      {"global_batch_size", run.global_batch_size},
-      {"padded_vocab_size", run.padded_vocab_size},
+      {"global_batch_size", run.config.global_batch_size},
+      {"padded_vocab_size", run.config.padded_vocab_size},
       {"data_parallel_random_init", false},
       {keys::kConsumedTrainSamples, state.consumed_train_samples},
       {keys::kConsumedValidSamples, state.consumed_valid_samples}};
@@ -94,7 +94,7 @@ void add_megatrons(Value& states, const CheckpointedRun& run, const TrainState& 
   states.set(keys::kArgs, megatron_args(run, state));
   states.set(keys::kCheckpointVersion, 3.0);
   states.set(keys::kIteration, state.iteration);
-  states.set(keys::kTokens, state.consumed_train_samples * run.seq_length);
+  states.set(keys::kTokens, state.consumed_train_samples * run.config.seq_length);
 }
 
 bool is_number(const Value& value) { return value.is_int() || value.kind() == Value::Kind::kFloat; }
@@ -114,8 +114,8 @@ bool same(const Value& a, const Value& b) {
 
 Value deepspeed_config(const CheckpointedRun& run) {
   return Value::dict(
-      {{"train_batch_size", run.global_batch_size},
-       {"train_micro_batch_size_per_gpu", run.micro_batch_size},
+      {{"train_batch_size", run.config.global_batch_size},
+       {"train_micro_batch_size_per_gpu", run.config.micro_batch_size},
        {"gradient_clipping", run.optimizer.options().clip_grad},
        {"zero_optimization", Value::dict({{"stage", run.optimizer.options().stage}})},
        {"bf16", Value::dict({{"enabled", run.dtype == torch::kBFloat16}})},
@@ -146,7 +146,7 @@ Value model_states(const CheckpointedRun& run, const TrainState& state) {
        {keys::kDsVersion, kWrittenLikeDeepSpeed},
        {keys::kUniversalInfo, universal_info(run)},
        {keys::kDropoutSeed, static_cast<int64_t>(state.dropout_seed)}});
-  if (!run.settings.empty()) add_megatrons(states, run, state);
+  if (!run.config.settings.empty()) add_megatrons(states, run, state);
   if (state.verified) states.set(keys::kVerifiedLoss, verified_loss(*state.verified));
   return states;
 }
@@ -164,8 +164,8 @@ Value client_state_of(const Value& metadata, const Value& own) {
 
 void check_same_model(const Value& metadata, const CheckpointedRun& run) {
   const Value args = metadata.find(keys::kArgs);
-  for (const Setting& setting : run.settings) {
-    const auto& flags = run.model_flags;
+  for (const Setting& setting : run.config.settings) {
+    const auto& flags = run.config.model_flags;
     if (!args || std::find(flags.begin(), flags.end(), setting.flag) == flags.end()) continue;
     const Value theirs = args.find(setting.dest), ours = value_of(setting.value);
     if (theirs.is_none() || same(theirs, ours)) continue;
@@ -178,9 +178,9 @@ void check_same_model(const Value& metadata, const CheckpointedRun& run) {
   }
   const Value info = metadata.find(keys::kUniversalInfo);
   const Value vocab = info ? info.find(keys::kOriginalVocabSize) : Value();
-  TORCH_CHECK(!vocab || vocab.as_int() == run.vocab_size, metadata.where(),
+  TORCH_CHECK(!vocab || vocab.as_int() == run.config.vocab_size, metadata.where(),
               ": the checkpoint's vocabulary has ", vocab ? vocab.as_int() : 0,
-              " entries, this run's ", run.vocab_size,
+              " entries, this run's ", run.config.vocab_size,
               "; see --tokenizer-type, --vocab-file and --vocab-size");
 }
 
@@ -230,8 +230,8 @@ LrSchedule schedule_of(const Value& metadata, LrSchedule otherwise) {
 std::string announce_batch_size(const Value& metadata, const CheckpointedRun& run) {
   const Value args = metadata.find(keys::kArgs),
               saved = args ? args.find("global_batch_size") : Value();
-  if (!saved || saved.as_int() == run.global_batch_size) return "";
-  return c10::str("global batch size ", saved.as_int(), " -> ", run.global_batch_size,
+  if (!saved || saved.as_int() == run.config.global_batch_size) return "";
+  return c10::str("global batch size ", saved.as_int(), " -> ", run.config.global_batch_size,
                   ": samples go on where they stopped, none repeated, none left out");
 }
 

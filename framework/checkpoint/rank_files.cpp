@@ -28,7 +28,7 @@ Value param_group(const CheckpointedRun& run, const TrainState& state, const Gro
   return Value::dict({{"name", decays ? "wd_no_scale_lr" : "no_wd_no_scale_lr"},
                       {"wd_mult", decays ? 1.0 : 0.0},
                       {"lr_mult", 1.0},
-                      {"lr", run.schedule.at(static_cast<double>(state.scheduled_samples))},
+                      {"lr", run.config.schedule.at(static_cast<double>(state.scheduled_samples))},
                       {"betas", Value::tuple({options.adam.beta1, options.adam.beta2})},
                       {"eps", options.adam.eps},
                       {"weight_decay", group.weight_decay},

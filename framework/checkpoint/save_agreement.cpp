@@ -20,10 +20,10 @@ std::string place_of(const CheckpointedRun& run, int rank) {
 
 void expect_all_ranks(const CheckpointedRun& run, const char* what) {
   std::string absent;
-  for (const int rank : run.grid.world->roll_call(run.patience))
+  for (const int rank : run.grid.world->roll_call(run.config.patience))
     absent += (absent.empty() ? "" : ", ") + place_of(run, rank);
   TORCH_CHECK(absent.empty(), what, ": ", absent, " did not call it within ",
-              run.patience.count(),
+              run.config.patience.count(),
               " s of the others; every rank must. Nothing was written. ",
               "(--distributed-timeout-minutes sets how long ranks wait)");
 }
@@ -33,11 +33,11 @@ std::string agreed_tag(const CheckpointedRun& run, const SaveOptions& options, i
   const std::vector<std::string> tags = gather_strings(*run.grid.world, mine);
   const auto other = std::find_if(tags.begin(), tags.end(),
                                   [&](const std::string& tag) { return tag != tags[0]; });
-  if (other != tags.end() && run.tag_validation != TagValidation::Ignore) {
+  if (other != tags.end() && run.config.tag_validation != TagValidation::Ignore) {
     const std::string text =
         c10::str("save_checkpoint: tags differ: rank 0 has '", tags[0], "', ",
                  place_of(run, static_cast<int>(other - tags.begin())), " has '", *other, "'");
-    if (run.tag_validation == TagValidation::Fail)
+    if (run.config.tag_validation == TagValidation::Fail)
       throw CollectiveError(text + " (checkpoint.tag_validation is Fail). Nothing was written.");
     if (run.grid.world->rank() == 0)
       std::fprintf(stderr, "WARNING: %s; rank 0's is used\n", text.c_str());

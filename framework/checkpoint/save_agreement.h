@@ -8,7 +8,7 @@ namespace anymesh {
 
 // What a save makes sure of before it writes anything.
 
-// All ranks are at it: else those that are name the others, after run.patience, and cannot
+// All ranks are at it: else those that are name the others, after run.config.patience, and cannot
 // communicate any more. `what` is what they should have called.
 void expect_all_ranks(const CheckpointedRun& run, const char* what);
 
