@@ -42,37 +42,27 @@ Value param_group(const CheckpointedRun& run, const TrainState& state, const Gro
                       {"params", Value::list(std::move(params))}});
 }
 
-// Stages >= 1: one state entry per group, this rank's partition of it, padding included.
-Value partitioned_adam_state(const CheckpointedRun& run, const TrainState& state) {
+// One state entry per group, this rank's partition of it, padding included; or torch's own form,
+// one for each parameter, whole.
+Value adam_state(const CheckpointedRun& run, const TrainState& state, bool by_parameter) {
   std::vector<Value::Entry> states;
-  std::vector<Value> groups;
+  std::vector<Value> groups, indices;
+  const auto add = [&](const TensorRecord& exp_avg, const TensorRecord& exp_avg_sq) {
+    indices.emplace_back(static_cast<int64_t>(states.size()));
+    states.emplace_back(indices.back(), Value::dict({{kStepState, step_value(run.optimizer)},
+                                                     {kExpAvgState, exp_avg},
+                                                     {kExpAvgSqState, exp_avg_sq}}));
+  };
   for (const Group& group : run.optimizer.groups()) {
-    const auto i = static_cast<int64_t>(groups.size());
-    states.emplace_back(i, Value::dict({{kStepState, step_value(run.optimizer)},
-                                        {kExpAvgState, record_of(group.exp_avg)},
-                                        {kExpAvgSqState, record_of(group.exp_avg_sq)}}));
-    groups.push_back(param_group(run, state, group, {i}));
-  }
-  return Value::dict({{keys::kState, Value::dict(std::move(states))},
-                      {keys::kParamGroups, Value::list(std::move(groups))}});
-}
-
-// Stage 0, fp32: torch's own form, one state entry per parameter; the weights are the masters.
-Value whole_adam_state(const CheckpointedRun& run, const TrainState& state) {
-  std::vector<Value::Entry> states;
-  std::vector<Value> groups;
-  for (const Group& group : run.optimizer.groups()) {
-    std::vector<Value> indices;
+    indices.clear();
+    if (!by_parameter) add(record_of(group.exp_avg), record_of(group.exp_avg_sq));
     for (const Piece& piece : group.pieces) {
-      const auto i = static_cast<int64_t>(states.size());
       const auto shape = group.params[piece.param].tensor.sizes();
-      states.emplace_back(
-          i, Value::dict({{kStepState, step_value(run.optimizer)},
-                          {kExpAvgState, record_of(piece.exp_avg.tensor().view(shape))},
-                          {kExpAvgSqState, record_of(piece.exp_avg_sq.tensor().view(shape))}}));
-      indices.emplace_back(i);
+      if (by_parameter)
+        add(record_of(piece.exp_avg.tensor().view(shape)),
+            record_of(piece.exp_avg_sq.tensor().view(shape)));
     }
-    groups.push_back(param_group(run, state, group, std::move(indices)));
+    groups.push_back(param_group(run, state, group, indices));
   }
   return Value::dict({{keys::kState, Value::dict(std::move(states))},
                       {keys::kParamGroups, Value::list(std::move(groups))}});
@@ -97,14 +87,14 @@ Value scaler_value(const LossScaler& s) {
 // What the model-states file holds at stage 0: DeepSpeed's fused FP16_Optimizer for half precision,
 // torch's own state for fp32.
 Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
-  if (run.dtype == torch::kFloat) return whole_adam_state(run, state);
+  if (run.dtype == torch::kFloat) return adam_state(run, state, /*by_parameter=*/true);
   std::vector<Value> flat;
   for (const Group& group : run.optimizer.groups())
     flat.emplace_back(record_of(masters(group), group.exp_avg.dtype()));
   Value optimizer = Value::dict({{keys::kDynamicLossScale, state.scaler.dynamic},
                                  {keys::kCurScale, state.scaler.scale},
                                  {keys::kCurIter, state.iteration},
-                                 {keys::kOptimizerStateDict, partitioned_adam_state(run, state)},
+                                 {keys::kOptimizerStateDict, adam_state(run, state, false)},
                                  {keys::kFp32GroupsFlat, Value::list(std::move(flat))},
                                  {keys::kClipGrad, run.optimizer.options().clip_grad}});
   if (!state.scaler.dynamic) return optimizer;
@@ -137,7 +127,7 @@ Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
                       {keys::kDynamicLossScale, state.scaler.dynamic},
                       {keys::kOverflow, false},
                       {keys::kClipGrad, run.optimizer.options().clip_grad},
-                      {keys::kBaseOptimizerState, partitioned_adam_state(run, state)},
+                      {keys::kBaseOptimizerState, adam_state(run, state, false)},
                       {keys::kFp32Groups, Value::list(std::move(fp32))},
                       {keys::kZeroStage, zero_stage_enum(run.optimizer.options().stage)},
                       {keys::kGroupPaddings, Value::list(std::move(paddings))},
@@ -158,7 +148,7 @@ Value stage3_optimizer(const CheckpointedRun& run, const TrainState& state) {
                       {keys::kDynamicLossScale, state.scaler.dynamic},
                       {keys::kOverflow, false},
                       {keys::kPartitionCount, run.grid.topology.dp_size},
-                      {keys::kOptimizerStateDict, partitioned_adam_state(run, state)},
+                      {keys::kOptimizerStateDict, adam_state(run, state, false)},
                       {keys::kFp32FlatGroups, Value::list(std::move(fp32))}});
 }
 
