@@ -9,7 +9,7 @@ namespace anymesh {
 // cache, where no number of threads changes a bit; all else is LibTorch's.
 struct NormParams {
   torch::Tensor weight, bias;  // [h]; an undefined bias: RMSNorm
-  double epsilon;
+  double epsilon = 1e-5;
 };
 torch::Tensor norm(const torch::Tensor& x, const NormParams& params);
 

@@ -42,9 +42,9 @@ ParallelAttention::Heads ParallelAttention::heads_of(const torch::Tensor& qkv) c
 }
 
 AttentionExtras ParallelAttention::extras(const DropoutContext& context) const {
-  return {.cos = positions_.cos(),
-          .sin = positions_.sin(),
-          .bias = positions_.score_bias(),
+  return {.cos = positions_.cos,
+          .sin = positions_.sin,
+          .bias = positions_.score_bias,
           .dropout = dropout_,
           .context = context,
           .layer = layer_ + 1,
@@ -53,20 +53,17 @@ AttentionExtras ParallelAttention::extras(const DropoutContext& context) const {
 
 torch::Tensor ParallelAttention::attend(const torch::Tensor& qkv,
                                         const DropoutContext& context) const {
-  const auto [q, k, v] = heads_of(qkv);
-  const torch::Tensor mixed =
-      attend(positions_.rotate(q), positions_.rotate(k), v, context);  // [b, n/t, s, d]
-  return mixed.transpose(1, 2).flatten(2);
-}
-
-torch::Tensor ParallelAttention::attend(const torch::Tensor& q, const torch::Tensor& k,
-                                        const torch::Tensor& v,
-                                        const DropoutContext& context) const {
-  const auto& bias = positions_.score_bias();
+  const Heads heads = heads_of(qkv);
+  const torch::Tensor q = positions_.rotate(heads.q), k = positions_.rotate(heads.k), v = heads.v;
+  const auto& bias = positions_.score_bias;
   const bool drops = dropout_ > 0 && !context.samples.empty(), grouped = group_size_ > 1;
+  const auto join = [](const torch::Tensor& mixed) {  // [b, n/t, s, d] -> [b, s, h/t]
+    return mixed.transpose(1, 2).flatten(2);
+  };
   if (!drops)
-    return at::scaled_dot_product_attention(q, k, v, bias, /*dropout_p=*/0, /*is_causal=*/!bias,
-                                            /*scale=*/{}, /*enable_gqa=*/grouped);
+    return join(at::scaled_dot_product_attention(q, k, v, bias, /*dropout_p=*/0,
+                                                 /*is_causal=*/!bias, /*scale=*/{},
+                                                 /*enable_gqa=*/grouped));
 
   // The explicit form: the fused kernel would draw a mask of its own.
   const auto per_query = [&](const torch::Tensor& x) {  // [b, k/t, s, d] -> [b, n/t, s, d]
@@ -82,9 +79,9 @@ torch::Tensor ParallelAttention::attend(const torch::Tensor& q, const torch::Ten
     scores = scores.masked_fill(future, -INFINITY);
   }
   const torch::Tensor weights = at::softmax(scores, -1).to(v.scalar_type());
-  return at::matmul(dropout(weights, dropout_, context, {layer_ + 1, DropoutSite::Attention},
-                            first_head_ * s * s),
-                    per_query(v));
+  return join(at::matmul(dropout(weights, dropout_, context, {layer_ + 1, DropoutSite::Attention},
+                                 first_head_ * s * s),
+                         per_query(v)));
 }
 
 }  // namespace anymesh

@@ -31,9 +31,6 @@ class ParallelAttention {
   AttentionExtras extras(const DropoutContext& context) const;
   // The same in LibTorch's operators, for what the kernel cannot.
   torch::Tensor attend(const torch::Tensor& qkv, const DropoutContext& context) const;
-  torch::Tensor attend(
-      const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
-      const DropoutContext& context) const;  // [b, n/t, s, d], [b, k/t, s, d] x 2 -> like q
 
   int64_t heads_, groups_, group_size_, first_head_, head_dim_;  // heads_ = groups_ * group_size_
   uint32_t layer_;

@@ -70,7 +70,7 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
   if (last) {
     params.layer = config.num_layers + 2;
     params.unit = head_unit;
-    final_layernorm_.emplace(params, std::to_string(config.num_layers + 2), config);
+    final_layernorm_ = make_norm(params, std::to_string(config.num_layers + 2), config);
     if (!tied) {
       params.layer = config.num_layers + 3;
       ParamSpec head = table;
@@ -86,7 +86,7 @@ void GptModel::make_embedding(ParamBuilder& params, const ParamSpec& table, Init
   const std::string prefix = embed_prefix(config_);
   word_embeddings_.emplace(params, table, init);
   if (config_.embed_layernorm) {
-    word_embeddings_norm_.emplace(params, prefix + "word_embeddings.norm", config_);
+    word_embeddings_norm_ = make_norm(params, prefix + "word_embeddings.norm", config_);
   }
   if (config_.learned_positions()) {
     position_embeddings_ =
@@ -111,7 +111,7 @@ torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& ba
   if (!grid_.is_last_stage()) return hidden;
   return runner_.run(unit, hidden, [this, labels = batch.labels](const torch::Tensor& h) {
     const torch::Tensor logits =
-        vocab_parallel_logits(final_layernorm_->forward(h), output_table_, tp_);  // [b, s, v/t]
+        vocab_parallel_logits(norm(h, final_layernorm_), output_table_, tp_);  // [b, s, v/t]
     if (!labels.defined()) return logits;
     return vocab_parallel_cross_entropy(logits, labels, config_.vocab_size, grid_.tp).mean();
   });
@@ -123,12 +123,13 @@ torch::Tensor GptModel::empty_hidden() const {
       options_);
 }
 
-torch::Tensor GptModel::embed(const MicroBatch& batch) const {
+torch::Tensor GptModel::embed(const MicroBatch& batch, int64_t first) const {
   torch::Tensor hidden = word_embeddings_->forward(batch.tokens);  // [b, s, h]
-  if (word_embeddings_norm_) hidden = word_embeddings_norm_->forward(hidden);
+  if (word_embeddings_norm_.weight.defined()) hidden = norm(hidden, word_embeddings_norm_);
   if (position_embeddings_.defined()) {
     const int64_t positions = hidden.size(1);
-    hidden = hidden + position_embeddings_.narrow(0, tp_.sequence_part() * positions, positions);
+    first += tp_.sequence_part() * positions;
+    hidden = hidden + position_embeddings_.narrow(0, first, positions);
   }
   return dropout(hidden, config_.hidden_dropout, batch.dropout, {0, DropoutSite::Embedding},
                  tp_.first_element(hidden));

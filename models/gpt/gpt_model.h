@@ -32,7 +32,8 @@ class GptModel final : public StageModule {
  private:
   friend class Decoder;  // generation/decoder.h
   void make_embedding(ParamBuilder& params, const ParamSpec& table, Init init);
-  torch::Tensor embed(const MicroBatch& batch) const;  // -> [b, s, h]
+  // Of tokens at positions `first` and on -> [b, s, h]
+  torch::Tensor embed(const MicroBatch& batch, int64_t first = 0) const;
 
   GptConfig config_;
   const ProcessGrid& grid_;
@@ -40,11 +41,11 @@ class GptModel final : public StageModule {
   torch::TensorOptions options_;  // of parameters and hidden states
   int64_t micro_batch_size_;
   std::optional<VocabParallelEmbedding> word_embeddings_;
-  std::optional<Norm> word_embeddings_norm_;  // with --embed-layernorm
-  torch::Tensor position_embeddings_;         // [max positions, h]; undefined unless learned
+  NormParams word_embeddings_norm_;    // undefined unless --embed-layernorm
+  torch::Tensor position_embeddings_;  // [max positions, h]; undefined unless learned
   std::vector<TransformerLayer> layers_;
   int first_layer_unit_ = 0;
-  std::optional<Norm> final_layernorm_;
+  NormParams final_layernorm_;
   torch::Tensor output_table_;  // [v/t, h], tied or not
   std::vector<ParamSpec> params_;
 };

@@ -59,23 +59,22 @@ RelativePositions::RelativePositions(const GptConfig& config, const Communicator
   if (config.use_rotary_position_embeddings) {
     const torch::Tensor angles =  // [s, r/2]
         at::outer(torch::arange(config.seq_length, torch::kDouble), rotary_frequencies(config));
-    cos_ = angles.cos().to(options);
-    sin_ = angles.sin().to(options);
+    cos = angles.cos().to(options);
+    sin = angles.sin().to(options);
   }
   if (config.alibi()) {
     const bool twice = options.dtype() == torch::kDouble;
-    score_bias_ =
+    score_bias =
         alibi_bias(config, tp, twice ? torch::kDouble : torch::kFloat).to(options.device());
   }
 }
 
 // Element i turns together with element i + r/2, as in GPT-NeoX and Llama.
 torch::Tensor RelativePositions::rotate(const torch::Tensor& heads) const {
-  if (!cos_.defined()) return heads;
-  const int64_t half = cos_.size(1), rest = heads.size(-1) - 2 * half;
+  if (!cos.defined()) return heads;
+  const int64_t half = cos.size(1), rest = heads.size(-1) - 2 * half;
   const auto parts = heads.split_with_sizes({half, half, rest}, -1);
-  return at::cat({parts[0] * cos_ - parts[1] * sin_, parts[1] * cos_ + parts[0] * sin_, parts[2]},
-                 -1);
+  return at::cat({parts[0] * cos - parts[1] * sin, parts[1] * cos + parts[0] * sin, parts[2]}, -1);
 }
 
 }  // namespace anymesh

@@ -17,27 +17,20 @@ namespace anymesh {
 //                               of its own
 //
 // The layers of a stage share one: copies share the tables.
-class RelativePositions {
- public:
+struct RelativePositions {
   // `options` are the hidden state's. Tables are for samples of config.seq_length tokens.
   RelativePositions(const GptConfig& config, const Communicator& tp,
                     const torch::TensorOptions& options);
 
   // Queries or keys [b, n, s, d], turned; untouched unless positions are rotary.
   torch::Tensor rotate(const torch::Tensor& heads) const;
+
   // Cosines and sines of those angles, [s, r/2] for the first r elements of a head; undefined
   // unless rotary.
-  const torch::Tensor& cos() const { return cos_; }
-  const torch::Tensor& sin() const { return sin_; }
-
+  torch::Tensor cos, sin;
   // What to add to this rank's scores, the causal mask included: [1, n/t, s, s], in fp32 (float64
   // for float64). Only with ALiBi.
-  const std::optional<torch::Tensor>& score_bias() const { return score_bias_; }
-
- private:
-  friend class Decoder;  // generation/decoder.h
-  torch::Tensor cos_, sin_;
-  std::optional<torch::Tensor> score_bias_;
+  std::optional<torch::Tensor> score_bias;
 };
 
 // How fast the pairs of a head turn, in radians per position: [r/2], float64. Before scaling it is

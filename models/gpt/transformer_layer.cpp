@@ -2,23 +2,35 @@
 
 namespace anymesh {
 
+NormParams make_norm(ParamBuilder& params, const std::string& name, const GptConfig& config) {
+  ParamSpec spec{
+      .shape = {config.hidden_size}, .weight_decay = false, .sequence_sum = params.tp().sequence};
+  NormParams norm{.epsilon = config.layernorm_epsilon};
+  spec.name = name + ".weight";
+  norm.weight = params.add(spec, Init::constant(1));
+  if (config.normalization == "rmsnorm") return norm;
+  spec.name = name + ".bias";
+  norm.bias = params.add(spec, Init::constant(0));
+  return norm;
+}
+
 TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptConfig& config,
                                    const RelativePositions& positions)
     : tp_(params.tp()),
       layer_(static_cast<uint32_t>(layer)),
       dropout_(config.hidden_dropout),
-      input_layernorm_(params, std::to_string(layer + 2) + ".input_layernorm", config),
+      input_layernorm_(make_norm(params, std::to_string(layer + 2) + ".input_layernorm", config)),
       self_attention_(params, std::to_string(layer + 2) + ".self_attention", layer, config,
                       positions),
-      post_attention_layernorm_(params, std::to_string(layer + 2) + ".post_attention_layernorm",
-                                config),
+      post_attention_layernorm_(
+          make_norm(params, std::to_string(layer + 2) + ".post_attention_layernorm", config)),
       mlp_(params, std::to_string(layer + 2) + ".mlp", config) {}
 
 torch::Tensor TransformerLayer::forward(const torch::Tensor& hidden,
                                         const DropoutContext& context) const {
-  const torch::Tensor attended = self_attention_.forward(input_layernorm_.forward(hidden), context);
-  const auto [sum, normed] = post_attention_layernorm_.forward(
-      hidden, drop(attended, context, DropoutSite::AttentionOutput));
+  const torch::Tensor attended = self_attention_.forward(norm(hidden, input_layernorm_), context);
+  const auto [sum, normed] = added_norm(
+      hidden, drop(attended, context, DropoutSite::AttentionOutput), post_attention_layernorm_);
   return sum + drop(mlp_.forward(normed), context, DropoutSite::MlpOutput);
 }
 

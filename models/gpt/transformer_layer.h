@@ -1,8 +1,8 @@
 #pragma once
 
+#include "framework/kernels/norm.h"
 #include "models/gpt/attention.h"
 #include "models/gpt/mlp.h"
-#include "models/gpt/norm.h"
 
 namespace anymesh {
 
@@ -13,6 +13,10 @@ namespace anymesh {
 // is a rank's part [b, s/t, h] of the sequence.
 //
 // Legend of names: Megatron-DeepSpeed's, since they are the keys of its checkpoints.
+
+// Parameters of a LayerNorm, or with --normalization rmsnorm of the one without mean and bias; whole
+// on every tp rank.
+NormParams make_norm(ParamBuilder& params, const std::string& name, const GptConfig& config);
 
 // hidden + dropout(attention(norm(hidden))), then + dropout(mlp(norm(.))): GPT-2's pre-norm block.
 // `layer` counts from 0 over the whole model; in checkpoints it is layer + 2 (0 casts, 1 embeds).
@@ -31,9 +35,9 @@ class TransformerLayer {
   TensorParallel tp_;
   uint32_t layer_;
   double dropout_;
-  Norm input_layernorm_;
+  NormParams input_layernorm_;
   ParallelAttention self_attention_;
-  Norm post_attention_layernorm_;
+  NormParams post_attention_layernorm_;
   ParallelMlp mlp_;
 };
 

@@ -20,26 +20,19 @@ torch::Tensor Decoder::append(const torch::Tensor& tokens) {
   TORCH_CHECK(length_ + tokens.size(1) <= model_.config_.seq_length, "a text of ",
               length_ + tokens.size(1), " tokens: there are tables for ",
               model_.config_.seq_length);
-  torch::Tensor hidden = embed(tokens);
+  torch::Tensor hidden = model_.embed({.tokens = tokens}, length_);
   for (size_t i = 0; i < caches_.size(); ++i) {
     const TransformerLayer& layer = model_.layers_[i];
     hidden =
-        hidden + attend(layer.self_attention_, caches_[i], layer.input_layernorm_.forward(hidden));
-    hidden = hidden + layer.mlp_.forward(layer.post_attention_layernorm_.forward(hidden));
+        hidden + attend(layer.self_attention_, caches_[i], norm(hidden, layer.input_layernorm_));
+    hidden = hidden + layer.mlp_.forward(norm(hidden, layer.post_attention_layernorm_));
   }
   length_ += tokens.size(1);
   const torch::Tensor last = hidden.narrow(1, hidden.size(1) - 1, 1);  // [b, 1, h]
-  return vocab_parallel_logits(model_.final_layernorm_->forward(last), model_.output_table_,
+  return vocab_parallel_logits(norm(last, model_.final_layernorm_), model_.output_table_,
                                model_.tp_)
       .squeeze(1)
       .narrow(1, 0, model_.config_.vocab_size);
-}
-
-torch::Tensor Decoder::embed(const torch::Tensor& tokens) const {
-  torch::Tensor hidden = model_.word_embeddings_->forward(tokens);
-  if (model_.word_embeddings_norm_) hidden = model_.word_embeddings_norm_->forward(hidden);
-  if (!model_.position_embeddings_.defined()) return hidden;
-  return hidden + model_.position_embeddings_.narrow(0, length_, tokens.size(1));
 }
 
 torch::Tensor Decoder::attend(const ParallelAttention& attention, KvCache& cache,
@@ -48,7 +41,7 @@ torch::Tensor Decoder::attend(const ParallelAttention& attention, KvCache& cache
   const RelativePositions positions = part(attention.positions_, first, s);
   const auto [q, k, v] = attention.heads_of(attention.project(hidden));
   const auto [keys, values] = cache.append(positions.rotate(k), v);
-  std::optional<torch::Tensor> mask = positions.score_bias();
+  std::optional<torch::Tensor> mask = positions.score_bias;
   if (!mask && s > 1) mask = at::ones({s, first + s}, q.options().dtype(torch::kBool)).tril(first);
   const torch::Tensor mixed = at::scaled_dot_product_attention(
       positions.rotate(q), keys, values, mask, /*dropout_p=*/0, /*is_causal=*/false,
@@ -57,9 +50,9 @@ torch::Tensor Decoder::attend(const ParallelAttention& attention, KvCache& cache
 }
 
 RelativePositions Decoder::part(RelativePositions positions, int64_t first, int64_t s) {
-  for (torch::Tensor* table : {&positions.cos_, &positions.sin_})
+  for (torch::Tensor* table : {&positions.cos, &positions.sin})
     if (table->defined()) *table = table->narrow(0, first, s);
-  if (auto& bias = positions.score_bias_) bias = bias->narrow(2, first, s).narrow(3, 0, first + s);
+  if (auto& bias = positions.score_bias) bias = bias->narrow(2, first, s).narrow(3, 0, first + s);
   return positions;
 }
 

@@ -31,7 +31,6 @@ class Decoder {
   void clear();                               // for another text
 
  private:
-  torch::Tensor embed(const torch::Tensor& tokens) const;  // -> [b, s, h]
   torch::Tensor attend(const ParallelAttention& attention, KvCache& cache,
                        const torch::Tensor& hidden) const;  // [b, s, h] -> [b, s, h]
   // The tables for queries and keys [first, first + s), and the bias of the scores of these queries
