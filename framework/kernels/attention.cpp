@@ -30,8 +30,8 @@ void rotate(T* head, const float* cos, const float* sin, int64_t half, float sig
   }
 }
 
-struct Shape {
-  explicit Shape(const torch::Tensor& qkv)
+struct QkvShape {
+  explicit QkvShape(const torch::Tensor& qkv)
       : b(qkv.size(0)),
         s(qkv.size(1)),
         groups(qkv.size(2)),
@@ -55,7 +55,7 @@ class Group {
   using Gemm = BlockGemm<T>;
 
  public:
-  Group(const Shape& shape, const AttentionExtras& extras, const T* qkv)
+  Group(const QkvShape& shape, const AttentionExtras& extras, const T* qkv)
       : n_(shape),
         extras_(extras),
         qkv_(qkv),
@@ -216,7 +216,7 @@ class Group {
     }
   }
 
-  Shape n_;
+  QkvShape n_;
   const AttentionExtras& extras_;
   const T* qkv_;
   int64_t width_;
@@ -238,7 +238,7 @@ class Group {
 };
 
 template <class T, class Work>
-void for_each_group(const Shape& n, const AttentionExtras& extras, const torch::Tensor& qkv,
+void for_each_group(const QkvShape& n, const AttentionExtras& extras, const torch::Tensor& qkv,
                     const Work& work) {
   at::parallel_for(0, n.b * n.groups, 1, [&](int64_t begin, int64_t end) {
     c10::NoGradGuard no_grad;
@@ -263,7 +263,7 @@ struct Attention : torch::autograd::Function<Attention> {
   static torch::Tensor forward(torch::autograd::AutogradContext* ctx, const torch::Tensor& qkv,
                                const AttentionExtras& extras) {
     RECORD_FUNCTION("anymesh::attention", c10::ArrayRef<const c10::IValue>{});
-    const Shape n(qkv);
+    const QkvShape n(qkv);
     const torch::Tensor x = computed(qkv);
     torch::Tensor out = torch::empty({n.b, n.s, n.out_row()}, x.options());
     const torch::Tensor log_sums = torch::empty({n.b, n.groups * n.heads, n.s}, torch::kFloat);
@@ -287,7 +287,7 @@ struct Attention : torch::autograd::Function<Attention> {
     const auto holder =
         c10::static_intrusive_pointer_cast<ExtrasHolder>(ctx->saved_data["extras"].toCapsule());
     torch::Tensor dqkv = torch::empty_like(x);
-    const Shape n(qkv);
+    const QkvShape n(qkv);
     of_dtype(x, [&]<class T>(T) {
       for_each_group<T>(n, holder->extras, x, [&](Group<T>& group, int64_t sample, int64_t g) {
         group.backward(sample, g, dout.const_data_ptr<T>(), log_sums.const_data_ptr<float>(),
