@@ -6,7 +6,6 @@
 //
 // Workers take batches of documents in turn, tokenize them side by side and write them in the order
 // of the input, so the files do not depend on --workers.
-#define CXXOPTS_NO_REGEX true  // std::regex recurses per character: a long value ends the stack
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,12 +1,10 @@
 #include "framework/config/command_line.h"
 
 #include <algorithm>
+#include <cxxopts.hpp>
 #include <map>
 #include <numeric>
 #include <string_view>
-
-#define CXXOPTS_NO_REGEX true  // std::regex recurses per character: a long value ends the stack
-#include <cxxopts.hpp>
 
 #include "framework/config/config.h"
 #include "framework/config/foreign_flags.h"
