@@ -10,8 +10,10 @@ namespace {
 constexpr bool kValue = true;
 constexpr bool kSwitch = false;
 
-constexpr std::string_view kNoRecompute =
-    "activation recomputation is not in this version; results are the same without it";
+constexpr std::string_view kRecompute =
+    "use --activation-checkpointing, which keeps only the input of each layer";
+constexpr std::string_view kWholeInputs =
+    "--activation-checkpointing keeps the input of each layer whole, and where it was computed";
 constexpr std::string_view kNoTokens = "counts in tokens are not read; use --train-samples";
 
 constexpr ForeignFlag kForeignFlags[] = {
@@ -104,17 +106,17 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"use-distributed-optimizer", kSwitch, "use --zero-stage 1"},
     {"cpu-optimizer", kSwitch, "use --offload-optimizer cpu"},
     {"data-parallel-random-init", kSwitch, "data-parallel ranks always start equal"},
-    {"checkpoint-activations", kSwitch, kNoRecompute},
-    {"checkpoint-num-layers", kValue, kNoRecompute},
-    {"distribute-checkpointed-activations", kSwitch, kNoRecompute},
-    {"deepspeed-activation-checkpointing", kSwitch, kNoRecompute},
-    {"partition-activations", kSwitch, kNoRecompute},
-    {"contigious-checkpointing", kSwitch, kNoRecompute},
-    {"checkpoint-in-cpu", kSwitch, kNoRecompute},
-    {"recompute-activations", kSwitch, kNoRecompute},
-    {"recompute-granularity", kValue, kNoRecompute},
-    {"recompute-method", kValue, kNoRecompute},
-    {"recompute-num-layers", kValue, kNoRecompute},
+    {"checkpoint-activations", kSwitch, kRecompute},
+    {"checkpoint-num-layers", kValue, kRecompute},
+    {"distribute-checkpointed-activations", kSwitch, kWholeInputs},
+    {"deepspeed-activation-checkpointing", kSwitch, kRecompute},
+    {"partition-activations", kSwitch, kWholeInputs},
+    {"contigious-checkpointing", kSwitch, kWholeInputs},
+    {"checkpoint-in-cpu", kSwitch, kWholeInputs},
+    {"recompute-activations", kSwitch, kRecompute},
+    {"recompute-granularity", kValue, kRecompute},
+    {"recompute-method", kValue, kRecompute},
+    {"recompute-num-layers", kValue, kRecompute},
 
     // Batches, schedule, data, checkpoints.
     {"batch-size", kValue, "use --micro-batch-size"},

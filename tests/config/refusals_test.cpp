@@ -138,6 +138,10 @@ TEST(ForeignFlags, AreIgnoredOrRefusedAsListed) {
   }
   EXPECT_EQ(refused("--data-impl lazy"),
             "--data-impl lazy: only Megatron's .bin/.idx files are read; accepted: mmap|infer");
+  EXPECT_EQ(refused("--recompute-granularity full"),
+            "--recompute-granularity full: use --activation-checkpointing, which keeps only the "
+            "input of each layer");
+  EXPECT_THAT(refused("--partition-activations"), HasSubstr("keeps the input of each layer whole"));
   EXPECT_THAT(refused("--data-impl mmap|infer"), HasSubstr("--data-impl mmap|infer: only"));
   EXPECT_THAT(refused("--rampup-batch-size 16 16 1000"), HasSubstr("--rampup-batch-size 16: "));
 }
