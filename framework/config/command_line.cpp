@@ -100,9 +100,15 @@ std::string suggestion(const FlagTable& flags, const std::string& name) {
 }
 
 [[noreturn]] void refuse_argument(const FlagTable& flags, const std::string& arg) {
+  if (arg == "--")
+    throw ParseError("unexpected argument '--': every word belongs to a flag; leave it out");
   if (!is_flag(arg)) {
+    const std::string meant = arg.substr(0, arg.find('='));
+    const bool one_dash =
+        meant.starts_with("-") && kind_of(flags, meant.substr(1)) != Kind::kUnknown;
     throw ParseError("unexpected argument '" + arg +
-                     "': flags begin with --, switches take no value");
+                     "': flags begin with --, switches take no value" +
+                     (one_dash ? "; did you mean -" + meant + "?" : ""));
   }
   const std::string name = flag_name(arg);
   throw ParseError("unknown flag --" + name + suggestion(flags, name));

@@ -10,6 +10,7 @@ namespace anymesh {
 namespace {
 
 using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 // Parses into a fresh table and answers what was refused.
@@ -25,10 +26,17 @@ TEST(Refusals, OfTheCommandLine) {
   EXPECT_EQ(refused("--deepsped"), "unknown flag --deepsped; did you mean --deepspeed?");
   EXPECT_EQ(refused("--zzzzzzzz 1"), "unknown flag --zzzzzzzz");
   EXPECT_THAT(refused("--" + std::string(5000, 'x')), HasSubstr("unknown flag --xxx"));
-  EXPECT_THAT(refused("-lr 1"), HasSubstr("unexpected argument '-l'"));
+  EXPECT_EQ(refused("-lr 1"),
+            "unexpected argument '-lr': flags begin with --, switches take no value; did you mean "
+            "--lr?");
+  EXPECT_THAT(refused("-lr=1"), EndsWith("; did you mean --lr?"));
+  EXPECT_THAT(refused("-x 1"), EndsWith("unexpected argument '-x': flags begin with --, switches "
+                                        "take no value"));
   EXPECT_THAT(refused("corpus"), HasSubstr("unexpected argument 'corpus'"));
   EXPECT_THAT(refused("--bf16 true"), HasSubstr("unexpected argument 'true'"));
-  EXPECT_THAT(refused("-- --bf16"), HasSubstr("unknown flag --bf16"));
+  for (const char* args : {"--", "--bf16 --", "-- --bf16", "--data-path a -- b"})
+    EXPECT_EQ(refused(args), "unexpected argument '--': every word belongs to a flag; leave it out")
+        << args;
   EXPECT_THAT(refused("--bf16=false"), HasSubstr("--bf16 is a switch and takes no value"));
   EXPECT_THAT(refused("--deepspeed=1"), HasSubstr("--deepspeed is a switch and takes no value"));
   EXPECT_THAT(refused("--help=1"), HasSubstr("--help is a switch and takes no value"));
