@@ -245,6 +245,8 @@ int run(int argc, char** argv) {
     std::cout << options.help();
     return 0;
   }
+  if (!parsed.unmatched().empty())
+    throw std::runtime_error("unexpected argument '" + parsed.unmatched()[0] + "'");
   for (const char* needed : {"kind", "file", "output"})
     if (!parsed.count(needed))
       throw std::runtime_error("give cells, bars or mesh, --output and a file");
