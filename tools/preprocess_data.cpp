@@ -15,7 +15,6 @@
 #include <cxxopts.hpp>
 #include <exception>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -32,6 +31,7 @@
 #include "framework/data/tokenizer.h"
 #include "framework/parse_number.h"
 #include "tools/progress_line.h"
+#include "tools/run_tool.h"
 
 namespace anymesh {
 namespace {
@@ -215,12 +215,13 @@ class Preprocessor {
   std::atomic<bool> stop_ = false;
 };
 
-void preprocess(const Options& options) {
+int preprocess(const Options& options) {
   with_progress([&](const ProgressCallback& progress) {
     auto preprocessor = std::make_unique<Preprocessor>(options, progress);
     preprocessor->run();
     return preprocessor;
   })->report();
+  return 0;
 }
 
 cxxopts::Options describe_flags() {
@@ -288,12 +289,7 @@ int parse_workers(const std::string& text) {
 }
 
 Options parse_options(const cxxopts::ParseResult& parsed) {
-  if (!parsed.unmatched().empty()) {
-    throw std::runtime_error("unexpected argument \"" + parsed.unmatched()[0] + "\"");
-  }
-  for (const char* flag : {"input", "output-prefix", "tokenizer-type"}) {
-    if (parsed.count(flag) == 0) throw std::runtime_error("--" + std::string(flag) + " is missing");
-  }
+  check_words(parsed, {"input", "output-prefix", "tokenizer-type"});
   const auto format = parsed["dataset-impl"].as<std::string>();
   if (format != "mmap") throw std::runtime_error("--dataset-impl " + format + ": expected mmap");
 
@@ -334,24 +330,18 @@ std::vector<std::string> join_keys(const std::vector<std::string>& args) {
   return joined;
 }
 
+Options parse(int argc, char** argv) {
+  const auto args = join_keys({argv, argv + argc});
+  std::vector<const char*> values;
+  for (const std::string& arg : args) values.push_back(arg.c_str());
+  auto flags = describe_flags();
+  return parse_options(parse_flags(flags, static_cast<int>(values.size()), values.data()));
+}
+
 }  // namespace
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  try {
-    auto flags = anymesh::describe_flags();
-    const auto args = anymesh::join_keys({argv, argv + argc});
-    std::vector<const char*> values;
-    for (const std::string& arg : args) values.push_back(arg.c_str());
-    const auto parsed = flags.parse(static_cast<int>(values.size()), values.data());
-    if (parsed["help"].as<bool>()) {
-      std::cout << flags.help();
-      return 0;
-    }
-    anymesh::preprocess(anymesh::parse_options(parsed));
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << "preprocess_data: " << error.what() << '\n';
-    return 1;
-  }
+  return anymesh::run_tool(
+      "preprocess_data", 1, [&] { return anymesh::parse(argc, argv); }, anymesh::preprocess);
 }
