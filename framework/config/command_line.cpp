@@ -33,7 +33,7 @@ Kind kind_of(const FlagTable& flags, const std::string& name) {
     const bool is_list = std::holds_alternative<std::vector<std::string>*>(flag->field);
     return is_list ? Kind::kList : Kind::kValue;
   }
-  const ForeignFlag* foreign = find_foreign_flag(name);
+  const Foreign* foreign = find_foreign_flag(name);
   return !foreign ? Kind::kUnknown : foreign->takes_value ? Kind::kValue : Kind::kSwitch;
 }
 
@@ -85,7 +85,7 @@ std::string suggestion(const FlagTable& flags, const std::string& name) {
   if (name.size() > kLongestName) return "";
   std::vector<std::string> known;
   for (const FlagTable::Flag& flag : flags.flags()) known.push_back(flag.name);
-  for (const ForeignFlag& flag : foreign_flags()) known.emplace_back(flag.name);
+  for (const Foreign& flag : foreign_flags()) known.emplace_back(flag.name);
   size_t nearest = std::max<size_t>(2, name.size() / 4) + 1;
   std::string best;
   for (const std::string& candidate : known) {
@@ -135,8 +135,8 @@ std::string help_text(const FlagTable& flags) {
   std::string text = options.help(groups);
   text += "\nAccepted from Megatron-DeepSpeed, without effect on results here:\n";
   std::string line = " ";
-  for (const ForeignFlag& flag : foreign_flags()) {
-    if (!flag.reason.empty()) continue;
+  for (const Foreign& flag : foreign_flags()) {
+    if (!flag.ignored()) continue;
     if (line.size() + flag.name.size() > 96) {
       text += line + "\n";
       line = " ";
@@ -173,9 +173,9 @@ std::vector<std::string> read_command_line(FlagTable& flags, const std::vector<s
   for (auto& [name, values] : all) {
     std::string origin = "--" + name;
     for (const std::string& value : values) origin += " " + value;
-    if (const ForeignFlag* foreign = find_foreign_flag(name)) {
-      check_foreign_flag(*foreign, values.empty() ? "" : values[0]);
-      if (foreign->reason.empty()) ignored.push_back("--" + name);
+    if (const Foreign* foreign = find_foreign_flag(name)) {
+      foreign->check(origin, values.empty() ? "" : values[0]);
+      if (foreign->ignored()) ignored.push_back("--" + name);
     } else if (kind_of(flags, name) == Kind::kList) {
       flags.set_list(name, origin, std::move(values));
     } else {
