@@ -7,20 +7,10 @@
 #include <stdexcept>
 
 #include "framework/parse_number.h"
+#include "tools/svg.h"
 
 namespace anymesh {
 namespace {
-
-std::vector<std::string> split_row(std::string line) {
-  if (!line.empty() && line.back() == '\r') line.pop_back();
-  std::vector<std::string> fields;
-  size_t begin = 0;
-  for (size_t comma; (comma = line.find(',', begin)) != std::string::npos; begin = comma + 1) {
-    fields.push_back(line.substr(begin, comma - begin));
-  }
-  fields.push_back(line.substr(begin));
-  return fields;
-}
 
 class Reader {
  public:
@@ -94,13 +84,18 @@ double loss_at(const LossCurve& curve, int64_t iteration) {
   return std::lower_bound(curve.rows.begin(), curve.rows.end(), iteration, before)->loss;
 }
 
-std::string number(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 }  // namespace
+
+std::vector<std::string> split_row(std::string line) {
+  if (!line.empty() && line.back() == '\r') line.pop_back();
+  std::vector<std::string> fields;
+  size_t begin = 0;
+  for (size_t comma; (comma = line.find(',', begin)) != std::string::npos; begin = comma + 1) {
+    fields.push_back(line.substr(begin, comma - begin));
+  }
+  fields.push_back(line.substr(begin));
+  return fields;
+}
 
 LossCurve read_loss_csv(const std::string& argument) {
   const size_t equals = argument.find('=');

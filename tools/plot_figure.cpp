@@ -13,6 +13,7 @@
 #include "framework/comm/topology.h"
 #include "framework/parse_number.h"
 #include "framework/pipeline/schedule.h"
+#include "tools/loss_csv.h"
 #include "tools/loss_plot.h"
 #include "tools/run_tool.h"
 #include "tools/svg.h"
@@ -143,13 +144,6 @@ std::vector<Cells> read_cells(const std::string& path) {
   return rows;
 }
 
-std::vector<std::string> fields_of(const std::string& line) {
-  std::vector<std::string> fields;
-  std::istringstream text(line);
-  for (std::string field; std::getline(text, field, ',');) fields.push_back(field);
-  return fields;
-}
-
 double length_of(const std::string& path, const std::string& text) {
   const auto value = parse_number<double>(text);
   if (!value || !std::isfinite(*value) || *value < 0)
@@ -159,10 +153,10 @@ double length_of(const std::string& path, const std::string& text) {
 
 std::string draw_bars(const std::string& title, const std::string& path) {
   const std::vector<std::string> lines = lines_of(path);
-  std::vector<std::string> names = fields_of(lines[0]);
+  std::vector<std::string> names = split_row(lines[0]);
   std::vector<Bar> bars;
   for (size_t i = 1; i < lines.size(); ++i) {
-    const std::vector<std::string> fields = fields_of(lines[i]);
+    const std::vector<std::string> fields = split_row(lines[i]);
     if (fields.size() != names.size() || fields.size() < 2)
       throw std::runtime_error(path + ": '" + lines[i] +
                                "': expected a label and a number for each of '" + lines[0] + "'");
