@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "framework/comm/agreement.h"
+#include "framework/peak_memory.h"
 
 namespace anymesh {
 namespace {
@@ -116,14 +117,6 @@ void RunLog::summary(Communicator& world) {
                 steps_ > 0 ? step_ms_sum_ / 1e3 / static_cast<double>(steps_) : 0.0,
                 static_cast<double>(peak) / (1 << 20));
   line(text);
-}
-
-int64_t peak_memory() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmHWM:")) return std::atoll(line.c_str() + 6) * 1024;
-  }
-  return 0;
 }
 
 }  // namespace anymesh

@@ -42,7 +42,4 @@ class RunLog {
   int64_t steps_ = 0;
 };
 
-// VmHWM of this process, in bytes.
-int64_t peak_memory();
-
 }  // namespace anymesh

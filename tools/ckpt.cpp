@@ -43,7 +43,7 @@ Command parse(int argc, char** argv) {
   flags.add_options()("workers", "Threads that read", cxxopts::value<int>()->default_value("4"),
                       "N")("all", "Print all, not the first few of many")("h,help", "Print this");
   const auto word = cxxopts::value<std::string>();
-  flags.add_options("words")("command", "", word)("first", "", word)("second", "", word);
+  flags.add_options()("command", "", word)("first", "", word)("second", "", word);
   flags.parse_positional({"command", "first", "second"});
   flags.custom_help("COMMAND FOLDER... [--workers N] [--all]").positional_help("");
   const auto parsed = parse_flags(flags, argc, argv);

@@ -53,7 +53,7 @@ void print(const ConvertReport& report, const ConvertOptions& options) {
                 options.output.c_str(), report.files, size_text(bytes).c_str(), report.parameters,
                 report.tensors, size_text(static_cast<double>(report.free_bytes)).c_str());
     std::printf("about %.2f s at the measured %s/s, peak memory %ld MiB\n", report.seconds,
-                size_text(bytes / report.seconds).c_str(), peak_memory_mib());
+                size_text(bytes / report.seconds).c_str(), peak_memory() >> 20);
   } else {
     std::printf("%s: %ld parameters, %ld tensors, %s %s\n", options.output.c_str(),
                 report.parameters, report.tensors, size_text(bytes).c_str(),

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 #include "framework/checkpoint/fp32.h"
 #include "framework/config/command_line.h"
@@ -21,10 +22,6 @@
 
 namespace anymesh {
 namespace {
-
-double seconds_of(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 struct Text {
   std::vector<int32_t> ids;  // the prompt's, then those drawn
@@ -53,14 +50,14 @@ class Writer {
     }
     const auto start = std::chrono::steady_clock::now();
     torch::Tensor logits = read(0, length);
-    const double reading = seconds_of(start);
+    const double reading = seconds_since(start);
     extend(logits, length);
     int more = 0;
     while (!print_fresh()) {
       logits = read(length, 1);
       more += extend(logits, ++length);
     }
-    const double writing = seconds_of(start) - reading;
+    const double writing = seconds_since(start) - reading;
     std::fprintf(stderr, "generate: first tokens in %.3f s, %d more in %.3f s: %.1f tokens/s\n",
                  reading, more, writing, more / writing);
   }

@@ -1,15 +1,149 @@
 #include "tools/hf_config.h"
 
-#include <vector>
+#include <climits>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <utility>
 
+#include "framework/checkpoint/format/dtype.h"
 #include "framework/checkpoint/format/file_io.h"
-#include "tools/hf_rotary.h"
 
 namespace anymesh {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using Keys = HfKeys;
+
+// The keys of a config.json. A key may have a second name; one that is absent or null has its
+// default.
+class Keys {
+ public:
+  explicit Keys(const std::filesystem::path& file) : file_(file.string()) {
+    const auto shallow = [this](int depth, Json::parse_event_t, const Json&) {
+      if (depth > 16) throw ValueError(file_ + ": is nested deeper than 16 levels");
+      return true;
+    };
+    object_ = Json::parse(read_text(file), shallow, /*allow_exceptions=*/false);
+    if (!object_.is_object()) throw ValueError(file_ + ": is no JSON object");
+  }
+
+  using Names = std::initializer_list<const char*>;
+
+  Json find(Names names) const {
+    for (const char* name : names) {
+      const auto found = object_.find(name);
+      if (found != object_.end() && !found->is_null()) return *found;
+    }
+    return {};
+  }
+  Json at(Names names, const Json& otherwise = {}) const {
+    Json value = find(names);
+    if (value.is_null()) value = otherwise;
+    if (value.is_null()) fail(*names.begin(), value, "a value");
+    return value;
+  }
+  int integer(Names names, const Json& otherwise = {}) const {
+    const Json value = at(names, otherwise);
+    const bool fits = value.is_number_integer() && value >= 1 && value <= INT_MAX;
+    if (!fits) fail(*names.begin(), value, "an integer from 1 to 2147483647");
+    return value.get<int>();
+  }
+  double number(const char* name, double otherwise) const {
+    const Json value = at({name}, otherwise);
+    if (!value.is_number()) fail(name, value, "a number");
+    return value.get<double>();
+  }
+  bool is_true(const char* name, bool otherwise) const {
+    const Json value = at({name}, otherwise);
+    if (!value.is_boolean()) fail(name, value, "true or false");
+    return value.get<bool>();
+  }
+  // One of the values that our model can have; an absent key is the first of them.
+  Json one_of(const char* name, const std::vector<Json>& values) const {
+    const Json value = at({name}, values[0]);
+    std::string expected;
+    for (const Json& known : values) {
+      if (value == known) return value;
+      expected += (expected.empty() ? "" : " or ") + known.dump();
+    }
+    fail(name, value, expected + ", since pretrain_gpt's model has no other");
+  }
+  [[noreturn]] void fail(const std::string& key, const Json& found,
+                         const std::string& expected) const {
+    throw ValueError(file_ + ": '" + key + "' is " +
+                     (found.is_null() ? "missing" : found.dump().substr(0, 100)) + "; expected " +
+                     expected);
+  }
+
+ private:
+  std::string file_;
+  Json object_;
+};
+
+int whole(const Keys& keys, const std::string& key, const Json& value, const std::string& flag) {
+  const bool fits = value.is_number() && value >= 1 && value <= INT_MAX &&
+                    static_cast<double>(value.get<int>()) == value.get<double>();
+  if (!fits) keys.fail(key, value, "an integer (" + flag + " takes no other)");
+  return value.get<int>();
+}
+
+// `rope` is the object of that name.
+void read_scaling(const Keys& keys, const std::string& name, const Json& rope, GptConfig& gpt) {
+  const auto at = [&](const char* key) { return rope.value(key, Json()); };
+  const auto fail = [&](const std::string& key, const Json& found, const std::string& expected) {
+    keys.fail(name + "." + key, found, expected);
+  };
+  if (const Json part = at("partial_rotary_factor"); !part.is_null() && part != 1)
+    fail("partial_rotary_factor", part, "1");
+  const Json old = at("type"), type = at("rope_type").is_null() ? old : at("rope_type");
+  if (!old.is_null() && old != type) fail("type", old, "that of rope_type, " + type.dump());
+  if (type == "linear") {
+    gpt.rotary_seq_len_interpolation_factor =
+        whole(keys, name + ".factor", at("factor"), "--rotary-seq-len-interpolation-factor");
+  } else if (type == "llama3") {
+    for (const auto& [key, only] : {std::pair("low_freq_factor", kLlama3LowFrequency),
+                                    {"high_freq_factor", kLlama3HighFrequency},
+                                    {"original_max_position_embeddings", kLlama3Context}})
+      if (at(key) != only)
+        fail(key, at(key), std::to_string(only) + ", since --use-rope-scaling has no other");
+    keys.one_of("original_max_position_embeddings", {kLlama3Context});  // would come first
+    if (!at("factor").is_number()) fail("factor", at("factor"), "a number");
+    gpt.use_rope_scaling = true;
+    gpt.rope_scaling_factor = at("factor").get<double>();
+  } else if (!type.is_null() && type != "default") {
+    fail(at("rope_type").is_null() ? "type" : "rope_type", type,
+         "\"default\", \"linear\" or \"llama3\", since pretrain_gpt scales in no other way");
+  }
+}
+
+// transformers 5 has rope_parameters; before, rope_theta and rope_scaling were keys of their own,
+// which it prefers where there are both.
+void read_rotary(const Keys& keys, GptConfig& gpt) {
+  Json theta = keys.at({"rope_theta"}, 10000);
+  keys.one_of("partial_rotary_factor", {1});
+  for (const char* name : {"rope_scaling", "rope_parameters"}) {
+    const Json rope = keys.find({name});
+    if (rope.is_null()) continue;
+    if (!rope.is_object()) keys.fail(name, rope, "an object");
+    if (rope.empty()) continue;
+    read_scaling(keys, name, rope, gpt);
+    if (rope.contains("rope_theta")) theta = rope["rope_theta"];
+    break;
+  }
+  gpt.use_rotary_position_embeddings = true;
+  gpt.rope_theta = whole(keys, "rope_theta", theta, "--rotary-position-embeddings-theta");
+}
+
+Json rope_scaling(const GptConfig& gpt) {
+  if (gpt.use_rope_scaling)
+    return {{"rope_type", "llama3"},
+            {"factor", gpt.rope_scaling_factor},
+            {"low_freq_factor", static_cast<double>(kLlama3LowFrequency)},
+            {"high_freq_factor", static_cast<double>(kLlama3HighFrequency)},
+            {"original_max_position_embeddings", kLlama3Context}};
+  if (gpt.rotary_seq_len_interpolation_factor == 1) return {};
+  return {{"rope_type", "linear"},
+          {"factor", static_cast<double>(gpt.rotary_seq_len_interpolation_factor)}};
+}
 
 void read_gpt2(const Keys& keys, GptConfig& gpt) {
   gpt.hidden_size = keys.integer({"n_embd", "hidden_size"});
@@ -174,7 +308,7 @@ std::string hf_config_text(const HfModel& model) {
               {"attention_bias", gpt.add_bias_linear},
               {"mlp_bias", gpt.add_bias_linear},
               {"attention_dropout", gpt.attention_dropout}};
-      if (const Json scaling = hf_rope_scaling(gpt); !scaling.is_null())
+      if (const Json scaling = rope_scaling(gpt); !scaling.is_null())
         json["rope_scaling"] = scaling;
       break;
     case HfFamily::kBloom:

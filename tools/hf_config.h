@@ -13,9 +13,16 @@ namespace anymesh {
 //
 //   model_type  is our model with                                     refused
 //   gpt2        learned positions, GELU of either kind                attention scaled by the layer
-//   llama       RMSNorm, SwiGLU, rotary positions (hf_rotary.h),      head_dim other than h/n
+//   llama       RMSNorm, SwiGLU, rotary positions,                    head_dim other than h/n
 //               grouped keys and values, all biases or none
 //   bloom       ALiBi, a normed embedding, tanh GELU, f = 4h          residuals taken after the norm
+//
+// How rotary wavelengths are scaled, rope_type of a Llama's rope_scaling or rope_parameters:
+//
+//   llama3      --use-rope-scaling --rope-scaling-factor, with Llama 3's own other factors
+//   linear      --rotary-seq-len-interpolation-factor, an integer
+//
+// Everything else (dynamic, yarn, longrope) is refused, and a part of a head that turns alone.
 //
 // Key names and defaults are those of transformers' GPT2Config, LlamaConfig and BloomConfig.
 inline constexpr const char* kHfConfigFile = "config.json";

@@ -42,7 +42,7 @@ Command parse(int argc, char** argv) {
       "config", "export: a config.json that says what the model is, in place of CHECKPOINT's args",
       text, "FILE")("tokenizer", "export: folder of the tokenizer's files (default: CHECKPOINT)",
                     text, "FOLDER")("h,help", "Print this");
-  flags.add_options("words")("command", "", text)("from", "", text)("to", "", text);
+  flags.add_options()("command", "", text)("from", "", text)("to", "", text);
   flags.parse_positional({"command", "from", "to"});
   flags.custom_help("COMMAND FROM TO [--max-shard-size SIZE]").positional_help("");
   const auto parsed = parse_flags(flags, argc, argv);

@@ -7,80 +7,52 @@
 #include <stdexcept>
 
 #include "framework/parse_number.h"
+#include "tools/svg.h"
 
 namespace anymesh {
 namespace {
 
-std::vector<std::string> split_row(std::string line) {
-  if (!line.empty() && line.back() == '\r') line.pop_back();
+std::vector<LossRow> read_rows(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error(path + ": cannot open the file");
+  int line_number = 0;
+  const auto fail = [&](const std::string& what) {
+    throw std::runtime_error(path + ":" + std::to_string(std::max(line_number, 1)) + ": " + what);
+  };
   std::vector<std::string> fields;
-  size_t begin = 0;
-  for (size_t comma; (comma = line.find(',', begin)) != std::string::npos; begin = comma + 1) {
-    fields.push_back(line.substr(begin, comma - begin));
-  }
-  fields.push_back(line.substr(begin));
-  return fields;
-}
-
-class Reader {
- public:
-  explicit Reader(const std::string& path) : path_(path), file_(path, std::ios::binary) {
-    if (!file_) throw std::runtime_error(path + ": cannot open the file");
-  }
-
-  std::vector<LossRow> read() {
-    const std::vector<std::string> header = next_row() ? fields_ : std::vector<std::string>{""};
-    const size_t iteration = column(header, "iteration");
-    const size_t loss = column(header, "lm_loss");
-    std::vector<LossRow> rows;
-    while (next_row()) {
-      if (fields_.size() != header.size()) {
-        fail("expected " + std::to_string(header.size()) + " fields as in the header, got " +
-             std::to_string(fields_.size()));
-      }
-      LossRow row{.text = fields_[loss]};
-      row.iteration = parse_number<int64_t>(fields_[iteration]).value_or(-1);
-      if (row.iteration < 0) {
-        fail("iteration '" + fields_[iteration] + "' is not a number from 0 on");
-      }
-      if (!rows.empty() && row.iteration <= rows.back().iteration) {
-        fail("iteration " + fields_[iteration] + " does not come after " +
-             std::to_string(rows.back().iteration));
-      }
-      row.loss = parse_number<double>(row.text).value_or(NAN);
-      if (!std::isfinite(row.loss)) {
-        fail("lm_loss '" + row.text + "' is not a finite number");
-      }
-      rows.push_back(std::move(row));
-    }
-    if (rows.empty()) fail("no rows after the header");
-    return rows;
-  }
-
- private:
-  bool next_row() {
+  const auto next_row = [&] {
     std::string line;
-    if (!std::getline(file_, line)) return false;
-    ++line_;
-    fields_ = split_row(std::move(line));
+    if (!std::getline(file, line)) return false;
+    ++line_number;
+    fields = split_row(std::move(line));
     return true;
-  }
-
-  size_t column(const std::vector<std::string>& header, const std::string& name) const {
+  };
+  next_row();
+  const std::vector<std::string> header = fields;
+  const auto column = [&](const std::string& name) {
     const auto found = std::find(header.begin(), header.end(), name);
     if (found == header.end()) fail("no column '" + name + "' in the header");
     return found - header.begin();
+  };
+  const auto iteration = column("iteration"), loss = column("lm_loss");
+  std::vector<LossRow> rows;
+  while (next_row()) {
+    if (fields.size() != header.size())
+      fail("expected " + std::to_string(header.size()) + " fields as in the header, got " +
+           std::to_string(fields.size()));
+    LossRow row{.text = fields[loss]};
+    row.iteration = parse_number<int64_t>(fields[iteration]).value_or(-1);
+    if (row.iteration < 0) fail("iteration '" + fields[iteration] + "' is not a number from 0 on");
+    if (!rows.empty() && row.iteration <= rows.back().iteration)
+      fail("iteration " + fields[iteration] + " does not come after " +
+           std::to_string(rows.back().iteration));
+    row.loss = parse_number<double>(row.text).value_or(NAN);
+    if (!std::isfinite(row.loss)) fail("lm_loss '" + row.text + "' is not a finite number");
+    rows.push_back(std::move(row));
   }
-
-  [[noreturn]] void fail(const std::string& what) const {
-    throw std::runtime_error(path_ + ":" + std::to_string(std::max(line_, 1)) + ": " + what);
-  }
-
-  const std::string& path_;
-  std::ifstream file_;
-  int line_ = 0;
-  std::vector<std::string> fields_;
-};
+  if (rows.empty()) fail("no rows after the header");
+  return rows;
+}
 
 double largest_relative(const std::vector<LossDelta>& deltas, int64_t* at) {
   const auto less = [](const LossDelta& a, const LossDelta& b) { return a.relative < b.relative; };
@@ -94,19 +66,24 @@ double loss_at(const LossCurve& curve, int64_t iteration) {
   return std::lower_bound(curve.rows.begin(), curve.rows.end(), iteration, before)->loss;
 }
 
-std::string number(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
-}
-
 }  // namespace
+
+std::vector<std::string> split_row(std::string line) {
+  if (!line.empty() && line.back() == '\r') line.pop_back();
+  std::vector<std::string> fields;
+  size_t begin = 0;
+  for (size_t comma; (comma = line.find(',', begin)) != std::string::npos; begin = comma + 1) {
+    fields.push_back(line.substr(begin, comma - begin));
+  }
+  fields.push_back(line.substr(begin));
+  return fields;
+}
 
 LossCurve read_loss_csv(const std::string& argument) {
   const size_t equals = argument.find('=');
   const bool labelled = equals != std::string::npos && equals > 0;
   const std::string path = labelled ? argument.substr(equals + 1) : argument;
-  return {labelled ? argument.substr(0, equals) : argument, Reader(path).read()};
+  return {labelled ? argument.substr(0, equals) : argument, read_rows(path)};
 }
 
 std::vector<LossDelta> loss_deltas(const LossCurve& reference, const LossCurve& run) {

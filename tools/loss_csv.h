@@ -25,6 +25,9 @@ struct LossCurve {
   std::vector<LossRow> rows;  // by increasing iteration, never empty
 };
 
+// The fields of a CSV's line, between its commas. No quotes.
+std::vector<std::string> split_row(std::string line);
+
 // `argument` is "label=path" or "path", which is its own label then.
 LossCurve read_loss_csv(const std::string& argument);
 

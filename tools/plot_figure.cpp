@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cxxopts.hpp>
 #include <fstream>
-#include <iostream>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -14,7 +13,9 @@
 #include "framework/comm/topology.h"
 #include "framework/parse_number.h"
 #include "framework/pipeline/schedule.h"
+#include "tools/loss_csv.h"
 #include "tools/loss_plot.h"
+#include "tools/run_tool.h"
 #include "tools/svg.h"
 
 namespace anymesh {
@@ -143,13 +144,6 @@ std::vector<Cells> read_cells(const std::string& path) {
   return rows;
 }
 
-std::vector<std::string> fields_of(const std::string& line) {
-  std::vector<std::string> fields;
-  std::istringstream text(line);
-  for (std::string field; std::getline(text, field, ',');) fields.push_back(field);
-  return fields;
-}
-
 double length_of(const std::string& path, const std::string& text) {
   const auto value = parse_number<double>(text);
   if (!value || !std::isfinite(*value) || *value < 0)
@@ -159,10 +153,10 @@ double length_of(const std::string& path, const std::string& text) {
 
 std::string draw_bars(const std::string& title, const std::string& path) {
   const std::vector<std::string> lines = lines_of(path);
-  std::vector<std::string> names = fields_of(lines[0]);
+  std::vector<std::string> names = split_row(lines[0]);
   std::vector<Bar> bars;
   for (size_t i = 1; i < lines.size(); ++i) {
-    const std::vector<std::string> fields = fields_of(lines[i]);
+    const std::vector<std::string> fields = split_row(lines[i]);
     if (fields.size() != names.size() || fields.size() < 2)
       throw std::runtime_error(path + ": '" + lines[i] +
                                "': expected a label and a number for each of '" + lines[0] + "'");
@@ -232,7 +226,7 @@ MeshRun read_mesh(const std::string& path) {
   return run;
 }
 
-int run(int argc, char** argv) {
+cxxopts::ParseResult parse(int argc, char** argv) {
   cxxopts::Options options("plot_figure", kHelp);
   const auto text = cxxopts::value<std::string>();
   options.custom_help("cells|bars|mesh --output FILE [--title TEXT] FILE").positional_help("");
@@ -240,20 +234,22 @@ int run(int argc, char** argv) {
       "title", "title of the figure", cxxopts::value<std::string>()->default_value(""), "TEXT")(
       "help", "this text")("kind", "", text)("file", "", text);
   options.parse_positional({"kind", "file"});
-  const cxxopts::ParseResult parsed = options.parse(argc, argv);
-  if (parsed.count("help")) {
-    std::cout << options.help();
-    return 0;
-  }
+  cxxopts::ParseResult parsed = parse_flags(options, argc, argv);
+  check_words(parsed, {});
   for (const char* needed : {"kind", "file", "output"})
     if (!parsed.count(needed))
-      throw std::runtime_error("give cells, bars or mesh, --output and a file");
+      throw std::invalid_argument("give cells, bars or mesh, --output and a file");
+  const std::string kind = parsed["kind"].as<std::string>();
+  if (kind != "cells" && kind != "bars" && kind != "mesh")
+    throw std::invalid_argument("expected cells, bars or mesh, found '" + kind + "'");
+  return parsed;
+}
+
+int draw(const cxxopts::ParseResult& parsed) {
   const std::string kind = parsed["kind"].as<std::string>(),
                     path = parsed["file"].as<std::string>(),
                     title = parsed["title"].as<std::string>(),
                     output = parsed["output"].as<std::string>();
-  if (kind != "cells" && kind != "bars" && kind != "mesh")
-    throw std::runtime_error("expected cells, bars or mesh, found '" + kind + "'");
   const std::string svg = kind == "cells"  ? cells_svg(title, read_cells(path))
                           : kind == "bars" ? draw_bars(title, path)
                                            : mesh_svg(title, read_mesh(path));
@@ -268,10 +264,6 @@ int run(int argc, char** argv) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  try {
-    return anymesh::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::cerr << "plot_figure: " << error.what() << " (see --help)\n";
-    return 2;
-  }
+  return anymesh::run_tool(
+      "plot_figure", 2, [&] { return anymesh::parse(argc, argv); }, anymesh::draw);
 }

@@ -16,6 +16,7 @@
 #include "framework/parse_number.h"
 #include "tools/loss_csv.h"
 #include "tools/loss_plot.h"
+#include "tools/run_tool.h"
 
 namespace anymesh {
 namespace {
@@ -45,14 +46,14 @@ double tolerance_of(const cxxopts::ParseResult& parsed, const std::string& name)
   return *value;
 }
 
-int run(int argc, char** argv) {
+cxxopts::ParseResult parse(int argc, char** argv) {
   cxxopts::Options options = make_options();
-  const cxxopts::ParseResult parsed = options.parse(argc, argv);
-  if (parsed.count("help") != 0) {
-    std::printf("%s", options.help().c_str());
-    return 0;
-  }
-  if (parsed.unmatched().empty()) throw std::runtime_error("give at least one CSV; see --help");
+  cxxopts::ParseResult parsed = parse_flags(options, argc, argv);
+  if (parsed.unmatched().empty()) throw std::invalid_argument("give at least one CSV");
+  return parsed;
+}
+
+int plot(const cxxopts::ParseResult& parsed) {
   const Tolerance tolerance{.first = tolerance_of(parsed, "first-tolerance"),
                             .any = tolerance_of(parsed, "tolerance"),
                             .bitwise = parsed.count("bitwise") != 0};
@@ -75,10 +76,6 @@ int run(int argc, char** argv) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  try {
-    return anymesh::run(argc, argv);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "plot_loss: %s\n", error.what());
-    return 2;
-  }
+  return anymesh::run_tool(
+      "plot_loss", 2, [&] { return anymesh::parse(argc, argv); }, anymesh::plot);
 }

@@ -6,9 +6,6 @@
 //
 // Workers take batches of documents in turn, tokenize them side by side and write them in the order
 // of the input, so the files do not depend on --workers.
-#define CXXOPTS_NO_REGEX true  // std::regex recurses per character: a long value ends the stack
-#include <unistd.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -18,7 +15,6 @@
 #include <cxxopts.hpp>
 #include <exception>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -29,10 +25,13 @@
 #include <thread>
 #include <vector>
 
+#include "framework/checkpoint/format/stopwatch.h"
 #include "framework/data/document_reader.h"
 #include "framework/data/indexed_dataset.h"
 #include "framework/data/tokenizer.h"
 #include "framework/parse_number.h"
+#include "tools/progress_line.h"
+#include "tools/run_tool.h"
 
 namespace anymesh {
 namespace {
@@ -56,43 +55,6 @@ struct Batch {
   DocumentReader::Batch input;
   std::vector<std::vector<int32_t>> tokens;  // of document d and key k at d * keys + k
   std::exception_ptr error;
-};
-
-// Rate and time to go on stderr: one line that is rewritten on a terminal, else a line every ten
-// seconds.
-class Progress {
- public:
-  explicit Progress(int64_t total_bytes) : total_(total_bytes) {}
-
-  void advance(int64_t documents, int64_t bytes) {
-    documents_ += documents;
-    bytes_ += bytes;
-    const double now = seconds();
-    if (now < next_) return;
-    next_ = now + (terminal_ ? 0.2 : 10.0);
-    const double rate = bytes_ / now;
-    std::fprintf(stderr, "%s%lld documents, %.1f of %.1f MB, %.1f MB/s, %.0f s to go%s",
-                 terminal_ ? "\r" : "", static_cast<long long>(documents_), bytes_ / 1e6,
-                 total_ / 1e6, rate / 1e6, (total_ - bytes_) / rate, terminal_ ? "\x1b[K" : "\n");
-  }
-
-  void clear() const {
-    if (terminal_) std::fprintf(stderr, "\r\x1b[K");
-  }
-
-  double seconds() const {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  }
-  int64_t documents() const { return documents_; }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  bool terminal_ = isatty(STDERR_FILENO);
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  double next_ = terminal_ ? 0.2 : 10.0;
-  int64_t total_;
-  int64_t documents_ = 0;
-  int64_t bytes_ = 0;
 };
 
 // The token files of one key and how often each token occurs in them.
@@ -119,10 +81,10 @@ struct Output {
 
 class Preprocessor {
  public:
-  explicit Preprocessor(const Options& options)
+  Preprocessor(const Options& options, const ProgressCallback& progress)
       : options_(options),
         reader_(options.input, options.unit),
-        progress_(static_cast<int64_t>(std::filesystem::file_size(options.input))) {
+        progress_(std::filesystem::file_size(options.input), progress) {
     vocab_size_ = tokenizer()->vocab_size();
     for (const std::string& key : options.json_keys) {
       const std::string prefix = options.output_prefix + "_" + key + "_document";
@@ -135,13 +97,23 @@ class Preprocessor {
       std::vector<std::jthread> workers;
       for (int i = 0; i < options_.workers; ++i) workers.emplace_back([this] { work(); });
     }
-    progress_.clear();
     if (error_) std::rethrow_exception(error_);
-    if (progress_.documents() == 0) {
+    if (documents_ == 0) {
       throw std::runtime_error("--input " + options_.input + ": has no documents");
     }
     for (auto& output : outputs_) output->builder.finish();
-    report();
+  }
+
+  void report() const {
+    const double seconds = seconds_since(start_), megabytes = static_cast<double>(bytes_) / 1e6;
+    std::printf("%lld documents, %.2f MB in %.2f s, %.1f MB/s\n",
+                static_cast<long long>(documents_), megabytes, seconds, megabytes / seconds);
+    for (const auto& output : outputs_) {
+      std::printf("%s.{bin,idx}: %lld tokens of %d bytes, vocabulary %d\n", output->prefix.c_str(),
+                  static_cast<long long>(output->tokens()),
+                  token_bytes(token_type_for_vocabulary(vocab_size_)), vocab_size_);
+      std::printf("unigram entropy: %.4f nats/token\n", output->unigram_entropy());
+    }
   }
 
  private:
@@ -221,22 +193,12 @@ class Preprocessor {
       output.builder.add_document(tokens, std::ssize(tokens) - uncounted_eod);
       for (const int32_t token : tokens) ++output.counts[token];
     }
-    progress_.advance(std::ssize(batch.input.documents), batch.input.bytes);
+    documents_ += std::ssize(batch.input.documents);
+    bytes_ += batch.input.bytes;
+    progress_.add(batch.input.bytes);
   }
 
-  void report() const {
-    const double seconds = progress_.seconds();
-    std::printf("%lld documents, %.2f MB in %.2f s, %.1f MB/s\n",
-                static_cast<long long>(progress_.documents()), progress_.bytes() / 1e6, seconds,
-                progress_.bytes() / 1e6 / seconds);
-    for (const auto& output : outputs_) {
-      std::printf("%s.{bin,idx}: %lld tokens of %d bytes, vocabulary %d\n", output->prefix.c_str(),
-                  static_cast<long long>(output->tokens()),
-                  token_bytes(token_type_for_vocabulary(vocab_size_)), vocab_size_);
-      std::printf("unigram entropy: %.4f nats/token\n", output->unigram_entropy());
-    }
-  }
-
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Options options_;
   int32_t vocab_size_ = 0;
   std::vector<std::unique_ptr<Output>> outputs_;
@@ -247,10 +209,20 @@ class Preprocessor {
   std::mutex write_mutex_;
   std::condition_variable turn_changed_;
   int64_t turn_ = 0;
-  Progress progress_;
+  int64_t documents_ = 0, bytes_ = 0;  // of input, as far as it is written
+  ProgressCounter progress_;
   std::exception_ptr error_;
   std::atomic<bool> stop_ = false;
 };
+
+int preprocess(const Options& options) {
+  with_progress([&](const ProgressCallback& progress) {
+    auto preprocessor = std::make_unique<Preprocessor>(options, progress);
+    preprocessor->run();
+    return preprocessor;
+  })->report();
+  return 0;
+}
 
 cxxopts::Options describe_flags() {
   cxxopts::Options flags("preprocess_data", "Text to the token files that training reads.\n");
@@ -317,12 +289,7 @@ int parse_workers(const std::string& text) {
 }
 
 Options parse_options(const cxxopts::ParseResult& parsed) {
-  if (!parsed.unmatched().empty()) {
-    throw std::runtime_error("unexpected argument \"" + parsed.unmatched()[0] + "\"");
-  }
-  for (const char* flag : {"input", "output-prefix", "tokenizer-type"}) {
-    if (parsed.count(flag) == 0) throw std::runtime_error("--" + std::string(flag) + " is missing");
-  }
+  check_words(parsed, {"input", "output-prefix", "tokenizer-type"});
   const auto format = parsed["dataset-impl"].as<std::string>();
   if (format != "mmap") throw std::runtime_error("--dataset-impl " + format + ": expected mmap");
 
@@ -363,24 +330,18 @@ std::vector<std::string> join_keys(const std::vector<std::string>& args) {
   return joined;
 }
 
+Options parse(int argc, char** argv) {
+  const auto args = join_keys({argv, argv + argc});
+  std::vector<const char*> values;
+  for (const std::string& arg : args) values.push_back(arg.c_str());
+  auto flags = describe_flags();
+  return parse_options(parse_flags(flags, static_cast<int>(values.size()), values.data()));
+}
+
 }  // namespace
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  try {
-    auto flags = anymesh::describe_flags();
-    const auto args = anymesh::join_keys({argv, argv + argc});
-    std::vector<const char*> values;
-    for (const std::string& arg : args) values.push_back(arg.c_str());
-    const auto parsed = flags.parse(static_cast<int>(values.size()), values.data());
-    if (parsed["help"].as<bool>()) {
-      std::cout << flags.help();
-      return 0;
-    }
-    anymesh::Preprocessor(anymesh::parse_options(parsed)).run();
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << "preprocess_data: " << error.what() << '\n';
-    return 1;
-  }
+  return anymesh::run_tool(
+      "preprocess_data", 1, [&] { return anymesh::parse(argc, argv); }, anymesh::preprocess);
 }

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <string>
 
 #include "framework/checkpoint/format/weights_files.h"
+#include "framework/peak_memory.h"
 
 namespace anymesh {
 
@@ -52,21 +52,11 @@ auto with_progress(Work work) {
   return work(progress);
 }
 
-// VmHWM.
-inline long peak_memory_mib() {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    long kib;
-    if (word == "VmHWM:" && status >> kib) return kib >> 10;
-  }
-  return 0;
-}
-
 // "in 0.81 s (612.40 MB/s), peak memory 53 MiB"
 inline std::string pace(double bytes, double seconds) {
   char text[96];
   std::snprintf(text, sizeof text, "in %.2f s (%s/s), peak memory %ld MiB", seconds,
-                size_text(bytes / seconds).c_str(), peak_memory_mib());
+                size_text(bytes / seconds).c_str(), peak_memory() >> 20);
   return text;
 }
 

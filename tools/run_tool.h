@@ -12,10 +12,11 @@
 namespace anymesh {
 
 // The flags that were given; --help prints all there are, and ends the program.
-inline cxxopts::ParseResult parse_flags(cxxopts::Options& flags, int argc, char** argv) {
+inline cxxopts::ParseResult parse_flags(cxxopts::Options& flags, int argc,
+                                        const char* const* argv) {
   cxxopts::ParseResult parsed = flags.parse(argc, argv);
   if (parsed.count("help")) {
-    std::cout << flags.help({""});
+    std::cout << flags.help();
     std::exit(0);
   }
   return parsed;
@@ -39,7 +40,7 @@ inline int workers_of(const cxxopts::ParseResult& parsed, const char* name) {
                               ") must be from 1 to 1024");
 }
 
-// The life of a tool over checkpoints: work(parse()), whose exit status it returns. Wrong arguments
+// The life of a tool: work(parse()), whose exit status it returns. Wrong arguments
 // end in 2, any other error in `failure`; both are one line, under the tool's name.
 //
 // A checkpoint is a file or more for each rank, all of them open at once, so the tool takes as many

@@ -1,12 +1,9 @@
 #include "framework/config/command_line.h"
 
 #include <algorithm>
-#include <map>
+#include <cxxopts.hpp>
 #include <numeric>
 #include <string_view>
-
-#define CXXOPTS_NO_REGEX true  // std::regex recurses per character: a long value ends the stack
-#include <cxxopts.hpp>
 
 #include "framework/config/config.h"
 #include "framework/config/foreign_flags.h"
@@ -23,66 +20,48 @@ std::string value_name(const FlagTable::Field& field) {
   return is_real ? "X" : "N";
 }
 
-// Every value is text to cxxopts, which stops reading "1e-3x" at the x; FlagTable::set() doesn't.
-std::shared_ptr<cxxopts::Value> value_of(bool takes_value) {
-  return takes_value ? cxxopts::value<std::string>() : cxxopts::value<bool>();
-}
-
-cxxopts::Options make_options(const FlagTable& flags) {
-  cxxopts::Options options(flags.program(), flags.description());
-  options.set_width(100).allow_unrecognised_options().custom_help(
-      "[--flag value | --flag=value]...");
-  for (const FlagTable::Flag& flag : flags.flags()) {
-    const bool required = flag.default_text == "required";
-    const std::string help =
-        flag.help + (required ? " (required)" : " (default: " + flag.default_text + ")");
-    const std::string value = value_name(flag.field);
-    options.add_option(flag.group, "", flag.name, help, value_of(!value.empty()), value);
-  }
-  for (const ForeignFlag& flag : foreign_flags())
-    options.add_option("Megatron-DeepSpeed", "", std::string(flag.name), "",
-                       value_of(flag.takes_value), "");
-  options.add_options("Help")("help", "this text")("version", "the version");
-  return options;
-}
-
 bool is_flag(const std::string& arg) { return arg.rfind("--", 0) == 0 && arg.size() > 2; }
 
 std::string flag_name(const std::string& arg) { return arg.substr(2, arg.find('=') - 2); }
 
-bool is_switch(const FlagTable& flags, const std::string& name) {
-  if (name == "help" || name == "version") return true;
+enum class Kind { kUnknown, kSwitch, kValue, kList };
+
+Kind kind_of(const FlagTable& flags, const std::string& name) {
+  if (name == "help" || name == "version") return Kind::kSwitch;
   if (const FlagTable::Flag* flag = flags.find(name)) {
-    return std::holds_alternative<bool*>(flag->field);
+    if (std::holds_alternative<bool*>(flag->field)) return Kind::kSwitch;
+    const bool is_list = std::holds_alternative<std::vector<std::string>*>(flag->field);
+    return is_list ? Kind::kList : Kind::kValue;
   }
-  const ForeignFlag* foreign = find_foreign_flag(name);
-  return foreign && !foreign->takes_value;
+  const Foreign* foreign = find_foreign_flag(name);
+  return !foreign ? Kind::kUnknown : foreign->takes_value ? Kind::kValue : Kind::kSwitch;
 }
 
-// What cxxopts has no notion of: "--data-path a b c", set here and left out of the answer. Switches
-// with a value are refused here, as cxxopts would not name them.
-std::vector<std::string> take_lists(FlagTable& flags, const std::vector<std::string>& args) {
-  std::vector<std::string> others;
-  for (size_t i = 0; i < args.size(); ++i) {
-    const std::string name = is_flag(args[i]) ? flag_name(args[i]) : "";
-    const size_t equals = args[i].find('=');
-    if (equals != std::string::npos && is_switch(flags, name)) {
-      throw ParseError(args[i] + ": --" + name + " is a switch and takes no value");
-    }
-    const FlagTable::Flag* flag = flags.find(name);
-    if (!flag || !std::holds_alternative<std::vector<std::string>*>(flag->field)) {
-      others.push_back(args[i]);
-      continue;
-    }
-    std::vector<std::string> values;
-    if (equals != std::string::npos) values.push_back(args[i].substr(equals + 1));
-    while (i + 1 < args.size() && args[i + 1].rfind("--", 0) != 0) values.push_back(args[++i]);
-    if (values.empty()) throw ParseError("--" + name + " needs at least one value");
-    std::string origin = "--" + name;
-    for (const std::string& value : values) origin += " " + value;
-    flags.set_list(name, origin, std::move(values));
+struct Given {
+  std::string name;
+  std::vector<std::string> values;  // none of a switch
+};
+
+// The flag at `i`, which moves to the last of its values.
+Given take_flag(Kind kind, const std::vector<std::string>& args, size_t& i) {
+  Given given{flag_name(args[i]), {}};
+  const std::string flag = "--" + given.name;
+  const size_t equals = args[i].find('=');
+  if (equals != std::string::npos) {
+    if (kind == Kind::kSwitch)
+      throw ParseError(args[i] + ": " + flag + " is a switch and takes no value");
+    given.values.push_back(args[i].substr(equals + 1));
+  } else if (kind == Kind::kValue) {
+    if (i + 1 == args.size()) throw ParseError(flag + " needs a value");
+    given.values.push_back(args[++i]);
   }
-  return others;
+  if (kind == Kind::kValue && is_flag(given.values[0]))
+    throw ParseError(flag + " needs a value, got the flag " + given.values[0]);
+  if (kind == Kind::kList) {
+    while (i + 1 < args.size() && !args[i + 1].starts_with("--")) given.values.push_back(args[++i]);
+    if (given.values.empty()) throw ParseError(flag + " needs at least one value");
+  }
+  return given;
 }
 
 // Insertions, deletions and substitutions that turn `a` into `b`.
@@ -106,7 +85,7 @@ std::string suggestion(const FlagTable& flags, const std::string& name) {
   if (name.size() > kLongestName) return "";
   std::vector<std::string> known;
   for (const FlagTable::Flag& flag : flags.flags()) known.push_back(flag.name);
-  for (const ForeignFlag& flag : foreign_flags()) known.emplace_back(flag.name);
+  for (const Foreign& flag : foreign_flags()) known.emplace_back(flag.name);
   size_t nearest = std::max<size_t>(2, name.size() / 4) + 1;
   std::string best;
   for (const std::string& candidate : known) {
@@ -121,27 +100,43 @@ std::string suggestion(const FlagTable& flags, const std::string& name) {
 }
 
 [[noreturn]] void refuse_argument(const FlagTable& flags, const std::string& arg) {
+  if (arg == "--")
+    throw ParseError("unexpected argument '--': every word belongs to a flag; leave it out");
   if (!is_flag(arg)) {
+    const std::string meant = arg.substr(0, arg.find('='));
+    const bool one_dash =
+        meant.starts_with("-") && kind_of(flags, meant.substr(1)) != Kind::kUnknown;
     throw ParseError("unexpected argument '" + arg +
-                     "': flags begin with --, switches take no value");
+                     "': flags begin with --, switches take no value" +
+                     (one_dash ? "; did you mean -" + meant + "?" : ""));
   }
   const std::string name = flag_name(arg);
   throw ParseError("unknown flag --" + name + suggestion(flags, name));
 }
 
 std::string help_text(const FlagTable& flags) {
+  cxxopts::Options options(flags.program(), flags.description());
+  options.set_width(100).custom_help("[--flag value | --flag=value]...");
   std::vector<std::string> groups;
   for (const FlagTable::Flag& flag : flags.flags()) {
+    const bool required = flag.default_text == "required";
+    const std::string help =
+        flag.help + (required ? " (required)" : " (default: " + flag.default_text + ")");
+    const std::string value = value_name(flag.field);
+    options.add_option(flag.group, "", flag.name, help,
+                       value.empty() ? cxxopts::value<bool>() : cxxopts::value<std::string>(),
+                       value);
     if (std::find(groups.begin(), groups.end(), flag.group) == groups.end()) {
       groups.push_back(flag.group);
     }
   }
+  options.add_options("Help")("help", "this text")("version", "the version");
   groups.push_back("Help");
-  std::string text = make_options(flags).help(groups);
+  std::string text = options.help(groups);
   text += "\nAccepted from Megatron-DeepSpeed, without effect on results here:\n";
   std::string line = " ";
-  for (const ForeignFlag& flag : foreign_flags()) {
-    if (!flag.reason.empty()) continue;
+  for (const Foreign& flag : foreign_flags()) {
+    if (!flag.ignored()) continue;
     if (line.size() + flag.name.size() > 96) {
       text += line + "\n";
       line = " ";
@@ -162,35 +157,33 @@ std::string text_asked_for(const FlagTable& flags, const std::vector<std::string
 }
 
 std::vector<std::string> read_command_line(FlagTable& flags, const std::vector<std::string>& args) {
-  const std::vector<std::string> others = take_lists(flags, args);
-  std::vector<const char*> argv{flags.program().c_str()};
-  for (const std::string& arg : others) argv.push_back(arg.c_str());
-  cxxopts::Options options = make_options(flags);
-  cxxopts::ParseResult parsed;
-  try {
-    parsed = options.parse(static_cast<int>(argv.size()), argv.data());
-  } catch (const cxxopts::exceptions::missing_argument&) {
-    throw ParseError(others.back() + " needs a value");  // only the last flag can lack one
+  std::vector<Given> all;
+  std::vector<std::string> others, ignored;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const Kind kind = is_flag(args[i]) ? kind_of(flags, flag_name(args[i])) : Kind::kUnknown;
+    if (kind == Kind::kUnknown) {
+      others.push_back(args[i]);
+      continue;
+    }
+    Given given = take_flag(kind, args, i);
+    // The last counts, as in argparse: scripts append "$@".
+    std::erase_if(all, [&](const Given& before) { return before.name == given.name; });
+    all.push_back(std::move(given));
   }
-  std::map<std::string, const cxxopts::KeyValue*>
-      last;  // wins, as in argparse: scripts append "$@"
-  for (const cxxopts::KeyValue& argument : parsed.arguments()) last[argument.key()] = &argument;
-  std::vector<std::string> ignored;
-  for (const cxxopts::KeyValue& argument : parsed.arguments()) {
-    const std::string& name = argument.key();
-    if (last[name] != &argument) continue;
-    const std::string& value = argument.value();
-    if (is_flag(value)) throw ParseError("--" + name + " needs a value, got the flag " + value);
-    if (const ForeignFlag* foreign = find_foreign_flag(name)) {
-      check_foreign_flag(*foreign, value);
-      if (foreign->reason.empty()) ignored.push_back("--" + name);
-    } else if (is_switch(flags, name)) {
-      flags.set(name, "--" + name, flags.find(name)->on ? "true" : "false");
+  for (auto& [name, values] : all) {
+    std::string origin = "--" + name;
+    for (const std::string& value : values) origin += " " + value;
+    if (const Foreign* foreign = find_foreign_flag(name)) {
+      foreign->check(origin, values.empty() ? "" : values[0]);
+      if (foreign->ignored()) ignored.push_back("--" + name);
+    } else if (kind_of(flags, name) == Kind::kList) {
+      flags.set_list(name, origin, std::move(values));
     } else {
-      flags.set(name, "--" + name + " " + value, value);
+      const char* switched = flags.find(name)->on ? "true" : "false";
+      flags.set(name, origin, values.empty() ? switched : values[0]);
     }
   }
-  if (!parsed.unmatched().empty()) refuse_argument(flags, parsed.unmatched().front());
+  if (!others.empty()) refuse_argument(flags, others.front());
   return ignored;
 }
 

@@ -1,5 +1,5 @@
-// argv into a FlagTable, through cxxopts. `--flag value` and `--flag=value` are the same, switches
-// take no value, lists take all values up to the next flag:
+// argv into a FlagTable. `--flag value` and `--flag=value` are the same, switches take no value,
+// lists take all values up to the next flag:
 //
 //   --lr 1e-3 --num-layers=4 --bf16 --data-path 0.7 books_text_document 0.3 web_text_document
 //

@@ -40,68 +40,62 @@ constexpr FlagKey kFlagKeys[] = {
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", "save-16bit-model"},
 };
 
-// Keys with no flag, whose accepted values (JSON texts, separated by '|') are what happens anyway.
-struct FixedKey {
-  std::string_view path, accepted, reason;
-};
-constexpr FixedKey kFixedKeys[] = {
-    {"fp16.consecutive_hysteresis", "false", "hysteresis refills with the scale alone"},
-    {"data_types.grad_accum_dtype", "\"fp32\"|null", "gradients are accumulated in fp32"},
-    {"communication_data_type", "\"fp32\"|null", "gradients are reduced in fp32"},
-    {"prescale_gradients", "false", "gradients are reduced first and scaled afterwards"},
-    {"optimizer.type", "\"AdamW\"|\"Adam\"|\"FusedAdam\"", "the optimizer is AdamW"},
-    {"optimizer.params.adam_w_mode", "true", "the optimizer is AdamW"},
-    {"optimizer.params.bias_correction", "true", "Adam always corrects its bias"},
-    {"optimizer.params.amsgrad", "false", "AMSGrad is not in this version"},
-};
+// Keys with no flag. Accepted are JSON texts.
+constexpr Foreign kForeignKeys[] = {
+    {"fp16.consecutive_hysteresis", true, "hysteresis refills with the scale alone", "false"},
+    {"data_types.grad_accum_dtype", true, "gradients are accumulated in fp32", "\"fp32\"|null"},
+    {"communication_data_type", true, "gradients are reduced in fp32", "\"fp32\"|null"},
+    {"prescale_gradients", true, "gradients are reduced first and scaled afterwards", "false"},
+    {"optimizer.type", true, "the optimizer is AdamW", "\"AdamW\"|\"Adam\"|\"FusedAdam\""},
+    {"optimizer.params.adam_w_mode", true, "the optimizer is AdamW", "true"},
+    {"optimizer.params.bias_correction", true, "Adam always corrects its bias", "true"},
+    {"optimizer.params.amsgrad", true, "AMSGrad is not in this version", "false"},
 
-constexpr std::string_view kIgnoredKeys[] = {
-    "steps_per_print",
-    "wall_clock_breakdown",
-    "memory_breakdown",
-    "dump_state",
-    "flops_profiler",
-    "comms_logger",
-    "tensorboard",
-    "wandb",
-    "csv_monitor",
-    "aio",
-    "activation_checkpointing",
-    "sparse_gradients",
-    "disable_allgather",
-    "zero_allow_untested_optimizer",
-    "zero_force_ds_cpu_optimizer",
-    "fp16.auto_cast",
-    "optimizer.params.torch_adam",
-    "zero_optimization.allgather_partitions",
-    "zero_optimization.allgather_bucket_size",
-    "zero_optimization.overlap_comm",
-    "zero_optimization.reduce_scatter",
-    "zero_optimization.reduce_bucket_size",
-    "zero_optimization.contiguous_gradients",
-    "zero_optimization.round_robin_gradients",
-    "zero_optimization.ignore_unused_parameters",
-    "zero_optimization.sub_group_size",
-    "zero_optimization.offload_optimizer.pin_memory",
-    "zero_optimization.offload_optimizer.buffer_count",
-    "zero_optimization.offload_optimizer.pipeline_read",
-    "zero_optimization.offload_optimizer.pipeline_write",
-    "zero_optimization.offload_optimizer.fast_init",
-    "zero_optimization.offload_optimizer.ratio",
-    "zero_optimization.offload_optimizer.super_offload",
-    "zero_optimization.offload_optimizer.cpuadam_cores_perc",
-    "zero_optimization.offload_param.pin_memory",
-    "zero_optimization.offload_param.buffer_count",
-    "zero_optimization.offload_param.buffer_size",
-    "zero_optimization.offload_param.max_in_cpu",
+    {"steps_per_print"},
+    {"wall_clock_breakdown"},
+    {"memory_breakdown"},
+    {"dump_state"},
+    {"flops_profiler"},
+    {"comms_logger"},
+    {"tensorboard"},
+    {"wandb"},
+    {"csv_monitor"},
+    {"aio"},
+    {"activation_checkpointing"},
+    {"sparse_gradients"},
+    {"disable_allgather"},
+    {"zero_allow_untested_optimizer"},
+    {"zero_force_ds_cpu_optimizer"},
+    {"fp16.auto_cast"},
+    {"optimizer.params.torch_adam"},
+    {"zero_optimization.allgather_partitions"},
+    {"zero_optimization.allgather_bucket_size"},
+    {"zero_optimization.overlap_comm"},
+    {"zero_optimization.reduce_scatter"},
+    {"zero_optimization.reduce_bucket_size"},
+    {"zero_optimization.contiguous_gradients"},
+    {"zero_optimization.round_robin_gradients"},
+    {"zero_optimization.ignore_unused_parameters"},
+    {"zero_optimization.sub_group_size"},
+    {"zero_optimization.offload_optimizer.pin_memory"},
+    {"zero_optimization.offload_optimizer.buffer_count"},
+    {"zero_optimization.offload_optimizer.pipeline_read"},
+    {"zero_optimization.offload_optimizer.pipeline_write"},
+    {"zero_optimization.offload_optimizer.fast_init"},
+    {"zero_optimization.offload_optimizer.ratio"},
+    {"zero_optimization.offload_optimizer.super_offload"},
+    {"zero_optimization.offload_optimizer.cpuadam_cores_perc"},
+    {"zero_optimization.offload_param.pin_memory"},
+    {"zero_optimization.offload_param.buffer_count"},
+    {"zero_optimization.offload_param.buffer_size"},
+    {"zero_optimization.offload_param.max_in_cpu"},
 };
 
 // Of which a key is known.
 bool is_section(const std::string& path) {
   const auto is_inside = [&](std::string_view key) { return key.starts_with(path + "."); };
   return std::ranges::any_of(kFlagKeys, is_inside, &FlagKey::path) ||
-         std::ranges::any_of(kFixedKeys, is_inside, &FixedKey::path) ||
-         std::ranges::any_of(kIgnoredKeys, is_inside);
+         std::ranges::any_of(kForeignKeys, is_inside, &Foreign::name);
 }
 
 // nlohmann/json keeps the last of two equal keys; DeepSpeed refuses them, and so do we.
@@ -129,6 +123,11 @@ Json parse_file(const std::string& path) {
   } catch (const Json::exception& error) {
     throw ParseError(path + ": " + error.what());
   }
+}
+
+// Not what an object or array holds, which may be nested without end.
+std::string text_of(const Json& value) {
+  return value.is_structured() ? value.type_name() : value.dump();
 }
 
 class Reader {
@@ -191,8 +190,7 @@ class Reader {
   }
 
   void read_key(const std::string& key, const Json& value) {
-    const auto has_path = [&key](const auto& entry) { return entry.path == key; };
-    if (const auto* it = std::find_if(std::begin(kFlagKeys), std::end(kFlagKeys), has_path);
+    if (const auto* it = std::ranges::find(kFlagKeys, std::string_view(key), &FlagKey::path);
         it != std::end(kFlagKeys)) {
       if (value.is_structured()) throw ParseError(origin(key, value) + ": expected one value");
       const bool takes_text = std::holds_alternative<std::string*>(flags_.find(it->flag)->field);
@@ -201,11 +199,10 @@ class Reader {
       flags_.set(it->flag, origin(key, value),
                  takes_text ? value.get<std::string>() : value.dump());
     } else if (const auto* it =
-                   std::find_if(std::begin(kFixedKeys), std::end(kFixedKeys), has_path);
-               it != std::end(kFixedKeys)) {
-      check_fixed(*it, value);
-    } else if (std::ranges::count(kIgnoredKeys, key) > 0) {
-      ignored_.push_back(key);
+                   std::ranges::find(kForeignKeys, std::string_view(key), &Foreign::name);
+               it != std::end(kForeignKeys)) {
+      it->check(origin(key, value), text_of(value));
+      if (it->ignored()) ignored_.push_back(key);
     } else if (key == "optimizer.params.betas") {
       read_betas(key, value);
     } else if (key == "checkpoint.tag_validation") {
@@ -221,12 +218,6 @@ class Reader {
     } else {
       throw ParseError(path_ + ": " + key + " is not a key that this trainer knows");
     }
-  }
-
-  void check_fixed(const FixedKey& key, const Json& value) {
-    if (!value.is_structured() && is_accepted(key.accepted, value.dump())) return;
-    throw ParseError(origin(std::string(key.path), value) + ": " + std::string(key.reason) +
-                     "; accepted: " + std::string(key.accepted));
   }
 
   void read_betas(const std::string& key, const Json& value) {
@@ -261,8 +252,7 @@ class Reader {
 
   // "zero_optimization.stage 1 of ds_config.json"
   std::string origin(const std::string& key, const Json& value) const {
-    const std::string text = value.is_structured() ? value.type_name() : value.dump();
-    return key + " " + text + " of " + path_;
+    return key + " " + text_of(value) + " of " + path_;
   }
 
   const std::string& path_;

@@ -10,11 +10,13 @@ namespace {
 constexpr bool kValue = true;
 constexpr bool kSwitch = false;
 
-constexpr std::string_view kNoRecompute =
-    "activation recomputation is not in this version; results are the same without it";
+constexpr std::string_view kRecompute =
+    "use --activation-checkpointing, which keeps only the input of each layer";
+constexpr std::string_view kWholeInputs =
+    "--activation-checkpointing keeps the input of each layer whole, and where it was computed";
 constexpr std::string_view kNoTokens = "counts in tokens are not read; use --train-samples";
 
-constexpr ForeignFlag kForeignFlags[] = {
+constexpr Foreign kForeignFlags[] = {
     // Communication and kernels: the same numbers by other means.
     {"deepspeed"},
     {"local-rank", kValue},
@@ -104,17 +106,17 @@ constexpr ForeignFlag kForeignFlags[] = {
     {"use-distributed-optimizer", kSwitch, "use --zero-stage 1"},
     {"cpu-optimizer", kSwitch, "use --offload-optimizer cpu"},
     {"data-parallel-random-init", kSwitch, "data-parallel ranks always start equal"},
-    {"checkpoint-activations", kSwitch, kNoRecompute},
-    {"checkpoint-num-layers", kValue, kNoRecompute},
-    {"distribute-checkpointed-activations", kSwitch, kNoRecompute},
-    {"deepspeed-activation-checkpointing", kSwitch, kNoRecompute},
-    {"partition-activations", kSwitch, kNoRecompute},
-    {"contigious-checkpointing", kSwitch, kNoRecompute},
-    {"checkpoint-in-cpu", kSwitch, kNoRecompute},
-    {"recompute-activations", kSwitch, kNoRecompute},
-    {"recompute-granularity", kValue, kNoRecompute},
-    {"recompute-method", kValue, kNoRecompute},
-    {"recompute-num-layers", kValue, kNoRecompute},
+    {"checkpoint-activations", kSwitch, kRecompute},
+    {"checkpoint-num-layers", kValue, kRecompute},
+    {"distribute-checkpointed-activations", kSwitch, kWholeInputs},
+    {"deepspeed-activation-checkpointing", kSwitch, kRecompute},
+    {"partition-activations", kSwitch, kWholeInputs},
+    {"contigious-checkpointing", kSwitch, kWholeInputs},
+    {"checkpoint-in-cpu", kSwitch, kWholeInputs},
+    {"recompute-activations", kSwitch, kRecompute},
+    {"recompute-granularity", kValue, kRecompute},
+    {"recompute-method", kValue, kRecompute},
+    {"recompute-num-layers", kValue, kRecompute},
 
     // Batches, schedule, data, checkpoints.
     {"batch-size", kValue, "use --micro-batch-size"},
@@ -138,29 +140,23 @@ constexpr ForeignFlag kForeignFlags[] = {
 
 }  // namespace
 
-std::span<const ForeignFlag> foreign_flags() { return kForeignFlags; }
+std::span<const Foreign> foreign_flags() { return kForeignFlags; }
 
-const ForeignFlag* find_foreign_flag(std::string_view name) {
-  const auto is_named = [name](const ForeignFlag& flag) { return flag.name == name; };
+const Foreign* find_foreign_flag(std::string_view name) {
+  const auto is_named = [name](const Foreign& flag) { return flag.name == name; };
   const auto flag = std::find_if(std::begin(kForeignFlags), std::end(kForeignFlags), is_named);
   return flag == std::end(kForeignFlags) ? nullptr : flag;
 }
 
-bool is_accepted(std::string_view accepted, std::string_view value) {
-  while (!accepted.empty()) {
-    const std::string_view choice = accepted.substr(0, accepted.find('|'));
-    if (choice == value) return true;
-    accepted.remove_prefix(std::min(choice.size() + 1, accepted.size()));
+void Foreign::check(const std::string& origin, std::string_view value) const {
+  if (ignored()) return;
+  for (std::string_view rest = accepted; !rest.empty();) {
+    const std::string_view choice = rest.substr(0, rest.find('|'));
+    if (choice == value) return;
+    rest.remove_prefix(std::min(choice.size() + 1, rest.size()));
   }
-  return false;
-}
-
-void check_foreign_flag(const ForeignFlag& flag, const std::string& value) {
-  if (flag.reason.empty() || is_accepted(flag.accepted, value)) return;
-  std::string message = "--" + std::string(flag.name);
-  if (flag.takes_value) message += " " + value;
-  message += ": " + std::string(flag.reason);
-  if (!flag.accepted.empty()) message += "; accepted: " + std::string(flag.accepted);
+  std::string message = origin + ": " + std::string(reason);
+  if (!accepted.empty()) message += "; accepted: " + std::string(accepted);
   throw ParseError(message);
 }
 

@@ -1,11 +1,12 @@
-// Megatron-DeepSpeed's flags that this trainer doesn't have, so that existing scripts either run
-// unchanged or are told why not. Three kinds, told apart by the fields:
+// What others' scripts and configurations say that this trainer doesn't have, Megatron-DeepSpeed's
+// flags and keys of DeepSpeed's JSON, so that they either run unchanged or are told why not. Three
+// kinds, told apart by the fields:
 //
 //   ignored   no reason                 changes speed, logs or memory there, no result here
 //   refused   a reason                  asks for a feature that this program lacks
 //   fixed     a reason and `accepted`   fine with one of these values: it happens anyway
 //
-// A Megatron flag that is not even listed is an unknown flag.
+// A flag or key that is not even listed is unknown. The keys are in deepspeed_json.cpp.
 #pragma once
 
 #include <span>
@@ -14,20 +15,18 @@
 
 namespace anymesh {
 
-struct ForeignFlag {
+struct Foreign {
   std::string_view name;
-  bool takes_value = false;
-  std::string_view reason = {};    // completes "--name: ..."
+  bool takes_value = false;        // as a flag; keys all do
+  std::string_view reason = {};    // completes "--name value: ..."
   std::string_view accepted = {};  // values separated by '|'
+
+  bool ignored() const { return reason.empty(); }
+  // Throws ParseError if it is refused. `origin` is who says what, as in FlagTable::set().
+  void check(const std::string& origin, std::string_view value) const;
 };
 
-std::span<const ForeignFlag> foreign_flags();
-const ForeignFlag* find_foreign_flag(std::string_view name);  // nullptr if not listed
-
-// Whether `value` is one of the accepted.
-bool is_accepted(std::string_view accepted, std::string_view value);
-
-// Throws ParseError if the flag with this value is refused.
-void check_foreign_flag(const ForeignFlag& flag, const std::string& value);
+std::span<const Foreign> foreign_flags();
+const Foreign* find_foreign_flag(std::string_view name);  // nullptr if not listed
 
 }  // namespace anymesh

@@ -170,7 +170,21 @@ void check_async_save(const CheckpointConfig& checkpoint, const OffloadConfig& o
   refuse(offload.param == "nvme", "with --offload-param nvme", on_disk);
 }
 
-void check_run(const CheckpointConfig& checkpoint, const RunConfig& run, int64_t train_iters) {
+constexpr int64_t kMostMinutes = 1'000'000;  // two years; as nanoseconds they fit in 64 bits
+
+// Of all validations together; framework/data/gpt_dataset.h counts their samples.
+void check_eval_iters(const RunConfig& run, const BatchPlan& plan) {
+  require_at_least(0, "--eval-iters", run.eval_iters);
+  const auto validations = static_cast<uint64_t>(plan.train_iters / run.eval_interval) + 1,
+             most = static_cast<uint64_t>(INT64_MAX) / plan.global_batch_size / validations;
+  require(static_cast<uint64_t>(run.eval_iters) <= most,
+          with("--eval-iters", run.eval_iters) + " x " +
+              with("--global-batch-size", plan.global_batch_size) + " x validations (" +
+              std::to_string(validations) + ") is too large; at most --eval-iters " +
+              std::to_string(most));
+}
+
+void check_run(const CheckpointConfig& checkpoint, const RunConfig& run, const BatchPlan& plan) {
   require(!checkpoint.verify_resume || run.eval_iters > 0,
           "--verify-resume compares validation losses: " + with("--eval-iters", run.eval_iters) +
               " must be at least 1");
@@ -183,12 +197,15 @@ void check_run(const CheckpointConfig& checkpoint, const RunConfig& run, int64_t
   require_at_least(0, "--exit-interval", checkpoint.exit_interval);
   require_at_least(1, "--eval-interval", run.eval_interval);
   require_at_least(1, "--distributed-timeout-minutes", run.distributed_timeout_minutes);
-  require_at_least(0, "--eval-iters", run.eval_iters);
+  require(run.distributed_timeout_minutes <= kMostMinutes,
+          with("--distributed-timeout-minutes", run.distributed_timeout_minutes) +
+              " must be at most " + std::to_string(kMostMinutes));
+  check_eval_iters(run, plan);
   require_at_least(1, "--log-interval", run.log_interval);
   require_at_least(0, "--profile-step", run.profile_step);
-  require(run.profile_step <= train_iters, with("--profile-step", run.profile_step) +
-                                               ": the run ends at step " +
-                                               std::to_string(train_iters));
+  require(run.profile_step <= plan.train_iters, with("--profile-step", run.profile_step) +
+                                                    ": the run ends at step " +
+                                                    std::to_string(plan.train_iters));
 }
 
 }  // namespace
@@ -240,7 +257,7 @@ void validate(const Config& config, int world_size) {
   check_schedule(config.optimizer, plan);
   check_data(config.data, config.run.seed);
   check_async_save(config.checkpoint, config.offload);
-  check_run(config.checkpoint, config.run, plan.train_iters);
+  check_run(config.checkpoint, config.run, plan);
 }
 
 }  // namespace anymesh

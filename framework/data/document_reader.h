@@ -7,7 +7,8 @@
 //   kParagraph   lines up to a blank one
 //   kLine        each line that is not blank; so also JSON lines
 //
-// Line ends belong to a paragraph and not to a line; nothing else is added or dropped.
+// A '\n' belongs to a paragraph and not to a line; nothing else is added or dropped, so a '\r'
+// before it stays in either. JSON lines take it for white space.
 #pragma once
 
 #include <cerrno>

@@ -1,11 +1,11 @@
-#include "framework/data/sentencepiece_tokenizer.h"
-
 #include <sentencepiece_processor.h>
 
 #include <map>
 #include <stdexcept>
 #include <utility>
 #include <vector>
+
+#include "framework/data/tokenizer.h"
 
 namespace anymesh {
 namespace {
@@ -109,12 +109,9 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model_file) {
-  return std::make_unique<SentencePieceTokenizer>(model_file, true);
-}
-
-std::unique_ptr<Tokenizer> make_gpt_sentencepiece_tokenizer(const std::string& model_file) {
-  return std::make_unique<SentencePieceTokenizer>(model_file, false);
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model_file,
+                                                        bool special_tokens) {
+  return std::make_unique<SentencePieceTokenizer>(model_file, special_tokens);
 }
 
 }  // namespace anymesh

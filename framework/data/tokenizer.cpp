@@ -11,7 +11,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "framework/data/sentencepiece_tokenizer.h"
 #include "framework/data/unicode_ranges.h"
 #include "framework/data/utf8.h"
 
@@ -347,8 +346,7 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
       fail("--tokenizer-type " + type +
            " takes --tokenizer-model, and no vocabulary or merge file");
     }
-    return type == "SentencePieceTokenizer" ? make_sentencepiece_tokenizer(tokenizer_model)
-                                            : make_gpt_sentencepiece_tokenizer(tokenizer_model);
+    return make_sentencepiece_tokenizer(tokenizer_model, type == "SentencePieceTokenizer");
   }
   if (!tokenizer_model.empty()) {
     fail("--tokenizer-type " + type + " takes no --tokenizer-model: that is for " +

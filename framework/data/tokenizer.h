@@ -7,7 +7,7 @@
 //   ByteLevelTokenizer   no files; id = byte value, 256 = <|endoftext|>, vocabulary 257
 //   GPT2BPETokenizer     GPT-2's byte-level BPE over --vocab-file and --merge-file
 //   SentencePieceTokenizer, GPTSentencePieceTokenizer
-//                        a --tokenizer-model: framework/data/sentencepiece_tokenizer.h
+//                        a --tokenizer-model, see make_sentencepiece_tokenizer()
 //
 // Of the first two: "<|endoftext|>" inside a text is ordinary text; bytes that are not UTF-8 are
 // kept as they are, so decode(encode(x)) is x for every x. Vocabularies that lack a byte, a merge's
@@ -37,6 +37,19 @@ class Tokenizer {
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& vocab_file,
                                           const std::string& merge_file,
                                           const std::string& tokenizer_model = "");
+
+// Megatron's two tokenizers over a SentencePiece model (--tokenizer-model):
+//
+//   GPTSentencePieceTokenizer   the model's pieces; documents end with its </s>
+//   SentencePieceTokenizer      those, then such of <CLS> <SEP> <EOD> <MASK> <PAD> <BOS> <EOS> as
+//                               the model has no piece for; documents end with <EOD>. These and
+//                               the model's own pad, <s> and </s> are also found in the text.
+//
+// decode(encode(x)) is x as the model normalises it: spaces, Unicode forms, and what it has no
+// piece for are the model's affair. A file that is no model, and one without </s> for the first of
+// them, is refused.
+std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model_file,
+                                                        bool special_tokens);
 
 // GPT-2's pre-tokenizer: the length of the word at the front of a non-empty text. Words are what
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+

@@ -174,6 +174,18 @@ TEST_F(DeepspeedJsonTest, RefusesWhatThisVersionLacks) {
   for (const auto& [json, key] : cases) EXPECT_THAT(refused(json), HasSubstr(key)) << json;
 }
 
+TEST_F(DeepspeedJsonTest, FixedKeysTakeWhatHappensAnyway) {
+  EXPECT_EQ(refused(R"({"communication_data_type": null, "optimizer": {"type": "FusedAdam"}})"),
+            "");
+  EXPECT_EQ(refused(R"({"prescale_gradients": true})"),
+            "prescale_gradients true of " + path +
+                ": gradients are reduced first and scaled afterwards; accepted: false");
+  EXPECT_THAT(refused(R"({"communication_data_type": [null]})"),
+              HasSubstr("communication_data_type array of " + path));
+  const std::string deep = std::string(100000, '[') + std::string(100000, ']');
+  EXPECT_THAT(read("{\"aio\": " + deep + "}"), testing::ElementsAre("aio"));
+}
+
 TEST_F(DeepspeedJsonTest, UnknownKeysAreRefusedWithTheirPath) {
   EXPECT_EQ(refused(R"({"train_batchsize": 8})"),
             path + ": train_batchsize is not a key that this trainer knows");

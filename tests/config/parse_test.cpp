@@ -197,6 +197,19 @@ TEST_F(ParseTest, ListsTakeAllValuesUpToTheNextFlag) {
   EXPECT_EQ(config.optimizer.lr, 1);
 }
 
+// Scripts append "$@".
+TEST_F(ParseTest, OfAFlagGivenAgainTheLastValueCounts) {
+  const ParseResult result =
+      read(words("--data-path a b --freeze x --lr 1 --num-workers 1 --bf16 --data-path c d "
+                 "--freeze=y --lr=2 --num-workers 3 --bf16"));
+  EXPECT_EQ(config.data.data_path, (std::vector<std::string>{"c", "d"}));
+  EXPECT_EQ(config.optimizer.freeze, std::vector<std::string>{"y"});
+  EXPECT_EQ(config.optimizer.lr, 2);
+  EXPECT_EQ(flags.origin("data-path"), "--data-path c d");
+  EXPECT_EQ(result.notes,
+            std::vector<std::string>{"ignored, as they change no result here: --num-workers"});
+}
+
 TEST_F(ParseTest, ValuesMayBeLongOrHoldEquals) {
   const std::string path = std::string(100000, 'a') + "=b,c";
   read({"--save=" + path, "--split", "1 2,3"});

@@ -61,9 +61,12 @@ class PlotLossTest : public testing::Test {
     std::string out, err;
   };
 
-  Outcome plot_loss(const std::string& arguments) const {
+  Outcome plot_loss(const std::string& arguments) const { return run(PLOT_LOSS, arguments); }
+  Outcome plot_figure(const std::string& arguments) const { return run(PLOT_FIGURE, arguments); }
+
+  Outcome run(const std::string& program, const std::string& arguments) const {
     const std::string command =
-        PLOT_LOSS " " + arguments + " >" + folder + "out 2>" + folder + "err";
+        program + " " + arguments + " >" + folder + "out 2>" + folder + "err";
     const int status = std::system(command.c_str());
     return {WEXITSTATUS(status), read(folder + "out"), read(folder + "err")};
   }
@@ -236,6 +239,35 @@ TEST_F(PlotLossTest, ProgramAnswersByExitCode) {
   EXPECT_EQ(outcome.status, 2);
   EXPECT_EQ(outcome.err, "plot_loss: --tolerance 1x: expected a number from 0 on\n");
   EXPECT_EQ(plot_loss("--help").status, 0);
+}
+
+TEST_F(PlotLossTest, FiguresAnswerByExitCode) {
+  const std::string cells = write("cells.txt", "stage 0: F . B\n"),
+                    bars = write("bars.csv", "ZeRO,parameters,gradients\n0,1,2\n1,1,0.5\n"),
+                    output = "--output " + folder + "o.svg ";
+  EXPECT_EQ(plot_figure("cells " + output + cells + " --title T").status, 0);
+  EXPECT_THAT(read(folder + "o.svg"), HasSubstr(">T</text>"));
+  EXPECT_EQ(plot_figure("bars " + output + bars).status, 0);
+  EXPECT_THAT(read(folder + "o.svg"), HasSubstr(">ZeRO 1</text>"));
+  const Outcome help = plot_figure("--help");
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.out, HasSubstr("--output FILE"));
+
+  const auto refused = [&](const std::string& arguments) {
+    const Outcome outcome = plot_figure(arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    return outcome.err;
+  };
+  EXPECT_EQ(refused("cells " + output + cells + " c2.txt"),
+            "plot_figure: unexpected argument 'c2.txt' (see --help)\n");
+  EXPECT_THAT(refused("cells " + output),
+              HasSubstr("give cells, bars or mesh, --output and a file"));
+  EXPECT_THAT(refused("pie " + output + cells), HasSubstr("cells, bars or mesh, found 'pie'"));
+  EXPECT_THAT(refused("bars " + output + write("x.csv", "a,b\n1,2,3\n")),
+              HasSubstr("'1,2,3': expected a label and a number for each of 'a,b'"));
+  EXPECT_THAT(refused("cells " + output + folder + "none"), HasSubstr("none: no lines to draw"));
+  EXPECT_THAT(refused("cells --output " + folder + "no/such.svg " + cells),
+              HasSubstr("such.svg: cannot write the file"));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ namespace anymesh {
 namespace {
 
 using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
 
 // Parses into a fresh table and answers what was refused.
@@ -25,10 +26,17 @@ TEST(Refusals, OfTheCommandLine) {
   EXPECT_EQ(refused("--deepsped"), "unknown flag --deepsped; did you mean --deepspeed?");
   EXPECT_EQ(refused("--zzzzzzzz 1"), "unknown flag --zzzzzzzz");
   EXPECT_THAT(refused("--" + std::string(5000, 'x')), HasSubstr("unknown flag --xxx"));
-  EXPECT_THAT(refused("-lr 1"), HasSubstr("unexpected argument '-l'"));
+  EXPECT_EQ(refused("-lr 1"),
+            "unexpected argument '-lr': flags begin with --, switches take no value; did you mean "
+            "--lr?");
+  EXPECT_THAT(refused("-lr=1"), EndsWith("; did you mean --lr?"));
+  EXPECT_THAT(refused("-x 1"), EndsWith("unexpected argument '-x': flags begin with --, switches "
+                                        "take no value"));
   EXPECT_THAT(refused("corpus"), HasSubstr("unexpected argument 'corpus'"));
   EXPECT_THAT(refused("--bf16 true"), HasSubstr("unexpected argument 'true'"));
-  EXPECT_THAT(refused("-- --bf16"), HasSubstr("unknown flag --bf16"));
+  for (const char* args : {"--", "--bf16 --", "-- --bf16", "--data-path a -- b"})
+    EXPECT_EQ(refused(args), "unexpected argument '--': every word belongs to a flag; leave it out")
+        << args;
   EXPECT_THAT(refused("--bf16=false"), HasSubstr("--bf16 is a switch and takes no value"));
   EXPECT_THAT(refused("--deepspeed=1"), HasSubstr("--deepspeed is a switch and takes no value"));
   EXPECT_THAT(refused("--help=1"), HasSubstr("--help is a switch and takes no value"));
@@ -127,10 +135,10 @@ TEST(Refusals, OfDevicesAndBackends) {
 }
 
 TEST(ForeignFlags, AreIgnoredOrRefusedAsListed) {
-  for (const ForeignFlag& flag : foreign_flags()) {
+  for (const Foreign& flag : foreign_flags()) {
     const std::string name = "--" + std::string(flag.name);
     const std::string answer = refused(flag.takes_value ? name + " 12345" : name);
-    if (flag.reason.empty()) {
+    if (flag.ignored()) {
       EXPECT_EQ(answer, "");
     } else {
       EXPECT_THAT(answer, AllOf(HasSubstr(name), HasSubstr(std::string(flag.reason))));
@@ -138,13 +146,17 @@ TEST(ForeignFlags, AreIgnoredOrRefusedAsListed) {
   }
   EXPECT_EQ(refused("--data-impl lazy"),
             "--data-impl lazy: only Megatron's .bin/.idx files are read; accepted: mmap|infer");
+  EXPECT_EQ(refused("--recompute-granularity full"),
+            "--recompute-granularity full: use --activation-checkpointing, which keeps only the "
+            "input of each layer");
+  EXPECT_THAT(refused("--partition-activations"), HasSubstr("keeps the input of each layer whole"));
   EXPECT_THAT(refused("--data-impl mmap|infer"), HasSubstr("--data-impl mmap|infer: only"));
   EXPECT_THAT(refused("--rampup-batch-size 16 16 1000"), HasSubstr("--rampup-batch-size 16: "));
 }
 
 TEST(ForeignFlags, HideNoFlagOfOurs) {
   const GptCommandLine line;
-  for (const ForeignFlag& flag : foreign_flags()) {
+  for (const Foreign& flag : foreign_flags()) {
     EXPECT_EQ(line.flags.find(flag.name), nullptr) << flag.name;
   }
 }

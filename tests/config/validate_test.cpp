@@ -191,6 +191,8 @@ TEST_F(ValidateTest, Run) {
   EXPECT_THAT(refused_with(config.run.eval_interval, int64_t{0}), HasSubstr("--eval-interval (0)"));
   EXPECT_THAT(refused_with(config.run.eval_iters, int64_t{-1}), HasSubstr("--eval-iters (-1)"));
   EXPECT_THAT(refused_with(config.run.log_interval, int64_t{0}), HasSubstr("--log-interval (0)"));
+  EXPECT_EQ(refused_with(config.run.distributed_timeout_minutes, INT64_MAX),
+            "--distributed-timeout-minutes (9223372036854775807) must be at most 1000000");
   EXPECT_EQ(
       refused_with(config.run.profile_step, int64_t{1000000}),
       "--profile-step (1000000): the run ends at step " + std::to_string(config.batch.train_iters));
@@ -198,6 +200,20 @@ TEST_F(ValidateTest, Run) {
               HasSubstr("--save-interval (-1)"));
   EXPECT_THAT(refused_with(config.checkpoint.exit_interval, int64_t{-1}),
               HasSubstr("--exit-interval (-1)"));
+}
+
+TEST_F(ValidateTest, EvalItersWhoseSamplesFit) {
+  config.batch.micro_batch_size = 2;
+  config.run.eval_interval = 20;  // a validation there, and one at the end
+  EXPECT_EQ(refused_with(config.run.eval_iters, INT64_MAX),
+            "--eval-iters (9223372036854775807) x --global-batch-size (2) x validations (2) is too "
+            "large; at most --eval-iters 2305843009213693951");
+  EXPECT_EQ(refused_with(config.run.eval_iters, INT64_MAX / 4), "");
+  EXPECT_NE(refused_with(config.run.eval_iters, INT64_MAX / 4 + 1), "");
+  config.batch.train_iters = INT64_MAX / 2;
+  EXPECT_EQ(refused_with(config.run.eval_iters, int64_t{9}), "");
+  config.run.eval_interval = 1;
+  EXPECT_THAT(refused_with(config.run.eval_iters, int64_t{9}), HasSubstr("at most --eval-iters 0"));
 }
 
 TEST_F(ValidateTest, Gpt) {

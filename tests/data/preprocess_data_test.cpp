@@ -29,10 +29,12 @@ class PreprocessData : public ::testing::Test {
     return WEXITSTATUS(status);
   }
 
-  std::string refusal(const std::string& arguments) {
-    EXPECT_EQ(run(arguments), 1) << arguments;
+  std::string refusal(const std::string& arguments, int status = 1) {
+    EXPECT_EQ(run(arguments), status) << arguments;
     return output;
   }
+  // Of what --help would have answered.
+  std::string misuse(const std::string& arguments) { return refusal(arguments, 2); }
 
   // The documents of a byte-level corpus as text.
   std::vector<std::string> documents(const std::string& prefix) {
@@ -167,20 +169,20 @@ TEST_F(PreprocessData, NamesTheFirstBadLine) {
 
 TEST_F(PreprocessData, RefusesFlagsItDoesNotKnowOrCannotMean) {
   const std::string text = input("a.txt", "text"), json = input("a.jsonl", "{\"text\":\"t\"}");
-  EXPECT_THAT(refusal(text + "--split-sentences"), HasSubstr("split-sentences"));
-  EXPECT_THAT(refusal(text + "surplus"), HasSubstr("unexpected argument \"surplus\""));
-  EXPECT_THAT(refusal(text + "--dataset-impl lazy"),
+  EXPECT_THAT(misuse(text + "--split-sentences"), HasSubstr("split-sentences"));
+  EXPECT_THAT(misuse(text + "surplus"), HasSubstr("unexpected argument 'surplus'"));
+  EXPECT_THAT(misuse(text + "--dataset-impl lazy"),
               HasSubstr("--dataset-impl lazy: expected mmap"));
-  EXPECT_THAT(refusal(text + "--documents page"), HasSubstr("--documents page: expected file"));
-  EXPECT_THAT(refusal(text + "--json-keys text"), HasSubstr("--json-keys is not for"));
-  EXPECT_THAT(refusal(json + "--documents line"), HasSubstr("--documents is not for"));
-  EXPECT_THAT(refusal(json + "--json-keys text,text"), HasSubstr("--json-keys names a key twice"));
-  EXPECT_THAT(refusal(text + "--count-eod"), HasSubstr("--count-eod needs --append-eod"));
-  EXPECT_THAT(refusal(text + "--workers -1"), HasSubstr("--workers -1: expected 0 to 1024"));
-  EXPECT_THAT(refusal(text + "--workers x"), HasSubstr("--workers x: expected 0 to 1024"));
+  EXPECT_THAT(misuse(text + "--documents page"), HasSubstr("--documents page: expected file"));
+  EXPECT_THAT(misuse(text + "--json-keys text"), HasSubstr("--json-keys is not for"));
+  EXPECT_THAT(misuse(json + "--documents line"), HasSubstr("--documents is not for"));
+  EXPECT_THAT(misuse(json + "--json-keys text,text"), HasSubstr("--json-keys names a key twice"));
+  EXPECT_THAT(misuse(text + "--count-eod"), HasSubstr("--count-eod needs --append-eod"));
+  EXPECT_THAT(misuse(text + "--workers -1"), HasSubstr("--workers -1: expected 0 to 1024"));
+  EXPECT_THAT(misuse(text + "--workers x"), HasSubstr("--workers x: expected 0 to 1024"));
   EXPECT_THAT(refusal(text + "--vocab-file v"), HasSubstr("takes no --vocab-file"));
-  EXPECT_THAT(refusal("--input a.txt"), HasSubstr("--output-prefix is missing"));
-  EXPECT_THAT(refusal(input("a.csv", "text")),
+  EXPECT_THAT(misuse("--input a.txt"), HasSubstr("--output-prefix is missing"));
+  EXPECT_THAT(misuse(input("a.csv", "text")),
               HasSubstr("expected a name in .jsonl, .json or .txt"));
   EXPECT_THAT(refusal(input("empty.txt", "")), HasSubstr("has no documents"));
   std::filesystem::remove(folder / "a.txt");

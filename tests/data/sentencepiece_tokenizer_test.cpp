@@ -1,11 +1,10 @@
-#include "framework/data/sentencepiece_tokenizer.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sentencepiece_trainer.h>
 
 #include <map>
 
+#include "framework/data/tokenizer.h"
 #include "tests/data/data_files.h"
 
 namespace anymesh {

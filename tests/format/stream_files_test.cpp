@@ -7,9 +7,9 @@
 
 #include "framework/checkpoint/format/shared_file.h"
 #include "framework/checkpoint/format/torch_file.h"
+#include "framework/peak_memory.h"
 #include "support.h"
 #include "tests/support/file_size_limit.h"
-#include "tools/progress_line.h"
 
 namespace anymesh {
 namespace {
@@ -95,9 +95,9 @@ TEST_F(Stream, MemoryDoesNotGrowWithTheNumberOfFiles) {
   std::vector<StreamedFile> files;
   for (size_t i = 0; i < 100; ++i) files.push_back(streamed_torch_file(path(i), value));
   std::ofstream("/proc/self/clear_refs") << 5;  // the peak is of now
-  const long before = peak_memory_mib();
+  const int64_t before = peak_memory();
   stream_files(files, 2);
-  EXPECT_LT(peak_memory_mib() - before, 32);
+  EXPECT_LT((peak_memory() - before) >> 20, 32);
 }
 
 TEST_F(Stream, WritesTheSameInParts) {

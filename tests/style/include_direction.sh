@@ -6,6 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 areas='
 parse_number       no-torch
+peak_memory        no-torch
 format             no-torch
 config             no-torch  parse_number
 data               no-torch  parse_number
@@ -30,7 +31,7 @@ checkpoint         torch     comm param_spec optim zero pipeline config format s
 engine             torch     comm pipeline zero checkpoint
 event_file         no-torch  format
 progress_bar       no-torch
-log                torch     comm engine event_file progress_bar
+log                torch     comm engine event_file peak_memory progress_bar
 datasets           torch     config data
 micro_batches      torch     comm pipeline data
 interruption       torch     comm
@@ -38,7 +39,7 @@ trainer            torch     checkpoint comm engine interruption micro_batches c
 pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero
 gpt_config         no-torch  config
 models             torch     mesh comm param_spec random kernels tensor_parallel pipeline config gpt_config
-tools              no-torch  format config data gpt_config mesh parse_number
+tools              no-torch  format config data gpt_config mesh parse_number peak_memory
 generate           torch     comm checkpoint format config data models tools gpt_config
 '
 
