@@ -1,5 +1,7 @@
 #include "framework/checkpoint/format/source_checkpoint.h"
 
+#include <climits>
+
 #include "framework/checkpoint/format/parallel_for.h"
 #include "support.h"
 
@@ -126,6 +128,27 @@ TEST_F(Source, RefusesAMissingModelParallelRank) {
   const fs::path tag = copy("z1-bf16-tp2pp2dp1");
   fs::remove(tag / model_states_file(2));
   EXPECT_NE(refusal(tag).find("missing:\n  mp_rank_02_model_states.pt"), std::string::npos);
+}
+
+// A name may claim any rank.
+TEST_F(Source, ListsTwentyOfTheMissingFiles) {
+  const fs::path tag = copy("z2-bf16-dp3"), model = tag / model_states_file(INT_MAX),
+                 optimizer = tag / optim_states_file(INT_MAX, 0, true);
+  write_file(optimizer, "");
+  std::string message = refusal(tag);
+  EXPECT_NE(message.find("missing:\n  bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt\n"),
+            std::string::npos);
+  EXPECT_NE(message.find("_22_mp_rank_00_optim_states.pt\n  ... and 2147483624 more\nIt holds"),
+            std::string::npos);
+  fs::remove(optimizer);
+  write_file(model, "");
+  message = refusal(tag);
+  EXPECT_NE(message.find("mp_rank_20_model_states.pt\n  ... and 2147483626 more"),
+            std::string::npos);
+  fs::remove(model);
+  fs::copy(tag / optim_states_file(0, 0, true), tag / optim_states_file(0, 1, true));
+  EXPECT_NE(refusal(tag).find("missing:\n  mp_rank_01_model_states.pt\nIt holds"),
+            std::string::npos);
 }
 
 TEST_F(Source, FindsTheMeshOfOldCheckpointsByTheirLayerFiles) {

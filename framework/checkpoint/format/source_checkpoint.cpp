@@ -14,6 +14,8 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = CheckpointFileName::Kind;
 
+constexpr int64_t kMostListed = 20;  // of files that are missing
+
 struct FoundFile {
   fs::path path;
   CheckpointFileName name;
@@ -61,15 +63,16 @@ std::vector<FoundFile> of_kind(const std::vector<FoundFile>& files, Kind kind) {
   return result;
 }
 
-int next_rank(const std::vector<FoundFile>& files, int CheckpointFileName::*rank) {
-  int highest = -1;
-  for (const FoundFile& file : files) highest = std::max(highest, file.name.*rank);
+int64_t next_rank(const std::vector<FoundFile>& files, int CheckpointFileName::*rank) {
+  int64_t highest = -1;
+  for (const FoundFile& file : files) highest = std::max<int64_t>(highest, file.name.*rank);
   return highest + 1;
 }
 
-// Every (dp, mp) up to the highest seen must be there exactly once; `files` are sorted that way.
-void check_complete(const fs::path& folder, const std::vector<FoundFile>& files, int dp_size,
-                    int mp_size) {
+// Every (dp, mp) up to the highest seen must be there exactly once; `files` are sorted that way. A
+// name may claim any rank: of what is missing no more is looked at than the message lists.
+void check_complete(const fs::path& folder, const std::vector<FoundFile>& files, int64_t dp_size,
+                    int64_t mp_size) {
   std::set<std::pair<int, int>> present;
   for (const FoundFile& file : files) {
     if (!present.emplace(file.name.dp_rank, file.name.mp_rank).second) {
@@ -77,21 +80,23 @@ void check_complete(const fs::path& folder, const std::vector<FoundFile>& files,
                                file.path.filename().string());
     }
   }
-  std::string missing;
-  for (int dp = 0; dp < dp_size; ++dp) {
-    for (int mp = 0; mp < mp_size; ++mp) {
-      const FoundFile& like = files.front();
-      if (present.contains({like.name.dp_rank < 0 ? -1 : dp, mp})) continue;
-      missing +=
-          "\n  " + (like.name.kind == Kind::kOptimStates ? optim_states_file(dp, mp, like.name.bf16)
-                    : like.name.dp_rank < 0              ? model_states_file(mp)
-                                                         : zero3_model_states_file(dp, mp));
-    }
+  const int64_t missing = dp_size * mp_size - static_cast<int64_t>(present.size());
+  if (missing == 0) return;
+  const CheckpointFileName& like = files.front().name;
+  std::string names;
+  int64_t listed = 0;
+  for (int64_t i = 0; listed < std::min(missing, kMostListed); ++i) {
+    const int dp = like.dp_rank < 0 ? -1 : static_cast<int>(i / mp_size),
+              mp = static_cast<int>(i % mp_size);
+    if (present.contains({dp, mp})) continue;
+    names += "\n  " + (like.kind == Kind::kOptimStates ? optim_states_file(dp, mp, like.bf16)
+                       : dp < 0                        ? model_states_file(mp)
+                                                       : zero3_model_states_file(dp, mp));
+    ++listed;
   }
-  if (!missing.empty()) {
-    throw std::runtime_error(folder.string() + ": files are missing:" + missing +
-                             "\nIt holds: " + list_folder(folder));
-  }
+  if (listed < missing) names += "\n  ... and " + std::to_string(missing - listed) + " more";
+  throw std::runtime_error(folder.string() + ": files are missing:" + names +
+                           "\nIt holds: " + list_folder(folder));
 }
 
 std::vector<Value> read_all(const std::vector<FoundFile>& files, int threads,
@@ -225,8 +230,8 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   std::vector<FoundFile> models = of_kind(files, Kind::kModelStates);
   const bool zero3 = models.empty();
   if (zero3) models = of_kind(files, Kind::kZero3ModelStates);
-  const int mp_size = next_rank(models, &CheckpointFileName::mp_rank);
-  const int model_dp_size = zero3 ? next_rank(models, &CheckpointFileName::dp_rank) : 1;
+  const int64_t mp_size = next_rank(models, &CheckpointFileName::mp_rank);
+  const int64_t model_dp_size = zero3 ? next_rank(models, &CheckpointFileName::dp_rank) : 1;
   check_complete(folder, models, model_dp_size, mp_size);
   for (const FoundFile& file : models) source.metadata_files.push_back(file.path);
   source.model_states = read_all({models.begin(), models.begin() + mp_size}, threads, checks);
@@ -248,13 +253,17 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
     read_zero0(source);
     return source;
   }
-  source.dp_size = std::max(model_dp_size, next_rank(optimizers, &CheckpointFileName::dp_rank));
+  int64_t dp_size = std::max(model_dp_size, next_rank(optimizers, &CheckpointFileName::dp_rank));
   if (const Value recorded = source.model_states[0].find(keys::kDpWorldSize);
-      recorded && recorded.as_int() > source.dp_size) {
+      recorded && recorded.as_int() > dp_size) {
     if (recorded.as_int() > 1 << 20) recorded.fail("a plausible number of ranks");
-    source.dp_size = static_cast<int>(recorded.as_int());
+    dp_size = recorded.as_int();
   }
-  check_complete(folder, optimizers, source.dp_size, mp_size);
+  // An optimizer's rank has model states too.
+  check_complete(folder, models, model_dp_size,
+                 std::max(mp_size, next_rank(optimizers, &CheckpointFileName::mp_rank)));
+  check_complete(folder, optimizers, dp_size, mp_size);
+  source.dp_size = static_cast<int>(dp_size);
   const std::vector<Value> states = read_all(optimizers, threads, checks);
   const Value stage = states[0].at(keys::kOptimizerStateDict).find(keys::kZeroStage);
   source.stage = stage ? zero_stage_of(stage) : 1;  // BF16_Optimizer does not say
