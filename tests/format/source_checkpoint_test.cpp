@@ -196,6 +196,30 @@ TEST_F(Source, RefusesLayoutsItDoesNotKnow) {
   EXPECT_NE(refusal(tag).find("wrong order"), std::string::npos);
 }
 
+TEST_F(Source, RefusesAlignmentPaddingsThatAreNone) {
+  const fs::path tag = copy("z2-bf16-dp3"), file = tag / optim_states_file(0, 0, true);
+  const size_t count =
+      read_torch_file(tag / model_states_file(0)).at(keys::kParamShapes).at(0).size();
+  const auto message = [&](std::vector<int64_t> paddings) {
+    edit(file, [&](Value& v) {
+      Value state = v.at(keys::kOptimizerStateDict);
+      state.set(keys::kParamAlignmentPaddings, Value::list({Value::list_of(paddings)}));
+      v.set(keys::kOptimizerStateDict, state);
+    });
+    return refusal(tag);
+  };
+  const std::string where =
+      file.string() + ": ['optimizer_state_dict']['param_alignment_paddings'][0]";
+  std::vector<int64_t> paddings(count);
+  EXPECT_EQ(message({0}), where + ": expected one for each of " + std::to_string(count) +
+                              " parameters, found list of 1");
+  for (const int64_t wrong : {int64_t{-1}, INT64_MAX}) {
+    paddings[1] = wrong;
+    EXPECT_EQ(message(paddings),
+              where + "[1]: expected 0 to 1073741824 elements, found " + std::to_string(wrong));
+  }
+}
+
 TEST_F(Source, TakesAStageByName) {
   const fs::path tag = copy("z2-bf16-dp3"), file = tag / optim_states_file(0, 0, true);
   const auto pickle_by_name = [&](const char* name) {
