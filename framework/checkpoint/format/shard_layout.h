@@ -26,7 +26,7 @@ struct CutRule {
   int64_t padded = 0;  // size of dim over all shards; 0 = that of the full tensor
 };
 
-int64_t sum_of(std::span<const int64_t> sizes);
+int64_t sum_of(std::span<const int64_t> sizes);  // throws beyond 2^63
 
 // Arithmetic alone, both ways: merging shards into the full tensor, and slicing it for any tp size.
 // The full tensor is seen as [outer, mid, inner] with the cut along mid; a shard is a list of

@@ -16,7 +16,11 @@ UniversalInfo::SubParams sub_params(const Value& value) {
   UniversalInfo::SubParams result;
   result.patterns = value.at(keys::kPatterns).as_strings();
   for (const Value& size : value.at(keys::kShape).items()) {
-    result.shape.push_back(size.is_sequence() ? size.as_ints() : std::vector{size.as_int()});
+    const auto& parts =
+        result.shape.emplace_back(size.is_sequence() ? size.as_ints() : std::vector{size.as_int()});
+    int64_t sum = 0;
+    for (const int64_t part : parts)
+      if (part < 0 || __builtin_add_overflow(sum, part, &sum)) size.fail("sizes that add up");
   }
   const Value dim = value.at(keys::kPartitionDim);
   if (dim.as_int() < 0 || static_cast<size_t>(dim.as_int()) >= result.shape.size())
