@@ -151,6 +151,22 @@ TEST_F(Source, ListsTwentyOfTheMissingFiles) {
             std::string::npos);
 }
 
+TEST_F(Source, RefusesTwoFilesOfARank) {
+  const fs::path tag = copy("z1-bf16-tp2pp2dp1");
+  for (const auto& [file, twin] :
+       {std::pair(layer_states_file(2, 0), "layer_02-model_states.pt"),
+        std::pair(model_states_file(1), "fp16_mp_rank_01_model_states.pt"),
+        std::pair(optim_states_file(0, 1, true), "zero_pp_rank_0_mp_rank_01_optim_states.pt")}) {
+    fs::copy(tag / file, tag / twin);
+    const std::string message = refusal(tag),
+                      start = tag.string() + ": two files are of the same rank, ";
+    EXPECT_TRUE(message == start + file + " and " + twin ||
+                message == start + twin + " and " + file)
+        << message;
+    fs::remove(tag / twin);
+  }
+}
+
 TEST_F(Source, FindsTheMeshOfOldCheckpointsByTheirLayerFiles) {
   const fs::path tag = copy("z1-bf16-tp2pp2dp1");
   for (int mp = 0; mp < 4; ++mp)
