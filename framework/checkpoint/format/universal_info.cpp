@@ -106,19 +106,8 @@ Value UniversalInfo::to_value() const {
   value.set(keys::kVocabularyPatterns, Value::list_of(vocabulary));
   value.set(keys::kPipelineReplicatedPatterns, Value::list_of(pipeline_replicated));
   value.set(keys::kTpReplicatedPatterns, Value::list_of(tp_replicated));
-  if (!average.empty()) value.set(keys::kAveragePatterns, Value::list_of(average));
   value.set(keys::kRowParallelPatterns, Value::list_of(row_parallel));
   value.set(keys::kTwoSubParamsPatterns, Value::list_of(two_sub_params));
-  if (!sub_params.empty()) {
-    Value list = Value::list(), widths = Value::dict();
-    for (const SubParams& item : sub_params) list.push_back(item.source);
-    for (const auto& [pattern, parts] : sub_param_widths) {
-      Value rows = Value::list();
-      for (const auto& part : parts) rows.push_back(Value::list_of(part));
-      widths.set(pattern, rows);
-    }
-    value.set(keys::kSubParams, list).set(keys::kSubParamShardWidths, widths);
-  }
   return value;
 }
 

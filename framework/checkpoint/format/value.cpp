@@ -142,13 +142,6 @@ const Value::Object& Value::as_object() const& {
   return **v;
 }
 
-DType Value::as_dtype() const {
-  const auto* v = std::get_if<std::shared_ptr<const Global>>(&data_);
-  const auto dtype = v && (*v)->module == "torch" ? dtype_of_name((*v)->name) : std::nullopt;
-  if (!dtype) fail("a torch dtype");
-  return *dtype;
-}
-
 std::vector<int64_t> Value::as_ints() const {
   std::vector<int64_t> ints;
   for (const Value& item : items()) ints.push_back(item.as_int());

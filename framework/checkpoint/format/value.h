@@ -135,7 +135,6 @@ class Value {
   TensorRecord as_tensor() && { return std::as_const(*this).as_tensor(); }
   Global as_global() && { return std::as_const(*this).as_global(); }
   Object as_object() && { return std::as_const(*this).as_object(); }
-  DType as_dtype() const;
   Shape as_shape() const;  // a sequence of ints, e.g. torch.Size
   std::vector<int64_t> as_ints() const;
   std::vector<std::string> as_strings() const;

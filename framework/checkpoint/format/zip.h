@@ -71,7 +71,6 @@ class ZipLayout {
   std::string end(uint32_t crc);                       // the descriptor behind it
   std::string finish();                                // the directory
 
-  uint64_t position() const { return position_; }  // behind what was last returned, and its data
   const std::vector<ZipReader::Record>& records() const { return records_; }
 
  private:
