@@ -156,12 +156,11 @@ class Planner {
       replicas.push_back(std::make_shared<MergedTensor>(std::vector{std::move(part)}, dtype));
     }
     if (rule.kind == Kind::kReplicated) {
-      return std::make_shared<ReplicatedTensor>(name + " (" + std::string(kStateNames[state]) + ")",
-                                                std::move(replicas), dtype);
+      return replicated(name + " (" + std::string(kStateNames[state]) + ")", replicas, dtype);
     }
     if (dtype != DType::kFloat32)
       throw ValueError(name + ": only float32 parameters can be averaged");
-    return std::make_shared<AveragedTensor>(std::move(replicas));
+    return averaged(replicas);
   }
 
   // What the model holds besides optimized parameters: frozen ones, second names of tied ones,
