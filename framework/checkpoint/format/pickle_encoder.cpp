@@ -91,7 +91,7 @@ void PickleEncoder::write(const Value& value) {
     case Kind::kInt:
       return write_int(value.as_int());
     case Kind::kBigInt:
-      return write_long(std::get<std::shared_ptr<const Value::Raw>>(value.data_)->data);
+      return write_long(value.raw());
     case Kind::kFloat:
       op(Opcode::kBinFloat);
       return raw(__builtin_bswap64(std::bit_cast<uint64_t>(value.as_double())));
