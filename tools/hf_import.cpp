@@ -153,7 +153,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
     std::vector<Value::Entry> entries = merge_keys(rules.classify(parameter.name));
     entries.emplace_back(keys::kParam,
                          TensorRecord{DType::kFloat32, parameter.shape, /*requires_grad=*/true,
-                                      std::make_shared<CountedBytes>(ours, counter)});
+                                      counted_bytes(ours, counter)});
     files.push_back(
         streamed_torch_file(temporary / kZeroFolder / parameter.name / state_file(kFp32State),
                             Value::dict(std::move(entries))));

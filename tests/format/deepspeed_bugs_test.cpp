@@ -177,6 +177,27 @@ TEST_F(DeepSpeedBugs, B11_StepsThatDiffer) {
   EXPECT_NE(refusal(tag_).find("for a.weight, as on tp rank 0"), std::string::npos);
 }
 
+// Nor does a tp rank without moments, or without a step, stand for the others.
+TEST_F(DeepSpeedBugs, B11_StatesThatOneRankLacks) {
+  for (const int rank : {0, 1}) {
+    for (const bool all : {false, true}) {
+      fs::remove_all(tag_);
+      Synthetic{.parameters = {{"a.weight", {2, 2}}}, .tp = 2, .info = info_of({})}.write(tag_);
+      change(tag_ / optim_states_file(0, rank, true), [&](Value& v) {
+        Value optimizer = v.at(keys::kOptimizerStateDict),
+              base = optimizer.at(keys::kBaseOptimizerState);
+        Value adam = base.at(keys::kState).entries()[0].second;
+        base.set(keys::kState, all ? Value::dict() : Value::dict({{0, adam.erase(kStepState)}}));
+        v.set(keys::kOptimizerStateDict, optimizer.set(keys::kBaseOptimizerState, base));
+      });
+      const std::string expected =
+          all ? "exp_avg of tp rank " + std::to_string(rank) + " has 0 elements, expected 4"
+              : "for a.weight, as on tp rank 0";
+      EXPECT_NE(refusal(tag_).find(expected), std::string::npos) << rank;
+    }
+  }
+}
+
 // A pipeline's ZeRO 0 in bf16 is written without shapes. Refused, as there.
 TEST_F(DeepSpeedBugs, B12_Bf16OptimizerAtZero0) {
   Synthetic{.parameters = {{"a.weight", {2, 2}}}, .bf16_optimizer = true}.write(tag_);

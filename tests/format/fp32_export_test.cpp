@@ -54,6 +54,7 @@ TEST_F(Safetensors, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refused(one("F8", "[2]", "[0,8]"), 8), HasSubstr("dtype \"F8\""));
   EXPECT_THAT(refused(one("F32", "[-2]", "[0,8]"), 8), HasSubstr("shape [-2]"));
   EXPECT_THAT(refused(one("F32", "[4611686018427387904,4]", "[0,8]"), 8), HasSubstr("of shape"));
+  EXPECT_THAT(refused(one("U8", "[0,4611686018427387904,4]", "[0,0]"), 0), HasSubstr("of shape"));
   EXPECT_THAT(refused(R"({"w":3})", 0), HasSubstr("w without data_offsets"));
   EXPECT_THAT(refused("[1]", 0), HasSubstr("no JSON object"));
   EXPECT_THAT(refused(std::string(9000, '['), 0), HasSubstr("no JSON object"));

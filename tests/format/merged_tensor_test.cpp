@@ -24,9 +24,9 @@ TEST(Float32, ConvertsEveryDtypeAsTorchDoes) {
 }
 
 TEST(Averaged, IsTheMean) {
-  const AveragedTensor mean(
-      {bytes_of(std::vector<float>{1, 2}), bytes_of(std::vector<float>{3, 6})});
-  EXPECT_EQ(floats(mean), (std::vector<float>{2, 4}));
+  const BytesPtr mean =
+      averaged({bytes_of(std::vector<float>{1, 2}), bytes_of(std::vector<float>{3, 6})});
+  EXPECT_EQ(floats(*mean), (std::vector<float>{2, 4}));
 }
 
 }  // namespace

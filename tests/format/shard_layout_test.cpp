@@ -197,6 +197,10 @@ TEST(ShardLayout, RefusesWhatDoesNotFit) {
   EXPECT_THROW(make({10}, {.widths = {{5, 6}}}, 2), ValueError);
   EXPECT_THROW(make({10}, {.widths = {{11, -1}}}, 2), ValueError);
   EXPECT_THROW(make({10}, {.widths = {{10}}}, 2), ValueError);
+  EXPECT_EQ(message_of([&] {
+              make({10}, {.parts = {INT64_MAX, 1}}, 1);
+            }),
+            "sizes [9223372036854775807, 1] add up to more than 2^63");
   EXPECT_THROW(ShardLayout::make(Shape{4}, {}, 2, 2), ValueError);
 }
 

@@ -1,5 +1,7 @@
 #include "framework/checkpoint/format/source_checkpoint.h"
 
+#include <climits>
+
 #include "framework/checkpoint/format/parallel_for.h"
 #include "support.h"
 
@@ -128,6 +130,43 @@ TEST_F(Source, RefusesAMissingModelParallelRank) {
   EXPECT_NE(refusal(tag).find("missing:\n  mp_rank_02_model_states.pt"), std::string::npos);
 }
 
+// A name may claim any rank.
+TEST_F(Source, ListsTwentyOfTheMissingFiles) {
+  const fs::path tag = copy("z2-bf16-dp3"), model = tag / model_states_file(INT_MAX),
+                 optimizer = tag / optim_states_file(INT_MAX, 0, true);
+  write_file(optimizer, "");
+  std::string message = refusal(tag);
+  EXPECT_NE(message.find("missing:\n  bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt\n"),
+            std::string::npos);
+  EXPECT_NE(message.find("_22_mp_rank_00_optim_states.pt\n  ... and 2147483624 more\nIt holds"),
+            std::string::npos);
+  fs::remove(optimizer);
+  write_file(model, "");
+  message = refusal(tag);
+  EXPECT_NE(message.find("mp_rank_20_model_states.pt\n  ... and 2147483626 more"),
+            std::string::npos);
+  fs::remove(model);
+  fs::copy(tag / optim_states_file(0, 0, true), tag / optim_states_file(0, 1, true));
+  EXPECT_NE(refusal(tag).find("missing:\n  mp_rank_01_model_states.pt\nIt holds"),
+            std::string::npos);
+}
+
+TEST_F(Source, RefusesTwoFilesOfARank) {
+  const fs::path tag = copy("z1-bf16-tp2pp2dp1");
+  for (const auto& [file, twin] :
+       {std::pair(layer_states_file(2, 0), "layer_02-model_states.pt"),
+        std::pair(model_states_file(1), "fp16_mp_rank_01_model_states.pt"),
+        std::pair(optim_states_file(0, 1, true), "zero_pp_rank_0_mp_rank_01_optim_states.pt")}) {
+    fs::copy(tag / file, tag / twin);
+    const std::string message = refusal(tag),
+                      start = tag.string() + ": two files are of the same rank, ";
+    EXPECT_TRUE(message == start + file + " and " + twin ||
+                message == start + twin + " and " + file)
+        << message;
+    fs::remove(tag / twin);
+  }
+}
+
 TEST_F(Source, FindsTheMeshOfOldCheckpointsByTheirLayerFiles) {
   const fs::path tag = copy("z1-bf16-tp2pp2dp1");
   for (int mp = 0; mp < 4; ++mp)
@@ -171,6 +210,30 @@ TEST_F(Source, RefusesLayoutsItDoesNotKnow) {
   };
   edit(file, with_config);
   EXPECT_NE(refusal(tag).find("wrong order"), std::string::npos);
+}
+
+TEST_F(Source, RefusesAlignmentPaddingsThatAreNone) {
+  const fs::path tag = copy("z2-bf16-dp3"), file = tag / optim_states_file(0, 0, true);
+  const size_t count =
+      read_torch_file(tag / model_states_file(0)).at(keys::kParamShapes).at(0).size();
+  const auto message = [&](std::vector<int64_t> paddings) {
+    edit(file, [&](Value& v) {
+      Value state = v.at(keys::kOptimizerStateDict);
+      state.set(keys::kParamAlignmentPaddings, Value::list({Value::list_of(paddings)}));
+      v.set(keys::kOptimizerStateDict, state);
+    });
+    return refusal(tag);
+  };
+  const std::string where =
+      file.string() + ": ['optimizer_state_dict']['param_alignment_paddings'][0]";
+  std::vector<int64_t> paddings(count);
+  EXPECT_EQ(message({0}), where + ": expected one for each of " + std::to_string(count) +
+                              " parameters, found list of 1");
+  for (const int64_t wrong : {int64_t{-1}, INT64_MAX}) {
+    paddings[1] = wrong;
+    EXPECT_EQ(message(paddings),
+              where + "[1]: expected 0 to 1073741824 elements, found " + std::to_string(wrong));
+  }
 }
 
 TEST_F(Source, TakesAStageByName) {

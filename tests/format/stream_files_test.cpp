@@ -5,6 +5,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/shared_file.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/peak_memory.h"

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/zip.h"
 #include "tests/support/message_of.h"
@@ -59,12 +58,8 @@ inline void write_file(const std::filesystem::path& path, const std::string& con
 inline void write_zip(const std::filesystem::path& path,
                       const std::vector<std::pair<std::string, std::string>>& records) {
   ZipLayout zip;
-  std::string content;
-  for (const auto& [name, text] : records) {
-    content += zip.begin(name, text.size()) + text;
-    content += zip.end(crc32(std::as_bytes(std::span(text))));
-  }
-  write_file(path, content + zip.finish());
+  for (const auto& [name, text] : records) zip.add(name, text);
+  write_file(path, zip.finish().pieces.front().text);  // texts alone are one piece
 }
 
 }  // namespace anymesh

@@ -57,6 +57,13 @@ struct Synthetic {
     return info ? state.set(keys::kUniversalInfo, info) : state;
   }
 
+  // BF16_Optimizer's: all of it on the last rank, even beyond its partition.
+  int64_t padding(int rank) const {
+    const FlatGroup flat = layout();
+    if (!bf16_optimizer) return flat.padding(rank);
+    return rank == dp - 1 ? dp * flat.partition_numel() - flat.numel() : 0;
+  }
+
   // Elements [rank * P, rank * P + count) of the flat buffer, and zeros past its end.
   Value partition(int rank, int64_t count, float offset) const {
     const FlatGroup flat = layout();
@@ -84,11 +91,10 @@ struct Synthetic {
     std::vector<Value::Entry> mapping;
     for (const Fragment& f : flat.fragments(rank))
       mapping.emplace_back(parameters[f.param].name, fragment_address(f.numel, f.partition_start));
-    const int64_t padding = bf16_optimizer ? flat.bf16_optimizer_padding(rank) : flat.padding(rank);
     Value state = Value::dict(
         {{keys::kBaseOptimizerState, base},
          {keys::kFp32Groups, Value::list({partition(rank, bf16_optimizer ? whole : real, first)})},
-         {keys::kGroupPaddings, Value::list({padding})},
+         {keys::kGroupPaddings, Value::list({padding(rank)})},
          {keys::kPartitionCount, Value::list({dp})},
          {keys::kDsVersion, "0.19.8"},
          {keys::kParamSliceMappings, Value::list({Value::ordered_dict(std::move(mapping))})}});

@@ -40,13 +40,13 @@ TEST_F(TorchFile, ReadsMetadataOfARealCheckpoint) {
   EXPECT_EQ(model.at(keys::kIteration).as_int(), 10);
   EXPECT_EQ(model.at(keys::kParallelDimensions).at(keys::kTpDegree).as_int(), 2);
   EXPECT_TRUE(model.at(keys::kArgs).is_object("Namespace"));
-  EXPECT_EQ(model.at(keys::kArgs).at("params_dtype").as_dtype(), DType::kBFloat16);
+  EXPECT_EQ(model.at(keys::kArgs).at("params_dtype"), Value::dtype(DType::kBFloat16));
   EXPECT_EQ(model.at(keys::kArgs).at("hidden_size").as_int(), 64);
   const Value shapes = model.at(keys::kParamShapes);
   EXPECT_EQ(shapes.at(0).entries().front().first.as_string(),
             "tied_modules.embed.word_embeddings.weight");
   EXPECT_EQ(shapes.at(0).entries().front().second.as_shape(), (Shape{256, 64}));
-  const Value numpy_state = model.at(keys::kRngState).at(0).at("np_rng_state");
+  const Value numpy_state = model.at("rng_state").at(0).at("np_rng_state");
   EXPECT_EQ(numpy_state.at(1).as_object().state->at(4).as_bytes().size(), 624u * 4);
 }
 

@@ -143,6 +143,12 @@ TEST(MergeShape, SubParametersHaveSizesAndWidthsOfTheirOwn) {
   EXPECT_EQ(ShardLayout::make(merged.full, merged.cut, 2, 1).shard_shape(), (Shape{6, 3}));
   EXPECT_TRUE(merge_keys(rule)[0].second.is_object("SubparamShape"));
   EXPECT_THROW(merge_shape("qkv", rule, std::vector<Shape>{{8, 3}, {8, 3}}, {}), ValueError);
+  spec.set(keys::kShape, Value::tuple({Value::tuple({INT64_MAX, 1}), 3}));
+  EXPECT_NE(
+      message_of([&] {
+        UniversalInfo::from_value(example().to_value().set(keys::kSubParams, Value::list({spec})));
+      }).find("['parameter_with_sub_params'][0]['shape'][0]: expected sizes that add up"),
+      std::string::npos);
 }
 
 TEST(MergeKeys, AreThoseOfDeepSpeed) {

@@ -14,7 +14,7 @@ TEST(Value, ReadsWhatWasBuilt) {
   EXPECT_FALSE(kState.find("absent"));
   EXPECT_EQ(kState.size(), 2u);
   EXPECT_EQ(Value::size(Shape{2, 3}).as_shape(), (Shape{2, 3}));
-  EXPECT_EQ(Value::dtype(DType::kBFloat16).as_dtype(), DType::kBFloat16);
+  EXPECT_EQ(Value::dtype(DType::kBFloat16), Value(Value::Global{"torch", "bfloat16"}));
 }
 
 TEST(Value, ErrorsNameFileAndKeys) {

@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace anymesh {
@@ -85,6 +87,24 @@ class StridedView : public ByteSource {
   BytesPtr storage_;
   uint64_t element_size_, offset_, size_;
   std::vector<int64_t> shape_, strides_;
+};
+
+// Bytes that `read` makes; `what` names them in messages.
+class ComputedBytes : public ByteSource {
+ public:
+  using Read = std::function<void(uint64_t offset, std::span<std::byte> out)>;
+  ComputedBytes(uint64_t size, std::string what, Read read)
+      : size_(size), what_(std::move(what)), read_(std::move(read)) {}
+  uint64_t size() const override { return size_; }
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    check_range(offset, out.size(), what_);
+    read_(offset, out);
+  }
+
+ private:
+  uint64_t size_;
+  std::string what_;
+  Read read_;
 };
 
 }  // namespace anymesh

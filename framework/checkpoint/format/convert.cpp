@@ -113,12 +113,12 @@ Value watched(const OutputFilePlan& file, ProgressCounter& counter,
               std::atomic<int64_t>& not_finite) {
   if (file.bytes == 0) return file.content;
   TensorRecord tensor = file.content.at(keys::kParam).as_tensor();
-  CountedBytes::Look look;
+  Look look;
   if (tensor.dtype == DType::kFloat32)
     look = [&not_finite](std::span<const std::byte> bytes) {
       not_finite += count_not_finite(bytes);
     };
-  tensor.bytes = std::make_shared<CountedBytes>(tensor.bytes, counter, std::move(look));
+  tensor.bytes = counted_bytes(tensor.bytes, counter, look);
   Value content = file.content;
   return content.set(keys::kParam, tensor);
 }

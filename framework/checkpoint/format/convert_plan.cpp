@@ -69,6 +69,13 @@ std::vector<const SourceShard*> select_shards(const std::string& name,
   return selected;
 }
 
+// Then no rank has any of the state's elements.
+bool before_first_step(const std::vector<const SourceShard*>& shards, int state) {
+  const auto lacks = [state](const SourceShard* shard) { return shard->states[state].empty(); };
+  const auto has_elements = [](const SourceShard* shard) { return numel(shard->shape) > 0; };
+  return std::ranges::all_of(shards, lacks) && std::ranges::any_of(shards, has_elements);
+}
+
 // Plans one parameter at a time.
 class Planner {
  public:
@@ -91,14 +98,13 @@ class Planner {
     const auto shards = select_shards(name, all, rule, source_.tp_size);
     ++plan_.parameters;
     for (int state = 0; state < kStateCount; ++state) {
-      if (shards[0]->states[state].empty() && numel(shards[0]->shape) > 0)
-        continue;  // before the first step
-      plan_state(name, rule, shards, state);
+      if (!before_first_step(shards, state)) plan_state(name, rule, shards, state);
     }
     for (const SourceShard* shard : shards) {
       const Value &step = shard->step, &first = shards[0]->step;
-      if (step && first && step.as_double() != first.as_double())
-        step.fail("step " + first.found() + " for " + name + ", as on tp rank 0");
+      const bool same =
+          step && first ? step.as_double() == first.as_double() : step.is_none() == first.is_none();
+      if (!same) step.fail("step " + first.found() + " for " + name + ", as on tp rank 0");
     }
     if (const Value& step = shards[0]->step) {
       plan_.files.push_back({name, std::string(kStepState), step, 0, "", {}});
@@ -150,12 +156,11 @@ class Planner {
       replicas.push_back(std::make_shared<MergedTensor>(std::vector{std::move(part)}, dtype));
     }
     if (rule.kind == Kind::kReplicated) {
-      return std::make_shared<ReplicatedTensor>(name + " (" + std::string(kStateNames[state]) + ")",
-                                                std::move(replicas), dtype);
+      return replicated(name + " (" + std::string(kStateNames[state]) + ")", replicas, dtype);
     }
     if (dtype != DType::kFloat32)
       throw ValueError(name + ": only float32 parameters can be averaged");
-    return std::make_shared<AveragedTensor>(std::move(replicas));
+    return averaged(replicas);
   }
 
   // What the model holds besides optimized parameters: frozen ones, second names of tied ones,

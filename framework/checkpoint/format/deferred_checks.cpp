@@ -16,68 +16,31 @@ std::string name_of(const File& file, const ZipReader::Record& record) {
 
 }  // namespace
 
-// A record's data. A read of the whole is checked itself.
-class RecordBytes : public ByteSource {
+// A record's data. A read of the whole is checked itself. Without `checks` the first read of a part
+// goes over the whole before; with them the CRCs of the runs that were read and counted are kept,
+// neighbours joined.
+class DeferredChecks::Record : public ByteSource {
  public:
-  RecordBytes(std::shared_ptr<const File> file, std::shared_ptr<const ZipReader::Record> record)
-      : file_(std::move(file)), record_(std::move(record)) {}
+  Record(std::shared_ptr<const File> file, std::shared_ptr<const ZipReader::Record> record,
+         const DeferredChecks* checks)
+      : file_(std::move(file)), record_(std::move(record)), checks_(checks) {}
 
   uint64_t size() const override { return record_->size; }
 
   void read(uint64_t offset, std::span<std::byte> out) const override {
     check_range(offset, out.size(), name());
-    if (out.size() == record_->size) {
-      file_->read(record_->offset, out);
-      compare(crc32(out));
-      whole_is_good();
-    } else {
-      read_part(offset, out);
-    }
-  }
-
- protected:
-  virtual void read_part(uint64_t offset, std::span<std::byte> out) const = 0;
-  virtual void whole_is_good() const {}
-
-  void read_unchecked(uint64_t offset, std::span<std::byte> out) const {
+    const bool whole = out.size() == size();
+    if (!whole && !checks_) std::call_once(checked_, [this] { check(); });
     file_->read(record_->offset + offset, out);
+    const bool counts = whole || (checks_ && checks_->counts_);
+    const uint32_t crc = counts ? crc32(out) : 0;
+    if (whole) compare(crc);
+    if (!checks_ || (out.empty() && !whole)) return;
+    const std::lock_guard lock(mutex_);
+    touched_ = true;
+    if (whole) runs_.clear();
+    if (counts) note(offset, {offset + out.size(), crc});
   }
-  uint32_t crc_of(uint64_t begin, uint64_t end) const {
-    return file_->crc(record_->offset + begin, end - begin);
-  }
-  void compare(uint32_t crc) const { expect_crc(*file_, *record_, crc); }
-  std::string name() const { return name_of(*file_, *record_); }
-  uint32_t crc() const { return record_->crc; }
-
- private:
-  std::shared_ptr<const File> file_;
-  std::shared_ptr<const ZipReader::Record> record_;
-};
-
-namespace {
-
-// Goes over the whole before the first part.
-class CheckedFirst : public RecordBytes {
- public:
-  using RecordBytes::RecordBytes;
-
- private:
-  void read_part(uint64_t offset, std::span<std::byte> out) const override {
-    std::call_once(checked_, [this] { compare(crc_of(0, size())); });
-    read_unchecked(offset, out);
-  }
-
-  mutable std::once_flag checked_;
-};
-
-}  // namespace
-
-// Keeps the CRCs of the runs that were read and counted; neighbours are joined.
-class DeferredChecks::Record : public RecordBytes {
- public:
-  Record(std::shared_ptr<const File> file, std::shared_ptr<const ZipReader::Record> record,
-         const DeferredChecks& checks)
-      : RecordBytes(std::move(file), std::move(record)), checks_(checks) {}
 
   void check() const { compare(crc_of(0, size())); }
 
@@ -92,7 +55,7 @@ class DeferredChecks::Record : public RecordBytes {
   std::optional<Part> part() const {
     const std::lock_guard lock(mutex_);
     if (!touched_) return std::nullopt;
-    Part part{nullptr, name(), 0, size(), 0, crc() ^ crc_of_zeros(size())};
+    Part part{nullptr, name(), 0, size(), 0, record_->crc ^ crc_of_zeros(size())};
     for (const auto& [begin, run] : runs_) part.bytes += run.end - begin;
     const uint32_t read =
         fold([](uint64_t begin, uint64_t end) { return crc_of_zeros(end - begin); });
@@ -107,6 +70,11 @@ class DeferredChecks::Record : public RecordBytes {
     uint32_t crc;
   };
 
+  std::string name() const { return name_of(*file_, *record_); }
+  uint32_t crc_of(uint64_t begin, uint64_t end) const {
+    return file_->crc(record_->offset + begin, end - begin);
+  }
+  void compare(uint32_t crc) const { expect_crc(*file_, *record_, crc); }
   static uint32_t crc_of_zeros(uint64_t size) { return ~crc32_combine(~0U, 0, size); }
 
   // The CRC of the whole, with gap(begin, end) for what is between the runs.
@@ -120,21 +88,6 @@ class DeferredChecks::Record : public RecordBytes {
       at = run.end;
     }
     return at < size() ? crc32_combine(crc, gap(at, size()), size() - at) : crc;
-  }
-
-  void read_part(uint64_t offset, std::span<std::byte> out) const override {
-    read_unchecked(offset, out);
-    if (out.empty()) return;
-    const uint32_t crc = checks_.counts_ ? crc32(out) : 0;
-    const std::lock_guard lock(mutex_);
-    touched_ = true;
-    if (checks_.counts_) note(offset, {offset + out.size(), crc});
-  }
-
-  void whole_is_good() const override {
-    const std::lock_guard lock(mutex_);
-    touched_ = true;
-    runs_ = {{0, {size(), crc()}}};
   }
 
   // What is read a second time counts the first.
@@ -156,7 +109,10 @@ class DeferredChecks::Record : public RecordBytes {
     last.end = run.end;
   }
 
-  const DeferredChecks& checks_;
+  std::shared_ptr<const File> file_;
+  std::shared_ptr<const ZipReader::Record> record_;
+  const DeferredChecks* checks_;  // or null
+  mutable std::once_flag checked_;
   mutable std::mutex mutex_;
   mutable bool touched_ = false;
   mutable std::map<uint64_t, Run> runs_;  // by begin
@@ -187,9 +143,8 @@ void expect_crc(const File& file, const ZipReader::Record& record, uint32_t crc)
 
 BytesPtr open_record(std::shared_ptr<const File> file,
                      std::shared_ptr<const ZipReader::Record> record, DeferredChecks* checks) {
-  if (!checks) return std::make_shared<CheckedFirst>(std::move(file), std::move(record));
-  auto bytes =
-      std::make_shared<DeferredChecks::Record>(std::move(file), std::move(record), *checks);
+  auto bytes = std::make_shared<DeferredChecks::Record>(std::move(file), std::move(record), checks);
+  if (!checks) return bytes;
   const std::lock_guard lock(checks->mutex_);
   checks->records_.push_back(bytes);
   return bytes;

@@ -40,7 +40,6 @@ std::string_view dtype_name(DType dtype) { return info(dtype).name; }
 std::string_view storage_class(DType dtype) { return info(dtype).storage; }
 std::string_view safetensors_name(DType dtype) { return info(dtype).safetensors; }
 
-std::optional<DType> dtype_of_name(std::string_view name) { return find(&DTypeInfo::name, name); }
 std::optional<DType> dtype_of_storage_class(std::string_view name) {
   return find(&DTypeInfo::storage, name);
 }

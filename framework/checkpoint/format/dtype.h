@@ -33,7 +33,6 @@ bool is_floating(DType dtype);
 std::string_view dtype_name(DType dtype);        // "float32"
 std::string_view storage_class(DType dtype);     // "FloatStorage"
 std::string_view safetensors_name(DType dtype);  // "F32"
-std::optional<DType> dtype_of_name(std::string_view name);
 std::optional<DType> dtype_of_storage_class(std::string_view name);
 std::optional<DType> dtype_of_safetensors_name(std::string_view name);
 

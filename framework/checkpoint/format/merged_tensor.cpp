@@ -61,24 +61,6 @@ void convert(DType dtype, const std::byte* from, std::span<float> to) {
   }
 }
 
-class Float32View : public ByteSource {
- public:
-  explicit Float32View(TensorRecord tensor) : tensor_(std::move(tensor)) {}
-  uint64_t size() const override { return static_cast<uint64_t>(tensor_.numel()) * sizeof(float); }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    check_range(offset, out.size(), "a converted tensor");
-    const uint64_t from_size = element_size(tensor_.dtype);
-    std::vector<std::byte> from(out.size() / sizeof(float) * from_size);
-    tensor_.bytes->read(offset / sizeof(float) * from_size, from);
-    std::vector<float> to(out.size() / sizeof(float));
-    convert(tensor_.dtype, from.data(), to);
-    std::memcpy(out.data(), to.data(), out.size());
-  }
-
- private:
-  TensorRecord tensor_;
-};
-
 // Notes those elements of a chunk, from element `first` on, whose bits differ.
 void compare_chunk(DType dtype, std::span<const std::byte> a, std::span<const std::byte> b,
                    int64_t first, TensorDifference& result) {
@@ -100,7 +82,16 @@ void compare_chunk(DType dtype, std::span<const std::byte> a, std::span<const st
 
 BytesPtr as_float32(const TensorRecord& tensor) {
   if (tensor.dtype == DType::kFloat32) return tensor.bytes;
-  return std::make_shared<Float32View>(tensor);
+  const auto read = [tensor](uint64_t offset, std::span<std::byte> out) {
+    const uint64_t from_size = element_size(tensor.dtype);
+    std::vector<std::byte> from(out.size() / sizeof(float) * from_size);
+    tensor.bytes->read(offset / sizeof(float) * from_size, from);
+    std::vector<float> to(out.size() / sizeof(float));
+    convert(tensor.dtype, from.data(), to);
+    std::memcpy(out.data(), to.data(), out.size());
+  };
+  return std::make_shared<ComputedBytes>(static_cast<uint64_t>(tensor.numel()) * sizeof(float),
+                                         "a converted tensor", read);
 }
 
 std::string TensorDifference::text() const {
@@ -183,33 +174,36 @@ void MergedTensor::read_fragment(const Part& part, const SourceFragment& fragmen
   }
 }
 
-void ReplicatedTensor::read(uint64_t offset, std::span<std::byte> out) const {
-  replicas_[0]->read(offset, out);
-  std::vector<std::byte> other(out.size());
-  for (size_t i = 1; i < replicas_.size(); ++i) {
-    replicas_[i]->read(offset, other);
-    if (std::memcmp(out.data(), other.data(), out.size()) != 0) fail(i);
-  }
-}
-
-void ReplicatedTensor::fail(size_t replica) const {
-  const auto replica_of = [this](size_t rank) {
-    const auto count = static_cast<int64_t>(size() / element_size(dtype_));
-    return TensorRecord{dtype_, {count}, false, replicas_[rank]};
+BytesPtr replicated(const std::string& name, const std::vector<BytesPtr>& replicas, DType dtype) {
+  const auto whole = [=](size_t rank) {
+    const auto count = static_cast<int64_t>(replicas[rank]->size() / element_size(dtype));
+    return TensorRecord{dtype, {count}, false, replicas[rank]};
   };
-  throw ValueError(
-      name_ + ": should be the same on all tp ranks, but that of rank " + std::to_string(replica) +
-      " " + compare_tensors(replica_of(0), replica_of(replica)).text() + " from that of rank 0");
+  const auto read = [=](uint64_t offset, std::span<std::byte> out) {
+    replicas[0]->read(offset, out);
+    std::vector<std::byte> other(out.size());
+    for (size_t i = 1; i < replicas.size(); ++i) {
+      replicas[i]->read(offset, other);
+      if (std::memcmp(out.data(), other.data(), out.size()) == 0) continue;
+      throw ValueError(name + ": should be the same on all tp ranks, but that of rank " +
+                       std::to_string(i) + " " + compare_tensors(whole(0), whole(i)).text() +
+                       " from that of rank 0");
+    }
+  };
+  return std::make_shared<ComputedBytes>(replicas[0]->size(), name, read);
 }
 
-void AveragedTensor::read(uint64_t offset, std::span<std::byte> out) const {
-  std::vector<float> sum(out.size() / sizeof(float)), next(sum.size());
-  for (const BytesPtr& replica : replicas_) {
-    replica->read(offset, std::as_writable_bytes(std::span(next)));
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] += next[i];
-  }
-  for (float& value : sum) value /= static_cast<float>(replicas_.size());
-  std::memcpy(out.data(), sum.data(), out.size());
+BytesPtr averaged(const std::vector<BytesPtr>& replicas) {
+  const auto read = [replicas](uint64_t offset, std::span<std::byte> out) {
+    std::vector<float> sum(out.size() / sizeof(float)), next(sum.size());
+    for (const BytesPtr& replica : replicas) {
+      replica->read(offset, std::as_writable_bytes(std::span(next)));
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += next[i];
+    }
+    for (float& value : sum) value /= static_cast<float>(replicas.size());
+    std::memcpy(out.data(), sum.data(), out.size());
+  };
+  return std::make_shared<ComputedBytes>(replicas[0]->size(), "an averaged tensor", read);
 }
 
 }  // namespace anymesh

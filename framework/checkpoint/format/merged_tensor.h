@@ -46,31 +46,10 @@ TensorDifference compare_tensors(const TensorRecord& a, const TensorRecord& b);
 
 // A tensor that all tp ranks hold: rank 0's, compared bit by bit with the others' as it is read. A
 // difference throws, naming the parameter and the largest one.
-class ReplicatedTensor : public ByteSource {
- public:
-  ReplicatedTensor(std::string name, std::vector<BytesPtr> replicas, DType dtype)
-      : name_(std::move(name)), replicas_(std::move(replicas)), dtype_(dtype) {}
-  uint64_t size() const override { return replicas_[0]->size(); }
-  void read(uint64_t offset, std::span<std::byte> out) const override;
-
- private:
-  [[noreturn]] void fail(size_t replica) const;
-
-  std::string name_;
-  std::vector<BytesPtr> replicas_;
-  DType dtype_;
-};
+BytesPtr replicated(const std::string& name, const std::vector<BytesPtr>& replicas, DType dtype);
 
 // The arithmetic mean of float32 tensors.
-class AveragedTensor : public ByteSource {
- public:
-  explicit AveragedTensor(std::vector<BytesPtr> replicas) : replicas_(std::move(replicas)) {}
-  uint64_t size() const override { return replicas_[0]->size(); }
-  void read(uint64_t offset, std::span<std::byte> out) const override;
-
- private:
-  std::vector<BytesPtr> replicas_;
-};
+BytesPtr averaged(const std::vector<BytesPtr>& replicas);
 
 // The elements of a tensor of any dtype as float32.
 BytesPtr as_float32(const TensorRecord& tensor);

@@ -107,7 +107,6 @@ inline constexpr std::string_view kArgs = "args";
 inline constexpr std::string_view kCheckpointVersion = "checkpoint_version";
 inline constexpr std::string_view kIteration = "iteration";
 inline constexpr std::string_view kTokens = "tokens";
-inline constexpr std::string_view kRngState = "rng_state";
 inline constexpr std::string_view kConsumedTrainSamples = "consumed_train_samples";
 inline constexpr std::string_view kConsumedValidSamples = "consumed_valid_samples";
 

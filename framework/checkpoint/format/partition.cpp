@@ -12,7 +12,7 @@ constexpr int64_t kAlignmentPerRank = 2;  // DeepSpeed's nccl_start_alignment_fa
 
 FlatGroup::FlatGroup(std::span<const int64_t> param_numels, int dp_size,
                      std::span<const int64_t> gaps)
-    : dp_size_(dp_size), numels_(param_numels.begin(), param_numels.end()) {
+    : numels_(param_numels.begin(), param_numels.end()) {
   if (dp_size < 1)
     throw std::invalid_argument("a group cannot be cut among " + std::to_string(dp_size) +
                                 " ranks");
@@ -37,10 +37,6 @@ FlatGroup::FlatGroup(std::span<const int64_t> param_numels, int dp_size,
 
 int64_t FlatGroup::padding(int dp_rank) const {
   return std::clamp<int64_t>((dp_rank + 1) * partition_numel_ - numel_, 0, partition_numel_);
-}
-
-int64_t FlatGroup::bf16_optimizer_padding(int dp_rank) const {
-  return dp_rank == dp_size_ - 1 ? flat_numel() - numel_ : 0;
 }
 
 std::vector<Fragment> FlatGroup::fragments(int dp_rank) const {

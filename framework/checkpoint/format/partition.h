@@ -31,18 +31,13 @@ class FlatGroup {
   FlatGroup(std::span<const int64_t> param_numels, int dp_size, std::span<const int64_t> gaps = {});
 
   int64_t numel() const { return numel_; }  // without the final padding
-  int64_t flat_numel() const { return partition_numel_ * dp_size_; }
   int64_t partition_numel() const { return partition_numel_; }
   int64_t param_offset(size_t param) const { return offsets_[param]; }  // in the flat buffer
   // How much of the rank's partition lies past the end: of several ranks, where the group is small.
   int64_t padding(int dp_rank) const;
-  // What DeepSpeed's BF16_Optimizer writes instead: all of it on the last rank, even beyond its
-  // partition.
-  int64_t bf16_optimizer_padding(int dp_rank) const;
   std::vector<Fragment> fragments(int dp_rank) const;
 
  private:
-  int dp_size_;
   int64_t numel_ = 0, partition_numel_ = 0;
   std::vector<int64_t> offsets_, numels_;
 };

@@ -156,76 +156,61 @@ void PickleDecoder::set_items(std::vector<Value> flat) {
   }
 }
 
-// What a container holds, one by one, then null.
-const Value* PickleDecoder::child(const Value& value, size_t index) {
-  const Value* found = nullptr;
-  const auto look_in = [&](const std::vector<Value>& items) {
-    if (!found && index < items.size()) found = &items[index];
-    index -= items.size();
+template <typename Fn>
+void PickleDecoder::for_each_child(const Value& value, Fn&& fn) {
+  const auto each = [&fn](const std::vector<Value>& items) {
+    for (const Value& item : items) fn(item);
   };
-  const auto look_in_entries = [&](const std::vector<Value::Entry>& entries) {
-    if (!found && index < 2 * entries.size())
-      found = index % 2 == 0 ? &entries[index / 2].first : &entries[index / 2].second;
-    index -= 2 * entries.size();
+  const auto each_entry = [&fn](const std::vector<Value::Entry>& entries) {
+    for (const auto& [key, item] : entries) {
+      fn(key);
+      fn(item);
+    }
   };
-  if (const auto* items = value.find_items()) look_in(*items);
-  if (value.is_dict()) look_in_entries(*value.find_entries());
-  if (value.is_object()) {
-    const Value::Object& object = value.as_object();
-    look_in(object.args);
-    look_in(object.items);
-    look_in_entries(object.entries);
-    if (!found && index == 0) found = object.state.get();
-  }
-  return found;
+  if (const auto* items = value.find_items()) each(*items);
+  if (value.is_dict()) each_entry(*value.find_entries());
+  if (!value.is_object()) return;
+  const Value::Object& object = value.as_object();
+  each(object.args);
+  each(object.items);
+  each_entry(object.entries);
+  if (object.state) fn(*object.state);
 }
 
-// Depth first, without recursion: refuses a value that contains itself, deep nesting, and a small
-// file that stands for a huge tree because its lists share each other.
 void PickleDecoder::check_tree(const Value& root) {
-  struct Frame {
-    Container* container;
-    uint64_t values = 1, next = 0;
-  };
-  std::vector<Frame> open;
-  const auto by_node = [](const Container& container) { return node(container.value); };
-  std::ranges::sort(containers_, {}, by_node);
+  std::ranges::sort(containers_, {}, &Container::node);
+  measure(root, 1);
+}
+
+// Refuses a value that contains itself, deep nesting, where the recursion ends, and a small file
+// that stands for a huge tree because its lists share each other.
+std::pair<uint64_t, size_t> PickleDecoder::measure(const Value& value, size_t depth) {
+  const void* self = node(value);
+  if (!self) return {1, 0};
+  Container& container = *std::ranges::lower_bound(containers_, self, {}, &Container::node);
+  if (container.values != 0) return {container.values, container.height};
+  if (container.height != 0) throw ValueError("holds a value that contains itself");
+  if (is_storage(value)) throw ValueError("holds a storage outside a tensor");
+  if (value.is_dict()) check_keys(*value.find_entries());
+  if (value.is_object()) check_keys(value.as_object().entries);
+  container.height = 1;
+  uint64_t total = 1;
   const auto add = [&](uint64_t values, size_t height) {
-    Frame& parent = open.back();
-    parent.values += values;
-    parent.container->height = std::max(parent.container->height, height + 1);
+    total += values;
+    container.height = std::max(container.height, height + 1);
     // A shared list counts each time it is reached; honest files share little.
-    if (parent.values > limit_ / sizeof(Value)) {
+    if (total > limit_ / sizeof(Value))
       throw ValueError("stands for more values than memory could hold");
-    }
-    if (open.size() + parent.container->height > kMaxDepth) {
+    if (depth + container.height > kMaxDepth)
       throw ValueError("nests deeper than " + std::to_string(kMaxDepth));
-    }
   };
-  const auto visit = [&](const Value& value) {
-    const void* self = node(value);
-    if (!self) return open.empty() ? void() : add(1, 0);
-    Container& container = *std::ranges::lower_bound(containers_, self, {}, by_node);
-    if (container.values != 0) return add(container.values, container.height);
-    if (container.height != 0) throw ValueError("holds a value that contains itself");
-    if (is_storage(value)) throw ValueError("holds a storage outside a tensor");
-    if (value.is_dict()) check_keys(*value.find_entries());
-    if (value.is_object()) check_keys(value.as_object().entries);
-    container.height = 1;
-    open.push_back({&container});
-    if (open.size() > kMaxDepth) add(0, 0);
-  };
-  for (visit(root); !open.empty();) {
-    Frame& frame = open.back();
-    if (const Value* next = child(frame.container->value, frame.next++)) {
-      visit(*next);
-      continue;
-    }
-    Container& done = *frame.container;
-    done.values = frame.values;
-    open.pop_back();
-    if (!open.empty()) add(done.values, done.height);
-  }
+  if (depth > kMaxDepth) add(0, 0);
+  for_each_child(value, [&](const Value& child) {
+    const auto [values, height] = measure(child, depth + 1);
+    add(values, height);
+  });
+  container.values = total;
+  return {total, container.height};
 }
 
 // Lets go of the containers. Those outside the result are emptied while all are still held.

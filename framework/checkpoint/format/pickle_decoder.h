@@ -7,6 +7,7 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 
 #include "framework/checkpoint/format/pickle.h"
 #include "framework/checkpoint/format/pickle_opcodes.h"
@@ -37,8 +38,9 @@ class PickleDecoder {
   // destructors can get deep.
   struct Container {
     Value value;
-    uint64_t values = 0;  // that it stands for; 0 until check_tree() has walked it
-    size_t height = 0;    // in levels; 0 unless check_tree() reached it
+    uint64_t values = 0;  // that it stands for; 0 until measure() has walked it
+    size_t height = 0;    // in levels; 0 unless measure() reached it
+    const void* node() const { return PickleDecoder::node(value); }
   };
   struct Memo {
     Value value;
@@ -98,8 +100,10 @@ class PickleDecoder {
   void collect();
   void append(std::vector<Value> items);
   void set_items(std::vector<Value> flat);
+  template <typename Fn>
+  static void for_each_child(const Value& value, Fn&& fn);
   void check_tree(const Value& root);
-  static const Value* child(const Value& value, size_t index);
+  std::pair<uint64_t, size_t> measure(const Value& value, size_t depth);  // values and height
   void forget(bool keep_reached);
 
   // Classes.

@@ -5,8 +5,8 @@
 namespace anymesh {
 namespace {
 
-constexpr size_t kMaxDims = 64;      // torch's own limit
-constexpr uint64_t kOpenBytes = 96;  // of a storage that was opened
+constexpr size_t kMaxDims = 64;       // torch's own limit
+constexpr uint64_t kOpenBytes = 224;  // of a storage that was opened
 
 std::string latin1_from_utf8(const std::string& text) {
   std::string bytes;

@@ -4,9 +4,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
-#include <utility>
 
 #include "framework/checkpoint/format/byte_source.h"
 
@@ -45,23 +45,16 @@ class ProgressCounter {
 };
 
 // Bytes that count as done when they are read, and are shown to `look`.
-class CountedBytes : public ByteSource {
- public:
-  using Look = std::function<void(std::span<const std::byte>)>;
-
-  CountedBytes(BytesPtr bytes, ProgressCounter& counter, Look look = nullptr)
-      : bytes_(std::move(bytes)), counter_(counter), look_(std::move(look)) {}
-  uint64_t size() const override { return bytes_->size(); }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    bytes_->read(offset, out);
-    if (look_) look_(out);
-    counter_.add(out.size());
-  }
-
- private:
-  BytesPtr bytes_;
-  ProgressCounter& counter_;
-  Look look_;
-};
+using Look = std::function<void(std::span<const std::byte>)>;
+inline BytesPtr counted_bytes(const BytesPtr& bytes, ProgressCounter& counter,
+                              const Look& look = nullptr) {
+  return std::make_shared<ComputedBytes>(
+      bytes->size(), "a counted tensor",
+      [bytes, &counter, look](uint64_t offset, std::span<std::byte> out) {
+        bytes->read(offset, out);
+        if (look) look(out);
+        counter.add(out.size());
+      });
+}
 
 }  // namespace anymesh

@@ -83,18 +83,22 @@ class Reader {
            "F32 or another of a checkpoint");
     if (shape == entry.end() || !shape->is_array()) fail(name + " without a shape", "one");
     TensorRecord record{.dtype = *known};
-    uint64_t bytes = element_size(record.dtype);
+    // As numel() has it: an empty tensor's other sizes count too.
+    auto bytes = static_cast<int64_t>(element_size(record.dtype));
+    bool empty = false;
     for (const Json& size : *shape) {
       if (!size.is_number_unsigned() || size.get<uint64_t>() > INT64_MAX)
         fail(name + " of shape " + shape->dump(), "sizes");
       record.shape.push_back(size.get<int64_t>());
-      if (__builtin_mul_overflow(bytes, size.get<uint64_t>(), &bytes))
+      empty |= record.shape.back() == 0;
+      if (__builtin_mul_overflow(bytes, std::max<int64_t>(record.shape.back(), 1), &bytes))
         fail(name + " of shape " + shape->dump(), "one that fits its data");
     }
-    if (bytes != end - begin)
+    const uint64_t expected = empty ? 0 : static_cast<uint64_t>(bytes);
+    if (expected != end - begin)
       fail(name + " of shape " + shape->dump() + ", " + std::to_string(end - begin) + " bytes",
-           std::to_string(bytes));
-    record.bytes = std::make_shared<SubRange>(file_, data_ + begin, bytes);
+           std::to_string(expected));
+    record.bytes = std::make_shared<SubRange>(file_, data_ + begin, expected);
     return record;
   }
 

@@ -1,7 +1,5 @@
 #include "framework/checkpoint/format/shard_layout.h"
 
-#include <numeric>
-
 namespace anymesh {
 namespace {
 
@@ -44,7 +42,11 @@ std::vector<std::vector<int64_t>> cut_widths(const CutRule& rule, int64_t dim_si
 }  // namespace
 
 int64_t sum_of(std::span<const int64_t> sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  int64_t sum = 0;
+  for (const int64_t size : sizes)
+    if (__builtin_add_overflow(sum, size, &sum))
+      throw ValueError("sizes " + to_string(sizes) + " add up to more than 2^63");
+  return sum;
 }
 
 ShardLayout ShardLayout::whole(std::span<const int64_t> shape) {

@@ -26,17 +26,13 @@ struct CutRule {
   int64_t padded = 0;  // size of dim over all shards; 0 = that of the full tensor
 };
 
-int64_t sum_of(std::span<const int64_t> sizes);
+int64_t sum_of(std::span<const int64_t> sizes);  // throws beyond 2^63
 
 // Arithmetic alone, both ways: merging shards into the full tensor, and slicing it for any tp size.
 // The full tensor is seen as [outer, mid, inner] with the cut along mid; a shard is a list of
 // pieces of mid, ascending in both.
 class ShardLayout {
  public:
-  struct Piece {
-    int64_t full_begin, shard_begin, width;
-  };
-
   // Refuses sizes that do not divide, and parts or widths that do not add up.
   static ShardLayout make(std::span<const int64_t> full_shape, const CutRule& rule, int tp_size,
                           int tp_rank);
@@ -44,7 +40,6 @@ class ShardLayout {
   const Shape& shard_shape() const { return shard_shape_; }
   int64_t shard_numel() const { return outer_ * shard_mid_ * inner_; }
   int64_t full_numel() const { return outer_ * full_mid_ * inner_; }
-  const std::vector<Piece>& pieces() const { return pieces_; }
 
   // Calls fn(full_offset, shard_offset, n) for the runs that make up shard elements [begin, begin +
   // count), in ascending order of both; elements without image (vocabulary padding) are skipped.
@@ -56,6 +51,10 @@ class ShardLayout {
   int64_t shard_position(int64_t full_offset) const;
 
  private:
+  struct Piece {
+    int64_t full_begin, shard_begin, width;
+  };
+
   // Not cut: one run, whatever the shape.
   static ShardLayout whole(std::span<const int64_t> shape);
 

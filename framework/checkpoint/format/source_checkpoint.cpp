@@ -1,7 +1,7 @@
 #include "framework/checkpoint/format/source_checkpoint.h"
 
 #include <algorithm>
-#include <set>
+#include <span>
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/parallel_for.h"
@@ -14,10 +14,16 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = CheckpointFileName::Kind;
 
+constexpr int64_t kMostListed = 20;  // of files that are missing
+
 struct FoundFile {
   fs::path path;
   CheckpointFileName name;
 };
+
+// By (dp, mp) or (layer, tp), as numbers: "mp_rank_100" sorts before "mp_rank_11".
+using Ranks = std::pair<int, int>;
+using RankFiles = std::map<Ranks, FoundFile>;
 
 // Reads the tag out of `latest`, for the message about a folder one level too high.
 std::string hint_about_latest(const fs::path& folder) {
@@ -28,83 +34,79 @@ std::string hint_about_latest(const fs::path& folder) {
          "; give that folder: " + (folder / tag).string();
 }
 
-std::vector<FoundFile> find_files(const fs::path& folder) {
+std::map<Kind, RankFiles> find_files(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
     throw std::runtime_error("the input folder " + folder.string() + " does not exist" +
                              list_parent(folder));
   }
-  std::vector<FoundFile> files;
-  bool has_model_states = false;
+  std::map<Kind, RankFiles> files;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    const auto name = parse_checkpoint_file_name(entry.path().filename().string());
+    const fs::path file = entry.path().filename();
+    const auto name = parse_checkpoint_file_name(file.string());
     if (!name) continue;
-    files.push_back({entry.path(), *name});
-    has_model_states |= name->is_model_states();
+    const bool layer = name->kind == Kind::kLayer;
+    const Ranks ranks =
+        layer ? Ranks(name->layer, name->tp_rank) : Ranks(name->dp_rank, name->mp_rank);
+    const auto [known, is_new] =
+        files[name->kind].try_emplace(ranks, FoundFile{entry.path(), *name});
+    if (!is_new) {
+      throw std::runtime_error(folder.string() + ": two files are of the same rank, " +
+                               known->second.path.filename().string() + " and " + file.string());
+    }
   }
-  if (!has_model_states) {
+  if (!files.contains(Kind::kModelStates) && !files.contains(Kind::kZero3ModelStates)) {
     throw std::runtime_error(
         folder.string() + " is not a tag folder of a checkpoint: it has no *_model_states.pt. It " +
         "holds: " + list_folder(folder) + hint_about_latest(folder));
   }
-  // By number, since "mp_rank_100" sorts before "mp_rank_11".
-  std::sort(files.begin(), files.end(), [](const FoundFile& a, const FoundFile& b) {
-    return std::tuple(a.name.kind, a.name.layer, a.name.dp_rank, a.name.mp_rank, a.name.tp_rank) <
-           std::tuple(b.name.kind, b.name.layer, b.name.dp_rank, b.name.mp_rank, b.name.tp_rank);
-  });
   return files;
 }
 
-std::vector<FoundFile> of_kind(const std::vector<FoundFile>& files, Kind kind) {
-  std::vector<FoundFile> result;
-  std::copy_if(files.begin(), files.end(), std::back_inserter(result),
-               [kind](const FoundFile& file) { return file.name.kind == kind; });
-  return result;
-}
-
-int next_rank(const std::vector<FoundFile>& files, int CheckpointFileName::*rank) {
-  int highest = -1;
-  for (const FoundFile& file : files) highest = std::max(highest, file.name.*rank);
+int64_t next_rank(const RankFiles& files, int Ranks::*rank) {
+  int64_t highest = -1;
+  for (const auto& [ranks, file] : files) highest = std::max<int64_t>(highest, ranks.*rank);
   return highest + 1;
 }
 
-// Every (dp, mp) up to the highest seen must be there exactly once; `files` are sorted that way.
-void check_complete(const fs::path& folder, const std::vector<FoundFile>& files, int dp_size,
-                    int mp_size) {
-  std::set<std::pair<int, int>> present;
-  for (const FoundFile& file : files) {
-    if (!present.emplace(file.name.dp_rank, file.name.mp_rank).second) {
-      throw std::runtime_error(folder.string() + ": two files are of the same rank, one is " +
-                               file.path.filename().string());
-    }
+// Every (dp, mp) up to the highest seen must be there. A name may claim any rank: of what is missing
+// no more is looked at than the message lists.
+void check_complete(const fs::path& folder, const RankFiles& files, int64_t dp_size,
+                    int64_t mp_size) {
+  const int64_t missing = dp_size * mp_size - static_cast<int64_t>(files.size());
+  if (missing == 0) return;
+  const CheckpointFileName& like = files.begin()->second.name;
+  std::string names;
+  int64_t listed = 0;
+  for (int64_t i = 0; listed < std::min(missing, kMostListed); ++i) {
+    const int dp = like.dp_rank < 0 ? -1 : static_cast<int>(i / mp_size),
+              mp = static_cast<int>(i % mp_size);
+    if (files.contains({dp, mp})) continue;
+    names += "\n  " + (like.kind == Kind::kOptimStates ? optim_states_file(dp, mp, like.bf16)
+                       : dp < 0                        ? model_states_file(mp)
+                                                       : zero3_model_states_file(dp, mp));
+    ++listed;
   }
-  std::string missing;
-  for (int dp = 0; dp < dp_size; ++dp) {
-    for (int mp = 0; mp < mp_size; ++mp) {
-      const FoundFile& like = files.front();
-      if (present.contains({like.name.dp_rank < 0 ? -1 : dp, mp})) continue;
-      missing +=
-          "\n  " + (like.name.kind == Kind::kOptimStates ? optim_states_file(dp, mp, like.name.bf16)
-                    : like.name.dp_rank < 0              ? model_states_file(mp)
-                                                         : zero3_model_states_file(dp, mp));
-    }
-  }
-  if (!missing.empty()) {
-    throw std::runtime_error(folder.string() + ": files are missing:" + missing +
-                             "\nIt holds: " + list_folder(folder));
-  }
+  if (listed < missing) names += "\n  ... and " + std::to_string(missing - listed) + " more";
+  throw std::runtime_error(folder.string() + ": files are missing:" + names +
+                           "\nIt holds: " + list_folder(folder));
 }
 
-std::vector<Value> read_all(const std::vector<FoundFile>& files, int threads,
-                            DeferredChecks* checks) {
+std::vector<fs::path> paths_of(const RankFiles& files) {
+  std::vector<fs::path> paths;
+  for (const auto& [ranks, file] : files) paths.push_back(file.path);
+  return paths;
+}
+
+std::vector<Value> read_all(std::span<const fs::path> files, int threads, DeferredChecks* checks) {
   std::vector<Value> values(files.size());
   parallel_for(files.size(), threads,
-               [&](size_t i) { values[i] = read_torch_file(files[i].path, checks); });
+               [&](size_t i) { values[i] = read_torch_file(files[i], checks); });
   return values;
 }
 
 // From checkpoint_parallel_dimensions, which all files have or none; before it existed, from the
 // number of files of the first layer.
-void find_degrees(SourceCheckpoint& source, const std::vector<FoundFile>& layers) {
+void find_degrees(SourceCheckpoint& source) {
   const auto mp_size = static_cast<int>(source.model_states.size());
   const bool recorded = static_cast<bool>(source.model_states[0].find(keys::kParallelDimensions));
   if (recorded) {
@@ -116,10 +118,9 @@ void find_degrees(SourceCheckpoint& source, const std::vector<FoundFile>& layers
       if (own != first) own.fail("the same dimensions as in rank 0");
     }
   } else {
-    const int first_layer = layers.empty() ? -1 : layers.front().name.layer;
-    const auto of_first = std::count_if(layers.begin(), layers.end(), [&](const FoundFile& file) {
-      return file.name.layer == first_layer;
-    });
+    const auto& layers = source.layer_files;
+    const auto of_first = std::ranges::count_if(
+        layers, [&](const auto& file) { return file.first.first == layers.begin()->first.first; });
     source.tp_size = layers.empty() ? mp_size : static_cast<int>(of_first);
     source.pp_size = mp_size / source.tp_size;
   }
@@ -220,20 +221,18 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
                                         DeferredChecks* checks) {
   SourceCheckpoint source;
   source.folder = folder;
-  const std::vector<FoundFile> files = find_files(folder);
-  const std::vector<FoundFile> optimizers = of_kind(files, Kind::kOptimStates);
-  std::vector<FoundFile> models = of_kind(files, Kind::kModelStates);
-  const bool zero3 = models.empty();
-  if (zero3) models = of_kind(files, Kind::kZero3ModelStates);
-  const int mp_size = next_rank(models, &CheckpointFileName::mp_rank);
-  const int model_dp_size = zero3 ? next_rank(models, &CheckpointFileName::dp_rank) : 1;
+  std::map<Kind, RankFiles> files = find_files(folder);
+  const bool zero3 = !files.contains(Kind::kModelStates);
+  const RankFiles &models = files[zero3 ? Kind::kZero3ModelStates : Kind::kModelStates],
+                  &optimizers = files[Kind::kOptimStates];
+  const int64_t mp_size = next_rank(models, &Ranks::second);
+  const int64_t model_dp_size = zero3 ? next_rank(models, &Ranks::first) : 1;
   check_complete(folder, models, model_dp_size, mp_size);
-  for (const FoundFile& file : models) source.metadata_files.push_back(file.path);
-  source.model_states = read_all({models.begin(), models.begin() + mp_size}, threads, checks);
-  const std::vector<FoundFile> layers = of_kind(files, Kind::kLayer);
-  for (const FoundFile& file : layers)
-    source.layer_files[{file.name.layer, file.name.tp_rank}] = file.path;
-  find_degrees(source, layers);
+  source.metadata_files = paths_of(models);
+  source.model_states = read_all(
+      std::span(source.metadata_files).first(static_cast<size_t>(mp_size)), threads, checks);
+  for (const auto& [ranks, file] : files[Kind::kLayer]) source.layer_files[ranks] = file.path;
+  find_degrees(source);
 
   if (source.model_states[0].find(keys::kWeightsOnly)) {
     source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
@@ -248,14 +247,18 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
     read_zero0(source);
     return source;
   }
-  source.dp_size = std::max(model_dp_size, next_rank(optimizers, &CheckpointFileName::dp_rank));
+  int64_t dp_size = std::max(model_dp_size, next_rank(optimizers, &Ranks::first));
   if (const Value recorded = source.model_states[0].find(keys::kDpWorldSize);
-      recorded && recorded.as_int() > source.dp_size) {
+      recorded && recorded.as_int() > dp_size) {
     if (recorded.as_int() > 1 << 20) recorded.fail("a plausible number of ranks");
-    source.dp_size = static_cast<int>(recorded.as_int());
+    dp_size = recorded.as_int();
   }
-  check_complete(folder, optimizers, source.dp_size, mp_size);
-  const std::vector<Value> states = read_all(optimizers, threads, checks);
+  // An optimizer's rank has model states too.
+  check_complete(folder, models, model_dp_size,
+                 std::max(mp_size, next_rank(optimizers, &Ranks::second)));
+  check_complete(folder, optimizers, dp_size, mp_size);
+  source.dp_size = static_cast<int>(dp_size);
+  const std::vector<Value> states = read_all(paths_of(optimizers), threads, checks);
   const Value stage = states[0].at(keys::kOptimizerStateDict).find(keys::kZeroStage);
   source.stage = stage ? zero_stage_of(stage) : 1;  // BF16_Optimizer does not say
   if (source.stage == 3) {

@@ -48,9 +48,18 @@ void refuse_unknown_layout(const Value& optimizer) {
   }
 }
 
-std::vector<int64_t> alignment_gaps(const Value& state, size_t group) {
-  const Value paddings = state.find(keys::kParamAlignmentPaddings);
-  return paddings ? paddings.at(group).as_ints() : std::vector<int64_t>{};
+// Zeros after each parameter of group `g`, or nothing where there are none.
+std::vector<int64_t> alignment_gaps(const Value& state, size_t g, const GroupShapes& group) {
+  constexpr int64_t kMostAligned = 1 << 30;
+  const Value all = state.find(keys::kParamAlignmentPaddings);
+  if (!all) return {};
+  const Value paddings = all.at(g);
+  if (paddings.size() != group.size())
+    paddings.fail("one for each of " + std::to_string(group.size()) + " parameters");
+  for (const Value& padding : paddings.items())
+    if (padding.as_int() < 0 || padding.as_int() > kMostAligned)
+      padding.fail("0 to " + std::to_string(kMostAligned) + " elements");
+  return paddings.as_ints();
 }
 
 // The optimizer's state of one group. Elastic checkpoints ("elastic_checkpoint": true) have a list
@@ -74,7 +83,7 @@ GroupState group_state(const Value& state, size_t g) {
 // One group of one rank: all its fragments, of all states.
 void read_group(SourceCheckpoint& source, const Value& state, size_t g, const GroupShapes& group,
                 int dp, int pp, int tp) {
-  const FlatGroup layout = layout_of(group, source.dp_size, alignment_gaps(state, g));
+  const FlatGroup layout = layout_of(group, source.dp_size, alignment_gaps(state, g, group));
   const std::vector<Fragment> fragments = layout.fragments(dp);
   if (const Value mappings = state.find(keys::kParamSliceMappings))  // older versions have none
     check_mapping(mappings.at(g), group, fragments);

@@ -4,7 +4,6 @@
 #include <cstdio>
 #include <unordered_map>
 
-#include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/pickle.h"
 #include "framework/checkpoint/format/zip.h"
 
@@ -78,37 +77,9 @@ std::string serialization_id(const std::vector<ZipReader::Record>& records) {
   return text;
 }
 
-// Lays records out, with the CRCs of the data as far as they are known.
-class PlannedZip {
- public:
-  explicit PlannedZip(std::span<const uint32_t> crcs) : crcs_(crcs) {}
-  void add(std::string name, std::string_view text) {
-    file_.add(zip_.begin(std::move(name), text.size()));
-    file_.add(text);
-    file_.add(zip_.end(crc32(std::as_bytes(std::span(text)))));
-  }
-  void add(std::string name, const BytesPtr& source) {
-    if (!source || source->size() == 0) return add(std::move(name), "");
-    file_.add(zip_.begin(std::move(name), source->size()));
-    file_.add(source);
-    file_.add(zip_.end(crcs_.empty() ? 0 : crcs_.front()));
-    if (!crcs_.empty()) crcs_ = crcs_.subspan(1);
-  }
-  const auto& records() const { return zip_.records(); }
-  FileLayout finish() {
-    file_.add(zip_.finish());
-    return std::move(file_);
-  }
-
- private:
-  std::span<const uint32_t> crcs_;
-  ZipLayout zip_;
-  FileLayout file_;
-};
-
 // The records of a file called `stem`, in torch's order.
 FileLayout layout_of(const std::string& stem, const Value& value, std::span<const uint32_t> crcs) {
-  PlannedZip zip(crcs);
+  ZipLayout zip(crcs);
   Storages storages;
   const std::string pickle =
       encode_pickle(value, [&](const TensorRecord& tensor) { return storages.key(tensor); });

@@ -16,7 +16,11 @@ UniversalInfo::SubParams sub_params(const Value& value) {
   UniversalInfo::SubParams result;
   result.patterns = value.at(keys::kPatterns).as_strings();
   for (const Value& size : value.at(keys::kShape).items()) {
-    result.shape.push_back(size.is_sequence() ? size.as_ints() : std::vector{size.as_int()});
+    const auto& parts =
+        result.shape.emplace_back(size.is_sequence() ? size.as_ints() : std::vector{size.as_int()});
+    int64_t sum = 0;
+    for (const int64_t part : parts)
+      if (part < 0 || __builtin_add_overflow(sum, part, &sum)) size.fail("sizes that add up");
   }
   const Value dim = value.at(keys::kPartitionDim);
   if (dim.as_int() < 0 || static_cast<size_t>(dim.as_int()) >= result.shape.size())
@@ -102,19 +106,8 @@ Value UniversalInfo::to_value() const {
   value.set(keys::kVocabularyPatterns, Value::list_of(vocabulary));
   value.set(keys::kPipelineReplicatedPatterns, Value::list_of(pipeline_replicated));
   value.set(keys::kTpReplicatedPatterns, Value::list_of(tp_replicated));
-  if (!average.empty()) value.set(keys::kAveragePatterns, Value::list_of(average));
   value.set(keys::kRowParallelPatterns, Value::list_of(row_parallel));
   value.set(keys::kTwoSubParamsPatterns, Value::list_of(two_sub_params));
-  if (!sub_params.empty()) {
-    Value list = Value::list(), widths = Value::dict();
-    for (const SubParams& item : sub_params) list.push_back(item.source);
-    for (const auto& [pattern, parts] : sub_param_widths) {
-      Value rows = Value::list();
-      for (const auto& part : parts) rows.push_back(Value::list_of(part));
-      widths.set(pattern, rows);
-    }
-    value.set(keys::kSubParams, list).set(keys::kSubParamShardWidths, widths);
-  }
   return value;
 }
 

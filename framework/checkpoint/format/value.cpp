@@ -62,20 +62,21 @@ struct Value::Where {
 };
 
 Value::Kind Value::kind() const {
-  struct Visitor {
-    Kind operator()(std::monostate) const { return Kind::kNone; }
-    Kind operator()(bool) const { return Kind::kBool; }
-    Kind operator()(int64_t) const { return Kind::kInt; }
-    Kind operator()(double) const { return Kind::kFloat; }
-    Kind operator()(const std::shared_ptr<const std::string>&) const { return Kind::kString; }
-    Kind operator()(const std::shared_ptr<const Raw>& raw) const { return raw->kind; }
-    Kind operator()(const std::shared_ptr<const Global>&) const { return Kind::kGlobal; }
-    Kind operator()(const std::shared_ptr<const TensorRecord>&) const { return Kind::kTensor; }
-    Kind operator()(const std::shared_ptr<Object>&) const { return Kind::kObject; }
-    Kind operator()(const std::shared_ptr<Sequence>& sequence) const { return sequence->kind; }
-    Kind operator()(const std::shared_ptr<Mapping>& mapping) const { return mapping->kind; }
-  };
-  return std::visit(Visitor{}, data_);
+  if (const auto* data = std::get_if<std::shared_ptr<const Raw>>(&data_)) return (*data)->kind;
+  if (const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&data_))
+    return (*sequence)->kind;
+  if (const auto* mapping = std::get_if<std::shared_ptr<Mapping>>(&data_)) return (*mapping)->kind;
+  constexpr std::array kKinds = {Kind::kNone,   Kind::kBool,   Kind::kInt,
+                                 Kind::kFloat,  Kind::kString, Kind::kBytes,
+                                 Kind::kGlobal, Kind::kTensor, Kind::kObject};
+  return kKinds[data_.index()];
+}
+
+template <typename T>
+const T& Value::get(const char* expected) const {
+  const auto* v = std::get_if<T>(&data_);
+  if (!v) fail(expected);
+  return *v;
 }
 
 bool Value::is_sequence() const { return std::holds_alternative<std::shared_ptr<Sequence>>(data_); }
@@ -85,11 +86,7 @@ bool Value::is_object(std::string_view class_name) const {
   return is_object() && as_object().type->name == class_name;
 }
 
-bool Value::as_bool() const {
-  const auto* v = std::get_if<bool>(&data_);
-  if (!v) fail("a bool");
-  return *v;
-}
+bool Value::as_bool() const { return get<bool>("a bool"); }
 
 int64_t Value::as_int() const {
   if (const auto* v = std::get_if<int64_t>(&data_)) return *v;
@@ -114,39 +111,24 @@ double Value::as_double() const {
 }
 
 const std::string& Value::as_string() const& {
-  const auto* v = find_string();
-  if (!v) fail("a string");
-  return *v;
+  return *get<std::shared_ptr<const std::string>>("a string");
 }
 
 const std::string& Value::as_bytes() const& {
   if (kind() != Kind::kBytes) fail("bytes");
-  return std::get<std::shared_ptr<const Raw>>(data_)->data;
+  return raw();
 }
 
 const TensorRecord& Value::as_tensor() const& {
-  const auto* v = std::get_if<std::shared_ptr<const TensorRecord>>(&data_);
-  if (!v) fail("a tensor");
-  return **v;
+  return *get<std::shared_ptr<const TensorRecord>>("a tensor");
 }
 
 const Value::Global& Value::as_global() const& {
-  const auto* v = std::get_if<std::shared_ptr<const Global>>(&data_);
-  if (!v) fail("the name of a class");
-  return **v;
+  return *get<std::shared_ptr<const Global>>("the name of a class");
 }
 
 const Value::Object& Value::as_object() const& {
-  const auto* v = std::get_if<std::shared_ptr<Object>>(&data_);
-  if (!v) fail("an object");
-  return **v;
-}
-
-DType Value::as_dtype() const {
-  const auto* v = std::get_if<std::shared_ptr<const Global>>(&data_);
-  const auto dtype = v && (*v)->module == "torch" ? dtype_of_name((*v)->name) : std::nullopt;
-  if (!dtype) fail("a torch dtype");
-  return *dtype;
+  return *get<std::shared_ptr<Object>>("an object");
 }
 
 std::vector<int64_t> Value::as_ints() const {
@@ -332,8 +314,7 @@ std::string Value::found() const {
       return "object of class " + as_object().type->module + "." + as_object().type->name;
     case Kind::kBytes:
     case Kind::kBigInt:
-      return std::string(kind_name(kind())) + " of " +
-             std::to_string(std::get<std::shared_ptr<const Raw>>(data_)->data.size()) + " bytes";
+      return std::string(kind_name(kind())) + " of " + std::to_string(raw().size()) + " bytes";
     default:
       return std::string(kind_name(kind())) + " of " + std::to_string(size());
   }
@@ -352,8 +333,7 @@ bool Value::operator==(const Value& other) const {
       return as_global() == other.as_global();
     case Kind::kBytes:
     case Kind::kBigInt:
-      return std::get<std::shared_ptr<const Raw>>(data_)->data ==
-             std::get<std::shared_ptr<const Raw>>(other.data_)->data;
+      return raw() == other.raw();
     case Kind::kTensor: {
       const TensorRecord &a = as_tensor(), &b = other.as_tensor();
       return a.dtype == b.dtype && a.shape == b.shape && a.requires_grad == b.requires_grad &&

@@ -135,7 +135,6 @@ class Value {
   TensorRecord as_tensor() && { return std::as_const(*this).as_tensor(); }
   Global as_global() && { return std::as_const(*this).as_global(); }
   Object as_object() && { return std::as_const(*this).as_object(); }
-  DType as_dtype() const;
   Shape as_shape() const;  // a sequence of ints, e.g. torch.Size
   std::vector<int64_t> as_ints() const;
   std::vector<std::string> as_strings() const;
@@ -186,6 +185,9 @@ class Value {
 
   Value(Kind kind, std::vector<Value> items);
   Value(Kind kind, std::vector<Entry> entries);
+  template <typename T>
+  const T& get(const char* expected) const;  // throws unless the value is one
+  const std::string& raw() const { return std::get<std::shared_ptr<const Raw>>(data_)->data; }
   const std::string* find_string() const;
   const Value* find_value(std::string_view key) const;
   const std::vector<Entry>* find_entries() const;  // of a dict or an object's attributes, else null
@@ -193,6 +195,7 @@ class Value {
   std::vector<Entry>& own_entries();  // ... unshared, to change them
   Value child(const Value& value, std::string key) const;
 
+  // kind() knows the order.
   std::variant<std::monostate, bool, int64_t, double, std::shared_ptr<const std::string>,
                std::shared_ptr<const Raw>, std::shared_ptr<const Global>,
                std::shared_ptr<const TensorRecord>, std::shared_ptr<Object>,

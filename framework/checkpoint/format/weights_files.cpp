@@ -65,7 +65,7 @@ NamedTensors counted(NamedTensors shard, ProgressCounter& counter) {
   std::unordered_map<const ByteSource*, BytesPtr> storages;
   for (auto& [name, tensor] : shard) {
     BytesPtr& bytes = storages[tensor.bytes.get()];
-    if (!bytes) bytes = std::make_shared<CountedBytes>(tensor.bytes, counter);
+    if (!bytes) bytes = counted_bytes(tensor.bytes, counter);
     tensor.bytes = bytes;
   }
   return shard;

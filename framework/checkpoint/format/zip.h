@@ -4,12 +4,14 @@
 #include <filesystem>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "framework/checkpoint/format/byte_source.h"
+#include "framework/checkpoint/format/stream_files.h"
 
 namespace anymesh {
 
@@ -60,22 +62,27 @@ class ZipReader {
   std::unordered_map<std::string_view, const Record*> by_name_;
 };
 
-// The text around the data of an archive's records, each at a multiple of 64 bytes.
-//   ZipLayout zip; put(zip.begin("archive/version", 2)); put("3\n"); put(zip.end(crc32("3\n"))); ...
-//   put(zip.finish());
+// An archive that is to be written, each record's data at a multiple of 64 bytes.
+//   ZipLayout zip(crcs); zip.add("archive/version", "3\n"); zip.add("archive/data/0", bytes); ...
+//   stream(zip.finish());
 // All sizes follow from those of the records, so that an archive is laid out before its CRCs are
 // known.
 class ZipLayout {
  public:
-  std::string begin(std::string name, uint64_t size);  // the header before the data
-  std::string end(uint32_t crc);                       // the descriptor behind it
-  std::string finish();                                // the directory
+  // `crcs`: of the sources that are not empty, in order; none = not known yet.
+  explicit ZipLayout(std::span<const uint32_t> crcs = {}) : crcs_(crcs) {}
 
-  uint64_t position() const { return position_; }  // behind what was last returned, and its data
+  void add(std::string name, std::string_view text);
+  void add(std::string name, const BytesPtr& source);  // null: no bytes
   const std::vector<ZipReader::Record>& records() const { return records_; }
+  FileLayout finish();  // with the directory
 
  private:
-  uint64_t position_ = 0;
+  void begin(std::string name, uint64_t size);  // the header before the data
+  void end(uint32_t crc);                       // the descriptor behind it
+
+  std::span<const uint32_t> crcs_;
+  FileLayout file_;
   std::vector<ZipReader::Record> records_;
   std::vector<uint64_t> headers_;  // where the local header of each record is
 };
