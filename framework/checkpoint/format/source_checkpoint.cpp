@@ -236,7 +236,7 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
 
   if (source.model_states[0].find(keys::kWeightsOnly)) {
     source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
-    read_weights(source);
+    read_weights(source, checks);
     return source;
   }
   if (optimizers.empty()) {
@@ -244,7 +244,7 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
       throw std::runtime_error(folder.string() +
                                ": has no *_optim_states.pt. It holds: " + list_folder(folder));
     source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
-    read_zero0(source);
+    read_zero0(source, checks);
     return source;
   }
   int64_t dp_size = std::max(model_dp_size, next_rank(optimizers, &Ranks::first));
@@ -262,7 +262,7 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   const Value stage = states[0].at(keys::kOptimizerStateDict).find(keys::kZeroStage);
   source.stage = stage ? zero_stage_of(stage) : 1;  // BF16_Optimizer does not say
   if (source.stage == 3) {
-    read_zero3(source, states);
+    read_zero3(source, states, checks);
   } else {
     read_zero12(source, states);
   }

@@ -8,22 +8,22 @@ namespace anymesh {
 
 // What source_checkpoint.cpp leaves to one source file for each layout: to fill in `parameters` and
 // `optimizer_state`. `optimizers` holds the optimizer file of (dp_rank, mp_rank) at dp_rank *
-// mp_size + mp_rank.
+// mp_size + mp_rank. What they open themselves is opened with `checks`, which may be null.
 void read_zero12(SourceCheckpoint& source,
                  const std::vector<Value>& optimizers);  // source_zero12.cpp
-void read_zero3(SourceCheckpoint& source,
-                const std::vector<Value>& optimizers);  // source_zero3.cpp
-void read_zero0(SourceCheckpoint& source);              // source_zero0.cpp
-void read_weights(SourceCheckpoint& source);            // source_weights.cpp
+void read_zero3(SourceCheckpoint& source, const std::vector<Value>& optimizers,
+                DeferredChecks* checks);                              // source_zero3.cpp
+void read_zero0(SourceCheckpoint& source, DeferredChecks* checks);    // source_zero0.cpp
+void read_weights(SourceCheckpoint& source, DeferredChecks* checks);  // source_weights.cpp
 
 // What ZeRO 3 does not train, cut over the model-states files as trained parameters are over the
 // optimizer's.
-void read_frozen_of_zero3(SourceCheckpoint& source);
+void read_frozen_of_zero3(SourceCheckpoint& source, DeferredChecks* checks);
 
 // All weights of a tp rank's model in the order of named_parameters(): tied layers first, then by
 // layer. With a pipeline these are the weights of all stages.
 std::vector<std::pair<std::string, TensorRecord>> weights_of(const SourceCheckpoint& source,
-                                                             int tp_rank);
+                                                             int tp_rank, DeferredChecks* checks);
 
 // Of a dict in param_shapes, in its order.
 struct NamedShape {

@@ -43,7 +43,8 @@ int stage_of(const SourceCheckpoint& source, const std::string& name, int tp_ran
 
 }  // namespace
 
-std::vector<NamedTensor> weights_of(const SourceCheckpoint& source, int tp_rank) {
+std::vector<NamedTensor> weights_of(const SourceCheckpoint& source, int tp_rank,
+                                    DeferredChecks* checks) {
   const Value& model_state = source.model_state(0, tp_rank);
   if (model_state.find(keys::kModule)) return module_tensors(model_state);
   const auto [tied_prefix, tied_name] = tied_layer(model_state);
@@ -51,7 +52,7 @@ std::vector<NamedTensor> weights_of(const SourceCheckpoint& source, int tp_rank)
   for (const auto& [key, path] : source.layer_files) {
     const auto& [layer, tp] = key;
     if (tp != tp_rank) continue;
-    const Value state = read_torch_file(path);
+    const Value state = read_torch_file(path, checks);
     const bool is_tied = tied.empty() && !tied_prefix.empty() && state.contains(tied_name);
     const std::string prefix = is_tied ? tied_prefix : std::to_string(layer) + ".";
     for (const auto& [name, value] : state.entries()) {
@@ -62,10 +63,10 @@ std::vector<NamedTensor> weights_of(const SourceCheckpoint& source, int tp_rank)
   return tied;
 }
 
-void read_weights(SourceCheckpoint& source) {
+void read_weights(SourceCheckpoint& source, DeferredChecks* checks) {
   source.weights_only = true;
   for (int tp = 0; tp < source.tp_size; ++tp) {
-    for (const auto& [name, tensor] : weights_of(source, tp)) {
+    for (const auto& [name, tensor] : weights_of(source, tp, checks)) {
       SourceShard& shard = shard_of(source, name, stage_of(source, name, tp), tp, tensor.shape);
       const TensorRecord fp32{DType::kFloat32, tensor.shape, false, as_float32(tensor)};
       add_fragment(shard, kFp32, 0, Value(fp32).named(name), 0, 0, tensor.numel());

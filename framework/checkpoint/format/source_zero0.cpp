@@ -71,8 +71,9 @@ Groups find_groups(const SourceCheckpoint& source, const Value& model_state,
 
 class RankReader {
  public:
-  RankReader(SourceCheckpoint& source, int mp)
+  RankReader(SourceCheckpoint& source, int mp, DeferredChecks* checks)
       : source_(source),
+        checks_(checks),
         pp_(mp / source.tp_size),
         tp_(mp % source.tp_size),
         model_state_(source.model_state(pp_, tp_)),
@@ -95,7 +96,7 @@ class RankReader {
     const Value unfused = optimizer_.find(keys::kFp32GroupsUnfused);
     const bool has_shapes = static_cast<bool>(model_state_.find(keys::kParamShapes));
     std::vector<NamedTensor> tensors;
-    if (!has_shapes || (!flat && !unfused)) tensors = weights_of(source_, tp_);
+    if (!has_shapes || (!flat && !unfused)) tensors = weights_of(source_, tp_, checks_);
     weights_ = {tensors.begin(), tensors.end()};
     const Value param_groups = torch_.at(keys::kParamGroups);
     const Groups groups = find_groups(source_, model_state_, param_groups, tensors);
@@ -216,6 +217,7 @@ class RankReader {
   }
 
   SourceCheckpoint& source_;
+  DeferredChecks* checks_;
   int pp_, tp_;
   Value model_state_, optimizer_, torch_;
   std::unordered_map<int64_t, Value> states_;  // of the optimizer, by parameter or group
@@ -224,9 +226,9 @@ class RankReader {
 
 }  // namespace
 
-void read_zero0(SourceCheckpoint& source) {
+void read_zero0(SourceCheckpoint& source, DeferredChecks* checks) {
   for (int mp = 0; mp < source.tp_size * source.pp_size; ++mp) {
-    RankReader reader(source, mp);
+    RankReader reader(source, mp, checks);
     reader.read();
     if (mp == 0) source.optimizer_state = reader.universal_state();
   }

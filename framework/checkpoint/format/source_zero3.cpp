@@ -56,13 +56,13 @@ Value universal_optimizer_state(Value state) {
 
 }  // namespace
 
-void read_frozen_of_zero3(SourceCheckpoint& source) {
+void read_frozen_of_zero3(SourceCheckpoint& source, DeferredChecks* checks) {
   for (int mp = 0; mp < source.tp_size * source.pp_size; ++mp) {
     const Value shapes =
         source.model_states[static_cast<size_t>(mp)].find(keys::kFrozenParamShapes);
     if (!shapes || shapes.size() == 0) continue;
     for (int dp = 0; dp < source.dp_size; ++dp) {
-      const Value parts = read_torch_file(source.folder / zero3_model_states_file(dp, mp))
+      const Value parts = read_torch_file(source.folder / zero3_model_states_file(dp, mp), checks)
                               .at(keys::kFrozenParamFragments);
       for (const auto& [name, shape] : named_shapes(shapes)) {
         const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
@@ -78,7 +78,8 @@ void read_frozen_of_zero3(SourceCheckpoint& source) {
   }
 }
 
-void read_zero3(SourceCheckpoint& source, const std::vector<Value>& optimizers) {
+void read_zero3(SourceCheckpoint& source, const std::vector<Value>& optimizers,
+                DeferredChecks* checks) {
   const int mp_size = source.tp_size * source.pp_size;
   for (int mp = 0; mp < mp_size; ++mp) {
     const Value shapes = source.model_states[static_cast<size_t>(mp)].at(keys::kParamShapes);
@@ -91,7 +92,7 @@ void read_zero3(SourceCheckpoint& source, const std::vector<Value>& optimizers) 
         read_sub_group(source, state, g, shapes.at(g), dp, mp);
     }
   }
-  read_frozen_of_zero3(source);
+  read_frozen_of_zero3(source, checks);
   source.optimizer_state = universal_optimizer_state(optimizers[0].at(keys::kOptimizerStateDict));
 }
 

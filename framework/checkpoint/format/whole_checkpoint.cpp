@@ -212,7 +212,7 @@ void WholeCheckpoint::add_untrained_of_zero3() {
     frozen.fail("none: how tp or pp cut frozen parameters of ZeRO 3 is not known");
   SourceCheckpoint source{.folder = path, .dp_size = 0, .model_states = {metadata}};
   while (fs::exists(path / zero3_model_states_file(source.dp_size, 0))) ++source.dp_size;
-  read_frozen_of_zero3(source);
+  read_frozen_of_zero3(source, checks_);
   for (const auto& [name, shards] : source.parameters) {
     const SourceShard& shard = shards[0];
     if (!is_known(name))
