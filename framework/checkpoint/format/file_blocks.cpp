@@ -47,9 +47,9 @@ class Buffers {
   Buffer take() {
     const std::lock_guard lock(mutex_);
     if (free_.empty()) {
-      void* memory = std::aligned_alloc(kBlock, kBlock);
+      void* memory = std::aligned_alloc(kFileBlock, kFileBlock);
       if (!memory) throw std::bad_alloc();
-      madvise(memory, kBlock, MADV_HUGEPAGE);  // for the disk's driver one piece, not 512 pages
+      madvise(memory, kFileBlock, MADV_HUGEPAGE);  // for the disk's driver one piece, not 512 pages
       return {static_cast<std::byte*>(memory), &std::free};
     }
     Buffer buffer = std::move(free_.back());
@@ -73,7 +73,7 @@ FileBlocks::FileBlocks(StreamedFile file, bool compare)
   uint64_t data_end = 0;
   for (const FileLayout::Piece& piece : layout_.pieces)
     if (piece.source) data_end = piece.offset + piece.size();
-  if (layout_.size > kBlock) direct_end_ = align_down(data_end, PlacedFile::kSector);
+  if (layout_.size > kFileBlock) direct_end_ = align_down(data_end, PlacedFile::kSector);
   for (const FileLayout::Piece& piece : layout_.pieces) {
     const uint64_t last = piece.offset + std::max<uint64_t>(piece.size(), 1) - 1;
     extents_.emplace_back(piece.source ? block_of(last) - block_of(piece.offset) + 1 : 0);
@@ -192,7 +192,7 @@ void for_blocks(size_t count, int threads,
   Buffers buffers;
   parallel_for(count, threads, [&](size_t i) {
     Buffers::Buffer buffer = buffers.take();
-    fn(i, {buffer.get(), kBlock});
+    fn(i, {buffer.get(), kFileBlock});
     buffers.put_back(std::move(buffer));
   });
 }

@@ -15,7 +15,7 @@
 
 namespace anymesh {
 
-inline constexpr uint64_t kBlock = 2 << 20;
+inline constexpr uint64_t kFileBlock = 2 << 20;
 
 // Bytes of tensors that were written, by their place in the file.
 struct TensorExtent {
@@ -33,9 +33,9 @@ class FileBlocks {
 
   size_t count() const { return block_of(layout_.size) + 1; }
   const FileLayout& layout() const { return layout_; }
-  uint64_t begin_of(size_t block) const { return std::min(block * kBlock, direct_end_); }
+  uint64_t begin_of(size_t block) const { return std::min(block * kFileBlock, direct_end_); }
 
-  // `buffer` is of kBlock bytes and aligned to sectors.
+  // `buffer` is of kFileBlock bytes and aligned to sectors.
   void write(size_t block, std::span<std::byte> buffer);
   // Of the blocks written here, which must follow each other: of each tensor one.
   std::vector<TensorExtent> extents() const;
@@ -49,7 +49,7 @@ class FileBlocks {
 
  private:
   size_t block_of(uint64_t offset) const {
-    return offset < direct_end_ ? offset / kBlock : (direct_end_ + kBlock - 1) / kBlock;
+    return offset < direct_end_ ? offset / kFileBlock : (direct_end_ + kFileBlock - 1) / kFileBlock;
   }
   void fill(size_t block, uint64_t begin, std::span<std::byte> out);
   size_t piece_at(uint64_t offset) const;

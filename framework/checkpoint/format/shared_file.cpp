@@ -5,7 +5,7 @@
 namespace anymesh {
 namespace {
 
-constexpr uint64_t kLeastPart = 4 * kBlock;
+constexpr uint64_t kLeastPart = 4 * kFileBlock;
 
 }  // namespace
 
