@@ -140,7 +140,9 @@ TEST(ShardedParams, UnitsWithoutParameters) {
       mpi_world()->split(mpi_world()->rank(), 0));
   for (int unit = 0; unit < 4; ++unit) {
     params.before_forward(unit);
-    if (unit == 2) EXPECT_TRUE(third.equal(torch::full({3}, 2.f)));
+    if (unit == 2) {
+      EXPECT_TRUE(third.equal(torch::full({3}, 2.f)));
+    }
     params.after_forward(unit);
   }
   for (int unit = 3; unit >= 0; --unit) params.before_backward(unit);
