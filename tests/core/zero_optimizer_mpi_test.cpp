@@ -136,7 +136,7 @@ TEST(ShardedParams, UnitsWithoutParameters) {
   release_storage(first);
   release_storage(third);
   ShardedParams params(
-      {{first, StateTensor(torch::ones({3})), {0}}, {third, StateTensor(torch::full({3}, 2)), {2}}},
+      {{first, StateTensor(torch::ones({3})), {0}}, {third, StateTensor(torch::full({3}, 2.f)), {2}}},
       mpi_world()->split(mpi_world()->rank(), 0));
   for (int unit = 0; unit < 4; ++unit) {
     params.before_forward(unit);
