@@ -32,7 +32,7 @@ ends_with log "--kill-switch-file"
 echo "ok: a save on request, $asked, and one at the end, $(<slow/latest)"
 
 mkdir -p stays/full
-train 1,1,1,0 /dev/null --train-iters 3 --save kept --save-switch-file stays >log 2>&1 || fail "a switch that cannot be removed: $(tail -5 log)"
+train 1,1,1,0 /dev/null --train-iters 8 --save kept --save-switch-file stays >log 2>&1 || fail "a switch that cannot be removed: $(tail -5 log)"
 grep -q 'WARNING: --save-switch-file stays: cannot remove it: .*not empty; it is ignored' log || fail "said nothing: $(tail -5 log)"
 
 train 1,1,1,0 /dev/null --train-iters 100000 --save timed --exit-duration-in-mins 0.05 >log || fail "$(tail -5 log)"
