@@ -135,7 +135,7 @@ void check_schedule(const OptimizerConfig& optimizer, const BatchPlan& plan) {
           "the warmup of " + with("--lr-warmup-iters", optimizer.lr_warmup_iters) + " / " +
               with("--lr-warmup-samples", optimizer.lr_warmup_samples) +
               " must be shorter than the decay, which ends after " +
-              std::to_string(static_cast<int64_t>(plan.lr_decay_samples)) +
+              std::to_string(static_cast<int64_t>(std::min(plan.lr_decay_samples, 9e18))) +
               " samples (--lr-decay-iters, --lr-decay-samples)");
 }
 
