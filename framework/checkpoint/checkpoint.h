@@ -36,7 +36,8 @@ namespace anymesh {
 // A tag is published only when it is whole: all ranks write to a temporary folder and sync it, then
 // one rename, then `latest`. A crash at any moment leaves the previous checkpoint in place. A tag
 // of that name is replaced as a whole. PendingSave (pending_save.h) saves; a rank that has not come
-// after `config.patience` is named in the error of the others, which then cannot communicate any more.
+// after `config.patience` is named in the error of the others, which then cannot communicate any
+// more.
 //
 // All functions are collective over grid.world. What goes wrong on one rank they throw on all, as
 // CollectiveError.

@@ -13,8 +13,7 @@ void scaled(const float* row, float scale, int64_t width, T* out) {
   });
 }
 
-template <class T>
-void added(const float* a, const T* b, int64_t width, T* out) {
+void added(const float* a, const c10::BFloat16* b, int64_t width, c10::BFloat16* out) {
   in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
     for (int64_t j = 0; j < width; j += kLanes)
       store(out + j, load<Lanes>(a + j) + load<Lanes>(b + j));
@@ -23,7 +22,5 @@ void added(const float* a, const T* b, int64_t width, T* out) {
 
 template void scaled(const float*, float, int64_t, float*);
 template void scaled(const float*, float, int64_t, c10::BFloat16*);
-template void added(const float*, const float*, int64_t, float*);
-template void added(const float*, const c10::BFloat16*, int64_t, c10::BFloat16*);
 
 }  // namespace anymesh

@@ -15,7 +15,6 @@ template <class T>
 void scaled(const float* row, float scale, int64_t width, T* out);
 
 // out = a + b
-template <class T>
-void added(const float* a, const T* b, int64_t width, T* out);
+void added(const float* a, const c10::BFloat16* b, int64_t width, c10::BFloat16* out);
 
 }  // namespace anymesh
