@@ -1,5 +1,6 @@
-// Loops over floats in vectors as wide as the machine's, in GCC's and clang's vector extension. They
-// are written once, over sixteen lanes as one value, and compiled for several instruction sets:
+// Loops over floats in vectors as wide as the machine's, in GCC's and clang's vector extension.
+// They are written once, over sixteen lanes as one value, and compiled for several instruction
+// sets:
 //
 //   template <class Lanes>
 //   ANYMESH_INLINE void double_loop(float* x, int64_t n) {  // n: a multiple of kLanes
@@ -7,8 +8,8 @@
 //   }
 //   in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED { double_loop<Lanes>(x, n); });
 //
-// What is inlined there has all of the CPU's instructions, loops without lanes as well. Captures are
-// copies, which no store through a pointer can change.
+// What is inlined there has all of the CPU's instructions, loops without lanes as well. Captures
+// are copies, which no store through a pointer can change.
 #pragma once
 
 #include <c10/util/BFloat16.h>

@@ -6,8 +6,8 @@
 
 namespace anymesh {
 
-// Rows of sums in fp32 on their way to a tensor of T = float or c10::BFloat16, in the widest vectors
-// there are.
+// Rows of sums in fp32 on their way to a tensor of T = float or c10::BFloat16, in the widest
+// vectors there are.
 constexpr int64_t kRowMultiple = 16;  // what `width` is a multiple of
 
 // out = row * scale

@@ -14,8 +14,8 @@ namespace anymesh {
 //
 // Legend of names: Megatron-DeepSpeed's, since they are the keys of its checkpoints.
 
-// Parameters of a LayerNorm, or with --normalization rmsnorm of the one without mean and bias; whole
-// on every tp rank.
+// Parameters of a LayerNorm, or with --normalization rmsnorm of the one without mean and bias;
+// whole on every tp rank.
 NormParams make_norm(ParamBuilder& params, const std::string& name, const GptConfig& config);
 
 // hidden + dropout(attention(norm(hidden))), then + dropout(mlp(norm(.))): GPT-2's pre-norm block.
