@@ -135,9 +135,9 @@ TEST(ShardedParams, UnitsWithoutParameters) {
   const torch::Tensor first = torch::empty({3}), third = torch::empty({3});
   release_storage(first);
   release_storage(third);
-  ShardedParams params(
-      {{first, StateTensor(torch::ones({3})), {0}}, {third, StateTensor(torch::full({3}, 2.f)), {2}}},
-      mpi_world()->split(mpi_world()->rank(), 0));
+  ShardedParams params({{first, StateTensor(torch::ones({3})), {0}},
+                        {third, StateTensor(torch::full({3}, 2.f)), {2}}},
+                       mpi_world()->split(mpi_world()->rank(), 0));
   for (int unit = 0; unit < 4; ++unit) {
     params.before_forward(unit);
     if (unit == 2) {
