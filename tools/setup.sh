@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 say() { printf '[setup] %s\n' "$*"; }
 pinned() { sed -n "s/^set($1 \(.*\))$/\1/p" cmake/versions.cmake; }
 
-packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libcxxopts-dev nlohmann-json3-dev libsentencepiece-dev
+packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libcxxopts-dev nlohmann-json3-dev libsentencepiece-dev libutf8proc-dev
           libgtest-dev libgmock-dev clang clang-format clang-tidy libclang-rt-dev ccache python3 python3-pip
           python3-venv procps iproute2 unzip xz-utils bible-kjv)
 [[ ${1:-} != --interop ]] || packages+=(python3-dev)

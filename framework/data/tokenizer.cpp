@@ -1,5 +1,7 @@
 #include "framework/data/tokenizer.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
 #include <array>
 #include <fstream>
@@ -11,7 +13,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "framework/data/unicode_ranges.h"
 #include "framework/data/utf8.h"
 
 namespace anymesh {
@@ -23,34 +24,28 @@ constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 enum class CharClass { kLetter, kNumber, kSpace, kOther };
 
-template <size_t n>
-bool contains(const CodePointRange (&ranges)[n], char32_t c) {
-  const auto* range = std::partition_point(std::begin(ranges), std::end(ranges),
-                                           [c](const CodePointRange& r) { return r.last < c; });
-  return range != std::end(ranges) && range->first <= c;
-}
-
-// Unicode's White_Space property.
-bool is_space(char32_t c) {
-  return c == ' ' || (c >= '\t' && c <= '\r') || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
-         c == 0x3000;
-}
-
-CharClass classify_slowly(const CodePoint& c) {
-  if (!c.valid) return CharClass::kOther;
-  if (is_space(c.value)) return CharClass::kSpace;
-  if (contains(kLetters, c.value)) return CharClass::kLetter;
-  return contains(kNumbers, c.value) ? CharClass::kNumber : CharClass::kOther;
-}
-
+// As regular expressions have them: \p{L}, \p{N}, and Unicode's White_Space.
 CharClass classify(const CodePoint& c) {
-  static const auto kAscii = [] {
-    std::array<CharClass, 128> table{};
-    for (char32_t i = 0; i < 128; ++i) table[i] = classify_slowly({i, 1, true});
-    return table;
-  }();
-  return c.valid && c.value < 128 ? kAscii[c.value] : classify_slowly(c);
+  if (!c.valid) return CharClass::kOther;
+  if ((c.value >= '\t' && c.value <= '\r') || c.value == 0x85) return CharClass::kSpace;
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c.value))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+      return CharClass::kLetter;
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO:
+      return CharClass::kNumber;
+    case UTF8PROC_CATEGORY_ZS:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+      return CharClass::kSpace;
+    default:
+      return CharClass::kOther;
+  }
 }
 
 // The bytes of the run of `wanted` characters that begins at `begin`.

@@ -1,5 +1,7 @@
 #include "framework/data/utf8.h"
 
+#include <utf8proc.h>
+
 namespace anymesh {
 namespace {
 
@@ -17,19 +19,11 @@ bool is_beginning(std::string_view text) {
 }  // namespace
 
 CodePoint decode_utf8(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  if (byte(0) < 0x80) return {byte(0), 1, true};
-  const size_t bytes = byte(0) < 0xc2 ? 0 : byte(0) < 0xe0 ? 2 : byte(0) < 0xf0 ? 3 : 4;
-  if (bytes == 0 || byte(0) > 0xf4 || text.size() < bytes) return {};
-  char32_t value = byte(0) & (0x7f >> bytes);
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return {};
-    value = value << 6 | (byte(i) & 0x3f);
-  }
-  const bool overlong = (bytes == 3 && value < 0x800) || (bytes == 4 && value < 0x10000);
-  const bool surrogate = value >= 0xd800 && value < 0xe000;
-  if (overlong || surrogate || value > 0x10ffff) return {};
-  return {value, bytes, true};
+  utf8proc_int32_t value;
+  const auto bytes = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                                      static_cast<utf8proc_ssize_t>(text.size()), &value);
+  if (bytes <= 0) return {};
+  return {static_cast<char32_t>(value), static_cast<size_t>(bytes), true};
 }
 
 std::string Utf8Stream::take(std::string_view bytes) {
