@@ -89,6 +89,18 @@ TEST(MergeRules, RefusesTwoPatternsOfACategory) {
             std::string::npos);
 }
 
+// Trying one way after another, a matcher would not end on the first, and overflow the stack on
+// the second.
+TEST(MergeRules, MatchesAnyPatternInLinearTime) {
+  UniversalInfo info = example();
+  info.average = {"(x+x+)+y", ".*z"};
+  MergeRules rules(info);
+  EXPECT_EQ(rules.classify(std::string(5000, 'x') + "y").kind, Kind::kAverage);
+  EXPECT_NE(rules.classify(std::string(5000, 'x')).kind, Kind::kAverage);
+  EXPECT_EQ(rules.classify(std::string(1000000, '1') + "z").kind, Kind::kAverage);
+  EXPECT_EQ(pattern_of(std::string(1000000, '1') + ".w"), R"(\d+.w)");
+}
+
 MergeRule rule_of(Kind kind, int cat_dim = 0, bool vocabulary = false) {
   MergeRule rule;
   rule.kind = kind;
