@@ -142,9 +142,10 @@ class Verifier {
     const int64_t dp_size = metadata.at(keys::kDpWorldSize).as_int(),
                   mp_size = metadata.at(keys::kMpWorldSize).as_int(),
                   tp_size = degrees ? degrees.at(keys::kTpDegree).as_int() : mp_size;
-    if (dp_size < 1 || mp_size < 1 || dp_size > kMostFiles || mp_size > kMostFiles / dp_size) {
+    if (dp_size < 1 || mp_size < 1 || dp_size > kMostFiles || mp_size > kMostFiles / dp_size ||
+        tp_size < 1 || mp_size % tp_size != 0) {
       return add(first->first + ": a mesh of dp " + std::to_string(dp_size) + " and " +
-                 std::to_string(mp_size) + " model-parallel ranks");
+                 std::to_string(mp_size) + " model-parallel ranks, tp " + std::to_string(tp_size));
     }
     const bool ordinary = kind_ == Kind::kOrdinary, zero3 = has(FileKind::kZero3ModelStates);
     const bool optimizers = ordinary && !metadata.find(keys::kWeightsOnly) &&

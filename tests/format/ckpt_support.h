@@ -1,0 +1,57 @@
+#pragma once
+
+#include <sstream>
+
+#include "checkpoints.h"
+#include "framework/checkpoint/format/whole_checkpoint.h"
+#include "tools/ckpt.h"
+
+namespace anymesh {
+
+// What a command of `ckpt` returned and printed.
+struct Outcome {
+  int code = 0;
+  std::string text;
+  bool says(const std::string& part) const { return text.find(part) != std::string::npos; }
+};
+
+inline Outcome verify(const std::filesystem::path& path) {
+  std::ostringstream out;
+  const int code = verify_checkpoint(path, {.workers = 2}, out);
+  return {code, out.str()};
+}
+
+inline Outcome diff(const std::filesystem::path& a, const std::filesystem::path& b,
+                    bool all = false) {
+  std::ostringstream out;
+  const int code = diff_checkpoints(a, b, {.workers = 2, .all = all}, out);
+  return {code, out.str()};
+}
+
+inline Outcome inspect(const std::filesystem::path& path, bool all = false) {
+  std::ostringstream out;
+  const int code = inspect_checkpoint(path, {.workers = 2, .all = all}, out);
+  return {code, out.str()};
+}
+
+inline void expect_problem(const Outcome& outcome, const std::string& part) {
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(outcome.says(part)) << outcome.text;
+}
+
+class Ckpt : public TempFolder {
+ protected:
+  // The masters of a checkpoint as zero_to_fp32 exports them.
+  std::filesystem::path exported(const std::string& name) {
+    const WholeCheckpoint whole = open_whole_checkpoint(tag_of(name), 2);
+    Value weights = Value::ordered_dict();
+    for (const std::string& parameter : whole.names())
+      weights.set(parameter, whole.parameter(parameter).states[kFp32]);
+    write_torch_file(folder_ / "pytorch_model.bin", weights);
+    return folder_ / "pytorch_model.bin";
+  }
+};
+
+inline const std::string kMesh = "z1-bf16-tp2pp2dp1";
+
+}  // namespace anymesh
