@@ -212,6 +212,19 @@ TEST_F(Source, RefusesLayoutsItDoesNotKnow) {
   EXPECT_NE(refusal(tag).find("wrong order"), std::string::npos);
 }
 
+TEST_F(Source, RefusesMoreElementsThanCanBeCounted) {
+  const fs::path tag = copy("z2-bf16-dp3");
+  edit(tag / model_states_file(0), [](Value& v) {
+    auto groups = v.at(keys::kParamShapes).items();
+    auto shapes = groups[0].entries();
+    shapes[1].second = Value::list({INT64_MAX / 2});
+    groups[0] = Value::ordered_dict(shapes);
+    v.set(keys::kParamShapes, Value::list(groups));
+  });
+  EXPECT_EQ(refusal(tag), (tag / optim_states_file(0, 0, true)).string() +
+                              ": ['optimizer_state_dict']: a group of parameters is too large");
+}
+
 TEST_F(Source, RefusesAlignmentPaddingsThatAreNone) {
   const fs::path tag = copy("z2-bf16-dp3"), file = tag / optim_states_file(0, 0, true);
   const size_t count =

@@ -9,12 +9,6 @@ namespace {
 
 using GroupShapes = std::vector<NamedShape>;
 
-FlatGroup layout_of(const GroupShapes& group, int dp_size, const std::vector<int64_t>& gaps) {
-  std::vector<int64_t> numels;
-  for (const NamedShape& parameter : group) numels.push_back(numel(parameter.shape));
-  return FlatGroup(numels, dp_size, gaps);
-}
-
 // What the file says must be what the arithmetic gives. With round_robin_gradients DeepSpeed
 // records an order that is not the one on disk, and a converter that believed it would scramble the
 // parameters.
@@ -62,6 +56,16 @@ std::vector<int64_t> alignment_gaps(const Value& state, size_t g, const GroupSha
   return paddings.as_ints();
 }
 
+FlatGroup layout_of(const Value& state, size_t g, const GroupShapes& group, int dp_size) {
+  std::vector<int64_t> numels;
+  for (const NamedShape& parameter : group) numels.push_back(numel(parameter.shape));
+  try {
+    return FlatGroup(numels, dp_size, alignment_gaps(state, g, group));
+  } catch (const std::invalid_argument& error) {
+    throw ValueError(state.where() + ": " + error.what());
+  }
+}
+
 // The optimizer's state of one group. Elastic checkpoints ("elastic_checkpoint": true) have a list
 // of them, with tensors without padding and without param_groups.
 struct GroupState {
@@ -83,7 +87,7 @@ GroupState group_state(const Value& state, size_t g) {
 // One group of one rank: all its fragments, of all states.
 void read_group(SourceCheckpoint& source, const Value& state, size_t g, const GroupShapes& group,
                 int dp, int pp, int tp) {
-  const FlatGroup layout = layout_of(group, source.dp_size, alignment_gaps(state, g, group));
+  const FlatGroup layout = layout_of(state, g, group, source.dp_size);
   const std::vector<Fragment> fragments = layout.fragments(dp);
   if (const Value mappings = state.find(keys::kParamSliceMappings))  // older versions have none
     check_mapping(mappings.at(g), group, fragments);
