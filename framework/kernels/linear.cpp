@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "framework/kernels/block_gemm.h"
+#include "framework/kernels/dispatch.h"
 #include "framework/kernels/rows.h"
 #include "framework/outlet.h"
 
@@ -257,10 +258,6 @@ bool has_instructions(torch::Dtype dtype) {
   if (dtype == torch::kHalf) return Gemm::has_units();
 #endif
   return true;
-}
-
-std::optional<torch::Tensor> if_defined(const torch::Tensor& x) {
-  return x.defined() ? std::optional(x) : std::nullopt;
 }
 
 }  // namespace

@@ -156,16 +156,12 @@ bool can_fuse(const torch::Tensor& x, const NormParams& params) {
          params.weight.scalar_type() == x.scalar_type();
 }
 
-std::optional<torch::Tensor> maybe(const torch::Tensor& x) {
-  return x.defined() ? std::optional(x) : std::nullopt;
-}
-
 }  // namespace
 
 torch::Tensor norm(const torch::Tensor& x, const NormParams& params) {
   const auto& [weight, bias, epsilon] = params;
   if (can_fuse(x, params))
-    return FusedNorm::apply(x, std::nullopt, weight, maybe(bias), epsilon)[0];
+    return FusedNorm::apply(x, std::nullopt, weight, if_defined(bias), epsilon)[0];
   return bias.defined() ? at::layer_norm(x, {x.size(-1)}, weight, bias, epsilon)
                         : at::rms_norm(x, {x.size(-1)}, weight, epsilon);
 }
@@ -176,7 +172,7 @@ SumAndNorm added_norm(const torch::Tensor& x, const torch::Tensor& y, const Norm
     return {sum, norm(sum, params)};
   }
   const tensor_list both =
-      FusedNorm::apply(x, std::optional(y), params.weight, maybe(params.bias), params.epsilon);
+      FusedNorm::apply(x, std::optional(y), params.weight, if_defined(params.bias), params.epsilon);
   return {both[0], both[1]};
 }
 
