@@ -35,6 +35,11 @@ int connected(const char* path) {
 }
 
 void send(int socket, std::string bytes) {
+  if (bytes.size() > anymesh::fork_server::kLongestRequest) {
+    std::fprintf(stderr, "fork_run: arguments and environment of %zu bytes, expected at most %zu\n",
+                 bytes.size(), anymesh::fork_server::kLongestRequest);
+    std::_Exit(125);
+  }
   anymesh::fork_server::Packet packet(bytes);
   cmsghdr* streams = CMSG_FIRSTHDR(&packet.message);
   streams->cmsg_level = SOL_SOCKET;
