@@ -1,9 +1,11 @@
 #include "framework/offload/state_tensor.h"
 
 #include <ATen/Functions.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 namespace anymesh {
 namespace {
@@ -14,6 +16,18 @@ constexpr int64_t kBlock = int64_t{1} << 20;
 std::span<std::byte> bytes_of(const torch::Tensor& t) {
   TORCH_INTERNAL_ASSERT(t.is_contiguous() && t.device().is_cpu());
   return {static_cast<std::byte*>(t.data_ptr()), t.nbytes()};
+}
+
+// Not of the heap, where what is allocated for good between two such blocks lies down in the place
+// of the first, so that each takes new memory.
+torch::Tensor block_of(int64_t numel, torch::Dtype dtype) {
+  const size_t bytes = static_cast<size_t>(numel) * c10::elementSize(dtype);
+  if (bytes == 0) return torch::empty({0}, dtype);
+  void* memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, /*fd=*/-1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  return torch::from_blob(
+      memory, {numel}, [bytes](void* mapped) { munmap(mapped, bytes); }, dtype);
 }
 
 std::future<void> done_already() {
@@ -87,7 +101,7 @@ void StateTensor::read_bytes(uint64_t offset, std::span<std::byte> out) const {
 void StateTensor::fill(
     const std::function<void(int64_t at, const torch::Tensor& block)>& write) const {
   if (!swap_) return write(0, tensor_);
-  const torch::Tensor blocks = torch::empty({std::min(kBlock, numel_)}, dtype_);
+  const torch::Tensor blocks = block_of(std::min(kBlock, numel_), dtype_);
   for (int64_t at = 0; at < numel_; at += kBlock) {
     const torch::Tensor block = blocks.narrow(0, 0, std::min(kBlock, numel_ - at));
     write(at, block);
