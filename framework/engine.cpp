@@ -109,8 +109,9 @@ std::filesystem::path Engine::save_16bit_model(const std::filesystem::path& save
   return anymesh::save_16bit_model(save_dir, save_filename, run_, exclude_frozen_parameters);
 }
 
-SaveSize Engine::save_size(const SaveOptions& options) const {
-  return anymesh::save_size(run_, state_, options);
+SaveSize Engine::save_size(const std::filesystem::path& save_dir,
+                           const SaveOptions& options) const {
+  return anymesh::save_size(save_dir, run_, state_, options);
 }
 
 LoadResult Engine::load_checkpoint(const std::filesystem::path& load_dir,

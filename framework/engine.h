@@ -62,7 +62,7 @@ class Engine {
   std::filesystem::path save_16bit_model(const std::filesystem::path& save_dir,
                                          const std::string& save_filename = "pytorch_model.bin",
                                          bool exclude_frozen_parameters = false) const;
-  SaveSize save_size(const SaveOptions& options = {}) const;
+  SaveSize save_size(const std::filesystem::path& save_dir, const SaveOptions& options = {}) const;
   LoadResult load_checkpoint(const std::filesystem::path& load_dir,
                              const LoadOptions& options = {});
 

@@ -151,12 +151,13 @@ std::filesystem::path save_16bit_model(const std::filesystem::path& save_dir,
                                        const std::string& save_filename, const CheckpointedRun& run,
                                        bool exclude_frozen_parameters);
 
-// What a save would write, over all ranks. Collective; writes nothing.
+// What a save to `save_dir` would write, over all ranks. Collective; writes nothing.
 struct SaveSize {
   struct Kind {
     int64_t files = 0, bytes = 0;
   };
   Kind model_states, layers, optimizer_states, whole_model;
+  int64_t bytes_here = 0;  // on this rank's disk, where nodes do not share one; else all
 
   int64_t files() const {
     return model_states.files + layers.files + optimizer_states.files + whole_model.files;
@@ -165,7 +166,8 @@ struct SaveSize {
     return model_states.bytes + layers.bytes + optimizer_states.bytes + whole_model.bytes;
   }
 };
-SaveSize save_size(const CheckpointedRun& run, const TrainState& state, const SaveOptions& options);
+SaveSize save_size(const std::filesystem::path& save_dir, const CheckpointedRun& run,
+                   const TrainState& state, const SaveOptions& options);
 
 // `state` is the fresh run's, and is brought to the checkpoint's. Without a tag, a folder with no
 // pointer file is no error: nothing was loaded.

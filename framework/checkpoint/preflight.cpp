@@ -35,18 +35,21 @@ int64_t most_checkpoints(const SavePlan& plan) {
 }
 
 std::vector<std::string> preflight(const SaveSize& size, const SavePlan& plan) {
-  const int64_t most = most_checkpoints(plan), needed = most * size.bytes(),
+  const int64_t most = most_checkpoints(plan), needed = most * size.bytes_here,
                 free = static_cast<int64_t>(fs::space(existing_folder(plan.folder)).available);
   const std::string each =
       c10::str("each checkpoint: ", gigabytes(size.bytes()), " in ", size.files(),
                " files: ", listed("model states", size.model_states).substr(2),
                listed("layers", size.layers), listed("optimizer states", size.optimizer_states),
                listed("whole model", size.whole_model));
-  const std::string all =
-      c10::str("--save ", plan.folder.string(), ": ", plan.saves, " to come, at most ", most,
-               " more at a time: ", gigabytes(needed), " of the ", gigabytes(free), " free");
+  const std::string here = size.bytes_here == size.bytes()
+                               ? ""
+                               : c10::str(", each ", gigabytes(size.bytes_here), " here");
+  const std::string all = c10::str("--save ", plan.folder.string(), ": ", plan.saves,
+                                   " to come, at most ", most, " more at a time", here, ": ",
+                                   gigabytes(needed), " of the ", gigabytes(free), " free");
   if (needed <= free) return {each, all};
-  const int64_t fit = free / std::max<int64_t>(1, size.bytes()) - 1 - plan.retained;
+  const int64_t fit = free / std::max<int64_t>(1, size.bytes_here) - 1 - plan.retained;
   TORCH_CHECK(false, all, " do not suffice; ", each, ". ",
               fit >= 1 ? c10::str("--save-total-limit ", fit, " would fit.")
                        : "Not one fits beside the one before it: free space, or give another "

@@ -7,6 +7,7 @@
 #include "framework/checkpoint/metadata.h"
 #include "framework/checkpoint/rank_files.h"
 #include "framework/checkpoint/save_agreement.h"
+#include "framework/checkpoint/shared_folder.h"
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
@@ -30,8 +31,9 @@ fs::path save_16bit_model(const fs::path& save_dir, const std::string& save_file
   return path;
 }
 
-SaveSize save_size(const CheckpointedRun& run, const TrainState& state,
+SaveSize save_size(const fs::path& save_dir, const CheckpointedRun& run, const TrainState& state,
                    const SaveOptions& options) {
+  Communicator& world = *run.grid.world;
   Value metadata = model_states(run, state);
   SaveSize size;
   const WriteFile count = [&](const std::string& name, const Value& value, int owner) {
@@ -45,11 +47,15 @@ SaveSize save_size(const CheckpointedRun& run, const TrainState& state,
     ++kind.files;
     kind.bytes += static_cast<int64_t>(torch_file_size(name, value));
   };
-  all_or_none(*run.grid.world, [&] { add_client_state(metadata, options.client_state); });
-  all_or_none(*run.grid.world, [&] { write_rank_files(run, state, options, metadata, count); });
+  all_or_none(world, [&] { add_client_state(metadata, options.client_state); });
+  all_or_none(world, [&] { write_rank_files(run, state, options, metadata, count); });
   if (options.save_16bit_model) write_whole_model(run, options, count);
-  run.grid.world->all_reduce(
-      torch::from_blob(&size, {sizeof size / sizeof(int64_t)}, torch::kLong));
+  torch::Tensor on_disks = torch::zeros({world.size()}, torch::kLong);
+  int64_t& here = on_disks.data_ptr<int64_t>()[first_to_see(world, existing_folder(save_dir))];
+  here = size.bytes();
+  world.all_reduce(on_disks);
+  world.all_reduce(torch::from_blob(&size, {sizeof size / sizeof(int64_t)}, torch::kLong));
+  size.bytes_here = here;
   return size;
 }
 

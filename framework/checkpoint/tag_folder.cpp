@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <map>
-#include <random>
 #include <sstream>
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/shared_folder.h"
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
@@ -32,11 +32,6 @@ void make_empty(const fs::path& save_dir, const fs::path& temporary) {
   fs::create_directory(temporary);
 }
 
-std::string random_text() {
-  std::random_device random;
-  return std::to_string(random()) + std::to_string(random());
-}
-
 }  // namespace
 
 TagFolder::TagFolder(Communicator& world, const fs::path& save_dir, const std::string& tag)
@@ -45,26 +40,17 @@ TagFolder::TagFolder(Communicator& world, const fs::path& save_dir, const std::s
   make_temporary(world, save_dir);
 }
 
-// Rank 0 makes the folder with a mark in it, a name that no other has. Ranks that do not see it are
-// on other file systems: of those with one host and path, the first makes theirs.
+// Rank 0 makes its folder, and of the ranks that do not see that the first on each file system.
 void TagFolder::make_temporary(Communicator& world, const fs::path& save_dir) {
-  const fs::path mark = temporary_ / gather_strings(world, random_text())[0];
-  all_or_none(world, [&] {
-    if (world.rank() != 0) return;
-    make_empty(save_dir, temporary_);
-    fs::create_directory(mark);
-  });
-  std::string mine;  // empty: rank 0's
-  all_or_none(world, [&] {
-    if (!fs::exists(mark)) mine = host_ + ":" + fs::absolute(save_dir).string();
-  });
-  const std::vector<std::string> places = gather_strings(world, mine);
-  leader_ = static_cast<int>(std::find(places.begin(), places.end(), mine) - places.begin());
+  const auto make_on = [&](bool leader) {
+    all_or_none(world, [&] {
+      if (leader) make_empty(save_dir, temporary_);
+    });
+  };
+  make_on(world.rank() == 0);
+  leader_ = first_to_see(world, temporary_);
   leads_ = leader_ == world.rank();
-  all_or_none(world, [&] {
-    if (leads_ && !mine.empty()) make_empty(save_dir, temporary_);
-    if (world.rank() == 0) fs::remove(mark);
-  });
+  make_on(leads_ && leader_ != 0);
 }
 
 void TagFolder::write(const std::string& name, const Value& value, FilePart part, int threads) {

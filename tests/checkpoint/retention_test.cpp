@@ -63,20 +63,23 @@ TEST_F(Retention, RefusesWhatCannotFit) {
   SaveSize size;
   size.model_states = {1, 1000};
   size.optimizer_states = {2, 2000};
+  size.bytes_here = size.bytes();
   const fs::path folder = folder_ / "not" / "yet";
   EXPECT_THAT(preflight(size, {.folder = folder, .saves = 3}),
               ElementsAre("each checkpoint: 0.000003 GB in 3 files: model states 0.000001 GB (1), "
                           "optimizer states 0.000002 GB (2)",
                           HasSubstr("3 to come, at most 3 more at a time: 0.000009 GB of the ")));
   const auto free = static_cast<int64_t>(fs::space(folder_).available);
-  size.optimizer_states.bytes = free / 5;
+  size.optimizer_states.bytes = free;  // but a fifth is this node's
+  size.bytes_here = free / 5 + 1000;
   const auto error = [&](const SavePlan& plan) {
     return message_of([&] { preflight(size, plan); });
   };
   EXPECT_EQ(error({.folder = folder, .saves = 4}), "");
   EXPECT_THAT(error({.folder = folder, .saves = 40}), HasSubstr("--save-total-limit 3 would fit"));
   EXPECT_EQ(error({.folder = folder, .saves = 40, .limit = 3}), "");
-  size.optimizer_states.bytes = 2 * free;  // others may free some meanwhile
+  EXPECT_THAT(error({.folder = folder, .saves = 40}), HasSubstr(" GB here: "));
+  size.bytes_here = 2 * free;  // others may free some meanwhile
   EXPECT_THAT(error({.folder = folder, .saves = 1}), HasSubstr("free space"));
 }
 

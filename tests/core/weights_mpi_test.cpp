@@ -65,7 +65,7 @@ TEST_F(Weights, AreSavedWithoutOptimizerAndLoadAnywhere) {
         run.train(2);
         run.engine.save_checkpoint(folder_, {.tag = "full"});
         const SaveOptions options{.tag = "weights", .weights_only = true, .save_16bit_model = true};
-        const SaveSize size = run.engine.save_size(options);
+        const SaveSize size = run.engine.save_size(folder_, options);
         const fs::path tag = run.engine.save_checkpoint(folder_, options);
         int64_t files = 0, bytes = 0;
         for (const auto& entry : fs::directory_iterator(tag)) {
@@ -75,6 +75,7 @@ TEST_F(Weights, AreSavedWithoutOptimizerAndLoadAnywhere) {
         }
         EXPECT_EQ(size.files(), files);
         EXPECT_EQ(size.bytes(), bytes);
+        EXPECT_EQ(size.bytes_here, bytes);
         EXPECT_EQ(size.optimizer_states.files, 0);
         EXPECT_THAT(files_in(tag), Not(Contains(HasSubstr("zero_pp_rank"))));
 

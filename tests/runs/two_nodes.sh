@@ -23,7 +23,7 @@ while [[ \$1 == -* ]]; do shift; done
 shift
 exec ip netns exec ${net}b unshare --uts --mount bash -c "
   hostname second
-  [[ ! -e $scratch/own-disks ]] || mount -t tmpfs tmpfs $scratch/disk
+  [[ ! -e $scratch/own-disks ]] || mount -t tmpfs -o size=\\\$(cat $scratch/own-disks) tmpfs $scratch/disk
   [[ ! -e $scratch/second.tar ]] || tar -xf $scratch/second.tar -C $scratch/disk
   \$*
   status=\\\$?
@@ -59,7 +59,7 @@ for mesh in 2,2,1,0 2,1,2,3 1,2,1,1; do
 done
 
 # Each its own disk.
-touch own-disks
+echo 1G >own-disks
 rm -f whole.csv part.csv
 train 1,1,2,3 whole.csv --train-iters 6 --lr-decay-iters 12 >log 2>&1 || fail "$(tail -5 log)"
 on_nodes 1,1,2,3 part.csv --train-iters 3 --lr-decay-iters 12 --save disk/ckpt --save-interval 1 --save-total-limit 1 >log 2>&1 ||
@@ -72,3 +72,16 @@ same whole.csv part.csv "nodes without a shared file system go on" 1
 if train 1,1,1,3 part.csv --train-iters 6 --lr-decay-iters 12 --load disk/ckpt >log 2>&1; then fail "loaded half of a checkpoint"; fi
 grep -q 'optim_states.pt.*is missing.*(written on second)' log || fail "what is missing: $(tail -5 log)"
 echo "ok: what is missing is listed with its host"
+
+# Three checkpoints of the second node fit its disk, four do not, which two of both nodes would take.
+bytes=$(tar -xOf second.tar ./ckpt/global_step3 | wc -c)
+rm second.tar
+save=(--train-iters 2 --lr-decay-iters 12 --save disk/small --save-interval 1 --save-total-limit 1)
+echo $((3 * bytes)) >own-disks
+on_nodes 1,1,2,3 small.csv "${save[@]}" >log 2>&1 || fail "a disk for three: $(grep pretrain_gpt: log)"
+rm second.tar
+echo "$bytes" >own-disks
+if on_nodes 1,1,2,3 small.csv "${save[@]}" >log 2>&1; then fail "two checkpoints on a disk for one"; fi
+grep -q '\[rank 1\] --save disk/small: 2 to come, at most 2 more at a time, each .* GB here: .* do not suffice' log ||
+  fail "a disk for one: $(tail -5 log)"
+echo "ok: each node's disk has to hold its own ranks' files"
