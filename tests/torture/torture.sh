@@ -3,7 +3,7 @@
 # files that are changed, emptied, cut off or gone. After each the newest good checkpoint loads, its files are what was saved,
 # and the message names the fault. The run that was killed again and again ends as the one left alone, bit for bit.
 #
-#   KILLS=20 FULL=4 DAMAGES=8 SEED=5 tests/torture/torture.sh FOLDER_OF_EXECUTABLES        a long one: KILLS=300 FULL=40 DAMAGES=60
+#   KILLS=20 FULL=4 DAMAGES=8 SEED=5 tests/torture/torture.sh FOLDER_OF_EXECUTABLES        a long one: KILLS=300 FULL=40 DAMAGES=all
 source "$(dirname "${BASH_SOURCE[0]}")/../runs/common.sh" "$1"
 kills=${KILLS:-20} full=${FULL:-4} damages=${DAMAGES:-8}
 RANDOM=${SEED:-5}
@@ -108,16 +108,17 @@ else
   echo "left out: a full disk, for want of the right to mount a small one"
 fi
 
-# Files of the newest tag: the one before it is loaded, unless the byte is one that says nothing.
+# Files of the newest tag, one after the other: the tag before it is loaded, unless the byte is one that says nothing.
 rm -rf "parts/${tag}_universal" parts/latest_universal
 mapfile -t files < <(cd "parts/$tag" && find . -type f -printf '%f\n' | sort)
 [[ $(find parts -mindepth 1 -maxdepth 1 -type d | wc -l) -ge 2 ]] || fail "one tag only: $(ls parts)"
 train $mesh more.csv "${flags[@]}" --train-iters "$((steps + 4))" >more.log 2>&1 || fail "$(tail -30 more.log)"
-fell=0
+fell=0 first=$((RANDOM % ${#files[@]}))
+[[ $damages != all ]] || damages=$((4 * ${#files[@]}))
 for ((i = 0; i < damages; ++i)); do
   rm -rf hurt hurt.csv
   cp -r parts hurt
-  name=${files[RANDOM % ${#files[@]}]} file=hurt/$tag/$name
+  name=${files[(first + i / 4) % ${#files[@]}]} file=hurt/$tag/$name
   size=$(stat -c %s "$file") kind=$((i % 4))
   case $kind in
     0) printf '\xA5' | dd of="$file" bs=1 seek="$(((RANDOM * 32768 + RANDOM) % size))" conv=notrunc status=none ;;
