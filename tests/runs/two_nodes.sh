@@ -22,12 +22,14 @@ cat >ssh <<END
 while [[ \$1 == -* ]]; do shift; done
 shift
 exec ip netns exec ${net}b unshare --uts --mount bash -c "
+  touch $scratch/busy
   hostname second
   [[ ! -e $scratch/own-disks ]] || mount -t tmpfs -o size=\\\$(cat $scratch/own-disks) tmpfs $scratch/disk
   [[ ! -e $scratch/second.tar ]] || tar -xf $scratch/second.tar -C $scratch/disk
   \$*
   status=\\\$?
   [[ ! -e $scratch/own-disks ]] || tar -cf $scratch/second.tar -C $scratch/disk .
+  rm $scratch/busy
   exit \\\$status"
 END
 printf '#!/bin/sh\nprintf "10.77.0.1\\n10.77.0.2\\n"\n' >scontrol
@@ -37,7 +39,13 @@ export PATH=$scratch:$PATH OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFI
 export SLURM_JOB_NODELIST=any SLURM_JOB_NUM_NODES=2 LAUNCHER=mpirun NETWORK=10.77.0.0/24 \
   MPIRUN_FLAGS="--oversubscribe --mca plm_rsh_agent $scratch/ssh --mca mpi_yield_when_idle 1 --mca btl_vader_single_copy_mechanism none"
 launch() { # RANKS-A-NODE COMMAND...
-  SLURM_NTASKS_PER_NODE=$1 timeout 120 ip netns exec "${net}a" "$here/../../examples/slurm/launch.sh" "${@:2}"
+  local status=0
+  SLURM_NTASKS_PER_NODE=$1 timeout 120 ip netns exec "${net}a" "$here/../../examples/slurm/launch.sh" "${@:2}" || status=$?
+  for ((i = 0; i < 600; ++i)); do  # mpirun does not wait for what it has in place of ssh
+    [[ -e busy ]] || return $status
+    sleep 0.1
+  done
+  fail "the second node does not end"
 }
 
 order=$(launch 2 sh -c 'echo "$OMPI_COMM_WORLD_RANK $(hostname)"' | sort -n | paste -sd' ')
