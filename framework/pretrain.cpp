@@ -122,7 +122,12 @@ std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& 
                        .saves = multiples(c.save_interval) + (one_more ? 1 : 0),
                        .limit = save_limit(c),
                        .retained = multiples(c.save_retain_interval)};
-  const SaveSize size = engine.save_size(c.save, save_options(c));
+  SaveSize size;
+  try {
+    size = engine.save_size(c.save, save_options(c));
+  } catch (const CollectiveError& error) {
+    throw CollectiveError("--save " + c.save + ": " + error.what());
+  }
   std::vector<std::string> lines;
   all_or_none(*engine.grid().world, [&] { lines = preflight(size, saves); });
   return lines;

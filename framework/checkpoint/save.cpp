@@ -50,8 +50,10 @@ SaveSize save_size(const fs::path& save_dir, const CheckpointedRun& run, const T
   all_or_none(world, [&] { add_client_state(metadata, options.client_state); });
   all_or_none(world, [&] { write_rank_files(run, state, options, metadata, count); });
   if (options.save_16bit_model) write_whole_model(run, options, count);
+  fs::path folder;
+  all_or_none(world, [&] { folder = existing_folder(save_dir); });
   torch::Tensor on_disks = torch::zeros({world.size()}, torch::kLong);
-  int64_t& here = on_disks.data_ptr<int64_t>()[first_to_see(world, existing_folder(save_dir))];
+  int64_t& here = on_disks.data_ptr<int64_t>()[first_to_see(world, folder)];
   here = size.bytes();
   world.all_reduce(on_disks);
   world.all_reduce(torch::from_blob(&size, {sizeof size / sizeof(int64_t)}, torch::kLong));

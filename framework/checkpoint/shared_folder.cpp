@@ -1,5 +1,7 @@
 #include "framework/checkpoint/shared_folder.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <random>
 
@@ -23,7 +25,9 @@ std::string random_text() {
 int first_to_see(Communicator& world, const fs::path& folder) {
   const fs::path mark = folder / gather_strings(world, random_text())[0];
   all_or_none(world, [&] {
-    if (world.rank() == 0) fs::create_directory(mark);
+    std::error_code failed;
+    if (world.rank() == 0) fs::create_directory(mark, failed);
+    TORCH_CHECK(!failed, "cannot write to ", folder.string(), ": ", failed.message());
   });
   std::string mine;  // empty: rank 0's
   all_or_none(world, [&] {

@@ -24,6 +24,8 @@ refused "no latest" "no file 'latest'.*It holds: nothing" 1,1,2,1 --load "$scrat
 refused "no latest_universal" "no file 'latest_universal'.*It is not a checkpoint folder" 1,1,2,1 --load "$scratch/empty" --universal-checkpoint
 refused "no such tag" "has no tag 'global_step9'. It holds: .*global_step2" 1,1,2,1 --lr-decay-iters 8 --load "$c" --load-tag global_step9
 refused "no checkpoint, none accepted" "nowhere: no such folder" 1,1,2,1 --load "$scratch/nowhere" --save "$scratch/nowhere" --exit-on-missing-checkpoint
+refused "--save is a file" "--save .*/log/runs: .*/log: is a file, expected a folder" 1,1,2,1 --save "$scratch/log/runs"
+refused "--save cannot be written" "--save /proc/runs: .*cannot write to /proc: No such file" 1,1,2,1 --save /proc/runs
 refused "another schedule" "the learning-rate schedule differs" 1,1,2,1 --load "$c" --lr=1e-4 --lr-decay-iters 8
 refused "wrong hidden size" "--hidden-size 24, this run has 48" 1,1,2,1 --load "$c" --hidden-size=48
 refused "heads not divisible by tp" "--num-attention-heads \(4\) must be divisible by --tensor-model-parallel-size \(3\); sizes that work: 1, 2, 4" 3,1,1,0

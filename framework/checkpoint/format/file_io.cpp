@@ -64,7 +64,9 @@ void publish_folder(const std::filesystem::path& from, const std::filesystem::pa
 
 std::filesystem::path existing_folder(std::filesystem::path path) {
   path = std::filesystem::absolute(path);
-  while (!std::filesystem::is_directory(path)) path = path.parent_path();
+  while (!std::filesystem::exists(path)) path = path.parent_path();
+  if (!std::filesystem::is_directory(path))
+    throw std::runtime_error(path.string() + ": is a file, expected a folder");
   return path;
 }
 
