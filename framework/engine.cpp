@@ -90,7 +90,7 @@ void Engine::reserve_snapshot() {
   finish_save();
   all_or_none(*run_.grid.world, [this] {
     snapshot_.reset();
-    write_rank_files(run_, state_, {}, model_states(run_, state_),
+    write_rank_files(run_, state_, {}, model_states(run_, state_, {}),
                      [this](const std::string& name, const Value& value, int owner) {
                        const auto part = part_of(run_, name, value, owner, /*shared=*/true);
                        if (part) hold_part(snapshot_, name, value, *part);

@@ -244,7 +244,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   restore_state(metadata, options, state);
 
   LoadResult result{.path = folder,
-                    .client_state = client_state_of(metadata, model_states(run, state))};
+                    .client_state = client_state_of(metadata, model_states(run, state, {}))};
   const auto say = [&result](std::string line) {
     if (!line.empty()) result.report.push_back(std::move(line));
   };

@@ -13,12 +13,13 @@
 namespace anymesh {
 namespace {
 
-Value universal_info(const CheckpointedRun& run) {
-  // Of the parameters of all stages that are such.
+Value universal_info(const CheckpointedRun& run, bool exclude_frozen) {
+  // Of the parameters that the checkpoint has of all stages, those that are such.
   const auto patterns = [&](bool (*is_such)(const ParamSpec&)) {
     std::vector<std::string> mine;
     for (const ParamSpec& spec : run.stage.params())
-      if (is_such(spec)) mine.push_back(pattern_of(spec.name));
+      if (is_such(spec) && !(exclude_frozen && spec.frozen()))
+        mine.push_back(pattern_of(spec.name));
     const std::vector<std::string> all = gather_lines(*run.grid.pp, mine);
     const std::set<std::string> sorted(all.begin(), all.end());
     return std::vector<std::string>(sorted.begin(), sorted.end());
@@ -122,7 +123,8 @@ Value deepspeed_config(const CheckpointedRun& run) {
        {"fp16", Value::dict({{"enabled", run.dtype == torch::kHalf}})}});
 }
 
-Value model_states(const CheckpointedRun& run, const TrainState& state) {
+Value model_states(const CheckpointedRun& run, const TrainState& state,
+                   const SaveOptions& options) {
   const Topology& mesh = run.grid.topology;
   Value states = Value::dict(
       {{keys::kModule, {}},
@@ -144,7 +146,7 @@ Value model_states(const CheckpointedRun& run, const TrainState& state) {
         Value::dict({{keys::kPpDegree, mesh.pp_size}, {keys::kTpDegree, mesh.tp_size}})},
        {keys::kDsConfig, deepspeed_config(run)},
        {keys::kDsVersion, kWrittenLikeDeepSpeed},
-       {keys::kUniversalInfo, universal_info(run)},
+       {keys::kUniversalInfo, universal_info(run, options.exclude_frozen_parameters)},
        {keys::kDropoutSeed, static_cast<int64_t>(state.dropout_seed)}});
   if (!run.config.settings.empty()) add_megatrons(states, run, state);
   if (state.verified) states.set(keys::kVerifiedLoss, verified_loss(*state.verified));

@@ -13,7 +13,7 @@ inline constexpr const char* kWrittenLikeDeepSpeed = "0.19.8";
 
 // Collective over grid.pp, whose stages each know only their own parameters' patterns. Megatron's
 // keys are there if the run has flags. What holds weights is left None: rank_files.h fills it in.
-Value model_states(const CheckpointedRun& run, const TrainState& state);
+Value model_states(const CheckpointedRun& run, const TrainState& state, const SaveOptions& options);
 
 // What a model-states file has beside the keys of `own`, those that this run writes itself, and the
 // verified loss, which it may write: a dict.

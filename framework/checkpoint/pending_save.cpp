@@ -52,7 +52,7 @@ PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
   expect_all_ranks(run, "save_checkpoint");
   if (options.async) refuse_async(run, options);
   const std::string tag = agreed_tag(run, options, state.iteration);
-  Value metadata = model_states(run, state);
+  Value metadata = model_states(run, state, options);
   all_or_none(*run.grid.world, [&] {
     // Tensors of the caller's own may change as soon as it has the word back.
     add_client_state(metadata, options.async ? clone_tensors_for_torch_save(options.client_state)

@@ -34,7 +34,7 @@ fs::path save_16bit_model(const fs::path& save_dir, const std::string& save_file
 SaveSize save_size(const fs::path& save_dir, const CheckpointedRun& run, const TrainState& state,
                    const SaveOptions& options) {
   Communicator& world = *run.grid.world;
-  Value metadata = model_states(run, state);
+  Value metadata = model_states(run, state, options);
   SaveSize size;
   const WriteFile count = [&](const std::string& name, const Value& value, int owner) {
     if (owner != kAlone && owner != run.grid.coord.dp) return;

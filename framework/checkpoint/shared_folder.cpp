@@ -20,10 +20,10 @@ std::string random_text() {
 
 }  // namespace
 
-// Rank 0 puts a mark there, a name that no other has. Of ranks that do not see it, those with one
-// host and path are on one file system.
+// Rank 0 puts a mark there, a name that no other has, for the next save to remove where a kill
+// leaves it. Of ranks that do not see it, those with one host and path are on one file system.
 int first_to_see(Communicator& world, const fs::path& folder) {
-  const fs::path mark = folder / gather_strings(world, random_text())[0];
+  const fs::path mark = temporary_of(folder / gather_strings(world, random_text())[0]);
   all_or_none(world, [&] {
     std::error_code failed;
     if (world.rank() == 0) fs::create_directory(mark, failed);

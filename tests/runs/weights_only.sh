@@ -89,9 +89,13 @@ train 1,2,1,1 test.csv --train-iters 14 "${schedule[@]}" --load part >log || fai
 grep -q "start with zeros: 2.input_layernorm.bias" log || fail "no announcement: $(cat log)"
 train 1,2,1,1 left.csv --train-iters 10 "${schedule[@]}" "${first_stage[@]}" --save left --exclude-frozen-parameters >log || fail "$(tail -5 log)"
 [[ ! -e left/global_step10/layer_01-model_00-model_states.pt ]] || fail "$(ls left/global_step10)"
-train 1,1,2,3 left2.csv --train-iters 20 "${schedule[@]}" "${first_stage[@]}" --load left >log || fail "$(tail -5 log)"
-grep -q "keep the values they have: 2.input_layernorm.bias" log || fail "no announcement: $(cat log)"
-close frozen.csv left2.csv 1e-5 11 "frozen parameters left out of the files"
+convert left global_step10
+for flags in "" --universal-checkpoint; do
+  train 1,1,2,3 left2.csv --train-iters 20 "${schedule[@]}" "${first_stage[@]}" --load left $flags >log || fail "$(tail -5 log)"
+  grep -q "keep the values they have: 2.input_layernorm.bias" log || fail "no announcement: $(cat log)"
+  close frozen.csv left2.csv 1e-5 11 "frozen parameters left out of the files $flags"
+  rm left2.csv
+done
 refused "missing in the checkpoint" train 1,1,2,3 test.csv --train-iters 20 "${schedule[@]}" --load left
 
 refused "no parameter's name has that. There are:" train 1,2,1,1 test.csv --train-iters 1 "${schedule[@]}" --freeze lora
