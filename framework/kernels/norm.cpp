@@ -1,6 +1,7 @@
 #include "framework/kernels/norm.h"
 
 #include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -162,8 +163,12 @@ torch::Tensor norm(const torch::Tensor& x, const NormParams& params) {
   const auto& [weight, bias, epsilon] = params;
   if (can_fuse(x, params))
     return FusedNorm::apply(x, std::nullopt, weight, if_defined(bias), epsilon)[0];
-  return bias.defined() ? at::layer_norm(x, {x.size(-1)}, weight, bias, epsilon)
-                        : at::rms_norm(x, {x.size(-1)}, weight, epsilon);
+  if (!bias.defined()) return at::rms_norm(x, {x.size(-1)}, weight, epsilon);
+  // In half precision LibTorch's sums over rows, the gradients of weight and bias, are of half
+  // precision on the CPU.
+  const torch::Dtype sums = x.is_cpu() ? at::toOpMathType(x.scalar_type()) : x.scalar_type();
+  return at::layer_norm(x.to(sums), {x.size(-1)}, weight.to(sums), bias.to(sums), epsilon)
+      .to(x.scalar_type());
 }
 
 SumAndNorm added_norm(const torch::Tensor& x, const torch::Tensor& y, const NormParams& params) {

@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "framework/zero/whole_sum.h"
+
 namespace anymesh {
 
 GradientBucket::GradientBucket(const PartitionLayout& layout, size_t first, size_t last, CommPtr dp,
@@ -26,7 +28,7 @@ GradientBucket::GradientBucket(const PartitionLayout& layout, size_t first, size
 }
 
 void GradientBucket::add(size_t param, const torch::Tensor& gradient) {
-  if (gradient.is_sparse()) return add(param, gradient.coalesce().to_dense());
+  if (gradient.is_sparse()) return add(param, coalesced(gradient).to_dense());
   if (!buffer_.defined()) {
     buffer_ = torch::zeros({std::accumulate(counts_.begin(), counts_.end(), int64_t{0})},
                            gradient.options());

@@ -1,6 +1,7 @@
 #include "framework/zero/whole_sum.h"
 
 #include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
 
 #include <utility>
 
@@ -8,8 +9,13 @@
 
 namespace anymesh {
 
+torch::Tensor coalesced(const torch::Tensor& gradient) {
+  const torch::Dtype dtype = gradient.scalar_type();
+  return gradient.to(at::toOpMathType(dtype)).coalesce().to(dtype);
+}
+
 void WholeSum::add(const torch::Tensor& gradient) {
-  if (gradient.is_sparse()) return add_rows(gradient.coalesce());
+  if (gradient.is_sparse()) return add_rows(coalesced(gradient));
   only_rows_ = false;
   if (std::exchange(stale_, false)) {
     widen(gradient, sums_);

@@ -6,6 +6,10 @@
 
 namespace anymesh {
 
+// A sparse gradient [v, h] with each row once. A row's occurrences are added in fp32 at least: in
+// bf16 those of a frequent token would soon be too small beside their sum.
+torch::Tensor coalesced(const torch::Tensor& gradient);
+
 // Stages 0 and 1: a leaf's gradients, summed over the micro-batches of a step; the first takes the
 // place of the last step's. Those of a table that is only looked up in are a few of its rows
 // (sparse, [v, h]): the other rows stay the zeros that they are, unread and unwritten.

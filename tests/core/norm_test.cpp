@@ -98,6 +98,16 @@ TEST(Norm, OthersTakeLibTorchsOperators) {
   expect_close(odd.ours(false), odd.exact(false), 2e-6);
 }
 
+// Half precision without a kernel: sums over many rows, of one sign, are not of half precision.
+TEST(Norm, SumsManyRowsOfHalfPrecision) {
+  at::manual_seed(3);
+  for (const torch::Dtype dtype : {torch::kHalf, torch::kBFloat16}) {
+    Case many({8000, 40}, true, dtype);
+    for (torch::Tensor& gradient : many.gradients) gradient = at::ones_like(gradient);
+    expect_close(many.ours(false), many.exact(false), dtype == torch::kHalf ? 2e-3 : 1e-2);
+  }
+}
+
 TEST(Norm, IsThatOfTheRoundedSum) {
   at::manual_seed(3);
   const Case c({40, 64}, true, torch::kBFloat16);

@@ -67,5 +67,19 @@ TEST(WholeSum, LeavesOtherRowsAlone) {
   EXPECT_EQ(whole.sum().item<float>(), kWidth);
 }
 
+// A token that is in a micro-batch more often than bf16 could count.
+TEST(WholeSum, CountsAFrequentRowInBf16) {
+  const torch::Tensor ids = at::full({1, 2000}, 3, torch::kLong),
+                      values = at::ones({2000, kWidth}, torch::kBFloat16),
+                      gradient = at::sparse_coo_tensor(ids, values, {kRows, kWidth},
+                                                       values.options().layout(torch::kSparse)),
+                      sums = at::zeros({kRows * kWidth});
+  WholeSum sum(sums, /*alone=*/true);
+  sum.add(gradient);
+  sum.finish();
+  EXPECT_TRUE(at::equal(sums.view({kRows, kWidth})[3], at::full({kWidth}, 2000.f)));
+  EXPECT_EQ(coalesced(gradient).scalar_type(), torch::kBFloat16);
+}
+
 }  // namespace
 }  // namespace anymesh
