@@ -54,20 +54,20 @@ __global__ void adamw(T* weight, const T* gradient, T* exp_avg, T* exp_avg_sq, i
 
 // A thread draws a block of Philox's, which decides four elements.
 template <class T>
-__global__ void dropout(const T* x, T* y, int64_t n, DropoutKey key, T scale) {
+__global__ void dropout(const T* x, T* y, int64_t n, DropoutKey key) {
   using W = typename Wide<T>::Type;
+  const W scale = static_cast<W>(key.scale);
   const int64_t last = (key.first + n - 1) / 4, stride = int64_t{gridDim.x} * blockDim.x;
   for (int64_t block = key.first / 4 + int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
        block <= last; block += stride) {
     const PhiloxBlock bits =
-        philox({static_cast<uint32_t>(block), key.stream, static_cast<uint32_t>(key.sample),
-                static_cast<uint32_t>(key.sample >> 32)},
+        philox({static_cast<uint32_t>(block), stream_word(key.stream, block),
+                static_cast<uint32_t>(key.sample), static_cast<uint32_t>(key.sample >> 32)},
                key.seed);
     for (int word = 0; word < 4; ++word) {
       const int64_t i = 4 * block + word - key.first;
       if (i < 0 || i >= n) continue;
-      y[i] = bits[word] < key.least ? T(0.f)
-                                    : static_cast<T>(static_cast<W>(x[i]) * static_cast<W>(scale));
+      y[i] = bits[word] < key.least ? T(0.f) : static_cast<T>(static_cast<W>(x[i]) * scale);
     }
   }
 }
@@ -107,8 +107,8 @@ void launch_adamw_of(const AdamwState& s, const AdamwCoefficients<double>& k, El
 template <class T>
 void launch_dropout_of(const void* x, void* y, int64_t n, const DropoutKey& key,
                        CUstream_st* stream) {
-  dropout<<<blocks_for(n / 4 + 2), kThreads, 0, stream>>>(
-      static_cast<const T*>(x), static_cast<T*>(y), n, key, rounded_to<T>(key.scale));
+  dropout<<<blocks_for(n / 4 + 2), kThreads, 0, stream>>>(static_cast<const T*>(x),
+                                                          static_cast<T*>(y), n, key);
   check_launch("dropout");
 }
 

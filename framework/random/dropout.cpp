@@ -1,6 +1,7 @@
 #include "framework/random/dropout.h"
 
 #include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -19,10 +20,11 @@ constexpr int64_t kChunk = 4 * kBlocks;  // elements they decide
 
 // bits[4 * i + w] = word w of block first_block + i.
 void draw(int64_t first_block, uint32_t stream, int64_t sample, uint64_t seed, uint32_t* bits) {
+  const uint32_t word = stream_word(stream, first_block);  // of all: 64 divides first_block
   in_widest([=](auto) ANYMESH_INLINED {
     for (int64_t i = 0; i < kBlocks; ++i) {
       const PhiloxBlock block =
-          philox({static_cast<uint32_t>(first_block + i), stream, static_cast<uint32_t>(sample),
+          philox({static_cast<uint32_t>(first_block + i), word, static_cast<uint32_t>(sample),
                   static_cast<uint32_t>(sample >> 32)},
                  seed);
       for (int w = 0; w < 4; ++w) bits[4 * i + w] = block[w];
@@ -56,12 +58,13 @@ template <class T>
 void drop(const T* x, T* y, int64_t n, int64_t begin, double p, const DropoutContext& context,
           uint32_t stream, int64_t sample) {
   const uint32_t least = threshold(p);
-  const T scale = static_cast<T>(1.0 / (1.0 - p));
-  for_each_chunk(begin, n, context.seed, stream, sample,
-                 [&](int64_t i, const uint32_t* bits, int64_t count) {
-                   for (int64_t j = 0; j < count; ++j)
-                     y[i + j] = bits[j] < least ? T(0) : static_cast<T>(x[i + j] * scale);
-                 });
+  using Wide = at::opmath_type<T>;
+  const auto scale = static_cast<Wide>(1.0 / (1.0 - p));
+  for_each_chunk(
+      begin, n, context.seed, stream, sample, [&](int64_t i, const uint32_t* bits, int64_t count) {
+        for (int64_t j = 0; j < count; ++j)
+          y[i + j] = bits[j] < least ? T(0) : static_cast<T>(static_cast<Wide>(x[i + j]) * scale);
+      });
 }
 
 torch::Tensor apply_mask(const torch::Tensor& input, double p, const DropoutContext& context,

@@ -24,4 +24,10 @@ constexpr PhiloxBlock philox(PhiloxBlock counter, uint64_t key) {
   return counter;
 }
 
+// The second word of the counter of a stream's block, whose low bits are the first: streams are
+// below 2^24, blocks below 2^40.
+constexpr uint32_t stream_word(uint32_t stream, int64_t block) {
+  return stream + (static_cast<uint32_t>(block >> 32) << 24);
+}
+
 }  // namespace anymesh
