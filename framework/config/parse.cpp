@@ -281,8 +281,11 @@ void check_schedule(const FlagTable& flags, const Combinations& rules, const Con
   rules.refuse("lr-decay-samples", without_decay, "with --lr-decay-style constant");
 }
 
-void check_precision(const Combinations& rules, const PrecisionConfig& precision) {
-  rules.exclude("fp16", "bf16");
+void check_precision(const FlagTable& flags, const Combinations& rules,
+                     const PrecisionConfig& precision) {
+  // A DeepSpeed config has both, switched on or off.
+  rules.refuse("fp16", precision.fp16 && precision.bf16,
+               "beside " + flags.origin("bf16") + "; keep one of them");
   rules.require("loss-scale", "fp16");
   for (const char* flag :
        {"initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"}) {
@@ -372,7 +375,7 @@ ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::strin
   check_device(flags, config.device, result.notes);
   check_offload(flags, rules, config.offload, result.notes);
   check_schedule(flags, rules, config);
-  check_precision(rules, config.precision);
+  check_precision(flags, rules, config.precision);
   check_data(rules, config.data);
   check_checkpoint(rules, config.checkpoint);
   rules.require("trace", "profile-step");

@@ -107,6 +107,17 @@ TEST_F(DeepspeedJsonTest, ContradictionsNameBothSides) {
       "");
 }
 
+// A template has both, switched on or off.
+TEST_F(DeepspeedJsonTest, HalfPrecisionsBesideEachOther) {
+  for (const char* json : {R"({"bf16": {"enabled": true}, "fp16": {"enabled": false}})",
+                           R"({"bf16": {"enabled": false}, "fp16": {"enabled": true}})",
+                           R"({"bf16": {"enabled": false}, "fp16": {"enabled": false}})"})
+    EXPECT_EQ(refused(json), "") << json;
+  EXPECT_EQ(refused(R"({"fp16": {"enabled": false}})", "--bf16"), "");
+  EXPECT_THAT(refused(R"({"bf16": {"enabled": true}, "fp16": {"enabled": true}})"),
+              HasSubstr("has no effect beside bf16.enabled true"));
+}
+
 TEST_F(DeepspeedJsonTest, Fp16) {
   read(R"({"fp16": {"enabled": true, "loss_scale": 0, "initial_scale_power": 12,
            "loss_scale_window": 50, "hysteresis": 2, "min_loss_scale": 1}})");
