@@ -22,7 +22,7 @@ class Gpt final : public ModelDefinition {
     return {.seq_length = gpt_.seq_length,
             .vocab_size = vocab_size,
             .padded_vocab_size = padded_vocab_size(gpt_, config.parallel.tp),
-            .flags = model_flags()};
+            .flags = model_flags(gpt_)};
   }
 
   std::unique_ptr<StageModule> make_stage(const Config& config, const ProcessGrid& grid,

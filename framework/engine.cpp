@@ -155,6 +155,8 @@ void Engine::check_finite(double global, double local, const char* what) const {
                      ", seen first here (stage ", at.pp, ", dp rank ", at.dp, ", tp rank ", at.tp,
                      "). This step changed no weight. "
                      "--no-check-for-nan-in-loss-and-grad goes on regardless."));
+  throw CollectiveError(c10::str(what, " is ", global, " at iteration ", state_.iteration + 1,
+                                 ", though each rank's part of it is finite"));
 }
 
 }  // namespace anymesh

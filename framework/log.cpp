@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include "framework/comm/agreement.h"
 #include "framework/peak_memory.h"
@@ -35,7 +36,7 @@ int64_t bytes_up_to(const std::string& path, int64_t iteration) {
 
 RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
                int64_t resumed_iteration)
-    : active_(active), bar_(active), first_iteration_(resumed_iteration) {
+    : active_(active), bar_(active), csv_path_(csv_path), first_iteration_(resumed_iteration) {
   if (!active) return;
   try {
     if (!tensorboard_dir.empty()) events_.emplace(tensorboard_dir, resumed_iteration + 1);
@@ -68,6 +69,8 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
                   r.iteration, r.consumed_samples, r.lm_loss, r.learning_rate, r.grad_norm,
                   r.loss_scale, r.tokens_per_s, r.elapsed_ms);
     csv_ << text << std::endl;
+    if (!csv_) warn_once(said_csv_fails_, r.iteration, csv_path_);
+    csv_.clear();
   }
   event(r.iteration, {{"lm loss", r.lm_loss},
                       {"learning-rate", r.learning_rate},
@@ -102,11 +105,15 @@ void RunLog::validation(const char* when, int64_t iteration, double loss) {
 }
 
 void RunLog::event(int64_t iteration, std::initializer_list<EventFile::Scalar> scalars) {
-  if (!events_ || events_->add(iteration, scalars) || said_events_fail_) return;
-  said_events_fail_ = true;
+  if (events_ && !events_->add(iteration, scalars))
+    warn_once(said_events_fail_, iteration, events_->path().string());
+}
+
+void RunLog::warn_once(bool& said, int64_t iteration, const std::string& path) {
   const char* reason = std::strerror(errno);
-  line(c10::str("WARNING: iteration ", iteration, ": cannot write to ", events_->path().string(),
-                ": ", reason, ". Training goes on; what cannot be written is missing there"));
+  if (std::exchange(said, true)) return;
+  line(c10::str("WARNING: iteration ", iteration, ": cannot write to ", path, ": ", reason,
+                ". Training goes on; what cannot be written is missing there"));
 }
 
 void RunLog::summary(Communicator& world) {

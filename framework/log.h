@@ -30,12 +30,14 @@ class RunLog {
 
  private:
   void event(int64_t iteration, std::initializer_list<EventFile::Scalar> scalars);
+  void warn_once(bool& said, int64_t iteration, const std::string& path);  // of errno
 
   bool active_;
   ProgressBar bar_;
+  std::string csv_path_;
   std::ofstream csv_;
   std::optional<EventFile> events_;
-  bool said_events_fail_ = false;
+  bool said_csv_fails_ = false, said_events_fail_ = false;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   int64_t first_iteration_;
   double step_ms_sum_ = 0;

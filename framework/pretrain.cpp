@@ -109,6 +109,27 @@ std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
   return loaded.report;
 }
 
+// What is left of --train-samples is another number of steps where their batches were others.
+BatchPlan rest_of(BatchPlan plan, const BatchConfig& batch, const TrainState& state) {
+  if (batch.train_samples != 0) {
+    plan.train_iters =
+        state.iteration + std::max<int64_t>(0, batch.train_samples - state.consumed_train_samples) /
+                              plan.global_batch_size;
+  }
+  return plan;
+}
+
+// Samples from the first one on, whatever batches and intervals have read those until now.
+SampleCounts samples_to_read(const Config& config, const BatchPlan& plan, const TrainState& state) {
+  SampleCounts counts = sample_counts(state.iteration, plan.train_iters, plan.global_batch_size,
+                                      config.run.eval_interval, config.run.eval_iters);
+  // Of --train-samples as many as Megatron prepares, which the order of a corpus follows from.
+  counts.train = config.batch.train_samples != 0 ? config.batch.train_samples
+                                                 : counts.train + state.consumed_train_samples;
+  if (config.run.eval_iters > 0) counts.valid += state.consumed_valid_samples;
+  return counts;
+}
+
 // What the run's saves will take; it must be there before the first step.
 std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& plan,
                                     Engine& engine) {
@@ -134,7 +155,7 @@ std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& 
 }
 
 // Model, memory and data, below the mesh. Collective.
-std::vector<std::string> describe(const BatchPlan& plan, const ModelFacts& facts,
+std::vector<std::string> describe(const SampleCounts& samples, const ModelFacts& facts,
                                   const Datasets& data, const Engine& engine) {
   const ZeroOptimizer& optimizer = engine.optimizer();
   int64_t here = 0, once = 0;
@@ -154,9 +175,8 @@ std::vector<std::string> describe(const BatchPlan& plan, const ModelFacts& facts
                    max_over(*grid.world, here), " on a rank; vocabulary of ", facts.vocab_size,
                    ", padded to ", facts.padded_vocab_size),
           "memory kept between steps: " + memory_forecast(*grid.world, optimizer),
-          c10::str("data: ", plan.train_iters * plan.global_batch_size, " samples of ",
-                   facts.seq_length, " tokens to train on, of ", data.train->size(), " prepared; ",
-                   validation)};
+          c10::str("data: ", samples.train, " samples of ", facts.seq_length,
+                   " tokens to train on, of ", data.train->size(), " prepared; ", validation)};
 }
 
 void print_start(const ProcessGrid& grid, const Placement& placement,
@@ -179,23 +199,25 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
          const ParseResult& parsed, const FlagTable& flags, const Placement& placement,
          Interruption& interruption) {
   const CommPtr& world = placement.world;
-  const BatchPlan plan = plan_batches(config, world->size());
+  BatchPlan plan = plan_batches(config, world->size());
   CommCounts counts;
   const ProcessGrid grid(
       world, {.pp_size = config.parallel.pp, .dp_size = plan.dp, .tp_size = config.parallel.tp},
       config.run.report_comm || config.run.profile_step > 0 ? &counts : nullptr, placement.device);
-  Datasets data;
-  all_or_none(*world, [&] { data = make_datasets(config, plan, facts.seq_length); });
-
   std::optional<AllocationGauge> allocations;
   if (config.run.report_memory) allocations.emplace();
   const auto stage = model.make_stage(config, grid, weights_dtype(config.precision));
   Engine engine(*stage, grid, engine_config(config, plan, facts, flags));
   std::vector<std::string> report;
   if (!config.checkpoint.load.empty()) report = load(config.checkpoint, engine);
+  plan = rest_of(plan, config.batch, engine.state());
+  const SampleCounts samples = samples_to_read(config, plan, engine.state());
+  Datasets data;
+  all_or_none(*world,
+              [&] { data = make_datasets(config, samples, facts.seq_length, facts.vocab_size); });
   for (std::string& line : plan_saves(config.checkpoint, plan, engine))
     report.push_back(std::move(line));
-  print_start(grid, placement, describe(plan, facts, data, engine), parsed, report);
+  print_start(grid, placement, describe(samples, facts, data, engine), parsed, report);
   if (config.run.dry_run) return;
   if (config.checkpoint.async_save) engine.reserve_snapshot();
   Trainer(config, plan, engine, *data.train, data.valid.get(), interruption).train();

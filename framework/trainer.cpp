@@ -81,8 +81,11 @@ void Trainer::train() {
   if (checkpoint.verify_resume) {
     if (!valid_) throw CollectiveError("--verify-resume: --split leaves no validation documents");
     if (!checkpoint.load.empty()) verify_resume();
-    state_.verified.reset();
   }
+  state_.verified.reset();  // it goes with the state that was loaded
+  if (const int64_t step = config_.run.profile_step; step > 0 && step <= state_.iteration)
+    throw CollectiveError(c10::str("--profile-step (", step, ") must be at least ",
+                                   state_.iteration + 1, ", the first step after the load"));
   if (interruption_.poll()) {
     log_.line(interruption_.reason() + ": stopping before the first step; nothing was written");
     return;
@@ -154,7 +157,12 @@ StepReport Trainer::profiled_step() {
   const std::vector<Span> spans = profiler.stop();
   log_.line(c10::str("profile of iteration ", report.iteration, "\n",
                      table_of(spans, report.elapsed_ms, *grid_.world)));
-  if (!config_.run.trace.empty()) write_trace(config_.run.trace, spans, *grid_.world);
+  if (config_.run.trace.empty()) return report;
+  try {
+    write_trace(config_.run.trace, spans, *grid_.world);
+  } catch (const CollectiveError& error) {
+    log_.line(c10::str("WARNING: ", error.what(), ". Training goes on without it"));
+  }
   return report;
 }
 
@@ -194,15 +202,24 @@ std::optional<double> Trainer::validation_loss(int64_t first_sample, int64_t sam
 void Trainer::verify_resume() {
   constexpr double kSameModel = 1e-2;  // more than any change of mesh or precision does
   if (!state_.verified) {
-    log_.line("verify-resume: nothing to compare with: saved without --verify-resume");
+    log_.line(
+        "verify-resume: nothing to compare with: saved without --verify-resume, or "
+        "loaded with --finetune");
     return;
   }
-  const auto [before, first_sample, samples] = *state_.verified;
+  const auto [before, first_sample, samples, prepared] = *state_.verified;
   if (const int64_t per_batch = int64_t{config_.batch.micro_batch_size} * plan_.dp;
       samples % per_batch != 0) {
     log_.line(c10::str("verify-resume: not comparable: the ", samples,
                        " samples of the saved loss do not make whole batches of ", per_batch,
                        " (--micro-batch-size x data-parallel size)"));
+    return;
+  }
+  if (prepared != 0 && prepared != valid_->size()) {
+    log_.line(c10::str("verify-resume: not comparable: the validation set has ", valid_->size(),
+                       " samples, and had ", prepared,
+                       " at the save, in another order (--train-iters, --eval-interval, "
+                       "--eval-iters, --global-batch-size)"));
     return;
   }
   const double after = *validation_loss(first_sample, samples),
@@ -236,7 +253,7 @@ void Trainer::save() {
   if (config_.checkpoint.verify_resume) {
     const int64_t first = state_.consumed_valid_samples,
                   samples = config_.run.eval_iters * plan_.global_batch_size;
-    state_.verified = {*validation_loss(first, samples), first, samples};
+    state_.verified = {*validation_loss(first, samples), first, samples, valid_->size()};
   }
   engine_.save_checkpoint(config_.checkpoint.save, save_options(config_.checkpoint));
   if (!config_.checkpoint.async_save) saved();

@@ -46,6 +46,7 @@ namespace anymesh {
 struct VerifiedLoss {
   double loss = 0;
   int64_t first_sample = 0, samples = 0;  // of the validation set
+  int64_t prepared = 0;  // its size, which the order of its samples follows from; 0: not known
 };
 
 // Where the run is. Everything else of a resumed run follows from flags.

@@ -69,7 +69,8 @@ Value scheduler_state(const CheckpointedRun& run, const TrainState& state) {
 Value verified_loss(const VerifiedLoss& verified) {
   return Value::dict({{"loss", verified.loss},
                       {"first_sample", verified.first_sample},
-                      {"samples", verified.samples}});
+                      {"samples", verified.samples},
+                      {"prepared", verified.prepared}});
 }
 
 Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
@@ -254,9 +255,11 @@ TrainState train_state_of(const Value& metadata) {
   const Value skipped = metadata.find(keys::kSkippedSteps);
   state.skipped_steps = skipped ? skipped.as_int() : 0;
   if (const Value verified = metadata.find(keys::kVerifiedLoss)) {
+    const Value prepared = verified.find("prepared");
     state.verified = {.loss = verified.at("loss").as_double(),
                       .first_sample = verified.at("first_sample").as_int(),
-                      .samples = verified.at("samples").as_int()};
+                      .samples = verified.at("samples").as_int(),
+                      .prepared = prepared ? prepared.as_int() : 0};
   }
   const Value dropout_seed = metadata.find(keys::kDropoutSeed), seed = from_args("seed");
   state.dropout_seed = static_cast<uint64_t>(dropout_seed ? dropout_seed.as_int()

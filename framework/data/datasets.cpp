@@ -1,14 +1,43 @@
 #include "framework/data/datasets.h"
 
+#include <stdexcept>
+
 #include "framework/data/gpt_corpora.h"
 #include "framework/data/mock_dataset.h"
 #include "framework/data/tokenizer.h"
 
 namespace anymesh {
 
-Datasets make_datasets(const Config& config, const BatchPlan& plan, int seq_length) {
-  const SampleCounts counts = sample_counts(plan.train_iters, plan.global_batch_size,
-                                            config.run.eval_interval, config.run.eval_iters);
+namespace {
+
+// A token without a row in the vocabulary would train as nothing, and silently.
+class InVocabulary final : public Dataset {
+ public:
+  InVocabulary(std::unique_ptr<Dataset> data, int64_t vocab_size)
+      : data_(std::move(data)), vocab_size_(vocab_size) {}
+
+  int64_t size() const override { return data_->size(); }
+  int seq_length() const override { return data_->seq_length(); }
+  void sample(int64_t index, std::span<int64_t> out) const override {
+    data_->sample(index, out);
+    for (const int64_t token : out) {
+      if (token >= 0 && token < vocab_size_) continue;
+      throw std::runtime_error("--data-path: sample " + std::to_string(index) + " has token " +
+                               std::to_string(token) + ", the vocabulary has " +
+                               std::to_string(vocab_size_) +
+                               "; see --tokenizer-type, --vocab-file and --vocab-size");
+    }
+  }
+
+ private:
+  std::unique_ptr<Dataset> data_;
+  int64_t vocab_size_;
+};
+
+}  // namespace
+
+Datasets make_datasets(const Config& config, const SampleCounts& counts, int seq_length,
+                       int64_t vocab_size) {
   const auto seed = config.run.seed;
   Datasets data;
   if (config.data.mock_data) {
@@ -22,9 +51,9 @@ Datasets make_datasets(const Config& config, const BatchPlan& plan, int seq_leng
   }
   const GptCorpora corpora(config.data.data_path, config.data.split, seq_length,
                            static_cast<uint32_t>(seed));
-  data.train = corpora.part(0, counts.train, "train");
+  data.train = std::make_unique<InVocabulary>(corpora.part(0, counts.train, "train"), vocab_size);
   if (counts.valid > 0 && corpora.documents(1) > 0) {
-    data.valid = corpora.part(1, counts.valid, "valid");
+    data.valid = std::make_unique<InVocabulary>(corpora.part(1, counts.valid, "valid"), vocab_size);
   }
   return data;
 }

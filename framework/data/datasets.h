@@ -4,6 +4,7 @@
 
 #include "framework/config/config.h"
 #include "framework/data/dataset.h"
+#include "framework/data/gpt_dataset.h"
 
 namespace anymesh {
 
@@ -13,7 +14,9 @@ struct Datasets {
   std::unique_ptr<Dataset> valid;  // null without --eval-iters or without validation documents
 };
 
-Datasets make_datasets(const Config& config, const BatchPlan& plan, int seq_length);
+// Samples with tokens that are not below `vocab_size` are refused when they are read.
+Datasets make_datasets(const Config& config, const SampleCounts& counts, int seq_length,
+                       int64_t vocab_size);
 
 // Entries of the vocabulary that the tokens are numbers of.
 int vocabulary_size(const DataConfig& data);

@@ -79,10 +79,11 @@ std::array<DocumentRange, 3> split_documents(const std::string& split, int64_t d
   return ranges;
 }
 
-SampleCounts sample_counts(int64_t train_iters, int64_t global_batch_size, int64_t eval_interval,
-                           int64_t eval_iters) {
-  const int64_t evaluations = train_iters / eval_interval + 1;
-  return {train_iters * global_batch_size, evaluations * eval_iters * global_batch_size,
+SampleCounts sample_counts(int64_t iteration, int64_t train_iters, int64_t global_batch_size,
+                           int64_t eval_interval, int64_t eval_iters) {
+  const int64_t end = std::max(iteration, train_iters),
+                evaluations = end / eval_interval - iteration / eval_interval + 1;
+  return {(end - iteration) * global_batch_size, evaluations * eval_iters * global_batch_size,
           eval_iters * global_batch_size};
 }
 

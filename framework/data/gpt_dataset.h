@@ -47,10 +47,10 @@ struct SampleCounts {
   bool operator==(const SampleCounts&) const = default;
 };
 
-// How many samples a run of --train-iters will read; validation runs every eval_interval steps and
-// once at the end. REQUIRES: eval_interval > 0.
-SampleCounts sample_counts(int64_t train_iters, int64_t global_batch_size, int64_t eval_interval,
-                           int64_t eval_iters);
+// How many samples a run will read from step `iteration` to `train_iters`; validation runs every
+// eval_interval steps and once at the end. REQUIRES: eval_interval > 0.
+SampleCounts sample_counts(int64_t iteration, int64_t train_iters, int64_t global_batch_size,
+                           int64_t eval_interval, int64_t eval_iters);
 
 class GptDataset final : public Dataset {
  public:

@@ -66,7 +66,8 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   copies.allocated = optimizer.second_use_bytes();
   buffers.allocated = optimizer.offload_buffer_bytes();
   std::vector<MemoryPart> parts{parameters, gradients, state, copies};
-  if (buffers.closed_form > 0) parts.push_back(buffers);
+  // A row on all ranks or none, also of one whose stage is frozen: the rows are compared.
+  if (offload.optimizer || offload.params) parts.push_back(buffers);
   return parts;
 }
 

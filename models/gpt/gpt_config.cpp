@@ -204,26 +204,29 @@ int64_t padded_vocab_size(const GptConfig& gpt, int tp) {
   return (gpt.vocab_size + multiple - 1) / multiple * multiple;
 }
 
-std::vector<std::string> model_flags() {
-  return {"num-layers",
-          "hidden-size",
-          "ffn-hidden-size",
-          "num-attention-heads",
-          "max-position-embeddings",
-          "untie-embeddings-and-output-weights",
-          "num-key-value-heads",
-          "swiglu",
-          "disable-bias-linear",
-          "normalization",
-          "embed-layernorm",
-          "use-rotary-position-embeddings",
-          "rotary-percent",
-          "rotary-position-embeddings-theta",
-          "use-rope-scaling",
-          "rope-scaling-factor",
-          "rotary-seq-len-interpolation-factor",
-          "position-embedding-type",
-          "no-position-embedding"};
+std::vector<std::string> model_flags(const GptConfig& gpt) {
+  std::vector<std::string> flags{"num-layers",
+                                 "hidden-size",
+                                 "ffn-hidden-size",
+                                 "num-attention-heads",
+                                 "max-position-embeddings",
+                                 "untie-embeddings-and-output-weights",
+                                 "num-key-value-heads",
+                                 "swiglu",
+                                 "disable-bias-linear",
+                                 "normalization",
+                                 "embed-layernorm",
+                                 "use-rotary-position-embeddings",
+                                 "rotary-percent",
+                                 "rotary-position-embeddings-theta",
+                                 "use-rope-scaling",
+                                 "rope-scaling-factor",
+                                 "rotary-seq-len-interpolation-factor",
+                                 "position-embedding-type",
+                                 "no-position-embedding",
+                                 "layernorm-epsilon"};
+  if (!gpt.swiglu) flags.emplace_back("no-bias-gelu-fusion");
+  return flags;
 }
 
 }  // namespace anymesh

@@ -75,7 +75,7 @@ GptConfig resolved(GptConfig gpt);
 
 // The flags that decide the shape and the maths of the model: a checkpoint must have been made with
 // the same.
-std::vector<std::string> model_flags();
+std::vector<std::string> model_flags(const GptConfig& gpt);
 
 // Throws ParseError unless there is such a model.
 void validate(const GptConfig& gpt);

@@ -72,7 +72,7 @@ void run(const std::vector<std::string>& args, const CommPtr& world) {
                  .padded_vocab_size = padded_vocab_size(gpt, config.parallel.tp),
                  .seq_length = gpt.seq_length,
                  .settings = flags.settings(),
-                 .model_flags = model_flags()});
+                 .model_flags = model_flags(gpt)});
   const LoadResult loaded = engine.load_checkpoint(
       config.checkpoint.load,
       {.load_module_only = true, .universal = config.checkpoint.universal_checkpoint});

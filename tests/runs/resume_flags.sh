@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Resumes whose flags differ from the first run's where they may, and are refused where they may not: batch size, intervals of
+# validation, --verify-resume, what decides the model's maths; and a frozen stage beside offloading.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+fork_trainer
+
+model=(--num-layers 5 --hidden-size 24 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16
+       --make-vocab-size-divisible-by 8 --mock-data --vocab-size 257 --global-batch-size 12 --lr 3e-4
+       --lr-decay-style constant --eval-iters 0 --log-interval 10)
+run() { train "$@" >log || fail "${*:3}: $(tail -5 log)"; }
+says() { grep -qF -- "$1" log || fail "no '$1' in: $(tail -20 log)"; echo "ok: $1"; }
+refused() {
+  local text=$1
+  ! train 1,1,1,0 no.csv "${@:2}" >log 2>&1 || fail "accepted: ${*:2}"
+  says "$text"
+}
+
+# 96 samples in all, whatever batches read them.
+for batch in 6 24; do
+  rm -rf ckpt *.csv
+  run 1,1,1,0 one.csv --train-samples 96 --exit-interval 4 --save ckpt
+  run 1,1,2,1 two.csv --train-samples 96 --global-batch-size "$batch" --load ckpt
+  [[ $(tail -1 two.csv | cut -d, -f1,2) == "$((4 + 48 / batch)),96" ]] || fail "batch $batch: $(tail -1 two.csv)"
+  echo "ok: batch 12 -> $batch ends after 96 samples"
+done
+rm -rf ckpt *.csv
+run 1,1,1,0 one.csv --train-iters 8 --exit-interval 4 --save ckpt
+run 1,1,1,0 two.csv --train-iters 8 --global-batch-size 24 --load ckpt
+[[ $(tail -1 two.csv | cut -d, -f1,2) == 8,144 ]] || fail "$(tail -1 two.csv)"
+
+# Validations of other intervals go on where the last stopped.
+rm -rf ckpt *.csv
+run 1,1,1,0 one.csv --train-iters 12 --exit-interval 6 --eval-iters 2 --eval-interval 1 --save ckpt --verify-resume
+for flags in "--eval-iters 2 --eval-interval 6" "--eval-iters 1 --eval-interval 4"; do
+  run 1,1,1,0 "two.csv" --train-iters 12 $flags --load ckpt
+  says "validation loss at iteration 12"
+  rm two.csv
+done
+# The loss of --verify-resume is of the save that it was taken before.
+run 1,1,1,0 three.csv --train-iters 20 --eval-iters 2 --eval-interval 1 --load ckpt --save ckpt --exit-interval 12
+run 1,1,1,0 four.csv --train-iters 20 --eval-iters 2 --eval-interval 1 --load ckpt --verify-resume --exit-interval 13
+says "nothing to compare with"
+
+refused "--profile-step (3) must be at least 13" --train-iters 20 --load ckpt --profile-step 3
+refused "give --layernorm-epsilon 1e-05" --train-iters 20 --load ckpt --layernorm-epsilon 0.5
+refused "see --no-bias-gelu-fusion" --train-iters 20 --load ckpt --no-bias-gelu-fusion
+
+# A stage without a parameter to train has no state to offload, and no decay.
+rm -rf ckpt *.csv
+frozen=(--untie-embeddings-and-output-weights --freeze '^[1-4]\.')
+run 1,2,2,1 one.csv --train-iters 2 "${frozen[@]}" --save ckpt
+for where in cpu nvme; do
+  run 1,2,2,1 two.csv --train-iters 2 "${frozen[@]}" --offload-optimizer $where $([[ $where == cpu ]] || echo --nvme-path .) --report-memory
+  same one.csv two.csv "a frozen stage beside --offload-optimizer $where"
+  rm two.csv
+done
+run 2,1,1,1 two.csv --train-iters 4 "${frozen[@]}" --load ckpt
+! grep -q "weight decay of" log || fail "$(grep "weight decay" log)"
