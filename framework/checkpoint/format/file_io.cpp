@@ -19,6 +19,8 @@
 namespace anymesh {
 namespace {
 
+constexpr const char* kReplacedSuffix = ".old";  // and then that of what is temporary
+
 // Opens, applies, closes. `sync` is fsync or syncfs.
 void sync_with(int (*sync)(int), const std::filesystem::path& path, int flags) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
@@ -53,13 +55,35 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 }
 
 void publish_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
+  std::filesystem::path old = from;
+  std::error_code ignored;  // what cannot be removed is not in the way
   sync_directory(from);
   if (!std::filesystem::exists(to)) return rename_durably(from, to);
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
-    throw_system_error("swap " + from.string() + " with", to);
+    if (errno != EINVAL && errno != ENOSYS)
+      throw_system_error("swap " + from.string() + " with", to);
+    // NFS and others rename, but do not swap.
+    old = temporary_of(to.string() + kReplacedSuffix);
+    std::filesystem::remove_all(old, ignored);
+    std::filesystem::rename(to, old);
+    try {
+      std::filesystem::rename(from, to);
+    } catch (...) {
+      std::filesystem::rename(old, to, ignored);
+      throw;
+    }
   }
   sync_directory(folder_of(to));
-  std::filesystem::remove_all(from);
+  std::filesystem::remove_all(old, ignored);
+}
+
+bool restore_replaced(const std::filesystem::path& old) {
+  const std::string name = old.string(), suffix = temporary_of(kReplacedSuffix);
+  if (!name.ends_with(suffix)) return false;
+  const std::string to = name.substr(0, name.size() - suffix.size());
+  if (std::filesystem::exists(to)) return false;
+  rename_durably(name, to);
+  return true;
 }
 
 std::filesystem::path existing_folder(std::filesystem::path path) {

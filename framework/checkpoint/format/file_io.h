@@ -28,8 +28,11 @@ std::string read_tag(const std::filesystem::path& pointer_file);
 // Renames, replacing a file of that name, then syncs the folder.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 // Syncs the folder `from` and gives it the name `to`. A folder that has the name is replaced as a
-// whole: the two swap names in one step, then the old one is removed.
+// whole: the two swap names in one step, then the old one is removed. Where the file system cannot
+// swap, the old one makes room for a moment, as TO.old.tmp.
 void publish_folder(const std::filesystem::path& from, const std::filesystem::path& to);
+// Is it a TO.old.tmp whose TO is missing, after a kill in that moment? Gives it its name back.
+bool restore_replaced(const std::filesystem::path& old);
 // The path, if it is a folder, else the folder that will hold it, or hold the folder that will, ...
 std::filesystem::path existing_folder(std::filesystem::path path);
 // "latest, global_step50, global_step100" or "nothing": what a folder holds, for messages.
