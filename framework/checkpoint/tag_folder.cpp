@@ -18,17 +18,38 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Temporary folders are what interrupted saves left.
+// Temporary folders are what interrupted saves left, or what a conversion is writing or may go on
+// with. What cannot be removed is not in the way.
 void remove_leftovers(const fs::path& save_dir) {
   for (const fs::directory_entry& entry : fs::directory_iterator(save_dir)) {
-    if (entry.is_directory() && entry.path().extension() == kTemporarySuffix)
-      fs::remove_all(entry.path());
+    const bool leftover = entry.is_directory() && entry.path().extension() == kTemporarySuffix &&
+                          !fs::exists(entry.path() / kZeroFolder);
+    std::error_code ignored;
+    if (leftover && !restore_replaced(entry.path())) fs::remove_all(entry.path(), ignored);
   }
 }
 
-void make_empty(const fs::path& save_dir, const fs::path& temporary) {
+// A tag is replaced, but nothing else that has its name.
+void check_is_tag(const fs::path& path) {
+  if (!fs::exists(path)) return;
+  const bool folder = fs::is_directory(path);
+  bool known = folder && fs::is_empty(path);
+  if (folder) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
+      const std::string name = entry.path().filename();
+      known = known || name == kManifestFile || parse_checkpoint_file_name(name);
+    }
+  }
+  TORCH_CHECK(known, path.string(),
+              " exists and is no checkpoint; the save would replace it. Rename it, or save "
+              "elsewhere");
+}
+
+void make_empty(const fs::path& save_dir, const fs::path& path, const fs::path& temporary) {
   fs::create_directories(save_dir);
   remove_leftovers(save_dir);
+  check_is_tag(path);
+  fs::remove_all(temporary);
   fs::create_directory(temporary);
 }
 
@@ -44,7 +65,7 @@ TagFolder::TagFolder(Communicator& world, const fs::path& save_dir, const std::s
 void TagFolder::make_temporary(Communicator& world, const fs::path& save_dir) {
   const auto make_on = [&](bool leader) {
     all_or_none(world, [&] {
-      if (leader) make_empty(save_dir, temporary_);
+      if (leader) make_empty(save_dir, path_, temporary_);
     });
   };
   make_on(world.rank() == 0);
@@ -65,7 +86,8 @@ void TagFolder::write(const std::string& name, const Value& value, FilePart part
   }
   {
     const Stopwatch timing(fsync);
-    sync_file(path);
+    // Of a file in parts it is there once a part with blocks is.
+    if (part.count == 1 || !shared.parts.empty()) sync_file(path);
   }
   const double waited = shared.file->blocks().write_seconds() / threads;
   const std::scoped_lock lock(mutex_);
@@ -100,7 +122,7 @@ void TagFolder::complete(Communicator& world, Communicator& sharers) {
   all_or_none(world, [&] {
     for (const Shared& shared : shared_) {
       if (!shared.file->part().is_last()) continue;
-      shared.file->finish(parts.at(shared.name));
+      shared.file->finish(parts[shared.name]);
       sync_file(temporary_ / shared.name);
       record(shared.name, shared.file->blocks());
     }

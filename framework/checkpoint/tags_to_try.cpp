@@ -65,6 +65,20 @@ Files bad_by_size(Communicator& world, const fs::path& folder, const Files& file
   return bad;
 }
 
+// Nodes without a shared file system each have the manifest: of the same save, or they have parts
+// of two.
+void check_same_manifest(Communicator& world, const fs::path& folder, const Manifest& manifest) {
+  const std::vector<std::string> hashes =
+      gather_strings(world, std::to_string(std::hash<std::string>()(manifest.to_json())));
+  const std::vector<std::string> hosts = gather_strings(world, host_name());
+  for (size_t rank = 0; rank < hashes.size(); ++rank) {
+    if (hashes[rank] == hashes[0]) continue;
+    throw DamagedCheckpoint((folder / kManifestFile).string() + " of " + hosts[rank] + " (rank " +
+                            std::to_string(rank) + ") is of another save than that of " + hosts[0] +
+                            " (rank 0)");
+  }
+}
+
 // The files that a rank reads: each is read by one rank, of the host that wrote it if there is one.
 Files share_of(int rank, const std::vector<std::string>& hosts, const Files& files) {
   std::map<std::string, std::vector<int>> ranks_on;
@@ -121,6 +135,7 @@ void check_files(Communicator& world, const fs::path& folder, bool checksums) {
   std::optional<Manifest> manifest;
   read_together(world, folder, [&] { manifest = read_manifest(folder); });
   if (max_over(world, manifest ? 0 : 1) > 0) return;
+  check_same_manifest(world, folder, *manifest);
   const Files bad = bad_by_size(world, folder, manifest->files);
   if (!bad.empty()) throw DamagedCheckpoint(gather_strings(world, size_damage(folder, bad))[0]);
   if (!checksums) return;

@@ -42,12 +42,14 @@ TEST_F(Retention, KeepsTheNewestTheRetainedAndWhatIsNotATag) {
               ElementsAre(HasSubstr("removed "), HasSubstr("global_step10")));
 }
 
-// A run that went back to an older tag: what `latest` names stays, however old.
-TEST_F(Retention, NeverRemovesTheLatest) {
-  for (const int64_t step : {5, 10, 15}) save(step);
+// A run that went back to an older tag: what `latest` names stays, however old, and those before it
+// that the limit has room for. What is newer is not this run's.
+TEST_F(Retention, CountsFromTheLatest) {
+  for (const int64_t step : {2, 3, 5, 10, 15}) save(step);
   write_text_atomically(folder_ / kLatestFile, tag_folder(5));
-  remove_old_checkpoints(folder_, 1, 0);
-  EXPECT_THAT(names(), ElementsAre("global_step15", "global_step5", "latest"));
+  remove_old_checkpoints(folder_, 2, 0);
+  EXPECT_THAT(names(), ElementsAre("global_step10", "global_step15", "global_step3", "global_step5",
+                                   "latest"));
 }
 
 TEST_F(Retention, CountsWhatThereWillBe) {

@@ -184,6 +184,34 @@ TEST_F(Recovery, NodesWithoutASharedFileSystem) {
   TinyRun other(kSplit, 1);
   EXPECT_THAT(message_of([&] { other.engine.load_checkpoint(mine); }),
               AllOf(HasSubstr("is missing"), HasSubstr("(written on " + host_name() + ")")));
+
+  // Another run's save of the same step, on one of the nodes.
+  TinyRun stranger(kMesh, 3);
+  stranger.train(3);
+  const bool first_node = mpi_world()->rank() < 2;
+  stranger.engine.save_checkpoint(folder_ / (first_node ? "elsewhere" : "node1"),
+                                  {.tag = "global_step2"});
+  EXPECT_THAT(message_of([&] { again.engine.load_checkpoint(mine, {.fallback = false}); }),
+              HasSubstr("is of another save than that of"));
+}
+
+TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
+  const fs::path conversion = folder_ / "global_step1_universal.tmp" / kZeroFolder,
+                 leftover = folder_ / "global_step9.tmp", other = folder_ / "global_step1";
+  if (is_first()) {
+    for (const fs::path& folder : {conversion, leftover, other / "thesis"})
+      fs::create_directories(folder);
+  }
+  mpi_world()->barrier();
+  TinyRun run(kData, 1);
+  run.train(1);
+  EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_); }),
+              HasSubstr("exists and is no checkpoint; the save would replace it"));
+  EXPECT_TRUE(fs::exists(other / "thesis"));
+  run.train(1);
+  run.engine.save_checkpoint(folder_);
+  EXPECT_TRUE(fs::exists(conversion));
+  EXPECT_FALSE(fs::exists(leftover));
 }
 
 TEST_F(Recovery, AFailedSaveLeavesTheOneBefore) {
