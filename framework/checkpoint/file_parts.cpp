@@ -21,7 +21,9 @@ std::string crc_of(const TensorRecord& tensor) {
 
 bool can_share_files(const CheckpointedRun& run, const Value& metadata, int leader) {
   if (run.grid.dp->size() == 1) return false;
-  const size_t hash = std::hash<std::string>()(encode_pickle(metadata, crc_of));
+  size_t hash = 0;  // reads the client's tensors, perhaps from a file
+  all_or_none(*run.grid.world,
+              [&] { hash = std::hash<std::string>()(encode_pickle(metadata, crc_of)); });
   const std::vector<std::string> all =
       gather_strings(*run.grid.dp, std::to_string(hash) + " " + std::to_string(leader));
   return std::ranges::count(all, all[0]) == run.grid.dp->size();

@@ -8,6 +8,7 @@
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/fp32.h"
 #include "framework/checkpoint/loaders.h"
 #include "framework/checkpoint/metadata.h"
 #include "framework/checkpoint/shared_checks.h"
@@ -171,15 +172,16 @@ std::string announce_fused_order(const Value& metadata) {
 std::string announce_hyperparameters(const Value& optimizer_state, const CheckpointedRun& run) {
   const Value groups = optimizer_state ? optimizer_state.find(keys::kParamGroups) : Value();
   if (!groups) return "";
-  double theirs = 0, ours = 0;
+  double ours = 0;
+  std::optional<double> theirs;  // none: that rank's stage is frozen
   for (const Value& group : groups.items()) {
     if (const Value decay = group.find(keys::kWeightDecay))
-      theirs = std::max(theirs, decay.as_double());
+      theirs = std::max(theirs.value_or(0), decay.as_double());
   }
   for (const auto& group : run.optimizer.groups()) ours = std::max(ours, group.weight_decay);
-  if (theirs == ours) return "";
-  return c10::str("the checkpoint's run had a weight decay of ", theirs, "; this one goes on with ",
-                  ours, ", as its flags say (--weight-decay)");
+  if (!theirs || *theirs == ours) return "";
+  return c10::str("the checkpoint's run had a weight decay of ", *theirs,
+                  "; this one goes on with ", ours, ", as its flags say (--weight-decay)");
 }
 
 // An ordinary checkpoint that is newer than the universal one we were told to load is most likely a
@@ -243,8 +245,11 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   run.optimizer.params_from_masters();
   restore_state(metadata, options, state);
 
-  LoadResult result{.path = folder,
-                    .client_state = client_state_of(metadata, model_states(run, state, {}))};
+  LoadResult result{.path = folder};
+  const Value own = model_states(run, state, {});
+  read_together(world, folder, [&] {
+    result.client_state = clone_tensors_for_torch_save(client_state_of(metadata, own));
+  });
   const auto say = [&result](std::string line) {
     if (!line.empty()) result.report.push_back(std::move(line));
   };

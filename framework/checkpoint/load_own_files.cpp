@@ -97,6 +97,30 @@ void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& 
   }
 }
 
+// Are the optimizer's states as ours: per parameter or group, each with its step, the groups
+// without gaps? Of apex's FusedAdam, elastic checkpoints and others load_whole_tensors knows.
+bool has_our_states(const Value& optimizer, const Value& adam) {
+  const Value states = adam.is_dict() ? adam.find(keys::kState) : Value();
+  if (!states.is_dict()) return false;
+  for (const auto& [group, state] : states.entries())
+    if (!state.is_dict() || !state.contains(kStepState)) return false;
+  if (const Value paddings = optimizer.find(keys::kParamAlignmentPaddings)) {
+    for (const Value& group : paddings.items())
+      for (const int64_t padding : group.as_ints())
+        if (padding != 0) return false;
+  }
+  const Value config = optimizer.find(keys::kDsConfig),
+              zero = config.is_dict() ? config.find(keys::kZeroOptimization) : Value();
+  const Value round_robin = zero.is_dict() ? zero.find(keys::kRoundRobinGradients) : Value();
+  return !round_robin || !round_robin.as_bool();
+}
+
+bool has_our_states(const Value& optimizer, int stage, bool masters) {
+  const std::string_view key =
+      stage == 0 || stage == 3 ? keys::kOptimizerStateDict : keys::kBaseOptimizerState;
+  return has_our_states(optimizer, stage > 0 || masters ? optimizer.at(key) : optimizer);
+}
+
 }  // namespace
 
 Value find_own_files(const fs::path& folder, const Value& metadata, const CheckpointedRun& run,
@@ -118,7 +142,10 @@ Value find_own_files(const fs::path& folder, const Value& metadata, const Checkp
                                 : fs::exists(partition);
   if (saved != run.grid.topology || !alike || !fs::exists(file)) return {};
   const Value own = read_torch_file(file, &checks);
-  return same_params(own, run) ? own : Value();
+  if (!same_params(own, run)) return {};
+  const Value optimizer =
+      stage == 0 ? whole : read_torch_file(partition).at(keys::kOptimizerStateDict);
+  return has_our_states(optimizer, stage, has_masters) ? own : Value();
 }
 
 Value load_own_files(const fs::path& folder, const Value& own, CheckpointedRun& run,

@@ -26,8 +26,11 @@ fs::path save_16bit_model(const fs::path& save_dir, const std::string& save_file
                     [&](const std::string&, const Value& model, int) {
                       write_torch_file(beside, model, /*threads=*/1);
                       sync_file(beside);
-                      rename_durably(beside, path);
                     });
+  // Not before all ranks have sent what was in theirs.
+  all_or_none(world, [&] {
+    if (world.rank() == 0) rename_durably(beside, path);
+  });
   return path;
 }
 

@@ -4,6 +4,7 @@
 
 #include "framework/checkpoint/format/convert.h"
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/zip.h"
 #include "framework/comm/agreement.h"
 #include "tests/support/tiny_run.h"
@@ -76,6 +77,63 @@ TEST_F(LoadChecks, ARankReadsWhatItHolds) {
 }
 
 // The first, the last and a middle byte of every tensor, padding included.
+// A value with `change` made to what is under `keys`.
+Value changed(const Value& value, std::vector<std::string_view> keys,
+              const std::function<Value(const Value&)>& change) {
+  if (keys.empty()) return change(value);
+  Value copy = value;
+  const std::string_view key = keys.front();
+  keys.erase(keys.begin());
+  copy.set(key, changed(value.at(key), keys, change));
+  return copy;
+}
+
+// Apex's FusedAdam has the step in param_groups, elastic checkpoints have a list of states: the mesh
+// that saved them loads them as others do, and not as damaged.
+TEST_F(LoadChecks, OptimizersOfOthersLoadOnTheirOwnMesh) {
+  using namespace keys;
+  const auto apex = [](const Value& adam) {
+    std::vector<Value::Entry> states;
+    for (const auto& [group, state] : adam.at(kState).entries())
+      states.emplace_back(group, Value::dict({{kExpAvgState, state.at(kExpAvgState)},
+                                              {kExpAvgSqState, state.at(kExpAvgSqState)}}));
+    std::vector<Value> groups;
+    for (const Value& group : adam.at(kParamGroups).items()) {
+      groups.push_back(group);
+      groups.back().set(kStepState, 2);
+    }
+    return Value::dict(
+        {{kState, Value::dict(std::move(states))}, {kParamGroups, Value::list(std::move(groups))}});
+  };
+  const auto elastic = [](const Value& adam) {
+    std::vector<Value> states;
+    for (const auto& [group, state] : adam.at(kState).entries()) states.push_back(state);
+    return Value::list(std::move(states));
+  };
+  TinyRun run(kData, 1);
+  run.train(2);
+  run.engine.save_checkpoint(folder_, {.tag = "ours"});
+  const fs::path ours = folder_ / "ours" / optim_states_file(mpi_world()->rank(), 0, false);
+  const double next = run.train(1);
+  for (const auto& change : std::vector<std::function<Value(const Value&)>>{apex, elastic}) {
+    const fs::path theirs = folder_ / "theirs";
+    all_or_none(*mpi_world(), [&] {
+      if (mpi_world()->rank() != 0) return;
+      fs::remove_all(theirs);
+      fs::copy(folder_ / "ours", theirs, fs::copy_options::recursive);
+      fs::remove(theirs / kManifestFile);
+    });
+    all_or_none(*mpi_world(), [&] {
+      write_torch_file(
+          theirs / ours.filename(),
+          changed(read_torch_file(ours), {kOptimizerStateDict, kBaseOptimizerState}, change));
+    });
+    TinyRun again(kData, 1);
+    again.engine.load_checkpoint(folder_, {.tag = "theirs", .fallback = false});
+    EXPECT_EQ(again.train(1), next);
+  }
+}
+
 TEST_F(LoadChecks, NoFlippedByteGoesUnseen) {
   save_both(folder_, {}, kSlices, 1);
   for (const bool universal : {false, true}) {
