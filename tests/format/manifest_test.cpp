@@ -47,6 +47,8 @@ TEST(ManifestText, RefusesWhatIsNone) {
   EXPECT_THAT(error_of(kVersion1, "}", "\xA5"), HasSubstr("not a manifest"));
   EXPECT_THAT(message_of([] { Manifest::from_json(std::string(100'000, '['), "deep"); }),
               HasSubstr("not a manifest"));
+  const std::string deep = std::string(200'000, '[') + std::string(200'000, ']');
+  EXPECT_THAT(error_of(kVersion1, "907060870", deep), HasSubstr("not a manifest"));
 }
 
 class ManifestFiles : public TempFolder {

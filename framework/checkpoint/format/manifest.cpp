@@ -1,12 +1,12 @@
 #include "framework/checkpoint/format/manifest.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include "framework/checkpoint/format/byte_source.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/shallow_json.h"
 #include "framework/checkpoint/format/zip.h"
 
 namespace anymesh {
@@ -73,7 +73,7 @@ std::string Manifest::to_json() const {
 Manifest Manifest::from_json(const std::string& text, const std::string& where) {
   Manifest manifest;
   try {
-    const ordered_json json = ordered_json::parse(text);
+    const ordered_json json = ordered_json::parse(text, shallow<ordered_json>);
     if (json.at("format") != kFormat) throw std::runtime_error("'format' is another");
     const auto version = json.at("version").get<int64_t>();
     if (version < 1 || version > kVersion) {

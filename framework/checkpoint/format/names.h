@@ -30,6 +30,7 @@ inline constexpr std::string_view kLatestUniversalFile = "latest_universal";
 inline constexpr std::string_view kZeroToFp32File = "zero_to_fp32.py";
 inline constexpr std::string_view kWeightsFile = "pytorch_model.bin";  // a whole model
 inline constexpr std::string_view kManifestFile = "manifest.json";  // ours: what a tag's files are
+inline constexpr const char* kIndexSuffix = ".index.json";          // of weights in several files
 inline constexpr std::string_view kZeroFolder = "zero";
 inline constexpr std::string_view kOptimizerStateFile = "optimizer_state.pt";
 inline constexpr std::string_view kUniversalSuffix = "_universal";

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <nlohmann/json.hpp>
 
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/shallow_json.h"
 
 namespace anymesh {
 namespace {
@@ -56,7 +56,7 @@ class Reader {
     std::string text(length, '\0');
     file_->read(prefix.size(), std::as_writable_bytes(std::span(text)));
     data_ = prefix.size() + length;
-    Json header = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    Json header = Json::parse(text, shallow<Json>, /*allow_exceptions=*/false);
     if (!header.is_object()) fail("a header that is no JSON object, at offset 8", "one");
     return header;
   }

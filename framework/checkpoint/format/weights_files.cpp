@@ -10,6 +10,7 @@
 
 #include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/torch_file.h"
 
 namespace anymesh {
@@ -78,6 +79,14 @@ StreamedFile streamed_shard(const fs::path& path, const NamedTensors& shard, boo
   return streamed_torch_file(path, Value::ordered_dict(std::move(entries)));
 }
 
+// Of an earlier export, whose files and those of this one would be a mixture.
+void remove_indexes(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (is_weights_file(name) && name.ends_with(kIndexSuffix)) fs::remove(entry.path());
+  }
+}
+
 // All files, beside their names first, since an earlier export may be there.
 void write_files(std::vector<WeightsFile>& files, const WeightsOptions& options,
                  DeferredChecks& checks, ProgressCounter& counter) {
@@ -90,6 +99,7 @@ void write_files(std::vector<WeightsFile>& files, const WeightsOptions& options,
   stream_files(streamed, options.threads);
   checks.finish(options.threads);
   sync_file_system(options.output);
+  remove_indexes(options.output);
   for (const WeightsFile& file : files)
     rename_durably(temporary_of(options.output / file.name), options.output / file.name);
 }

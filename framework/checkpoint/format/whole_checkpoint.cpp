@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "framework/checkpoint/format/convert_plan.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/safetensors.h"
+#include "framework/checkpoint/format/shallow_json.h"
 #include "framework/checkpoint/format/source_stages.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/universal_info.h"
@@ -21,7 +21,6 @@ using Kind = WholeCheckpoint::Kind;
 
 // In the order in which Hugging Face looks for them.
 constexpr const char* kWeightsFiles[] = {"model.safetensors", kWeightsFile.data()};
-constexpr const char* kIndexSuffix = ".index.json";
 constexpr uint64_t kMaxIndex = 64 << 20;  // some 500,000 tensors
 
 bool has_model_states(const fs::path& folder) {
@@ -71,7 +70,8 @@ fs::path weights_entry(const fs::path& folder) {
 std::map<fs::path, std::vector<std::string>> weight_files(const fs::path& path) {
   const fs::path entry = fs::is_directory(path) ? weights_entry(path) : path;
   if (!entry.string().ends_with(kIndexSuffix)) return {{entry, {}}};
-  const auto index = nlohmann::json::parse(read_text(entry, kMaxIndex), nullptr, false);
+  const auto index =
+      nlohmann::json::parse(read_text(entry, kMaxIndex), shallow<nlohmann::json>, false);
   const auto map = index.is_object() ? index.find("weight_map") : index.end();
   std::map<fs::path, std::vector<std::string>> files;
   if (map == index.end() || !map->is_structured() || map->empty())
