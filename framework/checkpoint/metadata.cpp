@@ -234,8 +234,10 @@ std::string announce_batch_size(const Value& metadata, const CheckpointedRun& ru
   const Value args = metadata.find(keys::kArgs),
               saved = args ? args.find("global_batch_size") : Value();
   if (!saved || saved.as_int() == run.config.global_batch_size) return "";
-  return c10::str("global batch size ", saved.as_int(), " -> ", run.config.global_batch_size,
-                  ": samples go on where they stopped, none repeated, none left out");
+  return c10::str(
+      "global batch size ", saved.as_int(), " -> ", run.config.global_batch_size,
+      ": samples go on where they stopped. With --train-iters there are more or fewer in all, "
+      "which may change the order of a corpus; --train-samples keeps it");
 }
 
 TrainState train_state_of(const Value& metadata) {

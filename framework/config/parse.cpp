@@ -102,7 +102,10 @@ void add_data_flags(FlagTable& flags, DataConfig& data) {
   flags.add("vocab-file", data.vocab_file, "vocab.json of the GPT2BPETokenizer");
   flags.add("merge-file", data.merge_file, "merges.txt of the GPT2BPETokenizer");
   flags.add("tokenizer-model", data.tokenizer_model, "model of the SentencePiece tokenizers");
-  flags.add("vocab-size", data.vocab_size, "of the NullTokenizer or of --mock-data", "none");
+  flags.add("vocab-size", data.vocab_size,
+            "of the NullTokenizer or of --mock-data: tokens are below it (Megatron's NullTokenizer "
+            "ends documents with N itself: give N + 1)",
+            "none");
   flags.add("mock-data", data.mock_data, "train on generated tokens; reads no files");
 }
 
