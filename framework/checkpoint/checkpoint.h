@@ -179,7 +179,8 @@ SaveSize save_size(const std::filesystem::path& save_dir, const CheckpointedRun&
 //
 // Refused, with a message that lists what exists or what differs: no such tag; missing or damaged
 // files, with nothing to fall back to; another shape of model; missing or unexpected parameters;
-// another LR schedule.
+// another LR schedule. After damage the run's parameters and state may be the checkpoint's in part:
+// load another, or end.
 LoadResult load_checkpoint(const std::filesystem::path& load_dir, CheckpointedRun& run,
                            const LoadOptions& options, TrainState& state);
 

@@ -6,6 +6,7 @@
 #include "framework/checkpoint/checkpoint.h"
 #include "framework/checkpoint/format/convert.h"
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/fp32.h"
@@ -24,6 +25,12 @@ bool weights_only(const LoadOptions& options) {
   return options.load_module_only || !options.load_optimizer_states;
 }
 
+std::string falling_back(const std::string& tag, const std::string& damage,
+                         const std::string& next) {
+  return c10::str("WARNING: ", tag, " is damaged: ", damage, ". FALLING BACK to ", next,
+                  " (--no-fallback would stop here)");
+}
+
 // Why there is nothing to load.
 std::string nothing_in(const fs::path& load_dir, bool universal) {
   if (!fs::is_directory(load_dir))
@@ -36,16 +43,30 @@ std::string nothing_in(const fs::path& load_dir, bool universal) {
                         : "It is not a checkpoint folder.");
 }
 
-// --universal-checkpoint with only an ordinary checkpoint there: converts it first.
-std::string make_universal(const fs::path& load_dir) {
-  if (!fs::exists(load_dir / kLatestFile) || fs::exists(load_dir / kLatestUniversalFile)) return "";
-  const fs::path input = load_dir / tags_to_try(load_dir, {}).tags.at(0);
-  fs::path output = input;
-  output += kUniversalSuffix;
-  const ConvertReport report = convert_to_universal({.input = input, .output = output}, {});
-  return c10::str("no universal checkpoint in ", load_dir.string(), ": converted ",
-                  input.filename().string(), " to ", output.filename().string(), " (",
-                  report.parameters, " parameters)");
+// --universal-checkpoint with only ordinary checkpoints there: converts the newest that is good.
+std::vector<std::string> make_universal(const fs::path& load_dir, bool fallback) {
+  if (!fs::exists(load_dir / kLatestFile) || fs::exists(load_dir / kLatestUniversalFile)) return {};
+  TagsToTry found = tags_to_try(load_dir, {.fallback = fallback});
+  std::vector<std::string> lines = std::move(found.warnings);
+  for (size_t i = 0;; ++i) {
+    const std::string& tag = found.tags.at(i);
+    const std::string universal = tag + std::string(kUniversalSuffix);
+    try {
+      const ConvertReport report =
+          convert_to_universal({.input = load_dir / tag, .output = load_dir / universal}, {});
+      lines.push_back(c10::str("no universal checkpoint in ", load_dir.string(), ": converted ",
+                               tag, " to ", universal, " (", report.parameters, " parameters)"));
+      return lines;
+    } catch (const std::runtime_error& error) {
+      const auto manifest = read_manifest(load_dir / tag);
+      if (i + 1 == found.tags.size() || !manifest ||
+          (size_damage(load_dir / tag, manifest->files) +
+           checksum_damage(load_dir / tag, manifest->files))
+              .empty())
+        throw;
+      lines.push_back(falling_back(tag, error.what(), found.tags[i + 1]));
+    }
+  }
 }
 
 // Any rank's metadata says what the run was: they differ in parameter shapes and ZeRO 0's optimizer
@@ -202,7 +223,7 @@ std::string announce_newer(const fs::path& load_dir, const fs::path& folder, con
 LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, CheckpointedRun& run,
                     const LoadOptions& options, TrainState& state) {
   Communicator& world = *run.grid.world;
-  check_files(world, folder, options.verify);
+  const bool has_manifest = check_files(world, folder, options.verify);
   DeferredChecks checks;
   Value metadata, own_files, scaler;
   read_together(world, folder, [&] {
@@ -253,6 +274,9 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   const auto say = [&result](std::string line) {
     if (!line.empty()) result.report.push_back(std::move(line));
   };
+  if (options.verify && !has_manifest)
+    say(c10::str("WARNING: ", folder.string(), " has no ", kManifestFile,
+                 " to verify it by (--verify-checkpoint): only what was read has been checked"));
   say(announce_fused_order(metadata));
   say(announce_names(checkpoint, run));
   say(announce_hyperparameters(checkpoint.optimizer_state, run));
@@ -285,14 +309,22 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
   Communicator& world = *run.grid.world;
   std::vector<std::string> lines;
   TagsToTry found;
+  const auto look = [&] { found = tags_to_try(load_dir, options); };
   all_or_none(world, [&] {
-    if (world.rank() == 0 && options.universal && options.tag.empty()) {
-      if (const std::string line = make_universal(load_dir); !line.empty()) lines.push_back(line);
-    }
-    if (world.rank() == 0) found = tags_to_try(load_dir, options);
+    if (world.rank() != 0) return;
+    if (options.universal && options.tag.empty())
+      lines = make_universal(load_dir, options.fallback);
+    look();
   });
+  std::vector<std::string> tags = gather_lines(world, found.tags);  // only rank 0 has any
+  if (tags.empty()) {  // its node may have lost its disk: the next that has some
+    all_or_none(world, look);
+    const int64_t first =
+        world.size() - max_over(world, found.tags.empty() ? 0 : world.size() - world.rank());
+    if (first != world.rank()) found = {};
+    tags = gather_lines(world, found.tags);
+  }
   lines.insert(lines.end(), found.warnings.begin(), found.warnings.end());
-  const std::vector<std::string> tags = gather_lines(world, found.tags);  // only rank 0 has any
   if (tags.empty()) return {.report = {nothing_in(load_dir, options.universal)}};
   std::string damage;
   for (size_t i = 0; i < tags.size(); ++i) {
@@ -302,10 +334,7 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
       return result;
     } catch (const DamagedCheckpoint& error) {
       damage = error.what();
-      if (i + 1 < tags.size())
-        lines.push_back(c10::str("WARNING: ", tags[i], " is damaged: ", damage,
-                                 ". FALLING BACK to ", tags[i + 1],
-                                 " (--no-fallback would stop here)"));
+      if (i + 1 < tags.size()) lines.push_back(falling_back(tags[i], damage, tags[i + 1]));
     }
   }
   std::string before;
@@ -314,7 +343,7 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
                     : options.fallback   ? "no other checkpoint to fall back to"
                                          : "not falling back (--no-fallback)";
   throw CollectiveError(before + damage + ". " + load_dir.string() + ": " + why +
-                        ". Nothing was loaded.");
+                        ". No checkpoint was loaded.");
 }
 
 }  // namespace anymesh

@@ -65,18 +65,30 @@ Files bad_by_size(Communicator& world, const fs::path& folder, const Files& file
   return bad;
 }
 
-// Nodes without a shared file system each have the manifest: of the same save, or they have parts
-// of two.
-void check_same_manifest(Communicator& world, const fs::path& folder, const Manifest& manifest) {
-  const std::vector<std::string> hashes =
-      gather_strings(world, std::to_string(std::hash<std::string>()(manifest.to_json())));
-  const std::vector<std::string> hosts = gather_strings(world, host_name());
+// The manifest that the ranks see, if any does. Nodes without a shared file system each have it, but
+// for one that lost its disk: of the same save, or they have parts of two.
+std::optional<Manifest> common_manifest(Communicator& world, const fs::path& folder) {
+  std::optional<Manifest> mine;
+  read_together(world, folder, [&] { mine = read_manifest(folder); });
+  const std::string json = mine ? mine->to_json() : "";
+  const std::vector<std::string> hosts = gather_strings(world, host_name()),
+                                 hashes = gather_strings(
+                                     world,
+                                     mine ? std::to_string(std::hash<std::string>()(json)) : "");
+  const auto has = [](const std::string& hash) { return !hash.empty(); };
+  const auto first = std::find_if(hashes.begin(), hashes.end(), has);
+  if (first == hashes.end()) return {};
+  const auto owner = static_cast<size_t>(first - hashes.begin());
   for (size_t rank = 0; rank < hashes.size(); ++rank) {
-    if (hashes[rank] == hashes[0]) continue;
+    if (!has(hashes[rank]) || hashes[rank] == *first) continue;
     throw DamagedCheckpoint((folder / kManifestFile).string() + " of " + hosts[rank] + " (rank " +
-                            std::to_string(rank) + ") is of another save than that of " + hosts[0] +
-                            " (rank 0)");
+                            std::to_string(rank) + ") is of another save than that of " +
+                            hosts[owner] + " (rank " + std::to_string(owner) + ")");
   }
+  if (std::all_of(hashes.begin(), hashes.end(), has)) return mine;
+  const bool owns = static_cast<size_t>(world.rank()) == owner;
+  return Manifest::from_json(gather_strings(world, owns ? json : "")[owner],
+                             (folder / kManifestFile).string());
 }
 
 // The files that a rank reads: each is read by one rank, of the host that wrote it if there is one.
@@ -107,11 +119,9 @@ TagsToTry tags_to_try(const fs::path& load_dir, const LoadOptions& options) {
   const bool has_pointer = fs::exists(pointer);
   const auto [named, trouble] =
       has_pointer ? named_by(pointer) : std::pair<std::string, std::string>();
-  if (!trouble.empty() && !options.fallback)
-    throw std::runtime_error(trouble + what_is_in(load_dir));
   TagsToTry found;
   if (!named.empty()) found.tags.push_back(named);
-  if (!options.fallback) return found;
+  if (!named.empty() && !options.fallback) return found;
   // Universal folders get their name last, ordinary tags of ours have a manifest. Of DeepSpeed's
   // nothing says whether they are complete: they count where there is a pointer.
   const std::string_view suffix = universal ? kUniversalSuffix : "";
@@ -123,28 +133,30 @@ TagsToTry tags_to_try(const fs::path& load_dir, const LoadOptions& options) {
   if (named.empty() && has_pointer && found.tags.empty())
     throw std::runtime_error(trouble + what_is_in(load_dir));
   if (named.empty() && !found.tags.empty()) {
-    found.warnings.push_back(
-        "WARNING: " + (has_pointer ? trouble : pointer.string() + " is missing") +
-        ". Loading the newest checkpoint that was committed there, " + found.tags[0] +
-        " (--no-fallback would stop here)");
+    const std::string why = has_pointer ? trouble : pointer.string() + " is missing";
+    if (!options.fallback)
+      throw std::runtime_error(why + ", and --no-fallback takes no other" + what_is_in(load_dir) +
+                               ". --load-tag names one");
+    found.warnings.push_back("WARNING: " + why +
+                             ". Loading the newest checkpoint that was committed there, " +
+                             found.tags[0] + " (--no-fallback would stop here)");
   }
   return found;
 }
 
-void check_files(Communicator& world, const fs::path& folder, bool checksums) {
-  std::optional<Manifest> manifest;
-  read_together(world, folder, [&] { manifest = read_manifest(folder); });
-  if (max_over(world, manifest ? 0 : 1) > 0) return;
-  check_same_manifest(world, folder, *manifest);
+bool check_files(Communicator& world, const fs::path& folder, bool checksums) {
+  const std::optional<Manifest> manifest = common_manifest(world, folder);
+  if (!manifest) return false;
   const Files bad = bad_by_size(world, folder, manifest->files);
   if (!bad.empty()) throw DamagedCheckpoint(gather_strings(world, size_damage(folder, bad))[0]);
-  if (!checksums) return;
+  if (!checksums) return true;
   const std::vector<std::string> hosts = gather_strings(world, host_name());
   read_together(world, folder, [&] {
     const std::string damage =
         checksum_damage(folder, share_of(world.rank(), hosts, manifest->files));
     if (!damage.empty()) throw std::runtime_error(damage);
   });
+  return true;
 }
 
 void read_together(Communicator& world, const fs::path& folder, const std::function<void()>& work) {

@@ -26,13 +26,14 @@ struct TagsToTry {
 
 // options.tag alone, or the tag that `latest` (`latest_universal`) names and then, with
 // options.fallback, the newest before it. Where that file is lost or names no folder, the newest
-// committed ones. Throws std::runtime_error for a tag that is not there.
+// committed ones. Throws std::runtime_error for a tag that is not there, and without a fallback for
+// such a file.
 TagsToTry tags_to_try(const std::filesystem::path& load_dir, const LoadOptions& options);
 
-// Compares a tag's files with its manifest, if it has one: their sizes, and with `checksums` all
-// their bytes, shared over the ranks. A file is good that some rank sees: nodes may each have their
-// own. Collective; throws DamagedCheckpoint.
-void check_files(Communicator& world, const std::filesystem::path& folder, bool checksums);
+// Compares a tag's files with its manifest: their sizes, and with `checksums` all their bytes, shared
+// over the ranks. A file is good that some rank sees: nodes may each have their own. Returns whether
+// there is a manifest. Collective; throws DamagedCheckpoint.
+bool check_files(Communicator& world, const std::filesystem::path& folder, bool checksums);
 
 // Runs `work`, which reads files and must not communicate, on every rank. What the format's readers
 // throw on any rank becomes DamagedCheckpoint on all; what this run's own checks throw,

@@ -18,23 +18,6 @@ using Recovery = SharedFolder;
 
 bool is_first() { return mpi_world()->rank() == 0; }
 
-// Masters, moments and counters of this rank.
-std::vector<torch::Tensor> state_of(TinyRun& run) {
-  std::vector<torch::Tensor> state;
-  for (const auto& group : run.engine.optimizer().groups()) {
-    for (const auto& piece : group.pieces)
-      for (const StateTensor& tensor : {piece.master, piece.exp_avg, piece.exp_avg_sq})
-        state.push_back(tensor.tensor().clone());
-  }
-  state.push_back(torch::tensor({run.engine.state().iteration, run.engine.optimizer().steps}));
-  return state;
-}
-
-bool same(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const auto& x, const auto& y) { return torch::equal(x, y); });
-}
-
 std::string joined(const std::vector<std::string>& lines) {
   std::string text;
   for (const std::string& line : lines) text += line + "\n";
@@ -53,7 +36,7 @@ TEST_F(Recovery, EveryFileDamagedInTurn) {
     for (int step = 1; step <= 2; ++step) {
       run.train(1);
       run.engine.save_checkpoint(folder_);
-      states.push_back(state_of(run));
+      states.push_back(run.state());
     }
     if (is_first()) fs::copy(newest, whole);
     mpi_world()->barrier();
@@ -67,7 +50,7 @@ TEST_F(Recovery, EveryFileDamagedInTurn) {
         fs::copy_file(whole / name, newest / name, fs::copy_options::overwrite_existing);
       mpi_world()->barrier();
       const bool newest_taken = loaded.path == newest;
-      EXPECT_TRUE(same(state_of(run), states[newest_taken ? 1 : 0])) << name;
+      EXPECT_TRUE(same(run.state(), states[newest_taken ? 1 : 0])) << name;
       EXPECT_EQ(newest_taken, joined(loaded.report).find("FALLING BACK") == std::string::npos);
       if (!newest_taken) {
         EXPECT_THAT(joined(loaded.report),
@@ -116,6 +99,8 @@ TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
     }
   };
   expect_third(load_with([&] { fs::remove(pointer); }), "is missing");
+  EXPECT_THAT(message_of([&] { load_with([] {}, {.fallback = false}); }),
+              AllOf(HasSubstr("latest is missing"), HasSubstr("--no-fallback")));
   expect_third(load_with([&] { std::ofstream(pointer).flush(); }), "names ''");
   expect_third(load_with([&] { std::ofstream(pointer) << "global_stepX"; }),
                "names 'global_stepX'");
@@ -128,6 +113,36 @@ TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
     fs::remove(folder_ / "global_step3" / kManifestFile);
   });
   EXPECT_EQ(second.path, folder_ / "global_step2");
+  const LoadResult third = load_with([] {}, {.tag = "global_step3", .verify = true});
+  if (is_first()) {
+    EXPECT_THAT(joined(third.report), HasSubstr("to verify it by"));
+  }
+}
+
+// A universal load that has to convert first: the newest that is good.
+TEST_F(Recovery, ConvertsTheNewestThatIsGood) {
+  TinyRun run(kPipes, 1);
+  for (int step = 0; step < 2; ++step) {
+    run.train(1);
+    run.engine.save_checkpoint(folder_);
+  }
+  if (is_first()) {
+    const fs::path optimizer = folder_ / "global_step2" / optim_states_file(0, 0, false);
+    flip(optimizer, fs::file_size(optimizer) / 2);
+  }
+  mpi_world()->barrier();
+  EXPECT_THAT(message_of([&] {
+                run.engine.load_checkpoint(folder_, {.universal = true, .fallback = false});
+              }),
+              HasSubstr("is damaged"));
+  const LoadResult loaded = run.engine.load_checkpoint(folder_, {.universal = true});
+  EXPECT_EQ(loaded.path, folder_ / "global_step1_universal");
+  EXPECT_EQ(run.engine.state().iteration, 1);
+  if (is_first()) {
+    EXPECT_THAT(joined(loaded.report),
+                AllOf(HasSubstr("global_step2 is damaged"), HasSubstr("FALLING BACK"),
+                      HasSubstr("converted global_step1")));
+  }
 }
 
 TEST_F(Recovery, FallsBackOnlyWhereItMay) {
@@ -143,7 +158,7 @@ TEST_F(Recovery, FallsBackOnlyWhereItMay) {
        {LoadOptions{.fallback = false}, LoadOptions{.tag = "global_step2"}})
     EXPECT_THAT(
         message_of([&] { run.engine.load_checkpoint(folder_, options); }),
-        AllOf(HasSubstr(name), HasSubstr("has 100 bytes"), HasSubstr("Nothing was loaded")));
+        AllOf(HasSubstr(name), HasSubstr("has 100 bytes"), HasSubstr("No checkpoint was loaded")));
   EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "global_step1");
   if (is_first()) fs::remove(folder_ / "global_step1" / name);
   mpi_world()->barrier();
@@ -169,7 +184,7 @@ TEST_F(Recovery, NodesWithoutASharedFileSystem) {
   TinyRun run(kMesh, 3);
   run.train(2);
   run.engine.save_checkpoint(mine);
-  const auto state = state_of(run);
+  const auto state = run.state();
   const double expected = run.train(1);
   EXPECT_EQ(files_in(mine / "global_step2").size(), 2 * 2 + 1);
   EXPECT_EQ(read_manifest(mine / "global_step2")->files.size(), 4 * 2);
@@ -178,7 +193,7 @@ TEST_F(Recovery, NodesWithoutASharedFileSystem) {
   TinyRun again(kMesh, 3);
   const LoadResult loaded = again.engine.load_checkpoint(mine, {.verify = true});
   EXPECT_EQ(loaded.path, mine / "global_step2");
-  EXPECT_TRUE(same(state_of(again), state));
+  EXPECT_TRUE(same(again.state(), state));
   EXPECT_EQ(again.train(1), expected);
 
   TinyRun other(kSplit, 1);
@@ -218,7 +233,7 @@ TEST_F(Recovery, AFailedSaveLeavesTheOneBefore) {
   TinyRun run(kData, 1);
   run.train(1);
   run.engine.save_checkpoint(folder_);
-  const auto before = state_of(run);
+  const auto before = run.state();
   run.train(1);
   for (const int full : {0, 2, 3}) {
     const FileSizeLimit limit(mpi_world()->rank() == full ? 3000 : RLIM_INFINITY);
@@ -229,9 +244,9 @@ TEST_F(Recovery, AFailedSaveLeavesTheOneBefore) {
     EXPECT_THAT(files_in(folder_), testing::ElementsAre("global_step1", std::string(kLatestFile),
                                                         std::string(kZeroToFp32File)));
   }
-  const auto after = state_of(run);
+  const auto after = run.state();
   run.engine.load_checkpoint(folder_);
-  EXPECT_TRUE(same(state_of(run), before));
+  EXPECT_TRUE(same(run.state(), before));
   EXPECT_FALSE(same(before, after));
 }
 

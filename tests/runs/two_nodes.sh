@@ -79,11 +79,20 @@ on_nodes 1,1,2,3 part.csv --train-iters 6 --lr-decay-iters 12 --load disk/ckpt >
 same whole.csv part.csv "nodes without a shared file system go on" 1
 if train 1,1,1,3 part.csv --train-iters 6 --lr-decay-iters 12 --load disk/ckpt >log 2>&1; then fail "loaded half of a checkpoint"; fi
 grep -q 'optim_states.pt.*is missing.*(written on second)' log || fail "what is missing: $(tail -5 log)"
+bytes=$(tar -xOf second.tar ./ckpt/global_step3 | wc -c)
+# A node that has lost its disk, with the checkpoint's manifest: whichever of the two, --save there or not.
+again=(1,1,2,3 part.csv --train-iters 6 --lr-decay-iters 12 --load disk/ckpt --save disk/ckpt)
+mv second.tar kept.tar
+if on_nodes "${again[@]}" >log 2>&1; then fail "went on without the second disk"; fi
+grep -q 'optim_states.pt.*is missing.*(written on second)' log || fail "the second disk: $(tail -5 log)"
+mv kept.tar second.tar
+mv disk/ckpt first
+if on_nodes "${again[@]}" >log 2>&1; then fail "went on without the first disk"; fi
+grep -q "optim_states.pt.*is missing.*(written on $(hostname))" log || fail "the first disk: $(tail -5 log)"
 echo "ok: what is missing is listed with its host"
 
 # Three checkpoints of the second node fit its disk, four do not, which two of both nodes would take.
-bytes=$(tar -xOf second.tar ./ckpt/global_step3 | wc -c)
-rm second.tar
+rm -f second.tar
 save=(--train-iters 2 --lr-decay-iters 12 --save disk/small --save-interval 1 --save-total-limit 1)
 echo $((3 * bytes)) >own-disks
 on_nodes 1,1,2,3 small.csv "${save[@]}" >log 2>&1 || fail "a disk for three: $(grep pretrain_gpt: log)"

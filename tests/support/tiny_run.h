@@ -71,6 +71,18 @@ struct TinyRun {
     return loss;
   }
 
+  // Masters, moments and counters of this rank.
+  std::vector<torch::Tensor> state() {
+    std::vector<torch::Tensor> state;
+    for (const auto& group : engine.optimizer().groups()) {
+      for (const auto& piece : group.pieces)
+        for (const StateTensor& tensor : {piece.master, piece.exp_avg, piece.exp_avg_sq})
+          state.push_back(tensor.tensor().clone());
+    }
+    state.push_back(torch::tensor({engine.state().iteration, engine.optimizer().steps}));
+    return state;
+  }
+
   // Four samples a step, dealt to the dp ranks.
   std::vector<MicroBatch> batches() {
     std::vector<MicroBatch> out;
@@ -91,6 +103,11 @@ struct TinyRun {
   GptModel model;
   Engine engine;
 };
+
+inline bool same(const std::vector<torch::Tensor>& a, const std::vector<torch::Tensor>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const auto& x, const auto& y) { return torch::equal(x, y); });
+}
 
 // The names of what is in a folder, sorted.
 inline std::vector<std::string> files_in(const std::filesystem::path& folder) {
