@@ -52,6 +52,7 @@ void print(const ConvertReport& report, const ConvertOptions& options) {
     std::printf("%s: would get %ld files, %s, of %ld parameters, %ld tensors; %s are free\n",
                 options.output.c_str(), report.files, size_text(bytes).c_str(), report.parameters,
                 report.tensors, size_text(static_cast<double>(report.free_bytes)).c_str());
+    if (!report.refusal.empty()) throw std::runtime_error(report.refusal);
     std::printf("about %.2f s at the measured %s/s, peak memory %ld MiB\n", report.seconds,
                 size_text(bytes / report.seconds).c_str(), peak_memory() >> 20);
   } else {

@@ -58,18 +58,20 @@ sums() { (cd "$1" && find . -type f | sort | xargs md5sum); }
 tag=$(newest parts)
 convert parts "$tag"
 sums "parts/${tag}_universal" >expected.sums
-for ((i = 0; i < kills; ++i)); do
+for ((killed = 0, i = 0; killed < kills; ++i)); do
+  ((i < 50 * kills)) || fail "the converter was killed $killed times in $i: too fast"
   rm -rf "parts/${tag}_universal"
   "$bin/ds_to_universal" --input_folder "parts/$tag" --output_folder "parts/${tag}_universal" >/dev/null 2>&1 &
-  job=$!
+  job=$! status=0
   sleep "0.0$((RANDOM % 10))$((RANDOM % 10))"
   kill -9 $job 2>/dev/null || true
-  wait $job 2>/dev/null || true
+  wait $job 2>/dev/null || status=$?
+  ((status != 137)) || ((killed += 1))
   [[ ! -e parts/${tag}_universal ]] || sums "parts/${tag}_universal" | cmp - expected.sums || fail "half a universal folder"
   convert parts "$tag"
   sums "parts/${tag}_universal" | cmp - expected.sums || fail "after a kill the conversion differs"
 done
-echo "ok: the converter, killed $kills times"
+echo "ok: the converter, killed $killed times in $i"
 
 # A disk that fills up during a run, at another write each time, and has room again later.
 bytes=$(du -sb "parts/$tag" | cut -f1)
@@ -103,6 +105,9 @@ if unshare -m true 2>/dev/null; then
     declare -p model flags >arrays
     unshare -m bash -ec "source '$scratch/arrays'; cd '$scratch'; full_disk $((i * bytes / full)) $( ((i % 2)) && echo --async-save)" || fail "see above"
   done
+  unshare -m bash -ec "mkdir tiny; mount -t tmpfs -o size=64k tmpfs tiny
+    ! '$bin/ds_to_universal' --input_folder 'parts/$tag' --output_folder tiny/u --dry-run >dry.log 2>&1" || fail "$(cat dry.log)"
+  grep -q 'would get .* files' dry.log && grep -q 'MiB are needed, 0 MiB are free' dry.log || fail "$(cat dry.log)"
   echo "ok: a disk that is full for a while, $full times: $(awk '{n += $1} END {print n}' failures) saves failed"
 else
   echo "left out: a full disk, for want of the right to mount a small one"
@@ -113,6 +118,8 @@ rm -rf "parts/${tag}_universal" parts/latest_universal
 mapfile -t files < <(cd "parts/$tag" && find . -type f -printf '%f\n' | sort)
 [[ $(find parts -mindepth 1 -maxdepth 1 -type d | wc -l) -ge 2 ]] || fail "one tag only: $(ls parts)"
 train $mesh more.csv "${flags[@]}" --train-iters "$((steps + 4))" >more.log 2>&1 || fail "$(tail -30 more.log)"
+before=$(cd parts && ls -d global_step*/ | sort -t p -k 2n | tail -2 | head -1)
+before=${before%/}
 fell=0 first=$((RANDOM % ${#files[@]}))
 [[ $damages != all ]] || damages=$((4 * ${#files[@]}))
 for ((i = 0; i < damages; ++i)); do
@@ -130,7 +137,7 @@ for ((i = 0; i < damages; ++i)); do
   if grep -q "FALLING BACK" hurt.log; then
     ((fell += 1))
     grep -q "WARNING: $tag is damaged: .*$name.*FALLING BACK" hurt.log || fail "kind $kind of $name: $(grep WARNING hurt.log)"
-    ! grep -q "loaded hurt/$tag:" hurt.log || fail "$(cat hurt.log)"
+    grep -q "loaded hurt/$before:" hurt.log || fail "$(cat hurt.log)"
   else
     ((kind == 0 || kind == 3)) && grep -q "loaded hurt/$tag:" hurt.log || fail "kind $kind of $name went unseen: $(cat hurt.log)"
     [[ $kind == 0 || $name == manifest.json ]] || fail "$name is gone, unseen"

@@ -130,16 +130,15 @@ uint64_t tensor_bytes(const ConvertPlan& plan) {
 }
 
 // For what is not there yet of an interrupted conversion.
-void check_space(const fs::path& folder, const std::vector<StreamedFile>& files,
-                 const ConvertReport& report) {
+std::string lack_of_space(const fs::path& folder, const std::vector<StreamedFile>& files,
+                          const ConvertReport& report) {
   uint64_t there = 0;
   for (const StreamedFile& file : files)
     if (fs::is_regular_file(file.path)) there += fs::file_size(file.path);
   const uint64_t needed = report.bytes - std::min(report.bytes, there);
-  if (report.free_bytes >= needed) return;
-  throw std::runtime_error(folder.string() + ": " + std::to_string(needed >> 20) +
-                           " MiB are needed, " + std::to_string(report.free_bytes >> 20) +
-                           " MiB are free");
+  if (report.free_bytes >= needed) return "";
+  return folder.string() + ": " + std::to_string(needed >> 20) + " MiB are needed, " +
+         std::to_string(report.free_bytes >> 20) + " MiB are free";
 }
 
 StreamedFile streamed_copy(const fs::path& from, const fs::path& to) {
@@ -190,7 +189,7 @@ class Conversion {
     for (const StreamedFile& file : files_) report.bytes += file.layout({}).size;
     report.files = static_cast<int64_t>(files_.size());
     report.free_bytes = fs::space(existing_folder(folder_)).available;
-    check_space(folder_, files_, report);
+    report.refusal = lack_of_space(folder_, files_, report);
   }
 
   void write(const fs::path& output, const ConvertOptions& options, DeferredChecks& checks,
@@ -286,11 +285,13 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   Conversion conversion(temporary, source, plan, progress);
   conversion.expect(report);
   if (options.dry_run) {
+    if (!report.refusal.empty()) return report;
     const fs::path folder = existing_folder(output.parent_path());
     report.seconds = static_cast<double>(report.bytes) /
                      conversion.measured_rate(folder / kSampleFile, options.write_workers);
     return report;
   }
+  if (!report.refusal.empty()) throw std::runtime_error(report.refusal);
   fs::create_directories(output.parent_path());
   conversion.write(output, options, checks, report);
   report.seconds = seconds_since(start);

@@ -54,7 +54,8 @@ struct ConvertReport {
   uint64_t bytes = 0;       // of the files
   uint64_t kept = 0;        // of these, what an interrupted conversion had written
   uint64_t free_bytes = 0;  // on the output's file system, before
-  double seconds = 0;       // of a dry run: expected
+  std::string refusal;      // of a dry run: why it does not fit
+  double seconds = 0;       // of a dry run that fits: expected
   std::vector<std::string> warnings;
 };
 
