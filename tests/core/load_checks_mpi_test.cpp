@@ -76,7 +76,6 @@ TEST_F(LoadChecks, ARankReadsWhatItHolds) {
   }
 }
 
-// The first, the last and a middle byte of every tensor, padding included.
 // A value with `change` made to what is under `keys`.
 Value changed(const Value& value, std::vector<std::string_view> keys,
               const std::function<Value(const Value&)>& change) {
@@ -134,6 +133,7 @@ TEST_F(LoadChecks, OptimizersOfOthersLoadOnTheirOwnMesh) {
   }
 }
 
+// The first, the last and a middle byte of every tensor, padding included.
 TEST_F(LoadChecks, NoFlippedByteGoesUnseen) {
   save_both(folder_, {}, kSlices, 1);
   for (const bool universal : {false, true}) {
