@@ -39,6 +39,23 @@ train 1,1,1,0 /dev/null --train-iters 100000 --save timed --exit-duration-in-min
 ends_with log "--exit-duration-in-mins 0.05"
 echo "ok: $(grep -o 'stopping at iteration.*' log), $(<timed/latest)"
 
+# A save that cannot be: its tag's name is taken. The run goes on, and the next save is made, unless it is told to stop.
+for stop in "" --exit-on-save-failure; do
+  rm -rf taken
+  mkdir -p taken/global_step2/thesis
+  status=0
+  train 1,1,2,1 /dev/null --train-iters 3 --lr-decay-iters 100 --save taken --save-interval 1 $stop >log 2>&1 || status=$?
+  grep -q 'taken/global_step2 exists and is no checkpoint' log || fail "said nothing: $(tail -5 log)"
+  if [[ -z $stop ]]; then
+    [[ $status == 0 && $(<taken/latest) == global_step3 ]] || fail "status $status, $(<taken/latest): $(tail -5 log)"
+    grep -q 'SAVE FAILED' log || fail "$(tail -5 log)"
+  else
+    [[ $status != 0 && $(<taken/latest) == global_step1 ]] || fail "status $status, $(<taken/latest): $(tail -5 log)"
+  fi
+  [[ -e taken/global_step2/thesis ]] || fail "the other folder is gone"
+done
+echo "ok: a save that fails, and one that ends the run"
+
 # The sizes announced are those on disk, in three digits; nothing is written.
 for mesh in 1,1,2,0 2,2,2,1 1,2,2,3; do
   train $mesh /dev/null --train-iters 2 --lr-decay-iters 100 --save dry --bf16 --dry-run >log || fail "$(tail -5 log)"
