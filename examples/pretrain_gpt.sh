@@ -31,10 +31,9 @@ optimizer=(
 )
 data=(--data-path "$DATA" --tokenizer-type ByteLevelTokenizer --split 90,10,0)
 output=(
-  --save "$CKPT" --save-interval 100
+  --save "$CKPT" --load "$CKPT" --save-interval 100  # starts at step 0 where there is nothing yet
   --log-interval 10 --eval-interval 100 --eval-iters 10 --loss-csv "$CKPT.csv"
 )
-[[ ! -e $CKPT/latest ]] || output+=(--load "$CKPT")
 
 mkdir -p "$(dirname "$CKPT")"
 exec tools/mpirun.sh "${RANKS:-1}" build/release/bin/pretrain_gpt \
