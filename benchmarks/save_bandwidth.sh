@@ -30,8 +30,8 @@ dds() {  # FLAGS BYTES...: GB/s in sum of one dd each at once
   gbps "$sum" "$start" "$EPOCHREALTIME"
   rm -f dd?
 }
-echo "| ranks | save, GB/s | dd conv=fsync | dd oflag=direct conv=fsync |"
-echo "|---|---|---|---|"
+echo "| ranks | save, GB/s | of each rank | dd conv=fsync | dd oflag=direct conv=fsync | save / the better dd |"
+echo "|---|---|---|---|---|---|"
 for ranks in 1 2; do
   rm -f saved cached direct
   for ((round = 0; round < rounds; ++round)); do
@@ -43,5 +43,6 @@ for ranks in 1 2; do
     dds conv=fsync "${bytes[@]}" >>cached
     dds 'oflag=direct conv=fsync' "${bytes[@]}" >>direct
   done
-  echo "| $ranks | $(median saved) | $(median cached) | $(median direct) |"
+  awk -v n="$ranks" -v save="$(median saved)" -v cached="$(median cached)" -v direct="$(median direct)" 'BEGIN {
+    printf "| %d | %.2f | %.2f | %.2f | %.2f | %.2f |\n", n, save, save / n, cached, direct, save / (cached > direct ? cached : direct)}'
 done
