@@ -183,8 +183,10 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
             "the step of which to print where its time goes, by phase and operator", "none");
   flags.add("trace", run.trace,
             "file that gets that step as a Chrome trace, all ranks in one; needs --profile-step");
-  flags.add("distributed-timeout-minutes", run.distributed_timeout_minutes,
-            "how long a save waits for a rank before it names it and stops");
+  flags.add(
+      "distributed-timeout-minutes", run.distributed_timeout_minutes,
+      "how long a save, and with NCCL any collective, waits for a rank before it names it and "
+      "stops");
   flags.add("no-check-for-nan-in-loss-and-grad", run.check_for_nan,
             "go on after a loss or gradient that is not finite");
   flags.add("deepspeed_config", run.deepspeed_config,
