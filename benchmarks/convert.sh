@@ -2,7 +2,7 @@
 # What ds_to_universal needs for checkpoints of GPT-2, one micro-batch of 32 tokens into training: the median time of 5 runs,
 # alternating with `cp` of what it has written and with DeepSpeed's script, from a source in the page cache. Ours and cp's
 # time includes the sync; DeepSpeed's has the fastest of three settings of its workers, and the sync after it apart, so ours is
-# run once more with a library before it that makes sync's calls do nothing and lets writes go through the page cache, as theirs do. Peak memory is VmHWM. Needs 12 GB of memory and,
+# run once more with a library before it that makes sync's calls do nothing. Peak memory is VmHWM. Needs 12 GB of memory and,
 # at 1.3B, 50 GB of disk.
 #
 #   [DEEPSPEED=PYTHON] benchmarks/convert.sh [FOLDER_OF_EXECUTABLES [124M|0.7B|1.3B]...]     default: build/release/bin 124M
@@ -28,32 +28,7 @@ seconds() {
   awk -v a="$started" -v b="$EPOCHREALTIME" 'BEGIN {print b - a}'
 }
 ours() { "$bin/ds_to_universal" --input_folder $in --output_folder $out; }
-cc -shared -fPIC -o no_sync.so -x c - -ldl <<'END'
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <stdarg.h>
-#include <string.h>
-int fsync(int file) { return 0; }
-int fdatasync(int file) { return 0; }
-int syncfs(int file) { return 0; }
-int open(const char* path, int flags, ...) {
-  va_list more;
-  va_start(more, flags);
-  const mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;
-  va_end(more);
-  if (flags & O_DIRECT) return errno = EINVAL, -1;
-  return ((int (*)(const char*, int, mode_t))dlsym(RTLD_NEXT, "open"))(path, flags, mode);
-}
-int open64(const char* path, int flags, ...) {
-  va_list more;
-  va_start(more, flags);
-  const mode_t mode = flags & O_CREAT ? va_arg(more, mode_t) : 0;
-  va_end(more);
-  return open(path, flags, mode);
-}
-END
+cc -shared -fPIC -o no_sync.so -x c - <<<'int fsync(int f) { return 0; } int fdatasync(int f) { return 0; } int syncfs(int f) { return 0; }'
 unsynced() { LD_PRELOAD=$PWD/no_sync.so ours; }
 copy() { cp -r --preserve=links --reflink=never universal copied && sync -f copied; }
 theirs() { # EXTRACT_WORKERS MERGE_WORKERS
