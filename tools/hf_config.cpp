@@ -328,6 +328,7 @@ std::string hf_config_text(const HfModel& model) {
   json["initializer_range"] = gpt.init_method_std;
   for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) json[token] = nullptr;
   json["dtype"] = "float32";
+  json["exported_by"] = "anymesh";
   return json.dump(2) + "\n";
 }
 

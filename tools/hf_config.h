@@ -26,6 +26,7 @@ namespace anymesh {
 //
 // Key names and defaults are those of transformers' GPT2Config, LlamaConfig and BloomConfig.
 inline constexpr const char* kHfConfigFile = "config.json";
+inline constexpr const char* kHfExportMark = "\"exported_by\": \"anymesh\"";  // in that of ours
 
 // What AutoTokenizer and generate() read beside it. These go along as they are.
 inline constexpr const char* kHfTokenizerFiles[] = {

@@ -34,7 +34,8 @@ HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::p
 // A checkpoint of ours, ordinary of any mesh and ZeRO stage or universal, or weights that were
 // exported from one -> a folder that AutoModelForCausalLM.from_pretrained() loads: config.json and
 // model.safetensors, in parts beyond max_shard_size, and the tokenizer's files. The folder appears
-// when it is whole; an earlier export of that name is replaced, anything else is refused.
+// when it is whole; an earlier export of that name is replaced, anything else is refused, a model
+// that was downloaded too.
 //
 // Which family it is follows from the checkpoint's args (family_of); weights have none, and need
 // the config.json of such a model.

@@ -24,11 +24,16 @@ void check_replaceable_export(const fs::path& folder, const std::vector<std::str
     throw ValueError(folder.string() + " is a file; expected a folder");
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (name != kHfConfigFile && !is_weights_file(name) && name.find(".tmp") == std::string::npos &&
+    const bool temporary = entry.is_regular_file() && name.ends_with(kTemporarySuffix);
+    if (name != kHfConfigFile && !is_weights_file(name, /*safetensors=*/true) && !temporary &&
         std::find(tokenizer.begin(), tokenizer.end(), name) == tokenizer.end())
       throw ValueError(folder.string() + " has " + name +
                        ", which is of no earlier export; it would be replaced. Give another");
   }
+  if (const fs::path config = folder / kHfConfigFile;
+      fs::exists(config) && read_text(config).find(kHfExportMark) == std::string::npos)
+    throw ValueError(config.string() + " is of no export of ours, such as a model that was " +
+                     "downloaded; its folder would be replaced. Give another");
 }
 
 // One checkpoint of ours, parameter by parameter.

@@ -104,19 +104,27 @@ TEST_F(Export, EqualsDeepSpeedsInOneFileAndInMany) {
                 .files.size(),
             1u);
   EXPECT_EQ(weights(folder_ / "w"), theirs);
+  const auto export_safe = [&](const fs::path& output) {
+    return export_fp32(
+        {.checkpoint = checkpoint / "checkpoint", .output = output, .safetensors = true}, {});
+  };
+  EXPECT_THAT(message_of([&] { export_safe(folder_ / "w"); }),
+              HasSubstr("pytorch_model.bin is there, weights in torch's format"));
+  EXPECT_EQ(weights(folder_ / "w"), theirs);
+  export_safe(folder_ / "s");
   const Fp32Report many = export_fp32({.checkpoint = checkpoint / "checkpoint",
-                                       .output = folder_ / "w",
+                                       .output = folder_ / "s",
                                        .max_shard_size = 20'000,
                                        .safetensors = true},
                                       {});
   EXPECT_GT(many.files.size(), 2u);
-  EXPECT_FALSE(fs::exists(folder_ / "w" / "pytorch_model.bin")) << "an earlier export was left";
-  EXPECT_EQ(weights(folder_ / "w"), theirs);
+  EXPECT_FALSE(fs::exists(folder_ / "s" / "model.safetensors")) << "an earlier export was left";
+  EXPECT_EQ(weights(folder_ / "s"), theirs);
   const auto index =
-      nlohmann::json::parse(read_file(folder_ / "w" / "model.safetensors.index.json"));
+      nlohmann::json::parse(read_file(folder_ / "s" / "model.safetensors.index.json"));
   EXPECT_EQ(index.at("weight_map").size(), theirs.size());
   for (const auto& [name, file] : index.at("weight_map").items())
-    EXPECT_TRUE(fs::exists(folder_ / "w" / file.get<std::string>())) << name;
+    EXPECT_TRUE(fs::exists(folder_ / "s" / file.get<std::string>())) << name;
 }
 
 // Under ZeRO 2 they are whole; metadata under ZeRO 3's names, on tp ranks too, changes nothing
@@ -142,10 +150,10 @@ TEST_F(Export, KeepsTiedWeightsTied) {
     const TensorRecord head = bin.at("head.weight").as_tensor();
     EXPECT_EQ(head.bytes, bin.at("wte.weight").as_tensor().bytes) << source;
     const Fp32Report both = export_fp32(
-        {.checkpoint = checkpoint / source, .output = folder_, .safetensors = true}, {});
+        {.checkpoint = checkpoint / source, .output = folder_ / "safe", .safetensors = true}, {});
     EXPECT_EQ(both.weights, one.weights + head.nbytes());
     EXPECT_EQ(both.tensors, one.tensors);
-    const auto copies = weights(folder_);
+    const auto copies = weights(folder_ / "safe");
     EXPECT_EQ(copies.at("head.weight"), floats(*head.bytes));
     EXPECT_EQ(copies.at("wte.weight"), floats(*head.bytes));
   }
@@ -163,7 +171,7 @@ TEST_F(Export, FillsFilesInOrder) {
   const auto files = [&](uint64_t max_size, bool safetensors) {
     std::vector<std::string> names;
     for (const WeightsFile& file : export_fp32({.checkpoint = source,
-                                   .output = folder_ / "w",
+                                   .output = folder_ / (safetensors ? "s" : "w"),
                                    .max_shard_size = max_size,
                                    .safetensors = safetensors},
                                                {})
@@ -198,6 +206,8 @@ TEST_F(Export, KeepsBuffersOfIntegers) {
     v.set(keys::kModule, v.at(keys::kModule).set("count", count));
     v.set(keys::kBufferNames, v.at(keys::kBufferNames).push_back("count"));
   });
+  EXPECT_THAT(message_of([&] { export_fp32({.checkpoint = tag, .output = tag}, {}); }),
+              HasSubstr("holds the weights to be exported"));
   export_fp32({.checkpoint = tag, .output = folder_ / "w"}, {});
   const Value exported = read_torch_file(folder_ / "w" / "pytorch_model.bin");
   EXPECT_EQ(exported.at("count"), Value(count));

@@ -295,10 +295,16 @@ TEST_F(HfFolder, ReplacesNothingButAnExport) {
   write_file(back_ / "tokenizer.json", "{}");
   const auto refused = [&] { export_hf({.checkpoint = save_, .output = back_}, {}); };
   EXPECT_THAT(message_of(refused), HasSubstr("has tokenizer.json, which is of no earlier export"));
+  fs::remove(back_ / "tokenizer.json");
+  write_file(back_ / "chat.tmpl", "my own");
+  EXPECT_THAT(message_of(refused), HasSubstr("has chat.tmpl, which is of no earlier export"));
   fs::create_directories(folder_ / "home" / "global_step0_universal");
   write_file(folder_ / "home" / "global_step0_universal" / "diary", "dear diary");
   EXPECT_THAT(message_of([&] { import_hf(theirs_, folder_ / "home", {}); }),
               HasSubstr("is not a universal checkpoint; it would be replaced"));
+  write_file(theirs_ / kHfConfigFile, "{}");
+  EXPECT_THAT(message_of([&] { export_hf({.checkpoint = save_, .output = theirs_}, {}); }),
+              HasSubstr("config.json is of no export of ours"));
 }
 
 // What a killed run leaves is beside the output, and the next one makes good.

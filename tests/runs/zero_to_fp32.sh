@@ -6,10 +6,11 @@ fork_trainer
 
 # exported CHECKPOINT WHAT ARGUMENTS...
 exported() {
-  local checkpoint=$1 what=$2
+  local checkpoint=$1 what=$2 output=weights
   shift 2
+  [[ $* != *--safe_serialization* ]] || output=safe
   "$bin/zero_to_fp32" "$@" >export.log 2>&1 || fail "$what: $(tail -3 export.log)"
-  python3 "$here/compare_export.py" "$checkpoint" weights >compare.log || fail "$what: $(tail -3 compare.log)"
+  python3 "$here/compare_export.py" "$checkpoint" $output >compare.log || fail "$what: $(tail -3 compare.log)"
   echo "ok: $what: $(tail -1 compare.log)"
 }
 
@@ -19,14 +20,14 @@ for zero in 0 1 2 3; do
   grep -q "^z$zero: ordinary checkpoint of ZeRO $zero, tp 2, pp 2, dp 2$" export.log || fail "$(cat export.log)"
 done
 
-exported z1/global_step2 "-t TAG" --max_shard_size=0.02MB -t global_step2 z1 weights --safe_serialization
+exported z1/global_step2 "-t TAG" --max_shard_size=0.02MB -t global_step2 z1 safe --safe_serialization
 exported z1/global_step2 "--tag=TAG" --tag=global_step2 z1 weights
-exported z1/global_step2 "tag folder" z1/global_step2 weights --exclude_frozen_parameters --safe_serialization
+exported z1/global_step2 "tag folder" z1/global_step2 safe --exclude_frozen_parameters --safe_serialization
 exported z1/global_step2 "-d" -d z1 weights
 grep -q '^pytorch_model.bin: ' export.log || fail "--debug lists no file: $(cat export.log)"
 grep -q '^  2.input_layernorm.weight  float32 \[24\]$' export.log || fail "--debug lists no tensor: $(cat export.log)"
 convert z3 global_step2
-exported z3/global_step2 "universal folder" z3/global_step2_universal weights --safe_serialization
+exported z3/global_step2 "universal folder" z3/global_step2_universal safe --safe_serialization
 
 refused() {
   local code=$1 expected=$2
@@ -41,3 +42,5 @@ refused 2 "'5XB' is not a size" z1 weights --max_shard_size 5XB
 refused 2 'unexpected argument' z1 weights more
 refused 1 'holds: global_step2' z1 weights -t global_step7
 refused 1 'is a file' z1 train.log
+refused 1 "pytorch_model.*is there, weights in torch's format" z1 weights --safe_serialization
+refused 1 'holds the weights to be exported' z1/global_step2 z1/global_step2

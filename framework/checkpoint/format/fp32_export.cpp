@@ -41,17 +41,26 @@ std::map<std::string, TensorRecord> integer_buffers(const Value& metadata) {
   return buffers;
 }
 
-// Files of earlier exports there will go: not those that are being read.
-void make_output(const fs::path& output, const WholeCheckpoint& checkpoint) {
+// Files of earlier exports there will go, but not those that are being read, nor weights that this
+// export cannot have written: of the other format, which loaders might prefer.
+void make_output(const fs::path& output, const WholeCheckpoint& checkpoint, bool safetensors) {
   if (fs::exists(output) && !fs::is_directory(output))
     throw std::runtime_error(output.string() +
                              " is a file; expected the folder to write the weights to");
   fs::create_directories(output);
   const bool is_file = fs::is_regular_file(checkpoint.path);
   const fs::path source = is_file ? fs::absolute(checkpoint.path).parent_path() : checkpoint.path;
-  if (checkpoint.kind == WholeCheckpoint::Kind::kWeights && fs::equivalent(output, source))
+  if (fs::equivalent(output, source))
     throw std::runtime_error(output.string() +
                              " holds the weights to be exported; expected another output folder");
+  for (const auto& entry : fs::directory_iterator(output)) {
+    const std::string name = entry.path().filename();
+    if (is_weights_file(name, !safetensors))
+      throw std::runtime_error(entry.path().string() + " is there, weights in " +
+                               (safetensors ? "torch's format" : "safetensors") +
+                               ", which loaders might take for these; remove it or export to "
+                               "another folder");
+  }
 }
 
 }  // namespace
@@ -85,7 +94,7 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
   DeferredChecks checks;
   const WholeCheckpoint checkpoint = open_whole_checkpoint(source, options.threads, &checks);
   const NamedTensors tensors = fp32_tensors(checkpoint, options.exclude_frozen);
-  make_output(options.output, checkpoint);
+  make_output(options.output, checkpoint, options.safetensors);
   Fp32Report report{write_weights(tensors,
                                   {.output = options.output,
                                    .max_shard_size = options.max_shard_size,

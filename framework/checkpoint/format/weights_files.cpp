@@ -80,10 +80,11 @@ StreamedFile streamed_shard(const fs::path& path, const NamedTensors& shard, boo
 }
 
 // Of an earlier export, whose files and those of this one would be a mixture.
-void remove_indexes(const fs::path& folder) {
+void remove_indexes(const fs::path& folder, bool safetensors) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (is_weights_file(name) && name.ends_with(kIndexSuffix)) fs::remove(entry.path());
+    if (is_weights_file(name, safetensors) && name.ends_with(kIndexSuffix))
+      fs::remove(entry.path());
   }
 }
 
@@ -99,16 +100,16 @@ void write_files(std::vector<WeightsFile>& files, const WeightsOptions& options,
   stream_files(streamed, options.threads);
   checks.finish(options.threads);
   sync_file_system(options.output);
-  remove_indexes(options.output);
+  remove_indexes(options.output, options.safetensors);
   for (const WeightsFile& file : files)
     rename_durably(temporary_of(options.output / file.name), options.output / file.name);
 }
 
 // Of an earlier export, which had other files.
-void remove_others(const fs::path& folder, const std::set<std::string>& kept) {
+void remove_others(const fs::path& folder, bool safetensors, const std::set<std::string>& kept) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (is_weights_file(name) && !kept.contains(name)) fs::remove(entry.path());
+    if (is_weights_file(name, safetensors) && !kept.contains(name)) fs::remove(entry.path());
   }
 }
 
@@ -146,14 +147,14 @@ WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& 
     write_text_atomically(options.output / index, index_of(written.files, written.weights));
     kept.insert(index);
   }
-  remove_others(options.output, kept);
+  remove_others(options.output, options.safetensors, kept);
   return written;
 }
 
-bool is_weights_file(const std::string& name) {
-  static const std::regex ours(
-      R"((pytorch_model(-\d{5}-of-\d{5})?\.bin|model(-\d{5}-of-\d{5})?\.safetensors)(\.index\.json)?)");
-  return std::regex_match(name, ours);
+bool is_weights_file(const std::string& name, bool safetensors) {
+  static const std::regex bin(R"(pytorch_model(-\d{5}-of-\d{5})?\.bin(\.index\.json)?)"),
+      safe(R"(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)");
+  return std::regex_match(name, safetensors ? safe : bin);
 }
 
 uint64_t parse_size(const std::string& text) {

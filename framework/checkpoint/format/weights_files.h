@@ -18,10 +18,10 @@ class DeferredChecks;
 //   pytorch_model-00001-of-00003.bin, ..., pytorch_model.bin.index.json
 //   model.safetensors, model-00001-of-00003.safetensors  with safetensors = true
 //
-// Tensors are streamed (stream_files.h). Files of an earlier export in the same folder are
-// replaced; they appear under their names when all are whole, the index last. What an export that
-// was killed has left beside them is gone over, and only what is missing or differs is written. In
-// .bin, tensors that share `bytes` are one storage; safetensors has no such thing.
+// Tensors are streamed (stream_files.h). Files of this format in the folder are an earlier export's,
+// and replaced; they appear under their names when all are whole, the index last. What an export
+// that was killed has left beside them is gone over, and only what is missing or differs is
+// written. In .bin, tensors that share `bytes` are one storage; safetensors has no such thing.
 struct WeightsOptions {
   std::filesystem::path output;  // a folder that is there
   uint64_t max_shard_size = 5'000'000'000;
@@ -46,7 +46,7 @@ WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& 
                              DeferredChecks& checks, const ProgressCallback& progress);
 
 // Whether a file of this name is one that write_weights() makes, and replaces.
-bool is_weights_file(const std::string& name);
+bool is_weights_file(const std::string& name, bool safetensors);
 
 // "5GB", "1.5 GB", "300mb", as Hugging Face reads them, and "2GiB" or a plain number of bytes.
 uint64_t parse_size(const std::string& text);
