@@ -46,7 +46,8 @@ constexpr Foreign kForeignKeys[] = {
     {"data_types.grad_accum_dtype", true, "gradients are accumulated in fp32", "\"fp32\"|null"},
     {"communication_data_type", true, "gradients are reduced in fp32", "\"fp32\"|null"},
     {"prescale_gradients", true, "gradients are reduced first and scaled afterwards", "false"},
-    {"optimizer.type", true, "the optimizer is AdamW", "\"AdamW\"|\"Adam\"|\"FusedAdam\""},
+    {"optimizer.type", true, "the optimizer is AdamW",
+     "\"AdamW\"|\"adamw\"|\"Adam\"|\"adam\"|\"FusedAdam\""},
     {"optimizer.params.adam_w_mode", true, "the optimizer is AdamW", "true"},
     {"optimizer.params.bias_correction", true, "Adam always corrects its bias", "true"},
     {"optimizer.params.amsgrad", true, "AMSGrad is not in this version", "false"},
@@ -133,6 +134,12 @@ Json parse_file(const std::string& path) {
   }
 }
 
+// Whether a section has this value; compared where it lies, as it may be nested without end.
+bool has(const Json& section, const char* key, const Json& value) {
+  const auto found = section.find(key);
+  return found != section.end() && *found == value;
+}
+
 // Not what an object or array holds, which may be nested without end.
 std::string text_of(const Json& value) {
   return value.is_structured() ? value.type_name() : value.dump();
@@ -171,8 +178,8 @@ class Reader {
   // Its settings are usually there, switched off. DeepSpeed starts a dynamic scale at 2^16,
   // Megatron at 2^32.
   void read_fp16(const Json& section) {
-    const bool on = section.value("enabled", Json(false)) != Json(false),
-               is_static = section.value("loss_scale", Json(0)) != Json(0);
+    const bool on = section.contains("enabled") && !has(section, "enabled", false),
+               is_static = section.contains("loss_scale") && !has(section, "loss_scale", 0);
     for (const auto& [name, value] : section.items()) {
       const std::string key = "fp16." + name;
       if (on || name == "enabled") {
@@ -187,7 +194,7 @@ class Reader {
 
   // Configurations keep a path there for the day that the device is nvme.
   void read_offload(const Json& section, const std::string& prefix) {
-    const bool nvme = section.value("device", Json()) == Json("nvme");
+    const bool nvme = has(section, "device", "nvme");
     for (const auto& [name, value] : section.items()) {
       if (name == "nvme_path" && !nvme) {
         ignored_.push_back(prefix + name);
@@ -237,7 +244,11 @@ class Reader {
   }
 
   void read_tag_validation(const std::string& key, const Json& value) {
-    const std::string mode = value.is_string() ? value.get<std::string>() : "";
+    std::string mode = value.is_string() ? value.get<std::string>() : "";
+    for (char& c : mode)  // DeepSpeed does not mind the case
+      c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+    if (!mode.empty())
+      mode[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(mode[0])));
     if (mode != "Ignore" && mode != "Warn" && mode != "Fail")
       throw ParseError(origin(key, value) + ": expected \"Ignore\", \"Warn\" or \"Fail\"");
     config_.checkpoint.tag_validation = mode;

@@ -291,10 +291,10 @@ void check_precision(const FlagTable& flags, const Combinations& rules,
   // A DeepSpeed config has both, switched on or off.
   rules.refuse("fp16", precision.fp16 && precision.bf16,
                "beside " + flags.origin("bf16") + "; keep one of them");
-  rules.require("loss-scale", "fp16");
+  rules.refuse("loss-scale", !precision.fp16, "without --fp16");
   for (const char* flag :
        {"initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"}) {
-    rules.require(flag, "fp16");
+    rules.refuse(flag, !precision.fp16, "without --fp16");
     rules.refuse(flag, precision.loss_scale.value_or(0) != 0, "with a static --loss-scale");
   }
 }

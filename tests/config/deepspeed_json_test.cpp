@@ -50,7 +50,7 @@ TEST_F(DeepspeedJsonTest, EveryKeyReachesItsField) {
       "bf16": {"enabled": true}, "fp16": {"enabled": false, "loss_scale": 0},
       "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "betas": [0.8, 0.95], "eps": 1e-6,
                     "weight_decay": 0.1, "adam_w_mode": true}},
-      "checkpoint": {"load_universal": true, "tag_validation": "Fail"},
+      "checkpoint": {"load_universal": true, "tag_validation": "FAIL"},
       "data_types": {"grad_accum_dtype": "fp32"},
       "steps_per_print": 1000, "wall_clock_breakdown": false, "flops_profiler": {"enabled": false}
   })");
@@ -169,6 +169,8 @@ TEST_F(DeepspeedJsonTest, Offload) {
 TEST_F(DeepspeedJsonTest, KeysWithoutEffectAreRefusedAsTheirFlagsAre) {
   EXPECT_EQ(refused(R"({"checkpoint": {"load_universal": true}})"),
             "checkpoint.load_universal true of " + path + " has no effect without --load");
+  EXPECT_EQ(refused(R"({"fp16": {"enabled": false}})", "--bf16 --loss-scale 8"),
+            "--loss-scale 8 has no effect without --fp16");
 }
 
 TEST_F(DeepspeedJsonTest, RefusesWhatThisVersionLacks) {
@@ -188,6 +190,7 @@ TEST_F(DeepspeedJsonTest, RefusesWhatThisVersionLacks) {
 TEST_F(DeepspeedJsonTest, FixedKeysTakeWhatHappensAnyway) {
   EXPECT_EQ(refused(R"({"communication_data_type": null, "optimizer": {"type": "FusedAdam"}})"),
             "");
+  EXPECT_EQ(refused(R"({"optimizer": {"type": "adamw"}})"), "");
   EXPECT_EQ(refused(R"({"prescale_gradients": true})"),
             "prescale_gradients true of " + path +
                 ": gradients are reduced first and scaled afterwards; accepted: false");
@@ -195,6 +198,9 @@ TEST_F(DeepspeedJsonTest, FixedKeysTakeWhatHappensAnyway) {
               HasSubstr("communication_data_type array of " + path));
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
   EXPECT_THAT(read("{\"aio\": " + deep + "}"), testing::ElementsAre("aio"));
+  EXPECT_THAT(refused("{\"fp16\": {\"enabled\": " + deep + "}}"), HasSubstr("fp16.enabled array"));
+  EXPECT_THAT(refused("{\"zero_optimization\": {\"offload_param\": {\"device\": " + deep + "}}}"),
+              HasSubstr("offload_param.device array"));
 }
 
 TEST_F(DeepspeedJsonTest, UnknownKeysAreRefusedWithTheirPath) {
