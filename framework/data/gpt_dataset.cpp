@@ -110,7 +110,8 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> corpus, DocumentRan
   // token.
   const int64_t epochs = std::max<int64_t>(1, (num_samples * seq_length + tokens) / tokens);
   const int64_t count = (epochs * tokens - 1) / seq_length;
-  if (epochs > kMaxEntries / documents.size() || count > kMaxEntries) {
+  if (epochs > kMaxEntries / documents.size() || documents.last > kMaxEntries ||
+      count > kMaxEntries) {
     throw std::runtime_error(what + std::to_string(epochs) + " epochs of " +
                              std::to_string(documents.size()) + " documents with " +
                              std::to_string(count) + " samples: expected at most 2^31 - 1 of each");

@@ -217,8 +217,9 @@ Gpt2BpeTokenizer::Ids Gpt2BpeTokenizer::read_vocabulary(const std::string& file)
   std::vector<bool> taken(json.size());
   for (const auto& [token, id] : json.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= taken.size() || taken[id.get<size_t>()]) {
-      fail(file + ": token " + nlohmann::json(token).dump() + " has id " + id.dump() +
-           ", expected each of 0 to " + std::to_string(taken.size() - 1) + " once");
+      fail(file + ": token " + nlohmann::json(token).dump() + " has id " +
+           (id.is_structured() ? id.type_name() : id.dump()) + ", expected each of 0 to " +
+           std::to_string(taken.size() - 1) + " once");
     }
     taken[id.get<size_t>()] = true;
     ids[token] = id.get<int32_t>();
