@@ -8,13 +8,23 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+with_cuda='' with_interop='' with_torch=yes
+for option in "$@"; do
+  case $option in
+    --cuda) with_cuda=yes ;;
+    --interop) with_interop=yes ;;
+    --no-torch) with_torch='' ;;
+    *) echo "setup.sh: $option is not --cuda, --interop or --no-torch" >&2; exit 2 ;;
+  esac
+done
+
 say() { printf '[setup] %s\n' "$*"; }
 pinned() { sed -n "s/^set($1 \(.*\))$/\1/p" cmake/versions.cmake; }
 
 packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libcxxopts-dev nlohmann-json3-dev libsentencepiece-dev libutf8proc-dev
           libgtest-dev libgmock-dev clang clang-format clang-tidy libclang-rt-dev ccache python3 python3-pip
           python3-venv procps iproute2 unzip xz-utils bible-kjv)
-[[ ${1:-} != --interop ]] || packages+=(python3-dev)
+[[ -z $with_interop ]] || packages+=(python3-dev)
 
 missing=()
 for p in "${packages[@]}"; do
@@ -38,7 +48,7 @@ else
       -o APT::Keep-Downloaded-Packages=false "${missing[@]}" | sed -n 's/^\(Need to get\|After this\) /[setup] &/p'
 fi
 
-if [[ ${1:-} == --no-torch ]]; then exit 0; fi
+[[ $with_torch ]] || exit 0
 
 torch=$(pinned ANYMESH_TORCH_VERSION)
 deps=${ANYMESH_DEPS:-$PWD/.deps}
@@ -58,7 +68,7 @@ else
   touch "$stamp"
 fi
 
-if [[ ${1:-} == --cuda ]]; then
+if [[ $with_cuda ]]; then
   nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
   [[ -x $nvcc ]] || { say "no nvcc: install the CUDA Toolkit $(pinned ANYMESH_CUDA_WHEEL_VERSION) first"; exit 1; }
   # Asked, as nvcc may be a script that calls another.
