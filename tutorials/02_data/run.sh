@@ -5,7 +5,7 @@ needs preprocess_data
 
 cp LICENSE "$out/licence.txt"
 quietly "$out/preprocess.log" "$bin/preprocess_data" --input "$out/licence.txt" --documents paragraph --output-prefix "$out/licence" \
-    --tokenizer-type ByteLevelTokenizer --append-eod
+    --tokenizer-type ByteLevelTokenizer --append-eod --count-eod
 corpus=$out/licence_text_document
 say "preprocess_data: $(grep -o '^[0-9]* documents' "$out/preprocess.log"), $(grep -o '[0-9]* tokens.*' "$out/preprocess.log")"
 

@@ -6,7 +6,7 @@ needs preprocess_data hf_convert ckpt
 # corpus NAME FILE FLAGS...: FILE as bytes; the runs that follow train on it.
 corpus() {
   quietly "$out/$1.log" "$bin/preprocess_data" --input "$2" "${@:3}" --output-prefix "$out/$1" \
-      --tokenizer-type ByteLevelTokenizer --append-eod
+      --tokenizer-type ByteLevelTokenizer --append-eod --count-eod
   data=(--data-path "$out/$1_text_document" --tokenizer-type ByteLevelTokenizer --split 100,0,0)
 }
 corpus licences tests/fixtures/data/text.jsonl
