@@ -156,13 +156,14 @@ TEST_F(Fp32, ConvertsAsTheProgramDoes) {
   for (const auto& [name, tensor] : theirs) EXPECT_TRUE(torch::equal(all.at(name), tensor)) << name;
   const auto convert = [&](const std::string& size, bool safetensors, bool exclude_frozen) {
     return convert_zero_checkpoint_to_fp32_state_dict(
-        checkpoint, folder_, size, safetensors, read_file(checkpoint / "latest"), exclude_frozen);
+        checkpoint, safetensors ? folder_ / "safe" : folder_, size, safetensors,
+        read_file(checkpoint / "latest"), exclude_frozen);
   };
   EXPECT_EQ(convert("", true, false).files[0].name, "model.safetensors");
   const Fp32Report parts = convert("20KB", true, false);
   EXPECT_EQ(parts.files[0].name,
             "model-00001-of-0000" + std::to_string(parts.files.size()) + ".safetensors");
-  EXPECT_TRUE(fs::exists(folder_ / "model.safetensors.index.json"));
+  EXPECT_TRUE(fs::exists(folder_ / "safe" / "model.safetensors.index.json"));
   EXPECT_LT(convert("5GB", false, true).tensors, static_cast<int64_t>(all.size()));
   EXPECT_THAT(message_of([&] { convert("5 bytes", false, false); }), HasSubstr("is not a size"));
 }
