@@ -99,9 +99,7 @@ void Engine::reserve_snapshot() {
   });
 }
 
-std::pair<int64_t, int64_t> Engine::save_progress() const {
-  return pending_ ? snapshot_.progress() : std::pair<int64_t, int64_t>();
-}
+Progress Engine::save_progress() const { return pending_ ? pending_->progress() : Progress(); }
 
 std::filesystem::path Engine::save_16bit_model(const std::filesystem::path& save_dir,
                                                const std::string& save_filename,

@@ -56,9 +56,8 @@ class Engine {
   // of them is as fast as the others.
   void reserve_snapshot();
   const SaveReport& last_save() const { return last_save_; }  // of those that are committed
-  // Bytes that this rank has written of the save under way, and of how many; zeros if there is
-  // none.
-  std::pair<int64_t, int64_t> save_progress() const;
+  // Of the files that this rank writes of the save under way; zeros if there is none.
+  Progress save_progress() const;
   std::filesystem::path save_16bit_model(const std::filesystem::path& save_dir,
                                          const std::string& save_filename = "pytorch_model.bin",
                                          bool exclude_frozen_parameters = false) const;

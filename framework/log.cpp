@@ -20,6 +20,14 @@ namespace {
 constexpr const char* kHeader =
     "iteration,consumed_samples,lm_loss,learning_rate,grad_norm,loss_scale,tokens_per_s,elapsed_ms";
 
+constexpr double kSayEvery = 10;  // seconds of a save, in a log
+
+std::string two_places(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", value);
+  return text;
+}
+
 // How many bytes the header and the rows up to `iteration` are; 0: there is nothing to go on from.
 // A row that was cut off does not count.
 int64_t bytes_up_to(const std::string& path, int64_t iteration) {
@@ -81,7 +89,8 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
   const double each = elapsed.count() / static_cast<double>(r.iteration - first_iteration_),
                eta = each * static_cast<double>(train_iters - r.iteration);
-  bar_.show(r.iteration, train_iters, 1 / each, eta);
+  bar_.show(static_cast<double>(r.iteration) / static_cast<double>(train_iters),
+            c10::str("of ", train_iters, " steps | ", two_places(1 / each), " steps/s"), eta);
   if (!print) return;
   const std::string scale = r.loss_scale == 1 ? "" : c10::str(" loss scale ", r.loss_scale, " |");
   std::snprintf(
@@ -91,6 +100,21 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
       r.iteration, train_iters, r.lm_loss, r.learning_rate, r.grad_norm, scale.c_str(),
       r.elapsed_ms, r.tokens_per_s, eta);
   line(text);
+}
+
+void RunLog::saving(const Progress& progress, bool print) {
+  if (!active_ || progress.bytes_total == 0) return;
+  const auto done = static_cast<double>(progress.bytes_done),
+             all = static_cast<double>(progress.bytes_total), rate = done / progress.seconds,
+             eta = (all - done) / std::max(rate, 1.0);
+  const std::string what =
+      c10::str("of ", two_places(all / 1e9), " GB | ", two_places(rate / 1e9), " GB/s");
+  bar_.show(done / all, what, eta);
+  if (progress.seconds < said_saving_at_) said_saving_at_ = 0;  // of the save before
+  if (!print && (bar_.active() || progress.seconds < said_saving_at_ + kSayEvery)) return;
+  said_saving_at_ = progress.seconds;
+  line(c10::str("saving: rank 0 has written ", std::lround(std::floor(100 * done / all)), " % ",
+                what, " | ETA ", std::lround(eta), " s"));
 }
 
 void RunLog::validation(const char* when, int64_t iteration, double loss) {

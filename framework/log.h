@@ -24,6 +24,8 @@ class RunLog {
 
   void line(const std::string& text);
   void step(const StepReport& report, int64_t train_iters, bool print);
+  // Of rank 0's files: to the bar, and every ten seconds, or if `print`, as a line.
+  void saving(const Progress& progress, bool print);
   void validation(const char* when, int64_t iteration, double loss);
   // Collective: peak memory of the ranks, time of a step.
   void summary(Communicator& world);
@@ -42,6 +44,7 @@ class RunLog {
   int64_t first_iteration_;
   double step_ms_sum_ = 0;
   int64_t steps_ = 0;
+  double said_saving_at_ = 0;  // seconds since the save began
 };
 
 }  // namespace anymesh

@@ -2,18 +2,16 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
-#include <cinttypes>
-#include <cstdint>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
 namespace anymesh {
 
-// How far a run is: a last line on stdout that is rewritten, at most five times a second, where
-// stdout is a terminal; nothing elsewhere.
+// How far a run or its save is: a last line on stdout that is rewritten, at most five times a
+// second, where stdout is a terminal; nothing elsewhere.
 //
 //   [===========>                  ]  37 % of 1000 steps | 4.21 steps/s | ETA 150 s
 //
@@ -26,16 +24,17 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
   ~ProgressBar() { clear(); }
 
-  void show(int64_t done, int64_t all, double steps_per_s, double eta_s) {
+  bool active() const { return active_; }
+
+  // `part` of 1 is done; `what` follows the percentage: "of 1000 steps | 4.21 steps/s".
+  void show(double part, const std::string& what, double eta_s) {
     const auto now = std::chrono::steady_clock::now();
     if (!active_ || now < next_) return;
     next_ = now + std::chrono::milliseconds(200);
-    constexpr int64_t kWidth = 30;
-    const int64_t filled = std::min(kWidth, kWidth * done / std::max<int64_t>(1, all));
-    const std::string bar = std::string(static_cast<size_t>(filled), '=') + ">";
-    std::printf("\r[%-30.30s] %3" PRId64 " %% of %" PRId64
-                " steps | %.2f steps/s | ETA %.0f s\033[K",
-                bar.c_str(), 100 * done / std::max<int64_t>(1, all), all, steps_per_s, eta_s);
+    constexpr double kWidth = 30;
+    const std::string bar = std::string(static_cast<size_t>(kWidth * part), '=') + ">";
+    std::printf("\r[%-30.30s] %3.0f %% %s | ETA %.0f s\033[K", bar.c_str(), std::floor(100 * part),
+                what.c_str(), eta_s);
     std::fflush(stdout);
     shown_ = true;
   }

@@ -20,12 +20,6 @@ double milliseconds_since(std::chrono::steady_clock::time_point start) {
       .count();
 }
 
-std::string gigabytes(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.3g GB", static_cast<double>(bytes) / 1e9);
-  return text;
-}
-
 // "saved DIR/global_step50 in 812 ms (1.73 GB at 2.13 GB/s)", and what --report-save adds.
 std::vector<std::string> lines_of(const SaveReport& save, const CheckpointConfig& checkpoint) {
   const SaveTimes& t = save.times;
@@ -105,7 +99,7 @@ void Trainer::train() {
     try_saving([this] {
       if (engine_.poll_save()) saved();
     });
-    if (due(config_.run.log_interval)) log_progress();
+    if (due(config_.run.log_interval)) log_.saving(engine_.save_progress(), /*print=*/true);
     if (due(config_.run.eval_interval)) evaluate("at");
     stop = interruption_.poll();
     if (stop)
@@ -255,7 +249,9 @@ void Trainer::save() {
                   samples = config_.run.eval_iters * plan_.global_batch_size;
     state_.verified = {*validation_loss(first, samples), first, samples, valid_->size()};
   }
-  engine_.save_checkpoint(config_.checkpoint.save, save_options(config_.checkpoint));
+  SaveOptions options = save_options(config_.checkpoint);
+  options.progress = [this](const Progress& done) { log_.saving(done, /*print=*/false); };
+  engine_.save_checkpoint(config_.checkpoint.save, options);
   if (!config_.checkpoint.async_save) saved();
 }
 
@@ -276,12 +272,6 @@ void Trainer::saved() {
   });
   const std::vector<std::string> lines = gather_lines(*grid_.world, mine);
   for (const std::string& line : std::set<std::string>(lines.begin(), lines.end())) log_.line(line);
-}
-
-void Trainer::log_progress() {
-  const auto [done, all] = engine_.save_progress();
-  if (all > 0)
-    log_.line(c10::str("saving: rank 0 has written ", 100 * done / all, " % of ", gigabytes(all)));
 }
 
 }  // namespace anymesh

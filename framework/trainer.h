@@ -38,7 +38,6 @@ class Trainer {
   void save();
   void finish_save();
   void saved();  // after the commit
-  void log_progress();
   void verify_resume();
 
   // Mean loss of that many samples of the validation set; none once `stop` says so.

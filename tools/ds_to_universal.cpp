@@ -23,7 +23,7 @@ ConvertOptions parse(int argc, char** argv) {
       cxxopts::value<std::string>(), "DIR")("num_extract_workers", "Threads that read metadata",
                                             cxxopts::value<int>()->default_value("4"), "N")(
       "num_merge_workers", "Threads that read, merge and write tensors",
-      cxxopts::value<int>()->default_value(std::to_string(kStreamThreads)),
+      cxxopts::value<int>()->default_value(std::to_string(stream_threads())),
       "N")("dry-run", "Print what would be written, in what time, and whether it fits")(
       "keep_temp_folder",
       "Keep what was planned: tmp/plan.json in the output (there are no temporary fragments)")(

@@ -102,7 +102,7 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
                      " nor another file of a tokenizer (--tokenizer)");
   check_replaceable_export(output, carried);
   check_replaceable_export(temporary, carried);
-  Source source(open_whole_checkpoint(path, kStreamThreads));
+  Source source(open_whole_checkpoint(path, stream_threads()));
   HfExport report{.model = source.model(options.config),
                   .tokenizer = carried,
                   .source = source.checkpoint().description};

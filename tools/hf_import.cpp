@@ -164,7 +164,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   prepare_universal_folder(temporary, files);
   report.tokenizer = tokenizer_files(folder);
   copy_files(report.tokenizer, folder, save);
-  const StreamResult written = stream_files(files, kStreamThreads);
+  const StreamResult written = stream_files(files, stream_threads());
   publish_universal_folder(report.output, /*iteration=*/0, files, written.crcs);
   report.parameters = static_cast<int64_t>(parameters.size());
   report.bytes = written.bytes;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/checkpoint/format/progress.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 #include "framework/comm/process_grid.h"
 #include "framework/config/flags.h"
@@ -106,6 +107,10 @@ struct SaveOptions {
   bool async = false;
   bool weights_only = false;      // no optimizer state: loads with load_module_only and the like
   bool save_16bit_model = false;  // also pytorch_model.bin in the tag's folder: save_16bit_model()
+
+  // Called while the caller waits for this rank's files, five times a second and when they are
+  // written. Not of weights_only, which comes from all ranks as it is written.
+  ProgressCallback progress = nullptr;
 };
 
 // A parameter's whole value, [ParamSpec::shape], taken from the checkpoint in a way of the caller's

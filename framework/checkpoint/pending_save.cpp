@@ -60,38 +60,44 @@ PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
   });
   folder_.emplace(*run.grid.world, save_dir, tag);
   shares_ = can_share_files(run, metadata, folder_->leader());
-  if (options.async) {
-    all_or_none(*run.grid.world, [&] { start_thread(state, std::move(metadata), snapshot); });
-  } else {
+  if (options.weights_only) {
     written_ = std::async(std::launch::deferred, [this, state, metadata = std::move(metadata)] {
-      times_.gather += write_rank_files(run_, state, options_, metadata,
-                                        by_threads(options_.weights_only ? 1 : kSaveThreads));
+      times_.gather += write_rank_files(run_, state, options_, metadata, one_by_one());
     });
+  } else {
+    all_or_none(*run.grid.world, [&] { start_thread(state, std::move(metadata), snapshot); });
   }
 }
 
 // What other ranks send while it is read comes one after the other: for one thread.
-WriteFile PendingSave::by_threads(int threads) {
-  return [this, threads](const std::string& name, const Value& value, int owner) {
+WriteFile PendingSave::one_by_one() {
+  return [this](const std::string& name, const Value& value, int owner) {
     if (const auto part = part_of(run_, name, value, owner, shares_))
-      folder_->write(name, value, *part, threads);
+      folder_->write(name, value, *part, /*threads=*/1);
   };
 }
 
 // The values stay until this thread lets go of them: the client's share nothing with another's.
 void PendingSave::start_thread(const TrainState& state, Value metadata, Snapshot& snapshot) {
-  snapshot.reset();
-  write_rank_files(run_, state, options_, std::move(metadata),
-                   [&](const std::string& name, const Value& value, int owner) {
-                     if (const auto part = part_of(run_, name, value, owner, shares_))
-                       files_.push_back({name, hold_part(snapshot, name, value, *part), *part});
-                   });
-  copied_ = std::async(std::launch::async, [this, &snapshot] {
-              const Stopwatch timing(times_.copy);
-              snapshot.take();
-            }).share();
+  if (options_.async) snapshot.reset();
+  write_rank_files(
+      run_, state, options_, std::move(metadata),
+      [&](const std::string& name, const Value& value, int owner) {
+        const auto part = part_of(run_, name, value, owner, shares_);
+        if (!part) return;
+        const SharedFile file(streamed_torch_file(name, value), *part);
+        bytes_ += file.end() - file.begin();
+        files_.push_back(
+            {name, options_.async ? snapshot.hold(value, file.sources()) : value, *part});
+      });
+  if (options_.async) {
+    copied_ = std::async(std::launch::async, [this, &snapshot] {
+                const Stopwatch timing(times_.copy);
+                snapshot.take();
+              }).share();
+  }
   written_ = std::async(std::launch::async, [this] {
-    copied_.get();
+    if (copied_.valid()) copied_.get();
     for (const auto& [name, value, part] : files_) folder_->write(name, value, part, kSaveThreads);
   });
 }
@@ -107,13 +113,25 @@ bool PendingSave::written() {
   return max_over(*run_.grid.world, here ? 0 : 1) == 0;
 }
 
+Progress PendingSave::progress() const {
+  return {folder_->written(), bytes_, seconds_since(start_)};
+}
+
+void PendingSave::wait_for_files() {
+  while (options_.progress &&
+         written_.wait_for(std::chrono::milliseconds(200)) == std::future_status::timeout)
+    options_.progress(progress());
+  written_.get();
+  if (options_.progress && bytes_ > 0) options_.progress(progress());
+}
+
 SaveReport PendingSave::commit() {
   {
     const Stopwatch stall(times_.stall);
     try {
-      all_or_none(*run_.grid.world, [this] { written_.get(); });
+      all_or_none(*run_.grid.world, [this] { wait_for_files(); });
       if (options_.save_16bit_model)
-        times_.gather += write_whole_model(run_, options_, by_threads(1));
+        times_.gather += write_whole_model(run_, options_, one_by_one());
       publish();
     } catch (const CollectiveError&) {
       folder_->abandon();

@@ -43,9 +43,10 @@ struct SaveReport {
 //   if (save.written()) ...             // once a step: have all ranks their files on the disk?
 //   SaveReport report = save.commit();  // manifest, rename, `latest`
 //
-// With .async a thread copies this rank's state to `snapshot` and writes its files from there; it
-// never communicates. Without, commit() writes them, straight from the tensors. A save that goes
-// without commit() waits for its thread and leaves nothing under the tag's name.
+// A thread writes this rank's files, and never communicates: with .async from a copy of the state,
+// which it makes in `snapshot` first, without straight from the tensors. What must communicate,
+// weights_only, commit() writes. A save that goes without commit() waits for its thread and leaves
+// nothing under the tag's name.
 //
 // The constructor, written() and commit() are collective over grid.world; what goes wrong on one
 // rank, on whatever thread, the constructor or commit() throws on all, as CollectiveError.
@@ -58,11 +59,13 @@ class PendingSave {
   const std::filesystem::path& path() const { return folder_->path(); }
   void wait_for_snapshot();
   bool written();
+  Progress progress() const;  // of this rank's files; 0 of 0 of weights_only
   SaveReport commit();
 
  private:
   void start_thread(const TrainState& state, Value metadata, Snapshot& snapshot);
-  WriteFile by_threads(int threads);
+  void wait_for_files();
+  WriteFile one_by_one();
   void publish();
   SaveReport report();
 
@@ -80,6 +83,7 @@ class PendingSave {
     FilePart part;
   };
   std::vector<File> files_;
+  uint64_t bytes_ = 0;  // of these
   std::shared_future<void> copied_;
   std::future<void> written_;  // last: the threads use all the others
 };

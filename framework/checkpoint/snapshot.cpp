@@ -15,7 +15,6 @@ class Snapshot::Bytes : public ByteSource {
   void read(uint64_t offset, std::span<std::byte> out) const override {
     check_range(offset, out.size(), "a snapshot");
     std::ranges::copy(snapshot_.memory_.subspan(offset_ + offset, out.size()), out.begin());
-    snapshot_.read_ += static_cast<int64_t>(out.size());
   }
 
  private:
@@ -48,13 +47,8 @@ void Snapshot::take() {
     original->read(0, memory_.subspan(offset, original->size()));
 }
 
-std::pair<int64_t, int64_t> Snapshot::progress() const {
-  return {read_, static_cast<int64_t>(needed_)};
-}
-
 void Snapshot::reset() {
   needed_ = 0;
-  read_ = 0;
   copies_.clear();
   held_.clear();
 }

@@ -1,12 +1,10 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "framework/checkpoint/format/value.h"
@@ -36,8 +34,6 @@ class Snapshot {
   void take();
   // Forgets what is held, and keeps the memory.
   void reset();
-  // How many bytes were read of what is held, and of how many.
-  std::pair<int64_t, int64_t> progress() const;
 
  private:
   class Bytes;
@@ -49,7 +45,6 @@ class Snapshot {
 
   std::span<std::byte> memory_;
   size_t needed_ = 0;
-  mutable std::atomic<int64_t> read_ = 0;
   std::vector<Copy> copies_;
   std::unordered_map<const ByteSource*, BytesPtr> held_;  // by the original
 };

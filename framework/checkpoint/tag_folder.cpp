@@ -81,7 +81,7 @@ void TagFolder::write(const std::string& name, const Value& value, FilePart part
   {
     const Stopwatch timing(whole);
     shared.file = std::make_unique<SharedFile>(streamed_torch_file(path, value), part);
-    shared.parts = shared.file->write(threads);
+    shared.parts = shared.file->write(threads, [this](uint64_t bytes) { written_ += bytes; });
     if (part.count == 1) shared.file->finish(shared.parts);
   }
   {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -50,7 +51,8 @@ class TagFolder {
     double serialise = 0, write = 0, fsync = 0;
   };
   const Times& times() const { return times_; }
-  int64_t bytes() const { return bytes_; }  // of all ranks' files, once they are committed
+  uint64_t written() const { return written_; }  // bytes of this rank's, so far
+  int64_t bytes() const { return bytes_; }       // of all ranks' files, once they are committed
 
  private:
   void make_temporary(Communicator& world, const std::filesystem::path& save_dir);
@@ -69,6 +71,7 @@ class TagFolder {
   };
   std::vector<Shared> shared_;  // which complete() has not seen
   Times times_;
+  std::atomic<uint64_t> written_ = 0;
   int64_t bytes_ = 0;
 };
 

@@ -111,7 +111,7 @@ TEST_F(AsyncSave, StepsGoOnAndLeaveItAlone) {
       run.train(1);
       committed = run.engine.poll_save();
     }
-    EXPECT_EQ(run.engine.save_progress(), std::pair(int64_t{0}, int64_t{0}));
+    EXPECT_EQ(run.engine.save_progress().bytes_total, 0);
     EXPECT_EQ(run.engine.state().iteration, 2 + steps);
     TinyRun same(kData, stage), other(kData, stage);
     same.train(2);
@@ -126,7 +126,7 @@ TEST_F(AsyncSave, OneAtATime) {
   run.train(1);
   run.engine.save_checkpoint(folder_, {.async = true});
   EXPECT_FALSE(fs::exists(folder_ / kLatestFile));
-  EXPECT_GT(run.engine.save_progress().second, 0);
+  EXPECT_GT(run.engine.save_progress().bytes_total, 0);
   run.train(1);
   run.engine.save_checkpoint(folder_, {.async = true});  // commits the first
   EXPECT_EQ(read_text(folder_ / kLatestFile), "global_step1");
@@ -140,6 +140,27 @@ TEST_F(AsyncSave, OneAtATime) {
   mpi_world()->barrier();
   EXPECT_FALSE(fs::exists(folder_ / "gone"));
   EXPECT_EQ(read_text(folder_ / kLatestFile), "global_step2");
+}
+
+// All of this rank's bytes are told of, whoever waits for them.
+TEST_F(AsyncSave, TellsHowFarItIs) {
+  for (const bool async : {false, true}) {
+    TinyRun run(kData, 1);
+    run.train(1);
+    Progress last;
+    SaveOptions options{.async = async};
+    options.progress = [&](const Progress& progress) {
+      EXPECT_GE(progress.bytes_done, last.bytes_done);
+      last = progress;
+    };
+    run.engine.save_checkpoint(folder_, options);
+    run.engine.finish_save();
+    EXPECT_GT(last.bytes_total, 0);
+    EXPECT_EQ(last.bytes_done, last.bytes_total);
+    torch::Tensor all = torch::full({1}, static_cast<int64_t>(last.bytes_total));
+    mpi_world()->all_reduce(all);
+    EXPECT_EQ(all.item<int64_t>(), run.engine.last_save().bytes);
+  }
 }
 
 TEST_F(AsyncSave, AFullDiskIsAnErrorOnAllRanksAndLeavesTheTagBefore) {

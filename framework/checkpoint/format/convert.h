@@ -38,7 +38,7 @@ namespace anymesh {
 struct ConvertOptions {
   std::filesystem::path input, output;
   int read_workers = 4;  // threads that open and plan
-  int write_workers = kStreamThreads;
+  int write_workers = stream_threads();
   bool keep_plan = false;  // leave the plan in output/tmp/plan.json
   bool dry_run = false;    // only plan, and measure a sample of at most 256 MiB beside the output
   bool strict = true;      // a pattern that matches no parameter is an error, not a warning

@@ -85,7 +85,7 @@ void FileBlocks::write(size_t block, std::span<std::byte> buffer) {
                  [&] { out_ = std::make_unique<PlacedFile>(file_.path, layout_.size, compare_); });
   const uint64_t begin = begin_of(block);
   if (block + 1 < count()) {
-    const auto bytes = buffer.first(begin_of(block + 1) - begin);
+    const auto bytes = buffer.first(end_of(block) - begin);
     fill(block, begin, bytes);
     write_timed([&] { out_->write_blocks(begin, bytes); });
     return;

@@ -34,6 +34,9 @@ class FileBlocks {
   size_t count() const { return block_of(layout_.size) + 1; }
   const FileLayout& layout() const { return layout_; }
   uint64_t begin_of(size_t block) const { return std::min(block * kFileBlock, direct_end_); }
+  uint64_t end_of(size_t block) const {
+    return block + 1 < count() ? begin_of(block + 1) : layout_.size;
+  }
 
   // `buffer` is of kFileBlock bytes and aligned to sectors.
   void write(size_t block, std::span<std::byte> buffer);

@@ -29,7 +29,7 @@ struct Fp32Options {
   uint64_t max_shard_size = 5'000'000'000;
   bool safetensors = false;
   bool exclude_frozen = false;
-  int threads = kStreamThreads;
+  int threads = stream_threads();
 };
 
 struct Fp32Report : WrittenWeights {

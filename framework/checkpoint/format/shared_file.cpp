@@ -21,18 +21,20 @@ SharedFile::SharedFile(StreamedFile file, FilePart part)
             static_cast<size_t>(part.count)) {}
 
 std::unordered_set<const ByteSource*> SharedFile::sources() const {
-  const uint64_t begin = blocks_.begin_of(first_),
-                 end = part_.is_last() ? size() : blocks_.begin_of(last_);
   std::unordered_set<const ByteSource*> read;
   for (const FileLayout::Piece& piece : blocks_.layout().pieces)
-    if (piece.source && piece.offset < end && begin < piece.offset + piece.size())
+    if (piece.source && piece.offset < end() && begin() < piece.offset + piece.size())
       read.insert(piece.source.get());
   return read;
 }
 
-std::vector<TensorExtent> SharedFile::write(int threads) {
-  for_blocks(last_ - first_, threads,
-             [&](size_t i, std::span<std::byte> buffer) { blocks_.write(first_ + i, buffer); });
+std::vector<TensorExtent> SharedFile::write(int threads,
+                                            const std::function<void(uint64_t)>& wrote) {
+  for_blocks(last_ - first_, threads, [&](size_t i, std::span<std::byte> buffer) {
+    const size_t block = first_ + i;
+    blocks_.write(block, buffer);
+    if (wrote) wrote(blocks_.end_of(block) - blocks_.begin_of(block));
+  });
   return blocks_.extents();
 }
 

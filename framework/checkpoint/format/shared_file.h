@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <unordered_set>
 #include <vector>
 
@@ -29,11 +30,14 @@ class SharedFile {
 
   // Which tensors this part reads.
   std::unordered_set<const ByteSource*> sources() const;
-  std::vector<TensorExtent> write(int threads);
+  // `wrote` is told of each block's bytes, from any thread.
+  std::vector<TensorExtent> write(int threads,
+                                  const std::function<void(uint64_t)>& wrote = nullptr);
   void finish(std::vector<TensorExtent> all) { blocks_.finish(std::move(all)); }
 
   FilePart part() const { return part_; }
-  uint64_t size() const { return blocks_.layout().size; }
+  uint64_t begin() const { return blocks_.begin_of(first_); }  // of this part, in bytes
+  uint64_t end() const { return first_ < last_ ? blocks_.end_of(last_ - 1) : begin(); }
   const FileBlocks& blocks() const { return blocks_; }
 
  private:

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "framework/checkpoint/format/byte_source.h"
@@ -44,10 +46,12 @@ struct StreamResult {
   double write_seconds = 0;    // of a thread, on average
 };
 
-// More threads than cores, as most wait for the disk. On two cores, of 4.3 GB from two ranks at
-// ZeRO 3, 12 threads needed 1.88 s and 53 MiB at the peak, 8 of them 2.03 s and 40, 16 as long as
-// 12 and 65.
-inline constexpr int kStreamThreads = 12;
+// As many threads as this machine and 64 MiB of memory have room for: more than cores, as most wait
+// for the disk. On two cores, of 4.3 GB from two ranks at ZeRO 3, 12 threads needed 1.88 s and
+// 53 MiB at the peak, 8 of them 2.03 s and 40, 16 as long as 12 and 65.
+inline int stream_threads() {
+  return std::clamp(int(std::thread::hardware_concurrency()), 1, 2) * 6;
+}
 // Of each of the ranks that save, whose memory is the training's: 8 would be 5 % faster.
 inline constexpr int kSaveThreads = 4;
 

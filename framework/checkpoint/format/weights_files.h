@@ -26,7 +26,7 @@ struct WeightsOptions {
   std::filesystem::path output;  // a folder that is there
   uint64_t max_shard_size = 5'000'000'000;
   bool safetensors = false;
-  int threads = kStreamThreads;
+  int threads = stream_threads();
 };
 
 struct WeightsFile {
