@@ -1,5 +1,6 @@
 #include <sentencepiece_processor.h>
 
+#include <algorithm>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -33,12 +34,19 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text) override {
     std::vector<int32_t> ids;
-    while (true) {
-      const auto [at, token] = first_special(text);
-      append(text.substr(0, at), ids);
-      if (at == std::string_view::npos) return ids;
-      ids.push_back(token->second);
-      text.remove_prefix(at + token->first.size());
+    std::vector<std::pair<size_t, Special::const_iterator>> next;  // where each special token is
+    for (auto token = special_.begin(); token != special_.end(); ++token)
+      next.emplace_back(text.find(token->first), token);
+    for (size_t begin = 0;;) {
+      const auto first =
+          std::ranges::min_element(next, {}, [](auto& token) { return token.first; });
+      const bool last = first == next.end() || first->first == std::string_view::npos;
+      append(text.substr(begin, last ? std::string_view::npos : first->first - begin), ids);
+      if (last) return ids;
+      ids.push_back(first->second->second);
+      begin = first->first + first->second->first.size();
+      for (auto& [where, token] : next)
+        if (where < begin) where = text.find(token->first, begin);
     }
   }
 
@@ -81,16 +89,6 @@ class SentencePieceTokenizer final : public Tokenizer {
     add(named(model_.pad_id(), "<PAD>"));
     add(named(model_.bos_id(), "<BOS>"));
     add(named(model_.eos_id(), "<EOS>"));
-  }
-
-  // The special token that comes first in `text`, and where; npos without one.
-  std::pair<size_t, Special::const_iterator> first_special(std::string_view text) const {
-    std::pair<size_t, Special::const_iterator> first{std::string_view::npos, special_.end()};
-    for (auto token = special_.begin(); token != special_.end(); ++token) {
-      const size_t at = text.substr(0, first.first).find(token->first);
-      if (at != std::string_view::npos) first = {at, token};
-    }
-    return first;
   }
 
   void append(std::string_view text, std::vector<int32_t>& ids) const {
