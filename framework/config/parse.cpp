@@ -374,6 +374,10 @@ ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::strin
       result.notes.push_back("ignored keys of " + path +
                              ", as they change no result here: " + joined(ignored_keys));
     }
+    if (!flags.given("clip-grad"))
+      result.notes.push_back(
+          path + " has no gradient_clipping, so that DeepSpeed would not clip; " +
+          "here --clip-grad 1 holds, as in Megatron. --clip-grad 0 does not clip");
   }
   choose_tokenizer(flags, config.data);
   const Combinations rules(flags);

@@ -1,9 +1,11 @@
 #include "framework/config/parse.h"
 
+#include <fstream>
 #include <map>
 
 #include "tests/config/gpt_command_line.h"
 #include "tests/config/support.h"
+#include "tests/support/temp_folder.h"
 
 namespace anymesh {
 namespace {
@@ -215,6 +217,18 @@ TEST_F(ParseTest, ValuesMayBeLongOrHoldEquals) {
   read({"--save=" + path, "--split", "1 2,3"});
   EXPECT_EQ(config.checkpoint.save, path);
   EXPECT_EQ(config.data.split, "1 2,3");
+}
+
+using ParseFileTest = TempFolder;
+
+TEST_F(ParseFileTest, AConfigurationThatDoesNotClipIsNoted) {
+  const std::string path = folder_ / "ds.json";
+  std::ofstream(path) << R"({"zero_optimization": {"stage": 1}})";
+  GptCommandLine line, without;
+  const ParseResult result = line.read({"--deepspeed_config", path});
+  ASSERT_EQ(result.notes.size(), 1u);
+  EXPECT_THAT(result.notes[0], HasSubstr(path + " has no gradient_clipping"));
+  EXPECT_TRUE(without.read({"--deepspeed_config", path, "--clip-grad", "0"}).notes.empty());
 }
 
 TEST(Tokenizer, FollowsFromTheFiles) {
