@@ -53,8 +53,10 @@ TEST_F(Recovery, EveryFileDamagedInTurn) {
       EXPECT_TRUE(same(run.state(), states[newest_taken ? 1 : 0])) << name;
       EXPECT_EQ(newest_taken, joined(loaded.report).find("FALLING BACK") == std::string::npos);
       if (!newest_taken) {
-        EXPECT_THAT(joined(loaded.report),
-                    AllOf(HasSubstr("global_step2 is damaged"), HasSubstr(name)));
+        EXPECT_THAT(
+            joined(loaded.report),
+            AllOf(HasSubstr("global_step2 is damaged"), HasSubstr(name),
+                  HasSubstr(name == kManifestFile ? "" : "(written on " + host_name() + ")")));
       }
       return newest_taken;
     };
