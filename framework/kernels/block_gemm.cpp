@@ -32,6 +32,23 @@ void fetch(const T* x, int64_t stride, int64_t rows, int64_t width) {
     for (int64_t j = 0; j < width; j += kLine) __builtin_prefetch(x + i * stride + j);
 }
 
+// By AVX512-BF16, in a LibTorch that was built with oneDNN's brgemm.
+bool multiplies_pairs() {
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("avx512bf16")) return false;
+  constexpr int64_t n = 16, k = 2;
+  const c10::BFloat16 a[k]{}, b[k * n]{};
+  float c[n];
+  try {
+    blas::brgemm(1, n, k, k, n, n, false, a, b, c, true);
+    blas::brgemm_release(true);
+    return true;
+  } catch (const c10::Error&) {
+  }
+#endif
+  return false;
+}
+
 // Of a width that the transposition's kernel has a type for.
 template <class T>
 using Bits = std::conditional_t<std::is_same_v<T, float>, float, uint16_t>;
@@ -48,11 +65,16 @@ void transpose(const T* in, int64_t in_stride, int64_t m, int64_t n, T* out, int
   }
 }
 
+bool has_amx() {
+  static const bool amx = blas::could_pack(at::kBFloat16);
+  return amx;
+}
+
 // They want B's rows in pairs, element by element.
 template <class T>
 bool BlockGemm<T>::has_units() {
   if constexpr (std::is_same_v<T, float>) return false;
-  static const bool units = blas::could_pack(at::kBFloat16);
+  static const bool units = has_amx() || multiplies_pairs();
   return units;
 }
 

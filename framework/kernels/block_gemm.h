@@ -5,8 +5,8 @@
 namespace anymesh {
 
 // C [m, n] in fp32 = or += A B of T = float or c10::BFloat16, for matrices that fit the cache,
-// inside of a parallel region; on bf16 by AMX, where there is one (LibTorch's brgemm, which is
-// oneDNN's). B is packed first, as far as the CPU wants it:
+// inside of a parallel region; on bf16 by AMX or AVX512-BF16, where there is one (LibTorch's brgemm,
+// which is oneDNN's). B is packed first, as far as the CPU wants it:
 //
 //   Packed<T> p = BlockGemm<T>::pack(b, stride, k, n, room);             B [k, n] in rows
 //   Packed<T> p = BlockGemm<T>::pack_transposed(bt, stride, k, n, room); B^T [n, k] in rows
@@ -44,6 +44,8 @@ struct BlockGemm {
   // To be called by a thread that has run some and is done.
   static void release();
 };
+
+bool has_amx();
 
 // out [n, m] = in [m, n]
 template <class T>

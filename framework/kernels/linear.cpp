@@ -255,7 +255,7 @@ bool can_block(const torch::Tensor& x, const torch::Tensor& weight) {
 bool has_instructions(torch::Dtype dtype) {
 #if defined(__x86_64__)
   if (dtype == torch::kBFloat16) return __builtin_cpu_supports("avx512bf16");
-  if (dtype == torch::kHalf) return Gemm::has_units();
+  if (dtype == torch::kHalf) return has_amx();
 #endif
   return true;
 }

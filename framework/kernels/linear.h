@@ -6,7 +6,7 @@ namespace anymesh {
 
 // x W^T + b for x [..., k], W [n, k] and b [n] or undefined -> [..., n].
 //
-// In bf16, on a CPU with units for it (AMX), by blocks of LibTorch's brgemm: sums are kept in fp32
+// In bf16, on a CPU with units for it (AMX, AVX512-BF16), by blocks of LibTorch's brgemm: sums are kept in fp32
 // and rounded once, with the bias, and no number of threads changes a bit. A call takes 5 us, where
 // at::linear needs 20 before it multiplies. In bf16 and fp16 on an x86 CPU that has no instruction
 // for it, where LibTorch goes element by element, it is widened_linear(). All else, and sides that
