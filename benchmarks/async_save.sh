@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # What saves cost a training run of 100 steps of a GPT-2 of 124M parameters, with one every 10: not saving, saving, and saving
-# beside the training. Needs 10 GB of memory and 6 GB of disk.
+# beside the training, in turns. Medians of ROUNDS runs. Needs 10 GB of memory and 6 GB of disk.
 #
-#   RANKS=2 SEQ=128 BATCH=4 benchmarks/async_save.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
+#   ROUNDS=1 RANKS=2 SEQ=128 BATCH=4 benchmarks/async_save.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-ranks=${RANKS:-1} seq=${SEQ:-128} batch=${BATCH:-4} steps=${STEPS:-100} every=${EVERY:-10}
+ranks=${RANKS:-1} seq=${SEQ:-128} batch=${BATCH:-4} steps=${STEPS:-100} every=${EVERY:-10} rounds=${ROUNDS:-1}
 
 train() {  # KIND FLAGS...
   rm -rf checkpoints
@@ -20,22 +20,23 @@ seconds() {  # KIND FLAGS...: of the whole run, less one that ends before its fi
 }
 save=(--save checkpoints --save-interval "$every" --save-total-limit 1 --report-save)
 setup=$(seconds setup --dry-run)
-declare -A took
-for kind in none sync async; do
-  flags=()
-  [[ $kind == none ]] || flags=("${save[@]}")
-  [[ $kind == async ]] && flags+=(--async-save)
-  took[$kind]=$(seconds $kind "${flags[@]}")
-done
 # Milliseconds of stall a save; the last of an asynchronous run has no step to hide behind.
 stalls() { grep -o 'stall [0-9.]*' "$1.log" | cut -d' ' -f2; }
-mean() { awk '{sum += $1; ++n} END {printf "%.1f", sum / n}'; }
-sync=$(stalls sync | mean) hidden=$(stalls async | head -n -1 | mean) last=$(stalls async | tail -1)
+mean() { awk '{sum += $1; ++n} END {printf "%.1f\n", sum / n}'; }
+for ((round = 0; round < rounds; ++round)); do
+  seconds none >>none.took
+  seconds sync "${save[@]}" >>sync.took
+  seconds async "${save[@]}" --async-save >>async.took
+  stalls sync | mean >>sync.stalls
+  stalls async | head -n -1 | mean >>async.stalls
+  stalls async | tail -1 >>last.stalls
+done
+sync=$(median sync.stalls) hidden=$(median async.stalls) last=$(median last.stalls)
 echo "$ranks ranks, $steps steps of $((seq * batch)) tokens, a save every $every"
 echo "| saves | seconds | tokens/s |"
 echo "|---|---|---|"
 for kind in none sync async; do
-  awk -v kind=$kind -v t="${took[$kind]}" -v setup="$setup" -v tokens=$((steps * seq * batch)) \
+  awk -v kind=$kind -v t="$(median $kind.took)" -v setup="$setup" -v tokens=$((steps * seq * batch)) \
     'BEGIN {printf "| %s | %.1f | %.1f |\n", kind, t - setup, tokens / (t - setup)}'
 done
 awk -v sync="$sync" -v hidden="$hidden" -v last="$last" 'BEGIN {
