@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "framework/cuda/cuda.h"
+
 namespace anymesh {
 namespace {
 
@@ -30,26 +32,35 @@ DType file_dtype(torch::Dtype dtype) {
 // Pieces of state, one after the other, read where they are.
 class StateBytes : public ByteSource {
  public:
-  explicit StateBytes(std::vector<StateTensor> pieces) : pieces_(std::move(pieces)) {
-    for (const StateTensor& piece : pieces_) size_ += bytes_of(piece);
+  explicit StateBytes(const std::vector<StateTensor>& pieces) {
+    for (const StateTensor& piece : pieces) {
+      pieces_.push_back(
+          {static_cast<uint64_t>(piece.numel() * piece.element_size()), reader_of(piece)});
+      size_ += pieces_.back().size;
+    }
   }
   uint64_t size() const override { return size_; }
   void read(uint64_t offset, std::span<std::byte> out) const override {
     check_range(offset, out.size(), "state of the optimizer");
-    for (const StateTensor& piece : pieces_) {
-      const uint64_t bytes = bytes_of(piece);
-      const size_t n = offset < bytes ? std::min<uint64_t>(bytes - offset, out.size()) : 0;
-      if (n > 0) piece.read_bytes(offset, out.first(n));
-      offset = n > 0 ? 0 : offset - bytes;
+    for (const Piece& piece : pieces_) {
+      const size_t n =
+          offset < piece.size ? std::min<uint64_t>(piece.size - offset, out.size()) : 0;
+      if (n > 0) piece.read(offset, out.first(n));
+      offset = n > 0 ? 0 : offset - piece.size;
       out = out.subspan(n);
     }
   }
 
  private:
-  static uint64_t bytes_of(const StateTensor& piece) {
-    return static_cast<uint64_t>(piece.numel() * piece.element_size());
+  struct Piece {
+    uint64_t size;
+    HostReader read;
+  };
+  static HostReader reader_of(const StateTensor& piece) {
+    if (piece.tensor().defined() && piece.tensor().is_cuda()) return host_reader(piece.tensor());
+    return [piece](uint64_t offset, std::span<std::byte> out) { piece.read_bytes(offset, out); };
   }
-  std::vector<StateTensor> pieces_;
+  std::vector<Piece> pieces_;
   uint64_t size_ = 0;
 };
 
@@ -65,12 +76,11 @@ TensorRecord record_of(const StateTensor& state) {
   return record_of(std::vector{state}, state.dtype());
 }
 
-TensorRecord record_of(std::vector<StateTensor> pieces, torch::Dtype dtype) {
+TensorRecord record_of(const std::vector<StateTensor>& pieces, torch::Dtype dtype) {
   int64_t numel = 0;
   for (const StateTensor& piece : pieces) numel += piece.numel();
-  return {.dtype = file_dtype(dtype),
-          .shape = {numel},
-          .bytes = std::make_shared<StateBytes>(std::move(pieces))};
+  return {
+      .dtype = file_dtype(dtype), .shape = {numel}, .bytes = std::make_shared<StateBytes>(pieces)};
 }
 
 void read_elements(const TensorRecord& record, int64_t begin, torch::Tensor out,

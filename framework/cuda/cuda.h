@@ -1,6 +1,10 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
 
 #include "framework/comm/communicator.h"
@@ -41,5 +45,12 @@ CommPtr nccl_communicator(CommPtr host, std::chrono::seconds patience);
 // The ranks of `host`, whose verbs also take tensors of a GPU, by way of pinned memory of the host:
 // all that communicator.h says of sums holds, ranks may share a GPU, and it is slow.
 CommPtr staged_communicator(CommPtr host);
+
+// Reads bytes [offset, offset + out.size()) of what `t`, contiguous and of a GPU, holds once its
+// current stream has done what it has to do now. For any thread, and several at once, beside what the
+// GPU computes in the meantime: in a stream of its own, and through pinned memory, half of which
+// arrives while the other half is copied on. Saves read so.
+using HostReader = std::function<void(uint64_t offset, std::span<std::byte> out)>;
+HostReader host_reader(const torch::Tensor& t);
 
 }  // namespace anymesh

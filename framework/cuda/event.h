@@ -20,6 +20,7 @@ class CudaEvent {
 
   // What is put into `stream` from now on waits for it.
   void hold_back(cudaStream_t stream) const { C10_CUDA_CHECK(cudaStreamWaitEvent(stream, event_)); }
+  void wait() const { C10_CUDA_CHECK(cudaEventSynchronize(event_)); }
   bool is_done() const {
     const cudaError_t status = cudaEventQuery(event_);
     if (status != cudaErrorNotReady) C10_CUDA_CHECK(status);

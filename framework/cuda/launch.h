@@ -8,8 +8,8 @@ struct CUstream_st;
 
 namespace anymesh {
 
-// Between kernels.cpp, which knows tensors, and kernels.cu, which includes no header of LibTorch's:
-// with one it would take nvcc more than a minute.
+// Between kernels.cpp, which knows tensors, and the *.cu, which include no header of LibTorch's:
+// with one it would take nvcc more than a minute. What they compute is in kernels.h.
 
 // Of a sample's tensor, elements [first, first + n): element i falls if word i % 4 of Philox block
 // {i / 4, stream, sample} is less than `least`, and is multiplied by `scale` if not.
@@ -41,5 +41,53 @@ void launch_adamw(const AdamwState& state, const AdamwCoefficients<double>& coef
                   Elements rounded, CUstream_st* stream);
 void launch_dropout(const void* x, Elements y, int64_t n, const DropoutKey& key,
                     CUstream_st* stream);
+
+// What follows goes row by row, a block to each, and takes all dtypes but Double. Pointers of one
+// struct that are void are of its dtype.
+
+struct SwigluRows {
+  const void* x;   // [rows, 2f]
+  const void* dy;  // [rows, f]; backward's
+  void* out;       // [rows, f]; backward: dx [rows, 2f]
+  Element dtype;
+  int64_t rows, f;
+};
+void launch_swiglu(const SwigluRows& rows, CUstream_st* stream);
+void launch_swiglu_backward(const SwigluRows& rows, CUstream_st* stream);
+
+struct NormRows {
+  const void *x, *y;          // [rows, h]; y null: the norm of x alone
+  void* sum;                  // x + y, if there is a y
+  const void *weight, *bias;  // [h]; bias null: RMSNorm
+  void* normed;
+  float* moments;  // [rows, 2]: the mean, and 1 / the deviation
+  Element dtype;
+  int64_t rows, h;
+  float epsilon;
+};
+void launch_norm(const NormRows& rows, CUstream_st* stream);
+
+constexpr int64_t kNormParts = 64;  // of the rows, whose gradients of weights are summed apart
+struct NormGradients {
+  const void *x, *dy, *dsum;  // [rows, h]; dsum null: none
+  const void* weight;
+  const float* moments;
+  void* dx;
+  float* parts;  // [kNormParts, 2, h]: of weight and bias
+  bool has_bias;
+  Element dtype;
+  int64_t rows, h;
+};
+void launch_norm_backward(const NormGradients& gradients, CUstream_st* stream);
+
+struct VocabularyRows {
+  const void* logits;  // [rows, columns]
+  Element dtype;
+  int64_t rows, columns, real;
+};
+void launch_row_sums(const VocabularyRows& rows, float* maxima, float* sums, CUstream_st* stream);
+void launch_logits_gradient(const VocabularyRows& rows, const float* log_sums,
+                            const int64_t* targets, const float* scales, void* gradient,
+                            CUstream_st* stream);
 
 }  // namespace anymesh

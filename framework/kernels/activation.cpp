@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "framework/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"
 #include "framework/lanes.h"
 
@@ -73,14 +74,14 @@ void gelu_backward(const T* x, const T* dy, int64_t n, T* dx) {
 
 // Of a row [gate, up].
 template <class T>
-void swiglu(const T* x, int64_t f, T* y) {
+void swiglu_row(const T* x, int64_t f, T* y) {
   for_lanes(f, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINED {
     const Lanes gate = load_some<Lanes>(x + i, count), up = load_some<Lanes>(x + f + i, count);
     store_some(y + i, gate * sigmoid(gate) * up, count);
   });
 }
 template <class T>
-void swiglu_backward(const T* x, const T* dy, int64_t f, T* dx) {
+void swiglu_backward_row(const T* x, const T* dy, int64_t f, T* dx) {
   for_lanes(f, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINED {
     const Lanes gate = load_some<Lanes>(x + i, count), up = load_some<Lanes>(x + f + i, count),
                 gradient = load_some<Lanes>(dy + i, count), s = sigmoid(gate);
@@ -94,6 +95,24 @@ template <class Work>
 void sweep(const torch::Tensor& x, int64_t n, int64_t size, const Work& work) {
   at::parallel_for(0, n, std::max<int64_t>(1, kGrain / size), [&](int64_t begin, int64_t end) {
     of_dtype(x, [&]<class T>(T type) { work(begin, end - begin, type); });
+  });
+}
+
+// y [..., f] of x [..., 2f]
+void swiglu_rows(const torch::Tensor& x, const torch::Tensor& y) {
+  const int64_t f = y.size(-1);
+  sweep(x, y.numel() / f, f, [&]<class T>(int64_t first, int64_t count, T) {
+    for (int64_t row = first; row < first + count; ++row)
+      swiglu_row(x.const_data_ptr<T>() + row * 2 * f, f, y.data_ptr<T>() + row * f);
+  });
+}
+void swiglu_backward_rows(const torch::Tensor& x, const torch::Tensor& dy,
+                          const torch::Tensor& dx) {
+  const int64_t f = dy.size(-1);
+  sweep(x, dy.numel() / f, f, [&]<class T>(int64_t first, int64_t count, T) {
+    for (int64_t row = first; row < first + count; ++row)
+      swiglu_backward_row(x.const_data_ptr<T>() + row * 2 * f, dy.const_data_ptr<T>() + row * f, f,
+                          dx.data_ptr<T>() + row * 2 * f);
   });
 }
 
@@ -123,14 +142,10 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input) {
     RECORD_FUNCTION("anymesh::swiglu", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = input.contiguous();
-    const int64_t f = x.size(-1) / 2, rows = x.numel() / (2 * f);
     std::vector<int64_t> shape = x.sizes().vec();
-    shape.back() = f;
+    shape.back() /= 2;
     const torch::Tensor y = torch::empty(shape, x.options());
-    sweep(x, rows, f, [&]<class T>(int64_t first, int64_t count, T) {
-      for (int64_t row = first; row < first + count; ++row)
-        swiglu(x.const_data_ptr<T>() + row * 2 * f, f, y.data_ptr<T>() + row * f);
-    });
+    (x.is_cuda() ? cuda_swiglu : swiglu_rows)(x, y);
     ctx->save_for_backward({x});
     return y;
   }
@@ -138,12 +153,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     RECORD_FUNCTION("anymesh::swiglu_backward", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous(),
                         dx = torch::empty_like(x);
-    const int64_t f = dy.size(-1), rows = dy.numel() / f;
-    sweep(x, rows, f, [&]<class T>(int64_t first, int64_t count, T) {
-      for (int64_t row = first; row < first + count; ++row)
-        swiglu_backward(x.const_data_ptr<T>() + row * 2 * f, dy.const_data_ptr<T>() + row * f, f,
-                        dx.data_ptr<T>() + row * 2 * f);
-    });
+    (x.is_cuda() ? cuda_swiglu_backward : swiglu_backward_rows)(x, dy, dx);
     return {dx};
   }
 };
@@ -151,7 +161,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
 }  // namespace
 
 torch::Tensor gelu_tanh(const torch::Tensor& x) {
-  return has_kernels(x) ? Gelu::apply(x) : at::gelu(x, "tanh");
+  return has_cpu_kernels(x) ? Gelu::apply(x) : at::gelu(x, "tanh");
 }
 
 torch::Tensor swiglu(const torch::Tensor& x) {

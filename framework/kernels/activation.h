@@ -5,9 +5,9 @@
 namespace anymesh {
 
 // The MLP's non-linearities as one sweep in each direction; what is kept for backward is their
-// input. fp32 and bf16 in the CPU's memory have kernels, all else takes LibTorch's operators.
+// input. What has_kernels() (dispatch.h) takes them, all else LibTorch's operators.
 
-// GELU with tanh: x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3) (arXiv:1606.08415).
+// GELU with tanh, on a GPU LibTorch's, which is a sweep too: x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3) (arXiv:1606.08415).
 torch::Tensor gelu_tanh(const torch::Tensor& x);
 
 // silu(gate) * up, with x [..., 2f] = [gate, up] -> [..., f] (arXiv:2002.05202).

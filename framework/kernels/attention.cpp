@@ -301,7 +301,7 @@ struct Attention : torch::autograd::Function<Attention> {
 }  // namespace
 
 bool can_fuse_attention(const torch::Tensor& qkv) {
-  return has_kernels(qkv) && qkv.size(-1) % kRowMultiple == 0;
+  return has_cpu_kernels(qkv) && qkv.size(-1) % kRowMultiple == 0;
 }
 
 torch::Tensor fused_attention(const torch::Tensor& qkv, const AttentionExtras& extras) {

@@ -6,14 +6,16 @@
 
 namespace anymesh {
 
-// What there are kernels for: fp32 and bf16 in the CPU's memory. All else takes LibTorch's
-// operators.
+// What there are kernels for: on a CPU fp32 and bf16, on a GPU also fp16. All else takes LibTorch's
+// operators, and so does on a GPU what those do in as few passes over memory as a kernel of ours.
+inline bool has_cpu_kernels(const torch::Tensor& x) {
+  return x.is_cpu() && (x.scalar_type() == torch::kFloat || x.scalar_type() == torch::kBFloat16);
+}
 inline bool has_kernels(const torch::Tensor& x) {
-  return x.device().is_cpu() &&
-         (x.scalar_type() == torch::kFloat || x.scalar_type() == torch::kBFloat16);
+  return has_cpu_kernels(x) || (x.is_cuda() && x.is_floating_point() && x.element_size() <= 4);
 }
 
-// work(float{}) or work(c10::BFloat16{}), as x is.
+// work(float{}) or work(c10::BFloat16{}), as x of the CPU is.
 template <class Work>
 void of_dtype(const torch::Tensor& x, const Work& work) {
   if (x.scalar_type() == torch::kFloat) return work(float{});

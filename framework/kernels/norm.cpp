@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "framework/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"
 #include "framework/lanes.h"
 
@@ -85,75 +86,95 @@ const T* data(const torch::Tensor& x) {
   return x.defined() ? x.const_data_ptr<T>() : nullptr;
 }
 
+void norm_rows(const NormForward& n) {
+  const int64_t h = n.x.size(-1), rows = n.x.numel() / h;
+  of_dtype(n.x, [&]<class T>(T) {
+    at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / h), [&](int64_t row, int64_t end) {
+      for (; row < end; ++row) {
+        const int64_t at = row * h;
+        if (n.y.defined())
+          add_row(data<T>(n.x) + at, data<T>(n.y) + at, h, n.sum.data_ptr<T>() + at);
+        const Moments of = norm_row(data<T>(n.sum) + at, data<T>(n.weight), data<T>(n.bias),
+                                    static_cast<float>(n.epsilon), h, n.normed.data_ptr<T>() + at);
+        float* kept = n.moments.data_ptr<float>() + 2 * row;
+        kept[0] = of.mean;
+        kept[1] = of.inverse;
+      }
+    });
+  });
+}
+
+// [2, h]: the gradients of weight and bias
+torch::Tensor norm_backward_rows(const NormBackward& n) {
+  const int64_t h = n.x.size(-1), rows = n.x.numel() / h, part = (rows + kParts - 1) / kParts,
+                parts = (rows + part - 1) / part;
+  const torch::Tensor sums = torch::zeros({parts, 2, h}, torch::kFloat);
+  float* totals = sums.data_ptr<float>();
+  of_dtype(n.x, [&]<class T>(T) {
+    at::parallel_for(
+        0, parts, std::max<int64_t>(1, kGrain / (part * h)), [&](int64_t p, int64_t end) {
+          for (; p < end; ++p) {
+            float* dweight = totals + 2 * p * h;
+            for (int64_t row = p * part; row < std::min(rows, (p + 1) * part); ++row) {
+              const int64_t at = row * h;
+              const float* of = n.moments.const_data_ptr<float>() + 2 * row;
+              norm_backward_row(data<T>(n.x) + at, data<T>(n.dy) + at,
+                                n.dsum.defined() ? data<T>(n.dsum) + at : nullptr,
+                                data<T>(n.weight), {of[0], of[1]}, h, n.dx.data_ptr<T>() + at,
+                                dweight, n.has_bias ? dweight + h : nullptr);
+            }
+          }
+        });
+  });
+  for (int64_t p = 1; p < parts; ++p)
+    for (int64_t i = 0; i < 2 * h; ++i) totals[i] += totals[2 * p * h + i];
+  return sums[0];
+}
+
 struct FusedNorm : torch::autograd::Function<FusedNorm> {
   // {norm} of x; {x + y, norm} if there is a y.
   static tensor_list forward(AutogradContext* ctx, const torch::Tensor& input,
                              const std::optional<torch::Tensor>& other, const torch::Tensor& weight,
                              const std::optional<torch::Tensor>& bias, double epsilon) {
     RECORD_FUNCTION("anymesh::norm", c10::ArrayRef<const c10::IValue>{});
-    const torch::Tensor x = input.contiguous(), y = other ? other->contiguous() : torch::Tensor(),
-                        b = bias.value_or(torch::Tensor());
-    const int64_t h = x.size(-1), rows = x.numel() / h;
-    const torch::Tensor sum = other ? torch::empty_like(x) : x, normed = torch::empty_like(x),
-                        moments = torch::empty({rows, 2}, torch::kFloat);
-    of_dtype(x, [&]<class T>(T) {
-      at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / h), [&](int64_t row, int64_t end) {
-        for (; row < end; ++row) {
-          const int64_t at = row * h;
-          if (other) add_row(data<T>(x) + at, data<T>(y) + at, h, sum.data_ptr<T>() + at);
-          const Moments of = norm_row(data<T>(sum) + at, data<T>(weight), data<T>(b),
-                                      static_cast<float>(epsilon), h, normed.data_ptr<T>() + at);
-          float* kept = moments.data_ptr<float>() + 2 * row;
-          kept[0] = of.mean;
-          kept[1] = of.inverse;
-        }
-      });
-    });
+    const torch::Tensor x = input.contiguous();
+    const NormForward n{
+        .x = x,
+        .y = other ? other->contiguous() : torch::Tensor(),
+        .weight = weight,
+        .bias = bias.value_or(torch::Tensor()),
+        .epsilon = epsilon,
+        .sum = other ? torch::empty_like(x) : x,
+        .normed = torch::empty_like(x),
+        .moments = torch::empty({x.numel() / x.size(-1), 2}, x.options().dtype(torch::kFloat))};
+    (x.is_cuda() ? cuda_norm : norm_rows)(n);
     ctx->set_materialize_grads(false);
-    ctx->save_for_backward({sum, weight, moments});
+    ctx->save_for_backward({n.sum, weight, n.moments});
     ctx->saved_data["bias"] = bias.has_value();
-    return other ? tensor_list{sum, normed} : tensor_list{normed};
+    return other ? tensor_list{n.sum, n.normed} : tensor_list{n.normed};
   }
 
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
     RECORD_FUNCTION("anymesh::norm_backward", c10::ArrayRef<const c10::IValue>{});
     const auto saved = ctx->get_saved_variables();
-    const torch::Tensor &x = saved[0], &weight = saved[1], &moments = saved[2];
-    const bool has_sum = grads.size() == 2, has_bias = ctx->saved_data["bias"].toBool();
+    const bool has_sum = grads.size() == 2;
     if (!grads.back().defined()) return {grads[0], grads[0], {}, {}, {}};
-    const torch::Tensor dy = grads.back().contiguous(),
-                        dsum =
-                            has_sum && grads[0].defined() ? grads[0].contiguous() : torch::Tensor(),
-                        dx = torch::empty_like(x);
-    const int64_t h = x.size(-1), rows = x.numel() / h, part = (rows + kParts - 1) / kParts,
-                  parts = (rows + part - 1) / part;
-    const torch::Tensor sums = torch::zeros({parts, 2, h}, torch::kFloat);
-    float* totals = sums.data_ptr<float>();
-    of_dtype(x, [&]<class T>(T) {
-      at::parallel_for(
-          0, parts, std::max<int64_t>(1, kGrain / (part * h)), [&](int64_t p, int64_t end) {
-            for (; p < end; ++p) {
-              float* dweight = totals + 2 * p * h;
-              for (int64_t row = p * part; row < std::min(rows, (p + 1) * part); ++row) {
-                const int64_t at = row * h;
-                const float* of = moments.const_data_ptr<float>() + 2 * row;
-                norm_backward_row(data<T>(x) + at, data<T>(dy) + at,
-                                  dsum.defined() ? data<T>(dsum) + at : nullptr, data<T>(weight),
-                                  {of[0], of[1]}, h, dx.data_ptr<T>() + at, dweight,
-                                  has_bias ? dweight + h : nullptr);
-              }
-            }
-          });
-    });
-    for (int64_t p = 1; p < parts; ++p)
-      for (int64_t i = 0; i < 2 * h; ++i) totals[i] += totals[2 * p * h + i];
-    return {dx, has_sum ? dx : torch::Tensor(), sums[0][0].to(weight.dtype()),
-            has_bias ? sums[0][1].to(weight.dtype()) : torch::Tensor(), torch::Tensor()};
+    const NormBackward n{
+        .x = saved[0],
+        .weight = saved[1],
+        .moments = saved[2],
+        .has_bias = ctx->saved_data["bias"].toBool(),
+        .dy = grads.back().contiguous(),
+        .dsum = has_sum && grads[0].defined() ? grads[0].contiguous() : torch::Tensor(),
+        .dx = torch::empty_like(saved[0])};
+    const torch::Tensor of_params = (n.x.is_cuda() ? cuda_norm_backward : norm_backward_rows)(n);
+    return {n.dx, has_sum ? n.dx : torch::Tensor(), of_params[0].to(n.weight.dtype()),
+            n.has_bias ? of_params[1].to(n.weight.dtype()) : torch::Tensor(), torch::Tensor()};
   }
 };
 
 bool can_fuse(const torch::Tensor& x, const NormParams& params) {
-  return has_kernels(x) && x.size(-1) % kLanes == 0 && x.numel() > 0 &&
+  return has_kernels(x) && (x.is_cuda() || x.size(-1) % kLanes == 0) && x.numel() > 0 &&
          params.weight.scalar_type() == x.scalar_type();
 }
 

@@ -5,8 +5,9 @@
 namespace anymesh {
 
 // LayerNorm along the last dim of x [..., h], or RMSNorm (arXiv:1910.07467), which has neither mean
-// nor bias. fp32 and bf16 on a CPU are computed in fp32 in two passes over rows that are in the
-// cache, where no number of threads changes a bit; all else is LibTorch's.
+// nor bias. What has_kernels() (dispatch.h) is computed in fp32 in passes over rows that are in the
+// cache, where on a CPU no number of threads changes a bit; all else, and on a CPU rows of no whole
+// vectors, is LibTorch's.
 struct NormParams {
   torch::Tensor weight, bias;  // [h]; an undefined bias: RMSNorm
   double epsilon = 1e-5;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "framework/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"
 #include "framework/lanes.h"
 
@@ -60,7 +61,12 @@ void for_each_row(const torch::Tensor& logits, const Work& work) {
 RowSums row_sums(const torch::Tensor& logits, int64_t real) {
   RECORD_FUNCTION("anymesh::row_sums", c10::ArrayRef<const c10::IValue>{});
   const int64_t n = logits.size(0), v = logits.size(1);
-  const RowSums out{torch::empty({n}, torch::kFloat), torch::empty({n}, torch::kFloat)};
+  const auto fp32 = logits.options().dtype(torch::kFloat);
+  const RowSums out{torch::empty({n}, fp32), torch::empty({n}, fp32)};
+  if (logits.is_cuda()) {
+    cuda_row_sums(logits, real, out.maxima, out.sums);
+    return out;
+  }
   auto *maxima = out.maxima.data_ptr<float>(), *sums = out.sums.data_ptr<float>();
   for_each_row(logits, [&]<class T>(int64_t row, T) {
     const Sums of = sums_of(logits.const_data_ptr<T>() + row * v, real);
@@ -76,6 +82,10 @@ torch::Tensor logits_gradient(const torch::Tensor& logits, int64_t real,
   RECORD_FUNCTION("anymesh::logits_gradient", c10::ArrayRef<const c10::IValue>{});
   const int64_t v = logits.size(1);
   torch::Tensor gradient = torch::empty_like(logits);
+  if (logits.is_cuda()) {
+    cuda_logits_gradient(logits, real, log_sums, targets, scales, gradient);
+    return gradient;
+  }
   const auto *log_sum = log_sums.const_data_ptr<float>(), *scale = scales.const_data_ptr<float>();
   const auto* target = targets.const_data_ptr<int64_t>();
   for_each_row(logits, [&]<class T>(int64_t row, T) {

@@ -89,12 +89,6 @@ std::future<void> StateTensor::start_write(int64_t begin, torch::Tensor in) cons
 
 void StateTensor::read_bytes(uint64_t offset, std::span<std::byte> out) const {
   if (swap_) return swap_->read(offset_ + offset, out);
-  if (!tensor_.is_cpu()) {
-    const auto n = static_cast<int64_t>(out.size());
-    torch::from_blob(out.data(), {n}, torch::kByte)
-        .copy_(tensor_.view(torch::kByte).narrow(0, static_cast<int64_t>(offset), n));
-    return;
-  }
   std::memcpy(out.data(), bytes_of(tensor_).data() + offset, out.size());
 }
 

@@ -39,7 +39,7 @@ class StateTensor {
   // alive until it is done: on the swap file's thread, or at once.
   std::future<void> start_read(int64_t begin, torch::Tensor out) const;
   std::future<void> start_write(int64_t begin, torch::Tensor in) const;
-  // Bytes [offset, offset + out.size()), now.
+  // Bytes [offset, offset + out.size()), now. REQUIRES: not of a GPU.
   void read_bytes(uint64_t offset, std::span<std::byte> out) const;
 
   // Gives every element a value: `write(at, block)` writes elements [at, at + block.numel()), block

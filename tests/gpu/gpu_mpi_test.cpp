@@ -1,11 +1,16 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
+#include <future>
 #include <optional>
 
 #include "framework/cuda/cuda.h"
+#include "framework/kernels/activation.h"
+#include "framework/kernels/norm.h"
 #include "framework/optim/sweeps.h"
 #include "framework/random/dropout.h"
+#include "framework/tensor_parallel/cross_entropy.h"
 #include "tests/support/mpi_world.h"
 
 // Each against its twin on the CPU, bit by bit where both promise that.
@@ -70,6 +75,94 @@ TEST_F(Gpu, DropoutDropsWhatItDropsOnTheCpu) {
       EXPECT_TRUE(same(y, dropout(x, 0.3, context, stream, first))) << dtype << " " << first;
     }
   }
+}
+
+// Outputs of `work` on inputs of a dtype, and the gradients of the inputs, on the GPU beside float64 on the
+// CPU: to units in the last place of the greatest.
+using Work = std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>;
+void expect_float64s(const Work& work, const std::vector<torch::Tensor>& inputs) {
+  for (const auto& [dtype, unit] :
+       {std::pair(torch::kFloat, 1e-6), {torch::kHalf, 2e-3}, {torch::kBFloat16, 2e-2}}) {
+    const auto run = [&, dtype = dtype](torch::Device device, torch::Dtype computed) {
+      torch::manual_seed(3);
+      std::vector<torch::Tensor> leaves, gradients;
+      for (const torch::Tensor& x : inputs)
+        leaves.push_back(x.to(dtype).to(device, computed).detach().requires_grad_());
+      std::vector<torch::Tensor> values = work(leaves);
+      for (const torch::Tensor& y : values)
+        gradients.push_back(torch::randn(y.sizes()).to(dtype).to(y.options()));
+      torch::autograd::backward(values, gradients);
+      for (const torch::Tensor& x : leaves) values.push_back(x.grad());
+      return values;
+    };
+    const auto ours = run(torch::kCUDA, dtype), exact = run(torch::kCPU, torch::kDouble);
+    for (size_t i = 0; i < exact.size(); ++i) {
+      const double off = (ours[i].cpu().to(torch::kDouble) - exact[i]).abs().max().item<double>();
+      EXPECT_LE(off, unit * exact[i].abs().max().item<double>()) << dtype << ", value " << i;
+    }
+  }
+}
+
+TEST_F(Gpu, SwigluMeetsFloat64) {
+  torch::manual_seed(1);
+  for (const int64_t f : {64, 2730})
+    expect_float64s([](const auto& in) { return std::vector{swiglu(in[0])}; },
+                    {torch::randn({3, 5, 2 * f})});
+}
+
+TEST_F(Gpu, NormsMeetFloat64) {
+  torch::manual_seed(1);
+  for (const int64_t h : {768, 2048, 1001}) {
+    const torch::Tensor x = torch::randn({2, 150, h}) * 3 + 1, y = torch::randn({2, 150, h}),
+                        weight = torch::randn({h}), bias = torch::randn({h});
+    const auto both = [](const SumAndNorm& of) { return std::vector{of.sum, of.normed}; };
+    expect_float64s(
+        [&](const auto& in) {
+          return both(added_norm(in[0], in[1], {in[2], in[3]}));
+        },
+        {x, y, weight, bias});
+    expect_float64s(
+        [&](const auto& in) {
+          return both(added_norm(in[0], in[1], {in[2], {}}));
+        },
+        {x, y, weight});
+    expect_float64s(
+        [](const auto& in) {
+          return std::vector{norm(in[0], {in[1], in[2]})};
+        },
+        {x, weight, bias});
+  }
+}
+
+TEST_F(Gpu, CrossEntropyMeetsFloat64) {
+  torch::manual_seed(1);
+  const CommPtr alone = staged_communicator(mpi_world()->split(mpi_world()->rank(), 0));
+  for (const auto& [columns, vocabulary] : {std::pair<int64_t, int64_t>{50304, 50257}, {77, 70}}) {
+    const torch::Tensor labels = torch::randint(vocabulary, {2, 9}, torch::kLong);
+    expect_float64s(
+        [&, vocabulary = vocabulary](const auto& in) {
+          return std::vector{
+              vocab_parallel_cross_entropy(in[0], labels.to(in[0].device()), vocabulary, alone)};
+        },
+        {torch::randn({2, 9, columns}) * 4});
+  }
+}
+
+// From another thread, what the GPU had yet to write when the reader was made.
+TEST_F(Gpu, ReadsWhatWillHaveBeenWritten) {
+  torch::Tensor x = torch::randn({1000, 1000}, torch::kCUDA);
+  for (int i = 0; i < 50; ++i) x = x.matmul(x).div_(x.norm());
+  const HostReader read = host_reader(x);
+  std::vector<std::byte> bytes(x.nbytes());
+  const std::span<std::byte> all(bytes);
+  std::async(std::launch::async, [&] {
+    for (size_t at = 0; at < all.size(); at += 1'600'000)
+      read(at, all.subspan(at, std::min<size_t>(1'600'000, all.size() - at)));
+  }).get();
+  EXPECT_TRUE(same(x.view(torch::kByte).view(-1),
+                   torch::from_blob(bytes.data(), {4'000'000}, torch::kByte)));
+  std::byte none;
+  EXPECT_ANY_THROW(read(x.nbytes(), {&none, 1}));
 }
 
 // Each rank alone: two on one GPU are more than NCCL takes.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What needs a GPU, on a machine with one (or more): builds the preset `cuda`, then
-#   - kernels and communicators against their twins on the CPU (gpu_mpi_test)
+#   - kernels, communicators and reads of a GPU's memory against their twins on the CPU (gpu_mpi_test)
 #   - losses on meshes of up to eight ranks that share the GPUs by the mpi backend, and of one rank by nccl, against those
 #     of one rank on the CPU: fp32 to 1e-4, bf16 to 2e-2
 #   - a run that goes on on the GPU and then on the CPU again, over universal folders and directly
@@ -27,7 +27,7 @@ for case in "fp32 1e-4" "bf16 2e-2"; do
   [[ $precision == fp32 ]] || flags+=("--$precision")
   rm -f cpu.csv
   train 1,1,1,0 cpu.csv --device cpu "${flags[@]}" >log 2>&1 || fail "$precision on the CPU: $(tail -5 log)"
-  for run in "nccl 1,1,1,0" "mpi 1,1,1,0" "mpi 2,1,1,0 --sequence-parallel" "mpi 1,2,1,0 --activation-checkpointing" \
+  for run in "nccl 1,1,1,0" "nccl 1,1,1,3" "mpi 1,1,1,0" "mpi 2,1,1,0 --sequence-parallel" "mpi 1,2,1,0 --activation-checkpointing" \
              "mpi 2,2,2,1" "mpi 1,1,3,2" "mpi 1,2,2,3"; do
     on_gpu gpu.csv $run "${flags[@]}"
     close cpu.csv gpu.csv "$tolerance" 1 "CPU against GPU, $precision, backend and tp,pp,dp,zero: $run"

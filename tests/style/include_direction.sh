@@ -7,6 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 areas='
 parse_number       no-torch
 peak_memory        no-torch
+descriptors        no-torch
 format             no-torch
 config             no-torch  parse_number
 data               no-torch  parse_number
@@ -17,7 +18,7 @@ lanes              torch
 outlet             no-torch
 cuda               torch     comm optim random
 random             torch     lanes cuda
-kernels            torch     lanes outlet random
+kernels            torch     lanes outlet random cuda
 optim              torch     lanes outlet cuda
 memory             torch
 storage            torch
@@ -27,7 +28,7 @@ profile            torch     comm
 tensor_parallel    torch     comm param_spec kernels
 pipeline           torch     mesh comm param_spec random
 zero               torch     comm param_spec optim format pipeline memory storage offload
-checkpoint         torch     comm param_spec optim zero pipeline config format storage offload
+checkpoint         torch     comm param_spec optim zero pipeline config format storage offload cuda
 engine             torch     comm pipeline zero checkpoint
 event_file         no-torch  format
 progress_bar       no-torch
@@ -36,10 +37,10 @@ datasets           torch     config data
 micro_batches      torch     comm pipeline data
 interruption       torch     comm
 trainer            torch     checkpoint comm engine interruption micro_batches config data log profile
-pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero
+pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero descriptors
 gpt_config         no-torch  config
 models             torch     mesh comm param_spec random kernels tensor_parallel pipeline config gpt_config
-tools              no-torch  format config data gpt_config mesh parse_number peak_memory
+tools              no-torch  format config data gpt_config mesh parse_number peak_memory descriptors
 generate           torch     comm checkpoint format config data models tools gpt_config
 '
 

@@ -1,23 +1,17 @@
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
-#include <stdexcept>
-#include <string>
 #include <type_traits>
 
 #include "framework/cuda/launch.h"
+#include "framework/cuda/simt.h"
 #include "framework/random/philox.h"
 
 namespace anymesh {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 4096;  // each thread then takes several elements
 
-unsigned blocks_for(int64_t threads) {
-  return static_cast<unsigned>(
-      std::clamp<int64_t>((threads + kThreads - 1) / kThreads, 1, kMaxBlocks));
+int64_t blocks_for(int64_t threads) {
+  return std::clamp<int64_t>((threads + kThreads - 1) / kThreads, 1, kMaxBlocks);
 }
 
 // By way of fp32, as c10's conversions on the CPU.
@@ -72,20 +66,12 @@ __global__ void dropout(const T* x, T* y, int64_t n, DropoutKey key) {
   }
 }
 
-void check_launch(const char* kernel) {
-  const cudaError_t status = cudaGetLastError();
-  if (status == cudaSuccess) return;
-  throw std::runtime_error(std::string("the kernel ") + kernel +
-                           " was not launched: " + cudaGetErrorString(status));
-}
-
 template <class T, class Rounded>
 void launch_adamw_of(const AdamwState& s, const AdamwCoefficients<double>& k, void* rounded,
                      CUstream_st* stream) {
-  adamw<<<blocks_for(s.n), kThreads, 0, stream>>>(
-      static_cast<T*>(s.weight), static_cast<const T*>(s.gradient), static_cast<T*>(s.exp_avg),
-      static_cast<T*>(s.exp_avg_sq), s.n, k.as<T>(), static_cast<Rounded*>(rounded));
-  check_launch("adamw");
+  launch("adamw", adamw<T, Rounded>, blocks_for(s.n), kThreads, stream, static_cast<T*>(s.weight),
+         static_cast<const T*>(s.gradient), static_cast<T*>(s.exp_avg),
+         static_cast<T*>(s.exp_avg_sq), s.n, k.as<T>(), static_cast<Rounded*>(rounded));
 }
 
 template <class T>
@@ -107,9 +93,8 @@ void launch_adamw_of(const AdamwState& s, const AdamwCoefficients<double>& k, El
 template <class T>
 void launch_dropout_of(const void* x, void* y, int64_t n, const DropoutKey& key,
                        CUstream_st* stream) {
-  dropout<<<blocks_for(n / 4 + 2), kThreads, 0, stream>>>(static_cast<const T*>(x),
-                                                          static_cast<T*>(y), n, key);
-  check_launch("dropout");
+  launch("dropout", dropout<T>, blocks_for(n / 4 + 2), kThreads, stream, static_cast<const T*>(x),
+         static_cast<T*>(y), n, key);
 }
 
 }  // namespace
