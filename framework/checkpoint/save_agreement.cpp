@@ -45,13 +45,15 @@ std::string agreed_tag(const CheckpointedRun& run, const SaveOptions& options, i
   const std::string& tag = tags[0];
   const bool is_name = tag != "." && tag != ".." && tag.find_first_of("/\n\r") == std::string::npos,
              is_taken = tag == kLatestFile || tag == kLatestUniversalFile ||
-                        tag == kZeroToFp32File || tag.ends_with(kTemporarySuffix);
+                        tag == kZeroToFp32File || tag.ends_with(kTemporarySuffix) ||
+                        tag.ends_with(kReplacedSuffix);
   if (!is_name || is_taken || std::isspace(static_cast<unsigned char>(tag.back())))
     throw CollectiveError(c10::str("save_checkpoint: tag '", tag,
                                    "' is not the name of a folder in save_dir (no /, no space at "
                                    "its end; ",
                                    kLatestFile, ", ", kLatestUniversalFile, ", ", kZeroToFp32File,
-                                   " and *", kTemporarySuffix, " are taken)"));
+                                   ", *", kTemporarySuffix, " and *", kReplacedSuffix,
+                                   " are taken)"));
   return tag;
 }
 

@@ -18,14 +18,31 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Temporary folders are what interrupted saves left, or what a conversion is writing or may go on
-// with. What cannot be removed is not in the way.
+// Whether a temporary folder is what a save left: with files of a tag alone, or empty under a tag's
+// name or the number of a mark (shared_folder.cpp). Others are a conversion's, or the user's.
+bool is_of_a_save(const fs::path& folder) {
+  if (fs::is_empty(folder)) {
+    const std::string name = folder.stem();
+    return step_of_tag(name) ||
+           std::ranges::all_of(name, [](char c) { return '0' <= c && c <= '9'; });
+  }
+  return std::ranges::all_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
+    fs::path name = entry.path().filename();
+    if (name.extension() == kTemporarySuffix) name.replace_extension();
+    return name == kManifestFile || name == kWeightsFile ||
+           parse_checkpoint_file_name(name.string());
+  });
+}
+
+// What interrupted saves left goes, but a tag that one was replacing has its name back. What cannot
+// be removed is not in the way.
 void remove_leftovers(const fs::path& save_dir) {
   for (const fs::directory_entry& entry : fs::directory_iterator(save_dir)) {
-    const bool leftover = entry.is_directory() && entry.path().extension() == kTemporarySuffix &&
-                          !fs::exists(entry.path() / kZeroFolder);
+    const fs::path& path = entry.path();
     std::error_code ignored;
-    if (leftover && !restore_replaced(entry.path())) fs::remove_all(entry.path(), ignored);
+    if (entry.is_directory() && path.extension() == kTemporarySuffix && is_of_a_save(path) &&
+        !restore_replaced(path))
+      fs::remove_all(path, ignored);
   }
 }
 

@@ -65,7 +65,8 @@ TEST_F(EngineApi, TagsAndLatest) {
   EXPECT_EQ(other.engine.state().iteration, 2);
   EXPECT_THAT(message_of([&] { other.engine.load_checkpoint(folder_, {.tag = "third"}); }),
               testing::AllOf(HasSubstr("has no tag 'third'"), HasSubstr("first")));
-  for (const std::string tag : {"a/b", "..", "new\nline", "space ", "latest", "best.tmp"}) {
+  for (const std::string tag :
+       {"a/b", "..", "new\nline", "space ", "latest", "best.tmp", "best.old"}) {
     EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_, {.tag = tag}); }),
                 HasSubstr("is not the name of a folder"));
   }

@@ -293,6 +293,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   }
   if (!report.refusal.empty()) throw std::runtime_error(report.refusal);
   fs::create_directories(output.parent_path());
+  restore_replaced(replaced_of(output));
   conversion.write(output, options, checks, report);
   report.seconds = seconds_since(start);
   return report;

@@ -19,8 +19,6 @@
 namespace anymesh {
 namespace {
 
-constexpr const char* kReplacedSuffix = ".old";  // and then that of what is temporary
-
 // Opens, applies, closes. `sync` is fsync or syncfs.
 void sync_with(int (*sync)(int), const std::filesystem::path& path, int flags) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
@@ -63,7 +61,7 @@ void publish_folder(const std::filesystem::path& from, const std::filesystem::pa
     if (errno != EINVAL && errno != ENOSYS)
       throw_system_error("swap " + from.string() + " with", to);
     // NFS and others rename, but do not swap.
-    old = temporary_of(to.string() + kReplacedSuffix);
+    old = replaced_of(to);
     std::filesystem::remove_all(old, ignored);
     std::filesystem::rename(to, old);
     try {
@@ -77,9 +75,13 @@ void publish_folder(const std::filesystem::path& from, const std::filesystem::pa
   std::filesystem::remove_all(old, ignored);
 }
 
+std::filesystem::path replaced_of(const std::filesystem::path& to) {
+  return temporary_of(to.string() + std::string(kReplacedSuffix));
+}
+
 bool restore_replaced(const std::filesystem::path& old) {
-  const std::string name = old.string(), suffix = temporary_of(kReplacedSuffix);
-  if (!name.ends_with(suffix)) return false;
+  const std::string name = old.string(), suffix = replaced_of("");
+  if (!name.ends_with(suffix) || !std::filesystem::exists(old)) return false;
   const std::string to = name.substr(0, name.size() - suffix.size());
   if (std::filesystem::exists(to)) return false;
   rename_durably(name, to);

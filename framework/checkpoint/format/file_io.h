@@ -31,6 +31,7 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 // whole: the two swap names in one step, then the old one is removed. Where the file system cannot
 // swap, the old one makes room for a moment, as TO.old.tmp.
 void publish_folder(const std::filesystem::path& from, const std::filesystem::path& to);
+std::filesystem::path replaced_of(const std::filesystem::path& to);
 // Is it a TO.old.tmp whose TO is missing, after a kill in that moment? Gives it its name back.
 bool restore_replaced(const std::filesystem::path& old);
 // The path, if it is a folder, else the folder that will hold it, or hold the folder that will, ...

@@ -35,6 +35,7 @@ inline constexpr std::string_view kZeroFolder = "zero";
 inline constexpr std::string_view kOptimizerStateFile = "optimizer_state.pt";
 inline constexpr std::string_view kUniversalSuffix = "_universal";
 inline constexpr std::string_view kTemporarySuffix = ".tmp";  // being written, or being removed
+inline constexpr std::string_view kReplacedSuffix = ".old";   // and then .tmp: being replaced
 
 std::string tag_folder(int64_t step);  // global_step100
 // Its inverse, of a name that ends in `suffix`, as global_step100_universal does.
