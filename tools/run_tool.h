@@ -1,13 +1,13 @@
 #pragma once
 
-#include <sys/resource.h>
-
 #include <cxxopts.hpp>
 #include <exception>
 #include <initializer_list>
 #include <iostream>
 #include <stdexcept>
 #include <string>
+
+#include "framework/descriptors.h"
 
 namespace anymesh {
 
@@ -42,9 +42,6 @@ inline int workers_of(const cxxopts::ParseResult& parsed, const char* name) {
 
 // The life of a tool: work(parse()), whose exit status it returns. Wrong arguments
 // end in 2, any other error in `failure`; both are one line, under the tool's name.
-//
-// A checkpoint is a file or more for each rank, all of them open at once, so the tool takes as many
-// file descriptors as the system lets it have.
 template <class Parse, class Work>
 int run_tool(const char* name, int failure, Parse parse, Work work) {
   decltype(parse()) arguments;
@@ -55,11 +52,7 @@ int run_tool(const char* name, int failure, Parse parse, Work work) {
     return 2;
   }
   try {
-    rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-      limit.rlim_cur = limit.rlim_max;
-      setrlimit(RLIMIT_NOFILE, &limit);
-    }
+    take_all_descriptors();
     return work(arguments);
   } catch (const std::exception& error) {
     std::cerr << name << ": " << error.what() << '\n';

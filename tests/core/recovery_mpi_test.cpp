@@ -214,10 +214,20 @@ TEST_F(Recovery, NodesWithoutASharedFileSystem) {
 
 TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
   const fs::path conversion = folder_ / "global_step1_universal.tmp" / kZeroFolder,
-                 leftover = folder_ / "global_step9.tmp", other = folder_ / "global_step1";
+                 other = folder_ / "global_step1";
+  const std::vector<fs::path> leftovers{folder_ / "global_step9.tmp", folder_ / "12345.tmp",
+                                        folder_ / "best.tmp", folder_ / "first.old.tmp"},
+      others{folder_ / "data.tmp", folder_ / "hf.tmp", folder_ / "notes.old.tmp"};
   if (is_first()) {
-    for (const fs::path& folder : {conversion, leftover, other / "thesis"})
-      fs::create_directories(folder);
+    for (const fs::path& folder : {conversion, other / "thesis"}) fs::create_directories(folder);
+    for (const fs::path& folder : leftovers) fs::create_directories(folder);
+    for (const fs::path& folder : others) fs::create_directories(folder);
+    write_text_atomically(leftovers[2] / model_states_file(0), "half");
+    write_text_atomically(leftovers[2] / (layer_states_file(2, 0) + ".tmp"), "half");
+    write_text_atomically(leftovers[3] / kManifestFile, "whole");
+    write_text_atomically(others[0] / model_states_file(0), "");
+    write_text_atomically(others[0] / "mine", "");
+    write_text_atomically(others[2] / "mine", "");
   }
   mpi_world()->barrier();
   TinyRun run(kData, 1);
@@ -228,7 +238,38 @@ TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
   run.train(1);
   run.engine.save_checkpoint(folder_);
   EXPECT_TRUE(fs::exists(conversion));
-  EXPECT_FALSE(fs::exists(leftover));
+  for (const fs::path& folder : leftovers) EXPECT_FALSE(fs::exists(folder)) << folder;
+  EXPECT_TRUE(fs::exists(folder_ / "first" / kManifestFile)) << "killed while it was replaced";
+  for (const fs::path& folder : others) EXPECT_TRUE(fs::exists(folder)) << folder;
+}
+
+// Of a file system that cannot swap two folders: the tag that `latest` names, killed while replaced.
+TEST_F(Recovery, GivesAReplacedTagItsNameBack) {
+  TinyRun run(kData, 1);
+  run.train(1);
+  run.engine.save_checkpoint(folder_, {.tag = "best"});
+  if (is_first()) fs::rename(folder_ / "best", folder_ / "best.old.tmp");
+  mpi_world()->barrier();
+  EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "best");
+}
+
+// What a later program wrote is no damage: no older checkpoint in its place.
+TEST_F(Recovery, StopsAtALaterFormat) {
+  TinyRun run(kData, 1);
+  for (int step = 0; step < 2; ++step) {
+    run.train(1);
+    run.engine.save_checkpoint(folder_);
+  }
+  const fs::path manifest = folder_ / "global_step2" / kManifestFile;
+  if (is_first()) {
+    std::string text = read_text(manifest);
+    text.replace(text.find("\"version\": 1"), 12, "\"version\": 9");
+    write_text_atomically(manifest, text);
+  }
+  mpi_world()->barrier();
+  EXPECT_THAT(message_of([&] { run.engine.load_checkpoint(folder_); }),
+              AllOf(HasSubstr("is of version 9, this program knows 1 to"),
+                    testing::Not(HasSubstr("damaged"))));
 }
 
 TEST_F(Recovery, AFailedSaveLeavesTheOneBefore) {

@@ -39,6 +39,8 @@ TEST(ManifestText, RefusesWhatIsNone) {
   };
   EXPECT_THAT(error_of(kVersion1, "1,", "2,"),
               AllOf(HasSubstr("folder/manifest.json"), HasSubstr("version 2")));
+  EXPECT_THROW(Manifest::from_json(R"({"format": "anymesh checkpoint", "version": 2})", ""),
+               CannotRead);
   EXPECT_THAT(error_of(kVersion1, "1,", "0,"), HasSubstr("version 0"));
   EXPECT_THAT(error_of(kVersion1, "anymesh", "other"), HasSubstr("'format'"));
   EXPECT_THAT(error_of(kVersion1, "a.pt", "../a.pt"), HasSubstr("no file in its folder"));

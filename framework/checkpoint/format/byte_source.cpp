@@ -29,8 +29,12 @@ void ByteSource::check_range(uint64_t offset, uint64_t count, const std::string&
 File::File(const std::filesystem::path& path)
     : path_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
   if (descriptor_ < 0) {
-    const std::string hint = errno == EMFILE ? " (raise the limit with `ulimit -n`)" : "";
-    throw std::runtime_error("cannot open " + path.string() + ": " + std::strerror(errno) + hint);
+    const int reason = errno;
+    const std::string text = "cannot open " + path.string() + ": " + std::strerror(reason);
+    if (reason == EMFILE) throw CannotRead(text + " (raise the limit with `ulimit -n`)");
+    for (const int not_damage : {EACCES, EPERM, ENFILE, ENOMEM, ESTALE})
+      if (reason == not_damage) throw CannotRead(text);
+    throw std::runtime_error(text);
   }
   struct stat status;
   if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {

@@ -13,6 +13,7 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
+using Json = nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr std::string_view kFormat = "anymesh checkpoint";
@@ -27,8 +28,8 @@ bool is_inside(const std::string& name) {
          });
 }
 
-uint64_t number_in(const ordered_json& file, const char* key, uint64_t most) {
-  const ordered_json& number = file.at(key);
+uint64_t number_in(const Json& file, const char* key, uint64_t most) {
+  const Json& number = file.at(key);
   if (!number.is_number_unsigned() || number.get<uint64_t>() > most)
     throw std::runtime_error(std::string("'") + key + "' is " + number.dump());
   return number.get<uint64_t>();
@@ -73,16 +74,18 @@ std::string Manifest::to_json() const {
 Manifest Manifest::from_json(const std::string& text, const std::string& where) {
   Manifest manifest;
   try {
-    const ordered_json json = ordered_json::parse(text, shallow<ordered_json>);
+    // Not an ordered_json, whose search for a key takes time by their number.
+    const Json json = Json::parse(text, shallow<Json>);
     if (json.at("format") != kFormat) throw std::runtime_error("'format' is another");
     const auto version = json.at("version").get<int64_t>();
-    if (version < 1 || version > kVersion) {
-      throw std::runtime_error("is of version " + std::to_string(version) +
-                               ", this program knows 1 to " + std::to_string(kVersion));
+    if (version < 1) throw std::runtime_error("is of version " + std::to_string(version));
+    if (version > kVersion) {
+      throw CannotRead(where + ": is of version " + std::to_string(version) +
+                       ", this program knows 1 to " + std::to_string(kVersion));
     }
     json.at("tag").get_to(manifest.tag);
     json.at("iteration").get_to(manifest.iteration);
-    for (const ordered_json& file : json.at("files")) {
+    for (const Json& file : json.at("files")) {
       manifest.files.push_back({file.at("name"), number_in(file, "bytes", UINT64_MAX),
                                 static_cast<uint32_t>(number_in(file, "crc32", UINT32_MAX)),
                                 file.at("host")});
@@ -90,6 +93,8 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
         throw std::runtime_error("lists '" + manifest.files.back().name +
                                  "', which is no file in its folder");
     }
+  } catch (const CannotRead&) {
+    throw;
   } catch (const std::exception& error) {
     std::string what = error.what();  // which may quote the text
     std::replace_if(

@@ -29,7 +29,7 @@ struct Manifest {
   std::vector<File> files;
 
   std::string to_json() const;
-  // Throws std::runtime_error on text that is no manifest, or of a version that is not known here;
+  // Throws std::runtime_error on text that is no manifest, and CannotRead on one of a later version;
   // `where` names it.
   static Manifest from_json(const std::string& text, const std::string& where);
 };
