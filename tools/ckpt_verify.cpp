@@ -79,8 +79,7 @@ class Verifier {
  private:
   void add(const std::string& problem) {
     const std::lock_guard lock(mutex_);
-    if (std::find(problems_.begin(), problems_.end(), problem) == problems_.end())
-      problems_.push_back(problem);
+    if (known_problems_.insert(problem).second) problems_.push_back(problem);
   }
 
   template <typename Fn>
@@ -147,7 +146,9 @@ class Verifier {
       return add(first->first + ": a mesh of dp " + std::to_string(dp_size) + " and " +
                  std::to_string(mp_size) + " model-parallel ranks, tp " + std::to_string(tp_size));
     }
-    const bool ordinary = kind_ == Kind::kOrdinary, zero3 = has(FileKind::kZero3ModelStates);
+    // Our universal folders have the metadata under both stages' names.
+    const bool ordinary = kind_ == Kind::kOrdinary,
+               zero3 = has(FileKind::kZero3ModelStates) && !has(FileKind::kModelStates);
     const bool optimizers = ordinary && !metadata.find(keys::kWeightsOnly) &&
                             (has(FileKind::kOptimStates) || !metadata.find(keys::kOptimizer));
     for (int mp = 0; mp < mp_size; ++mp) {
@@ -316,7 +317,8 @@ class Verifier {
   std::atomic<int64_t> elements_{0};
   std::mutex mutex_;
   std::vector<std::string> problems_;
-  std::set<std::string> notes_;  // what looks wrong, but is not
+  std::set<std::string> known_problems_;  // these, and those that were left out again
+  std::set<std::string> notes_;           // what looks wrong, but is not
 };
 
 }  // namespace

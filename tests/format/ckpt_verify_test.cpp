@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ckpt_support.h"
+#include "framework/checkpoint/format/convert.h"
 #include "framework/checkpoint/format/zip.h"
 
 namespace anymesh {
@@ -17,6 +18,16 @@ TEST_P(Converted, IsWhole) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, Converted, ::testing::ValuesIn(kConverted), test_name);
+
+// Ours have the metadata under two names.
+TEST_F(Ckpt, VerifiesWhatItConverted) {
+  for (const char* name : {"z1-bf16-dp2", "z3-bf16-dp2"}) {
+    const fs::path universal = folder_ / name;
+    convert_to_universal({.input = tag_of(name), .output = universal}, {});
+    const Outcome outcome = verify(universal);
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+  }
+}
 
 class Intact : public ::testing::TestWithParam<std::string> {};
 

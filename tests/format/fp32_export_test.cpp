@@ -140,6 +140,29 @@ TEST_F(Export, TakesFrozenParametersOfZero2FromAUniversalFolder) {
   EXPECT_EQ(weights(folder_ / "a"), weights(folder_ / "b"));
 }
 
+TEST_F(Export, RefusesWhatLostAParameter) {
+  const fs::path universal = folder_ / "global_step4_universal";
+  convert_to_universal({.input = tag_of("z1-bf16-dp2"), .output = universal}, {});
+  const auto refused = [&] {
+    return message_of([&] { export_fp32({.checkpoint = universal, .output = folder_ / "w"}, {}); });
+  };
+  EXPECT_EQ(refused(), "");
+  fs::remove_all(universal / kZeroFolder / "ln_f.weight");
+  EXPECT_THAT(refused(), HasSubstr("ln_f.weight/fp32.pt: is missing (written on "));
+  fs::remove(universal / kManifestFile);
+  EXPECT_THAT(refused(), HasSubstr("has no ln_f.weight, which its model-states files list"));
+}
+
+TEST_F(Export, WeightsDoNotSayWhatWasFrozen) {
+  write_torch_file(folder_ / "w.bin", Value::dict({{"a", float_tensor({1}, {1})}}));
+  EXPECT_THAT(
+      message_of([&] {
+        export_fp32(
+            {.checkpoint = folder_ / "w.bin", .output = folder_ / "w", .exclude_frozen = true}, {});
+      }),
+      HasSubstr("--exclude_frozen_parameters needs a checkpoint"));
+}
+
 // One storage in .bin, a copy for each name in safetensors; a universal folder has the second name
 // in files of its own.
 TEST_F(Export, KeepsTiedWeightsTied) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "framework/checkpoint/format/deferred_checks.h"
+#include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/torch_file.h"
@@ -15,17 +16,36 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of every pipeline stage: each one's model-states files list its own.
-std::set<std::string> frozen_parameters(const fs::path& tag) {
-  std::set<std::string> names;
-  if (!fs::is_directory(tag)) return names;
+// Parameters that the metadata lists: each pipeline stage's model-states files have its own.
+struct Listed {
+  std::set<std::string> trained, frozen;
+};
+Listed listed_parameters(const fs::path& tag) {
+  Listed listed;
   for (const auto& entry : fs::directory_iterator(tag)) {
     const auto file = parse_checkpoint_file_name(entry.path().filename().string());
     if (!file || file->dp_rank > 0 || !file->is_model_states()) continue;
-    if (const Value shapes = read_torch_file(entry.path()).find(keys::kFrozenParamShapes))
+    const Value metadata = read_torch_file(entry.path());
+    const auto add = [](const Value& shapes, std::set<std::string>& names) {
       for (const auto& [name, shape] : shapes.entries()) names.insert(name.as_string());
+    };
+    if (const Value shapes = metadata.find(keys::kFrozenParamShapes)) add(shapes, listed.frozen);
+    if (const Value groups = metadata.find(keys::kParamShapes))
+      for (const Value& group : groups.items()) add(group, listed.trained);
   }
-  return names;
+  return listed;
+}
+
+// A file that is lost: by the manifest, where there is one, or as what it had is listed elsewhere.
+void check_nothing_lost(const WholeCheckpoint& checkpoint, const Listed& listed) {
+  if (const auto manifest = read_manifest(checkpoint.path)) {
+    const std::string damage = size_damage(checkpoint.path, manifest->files);
+    if (!damage.empty()) throw std::runtime_error(damage);
+  }
+  for (const std::string& name : listed.trained)
+    if (!checkpoint.contains(name))
+      throw std::runtime_error(checkpoint.path.string() + ": has no " + name +
+                               ", which its model-states files list: files are missing");
 }
 
 // Counts and masks, which fp32 does not hold exactly.
@@ -67,7 +87,15 @@ void make_output(const fs::path& output, const WholeCheckpoint& checkpoint, bool
 
 NamedTensors fp32_tensors(const WholeCheckpoint& checkpoint, bool exclude_frozen) {
   std::set<std::string> left_out;
-  if (exclude_frozen) left_out = frozen_parameters(checkpoint.path);
+  if (checkpoint.kind != WholeCheckpoint::Kind::kWeights) {
+    Listed listed = listed_parameters(checkpoint.path);
+    check_nothing_lost(checkpoint, listed);
+    if (exclude_frozen) left_out = std::move(listed.frozen);
+  } else if (exclude_frozen) {
+    throw std::runtime_error(checkpoint.path.string() +
+                             ": weights do not say which of them were frozen: "
+                             "--exclude_frozen_parameters needs a checkpoint");
+  }
   const auto exact = integer_buffers(checkpoint.metadata);
   std::map<std::string, TensorRecord> read;  // by first name
   NamedTensors tensors;
