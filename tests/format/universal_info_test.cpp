@@ -87,6 +87,17 @@ TEST(MergeRules, RefusesTwoPatternsOfACategory) {
   info.tp_replicated = {std::string(100000, '(')};
   EXPECT_NE(message_of([&] { MergeRules huge(info); }).find("of 100000 characters"),
             std::string::npos);
+  // Small, and large once compiled.
+  for (const auto& bombs : {std::vector<std::string>{"a{99999}b{2,9}"},
+                            {"((a{100}){,100}){100,}"},
+                            std::vector<std::string>(10000, std::string(100, 'a'))}) {
+    info.tp_replicated = bombs;
+    EXPECT_NE(message_of([&] { MergeRules huge(info); }).find("patterns too large"),
+              std::string::npos)
+        << bombs[0];
+  }
+  info.tp_replicated = {R"(\d{1,3}\.w)"};
+  EXPECT_EQ(MergeRules(info).classify("12.w").kind, Kind::kReplicated);
 }
 
 // Trying one way after another, a matcher would not end on the first, and overflow the stack on

@@ -10,7 +10,8 @@
 namespace anymesh {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json =
+    nlohmann::json;  // not an ordered one, whose search for a key takes time by their number
 
 constexpr uint64_t kMaxHeader = 100'000'000;  // the format's own limit
 
@@ -21,21 +22,24 @@ class Reader {
 
   NamedTensors read() {
     const Json header = read_header();
-    NamedTensors tensors;
-    std::vector<std::pair<uint64_t, uint64_t>> extents;
+    std::vector<std::pair<uint64_t, NamedTensors::value_type>> placed;
     for (const auto& [name, entry] : header.items()) {
       if (name == "__metadata__") continue;
       const auto [begin, end] = offsets(name, entry);
-      tensors.emplace_back(name, tensor(name, entry, begin, end));
-      extents.emplace_back(begin, end);
+      placed.push_back({begin, {name, tensor(name, entry, begin, end)}});
     }
-    std::sort(extents.begin(), extents.end());
+    std::ranges::stable_sort(placed, [](const auto& a, const auto& b) {
+      return std::pair(a.first, a.second.second.nbytes()) <
+             std::pair(b.first, b.second.second.nbytes());
+    });
+    NamedTensors tensors;
     uint64_t at = 0;
-    for (const auto& [begin, end] : extents) {
+    for (auto& [begin, tensor] : placed) {
       if (begin != at)
         fail("data offset " + std::to_string(begin),
              "tensors end to end, the next at " + std::to_string(at));
-      at = end;
+      at += tensor.second.nbytes();
+      tensors.push_back(std::move(tensor));
     }
     if (at != file_->size() - data_)
       fail(std::to_string(at) + " bytes of tensors",
@@ -116,7 +120,7 @@ class Reader {
 NamedTensors read_safetensors(const std::filesystem::path& path) { return Reader(path).read(); }
 
 StreamedFile streamed_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {
-  Json header = {{"__metadata__", {{"format", "pt"}}}};
+  nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}}}};
   uint64_t at = 0;
   for (const auto& [name, tensor] : tensors) {
     header[name] = {{"dtype", safetensors_name(tensor.dtype)},

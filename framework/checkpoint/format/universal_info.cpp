@@ -10,6 +10,25 @@ constexpr size_t kMaxPattern = 500;  // std::regex compiles by recursion
 // Patterns and names come from files: matched in time that is linear in the name, without recursion.
 constexpr auto kLinear = std::regex::ECMAScript | std::regex_constants::__polynomial;
 
+constexpr size_t kMostStates = 1 << 18;  // of all patterns, at 48 bytes each
+
+// How large a compiled pattern may be: its length times all counts in braces.
+size_t states_of(const std::string& pattern) {
+  size_t states = pattern.size(), count = 0;
+  bool counts = false;
+  for (const char c : pattern) {
+    if (c == '{' || c == ',' || c == '}') {
+      states *= std::max<size_t>(1, count);
+      count = 0;
+      counts = c == '{' || (counts && c == ',');
+    } else if (counts && '0' <= c && c <= '9') {
+      count = std::min<size_t>(10 * count + static_cast<size_t>(c - '0'), kMostStates);
+    }
+    if (states > kMostStates) return states;
+  }
+  return states;
+}
+
 std::vector<std::string> patterns(const Value& info, std::string_view key) {
   const Value value = info.find(key);
   return value ? value.as_strings() : std::vector<std::string>{};
@@ -136,6 +155,11 @@ void MergeRules::compile(Category& category, const std::vector<std::string>& pat
     if (text.size() > kMaxPattern) {
       throw ValueError(std::string(keys::kUniversalInfo) + ": a pattern of " +
                        std::to_string(text.size()) + " characters");
+    }
+    states_ += states_of(text);
+    if (states_ > kMostStates) {
+      throw ValueError(std::string(keys::kUniversalInfo) + ": patterns too large in all, up to '" +
+                       text + "'");
     }
     try {
       category.push_back({text, std::regex(text, kLinear), owner});

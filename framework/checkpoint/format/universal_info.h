@@ -78,6 +78,7 @@ class MergeRules {
   Category vocabulary_, pipeline_replicated_, tp_replicated_, average_, row_parallel_,
       two_sub_params_, sub_params_;
   std::set<std::string> used_;
+  size_t states_ = 0;  // of all compiled patterns
 };
 
 // The full tensor and the cut of its shards, given their shapes (one for each tp rank).
