@@ -68,13 +68,10 @@ struct GatheredTensors::State {
     }
   }
 
-  void collect(const Tensor& tensor) {
-    whole.reset();  // before there is another
-    whole = torch::empty(tensor.shape, tensor.dtype);
+  void collect(const Tensor& tensor, const torch::Tensor& room) {
     for (const Part& part : tensor.parts) {
       for (int64_t at = 0; at < part.count; at += kWindow) {
-        const int64_t n = std::min(kWindow, part.count - at);
-        const torch::Tensor window = torch::empty({n}, tensor.dtype);
+        const torch::Tensor window = room.narrow(0, 0, std::min(kWindow, part.count - at));
         if (part.rank == comm->rank()) {
           read_mine(tensor, at, window);
         } else {
@@ -89,8 +86,16 @@ struct GatheredTensors::State {
   const torch::Tensor& get(int64_t index) {
     if (current == index) return whole;
     const Stopwatch timing(seconds);
+    const Tensor& tensor = tensors[static_cast<size_t>(index)];
+    // Memory first: the others, once told, would wait for this rank.
+    current = kDone;
+    whole.reset();  // before there is another
+    whole = torch::empty(tensor.shape, tensor.dtype);
+    int64_t longest = 0;
+    for (const Part& part : tensor.parts) longest = std::max(longest, part.count);
+    const torch::Tensor room = torch::empty({std::min(kWindow, longest)}, tensor.dtype);
     current = next_of(*comm, index);
-    collect(tensors[static_cast<size_t>(index)]);
+    collect(tensor, room);
     return whole;
   }
 };

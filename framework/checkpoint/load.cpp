@@ -158,12 +158,13 @@ std::string check_names(const WholeCheckpoint& checkpoint, const CheckpointedRun
                                : "frozen parameters that the checkpoint leaves out keep the values "
                                  "they have: " +
                                      c10::Join(", ", excluded);
+  if (!text.empty())
+    text = checkpoint.path.string() + ": its parameters are not this model's:" + text;
+  // Nodes may each have a folder of their own.
+  const char* fix =
+      "\nNothing was loaded. See the model's flags; --no-load-strict loads those that both have.";
+  if (options.load_module_strict) throw_together(*run.grid.world, text.empty() ? "" : text + fix);
   if (text.empty()) return kept;
-  text = checkpoint.path.string() + ": its parameters are not this model's:" + text;
-  if (options.load_module_strict)
-    throw CollectiveError(text +
-                          "\nNothing was loaded. See the model's flags; --no-load-strict "
-                          "loads those that both have.");
   return "WARNING: " + text +
          "\nMissing ones keep the values they start with, unexpected ones are left out "
          "(--no-load-strict)." +

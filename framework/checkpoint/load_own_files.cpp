@@ -99,9 +99,9 @@ void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& 
 
 // Are the optimizer's states as ours: per parameter or group, each with its step, the groups
 // without gaps? Of apex's FusedAdam, elastic checkpoints and others load_whole_tensors knows.
-bool has_our_states(const Value& optimizer, const Value& adam) {
+bool has_our_states(const Value& optimizer, const Value& adam, size_t count) {
   const Value states = adam.is_dict() ? adam.find(keys::kState) : Value();
-  if (!states.is_dict()) return false;
+  if (!states.is_dict() || states.size() != count) return false;  // none before the first step
   for (const auto& [group, state] : states.entries())
     if (!state.is_dict() || !state.contains(kStepState)) return false;
   if (const Value paddings = optimizer.find(keys::kParamAlignmentPaddings)) {
@@ -115,10 +115,15 @@ bool has_our_states(const Value& optimizer, const Value& adam) {
   return !round_robin || !round_robin.as_bool();
 }
 
-bool has_our_states(const Value& optimizer, int stage, bool masters) {
+bool has_our_states(const Value& optimizer, const CheckpointedRun& run, bool masters) {
+  const int stage = run.optimizer.options().stage;
   const std::string_view key =
       stage == 0 || stage == 3 ? keys::kOptimizerStateDict : keys::kBaseOptimizerState;
-  return has_our_states(optimizer, stage > 0 || masters ? optimizer.at(key) : optimizer);
+  const auto& groups = run.optimizer.groups();
+  if (stage > 0 || masters) return has_our_states(optimizer, optimizer.at(key), groups.size());
+  size_t pieces = 0;
+  for (const Group& group : groups) pieces += group.pieces.size();
+  return has_our_states(optimizer, optimizer, pieces);
 }
 
 }  // namespace
@@ -143,9 +148,9 @@ Value find_own_files(const fs::path& folder, const Value& metadata, const Checkp
   if (saved != run.grid.topology || !alike || !fs::exists(file)) return {};
   const Value own = read_torch_file(file, &checks);
   if (!same_params(own, run)) return {};
-  const Value optimizer =
-      stage == 0 ? whole : read_torch_file(partition).at(keys::kOptimizerStateDict);
-  return has_our_states(optimizer, stage, has_masters) ? own : Value();
+  const Value optimizer = stage == 0 ? own.at(keys::kOptimizer)
+                                     : read_torch_file(partition).at(keys::kOptimizerStateDict);
+  return has_our_states(optimizer, run, has_masters) ? own : Value();
 }
 
 Value load_own_files(const fs::path& folder, const Value& own, CheckpointedRun& run,

@@ -59,14 +59,26 @@ PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
                                              : options.client_state);
   });
   folder_.emplace(*run.grid.world, save_dir, tag);
-  shares_ = can_share_files(run, metadata, folder_->leader());
-  if (options.weights_only) {
-    written_ = std::async(std::launch::deferred, [this, state, metadata = std::move(metadata)] {
-      times_.gather += write_rank_files(run_, state, options_, metadata, one_by_one());
-    });
-  } else {
-    all_or_none(*run.grid.world, [&] { start_thread(state, std::move(metadata), snapshot); });
+  try {
+    shares_ = can_share_files(run, metadata, folder_->leader());
+    if (options.weights_only) {
+      written_ = std::async(std::launch::deferred, [this, state, metadata = std::move(metadata)] {
+        times_.gather += write_rank_files(run_, state, options_, metadata, one_by_one());
+      });
+    } else {
+      all_or_none(*run.grid.world, [&] { start_thread(state, std::move(metadata), snapshot); });
+    }
+  } catch (const CollectiveError&) {
+    if (written_.valid()) written_.wait();  // other ranks' threads have begun
+    abandon();
+    throw;
   }
+}
+
+// Once no rank writes any more.
+void PendingSave::abandon() {
+  run_.grid.world->barrier();
+  folder_->abandon();
 }
 
 // What other ranks send while it is read comes one after the other: for one thread.
@@ -134,7 +146,7 @@ SaveReport PendingSave::commit() {
         times_.gather += write_whole_model(run_, options_, one_by_one());
       publish();
     } catch (const CollectiveError&) {
-      folder_->abandon();
+      abandon();
       throw;
     }
   }

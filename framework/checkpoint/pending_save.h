@@ -67,6 +67,7 @@ class PendingSave {
   void wait_for_files();
   WriteFile one_by_one();
   void publish();
+  void abandon();
   SaveReport report();
 
   const CheckpointedRun& run_;
