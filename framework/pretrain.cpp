@@ -2,15 +2,18 @@
 
 #include <ATen/Parallel.h>
 #include <c10/util/StringUtil.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <thread>
+#include <numeric>
 
 #include "framework/checkpoint/preflight.h"
 #include "framework/comm/agreement.h"
 #include "framework/config/parse.h"
 #include "framework/data/datasets.h"
+#include "framework/descriptors.h"
 #include "framework/device.h"
 #include "framework/memory.h"
 #include "framework/trainer.h"
@@ -19,13 +22,17 @@
 namespace anymesh {
 namespace {
 
-// Threads that this rank may use: OMP_NUM_THREADS if set, else its share of the machine's cores.
-void set_threads() {
-  if (std::getenv("OMP_NUM_THREADS")) return;
-  const char* local = std::getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
-  const int ranks = local ? std::atoi(local) : 1,
-            cores = static_cast<int>(std::thread::hardware_concurrency());
-  at::set_num_threads(std::max(1, cores / std::max(1, ranks)));
+// Threads of this rank: OMP_NUM_THREADS if set, else its share of the cores that it may run on,
+// among the ranks of the machine that may run on the same ones.
+void set_threads(Communicator& local) {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  const bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
+  const std::string mine(reinterpret_cast<const char*>(&cores), sizeof cores);
+  const auto all = gather_strings(local, mine);
+  if (!known || std::getenv("OMP_NUM_THREADS")) return;
+  const auto sharing = static_cast<int>(std::count(all.begin(), all.end(), mine));
+  at::set_num_threads(std::max(1, CPU_COUNT(&cores) / sharing));
 }
 
 LrSchedule schedule_of(const OptimizerConfig& optimizer, const BatchPlan& plan) {
@@ -104,7 +111,7 @@ std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
                                       .verify = c.verify_checkpoint,
                                       .load_rng = !c.no_load_rng,
                                       .schedule = schedule_choice(c)});
-  if (!loaded.path && (c.load != c.save || c.exit_on_missing_checkpoint))
+  if (!loaded.path && (!goes_on_in_place(c) || c.exit_on_missing_checkpoint))
     throw CollectiveError(loaded.report.back());
   return loaded.report;
 }
@@ -138,11 +145,16 @@ std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& 
   const auto multiples = [&](int64_t interval) {
     return interval > 0 ? std::max<int64_t>(0, last / interval - done / interval) : 0;
   };
-  const bool one_more = c.save_interval == 0 || last % c.save_interval != 0;
+  const int64_t interval = c.save_interval, retain = c.save_retain_interval,
+                step = interval > 0 ? interval / std::gcd(interval, retain) : 0,  // in `retain`s
+      both = retain > 0 && step <= last / retain ? step * retain : 0;
+  const bool one_more = c.save_interval == 0 || last % c.save_interval != 0,
+             retains_it = one_more && retain > 0 && last % retain == 0;
   const SavePlan saves{.folder = c.save,
                        .saves = multiples(c.save_interval) + (one_more ? 1 : 0),
                        .limit = save_limit(c),
-                       .retained = multiples(c.save_retain_interval)};
+                       .retain_interval = retain,
+                       .retained = multiples(both) + (retains_it ? 1 : 0)};
   SaveSize size;
   try {
     size = engine.save_size(c.save, save_options(c));
@@ -188,7 +200,9 @@ void print_start(const ProcessGrid& grid, const Placement& placement,
   if (!placement.text.empty()) std::printf("device: %s\n", placement.text.c_str());
   for (const std::string& line : facts) std::printf("%s\n", line.c_str());
   for (const Setting& setting : parsed.settings) {
-    if (setting.given) std::printf("  --%s %s\n", setting.flag.c_str(), setting.text.c_str());
+    if (!setting.given) continue;
+    const bool is_switch = std::holds_alternative<bool>(setting.value);  // its name says it all
+    std::printf("  --%s%s\n", setting.flag.c_str(), is_switch ? "" : (" " + setting.text).c_str());
   }
   for (const std::string& note : parsed.notes) std::printf("note: %s\n", note.c_str());
   for (const std::string& line : lines) std::printf("%s\n", line.c_str());
@@ -257,10 +271,11 @@ void main_of(const std::vector<std::string>& args, const MpiEnvironment& mpi, Fl
 int pretrain(int argc, char** argv, const std::string& program, const std::string& description,
              ModelDefinition& model) {
   keep_freed_memory();
+  take_all_descriptors();
   const HeldSignals held;
   MpiEnvironment mpi(&argc, &argv);
   const CommPtr world = mpi.world();
-  set_threads();
+  set_threads(*mpi.local());
   FlagTable flags(program, description);
   std::string error;
   try {

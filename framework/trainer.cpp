@@ -65,7 +65,7 @@ Trainer::Trainer(const Config& config, const BatchPlan& plan, Engine& engine, co
       interruption_(interruption),
       log_(grid_.world->rank() == 0, config.run.loss_csv, config.run.tensorboard_dir,
            state_.iteration),
-      saved_at_(config.checkpoint.save == config.checkpoint.load ? state_.iteration : -1) {}
+      saved_at_(goes_on_in_place(config.checkpoint) ? state_.iteration : -1) {}
 
 void Trainer::train() {
   const CheckpointConfig& checkpoint = config_.checkpoint;
@@ -80,6 +80,9 @@ void Trainer::train() {
   if (const int64_t step = config_.run.profile_step; step > 0 && step <= state_.iteration)
     throw CollectiveError(c10::str("--profile-step (", step, ") must be at least ",
                                    state_.iteration + 1, ", the first step after the load"));
+  if (const int64_t step = config_.run.profile_step; step > plan_.train_iters)
+    throw CollectiveError(
+        c10::str("--profile-step (", step, "): the run ends at step ", plan_.train_iters));
   if (interruption_.poll()) {
     log_.line(interruption_.reason() + ": stopping before the first step; nothing was written");
     return;

@@ -29,7 +29,10 @@ std::string listed(const char* what, const SaveSize::Kind& kind) {
 
 int64_t most_checkpoints(const SavePlan& plan) {
   if (plan.limit == 0) return plan.saves;
-  const auto there = static_cast<int64_t>(tags_by_step(plan.folder).size());
+  const auto tags = tags_by_step(plan.folder);
+  const auto there = std::ranges::count_if(tags, [&](const auto& tag) {  // of those that may go
+    return plan.retain_interval == 0 || tag.first % plan.retain_interval != 0;
+  });
   const int64_t beyond = std::max<int64_t>(1, plan.limit + 1 - there);
   return std::min(plan.saves, beyond + plan.retained);
 }

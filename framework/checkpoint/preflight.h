@@ -11,9 +11,10 @@ namespace anymesh {
 // The checkpoints that a run is going to write.
 struct SavePlan {
   std::filesystem::path folder;
-  int64_t saves = 1;     // still to come
-  int64_t limit = 0;     // that are kept, --save-total-limit; 0 = all
-  int64_t retained = 0;  // of those to come, however old: --save-retain-interval
+  int64_t saves = 1;            // still to come
+  int64_t limit = 0;            // that are kept, --save-total-limit; 0 = all
+  int64_t retain_interval = 0;  // --save-retain-interval: those of its multiples stay, however old
+  int64_t retained = 0;         // of those to come
 };
 
 // How many checkpoints there will be beside those that are in the folder now, at the worst moment:

@@ -152,6 +152,10 @@ struct BatchPlan {
 // How many checkpoints of steps that are not to be retained are kept; 0 = all.
 int64_t save_limit(const CheckpointConfig& checkpoint);
 
+// Whether --load and --save are one folder, however it is spelt: the same command starts a run and
+// goes on with it.
+bool goes_on_in_place(const CheckpointConfig& checkpoint);
+
 // REQUIRES: validate(config, world_size) passed.
 BatchPlan plan_batches(const Config& config, int world_size);
 

@@ -175,11 +175,13 @@ class Reader {
     }
   }
 
-  // Its settings are usually there, switched off. DeepSpeed starts a dynamic scale at 2^16,
-  // Megatron at 2^32.
+  // Its settings are usually there, switched off. What it does not say, flags do. DeepSpeed starts a
+  // dynamic scale at 2^16, Megatron at 2^32.
   void read_fp16(const Json& section) {
-    const bool on = section.contains("enabled") && !has(section, "enabled", false),
-               is_static = section.contains("loss_scale") && !has(section, "loss_scale", 0);
+    const PrecisionConfig& flags = config_.precision;
+    const bool on = section.contains("enabled") ? !has(section, "enabled", false) : flags.fp16,
+               is_static = section.contains("loss_scale") ? !has(section, "loss_scale", 0)
+                                                          : flags.loss_scale.value_or(0) != 0;
     for (const auto& [name, value] : section.items()) {
       const std::string key = "fp16." + name;
       if (on || name == "enabled") {
@@ -194,7 +196,9 @@ class Reader {
 
   // Configurations keep a path there for the day that the device is nvme.
   void read_offload(const Json& section, const std::string& prefix) {
-    const bool nvme = has(section, "device", "nvme");
+    const OffloadConfig& flags = config_.offload;
+    const std::string& flag = prefix.ends_with("optimizer.") ? flags.optimizer : flags.param;
+    const bool nvme = section.contains("device") ? has(section, "device", "nvme") : flag == "nvme";
     for (const auto& [name, value] : section.items()) {
       if (name == "nvme_path" && !nvme) {
         ignored_.push_back(prefix + name);

@@ -7,7 +7,7 @@
 //   flags.add("data-path", config.data.data_path, "...");           // a vector: takes 1..n values
 //   flags.add("disable-bias-linear", gpt.add_bias_linear, "...", "", "add_bias_linear");  // dest
 //
-// More than one source (flag, repeated flag, JSON key) may say the same thing. Where two say
+// More than one source (flag, JSON key) may say the same thing. Where two say
 // different things set() throws, naming both. Text that doesn't parse in full ("1e-3x", "2.5" for
 // an integer, "nan") is refused, as are negative integers for unsigned fields.
 #pragma once

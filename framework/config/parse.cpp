@@ -387,7 +387,7 @@ ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::strin
   check_precision(flags, rules, config.precision);
   check_data(rules, config.data);
   check_checkpoint(rules, config.checkpoint);
-  rules.require("trace", "profile-step");
+  rules.refuse("trace", config.run.profile_step == 0, "without --profile-step");
   result.settings = flags.settings();
   return result;
 }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <string>
 
 #include "framework/config/config.h"
@@ -53,6 +54,7 @@ void check_batch(const BatchConfig& batch, int64_t dp) {
   const int64_t samples = batch.micro_batch_size * dp;  // of one micro-batch on every dp rank
   const std::string product = with("--micro-batch-size", batch.micro_batch_size) +
                               " x data-parallel size (" + std::to_string(dp) + ")";
+  require(samples <= INT32_MAX, product + " is too large");
   const int64_t global = batch.global_batch_size;
   const int64_t below = global / samples * samples;
   const std::string choices = (below > 0 ? std::to_string(below) + " or " : std::string()) +
@@ -65,7 +67,7 @@ void check_batch(const BatchConfig& batch, int64_t dp) {
           with("--global-batch-size", global) + " must equal " +
               with("gradient_accumulation_steps", steps) + " x " + product + " = " +
               std::to_string(steps * samples));
-  require(std::max(global, std::max<int64_t>(1, steps) * samples) <= INT32_MAX,
+  require(steps * samples <= INT32_MAX,
           product + " x " + with("gradient_accumulation_steps", steps) + " is too large");
 }
 
@@ -184,7 +186,9 @@ void check_eval_iters(const RunConfig& run, const BatchPlan& plan) {
               std::to_string(most));
 }
 
-void check_run(const CheckpointConfig& checkpoint, const RunConfig& run, const BatchPlan& plan) {
+void check_run(const Config& config, const BatchPlan& plan) {
+  const CheckpointConfig& checkpoint = config.checkpoint;
+  const RunConfig& run = config.run;
   require(!checkpoint.verify_resume || run.eval_iters > 0,
           "--verify-resume compares validation losses: " + with("--eval-iters", run.eval_iters) +
               " must be at least 1");
@@ -203,9 +207,9 @@ void check_run(const CheckpointConfig& checkpoint, const RunConfig& run, const B
   check_eval_iters(run, plan);
   require_at_least(1, "--log-interval", run.log_interval);
   require_at_least(0, "--profile-step", run.profile_step);
-  require(run.profile_step <= plan.train_iters, with("--profile-step", run.profile_step) +
-                                                    ": the run ends at step " +
-                                                    std::to_string(plan.train_iters));
+  require(config.batch.train_samples != 0 || run.profile_step <= plan.train_iters,
+          with("--profile-step", run.profile_step) + ": the run ends at step " +
+              std::to_string(plan.train_iters));
 }
 
 }  // namespace
@@ -214,6 +218,13 @@ int64_t save_limit(const CheckpointConfig& checkpoint) {
   const bool only_retained =
       checkpoint.save_total_limit == 0 && checkpoint.save_retain_interval > 0;
   return only_retained ? 1 : checkpoint.save_total_limit;
+}
+
+bool goes_on_in_place(const CheckpointConfig& checkpoint) {
+  const auto plain = [](const std::string& folder) {
+    return (std::filesystem::path(folder) / "").lexically_normal();
+  };
+  return plain(checkpoint.load) == plain(checkpoint.save);
 }
 
 BatchPlan plan_batches(const Config& config, int world_size) {
@@ -257,7 +268,7 @@ void validate(const Config& config, int world_size) {
   check_schedule(config.optimizer, plan);
   check_data(config.data, config.run.seed);
   check_async_save(config.checkpoint, config.offload);
-  check_run(config.checkpoint, config.run, plan);
+  check_run(config, plan);
 }
 
 }  // namespace anymesh

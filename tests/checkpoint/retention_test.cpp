@@ -59,6 +59,13 @@ TEST_F(Retention, CountsWhatThereWillBe) {
   EXPECT_EQ(most_checkpoints({.folder = folder_, .saves = 70, .limit = 2, .retained = 4}), 7);
   for (const int64_t step : {5, 10, 15}) save(step);  // the next save makes room
   EXPECT_EQ(most_checkpoints({.folder = folder_, .saves = 7, .limit = 2}), 1);
+  // Of which only that of step 15 can.
+  EXPECT_EQ(most_checkpoints(
+                {.folder = folder_, .saves = 7, .limit = 2, .retain_interval = 10, .retained = 1}),
+            2);
+  EXPECT_EQ(most_checkpoints(
+                {.folder = folder_, .saves = 7, .limit = 2, .retain_interval = 5, .retained = 1}),
+            4);
 }
 
 TEST_F(Retention, RefusesWhatCannotFit) {

@@ -136,6 +136,20 @@ TEST_F(DeepspeedJsonTest, Fp16) {
 TEST_F(DeepspeedJsonTest, Fp16StartsWhereDeepSpeedDoes) {
   read(R"({"fp16": {"enabled": true}})");
   EXPECT_EQ(config.precision.initial_loss_scale, 65536);
+  EXPECT_EQ(refused(R"({"fp16": {"enabled": true}})", "--fp16 --loss-scale 128"), "");
+}
+
+// What a section does not say, flags do.
+TEST_F(DeepspeedJsonTest, SectionsThatFlagsSwitchOn) {
+  config.precision.fp16 = true;
+  config.offload.optimizer = "nvme";
+  EXPECT_THAT(read(R"({"fp16": {"loss_scale": 128, "loss_scale_window": 500},
+                       "zero_optimization": {"offload_optimizer": {"nvme_path": "/d"},
+                                             "offload_param": {"nvme_path": "/e"}}})"),
+              testing::ElementsAre("zero_optimization.offload_param.nvme_path"));
+  EXPECT_EQ(config.precision.loss_scale, 128);
+  EXPECT_EQ(config.precision.loss_scale_window, 500);
+  EXPECT_EQ(config.offload.nvme_path, "/d");
 }
 
 TEST_F(DeepspeedJsonTest, Offload) {

@@ -109,6 +109,8 @@ TEST(Refusals, OfScalesWithoutFp16AndTracesWithoutAProfile) {
   EXPECT_EQ(refused("--fp16 --bf16"), "--fp16 has no effect beside --bf16; keep one of them");
   EXPECT_EQ(refused("--loss-scale 8"), "--loss-scale 8 has no effect without --fp16");
   EXPECT_EQ(refused("--trace t.json"), "--trace t.json has no effect without --profile-step");
+  EXPECT_EQ(refused("--trace t.json --profile-step 0"),
+            "--trace t.json has no effect without --profile-step");
   EXPECT_EQ(refused("--fp16 --hysteresis 2 --loss-scale 8"),
             "--hysteresis 2 has no effect with a static --loss-scale");
 }

@@ -202,6 +202,23 @@ TEST_F(ValidateTest, Run) {
               HasSubstr("--exit-interval (-1)"));
 }
 
+// Where a run of --train-samples ends depends on the checkpoint: the trainer knows.
+TEST_F(ValidateTest, ProfilesAnyStepOfARunOfSamples) {
+  config.batch.train_samples = 20;
+  config.batch.train_iters = 0;
+  EXPECT_EQ(refused_with(config.run.profile_step, int64_t{1000000}), "");
+}
+
+TEST_F(ValidateTest, OneFolderHoweverItIsSpelt) {
+  CheckpointConfig c;
+  for (const char* load : {"runs/x", "./runs/x", "runs/x/", "runs//y/../x"}) {
+    c.load = load, c.save = "runs/x";
+    EXPECT_TRUE(goes_on_in_place(c)) << load;
+  }
+  c.load = "runs/xy";
+  EXPECT_FALSE(goes_on_in_place(c));
+}
+
 TEST_F(ValidateTest, EvalItersWhoseSamplesFit) {
   config.batch.micro_batch_size = 2;
   config.run.eval_interval = 20;  // a validation there, and one at the end

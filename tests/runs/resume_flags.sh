@@ -42,6 +42,7 @@ run 1,1,1,0 four.csv --train-iters 20 --eval-iters 2 --eval-interval 1 --load ck
 says "nothing to compare with"
 
 refused "--profile-step (3) must be at least 13" --train-iters 20 --load ckpt --profile-step 3
+refused "--profile-step (99): the run ends at step 13" --train-samples 160 --load ckpt --profile-step 99
 refused "give --layernorm-epsilon 1e-05" --train-iters 20 --load ckpt --layernorm-epsilon 0.5
 refused "see --no-bias-gelu-fusion" --train-iters 20 --load ckpt --no-bias-gelu-fusion
 
