@@ -55,7 +55,8 @@ struct TrainState {
   int64_t iteration = 0;
   int64_t consumed_train_samples = 0;
   int64_t consumed_valid_samples = 0;
-  // Where the LR schedule is: behind consumed_train_samples after --no-load-lr-state.
+  // Where the LR schedule is: behind consumed_train_samples after --no-load-lr-state, and by steps
+  // that were skipped for overflow.
   int64_t scheduled_samples = 0;
   uint64_t dropout_seed = 0;  // of the masks; the run's --seed, unless a checkpoint brings another
   LossScaler scaler;          // its settings are the run's, where it stands is the checkpoint's

@@ -83,8 +83,7 @@ SampleCounts sample_counts(int64_t iteration, int64_t train_iters, int64_t globa
                            int64_t eval_interval, int64_t eval_iters) {
   const int64_t end = std::max(iteration, train_iters),
                 evaluations = end / eval_interval - iteration / eval_interval + 1;
-  return {(end - iteration) * global_batch_size, evaluations * eval_iters * global_batch_size,
-          eval_iters * global_batch_size};
+  return {(end - iteration) * global_batch_size, evaluations * eval_iters * global_batch_size};
 }
 
 GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> corpus, DocumentRange documents,

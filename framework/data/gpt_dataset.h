@@ -42,7 +42,6 @@ std::array<DocumentRange, 3> split_documents(const std::string& split, int64_t d
 struct SampleCounts {
   int64_t train = 0;
   int64_t valid = 0;
-  int64_t test = 0;
 
   bool operator==(const SampleCounts&) const = default;
 };

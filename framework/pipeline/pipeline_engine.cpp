@@ -97,7 +97,7 @@ torch::Tensor PipelineEngine::forward(const torch::Tensor& input, const MicroBat
   return stage_.forward(input, batch);
 }
 
-// A stage whose parameters, and those of all stages before it, are frozen has no backward.
+// The first stage has no backward if all of its parameters are frozen.
 void PipelineEngine::backward(const torch::Tensor& output, const torch::Tensor& gradient) const {
   RECORD_USER_SCOPE("backward");
   if (output.requires_grad()) torch::autograd::backward({output}, {gradient});

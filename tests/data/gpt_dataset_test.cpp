@@ -218,11 +218,11 @@ TEST(SplitDocuments, RefusesWhatIsNoSplit) {
 }
 
 TEST(SampleCounts, FollowTheTrainingLoop) {
-  EXPECT_EQ(sample_counts(0, 20, 8, 1000, 10), (SampleCounts{160, 80, 80}));
-  EXPECT_EQ(sample_counts(0, 1000, 8, 100, 10), (SampleCounts{8000, 880, 80}));
-  EXPECT_EQ(sample_counts(0, 150, 2, 100, 0), (SampleCounts{300, 0, 0}));
-  EXPECT_EQ(sample_counts(250, 1000, 8, 100, 10), (SampleCounts{6000, 720, 80}));
-  EXPECT_EQ(sample_counts(9, 5, 8, 100, 10), (SampleCounts{0, 80, 80}));
+  EXPECT_EQ(sample_counts(0, 20, 8, 1000, 10), (SampleCounts{160, 80}));
+  EXPECT_EQ(sample_counts(0, 1000, 8, 100, 10), (SampleCounts{8000, 880}));
+  EXPECT_EQ(sample_counts(0, 150, 2, 100, 0), (SampleCounts{300, 0}));
+  EXPECT_EQ(sample_counts(250, 1000, 8, 100, 10), (SampleCounts{6000, 720}));
+  EXPECT_EQ(sample_counts(9, 5, 8, 100, 10), (SampleCounts{0, 80}));
 }
 
 }  // namespace
