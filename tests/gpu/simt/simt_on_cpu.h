@@ -1,6 +1,6 @@
 // What framework/cuda/simt.h takes where no nvcc compiles it: CUDA C++ as far as our kernels use it, for one thread of the
-// CPU. Blocks run one after the other; the threads of a block are fibers that go on until they wait for each other, so
-// what they share, and where they wait, is as on a GPU. A wait that some of them never reach is an error here.
+// CPU. Blocks run one after the other; the threads of a block are fibers that go on until they wait for each other, a warp
+// as far as it can before the next, so that a wait that is missing shows. One that some threads never reach is an error.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -49,15 +49,11 @@ class Block {
       fiber.context.uc_link = &scheduler_;
       makecontext(&fiber.context, enter, 0);
     }
-    for (size_t done = 0; done < fibers_.size();) {
-      moved_ = false;
-      for (size_t i = 0; i < fibers_.size(); ++i) {
-        if (fibers_[i].done) continue;
-        thread_index.x = static_cast<unsigned>(i);
-        swapcontext(&scheduler_, &fibers_[i].context);
-        done += fibers_[i].done;
-      }
-      if (!moved_) throw std::logic_error("threads of a block wait for others that never come");
+    for (bool backwards = false; done_ < fibers_.size(); backwards = !backwards) {
+      bool moved = false;
+      for (size_t i = 0; i < warps_.size(); ++i)
+        moved |= run_warp(backwards ? warps_.size() - 1 - i : i);
+      if (!moved) throw std::logic_error("threads of a block wait for others that never come");
     }
   }
 
@@ -84,6 +80,22 @@ class Block {
     Block& block = running();
     block.body_();
     block.fibers_[thread_index.x].done = block.moved_ = true;
+    ++block.done_;
+  }
+  // As far as the warp gets without the others: what they still had to read is then overwritten.
+  bool run_warp(size_t warp) {
+    bool moved = false;
+    const size_t end = std::min((warp + 1) * kWarp, fibers_.size());
+    do {
+      moved_ = false;
+      for (size_t i = warp * kWarp; i < end; ++i) {
+        if (fibers_[i].done) continue;
+        thread_index.x = static_cast<unsigned>(i);
+        swapcontext(&scheduler_, &fibers_[i].context);
+      }
+      moved |= moved_;
+    } while (moved_);
+    return moved;
   }
   void wait(Barrier& barrier, size_t members) {
     const size_t turn = barrier.passed;
@@ -104,7 +116,8 @@ class Block {
   std::vector<Barrier> warps_;
   Barrier block_;
   ucontext_t scheduler_;
-  bool moved_ = false;  // a thread passed a barrier or ended, in this round
+  size_t done_ = 0;
+  bool moved_ = false;  // a thread passed a barrier or ended, since a warp's turn began
 };
 
 }  // namespace simt
