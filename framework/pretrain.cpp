@@ -201,8 +201,10 @@ void print_start(const ProcessGrid& grid, const Placement& placement,
   for (const std::string& line : facts) std::printf("%s\n", line.c_str());
   for (const Setting& setting : parsed.settings) {
     if (!setting.given) continue;
-    const bool is_switch = std::holds_alternative<bool>(setting.value);  // its name says it all
-    std::printf("  --%s%s\n", setting.flag.c_str(), is_switch ? "" : (" " + setting.text).c_str());
+    // Of a switch the attribute: its flag may be the one that clears it.
+    const bool is_switch = std::holds_alternative<bool>(setting.value);
+    const std::string name = is_switch ? setting.dest : "--" + setting.flag;
+    std::printf("  %s %s\n", name.c_str(), setting.text.c_str());
   }
   for (const std::string& note : parsed.notes) std::printf("note: %s\n", note.c_str());
   for (const std::string& line : lines) std::printf("%s\n", line.c_str());

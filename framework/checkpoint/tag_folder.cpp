@@ -21,7 +21,10 @@ namespace fs = std::filesystem;
 // Whether a temporary folder is what a save left: with files of a tag alone, or empty under a tag's
 // name or the number of a mark (shared_folder.cpp). Others are a conversion's, or the user's.
 bool is_of_a_save(const fs::path& folder) {
-  if (fs::is_empty(folder)) {
+  std::error_code unreadable;
+  const bool empty = fs::is_empty(folder, unreadable);
+  if (unreadable) return false;
+  if (empty) {
     const std::string name = folder.stem();
     return step_of_tag(name) ||
            std::ranges::all_of(name, [](char c) { return '0' <= c && c <= '9'; });

@@ -27,7 +27,8 @@ std::string what_is_in(const fs::path& folder) {
 std::pair<std::string, std::string> named_by(const fs::path& pointer) {
   try {
     const std::string tag = read_tag(pointer);
-    restore_replaced(replaced_of(pointer.parent_path() / tag));
+    if (tag.find('/') == std::string::npos)
+      restore_replaced(replaced_of(pointer.parent_path() / tag));
     if (is_folder_in(pointer.parent_path(), tag)) return {tag, ""};
     return {"", pointer.string() + " names '" + tag + "', which is not a folder beside it"};
   } catch (const std::runtime_error& error) {
