@@ -1,7 +1,7 @@
 // Our kernels for GPUs beside LibTorch's operators for the same, forward and backward together, in
 // bf16 at the sizes of a GPT of 1.3B (hidden 2048, 8192 tokens): milliseconds, medians of 15,
-// alternating. A kernel that does not win is to go. Written without a GPU at hand: it has yet to run
-// once.
+// alternating. A kernel that does not win is to go. Written without a GPU at hand: it has yet to
+// run once.
 //
 //   gpu_kernels            of the preset `cuda`
 #include <ATen/Functions.h>

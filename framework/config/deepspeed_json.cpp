@@ -175,8 +175,8 @@ class Reader {
     }
   }
 
-  // Its settings are usually there, switched off. What it does not say, flags do. DeepSpeed starts a
-  // dynamic scale at 2^16, Megatron at 2^32.
+  // Its settings are usually there, switched off. What it does not say, flags do. DeepSpeed starts
+  // a dynamic scale at 2^16, Megatron at 2^32.
   void read_fp16(const Json& section) {
     const PrecisionConfig& flags = config_.precision;
     const bool on = section.contains("enabled") ? !has(section, "enabled", false) : flags.fp16,

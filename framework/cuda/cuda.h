@@ -47,9 +47,9 @@ CommPtr nccl_communicator(CommPtr host, std::chrono::seconds patience);
 CommPtr staged_communicator(CommPtr host);
 
 // Reads bytes [offset, offset + out.size()) of what `t`, contiguous and of a GPU, holds once its
-// current stream has done what it has to do now. For any thread, and several at once, beside what the
-// GPU computes in the meantime: in a stream of its own, and through pinned memory, half of which
-// arrives while the other half is copied on. Saves read so.
+// current stream has done what it has to do now. For any thread, and several at once, beside what
+// the GPU computes in the meantime: in a stream of its own, and through pinned memory, half of
+// which arrives while the other half is copied on. Saves read so.
 using HostReader = std::function<void(uint64_t offset, std::span<std::byte> out)>;
 HostReader host_reader(const torch::Tensor& t);
 

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-// The CPU's loop (sweeps.cpp) and the GPU's kernel (cuda/elementwise.cu) are made of this one function,
-// and both are compiled without contraction: they write the same bits.
+// The CPU's loop (sweeps.cpp) and the GPU's kernel (cuda/elementwise.cu) are made of this one
+// function, and both are compiled without contraction: they write the same bits.
 #ifdef __CUDACC__
 #define ANYMESH_HOST_DEVICE __host__ __device__ __forceinline__
 #else

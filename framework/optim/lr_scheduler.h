@@ -5,9 +5,9 @@
 namespace anymesh {
 
 // The learning rate as a pure function of the samples of the updates so far: nothing to save but
-// the options and that number, and the same at every batch size and mesh. Warmup rises linearly from 0 to max_lr; then
-// decay to min_lr at decay_samples. (Megatron-LM's OptimizerParamScheduler, whose steps are samples
-// too.)
+// the options and that number, and the same at every batch size and mesh. Warmup rises linearly
+// from 0 to max_lr; then decay to min_lr at decay_samples. (Megatron-LM's OptimizerParamScheduler,
+// whose steps are samples too.)
 struct LrSchedule {
   double max_lr = 0, min_lr = 0;
   double warmup_samples = 0, decay_samples = 0;

@@ -243,7 +243,8 @@ TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
   for (const fs::path& folder : others) EXPECT_TRUE(fs::exists(folder)) << folder;
 }
 
-// Of a file system that cannot swap two folders: the tag that `latest` names, killed while replaced.
+// Of a file system that cannot swap two folders: the tag that `latest` names, killed while it was
+// replaced.
 TEST_F(Recovery, GivesAReplacedTagItsNameBack) {
   TinyRun run(kData, 1);
   run.train(1);

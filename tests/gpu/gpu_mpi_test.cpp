@@ -77,8 +77,8 @@ TEST_F(Gpu, DropoutDropsWhatItDropsOnTheCpu) {
   }
 }
 
-// Outputs of `work` on inputs of a dtype, and the gradients of the inputs, on the GPU beside float64 on the
-// CPU: to units in the last place of the greatest.
+// Outputs of `work` on inputs of a dtype, and the gradients of the inputs, on the GPU beside float64
+// on the CPU: to units in the last place of the greatest.
 using Work = std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>;
 void expect_float64s(const Work& work, const std::vector<torch::Tensor>& inputs) {
   for (const auto& [dtype, unit] :

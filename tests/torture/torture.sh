@@ -137,7 +137,7 @@ for ((i = 0; i < damages; ++i)); do
   if grep -q "FALLING BACK" hurt.log; then
     ((fell += 1))
     grep -q "WARNING: $tag is damaged: .*$name.*FALLING BACK" hurt.log || fail "kind $kind of $name: $(grep WARNING hurt.log)"
-    grep -q "loaded hurt/$before:" hurt.log || fail "$(cat hurt.log)"
+    grep -q "loaded hurt/$before:" hurt.log || fail "not $before, of $(ls parts | tr '\n' ' '): $(cat hurt.log)"
   else
     ((kind == 0 || kind == 3)) && grep -q "loaded hurt/$tag:" hurt.log || fail "kind $kind of $name went unseen: $(cat hurt.log)"
     [[ $kind == 0 || $name == manifest.json ]] || fail "$name is gone, unseen"

@@ -13,9 +13,9 @@
 
 namespace anymesh {
 
-// A file that may be whole and cannot be read here and now: for want of a right or of descriptors, or
-// as it is of a newer format. What readers throw else, std::runtime_error, is about the file itself,
-// and has a load fall back to an older checkpoint.
+// A file that may be whole and cannot be read here and now: for want of a right or of descriptors,
+// or as it is of a newer format. What readers throw else, std::runtime_error, is about the file
+// itself, and has a load fall back to an older checkpoint.
 struct CannotRead : std::logic_error {
   using std::logic_error::logic_error;
 };

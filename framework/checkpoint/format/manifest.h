@@ -29,8 +29,8 @@ struct Manifest {
   std::vector<File> files;
 
   std::string to_json() const;
-  // Throws std::runtime_error on text that is no manifest, and CannotRead on one of a later version;
-  // `where` names it.
+  // Throws std::runtime_error on text that is no manifest, and CannotRead on one of a later
+  // version; `where` names it.
   static Manifest from_json(const std::string& text, const std::string& where);
 };
 

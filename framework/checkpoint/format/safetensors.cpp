@@ -10,8 +10,8 @@
 namespace anymesh {
 namespace {
 
-using Json =
-    nlohmann::json;  // not an ordered one, whose search for a key takes time by their number
+// Not an ordered one, whose search for a key takes time by their number.
+using Json = nlohmann::json;
 
 constexpr uint64_t kMaxHeader = 100'000'000;  // the format's own limit
 
