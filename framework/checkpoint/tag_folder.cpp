@@ -18,21 +18,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether a temporary folder is what a save left: with files of a tag alone, or empty under a tag's
-// name or the number of a mark (shared_folder.cpp). Others are a conversion's, or the user's.
+// first_to_see()'s (shared_folder.h), without its suffix.
+bool is_mark(const std::string& name) {
+  return std::ranges::all_of(name, [](char c) { return '0' <= c && c <= '9'; });
+}
+
+// Whether a temporary folder is what a save left: with files of a tag and a mark alone, or empty
+// under a tag's name or a mark's. Others are a conversion's, or the user's.
 bool is_of_a_save(const fs::path& folder) {
   std::error_code unreadable;
   const bool empty = fs::is_empty(folder, unreadable);
   if (unreadable) return false;
   if (empty) {
     const std::string name = folder.stem();
-    return step_of_tag(name) ||
-           std::ranges::all_of(name, [](char c) { return '0' <= c && c <= '9'; });
+    return step_of_tag(name) || is_mark(name);
   }
   return std::ranges::all_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
     fs::path name = entry.path().filename();
     if (name.extension() == kTemporarySuffix) name.replace_extension();
-    return name == kManifestFile || name == kWeightsFile ||
+    return name == kManifestFile || name == kWeightsFile || is_mark(name) ||
            parse_checkpoint_file_name(name.string());
   });
 }

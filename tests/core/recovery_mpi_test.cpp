@@ -216,7 +216,8 @@ TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
   const fs::path conversion = folder_ / "global_step1_universal.tmp" / kZeroFolder,
                  other = folder_ / "global_step1";
   const std::vector<fs::path> leftovers{folder_ / "global_step9.tmp", folder_ / "12345.tmp",
-                                        folder_ / "best.tmp", folder_ / "first.old.tmp"},
+                                        folder_ / "best.tmp", folder_ / "first.old.tmp",
+                                        folder_ / "global_step8.tmp"},
       others{folder_ / "data.tmp", folder_ / "hf.tmp", folder_ / "notes.old.tmp"};
   if (is_first()) {
     for (const fs::path& folder : {conversion, other / "thesis"}) fs::create_directories(folder);
@@ -225,6 +226,7 @@ TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
     write_text_atomically(leftovers[2] / model_states_file(0), "half");
     write_text_atomically(leftovers[2] / (layer_states_file(2, 0) + ".tmp"), "half");
     write_text_atomically(leftovers[3] / kManifestFile, "whole");
+    fs::create_directory(leftovers[4] / "678.tmp");  // by which ranks see whether they share a disk
     write_text_atomically(others[0] / model_states_file(0), "");
     write_text_atomically(others[0] / "mine", "");
     write_text_atomically(others[2] / "mine", "");
