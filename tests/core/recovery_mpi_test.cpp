@@ -2,6 +2,7 @@
 // system, and saves that fail.
 #include <fstream>
 
+#include "framework/checkpoint/format/convert.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/names.h"
@@ -210,6 +211,31 @@ TEST_F(Recovery, NodesWithoutASharedFileSystem) {
                                   {.tag = "global_step2"});
   EXPECT_THAT(message_of([&] { again.engine.load_checkpoint(mine, {.fallback = false}); }),
               HasSubstr("is of another save than that of"));
+}
+
+// One node's checkpoint is this model's, the other's is not, and neither has a manifest: no rank
+// waits for another.
+TEST_F(Recovery, NodesThatHoldDifferentModelsRefuseTogether) {
+  TinyOptions larger;
+  larger.gpt.num_layers = 4;
+  for (const auto& [name, options] :
+       {std::pair("node0", TinyOptions()), std::pair("node1", larger)}) {
+    TinyRun run(kSlices, 1, options);
+    run.train(1);
+    run.engine.save_checkpoint(folder_ / name);
+    if (is_first()) {
+      const fs::path output = folder_ / name / "global_step1_universal";
+      convert_to_universal({.input = folder_ / name / "global_step1", .output = output}, {});
+      fs::remove(output / kManifestFile);
+    }
+    mpi_world()->barrier();
+  }
+  TinyRun run(kSlices, 1);
+  const auto before = run.state();
+  const fs::path mine = folder_ / (mpi_world()->rank() < 2 ? "node0" : "node1");
+  EXPECT_THAT(message_of([&] { run.engine.load_checkpoint(mine, {.universal = true}); }),
+              AllOf(HasSubstr("node1"), HasSubstr("unexpected, not in this model")));
+  EXPECT_TRUE(same(run.state(), before));
 }
 
 TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
