@@ -5,18 +5,16 @@
 //
 // The first CSV is the reference. Prints a table; exits with 1 if a run is out of tolerance, and
 // with 2 if the arguments or a file can't be used.
-#include <cmath>
 #include <cstdio>
 #include <cxxopts.hpp>
-#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "framework/parse_number.h"
 #include "tools/loss_csv.h"
 #include "tools/loss_plot.h"
 #include "tools/run_tool.h"
+#include "tools/svg.h"
 
 namespace anymesh {
 namespace {
@@ -39,11 +37,7 @@ cxxopts::Options make_options() {
 double tolerance_of(const cxxopts::ParseResult& parsed, const std::string& name) {
   if (parsed.count(name) == 0) return -1;
   const std::string text = parsed[name].as<std::string>();
-  const auto value = parse_number<double>(text);
-  if (!value || !std::isfinite(*value) || *value < 0) {
-    throw std::runtime_error("--" + name + " " + text + ": expected a number from 0 on");
-  }
-  return *value;
+  return number_from_zero("--" + name + " " + text, text);
 }
 
 cxxopts::ParseResult parse(int argc, char** argv) {
@@ -61,11 +55,8 @@ int plot(const cxxopts::ParseResult& parsed) {
   for (const std::string& file : parsed.unmatched()) curves.push_back(read_loss_csv(file));
   std::printf("%s", loss_table(curves).c_str());
   if (parsed.count("output") != 0) {
-    const std::string path = parsed["output"].as<std::string>();
-    std::ofstream file(path, std::ios::binary);
-    file << loss_plot_svg(parsed["title"].as<std::string>(), curves);
-    file.close();
-    if (!file) throw std::runtime_error("--output " + path + ": cannot write the file");
+    write_svg(parsed["output"].as<std::string>(),
+              loss_plot_svg(parsed["title"].as<std::string>(), curves));
   }
   const std::vector<std::string> failures = tolerance_failures(curves, tolerance);
   for (const std::string& failure : failures) std::fprintf(stderr, "%s\n", failure.c_str());

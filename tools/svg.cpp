@@ -1,7 +1,9 @@
 #include "tools/svg.h"
 
 #include <cstdio>
+#include <fstream>
 #include <iterator>
+#include <stdexcept>
 
 namespace anymesh {
 namespace {
@@ -38,6 +40,13 @@ std::string svg_begin(double width, double height) {
   return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + w + "\" height=\"" + h +
          "\" viewBox=\"0 0 " + w + " " + h + "\">\n" + kStyle +
          "<rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#fff\"/>\n";
+}
+
+void write_svg(const std::string& path, const std::string& svg) {
+  std::ofstream file(path, std::ios::binary);
+  file << svg;
+  file.close();
+  if (!file) throw std::runtime_error("--output " + path + ": cannot write the file");
 }
 
 std::string number(const char* format, double value) {

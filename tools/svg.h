@@ -8,7 +8,8 @@
 
 namespace anymesh {
 
-std::string svg_begin(double width, double height);  // to be ended by "</svg>"
+std::string svg_begin(double width, double height);               // to be ended by "</svg>"
+void write_svg(const std::string& path, const std::string& svg);  // of --output
 
 std::string number(const char* format, double value);  // by printf's rules
 std::string px(double value);
