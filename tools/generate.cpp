@@ -140,9 +140,9 @@ int generate(const GenerateFlags& flags) {
 
 int main(int argc, char** argv) {
   return anymesh::run_tool(
-      "generate", 1,
-      [&] {
-        return anymesh::parse_generate_flags({argv + 1, argv + argc});
+      "generate", 1, argc, argv,
+      [](int count, char** words) {
+        return anymesh::parse_generate_flags({words + 1, words + count});
       },
       [](const anymesh::GenerateFlags& flags) {
         try {

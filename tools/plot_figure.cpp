@@ -215,7 +215,11 @@ MeshRun read_mesh(const std::string& path) {
   return run;
 }
 
-cxxopts::ParseResult parse(int argc, char** argv) {
+struct Arguments {
+  std::string kind, title, file, output;
+};
+
+Arguments parse(int argc, char** argv) {
   cxxopts::Options options("plot_figure", kHelp);
   const auto text = cxxopts::value<std::string>();
   options.custom_help("cells|bars|mesh --output FILE [--title TEXT] FILE").positional_help("");
@@ -223,25 +227,22 @@ cxxopts::ParseResult parse(int argc, char** argv) {
       "title", "title of the figure", cxxopts::value<std::string>()->default_value(""), "TEXT")(
       "help", "this text")("kind", "", text)("file", "", text);
   options.parse_positional({"kind", "file"});
-  cxxopts::ParseResult parsed = parse_flags(options, argc, argv);
+  const auto parsed = parse_flags(options, argc, argv);
   check_words(parsed, {});
   for (const char* needed : {"kind", "file", "output"})
     if (!parsed.count(needed))
       throw std::invalid_argument("give cells, bars or mesh, --output and a file");
-  const std::string kind = parsed["kind"].as<std::string>();
+  const std::string kind = text_of(parsed, "kind");
   if (kind != "cells" && kind != "bars" && kind != "mesh")
     throw std::invalid_argument("expected cells, bars or mesh, found '" + kind + "'");
-  return parsed;
+  return {kind, text_of(parsed, "title"), text_of(parsed, "file"), text_of(parsed, "output")};
 }
 
-int draw(const cxxopts::ParseResult& parsed) {
-  const auto& kind = parsed["kind"].as<std::string>();
-  const auto& path = parsed["file"].as<std::string>();
-  const auto& title = parsed["title"].as<std::string>();
-  const std::string svg = kind == "cells"  ? cells_svg(title, read_cells(path))
-                          : kind == "bars" ? draw_bars(title, path)
-                                           : mesh_svg(title, read_mesh(path));
-  write_svg(parsed["output"].as<std::string>(), svg);
+int draw(const Arguments& arguments) {
+  const auto& [kind, title, file, output] = arguments;
+  write_svg(output, kind == "cells"  ? cells_svg(title, read_cells(file))
+                    : kind == "bars" ? draw_bars(title, file)
+                                     : mesh_svg(title, read_mesh(file)));
   return 0;
 }
 
@@ -249,6 +250,5 @@ int draw(const cxxopts::ParseResult& parsed) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  return anymesh::run_tool(
-      "plot_figure", 2, [&] { return anymesh::parse(argc, argv); }, anymesh::draw);
+  return anymesh::run_tool("plot_figure", 2, argc, argv, anymesh::parse, anymesh::draw);
 }

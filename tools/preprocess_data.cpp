@@ -342,6 +342,5 @@ Options parse(int argc, char** argv) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  return anymesh::run_tool(
-      "preprocess_data", 1, [&] { return anymesh::parse(argc, argv); }, anymesh::preprocess);
+  return anymesh::run_tool("preprocess_data", 1, argc, argv, anymesh::parse, anymesh::preprocess);
 }
