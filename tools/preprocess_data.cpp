@@ -19,6 +19,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -39,15 +40,10 @@ namespace {
 struct Options {
   std::string input;
   std::vector<std::string> json_keys;
-  bool json = true;
-  DocumentUnit unit = DocumentUnit::kLine;
+  std::optional<DocumentUnit> unit;  // of text; none: JSON lines
   std::string output_prefix;
-  std::string tokenizer_type;
-  std::string vocab_file;
-  std::string merge_file;
-  std::string tokenizer_model;
-  bool append_eod = false;
-  bool count_eod = false;
+  std::string tokenizer_type, vocab_file, merge_file, tokenizer_model;
+  bool append_eod = false, count_eod = false;
   int workers = 1;
 };
 
@@ -83,7 +79,7 @@ class Preprocessor {
  public:
   Preprocessor(const Options& options, const ProgressCallback& progress)
       : options_(options),
-        reader_(options.input, options.unit),
+        reader_(options.input, options.unit.value_or(DocumentUnit::kLine)),
         progress_(std::filesystem::file_size(options.input), progress) {
     vocab_size_ = tokenizer()->vocab_size();
     for (const std::string& key : options.json_keys) {
@@ -98,9 +94,8 @@ class Preprocessor {
       for (int i = 0; i < options_.workers; ++i) workers.emplace_back([this] { work(); });
     }
     if (error_) std::rethrow_exception(error_);
-    if (documents_ == 0) {
+    if (documents_ == 0)
       throw std::runtime_error("--input " + options_.input + ": has no documents");
-    }
     for (auto& output : outputs_) output->builder.finish();
   }
 
@@ -158,7 +153,7 @@ class Preprocessor {
 
   void tokenize(Batch& batch, Tokenizer& tokenizer) const {
     for (const Document& document : batch.input.documents) {
-      const auto texts = options_.json ? parse_json(document) : std::vector{document.text};
+      const auto texts = options_.unit ? std::vector{document.text} : parse_json(document);
       for (const std::string& text : texts) {
         auto& tokens = batch.tokens.emplace_back(tokenizer.encode(text));
         if (options_.append_eod && !tokens.empty()) tokens.push_back(tokenizer.eod());
@@ -227,28 +222,26 @@ int preprocess(const Options& options) {
 cxxopts::Options describe_flags() {
   cxxopts::Options flags("preprocess_data", "Text to the token files that training reads.\n");
   flags.custom_help("--input FILE --output-prefix PREFIX --tokenizer-type TYPE [options]");
+  const auto text = cxxopts::value<std::string>();
+  const auto none = cxxopts::value<std::string>()->default_value("");
   // clang-format off
   flags.add_options("Input")
-    ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt",
-     cxxopts::value<std::string>())
+    ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt", text)
     ("json-keys", "what to take from each object, one or more: one output for each",
      cxxopts::value<std::vector<std::string>>()->default_value("text"))
     ("documents", "what is a document in a .txt: file, paragraph (up to a blank line) or line",
      cxxopts::value<std::string>()->default_value("file"));
   flags.add_options("Tokenizer")
     ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer or "
-     "GPTSentencePieceTokenizer", cxxopts::value<std::string>())
-    ("vocab-file", "vocab.json, for GPT2BPETokenizer",
-     cxxopts::value<std::string>()->default_value(""))
-    ("merge-file", "merges.txt, for GPT2BPETokenizer",
-     cxxopts::value<std::string>()->default_value(""))
-    ("tokenizer-model", "model, for the SentencePiece tokenizers",
-     cxxopts::value<std::string>()->default_value(""))
+     "GPTSentencePieceTokenizer", text)
+    ("vocab-file", "vocab.json, for GPT2BPETokenizer", none)
+    ("merge-file", "merges.txt, for GPT2BPETokenizer", none)
+    ("tokenizer-model", "model, for the SentencePiece tokenizers", none)
     ("append-eod", "end each document with the tokenizer's token for that, as <|endoftext|>")
     ("count-eod", "count that token in the document's length, as Megatron-LM does; "
      "Megatron-DeepSpeed does not, so its document n is read from n tokens too early");
   flags.add_options("Output")
-    ("output-prefix", "writes PREFIX_text_document.bin and .idx", cxxopts::value<std::string>())
+    ("output-prefix", "writes PREFIX_text_document.bin and .idx", text)
     ("dataset-impl", "mmap, the only format", cxxopts::value<std::string>()->default_value("mmap"))
     ("workers", "threads; 0 for one per core", cxxopts::value<std::string>()->default_value("0"))
     ("help", "this text");
@@ -257,61 +250,50 @@ cxxopts::Options describe_flags() {
 }
 
 // How the input is cut, by its name and --documents.
-void choose_unit(const cxxopts::ParseResult& parsed, Options& options) {
-  const std::string suffix = std::filesystem::path(options.input).extension();
-  options.json = suffix == ".jsonl" || suffix == ".json";
-  if (!options.json && suffix != ".txt") {
-    throw std::runtime_error("--input " + options.input +
-                             ": expected a name in .jsonl, .json or .txt");
-  }
-  const char* foreign = options.json ? "documents" : "json-keys";
-  if (parsed.count(foreign) > 0) {
-    throw std::runtime_error("--" + std::string(foreign) + " is not for --input " + options.input);
-  }
-  if (options.json) return;
-  const auto unit = parsed["documents"].as<std::string>();
-  if (unit == "file") {
-    options.unit = DocumentUnit::kFile;
-  } else if (unit == "paragraph") {
-    options.unit = DocumentUnit::kParagraph;
-  } else if (unit != "line") {
-    throw std::runtime_error("--documents " + unit + ": expected file, paragraph or line");
-  }
+std::optional<DocumentUnit> unit_of(const cxxopts::ParseResult& parsed, const std::string& input) {
+  const std::string suffix = std::filesystem::path(input).extension();
+  const bool json = suffix == ".jsonl" || suffix == ".json";
+  if (!json && suffix != ".txt")
+    throw std::runtime_error("--input " + input + ": expected a name in .jsonl, .json or .txt");
+  const char* foreign = json ? "documents" : "json-keys";
+  if (parsed.count(foreign) > 0)
+    throw std::runtime_error("--" + std::string(foreign) + " is not for --input " + input);
+  if (json) return std::nullopt;
+  const std::string unit = text_of(parsed, "documents");
+  if (unit == "file") return DocumentUnit::kFile;
+  if (unit == "paragraph") return DocumentUnit::kParagraph;
+  if (unit == "line") return DocumentUnit::kLine;
+  throw std::runtime_error("--documents " + unit + ": expected file, paragraph or line");
 }
 
 int parse_workers(const std::string& text) {
   const int workers = parse_number<int>(text).value_or(-1);
-  if (workers < 0 || workers > 1024) {
+  if (workers < 0 || workers > 1024)
     throw std::runtime_error("--workers " + text + ": expected 0 to 1024");
-  }
   return workers > 0 ? workers
                      : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 Options parse_options(const cxxopts::ParseResult& parsed) {
   check_words(parsed, {"input", "output-prefix", "tokenizer-type"});
-  const auto format = parsed["dataset-impl"].as<std::string>();
+  const std::string format = text_of(parsed, "dataset-impl"), input = text_of(parsed, "input");
   if (format != "mmap") throw std::runtime_error("--dataset-impl " + format + ": expected mmap");
-
-  Options options;
-  options.input = parsed["input"].as<std::string>();
-  options.json_keys = parsed["json-keys"].as<std::vector<std::string>>();
-  std::set<std::string> keys(options.json_keys.begin(), options.json_keys.end());
-  if (keys.size() < options.json_keys.size()) {
+  const auto& json_keys = parsed["json-keys"].as<std::vector<std::string>>();
+  if (std::set(json_keys.begin(), json_keys.end()).size() < json_keys.size())
     throw std::runtime_error("--json-keys names a key twice");
-  }
-  choose_unit(parsed, options);
-  options.output_prefix = parsed["output-prefix"].as<std::string>();
-  options.tokenizer_type = parsed["tokenizer-type"].as<std::string>();
-  options.vocab_file = parsed["vocab-file"].as<std::string>();
-  options.merge_file = parsed["merge-file"].as<std::string>();
-  options.tokenizer_model = parsed["tokenizer-model"].as<std::string>();
-  options.append_eod = parsed["append-eod"].as<bool>();
-  options.count_eod = parsed["count-eod"].as<bool>();
-  options.workers = parse_workers(parsed["workers"].as<std::string>());
-  if (options.count_eod && !options.append_eod) {
+  Options options{.input = input,
+                  .json_keys = json_keys,
+                  .unit = unit_of(parsed, input),
+                  .output_prefix = text_of(parsed, "output-prefix"),
+                  .tokenizer_type = text_of(parsed, "tokenizer-type"),
+                  .vocab_file = text_of(parsed, "vocab-file"),
+                  .merge_file = text_of(parsed, "merge-file"),
+                  .tokenizer_model = text_of(parsed, "tokenizer-model"),
+                  .append_eod = parsed["append-eod"].as<bool>(),
+                  .count_eod = parsed["count-eod"].as<bool>(),
+                  .workers = parse_workers(text_of(parsed, "workers"))};
+  if (options.count_eod && !options.append_eod)
     throw std::runtime_error("--count-eod needs --append-eod");
-  }
   return options;
 }
 
