@@ -74,27 +74,25 @@ class Source {
 
 // As framework/checkpoint/metadata.cpp makes it of a run's parameters.
 UniversalInfo info_of(const std::vector<HfParameter>& parameters, const HfModel& model) {
-  std::set<std::string> vocabulary, tied, whole, columns, pairs;
-  for (const HfParameter& parameter : parameters) {
-    const std::string pattern = pattern_of(parameter.name);
-    if (parameter.cut == Cut::kVocabulary) {
-      vocabulary.insert(pattern);
-      if (parameter.name.starts_with(kTiedModules)) tied.insert(pattern);
-    }
-    if (parameter.cut == Cut::kWhole) whole.insert(pattern);
-    if (parameter.cut == Cut::kColumns) columns.insert(pattern);
-    if (parameter.theirs.size() == 2) pairs.insert(pattern);  // gate and up
-  }
-  const auto list = [](const std::set<std::string>& set) {
+  const auto patterns = [&](const auto& chosen) {
+    std::set<std::string> set;
+    for (const HfParameter& parameter : parameters)
+      if (chosen(parameter)) set.insert(pattern_of(parameter.name));
     return std::vector<std::string>(set.begin(), set.end());
+  };
+  const auto of_cut = [&](Cut cut) {
+    return patterns([cut](const HfParameter& parameter) { return parameter.cut == cut; });
   };
   UniversalInfo info;
   info.original_vocab_size = info.padded_vocab_size = model.gpt.vocab_size;
-  info.vocabulary = list(vocabulary);
-  info.pipeline_replicated = list(tied);
-  info.tp_replicated = list(whole);
-  info.row_parallel = list(columns);
-  info.two_sub_params = list(pairs);
+  info.vocabulary = of_cut(Cut::kVocabulary);
+  info.pipeline_replicated = patterns([](const HfParameter& parameter) {
+    return parameter.cut == Cut::kVocabulary && parameter.name.starts_with(kTiedModules);
+  });
+  info.tp_replicated = of_cut(Cut::kWhole);
+  info.row_parallel = of_cut(Cut::kColumns);
+  info.two_sub_params = patterns(  // gate and up
+      [](const HfParameter& parameter) { return parameter.theirs.size() == 2; });
   return info;
 }
 

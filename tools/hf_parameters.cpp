@@ -156,52 +156,27 @@ BytesPtr stacked(std::vector<BytesPtr> parts) {
   return joined({begin}, std::move(fragments), DType::kFloat32);
 }
 
-// A matrix [rows, columns] of fp32 read as [columns, rows]. A range of it is a piece of every row.
-class TransposedBytes : public ByteSource {
- public:
-  TransposedBytes(BytesPtr matrix, int64_t rows, int64_t columns)
-      : matrix_(std::move(matrix)),
-        rows_(static_cast<uint64_t>(rows)),
-        columns_(static_cast<uint64_t>(columns)) {}
-  uint64_t size() const override { return matrix_->size(); }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    check_range(offset, out.size(), "a transposed tensor");
+// A matrix of fp32, read with rows for columns. A range of it is a piece of every row.
+BytesPtr transposed(const BytesPtr& matrix, int64_t matrix_rows, int64_t matrix_columns) {
+  const auto rows = static_cast<uint64_t>(matrix_rows),
+             columns = static_cast<uint64_t>(matrix_columns);
+  const auto read = [=](uint64_t offset, std::span<std::byte> out) {
     constexpr uint64_t kElement = sizeof(float);
     if (out.empty()) return;
     const uint64_t begin = offset / kElement, end = begin + out.size() / kElement;
-    const uint64_t first = begin / rows_, last = (end - 1) / rows_;  // columns
+    const uint64_t first = begin / rows, last = (end - 1) / rows;  // columns
     std::vector<std::byte> piece((last - first + 1) * kElement);
-    for (uint64_t row = 0; row < rows_; ++row) {
-      matrix_->read((row * columns_ + first) * kElement, piece);
+    for (uint64_t row = 0; row < rows; ++row) {
+      matrix->read((row * columns + first) * kElement, piece);
       for (uint64_t column = first; column <= last; ++column) {
-        const uint64_t at = column * rows_ + row;
+        const uint64_t at = column * rows + row;
         if (at >= begin && at < end)
           std::memcpy(out.data() + (at - begin) * kElement,
                       piece.data() + (column - first) * kElement, kElement);
       }
     }
-  }
-
- private:
-  BytesPtr matrix_;
-  uint64_t rows_, columns_;
-};
-
-struct Rows {
-  int64_t begin, count;
-};
-
-// Their rows [all q; all keys; all values] in the order of ours.
-std::vector<Rows> rows_by_group(const GptConfig& gpt) {
-  const int64_t d = gpt.head_dim(), groups = gpt.key_value_heads(),
-                queries = gpt.num_attention_heads / groups * d;
-  std::vector<Rows> order;
-  for (int64_t g = 0; g < groups; ++g) {
-    order.push_back({g * queries, queries});
-    order.push_back({groups * queries + g * d, d});
-    order.push_back({groups * (queries + d) + g * d, d});
-  }
-  return order;
+  };
+  return std::make_shared<ComputedBytes>(matrix->size(), "a transposed tensor", read);
 }
 
 uint64_t row_bytes(const HfParameter& parameter) {
@@ -209,9 +184,30 @@ uint64_t row_bytes(const HfParameter& parameter) {
   return static_cast<uint64_t>(columns) * sizeof(float);
 }
 
-BytesPtr rows_of(const BytesPtr& bytes, Rows rows, uint64_t row) {
-  return std::make_shared<SubRange>(bytes, static_cast<uint64_t>(rows.begin) * row,
-                                    static_cast<uint64_t>(rows.count) * row);
+BytesPtr rows_of(const BytesPtr& bytes, int64_t begin, int64_t count, uint64_t row) {
+  return std::make_shared<SubRange>(bytes, static_cast<uint64_t>(begin) * row,
+                                    static_cast<uint64_t>(count) * row);
+}
+
+// Rows of ours, for each group [q, key, value], out of theirs, all q, all keys, all values; or the
+// other way.
+BytesPtr regrouped(const BytesPtr& bytes, const GptConfig& gpt, uint64_t row, bool to_ours) {
+  const size_t groups = static_cast<size_t>(gpt.key_value_heads());
+  const int64_t d = gpt.head_dim(), queries = gpt.num_attention_heads / gpt.key_value_heads() * d;
+  const int64_t counts[] = {queries, d, d};
+  std::vector<BytesPtr> parts(3 * groups);
+  int64_t ours = 0;
+  for (size_t g = 0; g < groups; ++g) {
+    int64_t theirs = 0;  // where the rows of this kind begin
+    for (size_t kind = 0; kind < 3; ++kind) {
+      const int64_t count = counts[kind], from = theirs + static_cast<int64_t>(g) * count;
+      parts[to_ours ? 3 * g + kind : groups * kind + g] =
+          rows_of(bytes, to_ours ? from : ours, count, row);
+      ours += count;
+      theirs += static_cast<int64_t>(groups) * count;
+    }
+  }
+  return stacked(std::move(parts));
 }
 
 }  // namespace
@@ -221,38 +217,21 @@ std::vector<HfParameter> hf_parameters(const HfModel& model) { return Mapping(mo
 BytesPtr ours_of(const HfParameter& parameter, const GptConfig& gpt, std::vector<BytesPtr> theirs) {
   for (size_t i = 0; parameter.transposed && i < theirs.size(); ++i) {
     const Shape& shape = parameter.theirs[i].shape;
-    theirs[i] = std::make_shared<TransposedBytes>(theirs[i], shape[0], shape[1]);
+    theirs[i] = transposed(theirs[i], shape[0], shape[1]);
   }
   const BytesPtr all = stacked(std::move(theirs));
-  if (!parameter.grouped) return all;
-  std::vector<BytesPtr> parts;
-  for (const Rows& rows : rows_by_group(gpt))
-    parts.push_back(rows_of(all, rows, row_bytes(parameter)));
-  return stacked(std::move(parts));
+  return parameter.grouped ? regrouped(all, gpt, row_bytes(parameter), /*to_ours=*/true) : all;
 }
 
 std::vector<BytesPtr> theirs_of(const HfParameter& parameter, const GptConfig& gpt, BytesPtr ours) {
   const uint64_t row = row_bytes(parameter);
-  if (parameter.grouped) {
-    std::vector<std::pair<int64_t, BytesPtr>> parts;  // by where they begin in theirs
-    int64_t at = 0;
-    for (const Rows& rows : rows_by_group(gpt)) {
-      parts.emplace_back(rows.begin, rows_of(ours, {at, rows.count}, row));
-      at += rows.count;
-    }
-    std::sort(parts.begin(), parts.end(),
-              [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<BytesPtr> sorted;
-    for (auto& [begin, bytes] : parts) sorted.push_back(std::move(bytes));
-    ours = stacked(std::move(sorted));
-  }
+  if (parameter.grouped) ours = regrouped(ours, gpt, row, /*to_ours=*/false);
   std::vector<BytesPtr> theirs;
   int64_t at = 0;
   for (const HfTensor& tensor : parameter.theirs) {
     const int64_t count = tensor.shape[parameter.transposed ? 1 : 0];
-    BytesPtr bytes = rows_of(ours, {at, count}, row);
-    if (parameter.transposed)
-      bytes = std::make_shared<TransposedBytes>(bytes, count, tensor.shape[0]);
+    BytesPtr bytes = rows_of(ours, at, count, row);
+    if (parameter.transposed) bytes = transposed(bytes, count, tensor.shape[0]);
     theirs.push_back(std::move(bytes));
     at += count;
   }
