@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cxxopts.hpp>
+#include <deque>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -82,10 +83,8 @@ class Preprocessor {
         reader_(options.input, options.unit.value_or(DocumentUnit::kLine)),
         progress_(std::filesystem::file_size(options.input), progress) {
     vocab_size_ = tokenizer()->vocab_size();
-    for (const std::string& key : options.json_keys) {
-      const std::string prefix = options.output_prefix + "_" + key + "_document";
-      outputs_.push_back(std::make_unique<Output>(prefix, vocab_size_));
-    }
+    for (const std::string& key : options.json_keys)
+      outputs_.emplace_back(options.output_prefix + "_" + key + "_document", vocab_size_);
   }
 
   void run() {
@@ -96,18 +95,18 @@ class Preprocessor {
     if (error_) std::rethrow_exception(error_);
     if (documents_ == 0)
       throw std::runtime_error("--input " + options_.input + ": has no documents");
-    for (auto& output : outputs_) output->builder.finish();
+    for (Output& output : outputs_) output.builder.finish();
   }
 
   void report() const {
     const double seconds = seconds_since(start_), megabytes = static_cast<double>(bytes_) / 1e6;
     std::printf("%lld documents, %.2f MB in %.2f s, %.1f MB/s\n",
                 static_cast<long long>(documents_), megabytes, seconds, megabytes / seconds);
-    for (const auto& output : outputs_) {
-      std::printf("%s.{bin,idx}: %lld tokens of %d bytes, vocabulary %d\n", output->prefix.c_str(),
-                  static_cast<long long>(output->tokens()),
+    for (const Output& output : outputs_) {
+      std::printf("%s.{bin,idx}: %lld tokens of %d bytes, vocabulary %d\n", output.prefix.c_str(),
+                  static_cast<long long>(output.tokens()),
                   token_bytes(token_type_for_vocabulary(vocab_size_)), vocab_size_);
-      std::printf("unigram entropy: %.4f nats/token\n", output->unigram_entropy());
+      std::printf("unigram entropy: %.4f nats/token\n", output.unigram_entropy());
     }
   }
 
@@ -183,7 +182,7 @@ class Preprocessor {
   void write(const Batch& batch) {
     for (size_t i = 0; i < batch.tokens.size(); ++i) {
       const auto& tokens = batch.tokens[i];
-      Output& output = *outputs_[i % outputs_.size()];
+      Output& output = outputs_[i % outputs_.size()];
       const bool uncounted_eod = options_.append_eod && !options_.count_eod && !tokens.empty();
       output.builder.add_document(tokens, std::ssize(tokens) - uncounted_eod);
       for (const int32_t token : tokens) ++output.counts[token];
@@ -196,7 +195,7 @@ class Preprocessor {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Options options_;
   int32_t vocab_size_ = 0;
-  std::vector<std::unique_ptr<Output>> outputs_;
+  std::deque<Output> outputs_;  // one a key
 
   std::mutex read_mutex_;
   DocumentReader reader_;
