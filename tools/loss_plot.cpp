@@ -231,18 +231,6 @@ Panel loss_axes(const std::vector<LossCurve>& curves) {
 
 }  // namespace
 
-std::vector<double> nice_ticks(double low, double high, int count) {
-  const double rough = (high - low) / count;
-  const double power = std::pow(10, std::floor(std::log10(rough)));
-  double step = 10 * power;
-  for (const double multiple : {5, 2, 1}) {
-    if (multiple * power >= rough) step = multiple * power;
-  }
-  std::vector<double> ticks;
-  for (double k = std::ceil(low / step); k * step <= high; ++k) ticks.push_back(k * step);
-  return ticks;
-}
-
 std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>& curves) {
   const Panel losses = loss_axes(curves);
   Panel deltas = losses;

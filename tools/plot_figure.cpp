@@ -12,7 +12,6 @@
 #include "framework/comm/topology.h"
 #include "framework/pipeline/schedule.h"
 #include "tools/loss_csv.h"
-#include "tools/loss_plot.h"
 #include "tools/run_tool.h"
 #include "tools/svg.h"
 
