@@ -10,104 +10,78 @@ namespace {
 
 using Cut = HfParameter::Cut;
 
-// Their names, of a layer after its prefix.
-struct Names {
-  std::string base, embedding, layers, input_norm;
-  std::vector<std::string> qkv;
-  std::string attention_out, mlp_norm;
-  std::vector<std::string> mlp_in;
-  std::string mlp_out, final_norm;
-};
+enum Part { kBase, kEmbedding, kLayers, kNorm1, kQkv, kAttention, kNorm2, kMlpIn, kMlpOut, kNorm };
 
-Names names_of(HfFamily family) {
-  switch (family) {
-    case HfFamily::kGpt2:
-      return {"transformer.", "wte",  "h.",         "ln_1",       {"attn.c_attn"},
-              "attn.c_proj",  "ln_2", {"mlp.c_fc"}, "mlp.c_proj", "ln_f"};
-    case HfFamily::kLlama:
-      return {"model.",
-              "embed_tokens",
-              "layers.",
-              "input_layernorm",
-              {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-              "self_attn.o_proj",
-              "post_attention_layernorm",
-              {"mlp.gate_proj", "mlp.up_proj"},
-              "mlp.down_proj",
-              "norm"};
-    case HfFamily::kBloom:
-      break;
-  }
-  return {"transformer.",
-          "word_embeddings",
-          "h.",
-          "input_layernorm",
-          {"self_attention.query_key_value"},
-          "self_attention.dense",
-          "post_attention_layernorm",
-          {"mlp.dense_h_to_4h"},
-          "mlp.dense_4h_to_h",
-          "ln_f"};
+// Their names, of a layer's parts behind its prefix.
+const std::vector<std::string>& names_of(Part part, HfFamily family) {
+  static const std::vector<std::string> names[][3] = {
+      // GPT-2, Llama, BLOOM
+      {{"transformer."}, {"model."}, {"transformer."}},
+      {{"wte"}, {"embed_tokens"}, {"word_embeddings"}},
+      {{"h."}, {"layers."}, {"h."}},
+      {{"ln_1"}, {"input_layernorm"}, {"input_layernorm"}},
+      {{"attn.c_attn"},
+       {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+       {"self_attention.query_key_value"}},
+      {{"attn.c_proj"}, {"self_attn.o_proj"}, {"self_attention.dense"}},
+      {{"ln_2"}, {"post_attention_layernorm"}, {"post_attention_layernorm"}},
+      {{"mlp.c_fc"}, {"mlp.gate_proj", "mlp.up_proj"}, {"mlp.dense_h_to_4h"}},
+      {{"mlp.c_proj"}, {"mlp.down_proj"}, {"mlp.dense_4h_to_h"}},
+      {{"ln_f"}, {"norm"}, {"ln_f"}}};
+  return names[part][static_cast<size_t>(family)];
 }
 
 class Mapping {
  public:
   explicit Mapping(const HfModel& model)
-      : family_(model.family), gpt_(model.gpt), h_(gpt_.hidden_size), names_(names_of(family_)) {}
+      : family_(model.family), gpt_(model.gpt), h_(gpt_.hidden_size) {}
 
   std::vector<HfParameter> run() {
     const std::string embed =
         gpt_.untie_embeddings_and_output_weights ? "1." : "tied_modules.embed.";
+    const std::string base = base_prefix(family_);
     const Shape table{gpt_.vocab_size, h_};
-    add({embed + "word_embeddings.weight",
-         table,
-         Cut::kVocabulary,
-         {{names_.base + names_.embedding + ".weight", table}}});
+    add_same(embed + "word_embeddings.weight", table, Cut::kVocabulary,
+             base + names_of(kEmbedding, family_)[0] + ".weight");
     if (gpt_.embed_layernorm)
-      norm(embed + "word_embeddings.norm", names_.base + "word_embeddings_layernorm");
-    if (gpt_.learned_positions()) {
-      const Shape positions{gpt_.max_position_embeddings, h_};
-      add({embed + "position_embeddings.weight",
-           positions,
-           Cut::kWhole,
-           {{names_.base + "wpe.weight", positions}}});
-    }
+      norm(embed + "word_embeddings.norm", base + "word_embeddings_layernorm");
+    if (gpt_.learned_positions())
+      add_same(embed + "position_embeddings.weight", {gpt_.max_position_embeddings, h_},
+               Cut::kWhole, base + "wpe.weight");
     for (int i = 0; i < gpt_.num_layers; ++i) layer(i);
-    norm(std::to_string(gpt_.num_layers + 2), names_.base + names_.final_norm);
+    norm(std::to_string(gpt_.num_layers + 2), base + names_of(kNorm, family_)[0]);
     if (gpt_.untie_embeddings_and_output_weights)
-      add({std::to_string(gpt_.num_layers + 3) + ".lm_head.weight",
-           table,
-           Cut::kVocabulary,
-           {{"lm_head.weight", table}}});
+      add_same(std::to_string(gpt_.num_layers + 3) + ".lm_head.weight", table, Cut::kVocabulary,
+               "lm_head.weight");
     return std::move(parameters_);
   }
 
  private:
   void layer(int i) {
-    const std::string ours = std::to_string(i + 2) + ".",
-                      theirs = names_.base + names_.layers + std::to_string(i) + ".";
-    const auto with_prefix = [&](std::vector<std::string> list) {
-      for (std::string& name : list) name = theirs + name;
-      return list;
+    const std::string ours = std::to_string(i + 2) + ".", prefix = base_prefix(family_) +
+                                                                   names_of(kLayers, family_)[0] +
+                                                                   std::to_string(i) + ".";
+    const auto theirs = [&](Part part) {
+      std::vector<std::string> names = names_of(part, family_);
+      for (std::string& name : names) name = prefix + name;
+      return names;
     };
     const int64_t d = gpt_.head_dim(), kv = gpt_.key_value_heads() * d, f = gpt_.ffn_size();
-    const bool split = names_.qkv.size() > 1;
-    norm(ours + "input_layernorm", theirs + names_.input_norm);
-    linear(ours + "self_attention.query_key_value", with_prefix(names_.qkv),
-           split ? Shape{h_, kv, kv} : Shape{h_ + 2 * kv}, h_, Cut::kRows,
+    const auto qkv = theirs(kQkv), mlp_in = theirs(kMlpIn);
+    norm(ours + "input_layernorm", theirs(kNorm1)[0]);
+    linear(ours + "self_attention.query_key_value", qkv,
+           qkv.size() > 1 ? Shape{h_, kv, kv} : Shape{h_ + 2 * kv}, h_, Cut::kRows,
            /*grouped=*/family_ != HfFamily::kBloom);
-    linear(ours + "self_attention.dense", with_prefix({names_.attention_out}), {h_}, h_,
-           Cut::kColumns);
-    norm(ours + "post_attention_layernorm", theirs + names_.mlp_norm);
-    linear(ours + "mlp.dense_h_to_4h", with_prefix(names_.mlp_in), Shape(names_.mlp_in.size(), f),
-           h_, Cut::kRows);
-    linear(ours + "mlp.dense_4h_to_h", with_prefix({names_.mlp_out}), {h_}, f, Cut::kColumns);
+    linear(ours + "self_attention.dense", theirs(kAttention), {h_}, h_, Cut::kColumns);
+    norm(ours + "post_attention_layernorm", theirs(kNorm2)[0]);
+    linear(ours + "mlp.dense_h_to_4h", mlp_in, Shape(mlp_in.size(), f), h_, Cut::kRows);
+    linear(ours + "mlp.dense_4h_to_h", theirs(kMlpOut), {h_}, f, Cut::kColumns);
   }
 
   void norm(const std::string& ours, const std::string& theirs) {
-    add({ours + ".weight", {h_}, Cut::kWhole, {{theirs + ".weight", {h_}}}});
+    add_same(ours + ".weight", {h_}, Cut::kWhole, theirs + ".weight");
     if (gpt_.normalization == "layernorm")
-      add({ours + ".bias", {h_}, Cut::kWhole, {{theirs + ".bias", {h_}}}});
+      add_same(ours + ".bias", {h_}, Cut::kWhole, theirs + ".bias");
   }
 
   // `rows` are those of each of theirs. Of a matrix that is cut by columns every rank has the bias.
@@ -130,16 +104,17 @@ class Mapping {
           {theirs[i] + ".weight", transposed ? Shape{in, rows[i]} : Shape{rows[i], in}});
       bias.theirs.push_back({theirs[i] + ".bias", {rows[i]}});
     }
-    add(std::move(weight));
-    if (gpt_.add_bias_linear) add(std::move(bias));
+    parameters_.push_back(std::move(weight));
+    if (gpt_.add_bias_linear) parameters_.push_back(std::move(bias));
   }
 
-  void add(HfParameter parameter) { parameters_.push_back(std::move(parameter)); }
+  void add_same(const std::string& ours, const Shape& shape, Cut cut, const std::string& theirs) {
+    parameters_.push_back({ours, shape, cut, {{theirs, shape}}});
+  }
 
   HfFamily family_;
   const GptConfig& gpt_;
   int64_t h_;
-  Names names_;
   std::vector<HfParameter> parameters_;
 };
 
@@ -238,6 +213,6 @@ std::vector<BytesPtr> theirs_of(const HfParameter& parameter, const GptConfig& g
   return theirs;
 }
 
-std::string base_prefix(HfFamily family) { return names_of(family).base; }
+std::string base_prefix(HfFamily family) { return names_of(kBase, family)[0]; }
 
 }  // namespace anymesh
