@@ -58,9 +58,9 @@ class Mapping {
 
  private:
   void layer(int i) {
-    const std::string ours = std::to_string(i + 2) + ".", prefix = base_prefix(family_) +
-                                                                   names_of(kLayers, family_)[0] +
-                                                                   std::to_string(i) + ".";
+    const std::string ours = std::to_string(i + 2) + ".";
+    const std::string prefix =
+        base_prefix(family_) + names_of(kLayers, family_)[0] + std::to_string(i) + ".";
     const auto theirs = [&](Part part) {
       std::vector<std::string> names = names_of(part, family_);
       for (std::string& name : names) name = prefix + name;
