@@ -4,7 +4,6 @@
 
 #include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/file_io.h"
-#include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 #include "models/gpt/gpt_names.h"
@@ -57,26 +56,14 @@ HfModel model_of(const WholeCheckpoint& checkpoint, const fs::path& config) {
   return model;
 }
 
-// Its elements, by either of its names, which is taken out of `left`.
-BytesPtr take(const HfParameter& parameter, const WholeCheckpoint& checkpoint, int num_layers,
-              std::set<std::string>& left) {
-  std::string name = no_pipeline_name(parameter.name, num_layers);
-  if (checkpoint.contains(parameter.name) || !checkpoint.contains(name)) name = parameter.name;
-  const WholeParameter found = checkpoint.parameter(name);
-  if (found.shape != parameter.shape)
-    throw ValueError(checkpoint.path.string() + ": " + name + " is " + to_string(found.shape) +
-                     ", expected " + to_string(parameter.shape));
-  left.erase(name);
-  return as_float32(found.states[kFp32]);
-}
-
 // The model's tensors by their names in transformers. All of the checkpoint must be among them.
 NamedTensors tensors_of(const WholeCheckpoint& checkpoint, const HfModel& model) {
   std::set<std::string> left(checkpoint.names().begin(), checkpoint.names().end());
   NamedTensors tensors;
   for (const HfParameter& parameter : hf_parameters(model)) {
-    const auto theirs =
-        theirs_of(parameter, model.gpt, take(parameter, checkpoint, model.gpt.num_layers, left));
+    const std::string other = no_pipeline_name(parameter.name, model.gpt.num_layers);
+    const auto theirs = theirs_of(parameter, model.gpt,
+                                  take(checkpoint, parameter.name, other, parameter.shape, left));
     for (size_t i = 0; i < theirs.size(); ++i)
       tensors.emplace_back(
           parameter.theirs[i].name,

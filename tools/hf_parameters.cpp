@@ -213,6 +213,19 @@ std::vector<BytesPtr> theirs_of(const HfParameter& parameter, const GptConfig& g
   return theirs;
 }
 
+BytesPtr take(const WholeCheckpoint& checkpoint, const std::string& name,
+              const std::string& other_name, const Shape& shape, std::set<std::string>& left,
+              const std::string& by) {
+  const bool other = !checkpoint.contains(name) && checkpoint.contains(other_name);
+  const std::string& stored = other ? other_name : name;
+  const WholeParameter found = checkpoint.parameter(stored);
+  if (found.shape != shape)
+    throw ValueError(checkpoint.path.string() + ": " + stored + " is " + to_string(found.shape) +
+                     ", expected " + to_string(shape) + by);
+  left.erase(stored);
+  return as_float32(found.states[kFp32]);
+}
+
 std::string base_prefix(HfFamily family) { return names_of(kBase, family)[0]; }
 
 }  // namespace anymesh
