@@ -218,36 +218,6 @@ int preprocess(const Options& options) {
   return 0;
 }
 
-cxxopts::Options describe_flags() {
-  cxxopts::Options flags("preprocess_data", "Text to the token files that training reads.\n");
-  flags.custom_help("--input FILE --output-prefix PREFIX --tokenizer-type TYPE [options]");
-  const auto text = cxxopts::value<std::string>();
-  const auto none = cxxopts::value<std::string>()->default_value("");
-  // clang-format off
-  flags.add_options("Input")
-    ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt", text)
-    ("json-keys", "what to take from each object, one or more: one output for each",
-     cxxopts::value<std::vector<std::string>>()->default_value("text"))
-    ("documents", "what is a document in a .txt: file, paragraph (up to a blank line) or line",
-     cxxopts::value<std::string>()->default_value("file"));
-  flags.add_options("Tokenizer")
-    ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer or "
-     "GPTSentencePieceTokenizer", text)
-    ("vocab-file", "vocab.json, for GPT2BPETokenizer", none)
-    ("merge-file", "merges.txt, for GPT2BPETokenizer", none)
-    ("tokenizer-model", "model, for the SentencePiece tokenizers", none)
-    ("append-eod", "end each document with the tokenizer's token for that, as <|endoftext|>")
-    ("count-eod", "count that token in the document's length, as Megatron-LM does; "
-     "Megatron-DeepSpeed does not, so its document n is read from n tokens too early");
-  flags.add_options("Output")
-    ("output-prefix", "writes PREFIX_text_document.bin and .idx", text)
-    ("dataset-impl", "mmap, the only format", cxxopts::value<std::string>()->default_value("mmap"))
-    ("workers", "threads; 0 for one per core", cxxopts::value<std::string>()->default_value("0"))
-    ("help", "this text");
-  // clang-format on
-  return flags;
-}
-
 // How the input is cut, by its name and --documents.
 std::optional<DocumentUnit> unit_of(const cxxopts::ParseResult& parsed, const std::string& input) {
   const std::string suffix = std::filesystem::path(input).extension();
@@ -312,10 +282,35 @@ std::vector<std::string> join_keys(const std::vector<std::string>& args) {
 }
 
 Options parse(int argc, char** argv) {
+  cxxopts::Options flags("preprocess_data", "Text to the token files that training reads.\n");
+  flags.custom_help("--input FILE --output-prefix PREFIX --tokenizer-type TYPE [options]");
+  const auto text = cxxopts::value<std::string>();
+  const auto none = cxxopts::value<std::string>()->default_value("");
+  // clang-format off
+  flags.add_options("Input")
+    ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt", text)
+    ("json-keys", "what to take from each object, one or more: one output for each",
+     cxxopts::value<std::vector<std::string>>()->default_value("text"))
+    ("documents", "what is a document in a .txt: file, paragraph (up to a blank line) or line",
+     cxxopts::value<std::string>()->default_value("file"));
+  flags.add_options("Tokenizer")
+    ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer or "
+     "GPTSentencePieceTokenizer", text)
+    ("vocab-file", "vocab.json, for GPT2BPETokenizer", none)
+    ("merge-file", "merges.txt, for GPT2BPETokenizer", none)
+    ("tokenizer-model", "model, for the SentencePiece tokenizers", none)
+    ("append-eod", "end each document with the tokenizer's token for that, as <|endoftext|>")
+    ("count-eod", "count that token in the document's length, as Megatron-LM does; "
+     "Megatron-DeepSpeed does not, so its document n is read from n tokens too early");
+  flags.add_options("Output")
+    ("output-prefix", "writes PREFIX_text_document.bin and .idx", text)
+    ("dataset-impl", "mmap, the only format", cxxopts::value<std::string>()->default_value("mmap"))
+    ("workers", "threads; 0 for one per core", cxxopts::value<std::string>()->default_value("0"))
+    ("help", "this text");
+  // clang-format on
   const auto args = join_keys({argv, argv + argc});
   std::vector<const char*> values;
   for (const std::string& arg : args) values.push_back(arg.c_str());
-  auto flags = describe_flags();
   return parse_options(parse_flags(flags, static_cast<int>(values.size()), values.data()));
 }
 
