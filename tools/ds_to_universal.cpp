@@ -58,7 +58,7 @@ int convert(const ConvertOptions& options) {
   if (options.dry_run) {
     std::printf("%s: would get %ld files, %s, of %ld parameters, %ld tensors; %s are free\n",
                 options.output.c_str(), report.files, size_text(bytes).c_str(), report.parameters,
-                report.tensors, size_text(static_cast<double>(report.free_bytes)).c_str());
+                report.tensors, size_text(report.free_bytes).c_str());
     if (!report.refusal.empty()) throw std::runtime_error(report.refusal);
     std::printf("about %.2f s at the measured %s/s, peak memory %ld MiB\n", report.seconds,
                 size_text(bytes / report.seconds).c_str(), peak_memory() >> 20);
@@ -69,7 +69,7 @@ int convert(const ConvertOptions& options) {
   }
   if (report.kept > 0)
     std::printf("%s were there already, of a conversion that was interrupted\n",
-                size_text(static_cast<double>(report.kept)).c_str());
+                size_text(report.kept).c_str());
   std::printf("every element covered exactly once (%ld elements)\n", report.elements);
   return 0;
 }

@@ -159,19 +159,17 @@ std::vector<Prompt> prompts_of(const GenerateFlags& flags, Tokenizer& tokenizer)
 
 // Gives the model the positions of the longest text.
 void fit_positions(const GenerateFlags& flags, GenerateSetup& setup) {
-  size_t longest = 0;
-  for (const Prompt& prompt : setup.prompts) longest = std::max(longest, prompt.ids.size());
+  int64_t longest = 0;
+  for (const Prompt& prompt : setup.prompts) longest = std::max(longest, std::ssize(prompt.ids));
   GptConfig& gpt = setup.gpt;
-  const int64_t length = static_cast<int64_t>(longest) + flags.num_tokens;
+  const int64_t length = longest + flags.num_tokens;
   const int64_t room = gpt.learned_positions() ? gpt.max_position_embeddings : INT32_MAX;
-  require(length <= room,
-          with("--num-tokens-to-generate", flags.num_tokens) + " after a prompt of " +
-              std::to_string(longest) + " tokens makes " + std::to_string(length) +
-              ", the model has " + std::to_string(room) +
-              " positions (--max-position-embeddings); " +
-              (static_cast<int64_t>(longest) < room
-                   ? "at most " + std::to_string(room - static_cast<int64_t>(longest))
-                   : "give a shorter prompt"));
+  const std::string rest =
+      longest < room ? "at most " + std::to_string(room - longest) : "give a shorter prompt";
+  require(length <= room, with("--num-tokens-to-generate", flags.num_tokens) +
+                              " after a prompt of " + std::to_string(longest) + " tokens makes " +
+                              std::to_string(length) + ", the model has " + std::to_string(room) +
+                              " positions (--max-position-embeddings); " + rest);
   if (length > gpt.seq_length)
     setup.notes.push_back(c10::str("texts of up to ", length, " tokens; the model was trained on ",
                                    gpt.seq_length,
