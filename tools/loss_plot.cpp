@@ -32,10 +32,6 @@ struct Panel {
   double bottom() const { return top + height; }
 };
 
-std::string color_of(size_t curve) {
-  return curve == 0 ? kReferenceColor : series_color(curve - 1);
-}
-
 // Dashes of equal length, begun one dash later for each run, fill each other's gaps. From the fifth
 // run on they are longer, and no longer in step.
 std::string dashes_of(size_t curve, size_t curves) {
@@ -48,7 +44,8 @@ std::string dashes_of(size_t curve, size_t curves) {
 }
 
 std::string stroke_of(size_t curve, double width) {
-  return "stroke=\"" + color_of(curve) + "\" stroke-width=\"" + number("%g", width) + "\"";
+  const std::string color = curve == 0 ? kReferenceColor : series_color(curve - 1);
+  return "stroke=\"" + color + "\" stroke-width=\"" + number("%g", width) + "\"";
 }
 
 // Of the points in each half pixel only the lowest and the highest: nothing more can be seen.
