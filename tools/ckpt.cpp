@@ -47,13 +47,12 @@ Command parse(int argc, char** argv) {
   flags.parse_positional({"command", "first", "second"});
   flags.custom_help("COMMAND FOLDER... [--workers N] [--all]").positional_help("");
   const auto parsed = parse_flags(flags, argc, argv);
-  Command command;
-  if (parsed.count("command")) command.name = parsed["command"].as<std::string>();
+  Command command{.name = text_of(parsed, "command")};
   if (command.name != "inspect" && command.name != "verify" && command.name != "diff") {
     throw std::invalid_argument("expected inspect, verify or diff, found '" + command.name + "'");
   }
   for (const char* path : {"first", "second"})
-    if (parsed.count(path)) command.paths.push_back(parsed[path].as<std::string>());
+    if (parsed.count(path)) command.paths.push_back(text_of(parsed, path));
   const size_t found = command.paths.size() + parsed.unmatched().size();
   const size_t expected = command.name == "diff" ? 2 : 1;
   if (found != expected) {
@@ -75,6 +74,5 @@ int run(const Command& command) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  return anymesh::run_tool(
-      "ckpt", 2, [&] { return anymesh::parse(argc, argv); }, anymesh::run);
+  return anymesh::run_tool("ckpt", 2, argc, argv, anymesh::parse, anymesh::run);
 }

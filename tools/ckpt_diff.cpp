@@ -56,13 +56,13 @@ Findings diff_parameter(const WholeCheckpoint& a, const WholeCheckpoint& b, cons
     if (!x.bytes || !y.bytes) {
       found.differences.push_back(where + "only in " + (x.bytes ? "A" : "B"));
     } else if (x.shape != y.shape || x.dtype != y.dtype) {
-      const std::string shapes = Value(x).found() + " in A, " + Value(y).found() + " in B",
-                        rows = more_rows(x, y);
-      const bool padding = !rows.empty() && (is_vocabulary(one) || is_vocabulary(other));
-      if (padding) {
-        found.notes.push_back("note: " + where + shapes + rows + ", which pad the vocabulary");
+      const std::string rows = more_rows(x, y);
+      const std::string line =
+          where + Value(x).found() + " in A, " + Value(y).found() + " in B" + rows;
+      if (!rows.empty() && (is_vocabulary(one) || is_vocabulary(other))) {
+        found.notes.push_back("note: " + line + ", which pad the vocabulary");
       } else {
-        found.differences.push_back(where + shapes + rows);
+        found.differences.push_back(line);
       }
     } else if (const TensorDifference bits = compare_tensors(x, y); bits.count > 0) {
       found.differences.push_back(where + bits.text());

@@ -12,8 +12,6 @@ namespace fs = std::filesystem;
 constexpr size_t kMostFiles = 60, kMostParameters = 400;
 constexpr size_t kMostChildren[] = {40, 20, 4, 2, 2};  // of a container, by depth
 
-std::string text_of(const Value& key) { return key.is_string() ? key.as_string() : key.found(); }
-
 // Short enough to be shown in place.
 bool is_shape(const Value& value) {
   if (!value.is_sequence() || value.size() > 8) return false;
@@ -42,7 +40,7 @@ void print_value(std::ostream& out, const Value& value, size_t depth, const Ckpt
       out << indent << "... and " << entries.size() - count << " more (--all)\n";
       return;
     }
-    out << indent << text_of(key) << ": "
+    out << indent << (key.is_string() ? key.as_string() : key.found()) << ": "
         << (is_shape(child) ? to_string(child.as_ints()) : child.found()) << '\n';
     print_value(out, child, depth + 1, options);
     ++count;

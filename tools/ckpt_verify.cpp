@@ -59,15 +59,16 @@ class Verifier {
       if (is_torch_file(files_[i])) attempt([&] { check_file(files_[i]); });
     });
     attempt([&] { check_manifest(); });
-    if (kind_ != Kind::kWeights) attempt([&] { check_file_set(); });
-    if (kind_ != Kind::kWeights) attempt([&] { check_counters(); });
-    const size_t before = problems_.size();
+    if (kind_ != Kind::kWeights) {
+      attempt([&] { check_file_set(); });
+      attempt([&] { check_counters(); });
+    }
+    const std::set<std::string> before = problems_;
     attempt([&] { kind_ == Kind::kOrdinary ? check_ordinary() : check_whole(); });
-    const bool unchecked = before > 0 && parameters_ == 0;
-    if (unchecked) problems_.resize(before);  // not again that a file is missing or damaged
-    std::sort(problems_.begin(), problems_.end());
+    const bool unchecked = !before.empty() && parameters_ == 0;
+    if (unchecked) problems_ = before;  // not again that a file is missing or damaged
     print_lines(out, {notes_.begin(), notes_.end()}, kMostProblems, options_);
-    print_lines(out, problems_, kMostProblems, options_);
+    print_lines(out, {problems_.begin(), problems_.end()}, kMostProblems, options_);
     if (unchecked) out << "the parameters can only be checked once this is repaired\n";
     out << path_.string() << ": " << files_.size() << " files, " << bytes_ << " bytes, "
         << parameters_ << " parameters, " << elements_ << " elements of weights and moments: "
@@ -79,7 +80,7 @@ class Verifier {
  private:
   void add(const std::string& problem) {
     const std::lock_guard lock(mutex_);
-    if (known_problems_.insert(problem).second) problems_.push_back(problem);
+    problems_.insert(problem);
   }
 
   template <typename Fn>
@@ -316,9 +317,7 @@ class Verifier {
   int64_t parameters_ = 0;
   std::atomic<int64_t> elements_{0};
   std::mutex mutex_;
-  std::vector<std::string> problems_;
-  std::set<std::string> known_problems_;  // these, and those that were left out again
-  std::set<std::string> notes_;           // what looks wrong, but is not
+  std::set<std::string> problems_, notes_;  // notes: what looks wrong, but is not
 };
 
 }  // namespace

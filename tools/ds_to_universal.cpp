@@ -17,24 +17,29 @@ ConvertOptions parse(int argc, char** argv) {
       "ds_to_universal",
       "Makes a universal checkpoint, which resumes on any mesh, out of a checkpoint of DeepSpeed,\n"
       "Megatron-DeepSpeed or pretrain_gpt (ZeRO 0 to 3).\n");
-  flags.add_options()("input_folder", "Tag folder, e.g. checkpoints/global_step100",
-                      cxxopts::value<std::string>(), "DIR")(
-      "output_folder", "Folder to make; replaced if it is a universal checkpoint",
-      cxxopts::value<std::string>(), "DIR")("num_extract_workers", "Threads that read metadata",
-                                            cxxopts::value<int>()->default_value("4"), "N")(
-      "num_merge_workers", "Threads that read, merge and write tensors",
-      cxxopts::value<int>()->default_value(std::to_string(stream_threads())),
-      "N")("dry-run", "Print what would be written, in what time, and whether it fits")(
-      "keep_temp_folder",
-      "Keep what was planned: tmp/plan.json in the output (there are no temporary fragments)")(
-      "no_strict", "A pattern that matches no parameter is a warning")(
-      "inject_missing_state",
-      "Go on without universal_checkpoint_info: no parameter has a merge rule of its own")(
-      "h,help", "Print this");
+  const auto folder = cxxopts::value<std::string>();
+  const auto threads = [](int count) {
+    return cxxopts::value<int>()->default_value(std::to_string(count));
+  };
+  // clang-format off
+  flags.add_options()
+    ("input_folder", "Tag folder, e.g. checkpoints/global_step100", folder, "DIR")
+    ("output_folder", "Folder to make; replaced if it is a universal checkpoint", folder, "DIR")
+    ("num_extract_workers", "Threads that read metadata", threads(4), "N")
+    ("num_merge_workers", "Threads that read, merge and write tensors", threads(stream_threads()),
+     "N")
+    ("dry-run", "Print what would be written, in what time, and whether it fits")
+    ("keep_temp_folder",
+     "Keep what was planned: tmp/plan.json in the output (there are no temporary fragments)")
+    ("no_strict", "A pattern that matches no parameter is a warning")
+    ("inject_missing_state",
+     "Go on without universal_checkpoint_info: no parameter has a merge rule of its own")
+    ("h,help", "Print this");
+  // clang-format on
   const auto parsed = parse_flags(flags, argc, argv);
   check_words(parsed, {"input_folder", "output_folder"});
-  return {.input = parsed["input_folder"].as<std::string>(),
-          .output = parsed["output_folder"].as<std::string>(),
+  return {.input = text_of(parsed, "input_folder"),
+          .output = text_of(parsed, "output_folder"),
           .read_workers = workers_of(parsed, "num_extract_workers"),
           .write_workers = workers_of(parsed, "num_merge_workers"),
           .keep_plan = parsed.count("keep_temp_folder") > 0,
@@ -43,7 +48,9 @@ ConvertOptions parse(int argc, char** argv) {
           .inject_missing_info = parsed.count("inject_missing_state") > 0};
 }
 
-void print(const ConvertReport& report, const ConvertOptions& options) {
+int convert(const ConvertOptions& options) {
+  const ConvertReport report = with_progress(
+      [&](const ProgressCallback& progress) { return convert_to_universal(options, progress); });
   for (const std::string& warning : report.warnings) std::cerr << "warning: " << warning << '\n';
   std::printf("%s: ZeRO %d, tp %d, pp %d, dp %d\n", options.input.c_str(), report.stage,
               report.tp_size, report.pp_size, report.dp_size);
@@ -51,7 +58,7 @@ void print(const ConvertReport& report, const ConvertOptions& options) {
   if (options.dry_run) {
     std::printf("%s: would get %ld files, %s, of %ld parameters, %ld tensors; %s are free\n",
                 options.output.c_str(), report.files, size_text(bytes).c_str(), report.parameters,
-                report.tensors, size_text(static_cast<double>(report.free_bytes)).c_str());
+                report.tensors, size_text(report.free_bytes).c_str());
     if (!report.refusal.empty()) throw std::runtime_error(report.refusal);
     std::printf("about %.2f s at the measured %s/s, peak memory %ld MiB\n", report.seconds,
                 size_text(bytes / report.seconds).c_str(), peak_memory() >> 20);
@@ -60,18 +67,10 @@ void print(const ConvertReport& report, const ConvertOptions& options) {
                 report.parameters, report.tensors, size_text(bytes).c_str(),
                 pace(bytes, report.seconds).c_str());
   }
-  if (report.kept > 0) {
+  if (report.kept > 0)
     std::printf("%s were there already, of a conversion that was interrupted\n",
-                size_text(static_cast<double>(report.kept)).c_str());
-  }
+                size_text(report.kept).c_str());
   std::printf("every element covered exactly once (%ld elements)\n", report.elements);
-}
-
-int convert(const ConvertOptions& options) {
-  print(with_progress([&](const ProgressCallback& progress) {
-          return convert_to_universal(options, progress);
-        }),
-        options);
   return 0;
 }
 
@@ -79,6 +78,5 @@ int convert(const ConvertOptions& options) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  return anymesh::run_tool(
-      "ds_to_universal", 1, [&] { return anymesh::parse(argc, argv); }, anymesh::convert);
+  return anymesh::run_tool("ds_to_universal", 1, argc, argv, anymesh::parse, anymesh::convert);
 }

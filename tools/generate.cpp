@@ -3,20 +3,14 @@
 //   generate --load checkpoints --prompts "In the beginning" --temperature 0.8
 //
 // The texts go to stdout, the first as it comes, all else to stderr.
-#include <c10/util/StringUtil.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <utility>
 
 #include "framework/checkpoint/format/stopwatch.h"
-#include "framework/checkpoint/format/whole_checkpoint.h"
-#include "framework/checkpoint/fp32.h"
-#include "framework/config/command_line.h"
 #include "framework/data/utf8.h"
 #include "models/gpt/generation/decoder.h"
-#include "models/gpt/generation/sampler.h"
 #include "tools/generate_setup.h"
 #include "tools/run_tool.h"
 
@@ -140,9 +134,9 @@ int generate(const GenerateFlags& flags) {
 
 int main(int argc, char** argv) {
   return anymesh::run_tool(
-      "generate", 1,
-      [&] {
-        return anymesh::parse_generate_flags({argv + 1, argv + argc});
+      "generate", 1, argc, argv,
+      [](int count, char** words) {
+        return anymesh::parse_generate_flags({words + 1, words + count});
       },
       [](const anymesh::GenerateFlags& flags) {
         try {

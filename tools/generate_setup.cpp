@@ -3,7 +3,6 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <set>
 
@@ -11,6 +10,7 @@
 #include "framework/checkpoint/fp32.h"
 #include "framework/config/command_line.h"
 #include "framework/config/require.h"
+#include "framework/parse_number.h"
 #include "tools/gpt_args.h"
 
 namespace anymesh {
@@ -23,16 +23,13 @@ class NullTokenizer final : public Tokenizer {
 
   std::vector<int32_t> encode(std::string_view text) override {
     std::vector<int32_t> ids;
-    const char *at = text.data(), *const end = at + text.size();
-    while (at != end) {
-      int32_t id = -1;
-      const auto [stop, error] = std::from_chars(at, end, id);
-      require(error == std::errc{} && id >= 0 && id < vocab_size_ && (stop == end || *stop == ' '),
+    for (size_t begin = 0, end = 0; begin < text.size(); begin = end + 1) {
+      end = std::min(text.find(' ', begin), text.size());
+      ids.push_back(parse_number<int32_t>(text.substr(begin, end - begin)).value_or(-1));
+      require(ids.back() >= 0 && ids.back() < vocab_size_,
               "--prompts " + std::string(text) +
                   ": the NullTokenizer takes numbers below its vocabulary's " +
                   std::to_string(vocab_size_) + ", a space between them");
-      ids.push_back(id);
-      at = stop == end ? end : stop + 1;
     }
     return ids;
   }
@@ -128,20 +125,18 @@ std::unique_ptr<Tokenizer> tokenizer_of(const WholeCheckpoint& checkpoint,
   const std::string type = choice(flags.tokenizer_type, "tokenizer_type");
   require(!type.empty(), checkpoint.path.string() +
                              ": does not say which tokenizer it is of; give --tokenizer-type");
-  const bool bpe = type == "GPT2BPETokenizer", pieces = type.ends_with("SentencePieceTokenizer");
-  const auto file = [&](bool used, const std::string& given, const char* dest) {
-    return used ? choice(given, dest) : given;
-  };
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (type == "NullTokenizer") {
-    require((flags.vocab_file + flags.merge_file + flags.tokenizer_model).empty(),
-            "--tokenizer-type NullTokenizer takes no files");
-    tokenizer = std::make_unique<NullTokenizer>(vocab_size);
-  } else {
-    tokenizer = make_tokenizer(type, file(bpe, flags.vocab_file, "vocab_file"),
-                               file(bpe, flags.merge_file, "merge_file"),
-                               file(pieces, flags.tokenizer_model, "tokenizer_model"));
+  std::string vocab = flags.vocab_file, merges = flags.merge_file, pieces = flags.tokenizer_model;
+  if (type == "GPT2BPETokenizer") {
+    vocab = choice(vocab, "vocab_file");
+    merges = choice(merges, "merge_file");
+  } else if (type.ends_with("SentencePieceTokenizer")) {
+    pieces = choice(pieces, "tokenizer_model");
   }
+  const bool numbers = type == "NullTokenizer";
+  require(!numbers || (vocab + merges + pieces).empty(),
+          "--tokenizer-type NullTokenizer takes no files");
+  auto tokenizer = numbers ? std::make_unique<NullTokenizer>(vocab_size)
+                           : make_tokenizer(type, vocab, merges, pieces);
   require(tokenizer->vocab_size() == vocab_size,
           "--tokenizer-type " + type + " has " + std::to_string(tokenizer->vocab_size()) +
               " tokens, the model of " + checkpoint.path.string() + " " +
@@ -164,19 +159,17 @@ std::vector<Prompt> prompts_of(const GenerateFlags& flags, Tokenizer& tokenizer)
 
 // Gives the model the positions of the longest text.
 void fit_positions(const GenerateFlags& flags, GenerateSetup& setup) {
-  size_t longest = 0;
-  for (const Prompt& prompt : setup.prompts) longest = std::max(longest, prompt.ids.size());
+  int64_t longest = 0;
+  for (const Prompt& prompt : setup.prompts) longest = std::max(longest, std::ssize(prompt.ids));
   GptConfig& gpt = setup.gpt;
-  const int64_t length = static_cast<int64_t>(longest) + flags.num_tokens;
+  const int64_t length = longest + flags.num_tokens;
   const int64_t room = gpt.learned_positions() ? gpt.max_position_embeddings : INT32_MAX;
-  require(length <= room,
-          with("--num-tokens-to-generate", flags.num_tokens) + " after a prompt of " +
-              std::to_string(longest) + " tokens makes " + std::to_string(length) +
-              ", the model has " + std::to_string(room) +
-              " positions (--max-position-embeddings); " +
-              (static_cast<int64_t>(longest) < room
-                   ? "at most " + std::to_string(room - static_cast<int64_t>(longest))
-                   : "give a shorter prompt"));
+  const std::string rest =
+      longest < room ? "at most " + std::to_string(room - longest) : "give a shorter prompt";
+  require(length <= room, with("--num-tokens-to-generate", flags.num_tokens) +
+                              " after a prompt of " + std::to_string(longest) + " tokens makes " +
+                              std::to_string(length) + ", the model has " + std::to_string(room) +
+                              " positions (--max-position-embeddings); " + rest);
   if (length > gpt.seq_length)
     setup.notes.push_back(c10::str("texts of up to ", length, " tokens; the model was trained on ",
                                    gpt.seq_length,

@@ -35,9 +35,8 @@ std::vector<Setting> settings_of(const GptConfig& gpt) {
 
 Value args_of_gpt(const GptConfig& gpt) {
   std::vector<Value::Entry> entries;
-  for (const Setting& setting : settings_of(resolved(gpt))) {
-    if (Value value = value_of(setting.value)) entries.emplace_back(setting.dest, std::move(value));
-  }
+  for (const Setting& setting : settings_of(resolved(gpt)))
+    entries.emplace_back(setting.dest, value_of(setting.value));
   return argparse_namespace(std::move(entries));
 }
 

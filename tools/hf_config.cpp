@@ -146,9 +146,6 @@ Json rope_scaling(const GptConfig& gpt) {
 }
 
 void read_gpt2(const Keys& keys, GptConfig& gpt) {
-  gpt.hidden_size = keys.integer({"n_embd", "hidden_size"});
-  gpt.num_layers = keys.integer({"n_layer", "num_hidden_layers"});
-  gpt.num_attention_heads = keys.integer({"n_head", "num_attention_heads"});
   gpt.max_position_embeddings = keys.integer({"n_positions", "max_position_embeddings"});
   if (!keys.find({"n_inner"}).is_null()) gpt.ffn_hidden_size = keys.integer({"n_inner"});
   const Json gelu = keys.one_of("activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu"});
@@ -165,10 +162,17 @@ void read_gpt2(const Keys& keys, GptConfig& gpt) {
   keys.one_of("add_cross_attention", {false});
 }
 
+void write_gpt2(const GptConfig& gpt, Json& json) {
+  json["n_positions"] = gpt.max_position_embeddings;
+  json["n_inner"] = gpt.ffn_hidden_size;
+  json["activation_function"] = gpt.tanh_gelu() ? "gelu_new" : "gelu";
+  json["layer_norm_epsilon"] = gpt.layernorm_epsilon;
+  json["attn_pdrop"] = gpt.attention_dropout;
+  json["resid_pdrop"] = gpt.hidden_dropout;
+  json["embd_pdrop"] = gpt.hidden_dropout;
+}
+
 void read_llama(const Keys& keys, GptConfig& gpt) {
-  gpt.hidden_size = keys.integer({"hidden_size"});
-  gpt.num_layers = keys.integer({"num_hidden_layers"});
-  gpt.num_attention_heads = keys.integer({"num_attention_heads"});
   gpt.num_key_value_heads = keys.integer({"num_key_value_heads"}, gpt.num_attention_heads);
   gpt.ffn_hidden_size = keys.integer({"intermediate_size"});
   gpt.max_position_embeddings = keys.integer({"max_position_embeddings"});
@@ -185,10 +189,21 @@ void read_llama(const Keys& keys, GptConfig& gpt) {
   read_rotary(keys, gpt);
 }
 
+void write_llama(const GptConfig& gpt, Json& json) {
+  json["num_key_value_heads"] = gpt.num_key_value_heads;
+  json["head_dim"] = gpt.head_dim();
+  json["intermediate_size"] = gpt.ffn_hidden_size;
+  json["max_position_embeddings"] = gpt.max_position_embeddings;
+  json["hidden_act"] = "silu";
+  json["rms_norm_eps"] = gpt.layernorm_epsilon;
+  json["rope_theta"] = static_cast<double>(gpt.rope_theta);
+  json["attention_bias"] = gpt.add_bias_linear;
+  json["mlp_bias"] = gpt.add_bias_linear;
+  json["attention_dropout"] = gpt.attention_dropout;
+  if (const Json scaling = rope_scaling(gpt); !scaling.is_null()) json["rope_scaling"] = scaling;
+}
+
 void read_bloom(const Keys& keys, GptConfig& gpt) {
-  gpt.hidden_size = keys.integer({"n_embed", "hidden_size"});
-  gpt.num_layers = keys.integer({"n_layer", "num_hidden_layers"});
-  gpt.num_attention_heads = keys.integer({"n_head", "num_attention_heads"});
   gpt.max_position_embeddings =
       keys.integer({"seq_length"}, 2048);  // ALiBi has no table: as trained
   gpt.layernorm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
@@ -198,6 +213,29 @@ void read_bloom(const Keys& keys, GptConfig& gpt) {
   gpt.embed_layernorm = true;
   keys.one_of("apply_residual_connection_post_layernorm", {false});
 }
+
+void write_bloom(const GptConfig& gpt, Json& json) {
+  json["seq_length"] = gpt.max_position_embeddings;
+  json["layer_norm_epsilon"] = gpt.layernorm_epsilon;
+  json["attention_dropout"] = gpt.attention_dropout;
+  json["hidden_dropout"] = gpt.hidden_dropout;
+}
+
+// What each family calls what all have, and the rest.
+struct Family {
+  const char *name, *model_type, *architecture;
+  const char *hidden_size, *old_hidden_size;  // the old key goes first
+  const char *num_layers, *num_heads;
+  void (*read)(const Keys& keys, GptConfig& gpt);
+  void (*write)(const GptConfig& gpt, Json& json);
+};
+constexpr Family kFamilies[] = {
+    {"GPT-2", "gpt2", "GPT2LMHeadModel", "n_embd", "n_embd", "n_layer", "n_head", read_gpt2,
+     write_gpt2},
+    {"Llama", "llama", "LlamaForCausalLM", "hidden_size", "hidden_size", "num_hidden_layers",
+     "num_attention_heads", read_llama, write_llama},
+    {"BLOOM", "bloom", "BloomForCausalLM", "hidden_size", "n_embed", "n_layer", "n_head",
+     read_bloom, write_bloom}};
 
 // What the model would have to be, in flags, for a family to have it.
 std::string misfits(HfFamily family, const GptConfig& c) {
@@ -228,28 +266,25 @@ std::string misfits(HfFamily family, const GptConfig& c) {
 
 }  // namespace
 
-const char* family_name(HfFamily family) {
-  constexpr const char* kNames[] = {"GPT-2", "Llama", "BLOOM"};
-  return kNames[static_cast<int>(family)];
-}
+const char* family_name(HfFamily family) { return kFamilies[static_cast<int>(family)].name; }
 
 HfModel read_hf_config(const std::filesystem::path& file) {
   const Keys keys(file);
   if (keys.find({"model_type"}).is_null()) keys.fail("model_type", {}, "gpt2, llama or bloom");
-  const Json type = keys.one_of("model_type", {"gpt2", "llama", "bloom"});
+  std::vector<Json> types;
+  for (const Family& family : kFamilies) types.emplace_back(family.model_type);
+  const Json type = keys.one_of("model_type", types);
   if (const Json quantized = keys.find({"quantization_config"}); !quantized.is_null())
     keys.fail("quantization_config", quantized, "none: weights in fp32, bf16 or fp16");
   HfModel model;
   GptConfig& gpt = model.gpt;
-  if (type == "gpt2") {
-    read_gpt2(keys, gpt);
-  } else if (type == "llama") {
-    model.family = HfFamily::kLlama;
-    read_llama(keys, gpt);
-  } else {
-    model.family = HfFamily::kBloom;
-    read_bloom(keys, gpt);
-  }
+  const Family* family = kFamilies;
+  while (type != family->model_type) ++family;
+  model.family = static_cast<HfFamily>(family - kFamilies);
+  gpt.hidden_size = keys.integer({family->old_hidden_size, "hidden_size"});
+  gpt.num_layers = keys.integer({family->num_layers, "num_hidden_layers"});
+  gpt.num_attention_heads = keys.integer({family->num_heads, "num_attention_heads"});
+  family->read(keys, gpt);
   gpt.vocab_size = keys.integer({"vocab_size"});
   gpt.seq_length = gpt.max_position_embeddings;
   gpt.init_method_std = keys.number("initializer_range", 0.02);
@@ -276,53 +311,14 @@ HfFamily family_of(const GptConfig& gpt) {
 
 std::string hf_config_text(const HfModel& model) {
   const GptConfig gpt = resolved(model.gpt);
+  const Family& family = kFamilies[static_cast<int>(model.family)];
   Json json;
-  switch (model.family) {
-    case HfFamily::kGpt2:
-      json = {{"architectures", {"GPT2LMHeadModel"}},
-              {"model_type", "gpt2"},
-              {"n_embd", gpt.hidden_size},
-              {"n_layer", gpt.num_layers},
-              {"n_head", gpt.num_attention_heads},
-              {"n_positions", gpt.max_position_embeddings},
-              {"n_inner", gpt.ffn_hidden_size},
-              {"activation_function", gpt.tanh_gelu() ? "gelu_new" : "gelu"},
-              {"layer_norm_epsilon", gpt.layernorm_epsilon},
-              {"attn_pdrop", gpt.attention_dropout},
-              {"resid_pdrop", gpt.hidden_dropout},
-              {"embd_pdrop", gpt.hidden_dropout}};
-      break;
-    case HfFamily::kLlama:
-      json = {{"architectures", {"LlamaForCausalLM"}},
-              {"model_type", "llama"},
-              {"hidden_size", gpt.hidden_size},
-              {"num_hidden_layers", gpt.num_layers},
-              {"num_attention_heads", gpt.num_attention_heads},
-              {"num_key_value_heads", gpt.num_key_value_heads},
-              {"head_dim", gpt.head_dim()},
-              {"intermediate_size", gpt.ffn_hidden_size},
-              {"max_position_embeddings", gpt.max_position_embeddings},
-              {"hidden_act", "silu"},
-              {"rms_norm_eps", gpt.layernorm_epsilon},
-              {"rope_theta", static_cast<double>(gpt.rope_theta)},
-              {"attention_bias", gpt.add_bias_linear},
-              {"mlp_bias", gpt.add_bias_linear},
-              {"attention_dropout", gpt.attention_dropout}};
-      if (const Json scaling = rope_scaling(gpt); !scaling.is_null())
-        json["rope_scaling"] = scaling;
-      break;
-    case HfFamily::kBloom:
-      json = {{"architectures", {"BloomForCausalLM"}},
-              {"model_type", "bloom"},
-              {"hidden_size", gpt.hidden_size},
-              {"n_layer", gpt.num_layers},
-              {"n_head", gpt.num_attention_heads},
-              {"seq_length", gpt.max_position_embeddings},
-              {"layer_norm_epsilon", gpt.layernorm_epsilon},
-              {"attention_dropout", gpt.attention_dropout},
-              {"hidden_dropout", gpt.hidden_dropout}};
-      break;
-  }
+  json["architectures"] = Json::array({family.architecture});
+  json["model_type"] = family.model_type;
+  json[family.hidden_size] = gpt.hidden_size;
+  json[family.num_layers] = gpt.num_layers;
+  json[family.num_heads] = gpt.num_attention_heads;
+  family.write(gpt, json);
   json["vocab_size"] = gpt.vocab_size;
   json["tie_word_embeddings"] = !gpt.untie_embeddings_and_output_weights;
   json["initializer_range"] = gpt.init_method_std;

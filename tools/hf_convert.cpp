@@ -36,33 +36,35 @@ struct Command {
 Command parse(int argc, char** argv) {
   cxxopts::Options flags("hf_convert", kHelp);
   const auto text = cxxopts::value<std::string>();
-  flags.add_options()("max-shard-size", "export: largest file",
-                      cxxopts::value<std::string>()->default_value("5GB"), "SIZE")(
-      "tag", "export: tag in CHECKPOINT (default: the one of 'latest')", text, "TAG")(
-      "config", "export: a config.json that says what the model is, in place of CHECKPOINT's args",
-      text, "FILE")("tokenizer", "export: folder of the tokenizer's files (default: CHECKPOINT)",
-                    text, "FOLDER")("h,help", "Print this");
+  // clang-format off
+  flags.add_options()
+    ("max-shard-size", "export: largest file",
+     cxxopts::value<std::string>()->default_value("5GB"), "SIZE")
+    ("tag", "export: tag in CHECKPOINT (default: the one of 'latest')", text, "TAG")
+    ("config", "export: a config.json that says what the model is, in place of CHECKPOINT's args",
+     text, "FILE")
+    ("tokenizer", "export: folder of the tokenizer's files (default: CHECKPOINT)", text, "FOLDER")
+    ("h,help", "Print this");
+  // clang-format on
   flags.add_options()("command", "", text)("from", "", text)("to", "", text);
   flags.parse_positional({"command", "from", "to"});
   flags.custom_help("COMMAND FROM TO [--max-shard-size SIZE]").positional_help("");
   const auto parsed = parse_flags(flags, argc, argv);
-  const auto given = [&](const char* name) {
-    return parsed.count(name) ? parsed[name].as<std::string>() : std::string();
-  };
-  Command command{.name = given("command")};
+  Command command{.name = text_of(parsed, "command")};
   if (command.name != "import" && command.name != "export")
     throw std::invalid_argument("expected import or export, found '" + command.name + "'");
-  if (given("from").empty() || given("to").empty() || !parsed.unmatched().empty())
+  if (text_of(parsed, "from").empty() || text_of(parsed, "to").empty() ||
+      !parsed.unmatched().empty())
     throw std::invalid_argument(command.name + " takes two folders, from and to");
   for (const char* flag : {"max-shard-size", "tag", "config", "tokenizer"})
     if (command.name == "import" && parsed.count(flag))
       throw std::invalid_argument("--" + std::string(flag) + " is of export");
-  command.options = {.checkpoint = given("from"),
-                     .tag = given("tag"),
-                     .output = given("to"),
-                     .config = given("config"),
-                     .tokenizer = given("tokenizer"),
-                     .max_shard_size = parse_size(parsed["max-shard-size"].as<std::string>())};
+  command.options = {.checkpoint = text_of(parsed, "from"),
+                     .tag = text_of(parsed, "tag"),
+                     .output = text_of(parsed, "to"),
+                     .config = text_of(parsed, "config"),
+                     .tokenizer = text_of(parsed, "tokenizer"),
+                     .max_shard_size = parse_size(text_of(parsed, "max-shard-size"))};
   return command;
 }
 
@@ -72,7 +74,10 @@ void print_tokenizer(const std::vector<std::string>& files, const std::string& f
   std::printf("%s\n", files.empty() ? " no tokenizer" : "");
 }
 
-void print_import(const HfImport& report, const HfExportOptions& options) {
+void run_import(const HfExportOptions& options) {
+  const HfImport report = with_progress([&](const ProgressCallback& progress) {
+    return import_hf(options.checkpoint, options.output, progress);
+  });
   const GptConfig& gpt = report.model.gpt;
   const auto bytes = static_cast<double>(report.bytes);
   std::printf("%s: %s of %d layers\n", options.checkpoint.c_str(), family_name(report.model.family),
@@ -89,7 +94,9 @@ void print_import(const HfImport& report, const HfExportOptions& options) {
               options.output.c_str());
 }
 
-void print_export(const HfExport& report, const HfExportOptions& options) {
+void run_export(const HfExportOptions& options) {
+  const HfExport report =
+      with_progress([&](const ProgressCallback& progress) { return export_hf(options, progress); });
   std::printf("%s: %s\n", options.checkpoint.c_str(), report.source.c_str());
   std::printf("%s: %s, %s\n", options.output.c_str(), family_name(report.model.family),
               summary(report.written, report.seconds).c_str());
@@ -97,18 +104,10 @@ void print_export(const HfExport& report, const HfExportOptions& options) {
 }
 
 int convert(const Command& command) {
-  const HfExportOptions& options = command.options;
-  if (command.name == "import") {
-    print_import(with_progress([&](const ProgressCallback& progress) {
-                   return import_hf(options.checkpoint, options.output, progress);
-                 }),
-                 options);
-  } else {
-    print_export(with_progress([&](const ProgressCallback& progress) {
-                   return export_hf(options, progress);
-                 }),
-                 options);
-  }
+  if (command.name == "import")
+    run_import(command.options);
+  else
+    run_export(command.options);
   return 0;
 }
 
@@ -116,6 +115,5 @@ int convert(const Command& command) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  return anymesh::run_tool(
-      "hf_convert", 1, [&] { return anymesh::parse(argc, argv); }, anymesh::convert);
+  return anymesh::run_tool("hf_convert", 1, argc, argv, anymesh::parse, anymesh::convert);
 }

@@ -4,7 +4,6 @@
 
 #include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/file_io.h"
-#include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 #include "models/gpt/gpt_names.h"
@@ -36,56 +35,45 @@ void check_replaceable_export(const fs::path& folder, const std::vector<std::str
                      "downloaded; its folder would be replaced. Give another");
 }
 
-// One checkpoint of ours, parameter by parameter.
-class Source {
- public:
-  explicit Source(WholeCheckpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
-  const WholeCheckpoint& checkpoint() const { return checkpoint_; }
-
-  HfModel model(const fs::path& config) const {
-    if (!config.empty()) return read_hf_config(config);
-    const Value args = checkpoint_.metadata ? checkpoint_.metadata.find(keys::kArgs) : Value();
-    if (!args)
-      throw ValueError(checkpoint_.path.string() +
-                       ": has no args, which say what the model is. Give the config.json of such a "
-                       "model with --config");
-    HfModel model{.gpt = gpt_of_args(args)};
-    const Value info = checkpoint_.metadata.find(keys::kUniversalInfo);
-    const Value rows = info ? info.find(keys::kOriginalVocabSize) : Value();
-    model.gpt.vocab_size =
-        static_cast<int>(rows ? rows.as_int() : args.at(keys::kPaddedVocabSize).as_int());
-    try {
-      model.family = family_of(model.gpt);
-    } catch (const ValueError& error) {
-      throw ValueError(args.where() + ": " + error.what());
-    }
-    return model;
+// By a config.json, if one is given, else by the checkpoint's args.
+HfModel model_of(const WholeCheckpoint& checkpoint, const fs::path& config) {
+  if (!config.empty()) return read_hf_config(config);
+  const Value args = checkpoint.metadata ? checkpoint.metadata.find(keys::kArgs) : Value();
+  if (!args)
+    throw ValueError(checkpoint.path.string() +
+                     ": has no args, which say what the model is. Give the config.json of such a "
+                     "model with --config");
+  HfModel model{.gpt = gpt_of_args(args)};
+  const Value info = checkpoint.metadata.find(keys::kUniversalInfo);
+  const Value rows = info ? info.find(keys::kOriginalVocabSize) : Value();
+  model.gpt.vocab_size =
+      static_cast<int>(rows ? rows.as_int() : args.at(keys::kPaddedVocabSize).as_int());
+  try {
+    model.family = family_of(model.gpt);
+  } catch (const ValueError& error) {
+    throw ValueError(args.where() + ": " + error.what());
   }
+  return model;
+}
 
-  BytesPtr take(const HfParameter& parameter, int num_layers) {
-    std::string name = parameter.name;
-    if (!checkpoint_.contains(name)) name = no_pipeline_name(name, num_layers);
-    const WholeParameter found =
-        checkpoint_.parameter(checkpoint_.contains(name) ? name : parameter.name);
-    const TensorRecord& tensor = found.states[kFp32];
-    if (found.shape != parameter.shape)
-      throw ValueError(checkpoint_.path.string() + ": " + name + " is " + to_string(found.shape) +
-                       ", expected " + to_string(parameter.shape));
-    taken_.insert(name);
-    return as_float32(tensor);
+// The model's tensors by their names in transformers. All of the checkpoint must be among them.
+NamedTensors tensors_of(const WholeCheckpoint& checkpoint, const HfModel& model) {
+  std::set<std::string> left(checkpoint.names().begin(), checkpoint.names().end());
+  NamedTensors tensors;
+  for (const HfParameter& parameter : hf_parameters(model)) {
+    const std::string other = no_pipeline_name(parameter.name, model.gpt.num_layers);
+    const auto theirs = theirs_of(parameter, model.gpt,
+                                  take(checkpoint, parameter.name, other, parameter.shape, left));
+    for (size_t i = 0; i < theirs.size(); ++i)
+      tensors.emplace_back(
+          parameter.theirs[i].name,
+          TensorRecord{DType::kFloat32, parameter.theirs[i].shape, false, theirs[i]});
   }
-
-  void check_all_taken(HfFamily family) const {
-    for (const std::string& name : checkpoint_.names())
-      if (!taken_.contains(name))
-        throw ValueError(checkpoint_.path.string() + ": has " + name + ", which no " +
-                         family_name(family) + " of its shape has");
-  }
-
- private:
-  WholeCheckpoint checkpoint_;
-  std::set<std::string> taken_;
-};
+  if (!left.empty())
+    throw ValueError(checkpoint.path.string() + ": has " + *left.begin() + ", which no " +
+                     family_name(model.family) + " of its shape has");
+  return tensors;
+}
 
 }  // namespace
 
@@ -102,23 +90,14 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
                      " nor another file of a tokenizer (--tokenizer)");
   check_replaceable_export(output, carried);
   check_replaceable_export(temporary, carried);
-  Source source(open_whole_checkpoint(path, stream_threads()));
-  HfExport report{.model = source.model(options.config),
+  const WholeCheckpoint checkpoint = open_whole_checkpoint(path, stream_threads());
+  HfExport report{.model = model_of(checkpoint, options.config),
                   .tokenizer = carried,
-                  .source = source.checkpoint().description};
-  if (static_cast<size_t>(report.model.gpt.num_layers) > source.checkpoint().names().size())
+                  .source = checkpoint.description};
+  if (static_cast<size_t>(report.model.gpt.num_layers) > checkpoint.names().size())
     throw ValueError(path.string() + ": has too few parameters for " +
                      std::to_string(report.model.gpt.num_layers) + " layers");
-  NamedTensors tensors;
-  for (const HfParameter& parameter : hf_parameters(report.model)) {
-    const auto theirs =
-        theirs_of(parameter, report.model.gpt, source.take(parameter, report.model.gpt.num_layers));
-    for (size_t i = 0; i < theirs.size(); ++i)
-      tensors.emplace_back(
-          parameter.theirs[i].name,
-          TensorRecord{DType::kFloat32, parameter.theirs[i].shape, false, theirs[i]});
-  }
-  source.check_all_taken(report.model.family);
+  const NamedTensors tensors = tensors_of(checkpoint, report.model);
   fs::create_directories(temporary);
   DeferredChecks none;  // records are checked before they are read, as a matrix is read in pieces
   report.written = write_weights(

@@ -2,7 +2,6 @@
 #include <set>
 
 #include "framework/checkpoint/format/file_io.h"
-#include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/universal_folder.h"
@@ -26,75 +25,60 @@ bool is_no_weight(const std::string& name, const HfModel& model) {
   return false;
 }
 
-// The tensors of one folder of theirs, as they are asked for.
-class Source {
- public:
-  Source(const fs::path& folder, const HfModel& model)
-      : weights_(open_whole_checkpoint(folder, /*threads=*/1)), model_(model) {
-    if (weights_.kind != WholeCheckpoint::Kind::kWeights)
-      throw ValueError(folder.string() + ": expected a folder of Hugging Face, found " +
-                       weights_.description);
-    if (static_cast<size_t>(model.gpt.num_layers) > weights_.names().size())
-      throw ValueError(folder.string() + ": " + std::to_string(weights_.names().size()) +
-                       " tensors, which are too few for the " +
-                       std::to_string(model.gpt.num_layers) + " layers that its " + kHfConfigFile +
-                       " has");
-  }
+WholeCheckpoint open_weights(const fs::path& folder, const HfModel& model) {
+  WholeCheckpoint weights = open_whole_checkpoint(folder, /*threads=*/1);
+  if (weights.kind != WholeCheckpoint::Kind::kWeights)
+    throw ValueError(folder.string() + ": expected a folder of Hugging Face, found " +
+                     weights.description);
+  if (static_cast<size_t>(model.gpt.num_layers) > weights.names().size())
+    throw ValueError(folder.string() + ": " + std::to_string(weights.names().size()) +
+                     " tensors, which are too few for the " + std::to_string(model.gpt.num_layers) +
+                     " layers that its " + kHfConfigFile + " has");
+  return weights;
+}
 
-  BytesPtr take(const HfTensor& tensor) {
-    const std::string name = stored_name(tensor.name);
-    const WholeParameter found = weights_.parameter(name);
-    if (found.shape != tensor.shape)
-      throw ValueError(weights_.path.string() + ": " + name + " is " + to_string(found.shape) +
-                       ", expected " + to_string(tensor.shape) + " by its " + kHfConfigFile);
-    taken_.insert(name);
-    return found.states[kFp32].bytes;
+// Our parameters out of their tensors, which all must be among the model's.
+std::vector<BytesPtr> read_ours(const WholeCheckpoint& weights, const HfModel& model,
+                                const std::vector<HfParameter>& parameters) {
+  const std::string file = std::string(" its ") + kHfConfigFile, prefix = base_prefix(model.family);
+  std::set<std::string> left(weights.names().begin(), weights.names().end());
+  std::vector<BytesPtr> ours;
+  for (const HfParameter& parameter : parameters) {
+    std::vector<BytesPtr> theirs;
+    for (const auto& [name, shape] : parameter.theirs) {
+      const std::string bare = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+      theirs.push_back(take(weights, name, bare, shape, left, " by" + file));
+    }
+    ours.push_back(ours_of(parameter, model.gpt, std::move(theirs)));
   }
-
-  void check_all_taken() const {
-    for (const std::string& name : weights_.names())
-      if (!taken_.contains(name) && !is_no_weight(name, model_))
-        throw ValueError(weights_.path.string() + ": has " + name + ", which no " +
-                         family_name(model_.family) + " of its " + kHfConfigFile + " has");
-  }
-
- private:
-  // With the prefix of the model with a head, or without, as the bare model's.
-  std::string stored_name(const std::string& name) const {
-    const std::string prefix = base_prefix(model_.family);
-    if (weights_.contains(name) || !name.starts_with(prefix)) return name;
-    const std::string bare = name.substr(prefix.size());
-    return weights_.contains(bare) ? bare : name;
-  }
-
-  WholeCheckpoint weights_;
-  const HfModel& model_;
-  std::set<std::string> taken_;
-};
+  for (const std::string& name : left)
+    if (!is_no_weight(name, model))
+      throw ValueError(weights.path.string() + ": has " + name + ", which no " +
+                       family_name(model.family) + " of" + file + " has");
+  return ours;
+}
 
 // As framework/checkpoint/metadata.cpp makes it of a run's parameters.
 UniversalInfo info_of(const std::vector<HfParameter>& parameters, const HfModel& model) {
-  std::set<std::string> vocabulary, tied, whole, columns, pairs;
-  for (const HfParameter& parameter : parameters) {
-    const std::string pattern = pattern_of(parameter.name);
-    if (parameter.cut == Cut::kVocabulary) {
-      vocabulary.insert(pattern);
-      if (parameter.name.starts_with(kTiedModules)) tied.insert(pattern);
-    }
-    if (parameter.cut == Cut::kWhole) whole.insert(pattern);
-    if (parameter.cut == Cut::kColumns) columns.insert(pattern);
-    if (parameter.theirs.size() == 2) pairs.insert(pattern);  // gate and up
-  }
-  const auto list = [](const std::set<std::string>& set) {
+  const auto patterns = [&](const auto& chosen) {
+    std::set<std::string> set;
+    for (const HfParameter& parameter : parameters)
+      if (chosen(parameter)) set.insert(pattern_of(parameter.name));
     return std::vector<std::string>(set.begin(), set.end());
+  };
+  const auto of_cut = [&](Cut cut) {
+    return patterns([cut](const HfParameter& parameter) { return parameter.cut == cut; });
   };
   UniversalInfo info;
   info.original_vocab_size = info.padded_vocab_size = model.gpt.vocab_size;
-  info.vocabulary = list(vocabulary);
-  info.pipeline_replicated = list(tied);
-  info.tp_replicated = list(whole);
-  info.row_parallel = list(columns);
-  info.two_sub_params = list(pairs);
+  info.vocabulary = of_cut(Cut::kVocabulary);
+  info.pipeline_replicated = patterns([](const HfParameter& parameter) {
+    return parameter.cut == Cut::kVocabulary && parameter.name.starts_with(kTiedModules);
+  });
+  info.tp_replicated = of_cut(Cut::kWhole);
+  info.row_parallel = of_cut(Cut::kColumns);
+  info.two_sub_params = patterns(  // gate and up
+      [](const HfParameter& parameter) { return parameter.theirs.size() == 2; });
   return info;
 }
 
@@ -136,29 +120,26 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   const fs::path temporary = temporary_of(report.output);
   check_replaceable(report.output, "the output");
   check_replaceable(temporary, "the output");
-  Source source(folder, model);
+  const WholeCheckpoint weights = open_weights(folder, model);
   const std::vector<HfParameter> parameters = hf_parameters(model);
+  const std::vector<BytesPtr> ours = read_ours(weights, model, parameters);
   const UniversalInfo info = info_of(parameters, model);
   MergeRules rules(info);
 
   uint64_t total = 0;
-  for (const HfParameter& parameter : parameters)
-    total += static_cast<uint64_t>(numel(parameter.shape)) * sizeof(float);
+  for (const BytesPtr& bytes : ours) total += bytes->size();
   ProgressCounter counter(total, progress);
   std::vector<StreamedFile> files;
-  for (const HfParameter& parameter : parameters) {
-    std::vector<BytesPtr> theirs;
-    for (const HfTensor& tensor : parameter.theirs) theirs.push_back(source.take(tensor));
-    const BytesPtr ours = ours_of(parameter, model.gpt, std::move(theirs));
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const HfParameter& parameter = parameters[i];
     std::vector<Value::Entry> entries = merge_keys(rules.classify(parameter.name));
     entries.emplace_back(keys::kParam,
                          TensorRecord{DType::kFloat32, parameter.shape, /*requires_grad=*/true,
-                                      counted_bytes(ours, counter)});
+                                      counted_bytes(ours[i], counter)});
     files.push_back(
         streamed_torch_file(temporary / kZeroFolder / parameter.name / state_file(kFp32State),
                             Value::dict(std::move(entries))));
   }
-  source.check_all_taken();
   files.push_back(
       streamed_torch_file(temporary / model_states_file(0), metadata_of(parameters, model, info)));
   prepare_universal_folder(temporary, files);

@@ -10,104 +10,78 @@ namespace {
 
 using Cut = HfParameter::Cut;
 
-// Their names, of a layer after its prefix.
-struct Names {
-  std::string base, embedding, layers, input_norm;
-  std::vector<std::string> qkv;
-  std::string attention_out, mlp_norm;
-  std::vector<std::string> mlp_in;
-  std::string mlp_out, final_norm;
-};
+enum Part { kBase, kEmbedding, kLayers, kNorm1, kQkv, kAttention, kNorm2, kMlpIn, kMlpOut, kNorm };
 
-Names names_of(HfFamily family) {
-  switch (family) {
-    case HfFamily::kGpt2:
-      return {"transformer.", "wte",  "h.",         "ln_1",       {"attn.c_attn"},
-              "attn.c_proj",  "ln_2", {"mlp.c_fc"}, "mlp.c_proj", "ln_f"};
-    case HfFamily::kLlama:
-      return {"model.",
-              "embed_tokens",
-              "layers.",
-              "input_layernorm",
-              {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-              "self_attn.o_proj",
-              "post_attention_layernorm",
-              {"mlp.gate_proj", "mlp.up_proj"},
-              "mlp.down_proj",
-              "norm"};
-    case HfFamily::kBloom:
-      break;
-  }
-  return {"transformer.",
-          "word_embeddings",
-          "h.",
-          "input_layernorm",
-          {"self_attention.query_key_value"},
-          "self_attention.dense",
-          "post_attention_layernorm",
-          {"mlp.dense_h_to_4h"},
-          "mlp.dense_4h_to_h",
-          "ln_f"};
+// Their names, of a layer's parts behind its prefix.
+const std::vector<std::string>& names_of(Part part, HfFamily family) {
+  static const std::vector<std::string> names[][3] = {
+      // GPT-2, Llama, BLOOM
+      {{"transformer."}, {"model."}, {"transformer."}},
+      {{"wte"}, {"embed_tokens"}, {"word_embeddings"}},
+      {{"h."}, {"layers."}, {"h."}},
+      {{"ln_1"}, {"input_layernorm"}, {"input_layernorm"}},
+      {{"attn.c_attn"},
+       {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
+       {"self_attention.query_key_value"}},
+      {{"attn.c_proj"}, {"self_attn.o_proj"}, {"self_attention.dense"}},
+      {{"ln_2"}, {"post_attention_layernorm"}, {"post_attention_layernorm"}},
+      {{"mlp.c_fc"}, {"mlp.gate_proj", "mlp.up_proj"}, {"mlp.dense_h_to_4h"}},
+      {{"mlp.c_proj"}, {"mlp.down_proj"}, {"mlp.dense_4h_to_h"}},
+      {{"ln_f"}, {"norm"}, {"ln_f"}}};
+  return names[part][static_cast<size_t>(family)];
 }
 
 class Mapping {
  public:
   explicit Mapping(const HfModel& model)
-      : family_(model.family), gpt_(model.gpt), h_(gpt_.hidden_size), names_(names_of(family_)) {}
+      : family_(model.family), gpt_(model.gpt), h_(gpt_.hidden_size) {}
 
   std::vector<HfParameter> run() {
     const std::string embed =
         gpt_.untie_embeddings_and_output_weights ? "1." : "tied_modules.embed.";
+    const std::string base = base_prefix(family_);
     const Shape table{gpt_.vocab_size, h_};
-    add({embed + "word_embeddings.weight",
-         table,
-         Cut::kVocabulary,
-         {{names_.base + names_.embedding + ".weight", table}}});
+    add_same(embed + "word_embeddings.weight", table, Cut::kVocabulary,
+             base + names_of(kEmbedding, family_)[0] + ".weight");
     if (gpt_.embed_layernorm)
-      norm(embed + "word_embeddings.norm", names_.base + "word_embeddings_layernorm");
-    if (gpt_.learned_positions()) {
-      const Shape positions{gpt_.max_position_embeddings, h_};
-      add({embed + "position_embeddings.weight",
-           positions,
-           Cut::kWhole,
-           {{names_.base + "wpe.weight", positions}}});
-    }
+      norm(embed + "word_embeddings.norm", base + "word_embeddings_layernorm");
+    if (gpt_.learned_positions())
+      add_same(embed + "position_embeddings.weight", {gpt_.max_position_embeddings, h_},
+               Cut::kWhole, base + "wpe.weight");
     for (int i = 0; i < gpt_.num_layers; ++i) layer(i);
-    norm(std::to_string(gpt_.num_layers + 2), names_.base + names_.final_norm);
+    norm(std::to_string(gpt_.num_layers + 2), base + names_of(kNorm, family_)[0]);
     if (gpt_.untie_embeddings_and_output_weights)
-      add({std::to_string(gpt_.num_layers + 3) + ".lm_head.weight",
-           table,
-           Cut::kVocabulary,
-           {{"lm_head.weight", table}}});
+      add_same(std::to_string(gpt_.num_layers + 3) + ".lm_head.weight", table, Cut::kVocabulary,
+               "lm_head.weight");
     return std::move(parameters_);
   }
 
  private:
   void layer(int i) {
-    const std::string ours = std::to_string(i + 2) + ".",
-                      theirs = names_.base + names_.layers + std::to_string(i) + ".";
-    const auto with_prefix = [&](std::vector<std::string> list) {
-      for (std::string& name : list) name = theirs + name;
-      return list;
+    const std::string ours = std::to_string(i + 2) + ".";
+    const std::string prefix =
+        base_prefix(family_) + names_of(kLayers, family_)[0] + std::to_string(i) + ".";
+    const auto theirs = [&](Part part) {
+      std::vector<std::string> names = names_of(part, family_);
+      for (std::string& name : names) name = prefix + name;
+      return names;
     };
     const int64_t d = gpt_.head_dim(), kv = gpt_.key_value_heads() * d, f = gpt_.ffn_size();
-    const bool split = names_.qkv.size() > 1;
-    norm(ours + "input_layernorm", theirs + names_.input_norm);
-    linear(ours + "self_attention.query_key_value", with_prefix(names_.qkv),
-           split ? Shape{h_, kv, kv} : Shape{h_ + 2 * kv}, h_, Cut::kRows,
+    const auto qkv = theirs(kQkv), mlp_in = theirs(kMlpIn);
+    norm(ours + "input_layernorm", theirs(kNorm1)[0]);
+    linear(ours + "self_attention.query_key_value", qkv,
+           qkv.size() > 1 ? Shape{h_, kv, kv} : Shape{h_ + 2 * kv}, h_, Cut::kRows,
            /*grouped=*/family_ != HfFamily::kBloom);
-    linear(ours + "self_attention.dense", with_prefix({names_.attention_out}), {h_}, h_,
-           Cut::kColumns);
-    norm(ours + "post_attention_layernorm", theirs + names_.mlp_norm);
-    linear(ours + "mlp.dense_h_to_4h", with_prefix(names_.mlp_in), Shape(names_.mlp_in.size(), f),
-           h_, Cut::kRows);
-    linear(ours + "mlp.dense_4h_to_h", with_prefix({names_.mlp_out}), {h_}, f, Cut::kColumns);
+    linear(ours + "self_attention.dense", theirs(kAttention), {h_}, h_, Cut::kColumns);
+    norm(ours + "post_attention_layernorm", theirs(kNorm2)[0]);
+    linear(ours + "mlp.dense_h_to_4h", mlp_in, Shape(mlp_in.size(), f), h_, Cut::kRows);
+    linear(ours + "mlp.dense_4h_to_h", theirs(kMlpOut), {h_}, f, Cut::kColumns);
   }
 
   void norm(const std::string& ours, const std::string& theirs) {
-    add({ours + ".weight", {h_}, Cut::kWhole, {{theirs + ".weight", {h_}}}});
+    add_same(ours + ".weight", {h_}, Cut::kWhole, theirs + ".weight");
     if (gpt_.normalization == "layernorm")
-      add({ours + ".bias", {h_}, Cut::kWhole, {{theirs + ".bias", {h_}}}});
+      add_same(ours + ".bias", {h_}, Cut::kWhole, theirs + ".bias");
   }
 
   // `rows` are those of each of theirs. Of a matrix that is cut by columns every rank has the bias.
@@ -130,16 +104,17 @@ class Mapping {
           {theirs[i] + ".weight", transposed ? Shape{in, rows[i]} : Shape{rows[i], in}});
       bias.theirs.push_back({theirs[i] + ".bias", {rows[i]}});
     }
-    add(std::move(weight));
-    if (gpt_.add_bias_linear) add(std::move(bias));
+    parameters_.push_back(std::move(weight));
+    if (gpt_.add_bias_linear) parameters_.push_back(std::move(bias));
   }
 
-  void add(HfParameter parameter) { parameters_.push_back(std::move(parameter)); }
+  void add_same(const std::string& ours, const Shape& shape, Cut cut, const std::string& theirs) {
+    parameters_.push_back({ours, shape, cut, {{theirs, shape}}});
+  }
 
   HfFamily family_;
   const GptConfig& gpt_;
   int64_t h_;
-  Names names_;
   std::vector<HfParameter> parameters_;
 };
 
@@ -156,52 +131,27 @@ BytesPtr stacked(std::vector<BytesPtr> parts) {
   return joined({begin}, std::move(fragments), DType::kFloat32);
 }
 
-// A matrix [rows, columns] of fp32 read as [columns, rows]. A range of it is a piece of every row.
-class TransposedBytes : public ByteSource {
- public:
-  TransposedBytes(BytesPtr matrix, int64_t rows, int64_t columns)
-      : matrix_(std::move(matrix)),
-        rows_(static_cast<uint64_t>(rows)),
-        columns_(static_cast<uint64_t>(columns)) {}
-  uint64_t size() const override { return matrix_->size(); }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    check_range(offset, out.size(), "a transposed tensor");
+// A matrix of fp32, read with rows for columns. A range of it is a piece of every row.
+BytesPtr transposed(const BytesPtr& matrix, int64_t matrix_rows, int64_t matrix_columns) {
+  const auto rows = static_cast<uint64_t>(matrix_rows),
+             columns = static_cast<uint64_t>(matrix_columns);
+  const auto read = [=](uint64_t offset, std::span<std::byte> out) {
     constexpr uint64_t kElement = sizeof(float);
     if (out.empty()) return;
     const uint64_t begin = offset / kElement, end = begin + out.size() / kElement;
-    const uint64_t first = begin / rows_, last = (end - 1) / rows_;  // columns
+    const uint64_t first = begin / rows, last = (end - 1) / rows;  // columns
     std::vector<std::byte> piece((last - first + 1) * kElement);
-    for (uint64_t row = 0; row < rows_; ++row) {
-      matrix_->read((row * columns_ + first) * kElement, piece);
+    for (uint64_t row = 0; row < rows; ++row) {
+      matrix->read((row * columns + first) * kElement, piece);
       for (uint64_t column = first; column <= last; ++column) {
-        const uint64_t at = column * rows_ + row;
+        const uint64_t at = column * rows + row;
         if (at >= begin && at < end)
           std::memcpy(out.data() + (at - begin) * kElement,
                       piece.data() + (column - first) * kElement, kElement);
       }
     }
-  }
-
- private:
-  BytesPtr matrix_;
-  uint64_t rows_, columns_;
-};
-
-struct Rows {
-  int64_t begin, count;
-};
-
-// Their rows [all q; all keys; all values] in the order of ours.
-std::vector<Rows> rows_by_group(const GptConfig& gpt) {
-  const int64_t d = gpt.head_dim(), groups = gpt.key_value_heads(),
-                queries = gpt.num_attention_heads / groups * d;
-  std::vector<Rows> order;
-  for (int64_t g = 0; g < groups; ++g) {
-    order.push_back({g * queries, queries});
-    order.push_back({groups * queries + g * d, d});
-    order.push_back({groups * (queries + d) + g * d, d});
-  }
-  return order;
+  };
+  return std::make_shared<ComputedBytes>(matrix->size(), "a transposed tensor", read);
 }
 
 uint64_t row_bytes(const HfParameter& parameter) {
@@ -209,9 +159,30 @@ uint64_t row_bytes(const HfParameter& parameter) {
   return static_cast<uint64_t>(columns) * sizeof(float);
 }
 
-BytesPtr rows_of(const BytesPtr& bytes, Rows rows, uint64_t row) {
-  return std::make_shared<SubRange>(bytes, static_cast<uint64_t>(rows.begin) * row,
-                                    static_cast<uint64_t>(rows.count) * row);
+BytesPtr rows_of(const BytesPtr& bytes, int64_t begin, int64_t count, uint64_t row) {
+  return std::make_shared<SubRange>(bytes, static_cast<uint64_t>(begin) * row,
+                                    static_cast<uint64_t>(count) * row);
+}
+
+// Rows of ours, for each group [q, key, value], out of theirs, all q, all keys, all values; or the
+// other way.
+BytesPtr regrouped(const BytesPtr& bytes, const GptConfig& gpt, uint64_t row, bool to_ours) {
+  const size_t groups = static_cast<size_t>(gpt.key_value_heads());
+  const int64_t d = gpt.head_dim(), queries = gpt.num_attention_heads / gpt.key_value_heads() * d;
+  const int64_t counts[] = {queries, d, d};
+  std::vector<BytesPtr> parts(3 * groups);
+  int64_t ours = 0;
+  for (size_t g = 0; g < groups; ++g) {
+    int64_t theirs = 0;  // where the rows of this kind begin
+    for (size_t kind = 0; kind < 3; ++kind) {
+      const int64_t count = counts[kind], from = theirs + static_cast<int64_t>(g) * count;
+      parts[to_ours ? 3 * g + kind : groups * kind + g] =
+          rows_of(bytes, to_ours ? from : ours, count, row);
+      ours += count;
+      theirs += static_cast<int64_t>(groups) * count;
+    }
+  }
+  return stacked(std::move(parts));
 }
 
 }  // namespace
@@ -221,44 +192,40 @@ std::vector<HfParameter> hf_parameters(const HfModel& model) { return Mapping(mo
 BytesPtr ours_of(const HfParameter& parameter, const GptConfig& gpt, std::vector<BytesPtr> theirs) {
   for (size_t i = 0; parameter.transposed && i < theirs.size(); ++i) {
     const Shape& shape = parameter.theirs[i].shape;
-    theirs[i] = std::make_shared<TransposedBytes>(theirs[i], shape[0], shape[1]);
+    theirs[i] = transposed(theirs[i], shape[0], shape[1]);
   }
   const BytesPtr all = stacked(std::move(theirs));
-  if (!parameter.grouped) return all;
-  std::vector<BytesPtr> parts;
-  for (const Rows& rows : rows_by_group(gpt))
-    parts.push_back(rows_of(all, rows, row_bytes(parameter)));
-  return stacked(std::move(parts));
+  return parameter.grouped ? regrouped(all, gpt, row_bytes(parameter), /*to_ours=*/true) : all;
 }
 
 std::vector<BytesPtr> theirs_of(const HfParameter& parameter, const GptConfig& gpt, BytesPtr ours) {
   const uint64_t row = row_bytes(parameter);
-  if (parameter.grouped) {
-    std::vector<std::pair<int64_t, BytesPtr>> parts;  // by where they begin in theirs
-    int64_t at = 0;
-    for (const Rows& rows : rows_by_group(gpt)) {
-      parts.emplace_back(rows.begin, rows_of(ours, {at, rows.count}, row));
-      at += rows.count;
-    }
-    std::sort(parts.begin(), parts.end(),
-              [](const auto& a, const auto& b) { return a.first < b.first; });
-    std::vector<BytesPtr> sorted;
-    for (auto& [begin, bytes] : parts) sorted.push_back(std::move(bytes));
-    ours = stacked(std::move(sorted));
-  }
+  if (parameter.grouped) ours = regrouped(ours, gpt, row, /*to_ours=*/false);
   std::vector<BytesPtr> theirs;
   int64_t at = 0;
   for (const HfTensor& tensor : parameter.theirs) {
     const int64_t count = tensor.shape[parameter.transposed ? 1 : 0];
-    BytesPtr bytes = rows_of(ours, {at, count}, row);
-    if (parameter.transposed)
-      bytes = std::make_shared<TransposedBytes>(bytes, count, tensor.shape[0]);
+    BytesPtr bytes = rows_of(ours, at, count, row);
+    if (parameter.transposed) bytes = transposed(bytes, count, tensor.shape[0]);
     theirs.push_back(std::move(bytes));
     at += count;
   }
   return theirs;
 }
 
-std::string base_prefix(HfFamily family) { return names_of(family).base; }
+BytesPtr take(const WholeCheckpoint& checkpoint, const std::string& name,
+              const std::string& other_name, const Shape& shape, std::set<std::string>& left,
+              const std::string& by) {
+  const bool other = !checkpoint.contains(name) && checkpoint.contains(other_name);
+  const std::string& stored = other ? other_name : name;
+  const WholeParameter found = checkpoint.parameter(stored);
+  if (found.shape != shape)
+    throw ValueError(checkpoint.path.string() + ": " + stored + " is " + to_string(found.shape) +
+                     ", expected " + to_string(shape) + by);
+  left.erase(stored);
+  return as_float32(found.states[kFp32]);
+}
+
+std::string base_prefix(HfFamily family) { return names_of(kBase, family)[0]; }
 
 }  // namespace anymesh

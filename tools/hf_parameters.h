@@ -1,9 +1,10 @@
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
-#include "framework/checkpoint/format/value.h"
+#include "framework/checkpoint/format/whole_checkpoint.h"
 #include "tools/hf_config.h"
 
 namespace anymesh {
@@ -49,6 +50,12 @@ std::vector<HfParameter> hf_parameters(const HfModel& model);
 // Of fp32 elements, both read as they are asked for: theirs in the order of `theirs`.
 BytesPtr ours_of(const HfParameter& parameter, const GptConfig& gpt, std::vector<BytesPtr> theirs);
 std::vector<BytesPtr> theirs_of(const HfParameter& parameter, const GptConfig& gpt, BytesPtr ours);
+
+// The fp32 elements of a parameter under the first of two names that `checkpoint` has; the name is
+// taken out of `left`. Throws if it has neither, or the shape is another; `by` ends that message.
+BytesPtr take(const WholeCheckpoint& checkpoint, const std::string& name,
+              const std::string& other_name, const Shape& shape, std::set<std::string>& left,
+              const std::string& by = "");
 
 // What transformers puts before the names of all but the head, and files of the bare model leave
 // out: "transformer.", "model."

@@ -54,18 +54,6 @@ std::vector<LossRow> read_rows(const std::string& path) {
   return rows;
 }
 
-double largest_relative(const std::vector<LossDelta>& deltas, int64_t* at) {
-  const auto less = [](const LossDelta& a, const LossDelta& b) { return a.relative < b.relative; };
-  const auto largest = std::max_element(deltas.begin(), deltas.end(), less);
-  *at = largest->iteration;
-  return largest->relative;
-}
-
-double loss_at(const LossCurve& curve, int64_t iteration) {
-  const auto before = [](const LossRow& row, int64_t value) { return row.iteration < value; };
-  return std::lower_bound(curve.rows.begin(), curve.rows.end(), iteration, before)->loss;
-}
-
 }  // namespace
 
 std::vector<std::string> split_row(std::string line) {
@@ -77,6 +65,13 @@ std::vector<std::string> split_row(std::string line) {
   }
   fields.push_back(line.substr(begin));
   return fields;
+}
+
+double number_from_zero(const std::string& where, const std::string& text) {
+  const auto value = parse_number<double>(text);
+  if (!value || !std::isfinite(*value) || *value < 0)
+    throw std::runtime_error(where + ": expected a number from 0 on");
+  return *value;
 }
 
 LossCurve read_loss_csv(const std::string& argument) {
@@ -98,11 +93,17 @@ std::vector<LossDelta> loss_deltas(const LossCurve& reference, const LossCurve& 
     } else {
       const double delta = std::abs(a->loss - b->loss);
       const double relative = delta == 0 ? 0 : delta / std::abs(a->loss);
-      deltas.push_back({a->iteration, delta, relative, a->text == b->text});
+      deltas.push_back({a->iteration, b->loss, delta, relative, a->text == b->text});
       ++a, ++b;
     }
   }
   return deltas;
+}
+
+const LossDelta& largest_delta(const std::vector<LossDelta>& deltas) {
+  return *std::max_element(
+      deltas.begin(), deltas.end(),
+      [](const LossDelta& a, const LossDelta& b) { return a.relative < b.relative; });
 }
 
 std::string loss_table(const std::vector<LossCurve>& curves) {
@@ -121,16 +122,14 @@ std::string loss_table(const std::vector<LossCurve>& curves) {
       table += "  no iteration in common with " + curves[0].label + "\n";
       continue;
     }
-    const auto iteration = static_cast<long long>(deltas[0].iteration);
     char line[160];
-    std::snprintf(line, sizeof line, "  %9lld  %11.8g", iteration,
-                  loss_at(curve, deltas[0].iteration));
+    std::snprintf(line, sizeof line, "  %9lld  %11.8g", static_cast<long long>(deltas[0].iteration),
+                  deltas[0].loss);
     table += line;
     if (&curve != &curves[0]) {
-      int64_t at = 0;
-      const double largest = largest_relative(deltas, &at);
+      const LossDelta& largest = largest_delta(deltas);
       std::snprintf(line, sizeof line, "  %14.3g  %18.3g  %12lld  %6zu", deltas[0].relative,
-                    largest, static_cast<long long>(at), deltas.size());
+                    largest.relative, static_cast<long long>(largest.iteration), deltas.size());
       table += line;
     }
     table += "\n";
@@ -148,18 +147,14 @@ std::vector<std::string> tolerance_failures(const std::vector<LossCurve>& curves
       failures.push_back(label + ": no iteration in common with " + curves[0].label);
       continue;
     }
-    if (tolerance.first >= 0 && deltas[0].relative > tolerance.first) {
-      failures.push_back(label + ": |relative delta| " + number("%.3g", deltas[0].relative) +
-                         " at iteration " + std::to_string(deltas[0].iteration) +
-                         " exceeds --first-tolerance " + number("%g", tolerance.first));
-    }
-    int64_t at = 0;
-    const double largest = largest_relative(deltas, &at);
-    if (tolerance.any >= 0 && largest > tolerance.any) {
-      failures.push_back(label + ": |relative delta| " + number("%.3g", largest) +
-                         " at iteration " + std::to_string(at) + " exceeds --tolerance " +
-                         number("%g", tolerance.any));
-    }
+    const auto check = [&](const LossDelta& delta, double limit, const char* flag) {
+      if (limit >= 0 && delta.relative > limit)
+        failures.push_back(label + ": |relative delta| " + number("%.3g", delta.relative) +
+                           " at iteration " + std::to_string(delta.iteration) + " exceeds " + flag +
+                           " " + number("%g", limit));
+    };
+    check(deltas[0], tolerance.first, "--first-tolerance");
+    check(largest_delta(deltas), tolerance.any, "--tolerance");
     const auto differs = [](const LossDelta& delta) { return !delta.same_text; };
     const auto first = std::find_if(deltas.begin(), deltas.end(), differs);
     if (tolerance.bitwise && first != deltas.end()) {

@@ -28,18 +28,24 @@ struct LossCurve {
 // The fields of a CSV's line, between its commas. No quotes.
 std::vector<std::string> split_row(std::string line);
 
+// Throws unless all of `text` is a finite number that is not negative; `where` begins the message.
+double number_from_zero(const std::string& where, const std::string& text);
+
 // `argument` is "label=path" or "path", which is its own label then.
 LossCurve read_loss_csv(const std::string& argument);
 
 // |a - b| of the losses, at an iteration that both curves have.
 struct LossDelta {
   int64_t iteration = 0;
+  double loss = 0;  // of the run
   double absolute = 0;
   double relative = 0;  // to the reference
   bool same_text = true;
 };
 
 std::vector<LossDelta> loss_deltas(const LossCurve& reference, const LossCurve& run);
+// The first of those that are largest relative to the reference. REQUIRES: there are some.
+const LossDelta& largest_delta(const std::vector<LossDelta>& deltas);
 
 // What a run may differ by from the reference; negative = anything.
 struct Tolerance {

@@ -32,10 +32,6 @@ struct Panel {
   double bottom() const { return top + height; }
 };
 
-std::string color_of(size_t curve) {
-  return curve == 0 ? kReferenceColor : series_color(curve - 1);
-}
-
 // Dashes of equal length, begun one dash later for each run, fill each other's gaps. From the fifth
 // run on they are longer, and no longer in step.
 std::string dashes_of(size_t curve, size_t curves) {
@@ -48,7 +44,8 @@ std::string dashes_of(size_t curve, size_t curves) {
 }
 
 std::string stroke_of(size_t curve, double width) {
-  return "stroke=\"" + color_of(curve) + "\" stroke-width=\"" + number("%g", width) + "\"";
+  const std::string color = curve == 0 ? kReferenceColor : series_color(curve - 1);
+  return "stroke=\"" + color + "\" stroke-width=\"" + number("%g", width) + "\"";
 }
 
 // Of the points in each half pixel only the lowest and the highest: nothing more can be seen.
@@ -88,11 +85,16 @@ std::string frame(const Panel& panel, const std::string& heading) {
   return svg + line_at(kLeft, panel.bottom(), kLeft + kPlotWidth, panel.bottom(), "axis");
 }
 
+// A line across a panel, with what it stands for.
+std::string level(double y, const std::string& label) {
+  return line_at(kLeft, y, kLeft + kPlotWidth, y, "grid") +
+         text_at(kLeft - 10, y + 4, "tick end", label);
+}
+
 std::string loss_panel(const Panel& panel, const std::vector<LossCurve>& curves) {
   std::string svg = frame(panel, "lm loss");
   for (const double tick : nice_ticks(panel.y_low, panel.y_high, 6)) {
-    svg += line_at(kLeft, panel.y(tick), kLeft + kPlotWidth, panel.y(tick), "grid");
-    svg += text_at(kLeft - 10, panel.y(tick) + 4, "tick end", number("%g", tick));
+    svg += level(panel.y(tick), number("%g", tick));
   }
   for (size_t i = 0; i < curves.size(); ++i) {
     std::vector<Point> points;
@@ -164,10 +166,8 @@ std::string delta_panel(Panel panel, const std::vector<LossCurve>& curves) {
   svg += line_at(kLeft, panel.bottom(), kLeft + kPlotWidth, panel.bottom(), "grid");
   const int step = std::max(1, (high - low + 4) / 5);
   for (int decade = low; decade <= high; decade += step) {
-    svg += line_at(kLeft, panel.y(decade), kLeft + kPlotWidth, panel.y(decade), "grid");
     svg +=
-        text_at(kLeft - 10, panel.y(decade) + 4, "tick end",
-                "1e" + std::string(decade < 0 ? "\u2212" : "") + std::to_string(std::abs(decade)));
+        level(panel.y(decade), (decade < 0 ? "1e\u2212" : "1e") + std::to_string(std::abs(decade)));
   }
   if (low > high) {
     svg += text_at(kLeft + kPlotWidth / 2, panel.top + panel.height / 2 + 4, "tick mid",
@@ -182,8 +182,7 @@ std::string delta_panel(Panel panel, const std::vector<LossCurve>& curves) {
 
 std::string agreement(const std::vector<LossDelta>& deltas) {
   if (deltas.empty()) return "no common iteration";
-  double largest = 0;
-  for (const LossDelta& delta : deltas) largest = std::max(largest, delta.relative);
+  const double largest = largest_delta(deltas).relative;
   return largest == 0 ? "equal" : "relative \u0394 \u2264 " + number("%.1e", largest);
 }
 
@@ -194,11 +193,8 @@ std::string legend(const std::vector<LossCurve>& curves) {
     const double y = kTop + 10 + 40.0 * i;
     svg += "<path d=\"M" + px(x) + " " + px(y) + "h34\" " + stroke_of(i, i == 0 ? 7 : 3) + "/>\n";
     svg += text_at(x + 44, y + 4, "label", curves[i].label);
-    if (i == 0) {
-      svg += text_at(x + 44, y + 20, "tick", "reference");
-      continue;
-    }
-    svg += text_at(x + 44, y + 20, "tick", agreement(loss_deltas(curves[0], curves[i])));
+    svg += text_at(x + 44, y + 20, "tick",
+                   i == 0 ? "reference" : agreement(loss_deltas(curves[0], curves[i])));
   }
   return svg;
 }
@@ -231,18 +227,6 @@ Panel loss_axes(const std::vector<LossCurve>& curves) {
 }
 
 }  // namespace
-
-std::vector<double> nice_ticks(double low, double high, int count) {
-  const double rough = (high - low) / count;
-  const double power = std::pow(10, std::floor(std::log10(rough)));
-  double step = 10 * power;
-  for (const double multiple : {5, 2, 1}) {
-    if (multiple * power >= rough) step = multiple * power;
-  }
-  std::vector<double> ticks;
-  for (double k = std::ceil(low / step); k * step <= high; ++k) ticks.push_back(k * step);
-  return ticks;
-}
 
 std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>& curves) {
   const Panel losses = loss_axes(curves);

@@ -15,7 +15,4 @@ namespace anymesh {
 // REQUIRES: at least one curve.
 std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>& curves);
 
-// Ticks at multiples of 1, 2 or 5 times a power of ten inside [low, high], about `count` of them.
-std::vector<double> nice_ticks(double low, double high, int count);
-
 }  // namespace anymesh

@@ -1,7 +1,6 @@
 // The tutorials' figures besides loss curves (plot_loss), as one self-contained SVG; kHelp says
 // what of. Exits with 2 if the arguments or the file can't be used.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <cxxopts.hpp>
 #include <fstream>
@@ -11,10 +10,8 @@
 #include <vector>
 
 #include "framework/comm/topology.h"
-#include "framework/parse_number.h"
 #include "framework/pipeline/schedule.h"
 #include "tools/loss_csv.h"
-#include "tools/loss_plot.h"
 #include "tools/run_tool.h"
 #include "tools/svg.h"
 
@@ -71,33 +68,29 @@ std::string cells_svg(const std::string& title, const std::vector<Cells>& rows) 
   }
   const double width = kWidth / static_cast<double>(longest);
   std::string svg;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    const double y = kTop + kRow * static_cast<double>(r);
-    svg += text_at(kLeft - 12, y + 17, "label end", rows[r].label);
-    for (size_t c = 0; c < rows[r].cells.size(); ++c) {
-      const auto kind = std::find(kinds.begin(), kinds.end(), rows[r].cells[c]);
-      svg +=
-          rectangle(kLeft + width * static_cast<double>(c) + 1, y, width - 2, kBar,
-                    kind == kinds.end() ? "#eef0f3"
-                                        : series_color(static_cast<size_t>(kind - kinds.begin())));
+  double y = kTop;
+  for (const auto& [label, cells] : rows) {
+    svg += text_at(kLeft - 12, y + 17, "label end", label);
+    for (size_t c = 0; c < cells.size(); ++c) {
+      const auto kind = std::find(kinds.begin(), kinds.end(), cells[c]);
+      svg += rectangle(kLeft + width * static_cast<double>(c) + 1, y, width - 2, kBar,
+                       kind == kinds.end() ? "#eef0f3" : series_color(kind - kinds.begin()));
     }
+    y += kRow;
   }
-  return whole(title, svg, kTop + kRow * static_cast<double>(rows.size()), kinds);
+  return whole(title, svg, y, kinds);
 }
 
 struct Bar {
   std::string label;
   std::vector<double> parts;
+  double sum = 0;
 };
 
 std::string bars_svg(const std::string& title, const std::vector<std::string>& names,
                      const std::vector<Bar>& bars) {
   double longest = 0;
-  for (const Bar& bar : bars) {
-    double sum = 0;
-    for (const double part : bar.parts) sum += part;
-    longest = std::max(longest, sum);
-  }
+  for (const Bar& bar : bars) longest = std::max(longest, bar.sum);
   if (longest == 0) throw std::runtime_error("all bars are of length 0");
   const double bottom = kTop + kRow * static_cast<double>(bars.size()), room = kWidth - 60;
   std::string svg;
@@ -106,17 +99,17 @@ std::string bars_svg(const std::string& title, const std::vector<std::string>& n
     svg += line_at(x, kTop - 6, x, bottom, "grid");
     svg += text_at(x, bottom + 14, "tick mid", number("%g", tick));
   }
-  for (size_t r = 0; r < bars.size(); ++r) {
-    const double y = kTop + kRow * static_cast<double>(r);
-    svg += text_at(kLeft - 12, y + 17, "label end", bars[r].label);
-    double x = kLeft, sum = 0;
-    for (size_t i = 0; i < bars[r].parts.size(); ++i) {
-      const double width = bars[r].parts[i] / longest * room;
+  double y = kTop;
+  for (const auto& [label, parts, sum] : bars) {
+    svg += text_at(kLeft - 12, y + 17, "label end", label);
+    double x = kLeft;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const double width = parts[i] / longest * room;
       svg += rectangle(x, y, width, kBar, series_color(i));
       x += width;
-      sum += bars[r].parts[i];
     }
     svg += text_at(x + 8, y + 17, "label", number("%.3f", sum));
+    y += kRow;
   }
   return whole(title, svg, bottom, names);
 }
@@ -144,13 +137,6 @@ std::vector<Cells> read_cells(const std::string& path) {
   return rows;
 }
 
-double length_of(const std::string& path, const std::string& text) {
-  const auto value = parse_number<double>(text);
-  if (!value || !std::isfinite(*value) || *value < 0)
-    throw std::runtime_error(path + ": '" + text + "': expected a number from 0 on");
-  return *value;
-}
-
 std::string draw_bars(const std::string& title, const std::string& path) {
   const std::vector<std::string> lines = lines_of(path);
   std::vector<std::string> names = split_row(lines[0]);
@@ -161,7 +147,9 @@ std::string draw_bars(const std::string& title, const std::string& path) {
       throw std::runtime_error(path + ": '" + lines[i] +
                                "': expected a label and a number for each of '" + lines[0] + "'");
     Bar bar{.label = names[0] + " " + fields[0], .parts = {}};
-    for (size_t f = 1; f < fields.size(); ++f) bar.parts.push_back(length_of(path, fields[f]));
+    for (size_t f = 1; f < fields.size(); ++f)
+      bar.sum +=
+          bar.parts.emplace_back(number_from_zero(path + ": '" + fields[f] + "'", fields[f]));
     bars.push_back(std::move(bar));
   }
   names.erase(names.begin());
@@ -201,7 +189,7 @@ std::string mesh_svg(const std::string& title, const MeshRun& run) {
                    slice = all / run.mesh.tp_size, part = cut ? slice / run.mesh.dp_size : slice;
       svg += rectangle(x, bar, all, kThick, "#eef0f3") +
              rectangle(x + slice * at.tp + (cut ? part * at.dp : 0), bar, part, kThick,
-                       series_color(static_cast<size_t>(kind)));
+                       series_color(kind));
     }
   }
   return whole(title, svg, kTop + kCellHeight * run.mesh.pp_size, kinds, kCell * across);
@@ -226,7 +214,11 @@ MeshRun read_mesh(const std::string& path) {
   return run;
 }
 
-cxxopts::ParseResult parse(int argc, char** argv) {
+struct Arguments {
+  std::string kind, title, file, output;
+};
+
+Arguments parse(int argc, char** argv) {
   cxxopts::Options options("plot_figure", kHelp);
   const auto text = cxxopts::value<std::string>();
   options.custom_help("cells|bars|mesh --output FILE [--title TEXT] FILE").positional_help("");
@@ -234,29 +226,22 @@ cxxopts::ParseResult parse(int argc, char** argv) {
       "title", "title of the figure", cxxopts::value<std::string>()->default_value(""), "TEXT")(
       "help", "this text")("kind", "", text)("file", "", text);
   options.parse_positional({"kind", "file"});
-  cxxopts::ParseResult parsed = parse_flags(options, argc, argv);
+  const auto parsed = parse_flags(options, argc, argv);
   check_words(parsed, {});
   for (const char* needed : {"kind", "file", "output"})
     if (!parsed.count(needed))
       throw std::invalid_argument("give cells, bars or mesh, --output and a file");
-  const std::string kind = parsed["kind"].as<std::string>();
+  const std::string kind = text_of(parsed, "kind");
   if (kind != "cells" && kind != "bars" && kind != "mesh")
     throw std::invalid_argument("expected cells, bars or mesh, found '" + kind + "'");
-  return parsed;
+  return {kind, text_of(parsed, "title"), text_of(parsed, "file"), text_of(parsed, "output")};
 }
 
-int draw(const cxxopts::ParseResult& parsed) {
-  const std::string kind = parsed["kind"].as<std::string>(),
-                    path = parsed["file"].as<std::string>(),
-                    title = parsed["title"].as<std::string>(),
-                    output = parsed["output"].as<std::string>();
-  const std::string svg = kind == "cells"  ? cells_svg(title, read_cells(path))
-                          : kind == "bars" ? draw_bars(title, path)
-                                           : mesh_svg(title, read_mesh(path));
-  std::ofstream file(output, std::ios::binary);
-  file << svg;
-  file.close();
-  if (!file) throw std::runtime_error("--output " + output + ": cannot write the file");
+int draw(const Arguments& arguments) {
+  const auto& [kind, title, file, output] = arguments;
+  write_svg(output, kind == "cells"  ? cells_svg(title, read_cells(file))
+                    : kind == "bars" ? draw_bars(title, file)
+                                     : mesh_svg(title, read_mesh(file)));
   return 0;
 }
 
@@ -264,6 +249,5 @@ int draw(const cxxopts::ParseResult& parsed) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  return anymesh::run_tool(
-      "plot_figure", 2, [&] { return anymesh::parse(argc, argv); }, anymesh::draw);
+  return anymesh::run_tool("plot_figure", 2, argc, argv, anymesh::parse, anymesh::draw);
 }

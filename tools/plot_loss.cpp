@@ -5,49 +5,42 @@
 //
 // The first CSV is the reference. Prints a table; exits with 1 if a run is out of tolerance, and
 // with 2 if the arguments or a file can't be used.
-#include <cmath>
 #include <cstdio>
 #include <cxxopts.hpp>
-#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "framework/parse_number.h"
 #include "tools/loss_csv.h"
 #include "tools/loss_plot.h"
 #include "tools/run_tool.h"
+#include "tools/svg.h"
 
 namespace anymesh {
 namespace {
 
-cxxopts::Options make_options() {
+double tolerance_of(const cxxopts::ParseResult& parsed, const char* name) {
+  if (parsed.count(name) == 0) return -1;
+  const std::string text = text_of(parsed, name);
+  return number_from_zero("--" + std::string(name) + " " + text, text);
+}
+
+cxxopts::ParseResult parse(int argc, char** argv) {
   cxxopts::Options options("plot_loss",
                            "Compares and plots loss CSVs; the first is the reference.");
   options.custom_help("[--flag value]... [label=]reference.csv [[label=]run.csv]...")
       .set_width(100);
-  options.add_options()("output", "SVG file to write", cxxopts::value<std::string>(), "FILE")(
-      "title", "title of the plot", cxxopts::value<std::string>()->default_value("Training loss"),
-      "TEXT")("tolerance", "largest |relative delta| to the reference at any common iteration",
-              cxxopts::value<std::string>(),
-              "X")("first-tolerance", "the same, at the first common iteration only",
-                   cxxopts::value<std::string>(),
-                   "X")("bitwise", "losses must be the same text")("help", "this text");
-  return options;
-}
-
-double tolerance_of(const cxxopts::ParseResult& parsed, const std::string& name) {
-  if (parsed.count(name) == 0) return -1;
-  const std::string text = parsed[name].as<std::string>();
-  const auto value = parse_number<double>(text);
-  if (!value || !std::isfinite(*value) || *value < 0) {
-    throw std::runtime_error("--" + name + " " + text + ": expected a number from 0 on");
-  }
-  return *value;
-}
-
-cxxopts::ParseResult parse(int argc, char** argv) {
-  cxxopts::Options options = make_options();
+  const auto text = cxxopts::value<std::string>();
+  // clang-format off
+  options.add_options()
+    ("output", "SVG file to write", text, "FILE")
+    ("title", "title of the plot",
+     cxxopts::value<std::string>()->default_value("Training loss"), "TEXT")
+    ("tolerance", "largest |relative delta| to the reference at any common iteration", text, "X")
+    ("first-tolerance", "the same, at the first common iteration only", text, "X")
+    ("bitwise", "losses must be the same text")
+    ("help", "this text");
+  // clang-format on
   cxxopts::ParseResult parsed = parse_flags(options, argc, argv);
   if (parsed.unmatched().empty()) throw std::invalid_argument("give at least one CSV");
   return parsed;
@@ -61,11 +54,7 @@ int plot(const cxxopts::ParseResult& parsed) {
   for (const std::string& file : parsed.unmatched()) curves.push_back(read_loss_csv(file));
   std::printf("%s", loss_table(curves).c_str());
   if (parsed.count("output") != 0) {
-    const std::string path = parsed["output"].as<std::string>();
-    std::ofstream file(path, std::ios::binary);
-    file << loss_plot_svg(parsed["title"].as<std::string>(), curves);
-    file.close();
-    if (!file) throw std::runtime_error("--output " + path + ": cannot write the file");
+    write_svg(text_of(parsed, "output"), loss_plot_svg(text_of(parsed, "title"), curves));
   }
   const std::vector<std::string> failures = tolerance_failures(curves, tolerance);
   for (const std::string& failure : failures) std::fprintf(stderr, "%s\n", failure.c_str());
@@ -76,6 +65,5 @@ int plot(const cxxopts::ParseResult& parsed) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  return anymesh::run_tool(
-      "plot_loss", 2, [&] { return anymesh::parse(argc, argv); }, anymesh::plot);
+  return anymesh::run_tool("plot_loss", 2, argc, argv, anymesh::parse, anymesh::plot);
 }

@@ -13,12 +13,14 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cxxopts.hpp>
+#include <deque>
 #include <exception>
 #include <filesystem>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -39,15 +41,10 @@ namespace {
 struct Options {
   std::string input;
   std::vector<std::string> json_keys;
-  bool json = true;
-  DocumentUnit unit = DocumentUnit::kLine;
+  std::optional<DocumentUnit> unit;  // of text; none: JSON lines
   std::string output_prefix;
-  std::string tokenizer_type;
-  std::string vocab_file;
-  std::string merge_file;
-  std::string tokenizer_model;
-  bool append_eod = false;
-  bool count_eod = false;
+  std::string tokenizer_type, vocab_file, merge_file, tokenizer_model;
+  bool append_eod = false, count_eod = false;
   int workers = 1;
 };
 
@@ -83,13 +80,11 @@ class Preprocessor {
  public:
   Preprocessor(const Options& options, const ProgressCallback& progress)
       : options_(options),
-        reader_(options.input, options.unit),
+        reader_(options.input, options.unit.value_or(DocumentUnit::kLine)),
         progress_(std::filesystem::file_size(options.input), progress) {
     vocab_size_ = tokenizer()->vocab_size();
-    for (const std::string& key : options.json_keys) {
-      const std::string prefix = options.output_prefix + "_" + key + "_document";
-      outputs_.push_back(std::make_unique<Output>(prefix, vocab_size_));
-    }
+    for (const std::string& key : options.json_keys)
+      outputs_.emplace_back(options.output_prefix + "_" + key + "_document", vocab_size_);
   }
 
   void run() {
@@ -98,21 +93,20 @@ class Preprocessor {
       for (int i = 0; i < options_.workers; ++i) workers.emplace_back([this] { work(); });
     }
     if (error_) std::rethrow_exception(error_);
-    if (documents_ == 0) {
+    if (documents_ == 0)
       throw std::runtime_error("--input " + options_.input + ": has no documents");
-    }
-    for (auto& output : outputs_) output->builder.finish();
+    for (Output& output : outputs_) output.builder.finish();
   }
 
   void report() const {
     const double seconds = seconds_since(start_), megabytes = static_cast<double>(bytes_) / 1e6;
     std::printf("%lld documents, %.2f MB in %.2f s, %.1f MB/s\n",
                 static_cast<long long>(documents_), megabytes, seconds, megabytes / seconds);
-    for (const auto& output : outputs_) {
-      std::printf("%s.{bin,idx}: %lld tokens of %d bytes, vocabulary %d\n", output->prefix.c_str(),
-                  static_cast<long long>(output->tokens()),
+    for (const Output& output : outputs_) {
+      std::printf("%s.{bin,idx}: %lld tokens of %d bytes, vocabulary %d\n", output.prefix.c_str(),
+                  static_cast<long long>(output.tokens()),
                   token_bytes(token_type_for_vocabulary(vocab_size_)), vocab_size_);
-      std::printf("unigram entropy: %.4f nats/token\n", output->unigram_entropy());
+      std::printf("unigram entropy: %.4f nats/token\n", output.unigram_entropy());
     }
   }
 
@@ -158,7 +152,7 @@ class Preprocessor {
 
   void tokenize(Batch& batch, Tokenizer& tokenizer) const {
     for (const Document& document : batch.input.documents) {
-      const auto texts = options_.json ? parse_json(document) : std::vector{document.text};
+      const auto texts = options_.unit ? std::vector{document.text} : parse_json(document);
       for (const std::string& text : texts) {
         auto& tokens = batch.tokens.emplace_back(tokenizer.encode(text));
         if (options_.append_eod && !tokens.empty()) tokens.push_back(tokenizer.eod());
@@ -188,7 +182,7 @@ class Preprocessor {
   void write(const Batch& batch) {
     for (size_t i = 0; i < batch.tokens.size(); ++i) {
       const auto& tokens = batch.tokens[i];
-      Output& output = *outputs_[i % outputs_.size()];
+      Output& output = outputs_[i % outputs_.size()];
       const bool uncounted_eod = options_.append_eod && !options_.count_eod && !tokens.empty();
       output.builder.add_document(tokens, std::ssize(tokens) - uncounted_eod);
       for (const int32_t token : tokens) ++output.counts[token];
@@ -201,7 +195,7 @@ class Preprocessor {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Options options_;
   int32_t vocab_size_ = 0;
-  std::vector<std::unique_ptr<Output>> outputs_;
+  std::deque<Output> outputs_;  // one a key
 
   std::mutex read_mutex_;
   DocumentReader reader_;
@@ -224,94 +218,51 @@ int preprocess(const Options& options) {
   return 0;
 }
 
-cxxopts::Options describe_flags() {
-  cxxopts::Options flags("preprocess_data", "Text to the token files that training reads.\n");
-  flags.custom_help("--input FILE --output-prefix PREFIX --tokenizer-type TYPE [options]");
-  // clang-format off
-  flags.add_options("Input")
-    ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt",
-     cxxopts::value<std::string>())
-    ("json-keys", "what to take from each object, one or more: one output for each",
-     cxxopts::value<std::vector<std::string>>()->default_value("text"))
-    ("documents", "what is a document in a .txt: file, paragraph (up to a blank line) or line",
-     cxxopts::value<std::string>()->default_value("file"));
-  flags.add_options("Tokenizer")
-    ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer or "
-     "GPTSentencePieceTokenizer", cxxopts::value<std::string>())
-    ("vocab-file", "vocab.json, for GPT2BPETokenizer",
-     cxxopts::value<std::string>()->default_value(""))
-    ("merge-file", "merges.txt, for GPT2BPETokenizer",
-     cxxopts::value<std::string>()->default_value(""))
-    ("tokenizer-model", "model, for the SentencePiece tokenizers",
-     cxxopts::value<std::string>()->default_value(""))
-    ("append-eod", "end each document with the tokenizer's token for that, as <|endoftext|>")
-    ("count-eod", "count that token in the document's length, as Megatron-LM does; "
-     "Megatron-DeepSpeed does not, so its document n is read from n tokens too early");
-  flags.add_options("Output")
-    ("output-prefix", "writes PREFIX_text_document.bin and .idx", cxxopts::value<std::string>())
-    ("dataset-impl", "mmap, the only format", cxxopts::value<std::string>()->default_value("mmap"))
-    ("workers", "threads; 0 for one per core", cxxopts::value<std::string>()->default_value("0"))
-    ("help", "this text");
-  // clang-format on
-  return flags;
-}
-
 // How the input is cut, by its name and --documents.
-void choose_unit(const cxxopts::ParseResult& parsed, Options& options) {
-  const std::string suffix = std::filesystem::path(options.input).extension();
-  options.json = suffix == ".jsonl" || suffix == ".json";
-  if (!options.json && suffix != ".txt") {
-    throw std::runtime_error("--input " + options.input +
-                             ": expected a name in .jsonl, .json or .txt");
-  }
-  const char* foreign = options.json ? "documents" : "json-keys";
-  if (parsed.count(foreign) > 0) {
-    throw std::runtime_error("--" + std::string(foreign) + " is not for --input " + options.input);
-  }
-  if (options.json) return;
-  const auto unit = parsed["documents"].as<std::string>();
-  if (unit == "file") {
-    options.unit = DocumentUnit::kFile;
-  } else if (unit == "paragraph") {
-    options.unit = DocumentUnit::kParagraph;
-  } else if (unit != "line") {
-    throw std::runtime_error("--documents " + unit + ": expected file, paragraph or line");
-  }
+std::optional<DocumentUnit> unit_of(const cxxopts::ParseResult& parsed, const std::string& input) {
+  const std::string suffix = std::filesystem::path(input).extension();
+  const bool json = suffix == ".jsonl" || suffix == ".json";
+  if (!json && suffix != ".txt")
+    throw std::runtime_error("--input " + input + ": expected a name in .jsonl, .json or .txt");
+  const char* foreign = json ? "documents" : "json-keys";
+  if (parsed.count(foreign) > 0)
+    throw std::runtime_error("--" + std::string(foreign) + " is not for --input " + input);
+  if (json) return std::nullopt;
+  const std::string unit = text_of(parsed, "documents");
+  if (unit == "file") return DocumentUnit::kFile;
+  if (unit == "paragraph") return DocumentUnit::kParagraph;
+  if (unit == "line") return DocumentUnit::kLine;
+  throw std::runtime_error("--documents " + unit + ": expected file, paragraph or line");
 }
 
 int parse_workers(const std::string& text) {
   const int workers = parse_number<int>(text).value_or(-1);
-  if (workers < 0 || workers > 1024) {
+  if (workers < 0 || workers > 1024)
     throw std::runtime_error("--workers " + text + ": expected 0 to 1024");
-  }
   return workers > 0 ? workers
                      : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
 Options parse_options(const cxxopts::ParseResult& parsed) {
   check_words(parsed, {"input", "output-prefix", "tokenizer-type"});
-  const auto format = parsed["dataset-impl"].as<std::string>();
+  const std::string format = text_of(parsed, "dataset-impl"), input = text_of(parsed, "input");
   if (format != "mmap") throw std::runtime_error("--dataset-impl " + format + ": expected mmap");
-
-  Options options;
-  options.input = parsed["input"].as<std::string>();
-  options.json_keys = parsed["json-keys"].as<std::vector<std::string>>();
-  std::set<std::string> keys(options.json_keys.begin(), options.json_keys.end());
-  if (keys.size() < options.json_keys.size()) {
+  const auto& json_keys = parsed["json-keys"].as<std::vector<std::string>>();
+  if (std::set(json_keys.begin(), json_keys.end()).size() < json_keys.size())
     throw std::runtime_error("--json-keys names a key twice");
-  }
-  choose_unit(parsed, options);
-  options.output_prefix = parsed["output-prefix"].as<std::string>();
-  options.tokenizer_type = parsed["tokenizer-type"].as<std::string>();
-  options.vocab_file = parsed["vocab-file"].as<std::string>();
-  options.merge_file = parsed["merge-file"].as<std::string>();
-  options.tokenizer_model = parsed["tokenizer-model"].as<std::string>();
-  options.append_eod = parsed["append-eod"].as<bool>();
-  options.count_eod = parsed["count-eod"].as<bool>();
-  options.workers = parse_workers(parsed["workers"].as<std::string>());
-  if (options.count_eod && !options.append_eod) {
+  Options options{.input = input,
+                  .json_keys = json_keys,
+                  .unit = unit_of(parsed, input),
+                  .output_prefix = text_of(parsed, "output-prefix"),
+                  .tokenizer_type = text_of(parsed, "tokenizer-type"),
+                  .vocab_file = text_of(parsed, "vocab-file"),
+                  .merge_file = text_of(parsed, "merge-file"),
+                  .tokenizer_model = text_of(parsed, "tokenizer-model"),
+                  .append_eod = parsed["append-eod"].as<bool>(),
+                  .count_eod = parsed["count-eod"].as<bool>(),
+                  .workers = parse_workers(text_of(parsed, "workers"))};
+  if (options.count_eod && !options.append_eod)
     throw std::runtime_error("--count-eod needs --append-eod");
-  }
   return options;
 }
 
@@ -331,10 +282,35 @@ std::vector<std::string> join_keys(const std::vector<std::string>& args) {
 }
 
 Options parse(int argc, char** argv) {
+  cxxopts::Options flags("preprocess_data", "Text to the token files that training reads.\n");
+  flags.custom_help("--input FILE --output-prefix PREFIX --tokenizer-type TYPE [options]");
+  const auto text = cxxopts::value<std::string>();
+  const auto none = cxxopts::value<std::string>()->default_value("");
+  // clang-format off
+  flags.add_options("Input")
+    ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt", text)
+    ("json-keys", "what to take from each object, one or more: one output for each",
+     cxxopts::value<std::vector<std::string>>()->default_value("text"))
+    ("documents", "what is a document in a .txt: file, paragraph (up to a blank line) or line",
+     cxxopts::value<std::string>()->default_value("file"));
+  flags.add_options("Tokenizer")
+    ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer or "
+     "GPTSentencePieceTokenizer", text)
+    ("vocab-file", "vocab.json, for GPT2BPETokenizer", none)
+    ("merge-file", "merges.txt, for GPT2BPETokenizer", none)
+    ("tokenizer-model", "model, for the SentencePiece tokenizers", none)
+    ("append-eod", "end each document with the tokenizer's token for that, as <|endoftext|>")
+    ("count-eod", "count that token in the document's length, as Megatron-LM does; "
+     "Megatron-DeepSpeed does not, so its document n is read from n tokens too early");
+  flags.add_options("Output")
+    ("output-prefix", "writes PREFIX_text_document.bin and .idx", text)
+    ("dataset-impl", "mmap, the only format", cxxopts::value<std::string>()->default_value("mmap"))
+    ("workers", "threads; 0 for one per core", cxxopts::value<std::string>()->default_value("0"))
+    ("help", "this text");
+  // clang-format on
   const auto args = join_keys({argv, argv + argc});
   std::vector<const char*> values;
   for (const std::string& arg : args) values.push_back(arg.c_str());
-  auto flags = describe_flags();
   return parse_options(parse_flags(flags, static_cast<int>(values.size()), values.data()));
 }
 
@@ -342,6 +318,5 @@ Options parse(int argc, char** argv) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  return anymesh::run_tool(
-      "preprocess_data", 1, [&] { return anymesh::parse(argc, argv); }, anymesh::preprocess);
+  return anymesh::run_tool("preprocess_data", 1, argc, argv, anymesh::parse, anymesh::preprocess);
 }

@@ -32,6 +32,12 @@ inline void check_words(const cxxopts::ParseResult& parsed,
       throw std::invalid_argument("--" + std::string(name) + " is missing");
 }
 
+// The text of a flag; empty if it was not given and has no default.
+inline std::string text_of(const cxxopts::ParseResult& parsed, const char* name) {
+  const cxxopts::OptionValue& value = parsed[name];
+  return value.count() || value.has_default() ? value.as<std::string>() : "";
+}
+
 // A number of threads.
 inline int workers_of(const cxxopts::ParseResult& parsed, const char* name) {
   const int count = parsed[name].as<int>();
@@ -40,13 +46,13 @@ inline int workers_of(const cxxopts::ParseResult& parsed, const char* name) {
                               ") must be from 1 to 1024");
 }
 
-// The life of a tool: work(parse()), whose exit status it returns. Wrong arguments
+// The life of a tool: work(parse(argc, argv)), whose exit status it returns. Wrong arguments
 // end in 2, any other error in `failure`; both are one line, under the tool's name.
 template <class Parse, class Work>
-int run_tool(const char* name, int failure, Parse parse, Work work) {
-  decltype(parse()) arguments;
+int run_tool(const char* name, int failure, int argc, char** argv, Parse parse, Work work) {
+  decltype(parse(argc, argv)) arguments;
   try {
-    arguments = parse();
+    arguments = parse(argc, argv);
   } catch (const std::exception& error) {
     std::cerr << name << ": " << error.what() << " (see --help)\n";
     return 2;

@@ -20,6 +20,14 @@ done
 
 say() { printf '[setup] %s\n' "$*"; }
 pinned() { sed -n "s/^set($1 \(.*\))$/\1/p" cmake/versions.cmake; }
+# fetch WHEEL...: downloads wheels and unpacks them into .deps/python.
+fetch() {
+  mkdir -p "$deps/wheels"
+  python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$deps/wheels" "$@"
+  say "unpacking $(du -sm "$deps/wheels" | cut -f1) MiB"
+  for wheel in "$deps"/wheels/*.whl; do unzip -q -o "$wheel" -d "$deps/python"; done
+  rm -r "$deps/wheels"
+}
 
 packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libcxxopts-dev nlohmann-json3-dev libsentencepiece-dev libutf8proc-dev
           libgtest-dev libgmock-dev clang clang-format clang-tidy libclang-rt-dev ccache python3 python3-pip
@@ -59,12 +67,7 @@ else
   # The wheel's own requirements name 3 GB of GPU libraries; libtorch_cpu.so needs only these two to load.
   cuda=$(pinned ANYMESH_CUDA_WHEEL_VERSION)
   say "downloading LibTorch $torch (PyPI wheel, about 0.5 GB) into $deps"
-  mkdir -p "$deps/wheels"
-  python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$deps/wheels" \
-      "torch==$torch" "nvidia-cuda-cupti==$cuda.*" "nvidia-cuda-runtime==$cuda.*"
-  say "unpacking $(du -sm "$deps/wheels" | cut -f1) MiB"
-  for wheel in "$deps"/wheels/*.whl; do unzip -q -o "$wheel" -d "$deps/python"; done
-  rm -r "$deps/wheels"
+  fetch "torch==$torch" "nvidia-cuda-cupti==$cuda.*" "nvidia-cuda-runtime==$cuda.*"
   touch "$stamp"
 fi
 
@@ -86,9 +89,7 @@ if [[ $with_cuda ]]; then
   needs libnvshmem_host.so.3 nvidia-nvshmem-cu13 ANYMESH_NVSHMEM_VERSION
   if ((${#wheels[@]} > 0)); then
     say "downloading ${wheels[*]}"
-    python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$deps/wheels" "${wheels[@]}"
-    for wheel in "$deps"/wheels/*.whl; do unzip -q -o "$wheel" -d "$deps/python"; done
-    rm -r "$deps/wheels"
+    fetch "${wheels[@]}"
   fi
   say "LibTorch's CUDA half has what it needs, with the CUDA Toolkit in $toolkit"
 fi

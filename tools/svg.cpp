@@ -1,7 +1,10 @@
 #include "tools/svg.h"
 
+#include <cmath>
 #include <cstdio>
+#include <fstream>
 #include <iterator>
+#include <stdexcept>
 
 namespace anymesh {
 namespace {
@@ -40,6 +43,13 @@ std::string svg_begin(double width, double height) {
          "<rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#fff\"/>\n";
 }
 
+void write_svg(const std::string& path, const std::string& svg) {
+  std::ofstream file(path, std::ios::binary);
+  file << svg;
+  file.close();
+  if (!file) throw std::runtime_error("--output " + path + ": cannot write the file");
+}
+
 std::string number(const char* format, double value) {
   char text[64];
   std::snprintf(text, sizeof text, format, value);
@@ -56,6 +66,18 @@ std::string text_at(double x, double y, const std::string& style, const std::str
 std::string line_at(double x1, double y1, double x2, double y2, const std::string& style) {
   return "<line x1=\"" + px(x1) + "\" y1=\"" + px(y1) + "\" x2=\"" + px(x2) + "\" y2=\"" + px(y2) +
          "\" class=\"" + style + "\"/>\n";
+}
+
+std::vector<double> nice_ticks(double low, double high, int count) {
+  const double rough = (high - low) / count;
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  double step = 10 * power;
+  for (const double multiple : {5, 2, 1}) {
+    if (multiple * power >= rough) step = multiple * power;
+  }
+  std::vector<double> ticks;
+  for (double k = std::ceil(low / step); k * step <= high; ++k) ticks.push_back(k * step);
+  return ticks;
 }
 
 std::string series_color(size_t series) { return kColors[series % std::size(kColors)]; }

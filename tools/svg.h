@@ -5,15 +5,20 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 namespace anymesh {
 
-std::string svg_begin(double width, double height);  // to be ended by "</svg>"
+std::string svg_begin(double width, double height);               // to be ended by "</svg>"
+void write_svg(const std::string& path, const std::string& svg);  // of --output
 
 std::string number(const char* format, double value);  // by printf's rules
 std::string px(double value);
 std::string text_at(double x, double y, const std::string& style, const std::string& text);
 std::string line_at(double x1, double y1, double x2, double y2, const std::string& style);
+
+// Ticks at multiples of 1, 2 or 5 times a power of ten inside [low, high], about `count` of them.
+std::vector<double> nice_ticks(double low, double high, int count);
 
 // Okabe and Ito's palette and more, which colour-blind readers can tell apart; repeats from 8 on.
 std::string series_color(size_t series);

@@ -23,24 +23,27 @@ Arguments parse(int argc, char** argv) {
       "Writes the fp32 weights of a checkpoint (any ZeRO stage, tensor and pipeline parallel size, "
       "or\n"
       "a universal folder) as one state dict, in files that torch and Hugging Face load.\n");
-  flags.add_options()("checkpoint_dir", "Folder with 'latest', or a tag or universal folder",
-                      cxxopts::value<std::string>(),
-                      "DIR")("output_dir", "Folder for pytorch_model.bin or model.safetensors",
-                             cxxopts::value<std::string>(), "DIR")(
-      "max_shard_size", "Largest file", cxxopts::value<std::string>()->default_value("5GB"),
-      "SIZE")("safe_serialization", "Write safetensors in place of .bin")(
-      "t,tag", "Tag in checkpoint_dir, e.g. global_step100 (default: the one of 'latest')",
-      cxxopts::value<std::string>()->default_value(""),
-      "TAG")("exclude_frozen_parameters", "Leave out parameters that were not trained")(
-      "d,debug", "Print what is in each file")("h,help", "Print this");
+  const auto text = cxxopts::value<std::string>();
+  // clang-format off
+  flags.add_options()
+    ("checkpoint_dir", "Folder with 'latest', or a tag or universal folder", text, "DIR")
+    ("output_dir", "Folder for pytorch_model.bin or model.safetensors", text, "DIR")
+    ("max_shard_size", "Largest file", cxxopts::value<std::string>()->default_value("5GB"), "SIZE")
+    ("safe_serialization", "Write safetensors in place of .bin")
+    ("t,tag", "Tag in checkpoint_dir, e.g. global_step100 (default: the one of 'latest')",
+     cxxopts::value<std::string>()->default_value(""), "TAG")
+    ("exclude_frozen_parameters", "Leave out parameters that were not trained")
+    ("d,debug", "Print what is in each file")
+    ("h,help", "Print this");
+  // clang-format on
   flags.parse_positional({"checkpoint_dir", "output_dir"});
   flags.positional_help("checkpoint_dir output_dir");
   const auto parsed = parse_flags(flags, argc, argv);
   check_words(parsed, {"checkpoint_dir", "output_dir"});
-  return {.options = {.checkpoint = parsed["checkpoint_dir"].as<std::string>(),
-                      .tag = parsed["tag"].as<std::string>(),
-                      .output = parsed["output_dir"].as<std::string>(),
-                      .max_shard_size = parse_size(parsed["max_shard_size"].as<std::string>()),
+  return {.options = {.checkpoint = text_of(parsed, "checkpoint_dir"),
+                      .tag = text_of(parsed, "tag"),
+                      .output = text_of(parsed, "output_dir"),
+                      .max_shard_size = parse_size(text_of(parsed, "max_shard_size")),
                       .safetensors = parsed.count("safe_serialization") > 0,
                       .exclude_frozen = parsed.count("exclude_frozen_parameters") > 0},
           .debug = parsed.count("debug") > 0};
@@ -70,6 +73,5 @@ int export_weights(const Arguments& arguments) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  return anymesh::run_tool(
-      "zero_to_fp32", 1, [&] { return anymesh::parse(argc, argv); }, anymesh::export_weights);
+  return anymesh::run_tool("zero_to_fp32", 1, argc, argv, anymesh::parse, anymesh::export_weights);
 }

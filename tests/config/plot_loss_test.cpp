@@ -10,6 +10,7 @@
 
 #include "tools/loss_csv.h"
 #include "tools/loss_plot.h"
+#include "tools/svg.h"
 
 namespace anymesh {
 namespace {

@@ -41,7 +41,7 @@ pretrain           torch     checkpoint comm config data datasets device engine 
 gpt_config         no-torch  config
 models             torch     mesh comm param_spec random kernels tensor_parallel pipeline config gpt_config
 tools              no-torch  format config data gpt_config mesh parse_number peak_memory descriptors
-generate           torch     comm checkpoint format config data models tools gpt_config
+generate           torch     comm checkpoint format config data models tools gpt_config parse_number
 '
 
 # violations: reads "file:#include ..." lines, prints one message for each that points the wrong way.

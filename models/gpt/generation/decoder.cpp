@@ -5,14 +5,8 @@
 
 namespace anymesh {
 
-Decoder::Decoder(const GptModel& model)
-    : model_(model), caches_(model.layers_.size(), KvCache(model.config_.seq_length)) {
+Decoder::Decoder(const GptModel& model) : model_(model), caches_(model.layers_.size()) {
   TORCH_INTERNAL_ASSERT(model.grid_.topology.world_size() == 1);
-}
-
-void Decoder::clear() {
-  length_ = 0;
-  for (KvCache& cache : caches_) cache.clear();
 }
 
 torch::Tensor Decoder::append(const torch::Tensor& tokens) {
@@ -35,18 +29,28 @@ torch::Tensor Decoder::append(const torch::Tensor& tokens) {
       .narrow(1, 0, model_.config_.vocab_size);
 }
 
-torch::Tensor Decoder::attend(const ParallelAttention& attention, KvCache& cache,
+torch::Tensor Decoder::attend(const ParallelAttention& attention, Cache& cache,
                               const torch::Tensor& hidden) const {
-  const int64_t first = cache.length(), s = hidden.size(1);
+  const int64_t first = length_, s = hidden.size(1);
   const RelativePositions positions = part(attention.positions_, first, s);
   const auto [q, k, v] = attention.heads_of(attention.project(hidden));
-  const auto [keys, values] = cache.append(positions.rotate(k), v);
+  const torch::Tensor keys = extended(cache.keys, positions.rotate(k)),
+                      values = extended(cache.values, v);
   std::optional<torch::Tensor> mask = positions.score_bias;
   if (!mask && s > 1) mask = at::ones({s, first + s}, q.options().dtype(torch::kBool)).tril(first);
   const torch::Tensor mixed = at::scaled_dot_product_attention(
       positions.rotate(q), keys, values, mask, /*dropout_p=*/0, /*is_causal=*/false,
       /*scale=*/{}, /*enable_gqa=*/attention.group_size_ > 1);  // [b, n, s, d]
   return attention.dense_.forward(mixed.transpose(1, 2).flatten(2));
+}
+
+torch::Tensor Decoder::extended(torch::Tensor& cache, const torch::Tensor& next) const {
+  const std::vector<int64_t> shape{next.size(0), next.size(1), model_.config_.seq_length,
+                                   next.size(3)};
+  if (length_ == 0 && (!cache.defined() || cache.sizes() != shape))
+    cache = torch::empty(shape, next.options());
+  cache.narrow(2, length_, next.size(2)).copy_(next);
+  return cache.narrow(2, 0, length_ + next.size(2));
 }
 
 RelativePositions Decoder::part(RelativePositions positions, int64_t first, int64_t s) {

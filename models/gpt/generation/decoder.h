@@ -2,7 +2,6 @@
 
 #include <vector>
 
-#include "models/gpt/generation/kv_cache.h"
 #include "models/gpt/gpt_model.h"
 
 namespace anymesh {
@@ -28,17 +27,24 @@ class Decoder {
   torch::Tensor append(const torch::Tensor& tokens);
 
   int64_t length() const { return length_; }  // tokens read so far
-  void clear();                               // for another text
+  void clear() { length_ = 0; }               // for another text
 
  private:
-  torch::Tensor attend(const ParallelAttention& attention, KvCache& cache,
+  // Of one layer, with room for the longest text: [b, k, seq_length, d], keys already turned
+  // (positions.h).
+  struct Cache {
+    torch::Tensor keys, values;
+  };
+  torch::Tensor attend(const ParallelAttention& attention, Cache& cache,
                        const torch::Tensor& hidden) const;  // [b, s, h] -> [b, s, h]
+  // Puts the next positions' keys or values, [b, k, s, d], behind those so far. Returns all.
+  torch::Tensor extended(torch::Tensor& cache, const torch::Tensor& next) const;
   // The tables for queries and keys [first, first + s), and the bias of the scores of these queries
   // with all keys before first + s.
   static RelativePositions part(RelativePositions positions, int64_t first, int64_t s);
 
   const GptModel& model_;
-  std::vector<KvCache> caches_;  // one a layer
+  std::vector<Cache> caches_;  // one a layer
   int64_t length_ = 0;
 };
 
