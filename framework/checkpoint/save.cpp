@@ -7,7 +7,7 @@
 #include "framework/checkpoint/metadata.h"
 #include "framework/checkpoint/rank_files.h"
 #include "framework/checkpoint/save_agreement.h"
-#include "framework/checkpoint/shared_folder.h"
+#include "framework/checkpoint/tag_folder.h"
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
