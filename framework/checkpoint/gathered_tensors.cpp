@@ -100,24 +100,6 @@ struct GatheredTensors::State {
   }
 };
 
-class GatheredTensors::Bytes : public ByteSource {
- public:
-  Bytes(std::shared_ptr<State> state, int64_t index, uint64_t size)
-      : state_(std::move(state)), index_(index), size_(size) {}
-  uint64_t size() const override { return size_; }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    check_range(offset, out.size(), "a gathered tensor");
-    const torch::Tensor& whole = state_->get(index_);
-    std::memcpy(out.data(), static_cast<const std::byte*>(whole.const_data_ptr()) + offset,
-                out.size());
-  }
-
- private:
-  std::shared_ptr<State> state_;
-  int64_t index_;
-  uint64_t size_;
-};
-
 GatheredTensors::GatheredTensors(CommPtr comm) : state_(std::make_shared<State>()) {
   state_->comm = std::move(comm);
 }
@@ -125,8 +107,13 @@ GatheredTensors::GatheredTensors(CommPtr comm) : state_(std::make_shared<State>(
 TensorRecord GatheredTensors::add(Tensor tensor) {
   TensorRecord record = record_of(torch::empty({0}, tensor.dtype));
   record.shape = tensor.shape;
-  const auto index = static_cast<int64_t>(state_->tensors.size());
-  record.bytes = std::make_shared<Bytes>(state_, index, record.nbytes());
+  record.bytes = std::make_shared<ComputedBytes>(
+      record.nbytes(), "a gathered tensor",
+      [state = state_, index = std::ssize(state_->tensors)](uint64_t offset,
+                                                            std::span<std::byte> out) {
+        const auto* whole = static_cast<const std::byte*>(state->get(index).const_data_ptr());
+        std::memcpy(out.data(), whole + offset, out.size());
+      });
   state_->tensors.push_back(std::move(tensor));
   return record;
 }

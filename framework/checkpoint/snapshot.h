@@ -36,7 +36,6 @@ class Snapshot {
   void reset();
 
  private:
-  class Bytes;
   struct Copy {
     BytesPtr original;
     size_t offset;
