@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "framework/checkpoint/checkpoint.h"
-#include "framework/checkpoint/file_parts.h"
 #include "framework/checkpoint/rank_files.h"
 #include "framework/checkpoint/snapshot.h"
 #include "framework/checkpoint/tag_folder.h"
@@ -88,5 +87,8 @@ class PendingSave {
   std::shared_future<void> copied_;
   std::future<void> written_;  // last: the threads use all the others
 };
+
+// Takes the memory that asynchronous saves will need in `snapshot`. Collective over grid.world.
+void reserve_snapshot(const CheckpointedRun& run, const TrainState& state, Snapshot& snapshot);
 
 }  // namespace anymesh
