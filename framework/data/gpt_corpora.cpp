@@ -1,7 +1,8 @@
 #include "framework/data/gpt_corpora.h"
 
-#include <stdexcept>
 #include <utility>
+
+#include "framework/data/throw_error.h"
 
 namespace anymesh {
 
@@ -44,10 +45,9 @@ std::unique_ptr<Dataset> GptCorpora::part(size_t part, int64_t samples,
   int64_t once = 0;
   for (const auto& dataset : datasets) once += dataset->size();
   if (shares.empty() && once < samples) {
-    throw std::runtime_error(
-        name + " data: --data-path without weights reads every data set once, which gives " +
-        std::to_string(once) + " samples of --seq-length (" + std::to_string(seq_length_) +
-        "), but the run needs " + std::to_string(samples) +
+    throw_error(
+        name, " data: --data-path without weights reads every data set once, which gives ", once,
+        " samples of --seq-length (", seq_length_, "), but the run needs ", samples,
         "; give weights (--data-path WEIGHT PREFIX WEIGHT PREFIX...), which repeat data sets");
   }
   return std::make_unique<BlendedDataset>(std::move(datasets), weights, samples, name);

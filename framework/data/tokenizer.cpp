@@ -9,18 +9,16 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <queue>
-#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 
+#include "framework/data/throw_error.h"
 #include "framework/data/utf8.h"
 
 namespace anymesh {
 namespace {
 
 constexpr std::string_view kEndOfText = "<|endoftext|>";
-
-[[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
 
 enum class CharClass { kLetter, kNumber, kSpace, kOther };
 
@@ -96,7 +94,7 @@ class ByteLevelTokenizer final : public Tokenizer {
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text;
     for (const int32_t id : ids) {
-      if (id < 0 || id > eod()) fail("token " + std::to_string(id) + " is outside [0, 257)");
+      if (id < 0 || id > eod()) throw_error("token ", id, " is outside [0, 257)");
       if (id == eod()) {
         text += kEndOfText;
       } else {
@@ -203,23 +201,23 @@ std::string utf8(char32_t c) {
 
 Gpt2BpeTokenizer::Ids Gpt2BpeTokenizer::read_vocabulary(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
-  if (!in) fail(file + ": cannot open the vocabulary (--vocab-file)");
+  if (!in) throw_error(file, ": cannot open the vocabulary (--vocab-file)");
   nlohmann::json json;
   try {
     json = nlohmann::json::parse(in);
   } catch (const nlohmann::json::exception& error) {
-    fail(file + ": " + error.what());
+    throw_error(file, ": ", error.what());
   }
-  if (!json.is_object()) fail(file + ": expected one JSON object of \"token\": id");
+  if (!json.is_object()) throw_error(file, ": expected one JSON object of \"token\": id");
 
   Ids ids;
   bytes_.resize(json.size());
   std::vector<bool> taken(json.size());
   for (const auto& [token, id] : json.items()) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() >= taken.size() || taken[id.get<size_t>()]) {
-      fail(file + ": token " + nlohmann::json(token).dump() + " has id " +
-           (id.is_structured() ? id.type_name() : id.dump()) + ", expected each of 0 to " +
-           std::to_string(taken.size() - 1) + " once");
+      throw_error(file, ": token ", nlohmann::json(token).dump(), " has id ",
+                  id.is_structured() ? id.type_name() : id.dump(), ", expected each of 0 to ",
+                  taken.size() - 1, " once");
     }
     taken[id.get<size_t>()] = true;
     ids[token] = id.get<int32_t>();
@@ -227,7 +225,7 @@ Gpt2BpeTokenizer::Ids Gpt2BpeTokenizer::read_vocabulary(const std::string& file)
   }
   const auto id_of = [&](const std::string& token) {
     const auto found = ids.find(token);
-    if (found == ids.end()) fail(file + ": lacks the token \"" + token + "\"");
+    if (found == ids.end()) throw_error(file, ": lacks the token \"", token, "\"");
     return found->second;
   };
   eod_ = id_of(std::string(kEndOfText));
@@ -238,7 +236,7 @@ Gpt2BpeTokenizer::Ids Gpt2BpeTokenizer::read_vocabulary(const std::string& file)
 
 void Gpt2BpeTokenizer::read_merges(const std::string& file, const Ids& ids) {
   std::ifstream in(file, std::ios::binary);
-  if (!in) fail(file + ": cannot open the merges (--merge-file)");
+  if (!in) throw_error(file, ": cannot open the merges (--merge-file)");
   std::string line;
   for (int32_t number = 1; std::getline(in, line); ++number) {
     if (line.ends_with('\r')) line.pop_back();
@@ -246,11 +244,11 @@ void Gpt2BpeTokenizer::read_merges(const std::string& file, const Ids& ids) {
     const std::string where = file + ":" + std::to_string(number) + ": ";
     const size_t space = line.find(' ');
     if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos) {
-      fail(where + "expected two tokens and a space between them, got \"" + line + "\"");
+      throw_error(where, "expected two tokens and a space between them, got \"", line, "\"");
     }
     const auto id_of = [&](const std::string& token) {
       const auto found = ids.find(token);
-      if (found == ids.end()) fail(where + "\"" + token + "\" is not in the vocabulary");
+      if (found == ids.end()) throw_error(where, "\"", token, "\" is not in the vocabulary");
       return found->second;
     };
     const std::string left = line.substr(0, space), right = line.substr(space + 1);
@@ -325,7 +323,7 @@ std::string Gpt2BpeTokenizer::decode(std::span<const int32_t> ids) const {
   std::string text;
   for (const int32_t id : ids) {
     if (id < 0 || id >= vocab_size()) {
-      fail("token " + std::to_string(id) + " is outside [0, " + std::to_string(vocab_size()) + ")");
+      throw_error("token ", id, " is outside [0, ", vocab_size(), ")");
     }
     text += bytes_[id];
   }
@@ -339,29 +337,29 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
                                           const std::string& tokenizer_model) {
   if (type == "SentencePieceTokenizer" || type == "GPTSentencePieceTokenizer") {
     if (tokenizer_model.empty() || !vocab_file.empty() || !merge_file.empty()) {
-      fail("--tokenizer-type " + type +
-           " takes --tokenizer-model, and no vocabulary or merge file");
+      throw_error("--tokenizer-type ", type,
+                  " takes --tokenizer-model, and no vocabulary or merge file");
     }
     return make_sentencepiece_tokenizer(tokenizer_model, type == "SentencePieceTokenizer");
   }
   if (!tokenizer_model.empty()) {
-    fail("--tokenizer-type " + type + " takes no --tokenizer-model: that is for " +
-         "SentencePieceTokenizer and GPTSentencePieceTokenizer");
+    throw_error("--tokenizer-type ", type, " takes no --tokenizer-model: that is for ",
+                "SentencePieceTokenizer and GPTSentencePieceTokenizer");
   }
   if (type == "ByteLevelTokenizer") {
     if (!vocab_file.empty() || !merge_file.empty()) {
-      fail("--tokenizer-type ByteLevelTokenizer takes no --vocab-file and no --merge-file");
+      throw_error("--tokenizer-type ByteLevelTokenizer takes no --vocab-file and no --merge-file");
     }
     return std::make_unique<ByteLevelTokenizer>();
   }
   if (type == "GPT2BPETokenizer") {
     if (vocab_file.empty() || merge_file.empty()) {
-      fail("--tokenizer-type GPT2BPETokenizer needs --vocab-file and --merge-file");
+      throw_error("--tokenizer-type GPT2BPETokenizer needs --vocab-file and --merge-file");
     }
     return std::make_unique<Gpt2BpeTokenizer>(vocab_file, merge_file);
   }
-  fail("--tokenizer-type " + type + ": expected ByteLevelTokenizer, GPT2BPETokenizer, " +
-       "SentencePieceTokenizer or GPTSentencePieceTokenizer");
+  throw_error("--tokenizer-type ", type, ": expected ByteLevelTokenizer, GPT2BPETokenizer, ",
+              "SentencePieceTokenizer or GPTSentencePieceTokenizer");
 }
 
 }  // namespace anymesh
