@@ -43,7 +43,7 @@ struct GatheredTensors::State {
   torch::Tensor whole;  // of `current`
   double seconds = 0;
 
-  std::exception_ptr error;  // of the first of this rank's parts that could not be read
+  std::exception_ptr error;  // of the work, or the first of this rank's parts that is unreadable
 
   // Whatever happens to the disk, the window travels: the other side waits for it.
   void read_mine(const Tensor& tensor, int64_t at, const torch::Tensor& window) {
@@ -122,23 +122,19 @@ double GatheredTensors::seconds() const { return state_->seconds; }
 
 void GatheredTensors::serve(const std::function<void()>& work) {
   Communicator& comm = *state_->comm;
-  if (comm.rank() != 0) {
+  if (comm.rank() == 0) {
+    try {
+      work();
+    } catch (...) {
+      state_->error = std::current_exception();
+    }
+    state_->current = next_of(comm, kDone);
+    state_->whole.reset();
+  } else {
     for (int64_t next; (next = next_of(comm, kDone)) != kDone;)
       state_->send(state_->tensors[static_cast<size_t>(next)]);
-    return state_->rethrow();
   }
-  const auto release = [&] {
-    next_of(comm, kDone);
-    state_->current = kDone;
-    state_->whole.reset();
-  };
-  try {
-    work();
-  } catch (...) {
-    release();
-    throw;
-  }
-  release();
+  state_->rethrow();
 }
 
 }  // namespace anymesh

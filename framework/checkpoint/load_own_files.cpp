@@ -67,8 +67,6 @@ void load_whole(const Value& adam, CheckpointedRun& run) {
   size_t i = 0;
   for (Group& group : run.optimizer.groups()) {
     for (const Piece& piece : group.pieces) {
-      TORCH_CHECK(i < states.size(), adam.where(), ": ", states.size(),
-                  " optimizer states, expected more");
       const Value& state = states[i++].second;
       read_elements(state.at(kExpAvgState).as_tensor(), 0, piece.exp_avg, state.where());
       read_elements(state.at(kExpAvgSqState).as_tensor(), 0, piece.exp_avg_sq, state.where());

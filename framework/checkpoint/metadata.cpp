@@ -79,15 +79,13 @@ Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
     args.emplace_back(setting.dest, value_of(setting.value));
   Value names = argparse_namespace(std::move(args));
   const Topology& mesh = run.grid.topology;
-  const std::pair<std::string_view, Value> derived[] = {
-      {"world_size", mesh.world_size()},
-      {"data_parallel_size", mesh.dp_size},
-      {"global_batch_size", run.config.global_batch_size},
-      {"padded_vocab_size", run.config.padded_vocab_size},
-      {"data_parallel_random_init", false},
-      {keys::kConsumedTrainSamples, state.consumed_train_samples},
-      {keys::kConsumedValidSamples, state.consumed_valid_samples}};
-  for (const auto& [key, value] : derived) names.set(key, value);
+  names.set("world_size", mesh.world_size());
+  names.set("data_parallel_size", mesh.dp_size);
+  names.set("global_batch_size", run.config.global_batch_size);
+  names.set("padded_vocab_size", run.config.padded_vocab_size);
+  names.set("data_parallel_random_init", false);
+  names.set(keys::kConsumedTrainSamples, state.consumed_train_samples);
+  names.set(keys::kConsumedValidSamples, state.consumed_valid_samples);
   return names;
 }
 

@@ -3,12 +3,11 @@
 // A first-order chain over min(vocab_size, 64) symbols, spread evenly over the vocabulary so that
 // every vocabulary-parallel rank owns some: each symbol has one successor, which follows with
 // probability 7/8; otherwise the next symbol is drawn at random. The loss starts near
-// ln(vocab_size) and cannot fall below floor_loss(), 0.88 nats for 64 symbols. Token p of sample i
-// depends on (seed, i, 0..p) only.
+// ln(vocab_size) and cannot fall below the entropy of the next symbol, 0.88 nats for 64 symbols.
+// Token p of sample i depends on (seed, i, 0..p) only.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -40,12 +39,6 @@ class MockDataset final : public Dataset {
       const uint64_t dice = mix(stream + p + 1);
       symbol = dice % 8 == 0 ? (dice >> 8) % symbols_ : successor(symbol);
     }
-  }
-
-  // The entropy of the next token given this one, in nats.
-  double floor_loss() const {
-    const double other = 1.0 / 8 / symbols_, follow = 7.0 / 8 + other;
-    return -follow * std::log(follow) - (symbols_ - 1) * other * std::log(other);
   }
 
  private:

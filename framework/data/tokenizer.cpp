@@ -26,20 +26,12 @@ enum class CharClass { kLetter, kNumber, kSpace, kOther };
 CharClass classify(const CodePoint& c) {
   if (!c.valid) return CharClass::kOther;
   if ((c.value >= '\t' && c.value <= '\r') || c.value == 0x85) return CharClass::kSpace;
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c.value))) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
+  switch (utf8proc_category_string(static_cast<utf8proc_int32_t>(c.value))[0]) {
+    case 'L':
       return CharClass::kLetter;
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO:
+    case 'N':
       return CharClass::kNumber;
-    case UTF8PROC_CATEGORY_ZS:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
+    case 'Z':
       return CharClass::kSpace;
     default:
       return CharClass::kOther;
@@ -59,14 +51,10 @@ size_t run_end(std::string_view text, size_t begin, CharClass wanted) {
 
 // A run of white space leaves its last character to the word behind it, if there is one.
 size_t space_run(std::string_view text) {
-  size_t end = 0, last = 0;
-  while (end < text.size()) {
-    const CodePoint c = decode_utf8(text.substr(end));
-    if (classify(c) != CharClass::kSpace) return last > 0 ? last : end;
-    last = end;
-    end += c.bytes;
-  }
-  return end;
+  const size_t end = run_end(text, 0, CharClass::kSpace);
+  size_t last = end - 1;  // where its last character begins
+  while ((text[last] & 0xc0) == 0x80) --last;
+  return end < text.size() && last > 0 ? last : end;
 }
 
 }  // namespace
