@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cmath>
@@ -39,14 +40,14 @@ T load(std::span<const std::byte> bytes, uint64_t offset) {
 }
 
 // Zeros of the C++ types of the token types, from 1 on.
-constexpr std::variant<uint8_t, int8_t, int16_t, int32_t, int64_t, double, float, uint16_t>
-    kZeros[] = {uint8_t{}, int8_t{}, int16_t{}, int32_t{},
-                int64_t{}, double{}, float{},   uint16_t{}};
+using Zero = std::variant<uint8_t, int8_t, int16_t, int32_t, int64_t, double, float, uint16_t>;
+constexpr std::array<Zero, 8> kZeros{uint8_t{}, int8_t{}, int16_t{}, int32_t{},
+                                     int64_t{}, double{}, float{},   uint16_t{}};
 
 // Calls visit(T{}) with the C++ type of a token type.
 template <class Visit>
 auto with_token_type(TokenType type, Visit visit) {
-  return std::visit(visit, kZeros[static_cast<size_t>(type) - 1]);
+  return std::visit(visit, kZeros.at(static_cast<size_t>(type) - 1));
 }
 
 template <class... Parts>
