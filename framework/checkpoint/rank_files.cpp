@@ -10,10 +10,6 @@ namespace {
 using Group = ZeroOptimizer::Group;
 using Piece = ZeroOptimizer::Piece;
 
-Value step_value(const ZeroOptimizer& optimizer) {
-  return record_of(torch::full({}, static_cast<double>(optimizer.steps), torch::kFloat));
-}
-
 // Of each group this rank's masters, without padding.
 Value masters(const ZeroOptimizer& optimizer) {
   std::vector<Value> groups;
@@ -53,10 +49,12 @@ Value adam_state(const CheckpointedRun& run, const TrainState& state, bool by_pa
   std::vector<Value::Entry> states;
   std::vector<Value> groups, indices;
   const auto add = [&](const TensorRecord& exp_avg, const TensorRecord& exp_avg_sq) {
+    const auto step = static_cast<double>(run.optimizer.steps);
     indices.emplace_back(static_cast<int64_t>(states.size()));
-    states.emplace_back(indices.back(), Value::dict({{kStepState, step_value(run.optimizer)},
-                                                     {kExpAvgState, exp_avg},
-                                                     {kExpAvgSqState, exp_avg_sq}}));
+    states.emplace_back(indices.back(),
+                        Value::dict({{kStepState, record_of(torch::full({}, step, torch::kFloat))},
+                                     {kExpAvgState, exp_avg},
+                                     {kExpAvgSqState, exp_avg_sq}}));
   };
   for (const Group& group : run.optimizer.groups()) {
     indices.clear();
@@ -111,12 +109,12 @@ Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
 
 // Stages 1 and 2: DeepSpeedZeroOptimizer.state_dict(). Masters without padding, moments with it.
 Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
-  const int dp = run.grid.topology.dp_size, rank = run.grid.coord.dp;
-  std::vector<Value> paddings, alignment, counts, mappings;
+  const int rank = run.grid.coord.dp;
+  const std::vector<Value> counts(run.optimizer.groups().size(), run.grid.topology.dp_size);
+  std::vector<Value> paddings, alignment, mappings;
   for (const Group& group : run.optimizer.groups()) {
     paddings.emplace_back(group.layout.flat().padding(rank));
     alignment.push_back(Value::list(std::vector<Value>(group.params.size(), 0)));
-    counts.emplace_back(dp);
     std::vector<Value::Entry> fragments;
     for (const Fragment& f : group.layout.fragments(rank)) {
       fragments.emplace_back(group.params[f.param].name,
@@ -133,7 +131,7 @@ Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
                       {keys::kZeroStage, zero_stage_enum(run.optimizer.options().stage)},
                       {keys::kGroupPaddings, Value::list(std::move(paddings))},
                       {keys::kParamAlignmentPaddings, Value::list(std::move(alignment))},
-                      {keys::kPartitionCount, Value::list(std::move(counts))},
+                      {keys::kPartitionCount, Value::list(counts)},
                       {keys::kDsVersion, kWrittenLikeDeepSpeed},
                       {keys::kParamSliceMappings, Value::list(std::move(mappings))}});
 }

@@ -105,14 +105,10 @@ int first_to_see(Communicator& world, const fs::path& folder) {
   return static_cast<int>(std::ranges::find(places, mine) - places.begin());
 }
 
+// Rank 0 makes its folder, and of the ranks that do not see that the first on each file system.
 TagFolder::TagFolder(Communicator& world, const fs::path& save_dir, const std::string& tag)
     : path_(save_dir / tag), temporary_(temporary_of(path_)), host_(host_name()) {
   manifest_.tag = tag;
-  make_temporary(world, save_dir);
-}
-
-// Rank 0 makes its folder, and of the ranks that do not see that the first on each file system.
-void TagFolder::make_temporary(Communicator& world, const fs::path& save_dir) {
   const auto make_on = [&](bool leader) {
     all_or_none(world, [&] {
       if (leader) make_empty(save_dir, path_, temporary_);

@@ -55,7 +55,6 @@ class TagFolder {
   int64_t bytes() const { return bytes_; }       // of all ranks' files, once they are committed
 
  private:
-  void make_temporary(Communicator& world, const std::filesystem::path& save_dir);
   void record(const std::string& name, const FileBlocks& file);
 
   std::filesystem::path path_, temporary_;
