@@ -13,7 +13,6 @@
 #include <limits>
 #include <string_view>
 #include <type_traits>
-#include <utility>
 #include <variant>
 
 #include "framework/data/throw_error.h"

@@ -2,15 +2,12 @@
 
 #include <utf8proc.h>
 
-#include <algorithm>
 #include <array>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <queue>
 #include <unordered_map>
-#include <utility>
 
 #include "framework/data/throw_error.h"
 #include "framework/data/utf8.h"
