@@ -33,10 +33,8 @@ std::unordered_map<std::string, StateTensor> kept_weights(const CheckpointedRun&
 
 // A parameter of stage `pp`, for the ranks of other stages.
 std::string line_of(int pp, const ParamSpec& spec) {
-  std::string line = c10::str(pp, " ", spec.name, " ", spec.split_dim, " ", spec.sub_params, " ",
-                              spec.vocabulary, " ", spec.tensor.size(0), " ", spec.shape.size());
-  for (const int64_t size : spec.shape) line += c10::str(" ", size);
-  return line;
+  return c10::str(pp, " ", spec.name, " ", spec.split_dim, " ", spec.sub_params, " ",
+                  spec.vocabulary, " ", spec.tensor.size(0), " ", c10::Join(" ", spec.shape));
 }
 
 std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
@@ -44,10 +42,8 @@ std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
   int pp = 0;
   ParamSpec spec;
   int64_t rows = 0;
-  size_t dims = 0;
-  in >> pp >> spec.name >> spec.split_dim >> spec.sub_params >> spec.vocabulary >> rows >> dims;
-  spec.shape.resize(dims);
-  for (int64_t& size : spec.shape) in >> size;
+  in >> pp >> spec.name >> spec.split_dim >> spec.sub_params >> spec.vocabulary >> rows;
+  for (int64_t size; in >> size;) spec.shape.push_back(size);
   spec.tensor = hollow({rows}, dtype);
   return {pp, std::move(spec)};
 }
