@@ -104,7 +104,7 @@ PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
     add_client_state(metadata, options.async ? clone_tensors_for_torch_save(options.client_state)
                                              : options.client_state);
   });
-  folder_.emplace(*run.grid.world, save_dir, tag);
+  folder_.emplace(*run.grid.world, save_dir, tag, times_);
   try {
     shares_ = can_share_files(run, metadata, folder_->leader());
     if (options.weights_only) {
@@ -212,10 +212,7 @@ void PendingSave::publish() {
 
 // Gathering happens while files are written, and is in what TagFolder takes for serialising.
 SaveReport PendingSave::report() {
-  const TagFolder::Times& folder = folder_->times();
-  times_.serialise = std::max(0.0, folder.serialise - times_.gather);
-  times_.write = folder.write;
-  times_.fsync = folder.fsync;
+  times_.serialise = std::max(0.0, times_.serialise - times_.gather);
   run_.grid.world->all_reduce(
       torch::from_blob(&times_, {sizeof times_ / sizeof(double)}, torch::kDouble), ReduceOp::Max);
   return {folder_->leads(), path(), iteration_, folder_->bytes(), times_};

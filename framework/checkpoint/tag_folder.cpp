@@ -106,8 +106,9 @@ int first_to_see(Communicator& world, const fs::path& folder) {
 }
 
 // Rank 0 makes its folder, and of the ranks that do not see that the first on each file system.
-TagFolder::TagFolder(Communicator& world, const fs::path& save_dir, const std::string& tag)
-    : path_(save_dir / tag), temporary_(temporary_of(path_)), host_(host_name()) {
+TagFolder::TagFolder(Communicator& world, const fs::path& save_dir, const std::string& tag,
+                     SaveTimes& times)
+    : path_(save_dir / tag), temporary_(temporary_of(path_)), host_(host_name()), times_(times) {
   manifest_.tag = tag;
   const auto make_on = [&](bool leader) {
     all_or_none(world, [&] {
