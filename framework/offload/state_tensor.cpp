@@ -72,11 +72,12 @@ std::future<void> StateTensor::start(bool writes, int64_t begin, torch::Tensor o
     done.set_value();
     return done.get_future();
   }
-  return swap_->start([swap = swap_.get(), writes, offset = part.offset_, other]() mutable {
-    const torch::Tensor tensor = std::move(other);
-    if (writes) return swap->write(offset, bytes_of(tensor));
-    swap->read(offset, bytes_of(tensor));
-  });
+  return swap_->start(
+      [swap = swap_.get(), writes, offset = part.offset_, other = std::move(other)]() mutable {
+        const torch::Tensor tensor = std::move(other);
+        if (writes) return swap->write(offset, bytes_of(tensor));
+        swap->read(offset, bytes_of(tensor));
+      });
 }
 
 void StateTensor::read_bytes(uint64_t offset, std::span<std::byte> out) const {
