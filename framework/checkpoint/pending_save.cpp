@@ -78,9 +78,10 @@ std::optional<FilePart> part_of(const CheckpointedRun& run, const std::string& n
 }  // namespace
 
 void reserve_snapshot(const CheckpointedRun& run, const TrainState& state, Snapshot& snapshot) {
+  const Value metadata = model_states(run, state, {});
   all_or_none(*run.grid.world, [&] {
     snapshot.reset();
-    write_rank_files(run, state, {}, model_states(run, state, {}),
+    write_rank_files(run, state, {}, metadata,
                      [&](const std::string& name, const Value& value, int owner) {
                        const auto part = part_of(run, name, value, owner, /*shared=*/true);
                        if (!part) return;

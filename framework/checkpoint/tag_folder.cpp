@@ -85,8 +85,8 @@ void make_empty(const fs::path& save_dir, const fs::path& path, const fs::path& 
 
 }  // namespace
 
-// Rank 0 puts a mark there, for the next save to remove where a kill leaves it. Of ranks that do not
-// see it, those with one host and path are on one file system.
+// Rank 0 puts a mark there, for the next save to remove where a kill leaves it. Of ranks that do
+// not see it, those with one host and path are on one file system.
 int first_to_see(Communicator& world, const fs::path& folder) {
   const fs::path mark = temporary_of(folder / gather_strings(world, new_mark())[0]);
   all_or_none(world, [&] {
