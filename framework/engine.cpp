@@ -4,9 +4,6 @@
 
 #include <cmath>
 
-#include "framework/checkpoint/file_parts.h"
-#include "framework/checkpoint/metadata.h"
-#include "framework/checkpoint/rank_files.h"
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
@@ -88,15 +85,7 @@ void Engine::wait_for_snapshot() {
 
 void Engine::reserve_snapshot() {
   finish_save();
-  all_or_none(*run_.grid.world, [this] {
-    snapshot_.reset();
-    write_rank_files(run_, state_, {}, model_states(run_, state_, {}),
-                     [this](const std::string& name, const Value& value, int owner) {
-                       const auto part = part_of(run_, name, value, owner, /*shared=*/true);
-                       if (part) hold_part(snapshot_, name, value, *part);
-                     });
-    snapshot_.take();
-  });
+  anymesh::reserve_snapshot(run_, state_, snapshot_);
 }
 
 Progress Engine::save_progress() const { return pending_ ? pending_->progress() : Progress(); }

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "framework/checkpoint/preflight.h"
+#include "framework/checkpoint/retention.h"
 #include "framework/comm/agreement.h"
 #include "framework/config/parse.h"
 #include "framework/data/datasets.h"

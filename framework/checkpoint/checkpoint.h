@@ -19,20 +19,9 @@
 
 namespace anymesh {
 
-// A run's checkpoints, in DeepSpeed's on-disk layout and under Megatron-DeepSpeed's names
-// (framework/checkpoint/format).
-//
-//   <save>/latest                                      the tag, replaced last and atomically
-//   <save>/zero_to_fp32.py                             runs DeepSpeed's script of that name; ZeRO 1 to 3
-//   <save>/global_step50/
-//     mp_rank_MM_model_states.pt                       per (pp, tp): metadata, and weights if pp is 1;
-//                                                      MM = pp * tp_size + tp
-//     layer_LL-model_TT-model_states.pt                per layer and tp rank of a pipeline: weights
-//     [bf16_]zero_pp_rank_D_mp_rank_MM_optim_states.pt per rank: its ZeRO partition, stage >= 1
-//     zero_pp_rank_D_mp_rank_MM_model_states.pt        per rank: metadata, stage 3
-//     pytorch_model.bin                                with save_16bit_model: the whole model
-//
-// Without optimizer state (weights_only) there are the first two kinds alone, at every stage.
+// A run's checkpoints, in DeepSpeed's on-disk layout and under Megatron-DeepSpeed's names:
+// format/names.h lists the files, docs/checkpoint-format.md says what each holds. Without optimizer
+// state (weights_only) there are model-states and layer files alone, at every stage.
 //
 // A tag is published only when it is whole: all ranks write to a temporary folder and sync it, then
 // one rename, then `latest`. A crash at any moment leaves the previous checkpoint in place. A tag

@@ -43,7 +43,7 @@ struct GatheredTensors::State {
   torch::Tensor whole;  // of `current`
   double seconds = 0;
 
-  std::exception_ptr error;  // of the first of this rank's parts that could not be read
+  std::exception_ptr error;  // of the work, or the first of this rank's parts that is unreadable
 
   // Whatever happens to the disk, the window travels: the other side waits for it.
   void read_mine(const Tensor& tensor, int64_t at, const torch::Tensor& window) {
@@ -100,24 +100,6 @@ struct GatheredTensors::State {
   }
 };
 
-class GatheredTensors::Bytes : public ByteSource {
- public:
-  Bytes(std::shared_ptr<State> state, int64_t index, uint64_t size)
-      : state_(std::move(state)), index_(index), size_(size) {}
-  uint64_t size() const override { return size_; }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    check_range(offset, out.size(), "a gathered tensor");
-    const torch::Tensor& whole = state_->get(index_);
-    std::memcpy(out.data(), static_cast<const std::byte*>(whole.const_data_ptr()) + offset,
-                out.size());
-  }
-
- private:
-  std::shared_ptr<State> state_;
-  int64_t index_;
-  uint64_t size_;
-};
-
 GatheredTensors::GatheredTensors(CommPtr comm) : state_(std::make_shared<State>()) {
   state_->comm = std::move(comm);
 }
@@ -125,8 +107,13 @@ GatheredTensors::GatheredTensors(CommPtr comm) : state_(std::make_shared<State>(
 TensorRecord GatheredTensors::add(Tensor tensor) {
   TensorRecord record = record_of(torch::empty({0}, tensor.dtype));
   record.shape = tensor.shape;
-  const auto index = static_cast<int64_t>(state_->tensors.size());
-  record.bytes = std::make_shared<Bytes>(state_, index, record.nbytes());
+  record.bytes = std::make_shared<ComputedBytes>(
+      record.nbytes(), "a gathered tensor",
+      [state = state_, index = std::ssize(state_->tensors)](uint64_t offset,
+                                                            std::span<std::byte> out) {
+        const auto* whole = static_cast<const std::byte*>(state->get(index).const_data_ptr());
+        std::memcpy(out.data(), whole + offset, out.size());
+      });
   state_->tensors.push_back(std::move(tensor));
   return record;
 }
@@ -135,23 +122,19 @@ double GatheredTensors::seconds() const { return state_->seconds; }
 
 void GatheredTensors::serve(const std::function<void()>& work) {
   Communicator& comm = *state_->comm;
-  if (comm.rank() != 0) {
+  if (comm.rank() == 0) {
+    try {
+      work();
+    } catch (...) {
+      state_->error = std::current_exception();
+    }
+    state_->current = next_of(comm, kDone);
+    state_->whole.reset();
+  } else {
     for (int64_t next; (next = next_of(comm, kDone)) != kDone;)
       state_->send(state_->tensors[static_cast<size_t>(next)]);
-    return state_->rethrow();
   }
-  const auto release = [&] {
-    next_of(comm, kDone);
-    state_->current = kDone;
-    state_->whole.reset();
-  };
-  try {
-    work();
-  } catch (...) {
-    release();
-    throw;
-  }
-  release();
+  state_->rethrow();
 }
 
 }  // namespace anymesh

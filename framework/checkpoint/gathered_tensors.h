@@ -40,7 +40,6 @@ class GatheredTensors {
   double seconds() const;  // that rank 0 took so far to put tensors together
 
  private:
-  class Bytes;
   struct State;
   std::shared_ptr<State> state_;  // outlives this object where records do
 };

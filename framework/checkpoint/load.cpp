@@ -226,7 +226,8 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   Communicator& world = *run.grid.world;
   const bool has_manifest = check_files(world, folder, options.verify);
   DeferredChecks checks;
-  Value metadata, own_files, scaler;
+  Value metadata, scaler;
+  OwnFiles own_files;
   read_together(world, folder, [&] {
     metadata = read_torch_file(metadata_file(folder, run.grid));
     if (!options.custom_load_fn) check_same_model(metadata, run);
@@ -237,17 +238,18 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
       own_files = find_own_files(folder, metadata, run, checks);
   });
   // Ranks go one way together: what each announces and checks is collective.
-  if (max_over(world, own_files ? 0 : 1) > 0) own_files = {};
+  const bool as_saved = max_over(world, own_files.model_states ? 0 : 1) == 0;
+  if (!as_saved) own_files = {};
   WholeCheckpoint checkpoint;
   read_together(world, folder, [&] {
-    if (!own_files) checkpoint = open_whole_checkpoint(folder, /*threads=*/1, &checks);
+    if (!as_saved) checkpoint = open_whole_checkpoint(folder, /*threads=*/1, &checks);
   });
   const std::string names =
-      own_files || options.custom_load_fn ? "" : check_names(checkpoint, run, options);
+      as_saved || options.custom_load_fn ? "" : check_names(checkpoint, run, options);
   std::vector<std::string> fresh;
   if (!weights_only(options)) run.optimizer.steps = 0;  // a rank may have nothing to read it from
   read_together(world, folder, [&] {
-    if (own_files) {
+    if (as_saved) {
       scaler = load_own_files(folder, own_files, run, checks);
     } else {
       try {
@@ -287,7 +289,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   if (!options.load_module_only) say(announce_batch_size(metadata, run));
   say(announce_newer(load_dir, folder, metadata, options));
   say(c10::str("loaded ", folder.string(), weights_only(options) ? " (weights only)" : "",
-               own_files || options.universal ? "" : ", resharding it to this mesh", ": iteration ",
+               as_saved || options.universal ? "" : ", resharding it to this mesh", ": iteration ",
                state.iteration, ", ", state.consumed_train_samples,
                " samples consumed, learning rate ",
                run.config.schedule.at(static_cast<double>(state.scheduled_samples))));

@@ -50,12 +50,12 @@ void load_partitions(const Value& adam, const Value& fp32, CheckpointedRun& run)
   const Value states = adam.at(keys::kState);
   for (size_t g = 0; g < groups.size(); ++g) {
     const int64_t partition = groups[g].layout.partition_numel();
-    const bool padded = run.optimizer.options().stage == 3;
-    const int64_t real =
-        padded ? partition
-               : partition - groups[g].layout.flat().padding(run.optimizer.partitions().rank());
+    const int64_t padding =
+        run.optimizer.options().stage == 3
+            ? 0
+            : groups[g].layout.flat().padding(run.optimizer.partitions().rank());
     const Value state = states.entries().at(g).second;
-    read_pieces(fp32.at(g), groups[g], &Piece::master, real);
+    read_pieces(fp32.at(g), groups[g], &Piece::master, partition - padding);
     read_pieces(state.at(kExpAvgState), groups[g], &Piece::exp_avg, partition);
     read_pieces(state.at(kExpAvgSqState), groups[g], &Piece::exp_avg_sq, partition);
     run.optimizer.steps = state.at(kStepState).as_int();
@@ -67,8 +67,6 @@ void load_whole(const Value& adam, CheckpointedRun& run) {
   size_t i = 0;
   for (Group& group : run.optimizer.groups()) {
     for (const Piece& piece : group.pieces) {
-      TORCH_CHECK(i < states.size(), adam.where(), ": ", states.size(),
-                  " optimizer states, expected more");
       const Value& state = states[i++].second;
       read_elements(state.at(kExpAvgState).as_tensor(), 0, piece.exp_avg, state.where());
       read_elements(state.at(kExpAvgSqState).as_tensor(), 0, piece.exp_avg_sq, state.where());
@@ -97,9 +95,22 @@ void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& 
   }
 }
 
+// Where stages 1 to 3, and stage 0 with masters, keep Adam's state.
+std::string_view adam_key(int stage) {
+  return stage == 0 || stage == 3 ? keys::kOptimizerStateDict : keys::kBaseOptimizerState;
+}
+
 // Are the optimizer's states as ours: per parameter or group, each with its step, the groups
 // without gaps? Of apex's FusedAdam, elastic checkpoints and others load_whole_tensors knows.
-bool has_our_states(const Value& optimizer, const Value& adam, size_t count) {
+bool has_our_states(const Value& optimizer, const CheckpointedRun& run) {
+  const int stage = run.optimizer.options().stage;
+  const bool by_parameter = stage == 0 && run.dtype == torch::kFloat;
+  size_t count = run.optimizer.groups().size();
+  if (by_parameter) {
+    count = 0;
+    for (const Group& group : run.optimizer.groups()) count += group.pieces.size();
+  }
+  const Value adam = by_parameter ? optimizer : optimizer.at(adam_key(stage));
   const Value states = adam.is_dict() ? adam.find(keys::kState) : Value();
   if (!states.is_dict() || states.size() != count) return false;  // none before the first step
   for (const auto& [group, state] : states.entries())
@@ -115,21 +126,10 @@ bool has_our_states(const Value& optimizer, const Value& adam, size_t count) {
   return !round_robin || !round_robin.as_bool();
 }
 
-bool has_our_states(const Value& optimizer, const CheckpointedRun& run, bool masters) {
-  const int stage = run.optimizer.options().stage;
-  const std::string_view key =
-      stage == 0 || stage == 3 ? keys::kOptimizerStateDict : keys::kBaseOptimizerState;
-  const auto& groups = run.optimizer.groups();
-  if (stage > 0 || masters) return has_our_states(optimizer, optimizer.at(key), groups.size());
-  size_t pieces = 0;
-  for (const Group& group : groups) pieces += group.pieces.size();
-  return has_our_states(optimizer, optimizer, pieces);
-}
-
 }  // namespace
 
-Value find_own_files(const fs::path& folder, const Value& metadata, const CheckpointedRun& run,
-                     DeferredChecks& checks) {
+OwnFiles find_own_files(const fs::path& folder, const Value& metadata, const CheckpointedRun& run,
+                        DeferredChecks& checks) {
   const Value degrees = metadata.find(keys::kParallelDimensions);
   if (!degrees || !metadata.find(keys::kParamShapes)) return {};
   const Topology saved{.pp_size = static_cast<int>(degrees.at(keys::kPpDegree).as_int()),
@@ -142,46 +142,35 @@ Value find_own_files(const fs::path& folder, const Value& metadata, const Checkp
                         (stage == 3 ? zero3_model_states_file(dp, mp) : model_states_file(mp)),
                  partition = folder / optim_states_file(dp, mp, run.dtype == torch::kBFloat16);
   const Value whole = metadata.find(keys::kOptimizer);
-  const bool has_masters = whole && whole.contains(keys::kFp32GroupsFlat),
-             alike = stage == 0 ? whole && has_masters == (run.dtype != torch::kFloat)
-                                : fs::exists(partition);
+  const bool alike =
+      stage == 0 ? whole && whole.contains(keys::kFp32GroupsFlat) == (run.dtype != torch::kFloat)
+                 : fs::exists(partition);
   if (saved != run.grid.topology || !alike || !fs::exists(file)) return {};
-  const Value own = read_torch_file(file, &checks);
-  if (!same_params(own, run)) return {};
-  const Value optimizer = stage == 0 ? own.at(keys::kOptimizer)
-                                     : read_torch_file(partition).at(keys::kOptimizerStateDict);
-  return has_our_states(optimizer, run, has_masters) ? own : Value();
+  OwnFiles own{.model_states = read_torch_file(file, &checks)};
+  if (!same_params(own.model_states, run)) return {};
+  own.optimizer = stage == 0 ? own.model_states.at(keys::kOptimizer)
+                             : read_torch_file(partition, &checks).at(keys::kOptimizerStateDict);
+  return has_our_states(own.optimizer, run) ? own : OwnFiles();
 }
 
-Value load_own_files(const fs::path& folder, const Value& own, CheckpointedRun& run,
+Value load_own_files(const fs::path& folder, const OwnFiles& own, CheckpointedRun& run,
                      DeferredChecks& checks) {
   const int stage = run.optimizer.options().stage;
   for (const auto& frozen : run.optimizer.frozen()) {
-    const Value part = own.at(keys::kFrozenParamFragments).at(frozen.spec.name);
+    const Value part = own.model_states.at(keys::kFrozenParamFragments).at(frozen.spec.name);
     read_elements(part.as_tensor(), 0, frozen.part, part.where());
   }
-  if (stage == 0) {
-    const Value optimizer = own.at(keys::kOptimizer);
-    if (run.dtype != torch::kFloat) {
-      load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32GroupsFlat),
-                      run);
-    } else {
-      load_weights(folder, own.at(keys::kModule), run, checks);
-      load_whole(optimizer, run);
-    }
-    return optimizer;
+  if (stage == 0 && run.dtype == torch::kFloat) {
+    load_weights(folder, own.model_states.at(keys::kModule), run, checks);
+    load_whole(own.optimizer, run);
+    return own.optimizer;
   }
-  const std::string file =
-      optim_states_file(run.grid.coord.dp, run.grid.model->rank(), run.dtype == torch::kBFloat16);
-  const Value optimizer =
-      read_torch_file(existing(folder / file), &checks).at(keys::kOptimizerStateDict);
-  if (stage == 3) {
-    load_partitions(optimizer.at(keys::kOptimizerStateDict), optimizer.at(keys::kFp32FlatGroups),
-                    run);
-  } else {
-    load_partitions(optimizer.at(keys::kBaseOptimizerState), optimizer.at(keys::kFp32Groups), run);
-  }
-  return optimizer.find(keys::kLossScaler);  // which BF16_Optimizer lacks
+  const std::string_view masters = stage == 0   ? keys::kFp32GroupsFlat
+                                   : stage == 3 ? keys::kFp32FlatGroups
+                                                : keys::kFp32Groups;
+  load_partitions(own.optimizer.at(adam_key(stage)), own.optimizer.at(masters), run);
+  // BF16_Optimizer has no scaler; at stage 0 the optimizer's own keys are a scaler's.
+  return stage == 0 ? own.optimizer : own.optimizer.find(keys::kLossScaler);
 }
 
 }  // namespace anymesh

@@ -30,12 +30,15 @@ ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank);
 void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,
                 torch::Tensor out, const std::string& name);
 
-// The rank's own model-states file, if the folder's files are those that this very rank would
-// write: same mesh, ZeRO family, precision and parameters; else None.
-Value find_own_files(const std::filesystem::path& folder, const Value& metadata,
-                     const CheckpointedRun& run, DeferredChecks& checks);
-// Loads them; `own` is what find_own_files returned. Returns what holds the loss scaler's state.
-Value load_own_files(const std::filesystem::path& folder, const Value& own, CheckpointedRun& run,
+// What this rank's own files hold, if the folder's files are those that this very rank would write:
+// same mesh, ZeRO family, precision and parameters; else None.
+struct OwnFiles {
+  Value model_states, optimizer;
+};
+OwnFiles find_own_files(const std::filesystem::path& folder, const Value& metadata,
+                        const CheckpointedRun& run, DeferredChecks& checks);
+// Loads them. Returns what holds the loss scaler's state.
+Value load_own_files(const std::filesystem::path& folder, const OwnFiles& own, CheckpointedRun& run,
                      DeferredChecks& checks);
 
 // The file, or an error that lists what is in its folder.

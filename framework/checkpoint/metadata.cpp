@@ -79,15 +79,13 @@ Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
     args.emplace_back(setting.dest, value_of(setting.value));
   Value names = argparse_namespace(std::move(args));
   const Topology& mesh = run.grid.topology;
-  const std::pair<std::string_view, Value> derived[] = {
-      {"world_size", mesh.world_size()},
-      {"data_parallel_size", mesh.dp_size},
-      {"global_batch_size", run.config.global_batch_size},
-      {"padded_vocab_size", run.config.padded_vocab_size},
-      {"data_parallel_random_init", false},
-      {keys::kConsumedTrainSamples, state.consumed_train_samples},
-      {keys::kConsumedValidSamples, state.consumed_valid_samples}};
-  for (const auto& [key, value] : derived) names.set(key, value);
+  names.set("world_size", mesh.world_size());
+  names.set("data_parallel_size", mesh.dp_size);
+  names.set("global_batch_size", run.config.global_batch_size);
+  names.set("padded_vocab_size", run.config.padded_vocab_size);
+  names.set("data_parallel_random_init", false);
+  names.set(keys::kConsumedTrainSamples, state.consumed_train_samples);
+  names.set(keys::kConsumedValidSamples, state.consumed_valid_samples);
   return names;
 }
 
@@ -106,6 +104,14 @@ std::string text_of(const Value& value) {
   if (is_number(value)) return c10::str(value.as_double());
   return value.is_string() ? value.as_string() : value.found();
 }
+
+// `key` of the dict that `outer` is the key of; None where either is missing.
+Value find_in(const Value& metadata, std::string_view outer, std::string_view key) {
+  const Value inner = metadata.find(outer);
+  return inner ? inner.find(key) : Value();
+}
+
+int64_t int_or(const Value& value, int64_t otherwise) { return value ? value.as_int() : otherwise; }
 
 // Python writes 24 or 24.0 as it pleases.
 bool same(const Value& a, const Value& b) {
@@ -179,12 +185,11 @@ void check_same_model(const Value& metadata, const CheckpointedRun& run) {
                 text_of(theirs), ", this run has ", text_of(ours), "; give --", setting.flag, " ",
                 text_of(theirs));
   }
-  const Value info = metadata.find(keys::kUniversalInfo);
-  const Value vocab = info ? info.find(keys::kOriginalVocabSize) : Value();
-  TORCH_CHECK(!vocab || vocab.as_int() == run.config.vocab_size, metadata.where(),
-              ": the checkpoint's vocabulary has ", vocab ? vocab.as_int() : 0,
-              " entries, this run's ", run.config.vocab_size,
-              "; see --tokenizer-type, --vocab-file and --vocab-size");
+  const int64_t vocab_size = int_or(
+      find_in(metadata, keys::kUniversalInfo, keys::kOriginalVocabSize), run.config.vocab_size);
+  TORCH_CHECK(vocab_size == run.config.vocab_size, metadata.where(),
+              ": the checkpoint's vocabulary has ", vocab_size, " entries, this run's ",
+              run.config.vocab_size, "; see --tokenizer-type, --vocab-file and --vocab-size");
 }
 
 void check_same_schedule(const Value& metadata, const LrSchedule& schedule) {
@@ -207,17 +212,14 @@ void check_same_schedule(const Value& metadata, const LrSchedule& schedule) {
   TORCH_CHECK(
       differences.empty(), metadata.where(),
       ": the learning-rate schedule differs (warmup and decay are in samples):", differences,
-      "\nGive the flags of the checkpoint's run (--lr --min-lr --lr-decay-style --lr-decay-iters ",
+      "\nGive the flags of the checkpoint's run (--lr --min-lr --lr-decay-style --lr-decay-iters "
       "--lr-warmup-iters --global-batch-size); or --use-checkpoint-opt_param-scheduler to go on "
-      "with "
-      "the checkpoint's, --override-opt_param-scheduler with this run's, --no-load-lr-state to "
-      "start "
-      "afresh.");
+      "with the checkpoint's, --override-opt_param-scheduler with this run's, --no-load-lr-state "
+      "to start afresh.");
 }
 
-LrSchedule schedule_of(const Value& metadata, LrSchedule otherwise) {
+LrSchedule schedule_of(const Value& metadata, LrSchedule schedule) {
   const Value saved = metadata.at(keys::kLrScheduler);
-  LrSchedule schedule = std::move(otherwise);
   if (!saved) return schedule;
   const auto read = [&](const char* key, double& field) {
     if (const Value value = saved.find(key)) field = value.as_double();
@@ -231,42 +233,37 @@ LrSchedule schedule_of(const Value& metadata, LrSchedule otherwise) {
 }
 
 std::string announce_batch_size(const Value& metadata, const CheckpointedRun& run) {
-  const Value args = metadata.find(keys::kArgs),
-              saved = args ? args.find("global_batch_size") : Value();
-  if (!saved || saved.as_int() == run.config.global_batch_size) return "";
+  const int64_t ours = run.config.global_batch_size,
+                theirs = int_or(find_in(metadata, keys::kArgs, "global_batch_size"), ours);
+  if (theirs == ours) return "";
   return c10::str(
-      "global batch size ", saved.as_int(), " -> ", run.config.global_batch_size,
+      "global batch size ", theirs, " -> ", ours,
       ": samples go on where they stopped. With --train-iters there are more or fewer in all, "
       "which may change the order of a corpus; --train-samples keeps it");
 }
 
 TrainState train_state_of(const Value& metadata) {
   TrainState state;
-  const Value iteration = metadata.find(keys::kIteration), args = metadata.find(keys::kArgs);
+  const Value iteration = metadata.find(keys::kIteration);
   state.iteration = iteration ? iteration.as_int() : metadata.at(keys::kGlobalSteps).as_int();
-  const auto from_args = [&](std::string_view key) { return args ? args.find(key) : Value(); };
-  const Value train = from_args(keys::kConsumedTrainSamples),
-              valid = from_args(keys::kConsumedValidSamples);
+  const Value train = find_in(metadata, keys::kArgs, keys::kConsumedTrainSamples);
   state.consumed_train_samples =
       train ? train.as_int() : metadata.at(keys::kGlobalSamples).as_int();
-  state.consumed_valid_samples = valid ? valid.as_int() : 0;
+  state.consumed_valid_samples =
+      int_or(find_in(metadata, keys::kArgs, keys::kConsumedValidSamples), 0);
   const Value scheduler = metadata.at(keys::kLrScheduler);
-  state.scheduled_samples = scheduler && scheduler.find("num_steps")
-                                ? scheduler.at("num_steps").as_int()
-                                : state.consumed_train_samples;
-  const Value skipped = metadata.find(keys::kSkippedSteps);
-  state.skipped_steps = skipped ? skipped.as_int() : 0;
+  state.scheduled_samples =
+      int_or(scheduler ? scheduler.find("num_steps") : Value(), state.consumed_train_samples);
+  state.skipped_steps = int_or(metadata.find(keys::kSkippedSteps), 0);
   if (const Value verified = metadata.find(keys::kVerifiedLoss)) {
-    const Value prepared = verified.find("prepared");
     state.verified = {.loss = verified.at("loss").as_double(),
                       .first_sample = verified.at("first_sample").as_int(),
                       .samples = verified.at("samples").as_int(),
-                      .prepared = prepared ? prepared.as_int() : 0};
+                      .prepared = int_or(verified.find("prepared"), 0)};
   }
-  const Value dropout_seed = metadata.find(keys::kDropoutSeed), seed = from_args("seed");
-  state.dropout_seed = static_cast<uint64_t>(dropout_seed ? dropout_seed.as_int()
-                                             : seed       ? seed.as_int()
-                                                          : 0);
+  const Value dropout_seed = metadata.find(keys::kDropoutSeed);
+  state.dropout_seed = static_cast<uint64_t>(
+      dropout_seed ? dropout_seed.as_int() : int_or(find_in(metadata, keys::kArgs, "seed"), 0));
   return state;
 }
 

@@ -26,8 +26,8 @@ Value deepspeed_config(const CheckpointedRun& run);
 void check_same_model(const Value& metadata, const CheckpointedRun& run);
 void check_same_schedule(const Value& metadata, const LrSchedule& schedule);
 
-// The checkpoint's schedule; what its file leaves out is as in `otherwise`.
-LrSchedule schedule_of(const Value& metadata, LrSchedule otherwise);
+// The checkpoint's schedule; what its file leaves out stays as it is in `schedule`.
+LrSchedule schedule_of(const Value& metadata, LrSchedule schedule);
 
 // "global batch size 24 -> 12 ...", if it differs, else nothing.
 std::string announce_batch_size(const Value& metadata, const CheckpointedRun& run);

@@ -33,10 +33,8 @@ std::unordered_map<std::string, StateTensor> kept_weights(const CheckpointedRun&
 
 // A parameter of stage `pp`, for the ranks of other stages.
 std::string line_of(int pp, const ParamSpec& spec) {
-  std::string line = c10::str(pp, " ", spec.name, " ", spec.split_dim, " ", spec.sub_params, " ",
-                              spec.vocabulary, " ", spec.tensor.size(0), " ", spec.shape.size());
-  for (const int64_t size : spec.shape) line += c10::str(" ", size);
-  return line;
+  return c10::str(pp, " ", spec.name, " ", spec.split_dim, " ", spec.sub_params, " ",
+                  spec.vocabulary, " ", spec.tensor.size(0), " ", c10::Join(" ", spec.shape));
 }
 
 std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
@@ -44,10 +42,8 @@ std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
   int pp = 0;
   ParamSpec spec;
   int64_t rows = 0;
-  size_t dims = 0;
-  in >> pp >> spec.name >> spec.split_dim >> spec.sub_params >> spec.vocabulary >> rows >> dims;
-  spec.shape.resize(dims);
-  for (int64_t& size : spec.shape) in >> size;
+  in >> pp >> spec.name >> spec.split_dim >> spec.sub_params >> spec.vocabulary >> rows;
+  for (int64_t size; in >> size;) spec.shape.push_back(size);
   spec.tensor = hollow({rows}, dtype);
   return {pp, std::move(spec)};
 }
@@ -114,16 +110,6 @@ Value model_weights(const CheckpointedRun& run, bool exclude_frozen, GatheredTen
   return Value::ordered_dict(std::move(entries));
 }
 
-// Calls fn(spec, record) for what the files are to hold.
-template <typename Fn>
-void for_each_saved(const CheckpointedRun& run, const SaveOptions& options, const Records& weights,
-                    Fn&& fn) {
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const ParamSpec& spec = run.stage.params()[i];
-    if (!options.exclude_frozen_parameters || !spec.frozen()) fn(spec, weights[i]);
-  }
-}
-
 // What is not trained, by name. DeepSpeed lists it from ZeRO 2 on; here the other stages do too if
 // there is any, since it is what readers know it by.
 template <typename Fn>
@@ -136,6 +122,8 @@ Value frozen_entries(const CheckpointedRun& run, const SaveOptions& options, Fn&
   return Value::ordered_dict(std::move(entries));
 }
 
+// `metadata` and the stage's weights, in one file or several. With weights_only called on dp rank 0
+// alone.
 void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
                    const Records& weights, const WriteFile& write) {
   const Coord& at = run.grid.coord;
@@ -144,27 +132,24 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
              pipeline = run.grid.topology.pp_size > 1;
   std::vector<Value::Entry> module;
   std::map<int, std::vector<Value::Entry>> layers;  // a tied copy is the first stage's to write
-  for_each_saved(run, options, weights, [&](const ParamSpec& spec, const TensorRecord& weight) {
-    module.emplace_back(spec.name, weight);
-    if (!spec.duplicate) layers[spec.layer].emplace_back(spec.name_in_layer(), weight);
-  });
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const ParamSpec& spec = run.stage.params()[i];
+    if (options.exclude_frozen_parameters && spec.frozen()) continue;
+    module.emplace_back(spec.name, weights[i]);
+    if (!spec.duplicate) layers[spec.layer].emplace_back(spec.name_in_layer(), weights[i]);
+  }
+  metadata.set(keys::kFrozenParamShapes, frozen_entries(run, options, [](const auto& frozen) {
+                 return Value::size(frozen.spec.tensor.sizes().vec());
+               }));
   if (!pipeline) metadata.set(keys::kModule, Value::ordered_dict(std::move(module)));
   if (sharded) return write(zero3_model_states_file(at.dp, mp_rank), metadata, kAlone);
-  const auto write_shared = [&](const std::string& name, const Value& value, int turn) {
-    if (!options.weights_only) return write(name, value, turn % run.grid.topology.dp_size);
-    if (at.dp == 0) write(name, value, kAlone);
+  const auto owner = [&](int turn) {
+    return options.weights_only ? kAlone : turn % run.grid.topology.dp_size;
   };
-  write_shared(model_states_file(mp_rank), metadata, 0);
+  write(model_states_file(mp_rank), metadata, owner(0));
   if (!pipeline) return;
   for (int turn = 0; auto& [layer, entries] : layers)
-    write_shared(layer_states_file(layer, at.tp), Value::ordered_dict(std::move(entries)), turn++);
-}
-
-Value with_frozen_shapes(const CheckpointedRun& run, const SaveOptions& options, Value metadata) {
-  const Value shapes = frozen_entries(run, options, [](const auto& frozen) {
-    return Value::size(frozen.spec.tensor.sizes().vec());
-  });
-  return metadata.set(keys::kFrozenParamShapes, shapes);
+    write(layer_states_file(layer, at.tp), Value::ordered_dict(std::move(entries)), owner(turn++));
 }
 
 }  // namespace
@@ -178,7 +163,6 @@ void write_model_states(const CheckpointedRun& run, const SaveOptions& options, 
     weights.push_back(record_of(sharded ? torch::empty({0}, spec.tensor.options()) : spec.tensor));
     if (spec.frozen()) whole[spec.name] = weights.back();
   }
-  metadata = with_frozen_shapes(run, options, std::move(metadata));
   metadata.set(keys::kFrozenParamFragments, frozen_entries(run, options, [&](const auto& frozen) {
                  return sharded ? record_of(frozen.part) : whole.at(frozen.spec.name);
                }));
@@ -189,7 +173,6 @@ double write_weights_only(const CheckpointedRun& run, const SaveOptions& options
                           const WriteFile& write) {
   GatheredTensors gathered(run.grid.dp);
   const Records weights = stage_weights(run, gathered);
-  metadata = with_frozen_shapes(run, options, std::move(metadata));
   metadata.set(keys::kWeightsOnly, true);
   gathered.serve([&] { write_weights(run, options, std::move(metadata), weights, write); });
   return gathered.seconds();

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
+#include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/pickle.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/fp32.h"
@@ -43,7 +45,52 @@ void refuse_async(const CheckpointedRun& run, const SaveOptions& options) {
                           beside + "; save without one of them. Nothing was written.");
 }
 
+std::string crc_of(const TensorRecord& tensor) {
+  std::vector<std::byte> bytes(tensor.bytes ? tensor.bytes->size() : 0);
+  if (tensor.bytes) tensor.bytes->read(0, bytes);
+  return std::to_string(crc32(bytes));
+}
+
+// Whether the dp ranks share the writing of files whose content all of them have: all give the same
+// `metadata`, which has what a client adds, and write to one file system, whose leader this is.
+// Collective over grid.dp.
+bool can_share_files(const CheckpointedRun& run, const Value& metadata, int leader) {
+  if (run.grid.dp->size() == 1) return false;
+  size_t hash = 0;  // reads the client's tensors, perhaps from a file
+  all_or_none(*run.grid.world,
+              [&] { hash = std::hash<std::string>()(encode_pickle(metadata, crc_of)); });
+  const std::vector<std::string> all =
+      gather_strings(*run.grid.dp, std::to_string(hash) + " " + std::to_string(leader));
+  return std::ranges::count(all, all[0]) == run.grid.dp->size();
+}
+
+// This rank's part of a file, by WriteFile's arguments; none if others write it. The owner's is the
+// last. Unless `shared` it is all the owner's.
+std::optional<FilePart> part_of(const CheckpointedRun& run, const std::string& name,
+                                const Value& value, int owner, bool shared) {
+  if (owner == kAlone) return FilePart();
+  const int dp = run.grid.dp->size(), behind_owner = (run.grid.dp->rank() - owner + dp) % dp,
+            parts = shared ? parts_worth(torch_file_size(name, value), dp) : 1;
+  if (behind_owner >= parts) return std::nullopt;
+  return FilePart{parts - 1 - behind_owner, parts};
+}
+
 }  // namespace
+
+void reserve_snapshot(const CheckpointedRun& run, const TrainState& state, Snapshot& snapshot) {
+  const Value metadata = model_states(run, state, {});
+  all_or_none(*run.grid.world, [&] {
+    snapshot.reset();
+    write_rank_files(run, state, {}, metadata,
+                     [&](const std::string& name, const Value& value, int owner) {
+                       const auto part = part_of(run, name, value, owner, /*shared=*/true);
+                       if (!part) return;
+                       const SharedFile file(streamed_torch_file(name, value), *part);
+                       snapshot.hold(value, file.sources());
+                     });
+    snapshot.take();
+  });
+}
 
 PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
                          const TrainState& state, const SaveOptions& options, Snapshot& snapshot)
@@ -58,7 +105,7 @@ PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
     add_client_state(metadata, options.async ? clone_tensors_for_torch_save(options.client_state)
                                              : options.client_state);
   });
-  folder_.emplace(*run.grid.world, save_dir, tag);
+  folder_.emplace(*run.grid.world, save_dir, tag, times_);
   try {
     shares_ = can_share_files(run, metadata, folder_->leader());
     if (options.weights_only) {
@@ -166,10 +213,7 @@ void PendingSave::publish() {
 
 // Gathering happens while files are written, and is in what TagFolder takes for serialising.
 SaveReport PendingSave::report() {
-  const TagFolder::Times& folder = folder_->times();
-  times_.serialise = std::max(0.0, folder.serialise - times_.gather);
-  times_.write = folder.write;
-  times_.fsync = folder.fsync;
+  times_.serialise = std::max(0.0, times_.serialise - times_.gather);
   run_.grid.world->all_reduce(
       torch::from_blob(&times_, {sizeof times_ / sizeof(double)}, torch::kDouble), ReduceOp::Max);
   return {folder_->leads(), path(), iteration_, folder_->bytes(), times_};

@@ -6,25 +6,11 @@
 #include <vector>
 
 #include "framework/checkpoint/checkpoint.h"
-#include "framework/checkpoint/file_parts.h"
 #include "framework/checkpoint/rank_files.h"
 #include "framework/checkpoint/snapshot.h"
 #include "framework/checkpoint/tag_folder.h"
 
 namespace anymesh {
-
-// Where a rank's time in a save goes, in seconds.
-struct SaveTimes {
-  double copy = 0;       // of the state to the snapshot, if the save is asynchronous
-  double gather = 0;     // of what other ranks hold: weights alone of ZeRO 3, a whole model
-  double serialise = 0;  // tensors to blocks, checksums, pickles
-  double write = 0;      // waiting for the disk to take blocks
-  double fsync = 0;
-  double commit = 0;  // agreeing on tag and folder, manifest, rename, `latest`
-
-  double stall = 0;  // that the caller waited: for all of these, unless the save is asynchronous
-  double total = 0;  // from the call to the commit
-};
 
 // A save that is committed: the greatest of all ranks' times.
 struct SaveReport {
@@ -74,7 +60,7 @@ class PendingSave {
   std::filesystem::path save_dir_;
   SaveOptions options_;
   int64_t iteration_;
-  SaveTimes times_;  // `copy` is the thread's, the others the caller's
+  SaveTimes times_;  // the folder's and, of `copy`, the thread's; the others are the caller's
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::optional<TagFolder> folder_;
   bool shares_ = false;  // files among the dp ranks
@@ -88,5 +74,8 @@ class PendingSave {
   std::shared_future<void> copied_;
   std::future<void> written_;  // last: the threads use all the others
 };
+
+// Takes the memory that asynchronous saves will need in `snapshot`. Collective over grid.world.
+void reserve_snapshot(const CheckpointedRun& run, const TrainState& state, Snapshot& snapshot);
 
 }  // namespace anymesh

@@ -10,14 +10,15 @@ namespace {
 using Group = ZeroOptimizer::Group;
 using Piece = ZeroOptimizer::Piece;
 
-Value step_value(const ZeroOptimizer& optimizer) {
-  return record_of(torch::full({}, static_cast<double>(optimizer.steps), torch::kFloat));
-}
-
-std::vector<StateTensor> masters(const Group& group) {
-  std::vector<StateTensor> pieces;
-  for (const Piece& piece : group.pieces) pieces.push_back(piece.master);
-  return pieces;
+// Of each group this rank's masters, without padding.
+Value masters(const ZeroOptimizer& optimizer) {
+  std::vector<Value> groups;
+  for (const Group& group : optimizer.groups()) {
+    std::vector<StateTensor> pieces;
+    for (const Piece& piece : group.pieces) pieces.push_back(piece.master);
+    groups.emplace_back(record_of(pieces, group.exp_avg.dtype()));
+  }
+  return Value::list(std::move(groups));
 }
 
 // torch.optim.AdamW's and Megatron's keys.
@@ -48,10 +49,12 @@ Value adam_state(const CheckpointedRun& run, const TrainState& state, bool by_pa
   std::vector<Value::Entry> states;
   std::vector<Value> groups, indices;
   const auto add = [&](const TensorRecord& exp_avg, const TensorRecord& exp_avg_sq) {
+    const auto step = static_cast<double>(run.optimizer.steps);
     indices.emplace_back(static_cast<int64_t>(states.size()));
-    states.emplace_back(indices.back(), Value::dict({{kStepState, step_value(run.optimizer)},
-                                                     {kExpAvgState, exp_avg},
-                                                     {kExpAvgSqState, exp_avg_sq}}));
+    states.emplace_back(indices.back(),
+                        Value::dict({{kStepState, record_of(torch::full({}, step, torch::kFloat))},
+                                     {kExpAvgState, exp_avg},
+                                     {kExpAvgSqState, exp_avg_sq}}));
   };
   for (const Group& group : run.optimizer.groups()) {
     indices.clear();
@@ -88,14 +91,11 @@ Value scaler_value(const LossScaler& s) {
 // torch's own state for fp32.
 Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
   if (run.dtype == torch::kFloat) return adam_state(run, state, /*by_parameter=*/true);
-  std::vector<Value> flat;
-  for (const Group& group : run.optimizer.groups())
-    flat.emplace_back(record_of(masters(group), group.exp_avg.dtype()));
   Value optimizer = Value::dict({{keys::kDynamicLossScale, state.scaler.dynamic},
                                  {keys::kCurScale, state.scaler.scale},
                                  {keys::kCurIter, state.iteration},
                                  {keys::kOptimizerStateDict, adam_state(run, state, false)},
-                                 {keys::kFp32GroupsFlat, Value::list(std::move(flat))},
+                                 {keys::kFp32GroupsFlat, masters(run.optimizer)},
                                  {keys::kClipGrad, run.optimizer.options().clip_grad}});
   if (!state.scaler.dynamic) return optimizer;
   // FP16_Optimizer has the first three of them; a scaler's others are ours to keep.
@@ -109,13 +109,12 @@ Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
 
 // Stages 1 and 2: DeepSpeedZeroOptimizer.state_dict(). Masters without padding, moments with it.
 Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
-  const int dp = run.grid.topology.dp_size, rank = run.grid.coord.dp;
-  std::vector<Value> fp32, paddings, alignment, counts, mappings;
+  const int rank = run.grid.coord.dp;
+  const std::vector<Value> counts(run.optimizer.groups().size(), run.grid.topology.dp_size);
+  std::vector<Value> paddings, alignment, mappings;
   for (const Group& group : run.optimizer.groups()) {
-    fp32.emplace_back(record_of(masters(group), group.exp_avg.dtype()));
     paddings.emplace_back(group.layout.flat().padding(rank));
     alignment.push_back(Value::list(std::vector<Value>(group.params.size(), 0)));
-    counts.emplace_back(dp);
     std::vector<Value::Entry> fragments;
     for (const Fragment& f : group.layout.fragments(rank)) {
       fragments.emplace_back(group.params[f.param].name,
@@ -128,11 +127,11 @@ Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
                       {keys::kOverflow, false},
                       {keys::kClipGrad, run.optimizer.options().clip_grad},
                       {keys::kBaseOptimizerState, adam_state(run, state, false)},
-                      {keys::kFp32Groups, Value::list(std::move(fp32))},
+                      {keys::kFp32Groups, masters(run.optimizer)},
                       {keys::kZeroStage, zero_stage_enum(run.optimizer.options().stage)},
                       {keys::kGroupPaddings, Value::list(std::move(paddings))},
                       {keys::kParamAlignmentPaddings, Value::list(std::move(alignment))},
-                      {keys::kPartitionCount, Value::list(std::move(counts))},
+                      {keys::kPartitionCount, Value::list(counts)},
                       {keys::kDsVersion, kWrittenLikeDeepSpeed},
                       {keys::kParamSliceMappings, Value::list(std::move(mappings))}});
 }
@@ -140,9 +139,8 @@ Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
 // Stage 3: DeepSpeedZeroOptimizer_Stage3's, one sub-group per parameter group, padding included.
 Value stage3_optimizer(const CheckpointedRun& run, const TrainState& state) {
   std::vector<Value> fp32;
-  for (const Group& group : run.optimizer.groups()) {
+  for (const Group& group : run.optimizer.groups())
     fp32.emplace_back(record_of(group.master.defined() ? group.master : group.weights));
-  }
   return Value::dict({{keys::kZeroStage, zero_stage_enum(3)},
                       {keys::kLossScaler, scaler_value(state.scaler)},
                       {keys::kDynamicLossScale, state.scaler.dynamic},

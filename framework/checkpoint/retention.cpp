@@ -1,11 +1,31 @@
 #include "framework/checkpoint/retention.h"
 
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cstdio>
+
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
 
 namespace anymesh {
+namespace {
 
 namespace fs = std::filesystem;
+
+std::string gigabytes(int64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, bytes < 10'000'000 ? "%.6f GB" : "%.2f GB",
+                static_cast<double>(bytes) / 1e9);
+  return text;
+}
+
+std::string listed(const char* what, const SaveSize::Kind& kind) {
+  return kind.files == 0 ? ""
+                         : c10::str(", ", what, " ", gigabytes(kind.bytes), " (", kind.files, ")");
+}
+
+}  // namespace
 
 std::vector<std::string> remove_old_checkpoints(const fs::path& save_dir, int64_t limit,
                                                 int64_t retain_interval) {
@@ -25,6 +45,38 @@ std::vector<std::string> remove_old_checkpoints(const fs::path& save_dir, int64_
                           : "removed " + folder.string());
   }
   return lines;
+}
+
+int64_t most_checkpoints(const SavePlan& plan) {
+  if (plan.limit == 0) return plan.saves;
+  const auto tags = tags_by_step(plan.folder);
+  const auto there = std::ranges::count_if(tags, [&](const auto& tag) {  // of those that may go
+    return plan.retain_interval == 0 || tag.first % plan.retain_interval != 0;
+  });
+  const int64_t beyond = std::max<int64_t>(1, plan.limit + 1 - there);
+  return std::min(plan.saves, beyond + plan.retained);
+}
+
+std::vector<std::string> preflight(const SaveSize& size, const SavePlan& plan) {
+  const int64_t most = most_checkpoints(plan), needed = most * size.bytes_here,
+                free = static_cast<int64_t>(fs::space(existing_folder(plan.folder)).available);
+  const std::string each =
+      c10::str("each checkpoint: ", gigabytes(size.bytes()), " in ", size.files(),
+               " files: ", listed("model states", size.model_states).substr(2),
+               listed("layers", size.layers), listed("optimizer states", size.optimizer_states),
+               listed("whole model", size.whole_model));
+  const std::string here = size.bytes_here == size.bytes()
+                               ? ""
+                               : c10::str(", each ", gigabytes(size.bytes_here), " here");
+  const std::string all = c10::str("--save ", plan.folder.string(), ": ", plan.saves,
+                                   " to come, at most ", most, " more at a time", here, ": ",
+                                   gigabytes(needed), " of the ", gigabytes(free), " free");
+  if (needed <= free) return {each, all};
+  const int64_t fit = free / std::max<int64_t>(1, size.bytes_here) - 1 - plan.retained;
+  TORCH_CHECK(false, all, " do not suffice; ", each, ". ",
+              fit >= 1 ? c10::str("--save-total-limit ", fit, " would fit.")
+                       : "Not one fits beside the one before it: free space, or give another "
+                         "--save.");
 }
 
 }  // namespace anymesh

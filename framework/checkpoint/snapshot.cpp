@@ -7,22 +7,6 @@
 
 namespace anymesh {
 
-class Snapshot::Bytes : public ByteSource {
- public:
-  Bytes(const Snapshot& snapshot, size_t offset, uint64_t size)
-      : snapshot_(snapshot), offset_(offset), size_(size) {}
-  uint64_t size() const override { return size_; }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    check_range(offset, out.size(), "a snapshot");
-    std::ranges::copy(snapshot_.memory_.subspan(offset_ + offset, out.size()), out.begin());
-  }
-
- private:
-  const Snapshot& snapshot_;
-  size_t offset_;
-  uint64_t size_;
-};
-
 Snapshot::~Snapshot() {
   if (!memory_.empty()) munmap(memory_.data(), memory_.size());
 }
@@ -32,7 +16,11 @@ Value Snapshot::hold(const Value& value, const std::unordered_set<const ByteSour
     if (!read.contains(tensor.bytes.get())) return tensor;
     BytesPtr& held = held_[tensor.bytes.get()];
     if (!held) {
-      held = std::make_shared<Bytes>(*this, needed_, tensor.bytes->size());
+      held = std::make_shared<ComputedBytes>(
+          tensor.bytes->size(), "a snapshot",
+          [this, begin = needed_](uint64_t offset, std::span<std::byte> out) {
+            std::ranges::copy(memory_.subspan(begin + offset, out.size()), out.begin());
+          });
       copies_.push_back({tensor.bytes, needed_});
       needed_ += tensor.bytes->size();
     }

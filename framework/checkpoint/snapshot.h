@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
@@ -36,7 +35,6 @@ class Snapshot {
   void reset();
 
  private:
-  class Bytes;
   struct Copy {
     BytesPtr original;
     size_t offset;

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <map>
+#include <random>
 #include <sstream>
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/torch_file.h"
-#include "framework/checkpoint/shared_folder.h"
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
@@ -18,9 +18,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// first_to_see()'s (shared_folder.h), without its suffix.
+// A name that no other has, for first_to_see().
+std::string new_mark() {
+  std::random_device random;
+  return std::to_string(random()) + std::to_string(random());
+}
+
 bool is_mark(const std::string& name) {
   return std::ranges::all_of(name, [](char c) { return '0' <= c && c <= '9'; });
+}
+
+bool is_of_tag(const fs::path& name) {
+  return name == kManifestFile || parse_checkpoint_file_name(name.string());
 }
 
 // Whether a temporary folder is what a save left: with files of a tag and a mark alone, or empty
@@ -36,8 +45,7 @@ bool is_of_a_save(const fs::path& folder) {
   return std::ranges::all_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
     fs::path name = entry.path().filename();
     if (name.extension() == kTemporarySuffix) name.replace_extension();
-    return name == kManifestFile || name == kWeightsFile || is_mark(name) ||
-           parse_checkpoint_file_name(name.string());
+    return is_of_tag(name) || name == kWeightsFile || is_mark(name);
   });
 }
 
@@ -55,15 +63,13 @@ void remove_leftovers(const fs::path& save_dir) {
 
 // A tag is replaced, but nothing else that has its name.
 void check_is_tag(const fs::path& path) {
-  if (!fs::exists(path)) return;
-  const bool folder = fs::is_directory(path);
-  bool known = folder && fs::is_empty(path);
-  if (folder) {
-    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-      const std::string name = entry.path().filename();
-      known = known || name == kManifestFile || parse_checkpoint_file_name(name);
-    }
-  }
+  const auto has_files_of_one = [&] {
+    return std::ranges::any_of(fs::directory_iterator(path), [](const auto& entry) {
+      return is_of_tag(entry.path().filename());
+    });
+  };
+  const bool known =
+      !fs::exists(path) || (fs::is_directory(path) && (fs::is_empty(path) || has_files_of_one()));
   TORCH_CHECK(known, path.string(),
               " exists and is no checkpoint; the save would replace it. Rename it, or save "
               "elsewhere");
@@ -79,14 +85,31 @@ void make_empty(const fs::path& save_dir, const fs::path& path, const fs::path& 
 
 }  // namespace
 
-TagFolder::TagFolder(Communicator& world, const fs::path& save_dir, const std::string& tag)
-    : path_(save_dir / tag), temporary_(temporary_of(path_)), host_(host_name()) {
-  manifest_.tag = tag;
-  make_temporary(world, save_dir);
+// Rank 0 puts a mark there, for the next save to remove where a kill leaves it. Of ranks that do
+// not see it, those with one host and path are on one file system.
+int first_to_see(Communicator& world, const fs::path& folder) {
+  const fs::path mark = temporary_of(folder / gather_strings(world, new_mark())[0]);
+  all_or_none(world, [&] {
+    std::error_code failed;
+    if (world.rank() == 0) fs::create_directory(mark, failed);
+    TORCH_CHECK(!failed, "cannot write to ", folder.string(), ": ", failed.message());
+  });
+  std::string mine;  // empty: rank 0's
+  all_or_none(world, [&] {
+    if (!fs::exists(mark)) mine = host_name() + ":" + fs::absolute(folder).string();
+  });
+  const std::vector<std::string> places = gather_strings(world, mine);
+  all_or_none(world, [&] {
+    if (world.rank() == 0) fs::remove(mark);
+  });
+  return static_cast<int>(std::ranges::find(places, mine) - places.begin());
 }
 
 // Rank 0 makes its folder, and of the ranks that do not see that the first on each file system.
-void TagFolder::make_temporary(Communicator& world, const fs::path& save_dir) {
+TagFolder::TagFolder(Communicator& world, const fs::path& save_dir, const std::string& tag,
+                     SaveTimes& times)
+    : path_(save_dir / tag), temporary_(temporary_of(path_)), host_(host_name()), times_(times) {
+  manifest_.tag = tag;
   const auto make_on = [&](bool leader) {
     all_or_none(world, [&] {
       if (leader) make_empty(save_dir, path_, temporary_);

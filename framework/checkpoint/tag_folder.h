@@ -14,9 +14,22 @@
 
 namespace anymesh {
 
+// Where a rank's time in a save goes, in seconds.
+struct SaveTimes {
+  double copy = 0;       // of the state to the snapshot, if the save is asynchronous
+  double gather = 0;     // of what other ranks hold: weights alone of ZeRO 3, a whole model
+  double serialise = 0;  // tensors to blocks, checksums, pickles
+  double write = 0;      // waiting for the disk to take blocks
+  double fsync = 0;
+  double commit = 0;  // agreeing on tag and folder, manifest, rename, `latest`
+
+  double stall = 0;  // that the caller waited: for all of these, unless the save is asynchronous
+  double total = 0;  // from the call to the commit
+};
+
 // A tag on its way to the disk, by the commit protocol of docs/checkpoint-format.md:
 //
-//   TagFolder folder(world, save_dir, "global_step50");    // <save_dir>/global_step50.tmp
+//   TagFolder folder(world, save_dir, "global_step50", times);  // <save_dir>/global_step50.tmp
 //   folder.write("mp_rank_00_model_states.pt", value, {}, 4);   // each rank its files, fsynced
 //   folder.commit(world, 50, [] { ... });                  // manifest, rename
 //
@@ -28,7 +41,9 @@ namespace anymesh {
 // commit() leaves nothing of the tag under its name.
 class TagFolder {
  public:
-  TagFolder(Communicator& world, const std::filesystem::path& save_dir, const std::string& tag);
+  // Of `times`, which must live as long, it adds to what its writes take.
+  TagFolder(Communicator& world, const std::filesystem::path& save_dir, const std::string& tag,
+            SaveTimes& times);
 
   // This rank's part of a file, to the disk and on record. From any thread, and by `threads` of its
   // own. Of a file in several parts each goes to one rank of those with the same leader(), and all
@@ -46,16 +61,10 @@ class TagFolder {
   const std::filesystem::path& path() const { return path_; }
   int leader() const { return leader_; }  // of the ranks that see this rank's folder
   bool leads() const { return leads_; }
-  // Of this rank's writes so far, in seconds.
-  struct Times {
-    double serialise = 0, write = 0, fsync = 0;
-  };
-  const Times& times() const { return times_; }
   uint64_t written() const { return written_; }  // bytes of this rank's, so far
   int64_t bytes() const { return bytes_; }       // of all ranks' files, once they are committed
 
  private:
-  void make_temporary(Communicator& world, const std::filesystem::path& save_dir);
   void record(const std::string& name, const FileBlocks& file);
 
   std::filesystem::path path_, temporary_;
@@ -70,9 +79,14 @@ class TagFolder {
     std::vector<TensorExtent> parts;  // that were written here
   };
   std::vector<Shared> shared_;  // which complete() has not seen
-  Times times_;
+  SaveTimes& times_;
   std::atomic<uint64_t> written_ = 0;
   int64_t bytes_ = 0;
 };
+
+// The first of the ranks that see the folder that this rank sees under the name `folder`: 0
+// everywhere where all share a file system. Rank 0 has `folder`; others need not have it yet.
+// Collective.
+int first_to_see(Communicator& world, const std::filesystem::path& folder);
 
 }  // namespace anymesh

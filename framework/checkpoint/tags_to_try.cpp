@@ -25,6 +25,7 @@ std::string what_is_in(const fs::path& folder) {
 
 // What the pointer file says, and if that is of no use, why.
 std::pair<std::string, std::string> named_by(const fs::path& pointer) {
+  if (!fs::exists(pointer)) return {"", pointer.string() + " is missing"};
   try {
     const std::string tag = read_tag(pointer);
     if (tag.find('/') == std::string::npos)
@@ -72,11 +73,9 @@ Files bad_by_size(Communicator& world, const fs::path& folder, const Files& file
 std::optional<Manifest> common_manifest(Communicator& world, const fs::path& folder) {
   std::optional<Manifest> mine;
   read_together(world, folder, [&] { mine = read_manifest(folder); });
-  const std::string json = mine ? mine->to_json() : "";
-  const std::vector<std::string> hosts = gather_strings(world, host_name()),
-                                 hashes = gather_strings(
-                                     world,
-                                     mine ? std::to_string(std::hash<std::string>()(json)) : "");
+  const std::string json = mine ? mine->to_json() : "",
+                    hash = mine ? std::to_string(std::hash<std::string>()(json)) : "";
+  const auto hosts = gather_strings(world, host_name()), hashes = gather_strings(world, hash);
   const auto has = [](const std::string& hash) { return !hash.empty(); };
   const auto first = std::find_if(hashes.begin(), hashes.end(), has);
   if (first == hashes.end()) return {};
@@ -119,8 +118,7 @@ TagsToTry tags_to_try(const fs::path& load_dir, const LoadOptions& options) {
   const bool universal = options.universal;
   const fs::path pointer = load_dir / (universal ? kLatestUniversalFile : kLatestFile);
   const bool has_pointer = fs::exists(pointer);
-  const auto [named, trouble] =
-      has_pointer ? named_by(pointer) : std::pair<std::string, std::string>();
+  const auto [named, trouble] = named_by(pointer);
   TagsToTry found;
   if (!named.empty()) found.tags.push_back(named);
   if (!named.empty() && !options.fallback) return found;
@@ -132,17 +130,14 @@ TagsToTry tags_to_try(const fs::path& load_dir, const LoadOptions& options) {
     const bool committed = universal || has_pointer || fs::exists(load_dir / tag / kManifestFile);
     if (committed && tag != named && (!last || step < *last)) found.tags.push_back(tag);
   }
-  if (named.empty() && has_pointer && found.tags.empty())
-    throw std::runtime_error(trouble + what_is_in(load_dir));
-  if (named.empty() && !found.tags.empty()) {
-    const std::string why = has_pointer ? trouble : pointer.string() + " is missing";
-    if (!options.fallback)
-      throw std::runtime_error(why + ", and --no-fallback takes no other" + what_is_in(load_dir) +
-                               ". --load-tag names one");
-    found.warnings.push_back("WARNING: " + why +
-                             ". Loading the newest checkpoint that was committed there, " +
-                             found.tags[0] + " (--no-fallback would stop here)");
-  }
+  if (!named.empty() || (found.tags.empty() && !has_pointer)) return found;
+  if (found.tags.empty()) throw std::runtime_error(trouble + what_is_in(load_dir));
+  if (!options.fallback)
+    throw std::runtime_error(trouble + ", and --no-fallback takes no other" + what_is_in(load_dir) +
+                             ". --load-tag names one");
+  found.warnings.push_back("WARNING: " + trouble +
+                           ". Loading the newest checkpoint that was committed there, " +
+                           found.tags[0] + " (--no-fallback would stop here)");
   return found;
 }
 

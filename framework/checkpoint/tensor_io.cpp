@@ -29,40 +29,30 @@ DType file_dtype(torch::Dtype dtype) {
   TORCH_INTERNAL_ASSERT(false, "no file dtype for ", dtype);
 }
 
+HostReader reader_of(const StateTensor& piece) {
+  if (piece.tensor().defined() && piece.tensor().is_cuda()) return host_reader(piece.tensor());
+  return [piece](uint64_t offset, std::span<std::byte> out) { piece.read_bytes(offset, out); };
+}
+
 // Pieces of state, one after the other, read where they are.
-class StateBytes : public ByteSource {
- public:
-  explicit StateBytes(const std::vector<StateTensor>& pieces) {
-    for (const StateTensor& piece : pieces) {
-      pieces_.push_back(
-          {static_cast<uint64_t>(piece.numel() * piece.element_size()), reader_of(piece)});
-      size_ += pieces_.back().size;
-    }
+BytesPtr bytes_of(const std::vector<StateTensor>& pieces) {
+  std::vector<std::pair<uint64_t, HostReader>> readers;  // by size
+  uint64_t total = 0;
+  for (const StateTensor& piece : pieces) {
+    const auto size = static_cast<uint64_t>(piece.numel() * piece.element_size());
+    readers.emplace_back(size, reader_of(piece));
+    total += size;
   }
-  uint64_t size() const override { return size_; }
-  void read(uint64_t offset, std::span<std::byte> out) const override {
-    check_range(offset, out.size(), "state of the optimizer");
-    for (const Piece& piece : pieces_) {
-      const size_t n =
-          offset < piece.size ? std::min<uint64_t>(piece.size - offset, out.size()) : 0;
-      if (n > 0) piece.read(offset, out.first(n));
-      offset = n > 0 ? 0 : offset - piece.size;
+  auto read = [readers = std::move(readers)](uint64_t offset, std::span<std::byte> out) {
+    for (const auto& [size, read_piece] : readers) {
+      const size_t n = offset < size ? std::min<uint64_t>(size - offset, out.size()) : 0;
+      if (n > 0) read_piece(offset, out.first(n));
+      offset = n > 0 ? 0 : offset - size;
       out = out.subspan(n);
     }
-  }
-
- private:
-  struct Piece {
-    uint64_t size;
-    HostReader read;
   };
-  static HostReader reader_of(const StateTensor& piece) {
-    if (piece.tensor().defined() && piece.tensor().is_cuda()) return host_reader(piece.tensor());
-    return [piece](uint64_t offset, std::span<std::byte> out) { piece.read_bytes(offset, out); };
-  }
-  std::vector<Piece> pieces_;
-  uint64_t size_ = 0;
-};
+  return std::make_shared<ComputedBytes>(total, "state of the optimizer", std::move(read));
+}
 
 }  // namespace
 
@@ -79,8 +69,7 @@ TensorRecord record_of(const StateTensor& state) {
 TensorRecord record_of(const std::vector<StateTensor>& pieces, torch::Dtype dtype) {
   int64_t numel = 0;
   for (const StateTensor& piece : pieces) numel += piece.numel();
-  return {
-      .dtype = file_dtype(dtype), .shape = {numel}, .bytes = std::make_shared<StateBytes>(pieces)};
+  return {.dtype = file_dtype(dtype), .shape = {numel}, .bytes = bytes_of(pieces)};
 }
 
 void read_elements(const TensorRecord& record, int64_t begin, torch::Tensor out,

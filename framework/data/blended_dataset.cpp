@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
-#include <stdexcept>
 #include <utility>
 
+#include "framework/data/throw_error.h"
 #include "framework/parse_number.h"
 
 namespace anymesh {
@@ -44,18 +43,18 @@ Blend parse_blend(const std::vector<std::string>& data_path) {
   std::string given;
   for (const std::string& value : data_path) given += " " + value;
   if (blend.weights.size() * 2 != data_path.size()) {
-    throw std::runtime_error("--data-path" + given + ": expected WEIGHT PREFIX WEIGHT PREFIX..., " +
-                             "or prefixes without any weight");
+    throw_error("--data-path", given, ": expected WEIGHT PREFIX WEIGHT PREFIX..., ",
+                "or prefixes without any weight");
   }
   for (size_t i = 0; i < blend.weights.size(); ++i) {
     if (!(blend.weights[i] > 0 && std::isfinite(blend.weights[i]))) {
-      throw std::runtime_error("--data-path" + given + ": the weight " + data_path[2 * i] +
-                               ": expected a number above 0; leave the data set out otherwise");
+      throw_error("--data-path", given, ": the weight ", data_path[2 * i],
+                  ": expected a number above 0; leave the data set out otherwise");
     }
     blend.prefixes.push_back(data_path[2 * i + 1]);
   }
   if (!std::isfinite(numpy_sum(blend.weights))) {
-    throw std::runtime_error("--data-path" + given + ": the weights' sum is too large");
+    throw_error("--data-path", given, ": the weights' sum is too large");
   }
   return blend;
 }
@@ -113,9 +112,8 @@ BlendedDataset::BlendedDataset(std::vector<std::unique_ptr<Dataset>> datasets,
     : datasets_(std::move(datasets)), order_(normalized(weights), size), name_(std::move(name)) {
   for (size_t i = 0; i < datasets_.size(); ++i) {
     if (order_.count(i) <= datasets_[i]->size()) continue;
-    throw std::runtime_error(name_ + " data: the blend takes " + std::to_string(order_.count(i)) +
-                             " samples of data set " + std::to_string(i + 1) + " of --data-path, " +
-                             "which has " + std::to_string(datasets_[i]->size()));
+    throw_error(name_, " data: the blend takes ", order_.count(i), " samples of data set ", i + 1,
+                " of --data-path, which has ", datasets_[i]->size());
   }
 }
 

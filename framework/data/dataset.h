@@ -10,8 +10,9 @@
 
 #include <cstdint>
 #include <span>
-#include <stdexcept>
 #include <string>
+
+#include "framework/data/throw_error.h"
 
 namespace anymesh {
 
@@ -29,13 +30,11 @@ class Dataset {
  protected:
   void check_request(const std::string& name, int64_t index, std::span<int64_t> out) const {
     if (index < 0 || index >= size()) {
-      throw std::runtime_error(name + " data: sample " + std::to_string(index) +
-                               " was asked for, but there are only " + std::to_string(size()));
+      throw_error(name, " data: sample ", index, " was asked for, but there are only ", size());
     }
     if (out.size() != static_cast<size_t>(seq_length()) + 1) {
-      throw std::runtime_error(name + " data: room for " + std::to_string(out.size()) +
-                               " tokens was given, but a sample has " +
-                               std::to_string(seq_length() + 1));
+      throw_error(name, " data: room for ", out.size(), " tokens was given, but a sample has ",
+                  seq_length() + 1);
     }
   }
 };

@@ -1,9 +1,8 @@
 #include "framework/data/datasets.h"
 
-#include <stdexcept>
-
 #include "framework/data/gpt_corpora.h"
 #include "framework/data/mock_dataset.h"
+#include "framework/data/throw_error.h"
 #include "framework/data/tokenizer.h"
 
 namespace anymesh {
@@ -22,10 +21,8 @@ class InVocabulary final : public Dataset {
     data_->sample(index, out);
     for (const int64_t token : out) {
       if (token >= 0 && token < vocab_size_) continue;
-      throw std::runtime_error("--data-path: sample " + std::to_string(index) + " has token " +
-                               std::to_string(token) + ", the vocabulary has " +
-                               std::to_string(vocab_size_) +
-                               "; see --tokenizer-type, --vocab-file and --vocab-size");
+      throw_error("--data-path: sample ", index, " has token ", token, ", the vocabulary has ",
+                  vocab_size_, "; see --tokenizer-type, --vocab-file and --vocab-size");
     }
   }
 

@@ -16,10 +16,11 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "framework/data/throw_error.h"
 
 namespace anymesh {
 
@@ -40,7 +41,7 @@ class DocumentReader {
 
   DocumentReader(const std::string& path, DocumentUnit unit)
       : path_(path), unit_(unit), in_(path, std::ios::binary) {
-    if (!in_) throw std::runtime_error(path + ": cannot open: " + std::strerror(errno));
+    if (!in_) throw_error(path, ": cannot open: ", std::strerror(errno));
   }
 
   // The next documents, a megabyte or one document, whichever is more; false at the end.
@@ -51,7 +52,7 @@ class DocumentReader {
     for (Document document; bytes_ - before < kBatchBytes && next(document);) {
       batch.documents.push_back(std::move(document));
     }
-    if (in_.bad()) throw std::runtime_error(path_ + ": cannot read: " + std::strerror(errno));
+    if (in_.bad()) throw_error(path_, ": cannot read: ", std::strerror(errno));
     batch.bytes = bytes_ - before;
     return !batch.documents.empty();
   }

@@ -38,9 +38,6 @@ class GptCorpora {
     std::array<DocumentRange, 3> ranges;
   };
 
-  std::unique_ptr<Dataset> one(const Corpus& corpus, size_t part, int64_t samples,
-                               const std::string& name) const;
-
   std::vector<Corpus> corpora_;
   std::vector<double> weights_;  // empty: none were given
   int seq_length_;

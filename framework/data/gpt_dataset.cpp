@@ -4,10 +4,10 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <stdexcept>
 #include <utility>
 
 #include "framework/data/numpy_random.h"
+#include "framework/data/throw_error.h"
 #include "framework/parse_number.h"
 
 namespace anymesh {
@@ -29,13 +29,13 @@ std::array<double, 3> parse_weights(const std::string& split) {
     while (first < last && last[-1] == ' ') --last;
     const auto weight = parse_number<double>({first, last});
     if (!weight || !(*weight >= 0 && std::isfinite(*weight)) || count == weights.size()) {
-      throw std::runtime_error(expected);
+      throw_error(expected);
     }
     weights[count++] = *weight;
     begin = end + 1;
   }
   const double sum = weights[0] + weights[1] + weights[2];
-  if (!(sum > 0 && std::isfinite(sum))) throw std::runtime_error(expected);
+  if (!(sum > 0 && std::isfinite(sum))) throw_error(expected);
   return weights;
 }
 
@@ -73,8 +73,7 @@ std::array<DocumentRange, 3> split_documents(const std::string& split, int64_t d
     ranges[i] = {ends[i], ends[i + 1]};
   }
   if (ends[1] < 0) {
-    throw std::runtime_error("--split \"" + split + "\" cannot be rounded to " +
-                             std::to_string(documents) + " documents");
+    throw_error("--split \"", split, "\" cannot be rounded to ", documents, " documents");
   }
   return ranges;
 }
@@ -91,19 +90,16 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> corpus, DocumentRan
     : corpus_(std::move(corpus)), seq_length_(seq_length), name_(std::move(name)) {
   const std::string what = name_ + " data of " + corpus_->prefix() + ": ";
   if (documents.first < 0 || documents.last > corpus_->size() || documents.size() <= 0) {
-    throw std::runtime_error(what + "--split leaves documents [" + std::to_string(documents.first) +
-                             ", " + std::to_string(documents.last) + ") of " +
-                             std::to_string(corpus_->size()) + ", expected at least one");
+    throw_error(what, "--split leaves documents [", documents.first, ", ", documents.last, ") of ",
+                corpus_->size(), ", expected at least one");
   }
   const int64_t tokens = count_tokens(*corpus_, documents);
   if (seq_length < 1 || tokens <= seq_length) {
-    throw std::runtime_error(what + std::to_string(documents.size()) + " documents have " +
-                             std::to_string(tokens) + " tokens, expected at least --seq-length (" +
-                             std::to_string(seq_length) + ") + 1");
+    throw_error(what, documents.size(), " documents have ", tokens,
+                " tokens, expected at least --seq-length (", seq_length, ") + 1");
   }
   if (num_samples < 0 || num_samples > kMaxEntries) {
-    throw std::runtime_error(what + std::to_string(num_samples) +
-                             " samples are wanted, expected 0 to 2^31 - 1");
+    throw_error(what, num_samples, " samples are wanted, expected 0 to 2^31 - 1");
   }
   // The fewest epochs with num_samples * seq_length + 1 tokens: neighbours share their border
   // token.
@@ -111,9 +107,8 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> corpus, DocumentRan
   const int64_t count = (epochs * tokens - 1) / seq_length;
   if (epochs > kMaxEntries / documents.size() || documents.last > kMaxEntries ||
       count > kMaxEntries) {
-    throw std::runtime_error(what + std::to_string(epochs) + " epochs of " +
-                             std::to_string(documents.size()) + " documents with " +
-                             std::to_string(count) + " samples: expected at most 2^31 - 1 of each");
+    throw_error(what, epochs, " epochs of ", documents.size(), " documents with ", count,
+                " samples: expected at most 2^31 - 1 of each");
   }
 
   const bool last_apart = keep_last_epoch_apart(epochs, tokens, num_samples, seq_length);

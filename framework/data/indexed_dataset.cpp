@@ -5,15 +5,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <bit>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <stdexcept>
 #include <string_view>
 #include <type_traits>
-#include <utility>
+#include <variant>
+
+#include "framework/data/throw_error.h"
 
 namespace anymesh {
 namespace {
@@ -36,37 +38,26 @@ T load(std::span<const std::byte> bytes, uint64_t offset) {
   return value;
 }
 
+// Zeros of the C++ types of the token types, from 1 on.
+using Zero = std::variant<uint8_t, int8_t, int16_t, int32_t, int64_t, double, float, uint16_t>;
+constexpr std::array<Zero, 8> kZeros{uint8_t{}, int8_t{}, int16_t{}, int32_t{},
+                                     int64_t{}, double{}, float{},   uint16_t{}};
+
 // Calls visit(T{}) with the C++ type of a token type.
 template <class Visit>
 auto with_token_type(TokenType type, Visit visit) {
-  switch (type) {
-    case TokenType::kUint8:
-      return visit(uint8_t{});
-    case TokenType::kInt8:
-      return visit(int8_t{});
-    case TokenType::kInt16:
-      return visit(int16_t{});
-    case TokenType::kInt32:
-      return visit(int32_t{});
-    case TokenType::kInt64:
-      return visit(int64_t{});
-    case TokenType::kFloat64:
-      return visit(double{});
-    case TokenType::kFloat32:
-      return visit(float{});
-    case TokenType::kUint16:
-      return visit(uint16_t{});
-  }
-  throw std::logic_error("token type " + std::to_string(static_cast<int>(type)));
+  return std::visit(visit, kZeros.at(static_cast<size_t>(type) - 1));
 }
 
-[[noreturn]] void fail(const std::filesystem::path& file, const std::string& what) {
-  throw std::runtime_error(file.string() + ": " + what);
+template <class... Parts>
+[[noreturn]] void refuse(const std::filesystem::path& file, const Parts&... parts) {
+  throw_error(file.string(), ": ", parts...);
 }
 
-[[noreturn]] void fail_at(const std::filesystem::path& file, uint64_t offset,
-                          const std::string& what) {
-  fail(file, "offset " + std::to_string(offset) + ": " + what);
+template <class... Parts>
+[[noreturn]] void refuse_at(const std::filesystem::path& file, uint64_t offset,
+                            const Parts&... parts) {
+  throw_error(file.string(), ": offset ", offset, ": ", parts...);
 }
 
 std::string system_error() { return std::strerror(errno); }
@@ -90,7 +81,7 @@ TokenType token_type_for_vocabulary(int64_t vocab_size) {
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) fail(path, "cannot open: " + system_error());
+  if (fd < 0) refuse(path, "cannot open: ", system_error());
   struct stat info {};
   void* data = nullptr;
   std::string error;
@@ -103,7 +94,7 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
     if (data == MAP_FAILED) error = "cannot map: " + system_error();
   }
   close(fd);
-  if (!error.empty()) fail(path, error);
+  if (!error.empty()) refuse(path, error);
   bytes_ = {static_cast<const std::byte*>(data), static_cast<size_t>(info.st_size)};
 }
 
@@ -122,19 +113,18 @@ void IndexedDataset::check_header() {
   const auto& file = index_.path();
   const auto bytes = index_.bytes();
   if (bytes.size() < kHeaderBytes) {
-    fail(file, "has " + std::to_string(bytes.size()) + " bytes, expected a header of " +
-                   std::to_string(kHeaderBytes));
+    refuse(file, "has ", bytes.size(), " bytes, expected a header of ", kHeaderBytes);
   }
   if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
-    fail_at(file, 0, "does not begin with MMIDIDX, so it is no mmap index (--dataset-impl mmap)");
+    refuse_at(file, 0, "does not begin with MMIDIDX, so it is no mmap index (--dataset-impl mmap)");
   }
   const auto version = load<uint64_t>(bytes, kVersionOffset);
   if (version != kVersion) {
-    fail_at(file, kVersionOffset, "version " + std::to_string(version) + ", expected 1");
+    refuse_at(file, kVersionOffset, "version ", version, ", expected 1");
   }
   const auto type = load<uint8_t>(bytes, kTypeOffset);
   if (type < 1 || type > 8) {
-    fail_at(file, kTypeOffset, "token type " + std::to_string(type) + ", expected 1 to 8");
+    refuse_at(file, kTypeOffset, "token type ", int{type}, ", expected 1 to 8");
   }
   type_ = TokenType{type};
 
@@ -143,10 +133,8 @@ void IndexedDataset::check_header() {
   // The first two tests keep the third from overflowing.
   if (sequences > bytes.size() || documents > bytes.size() ||
       bytes.size() != kHeaderBytes + 12 * sequences + 8 * documents) {
-    fail_at(file, kSequencesOffset,
-            std::to_string(sequences) + " sequences and " + std::to_string(documents) +
-                " document entries do not make a file of " + std::to_string(bytes.size()) +
-                " bytes");
+    refuse_at(file, kSequencesOffset, sequences, " sequences and ", documents,
+              " document entries do not make a file of ", bytes.size(), " bytes");
   }
   size_ = static_cast<int64_t>(sequences);
   entries_ = static_cast<int64_t>(documents);
@@ -159,20 +147,17 @@ void IndexedDataset::check_sequences() const {
   for (int64_t i = 0; i < size_; ++i) {
     const int64_t tokens = length(i);
     if (tokens < 0) {
-      fail_at(index_.path(), kHeaderBytes + 4 * i,
-              "sequence " + std::to_string(i) + " has length " + std::to_string(tokens));
+      refuse_at(index_.path(), kHeaderBytes + 4 * i, "sequence ", i, " has length ", tokens);
     }
     const auto start = static_cast<uint64_t>(begin(i));  // a negative one becomes too large
     if (start > room || tokens * item > room - start) {
-      fail_at(index_.path(), kHeaderBytes + 4 * size_ + 8 * i,
-              "sequence " + std::to_string(i) + " of " + std::to_string(tokens) +
-                  " tokens begins at byte " + std::to_string(begin(i)) + " of " +
-                  tokens_.path().string() + ", which has " + std::to_string(room) + " bytes");
+      refuse_at(index_.path(), kHeaderBytes + 4 * size_ + 8 * i, "sequence ", i, " of ", tokens,
+                " tokens begins at byte ", begin(i), " of ", tokens_.path().string(),
+                ", which has ", room, " bytes");
     }
     if (start != next) {
-      fail_at(index_.path(), kHeaderBytes + 4 * size_ + 8 * i,
-              "sequence " + std::to_string(i) + " begins at byte " + std::to_string(start) +
-                  ", expected " + std::to_string(next) + ", where the one before it ends");
+      refuse_at(index_.path(), kHeaderBytes + 4 * size_ + 8 * i, "sequence ", i, " begins at byte ",
+                start, ", expected ", next, ", where the one before it ends");
     }
     next = start + tokens * item;
   }
@@ -180,16 +165,15 @@ void IndexedDataset::check_sequences() const {
 
 void IndexedDataset::check_documents() const {
   const uint64_t start = kHeaderBytes + 12 * size_;
-  if (entries_ == 0) fail_at(index_.path(), kDocumentsOffset, "the document index is empty");
+  if (entries_ == 0) refuse_at(index_.path(), kDocumentsOffset, "the document index is empty");
   int64_t previous = 0;
   for (int64_t i = 0; i < entries_; ++i) {
     const auto first = load<int64_t>(index_.bytes(), start + 8 * i);
     const int64_t lowest = i == entries_ - 1 ? size_ : previous;
     const int64_t highest = i == 0 ? lowest : size_;
     if (first < lowest || first > highest) {
-      fail_at(index_.path(), start + 8 * i,
-              "entry " + std::to_string(i) + " of the document index is " + std::to_string(first) +
-                  ", expected " + std::to_string(lowest) + " to " + std::to_string(highest));
+      refuse_at(index_.path(), start + 8 * i, "entry ", i, " of the document index is ", first,
+                ", expected ", lowest, " to ", highest);
     }
     previous = first;
   }
@@ -205,14 +189,12 @@ int64_t IndexedDataset::begin(int64_t sequence) const {
 
 void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> out) const {
   if (sequence < 0 || sequence >= size_) {
-    fail(index_.path(), "sequence " + std::to_string(sequence) + " was asked for, but there are " +
-                            std::to_string(size_));
+    refuse(index_.path(), "sequence ", sequence, " was asked for, but there are ", size_);
   }
   const auto count = static_cast<int64_t>(out.size());
   if (offset < 0 || offset > length(sequence) || count > length(sequence) - offset) {
-    fail(index_.path(), std::to_string(count) + " tokens at " + std::to_string(offset) +
-                            " of sequence " + std::to_string(sequence) +
-                            " were asked for, but it has " + std::to_string(length(sequence)));
+    refuse(index_.path(), count, " tokens at ", offset, " of sequence ", sequence,
+           " were asked for, but it has ", length(sequence));
   }
   with_token_type(type_, [&](auto zero) {
     using T = decltype(zero);
@@ -222,7 +204,7 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> o
       if constexpr (std::is_floating_point_v<T>) {
         // Written so that NaN fails; 2^53 is where a double stops counting.
         if (!(std::abs(value) <= 9007199254740992.0 && value == std::trunc(value))) {
-          fail_at(tokens_.path(), at, "token " + std::to_string(value) + " is not an integer");
+          refuse_at(tokens_.path(), at, "token ", std::to_string(value), " is not an integer");
         }
       }
       token = static_cast<int64_t>(value);
@@ -234,7 +216,7 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> o
 IndexedDatasetBuilder::IndexedDatasetBuilder(const std::string& prefix, TokenType type)
     : prefix_(prefix), type_(type) {
   bin_.open(temporary(prefix + ".bin"), std::ios::binary | std::ios::trunc);
-  if (!bin_) fail(temporary(prefix + ".bin"), "cannot create: " + system_error());
+  if (!bin_) refuse(temporary(prefix + ".bin"), "cannot create: ", system_error());
 }
 
 IndexedDatasetBuilder::~IndexedDatasetBuilder() {
@@ -248,9 +230,9 @@ IndexedDatasetBuilder::~IndexedDatasetBuilder() {
 void IndexedDatasetBuilder::add_document(std::span<const int32_t> tokens, int64_t recorded_length) {
   if (recorded_length < 0 || recorded_length > static_cast<int64_t>(tokens.size()) ||
       recorded_length > std::numeric_limits<int32_t>::max()) {
-    fail(prefix_, "document " + std::to_string(document_starts_.size() - 1) + " of " +
-                      std::to_string(tokens.size()) + " tokens cannot have length " +
-                      std::to_string(recorded_length) + " in the index, which counts to 2^31 - 1");
+    refuse(prefix_, "document ", document_starts_.size() - 1, " of ", tokens.size(),
+           " tokens cannot have length ", recorded_length,
+           " in the index, which counts to 2^31 - 1");
   }
   write_tokens(tokens);
   if (!tokens.empty()) lengths_.push_back(static_cast<int32_t>(recorded_length));
@@ -264,13 +246,12 @@ void IndexedDatasetBuilder::write_tokens(std::span<const int32_t> tokens) {
     for (size_t i = 0; i < tokens.size(); ++i) {
       packed[i] = static_cast<T>(tokens[i]);
       if (static_cast<double>(packed[i]) != tokens[i]) {
-        fail(prefix_ + ".bin", "token " + std::to_string(tokens[i]) + " does not fit in " +
-                                   std::to_string(sizeof(T)) + " bytes");
+        refuse(prefix_ + ".bin", "token ", tokens[i], " does not fit in ", sizeof(T), " bytes");
       }
     }
     bin_.write(reinterpret_cast<const char*>(packed.data()), packed.size() * sizeof(T));
   });
-  if (!bin_) fail(temporary(prefix_ + ".bin"), "cannot write: " + system_error());
+  if (!bin_) refuse(temporary(prefix_ + ".bin"), "cannot write: ", system_error());
 }
 
 void IndexedDatasetBuilder::write_index() {
@@ -289,12 +270,12 @@ void IndexedDatasetBuilder::write_index() {
   }
   for (const int64_t first : document_starts_) write_value(out, first);
   out.close();
-  if (!out) fail(path, "cannot write: " + system_error());
+  if (!out) refuse(path, "cannot write: ", system_error());
 }
 
 void IndexedDatasetBuilder::finish() {
   bin_.close();
-  if (!bin_) fail(temporary(prefix_ + ".bin"), "cannot write: " + system_error());
+  if (!bin_) refuse(temporary(prefix_ + ".bin"), "cannot write: ", system_error());
   write_index();
   // The old index goes first: whatever interrupts us, no index ever describes another .bin.
   std::filesystem::remove(prefix_ + ".idx");

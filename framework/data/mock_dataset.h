@@ -3,16 +3,13 @@
 // A first-order chain over min(vocab_size, 64) symbols, spread evenly over the vocabulary so that
 // every vocabulary-parallel rank owns some: each symbol has one successor, which follows with
 // probability 7/8; otherwise the next symbol is drawn at random. The loss starts near
-// ln(vocab_size) and cannot fall below floor_loss(), 0.88 nats for 64 symbols. Token p of sample i
-// depends on (seed, i, 0..p) only.
+// ln(vocab_size) and cannot fall below the entropy of the next symbol, 0.88 nats for 64 symbols.
+// Token p of sample i depends on (seed, i, 0..p) only.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <span>
-#include <stdexcept>
-#include <string>
 
 #include "framework/data/dataset.h"
 
@@ -23,10 +20,8 @@ class MockDataset final : public Dataset {
   MockDataset(int64_t num_samples, int seq_length, int64_t vocab_size, uint64_t seed)
       : num_samples_(num_samples), seq_length_(seq_length), seed_(seed) {
     if (num_samples < 0 || seq_length < 1 || vocab_size < 2) {
-      throw std::runtime_error(
-          "--mock-data needs at least 0 samples, length 1 and vocabulary 2; got " +
-          std::to_string(num_samples) + ", " + std::to_string(seq_length) + " and " +
-          std::to_string(vocab_size));
+      throw_error("--mock-data needs at least 0 samples, length 1 and vocabulary 2; got ",
+                  num_samples, ", ", seq_length, " and ", vocab_size);
     }
     symbols_ = std::min<int64_t>(vocab_size, 64);
     stride_ = vocab_size / symbols_;
@@ -44,12 +39,6 @@ class MockDataset final : public Dataset {
       const uint64_t dice = mix(stream + p + 1);
       symbol = dice % 8 == 0 ? (dice >> 8) % symbols_ : successor(symbol);
     }
-  }
-
-  // The entropy of the next token given this one, in nats.
-  double floor_loss() const {
-    const double other = 1.0 / 8 / symbols_, follow = 7.0 / 8 + other;
-    return -follow * std::log(follow) - (symbols_ - 1) * other * std::log(other);
   }
 
  private:

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <map>
-#include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "framework/data/throw_error.h"
 #include "framework/data/tokenizer.h"
 
 namespace anymesh {
@@ -17,16 +17,16 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceTokenizer(const std::string& model_file, bool special_tokens) {
     const auto status = model_.Load(model_file);
     if (!status.ok()) {
-      throw std::runtime_error(model_file + ": cannot read the SentencePiece model " +
-                               "(--tokenizer-model): " + status.ToString());
+      throw_error(model_file,
+                  ": cannot read the SentencePiece model (--tokenizer-model): ", status.ToString());
     }
     vocab_size_ = model_.GetPieceSize();
     if (special_tokens) {
       add_special_tokens();
       eod_ = special_.at("<EOD>");
     } else if (model_.eos_id() < 0) {
-      throw std::runtime_error(model_file + ": the model has no </s> to end documents with; use " +
-                               "--tokenizer-type SentencePieceTokenizer");
+      throw_error(model_file, ": the model has no </s> to end documents with; use ",
+                  "--tokenizer-type SentencePieceTokenizer");
     } else {
       eod_ = model_.eos_id();
     }
@@ -55,8 +55,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     std::vector<int> pieces;  // between special tokens
     for (const int32_t id : ids) {
       if (id < 0 || id >= vocab_size_) {
-        throw std::runtime_error("token " + std::to_string(id) + " is outside [0, " +
-                                 std::to_string(vocab_size_) + ")");
+        throw_error("token ", id, " is outside [0, ", vocab_size_, ")");
       }
       const auto special = special_text_.find(id);
       if (special == special_text_.end()) {
@@ -94,7 +93,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   void append(std::string_view text, std::vector<int32_t>& ids) const {
     std::vector<int> pieces;
     const auto status = model_.Encode({text.data(), text.size()}, &pieces);
-    if (!status.ok()) throw std::runtime_error("SentencePiece: " + status.ToString());
+    if (!status.ok()) throw_error("SentencePiece: ", status.ToString());
     ids.insert(ids.end(), pieces.begin(), pieces.end());
   }
 

@@ -30,12 +30,6 @@ torch::Tensor block_of(int64_t numel, torch::Dtype dtype) {
       memory, {numel}, [bytes](void* mapped) { munmap(mapped, bytes); }, dtype);
 }
 
-std::future<void> done_already() {
-  std::promise<void> promise;
-  promise.set_value();
-  return promise.get_future();
-}
-
 }  // namespace
 
 StateTensor StateTensor::zeros(int64_t numel, const torch::TensorOptions& options,
@@ -59,32 +53,31 @@ StateTensor StateTensor::narrow(int64_t begin, int64_t numel) const {
   return part;
 }
 
-// Tasks let go of their tensors before they count as done, so that the thread that waits for them
-// is the one that frees.
 std::future<void> StateTensor::start_read(int64_t begin, torch::Tensor out) const {
-  const StateTensor part = narrow(begin, out.numel());
-  TORCH_INTERNAL_ASSERT(dtype() == out.scalar_type());
-  if (!swap_) {
-    out.copy_(part.tensor_);
-    return done_already();
-  }
-  return swap_->start([swap = swap_.get(), offset = part.offset_, out]() mutable {
-    const torch::Tensor target = std::move(out);
-    swap->read(offset, bytes_of(target));
-  });
+  return start(false, begin, std::move(out));
 }
 
 std::future<void> StateTensor::start_write(int64_t begin, torch::Tensor in) const {
-  const StateTensor part = narrow(begin, in.numel());
-  TORCH_INTERNAL_ASSERT(dtype() == in.scalar_type());
+  return start(true, begin, std::move(in));
+}
+
+// Tasks let go of their tensors before they count as done, so that the thread that waits for them
+// is the one that frees.
+std::future<void> StateTensor::start(bool writes, int64_t begin, torch::Tensor other) const {
+  const StateTensor part = narrow(begin, other.numel());
+  TORCH_INTERNAL_ASSERT(dtype() == other.scalar_type());
   if (!swap_) {
-    part.tensor_.copy_(in);
-    return done_already();
+    (writes ? part.tensor_ : other).copy_(writes ? other : part.tensor_);
+    std::promise<void> done;
+    done.set_value();
+    return done.get_future();
   }
-  return swap_->start([swap = swap_.get(), offset = part.offset_, in]() mutable {
-    const torch::Tensor source = std::move(in);
-    swap->write(offset, bytes_of(source));
-  });
+  return swap_->start(
+      [swap = swap_.get(), writes, offset = part.offset_, other = std::move(other)]() mutable {
+        const torch::Tensor tensor = std::move(other);
+        if (writes) return swap->write(offset, bytes_of(tensor));
+        swap->read(offset, bytes_of(tensor));
+      });
 }
 
 void StateTensor::read_bytes(uint64_t offset, std::span<std::byte> out) const {

@@ -47,6 +47,8 @@ class StateTensor {
   void fill(const std::function<void(int64_t at, const torch::Tensor& block)>& write) const;
 
  private:
+  std::future<void> start(bool writes, int64_t begin, torch::Tensor other) const;
+
   torch::Tensor tensor_;
   std::shared_ptr<SwapFile> swap_;
   uint64_t offset_ = 0;  // in the swap file, in bytes

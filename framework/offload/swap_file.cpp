@@ -20,23 +20,6 @@ constexpr uint64_t kAlignment = SwapFile::kAlignment;
 uint64_t round_down(uint64_t n) { return n / kAlignment * kAlignment; }
 uint64_t round_up(uint64_t n) { return round_down(n + kAlignment - 1); }
 
-// Where bytes stop over that direct I/O cannot move from or to where they are.
-class Bounce {
- public:
-  static constexpr size_t kBytes = 256 << 10;
-  std::span<std::byte> first(size_t bytes) {
-    if (!memory_) memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kBytes)));
-    if (!memory_) throw std::bad_alloc();
-    return {memory_.get(), bytes};
-  }
-
- private:
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
-  };
-  std::unique_ptr<std::byte, Free> memory_;
-};
-
 // How many of the bytes can be moved as they are: whole blocks, from block to block.
 size_t direct_part(uint64_t offset, const std::byte* memory, size_t bytes) {
   const bool aligned =
@@ -89,72 +72,57 @@ uint64_t SwapFile::reserve(uint64_t bytes) {
   return begin;
 }
 
-// Repeats `step` until `count` bytes are through.
-void SwapFile::transfer(const char* verb, uint64_t offset, size_t count,
-                        const Transfer& step) const {
-  for (size_t done = 0; done < count;) {
-    const int64_t n = step(offset + done, done);
+// Bytes that lie, in the file and in memory, where direct I/O wants them.
+void SwapFile::move_blocks(bool writes, uint64_t offset, std::span<std::byte> bytes) const {
+  for (size_t done = 0; done < bytes.size();) {
+    const size_t left = bytes.size() - done;
+    const auto at = static_cast<off_t>(offset + done);
+    const int64_t n = writes ? pwrite(descriptor_, bytes.data() + done, left, at)
+                             : pread(descriptor_, bytes.data() + done, left, at);
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       fail(folder_,
-           std::string(verb) + " " + std::to_string(count - done) + " bytes at " +
-               std::to_string(offset + done) + " of the swap file",
+           std::string(writes ? "write " : "read ") + std::to_string(left) + " bytes at " +
+               std::to_string(at) + " of the swap file",
            n < 0 ? errno : EIO);
     }
     done += static_cast<size_t>(n);
   }
   if (!direct_)
-    posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(count),
+    posix_fadvise(descriptor_, static_cast<off_t>(offset), static_cast<off_t>(bytes.size()),
                   POSIX_FADV_DONTNEED);
 }
 
-void SwapFile::read_aligned(uint64_t offset, std::span<std::byte> out) const {
-  transfer("read", offset, out.size(), [&](uint64_t at, size_t done) {
-    return pread(descriptor_, out.data() + done, out.size() - done, static_cast<off_t>(at));
-  });
-}
-
-void SwapFile::write_aligned(uint64_t offset, std::span<const std::byte> bytes) const {
-  transfer("write", offset, bytes.size(), [&](uint64_t at, size_t done) {
-    return pwrite(descriptor_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(at));
-  });
-}
-
-void SwapFile::read(uint64_t offset, std::span<std::byte> out) const {
-  Bounce bounce;
-  while (!out.empty()) {
-    size_t n = direct_part(offset, out.data(), out.size());
-    if (n > 0) {
-      read_aligned(offset, out.first(n));
-    } else {
-      const uint64_t skip = offset % kAlignment;
-      n = std::min(out.size(), Bounce::kBytes - skip);
-      const std::span<std::byte> blocks = bounce.first(round_up(skip + n));
-      read_aligned(offset - skip, blocks);
-      std::memcpy(out.data(), blocks.data() + skip, n);
-    }
-    offset += n;
-    out = out.subspan(n);
-  }
-}
-
-void SwapFile::write(uint64_t offset, std::span<const std::byte> bytes) {
-  Bounce bounce;
+// What direct I/O cannot move from or to where it is stops over in blocks that are aligned.
+void SwapFile::move(bool writes, uint64_t offset, std::span<std::byte> bytes) const {
+  constexpr size_t kStopover = 256 << 10;
+  std::unique_ptr<std::byte, void (*)(void*)> stopover(nullptr, std::free);
   while (!bytes.empty()) {
     size_t n = direct_part(offset, bytes.data(), bytes.size());
     if (n > 0) {
-      write_aligned(offset, bytes.first(n));
+      move_blocks(writes, offset, bytes.first(n));
     } else {
+      if (!stopover)
+        stopover.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kStopover)));
+      if (!stopover) throw std::bad_alloc();
       const uint64_t skip = offset % kAlignment;
-      n = std::min(bytes.size(), Bounce::kBytes - skip);
-      const std::span<std::byte> blocks = bounce.first(round_up(skip + n));
-      if (blocks.size() > n) read_aligned(offset - skip, blocks);  // the neighbours stay
-      std::memcpy(blocks.data() + skip, bytes.data(), n);
-      write_aligned(offset - skip, blocks);
+      n = std::min(bytes.size(), kStopover - skip);
+      const std::span<std::byte> blocks(stopover.get(), round_up(skip + n));
+      std::byte* const middle = blocks.data() + skip;
+      if (!writes || blocks.size() > n)
+        move_blocks(false, offset - skip, blocks);  // neighbours stay
+      std::memcpy(writes ? middle : bytes.data(), writes ? bytes.data() : middle, n);
+      if (writes) move_blocks(true, offset - skip, blocks);
     }
     offset += n;
     bytes = bytes.subspan(n);
   }
+}
+
+void SwapFile::read(uint64_t offset, std::span<std::byte> out) const { move(false, offset, out); }
+
+void SwapFile::write(uint64_t offset, std::span<const std::byte> bytes) {
+  move(true, offset, {const_cast<std::byte*>(bytes.data()), bytes.size()});
 }
 
 std::future<void> SwapFile::start(std::function<void()> work) {

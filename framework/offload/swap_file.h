@@ -49,10 +49,9 @@ class SwapFile {
   std::future<void> start(std::function<void()> work);
 
  private:
-  using Transfer = std::function<int64_t(uint64_t offset, size_t done)>;
-  void transfer(const char* verb, uint64_t offset, size_t count, const Transfer& step) const;
-  void read_aligned(uint64_t offset, std::span<std::byte> out) const;
-  void write_aligned(uint64_t offset, std::span<const std::byte> bytes) const;
+  // Both ways: to the file if it `writes`, else from it.
+  void move(bool writes, uint64_t offset, std::span<std::byte> bytes) const;
+  void move_blocks(bool writes, uint64_t offset, std::span<std::byte> bytes) const;
   void run(const std::stop_token& stop);
 
   std::filesystem::path folder_;

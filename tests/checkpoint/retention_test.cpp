@@ -4,7 +4,6 @@
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
-#include "framework/checkpoint/preflight.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 
