@@ -20,7 +20,7 @@ std::string value_name(const FlagTable::Field& field) {
   return is_real ? "X" : "N";
 }
 
-bool is_flag(const std::string& arg) { return arg.rfind("--", 0) == 0 && arg.size() > 2; }
+bool is_flag(const std::string& arg) { return arg.starts_with("--") && arg.size() > 2; }
 
 std::string flag_name(const std::string& arg) { return arg.substr(2, arg.find('=') - 2); }
 
@@ -83,19 +83,17 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 std::string suggestion(const FlagTable& flags, const std::string& name) {
   constexpr size_t kLongestName = 64;  // the distance takes quadratic time
   if (name.size() > kLongestName) return "";
-  std::vector<std::string> known;
-  for (const FlagTable::Flag& flag : flags.flags()) known.push_back(flag.name);
-  for (const Foreign& flag : foreign_flags()) known.emplace_back(flag.name);
   size_t nearest = std::max<size_t>(2, name.size() / 4) + 1;
   std::string best;
-  for (const std::string& candidate : known) {
-    const bool abbreviated = name.size() >= 4 && candidate.rfind(name, 0) == 0;
-    const size_t distance = abbreviated ? 1 : edit_distance(name, candidate);
-    if (distance < nearest) {
-      nearest = distance;
-      best = candidate;
-    }
-  }
+  const auto consider = [&](std::string_view known) {
+    const bool abbreviated = name.size() >= 4 && known.starts_with(name);
+    const size_t distance = abbreviated ? 1 : edit_distance(name, known);
+    if (distance >= nearest) return;
+    nearest = distance;
+    best = known;
+  };
+  for (const FlagTable::Flag& flag : flags.flags()) consider(flag.name);
+  for (const Foreign& flag : foreign_flags()) consider(flag.name);
   return best.empty() ? "" : "; did you mean --" + best + "?";
 }
 
@@ -126,9 +124,7 @@ std::string help_text(const FlagTable& flags) {
     options.add_option(flag.group, "", flag.name, help,
                        value.empty() ? cxxopts::value<bool>() : cxxopts::value<std::string>(),
                        value);
-    if (std::find(groups.begin(), groups.end(), flag.group) == groups.end()) {
-      groups.push_back(flag.group);
-    }
+    if (groups.empty() || groups.back() != flag.group) groups.push_back(flag.group);
   }
   options.add_options("Help")("help", "this text")("version", "the version");
   groups.push_back("Help");
@@ -176,11 +172,9 @@ std::vector<std::string> read_command_line(FlagTable& flags, const std::vector<s
     if (const Foreign* foreign = find_foreign_flag(name)) {
       foreign->check(origin, values.empty() ? "" : values[0]);
       if (foreign->ignored()) ignored.push_back("--" + name);
-    } else if (kind_of(flags, name) == Kind::kList) {
-      flags.set_list(name, origin, std::move(values));
     } else {
-      const char* switched = flags.find(name)->on ? "true" : "false";
-      flags.set(name, origin, values.empty() ? switched : values[0]);
+      if (values.empty()) values = {flags.find(name)->on ? "true" : "false"};
+      flags.set(name, origin, values);
     }
   }
   if (!others.empty()) refuse_argument(flags, others.front());

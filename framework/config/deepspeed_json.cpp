@@ -216,7 +216,7 @@ class Reader {
       if (takes_text && !value.is_string())
         throw ParseError(origin(key, value) + ": expected a text");
       flags_.set(it->flag, origin(key, value),
-                 takes_text ? value.get<std::string>() : value.dump());
+                 {takes_text ? value.get<std::string>() : value.dump()});
     } else if (const auto* it =
                    std::ranges::find(kForeignKeys, std::string_view(key), &Foreign::name);
                it != std::end(kForeignKeys)) {
@@ -243,8 +243,8 @@ class Reader {
     if (!value.is_array() || value.size() != 2 || !value[0].is_number() || !value[1].is_number()) {
       throw ParseError(origin(key, value) + ": expected two numbers, as [0.9, 0.999]");
     }
-    flags_.set("adam-beta1", origin(key + "[0]", value[0]), value[0].dump());
-    flags_.set("adam-beta2", origin(key + "[1]", value[1]), value[1].dump());
+    flags_.set("adam-beta1", origin(key + "[0]", value[0]), {value[0].dump()});
+    flags_.set("adam-beta2", origin(key + "[1]", value[1]), {value[1].dump()});
   }
 
   void read_tag_validation(const std::string& key, const Json& value) {
@@ -262,7 +262,7 @@ class Reader {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > 62)
       throw ParseError(origin(key, value) + ": expected an integer between 0 and 62");
     flags_.set("initial-loss-scale", origin(key, value),
-               std::to_string(uint64_t{1} << value.get<uint64_t>()));
+               {std::to_string(uint64_t{1} << value.get<uint64_t>())});
   }
 
   void read_accumulation(const std::string& key, const Json& value) {

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -55,15 +56,17 @@ class FlagTable {
   // `default_text` is for --help, where a field's 0 or "" stands for something: "--train-iters".
   // `dest` is for flags whose attribute argparse doesn't derive from their name.
   template <class T>
-  void add(const std::string& name, T& field, const std::string& help,
-           const std::string& default_text = "", const std::string& dest = "") {
-    add_field(name, &field, help, default_text, dest);
+  void add(std::string name, T& field, std::string help, std::string default_text = "",
+           std::string dest = "") {
+    add({std::move(name), group_, std::move(help), &field, std::move(default_text),
+         std::move(dest)});
   }
 
   // `origin` is who says what, for messages: "--lr 1e-3", "optimizer.params.lr 0.1 of ds.json".
-  // A bool takes "true" or "false", the value of its field. REQUIRES: the flag exists.
-  void set(std::string_view name, const std::string& origin, const std::string& text);
-  void set_list(std::string_view name, const std::string& origin, std::vector<std::string> values);
+  // A bool takes "true" or "false", the value of its field. REQUIRES: the flag exists, and there is
+  // one value, or it is a list.
+  void set(std::string_view name, const std::string& origin,
+           const std::vector<std::string>& values);
 
   const Flag* find(std::string_view name) const;  // nullptr if there is no such flag
   bool given(std::string_view name) const;        // by the command line or a JSON file
@@ -75,8 +78,7 @@ class FlagTable {
   std::vector<Setting> settings() const;
 
  private:
-  void add_field(std::string name, Field field, std::string help, std::string default_text,
-                 std::string dest);
+  void add(Flag flag);
   size_t index_of(std::string_view name) const;
 
   std::string program_, description_, group_;
