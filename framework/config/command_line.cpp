@@ -33,7 +33,7 @@ Kind kind_of(const FlagTable& flags, const std::string& name) {
     const bool is_list = std::holds_alternative<std::vector<std::string>*>(flag->field);
     return is_list ? Kind::kList : Kind::kValue;
   }
-  const Foreign* foreign = find_foreign_flag(name);
+  const Foreign* foreign = find_foreign(foreign_flags(), name);
   return !foreign ? Kind::kUnknown : foreign->takes_value ? Kind::kValue : Kind::kSwitch;
 }
 
@@ -169,7 +169,7 @@ std::vector<std::string> read_command_line(FlagTable& flags, const std::vector<s
   for (auto& [name, values] : all) {
     std::string origin = "--" + name;
     for (const std::string& value : values) origin += " " + value;
-    if (const Foreign* foreign = find_foreign_flag(name)) {
+    if (const Foreign* foreign = find_foreign(foreign_flags(), name)) {
       foreign->check(origin, values.empty() ? "" : values[0]);
       if (foreign->ignored()) ignored.push_back("--" + name);
     } else {

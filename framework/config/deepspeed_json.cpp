@@ -40,8 +40,8 @@ constexpr FlagKey kFlagKeys[] = {
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", "save-16bit-model"},
 };
 
-// Keys with no flag. Accepted are JSON texts.
-constexpr Foreign kForeignKeys[] = {
+// Keys with no flag, of which one value is what happens anyway. Accepted are JSON texts.
+constexpr Foreign kFixedKeys[] = {
     {"fp16.consecutive_hysteresis", true, "hysteresis refills with the scale alone", "false"},
     {"data_types.grad_accum_dtype", true, "gradients are accumulated in fp32", "\"fp32\"|null"},
     {"communication_data_type", true, "gradients are reduced in fp32", "\"fp32\"|null"},
@@ -51,60 +51,45 @@ constexpr Foreign kForeignKeys[] = {
     {"optimizer.params.adam_w_mode", true, "the optimizer is AdamW", "true"},
     {"optimizer.params.bias_correction", true, "Adam always corrects its bias", "true"},
     {"optimizer.params.amsgrad", true, "AMSGrad is not in this version", "false"},
+};
 
-    {"steps_per_print"},
-    {"wall_clock_breakdown"},
-    {"memory_breakdown"},
-    {"dump_state"},
-    {"flops_profiler"},
-    {"comms_logger"},
-    {"tensorboard"},
-    {"wandb"},
-    {"csv_monitor"},
-    {"aio"},
-    {"activation_checkpointing"},
-    {"sparse_gradients"},
-    {"disable_allgather"},
-    {"zero_allow_untested_optimizer"},
-    {"zero_force_ds_cpu_optimizer"},
-    {"fp16.auto_cast"},
-    {"optimizer.params.torch_adam"},
-    {"zero_optimization.allgather_partitions"},
-    {"zero_optimization.allgather_bucket_size"},
-    {"zero_optimization.overlap_comm"},
-    {"zero_optimization.reduce_scatter"},
-    {"zero_optimization.reduce_bucket_size"},
-    {"zero_optimization.contiguous_gradients"},
-    {"zero_optimization.round_robin_gradients"},
-    {"zero_optimization.ignore_unused_parameters"},
-    {"zero_optimization.sub_group_size"},
-    {"zero_optimization.stage3_prefetch_bucket_size"},
-    {"zero_optimization.stage3_max_live_parameters"},
-    {"zero_optimization.stage3_max_reuse_distance"},
-    {"zero_optimization.stage3_param_persistence_threshold"},
-    {"zero_optimization.stage3_model_persistence_threshold"},
-    {"zero_optimization.stage3_module_granularity_threshold"},
-    {"zero_optimization.stage3_use_all_reduce_for_fetch_params"},
-    {"zero_optimization.stage3_allgather_sequential"},
-    {"zero_optimization.offload_optimizer.pin_memory"},
-    {"zero_optimization.offload_optimizer.buffer_count"},
-    {"zero_optimization.offload_optimizer.pipeline_read"},
-    {"zero_optimization.offload_optimizer.pipeline_write"},
-    {"zero_optimization.offload_optimizer.fast_init"},
-    {"zero_optimization.offload_optimizer.ratio"},
-    {"zero_optimization.offload_optimizer.super_offload"},
-    {"zero_optimization.offload_optimizer.cpuadam_cores_perc"},
-    {"zero_optimization.offload_param.pin_memory"},
-    {"zero_optimization.offload_param.buffer_count"},
-    {"zero_optimization.offload_param.buffer_size"},
-    {"zero_optimization.offload_param.max_in_cpu"},
+// Keys about speed and logs, by section.
+struct IgnoredKeys {
+  std::string_view section, names;  // names separated by '|'
+};
+constexpr IgnoredKeys kIgnoredKeys[] = {
+    {"",
+     "steps_per_print|wall_clock_breakdown|memory_breakdown|dump_state|flops_profiler|"
+     "comms_logger|tensorboard|wandb|csv_monitor|aio|activation_checkpointing|sparse_gradients|"
+     "disable_allgather|zero_allow_untested_optimizer|zero_force_ds_cpu_optimizer"},
+    {"fp16.", "auto_cast"},
+    {"optimizer.params.", "torch_adam"},
+    {"zero_optimization.",
+     "allgather_partitions|allgather_bucket_size|overlap_comm|reduce_scatter|"
+     "reduce_bucket_size|contiguous_gradients|round_robin_gradients|ignore_unused_parameters|"
+     "sub_group_size|stage3_prefetch_bucket_size|stage3_max_live_parameters|"
+     "stage3_max_reuse_distance|stage3_param_persistence_threshold|"
+     "stage3_model_persistence_threshold|stage3_module_granularity_threshold|"
+     "stage3_use_all_reduce_for_fetch_params|stage3_allgather_sequential"},
+    {"zero_optimization.offload_optimizer.",
+     "pin_memory|buffer_count|pipeline_read|pipeline_write|fast_init|ratio|super_offload|"
+     "cpuadam_cores_perc"},
+    {"zero_optimization.offload_param.", "pin_memory|buffer_count|buffer_size|max_in_cpu"},
 };
 
 // Of which a key is known.
 bool is_section(const std::string& path) {
   const auto is_inside = [&](std::string_view key) { return key.starts_with(path + "."); };
   return std::ranges::any_of(kFlagKeys, is_inside, &FlagKey::path) ||
-         std::ranges::any_of(kForeignKeys, is_inside, &Foreign::name);
+         std::ranges::any_of(kFixedKeys, is_inside, &Foreign::name) ||
+         std::ranges::any_of(kIgnoredKeys, is_inside, &IgnoredKeys::section);
+}
+
+bool is_ignored(std::string_view key) {
+  const size_t name = key.rfind('.') + 1;  // 0 if it is in no section
+  return std::ranges::any_of(kIgnoredKeys, [&](const IgnoredKeys& ignored) {
+    return ignored.section == key.substr(0, name) && is_one_of(key.substr(name), ignored.names);
+  });
 }
 
 // nlohmann/json keeps the last of two equal keys; DeepSpeed refuses them, and so do we.
@@ -217,11 +202,10 @@ class Reader {
         throw ParseError(origin(key, value) + ": expected a text");
       flags_.set(it->flag, origin(key, value),
                  {takes_text ? value.get<std::string>() : value.dump()});
-    } else if (const auto* it =
-                   std::ranges::find(kForeignKeys, std::string_view(key), &Foreign::name);
-               it != std::end(kForeignKeys)) {
-      it->check(origin(key, value), text_of(value));
-      if (it->ignored()) ignored_.push_back(key);
+    } else if (const Foreign* fixed = find_foreign(kFixedKeys, key)) {
+      fixed->check(origin(key, value), text_of(value));
+    } else if (is_ignored(key)) {
+      ignored_.push_back(key);
     } else if (key == "optimizer.params.betas") {
       read_betas(key, value);
     } else if (key == "checkpoint.tag_validation") {
@@ -248,14 +232,14 @@ class Reader {
   }
 
   void read_tag_validation(const std::string& key, const Json& value) {
-    std::string mode = value.is_string() ? value.get<std::string>() : "";
-    for (char& c : mode)  // DeepSpeed does not mind the case
-      c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    if (!mode.empty())
-      mode[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(mode[0])));
-    if (mode != "Ignore" && mode != "Warn" && mode != "Fail")
-      throw ParseError(origin(key, value) + ": expected \"Ignore\", \"Warn\" or \"Fail\"");
-    config_.checkpoint.tag_validation = mode;
+    const auto lower = [](unsigned char c) { return std::tolower(c); };
+    const std::string text = value.is_string() ? value.get<std::string>() : "";
+    for (const char* mode : {"Ignore", "Warn", "Fail"}) {  // DeepSpeed does not mind the case
+      if (!std::ranges::equal(text, std::string_view(mode), {}, lower, lower)) continue;
+      config_.checkpoint.tag_validation = mode;
+      return;
+    }
+    throw ParseError(origin(key, value) + ": expected \"Ignore\", \"Warn\" or \"Fail\"");
   }
 
   void read_scale_power(const std::string& key, const Json& value) {

@@ -142,19 +142,22 @@ constexpr Foreign kForeignFlags[] = {
 
 std::span<const Foreign> foreign_flags() { return kForeignFlags; }
 
-const Foreign* find_foreign_flag(std::string_view name) {
-  const auto is_named = [name](const Foreign& flag) { return flag.name == name; };
-  const auto flag = std::find_if(std::begin(kForeignFlags), std::end(kForeignFlags), is_named);
-  return flag == std::end(kForeignFlags) ? nullptr : flag;
+const Foreign* find_foreign(std::span<const Foreign> list, std::string_view name) {
+  const auto found = std::ranges::find(list, name, &Foreign::name);
+  return found == list.end() ? nullptr : &*found;
+}
+
+bool is_one_of(std::string_view value, std::string_view list) {
+  while (!list.empty()) {
+    const std::string_view choice = list.substr(0, list.find('|'));
+    if (choice == value) return true;
+    list.remove_prefix(std::min(choice.size() + 1, list.size()));
+  }
+  return false;
 }
 
 void Foreign::check(const std::string& origin, std::string_view value) const {
-  if (ignored()) return;
-  for (std::string_view rest = accepted; !rest.empty();) {
-    const std::string_view choice = rest.substr(0, rest.find('|'));
-    if (choice == value) return;
-    rest.remove_prefix(std::min(choice.size() + 1, rest.size()));
-  }
+  if (ignored() || is_one_of(value, accepted)) return;
   std::string message = origin + ": " + std::string(reason);
   if (!accepted.empty()) message += "; accepted: " + std::string(accepted);
   throw ParseError(message);

@@ -27,6 +27,9 @@ struct Foreign {
 };
 
 std::span<const Foreign> foreign_flags();
-const Foreign* find_foreign_flag(std::string_view name);  // nullptr if not listed
+// nullptr if it is not listed.
+const Foreign* find_foreign(std::span<const Foreign> list, std::string_view name);
+
+bool is_one_of(std::string_view value, std::string_view list);  // separated by '|'
 
 }  // namespace anymesh
