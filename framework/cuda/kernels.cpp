@@ -47,15 +47,14 @@ void cuda_adamw(const torch::Tensor& weight, const torch::Tensor& gradient,
                 const AdamwCoefficients<double>& coefficients, const torch::Tensor& rounded) {
   const Element dtype = element_of({weight, gradient, exp_avg, exp_avg_sq});
   TORCH_INTERNAL_ASSERT(dtype == Element::Float || dtype == Element::Double);
-  const Elements copy = rounded.defined() ? Elements{rounded.data_ptr(), element_of(rounded)}
-                                          : Elements{nullptr, dtype};
   launch_adamw({.weight = weight.data_ptr(),
                 .gradient = gradient.const_data_ptr(),
                 .exp_avg = exp_avg.data_ptr(),
                 .exp_avg_sq = exp_avg_sq.data_ptr(),
                 .dtype = dtype,
                 .n = weight.numel()},
-               coefficients, copy, stream());
+               coefficients, {out(rounded), rounded.defined() ? element_of(rounded) : dtype},
+               stream());
 }
 
 void cuda_dropout(const torch::Tensor& x, const torch::Tensor& y, const DropoutKey& key) {

@@ -50,8 +50,6 @@ void check_contiguous(const torch::Tensor& t, const char* verb) {
                         " needs contiguous tensors, all of the GPU or all of the CPU");
 }
 
-std::byte* bytes_of(const torch::Tensor& t) { return static_cast<std::byte*>(t.data_ptr()); }
-
 // What all groups of a rank share. One stream, so that a rank's collectives run in the order in
 // which it calls them, which is the same on all ranks of a group: no two groups wait for each
 // other.
@@ -209,10 +207,10 @@ class NcclCommunicator final : public Communicator {
       return ncclReduceScatter(terms.data_ptr(), sum.data_ptr(), static_cast<size_t>(counts[0]),
                                type_of(sum), ncclSum, comm_, stream);
     return grouped([&] {
-      const std::byte* part = bytes_of(terms);
+      const auto* part = static_cast<const std::byte*>(terms.const_data_ptr());
       for (int root = 0; root < size(); ++root) {
         const int64_t count = counts[static_cast<size_t>(root)];
-        NCCL_CHECK(ncclReduce(part, bytes_of(sum), static_cast<size_t>(count), type_of(sum),
+        NCCL_CHECK(ncclReduce(part, sum.data_ptr(), static_cast<size_t>(count), type_of(sum),
                               ncclSum, root, comm_, stream));
         part += count * terms.element_size();
       }
