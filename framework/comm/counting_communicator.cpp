@@ -4,9 +4,10 @@
 #include <ATen/record_function.h>
 
 #include <cinttypes>
-#include <cstdio>
 #include <type_traits>
 #include <vector>
+
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
@@ -103,11 +104,8 @@ std::string table_of(const CommCounts& counts, Communicator& world) {
     for (size_t verb = 0; verb < kVerbs; ++verb, maximum += 2) {
       if (maximum[0] == 0) continue;
       const auto& [calls, bytes] = traffic[verb];
-      char row[128];
-      std::snprintf(row, sizeof row,
-                    "\n%-10s %-14s %8" PRId64 " %14" PRId64 "  %12" PRId64 " %14" PRId64,
-                    name.c_str(), kVerbNames[verb], calls, bytes, maximum[0], maximum[1]);
-      table += row;
+      table += printed("\n%-10s %-14s %8" PRId64 " %14" PRId64 "  %12" PRId64 " %14" PRId64,
+                       name.c_str(), kVerbNames[verb], calls, bytes, maximum[0], maximum[1]);
     }
   }
   return table == kHeader ? "no communication in the last step" : table;

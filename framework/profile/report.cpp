@@ -1,13 +1,13 @@
 #include "framework/profile/report.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "framework/comm/agreement.h"
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
@@ -30,13 +30,6 @@ std::map<std::string, Total> totals(const std::vector<Span>& spans, bool phases)
   return by_name;
 }
 
-template <class... Values>
-std::string row(const char* format, Values... values) {
-  char text[160];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
-
 // What the ranks have of a number, in rank order.
 std::vector<double> of_all(Communicator& world, double mine) {
   torch::Tensor all = torch::empty({world.size()}, torch::kDouble);
@@ -50,9 +43,9 @@ std::string phase_row(const std::string& name, Total mine, double wall_ms, Commu
   double sum = 0;
   for (const double x : ms) sum += x;
   const double mean = sum / static_cast<double>(ms.size());
-  return row("\n%-32s %9.2f %6.1f %9.2f %9.2f %9lld", name.c_str(), mean, 100 * mean / wall_ms,
-             *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()),
-             static_cast<long long>(mine.calls));
+  return printed("\n%-32s %9.2f %6.1f %9.2f %9.2f %9lld", name.c_str(), mean, 100 * mean / wall_ms,
+                 *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()),
+                 static_cast<long long>(mine.calls));
 }
 
 }  // namespace
@@ -63,7 +56,7 @@ std::string table_of(const std::vector<Span>& spans, double wall_ms, Communicato
   for (const auto& [name, total] : phases) names.push_back(name);
   names = gather_lines(world, names);
   std::string table =
-      row("%-32s %9s %6s %9s %9s %9s", "phase, ms", "mean", "%", "least", "most", "calls");
+      printed("%-32s %9s %6s %9s %9s %9s", "phase, ms", "mean", "%", "least", "most", "calls");
   double rest = wall_ms;
   for (const std::string& name : std::set<std::string>(names.begin(), names.end())) {
     rest -= phases[name].ms;
@@ -77,10 +70,10 @@ std::string table_of(const std::vector<Span>& spans, double wall_ms, Communicato
   std::sort(busiest.begin(), busiest.end(),
             [](const auto& a, const auto& b) { return a.second.ms > b.second.ms; });
   busiest.resize(std::min(busiest.size(), kOperators));
-  table += row("\n%-32s %9s %6s %9s", "operator, rank 0", "ms", "%", "calls");
+  table += printed("\n%-32s %9s %6s %9s", "operator, rank 0", "ms", "%", "calls");
   for (const auto& [name, total] : busiest)
-    table += row("\n%-32.32s %9.2f %6.1f %9lld", name.c_str(), total.ms, 100 * total.ms / wall_ms,
-                 static_cast<long long>(total.calls));
+    table += printed("\n%-32.32s %9.2f %6.1f %9lld", name.c_str(), total.ms,
+                     100 * total.ms / wall_ms, static_cast<long long>(total.calls));
   return table;
 }
 
