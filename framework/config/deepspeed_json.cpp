@@ -130,82 +130,59 @@ std::string text_of(const Json& value) {
   return value.is_structured() ? value.type_name() : value.dump();
 }
 
-class Reader {
- public:
-  Reader(const std::string& path, FlagTable& flags, Config& config)
-      : path_(path), flags_(flags), config_(config) {}
+struct Reader {
+  const std::string& path;
+  FlagTable& flags;
+  Config& config;
+  std::vector<std::string> ignored = {};
 
-  std::vector<std::string> read() {
-    const Json root = parse_file(path_);
-    if (!root.is_object()) throw ParseError(path_ + ": expected a JSON object");
-    read_section(root, "");
-    return std::move(ignored_);
-  }
-
- private:
   void read_section(const Json& section, const std::string& prefix) {
     for (const auto& [name, value] : section.items()) {
       const std::string key = prefix + name;
-      if (!is_section(key)) {
-        read_key(key, value);
-      } else if (value.is_object() && key == "fp16") {
-        read_fp16(value);
-      } else if (value.is_object() && key.starts_with("zero_optimization.offload_")) {
-        read_offload(value, key + ".");
-      } else if (value.is_object()) {
+      if (is_section(key)) {
+        if (!value.is_object()) throw ParseError(origin(key, value) + ": expected an object");
         read_section(value, key + ".");
+      } else if (is_off(section, prefix, name)) {
+        ignored.push_back(key);
       } else {
-        throw ParseError(origin(key, value) + ": expected an object");
-      }
-    }
-  }
-
-  // Its settings are usually there, switched off. What it does not say, flags do. DeepSpeed starts
-  // a dynamic scale at 2^16, Megatron at 2^32.
-  void read_fp16(const Json& section) {
-    const PrecisionConfig& flags = config_.precision;
-    const bool on = section.contains("enabled") ? !has(section, "enabled", false) : flags.fp16,
-               is_static = section.contains("loss_scale") ? !has(section, "loss_scale", 0)
-                                                          : flags.loss_scale.value_or(0) != 0;
-    for (const auto& [name, value] : section.items()) {
-      const std::string key = "fp16." + name;
-      if (on || name == "enabled") {
         read_key(key, value);
-      } else {
-        ignored_.push_back(key);
       }
     }
-    if (on && !is_static && !flags_.given("initial-loss-scale"))
+    if (prefix != "fp16." || !fp16_is_on(section) || flags.given("initial-loss-scale")) return;
+    const bool is_dynamic = section.contains("loss_scale")
+                                ? has(section, "loss_scale", 0)
+                                : config.precision.loss_scale.value_or(0) == 0;
+    if (is_dynamic)  // it starts at 2^16 in DeepSpeed, at 2^32 in Megatron
       read_scale_power("fp16.initial_scale_power (default)", Json(16u));
   }
 
-  // Configurations keep a path there for the day that the device is nvme.
-  void read_offload(const Json& section, const std::string& prefix) {
-    const OffloadConfig& flags = config_.offload;
-    const std::string& flag = prefix.ends_with("optimizer.") ? flags.optimizer : flags.param;
-    const bool nvme = section.contains("device") ? has(section, "device", "nvme") : flag == "nvme";
-    for (const auto& [name, value] : section.items()) {
-      if (name == "nvme_path" && !nvme) {
-        ignored_.push_back(prefix + name);
-      } else {
-        read_key(prefix + name, value);
-      }
-    }
+  // The settings of fp16 are usually there, switched off, and so is a path, for the day that the
+  // device is nvme. What a section does not say, flags do.
+  bool is_off(const Json& section, const std::string& prefix, const std::string& name) const {
+    if (prefix == "fp16.") return name != "enabled" && !fp16_is_on(section);
+    if (name != "nvme_path" || !prefix.starts_with("zero_optimization.offload_")) return false;
+    const OffloadConfig& said = config.offload;
+    const std::string& flag = prefix.ends_with("optimizer.") ? said.optimizer : said.param;
+    return section.contains("device") ? !has(section, "device", "nvme") : flag != "nvme";
+  }
+
+  bool fp16_is_on(const Json& section) const {
+    return section.contains("enabled") ? !has(section, "enabled", false) : config.precision.fp16;
   }
 
   void read_key(const std::string& key, const Json& value) {
     if (const auto* it = std::ranges::find(kFlagKeys, std::string_view(key), &FlagKey::path);
         it != std::end(kFlagKeys)) {
       if (value.is_structured()) throw ParseError(origin(key, value) + ": expected one value");
-      const bool takes_text = std::holds_alternative<std::string*>(flags_.find(it->flag)->field);
+      const bool takes_text = std::holds_alternative<std::string*>(flags.find(it->flag)->field);
       if (takes_text && !value.is_string())
         throw ParseError(origin(key, value) + ": expected a text");
-      flags_.set(it->flag, origin(key, value),
-                 {takes_text ? value.get<std::string>() : value.dump()});
+      flags.set(it->flag, origin(key, value),
+                {takes_text ? value.get<std::string>() : value.dump()});
     } else if (const Foreign* fixed = find_foreign(kFixedKeys, key)) {
       fixed->check(origin(key, value), text_of(value));
     } else if (is_ignored(key)) {
-      ignored_.push_back(key);
+      ignored.push_back(key);
     } else if (key == "optimizer.params.betas") {
       read_betas(key, value);
     } else if (key == "checkpoint.tag_validation") {
@@ -215,11 +192,11 @@ class Reader {
     } else if (key == "gradient_accumulation_steps") {
       read_accumulation(key, value);
     } else if (key == "scheduler") {
-      throw ParseError(path_ +
+      throw ParseError(path +
                        ": scheduler: DeepSpeed's schedules differ from Megatron's; use "
                        "--lr-decay-style, --lr-warmup-iters and --lr-decay-iters instead");
     } else {
-      throw ParseError(path_ + ": " + key + " is not a key that this trainer knows");
+      throw ParseError(path + ": " + key + " is not a key that this trainer knows");
     }
   }
 
@@ -227,8 +204,8 @@ class Reader {
     if (!value.is_array() || value.size() != 2 || !value[0].is_number() || !value[1].is_number()) {
       throw ParseError(origin(key, value) + ": expected two numbers, as [0.9, 0.999]");
     }
-    flags_.set("adam-beta1", origin(key + "[0]", value[0]), {value[0].dump()});
-    flags_.set("adam-beta2", origin(key + "[1]", value[1]), {value[1].dump()});
+    flags.set("adam-beta1", origin(key + "[0]", value[0]), {value[0].dump()});
+    flags.set("adam-beta2", origin(key + "[1]", value[1]), {value[1].dump()});
   }
 
   void read_tag_validation(const std::string& key, const Json& value) {
@@ -236,7 +213,7 @@ class Reader {
     const std::string text = value.is_string() ? value.get<std::string>() : "";
     for (const char* mode : {"Ignore", "Warn", "Fail"}) {  // DeepSpeed does not mind the case
       if (!std::ranges::equal(text, std::string_view(mode), {}, lower, lower)) continue;
-      config_.checkpoint.tag_validation = mode;
+      config.checkpoint.tag_validation = mode;
       return;
     }
     throw ParseError(origin(key, value) + ": expected \"Ignore\", \"Warn\" or \"Fail\"");
@@ -245,8 +222,8 @@ class Reader {
   void read_scale_power(const std::string& key, const Json& value) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > 62)
       throw ParseError(origin(key, value) + ": expected an integer between 0 and 62");
-    flags_.set("initial-loss-scale", origin(key, value),
-               {std::to_string(uint64_t{1} << value.get<uint64_t>())});
+    flags.set("initial-loss-scale", origin(key, value),
+              {std::to_string(uint64_t{1} << value.get<uint64_t>())});
   }
 
   void read_accumulation(const std::string& key, const Json& value) {
@@ -254,25 +231,24 @@ class Reader {
         value.get<uint64_t>() > uint64_t{std::numeric_limits<int>::max()}) {
       throw ParseError(origin(key, value) + ": expected a positive integer");
     }
-    config_.batch.gradient_accumulation_steps = value.get<int>();
+    config.batch.gradient_accumulation_steps = value.get<int>();
   }
 
   // "zero_optimization.stage 1 of ds_config.json"
   std::string origin(const std::string& key, const Json& value) const {
-    return key + " " + text_of(value) + " of " + path_;
+    return key + " " + text_of(value) + " of " + path;
   }
-
-  const std::string& path_;
-  FlagTable& flags_;
-  Config& config_;
-  std::vector<std::string> ignored_;
 };
 
 }  // namespace
 
 std::vector<std::string> read_deepspeed_json(const std::string& path, FlagTable& flags,
                                              Config& config) {
-  return Reader(path, flags, config).read();
+  const Json root = parse_file(path);
+  if (!root.is_object()) throw ParseError(path + ": expected a JSON object");
+  Reader reader{path, flags, config};
+  reader.read_section(root, "");
+  return std::move(reader.ignored);
 }
 
 }  // namespace anymesh
