@@ -40,7 +40,7 @@ void add_offload_flags(FlagTable& flags, OffloadConfig& offload) {
             "the same of the parameters' partition, which is read when a layer runs; needs "
             "--zero-stage 3");
   flags.add("nvme-path", offload.nvme_path,
-            "folder of the files of nvme, best on a local disk; they vanish with the run", "none");
+            "folder of the files of nvme, best on a local disk; they vanish with the run");
 }
 
 void add_batch_flags(FlagTable& flags, BatchConfig& batch) {
@@ -73,8 +73,7 @@ void add_optimizer_flags(FlagTable& flags, OptimizerConfig& optimizer) {
   flags.add("adam-eps", optimizer.adam_eps, "term added to Adam's denominator");
   flags.add("clip-grad", optimizer.clip_grad, "largest global gradient norm; 0: no clipping");
   flags.add("freeze", optimizer.freeze,
-            "do not train parameters in whose name one of these regular expressions is found",
-            "none");
+            "do not train parameters in whose name one of these regular expressions is found");
 }
 
 void add_precision_flags(FlagTable& flags, PrecisionConfig& precision) {
@@ -160,10 +159,9 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
             "never");
   flags.add("exit-duration-in-mins", checkpoint.exit_duration_in_mins,
             "save and exit after that many minutes", "never");
-  flags.add("kill-switch-file", checkpoint.kill_switch_file, "save and exit once this file exists",
-            "none");
+  flags.add("kill-switch-file", checkpoint.kill_switch_file, "save and exit once this file exists");
   flags.add("save-switch-file", checkpoint.save_switch_file,
-            "save once this file exists, and remove it", "none");
+            "save once this file exists, and remove it");
 }
 
 void add_run_flags(FlagTable& flags, RunConfig& run) {
@@ -174,7 +172,7 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
   flags.add("log-interval", run.log_interval, "steps between lines of output");
   flags.add("loss-csv", run.loss_csv, "file that gets one row per step");
   flags.add("tensorboard-dir", run.tensorboard_dir,
-            "folder that gets an event file per run, with scalars of every step", "none");
+            "folder that gets an event file per run, with scalars of every step");
   flags.add("dry-run", run.dry_run, "print mesh, model and what saves will take, and exit");
   flags.add("report-memory", run.report_memory,
             "at the end, what each part of the memory takes against what it should");

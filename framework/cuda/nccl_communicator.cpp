@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <exception>
+#include <map>
 #include <numeric>
 #include <stdexcept>
 
@@ -25,24 +26,13 @@ void nccl_check(ncclResult_t result, const char* call, ncclComm_t comm = nullptr
 #define NCCL_CHECK(call) nccl_check((call), #call)
 
 ncclDataType_t type_of(const torch::Tensor& t) {
-  switch (t.scalar_type()) {
-    case torch::kDouble:
-      return ncclFloat64;
-    case torch::kFloat:
-      return ncclFloat32;
-    case torch::kHalf:
-      return ncclFloat16;
-    case torch::kBFloat16:
-      return ncclBfloat16;
-    case torch::kLong:
-      return ncclInt64;
-    case torch::kInt:
-      return ncclInt32;
-    case torch::kByte:
-      return ncclUint8;
-    default:
-      TORCH_INTERNAL_ASSERT(false, "no sums of ", t.scalar_type());
-  }
+  static const std::map<torch::ScalarType, ncclDataType_t> kTypes = {
+      {torch::kDouble, ncclFloat64},    {torch::kFloat, ncclFloat32}, {torch::kHalf, ncclFloat16},
+      {torch::kBFloat16, ncclBfloat16}, {torch::kLong, ncclInt64},    {torch::kInt, ncclInt32},
+      {torch::kByte, ncclUint8}};
+  const auto type = kTypes.find(t.scalar_type());
+  TORCH_INTERNAL_ASSERT(type != kTypes.end(), "no sums of ", t.scalar_type());
+  return type->second;
 }
 
 void check_contiguous(const torch::Tensor& t, const char* verb) {
