@@ -93,7 +93,8 @@ std::string suggestion(const FlagTable& flags, const std::string& name) {
     best = known;
   };
   for (const FlagTable::Flag& flag : flags.flags()) consider(flag.name);
-  for (const Foreign& flag : foreign_flags()) consider(flag.name);
+  for (const Foreign& foreign : foreign_flags())
+    for (const std::string_view flag : items_of(foreign.names)) consider(flag);
   return best.empty() ? "" : "; did you mean --" + best + "?";
 }
 
@@ -131,13 +132,15 @@ std::string help_text(const FlagTable& flags) {
   std::string text = options.help(groups);
   text += "\nAccepted from Megatron-DeepSpeed, without effect on results here:\n";
   std::string line = " ";
-  for (const Foreign& flag : foreign_flags()) {
-    if (!flag.ignored()) continue;
-    if (line.size() + flag.name.size() > 96) {
-      text += line + "\n";
-      line = " ";
+  for (const Foreign& foreign : foreign_flags()) {
+    if (!foreign.ignored()) continue;
+    for (const std::string_view flag : items_of(foreign.names)) {
+      if (line.size() + flag.size() > 96) {
+        text += line + "\n";
+        line = " ";
+      }
+      line += " --" + std::string(flag);
     }
-    line += " --" + std::string(flag.name);
   }
   return text + line + "\n";
 }
