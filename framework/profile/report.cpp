@@ -30,21 +30,12 @@ std::map<std::string, Total> totals(const std::vector<Span>& spans, bool phases)
   return by_name;
 }
 
-// What the ranks have of a number, in rank order.
-std::vector<double> of_all(Communicator& world, double mine) {
-  torch::Tensor all = torch::empty({world.size()}, torch::kDouble);
-  world.all_gather(all, torch::full({1}, mine, torch::kDouble));
-  const double* values = all.const_data_ptr<double>();
-  return {values, values + world.size()};
-}
-
 std::string phase_row(const std::string& name, Total mine, double wall_ms, Communicator& world) {
-  const std::vector<double> ms = of_all(world, mine.ms);
-  double sum = 0;
-  for (const double x : ms) sum += x;
-  const double mean = sum / static_cast<double>(ms.size());
+  torch::Tensor ms = torch::empty({world.size()}, torch::kDouble);  // of every rank
+  world.all_gather(ms, torch::full({1}, mine.ms, torch::kDouble));
+  const auto mean = ms.mean().item<double>();
   return printed("\n%-32s %9.2f %6.1f %9.2f %9.2f %9lld", name.c_str(), mean, 100 * mean / wall_ms,
-                 *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()),
+                 ms.min().item<double>(), ms.max().item<double>(),
                  static_cast<long long>(mine.calls));
 }
 
