@@ -17,7 +17,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 
 template <class T>
-std::string bytes_of(T value) {
+std::string raw_bytes(T value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
@@ -35,11 +35,11 @@ std::string key(int number, int wire_type) {
 std::string field(int number, int64_t value) {
   return key(number, 0) + varint(static_cast<uint64_t>(value));
 }
-std::string field(int number, double value) { return key(number, 1) + bytes_of(value); }
+std::string field(int number, double value) { return key(number, 1) + raw_bytes(value); }
 std::string field(int number, const std::string& text) {
   return key(number, 2) + varint(text.size()) + text;
 }
-std::string field(int number, float value) { return key(number, 5) + bytes_of(value); }
+std::string field(int number, float value) { return key(number, 5) + raw_bytes(value); }
 
 double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -51,8 +51,8 @@ uint32_t masked_crc(const std::string& text) {
 }
 
 std::string record(const std::string& data) {
-  const std::string length = bytes_of(uint64_t{data.size()});
-  return length + bytes_of(masked_crc(length)) + data + bytes_of(masked_crc(data));
+  const std::string length = raw_bytes(uint64_t{data.size()});
+  return length + raw_bytes(masked_crc(length)) + data + raw_bytes(masked_crc(data));
 }
 
 }  // namespace
