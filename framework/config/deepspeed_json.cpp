@@ -40,7 +40,7 @@ constexpr FlagKey kFlagKeys[] = {
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", "save-16bit-model"},
 };
 
-// Keys with no flag, of which one value is what happens anyway; a line each. Accepted are JSON texts.
+// Keys with no flag, one a line, of which a value is what happens anyway. Accepted are JSON texts.
 constexpr Foreign kFixedKeys[] = {
     {"fp16.consecutive_hysteresis", true, "hysteresis refills with the scale alone", "false"},
     {"data_types.grad_accum_dtype", true, "gradients are accumulated in fp32", "\"fp32\"|null"},
