@@ -26,7 +26,7 @@ void nccl_check(ncclResult_t result, const char* call, ncclComm_t comm = nullptr
 #define NCCL_CHECK(call) nccl_check((call), #call)
 
 ncclDataType_t type_of(const torch::Tensor& t) {
-  static const std::map<torch::ScalarType, ncclDataType_t> kTypes = {
+  static const std::map<torch::Dtype, ncclDataType_t> kTypes = {
       {torch::kDouble, ncclFloat64},    {torch::kFloat, ncclFloat32}, {torch::kHalf, ncclFloat16},
       {torch::kBFloat16, ncclBfloat16}, {torch::kLong, ncclInt64},    {torch::kInt, ncclInt32},
       {torch::kByte, ncclUint8}};
