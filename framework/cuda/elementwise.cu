@@ -53,31 +53,30 @@ __global__ void dropout(const T* x, T* y, int64_t n, DropoutKey key) {
 
 }  // namespace
 
-void launch_adamw(const AdamwState& s, const AdamwCoefficients<double>& k, Elements rounded,
-                  CUstream_st* stream) {
+void launch_adamw(const AdamwState& s, const AdamwCoefficients<double>& k, CUstream_st* stream) {
   if (s.n == 0) return;
   const auto launch_of = [&](auto type, auto rounded_type) {
     using T = typename decltype(type)::type;
     using Rounded = typename decltype(rounded_type)::type;
     launch("adamw", adamw<T, Rounded>, blocks_for(s.n), kThreads, stream, static_cast<T*>(s.weight),
            static_cast<const T*>(s.gradient), static_cast<T*>(s.exp_avg),
-           static_cast<T*>(s.exp_avg_sq), s.n, k.as<T>(), static_cast<Rounded*>(rounded.data));
+           static_cast<T*>(s.exp_avg_sq), s.n, k.as<T>(), static_cast<Rounded*>(s.rounded));
   };
   const auto of_state = [&](auto type) {
-    if (!rounded.data) return launch_of(type, Type<None>());
-    of_type(rounded.dtype, [&](auto rounded_type) { launch_of(type, rounded_type); });
+    if (!s.rounded) return launch_of(type, Type<None>());
+    of_type(s.rounded_to, [&](auto rounded_type) { launch_of(type, rounded_type); });
   };
   if (s.dtype == Element::Float) return of_state(Type<float>());
   of_state(Type<double>());
 }
 
-void launch_dropout(const void* x, Elements y, int64_t n, const DropoutKey& key,
+void launch_dropout(const void* x, void* y, Element dtype, int64_t n, const DropoutKey& key,
                     CUstream_st* stream) {
   if (n == 0) return;
-  of_type(y.dtype, [&](auto type) {
+  of_type(dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     launch("dropout", dropout<T>, blocks_for(n / 4 + 2), kThreads, stream, static_cast<const T*>(x),
-           static_cast<T*>(y.data), n, key);
+           static_cast<T*>(y), n, key);
   });
 }
 
