@@ -72,11 +72,6 @@ std::string text_of(const Setting::Value& value) {
 
 }  // namespace
 
-FlagTable::FlagTable(std::string program, std::string description)
-    : program_(std::move(program)), description_(std::move(description)) {}
-
-void FlagTable::group(std::string title) { group_ = std::move(title); }
-
 void FlagTable::add(Flag flag) {
   if (find(flag.name)) throw std::logic_error("flag --" + flag.name + " is declared twice");
   if (auto* p = std::get_if<bool*>(&flag.field)) {
@@ -98,8 +93,7 @@ void FlagTable::add(Flag flag) {
 }
 
 const FlagTable::Flag* FlagTable::find(std::string_view name) const {
-  const auto is_named = [name](const Flag& flag) { return flag.name == name; };
-  const auto flag = std::find_if(flags_.begin(), flags_.end(), is_named);
+  const auto flag = std::ranges::find(flags_, name, &Flag::name);
   return flag == flags_.end() ? nullptr : &*flag;
 }
 
@@ -129,8 +123,6 @@ void FlagTable::set(std::string_view name, const std::string& origin,
     throw ParseError(flag.origin + " and " + origin + " contradict each other; keep one of them");
   }
 }
-
-bool FlagTable::given(std::string_view name) const { return !origin(name).empty(); }
 
 const std::string& FlagTable::origin(std::string_view name) const {
   return flags_[index_of(name)].origin;

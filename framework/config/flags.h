@@ -48,11 +48,13 @@ class FlagTable {
   };
 
   // REQUIRES: the fields given to add() outlive the table.
-  FlagTable(std::string program, std::string description);
+  FlagTable(std::string program, std::string description)
+      : program_(std::move(program)), description_(std::move(description)) {}
   FlagTable(const FlagTable&) = delete;
   FlagTable& operator=(const FlagTable&) = delete;
 
-  void group(std::string title);  // heading in --help of the flags added from here on
+  // Heading in --help of the flags added from here on.
+  void group(std::string title) { group_ = std::move(title); }
   // `default_text` is for --help, where a field's 0 or "" stands for something: "--train-iters".
   // `dest` is for flags whose attribute argparse doesn't derive from their name.
   template <class T>
@@ -69,7 +71,8 @@ class FlagTable {
            const std::vector<std::string>& values);
 
   const Flag* find(std::string_view name) const;  // nullptr if there is no such flag
-  bool given(std::string_view name) const;        // by the command line or a JSON file
+  // By the command line or a JSON file.
+  bool given(std::string_view name) const { return !origin(name).empty(); }
   const std::string& origin(std::string_view name) const;
 
   const std::string& program() const { return program_; }
