@@ -16,46 +16,30 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-template <typename T>
-void append_bytes(std::string& out, T value) {
-  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+template <class T>
+std::string raw_bytes(T value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-// A protocol buffer, field by field: the number and the wire type, then the value.
-class Message {
- public:
-  Message& add(int field, int64_t value) {
-    key(field, 0);
-    varint(static_cast<uint64_t>(value));
-    return *this;
-  }
-  Message& add(int field, double value) {
-    key(field, 1);
-    append_bytes(bytes_, value);
-    return *this;
-  }
-  Message& add(int field, const std::string& text) {
-    key(field, 2);
-    varint(text.size());
-    bytes_.append(text);
-    return *this;
-  }
-  Message& add(int field, float value) {
-    key(field, 5);
-    append_bytes(bytes_, value);
-    return *this;
-  }
-  const std::string& bytes() const { return bytes_; }
+std::string varint(uint64_t value) {
+  std::string bytes;
+  for (; value >= 0x80; value >>= 7) bytes.push_back(static_cast<char>(value | 0x80));
+  bytes.push_back(static_cast<char>(value));
+  return bytes;
+}
 
- private:
-  void key(int field, int wire_type) { varint(static_cast<uint64_t>(field << 3 | wire_type)); }
-  void varint(uint64_t value) {
-    for (; value >= 0x80; value >>= 7) bytes_.push_back(static_cast<char>(value | 0x80));
-    bytes_.push_back(static_cast<char>(value));
-  }
-
-  std::string bytes_;
-};
+// A field of a protocol buffer: its number and wire type, then the value. A message is its fields.
+std::string key(int number, int wire_type) {
+  return varint(static_cast<uint64_t>(number << 3 | wire_type));
+}
+std::string field(int number, int64_t value) {
+  return key(number, 0) + varint(static_cast<uint64_t>(value));
+}
+std::string field(int number, double value) { return key(number, 1) + raw_bytes(value); }
+std::string field(int number, const std::string& text) {
+  return key(number, 2) + varint(text.size()) + text;
+}
+std::string field(int number, float value) { return key(number, 5) + raw_bytes(value); }
 
 double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -67,12 +51,8 @@ uint32_t masked_crc(const std::string& text) {
 }
 
 std::string record(const std::string& data) {
-  std::string bytes;
-  append_bytes(bytes, static_cast<uint64_t>(data.size()));
-  append_bytes(bytes, masked_crc(bytes));
-  bytes.append(data);
-  append_bytes(bytes, masked_crc(data));
-  return bytes;
+  const std::string length = raw_bytes(uint64_t{data.size()});
+  return length + raw_bytes(masked_crc(length)) + data + raw_bytes(masked_crc(data));
 }
 
 }  // namespace
@@ -87,22 +67,18 @@ EventFile::EventFile(const std::filesystem::path& folder, int64_t first_step) {
   descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor_ < 0) throw_system_error("create", path_);
   constexpr int64_t kStart = 1;
-  if (!append(Message().add(1, now()).add(2, int64_t{0}).add(3, "brain.Event:2").bytes()) ||
-      !append(Message()
-                  .add(1, now())
-                  .add(2, first_step)
-                  .add(7, Message().add(1, kStart).bytes())
-                  .bytes()))
+  if (!append(field(1, now()) + field(2, int64_t{0}) + field(3, "brain.Event:2")) ||
+      !append(field(1, now()) + field(2, first_step) + field(7, field(1, kStart))))
     throw_system_error("write to", path_);
 }
 
 EventFile::~EventFile() { close(descriptor_); }
 
 bool EventFile::add(int64_t step, std::initializer_list<Scalar> scalars) {
-  Message summary;
+  std::string summary;
   for (const auto& [tag, value] : scalars)
-    summary.add(1, Message().add(1, tag).add(2, static_cast<float>(value)).bytes());
-  return append(Message().add(1, now()).add(2, step).add(5, summary.bytes()).bytes());
+    summary += field(1, field(1, tag) + field(2, static_cast<float>(value)));
+  return append(field(1, now()) + field(2, step) + field(5, summary));
 }
 
 bool EventFile::append(const std::string& event) {

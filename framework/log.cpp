@@ -13,6 +13,7 @@
 
 #include "framework/comm/agreement.h"
 #include "framework/peak_memory.h"
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
@@ -21,12 +22,6 @@ constexpr const char* kHeader =
     "iteration,consumed_samples,lm_loss,learning_rate,grad_norm,loss_scale,tokens_per_s,elapsed_ms";
 
 constexpr double kSayEvery = 10;  // seconds of a save, in a log
-
-std::string two_places(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f", value);
-  return text;
-}
 
 // How many bytes the header and the rows up to `iteration` are; 0: there is nothing to go on from.
 // A row that was cut off does not count.
@@ -71,12 +66,11 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
   if (!active_) return;
   ++steps_;
   step_ms_sum_ += r.elapsed_ms;
-  char text[256];
   if (csv_.is_open()) {
-    std::snprintf(text, sizeof text, "%" PRId64 ",%" PRId64 ",%.9g,%.9g,%.9g,%.9g,%.9g,%.9g",
-                  r.iteration, r.consumed_samples, r.lm_loss, r.learning_rate, r.grad_norm,
-                  r.loss_scale, r.tokens_per_s, r.elapsed_ms);
-    csv_ << text << std::endl;
+    csv_ << printed("%" PRId64 ",%" PRId64 ",%.9g,%.9g,%.9g,%.9g,%.9g,%.9g", r.iteration,
+                    r.consumed_samples, r.lm_loss, r.learning_rate, r.grad_norm, r.loss_scale,
+                    r.tokens_per_s, r.elapsed_ms)
+         << std::endl;
     if (!csv_) warn_once(said_csv_fails_, r.iteration, csv_path_);
     csv_.clear();
   }
@@ -90,16 +84,14 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
   const double each = elapsed.count() / static_cast<double>(r.iteration - first_iteration_),
                eta = each * static_cast<double>(train_iters - r.iteration);
   bar_.show(static_cast<double>(r.iteration) / static_cast<double>(train_iters),
-            c10::str("of ", train_iters, " steps | ", two_places(1 / each), " steps/s"), eta);
+            printed("of %" PRId64 " steps | %.2f steps/s", train_iters, 1 / each), eta);
   if (!print) return;
   const std::string scale = r.loss_scale == 1 ? "" : c10::str(" loss scale ", r.loss_scale, " |");
-  std::snprintf(
-      text, sizeof text,
-      "iteration %6" PRId64 "/%" PRId64
-      " | lm loss %.6f | lr %.3e | grad norm %.3f |%s %.1f ms | %.0f tokens/s | ETA %.0f s",
-      r.iteration, train_iters, r.lm_loss, r.learning_rate, r.grad_norm, scale.c_str(),
-      r.elapsed_ms, r.tokens_per_s, eta);
-  line(text);
+  line(
+      printed("iteration %6" PRId64 "/%" PRId64
+              " | lm loss %.6f | lr %.3e | grad norm %.3f |%s %.1f ms | %.0f tokens/s | ETA %.0f s",
+              r.iteration, train_iters, r.lm_loss, r.learning_rate, r.grad_norm, scale.c_str(),
+              r.elapsed_ms, r.tokens_per_s, eta));
 }
 
 void RunLog::saving(const Progress& progress, bool print) {
@@ -107,24 +99,20 @@ void RunLog::saving(const Progress& progress, bool print) {
   const auto done = static_cast<double>(progress.bytes_done),
              all = static_cast<double>(progress.bytes_total), rate = done / progress.seconds,
              eta = (all - done) / std::max(rate, 1.0);
-  const std::string what =
-      c10::str("of ", two_places(all / 1e9), " GB | ", two_places(rate / 1e9), " GB/s");
+  const std::string what = printed("of %.2f GB | %.2f GB/s", all / 1e9, rate / 1e9);
   bar_.show(done / all, what, eta);
   if (progress.seconds < said_saving_at_) said_saving_at_ = 0;  // of the save before
   if (!print && (bar_.active() || progress.seconds < said_saving_at_ + kSayEvery)) return;
   said_saving_at_ = progress.seconds;
-  line(c10::str("saving: rank 0 has written ", std::lround(std::floor(100 * done / all)), " % ",
-                what, " | ETA ", std::lround(eta), " s"));
+  line(printed("saving: rank 0 has written %ld %% %s | ETA %ld s",
+               std::lround(std::floor(100 * done / all)), what.c_str(), std::lround(eta)));
 }
 
 void RunLog::validation(const char* when, int64_t iteration, double loss) {
   if (!active_) return;
   const double perplexity = std::exp(loss);
-  char text[160];
-  std::snprintf(text, sizeof text,
-                "validation loss %s iteration %" PRId64 ": %.9g (perplexity %.6g)", when, iteration,
-                loss, perplexity);
-  line(text);
+  line(printed("validation loss %s iteration %" PRId64 ": %.9g (perplexity %.6g)", when, iteration,
+               loss, perplexity));
   event(iteration, {{"lm loss validation", loss}, {"lm loss validation ppl", perplexity}});
 }
 
@@ -142,12 +130,9 @@ void RunLog::warn_once(bool& said, int64_t iteration, const std::string& path) {
 
 void RunLog::summary(Communicator& world) {
   const int64_t peak = max_over(world, peak_memory());
-  char text[160];
-  std::snprintf(text, sizeof text,
-                "done: %" PRId64 " steps, %.4f s per step, peak memory per rank %.1f MiB", steps_,
-                steps_ > 0 ? step_ms_sum_ / 1e3 / static_cast<double>(steps_) : 0.0,
-                static_cast<double>(peak) / (1 << 20));
-  line(text);
+  line(printed("done: %" PRId64 " steps, %.4f s per step, peak memory per rank %.1f MiB", steps_,
+               steps_ > 0 ? step_ms_sum_ / 1e3 / static_cast<double>(steps_) : 0.0,
+               static_cast<double>(peak) / (1 << 20)));
 }
 
 }  // namespace anymesh

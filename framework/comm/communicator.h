@@ -40,11 +40,8 @@ class Communicator : public torch::CustomClassHolder {
   virtual int size() const = 0;
 
   // Ranks of equal color form a group, ordered by key; errors call it by the name.
-  c10::intrusive_ptr<Communicator> split(int color, int key) const {
-    return split(color, key, "(unnamed)");
-  }
   virtual c10::intrusive_ptr<Communicator> split(int color, int key,
-                                                 const std::string& name) const = 0;
+                                                 const std::string& name = "(unnamed)") const = 0;
 
   virtual void all_reduce(torch::Tensor t, ReduceOp op = ReduceOp::Sum) = 0;
   // out [size * n] <- in [n] of every rank, in rank order. `in` may be this rank's part of `out`.

@@ -4,8 +4,10 @@
 #include <ATen/record_function.h>
 
 #include <cinttypes>
-#include <cstdio>
+#include <type_traits>
 #include <vector>
+
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
@@ -28,8 +30,7 @@ class CountingCommunicator final : public Communicator {
  public:
   CountingCommunicator(CommPtr group, const std::string& name, std::array<Traffic, kVerbs>& traffic)
       : group_(std::move(group)), traffic_(traffic) {
-    for (int verb = 0; verb < kVerbs; ++verb)
-      phases_[static_cast<size_t>(verb)] = name + " " + name_of(static_cast<Verb>(verb));
+    for (size_t verb = 0; verb < kVerbs; ++verb) phases_[verb] = name + " " + kVerbNames[verb];
   }
 
   int rank() const override { return group_->rank(); }
@@ -43,37 +44,34 @@ class CountingCommunicator final : public Communicator {
   }
 
   void all_reduce(torch::Tensor t, ReduceOp op) override {
-    count(kAllReduce, t);
-    RECORD_USER_SCOPE(phases_[kAllReduce]);
-    group_->all_reduce(t, op);
+    count(kAllReduce, t, [&] { group_->all_reduce(t, op); });
   }
   std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
-    count(kAllGather, out);
-    RECORD_USER_SCOPE(phases_[kAllGather]);
-    return std::make_unique<TimedPending>(group_->start_all_gather(out, in),
-                                          phases_[kAllGather] + " wait");
+    return std::make_unique<TimedPending>(
+        count(kAllGather, out, [&] { return group_->start_all_gather(out, in); }),
+        phases_[kAllGather] + " wait");
   }
   void reduce_scatter(torch::Tensor out, torch::Tensor in,
                       const std::vector<int64_t>& counts) override {
-    count(kReduceScatter, in);
-    RECORD_USER_SCOPE(phases_[kReduceScatter]);
-    group_->reduce_scatter(out, in, counts);
+    count(kReduceScatter, in, [&] { group_->reduce_scatter(out, in, counts); });
   }
   void broadcast(torch::Tensor t, int root) override {
-    count(kBroadcast, t);
-    RECORD_USER_SCOPE(phases_[kBroadcast]);
-    group_->broadcast(t, root);
+    count(kBroadcast, t, [&] { group_->broadcast(t, root); });
   }
   void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
-    if (send.defined()) count(kExchange, send);
-    RECORD_USER_SCOPE(phases_[kExchange]);
-    group_->exchange(send, to, recv, from);
+    count(kExchange, send, [&] { group_->exchange(send, to, recv, from); });
   }
 
  private:
-  void count(Verb verb, const torch::Tensor& payload) {
-    ++traffic_[verb].calls;
-    traffic_[verb].bytes += static_cast<int64_t>(payload.nbytes());
+  // A call that moves `payload`, if it is defined.
+  template <class Call>
+  std::invoke_result_t<Call> count(Verb verb, const torch::Tensor& payload, const Call& call) {
+    if (payload.defined()) {
+      ++traffic_[verb].calls;
+      traffic_[verb].bytes += static_cast<int64_t>(payload.nbytes());
+    }
+    RECORD_USER_SCOPE(phases_[verb]);
+    return call();
   }
 
   CommPtr group_;
@@ -82,16 +80,6 @@ class CountingCommunicator final : public Communicator {
 };
 
 }  // namespace
-
-const char* name_of(Verb verb) {
-  constexpr const char* kNames[] = {"all_reduce", "reduce_scatter", "all_gather", "exchange",
-                                    "broadcast"};
-  return kNames[verb];
-}
-
-void CommCounts::reset() {
-  for (auto& [name, traffic] : groups) traffic = {};
-}
 
 CommPtr counted(CommPtr group, const std::string& name, CommCounts* counts) {
   if (!counts) return group;
@@ -113,14 +101,11 @@ std::string table_of(const CommCounts& counts, Communicator& world) {
   std::string table = kHeader;
   const int64_t* maximum = most.const_data_ptr<int64_t>();
   for (const auto& [name, traffic] : counts.groups) {
-    for (int verb = 0; verb < kVerbs; ++verb, maximum += 2) {
+    for (size_t verb = 0; verb < kVerbs; ++verb, maximum += 2) {
       if (maximum[0] == 0) continue;
-      const auto& [calls, bytes] = traffic[static_cast<size_t>(verb)];
-      char row[128];
-      std::snprintf(
-          row, sizeof row, "\n%-10s %-14s %8" PRId64 " %14" PRId64 "  %12" PRId64 " %14" PRId64,
-          name.c_str(), name_of(static_cast<Verb>(verb)), calls, bytes, maximum[0], maximum[1]);
-      table += row;
+      const auto& [calls, bytes] = traffic[verb];
+      table += printed("\n%-10s %-14s %8" PRId64 " %14" PRId64 "  %12" PRId64 " %14" PRId64,
+                       name.c_str(), kVerbNames[verb], calls, bytes, maximum[0], maximum[1]);
     }
   }
   return table == kHeader ? "no communication in the last step" : table;

@@ -28,7 +28,8 @@ namespace anymesh {
 // as 2, 1 and 1. A group of one rank sends nothing and is not counted, nor are barriers and splits.
 // A verb that is counted is also a phase to a profiler (profile/profiler.h): "dp reduce_scatter".
 enum Verb { kAllReduce, kReduceScatter, kAllGather, kExchange, kBroadcast, kVerbs };
-const char* name_of(Verb verb);
+constexpr const char* kVerbNames[kVerbs] = {"all_reduce", "reduce_scatter", "all_gather",
+                                            "exchange", "broadcast"};
 
 struct Traffic {
   int64_t calls = 0, bytes = 0;
@@ -38,7 +39,9 @@ struct Traffic {
 struct CommCounts {
   std::map<std::string, std::array<Traffic, kVerbs>> groups;
 
-  void reset();
+  void reset() {
+    for (auto& [name, traffic] : groups) traffic = {};
+  }
 };
 
 // The same group, counted under this name; the group itself if `counts` is null.

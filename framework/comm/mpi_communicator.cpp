@@ -108,11 +108,9 @@ class MpiCommunicator final : public Communicator {
     const int64_t n = in.numel();
     std::byte* mine = bytes_at(out, rank_ * n);
     if (mine != in.data_ptr()) std::memcpy(mine, in.data_ptr(), in.nbytes());
-    auto pending = std::make_unique<Requests>();
-    post_all_to_all(
+    return start_all_to_all(
         in, [](int) { return int64_t{0}; }, out, [&](int r) { return r * n; },
-        [&](int) { return n; }, [&](int) { return n; }, *pending);
-    return pending;
+        [&](int) { return n; }, [&](int) { return n; });
   }
 
   void reduce_scatter(torch::Tensor out, torch::Tensor in,
@@ -132,9 +130,10 @@ class MpiCommunicator final : public Communicator {
       const int64_t mine = part(rank_);
       torch::Tensor parts = torch::empty({size_, mine}, in.options());
       parts[rank_].copy_(flat_in.narrow(0, start(rank_) + std::min(begin, count(rank_)), mine));
-      all_to_all(
+      start_all_to_all(
           flat_in, [&](int r) { return start(r) + begin; }, parts, [&](int r) { return r * mine; },
-          part, [&](int) { return mine; });
+          part, [&](int) { return mine; })
+          ->wait();
       if (mine > 0) fold(parts, ReduceOp::Sum, flat_out.narrow(0, begin, mine));
     }
   }
@@ -168,18 +167,17 @@ class MpiCommunicator final : public Communicator {
       MPI_CHECK(MPI_Isend(nullptr, 0, MPI_INT, 0, kRollCallTag, comm_, &sent));
       MPI_CHECK(MPI_Request_free(&sent));
       MPI_Status status;
-      if (!comes_within(2 * patience, 0, status)) return {0};
+      if (!comes_by(Clock::now() + 2 * patience, 0, status)) return {0};
       int count = 0;
       MPI_CHECK(MPI_Get_count(&status, MPI_INT, &count));
       absent.resize(static_cast<size_t>(count));
       MPI_CHECK(MPI_Recv(absent.data(), count, MPI_INT, 0, kRollCallTag, comm_, MPI_STATUS_IGNORE));
       return absent;
     }
-    const auto deadline = std::chrono::steady_clock::now() + patience;
+    const auto deadline = Clock::now() + patience;
     for (int r = 1; r < size_; ++r) {
-      const auto left = deadline - std::chrono::steady_clock::now();
       MPI_Status status;
-      if (!comes_within(std::chrono::duration_cast<std::chrono::milliseconds>(left), r, status)) {
+      if (!comes_by(deadline, r, status)) {
         absent.push_back(r);
       } else {
         MPI_CHECK(MPI_Recv(nullptr, 0, MPI_INT, r, kRollCallTag, comm_, MPI_STATUS_IGNORE));
@@ -194,14 +192,15 @@ class MpiCommunicator final : public Communicator {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   // Whether a word of the roll call is there to be received from `rank`. Looks once at least.
-  bool comes_within(std::chrono::milliseconds patience, int rank, MPI_Status& status) {
-    const auto deadline = std::chrono::steady_clock::now() + patience;
+  bool comes_by(Clock::time_point deadline, int rank, MPI_Status& status) {
     for (;;) {
       int here = 0;
       MPI_CHECK(MPI_Iprobe(rank, kRollCallTag, comm_, &here, &status));
       if (here) return true;
-      if (std::chrono::steady_clock::now() >= deadline) return false;
+      if (Clock::now() >= deadline) return false;
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }
@@ -214,34 +213,31 @@ class MpiCommunicator final : public Communicator {
     const int64_t mine = count(rank_);
     torch::Tensor parts = torch::empty({size_, mine}, t.options());
     parts[rank_].copy_(t.narrow(0, begin(rank_), mine));
-    all_to_all(
-        t, begin, parts, [&](int r) { return r * mine; }, count, [&](int) { return mine; });
+    start_all_to_all(
+        t, begin, parts, [&](int r) { return r * mine; }, count, [&](int) { return mine; })
+        ->wait();
     if (mine > 0) fold(parts, op, t.narrow(0, begin(rank_), mine));
-    all_to_all(
-        t, [&](int) { return begin(rank_); }, t, begin, [&](int) { return mine; }, count);
+    start_all_to_all(
+        t, [&](int) { return begin(rank_); }, t, begin, [&](int) { return mine; }, count)
+        ->wait();
   }
 
   // Sends in[send_begin(r), + send_count(r)) to every other rank r, and receives from it at
   // out[recv_begin(r), ...).
   template <class SendBegin, class RecvBegin, class SendCount, class RecvCount>
-  void all_to_all(const torch::Tensor& in, SendBegin send_begin, const torch::Tensor& out,
-                  RecvBegin recv_begin, SendCount send_count, RecvCount recv_count) {
-    Requests requests;
-    post_all_to_all(in, send_begin, out, recv_begin, send_count, recv_count, requests);
-    requests.wait();
-  }
-  template <class SendBegin, class RecvBegin, class SendCount, class RecvCount>
-  void post_all_to_all(const torch::Tensor& in, SendBegin send_begin, const torch::Tensor& out,
-                       RecvBegin recv_begin, SendCount send_count, RecvCount recv_count,
-                       Requests& requests) {
+  std::unique_ptr<Pending> start_all_to_all(const torch::Tensor& in, SendBegin send_begin,
+                                            const torch::Tensor& out, RecvBegin recv_begin,
+                                            SendCount send_count, RecvCount recv_count) {
+    auto requests = std::make_unique<Requests>();
     for (int step = 1; step < size_; ++step) {
       const int from = (rank_ - step + size_) % size_;
-      post_receive(out, recv_begin(from), recv_count(from), from, requests.list);
+      post_receive(out, recv_begin(from), recv_count(from), from, requests->list);
     }
     for (int step = 1; step < size_; ++step) {
       const int to = (rank_ + step) % size_;
-      post_send(in, send_begin(to), send_count(to), to, requests.list);
+      post_send(in, send_begin(to), send_count(to), to, requests->list);
     }
+    return requests;
   }
 
   void post_send(const torch::Tensor& t, int64_t begin, int64_t count, int to,

@@ -20,7 +20,7 @@ std::string value_name(const FlagTable::Field& field) {
   return is_real ? "X" : "N";
 }
 
-bool is_flag(const std::string& arg) { return arg.rfind("--", 0) == 0 && arg.size() > 2; }
+bool is_flag(const std::string& arg) { return arg.starts_with("--") && arg.size() > 2; }
 
 std::string flag_name(const std::string& arg) { return arg.substr(2, arg.find('=') - 2); }
 
@@ -33,7 +33,7 @@ Kind kind_of(const FlagTable& flags, const std::string& name) {
     const bool is_list = std::holds_alternative<std::vector<std::string>*>(flag->field);
     return is_list ? Kind::kList : Kind::kValue;
   }
-  const Foreign* foreign = find_foreign_flag(name);
+  const Foreign* foreign = find_foreign(foreign_flags(), name);
   return !foreign ? Kind::kUnknown : foreign->takes_value ? Kind::kValue : Kind::kSwitch;
 }
 
@@ -83,19 +83,18 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 std::string suggestion(const FlagTable& flags, const std::string& name) {
   constexpr size_t kLongestName = 64;  // the distance takes quadratic time
   if (name.size() > kLongestName) return "";
-  std::vector<std::string> known;
-  for (const FlagTable::Flag& flag : flags.flags()) known.push_back(flag.name);
-  for (const Foreign& flag : foreign_flags()) known.emplace_back(flag.name);
   size_t nearest = std::max<size_t>(2, name.size() / 4) + 1;
   std::string best;
-  for (const std::string& candidate : known) {
-    const bool abbreviated = name.size() >= 4 && candidate.rfind(name, 0) == 0;
-    const size_t distance = abbreviated ? 1 : edit_distance(name, candidate);
-    if (distance < nearest) {
-      nearest = distance;
-      best = candidate;
-    }
-  }
+  const auto consider = [&](std::string_view known) {
+    const bool abbreviated = name.size() >= 4 && known.starts_with(name);
+    const size_t distance = abbreviated ? 1 : edit_distance(name, known);
+    if (distance >= nearest) return;
+    nearest = distance;
+    best = known;
+  };
+  for (const FlagTable::Flag& flag : flags.flags()) consider(flag.name);
+  for (const Foreign& foreign : foreign_flags())
+    for (const std::string_view flag : items_of(foreign.names)) consider(flag);
   return best.empty() ? "" : "; did you mean --" + best + "?";
 }
 
@@ -126,22 +125,22 @@ std::string help_text(const FlagTable& flags) {
     options.add_option(flag.group, "", flag.name, help,
                        value.empty() ? cxxopts::value<bool>() : cxxopts::value<std::string>(),
                        value);
-    if (std::find(groups.begin(), groups.end(), flag.group) == groups.end()) {
-      groups.push_back(flag.group);
-    }
+    if (groups.empty() || groups.back() != flag.group) groups.push_back(flag.group);
   }
   options.add_options("Help")("help", "this text")("version", "the version");
   groups.push_back("Help");
   std::string text = options.help(groups);
   text += "\nAccepted from Megatron-DeepSpeed, without effect on results here:\n";
   std::string line = " ";
-  for (const Foreign& flag : foreign_flags()) {
-    if (!flag.ignored()) continue;
-    if (line.size() + flag.name.size() > 96) {
-      text += line + "\n";
-      line = " ";
+  for (const Foreign& foreign : foreign_flags()) {
+    if (!foreign.ignored()) continue;
+    for (const std::string_view flag : items_of(foreign.names)) {
+      if (line.size() + flag.size() > 96) {
+        text += line + "\n";
+        line = " ";
+      }
+      line += " --" + std::string(flag);
     }
-    line += " --" + std::string(flag.name);
   }
   return text + line + "\n";
 }
@@ -173,14 +172,12 @@ std::vector<std::string> read_command_line(FlagTable& flags, const std::vector<s
   for (auto& [name, values] : all) {
     std::string origin = "--" + name;
     for (const std::string& value : values) origin += " " + value;
-    if (const Foreign* foreign = find_foreign_flag(name)) {
+    if (const Foreign* foreign = find_foreign(foreign_flags(), name)) {
       foreign->check(origin, values.empty() ? "" : values[0]);
       if (foreign->ignored()) ignored.push_back("--" + name);
-    } else if (kind_of(flags, name) == Kind::kList) {
-      flags.set_list(name, origin, std::move(values));
     } else {
-      const char* switched = flags.find(name)->on ? "true" : "false";
-      flags.set(name, origin, values.empty() ? switched : values[0]);
+      if (values.empty()) values = {flags.find(name)->on ? "true" : "false"};
+      flags.set(name, origin, values);
     }
   }
   if (!others.empty()) refuse_argument(flags, others.front());

@@ -40,8 +40,8 @@ constexpr FlagKey kFlagKeys[] = {
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", "save-16bit-model"},
 };
 
-// Keys with no flag. Accepted are JSON texts.
-constexpr Foreign kForeignKeys[] = {
+// Keys with no flag, one a line, of which a value is what happens anyway. Accepted are JSON texts.
+constexpr Foreign kFixedKeys[] = {
     {"fp16.consecutive_hysteresis", true, "hysteresis refills with the scale alone", "false"},
     {"data_types.grad_accum_dtype", true, "gradients are accumulated in fp32", "\"fp32\"|null"},
     {"communication_data_type", true, "gradients are reduced in fp32", "\"fp32\"|null"},
@@ -51,60 +51,45 @@ constexpr Foreign kForeignKeys[] = {
     {"optimizer.params.adam_w_mode", true, "the optimizer is AdamW", "true"},
     {"optimizer.params.bias_correction", true, "Adam always corrects its bias", "true"},
     {"optimizer.params.amsgrad", true, "AMSGrad is not in this version", "false"},
+};
 
-    {"steps_per_print"},
-    {"wall_clock_breakdown"},
-    {"memory_breakdown"},
-    {"dump_state"},
-    {"flops_profiler"},
-    {"comms_logger"},
-    {"tensorboard"},
-    {"wandb"},
-    {"csv_monitor"},
-    {"aio"},
-    {"activation_checkpointing"},
-    {"sparse_gradients"},
-    {"disable_allgather"},
-    {"zero_allow_untested_optimizer"},
-    {"zero_force_ds_cpu_optimizer"},
-    {"fp16.auto_cast"},
-    {"optimizer.params.torch_adam"},
-    {"zero_optimization.allgather_partitions"},
-    {"zero_optimization.allgather_bucket_size"},
-    {"zero_optimization.overlap_comm"},
-    {"zero_optimization.reduce_scatter"},
-    {"zero_optimization.reduce_bucket_size"},
-    {"zero_optimization.contiguous_gradients"},
-    {"zero_optimization.round_robin_gradients"},
-    {"zero_optimization.ignore_unused_parameters"},
-    {"zero_optimization.sub_group_size"},
-    {"zero_optimization.stage3_prefetch_bucket_size"},
-    {"zero_optimization.stage3_max_live_parameters"},
-    {"zero_optimization.stage3_max_reuse_distance"},
-    {"zero_optimization.stage3_param_persistence_threshold"},
-    {"zero_optimization.stage3_model_persistence_threshold"},
-    {"zero_optimization.stage3_module_granularity_threshold"},
-    {"zero_optimization.stage3_use_all_reduce_for_fetch_params"},
-    {"zero_optimization.stage3_allgather_sequential"},
-    {"zero_optimization.offload_optimizer.pin_memory"},
-    {"zero_optimization.offload_optimizer.buffer_count"},
-    {"zero_optimization.offload_optimizer.pipeline_read"},
-    {"zero_optimization.offload_optimizer.pipeline_write"},
-    {"zero_optimization.offload_optimizer.fast_init"},
-    {"zero_optimization.offload_optimizer.ratio"},
-    {"zero_optimization.offload_optimizer.super_offload"},
-    {"zero_optimization.offload_optimizer.cpuadam_cores_perc"},
-    {"zero_optimization.offload_param.pin_memory"},
-    {"zero_optimization.offload_param.buffer_count"},
-    {"zero_optimization.offload_param.buffer_size"},
-    {"zero_optimization.offload_param.max_in_cpu"},
+// Keys about speed and logs, by section.
+struct IgnoredKeys {
+  std::string_view section, names;  // names separated by '|'
+};
+constexpr IgnoredKeys kIgnoredKeys[] = {
+    {"",
+     "steps_per_print|wall_clock_breakdown|memory_breakdown|dump_state|flops_profiler|"
+     "comms_logger|tensorboard|wandb|csv_monitor|aio|activation_checkpointing|sparse_gradients|"
+     "disable_allgather|zero_allow_untested_optimizer|zero_force_ds_cpu_optimizer"},
+    {"fp16.", "auto_cast"},
+    {"optimizer.params.", "torch_adam"},
+    {"zero_optimization.",
+     "allgather_partitions|allgather_bucket_size|overlap_comm|reduce_scatter|"
+     "reduce_bucket_size|contiguous_gradients|round_robin_gradients|ignore_unused_parameters|"
+     "sub_group_size|stage3_prefetch_bucket_size|stage3_max_live_parameters|"
+     "stage3_max_reuse_distance|stage3_param_persistence_threshold|"
+     "stage3_model_persistence_threshold|stage3_module_granularity_threshold|"
+     "stage3_use_all_reduce_for_fetch_params|stage3_allgather_sequential"},
+    {"zero_optimization.offload_optimizer.",
+     "pin_memory|buffer_count|pipeline_read|pipeline_write|fast_init|ratio|super_offload|"
+     "cpuadam_cores_perc"},
+    {"zero_optimization.offload_param.", "pin_memory|buffer_count|buffer_size|max_in_cpu"},
 };
 
 // Of which a key is known.
 bool is_section(const std::string& path) {
   const auto is_inside = [&](std::string_view key) { return key.starts_with(path + "."); };
   return std::ranges::any_of(kFlagKeys, is_inside, &FlagKey::path) ||
-         std::ranges::any_of(kForeignKeys, is_inside, &Foreign::name);
+         std::ranges::any_of(kFixedKeys, is_inside, &Foreign::names) ||
+         std::ranges::any_of(kIgnoredKeys, is_inside, &IgnoredKeys::section);
+}
+
+bool is_ignored(std::string_view key) {
+  const size_t name = key.rfind('.') + 1;  // 0 if it is in no section
+  return std::ranges::any_of(kIgnoredKeys, [&](const IgnoredKeys& ignored) {
+    return ignored.section == key.substr(0, name) && is_one_of(key.substr(name), ignored.names);
+  });
 }
 
 // nlohmann/json keeps the last of two equal keys; DeepSpeed refuses them, and so do we.
@@ -145,83 +130,59 @@ std::string text_of(const Json& value) {
   return value.is_structured() ? value.type_name() : value.dump();
 }
 
-class Reader {
- public:
-  Reader(const std::string& path, FlagTable& flags, Config& config)
-      : path_(path), flags_(flags), config_(config) {}
+struct Reader {
+  const std::string& path;
+  FlagTable& flags;
+  Config& config;
+  std::vector<std::string> ignored = {};
 
-  std::vector<std::string> read() {
-    const Json root = parse_file(path_);
-    if (!root.is_object()) throw ParseError(path_ + ": expected a JSON object");
-    read_section(root, "");
-    return std::move(ignored_);
-  }
-
- private:
   void read_section(const Json& section, const std::string& prefix) {
     for (const auto& [name, value] : section.items()) {
       const std::string key = prefix + name;
-      if (!is_section(key)) {
-        read_key(key, value);
-      } else if (value.is_object() && key == "fp16") {
-        read_fp16(value);
-      } else if (value.is_object() && key.starts_with("zero_optimization.offload_")) {
-        read_offload(value, key + ".");
-      } else if (value.is_object()) {
+      if (is_section(key)) {
+        if (!value.is_object()) throw ParseError(origin(key, value) + ": expected an object");
         read_section(value, key + ".");
+      } else if (is_off(section, prefix, name)) {
+        ignored.push_back(key);
       } else {
-        throw ParseError(origin(key, value) + ": expected an object");
-      }
-    }
-  }
-
-  // Its settings are usually there, switched off. What it does not say, flags do. DeepSpeed starts
-  // a dynamic scale at 2^16, Megatron at 2^32.
-  void read_fp16(const Json& section) {
-    const PrecisionConfig& flags = config_.precision;
-    const bool on = section.contains("enabled") ? !has(section, "enabled", false) : flags.fp16,
-               is_static = section.contains("loss_scale") ? !has(section, "loss_scale", 0)
-                                                          : flags.loss_scale.value_or(0) != 0;
-    for (const auto& [name, value] : section.items()) {
-      const std::string key = "fp16." + name;
-      if (on || name == "enabled") {
         read_key(key, value);
-      } else {
-        ignored_.push_back(key);
       }
     }
-    if (on && !is_static && !flags_.given("initial-loss-scale"))
+    if (prefix != "fp16." || !fp16_is_on(section) || flags.given("initial-loss-scale")) return;
+    const bool is_dynamic = section.contains("loss_scale")
+                                ? has(section, "loss_scale", 0)
+                                : config.precision.loss_scale.value_or(0) == 0;
+    if (is_dynamic)  // it starts at 2^16 in DeepSpeed, at 2^32 in Megatron
       read_scale_power("fp16.initial_scale_power (default)", Json(16u));
   }
 
-  // Configurations keep a path there for the day that the device is nvme.
-  void read_offload(const Json& section, const std::string& prefix) {
-    const OffloadConfig& flags = config_.offload;
-    const std::string& flag = prefix.ends_with("optimizer.") ? flags.optimizer : flags.param;
-    const bool nvme = section.contains("device") ? has(section, "device", "nvme") : flag == "nvme";
-    for (const auto& [name, value] : section.items()) {
-      if (name == "nvme_path" && !nvme) {
-        ignored_.push_back(prefix + name);
-      } else {
-        read_key(prefix + name, value);
-      }
-    }
+  // The settings of fp16 are usually there, switched off, and so is a path, for the day that the
+  // device is nvme. What a section does not say, flags do.
+  bool is_off(const Json& section, const std::string& prefix, const std::string& name) const {
+    if (prefix == "fp16.") return name != "enabled" && !fp16_is_on(section);
+    if (name != "nvme_path" || !prefix.starts_with("zero_optimization.offload_")) return false;
+    const OffloadConfig& said = config.offload;
+    const std::string& flag = prefix.ends_with("optimizer.") ? said.optimizer : said.param;
+    return section.contains("device") ? !has(section, "device", "nvme") : flag != "nvme";
+  }
+
+  bool fp16_is_on(const Json& section) const {
+    return section.contains("enabled") ? !has(section, "enabled", false) : config.precision.fp16;
   }
 
   void read_key(const std::string& key, const Json& value) {
     if (const auto* it = std::ranges::find(kFlagKeys, std::string_view(key), &FlagKey::path);
         it != std::end(kFlagKeys)) {
       if (value.is_structured()) throw ParseError(origin(key, value) + ": expected one value");
-      const bool takes_text = std::holds_alternative<std::string*>(flags_.find(it->flag)->field);
+      const bool takes_text = std::holds_alternative<std::string*>(flags.find(it->flag)->field);
       if (takes_text && !value.is_string())
         throw ParseError(origin(key, value) + ": expected a text");
-      flags_.set(it->flag, origin(key, value),
-                 takes_text ? value.get<std::string>() : value.dump());
-    } else if (const auto* it =
-                   std::ranges::find(kForeignKeys, std::string_view(key), &Foreign::name);
-               it != std::end(kForeignKeys)) {
-      it->check(origin(key, value), text_of(value));
-      if (it->ignored()) ignored_.push_back(key);
+      flags.set(it->flag, origin(key, value),
+                {takes_text ? value.get<std::string>() : value.dump()});
+    } else if (const Foreign* fixed = find_foreign(kFixedKeys, key)) {
+      fixed->check(origin(key, value), text_of(value));
+    } else if (is_ignored(key)) {
+      ignored.push_back(key);
     } else if (key == "optimizer.params.betas") {
       read_betas(key, value);
     } else if (key == "checkpoint.tag_validation") {
@@ -231,11 +192,11 @@ class Reader {
     } else if (key == "gradient_accumulation_steps") {
       read_accumulation(key, value);
     } else if (key == "scheduler") {
-      throw ParseError(path_ +
+      throw ParseError(path +
                        ": scheduler: DeepSpeed's schedules differ from Megatron's; use "
                        "--lr-decay-style, --lr-warmup-iters and --lr-decay-iters instead");
     } else {
-      throw ParseError(path_ + ": " + key + " is not a key that this trainer knows");
+      throw ParseError(path + ": " + key + " is not a key that this trainer knows");
     }
   }
 
@@ -243,26 +204,26 @@ class Reader {
     if (!value.is_array() || value.size() != 2 || !value[0].is_number() || !value[1].is_number()) {
       throw ParseError(origin(key, value) + ": expected two numbers, as [0.9, 0.999]");
     }
-    flags_.set("adam-beta1", origin(key + "[0]", value[0]), value[0].dump());
-    flags_.set("adam-beta2", origin(key + "[1]", value[1]), value[1].dump());
+    flags.set("adam-beta1", origin(key + "[0]", value[0]), {value[0].dump()});
+    flags.set("adam-beta2", origin(key + "[1]", value[1]), {value[1].dump()});
   }
 
   void read_tag_validation(const std::string& key, const Json& value) {
-    std::string mode = value.is_string() ? value.get<std::string>() : "";
-    for (char& c : mode)  // DeepSpeed does not mind the case
-      c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-    if (!mode.empty())
-      mode[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(mode[0])));
-    if (mode != "Ignore" && mode != "Warn" && mode != "Fail")
-      throw ParseError(origin(key, value) + ": expected \"Ignore\", \"Warn\" or \"Fail\"");
-    config_.checkpoint.tag_validation = mode;
+    const auto lower = [](unsigned char c) { return std::tolower(c); };
+    const std::string text = value.is_string() ? value.get<std::string>() : "";
+    for (const char* mode : {"Ignore", "Warn", "Fail"}) {  // DeepSpeed does not mind the case
+      if (!std::ranges::equal(text, std::string_view(mode), {}, lower, lower)) continue;
+      config.checkpoint.tag_validation = mode;
+      return;
+    }
+    throw ParseError(origin(key, value) + ": expected \"Ignore\", \"Warn\" or \"Fail\"");
   }
 
   void read_scale_power(const std::string& key, const Json& value) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > 62)
       throw ParseError(origin(key, value) + ": expected an integer between 0 and 62");
-    flags_.set("initial-loss-scale", origin(key, value),
-               std::to_string(uint64_t{1} << value.get<uint64_t>()));
+    flags.set("initial-loss-scale", origin(key, value),
+              {std::to_string(uint64_t{1} << value.get<uint64_t>())});
   }
 
   void read_accumulation(const std::string& key, const Json& value) {
@@ -270,25 +231,24 @@ class Reader {
         value.get<uint64_t>() > uint64_t{std::numeric_limits<int>::max()}) {
       throw ParseError(origin(key, value) + ": expected a positive integer");
     }
-    config_.batch.gradient_accumulation_steps = value.get<int>();
+    config.batch.gradient_accumulation_steps = value.get<int>();
   }
 
   // "zero_optimization.stage 1 of ds_config.json"
   std::string origin(const std::string& key, const Json& value) const {
-    return key + " " + text_of(value) + " of " + path_;
+    return key + " " + text_of(value) + " of " + path;
   }
-
-  const std::string& path_;
-  FlagTable& flags_;
-  Config& config_;
-  std::vector<std::string> ignored_;
 };
 
 }  // namespace
 
 std::vector<std::string> read_deepspeed_json(const std::string& path, FlagTable& flags,
                                              Config& config) {
-  return Reader(path, flags, config).read();
+  const Json root = parse_file(path);
+  if (!root.is_object()) throw ParseError(path + ": expected a JSON object");
+  Reader reader{path, flags, config};
+  reader.read_section(root, "");
+  return std::move(reader.ignored);
 }
 
 }  // namespace anymesh

@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -47,26 +48,31 @@ class FlagTable {
   };
 
   // REQUIRES: the fields given to add() outlive the table.
-  FlagTable(std::string program, std::string description);
+  FlagTable(std::string program, std::string description)
+      : program_(std::move(program)), description_(std::move(description)) {}
   FlagTable(const FlagTable&) = delete;
   FlagTable& operator=(const FlagTable&) = delete;
 
-  void group(std::string title);  // heading in --help of the flags added from here on
+  // Heading in --help of the flags added from here on.
+  void group(std::string title) { group_ = std::move(title); }
   // `default_text` is for --help, where a field's 0 or "" stands for something: "--train-iters".
   // `dest` is for flags whose attribute argparse doesn't derive from their name.
   template <class T>
-  void add(const std::string& name, T& field, const std::string& help,
-           const std::string& default_text = "", const std::string& dest = "") {
-    add_field(name, &field, help, default_text, dest);
+  void add(std::string name, T& field, std::string help, std::string default_text = "",
+           std::string dest = "") {
+    add({std::move(name), group_, std::move(help), &field, std::move(default_text),
+         std::move(dest)});
   }
 
   // `origin` is who says what, for messages: "--lr 1e-3", "optimizer.params.lr 0.1 of ds.json".
-  // A bool takes "true" or "false", the value of its field. REQUIRES: the flag exists.
-  void set(std::string_view name, const std::string& origin, const std::string& text);
-  void set_list(std::string_view name, const std::string& origin, std::vector<std::string> values);
+  // A bool takes "true" or "false", the value of its field. REQUIRES: the flag exists, and there is
+  // one value, or it is a list.
+  void set(std::string_view name, const std::string& origin,
+           const std::vector<std::string>& values);
 
   const Flag* find(std::string_view name) const;  // nullptr if there is no such flag
-  bool given(std::string_view name) const;        // by the command line or a JSON file
+  // By the command line or a JSON file.
+  bool given(std::string_view name) const { return !origin(name).empty(); }
   const std::string& origin(std::string_view name) const;
 
   const std::string& program() const { return program_; }
@@ -75,8 +81,7 @@ class FlagTable {
   std::vector<Setting> settings() const;
 
  private:
-  void add_field(std::string name, Field field, std::string help, std::string default_text,
-                 std::string dest);
+  void add(Flag flag);
   size_t index_of(std::string_view name) const;
 
   std::string program_, description_, group_;

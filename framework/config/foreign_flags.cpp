@@ -12,69 +12,36 @@ constexpr bool kSwitch = false;
 
 constexpr std::string_view kRecompute =
     "use --activation-checkpointing, which keeps only the input of each layer";
-constexpr std::string_view kWholeInputs =
-    "--activation-checkpointing keeps the input of each layer whole, and where it was computed";
-constexpr std::string_view kNoTokens = "counts in tokens are not read; use --train-samples";
 
 constexpr Foreign kForeignFlags[] = {
     // Communication and kernels: the same numbers by other means.
     {"deepspeed"},
-    {"local-rank", kValue},
-    {"local_rank", kValue},
-    {"lazy-mpu-init", kValue},
-    {"DDP-impl", kValue},
-    {"no-contiguous-buffers-in-local-ddp"},
-    {"no-scatter-gather-tensors-in-pipeline"},
-    {"overlap-p2p-communication"},
-    {"use-ring-exchange-p2p"},
-    {"no-async-tensor-model-parallel-allreduce"},
-    {"no-gradient-accumulation-fusion"},
-    {"no-masked-softmax-fusion"},
+    {"local-rank|local_rank|lazy-mpu-init|DDP-impl", kValue},
+    {"no-contiguous-buffers-in-local-ddp|no-scatter-gather-tensors-in-pipeline|"
+     "overlap-p2p-communication|use-ring-exchange-p2p|no-async-tensor-model-parallel-allreduce|"
+     "no-gradient-accumulation-fusion|no-masked-softmax-fusion"},
     {"exit-signal-handler"},  // always on
-    {"no-bias-dropout-fusion"},
-    {"no-persist-layer-norm"},
-    {"disable-mem-efficient-ln"},
-    {"use-flash-attn"},
-    {"use-flash-attn-v1"},
-    {"use-flash-attn-v2"},
-    {"use-flash-attn-triton"},
-    {"use-flash-attn-builder"},
-    {"ds_fused_adam"},
-    {"cpu_torch_adam"},
-    {"use-cpu-initialization"},
+    {"no-bias-dropout-fusion|no-persist-layer-norm|disable-mem-efficient-ln|use-flash-attn|"
+     "use-flash-attn-v1|use-flash-attn-v2|use-flash-attn-triton|use-flash-attn-builder|"
+     "ds_fused_adam|cpu_torch_adam|use-cpu-initialization"},
     {"empty-unused-memory-level", kValue},
-    {"zero-reduce-scatter"},
-    {"zero-contigious-gradients"},
-    {"zero-reduce-bucket-size", kValue},
-    {"zero-allgather-bucket-size", kValue},
+    {"zero-reduce-scatter|zero-contigious-gradients"},
+    {"zero-reduce-bucket-size|zero-allgather-bucket-size", kValue},
     {"use-pin-memory"},
     // Numerics that are always so here, or cancel out: the layer number of the query-key scaling
     // is divided out again before the softmax.
-    {"no-query-key-layer-scaling"},
-    {"attention-softmax-in-fp32"},
-    {"accumulate-allreduce-grads-in-fp32"},
-    // Reading data, and logs: every scalar is written at every step.
+    {"no-query-key-layer-scaling|attention-softmax-in-fp32|accumulate-allreduce-grads-in-fp32"},
+    // Reading data, and logs: every scalar is written at every step. "learnig" is Megatron's.
     {"num-workers", kValue},
     {"mmap-warmup"},
-    {"data-cache-path", kValue},
-    {"timing-log-level", kValue},
-    {"timing-log-option", kValue},
+    {"data-cache-path|timing-log-level|timing-log-option", kValue},
     {"no-barrier-with-level-1-timing"},
-    {"tensorboard-log-interval", kValue},
-    {"tensorboard-queue-size", kValue},
-    {"log-timers-to-tensorboard"},
-    {"log-batch-size-to-tensorboard"},
-    {"no-log-learnig-rate-to-tensorboard"},  // spelled so in Megatron
-    {"no-log-loss-scale-to-tensorboard"},
-    {"log-validation-ppl-to-tensorboard"},
-    {"log-optimizer-states-to-tensorboard"},
-    {"log-memory-to-tensorboard"},
-    {"log-world-size-to-tensorboard"},
-    {"log-params-norm"},
-    {"log-num-zeros-in-grad"},
-    {"wandb-project", kValue},
-    {"wandb-exp-name", kValue},
-    {"wandb-save-dir", kValue},
+    {"tensorboard-log-interval|tensorboard-queue-size", kValue},
+    {"log-timers-to-tensorboard|log-batch-size-to-tensorboard|no-log-learnig-rate-to-tensorboard|"
+     "no-log-loss-scale-to-tensorboard|log-validation-ppl-to-tensorboard|"
+     "log-optimizer-states-to-tensorboard|log-memory-to-tensorboard|log-world-size-to-tensorboard|"
+     "log-params-norm|log-num-zeros-in-grad"},
+    {"wandb-project|wandb-exp-name|wandb-save-dir", kValue},
 
     // One value is what this trainer does.
     {"data-impl", kValue, "only Megatron's .bin/.idx files are read", "mmap|infer"},
@@ -106,32 +73,26 @@ constexpr Foreign kForeignFlags[] = {
     {"use-distributed-optimizer", kSwitch, "use --zero-stage 1"},
     {"cpu-optimizer", kSwitch, "use --offload-optimizer cpu"},
     {"data-parallel-random-init", kSwitch, "data-parallel ranks always start equal"},
-    {"checkpoint-activations", kSwitch, kRecompute},
-    {"checkpoint-num-layers", kValue, kRecompute},
-    {"distribute-checkpointed-activations", kSwitch, kWholeInputs},
-    {"deepspeed-activation-checkpointing", kSwitch, kRecompute},
-    {"partition-activations", kSwitch, kWholeInputs},
-    {"contigious-checkpointing", kSwitch, kWholeInputs},
-    {"checkpoint-in-cpu", kSwitch, kWholeInputs},
-    {"recompute-activations", kSwitch, kRecompute},
-    {"recompute-granularity", kValue, kRecompute},
-    {"recompute-method", kValue, kRecompute},
-    {"recompute-num-layers", kValue, kRecompute},
+    {"checkpoint-activations|deepspeed-activation-checkpointing|recompute-activations", kSwitch,
+     kRecompute},
+    {"checkpoint-num-layers|recompute-granularity|recompute-method|recompute-num-layers", kValue,
+     kRecompute},
+    {"distribute-checkpointed-activations|partition-activations|contigious-checkpointing|"
+     "checkpoint-in-cpu",
+     kSwitch,
+     "--activation-checkpointing keeps the input of each layer whole, and where it was computed"},
 
     // Batches, schedule, data, checkpoints.
     {"batch-size", kValue, "use --micro-batch-size"},
     {"rampup-batch-size", kValue, "the batch size is constant; use --global-batch-size"},
-    {"train-tokens", kValue, kNoTokens},
-    {"lr-decay-tokens", kValue, kNoTokens},
-    {"lr-warmup-tokens", kValue, kNoTokens},
+    {"train-tokens|lr-decay-tokens|lr-warmup-tokens", kValue,
+     "counts in tokens are not read; use --train-samples"},
     {"warmup", kValue, "use --lr-warmup-fraction"},
-    {"start-weight-decay", kValue, "the weight decay is constant; use --weight-decay"},
-    {"end-weight-decay", kValue, "the weight decay is constant; use --weight-decay"},
-    {"train-data-path", kValue, "use --data-path with --split"},
-    {"valid-data-path", kValue, "use --data-path with --split"},
-    {"test-data-path", kValue, "use --data-path with --split"},
-    {"reset-position-ids", kSwitch, "documents are not separated within a sample"},
-    {"reset-attention-mask", kSwitch, "documents are not separated within a sample"},
+    {"start-weight-decay|end-weight-decay", kValue,
+     "the weight decay is constant; use --weight-decay"},
+    {"train-data-path|valid-data-path|test-data-path", kValue, "use --data-path with --split"},
+    {"reset-position-ids|reset-attention-mask", kSwitch,
+     "documents are not separated within a sample"},
     {"eod-mask-loss", kSwitch, "the loss counts every token"},
     {"no-save-rng", kSwitch, "checkpoints are always complete"},
     {"use-checkpoint-args", kSwitch, "the model is what the flags say"},
@@ -142,19 +103,28 @@ constexpr Foreign kForeignFlags[] = {
 
 std::span<const Foreign> foreign_flags() { return kForeignFlags; }
 
-const Foreign* find_foreign_flag(std::string_view name) {
-  const auto is_named = [name](const Foreign& flag) { return flag.name == name; };
-  const auto flag = std::find_if(std::begin(kForeignFlags), std::end(kForeignFlags), is_named);
-  return flag == std::end(kForeignFlags) ? nullptr : flag;
+const Foreign* find_foreign(std::span<const Foreign> list, std::string_view name) {
+  const auto is_named = [name](const Foreign& foreign) { return is_one_of(name, foreign.names); };
+  const auto found = std::ranges::find_if(list, is_named);
+  return found == list.end() ? nullptr : &*found;
+}
+
+std::vector<std::string_view> items_of(std::string_view list) {
+  std::vector<std::string_view> items;
+  while (!list.empty()) {
+    items.push_back(list.substr(0, list.find('|')));
+    list.remove_prefix(std::min(items.back().size() + 1, list.size()));
+  }
+  return items;
+}
+
+bool is_one_of(std::string_view value, std::string_view list) {
+  const std::vector<std::string_view> items = items_of(list);
+  return std::ranges::find(items, value) != items.end();
 }
 
 void Foreign::check(const std::string& origin, std::string_view value) const {
-  if (ignored()) return;
-  for (std::string_view rest = accepted; !rest.empty();) {
-    const std::string_view choice = rest.substr(0, rest.find('|'));
-    if (choice == value) return;
-    rest.remove_prefix(std::min(choice.size() + 1, rest.size()));
-  }
+  if (ignored() || is_one_of(value, accepted)) return;
   std::string message = origin + ": " + std::string(reason);
   if (!accepted.empty()) message += "; accepted: " + std::string(accepted);
   throw ParseError(message);

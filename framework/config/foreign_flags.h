@@ -12,11 +12,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace anymesh {
 
 struct Foreign {
-  std::string_view name;
+  std::string_view names;          // that share what follows, separated by '|'
   bool takes_value = false;        // as a flag; keys all do
   std::string_view reason = {};    // completes "--name value: ..."
   std::string_view accepted = {};  // values separated by '|'
@@ -27,6 +28,11 @@ struct Foreign {
 };
 
 std::span<const Foreign> foreign_flags();
-const Foreign* find_foreign_flag(std::string_view name);  // nullptr if not listed
+// nullptr if it is not listed.
+const Foreign* find_foreign(std::span<const Foreign> list, std::string_view name);
+
+// Of "a|b|c".
+std::vector<std::string_view> items_of(std::string_view list);
+bool is_one_of(std::string_view value, std::string_view list);
 
 }  // namespace anymesh

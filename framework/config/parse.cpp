@@ -40,7 +40,7 @@ void add_offload_flags(FlagTable& flags, OffloadConfig& offload) {
             "the same of the parameters' partition, which is read when a layer runs; needs "
             "--zero-stage 3");
   flags.add("nvme-path", offload.nvme_path,
-            "folder of the files of nvme, best on a local disk; they vanish with the run", "none");
+            "folder of the files of nvme, best on a local disk; they vanish with the run");
 }
 
 void add_batch_flags(FlagTable& flags, BatchConfig& batch) {
@@ -73,8 +73,7 @@ void add_optimizer_flags(FlagTable& flags, OptimizerConfig& optimizer) {
   flags.add("adam-eps", optimizer.adam_eps, "term added to Adam's denominator");
   flags.add("clip-grad", optimizer.clip_grad, "largest global gradient norm; 0: no clipping");
   flags.add("freeze", optimizer.freeze,
-            "do not train parameters in whose name one of these regular expressions is found",
-            "none");
+            "do not train parameters in whose name one of these regular expressions is found");
 }
 
 void add_precision_flags(FlagTable& flags, PrecisionConfig& precision) {
@@ -160,10 +159,9 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
             "never");
   flags.add("exit-duration-in-mins", checkpoint.exit_duration_in_mins,
             "save and exit after that many minutes", "never");
-  flags.add("kill-switch-file", checkpoint.kill_switch_file, "save and exit once this file exists",
-            "none");
+  flags.add("kill-switch-file", checkpoint.kill_switch_file, "save and exit once this file exists");
   flags.add("save-switch-file", checkpoint.save_switch_file,
-            "save once this file exists, and remove it", "none");
+            "save once this file exists, and remove it");
 }
 
 void add_run_flags(FlagTable& flags, RunConfig& run) {
@@ -174,7 +172,7 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
   flags.add("log-interval", run.log_interval, "steps between lines of output");
   flags.add("loss-csv", run.loss_csv, "file that gets one row per step");
   flags.add("tensorboard-dir", run.tensorboard_dir,
-            "folder that gets an event file per run, with scalars of every step", "none");
+            "folder that gets an event file per run, with scalars of every step");
   flags.add("dry-run", run.dry_run, "print mesh, model and what saves will take, and exit");
   flags.add("report-memory", run.report_memory,
             "at the end, what each part of the memory takes against what it should");
@@ -217,26 +215,19 @@ void choose_tokenizer(const FlagTable& flags, DataConfig& data) {
 }
 
 // A flag that is given but would change nothing is a misunderstanding, so it is refused.
-class Combinations {
- public:
-  explicit Combinations(const FlagTable& flags) : flags_(flags) {}
+void refuse(const FlagTable& flags, const char* flag, bool without_effect,
+            const std::string& beside) {
+  if (!without_effect || !flags.given(flag)) return;
+  throw ParseError(flags.origin(flag) + " has no effect " + beside);
+}
 
-  void refuse(const char* flag, bool without_effect, const std::string& beside) const {
-    if (!without_effect || !flags_.given(flag)) return;
-    throw ParseError(flags_.origin(flag) + " has no effect " + beside);
-  }
+void refuse_beside(const FlagTable& flags, const char* flag, const char* other) {
+  refuse(flags, flag, flags.given(other), "beside " + flags.origin(other) + "; keep one of them");
+}
 
-  void exclude(const char* flag, const char* other) const {
-    refuse(flag, flags_.given(other), "beside " + flags_.origin(other) + "; keep one of them");
-  }
-
-  void require(const char* flag, const char* other) const {
-    refuse(flag, !flags_.given(other), std::string("without --") + other);
-  }
-
- private:
-  const FlagTable& flags_;
-};
+void refuse_without(const FlagTable& flags, const char* flag, const char* other) {
+  refuse(flags, flag, !flags.given(other), std::string("without --") + other);
+}
 
 void check_device(const FlagTable& flags, DeviceConfig& device, std::vector<std::string>& notes) {
   if (flags.given("device")) require_choice(flags, "device", device.device, {"cpu", "cuda"});
@@ -248,7 +239,7 @@ void check_device(const FlagTable& flags, DeviceConfig& device, std::vector<std:
   notes.push_back(flags.origin("distributed-backend") + ": here that is mpi");
 }
 
-void check_offload(const FlagTable& flags, const Combinations& rules, const OffloadConfig& offload,
+void check_offload(const FlagTable& flags, const OffloadConfig& offload,
                    std::vector<std::string>& notes) {
   for (const auto& [flag, device] : {std::pair("offload-optimizer", offload.optimizer),
                                      std::pair("offload-param", offload.param)}) {
@@ -258,91 +249,90 @@ void check_offload(const FlagTable& flags, const Combinations& rules, const Offl
                       ": this build trains in the host's memory, where that "
                       "is already; nothing moves");
   }
-  rules.refuse("nvme-path", offload.optimizer != "nvme" && offload.param != "nvme",
-               "without --offload-optimizer nvme or --offload-param nvme");
+  refuse(flags, "nvme-path", offload.optimizer != "nvme" && offload.param != "nvme",
+         "without --offload-optimizer nvme or --offload-param nvme");
 }
 
-void check_schedule(const FlagTable& flags, const Combinations& rules, const Config& config) {
+void check_schedule(const FlagTable& flags, const Config& config) {
   const OptimizerConfig& optimizer = config.optimizer;
   require_choice(flags, "lr-decay-style", optimizer.lr_decay_style,
                  {"constant", "linear", "cosine", "inverse-square-root"});
-  rules.exclude("train-iters", "train-samples");
+  refuse_beside(flags, "train-iters", "train-samples");
   // Zeros are harmless, and Megatron accepts them.
   const bool by_samples = flags.given("train-samples");
-  rules.refuse("lr-decay-iters", by_samples && optimizer.lr_decay_iters != 0,
-               "with --train-samples; use --lr-decay-samples");
-  rules.refuse("lr-warmup-iters", by_samples && optimizer.lr_warmup_iters != 0,
-               "with --train-samples; use --lr-warmup-samples");
-  rules.refuse("lr-decay-samples", !by_samples && optimizer.lr_decay_samples != 0,
-               "without --train-samples; use --lr-decay-iters");
-  rules.refuse("lr-warmup-samples", !by_samples && optimizer.lr_warmup_samples != 0,
-               "without --train-samples; use --lr-warmup-iters");
-  rules.exclude("lr-warmup-iters", "lr-warmup-fraction");
-  rules.exclude("lr-warmup-samples", "lr-warmup-fraction");
+  refuse(flags, "lr-decay-iters", by_samples && optimizer.lr_decay_iters != 0,
+         "with --train-samples; use --lr-decay-samples");
+  refuse(flags, "lr-warmup-iters", by_samples && optimizer.lr_warmup_iters != 0,
+         "with --train-samples; use --lr-warmup-samples");
+  refuse(flags, "lr-decay-samples", !by_samples && optimizer.lr_decay_samples != 0,
+         "without --train-samples; use --lr-decay-iters");
+  refuse(flags, "lr-warmup-samples", !by_samples && optimizer.lr_warmup_samples != 0,
+         "without --train-samples; use --lr-warmup-iters");
+  refuse_beside(flags, "lr-warmup-iters", "lr-warmup-fraction");
+  refuse_beside(flags, "lr-warmup-samples", "lr-warmup-fraction");
   const bool constant = optimizer.lr_decay_style == "constant";
-  rules.refuse("min-lr", constant, "with --lr-decay-style constant");
+  refuse(flags, "min-lr", constant, "with --lr-decay-style constant");
   const bool without_decay = constant && !optimizer.lr_warmup_fraction;
-  rules.refuse("lr-decay-iters", without_decay, "with --lr-decay-style constant");
-  rules.refuse("lr-decay-samples", without_decay, "with --lr-decay-style constant");
+  refuse(flags, "lr-decay-iters", without_decay, "with --lr-decay-style constant");
+  refuse(flags, "lr-decay-samples", without_decay, "with --lr-decay-style constant");
 }
 
-void check_precision(const FlagTable& flags, const Combinations& rules,
-                     const PrecisionConfig& precision) {
+void check_precision(const FlagTable& flags, const PrecisionConfig& precision) {
   // A DeepSpeed config has both, switched on or off.
-  rules.refuse("fp16", precision.fp16 && precision.bf16,
-               "beside " + flags.origin("bf16") + "; keep one of them");
-  rules.refuse("loss-scale", !precision.fp16, "without --fp16");
+  refuse(flags, "fp16", precision.fp16 && precision.bf16,
+         "beside " + flags.origin("bf16") + "; keep one of them");
+  refuse(flags, "loss-scale", !precision.fp16, "without --fp16");
   for (const char* flag :
        {"initial-loss-scale", "min-loss-scale", "loss-scale-window", "hysteresis"}) {
-    rules.refuse(flag, !precision.fp16, "without --fp16");
-    rules.refuse(flag, precision.loss_scale.value_or(0) != 0, "with a static --loss-scale");
+    refuse(flags, flag, !precision.fp16, "without --fp16");
+    refuse(flags, flag, precision.loss_scale.value_or(0) != 0, "with a static --loss-scale");
   }
 }
 
-void check_data(const Combinations& rules, const DataConfig& data) {
+void check_data(const FlagTable& flags, const DataConfig& data) {
   const bool mock = data.mock_data;
   for (const char* flag : {"data-path", "split", "vocab-file", "merge-file", "tokenizer-model"}) {
-    rules.refuse(flag, mock, "with --mock-data, which reads no files");
+    refuse(flags, flag, mock, "with --mock-data, which reads no files");
   }
-  rules.refuse("tokenizer-type", mock && data.tokenizer_type != "NullTokenizer",
-               "with --mock-data, whose tokens are numbers below --vocab-size");
+  refuse(flags, "tokenizer-type", mock && data.tokenizer_type != "NullTokenizer",
+         "with --mock-data, whose tokens are numbers below --vocab-size");
   const std::string with_tokenizer = "with the " + data.tokenizer_type;
   for (const char* flag : {"vocab-file", "merge-file"}) {
-    rules.refuse(flag, data.tokenizer_type != "GPT2BPETokenizer", with_tokenizer);
+    refuse(flags, flag, data.tokenizer_type != "GPT2BPETokenizer", with_tokenizer);
   }
-  rules.refuse("tokenizer-model",
-               data.tokenizer_type != "SentencePieceTokenizer" &&
-                   data.tokenizer_type != "GPTSentencePieceTokenizer",
-               with_tokenizer + "; it is for --tokenizer-type SentencePieceTokenizer and " +
-                   "GPTSentencePieceTokenizer");
-  rules.refuse("vocab-size", data.tokenizer_type != "NullTokenizer",
-               with_tokenizer + ", which knows its vocabulary");
+  refuse(flags, "tokenizer-model",
+         data.tokenizer_type != "SentencePieceTokenizer" &&
+             data.tokenizer_type != "GPTSentencePieceTokenizer",
+         with_tokenizer + "; it is for --tokenizer-type SentencePieceTokenizer and " +
+             "GPTSentencePieceTokenizer");
+  refuse(flags, "vocab-size", data.tokenizer_type != "NullTokenizer",
+         with_tokenizer + ", which knows its vocabulary");
 }
 
-void check_checkpoint(const Combinations& rules, const CheckpointConfig& checkpoint) {
+void check_checkpoint(const FlagTable& flags, const CheckpointConfig& checkpoint) {
   for (const char* flag :
        {"save-interval", "save-total-limit", "save-retain-interval", "save-switch-file",
         "async-save", "report-save", "no-save-optim", "save-weights-only",
         "exclude-frozen-parameters", "exit-on-save-failure"})
-    rules.require(flag, "save");
-  rules.refuse("save-16bit-model", checkpoint.save_16bit_model && checkpoint.save.empty(),
-               "without --save");
-  rules.require("exclude-frozen-parameters", "freeze");
-  rules.refuse("universal-checkpoint", checkpoint.universal_checkpoint && checkpoint.load.empty(),
-               "without --load");
+    refuse_without(flags, flag, "save");
+  refuse(flags, "save-16bit-model", checkpoint.save_16bit_model && checkpoint.save.empty(),
+         "without --save");
+  refuse_without(flags, "exclude-frozen-parameters", "freeze");
+  refuse(flags, "universal-checkpoint", checkpoint.universal_checkpoint && checkpoint.load.empty(),
+         "without --load");
   for (const char* flag :
        {"load-tag", "exit-on-missing-checkpoint", "no-fallback", "verify-checkpoint",
         "no-load-strict", "finetune", "no-load-optim", "no-load-rng", "no-load-lr-state",
         "override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler"}) {
-    rules.require(flag, "load");
+    refuse_without(flags, flag, "load");
   }
-  rules.refuse("no-fallback", checkpoint.no_fallback && !checkpoint.load_tag.empty(),
-               "with --load-tag, which never falls back");
-  rules.exclude("override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler");
+  refuse(flags, "no-fallback", checkpoint.no_fallback && !checkpoint.load_tag.empty(),
+         "with --load-tag, which never falls back");
+  refuse_beside(flags, "override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler");
   for (const char* flag : {"override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler"}) {
-    rules.refuse(flag, checkpoint.finetune, "with --finetune, which starts the schedule afresh");
-    rules.refuse(flag, checkpoint.no_load_lr_state,
-                 "with --no-load-lr-state, which starts the schedule afresh");
+    refuse(flags, flag, checkpoint.finetune, "with --finetune, which starts the schedule afresh");
+    refuse(flags, flag, checkpoint.no_load_lr_state,
+           "with --no-load-lr-state, which starts the schedule afresh");
   }
 }
 
@@ -380,14 +370,13 @@ ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::strin
           "here --clip-grad 1 holds, as in Megatron. --clip-grad 0 does not clip");
   }
   choose_tokenizer(flags, config.data);
-  const Combinations rules(flags);
   check_device(flags, config.device, result.notes);
-  check_offload(flags, rules, config.offload, result.notes);
-  check_schedule(flags, rules, config);
-  check_precision(flags, rules, config.precision);
-  check_data(rules, config.data);
-  check_checkpoint(rules, config.checkpoint);
-  rules.refuse("trace", config.run.profile_step == 0, "without --profile-step");
+  check_offload(flags, config.offload, result.notes);
+  check_schedule(flags, config);
+  check_precision(flags, config.precision);
+  check_data(flags, config.data);
+  check_checkpoint(flags, config.checkpoint);
+  refuse(flags, "trace", config.run.profile_step == 0, "without --profile-step");
   result.settings = flags.settings();
   return result;
 }

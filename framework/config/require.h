@@ -7,7 +7,6 @@
 
 #include <sstream>
 #include <string>
-#include <type_traits>
 
 #include "framework/config/config.h"
 
@@ -24,14 +23,12 @@ inline void require(bool holds, const std::string& message) {
   if (!holds) throw ParseError(message);
 }
 
-// "--save-interval (-1) must not be negative", or where the least is another "... must be at least
-// 1".
+// "--save-interval (-1) must not be negative", or "--log-interval (0) must be at least 1".
 template <class T>
-void require_at_least(const std::type_identity_t<T>& least, const char* flag, const T& value) {
-  std::ostringstream text;
-  text << least;
-  require(value >= least, with(flag, value) + (least == 0 ? " must not be negative"
-                                                          : " must be at least " + text.str()));
+void require_at_least(int least, const char* flag, T value) {
+  require(value >= least,
+          with(flag, value) + (least == 0 ? " must not be negative"
+                                          : " must be at least " + std::to_string(least)));
 }
 
 }  // namespace anymesh

@@ -117,21 +117,14 @@ void check_schedule(const OptimizerConfig& optimizer, const BatchPlan& plan) {
   const double fraction = optimizer.lr_warmup_fraction.value_or(0);
   require(fraction >= 0 && fraction < 1,
           with("--lr-warmup-fraction", fraction) + " must be in [0, 1)");
-  struct Length {
-    const char* flag;
-    int64_t value;
-    int64_t samples;  // per unit of value
+  const auto check_length = [](const char* flag, int64_t value, int64_t samples_per_unit) {
+    require(value >= 0 && value <= INT64_MAX / samples_per_unit,
+            with(flag, value) + " is negative or too large");
   };
-  const Length lengths[] = {
-      {"--lr-decay-iters", optimizer.lr_decay_iters, plan.global_batch_size},
-      {"--lr-decay-samples", optimizer.lr_decay_samples, 1},
-      {"--lr-warmup-iters", optimizer.lr_warmup_iters, plan.global_batch_size},
-      {"--lr-warmup-samples", optimizer.lr_warmup_samples, 1},
-  };
-  for (const Length& length : lengths) {
-    require(length.value >= 0 && length.value <= INT64_MAX / length.samples,
-            with(length.flag, length.value) + " is negative or too large");
-  }
+  check_length("--lr-decay-iters", optimizer.lr_decay_iters, plan.global_batch_size);
+  check_length("--lr-decay-samples", optimizer.lr_decay_samples, 1);
+  check_length("--lr-warmup-iters", optimizer.lr_warmup_iters, plan.global_batch_size);
+  check_length("--lr-warmup-samples", optimizer.lr_warmup_samples, 1);
   if (optimizer.lr_decay_style == "constant") return;
   require(plan.lr_warmup_samples < plan.lr_decay_samples,
           "the warmup of " + with("--lr-warmup-iters", optimizer.lr_warmup_iters) + " / " +

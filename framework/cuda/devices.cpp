@@ -3,9 +3,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <cuda_runtime_api.h>
 
-#include <cstdio>
-
 #include "framework/cuda/cuda.h"
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
@@ -30,11 +29,8 @@ CudaDevices cuda_devices() {
 CudaDevice cuda_device(int index) {
   const cudaDeviceProp properties = properties_of(index);
   std::string uuid;
-  for (const char byte : properties.uuid.bytes) {
-    char hex[3];
-    std::snprintf(hex, sizeof hex, "%02x", static_cast<unsigned char>(byte));
-    uuid += hex;
-  }
+  for (const char byte : properties.uuid.bytes)
+    uuid += printed("%02x", static_cast<unsigned char>(byte));
   return {properties.name, uuid};
 }
 

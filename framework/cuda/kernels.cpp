@@ -47,20 +47,20 @@ void cuda_adamw(const torch::Tensor& weight, const torch::Tensor& gradient,
                 const AdamwCoefficients<double>& coefficients, const torch::Tensor& rounded) {
   const Element dtype = element_of({weight, gradient, exp_avg, exp_avg_sq});
   TORCH_INTERNAL_ASSERT(dtype == Element::Float || dtype == Element::Double);
-  const Elements copy = rounded.defined() ? Elements{rounded.data_ptr(), element_of(rounded)}
-                                          : Elements{nullptr, dtype};
   launch_adamw({.weight = weight.data_ptr(),
                 .gradient = gradient.const_data_ptr(),
                 .exp_avg = exp_avg.data_ptr(),
                 .exp_avg_sq = exp_avg_sq.data_ptr(),
                 .dtype = dtype,
-                .n = weight.numel()},
-               coefficients, copy, stream());
+                .n = weight.numel(),
+                .rounded = out(rounded),
+                .rounded_to = rounded.defined() ? element_of(rounded) : dtype},
+               coefficients, stream());
 }
 
 void cuda_dropout(const torch::Tensor& x, const torch::Tensor& y, const DropoutKey& key) {
   TORCH_INTERNAL_ASSERT(element_of(x) == element_of(y) && x.numel() == y.numel());
-  launch_dropout(x.const_data_ptr(), {y.data_ptr(), element_of(y)}, x.numel(), key, stream());
+  launch_dropout(x.const_data_ptr(), y.data_ptr(), element_of(y), x.numel(), key, stream());
 }
 
 void cuda_swiglu(const torch::Tensor& x, const torch::Tensor& y) {

@@ -23,23 +23,20 @@ struct DropoutKey {
 
 enum class Element { Float, Double, Half, BFloat16 };
 
-struct Elements {
-  void* data;  // null: none
-  Element dtype;
-};
-
-// All four of `dtype`, Float or Double, and of n elements.
+// All of n elements.
 struct AdamwState {
   void* weight;
   const void* gradient;
   void *exp_avg, *exp_avg_sq;
-  Element dtype;
+  Element dtype;  // of these four: Float or Double
   int64_t n;
+  void* rounded;  // the weight as `rounded_to`; null: none
+  Element rounded_to;
 };
 
 void launch_adamw(const AdamwState& state, const AdamwCoefficients<double>& coefficients,
-                  Elements rounded, CUstream_st* stream);
-void launch_dropout(const void* x, Elements y, int64_t n, const DropoutKey& key,
+                  CUstream_st* stream);
+void launch_dropout(const void* x, void* y, Element dtype, int64_t n, const DropoutKey& key,
                     CUstream_st* stream);
 
 // What follows goes row by row, a block to each, and takes all dtypes but Double. Pointers of one

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <exception>
+#include <map>
 #include <numeric>
 #include <stdexcept>
 
@@ -25,32 +26,19 @@ void nccl_check(ncclResult_t result, const char* call, ncclComm_t comm = nullptr
 #define NCCL_CHECK(call) nccl_check((call), #call)
 
 ncclDataType_t type_of(const torch::Tensor& t) {
-  switch (t.scalar_type()) {
-    case torch::kDouble:
-      return ncclFloat64;
-    case torch::kFloat:
-      return ncclFloat32;
-    case torch::kHalf:
-      return ncclFloat16;
-    case torch::kBFloat16:
-      return ncclBfloat16;
-    case torch::kLong:
-      return ncclInt64;
-    case torch::kInt:
-      return ncclInt32;
-    case torch::kByte:
-      return ncclUint8;
-    default:
-      TORCH_INTERNAL_ASSERT(false, "no sums of ", t.scalar_type());
-  }
+  static const std::map<torch::Dtype, ncclDataType_t> kTypes = {
+      {torch::kDouble, ncclFloat64},    {torch::kFloat, ncclFloat32}, {torch::kHalf, ncclFloat16},
+      {torch::kBFloat16, ncclBfloat16}, {torch::kLong, ncclInt64},    {torch::kInt, ncclInt32},
+      {torch::kByte, ncclUint8}};
+  const auto type = kTypes.find(t.scalar_type());
+  TORCH_INTERNAL_ASSERT(type != kTypes.end(), "no sums of ", t.scalar_type());
+  return type->second;
 }
 
 void check_contiguous(const torch::Tensor& t, const char* verb) {
   TORCH_INTERNAL_ASSERT(!t.defined() || (t.is_contiguous() && t.is_cuda()), verb,
                         " needs contiguous tensors, all of the GPU or all of the CPU");
 }
-
-std::byte* bytes_of(const torch::Tensor& t) { return static_cast<std::byte*>(t.data_ptr()); }
 
 // What all groups of a rank share. One stream, so that a rank's collectives run in the order in
 // which it calls them, which is the same on all ranks of a group: no two groups wait for each
@@ -209,10 +197,10 @@ class NcclCommunicator final : public Communicator {
       return ncclReduceScatter(terms.data_ptr(), sum.data_ptr(), static_cast<size_t>(counts[0]),
                                type_of(sum), ncclSum, comm_, stream);
     return grouped([&] {
-      const std::byte* part = bytes_of(terms);
+      const auto* part = static_cast<const std::byte*>(terms.const_data_ptr());
       for (int root = 0; root < size(); ++root) {
         const int64_t count = counts[static_cast<size_t>(root)];
-        NCCL_CHECK(ncclReduce(part, bytes_of(sum), static_cast<size_t>(count), type_of(sum),
+        NCCL_CHECK(ncclReduce(part, sum.data_ptr(), static_cast<size_t>(count), type_of(sum),
                               ncclSum, root, comm_, stream));
         part += count * terms.element_size();
       }

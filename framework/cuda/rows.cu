@@ -194,10 +194,6 @@ __global__ void logits_gradient(VocabularyRows r, const float* log_sums, const i
   });
 }
 
-template <class T>
-struct Type {
-  using type = T;
-};
 template <int N>
 using Width = std::integral_constant<int, N>;
 
@@ -207,55 +203,48 @@ bool are_aligned(std::initializer_list<const void*> pointers) {
   });
 }
 
-// work(Type<T>, Width<N>): N elements at a time where rows of `columns` begin at whole packs.
-template <class Work>
-void of_rows(Element dtype, int64_t columns, std::initializer_list<const void*> pointers,
+// work(Type<T>, Width<N>) if there are rows: N elements at a time where rows of `columns` begin at
+// whole packs.
+template <class Rows, class Work>
+void of_rows(const Rows& r, int64_t columns, std::initializer_list<const void*> pointers,
              const Work& work) {
-  const auto of_type = [&](auto type) {
-    constexpr int kPack = 16 / sizeof(typename decltype(type)::type);
-    if (columns % kPack == 0 && are_aligned(pointers)) return work(type, Width<kPack>());
-    work(type, Width<1>());
-  };
-  switch (dtype) {
-    case Element::Float:
-      return of_type(Type<float>());
-    case Element::Half:
-      return of_type(Type<__half>());
-    case Element::BFloat16:
-      return of_type(Type<__nv_bfloat16>());
-    case Element::Double:
+  if (r.rows == 0) return;
+  of_type(r.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    if constexpr (std::is_same_v<T, double>) {
       throw std::logic_error("no kernel over rows for Double");
-  }
+    } else {
+      constexpr int kPack = 16 / sizeof(T);
+      if (columns % kPack == 0 && are_aligned(pointers)) return work(type, Width<kPack>());
+      work(type, Width<1>());
+    }
+  });
 }
 
 }  // namespace
 
 void launch_swiglu(const SwigluRows& r, CUstream_st* stream) {
-  if (r.rows == 0) return;
-  of_rows(r.dtype, r.f, {r.x, r.out}, [&](auto type, auto width) {
+  of_rows(r, r.f, {r.x, r.out}, [&](auto type, auto width) {
     launch("swiglu", swiglu<typename decltype(type)::type, width.value>, r.rows, kThreads, stream,
            r);
   });
 }
 
 void launch_swiglu_backward(const SwigluRows& r, CUstream_st* stream) {
-  if (r.rows == 0) return;
-  of_rows(r.dtype, r.f, {r.x, r.dy, r.out}, [&](auto type, auto width) {
+  of_rows(r, r.f, {r.x, r.dy, r.out}, [&](auto type, auto width) {
     launch("swiglu_backward", swiglu_backward<typename decltype(type)::type, width.value>, r.rows,
            kThreads, stream, r);
   });
 }
 
 void launch_norm(const NormRows& r, CUstream_st* stream) {
-  if (r.rows == 0) return;
-  of_rows(r.dtype, r.h, {r.x, r.y, r.sum, r.weight, r.bias, r.normed}, [&](auto type, auto width) {
+  of_rows(r, r.h, {r.x, r.y, r.sum, r.weight, r.bias, r.normed}, [&](auto type, auto width) {
     launch("norm", norm<typename decltype(type)::type, width.value>, r.rows, kThreads, stream, r);
   });
 }
 
 void launch_norm_backward(const NormGradients& g, CUstream_st* stream) {
-  if (g.rows == 0) return;
-  of_rows(g.dtype, g.h, {g.x, g.dy, g.dsum, g.weight, g.dx}, [&](auto type, auto width) {
+  of_rows(g, g.h, {g.x, g.dy, g.dsum, g.weight, g.dx}, [&](auto type, auto width) {
     using T = typename decltype(type)::type;
     launch("norm_backward", norm_backward<T, width.value>, g.rows, kThreads, stream, g);
     launch("norm_weights", norm_weights<T>, (g.h + kThreads - 1) / kThreads * kNormParts, kThreads,
@@ -264,8 +253,7 @@ void launch_norm_backward(const NormGradients& g, CUstream_st* stream) {
 }
 
 void launch_row_sums(const VocabularyRows& r, float* maxima, float* sums, CUstream_st* stream) {
-  if (r.rows == 0) return;
-  of_rows(r.dtype, r.columns, {r.logits}, [&](auto type, auto width) {
+  of_rows(r, r.columns, {r.logits}, [&](auto type, auto width) {
     launch("row_sums", row_sums<typename decltype(type)::type, width.value>, r.rows, kThreads,
            stream, r, maxima, sums);
   });
@@ -273,8 +261,7 @@ void launch_row_sums(const VocabularyRows& r, float* maxima, float* sums, CUstre
 
 void launch_logits_gradient(const VocabularyRows& r, const float* log_sums, const int64_t* targets,
                             const float* scales, void* gradient, CUstream_st* stream) {
-  if (r.rows == 0) return;
-  of_rows(r.dtype, r.columns, {r.logits, gradient}, [&](auto type, auto width) {
+  of_rows(r, r.columns, {r.logits, gradient}, [&](auto type, auto width) {
     launch("logits_gradient", logits_gradient<typename decltype(type)::type, width.value>, r.rows,
            kThreads, stream, r, log_sums, targets, scales, gradient);
   });

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "framework/cuda/launch.h"
+
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -52,6 +54,27 @@ inline __device__ float sum_over_block(float x) {
 }
 inline __device__ float max_over_block(float x) {
   return over_block(x, [](float a, float b) { return a > b ? a : b; });
+}
+
+// Stands for T in what a generic function is given.
+template <class T>
+struct Type {
+  using type = T;
+};
+
+// work(Type<T>) of the T that is `dtype`.
+template <class Work>
+void of_type(Element dtype, const Work& work) {
+  switch (dtype) {
+    case Element::Float:
+      return work(Type<float>());
+    case Element::Double:
+      return work(Type<double>());
+    case Element::Half:
+      return work(Type<__half>());
+    case Element::BFloat16:
+      return work(Type<__nv_bfloat16>());
+  }
 }
 
 // N elements in one access to memory: N * sizeof(T) is 16, or N is 1.

@@ -5,25 +5,22 @@
 namespace anymesh {
 namespace {
 
-torch::Tensor pinned_like(const torch::Tensor& t) {
+// What the host's group writes in place of `t`; the same if it lies there, or is not defined.
+torch::Tensor room_for(const torch::Tensor& t) {
+  if (!t.defined() || t.is_cpu()) return t;
   return at::empty(t.sizes(), t.options().device(torch::kCPU).pinned_memory(true));
 }
 
-// What the host's group sends in place of `t`; the same if it lies there, or is not defined.
+// What it sends in place of `t`.
 torch::Tensor staged(const torch::Tensor& t) {
-  if (!t.defined() || t.is_cpu()) return t;
+  torch::Tensor host = room_for(t);
+  if (host.is_same(t)) return host;
   TORCH_INTERNAL_ASSERT(t.is_contiguous());
-  torch::Tensor host = pinned_like(t);
   return host.copy_(t);
 }
 
-// Room for what is to become `t`.
-torch::Tensor room_for(const torch::Tensor& t) {
-  return !t.defined() || t.is_cpu() ? t : pinned_like(t);
-}
-
 void unstage(const torch::Tensor& host, torch::Tensor t) {
-  if (t.defined() && !host.is_same(t)) t.copy_(host);
+  if (!host.is_same(t)) t.copy_(host);
 }
 
 class Unstaging final : public Pending {

@@ -8,6 +8,9 @@ namespace anymesh {
 
 struct Profiler::Recording {
   using Clock = std::chrono::steady_clock;
+  // LibTorch's callbacks are plain functions: this is how they find it.
+  inline static thread_local Recording* of_thread = nullptr;
+
   const Clock::time_point start = Clock::now();
   std::vector<Span> spans;
   std::vector<size_t> open;  // indices of the spans that have not ended, the outermost first
@@ -36,22 +39,15 @@ struct Profiler::Recording {
   }
 };
 
-namespace {
-
-// LibTorch's callbacks are plain functions: this is how they find the recording of their thread.
-thread_local void* recording_of_thread = nullptr;
-
-}  // namespace
-
 Profiler::Profiler() : recording_(std::make_unique<Recording>()) {
-  recording_of_thread = recording_.get();
+  Recording::of_thread = recording_.get();
   const auto begin =
       [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
-    static_cast<Recording*>(recording_of_thread)->begin(function);
+    Recording::of_thread->begin(function);
     return nullptr;
   };
   const auto end = [](const at::RecordFunction&, at::ObserverContext*) {
-    static_cast<Recording*>(recording_of_thread)->end();
+    Recording::of_thread->end();
   };
   callback_ = at::addThreadLocalCallback(
       at::RecordFunctionCallback(begin, end)
@@ -64,11 +60,9 @@ Profiler::~Profiler() {
 
 std::vector<Span> Profiler::stop() {
   at::removeCallback(std::exchange(callback_, 0));
-  recording_of_thread = nullptr;
-  std::vector<Span> ended;
-  for (Span& span : recording_->spans)
-    if (span.end != 0) ended.push_back(std::move(span));
-  return ended;
+  Recording::of_thread = nullptr;
+  std::erase_if(recording_->spans, [](const Span& span) { return span.end == 0; });
+  return std::move(recording_->spans);
 }
 
 }  // namespace anymesh

@@ -1,13 +1,13 @@
 #include "framework/profile/report.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "framework/comm/agreement.h"
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
@@ -30,29 +30,13 @@ std::map<std::string, Total> totals(const std::vector<Span>& spans, bool phases)
   return by_name;
 }
 
-template <class... Values>
-std::string row(const char* format, Values... values) {
-  char text[160];
-  std::snprintf(text, sizeof text, format, values...);
-  return text;
-}
-
-// What the ranks have of a number, in rank order.
-std::vector<double> of_all(Communicator& world, double mine) {
-  torch::Tensor all = torch::empty({world.size()}, torch::kDouble);
-  world.all_gather(all, torch::full({1}, mine, torch::kDouble));
-  const double* values = all.const_data_ptr<double>();
-  return {values, values + world.size()};
-}
-
 std::string phase_row(const std::string& name, Total mine, double wall_ms, Communicator& world) {
-  const std::vector<double> ms = of_all(world, mine.ms);
-  double sum = 0;
-  for (const double x : ms) sum += x;
-  const double mean = sum / static_cast<double>(ms.size());
-  return row("\n%-32s %9.2f %6.1f %9.2f %9.2f %9lld", name.c_str(), mean, 100 * mean / wall_ms,
-             *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()),
-             static_cast<long long>(mine.calls));
+  torch::Tensor ms = torch::empty({world.size()}, torch::kDouble);  // of every rank
+  world.all_gather(ms, torch::full({1}, mine.ms, torch::kDouble));
+  const auto mean = ms.mean().item<double>();
+  return printed("\n%-32s %9.2f %6.1f %9.2f %9.2f %9lld", name.c_str(), mean, 100 * mean / wall_ms,
+                 ms.min().item<double>(), ms.max().item<double>(),
+                 static_cast<long long>(mine.calls));
 }
 
 }  // namespace
@@ -63,7 +47,7 @@ std::string table_of(const std::vector<Span>& spans, double wall_ms, Communicato
   for (const auto& [name, total] : phases) names.push_back(name);
   names = gather_lines(world, names);
   std::string table =
-      row("%-32s %9s %6s %9s %9s %9s", "phase, ms", "mean", "%", "least", "most", "calls");
+      printed("%-32s %9s %6s %9s %9s %9s", "phase, ms", "mean", "%", "least", "most", "calls");
   double rest = wall_ms;
   for (const std::string& name : std::set<std::string>(names.begin(), names.end())) {
     rest -= phases[name].ms;
@@ -77,10 +61,10 @@ std::string table_of(const std::vector<Span>& spans, double wall_ms, Communicato
   std::sort(busiest.begin(), busiest.end(),
             [](const auto& a, const auto& b) { return a.second.ms > b.second.ms; });
   busiest.resize(std::min(busiest.size(), kOperators));
-  table += row("\n%-32s %9s %6s %9s", "operator, rank 0", "ms", "%", "calls");
+  table += printed("\n%-32s %9s %6s %9s", "operator, rank 0", "ms", "%", "calls");
   for (const auto& [name, total] : busiest)
-    table += row("\n%-32.32s %9.2f %6.1f %9lld", name.c_str(), total.ms, 100 * total.ms / wall_ms,
-                 static_cast<long long>(total.calls));
+    table += printed("\n%-32.32s %9.2f %6.1f %9lld", name.c_str(), total.ms,
+                     100 * total.ms / wall_ms, static_cast<long long>(total.calls));
   return table;
 }
 

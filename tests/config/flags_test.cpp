@@ -35,7 +35,7 @@ class FlagsTest : public testing::Test {
   }
 
   std::string set(const char* name, const std::string& text) {
-    return refusal([&] { flags.set(name, "--" + std::string(name) + " " + text, text); });
+    return refusal([&] { flags.set(name, "--" + std::string(name) + " " + text, {text}); });
   }
 
   const Setting setting(const std::string& flag) {
@@ -50,15 +50,15 @@ class FlagsTest : public testing::Test {
 };
 
 TEST_F(FlagsTest, SetsEveryType) {
-  flags.set("width", "--width", "-3");
-  flags.set("steps", "--steps", "9000000000");
-  flags.set("seed", "--seed", "9223372036854775807");
-  flags.set("rate", "--rate", "1e-3");
-  flags.set("fraction", "--fraction", ".25");
-  flags.set("folder", "--folder", "a b");
-  flags.set_list("paths", "--paths", {"x", "y"});
-  flags.set("half", "--half", "true");
-  flags.set("no-fused", "--no-fused", "false");
+  flags.set("width", "--width", {"-3"});
+  flags.set("steps", "--steps", {"9000000000"});
+  flags.set("seed", "--seed", {"9223372036854775807"});
+  flags.set("rate", "--rate", {"1e-3"});
+  flags.set("fraction", "--fraction", {".25"});
+  flags.set("folder", "--folder", {"a b"});
+  flags.set("paths", "--paths", {"x", "y"});
+  flags.set("half", "--half", {"true"});
+  flags.set("no-fused", "--no-fused", {"false"});
   EXPECT_EQ(fields.width, -3);
   EXPECT_EQ(fields.steps, 9000000000);
   EXPECT_EQ(fields.seed, 9223372036854775807u);
@@ -87,7 +87,7 @@ TEST_F(FlagsTest, RefusesTextThatDoesNotParseInFull) {
   EXPECT_THAT(set("half", "yes"), HasSubstr("--half yes: expected true or false"));
   EXPECT_THAT(set("folder", ""), HasSubstr("--folder : the value is empty"));
   EXPECT_THAT(refusal([&] {
-                flags.set_list("paths", "--paths x ''", {"x", ""});
+                flags.set("paths", "--paths x ''", {"x", ""});
               }),
               HasSubstr("--paths x '': the value is empty"));
 }
@@ -95,11 +95,11 @@ TEST_F(FlagsTest, RefusesTextThatDoesNotParseInFull) {
 TEST_F(FlagsTest, SourcesMayRepeatButNotContradict) {
   EXPECT_EQ(set("rate", "0.001"), "");
   EXPECT_EQ(set("rate", "1e-3"), "");
-  EXPECT_EQ(refusal([&] { flags.set("rate", "optimizer.lr 0.1 of f.json", "0.1"); }),
+  EXPECT_EQ(refusal([&] { flags.set("rate", "optimizer.lr 0.1 of f.json", {"0.1"}); }),
             "--rate 0.001 and optimizer.lr 0.1 of f.json contradict each other; keep one of them");
-  flags.set_list("paths", "--paths x", {"x"});
-  EXPECT_EQ(refusal([&] { flags.set_list("paths", "--paths x", {"x"}); }), "");
-  EXPECT_EQ(refusal([&] { flags.set_list("paths", "--paths y", {"y"}); }),
+  flags.set("paths", "--paths x", {"x"});
+  EXPECT_EQ(refusal([&] { flags.set("paths", "--paths x", {"x"}); }), "");
+  EXPECT_EQ(refusal([&] { flags.set("paths", "--paths y", {"y"}); }),
             "--paths x and --paths y contradict each other; keep one of them");
 }
 
@@ -113,7 +113,7 @@ TEST_F(FlagsTest, KnowsWhoSaidWhat) {
 
 TEST_F(FlagsTest, SettingsAreTypedAndNamedAsInArgparse) {
   set("rate", "0.1");
-  flags.set("no-fused", "--no-fused", "false");
+  flags.set("no-fused", "--no-fused", {"false"});
   EXPECT_EQ(flags.settings().size(), 9u);
   EXPECT_EQ(setting("width").value, Setting::Value(int64_t{4}));
   EXPECT_EQ(setting("width").text, "4");
@@ -143,8 +143,8 @@ TEST_F(FlagsTest, MistakesInTheTableAreLogicErrors) {
   bool clear = true;
   EXPECT_THROW(flags.add("width", fields.width, ""), std::logic_error);
   EXPECT_THROW(flags.add("clear", clear, ""), std::logic_error);
-  EXPECT_THROW(flags.set("nothing", "--nothing", "1"), std::logic_error);
-  EXPECT_THROW(flags.set("paths", "--paths", "1"), std::logic_error);
+  EXPECT_THROW(flags.set("nothing", "--nothing", {"1"}), std::logic_error);
+  EXPECT_THROW(flags.set("width", "--width 1 2", {"1", "2"}), std::logic_error);
 }
 
 }  // namespace

@@ -137,13 +137,15 @@ TEST(Refusals, OfDevicesAndBackends) {
 }
 
 TEST(ForeignFlags, AreIgnoredOrRefusedAsListed) {
-  for (const Foreign& flag : foreign_flags()) {
-    const std::string name = "--" + std::string(flag.name);
-    const std::string answer = refused(flag.takes_value ? name + " 12345" : name);
-    if (flag.ignored()) {
-      EXPECT_EQ(answer, "");
-    } else {
-      EXPECT_THAT(answer, AllOf(HasSubstr(name), HasSubstr(std::string(flag.reason))));
+  for (const Foreign& foreign : foreign_flags()) {
+    for (const std::string_view flag : items_of(foreign.names)) {
+      const std::string name = "--" + std::string(flag);
+      const std::string answer = refused(foreign.takes_value ? name + " 12345" : name);
+      if (foreign.ignored()) {
+        EXPECT_EQ(answer, "");
+      } else {
+        EXPECT_THAT(answer, AllOf(HasSubstr(name), HasSubstr(std::string(foreign.reason))));
+      }
     }
   }
   EXPECT_EQ(refused("--data-impl lazy"),
@@ -158,8 +160,9 @@ TEST(ForeignFlags, AreIgnoredOrRefusedAsListed) {
 
 TEST(ForeignFlags, HideNoFlagOfOurs) {
   const GptCommandLine line;
-  for (const Foreign& flag : foreign_flags()) {
-    EXPECT_EQ(line.flags.find(flag.name), nullptr) << flag.name;
+  for (const Foreign& foreign : foreign_flags()) {
+    for (const std::string_view flag : items_of(foreign.names))
+      EXPECT_EQ(line.flags.find(flag), nullptr) << flag;
   }
 }
 

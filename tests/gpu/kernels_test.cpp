@@ -60,9 +60,9 @@ TEST(Adamw, WritesTheBitsOfItsTwin) {
       }
       const torch::Tensor low = at::zeros({n}, rounded), our_low = at::zeros({n}, rounded);
       adamw_step(twin[0], twin[1], twin[2], twin[3], {}, /*step=*/1, 1e-3, .1, .7, low);
-      launch_adamw(
-          {room(ours[0]), data(ours[1]), room(ours[2]), room(ours[3]), element_of(dtype), n}, k,
-          {room(our_low), element_of(rounded)}, nullptr);
+      launch_adamw({room(ours[0]), data(ours[1]), room(ours[2]), room(ours[3]), element_of(dtype),
+                    n, room(our_low), element_of(rounded)},
+                   k, nullptr);
       for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(ours[i].equal(twin[i])) << dtype << i;
       EXPECT_TRUE(our_low.equal(low)) << dtype << rounded;
     }
@@ -74,7 +74,7 @@ TEST_P(Kernels, DropoutDropsWhatItsTwinDrops) {
   for (const int64_t n : {1, 3, 2049})
     for (const int64_t first : {int64_t{0}, int64_t{5}, int64_t{1} << 33}) {
       const torch::Tensor x = random({1, n}), y = at::empty_like(x);
-      launch_dropout(data(x), {room(y), element}, n,
+      launch_dropout(data(x), room(y), element, n,
                      {.seed = context.seed,
                       .stream = stream.layer * 4 + static_cast<uint32_t>(stream.site),
                       .sample = context.samples[0],

@@ -291,7 +291,7 @@ void expect_equal(const CommCounts& actual, const CommCounts& expected) {
   for (const auto& [group, traffic] : expected.groups) {
     for (size_t verb = 0; verb < kVerbs; ++verb) {
       const Traffic &is = actual.groups.at(group)[verb], &should = traffic[verb];
-      const std::string what = group + " " + name_of(static_cast<Verb>(verb));
+      const std::string what = group + " " + kVerbNames[verb];
       EXPECT_EQ(is.calls, should.calls) << what;
       EXPECT_EQ(is.bytes, should.bytes) << what;
     }

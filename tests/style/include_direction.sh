@@ -7,16 +7,17 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 areas='
 parse_number       no-torch
 peak_memory        no-torch
+printed            no-torch
 descriptors        no-torch
 format             no-torch
 config             no-torch  parse_number
 data               no-torch  parse_number
 mesh               no-torch
-comm               torch     mesh
+comm               torch     mesh printed
 device             torch     comm config cuda
 lanes              torch
 outlet             no-torch
-cuda               torch     comm optim random
+cuda               torch     comm optim random printed
 random             torch     lanes cuda
 kernels            torch     lanes outlet random cuda
 optim              torch     lanes outlet cuda
@@ -24,7 +25,7 @@ memory             torch
 storage            torch
 param_spec         torch     comm random storage
 offload            torch
-profile            torch     comm
+profile            torch     comm printed
 tensor_parallel    torch     comm param_spec kernels
 pipeline           torch     mesh comm param_spec random
 zero               torch     comm param_spec optim format pipeline memory storage offload
@@ -32,7 +33,7 @@ checkpoint         torch     comm param_spec optim zero pipeline config format s
 engine             torch     comm pipeline zero checkpoint
 event_file         no-torch  format
 progress_bar       no-torch
-log                torch     comm engine event_file peak_memory progress_bar
+log                torch     comm engine event_file peak_memory progress_bar printed
 datasets           torch     config data
 micro_batches      torch     comm pipeline data
 interruption       torch     comm
