@@ -112,7 +112,9 @@ class Value {
   Kind kind() const;
   bool is_none() const { return kind() == Kind::kNone; }
   bool is_int() const { return kind() == Kind::kInt; }
-  bool is_string() const { return kind() == Kind::kString; }
+  bool is_string() const {
+    return std::holds_alternative<std::shared_ptr<const std::string>>(data_);
+  }
   bool is_list() const { return kind() == Kind::kList; }
   bool is_tensor() const { return kind() == Kind::kTensor; }
   bool is_object() const { return kind() == Kind::kObject; }
@@ -185,10 +187,10 @@ class Value {
 
   Value(Kind kind, std::vector<Value> items);
   Value(Kind kind, std::vector<Entry> entries);
+  Value(Kind kind, std::string data);
   template <typename T>
   const T& get(const char* expected) const;  // throws unless the value is one
   const std::string& raw() const { return std::get<std::shared_ptr<const Raw>>(data_)->data; }
-  const std::string* find_string() const;
   const Value* find_value(std::string_view key) const;
   const std::vector<Entry>* find_entries() const;  // of a dict or an object's attributes, else null
   const std::vector<Value>* find_items() const;
