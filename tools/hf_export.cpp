@@ -72,7 +72,7 @@ class Source {
       throw ValueError(checkpoint_.path.string() + ": " + name + " is " + to_string(found.shape) +
                        ", expected " + to_string(parameter.shape));
     taken_.insert(name);
-    return as_float32(tensor);
+    return as_float32(tensor).bytes;
   }
 
   void check_all_taken(HfFamily family) const {

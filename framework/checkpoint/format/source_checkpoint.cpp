@@ -151,6 +151,12 @@ std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& mo
   return tensors;
 }
 
+std::set<std::string> buffer_names(const Value& model_state) {
+  const Value names = model_state.find(keys::kBufferNames);
+  const auto list = names ? names.as_strings() : std::vector<std::string>{};
+  return {list.begin(), list.end()};
+}
+
 bool is_megatrons(const Value& model_state) {
   return model_state.find(keys::kArgs) && !model_state.find(keys::kDropoutSeed);
 }

@@ -68,8 +68,8 @@ void read_weights(SourceCheckpoint& source, DeferredChecks* checks) {
   for (int tp = 0; tp < source.tp_size; ++tp) {
     for (const auto& [name, tensor] : weights_of(source, tp, checks)) {
       SourceShard& shard = shard_of(source, name, stage_of(source, name, tp), tp, tensor.shape);
-      const TensorRecord fp32{DType::kFloat32, tensor.shape, false, as_float32(tensor)};
-      add_fragment(shard, kFp32, 0, Value(fp32).named(name), 0, 0, tensor.numel());
+      const Value fp32 = Value(as_float32(tensor)).named(name);
+      add_fragment(shard, kFp32, 0, fp32, 0, 0, tensor.numel());
     }
   }
 }

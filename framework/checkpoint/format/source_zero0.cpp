@@ -17,13 +17,11 @@ using Groups = std::vector<std::vector<NamedShape>>;
 // Leaves buffers out, and all but the first name of a tied weight.
 std::vector<NamedShape> parameters_of(const std::vector<NamedTensor>& tensors,
                                       const Value& model_state) {
-  const Value buffers = model_state.find(keys::kBufferNames);
-  const auto names = buffers ? buffers.as_strings() : std::vector<std::string>{};
-  const std::set<std::string> buffer_names(names.begin(), names.end());
+  const std::set<std::string> buffers = buffer_names(model_state);
   std::vector<NamedShape> result;
   std::set<const ByteSource*> seen;
   for (const auto& [name, tensor] : tensors) {
-    if (!buffer_names.contains(name) && seen.insert(tensor.bytes.get()).second)
+    if (!buffers.contains(name) && seen.insert(tensor.bytes.get()).second)
       result.push_back({name, tensor.shape});
   }
   return result;

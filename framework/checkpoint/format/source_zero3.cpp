@@ -68,11 +68,9 @@ void read_frozen_of_zero3(SourceCheckpoint& source, DeferredChecks* checks) {
         const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
         SourceShard& shard =
             shard_of(source, name, mp / source.tp_size, mp % source.tp_size, shape);
-        const Value part = parts.at(name);
-        const TensorRecord fp32{DType::kFloat32, part.as_tensor().shape, false,
-                                as_float32(part.as_tensor())};
-        if (held > 0)
-          add_fragment(shard, kFp32, dp, Value(fp32).named(part.where()), 0, begin, held);
+        const Value part = parts.at(name),
+                    fp32 = Value(as_float32(part.as_tensor())).named(part.where());
+        if (held > 0) add_fragment(shard, kFp32, dp, fp32, 0, begin, held);
       }
     }
   }

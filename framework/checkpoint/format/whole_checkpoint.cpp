@@ -191,7 +191,7 @@ void WholeCheckpoint::add_untrained_of_zero3() {
     WholeParameter& parameter = parameters_[name];
     parameter.pp_ranks = {0};
     parameter.shape = tensor.shape;
-    parameter.states[kFp32] = {DType::kFloat32, tensor.shape, false, as_float32(tensor)};
+    parameter.states[kFp32] = as_float32(tensor);
   };
   const auto is_known = [&](const std::string& name) {
     return parameters_.contains(name) || fs::exists(path / kZeroFolder / name);
@@ -270,8 +270,7 @@ void WholeCheckpoint::open_weights() {
       const TensorRecord tensor = value.as_tensor();
       WholeParameter& parameter = parameters_[name.as_string()];
       if (parameter.states[kFp32].bytes) value.fail("no second tensor of this name");
-      const TensorRecord fp32{DType::kFloat32, tensor.shape, false, as_float32(tensor)};
-      set_state(parameter, kFp32, fp32, nullptr);
+      set_state(parameter, kFp32, as_float32(tensor), nullptr);
     }
     for (const std::string& name : names)
       if (!parameters_.contains(name))
