@@ -108,9 +108,7 @@ std::vector<Value> read_all(std::span<const fs::path> files, int threads, Deferr
 // number of files of the first layer.
 void find_degrees(SourceCheckpoint& source) {
   const auto mp_size = static_cast<int>(source.model_states.size());
-  const bool recorded = static_cast<bool>(source.model_states[0].find(keys::kParallelDimensions));
-  if (recorded) {
-    const Value first = source.model_states[0].at(keys::kParallelDimensions);
+  if (const Value first = source.model_states[0].find(keys::kParallelDimensions)) {
     source.tp_size = static_cast<int>(first.at(keys::kTpDegree).as_int());
     source.pp_size = static_cast<int>(first.at(keys::kPpDegree).as_int());
     for (const Value& state : source.model_states) {
@@ -192,17 +190,14 @@ void add_fragments(SourceShard& shard, int dp_rank, const Value& fp32, const Val
   add_fragment(shard, kExpAvgSq, dp_rank, adam.at(kExpAvgSqState), start, begin, numel);
 }
 
-SourceShard& shard_of(SourceCheckpoint& source, const std::string& name, int pp_rank, int tp_rank,
+SourceShard& shard_of(SourceCheckpoint& source, const std::string& name, int mp_rank,
                       const Shape& shape) {
+  const int pp_rank = mp_rank / source.tp_size, tp_rank = mp_rank % source.tp_size;
   auto& shards = source.parameters[name];
   for (SourceShard& shard : shards) {
     if (shard.pp_rank == pp_rank && shard.tp_rank == tp_rank) return shard;
   }
-  SourceShard shard;
-  shard.pp_rank = pp_rank;
-  shard.tp_rank = tp_rank;
-  shard.shape = shape;
-  return shards.emplace_back(std::move(shard));
+  return shards.emplace_back(SourceShard{.pp_rank = pp_rank, .tp_rank = tp_rank, .shape = shape});
 }
 
 void set_step(SourceShard& shard, const std::string& name, const Value& step) {
@@ -240,17 +235,13 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   for (const auto& [ranks, file] : files[Kind::kLayer]) source.layer_files[ranks] = file.path;
   find_degrees(source);
 
-  if (source.model_states[0].find(keys::kWeightsOnly)) {
-    source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
-    read_weights(source, checks);
-    return source;
-  }
-  if (optimizers.empty()) {
-    if (zero3)
+  source.weights_only = !source.model_states[0].find(keys::kWeightsOnly).is_none();
+  if (source.weights_only || optimizers.empty()) {
+    if (!source.weights_only && zero3)
       throw std::runtime_error(folder.string() +
                                ": has no *_optim_states.pt. It holds: " + list_folder(folder));
     source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
-    read_zero0(source, checks);
+    source.weights_only ? read_weights(source, checks) : read_zero0(source, checks);
     return source;
   }
   int64_t dp_size = std::max(model_dp_size, next_rank(optimizers, &Ranks::first));

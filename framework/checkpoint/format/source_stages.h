@@ -41,7 +41,7 @@ void add_fragments(SourceShard& shard, int dp_rank, const Value& fp32, const Val
 
 // The shard of a parameter on a rank, made on first use; fragments of later dp ranks must agree on
 // shape and step.
-SourceShard& shard_of(SourceCheckpoint& source, const std::string& name, int pp_rank, int tp_rank,
+SourceShard& shard_of(SourceCheckpoint& source, const std::string& name, int mp_rank,
                       const Shape& shape);
 void set_step(SourceShard& shard, const std::string& name, const Value& step);
 

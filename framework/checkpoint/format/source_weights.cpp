@@ -64,10 +64,10 @@ std::vector<NamedTensor> weights_of(const SourceCheckpoint& source, int tp_rank,
 }
 
 void read_weights(SourceCheckpoint& source, DeferredChecks* checks) {
-  source.weights_only = true;
   for (int tp = 0; tp < source.tp_size; ++tp) {
     for (const auto& [name, tensor] : weights_of(source, tp, checks)) {
-      SourceShard& shard = shard_of(source, name, stage_of(source, name, tp), tp, tensor.shape);
+      const int mp = stage_of(source, name, tp) * source.tp_size + tp;
+      SourceShard& shard = shard_of(source, name, mp, tensor.shape);
       const Value fp32 = Value(as_float32(tensor)).named(name);
       add_fragment(shard, kFp32, 0, fp32, 0, 0, tensor.numel());
     }

@@ -72,9 +72,8 @@ class RankReader {
   RankReader(SourceCheckpoint& source, int mp, DeferredChecks* checks)
       : source_(source),
         checks_(checks),
-        pp_(mp / source.tp_size),
-        tp_(mp % source.tp_size),
-        model_state_(source.model_state(pp_, tp_)),
+        mp_(mp),
+        model_state_(source.model_states[static_cast<size_t>(mp)]),
         optimizer_(model_state_.at(keys::kOptimizer)) {
     if (!optimizer_) optimizer_.fail("the optimizer's state (or optimizer files beside it)");
     if (optimizer_.find(keys::kFp32Groups)) {
@@ -94,7 +93,8 @@ class RankReader {
     const Value unfused = optimizer_.find(keys::kFp32GroupsUnfused);
     const bool has_shapes = static_cast<bool>(model_state_.find(keys::kParamShapes));
     std::vector<NamedTensor> tensors;
-    if (!has_shapes || (!flat && !unfused)) tensors = weights_of(source_, tp_, checks_);
+    if (!has_shapes || (!flat && !unfused))
+      tensors = weights_of(source_, mp_ % source_.tp_size, checks_);
     weights_ = {tensors.begin(), tensors.end()};
     const Value param_groups = torch_.at(keys::kParamGroups);
     const Groups groups = find_groups(source_, model_state_, param_groups, tensors);
@@ -117,7 +117,8 @@ class RankReader {
     const std::vector<int64_t> zeros(groups.size(), 0), counts(groups.size(), source_.dp_size);
     const Value clip = optimizer_.find(keys::kClipGrad),
                 overflow = optimizer_.find(keys::kOverflow);
-    const bool dynamic = is_dynamic();
+    const Value scales = optimizer_.find(keys::kDynamicLossScale);
+    const bool dynamic = scales && scales.as_bool();
     return Value::dict({{keys::kLossScaler, scaler(dynamic)},
                         {keys::kDynamicLossScale, dynamic},
                         {keys::kOverflow, overflow ? overflow : Value(false)},
@@ -133,11 +134,6 @@ class RankReader {
   Value state(int64_t index) const {
     const auto found = states_.find(index);
     return found == states_.end() ? Value() : found->second;
-  }
-
-  bool is_dynamic() const {
-    const Value dynamic = optimizer_.find(keys::kDynamicLossScale);
-    return dynamic && dynamic.as_bool();
   }
 
   Value scaler(bool dynamic) const {
@@ -168,7 +164,7 @@ class RankReader {
     int64_t offset = 0;
     for (const NamedShape& parameter : group) {
       const int64_t count = numel(parameter.shape);
-      SourceShard& shard = shard_of(source_, parameter.name, pp_, tp_, parameter.shape);
+      SourceShard& shard = shard_of(source_, parameter.name, mp_, parameter.shape);
       add_fragments(shard, 0, fp32, adam, offset, 0, count);
       if (adam) set_step(shard, parameter.name, step_of(adam, param_group));
       offset += count;
@@ -188,7 +184,7 @@ class RankReader {
     }
     for (size_t i = 0; i < group.size(); ++i) {
       const auto& [name, shape] = group[i];
-      SourceShard& shard = shard_of(source_, name, pp_, tp_, shape);
+      SourceShard& shard = shard_of(source_, name, mp_, shape);
       add_whole(shard, kFp32, masters ? masters.at(i) : weight(name), shape);
       const Value adam = state(indices[i]);
       if (!adam) continue;
@@ -216,7 +212,7 @@ class RankReader {
 
   SourceCheckpoint& source_;
   DeferredChecks* checks_;
-  int pp_, tp_;
+  int mp_;
   Value model_state_, optimizer_, torch_;
   std::unordered_map<int64_t, Value> states_;  // of the optimizer, by parameter or group
   std::unordered_map<std::string, TensorRecord> weights_;
