@@ -41,16 +41,14 @@ void check_folders(const fs::path& input, const fs::path& output) {
 UniversalInfo find_info(const SourceCheckpoint& source, bool inject,
                         std::vector<std::string>& warnings) {
   const Value& state = source.model_states[0];
-  if (const Value info = state.find(keys::kUniversalInfo)) return UniversalInfo::from_value(info);
-  const std::string missing =
-      state.where() + ": has no '" + std::string(keys::kUniversalInfo) + "'";
-  if (source.tp_size > 1 && !inject) {
-    throw std::runtime_error(missing + ", so nothing says how the shards of tp " +
-                             std::to_string(source.tp_size) +
-                             " are merged; --inject_missing_state joins all of them along dim 0");
+  const bool missing = state.find(keys::kUniversalInfo).is_none();
+  if (missing && inject) return {};
+  UniversalInfo info = merge_info(source, "; --inject_missing_state joins all of them along dim 0");
+  if (missing) {
+    warnings.push_back(state.where() + ": has no '" + std::string(keys::kUniversalInfo) +
+                       "'; it has one tp rank, so there is nothing to merge");
   }
-  if (!inject) warnings.push_back(missing + "; it has one tp rank, so there is nothing to merge");
-  return {};
+  return info;
 }
 
 // What Megatron-DeepSpeed's files leave open.
@@ -150,15 +148,14 @@ StreamedFile streamed_copy(const fs::path& from, const fs::path& to) {
 // Tensors that differ between ranks may do so because a file is damaged, which then is the reason.
 StreamResult stream_checked(const std::vector<StreamedFile>& files, int threads,
                             DeferredChecks& checks) {
-  std::exception_ptr failure;
   StreamResult result;
   try {
     result = stream_files(files, threads);
   } catch (const ValueError&) {
-    failure = std::current_exception();
+    checks.finish(threads);
+    throw;
   }
   checks.finish(threads);
-  if (failure) std::rethrow_exception(failure);
   return result;
 }
 

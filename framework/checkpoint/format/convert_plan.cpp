@@ -240,6 +240,17 @@ class Planner {
 
 }  // namespace
 
+UniversalInfo merge_info(const SourceCheckpoint& source, const std::string& remedy) {
+  const Value& state = source.model_states[0];
+  if (const Value info = state.find(keys::kUniversalInfo)) return UniversalInfo::from_value(info);
+  if (source.tp_size > 1) {
+    throw ValueError(state.where() + ": has no '" + std::string(keys::kUniversalInfo) +
+                     "', so nothing says how the shards of tp " + std::to_string(source.tp_size) +
+                     " are merged" + remedy);
+  }
+  return {};
+}
+
 ConvertPlan plan_conversion(const SourceCheckpoint& source, const UniversalInfo& info) {
   return Planner(source, info).run();
 }

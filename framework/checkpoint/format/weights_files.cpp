@@ -79,12 +79,12 @@ StreamedFile streamed_shard(const fs::path& path, const NamedTensors& shard, boo
   return streamed_torch_file(path, Value::ordered_dict(std::move(entries)));
 }
 
-// Of an earlier export, whose files and those of this one would be a mixture.
-void remove_indexes(const fs::path& folder, bool safetensors) {
+// Of those of an earlier export in the folder.
+template <typename Pred>
+void remove_weights(const fs::path& folder, bool safetensors, Pred unwanted) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (is_weights_file(name, safetensors) && name.ends_with(kIndexSuffix))
-      fs::remove(entry.path());
+    if (is_weights_file(name, safetensors) && unwanted(name)) fs::remove(entry.path());
   }
 }
 
@@ -100,17 +100,11 @@ void write_files(std::vector<WeightsFile>& files, const WeightsOptions& options,
   stream_files(streamed, options.threads);
   checks.finish(options.threads);
   sync_file_system(options.output);
-  remove_indexes(options.output, options.safetensors);
+  // An index of an earlier export would mix its files with those of this one.
+  remove_weights(options.output, options.safetensors,
+                 [](const std::string& name) { return name.ends_with(kIndexSuffix); });
   for (const WeightsFile& file : files)
     rename_durably(temporary_of(options.output / file.name), options.output / file.name);
-}
-
-// Of an earlier export, which had other files.
-void remove_others(const fs::path& folder, bool safetensors, const std::set<std::string>& kept) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    if (is_weights_file(name, safetensors) && !kept.contains(name)) fs::remove(entry.path());
-  }
 }
 
 std::string index_of(const std::vector<WeightsFile>& files, uint64_t total_size) {
@@ -147,7 +141,8 @@ WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& 
     write_text_atomically(options.output / index, index_of(written.files, written.weights));
     kept.insert(index);
   }
-  remove_others(options.output, options.safetensors, kept);
+  remove_weights(options.output, options.safetensors,
+                 [&](const std::string& name) { return !kept.contains(name); });
   return written;
 }
 

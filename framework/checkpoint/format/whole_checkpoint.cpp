@@ -123,17 +123,6 @@ Kind checkpoint_kind(const fs::path& path) {
       kWeightsFiles[0] + ", no " + kWeightsFiles[1] + "). It holds: " + list_folder(path));
 }
 
-UniversalInfo merge_info(const SourceCheckpoint& source) {
-  const Value& state = source.model_states[0];
-  if (const Value info = state.find(keys::kUniversalInfo)) return UniversalInfo::from_value(info);
-  if (source.tp_size > 1) {
-    throw ValueError(state.where() + ": has no '" + std::string(keys::kUniversalInfo) +
-                     "', so nothing says how the shards of tp " + std::to_string(source.tp_size) +
-                     " are merged");
-  }
-  return {};
-}
-
 bool WholeCheckpoint::contains(const std::string& name) const {
   return std::binary_search(names_.begin(), names_.end(), name);
 }
