@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -179,12 +180,9 @@ void FileBlocks::put(std::span<const std::byte> bytes, uint64_t offset) {
 }
 
 void FileBlocks::write_timed(const std::function<void()>& write) {
-  double seconds = 0;
-  {
-    const Stopwatch timing(seconds);
-    write();
-  }
-  write_seconds_ += seconds;
+  const auto start = std::chrono::steady_clock::now();
+  write();
+  write_seconds_ += seconds_since(start);
 }
 
 void for_blocks(size_t count, int threads,

@@ -104,8 +104,10 @@ class Value {
   static Value dtype(DType dtype);                    // torch.float32
   static Value bytes(std::string data);
   static Value big_int(std::string two_complement);  // little-endian, beyond 64 bits
-  static Value list_of(std::span<const int64_t> items);
-  static Value list_of(std::span<const std::string> items);
+  template <typename T>
+  static Value list_of(const std::vector<T>& items) {
+    return list({items.begin(), items.end()});
+  }
   // Made without arguments, then given attributes: ("argparse", "Namespace", {{"lr", 0.1}}).
   static Value object(std::string module, std::string name, std::vector<Entry> attributes);
 

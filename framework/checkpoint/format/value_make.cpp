@@ -47,11 +47,6 @@ Value Value::big_int(std::string two_complement) {
   return {Kind::kBigInt, std::move(two_complement)};
 }
 
-Value Value::list_of(std::span<const int64_t> items) { return list({items.begin(), items.end()}); }
-Value Value::list_of(std::span<const std::string> items) {
-  return list({items.begin(), items.end()});
-}
-
 Value Value::object(std::string module, std::string name, std::vector<Entry> attributes) {
   return make_object(std::move(module), std::move(name), {}, dict(std::move(attributes)), false);
 }
