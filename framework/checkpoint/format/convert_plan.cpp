@@ -50,8 +50,7 @@ void check_covered(const std::string& name, const SourceShard& shard, int state)
 std::vector<const SourceShard*> select_shards(const std::string& name,
                                               const std::vector<SourceShard>& shards,
                                               const MergeRule& rule, int tp_size) {
-  int stage = shards[0].pp_rank;
-  for (const SourceShard& shard : shards) stage = std::min(stage, shard.pp_rank);
+  const int stage = std::ranges::min_element(shards, {}, &SourceShard::pp_rank)->pp_rank;
   std::vector<const SourceShard*> selected(static_cast<size_t>(tp_size));
   for (const SourceShard& shard : shards) {
     if (shard.pp_rank == stage) {

@@ -9,20 +9,16 @@ namespace {
 
 using NamedTensor = std::pair<std::string, TensorRecord>;
 
+// The tied layer's prefix and a name in it, from the patterns that Megatron and we publish for it:
 // tied_modules.embed.word_embeddings.weight -> (tied_modules.embed., word_embeddings.weight)
-std::pair<std::string, std::string> split_tied(const std::string& name) {
-  const size_t dot = name.find('.', kTiedModules.size());
-  if (!name.starts_with(kTiedModules) || dot == std::string::npos) return {};
-  return {name.substr(0, dot + 1), name.substr(dot + 1)};
-}
-
-// The tied layer's prefix and a name in it, from the patterns that Megatron and we publish for it.
 std::pair<std::string, std::string> tied_layer(const Value& model_state) {
   const Value info = model_state.find(keys::kUniversalInfo);
   const Value patterns = info ? info.find(keys::kVocabularyPatterns) : Value();
   if (!patterns) return {};
   for (const std::string& pattern : patterns.as_strings()) {
-    if (const auto tied = split_tied(pattern); !tied.first.empty()) return tied;
+    const size_t dot = pattern.find('.', kTiedModules.size());
+    if (pattern.starts_with(kTiedModules) && dot != std::string::npos)
+      return {pattern.substr(0, dot + 1), pattern.substr(dot + 1)};
   }
   return {};
 }
