@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "framework/checkpoint/checkpoint.h"
-#include "framework/checkpoint/format/shared_file.h"
+#include "framework/checkpoint/format/file_blocks.h"
 #include "framework/checkpoint/snapshot.h"
 
 namespace anymesh {
