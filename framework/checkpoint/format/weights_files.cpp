@@ -19,8 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // In order, a new shard when the next tensor does not fit; one that is larger than a shard gets its
-// own. With `tied`, names of one storage stay together and count once.
-std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t max_size, bool tied) {
+// own. With `tied`, names of one storage stay together and count once. `stored`: bytes of all.
+std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t max_size, bool tied,
+                                    uint64_t& stored) {
   std::vector<NamedTensors> shards;
   std::unordered_map<const ByteSource*, size_t> shard_of;
   std::optional<size_t> open;  // the one that is being filled
@@ -32,6 +33,7 @@ std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t max_si
       continue;
     }
     const uint64_t bytes = named.second.nbytes();
+    stored += bytes;
     const bool alone = bytes > max_size;
     if (alone || !open || bytes > max_size - size) {
       shards.emplace_back();
@@ -43,15 +45,6 @@ std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t max_si
     shards[shard].push_back(named);
   }
   return shards;
-}
-
-// Of what is written: memory under several names once.
-uint64_t stored_bytes(const NamedTensors& shard, bool tied) {
-  std::set<const ByteSource*> storages;
-  uint64_t bytes = 0;
-  for (const auto& [name, tensor] : shard)
-    if (!tied || storages.insert(tensor.bytes.get()).second) bytes += tensor.nbytes();
-  return bytes;
 }
 
 std::string file_name(const std::string& stem, const std::string& suffix, size_t i, size_t count) {
@@ -120,14 +113,12 @@ std::string index_of(const std::vector<WeightsFile>& files, uint64_t total_size)
 
 WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& options,
                              DeferredChecks& checks, const ProgressCallback& progress) {
-  const bool tied = !options.safetensors;
-  auto shards = shards_of(tensors, options.max_shard_size, tied);
+  WrittenWeights written;
+  auto shards = shards_of(tensors, options.max_shard_size, !options.safetensors, written.weights);
   if (shards.empty()) shards.emplace_back();
   const std::string stem = options.safetensors ? "model" : "pytorch_model",
                     suffix = options.safetensors ? ".safetensors" : ".bin";
-  WrittenWeights written;
   for (NamedTensors& shard : shards) {
-    written.weights += stored_bytes(shard, tied);
     written.tensors += static_cast<int64_t>(shard.size());
     written.files.push_back(
         {file_name(stem, suffix, written.files.size(), shards.size()), 0, std::move(shard)});
