@@ -16,14 +16,9 @@ using Kind = CheckpointFileName::Kind;
 
 constexpr int64_t kMostListed = 20;  // of files that are missing
 
-struct FoundFile {
-  fs::path path;
-  CheckpointFileName name;
-};
-
 // By (dp, mp) or (layer, tp), as numbers: "mp_rank_100" sorts before "mp_rank_11".
 using Ranks = std::pair<int, int>;
-using RankFiles = std::map<Ranks, FoundFile>;
+using RankFiles = std::map<Ranks, fs::path>;
 
 // Reads the tag out of `latest`, for the message about a folder one level too high.
 std::string hint_about_latest(const fs::path& folder) {
@@ -47,11 +42,10 @@ std::map<Kind, RankFiles> find_files(const fs::path& folder) {
     const bool layer = name->kind == Kind::kLayer;
     const Ranks ranks =
         layer ? Ranks(name->layer, name->tp_rank) : Ranks(name->dp_rank, name->mp_rank);
-    const auto [known, is_new] =
-        files[name->kind].try_emplace(ranks, FoundFile{entry.path(), *name});
+    const auto [known, is_new] = files[name->kind].try_emplace(ranks, entry.path());
     if (!is_new) {
       throw std::runtime_error(folder.string() + ": two files are of the same rank, " +
-                               known->second.path.filename().string() + " and " + file.string());
+                               known->second.filename().string() + " and " + file.string());
     }
   }
   if (!files.contains(Kind::kModelStates) && !files.contains(Kind::kZero3ModelStates)) {
@@ -74,7 +68,7 @@ void check_complete(const fs::path& folder, const RankFiles& files, int64_t dp_s
                     int64_t mp_size) {
   const int64_t missing = dp_size * mp_size - static_cast<int64_t>(files.size());
   if (missing == 0) return;
-  const CheckpointFileName& like = files.begin()->second.name;
+  const auto like = *parse_checkpoint_file_name(files.begin()->second.filename().string());
   std::string names;
   int64_t listed = 0;
   for (int64_t i = 0; listed < std::min(missing, kMostListed); ++i) {
@@ -93,7 +87,7 @@ void check_complete(const fs::path& folder, const RankFiles& files, int64_t dp_s
 
 std::vector<fs::path> paths_of(const RankFiles& files) {
   std::vector<fs::path> paths;
-  for (const auto& [ranks, file] : files) paths.push_back(file.path);
+  for (const auto& [ranks, path] : files) paths.push_back(path);
   return paths;
 }
 
@@ -232,7 +226,7 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   source.metadata_files = paths_of(models);
   source.model_states = read_all(
       std::span(source.metadata_files).first(static_cast<size_t>(mp_size)), threads, checks);
-  for (const auto& [ranks, file] : files[Kind::kLayer]) source.layer_files[ranks] = file.path;
+  source.layer_files = files[Kind::kLayer];
   find_degrees(source);
 
   source.weights_only = !source.model_states[0].find(keys::kWeightsOnly).is_none();
