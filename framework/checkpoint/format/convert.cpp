@@ -87,8 +87,7 @@ Value optimizer_state_for_all(const SourceCheckpoint& source) {
   if (!step) return state;
   Value torch = state.find(keys::kOptimizerStateDict);
   if (!torch) torch = Value::dict({{keys::kParamGroups, state.at(keys::kParamGroups)}});
-  const Value states = torch.find(keys::kState);
-  std::vector<Value::Entry> entries = states ? states.entries() : std::vector<Value::Entry>{};
+  auto entries = torch.find(keys::kState).value_or(Value::dict()).entries();
   if (entries.empty()) entries.emplace_back(0, Value::dict());
   if (!entries[0].second.contains(kStepState)) entries[0].second.set(kStepState, step);
   return state.set(keys::kOptimizerStateDict, torch.set(keys::kState, Value::dict(entries)));
@@ -203,8 +202,8 @@ class Conversion {
       fs::create_directory(folder_ / "tmp");
       write_text_atomically(folder_ / "tmp" / "plan.json", plan_.to_json());
     }
-    const Value steps = source_.model_states[0].find(keys::kGlobalSteps);
-    publish_universal_folder(output, steps ? steps.as_int() : 0, files_, written.crcs);
+    const Value steps = source_.model_states[0].find(keys::kGlobalSteps).value_or(0);
+    publish_universal_folder(output, steps.as_int(), files_, written.crcs);
   }
 
   // What a sample of the work takes, in one file that goes again: bytes a second.

@@ -193,8 +193,8 @@ class Planner {
     if (!tensors.empty()) return tensors;
     std::set<std::string> known;  // a tied one is on two stages
     for (int pp = 0; pp < source_.pp_size; ++pp) {
-      const Value frozen = source_.model_state(pp, tp).find(keys::kFrozenParamFragments);
-      if (!frozen) continue;
+      const Value& state = source_.model_state(pp, tp);
+      const Value frozen = state.find(keys::kFrozenParamFragments).value_or(Value::dict());
       for (const auto& [name, value] : frozen.entries()) {
         if (known.insert(name.as_string()).second)
           tensors.emplace_back(name.as_string(), value.as_tensor());

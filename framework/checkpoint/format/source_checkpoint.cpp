@@ -144,9 +144,8 @@ std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& mo
 }
 
 std::set<std::string> buffer_names(const Value& model_state) {
-  const Value names = model_state.find(keys::kBufferNames);
-  const auto list = names ? names.as_strings() : std::vector<std::string>{};
-  return {list.begin(), list.end()};
+  const auto names = model_state.find(keys::kBufferNames).value_or(Value::list()).as_strings();
+  return {names.begin(), names.end()};
 }
 
 bool is_megatrons(const Value& model_state) {
@@ -251,7 +250,7 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   source.dp_size = static_cast<int>(dp_size);
   const std::vector<Value> states = read_all(paths_of(optimizers), threads, checks);
   const Value stage = states[0].at(keys::kOptimizerStateDict).find(keys::kZeroStage);
-  source.stage = stage ? zero_stage_of(stage) : 1;  // BF16_Optimizer does not say
+  source.stage = zero_stage_of(stage.value_or(1));  // BF16_Optimizer does not say
   if (source.stage == 3) {
     read_zero3(source, states, checks);
   } else {

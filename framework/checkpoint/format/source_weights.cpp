@@ -12,9 +12,8 @@ using NamedTensor = std::pair<std::string, TensorRecord>;
 // The tied layer's prefix and a name in it, from the patterns that Megatron and we publish for it:
 // tied_modules.embed.word_embeddings.weight -> (tied_modules.embed., word_embeddings.weight)
 std::pair<std::string, std::string> tied_layer(const Value& model_state) {
-  const Value info = model_state.find(keys::kUniversalInfo);
-  const Value patterns = info ? info.find(keys::kVocabularyPatterns) : Value();
-  if (!patterns) return {};
+  const Value info = model_state.find(keys::kUniversalInfo).value_or(Value::dict()),
+              patterns = info.find(keys::kVocabularyPatterns).value_or(Value::list());
   for (const std::string& pattern : patterns.as_strings()) {
     const size_t dot = pattern.find('.', kTiedModules.size());
     if (pattern.starts_with(kTiedModules) && dot != std::string::npos)
@@ -27,10 +26,8 @@ std::pair<std::string, std::string> tied_layer(const Value& model_state) {
 int stage_of(const SourceCheckpoint& source, const std::string& name, int tp_rank) {
   for (int pp = 0; pp < source.pp_size; ++pp) {
     const Value& state = source.model_state(pp, tp_rank);
-    std::vector<Value> lists{state.find(keys::kFrozenParamShapes)};
-    if (const Value groups = state.find(keys::kParamShapes)) {
-      for (const Value& group : groups.items()) lists.push_back(group);
-    }
+    std::vector<Value> lists = state.find(keys::kParamShapes).value_or(Value::list()).items();
+    lists.push_back(state.find(keys::kFrozenParamShapes));
     for (const Value& list : lists)
       if (list && list.contains(name)) return pp;
   }

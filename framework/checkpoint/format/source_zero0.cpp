@@ -81,8 +81,7 @@ class RankReader {
           "an optimizer without partitions (DeepSpeed cannot resume a ZeRO 0 checkpoint of "
           "BF16_Optimizer either)");
     }
-    const Value wrapped = optimizer_.find(keys::kOptimizerStateDict);
-    torch_ = wrapped ? wrapped : optimizer_;
+    torch_ = optimizer_.find(keys::kOptimizerStateDict).value_or(optimizer_);
     for (const auto& [key, entry] : torch_.at(keys::kState).entries()) {
       if (key.is_int()) states_.emplace(key.as_int(), entry);
     }
@@ -115,14 +114,11 @@ class RankReader {
       groups.push_back(group.set(keys::kParams, Value::list({g++})));
     }
     const std::vector<int64_t> zeros(groups.size(), 0), counts(groups.size(), source_.dp_size);
-    const Value clip = optimizer_.find(keys::kClipGrad),
-                overflow = optimizer_.find(keys::kOverflow);
-    const Value scales = optimizer_.find(keys::kDynamicLossScale);
-    const bool dynamic = scales && scales.as_bool();
+    const bool dynamic = optimizer_.find(keys::kDynamicLossScale).value_or(false).as_bool();
     return Value::dict({{keys::kLossScaler, scaler(dynamic)},
                         {keys::kDynamicLossScale, dynamic},
-                        {keys::kOverflow, overflow ? overflow : Value(false)},
-                        {keys::kClipGrad, clip ? clip : Value(0.0)},
+                        {keys::kOverflow, optimizer_.find(keys::kOverflow).value_or(false)},
+                        {keys::kClipGrad, optimizer_.find(keys::kClipGrad).value_or(0.0)},
                         {keys::kZeroStage, zero_stage_enum(0)},
                         {keys::kGroupPaddings, Value::list_of(zeros)},
                         {keys::kPartitionCount, Value::list_of(counts)},
@@ -138,7 +134,7 @@ class RankReader {
 
   Value scaler(bool dynamic) const {
     const Value scale = optimizer_.find(keys::kCurScale);
-    if (!dynamic) return loss_scaler(scale ? scale.as_double() : 1.0);
+    if (!dynamic) return loss_scaler(scale.value_or(1.0).as_double());
     std::vector<Value::Entry> fields = {{keys::kCurScale, scale}, {keys::kDynamic, true}};
     for (const auto key :
          {keys::kCurIter, keys::kLastOverflowIter, keys::kScaleFactor, keys::kScaleWindow}) {
@@ -151,10 +147,8 @@ class RankReader {
                                                 {keys::kConsecutiveHysteresis, false},
                                                 {keys::kRaiseErrorAtMinScale, true},
                                                 {keys::kDtype, Value::dtype(DType::kFloat16)}};
-    for (const auto& [key, value] : defaults) {
-      const Value recorded = optimizer_.find(key.as_string());
-      fields.emplace_back(key, recorded ? recorded : value);
-    }
+    for (const auto& [key, value] : defaults)
+      fields.emplace_back(key, optimizer_.find(key.as_string()).value_or(value));
     return dynamic_loss_scaler(std::move(fields));
   }
 

@@ -77,8 +77,7 @@ GroupState group_state(const Value& state, size_t g) {
   if (base.is_list()) {
     const Value adam = base.at(g);
     if (!adam.contains(kExpAvgState)) return {};
-    const Value own = adam.find(kStepState);
-    return {adam, own ? own : state.find(keys::kBaseOptimizerStateStep)};
+    return {adam, adam.find(kStepState).value_or(state.find(keys::kBaseOptimizerStateStep))};
   }
   const Value adam = entry_of(base.at(keys::kState), g);
   return {adam, adam ? step_of(adam, base.at(keys::kParamGroups).at(g)) : Value()};

@@ -109,14 +109,12 @@ UniversalInfo UniversalInfo::from_value(const Value& value) {
   for (const auto& [key, list] : kLists)
     if (const Value patterns = value.find(key)) info.*list = patterns.as_strings();
   info.has_row_parallel = value.contains(keys::kRowParallelPatterns);
-  if (const Value list = value.find(keys::kSubParams)) {
-    for (const Value& item : list.items()) info.sub_params.push_back(anymesh::sub_params(item));
-  }
-  if (const Value widths = value.find(keys::kSubParamShardWidths)) {
-    for (const auto& [pattern, parts] : widths.entries()) {
-      for (const Value& part : parts.items())
-        info.sub_param_widths[pattern.as_string()].push_back(part.as_ints());
-    }
+  for (const Value& item : value.find(keys::kSubParams).value_or(Value::list()).items())
+    info.sub_params.push_back(anymesh::sub_params(item));
+  const Value widths = value.find(keys::kSubParamShardWidths).value_or(Value::dict());
+  for (const auto& [pattern, parts] : widths.entries()) {
+    for (const Value& part : parts.items())
+      info.sub_param_widths[pattern.as_string()].push_back(part.as_ints());
   }
   return info;
 }

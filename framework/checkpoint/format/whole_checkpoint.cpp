@@ -193,7 +193,7 @@ void WholeCheckpoint::add_untrained_of_zero3() {
     }
   }
   const Value frozen = metadata.find(keys::kFrozenParamShapes);
-  const auto names = frozen ? frozen.entries() : std::vector<Value::Entry>{};
+  const auto names = frozen.value_or(Value::dict()).entries();
   if (std::all_of(names.begin(), names.end(),
                   [&](const auto& entry) { return is_known(entry.first.as_string()); }))
     return;
@@ -222,12 +222,8 @@ void WholeCheckpoint::open_universal() {
   const fs::path optimizer = path / kZeroFolder / kOptimizerStateFile;
   if (fs::exists(optimizer)) optimizer_state = read_torch_file(optimizer);
   if (optimizer_state) common_step_ = step_of_zero3(optimizer_state);
-  if (const Value groups = metadata.find(keys::kParamShapes)) {
-    for (const Value& group : groups.items()) {
-      for (const auto& [name, shape] : group.entries())
-        shapes_[name.as_string()] = shape.as_shape();
-    }
-  }
+  for (const Value& group : metadata.find(keys::kParamShapes).value_or(Value::list()).items())
+    for (const auto& [name, shape] : named_shapes(group)) shapes_[name] = shape;
   for (const auto& entry : fs::directory_iterator(path / kZeroFolder)) {
     if (entry.is_directory()) names_.push_back(entry.path().filename());
   }
