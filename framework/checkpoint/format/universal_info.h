@@ -30,11 +30,10 @@ struct UniversalInfo {
   std::optional<int64_t> original_vocab_size, padded_vocab_size;
   std::vector<std::string> vocabulary, pipeline_replicated, tp_replicated, average, row_parallel,
       two_sub_params;
-  bool has_row_parallel =
-      false;  // whether the key was there at all; Megatron leaves it out at tp 1
+  bool has_row_parallel = false;  // whether the key was there; Megatron leaves it out at tp 1
   std::vector<SubParams> sub_params;
-  std::map<std::string, std::vector<std::vector<int64_t>>>
-      sub_param_widths;  // pattern -> [part][rank]
+  // pattern -> [part][rank]
+  std::map<std::string, std::vector<std::vector<int64_t>>> sub_param_widths;
 
   // Refuses what this program cannot merge: affine maps and layouts that DeepSpeed marked as
   // unsupported.

@@ -39,9 +39,8 @@ struct TensorRecord {
 // Reading wrongly throws a ValueError that says where the value came from, e.g.
 //   mp_rank_00_model_states.pt: ['param_shapes'][0]: expected a dict, found int 7
 // Values are small and cheap to copy: what is larger than a number is shared, containers until one
-// of the copies is changed. A class that
-// is not one of the kinds below (Namespace, loss scalers, enums, NumPy arrays, ...) is kept as an
-// object: its name, arguments and state.
+// of the copies is changed. A class that is not one of the kinds below (Namespace, loss scalers,
+// enums, NumPy arrays, ...) is kept as an object: its name, arguments and state.
 class Value {
  public:
   using Entry = std::pair<Value, Value>;
