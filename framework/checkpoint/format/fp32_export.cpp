@@ -120,14 +120,13 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
   const fs::path source =
       options.tag.empty() ? options.checkpoint : options.checkpoint / options.tag;
   DeferredChecks checks;
-  const WholeCheckpoint checkpoint = open_whole_checkpoint(source, options.threads, &checks);
+  const WholeCheckpoint checkpoint = open_whole_checkpoint(source, stream_threads(), &checks);
   const NamedTensors tensors = fp32_tensors(checkpoint, options.exclude_frozen);
   make_output(options.output, checkpoint, options.safetensors);
   Fp32Report report{write_weights(tensors,
                                   {.output = options.output,
                                    .max_shard_size = options.max_shard_size,
-                                   .safetensors = options.safetensors,
-                                   .threads = options.threads},
+                                   .safetensors = options.safetensors},
                                   checks, progress)};
   report.source = checkpoint.description;
   report.seconds = seconds_since(start);

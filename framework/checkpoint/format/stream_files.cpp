@@ -47,7 +47,6 @@ StreamResult stream_files(const std::vector<StreamedFile>& files, int threads) {
     result.bytes += job.blocks.layout().size;
     result.kept += job.blocks.kept();
     result.crcs.push_back(job.blocks.crc());
-    result.write_seconds += job.blocks.write_seconds() / threads;
   }
   return result;
 }

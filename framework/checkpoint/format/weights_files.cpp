@@ -90,8 +90,8 @@ void write_files(std::vector<WeightsFile>& files, const WeightsOptions& options,
                                       counted(file.tensors, counter), options.safetensors));
     file.bytes = streamed.back().layout({}).size;
   }
-  stream_files(streamed, options.threads);
-  checks.finish(options.threads);
+  stream_files(streamed, stream_threads());
+  checks.finish(stream_threads());
   sync_file_system(options.output);
   // An index of an earlier export would mix its files with those of this one.
   remove_weights(options.output, options.safetensors,
