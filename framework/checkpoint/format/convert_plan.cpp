@@ -171,7 +171,7 @@ class Planner {
   // buffers.
   void plan_others() {
     const std::set<std::string> buffers = buffer_names(source_.model_states[0]);
-    std::vector<std::vector<std::pair<std::string, TensorRecord>>> ranks;
+    std::vector<NamedTensors> ranks;
     for (int tp = 0; tp < source_.tp_size; ++tp) ranks.push_back(model_tensors(tp));
     for (size_t i = 0; i < ranks[0].size(); ++i) {
       const std::string& name = ranks[0][i].first;
@@ -188,7 +188,7 @@ class Planner {
 
   // Of a tp rank: what `module` has, or of a pipeline, which has none, the frozen ones of its
   // stages.
-  std::vector<std::pair<std::string, TensorRecord>> model_tensors(int tp) const {
+  NamedTensors model_tensors(int tp) const {
     auto tensors = module_tensors(source_.model_state(0, tp));
     if (!tensors.empty()) return tensors;
     std::set<std::string> known;  // a tied one is on two stages

@@ -125,8 +125,7 @@ void find_degrees(SourceCheckpoint& source) {
   }
 }
 
-void collect_module(const Value& module, const std::string& prefix,
-                    std::vector<std::pair<std::string, TensorRecord>>& tensors) {
+void collect_module(const Value& module, const std::string& prefix, NamedTensors& tensors) {
   for (const auto& [key, value] : module.entries()) {
     if (!key.is_string()) continue;
     const std::string name = prefix + key.as_string();
@@ -137,8 +136,8 @@ void collect_module(const Value& module, const std::string& prefix,
 
 }  // namespace
 
-std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& model_state) {
-  std::vector<std::pair<std::string, TensorRecord>> tensors;
+NamedTensors module_tensors(const Value& model_state) {
+  NamedTensors tensors;
   if (const Value module = model_state.find(keys::kModule)) collect_module(module, "", tensors);
   return tensors;
 }

@@ -70,7 +70,7 @@ SourceCheckpoint open_source_checkpoint(const std::filesystem::path& folder, int
 
 // Weights in the model's precision, of one model-parallel rank, by full name: from `module` (nested
 // dicts joined with dots), or nothing for a pipeline, whose weights are in layer files.
-std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& model_state);
+NamedTensors module_tensors(const Value& model_state);
 
 // Those of a model-states file; none where it does not say.
 std::set<std::string> buffer_names(const Value& model_state);

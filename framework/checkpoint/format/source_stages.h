@@ -22,8 +22,7 @@ void read_frozen_of_zero3(SourceCheckpoint& source, DeferredChecks* checks);
 
 // All weights of a tp rank's model in the order of named_parameters(): tied layers first, then by
 // layer. With a pipeline these are the weights of all stages.
-std::vector<std::pair<std::string, TensorRecord>> weights_of(const SourceCheckpoint& source,
-                                                             int tp_rank, DeferredChecks* checks);
+NamedTensors weights_of(const SourceCheckpoint& source, int tp_rank, DeferredChecks* checks);
 
 // Of a dict in param_shapes, in its order.
 struct NamedShape {

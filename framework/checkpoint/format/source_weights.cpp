@@ -7,8 +7,6 @@
 namespace anymesh {
 namespace {
 
-using NamedTensor = std::pair<std::string, TensorRecord>;
-
 // The tied layer's prefix and a name in it, from the patterns that Megatron and we publish for it:
 // tied_modules.embed.word_embeddings.weight -> (tied_modules.embed., word_embeddings.weight)
 std::pair<std::string, std::string> tied_layer(const Value& model_state) {
@@ -36,12 +34,11 @@ int stage_of(const SourceCheckpoint& source, const std::string& name, int tp_ran
 
 }  // namespace
 
-std::vector<NamedTensor> weights_of(const SourceCheckpoint& source, int tp_rank,
-                                    DeferredChecks* checks) {
+NamedTensors weights_of(const SourceCheckpoint& source, int tp_rank, DeferredChecks* checks) {
   const Value& model_state = source.model_state(0, tp_rank);
   if (model_state.find(keys::kModule)) return module_tensors(model_state);
   const auto [tied_prefix, tied_name] = tied_layer(model_state);
-  std::vector<NamedTensor> tied, rest;
+  NamedTensors tied, rest;
   for (const auto& [key, path] : source.layer_files) {
     const auto& [layer, tp] = key;
     if (tp != tp_rank) continue;

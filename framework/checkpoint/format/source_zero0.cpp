@@ -10,13 +10,10 @@
 namespace anymesh {
 namespace {
 
-using NamedTensor = std::pair<std::string, TensorRecord>;
-
 using Groups = std::vector<std::vector<NamedShape>>;
 
 // Leaves buffers out, and all but the first name of a tied weight.
-std::vector<NamedShape> parameters_of(const std::vector<NamedTensor>& tensors,
-                                      const Value& model_state) {
+std::vector<NamedShape> parameters_of(const NamedTensors& tensors, const Value& model_state) {
   const std::set<std::string> buffers = buffer_names(model_state);
   std::vector<NamedShape> result;
   std::set<const ByteSource*> seen;
@@ -52,7 +49,7 @@ Groups bucket(const std::vector<NamedShape>& parameters, const Value& param_grou
 }
 
 Groups find_groups(const SourceCheckpoint& source, const Value& model_state,
-                   const Value& param_groups, const std::vector<NamedTensor>& tensors) {
+                   const Value& param_groups, const NamedTensors& tensors) {
   if (const Value shapes = model_state.find(keys::kParamShapes)) {
     Groups groups;
     for (const Value& dict : shapes.items()) groups.push_back(named_shapes(dict));
@@ -91,7 +88,7 @@ class RankReader {
     const Value flat = optimizer_.find(keys::kFp32GroupsFlat);
     const Value unfused = optimizer_.find(keys::kFp32GroupsUnfused);
     const bool has_shapes = static_cast<bool>(model_state_.find(keys::kParamShapes));
-    std::vector<NamedTensor> tensors;
+    NamedTensors tensors;
     if (!has_shapes || (!flat && !unfused))
       tensors = weights_of(source_, mp_ % source_.tp_size, checks_);
     weights_ = {tensors.begin(), tensors.end()};

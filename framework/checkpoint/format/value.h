@@ -29,6 +29,8 @@ struct TensorRecord {
   uint64_t nbytes() const { return static_cast<uint64_t>(numel()) * element_size(dtype); }
 };
 
+using NamedTensors = std::vector<std::pair<std::string, TensorRecord>>;
+
 // The Python objects of a checkpoint file, as plain data: nothing of a file is ever executed.
 //
 //   Value v = Value::dict({{"step", 4}, {"lr", 0.1}, {"betas", Value::tuple({0.9, 0.95})}});

@@ -67,9 +67,7 @@ NamedTensors counted(NamedTensors shard, ProgressCounter& counter) {
 
 StreamedFile streamed_shard(const fs::path& path, const NamedTensors& shard, bool safetensors) {
   if (safetensors) return streamed_safetensors(path, shard);
-  std::vector<Value::Entry> entries;
-  for (const auto& [name, tensor] : shard) entries.emplace_back(name, tensor);
-  return streamed_torch_file(path, Value::ordered_dict(std::move(entries)));
+  return streamed_torch_file(path, Value::ordered_dict({shard.begin(), shard.end()}));
 }
 
 // Of those of an earlier export in the folder.

@@ -265,9 +265,8 @@ void WholeCheckpoint::open_weights() {
 
 Value read_weights_file(const fs::path& file, DeferredChecks* checks) {
   if (file.extension() != ".safetensors") return read_torch_file(file, checks);
-  std::vector<Value::Entry> entries;
-  for (auto& [name, tensor] : read_safetensors(file)) entries.emplace_back(name, std::move(tensor));
-  return Value::dict(std::move(entries)).named(file.string());
+  const NamedTensors tensors = read_safetensors(file);
+  return Value::dict({tensors.begin(), tensors.end()}).named(file.string());
 }
 
 // Tied weights: the second name's own tensor, where there is one, is of the model's precision.
