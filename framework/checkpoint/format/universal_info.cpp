@@ -29,14 +29,14 @@ size_t states_of(const std::string& pattern) {
   return states;
 }
 
-// The lists of patterns, in to_value()'s order, and the one that it leaves out.
+// The lists of patterns, in the order in which they are written, compiled and reported.
 constexpr std::pair<std::string_view, std::vector<std::string> UniversalInfo::*> kLists[] = {
     {keys::kVocabularyPatterns, &UniversalInfo::vocabulary},
     {keys::kPipelineReplicatedPatterns, &UniversalInfo::pipeline_replicated},
     {keys::kTpReplicatedPatterns, &UniversalInfo::tp_replicated},
+    {keys::kAveragePatterns, &UniversalInfo::average},
     {keys::kRowParallelPatterns, &UniversalInfo::row_parallel},
-    {keys::kTwoSubParamsPatterns, &UniversalInfo::two_sub_params},
-    {keys::kAveragePatterns, &UniversalInfo::average}};
+    {keys::kTwoSubParamsPatterns, &UniversalInfo::two_sub_params}};
 
 UniversalInfo::SubParams sub_params(const Value& value) {
   UniversalInfo::SubParams result;
