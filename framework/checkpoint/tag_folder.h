@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "framework/checkpoint/format/file_blocks.h"
 #include "framework/checkpoint/format/manifest.h"
-#include "framework/checkpoint/format/shared_file.h"
 #include "framework/checkpoint/format/value.h"
 #include "framework/comm/communicator.h"
 

@@ -9,8 +9,8 @@ namespace {
 
 TEST(Float32, ConvertsEveryDtypeAsTorchDoes) {
   const auto convert = [](DType dtype, auto values) {
-    return floats(
-        *as_float32({dtype, {static_cast<int64_t>(values.size())}, false, bytes_of(values)}));
+    const TensorRecord tensor{dtype, {static_cast<int64_t>(values.size())}, false, bytes_of(values)};
+    return floats(*as_float32(tensor).bytes);
   };
   using Half = std::vector<uint16_t>;
   EXPECT_EQ(convert(DType::kBFloat16, Half{0x3F80, 0xC000, 0x0001}),

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "framework/checkpoint/format/crc32.h"
-#include "framework/checkpoint/format/shared_file.h"
+#include "framework/checkpoint/format/file_blocks.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/peak_memory.h"
 #include "support.h"

@@ -41,16 +41,14 @@ void check_folders(const fs::path& input, const fs::path& output) {
 UniversalInfo find_info(const SourceCheckpoint& source, bool inject,
                         std::vector<std::string>& warnings) {
   const Value& state = source.model_states[0];
-  if (const Value info = state.find(keys::kUniversalInfo)) return UniversalInfo::from_value(info);
-  const std::string missing =
-      state.where() + ": has no '" + std::string(keys::kUniversalInfo) + "'";
-  if (source.tp_size > 1 && !inject) {
-    throw std::runtime_error(missing + ", so nothing says how the shards of tp " +
-                             std::to_string(source.tp_size) +
-                             " are merged; --inject_missing_state joins all of them along dim 0");
+  const bool missing = state.find(keys::kUniversalInfo).is_none();
+  if (missing && inject) return {};
+  UniversalInfo info = merge_info(source, "; --inject_missing_state joins all of them along dim 0");
+  if (missing) {
+    warnings.push_back(state.where() + ": has no '" + std::string(keys::kUniversalInfo) +
+                       "'; it has one tp rank, so there is nothing to merge");
   }
-  if (!inject) warnings.push_back(missing + "; it has one tp rank, so there is nothing to merge");
-  return {};
+  return info;
 }
 
 // What Megatron-DeepSpeed's files leave open.
@@ -89,8 +87,7 @@ Value optimizer_state_for_all(const SourceCheckpoint& source) {
   if (!step) return state;
   Value torch = state.find(keys::kOptimizerStateDict);
   if (!torch) torch = Value::dict({{keys::kParamGroups, state.at(keys::kParamGroups)}});
-  const Value states = torch.find(keys::kState);
-  std::vector<Value::Entry> entries = states ? states.entries() : std::vector<Value::Entry>{};
+  auto entries = torch.find(keys::kState).value_or(Value::dict()).entries();
   if (entries.empty()) entries.emplace_back(0, Value::dict());
   if (!entries[0].second.contains(kStepState)) entries[0].second.set(kStepState, step);
   return state.set(keys::kOptimizerStateDict, torch.set(keys::kState, Value::dict(entries)));
@@ -150,15 +147,14 @@ StreamedFile streamed_copy(const fs::path& from, const fs::path& to) {
 // Tensors that differ between ranks may do so because a file is damaged, which then is the reason.
 StreamResult stream_checked(const std::vector<StreamedFile>& files, int threads,
                             DeferredChecks& checks) {
-  std::exception_ptr failure;
   StreamResult result;
   try {
     result = stream_files(files, threads);
   } catch (const ValueError&) {
-    failure = std::current_exception();
+    checks.finish(threads);
+    throw;
   }
   checks.finish(threads);
-  if (failure) std::rethrow_exception(failure);
   return result;
 }
 
@@ -206,8 +202,8 @@ class Conversion {
       fs::create_directory(folder_ / "tmp");
       write_text_atomically(folder_ / "tmp" / "plan.json", plan_.to_json());
     }
-    const Value steps = source_.model_states[0].find(keys::kGlobalSteps);
-    publish_universal_folder(output, steps ? steps.as_int() : 0, files_, written.crcs);
+    const Value steps = source_.model_states[0].find(keys::kGlobalSteps).value_or(0);
+    publish_universal_folder(output, steps.as_int(), files_, written.crcs);
   }
 
   // What a sample of the work takes, in one file that goes again: bytes a second.

@@ -12,8 +12,8 @@ namespace anymesh {
 
 // Makes a universal checkpoint, which resumes on any mesh, out of an ordinary one:
 //
-//   convert_to_universal({.input = "ckpt/global_step100", .output =
-//   "ckpt/global_step100_universal"}, {});
+//   convert_to_universal({.input = "ckpt/global_step100",
+//                         .output = "ckpt/global_step100_universal"}, {});
 //
 // writes output/zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt, output/zero/optimizer_state.pt,
 // copies of the model-states files, and last `latest_universal` beside the output folder. First

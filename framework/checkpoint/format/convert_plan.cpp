@@ -29,20 +29,20 @@ void check_name(const std::string& name) {
 
 // Every element exactly once.
 void check_covered(const std::string& name, const SourceShard& shard, int state) {
+  const auto fail = [&](const std::string& found) {
+    throw ValueError(name + ": " + std::string(kStateNames[state]) + " of tp rank " +
+                     std::to_string(shard.tp_rank) + " has " + found);
+  };
   int64_t next = 0;
   for (const SourceFragment& fragment : shard.states[state]) {
     if (fragment.begin != next) {
-      throw ValueError(name + ": " + std::string(kStateNames[state]) + " of tp rank " +
-                       std::to_string(shard.tp_rank) + " has elements up to " +
-                       std::to_string(next) + ", then from " + std::to_string(fragment.begin) +
-                       " (dp rank " + std::to_string(fragment.dp_rank) + ")");
+      fail("elements up to " + std::to_string(next) + ", then from " +
+           std::to_string(fragment.begin) + " (dp rank " + std::to_string(fragment.dp_rank) + ")");
     }
     next += fragment.numel;
   }
   if (next != numel(shard.shape)) {
-    throw ValueError(name + ": " + std::string(kStateNames[state]) + " of tp rank " +
-                     std::to_string(shard.tp_rank) + " has " + std::to_string(next) +
-                     " elements, expected " + std::to_string(numel(shard.shape)));
+    fail(std::to_string(next) + " elements, expected " + std::to_string(numel(shard.shape)));
   }
 }
 
@@ -50,8 +50,7 @@ void check_covered(const std::string& name, const SourceShard& shard, int state)
 std::vector<const SourceShard*> select_shards(const std::string& name,
                                               const std::vector<SourceShard>& shards,
                                               const MergeRule& rule, int tp_size) {
-  int stage = shards[0].pp_rank;
-  for (const SourceShard& shard : shards) stage = std::min(stage, shard.pp_rank);
+  const int stage = std::ranges::min_element(shards, {}, &SourceShard::pp_rank)->pp_rank;
   std::vector<const SourceShard*> selected(static_cast<size_t>(tp_size));
   for (const SourceShard& shard : shards) {
     if (shard.pp_rank == stage) {
@@ -113,35 +112,34 @@ class Planner {
 
   void plan_state(const std::string& name, const MergeRule& rule,
                   const std::vector<const SourceShard*>& shards, int state) {
-    OutputFilePlan file{name,
-                        std::string(kStateNames[state]),
-                        {},
-                        0,
-                        std::string(kRuleNames[static_cast<int>(rule.kind)]),
-                        {}};
-    std::vector<Shape> shapes;
+    std::vector<std::pair<int, SourceFragment>> sources;
     for (const SourceShard* shard : shards) {
       check_covered(name, *shard, state);
       if (shard->dtypes[state] != shards[0]->dtypes[state])
         throw ValueError(name + ": tp ranks have different dtypes");
-      shapes.push_back(shard->shape);
       for (const SourceFragment& fragment : shard->states[state]) {
-        file.sources.emplace_back(shard->tp_rank, fragment);
+        sources.emplace_back(shard->tp_rank, fragment);
         plan_.elements += fragment.numel;
       }
     }
-    const MergeShape merged = merge_shape(name, rule, shapes, info_.original_vocab_size);
-    TensorRecord tensor{shards[0]->dtypes[state], merged.full, state == kFp32, nullptr};
-    tensor.bytes = merge(name, rule, merged, shards, state);
-    file.bytes = tensor.nbytes();
-    std::vector<Value::Entry> entries = merge_keys(rule);
-    entries.emplace_back(keys::kParam, tensor);
-    file.content = Value::dict(std::move(entries));
-    plan_.files.push_back(std::move(file));
+    add_file(name, state, merge(name, rule, shards, state), merge_keys(rule),
+             kRuleNames[static_cast<int>(rule.kind)], std::move(sources));
   }
 
-  BytesPtr merge(const std::string& name, const MergeRule& rule, const MergeShape& merged,
-                 const std::vector<const SourceShard*>& shards, int state) const {
+  void add_file(const std::string& name, int state, const TensorRecord& tensor,
+                std::vector<Value::Entry> entries, std::string_view rule,
+                std::vector<std::pair<int, SourceFragment>> sources) {
+    entries.emplace_back(keys::kParam, tensor);
+    plan_.files.push_back({name, std::string(kStateNames[state]), Value::dict(std::move(entries)),
+                           tensor.nbytes(), std::string(rule), std::move(sources)});
+  }
+
+  // The whole tensor of a state.
+  TensorRecord merge(const std::string& name, const MergeRule& rule,
+                     const std::vector<const SourceShard*>& shards, int state) const {
+    std::vector<Shape> shapes;
+    for (const SourceShard* shard : shards) shapes.push_back(shard->shape);
+    const MergeShape merged = merge_shape(name, rule, shapes, info_.original_vocab_size);
     const DType dtype = shards[0]->dtypes[state];
     const auto tp_size = static_cast<int>(shards.size());
     std::vector<MergedTensor::Part> parts;
@@ -149,27 +147,31 @@ class Planner {
       parts.push_back({ShardLayout::make(merged.full, merged.cut, tp_size, rank),
                        shards[static_cast<size_t>(rank)]->states[state]});
     }
-    if (tp_size == 1 || !merged.cut.replicated)
-      return std::make_shared<MergedTensor>(std::move(parts), dtype);
+    TensorRecord tensor{dtype, merged.full, state == kFp32, nullptr};
+    if (tp_size == 1 || !merged.cut.replicated) {
+      tensor.bytes = std::make_shared<MergedTensor>(std::move(parts), dtype);
+      return tensor;
+    }
     std::vector<BytesPtr> replicas;
     for (auto& part : parts) {
       replicas.push_back(std::make_shared<MergedTensor>(std::vector{std::move(part)}, dtype));
     }
     if (rule.kind == Kind::kReplicated) {
-      return replicated(name + " (" + std::string(kStateNames[state]) + ")", replicas, dtype);
-    }
-    if (dtype != DType::kFloat32)
+      tensor.bytes =
+          replicated(name + " (" + std::string(kStateNames[state]) + ")", replicas, dtype);
+    } else if (dtype == DType::kFloat32) {
+      tensor.bytes = averaged(replicas);
+    } else {
       throw ValueError(name + ": only float32 parameters can be averaged");
-    return averaged(replicas);
+    }
+    return tensor;
   }
 
   // What the model holds besides optimized parameters: frozen ones, second names of tied ones,
   // buffers.
   void plan_others() {
-    const Value buffers = source_.model_states[0].find(keys::kBufferNames);
-    const auto names = buffers ? buffers.as_strings() : std::vector<std::string>{};
-    const std::set<std::string> buffer_names(names.begin(), names.end());
-    std::vector<std::vector<std::pair<std::string, TensorRecord>>> ranks;
+    const std::set<std::string> buffers = buffer_names(source_.model_states[0]);
+    std::vector<NamedTensors> ranks;
     for (int tp = 0; tp < source_.tp_size; ++tp) ranks.push_back(model_tensors(tp));
     for (size_t i = 0; i < ranks[0].size(); ++i) {
       const std::string& name = ranks[0][i].first;
@@ -180,19 +182,19 @@ class Planner {
           throw ValueError(name + ": not all tp ranks have it in the same place");
         shards.push_back(rank[i].second);
       }
-      plan_other(name, shards, buffer_names.contains(name));
+      plan_other(name, shards, buffers.contains(name));
     }
   }
 
   // Of a tp rank: what `module` has, or of a pipeline, which has none, the frozen ones of its
   // stages.
-  std::vector<std::pair<std::string, TensorRecord>> model_tensors(int tp) const {
+  NamedTensors model_tensors(int tp) const {
     auto tensors = module_tensors(source_.model_state(0, tp));
     if (!tensors.empty()) return tensors;
     std::set<std::string> known;  // a tied one is on two stages
     for (int pp = 0; pp < source_.pp_size; ++pp) {
-      const Value frozen = source_.model_state(pp, tp).find(keys::kFrozenParamFragments);
-      if (!frozen) continue;
+      const Value& state = source_.model_state(pp, tp);
+      const Value frozen = state.find(keys::kFrozenParamFragments).value_or(Value::dict());
       for (const auto& [name, value] : frozen.entries()) {
         if (known.insert(name.as_string()).second)
           tensors.emplace_back(name.as_string(), value.as_tensor());
@@ -204,38 +206,27 @@ class Planner {
   void plan_other(const std::string& name, std::vector<TensorRecord> tensors, bool is_buffer) {
     check_name(name);
     MergeRule rule = rules_.classify(name);
-    if (is_buffer) tensors.resize(1);
+    if (is_buffer) {
+      tensors.resize(1);
+      rule = {.kind = Kind::kReplicated};
+    }
     std::vector<SourceShard> shards(tensors.size());
     std::vector<const SourceShard*> pointers;
-    std::vector<Shape> shapes;
     for (size_t rank = 0; rank < tensors.size(); ++rank) {
-      shards[rank].tp_rank = static_cast<int>(rank);
-      shards[rank].shape = tensors[rank].shape;
-      shards[rank].dtypes[kFp32] = DType::kFloat32;
-      shards[rank].states[kFp32].push_back(
-          {0, 0, tensors[rank].numel(), as_float32(tensors[rank])});
-      shapes.push_back(tensors[rank].shape);
+      const TensorRecord fp32 = as_float32(tensors[rank]);
+      shards[rank].shape = fp32.shape;
+      shards[rank].dtypes[kFp32] = fp32.dtype;
+      shards[rank].states[kFp32] = {{0, 0, fp32.numel(), fp32.bytes}};
       pointers.push_back(&shards[rank]);
     }
-    if (is_buffer) {
-      rule = {};
-      rule.kind = Kind::kReplicated;
-    }
-    const MergeShape merged = merge_shape(name, rule, shapes, info_.original_vocab_size);
-    TensorRecord tensor{DType::kFloat32, merged.full, tensors[0].requires_grad,
-                        merge(name, rule, merged, pointers, kFp32)};
+    TensorRecord tensor = merge(name, rule, pointers, kFp32);
+    tensor.requires_grad = tensors[0].requires_grad;
     // DeepSpeed writes no keys here, which its loader takes for a cut along dim 0 where the shapes
     // differ.
-    std::vector<Value::Entry> entries;
-    if (rule.cat_dim != 0 || rule.vocabulary || rule.kind == Kind::kTwoSubParams)
-      entries = merge_keys(rule);
-    entries.emplace_back(keys::kParam, tensor);
-    plan_.files.push_back({name,
-                           std::string(kFp32State),
-                           Value::dict(std::move(entries)),
-                           tensor.nbytes(),
-                           "model weights",
-                           {}});
+    const bool needs_keys =
+        rule.cat_dim != 0 || rule.vocabulary || rule.kind == Kind::kTwoSubParams;
+    add_file(name, kFp32, tensor, needs_keys ? merge_keys(rule) : std::vector<Value::Entry>{},
+             "model weights", {});
     ++plan_.parameters;
     plan_.elements += tensor.numel();
   }
@@ -247,6 +238,17 @@ class Planner {
 };
 
 }  // namespace
+
+UniversalInfo merge_info(const SourceCheckpoint& source, const std::string& remedy) {
+  const Value& state = source.model_states[0];
+  if (const Value info = state.find(keys::kUniversalInfo)) return UniversalInfo::from_value(info);
+  if (source.tp_size > 1) {
+    throw ValueError(state.where() + ": has no '" + std::string(keys::kUniversalInfo) +
+                     "', so nothing says how the shards of tp " + std::to_string(source.tp_size) +
+                     " are merged" + remedy);
+  }
+  return {};
+}
 
 ConvertPlan plan_conversion(const SourceCheckpoint& source, const UniversalInfo& info) {
   return Planner(source, info).run();

@@ -27,6 +27,10 @@ struct ConvertPlan {
   std::string to_json() const;
 };
 
+// How shards are merged. Only a checkpoint of tp 1 may do without; what is refused may be told a
+// `remedy`.
+UniversalInfo merge_info(const SourceCheckpoint& source, const std::string& remedy = "");
+
 // Plans every state of every parameter. Refuses a parameter whose elements are not covered exactly
 // once, one that pipeline stages share without a pattern that says so, and a name that could not be
 // a folder's.

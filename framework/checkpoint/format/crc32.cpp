@@ -71,12 +71,10 @@ constexpr uint32_t power_of_x(uint64_t n) {
 #define ANYMESH_VPCLMUL __attribute__((target("avx512f,vpclmulqdq")))
 
 // The product of two reflected polynomials is one bit short.
-constexpr long long kFold128[] = {int64_t{power_of_x(128 - 32)} << 1,
-                                  int64_t{power_of_x(128 + 32)} << 1};
-constexpr long long kFold512[] = {int64_t{power_of_x(512 - 32)} << 1,
-                                  int64_t{power_of_x(512 + 32)} << 1};
-constexpr long long kFold2048[] = {int64_t{power_of_x(2048 - 32)} << 1,
-                                   int64_t{power_of_x(2048 + 32)} << 1};
+constexpr std::array<long long, 2> fold_by(uint64_t bits) {
+  return {int64_t{power_of_x(bits - 32)} << 1, int64_t{power_of_x(bits + 32)} << 1};
+}
+constexpr auto kFold128 = fold_by(128), kFold512 = fold_by(512), kFold2048 = fold_by(2048);
 static_assert(kFold512[1] == 0x154442bd4 && kFold128[0] == 0x0ccaa009e);  // as in the paper
 
 inline __m128i load(const std::byte* data) {

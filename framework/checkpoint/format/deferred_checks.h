@@ -31,9 +31,9 @@ class DeferredChecks {
     std::string name;  // of file and record
     uint64_t bytes;    // that were read and counted
     uint64_t size;     // of the record
-    uint32_t
-        read;  // CRC of what was read with zeros for the rest, less that of zeros alone: linear,
-    uint32_t whole;  // so that those of parts which make up the record XOR to that of the whole
+    // CRC of what was read with zeros for the rest, less that of zeros alone: linear, so that those
+    // of parts which make up the record XOR to that of the whole.
+    uint32_t read, whole;
   };
   // Of what is read from now on: whether it counts, or another reader's read of the same does.
   void count(bool counts) { counts_ = counts; }

@@ -51,13 +51,10 @@ void check_nothing_lost(const WholeCheckpoint& checkpoint, const Listed& listed)
 // Counts and masks, which fp32 does not hold exactly.
 std::map<std::string, TensorRecord> integer_buffers(const Value& metadata) {
   std::map<std::string, TensorRecord> buffers;
-  const Value names = metadata ? metadata.find(keys::kBufferNames) : Value();
-  if (!names || names.size() == 0) return buffers;
-  const std::vector<std::string> known = names.as_strings();
-  for (const auto& [name, tensor] : module_tensors(metadata)) {
-    if (!is_floating(tensor.dtype) && std::find(known.begin(), known.end(), name) != known.end())
-      buffers.emplace(name, tensor);
-  }
+  const std::set<std::string> names = metadata ? buffer_names(metadata) : std::set<std::string>{};
+  if (names.empty()) return buffers;
+  for (const auto& [name, tensor] : module_tensors(metadata))
+    if (!is_floating(tensor.dtype) && names.contains(name)) buffers.emplace(name, tensor);
   return buffers;
 }
 
@@ -107,8 +104,11 @@ NamedTensors fp32_tensors(const WholeCheckpoint& checkpoint, bool exclude_frozen
     if (is_new) {
       const auto buffer = exact.find(first);
       tensor = buffer == exact.end() ? checkpoint.parameter(first).states[kFp32] : buffer->second;
-      if (is_floating(tensor.dtype))
-        tensor = {DType::kFloat32, tensor.shape, tensor.requires_grad, as_float32(tensor)};
+      if (is_floating(tensor.dtype)) {
+        const bool requires_grad = tensor.requires_grad;
+        tensor = as_float32(tensor);
+        tensor.requires_grad = requires_grad;
+      }
     }
     tensors.emplace_back(name, tensor);
   }
@@ -120,14 +120,13 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
   const fs::path source =
       options.tag.empty() ? options.checkpoint : options.checkpoint / options.tag;
   DeferredChecks checks;
-  const WholeCheckpoint checkpoint = open_whole_checkpoint(source, options.threads, &checks);
+  const WholeCheckpoint checkpoint = open_whole_checkpoint(source, stream_threads(), &checks);
   const NamedTensors tensors = fp32_tensors(checkpoint, options.exclude_frozen);
   make_output(options.output, checkpoint, options.safetensors);
   Fp32Report report{write_weights(tensors,
                                   {.output = options.output,
                                    .max_shard_size = options.max_shard_size,
-                                   .safetensors = options.safetensors,
-                                   .threads = options.threads},
+                                   .safetensors = options.safetensors},
                                   checks, progress)};
   report.source = checkpoint.description;
   report.seconds = seconds_since(start);

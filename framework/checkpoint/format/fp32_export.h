@@ -29,7 +29,6 @@ struct Fp32Options {
   uint64_t max_shard_size = 5'000'000'000;
   bool safetensors = false;
   bool exclude_frozen = false;
-  int threads = stream_threads();
 };
 
 struct Fp32Report : WrittenWeights {

@@ -35,14 +35,19 @@ uint64_t number_in(const Json& file, const char* key, uint64_t most) {
   return number.get<uint64_t>();
 }
 
-struct Lines {
+// "path: what (written on host); ..." of the files of which look(path, file) says what.
+template <typename Look>
+std::string damage_of(const fs::path& folder, const std::vector<Manifest::File>& files, Look look) {
   std::string text;
-
-  void add(const fs::path& path, const std::string& what, const Manifest::File& file) {
+  for (const Manifest::File& file : files) {
+    const fs::path path = folder / file.name;
+    const std::string what = look(path, file);
+    if (what.empty()) continue;
     text += (text.empty() ? "" : "; ") + path.string() + ": " + what + " (written on " + file.host +
             ")";
   }
-};
+  return text;
+}
 
 // Of a torch file, where its reader finds the damage, if it does.
 std::string first_damaged_record(const fs::path& path) {
@@ -111,36 +116,24 @@ std::optional<Manifest> read_manifest(const fs::path& folder) {
 }
 
 std::string size_damage(const fs::path& folder, const std::vector<Manifest::File>& files) {
-  Lines lines;
-  for (const Manifest::File& file : files) {
-    const fs::path path = folder / file.name;
+  return damage_of(folder, files, [](const fs::path& path, const Manifest::File& file) {
     std::error_code error;
     const uint64_t bytes = fs::file_size(path, error);
-    if (error) {
-      lines.add(path,
-                error == std::errc::no_such_file_or_directory ? "is missing" : error.message(),
-                file);
-    } else if (bytes != file.bytes) {
-      lines.add(path,
-                "has " + std::to_string(bytes) + " bytes, " + std::to_string(file.bytes) +
-                    " were written",
-                file);
-    }
-  }
-  return lines.text;
+    if (error == std::errc::no_such_file_or_directory) return std::string("is missing");
+    if (error) return error.message();
+    if (bytes == file.bytes) return std::string();
+    return "has " + std::to_string(bytes) + " bytes, " + std::to_string(file.bytes) +
+           " were written";
+  });
 }
 
 std::string checksum_damage(const fs::path& folder, const std::vector<Manifest::File>& files) {
-  Lines lines;
-  for (const Manifest::File& file : files) {
-    const fs::path path = folder / file.name;
-    if (!fs::is_regular_file(path)) continue;
+  return damage_of(folder, files, [](const fs::path& path, const Manifest::File& file) {
+    if (!fs::is_regular_file(path)) return std::string();
     const anymesh::File there(path);
-    if (there.crc(0, there.size()) == file.crc) continue;
-    lines.add(path, "its checksum is not that of what was written" + first_damaged_record(path),
-              file);
-  }
-  return lines.text;
+    if (there.crc(0, there.size()) == file.crc) return std::string();
+    return "its checksum is not that of what was written" + first_damaged_record(path);
+  });
 }
 
 }  // namespace anymesh

@@ -80,8 +80,8 @@ void compare_chunk(DType dtype, std::span<const std::byte> a, std::span<const st
 
 }  // namespace
 
-BytesPtr as_float32(const TensorRecord& tensor) {
-  if (tensor.dtype == DType::kFloat32) return tensor.bytes;
+TensorRecord as_float32(const TensorRecord& tensor) {
+  if (tensor.dtype == DType::kFloat32) return {DType::kFloat32, tensor.shape, false, tensor.bytes};
   const auto read = [tensor](uint64_t offset, std::span<std::byte> out) {
     const uint64_t from_size = element_size(tensor.dtype);
     std::vector<std::byte> from(out.size() / sizeof(float) * from_size);
@@ -90,8 +90,9 @@ BytesPtr as_float32(const TensorRecord& tensor) {
     convert(tensor.dtype, from.data(), to);
     std::memcpy(out.data(), to.data(), out.size());
   };
-  return std::make_shared<ComputedBytes>(static_cast<uint64_t>(tensor.numel()) * sizeof(float),
-                                         "a converted tensor", read);
+  const uint64_t size = static_cast<uint64_t>(tensor.numel()) * sizeof(float);
+  return {DType::kFloat32, tensor.shape, false,
+          std::make_shared<ComputedBytes>(size, "a converted tensor", read)};
 }
 
 std::string TensorDifference::text() const {

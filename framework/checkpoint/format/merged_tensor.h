@@ -51,7 +51,7 @@ BytesPtr replicated(const std::string& name, const std::vector<BytesPtr>& replic
 // The arithmetic mean of float32 tensors.
 BytesPtr averaged(const std::vector<BytesPtr>& replicas);
 
-// The elements of a tensor of any dtype as float32.
-BytesPtr as_float32(const TensorRecord& tensor);
+// A tensor of any dtype as float32, without requires_grad.
+TensorRecord as_float32(const TensorRecord& tensor);
 
 }  // namespace anymesh

@@ -17,7 +17,8 @@ bool take(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-bool take_number(std::string_view& text, int& number) {
+template <typename T>
+bool take_number(std::string_view& text, T& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || number < 0) return false;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
@@ -30,10 +31,8 @@ std::string tag_folder(int64_t step) { return "global_step" + std::to_string(ste
 
 std::optional<int64_t> step_of_tag(std::string_view tag, std::string_view suffix) {
   int64_t step = 0;
-  if (!take(tag, "global_step")) return std::nullopt;
-  const auto [end, error] = std::from_chars(tag.data(), tag.data() + tag.size(), step);
-  tag.remove_prefix(static_cast<size_t>(end - tag.data()));
-  return error == std::errc() && tag == suffix && step >= 0 ? std::optional(step) : std::nullopt;
+  const bool is_tag = take(tag, "global_step") && take_number(tag, step) && tag == suffix;
+  return is_tag ? std::optional(step) : std::nullopt;
 }
 
 TagsByStep tags_by_step(const std::filesystem::path& folder, std::string_view suffix) {
@@ -61,8 +60,7 @@ std::string optim_states_file(int dp_rank, int mp_rank, bool bf16) {
 }
 
 std::string zero3_model_states_file(int dp_rank, int mp_rank) {
-  return "zero_pp_rank_" + std::to_string(dp_rank) + "_mp_rank_" + two_digits(mp_rank) +
-         std::string(kModelSuffix);
+  return "zero_pp_rank_" + std::to_string(dp_rank) + "_" + model_states_file(mp_rank);
 }
 
 std::string state_file(std::string_view state) { return std::string(state) + ".pt"; }

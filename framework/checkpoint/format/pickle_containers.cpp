@@ -75,53 +75,41 @@ void PickleDecoder::collect() {
   }
 }
 
-bool PickleDecoder::step_container(Opcode opcode) {
-  switch (opcode) {
+void PickleDecoder::step_container(const Token& token) {
+  switch (token.opcode) {
     case Opcode::kEmptyTuple:
-      push_new(Value::tuple());
-      return true;
+      return push_new(Value::tuple());
     case Opcode::kTuple1:
     case Opcode::kTuple2:
     case Opcode::kTuple3:
-      push_new(Value::tuple(
-          pop_last(1 + static_cast<size_t>(opcode) - static_cast<size_t>(Opcode::kTuple1))));
-      return true;
+      return push_new(Value::tuple(
+          pop_last(1 + static_cast<size_t>(token.opcode) - static_cast<size_t>(Opcode::kTuple1))));
     case Opcode::kTuple:
-      push_new(Value::tuple(pop_to_mark()));
-      return true;
+      return push_new(Value::tuple(pop_to_mark()));
     case Opcode::kEmptyList:
-      push_new(Value::list());
-      return true;
+      return push_new(Value::list());
     case Opcode::kList:
-      push_new(Value::list(pop_to_mark()));
-      return true;
+      return push_new(Value::list(pop_to_mark()));
     case Opcode::kEmptySet:
-      push_new(Value::set({}));
-      return true;
+      return push_new(Value::set({}));
     case Opcode::kEmptyDict:
-      push_new(Value::dict());
-      return true;
+      return push_new(Value::dict());
     case Opcode::kAppend:
-      append(pop_last(1));
-      return true;
+      return append(pop_last(1));
     case Opcode::kAppends:
     case Opcode::kAddItems:
-      append(pop_to_mark());
-      return true;
+      return append(pop_to_mark());
     case Opcode::kDict: {
       std::vector<Value> flat = pop_to_mark();
       push_new(Value::dict());
-      set_items(std::move(flat));
-      return true;
+      return set_items(std::move(flat));
     }
     case Opcode::kSetItem:
-      set_items(pop_last(2));
-      return true;
+      return set_items(pop_last(2));
     case Opcode::kSetItems:
-      set_items(pop_to_mark());
-      return true;
+      return set_items(pop_to_mark());
     default:
-      return false;
+      return step_object(token);
   }
 }
 

@@ -19,8 +19,7 @@ Value int_of(std::string_view two_complement) {
 
 Value PickleDecoder::run() {
   find_recalled();
-  while (step()) {
-  }
+  for (Token token = next(); token.opcode != Opcode::kStop; token = next()) step(token);
   if (stack_.size() != 1) {
     throw ValueError("leaves " + std::to_string(stack_.size()) + " values, expected one");
   }
@@ -69,52 +68,46 @@ std::string_view PickleDecoder::take_line() {
 }
 
 PickleDecoder::Token PickleDecoder::next() {
-  Token token{static_cast<Opcode>(take_uint(1))};
-  switch (token.opcode) {
+  const auto opcode = static_cast<Opcode>(take_uint(1));
+  const auto number = [&](size_t width) { return Token{opcode, take_uint(width)}; };
+  const auto text = [&](size_t width) { return Token{opcode, 0, take(take_uint(width))}; };
+  switch (opcode) {
     case Opcode::kProto:
     case Opcode::kBinPut:
     case Opcode::kBinGet:
     case Opcode::kBinInt1:
-      token.number = take_uint(1);
-      break;
+      return number(1);
     case Opcode::kBinInt2:
-      token.number = take_uint(2);
-      break;
+      return number(2);
     case Opcode::kLongBinPut:
     case Opcode::kLongBinGet:
     case Opcode::kBinInt:
-      token.number = take_uint(4);
-      break;
+      return number(4);
     case Opcode::kBinFloat:
-      token.number = take_uint(8);
-      break;
+      return number(8);
     case Opcode::kFrame:
       check_rest(take_uint(8));
-      break;
+      return {opcode};
     case Opcode::kLong1:
     case Opcode::kShortBinUnicode:
     case Opcode::kShortBinString:
     case Opcode::kShortBinBytes:
-      token.text = take(take_uint(1));
-      break;
+      return text(1);
     case Opcode::kLong4:
     case Opcode::kBinUnicode:
     case Opcode::kBinString:
     case Opcode::kBinBytes:
-      token.text = take(take_uint(4));
-      break;
+      return text(4);
     case Opcode::kBinUnicode8:
     case Opcode::kBinBytes8:
-      token.text = take(take_uint(8));
-      break;
-    case Opcode::kGlobal:
-      token.text = take_line();
-      token.name = take_line();
-      break;
+      return text(8);
+    case Opcode::kGlobal: {
+      const auto module = take_line();
+      return {opcode, 0, module, take_line()};
+    }
     default:
-      break;
+      return {opcode};
   }
-  return token;
 }
 
 void PickleDecoder::push(Value value) {
@@ -186,88 +179,72 @@ Value PickleDecoder::recall(uint64_t index) {
   return value;
 }
 
-bool PickleDecoder::step() {
-  const Token token = next();
-  if (token.opcode == Opcode::kStop) return false;
-  if (auto value = scalar(token)) {
-    push(std::move(*value));
-  } else if (!step_memo(token) && !step_container(token.opcode)) {
-    step_object(token);
+void PickleDecoder::step(const Token& token) {
+  switch (token.opcode) {
+    case Opcode::kProto:
+      if (token.number < 2 || token.number > 5) {
+        throw ValueError("is of protocol " + std::to_string(token.number) + ", expected 2 to 5");
+      }
+      return;
+    case Opcode::kFrame:
+      return;
+    case Opcode::kMark:
+      hold(3 * sizeof(size_t));
+      return marks_.push_back(stack_.size());
+    case Opcode::kPop:
+      pop();
+      return;
+    case Opcode::kPopMark:
+      pop_to_mark();
+      return;
+    case Opcode::kDup:
+      return push(top());
+    case Opcode::kBinPut:
+    case Opcode::kLongBinPut:
+      return memoize(token.number);
+    case Opcode::kMemoize:
+      return memoize(memoized_);
+    case Opcode::kBinGet:
+    case Opcode::kLongBinGet:
+      return push(recall(token.number));
+    default:
+      return step_scalar(token);
   }
-  return true;
 }
 
-std::optional<Value> PickleDecoder::scalar(const Token& token) {
+void PickleDecoder::step_scalar(const Token& token) {
   switch (token.opcode) {
     case Opcode::kNone:
-      return Value();
+      return push({});
     case Opcode::kNewTrue:
-      return true;
+      return push(true);
     case Opcode::kNewFalse:
-      return false;
+      return push(false);
     case Opcode::kBinInt1:
     case Opcode::kBinInt2:
-      return static_cast<int64_t>(token.number);
+      return push(static_cast<int64_t>(token.number));
     case Opcode::kBinInt:
-      return int64_t{static_cast<int32_t>(token.number)};
+      return push(static_cast<int32_t>(token.number));
     case Opcode::kLong1:
     case Opcode::kLong4:
       if (token.text.size() > 8) hold(kShared<Value::Raw> + text_bytes(token.text.size()));
-      return int_of(token.text);
+      return push(int_of(token.text));
     case Opcode::kBinFloat:
-      return std::bit_cast<double>(__builtin_bswap64(token.number));
+      return push(std::bit_cast<double>(__builtin_bswap64(token.number)));
     case Opcode::kShortBinUnicode:
     case Opcode::kShortBinString:
     case Opcode::kBinUnicode:
     case Opcode::kBinString:
     case Opcode::kBinUnicode8:
       hold(kShared<std::string> + text_bytes(token.text.size()));
-      return token.text;
+      return push(token.text);
     case Opcode::kShortBinBytes:
     case Opcode::kBinBytes:
     case Opcode::kBinBytes8:
       hold(kShared<Value::Raw> + text_bytes(token.text.size()));
-      return Value::bytes(std::string(token.text));
+      return push(Value::bytes(std::string(token.text)));
     default:
-      return std::nullopt;
-  }
-}
-
-bool PickleDecoder::step_memo(const Token& token) {
-  switch (token.opcode) {
-    case Opcode::kProto:
-      if (token.number < 2 || token.number > 5) {
-        throw ValueError("is of protocol " + std::to_string(token.number) + ", expected 2 to 5");
-      }
-      return true;
-    case Opcode::kFrame:
-      return true;
-    case Opcode::kMark:
-      hold(3 * sizeof(size_t));
-      marks_.push_back(stack_.size());
-      return true;
-    case Opcode::kPop:
-      pop();
-      return true;
-    case Opcode::kPopMark:
-      pop_to_mark();
-      return true;
-    case Opcode::kDup:
-      push(top());
-      return true;
-    case Opcode::kBinPut:
-    case Opcode::kLongBinPut:
-      memoize(token.number);
-      return true;
-    case Opcode::kMemoize:
-      memoize(memoized_);
-      return true;
-    case Opcode::kBinGet:
-    case Opcode::kLongBinGet:
-      push(recall(token.number));
-      return true;
-    default:
-      return false;
+      return step_container(token);
   }
 }
 

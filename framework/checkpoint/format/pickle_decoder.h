@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 #include <map>
-#include <optional>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -87,11 +86,10 @@ class PickleDecoder {
   Value recall(uint64_t index);
   void memoize(uint64_t index);
 
-  // Opcodes. Each of these returns false for one that is not its own.
-  bool step();
-  std::optional<Value> scalar(const Token& token);
-  bool step_memo(const Token& token);
-  bool step_container(Opcode opcode);
+  // Opcodes. Each of these leaves one that is not its own to the next.
+  void step(const Token& token);
+  void step_scalar(const Token& token);
+  void step_container(const Token& token);
   void step_object(const Token& token);
 
   // Containers.

@@ -1,5 +1,6 @@
+#include <algorithm>
+#include <array>
 #include <bit>
-#include <cstring>
 #include <unordered_map>
 
 #include "framework/checkpoint/format/pickle.h"
@@ -48,17 +49,18 @@ class PickleEncoder {
     out_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
 
-  // False if it was not written before: then it is to be, and to be memoized.
-  bool recall(const std::string& written) {
-    const auto [known, is_new] = memo_.emplace(written, memo_.size());
-    if (!is_new) memo_op(Opcode::kBinGet, Opcode::kLongBinGet, known->second);
-    return !is_new;
-  }
-
-  void memo_op(Opcode narrow, Opcode wide, size_t index) {
-    op(index <= UINT8_MAX ? narrow : wide);
-    if (index <= UINT8_MAX) return raw(static_cast<uint8_t>(index));
-    raw(static_cast<uint32_t>(index));
+  // An opcode and its text: the first time in full, then by its number in the memo.
+  void write_once(const std::string& text) {
+    const auto [known, is_new] = memo_.emplace(text, memo_.size());
+    const size_t index = known->second;
+    if (is_new) out_ += text;
+    if (index <= UINT8_MAX) {
+      op(is_new ? Opcode::kBinPut : Opcode::kBinGet);
+      raw(static_cast<uint8_t>(index));
+    } else {
+      op(is_new ? Opcode::kLongBinPut : Opcode::kLongBinGet);
+      raw(static_cast<uint32_t>(index));
+    }
   }
 
   void write(const Value& value) {
@@ -97,7 +99,7 @@ class PickleEncoder {
         return op(Opcode::kReduce);
       case Kind::kDict:
         op(Opcode::kEmptyDict);
-        return write_entries(*value.find_entries());
+        return write_batches(*value.find_entries(), Opcode::kSetItems);
       case Kind::kOrderedDict:
         return write_ordered_dict(*value.find_entries());
       case Kind::kTensor:
@@ -142,21 +144,14 @@ class PickleEncoder {
 
   void write_text(const std::string& text) {
     if (text.size() > UINT32_MAX) throw ValueError("a string of more than 4 GiB cannot be written");
-    if (recall('X' + text)) return;
-    op(Opcode::kBinUnicode);
-    raw(static_cast<uint32_t>(text.size()));
-    out_ += text;
-    memo_op(Opcode::kBinPut, Opcode::kLongBinPut, memo_.size() - 1);
+    const auto size = std::bit_cast<std::array<char, 4>>(static_cast<uint32_t>(text.size()));
+    write_once('X' + std::string(size.data(), size.size()) + text);
   }
 
   void write_global(const std::string& module, const std::string& name) {
     if ((module + name).find('\n') != std::string::npos)
       throw ValueError("the class " + module + "." + name + " has a line break");
-    const std::string text = module + '\n' + name + '\n';
-    if (recall('c' + text)) return;
-    op(Opcode::kGlobal);
-    out_ += text;
-    memo_op(Opcode::kBinPut, Opcode::kLongBinPut, memo_.size() - 1);
+    write_once('c' + module + '\n' + name + '\n');
   }
 
   void write_tuple(const std::vector<Value>& items) {
@@ -169,33 +164,28 @@ class PickleEncoder {
 
   void write_list(const std::vector<Value>& items) {
     op(Opcode::kEmptyList);
-    write_items(items);
-  }
-
-  void write_items(const std::vector<Value>& items) {
-    for (size_t first = 0; first < items.size(); first += kBatch) {
-      op(Opcode::kMark);
-      for (size_t i = first; i < std::min(first + kBatch, items.size()); ++i) write(items[i]);
-      op(Opcode::kAppends);
-    }
-  }
-
-  void write_entries(const std::vector<Value::Entry>& entries) {
-    for (size_t first = 0; first < entries.size(); first += kBatch) {
-      op(Opcode::kMark);
-      for (size_t i = first; i < std::min(first + kBatch, entries.size()); ++i) {
-        write(entries[i].first);
-        write(entries[i].second);
-      }
-      op(Opcode::kSetItems);
-    }
+    write_batches(items, Opcode::kAppends);
   }
 
   void write_ordered_dict(const std::vector<Value::Entry>& entries) {
     write_global("collections", "OrderedDict");
     op(Opcode::kEmptyTuple);
     op(Opcode::kReduce);
-    write_entries(entries);
+    write_batches(entries, Opcode::kSetItems);
+  }
+
+  void write(const Value::Entry& entry) {
+    write(entry.first);
+    write(entry.second);
+  }
+
+  template <typename Item>
+  void write_batches(const std::vector<Item>& items, Opcode end_of_batch) {
+    for (size_t first = 0; first < items.size(); first += kBatch) {
+      op(Opcode::kMark);
+      for (size_t i = first; i < std::min(first + kBatch, items.size()); ++i) write(items[i]);
+      op(end_of_batch);
+    }
   }
 
   // _rebuild_tensor_v2(storage, offset, sizes, strides, requires_grad, hooks)
@@ -224,8 +214,8 @@ class PickleEncoder {
     write_global(object.type->module, object.type->name);
     write_tuple(object.args);
     op(object.call ? Opcode::kReduce : Opcode::kNewObj);
-    write_items(object.items);
-    write_entries(object.entries);
+    write_batches(object.items, Opcode::kAppends);
+    write_batches(object.entries, Opcode::kSetItems);
     if (object.state) {
       write(*object.state);
       op(Opcode::kBuild);

@@ -19,8 +19,6 @@ namespace anymesh {
 // Tensors can't share memory there: a tied weight is written under each of its names. Reading takes
 // the header alone; refused, with file and name: a header past the end of the file, offsets that
 // overlap, leave a gap or don't fit the shape, dtypes that a checkpoint here can't have.
-using NamedTensors = std::vector<std::pair<std::string, TensorRecord>>;
-
 NamedTensors read_safetensors(const std::filesystem::path& path);
 StreamedFile streamed_safetensors(const std::filesystem::path& path, const NamedTensors& tensors);
 // Returns the file's size. Overwrites; does not sync.

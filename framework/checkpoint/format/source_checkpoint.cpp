@@ -16,14 +16,9 @@ using Kind = CheckpointFileName::Kind;
 
 constexpr int64_t kMostListed = 20;  // of files that are missing
 
-struct FoundFile {
-  fs::path path;
-  CheckpointFileName name;
-};
-
 // By (dp, mp) or (layer, tp), as numbers: "mp_rank_100" sorts before "mp_rank_11".
 using Ranks = std::pair<int, int>;
-using RankFiles = std::map<Ranks, FoundFile>;
+using RankFiles = std::map<Ranks, fs::path>;
 
 // Reads the tag out of `latest`, for the message about a folder one level too high.
 std::string hint_about_latest(const fs::path& folder) {
@@ -47,11 +42,10 @@ std::map<Kind, RankFiles> find_files(const fs::path& folder) {
     const bool layer = name->kind == Kind::kLayer;
     const Ranks ranks =
         layer ? Ranks(name->layer, name->tp_rank) : Ranks(name->dp_rank, name->mp_rank);
-    const auto [known, is_new] =
-        files[name->kind].try_emplace(ranks, FoundFile{entry.path(), *name});
+    const auto [known, is_new] = files[name->kind].try_emplace(ranks, entry.path());
     if (!is_new) {
       throw std::runtime_error(folder.string() + ": two files are of the same rank, " +
-                               known->second.path.filename().string() + " and " + file.string());
+                               known->second.filename().string() + " and " + file.string());
     }
   }
   if (!files.contains(Kind::kModelStates) && !files.contains(Kind::kZero3ModelStates)) {
@@ -74,7 +68,7 @@ void check_complete(const fs::path& folder, const RankFiles& files, int64_t dp_s
                     int64_t mp_size) {
   const int64_t missing = dp_size * mp_size - static_cast<int64_t>(files.size());
   if (missing == 0) return;
-  const CheckpointFileName& like = files.begin()->second.name;
+  const auto like = *parse_checkpoint_file_name(files.begin()->second.filename().string());
   std::string names;
   int64_t listed = 0;
   for (int64_t i = 0; listed < std::min(missing, kMostListed); ++i) {
@@ -93,7 +87,7 @@ void check_complete(const fs::path& folder, const RankFiles& files, int64_t dp_s
 
 std::vector<fs::path> paths_of(const RankFiles& files) {
   std::vector<fs::path> paths;
-  for (const auto& [ranks, file] : files) paths.push_back(file.path);
+  for (const auto& [ranks, path] : files) paths.push_back(path);
   return paths;
 }
 
@@ -108,9 +102,7 @@ std::vector<Value> read_all(std::span<const fs::path> files, int threads, Deferr
 // number of files of the first layer.
 void find_degrees(SourceCheckpoint& source) {
   const auto mp_size = static_cast<int>(source.model_states.size());
-  const bool recorded = static_cast<bool>(source.model_states[0].find(keys::kParallelDimensions));
-  if (recorded) {
-    const Value first = source.model_states[0].at(keys::kParallelDimensions);
+  if (const Value first = source.model_states[0].find(keys::kParallelDimensions)) {
     source.tp_size = static_cast<int>(first.at(keys::kTpDegree).as_int());
     source.pp_size = static_cast<int>(first.at(keys::kPpDegree).as_int());
     for (const Value& state : source.model_states) {
@@ -133,8 +125,7 @@ void find_degrees(SourceCheckpoint& source) {
   }
 }
 
-void collect_module(const Value& module, const std::string& prefix,
-                    std::vector<std::pair<std::string, TensorRecord>>& tensors) {
+void collect_module(const Value& module, const std::string& prefix, NamedTensors& tensors) {
   for (const auto& [key, value] : module.entries()) {
     if (!key.is_string()) continue;
     const std::string name = prefix + key.as_string();
@@ -145,10 +136,15 @@ void collect_module(const Value& module, const std::string& prefix,
 
 }  // namespace
 
-std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& model_state) {
-  std::vector<std::pair<std::string, TensorRecord>> tensors;
+NamedTensors module_tensors(const Value& model_state) {
+  NamedTensors tensors;
   if (const Value module = model_state.find(keys::kModule)) collect_module(module, "", tensors);
   return tensors;
+}
+
+std::set<std::string> buffer_names(const Value& model_state) {
+  const auto names = model_state.find(keys::kBufferNames).value_or(Value::list()).as_strings();
+  return {names.begin(), names.end()};
 }
 
 bool is_megatrons(const Value& model_state) {
@@ -186,17 +182,14 @@ void add_fragments(SourceShard& shard, int dp_rank, const Value& fp32, const Val
   add_fragment(shard, kExpAvgSq, dp_rank, adam.at(kExpAvgSqState), start, begin, numel);
 }
 
-SourceShard& shard_of(SourceCheckpoint& source, const std::string& name, int pp_rank, int tp_rank,
+SourceShard& shard_of(SourceCheckpoint& source, const std::string& name, int mp_rank,
                       const Shape& shape) {
+  const int pp_rank = mp_rank / source.tp_size, tp_rank = mp_rank % source.tp_size;
   auto& shards = source.parameters[name];
   for (SourceShard& shard : shards) {
     if (shard.pp_rank == pp_rank && shard.tp_rank == tp_rank) return shard;
   }
-  SourceShard shard;
-  shard.pp_rank = pp_rank;
-  shard.tp_rank = tp_rank;
-  shard.shape = shape;
-  return shards.emplace_back(std::move(shard));
+  return shards.emplace_back(SourceShard{.pp_rank = pp_rank, .tp_rank = tp_rank, .shape = shape});
 }
 
 void set_step(SourceShard& shard, const std::string& name, const Value& step) {
@@ -231,20 +224,16 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   source.metadata_files = paths_of(models);
   source.model_states = read_all(
       std::span(source.metadata_files).first(static_cast<size_t>(mp_size)), threads, checks);
-  for (const auto& [ranks, file] : files[Kind::kLayer]) source.layer_files[ranks] = file.path;
+  source.layer_files = files[Kind::kLayer];
   find_degrees(source);
 
-  if (source.model_states[0].find(keys::kWeightsOnly)) {
-    source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
-    read_weights(source, checks);
-    return source;
-  }
-  if (optimizers.empty()) {
-    if (zero3)
+  source.weights_only = !source.model_states[0].find(keys::kWeightsOnly).is_none();
+  if (source.weights_only || optimizers.empty()) {
+    if (!source.weights_only && zero3)
       throw std::runtime_error(folder.string() +
                                ": has no *_optim_states.pt. It holds: " + list_folder(folder));
     source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
-    read_zero0(source, checks);
+    source.weights_only ? read_weights(source, checks) : read_zero0(source, checks);
     return source;
   }
   int64_t dp_size = std::max(model_dp_size, next_rank(optimizers, &Ranks::first));
@@ -260,7 +249,7 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   source.dp_size = static_cast<int>(dp_size);
   const std::vector<Value> states = read_all(paths_of(optimizers), threads, checks);
   const Value stage = states[0].at(keys::kOptimizerStateDict).find(keys::kZeroStage);
-  source.stage = stage ? zero_stage_of(stage) : 1;  // BF16_Optimizer does not say
+  source.stage = zero_stage_of(stage.value_or(1));  // BF16_Optimizer does not say
   if (source.stage == 3) {
     read_zero3(source, states, checks);
   } else {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -69,7 +70,10 @@ SourceCheckpoint open_source_checkpoint(const std::filesystem::path& folder, int
 
 // Weights in the model's precision, of one model-parallel rank, by full name: from `module` (nested
 // dicts joined with dots), or nothing for a pipeline, whose weights are in layer files.
-std::vector<std::pair<std::string, TensorRecord>> module_tensors(const Value& model_state);
+NamedTensors module_tensors(const Value& model_state);
+
+// Those of a model-states file; none where it does not say.
+std::set<std::string> buffer_names(const Value& model_state);
 
 // Whether Megatron-DeepSpeed wrote these model states, and not this program, whose `args` are like
 // its.

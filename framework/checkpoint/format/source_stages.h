@@ -22,8 +22,7 @@ void read_frozen_of_zero3(SourceCheckpoint& source, DeferredChecks* checks);
 
 // All weights of a tp rank's model in the order of named_parameters(): tied layers first, then by
 // layer. With a pipeline these are the weights of all stages.
-std::vector<std::pair<std::string, TensorRecord>> weights_of(const SourceCheckpoint& source,
-                                                             int tp_rank, DeferredChecks* checks);
+NamedTensors weights_of(const SourceCheckpoint& source, int tp_rank, DeferredChecks* checks);
 
 // Of a dict in param_shapes, in its order.
 struct NamedShape {
@@ -41,7 +40,7 @@ void add_fragments(SourceShard& shard, int dp_rank, const Value& fp32, const Val
 
 // The shard of a parameter on a rank, made on first use; fragments of later dp ranks must agree on
 // shape and step.
-SourceShard& shard_of(SourceCheckpoint& source, const std::string& name, int pp_rank, int tp_rank,
+SourceShard& shard_of(SourceCheckpoint& source, const std::string& name, int mp_rank,
                       const Shape& shape);
 void set_step(SourceShard& shard, const std::string& name, const Value& step);
 

@@ -7,22 +7,15 @@
 namespace anymesh {
 namespace {
 
-using NamedTensor = std::pair<std::string, TensorRecord>;
-
+// The tied layer's prefix and a name in it, from the patterns that Megatron and we publish for it:
 // tied_modules.embed.word_embeddings.weight -> (tied_modules.embed., word_embeddings.weight)
-std::pair<std::string, std::string> split_tied(const std::string& name) {
-  const size_t dot = name.find('.', kTiedModules.size());
-  if (!name.starts_with(kTiedModules) || dot == std::string::npos) return {};
-  return {name.substr(0, dot + 1), name.substr(dot + 1)};
-}
-
-// The tied layer's prefix and a name in it, from the patterns that Megatron and we publish for it.
 std::pair<std::string, std::string> tied_layer(const Value& model_state) {
-  const Value info = model_state.find(keys::kUniversalInfo);
-  const Value patterns = info ? info.find(keys::kVocabularyPatterns) : Value();
-  if (!patterns) return {};
+  const Value info = model_state.find(keys::kUniversalInfo).value_or(Value::dict()),
+              patterns = info.find(keys::kVocabularyPatterns).value_or(Value::list());
   for (const std::string& pattern : patterns.as_strings()) {
-    if (const auto tied = split_tied(pattern); !tied.first.empty()) return tied;
+    const size_t dot = pattern.find('.', kTiedModules.size());
+    if (pattern.starts_with(kTiedModules) && dot != std::string::npos)
+      return {pattern.substr(0, dot + 1), pattern.substr(dot + 1)};
   }
   return {};
 }
@@ -31,10 +24,8 @@ std::pair<std::string, std::string> tied_layer(const Value& model_state) {
 int stage_of(const SourceCheckpoint& source, const std::string& name, int tp_rank) {
   for (int pp = 0; pp < source.pp_size; ++pp) {
     const Value& state = source.model_state(pp, tp_rank);
-    std::vector<Value> lists{state.find(keys::kFrozenParamShapes)};
-    if (const Value groups = state.find(keys::kParamShapes)) {
-      for (const Value& group : groups.items()) lists.push_back(group);
-    }
+    std::vector<Value> lists = state.find(keys::kParamShapes).value_or(Value::list()).items();
+    lists.push_back(state.find(keys::kFrozenParamShapes));
     for (const Value& list : lists)
       if (list && list.contains(name)) return pp;
   }
@@ -43,12 +34,11 @@ int stage_of(const SourceCheckpoint& source, const std::string& name, int tp_ran
 
 }  // namespace
 
-std::vector<NamedTensor> weights_of(const SourceCheckpoint& source, int tp_rank,
-                                    DeferredChecks* checks) {
+NamedTensors weights_of(const SourceCheckpoint& source, int tp_rank, DeferredChecks* checks) {
   const Value& model_state = source.model_state(0, tp_rank);
   if (model_state.find(keys::kModule)) return module_tensors(model_state);
   const auto [tied_prefix, tied_name] = tied_layer(model_state);
-  std::vector<NamedTensor> tied, rest;
+  NamedTensors tied, rest;
   for (const auto& [key, path] : source.layer_files) {
     const auto& [layer, tp] = key;
     if (tp != tp_rank) continue;
@@ -64,12 +54,12 @@ std::vector<NamedTensor> weights_of(const SourceCheckpoint& source, int tp_rank,
 }
 
 void read_weights(SourceCheckpoint& source, DeferredChecks* checks) {
-  source.weights_only = true;
   for (int tp = 0; tp < source.tp_size; ++tp) {
     for (const auto& [name, tensor] : weights_of(source, tp, checks)) {
-      SourceShard& shard = shard_of(source, name, stage_of(source, name, tp), tp, tensor.shape);
-      const TensorRecord fp32{DType::kFloat32, tensor.shape, false, as_float32(tensor)};
-      add_fragment(shard, kFp32, 0, Value(fp32).named(name), 0, 0, tensor.numel());
+      const int mp = stage_of(source, name, tp) * source.tp_size + tp;
+      SourceShard& shard = shard_of(source, name, mp, tensor.shape);
+      const Value fp32 = Value(as_float32(tensor)).named(name);
+      add_fragment(shard, kFp32, 0, fp32, 0, 0, tensor.numel());
     }
   }
 }

@@ -10,20 +10,15 @@
 namespace anymesh {
 namespace {
 
-using NamedTensor = std::pair<std::string, TensorRecord>;
-
 using Groups = std::vector<std::vector<NamedShape>>;
 
 // Leaves buffers out, and all but the first name of a tied weight.
-std::vector<NamedShape> parameters_of(const std::vector<NamedTensor>& tensors,
-                                      const Value& model_state) {
-  const Value buffers = model_state.find(keys::kBufferNames);
-  const auto names = buffers ? buffers.as_strings() : std::vector<std::string>{};
-  const std::set<std::string> buffer_names(names.begin(), names.end());
+std::vector<NamedShape> parameters_of(const NamedTensors& tensors, const Value& model_state) {
+  const std::set<std::string> buffers = buffer_names(model_state);
   std::vector<NamedShape> result;
   std::set<const ByteSource*> seen;
   for (const auto& [name, tensor] : tensors) {
-    if (!buffer_names.contains(name) && seen.insert(tensor.bytes.get()).second)
+    if (!buffers.contains(name) && seen.insert(tensor.bytes.get()).second)
       result.push_back({name, tensor.shape});
   }
   return result;
@@ -54,7 +49,7 @@ Groups bucket(const std::vector<NamedShape>& parameters, const Value& param_grou
 }
 
 Groups find_groups(const SourceCheckpoint& source, const Value& model_state,
-                   const Value& param_groups, const std::vector<NamedTensor>& tensors) {
+                   const Value& param_groups, const NamedTensors& tensors) {
   if (const Value shapes = model_state.find(keys::kParamShapes)) {
     Groups groups;
     for (const Value& dict : shapes.items()) groups.push_back(named_shapes(dict));
@@ -74,9 +69,8 @@ class RankReader {
   RankReader(SourceCheckpoint& source, int mp, DeferredChecks* checks)
       : source_(source),
         checks_(checks),
-        pp_(mp / source.tp_size),
-        tp_(mp % source.tp_size),
-        model_state_(source.model_state(pp_, tp_)),
+        mp_(mp),
+        model_state_(source.model_states[static_cast<size_t>(mp)]),
         optimizer_(model_state_.at(keys::kOptimizer)) {
     if (!optimizer_) optimizer_.fail("the optimizer's state (or optimizer files beside it)");
     if (optimizer_.find(keys::kFp32Groups)) {
@@ -84,8 +78,7 @@ class RankReader {
           "an optimizer without partitions (DeepSpeed cannot resume a ZeRO 0 checkpoint of "
           "BF16_Optimizer either)");
     }
-    const Value wrapped = optimizer_.find(keys::kOptimizerStateDict);
-    torch_ = wrapped ? wrapped : optimizer_;
+    torch_ = optimizer_.find(keys::kOptimizerStateDict).value_or(optimizer_);
     for (const auto& [key, entry] : torch_.at(keys::kState).entries()) {
       if (key.is_int()) states_.emplace(key.as_int(), entry);
     }
@@ -95,8 +88,9 @@ class RankReader {
     const Value flat = optimizer_.find(keys::kFp32GroupsFlat);
     const Value unfused = optimizer_.find(keys::kFp32GroupsUnfused);
     const bool has_shapes = static_cast<bool>(model_state_.find(keys::kParamShapes));
-    std::vector<NamedTensor> tensors;
-    if (!has_shapes || (!flat && !unfused)) tensors = weights_of(source_, tp_, checks_);
+    NamedTensors tensors;
+    if (!has_shapes || (!flat && !unfused))
+      tensors = weights_of(source_, mp_ % source_.tp_size, checks_);
     weights_ = {tensors.begin(), tensors.end()};
     const Value param_groups = torch_.at(keys::kParamGroups);
     const Groups groups = find_groups(source_, model_state_, param_groups, tensors);
@@ -117,13 +111,11 @@ class RankReader {
       groups.push_back(group.set(keys::kParams, Value::list({g++})));
     }
     const std::vector<int64_t> zeros(groups.size(), 0), counts(groups.size(), source_.dp_size);
-    const Value clip = optimizer_.find(keys::kClipGrad),
-                overflow = optimizer_.find(keys::kOverflow);
-    const bool dynamic = is_dynamic();
+    const bool dynamic = optimizer_.find(keys::kDynamicLossScale).value_or(false).as_bool();
     return Value::dict({{keys::kLossScaler, scaler(dynamic)},
                         {keys::kDynamicLossScale, dynamic},
-                        {keys::kOverflow, overflow ? overflow : Value(false)},
-                        {keys::kClipGrad, clip ? clip : Value(0.0)},
+                        {keys::kOverflow, optimizer_.find(keys::kOverflow).value_or(false)},
+                        {keys::kClipGrad, optimizer_.find(keys::kClipGrad).value_or(0.0)},
                         {keys::kZeroStage, zero_stage_enum(0)},
                         {keys::kGroupPaddings, Value::list_of(zeros)},
                         {keys::kPartitionCount, Value::list_of(counts)},
@@ -137,14 +129,9 @@ class RankReader {
     return found == states_.end() ? Value() : found->second;
   }
 
-  bool is_dynamic() const {
-    const Value dynamic = optimizer_.find(keys::kDynamicLossScale);
-    return dynamic && dynamic.as_bool();
-  }
-
   Value scaler(bool dynamic) const {
     const Value scale = optimizer_.find(keys::kCurScale);
-    if (!dynamic) return loss_scaler(scale ? scale.as_double() : 1.0);
+    if (!dynamic) return loss_scaler(scale.value_or(1.0).as_double());
     std::vector<Value::Entry> fields = {{keys::kCurScale, scale}, {keys::kDynamic, true}};
     for (const auto key :
          {keys::kCurIter, keys::kLastOverflowIter, keys::kScaleFactor, keys::kScaleWindow}) {
@@ -157,10 +144,8 @@ class RankReader {
                                                 {keys::kConsecutiveHysteresis, false},
                                                 {keys::kRaiseErrorAtMinScale, true},
                                                 {keys::kDtype, Value::dtype(DType::kFloat16)}};
-    for (const auto& [key, value] : defaults) {
-      const Value recorded = optimizer_.find(key.as_string());
-      fields.emplace_back(key, recorded ? recorded : value);
-    }
+    for (const auto& [key, value] : defaults)
+      fields.emplace_back(key, optimizer_.find(key.as_string()).value_or(value));
     return dynamic_loss_scaler(std::move(fields));
   }
 
@@ -170,7 +155,7 @@ class RankReader {
     int64_t offset = 0;
     for (const NamedShape& parameter : group) {
       const int64_t count = numel(parameter.shape);
-      SourceShard& shard = shard_of(source_, parameter.name, pp_, tp_, parameter.shape);
+      SourceShard& shard = shard_of(source_, parameter.name, mp_, parameter.shape);
       add_fragments(shard, 0, fp32, adam, offset, 0, count);
       if (adam) set_step(shard, parameter.name, step_of(adam, param_group));
       offset += count;
@@ -190,7 +175,7 @@ class RankReader {
     }
     for (size_t i = 0; i < group.size(); ++i) {
       const auto& [name, shape] = group[i];
-      SourceShard& shard = shard_of(source_, name, pp_, tp_, shape);
+      SourceShard& shard = shard_of(source_, name, mp_, shape);
       add_whole(shard, kFp32, masters ? masters.at(i) : weight(name), shape);
       const Value adam = state(indices[i]);
       if (!adam) continue;
@@ -218,7 +203,7 @@ class RankReader {
 
   SourceCheckpoint& source_;
   DeferredChecks* checks_;
-  int pp_, tp_;
+  int mp_;
   Value model_state_, optimizer_, torch_;
   std::unordered_map<int64_t, Value> states_;  // of the optimizer, by parameter or group
   std::unordered_map<std::string, TensorRecord> weights_;

@@ -77,8 +77,7 @@ GroupState group_state(const Value& state, size_t g) {
   if (base.is_list()) {
     const Value adam = base.at(g);
     if (!adam.contains(kExpAvgState)) return {};
-    const Value own = adam.find(kStepState);
-    return {adam, own ? own : state.find(keys::kBaseOptimizerStateStep)};
+    return {adam, adam.find(kStepState).value_or(state.find(keys::kBaseOptimizerStateStep))};
   }
   const Value adam = entry_of(base.at(keys::kState), g);
   return {adam, adam ? step_of(adam, base.at(keys::kParamGroups).at(g)) : Value()};
@@ -86,7 +85,7 @@ GroupState group_state(const Value& state, size_t g) {
 
 // One group of one rank: all its fragments, of all states.
 void read_group(SourceCheckpoint& source, const Value& state, size_t g, const GroupShapes& group,
-                int dp, int pp, int tp) {
+                int dp, int mp) {
   const FlatGroup layout = layout_of(state, g, group, source.dp_size);
   const std::vector<Fragment> fragments = layout.fragments(dp);
   if (const Value mappings = state.find(keys::kParamSliceMappings))  // older versions have none
@@ -104,7 +103,7 @@ void read_group(SourceCheckpoint& source, const Value& state, size_t g, const Gr
   }
   for (const Fragment& fragment : fragments) {
     const auto& [name, shape] = group[fragment.param];
-    SourceShard& shard = shard_of(source, name, pp, tp, shape);
+    SourceShard& shard = shard_of(source, name, mp, shape);
     add_fragments(shard, dp, fp32, adam, fragment.partition_start, fragment.param_start,
                   fragment.numel);
     if (adam) set_step(shard, name, step);
@@ -144,7 +143,7 @@ void read_zero12(SourceCheckpoint& source, const std::vector<Value>& optimizers)
       if (fp32.size() != groups.size())
         fp32.fail("partitions of " + std::to_string(groups.size()) + " groups");
       for (size_t g = 0; g < groups.size(); ++g) {
-        read_group(source, state, g, groups[g], dp, mp / source.tp_size, mp % source.tp_size);
+        read_group(source, state, g, groups[g], dp, mp);
       }
     }
   }

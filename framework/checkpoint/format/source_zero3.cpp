@@ -31,7 +31,7 @@ void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, cons
   for (const auto& [name, shape] : named_shapes(shapes)) {
     const int64_t part = zero3_part_numel(numel(shape), source.dp_size);
     const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
-    SourceShard& shard = shard_of(source, name, mp / source.tp_size, mp % source.tp_size, shape);
+    SourceShard& shard = shard_of(source, name, mp, shape);
     if (held > 0) add_fragments(shard, dp, fp32, adam, start, begin, held);
     if (adam) set_step(shard, name, step);
     start += part;
@@ -66,13 +66,10 @@ void read_frozen_of_zero3(SourceCheckpoint& source, DeferredChecks* checks) {
                               .at(keys::kFrozenParamFragments);
       for (const auto& [name, shape] : named_shapes(shapes)) {
         const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
-        SourceShard& shard =
-            shard_of(source, name, mp / source.tp_size, mp % source.tp_size, shape);
-        const Value part = parts.at(name);
-        const TensorRecord fp32{DType::kFloat32, part.as_tensor().shape, false,
-                                as_float32(part.as_tensor())};
-        if (held > 0)
-          add_fragment(shard, kFp32, dp, Value(fp32).named(part.where()), 0, begin, held);
+        SourceShard& shard = shard_of(source, name, mp, shape);
+        const Value part = parts.at(name),
+                    fp32 = Value(as_float32(part.as_tensor())).named(part.where());
+        if (held > 0) add_fragment(shard, kFp32, dp, fp32, 0, begin, held);
       }
     }
   }

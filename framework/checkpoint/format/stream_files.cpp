@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <memory>
+#include <deque>
 
 #include "framework/checkpoint/format/file_blocks.h"
 
@@ -29,26 +29,24 @@ void FileLayout::add(BytesPtr source) {
 }
 
 StreamResult stream_files(const std::vector<StreamedFile>& files, int threads) {
-  std::vector<std::unique_ptr<Job>> jobs;
+  std::deque<Job> jobs;
   std::vector<size_t> first;  // of the blocks of all, that of each file
   size_t blocks = 0;
   for (const StreamedFile& file : files) {
-    jobs.push_back(std::make_unique<Job>(file));
     first.push_back(blocks);
-    blocks += jobs.back()->blocks.count();
+    blocks += jobs.emplace_back(file).blocks.count();
   }
   for_blocks(blocks, threads, [&](size_t i, std::span<std::byte> buffer) {
     const size_t of = static_cast<size_t>(std::ranges::upper_bound(first, i) - first.begin()) - 1;
-    Job& job = *jobs[of];
+    Job& job = jobs[of];
     job.blocks.write(i - first[of], buffer);
     if (--job.remaining == 0) job.blocks.finish(job.blocks.extents());
   });
   StreamResult result;
-  for (const auto& job : jobs) {
-    result.bytes += job->blocks.layout().size;
-    result.kept += job->blocks.kept();
-    result.crcs.push_back(job->blocks.crc());
-    result.write_seconds += job->blocks.write_seconds() / threads;
+  for (const Job& job : jobs) {
+    result.bytes += job.blocks.layout().size;
+    result.kept += job.blocks.kept();
+    result.crcs.push_back(job.blocks.crc());
   }
   return result;
 }

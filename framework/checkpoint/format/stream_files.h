@@ -43,7 +43,6 @@ struct StreamResult {
   uint64_t bytes = 0;          // of all files
   uint64_t kept = 0;           // of these, what was in files that were there
   std::vector<uint32_t> crcs;  // CRC-32 of each file
-  double write_seconds = 0;    // of a thread, on average
 };
 
 // As many threads as this machine and 64 MiB of memory have room for: more than cores, as most wait

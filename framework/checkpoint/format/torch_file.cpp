@@ -19,7 +19,7 @@ bool is_legacy(const File& file) {
   std::vector<std::byte> start(sizeof kMagic);
   if (file.size() < start.size()) return false;
   file.read(0, start);
-  return std::equal(start.begin(), start.end(), std::as_bytes(std::span(kMagic)).begin());
+  return std::ranges::equal(start, std::as_bytes(std::span(kMagic)));
 }
 
 void check_container(const std::filesystem::path& path) {
@@ -45,22 +45,20 @@ class Storages {
                              std::to_string(size) + " bytes, expected " +
                              std::to_string(tensor.nbytes()));
     }
-    const auto [known, is_new] = keys_.emplace(tensor.bytes.get(), sources_.size());
+    const auto [known, is_new] = keys_.emplace(tensor.bytes.get(), tensors_.size());
     if (tensor.bytes && !is_new) {
-      if (dtypes_[known->second] != tensor.dtype)
+      if (tensors_[known->second].dtype != tensor.dtype)
         throw std::logic_error("the same memory is written as two dtypes");
       return std::to_string(known->second);
     }
-    sources_.push_back(tensor.bytes);
-    dtypes_.push_back(tensor.dtype);
-    return std::to_string(sources_.size() - 1);
+    tensors_.push_back(tensor);
+    return std::to_string(tensors_.size() - 1);
   }
-  const std::vector<BytesPtr>& sources() const { return sources_; }
+  const std::vector<TensorRecord>& tensors() const { return tensors_; }
 
  private:
   std::unordered_map<const ByteSource*, size_t> keys_;
-  std::vector<BytesPtr> sources_;
-  std::vector<DType> dtypes_;
+  std::vector<TensorRecord> tensors_;
 };
 
 // Forty digits by which torch tells files apart; ours follow from the content.
@@ -88,8 +86,8 @@ FileLayout layout_of(const std::string& stem, const Value& value, std::span<cons
   zip.add(top + ".format_version", "1");
   zip.add(top + ".storage_alignment", "64");
   zip.add(top + "byteorder", "little");
-  for (size_t i = 0; i < storages.sources().size(); ++i)
-    zip.add(top + "data/" + std::to_string(i), storages.sources()[i]);
+  for (size_t i = 0; i < storages.tensors().size(); ++i)
+    zip.add(top + "data/" + std::to_string(i), storages.tensors()[i].bytes);
   zip.add(top + "version", "3\n");
   zip.add(top + ".data/serialization_id", serialization_id(zip.records()));
   return zip.finish();
@@ -110,12 +108,9 @@ Value read_torch_file(const std::filesystem::path& path, DeferredChecks* checks)
     throw ValueError(file + ": has no data.pkl, so it is not of torch.save");
   const std::string top = pickle->name.substr(0, pickle->name.find('/') + 1);
   if (const auto* order = zip.find(top + "byteorder")) {
-    const auto text = zip.read(*order);
-    const std::string_view little = "little";
-    if (!std::equal(text.begin(), text.end(), std::as_bytes(std::span(little)).begin(),
-                    std::as_bytes(std::span(little)).end())) {
+    constexpr std::string_view kLittle = "little";
+    if (!std::ranges::equal(zip.read(*order), std::as_bytes(std::span(kLittle))))
       throw ValueError(file + ": its byte order is not little-endian");
-    }
   }
   const auto open_storage = [&](const std::string& key, DType dtype, int64_t numel) {
     const std::string name = top + "data/" + key;

@@ -29,10 +29,14 @@ size_t states_of(const std::string& pattern) {
   return states;
 }
 
-std::vector<std::string> patterns(const Value& info, std::string_view key) {
-  const Value value = info.find(key);
-  return value ? value.as_strings() : std::vector<std::string>{};
-}
+// The lists of patterns, in the order in which they are written, compiled and reported.
+constexpr std::pair<std::string_view, std::vector<std::string> UniversalInfo::*> kLists[] = {
+    {keys::kVocabularyPatterns, &UniversalInfo::vocabulary},
+    {keys::kPipelineReplicatedPatterns, &UniversalInfo::pipeline_replicated},
+    {keys::kTpReplicatedPatterns, &UniversalInfo::tp_replicated},
+    {keys::kAveragePatterns, &UniversalInfo::average},
+    {keys::kRowParallelPatterns, &UniversalInfo::row_parallel},
+    {keys::kTwoSubParamsPatterns, &UniversalInfo::two_sub_params}};
 
 UniversalInfo::SubParams sub_params(const Value& value) {
   UniversalInfo::SubParams result;
@@ -53,24 +57,24 @@ UniversalInfo::SubParams sub_params(const Value& value) {
 }
 
 // The part sizes and widths of fused parameters.
-CutRule sub_params_cut(const std::string& name, const MergeRule& rule,
-                       std::span<const Shape> shards) {
-  CutRule cut;
-  cut.dim = rule.sub_params->partition_dim;
-  cut.parts = rule.sub_params->shape[static_cast<size_t>(cut.dim)];
-  cut.widths = rule.widths;
-  Shape expected;
-  for (const auto& sizes : rule.sub_params->shape) expected.push_back(sum_of(sizes));
+MergeShape merge_sub_params(const std::string& name, const MergeRule& rule,
+                            std::span<const Shape> shards) {
+  MergeShape merged;
+  for (const auto& sizes : rule.sub_params->shape) merged.full.push_back(sum_of(sizes));
+  merged.cut.dim = rule.sub_params->partition_dim;
+  merged.cut.parts = rule.sub_params->shape[static_cast<size_t>(merged.cut.dim)];
+  merged.cut.widths = rule.widths;
   for (size_t rank = 0; rank < shards.size(); ++rank) {
     const auto tp_size = static_cast<int>(shards.size());
-    const ShardLayout layout = ShardLayout::make(expected, cut, tp_size, static_cast<int>(rank));
+    const ShardLayout layout =
+        ShardLayout::make(merged.full, merged.cut, tp_size, static_cast<int>(rank));
     if (numel(shards[rank]) != layout.shard_numel()) {
       throw ValueError(name + ": its shard of tp rank " + std::to_string(rank) + " has the shape " +
                        to_string(shards[rank]) + ", its sub-parameters say " +
                        to_string(layout.shard_shape()));
     }
   }
-  return cut;
+  return merged;
 }
 
 // Sizes along the cut, rank by rank; all other dims must agree.
@@ -102,21 +106,15 @@ UniversalInfo UniversalInfo::from_value(const Value& value) {
   if (const Value size = value.find(keys::kOriginalVocabSize))
     info.original_vocab_size = size.as_int();
   if (const Value size = value.find(keys::kPaddedVocabSize)) info.padded_vocab_size = size.as_int();
-  info.vocabulary = patterns(value, keys::kVocabularyPatterns);
-  info.pipeline_replicated = patterns(value, keys::kPipelineReplicatedPatterns);
-  info.tp_replicated = patterns(value, keys::kTpReplicatedPatterns);
-  info.average = patterns(value, keys::kAveragePatterns);
-  info.row_parallel = patterns(value, keys::kRowParallelPatterns);
+  for (const auto& [key, list] : kLists)
+    if (const Value patterns = value.find(key)) info.*list = patterns.as_strings();
   info.has_row_parallel = value.contains(keys::kRowParallelPatterns);
-  info.two_sub_params = patterns(value, keys::kTwoSubParamsPatterns);
-  if (const Value list = value.find(keys::kSubParams)) {
-    for (const Value& item : list.items()) info.sub_params.push_back(anymesh::sub_params(item));
-  }
-  if (const Value widths = value.find(keys::kSubParamShardWidths)) {
-    for (const auto& [pattern, parts] : widths.entries()) {
-      for (const Value& part : parts.items())
-        info.sub_param_widths[pattern.as_string()].push_back(part.as_ints());
-    }
+  for (const Value& item : value.find(keys::kSubParams).value_or(Value::list()).items())
+    info.sub_params.push_back(anymesh::sub_params(item));
+  const Value widths = value.find(keys::kSubParamShardWidths).value_or(Value::dict());
+  for (const auto& [pattern, parts] : widths.entries()) {
+    for (const Value& part : parts.items())
+      info.sub_param_widths[pattern.as_string()].push_back(part.as_ints());
   }
   return info;
 }
@@ -125,11 +123,8 @@ Value UniversalInfo::to_value() const {
   Value value = Value::dict({{keys::kUniversalVersion, version}});
   if (original_vocab_size) value.set(keys::kOriginalVocabSize, *original_vocab_size);
   if (padded_vocab_size) value.set(keys::kPaddedVocabSize, *padded_vocab_size);
-  value.set(keys::kVocabularyPatterns, Value::list_of(vocabulary));
-  value.set(keys::kPipelineReplicatedPatterns, Value::list_of(pipeline_replicated));
-  value.set(keys::kTpReplicatedPatterns, Value::list_of(tp_replicated));
-  value.set(keys::kRowParallelPatterns, Value::list_of(row_parallel));
-  value.set(keys::kTwoSubParamsPatterns, Value::list_of(two_sub_params));
+  for (const auto& [key, list] : kLists)
+    if (key != keys::kAveragePatterns) value.set(key, Value::list_of(this->*list));
   return value;
 }
 
@@ -139,18 +134,13 @@ std::string pattern_of(const std::string& name) {
 }
 
 MergeRules::MergeRules(const UniversalInfo& info) : info_(info) {
-  compile(vocabulary_, info.vocabulary);
-  compile(pipeline_replicated_, info.pipeline_replicated);
-  compile(tp_replicated_, info.tp_replicated);
-  compile(average_, info.average);
-  compile(row_parallel_, info.row_parallel);
-  compile(two_sub_params_, info.two_sub_params);
-  for (size_t i = 0; i < info.sub_params.size(); ++i)
-    compile(sub_params_, info.sub_params[i].patterns, i);
+  for (const auto& [key, list] : kLists) compile(info.*list, list);
+  for (const UniversalInfo::SubParams& group : info.sub_params)
+    compile(group.patterns, nullptr, &group);
 }
 
-void MergeRules::compile(Category& category, const std::vector<std::string>& patterns,
-                         size_t owner) {
+void MergeRules::compile(const std::vector<std::string>& patterns, List list,
+                         const UniversalInfo::SubParams* sub_params) {
   for (const std::string& text : patterns) {
     if (text.size() > kMaxPattern) {
       throw ValueError(std::string(keys::kUniversalInfo) + ": a pattern of " +
@@ -162,7 +152,7 @@ void MergeRules::compile(Category& category, const std::vector<std::string>& pat
                        text + "'");
     }
     try {
-      category.push_back({text, std::regex(text, kLinear), owner});
+      patterns_.push_back({text, std::regex(text, kLinear), list, sub_params});
     } catch (const std::regex_error& error) {
       throw ValueError(std::string(keys::kUniversalInfo) + ": cannot read the pattern '" + text +
                        "': " + error.what());
@@ -170,10 +160,12 @@ void MergeRules::compile(Category& category, const std::vector<std::string>& pat
   }
 }
 
-const MergeRules::Pattern* MergeRules::match(const Category& category, const std::string& name) {
+const MergeRules::Pattern* MergeRules::match(List list, const std::string& name) {
   const Pattern* found = nullptr;
-  for (const Pattern& pattern : category) {
-    if (!std::regex_search(name, pattern.regex, std::regex_constants::match_continuous)) continue;
+  for (const Pattern& pattern : patterns_) {
+    if (pattern.list != list ||
+        !std::regex_search(name, pattern.regex, std::regex_constants::match_continuous))
+      continue;
     if (found) {
       throw ValueError(std::string(keys::kUniversalInfo) + ": the patterns '" + found->text +
                        "' and '" + pattern.text + "' both match " + name);
@@ -187,22 +179,22 @@ const MergeRules::Pattern* MergeRules::match(const Category& category, const std
 MergeRule MergeRules::classify(const std::string& name) {
   using Kind = MergeRule::Kind;
   MergeRule rule;
-  rule.vocabulary = match(vocabulary_, name);
-  rule.pipeline_replicated = match(pipeline_replicated_, name);
-  if (match(tp_replicated_, name)) {
+  rule.vocabulary = match(&UniversalInfo::vocabulary, name);
+  rule.pipeline_replicated = match(&UniversalInfo::pipeline_replicated, name);
+  if (match(&UniversalInfo::tp_replicated, name)) {
     rule.kind = Kind::kReplicated;
-  } else if (match(average_, name)) {
+  } else if (match(&UniversalInfo::average, name)) {
     rule.kind = Kind::kAverage;
-  } else if (match(two_sub_params_, name)) {
+  } else if (match(&UniversalInfo::two_sub_params, name)) {
     rule.kind = Kind::kTwoSubParams;
-  } else if (const Pattern* pattern = match(sub_params_, name)) {
+  } else if (const Pattern* pattern = match(nullptr, name)) {
     rule.kind = Kind::kSubParams;
-    rule.sub_params = &info_.sub_params[pattern->owner];
+    rule.sub_params = pattern->sub_params;
     if (const auto widths = info_.sub_param_widths.find(pattern->text);
         widths != info_.sub_param_widths.end()) {
       rule.widths = widths->second;
     }
-  } else if (match(row_parallel_, name)) {
+  } else if (match(&UniversalInfo::row_parallel, name)) {
     rule.cat_dim = 1;
   }
   return rule;
@@ -210,11 +202,9 @@ MergeRule MergeRules::classify(const std::string& name) {
 
 std::vector<std::string> MergeRules::unused() const {
   std::vector<std::string> result;
-  for (const Category* category :
-       {&tp_replicated_, &average_, &row_parallel_, &vocabulary_, &two_sub_params_, &sub_params_}) {
-    for (const Pattern& pattern : *category) {
-      if (!used_.contains(pattern.text)) result.push_back(pattern.text);
-    }
+  for (const Pattern& pattern : patterns_) {
+    if (pattern.list != &UniversalInfo::pipeline_replicated && !used_.contains(pattern.text))
+      result.push_back(pattern.text);
   }
   return result;
 }
@@ -238,12 +228,7 @@ MergeShape merge_shape(const std::string& name, const MergeRule& rule,
     }
     return result;
   }
-  if (rule.kind == Kind::kSubParams) {
-    cut = sub_params_cut(name, rule, shards);
-    result.full.clear();
-    for (const auto& sizes : rule.sub_params->shape) result.full.push_back(sum_of(sizes));
-    return result;
-  }
+  if (rule.kind == Kind::kSubParams) return merge_sub_params(name, rule, shards);
   cut.dim = rule.cat_dim;
   const auto dim = static_cast<size_t>(cut.dim);
   const std::vector<int64_t> sizes = cut_sizes(name, dim, shards);

@@ -30,11 +30,10 @@ struct UniversalInfo {
   std::optional<int64_t> original_vocab_size, padded_vocab_size;
   std::vector<std::string> vocabulary, pipeline_replicated, tp_replicated, average, row_parallel,
       two_sub_params;
-  bool has_row_parallel =
-      false;  // whether the key was there at all; Megatron leaves it out at tp 1
+  bool has_row_parallel = false;  // whether the key was there; Megatron leaves it out at tp 1
   std::vector<SubParams> sub_params;
-  std::map<std::string, std::vector<std::vector<int64_t>>>
-      sub_param_widths;  // pattern -> [part][rank]
+  // pattern -> [part][rank]
+  std::map<std::string, std::vector<std::vector<int64_t>>> sub_param_widths;
 
   // Refuses what this program cannot merge: affine maps and layouts that DeepSpeed marked as
   // unsupported.
@@ -65,18 +64,19 @@ class MergeRules {
   std::vector<std::string> unused() const;  // patterns that no name matched so far
 
  private:
+  using List = std::vector<std::string> UniversalInfo::*;
   struct Pattern {
     std::string text;
     std::regex regex;
-    size_t owner = 0;  // index in info.sub_params
+    List list;  // that it is of, or
+    const UniversalInfo::SubParams* sub_params;
   };
-  using Category = std::vector<Pattern>;
-  void compile(Category& category, const std::vector<std::string>& patterns, size_t owner = 0);
-  const Pattern* match(const Category& category, const std::string& name);
+  void compile(const std::vector<std::string>& patterns, List list,
+               const UniversalInfo::SubParams* sub_params = nullptr);
+  const Pattern* match(List list, const std::string& name);  // null: of sub-parameters
 
   const UniversalInfo& info_;
-  Category vocabulary_, pipeline_replicated_, tp_replicated_, average_, row_parallel_,
-      two_sub_params_, sub_params_;
+  std::vector<Pattern> patterns_;
   std::set<std::string> used_;
   size_t states_ = 0;  // of all compiled patterns
 };

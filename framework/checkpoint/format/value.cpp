@@ -39,6 +39,12 @@ std::optional<double> scalar(const TensorRecord& tensor) {
   }
 }
 
+auto has_key(std::string_view key) {
+  return [key](const Value::Entry& entry) {
+    return entry.first.is_string() && entry.first.as_string() == key;
+  };
+}
+
 bool same_bytes(const BytesPtr& a, const BytesPtr& b) {
   const uint64_t size = a ? a->size() : 0;
   if (a == b || size != (b ? b->size() : 0)) return a == b;
@@ -152,11 +158,6 @@ std::vector<std::string> Value::as_strings() const {
   return strings;
 }
 
-const std::string* Value::find_string() const {
-  const auto* v = std::get_if<std::shared_ptr<const std::string>>(&data_);
-  return v ? v->get() : nullptr;
-}
-
 const std::vector<Value::Entry>* Value::find_entries() const {
   if (const auto* mapping = std::get_if<std::shared_ptr<Mapping>>(&data_))
     return &(*mapping)->entries;
@@ -180,11 +181,8 @@ Value Value::child(const Value& value, std::string key) const {
 const Value* Value::find_value(std::string_view key) const {
   const auto* entries = find_entries();
   if (!entries) fail("a dict");
-  for (const auto& [name, value] : *entries) {
-    const auto* text = name.find_string();
-    if (text && *text == key) return &value;
-  }
-  return nullptr;
+  const auto found = std::ranges::find_if(*entries, has_key(key));
+  return found == entries->end() ? nullptr : &found->second;
 }
 
 Value Value::find(std::string_view key) const {
@@ -253,21 +251,18 @@ std::vector<Value::Entry>& Value::own_entries() {
 }
 
 Value& Value::set(std::string_view key, Value value) {
-  for (auto& [name, old] : own_entries()) {
-    if (const auto* text = name.find_string(); text && *text == key) {
-      old = std::move(value);
-      return *this;
-    }
+  std::vector<Entry>& entries = own_entries();
+  const auto old = std::ranges::find_if(entries, has_key(key));
+  if (old == entries.end()) {
+    entries.emplace_back(key, std::move(value));
+  } else {
+    old->second = std::move(value);
   }
-  own_entries().emplace_back(key, std::move(value));
   return *this;
 }
 
 Value& Value::erase(std::string_view key) {
-  std::erase_if(own_entries(), [&](const Entry& entry) {
-    const auto* text = entry.first.find_string();
-    return text && *text == key;
-  });
+  std::erase_if(own_entries(), has_key(key));
   return *this;
 }
 

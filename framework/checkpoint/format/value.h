@@ -29,6 +29,8 @@ struct TensorRecord {
   uint64_t nbytes() const { return static_cast<uint64_t>(numel()) * element_size(dtype); }
 };
 
+using NamedTensors = std::vector<std::pair<std::string, TensorRecord>>;
+
 // The Python objects of a checkpoint file, as plain data: nothing of a file is ever executed.
 //
 //   Value v = Value::dict({{"step", 4}, {"lr", 0.1}, {"betas", Value::tuple({0.9, 0.95})}});
@@ -39,9 +41,8 @@ struct TensorRecord {
 // Reading wrongly throws a ValueError that says where the value came from, e.g.
 //   mp_rank_00_model_states.pt: ['param_shapes'][0]: expected a dict, found int 7
 // Values are small and cheap to copy: what is larger than a number is shared, containers until one
-// of the copies is changed. A class that
-// is not one of the kinds below (Namespace, loss scalers, enums, NumPy arrays, ...) is kept as an
-// object: its name, arguments and state.
+// of the copies is changed. A class that is not one of the kinds below (Namespace, loss scalers,
+// enums, NumPy arrays, ...) is kept as an object: its name, arguments and state.
 class Value {
  public:
   using Entry = std::pair<Value, Value>;
@@ -104,15 +105,19 @@ class Value {
   static Value dtype(DType dtype);                    // torch.float32
   static Value bytes(std::string data);
   static Value big_int(std::string two_complement);  // little-endian, beyond 64 bits
-  static Value list_of(std::span<const int64_t> items);
-  static Value list_of(std::span<const std::string> items);
+  template <typename T>
+  static Value list_of(const std::vector<T>& items) {
+    return list({items.begin(), items.end()});
+  }
   // Made without arguments, then given attributes: ("argparse", "Namespace", {{"lr", 0.1}}).
   static Value object(std::string module, std::string name, std::vector<Entry> attributes);
 
   Kind kind() const;
   bool is_none() const { return kind() == Kind::kNone; }
   bool is_int() const { return kind() == Kind::kInt; }
-  bool is_string() const { return kind() == Kind::kString; }
+  bool is_string() const {
+    return std::holds_alternative<std::shared_ptr<const std::string>>(data_);
+  }
   bool is_list() const { return kind() == Kind::kList; }
   bool is_tensor() const { return kind() == Kind::kTensor; }
   bool is_object() const { return kind() == Kind::kObject; }
@@ -120,6 +125,7 @@ class Value {
   bool is_dict() const;                               // dict or OrderedDict
   bool is_object(std::string_view class_name) const;  // by its last name, in whatever module
   explicit operator bool() const { return !is_none(); }
+  Value value_or(Value other) const { return is_none() ? std::move(other) : *this; }
 
   bool as_bool() const;
   int64_t as_int() const;    // int, bool, a float without fraction, a 0-dim tensor, an int enum
@@ -185,10 +191,10 @@ class Value {
 
   Value(Kind kind, std::vector<Value> items);
   Value(Kind kind, std::vector<Entry> entries);
+  Value(Kind kind, std::string data);
   template <typename T>
   const T& get(const char* expected) const;  // throws unless the value is one
   const std::string& raw() const { return std::get<std::shared_ptr<const Raw>>(data_)->data; }
-  const std::string* find_string() const;
   const Value* find_value(std::string_view key) const;
   const std::vector<Entry>* find_entries() const;  // of a dict or an object's attributes, else null
   const std::vector<Value>* find_items() const;

@@ -26,6 +26,8 @@ Value::Value(Kind kind, std::vector<Value> items)
     : data_(std::make_shared<Sequence>(Sequence{kind, std::move(items)})) {}
 Value::Value(Kind kind, std::vector<Entry> entries)
     : data_(std::make_shared<Mapping>(Mapping{kind, std::move(entries)})) {}
+Value::Value(Kind kind, std::string data)
+    : data_(std::make_shared<const Raw>(Raw{kind, std::move(data)})) {}
 
 Value Value::list(std::vector<Value> items) { return {Kind::kList, std::move(items)}; }
 Value Value::tuple(std::vector<Value> items) { return {Kind::kTuple, std::move(items)}; }
@@ -40,21 +42,9 @@ Value Value::ordered_dict(std::vector<Entry> entries) {
 
 Value Value::dtype(DType dtype) { return Global{"torch", std::string(dtype_name(dtype))}; }
 
-Value Value::bytes(std::string data) {
-  Value v;
-  v.data_ = std::make_shared<const Raw>(Raw{Kind::kBytes, std::move(data)});
-  return v;
-}
-
+Value Value::bytes(std::string data) { return {Kind::kBytes, std::move(data)}; }
 Value Value::big_int(std::string two_complement) {
-  Value v;
-  v.data_ = std::make_shared<const Raw>(Raw{Kind::kBigInt, std::move(two_complement)});
-  return v;
-}
-
-Value Value::list_of(std::span<const int64_t> items) { return list({items.begin(), items.end()}); }
-Value Value::list_of(std::span<const std::string> items) {
-  return list({items.begin(), items.end()});
+  return {Kind::kBigInt, std::move(two_complement)};
 }
 
 Value Value::object(std::string module, std::string name, std::vector<Entry> attributes) {

@@ -19,8 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // In order, a new shard when the next tensor does not fit; one that is larger than a shard gets its
-// own. With `tied`, names of one storage stay together and count once.
-std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t max_size, bool tied) {
+// own. With `tied`, names of one storage stay together and count once. `stored`: bytes of all.
+std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t max_size, bool tied,
+                                    uint64_t& stored) {
   std::vector<NamedTensors> shards;
   std::unordered_map<const ByteSource*, size_t> shard_of;
   std::optional<size_t> open;  // the one that is being filled
@@ -32,6 +33,7 @@ std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t max_si
       continue;
     }
     const uint64_t bytes = named.second.nbytes();
+    stored += bytes;
     const bool alone = bytes > max_size;
     if (alone || !open || bytes > max_size - size) {
       shards.emplace_back();
@@ -43,15 +45,6 @@ std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t max_si
     shards[shard].push_back(named);
   }
   return shards;
-}
-
-// Of what is written: memory under several names once.
-uint64_t stored_bytes(const NamedTensors& shard, bool tied) {
-  std::set<const ByteSource*> storages;
-  uint64_t bytes = 0;
-  for (const auto& [name, tensor] : shard)
-    if (!tied || storages.insert(tensor.bytes.get()).second) bytes += tensor.nbytes();
-  return bytes;
 }
 
 std::string file_name(const std::string& stem, const std::string& suffix, size_t i, size_t count) {
@@ -74,17 +67,15 @@ NamedTensors counted(NamedTensors shard, ProgressCounter& counter) {
 
 StreamedFile streamed_shard(const fs::path& path, const NamedTensors& shard, bool safetensors) {
   if (safetensors) return streamed_safetensors(path, shard);
-  std::vector<Value::Entry> entries;
-  for (const auto& [name, tensor] : shard) entries.emplace_back(name, tensor);
-  return streamed_torch_file(path, Value::ordered_dict(std::move(entries)));
+  return streamed_torch_file(path, Value::ordered_dict({shard.begin(), shard.end()}));
 }
 
-// Of an earlier export, whose files and those of this one would be a mixture.
-void remove_indexes(const fs::path& folder, bool safetensors) {
+// Of those of an earlier export in the folder.
+template <typename Pred>
+void remove_weights(const fs::path& folder, bool safetensors, Pred unwanted) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (is_weights_file(name, safetensors) && name.ends_with(kIndexSuffix))
-      fs::remove(entry.path());
+    if (is_weights_file(name, safetensors) && unwanted(name)) fs::remove(entry.path());
   }
 }
 
@@ -97,20 +88,14 @@ void write_files(std::vector<WeightsFile>& files, const WeightsOptions& options,
                                       counted(file.tensors, counter), options.safetensors));
     file.bytes = streamed.back().layout({}).size;
   }
-  stream_files(streamed, options.threads);
-  checks.finish(options.threads);
+  stream_files(streamed, stream_threads());
+  checks.finish(stream_threads());
   sync_file_system(options.output);
-  remove_indexes(options.output, options.safetensors);
+  // An index of an earlier export would mix its files with those of this one.
+  remove_weights(options.output, options.safetensors,
+                 [](const std::string& name) { return name.ends_with(kIndexSuffix); });
   for (const WeightsFile& file : files)
     rename_durably(temporary_of(options.output / file.name), options.output / file.name);
-}
-
-// Of an earlier export, which had other files.
-void remove_others(const fs::path& folder, bool safetensors, const std::set<std::string>& kept) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    if (is_weights_file(name, safetensors) && !kept.contains(name)) fs::remove(entry.path());
-  }
 }
 
 std::string index_of(const std::vector<WeightsFile>& files, uint64_t total_size) {
@@ -126,14 +111,12 @@ std::string index_of(const std::vector<WeightsFile>& files, uint64_t total_size)
 
 WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& options,
                              DeferredChecks& checks, const ProgressCallback& progress) {
-  const bool tied = !options.safetensors;
-  auto shards = shards_of(tensors, options.max_shard_size, tied);
+  WrittenWeights written;
+  auto shards = shards_of(tensors, options.max_shard_size, !options.safetensors, written.weights);
   if (shards.empty()) shards.emplace_back();
   const std::string stem = options.safetensors ? "model" : "pytorch_model",
                     suffix = options.safetensors ? ".safetensors" : ".bin";
-  WrittenWeights written;
   for (NamedTensors& shard : shards) {
-    written.weights += stored_bytes(shard, tied);
     written.tensors += static_cast<int64_t>(shard.size());
     written.files.push_back(
         {file_name(stem, suffix, written.files.size(), shards.size()), 0, std::move(shard)});
@@ -147,7 +130,8 @@ WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& 
     write_text_atomically(options.output / index, index_of(written.files, written.weights));
     kept.insert(index);
   }
-  remove_others(options.output, options.safetensors, kept);
+  remove_weights(options.output, options.safetensors,
+                 [&](const std::string& name) { return !kept.contains(name); });
   return written;
 }
 

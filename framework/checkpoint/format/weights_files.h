@@ -26,7 +26,6 @@ struct WeightsOptions {
   std::filesystem::path output;  // a folder that is there
   uint64_t max_shard_size = 5'000'000'000;
   bool safetensors = false;
-  int threads = stream_threads();
 };
 
 struct WeightsFile {

@@ -123,17 +123,6 @@ Kind checkpoint_kind(const fs::path& path) {
       kWeightsFiles[0] + ", no " + kWeightsFiles[1] + "). It holds: " + list_folder(path));
 }
 
-UniversalInfo merge_info(const SourceCheckpoint& source) {
-  const Value& state = source.model_states[0];
-  if (const Value info = state.find(keys::kUniversalInfo)) return UniversalInfo::from_value(info);
-  if (source.tp_size > 1) {
-    throw ValueError(state.where() + ": has no '" + std::string(keys::kUniversalInfo) +
-                     "', so nothing says how the shards of tp " + std::to_string(source.tp_size) +
-                     " are merged");
-  }
-  return {};
-}
-
 bool WholeCheckpoint::contains(const std::string& name) const {
   return std::binary_search(names_.begin(), names_.end(), name);
 }
@@ -191,7 +180,7 @@ void WholeCheckpoint::add_untrained_of_zero3() {
     WholeParameter& parameter = parameters_[name];
     parameter.pp_ranks = {0};
     parameter.shape = tensor.shape;
-    parameter.states[kFp32] = {DType::kFloat32, tensor.shape, false, as_float32(tensor)};
+    parameter.states[kFp32] = as_float32(tensor);
   };
   const auto is_known = [&](const std::string& name) {
     return parameters_.contains(name) || fs::exists(path / kZeroFolder / name);
@@ -204,7 +193,7 @@ void WholeCheckpoint::add_untrained_of_zero3() {
     }
   }
   const Value frozen = metadata.find(keys::kFrozenParamShapes);
-  const auto names = frozen ? frozen.entries() : std::vector<Value::Entry>{};
+  const auto names = frozen.value_or(Value::dict()).entries();
   if (std::all_of(names.begin(), names.end(),
                   [&](const auto& entry) { return is_known(entry.first.as_string()); }))
     return;
@@ -233,12 +222,8 @@ void WholeCheckpoint::open_universal() {
   const fs::path optimizer = path / kZeroFolder / kOptimizerStateFile;
   if (fs::exists(optimizer)) optimizer_state = read_torch_file(optimizer);
   if (optimizer_state) common_step_ = step_of_zero3(optimizer_state);
-  if (const Value groups = metadata.find(keys::kParamShapes)) {
-    for (const Value& group : groups.items()) {
-      for (const auto& [name, shape] : group.entries())
-        shapes_[name.as_string()] = shape.as_shape();
-    }
-  }
+  for (const Value& group : metadata.find(keys::kParamShapes).value_or(Value::list()).items())
+    for (const auto& [name, shape] : named_shapes(group)) shapes_[name] = shape;
   for (const auto& entry : fs::directory_iterator(path / kZeroFolder)) {
     if (entry.is_directory()) names_.push_back(entry.path().filename());
   }
@@ -270,8 +255,7 @@ void WholeCheckpoint::open_weights() {
       const TensorRecord tensor = value.as_tensor();
       WholeParameter& parameter = parameters_[name.as_string()];
       if (parameter.states[kFp32].bytes) value.fail("no second tensor of this name");
-      const TensorRecord fp32{DType::kFloat32, tensor.shape, false, as_float32(tensor)};
-      set_state(parameter, kFp32, fp32, nullptr);
+      set_state(parameter, kFp32, as_float32(tensor), nullptr);
     }
     for (const std::string& name : names)
       if (!parameters_.contains(name))
@@ -281,9 +265,8 @@ void WholeCheckpoint::open_weights() {
 
 Value read_weights_file(const fs::path& file, DeferredChecks* checks) {
   if (file.extension() != ".safetensors") return read_torch_file(file, checks);
-  std::vector<Value::Entry> entries;
-  for (auto& [name, tensor] : read_safetensors(file)) entries.emplace_back(name, std::move(tensor));
-  return Value::dict(std::move(entries)).named(file.string());
+  const NamedTensors tensors = read_safetensors(file);
+  return Value::dict({tensors.begin(), tensors.end()}).named(file.string());
 }
 
 // Tied weights: the second name's own tensor, where there is one, is of the model's precision.

@@ -10,8 +10,6 @@
 
 namespace anymesh {
 
-struct UniversalInfo;
-
 // Any checkpoint as whole tensors, whatever mesh it is of:
 //
 //   ordinary tag folder   shards of any tp, pp, dp and ZeRO stage 0 to 3, merged as they are read
@@ -80,8 +78,5 @@ WholeCheckpoint::Kind checkpoint_kind(const std::filesystem::path& path);
 
 // Name -> tensor of one file of weights: safetensors by its name, else torch's.
 Value read_weights_file(const std::filesystem::path& file, DeferredChecks* checks = nullptr);
-
-// How shards are merged. Only a checkpoint of tp 1 may do without.
-UniversalInfo merge_info(const SourceCheckpoint& source);
 
 }  // namespace anymesh

@@ -54,7 +54,6 @@ class ZipReader {
   void read_zip64(std::span<const std::byte> extra, uint64_t at, const std::string& name,
                   std::initializer_list<uint64_t*> values) const;
   void locate_data(Record& record, uint64_t header, uint64_t end) const;
-  void check_overlap(std::vector<std::pair<uint64_t, uint64_t>> extents) const;
   [[noreturn]] void fail(uint64_t at, const std::string& what) const;
 
   std::shared_ptr<const File> file_;

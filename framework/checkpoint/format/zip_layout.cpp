@@ -78,25 +78,17 @@ FileLayout ZipLayout::finish() {
     const uint16_t version = extra.empty() ? kVersionStored : kVersionZip64;
     const uint16_t flags = kFlagUtf8 | (record.size > 0 ? kFlagDescriptor : 0);
     fields.u32(kCentralHeader).u16(version).u16(version).u16(flags).u16(0).u32(0).u32(record.crc);
-    fields.u32(clamp32(record.size))
-        .u32(clamp32(record.size))
-        .u16(record.name.size())
-        .u16(extra.size());
-    fields.u16(0).u16(0).u16(0).u32(0).u32(clamp32(headers_[i])).text(record.name).text(extra);
+    fields.u32(clamp32(record.size)).u32(clamp32(record.size));
+    fields.u16(record.name.size()).u16(extra.size()).u16(0).u16(0).u16(0).u32(0);
+    fields.u32(clamp32(headers_[i])).text(record.name).text(extra);
   }
   const uint64_t directory = file_.size, size = fields.bytes().size(), count = records_.size();
   fields.u32(kZip64End).u64(kZip64EndSize - 12).u16(kVersionZip64).u16(kVersionZip64).u32(0).u32(0);
   fields.u64(count).u64(count).u64(size).u64(directory);
   fields.u32(kZip64Locator).u32(0).u64(directory + size).u32(1);
-  const uint64_t short_count = count < UINT16_MAX ? count : UINT16_MAX;
-  fields.u32(kEnd)
-      .u16(0)
-      .u16(0)
-      .u16(short_count)
-      .u16(short_count)
-      .u32(clamp32(size))
-      .u32(clamp32(directory))
-      .u16(0);
+  const uint64_t short_count = std::min<uint64_t>(count, UINT16_MAX);
+  fields.u32(kEnd).u16(0).u16(0).u16(short_count).u16(short_count);
+  fields.u32(clamp32(size)).u32(clamp32(directory)).u16(0);
   file_.add(fields.bytes());
   return std::move(file_);
 }

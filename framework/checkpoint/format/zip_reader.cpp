@@ -97,11 +97,10 @@ ZipReader::Directory ZipReader::find_directory() const {
 }
 
 ZipReader::Directory ZipReader::read_zip64_end(uint64_t at, uint64_t locator) const {
-  if (at > locator || locator - at < kZip64EndSize)
-    fail(locator, "the zip64 locator points nowhere");
+  const auto nowhere = [&] { fail(locator, "the zip64 locator points nowhere"); };
+  if (at > locator || locator - at < kZip64EndSize) nowhere();
   const auto fields = read_range(*file_, at, kZip64EndSize);
-  if (get_field<uint32_t>(fields, 0) != kZip64End)
-    fail(locator, "the zip64 locator points nowhere");
+  if (get_field<uint32_t>(fields, 0) != kZip64End) nowhere();
   return {get_field<uint64_t>(fields, 48), get_field<uint64_t>(fields, 40),
           get_field<uint64_t>(fields, 32)};
 }
@@ -123,7 +122,10 @@ void ZipReader::read_directory(const Directory& directory) {
     extents.emplace_back(header, record.offset + record.size);
   }
   if (!rest.empty()) fail(directory.offset, "the directory has more than its records");
-  check_overlap(std::move(extents));
+  std::ranges::sort(extents);
+  const auto overlaps = [](const auto& a, const auto& b) { return b.first < a.second; };
+  const auto found = std::ranges::adjacent_find(extents, overlaps);
+  if (found != extents.end()) fail(std::next(found)->first, "records overlap");
 }
 
 // Takes the entry at byte `at` off the directory; `header` gets the place of the local header.
@@ -189,15 +191,6 @@ void ZipReader::locate_data(Record& record, uint64_t header, uint64_t end) const
   if (!std::ranges::equal(name, std::as_bytes(std::span(record.name))))
     fail(header, "the header of record " + record.name + " has another name");
   record.offset = header + length;
-}
-
-void ZipReader::check_overlap(std::vector<std::pair<uint64_t, uint64_t>> extents) const {
-  std::sort(extents.begin(), extents.end());
-  for (size_t i = 1; i < extents.size(); ++i) {
-    if (extents[i].first < extents[i - 1].second) {
-      fail(extents[i].first, "records overlap");
-    }
-  }
 }
 
 const ZipReader::Record* ZipReader::find(std::string_view name) const {
