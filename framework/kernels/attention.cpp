@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "framework/kernels/attention_rows.h"
 #include "framework/kernels/block_gemm.h"
 #include "framework/kernels/dispatch.h"
 #include "framework/kernels/rows.h"
