@@ -10,22 +10,11 @@
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
-namespace {
-
-torch::Dtype dtype_of(const StageModule& stage) { return stage.params()[0].tensor.scalar_type(); }
-
-const std::vector<ParamSpec>& frozen_by(const std::vector<std::string>& patterns,
-                                        const StageModule& stage, const ProcessGrid& grid) {
-  freeze_params(stage.params(), patterns, *grid.pp);
-  return stage.params();
-}
-
-}  // namespace
 
 Engine::Engine(StageModule& stage, const ProcessGrid& grid, EngineConfig config)
-    : optimizer_(frozen_by(config.freeze, stage, grid), grid, config.zero),
+    : optimizer_(freeze_params(stage.params(), config.freeze, *grid.pp), grid, config.zero),
       pipeline_(stage, grid),
-      run_{grid, stage, optimizer_, std::move(config), dtype_of(stage)},
+      run_{grid, stage, optimizer_, std::move(config), stage.params()[0].tensor.scalar_type()},
       state_{.dropout_seed = run_.config.dropout_seed, .scaler = run_.config.scaler} {
   stage.runner().set_observer(&optimizer_);
   stage.runner().set_recompute(run_.config.activation_checkpointing);

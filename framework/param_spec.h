@@ -49,11 +49,12 @@ struct ParamSpec {
 // Freezes the parameters, of all stages of `pp`, in whose name a pattern is found (an ECMAScript
 // regular expression): they get no gradient, optimizer state and weight decay. To be called before
 // the ZeroOptimizer is made. Collective; throws CollectiveError for a pattern that is not one or is
-// found nowhere, and if nothing would be left to train.
+// found nowhere, and if nothing would be left to train. Returns `params`.
 //
 //   freeze_params(stage.params(), {"word_embeddings", "^[2-5]\\."}, *grid.pp);
-void freeze_params(const std::vector<ParamSpec>& params, const std::vector<std::string>& patterns,
-                   Communicator& pp);
+const std::vector<ParamSpec>& freeze_params(const std::vector<ParamSpec>& params,
+                                            const std::vector<std::string>& patterns,
+                                            Communicator& pp);
 
 // How a parameter starts.
 struct Init {

@@ -35,14 +35,6 @@ void set_threads(Communicator& local) {
   at::set_num_threads(std::max(1, CPU_COUNT(&cores) / sharing));
 }
 
-LrSchedule schedule_of(const OptimizerConfig& optimizer, const BatchPlan& plan) {
-  return {.max_lr = optimizer.lr,
-          .min_lr = optimizer.min_lr,
-          .warmup_samples = plan.lr_warmup_samples,
-          .decay_samples = plan.lr_decay_samples,
-          .style = optimizer.lr_decay_style};
-}
-
 torch::Dtype weights_dtype(const PrecisionConfig& precision) {
   return precision.bf16 ? torch::kBFloat16 : precision.fp16 ? torch::kHalf : torch::kFloat;
 }
@@ -80,7 +72,11 @@ EngineConfig engine_config(const Config& config, const BatchPlan& plan, const Mo
                    .offload = {.optimizer = config.offload.optimizer == "nvme",
                                .params = config.offload.param == "nvme",
                                .nvme_path = config.offload.nvme_path}},
-          .schedule = schedule_of(o, plan),
+          .schedule = {.max_lr = o.lr,
+                       .min_lr = o.min_lr,
+                       .warmup_samples = plan.lr_warmup_samples,
+                       .decay_samples = plan.lr_decay_samples,
+                       .style = o.lr_decay_style},
           .scaler = scaler_of(config.precision),
           .global_batch_size = plan.global_batch_size,
           .micro_batch_size = config.batch.micro_batch_size,
@@ -169,15 +165,11 @@ std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& 
 // Model, memory and data, below the mesh. Collective.
 std::vector<std::string> describe(const SampleCounts& samples, const ModelFacts& facts,
                                   const Datasets& data, const Engine& engine) {
-  const ZeroOptimizer& optimizer = engine.optimizer();
   int64_t here = 0, once = 0;
-  const auto count = [&](const ParamSpec& spec) {
+  for (const ParamSpec& spec : engine.module().params()) {
     here += spec.tensor.numel();
-    if (optimizer.is_first_copy(spec)) once += spec.tensor.numel();
-  };
-  for (const auto& group : optimizer.groups())
-    for (const ParamSpec& spec : group.params) count(spec);
-  for (const auto& frozen : optimizer.frozen()) count(frozen.spec);
+    if (engine.optimizer().is_first_copy(spec)) once += spec.tensor.numel();
+  }
   const ProcessGrid& grid = engine.grid();
   torch::Tensor all = torch::full({1}, static_cast<double>(once), torch::kDouble);
   grid.model->all_reduce(all);
@@ -186,7 +178,7 @@ std::vector<std::string> describe(const SampleCounts& samples, const ModelFacts&
   return {c10::str("model: ", static_cast<int64_t>(all.item<double>()), " parameters, at most ",
                    max_over(*grid.world, here), " on a rank; vocabulary of ", facts.vocab_size,
                    ", padded to ", facts.padded_vocab_size),
-          "memory kept between steps: " + memory_forecast(*grid.world, optimizer),
+          "memory kept between steps: " + memory_forecast(*grid.world, engine.optimizer()),
           c10::str("data: ", samples.train, " samples of ", facts.seq_length,
                    " tokens to train on, of ", data.train->size(), " prepared; ", validation)};
 }
@@ -231,8 +223,8 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
   Datasets data;
   all_or_none(*world,
               [&] { data = make_datasets(config, samples, facts.seq_length, facts.vocab_size); });
-  for (std::string& line : plan_saves(config.checkpoint, plan, engine))
-    report.push_back(std::move(line));
+  const std::vector<std::string> saves = plan_saves(config.checkpoint, plan, engine);
+  report.insert(report.end(), saves.begin(), saves.end());
   print_start(grid, placement, describe(samples, facts, data, engine), parsed, report);
   if (config.run.dry_run) return;
   if (config.checkpoint.async_save) engine.reserve_snapshot();

@@ -72,7 +72,6 @@ class Group {
   // out and log_sums [b, groups, heads, s] of the group
   void forward(int64_t sample, int64_t group, T* out, float* log_sums) {
     take(sample, group);
-    key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, key_columns_room_);
     const auto value_rows = Gemm::pack(values_.at, values_.stride, width_, n_.d, rows_room_);
     for (int64_t head = 0; head < n_.heads; ++head) {
       float* log_sum = log_sums + ((sample * n_.groups + group) * n_.heads + head) * n_.s;
@@ -97,7 +96,6 @@ class Group {
   // d qkv of the group from d out
   void backward(int64_t sample, int64_t group, const T* dout, const float* log_sums, T* dqkv) {
     take(sample, group);
-    key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, key_columns_room_);
     key_rows_ = Gemm::pack(keys_.at, keys_.stride, width_, n_.d, rows_room_);
     const auto value_columns =
         Gemm::pack_transposed(values_.at, values_.stride, n_.d, width_, value_columns_room_);
@@ -137,6 +135,7 @@ class Group {
   void take(int64_t sample, int64_t group) {
     keys_ = rows_of(n_.at(sample, group, n_.heads), 0, n_.s, width_, true, key_);
     values_ = rows_of(n_.at(sample, group, n_.heads + 1), 0, n_.s, width_, false, value_);
+    key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, key_columns_room_);
   }
 
   // Of positions [first, first + rows), where they are; in `copy` if they must be turned, or filled

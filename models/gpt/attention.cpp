@@ -8,10 +8,9 @@ namespace anymesh {
 
 ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& name, int layer,
                                      const GptConfig& config, const RelativePositions& positions)
-    : heads_(config.num_attention_heads / params.tp().size()),
-      groups_(config.key_value_heads() / params.tp().size()),
-      group_size_(heads_ / groups_),
-      first_head_(heads_ * params.tp().rank()),
+    : groups_(config.key_value_heads() / params.tp().size()),
+      group_size_(config.num_attention_heads / config.key_value_heads()),
+      first_head_(groups_ * group_size_ * params.tp().rank()),
       head_dim_(config.head_dim()),
       layer_(static_cast<uint32_t>(layer)),
       dropout_(config.attention_dropout),

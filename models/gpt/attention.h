@@ -32,7 +32,7 @@ class ParallelAttention {
   // The same in LibTorch's operators, for what the kernel cannot.
   torch::Tensor attend(const torch::Tensor& qkv, const DropoutContext& context) const;
 
-  int64_t heads_, groups_, group_size_, first_head_, head_dim_;  // heads_ = groups_ * group_size_
+  int64_t groups_, group_size_, first_head_, head_dim_;  // of group_size_ query heads each
   uint32_t layer_;
   double dropout_;
   RelativePositions positions_;
