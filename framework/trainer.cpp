@@ -15,11 +15,6 @@
 namespace anymesh {
 namespace {
 
-double milliseconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start)
-      .count();
-}
-
 // "saved DIR/global_step50 in 812 ms (1.73 GB at 2.13 GB/s)", and what --report-save adds.
 std::vector<std::string> lines_of(const SaveReport& save, const CheckpointConfig& checkpoint) {
   const SaveTimes& t = save.times;
@@ -136,14 +131,15 @@ StepReport Trainer::train_step() {
     finish_save();
     throw;
   }
-  report.elapsed_ms = milliseconds_since(start);
+  const std::chrono::duration<double, std::milli> elapsed =
+      std::chrono::steady_clock::now() - start;
+  report.elapsed_ms = elapsed.count();
   report.tokens_per_s = static_cast<double>(plan_.global_batch_size) * train_.seq_length() /
                         (report.elapsed_ms / 1e3);
-  if (report.skipped) {
+  if (report.skipped)
     log_.line(c10::str("iteration ", report.iteration, ": overflow, step skipped (",
                        state_.skipped_steps, " so far); loss scale ", report.loss_scale, " -> ",
                        state_.scaler.scale));
-  }
   return report;
 }
 
@@ -176,8 +172,7 @@ void Trainer::evaluate(const char* when) {
   const auto loss =
       validation_loss(state_.consumed_valid_samples, samples, [&] { return interruption_.poll(); });
   state_.consumed_valid_samples += samples;
-  if (!loss) return;
-  log_.validation(when, state_.iteration, *loss);
+  if (loss) log_.validation(when, state_.iteration, *loss);
 }
 
 std::optional<double> Trainer::validation_loss(int64_t first_sample, int64_t samples,
