@@ -50,12 +50,6 @@ LossScaler scaler_of(const PrecisionConfig& p) {
           .hysteresis_left = p.hysteresis};
 }
 
-LoadOptions::Schedule schedule_choice(const CheckpointConfig& checkpoint) {
-  using enum LoadOptions::Schedule;
-  if (checkpoint.override_scheduler) return ThisRuns;
-  return checkpoint.use_checkpoint_scheduler ? Checkpoints : MustAgree;
-}
-
 TagValidation tag_validation(const CheckpointConfig& checkpoint) {
   using enum TagValidation;
   if (checkpoint.tag_validation == "Ignore") return Ignore;
@@ -96,6 +90,7 @@ EngineConfig engine_config(const Config& config, const BatchPlan& plan, const Mo
 // Lines to print. A first run may name the folder that it will save to, so that it can be started
 // again as it is.
 std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
+  using enum LoadOptions::Schedule;
   const LoadResult loaded =
       engine.load_checkpoint(c.load, {.tag = c.load_tag,
                                       .load_module_strict = !c.no_load_strict,
@@ -106,7 +101,9 @@ std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
                                       .fallback = !c.no_fallback,
                                       .verify = c.verify_checkpoint,
                                       .load_rng = !c.no_load_rng,
-                                      .schedule = schedule_choice(c)});
+                                      .schedule = c.override_scheduler         ? ThisRuns
+                                                  : c.use_checkpoint_scheduler ? Checkpoints
+                                                                               : MustAgree});
   if (!loaded.path && (!goes_on_in_place(c) || c.exit_on_missing_checkpoint))
     throw CollectiveError(loaded.report.back());
   return loaded.report;
@@ -228,7 +225,7 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
   print_start(grid, placement, describe(samples, facts, data, engine), parsed, report);
   if (config.run.dry_run) return;
   if (config.checkpoint.async_save) engine.reserve_snapshot();
-  Trainer(config, plan, engine, *data.train, data.valid.get(), interruption).train();
+  train(config, plan, engine, *data.train, data.valid.get(), interruption);
   if (!allocations) return;
   for (const std::string& line : memory_report(*world, engine.optimizer(), allocations->bytes())) {
     if (world->rank() == 0) std::printf("%s\n", line.c_str());
