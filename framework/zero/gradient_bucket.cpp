@@ -34,9 +34,9 @@ void GradientBucket::add(size_t param, const torch::Tensor& gradient) {
     gauge_->add(static_cast<int64_t>(buffer_.nbytes()));
   }
   const torch::Tensor flat = gradient.flatten();
-  for (const Place& p : places_) {
+  for (const Fragment& p : places_) {
     if (p.param != param) continue;
-    buffer_.narrow(0, p.buffer_start, p.numel).copy_(flat.narrow(0, p.param_start, p.numel));
+    buffer_.narrow(0, p.partition_start, p.numel).copy_(flat.narrow(0, p.param_start, p.numel));
   }
   if (++arrived_ == params_) flush();
 }

@@ -23,16 +23,11 @@ class GradientBucket {
   void flush();
 
  private:
-  struct Place {
-    size_t param;
-    int64_t param_start, buffer_start, numel;
-  };
-
   size_t params_, arrived_ = 0;
   CommPtr dp_;
   torch::Tensor sums_;
-  std::vector<Place> places_;    // of every rank's fragments in the buffer
-  std::vector<int64_t> counts_;  // elements of each rank
+  std::vector<Fragment> places_;  // every rank's, with their starts in the buffer
+  std::vector<int64_t> counts_;   // elements of each rank
   std::vector<Fragment> mine_;
   int64_t base_;
   torch::Tensor buffer_;  // only while gradients arrive
