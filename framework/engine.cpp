@@ -3,6 +3,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
+#include <utility>
 
 #include "framework/checkpoint/file_parts.h"
 #include "framework/checkpoint/metadata.h"

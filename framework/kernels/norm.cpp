@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <vector>
 
 #include "framework/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"

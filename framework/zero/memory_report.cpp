@@ -8,6 +8,11 @@
 namespace anymesh {
 namespace {
 
+struct MemoryPart {
+  const char* name;
+  int64_t allocated = 0, closed_form = 0;
+};
+
 // In memory, that is.
 int64_t bytes_of(const StateTensor& state) {
   const torch::Tensor& t = state.tensor();
@@ -20,8 +25,6 @@ std::string mib(int64_t bytes, int width, int precision) {
                 static_cast<double>(bytes) / (1 << 20));
   return text;
 }
-
-}  // namespace
 
 std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   const int stage = optimizer.options().stage;
@@ -65,6 +68,8 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   if (offload.optimizer || offload.params) parts.push_back(buffers);
   return parts;
 }
+
+}  // namespace
 
 std::string memory_forecast(Communicator& world, const ZeroOptimizer& optimizer) {
   int64_t sum = 0;

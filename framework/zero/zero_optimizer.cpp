@@ -3,7 +3,6 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "framework/comm/agreement.h"
 
