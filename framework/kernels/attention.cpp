@@ -55,12 +55,7 @@ class Group {
 
  public:
   Group(const QkvShape& shape, const AttentionExtras& extras, const T* qkv)
-      : n_(shape),
-        extras_(extras),
-        qkv_(qkv),
-        width_(padded(n_.s)),
-        root_(std::sqrt(static_cast<float>(n_.d))),
-        scale_(extras.bias ? 1 : 1 / root_) {
+      : n_(shape), extras_(extras), qkv_(qkv) {
     if (extras.bias) bias_ = extras.bias->template const_data_ptr<float>();
     if (extras.cos.defined()) {
       half_ = extras.cos.size(1);
@@ -157,7 +152,7 @@ class Group {
              sin_.const_data_ptr<float>() + position * half_, half_, sign);
   }
 
-  // Scores, to be multiplied by scale_, of the queries from `first` on with the keys up to the last
+  // Scores, yet to be multiplied by scale_, of the queries from `first` on with the keys up to the last
   // of them; returns how many queries.
   int64_t scores(int64_t sample, int64_t group, int64_t head, int64_t first) {
     const int64_t rows = std::min(kRows, n_.s - first), width = first + kRows;
@@ -217,8 +212,8 @@ class Group {
   QkvShape n_;
   const AttentionExtras& extras_;
   const T* qkv_;
-  int64_t width_;
-  float root_, scale_;  // of the head's width; what scores are yet to be multiplied by
+  int64_t width_ = padded(n_.s);
+  float root_ = std::sqrt(static_cast<float>(n_.d)), scale_ = extras_.bias ? 1 : 1 / root_;
   const float* bias_ = nullptr;
   float inverse_sum_[kRows];
   int64_t half_ = 0;

@@ -1,6 +1,7 @@
 #include "framework/kernels/rows.h"
 
 #include <cmath>
+#include <type_traits>
 
 #include "framework/lanes.h"
 
@@ -10,43 +11,12 @@ static_assert(kRowMultiple == kLanes);
 
 namespace {
 
-template <class Lanes, bool kFactors, class T>
-ANYMESH_INLINE float weights_loop(const float* row, float scale, float shift, const float* factors,
-                                  int64_t width, T* out) {
-  Lanes total;
-  for (int64_t j = 0; j < width; j += kLanes) {
-    const Lanes weight = exp(load<Lanes>(row + j) * scale - shift);
-    total += weight;
-    store(out + j, kFactors ? weight * load<Lanes>(factors + j) : weight);
-  }
-  return sum(total);
-}
-
-template <class Lanes, bool kFactors>
-ANYMESH_INLINE float meet_loop(float* row, float scale, float shift, const float* factors,
-                               float* dweights, int64_t width) {
-  Lanes total;
-  for (int64_t j = 0; j < width; j += kLanes) {
-    const Lanes weight = exp(load<Lanes>(row + j) * scale - shift);
-    Lanes dweight = load<Lanes>(dweights + j);
-    if (kFactors) {
-      dweight *= load<Lanes>(factors + j);
-      store(dweights + j, dweight);
-    }
-    store(row + j, weight);
-    total += weight * dweight;
-  }
-  return sum(total);
-}
-
-template <class Lanes, bool kFactors, class T>
-ANYMESH_INLINE void gradient_loop(const float* row, const float* dweights, float mean, float scale,
-                                  const float* factors, int64_t width, T* dscores, T* dropped) {
-  for (int64_t j = 0; j < width; j += kLanes) {
-    const Lanes weight = load<Lanes>(row + j);
-    store(dscores + j, weight * ((load<Lanes>(dweights + j) - mean) * scale));
-    store(dropped + j, kFactors ? weight * load<Lanes>(factors + j) : weight);
-  }
+// work(Lanes, std::true_type or std::false_type), as there are factors or not.
+template <class Work>
+ANYMESH_INLINE auto with_factors(const float* factors, Work work) {
+  return in_widest([=](auto lanes) ANYMESH_INLINED {
+    return factors ? work(lanes, std::true_type()) : work(lanes, std::false_type());
+  });
 }
 
 }  // namespace
@@ -76,28 +46,43 @@ float greatest(const float* row, int64_t width) {
 template <class T>
 float weights(const float* row, float scale, float shift, const float* factors, int64_t width,
               T* out) {
-  return in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
-    return factors ? weights_loop<Lanes, true>(row, scale, shift, factors, width, out)
-                   : weights_loop<Lanes, false>(row, scale, shift, factors, width, out);
+  return with_factors(factors, [=]<class Lanes>(Lanes, auto has_factors) ANYMESH_INLINED {
+    Lanes total;
+    for (int64_t j = 0; j < width; j += kLanes) {
+      const Lanes weight = exp(load<Lanes>(row + j) * scale - shift);
+      total += weight;
+      store(out + j, has_factors ? weight * load<Lanes>(factors + j) : weight);
+    }
+    return sum(total);
   });
 }
 
 float meet(float* row, float scale, float shift, const float* factors, float* dweights,
            int64_t width) {
-  return in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
-    return factors ? meet_loop<Lanes, true>(row, scale, shift, factors, dweights, width)
-                   : meet_loop<Lanes, false>(row, scale, shift, factors, dweights, width);
+  return with_factors(factors, [=]<class Lanes>(Lanes, auto has_factors) ANYMESH_INLINED {
+    Lanes total;
+    for (int64_t j = 0; j < width; j += kLanes) {
+      const Lanes weight = exp(load<Lanes>(row + j) * scale - shift);
+      Lanes dweight = load<Lanes>(dweights + j);
+      if (has_factors) {
+        dweight *= load<Lanes>(factors + j);
+        store(dweights + j, dweight);
+      }
+      store(row + j, weight);
+      total += weight * dweight;
+    }
+    return sum(total);
   });
 }
 
 template <class T>
 void gradient(const float* row, const float* dweights, float mean, float scale,
               const float* factors, int64_t width, T* dscores, T* dropped) {
-  in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
-    if (factors) {
-      gradient_loop<Lanes, true>(row, dweights, mean, scale, factors, width, dscores, dropped);
-    } else {
-      gradient_loop<Lanes, false>(row, dweights, mean, scale, factors, width, dscores, dropped);
+  with_factors(factors, [=]<class Lanes>(Lanes, auto has_factors) ANYMESH_INLINED {
+    for (int64_t j = 0; j < width; j += kLanes) {
+      const Lanes weight = load<Lanes>(row + j);
+      store(dscores + j, weight * ((load<Lanes>(dweights + j) - mean) * scale));
+      store(dropped + j, has_factors ? weight * load<Lanes>(factors + j) : weight);
     }
   });
 }
