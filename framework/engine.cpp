@@ -135,16 +135,15 @@ double Engine::mean_over_dp(double loss) const {
 void Engine::check_finite(double global, double local, const char* what) const {
   if (std::isfinite(global) || !run_.config.check_for_nan) return;
   const Coord& at = run_.grid.coord;
-  throw_together(
-      *run_.grid.world,
-      std::isfinite(local)
-          ? ""
-          : c10::str(what, " is ", global, " at iteration ", state_.iteration + 1,
-                     ", seen first here (stage ", at.pp, ", dp rank ", at.dp, ", tp rank ", at.tp,
-                     "). This step changed no weight. "
-                     "--no-check-for-nan-in-loss-and-grad goes on regardless."));
-  throw CollectiveError(c10::str(what, " is ", global, " at iteration ", state_.iteration + 1,
-                                 ", though each rank's part of it is finite"));
+  const std::string found = c10::str(what, " is ", global, " at iteration ", state_.iteration + 1);
+  throw_together(*run_.grid.world,
+                 std::isfinite(local)
+                     ? ""
+                     : c10::str(found, ", seen first here (stage ", at.pp, ", dp rank ", at.dp,
+                                ", tp rank ", at.tp,
+                                "). This step changed no weight. "
+                                "--no-check-for-nan-in-loss-and-grad goes on regardless."));
+  throw CollectiveError(found + ", though each rank's part of it is finite");
 }
 
 }  // namespace anymesh

@@ -68,10 +68,8 @@ std::regex regex_of(const std::string& pattern) {
 }  // namespace
 
 std::string ParamSpec::name_in_layer() const {
-  const size_t prefixes = name.starts_with("tied_modules.") ? 2 : 1;
-  size_t begin = 0;
-  for (size_t i = 0; i < prefixes; ++i) begin = name.find('.', begin) + 1;
-  return name.substr(begin);
+  constexpr std::string_view kTied = "tied_modules.";
+  return name.substr(name.find('.', name.starts_with(kTied) ? kTied.size() : 0) + 1);
 }
 
 void ParamSpec::materialize() const {

@@ -35,10 +35,6 @@ void set_threads(Communicator& local) {
   at::set_num_threads(std::max(1, CPU_COUNT(&cores) / sharing));
 }
 
-torch::Dtype weights_dtype(const PrecisionConfig& precision) {
-  return precision.bf16 ? torch::kBFloat16 : precision.fp16 ? torch::kHalf : torch::kFloat;
-}
-
 LossScaler scaler_of(const PrecisionConfig& p) {
   const double fixed = p.loss_scale.value_or(0);
   if (!p.fp16 || fixed != 0) return {.scale = p.fp16 ? fixed : 1};
@@ -50,15 +46,11 @@ LossScaler scaler_of(const PrecisionConfig& p) {
           .hysteresis_left = p.hysteresis};
 }
 
-TagValidation tag_validation(const CheckpointConfig& checkpoint) {
-  using enum TagValidation;
-  if (checkpoint.tag_validation == "Ignore") return Ignore;
-  return checkpoint.tag_validation == "Fail" ? Fail : Warn;
-}
-
 EngineConfig engine_config(const Config& config, const BatchPlan& plan, const ModelFacts& model,
                            const FlagTable& flags) {
+  using enum TagValidation;
   const OptimizerConfig& o = config.optimizer;
+  const std::string& validation = config.checkpoint.tag_validation;
   return {.zero = {.stage = config.parallel.zero_stage,
                    .adam = {.beta1 = o.adam_beta1, .beta2 = o.adam_beta2, .eps = o.adam_eps},
                    .weight_decay = o.weight_decay,
@@ -83,7 +75,9 @@ EngineConfig engine_config(const Config& config, const BatchPlan& plan, const Mo
           .seq_length = model.seq_length,
           .settings = flags.settings(),
           .model_flags = model.flags,
-          .tag_validation = tag_validation(config.checkpoint),
+          .tag_validation = validation == "Ignore" ? Ignore
+                            : validation == "Fail" ? Fail
+                                                   : Warn,
           .patience = std::chrono::minutes(config.run.distributed_timeout_minutes)};
 }
 
@@ -211,7 +205,10 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
       config.run.report_comm || config.run.profile_step > 0 ? &counts : nullptr, placement.device);
   std::optional<AllocationGauge> allocations;
   if (config.run.report_memory) allocations.emplace();
-  const auto stage = model.make_stage(config, grid, weights_dtype(config.precision));
+  const auto stage = model.make_stage(config, grid,
+                                      config.precision.bf16   ? torch::kBFloat16
+                                      : config.precision.fp16 ? torch::kHalf
+                                                              : torch::kFloat);
   Engine engine(*stage, grid, engine_config(config, plan, facts, flags));
   std::vector<std::string> report;
   if (!config.checkpoint.load.empty()) report = load(config.checkpoint, engine);
