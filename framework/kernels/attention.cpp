@@ -152,7 +152,7 @@ class Group {
              sin_.const_data_ptr<float>() + position * half_, half_, sign);
   }
 
-  // Scores, yet to be multiplied by scale_, of the queries from `first` on with the keys up to the last
+  // Scores, to be multiplied by scale_, of the queries from `first` on with the keys up to the last
   // of them; returns how many queries.
   int64_t scores(int64_t sample, int64_t group, int64_t head, int64_t first) {
     const int64_t rows = std::min(kRows, n_.s - first), width = first + kRows;

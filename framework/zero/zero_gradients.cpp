@@ -149,8 +149,8 @@ void ZeroOptimizer::add_tied_gradients() {
       use.whole_sum->add_to(gradient_of(group, use.param));
     } else {
       gradient_of(group, use.param).add_(use.sums);
+      use.sums.zero_();
     }
-    if (options_.stage >= 2) use.sums.zero_();
   }
   for (Group& group : groups_) {
     for (size_t i = 0; i < group.params.size(); ++i) {
