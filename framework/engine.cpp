@@ -3,26 +3,16 @@
 #include <c10/util/StringUtil.h>
 
 #include <cmath>
+#include <utility>
 
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
-namespace {
-
-torch::Dtype dtype_of(const StageModule& stage) { return stage.params()[0].tensor.scalar_type(); }
-
-const std::vector<ParamSpec>& frozen_by(const std::vector<std::string>& patterns,
-                                        const StageModule& stage, const ProcessGrid& grid) {
-  freeze_params(stage.params(), patterns, *grid.pp);
-  return stage.params();
-}
-
-}  // namespace
 
 Engine::Engine(StageModule& stage, const ProcessGrid& grid, EngineConfig config)
-    : optimizer_(frozen_by(config.freeze, stage, grid), grid, config.zero),
+    : optimizer_(freeze_params(stage.params(), config.freeze, *grid.pp), grid, config.zero),
       pipeline_(stage, grid),
-      run_{grid, stage, optimizer_, std::move(config), dtype_of(stage)},
+      run_{grid, stage, optimizer_, std::move(config), stage.params()[0].tensor.scalar_type()},
       state_{.dropout_seed = run_.config.dropout_seed, .scaler = run_.config.scaler} {
   stage.runner().set_observer(&optimizer_);
   stage.runner().set_recompute(run_.config.activation_checkpointing);
@@ -134,16 +124,15 @@ double Engine::mean_over_dp(double loss) const {
 void Engine::check_finite(double global, double local, const char* what) const {
   if (std::isfinite(global) || !run_.config.check_for_nan) return;
   const Coord& at = run_.grid.coord;
-  throw_together(
-      *run_.grid.world,
-      std::isfinite(local)
-          ? ""
-          : c10::str(what, " is ", global, " at iteration ", state_.iteration + 1,
-                     ", seen first here (stage ", at.pp, ", dp rank ", at.dp, ", tp rank ", at.tp,
-                     "). This step changed no weight. "
-                     "--no-check-for-nan-in-loss-and-grad goes on regardless."));
-  throw CollectiveError(c10::str(what, " is ", global, " at iteration ", state_.iteration + 1,
-                                 ", though each rank's part of it is finite"));
+  const std::string found = c10::str(what, " is ", global, " at iteration ", state_.iteration + 1);
+  throw_together(*run_.grid.world,
+                 std::isfinite(local)
+                     ? ""
+                     : c10::str(found, ", seen first here (stage ", at.pp, ", dp rank ", at.dp,
+                                ", tp rank ", at.tp,
+                                "). This step changed no weight. "
+                                "--no-check-for-nan-in-loss-and-grad goes on regardless."));
+  throw CollectiveError(found + ", though each rank's part of it is finite");
 }
 
 }  // namespace anymesh

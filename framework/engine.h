@@ -2,7 +2,6 @@
 
 #include <filesystem>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "framework/checkpoint/pending_save.h"

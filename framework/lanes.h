@@ -26,27 +26,13 @@ namespace anymesh {
 constexpr int64_t kLanes = 16;
 constexpr int64_t kGrain = 1 << 14;  // elements that are worth a thread of at::parallel_for
 
-// One vector of kBytes: of floats, of their bits, of their upper halves.
-template <int kBytes>
-struct Vector;
-#define ANYMESH_VECTOR(BYTES)                                \
-  template <>                                                \
-  struct Vector<BYTES> {                                     \
-    using Floats [[gnu::vector_size(BYTES)]] = float;        \
-    using Bits [[gnu::vector_size(BYTES)]] = int32_t;        \
-    using Halves [[gnu::vector_size(BYTES / 2)]] = uint16_t; \
-  };
-ANYMESH_VECTOR(16)
-ANYMESH_VECTOR(32)
-ANYMESH_VECTOR(64)
-#undef ANYMESH_VECTOR
-
 // The lanes, in vectors that fit registers: compilers keep wider ones in memory.
 template <int kBytes>
 struct LanesOf {
-  using Floats = typename Vector<kBytes>::Floats;
-  using Bits = typename Vector<kBytes>::Bits;
-  using Halves = typename Vector<kBytes>::Halves;
+  // One vector: of floats, of their bits, of their upper halves.
+  using Floats [[gnu::vector_size(kBytes)]] = float;
+  using Bits [[gnu::vector_size(kBytes)]] = int32_t;
+  using Halves [[gnu::vector_size(kBytes / 2)]] = uint16_t;
   static constexpr int kWidth = kBytes / 4, kParts = kLanes / kWidth;
 
   Floats part[kParts]{};
@@ -134,8 +120,8 @@ ANYMESH_INLINE void store(c10::BFloat16* p, const Lanes& x) {
 // n whole and |r| <= ln 2 / 2, e^r by its series.
 template <int kBytes>
 ANYMESH_INLINE LanesOf<kBytes> exp(LanesOf<kBytes> lanes) {
-  using Floats = typename Vector<kBytes>::Floats;
-  using Bits = typename Vector<kBytes>::Bits;
+  using Floats = typename LanesOf<kBytes>::Floats;
+  using Bits = typename LanesOf<kBytes>::Bits;
   return each(lanes, [](Floats x) ANYMESH_INLINED {
     const Floats big = Floats{} + 12582912.f;  // 1.5 * 2^23: adding it rounds to a whole number
     const Floats n = (x * 1.44269504f + big) - big;

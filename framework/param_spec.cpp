@@ -1,6 +1,7 @@
 #include "framework/param_spec.h"
 
 #include <ATen/Parallel.h>
+#include <c10/util/accumulate.h>
 
 #include <algorithm>
 #include <cmath>
@@ -30,10 +31,10 @@ double normal_at(int64_t index, uint64_t key) {
   return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
 }
 
-// This rank's slice, rows [0, outer) of `width` elements each: row i starts at element i * stride +
-// offset of the whole. Sub-parameters are rows of their own.
+// This rank's slice, rows of `width` elements each: row i starts at element i * stride + offset of
+// the whole. Sub-parameters are rows of their own.
 struct Slice {
-  int64_t outer = 1, width = 1, stride = 1, offset = 0;
+  int64_t width, stride, offset = 0;
 };
 
 // Elements [begin, begin + out.numel()) of the slice, in chunks, since they are drawn in double.
@@ -64,19 +65,11 @@ std::regex regex_of(const std::string& pattern) {
   }
 }
 
-int64_t product(const std::vector<int64_t>& shape, size_t begin, size_t end) {
-  int64_t n = 1;
-  for (size_t i = begin; i < end; ++i) n *= shape[i];
-  return n;
-}
-
 }  // namespace
 
 std::string ParamSpec::name_in_layer() const {
-  const size_t prefixes = name.starts_with("tied_modules.") ? 2 : 1;
-  size_t begin = 0;
-  for (size_t i = 0; i < prefixes; ++i) begin = name.find('.', begin) + 1;
-  return name.substr(begin);
+  constexpr std::string_view kTied = "tied_modules.";
+  return name.substr(name.find('.', name.starts_with(kTied) ? kTied.size() : 0) + 1);
 }
 
 void ParamSpec::materialize() const {
@@ -84,9 +77,10 @@ void ParamSpec::materialize() const {
   initialize(0, tensor.detach().view(-1));
 }
 
-void freeze_params(const std::vector<ParamSpec>& params, const std::vector<std::string>& patterns,
-                   Communicator& pp) {
-  if (patterns.empty()) return;
+const std::vector<ParamSpec>& freeze_params(const std::vector<ParamSpec>& params,
+                                            const std::vector<std::string>& patterns,
+                                            Communicator& pp) {
+  if (patterns.empty()) return params;
   std::vector<std::string> mine;
   for (const ParamSpec& spec : params) mine.push_back(spec.name);
   std::string list;
@@ -112,17 +106,17 @@ void freeze_params(const std::vector<ParamSpec>& params, const std::vector<std::
     spec.tensor.requires_grad_(false);
     if (spec.second_use.defined()) spec.second_use.requires_grad_(false);
   }
+  return params;
 }
 
 torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
   const int64_t tp_size = tp_.size(), tp_rank = tp_.rank();
   std::vector<int64_t> local = spec.shape;
-  Slice slice{.width = product(spec.shape, 0, spec.shape.size())};
-  slice.stride = slice.width;
-  int64_t real = slice.width;  // elements that are not padding
+  int64_t real = c10::multiply_integers(spec.shape);  // elements that are not padding
+  Slice slice{.width = real, .stride = real};
   if (spec.split_dim >= 0) {
     const auto dim = static_cast<size_t>(spec.split_dim);
-    const int64_t inner = product(spec.shape, dim + 1, spec.shape.size());
+    const int64_t inner = c10::numelements_from_dim(spec.split_dim + 1, spec.shape);
     const int64_t multiple = spec.vocabulary ? vocabulary_multiple * tp_size : tp_size;
     const int64_t padded = (spec.shape[dim] + multiple - 1) / multiple * multiple;
     TORCH_INTERNAL_ASSERT(spec.vocabulary ? dim == 0 : padded == spec.shape[dim], spec.name,
@@ -130,12 +124,11 @@ torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
     local[dim] = padded / tp_size;
     TORCH_INTERNAL_ASSERT(local[dim] % spec.sub_params == 0, spec.name, " is not divisible by tp ",
                           tp_size);
-    slice = {.outer = product(spec.shape, 0, dim) * spec.sub_params,
-             .width = local[dim] / spec.sub_params * inner,
+    slice = {.width = local[dim] / spec.sub_params * inner,
              .stride = spec.shape[dim] / spec.sub_params * inner};
     slice.offset = tp_rank * slice.width;
     real = spec.vocabulary ? std::clamp<int64_t>(slice.stride - slice.offset, 0, slice.width)
-                           : slice.outer * slice.width;
+                           : c10::multiply_integers(local);
   }
   spec.initialize = [slice, init, real, key = seed_ ^ hash(spec.name)](int64_t begin,
                                                                        const torch::Tensor& out) {

@@ -21,16 +21,14 @@ struct ParamSpec {
   std::vector<int64_t> shape;  // of the whole tensor, with the true vocabulary
   int split_dim = -1;          // the dim that tp cuts; -1 = every tp rank holds the whole
   int sub_params = 1;  // equal parts of that dim, each cut by itself: 2 for SwiGLU's [gate; up]
-  bool vocabulary =
-      false;  // dim 0 is the vocabulary: cut evenly after padding it, padding rows stay zero
+  bool vocabulary = false;    // dim 0 is the vocabulary: padded, cut evenly; padding rows stay zero
   bool weight_decay = true;   // false for biases and norms
   bool tied = false;          // the first and the last stage both hold it
   bool sequence_sum = false;  // each tp rank has its part of the gradient, which tp adds up
   bool duplicate = false;     // a copy whose gradient another rank counts in the norm
   std::vector<int> units;     // of its stage, that use it; set by the builder
   torch::Tensor tensor;       // the leaf [shape, cut]
-  torch::Tensor
-      second_use;  // where one stage uses a tied weight twice: the other leaf, on the same storage
+  torch::Tensor second_use;   // where a stage uses a tied weight twice: a leaf on the same storage
 
   // Whether training leaves it as it is, as in PyTorch: its leaf wants no gradient.
   bool frozen() const { return !tensor.requires_grad(); }
@@ -49,11 +47,12 @@ struct ParamSpec {
 // Freezes the parameters, of all stages of `pp`, in whose name a pattern is found (an ECMAScript
 // regular expression): they get no gradient, optimizer state and weight decay. To be called before
 // the ZeroOptimizer is made. Collective; throws CollectiveError for a pattern that is not one or is
-// found nowhere, and if nothing would be left to train.
+// found nowhere, and if nothing would be left to train. Returns `params`.
 //
 //   freeze_params(stage.params(), {"word_embeddings", "^[2-5]\\."}, *grid.pp);
-void freeze_params(const std::vector<ParamSpec>& params, const std::vector<std::string>& patterns,
-                   Communicator& pp);
+const std::vector<ParamSpec>& freeze_params(const std::vector<ParamSpec>& params,
+                                            const std::vector<std::string>& patterns,
+                                            Communicator& pp);
 
 // How a parameter starts.
 struct Init {

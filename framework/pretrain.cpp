@@ -35,18 +35,6 @@ void set_threads(Communicator& local) {
   at::set_num_threads(std::max(1, CPU_COUNT(&cores) / sharing));
 }
 
-LrSchedule schedule_of(const OptimizerConfig& optimizer, const BatchPlan& plan) {
-  return {.max_lr = optimizer.lr,
-          .min_lr = optimizer.min_lr,
-          .warmup_samples = plan.lr_warmup_samples,
-          .decay_samples = plan.lr_decay_samples,
-          .style = optimizer.lr_decay_style};
-}
-
-torch::Dtype weights_dtype(const PrecisionConfig& precision) {
-  return precision.bf16 ? torch::kBFloat16 : precision.fp16 ? torch::kHalf : torch::kFloat;
-}
-
 LossScaler scaler_of(const PrecisionConfig& p) {
   const double fixed = p.loss_scale.value_or(0);
   if (!p.fp16 || fixed != 0) return {.scale = p.fp16 ? fixed : 1};
@@ -58,21 +46,11 @@ LossScaler scaler_of(const PrecisionConfig& p) {
           .hysteresis_left = p.hysteresis};
 }
 
-LoadOptions::Schedule schedule_choice(const CheckpointConfig& checkpoint) {
-  using enum LoadOptions::Schedule;
-  if (checkpoint.override_scheduler) return ThisRuns;
-  return checkpoint.use_checkpoint_scheduler ? Checkpoints : MustAgree;
-}
-
-TagValidation tag_validation(const CheckpointConfig& checkpoint) {
-  using enum TagValidation;
-  if (checkpoint.tag_validation == "Ignore") return Ignore;
-  return checkpoint.tag_validation == "Fail" ? Fail : Warn;
-}
-
 EngineConfig engine_config(const Config& config, const BatchPlan& plan, const ModelFacts& model,
                            const FlagTable& flags) {
+  using enum TagValidation;
   const OptimizerConfig& o = config.optimizer;
+  const std::string& validation = config.checkpoint.tag_validation;
   return {.zero = {.stage = config.parallel.zero_stage,
                    .adam = {.beta1 = o.adam_beta1, .beta2 = o.adam_beta2, .eps = o.adam_eps},
                    .weight_decay = o.weight_decay,
@@ -80,7 +58,11 @@ EngineConfig engine_config(const Config& config, const BatchPlan& plan, const Mo
                    .offload = {.optimizer = config.offload.optimizer == "nvme",
                                .params = config.offload.param == "nvme",
                                .nvme_path = config.offload.nvme_path}},
-          .schedule = schedule_of(o, plan),
+          .schedule = {.max_lr = o.lr,
+                       .min_lr = o.min_lr,
+                       .warmup_samples = plan.lr_warmup_samples,
+                       .decay_samples = plan.lr_decay_samples,
+                       .style = o.lr_decay_style},
           .scaler = scaler_of(config.precision),
           .global_batch_size = plan.global_batch_size,
           .micro_batch_size = config.batch.micro_batch_size,
@@ -93,13 +75,16 @@ EngineConfig engine_config(const Config& config, const BatchPlan& plan, const Mo
           .seq_length = model.seq_length,
           .settings = flags.settings(),
           .model_flags = model.flags,
-          .tag_validation = tag_validation(config.checkpoint),
+          .tag_validation = validation == "Ignore" ? Ignore
+                            : validation == "Fail" ? Fail
+                                                   : Warn,
           .patience = std::chrono::minutes(config.run.distributed_timeout_minutes)};
 }
 
 // Lines to print. A first run may name the folder that it will save to, so that it can be started
 // again as it is.
 std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
+  using enum LoadOptions::Schedule;
   const LoadResult loaded =
       engine.load_checkpoint(c.load, {.tag = c.load_tag,
                                       .load_module_strict = !c.no_load_strict,
@@ -110,7 +95,9 @@ std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
                                       .fallback = !c.no_fallback,
                                       .verify = c.verify_checkpoint,
                                       .load_rng = !c.no_load_rng,
-                                      .schedule = schedule_choice(c)});
+                                      .schedule = c.override_scheduler         ? ThisRuns
+                                                  : c.use_checkpoint_scheduler ? Checkpoints
+                                                                               : MustAgree});
   if (!loaded.path && (!goes_on_in_place(c) || c.exit_on_missing_checkpoint))
     throw CollectiveError(loaded.report.back());
   return loaded.report;
@@ -169,15 +156,11 @@ std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& 
 // Model, memory and data, below the mesh. Collective.
 std::vector<std::string> describe(const SampleCounts& samples, const ModelFacts& facts,
                                   const Datasets& data, const Engine& engine) {
-  const ZeroOptimizer& optimizer = engine.optimizer();
   int64_t here = 0, once = 0;
-  const auto count = [&](const ParamSpec& spec) {
+  for (const ParamSpec& spec : engine.module().params()) {
     here += spec.tensor.numel();
-    if (optimizer.is_first_copy(spec)) once += spec.tensor.numel();
-  };
-  for (const auto& group : optimizer.groups())
-    for (const ParamSpec& spec : group.params) count(spec);
-  for (const auto& frozen : optimizer.frozen()) count(frozen.spec);
+    if (engine.optimizer().is_first_copy(spec)) once += spec.tensor.numel();
+  }
   const ProcessGrid& grid = engine.grid();
   torch::Tensor all = torch::full({1}, static_cast<double>(once), torch::kDouble);
   grid.model->all_reduce(all);
@@ -186,7 +169,7 @@ std::vector<std::string> describe(const SampleCounts& samples, const ModelFacts&
   return {c10::str("model: ", static_cast<int64_t>(all.item<double>()), " parameters, at most ",
                    max_over(*grid.world, here), " on a rank; vocabulary of ", facts.vocab_size,
                    ", padded to ", facts.padded_vocab_size),
-          "memory kept between steps: " + memory_forecast(*grid.world, optimizer),
+          "memory kept between steps: " + memory_forecast(*grid.world, engine.optimizer()),
           c10::str("data: ", samples.train, " samples of ", facts.seq_length,
                    " tokens to train on, of ", data.train->size(), " prepared; ", validation)};
 }
@@ -222,7 +205,10 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
       config.run.report_comm || config.run.profile_step > 0 ? &counts : nullptr, placement.device);
   std::optional<AllocationGauge> allocations;
   if (config.run.report_memory) allocations.emplace();
-  const auto stage = model.make_stage(config, grid, weights_dtype(config.precision));
+  const auto stage = model.make_stage(config, grid,
+                                      config.precision.bf16   ? torch::kBFloat16
+                                      : config.precision.fp16 ? torch::kHalf
+                                                              : torch::kFloat);
   Engine engine(*stage, grid, engine_config(config, plan, facts, flags));
   std::vector<std::string> report;
   if (!config.checkpoint.load.empty()) report = load(config.checkpoint, engine);
@@ -231,12 +217,12 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
   Datasets data;
   all_or_none(*world,
               [&] { data = make_datasets(config, samples, facts.seq_length, facts.vocab_size); });
-  for (std::string& line : plan_saves(config.checkpoint, plan, engine))
-    report.push_back(std::move(line));
+  const std::vector<std::string> saves = plan_saves(config.checkpoint, plan, engine);
+  report.insert(report.end(), saves.begin(), saves.end());
   print_start(grid, placement, describe(samples, facts, data, engine), parsed, report);
   if (config.run.dry_run) return;
   if (config.checkpoint.async_save) engine.reserve_snapshot();
-  Trainer(config, plan, engine, *data.train, data.valid.get(), interruption).train();
+  train(config, plan, engine, *data.train, data.valid.get(), interruption);
   if (!allocations) return;
   for (const std::string& line : memory_report(*world, engine.optimizer(), allocations->bytes())) {
     if (world->rank() == 0) std::printf("%s\n", line.c_str());

@@ -90,10 +90,10 @@ void swiglu_backward_row(const T* x, const T* dy, int64_t f, T* dx) {
   });
 }
 
-// work(first, count, T{}) for all of n pieces of `size` elements each, on all threads.
+// work(first, count, T{}) for all elements of x, on all threads.
 template <class Work>
-void sweep(const torch::Tensor& x, int64_t n, int64_t size, const Work& work) {
-  at::parallel_for(0, n, std::max<int64_t>(1, kGrain / size), [&](int64_t begin, int64_t end) {
+void sweep(const torch::Tensor& x, const Work& work) {
+  at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
     of_dtype(x, [&]<class T>(T type) { work(begin, end - begin, type); });
   });
 }
@@ -101,18 +101,16 @@ void sweep(const torch::Tensor& x, int64_t n, int64_t size, const Work& work) {
 // y [..., f] of x [..., 2f]
 void swiglu_rows(const torch::Tensor& x, const torch::Tensor& y) {
   const int64_t f = y.size(-1);
-  sweep(x, y.numel() / f, f, [&]<class T>(int64_t first, int64_t count, T) {
-    for (int64_t row = first; row < first + count; ++row)
-      swiglu_row(x.const_data_ptr<T>() + row * 2 * f, f, y.data_ptr<T>() + row * f);
+  for_rows(x, y.numel() / f, std::max<int64_t>(1, kGrain / f), [&]<class T>(int64_t row, T) {
+    swiglu_row(x.const_data_ptr<T>() + row * 2 * f, f, y.data_ptr<T>() + row * f);
   });
 }
 void swiglu_backward_rows(const torch::Tensor& x, const torch::Tensor& dy,
                           const torch::Tensor& dx) {
   const int64_t f = dy.size(-1);
-  sweep(x, dy.numel() / f, f, [&]<class T>(int64_t first, int64_t count, T) {
-    for (int64_t row = first; row < first + count; ++row)
-      swiglu_backward_row(x.const_data_ptr<T>() + row * 2 * f, dy.const_data_ptr<T>() + row * f, f,
-                          dx.data_ptr<T>() + row * 2 * f);
+  for_rows(x, dy.numel() / f, std::max<int64_t>(1, kGrain / f), [&]<class T>(int64_t row, T) {
+    swiglu_backward_row(x.const_data_ptr<T>() + row * 2 * f, dy.const_data_ptr<T>() + row * f, f,
+                        dx.data_ptr<T>() + row * 2 * f);
   });
 }
 
@@ -120,7 +118,7 @@ struct Gelu : torch::autograd::Function<Gelu> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input) {
     RECORD_FUNCTION("anymesh::gelu", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = input.contiguous(), y = torch::empty_like(x);
-    sweep(x, x.numel(), 1, [&]<class T>(int64_t first, int64_t count, T) {
+    sweep(x, [&]<class T>(int64_t first, int64_t count, T) {
       gelu(x.const_data_ptr<T>() + first, count, y.data_ptr<T>() + first);
     });
     ctx->save_for_backward({x});
@@ -130,7 +128,7 @@ struct Gelu : torch::autograd::Function<Gelu> {
     RECORD_FUNCTION("anymesh::gelu_backward", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous(),
                         dx = torch::empty_like(x);
-    sweep(x, x.numel(), 1, [&]<class T>(int64_t first, int64_t count, T) {
+    sweep(x, [&]<class T>(int64_t first, int64_t count, T) {
       gelu_backward(x.const_data_ptr<T>() + first, dy.const_data_ptr<T>() + first, count,
                     dx.data_ptr<T>() + first);
     });

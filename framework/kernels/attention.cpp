@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "framework/kernels/attention_rows.h"
 #include "framework/kernels/block_gemm.h"
 #include "framework/kernels/dispatch.h"
 #include "framework/kernels/rows.h"
@@ -56,12 +55,7 @@ class Group {
 
  public:
   Group(const QkvShape& shape, const AttentionExtras& extras, const T* qkv)
-      : n_(shape),
-        extras_(extras),
-        qkv_(qkv),
-        width_(padded(n_.s)),
-        root_(std::sqrt(static_cast<float>(n_.d))),
-        scale_(extras.bias ? 1 : 1 / root_) {
+      : n_(shape), extras_(extras), qkv_(qkv) {
     if (extras.bias) bias_ = extras.bias->template const_data_ptr<float>();
     if (extras.cos.defined()) {
       half_ = extras.cos.size(1);
@@ -73,7 +67,6 @@ class Group {
   // out and log_sums [b, groups, heads, s] of the group
   void forward(int64_t sample, int64_t group, T* out, float* log_sums) {
     take(sample, group);
-    key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, key_columns_room_);
     const auto value_rows = Gemm::pack(values_.at, values_.stride, width_, n_.d, rows_room_);
     for (int64_t head = 0; head < n_.heads; ++head) {
       float* log_sum = log_sums + ((sample * n_.groups + group) * n_.heads + head) * n_.s;
@@ -98,7 +91,6 @@ class Group {
   // d qkv of the group from d out
   void backward(int64_t sample, int64_t group, const T* dout, const float* log_sums, T* dqkv) {
     take(sample, group);
-    key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, key_columns_room_);
     key_rows_ = Gemm::pack(keys_.at, keys_.stride, width_, n_.d, rows_room_);
     const auto value_columns =
         Gemm::pack_transposed(values_.at, values_.stride, n_.d, width_, value_columns_room_);
@@ -138,6 +130,7 @@ class Group {
   void take(int64_t sample, int64_t group) {
     keys_ = rows_of(n_.at(sample, group, n_.heads), 0, n_.s, width_, true, key_);
     values_ = rows_of(n_.at(sample, group, n_.heads + 1), 0, n_.s, width_, false, value_);
+    key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, key_columns_room_);
   }
 
   // Of positions [first, first + rows), where they are; in `copy` if they must be turned, or filled
@@ -219,8 +212,8 @@ class Group {
   QkvShape n_;
   const AttentionExtras& extras_;
   const T* qkv_;
-  int64_t width_;
-  float root_, scale_;  // of the head's width; what scores are yet to be multiplied by
+  int64_t width_ = padded(n_.s);
+  float root_ = std::sqrt(static_cast<float>(n_.d)), scale_ = extras_.bias ? 1 : 1 / root_;
   const float* bias_ = nullptr;
   float inverse_sum_[kRows];
   int64_t half_ = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <torch/types.h>
 
 #include <optional>
@@ -20,6 +21,16 @@ template <class Work>
 void of_dtype(const torch::Tensor& x, const Work& work) {
   if (x.scalar_type() == torch::kFloat) return work(float{});
   work(c10::BFloat16{});
+}
+
+// work(row, T{}) for n rows of x's dtype, on all threads, `grain` rows at least on one.
+template <class Work>
+void for_rows(const torch::Tensor& x, int64_t n, int64_t grain, const Work& work) {
+  of_dtype(x, [&]<class T>(T type) {
+    at::parallel_for(0, n, grain, [&](int64_t row, int64_t end) {
+      for (; row < end; ++row) work(row, type);
+    });
+  });
 }
 
 // What autograd's functions take for a tensor that may be undefined.

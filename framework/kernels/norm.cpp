@@ -2,14 +2,12 @@
 
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
-#include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <vector>
 
 #include "framework/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"
@@ -88,19 +86,14 @@ const T* data(const torch::Tensor& x) {
 
 void norm_rows(const NormForward& n) {
   const int64_t h = n.x.size(-1), rows = n.x.numel() / h;
-  of_dtype(n.x, [&]<class T>(T) {
-    at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / h), [&](int64_t row, int64_t end) {
-      for (; row < end; ++row) {
-        const int64_t at = row * h;
-        if (n.y.defined())
-          add_row(data<T>(n.x) + at, data<T>(n.y) + at, h, n.sum.data_ptr<T>() + at);
-        const Moments of = norm_row(data<T>(n.sum) + at, data<T>(n.weight), data<T>(n.bias),
-                                    static_cast<float>(n.epsilon), h, n.normed.data_ptr<T>() + at);
-        float* kept = n.moments.data_ptr<float>() + 2 * row;
-        kept[0] = of.mean;
-        kept[1] = of.inverse;
-      }
-    });
+  for_rows(n.x, rows, std::max<int64_t>(1, kGrain / h), [&]<class T>(int64_t row, T) {
+    const int64_t at = row * h;
+    if (n.y.defined()) add_row(data<T>(n.x) + at, data<T>(n.y) + at, h, n.sum.data_ptr<T>() + at);
+    const Moments of = norm_row(data<T>(n.sum) + at, data<T>(n.weight), data<T>(n.bias),
+                                static_cast<float>(n.epsilon), h, n.normed.data_ptr<T>() + at);
+    float* kept = n.moments.data_ptr<float>() + 2 * row;
+    kept[0] = of.mean;
+    kept[1] = of.inverse;
   });
 }
 
@@ -110,21 +103,16 @@ torch::Tensor norm_backward_rows(const NormBackward& n) {
                 parts = (rows + part - 1) / part;
   const torch::Tensor sums = torch::zeros({parts, 2, h}, torch::kFloat);
   float* totals = sums.data_ptr<float>();
-  of_dtype(n.x, [&]<class T>(T) {
-    at::parallel_for(
-        0, parts, std::max<int64_t>(1, kGrain / (part * h)), [&](int64_t p, int64_t end) {
-          for (; p < end; ++p) {
-            float* dweight = totals + 2 * p * h;
-            for (int64_t row = p * part; row < std::min(rows, (p + 1) * part); ++row) {
-              const int64_t at = row * h;
-              const float* of = n.moments.const_data_ptr<float>() + 2 * row;
-              norm_backward_row(data<T>(n.x) + at, data<T>(n.dy) + at,
-                                n.dsum.defined() ? data<T>(n.dsum) + at : nullptr,
-                                data<T>(n.weight), {of[0], of[1]}, h, n.dx.data_ptr<T>() + at,
-                                dweight, n.has_bias ? dweight + h : nullptr);
-            }
-          }
-        });
+  for_rows(n.x, parts, std::max<int64_t>(1, kGrain / (part * h)), [&]<class T>(int64_t p, T) {
+    float* dweight = totals + 2 * p * h;
+    for (int64_t row = p * part; row < std::min(rows, (p + 1) * part); ++row) {
+      const int64_t at = row * h;
+      const float* of = n.moments.const_data_ptr<float>() + 2 * row;
+      norm_backward_row(data<T>(n.x) + at, data<T>(n.dy) + at,
+                        n.dsum.defined() ? data<T>(n.dsum) + at : nullptr, data<T>(n.weight),
+                        {of[0], of[1]}, h, n.dx.data_ptr<T>() + at, dweight,
+                        n.has_bias ? dweight + h : nullptr);
+    }
   });
   for (int64_t p = 1; p < parts; ++p)
     for (int64_t i = 0; i < 2 * h; ++i) totals[i] += totals[2 * p * h + i];

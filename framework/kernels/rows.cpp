@@ -1,10 +1,25 @@
 #include "framework/kernels/rows.h"
 
+#include <cmath>
+#include <type_traits>
+
 #include "framework/lanes.h"
 
 namespace anymesh {
 
 static_assert(kRowMultiple == kLanes);
+
+namespace {
+
+// work(Lanes, std::true_type or std::false_type), as there are factors or not.
+template <class Work>
+ANYMESH_INLINE auto with_factors(const float* factors, Work work) {
+  return in_widest([=](auto lanes) ANYMESH_INLINED {
+    return factors ? work(lanes, std::true_type()) : work(lanes, std::false_type());
+  });
+}
+
+}  // namespace
 
 template <class T>
 void scaled(const float* row, float scale, int64_t width, T* out) {
@@ -20,7 +35,65 @@ void added(const float* a, const c10::BFloat16* b, int64_t width, c10::BFloat16*
   });
 }
 
+float greatest(const float* row, int64_t width) {
+  return in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    Lanes most = -INFINITY;
+    for (int64_t j = 0; j < width; j += kLanes) most = max(most, load<Lanes>(row + j));
+    return max(most);
+  });
+}
+
+template <class T>
+float weights(const float* row, float scale, float shift, const float* factors, int64_t width,
+              T* out) {
+  return with_factors(factors, [=]<class Lanes>(Lanes, auto has_factors) ANYMESH_INLINED {
+    Lanes total;
+    for (int64_t j = 0; j < width; j += kLanes) {
+      const Lanes weight = exp(load<Lanes>(row + j) * scale - shift);
+      total += weight;
+      store(out + j, has_factors ? weight * load<Lanes>(factors + j) : weight);
+    }
+    return sum(total);
+  });
+}
+
+float meet(float* row, float scale, float shift, const float* factors, float* dweights,
+           int64_t width) {
+  return with_factors(factors, [=]<class Lanes>(Lanes, auto has_factors) ANYMESH_INLINED {
+    Lanes total;
+    for (int64_t j = 0; j < width; j += kLanes) {
+      const Lanes weight = exp(load<Lanes>(row + j) * scale - shift);
+      Lanes dweight = load<Lanes>(dweights + j);
+      if (has_factors) {
+        dweight *= load<Lanes>(factors + j);
+        store(dweights + j, dweight);
+      }
+      store(row + j, weight);
+      total += weight * dweight;
+    }
+    return sum(total);
+  });
+}
+
+template <class T>
+void gradient(const float* row, const float* dweights, float mean, float scale,
+              const float* factors, int64_t width, T* dscores, T* dropped) {
+  with_factors(factors, [=]<class Lanes>(Lanes, auto has_factors) ANYMESH_INLINED {
+    for (int64_t j = 0; j < width; j += kLanes) {
+      const Lanes weight = load<Lanes>(row + j);
+      store(dscores + j, weight * ((load<Lanes>(dweights + j) - mean) * scale));
+      store(dropped + j, has_factors ? weight * load<Lanes>(factors + j) : weight);
+    }
+  });
+}
+
 template void scaled(const float*, float, int64_t, float*);
 template void scaled(const float*, float, int64_t, c10::BFloat16*);
+template float weights(const float*, float, float, const float*, int64_t, float*);
+template float weights(const float*, float, float, const float*, int64_t, c10::BFloat16*);
+template void gradient(const float*, const float*, float, float, const float*, int64_t, float*,
+                       float*);
+template void gradient(const float*, const float*, float, float, const float*, int64_t,
+                       c10::BFloat16*, c10::BFloat16*);
 
 }  // namespace anymesh

@@ -1,6 +1,5 @@
 #include "framework/kernels/vocabulary_rows.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 
 #include <algorithm>
@@ -46,16 +45,6 @@ void gradient_of(const T* row, int64_t n, float log_sum, float scale, T* out) {
     out[j] = static_cast<T>(std::exp(static_cast<float>(row[j]) - log_sum) * scale);
 }
 
-// work(row, T{}) for all rows, on all threads.
-template <class Work>
-void for_each_row(const torch::Tensor& logits, const Work& work) {
-  of_dtype(logits, [&]<class T>(T type) {
-    at::parallel_for(0, logits.size(0), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) work(row, type);
-    });
-  });
-}
-
 }  // namespace
 
 RowSums row_sums(const torch::Tensor& logits, int64_t real) {
@@ -68,7 +57,7 @@ RowSums row_sums(const torch::Tensor& logits, int64_t real) {
     return out;
   }
   auto *maxima = out.maxima.data_ptr<float>(), *sums = out.sums.data_ptr<float>();
-  for_each_row(logits, [&]<class T>(int64_t row, T) {
+  for_rows(logits, n, 1, [&]<class T>(int64_t row, T) {
     const Sums of = sums_of(logits.const_data_ptr<T>() + row * v, real);
     maxima[row] = of.maximum;
     sums[row] = of.sum;
@@ -88,7 +77,7 @@ torch::Tensor logits_gradient(const torch::Tensor& logits, int64_t real,
   }
   const auto *log_sum = log_sums.const_data_ptr<float>(), *scale = scales.const_data_ptr<float>();
   const auto* target = targets.const_data_ptr<int64_t>();
-  for_each_row(logits, [&]<class T>(int64_t row, T) {
+  for_rows(logits, logits.size(0), 1, [&]<class T>(int64_t row, T) {
     const T* from = logits.const_data_ptr<T>() + row * v;
     T* to = gradient.data_ptr<T>() + row * v;
     gradient_of(from, real, log_sum[row], scale[row], to);

@@ -15,8 +15,6 @@ struct LrSchedule {
 
   // Rate of the step that begins when `samples` have been consumed.
   double at(double samples) const;
-
-  bool operator==(const LrSchedule&) const = default;
 };
 
 }  // namespace anymesh

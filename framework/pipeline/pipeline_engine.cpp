@@ -10,40 +10,7 @@
 namespace anymesh {
 namespace {
 
-// The four ways in which data moves between neighbouring stages. At an end of the pipeline there is
-// no neighbour, and the half of the move that would go there is an undefined tensor: nothing
-// happens.
-class Neighbours {
- public:
-  Neighbours(const StageModule& stage, const ProcessGrid& grid) : stage_(stage), grid_(grid) {}
-
-  torch::Tensor receive_forward() { return move({}, false, has_previous(), previous()); }
-  torch::Tensor receive_backward() { return move({}, false, has_next(), next()); }
-  void send_forward(const torch::Tensor& output) { move(output, has_next(), false, next()); }
-  void send_backward(const torch::Tensor& dx) { move(dx, has_previous(), false, previous()); }
-  // Fused, because two blocking sends in opposite directions would wait for each other.
-  torch::Tensor send_forward_receive_backward(const torch::Tensor& output) {
-    return move(output, has_next(), has_next(), next());
-  }
-  torch::Tensor send_backward_receive_forward(const torch::Tensor& dx) {
-    return move(dx, has_previous(), has_previous(), previous());
-  }
-
- private:
-  bool has_previous() const { return !grid_.is_first_stage(); }
-  bool has_next() const { return !grid_.is_last_stage(); }
-  int previous() const { return grid_.coord.pp - 1; }
-  int next() const { return grid_.coord.pp + 1; }
-
-  torch::Tensor move(const torch::Tensor& out, bool send, bool receive, int peer) {
-    const torch::Tensor in = receive ? stage_.empty_hidden() : torch::Tensor();
-    grid_.pp->exchange(send ? out.detach().contiguous() : torch::Tensor(), peer, in, peer);
-    return in;
-  }
-
-  const StageModule& stage_;
-  const ProcessGrid& grid_;
-};
+constexpr int kPrevious = -1, kNext = 1;  // neighbouring stages
 
 struct InFlight {
   torch::Tensor input, output;
@@ -55,11 +22,10 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
                                         double gradient_scale) {
   const auto steps =
       one_f_one_b(grid_.coord.pp, grid_.topology.pp_size, static_cast<int>(batches.size()));
-  Neighbours neighbours(stage_, grid_);
   std::deque<InFlight> in_flight;
   double loss_sum = 0;
 
-  torch::Tensor input = neighbours.receive_forward(), gradient;
+  torch::Tensor input = receive(kPrevious), gradient;
   for (size_t i = 0; i < steps.size(); ++i) {
     const bool last = i + 1 == steps.size();
     const bool forward_next = !last && steps[i + 1].op == Op::Forward;
@@ -69,10 +35,10 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
       if (grid_.is_last_stage()) loss_sum += output.item<double>();
       in_flight.push_back({input, output});
       if (forward_next) {
-        neighbours.send_forward(output);
-        input = neighbours.receive_forward();
+        send(output, kNext);
+        input = receive(kPrevious);
       } else {
-        gradient = neighbours.send_forward_receive_backward(output);
+        gradient = exchange(output, kNext, true);
       }
     } else {
       const InFlight done = in_flight.front();
@@ -81,10 +47,10 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
       backward(done.output, gradient);
       const torch::Tensor dx = done.input.defined() ? done.input.grad() : torch::Tensor();
       if (forward_next) {
-        input = neighbours.send_backward_receive_forward(dx);
+        input = exchange(dx, kPrevious, true);
       } else {
-        neighbours.send_backward(dx);
-        if (!last) gradient = neighbours.receive_backward();
+        send(dx, kPrevious);
+        if (!last) gradient = receive(kNext);
       }
     }
   }
@@ -106,14 +72,23 @@ void PipelineEngine::backward(const torch::Tensor& output, const torch::Tensor& 
 
 double PipelineEngine::forward_only(const std::vector<MicroBatch>& batches) {
   c10::NoGradGuard no_grad;
-  Neighbours neighbours(stage_, grid_);
   double loss_sum = 0;
   for (const MicroBatch& batch : batches) {
-    const torch::Tensor output = stage_.forward(neighbours.receive_forward(), batch);
-    neighbours.send_forward(output);
+    const torch::Tensor output = stage_.forward(receive(kPrevious), batch);
+    send(output, kNext);
     if (grid_.is_last_stage()) loss_sum += output.item<double>();
   }
   return mean_on_all_stages(loss_sum, batches.size());
+}
+
+// Fused, because two blocking sends in opposite directions would wait for each other.
+torch::Tensor PipelineEngine::exchange(const std::optional<torch::Tensor>& out, int neighbour,
+                                       bool receives) const {
+  const int peer = grid_.coord.pp + neighbour;
+  const bool exists = peer >= 0 && peer < grid_.topology.pp_size;
+  const torch::Tensor in = exists && receives ? stage_.empty_hidden() : torch::Tensor();
+  grid_.pp->exchange(exists && out ? out->detach().contiguous() : torch::Tensor(), peer, in, peer);
+  return in;
 }
 
 double PipelineEngine::mean_on_all_stages(double sum, size_t count) const {

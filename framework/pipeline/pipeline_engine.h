@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "framework/comm/process_grid.h"
@@ -23,6 +24,13 @@ class PipelineEngine {
  private:
   torch::Tensor forward(const torch::Tensor& input, const MicroBatch& batch) const;
   void backward(const torch::Tensor& output, const torch::Tensor& gradient) const;
+  // Sends `out`, if any, to the stage that is `neighbour` (1 or -1) further, and receives the like
+  // from it. At an end of the pipeline, where there is none, nothing happens: the result is
+  // undefined.
+  torch::Tensor exchange(const std::optional<torch::Tensor>& out, int neighbour,
+                         bool receives) const;
+  void send(const torch::Tensor& out, int neighbour) const { exchange(out, neighbour, false); }
+  torch::Tensor receive(int neighbour) const { return exchange(std::nullopt, neighbour, true); }
   double mean_on_all_stages(double sum, size_t count) const;
 
   StageModule& stage_;

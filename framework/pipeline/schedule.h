@@ -17,7 +17,6 @@ enum class Op { Forward, Backward };
 struct Step {
   Op op;
   int micro_batch;
-  bool operator==(const Step&) const = default;
 };
 
 inline std::vector<Step> one_f_one_b(int stage, int num_stages, int num_micro_batches) {

@@ -53,35 +53,44 @@ void for_each_chunk(int64_t begin, int64_t n, uint64_t seed, uint32_t stream, in
   }
 }
 
+// What dropout() is told: all that backward keeps.
+struct Mask : torch::CustomClassHolder {
+  Mask(double probability, DropoutContext of, DropoutStream which, int64_t from)
+      : p(probability), context(std::move(of)), stream(number(which)), first(from) {}
+  double p;
+  DropoutContext context;
+  uint32_t stream;
+  int64_t first;
+};
+
 // y = mask * x * scale for elements [begin, begin + n) of one sample's tensor.
 template <class T>
-void drop(const T* x, T* y, int64_t n, int64_t begin, double p, const DropoutContext& context,
-          uint32_t stream, int64_t sample) {
-  const uint32_t least = threshold(p);
+void drop(const T* x, T* y, int64_t n, int64_t begin, const Mask& mask, int64_t sample) {
+  const uint32_t least = threshold(mask.p);
   using Wide = at::opmath_type<T>;
-  const auto scale = static_cast<Wide>(1.0 / (1.0 - p));
+  const auto scale = static_cast<Wide>(1.0 / (1.0 - mask.p));
   for_each_chunk(
-      begin, n, context.seed, stream, sample, [&](int64_t i, const uint32_t* bits, int64_t count) {
+      begin, n, mask.context.seed, mask.stream, sample,
+      [&](int64_t i, const uint32_t* bits, int64_t count) {
         for (int64_t j = 0; j < count; ++j)
           y[i + j] = bits[j] < least ? T(0) : static_cast<T>(static_cast<Wide>(x[i + j]) * scale);
       });
 }
 
-torch::Tensor apply_mask(const torch::Tensor& input, double p, const DropoutContext& context,
-                         uint32_t stream, int64_t first) {
+torch::Tensor masked(const torch::Tensor& input, const Mask& mask) {
   const torch::Tensor x = input.contiguous();
   torch::Tensor y = torch::empty_like(x);
-  const auto samples = static_cast<int64_t>(context.samples.size());
+  const auto samples = static_cast<int64_t>(mask.context.samples.size());
   const int64_t n = x.numel() / samples;
   if (x.is_cuda()) {
     for (int64_t b = 0; b < samples; ++b)
       cuda_dropout(x[b].view(-1), y[b].view(-1),
-                   {.seed = context.seed,
-                    .stream = stream,
-                    .sample = context.samples[static_cast<size_t>(b)],
-                    .first = first,
-                    .least = threshold(p),
-                    .scale = 1.0 / (1.0 - p)});
+                   {.seed = mask.context.seed,
+                    .stream = mask.stream,
+                    .sample = mask.context.samples[static_cast<size_t>(b)],
+                    .first = mask.first,
+                    .least = threshold(mask.p),
+                    .scale = 1.0 / (1.0 - mask.p)});
     return y;
   }
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kBFloat16, at::kHalf, x.scalar_type(), "dropout", [&] {
@@ -90,8 +99,8 @@ torch::Tensor apply_mask(const torch::Tensor& input, double p, const DropoutCont
     at::parallel_for(0, samples * n, 64 * kChunk, [&](int64_t begin, int64_t end) {
       while (begin < end) {
         const int64_t b = begin / n, offset = begin % n, count = std::min(end - begin, n - offset);
-        drop(from + begin, to + begin, count, first + offset, p, context, stream,
-             context.samples[static_cast<size_t>(b)]);
+        drop(from + begin, to + begin, count, mask.first + offset, mask,
+             mask.context.samples[static_cast<size_t>(b)]);
         begin += count;
       }
     });
@@ -101,25 +110,14 @@ torch::Tensor apply_mask(const torch::Tensor& input, double p, const DropoutCont
 
 struct Dropout : torch::autograd::Function<Dropout> {
   static torch::Tensor forward(torch::autograd::AutogradContext* ctx, const torch::Tensor& x,
-                               double p, int64_t seed, std::vector<int64_t> samples, int64_t stream,
-                               int64_t first) {
-    ctx->saved_data["p"] = p;
-    ctx->saved_data["seed"] = seed;
-    ctx->saved_data["samples"] = samples;
-    ctx->saved_data["stream"] = stream;
-    ctx->saved_data["first"] = first;
-    return apply_mask(x, p, {static_cast<uint64_t>(seed), std::move(samples)},
-                      static_cast<uint32_t>(stream), first);
+                               const c10::intrusive_ptr<Mask>& mask) {
+    ctx->saved_data["mask"] = c10::IValue::make_capsule(mask);
+    return masked(x, *mask);
   }
   static torch::autograd::tensor_list backward(torch::autograd::AutogradContext* ctx,
                                                torch::autograd::tensor_list grads) {
-    auto& saved = ctx->saved_data;
-    const DropoutContext context{static_cast<uint64_t>(saved["seed"].toInt()),
-                                 saved["samples"].toIntVector()};
-    torch::Tensor dx =
-        apply_mask(grads[0], saved["p"].toDouble(), context,
-                   static_cast<uint32_t>(saved["stream"].toInt()), saved["first"].toInt());
-    return {dx, {}, {}, {}, {}, {}};
+    const auto mask = ctx->saved_data["mask"].toCapsule();
+    return {masked(grads[0], static_cast<const Mask&>(*mask)), {}};
   }
 };
 
@@ -129,8 +127,7 @@ torch::Tensor dropout(const torch::Tensor& x, double p, const DropoutContext& co
                       DropoutStream stream, int64_t first) {
   if (p == 0.0 || context.samples.empty()) return x;
   TORCH_INTERNAL_ASSERT(x.size(0) == static_cast<int64_t>(context.samples.size()));
-  return Dropout::apply(x, p, static_cast<int64_t>(context.seed), context.samples, number(stream),
-                        first);
+  return Dropout::apply(x, c10::make_intrusive<Mask>(p, context, stream, first));
 }
 
 void dropout_factors(float* factors, int64_t n, int64_t first, double p,

@@ -8,8 +8,7 @@ namespace anymesh {
 
 GradientBucket::GradientBucket(const PartitionLayout& layout, size_t first, size_t last, CommPtr dp,
                                torch::Tensor sums, int64_t base, ByteGauge* gauge)
-    : first_(first),
-      last_(last),
+    : params_(last - first),
       dp_(std::move(dp)),
       sums_(std::move(sums)),
       base_(base),
@@ -18,7 +17,7 @@ GradientBucket::GradientBucket(const PartitionLayout& layout, size_t first, size
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const int64_t begin = start;
     for (const Fragment& f : layout.fragments(rank)) {
-      if (!holds(f.param)) continue;
+      if (f.param < first || f.param >= last) continue;
       places_.push_back({f.param, f.param_start, start, f.numel});
       if (rank == dp_->rank()) mine_.push_back(f);
       start += f.numel;
@@ -35,11 +34,11 @@ void GradientBucket::add(size_t param, const torch::Tensor& gradient) {
     gauge_->add(static_cast<int64_t>(buffer_.nbytes()));
   }
   const torch::Tensor flat = gradient.flatten();
-  for (const Place& p : places_) {
+  for (const Fragment& p : places_) {
     if (p.param != param) continue;
-    buffer_.narrow(0, p.buffer_start, p.numel).copy_(flat.narrow(0, p.param_start, p.numel));
+    buffer_.narrow(0, p.partition_start, p.numel).copy_(flat.narrow(0, p.param_start, p.numel));
   }
-  if (++arrived_ == last_ - first_) flush();
+  if (++arrived_ == params_) flush();
 }
 
 void GradientBucket::flush() {

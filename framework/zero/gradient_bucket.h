@@ -18,22 +18,16 @@ class GradientBucket {
   GradientBucket(const PartitionLayout& layout, size_t first, size_t last, CommPtr dp,
                  torch::Tensor sums, int64_t base, ByteGauge* gauge);
 
-  bool holds(size_t param) const { return first_ <= param && param < last_; }
   void add(size_t param, const torch::Tensor& gradient);
   // Reduces what has arrived, if anything has: for parameters that a micro-batch did not use.
   void flush();
 
  private:
-  struct Place {
-    size_t param;
-    int64_t param_start, buffer_start, numel;
-  };
-
-  size_t first_, last_, arrived_ = 0;
+  size_t params_, arrived_ = 0;
   CommPtr dp_;
   torch::Tensor sums_;
-  std::vector<Place> places_;    // of every rank's fragments in the buffer
-  std::vector<int64_t> counts_;  // elements of each rank
+  std::vector<Fragment> places_;  // every rank's, with their starts in the buffer
+  std::vector<int64_t> counts_;   // elements of each rank
   std::vector<Fragment> mine_;
   int64_t base_;
   torch::Tensor buffer_;  // only while gradients arrive

@@ -8,25 +8,23 @@
 namespace anymesh {
 namespace {
 
-int64_t bytes_of(const torch::Tensor& t) {
+struct MemoryPart {
+  const char* name;
+  int64_t allocated = 0, closed_form = 0;
+};
+
+// In memory, that is.
+int64_t bytes_of(const StateTensor& state) {
+  const torch::Tensor& t = state.tensor();
   return t.defined() ? static_cast<int64_t>(t.storage().nbytes()) : 0;
 }
 
-// In memory, that is.
-int64_t bytes_of(const StateTensor& state) { return bytes_of(state.tensor()); }
-
-std::string line(const char* name, int64_t allocated, int64_t closed_form = -1) {
-  constexpr double kMiB = 1 << 20;
-  char text[160];
-  const int n = std::snprintf(text, sizeof text, "memory: %-34s %12.3f", name,
-                              static_cast<double>(allocated) / kMiB);
-  if (closed_form >= 0)
-    std::snprintf(text + n, sizeof text - static_cast<size_t>(n), " %12.3f",
-                  static_cast<double>(closed_form) / kMiB);
+std::string mib(int64_t bytes, int width, int precision) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%*.*f", width, precision,
+                static_cast<double>(bytes) / (1 << 20));
   return text;
 }
-
-}  // namespace
 
 std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   const int stage = optimizer.options().stage;
@@ -71,43 +69,42 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   return parts;
 }
 
+}  // namespace
+
 std::string memory_forecast(Communicator& world, const ZeroOptimizer& optimizer) {
-  const auto mib = [](int64_t bytes) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.1f", static_cast<double>(bytes) / (1 << 20));
-    return std::string(text);
-  };
   int64_t sum = 0;
   std::string parts;
   for (const MemoryPart& part : kept_memory(optimizer)) {
     sum += part.closed_form;
     const int64_t most = max_over(world, part.closed_form);
-    if (most > 0) parts += std::string(parts.empty() ? ": " : ", ") + part.name + " " + mib(most);
+    if (most > 0)
+      parts += std::string(parts.empty() ? ": " : ", ") + part.name + " " + mib(most, 0, 1);
   }
-  return mib(max_over(world, sum)) + " MiB on the largest rank" + parts;
+  return mib(max_over(world, sum), 0, 1) + " MiB on the largest rank" + parts;
 }
 
 std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer& optimizer,
                                        const ByteGauge& allocated) {
   std::vector<std::string> lines{
       "memory: MiB of the largest rank           allocated  closed form"};
+  const auto add = [&](std::string name, int64_t bytes, int64_t closed_form = -1) {
+    name.resize(std::max<size_t>(name.size(), 34), ' ');
+    lines.push_back("memory: " + name + " " + mib(max_over(world, bytes), 12, 3));
+    if (closed_form >= 0) lines.back() += " " + mib(max_over(world, closed_form), 12, 3);
+  };
   int64_t allocated_sum = 0, closed_sum = 0;
   for (const MemoryPart& part : kept_memory(optimizer)) {
-    lines.push_back(
-        line(part.name, max_over(world, part.allocated), max_over(world, part.closed_form)));
+    add(part.name, part.allocated, part.closed_form);
     allocated_sum += part.allocated;
     closed_sum += part.closed_form;
   }
   const int64_t buckets = optimizer.bucket_bytes().peak, in_flight = optimizer.in_flight_bytes();
-  lines.push_back(line("kept between steps, by part", max_over(world, allocated_sum),
-                       max_over(world, closed_sum)));
-  lines.push_back(line("kept between steps, by the allocator", max_over(world, allocated.now),
-                       max_over(world, closed_sum)));
-  lines.push_back(line("gradient buckets, peak", max_over(world, buckets)));
-  lines.push_back(line("layers in flight, peak", max_over(world, in_flight)));
-  lines.push_back(line("activations and the rest, peak",
-                       max_over(world, allocated.peak - allocated.now - buckets - in_flight)));
-  lines.push_back(line("everything, peak", max_over(world, allocated.peak)));
+  add("kept between steps, by part", allocated_sum, closed_sum);
+  add("kept between steps, by the allocator", allocated.now, closed_sum);
+  add("gradient buckets, peak", buckets);
+  add("layers in flight, peak", in_flight);
+  add("activations and the rest, peak", allocated.peak - allocated.now - buckets - in_flight);
+  add("everything, peak", allocated.peak);
   return lines;
 }
 

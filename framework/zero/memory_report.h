@@ -8,9 +8,9 @@
 
 namespace anymesh {
 
-// What a rank keeps between steps, part by part: the bytes of the tensors that are there, and the
-// bytes that a closed form says. With n parameters on the rank (its stage, its tp slice), w bytes a
-// weight (2 in half precision, else 4), d ranks, and the stage's partitions:
+// What a rank keeps between steps, part by part, by a closed form. With n parameters on the rank
+// (its stage, its tp slice), w bytes a weight (2 in half precision, else 4), d ranks, and the
+// stage's partitions:
 //
 //                     stage 0      1           2           3
 //   parameters        w n          w n         w n         w n / d
@@ -26,17 +26,13 @@ namespace anymesh {
 // whatever n is (half of it for a partition of at most 2^20).
 //
 // The closed form leaves out padding: at most a few elements a parameter.
-struct MemoryPart {
-  const char* name;
-  int64_t allocated, closed_form;
-};
-std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer);
 
 // "1.9 MiB on the largest rank: parameters 0.5, gradients 0.5, optimizer state 0.9", by the closed
 // form. Collective.
 std::string memory_forecast(Communicator& world, const ZeroOptimizer& optimizer);
 
-// The table of --report-memory, on rank 0: of each line the largest rank. Collective.
+// The table of --report-memory, on rank 0: the bytes of the tensors that are there, and the closed
+// form's, of each line the largest rank. Collective.
 std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer& optimizer,
                                        const ByteGauge& allocated);
 

@@ -1,9 +1,10 @@
 #pragma once
 
-#include <functional>
+#include <deque>
+#include <string>
 #include <vector>
 
-#include "framework/offload/streamer.h"
+#include "framework/offload/state_tensor.h"
 #include "framework/param_spec.h"
 #include "framework/zero/gradient_bucket.h"
 #include "framework/zero/partition_layout.h"
@@ -29,14 +30,6 @@ struct ParamGroup {
     StateTensor weight, master, exp_avg, exp_avg_sq;
     int64_t numel() const { return gradient.numel(); }
   };
-  // As much of a piece as a sweep has in memory; what it does not use is undefined.
-  struct Window {
-    torch::Tensor gradient, weight, master, exp_avg, exp_avg_sq;
-  };
-  // What a sweep does with the state.
-  struct Uses {
-    Streamer::Use weights, masters, moments;
-  };
 
   double weight_decay = 0;
   std::vector<ParamSpec> params;
@@ -46,10 +39,7 @@ struct ParamGroup {
   StateTensor master;               // [P], unless the weights are their own masters
   StateTensor exp_avg, exp_avg_sq;  // [P]
   std::vector<Piece> pieces;
-  std::vector<GradientBucket> buckets;  // stages 2 and 3
-
-  // Calls work(window) for all elements of all pieces, in order.
-  void sweep(Streamer& streamer, Uses uses, const std::function<void(const Window&)>& work) const;
+  std::deque<GradientBucket> buckets;  // stages 2 and 3; they stay where they are
 };
 
 }  // namespace anymesh

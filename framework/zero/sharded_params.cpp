@@ -17,7 +17,6 @@ ShardedParams::ShardedParams(std::vector<Shard> shards, CommPtr dp)
       user.part_numel += shards_[i].part.numel();
     }
   }
-  gathered_.assign(units_.size(), false);
 }
 
 void ShardedParams::before_forward(int unit) {
@@ -25,8 +24,6 @@ void ShardedParams::before_forward(int unit) {
   prefetch(unit + 1);
   read_ahead(unit + 2);
 }
-
-void ShardedParams::after_forward(int unit) { release(unit); }
 
 // By now the units after this one have done their backward.
 void ShardedParams::before_backward(int unit) {
@@ -47,7 +44,7 @@ void ShardedParams::release_all() {
 
 bool ShardedParams::may_need(int unit) const {
   const auto i = static_cast<size_t>(unit);
-  return i < units_.size() && !units_[i].shards.empty() && !gathered_[i];
+  return i < units_.size() && !units_[i].shards.empty() && !units_[i].gathered;
 }
 
 ShardedParams::Parts ShardedParams::start_read(int unit) {
@@ -68,21 +65,19 @@ void ShardedParams::read_ahead(int unit) {
 }
 
 // Read ahead, unless the direction changed.
-ShardedParams::Parts ShardedParams::take_parts(int unit) {
+torch::Tensor ShardedParams::take_parts(int unit) {
   if (ahead_ && ahead_->unit != unit) drop_ahead();
   Parts parts = ahead_ ? std::move(*std::exchange(ahead_, {})) : start_read(unit);
   for (std::future<void>& read : parts.pending) read.get();
-  return parts;
+  return parts.mine;
 }
 
 void ShardedParams::drop_ahead() {
-  for (std::future<void>& read : ahead_->pending) read.get();
-  in_flight_.add(-static_cast<int64_t>(ahead_->mine.nbytes()));
-  ahead_.reset();
+  in_flight_.add(-static_cast<int64_t>(take_parts(ahead_->unit).nbytes()));
 }
 
 ShardedParams::Prefetch ShardedParams::start(int unit) {
-  const torch::Tensor mine = take_parts(unit).mine;
+  const torch::Tensor mine = take_parts(unit);
   Prefetch p{unit, mine, torch::empty({dp_->size(), mine.numel()}, mine.options()), nullptr};
   in_flight_.add(static_cast<int64_t>(p.all.nbytes()));
   p.pending = dp_->start_all_gather(p.all, p.mine);
@@ -102,11 +97,11 @@ void ShardedParams::drop_prefetch() {
 void ShardedParams::gather(int unit) {
   if (!may_need(unit)) return;
   if (prefetch_ && prefetch_->unit != unit) drop_prefetch();  // forward changed to backward
-  Prefetch p = prefetch_ ? std::move(*prefetch_) : start(unit);
-  prefetch_.reset();
+  Prefetch p = prefetch_ ? std::move(*std::exchange(prefetch_, {})) : start(unit);
   p.pending->wait();
+  Unit& u = units_[static_cast<size_t>(unit)];
   int64_t start = 0;
-  for (const size_t i : units_[static_cast<size_t>(unit)].shards) {
+  for (const size_t i : u.shards) {
     const Shard& shard = shards_[i];
     const int64_t part = shard.part.numel(), numel = shard.param.numel();
     if (users_[i]++ == 0) {
@@ -122,14 +117,13 @@ void ShardedParams::gather(int unit) {
     start += part;
   }
   in_flight_.add(-p.bytes());
-  gathered_[static_cast<size_t>(unit)] = true;
+  u.gathered = true;
 }
 
 void ShardedParams::release(int unit) {
-  if (static_cast<size_t>(unit) >= gathered_.size() || !gathered_[static_cast<size_t>(unit)])
-    return;
-  gathered_[static_cast<size_t>(unit)] = false;
-  for (const size_t i : units_[static_cast<size_t>(unit)].shards) {
+  const auto at = static_cast<size_t>(unit);
+  if (at >= units_.size() || !std::exchange(units_[at].gathered, false)) return;
+  for (const size_t i : units_[at].shards) {
     if (--users_[i] > 0) continue;
     in_flight_.add(-static_cast<int64_t>(shards_[i].param.nbytes()));
     release_storage(shards_[i].param);

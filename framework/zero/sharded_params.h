@@ -24,11 +24,12 @@ class ShardedParams {
     StateTensor part;        // in memory or on disk
     std::vector<int> units;  // of the stage, that use it
   };
+  ShardedParams() = default;
   ShardedParams(std::vector<Shard> shards, CommPtr dp);
 
   // Called around units (UnitObserver has the meaning).
   void before_forward(int unit);
-  void after_forward(int unit);
+  void after_forward(int unit) { release(unit); }
   void before_backward(int unit);
   void release_all();
 
@@ -39,6 +40,7 @@ class ShardedParams {
   struct Unit {
     std::vector<size_t> shards;
     int64_t part_numel = 0;
+    bool gathered = false;
   };
   // A unit's parts, on their way to one buffer.
   struct Parts {
@@ -58,7 +60,7 @@ class ShardedParams {
   bool may_need(int unit) const;
   Parts start_read(int unit);
   void read_ahead(int unit);
-  Parts take_parts(int unit);
+  torch::Tensor take_parts(int unit);
   void drop_ahead();
   Prefetch start(int unit);
   void prefetch(int unit);
@@ -67,8 +69,7 @@ class ShardedParams {
   std::vector<Shard> shards_;
   CommPtr dp_;
   std::vector<Unit> units_;
-  std::vector<bool> gathered_;  // by unit
-  std::vector<int> users_;      // gathered units that hold a parameter
+  std::vector<int> users_;  // gathered units that hold a parameter
   std::optional<Parts> ahead_;
   std::optional<Prefetch> prefetch_;
   ByteGauge in_flight_;

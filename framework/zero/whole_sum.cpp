@@ -49,7 +49,7 @@ void WholeSum::clear() {
 
 void WholeSum::add_to(const torch::Tensor& whole) const {
   if (!only_rows_) {
-    torch::Tensor(whole).add_(sums_);
+    whole.add_(sums_);
   } else if (!rows_.empty()) {
     const torch::Tensor rows = std::get<0>(at::_unique(at::cat(rows_)));
     whole.view({-1, width_}).index_add_(0, rows, sums_.view({-1, width_}).index_select(0, rows));

@@ -33,13 +33,11 @@ void on_gradient(const torch::Tensor& leaf, GradientHook::Take take) {
 
 // Stages 0 and 1: in the whole flat buffer. Of a tied weight's uses, the second is the head's,
 // which has a gradient for every row.
-void ZeroOptimizer::whole_gradients(size_t g) {
-  const Group& group = groups_[g];
+void ZeroOptimizer::whole_gradients(const Group& group) {
   const auto sum = [this](const torch::Tensor& leaf, const torch::Tensor& sums) {
-    whole_sums_.emplace_back(sums, grid_.world->size() == 1);
-    const size_t at = whole_sums_.size() - 1;
-    on_gradient(leaf, [this, at](const torch::Tensor& gradient) { whole_sums_[at].add(gradient); });
-    return at;
+    WholeSum& of_leaf = whole_sums_.emplace_back(sums, grid_.world->size() == 1);
+    on_gradient(leaf, [&of_leaf](const torch::Tensor& gradient) { of_leaf.add(gradient); });
+    return &of_leaf;
   };
   for (size_t i = 0; i < group.params.size(); ++i) {
     const ParamSpec& spec = group.params[i];
@@ -47,37 +45,33 @@ void ZeroOptimizer::whole_gradients(size_t g) {
     sum(twice ? spec.second_use : spec.tensor, gradient_of(group, i));
     if (!twice) continue;
     const torch::Tensor sums = torch::zeros_like(gradient_of(group, i));
-    second_uses_.push_back({g, i, sums, sum(spec.tensor, sums), {}});
+    second_uses_.push_back({group, i, sums, sum(spec.tensor, sums), {}});
   }
 }
 
 // Stages 2 and 3: in buckets that are reduced while the backward runs.
-void ZeroOptimizer::bucketed_gradients(size_t g) {
-  Group& group = groups_[g];
+void ZeroOptimizer::bucketed_gradients(Group& group) {
+  const auto fill = [](GradientBucket& bucket, size_t param, const torch::Tensor& leaf) {
+    on_gradient(leaf,
+                [&bucket, param](const torch::Tensor& gradient) { bucket.add(param, gradient); });
+  };
   const size_t n = group.params.size();
   for (size_t first = 0, last = 0; first < n; first = last) {
     for (int64_t numel = 0; last < n && (last == first || numel < kBucket); ++last)
       numel += group.layout.numel(last);
-    group.buckets.emplace_back(group.layout, first, last, grid_.dp, group.gradient, 0,
-                               &bucket_bytes_);
+    GradientBucket& bucket = group.buckets.emplace_back(group.layout, first, last, grid_.dp,
+                                                        group.gradient, 0, &bucket_bytes_);
+    for (size_t i = first; i < last; ++i) fill(bucket, i, group.params[i].tensor);
   }
   for (size_t i = 0; i < n; ++i) {
-    on_gradient(group.params[i].tensor, [this, g, i](const torch::Tensor& gradient) {
-      for (GradientBucket& bucket : groups_[g].buckets) {
-        if (bucket.holds(i)) bucket.add(i, gradient);
-      }
-    });
     if (!group.params[i].second_use.defined()) continue;
     const torch::Tensor first_use = gradient_of(group, i);
-    SecondUse use{g, i, torch::zeros_like(first_use), 0, {}};
-    use.bucket.emplace(group.layout, i, i + 1, grid_.dp, use.sums,
-                       first_use.storage_offset() - group.gradient.storage_offset(),
-                       &bucket_bytes_);
-    second_uses_.push_back(std::move(use));
-    on_gradient(group.params[i].second_use,
-                [this, at = second_uses_.size() - 1, i](const torch::Tensor& gradient) {
-                  second_uses_[at].bucket->add(i, gradient);
-                });
+    SecondUse& use =
+        second_uses_.emplace_back(SecondUse{group, i, torch::zeros_like(first_use), nullptr, {}});
+    fill(use.bucket.emplace(group.layout, i, i + 1, grid_.dp, use.sums,
+                            first_use.storage_offset() - group.gradient.storage_offset(),
+                            &bucket_bytes_),
+         i, group.params[i].second_use);
   }
 }
 
@@ -107,7 +101,7 @@ void ZeroOptimizer::after_backward() {
   for (SecondUse& use : second_uses_) {
     if (use.bucket) use.bucket->flush();
   }
-  if (sharded_) sharded_->release_all();
+  sharded_.release_all();
 }
 
 double ZeroOptimizer::reduce_gradients() {
@@ -145,18 +139,18 @@ void ZeroOptimizer::reduce_whole_gradients() {
 // those over dp: the one order that every ZeRO stage can have.
 void ZeroOptimizer::add_tied_gradients() {
   for (SecondUse& use : second_uses_) {
-    Group& group = groups_[use.group];
+    const Group& group = use.group;
     if (options_.stage == 1) {  // reduces to this rank's fragment, and adds it
       GradientBucket(group.layout, use.param, use.param + 1, grid_.dp, my_gradients(group), 0,
                      &bucket_bytes_)
           .add(use.param, use.sums);
     } else if (options_.stage == 0) {
       grid_.dp->all_reduce(use.sums);
-      whole_sums_[use.whole_sum].add_to(gradient_of(group, use.param));
+      use.whole_sum->add_to(gradient_of(group, use.param));
     } else {
       gradient_of(group, use.param).add_(use.sums);
+      use.sums.zero_();
     }
-    if (options_.stage >= 2) use.sums.zero_();
   }
   for (Group& group : groups_) {
     for (size_t i = 0; i < group.params.size(); ++i) {
@@ -172,7 +166,7 @@ void ZeroOptimizer::add_tied_gradients() {
 
 // The first and the last stage cut the weight at different places, so it is put together, a window
 // at a time, added, and cut again. A rank adds zeros where it owns nothing.
-void ZeroOptimizer::add_tied_partitions(Group& group, size_t param) {
+void ZeroOptimizer::add_tied_partitions(const Group& group, size_t param) {
   const auto piece = std::find_if(group.pieces.begin(), group.pieces.end(),
                                   [&](const Piece& p) { return p.param == param; });
   const bool here = piece != group.pieces.end();
@@ -205,7 +199,7 @@ void ZeroOptimizer::add_sequence_parts() {
   const torch::Tensor sums = at::cat(parts);
   grid_.tp->all_reduce(sums);
   int64_t start = 0;
-  for (torch::Tensor& part : parts) {
+  for (const torch::Tensor& part : parts) {
     part.copy_(sums.narrow(0, start, part.numel()));
     start += part.numel();
   }

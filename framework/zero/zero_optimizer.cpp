@@ -3,23 +3,14 @@
 #include <ATen/record_function.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
 namespace {
 
-using Use = Streamer::Use;
-
 torch::Dtype master_dtype(const torch::Tensor& param) {
   return param.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-}
-
-std::vector<int64_t> numels_of(const std::vector<ParamSpec>& params) {
-  std::vector<int64_t> numels;
-  for (const ParamSpec& spec : params) numels.push_back(spec.tensor.numel());
-  return numels;
 }
 
 }  // namespace
@@ -42,7 +33,7 @@ ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const Process
     if (!decayed.empty()) add_group(std::move(decayed), options_.weight_decay);
     if (!others.empty()) add_group(std::move(others), 0);
     if (options_.stage == 3) shard_params();
-    masters_from_params();
+    sweep_masters(Use::Read, Use::Write, [](const Window& w) { w.master.copy_(w.weight); });
   });
 }
 
@@ -64,18 +55,21 @@ void ZeroOptimizer::add_frozen(const ParamSpec& spec) {
 }
 
 void ZeroOptimizer::add_group(std::vector<ParamSpec> params, double weight_decay) {
-  const PartitionLayout layout(numels_of(params), partitions_->size(), options_.stage == 3);
-  Group& group = groups_.emplace_back(
-      Group{.weight_decay = weight_decay, .params = std::move(params), .layout = layout});
-  for (const ParamSpec& spec : group.params) {
+  std::vector<int64_t> numels;
+  for (const ParamSpec& spec : params) {
+    numels.push_back(spec.tensor.numel());
     if (options_.stage < 3) spec.materialize();
   }
+  Group& group =
+      groups_.emplace_back(Group{.weight_decay = weight_decay,
+                                 .params = std::move(params),
+                                 .layout = {numels, partitions_->size(), options_.stage == 3}});
   add_state(group);
   add_pieces(group);
   if (options_.stage < 2) {
-    whole_gradients(groups_.size() - 1);
+    whole_gradients(group);
   } else {
-    bucketed_gradients(groups_.size() - 1);
+    bucketed_gradients(group);
   }
 }
 
@@ -133,25 +127,14 @@ void ZeroOptimizer::shard_params() {
     }
   }
   for (const Frozen& f : frozen_) shards.push_back({f.spec.tensor, f.part, f.spec.units});
-  sharded_.emplace(std::move(shards), grid_.dp);
+  sharded_ = ShardedParams(std::move(shards), grid_.dp);
 }
 
-void ZeroOptimizer::before_forward(int unit) {
-  if (sharded_) sharded_->before_forward(unit);
-}
-void ZeroOptimizer::after_forward(int unit) {
-  if (sharded_) sharded_->after_forward(unit);
-}
-void ZeroOptimizer::before_backward(int unit) {
-  if (sharded_) sharded_->before_backward(unit);
-}
 int64_t ZeroOptimizer::second_use_bytes() const {
   int64_t bytes = 0;
   for (const SecondUse& use : second_uses_) bytes += static_cast<int64_t>(use.sums.nbytes());
   return bytes;
 }
-
-int64_t ZeroOptimizer::in_flight_bytes() const { return sharded_ ? sharded_->in_flight().peak : 0; }
 
 bool ZeroOptimizer::is_first_copy(const ParamSpec& spec) const {
   return !spec.duplicate && (spec.split_dim >= 0 || grid_.coord.tp == 0);
@@ -163,10 +146,9 @@ void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
   const double norm = grad_norm / loss_scale, max_norm = options_.clip_grad;
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
   c10::NoGradGuard no_grad;
-  for (Group& group : groups_) {
+  for (const Group& group : groups_) {
     const bool copies = group.master.defined();
-    const Group::Uses uses{copies ? Use::Write : Use::Update, Use::Update, Use::Update};
-    group.sweep(streamer_, uses, [&](const Group::Window& w) {
+    sweep(group, copies ? Use::Write : Use::Update, Use::Update, Use::Update, [&](const Window& w) {
       adamw_step(w.master, w.gradient, w.exp_avg, w.exp_avg_sq, options_.adam, steps, lr,
                  group.weight_decay, clip / loss_scale, copies ? w.weight : torch::Tensor());
     });
@@ -175,55 +157,79 @@ void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
   gather_params();
 }
 
-void ZeroOptimizer::masters_from_params() {
+void ZeroOptimizer::params_from_masters() {
+  sweep_masters(Use::Write, Use::Read, [](const Window& w) { w.weight.copy_(w.master); });
+  gather_params();
+}
+
+// Where the weights are not their own masters.
+void ZeroOptimizer::sweep_masters(Use weights, Use masters, const Work& work) {
   c10::NoGradGuard no_grad;
-  for (Group& group : groups_) {
-    if (!group.master.defined()) continue;
-    group.sweep(streamer_, {Use::Read, Use::Write, Use::None},
-                [](const Group::Window& w) { w.master.copy_(w.weight); });
+  for (const Group& group : groups_) {
+    if (group.master.defined()) sweep(group, weights, masters, Use::None, work);
   }
 }
 
-void ZeroOptimizer::params_from_masters() {
-  c10::NoGradGuard no_grad;
-  for (Group& group : groups_) {
-    if (!group.master.defined()) continue;
-    group.sweep(streamer_, {Use::Write, Use::Read, Use::None},
-                [](const Group::Window& w) { w.weight.copy_(w.master); });
-  }
-  gather_params();
+// Calls work(window) for all elements of all pieces, in order. A piece in memory for good is cut
+// from itself, others from the block.
+void ZeroOptimizer::sweep(const Group& group, Use weights, Use masters, Use moments,
+                          const Work& work) {
+  const std::vector<Streamer::Stream> streams{{group.weights, weights},
+                                              {group.master, masters},
+                                              {group.exp_avg, moments},
+                                              {group.exp_avg_sq, moments}};
+  streamer_.sweep(streams, group.layout.partition_numel(), [&](const Streamer::Block& block) {
+    for (const Piece& piece : group.pieces) {
+      const int64_t from = std::max(piece.partition_start, block.begin),
+                    to = std::min(piece.partition_start + piece.numel(), block.end);
+      if (from >= to) continue;
+      const auto own = [&](const torch::Tensor& t) {
+        return t.narrow(0, from - piece.partition_start, to - from);
+      };
+      const auto part = [&](size_t stream) {
+        const torch::Tensor& t = block.tensors[stream];
+        return t.defined() ? t.narrow(0, from - block.begin, to - from) : t;
+      };
+      const torch::Tensor weight = group.weights.defined() ? part(0) : own(piece.weight.tensor());
+      work({.gradient = own(piece.gradient),
+            .weight = weight,
+            .master = group.master.defined() ? part(1) : weight,
+            .exp_avg = part(2),
+            .exp_avg_sq = part(3)});
+    }
+  });
 }
 
 void ZeroOptimizer::gather_params() {
   if (partitions_->size() == 1 || options_.stage == 3) return;
-  for (Group& group : groups_) gather_params(group);
+  for (const Group& group : groups_) gather_params(group);
 }
 
 // The parameters are tensors of their own (aligned, as GEMMs like them), so partitions travel
 // through a buffer.
-void ZeroOptimizer::gather_params(Group& group) {
-  const int ranks = partitions_->size();
+void ZeroOptimizer::gather_params(const Group& group) {
+  const int ranks = partitions_->size(), mine = partitions_->rank();
   const int64_t partition = group.layout.partition_numel();
   std::vector<torch::Tensor> flat;
   for (const ParamSpec& spec : group.params) flat.push_back(spec.tensor.detach().view(-1));
   for (int64_t begin = 0; begin < partition; begin += kBucket) {
     const int64_t count = std::min(kBucket, partition - begin);
-    torch::Tensor bucket = torch::empty({ranks, count}, flat[0].options());
-    const auto for_each_piece = [&](int rank, auto move) {
+    const torch::Tensor bucket = torch::empty({ranks, count}, flat[0].options());
+    const auto move = [&](int rank) {  // this rank's to the bucket, others' from it
       for (const Fragment& f : group.layout.fragments(rank)) {
         const int64_t from = std::max(f.partition_start, begin),
                       to = std::min(f.partition_start + f.numel, begin + count);
         if (from >= to) continue;
-        move(flat[f.param].narrow(0, f.param_start + from - f.partition_start, to - from),
-             bucket[rank].narrow(0, from - begin, to - from));
+        const int64_t at = f.param_start + from - f.partition_start;
+        const torch::Tensor param = flat[f.param].narrow(0, at, to - from),
+                            place = bucket[rank].narrow(0, from - begin, to - from);
+        rank == mine ? place.copy_(param) : param.copy_(place);
       }
     };
-    for_each_piece(partitions_->rank(),
-                   [](torch::Tensor param, torch::Tensor place) { place.copy_(param); });
-    partitions_->all_gather(bucket, bucket[partitions_->rank()]);
+    move(mine);
+    partitions_->all_gather(bucket, bucket[mine]);
     for (int rank = 0; rank < ranks; ++rank) {
-      if (rank == partitions_->rank()) continue;
-      for_each_piece(rank, [](torch::Tensor param, torch::Tensor place) { param.copy_(place); });
+      if (rank != mine) move(rank);
     }
   }
 }

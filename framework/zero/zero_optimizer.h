@@ -1,9 +1,12 @@
 #pragma once
 
+#include <deque>
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "framework/comm/process_grid.h"
+#include "framework/offload/streamer.h"
 #include "framework/optim/sweeps.h"
 #include "framework/pipeline/unit_runner.h"
 #include "framework/zero/param_group.h"
@@ -68,9 +71,9 @@ class ZeroOptimizer final : public UnitObserver {
   void params_from_masters();
 
   // UnitObserver: to be set on the stage's runner.
-  void before_forward(int unit) override;
-  void after_forward(int unit) override;
-  void before_backward(int unit) override;
+  void before_forward(int unit) override { sharded_.before_forward(unit); }
+  void after_forward(int unit) override { sharded_.after_forward(unit); }
+  void before_backward(int unit) override { sharded_.before_backward(unit); }
   void after_backward() override;
 
   const ZeroOptions& options() const { return options_; }
@@ -87,7 +90,7 @@ class ZeroOptimizer final : public UnitObserver {
   // the buffers of state on disk.
   int64_t second_use_bytes() const;
   const ByteGauge& bucket_bytes() const { return bucket_bytes_; }
-  int64_t in_flight_bytes() const;
+  int64_t in_flight_bytes() const { return sharded_.in_flight().peak; }
   int64_t offload_buffer_bytes() const { return streamer_.allocated_bytes(); }
 
   int64_t steps = 0;  // Adam's
@@ -99,29 +102,37 @@ class ZeroOptimizer final : public UnitObserver {
   // A tied weight's gradient as one of the stage's two uses of it: summed apart, added once per
   // step.
   struct SecondUse {
-    size_t group, param;
+    const Group& group;
+    size_t param;
     torch::Tensor sums;                    // where the first use's `gradient` has this parameter
-    size_t whole_sum = 0;                  // stages 0 and 1: the sums' place in whole_sums_
+    WholeSum* whole_sum;                   // stages 0 and 1: of the sums
     std::optional<GradientBucket> bucket;  // stages 2 and 3
   };
+  // As much of a piece as a sweep has in memory; what it does not use is undefined.
+  struct Window {
+    torch::Tensor gradient, weight, master, exp_avg, exp_avg_sq;
+  };
+  using Use = Streamer::Use;
+  using Work = std::function<void(const Window&)>;
 
   void add_frozen(const ParamSpec& spec);
   void add_group(std::vector<ParamSpec> params, double weight_decay);
   void add_state(Group& group);
   void add_pieces(Group& group);
-  void whole_gradients(size_t group);
-  void bucketed_gradients(size_t group);
+  void whole_gradients(const Group& group);
+  void bucketed_gradients(Group& group);
   void shard_params();
 
   torch::Tensor my_gradients(const Group& group) const;
   torch::Tensor gradient_of(const Group& group, size_t param) const;
-  void masters_from_params();
+  void sweep(const Group& group, Use weights, Use masters, Use moments, const Work& work);
+  void sweep_masters(Use weights, Use masters, const Work& work);
   void reduce_whole_gradients();
   void add_tied_gradients();
-  void add_tied_partitions(Group& group, size_t param);
+  void add_tied_partitions(const Group& group, size_t param);
   void add_sequence_parts();
   void gather_params();
-  void gather_params(Group& group);
+  void gather_params(const Group& group);
 
   const ProcessGrid& grid_;
   ZeroOptions options_;
@@ -130,9 +141,9 @@ class ZeroOptimizer final : public UnitObserver {
   Streamer streamer_;
   std::vector<Group> groups_;
   std::vector<Frozen> frozen_;
-  std::vector<SecondUse> second_uses_;
-  std::vector<WholeSum> whole_sums_;
-  std::optional<ShardedParams> sharded_;
+  std::deque<SecondUse> second_uses_;
+  std::deque<WholeSum> whole_sums_;
+  ShardedParams sharded_;  // of nothing below stage 3
   ByteGauge bucket_bytes_;
   double local_square_sum_ = 0;
 };

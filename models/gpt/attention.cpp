@@ -8,10 +8,9 @@ namespace anymesh {
 
 ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& name, int layer,
                                      const GptConfig& config, const RelativePositions& positions)
-    : heads_(config.num_attention_heads / params.tp().size()),
-      groups_(config.key_value_heads() / params.tp().size()),
-      group_size_(heads_ / groups_),
-      first_head_(heads_ * params.tp().rank()),
+    : groups_(config.key_value_heads() / params.tp().size()),
+      group_size_(config.num_attention_heads / config.key_value_heads()),
+      first_head_(groups_ * group_size_ * params.tp().rank()),
       head_dim_(config.head_dim()),
       layer_(static_cast<uint32_t>(layer)),
       dropout_(config.attention_dropout),
@@ -25,8 +24,14 @@ ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& na
 torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden,
                                          const DropoutContext& context) const {
   const torch::Tensor qkv = project(hidden);
-  return dense_.forward(can_fuse_attention(qkv) ? fused_attention(qkv, extras(context))
-                                                : attend(qkv, context));  // [b, s, h]
+  if (!can_fuse_attention(qkv)) return dense_.forward(attend(qkv, context));
+  return dense_.forward(fused_attention(qkv, {.cos = positions_.cos,
+                                              .sin = positions_.sin,
+                                              .bias = positions_.score_bias,
+                                              .dropout = dropout_,
+                                              .context = context,
+                                              .layer = layer_ + 1,
+                                              .first_head = first_head_}));
 }
 
 torch::Tensor ParallelAttention::project(const torch::Tensor& hidden) const {
@@ -39,16 +44,6 @@ ParallelAttention::Heads ParallelAttention::heads_of(const torch::Tensor& qkv) c
   const auto parts = qkv.split_with_sizes({group_size_, 1, 1}, 3);
   const auto heads = [](const torch::Tensor& x) { return x.flatten(2, 3).transpose(1, 2); };
   return {heads(parts[0]), heads(parts[1]), heads(parts[2])};
-}
-
-AttentionExtras ParallelAttention::extras(const DropoutContext& context) const {
-  return {.cos = positions_.cos,
-          .sin = positions_.sin,
-          .bias = positions_.score_bias,
-          .dropout = dropout_,
-          .context = context,
-          .layer = layer_ + 1,
-          .first_head = first_head_};
 }
 
 torch::Tensor ParallelAttention::attend(const torch::Tensor& qkv,

@@ -28,11 +28,10 @@ class ParallelAttention {
   };
   torch::Tensor project(const torch::Tensor& hidden) const;  // -> [b, s, k/t, n/k+2, d]
   Heads heads_of(const torch::Tensor& qkv) const;            // of what project() returns
-  AttentionExtras extras(const DropoutContext& context) const;
-  // The same in LibTorch's operators, for what the kernel cannot.
+  // In LibTorch's operators, what the kernel cannot.
   torch::Tensor attend(const torch::Tensor& qkv, const DropoutContext& context) const;
 
-  int64_t heads_, groups_, group_size_, first_head_, head_dim_;  // heads_ = groups_ * group_size_
+  int64_t groups_, group_size_, first_head_, head_dim_;  // of group_size_ query heads each
   uint32_t layer_;
   double dropout_;
   RelativePositions positions_;

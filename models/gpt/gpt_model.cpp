@@ -23,14 +23,6 @@ ParamSpec word_table(const GptConfig& config) {
           .tied = !config.untie_embeddings_and_output_weights};
 }
 
-// Gives each parameter its other name; `no_pipeline` makes that the one it is saved under.
-void set_checkpoint_names(std::vector<ParamSpec>& params, int num_layers, bool no_pipeline) {
-  for (ParamSpec& spec : params) {
-    spec.other_name = no_pipeline_name(spec.name, num_layers);
-    if (no_pipeline) std::swap(spec.name, spec.other_name);
-  }
-}
-
 }  // namespace
 
 GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtype dtype,
@@ -47,16 +39,15 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
   const bool tied = !config.untie_embeddings_and_output_weights, first = grid.is_first_stage(),
              last = grid.is_last_stage();
   const Init init = Init::normal(config.init_method_std);
-  const ParamSpec table = word_table(config);
+  ParamSpec table = word_table(config);
   const LayerRange range = layers_of_stage(config.num_layers, grid.topology.pp_size, grid.coord.pp);
   first_layer_unit_ = first ? 1 : 0;
   const int head_unit = first_layer_unit_ + range.end - range.begin;
   if (first) make_embedding(params, table, init);
   if (tied && last) {
-    ParamSpec copy = table;
-    copy.duplicate = true;
+    table.duplicate = true;
     params.unit = head_unit;
-    output_table_ = first ? params.use_again(table.name) : params.add(copy, init);
+    output_table_ = first ? params.use_again(table.name) : params.add(table, init);
   }
 
   const RelativePositions positions(config, *grid.tp, options_);
@@ -73,13 +64,15 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
     final_layernorm_ = make_norm(params, std::to_string(config.num_layers + 2), config);
     if (!tied) {
       params.layer = config.num_layers + 3;
-      ParamSpec head = table;
-      head.name = std::to_string(config.num_layers + 3) + ".lm_head.weight";
-      output_table_ = params.add(head, init);
+      table.name = std::to_string(config.num_layers + 3) + ".lm_head.weight";
+      output_table_ = params.add(table, init);
     }
   }
   params_ = params.take();
-  set_checkpoint_names(params_, config.num_layers, config.no_pipeline_parallel);
+  for (ParamSpec& spec : params_) {
+    spec.other_name = no_pipeline_name(spec.name, config.num_layers);
+    if (config.no_pipeline_parallel) std::swap(spec.name, spec.other_name);
+  }
 }
 
 void GptModel::make_embedding(ParamBuilder& params, const ParamSpec& table, Init init) {

@@ -1,5 +1,9 @@
 #include "models/gpt/transformer_layer.h"
 
+#include <ATen/Functions.h>
+
+#include "framework/kernels/activation.h"
+
 namespace anymesh {
 
 NormParams make_norm(ParamBuilder& params, const std::string& name, const GptConfig& config) {
@@ -12,6 +16,23 @@ NormParams make_norm(ParamBuilder& params, const std::string& name, const GptCon
   spec.name = name + ".bias";
   norm.bias = params.add(spec, Init::constant(0));
   return norm;
+}
+
+ParallelMlp::ParallelMlp(ParamBuilder& params, const std::string& name, const GptConfig& config)
+    : swiglu_(config.swiglu),
+      tanh_gelu_(config.tanh_gelu()),
+      dense_h_to_4h_(params, name + ".dense_h_to_4h", config.hidden_size,
+                     int64_t{config.ffn_size()} * (swiglu_ ? 2 : 1),
+                     Init::normal(config.init_method_std), config.add_bias_linear,
+                     /*sub_params=*/swiglu_ ? 2 : 1),
+      dense_4h_to_h_(params, name + ".dense_4h_to_h", config.ffn_size(), config.hidden_size,
+                     Init::normal(config.residual_std()), config.add_bias_linear) {}
+
+torch::Tensor ParallelMlp::forward(const torch::Tensor& hidden) const {
+  const torch::Tensor inner = dense_h_to_4h_.forward(hidden);  // [b, s, f/t]; SwiGLU: [b, s, 2f/t]
+  return dense_4h_to_h_.forward(swiglu_      ? swiglu(inner)
+                                : tanh_gelu_ ? gelu_tanh(inner)
+                                             : at::gelu(inner));
 }
 
 TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptConfig& config,

@@ -1,8 +1,9 @@
 #pragma once
 
+#include <string>
+
 #include "framework/kernels/norm.h"
 #include "models/gpt/attention.h"
-#include "models/gpt/mlp.h"
 
 namespace anymesh {
 
@@ -17,6 +18,21 @@ namespace anymesh {
 // Parameters of a LayerNorm, or with --normalization rmsnorm of the one without mean and bias;
 // whole on every tp rank.
 NormParams make_norm(ParamBuilder& params, const std::string& name, const GptConfig& config);
+
+// Two matrices with a non-linearity between them, f wide inside:
+//
+//   GELU     4h_to_h(gelu(h_to_4h(x)))
+//   SwiGLU   4h_to_h(silu(gate(x)) * up(x)), with h_to_4h the rows [gate; up] (arXiv:2002.05202)
+class ParallelMlp {
+ public:
+  ParallelMlp(ParamBuilder& params, const std::string& name, const GptConfig& config);
+  torch::Tensor forward(const torch::Tensor& hidden) const;  // [b, s, h] -> [b, s, h]
+
+ private:
+  bool swiglu_, tanh_gelu_;
+  ColumnParallelLinear dense_h_to_4h_;
+  RowParallelLinear dense_4h_to_h_;
+};
 
 // hidden + dropout(attention(norm(hidden))), then + dropout(mlp(norm(.))): GPT-2's pre-norm block.
 // `layer` counts from 0 over the whole model; in checkpoints it is layer + 2 (0 casts, 1 embeds).
