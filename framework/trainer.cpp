@@ -13,6 +13,7 @@
 #include "framework/comm/agreement.h"
 #include "framework/log.h"
 #include "framework/micro_batches.h"
+#include "framework/printed.h"
 #include "framework/profile/report.h"
 
 namespace anymesh {
@@ -23,22 +24,17 @@ std::vector<std::string> lines_of(const SaveReport& save, const CheckpointConfig
   const SaveTimes& t = save.times;
   const double gb = static_cast<double>(save.bytes) / 1e9,
                seconds = checkpoint.async_save ? t.serialise + t.write + t.fsync : t.total;
-  char text[320];
-  std::snprintf(text, sizeof text, " in %.0f ms (%.3g GB at %.3g GB/s)", t.total * 1e3, gb,
-                gb / seconds);
-  std::vector<std::string> lines{"saved " + save.path.string() + text};
-  if (checkpoint.async_save) {
-    std::snprintf(text, sizeof text, ", of which training stood still for %.0f ms", t.stall * 1e3);
-    lines[0] += text;
-  }
-  if (!checkpoint.report_save) return lines;
-  std::snprintf(
-      text, sizeof text,
-      "save times, ms, the greatest of all ranks: copy %.1f, gather %.1f, serialise %.1f, "
-      "write %.1f, fsync %.1f, commit %.1f; stall %.1f, total %.1f",
-      t.copy * 1e3, t.gather * 1e3, t.serialise * 1e3, t.write * 1e3, t.fsync * 1e3, t.commit * 1e3,
-      t.stall * 1e3, t.total * 1e3);
-  lines.emplace_back(text);
+  std::vector<std::string> lines{
+      "saved " + save.path.string() +
+      printed(" in %.0f ms (%.3g GB at %.3g GB/s)", t.total * 1e3, gb, gb / seconds)};
+  if (checkpoint.async_save)
+    lines[0] += printed(", of which training stood still for %.0f ms", t.stall * 1e3);
+  if (checkpoint.report_save)
+    lines.push_back(
+        printed("save times, ms, the greatest of all ranks: copy %.1f, gather %.1f, serialise "
+                "%.1f, write %.1f, fsync %.1f, commit %.1f; stall %.1f, total %.1f",
+                t.copy * 1e3, t.gather * 1e3, t.serialise * 1e3, t.write * 1e3, t.fsync * 1e3,
+                t.commit * 1e3, t.stall * 1e3, t.total * 1e3));
   return lines;
 }
 
@@ -214,11 +210,10 @@ struct Trainer {
     }
     const double after = *validation_loss(first_sample, samples),
                  difference = std::abs(after - before) / before;
-    char text[200];
-    std::snprintf(text, sizeof text,
-                  "verify-resume: validation loss before the save %.9g, after the load %.9g: "
-                  "relative difference %.1e",
-                  before, after, difference);
+    const std::string text = printed(
+        "verify-resume: validation loss before the save %.9g, after the load %.9g: "
+        "relative difference %.1e",
+        before, after, difference);
     log.line(text);
     if (!(difference <= kSameModel))
       throw CollectiveError(c10::str(text, ", expected at most ", kSameModel,

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "framework/checkpoint/format/setting_value.h"
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
@@ -17,9 +18,7 @@ std::string text_of(const Value& value) {
   if (value.is_int()) return std::to_string(value.as_int());
   if (value.is_string()) return value.as_string();
   if (value.kind() != Value::Kind::kFloat) value.fail("a number, a text, True or False");
-  char text[32];
-  std::snprintf(text, sizeof text, "%.17g", value.as_double());
-  return text;
+  return printed("%.17g", value.as_double());
 }
 
 // Flags are declared over the defaults, which say what a switch switches.
@@ -48,7 +47,7 @@ GptConfig gpt_of_args(const Value& args) {
     const Value value = args.find(setting.dest);
     if (!value) continue;
     try {
-      flags.set(setting.flag, value.where(), text_of(value));
+      flags.set(setting.flag, value.where(), {text_of(value)});
     } catch (const ParseError& error) {
       throw ValueError(error.what());
     }

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <fstream>
 #include <stdexcept>
 
 #include "framework/parse_number.h"
+#include "framework/printed.h"
 #include "tools/svg.h"
 
 namespace anymesh {
@@ -122,15 +122,12 @@ std::string loss_table(const std::vector<LossCurve>& curves) {
       table += "  no iteration in common with " + curves[0].label + "\n";
       continue;
     }
-    char line[160];
-    std::snprintf(line, sizeof line, "  %9lld  %11.8g", static_cast<long long>(deltas[0].iteration),
-                  deltas[0].loss);
-    table += line;
+    table +=
+        printed("  %9lld  %11.8g", static_cast<long long>(deltas[0].iteration), deltas[0].loss);
     if (&curve != &curves[0]) {
       const LossDelta& largest = largest_delta(deltas);
-      std::snprintf(line, sizeof line, "  %14.3g  %18.3g  %12lld  %6zu", deltas[0].relative,
-                    largest.relative, static_cast<long long>(largest.iteration), deltas.size());
-      table += line;
+      table += printed("  %14.3g  %18.3g  %12lld  %6zu", deltas[0].relative, largest.relative,
+                       static_cast<long long>(largest.iteration), deltas.size());
     }
     table += "\n";
   }

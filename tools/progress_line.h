@@ -7,15 +7,14 @@
 
 #include "framework/checkpoint/format/weights_files.h"
 #include "framework/peak_memory.h"
+#include "framework/printed.h"
 
 namespace anymesh {
 
 // "497.76 MB", "1.49 GB"
 inline std::string size_text(double bytes) {
-  char text[32];
   const bool large = bytes >= 1e9;
-  std::snprintf(text, sizeof text, "%.2f %s", bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB");
-  return text;
+  return printed("%.2f %s", bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB");
 }
 
 // On stderr: on a terminal one line that is rewritten, elsewhere a line for each tenth.
@@ -54,10 +53,8 @@ auto with_progress(Work work) {
 
 // "in 0.81 s (612.40 MB/s), peak memory 53 MiB"
 inline std::string pace(double bytes, double seconds) {
-  char text[96];
-  std::snprintf(text, sizeof text, "in %.2f s (%s/s), peak memory %ld MiB", seconds,
-                size_text(bytes / seconds).c_str(), peak_memory() >> 20);
-  return text;
+  return printed("in %.2f s (%s/s), peak memory %ld MiB", seconds,
+                 size_text(bytes / seconds).c_str(), peak_memory() >> 20);
 }
 
 // "148 tensors, 497.76 MB in 1 file in ..."

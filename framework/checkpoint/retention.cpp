@@ -3,10 +3,10 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
@@ -14,10 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string gigabytes(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, bytes < 10'000'000 ? "%.6f GB" : "%.2f GB",
-                static_cast<double>(bytes) / 1e9);
-  return text;
+  return printed("%.*f GB", bytes < 10'000'000 ? 6 : 2, static_cast<double>(bytes) / 1e9);
 }
 
 std::string listed(const char* what, const SaveSize::Kind& kind) {

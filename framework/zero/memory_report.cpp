@@ -1,9 +1,9 @@
 #include "framework/zero/memory_report.h"
 
 #include <algorithm>
-#include <cstdio>
 
 #include "framework/comm/agreement.h"
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
@@ -19,12 +19,7 @@ int64_t bytes_of(const StateTensor& state) {
   return t.defined() ? static_cast<int64_t>(t.storage().nbytes()) : 0;
 }
 
-std::string mib(int64_t bytes, int width, int precision) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%*.*f", width, precision,
-                static_cast<double>(bytes) / (1 << 20));
-  return text;
-}
+double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   const int stage = optimizer.options().stage;
@@ -77,20 +72,18 @@ std::string memory_forecast(Communicator& world, const ZeroOptimizer& optimizer)
   for (const MemoryPart& part : kept_memory(optimizer)) {
     sum += part.closed_form;
     const int64_t most = max_over(world, part.closed_form);
-    if (most > 0)
-      parts += std::string(parts.empty() ? ": " : ", ") + part.name + " " + mib(most, 0, 1);
+    if (most > 0) parts += printed("%s%s %.1f", parts.empty() ? ": " : ", ", part.name, mib(most));
   }
-  return mib(max_over(world, sum), 0, 1) + " MiB on the largest rank" + parts;
+  return printed("%.1f MiB on the largest rank", mib(max_over(world, sum))) + parts;
 }
 
 std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer& optimizer,
                                        const ByteGauge& allocated) {
   std::vector<std::string> lines{
       "memory: MiB of the largest rank           allocated  closed form"};
-  const auto add = [&](std::string name, int64_t bytes, int64_t closed_form = -1) {
-    name.resize(std::max<size_t>(name.size(), 34), ' ');
-    lines.push_back("memory: " + name + " " + mib(max_over(world, bytes), 12, 3));
-    if (closed_form >= 0) lines.back() += " " + mib(max_over(world, closed_form), 12, 3);
+  const auto add = [&](const char* name, int64_t bytes, int64_t closed_form = -1) {
+    lines.push_back(printed("memory: %-34s %12.3f", name, mib(max_over(world, bytes))));
+    if (closed_form >= 0) lines.back() += printed(" %12.3f", mib(max_over(world, closed_form)));
   };
   int64_t allocated_sum = 0, closed_sum = 0;
   for (const MemoryPart& part : kept_memory(optimizer)) {

@@ -28,8 +28,8 @@ offload            torch
 profile            torch     comm printed
 tensor_parallel    torch     comm param_spec kernels
 pipeline           torch     mesh comm param_spec random
-zero               torch     comm param_spec optim format pipeline memory storage offload
-checkpoint         torch     comm param_spec optim zero pipeline config format storage offload cuda
+zero               torch     comm param_spec optim format pipeline memory storage offload printed
+checkpoint         torch     comm param_spec optim zero pipeline config format storage offload cuda printed
 engine             torch     comm pipeline zero checkpoint
 event_file         no-torch  format
 progress_bar       no-torch
@@ -37,11 +37,11 @@ log                torch     comm engine event_file peak_memory progress_bar pri
 datasets           torch     config data
 micro_batches      torch     comm pipeline data
 interruption       torch     comm
-trainer            torch     checkpoint comm engine interruption micro_batches config data log profile
+trainer            torch     checkpoint comm engine interruption micro_batches config data log profile printed
 pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero descriptors
 gpt_config         no-torch  config
 models             torch     mesh comm param_spec random kernels tensor_parallel pipeline config gpt_config
-tools              no-torch  format config data gpt_config mesh parse_number peak_memory descriptors
+tools              no-torch  format config data gpt_config mesh parse_number peak_memory descriptors printed
 generate           torch     comm checkpoint format config data models tools gpt_config parse_number
 '
 
