@@ -9,7 +9,8 @@ namespace {
 
 TEST(Float32, ConvertsEveryDtypeAsTorchDoes) {
   const auto convert = [](DType dtype, auto values) {
-    const TensorRecord tensor{dtype, {static_cast<int64_t>(values.size())}, false, bytes_of(values)};
+    const TensorRecord tensor{
+        dtype, {static_cast<int64_t>(values.size())}, false, bytes_of(values)};
     return floats(*as_float32(tensor).bytes);
   };
   using Half = std::vector<uint16_t>;
