@@ -16,7 +16,7 @@ ranks_of() { pgrep -P "$(pgrep -P "$1" -x mpirun || echo "$1")" -x pretrain_gpt;
 
 # kill -9 of one rank, of all, or of mpirun, while training, saving (every other time beside the training), moving `latest` and
 # removing old tags.
-killed=0 lost=0 saves=0
+killed=0 lost=0 saves=0 hung=0
 for ((i = 1; killed < kills; ++i)); do
   before=$(newest parts)
   beside=()
@@ -33,6 +33,12 @@ for ((i = 1; killed < kills; ++i)); do
     1) kill -9 "$(pgrep -P "$job" -x mpirun || echo "$job")" ;;
     *) kill -9 "${ranks[RANDOM % ${#ranks[@]}]}" ;;
   esac 2>/dev/null || true
+  # Open MPI 4's mpirun may hang once its ranks are gone, in PMIx_server_finalize.
+  if ! timeout 120 tail --pid="$job" -s 0.05 -f /dev/null; then
+    ! ps -o stat= -p "$(IFS=, && echo "${ranks[*]}")" | grep -qv '^Z' || fail "start $i: ranks go on: $(tail -3 "part$i.log")"
+    pkill -9 -P "$job" -x mpirun || true
+    ((hung += 1))
+  fi
   wait "$job" 2>/dev/null && fail "start $i: it survived: $(tail -3 "part$i.log")"
   for rank in "${ranks[@]}"; do
     while kill -0 "$rank" 2>/dev/null; do kill -9 "$rank" 2>/dev/null || true; sleep 0.02; done
@@ -51,7 +57,7 @@ done
 steps=$(newest parts) steps=${steps#global_step}
 train $mesh whole.csv "${flags[@]}" --train-iters "$((steps + 3))" >whole.log 2>&1 || fail "$(tail -30 whole.log)"
 train $mesh parts.csv "${flags[@]}" --train-iters "$((steps + 3))" --load parts --save parts >last.log 2>&1 || fail "$(tail -30 last.log)"
-same whole.csv parts.csv "killed $killed times in $steps steps and $saves saves, $lost lost"
+same whole.csv parts.csv "killed $killed times in $steps steps and $saves saves, $lost lost (mpirun hung $hung times)"
 
 # The converter, killed at any moment: started again, it leaves what it leaves when it is not killed.
 sums() { (cd "$1" && find . -type f | sort | xargs md5sum); }
