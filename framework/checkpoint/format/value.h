@@ -125,7 +125,7 @@ class Value {
   bool is_dict() const;                               // dict or OrderedDict
   bool is_object(std::string_view class_name) const;  // by its last name, in whatever module
   explicit operator bool() const { return !is_none(); }
-  Value value_or(Value other) const { return is_none() ? std::move(other) : *this; }
+  Value value_or(const Value& other) const { return is_none() ? other : *this; }
 
   bool as_bool() const;
   int64_t as_int() const;    // int, bool, a float without fraction, a 0-dim tensor, an int enum
