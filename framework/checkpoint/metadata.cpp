@@ -105,13 +105,8 @@ std::string text_of(const Value& value) {
   return value.is_string() ? value.as_string() : value.found();
 }
 
-// `key` of the dict that `outer` is the key of; None where either is missing.
-Value find_in(const Value& metadata, std::string_view outer, std::string_view key) {
-  const Value inner = metadata.find(outer);
-  return inner ? inner.find(key) : Value();
-}
-
-int64_t int_or(const Value& value, int64_t otherwise) { return value ? value.as_int() : otherwise; }
+// Of the run that saved; without any if there are none.
+Value args_of(const Value& metadata) { return metadata.find(keys::kArgs).value_or(Value::dict()); }
 
 // Python writes 24 or 24.0 as it pleases.
 bool same(const Value& a, const Value& b) {
@@ -185,8 +180,9 @@ void check_same_model(const Value& metadata, const CheckpointedRun& run) {
                 text_of(theirs), ", this run has ", text_of(ours), "; give --", setting.flag, " ",
                 text_of(theirs));
   }
-  const int64_t vocab_size = int_or(
-      find_in(metadata, keys::kUniversalInfo, keys::kOriginalVocabSize), run.config.vocab_size);
+  const Value info = metadata.find(keys::kUniversalInfo).value_or(Value::dict());
+  const int64_t vocab_size =
+      info.find(keys::kOriginalVocabSize).value_or(run.config.vocab_size).as_int();
   TORCH_CHECK(vocab_size == run.config.vocab_size, metadata.where(),
               ": the checkpoint's vocabulary has ", vocab_size, " entries, this run's ",
               run.config.vocab_size, "; see --tokenizer-type, --vocab-file and --vocab-size");
@@ -234,7 +230,7 @@ LrSchedule schedule_of(const Value& metadata, LrSchedule schedule) {
 
 std::string announce_batch_size(const Value& metadata, const CheckpointedRun& run) {
   const int64_t ours = run.config.global_batch_size,
-                theirs = int_or(find_in(metadata, keys::kArgs, "global_batch_size"), ours);
+                theirs = args_of(metadata).find("global_batch_size").value_or(ours).as_int();
   if (theirs == ours) return "";
   return c10::str(
       "global batch size ", theirs, " -> ", ours,
@@ -244,26 +240,24 @@ std::string announce_batch_size(const Value& metadata, const CheckpointedRun& ru
 
 TrainState train_state_of(const Value& metadata) {
   TrainState state;
-  const Value iteration = metadata.find(keys::kIteration);
+  const Value iteration = metadata.find(keys::kIteration), args = args_of(metadata);
   state.iteration = iteration ? iteration.as_int() : metadata.at(keys::kGlobalSteps).as_int();
-  const Value train = find_in(metadata, keys::kArgs, keys::kConsumedTrainSamples);
+  const Value train = args.find(keys::kConsumedTrainSamples);
   state.consumed_train_samples =
       train ? train.as_int() : metadata.at(keys::kGlobalSamples).as_int();
-  state.consumed_valid_samples =
-      int_or(find_in(metadata, keys::kArgs, keys::kConsumedValidSamples), 0);
-  const Value scheduler = metadata.at(keys::kLrScheduler);
+  state.consumed_valid_samples = args.find(keys::kConsumedValidSamples).value_or(0).as_int();
+  const Value scheduler = metadata.at(keys::kLrScheduler).value_or(Value::dict());
   state.scheduled_samples =
-      int_or(scheduler ? scheduler.find("num_steps") : Value(), state.consumed_train_samples);
-  state.skipped_steps = int_or(metadata.find(keys::kSkippedSteps), 0);
+      scheduler.find("num_steps").value_or(state.consumed_train_samples).as_int();
+  state.skipped_steps = metadata.find(keys::kSkippedSteps).value_or(0).as_int();
   if (const Value verified = metadata.find(keys::kVerifiedLoss)) {
     state.verified = {.loss = verified.at("loss").as_double(),
                       .first_sample = verified.at("first_sample").as_int(),
                       .samples = verified.at("samples").as_int(),
-                      .prepared = int_or(verified.find("prepared"), 0)};
+                      .prepared = verified.find("prepared").value_or(0).as_int()};
   }
-  const Value dropout_seed = metadata.find(keys::kDropoutSeed);
-  state.dropout_seed = static_cast<uint64_t>(
-      dropout_seed ? dropout_seed.as_int() : int_or(find_in(metadata, keys::kArgs, "seed"), 0));
+  const Value seed = metadata.find(keys::kDropoutSeed).value_or(args.find("seed"));
+  state.dropout_seed = static_cast<uint64_t>(seed.value_or(0).as_int());
   return state;
 }
 
