@@ -2,6 +2,7 @@
 #include <map>
 
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/source_checkpoint.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/loaders.h"
 #include "framework/checkpoint/tensor_io.h"
@@ -120,10 +121,7 @@ bool has_our_states(const Value& optimizer, const CheckpointedRun& run) {
       for (const int64_t padding : group.as_ints())
         if (padding != 0) return false;
   }
-  const Value config = optimizer.find(keys::kDsConfig),
-              zero = config.is_dict() ? config.find(keys::kZeroOptimization) : Value();
-  const Value round_robin = zero.is_dict() ? zero.find(keys::kRoundRobinGradients) : Value();
-  return !round_robin || !round_robin.as_bool();
+  return !round_robin_gradients(optimizer).as_bool();
 }
 
 }  // namespace

@@ -147,6 +147,12 @@ std::set<std::string> buffer_names(const Value& model_state) {
   return {names.begin(), names.end()};
 }
 
+Value round_robin_gradients(const Value& optimizer) {
+  const Value config = optimizer.find(keys::kDsConfig),
+              zero = config.is_dict() ? config.find(keys::kZeroOptimization) : Value();
+  return (zero.is_dict() ? zero.find(keys::kRoundRobinGradients) : Value()).value_or(false);
+}
+
 bool is_megatrons(const Value& model_state) {
   return model_state.find(keys::kArgs) && !model_state.find(keys::kDropoutSeed);
 }

@@ -75,6 +75,9 @@ NamedTensors module_tensors(const Value& model_state);
 // Those of a model-states file; none where it does not say.
 std::set<std::string> buffer_names(const Value& model_state);
 
+// DeepSpeed's setting of that name in the config that an optimizer's state has, or false.
+Value round_robin_gradients(const Value& optimizer);
+
 // Whether Megatron-DeepSpeed wrote these model states, and not this program, whose `args` are like
 // its.
 bool is_megatrons(const Value& model_state);

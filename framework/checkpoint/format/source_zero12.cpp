@@ -33,10 +33,8 @@ void check_mapping(const Value& mapping, const GroupShapes& group,
 }
 
 void refuse_unknown_layout(const Value& optimizer) {
-  const Value config = optimizer.find(keys::kDsConfig);
-  const Value zero = config.is_dict() ? config.find(keys::kZeroOptimization) : Value();
-  const Value round_robin = zero.is_dict() ? zero.find(keys::kRoundRobinGradients) : Value();
-  if (round_robin && round_robin.as_bool()) {
+  const Value round_robin = round_robin_gradients(optimizer);
+  if (round_robin.as_bool()) {
     round_robin.fail(
         "false (DeepSpeed records the parameters of such a checkpoint in the wrong order)");
   }
