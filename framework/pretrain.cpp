@@ -35,6 +35,10 @@ void set_threads(Communicator& local) {
   at::set_num_threads(std::max(1, CPU_COUNT(&cores) / sharing));
 }
 
+torch::Dtype weights_dtype(const PrecisionConfig& precision) {
+  return precision.bf16 ? torch::kBFloat16 : precision.fp16 ? torch::kHalf : torch::kFloat;
+}
+
 LossScaler scaler_of(const PrecisionConfig& p) {
   const double fixed = p.loss_scale.value_or(0);
   if (!p.fp16 || fixed != 0) return {.scale = p.fp16 ? fixed : 1};
@@ -46,11 +50,21 @@ LossScaler scaler_of(const PrecisionConfig& p) {
           .hysteresis_left = p.hysteresis};
 }
 
+LoadOptions::Schedule schedule_choice(const CheckpointConfig& checkpoint) {
+  using enum LoadOptions::Schedule;
+  if (checkpoint.override_scheduler) return ThisRuns;
+  return checkpoint.use_checkpoint_scheduler ? Checkpoints : MustAgree;
+}
+
+TagValidation tag_validation(const CheckpointConfig& checkpoint) {
+  using enum TagValidation;
+  if (checkpoint.tag_validation == "Ignore") return Ignore;
+  return checkpoint.tag_validation == "Fail" ? Fail : Warn;
+}
+
 EngineConfig engine_config(const Config& config, const BatchPlan& plan, const ModelFacts& model,
                            const FlagTable& flags) {
-  using enum TagValidation;
   const OptimizerConfig& o = config.optimizer;
-  const std::string& validation = config.checkpoint.tag_validation;
   return {.zero = {.stage = config.parallel.zero_stage,
                    .adam = {.beta1 = o.adam_beta1, .beta2 = o.adam_beta2, .eps = o.adam_eps},
                    .weight_decay = o.weight_decay,
@@ -75,16 +89,13 @@ EngineConfig engine_config(const Config& config, const BatchPlan& plan, const Mo
           .seq_length = model.seq_length,
           .settings = flags.settings(),
           .model_flags = model.flags,
-          .tag_validation = validation == "Ignore" ? Ignore
-                            : validation == "Fail" ? Fail
-                                                   : Warn,
+          .tag_validation = tag_validation(config.checkpoint),
           .patience = std::chrono::minutes(config.run.distributed_timeout_minutes)};
 }
 
 // Lines to print. A first run may name the folder that it will save to, so that it can be started
 // again as it is.
 std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
-  using enum LoadOptions::Schedule;
   const LoadResult loaded =
       engine.load_checkpoint(c.load, {.tag = c.load_tag,
                                       .load_module_strict = !c.no_load_strict,
@@ -95,9 +106,7 @@ std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
                                       .fallback = !c.no_fallback,
                                       .verify = c.verify_checkpoint,
                                       .load_rng = !c.no_load_rng,
-                                      .schedule = c.override_scheduler         ? ThisRuns
-                                                  : c.use_checkpoint_scheduler ? Checkpoints
-                                                                               : MustAgree});
+                                      .schedule = schedule_choice(c)});
   if (!loaded.path && (!goes_on_in_place(c) || c.exit_on_missing_checkpoint))
     throw CollectiveError(loaded.report.back());
   return loaded.report;
@@ -205,10 +214,7 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
       config.run.report_comm || config.run.profile_step > 0 ? &counts : nullptr, placement.device);
   std::optional<AllocationGauge> allocations;
   if (config.run.report_memory) allocations.emplace();
-  const auto stage = model.make_stage(config, grid,
-                                      config.precision.bf16   ? torch::kBFloat16
-                                      : config.precision.fp16 ? torch::kHalf
-                                                              : torch::kFloat);
+  const auto stage = model.make_stage(config, grid, weights_dtype(config.precision));
   Engine engine(*stage, grid, engine_config(config, plan, facts, flags));
   std::vector<std::string> report;
   if (!config.checkpoint.load.empty()) report = load(config.checkpoint, engine);
