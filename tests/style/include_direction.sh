@@ -9,7 +9,7 @@ parse_number       no-torch
 peak_memory        no-torch
 printed            no-torch
 descriptors        no-torch
-format             no-torch
+format             no-torch  printed
 config             no-torch  parse_number
 data               no-torch  parse_number
 mesh               no-torch

@@ -1,8 +1,11 @@
 #include "framework/checkpoint/format/merged_tensor.h"
 
 #include <bit>
+#include <cinttypes>
 #include <cmath>
 #include <cstring>
+
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
@@ -96,10 +99,9 @@ TensorRecord as_float32(const TensorRecord& tensor) {
 }
 
 std::string TensorDifference::text() const {
-  char largest_text[32];
-  std::snprintf(largest_text, sizeof largest_text, "%.3e", largest);
-  return "differs in " + std::to_string(count) + " of " + std::to_string(numel) +
-         " elements, at most by " + largest_text + " at element " + std::to_string(where);
+  return printed("differs in %" PRId64 " of %" PRId64
+                 " elements, at most by %.3e at element %" PRId64,
+                 count, numel, largest, where);
 }
 
 TensorDifference compare_tensors(const TensorRecord& a, const TensorRecord& b) {

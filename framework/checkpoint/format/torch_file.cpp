@@ -1,11 +1,12 @@
 #include "framework/checkpoint/format/torch_file.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <cinttypes>
 #include <unordered_map>
 
 #include "framework/checkpoint/format/pickle.h"
 #include "framework/checkpoint/format/zip.h"
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
@@ -69,10 +70,7 @@ std::string serialization_id(const std::vector<ZipReader::Record>& records) {
       names = (names ^ static_cast<unsigned char>(c)) * 0x100000001B3;
     contents = (contents ^ record.crc) * 0x100000001B3;
   }
-  char text[41];
-  std::snprintf(text, sizeof text, "%020llu%020llu", static_cast<unsigned long long>(names),
-                static_cast<unsigned long long>(contents));
-  return text;
+  return printed("%020" PRIu64 "%020" PRIu64, names, contents);
 }
 
 // The records of a file called `stem`, in torch's order.

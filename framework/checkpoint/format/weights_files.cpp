@@ -12,6 +12,7 @@
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/torch_file.h"
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
@@ -49,9 +50,7 @@ std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t max_si
 
 std::string file_name(const std::string& stem, const std::string& suffix, size_t i, size_t count) {
   if (count == 1) return stem + suffix;
-  char number[32];
-  std::snprintf(number, sizeof number, "-%05zu-of-%05zu", i + 1, count);
-  return stem + number + suffix;
+  return stem + printed("-%05zu-of-%05zu", i + 1, count) + suffix;
 }
 
 // Names of one storage keep sharing it.
