@@ -8,10 +8,11 @@ areas='
 parse_number       no-torch
 peak_memory        no-torch
 printed            no-torch
+printable          no-torch
 descriptors        no-torch
-format             no-torch  printed
-config             no-torch  parse_number
-data               no-torch  parse_number
+format             no-torch  printed printable
+config             no-torch  parse_number printable
+data               no-torch  parse_number printable
 mesh               no-torch
 comm               torch     mesh printed
 device             torch     comm config cuda
@@ -29,20 +30,20 @@ profile            torch     comm printed
 tensor_parallel    torch     comm param_spec kernels
 pipeline           torch     mesh comm param_spec random
 zero               torch     comm param_spec optim format pipeline memory storage offload printed
-checkpoint         torch     comm param_spec optim zero pipeline config format storage offload cuda printed
+checkpoint         torch     comm param_spec optim zero pipeline config format storage offload cuda printed printable
 engine             torch     comm pipeline zero checkpoint
 event_file         no-torch  format
 progress_bar       no-torch
-log                torch     comm engine event_file peak_memory progress_bar printed
+log                torch     comm engine event_file peak_memory progress_bar printed printable
 datasets           torch     config data
 micro_batches      torch     comm pipeline data
 interruption       torch     comm
 trainer            torch     checkpoint comm engine interruption micro_batches config data log profile printed
-pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero descriptors
+pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero descriptors printable
 gpt_config         no-torch  config
 models             torch     mesh comm param_spec random kernels tensor_parallel pipeline config gpt_config
-tools              no-torch  format config data gpt_config mesh parse_number peak_memory descriptors printed
-generate           torch     comm checkpoint format config data models tools gpt_config parse_number
+tools              no-torch  format config data gpt_config mesh parse_number peak_memory descriptors printed printable
+generate           torch     comm checkpoint format config data models tools gpt_config parse_number printable
 '
 
 # violations: reads "file:#include ..." lines, prints one message for each that points the wrong way.

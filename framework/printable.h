@@ -1,0 +1,63 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace anymesh {
+
+// Text from a file or a folder, for a message or a table: what would steer a terminal or end a C
+// string is spelled out, and of a long text the middle is left out. UTF-8 stays as it is.
+//
+//   printable("a\x1b[2J\nb")     a\x1b[2J\nb      with the backslashes there
+//   printable(five_megabytes)    aaaa...(5000000 bytes)...aaaa
+//
+// Twice is as good as once, so that a message can be made printable as a whole too.
+
+// Bytes of the character at the front of a non-empty text, if it can be printed as it is, else 0:
+// a control character, one that turns or breaks the line, a byte that is no UTF-8.
+inline size_t printable_bytes(std::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return lead >= 0x20 && lead != 0x7F;
+  const size_t size = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+  if (size == 0 || size > text.size()) return 0;
+  uint32_t code = lead & (0x7Fu >> size);
+  for (size_t i = 1; i < size; ++i) {
+    if (byte(i) >> 6 != 2) return 0;
+    code = code << 6 | (byte(i) & 0x3F);
+  }
+  constexpr uint32_t kLeast[] = {0, 0, 0xA0, 0x800, 0x10000};
+  const bool turns = (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069) ||
+                     code == 0x200E || code == 0x200F || code == 0x061C;
+  const bool other = code == 0x2028 || code == 0x2029 || code >> 11 == 0x1B || code > 0x10FFFF;
+  return code < kLeast[size] || turns || other ? 0 : size;
+}
+
+inline std::string printable(std::string_view text, size_t most = 200, bool keep_lines = false) {
+  if (text.size() > most) {
+    size_t head = most / 4 * 3, tail = text.size() - most / 4;  // not within a character
+    while (head > 0 && (text[head] & 0xC0) == 0x80 && most / 4 * 3 - head < 3) --head;
+    while (tail < text.size() && (text[tail] & 0xC0) == 0x80) ++tail;
+    return printable(text.substr(0, head), head, keep_lines) + "...(" +
+           std::to_string(text.size()) + " bytes)..." +
+           printable(text.substr(tail), most, keep_lines);
+  }
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::string result;
+  while (!text.empty()) {
+    const char c = text[0];
+    const size_t size = keep_lines && c == '\n' ? 1 : printable_bytes(text);
+    result += text.substr(0, size);
+    if (size == 0 && c == '\n') result += "\\n";
+    if (size == 0 && c != '\n') result += {'\\', 'x', kDigits[c >> 4 & 15], kDigits[c & 15]};
+    text.remove_prefix(std::max<size_t>(size, 1));
+  }
+  return result;
+}
+
+// An error's text, whose lines are its own, for the terminal.
+inline std::string printable_message(std::string_view text) { return printable(text, 8000, true); }
+
+}  // namespace anymesh
