@@ -14,6 +14,7 @@
 
 #include "framework/checkpoint/format/byte_source.h"
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/output_lock.h"
 #include "framework/checkpoint/format/placed_file.h"
 
 namespace anymesh {
@@ -100,7 +101,8 @@ std::string list_folder(const std::filesystem::path& folder) {
   constexpr size_t kMost = 20;
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
-    names.push_back(entry.path().filename());
+    if (std::string name = entry.path().filename(); !is_lock_file(name))
+      names.push_back(std::move(name));
   std::sort(names.begin(), names.end());
   std::string text;
   for (size_t i = 0; i < std::min(kMost, names.size()); ++i)
