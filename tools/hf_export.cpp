@@ -79,7 +79,9 @@ NamedTensors tensors_of(const WholeCheckpoint& checkpoint, const HfModel& model)
 
 HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progress) {
   const auto start = std::chrono::steady_clock::now();
-  const fs::path path = options.tag.empty() ? options.checkpoint : options.checkpoint / options.tag;
+  const fs::path path = options.tag.empty()
+                            ? options.checkpoint
+                            : folder_of_tag(options.checkpoint, options.tag, "--tag");
   const fs::path normal = fs::absolute(options.output).lexically_normal(),
                  output = normal.has_filename() ? normal : normal.parent_path(),
                  temporary = temporary_of(output);

@@ -250,6 +250,20 @@ TEST_F(Export, MergesTensorAndPipelineParallelism) {
   EXPECT_EQ(a, weights(folder_ / "b"));
 }
 
+TEST_F(Export, ATagIsBelowItsFolder) {
+  fs::create_directories(folder_ / "c/epoch=1.ckpt");
+  const fs::path tag = "epoch=1.ckpt/checkpoint", own = copy_of("z1-bf16-dp2", folder_);
+  fs::rename(own, folder_ / "c" / tag);
+  export_fp32({.checkpoint = folder_ / "c", .tag = tag, .output = folder_ / "w"}, {});
+  EXPECT_TRUE(fs::exists(folder_ / "w" / kWeightsFile));
+  for (const std::string& elsewhere : {"../c/" + tag.string(), (folder_ / "c" / tag).string()})
+    EXPECT_THAT(message_of([&] {
+                  export_fp32(
+                      {.checkpoint = folder_ / "c", .tag = elsewhere, .output = folder_ / "x"}, {});
+                }),
+                testing::StartsWith("--tag names '" + elsewhere + "', which is not a folder"));
+}
+
 TEST(ParseSize, AsHuggingFace) {
   EXPECT_EQ(parse_size("5GB"), 5'000'000'000u);
   EXPECT_EQ(parse_size("300mb"), 300'000'000u);

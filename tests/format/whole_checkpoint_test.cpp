@@ -137,9 +137,16 @@ TEST_F(Whole, SaysWhatAFolderHoldsThatIsNoCheckpoint) {
   EXPECT_NE(refusal(folder_).find("is no checkpoint"), std::string::npos);
   EXPECT_NE(refusal(folder_).find("It holds: diary"), std::string::npos);
   EXPECT_NE(refusal(folder_ / "absent").find("holds: diary"), std::string::npos);
-  for (const char* tag : {"global_step7", "", "..", "/tmp"}) {
+  fs::create_directories(folder_ / "a/b");
+  for (const std::string tag : {"global_step7", "", ".", "..", "/tmp", "a/../..", "a//b", "/"}) {
     write_file(folder_ / kLatestFile, tag);
-    EXPECT_NE(refusal(folder_).find("which is not a folder beside it"), std::string::npos) << tag;
+    const std::string expected =
+        "/latest names '" + tag + "', which is not a folder below " + folder_.string();
+    EXPECT_NE(refusal(folder_).find(expected), std::string::npos) << tag;
+  }
+  for (const char* tag : {"a/b\n", "a/b/"}) {
+    write_file(folder_ / kLatestFile, tag);
+    EXPECT_EQ(resolve_tag(folder_), folder_ / "a/b");
   }
   const WholeCheckpoint checkpoint = open_whole_checkpoint(tag_of("z1-bf16-dp2"), 1);
   EXPECT_NE(message_of([&] { checkpoint.parameter("no.such"); }).find("has no parameter no.such"),

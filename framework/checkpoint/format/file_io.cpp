@@ -16,6 +16,7 @@
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/output_lock.h"
 #include "framework/checkpoint/format/placed_file.h"
+#include "framework/printable.h"
 
 namespace anymesh {
 namespace {
@@ -144,6 +145,28 @@ std::string read_tag(const std::filesystem::path& pointer_file) {
   std::string tag = read_text(pointer_file);
   while (!tag.empty() && std::isspace(static_cast<unsigned char>(tag.back()))) tag.pop_back();
   return tag;
+}
+
+bool is_tag_name(std::string_view tag) {
+  constexpr size_t kLongestPart = 255, kLongest = 4000;  // as file systems have it
+  if (tag.size() > kLongest || tag.find('\0') != std::string_view::npos) return false;
+  for (;;) {
+    const size_t slash = tag.find('/');
+    const std::string_view part = tag.substr(0, slash);
+    if (part.empty() || part == "." || part == ".." || part.size() > kLongestPart) return false;
+    if (slash == std::string_view::npos) return true;
+    tag.remove_prefix(slash + 1);
+  }
+}
+
+std::filesystem::path folder_of_tag(const std::filesystem::path& root, const std::string& tag,
+                                    const std::string& source) {
+  const std::string name = tag.substr(0, tag.find_last_not_of('/') + 1);  // as a shell completes it
+  if (is_tag_name(name) && std::filesystem::is_directory(root / name)) return root / name;
+  const std::string there = std::filesystem::is_directory(root) ? list_folder(root) : "nothing";
+  throw std::runtime_error(source + " names '" + printable(tag) +
+                           "', which is not a folder below " + root.string() +
+                           "; there are: " + there);
 }
 
 std::string host_name() {

@@ -25,6 +25,13 @@ std::string read_text(const std::filesystem::path& path, uint64_t most = 64 << 1
 // What `latest` or `latest_universal` says, without the white space that an editor may leave
 // behind.
 std::string read_tag(const std::filesystem::path& pointer_file);
+// Whether ROOT/TAG is below ROOT, whatever ROOT is: "global_step4" is, as are the several parts of
+// Lightning's "epoch=1-step=2.ckpt/checkpoint"; absolute paths and ones with "." or ".." are not.
+bool is_tag_name(std::string_view tag);
+// The folder ROOT/TAG. Throws where there is none below `root`; `source` names what says the tag: a
+// pointer file, --tag.
+std::filesystem::path folder_of_tag(const std::filesystem::path& root, const std::string& tag,
+                                    const std::string& source);
 // Renames, replacing a file of that name, then syncs the folder.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 // Syncs the folder `from` and gives it the name `to`. A folder that has the name is replaced as a

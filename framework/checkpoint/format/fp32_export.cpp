@@ -6,6 +6,7 @@
 #include <set>
 
 #include "framework/checkpoint/format/deferred_checks.h"
+#include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/stopwatch.h"
@@ -117,8 +118,9 @@ NamedTensors fp32_tensors(const WholeCheckpoint& checkpoint, bool exclude_frozen
 
 Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progress) {
   const auto start = std::chrono::steady_clock::now();
-  const fs::path source =
-      options.tag.empty() ? options.checkpoint : options.checkpoint / options.tag;
+  const fs::path source = options.tag.empty()
+                              ? options.checkpoint
+                              : folder_of_tag(options.checkpoint, options.tag, "--tag");
   DeferredChecks checks;
   const WholeCheckpoint checkpoint = open_whole_checkpoint(source, stream_threads(), &checks);
   const NamedTensors tensors = fp32_tensors(checkpoint, options.exclude_frozen);

@@ -25,6 +25,7 @@ std::string hint_about_latest(const fs::path& folder) {
   const fs::path latest = folder / kLatestFile;
   if (!fs::exists(latest)) return "";
   const std::string tag = read_tag(latest);
+  if (!is_tag_name(tag)) return "";
   return "\nIts file 'latest' names the tag " + tag +
          "; give that folder: " + (folder / tag).string();
 }

@@ -96,18 +96,9 @@ std::string mesh_of(const Value& metadata) {
 }  // namespace
 
 fs::path resolve_tag(const fs::path& path) {
-  for (const std::string_view pointer : {kLatestFile, kLatestUniversalFile}) {
-    if (!fs::exists(path / pointer)) continue;
-    const std::string tag = read_tag(path / pointer);
-    const bool is_name =
-        !tag.empty() && tag != "." && tag != ".." && tag == fs::path(tag).filename();
-    if (!is_name || !fs::is_directory(path / tag)) {
-      throw std::runtime_error(
-          (path / pointer).string() + " names '" + tag +
-          "', which is not a folder beside it; there are: " + list_folder(path));
-    }
-    return path / tag;
-  }
+  for (const std::string_view pointer : {kLatestFile, kLatestUniversalFile})
+    if (fs::exists(path / pointer))
+      return folder_of_tag(path, read_tag(path / pointer), (path / pointer).string());
   return path;
 }
 
