@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
 #include <stdexcept>
 
+#include "framework/input_file.h"
 #include "framework/parse_number.h"
 #include "framework/printed.h"
 #include "tools/svg.h"
@@ -13,8 +13,7 @@ namespace anymesh {
 namespace {
 
 std::vector<LossRow> read_rows(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw std::runtime_error(path + ": cannot open the file");
+  InputFile file(path);
   int line_number = 0;
   const auto fail = [&](const std::string& what) {
     throw std::runtime_error(path + ":" + std::to_string(std::max(line_number, 1)) + ": " + what);

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <cxxopts.hpp>
-#include <fstream>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "framework/comm/topology.h"
+#include "framework/input_file.h"
 #include "framework/pipeline/schedule.h"
 #include "tools/loss_csv.h"
 #include "tools/run_tool.h"
@@ -115,11 +115,11 @@ std::string bars_svg(const std::string& title, const std::vector<std::string>& n
 }
 
 std::vector<std::string> lines_of(const std::string& path) {
-  std::ifstream file(path);
+  InputFile file(path);
   std::vector<std::string> lines;
   for (std::string line; std::getline(file, line);)
     if (!line.empty()) lines.push_back(line);
-  if (lines.empty()) throw std::runtime_error(path + ": no lines to draw, or no such file");
+  if (lines.empty()) throw std::runtime_error(path + ": no lines to draw");
   return lines;
 }
 

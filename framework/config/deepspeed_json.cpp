@@ -1,13 +1,13 @@
 #include "framework/config/deepspeed_json.h"
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
 
 #include "framework/config/foreign_flags.h"
+#include "framework/input_file.h"
 
 namespace anymesh {
 namespace {
@@ -94,8 +94,12 @@ bool is_ignored(std::string_view key) {
 
 // nlohmann/json keeps the last of two equal keys; DeepSpeed refuses them, and so do we.
 Json parse_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw ParseError("--deepspeed_config " + path + ": cannot open the file");
+  std::string text;
+  try {
+    text = read_file(path);
+  } catch (const std::exception& error) {
+    throw ParseError(std::string("--deepspeed_config ") + error.what());
+  }
   std::vector<std::set<std::string>> open_objects;
   const auto refuse_repeats = [&](int, Json::parse_event_t event, Json& parsed) {
     if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
@@ -109,7 +113,7 @@ Json parse_file(const std::string& path) {
     return true;
   };
   try {
-    return Json::parse(file, refuse_repeats);
+    return Json::parse(text, refuse_repeats);
   } catch (const Json::parse_error& error) {
     const std::string what = error.what();  // "[json.exception...] parse error at line 1, ..."
     throw ParseError(path + ": byte " + std::to_string(error.byte) + ": " +

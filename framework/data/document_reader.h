@@ -14,13 +14,13 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "framework/data/throw_error.h"
+#include "framework/input_file.h"
 
 namespace anymesh {
 
@@ -40,9 +40,7 @@ class DocumentReader {
   };
 
   DocumentReader(const std::string& path, DocumentUnit unit)
-      : path_(path), unit_(unit), in_(path, std::ios::binary) {
-    if (!in_) throw_error(path, ": cannot open: ", std::strerror(errno));
-  }
+      : path_(path), unit_(unit), in_(path) {}
 
   // The next documents, a megabyte or one document, whichever is more; false at the end.
   bool read(Batch& batch) {
@@ -91,7 +89,7 @@ class DocumentReader {
 
   std::string path_;
   DocumentUnit unit_;
-  std::ifstream in_;
+  InputFile in_;
   int64_t batches_ = 0;
   int64_t bytes_ = 0;
   int64_t line_ = 0;

@@ -1,6 +1,5 @@
 #include "framework/data/indexed_dataset.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include <variant>
 
 #include "framework/data/throw_error.h"
+#include "framework/input_file.h"
 
 namespace anymesh {
 namespace {
@@ -80,15 +80,12 @@ TokenType token_type_for_vocabulary(int64_t vocab_size) {
 }
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) refuse(path, "cannot open: ", system_error());
+  const int fd = open_to_read(path);
   struct stat info {};
   void* data = nullptr;
   std::string error;
   if (fstat(fd, &info) != 0) {
     error = "cannot stat: " + system_error();
-  } else if (!S_ISREG(info.st_mode)) {
-    error = "is not a regular file";
   } else if (info.st_size > 0) {
     data = mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, fd, 0);
     if (data == MAP_FAILED) error = "cannot map: " + system_error();

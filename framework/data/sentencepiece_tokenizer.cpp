@@ -7,6 +7,7 @@
 
 #include "framework/data/throw_error.h"
 #include "framework/data/tokenizer.h"
+#include "framework/input_file.h"
 
 namespace anymesh {
 namespace {
@@ -15,7 +16,7 @@ class SentencePieceTokenizer final : public Tokenizer {
  public:
   // `eod` is </s>, or <EOD> with the special tokens.
   SentencePieceTokenizer(const std::string& model_file, bool special_tokens) {
-    const auto status = model_.Load(model_file);
+    const auto status = model_.LoadFromSerializedProto(read_file(model_file));
     if (!status.ok()) {
       throw_error(model_file,
                   ": cannot read the SentencePiece model (--tokenizer-model): ", status.ToString());

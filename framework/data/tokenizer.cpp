@@ -3,7 +3,6 @@
 #include <utf8proc.h>
 
 #include <array>
-#include <fstream>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <queue>
@@ -11,6 +10,7 @@
 
 #include "framework/data/throw_error.h"
 #include "framework/data/utf8.h"
+#include "framework/input_file.h"
 
 namespace anymesh {
 namespace {
@@ -182,11 +182,9 @@ class Gpt2BpeTokenizer final : public Tokenizer {
   };
 
   Ids read_vocabulary(const std::string& file) {
-    std::ifstream in(file, std::ios::binary);
-    if (!in) throw_error(file, ": cannot open the vocabulary (--vocab-file)");
     nlohmann::json json;
     try {
-      json = nlohmann::json::parse(in);
+      json = nlohmann::json::parse(read_file(file));
     } catch (const nlohmann::json::exception& error) {
       throw_error(file, ": ", error.what());
     }
@@ -218,8 +216,7 @@ class Gpt2BpeTokenizer final : public Tokenizer {
   }
 
   void read_merges(const std::string& file, const Ids& ids) {
-    std::ifstream in(file, std::ios::binary);
-    if (!in) throw_error(file, ": cannot open the merges (--merge-file)");
+    InputFile in(file);
     std::string line;
     for (int32_t number = 1; std::getline(in, line); ++number) {
       if (line.ends_with('\r')) line.pop_back();

@@ -252,7 +252,7 @@ TEST_F(DeepspeedJsonTest, BadFilesAreRefusedWithTheByte) {
   EXPECT_THAT(refused(R"({"gradient_clipping": 1e999})"), HasSubstr(path + ": "));
   std::filesystem::remove(path);
   EXPECT_THAT(refusal([&] { read_deepspeed_json(path, flags, config); }),
-              HasSubstr("--deepspeed_config " + path + ": cannot open the file"));
+              HasSubstr("--deepspeed_config " + path + ": cannot open: No such file"));
 }
 
 }  // namespace

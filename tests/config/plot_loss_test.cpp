@@ -266,7 +266,8 @@ TEST_F(PlotLossTest, FiguresAnswerByExitCode) {
   EXPECT_THAT(refused("pie " + output + cells), HasSubstr("cells, bars or mesh, found 'pie'"));
   EXPECT_THAT(refused("bars " + output + write("x.csv", "a,b\n1,2,3\n")),
               HasSubstr("'1,2,3': expected a label and a number for each of 'a,b'"));
-  EXPECT_THAT(refused("cells " + output + folder + "none"), HasSubstr("none: no lines to draw"));
+  EXPECT_THAT(refused("cells " + output + folder + "none"),
+              HasSubstr("none: cannot open: No such file"));
   EXPECT_THAT(refused("cells --output " + folder + "no/such.svg " + cells),
               HasSubstr("such.svg: cannot write the file"));
 }

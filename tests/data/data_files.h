@@ -11,18 +11,13 @@
 #include <vector>
 
 #include "framework/data/indexed_dataset.h"
+#include "framework/input_file.h"
 #include "tests/support/message_of.h"
 
 namespace anymesh {
 
 inline std::string fixture(const std::string& name) {
   return std::string(ANYMESH_TEST_DATA) + "/data/" + name;
-}
-
-inline std::string read_file(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  EXPECT_TRUE(in) << path;
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 inline void write_file(const std::string& path, const std::string& bytes) {

@@ -206,7 +206,7 @@ TEST_F(DamagedIndex, AMissingOrShortBinIsRefused) {
   std::filesystem::remove(prefix() + ".bin");
   EXPECT_THAT(open_damaged(), HasSubstr("corpus.bin: cannot open: No such file"));
   std::filesystem::create_directory(prefix() + ".bin");
-  EXPECT_THAT(open_damaged(), HasSubstr("corpus.bin: is not a regular file"));
+  EXPECT_THAT(open_damaged(), HasSubstr("corpus.bin: is a folder, expected a file"));
 }
 
 TEST(IndexedDataset, AnEmptyCorpusOpens) {

@@ -1,6 +1,10 @@
 #include "framework/checkpoint/format/byte_source.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <numeric>
+#include <thread>
 
 #include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/file_io.h"
@@ -83,9 +87,48 @@ TEST_F(FileIo, TextReplacesAtomically) {
 
 TEST_F(FileIo, ErrorsNameThePath) {
   EXPECT_NE(message_of([&] { read_text(folder_ / "absent"); }).find("absent"), std::string::npos);
-  EXPECT_NE(message_of([&] { read_text(folder_); }).find("is not a file"), std::string::npos);
+  EXPECT_NE(message_of([&] { read_text(folder_); }).find("is a folder, expected a file"),
+            std::string::npos);
   EXPECT_NE(message_of([&] { write_text_atomically(folder_ / "no" / "file", ""); }).find("no/file"),
             std::string::npos);
+}
+
+// In the place of any file: none of them may be waited for.
+TEST_F(FileIo, WhatIsNoFileIsNamed) {
+  ASSERT_EQ(mkfifo((folder_ / "fifo").c_str(), 0600), 0);
+  std::filesystem::create_symlink("fifo", folder_ / "link");
+  std::filesystem::create_symlink("loop", folder_ / "loop");
+  write_file(folder_ / "pointer",
+             "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 5\n");
+  const std::pair<std::filesystem::path, std::string> kinds[] = {
+      {folder_ / "fifo", "is a FIFO, expected a file"},
+      {folder_ / "link", "is a FIFO, expected a file"},
+      {folder_ / "loop", "cannot open: Too many levels of symbolic links"},
+      {folder_ / "pointer", "is a git-lfs pointer and not the file itself: run `git lfs pull`"},
+      {"/dev/null", "is a device, expected a file"},
+      {folder_, "is a folder, expected a file"}};
+  for (const auto& [path, what] : kinds) {
+    const std::string expected = path.string() + ": " + what;
+    EXPECT_TRUE(message_of([&] { File file(path); }).starts_with(expected)) << expected;
+    EXPECT_TRUE(message_of([&] { InputFile file(path); }).starts_with(expected)) << expected;
+    EXPECT_TRUE(message_of([&] { read_torch_file(path); }).starts_with(expected)) << expected;
+  }
+}
+
+// As a shell makes one of <(zcat a.csv.gz); its writer comes later.
+TEST_F(FileIo, APipeIsReadWhereItIsNamedAsOne) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const std::string name = "/dev/fd/" + std::to_string(ends[0]);
+  EXPECT_EQ(message_of([&] { File file(name); }), name + ": is a FIFO, expected a file");
+  std::thread writer([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(write(ends[1], "text", 4), 4);
+    close(ends[1]);
+  });
+  EXPECT_EQ(read_file(name), "text");
+  writer.join();
+  close(ends[0]);
 }
 
 TEST_F(FileIo, AFullDiskIsSaidByTheSystemsWords) {

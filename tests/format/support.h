@@ -10,6 +10,7 @@
 
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/zip.h"
+#include "framework/input_file.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 
@@ -43,11 +44,6 @@ inline std::vector<float> floats(const ByteSource& source) {
   std::vector<float> values(source.size() / sizeof(float));
   source.read(0, std::as_writable_bytes(std::span(values)));
   return values;
-}
-
-inline std::string read_file(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
 }
 
 inline void write_file(const std::filesystem::path& path, const std::string& content) {

@@ -9,12 +9,13 @@ parse_number       no-torch
 peak_memory        no-torch
 printed            no-torch
 printable          no-torch
+input_file         no-torch
 descriptors        no-torch
-format             no-torch  printed printable
-config             no-torch  parse_number printable
-data               no-torch  parse_number printable
+format             no-torch  printed printable input_file
+config             no-torch  parse_number printable input_file
+data               no-torch  parse_number printable input_file
 mesh               no-torch
-comm               torch     mesh printed
+comm               torch     mesh printed printable
 device             torch     comm config cuda
 lanes              torch
 outlet             no-torch
@@ -42,7 +43,7 @@ trainer            torch     checkpoint comm engine interruption micro_batches c
 pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero descriptors printable
 gpt_config         no-torch  config
 models             torch     mesh comm param_spec random kernels tensor_parallel pipeline config gpt_config
-tools              no-torch  format config data gpt_config mesh parse_number peak_memory descriptors printed printable
+tools              no-torch  format config data gpt_config mesh parse_number peak_memory descriptors printed printable input_file
 generate           torch     comm checkpoint format config data models tools gpt_config parse_number printable
 '
 

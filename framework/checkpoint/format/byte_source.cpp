@@ -1,6 +1,5 @@
 #include "framework/checkpoint/format/byte_source.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,21 +25,9 @@ void ByteSource::check_range(uint64_t offset, uint64_t count, const std::string&
   }
 }
 
-File::File(const std::filesystem::path& path)
-    : path_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (descriptor_ < 0) {
-    const int reason = errno;
-    const std::string text = "cannot open " + path.string() + ": " + std::strerror(reason);
-    if (reason == EMFILE) throw CannotRead(text + " (raise the limit with `ulimit -n`)");
-    for (const int not_damage : {EACCES, EPERM, ENFILE, ENOMEM, ESTALE})
-      if (reason == not_damage) throw CannotRead(text);
-    throw std::runtime_error(text);
-  }
-  struct stat status;
-  if (fstat(descriptor_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    close(descriptor_);
-    throw std::runtime_error(path.string() + " is not a file");
-  }
+File::File(const std::filesystem::path& path) : path_(path), descriptor_(open_to_read(path)) {
+  struct stat status {};
+  fstat(descriptor_, &status);
   size_ = static_cast<uint64_t>(status.st_size);
 }
 

@@ -6,19 +6,13 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace anymesh {
+#include "framework/input_file.h"  // CannotRead
 
-// A file that may be whole and cannot be read here and now: for want of a right or of descriptors,
-// or as it is of a newer format. What readers throw else, std::runtime_error, is about the file
-// itself, and has a load fall back to an older checkpoint.
-struct CannotRead : std::logic_error {
-  using std::logic_error::logic_error;
-};
+namespace anymesh {
 
 // Bytes that can be read at any offset, wherever they are: a range of a file, buffers in memory, or
 // something computed as it is read. A tensor of a checkpoint is dtype + shape + ByteSource, so
