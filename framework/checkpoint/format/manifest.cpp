@@ -80,7 +80,7 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
   Manifest manifest;
   try {
     // Not an ordered_json, whose search for a key takes time by their number.
-    const Json json = Json::parse(text, shallow<Json>);
+    const Json json = Json::parse(shallow(text));
     if (json.at("format") != kFormat) throw std::runtime_error("'format' is another");
     const auto version = json.at("version").get<int64_t>();
     if (version < 1) throw std::runtime_error("is of version " + std::to_string(version));

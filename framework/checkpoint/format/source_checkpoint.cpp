@@ -207,9 +207,7 @@ void set_step(SourceShard& shard, const std::string& name, const Value& step) {
 }
 
 Value entry_of(const Value& states, size_t index) {
-  for (const auto& [key, entry] : states.entries())
-    if (key.is_int() && key.as_int() == static_cast<int64_t>(index)) return entry;
-  return {};
+  return states.find(static_cast<int64_t>(index));
 }
 
 Value step_of(const Value& state, const Value& group) {

@@ -8,6 +8,8 @@
 namespace anymesh {
 namespace {
 
+constexpr size_t kMostOfStep = 1000;  // of where a value came from, in bytes
+
 std::string_view kind_name(Value::Kind kind) {
   constexpr std::array<std::string_view, 16> kNames = {
       "None",  "bool", "int",        "int",  "float",       "str",    "bytes", "list",
@@ -158,13 +160,16 @@ std::vector<std::string> Value::as_strings() const {
   return strings;
 }
 
-const std::vector<Value::Entry>* Value::find_entries() const {
-  if (const auto* mapping = std::get_if<std::shared_ptr<Mapping>>(&data_))
-    return &(*mapping)->entries;
-  if (const auto* object = std::get_if<std::shared_ptr<Object>>(&data_)) {
-    return (*object)->state ? (*object)->state->find_entries() : nullptr;
-  }
+const Value::Mapping* Value::find_mapping() const {
+  if (const auto* mapping = std::get_if<std::shared_ptr<Mapping>>(&data_)) return mapping->get();
+  if (const auto* object = std::get_if<std::shared_ptr<Object>>(&data_))
+    return (*object)->state ? (*object)->state->find_mapping() : nullptr;
   return nullptr;
+}
+
+const std::vector<Value::Entry>* Value::find_entries() const {
+  const Mapping* mapping = find_mapping();
+  return mapping ? &mapping->entries : nullptr;
 }
 
 const std::vector<Value>* Value::find_items() const {
@@ -173,16 +178,43 @@ const std::vector<Value>* Value::find_items() const {
 }
 
 Value Value::child(const Value& value, std::string key) const {
+  if (key.size() > kMostOfStep) key = printable(key);
   Value result = value;
   result.where_ = std::make_shared<const Where>(Where{where_, "[" + std::move(key) + "]"});
   return result;
 }
 
 const Value* Value::find_value(std::string_view key) const {
+  const Mapping* mapping = find_mapping();
+  if (!mapping) fail("a dict");
+  return mapping->find(key);
+}
+
+const Value* Value::Mapping::find(std::string_view key) const {
+  constexpr size_t kFew = 32;
+  if (entries.size() <= kFew) {
+    const auto found = std::ranges::find_if(entries, has_key(key));
+    return found == entries.end() ? nullptr : &found->second;
+  }
+  std::call_once(indexed, [this] {
+    index = std::make_unique<std::unordered_map<std::string_view, size_t>>(entries.size());
+    for (size_t i = 0; i < entries.size(); ++i)
+      if (entries[i].first.is_string()) index->emplace(entries[i].first.as_string(), i);
+  });
+  const auto found = index->find(key);
+  return found == index->end() ? nullptr : &entries[found->second].second;
+}
+
+// Keys that count from 0 stand where they say, mostly.
+Value Value::find(int64_t key) const {
   const auto* entries = find_entries();
   if (!entries) fail("a dict");
-  const auto found = std::ranges::find_if(*entries, has_key(key));
-  return found == entries->end() ? nullptr : &found->second;
+  const auto is_key = [key](const Entry& entry) {
+    return entry.first.is_int() && entry.first.as_int() == key;
+  };
+  auto found = entries->begin() + std::clamp<int64_t>(key, 0, std::ssize(*entries));
+  if (found == entries->end() || !is_key(*found)) found = std::ranges::find_if(*entries, is_key);
+  return child(found == entries->end() ? Value() : found->second, std::to_string(key));
 }
 
 Value Value::find(std::string_view key) const {
@@ -198,7 +230,7 @@ Value Value::at(std::string_view key) const {
   for (const auto& [name, value] : *find_entries()) {
     if (names.size() < 400) names += (names.empty() ? "" : ", ") + name.found();
   }
-  throw ValueError(where() + ": has no key '" + std::string(key) + "', only " +
+  throw ValueError(where() + ": has no key '" + printable(key) + "', only " +
                    (names.empty() ? "none" : names));
 }
 
@@ -239,7 +271,11 @@ size_t Value::size() const {
 
 std::vector<Value::Entry>& Value::own_entries() {
   if (auto* mapping = std::get_if<std::shared_ptr<Mapping>>(&data_)) {
-    if (mapping->use_count() > 1) *mapping = std::make_shared<Mapping>(**mapping);
+    if (mapping->use_count() > 1) {
+      *mapping = std::make_shared<Mapping>(**mapping);
+    } else if ((*mapping)->index) {
+      *mapping = std::make_shared<Mapping>((*mapping)->kind, std::move((*mapping)->entries));
+    }
     return (*mapping)->entries;
   }
   auto* object = std::get_if<std::shared_ptr<Object>>(&data_);
@@ -283,7 +319,7 @@ Value Value::named(std::string file) const {
 std::string Value::where() const {
   std::string text;
   for (const Where* place = where_.get(); place; place = place->parent.get())
-    text = place->step + text;
+    text = printable(place->step, kMostOfStep) + text;
   if (text.ends_with(": ")) text.resize(text.size() - 2);
   return text.empty() ? "value" : text;
 }
@@ -299,14 +335,14 @@ std::string Value::found() const {
     case Kind::kFloat:
       return std::to_string(as_double());
     case Kind::kString:
-      return "'" + as_string().substr(0, 100) + "'";
+      return "'" + printable(as_string(), 100) + "'";
     case Kind::kTensor:
       return std::string(dtype_name(as_tensor().dtype)) + " tensor of shape " +
              to_string(as_tensor().shape);
     case Kind::kGlobal:
-      return as_global().module + "." + as_global().name;
+      return printable(as_global().module) + "." + printable(as_global().name);
     case Kind::kObject:
-      return "object of class " + as_object().type->module + "." + as_object().type->name;
+      return "object of class " + Value(*as_object().type).found();
     case Kind::kBytes:
     case Kind::kBigInt:
       return std::string(kind_name(kind())) + " of " + std::to_string(raw().size()) + " bytes";

@@ -4,10 +4,12 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -149,6 +151,7 @@ class Value {
   // returns None.
   Value at(std::string_view key) const;
   Value find(std::string_view key) const;
+  Value find(int64_t key) const;
   bool contains(std::string_view key) const;
   std::vector<Entry> entries() const;  // with where they are, for messages
   // Of a sequence.
@@ -180,8 +183,14 @@ class Value {
     std::vector<Value> items;
   };
   struct Mapping {
+    Mapping(Kind k, std::vector<Entry> e) : kind(k), entries(std::move(e)) {}
+    Mapping(const Mapping& other) : Mapping(other.kind, other.entries) {}
+    const Value* find(std::string_view key) const;
     Kind kind;
     std::vector<Entry> entries;
+    // Of many entries, made when the first is looked for; whoever changes them then moves.
+    mutable std::once_flag indexed;
+    mutable std::unique_ptr<std::unordered_map<std::string_view, size_t>> index;
   };
   struct Raw {  // bytes and integers beyond 64 bits
     Kind kind;
@@ -196,7 +205,8 @@ class Value {
   const T& get(const char* expected) const;  // throws unless the value is one
   const std::string& raw() const { return std::get<std::shared_ptr<const Raw>>(data_)->data; }
   const Value* find_value(std::string_view key) const;
-  const std::vector<Entry>* find_entries() const;  // of a dict or an object's attributes, else null
+  const Mapping* find_mapping() const;  // of a dict or an object's attributes, else null
+  const std::vector<Entry>* find_entries() const;
   const std::vector<Value>* find_items() const;
   std::vector<Entry>& own_entries();  // ... unshared, to change them
   Value child(const Value& value, std::string key) const;

@@ -25,7 +25,7 @@ Value make_object(std::string module, std::string name, std::vector<Value> args,
 Value::Value(Kind kind, std::vector<Value> items)
     : data_(std::make_shared<Sequence>(Sequence{kind, std::move(items)})) {}
 Value::Value(Kind kind, std::vector<Entry> entries)
-    : data_(std::make_shared<Mapping>(Mapping{kind, std::move(entries)})) {}
+    : data_(std::make_shared<Mapping>(kind, std::move(entries))) {}
 Value::Value(Kind kind, std::string data)
     : data_(std::make_shared<const Raw>(Raw{kind, std::move(data)})) {}
 

@@ -70,8 +70,7 @@ fs::path weights_entry(const fs::path& folder) {
 std::map<fs::path, std::vector<std::string>> weight_files(const fs::path& path) {
   const fs::path entry = fs::is_directory(path) ? weights_entry(path) : path;
   if (!entry.string().ends_with(kIndexSuffix)) return {{entry, {}}};
-  const auto index =
-      nlohmann::json::parse(read_text(entry, kMaxIndex), shallow<nlohmann::json>, false);
+  const auto index = nlohmann::json::parse(shallow(read_text(entry, kMaxIndex)), nullptr, false);
   const auto map = index.is_object() ? index.find("weight_map") : index.end();
   std::map<fs::path, std::vector<std::string>> files;
   if (map == index.end() || !map->is_structured() || map->empty())
