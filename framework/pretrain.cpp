@@ -16,6 +16,7 @@
 #include "framework/descriptors.h"
 #include "framework/device.h"
 #include "framework/memory.h"
+#include "framework/printable.h"
 #include "framework/trainer.h"
 #include "framework/zero/memory_report.h"
 
@@ -276,12 +277,13 @@ int pretrain(int argc, char** argv, const std::string& program, const std::strin
     main_of({argv + 1, argv + argc}, mpi, flags, model);
     return 0;
   } catch (const CollectiveError& collective) {
-    if (world->rank() == 0) std::fprintf(stderr, "%s: %s\n", program.c_str(), collective.what());
+    if (world->rank() == 0)
+      std::fprintf(stderr, "%s: %s\n", program.c_str(), printable_message(collective).c_str());
     return 1;
   } catch (const c10::Error& e) {
     error = e.what_without_backtrace();
   } catch (const std::exception& e) {
-    error = e.what();
+    error = printable_message(e);
   }
   std::fprintf(stderr, "%s: [rank %d] %s\n", program.c_str(), world->rank(), error.c_str());
   mpi.abort(1);

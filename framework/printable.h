@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
+#include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace anymesh {
 
@@ -57,7 +60,17 @@ inline std::string printable(std::string_view text, size_t most = 200, bool keep
   return result;
 }
 
-// An error's text, whose lines are its own, for the terminal.
+// A message, whose lines are its own.
 inline std::string printable_message(std::string_view text) { return printable(text, 8000, true); }
+
+// An error's, for the terminal.
+inline std::string printable_message(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error))
+    return "not enough memory (`ulimit -v` says whether there is a limit)";
+  const auto* system = dynamic_cast<const std::system_error*>(&error);
+  if (system && system->code() == std::errc::resource_unavailable_try_again)
+    return "cannot start a thread (`ulimit -u` is the limit): " + system->code().message();
+  return printable_message(error.what());
+}
 
 }  // namespace anymesh

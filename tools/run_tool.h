@@ -8,6 +8,7 @@
 #include <string>
 
 #include "framework/descriptors.h"
+#include "framework/printable.h"
 
 namespace anymesh {
 
@@ -54,14 +55,14 @@ int run_tool(const char* name, int failure, int argc, char** argv, Parse parse, 
   try {
     arguments = parse(argc, argv);
   } catch (const std::exception& error) {
-    std::cerr << name << ": " << error.what() << " (see --help)\n";
+    std::cerr << name << ": " << printable_message(error) << " (see --help)\n";
     return 2;
   }
   try {
     take_all_descriptors();
     return work(arguments);
   } catch (const std::exception& error) {
-    std::cerr << name << ": " << error.what() << '\n';
+    std::cerr << name << ": " << printable_message(error) << '\n';
     return failure;
   }
 }

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "framework/printable.h"
+
 namespace anymesh {
 
 std::vector<std::string> gather_strings(Communicator& comm, const std::string& mine) {
@@ -58,7 +60,7 @@ void all_or_none(Communicator& comm, const std::function<void()>& work) {
   } catch (const c10::Error& e) {
     error = e.what_without_backtrace();
   } catch (const std::exception& e) {
-    error = e.what();
+    error = printable_message(e);
   }
   throw_together(comm, error);
 }

@@ -90,5 +90,40 @@ TEST(Value, RefusesImpossibleShapes) {
   EXPECT_THROW(numel(Shape{0, INT64_MAX, 2}), ValueError);
 }
 
+TEST(Value, ManyKeysAreFoundWhereTheyAre) {
+  std::vector<Value::Entry> entries;
+  for (int i = 0; i < 1000; ++i) entries.emplace_back("k" + std::to_string(i), i);
+  entries.emplace_back(7, "seven");
+  Value dict = Value::dict(std::move(entries));
+  const Value copy = dict;
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(dict.at("k" + std::to_string(i)).as_int(), i);
+  EXPECT_TRUE(dict.find("k1000").is_none());
+  EXPECT_EQ(dict.find(int64_t{7}).as_string(), "seven");
+  dict.erase("k0").set("k5", "five").set("new", 3);
+  EXPECT_FALSE(dict.contains("k0"));
+  EXPECT_EQ(dict.at("k5").as_string(), "five");
+  EXPECT_EQ(dict.at("k999").as_int(), 999);
+  EXPECT_EQ(dict.at("new").as_int(), 3);
+  dict.set("k6", "six").set("newer", 4);  // what was found before is found again
+  EXPECT_EQ(dict.at("k6").as_string(), "six");
+  EXPECT_EQ(dict.at("newer").as_int(), 4);
+  EXPECT_EQ(copy.at("k0").as_int(), 0);
+  EXPECT_EQ(copy.at("k5").as_int(), 5);
+}
+
+// Whatever a file's names are, a message is short, and says nothing to the terminal.
+TEST(Value, MessagesQuoteNamesAsText) {
+  const std::string escape = "\x1b[2J\n", nul("a\0b", 3), huge(5'000'000, 'x');
+  const Value dict =
+      Value::dict({{escape, Value::dict({{nul, 1}})}, {huge, Value::list()}}).named("f" + escape);
+  EXPECT_EQ(message_of([&] { dict.at(escape).at(nul).as_string(); }),
+            "f\\x1b[2J\\n: ['\\x1b[2J\\n']['a\\x00b']: expected a string, found 1");
+  EXPECT_LT(message_of([&] { dict.at(huge).at("x"); }).size(), 1000u);
+  EXPECT_LT(message_of([&] { dict.at(huge + "y"); }).size(), 1000u);
+  EXPECT_EQ(message_of([&] { dict.at(escape).at("x"); }),
+            "f\\x1b[2J\\n: ['\\x1b[2J\\n']: has no key 'x', only 'a\\x00b'");
+  EXPECT_LT(message_of([&] { throw ValueError(huge); }).size(), 10'000u);
+}
+
 }  // namespace
 }  // namespace anymesh

@@ -8,11 +8,14 @@
 #include <string_view>
 #include <vector>
 
+#include "framework/printable.h"
+
 namespace anymesh {
 
-// What a checkpoint file says and should not, or what cannot be written to one.
+// What a checkpoint file says and should not, or what cannot be written to one. Its text may quote
+// the file.
 struct ValueError : std::runtime_error {
-  using std::runtime_error::runtime_error;
+  explicit ValueError(const std::string& text) : std::runtime_error(printable_message(text)) {}
 };
 
 // The element types of tensors in checkpoints; torch's others are refused.

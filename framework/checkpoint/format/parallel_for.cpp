@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -31,7 +32,11 @@ void parallel_for(size_t count, int threads, const std::function<void(size_t)>& 
   {
     std::vector<std::jthread> helpers;
     for (size_t t = 1; t < std::min<size_t>(static_cast<size_t>(std::max(threads, 1)), count); ++t)
-      helpers.emplace_back(work);
+      try {
+        helpers.emplace_back(work);
+      } catch (const std::system_error&) {  // more threads than are allowed
+        break;
+      }
     work();
   }
   if (failure) std::rethrow_exception(failure);

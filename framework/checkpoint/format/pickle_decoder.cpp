@@ -253,6 +253,8 @@ Value decode_pickle(std::span<const std::byte> pickle, const OpenStorage& open_s
   PickleDecoder decoder(pickle, open_storage, memory);
   try {
     return decoder.run().named(file);
+  } catch (const std::bad_alloc&) {
+    throw;
   } catch (const std::exception& error) {
     throw ValueError(file + ": pickle at byte " + std::to_string(decoder.position()) + ": " +
                      error.what());

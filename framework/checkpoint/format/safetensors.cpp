@@ -60,7 +60,7 @@ class Reader {
     std::string text(length, '\0');
     file_->read(prefix.size(), std::as_writable_bytes(std::span(text)));
     data_ = prefix.size() + length;
-    Json header = Json::parse(text, shallow<Json>, /*allow_exceptions=*/false);
+    Json header = Json::parse(shallow(std::move(text)), nullptr, /*allow_exceptions=*/false);
     if (!header.is_object()) fail("a header that is no JSON object, at offset 8", "one");
     return header;
   }
@@ -117,7 +117,9 @@ class Reader {
 
 }  // namespace
 
-NamedTensors read_safetensors(const std::filesystem::path& path) { return Reader(path).read(); }
+NamedTensors read_safetensors(const std::filesystem::path& path) {
+  return naming_memory(path, [&] { return Reader(path).read(); });
+}
 
 StreamedFile streamed_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {
   nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}}}};

@@ -91,11 +91,8 @@ FileLayout layout_of(const std::string& stem, const Value& value, std::span<cons
   return zip.finish();
 }
 
-}  // namespace
-
-Value read_torch_file(const std::filesystem::path& path, DeferredChecks* checks) {
-  check_container(path);
-  const ZipReader zip(path);
+Value read_archive(const ZipReader& zip, const std::filesystem::path& path,
+                   DeferredChecks* checks) {
   const std::string file = path.string();
   const auto& records = zip.records();
   const auto pickle = std::find_if(records.begin(), records.end(), [](const auto& record) {
@@ -127,6 +124,15 @@ Value read_torch_file(const std::filesystem::path& path, DeferredChecks* checks)
   for (const auto& record : records) taken += kRecordBytes + record.name.size();
   const uint64_t allowed = 2 * std::filesystem::file_size(path) + kAllowance;
   return decode_pickle(zip.read(*pickle), open_storage, file, allowed - std::min(allowed, taken));
+}
+
+}  // namespace
+
+Value read_torch_file(const std::filesystem::path& path, DeferredChecks* checks) {
+  return naming_memory(path, [&] {
+    check_container(path);
+    return read_archive(ZipReader(path), path, checks);
+  });
 }
 
 uint64_t torch_file_size(const std::filesystem::path& path, const Value& value) {
