@@ -96,6 +96,20 @@ TEST(MergeRules, RefusesTwoPatternsOfACategory) {
               std::string::npos)
         << bombs[0];
   }
+  // Each of them doubles the time for every level.
+  for (const std::string look : {"(?=", "(?!", "(?<=", "(?:(?="}) {
+    std::string nested = "a";
+    for (int depth = 0; depth < 20; ++depth)
+      nested = look + nested + (look.size() > 4 ? "))" : ")");
+    info.tp_replicated = {nested + ".*"};
+    EXPECT_NE(message_of([&] { MergeRules nests(info); }).find("may begin with (?: and no other"),
+              std::string::npos)
+        << nested;
+  }
+  info.tp_replicated = {R"((a)\1)"};  // needs trying one way after another
+  EXPECT_NE(message_of([&] { MergeRules back(info); }), "");
+  info.tp_replicated = {R"((?:[(?=]\(\?=)\.w)"};  // which only look like it
+  EXPECT_EQ(MergeRules(info).classify("?(?=.w").kind, Kind::kReplicated);
   info.tp_replicated = {R"(\d{1,3}\.w)"};
   EXPECT_EQ(MergeRules(info).classify("12.w").kind, Kind::kReplicated);
 }

@@ -24,7 +24,8 @@ bool is_megatron_row_parallel(const std::string& name) {
 void check_name(const std::string& name) {
   const bool bad = name.empty() || name == "." || name == ".." || name.size() > 255 ||
                    name.find('/') != std::string::npos || name.find('\0') != std::string::npos;
-  if (bad) throw ValueError("the parameter name '" + name + "' cannot be that of a folder");
+  if (bad)
+    throw ValueError("the parameter name '" + printable(name) + "' cannot be that of a folder");
 }
 
 // Every element exactly once.
@@ -251,7 +252,13 @@ UniversalInfo merge_info(const SourceCheckpoint& source, const std::string& reme
 }
 
 ConvertPlan plan_conversion(const SourceCheckpoint& source, const UniversalInfo& info) {
-  return Planner(source, info).run();
+  try {
+    return Planner(source, info).run();
+  } catch (const ValueError& error) {  // which names a parameter, mostly
+    const std::string what = error.what(), folder = source.folder.string();
+    if (folder.empty() || what.starts_with(folder)) throw;
+    throw ValueError(folder + ": " + what);
+  }
 }
 
 std::string ConvertPlan::to_json() const {
@@ -273,7 +280,7 @@ std::string ConvertPlan::to_json() const {
   }
   const nlohmann::ordered_json plan = {
       {"parameters", parameters}, {"elements", elements}, {"files", std::move(list)}};
-  return plan.dump(1) + "\n";
+  return plan.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace anymesh

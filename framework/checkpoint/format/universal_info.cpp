@@ -1,5 +1,7 @@
 #include "framework/checkpoint/format/universal_info.h"
 
+#include <algorithm>
+
 #include "framework/checkpoint/format/names.h"
 
 namespace anymesh {
@@ -11,22 +13,45 @@ constexpr size_t kMaxPattern = 500;  // std::regex compiles by recursion
 constexpr auto kLinear = std::regex::ECMAScript | std::regex_constants::__polynomial;
 
 constexpr size_t kMostStates = 1 << 18;  // of all patterns, at 48 bytes each
+constexpr size_t kMostWidth = 1 << 12;   // of all patterns: what a character of a name costs
 
-// How large a compiled pattern may be: its length times all counts in braces.
-size_t states_of(const std::string& pattern) {
-  size_t states = pattern.size(), count = 0;
+// The product of all counts in braces.
+size_t repetitions(const std::string& pattern) {
+  size_t product = 1, count = 0;
   bool counts = false;
   for (const char c : pattern) {
     if (c == '{' || c == ',' || c == '}') {
-      states *= std::max<size_t>(1, count);
+      product = std::min(product * std::max<size_t>(1, count), kMostStates + 1);
       count = 0;
       counts = c == '{' || (counts && c == ',');
     } else if (counts && '0' <= c && c <= '9') {
       count = std::min<size_t>(10 * count + static_cast<size_t>(c - '0'), kMostStates);
     }
-    if (states > kMostStates) return states;
   }
-  return states;
+  return product;
+}
+
+// In how many places of a pattern a match can be at once: no more than it has ways to go on.
+size_t width_of(const std::string& pattern) {
+  const auto forks = [](char c) { return std::string_view("*+?{|").find(c) != std::string::npos; };
+  return 1 + static_cast<size_t>(std::ranges::count_if(pattern, forks));
+}
+
+// (?=...) or (?!...), whose nesting takes time by the power of its depth.
+bool looks_around(const std::string& pattern) {
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] == '\\') {
+      ++i;
+    } else if (in_class) {
+      in_class = pattern[i] != ']';
+    } else if (pattern[i] == '[') {
+      in_class = true;
+    } else if (pattern.compare(i, 2, "(?") == 0 && pattern.compare(i, 3, "(?:") != 0) {
+      return true;
+    }
+  }
+  return false;
 }
 
 // The lists of patterns, in the order in which they are written, compiled and reported.
@@ -102,6 +127,7 @@ UniversalInfo UniversalInfo::from_value(const Value& value) {
     refused.fail("none: DeepSpeed marked these parameters as impossible to convert");
   }
   UniversalInfo info;
+  info.where = value.where();
   info.version = value.at(keys::kUniversalVersion).as_double();
   if (const Value size = value.find(keys::kOriginalVocabSize))
     info.original_vocab_size = size.as_int();
@@ -142,20 +168,23 @@ MergeRules::MergeRules(const UniversalInfo& info) : info_(info) {
 void MergeRules::compile(const std::vector<std::string>& patterns, List list,
                          const UniversalInfo::SubParams* sub_params) {
   for (const std::string& text : patterns) {
+    const std::string what = info_.where + ": cannot read the pattern '" + printable(text) + "'";
     if (text.size() > kMaxPattern) {
-      throw ValueError(std::string(keys::kUniversalInfo) + ": a pattern of " +
-                       std::to_string(text.size()) + " characters");
+      throw ValueError(what + " of " + std::to_string(text.size()) + " characters, expected " +
+                       std::to_string(kMaxPattern) + " at most");
     }
-    states_ += states_of(text);
-    if (states_ > kMostStates) {
-      throw ValueError(std::string(keys::kUniversalInfo) + ": patterns too large in all, up to '" +
-                       text + "'");
+    if (looks_around(text)) throw ValueError(what + ": a group may begin with (?: and no other (?");
+    const size_t times = repetitions(text);
+    states_ += text.size() * times;
+    width_ += width_of(text) * times;
+    if (states_ > kMostStates || width_ > kMostWidth) {
+      throw ValueError(info_.where + ": patterns too large in all, up to '" + printable(text) +
+                       "'");
     }
     try {
       patterns_.push_back({text, std::regex(text, kLinear), list, sub_params});
     } catch (const std::regex_error& error) {
-      throw ValueError(std::string(keys::kUniversalInfo) + ": cannot read the pattern '" + text +
-                       "': " + error.what());
+      throw ValueError(what + ": " + error.what());
     }
   }
 }
@@ -167,8 +196,8 @@ const MergeRules::Pattern* MergeRules::match(List list, const std::string& name)
         !std::regex_search(name, pattern.regex, std::regex_constants::match_continuous))
       continue;
     if (found) {
-      throw ValueError(std::string(keys::kUniversalInfo) + ": the patterns '" + found->text +
-                       "' and '" + pattern.text + "' both match " + name);
+      throw ValueError(info_.where + ": the patterns '" + printable(found->text) + "' and '" +
+                       printable(pattern.text) + "' both match " + printable(name));
     }
     found = &pattern;
   }

@@ -26,6 +26,7 @@ struct UniversalInfo {
     Value source;  // as it was in the file, to be copied
   };
 
+  std::string where = "universal_checkpoint_info";  // of what file, for messages
   double version = 0.4;
   std::optional<int64_t> original_vocab_size, padded_vocab_size;
   std::vector<std::string> vocabulary, pipeline_replicated, tp_replicated, average, row_parallel,
@@ -36,7 +37,8 @@ struct UniversalInfo {
   std::map<std::string, std::vector<std::vector<int64_t>>> sub_param_widths;
 
   // Refuses what this program cannot merge: affine maps and layouts that DeepSpeed marked as
-  // unsupported.
+  // unsupported. MergeRules refuses what a file could keep it busy with: look-around, and more
+  // repetitions than the patterns of any system have.
   static UniversalInfo from_value(const Value& value);
   Value to_value() const;  // the keys of a Megatron checkpoint, all of them at every tp size
 };
@@ -78,7 +80,7 @@ class MergeRules {
   const UniversalInfo& info_;
   std::vector<Pattern> patterns_;
   std::set<std::string> used_;
-  size_t states_ = 0;  // of all compiled patterns
+  size_t states_ = 0, width_ = 0;  // of all compiled patterns
 };
 
 // The full tensor and the cut of its shards, given their shapes (one for each tp rank).
