@@ -90,7 +90,11 @@ class Preprocessor {
   void run() {
     {
       std::vector<std::jthread> workers;
-      for (int i = 0; i < options_.workers; ++i) workers.emplace_back([this] { work(); });
+      try {
+        for (int i = 0; i < options_.workers; ++i) workers.emplace_back([this] { work(); });
+      } catch (const std::system_error&) {  // more threads than are allowed
+        if (workers.empty()) throw;
+      }
     }
     if (error_) std::rethrow_exception(error_);
     if (documents_ == 0)
@@ -162,11 +166,17 @@ class Preprocessor {
 
   std::vector<std::string> parse_json(const Document& document) const {
     const std::string where = options_.input + ":" + std::to_string(document.line) + ": ";
+    const size_t begin = document.text.find_first_not_of(" \t");
+    if (begin != std::string::npos && document.text[begin] == '[')
+      throw std::runtime_error(where + "begins a JSON array, expected one object a line; " +
+                               "convert it first: jq -c '.[]' " + options_.input);
     nlohmann::json json;
     try {
       json = nlohmann::json::parse(document.text);
     } catch (const nlohmann::json::exception& error) {
-      throw std::runtime_error(where + error.what());
+      const bool first = document.line == 1;  // of an object that goes on, perhaps
+      throw std::runtime_error(where + error.what() +
+                               (first ? "; expected one object a line" : ""));
     }
     std::vector<std::string> texts;
     for (const std::string& key : options_.json_keys) {

@@ -16,6 +16,7 @@
 #include <cstring>
 #include <iterator>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -39,8 +40,9 @@ class DocumentReader {
     std::vector<Document> documents;
   };
 
-  DocumentReader(const std::string& path, DocumentUnit unit)
-      : path_(path), unit_(unit), in_(path) {}
+  DocumentReader(const std::string& path, DocumentUnit unit) : path_(path), unit_(unit), in_(path) {
+    check_text();
+  }
 
   // The next documents, a megabyte or one document, whichever is more; false at the end.
   bool read(Batch& batch) {
@@ -56,6 +58,28 @@ class DocumentReader {
   }
 
  private:
+  // By its first bytes, whatever its name says.
+  void check_text() {
+    using namespace std::string_view_literals;
+    constexpr std::string_view kUtf16 =
+        "is UTF-16, expected UTF-8; convert it first: iconv -f UTF-16 -t UTF-8";
+    constexpr std::pair<std::string_view, std::string_view> kKinds[] = {
+        {"\x1f\x8b"sv, "is compressed by gzip; unpack it first: gunzip -k"},
+        {"\x28\xb5\x2f\xfd"sv, "is compressed by zstd; unpack it first: unzstd"},
+        {"\xfd\x37zXZ"sv, "is compressed by xz; unpack it first: unxz -k"},
+        {"BZh"sv, "is compressed by bzip2; unpack it first: bunzip2 -k"},
+        {"PK\x03\x04"sv, "is a zip archive; unpack it first: unzip"},
+        {"\xff\xfe"sv, kUtf16},
+        {"\xfe\xff"sv, kUtf16}};
+    char start[8];
+    in_.read(start, sizeof start);
+    const std::string_view text(start, static_cast<size_t>(in_.gcount()));
+    for (const auto& [begin, what] : kKinds)
+      if (text.starts_with(begin)) throw_error(path_, ": ", what, " ", path_);
+    in_.clear();
+    in_.seekg(0);
+  }
+
   static bool blank(const std::string& text) {
     return text.find_first_not_of(" \t\r\v\f") == std::string::npos;
   }

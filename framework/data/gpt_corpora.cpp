@@ -1,16 +1,62 @@
 #include "framework/data/gpt_corpora.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "framework/data/throw_error.h"
+#include "framework/printable.h"
 
 namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The data sets whose names begin like that of the prefix, as words for --data-path.
+std::vector<std::string> like(const fs::path& prefix) {
+  std::vector<std::string> found;
+  const fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : ".";
+  std::error_code no_folder;
+  for (const auto& entry : fs::directory_iterator(folder, no_folder)) {
+    const fs::path name = entry.path().filename();
+    if (name.extension() == ".idx" && name.string().starts_with(prefix.filename().string()))
+      found.push_back((prefix.parent_path() / name.stem()).string());
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+// What would work in the place of a prefix that has no index.
+void check_prefix(const std::string& prefix) {
+  if (fs::exists(prefix + ".idx")) return;
+  const fs::path path = prefix;
+  const std::string what = "--data-path " + printable(prefix) + ": ";
+  const std::string ending = path.extension(), stem = fs::path(path).replace_extension();
+  if ((ending == ".bin" || ending == ".idx") && fs::exists(stem + ".idx"))
+    throw_error(what, "is a file of a data set; give its prefix, --data-path ", printable(stem));
+  if (fs::is_regular_file(path) && (ending == ".jsonl" || ending == ".json" || ending == ".txt"))
+    throw_error(what, "is text; give the prefix of what preprocess_data makes of it");
+  if (prefix.find(' ') != std::string::npos)
+    throw_error(what,
+                "is one word with blanks in it, and no data set; a blend's weights and "
+                "prefixes are words of their own, without quotes: --data-path ",
+                printable(prefix));
+  const std::vector<std::string> others = like(path);
+  if (!others.empty())
+    throw_error(
+        what, "there is no ", printable(prefix), ".idx; there is --data-path ",
+        printable(others[0]),
+        others.size() > 1 ? ", or one of " + std::to_string(others.size() - 1) + " more" : "");
+}
+
+}  // namespace
 
 GptCorpora::GptCorpora(const std::vector<std::string>& data_path, const std::string& split,
                        int seq_length, uint32_t seed)
     : seq_length_(seq_length), seed_(seed) {
   Blend blend = parse_blend(data_path);
   for (const std::string& prefix : blend.prefixes) {
+    check_prefix(prefix);
     auto tokens = std::make_shared<const IndexedDataset>(prefix);
     corpora_.push_back({tokens, split_documents(split, tokens->size())});
   }

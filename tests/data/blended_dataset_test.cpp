@@ -189,5 +189,23 @@ TEST_F(GptCorporaTest, CutsEveryDataSetAlike) {
               HasSubstr("tiny: --split leaves documents [2, 2) of 2"));
 }
 
+// What was meant is beside what was said.
+TEST_F(GptCorporaTest, APrefixThatIsNoneIsAnsweredWithTheOneThatWorks) {
+  write_counting_corpus(folder_ / "books_text_document", {9, 9});
+  write_file(folder_ / "books.jsonl", "{}");
+  const auto refusal = [&](const std::string& prefix) {
+    return message_of([&] { open({prefix}); });
+  };
+  const std::string books = folder_ / "books_text_document";
+  for (const std::string ending : {".bin", ".idx"})
+    EXPECT_THAT(refusal(books + ending), HasSubstr("give its prefix, --data-path " + books));
+  EXPECT_THAT(refusal(folder_ / "books"), HasSubstr("books.idx; there is --data-path " + books));
+  EXPECT_THAT(refusal(folder_ / "books.jsonl"), HasSubstr("of what preprocess_data makes of it"));
+  EXPECT_THAT(refusal("0.7 " + a_ + " 0.3 " + b_),
+              HasSubstr("without quotes: --data-path 0.7 " + a_ + " 0.3 " + b_));
+  EXPECT_THAT(refusal(folder_ / "other"), HasSubstr("other.idx: cannot open: No such file"));
+  EXPECT_THAT(refusal("no/such"), HasSubstr("no/such.idx: cannot open: No such file"));
+}
+
 }  // namespace
 }  // namespace anymesh

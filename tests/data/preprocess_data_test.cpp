@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sentencepiece_trainer.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 
@@ -13,6 +14,7 @@
 namespace anymesh {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -164,7 +166,9 @@ TEST_F(PreprocessData, NamesTheFirstBadLine) {
   EXPECT_EQ(folder.files(), 1u);  // the input
   EXPECT_THAT(refusal(input("a.jsonl", "\n{\"text\": \"a\"")), HasSubstr("a.jsonl:2: "));
   EXPECT_THAT(refusal(input("a.jsonl", "{\"text\": \"\xff\"}")), HasSubstr("a.jsonl:1: "));
-  EXPECT_THAT(refusal(input("a.jsonl", "[1]")), HasSubstr("has no string \"text\" (--json-keys)"));
+  EXPECT_THAT(refusal(input("a.jsonl", "[1]")),
+              HasSubstr("begins a JSON array, expected one object a line; "));
+  EXPECT_THAT(refusal(input("a.jsonl", "1")), HasSubstr("has no string \"text\" (--json-keys)"));
 }
 
 TEST_F(PreprocessData, RefusesFlagsItDoesNotKnowOrCannotMean) {
@@ -187,6 +191,39 @@ TEST_F(PreprocessData, RefusesFlagsItDoesNotKnowOrCannotMean) {
   EXPECT_THAT(refusal(input("empty.txt", "")), HasSubstr("has no documents"));
   std::filesystem::remove(folder / "a.txt");
   EXPECT_THAT(refusal(text), HasSubstr("a.txt: cannot open: No such file"));
+}
+
+TEST_F(PreprocessData, WhatIsNoTextIsNamedWithTheWayOut) {
+  const std::pair<std::string, std::string> kinds[] = {
+      {"\x1f\x8b\x08", "is compressed by gzip; unpack it first: gunzip -k "},
+      {"\x28\xb5\x2f\xfd", "is compressed by zstd; unpack it first: unzstd "},
+      {std::string("\xff\xfe{\0", 4),
+       "is UTF-16, expected UTF-8; convert it first: iconv -f UTF-16"},
+      {std::string("\xfe\xff\0{", 4), "is UTF-16, expected UTF-8"},
+      {" [{\"text\": \"a\"}]", "begins a JSON array, expected one object a line"},
+      {"{\n\"text\": \"a\"\n}\n", "; expected one object a line"},
+      {"version https://git-lfs.github.com/spec/v1\noid sha256:4d\n", "is a git-lfs pointer"}};
+  for (const auto& [text, what] : kinds)
+    EXPECT_THAT(refusal(input("a.jsonl", text)), AllOf(HasSubstr("a.jsonl"), HasSubstr(what)));
+  for (const char* name : {"f.jsonl", "f.txt"}) {
+    ASSERT_EQ(mkfifo((folder / name).c_str(), 0600), 0);
+    EXPECT_THAT(refusal("--tokenizer-type ByteLevelTokenizer --output-prefix " + (folder / "out") +
+                        " --input " + (folder / name)),
+                HasSubstr("is a FIFO, expected a file"));
+  }
+  write_file(folder / "t.txt", "text");
+  const std::string text = "--output-prefix " + (folder / "out") + " --input " + (folder / "t.txt");
+  for (const auto& [path, what] : {std::pair(folder / "f.txt", "f.txt: is a FIFO, expected a file"),
+                                   std::pair(folder / "", ": is a folder, expected a file")}) {
+    const std::string vocabulary = " --tokenizer-type GPT2BPETokenizer --vocab-file ";
+    EXPECT_THAT(refusal(text + vocabulary + path + " --merge-file " + fixture("merges.txt")),
+                HasSubstr(what));
+    EXPECT_THAT(refusal(text + vocabulary + fixture("vocab.json") + " --merge-file " + path),
+                HasSubstr(what));
+    EXPECT_THAT(
+        refusal(text + " --tokenizer-type SentencePieceTokenizer --tokenizer-model " + path),
+        HasSubstr(what));
+  }
 }
 
 TEST_F(PreprocessData, HelpNamesEveryFlag) {

@@ -101,7 +101,7 @@ TEST_F(SentencePiece, RefusesWhatIsNoModelOrHasNoEnd) {
   EXPECT_THAT(opening("GPTSentencePieceTokenizer", train("--eos_id=-1")),
               HasSubstr("the model has no </s> to end documents with"));
   EXPECT_THAT(message_of([] { make_tokenizer("SentencePieceTokenizer", "", "", "/no/m"); }),
-              HasSubstr("/no/m: cannot read"));
+              HasSubstr("/no/m: cannot open: No such file"));
   EXPECT_THAT(message_of([] { make_tokenizer("SentencePieceTokenizer", "", "", ""); }),
               HasSubstr("--tokenizer-type SentencePieceTokenizer takes --tokenizer-model"));
   EXPECT_THAT(message_of([] { make_tokenizer("ByteLevelTokenizer", "", "", "m"); }),
