@@ -10,7 +10,7 @@ namespace anymesh {
 namespace {
 
 constexpr uint64_t kChunk = 4 << 20;
-constexpr size_t kMostDifferences = 40;
+constexpr size_t kMostDifferences = 40, kMostOfLine = 2000;
 
 // What differs in one parameter, a line each, and what only looks like it.
 struct Findings {
@@ -43,14 +43,14 @@ bool is_vocabulary(const WholeParameter& parameter) {
 Findings diff_parameter(const WholeCheckpoint& a, const WholeCheckpoint& b, const std::string& name,
                         std::atomic<int64_t>& tensors) {
   if (!a.contains(name) || !b.contains(name))
-    return {{name + ": only in " + (a.contains(name) ? "A" : "B")}, {}};
+    return {{printable(name) + ": only in " + (a.contains(name) ? "A" : "B")}, {}};
   Findings found;
   const WholeParameter one = a.parameter(name), other = b.parameter(name);
   const bool weights_only =
       a.kind == WholeCheckpoint::Kind::kWeights || b.kind == WholeCheckpoint::Kind::kWeights;
   for (size_t i = 0; i < (weights_only ? 1 : kStateCount); ++i) {
     const TensorRecord &x = one.states[i], &y = other.states[i];
-    const std::string where = name + " " + std::string(kStateNames[i]) + ": ";
+    const std::string where = printable(name) + " " + std::string(kStateNames[i]) + ": ";
     if (!x.bytes && !y.bytes) continue;
     ++tensors;
     if (!x.bytes || !y.bytes) {
@@ -74,8 +74,8 @@ Findings diff_parameter(const WholeCheckpoint& a, const WholeCheckpoint& b, cons
     const auto text = [](const Value& step) {
       return step ? std::to_string(step.as_int()) : std::string("none");
     };
-    found.differences.push_back(name + " step: " + text(one.step) + " in A, " + text(other.step) +
-                                " in B");
+    found.differences.push_back(printable(name) + " step: " + text(one.step) + " in A, " +
+                                text(other.step) + " in B");
   }
   return found;
 }
@@ -110,7 +110,7 @@ bool is_torch_file(const std::filesystem::path& file) {
 void print_lines(std::ostream& out, const std::vector<std::string>& lines, size_t limit,
                  const CkptOptions& options) {
   const size_t count = options.all ? lines.size() : std::min(limit, lines.size());
-  for (size_t i = 0; i < count; ++i) out << lines[i] << '\n';
+  for (size_t i = 0; i < count; ++i) out << printable(lines[i], kMostOfLine, true) << '\n';
   if (count < lines.size()) {
     const std::string indent = lines[count].substr(0, lines[count].find_first_not_of(' '));
     out << indent << "... and " << lines.size() - count << " more (--all)\n";
@@ -121,8 +121,8 @@ int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path
                      const CkptOptions& options, std::ostream& out) {
   const WholeCheckpoint one = open_whole_checkpoint(a, options.workers),
                         other = open_whole_checkpoint(b, options.workers);
-  out << "A: " << one.path.string() << ": " << one.description << '\n';
-  out << "B: " << other.path.string() << ": " << other.description << '\n';
+  out << "A: " << printable(one.path.string(), kMostOfLine) << ": " << one.description << '\n';
+  out << "B: " << printable(other.path.string(), kMostOfLine) << ": " << other.description << '\n';
   std::vector<std::string> names;
   std::set_union(one.names().begin(), one.names().end(), other.names().begin(), other.names().end(),
                  std::back_inserter(names));
@@ -132,7 +132,7 @@ int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path
     try {
       found[i] = diff_parameter(one, other, names[i], tensors);
     } catch (const std::exception& error) {
-      found[i] = {{names[i] + ": cannot be read: " + error.what()}, {}};
+      found[i] = {{printable(names[i]) + ": cannot be read: " + error.what()}, {}};
     }
   });
   std::vector<std::string> lines, notes;

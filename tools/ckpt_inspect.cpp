@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include "framework/checkpoint/format/whole_checkpoint.h"
 #include "tools/ckpt.h"
@@ -40,7 +41,7 @@ void print_value(std::ostream& out, const Value& value, size_t depth, const Ckpt
       out << indent << "... and " << entries.size() - count << " more (--all)\n";
       return;
     }
-    out << indent << (key.is_string() ? key.as_string() : key.found()) << ": "
+    out << indent << (key.is_string() ? printable(key.as_string()) : key.found()) << ": "
         << (is_shape(child) ? to_string(child.as_ints()) : child.found()) << '\n';
     print_value(out, child, depth + 1, options);
     ++count;
@@ -61,8 +62,8 @@ void print_files(const fs::path& path, const CkptOptions& options, std::ostream&
   std::vector<std::string> rest;
   for (size_t i = 0; i < files.size(); ++i) {
     const fs::path name = files[i] == path ? path.filename() : fs::relative(files[i], path);
-    const std::string line =
-        "  " + name.string() + "  " + std::to_string(fs::file_size(files[i])) + " bytes";
+    const std::string line = "  " + printable(name.string(), 1000) + "  " +
+                             std::to_string(fs::file_size(files[i])) + " bytes";
     if (i >= kMostFiles && !options.all) {
       rest.push_back(line);
       continue;
@@ -77,7 +78,7 @@ void print_files(const fs::path& path, const CkptOptions& options, std::ostream&
     try {
       print_value(out, read_weights_file(files[i]), 0, options);
     } catch (const std::exception& error) {
-      out << "    cannot be read: " << error.what() << '\n';
+      out << "    cannot be read: " << printable_message(error) << '\n';
     }
   }
   print_lines(out, rest, 0, options);
@@ -117,7 +118,8 @@ std::string cut_of(const WholeParameter& parameter, const Value& metadata) {
 
 void print_parameters(const WholeCheckpoint& whole, const CkptOptions& options, std::ostream& out) {
   std::vector<std::array<std::string, 3>> rows = {{"parameter", "whole shape", "cut; held by"}};
-  for (const std::string& name : whole.names()) {
+  const size_t count = whole.names().size(), shown = options.all ? count : kMostParameters;
+  for (const std::string& name : std::span(whole.names()).first(std::min(count, shown))) {
     const WholeParameter parameter = whole.parameter(name);
     std::string cut = cut_of(parameter, whole.metadata);
     for (const int pp : parameter.pp_ranks)
@@ -125,7 +127,7 @@ void print_parameters(const WholeCheckpoint& whole, const CkptOptions& options, 
     if (!parameter.states[kExpAvg].bytes) cut += "; no moments";
     if (parameter.step) cut += "; step " + std::to_string(parameter.step.as_int());
     rows.push_back(
-        {name,
+        {printable(name),
          std::string(dtype_name(parameter.states[kFp32].dtype)) + " " + to_string(parameter.shape),
          cut});
   }
@@ -137,8 +139,9 @@ void print_parameters(const WholeCheckpoint& whole, const CkptOptions& options, 
     for (const size_t i : {0, 1}) row[i].resize(widths[i], ' ');
     lines.push_back("  " + row[0] + "  " + row[1] + "  " + row[2]);
   }
-  out << "\n" << whole.names().size() << " parameters\n";
-  print_lines(out, lines, kMostParameters, options);
+  out << "\n" << count << " parameters\n";
+  print_lines(out, lines, lines.size(), options);
+  if (shown < count) out << "  ... and " << count - shown << " more (--all)\n";
 }
 
 }  // namespace
@@ -146,7 +149,7 @@ void print_parameters(const WholeCheckpoint& whole, const CkptOptions& options, 
 int inspect_checkpoint(const fs::path& path, const CkptOptions& options, std::ostream& out) {
   const fs::path tag = resolve_tag(path);
   checkpoint_kind(tag);
-  out << tag.string() << '\n';
+  out << printable(tag.string(), 1000) << '\n';
   print_files(tag, options, out);
   try {
     const WholeCheckpoint whole = open_whole_checkpoint(tag, options.workers);
@@ -155,7 +158,7 @@ int inspect_checkpoint(const fs::path& path, const CkptOptions& options, std::os
     print_parameters(whole, options, out);
     return 0;
   } catch (const std::exception& error) {
-    out << "\nthe parameters cannot be listed: " << error.what() << '\n';
+    out << "\nthe parameters cannot be listed: " << printable_message(error) << '\n';
     return 1;
   }
 }

@@ -249,7 +249,8 @@ class Verifier {
     const auto rank = [](const SourceShard& shard) {
       return "pp " + std::to_string(shard.pp_rank) + ", tp " + std::to_string(shard.tp_rank);
     };
-    const std::string what = name + ": " + std::string(kStateNames[state]) + " of " + rank(copy);
+    const std::string what =
+        printable(name) + ": " + std::string(kStateNames[state]) + " of " + rank(copy);
     int64_t held = 0;
     for (const SourceFragment& fragment : copy.states[state]) held += fragment.numel;
     if (first.states[state].empty() && held == 0) return;  // before the first step

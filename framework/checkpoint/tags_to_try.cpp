@@ -8,6 +8,7 @@
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/names.h"
+#include "framework/printable.h"
 
 namespace anymesh {
 namespace {
@@ -31,7 +32,8 @@ std::pair<std::string, std::string> named_by(const fs::path& pointer) {
     if (tag.find('/') == std::string::npos)
       restore_replaced(replaced_of(pointer.parent_path() / tag));
     if (is_folder_in(pointer.parent_path(), tag)) return {tag, ""};
-    return {"", pointer.string() + " names '" + tag + "', which is not a folder beside it"};
+    return {"",
+            pointer.string() + " names '" + printable(tag) + "', which is not a folder beside it"};
   } catch (const std::runtime_error& error) {
     return {"", error.what()};
   }

@@ -107,7 +107,7 @@ std::string list_folder(const std::filesystem::path& folder) {
   std::sort(names.begin(), names.end());
   std::string text;
   for (size_t i = 0; i < std::min(kMost, names.size()); ++i)
-    text += (text.empty() ? "" : ", ") + names[i];
+    text += (text.empty() ? "" : ", ") + printable(names[i]);
   if (names.size() > kMost) text += ", ... (" + std::to_string(names.size()) + " in all)";
   return text.empty() ? "nothing" : text;
 }
@@ -115,7 +115,12 @@ std::string list_folder(const std::filesystem::path& folder) {
 std::string list_parent(const std::filesystem::path& absent) {
   const std::filesystem::path parent =
       std::filesystem::absolute(absent).lexically_normal().parent_path();
-  if (!std::filesystem::is_directory(parent)) return "";
+  const bool is_hub_id = absent.is_relative() && std::distance(absent.begin(), absent.end()) == 2 &&
+                         *absent.begin() != "." && *absent.begin() != "..";
+  if (!std::filesystem::is_directory(parent))
+    return !is_hub_id ? ""
+                      : "; a model of the hub is downloaded first: hf download " + absent.string() +
+                            " --local-dir " + absent.filename().string();
   return "; " + parent.string() + " holds: " + list_folder(parent);
 }
 

@@ -43,8 +43,8 @@ std::string damage_of(const fs::path& folder, const std::vector<Manifest::File>&
     const fs::path path = folder / file.name;
     const std::string what = look(path, file);
     if (what.empty()) continue;
-    text += (text.empty() ? "" : "; ") + path.string() + ": " + what + " (written on " + file.host +
-            ")";
+    text += (text.empty() ? "" : "; ") + printable(path.string(), 1000) + ": " + what +
+            " (written on " + printable(file.host) + ")";
   }
   return text;
 }
@@ -73,7 +73,7 @@ std::string Manifest::to_json() const {
                                  {"tag", tag},
                                  {"iteration", iteration},
                                  {"files", std::move(list)}};
-  return manifest.dump(1) + "\n";
+  return json_text(manifest, kManifestFile, 1) + "\n";
 }
 
 Manifest Manifest::from_json(const std::string& text, const std::string& where) {
@@ -95,16 +95,13 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
                                 static_cast<uint32_t>(number_in(file, "crc32", UINT32_MAX)),
                                 file.at("host")});
       if (!is_inside(manifest.files.back().name))
-        throw std::runtime_error("lists '" + manifest.files.back().name +
+        throw std::runtime_error("lists '" + printable(manifest.files.back().name) +
                                  "', which is no file in its folder");
     }
   } catch (const CannotRead&) {
     throw;
   } catch (const std::exception& error) {
-    std::string what = error.what();  // which may quote the text
-    std::replace_if(
-        what.begin(), what.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-    throw std::runtime_error(where + ": not a manifest: " + what);
+    throw std::runtime_error(where + ": not a manifest: " + printable(error.what(), 1000));
   }
   return manifest;
 }

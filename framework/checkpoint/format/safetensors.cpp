@@ -107,8 +107,8 @@ class Reader {
   }
 
   [[noreturn]] void fail(const std::string& found, const std::string& expected) const {
-    throw ValueError(file_->path().string() + ": safetensors: found " + found + ", expected " +
-                     expected);
+    throw ValueError(file_->path().string() + ": safetensors: found " + printable(found, 400) +
+                     ", expected " + expected);
   }
 
   std::shared_ptr<const File> file_;
@@ -130,7 +130,7 @@ StreamedFile streamed_safetensors(const std::filesystem::path& path, const Named
                     {"data_offsets", {at, at + tensor.nbytes()}}};
     at += tensor.nbytes();
   }
-  std::string text = header.dump();
+  std::string text = json_text(header, path);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const auto length = std::bit_cast<std::array<char, 8>>(uint64_t{text.size()});
   FileLayout layout;

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
+
+#include "framework/checkpoint/format/dtype.h"  // ValueError
+#include "framework/printable.h"
 
 namespace anymesh {
 
@@ -31,6 +34,23 @@ inline std::string shallow(std::string text) {
     }
   }
   return text;
+}
+
+// As it is written to `path`. The library's message of what no JSON can hold names neither.
+template <class Json>
+std::string json_text(const Json& json, const std::filesystem::path& path, int indent = -1) {
+  try {
+    return json.dump(indent);
+  } catch (const nlohmann::json::type_error&) {
+    for (const auto& [name, value] : json.items()) {
+      const std::string replaced =
+          nlohmann::json(name).dump(-1, ' ', false, nlohmann::json::error_handler_t::ignore);
+      if (replaced.size() < name.size() + 2)
+        throw ValueError(path.string() + ": JSON takes UTF-8 alone, which the name '" +
+                         printable(name) + "' is not");
+    }
+    throw ValueError(path.string() + ": JSON takes UTF-8 alone, which a text for it is not");
+  }
 }
 
 }  // namespace anymesh

@@ -26,8 +26,8 @@ std::string hint_about_latest(const fs::path& folder) {
   if (!fs::exists(latest)) return "";
   const std::string tag = read_tag(latest);
   if (!is_tag_name(tag)) return "";
-  return "\nIts file 'latest' names the tag " + tag +
-         "; give that folder: " + (folder / tag).string();
+  return "\nIts file 'latest' names the tag " + printable(tag) +
+         "; give that folder: " + (folder / printable(tag)).string();
 }
 
 std::map<Kind, RankFiles> find_files(const fs::path& folder) {

@@ -11,6 +11,7 @@
 #include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/shallow_json.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/printed.h"
 
@@ -103,7 +104,7 @@ std::string index_of(const std::vector<WeightsFile>& files, uint64_t total_size)
     for (const auto& [name, tensor] : file.tensors) map[name] = file.name;
   const nlohmann::json index = {{"metadata", {{"total_size", total_size}}},
                                 {"weight_map", std::move(map)}};
-  return index.dump(2) + "\n";
+  return json_text(index, "the index", 2) + "\n";
 }
 
 }  // namespace

@@ -78,7 +78,7 @@ std::map<fs::path, std::vector<std::string>> weight_files(const fs::path& path) 
   for (const auto& [name, part] : map->items()) {
     const fs::path beside = part.is_string() ? part.get<std::string>() : "";
     if (beside.empty() || beside != beside.filename())
-      throw ValueError(entry.string() + ": " + part.dump() + " is no file beside it");
+      throw ValueError(entry.string() + ": " + printable(part.dump()) + " is no file beside it");
     files[entry.parent_path() / beside].push_back(name);
   }
   return files;
@@ -124,7 +124,7 @@ const std::string& WholeCheckpoint::first_name(const std::string& name) const {
 
 WholeParameter WholeCheckpoint::parameter(const std::string& name) const {
   if (!contains(name))
-    throw ValueError(path.string() + ": has no parameter " + name + " among its " +
+    throw ValueError(path.string() + ": has no parameter " + printable(name) + " among its " +
                      std::to_string(names_.size()));
   const std::string& first = first_name(name);
   WholeParameter parameter =
@@ -249,7 +249,8 @@ void WholeCheckpoint::open_weights() {
     }
     for (const std::string& name : names)
       if (!parameters_.contains(name))
-        throw ValueError(file.string() + ": has no " + name + ", which the index says it has");
+        throw ValueError(file.string() + ": has no " + printable(name) +
+                         ", which the index says it has");
   }
 }
 
