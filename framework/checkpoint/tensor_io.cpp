@@ -10,15 +10,26 @@
 namespace anymesh {
 namespace {
 
-constexpr std::array<std::pair<DType, torch::Dtype>, 10> kDtypes{
+constexpr std::array<std::pair<DType, torch::Dtype>, 21> kDtypes{
     {{DType::kFloat64, torch::kDouble},
      {DType::kFloat32, torch::kFloat},
      {DType::kFloat16, torch::kHalf},
      {DType::kBFloat16, torch::kBFloat16},
+     {DType::kFloat8E4M3fn, torch::kFloat8_e4m3fn},
+     {DType::kFloat8E5M2, torch::kFloat8_e5m2},
+     {DType::kFloat8E4M3fnuz, torch::kFloat8_e4m3fnuz},
+     {DType::kFloat8E5M2fnuz, torch::kFloat8_e5m2fnuz},
+     {DType::kFloat8E8M0fnu, c10::ScalarType::Float8_e8m0fnu},
+     {DType::kComplex128, torch::kComplexDouble},
+     {DType::kComplex64, torch::kComplexFloat},
+     {DType::kComplex32, torch::kComplexHalf},
      {DType::kInt64, torch::kLong},
      {DType::kInt32, torch::kInt},
      {DType::kInt16, torch::kShort},
      {DType::kInt8, torch::kChar},
+     {DType::kUInt64, torch::kUInt64},
+     {DType::kUInt32, torch::kUInt32},
+     {DType::kUInt16, torch::kUInt16},
      {DType::kUInt8, torch::kByte},
      {DType::kBool, torch::kBool}}};
 
@@ -26,7 +37,7 @@ DType file_dtype(torch::Dtype dtype) {
   for (const auto& [ours, torchs] : kDtypes) {
     if (torchs == dtype) return ours;
   }
-  TORCH_INTERNAL_ASSERT(false, "no file dtype for ", dtype);
+  TORCH_CHECK(false, "tensors of ", dtype, " cannot be saved");
 }
 
 HostReader reader_of(const StateTensor& piece) {
@@ -76,6 +87,8 @@ void read_elements(const TensorRecord& record, int64_t begin, torch::Tensor out,
                    const std::string& name) {
   TORCH_CHECK(begin >= 0 && begin + out.numel() <= record.numel(), name, " has ", record.numel(),
               " elements ", to_string(record.shape), ", expected at least ", begin + out.numel());
+  TORCH_CHECK(!is_complex(record.dtype) || out.is_complex(), name, " is ", dtype_name(record.dtype),
+              ", expected real numbers");
   const bool here =
       torch_dtype(record.dtype) == out.scalar_type() && out.is_contiguous() && out.is_cpu();
   const torch::Tensor raw = here ? out : torch::empty(out.sizes(), torch_dtype(record.dtype));

@@ -18,24 +18,38 @@ struct ValueError : std::runtime_error {
   explicit ValueError(const std::string& text) : std::runtime_error(printable_message(text)) {}
 };
 
-// The element types of tensors in checkpoints; torch's others are refused.
+// The element types of tensors in checkpoints. Torch's others (quantized, packed bits) stay what a
+// file says of them: objects (pickle.h).
 enum class DType {
   kFloat64,
   kFloat32,
   kFloat16,
   kBFloat16,
+  kFloat8E4M3fn,
+  kFloat8E5M2,
+  kFloat8E4M3fnuz,
+  kFloat8E5M2fnuz,
+  kFloat8E8M0fnu,
+  kComplex128,
+  kComplex64,
+  kComplex32,
   kInt64,
   kInt32,
   kInt16,
   kInt8,
+  kUInt64,
+  kUInt32,
+  kUInt16,
   kUInt8,
   kBool
 };
 uint64_t element_size(DType dtype);
 bool is_floating(DType dtype);
+bool is_complex(DType dtype);
 std::string_view dtype_name(DType dtype);        // "float32"
-std::string_view storage_class(DType dtype);     // "FloatStorage"
-std::string_view safetensors_name(DType dtype);  // "F32"
+std::string_view storage_class(DType dtype);     // "FloatStorage"; "" where torch has none
+std::string_view safetensors_name(DType dtype);  // "F32"; "" likewise
+std::optional<DType> dtype_of_name(std::string_view name);
 std::optional<DType> dtype_of_storage_class(std::string_view name);
 std::optional<DType> dtype_of_safetensors_name(std::string_view name);
 

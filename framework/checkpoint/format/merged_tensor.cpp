@@ -5,75 +5,46 @@
 #include <cmath>
 #include <cstring>
 
+#include "framework/checkpoint/format/elements.h"
 #include "framework/printed.h"
 
 namespace anymesh {
 namespace {
 
-constexpr uint64_t kChunk = 4 << 20;  // of tensors that are compared
-
 struct ShardRun {
   int64_t full, shard, count;
 };
 
-// IEEE 754 half precision to single: exponent and mantissa move up, subnormals are renormalised.
-float half_to_float(uint16_t half) {
-  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
-  const uint32_t exponent = half >> 10 & 31, mantissa = half & 0x3FF;
-  if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000 | mantissa << 13);
-  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
-  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-  return sign ? -magnitude : magnitude;
+// What a complex number is a pair of.
+DType part_of(DType dtype) {
+  return dtype == DType::kComplex128  ? DType::kFloat64
+         : dtype == DType::kComplex64 ? DType::kFloat32
+         : dtype == DType::kComplex32 ? DType::kFloat16
+                                      : dtype;
 }
 
-float bfloat16_to_float(uint16_t bits) {
-  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+// NaNs are alike, but zeros of two signs are not.
+bool same_number(double a, double b) {
+  return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b) ||
+         (std::isnan(a) && std::isnan(b));
 }
 
-template <typename T, typename Fn>
-void convert_as(const std::byte* from, std::span<float> to, Fn&& fn) {
-  for (size_t i = 0; i < to.size(); ++i) {
-    T value;
-    std::memcpy(&value, from + i * sizeof(T), sizeof(T));
-    to[i] = fn(value);
-  }
-}
-
-void convert(DType dtype, const std::byte* from, std::span<float> to) {
-  const auto cast = [](auto value) { return static_cast<float>(value); };
-  switch (dtype) {
-    case DType::kFloat64:
-      return convert_as<double>(from, to, cast);
-    case DType::kFloat32:
-      return convert_as<float>(from, to, cast);
-    case DType::kFloat16:
-      return convert_as<uint16_t>(from, to, half_to_float);
-    case DType::kBFloat16:
-      return convert_as<uint16_t>(from, to, bfloat16_to_float);
-    case DType::kInt64:
-      return convert_as<int64_t>(from, to, cast);
-    case DType::kInt32:
-      return convert_as<int32_t>(from, to, cast);
-    case DType::kInt16:
-      return convert_as<int16_t>(from, to, cast);
-    case DType::kInt8:
-      return convert_as<int8_t>(from, to, cast);
-    case DType::kUInt8:
-    case DType::kBool:
-      return convert_as<uint8_t>(from, to, cast);
-  }
-}
-
-// Notes those elements of a chunk, from element `first` on, whose bits differ.
-void compare_chunk(DType dtype, std::span<const std::byte> a, std::span<const std::byte> b,
-                   int64_t first, TensorDifference& result) {
-  const uint64_t size = element_size(dtype);
-  std::vector<float> values_a(a.size() / size), values_b(values_a.size());
-  convert(dtype, a.data(), values_a);
-  convert(dtype, b.data(), values_b);
-  for (size_t i = 0; i < values_a.size(); ++i) {
-    if (std::memcmp(&a[i * size], &b[i * size], size) == 0) continue;
-    const double difference = std::abs(static_cast<double>(values_a[i]) - values_b[i]);
+// Notes those elements of a chunk, from element `first` on, that differ: in bits, or between two
+// dtypes in value.
+void compare_chunk(DType dtype_a, std::span<const std::byte> a, DType dtype_b,
+                   std::span<const std::byte> b, int64_t first, TensorDifference& result) {
+  const uint64_t size = element_size(dtype_a), count = a.size() / size,
+                 parts = is_complex(dtype_a) ? 2 : 1;
+  std::vector<double> values_a(count * parts), values_b(values_a.size());
+  to_doubles(part_of(dtype_a), a, values_a);
+  to_doubles(part_of(dtype_b), b, values_b);
+  for (size_t i = 0; i < count; ++i) {
+    const bool same = dtype_a == dtype_b ? std::memcmp(&a[i * size], &b[i * size], size) == 0
+                                         : same_number(values_a[i], values_b[i]);
+    if (same) continue;
+    double difference = 0;
+    for (size_t part = i * parts; part < (i + 1) * parts; ++part)
+      difference = std::hypot(difference, values_a[part] - values_b[part]);
     const bool most = result.count++ == 0 || !(difference <= result.largest);
     if (!most || std::isnan(result.largest)) continue;
     result.largest = difference;
@@ -85,12 +56,14 @@ void compare_chunk(DType dtype, std::span<const std::byte> a, std::span<const st
 
 TensorRecord as_float32(const TensorRecord& tensor) {
   if (tensor.dtype == DType::kFloat32) return {DType::kFloat32, tensor.shape, false, tensor.bytes};
+  if (is_complex(tensor.dtype))
+    throw ValueError("expected a tensor of real numbers, found a " + Value(tensor).found());
   const auto read = [tensor](uint64_t offset, std::span<std::byte> out) {
     const uint64_t from_size = element_size(tensor.dtype);
     std::vector<std::byte> from(out.size() / sizeof(float) * from_size);
     tensor.bytes->read(offset / sizeof(float) * from_size, from);
     std::vector<float> to(out.size() / sizeof(float));
-    convert(tensor.dtype, from.data(), to);
+    to_floats(tensor.dtype, from, to);
     std::memcpy(out.data(), to.data(), out.size());
   };
   const uint64_t size = static_cast<uint64_t>(tensor.numel()) * sizeof(float);
@@ -104,17 +77,24 @@ std::string TensorDifference::text() const {
                  count, numel, largest, where);
 }
 
+bool is_comparable(DType a, DType b) { return a == b || (fits_double(a) && fits_double(b)); }
+
 TensorDifference compare_tensors(const TensorRecord& a, const TensorRecord& b) {
+  constexpr int64_t kElements = 1 << 20;
   TensorDifference result{.numel = a.numel()};
-  std::vector<std::byte> bytes_a(std::min(kChunk, a.nbytes())), bytes_b(bytes_a.size());
-  for (uint64_t offset = 0; offset < a.nbytes(); offset += kChunk) {
-    const uint64_t count = std::min(kChunk, a.nbytes() - offset);
-    const auto from_a = std::span(bytes_a).first(count), from_b = std::span(bytes_b).first(count);
-    a.bytes->read(offset, from_a);
-    b.bytes->read(offset, from_b);
-    if (std::memcmp(from_a.data(), from_b.data(), count) == 0) continue;
-    const auto first = static_cast<int64_t>(offset / element_size(a.dtype));
-    compare_chunk(a.dtype, from_a, from_b, first, result);
+  std::vector<std::byte> bytes_a, bytes_b;
+  const auto read = [](const TensorRecord& tensor, int64_t first, int64_t count,
+                       std::vector<std::byte>& bytes) {
+    const uint64_t size = element_size(tensor.dtype);
+    bytes.resize(static_cast<uint64_t>(count) * size);
+    tensor.bytes->read(static_cast<uint64_t>(first) * size, bytes);
+  };
+  for (int64_t first = 0; first < result.numel; first += kElements) {
+    const int64_t count = std::min(kElements, result.numel - first);
+    read(a, first, count, bytes_a);
+    read(b, first, count, bytes_b);
+    if (a.dtype == b.dtype && bytes_a == bytes_b) continue;
+    compare_chunk(a.dtype, bytes_a, b.dtype, bytes_b, first, result);
   }
   return result;
 }

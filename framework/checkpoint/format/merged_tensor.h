@@ -33,8 +33,8 @@ class MergedTensor : public ByteSource {
 // Fragments in a row: a shard of this shape, or a tensor that only dp cuts.
 BytesPtr joined(const Shape& shape, std::vector<SourceFragment> fragments, DType dtype);
 
-// What two tensors of the same dtype and number of elements differ in, bit by bit, a few MiB at a
-// time.
+// What two tensors of as many elements differ in, a few MiB at a time: bit by bit where they are of
+// one dtype, else by value.
 struct TensorDifference {
   int64_t count = 0;   // of elements
   int64_t where = 0;   // the one that differs most
@@ -42,6 +42,7 @@ struct TensorDifference {
   int64_t numel = 0;
   std::string text() const;  // "differs in 1 of 64 elements, at most by 5.000e-01 at element 3"
 };
+bool is_comparable(DType a, DType b);  // of one dtype, or doubles hold all values of both
 TensorDifference compare_tensors(const TensorRecord& a, const TensorRecord& b);
 
 // A tensor that all tp ranks hold: rank 0's, compared bit by bit with the others' as it is read. A
@@ -51,7 +52,7 @@ BytesPtr replicated(const std::string& name, const std::vector<BytesPtr>& replic
 // The arithmetic mean of float32 tensors.
 BytesPtr averaged(const std::vector<BytesPtr>& replicas);
 
-// A tensor of any dtype as float32, without requires_grad.
+// A tensor as float32, without requires_grad. Complex numbers are refused.
 TensorRecord as_float32(const TensorRecord& tensor);
 
 }  // namespace anymesh

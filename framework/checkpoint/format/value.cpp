@@ -5,6 +5,9 @@
 #include <cmath>
 #include <cstring>
 
+#include "framework/checkpoint/format/elements.h"
+#include "framework/printable.h"
+
 namespace anymesh {
 namespace {
 
@@ -17,28 +20,22 @@ std::string_view kind_name(Value::Kind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-template <typename T>
-double read_scalar(const TensorRecord& tensor) {
-  T value;
-  tensor.bytes->read(0, std::as_writable_bytes(std::span(&value, 1)));
-  return static_cast<double>(value);
+// A tensor of one element as a number: Adam's step, mostly.
+std::optional<double> scalar(const TensorRecord& tensor) {
+  if (tensor.numel() != 1 || is_complex(tensor.dtype)) return std::nullopt;
+  std::vector<std::byte> bytes(element_size(tensor.dtype));
+  tensor.bytes->read(0, bytes);
+  double number = 0;
+  to_doubles(tensor.dtype, bytes, std::span(&number, 1));
+  return number;
 }
 
-// A 0-dim tensor as a number: Adam's step, mostly.
-std::optional<double> scalar(const TensorRecord& tensor) {
-  if (tensor.numel() != 1) return std::nullopt;
-  switch (tensor.dtype) {
-    case DType::kFloat64:
-      return read_scalar<double>(tensor);
-    case DType::kFloat32:
-      return read_scalar<float>(tensor);
-    case DType::kInt64:
-      return read_scalar<int64_t>(tensor);
-    case DType::kInt32:
-      return read_scalar<int32_t>(tensor);
-    default:
-      return std::nullopt;
-  }
+// pickle.h says what else than an object of a class it may be.
+std::string describe(const Value::Object& object) {
+  if (object.type->module.empty()) return object.type->name;
+  const bool tensor = object.type->module == "torch._utils";
+  return (tensor ? "tensor that is not read, of " : "object of class ") +
+         Value(*object.type).found();
 }
 
 auto has_key(std::string_view key) {
@@ -342,13 +339,17 @@ std::string Value::found() const {
     case Kind::kGlobal:
       return printable(as_global().module) + "." + printable(as_global().name);
     case Kind::kObject:
-      return "object of class " + Value(*as_object().type).found();
+      return describe(as_object());
     case Kind::kBytes:
     case Kind::kBigInt:
       return std::string(kind_name(kind())) + " of " + std::to_string(raw().size()) + " bytes";
     default:
       return std::string(kind_name(kind())) + " of " + std::to_string(size());
   }
+}
+
+void Value::refuse(const std::string& expected) const {
+  throw CannotRead(where() + ": expected " + expected + ", found " + found());
 }
 
 void Value::fail(const std::string& expected) const {

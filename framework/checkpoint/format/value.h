@@ -44,7 +44,8 @@ using NamedTensors = std::vector<std::pair<std::string, TensorRecord>>;
 //   mp_rank_00_model_states.pt: ['param_shapes'][0]: expected a dict, found int 7
 // Values are small and cheap to copy: what is larger than a number is shared, containers until one
 // of the copies is changed. A class that is not one of the kinds below (Namespace, loss scalers,
-// enums, NumPy arrays, ...) is kept as an object: its name, arguments and state.
+// enums, NumPy arrays, ...) is kept as an object: its name, arguments and state. pickle.h says which
+// objects stand for tensors of kinds that we do not read, and for values that contain themselves.
 class Value {
  public:
   using Entry = std::pair<Value, Value>;
@@ -169,7 +170,8 @@ class Value {
   Value named(std::string file) const;
   std::string where() const;
   std::string found() const;
-  [[noreturn]] void fail(const std::string& expected) const;
+  [[noreturn]] void fail(const std::string& expected) const;    // a ValueError: the file is wrong
+  [[noreturn]] void refuse(const std::string& expected) const;  // CannotRead: it is beyond us
 
   bool operator==(const Value& other) const;  // by content; tensors by dtype, shape and bytes
 
