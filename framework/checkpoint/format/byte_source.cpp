@@ -13,8 +13,9 @@
 namespace anymesh {
 namespace {
 
-// An expanded view (stride 0) may be larger than its storage, but not so that it floods memory.
-constexpr uint64_t kMaxExpanded = 1 << 20;
+// An expanded view (stride 0) may be larger than its storage, but not so that it floods a disk.
+constexpr uint64_t kMaxExpanded = 1 << 30;
+constexpr uint64_t kSmallStorage = 1 << 20;
 
 }  // namespace
 
@@ -120,13 +121,21 @@ void StridedView::read(uint64_t offset, std::span<std::byte> out) const {
   if (offset % element_size_ != 0 || out.size() % element_size_ != 0) {
     throw std::runtime_error("a strided view can only be read by whole elements");
   }
-  // Rows with stride 1 are read whole; others element by element, which only small tensors are in
-  // practice.
+  // A small storage, as that of an expanded view is, is read once for all elements. Rows with stride
+  // 1 are read whole; others element by element, which only small tensors are in practice.
+  const uint64_t whole = storage_->size();
+  std::vector<std::byte> copy(whole <= std::min(kSmallStorage, 16 * out.size()) ? whole : 0);
+  if (!copy.empty()) storage_->read(0, copy);
   const bool rows = !shape_.empty() && strides_.back() == 1;
   const uint64_t run = rows ? static_cast<uint64_t>(shape_.back()) : 1;
   for (uint64_t index = offset / element_size_; !out.empty();) {
     const uint64_t n = std::min(run - index % run, out.size() / element_size_);
-    storage_->read(element_position(index) * element_size_, out.first(n * element_size_));
+    const uint64_t at = element_position(index) * element_size_;
+    if (copy.empty()) {
+      storage_->read(at, out.first(n * element_size_));
+    } else {
+      std::memcpy(out.data(), copy.data() + at, n * element_size_);
+    }
     out = out.subspan(n * element_size_);
     index += n;
   }

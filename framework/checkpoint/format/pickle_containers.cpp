@@ -146,65 +146,83 @@ void PickleDecoder::set_items(std::vector<Value> flat) {
 
 template <typename Fn>
 void PickleDecoder::for_each_child(const Value& value, Fn&& fn) {
-  const auto each = [&fn](const std::vector<Value>& items) {
-    for (const Value& item : items) fn(item);
+  const auto each = [&fn](std::vector<Value>& items) {
+    for (Value& item : items) fn(item);
   };
-  const auto each_entry = [&fn](const std::vector<Value::Entry>& entries) {
-    for (const auto& [key, item] : entries) {
+  const auto each_entry = [&fn](std::vector<Value::Entry>& entries) {
+    for (auto& [key, item] : entries) {
       fn(key);
       fn(item);
     }
   };
-  if (const auto* items = value.find_items()) each(*items);
-  if (value.is_dict()) each_entry(*value.find_entries());
+  if (const auto* sequence = std::get_if<std::shared_ptr<Value::Sequence>>(&value.data_))
+    each((*sequence)->items);
+  if (const auto* mapping = std::get_if<std::shared_ptr<Value::Mapping>>(&value.data_))
+    each_entry((*mapping)->entries);
   if (!value.is_object()) return;
-  const Value::Object& object = value.as_object();
+  Value::Object& object = *std::get<std::shared_ptr<Value::Object>>(value.data_);
   each(object.args);
   each(object.items);
   each_entry(object.entries);
   if (object.state) fn(*object.state);
 }
 
-void PickleDecoder::check_tree(const Value& root) {
+void PickleDecoder::check_tree(Value& root) {
   std::ranges::sort(containers_, {}, &Container::node);
   measure(root, 1);
+  if (!ambiguous_) return;
+  for (const Value& value : itself_)
+    std::get<std::shared_ptr<Value::Object>>(value.data_)->args.clear();
 }
 
-// Refuses a value that contains itself, deep nesting, where the recursion ends, and a small file
-// that stands for a huge tree because its lists share each other.
-std::pair<uint64_t, size_t> PickleDecoder::measure(const Value& value, size_t depth) {
+// Refuses deep nesting, where the recursion ends, and a small file that stands for a huge tree
+// because its lists share each other. A container inside itself is replaced there, which makes a
+// tree of the whole.
+PickleDecoder::Measured PickleDecoder::measure(Value& value, size_t depth) {
   const void* self = node(value);
-  if (!self) return {1, 0};
+  if (!self) return {};
   Container& container = *std::ranges::lower_bound(containers_, self, {}, &Container::node);
-  if (container.values != 0) return {container.values, container.height};
-  if (container.height != 0) throw ValueError("holds a value that contains itself");
-  if (is_storage(value)) throw ValueError("holds a storage outside a tensor");
+  if (container.measured) {
+    ambiguous_ |= container.found.top < container.depth;
+    return {container.found.values, container.found.height};
+  }
+  if (container.depth != 0) {
+    value = stand_in(depth - container.depth);
+    return {.top = container.depth};
+  }
+  if (is_storage(value)) expose_storage(value);
   if (value.is_dict()) check_keys(*value.find_entries());
   if (value.is_object()) check_keys(value.as_object().entries);
-  container.height = 1;
-  uint64_t total = 1;
-  const auto add = [&](uint64_t values, size_t height) {
-    total += values;
-    container.height = std::max(container.height, height + 1);
+  container.depth = depth;
+  Measured& found = container.found;
+  found.height = 1;
+  const auto add = [&](const Measured& child) {
+    found.values += child.values;
+    found.height = std::max(found.height, child.height + 1);
+    found.top = std::min(found.top, child.top);
     // A shared list counts each time it is reached; honest files share little.
-    if (total > limit_ / sizeof(Value))
+    if (found.values > limit_ / sizeof(Value))
       throw ValueError("stands for more values than memory could hold");
-    if (depth + container.height > kMaxDepth)
+    if (depth + found.height > kMaxDepth)
       throw ValueError("nests deeper than " + std::to_string(kMaxDepth));
   };
-  if (depth > kMaxDepth) add(0, 0);
-  for_each_child(value, [&](const Value& child) {
-    const auto [values, height] = measure(child, depth + 1);
-    add(values, height);
-  });
-  container.values = total;
-  return {total, container.height};
+  if (depth > kMaxDepth) add({.values = 0});
+  for_each_child(value, [&](Value& child) { add(measure(child, depth + 1)); });
+  container.measured = true;
+  return found;
+}
+
+// For the container so many levels up.
+Value PickleDecoder::stand_in(size_t levels) {
+  hold(kShared<Value::Object> + 4 * block(sizeof(Value)));
+  itself_.push_back(object(itself_type_, false, {static_cast<int64_t>(levels)}));
+  return itself_.back();
 }
 
 // Lets go of the containers. Those outside the result are emptied while all are still held.
 void PickleDecoder::forget(bool keep_reached) {
-  for (auto& [value, values, height] : containers_) {
-    if (keep_reached && height != 0) continue;
+  for (const auto& [value, depth, measured, found] : containers_) {
+    if (keep_reached && depth != 0) continue;
     if (value.is_object()) {
       *std::get<std::shared_ptr<Value::Object>>(value.data_) = {};
     } else if (value.is_dict()) {

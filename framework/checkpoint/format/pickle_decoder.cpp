@@ -26,6 +26,7 @@ Value PickleDecoder::run() {
   Value root = pop();
   memo_.clear();
   check_tree(root);
+  itself_.clear();
   forget(true);
   return root;
 }
@@ -100,6 +101,7 @@ PickleDecoder::Token PickleDecoder::next() {
       return text(4);
     case Opcode::kBinUnicode8:
     case Opcode::kBinBytes8:
+    case Opcode::kByteArray8:
       return text(8);
     case Opcode::kGlobal: {
       const auto module = take_line();

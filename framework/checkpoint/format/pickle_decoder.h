@@ -33,12 +33,19 @@ class PickleDecoder {
     uint64_t number = 0;
     std::string_view text = {}, name = {};
   };
+  // What measure() finds about a value.
+  struct Measured {
+    uint64_t values = 1;    // that it stands for
+    size_t height = 0;      // in levels
+    size_t top = SIZE_MAX;  // the least depth of the containers that it is in and holds
+  };
   // Every container is known here, so that none dies while it holds another: no chain of
   // destructors can get deep.
   struct Container {
     Value value;
-    uint64_t values = 0;  // that it stands for; 0 until measure() has walked it
-    size_t height = 0;    // in levels; 0 unless measure() reached it
+    size_t depth = 0;  // at which measure() reached it first
+    bool measured = false;
+    Measured found = {};
     const void* node() const { return PickleDecoder::node(value); }
   };
   struct Memo {
@@ -47,7 +54,8 @@ class PickleDecoder {
     bool known = false;
   };
   struct Storage {
-    DType dtype;
+    std::shared_ptr<const Value::Global> type;
+    std::optional<DType> dtype;  // what its class says
     int64_t numel;
     BytesPtr bytes;
   };
@@ -100,13 +108,14 @@ class PickleDecoder {
   void set_items(std::vector<Value> flat);
   template <typename Fn>
   static void for_each_child(const Value& value, Fn&& fn);
-  void check_tree(const Value& root);
-  std::pair<uint64_t, size_t> measure(const Value& value, size_t depth);  // values and height
+  void check_tree(Value& root);
+  Measured measure(Value& value, size_t depth);
+  Value stand_in(size_t levels);
   void forget(bool keep_reached);
 
   // Classes.
   bool is_storage(const Value& value) const;
-  static Value object(const Value& type, bool call, const std::vector<Value>& args);
+  Value object(const Value& type, bool call, std::vector<Value> args) const;
   Value global(std::string_view module, std::string_view name);
   const std::vector<Value>& arguments(const Value& tuple);
   const std::vector<Value>& copyable(const Value& sequence);
@@ -114,14 +123,17 @@ class PickleDecoder {
   Value reduce(const Value& function, const std::vector<Value>& args);
   void build();
   Value storage(const Value& id);
-  Value tensor(const std::vector<Value>& args);
-  BytesPtr view(const Storage& storage, int64_t offset, int64_t numel);
+  void expose_storage(const Value& storage);
+  std::optional<TensorRecord> tensor(const std::vector<Value>& args, bool with_dtype);
+  BytesPtr view(const Storage& storage, DType dtype, int64_t offset, int64_t numel);
+  bool expands_too_much(const Storage& storage, DType dtype, int64_t numel);
 
   std::span<const std::byte> input_;
   const OpenStorage& open_storage_;
   const uint64_t limit_;
   // That of the objects that stand for storages on the stack.
-  const Value storage_type_ = Value::Global{"", "storage"};
+  const Value storage_type_ = Value::Global{"", "storage"}, itself_type_ = kItself,
+              call_type_ = kCall;
   uint64_t held_ = 0;
   size_t position_ = 0;
   size_t deepest_ = 0;  // that the stack has been
@@ -130,8 +142,11 @@ class PickleDecoder {
   std::unordered_map<uint64_t, Memo> memo_;  // of what is recalled
   uint64_t memoized_ = 0;
   std::unordered_map<std::string, Storage> storages_;
-  std::map<std::tuple<const ByteSource*, int64_t, int64_t>, BytesPtr>
-      views_;  // equal views are the same memory
+  std::map<std::tuple<const ByteSource*, uint64_t, uint64_t>, BytesPtr>
+      views_;                  // equal views are the same memory
+  uint64_t expanded_ = 0;      // bytes of views that are larger than their storages
+  std::vector<Value> itself_;  // what stands for containers inside themselves
+  bool ambiguous_ = false;     // whether one of those is reached in several ways
   std::deque<Container> containers_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "framework/checkpoint/format/pickle.h"
 #include "framework/checkpoint/format/pickle_opcodes.h"
+#include "framework/printable.h"
 
 namespace anymesh {
 namespace {
@@ -27,13 +28,15 @@ std::string utf8_from_latin1(const std::string& bytes) {
 
 }  // namespace
 
-// Protocol 2. Texts and classes are written once and then recalled from the memo; other values that
-// are shared are written again, except storages, which are shared by key.
+// Protocol 2. Texts and classes are written once and then recalled from the memo, as is a container
+// inside itself; other values that are shared are written again, except storages, which are shared
+// by key.
 class PickleEncoder {
  public:
   explicit PickleEncoder(const StoreTensor& store_tensor) : store_tensor_(store_tensor) {}
 
   std::string run(const Value& value) {
+    recursive_ = holds_itself(value);
     op(Opcode::kProto);
     out_ += '\2';
     write(value);
@@ -49,21 +52,35 @@ class PickleEncoder {
     out_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
 
+  void put(size_t index) { memo_op(Opcode::kBinPut, Opcode::kLongBinPut, index); }
+  void get(size_t index) { memo_op(Opcode::kBinGet, Opcode::kLongBinGet, index); }
+  void memo_op(Opcode narrow, Opcode wide, size_t index) {
+    op(index <= UINT8_MAX ? narrow : wide);
+    index <= UINT8_MAX ? raw(static_cast<uint8_t>(index)) : raw(static_cast<uint32_t>(index));
+  }
+
   // An opcode and its text: the first time in full, then by its number in the memo.
   void write_once(const std::string& text) {
-    const auto [known, is_new] = memo_.emplace(text, memo_.size());
-    const size_t index = known->second;
-    if (is_new) out_ += text;
-    if (index <= UINT8_MAX) {
-      op(is_new ? Opcode::kBinPut : Opcode::kBinGet);
-      raw(static_cast<uint8_t>(index));
-    } else {
-      op(is_new ? Opcode::kLongBinPut : Opcode::kLongBinGet);
-      raw(static_cast<uint32_t>(index));
-    }
+    const auto [known, is_new] = memo_.emplace(text, next_);
+    if (!is_new) return get(known->second);
+    out_ += text;
+    put(next_++);
+  }
+
+  // The container that is being written, made but still empty.
+  void remember() {
+    if (!recursive_) return;
+    open_.back() = next_;
+    put(next_++);
   }
 
   void write(const Value& value) {
+    open_.push_back(kUnknown);
+    write_content(value);
+    open_.pop_back();
+  }
+
+  void write_content(const Value& value) {
     using Kind = Value::Kind;
     switch (value.kind()) {
       case Kind::kNone:
@@ -84,12 +101,15 @@ class PickleEncoder {
         write_tuple({utf8_from_latin1(value.as_bytes()), "latin1"});
         return op(Opcode::kReduce);
       case Kind::kList:
-        return write_list(*value.find_items());
+        op(Opcode::kEmptyList);
+        remember();
+        return write_batches(*value.find_items(), Opcode::kAppends);
       case Kind::kTuple:
         return write_tuple(*value.find_items());
       case Kind::kSet:
         write_global("__builtin__", "set");
-        write_list(*value.find_items());
+        op(Opcode::kEmptyList);
+        write_batches(*value.find_items(), Opcode::kAppends);
         op(Opcode::kTuple1);
         return op(Opcode::kReduce);
       case Kind::kSize:
@@ -99,9 +119,12 @@ class PickleEncoder {
         return op(Opcode::kReduce);
       case Kind::kDict:
         op(Opcode::kEmptyDict);
+        remember();
         return write_batches(*value.find_entries(), Opcode::kSetItems);
       case Kind::kOrderedDict:
-        return write_ordered_dict(*value.find_entries());
+        write_ordered_dict();
+        remember();
+        return write_batches(*value.find_entries(), Opcode::kSetItems);
       case Kind::kTensor:
         return write_tensor(value.as_tensor());
       case Kind::kGlobal:
@@ -148,10 +171,18 @@ class PickleEncoder {
     write_once('X' + std::string(size.data(), size.size()) + text);
   }
 
+  // A class inside another has a name with a dot, which protocol 2 only reaches by getattr().
   void write_global(const std::string& module, const std::string& name) {
     if ((module + name).find('\n') != std::string::npos)
-      throw ValueError("the class " + module + "." + name + " has a line break");
-    write_once('c' + module + '\n' + name + '\n');
+      throw ValueError("the class " + printable(module + "." + name) + " has a line break");
+    const size_t dot = name.rfind('.');
+    if (dot == std::string::npos || dot == 0 || dot + 1 == name.size() || name[dot - 1] == '.')
+      return write_once('c' + module + '\n' + name + '\n');
+    write_global("__builtin__", "getattr");
+    write_global(module, name.substr(0, dot));
+    write_text(name.substr(dot + 1));
+    op(Opcode::kTuple2);
+    op(Opcode::kReduce);
   }
 
   void write_tuple(const std::vector<Value>& items) {
@@ -162,16 +193,10 @@ class PickleEncoder {
     op(items.size() > 3 ? Opcode::kTuple : kShort[items.size() - 1]);
   }
 
-  void write_list(const std::vector<Value>& items) {
-    op(Opcode::kEmptyList);
-    write_batches(items, Opcode::kAppends);
-  }
-
-  void write_ordered_dict(const std::vector<Value::Entry>& entries) {
+  void write_ordered_dict() {
     write_global("collections", "OrderedDict");
     op(Opcode::kEmptyTuple);
     op(Opcode::kReduce);
-    write_batches(entries, Opcode::kSetItems);
   }
 
   void write(const Value::Entry& entry) {
@@ -188,32 +213,54 @@ class PickleEncoder {
     }
   }
 
-  // _rebuild_tensor_v2(storage, offset, sizes, strides, requires_grad, hooks)
-  void write_tensor(const TensorRecord& tensor) {
-    write_global("torch._utils", "_rebuild_tensor_v2");
-    op(Opcode::kMark);
+  // ('storage', class, key, location, numel)
+  void write_storage(const Value::Global& type, const TensorRecord& tensor, int64_t numel) {
     op(Opcode::kMark);
     write_text("storage");
-    write_global("torch", std::string(storage_class(tensor.dtype)));
+    write_global(type.module, type.name);
     write_text(store_tensor_(tensor));
     write_text("cpu");
-    write_int(tensor.numel());
+    write_int(numel);
     op(Opcode::kTuple);
     op(Opcode::kBinPersId);
+  }
+
+  // _rebuild_tensor_v2(storage, offset, sizes, strides, requires_grad, hooks), and v3 with a dtype
+  // behind them where there is no class of storages for it.
+  void write_tensor(const TensorRecord& tensor) {
+    const std::string type(storage_class(tensor.dtype));
+    write_global("torch._utils", type.empty() ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
+    op(Opcode::kMark);
+    if (type.empty()) {
+      write_storage(kUntypedStorage, tensor, static_cast<int64_t>(tensor.nbytes()));
+    } else {
+      write_storage({"torch", type}, tensor, tensor.numel());
+    }
     write_int(0);
     const Shape strides = contiguous_strides(tensor.shape);
     write_tuple({tensor.shape.begin(), tensor.shape.end()});
     write_tuple({strides.begin(), strides.end()});
     op(tensor.requires_grad ? Opcode::kNewTrue : Opcode::kNewFalse);
-    write_ordered_dict({});
+    write_ordered_dict();
+    if (type.empty()) write_global("torch", std::string(dtype_name(tensor.dtype)));
     op(Opcode::kTuple);
     op(Opcode::kReduce);
   }
 
   void write_object(const Value::Object& object) {
-    write_global(object.type->module, object.type->name);
-    write_tuple(object.args);
+    const auto& args = object.args;
+    if (*object.type == kItself) return write_itself(object);
+    if (is_storage(object))
+      return write_storage(*object.type, args[0].as_tensor(), args[1].as_int());
+    if (*object.type == kCall) {
+      write(args.at(0));
+      write_tuple({args.begin() + 1, args.end()});
+    } else {
+      write_global(object.type->module, object.type->name);
+      write_tuple(args);
+    }
     op(object.call ? Opcode::kReduce : Opcode::kNewObj);
+    remember();
     write_batches(object.items, Opcode::kAppends);
     write_batches(object.entries, Opcode::kSetItems);
     if (object.state) {
@@ -222,9 +269,44 @@ class PickleEncoder {
     }
   }
 
+  void write_itself(const Value::Object& object) {
+    const size_t up = object.args.empty() ? 0 : static_cast<size_t>(object.args[0].as_int()),
+                 inner = open_.size() - 1;  // beside the stand-in
+    if (up == 0 || up > inner || open_[inner - up] == kUnknown)
+      throw ValueError("a value that contains itself in more than one way cannot be written");
+    get(open_[inner - up]);
+  }
+
+  static bool is_storage(const Value::Object& object) {
+    return !object.call && !object.state && object.type->name.ends_with(kStorageSuffix) &&
+           object.args.size() == 2 && object.args[0].is_tensor() &&
+           object.args[1].kind() == Value::Kind::kInt;
+  }
+
+  static bool holds_itself(const Value& value) {
+    const auto among = [](const std::vector<Value>& items) {
+      return std::ranges::any_of(items, holds_itself);
+    };
+    const auto among_entries = [](const std::vector<Value::Entry>& entries) {
+      return std::ranges::any_of(entries, [](const Value::Entry& entry) {
+        return holds_itself(entry.first) || holds_itself(entry.second);
+      });
+    };
+    if (value.is_dict()) return among_entries(*value.find_entries());
+    if (const auto* items = value.find_items()) return among(*items);
+    if (!value.is_object()) return false;
+    const Value::Object& object = value.as_object();
+    return *object.type == kItself || among(object.args) || among(object.items) ||
+           among_entries(object.entries) || (object.state && holds_itself(*object.state));
+  }
+
+  static constexpr size_t kUnknown = SIZE_MAX;
   const StoreTensor& store_tensor_;
   std::string out_;
   std::unordered_map<std::string, size_t> memo_;  // of opcodes and their texts
+  size_t next_ = 0;                               // number in the memo
+  bool recursive_ = false;
+  std::vector<size_t> open_;  // where in the memo what is being written is
 };
 
 std::string encode_pickle(const Value& value, const StoreTensor& store_tensor) {

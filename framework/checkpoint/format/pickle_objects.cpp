@@ -7,6 +7,7 @@ namespace {
 
 constexpr size_t kMaxDims = 64;       // torch's own limit
 constexpr uint64_t kOpenBytes = 224;  // of a storage that was opened
+constexpr uint64_t kMostExpanded = 1 << 30;
 
 std::string latin1_from_utf8(const std::string& text) {
   std::string bytes;
@@ -24,6 +25,14 @@ std::string latin1_from_utf8(const std::string& text) {
   return bytes;
 }
 
+// Of the last element, in 128 bits, which sizes whose product fits 63 cannot exceed.
+__int128 last_place(int64_t offset, const Shape& shape, const Shape& strides) {
+  __int128 place = offset;
+  for (size_t dim = 0; dim < shape.size(); ++dim)
+    place += static_cast<__int128>(shape[dim] - 1) * strides[dim];
+  return place;
+}
+
 // Strides of dims of size 1 do not matter.
 bool is_contiguous(const Shape& shape, const Shape& strides) {
   const Shape expected = contiguous_strides(shape);
@@ -39,12 +48,14 @@ bool PickleDecoder::is_storage(const Value& value) const {
   return value.is_object() && value.as_object().type.get() == &storage_type_.as_global();
 }
 
-Value PickleDecoder::object(const Value& type, bool call, const std::vector<Value>& args) {
-  type.as_global();
+Value PickleDecoder::object(const Value& type, bool call, std::vector<Value> args) const {
+  const bool by_name = !type.is_object() || is_storage(type);
+  if (by_name) type.as_global();
+  if (!by_name) args.insert(args.begin(), type);
   Value::Object object;
-  object.type = std::get<std::shared_ptr<const Value::Global>>(type.data_);
+  object.type = std::get<std::shared_ptr<const Value::Global>>((by_name ? type : call_type_).data_);
   object.call = call;
-  object.args = args;
+  object.args = std::move(args);
   return object;
 }
 
@@ -60,6 +71,12 @@ void PickleDecoder::step_object(const Token& token) {
       return push_new(pop_call(true));
     case Opcode::kNewObj:
       return push_new(pop_call(false));
+    case Opcode::kNewObjEx:  // as protocol 2 has it
+      return push_new(object(global("copyreg", "__newobj_ex__"), true, pop_last(3)));
+    case Opcode::kByteArray8:
+      hold(kShared<Value::Raw> + text_bytes(token.text.size()));
+      return push_new(
+          object(global("builtins", "bytearray"), true, {Value::bytes(std::string(token.text))}));
     case Opcode::kFrozenSet: {
       push_new(Value::list(pop_to_mark()));
       return push_new(object(global("__builtin__", "frozenset"), true, pop_last(1)));
@@ -106,13 +123,19 @@ Value PickleDecoder::pop_call(bool call) {
 }
 
 Value PickleDecoder::reduce(const Value& type, const std::vector<Value>& args) {
+  if (type.is_object()) return object(type, true, args);
   const Value::Global& function = type.as_global();
   const auto is = [&](std::string_view module, std::string_view name) {
     return function.module == module && function.name == name;
   };
   const bool builtin = function.module == "__builtin__" || function.module == "builtins";
-  if (is("torch._utils", "_rebuild_tensor_v2")) return tensor(args);
-  if (is("torch._utils", "_rebuild_parameter") && args.size() >= 2) {
+  const bool with_dtype = is("torch._utils", "_rebuild_tensor_v3");
+  if (with_dtype || is("torch._utils", "_rebuild_tensor_v2")) {
+    if (const auto made = tensor(args, with_dtype)) return *made;
+  }
+  const bool with_state = is("torch._utils", "_rebuild_parameter_with_state");
+  if ((with_state || is("torch._utils", "_rebuild_parameter")) && args.size() >= 2 &&
+      args[0].is_tensor()) {
     TensorRecord parameter = args[0].as_tensor();
     hold(kShared<TensorRecord> + block(parameter.shape.size() * sizeof(int64_t)));
     parameter.requires_grad = args[1].as_bool();
@@ -122,8 +145,7 @@ Value PickleDecoder::reduce(const Value& type, const std::vector<Value>& args) {
     // A tensor with Python attributes: (rebuild, class, its arguments, attributes).
     if (args[0] == type) args[0].fail("the function that rebuilds a tensor");
     const Value rebuilt = reduce(args[0], arguments(args[2]));
-    if (!rebuilt.is_tensor()) rebuilt.fail("a tensor");
-    return rebuilt;
+    if (rebuilt.is_tensor()) return rebuilt;
   }
   if (is("collections", "OrderedDict") && args.empty()) return Value::ordered_dict();
   if (is("torch", "Size") && args.size() == 1 && args[0].is_sequence()) {
@@ -133,8 +155,7 @@ Value PickleDecoder::reduce(const Value& type, const std::vector<Value>& args) {
   }
   if (builtin && function.name == "set" && args.size() == 1 && args[0].is_sequence())
     return Value::set(copyable(args[0]));
-  if (is("_codecs", "encode") && args.size() == 2) {
-    if (args[1].as_string() != "latin1") args[1].fail("'latin1'");
+  if (is("_codecs", "encode") && args.size() == 2 && args[1] == Value("latin1")) {
     hold(kShared<Value::Raw> + text_bytes(args[0].as_string().size()));
     return Value::bytes(latin1_from_utf8(args[0].as_string()));
   }
@@ -162,69 +183,95 @@ Value PickleDecoder::storage(const Value& id) {
   }
   const std::vector<Value>& fields = *id.find_items();
   const Value::Global& type = fields[1].as_global();
-  const auto dtype = type.module == "torch" ? dtype_of_storage_class(type.name) : std::nullopt;
-  if (!dtype) {
-    throw ValueError("holds a " + type.module + "." + type.name +
-                     ", a kind of tensor that is not supported");
-  }
+  if (!type.name.ends_with(kStorageSuffix)) fields[1].fail("the class of a torch storage");
+  const auto dtype = type.module == "torch"    ? dtype_of_storage_class(type.name)
+                     : type == kUntypedStorage ? std::optional(DType::kUInt8)
+                                               : std::nullopt;
   const std::string& key = fields[2].as_string();
   const int64_t numel = fields[4].as_int();
-  const auto [known, is_new] = storages_.try_emplace(key, Storage{*dtype, numel, nullptr});
+  const auto [known, is_new] = storages_.try_emplace(key);
+  Storage& storage = known->second;
   if (is_new) {
     hold(kNode<std::string, Storage> + kBucket + text_bytes(key.size()) + kOpenBytes);
     if (numel < 0) {
       throw ValueError("storage " + key + " has " + std::to_string(numel) + " elements");
     }
-    known->second.bytes = open_storage_(key, *dtype, numel);
+    storage = {std::get<std::shared_ptr<const Value::Global>>(fields[1].data_), dtype, numel,
+               open_storage_(key, dtype.value_or(DType::kUInt8), dtype ? numel : -1)};
   }
-  if (known->second.dtype != *dtype || known->second.numel != numel) {
+  if (*storage.type != type || storage.numel != numel) {
     throw ValueError("describes storage " + key + " in two ways");
   }
   return object(storage_type_, false, {fields[2]});
 }
 
-// (storage, offset, sizes, strides, requires_grad, hooks[, metadata])
-Value PickleDecoder::tensor(const std::vector<Value>& args) {
-  if (args.size() < 6 || !is_storage(args[0])) throw ValueError("makes a tensor without a storage");
+// As pickle.h has it, for one outside a tensor.
+void PickleDecoder::expose_storage(const Value& value) {
+  Value::Object& object = *std::get<std::shared_ptr<Value::Object>>(value.data_);
+  const Storage& storage = storages_.at(object.args[0].as_string());
+  const DType dtype = storage.dtype.value_or(DType::kUInt8);
+  const auto count = static_cast<int64_t>(storage.bytes->size() / element_size(dtype));
+  hold(kShared<TensorRecord> + block(sizeof count) + block(2 * sizeof(Value)));
+  object.type = storage.type;
+  object.args = {TensorRecord{dtype, {count}, false, storage.bytes}, storage.numel};
+}
+
+// (storage, offset, sizes, strides, requires_grad, hooks[, metadata]), with a dtype behind the hooks
+// where no class of storages says it. Nothing for one that stays a call.
+std::optional<TensorRecord> PickleDecoder::tensor(const std::vector<Value>& args, bool with_dtype) {
+  if (args.size() < 6 + size_t{with_dtype} || !is_storage(args[0]))
+    throw ValueError("makes a tensor without a storage");
   const std::string& key = args[0].as_object().args[0].as_string();
   const Storage& storage = storages_.at(key);
+  const auto dtype = with_dtype ? dtype_of_name(args[6].as_global().name) : storage.dtype;
+  if (!dtype) return std::nullopt;
   const int64_t offset = args[1].as_int();
   if (args[2].size() > kMaxDims) args[2].fail("at most 64 dimensions");
   if (args[3].size() > kMaxDims) args[3].fail("at most 64 strides");
   hold(kShared<TensorRecord> + block(args[2].size() * sizeof(int64_t)));
-  TensorRecord tensor{storage.dtype, args[2].as_shape(), args[4].as_bool(), nullptr};
+  TensorRecord tensor{*dtype, args[2].as_shape(), args[4].as_bool(), nullptr};
   const Shape strides = args[3].as_ints();
   const int64_t numel = tensor.numel();
-  const bool contiguous =
-      strides.size() == tensor.shape.size() && (numel == 0 || is_contiguous(tensor.shape, strides));
-  const bool outside =
-      offset < 0 || offset > storage.numel || (contiguous && numel > storage.numel - offset);
-  if (strides.size() != tensor.shape.size() || outside) {
-    throw ValueError("storage " + key + " of " + std::to_string(storage.numel) +
+  const auto held = static_cast<int64_t>(storage.bytes->size() / element_size(*dtype));
+  const bool strided = strides.size() == tensor.shape.size(),
+             contiguous = strided && (numel == 0 || is_contiguous(tensor.shape, strides)),
+             outside = offset < 0 || offset > held || (contiguous && numel > held - offset),
+             swollen = strided && !contiguous && expands_too_much(storage, *dtype, numel);
+  if (!strided || outside || (swollen && last_place(offset, tensor.shape, strides) >= held)) {
+    throw ValueError("storage " + key + " of " + std::to_string(held) +
                      " elements does not hold a tensor of shape " + to_string(tensor.shape) +
                      " and strides " + to_string(strides) + " at " + std::to_string(offset));
   }
   if (contiguous) {
-    tensor.bytes = view(storage, offset, numel);
-  } else {
-    hold(kShared<StridedView> + 2 * block(strides.size() * sizeof(int64_t)));
-    tensor.bytes =
-        std::make_shared<StridedView>(storage.bytes, element_size(storage.dtype),
-                                      static_cast<uint64_t>(offset), tensor.shape, strides);
+    tensor.bytes = view(storage, *dtype, offset, numel);
+    return tensor;
   }
+  if (swollen) return std::nullopt;
+  hold(kShared<StridedView> + 2 * block(strides.size() * sizeof(int64_t)));
+  tensor.bytes = std::make_shared<StridedView>(
+      storage.bytes, element_size(*dtype), static_cast<uint64_t>(offset), tensor.shape, strides);
   return tensor;
 }
 
-BytesPtr PickleDecoder::view(const Storage& storage, int64_t offset, int64_t numel) {
-  if (numel == storage.numel) return storage.bytes;
-  BytesPtr& known = views_[{storage.bytes.get(), offset, numel}];
-  const uint64_t size = element_size(storage.dtype);
+BytesPtr PickleDecoder::view(const Storage& storage, DType dtype, int64_t offset, int64_t numel) {
+  const uint64_t size = element_size(dtype), begin = static_cast<uint64_t>(offset) * size,
+                 bytes = static_cast<uint64_t>(numel) * size;
+  if (bytes == storage.bytes->size()) return storage.bytes;
+  BytesPtr& known = views_[{storage.bytes.get(), begin, bytes}];
   if (!known) {
     hold(kShared<SubRange> + block(32 + sizeof(*views_.begin())));
-    known = std::make_shared<SubRange>(storage.bytes, static_cast<uint64_t>(offset) * size,
-                                       static_cast<uint64_t>(numel) * size);
+    known = std::make_shared<SubRange>(storage.bytes, begin, bytes);
   }
   return known;
+}
+
+// All such views together count: each is written out whole where it is copied.
+bool PickleDecoder::expands_too_much(const Storage& storage, DType dtype, int64_t numel) {
+  const uint64_t size = element_size(dtype);
+  if (static_cast<uint64_t>(numel) <= storage.bytes->size() / size) return false;
+  if (static_cast<uint64_t>(numel) > (kMostExpanded - expanded_) / size) return true;
+  expanded_ += static_cast<uint64_t>(numel) * size;
+  return false;
 }
 
 }  // namespace anymesh

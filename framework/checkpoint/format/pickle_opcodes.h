@@ -36,6 +36,7 @@ enum class Opcode : uint8_t {
   kBinBytes = 'B',
   kShortBinBytes = 'C',
   kBinBytes8 = 0x8E,
+  kByteArray8 = 0x96,
   kEmptyTuple = ')',
   kTuple = 't',
   kTuple1 = 0x85,
@@ -56,6 +57,7 @@ enum class Opcode : uint8_t {
   kStackGlobal = 0x93,
   kReduce = 'R',
   kNewObj = 0x81,
+  kNewObjEx = 0x92,
   kBuild = 'b',
   kBinPersId = 'Q',
 };

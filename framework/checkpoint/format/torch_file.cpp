@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <unordered_map>
+#include <map>
 
 #include "framework/checkpoint/format/pickle.h"
 #include "framework/checkpoint/format/zip.h"
@@ -36,7 +36,8 @@ void check_container(const std::filesystem::path& path) {
                    std::to_string(file.size()) + " bytes");
 }
 
-// The tensors of a value, each distinct memory once.
+// The tensors of a value, each distinct memory once, but once for each class of storage that it is
+// called.
 class Storages {
  public:
   std::string key(const TensorRecord& tensor) {
@@ -46,19 +47,15 @@ class Storages {
                              std::to_string(size) + " bytes, expected " +
                              std::to_string(tensor.nbytes()));
     }
-    const auto [known, is_new] = keys_.emplace(tensor.bytes.get(), tensors_.size());
-    if (tensor.bytes && !is_new) {
-      if (tensors_[known->second].dtype != tensor.dtype)
-        throw std::logic_error("the same memory is written as two dtypes");
-      return std::to_string(known->second);
-    }
-    tensors_.push_back(tensor);
-    return std::to_string(tensors_.size() - 1);
+    const auto [known, is_new] =
+        keys_.try_emplace({tensor.bytes.get(), storage_class(tensor.dtype)}, tensors_.size());
+    if (is_new || !tensor.bytes) tensors_.push_back(tensor);
+    return std::to_string(tensor.bytes ? known->second : tensors_.size() - 1);
   }
   const std::vector<TensorRecord>& tensors() const { return tensors_; }
 
  private:
-  std::unordered_map<const ByteSource*, size_t> keys_;
+  std::map<std::pair<const ByteSource*, std::string_view>, size_t> keys_;
   std::vector<TensorRecord> tensors_;
 };
 
@@ -112,7 +109,8 @@ Value read_archive(const ZipReader& zip, const std::filesystem::path& path,
     const ZipReader::Record* record = zip.find(name);
     if (!record) throw ValueError("storage " + key + " has no record " + name);
     const uint64_t size = element_size(dtype);
-    if (record->size % size != 0 || record->size / size != static_cast<uint64_t>(numel)) {
+    if (numel >= 0 &&
+        (record->size % size != 0 || record->size / size != static_cast<uint64_t>(numel))) {
       throw ValueError("record " + name + " has " + std::to_string(record->size) +
                        " bytes, expected " + std::to_string(numel) + " elements of " +
                        std::string(dtype_name(dtype)));
