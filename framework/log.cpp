@@ -13,6 +13,7 @@
 
 #include "framework/comm/agreement.h"
 #include "framework/peak_memory.h"
+#include "framework/printable.h"
 #include "framework/printed.h"
 
 namespace anymesh {
@@ -58,7 +59,7 @@ RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tens
 void RunLog::line(const std::string& text) {
   if (!active_) return;
   bar_.clear();
-  std::printf("%s\n", text.c_str());
+  std::printf("%s\n", printable_message(text).c_str());
   std::fflush(stdout);
 }
 

@@ -200,7 +200,7 @@ void print_start(const ProcessGrid& grid, const Placement& placement,
     std::printf("  %s %s\n", name.c_str(), setting.text.c_str());
   }
   for (const std::string& note : parsed.notes) std::printf("note: %s\n", note.c_str());
-  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+  for (const std::string& line : lines) std::printf("%s\n", printable_message(line).c_str());
   std::fflush(stdout);
 }
 

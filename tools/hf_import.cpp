@@ -113,6 +113,8 @@ Value metadata_of(const std::vector<HfParameter>& parameters, const HfModel& mod
 
 HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressCallback& progress) {
   const auto start = std::chrono::steady_clock::now();
+  if (!fs::is_directory(folder))
+    throw ValueError(folder.string() + ": no such folder" + list_parent(folder));
   HfImport report{.model = read_hf_config(folder / kHfConfigFile),
                   .output = fs::absolute(save).lexically_normal() /
                             (tag_folder(0) + std::string(kUniversalSuffix))};

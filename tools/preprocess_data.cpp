@@ -298,7 +298,7 @@ Options parse(int argc, char** argv) {
   const auto none = cxxopts::value<std::string>()->default_value("");
   // clang-format off
   flags.add_options("Input")
-    ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt", text)
+    ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt; no pipe", text)
     ("json-keys", "what to take from each object, one or more: one output for each",
      cxxopts::value<std::vector<std::string>>()->default_value("text"))
     ("documents", "what is a document in a .txt: file, paragraph (up to a blank line) or line",

@@ -8,6 +8,7 @@
 
 #include "framework/config/foreign_flags.h"
 #include "framework/input_file.h"
+#include "framework/printable.h"
 
 namespace anymesh {
 namespace {
@@ -94,11 +95,16 @@ bool is_ignored(std::string_view key) {
 
 // nlohmann/json keeps the last of two equal keys; DeepSpeed refuses them, and so do we.
 Json parse_file(const std::string& path) {
+  constexpr size_t kMost = 256 << 10;  // its parser takes time by the square of the objects
   std::string text;
   try {
     text = read_file(path);
   } catch (const std::exception& error) {
     throw ParseError(std::string("--deepspeed_config ") + error.what());
+  }
+  if (text.size() > kMost) {
+    throw ParseError("--deepspeed_config " + path + ": has " + std::to_string(text.size()) +
+                     " bytes, expected at most " + std::to_string(kMost));
   }
   std::vector<std::set<std::string>> open_objects;
   const auto refuse_repeats = [&](int, Json::parse_event_t event, Json& parsed) {
@@ -107,7 +113,8 @@ Json parse_file(const std::string& path) {
     if (event == Json::parse_event_t::key) {
       const std::string key = parsed.get<std::string>();
       if (!open_objects.back().insert(key).second) {
-        throw ParseError(path + ": the key \"" + key + "\" is given twice in one object");
+        throw ParseError(path + ": the key \"" + printable(key) +
+                         "\" is given twice in one object");
       }
     }
     return true;
@@ -200,7 +207,7 @@ struct Reader {
                        ": scheduler: DeepSpeed's schedules differ from Megatron's; use "
                        "--lr-decay-style, --lr-warmup-iters and --lr-decay-iters instead");
     } else {
-      throw ParseError(path + ": " + key + " is not a key that this trainer knows");
+      throw ParseError(path + ": " + printable(key) + " is not a key that this trainer knows");
     }
   }
 
@@ -240,7 +247,7 @@ struct Reader {
 
   // "zero_optimization.stage 1 of ds_config.json"
   std::string origin(const std::string& key, const Json& value) const {
-    return key + " " + text_of(value) + " of " + path;
+    return printable(key) + " " + printable(text_of(value)) + " of " + path;
   }
 };
 

@@ -250,7 +250,15 @@ TEST_F(DeepspeedJsonTest, BadFilesAreRefusedWithTheByte) {
   EXPECT_THAT(refused(R"({"bf16": {"enabled": true, "enabled": false}})"),
               HasSubstr("the key \"enabled\" is given twice"));
   EXPECT_THAT(refused(R"({"gradient_clipping": 1e999})"), HasSubstr(path + ": "));
+  EXPECT_THAT(refused("{\"a\x1b[2J\\u0000\\n\": 1}"), HasSubstr(path + ": byte "));
+  EXPECT_THAT(refused("{\"a\\u001b\\u0000\\n\": 1}"),
+              HasSubstr("a\\x1b\\x00\\n is not a key that this trainer knows"));
+  EXPECT_THAT(refused("{\"a\xff\": 1}"), HasSubstr(path + ": byte "));
+  EXPECT_THAT(refused(std::string(300'000, ' ') + "{}"), HasSubstr("expected at most 262144"));
   std::filesystem::remove(path);
+  const std::string folder = std::filesystem::path(path).parent_path();
+  EXPECT_THAT(refusal([&] { read_deepspeed_json(folder, flags, config); }),
+              HasSubstr("--deepspeed_config " + folder + ": is a folder, expected a file"));
   EXPECT_THAT(refusal([&] { read_deepspeed_json(path, flags, config); }),
               HasSubstr("--deepspeed_config " + path + ": cannot open: No such file"));
 }

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -268,6 +269,9 @@ TEST_F(PlotLossTest, FiguresAnswerByExitCode) {
               HasSubstr("'1,2,3': expected a label and a number for each of 'a,b'"));
   EXPECT_THAT(refused("cells " + output + folder + "none"),
               HasSubstr("none: cannot open: No such file"));
+  ASSERT_EQ(mkfifo((folder + "fifo").c_str(), 0600), 0);
+  EXPECT_THAT(refused("cells " + output + folder + "fifo"), HasSubstr("fifo: is a FIFO, expected"));
+  EXPECT_EQ(plot_figure("cells " + output + "/dev/stdin <" + cells).status, 0);
   EXPECT_THAT(refused("cells --output " + folder + "no/such.svg " + cells),
               HasSubstr("such.svg: cannot write the file"));
 }

@@ -119,8 +119,8 @@ std::string list_parent(const std::filesystem::path& absent) {
                          *absent.begin() != "." && *absent.begin() != "..";
   if (!std::filesystem::is_directory(parent))
     return !is_hub_id ? ""
-                      : "; a model of the hub is downloaded first: hf download " + absent.string() +
-                            " --local-dir " + absent.filename().string();
+                      : "; if it is a model of the hub, download it first: hf download " +
+                            absent.string() + " --local-dir " + absent.filename().string();
   return "; " + parent.string() + " holds: " + list_folder(parent);
 }
 

@@ -144,10 +144,11 @@ std::vector<int64_t> Value::as_ints() const {
 
 Shape Value::as_shape() const {
   const Shape shape = as_ints();
-  for (const int64_t size : shape) {
-    if (size < 0) fail("a shape");
+  try {
+    numel(shape);
+  } catch (const ValueError& error) {
+    throw ValueError(where() + ": " + error.what());
   }
-  numel(shape);
   return shape;
 }
 
