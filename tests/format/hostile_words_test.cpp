@@ -2,6 +2,7 @@
 // of every file of a checkpoint what is none. The tools must end, say which file, and print nothing
 // that steers a terminal or fills it.
 
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <nlohmann/json.hpp>
@@ -244,6 +245,28 @@ TEST_F(HostileWords, ManyTensorsAndFiles) {
       "m");
   EXPECT_EQ(manifest.files.size(), size_t{kMany});
 }
+
+#ifndef __SANITIZE_ADDRESS__  // which needs its own address space
+TEST_F(HostileWords, WantOfMemoryIsSaidOfTheFile) {
+  std::string header = "{\"__metadata__\":{}";
+  for (int i = 0; i < 100'000; ++i)
+    header += ",\"" + std::to_string(i) + R"(":{"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
+  header += "}";
+  const fs::path model = folder_ / "model.safetensors";
+  write_file(model, Fields().u64(header.size()).text(header).bytes());
+  const auto starved = [&] {
+    std::ifstream statm("/proc/self/statm");
+    rlim_t pages = 0;
+    statm >> pages;
+    const rlim_t bytes = pages * static_cast<rlim_t>(sysconf(_SC_PAGESIZE)) + (20 << 20);
+    const rlimit limit{bytes, bytes};
+    setrlimit(RLIMIT_AS, &limit);
+    const std::string message = message_of([&] { open_whole_checkpoint(model, 1); });
+    _exit(message == model.string() + ": not enough memory to read it" ? 0 : 1);
+  };
+  EXPECT_EXIT(starved(), testing::ExitedWithCode(0), "");
+}
+#endif
 
 // One name of megabytes costs what it is long, not that times the lines of a table.
 TEST_F(HostileWords, OneLongNameAmongMany) {

@@ -100,6 +100,8 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
     }
   } catch (const CannotRead&) {
     throw;
+  } catch (const std::bad_alloc&) {
+    throw CannotRead(where + ": not enough memory to read it");
   } catch (const std::exception& error) {
     throw std::runtime_error(where + ": not a manifest: " + printable(error.what(), 1000));
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -15,6 +16,9 @@ namespace anymesh {
 //
 //   nlohmann::json::parse(shallow(text))
 inline std::string shallow(std::string text) {
+  // Its destructors allocate, and so end the program where memory is short: throws here instead.
+  constexpr size_t kBytesPerByte = 16;
+  ::operator delete(::operator new(kBytesPerByte* text.size()));
   constexpr int kDeepest = 8;
   int depth = 0;
   bool quoted = false;
