@@ -10,6 +10,7 @@
 #include "framework/checkpoint/format/parallel_for.h"
 #include "framework/checkpoint/format/source_stages.h"
 #include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/format/universal_folder.h"
 #include "framework/checkpoint/format/universal_info.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 #include "framework/checkpoint/format/zip.h"
@@ -120,6 +121,17 @@ class Verifier {
     for (const std::string& damage :
          {size_damage(path_, manifest->files), checksum_damage(path_, manifest->files)})
       if (!damage.empty()) add(damage);
+    const IsOurs listed =
+        kind_ == Kind::kUniversal ? universal_entries(path_) : entries_of(*manifest);
+    for (const fs::path& file : files_)
+      if (is_of_checkpoint(file) && !listed(file.lexically_relative(path_), /*is_folder=*/false))
+        add(file.string() + ": is not in " + std::string(kManifestFile) +
+            ", so that nobody knows whether it is as it was written");
+  }
+
+  bool is_of_checkpoint(const fs::path& file) const {
+    return kind_ == Kind::kUniversal ? is_torch_file(file)
+                                     : ranks_.contains(file.filename().string());
   }
 
   void expect(const std::string& file) {

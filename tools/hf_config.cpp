@@ -335,10 +335,16 @@ std::vector<std::string> tokenizer_files(const std::filesystem::path& folder) {
   return names;
 }
 
-void copy_files(const std::vector<std::string>& names, const std::filesystem::path& from,
-                const std::filesystem::path& to) {
-  for (const std::string& name : names)
-    write_text_atomically(to / name, read_text(from / name, /*most=*/256 << 20));
+std::vector<Manifest::File> copy_files(const std::vector<std::string>& names,
+                                       const std::filesystem::path& from,
+                                       const std::filesystem::path& to) {
+  std::vector<Manifest::File> files;
+  for (const std::string& name : names) {
+    const std::string text = read_text(from / name, /*most=*/256 << 20);
+    write_text_atomically(to / name, text);
+    files.push_back(file_of_text(name, text));
+  }
+  return files;
 }
 
 }  // namespace anymesh

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/checkpoint/format/manifest.h"
 #include "models/gpt/gpt_config.h"
 
 namespace anymesh {
@@ -26,7 +27,6 @@ namespace anymesh {
 //
 // Key names and defaults are those of transformers' GPT2Config, LlamaConfig and BloomConfig.
 inline constexpr const char* kHfConfigFile = "config.json";
-inline constexpr const char* kHfExportMark = "\"exported_by\": \"anymesh\"";  // in that of ours
 
 // What AutoTokenizer and generate() read beside it. These go along as they are.
 inline constexpr const char* kHfTokenizerFiles[] = {
@@ -35,8 +35,9 @@ inline constexpr const char* kHfTokenizerFiles[] = {
     "added_tokens.json", "chat_template.jinja",   "generation_config.json"};
 // Those that a folder has.
 std::vector<std::string> tokenizer_files(const std::filesystem::path& folder);
-void copy_files(const std::vector<std::string>& names, const std::filesystem::path& from,
-                const std::filesystem::path& to);
+std::vector<Manifest::File> copy_files(const std::vector<std::string>& names,
+                                       const std::filesystem::path& from,
+                                       const std::filesystem::path& to);
 
 enum class HfFamily { kGpt2, kLlama, kBloom };
 const char* family_name(HfFamily family);  // "GPT-2"

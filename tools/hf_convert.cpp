@@ -31,6 +31,7 @@ constexpr const char* kHelp =
 struct Command {
   std::string name;
   HfExportOptions options;  // of import: the checkpoint is MODEL, the output SAVE
+  bool overwrite = false;
 };
 
 Command parse(int argc, char** argv) {
@@ -44,6 +45,7 @@ Command parse(int argc, char** argv) {
     ("config", "export: a config.json that says what the model is, in place of CHECKPOINT's args",
      text, "FILE")
     ("tokenizer", "export: folder of the tokenizer's files (default: CHECKPOINT)", text, "FOLDER")
+    ("overwrite", "import: replace a tokenizer's files in SAVE that no import wrote")
     ("h,help", "Print this");
   // clang-format on
   flags.add_options()("command", "", text)("from", "", text)("to", "", text);
@@ -59,6 +61,9 @@ Command parse(int argc, char** argv) {
   for (const char* flag : {"max-shard-size", "tag", "config", "tokenizer"})
     if (command.name == "import" && parsed.count(flag))
       throw std::invalid_argument("--" + std::string(flag) + " is of export");
+  command.overwrite = parsed.count("overwrite") > 0;
+  if (command.name == "export" && command.overwrite)
+    throw std::invalid_argument("--overwrite is of import");
   command.options = {.checkpoint = text_of(parsed, "from"),
                      .tag = text_of(parsed, "tag"),
                      .output = text_of(parsed, "to"),
@@ -74,9 +79,9 @@ void print_tokenizer(const std::vector<std::string>& files, const std::string& f
   std::printf("%s\n", files.empty() ? " no tokenizer" : "");
 }
 
-void run_import(const HfExportOptions& options) {
+void run_import(const HfExportOptions& options, bool overwrite) {
   const HfImport report = with_progress([&](const ProgressCallback& progress) {
-    return import_hf(options.checkpoint, options.output, progress);
+    return import_hf(options.checkpoint, options.output, progress, overwrite);
   });
   const GptConfig& gpt = report.model.gpt;
   const auto bytes = static_cast<double>(report.bytes);
@@ -105,7 +110,7 @@ void run_export(const HfExportOptions& options) {
 
 int convert(const Command& command) {
   if (command.name == "import")
-    run_import(command.options);
+    run_import(command.options, command.overwrite);
   else
     run_export(command.options);
   return 0;

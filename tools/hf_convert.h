@@ -16,7 +16,7 @@ namespace anymesh {
 // index; fp32, bf16 or fp16) -> SAVE/global_step0_universal and SAVE/latest_universal: weights
 // alone, which a run of any mesh takes with --load SAVE --universal-checkpoint --finetune. A
 // universal folder of that name is replaced; it appears when it is whole. The tokenizer's files go
-// to SAVE.
+// to SAVE, where others of these names that no import wrote are refused, unless `overwrite`.
 //
 // Refused, by ValueError with file and key or tensor: what our model is not (hf_config.h), a
 // missing file or tensor, a tensor of another shape, one that such a model does not have.
@@ -29,13 +29,13 @@ struct HfImport {
   double seconds = 0;
 };
 HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::path& save,
-                   const ProgressCallback& progress);
+                   const ProgressCallback& progress, bool overwrite = false);
 
 // A checkpoint of ours, ordinary of any mesh and ZeRO stage or universal, or weights that were
 // exported from one -> a folder that AutoModelForCausalLM.from_pretrained() loads: config.json and
 // model.safetensors, in parts beyond max_shard_size, and the tokenizer's files. The folder appears
-// when it is whole; an earlier export of that name is replaced, anything else is refused, a model
-// that was downloaded too.
+// when it is whole; an earlier export of that name is replaced, by its .anymesh.json, anything else
+// is refused, a model that was downloaded too.
 //
 // Which family it is follows from the checkpoint's args (family_of); weights have none, and need
 // the config.json of such a model.

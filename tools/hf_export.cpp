@@ -4,6 +4,9 @@
 
 #include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/folder_record.h"
+#include "framework/checkpoint/format/output_lock.h"
+#include "framework/checkpoint/format/source_files.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
 #include "models/gpt/gpt_names.h"
@@ -16,23 +19,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder is replaced as a whole, so it may hold nothing that this export has none of.
+// The folder is replaced as a whole, so it may hold nothing that this export has none of, and nothing
+// but what exports left there.
 void check_replaceable_export(const fs::path& folder, const std::vector<std::string>& tokenizer) {
   if (!fs::exists(folder)) return;
   if (!fs::is_directory(folder))
     throw ValueError(folder.string() + " is a file; expected a folder");
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    const bool temporary = entry.is_regular_file() && name.ends_with(kTemporarySuffix);
-    if (name != kHfConfigFile && !is_weights_file(name, /*safetensors=*/true) && !temporary &&
+    if (name != kHfConfigFile && name != kRecordFile &&
+        !is_weights_file(name, /*safetensors=*/true) &&
         std::find(tokenizer.begin(), tokenizer.end(), name) == tokenizer.end())
       throw ValueError(folder.string() + " has " + name +
                        ", which is of no earlier export; it would be replaced. Give another");
   }
-  if (const fs::path config = folder / kHfConfigFile;
-      fs::exists(config) && read_text(config).find(kHfExportMark) == std::string::npos)
-    throw ValueError(config.string() + " is of no export of ours, such as a model that was " +
-                     "downloaded; its folder would be replaced. Give another");
+  if (const std::string foreign = first_foreign_entry(folder, recorded_entries(folder));
+      !foreign.empty())
+    throw ValueError(foreign +
+                     " is of no export of ours, or was changed since; its folder would "
+                     "be replaced. Give another");
 }
 
 // By a config.json, if one is given, else by the checkpoint's args.
@@ -91,7 +96,8 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
     throw ValueError(tokenizer.string() + ": has no " + kHfTokenizerFiles[0] +
                      " nor another file of a tokenizer (--tokenizer)");
   check_replaceable_export(output, carried);
-  check_replaceable_export(temporary, carried);
+  check_build_folder(temporary, recorded_entries(temporary));
+  const SourceFiles sources(resolve_tag(path));
   const WholeCheckpoint checkpoint = open_whole_checkpoint(path, stream_threads());
   HfExport report{.model = model_of(checkpoint, options.config),
                   .tokenizer = carried,
@@ -100,14 +106,30 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
     throw ValueError(path.string() + ": has too few parameters for " +
                      std::to_string(report.model.gpt.num_layers) + " layers");
   const NamedTensors tensors = tensors_of(checkpoint, report.model);
-  fs::create_directories(temporary);
+  fs::create_directories(output.parent_path());
+  const OutputLock lock = OutputLock::beside(output, "the output folder");
+  std::vector<std::string> others = carried;
+  for (const auto name : {std::string_view(kHfConfigFile), kRecordFile}) others.emplace_back(name);
   DeferredChecks none;  // records are checked before they are read, as a matrix is read in pieces
-  report.written = write_weights(
-      tensors, {.output = temporary, .max_shard_size = options.max_shard_size, .safetensors = true},
-      none, progress);
-  write_text_atomically(temporary / kHfConfigFile, hf_config_text(report.model));
-  copy_files(carried, tokenizer, temporary);
-  publish_folder(temporary, output);
+  report.written = write_weights(tensors,
+                                 {.folder = temporary,
+                                  .others = others,
+                                  .otherwise = recorded_entries(temporary),
+                                  .max_shard_size = options.max_shard_size,
+                                  .safetensors = true},
+                                 none, progress);
+  FolderRecord record(temporary);
+  const std::string config = hf_config_text(report.model);
+  write_text_atomically(temporary / kHfConfigFile, config);
+  record.add({file_of_text(kHfConfigFile, config)});
+  record.add(copy_files(carried, tokenizer, temporary));
+  record.add(report.written.listed);
+  record.write();
+  sources.expect_unchanged();
+  finish_build_folder(temporary);
+  check_replaceable_export(output, carried);
+  if (const fs::path old = publish_folder(temporary, output); !old.empty())
+    remove_ours(old, recorded_entries(old));
   report.seconds = seconds_since(start);
   return report;
 }

@@ -1,7 +1,11 @@
 #include <chrono>
 #include <set>
 
+#include "framework/checkpoint/format/build_folder.h"
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/folder_record.h"
+#include "framework/checkpoint/format/output_lock.h"
+#include "framework/checkpoint/format/source_files.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/universal_folder.h"
@@ -109,9 +113,24 @@ Value metadata_of(const std::vector<HfParameter>& parameters, const HfModel& mod
        {keys::kWeightsOnly, true}});
 }
 
+// Those that `to` lacks, or has with another content.
+std::vector<std::string> differing(const std::vector<std::string>& names, const fs::path& from,
+                                   const fs::path& to) {
+  std::vector<std::string> others;
+  for (const std::string& name : names) {
+    const bool same_size =
+        fs::is_regular_file(to / name) && fs::file_size(to / name) == fs::file_size(from / name);
+    const uint64_t most = fs::file_size(from / name);
+    if (!same_size || read_text(to / name, most) != read_text(from / name, most))
+      others.push_back(name);
+  }
+  return others;
+}
+
 }  // namespace
 
-HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressCallback& progress) {
+HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressCallback& progress,
+                   bool overwrite) {
   const auto start = std::chrono::steady_clock::now();
   if (!fs::is_directory(folder))
     throw ValueError(folder.string() + ": no such folder" + list_parent(folder));
@@ -120,8 +139,16 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
                             (tag_folder(0) + std::string(kUniversalSuffix))};
   const HfModel& model = report.model;
   const fs::path temporary = temporary_of(report.output);
-  check_replaceable(report.output, "the output");
-  check_replaceable(temporary, "the output");
+  report.tokenizer = tokenizer_files(folder);
+  const std::vector<std::string> tokenizer = differing(report.tokenizer, folder, save);
+  const auto check_output = [&] {
+    check_replaceable(report.output, "the output");
+    if (!overwrite)
+      FolderRecord(save).expect_ours(tokenizer, ". Give another folder, or --overwrite");
+  };
+  check_output();
+  check_build_folder(temporary, universal_entries(temporary));
+  const SourceFiles sources(folder);
   const WholeCheckpoint weights = open_weights(folder, model);
   const std::vector<HfParameter> parameters = hf_parameters(model);
   const std::vector<BytesPtr> ours = read_ours(weights, model, parameters);
@@ -144,10 +171,18 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   }
   files.push_back(
       streamed_torch_file(temporary / model_states_file(0), metadata_of(parameters, model, info)));
-  prepare_universal_folder(temporary, files);
-  report.tokenizer = tokenizer_files(folder);
-  copy_files(report.tokenizer, folder, save);
+  fs::create_directories(save);
+  const OutputLock lock = OutputLock::beside(report.output, "the output"),
+                   lock_of_save = OutputLock::inside(save, "the output folder");
+  check_output();
+  prepare_universal_folder(report.output, "the output", files);
   const StreamResult written = stream_files(files, stream_threads());
+  sources.expect_unchanged();
+  if (!tokenizer.empty()) {
+    FolderRecord record(save);
+    record.add(copy_files(tokenizer, folder, save));
+    record.write();
+  }
   publish_universal_folder(report.output, /*iteration=*/0, files, written.crcs);
   report.parameters = static_cast<int64_t>(parameters.size());
   report.bytes = written.bytes;

@@ -33,6 +33,7 @@ Arguments parse(int argc, char** argv) {
     ("t,tag", "Tag in checkpoint_dir, e.g. global_step100 (default: the one of 'latest')",
      cxxopts::value<std::string>()->default_value(""), "TAG")
     ("exclude_frozen_parameters", "Leave out parameters that were not trained")
+    ("overwrite", "Replace weights in output_dir that no export of ours left there")
     ("d,debug", "Print what is in each file")
     ("h,help", "Print this");
   // clang-format on
@@ -45,7 +46,8 @@ Arguments parse(int argc, char** argv) {
                       .output = text_of(parsed, "output_dir"),
                       .max_shard_size = parse_size(text_of(parsed, "max_shard_size")),
                       .safetensors = parsed.count("safe_serialization") > 0,
-                      .exclude_frozen = parsed.count("exclude_frozen_parameters") > 0},
+                      .exclude_frozen = parsed.count("exclude_frozen_parameters") > 0,
+                      .overwrite = parsed.count("overwrite") > 0},
           .debug = parsed.count("debug") > 0};
 }
 

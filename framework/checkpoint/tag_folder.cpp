@@ -191,7 +191,9 @@ void TagFolder::commit(Communicator& world, int64_t iteration, const std::functi
   });
   all_or_none(world, [&] {
     if (!leads_) return;
-    publish_folder(temporary_, path_);
+    const fs::path old = publish_folder(temporary_, path_);
+    std::error_code ignored;  // what cannot be removed is not in the way
+    if (!old.empty()) fs::remove_all(old, ignored);
     last();
   });
 }

@@ -4,10 +4,12 @@
 #include <unistd.h>
 
 #include <numeric>
+#include <set>
 #include <thread>
 
 #include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/placed_file.h"
 #include "support.h"
 #include "tests/support/file_size_limit.h"
 
@@ -133,8 +135,37 @@ TEST_F(FileIo, APipeIsReadWhereItIsNamedAsOne) {
 
 TEST_F(FileIo, AFullDiskIsSaidByTheSystemsWords) {
   const FileSizeLimit limit(4096);
-  EXPECT_EQ(message_of([&] { write_text_atomically(folder_ / "f", std::string(5000, 'x')); }),
-            "cannot set 5000 bytes aside for " + (folder_ / "f.tmp").string() + ": File too large");
+  const std::string message =
+      message_of([&] { write_text_atomically(folder_ / "f", std::string(5000, 'x')); });
+  const std::string start = "cannot set 5000 bytes aside for " + (folder_ / "f.").string();
+  EXPECT_EQ(message.substr(0, start.size()), start);
+  EXPECT_EQ(message.substr(start.size() + 8), ".tmp: File too large");
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_F(FileIo, ANewFileHasANameThatNothingHad) {
+  std::set<std::filesystem::path> made;
+  for (int i = 0; i < 20; ++i) {
+    const auto path = new_file_beside(folder_ / "latest");
+    EXPECT_TRUE(made.insert(path).second);
+    EXPECT_EQ(made_beside(path), folder_ / "latest");
+  }
+  for (const char* other : {"latest.tmp", "latest", ".1234abcd.tmp", "latest.1234ABCD.tmp"})
+    EXPECT_FALSE(made_beside(other)) << other;
+}
+
+// What has the temporary name is a link to a file elsewhere, or has another name there.
+TEST_F(FileIo, LinksAreNotWrittenThrough) {
+  const auto thesis = folder_ / "thesis", link = folder_ / "latest.tmp";
+  write_file(thesis, "thesis");
+  for (const bool hard : {false, true}) {
+    hard ? std::filesystem::create_hard_link(thesis, link)
+         : std::filesystem::create_symlink(thesis, link);
+    write_text_atomically(folder_ / "latest", "global_step1");
+    EXPECT_NE(message_of([&] { PlacedFile(link, 3); }), "") << hard;
+    EXPECT_EQ(read_file(thesis), "thesis") << hard;
+    std::filesystem::remove(link);
+  }
 }
 
 TEST_F(FileIo, RangesStayInside) {

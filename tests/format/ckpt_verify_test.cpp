@@ -2,6 +2,8 @@
 
 #include "ckpt_support.h"
 #include "framework/checkpoint/format/convert.h"
+#include "framework/checkpoint/format/crc32.h"
+#include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/zip.h"
 
 namespace anymesh {
@@ -65,6 +67,27 @@ void flip_bit(const fs::path& file) {
   std::string bytes = read_file(file);
   bytes.at(record.offset + record.size / 2) ^= 0x10;
   write_file(file, bytes);
+}
+
+// A manifest that is cut short says nothing against what it leaves out.
+TEST_F(Ckpt, VerifyWantsEveryFileInTheManifest) {
+  const fs::path tag = copy_of(kMesh, folder_);
+  Manifest manifest{.tag = tag.filename(), .iteration = 4};
+  const auto verified = [&] {
+    write_file(tag / kManifestFile, manifest.to_json());
+    return verify(tag);
+  };
+  expect_problem(verified(), "manifest.json: lists no files");
+  for (const auto& entry : fs::directory_iterator(tag)) {
+    const std::string bytes = read_file(entry.path());
+    if (entry.path().filename() != kManifestFile)
+      manifest.files.push_back(
+          {entry.path().filename(), bytes.size(), crc32(std::as_bytes(std::span(bytes))), "here"});
+  }
+  EXPECT_EQ(verified().code, 0);
+  const std::string left_out = tag / manifest.files.back().name;
+  manifest.files.pop_back();
+  expect_problem(verified(), left_out + ": is not in manifest.json");
 }
 
 TEST_F(Ckpt, VerifyFindsAFlippedByte) {

@@ -142,7 +142,11 @@ TEST_F(Interrupted, GoesOnAndEndsInTheSameBytes) {
   const std::filesystem::path temporary = output_.string() + std::string(kTemporarySuffix);
   if (std::filesystem::exists(temporary)) {
     write_file(temporary / "zero" / "a.weight" / "fp32.pt", "of another time");
-    write_file(temporary / "zero" / "stray.pt", "of another plan");
+    write_file(temporary / "zero" / "stray.pt", "thesis");
+    EXPECT_EQ(run(arguments), 1);
+    EXPECT_TRUE(has_printed("zero/stray.pt is not of a run of ours")) << printed_;
+    EXPECT_EQ(read_file(temporary / "zero" / "stray.pt"), "thesis");
+    std::filesystem::remove(temporary / "zero" / "stray.pt");
   }
   ASSERT_EQ(run(arguments), 0) << printed_;
   EXPECT_EQ(tree(output_), expected);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "checkpoints.h"
+#include "framework/checkpoint/format/build_folder.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/safetensors.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
@@ -301,7 +302,7 @@ TEST_F(HfFolder, ReplacesNothingButAnExport) {
   fs::create_directories(folder_ / "home" / "global_step0_universal");
   write_file(folder_ / "home" / "global_step0_universal" / "diary", "dear diary");
   EXPECT_THAT(message_of([&] { import_hf(theirs_, folder_ / "home", {}); }),
-              HasSubstr("is not a universal checkpoint; it would be replaced"));
+              HasSubstr("global_step0_universal/diary; it would be replaced"));
   write_file(theirs_ / kHfConfigFile, "{}");
   EXPECT_THAT(message_of([&] { export_hf({.checkpoint = save_, .output = theirs_}, {}); }),
               HasSubstr("config.json is of no export of ours"));
@@ -311,17 +312,19 @@ TEST_F(HfFolder, ReplacesNothingButAnExport) {
 TEST_F(HfFolder, GoesOnAfterAnInterruption) {
   write(tiny(HfFamily::kLlama));
   const fs::path universal = save_ / "global_step0_universal", half = temporary_of(universal);
-  fs::create_directories(half / kZeroFolder / "of.another.model");
-  write_file(half / kZeroFolder / "of.another.model" / "fp32.pt", "half");
+  const fs::path other = kZeroFolder / fs::path("of.another.model") / "fp32.pt";
+  fs::create_directory(save_);
+  prepare_build_folder(half, {.files = {other}});
+  write_file(half / other, "half");
   import_hf(theirs_, save_, {});
   EXPECT_FALSE(fs::exists(half));
   EXPECT_FALSE(fs::exists(universal / kZeroFolder / "of.another.model"));
-  fs::create_directories(temporary_of(back_));
-  for (const char* left : {"model-00001-of-00009.safetensors", "model.safetensors.tmp"})
-    write_file(temporary_of(back_) / left, "half");
+  const fs::path shard = "model-00001-of-00009.safetensors";
+  prepare_build_folder(temporary_of(back_), {.files = {shard}});
+  write_file(temporary_of(back_) / shard, "half");
   export_hf({.checkpoint = save_, .output = back_}, {});
   EXPECT_FALSE(fs::exists(temporary_of(back_)));
-  EXPECT_EQ(std::distance(fs::directory_iterator(back_), {}), 2);
+  EXPECT_EQ(std::distance(fs::directory_iterator(back_), {}), 3);  // with .anymesh.json
   expect_same(theirs_, back_);
 }
 

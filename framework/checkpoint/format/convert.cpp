@@ -5,13 +5,17 @@
 #include <chrono>
 #include <cstring>
 
+#include "framework/checkpoint/format/build_folder.h"
 #include "framework/checkpoint/format/convert_plan.h"
 #include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/output_lock.h"
+#include "framework/checkpoint/format/source_files.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/stream_files.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/universal_folder.h"
+#include "framework/checkpoint/format/zip.h"
 
 namespace anymesh {
 namespace {
@@ -19,7 +23,9 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kSampleFile = ".ds_to_universal_sample";
+constexpr const char* kOutputFlag = "--output_folder";
+
+constexpr const char* kSampleFile = "ds_to_universal_sample";
 
 fs::path without_trailing_slash(const fs::path& path) {
   const fs::path normal = fs::absolute(path).lexically_normal();
@@ -35,7 +41,7 @@ void check_folders(const fs::path& input, const fs::path& output) {
     throw std::runtime_error("--output_folder " + output.string() + " and --input_folder " +
                              input.string() + " must not be inside each other");
   }
-  check_replaceable(output, "--output_folder");
+  check_replaceable(output, kOutputFlag);
 }
 
 UniversalInfo find_info(const SourceCheckpoint& source, bool inject,
@@ -138,9 +144,23 @@ std::string lack_of_space(const fs::path& folder, const std::vector<StreamedFile
          std::to_string(report.free_bytes >> 20) + " MiB are free";
 }
 
-StreamedFile streamed_copy(const fs::path& from, const fs::path& to) {
+// A torch file byte by byte, each record of which is checked as it is read.
+StreamedFile streamed_copy(const fs::path& from, const fs::path& to, DeferredChecks& checks) {
+  const ZipReader zip(from);
+  std::vector<const ZipReader::Record*> records;
+  for (const ZipReader::Record& record : zip.records()) records.push_back(&record);
+  std::ranges::sort(records, {}, &ZipReader::Record::offset);
   FileLayout layout;
-  layout.add(std::make_shared<File>(from));
+  uint64_t at = 0;
+  const auto add_to = [&](uint64_t end) {  // headers and such, up to a record
+    if (at < end) layout.add(std::make_shared<SubRange>(zip.file(), at, end - at));
+  };
+  for (const ZipReader::Record* record : records) {
+    add_to(record->offset);
+    if (record->size > 0) layout.add(zip.open(*record, &checks));
+    at = record->offset + record->size;
+  }
+  add_to(zip.file()->size());
   return {to, [layout](const auto&) { return layout; }};
 }
 
@@ -162,7 +182,7 @@ StreamResult stream_checked(const std::vector<StreamedFile>& files, int threads,
 class Conversion {
  public:
   Conversion(const fs::path& folder, const SourceCheckpoint& source, const ConvertPlan& plan,
-             const ProgressCallback& progress)
+             DeferredChecks& checks, const ProgressCallback& progress)
       : folder_(folder),
         source_(source),
         plan_(plan),
@@ -177,7 +197,7 @@ class Conversion {
     files_.push_back(
         streamed_torch_file(zero / kOptimizerStateFile, optimizer_state_for_all(source)));
     for (const fs::path& file : source.metadata_files)
-      files_.push_back(streamed_copy(file, folder / file.filename()));
+      files_.push_back(streamed_copy(file, folder / file.filename(), checks));
   }
 
   // Fills in what does not need the files.
@@ -188,9 +208,9 @@ class Conversion {
     report.refusal = lack_of_space(folder_, files_, report);
   }
 
-  void write(const fs::path& output, const ConvertOptions& options, DeferredChecks& checks,
-             ConvertReport& report) {
-    prepare_universal_folder(folder_, files_);
+  void write(const fs::path& output, const ConvertOptions& options, const SourceFiles& sources,
+             DeferredChecks& checks, ConvertReport& report) {
+    prepare_universal_folder(output, kOutputFlag, files_);
     const StreamResult written = stream_checked(files_, options.write_workers, checks);
     report.kept = written.kept;
     for (size_t i = 0; i < plan_.files.size(); ++i) {
@@ -199,15 +219,17 @@ class Conversion {
                                 " elements of " + plan_.files[i].state + " are not finite");
     }
     if (options.keep_plan) {
-      fs::create_directory(folder_ / "tmp");
-      write_text_atomically(folder_ / "tmp" / "plan.json", plan_.to_json());
+      fs::create_directory((folder_ / kPlanFile).parent_path());
+      write_text_atomically(folder_ / kPlanFile, plan_.to_json());
     }
+    sources.expect_unchanged();
     const Value steps = source_.model_states[0].find(keys::kGlobalSteps).value_or(0);
     publish_universal_folder(output, steps.as_int(), files_, written.crcs);
   }
 
   // What a sample of the work takes, in one file that goes again: bytes a second.
-  double measured_rate(const fs::path& probe, int threads) const {
+  double measured_rate(const fs::path& folder, int threads) const {
+    const fs::path probe = new_file_beside(folder / kSampleFile);
     constexpr uint64_t kSample = 256 << 20;
     FileLayout sample;
     for (const OutputFilePlan& file : plan_.files) {
@@ -247,6 +269,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
                  output = without_trailing_slash(options.output);
   check_folders(input, output);
   DeferredChecks checks;
+  const SourceFiles sources(input);
   const SourceCheckpoint source = open_source_checkpoint(input, options.read_workers, &checks);
   if (source.weights_only) {
     throw std::runtime_error(
@@ -277,20 +300,20 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   if (!unused.empty()) report.warnings.push_back("these patterns match no parameter:" + unused);
 
   const fs::path temporary = temporary_of(output);
-  check_replaceable(temporary, "--output_folder");
-  Conversion conversion(temporary, source, plan, progress);
+  check_build_folder(temporary, universal_entries(temporary));
+  Conversion conversion(temporary, source, plan, checks, progress);
   conversion.expect(report);
   if (options.dry_run) {
     if (!report.refusal.empty()) return report;
     const fs::path folder = existing_folder(output.parent_path());
-    report.seconds = static_cast<double>(report.bytes) /
-                     conversion.measured_rate(folder / kSampleFile, options.write_workers);
+    report.seconds =
+        static_cast<double>(report.bytes) / conversion.measured_rate(folder, options.write_workers);
     return report;
   }
   if (!report.refusal.empty()) throw std::runtime_error(report.refusal);
   fs::create_directories(output.parent_path());
-  restore_replaced(replaced_of(output));
-  conversion.write(output, options, checks, report);
+  const OutputLock lock = OutputLock::beside(output, kOutputFlag);
+  conversion.write(output, options, sources, checks, report);
   report.seconds = seconds_since(start);
   return report;
 }

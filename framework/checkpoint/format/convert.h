@@ -21,7 +21,8 @@ namespace anymesh {
 // once; then tensors are streamed (stream_files.h), so that memory stays small at any model size.
 // The folder appears under its name only when it is whole; one that is there is replaced. What a
 // conversion that was killed has left in output.tmp is compared with the source, and only what is
-// missing or differs is written.
+// missing or differs is written. Sources that are written to meanwhile are an error, and so is a
+// damaged byte of what is copied.
 //
 // The result is DeepSpeed's ds_to_universal's, tensor by tensor, except that
 // - row-parallel weights of a Megatron checkpoint of tp 1 say cat_dim 1 (DeepSpeed: 0, which breaks

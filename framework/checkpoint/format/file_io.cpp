@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <random>
 #include <stdexcept>
 #include <vector>
 
@@ -17,9 +18,12 @@
 #include "framework/checkpoint/format/output_lock.h"
 #include "framework/checkpoint/format/placed_file.h"
 #include "framework/printable.h"
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
+
+constexpr int kDigits = 8;  // in the name of a new file
 
 // Opens, applies, closes. `sync` is fsync or syncfs.
 void sync_with(int (*sync)(int), const std::filesystem::path& path, int flags) {
@@ -54,27 +58,30 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
   sync_directory(folder_of(to));
 }
 
-void publish_folder(const std::filesystem::path& from, const std::filesystem::path& to) {
+std::filesystem::path publish_folder(const std::filesystem::path& from,
+                                     const std::filesystem::path& to) {
   std::filesystem::path old = from;
-  std::error_code ignored;  // what cannot be removed is not in the way
   sync_directory(from);
-  if (!std::filesystem::exists(to)) return rename_durably(from, to);
+  if (std::filesystem::symlink_status(to).type() == std::filesystem::file_type::not_found) {
+    rename_durably(from, to);
+    return {};
+  }
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
     if (errno != EINVAL && errno != ENOSYS)
       throw_system_error("swap " + from.string() + " with", to);
     // NFS and others rename, but do not swap.
     old = replaced_of(to);
-    std::filesystem::remove_all(old, ignored);
-    std::filesystem::rename(to, old);
+    std::filesystem::rename(to, old);  // fails if `old` is there and has anything in it
     try {
       std::filesystem::rename(from, to);
     } catch (...) {
+      std::error_code ignored;
       std::filesystem::rename(old, to, ignored);
       throw;
     }
   }
   sync_directory(folder_of(to));
-  std::filesystem::remove_all(old, ignored);
+  return old;
 }
 
 std::filesystem::path replaced_of(const std::filesystem::path& to) {
@@ -128,11 +135,41 @@ std::filesystem::path temporary_of(const std::filesystem::path& path) {
   return path.string() + std::string(kTemporarySuffix);
 }
 
+std::filesystem::path new_file_beside(const std::filesystem::path& path) {
+  std::random_device random;
+  for (;;) {
+    const std::filesystem::path beside =
+        temporary_of(path.string() + printed(".%0*x", kDigits, random()));
+    const int descriptor =
+        open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (descriptor < 0 && errno == EEXIST) continue;
+    if (descriptor < 0) throw_system_error("create", beside);
+    close(descriptor);
+    return beside;
+  }
+}
+
+std::optional<std::filesystem::path> made_beside(const std::filesystem::path& temporary) {
+  const std::string text = temporary.string();
+  const size_t added = 1 + kDigits + kTemporarySuffix.size();
+  if (text.size() <= added || !text.ends_with(kTemporarySuffix)) return std::nullopt;
+  const std::string digits = text.substr(text.size() - added, 1 + kDigits);
+  if (digits[0] != '.' || digits.find_first_not_of("0123456789abcdef", 1) != std::string::npos)
+    return std::nullopt;
+  return text.substr(0, text.size() - added);
+}
+
 void write_text_atomically(const std::filesystem::path& path, std::string_view text) {
-  const std::filesystem::path beside = temporary_of(path);
-  PlacedFile(beside, text.size()).write(0, std::as_bytes(std::span(text)));
-  sync_file(beside);
-  rename_durably(beside, path);
+  const std::filesystem::path beside = new_file_beside(path);
+  try {
+    PlacedFile(beside, text.size()).write(0, std::as_bytes(std::span(text)));
+    sync_file(beside);
+    rename_durably(beside, path);
+  } catch (...) {
+    std::error_code ignored;
+    std::filesystem::remove(beside, ignored);
+    throw;
+  }
 }
 
 std::string read_text(const std::filesystem::path& path, uint64_t most) {

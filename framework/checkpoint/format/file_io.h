@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,6 +21,10 @@ void sync_file(const std::filesystem::path& path);
 void sync_file_system(const std::filesystem::path& path);
 // PATH.tmp: where a file or folder is written, before it gets its name.
 std::filesystem::path temporary_of(const std::filesystem::path& path);
+// Makes an empty file PATH.1a2b3c4d.tmp, of a name that nothing had, and returns its path.
+std::filesystem::path new_file_beside(const std::filesystem::path& path);
+// The path that new_file_beside() was given, of such a name; else nothing.
+std::optional<std::filesystem::path> made_beside(const std::filesystem::path& temporary);
 void write_text_atomically(const std::filesystem::path& path, std::string_view text);
 std::string read_text(const std::filesystem::path& path, uint64_t most = 64 << 10);  // bytes
 // What `latest` or `latest_universal` says, without the white space that an editor may leave
@@ -35,9 +40,11 @@ std::filesystem::path folder_of_tag(const std::filesystem::path& root, const std
 // Renames, replacing a file of that name, then syncs the folder.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
 // Syncs the folder `from` and gives it the name `to`. A folder that has the name is replaced as a
-// whole: the two swap names in one step, then the old one is removed. Where the file system cannot
-// swap, the old one makes room for a moment, as TO.old.tmp.
-void publish_folder(const std::filesystem::path& from, const std::filesystem::path& to);
+// whole: the two swap names in one step. Where the file system cannot swap, the old one makes room,
+// as TO.old.tmp. Returns where the old one is now, for the caller to remove_ours(); empty if there
+// was none.
+[[nodiscard]] std::filesystem::path publish_folder(const std::filesystem::path& from,
+                                                   const std::filesystem::path& to);
 std::filesystem::path replaced_of(const std::filesystem::path& to);
 // Is it a TO.old.tmp whose TO is missing, after a kill in that moment? Gives it its name back.
 bool restore_replaced(const std::filesystem::path& old);

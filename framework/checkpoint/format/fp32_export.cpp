@@ -7,8 +7,11 @@
 
 #include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/folder_record.h"
 #include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/output_lock.h"
+#include "framework/checkpoint/format/source_files.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/torch_file.h"
 
@@ -16,6 +19,8 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kWeightsBuildFolder = "weights.tmp";  // in the output folder
 
 // Parameters that the metadata lists: each pipeline stage's model-states files have its own.
 struct Listed {
@@ -59,9 +64,8 @@ std::map<std::string, TensorRecord> integer_buffers(const Value& metadata) {
   return buffers;
 }
 
-// Files of earlier exports there will go, but not those that are being read, nor weights that this
-// export cannot have written: of the other format, which loaders might prefer.
-void make_output(const fs::path& output, const WholeCheckpoint& checkpoint, bool safetensors) {
+// Not that which is being read.
+void make_output(const fs::path& output, const WholeCheckpoint& checkpoint) {
   if (fs::exists(output) && !fs::is_directory(output))
     throw std::runtime_error(output.string() +
                              " is a file; expected the folder to write the weights to");
@@ -71,14 +75,37 @@ void make_output(const fs::path& output, const WholeCheckpoint& checkpoint, bool
   if (fs::equivalent(output, source))
     throw std::runtime_error(output.string() +
                              " holds the weights to be exported; expected another output folder");
-  for (const auto& entry : fs::directory_iterator(output)) {
+}
+
+// Weights of this format in the folder, which are an earlier export's and will go. Those of the
+// other are refused, as loaders might prefer them.
+std::vector<std::string> earlier_weights(const Fp32Options& options, const FolderRecord& record) {
+  std::vector<std::string> earlier;
+  const bool safetensors = options.safetensors;
+  for (const auto& entry : fs::directory_iterator(options.output)) {
     const std::string name = entry.path().filename();
+    if (is_weights_file(name, safetensors)) earlier.push_back(name);
     if (is_weights_file(name, !safetensors))
       throw std::runtime_error(entry.path().string() + " is there, weights in " +
                                (safetensors ? "torch's format" : "safetensors") +
                                ", which loaders might take for these; remove it or export to "
                                "another folder");
   }
+  std::ranges::sort(earlier);
+  if (!options.overwrite) record.expect_ours(earlier, ". Give another folder, or --overwrite");
+  return earlier;
+}
+
+// The index goes first and comes last, as it would mix files of two exports.
+void give_names(const fs::path& build, const WrittenWeights& written,
+                const std::vector<std::string>& earlier, FolderRecord& record) {
+  for (const std::string& name : earlier)
+    if (name.ends_with(kIndexSuffix)) record.remove(name);
+  record.publish(build, written.listed);
+  for (const std::string& name : earlier)
+    if (std::ranges::find(written.listed, name, &Manifest::File::name) == written.listed.end())
+      record.remove(name);
+  record.write();
 }
 
 }  // namespace
@@ -122,14 +149,24 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
                               ? options.checkpoint
                               : folder_of_tag(options.checkpoint, options.tag, "--tag");
   DeferredChecks checks;
-  const WholeCheckpoint checkpoint = open_whole_checkpoint(source, stream_threads(), &checks);
+  const fs::path path = resolve_tag(source), build = options.output / kWeightsBuildFolder;
+  const SourceFiles sources(path);
+  const WholeCheckpoint checkpoint = open_whole_checkpoint(path, stream_threads(), &checks);
   const NamedTensors tensors = fp32_tensors(checkpoint, options.exclude_frozen);
-  make_output(options.output, checkpoint, options.safetensors);
+  make_output(options.output, checkpoint);
+  const OutputLock lock = OutputLock::inside(options.output, "the output folder");
+  FolderRecord record(options.output);
+  const std::vector<std::string> earlier = earlier_weights(options, record);
   Fp32Report report{write_weights(tensors,
-                                  {.output = options.output,
+                                  {.folder = build,
                                    .max_shard_size = options.max_shard_size,
                                    .safetensors = options.safetensors},
                                   checks, progress)};
+  sources.expect_unchanged();
+  sync_file_system(build);
+  give_names(build, report, earlier, record);
+  fs::remove(build / kJournalFile);
+  fs::remove(build);
   report.source = checkpoint.description;
   report.seconds = seconds_since(start);
   return report;

@@ -22,6 +22,9 @@ namespace anymesh {
 //
 // Tied weights are one storage in .bin. Safetensors has no shared memory, and DeepSpeed's fails on
 // them; here each name has its copy, so that a reader needs not know which are tied.
+//
+// Earlier exports there are replaced, by .anymesh.json, which lists what they made; other weights
+// are refused, unless `overwrite`. Sources that are written to meanwhile are an error.
 struct Fp32Options {
   std::filesystem::path checkpoint;  // with `latest`, or a tag or universal folder
   std::string tag;                   // empty: the one of `latest`
@@ -29,6 +32,7 @@ struct Fp32Options {
   uint64_t max_shard_size = 5'000'000'000;
   bool safetensors = false;
   bool exclude_frozen = false;
+  bool overwrite = false;
 };
 
 struct Fp32Report : WrittenWeights {

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "framework/checkpoint/format/byte_source.h"
+#include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/shallow_json.h"
@@ -108,10 +109,17 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
   return manifest;
 }
 
-std::optional<Manifest> read_manifest(const fs::path& folder) {
-  const fs::path path = folder / kManifestFile;
+Manifest::File file_of_text(const std::string& name, std::string_view text) {
+  return {name, text.size(), crc32(std::as_bytes(std::span(text))), host_name()};
+}
+
+std::optional<Manifest> read_manifest(const fs::path& folder, std::string_view file) {
+  const fs::path path = folder / file;
   if (!fs::exists(path)) return std::nullopt;
-  return Manifest::from_json(read_text(path, kMaxManifest), path.string());
+  Manifest manifest = Manifest::from_json(read_text(path, kMaxManifest), path.string());
+  if (manifest.files.empty())
+    throw std::runtime_error(path.string() + ": lists no files, expected those of the checkpoint");
+  return manifest;
 }
 
 std::string size_damage(const fs::path& folder, const std::vector<Manifest::File>& files) {

@@ -4,7 +4,10 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "framework/checkpoint/format/names.h"
 
 namespace anymesh {
 
@@ -34,8 +37,13 @@ struct Manifest {
   static Manifest from_json(const std::string& text, const std::string& where);
 };
 
-// Of a tag folder; nothing if it has none.
-std::optional<Manifest> read_manifest(const std::filesystem::path& folder);
+// What a manifest has of a file that holds `text`.
+Manifest::File file_of_text(const std::string& name, std::string_view text);
+
+// Of a tag folder; nothing if it has none. One that lists no files is refused. Other lists of ours
+// have the same form under another name.
+std::optional<Manifest> read_manifest(const std::filesystem::path& folder,
+                                      std::string_view file = kManifestFile);
 
 // What of the files is missing or has another size, by the file system's word alone: "path: has 5
 // bytes, 7 were written (written on host); ...". Empty: nothing.

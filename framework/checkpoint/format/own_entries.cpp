@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <memory>
-#include <set>
+#include <string_view>
 #include <vector>
 
 #include "framework/checkpoint/format/names.h"
@@ -11,6 +11,8 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::string_view kSaysWhatIsOurs[] = {kManifestFile, kRecordFile, kJournalFile};
 
 // Those in folder / name, in order, each folder after what is in it. At the first that is not ours,
 // which `foreign` gets, the walk ends.
@@ -69,13 +71,21 @@ std::string first_foreign_entry(const fs::path& folder, const IsOurs& is_ours) {
   return foreign;
 }
 
-std::string remove_ours(const fs::path& folder, const IsOurs& is_ours) {
+std::string remove_ours(const fs::path& folder, const IsOurs& is_ours,
+                        const std::set<fs::path>& kept) {
   std::string foreign;
-  const std::vector<fs::path> entries = own_entries(folder, is_ours, foreign);
+  std::vector<fs::path> entries = own_entries(folder, is_ours, foreign);
   if (!foreign.empty()) return foreign + " is not ours";
+  std::ranges::stable_partition(entries, [&](const fs::path& entry) {
+    return entry != folder && std::ranges::none_of(kSaysWhatIsOurs, [&](std::string_view name) {
+             return entry == folder / name;
+           });
+  });
   for (const fs::path& entry : entries) {
+    if (kept.contains(entry.lexically_relative(folder))) continue;
     std::error_code error;
     fs::remove(entry, error);
+    if (error == std::errc::directory_not_empty && !kept.empty()) continue;
     if (error) return entry.string() + ": " + error.message();
   }
   return "";

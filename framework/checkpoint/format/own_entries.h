@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <string>
 
 #include "framework/checkpoint/format/manifest.h"
@@ -26,9 +27,11 @@ IsOurs entries_of(const Manifest& manifest);
 // the folder is foreign itself.
 std::string first_foreign_entry(const std::filesystem::path& folder, const IsOurs& is_ours);
 
-// Removes the folder, entry by entry, so that what comes into it meanwhile stays. Returns an empty
-// text, or why the folder is still there: "t/notes.txt is not ours", "t/a: Permission denied". With
-// a foreign entry at the start nothing is removed.
-std::string remove_ours(const std::filesystem::path& folder, const IsOurs& is_ours);
+// Removes the folder, entry by entry, so that what comes into it meanwhile stays, and the files that
+// say what is ours last. Returns an empty text, or why the folder is still there: "t/notes.txt is
+// not ours", "t/a: Permission denied". With a foreign entry at the start nothing is removed. Files
+// that are `kept` stay, and the folders they are in.
+std::string remove_ours(const std::filesystem::path& folder, const IsOurs& is_ours,
+                        const std::set<std::filesystem::path>& kept = {});
 
 }  // namespace anymesh

@@ -8,16 +8,26 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <stdexcept>
 
 #include "framework/checkpoint/format/file_io.h"
 
 namespace anymesh {
+namespace {
+
+// Not through a link, nor waiting for the reader of a pipe.
+constexpr int kNoOthers = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+
+}  // namespace
 
 PlacedFile::PlacedFile(const std::filesystem::path& path, uint64_t size, bool compare)
-    : path_(path), cached_(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    : path_(path), cached_(open(path.c_str(), O_RDWR | O_CREAT | kNoOthers, 0666)) {
   if (cached_ < 0) throw_system_error("create", path_);
   struct stat status;
   if (fstat(cached_, &status) != 0) throw_system_error("look at", path_);
+  if (!S_ISREG(status.st_mode) || status.st_nlink != 1)
+    throw std::runtime_error("cannot write to " + path_.string() +
+                             ": it is no file, or one that has other names (hard links)");
   const auto bytes = static_cast<off_t>(size);
   was_there_ = compare && status.st_size > 0;
   if (status.st_size > bytes && ftruncate(cached_, bytes) != 0) throw_system_error("cut", path_);
@@ -25,7 +35,7 @@ PlacedFile::PlacedFile(const std::filesystem::path& path, uint64_t size, bool co
   // Where a file system cannot set space aside, the writes make it.
   if (fallocate(cached_, 0, 0, bytes) != 0 && errno != EOPNOTSUPP)
     throw_system_error("set " + std::to_string(size) + " bytes aside for", path_);
-  if (size >= kSector) direct_ = open(path.c_str(), O_WRONLY | O_DIRECT | O_CLOEXEC);
+  if (size >= kSector) direct_ = open(path.c_str(), O_WRONLY | O_DIRECT | kNoOthers);
 }
 
 PlacedFile::~PlacedFile() {

@@ -15,8 +15,9 @@ namespace anymesh {
 //   file.write(5 << 20, rest);
 //
 // Opened over an earlier file of that name it writes only where that one differs, so that work
-// which was interrupted goes on where it was, and whatever lies there is verified. Throws
-// std::runtime_error with the path and the system's reason.
+// which was interrupted goes on where it was, and whatever lies there is verified. A link, a file
+// with other names and what is no file are not written to. Throws std::runtime_error with the path
+// and the system's reason.
 class PlacedFile {
  public:
   // The alignment of write_blocks, of offset, size and memory: that of any disk's sectors.

@@ -227,8 +227,8 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   const int64_t model_dp_size = zero3 ? next_rank(models, &Ranks::first) : 1;
   check_complete(folder, models, model_dp_size, mp_size);
   source.metadata_files = paths_of(models);
-  source.model_states = read_all(
-      std::span(source.metadata_files).first(static_cast<size_t>(mp_size)), threads, checks);
+  source.model_states = read_all(source.metadata_files, threads, checks);
+  source.model_states.resize(static_cast<size_t>(mp_size));  // others need but be readable
   source.layer_files = files[Kind::kLayer];
   find_degrees(source);
 

@@ -1,32 +1,56 @@
 #include "framework/checkpoint/format/universal_folder.h"
 
-#include <set>
+#include <algorithm>
+#include <optional>
 #include <stdexcept>
 
+#include "framework/checkpoint/format/build_folder.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/zip.h"
 
 namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
 
-void remove_others(const fs::path& folder, const std::vector<StreamedFile>& files) {
-  std::set<fs::path> kept_files, kept_folders{folder};
-  for (const StreamedFile& file : files) {
-    kept_files.insert(file.path);
-    for (fs::path up = file.path.parent_path(); up != folder; up = up.parent_path())
-      kept_folders.insert(up);
+constexpr std::string_view kStates[] = {kFp32State, kExpAvgState, kExpAvgSqState, kStepState};
+
+// DeepSpeed looks for other names of the same metadata under ZeRO 3 than under 0 to 2.
+std::string other_name(const CheckpointFileName& name) {
+  return name.kind == CheckpointFileName::Kind::kZero3ModelStates
+             ? model_states_file(name.mp_rank)
+             : zero3_model_states_file(0, name.mp_rank);
+}
+
+// A hard link, or a copy where there are none, of what its other name was made from.
+bool is_other_name(const fs::path& name, const IsOurs& listed) {
+  const auto parsed = parse_checkpoint_file_name(name.string());
+  return parsed && parsed->is_model_states() && listed(other_name(*parsed), false);
+}
+
+bool has_torch_file(const fs::path& path) {
+  try {
+    return ZipReader::is_zip(File(path));
+  } catch (const std::exception&) {
+    return false;
   }
-  std::vector<fs::path> others;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    const auto type = entry.symlink_status().type();
-    if (!(type == fs::file_type::regular && kept_files.contains(entry.path())) &&
-        !(type == fs::file_type::directory && kept_folders.contains(entry.path())))
-      others.push_back(entry.path());
+}
+
+// By names alone.
+bool is_of_kind(const fs::path& name, bool is_folder) {
+  const std::vector<fs::path> parts(name.begin(), name.end());
+  if (parts.size() == 1) {
+    const auto parsed = parse_checkpoint_file_name(name.string());
+    return is_folder ? name == kZeroFolder
+                     : parsed && parsed->kind != CheckpointFileName::Kind::kOptimStates;
   }
-  for (const fs::path& other : others) fs::remove_all(other);
+  if (parts[0] != kZeroFolder) return false;
+  if (parts.size() == 2) return is_folder || parts[1] == kOptimizerStateFile;
+  return parts.size() == 3 && !is_folder && std::ranges::any_of(kStates, [&](std::string_view s) {
+           return parts[2] == state_file(s);
+         });
 }
 
 void write_manifest(const fs::path& folder, const std::string& tag, int64_t iteration,
@@ -38,13 +62,6 @@ void write_manifest(const fs::path& folder, const std::string& tag, int64_t iter
         {path.lexically_relative(folder), fs::file_size(path), crcs[i], host_name()});
   }
   write_text_atomically(folder / kManifestFile, manifest.to_json());
-}
-
-// DeepSpeed looks for other names of the same metadata under ZeRO 3 than under 0 to 2.
-std::string other_name(const CheckpointFileName& name) {
-  return name.kind == CheckpointFileName::Kind::kZero3ModelStates
-             ? model_states_file(name.mp_rank)
-             : zero3_model_states_file(0, name.mp_rank);
 }
 
 // A hard link, or a copy where there are none.
@@ -62,19 +79,50 @@ void add_other_names(const fs::path& folder, const std::vector<StreamedFile>& fi
 
 }  // namespace
 
-void check_replaceable(const fs::path& folder, const std::string& what) {
-  if (!fs::exists(folder) ||
-      (fs::is_directory(folder) && (fs::is_empty(folder) || fs::exists(folder / kZeroFolder))))
-    return;
-  throw std::runtime_error(
-      what + " " + folder.string() +
-      " exists and is not a universal checkpoint; it would be replaced. Give another");
+IsOurs universal_entries(const fs::path& folder) {
+  if (!fs::is_directory(fs::symlink_status(folder / kZeroFolder)))
+    return [](const fs::path&, bool) { return false; };
+  std::optional<Manifest> manifest;
+  try {
+    manifest = read_manifest(folder);
+  } catch (const std::runtime_error&) {  // nobody knows whose
+  }
+  if (!manifest) {
+    return [folder](const fs::path& name, bool is_folder) {
+      return is_of_kind(name, is_folder) && (is_folder || has_torch_file(folder / name));
+    };
+  }
+  const IsOurs listed = entries_of(*manifest);
+  return [listed](const fs::path& name, bool is_folder) {
+    const fs::path plan = kPlanFile;
+    return listed(name, is_folder) || name == (is_folder ? plan.parent_path() : plan) ||
+           (!is_folder && is_other_name(name, listed));
+  };
 }
 
-void prepare_universal_folder(const fs::path& temporary, const std::vector<StreamedFile>& files) {
-  fs::create_directories(temporary);
-  remove_others(temporary, files);
-  for (const StreamedFile& file : files) fs::create_directories(file.path.parent_path());
+void check_replaceable(const fs::path& folder, const std::string& what) {
+  const std::string foreign = first_foreign_entry(folder, universal_entries(folder));
+  if (foreign.empty()) return;
+  throw std::runtime_error(what + " " + folder.string() +
+                           " exists and is not a universal checkpoint, or not that alone, by " +
+                           foreign + "; it would be replaced. Give another");
+}
+
+void prepare_universal_folder(const fs::path& output, const std::string& what,
+                              const std::vector<StreamedFile>& files) {
+  const fs::path temporary = temporary_of(output), old = replaced_of(output);
+  restore_replaced(old);
+  check_replaceable(output, what);
+  check_replaceable(old, what);
+  BuildPlan plan{.others = {kManifestFile, kPlanFile}};
+  for (const StreamedFile& file : files) {
+    const fs::path name = file.path.lexically_relative(temporary);
+    plan.files.insert(name);
+    if (const auto parsed = parse_checkpoint_file_name(name.string()))
+      plan.others.insert(other_name(*parsed));
+  }
+  prepare_build_folder(temporary, plan, universal_entries(temporary));
+  remove_ours(old, universal_entries(old));
 }
 
 void publish_universal_folder(const fs::path& output, int64_t iteration,
@@ -83,9 +131,11 @@ void publish_universal_folder(const fs::path& output, int64_t iteration,
   const fs::path folder = temporary_of(output);
   write_manifest(folder, output.filename(), iteration, files, crcs);
   add_other_names(folder, files);
-  sync_file_system(folder);
-  publish_folder(folder, output);
+  finish_build_folder(folder);
+  check_replaceable(output, "the output");
+  const fs::path old = publish_folder(folder, output);
   write_text_atomically(output.parent_path() / kLatestUniversalFile, output.filename().string());
+  if (!old.empty()) remove_ours(old, universal_entries(old));
 }
 
 }  // namespace anymesh

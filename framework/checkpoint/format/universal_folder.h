@@ -3,26 +3,35 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "framework/checkpoint/format/own_entries.h"
 #include "framework/checkpoint/format/stream_files.h"
 
 namespace anymesh {
 
 // A universal folder comes into being under the name OUTPUT.tmp, and gets its own when it is whole:
 //
-//   check_replaceable(output, "--output_folder");
-//   prepare_universal_folder(temporary_of(output), files);    // files: paths in there
+//   const OutputLock lock = OutputLock::beside(output, "--output_folder");
+//   prepare_universal_folder(output, "--output_folder", files);  // files: paths in OUTPUT.tmp
 //   const StreamResult written = stream_files(files, threads);
 //   publish_universal_folder(output, iteration, files, written.crcs);
 
-// Throws unless `folder` is absent, empty or a universal folder: it will be replaced as a whole, so
-// it had better not be somebody's home. `what` names it in the message.
+inline constexpr std::string_view kPlanFile = "tmp/plan.json";  // where it is asked for
+
+// What of a folder is a universal checkpoint's: what its manifest lists; without one, as DeepSpeed
+// makes them, torch files of the right names. Nothing, if it has no zero/.
+IsOurs universal_entries(const std::filesystem::path& folder);
+
+// Throws unless `folder` is absent, empty or a universal folder and nothing else: it will be
+// replaced as a whole. `what` names it in the message.
 void check_replaceable(const std::filesystem::path& folder, const std::string& what);
 
-// Makes the folders of the files. Of what an interrupted run has left there those files stay, to be
-// gone over, and nothing else.
-void prepare_universal_folder(const std::filesystem::path& temporary,
+// Checks again, gives a folder its name back that made room when a run was killed, and makes the
+// folders of the files. Of what an interrupted run has left there those files stay, to be gone over,
+// and nothing else.
+void prepare_universal_folder(const std::filesystem::path& output, const std::string& what,
                               const std::vector<StreamedFile>& files);
 
 // Writes the manifest, gives files of metadata their second names, renames the folder, and last

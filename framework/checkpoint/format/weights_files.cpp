@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <regex>
-#include <set>
 #include <unordered_map>
 
 #include "framework/checkpoint/format/deferred_checks.h"
@@ -70,34 +69,6 @@ StreamedFile streamed_shard(const fs::path& path, const NamedTensors& shard, boo
   return streamed_torch_file(path, Value::ordered_dict({shard.begin(), shard.end()}));
 }
 
-// Of those of an earlier export in the folder.
-template <typename Pred>
-void remove_weights(const fs::path& folder, bool safetensors, Pred unwanted) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename();
-    if (is_weights_file(name, safetensors) && unwanted(name)) fs::remove(entry.path());
-  }
-}
-
-// All files, beside their names first, since an earlier export may be there.
-void write_files(std::vector<WeightsFile>& files, const WeightsOptions& options,
-                 DeferredChecks& checks, ProgressCounter& counter) {
-  std::vector<StreamedFile> streamed;
-  for (WeightsFile& file : files) {
-    streamed.push_back(streamed_shard(temporary_of(options.output / file.name),
-                                      counted(file.tensors, counter), options.safetensors));
-    file.bytes = streamed.back().layout({}).size;
-  }
-  stream_files(streamed, stream_threads());
-  checks.finish(stream_threads());
-  sync_file_system(options.output);
-  // An index of an earlier export would mix its files with those of this one.
-  remove_weights(options.output, options.safetensors,
-                 [](const std::string& name) { return name.ends_with(kIndexSuffix); });
-  for (const WeightsFile& file : files)
-    rename_durably(temporary_of(options.output / file.name), options.output / file.name);
-}
-
 std::string index_of(const std::vector<WeightsFile>& files, uint64_t total_size) {
   nlohmann::json map = nlohmann::json::object();
   for (const WeightsFile& file : files)
@@ -115,23 +86,31 @@ WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& 
   auto shards = shards_of(tensors, options.max_shard_size, !options.safetensors, written.weights);
   if (shards.empty()) shards.emplace_back();
   const std::string stem = options.safetensors ? "model" : "pytorch_model",
-                    suffix = options.safetensors ? ".safetensors" : ".bin";
+                    suffix = options.safetensors ? ".safetensors" : ".bin",
+                    index = stem + suffix + kIndexSuffix;
+  ProgressCounter counter(written.weights, progress);
+  std::vector<StreamedFile> streamed;
+  BuildPlan plan{.others = {index}};
+  plan.others.insert(options.others.begin(), options.others.end());
   for (NamedTensors& shard : shards) {
     written.tensors += static_cast<int64_t>(shard.size());
-    written.files.push_back(
-        {file_name(stem, suffix, written.files.size(), shards.size()), 0, std::move(shard)});
+    const std::string name = file_name(stem, suffix, written.files.size(), shards.size());
+    plan.files.insert(name);
+    streamed.push_back(
+        streamed_shard(options.folder / name, counted(shard, counter), options.safetensors));
+    written.files.push_back({name, streamed.back().layout({}).size, std::move(shard)});
   }
-  ProgressCounter counter(written.weights, progress);
-  write_files(written.files, options, checks, counter);
-  std::set<std::string> kept;
-  for (const WeightsFile& file : written.files) kept.insert(file.name);
+  prepare_build_folder(options.folder, plan, options.otherwise);
+  const StreamResult result = stream_files(streamed, stream_threads());
+  checks.finish(stream_threads());
+  for (size_t i = 0; i < streamed.size(); ++i)
+    written.listed.push_back(
+        {written.files[i].name, written.files[i].bytes, result.crcs[i], host_name()});
   if (written.files.size() > 1) {
-    const std::string index = stem + suffix + ".index.json";
-    write_text_atomically(options.output / index, index_of(written.files, written.weights));
-    kept.insert(index);
+    const std::string text = index_of(written.files, written.weights);
+    write_text_atomically(options.folder / index, text);
+    written.listed.push_back(file_of_text(index, text));
   }
-  remove_weights(options.output, options.safetensors,
-                 [&](const std::string& name) { return !kept.contains(name); });
   return written;
 }
 

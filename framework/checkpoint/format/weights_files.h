@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/checkpoint/format/build_folder.h"
 #include "framework/checkpoint/format/progress.h"
 #include "framework/checkpoint/format/safetensors.h"
 
@@ -18,12 +19,14 @@ class DeferredChecks;
 //   pytorch_model-00001-of-00003.bin, ..., pytorch_model.bin.index.json
 //   model.safetensors, model-00001-of-00003.safetensors  with safetensors = true
 //
-// Tensors are streamed (stream_files.h). Files of this format in the folder are an earlier export's,
-// and replaced; they appear under their names when all are whole, the index last. What an export
-// that was killed has left beside them is gone over, and only what is missing or differs is
-// written. In .bin, tensors that share `bytes` are one storage; safetensors has no such thing.
+// Tensors are streamed (stream_files.h) to a build folder, whence the caller gives the files their
+// names. What an export that was killed has left there is gone over, and only what is missing or
+// differs is written. In .bin, tensors that share `bytes` are one storage; safetensors has no such
+// thing.
 struct WeightsOptions {
-  std::filesystem::path output;  // a folder that is there
+  std::filesystem::path folder;          // that is made (build_folder.h)
+  std::vector<std::string> others = {};  // that the caller will write there
+  IsOurs otherwise = nullptr;            // what may be there without a list, as of a build folder
   uint64_t max_shard_size = 5'000'000'000;
   bool safetensors = false;
 };
@@ -36,11 +39,12 @@ struct WeightsFile {
 
 struct WrittenWeights {
   std::vector<WeightsFile> files;
-  int64_t tensors = 0;   // names
-  uint64_t weights = 0;  // bytes of them, the total_size of the index
+  std::vector<Manifest::File> listed;  // the same, and the index, last
+  int64_t tensors = 0;                 // names
+  uint64_t weights = 0;                // bytes of them, the total_size of the index
 };
 
-// `checks` are finished before a file gets its name.
+// `checks` are finished at the end.
 WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& options,
                              DeferredChecks& checks, const ProgressCallback& progress);
 

@@ -40,6 +40,7 @@ class ZipReader {
   BytesPtr open(const Record& record, DeferredChecks* checks = nullptr) const;
   std::vector<std::byte> read(const Record& record) const;
   void check(const Record& record) const;  // throws if it is damaged
+  const std::shared_ptr<const File>& file() const { return file_; }
 
   static bool is_zip(const File& file);  // by its first bytes
 

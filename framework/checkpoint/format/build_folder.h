@@ -1,0 +1,30 @@
+#pragma once
+
+#include <filesystem>
+#include <set>
+
+#include "framework/checkpoint/format/own_entries.h"
+
+namespace anymesh {
+
+// A folder in which files are built before they, or it, get their names. Its building.json lists
+// them before the first is there, so that what a killed run leaves is known to be ours:
+//
+//   prepare_build_folder(folder, {.files = {"zero/w/fp32.pt"}, .others = {"manifest.json"}});
+//   ...                                    // stream_files(), write_text_atomically()
+//   finish_build_folder(folder);           // without building.json, and synced
+//
+// What a killed run has left of `files` stays, to be gone over, and nothing else.
+struct BuildPlan {
+  std::set<std::filesystem::path> files, others;  // from the folder on
+};
+
+// Throws if there is an entry that building.json does not list; where there is no such file, one
+// that is not known to be ours `otherwise`.
+void check_build_folder(const std::filesystem::path& folder, const IsOurs& otherwise = nullptr);
+// The same, before anything is touched.
+void prepare_build_folder(const std::filesystem::path& folder, const BuildPlan& plan,
+                          const IsOurs& otherwise = nullptr);
+void finish_build_folder(const std::filesystem::path& folder);
+
+}  // namespace anymesh
