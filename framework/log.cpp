@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "framework/comm/agreement.h"
+#include "framework/input_file.h"
 #include "framework/peak_memory.h"
 #include "framework/printable.h"
 #include "framework/printed.h"
@@ -27,9 +28,10 @@ constexpr double kSayEvery = 10;  // seconds of a save, in a log
 // How many bytes the header and the rows up to `iteration` are; 0: there is nothing to go on from.
 // A row that was cut off does not count.
 int64_t bytes_up_to(const std::string& path, int64_t iteration) {
-  std::ifstream file(path);
+  if (iteration == 0 || !std::filesystem::exists(path)) return 0;
+  InputFile file(path);
   std::string row;
-  if (iteration == 0 || !std::getline(file, row) || row != kHeader) return 0;
+  if (!std::getline(file, row) || row != kHeader) return 0;
   int64_t end = file.tellg();
   while (std::getline(file, row) && !file.eof() && std::atoll(row.c_str()) <= iteration)
     end = file.tellg();

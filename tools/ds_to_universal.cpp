@@ -51,7 +51,8 @@ ConvertOptions parse(int argc, char** argv) {
 int convert(const ConvertOptions& options) {
   const ConvertReport report = with_progress(
       [&](const ProgressCallback& progress) { return convert_to_universal(options, progress); });
-  for (const std::string& warning : report.warnings) std::cerr << "warning: " << warning << '\n';
+  for (const std::string& warning : report.warnings)
+    std::cerr << "warning: " << printable_message(warning) << '\n';
   std::printf("%s: ZeRO %d, tp %d, pp %d, dp %d\n", options.input.c_str(), report.stage,
               report.tp_size, report.pp_size, report.dp_size);
   const auto bytes = static_cast<double>(report.bytes);

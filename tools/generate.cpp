@@ -122,7 +122,7 @@ int generate(const GenerateFlags& flags) {
   const ProcessGrid grid(mpi.world(), {});
   GenerateSetup setup = set_up(flags);
   for (const std::string& note : setup.notes)
-    std::fprintf(stderr, "generate: note: %s\n", note.c_str());
+    std::fprintf(stderr, "generate: note: %s\n", printable_message(note).c_str());
   GptModel model(setup.gpt, grid, torch::kFloat, /*micro_batch_size=*/1, /*seed=*/0);
   load_weights(model, grid, setup);
   Writer(model, *setup.tokenizer, flags).write(setup.prompts);

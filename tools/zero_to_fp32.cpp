@@ -56,8 +56,8 @@ void print_files(const Fp32Report& report) {
   for (const WeightsFile& file : report.files) {
     std::printf("%s: %llu bytes\n", file.name.c_str(), static_cast<unsigned long long>(file.bytes));
     for (const auto& [name, tensor] : file.tensors)
-      std::printf("  %s  %s %s\n", name.c_str(), std::string(dtype_name(tensor.dtype)).c_str(),
-                  to_string(tensor.shape).c_str());
+      std::printf("  %s  %s %s\n", printable(name).c_str(),
+                  std::string(dtype_name(tensor.dtype)).c_str(), to_string(tensor.shape).c_str());
   }
 }
 

@@ -76,8 +76,11 @@ class HostileWords : public TempFolder {
         said([&] { return diff(path, path).text; }),
         said([&] { return export_fp32({.checkpoint = path, .output = out}, {}).source; }),
         said([&] {
-          convert_to_universal({.input = path, .output = out / "universal"}, {});
-          return "";
+          const auto report =
+              convert_to_universal({.input = path, .output = out / "universal"}, {});
+          std::string warnings;
+          for (const std::string& warning : report.warnings) warnings += printable_message(warning);
+          return warnings;
         })};
     fs::remove_all(out);
     return texts;

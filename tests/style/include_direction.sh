@@ -35,7 +35,7 @@ checkpoint         torch     comm param_spec optim zero pipeline config format s
 engine             torch     comm pipeline zero checkpoint
 event_file         no-torch  format
 progress_bar       no-torch
-log                torch     comm engine event_file peak_memory progress_bar printed printable
+log                torch     comm engine event_file peak_memory progress_bar printed printable input_file
 datasets           torch     config data
 micro_batches      torch     comm pipeline data
 interruption       torch     comm

@@ -291,7 +291,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   report.tensors = static_cast<int64_t>(plan.files.size());
   report.elements = plan.elements;
   std::string unused;
-  for (const std::string& pattern : plan.unused_patterns) unused += "\n  " + pattern;
+  for (const std::string& pattern : plan.unused_patterns) unused += "\n  " + printable(pattern);
   if (!unused.empty() && options.strict) {
     throw std::runtime_error(
         source.model_states[0].where() +
