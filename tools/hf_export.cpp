@@ -80,6 +80,14 @@ NamedTensors tensors_of(const WholeCheckpoint& checkpoint, const HfModel& model)
   return tensors;
 }
 
+void publish_export(const fs::path& temporary, const fs::path& output,
+                    const std::vector<std::string>& tokenizer) {
+  finish_build_folder(temporary);
+  check_replaceable_export(output, tokenizer);
+  if (const fs::path old = publish_folder(temporary, output); !old.empty())
+    remove_ours(old, recorded_entries(old));
+}
+
 }  // namespace
 
 HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progress) {
@@ -126,10 +134,7 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
   record.add(report.written.listed);
   record.write();
   sources.expect_unchanged();
-  finish_build_folder(temporary);
-  check_replaceable_export(output, carried);
-  if (const fs::path old = publish_folder(temporary, output); !old.empty())
-    remove_ours(old, recorded_entries(old));
+  publish_export(temporary, output, carried);
   report.seconds = seconds_since(start);
   return report;
 }

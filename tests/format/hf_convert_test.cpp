@@ -133,6 +133,8 @@ TEST_F(HfFolder, RefusesWeightsThatAreNotTheConfigs) {
 }
 
 TEST_F(HfFolder, RefusesFilesThatAreNotThere) {
+  EXPECT_THAT(refusal(), HasSubstr(theirs_.string() + ": no such folder"));
+  fs::create_directory(theirs_);
   EXPECT_THAT(refusal(), HasSubstr("config.json"));
   const HfModel model = tiny(HfFamily::kBloom);
   write(model);
