@@ -168,7 +168,7 @@ TEST_F(Outputs, TwoConvertersNeverMix) {
 
 TEST_F(Outputs, CopiesAreCheckedLikeWhatIsMerged) {
   const std::string name = zero3_model_states_file(1, 0);
-  const fs::path tag = copy_of("z3-fp32-dp3-frozen", folder_), file = tag / name;
+  const fs::path tag = copy_of("z3-bf16-dp2", folder_), file = tag / name;
   const std::string whole = read_file(file);
   std::string flipped = whole;
   flipped[whole.find("data.pkl") + 100] ^= 1;

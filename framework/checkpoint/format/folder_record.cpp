@@ -33,10 +33,9 @@ void FolderRecord::expect_ours(const std::vector<std::string>& names,
                                const std::string& remedy) const {
   for (const std::string& name : names)
     if (!is_ours(name) && fs::exists(fs::symlink_status(folder_ / name)))
-      throw std::runtime_error((folder_ / name).string() +
-                               " is there and not, or not as it is now, of an earlier run of ours "
-                               "(" +
-                               std::string(kRecordFile) + "); it would be replaced" + remedy);
+      throw std::runtime_error((folder_ / name).string() + " is of no earlier run of ours, which " +
+                               std::string(kRecordFile) +
+                               " would list, or was changed since; it would be replaced" + remedy);
 }
 
 void FolderRecord::add(const std::vector<Manifest::File>& files) {
