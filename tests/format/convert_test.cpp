@@ -4,6 +4,7 @@
 #include <cmath>
 #include <set>
 
+#include "framework/checkpoint/format/fp32_export.h"
 #include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/source_checkpoint.h"
@@ -400,6 +401,38 @@ TEST_F(Convert, NamesThatAreNoFoldersAreRefused) {
   };
   auto tag = changed("z3-fp32-dp3-frozen", zero3_model_states_file(0, 0), rename);
   EXPECT_NE(refusal(options(tag)).find("cannot be that of a folder"), std::string::npos);
+  const fs::path cases = fs::path(ANYMESH_TEST_DATA) / "deepspeed/cases";
+  const std::string long_name = refusal(options(cases / "name-long/checkpoint/global_step3"));
+  EXPECT_NE(long_name.find("xx...(305 bytes)...xx"), std::string::npos) << long_name;
+  EXPECT_NE(long_name.find("it has 305 bytes, at most 255 are possible"), std::string::npos);
+  EXPECT_NE(long_name.find("mp_rank_00_model_states.pt: the parameter"), std::string::npos);
+}
+
+// They matter to no tool that makes no folder of them.
+TEST_F(Convert, NamesThatAreNoFoldersAreExported) {
+  const fs::path cases = fs::path(ANYMESH_TEST_DATA) / "deepspeed/cases";
+  const Value truth = read_torch_file(cases / "name-long/truth.pt").at("fp32");
+  export_fp32({.checkpoint = cases / "name-long/checkpoint", .output = output_}, {});
+  const Value exported = read_torch_file(output_ / kWeightsFile);
+  ASSERT_EQ(exported.size(), truth.size());
+  for (const auto& [name, tensor] : truth.entries())
+    EXPECT_EQ(floats(*exported.at(name.as_string()).as_tensor().bytes),
+              floats(*tensor.as_tensor().bytes));
+  const std::string up = "../../escaped", slash = "a/b";
+  for (const std::string& name : {up, slash}) {
+    const auto rename = [&](Value& v) {
+      auto groups = v.at(keys::kParamShapes).items();
+      auto entries = groups[0].entries();
+      entries[0].first = name;
+      groups[0] = Value::ordered_dict(entries);
+      v.set(keys::kParamShapes, Value::list(groups));
+    };
+    const auto tag = changed("z3-fp32-dp3-frozen", zero3_model_states_file(0, 0), rename);
+    export_fp32({.checkpoint = tag, .output = folder_ / "w"}, {});
+    EXPECT_TRUE(read_torch_file(folder_ / "w" / kWeightsFile).contains(name));
+    fs::remove_all(tag);
+  }
+  EXPECT_FALSE(fs::exists(folder_.parent_path() / "escaped"));
 }
 
 // Before the first step there are no moments, but there are masters.

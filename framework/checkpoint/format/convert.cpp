@@ -16,6 +16,7 @@
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/universal_folder.h"
 #include "framework/checkpoint/format/zip.h"
+#include "framework/printable.h"
 
 namespace anymesh {
 namespace {
@@ -130,6 +131,23 @@ uint64_t tensor_bytes(const ConvertPlan& plan) {
   uint64_t total = 0;
   for (const OutputFilePlan& file : plan.files) total += file.bytes;
   return total;
+}
+
+// The format has a folder of each parameter's name.
+void check_names(const ConvertPlan& plan, const SourceCheckpoint& source) {
+  constexpr size_t kLongest = 255;
+  for (const OutputFilePlan& file : plan.files) {
+    const std::string& name = file.parameter;
+    const bool one_part = is_tag_name(name) && name.find('/') == std::string::npos;
+    if (one_part && name.size() <= kLongest) continue;
+    const std::string why = name.size() > kLongest
+                                ? "has " + std::to_string(name.size()) + " bytes, at most " +
+                                      std::to_string(kLongest) + " are possible"
+                                : "has a part that is a path";
+    throw ValueError(source.model_states[0].where() + ": the parameter name '" +
+                     printable(name, 100) + "' cannot be that of a folder, which a universal " +
+                     "checkpoint needs: it " + why + ". zero_to_fp32 exports it");
+  }
 }
 
 // For what is not there yet of an interrupted conversion.
@@ -281,6 +299,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   ConvertReport report;
   const UniversalInfo info = find_info(source, options.inject_missing_info, report.warnings);
   const ConvertPlan plan = plan_conversion(source, info);
+  check_names(plan, source);
   warn_of_megatron(source, info, report.warnings);
 
   report.stage = source.stage;

@@ -21,13 +21,6 @@ bool is_megatron_row_parallel(const std::string& name) {
          name.ends_with(".mlp.dense_4h_to_h.weight");
 }
 
-void check_name(const std::string& name) {
-  const bool bad = name.empty() || name == "." || name == ".." || name.size() > 255 ||
-                   name.find('/') != std::string::npos || name.find('\0') != std::string::npos;
-  if (bad)
-    throw ValueError("the parameter name '" + printable(name) + "' cannot be that of a folder");
-}
-
 // Every element exactly once.
 void check_covered(const std::string& name, const SourceShard& shard, int state) {
   const auto fail = [&](const std::string& found) {
@@ -91,7 +84,6 @@ class Planner {
 
  private:
   void plan_parameter(const std::string& name, const std::vector<SourceShard>& all) {
-    check_name(name);
     MergeRule rule = rules_.classify(name);
     if (source_.tp_size == 1 && !info_.has_row_parallel && is_megatron_row_parallel(name))
       rule.cat_dim = 1;
@@ -205,7 +197,6 @@ class Planner {
   }
 
   void plan_other(const std::string& name, std::vector<TensorRecord> tensors, bool is_buffer) {
-    check_name(name);
     MergeRule rule = rules_.classify(name);
     if (is_buffer) {
       tensors.resize(1);

@@ -32,8 +32,7 @@ struct ConvertPlan {
 UniversalInfo merge_info(const SourceCheckpoint& source, const std::string& remedy = "");
 
 // Plans every state of every parameter. Refuses a parameter whose elements are not covered exactly
-// once, one that pipeline stages share without a pattern that says so, and a name that could not be
-// a folder's.
+// once, and one that pipeline stages share without a pattern that says so.
 ConvertPlan plan_conversion(const SourceCheckpoint& source, const UniversalInfo& info);
 
 }  // namespace anymesh
