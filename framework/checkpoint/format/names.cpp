@@ -92,4 +92,12 @@ std::optional<CheckpointFileName> parse_checkpoint_file_name(std::string_view na
   return parsed;
 }
 
+bool is_expert_file(std::string_view name) {
+  const bool model =
+      name.starts_with("expert_") ||
+      (name.starts_with("layer_") && name.find("_expert_") != std::string_view::npos);
+  return (model && name.ends_with(kModelSuffix)) ||
+         (name.starts_with("expp_rank_") && name.ends_with(kOptimSuffix));
+}
+
 }  // namespace anymesh

@@ -68,6 +68,7 @@ struct CheckpointFileName {
   }
 };
 std::optional<CheckpointFileName> parse_checkpoint_file_name(std::string_view name);
+bool is_expert_file(std::string_view name);  // of a mixture of experts
 
 // The states of a parameter in a universal folder.
 inline constexpr std::string_view kFp32State = "fp32";
@@ -97,6 +98,7 @@ inline constexpr std::string_view kGlobalSteps = "global_steps";
 inline constexpr std::string_view kGlobalSamples = "global_samples";
 inline constexpr std::string_view kDpWorldSize = "dp_world_size";
 inline constexpr std::string_view kMpWorldSize = "mp_world_size";
+inline constexpr std::string_view kNumExperts = "num_experts";  // of each layer of a mixture
 inline constexpr std::string_view kParallelDimensions = "checkpoint_parallel_dimensions";
 inline constexpr std::string_view kPpDegree = "pp_degree";
 inline constexpr std::string_view kTpDegree = "tp_degree";

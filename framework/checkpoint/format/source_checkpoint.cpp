@@ -7,6 +7,7 @@
 #include "framework/checkpoint/format/parallel_for.h"
 #include "framework/checkpoint/format/source_stages.h"
 #include "framework/checkpoint/format/torch_file.h"
+#include "framework/printable.h"
 
 namespace anymesh {
 namespace {
@@ -14,7 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = CheckpointFileName::Kind;
 
-constexpr int64_t kMostListed = 20;  // of files that are missing
+constexpr int64_t kMostListed = 20;  // of files that are missing, or too many
+constexpr const char* kExperts = "a mixture of experts; mixtures of experts are not supported";
 
 // By (dp, mp) or (layer, tp), as numbers: "mp_rank_100" sorts before "mp_rank_11".
 using Ranks = std::pair<int, int>;
@@ -39,6 +41,8 @@ std::map<Kind, RankFiles> find_files(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const fs::path file = entry.path().filename();
     const auto name = parse_checkpoint_file_name(file.string());
+    if (is_expert_file(file.string()))
+      throw CannotRead(folder.string() + ": " + printable(file.string()) + " is of " + kExperts);
     if (!name) continue;
     const bool layer = name->kind == Kind::kLayer;
     const Ranks ranks =
@@ -84,6 +88,34 @@ void check_complete(const fs::path& folder, const RankFiles& files, int64_t dp_s
   if (listed < missing) names += "\n  ... and " + std::to_string(missing - listed) + " more";
   throw std::runtime_error(folder.string() + ": files are missing:" + names +
                            "\nIt holds: " + list_folder(folder));
+}
+
+// Files of ranks that the last save under this tag did not have, by what rank 0's file says.
+void refuse_left_over(const fs::path& folder, const RankFiles& files, int Ranks::*rank,
+                      int64_t saved, const std::string& said_by) {
+  std::string names;
+  int64_t count = 0;
+  for (const auto& [ranks, path] : files) {
+    if (ranks.*rank < saved) continue;
+    if (++count <= kMostListed) names += "\n  " + path.filename().string();
+  }
+  if (count == 0) return;
+  if (count > kMostListed) names += "\n  ... and " + std::to_string(count - kMostListed) + " more";
+  throw std::runtime_error(folder.string() + ": has files of " +
+                           std::to_string(next_rank(files, rank)) + " ranks, but " + said_by +
+                           " says " + std::to_string(saved) +
+                           ": these are left over from an earlier save under this tag; remove "
+                           "them:" +
+                           names);
+}
+
+// By an optimizer's file: the largest of its groups' numbers of partitions; 0 if it does not say.
+int64_t partition_count(const Value& optimizer) {
+  const Value counts = optimizer.at(keys::kOptimizerStateDict).find(keys::kPartitionCount);
+  if (!counts) return 0;
+  const std::vector<int64_t> each =
+      counts.is_sequence() ? counts.as_ints() : std::vector{counts.as_int()};
+  return each.empty() ? 0 : *std::ranges::max_element(each);
 }
 
 std::vector<fs::path> paths_of(const RankFiles& files) {
@@ -230,6 +262,15 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   source.model_states = read_all(source.metadata_files, threads, checks);
   source.model_states.resize(static_cast<size_t>(mp_size));  // others need but be readable
   source.layer_files = files[Kind::kLayer];
+  const Value& metadata = source.model_states[0];
+  if (const Value experts = metadata.find(keys::kNumExperts); experts && experts != Value::list())
+    throw CannotRead(experts.where() + " is of " + kExperts);
+  if (const Value degrees = metadata.find(keys::kParallelDimensions)) {
+    const int64_t tp = degrees.at(keys::kTpDegree).as_int(),
+                  pp = degrees.at(keys::kPpDegree).as_int();
+    if (tp > 0 && pp > 0 && tp < mp_size && pp < mp_size)
+      refuse_left_over(folder, models, &Ranks::second, tp * pp, degrees.where());
+  }
   find_degrees(source);
 
   source.weights_only = !source.model_states[0].find(keys::kWeightsOnly).is_none();
@@ -253,6 +294,11 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   check_complete(folder, optimizers, dp_size, mp_size);
   source.dp_size = static_cast<int>(dp_size);
   const std::vector<Value> states = read_all(paths_of(optimizers), threads, checks);
+  if (const int64_t saved = partition_count(states[0]); saved > 0) {
+    for (const RankFiles* each : {&optimizers, &models})
+      refuse_left_over(folder, *each, &Ranks::first, saved,
+                       states[0].where() + ": " + std::string(keys::kPartitionCount));
+  }
   const Value stage = states[0].at(keys::kOptimizerStateDict).find(keys::kZeroStage);
   source.stage = zero_stage_of(stage.value_or(1));  // BF16_Optimizer does not say
   if (source.stage == 3) {
