@@ -29,7 +29,8 @@ constexpr const char* kHelp =
   ckpt diff checkpoints/global_step100 export/pytorch_model.bin --all
   ckpt verify export
 
- Exit code: 0 all is well, 1 something is broken or differs, 2 wrong arguments or no checkpoint.
+ Exit code: 0 all is well, 1 something is broken or differs, 2 wrong arguments or no checkpoint,
+ 3 it may be whole, but is of a kind that is not understood, or cannot be opened here.
 )";
 
 struct Command {
@@ -63,16 +64,20 @@ Command parse(int argc, char** argv) {
   return command;
 }
 
-int run(const Command& command) {
+int run(const Command& command) try {
   const auto& [name, paths, options] = command;
   if (name == "inspect") return inspect_checkpoint(paths[0], options, std::cout);
   if (name == "verify") return verify_checkpoint(paths[0], options, std::cout);
   return diff_checkpoints(paths[0], paths[1], options, std::cout);
+} catch (const CannotRead& error) {
+  std::cerr << "ckpt: " << printable_message(error) << '\n';
+  return kExitNotUnderstood;
 }
 
 }  // namespace
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  return anymesh::run_tool("ckpt", 2, argc, argv, anymesh::parse, anymesh::run);
+  return anymesh::run_tool("ckpt", anymesh::kExitNoCheckpoint, argc, argv, anymesh::parse,
+                           anymesh::run);
 }

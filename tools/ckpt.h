@@ -10,8 +10,14 @@
 
 namespace anymesh {
 
-// The subcommands of ckpt. Each writes its findings to `out` and returns the exit code: 0 when all
-// is well, 1 when something differs or is broken. What is no checkpoint at all is thrown.
+// The subcommands of ckpt. Each writes its findings to `out` and returns the exit code. What is no
+// checkpoint at all is thrown.
+enum CkptExit {
+  kExitAllWell = 0,
+  kExitDiffers = 1,        // or is broken
+  kExitNoCheckpoint = 2,   // or the arguments are wrong
+  kExitNotUnderstood = 3,  // may be whole, but of a kind that is not read, or not to be read here
+};
 struct CkptOptions {
   int workers = 4;   // threads
   bool all = false;  // every line, however many

@@ -14,20 +14,22 @@ constexpr size_t kMostDifferences = 40, kMostOfLine = 2000;
 
 // What differs in one parameter, a line each, and what only looks like it.
 struct Findings {
-  std::vector<std::string> differences, notes;
+  std::vector<std::string> differences, notes, unknown;  // unknown: cannot be compared
+  int64_t by_value = 0;                                  // tensors of two dtypes
 };
 
 // Whether the tensors are the same but for rows that one of them has behind the other's, all zero:
 // DeepSpeed's export of a checkpoint has those that pad its vocabulary. If so, says it.
 std::string more_rows(const TensorRecord& a, const TensorRecord& b) {
-  const bool comparable = a.dtype == b.dtype && !a.shape.empty() &&
+  const bool comparable = is_comparable(a.dtype, b.dtype) && !a.shape.empty() &&
                           a.shape.size() == b.shape.size() &&
                           std::equal(a.shape.begin() + 1, a.shape.end(), b.shape.begin() + 1);
   if (!comparable) return "";
   const bool a_is_longer = a.shape[0] > b.shape[0];
   const TensorRecord &longer = a_is_longer ? a : b, &shorter = a_is_longer ? b : a;
-  const uint64_t common = shorter.nbytes(), rest = longer.nbytes() - common;
-  TensorRecord head = shorter, tail = longer;
+  TensorRecord head = longer, tail = longer;
+  head.shape[0] = shorter.shape[0];
+  const uint64_t common = head.nbytes(), rest = longer.nbytes() - common;
   head.bytes = std::make_shared<SubRange>(longer.bytes, 0, common);
   tail.shape[0] -= shorter.shape[0];
   tail.bytes = std::make_shared<SubRange>(longer.bytes, common, rest);
@@ -55,7 +57,7 @@ Findings diff_parameter(const WholeCheckpoint& a, const WholeCheckpoint& b, cons
     ++tensors;
     if (!x.bytes || !y.bytes) {
       found.differences.push_back(where + "only in " + (x.bytes ? "A" : "B"));
-    } else if (x.shape != y.shape || x.dtype != y.dtype) {
+    } else if (x.shape != y.shape || !is_comparable(x.dtype, y.dtype)) {
       const std::string rows = more_rows(x, y);
       const std::string line =
           where + Value(x).found() + " in A, " + Value(y).found() + " in B" + rows;
@@ -64,8 +66,10 @@ Findings diff_parameter(const WholeCheckpoint& a, const WholeCheckpoint& b, cons
       } else {
         found.differences.push_back(line);
       }
-    } else if (const TensorDifference bits = compare_tensors(x, y); bits.count > 0) {
-      found.differences.push_back(where + bits.text());
+    } else {
+      found.by_value += x.dtype != y.dtype;
+      if (const TensorDifference difference = compare_tensors(x, y); difference.count > 0)
+        found.differences.push_back(where + difference.text());
     }
   }
   if (weights_only || (!one.step && !other.step)) return found;
@@ -131,20 +135,34 @@ int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path
   parallel_for(names.size(), options.workers, [&](size_t i) {
     try {
       found[i] = diff_parameter(one, other, names[i], tensors);
+    } catch (const CannotRead& error) {
+      found[i].unknown = {printable(names[i]) + ": cannot be compared: " + error.what()};
     } catch (const std::exception& error) {
       found[i] = {{printable(names[i]) + ": cannot be read: " + error.what()}, {}};
     }
   });
-  std::vector<std::string> lines, notes;
-  for (const auto& [differences, of_parameter] : found) {
-    lines.insert(lines.end(), differences.begin(), differences.end());
-    notes.insert(notes.end(), of_parameter.begin(), of_parameter.end());
+  Findings all;
+  for (const Findings& each : found) {
+    const auto add = [](std::vector<std::string>& lines, const std::vector<std::string>& more) {
+      lines.insert(lines.end(), more.begin(), more.end());
+    };
+    add(all.differences, each.differences);
+    add(all.notes, each.notes);
+    add(all.unknown, each.unknown);
+    all.by_value += each.by_value;
   }
+  const auto& [lines, notes, unknown, by_value] = all;
+  if (by_value > 0)
+    out << "note: " << by_value << " tensors are of another dtype in A than in B; their values are "
+        << "compared\n";
   print_lines(out, notes, kMostDifferences, options);
+  print_lines(out, unknown, kMostDifferences, options);
   print_lines(out, lines, kMostDifferences, options);
   out << names.size() << " parameters, " << tensors << " tensors compared, " << lines.size()
-      << " differences\n";
-  return lines.empty() ? 0 : 1;
+      << " differences";
+  if (!unknown.empty()) out << ", " << unknown.size() << " parameters not compared";
+  out << '\n';
+  return !lines.empty() ? kExitDiffers : !unknown.empty() ? kExitNotUnderstood : kExitAllWell;
 }
 
 }  // namespace anymesh

@@ -156,10 +156,10 @@ int inspect_checkpoint(const fs::path& path, const CkptOptions& options, std::os
     out << '\n' << whole.description << '\n';
     if (whole.metadata) print_run(whole.metadata, out);
     print_parameters(whole, options, out);
-    return 0;
+    return kExitAllWell;
   } catch (const std::exception& error) {
     out << "\nthe parameters cannot be listed: " << printable_message(error) << '\n';
-    return 1;
+    return dynamic_cast<const CannotRead*>(&error) ? kExitNotUnderstood : kExitDiffers;
   }
 }
 

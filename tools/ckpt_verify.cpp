@@ -71,11 +71,14 @@ class Verifier {
     print_lines(out, {notes_.begin(), notes_.end()}, kMostProblems, options_);
     print_lines(out, {problems_.begin(), problems_.end()}, kMostProblems, options_);
     if (unchecked) out << "the parameters can only be checked once this is repaired\n";
+    print_lines(out, {unknown_.begin(), unknown_.end()}, kMostProblems, options_);
     out << path_.string() << ": " << files_.size() << " files, " << bytes_ << " bytes, "
         << parameters_ << " parameters, " << elements_ << " elements of weights and moments: "
         << (problems_.empty() ? "no problem" : std::to_string(problems_.size()) + " problem(s)")
-        << '\n';
-    return problems_.empty() ? 0 : 1;
+        << (unknown_.empty() ? "" : " in what is understood; the rest is not checked") << '\n';
+    return !problems_.empty()  ? kExitDiffers
+           : !unknown_.empty() ? kExitNotUnderstood
+                               : kExitAllWell;
   }
 
  private:
@@ -88,6 +91,9 @@ class Verifier {
   void attempt(Fn&& fn) {
     try {
       fn();
+    } catch (const CannotRead& error) {
+      const std::lock_guard lock(mutex_);
+      unknown_.insert(error.what());
     } catch (const std::exception& error) {
       add(error.what());
     }
@@ -108,6 +114,7 @@ class Verifier {
 
   // Every byte against its CRC.
   void check_file(const fs::path& file) {
+    if (!ZipReader::is_zip(File(file))) read_torch_file(file);  // which says what it is instead
     const ZipReader zip(file);
     for (const auto& record : zip.records()) attempt([&] { zip.check(record); });
     const auto rank = ranks_.find(file.filename().string());
@@ -148,7 +155,8 @@ class Verifier {
     const auto first = std::find_if(ranks_.begin(), ranks_.end(), [](const auto& rank) {
       return rank.second.content && rank.second.content.contains(keys::kDpWorldSize);
     });
-    if (first == ranks_.end()) return add("no model-states file can be read");
+    if (first == ranks_.end())
+      return unknown_.empty() ? add("no model-states file can be read") : void();
     const Value& metadata = first->second.content;
     const Value degrees = metadata.find(keys::kParallelDimensions);
     const int64_t dp_size = metadata.at(keys::kDpWorldSize).as_int(),
@@ -331,6 +339,7 @@ class Verifier {
   std::atomic<int64_t> elements_{0};
   std::mutex mutex_;
   std::set<std::string> problems_, notes_;  // notes: what looks wrong, but is not
+  std::set<std::string> unknown_;           // what may be whole, but cannot be read
 };
 
 }  // namespace

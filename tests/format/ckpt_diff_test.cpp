@@ -1,6 +1,8 @@
 #include <cmath>
 
 #include "ckpt_support.h"
+#include "framework/checkpoint/format/convert.h"
+#include "framework/checkpoint/format/fp32_export.h"
 #include "framework/checkpoint/format/merged_tensor.h"
 
 namespace anymesh {
@@ -120,6 +122,28 @@ TEST_F(Ckpt, DiffGoesOnWhereATensorCannotBeRead) {
                  "2.input_layernorm.weight: cannot be read: 2.input_layernorm.weight (fp32): "
                  "should be the same on all tp ranks");
   expect_problem(outcome, "1 differences");
+}
+
+TEST_F(Ckpt, DiffComparesValuesWhereDtypesDiffer) {
+  const fs::path masters = rare_case("bf16-masters"), file = folder_ / kWeightsFile;
+  export_fp32({.checkpoint = masters, .output = folder_}, {});
+  const Outcome same = diff(masters, folder_);
+  EXPECT_EQ(same.code, kExitAllWell) << same.text;
+  EXPECT_TRUE(same.says("note: 6 tensors are of another dtype in A than in B; their values are "));
+  EXPECT_TRUE(same.says("6 parameters, 6 tensors compared, 0 differences\n"));
+  change(file, [](Value& v) {
+    std::vector<float> values = floats(*v.at("a.bias").as_tensor().bytes);
+    values[2] += 0.5f;
+    v.set("a.bias", float_tensor({static_cast<int64_t>(values.size())}, values));
+  });
+  expect_problem(diff(masters, folder_), "a.bias fp32: differs in 1 of ");
+}
+
+TEST_F(Ckpt, DiffOfAParameterWithoutElements) {
+  const fs::path tag = rare_case("zero-element-z0") / "global_step3", universal = folder_ / "u";
+  convert_to_universal({.input = tag, .output = universal}, {});
+  const Outcome outcome = diff(tag, universal);
+  EXPECT_EQ(outcome.code, kExitAllWell) << outcome.text;
 }
 
 }  // namespace

@@ -52,6 +52,11 @@ class Ckpt : public TempFolder {
   }
 };
 
+// A checkpoint of DeepSpeed of a rarer kind.
+inline std::filesystem::path rare_case(const std::string& name) {
+  return std::filesystem::path(ANYMESH_TEST_DATA) / "deepspeed" / "cases" / name / "checkpoint";
+}
+
 inline const std::string kMesh = "z1-bf16-tp2pp2dp1";
 
 }  // namespace anymesh

@@ -246,5 +246,44 @@ TEST_F(Ckpt, VerifyChecksAnExport) {
   expect_problem(verify(file), "is damaged");
 }
 
+void expect_not_understood(const Outcome& outcome, const std::string& part) {
+  EXPECT_EQ(outcome.code, kExitNotUnderstood);
+  EXPECT_TRUE(outcome.says(part)) << outcome.text;
+}
+
+TEST_F(Ckpt, WhatIsNotUnderstoodIsNotDamage) {
+  const std::string experts = "mixtures of experts are not supported";
+  expect_not_understood(verify(rare_case("moe-ep2")), experts);
+  expect_not_understood(inspect(rare_case("moe-ep2")), experts);
+  EXPECT_THROW(diff(rare_case("moe-ep2"), rare_case("moe-ep2")), CannotRead);
+  const fs::path tag = copy_of(kMesh, folder_);
+  const auto legacy = [&] {
+    write_file(tag / model_states_file(1),
+               std::string("\x80\x02\x8A\x0A\x6C\xFC\x9C\x46\xF9\x20\x6A\xA8\x50\x19.", 15));
+  };
+  change(tag / model_states_file(0), [](Value& v) { v.set("num_experts", Value::list({4})); });
+  expect_not_understood(verify(tag), "['num_experts'] is of a mixture of experts");
+  legacy();
+  expect_not_understood(verify(tag), "legacy format of torch.save");
+  fs::resize_file(tag / optim_states_file(0, 2, true), 1000);  // and that is damage
+  expect_problem(verify(tag), optim_states_file(0, 2, true));
+  expect_problem(verify(tag), "the rest is not checked");
+}
+
+TEST_F(Ckpt, LeftOverFilesAreNamed) {
+  const std::string left = "remove them:\n  bf16_zero_pp_rank_2_mp_rank_00_optim_states.pt\n";
+  expect_problem(verify(rare_case("stale-rank")), left);
+  const fs::path copy = folder_ / "copy";
+  fs::copy(rare_case("stale-rank") / "global_step3", copy);
+  expect_problem(verify(copy), "has files of 3 ranks, but ");
+  fs::remove(copy / optim_states_file(2, 0, true));
+  EXPECT_EQ(verify(copy).code, kExitAllWell) << verify(copy).text;
+  const fs::path tag = copy_of(kMesh, folder_);
+  for (const int mp : {4, 5})
+    fs::copy(tag / model_states_file(mp - 2), tag / model_states_file(mp));
+  expect_problem(verify(tag), "['checkpoint_parallel_dimensions'] says 4: these are left over");
+  expect_problem(verify(tag), "\n  mp_rank_04_model_states.pt\n  mp_rank_05_model_states.pt\n");
+}
+
 }  // namespace
 }  // namespace anymesh

@@ -102,7 +102,7 @@ class Bombs : public TempFolder {
         value = read_torch_file(path_);
         for_each_tensor(value, [](const TensorRecord& t) { read_bytes(*t.bytes); });
         if (result) *result = value;
-      } catch (const std::runtime_error& error) {
+      } catch (const std::exception& error) {
         message = error.what();
         EXPECT_NE(message.find(path_.string()), std::string::npos) << message;
       }

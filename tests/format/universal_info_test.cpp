@@ -42,9 +42,9 @@ TEST(UniversalInfo, ReadsThatOfMegatron) {
 TEST(UniversalInfo, RefusesWhatItCannotMerge) {
   Value value = example().to_value();
   value.set(keys::kAffineMap, Value::dict({{"version", 1}}));
-  EXPECT_THROW(UniversalInfo::from_value(value), ValueError);
+  EXPECT_THROW(UniversalInfo::from_value(value), CannotRead);
   value.erase(keys::kAffineMap).set(keys::kUnsupportedPatterns, Value::dict({{"p", "reason"}}));
-  EXPECT_THROW(UniversalInfo::from_value(value), ValueError);
+  EXPECT_THROW(UniversalInfo::from_value(value), CannotRead);
   value.erase(keys::kUnsupportedPatterns).set(keys::kVocabularyPatterns, "not a list");
   EXPECT_THROW(UniversalInfo::from_value(value), ValueError);
 }

@@ -57,7 +57,7 @@ void compare_chunk(DType dtype_a, std::span<const std::byte> a, DType dtype_b,
 TensorRecord as_float32(const TensorRecord& tensor) {
   if (tensor.dtype == DType::kFloat32) return {DType::kFloat32, tensor.shape, false, tensor.bytes};
   if (is_complex(tensor.dtype))
-    throw ValueError("expected a tensor of real numbers, found a " + Value(tensor).found());
+    throw CannotRead("expected a tensor of real numbers, found a " + Value(tensor).found());
   const auto read = [tensor](uint64_t offset, std::span<std::byte> out) {
     const uint64_t from_size = element_size(tensor.dtype);
     std::vector<std::byte> from(out.size() / sizeof(float) * from_size);

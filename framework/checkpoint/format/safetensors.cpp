@@ -6,6 +6,7 @@
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/shallow_json.h"
+#include "framework/printable.h"
 
 namespace anymesh {
 namespace {
@@ -82,6 +83,9 @@ class Reader {
     const auto dtype = entry.find("dtype"), shape = entry.find("shape");
     const bool named = dtype != entry.end() && dtype->is_string();
     const auto known = named ? dtype_of_safetensors_name(dtype->get<std::string>()) : std::nullopt;
+    if (named && !known)
+      throw CannotRead(file_->path().string() + ": safetensors: " + printable(name) +
+                       " is of dtype " + printable(dtype->dump()) + ", which is not read");
     if (!known)
       fail(name + " of dtype " + (dtype == entry.end() ? "none" : dtype->dump()),
            "F32 or another of a checkpoint");
@@ -125,6 +129,10 @@ StreamedFile streamed_safetensors(const std::filesystem::path& path, const Named
   nlohmann::ordered_json header = {{"__metadata__", {{"format", "pt"}}}};
   uint64_t at = 0;
   for (const auto& [name, tensor] : tensors) {
+    if (safetensors_name(tensor.dtype).empty())
+      throw std::runtime_error(path.string() + ": " + printable(name) + " is of " +
+                               std::string(dtype_name(tensor.dtype)) +
+                               ", which safetensors do not have; a .bin file has");
     header[name] = {{"dtype", safetensors_name(tensor.dtype)},
                     {"shape", tensor.shape},
                     {"data_offsets", {at, at + tensor.nbytes()}}};

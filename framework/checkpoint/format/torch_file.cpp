@@ -27,7 +27,7 @@ void check_container(const std::filesystem::path& path) {
   const File file(path);
   if (ZipReader::is_zip(file)) return;
   if (is_legacy(file)) {
-    throw ValueError(path.string() +
+    throw CannotRead(path.string() +
                      ": is in the legacy format of torch.save before 1.6; load and save it again "
                      "with torch, or set "
                      "\"checkpoint_serialization\": true in DeepSpeed's configuration");
@@ -102,7 +102,7 @@ Value read_archive(const ZipReader& zip, const std::filesystem::path& path,
   if (const auto* order = zip.find(top + "byteorder")) {
     constexpr std::string_view kLittle = "little";
     if (!std::ranges::equal(zip.read(*order), std::as_bytes(std::span(kLittle))))
-      throw ValueError(file + ": its byte order is not little-endian");
+      throw CannotRead(file + ": its byte order is not little-endian");
   }
   const auto open_storage = [&](const std::string& key, DType dtype, int64_t numel) {
     const std::string name = top + "data/" + key;

@@ -121,10 +121,10 @@ std::vector<int64_t> cut_sizes(const std::string& name, size_t dim, std::span<co
 
 UniversalInfo UniversalInfo::from_value(const Value& value) {
   if (const Value map = value.find(keys::kAffineMap); map && map.size() > 0) {
-    map.fail("no affine map (AutoTP layouts are not supported)");
+    map.refuse("no affine map (AutoTP layouts are not supported)");
   }
   if (const Value refused = value.find(keys::kUnsupportedPatterns); refused && refused.size() > 0) {
-    refused.fail("none: DeepSpeed marked these parameters as impossible to convert");
+    refused.refuse("none: DeepSpeed marked these parameters as impossible to convert");
   }
   UniversalInfo info;
   info.where = value.where();

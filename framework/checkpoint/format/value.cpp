@@ -30,11 +30,12 @@ std::optional<double> scalar(const TensorRecord& tensor) {
   return number;
 }
 
+bool is_unread_tensor(const Value::Object& object) { return object.type->module == "torch._utils"; }
+
 // pickle.h says what else than an object of a class it may be.
 std::string describe(const Value::Object& object) {
   if (object.type->module.empty()) return object.type->name;
-  const bool tensor = object.type->module == "torch._utils";
-  return (tensor ? "tensor that is not read, of " : "object of class ") +
+  return (is_unread_tensor(object) ? "tensor that is not read, of " : "object of class ") +
          Value(*object.type).found();
 }
 
@@ -125,6 +126,7 @@ const std::string& Value::as_bytes() const& {
 }
 
 const TensorRecord& Value::as_tensor() const& {
+  if (is_object() && is_unread_tensor(as_object())) refuse("a tensor");
   return *get<std::shared_ptr<const TensorRecord>>("a tensor");
 }
 

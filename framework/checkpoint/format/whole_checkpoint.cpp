@@ -129,7 +129,8 @@ WholeParameter WholeCheckpoint::parameter(const std::string& name) const {
   const std::string& first = first_name(name);
   WholeParameter parameter =
       parameters_.contains(first) ? parameters_.at(first) : read_universal(first);
-  if (!parameter.step && parameter.states[kExpAvg].bytes) parameter.step = common_step_;
+  const TensorRecord& moment = parameter.states[kExpAvg];
+  if (!parameter.step && moment.bytes && moment.numel() > 0) parameter.step = common_step_;
   return parameter;
 }
 
@@ -172,8 +173,9 @@ void WholeCheckpoint::add_untrained_of_zero3() {
     parameter.shape = tensor.shape;
     parameter.states[kFp32] = as_float32(tensor);
   };
+  const std::set<std::string> folders(names_.begin(), names_.end());  // of a universal checkpoint
   const auto is_known = [&](const std::string& name) {
-    return parameters_.contains(name) || fs::exists(path / kZeroFolder / name);
+    return parameters_.contains(name) || folders.contains(name);
   };
   if (const Value buffers = metadata.find(keys::kBufferNames)) {
     const Value module = metadata.at(keys::kModule);
@@ -188,7 +190,7 @@ void WholeCheckpoint::add_untrained_of_zero3() {
                   [&](const auto& entry) { return is_known(entry.first.as_string()); }))
     return;
   if (fs::exists(path / zero3_model_states_file(0, 1)))
-    frozen.fail("none: how tp or pp cut frozen parameters of ZeRO 3 is not known");
+    frozen.refuse("none: how tp or pp cut frozen parameters of ZeRO 3 is not known");
   SourceCheckpoint source{.folder = path, .dp_size = 0, .model_states = {metadata}};
   while (fs::exists(path / zero3_model_states_file(source.dp_size, 0))) ++source.dp_size;
   read_frozen_of_zero3(source, checks_);
