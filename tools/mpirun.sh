@@ -4,6 +4,10 @@
 # cores take one thread each. All are on this machine, so shared memory is the one way between them, and ranks that look for no
 # other start sooner.
 set -euo pipefail
+if (($# < 2)) || [[ ! $1 =~ ^[1-9][0-9]*$ ]]; then
+  echo "usage: tools/mpirun.sh RANKS PROGRAM ARGS..., for example: tools/mpirun.sh 2 build/release/bin/pretrain_gpt --help" >&2
+  exit 2
+fi
 ranks=$1
 shift
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cxxopts.hpp>
-#include <numeric>
+#include <sstream>
 #include <string_view>
 
 #include "framework/config/config.h"
 #include "framework/config/foreign_flags.h"
+#include "framework/nearest_name.h"
 
 namespace anymesh {
 namespace {
@@ -64,38 +65,28 @@ Given take_flag(Kind kind, const std::vector<std::string>& args, size_t& i) {
   return given;
 }
 
-// Insertions, deletions and substitutions that turn `a` into `b`.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0]++;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i] != b[j]);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({substituted, diagonal + 1, row[j] + 1});
-    }
+// Whether the program has all flags that an advice names.
+bool fits(const FlagTable& flags, const std::string& advice) {
+  std::istringstream words(advice);
+  for (std::string word; words >> word;) {
+    if (!is_flag(word)) continue;
+    if (!flags.find(word.substr(2, word.find_first_of(",;") - 2))) return false;
   }
-  return row.back();
+  return true;
 }
 
-// The known flag meant by `name`: one that it abbreviates (argparse allows that), or the nearest.
+// What to write in place of an unknown flag.
 std::string suggestion(const FlagTable& flags, const std::string& name) {
-  constexpr size_t kLongestName = 64;  // the distance takes quadratic time
-  if (name.size() > kLongestName) return "";
-  size_t nearest = std::max<size_t>(2, name.size() / 4) + 1;
-  std::string best;
-  const auto consider = [&](std::string_view known) {
-    const bool abbreviated = name.size() >= 4 && known.starts_with(name);
-    const size_t distance = abbreviated ? 1 : edit_distance(name, known);
-    if (distance >= nearest) return;
-    nearest = distance;
-    best = known;
-  };
-  for (const FlagTable::Flag& flag : flags.flags()) consider(flag.name);
-  for (const Foreign& foreign : foreign_flags())
-    for (const std::string_view flag : items_of(foreign.names)) consider(flag);
-  return best.empty() ? "" : "; did you mean --" + best + "?";
+  if (const std::string advice(advice_on(name)); !advice.empty() && fits(flags, advice))
+    return "; " + advice;
+  std::vector<std::string> known;
+  for (const FlagTable::Flag& flag : flags.flags()) known.push_back(flag.name);
+  for (const Foreign& foreign : foreign_flags()) {
+    if (!foreign.ignored() && foreign.accepted.empty()) continue;
+    for (const std::string_view flag : items_of(foreign.names)) known.emplace_back(flag);
+  }
+  const std::string nearest = nearest_name(name, known);
+  return nearest.empty() ? "" : "; did you mean --" + nearest + "?";
 }
 
 [[noreturn]] void refuse_argument(const FlagTable& flags, const std::string& arg) {

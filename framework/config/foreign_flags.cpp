@@ -99,7 +99,99 @@ constexpr Foreign kForeignFlags[] = {
     {"skip-train", kSwitch, "not in this version"},
 };
 
+constexpr Synonym kSynonyms[] = {
+    {"tp|tp-size|tensor-parallel|tensor-parallel-size|tensor-model-parallel|model-parallel|mp-size|"
+     "autotp-size",
+     "use --tensor-model-parallel-size N"},
+    {"pp|pp-size|pipeline-parallel|pipeline-parallel-size|pipeline-model-parallel|num-stages",
+     "use --pipeline-model-parallel-size N"},
+    {"dp|dp-size|data-parallel|data-parallel-size|data-model-parallel-size|fsdp",
+     "data parallelism is what is left: start tensor x pipeline x data ranks (mpirun -n)"},
+    {"cp|cp-size|context-parallel|context-parallel-size|sp|sp-size|sequence-parallel-size|"
+     "sequence-parallel-degree|ulysses-sequence-parallel-size",
+     "attention over a cut sequence is not in this version; --sequence-parallel cuts the rest over "
+     "the tensor-parallel ranks"},
+    {"ep|ep-size|expert-parallel|expert-parallel-size|expert-model-parallel-size|moe-experts",
+     "mixtures of experts are not in this version"},
+    {"zero|zero-optimization|zero-level|zero-optimization-stage", "use --zero-stage 0, 1, 2 or 3"},
+    {"nproc|nproc-per-node|nprocs|num-gpus|num-nodes|nnodes|np|n|gpus|world-size|num-processes|"
+     "master-addr|master-port|node-rank|rdzv-backend|rdzv-endpoint|hostfile|include|exclude",
+     "how many ranks there are, and where, is for the launcher: mpirun -n N, or "
+     "examples/slurm/launch.sh"},
+    {"learning-rate|max-lr|base-lr|init-lr", "use --lr"},
+    {"lr-scheduler|lr-scheduler-type|scheduler|lr-schedule", "use --lr-decay-style"},
+    {"warmup-steps|warmup-iters|warmup-num-steps|lr-warmup-steps|num-warmup-steps",
+     "use --lr-warmup-iters N"},
+    {"warmup-ratio|warmup-fraction", "use --lr-warmup-fraction X"},
+    {"wd", "use --weight-decay"},
+    {"beta1|adam-beta-1", "use --adam-beta1"},
+    {"beta2|adam-beta-2", "use --adam-beta2"},
+    {"eps|epsilon|adam-epsilon", "use --adam-eps"},
+    {"max-grad-norm|grad-clip|gradient-clipping|clip-grad-norm|clip", "use --clip-grad X"},
+    {"max-steps|steps|num-steps|total-steps|train-steps|max-iters|num-iters|iters|iterations|"
+     "training-steps",
+     "use --train-iters N"},
+    {"epochs|num-epochs|num-train-epochs|max-epochs|train-epochs",
+     "the length is in steps or samples: use --train-iters N or --train-samples N"},
+    {"per-device-train-batch-size|per-device-batch-size|train-micro-batch-size-per-gpu|mbs|"
+     "micro-bs|per-gpu-batch-size|microbatch-size",
+     "use --micro-batch-size N"},
+    {"train-batch-size|gbs|total-batch-size|global-bs|bs|per-device-eval-batch-size|"
+     "eval-batch-size",
+     "use --global-batch-size N, which validation uses too"},
+    {"gradient-accumulation-steps|grad-accum|grad-accumulation-steps|accumulate-grad-batches|gas|"
+     "num-microbatches|num-micro-batches",
+     "it follows: --global-batch-size / (--micro-batch-size x data-parallel size); use "
+     "--global-batch-size N"},
+    {"gradient-checkpointing|activation-recompute|recompute|recomputation",
+     "use --activation-checkpointing"},
+    {"mixed-precision|dtype|torch-dtype|precision|params-dtype|amp",
+     "use --bf16 or --fp16; without either all is fp32"},
+    {"resume|resume-from|resume-from-checkpoint|restore|checkpoint|load-checkpoint|load-dir|ckpt|"
+     "load-path|pretrained-checkpoint|model-name-or-path",
+     "use --load FOLDER, and --load-tag for another checkpoint there than the newest"},
+    {"output-dir|output|save-dir|save-path|checkpoint-dir|ckpt-dir|out|output-folder|outdir",
+     "use --save FOLDER"},
+    {"save-steps|save-every|checkpoint-interval|save-freq|save-frequency", "use --save-interval N"},
+    {"eval-steps|eval-every|eval-freq|evaluation-interval|val-interval|val-check-interval",
+     "use --eval-interval N"},
+    {"logging-steps|log-every|log-freq|print-freq|steps-per-print", "use --log-interval N"},
+    {"logging-dir|tensorboard|tb-dir|log-dir|logdir", "use --tensorboard-dir FOLDER"},
+    {"max-length|max-seq-length|max-seq-len|sequence-length|seqlen|block-size|context-length|"
+     "ctx-len|n-ctx|model-max-length",
+     "use --seq-length N, and --max-position-embeddings N"},
+    {"layers|n-layers|n-layer|nlayers|num-hidden-layers|depth", "use --num-layers N"},
+    {"hidden-dim|d-model|n-embd|dim|embed-dim|model-dim|n-embed", "use --hidden-size N"},
+    {"heads|n-heads|n-head|nheads|num-heads|attention-heads", "use --num-attention-heads N"},
+    {"num-query-groups|group-query-attention|n-kv-heads|num-kv-heads|gqa",
+     "use --num-key-value-heads N"},
+    {"intermediate-size|mlp-dim|d-ff|ffn-dim|ffn-size", "use --ffn-hidden-size N"},
+    {"dropout", "use --hidden-dropout X and --attention-dropout X"},
+    {"dataset|train-data|train-file|data-dir|data-prefix|corpus|input|dataset-path|train-path|"
+     "dataset-name",
+     "use --data-path PREFIX, what preprocess_data wrote without .bin and .idx"},
+    {"tokenizer|tokenizer-name|tokenizer-path|tokenizer-name-or-path",
+     "use --tokenizer-type, with --vocab-file and --merge-file or --tokenizer-model"},
+    {"deepspeed-config|ds-config|config|config-file|deepspeed-json", "use --deepspeed_config FILE"},
+    {"random-seed|manual-seed", "use --seed N"},
+    {"cpu|no-cuda|use-cpu|cuda|gpu|use-gpu", "use --device cpu or --device cuda"},
+    {"backend|dist-backend|ddp-backend", "use --distributed-backend mpi or nccl"},
+    {"timeout|ddp-timeout|distributed-timeout|timeout-minutes",
+     "use --distributed-timeout-minutes N"},
+    {"cpu-offload|offload|zero-offload", "use --offload-optimizer nvme or --offload-param nvme"},
+};
+
 }  // namespace
+
+std::span<const Synonym> synonyms() { return kSynonyms; }
+
+std::string_view advice_on(std::string_view name) {
+  std::string spelt(name);
+  std::ranges::replace(spelt, '_', '-');
+  for (const Synonym& synonym : kSynonyms)
+    if (is_one_of(spelt, synonym.names)) return synonym.advice;
+  return {};
+}
 
 std::span<const Foreign> foreign_flags() { return kForeignFlags; }
 

@@ -31,6 +31,16 @@ std::span<const Foreign> foreign_flags();
 // nullptr if it is not listed.
 const Foreign* find_foreign(std::span<const Foreign> list, std::string_view name);
 
+// Flags as DeepSpeed's, torchrun's and Hugging Face's programs spell them, and short forms.
+struct Synonym {
+  std::string_view names;  // separated by '|'; their words by '-', which stands for '_' too
+  std::string_view advice;
+};
+
+std::span<const Synonym> synonyms();
+// What to write for a flag of this name; empty if there is no such advice.
+std::string_view advice_on(std::string_view name);
+
 // Of "a|b|c".
 std::vector<std::string_view> items_of(std::string_view list);
 bool is_one_of(std::string_view value, std::string_view list);

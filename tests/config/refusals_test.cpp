@@ -173,6 +173,48 @@ struct MegatronRun {
   bool bf16;
 };
 
+// As DeepSpeed, torchrun, Hugging Face and people in haste spell them.
+TEST(Synonyms, AreToldTheFlagThatIsMeant) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"tp", "use --tensor-model-parallel-size N"},
+      {"pp", "use --pipeline-model-parallel-size N"},
+      {"dp", "start tensor x pipeline x data ranks"},
+      {"tensor-parallel-size", "use --tensor-model-parallel-size N"},
+      {"data-parallel-size", "start tensor x pipeline x data ranks"},
+      {"context-parallel-size", "not in this version; --sequence-parallel cuts"},
+      {"learning-rate", "use --lr"},
+      {"learning_rate", "use --lr"},
+      {"max-steps", "use --train-iters N"},
+      {"num_train_epochs", "use --train-iters N or --train-samples N"},
+      {"resume", "use --load FOLDER"},
+      {"resume_from_checkpoint", "use --load FOLDER"},
+      {"output-dir", "use --save FOLDER"},
+      {"gradient-accumulation-steps", "use --global-batch-size N"},
+      {"per_device_train_batch_size", "use --micro-batch-size N"},
+      {"nproc_per_node", "is for the launcher: mpirun -n N"},
+      {"mixed-precision", "use --bf16 or --fp16"},
+  };
+  for (const auto& [name, advice] : cases) {
+    const std::string flag = std::string("--") + name;
+    for (const std::string& given : {flag + " 2", flag + "=2"})
+      EXPECT_THAT(refused(given),
+                  AllOf(testing::StartsWith("unknown flag " + flag + "; "), HasSubstr(advice)));
+  }
+  EXPECT_EQ(refused("--xy 2"), "unknown flag --xy");  // not --lr
+}
+
+TEST(Synonyms, AreNoFlagsAndNameOnlyFlags) {
+  const GptCommandLine line;
+  for (const Synonym& synonym : synonyms()) {
+    for (const std::string_view name : items_of(synonym.names)) {
+      EXPECT_EQ(line.flags.find(name), nullptr) << name;
+      EXPECT_EQ(find_foreign(foreign_flags(), name), nullptr) << name;
+      EXPECT_EQ(name.find('_'), std::string_view::npos) << name;
+      EXPECT_THAT(refused("--" + std::string(name)), EndsWith("; " + std::string(synonym.advice)));
+    }
+  }
+}
+
 TEST(MegatronRuns, AreAcceptedAsTheyStand) {
   const MegatronRun runs[] = {
       {"z0-fp32-tp2dp2", 2, 1, 0, false},

@@ -11,8 +11,10 @@ printed            no-torch
 printable          no-torch
 input_file         no-torch
 descriptors        no-torch
+standard_output    no-torch
+nearest_name       no-torch
 format             no-torch  printed printable input_file
-config             no-torch  parse_number printable input_file
+config             no-torch  parse_number printable input_file nearest_name
 data               no-torch  parse_number printable input_file
 mesh               no-torch
 comm               torch     mesh printed printable
@@ -39,11 +41,12 @@ log                torch     comm engine event_file peak_memory progress_bar pri
 datasets           torch     config data
 micro_batches      torch     comm pipeline data
 interruption       torch     comm
+launch             torch     comm parse_number printed
 trainer            torch     checkpoint comm engine interruption micro_batches config data log profile printed
-pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero descriptors printable
+pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero descriptors printable launch standard_output
 gpt_config         no-torch  config
 models             torch     mesh comm param_spec random kernels tensor_parallel pipeline config gpt_config
-tools              no-torch  format config data gpt_config mesh parse_number peak_memory descriptors printed printable input_file
+tools              no-torch  format config data gpt_config mesh parse_number peak_memory descriptors printed printable input_file standard_output nearest_name
 generate           torch     comm checkpoint format config data models tools gpt_config parse_number printable
 '
 
