@@ -12,6 +12,7 @@
 #include "framework/config/require.h"
 #include "framework/parse_number.h"
 #include "tools/gpt_args.h"
+#include "tools/run_tool.h"
 
 namespace anymesh {
 namespace {
@@ -189,10 +190,8 @@ GenerateFlags parse_generate_flags(const std::vector<std::string>& args) {
   add_generate_flags(table, flags);
   const size_t own = table.flags().size();
   add_flags(table, flags.gpt);
-  if (const std::string text = text_asked_for(table, args); !text.empty()) {
-    std::printf("%s", text.c_str());
-    std::exit(0);
-  }
+  if (const std::string text = text_asked_for(table, args); !text.empty())
+    end_with("generate", text);
   flags.ignored = read_command_line(table, args);
   for (size_t i = own; i < table.flags().size() && flags.model_flag.empty(); ++i)
     if (table.given(table.flags()[i].name)) flags.model_flag = table.flags()[i].name;

@@ -1,26 +1,57 @@
 #pragma once
 
+#include <algorithm>
+#include <cstdlib>
 #include <cxxopts.hpp>
 #include <exception>
 #include <initializer_list>
 #include <iostream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "framework/descriptors.h"
+#include "framework/nearest_name.h"
 #include "framework/printable.h"
+#include "framework/standard_output.h"
 
 namespace anymesh {
+
+// Ends the program after what --help prints.
+[[noreturn]] inline void end_with(const std::string& program, const std::string& help) {
+  std::cout << help;
+  std::exit(stdout_is_written(program) ? 0 : 1);
+}
+
+// Refuses the first flag that there is not, with the one that may be meant.
+inline void check_flags(const cxxopts::Options& flags, int argc, const char* const* argv) {
+  std::vector<std::string> known;
+  for (const std::string& group : flags.groups())
+    for (const cxxopts::HelpOptionDetails& option : flags.group_help(group).options)
+      known.insert(known.end(), option.l.begin(), option.l.end());
+  for (int i = 1; i < argc && std::string_view(argv[i]) != "--"; ++i) {
+    const std::string word = argv[i], name = word.substr(0, word.find('='));
+    if (!name.starts_with("--") ||
+        std::find(known.begin(), known.end(), name.substr(2)) != known.end())
+      continue;
+    const std::string nearest = nearest_name(name.substr(2), known);
+    throw std::invalid_argument("unknown flag " + name +
+                                (nearest.empty() ? "" : "; did you mean --" + nearest + "?"));
+  }
+}
 
 // The flags that were given; --help prints all there are, and ends the program.
 inline cxxopts::ParseResult parse_flags(cxxopts::Options& flags, int argc,
                                         const char* const* argv) {
-  cxxopts::ParseResult parsed = flags.parse(argc, argv);
-  if (parsed.count("help")) {
-    std::cout << flags.help();
-    std::exit(0);
+  try {
+    cxxopts::ParseResult parsed = flags.parse(argc, argv);
+    if (parsed.count("help")) end_with(flags.program(), flags.help());
+    return parsed;
+  } catch (const cxxopts::exceptions::no_such_option&) {
+    check_flags(flags, argc, argv);
+    throw;
   }
-  return parsed;
 }
 
 // Refuses words that no flag takes, and the lack of one that is required.
@@ -48,7 +79,8 @@ inline int workers_of(const cxxopts::ParseResult& parsed, const char* name) {
 }
 
 // The life of a tool: work(parse(argc, argv)), whose exit status it returns. Wrong arguments
-// end in 2, any other error in `failure`; both are one line, under the tool's name.
+// end in 2, any other error, that of printing too, in `failure`; both are one line, under the
+// tool's name.
 template <class Parse, class Work>
 int run_tool(const char* name, int failure, int argc, char** argv, Parse parse, Work work) {
   decltype(parse(argc, argv)) arguments;
@@ -60,7 +92,8 @@ int run_tool(const char* name, int failure, int argc, char** argv, Parse parse, 
   }
   try {
     take_all_descriptors();
-    return work(arguments);
+    const int status = work(arguments);
+    return stdout_is_written(name) || status != 0 ? status : failure;
   } catch (const std::exception& error) {
     std::cerr << name << ": " << printable_message(error) << '\n';
     return failure;
