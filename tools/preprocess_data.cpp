@@ -18,7 +18,6 @@
 #include <filesystem>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -30,6 +29,7 @@
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/data/document_reader.h"
 #include "framework/data/indexed_dataset.h"
+#include "framework/data/json_line.h"
 #include "framework/data/tokenizer.h"
 #include "framework/parse_number.h"
 #include "tools/progress_line.h"
@@ -170,20 +170,20 @@ class Preprocessor {
     if (begin != std::string::npos && document.text[begin] == '[')
       throw std::runtime_error(where + "begins a JSON array, expected one object a line; " +
                                "convert it first: jq -c '.[]' " + options_.input);
-    nlohmann::json json;
+    std::vector<std::optional<std::string>> found;
     try {
-      json = nlohmann::json::parse(document.text);
-    } catch (const nlohmann::json::exception& error) {
+      found = strings_of(document.text, options_.json_keys);
+    } catch (const std::runtime_error& error) {
       const bool first = document.line == 1;  // of an object that goes on, perhaps
       throw std::runtime_error(where + error.what() +
                                (first ? "; expected one object a line" : ""));
     }
     std::vector<std::string> texts;
-    for (const std::string& key : options_.json_keys) {
-      if (!json.is_object() || !json.contains(key) || !json[key].is_string()) {
-        throw std::runtime_error(where + "has no string \"" + key + "\" (--json-keys)");
-      }
-      texts.push_back(json[key].get<std::string>());
+    for (size_t i = 0; i < found.size(); ++i) {
+      if (!found[i])
+        throw std::runtime_error(where + "has no string \"" + options_.json_keys[i] +
+                                 "\" (--json-keys)");
+      texts.push_back(std::move(*found[i]));
     }
     return texts;
   }

@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 class PreprocessData : public ::testing::Test {
@@ -169,6 +170,71 @@ TEST_F(PreprocessData, NamesTheFirstBadLine) {
   EXPECT_THAT(refusal(input("a.jsonl", "[1]")),
               HasSubstr("begins a JSON array, expected one object a line; "));
   EXPECT_THAT(refusal(input("a.jsonl", "1")), HasSubstr("has no string \"text\" (--json-keys)"));
+}
+
+// What Python's json.loads takes, and hence Megatron.
+TEST_F(PreprocessData, ReadsLinesAsPythonDoes) {
+  const char* lines[] = {
+      R"({"text": "a", "score": NaN, "x": [Infinity, {"y": -Infinity}]})",
+      R"({"text": "a", "n": 1e999, "m": -0.0E+5})",
+      R"({"other": "\ud83d", "text": "a"})",  // half a surrogate pair
+      R"({"te\u0078t": "\u0061"})",
+      R"( { "text" : "b" , "text" : "a" } )",
+      "\xef\xbb\xbf{\"text\": \"a\"}\r",
+  };
+  std::string all;
+  for (const std::string line : lines) all += line + "\n";
+  all += "{\"text\": \"a\", \"n\": " + std::string(400, '9') + "}\n";
+  ASSERT_EQ(run(input("a.jsonl", all)), 0) << output;
+  EXPECT_EQ(documents(folder / "out_text_document"), std::vector<std::string>(7, "a"));
+}
+
+TEST_F(PreprocessData, RefusesLinesThatPythonRefuses) {
+  for (const char* line : {
+           R"({"text": "a", "n": nan})",
+           R"({"text": "a", "n": -NaN})",
+           R"({"text": "a", "n": NaN1})",
+           R"({"text": "a", "n": 01})",
+           R"({"text": "a", "n": 1.})",
+           R"({"text": "a", "n": .5})",
+           R"({"text": "a", "n": +1})",
+           R"({"text": "a", "n": 1e})",
+           R"({"text": "a", NaN: 1})",
+           R"({"text": "a", "n": })",
+           R"({"text": "a",})",
+           R"({"text": "a"} 1)",
+           R"({"text": "a" "n": 1})",
+           R"({"text": "a", "n": [1,]})",
+           R"({"text": "a", "n": "\q"})",
+           R"({"text": "a", "n": "\u12g4"})",
+           R"({"text": "a", "n": [1})",
+           "{\"text\": \"a\", \"n\": \"\t\"}",
+           "{\"text\": \"a\", \"n\": \"\xff\"}",
+           R"({'text': 'a'})",
+       })
+    EXPECT_THAT(refusal(input("a.jsonl", line)), HasSubstr("a.jsonl:1: column ")) << line;
+  EXPECT_THAT(refusal(input("a.jsonl", R"({"text": "b", "text": NaN})")),
+              HasSubstr("a.jsonl:1: has no string \"text\""));
+  EXPECT_THAT(refusal(input("a.jsonl", R"({"text": "\ud83d"})")),
+              HasSubstr("a.jsonl:1: the string \"text\" has half a surrogate pair"));
+  EXPECT_THAT(refusal(input("a.jsonl", "{\"text\": " + std::string(100'000, '['))),
+              HasSubstr("expected at most 1000 levels"));
+}
+
+TEST_F(PreprocessData, FailsWhenWhatItPrintsIsLost) {
+  for (const std::string& flags : {std::string("--help"), input("a.txt", "text")}) {
+    const std::string log = folder / "log";
+    const std::string command = std::string(PREPROCESS_DATA) + " " + flags + " >/dev/full 2>" + log;
+    EXPECT_EQ(WEXITSTATUS(std::system(command.c_str())), 1) << flags;
+    EXPECT_THAT(read_file(log), EndsWith("preprocess_data: cannot write to standard output: No "
+                                         "space left on device\n"));
+  }
+}
+
+TEST_F(PreprocessData, NamesTheFlagThatIsMeant) {
+  EXPECT_THAT(misuse("--vocab v"), HasSubstr("unknown flag --vocab; did you mean --vocab-file?"));
+  EXPECT_THAT(misuse("--worker=3"), HasSubstr("unknown flag --worker; did you mean --workers?"));
+  EXPECT_THAT(misuse("--zzzzzzzz"), HasSubstr("unknown flag --zzzzzzzz (see --help)"));
 }
 
 TEST_F(PreprocessData, RefusesFlagsItDoesNotKnowOrCannotMean) {
