@@ -104,6 +104,7 @@ IndexedDataset::IndexedDataset(const std::string& prefix)
   check_header();
   check_sequences();
   check_documents();
+  check_rest();
 }
 
 void IndexedDataset::check_header() {
@@ -174,6 +175,20 @@ void IndexedDataset::check_documents() const {
     }
     previous = first;
   }
+}
+
+// A .bin of wider tokens than the index says, or of another run, has more than its ends of
+// documents beyond the last sequence.
+void IndexedDataset::check_rest() const {
+  const int64_t item = token_bytes(type_), documents = entries_ - 1,
+                bytes = std::ssize(tokens_.bytes()),
+                counted = size_ == 0 ? 0 : begin(size_ - 1) + length(size_ - 1) * item,
+                rest = bytes - counted;
+  if (rest <= documents * item && rest % item == 0) return;
+  refuse(tokens_.path(), "has ", bytes, " bytes, but ", index_.path().string(), " accounts for ",
+         counted, ", ", counted / item, " tokens of ", item, " bytes, and an end for each of its ",
+         documents, " documents: the two are not of one run of preprocess_data, or the .bin has ",
+         "another token type; take both files from one run");
 }
 
 int64_t IndexedDataset::length(int64_t sequence) const {

@@ -11,8 +11,9 @@
 //         34 + 4S     8S  where each begins in .bin, in bytes: where the one before it ends
 //        34 + 12S     8D  first sequence of each document, and S at the end
 //
-// A file whose size, lengths, offsets or document index do not fit together is refused by name and
-// offset.
+// After the last sequence .bin may hold a token for each document: the end of document that
+// Megatron-DeepSpeed writes and does not count. Files whose sizes, lengths, offsets or document
+// index do not fit together are refused by name and offset.
 #pragma once
 
 #include <cstdint>
@@ -74,6 +75,7 @@ class IndexedDataset {
   void check_header();
   void check_sequences() const;
   void check_documents() const;
+  void check_rest() const;
   int64_t begin(int64_t sequence) const;  // byte offset in .bin
 
   std::string prefix_;

@@ -209,6 +209,35 @@ TEST_F(DamagedIndex, AMissingOrShortBinIsRefused) {
   EXPECT_THAT(open_damaged(), HasSubstr("corpus.bin: is a folder, expected a file"));
 }
 
+TEST_F(DamagedIndex, ABinMayEndWithATokenForEachDocumentAndNoMore) {
+  const std::string tokens = read_file(prefix() + ".bin");
+  for (const size_t more : {2, 4, 6}) {
+    write_file(prefix() + ".bin", tokens + std::string(more, '\1'));
+    EXPECT_EQ(open_damaged(), "") << more;
+  }
+  for (const size_t more : {1, 3, 7, 8, 100}) {
+    write_file(prefix() + ".bin", tokens + std::string(more, '\1'));
+    EXPECT_THAT(open_damaged(),
+                HasSubstr("corpus.bin: has " + std::to_string(10 + more) + " bytes, but "))
+        << more;
+  }
+}
+
+// The index of one tokenizer's run beside the tokens of another's: every second token would be 0.
+TEST(IndexedDataset, TokensOfAnotherWidthAreRefused) {
+  ScratchFolder folder;
+  for (const auto type : {TokenType::kInt32, TokenType::kUint16}) {
+    IndexedDatasetBuilder builder(folder / (type == TokenType::kInt32 ? "wide" : "narrow"), type);
+    for (int document = 0; document < 3; ++document)
+      builder.add_document(std::vector<int32_t>{1, 2, 3, 4, 5}, 4);
+    builder.finish();
+  }
+  std::filesystem::rename(folder / "narrow.idx", folder / "wide.idx");
+  EXPECT_THAT(message_of([&] { IndexedDataset data(folder / "wide"); }),
+              HasSubstr("wide.idx accounts for 24, 12 tokens of 2 bytes, and an end for each of "
+                        "its 3 documents"));
+}
+
 TEST(IndexedDataset, AnEmptyCorpusOpens) {
   ScratchFolder folder;
   IndexedDatasetBuilder(folder / "c", TokenType::kUint16).finish();
