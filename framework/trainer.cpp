@@ -59,11 +59,7 @@ struct Trainer {
     const auto due = [&](int64_t interval) {
       return interval > 0 && state.iteration % interval == 0;
     };
-    if (checkpoint.verify_resume) {
-      if (!valid_data)
-        throw CollectiveError("--verify-resume: --split leaves no validation documents");
-      if (!checkpoint.load.empty()) verify_resume();
-    }
+    if (checkpoint.verify_resume && !checkpoint.load.empty()) verify_resume();
     state.verified.reset();  // it goes with the state that was loaded
     if (const int64_t step = config.run.profile_step; step > 0 && step <= state.iteration)
       throw CollectiveError(c10::str("--profile-step (", step, ") must be at least ",

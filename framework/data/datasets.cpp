@@ -49,7 +49,12 @@ Datasets make_datasets(const Config& config, const SampleCounts& counts, int seq
   const GptCorpora corpora(config.data.data_path, config.data.split, seq_length,
                            static_cast<uint32_t>(seed));
   data.train = std::make_unique<InVocabulary>(corpora.part(0, counts.train, "train"), vocab_size);
-  if (counts.valid > 0 && corpora.documents(1) > 0) {
+  if (counts.valid > 0) {
+    if (corpora.documents(1) == 0)
+      throw_error("--split \"", config.data.split, "\" leaves none of ",
+                  corpora.documents(0) + corpora.documents(2),
+                  " documents to validate on, but --eval-iters (", config.run.eval_iters,
+                  ") asks for some; give --eval-iters 0, or the second part of --split more");
     data.valid = std::make_unique<InVocabulary>(corpora.part(1, counts.valid, "valid"), vocab_size);
   }
   return data;

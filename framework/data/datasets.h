@@ -11,7 +11,7 @@ namespace anymesh {
 // The run's data, from its flags: --data-path and --split, or --mock-data.
 struct Datasets {
   std::unique_ptr<Dataset> train;
-  std::unique_ptr<Dataset> valid;  // null without --eval-iters or without validation documents
+  std::unique_ptr<Dataset> valid;  // null without --eval-iters
 };
 
 // Samples with tokens that are not below `vocab_size` are refused when they are read.

@@ -30,6 +30,8 @@ train 1,2,1,0 other.csv "${data[@]/0.7/0.2}" >other.log || fail "$(tail -5 other
 
 if train 1,1,1,0 /dev/null --data-path a_text_document b_text_document --train-iters 100000 --split 1 >once.log 2>&1; then fail "a run longer than its data"; fi
 grep -q 'train data: --data-path without weights reads every data set once' once.log || fail "$(cat once.log)"
+if train 1,1,2,1 /dev/null --data-path a_text_document --split 100,0,0 --eval-iters 2 >split.log 2>&1; then fail "no document to validate on"; fi
+grep -q -e '--split "100,0,0" leaves none of 40 documents to validate on, but --eval-iters (2) asks' split.log || fail "$(cat split.log)"
 # Tokens of another vocabulary.
 others=(${flags/--mock-data --vocab-size 257/} --tokenizer-type NullTokenizer --vocab-size 40 --train-iters 2 --lr-decay-iters 8)
 if "$trainer" "${others[@]}" --data-path a_text_document --split 1 >tokens.log 2>&1; then fail "a run on tokens outside its vocabulary"; fi
