@@ -1,10 +1,14 @@
+#include <dlfcn.h>
 #include <mpi.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "framework/comm/communicator.h"
+#include "framework/comm/mpi_requests.h"
 
 namespace anymesh {
 namespace {
@@ -15,15 +19,6 @@ constexpr int64_t kBucket = int64_t{1} << 20;
 
 // Of messages between two ranks: tensors have 0.
 constexpr int kRollCallTag = 1;
-
-void mpi_check(int status, const char* call) {
-  if (status == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING];
-  int length = 0;
-  MPI_Error_string(status, text, &length);
-  TORCH_CHECK(false, call, " failed: ", std::string(text, static_cast<size_t>(length)));
-}
-#define MPI_CHECK(call) mpi_check((call), #call)
 
 void check_contiguous(const torch::Tensor& t, const char* verb) {
   TORCH_INTERNAL_ASSERT(!t.defined() || (t.is_contiguous() && t.device().is_cpu()), verb,
@@ -53,25 +48,10 @@ void fold(const torch::Tensor& parts, ReduceOp op, torch::Tensor out) {
   out.copy_(sum);
 }
 
-class Requests final : public Pending {
- public:
-  ~Requests() override {
-    if (!list.empty()) MPI_Waitall(count(), list.data(), MPI_STATUSES_IGNORE);
-  }
-  void wait() override {
-    const int status = MPI_Waitall(count(), list.data(), MPI_STATUSES_IGNORE);
-    list.clear();
-    mpi_check(status, "MPI_Waitall");
-  }
-  std::vector<MPI_Request> list;
-
- private:
-  int count() const { return static_cast<int>(list.size()); }
-};
-
 class MpiCommunicator final : public Communicator {
  public:
-  MpiCommunicator(MPI_Comm comm, bool owned) : comm_(comm), owned_(owned) {
+  MpiCommunicator(MPI_Comm comm, bool owned, std::shared_ptr<const Patience> patience)
+      : comm_(comm), owned_(owned), patience_(std::move(patience)) {
     MPI_CHECK(MPI_Comm_rank(comm_, &rank_));
     MPI_CHECK(MPI_Comm_size(comm_, &size_));
   }
@@ -88,7 +68,7 @@ class MpiCommunicator final : public Communicator {
     MPI_Comm part = MPI_COMM_NULL;
     MPI_CHECK(MPI_Comm_split(comm_, color, key, &part));
     MPI_CHECK(MPI_Comm_set_name(part, name.c_str()));
-    return c10::make_intrusive<MpiCommunicator>(part, /*owned=*/true);
+    return c10::make_intrusive<MpiCommunicator>(part, /*owned=*/true, patience_);
   }
 
   void all_reduce(torch::Tensor t, ReduceOp op) override {
@@ -109,7 +89,7 @@ class MpiCommunicator final : public Communicator {
     std::byte* mine = bytes_at(out, rank_ * n);
     if (mine != in.data_ptr()) std::memcpy(mine, in.data_ptr(), in.nbytes());
     return start_all_to_all(
-        in, [](int) { return int64_t{0}; }, out, [&](int r) { return r * n; },
+        "all_gather", in, [](int) { return int64_t{0}; }, out, [&](int r) { return r * n; },
         [&](int) { return n; }, [&](int) { return n; });
   }
 
@@ -131,8 +111,8 @@ class MpiCommunicator final : public Communicator {
       torch::Tensor parts = torch::empty({size_, mine}, in.options());
       parts[rank_].copy_(flat_in.narrow(0, start(rank_) + std::min(begin, count(rank_)), mine));
       start_all_to_all(
-          flat_in, [&](int r) { return start(r) + begin; }, parts, [&](int r) { return r * mine; },
-          part, [&](int) { return mine; })
+          "reduce_scatter", flat_in, [&](int r) { return start(r) + begin; }, parts,
+          [&](int r) { return r * mine; }, part, [&](int) { return mine; })
           ->wait();
       if (mine > 0) fold(parts, ReduceOp::Sum, flat_out.narrow(0, begin, mine));
     }
@@ -143,20 +123,27 @@ class MpiCommunicator final : public Communicator {
     check_contiguous(t, "broadcast");
     for (int64_t begin = 0; begin < t.numel(); begin += kBucket) {
       const int64_t count = std::min(kBucket, t.numel() - begin) * t.element_size();
-      MPI_CHECK(MPI_Bcast(bytes_at(t, begin), static_cast<int>(count), MPI_BYTE, root, comm_));
+      Requests requests(comm_, patience_, "broadcast");
+      MPI_CHECK(MPI_Ibcast(bytes_at(t, begin), static_cast<int>(count), MPI_BYTE, root, comm_,
+                           requests.add()));
+      requests.wait();
     }
   }
 
   void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
     check_contiguous(send, "exchange");
     check_contiguous(recv, "exchange");
-    Requests requests;
-    if (recv.defined()) post_receive(recv, 0, recv.numel(), from, requests.list);
-    if (send.defined()) post_send(send, 0, send.numel(), to, requests.list);
+    Requests requests(comm_, patience_, "exchange");
+    if (recv.defined()) post_receive(recv, 0, recv.numel(), from, requests);
+    if (send.defined()) post_send(send, 0, send.numel(), to, requests);
     requests.wait();
   }
 
-  void barrier() override { MPI_CHECK(MPI_Barrier(comm_)); }
+  void barrier() override {
+    Requests requests(comm_, patience_, "barrier");
+    MPI_CHECK(MPI_Ibarrier(comm_, requests.add()));
+    requests.wait();
+  }
 
   // All report to rank 0, which answers with the list of those who have not. It may itself come
   // last, and late: hence twice the patience with its answer.
@@ -214,42 +201,44 @@ class MpiCommunicator final : public Communicator {
     torch::Tensor parts = torch::empty({size_, mine}, t.options());
     parts[rank_].copy_(t.narrow(0, begin(rank_), mine));
     start_all_to_all(
-        t, begin, parts, [&](int r) { return r * mine; }, count, [&](int) { return mine; })
+        "all_reduce", t, begin, parts, [&](int r) { return r * mine; }, count,
+        [&](int) { return mine; })
         ->wait();
     if (mine > 0) fold(parts, op, t.narrow(0, begin(rank_), mine));
     start_all_to_all(
-        t, [&](int) { return begin(rank_); }, t, begin, [&](int) { return mine; }, count)
+        "all_reduce", t, [&](int) { return begin(rank_); }, t, begin, [&](int) { return mine; },
+        count)
         ->wait();
   }
 
   // Sends in[send_begin(r), + send_count(r)) to every other rank r, and receives from it at
   // out[recv_begin(r), ...).
   template <class SendBegin, class RecvBegin, class SendCount, class RecvCount>
-  std::unique_ptr<Pending> start_all_to_all(const torch::Tensor& in, SendBegin send_begin,
-                                            const torch::Tensor& out, RecvBegin recv_begin,
-                                            SendCount send_count, RecvCount recv_count) {
-    auto requests = std::make_unique<Requests>();
+  std::unique_ptr<Pending> start_all_to_all(const char* verb, const torch::Tensor& in,
+                                            SendBegin send_begin, const torch::Tensor& out,
+                                            RecvBegin recv_begin, SendCount send_count,
+                                            RecvCount recv_count) {
+    auto requests = std::make_unique<Requests>(comm_, patience_, verb);
     for (int step = 1; step < size_; ++step) {
       const int from = (rank_ - step + size_) % size_;
-      post_receive(out, recv_begin(from), recv_count(from), from, requests->list);
+      post_receive(out, recv_begin(from), recv_count(from), from, *requests);
     }
     for (int step = 1; step < size_; ++step) {
       const int to = (rank_ + step) % size_;
-      post_send(in, send_begin(to), send_count(to), to, requests->list);
+      post_send(in, send_begin(to), send_count(to), to, *requests);
     }
     return requests;
   }
 
-  void post_send(const torch::Tensor& t, int64_t begin, int64_t count, int to,
-                 std::vector<MPI_Request>& requests) {
+  void post_send(const torch::Tensor& t, int64_t begin, int64_t count, int to, Requests& requests) {
     for_each_message(t, begin, count, [&](std::byte* data, int bytes) {
-      MPI_CHECK(MPI_Isend(data, bytes, MPI_BYTE, to, 0, comm_, &requests.emplace_back()));
+      MPI_CHECK(MPI_Isend(data, bytes, MPI_BYTE, to, 0, comm_, requests.add(to)));
     });
   }
   void post_receive(const torch::Tensor& t, int64_t begin, int64_t count, int from,
-                    std::vector<MPI_Request>& requests) {
+                    Requests& requests) {
     for_each_message(t, begin, count, [&](std::byte* data, int bytes) {
-      MPI_CHECK(MPI_Irecv(data, bytes, MPI_BYTE, from, 0, comm_, &requests.emplace_back()));
+      MPI_CHECK(MPI_Irecv(data, bytes, MPI_BYTE, from, 0, comm_, requests.add(from)));
     });
   }
   template <class Fn>
@@ -262,31 +251,46 @@ class MpiCommunicator final : public Communicator {
 
   MPI_Comm comm_;
   bool owned_;
+  std::shared_ptr<const Patience> patience_;
   int rank_ = 0, size_ = 1;
 };
 
 }  // namespace
+
+void abort_quietly(int status) {
+  void* pmix = dlopen("libpmix.so.2", RTLD_LAZY | RTLD_NOLOAD);
+  if (!pmix) return;
+  using Abort = int(int status, const char* message, void* processes, size_t count);
+  if (auto* abort = reinterpret_cast<Abort*>(dlsym(pmix, "PMIx_Abort")))
+    if (abort(status, "", nullptr, 0) == 0) std::_Exit(status);
+}
 
 MpiEnvironment::MpiEnvironment(int* argc, char*** argv) {
   int provided = 0;
   // A backward on a GPU is a thread of its own, and communicates while main waits for it.
   MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
   MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
+  MPI_CHECK(MPI_Comm_set_name(MPI_COMM_WORLD, "world"));
 }
 
 MpiEnvironment::~MpiEnvironment() { MPI_Finalize(); }
 
-CommPtr MpiEnvironment::world() const {
-  return c10::make_intrusive<MpiCommunicator>(MPI_COMM_WORLD, /*owned=*/false);
+CommPtr world_group(Patience patience) {
+  return c10::make_intrusive<MpiCommunicator>(MPI_COMM_WORLD, /*owned=*/false,
+                                              std::make_shared<Patience>(std::move(patience)));
 }
+
+CommPtr MpiEnvironment::world() const { return world_group(); }
 
 CommPtr MpiEnvironment::local() const {
   MPI_Comm part = MPI_COMM_NULL;
   MPI_CHECK(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &part));
-  return c10::make_intrusive<MpiCommunicator>(part, /*owned=*/true);
+  return c10::make_intrusive<MpiCommunicator>(part, /*owned=*/true, std::make_shared<Patience>());
 }
 
 void MpiEnvironment::abort(int status) const {
+  std::fflush(nullptr);
+  abort_quietly(status);
   MPI_Abort(MPI_COMM_WORLD, status);
   std::abort();
 }

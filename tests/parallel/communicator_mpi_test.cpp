@@ -1,5 +1,7 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "framework/comm/mpi_job.h"
 #include "framework/comm/process_grid.h"
 #include "tests/support/mpi_world.h"
 
@@ -71,6 +73,49 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(Large, Collectives,
                          testing::Combine(testing::Values(2), testing::Values<int64_t>(2'400'000),
                                           testing::Values(torch::kFloat)));
+
+// Rank 3 comes to a verb only once all others have said that they wait for it. They are numbered
+// backwards in their group.
+TEST(Patience, NamesTheRankThatLetsOthersWaitAndTheVerb) {
+  constexpr int kLate = 3;
+  const CommPtr world = mpi_world();
+  const int rank = world->rank(), ranks = world->size();
+  std::vector<std::string> said;
+  const Patience patience{.time = std::chrono::milliseconds(100),
+                          .say = [&](const std::string& text) {
+                            said.push_back(text);
+                            torch::Tensor word = torch::zeros({1});
+                            if (said.size() == 1) world->exchange(word, kLate, {}, 0);
+                          }};
+  const CommPtr comm = world_group(patience)->split(0, -rank, "dp");
+  const auto check = [&](const std::string& verb, const auto& call) {
+    said.clear();
+    world->barrier();
+    torch::Tensor word = torch::zeros({1});
+    for (int r = 0; rank == kLate && r < ranks; ++r)
+      if (r != kLate) world->exchange({}, 0, word, r);
+    call();
+    if (rank == kLate) return;
+    ASSERT_FALSE(said.empty()) << verb;
+    EXPECT_THAT(said[0],
+                testing::MatchesRegex(".rank " + std::to_string(rank) + ". has waited 1 s in " +
+                                      verb + " of dp for .*ranks? [0-9, ]*3[, ].*"));
+  };
+  torch::Tensor mine = torch::ones({64}), all = torch::zeros({64 * ranks});
+  check("all_reduce", [&] { comm->all_reduce(mine); });
+  EXPECT_TRUE(torch::equal(mine, torch::full({64}, ranks)));
+  check("all_gather", [&] { comm->all_gather(all, mine); });
+  check("reduce_scatter", [&] { comm->reduce_scatter(mine, all); });
+  check("barrier", [&] { comm->barrier(); });
+  const int root = ranks - 1 - kLate;
+  check("broadcast", [&] { comm->broadcast(mine, root); });
+  check("exchange", [&] {
+    for (int r = 0; rank == kLate && r < ranks; ++r)
+      if (r != root) comm->exchange(mine, r, {}, 0);
+    if (rank != kLate) comm->exchange({}, 0, mine, root);
+  });
+  EXPECT_TRUE(torch::equal(mine, torch::full({64}, ranks * ranks)));
+}
 
 TEST(ProcessGrid, GroupsHoldWhoTheyShould) {
   const ProcessGrid grid(mpi_world(), {.pp_size = 2, .dp_size = 2, .tp_size = 2});

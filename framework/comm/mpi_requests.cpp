@@ -1,0 +1,97 @@
+#include "framework/comm/mpi_requests.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <utility>
+
+namespace anymesh {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int64_t kLooks = 64;  // at the messages, for one at the clock
+
+// "rank 3", "ranks 1, 3": as the world numbers these members of a group.
+std::string world_ranks(MPI_Comm comm, const std::set<int>& members) {
+  MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
+  MPI_CHECK(MPI_Comm_group(comm, &group));
+  MPI_CHECK(MPI_Comm_group(MPI_COMM_WORLD, &world));
+  const std::vector<int> mine(members.begin(), members.end());
+  std::vector<int> ranks(mine.size());
+  MPI_CHECK(MPI_Group_translate_ranks(group, static_cast<int>(mine.size()), mine.data(), world,
+                                      ranks.data()));
+  MPI_Group_free(&group);
+  MPI_Group_free(&world);
+  std::sort(ranks.begin(), ranks.end());
+  std::string text;
+  for (const int rank : ranks) text += c10::str(text.empty() ? "" : ", ", rank);
+  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
+}
+
+}  // namespace
+
+void print_warning(const std::string& text) { std::fprintf(stderr, "WARNING: %s\n", text.c_str()); }
+
+void mpi_check(int status, const char* call) {
+  if (status == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(status, text, &length);
+  TORCH_CHECK(false, call, " failed: ", std::string(text, static_cast<size_t>(length)));
+}
+
+Requests::Requests(MPI_Comm comm, std::shared_ptr<const Patience> patience, const char* verb)
+    : comm_(comm), patience_(std::move(patience)), verb_(verb) {}
+
+Requests::~Requests() {
+  if (!list_.empty()) MPI_Waitall(count(), list_.data(), MPI_STATUSES_IGNORE);
+}
+
+MPI_Request* Requests::add(int member) {
+  members_.push_back(member);
+  return &list_.emplace_back();
+}
+
+// Looks, as MPI_Waitall does, so that it can tell the time.
+void Requests::wait() {
+  int done = 0, status = MPI_SUCCESS;
+  Clock::time_point start;
+  for (int64_t looks = 0; status == MPI_SUCCESS; ++looks) {
+    status = MPI_Testall(count(), list_.data(), &done, MPI_STATUSES_IGNORE);
+    if (done) break;
+    if (looks == 0) start = Clock::now();
+    if (looks % kLooks != 0 || Clock::now() - start < patience_->time) continue;
+    patience_->say(warning());
+    status = MPI_Waitall(count(), list_.data(), MPI_STATUSES_IGNORE);
+    break;
+  }
+  list_.clear();
+  mpi_check(status, verb_);
+}
+
+std::string Requests::warning() const {
+  int rank = 0, size = 1, length = 0;
+  char name[MPI_MAX_OBJECT_NAME];
+  MPI_CHECK(MPI_Comm_rank(comm_, &rank));
+  MPI_CHECK(MPI_Comm_size(comm_, &size));
+  MPI_CHECK(MPI_Comm_get_name(comm_, name, &length));
+  std::set<int> late;
+  for (size_t i = 0; i < list_.size(); ++i) {
+    int done = 0;
+    MPI_CHECK(MPI_Request_get_status(list_[i], &done, MPI_STATUS_IGNORE));
+    if (!done) late.insert(members_[i]);
+  }
+  const bool any = late.erase(kAllMembers) > 0;
+  for (int r = 0; any && r < size; ++r)
+    if (r != rank) late.insert(r);
+  const auto seconds = std::chrono::ceil<std::chrono::seconds>(patience_->time).count();
+  return c10::str("[", world_ranks(comm_, {rank}), "] has waited ", seconds, " s in ", verb_,
+                  " of ", name, " for ", any ? "one of " : "", world_ranks(comm_, late),
+                  ", and waits on (--distributed-timeout-minutes). A rank that says nothing like "
+                  "this is stopped or busy, or its machine is gone");
+}
+
+}  // namespace anymesh
