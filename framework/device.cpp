@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "framework/comm/agreement.h"
+#include "framework/comm/mpi_job.h"
 #include "framework/config/require.h"
 #include "framework/cuda/cuda.h"
 
@@ -50,7 +51,8 @@ void check_distinct(const CudaDevice& mine, Communicator& world, Communicator& l
 }  // namespace
 
 Placement place(const Config& config, const MpiEnvironment& mpi) {
-  const CommPtr world = mpi.world();
+  const std::chrono::seconds patience = config.run.patience();
+  const CommPtr world = world_group({.time = patience});
   const CudaDevices devices = cuda_devices();
   if (!on_gpus(config.device, devices, *world)) return {torch::kCPU, world, ""};
   const CommPtr local = mpi.local();
@@ -63,7 +65,6 @@ Placement place(const Config& config, const MpiEnvironment& mpi) {
   });
   const bool nccl = config.device.distributed_backend != "mpi";
   if (nccl) check_distinct(device, *world, *local);
-  const std::chrono::minutes patience(config.run.distributed_timeout_minutes);
   return {{torch::kCUDA, static_cast<c10::DeviceIndex>(index)},
           nccl ? nccl_communicator(world, patience) : staged_communicator(world),
           c10::str("cuda, ", device.name, ", by ", nccl ? "nccl" : "mpi")};

@@ -5,6 +5,7 @@
 
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 
 namespace anymesh {
@@ -40,6 +41,12 @@ bool is_there(const fs::path& file) {
 HeldSignals::HeldSignals() {
   const sigset_t set = stop_signals();
   TORCH_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0, "cannot hold SIGTERM and SIGUSR1");
+}
+
+void HeldSignals::await_end(std::chrono::seconds patience) {
+  const sigset_t set = stop_signals();
+  const timespec time{.tv_sec = patience.count(), .tv_nsec = 0};
+  if (sigtimedwait(&set, nullptr, &time) == SIGTERM) std::_Exit(1);
 }
 
 Interruption::Interruption(CommPtr world, Options options)

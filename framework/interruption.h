@@ -12,6 +12,8 @@ namespace anymesh {
 // be made before any thread, MPI's included, since threads inherit what is blocked.
 struct HeldSignals {
   HeldSignals();
+  // Ends this process, one of a job that another ends, when SIGTERM comes. Returns if none does.
+  static void await_end(std::chrono::seconds patience);
 };
 
 // Whether a run should stop early, or save now: a signal to any rank (a scheduler's notice of

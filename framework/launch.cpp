@@ -19,6 +19,7 @@
 #include "framework/comm/agreement.h"
 #include "framework/comm/mpi_job.h"
 #include "framework/parse_number.h"
+#include "framework/printable.h"
 #include "framework/printed.h"
 
 namespace anymesh {
@@ -138,8 +139,9 @@ void check_same(Communicator& world, const Facts& mine) {
     std::getline(first, first_name, '\0');
     std::getline(first, first_value, '\0');
     if (name == first_name && value == first_value) continue;
-    difference = c10::str(name, " is ", value, ", but on rank 0 ", first_name, " is ", first_value,
-                          "; start all ranks with one program and the same flags");
+    difference =
+        c10::str(name, " is ", printable(value), ", but on rank 0 ", first_name, " is ",
+                 printable(first_value), "; start all ranks with one program and the same flags");
     break;
   }
   throw_together(world, difference);

@@ -55,7 +55,9 @@ RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tens
   if (kept > 0) std::filesystem::resize_file(csv_path, static_cast<uintmax_t>(kept));
   csv_.open(csv_path, kept > 0 ? std::ios::app : std::ios::trunc);
   TORCH_CHECK(csv_, "--loss-csv ", csv_path, ": cannot open it for writing");
-  if (kept <= 0) csv_ << kHeader << std::endl;
+  if (kept > 0 || csv_ << kHeader << std::endl) return;
+  warn_once(said_csv_fails_, resumed_iteration, csv_path_);
+  csv_.clear();
 }
 
 void RunLog::line(const std::string& text) {

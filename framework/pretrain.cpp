@@ -11,12 +11,15 @@
 
 #include "framework/checkpoint/retention.h"
 #include "framework/comm/agreement.h"
+#include "framework/comm/mpi_job.h"
 #include "framework/config/parse.h"
 #include "framework/data/datasets.h"
 #include "framework/descriptors.h"
 #include "framework/device.h"
+#include "framework/launch.h"
 #include "framework/memory.h"
 #include "framework/printable.h"
+#include "framework/standard_output.h"
 #include "framework/trainer.h"
 #include "framework/zero/memory_report.h"
 
@@ -91,7 +94,7 @@ EngineConfig engine_config(const Config& config, const BatchPlan& plan, const Mo
           .settings = flags.settings(),
           .model_flags = model.flags,
           .tag_validation = tag_validation(config.checkpoint),
-          .patience = std::chrono::minutes(config.run.distributed_timeout_minutes)};
+          .patience = config.run.patience()};
 }
 
 // Lines to print. A first run may name the folder that it will save to, so that it can be started
@@ -184,6 +187,11 @@ std::vector<std::string> describe(const SampleCounts& samples, const ModelFacts&
                    " tokens to train on, of ", data.train->size(), " prepared; ", validation)};
 }
 
+// Of a switch the attribute: its flag may be the one that clears it.
+std::string name_of(const Setting& setting) {
+  return std::holds_alternative<bool>(setting.value) ? setting.dest : "--" + setting.flag;
+}
+
 void print_start(const ProcessGrid& grid, const Placement& placement,
                  const std::vector<std::string>& facts, const ParseResult& parsed,
                  const std::vector<std::string>& lines) {
@@ -194,10 +202,7 @@ void print_start(const ProcessGrid& grid, const Placement& placement,
   for (const std::string& line : facts) std::printf("%s\n", line.c_str());
   for (const Setting& setting : parsed.settings) {
     if (!setting.given) continue;
-    // Of a switch the attribute: its flag may be the one that clears it.
-    const bool is_switch = std::holds_alternative<bool>(setting.value);
-    const std::string name = is_switch ? setting.dest : "--" + setting.flag;
-    std::printf("  %s %s\n", name.c_str(), setting.text.c_str());
+    std::printf("  %s %s\n", name_of(setting).c_str(), setting.text.c_str());
   }
   for (const std::string& note : parsed.notes) std::printf("note: %s\n", note.c_str());
   for (const std::string& line : lines) std::printf("%s\n", printable_message(line).c_str());
@@ -224,6 +229,9 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
   Datasets data;
   all_or_none(*world,
               [&] { data = make_datasets(config, samples, facts.seq_length, facts.vocab_size); });
+  check_same(*world,
+             {{"the number of training samples", c10::str(data.train->size())},
+              {"that of validation samples", c10::str(data.valid ? data.valid->size() : 0)}});
   const std::vector<std::string> saves = plan_saves(config.checkpoint, plan, engine);
   report.insert(report.end(), saves.begin(), saves.end());
   print_start(grid, placement, describe(samples, facts, data, engine), parsed, report);
@@ -236,29 +244,75 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
   }
 }
 
-// What every rank finds wrong alike (flags, files) is thrown as CollectiveError.
-void main_of(const std::vector<std::string>& args, const MpiEnvironment& mpi, FlagTable& flags,
-             ModelDefinition& model) {
-  const CommPtr world = mpi.world();
-  Config config;
-  add_flags(flags, config);
-  model.add_flags(flags);
-  ParseResult parsed;
-  ModelFacts facts;
-  all_or_none(*world, [&] {
-    parsed = parse(flags, config, args);
-    if (parsed.text.empty())
-      facts = model.settle(config, vocabulary_size(config.data), world->size());
-  });
-  if (parsed.text.empty()) {
-    const CheckpointConfig& c = config.checkpoint;
-    Interruption interruption(world, {.duration_minutes = c.exit_duration_in_mins,
-                                      .kill_switch = c.kill_switch_file,
-                                      .save_switch = c.save_switch_file});
-    run(config, model, facts, parsed, flags, place(config, mpi), interruption);
-  } else if (world->rank() == 0) {
-    std::printf("%s", parsed.text.c_str());
+// What a rank was told, read before there is MPI: how long to wait for the others is among it.
+struct CommandLine {
+  CommandLine(const std::string& program, const std::string& description, ModelDefinition& model,
+              const std::vector<std::string>& args)
+      : flags(program, description) {
+    add_flags(flags, config);
+    model.add_flags(flags);
+    if (args.empty()) error = "got no flags; --help lists them.\n" + description;
+    try {
+      if (!args.empty()) parsed = parse(flags, config, args);
+    } catch (const std::exception& e) {
+      error = printable_message(e);
+    }
   }
+
+  Config config;
+  FlagTable flags;
+  ParseResult parsed;
+  std::string error;
+};
+
+// All ranks are here and were told the same, but for --nvme-path, where each has a file of its own.
+void check_start(Communicator& world, const CommandLine& line) {
+  meet(world, line.config.run.patience());
+  check_same(world, {{"the program", line.flags.program()},
+                     {"the build", build_id()},
+                     {"--help or --version", line.parsed.text.empty() ? "absent" : "given"}});
+  throw_together(world, line.error);
+  Facts told;
+  for (const Setting& setting : line.parsed.settings)
+    if (setting.flag != "nvme-path") told.emplace_back(name_of(setting), setting.text);
+  const std::string of_json = " of --deepspeed_config";
+  told.emplace_back("gradient_accumulation_steps" + of_json,
+                    std::to_string(line.config.batch.gradient_accumulation_steps));
+  told.emplace_back("tag_validation" + of_json, line.config.checkpoint.tag_validation);
+  check_same(world, told);
+}
+
+// What every rank finds wrong alike (flags, files) is thrown as CollectiveError.
+void main_of(const CommandLine& line, const MpiEnvironment& mpi, ModelDefinition& model) {
+  const Config& config = line.config;
+  const CommPtr world = world_group({.time = config.run.patience()});
+  check_start(*world, line);
+  if (const std::string& text = line.parsed.text; !text.empty()) {
+    if (world->rank() == 0) std::printf("%s", text.c_str());
+    return;
+  }
+  set_threads(*mpi.local());
+  ModelFacts facts;
+  all_or_none(*world,
+              [&] { facts = model.settle(config, vocabulary_size(config.data), world->size()); });
+  check_same(*world, {{"the vocabulary's size", std::to_string(facts.vocab_size)}});
+  const CheckpointConfig& c = config.checkpoint;
+  Interruption interruption(world, {.duration_minutes = c.exit_duration_in_mins,
+                                    .kill_switch = c.kill_switch_file,
+                                    .save_switch = c.save_switch_file});
+  run(config, model, facts, line.parsed, line.flags, place(config, mpi), interruption);
+}
+
+// All ranks have come to one error: the first of them tells, once nobody prints any more, and ends
+// the job, so that it is the last line.
+int end_together(const std::string& program, const MpiEnvironment& mpi, const std::string& error) {
+  const CommPtr world = mpi.world();
+  const std::vector<int> absent = world->roll_call(std::chrono::seconds(2));
+  const bool first = world->rank() == 0 || (!absent.empty() && absent[0] == 0);
+  if (!first) HeldSignals::await_end(std::chrono::seconds(10));
+  if (first) std::fprintf(stderr, "%s: %s\n", program.c_str(), error.c_str());
+  if (world->size() > 1) mpi.abort(1);
+  return 1;
 }
 
 }  // namespace
@@ -268,24 +322,22 @@ int pretrain(int argc, char** argv, const std::string& program, const std::strin
   keep_freed_memory();
   take_all_descriptors();
   const HeldSignals held;
-  MpiEnvironment mpi(&argc, &argv);
-  const CommPtr world = mpi.world();
-  set_threads(*mpi.local());
-  FlagTable flags(program, description);
+  const CommandLine line(program, description, model, {argv + 1, argv + argc});
+  std::optional<StartWatch> watch(std::in_place, program, line.config.run.patience());
+  const MpiEnvironment mpi(&argc, &argv);
+  watch.reset();
   std::string error;
   try {
-    main_of({argv + 1, argv + argc}, mpi, flags, model);
-    return 0;
+    main_of(line, mpi, model);
+    return stdout_is_written(program) ? 0 : 1;
   } catch (const CollectiveError& collective) {
-    if (world->rank() == 0)
-      std::fprintf(stderr, "%s: %s\n", program.c_str(), printable_message(collective).c_str());
-    return 1;
+    return end_together(program, mpi, printable_message(collective));
   } catch (const c10::Error& e) {
     error = e.what_without_backtrace();
   } catch (const std::exception& e) {
     error = printable_message(e);
   }
-  std::fprintf(stderr, "%s: [rank %d] %s\n", program.c_str(), world->rank(), error.c_str());
+  std::fprintf(stderr, "%s: [rank %d] %s\n", program.c_str(), mpi.world()->rank(), error.c_str());
   mpi.abort(1);
 }
 

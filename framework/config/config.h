@@ -14,6 +14,8 @@
 // plan_batches().
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
@@ -108,17 +110,25 @@ struct CheckpointConfig {
   std::string kill_switch_file, save_switch_file;
 };
 
+constexpr double kMostTimeoutMinutes = 1e6;  // two years; as nanoseconds they fit in 64 bits
+
 struct RunConfig {
   uint64_t seed = 1234;
   int64_t eval_interval = 1000, eval_iters = 100, log_interval = 100;
   std::string loss_csv, tensorboard_dir;
-  int64_t distributed_timeout_minutes = 10;
+  double distributed_timeout_minutes = 10;
   bool dry_run = false;
   bool report_memory = false, report_comm = false;
   int64_t profile_step = 0;  // 0 = none
   std::string trace;
   bool check_for_nan = true;     // --no-check-for-nan-in-loss-and-grad clears it
   std::string deepspeed_config;  // JSON file that parse() reads into this tree
+
+  // --distributed-timeout-minutes, within its bounds also before validate().
+  std::chrono::seconds patience() const {
+    return std::chrono::ceil<std::chrono::seconds>(std::chrono::duration<double, std::ratio<60>>(
+        std::clamp(distributed_timeout_minutes, 1e-3, kMostTimeoutMinutes)));
+  }
 };
 
 struct Config {

@@ -40,7 +40,8 @@ void add_offload_flags(FlagTable& flags, OffloadConfig& offload) {
             "the same of the parameters' partition, which is read when a layer runs; needs "
             "--zero-stage 3");
   flags.add("nvme-path", offload.nvme_path,
-            "folder of the files of nvme, best on a local disk; they vanish with the run");
+            "folder of the files of nvme, best on a local disk; they vanish with the run. The one "
+            "flag that ranks may have different");
 }
 
 void add_batch_flags(FlagTable& flags, BatchConfig& batch) {
@@ -183,8 +184,8 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
             "file that gets that step as a Chrome trace, all ranks in one; needs --profile-step");
   flags.add(
       "distributed-timeout-minutes", run.distributed_timeout_minutes,
-      "how long a save, and with NCCL any collective, waits for a rank before it names it and "
-      "stops");
+      "how long the start, a save, and with NCCL any collective, waits for a rank before it names "
+      "it and stops; with MPI a collective names it and waits on");
   flags.add("no-check-for-nan-in-loss-and-grad", run.check_for_nan,
             "go on after a loss or gradient that is not finite");
   flags.add("deepspeed_config", run.deepspeed_config,

@@ -165,8 +165,6 @@ void check_async_save(const CheckpointConfig& checkpoint, const OffloadConfig& o
   refuse(offload.param == "nvme", "with --offload-param nvme", on_disk);
 }
 
-constexpr int64_t kMostMinutes = 1'000'000;  // two years; as nanoseconds they fit in 64 bits
-
 // Of all validations together; framework/data/gpt_dataset.h counts their samples.
 void check_eval_iters(const RunConfig& run, const BatchPlan& plan) {
   require_at_least(0, "--eval-iters", run.eval_iters);
@@ -193,10 +191,12 @@ void check_run(const Config& config, const BatchPlan& plan) {
   require_at_least(0, "--exit-duration-in-mins", checkpoint.exit_duration_in_mins);
   require_at_least(0, "--exit-interval", checkpoint.exit_interval);
   require_at_least(1, "--eval-interval", run.eval_interval);
-  require_at_least(1, "--distributed-timeout-minutes", run.distributed_timeout_minutes);
-  require(run.distributed_timeout_minutes <= kMostMinutes,
+  require(
+      run.distributed_timeout_minutes > 0,
+      with("--distributed-timeout-minutes", run.distributed_timeout_minutes) + " must be positive");
+  require(run.distributed_timeout_minutes <= kMostTimeoutMinutes,
           with("--distributed-timeout-minutes", run.distributed_timeout_minutes) +
-              " must be at most " + std::to_string(kMostMinutes));
+              " must be at most " + std::to_string(static_cast<int64_t>(kMostTimeoutMinutes)));
   check_eval_iters(run, plan);
   require_at_least(1, "--log-interval", run.log_interval);
   require_at_least(0, "--profile-step", run.profile_step);

@@ -5,6 +5,7 @@
 
 #include "framework/data/throw_error.h"
 #include "framework/data/utf8.h"
+#include "framework/printable.h"
 
 namespace anymesh {
 namespace {
@@ -57,11 +58,9 @@ class JsonLine {
 
  private:
   [[noreturn]] void fail(const std::string& expected) const {
-    const std::string found(text_.substr(std::min(at_, text_.size()), 20));
+    const std::string_view found = text_.substr(std::min(at_, text_.size()), 20);
     throw_error("column ", at_ + 1, ": expected ", expected, ", found ",
-                found.empty() ? "the end of the line"
-                              : nlohmann::json(found).dump(
-                                    -1, ' ', true, nlohmann::json::error_handler_t::replace));
+                found.empty() ? "the end of the line" : printable(found));
   }
 
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }

@@ -191,8 +191,10 @@ TEST_F(ValidateTest, Run) {
   EXPECT_THAT(refused_with(config.run.eval_interval, int64_t{0}), HasSubstr("--eval-interval (0)"));
   EXPECT_THAT(refused_with(config.run.eval_iters, int64_t{-1}), HasSubstr("--eval-iters (-1)"));
   EXPECT_THAT(refused_with(config.run.log_interval, int64_t{0}), HasSubstr("--log-interval (0)"));
-  EXPECT_EQ(refused_with(config.run.distributed_timeout_minutes, INT64_MAX),
-            "--distributed-timeout-minutes (9223372036854775807) must be at most 1000000");
+  EXPECT_EQ(refused_with(config.run.distributed_timeout_minutes, 2e6),
+            "--distributed-timeout-minutes (2e+06) must be at most 1000000");
+  EXPECT_EQ(refused_with(config.run.distributed_timeout_minutes, 0.),
+            "--distributed-timeout-minutes (0) must be positive");
   EXPECT_EQ(
       refused_with(config.run.profile_step, int64_t{1000000}),
       "--profile-step (1000000): the run ends at step " + std::to_string(config.batch.train_iters));

@@ -9,6 +9,7 @@ refused() {
   ((status != 0 && status != 124)) || fail "$what: exit status $status: $(cat out.log)"
   [[ $(grep -cE -- "$pattern" out.log) == 1 ]] || fail "$what: expected one line with '$pattern', got: $(cat out.log)"
   ! grep -q '^iteration' out.log || fail "$what: it trained"
+  tail -1 out.log | grep -qE -- "$pattern" || fail "$what: not the last line: $(cat out.log)"
   echo "ok: $what: $(grep -E -- "$pattern" out.log | cut -c1-150)"
 }
 checksum() { (cd "$1" && find . -type f | sort | xargs md5sum); }
@@ -68,6 +69,26 @@ grep -q "unexpected, not in this model: 9.mlp.extra.bias$" log || fail "an unuse
 grep -q "missing in the checkpoint: 3.mlp.dense_h_to_4h.bias$" log || fail "a missing parameter: $(cat log)"
 [[ $(checksum ckpt) == "$(cat before)" ]] || fail "the checkpoint was changed"
 
+# Two ranks that are not told the same: differs WHAT PATTERN SECOND...: the second is started so, and the job ends in one line that has PATTERN.
+first=("$bin/pretrain_gpt" "${model[@]}" --train-iters 8 --distributed-timeout-minutes 0.05 --save "$scratch/one")
+differs() {
+  local what=$1 pattern=$2 status=0
+  timeout 60 "$here/../../tools/mpirun.sh" 1 "${first[@]}" : -n 1 "${@:3}" >out.log 2>&1 || status=$?
+  ((status != 0 && status != 124)) || fail "$what: exit status $status: $(cat out.log)"
+  [[ $(wc -l <out.log) == 1 ]] && grep -qE -- "$pattern" out.log || fail "$what: expected one line with '$pattern', got: $(cat out.log)"
+  echo "ok: $what: $(cut -c1-150 out.log)"
+}
+for flag in "lr 0.002" "seed 7" "hidden-dropout 0.2" "save $scratch/two" "zero-stage 1" "train-iters 9"; do
+  read -r name value <<<"$flag"
+  differs "another --$name" "^pretrain_gpt: .rank 1. --$name is $value, but on rank 0 --$name is " "${first[@]}" "--$name" "$value"
+done
+differs "--help on one rank" "rank 1. --help or --version is given, but on rank 0 --help or --version is absent" "${first[@]}" --help
+differs "another program" "rank 1. the program is pretrain_mlp, but on rank 0 the program is pretrain_gpt" "$bin/pretrain_mlp" --lr 1
+differs "a program that ends" "not all ranks have come to MPI_Init within 3 s .*: rank 1 has ended; all ranks must run pretrain_gpt" true
+differs "a program without MPI" "not all ranks have come to MPI_Init within 3 s .*: rank 1 runs .*sleep; all ranks must run pretrain_gpt" sleep 100
+differs "a program that does not meet" "^pretrain_gpt: rank 1 of 2 did not come to the start within 3 s" "$bin/communicator_mpi_test" --gtest_filter=none
+[[ ! -e one && ! -e two ]] || fail "ranks that differ saved"
+
 # A loss that is not finite stops the run, says where, and spoils no checkpoint.
 status=0
 train 1,2,2,1 nan.csv --train-iters 30 --lr 1e30 --min-lr 0 --clip-grad 0 --lr-warmup-iters=0 --save "$scratch/nan" --save-interval 1 >log 2>&1 || status=$?
@@ -81,3 +102,17 @@ train 1,1,1,0 /dev/null --train-iters 2 --lr-decay-iters 8 --save "$c" >log || f
 [[ ! -e ckpt/global_step2/zero_pp_rank_0_mp_rank_00_optim_states.pt && $(cat ckpt/latest) == global_step2 ]] || fail "the tag is a mixture"
 [[ -z $(find ckpt -name '*.tmp') ]] || fail "temporary files were left"
 echo "ok: a tag is replaced as a whole"
+
+# What cannot be written is said, with its reason.
+train 1,1,1,0 /dev/full --train-iters 2 --lr-decay-iters 8 >log 2>&1 || fail "a CSV that cannot be written: $(tail -5 log)"
+grep -q 'WARNING: iteration 0: cannot write to /dev/full: No space left on device' log || fail "a CSV that cannot be written: $(cat log)"
+status=0
+"$bin/pretrain_gpt" "${model[@]}" --train-iters 2 --lr-decay-iters 8 >/dev/full 2>log || status=$?
+[[ $status == 1 && $(<log) == "pretrain_gpt: cannot write to standard output: "* ]] || fail "a full device: $status: $(cat log)"
+status=0
+"$bin/pretrain_gpt" >log 2>&1 || status=$?
+[[ $status == 1 ]] && grep -q -e '--mock-data' log || fail "no flags, $status: $(cat log)"
+status=0
+"$here/../../tools/mpirun.sh" 2>log || status=$?
+[[ $status == 2 ]] && grep -q '^usage: tools/mpirun.sh RANKS PROGRAM' log || fail "mpirun.sh alone, $status: $(cat log)"
+echo "ok: what cannot be written, and no flags"

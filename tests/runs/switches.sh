@@ -31,6 +31,24 @@ ends_with log "--kill-switch-file"
 [[ $asked == global_step* && $(tags slow) == *"$(<slow/latest)"* && $(tags slow | wc -w) == 2 ]] || fail "asked for $asked, at the end $(tags slow)"
 echo "ok: a save on request, $asked, and one at the end, $(<slow/latest)"
 
+# A rank that is stopped in a step: the other says which, and the run ends well once it goes on.
+rm -f "$scratch/stop"
+train 1,1,2,1 /dev/null --train-iters 100000 --save stopped --kill-switch-file "$scratch/stop" --log-interval 1 --distributed-timeout-minutes 0.02 >log 2>&1 &
+job=$!
+until grep -q '^iteration' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
+for process in $(pgrep -P "$(pgrep -P $job -x mpirun || echo $job)" -x pretrain_gpt); do
+  if tr '\0' '\n' <"/proc/$process/environ" | grep -q '^OMPI_COMM_WORLD_RANK=1$'; then second=$process; fi
+done
+kill -STOP "$second"
+until grep -q WARNING log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
+touch "$scratch/stop"
+kill -CONT "$second"
+wait $job || fail "status $?: $(tail -5 log)"
+[[ $(grep -c WARNING log) == 1 ]] || fail "$(grep WARNING log)"
+grep -Eq '^WARNING: .rank 0. has waited 2 s in [a-z_]* of [a-z]* for rank 1, and waits on' log || fail "$(grep WARNING log)"
+echo "ok: $(grep -o 'WARNING.*rank 1,' log)"
+rm "$scratch/stop"
+
 mkdir -p stays/full
 train 1,1,1,0 /dev/null --train-iters 8 --save kept --save-switch-file stays >log 2>&1 || fail "a switch that cannot be removed: $(tail -5 log)"
 grep -q 'WARNING: --save-switch-file stays: cannot remove it: .*not empty; it is ignored' log || fail "said nothing: $(tail -5 log)"

@@ -41,7 +41,7 @@ log                torch     comm engine event_file peak_memory progress_bar pri
 datasets           torch     config data
 micro_batches      torch     comm pipeline data
 interruption       torch     comm
-launch             torch     comm parse_number printed
+launch             torch     comm parse_number printed printable
 trainer            torch     checkpoint comm engine interruption micro_batches config data log profile printed
 pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero descriptors printable launch standard_output
 gpt_config         no-torch  config
