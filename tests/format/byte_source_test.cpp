@@ -49,6 +49,18 @@ TEST(StridedView, KeepsRowsOfACutTensor) {
   EXPECT_EQ(floats(view), (std::vector<float>{1, 2, 5, 6, 9, 10}));
 }
 
+TEST(StridedView, ExpandsWhatIsSmall) {
+  const auto two = bytes_of(std::vector<float>{7, 8});
+  const StridedView rows(two, 4, 0, {2, 3, 2}, {0, 0, 1}), columns(two, 4, 0, {2, 300}, {1, 0});
+  EXPECT_EQ(floats(rows), (std::vector<float>{7, 8, 7, 8, 7, 8, 7, 8, 7, 8, 7, 8}));
+  std::vector<float> expected(300, 7);
+  expected.resize(600, 8);
+  EXPECT_EQ(floats(columns), expected);
+  EXPECT_EQ(slice(columns, 4 * 299, 8), slice(*two, 0, 8));
+  EXPECT_NO_THROW(StridedView(two, 4, 0, {1 << 28}, {0}));
+  EXPECT_THROW(StridedView(two, 4, 0, {(1 << 28) + 1}, {0}), std::runtime_error);
+}
+
 TEST(StridedView, RefusesWhatExceedsTheStorage) {
   const auto storage = bytes_of(std::vector<float>(12));
   EXPECT_NO_THROW(StridedView(storage, 4, 0, {3, 4}, {4, 1}));

@@ -263,6 +263,9 @@ TEST_F(Ckpt, WhatIsNotUnderstoodIsNotDamage) {
   };
   change(tag / model_states_file(0), [](Value& v) { v.set("num_experts", Value::list({4})); });
   expect_not_understood(verify(tag), "['num_experts'] is of a mixture of experts");
+  change(tag / model_states_file(0),
+         [](Value& v) { v.erase("num_experts").erase(keys::kUniversalInfo); });
+  expect_not_understood(verify(tag), "nothing says how the shards of tp 2 are merged");
   legacy();
   expect_not_understood(verify(tag), "legacy format of torch.save");
   fs::resize_file(tag / optim_states_file(0, 2, true), 1000);  // and that is damage

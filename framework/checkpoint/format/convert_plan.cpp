@@ -235,7 +235,7 @@ UniversalInfo merge_info(const SourceCheckpoint& source, const std::string& reme
   const Value& state = source.model_states[0];
   if (const Value info = state.find(keys::kUniversalInfo)) return UniversalInfo::from_value(info);
   if (source.tp_size > 1) {
-    throw ValueError(state.where() + ": has no '" + std::string(keys::kUniversalInfo) +
+    throw CannotRead(state.where() + ": has no '" + std::string(keys::kUniversalInfo) +
                      "', so nothing says how the shards of tp " + std::to_string(source.tp_size) +
                      " are merged" + remedy);
   }

@@ -170,21 +170,21 @@ void MergeRules::compile(const std::vector<std::string>& patterns, List list,
   for (const std::string& text : patterns) {
     const std::string what = info_.where + ": cannot read the pattern '" + printable(text) + "'";
     if (text.size() > kMaxPattern) {
-      throw ValueError(what + " of " + std::to_string(text.size()) + " characters, expected " +
+      throw CannotRead(what + " of " + std::to_string(text.size()) + " characters, expected " +
                        std::to_string(kMaxPattern) + " at most");
     }
-    if (looks_around(text)) throw ValueError(what + ": a group may begin with (?: and no other (?");
+    if (looks_around(text)) throw CannotRead(what + ": a group may begin with (?: and no other (?");
     const size_t times = repetitions(text);
     states_ += text.size() * times;
     width_ += width_of(text) * times;
     if (states_ > kMostStates || width_ > kMostWidth) {
-      throw ValueError(info_.where + ": patterns too large in all, up to '" + printable(text) +
+      throw CannotRead(info_.where + ": patterns too large in all, up to '" + printable(text) +
                        "'");
     }
     try {
       patterns_.push_back({text, std::regex(text, kLinear), list, sub_params});
     } catch (const std::regex_error& error) {
-      throw ValueError(what + ": " + error.what());
+      throw CannotRead(what + ": " + error.what());
     }
   }
 }
