@@ -3,12 +3,27 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <optional>
 
 #include "framework/checkpoint/format/file_io.h"
 #include "support.h"
+
+namespace {
+
+int refusal_of_flock = 0;  // its errno; 0: it is the kernel's
+
+}  // namespace
+
+extern "C" int flock(int descriptor, int operation) noexcept {
+  if (refusal_of_flock == 0) return static_cast<int>(syscall(SYS_flock, descriptor, operation));
+  errno = refusal_of_flock;
+  return -1;
+}
 
 namespace anymesh {
 namespace {
@@ -78,12 +93,24 @@ TEST_F(Lock, ListsLeaveItOut) {
 }
 
 TEST_F(Lock, OfAnotherMachineIsRemovedByHand) {
-  write_file(file_, "anymesh lock\nelsewhere\nid\npretrain_gpt, process 7 on elsewhere since then");
+  write_file(file_,
+             "anymesh lock\nelsewhere\nid\n7\npretrain_gpt, process 7 on elsewhere since then");
   EXPECT_THAT(refusal(), AllOf(HasSubstr("pretrain_gpt, process 7 on elsewhere since then"),
                                HasSubstr("remove " + file_.string())));
   EXPECT_TRUE(fs::exists(file_));
-  write_file(file_, "anymesh lock\n" + host_name() + "\nbefore it was started again\nx");
+  write_file(file_, "anymesh lock\n" + host_name() + "\nbefore it was started again\n7\nx");
   EXPECT_EQ(refusal(), "");
+}
+
+// A process that lives keeps the right; of one that was killed the file stays, but not the right.
+TEST_F(Lock, WithoutLocksOfTheFileSystem) {
+  refusal_of_flock = ENOSYS;
+  std::optional<OutputLock> lock;
+  Other other([&] { lock.emplace(OutputLock::beside(output_, "--output_folder")); });
+  EXPECT_THAT(refusal(), HasSubstr("process " + other.pid() + " on "));
+  other.kill_it();
+  EXPECT_EQ(refusal(), "");
+  refusal_of_flock = 0;
 }
 
 // Of a child, the destructor must not give the parent's lock up.

@@ -1,6 +1,7 @@
 #include "framework/checkpoint/format/output_lock.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -30,7 +31,8 @@ constexpr std::string_view kFirstLine = "anymesh lock", kSuffix = ".lock", kInsi
 struct Holder {
   std::string host;
   std::string boot;  // the kernel's id of its start: where it is equal, so is the machine
-  std::string who;   // "ds_to_universal, process 17 on HOST since 2026-01-31 12:00:00 UTC"
+  pid_t process = 0;
+  std::string who;  // "ds_to_universal, process 17 on HOST since 2026-01-31 12:00:00 UTC"
 };
 
 std::string boot_id() {
@@ -45,7 +47,7 @@ Holder this_process() {
   std::tm utc{};
   std::strftime(since.data(), since.size(), "%F %T UTC", gmtime_r(&now, &utc));
   const std::string host = host_name();
-  return {host, boot_id(),
+  return {host, boot_id(), getpid(),
           std::string(program_invocation_short_name) + ", process " + std::to_string(getpid()) +
               " on " + host + " since " + since.data()};
 }
@@ -67,6 +69,7 @@ Holder parse_holder(const std::string& text) {
   std::getline(lines, first);
   std::getline(lines, holder.host);
   std::getline(lines, holder.boot);
+  lines >> holder.process >> std::ws;
   std::getline(lines, holder.who);
   return holder;
 }
@@ -74,6 +77,11 @@ Holder parse_holder(const std::string& text) {
 // Neither this machine nor one that had this name before it was started again.
 bool is_elsewhere(const Holder& holder) {
   return holder.host != host_name() && holder.boot != boot_id();
+}
+
+bool lives(const Holder& holder) {
+  return holder.boot == boot_id() && holder.process > 0 &&
+         (kill(holder.process, 0) == 0 || errno == EPERM);
 }
 
 // Of a lock that is taken. Who has just taken it may not have written yet.
@@ -125,13 +133,15 @@ bool OutputLock::take(const std::string& what) {
     throw std::runtime_error(what + " cannot be locked: " + file_.string() +
                              " is no lock file of ours; remove it, or give another output");
   }
-  // ENOSYS and such: a file system without locks, where nothing can be told.
-  if (flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  const int reason = flock(descriptor_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+  const Holder holder = parse_holder(text);
+  // Where a file system has no locks (ENOSYS and such), by whether that process lives.
+  if (reason == EWOULDBLOCK || (reason != 0 && lives(holder))) {
     throw std::runtime_error(what + " is being written by " + writer_of(descriptor_) +
                              " (its lock: " + file_.string() + ")");
   }
   if (lstat(file_.c_str(), &named) != 0 || named.st_ino != ours.st_ino) return false;
-  if (const Holder holder = parse_holder(text); !text.empty() && is_elsewhere(holder)) {
+  if (!text.empty() && is_elsewhere(holder)) {
     throw std::runtime_error(what + " is being written by " + holder.who +
                              ", or was when that ended: from here it cannot be told. If it runs "
                              "no more, remove " +
@@ -142,8 +152,8 @@ bool OutputLock::take(const std::string& what) {
 
 void OutputLock::write_holder() const {
   const Holder holder = this_process();
-  const std::string text =
-      std::string(kFirstLine) + "\n" + holder.host + "\n" + holder.boot + "\n" + holder.who + "\n";
+  const std::string text = std::string(kFirstLine) + "\n" + holder.host + "\n" + holder.boot +
+                           "\n" + std::to_string(holder.process) + "\n" + holder.who + "\n";
   if (ftruncate(descriptor_, 0) != 0 ||
       pwrite(descriptor_, text.data(), text.size(), 0) != std::ssize(text))
     throw_system_error("write to", file_);

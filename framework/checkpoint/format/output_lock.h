@@ -14,8 +14,8 @@ namespace anymesh {
 // (which must be there), and says who writes: host, process, program and since when. The destructor
 // removes the file. One that a killed process left needs no hand, as its flock went with it; only
 // where another machine made it, which does not share its flocks on every file system, it must be
-// removed by hand. A child of fork() shares the lock until it ends or calls exec(), but does not
-// remove the file.
+// removed by hand. Without locks of the file system it is by whether that process lives. A child of
+// fork() shares the lock until it ends or calls exec(), but does not remove the file.
 //
 // Throws std::runtime_error, which names the writer and the file, if another process has the right,
 // or this one already has it; and if a file of that name is no lock: it is left as it is.
