@@ -284,6 +284,11 @@ TEST(Pickle, CallsAndClassesOfAllKindsRoundTrip) {
   // As protocol 4 has it, and as Python reads it in protocol 2.
   EXPECT_EQ(encode_pickle(Value::Global{"m", "Outer.Inner"}, no_tensor),
             encode_pickle(decode("\x80\x02" + inner + "."), no_tensor));
+  const std::string recursive = encode_pickle(decode("\x80\x04]q\x01(h\x01"
+                                                     "cm\nA.B.C\ncm\nD\nK\x07"
+                                                     "e."),
+                                              no_tensor);
+  EXPECT_EQ(encode_pickle(decode(recursive), no_tensor), recursive);
 }
 
 TEST(HostilePickle, EveryTruncationIsRefused) {

@@ -183,6 +183,7 @@ class PickleEncoder {
     write_text(name.substr(dot + 1));
     op(Opcode::kTuple2);
     op(Opcode::kReduce);
+    if (recursive_) put(next_++);  // as an object is that this is read as
   }
 
   void write_tuple(const std::vector<Value>& items) {
