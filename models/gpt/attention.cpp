@@ -21,23 +21,24 @@ ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& na
       dense_(params, name + ".dense", config.hidden_size, config.hidden_size,
              Init::normal(config.residual_std()), config.add_bias_linear) {}
 
-torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden,
-                                         const DropoutContext& context) const {
-  const torch::Tensor qkv = project(hidden);
-  if (!can_fuse_attention(qkv)) return dense_.forward(attend(qkv, context));
-  return dense_.forward(fused_attention(qkv, {.cos = positions_.cos,
-                                              .sin = positions_.sin,
-                                              .bias = positions_.score_bias,
-                                              .dropout = dropout_,
-                                              .context = context,
-                                              .layer = layer_ + 1,
-                                              .first_head = first_head_}));
+torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden, Mix mix) const {
+  const torch::Tensor qkv =
+      query_key_value_
+          .forward(hidden)                                       // [b, s, (n+2k)d/t]
+          .unflatten(2, {groups_, group_size_ + 2, head_dim_});  // [b, s, k/t, n/k+2, d]
+  return dense_.forward(mix(*this, qkv));
 }
 
-torch::Tensor ParallelAttention::project(const torch::Tensor& hidden) const {
-  return query_key_value_
-      .forward(hidden)                                       // [b, s, (n+2k)d/t]
-      .unflatten(2, {groups_, group_size_ + 2, head_dim_});  // [b, s, k/t, n/k+2, d]
+torch::Tensor ParallelAttention::attend(const torch::Tensor& qkv,
+                                        const DropoutContext& context) const {
+  if (!can_fuse_attention(qkv)) return attend_unfused(qkv, context);
+  return fused_attention(qkv, {.cos = positions_.cos,
+                               .sin = positions_.sin,
+                               .bias = positions_.score_bias,
+                               .dropout = dropout_,
+                               .context = context,
+                               .layer = layer_ + 1,
+                               .first_head = first_head_});
 }
 
 ParallelAttention::Heads ParallelAttention::heads_of(const torch::Tensor& qkv) const {
@@ -46,8 +47,8 @@ ParallelAttention::Heads ParallelAttention::heads_of(const torch::Tensor& qkv) c
   return {heads(parts[0]), heads(parts[1]), heads(parts[2])};
 }
 
-torch::Tensor ParallelAttention::attend(const torch::Tensor& qkv,
-                                        const DropoutContext& context) const {
+torch::Tensor ParallelAttention::attend_unfused(const torch::Tensor& qkv,
+                                                const DropoutContext& context) const {
   const Heads heads = heads_of(qkv);
   const torch::Tensor q = positions_.rotate(heads.q), k = positions_.rotate(heads.k), v = heads.v;
   const auto& bias = positions_.score_bias;

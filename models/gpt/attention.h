@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include <string>
 
 #include "framework/kernels/attention.h"
@@ -18,18 +20,22 @@ class ParallelAttention {
  public:
   ParallelAttention(ParamBuilder& params, const std::string& name, int layer,
                     const GptConfig& config, const RelativePositions& positions);
-  torch::Tensor forward(const torch::Tensor& hidden,
-                        const DropoutContext& context) const;  // [b, s, h] -> [b, s, h]
+
+  // What mixes positions, between the two projections: qkv [b, s, k/t, n/k+2, d] -> [b, s, h/t].
+  // Training's is attend(); generation brings one that keeps keys and values.
+  using Mix = c10::function_ref<torch::Tensor(const ParallelAttention& attention,
+                                              const torch::Tensor& qkv)>;
+  torch::Tensor forward(const torch::Tensor& hidden, Mix mix) const;  // [b, s, h] -> [b, s, h]
+  torch::Tensor attend(const torch::Tensor& qkv, const DropoutContext& context) const;
 
  private:
   friend class Decoder;  // generation/decoder.h
   struct Heads {
     torch::Tensor q, k, v;  // [b, n/t, s, d], [b, k/t, s, d] x 2
   };
-  torch::Tensor project(const torch::Tensor& hidden) const;  // -> [b, s, k/t, n/k+2, d]
-  Heads heads_of(const torch::Tensor& qkv) const;            // of what project() returns
+  Heads heads_of(const torch::Tensor& qkv) const;
   // In LibTorch's operators, what the kernel cannot.
-  torch::Tensor attend(const torch::Tensor& qkv, const DropoutContext& context) const;
+  torch::Tensor attend_unfused(const torch::Tensor& qkv, const DropoutContext& context) const;
 
   int64_t groups_, group_size_, first_head_, head_dim_;  // of group_size_ query heads each
   uint32_t layer_;

@@ -98,15 +98,15 @@ torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& ba
   int unit = first_layer_unit_;
   for (const TransformerLayer& layer : layers_) {
     hidden = runner_.run(unit++, hidden, [&layer, context = batch.dropout](const torch::Tensor& h) {
-      return layer.forward(h, context);
+      return layer.forward(h, context, [&](const auto& attention, const torch::Tensor& qkv) {
+        return attention.attend(qkv, context);
+      });
     });
   }
   if (!grid_.is_last_stage()) return hidden;
   return runner_.run(unit, hidden, [this, labels = batch.labels](const torch::Tensor& h) {
-    const torch::Tensor logits =
-        vocab_parallel_logits(norm(h, final_layernorm_), output_table_, tp_);  // [b, s, v/t]
-    if (!labels.defined()) return logits;
-    return vocab_parallel_cross_entropy(logits, labels, config_.vocab_size, grid_.tp).mean();
+    if (!labels.defined()) return logits(h);
+    return vocab_parallel_cross_entropy(logits(h), labels, config_.vocab_size, grid_.tp).mean();
   });
 }
 
@@ -126,6 +126,10 @@ torch::Tensor GptModel::embed(const MicroBatch& batch, int64_t first) const {
   }
   return dropout(hidden, config_.hidden_dropout, batch.dropout, {0, DropoutSite::Embedding},
                  tp_.first_element(hidden));
+}
+
+torch::Tensor GptModel::logits(const torch::Tensor& hidden) const {
+  return vocab_parallel_logits(norm(hidden, final_layernorm_), output_table_, tp_);
 }
 
 }  // namespace anymesh

@@ -34,6 +34,7 @@ class GptModel final : public StageModule {
   void make_embedding(ParamBuilder& params, const ParamSpec& table, Init init);
   // Of tokens at positions `first` and on -> [b, s, h]
   torch::Tensor embed(const MicroBatch& batch, int64_t first = 0) const;
+  torch::Tensor logits(const torch::Tensor& hidden) const;  // [b, s, h] -> [b, s, v/t]
 
   GptConfig config_;
   const ProcessGrid& grid_;

@@ -47,9 +47,9 @@ TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptCon
           make_norm(params, std::to_string(layer + 2) + ".post_attention_layernorm", config)),
       mlp_(params, std::to_string(layer + 2) + ".mlp", config) {}
 
-torch::Tensor TransformerLayer::forward(const torch::Tensor& hidden,
-                                        const DropoutContext& context) const {
-  const torch::Tensor attended = self_attention_.forward(norm(hidden, input_layernorm_), context);
+torch::Tensor TransformerLayer::forward(const torch::Tensor& hidden, const DropoutContext& context,
+                                        ParallelAttention::Mix mix) const {
+  const torch::Tensor attended = self_attention_.forward(norm(hidden, input_layernorm_), mix);
   const auto [sum, normed] = added_norm(
       hidden, drop(attended, context, DropoutSite::AttentionOutput), post_attention_layernorm_);
   return sum + drop(mlp_.forward(normed), context, DropoutSite::MlpOutput);

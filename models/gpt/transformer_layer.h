@@ -35,16 +35,16 @@ class ParallelMlp {
 };
 
 // hidden + dropout(attention(norm(hidden))), then + dropout(mlp(norm(.))): GPT-2's pre-norm block.
+// Training and generation run the same one and differ in how positions are mixed.
 // `layer` counts from 0 over the whole model; in checkpoints it is layer + 2 (0 casts, 1 embeds).
 class TransformerLayer {
  public:
   TransformerLayer(ParamBuilder& params, int layer, const GptConfig& config,
                    const RelativePositions& positions);
-  torch::Tensor forward(const torch::Tensor& hidden,
-                        const DropoutContext& context) const;  // [b, s, h] -> [b, s, h]
+  torch::Tensor forward(const torch::Tensor& hidden, const DropoutContext& context,
+                        ParallelAttention::Mix mix) const;  // [b, s, h] -> [b, s, h]
 
  private:
-  friend class Decoder;  // generation/decoder.h
   torch::Tensor drop(const torch::Tensor& hidden, const DropoutContext& context,
                      DropoutSite site) const;
 

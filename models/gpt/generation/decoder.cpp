@@ -15,25 +15,23 @@ torch::Tensor Decoder::append(const torch::Tensor& tokens) {
               length_ + tokens.size(1), " tokens: there are tables for ",
               model_.config_.seq_length);
   torch::Tensor hidden = model_.embed({.tokens = tokens}, length_);
-  for (size_t i = 0; i < caches_.size(); ++i) {
-    const TransformerLayer& layer = model_.layers_[i];
-    hidden =
-        hidden + attend(layer.self_attention_, caches_[i], norm(hidden, layer.input_layernorm_));
-    hidden = hidden + layer.mlp_.forward(norm(hidden, layer.post_attention_layernorm_));
-  }
+  for (size_t i = 0; i < caches_.size(); ++i)
+    hidden = model_.layers_[i].forward(hidden, /*context=*/{},
+                                       [&](const auto& attention, const torch::Tensor& qkv) {
+                                         return attend(attention, caches_[i], qkv);
+                                       });
   length_ += tokens.size(1);
-  const torch::Tensor last = hidden.narrow(1, hidden.size(1) - 1, 1);  // [b, 1, h]
-  return vocab_parallel_logits(norm(last, model_.final_layernorm_), model_.output_table_,
-                               model_.tp_)
+  return model_
+      .logits(hidden.narrow(1, hidden.size(1) - 1, 1))  // [b, 1, v]
       .squeeze(1)
       .narrow(1, 0, model_.config_.vocab_size);
 }
 
 torch::Tensor Decoder::attend(const ParallelAttention& attention, Cache& cache,
-                              const torch::Tensor& hidden) const {
-  const int64_t first = length_, s = hidden.size(1);
+                              const torch::Tensor& qkv) const {
+  const int64_t first = length_, s = qkv.size(1);
   const RelativePositions positions = part(attention.positions_, first, s);
-  const auto [q, k, v] = attention.heads_of(attention.project(hidden));
+  const auto [q, k, v] = attention.heads_of(qkv);
   const torch::Tensor keys = extended(cache.keys, positions.rotate(k)),
                       values = extended(cache.values, v);
   std::optional<torch::Tensor> mask = positions.score_bias;
@@ -41,7 +39,7 @@ torch::Tensor Decoder::attend(const ParallelAttention& attention, Cache& cache,
   const torch::Tensor mixed = at::scaled_dot_product_attention(
       positions.rotate(q), keys, values, mask, /*dropout_p=*/0, /*is_causal=*/false,
       /*scale=*/{}, /*enable_gqa=*/attention.group_size_ > 1);  // [b, n, s, d]
-  return attention.dense_.forward(mixed.transpose(1, 2).flatten(2));
+  return mixed.transpose(1, 2).flatten(2);
 }
 
 torch::Tensor Decoder::extended(torch::Tensor& cache, const torch::Tensor& next) const {

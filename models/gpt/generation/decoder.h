@@ -14,8 +14,8 @@ namespace anymesh {
 //
 // Each piece is computed once: of what was read before, a layer needs the keys and values alone,
 // which are kept. Logits are those that GptModel::forward() has at the last position, up to the
-// order of sums; no gradients, no dropout. Norms, projections, MLP and tables are the model's own,
-// so nothing in training knows of it.
+// order of sums; no gradients, no dropout. Layers are run by the model's own TransformerLayer, with
+// its attention in place of training's.
 class Decoder {
  public:
   // `model` must live as long, on a grid of one rank, and may be given other weights between texts.
@@ -36,7 +36,7 @@ class Decoder {
     torch::Tensor keys, values;
   };
   torch::Tensor attend(const ParallelAttention& attention, Cache& cache,
-                       const torch::Tensor& hidden) const;  // [b, s, h] -> [b, s, h]
+                       const torch::Tensor& qkv) const;  // see ParallelAttention::Mix
   // Puts the next positions' keys or values, [b, k, s, d], behind those so far. Returns all.
   torch::Tensor extended(torch::Tensor& cache, const torch::Tensor& next) const;
   // The tables for queries and keys [first, first + s), and the bias of the scores of these queries
