@@ -7,7 +7,7 @@
 
 #include "framework/data/throw_error.h"
 #include "framework/data/tokenizer.h"
-#include "framework/input_file.h"
+#include "framework/data/tokenizer_files.h"
 
 namespace anymesh {
 namespace {
@@ -16,7 +16,8 @@ class SentencePieceTokenizer final : public Tokenizer {
  public:
   // `eod` is </s>, or <EOD> with the special tokens.
   SentencePieceTokenizer(const std::string& model_file, bool special_tokens) {
-    const auto status = model_.LoadFromSerializedProto(read_file(model_file));
+    const auto status = model_.LoadFromSerializedProto(
+        read_tokenizer_file(model_file, TokenizerFile::kSentencePiece));
     if (!status.ok()) {
       throw_error(model_file,
                   ": cannot read the SentencePiece model (--tokenizer-model): ", status.ToString());
@@ -25,11 +26,13 @@ class SentencePieceTokenizer final : public Tokenizer {
     if (special_tokens) {
       add_special_tokens();
       eod_ = special_.at("<EOD>");
+      bos_ = special_.at(piece_or(model_.bos_id(), "<BOS>"));
     } else if (model_.eos_id() < 0) {
       throw_error(model_file, ": the model has no </s> to end documents with; use ",
                   "--tokenizer-type SentencePieceTokenizer");
     } else {
       eod_ = model_.eos_id();
+      bos_ = model_.bos_id() >= 0 ? model_.bos_id() : eod_;
     }
   }
 
@@ -70,6 +73,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   int32_t vocab_size() const override { return vocab_size_; }
   int32_t eod() const override { return eod_; }
+  int32_t bos() const override { return bos_; }
 
  private:
   using Special = std::map<std::string, int32_t>;
@@ -82,13 +86,14 @@ class SentencePieceTokenizer final : public Tokenizer {
       special_[token] = has_piece ? id : vocab_size_++;
       special_text_[special_[token]] = token;
     };
-    const auto named = [this](int id, const char* otherwise) {
-      return id >= 0 ? model_.IdToPiece(id) : std::string(otherwise);
-    };
     for (const char* token : {"<CLS>", "<SEP>", "<EOD>", "<MASK>"}) add(token);
-    add(named(model_.pad_id(), "<PAD>"));
-    add(named(model_.bos_id(), "<BOS>"));
-    add(named(model_.eos_id(), "<EOS>"));
+    add(piece_or(model_.pad_id(), "<PAD>"));
+    add(piece_or(model_.bos_id(), "<BOS>"));
+    add(piece_or(model_.eos_id(), "<EOS>"));
+  }
+
+  std::string piece_or(int id, const char* otherwise) const {
+    return id >= 0 ? model_.IdToPiece(id) : otherwise;
   }
 
   void append(std::string_view text, std::vector<int32_t>& ids) const {
@@ -100,7 +105,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   sentencepiece::SentencePieceProcessor model_;
   int32_t vocab_size_ = 0;
-  int32_t eod_ = 0;
+  int32_t eod_ = 0, bos_ = 0;
   Special special_;
   std::map<int32_t, std::string> special_text_;
 };

@@ -6,11 +6,12 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <queue>
+#include <sstream>
 #include <unordered_map>
 
 #include "framework/data/throw_error.h"
+#include "framework/data/tokenizer_files.h"
 #include "framework/data/utf8.h"
-#include "framework/input_file.h"
 
 namespace anymesh {
 namespace {
@@ -182,9 +183,11 @@ class Gpt2BpeTokenizer final : public Tokenizer {
   };
 
   Ids read_vocabulary(const std::string& file) {
+    const std::string text = read_tokenizer_file(file, TokenizerFile::kVocabulary);
+    check_splits_as_gpt2(file);
     nlohmann::json json;
     try {
-      json = nlohmann::json::parse(read_file(file));
+      json = nlohmann::json::parse(text);
     } catch (const nlohmann::json::exception& error) {
       throw_error(file, ": ", error.what());
     }
@@ -216,7 +219,7 @@ class Gpt2BpeTokenizer final : public Tokenizer {
   }
 
   void read_merges(const std::string& file, const Ids& ids) {
-    InputFile in(file);
+    std::istringstream in(read_tokenizer_file(file, TokenizerFile::kMerges));
     std::string line;
     for (int32_t number = 1; std::getline(in, line); ++number) {
       if (line.ends_with('\r')) line.pop_back();

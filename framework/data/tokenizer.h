@@ -11,7 +11,8 @@
 //
 // Of the first two: "<|endoftext|>" inside a text is ordinary text; bytes that are not UTF-8 are
 // kept as they are, so decode(encode(x)) is x for every x. Vocabularies that lack a byte, a merge's
-// result or <|endoftext|> are refused.
+// result or <|endoftext|> are refused, and those of tokenizers that split text in another way
+// (tokenizer_files.h).
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,9 @@ class Tokenizer {
   virtual std::vector<int32_t> encode(std::string_view text) = 0;
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
   virtual int32_t vocab_size() const = 0;
-  virtual int32_t eod() const = 0;
+  virtual int32_t eod() const = 0;  // ends a document
+  // What a text begins behind: <s> of SentencePiece, else the end of the document before.
+  virtual int32_t bos() const { return eod(); }
 };
 
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& vocab_file,

@@ -47,6 +47,8 @@ TEST_F(SentencePiece, OfGptHasThePiecesOfTheModel) {
   const auto tokenizer = gpt();
   EXPECT_EQ(tokenizer->vocab_size(), 400);
   EXPECT_EQ(tokenizer->eod(), 2);
+  EXPECT_EQ(tokenizer->bos(), 1);
+  EXPECT_EQ(open("GPTSentencePieceTokenizer", train("--bos_id=-1 --eos_id=1"))->bos(), 1);
   const std::string text = "The License is granted, \xc3\xa9\xf0\x9f\x90\x8d included.";
   const auto ids = tokenizer->encode(text);
   EXPECT_LT(ids.size(), text.size());
@@ -69,6 +71,7 @@ TEST_F(SentencePiece, WithSpecialTokensAddsThoseThatTheModelLacks) {
   const auto tokenizer = special();
   EXPECT_EQ(tokenizer->vocab_size(), 405);  // CLS SEP EOD MASK PAD; <s> and </s> are pieces
   EXPECT_EQ(tokenizer->eod(), 402);
+  EXPECT_EQ(tokenizer->bos(), 1);
   auto expected = tokenizer->encode("one");
   const auto two = tokenizer->encode("two");
   expected.insert(expected.end(), {402, 1, 404});
@@ -101,7 +104,7 @@ TEST_F(SentencePiece, RefusesWhatIsNoModelOrHasNoEnd) {
   EXPECT_THAT(opening("GPTSentencePieceTokenizer", train("--eos_id=-1")),
               HasSubstr("the model has no </s> to end documents with"));
   EXPECT_THAT(message_of([] { make_tokenizer("SentencePieceTokenizer", "", "", "/no/m"); }),
-              HasSubstr("/no/m: cannot open: No such file"));
+              HasSubstr("/no/m: cannot open: No such file or directory (--tokenizer-model)"));
   EXPECT_THAT(message_of([] { make_tokenizer("SentencePieceTokenizer", "", "", ""); }),
               HasSubstr("--tokenizer-type SentencePieceTokenizer takes --tokenizer-model"));
   EXPECT_THAT(message_of([] { make_tokenizer("ByteLevelTokenizer", "", "", "m"); }),

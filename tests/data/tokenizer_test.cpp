@@ -11,6 +11,7 @@
 namespace anymesh {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -149,10 +150,111 @@ TEST_F(DamagedVocabulary, MergesMustBeInIt) {
   EXPECT_THAT(open(whole, "a b c\n"), HasSubstr("m.txt:1: expected two tokens"));
 }
 
+// A package of transformers whose vocab.json and merges.txt are GPT-2's in form.
+class Package : public ::testing::Test {
+ protected:
+  std::string open(const char* beside, const nlohmann::json& settings) {
+    std::filesystem::remove(folder / "tokenizer.json");
+    std::filesystem::copy_file(fixture("v257.json"), folder / "vocab.json",
+                               std::filesystem::copy_options::skip_existing);
+    write_file(folder / "merges.txt", "");
+    write_file(folder / beside,
+               settings.is_string() ? settings.get<std::string>() : settings.dump());
+    return message_of(
+        [&] { make_tokenizer("GPT2BPETokenizer", folder / "vocab.json", folder / "merges.txt"); });
+  }
+
+  ScratchFolder folder;
+  const nlohmann::json gpt2 = {
+      {"added_tokens", {{{"id", 256}, {"content", "<|endoftext|>"}}}},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
+      {"model", {{"type", "BPE"}, {"end_of_word_suffix", ""}, {"vocab", {{"a", 1}}}}}};
+};
+
+TEST_F(Package, OfAnotherTokenizerIsRefusedByItsSetting) {
+  EXPECT_EQ(open("tokenizer.json", gpt2), "");
+  auto alone = gpt2;
+  alone["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", {gpt2["pre_tokenizer"]}}};
+  EXPECT_EQ(open("tokenizer.json", alone), "");
+  auto digits = alone;
+  digits["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}});
+  EXPECT_THAT(open("tokenizer.json", digits),
+              AllOf(HasSubstr("tokenizer.json says that this tokenizer does not split text as"),
+                    HasSubstr("its pre_tokenizer is {"), HasSubstr("Digits")));
+  const std::tuple<const char*, const char*, nlohmann::json> changes[] = {
+      {"/pre_tokenizer", "its pre_tokenizer is null", nullptr},
+      {"/pre_tokenizer/use_regex", "its pre_tokenizer is", false},
+      {"/pre_tokenizer/add_prefix_space", "its pre_tokenizer is", true},
+      {"/normalizer", "its normalizer is {\"type\":\"NFC\"}", {{"type", "NFC"}}},
+      {"/model/type", "its model.type is \"WordPiece\"", "WordPiece"},
+      {"/model/ignore_merges", "its model.ignore_merges is true", true},
+      {"/model/end_of_word_suffix", "its model.end_of_word_suffix is \"</w>\"", "</w>"}};
+  for (const auto& [pointer, expected, value] : changes) {
+    auto changed = gpt2;
+    changed[nlohmann::json::json_pointer(pointer)] = value;
+    EXPECT_THAT(open("tokenizer.json", changed), HasSubstr(expected));
+  }
+  EXPECT_THAT(open("tokenizer.json", "{"), HasSubstr("tokenizer.json: is no JSON object"));
+}
+
+TEST_F(Package, WithoutATokenizerJsonIsKnownByItsClass) {
+  EXPECT_EQ(open("tokenizer_config.json", {{"model_max_length", 1024}}), "");
+  EXPECT_EQ(open("tokenizer_config.json", {{"tokenizer_class", "GPT2Tokenizer"}}), "");
+  EXPECT_THAT(open("tokenizer_config.json", {{"tokenizer_class", "Qwen2Tokenizer"}}),
+              HasSubstr("its tokenizer_class is \"Qwen2Tokenizer\""));
+  EXPECT_THAT(open("tokenizer_config.json", {{"add_prefix_space", true}}),
+              HasSubstr("its add_prefix_space is true"));
+}
+
+// Each file where another flag's belongs.
+TEST(TokenizerFiles, OfAnotherKindAreRecognised) {
+  const ScratchFolder folder;
+  const auto file = [&](const char* name, const std::string& text) {
+    write_file(folder / name, text);
+    return folder / name;
+  };
+  const std::string model = fixture("sentencepiece.model"), vocab = fixture("v257.json"),
+                    merges = file("m", "#version: 0.2\n"),
+                    json = file("j", R"({"added_tokens": [], "pre_tokenizer": null, "model": {}})"),
+                    tiktoken = file("t", "IQ== 0\nIg== 1\nIw== 2\n"),
+                    list = file("l", "<unk>\t0\n<s>\t0\n"),
+                    pointer = file("p", "version https://git-lfs.github.com/spec/v1\noid sha256:0"),
+                    gzip = file("z", "\x1f\x8b\x08");
+  const std::pair<std::string, const char*> others[] = {
+      {json, "is a tokenizer.json of transformers; expected"},
+      {tiktoken, "is a file of tiktoken; expected"},
+      {list, "the list of a SentencePiece model's pieces; expected"},
+      {pointer, "is a git-lfs pointer"},
+      {gzip, "is compressed by gzip"},
+      {folder / "", "is a folder, expected a file"},
+      {"/dev/null", "is a device, expected a file"},
+      {folder / "no", "cannot open: No such file"}};
+  const auto bpe = [](const std::string& v, const std::string& m) {
+    return message_of([&] { make_tokenizer("GPT2BPETokenizer", v, m); });
+  };
+  const auto pieces = [](const std::string& m) {
+    return message_of([&] { make_tokenizer("GPTSentencePieceTokenizer", "", "", m); });
+  };
+  EXPECT_EQ(bpe(vocab, merges), "");
+  EXPECT_EQ(pieces(model), "");
+  for (const auto& [other, expected] : others) {
+    EXPECT_THAT(bpe(other, merges), HasSubstr(expected));
+    EXPECT_THAT(bpe(vocab, other), HasSubstr(expected));
+    EXPECT_THAT(pieces(other), HasSubstr(expected));
+  }
+  EXPECT_THAT(bpe(model, merges),
+              HasSubstr("is a SentencePiece model; expected GPT-2's vocab.json"));
+  EXPECT_THAT(bpe(merges, vocab), HasSubstr("is a merges.txt; expected GPT-2's vocab.json"));
+  EXPECT_THAT(bpe(vocab, vocab), HasSubstr("is a vocab.json; expected GPT-2's merges.txt"));
+  EXPECT_THAT(pieces(vocab), HasSubstr("is a vocab.json; expected the .model file"));
+}
+
 TEST(ByteLevel, IdsAreBytes) {
   const auto tokenizer = make_tokenizer("ByteLevelTokenizer", "", "");
   EXPECT_EQ(tokenizer->vocab_size(), 257);
   EXPECT_EQ(tokenizer->eod(), 256);
+  EXPECT_EQ(tokenizer->bos(), 256);
   EXPECT_THAT(tokenizer->encode("A\xc3\xa9\n"), ElementsAre(65, 0xc3, 0xa9, 10));
   EXPECT_THAT(tokenizer->encode(""), IsEmpty());
   std::string all;

@@ -1,0 +1,188 @@
+#include "framework/data/tokenizer_files.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "framework/data/throw_error.h"
+#include "framework/input_file.h"
+#include "framework/printable.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr const char* kElsewhere =
+    "Its tokenizer is not among those here: tokenize elsewhere, and train with --tokenizer-type "
+    "NullTokenizer --vocab-size N";
+
+struct Kind {
+  const char *what, *advice;
+};
+constexpr Kind kVocabulary = {"a vocab.json",
+                              "Give it as --vocab-file, with its merges.txt as --merge-file and "
+                              "--tokenizer-type GPT2BPETokenizer"};
+constexpr Kind kMerges = {"a merges.txt", "Give it as --merge-file"};
+constexpr Kind kSentencePiece = {
+    "a SentencePiece model",
+    "Give it as --tokenizer-model, with --tokenizer-type GPTSentencePieceTokenizer"};
+constexpr Kind kPieces = {"the list of a SentencePiece model's pieces",
+                          "Give the .model beside it as --tokenizer-model"};
+constexpr Kind kTokenizerJson = {
+    "a tokenizer.json of transformers",
+    "Give the vocab.json and merges.txt beside it (--vocab-file, --merge-file), or the "
+    "tokenizer.model (--tokenizer-model). Where it has neither: tokenize elsewhere, and train with "
+    "--tokenizer-type NullTokenizer --vocab-size N"};
+constexpr Kind kTiktoken = {"a file of tiktoken", kElsewhere};
+constexpr Kind kGzip = {"compressed by gzip", "Unpack it with gunzip"};
+
+// The first `count` lines, or as many as there are.
+std::vector<std::string_view> first_lines(std::string_view text, size_t count) {
+  std::vector<std::string_view> lines;
+  while (!text.empty() && lines.size() < count) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    lines.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return lines;
+}
+
+// "base64 rank", the ranks one after the other.
+bool is_tiktoken(std::string_view text) {
+  const auto lines = first_lines(text, 3);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const std::string_view line = lines[i];
+    const size_t space = std::min(line.find(' '), line.size());
+    const bool base64 = space > 0 && space % 4 == 0 &&
+                        std::ranges::all_of(line.substr(0, space), [](unsigned char c) {
+                          return std::isalnum(c) || c == '+' || c == '/' || c == '=';
+                        });
+    if (!base64 || line.substr(space) != " " + std::to_string(i)) return false;
+  }
+  return !lines.empty();
+}
+
+// A protobuf's field 1, a piece, that begins with its own field 1, the piece's text.
+bool is_sentencepiece(std::string_view text) {
+  return text.size() > 4 && text[0] == '\n' && text[2] == '\n' && text[3] > 0 && text[3] < text[1];
+}
+
+const Kind* kind_of(std::string_view text) {
+  const size_t first = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  if (text.starts_with("\x1f\x8b")) return &kGzip;
+  if (is_sentencepiece(text)) return &kSentencePiece;
+  if (text.substr(first).starts_with('{')) {
+    const bool parts = text.find("\"pre_tokenizer\"") != std::string_view::npos &&
+                       text.find("\"added_tokens\"") != std::string_view::npos;
+    return parts ? &kTokenizerJson : &kVocabulary;
+  }
+  if (text.starts_with("#version")) return &kMerges;
+  if (text.starts_with("<unk>\t") || text.starts_with("<pad>\t")) return &kPieces;
+  return is_tiktoken(text) ? &kTiktoken : nullptr;
+}
+
+struct Expected {
+  const Kind* kind;
+  const char *file, *flag;
+};
+Expected expected_of(TokenizerFile file) {
+  switch (file) {
+    case TokenizerFile::kVocabulary:
+      return {&kVocabulary, "GPT-2's vocab.json", " (--vocab-file)"};
+    case TokenizerFile::kMerges:
+      return {&kMerges, "GPT-2's merges.txt", " (--merge-file)"};
+    case TokenizerFile::kSentencePiece:
+      return {&kSentencePiece, "the .model file of SentencePiece", " (--tokenizer-model)"};
+  }
+  return {};
+}
+
+// A file beside a tokenizer's, as far as it says how text is split; vocabularies are left out.
+Json read_settings(const fs::path& file) {
+  const auto keep = [](int depth, Json::parse_event_t event, const Json& parsed) {
+    const bool list = event == Json::parse_event_t::key &&
+                      (parsed == "vocab" || parsed == "merges" || parsed == "added_tokens" ||
+                       parsed == "added_tokens_decoder");
+    return depth <= 8 && !list;
+  };
+  Json json = Json::parse(read_file(file), keep, /*allow_exceptions=*/false);
+  if (!json.is_object()) throw_error(file.string(), ": is no JSON object");
+  return json;
+}
+
+Json find(const Json& object, const char* key) {
+  return object.is_object() && object.contains(key) ? object[key] : Json();
+}
+
+bool is_one_of(const Json& value, std::initializer_list<Json> known) {
+  return std::find(known.begin(), known.end(), value) != known.end();
+}
+
+// The first setting with which text is not split as GPT-2's tokenizer does; empty: there is none.
+std::string unlike_gpt2(const Json& tokenizer) {
+  const auto is = [](const std::string& key, const Json& value) {
+    return "its " + key + " is " + printable(value.dump());
+  };
+  if (const Json value = find(tokenizer, "normalizer"); !value.is_null())
+    return is("normalizer", value);
+  Json split = find(tokenizer, "pre_tokenizer");
+  if (const Json parts = find(split, "pretokenizers"); parts.is_array() && parts.size() == 1)
+    split = parts[0];
+  if (find(split, "type") != "ByteLevel" ||
+      !is_one_of(find(split, "add_prefix_space"), {nullptr, false}) ||
+      !is_one_of(find(split, "use_regex"), {nullptr, true}))
+    return is("pre_tokenizer", split);
+  const Json model = find(tokenizer, "model");
+  if (!is_one_of(find(model, "type"), {nullptr, "BPE"})) return is("model.type", model["type"]);
+  for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix", "ignore_merges",
+                          "byte_fallback", "dropout"})
+    if (const Json value = find(model, key); !is_one_of(value, {nullptr, false, "", 0}))
+      return is(std::string("model.") + key, value);
+  return "";
+}
+
+// Of a package without a tokenizer.json. Those of other classes have code of their own.
+std::string class_unlike_gpt2(const Json& config) {
+  const Json name = find(config, "tokenizer_class"), prefix = find(config, "add_prefix_space");
+  if (!is_one_of(name, {nullptr, "GPT2Tokenizer", "GPT2TokenizerFast", "CodeGenTokenizer",
+                        "CodeGenTokenizerFast"}))
+    return "its tokenizer_class is " + printable(name.dump());
+  return prefix == true ? "its add_prefix_space is true" : "";
+}
+
+}  // namespace
+
+std::string read_tokenizer_file(const std::string& file, TokenizerFile expected) {
+  const auto [kind, wanted, flag] = expected_of(expected);
+  std::string text;
+  try {
+    text = read_file(file);
+  } catch (const std::runtime_error& error) {
+    throw_error(error.what(), flag);
+  }
+  const Kind* found = kind_of(text);
+  if (found && found != kind)
+    throw_error(file, ": is ", found->what, "; expected ", wanted, flag, ". ", found->advice);
+  return text;
+}
+
+void check_splits_as_gpt2(const std::string& vocab_file) {
+  const fs::path folder = fs::path(vocab_file).parent_path(), tokenizer = folder / "tokenizer.json",
+                 config = folder / "tokenizer_config.json";
+  const bool whole = fs::is_regular_file(tokenizer);
+  if (!whole && !fs::is_regular_file(config)) return;
+  const fs::path& beside = whole ? tokenizer : config;
+  const Json settings = read_settings(beside);
+  const std::string unlike = whole ? unlike_gpt2(settings) : class_unlike_gpt2(settings);
+  if (!unlike.empty())
+    throw_error(vocab_file, ": ", beside.string(),
+                " says that this tokenizer does not split text as GPT-2's, which is what "
+                "GPT2BPETokenizer does: ",
+                unlike, ". ", kElsewhere);
+}
+
+}  // namespace anymesh
