@@ -282,6 +282,24 @@ void check_start(Communicator& world, const CommandLine& line) {
   check_same(world, told);
 }
 
+// The tokenizer's vocabulary, or the checkpoint's if that is larger: makers of models pad theirs. So
+// many entries more are another tokenizer's. Collective.
+int vocabulary_of_run(const Config& config, Communicator& world, std::vector<std::string>& notes) {
+  constexpr int64_t kMostPadding = 4096;
+  const CheckpointConfig& c = config.checkpoint;
+  int own = 0;
+  all_or_none(world, [&] { own = vocabulary_size(config.data); });
+  check_same(world, {{"the vocabulary's size", std::to_string(own)}});
+  if (config.data.tokenizer_type == "NullTokenizer" || c.load.empty()) return own;
+  const int64_t saved = max_over(
+      world, saved_vocabulary(c.load, {.tag = c.load_tag, .universal = c.universal_checkpoint}));
+  if (saved <= own || saved - own > kMostPadding) return own;
+  notes.push_back(c10::str("the vocabulary of the checkpoint has ", saved,
+                           " entries, the tokenizer ", own,
+                           ": the model keeps those that no text has, padding of its makers"));
+  return static_cast<int>(saved);
+}
+
 // What every rank finds wrong alike (flags, files) is thrown as CollectiveError.
 void main_of(const CommandLine& line, const MpiEnvironment& mpi, ModelDefinition& model) {
   const Config& config = line.config;
@@ -292,15 +310,15 @@ void main_of(const CommandLine& line, const MpiEnvironment& mpi, ModelDefinition
     return;
   }
   set_threads(*mpi.local());
+  ParseResult parsed = line.parsed;
+  const int vocab_size = vocabulary_of_run(config, *world, parsed.notes);
   ModelFacts facts;
-  all_or_none(*world,
-              [&] { facts = model.settle(config, vocabulary_size(config.data), world->size()); });
-  check_same(*world, {{"the vocabulary's size", std::to_string(facts.vocab_size)}});
+  all_or_none(*world, [&] { facts = model.settle(config, vocab_size, world->size()); });
   const CheckpointConfig& c = config.checkpoint;
   Interruption interruption(world, {.duration_minutes = c.exit_duration_in_mins,
                                     .kill_switch = c.kill_switch_file,
                                     .save_switch = c.save_switch_file});
-  run(config, model, facts, line.parsed, line.flags, place(config, mpi), interruption);
+  run(config, model, facts, parsed, line.flags, place(config, mpi), interruption);
 }
 
 // All ranks have come to one error: the first of them tells, once nobody prints any more, and ends

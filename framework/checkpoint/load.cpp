@@ -15,6 +15,7 @@
 #include "framework/checkpoint/shared_checks.h"
 #include "framework/checkpoint/tags_to_try.h"
 #include "framework/comm/agreement.h"
+#include "framework/printed.h"
 
 namespace anymesh {
 namespace {
@@ -31,10 +32,21 @@ std::string falling_back(const std::string& tag, const std::string& damage,
                   " (--no-fallback would stop here)");
 }
 
+bool has_metadata(const fs::path& folder) {
+  return fs::exists(folder / model_states_file(0)) ||
+         fs::exists(folder / zero3_model_states_file(0, 0));
+}
+
 // Why there is nothing to load.
 std::string nothing_in(const fs::path& load_dir, bool universal) {
   if (!fs::is_directory(load_dir))
     return c10::str("--load ", load_dir.string(), ": no such folder; nothing was loaded");
+  if (has_metadata(load_dir)) {
+    const fs::path folder = fs::canonical(load_dir);
+    return c10::str("--load ", load_dir.string(), ": is the folder of one tag; give --load ",
+                    shell_word(folder.parent_path()), " --load-tag ", shell_word(folder.filename()),
+                    fs::exists(folder / kZeroFolder) ? " --universal-checkpoint" : "");
+  }
   const bool other = fs::exists(load_dir / kLatestUniversalFile);
   return c10::str("--load ", load_dir.string(), ": no file '",
                   universal ? kLatestUniversalFile : kLatestFile,
@@ -304,6 +316,22 @@ fs::path existing(const fs::path& file) {
     throw std::runtime_error(file.parent_path().string() + ": no such folder (--load)");
   throw std::runtime_error(file.string() +
                            " is missing. The folder holds: " + list_folder(file.parent_path()));
+}
+
+int64_t saved_vocabulary(const fs::path& load_dir, LoadOptions options) {
+  try {
+    TagsToTry found = tags_to_try(load_dir, options);
+    options.universal = false;  // which is what a universal one is made of where there is none
+    if (found.tags.empty()) found = tags_to_try(load_dir, options);
+    const fs::path folder = load_dir / found.tags.at(0),
+                   zero3 = folder / zero3_model_states_file(0, 0);
+    const Value metadata =
+        read_torch_file(fs::exists(zero3) ? zero3 : folder / model_states_file(0));
+    const Value info = metadata.find(keys::kUniversalInfo).value_or(Value::dict());
+    return info.find(keys::kOriginalVocabSize).value_or(0).as_int();
+  } catch (const std::exception&) {
+    return 0;
+  }
 }
 
 LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
