@@ -55,9 +55,13 @@ void add_generate_flags(FlagTable& table, GenerateFlags& flags) {
       "required");
   table.add("load-tag", flags.load_tag, "the checkpoint in --load", "the one of 'latest'");
   table.add("prompts", flags.prompts, "what texts begin with, one text for each",
-            "a text from <|endoftext|> on");
+            "a text from <|endoftext|> or <s> on");
+  table.add(
+      "prepend-bos", flags.prepend_bos,
+      "begin each prompt with the <s> of a SentencePiece model, which Llama's expect, or with "
+      "<|endoftext|>");
   table.add("num-tokens-to-generate", flags.num_tokens,
-            "tokens to add to each; <|endoftext|> ends it before");
+            "tokens to add to each; <|endoftext|> or </s> ends it before");
   table.add("temperature", flags.sampling.temperature,
             "divides the logits; 0: always the likeliest token");
   table.add("top_k", flags.sampling.top_k, "draw among that many likeliest tokens; 0: all");
@@ -66,18 +70,14 @@ void add_generate_flags(FlagTable& table, GenerateFlags& flags) {
   table.add("seed", flags.sampling.seed, "of the draws: the same flags write the same text");
   table.add("recompute", flags.recompute,
             "keep no keys and values: read the whole text again for each token");
-  table.add("tokenizer-type", flags.tokenizer_type, "one of pretrain_gpt's; NullTokenizer: numbers",
+  table.add("tokenizer-type", flags.tokenizer.type, "one of pretrain_gpt's; NullTokenizer: numbers",
             "the checkpoint's");
-  table.add("vocab-file", flags.vocab_file, "vocab.json of the GPT2BPETokenizer",
+  table.add("vocab-file", flags.tokenizer.vocab_file, "vocab.json of the GPT2BPETokenizer",
             "the checkpoint's");
-  table.add("merge-file", flags.merge_file, "merges.txt of the GPT2BPETokenizer",
+  table.add("merge-file", flags.tokenizer.merge_file, "merges.txt of the GPT2BPETokenizer",
             "the checkpoint's");
-  table.add("tokenizer-model", flags.tokenizer_model, "model of the SentencePiece tokenizers",
-            "the checkpoint's");
-}
-
-Value args_of(const WholeCheckpoint& checkpoint) {
-  return checkpoint.metadata ? checkpoint.metadata.find(keys::kArgs) : Value();
+  table.add("tokenizer-model", flags.tokenizer.tokenizer_model,
+            "model of the SentencePiece tokenizers", "the checkpoint's");
 }
 
 // With a vocabulary and a width that the checkpoint's tables have, so that nothing larger than the
@@ -116,44 +116,56 @@ GptConfig model_of(const WholeCheckpoint& checkpoint, const GenerateFlags& flags
   return gpt;
 }
 
-std::unique_ptr<Tokenizer> tokenizer_of(const WholeCheckpoint& checkpoint,
-                                        const GenerateFlags& flags, int vocab_size) {
-  const Value args = args_of(checkpoint);
-  const auto choice = [&](const std::string& given, const char* dest) {
-    const Value value = args && given.empty() ? args.find(dest) : Value();
-    return value && value.is_string() ? value.as_string() : given;
-  };
-  const std::string type = choice(flags.tokenizer_type, "tokenizer_type");
-  require(!type.empty(), checkpoint.path.string() +
-                             ": does not say which tokenizer it is of; give --tokenizer-type");
-  std::string vocab = flags.vocab_file, merges = flags.merge_file, pieces = flags.tokenizer_model;
-  if (type == "GPT2BPETokenizer") {
-    vocab = choice(vocab, "vocab_file");
-    merges = choice(merges, "merge_file");
-  } else if (type.ends_with("SentencePieceTokenizer")) {
-    pieces = choice(pieces, "tokenizer_model");
-  }
-  const bool numbers = type == "NullTokenizer";
-  require(!numbers || (vocab + merges + pieces).empty(),
+std::unique_ptr<Tokenizer> open_tokenizer(const GenerateFlags& flags, GenerateSetup& setup) {
+  const std::string path = setup.checkpoint.path.string();
+  const int vocab_size = setup.gpt.vocab_size;
+  const TokenizerChoice& given = flags.tokenizer;
+  const TokenizerChoice choice = tokenizer_of(setup.checkpoint, given);
+  require(!choice.type.empty(),
+          path +
+              ": does not say which tokenizer it is of, nor is there a tokenizer.model, or a "
+              "vocab.json and a merges.txt, beside it; give --tokenizer-type");
+  const bool numbers = choice.type == "NullTokenizer";
+  require(!numbers || (given.vocab_file + given.merge_file + given.tokenizer_model).empty(),
           "--tokenizer-type NullTokenizer takes no files");
   auto tokenizer = numbers ? std::make_unique<NullTokenizer>(vocab_size)
-                           : make_tokenizer(type, vocab, merges, pieces);
-  require(tokenizer->vocab_size() == vocab_size,
-          "--tokenizer-type " + type + " has " + std::to_string(tokenizer->vocab_size()) +
-              " tokens, the model of " + checkpoint.path.string() + " " +
-              std::to_string(vocab_size) + "; give the tokenizer that it was trained with");
+                           : make_tokenizer(choice.type, choice.vocab_file, choice.merge_file,
+                                            choice.tokenizer_model);
+  if (choice.searched) setup.notes.push_back("found by the checkpoint: " + flags_of(choice));
+  const std::string sizes = "--tokenizer-type " + choice.type + " has " +
+                            std::to_string(tokenizer->vocab_size()) + " tokens, the model of " +
+                            path + " " + std::to_string(vocab_size);
+  require(tokenizer->vocab_size() <= vocab_size,
+          sizes + "; give the tokenizer that it was trained with");
+  if (tokenizer->vocab_size() < vocab_size)
+    setup.notes.push_back(sizes +
+                          "; those without a text, padding of the vocabulary, are left out");
   return tokenizer;
 }
 
-std::vector<Prompt> prompts_of(const GenerateFlags& flags, Tokenizer& tokenizer) {
-  if (flags.prompts.empty()) {
-    require(tokenizer.eod() >= 0, "--prompts is needed: the NullTokenizer has no <|endoftext|>");
-    return {Prompt{.ids = {tokenizer.eod()}}};
-  }
+// What is trained on has no <s> unless its maker put it there: Llama's did.
+std::vector<Prompt> prompts_of(const GenerateFlags& flags, Tokenizer& tokenizer,
+                               std::vector<std::string>& notes) {
+  const int32_t bos = tokenizer.bos();
+  require(bos >= 0 || !flags.prepend_bos,
+          "--prepend-bos: the NullTokenizer has no such token; write its number into --prompts");
+  require(bos >= 0 || !flags.prompts.empty(),
+          "--prompts is needed: the NullTokenizer has no <|endoftext|>");
+  const bool has_bos = bos != tokenizer.eod();
+  if (has_bos && flags.prompts.empty())
+    notes.push_back(
+        "the text begins behind <s>, which a model knows whose training data has it, as Llama's or "
+        "by preprocess_data --prepend-bos");
+  if (has_bos && !flags.prompts.empty() && !flags.prepend_bos)
+    notes.push_back(
+        "prompts are not given the <s> that models expect whose training data has it, as Llama's "
+        "do; --prepend-bos gives it");
+  if (flags.prompts.empty()) return {Prompt{.ids = {bos}}};
   std::vector<Prompt> prompts;
   for (const std::string& text : flags.prompts) {
-    prompts.push_back({text, tokenizer.encode(text)});
-    require(!prompts.back().ids.empty(), "--prompts: one is empty; leave the flag out instead");
+    Prompt& prompt = prompts.emplace_back(Prompt{text, tokenizer.encode(text)});
+    if (flags.prepend_bos) prompt.ids.insert(prompt.ids.begin(), bos);
+    require(!prompt.ids.empty(), "--prompts: one is empty; leave the flag out instead");
   }
   return prompts;
 }
@@ -209,8 +221,8 @@ GenerateSetup set_up(const GenerateFlags& flags) {
   for (const std::string& flag : flags.ignored)
     setup.notes.push_back("ignored, as it changes no result here: " + flag);
   setup.gpt = model_of(setup.checkpoint, flags);
-  setup.tokenizer = tokenizer_of(setup.checkpoint, flags, setup.gpt.vocab_size);
-  setup.prompts = prompts_of(flags, *setup.tokenizer);
+  setup.tokenizer = open_tokenizer(flags, setup);
+  setup.prompts = prompts_of(flags, *setup.tokenizer, setup.notes);
   fit_positions(flags, setup);
   setup.gpt = resolved(setup.gpt);
   return setup;

@@ -8,6 +8,7 @@
 #include "framework/data/tokenizer.h"
 #include "models/gpt/generation/sampler.h"
 #include "models/gpt/gpt_model.h"
+#include "tools/run_tokenizer.h"
 
 namespace anymesh {
 
@@ -17,8 +18,8 @@ struct GenerateFlags {
   std::vector<std::string> prompts;
   int num_tokens = 30;  // Megatron's default
   SamplingOptions sampling;
-  bool recompute = false;
-  std::string tokenizer_type, vocab_file, merge_file, tokenizer_model;  // empty: the checkpoint's
+  bool recompute = false, prepend_bos = false;
+  TokenizerChoice tokenizer;         // what is empty: the checkpoint's
   GptConfig gpt;                     // for a checkpoint that does not say
   std::string model_flag;            // the first of those that are given; empty: none
   std::vector<std::string> ignored;  // Megatron's that are given and change no result here
@@ -29,7 +30,7 @@ GenerateFlags parse_generate_flags(const std::vector<std::string>& args);
 
 struct Prompt {
   std::string text;
-  std::vector<int32_t> ids;  // never empty: a text without a prompt begins behind <|endoftext|>
+  std::vector<int32_t> ids;  // never empty: a text without a prompt begins behind bos()
 };
 
 // Everything but the weights: metadata is read, and nothing yet of the size of the model.
@@ -43,8 +44,8 @@ struct GenerateSetup {
 
 // The model is the one of the checkpoint's args, and where it has none (weights, DeepSpeed's own)
 // of the flags; the tokenizer likewise, with flags first. Throws ParseError or ValueError for a
-// model that the checkpoint is not of, a tokenizer of another vocabulary, and texts longer than the
-// table of positions. Rotary positions and ALiBi have none: a text that is longer than the samples
+// model that the checkpoint is not of, a tokenizer of more tokens than the model, and texts longer
+// than the table of positions. A model may have more tokens, padding, which are never drawn. Rotary positions and ALiBi have none: a text that is longer than the samples
 // of the training gets a note.
 GenerateSetup set_up(const GenerateFlags& flags);
 

@@ -44,7 +44,7 @@ struct Options {
   std::optional<DocumentUnit> unit;  // of text; none: JSON lines
   std::string output_prefix;
   std::string tokenizer_type, vocab_file, merge_file, tokenizer_model;
-  bool append_eod = false, count_eod = false;
+  bool prepend_bos = false, append_eod = false, count_eod = false;
   int workers = 1;
 };
 
@@ -159,7 +159,9 @@ class Preprocessor {
       const auto texts = options_.unit ? std::vector{document.text} : parse_json(document);
       for (const std::string& text : texts) {
         auto& tokens = batch.tokens.emplace_back(tokenizer.encode(text));
-        if (options_.append_eod && !tokens.empty()) tokens.push_back(tokenizer.eod());
+        if (tokens.empty()) continue;
+        if (options_.prepend_bos) tokens.insert(tokens.begin(), tokenizer.bos());
+        if (options_.append_eod) tokens.push_back(tokenizer.eod());
       }
     }
   }
@@ -268,6 +270,7 @@ Options parse_options(const cxxopts::ParseResult& parsed) {
                   .vocab_file = text_of(parsed, "vocab-file"),
                   .merge_file = text_of(parsed, "merge-file"),
                   .tokenizer_model = text_of(parsed, "tokenizer-model"),
+                  .prepend_bos = parsed["prepend-bos"].as<bool>(),
                   .append_eod = parsed["append-eod"].as<bool>(),
                   .count_eod = parsed["count-eod"].as<bool>(),
                   .workers = parse_workers(text_of(parsed, "workers"))};
@@ -309,6 +312,8 @@ Options parse(int argc, char** argv) {
     ("vocab-file", "vocab.json, for GPT2BPETokenizer", none)
     ("merge-file", "merges.txt, for GPT2BPETokenizer", none)
     ("tokenizer-model", "model, for the SentencePiece tokenizers", none)
+    ("prepend-bos", "begin each document with the <s> of a SentencePiece model, as Llama's training "
+     "data does (others: with the token that ends documents)")
     ("append-eod", "end each document with the tokenizer's token for that, as <|endoftext|>")
     ("count-eod", "count that token in the document's length, as Megatron-LM does; "
      "Megatron-DeepSpeed does not, so its document n is read from n tokens too early");

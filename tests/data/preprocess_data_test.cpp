@@ -106,6 +106,14 @@ TEST_F(PreprocessData, CountsTheEndOfDocumentOnlyWhenTold) {
   EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("one", "two"));
 }
 
+TEST_F(PreprocessData, BeginsDocumentsOnlyWhenTold) {
+  const std::string flags =
+      input("a.jsonl", "{\"text\":\"one\"}\n{\"text\":\"\"}\n{\"text\":\"two\"}");
+  ASSERT_EQ(run(flags + "--prepend-bos"), 0) << output;
+  EXPECT_THAT(documents(folder / "out_text_document"),
+              ElementsAre("<|endoftext|>one", "<|endoftext|>two"));
+}
+
 TEST_F(PreprocessData, WritesOneOutputForEachKey) {
   const std::string flags = input("a.jsonl", "{\"text\":\"body\",\"title\":\"head\"}\n");
   for (const char* keys : {"--json-keys text,title", "--json-keys text title --workers 1"}) {
@@ -294,9 +302,10 @@ TEST_F(PreprocessData, WhatIsNoTextIsNamedWithTheWayOut) {
 
 TEST_F(PreprocessData, HelpNamesEveryFlag) {
   ASSERT_EQ(run("--help"), 0);
-  for (const char* flag : {"--input", "--json-keys", "--documents", "--output-prefix",
-                           "--tokenizer-type", "--vocab-file", "--merge-file", "--tokenizer-model",
-                           "--append-eod", "--count-eod", "--dataset-impl", "--workers"}) {
+  for (const char* flag :
+       {"--input", "--json-keys", "--documents", "--output-prefix", "--tokenizer-type",
+        "--vocab-file", "--merge-file", "--tokenizer-model", "--prepend-bos", "--append-eod",
+        "--count-eod", "--dataset-impl", "--workers"}) {
     EXPECT_THAT(output, HasSubstr(flag));
   }
 }

@@ -19,6 +19,14 @@ convert c global_step120
 # text FILE FLAGS...: what generate writes.
 text() { "$bin/generate" "${@:2}" >"$1" 2>log || fail "generate ${*:2}: $(cat log)"; }
 
+# refused STATUS PATTERN FLAGS...: one message on stderr, and nothing on stdout.
+refused() {
+  local status=0
+  "$bin/generate" "${@:3}" >out 2>log || status=$?
+  [[ $status == "$1" && ! -s out && $(grep -c '^generate: ' log) == 1 ]] && grep -qE -- "$2" log || fail "generate ${*:3}: $status, $(cat out log)"
+  echo "ok: refused: $(head -1 log | cut -c1-150)"
+}
+
 greedy=(--prompts 'Zwölf Box' 'Sylter ' --num-tokens-to-generate 36 --temperature 0)
 text expected --load c "${greedy[@]}"
 printf '%s\n' 'Zwölf Boxkämpfer jagen Viktor quer über den' 'Sylter Deich. Zwölf Boxkämpfer jagen Vikt' | cmp - expected ||
@@ -62,12 +70,63 @@ alike --load c --num-tokens-to-generate 70 --temperature 50 --seed 1
 # A SentencePiece model, whose pieces have their text from those before them, and texts that end at different steps.
 pieces=(--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model "$here/../fixtures/data/sentencepiece.model")
 for _ in {1..200}; do echo 'The quick brown fox jumps over Zwölf lazy dogs.'; done >pieces.txt
-"$bin/preprocess_data" --input pieces.txt --output-prefix pieces --documents line --append-eod "${pieces[@]}" >log 2>&1 || fail "$(cat log)"
+"$bin/preprocess_data" --input pieces.txt --output-prefix pieces --documents line --prepend-bos --append-eod "${pieces[@]}" >log 2>&1 || fail "$(cat log)"
 "$here/../../tools/mpirun.sh" 1 "$bin/pretrain_gpt" "${gpt[@]}" "${run[@]/text_text/pieces_text}" "${pieces[@]}" --train-iters 60 --save p >train.log 2>&1 ||
   fail "$(tail -5 train.log)"
 text found --load p --prompts 'The quick' 'The quick brown fox jumps over Zw' --temperature 0 --num-tokens-to-generate 60
 printf 'The quick brown fox jumps over Zwölf lazy dogs.\n%.0s' 1 2 | cmp - found || fail "not the line that was learned: $(cat found)"
 echo "ok: SentencePiece: $(head -1 found)"
+
+# Documents there begin with <s>: so does a text without a prompt, and one with a prompt if asked for.
+learned='The quick brown fox jumps over Zwölf lazy dogs.'
+text found --load p --temperature 0 --num-tokens-to-generate 60
+[[ $(cat found) == "${learned:0:20}"* ]] && grep -q 'note: the text begins behind <s>' log || fail "from <s>: $(cat found log)"
+text found --load p --prompts 'The quick' --prepend-bos --temperature 0 --num-tokens-to-generate 60
+[[ $(cat found) == "${learned:0:20}"* ]] && ! grep -q 'note:.*<s>' log || fail "--prepend-bos: $(cat found log)"
+text found --load p --prompts 'The quick' --temperature 0
+grep -q 'note: prompts are not given the <s>.*--prepend-bos' log || fail "no note: $(cat log)"
+text found --load c --prompts 'Zw' --prepend-bos --temperature 0
+! grep -q 'note:' log || fail "notes: $(cat log)"
+echo "ok: <s> begins a text, and a prompt if asked for"
+
+# A run's files are found from another folder, and beside the checkpoint: what a run named by a relative path.
+mkdir -p here/data elsewhere/deep
+cp "${pieces[3]}" here/data/some.model
+(cd here && "$bin/pretrain_gpt" "${gpt[@]}" --data-path ../pieces_text_document "${run[@]:2}" "${pieces[@]:0:3}" data/some.model --train-iters 1 \
+    --lr-warmup-iters=0 --save 'my c' >../train.log 2>&1) || fail "$(tail -5 train.log)"
+some() {
+  (cd elsewhere/deep && text "$scratch/found" --load "$1" --prompts x --num-tokens-to-generate 1 && grep -q -- "$2" log) || fail "$1: $(cat elsewhere/deep/log)"
+  echo "ok: from another folder: $(grep -o -- '--tokenizer-type.*' elsewhere/deep/log)"
+}
+some "$scratch/here/my c" "note: found by the checkpoint: --tokenizer-type GPTSentencePieceTokenizer --tokenizer-model .*/here/data/some.model"
+mv 'here/my c' moved
+refused 1 'data/some.model: cannot open: .*(--tokenizer-model)' --load moved --prompts x
+cp here/data/some.model moved/
+some ../../moved "--tokenizer-model .*/moved/some.model"
+mv moved 'moved too'
+some "../../moved too" "--tokenizer-model '/.*/moved too/some.model'"
+
+# After an import the tokenizer's files lie beside it.
+{ "$bin/hf_convert" export c theirs && "$bin/hf_convert" import theirs imported; } >log 2>&1 || fail "$(cat log)"
+refused 1 'does not say which tokenizer it is of, nor is there a tokenizer.model' --load imported --prompts Zw
+cp "$here/../fixtures/data/v257.json" theirs/vocab.json && echo '#version: 0.2' >theirs/merges.txt
+"$bin/hf_convert" import theirs 'my import' >log 2>&1 || fail "$(cat log)"
+tail -1 log | grep -q -- "--load 'my import' --universal-checkpoint --finetune" || fail "not quoted: $(cat log)"
+some '../../my import' "--tokenizer-type GPT2BPETokenizer --vocab-file '/.*/my import/vocab.json' --merge-file '/.*/my import/merges.txt'"
+echo '{"normalizer": {"type": "NFC"}}' >'my import/tokenizer.json'
+refused 1 'my import/tokenizer.json says that this tokenizer does not split text as .*its normalizer is ."type":"NFC".' --load 'my import'
+
+# A model may have more tokens than its tokenizer, padding: training goes on with them, and none is ever drawn.
+wide() { "$bin/pretrain_gpt" "${gpt[@]}" "${run[@]}" --lr-warmup-iters=0 --lr-decay-iters 9 --save w "$@" >train.log 2>&1; }
+wide --tokenizer-type NullTokenizer --vocab-size 300 --train-iters 1 || fail "$(tail -5 train.log)"
+wide --tokenizer-type ByteLevelTokenizer --load w --train-iters 2 || fail "$(tail -5 train.log)"
+grep -q 'note: .* vocabulary of the checkpoint has 300 entries, the tokenizer 257' train.log || fail "no note: $(cat train.log)"
+text found --load w --num-tokens-to-generate 90 --temperature 50 --seed 3
+grep -q 'note: .* has 257 tokens, the model of .* 300; those without a text' log || fail "no note: $(cat log)"
+echo "ok: a model of 300 tokens with a tokenizer of 257"
+! wide --tokenizer-type ByteLevelTokenizer --load w/global_step2 --train-iters 3 || fail "loaded a tag folder"
+grep -q -- "is the folder of one tag; give --load $scratch/w --load-tag global_step2" train.log || fail "$(cat train.log)"
+! wide --tokenizer-type NullTokenizer --vocab-size 301 --load w --train-iters 3 || fail "trained with 301 of 300 tokens"
 
 # Positions that are computed reach beyond the training's; numbers serve where there is no tokenizer.
 for positions in --position-embedding-type\ alibi --use-rotary-position-embeddings; do
@@ -80,13 +139,6 @@ for positions in --position-embedding-type\ alibi --use-rotary-position-embeddin
   rm -r n
 done
 
-# refused STATUS PATTERN FLAGS...: one message on stderr, and nothing on stdout.
-refused() {
-  local status=0
-  "$bin/generate" "${@:3}" >out 2>log || status=$?
-  [[ $status == "$1" && ! -s out && $(grep -c '^generate: ' log) == 1 ]] && grep -qE -- "$2" log || fail "generate ${*:3}: $status, $(cat out log)"
-  echo "ok: refused: $(head -1 log | cut -c1-150)"
-}
 refused 2 '--load is required'
 refused 2 "unknown flag --prompt; did you mean --prompts" --load c --prompt x
 refused 2 "--top_k x: expected an integer" --load c --top_k x
