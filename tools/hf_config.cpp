@@ -1,83 +1,14 @@
 #include "tools/hf_config.h"
 
-#include <climits>
-#include <initializer_list>
-#include <nlohmann/json.hpp>
+#include <algorithm>
 #include <utility>
 
-#include "framework/checkpoint/format/dtype.h"
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/printable.h"
+#include "tools/hf_keys.h"
 
 namespace anymesh {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-// The keys of a config.json. A key may have a second name; one that is absent or null has its
-// default.
-class Keys {
- public:
-  explicit Keys(const std::filesystem::path& file) : file_(file.string()) {
-    const auto shallow = [this](int depth, Json::parse_event_t, const Json&) {
-      if (depth > 16) throw ValueError(file_ + ": is nested deeper than 16 levels");
-      return true;
-    };
-    object_ = Json::parse(read_text(file), shallow, /*allow_exceptions=*/false);
-    if (!object_.is_object()) throw ValueError(file_ + ": is no JSON object");
-  }
-
-  using Names = std::initializer_list<const char*>;
-
-  Json find(Names names) const {
-    for (const char* name : names) {
-      const auto found = object_.find(name);
-      if (found != object_.end() && !found->is_null()) return *found;
-    }
-    return {};
-  }
-  Json at(Names names, const Json& otherwise = {}) const {
-    Json value = find(names);
-    if (value.is_null()) value = otherwise;
-    if (value.is_null()) fail(*names.begin(), value, "a value");
-    return value;
-  }
-  int integer(Names names, const Json& otherwise = {}) const {
-    const Json value = at(names, otherwise);
-    const bool fits = value.is_number_integer() && value >= 1 && value <= INT_MAX;
-    if (!fits) fail(*names.begin(), value, "an integer from 1 to 2147483647");
-    return value.get<int>();
-  }
-  double number(const char* name, double otherwise) const {
-    const Json value = at({name}, otherwise);
-    if (!value.is_number()) fail(name, value, "a number");
-    return value.get<double>();
-  }
-  bool is_true(const char* name, bool otherwise) const {
-    const Json value = at({name}, otherwise);
-    if (!value.is_boolean()) fail(name, value, "true or false");
-    return value.get<bool>();
-  }
-  // One of the values that our model can have; an absent key is the first of them.
-  Json one_of(const char* name, const std::vector<Json>& values) const {
-    const Json value = at({name}, values[0]);
-    std::string expected;
-    for (const Json& known : values) {
-      if (value == known) return value;
-      expected += (expected.empty() ? "" : " or ") + known.dump();
-    }
-    fail(name, value, expected + ", since pretrain_gpt's model has no other");
-  }
-  [[noreturn]] void fail(const std::string& key, const Json& found,
-                         const std::string& expected) const {
-    throw ValueError(file_ + ": '" + key + "' is " +
-                     (found.is_null() ? "missing" : found.dump().substr(0, 100)) + "; expected " +
-                     expected);
-  }
-
- private:
-  std::string file_;
-  Json object_;
-};
 
 int whole(const Keys& keys, const std::string& key, const Json& value, const std::string& flag) {
   const bool fits = value.is_number() && value >= 1 && value <= INT_MAX &&
@@ -203,6 +134,24 @@ void write_llama(const GptConfig& gpt, Json& json) {
   if (const Json scaling = rope_scaling(gpt); !scaling.is_null()) json["rope_scaling"] = scaling;
 }
 
+// Llama's, but for a window of tokens that attention reaches back to. Absent keys have
+// MistralConfig's defaults.
+void read_mistral(const Keys& keys, GptConfig& gpt) {
+  read_llama(keys, gpt);
+  if (!keys.contains("num_key_value_heads")) gpt.num_key_value_heads = 8;
+  const bool windowed =
+      !keys.contains("sliding_window") || !keys.find({"sliding_window"}).is_null();
+  const int window = windowed ? keys.integer({"sliding_window"}, 4096) : INT_MAX;
+  if (window < gpt.max_position_embeddings)
+    keys.fail(
+        "sliding_window", window,
+        "null, or at least max_position_embeddings (" +
+            std::to_string(gpt.max_position_embeddings) +
+            "), since pretrain_gpt's attention reaches back to the first token. Texts of up to " +
+            std::to_string(window) +
+            " tokens are the same either way: for those, set max_position_embeddings to that");
+}
+
 void read_bloom(const Keys& keys, GptConfig& gpt) {
   gpt.max_position_embeddings =
       keys.integer({"seq_length"}, 2048);  // ALiBi has no table: as trained
@@ -235,7 +184,82 @@ constexpr Family kFamilies[] = {
     {"Llama", "llama", "LlamaForCausalLM", "hidden_size", "hidden_size", "num_hidden_layers",
      "num_attention_heads", read_llama, write_llama},
     {"BLOOM", "bloom", "BloomForCausalLM", "hidden_size", "n_embed", "n_layer", "n_head",
-     read_bloom, write_bloom}};
+     read_bloom, write_bloom},
+    // Without its window a Llama, which it is from here on.
+    {"Llama", "mistral", "LlamaForCausalLM", "hidden_size", "hidden_size", "num_hidden_layers",
+     "num_attention_heads", read_mistral, write_llama}};
+
+// Keys of transformers that change nothing in what a model of these families computes: names,
+// versions, dtypes, classifiers, how text is drawn, kernels.
+constexpr const char* kWithoutEffect[] = {"architectures",
+                                          "transformers_version",
+                                          "torch_dtype",
+                                          "dtype",
+                                          "use_cache",
+                                          "exported_by",
+                                          "task_specific_params",
+                                          "id2label",
+                                          "label2id",
+                                          "num_labels",
+                                          "problem_type",
+                                          "finetuning_task",
+                                          "return_dict",
+                                          "tokenizer_class",
+                                          "auto_map",
+                                          "license",
+                                          "prefix",
+                                          "is_decoder",
+                                          "max_length",
+                                          "min_length",
+                                          "do_sample",
+                                          "num_beams",
+                                          "temperature",
+                                          "top_k",
+                                          "top_p",
+                                          "typical_p",
+                                          "repetition_penalty",
+                                          "length_penalty",
+                                          "max_new_tokens",
+                                          "num_return_sequences",
+                                          "num_beam_groups",
+                                          "diversity_penalty",
+                                          "early_stopping",
+                                          "chunk_size_feed_forward",
+                                          "gradient_checkpointing",
+                                          "n_ctx",
+                                          "reorder_and_upcast_attn",
+                                          "pretraining_tp",
+                                          "slow_but_exact",
+                                          "offset_alibi",
+                                          "masked_softmax_fusion",
+                                          "attention_softmax_in_fp32",
+                                          "bias_dropout_fusion",
+                                          "skip_bias_add",
+                                          "skip_bias_add_qkv",
+                                          "unk_token_id",
+                                          "sep_token_id",
+                                          "decoder_start_token_id",
+                                          "attn_implementation",
+                                          "torchscript"};
+
+bool has_no_effect(const std::string& key) {
+  return key.starts_with('_') || key.starts_with("summary_") ||
+         std::ranges::find(kWithoutEffect, key) != std::end(kWithoutEffect);
+}
+
+// As they stand; a key that is there and null is none.
+TokenIds read_token_ids(const Keys& keys) {
+  TokenIds ids;
+  for (const char* name : kTokenIds) {
+    if (!keys.contains(name)) continue;
+    const Json value = keys.find({name});
+    const Json list = value.is_array() ? value : value.is_null() ? Json::array() : Json{value};
+    for (const Json& id : list)
+      if (!id.is_number_integer()) keys.fail(name, value, "an integer, a list of them or null");
+    ids[name] = list.get<std::vector<int64_t>>();
+  }
+  return ids;
+}
 
 // What the model would have to be, in flags, for a family to have it.
 std::string misfits(HfFamily family, const GptConfig& c) {
@@ -270,7 +294,8 @@ const char* family_name(HfFamily family) { return kFamilies[static_cast<int>(fam
 
 HfModel read_hf_config(const std::filesystem::path& file) {
   const Keys keys(file);
-  if (keys.find({"model_type"}).is_null()) keys.fail("model_type", {}, "gpt2, llama or bloom");
+  if (keys.find({"model_type"}).is_null())
+    keys.fail("model_type", {}, "gpt2, llama, bloom or mistral");
   std::vector<Json> types;
   for (const Family& family : kFamilies) types.emplace_back(family.model_type);
   const Json type = keys.one_of("model_type", types);
@@ -280,7 +305,7 @@ HfModel read_hf_config(const std::filesystem::path& file) {
   GptConfig& gpt = model.gpt;
   const Family* family = kFamilies;
   while (type != family->model_type) ++family;
-  model.family = static_cast<HfFamily>(family - kFamilies);
+  model.family = type == "mistral" ? HfFamily::kLlama : static_cast<HfFamily>(family - kFamilies);
   gpt.hidden_size = keys.integer({family->old_hidden_size, "hidden_size"});
   gpt.num_layers = keys.integer({family->num_layers, "num_hidden_layers"});
   gpt.num_attention_heads = keys.integer({family->num_heads, "num_attention_heads"});
@@ -290,12 +315,22 @@ HfModel read_hf_config(const std::filesystem::path& file) {
   gpt.init_method_std = keys.number("initializer_range", 0.02);
   gpt.untie_embeddings_and_output_weights =
       !keys.is_true("tie_word_embeddings", model.family != HfFamily::kLlama);
+  model.token_ids = read_token_ids(keys);
+  for (const std::string& key : keys.unused())
+    if (!has_no_effect(key)) model.unknown_keys.push_back(key);
   try {
     validate(gpt);
   } catch (const ParseError& error) {
     throw ValueError(file.string() + ": as flags: " + error.what());
   }
   return model;
+}
+
+std::string unknown_keys_note(const HfModel& model) {
+  std::string text;
+  for (const std::string& key : model.unknown_keys) text += (text.empty() ? "" : ", ") + key;
+  return std::string(kHfConfigFile) +
+         " has keys that are not known here and had no effect: " + printable(text, 1000);
 }
 
 HfFamily family_of(const GptConfig& gpt) {
@@ -322,7 +357,8 @@ std::string hf_config_text(const HfModel& model) {
   json["vocab_size"] = gpt.vocab_size;
   json["tie_word_embeddings"] = !gpt.untie_embeddings_and_output_weights;
   json["initializer_range"] = gpt.init_method_std;
-  for (const char* token : {"bos_token_id", "eos_token_id", "pad_token_id"}) json[token] = nullptr;
+  for (const auto& [name, ids] : model.token_ids)
+    json[name] = ids.empty() ? Json() : ids.size() == 1 ? Json(ids[0]) : Json(ids);
   json["dtype"] = "float32";
   json["exported_by"] = "anymesh";
   return json.dump(2) + "\n";

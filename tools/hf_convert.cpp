@@ -6,6 +6,7 @@
 #include <cxxopts.hpp>
 #include <iostream>
 
+#include "framework/printed.h"
 #include "tools/gpt_args.h"
 #include "tools/progress_line.h"
 #include "tools/run_tool.h"
@@ -14,7 +15,7 @@ namespace anymesh {
 namespace {
 
 constexpr const char* kHelp =
-    R"(Converts GPT-2, Llama and BLOOM between Hugging Face's folders and our checkpoints.
+    R"(Converts GPT-2, Llama (Mistral too) and BLOOM between Hugging Face's folders and our checkpoints.
 
  Commands:
   hf_convert import MODEL SAVE          MODEL: config.json, and model.safetensors or its parts
@@ -79,6 +80,10 @@ void print_tokenizer(const std::vector<std::string>& files, const std::string& f
   std::printf("%s\n", files.empty() ? " no tokenizer" : "");
 }
 
+void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) std::printf("note: %s\n", note.c_str());
+}
+
 void run_import(const HfExportOptions& options, bool overwrite) {
   const HfImport report = with_progress([&](const ProgressCallback& progress) {
     return import_hf(options.checkpoint, options.output, progress, overwrite);
@@ -91,12 +96,13 @@ void run_import(const HfExportOptions& options, bool overwrite) {
               static_cast<long long>(report.parameters), size_text(bytes).c_str(),
               pace(bytes, report.seconds).c_str());
   print_tokenizer(report.tokenizer, options.output);
+  print_notes(report.notes);
   std::printf(
       "pretrain_gpt goes on from it with these flags; --seq-length may be less, and the tokenizer\n"
-      "must have %d entries (or NullTokenizer with --vocab-size %d):\n",
+      "may have no more than %d entries (or NullTokenizer with --vocab-size %d):\n",
       gpt.vocab_size, gpt.vocab_size);
   std::printf("%s --load %s --universal-checkpoint --finetune\n", flags_of_gpt(gpt).c_str(),
-              options.output.c_str());
+              shell_word(options.output).c_str());
 }
 
 void run_export(const HfExportOptions& options) {
@@ -106,6 +112,7 @@ void run_export(const HfExportOptions& options) {
   std::printf("%s: %s, %s\n", options.output.c_str(), family_name(report.model.family),
               summary(report.written, report.seconds).c_str());
   print_tokenizer(report.tokenizer, options.output);
+  print_notes(report.notes);
 }
 
 int convert(const Command& command) {

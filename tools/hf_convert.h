@@ -19,7 +19,9 @@ namespace anymesh {
 // to SAVE, where others of these names that no import wrote are refused, unless `overwrite`.
 //
 // Refused, by ValueError with file and key or tensor: what our model is not (hf_config.h), a
-// missing file or tensor, a tensor of another shape, one that such a model does not have.
+// missing file or tensor, a tensor of another shape, one that such a model does not have. A tied
+// model with another head in its file becomes an untied one, with a note, as do keys of config.json
+// that are not known.
 struct HfImport {
   HfModel model;
   std::filesystem::path output;        // the universal folder
@@ -27,6 +29,7 @@ struct HfImport {
   int64_t parameters = 0;
   uint64_t bytes = 0;  // of the files
   double seconds = 0;
+  std::vector<std::string> notes;  // for the user, a line each
 };
 HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::path& save,
                    const ProgressCallback& progress, bool overwrite = false);
@@ -36,6 +39,10 @@ HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::p
 // model.safetensors, in parts beyond max_shard_size, and the tokenizer's files. The folder appears
 // when it is whole; an earlier export of that name is replaced, by its .anymesh.json, anything else
 // is refused, a model that was downloaded too.
+//
+// The ids of special tokens in config.json are those of the model that was imported; else what the
+// tokenizer's files say, or the tokenizer of the checkpoint's run. Where nothing does they are left
+// out.
 //
 // Which family it is follows from the checkpoint's args (family_of); weights have none, and need
 // the config.json of such a model.
@@ -53,6 +60,7 @@ struct HfExport {
   std::string source;                  // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
   WrittenWeights written;
   double seconds = 0;
+  std::vector<std::string> notes;
 };
 HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progress);
 

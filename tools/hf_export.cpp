@@ -9,10 +9,12 @@
 #include "framework/checkpoint/format/source_files.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
+#include "framework/data/tokenizer.h"
 #include "models/gpt/gpt_names.h"
 #include "tools/gpt_args.h"
 #include "tools/hf_convert.h"
 #include "tools/hf_parameters.h"
+#include "tools/run_tokenizer.h"
 
 namespace anymesh {
 namespace {
@@ -49,6 +51,8 @@ HfModel model_of(const WholeCheckpoint& checkpoint, const fs::path& config) {
                      ": has no args, which say what the model is. Give the config.json of such a "
                      "model with --config");
   HfModel model{.gpt = gpt_of_args(args)};
+  for (const char* name : kTokenIds)
+    if (args.contains(name)) model.token_ids[name] = args.at(name).as_ints();
   const Value info = checkpoint.metadata.find(keys::kUniversalInfo);
   const Value rows = info ? info.find(keys::kOriginalVocabSize) : Value();
   model.gpt.vocab_size =
@@ -59,6 +63,22 @@ HfModel model_of(const WholeCheckpoint& checkpoint, const fs::path& config) {
     throw ValueError(args.where() + ": " + error.what());
   }
   return model;
+}
+
+// Of the model that was imported, else of the tokenizer in `folder`, else of the run's.
+TokenIds token_ids_of(const HfModel& model, const WholeCheckpoint& checkpoint,
+                      const fs::path& folder) {
+  if (!model.token_ids.empty()) return model.token_ids;
+  TokenIds ids = token_ids_beside(folder);
+  if (!ids.empty()) return ids;
+  const TokenizerChoice run = tokenizer_of(checkpoint);
+  try {
+    const auto tokenizer =
+        make_tokenizer(run.type, run.vocab_file, run.merge_file, run.tokenizer_model);
+    ids = {{"bos_token_id", {tokenizer->bos()}}, {"eos_token_id", {tokenizer->eod()}}};
+  } catch (const std::runtime_error&) {  // numbers, or its files are elsewhere
+  }
+  return ids;
 }
 
 // The model's tensors by their names in transformers. All of the checkpoint must be among them.
@@ -113,6 +133,12 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
   if (static_cast<size_t>(report.model.gpt.num_layers) > checkpoint.names().size())
     throw ValueError(path.string() + ": has too few parameters for " +
                      std::to_string(report.model.gpt.num_layers) + " layers");
+  report.model.token_ids = token_ids_of(report.model, checkpoint, tokenizer);
+  if (!report.model.token_ids.contains("eos_token_id"))
+    report.notes.push_back(
+        "nothing says which token ends a text, so config.json leaves eos_token_id out, and "
+        "transformers takes its own default; --tokenizer FOLDER has it");
+  if (!report.model.unknown_keys.empty()) report.notes.push_back(unknown_keys_note(report.model));
   const NamedTensors tensors = tensors_of(checkpoint, report.model);
   fs::create_directories(output.parent_path());
   const OutputLock lock = OutputLock::beside(output, "the output folder");

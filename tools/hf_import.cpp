@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <set>
 
 #include "framework/checkpoint/format/build_folder.h"
@@ -21,12 +23,33 @@ namespace {
 namespace fs = std::filesystem;
 using Cut = HfParameter::Cut;
 
-// Masks and tables that older versions of transformers saved, and the head of a tied model.
-bool is_no_weight(const std::string& name, const HfModel& model) {
-  if (name == "lm_head.weight") return !model.gpt.untie_embeddings_and_output_weights;
-  for (const char* buffer : {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"})
-    if (name.ends_with(buffer)) return true;
+constexpr const char* kHead = "lm_head.weight";
+
+// Masks and tables that older versions of transformers saved; newer ones compute them, as we do.
+bool is_buffer(const std::string& name, const Shape& shape, const HfModel& model) {
+  switch (model.family) {
+    case HfFamily::kGpt2:
+      return (name.ends_with(".attn.bias") && shape.size() == 4) ||
+             (name.ends_with(".attn.masked_bias") && numel(shape) == 1);
+    case HfFamily::kLlama:
+      return name.ends_with("rotary_emb.inv_freq") && shape == Shape{model.gpt.rotary_width() / 2};
+    case HfFamily::kBloom:
+      return false;
+  }
   return false;
+}
+
+bool same_bytes(const ByteSource& a, const ByteSource& b) {
+  constexpr uint64_t kPiece = 1 << 20;
+  if (a.size() != b.size()) return false;
+  std::vector<std::byte> of_a(kPiece), of_b(kPiece);
+  for (uint64_t at = 0; at < a.size(); at += kPiece) {
+    const uint64_t size = std::min(kPiece, a.size() - at);
+    a.read(at, std::span(of_a).first(size));
+    b.read(at, std::span(of_b).first(size));
+    if (std::memcmp(of_a.data(), of_b.data(), size) != 0) return false;
+  }
+  return true;
 }
 
 WholeCheckpoint open_weights(const fs::path& folder, const HfModel& model) {
@@ -41,24 +64,39 @@ WholeCheckpoint open_weights(const fs::path& folder, const HfModel& model) {
   return weights;
 }
 
+BytesPtr take_theirs(const WholeCheckpoint& weights, const HfTensor& tensor, HfFamily family,
+                     std::set<std::string>& left) {
+  const std::string prefix = base_prefix(family), &name = tensor.name;
+  const std::string bare = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+  return take(weights, name, bare, tensor.shape, left, std::string(" by its ") + kHfConfigFile);
+}
+
+// A tied model with a head of its own in the file: as in transformers, which then unties it. A copy
+// of the table is the head that it shares anyway.
+bool has_own_head(const WholeCheckpoint& weights, const HfModel& model) {
+  if (model.gpt.untie_embeddings_and_output_weights || !weights.contains(kHead)) return false;
+  const HfTensor table = hf_parameters(model)[0].theirs[0];
+  std::set<std::string> left;
+  const BytesPtr embedding = take_theirs(weights, table, model.family, left);
+  return !same_bytes(*embedding, *take_theirs(weights, {kHead, table.shape}, model.family, left));
+}
+
 // Our parameters out of their tensors, which all must be among the model's.
 std::vector<BytesPtr> read_ours(const WholeCheckpoint& weights, const HfModel& model,
                                 const std::vector<HfParameter>& parameters) {
-  const std::string file = std::string(" its ") + kHfConfigFile, prefix = base_prefix(model.family);
   std::set<std::string> left(weights.names().begin(), weights.names().end());
   std::vector<BytesPtr> ours;
   for (const HfParameter& parameter : parameters) {
     std::vector<BytesPtr> theirs;
-    for (const auto& [name, shape] : parameter.theirs) {
-      const std::string bare = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
-      theirs.push_back(take(weights, name, bare, shape, left, " by" + file));
-    }
+    for (const HfTensor& tensor : parameter.theirs)
+      theirs.push_back(take_theirs(weights, tensor, model.family, left));
     ours.push_back(ours_of(parameter, model.gpt, std::move(theirs)));
   }
+  if (!model.gpt.untie_embeddings_and_output_weights) left.erase(kHead);  // has_own_head()
   for (const std::string& name : left)
-    if (!is_no_weight(name, model))
+    if (!is_buffer(name, weights.parameter(name).shape, model))
       throw ValueError(weights.path.string() + ": has " + name + ", which no " +
-                       family_name(model.family) + " of" + file + " has");
+                       family_name(model.family) + " of its " + kHfConfigFile + " has");
   return ours;
 }
 
@@ -94,6 +132,7 @@ Value metadata_of(const std::vector<HfParameter>& parameters, const HfModel& mod
     shapes.emplace_back(parameter.name, Value::size(parameter.shape));
   Value args = args_of_gpt(model.gpt);
   args.set(keys::kPaddedVocabSize, model.gpt.vocab_size);
+  for (const auto& [name, ids] : model.token_ids) args.set(name, Value::list_of(ids));
   return Value::dict(
       {{keys::kModule, {}},
        {keys::kBufferNames, Value::list()},
@@ -137,7 +176,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   HfImport report{.model = read_hf_config(folder / kHfConfigFile),
                   .output = fs::absolute(save).lexically_normal() /
                             (tag_folder(0) + std::string(kUniversalSuffix))};
-  const HfModel& model = report.model;
+  HfModel& model = report.model;
   const fs::path temporary = temporary_of(report.output);
   report.tokenizer = tokenizer_files(folder);
   const std::vector<std::string> tokenizer = differing(report.tokenizer, folder, save);
@@ -150,6 +189,12 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   check_build_folder(temporary, universal_entries(temporary));
   const SourceFiles sources(folder);
   const WholeCheckpoint weights = open_weights(folder, model);
+  if (has_own_head(weights, model)) {
+    model.gpt.untie_embeddings_and_output_weights = true;
+    report.notes.push_back(std::string(kHfConfigFile) + " ties the head to the embeddings, but " +
+                           kHead + " is another table: imported as untied");
+  }
+  if (!model.unknown_keys.empty()) report.notes.push_back(unknown_keys_note(model));
   const std::vector<HfParameter> parameters = hf_parameters(model);
   const std::vector<BytesPtr> ours = read_ours(weights, model, parameters);
   const UniversalInfo info = info_of(parameters, model);

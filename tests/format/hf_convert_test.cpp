@@ -4,12 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "checkpoints.h"
 #include "framework/checkpoint/format/build_folder.h"
-#include "framework/checkpoint/format/file_io.h"
-#include "framework/checkpoint/format/safetensors.h"
-#include "framework/checkpoint/format/whole_checkpoint.h"
-#include "hf_models.h"
+#include "hf_folder.h"
 #include "models/gpt/gpt_names.h"
 #include "tools/gpt_args.h"
 #include "tools/hf_parameters.h"
@@ -17,61 +13,9 @@
 namespace anymesh {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// A model's tensors, each element another number, in one dtype. Small integers, which all have.
-NamedTensors numbered_tensors(const HfModel& model) {
-  NamedTensors tensors;
-  float next = 1;
-  for (const HfParameter& parameter : hf_parameters(model)) {
-    for (const HfTensor& tensor : parameter.theirs) {
-      std::vector<float> values(static_cast<size_t>(numel(tensor.shape)));
-      for (float& value : values) value = next = next >= 250 ? 1 : next + 1;
-      tensors.emplace_back(tensor.name, float_tensor(tensor.shape, values));
-    }
-  }
-  return tensors;
-}
-
-class HfFolder : public TempFolder {
- protected:
-  fs::path theirs_ = folder_ / "theirs", save_ = folder_ / "save", back_ = folder_ / "back";
-
-  void write(const HfModel& model, const NamedTensors& tensors) {
-    fs::create_directories(theirs_);
-    write_file(theirs_ / kHfConfigFile, hf_config_text(model));
-    write_safetensors(theirs_ / "model.safetensors", tensors);
-  }
-  void write(const HfModel& model) { write(model, numbered_tensors(model)); }
-
-  void change_config(const std::string& key, nlohmann::json value) {
-    auto config = nlohmann::json::parse(read_file(theirs_ / kHfConfigFile));
-    config[key] = std::move(value);
-    write_file(theirs_ / kHfConfigFile, config.dump());
-  }
-
-  // Of an import, which must leave nothing.
-  std::string refusal() {
-    const std::string message = message_of([&] { import_hf(theirs_, save_, {}); });
-    EXPECT_FALSE(fs::exists(save_)) << message;
-    return message;
-  }
-
-  void expect_same(const fs::path& a, const fs::path& b) {
-    const WholeCheckpoint first = open_whole_checkpoint(a, 1), second = open_whole_checkpoint(b, 1);
-    ASSERT_EQ(first.names(), second.names());
-    EXPECT_GT(first.names().size(), 10u);
-    for (const std::string& name : first.names()) {
-      EXPECT_EQ(first.parameter(name).shape, second.parameter(name).shape) << name;
-      EXPECT_EQ(floats(*first.parameter(name).states[kFp32].bytes),
-                floats(*second.parameter(name).states[kFp32].bytes))
-          << name;
-    }
-  }
-};
 
 TEST_F(HfFolder, GoesInAndOutAgain) {
   for (const HfFamily family : {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kBloom}) {
@@ -101,8 +45,8 @@ TEST_F(HfFolder, HalfPrecisionAndTheBareModelsNames) {
     tensor = {DType::kBFloat16, tensor.shape, false, bytes_of(halves)};
     name = name.substr(std::string("transformer.").size());
   }
-  tensors.emplace_back("h.0.attn.bias", float_tensor({1}, {1}));   // a mask
-  tensors.emplace_back("lm_head.weight", float_tensor({1}, {1}));  // tied: wte's
+  tensors.emplace_back("h.0.attn.bias", float_tensor({1, 1, 1, 1}, {1}));  // a mask
+  tensors.emplace_back("lm_head.weight", tensors[0].second);               // tied: wte's
   write(model, tensors);
   import_hf(theirs_, save_, {});
   expect_same(folder_ / "fp32", save_);

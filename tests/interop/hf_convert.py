@@ -51,6 +51,7 @@ MODELS = {
         "original_max_position_embeddings": 8192}), torch.bfloat16, "5GB"),
     "llama, linear scaling": (transformers.LlamaConfig(**llama, num_key_value_heads=6, rope_parameters={
         "rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}), torch.float32, "5GB"),
+    "mistral without a window": (transformers.MistralConfig(**llama, num_key_value_heads=2, sliding_window=None), torch.bfloat16, "5GB"),
     "bloom": (transformers.BloomConfig(**bloom, hidden_size=32, n_head=4), torch.float32, "20KB"),
     "bloom, untied, 6 heads, bf16": (transformers.BloomConfig(
         **bloom, hidden_size=48, n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-4), torch.bfloat16, "5GB"),
