@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "framework/checkpoint/retention.h"
+#include "framework/checkpoint/tags_to_try.h"
 #include "framework/comm/agreement.h"
 #include "framework/comm/mpi_job.h"
 #include "framework/config/parse.h"

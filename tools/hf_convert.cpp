@@ -6,7 +6,7 @@
 #include <cxxopts.hpp>
 #include <iostream>
 
-#include "framework/printed.h"
+#include "framework/shell_word.h"
 #include "tools/gpt_args.h"
 #include "tools/progress_line.h"
 #include "tools/run_tool.h"

@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "framework/printed.h"
+#include "framework/shell_word.h"
 
 namespace anymesh {
 namespace {

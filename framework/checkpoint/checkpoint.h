@@ -179,8 +179,4 @@ SaveSize save_size(const std::filesystem::path& save_dir, const CheckpointedRun&
 LoadResult load_checkpoint(const std::filesystem::path& load_dir, CheckpointedRun& run,
                            const LoadOptions& options, TrainState& state);
 
-// The entries of the vocabulary that such a load would most likely find; 0: unknown. It is the load
-// that says what is wrong there.
-int64_t saved_vocabulary(const std::filesystem::path& load_dir, LoadOptions options);
-
 }  // namespace anymesh

@@ -15,7 +15,7 @@
 #include "framework/checkpoint/shared_checks.h"
 #include "framework/checkpoint/tags_to_try.h"
 #include "framework/comm/agreement.h"
-#include "framework/printed.h"
+#include "framework/shell_word.h"
 
 namespace anymesh {
 namespace {
@@ -316,22 +316,6 @@ fs::path existing(const fs::path& file) {
     throw std::runtime_error(file.parent_path().string() + ": no such folder (--load)");
   throw std::runtime_error(file.string() +
                            " is missing. The folder holds: " + list_folder(file.parent_path()));
-}
-
-int64_t saved_vocabulary(const fs::path& load_dir, LoadOptions options) {
-  try {
-    TagsToTry found = tags_to_try(load_dir, options);
-    options.universal = false;  // which is what a universal one is made of where there is none
-    if (found.tags.empty()) found = tags_to_try(load_dir, options);
-    const fs::path folder = load_dir / found.tags.at(0),
-                   zero3 = folder / zero3_model_states_file(0, 0);
-    const Value metadata =
-        read_torch_file(fs::exists(zero3) ? zero3 : folder / model_states_file(0));
-    const Value info = metadata.find(keys::kUniversalInfo).value_or(Value::dict());
-    return info.find(keys::kOriginalVocabSize).value_or(0).as_int();
-  } catch (const std::exception&) {
-    return 0;
-  }
 }
 
 LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,

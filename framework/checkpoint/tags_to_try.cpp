@@ -8,6 +8,7 @@
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/format/torch_file.h"
 #include "framework/printable.h"
 
 namespace anymesh {
@@ -141,6 +142,22 @@ TagsToTry tags_to_try(const fs::path& load_dir, const LoadOptions& options) {
                            ". Loading the newest checkpoint that was committed there, " +
                            found.tags[0] + " (--no-fallback would stop here)");
   return found;
+}
+
+int64_t saved_vocabulary(const fs::path& load_dir, LoadOptions options) {
+  try {
+    TagsToTry found = tags_to_try(load_dir, options);
+    options.universal = false;  // which is what a universal one is made of where there is none
+    if (found.tags.empty()) found = tags_to_try(load_dir, options);
+    const fs::path folder = load_dir / found.tags.at(0),
+                   zero3 = folder / zero3_model_states_file(0, 0);
+    const Value metadata =
+        read_torch_file(fs::exists(zero3) ? zero3 : folder / model_states_file(0));
+    const Value info = metadata.find(keys::kUniversalInfo).value_or(Value::dict());
+    return info.find(keys::kOriginalVocabSize).value_or(0).as_int();
+  } catch (const std::exception&) {
+    return 0;
+  }
 }
 
 bool check_files(Communicator& world, const fs::path& folder, bool checksums) {

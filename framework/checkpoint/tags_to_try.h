@@ -30,6 +30,10 @@ struct TagsToTry {
 // such a file.
 TagsToTry tags_to_try(const std::filesystem::path& load_dir, const LoadOptions& options);
 
+// The entries of the vocabulary that a load of it would most likely find; 0: unknown. It is the load
+// that says what is wrong there.
+int64_t saved_vocabulary(const std::filesystem::path& load_dir, LoadOptions options);
+
 // Compares a tag's files with its manifest: their sizes, and with `checksums` all their bytes, shared
 // over the ranks. A file is good that some rank sees: nodes may each have their own. Returns whether
 // there is a manifest. Collective; throws DamagedCheckpoint.

@@ -9,6 +9,7 @@ parse_number       no-torch
 peak_memory        no-torch
 printed            no-torch
 printable          no-torch
+shell_word         no-torch
 input_file         no-torch
 descriptors        no-torch
 standard_output    no-torch
@@ -33,7 +34,7 @@ profile            torch     comm printed
 tensor_parallel    torch     comm param_spec kernels
 pipeline           torch     mesh comm param_spec random
 zero               torch     comm param_spec optim format pipeline memory storage offload printed
-checkpoint         torch     comm param_spec optim zero pipeline config format storage offload cuda printed printable
+checkpoint         torch     comm param_spec optim zero pipeline config format storage offload cuda printed printable shell_word
 engine             torch     comm pipeline zero checkpoint
 event_file         no-torch  format
 progress_bar       no-torch
@@ -46,7 +47,7 @@ trainer            torch     checkpoint comm engine interruption micro_batches c
 pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero descriptors printable launch standard_output
 gpt_config         no-torch  config
 models             torch     mesh comm param_spec random kernels tensor_parallel pipeline config gpt_config
-tools              no-torch  format config data gpt_config mesh parse_number peak_memory descriptors printed printable input_file standard_output nearest_name
+tools              no-torch  format config data gpt_config mesh parse_number peak_memory descriptors printed printable input_file standard_output nearest_name shell_word
 generate           torch     comm checkpoint format config data models tools gpt_config parse_number printable
 '
 
