@@ -331,6 +331,8 @@ int end_together(const std::string& program, const MpiEnvironment& mpi, const st
   if (!first) HeldSignals::await_end(std::chrono::seconds(10));
   if (first) std::fprintf(stderr, "%s: %s\n", program.c_str(), error.c_str());
   if (world->size() > 1) mpi.abort(1);
+  std::fflush(nullptr);
+  abort_quietly(1);  // mpirun has words for one rank too
   return 1;
 }
 
