@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <set>
 
 #include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/parallel_for.h"
@@ -42,17 +43,24 @@ bool is_vocabulary(const WholeParameter& parameter) {
   return parameter.keys && parameter.keys.contains(keys::kVocabTensor);
 }
 
+bool has_weights_alone(const WholeCheckpoint& checkpoint) {
+  return checkpoint.kind == WholeCheckpoint::Kind::kWeights || !checkpoint.states_refused.empty();
+}
+
 Findings diff_parameter(const WholeCheckpoint& a, const WholeCheckpoint& b, const std::string& name,
                         std::atomic<int64_t>& tensors) {
   if (!a.contains(name) || !b.contains(name))
     return {{printable(name) + ": only in " + (a.contains(name) ? "A" : "B")}, {}};
   Findings found;
   const WholeParameter one = a.parameter(name), other = b.parameter(name);
-  const bool weights_only =
-      a.kind == WholeCheckpoint::Kind::kWeights || b.kind == WholeCheckpoint::Kind::kWeights;
-  for (size_t i = 0; i < (weights_only ? 1 : kStateCount); ++i) {
-    const TensorRecord &x = one.states[i], &y = other.states[i];
-    const std::string where = printable(name) + " " + std::string(kStateNames[i]) + ": ";
+  const bool weights_only = has_weights_alone(a) || has_weights_alone(b);
+  std::set<std::string> states = {std::string(kFp32State)};
+  for (const WholeParameter* parameter : {&one, &other})
+    for (const auto& [state, tensor] : parameter->states)
+      if (!weights_only) states.insert(state);
+  for (const std::string& state : states) {
+    const TensorRecord x = one.state(state), y = other.state(state);
+    const std::string where = printable(name) + " " + printable(state) + ": ";
     if (!x.bytes && !y.bytes) continue;
     ++tensors;
     if (!x.bytes || !y.bytes) {
@@ -127,6 +135,10 @@ int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path
                         other = open_whole_checkpoint(b, options.workers);
   out << "A: " << printable(one.path.string(), kMostOfLine) << ": " << one.description << '\n';
   out << "B: " << printable(other.path.string(), kMostOfLine) << ": " << other.description << '\n';
+  for (const WholeCheckpoint* checkpoint : {&one, &other})
+    if (!checkpoint->states_refused.empty())
+      out << "note: weights alone are compared, not the optimizers' states: "
+          << printable(checkpoint->states_refused, kMostOfLine) << '\n';
   std::vector<std::string> names;
   std::set_union(one.names().begin(), one.names().end(), other.names().begin(), other.names().end(),
                  std::back_inserter(names));

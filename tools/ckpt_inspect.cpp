@@ -124,11 +124,11 @@ void print_parameters(const WholeCheckpoint& whole, const CkptOptions& options, 
     std::string cut = cut_of(parameter, whole.metadata);
     for (const int pp : parameter.pp_ranks)
       cut += (pp == parameter.pp_ranks[0] ? "; pp " : ", ") + std::to_string(pp);
-    if (!parameter.states[kExpAvg].bytes) cut += "; no moments";
+    if (!parameter.has_moments()) cut += "; no moments";
     if (parameter.step) cut += "; step " + std::to_string(parameter.step.as_int());
     rows.push_back(
         {printable(name),
-         std::string(dtype_name(parameter.states[kFp32].dtype)) + " " + to_string(parameter.shape),
+         std::string(dtype_name(parameter.weight().dtype)) + " " + to_string(parameter.shape),
          cut});
   }
   size_t widths[2] = {};
@@ -155,6 +155,8 @@ int inspect_checkpoint(const fs::path& path, const CkptOptions& options, std::os
     const WholeCheckpoint whole = open_whole_checkpoint(tag, options.workers);
     out << '\n' << whole.description << '\n';
     if (whole.metadata) print_run(whole.metadata, out);
+    if (!whole.states_refused.empty())
+      out << "  the optimizer's states are not understood: " << whole.states_refused << '\n';
     print_parameters(whole, options, out);
     return kExitAllWell;
   } catch (const std::exception& error) {

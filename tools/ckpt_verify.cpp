@@ -38,15 +38,11 @@ void collect_steps(const Value& value, std::vector<Value>& steps) {
   }
 }
 
-// A state of one model-parallel rank, its fragments in a row.
-TensorRecord shard_tensor(const SourceShard& shard, size_t state) {
-  return {shard.dtypes[state], shard.shape, false,
-          joined(shard.shape, shard.states[state], shard.dtypes[state])};
-}
-
 // Whether a shard's optimizer has not seen a gradient that is not zero.
 bool never_used(const SourceShard& shard) {
-  return !shard.states[kExpAvgSq].empty() && is_zero(shard_tensor(shard, kExpAvgSq));
+  const auto moment = shard.states.find(kExpAvgSqState);
+  return moment != shard.states.end() && !moment->second.fragments.empty() &&
+         is_zero(shard_tensor(shard, kExpAvgSqState));
 }
 
 class Verifier {
@@ -237,6 +233,9 @@ class Verifier {
 
   void check_ordinary() {
     const SourceCheckpoint source = open_source_checkpoint(path_, options_.workers);
+    if (!source.states_refused.empty())
+      notes_.insert("note: the optimizer's states are not understood, so not checked: " +
+                    source.states_refused);
     const UniversalInfo info = merge_info(source);
     std::vector<const std::string*> names;
     for (const auto& [name, shards] : source.parameters) names.push_back(&name);
@@ -259,22 +258,22 @@ class Verifier {
     std::map<int, const SourceShard*> firsts;  // by tp rank, unless all have the same
     for (const SourceShard& shard : shards) {
       const auto [first, is_new] = firsts.emplace(replicated ? 0 : shard.tp_rank, &shard);
-      for (size_t state = 0; !is_new && state < kStateCount; ++state)
-        check_copy(source, name, *first->second, shard, state);
+      for (const auto& [state, elements] : first->second->states)
+        if (!is_new) check_copy(source, name, *first->second, shard, state);
     }
   }
 
   void check_copy(const SourceCheckpoint& source, const std::string& name, const SourceShard& first,
-                  const SourceShard& copy, size_t state) {
+                  const SourceShard& copy, const std::string& state) {
     const auto rank = [](const SourceShard& shard) {
       return "pp " + std::to_string(shard.pp_rank) + ", tp " + std::to_string(shard.tp_rank);
     };
-    const std::string what =
-        printable(name) + ": " + std::string(kStateNames[state]) + " of " + rank(copy);
+    const std::string what = printable(name) + ": " + printable(state) + " of " + rank(copy);
     int64_t held = 0;
-    for (const SourceFragment& fragment : copy.states[state]) held += fragment.numel;
-    if (first.states[state].empty() && held == 0) return;  // before the first step
-    if (copy.shape != first.shape || copy.dtypes[state] != first.dtypes[state] ||
+    const auto found = copy.states.find(state);
+    const SourceState own = found == copy.states.end() ? SourceState() : found->second;
+    for (const SourceFragment& fragment : own.fragments) held += fragment.numel;
+    if (copy.shape != first.shape || own.dtype != first.states.at(state).dtype ||
         held != numel(copy.shape)) {
       return add(what + " has " + std::to_string(held) + " elements of " + to_string(copy.shape) +
                  ", expected all of " + to_string(first.shape) + ", as on " + rank(first));
@@ -290,7 +289,7 @@ class Verifier {
       return;
     }
     int dp_rank = 0;
-    for (const SourceFragment& fragment : copy.states[state]) {
+    for (const SourceFragment& fragment : own.fragments) {
       if (fragment.begin <= difference.where) dp_rank = fragment.dp_rank;
     }
     const int mp_rank = copy.pp_rank * source.tp_size + copy.tp_rank;
@@ -307,22 +306,37 @@ class Verifier {
     for (const std::string& name : listed) {
       if (!whole.contains(name)) add((path_ / kZeroFolder / name).string() + ": is missing");
     }
-    std::pair<std::string, Value> first;  // with a step
+    std::pair<std::string, Value> first;                 // with a step
+    std::map<std::set<std::string>, std::string> kinds;  // of states, each with a parameter
     for (const std::string& name : whole.names()) {
       attempt([&] {
         const WholeParameter parameter = whole.parameter(name);
         ++parameters_;
-        for (const TensorRecord& state : parameter.states)
-          elements_ += state.bytes ? state.numel() : 0;
-        if (!parameter.states[kExpAvg].bytes != !parameter.states[kExpAvgSq].bytes)
-          add(name + ": has one of " + std::string(kExpAvgState) + " and " +
-              std::string(kExpAvgSqState) + ", not both");
+        std::set<std::string> states;
+        for (const auto& [state, tensor] : parameter.states) {
+          elements_ += tensor.numel();
+          states.insert(state);
+        }
+        kinds.emplace(states, name);
         if (!first.second) first = {name, parameter.step};
         if (parameter.step && parameter.step.as_double() != first.second.as_double())
           add(name + ": step is " + std::to_string(parameter.step.as_int()) + ", but " +
               std::to_string(first.second.as_int()) + " of " + first.first);
       });
     }
+    for (const auto& [few, name] : kinds)
+      for (const auto& [more, other] : kinds) check_states(few, name, more, other);
+  }
+
+  // Groups may have optimizers of their own, but none that lacks a part of another's. Weights alone
+  // are frozen ones.
+  void check_states(const std::set<std::string>& few, const std::string& name,
+                    const std::set<std::string>& more, const std::string& other) {
+    if (few.size() < 2 || few == more || !std::ranges::includes(more, few)) return;
+    std::string lacking;
+    for (const std::string& state : more)
+      if (!few.contains(state)) lacking += " " + state_file(state);
+    add(name + ": lacks" + lacking + ", which " + other + " has beside the same states");
   }
 
   struct RankFile {

@@ -34,6 +34,8 @@ ConvertOptions parse(int argc, char** argv) {
     ("no_strict", "A pattern that matches no parameter is a warning")
     ("inject_missing_state",
      "Go on without universal_checkpoint_info: no parameter has a merge rule of its own")
+    ("assume_module_order",
+     "At ZeRO 0, where nothing proves which parameter a state is of: the module's order")
     ("h,help", "Print this");
   // clang-format on
   const auto parsed = parse_flags(flags, argc, argv);
@@ -45,7 +47,8 @@ ConvertOptions parse(int argc, char** argv) {
           .keep_plan = parsed.count("keep_temp_folder") > 0,
           .dry_run = parsed.count("dry-run") > 0,
           .strict = parsed.count("no_strict") == 0,
-          .inject_missing_info = parsed.count("inject_missing_state") > 0};
+          .inject_missing_info = parsed.count("inject_missing_state") > 0,
+          .assume_module_order = parsed.count("assume_module_order") > 0};
 }
 
 int convert(const ConvertOptions& options) {

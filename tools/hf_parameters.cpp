@@ -223,7 +223,7 @@ BytesPtr take(const WholeCheckpoint& checkpoint, const std::string& name,
     throw ValueError(checkpoint.path.string() + ": " + stored + " is " + to_string(found.shape) +
                      ", expected " + to_string(shape) + by);
   left.erase(stored);
-  return as_float32(found.states[kFp32]).bytes;
+  return as_float32(found.weight()).bytes;
 }
 
 std::string base_prefix(HfFamily family) { return names_of(kBase, family)[0]; }

@@ -65,6 +65,10 @@ int export_weights(const Arguments& arguments) {
   const Fp32Options& options = arguments.options;
   const Fp32Report report = with_progress(
       [&](const ProgressCallback& progress) { return export_fp32(options, progress); });
+  if (!report.rounded.empty())
+    std::fprintf(stderr,
+                 "note: weights are the model's rounded ones where masters are unknown: %s\n",
+                 report.rounded.c_str());
   if (arguments.debug) print_files(report);
   std::printf("%s: %s\n", options.checkpoint.c_str(), report.source.c_str());
   std::printf("%s: %s\n", options.output.c_str(), summary(report, report.seconds).c_str());

@@ -98,7 +98,7 @@ void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid&
   std::vector<TensorRecord> weights;
   std::string missing;
   for (const ParamSpec& spec : model.params()) {
-    weights.push_back(find_parameter(checkpoint, spec).states[kFp32]);
+    weights.push_back(find_parameter(checkpoint, spec).weight());
     if (!weights.back().bytes) missing += " " + spec.name;
   }
   TORCH_CHECK(missing.empty(), checkpoint.path.string(), ": the checkpoint has no parameter",

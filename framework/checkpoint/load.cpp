@@ -144,6 +144,15 @@ void check_has_optimizer(const Value& metadata, const LoadOptions& options) {
       "step with fresh moments");
 }
 
+// Steps were made, and yet no parameter has a moment: another optimizer's, as SGD.
+void check_has_stepped(const Value& metadata, int64_t steps) {
+  const int64_t made = metadata.find(keys::kGlobalSteps).value_or(0).as_int() -
+                       metadata.find(keys::kSkippedSteps).value_or(0).as_int();
+  TORCH_CHECK(steps > 0 || made <= 0, metadata.where(), ": the run made ", made,
+              " steps, but its optimizer has no state that Adam could go on with; --no-load-optim "
+              "or --finetune load the weights alone");
+}
+
 // Parameters that only one of the two has: an error if the load is strict, else a line to print;
 // but frozen ones may be missing. Collective.
 std::string check_names(const WholeCheckpoint& checkpoint, const CheckpointedRun& run,
@@ -254,7 +263,11 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   if (!as_saved) own_files = {};
   WholeCheckpoint checkpoint;
   read_together(world, folder, [&] {
-    if (!as_saved) checkpoint = open_whole_checkpoint(folder, /*threads=*/1, &checks);
+    if (as_saved) return;
+    checkpoint = open_whole_checkpoint(folder, /*threads=*/1, &checks);
+    if (!weights_only(options))
+      require_states(folder, checkpoint.states_refused,
+                     "--no-load-optim or --finetune load the weights alone");
   });
   const std::string names =
       as_saved || options.custom_load_fn ? "" : check_names(checkpoint, run, options);
@@ -278,6 +291,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   finish_checks(world, folder, checks);
   // A rank whose partition is all padding, or whose stage is frozen, has read no step.
   run.optimizer.steps = max_over(world, run.optimizer.steps);
+  if (!weights_only(options)) check_has_stepped(metadata, run.optimizer.steps);
   run.optimizer.params_from_masters();
   restore_state(metadata, options, state);
 

@@ -114,8 +114,12 @@ bool has_our_states(const Value& optimizer, const CheckpointedRun& run) {
   const Value adam = by_parameter ? optimizer : optimizer.at(adam_key(stage));
   const Value states = adam.is_dict() ? adam.find(keys::kState) : Value();
   if (!states.is_dict() || states.size() != count) return false;  // none before the first step
-  for (const auto& [group, state] : states.entries())
+  for (const auto& [group, state] : states.entries()) {
     if (!state.is_dict() || !state.contains(kStepState)) return false;
+    for (const auto& [name, value] : state.entries())
+      if (name != Value(kExpAvgState) && name != Value(kExpAvgSqState) && name != Value(kStepState))
+        return false;
+  }
   if (const Value paddings = optimizer.find(keys::kParamAlignmentPaddings)) {
     for (const Value& group : paddings.items())
       for (const int64_t padding : group.as_ints())

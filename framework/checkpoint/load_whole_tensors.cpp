@@ -14,10 +14,21 @@ WholeParameter find(const WholeCheckpoint& checkpoint, const ParamSpec& spec,
   if (checkpoint.contains(spec.name)) parameter = checkpoint.parameter(spec.name);
   if (parameter.shape != spec.shape) parameter = {};  // whose moments would not fit
   parameter.shape = weight->sizes().vec();
-  parameter.states[kFp32] = record_of(weight->contiguous());
+  parameter.states[std::string(kFp32State)] = record_of(weight->contiguous());
   TORCH_CHECK(parameter.shape == spec.shape, "custom_load_fn: gave ", spec.name, " as ",
               to_string(parameter.shape), ", expected ", to_string(spec.shape));
   return parameter;
+}
+
+// Refuses what another optimizer, or Adam with amsgrad, keeps: it would be lost.
+void check_is_adams(const WholeCheckpoint& checkpoint, const WholeParameter& parameter,
+                    const std::string& name) {
+  for (const auto& [state, tensor] : parameter.states) {
+    TORCH_CHECK(state == kFp32State || state == kExpAvgState || state == kExpAvgSqState,
+                checkpoint.path.string(), ": ", name, " has the optimizer state ", state,
+                ", which this trainer's Adam has not; --no-load-optim or --finetune load the "
+                "weights alone");
+  }
 }
 
 }  // namespace
@@ -58,11 +69,10 @@ std::vector<std::string> load_whole_tensors(const WholeCheckpoint& checkpoint, C
   const auto count = [&](const ParamSpec& spec, bool partitioned) {
     checks.count(run.optimizer.is_first_copy(spec) && (partitioned || run.grid.coord.dp == 0));
   };
-  const auto read = [&](const WholeParameter& parameter, StateIndex state, const ParamSpec& spec,
-                        int64_t begin, const StateTensor& out) {
-    const TensorRecord& record = parameter.states[state];
-    const std::string name =
-        c10::str(checkpoint.path.string(), ": ", kStateNames[state], " of ", spec.name);
+  const auto read = [&](const WholeParameter& parameter, std::string_view state,
+                        const ParamSpec& spec, int64_t begin, const StateTensor& out) {
+    const TensorRecord record = parameter.state(state);
+    const std::string name = c10::str(checkpoint.path.string(), ": ", state, " of ", spec.name);
     TORCH_CHECK(record.bytes, name,
                 " is missing; --no-load-optim or --finetune load the weights alone");
     const ShardLayout layout = layout_of(spec, run.grid.topology.tp_size, run.grid.coord.tp);
@@ -73,25 +83,26 @@ std::vector<std::string> load_whole_tensors(const WholeCheckpoint& checkpoint, C
   for (const auto& frozen : run.optimizer.frozen()) {
     const WholeParameter parameter = find(checkpoint, frozen.spec, custom);
     count(frozen.spec, run.optimizer.options().stage == 3);
-    if (parameter.states[kFp32].bytes)
-      read(parameter, kFp32, frozen.spec, frozen.start, frozen.weight);
+    if (parameter.weight().bytes)
+      read(parameter, kFp32State, frozen.spec, frozen.start, frozen.weight);
   }
   for (ZeroOptimizer::Group& group : run.optimizer.groups()) {
     for (const ZeroOptimizer::Piece& piece : group.pieces) {
       const ParamSpec& spec = group.params[piece.param];
       const WholeParameter parameter = find(checkpoint, spec, custom);
-      if (!parameter.states[kFp32].bytes) continue;
+      if (!parameter.weight().bytes) continue;
       count(spec, run.optimizer.options().stage > 0);
-      read(parameter, kFp32, spec, piece.param_start, piece.master);
+      read(parameter, kFp32State, spec, piece.param_start, piece.master);
       if (weights_only) continue;
-      if (!parameter.states[kExpAvg].bytes && !parameter.states[kExpAvgSq].bytes) {
+      check_is_adams(checkpoint, parameter, spec.name);
+      if (!parameter.has_moments()) {
         for (const StateTensor& moment : {piece.exp_avg, piece.exp_avg_sq})
           moment.fill([](int64_t, const torch::Tensor& block) { block.zero_(); });
         fresh.push_back(spec.name);
         continue;
       }
-      read(parameter, kExpAvg, spec, piece.param_start, piece.exp_avg);
-      read(parameter, kExpAvgSq, spec, piece.param_start, piece.exp_avg_sq);
+      read(parameter, kExpAvgState, spec, piece.param_start, piece.exp_avg);
+      read(parameter, kExpAvgSqState, spec, piece.param_start, piece.exp_avg_sq);
       TORCH_CHECK(parameter.step, checkpoint.path.string(), ": step of ", spec.name, " is missing");
       run.optimizer.steps = parameter.step.as_int();
     }

@@ -206,7 +206,7 @@ TEST_F(EngineApi, CustomLoadFunction) {
                                const ParamSpec& spec) -> std::optional<torch::Tensor> {
     if (!spec.vocabulary) return std::nullopt;
     torch::Tensor whole = torch::zeros(spec.shape);
-    read_elements(source.parameter(spec.name).states[kFp32], 0, whole.narrow(0, 0, 33).view(-1),
+    read_elements(source.parameter(spec.name).weight(), 0, whole.narrow(0, 0, 33).view(-1),
                   spec.name);
     return whole;
   };
@@ -218,22 +218,22 @@ TEST_F(EngineApi, CustomLoadFunction) {
   const WholeCheckpoint before = open_whole_checkpoint(folder_, 1),
                         after = open_whole_checkpoint(folder_ / "grown", 1);
   for (const std::string& name : before.names()) {
-    const auto tensor = [&name](const WholeCheckpoint& checkpoint, StateIndex state) {
-      const TensorRecord record = checkpoint.parameter(name).states[state];
+    const auto tensor = [&name](const WholeCheckpoint& checkpoint, std::string_view state) {
+      const TensorRecord record = checkpoint.parameter(name).state(state);
       torch::Tensor out = torch::empty(record.shape, torch::kFloat);
       read_elements(record, 0, out.view(-1), name);
       return out;
     };
-    torch::Tensor weight = tensor(after, kFp32), moment = tensor(after, kExpAvg);
+    torch::Tensor weight = tensor(after, kFp32State), moment = tensor(after, kExpAvgState);
     const bool grew = weight.size(0) == 40;
     if (grew) {
       EXPECT_EQ(weight.narrow(0, 33, 7).abs().sum().item<float>(), 0);
       EXPECT_EQ(moment.abs().sum().item<float>(), 0);
       weight = weight.narrow(0, 0, 33);
     } else {
-      EXPECT_TRUE(torch::equal(moment, tensor(before, kExpAvg))) << name;
+      EXPECT_TRUE(torch::equal(moment, tensor(before, kExpAvgState))) << name;
     }
-    EXPECT_TRUE(torch::equal(weight, tensor(before, kFp32))) << name;
+    EXPECT_TRUE(torch::equal(weight, tensor(before, kFp32State))) << name;
   }
 }
 

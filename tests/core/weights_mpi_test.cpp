@@ -37,7 +37,7 @@ std::map<std::string, torch::Tensor> weights_in(const fs::path& path) {
   const WholeCheckpoint checkpoint = open_whole_checkpoint(path, 1);
   std::map<std::string, torch::Tensor> weights;
   for (const std::string& name : checkpoint.names())
-    weights[name] = tensor_of(checkpoint.parameter(name).states[kFp32]);
+    weights[name] = tensor_of(checkpoint.parameter(name).weight());
   return weights;
 }
 

@@ -46,7 +46,7 @@ class Ckpt : public TempFolder {
     const WholeCheckpoint whole = open_whole_checkpoint(tag_of(name), 2);
     Value weights = Value::ordered_dict();
     for (const std::string& parameter : whole.names())
-      weights.set(parameter, whole.parameter(parameter).states[kFp32]);
+      weights.set(parameter, whole.parameter(parameter).weight());
     write_torch_file(folder_ / "pytorch_model.bin", weights);
     return folder_ / "pytorch_model.bin";
   }

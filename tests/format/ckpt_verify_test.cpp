@@ -234,7 +234,7 @@ TEST_F(Ckpt, VerifyChecksUniversalFolders) {
   const Outcome outcome = verify(folder_);
   expect_problem(outcome, (zero / "ln_f.bias").string() + ": is missing");
   expect_problem(outcome, "ln_f.weight: step is 5, but 4 of ");
-  expect_problem(outcome, "wpe.weight: has one of exp_avg and exp_avg_sq, not both");
+  expect_problem(outcome, "wpe.weight: lacks exp_avg_sq.pt, which ");
   expect_problem(outcome, (zero / "wte.weight" / "fp32.pt").string() + ": record ");
   expect_problem(outcome, "4 problem(s)");
 }

@@ -175,8 +175,10 @@ TEST_F(Convert, RowParallelWeightsOfTp1SayTheirDim) {
 // The real converter refuses ZeRO 0; the weights must be those of the checkpoint, the states in
 // their places.
 TEST_F(Convert, Zero0) {
-  const ConvertReport report = convert("z0-fp32-dp2");
-  EXPECT_EQ(report.stage, 0);
+  ConvertOptions by_order = options(tag_of("z0-fp32-dp2"));
+  EXPECT_NE(refusal(by_order).find("--assume_module_order"), std::string::npos);
+  by_order.assume_module_order = true;
+  EXPECT_EQ(convert_to_universal(by_order, {}).stage, 0);
   const Value state = read_torch_file(tag_of("z0-fp32-dp2") / model_states_file(0));
   const auto state_of = [&](const std::string& name, std::string_view kind) {
     return floats(*read_torch_file(output_ / kZeroFolder / name / state_file(kind))
@@ -207,30 +209,37 @@ void append(std::vector<float>& to, const std::vector<float>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-// A plain torch optimizer's state as DeepSpeed's half-precision wrappers keep it: with masters
-// (here the parameter's index, to be recognised), all flat for each group (fused) or one by one.
-Value with_masters(const Value& optimizer, bool fused) {
+// A plain torch optimizer's state as DeepSpeed's half-precision wrappers keep it: with masters, all
+// flat for each group (fused) or one by one. The optimizer has the matrices first, then biases and
+// norms, each in the model's order.
+Value with_masters(const Value& model_state, bool fused) {
+  const Value optimizer = model_state.at(keys::kOptimizer);
   const auto adam = optimizer.at(keys::kState).entries();
+  std::vector<TensorRecord> weights[2];
+  std::set<std::string> others = buffer_names(model_state);
+  others.insert("lm_head.weight");  // tied
+  for (const auto& [name, tensor] : module_tensors(model_state))
+    if (!others.contains(name)) weights[tensor.shape.size() == 1].push_back(tensor);
   Value masters = Value::list();
   std::vector<Value::Entry> flat_states;
   for (const Value& group : optimizer.at(keys::kParamGroups).items()) {
-    std::vector<float> flat[kStateCount];
+    std::vector<float> flat[3];
     Value each = Value::list();
     for (const int64_t i : group.at(keys::kParams).as_ints()) {
       const Value& moments = adam[static_cast<size_t>(i)].second;
       const TensorRecord& exp_avg = moments.at(kExpAvgState).as_tensor();
-      const std::vector<float> master(static_cast<size_t>(exp_avg.numel()), static_cast<float>(i));
+      const std::vector<float> master = floats(*weights[masters.size()].at(each.size()).bytes);
       each.push_back(float_tensor(exp_avg.shape, master));
-      append(flat[kFp32], master);
-      append(flat[kExpAvg], floats(*exp_avg.bytes));
-      append(flat[kExpAvgSq], floats(*moments.at(kExpAvgSqState).as_tensor().bytes));
+      append(flat[0], master);
+      append(flat[1], floats(*exp_avg.bytes));
+      append(flat[2], floats(*moments.at(kExpAvgSqState).as_tensor().bytes));
     }
-    const Shape shape = {static_cast<int64_t>(flat[kFp32].size())};
+    const Shape shape = {static_cast<int64_t>(flat[0].size())};
     flat_states.emplace_back(static_cast<int64_t>(flat_states.size()),
-                             Value::dict({{kExpAvgState, float_tensor(shape, flat[kExpAvg])},
-                                          {kExpAvgSqState, float_tensor(shape, flat[kExpAvgSq])},
+                             Value::dict({{kExpAvgState, float_tensor(shape, flat[1])},
+                                          {kExpAvgSqState, float_tensor(shape, flat[2])},
                                           {kStepState, 4}}));
-    masters.push_back(fused ? Value(float_tensor(shape, flat[kFp32])) : each);
+    masters.push_back(fused ? Value(float_tensor(shape, flat[0])) : each);
   }
   const Value state = fused ? Value::dict(flat_states) : optimizer.at(keys::kState);
   return Value::dict({{keys::kDynamicLossScale, true},
@@ -250,18 +259,17 @@ class Zero0WithMasters : public Convert, public ::testing::WithParamInterface<bo
 TEST_P(Zero0WithMasters, FindsThem) {
   const Value state = read_torch_file(tag_of("z0-fp32-dp2") / model_states_file(0));
   const Value adam = state.at(keys::kOptimizer).at(keys::kState).entries().at(10).second;
-  convert_to_universal(options(changed("z0-fp32-dp2", model_states_file(0),
-                                       [](Value& v) {
-                                         v.set(keys::kOptimizer,
-                                               with_masters(v.at(keys::kOptimizer), GetParam()));
-                                       })),
-                       {});
+  convert_to_universal(
+      options(changed("z0-fp32-dp2", model_states_file(0),
+                      [](Value& v) { v.set(keys::kOptimizer, with_masters(v, GetParam())); })),
+      {});
   const fs::path zero = output_ / kZeroFolder, parameter = zero / "h.0.ln_1.weight";
   const auto tensor_of = [&](std::string_view kind) {
     const Value file = read_torch_file(parameter / state_file(kind));
     return floats(*file.at(keys::kParam).as_tensor().bytes);
   };
-  EXPECT_EQ(tensor_of(kFp32State), std::vector<float>(24, 10.0f));
+  const Value weight = state.at(keys::kModule).at("h.0.ln_1.weight");
+  EXPECT_EQ(tensor_of(kFp32State), floats(*weight.as_tensor().bytes));
   EXPECT_EQ(tensor_of(kExpAvgState), floats(*adam.at(kExpAvgState).as_tensor().bytes));
   EXPECT_EQ(tensor_of(kExpAvgSqState), floats(*adam.at(kExpAvgSqState).as_tensor().bytes));
   const Value scaler = read_torch_file(zero / kOptimizerStateFile).at(keys::kLossScaler);

@@ -204,7 +204,7 @@ TEST_F(HfFolder, ExportsWeightsWithAConfigAlone) {
   const WholeCheckpoint imported = open_whole_checkpoint(save_, 1);
   std::vector<Value::Entry> entries;
   for (const std::string& name : imported.names())
-    entries.emplace_back(name, imported.parameter(name).states[kFp32]);
+    entries.emplace_back(name, imported.parameter(name).weight());
   const fs::path weights = folder_ / "pytorch_model.bin";
   write_torch_file(weights, Value::dict(entries));
   EXPECT_THAT(message_of([&] { export_hf({.checkpoint = weights, .output = back_}, {}); }),
@@ -299,8 +299,8 @@ TEST_F(HfFolder, ExportsWhatMegatronWrote) {
       const std::string other = no_pipeline_name(parameter.name, out.model.gpt.num_layers);
       const WholeParameter theirs =
           before.parameter(before.contains(other) ? other : parameter.name);
-      EXPECT_EQ(floats(*after.parameter(parameter.name).states[kFp32].bytes),
-                floats(*theirs.states[kFp32].bytes))
+      EXPECT_EQ(floats(*after.parameter(parameter.name).weight().bytes),
+                floats(*theirs.weight().bytes))
           << parameter.name;
     }
   }

@@ -57,8 +57,8 @@ class HfFolder : public TempFolder {
     EXPECT_GT(first.names().size(), 10u);
     for (const std::string& name : first.names()) {
       EXPECT_EQ(first.parameter(name).shape, second.parameter(name).shape) << name;
-      EXPECT_EQ(floats(*first.parameter(name).states[kFp32].bytes),
-                floats(*second.parameter(name).states[kFp32].bytes))
+      EXPECT_EQ(floats(*first.parameter(name).weight().bytes),
+                floats(*second.parameter(name).weight().bytes))
           << name;
     }
   }

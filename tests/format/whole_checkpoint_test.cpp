@@ -29,11 +29,11 @@ TEST_P(SameWhole, OrdinaryAndUniversal) {
     if (a.step) {
       EXPECT_EQ(a.step.as_double(), b.step.as_double()) << name;
     }
-    for (size_t state = 0; state < kStateCount; ++state) {
-      ASSERT_EQ(a.states[state].bytes == nullptr, b.states[state].bytes == nullptr) << name;
-      if (!a.states[state].bytes) continue;
-      EXPECT_EQ(a.states[state].shape, a.shape);
-      EXPECT_EQ(read_bytes(*a.states[state].bytes), read_bytes(*b.states[state].bytes)) << name;
+    ASSERT_EQ(a.states.size(), b.states.size()) << name;
+    for (const auto& [state, tensor] : a.states) {
+      ASSERT_TRUE(b.state(state).bytes) << name << " " << state;
+      EXPECT_EQ(tensor.shape, a.shape);
+      EXPECT_EQ(read_bytes(*tensor.bytes), read_bytes(*b.state(state).bytes)) << name;
     }
   }
 }
@@ -49,7 +49,7 @@ TEST_F(Whole, ReadsAnyRangeOfATensorThatTpCuts) {
   EXPECT_EQ(row.shape, (Shape{64, 64}));
   EXPECT_EQ(row.keys.at(keys::kCatDim).as_int(), 1);
   EXPECT_EQ(row.pp_ranks, std::vector<int>{0});
-  const ByteSource& bytes = *row.states[kExpAvg].bytes;
+  const ByteSource& bytes = *row.state(kExpAvgState).bytes;
   const std::vector<float> all = floats(bytes);
   std::vector<float> some(100);
   bytes.read(30 * sizeof(float), std::as_writable_bytes(std::span(some)));
@@ -72,8 +72,8 @@ TEST_F(Whole, TiedNamesStandForTheSameParameter) {
   ASSERT_TRUE(checkpoint.metadata.at(keys::kSharedParams).contains("head.weight"));
   const WholeParameter head = checkpoint.parameter("head.weight"),
                        wte = checkpoint.parameter("wte.weight");
-  EXPECT_EQ(floats(*head.states[kFp32].bytes), floats(*wte.states[kFp32].bytes));
-  EXPECT_EQ(floats(*head.states[kExpAvg].bytes), floats(*wte.states[kExpAvg].bytes));
+  EXPECT_EQ(floats(*head.weight().bytes), floats(*wte.weight().bytes));
+  EXPECT_EQ(floats(*head.state(kExpAvgState).bytes), floats(*wte.state(kExpAvgState).bytes));
 }
 
 TEST_F(Whole, WeightsAlone) {
@@ -89,9 +89,9 @@ TEST_F(Whole, WeightsAlone) {
   EXPECT_EQ(parts.names(), (std::vector<std::string>{"a", "b"}));
   const WholeParameter b = parts.parameter("b");
   EXPECT_EQ(b.shape, (Shape{1, 2}));
-  EXPECT_EQ(b.states[kFp32].dtype, DType::kFloat32);
-  EXPECT_EQ(floats(*b.states[kFp32].bytes), (std::vector<float>{1, -2}));
-  EXPECT_FALSE(b.states[kExpAvg].bytes);
+  EXPECT_EQ(b.weight().dtype, DType::kFloat32);
+  EXPECT_EQ(floats(*b.weight().bytes), (std::vector<float>{1, -2}));
+  EXPECT_FALSE(b.state(kExpAvgState).bytes);
   EXPECT_FALSE(parts.metadata);
   EXPECT_EQ(open_whole_checkpoint(folder_ / "one.bin", 1).names(), std::vector<std::string>{"a"});
 }
@@ -104,7 +104,7 @@ TEST_F(Whole, WeightsInSafetensors) {
   for (const fs::path& path : {folder_, index}) {
     const WholeCheckpoint parts = open_whole_checkpoint(path, 1);
     EXPECT_EQ(parts.names(), (std::vector<std::string>{"a", "b"}));
-    EXPECT_EQ(floats(*parts.parameter("b").states[kFp32].bytes), std::vector<float>{3});
+    EXPECT_EQ(floats(*parts.parameter("b").weight().bytes), std::vector<float>{3});
   }
   write_safetensors(folder_ / "model.safetensors", {{"c", float_tensor({1}, {4})}});
   EXPECT_EQ(open_whole_checkpoint(folder_, 1).names(), std::vector<std::string>{"c"});

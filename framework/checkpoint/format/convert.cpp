@@ -288,7 +288,8 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   check_folders(input, output);
   DeferredChecks checks;
   const SourceFiles sources(input);
-  const SourceCheckpoint source = open_source_checkpoint(input, options.read_workers, &checks);
+  const SourceCheckpoint source =
+      open_source_checkpoint(input, options.read_workers, &checks, options.assume_module_order);
   if (source.weights_only) {
     throw std::runtime_error(
         input.string() +
@@ -296,6 +297,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
         "mostly optimizer state. It loads on any mesh as it is: --load with "
         "--finetune or --no-load-optim");
   }
+  require_states(input, source.states_refused, "zero_to_fp32 exports the weights alone");
   ConvertReport report;
   const UniversalInfo info = find_info(source, options.inject_missing_info, report.warnings);
   const ConvertPlan plan = plan_conversion(source, info);

@@ -15,8 +15,8 @@ namespace anymesh {
 //   convert_to_universal({.input = "ckpt/global_step100",
 //                         .output = "ckpt/global_step100_universal"}, {});
 //
-// writes output/zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt, output/zero/optimizer_state.pt,
-// copies of the model-states files, and last `latest_universal` beside the output folder. First
+// writes output/zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt (of another optimizer what it
+// has: momentum_buffer.pt, max_exp_avg_sq.pt), output/zero/optimizer_state.pt, copies of the model-states files, and last `latest_universal` beside the output folder. First
 // everything is planned from metadata, and every element of every parameter must be covered exactly
 // once; then tensors are streamed (stream_files.h), so that memory stays small at any model size.
 // The folder appears under its name only when it is whole; one that is there is replaced. What a
@@ -46,6 +46,9 @@ struct ConvertOptions {
   // Go on without universal_checkpoint_info at tp > 1: no parameter has a special rule. At tp 1
   // there is nothing that it could say.
   bool inject_missing_info = false;
+  // At ZeRO 0 DeepSpeed records no order of the optimizer's states. Where nothing proves one, take
+  // the module's, biases and norms apart if the groups' weight decay is.
+  bool assume_module_order = false;
 };
 
 struct ConvertReport {

@@ -1,6 +1,7 @@
 #include "framework/checkpoint/format/convert_plan.h"
 
 #include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -22,13 +23,16 @@ bool is_megatron_row_parallel(const std::string& name) {
 }
 
 // Every element exactly once.
-void check_covered(const std::string& name, const SourceShard& shard, int state) {
+void check_covered(const std::string& name, const SourceShard& shard, const std::string& state) {
   const auto fail = [&](const std::string& found) {
-    throw ValueError(name + ": " + std::string(kStateNames[state]) + " of tp rank " +
-                     std::to_string(shard.tp_rank) + " has " + found);
+    throw ValueError(name + ": " + state + " of tp rank " + std::to_string(shard.tp_rank) +
+                     " has " + found);
   };
   int64_t next = 0;
-  for (const SourceFragment& fragment : shard.states[state]) {
+  const auto held = shard.states.find(state);
+  if (held == shard.states.end())
+    fail("0 elements, expected " + std::to_string(numel(shard.shape)));
+  for (const SourceFragment& fragment : held->second.fragments) {
     if (fragment.begin != next) {
       fail("elements up to " + std::to_string(next) + ", then from " +
            std::to_string(fragment.begin) + " (dp rank " + std::to_string(fragment.dp_rank) + ")");
@@ -40,33 +44,44 @@ void check_covered(const std::string& name, const SourceShard& shard, int state)
   }
 }
 
-// The shards of the first stage that has the parameter, by tp rank.
-std::vector<const SourceShard*> select_shards(const std::string& name,
-                                              const std::vector<SourceShard>& shards,
-                                              const MergeRule& rule, int tp_size) {
-  const int stage = std::ranges::min_element(shards, {}, &SourceShard::pp_rank)->pp_rank;
-  std::vector<const SourceShard*> selected(static_cast<size_t>(tp_size));
+using Shards = std::vector<const SourceShard*>;  // of one stage, by tp rank
+
+// The shards of the first stage that has the parameter, or of all `copies`, each by tp rank.
+std::vector<Shards> select_shards(const std::string& name, const std::vector<SourceShard>& shards,
+                                  const MergeRule& rule, int tp_size, bool copies) {
+  std::map<int, Shards> stages;
   for (const SourceShard& shard : shards) {
-    if (shard.pp_rank == stage) {
-      selected[static_cast<size_t>(shard.tp_rank)] = &shard;
-    } else if (!rule.pipeline_replicated) {
-      throw ValueError(name + ": pipeline stages " + std::to_string(stage) + " and " +
-                       std::to_string(shard.pp_rank) + " both have it, but no pattern in " +
-                       std::string(keys::kPipelineReplicatedPatterns) + " matches it");
-    }
+    Shards& stage = stages[shard.pp_rank];
+    stage.resize(static_cast<size_t>(tp_size));
+    stage[static_cast<size_t>(shard.tp_rank)] = &shard;
   }
-  for (size_t rank = 0; rank < selected.size(); ++rank) {
-    if (!selected[rank])
-      throw ValueError(name + ": tp rank " + std::to_string(rank) + " does not have it");
+  if (stages.size() > 1 && !rule.pipeline_replicated) {
+    throw ValueError(name + ": pipeline stages " + std::to_string(stages.begin()->first) + " and " +
+                     std::to_string(std::next(stages.begin())->first) +
+                     " both have it, but no pattern in " +
+                     std::string(keys::kPipelineReplicatedPatterns) + " matches it");
+  }
+  std::vector<Shards> selected;
+  for (const auto& [pp, stage] : stages) {
+    if (!selected.empty() && !copies) break;
+    for (size_t rank = 0; rank < stage.size(); ++rank) {
+      if (!stage[rank])
+        throw ValueError(name + ": tp rank " + std::to_string(rank) + " does not have it");
+    }
+    selected.push_back(stage);
   }
   return selected;
 }
 
-// Then no rank has any of the state's elements.
-bool before_first_step(const std::vector<const SourceShard*>& shards, int state) {
-  const auto lacks = [state](const SourceShard* shard) { return shard->states[state].empty(); };
-  const auto has_elements = [](const SourceShard* shard) { return numel(shard->shape) > 0; };
-  return std::ranges::all_of(shards, lacks) && std::ranges::any_of(shards, has_elements);
+// fp32 first.
+std::vector<std::string> states_of(const Shards& shards) {
+  std::set<std::string> names;
+  for (const SourceShard* shard : shards)
+    for (const auto& [name, state] : shard->states) names.insert(name);
+  std::vector<std::string> states;
+  if (names.erase(std::string(kFp32State)) > 0) states.emplace_back(kFp32State);
+  states.insert(states.end(), names.begin(), names.end());
+  return states;
 }
 
 // Plans one parameter at a time.
@@ -77,7 +92,7 @@ class Planner {
 
   ConvertPlan run() {
     for (const auto& [name, shards] : source_.parameters) plan_parameter(name, shards);
-    if (source_.stage < 3) plan_others();
+    plan_others();
     plan_.unused_patterns = rules_.unused();
     return std::move(plan_);
   }
@@ -87,11 +102,13 @@ class Planner {
     MergeRule rule = rules_.classify(name);
     if (source_.tp_size == 1 && !info_.has_row_parallel && is_megatron_row_parallel(name))
       rule.cat_dim = 1;
-    const auto shards = select_shards(name, all, rule, source_.tp_size);
+    // DeepSpeed's own pipelines have no patterns: their tied layers are told by the name, and alike.
+    const bool tied = !info_.has_pipeline_replicated && name.starts_with(kTiedModules);
+    rule.pipeline_replicated |= tied;
+    const auto stages = select_shards(name, all, rule, source_.tp_size, tied);
+    const Shards& shards = stages[0];
     ++plan_.parameters;
-    for (int state = 0; state < kStateCount; ++state) {
-      if (!before_first_step(shards, state)) plan_state(name, rule, shards, state);
-    }
+    for (const std::string& state : states_of(shards)) plan_state(name, rule, stages, state);
     for (const SourceShard* shard : shards) {
       const Value &step = shard->step, &first = shards[0]->step;
       const bool same =
@@ -103,44 +120,57 @@ class Planner {
     }
   }
 
-  void plan_state(const std::string& name, const MergeRule& rule,
-                  const std::vector<const SourceShard*>& shards, int state) {
+  // Of a tied layer each stage has a copy.
+  void plan_state(const std::string& name, const MergeRule& rule, const std::vector<Shards>& stages,
+                  const std::string& state) {
     std::vector<std::pair<int, SourceFragment>> sources;
-    for (const SourceShard* shard : shards) {
-      check_covered(name, *shard, state);
-      if (shard->dtypes[state] != shards[0]->dtypes[state])
-        throw ValueError(name + ": tp ranks have different dtypes");
-      for (const SourceFragment& fragment : shard->states[state]) {
+    std::vector<TensorRecord> copies;
+    for (const Shards& shards : stages) {
+      for (const SourceShard* shard : shards) check_covered(name, *shard, state);
+      copies.push_back(merge(name, rule, shards, state));
+      if (copies.back().shape != copies[0].shape || copies.back().dtype != copies[0].dtype)
+        throw ValueError(name + ": pipeline stages have it as " + Value(copies[0]).found() +
+                         " and as " + Value(copies.back()).found());
+    }
+    for (const SourceShard* shard : stages[0]) {
+      for (const SourceFragment& fragment : shard->states.find(state)->second.fragments) {
         sources.emplace_back(shard->tp_rank, fragment);
         plan_.elements += fragment.numel;
       }
     }
-    add_file(name, state, merge(name, rule, shards, state), merge_keys(rule),
-             kRuleNames[static_cast<int>(rule.kind)], std::move(sources));
+    TensorRecord tensor = copies[0];
+    if (copies.size() > 1) {
+      std::vector<BytesPtr> bytes;
+      for (const TensorRecord& copy : copies) bytes.push_back(copy.bytes);
+      tensor.bytes = replicated(name + " (" + state + ")", bytes, tensor.dtype, "pipeline stages");
+    }
+    add_file(name, state, tensor, merge_keys(rule), kRuleNames[static_cast<int>(rule.kind)],
+             std::move(sources));
   }
 
-  void add_file(const std::string& name, int state, const TensorRecord& tensor,
+  void add_file(const std::string& name, const std::string& state, const TensorRecord& tensor,
                 std::vector<Value::Entry> entries, std::string_view rule,
                 std::vector<std::pair<int, SourceFragment>> sources) {
     entries.emplace_back(keys::kParam, tensor);
-    plan_.files.push_back({name, std::string(kStateNames[state]), Value::dict(std::move(entries)),
-                           tensor.nbytes(), std::string(rule), std::move(sources)});
+    plan_.files.push_back({name, state, Value::dict(std::move(entries)), tensor.nbytes(),
+                           std::string(rule), std::move(sources)});
   }
 
   // The whole tensor of a state.
-  TensorRecord merge(const std::string& name, const MergeRule& rule,
-                     const std::vector<const SourceShard*>& shards, int state) const {
+  TensorRecord merge(const std::string& name, const MergeRule& rule, const Shards& shards,
+                     const std::string& state) const {
     std::vector<Shape> shapes;
     for (const SourceShard* shard : shards) shapes.push_back(shard->shape);
     const MergeShape merged = merge_shape(name, rule, shapes, info_.original_vocab_size);
-    const DType dtype = shards[0]->dtypes[state];
+    const DType dtype = shards[0]->states.find(state)->second.dtype;
     const auto tp_size = static_cast<int>(shards.size());
     std::vector<MergedTensor::Part> parts;
     for (int rank = 0; rank < tp_size; ++rank) {
-      parts.push_back({ShardLayout::make(merged.full, merged.cut, tp_size, rank),
-                       shards[static_cast<size_t>(rank)]->states[state]});
+      const SourceState& own = shards[static_cast<size_t>(rank)]->states.find(state)->second;
+      if (own.dtype != dtype) throw ValueError(name + ": tp ranks have different dtypes");
+      parts.push_back({ShardLayout::make(merged.full, merged.cut, tp_size, rank), own.fragments});
     }
-    TensorRecord tensor{dtype, merged.full, state == kFp32, nullptr};
+    TensorRecord tensor{dtype, merged.full, state == kFp32State && is_floating(dtype), nullptr};
     if (tp_size == 1 || !merged.cut.replicated) {
       tensor.bytes = std::make_shared<MergedTensor>(std::move(parts), dtype);
       return tensor;
@@ -150,8 +180,7 @@ class Planner {
       replicas.push_back(std::make_shared<MergedTensor>(std::vector{std::move(part)}, dtype));
     }
     if (rule.kind == Kind::kReplicated) {
-      tensor.bytes =
-          replicated(name + " (" + std::string(kStateNames[state]) + ")", replicas, dtype);
+      tensor.bytes = replicated(name + " (" + state + ")", replicas, dtype, "tp ranks");
     } else if (dtype == DType::kFloat32) {
       tensor.bytes = averaged(replicas);
     } else {
@@ -163,9 +192,9 @@ class Planner {
   // What the model holds besides optimized parameters: frozen ones, second names of tied ones,
   // buffers.
   void plan_others() {
-    const std::set<std::string> buffers = buffer_names(source_.model_states[0]);
-    std::vector<NamedTensors> ranks;
-    for (int tp = 0; tp < source_.tp_size; ++tp) ranks.push_back(model_tensors(tp));
+    const auto& ranks = source_.model_tensors;
+    if (ranks.empty()) return;
+    const std::set<std::string> buffers = buffer_names(source_);
     for (size_t i = 0; i < ranks[0].size(); ++i) {
       const std::string& name = ranks[0][i].first;
       if (source_.parameters.contains(name)) continue;
@@ -179,23 +208,7 @@ class Planner {
     }
   }
 
-  // Of a tp rank: what `module` has, or of a pipeline, which has none, the frozen ones of its
-  // stages.
-  NamedTensors model_tensors(int tp) const {
-    auto tensors = module_tensors(source_.model_state(0, tp));
-    if (!tensors.empty()) return tensors;
-    std::set<std::string> known;  // a tied one is on two stages
-    for (int pp = 0; pp < source_.pp_size; ++pp) {
-      const Value& state = source_.model_state(pp, tp);
-      const Value frozen = state.find(keys::kFrozenParamFragments).value_or(Value::dict());
-      for (const auto& [name, value] : frozen.entries()) {
-        if (known.insert(name.as_string()).second)
-          tensors.emplace_back(name.as_string(), value.as_tensor());
-      }
-    }
-    return tensors;
-  }
-
+  // What is not trained keeps its bits: only half precision becomes float32.
   void plan_other(const std::string& name, std::vector<TensorRecord> tensors, bool is_buffer) {
     MergeRule rule = rules_.classify(name);
     if (is_buffer) {
@@ -203,22 +216,22 @@ class Planner {
       rule = {.kind = Kind::kReplicated};
     }
     std::vector<SourceShard> shards(tensors.size());
-    std::vector<const SourceShard*> pointers;
+    Shards pointers;
     for (size_t rank = 0; rank < tensors.size(); ++rank) {
-      const TensorRecord fp32 = as_float32(tensors[rank]);
-      shards[rank].shape = fp32.shape;
-      shards[rank].dtypes[kFp32] = fp32.dtype;
-      shards[rank].states[kFp32] = {{0, 0, fp32.numel(), fp32.bytes}};
+      const TensorRecord whole = widened(tensors[rank]);
+      shards[rank].shape = whole.shape;
+      shards[rank].states[std::string(kFp32State)] = {whole.dtype,
+                                                      {{0, 0, whole.numel(), whole.bytes}}};
       pointers.push_back(&shards[rank]);
     }
-    TensorRecord tensor = merge(name, rule, pointers, kFp32);
+    TensorRecord tensor = merge(name, rule, pointers, std::string(kFp32State));
     tensor.requires_grad = tensors[0].requires_grad;
     // DeepSpeed writes no keys here, which its loader takes for a cut along dim 0 where the shapes
     // differ.
     const bool needs_keys =
         rule.cat_dim != 0 || rule.vocabulary || rule.kind == Kind::kTwoSubParams;
-    add_file(name, kFp32, tensor, needs_keys ? merge_keys(rule) : std::vector<Value::Entry>{},
-             "model weights", {});
+    add_file(name, std::string(kFp32State), tensor,
+             needs_keys ? merge_keys(rule) : std::vector<Value::Entry>{}, "model weights", {});
     ++plan_.parameters;
     plan_.elements += tensor.numel();
   }

@@ -22,11 +22,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kWeightsBuildFolder = "weights.tmp";  // in the output folder
 
-// Parameters that the metadata lists: each pipeline stage's model-states files have its own.
+// What the metadata lists: each pipeline stage's model-states files have their own. Frozen
+// parameters are listed from ZeRO 2 on.
 struct Listed {
-  std::set<std::string> trained, frozen;
+  std::set<std::string> trained, frozen, buffers;
 };
-Listed listed_parameters(const fs::path& tag) {
+Listed listed_names(const fs::path& tag) {
   Listed listed;
   for (const auto& entry : fs::directory_iterator(tag)) {
     const auto file = parse_checkpoint_file_name(entry.path().filename().string());
@@ -35,11 +36,32 @@ Listed listed_parameters(const fs::path& tag) {
     const auto add = [](const Value& shapes, std::set<std::string>& names) {
       for (const auto& [name, shape] : shapes.entries()) names.insert(name.as_string());
     };
+    listed.buffers.merge(buffer_names(metadata));
     if (const Value shapes = metadata.find(keys::kFrozenParamShapes)) add(shapes, listed.frozen);
     if (const Value groups = metadata.find(keys::kParamShapes))
       for (const Value& group : groups.items()) add(group, listed.trained);
   }
   return listed;
+}
+
+// By first names: all that are neither trained nor buffers.
+std::set<std::string> frozen_names(const WholeCheckpoint& checkpoint, const Listed& listed) {
+  if (checkpoint.kind == WholeCheckpoint::Kind::kWeights) {
+    throw std::runtime_error(checkpoint.path.string() +
+                             ": weights do not say which of them were frozen: "
+                             "--exclude_frozen_parameters needs a checkpoint");
+  }
+  if (listed.trained.empty() && listed.frozen.empty()) {
+    throw std::runtime_error(checkpoint.path.string() +
+                             ": DeepSpeed does not record at ZeRO 0 which parameters were frozen: "
+                             "drop --exclude_frozen_parameters");
+  }
+  std::set<std::string> frozen = listed.frozen;
+  for (const std::string& name : checkpoint.names()) {
+    const std::string& first = checkpoint.first_name(name);
+    if (!listed.trained.contains(first) && !listed.buffers.contains(first)) frozen.insert(first);
+  }
+  return frozen;
 }
 
 // A file that is lost: by the manifest, where there is one, or as what it had is listed elsewhere.
@@ -54,14 +76,16 @@ void check_nothing_lost(const WholeCheckpoint& checkpoint, const Listed& listed)
                                ", which its model-states files list: files are missing");
 }
 
-// Counts and masks, which fp32 does not hold exactly.
-std::map<std::string, TensorRecord> integer_buffers(const Value& metadata) {
-  std::map<std::string, TensorRecord> buffers;
-  const std::set<std::string> names = metadata ? buffer_names(metadata) : std::set<std::string>{};
-  if (names.empty()) return buffers;
-  for (const auto& [name, tensor] : module_tensors(metadata))
-    if (!is_floating(tensor.dtype) && names.contains(name)) buffers.emplace(name, tensor);
-  return buffers;
+// Counts, masks, packed weights, which the fp32.pt of DeepSpeed's universal folders do not hold
+// exactly.
+std::map<std::string, TensorRecord> exact_tensors(const Value& metadata, const Listed& listed) {
+  std::map<std::string, TensorRecord> tensors;
+  if (!metadata) return tensors;
+  for (const auto& [name, tensor] : module_tensors(metadata)) {
+    if (widened(tensor).dtype != DType::kFloat32 && !listed.trained.contains(name))
+      tensors.emplace(name, tensor);
+  }
+  return tensors;
 }
 
 // Not that which is being read.
@@ -111,32 +135,27 @@ void give_names(const fs::path& build, const WrittenWeights& written,
 }  // namespace
 
 NamedTensors fp32_tensors(const WholeCheckpoint& checkpoint, bool exclude_frozen) {
-  std::set<std::string> left_out;
+  Listed listed;
   if (checkpoint.kind != WholeCheckpoint::Kind::kWeights) {
-    Listed listed = listed_parameters(checkpoint.path);
+    listed = listed_names(checkpoint.path);
     check_nothing_lost(checkpoint, listed);
-    if (exclude_frozen) left_out = std::move(listed.frozen);
-  } else if (exclude_frozen) {
-    throw std::runtime_error(checkpoint.path.string() +
-                             ": weights do not say which of them were frozen: "
-                             "--exclude_frozen_parameters needs a checkpoint");
   }
-  const auto exact = integer_buffers(checkpoint.metadata);
+  std::set<std::string> left_out;
+  if (exclude_frozen) left_out = frozen_names(checkpoint, listed);
+  const auto exact = exact_tensors(checkpoint.metadata, listed);
   std::map<std::string, TensorRecord> read;  // by first name
   NamedTensors tensors;
   for (const std::string& name : checkpoint.names()) {
     const std::string& first = checkpoint.first_name(name);
-    if (left_out.contains(name) || left_out.contains(first)) continue;
+    if (left_out.contains(first)) continue;
     const auto [known, is_new] = read.try_emplace(first);
     TensorRecord& tensor = known->second;
     if (is_new) {
-      const auto buffer = exact.find(first);
-      tensor = buffer == exact.end() ? checkpoint.parameter(first).states[kFp32] : buffer->second;
-      if (is_floating(tensor.dtype)) {
-        const bool requires_grad = tensor.requires_grad;
-        tensor = as_float32(tensor);
-        tensor.requires_grad = requires_grad;
-      }
+      const auto found = exact.find(first);
+      tensor = found == exact.end() ? checkpoint.parameter(first).weight() : found->second;
+      const bool requires_grad = tensor.requires_grad;
+      tensor = widened(tensor);
+      tensor.requires_grad = requires_grad;
     }
     tensors.emplace_back(name, tensor);
   }
@@ -168,6 +187,7 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
   fs::remove(build / kJournalFile);
   fs::remove(build);
   report.source = checkpoint.description;
+  if (checkpoint.weights_rounded) report.rounded = checkpoint.states_refused;
   report.seconds = seconds_since(start);
   return report;
 }

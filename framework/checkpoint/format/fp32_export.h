@@ -36,14 +36,16 @@ struct Fp32Options {
 };
 
 struct Fp32Report : WrittenWeights {
-  std::string source = {};  // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
+  std::string source = {};   // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
+  std::string rounded = {};  // why some are the model's rounded weights; empty: all are masters
   double seconds = 0;
 };
 
 Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progress);
 
-// What it writes, by name: masters, frozen parameters unless excluded, buffers. All float32, but
-// for buffers of integers and bools, which keep their dtype. Tied names share `bytes`.
+// What it writes, by name: masters, frozen parameters unless excluded, buffers. Half precision
+// becomes float32; what is of another dtype, as counts, masks and packed weights are, keeps it. Tied
+// names share `bytes`.
 NamedTensors fp32_tensors(const WholeCheckpoint& checkpoint, bool exclude_frozen);
 
 }  // namespace anymesh

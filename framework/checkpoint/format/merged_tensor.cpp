@@ -71,6 +71,12 @@ TensorRecord as_float32(const TensorRecord& tensor) {
           std::make_shared<ComputedBytes>(size, "a converted tensor", read)};
 }
 
+TensorRecord widened(const TensorRecord& tensor) {
+  if (tensor.dtype == DType::kFloat16 || tensor.dtype == DType::kBFloat16)
+    return as_float32(tensor);
+  return {tensor.dtype, tensor.shape, false, tensor.bytes};
+}
+
 std::string TensorDifference::text() const {
   return printed("differs in %" PRId64 " of %" PRId64
                  " elements, at most by %.3e at element %" PRId64,
@@ -157,7 +163,8 @@ void MergedTensor::read_fragment(const Part& part, const SourceFragment& fragmen
   }
 }
 
-BytesPtr replicated(const std::string& name, const std::vector<BytesPtr>& replicas, DType dtype) {
+BytesPtr replicated(const std::string& name, const std::vector<BytesPtr>& replicas, DType dtype,
+                    const std::string& ranks) {
   const auto whole = [=](size_t rank) {
     const auto count = static_cast<int64_t>(replicas[rank]->size() / element_size(dtype));
     return TensorRecord{dtype, {count}, false, replicas[rank]};
@@ -168,7 +175,7 @@ BytesPtr replicated(const std::string& name, const std::vector<BytesPtr>& replic
     for (size_t i = 1; i < replicas.size(); ++i) {
       replicas[i]->read(offset, other);
       if (std::memcmp(out.data(), other.data(), out.size()) == 0) continue;
-      throw ValueError(name + ": should be the same on all tp ranks, but that of rank " +
+      throw ValueError(name + ": should be the same on all " + ranks + ", but that of rank " +
                        std::to_string(i) + " " + compare_tensors(whole(0), whole(i)).text() +
                        " from that of rank 0");
     }

@@ -45,14 +45,19 @@ struct TensorDifference {
 bool is_comparable(DType a, DType b);  // of one dtype, or doubles hold all values of both
 TensorDifference compare_tensors(const TensorRecord& a, const TensorRecord& b);
 
-// A tensor that all tp ranks hold: rank 0's, compared bit by bit with the others' as it is read. A
-// difference throws, naming the parameter and the largest one.
-BytesPtr replicated(const std::string& name, const std::vector<BytesPtr>& replicas, DType dtype);
+// A tensor that all `ranks` hold ("tp ranks"): the first's, compared bit by bit with the others' as
+// it is read. A difference throws, naming the parameter and the largest one.
+BytesPtr replicated(const std::string& name, const std::vector<BytesPtr>& replicas, DType dtype,
+                    const std::string& ranks);
 
 // The arithmetic mean of float32 tensors.
 BytesPtr averaged(const std::vector<BytesPtr>& replicas);
 
 // A tensor as float32, without requires_grad. Complex numbers are refused.
 TensorRecord as_float32(const TensorRecord& tensor);
+
+// One of half precision as float32, which holds it exactly; any other as it is. Without
+// requires_grad.
+TensorRecord widened(const TensorRecord& tensor);
 
 }  // namespace anymesh

@@ -140,6 +140,7 @@ inline constexpr std::string_view kParamSliceMappings = "param_slice_mappings";
 inline constexpr std::string_view kState = "state";
 inline constexpr std::string_view kParamGroups = "param_groups";
 inline constexpr std::string_view kParams = "params";
+inline constexpr std::string_view kParamNames = "param_names";           // torch's, in param_groups
 inline constexpr std::string_view kFp32FlatGroups = "fp32_flat_groups";  // ZeRO 3
 inline constexpr std::string_view kFp32GroupsFlat = "fp32_groups_flat";  // ZeRO 0, half precision
 inline constexpr std::string_view kFp32GroupsUnfused =

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/parallel_for.h"
 #include "framework/checkpoint/format/source_stages.h"
@@ -197,58 +198,46 @@ std::vector<NamedShape> named_shapes(const Value& dict) {
   return shapes;
 }
 
-void add_fragment(SourceShard& shard, StateIndex state, int dp_rank, const Value& flat,
-                  int64_t start, int64_t begin, int64_t numel) {
-  const TensorRecord& tensor = flat.as_tensor();
-  if (start < 0 || numel > tensor.numel() - start) {
-    flat.fail("at least " + std::to_string(start) + " + " + std::to_string(numel) + " elements");
+std::set<std::string> buffer_names(const SourceCheckpoint& source) {
+  std::set<std::string> names;
+  for (const Value& state : source.model_states) names.merge(buffer_names(state));
+  return names;
+}
+
+namespace {
+
+// A state that some parameters have and others should not stand for the whole.
+void drop_refused_states(SourceCheckpoint& source) {
+  if (source.states_refused.empty()) return;
+  source.optimizer_state = {};
+  for (auto& [name, shards] : source.parameters) {
+    for (SourceShard& shard : shards) {
+      std::erase_if(shard.states, [](const auto& state) { return state.first != kFp32State; });
+      shard.step = {};
+    }
   }
-  auto& fragments = shard.states[state];
-  if (fragments.empty()) shard.dtypes[state] = tensor.dtype;
-  if (shard.dtypes[state] != tensor.dtype)
-    flat.fail(std::string(dtype_name(shard.dtypes[state])) + ", as on other ranks");
-  const uint64_t size = element_size(tensor.dtype);
-  fragments.push_back({dp_rank, begin, numel,
-                       std::make_shared<SubRange>(tensor.bytes, static_cast<uint64_t>(start) * size,
-                                                  static_cast<uint64_t>(numel) * size)});
 }
 
-void add_fragments(SourceShard& shard, int dp_rank, const Value& fp32, const Value& adam,
-                   int64_t start, int64_t begin, int64_t numel) {
-  add_fragment(shard, kFp32, dp_rank, fp32, start, begin, numel);
-  if (!adam) return;
-  add_fragment(shard, kExpAvg, dp_rank, adam.at(kExpAvgState), start, begin, numel);
-  add_fragment(shard, kExpAvgSq, dp_rank, adam.at(kExpAvgSqState), start, begin, numel);
-}
-
-SourceShard& shard_of(SourceCheckpoint& source, const std::string& name, int mp_rank,
-                      const Shape& shape) {
-  const int pp_rank = mp_rank / source.tp_size, tp_rank = mp_rank % source.tp_size;
-  auto& shards = source.parameters[name];
-  for (SourceShard& shard : shards) {
-    if (shard.pp_rank == pp_rank && shard.tp_rank == tp_rank) return shard;
+// What is read to find the parameters' order is read again by who wants it, and counts then.
+class Uncounted {
+ public:
+  explicit Uncounted(DeferredChecks* checks) : checks_(checks) {
+    if (checks_) checks_->count(false);
   }
-  return shards.emplace_back(SourceShard{.pp_rank = pp_rank, .tp_rank = tp_rank, .shape = shape});
-}
-
-void set_step(SourceShard& shard, const std::string& name, const Value& step) {
-  if (shard.step && step && shard.step.as_double() != step.as_double()) {
-    step.fail("step " + shard.step.found() + " for " + name + ", as on other ranks");
+  ~Uncounted() {
+    if (checks_) checks_->count(true);
   }
-  if (!shard.step) shard.step = step;
-}
+  Uncounted(const Uncounted&) = delete;
+  Uncounted& operator=(const Uncounted&) = delete;
 
-Value entry_of(const Value& states, size_t index) {
-  return states.find(static_cast<int64_t>(index));
-}
+ private:
+  DeferredChecks* checks_;
+};
 
-Value step_of(const Value& state, const Value& group) {
-  const Value step = state.find(kStepState);
-  return step ? step : group.find(kStepState);
-}
+}  // namespace
 
-SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
-                                        DeferredChecks* checks) {
+SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads, DeferredChecks* checks,
+                                        bool module_order) {
   SourceCheckpoint source;
   source.folder = folder;
   std::map<Kind, RankFiles> files = find_files(folder);
@@ -273,13 +262,16 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   }
   find_degrees(source);
 
+  const Uncounted uncounted(checks);
   source.weights_only = !source.model_states[0].find(keys::kWeightsOnly).is_none();
   if (source.weights_only || optimizers.empty()) {
     if (!source.weights_only && zero3)
       throw std::runtime_error(folder.string() +
                                ": has no *_optim_states.pt. It holds: " + list_folder(folder));
     source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
-    source.weights_only ? read_weights(source, checks) : read_zero0(source, checks);
+    source.model_tensors = model_tensors(source, threads, checks);
+    source.weights_only ? read_weights(source) : read_zero0(source, module_order);
+    drop_refused_states(source);
     return source;
   }
   int64_t dp_size = std::max(model_dp_size, next_rank(optimizers, &Ranks::first));
@@ -304,8 +296,10 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads,
   if (source.stage == 3) {
     read_zero3(source, states, checks);
   } else {
+    source.model_tensors = model_tensors(source, threads, checks);
     read_zero12(source, states);
   }
+  drop_refused_states(source);
   return source;
 }
 

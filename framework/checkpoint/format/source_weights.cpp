@@ -1,67 +1,166 @@
-// Weights in the model's precision: in `module`, or in the layer files of a pipeline.
+// Weights in the model's precision and buffers: in `module`, or in the layer files of a pipeline.
+
+#include <algorithm>
 
 #include "framework/checkpoint/format/merged_tensor.h"
+#include "framework/checkpoint/format/parallel_for.h"
 #include "framework/checkpoint/format/source_stages.h"
 #include "framework/checkpoint/format/torch_file.h"
 
 namespace anymesh {
 namespace {
 
-// The tied layer's prefix and a name in it, from the patterns that Megatron and we publish for it:
-// tied_modules.embed.word_embeddings.weight -> (tied_modules.embed., word_embeddings.weight)
-std::pair<std::string, std::string> tied_layer(const Value& model_state) {
-  const Value info = model_state.find(keys::kUniversalInfo).value_or(Value::dict()),
-              patterns = info.find(keys::kVocabularyPatterns).value_or(Value::list());
-  for (const std::string& pattern : patterns.as_strings()) {
-    const size_t dot = pattern.find('.', kTiedModules.size());
-    if (pattern.starts_with(kTiedModules) && dot != std::string::npos)
-      return {pattern.substr(0, dot + 1), pattern.substr(dot + 1)};
-  }
-  return {};
+namespace fs = std::filesystem;
+
+// Trained or frozen, of one rank.
+std::vector<Value> parameter_lists(const Value& model_state) {
+  std::vector<Value> lists = model_state.find(keys::kParamShapes).value_or(Value::list()).items();
+  lists.push_back(model_state.find(keys::kFrozenParamShapes).value_or(Value::dict()));
+  return lists;
 }
+
+// All names that the metadata of a tp rank's stages has: of parameters, of buffers, and of tied
+// layers in the patterns that Megatron and we publish.
+std::set<std::string> listed_names(const SourceCheckpoint& source, int tp_rank) {
+  std::set<std::string> names;
+  for (int pp = 0; pp < source.pp_size; ++pp) {
+    const Value& state = source.model_state(pp, tp_rank);
+    for (const Value& list : parameter_lists(state))
+      for (const auto& [name, shape] : list.entries()) names.insert(name.as_string());
+    names.merge(buffer_names(state));
+    const Value info = state.find(keys::kUniversalInfo).value_or(Value::dict());
+    for (const auto key : {keys::kVocabularyPatterns, keys::kPipelineReplicatedPatterns}) {
+      for (const std::string& pattern : info.find(key).value_or(Value::list()).as_strings())
+        if (pattern.starts_with(kTiedModules)) names.insert(pattern);
+    }
+  }
+  return names;
+}
+
+// A pipeline's layers of one tp rank. A file has names within its layer; a layer that stages share
+// is named after its key, which no file has: it is the one that has all tensors listed of the key,
+// and none listed of its number.
+class Layers {
+ public:
+  Layers(const SourceCheckpoint& source, int tp_rank, int threads, DeferredChecks* checks)
+      : listed_(listed_names(source, tp_rank)) {
+    for (const auto& [key, path] : source.layer_files)
+      if (key.second == tp_rank) layers_.push_back({key.first, path, {}, {}});
+    parallel_for(layers_.size(), threads, [&](size_t i) {
+      for (const auto& [name, value] : read_torch_file(layers_[i].path, checks).entries())
+        if (value.is_tensor()) layers_[i].tensors.emplace_back(name.as_string(), value.as_tensor());
+    });
+    std::map<std::string, std::set<std::string>> tied;  // prefix -> names in the layer
+    for (const std::string& name : listed_) {
+      const size_t dot = name.find('.', kTiedModules.size());
+      if (name.starts_with(kTiedModules) && dot != std::string::npos)
+        tied[name.substr(0, dot + 1)].insert(name.substr(dot + 1));
+    }
+    for (const auto& [prefix, names] : tied) name_layer(prefix, names);
+  }
+
+  NamedTensors tensors() const {
+    NamedTensors tied, rest;
+    for (const Layer& layer : layers_) {
+      NamedTensors& to = layer.prefix.empty() ? rest : tied;
+      for (const auto& [name, tensor] : layer.tensors)
+        to.emplace_back(full_name(layer, name), tensor);
+    }
+    tied.insert(tied.end(), rest.begin(), rest.end());
+    return tied;
+  }
+
+ private:
+  struct Layer {
+    int number;
+    fs::path path;
+    NamedTensors tensors;
+    std::string prefix;  // of a tied one
+  };
+
+  static std::string full_name(const Layer& layer, const std::string& name) {
+    return (layer.prefix.empty() ? std::to_string(layer.number) + "." : layer.prefix) + name;
+  }
+
+  void name_layer(const std::string& prefix, const std::set<std::string>& names) {
+    std::vector<Layer*> having, alike;  // having all of the names; these and no others
+    for (Layer& layer : layers_) {
+      std::set<std::string> own;
+      bool has_number = !layer.prefix.empty();
+      for (const auto& [name, tensor] : layer.tensors) {
+        own.insert(name);
+        has_number |= listed_.contains(full_name(layer, name));
+      }
+      if (has_number || !std::ranges::includes(own, names)) continue;
+      having.push_back(&layer);
+      if (own == names) alike.push_back(&layer);
+    }
+    if (alike.empty()) alike = having;
+    if (alike.size() > 1)
+      throw ValueError(alike[0]->path.string() + ": either this or " +
+                       alike[1]->path.filename().string() + " is " + prefix +
+                       "*, which layers share; nothing tells which");
+    if (!alike.empty()) alike[0]->prefix = prefix;
+  }
+
+  std::set<std::string> listed_;
+  std::vector<Layer> layers_;
+};
 
 // The first stage whose metadata lists the parameter, trained or frozen.
 int stage_of(const SourceCheckpoint& source, const std::string& name, int tp_rank) {
   for (int pp = 0; pp < source.pp_size; ++pp) {
-    const Value& state = source.model_state(pp, tp_rank);
-    std::vector<Value> lists = state.find(keys::kParamShapes).value_or(Value::list()).items();
-    lists.push_back(state.find(keys::kFrozenParamShapes));
-    for (const Value& list : lists)
-      if (list && list.contains(name)) return pp;
+    for (const Value& list : parameter_lists(source.model_state(pp, tp_rank)))
+      if (list.contains(name)) return pp;
   }
   return 0;
 }
 
 }  // namespace
 
-NamedTensors weights_of(const SourceCheckpoint& source, int tp_rank, DeferredChecks* checks) {
-  const Value& model_state = source.model_state(0, tp_rank);
-  if (model_state.find(keys::kModule)) return module_tensors(model_state);
-  const auto [tied_prefix, tied_name] = tied_layer(model_state);
-  NamedTensors tied, rest;
-  for (const auto& [key, path] : source.layer_files) {
-    const auto& [layer, tp] = key;
-    if (tp != tp_rank) continue;
-    const Value state = read_torch_file(path, checks);
-    const bool is_tied = tied.empty() && !tied_prefix.empty() && state.contains(tied_name);
-    const std::string prefix = is_tied ? tied_prefix : std::to_string(layer) + ".";
-    for (const auto& [name, value] : state.entries()) {
-      (is_tied ? tied : rest).emplace_back(prefix + name.as_string(), value.as_tensor());
+std::vector<NamedTensors> model_tensors(const SourceCheckpoint& source, int threads,
+                                        DeferredChecks* checks) {
+  std::vector<NamedTensors> ranks;
+  for (int tp = 0; tp < source.tp_size; ++tp) {
+    NamedTensors& tensors = ranks.emplace_back(Layers(source, tp, threads, checks).tensors());
+    std::set<std::string> known;  // what is tied is on two stages
+    for (const auto& [name, tensor] : tensors) known.insert(name);
+    for (int pp = 0; pp < source.pp_size; ++pp) {
+      for (auto& [name, tensor] : module_tensors(source.model_state(pp, tp)))
+        if (known.insert(name).second) tensors.emplace_back(name, tensor);
     }
   }
-  tied.insert(tied.end(), rest.begin(), rest.end());
-  return tied;
+  return ranks;
 }
 
-void read_weights(SourceCheckpoint& source, DeferredChecks* checks) {
+std::vector<NamedShape> trainable(const SourceCheckpoint& source, int tp_rank) {
+  const std::set<std::string> buffers = buffer_names(source);
+  std::vector<NamedShape> result;
+  std::set<const ByteSource*> seen;
+  for (const auto& [name, tensor] : source.model_tensors[static_cast<size_t>(tp_rank)]) {
+    if (!buffers.contains(name) && seen.insert(tensor.bytes.get()).second)
+      result.push_back({name, tensor.shape});
+  }
+  return result;
+}
+
+void read_weights(SourceCheckpoint& source) {
   for (int tp = 0; tp < source.tp_size; ++tp) {
-    for (const auto& [name, tensor] : weights_of(source, tp, checks)) {
+    const NamedTensors& tensors = source.model_tensors[static_cast<size_t>(tp)];
+    const Weights weights(tensors.begin(), tensors.end());
+    for (const auto& [name, shape] : trainable(source, tp)) {
       const int mp = stage_of(source, name, tp) * source.tp_size + tp;
-      SourceShard& shard = shard_of(source, name, mp, tensor.shape);
-      const Value fp32 = Value(as_float32(tensor)).named(name);
-      add_fragment(shard, kFp32, 0, fp32, 0, 0, tensor.numel());
+      SourceShard& shard = shard_of(source, name, mp, shape);
+      const TensorRecord& own = weights.at(name);
+      const Value weight = Value(widened(own)).named(name);
+      source.weights_rounded |= !source.weights_only && weight.as_tensor().dtype != own.dtype;
+      add_fragment(shard, kFp32State, 0, weight, 0, 0, numel(shape));
     }
   }
+  if (source.parameters.empty())
+    throw ValueError(source.folder.string() + ": there are no weights of the model in " +
+                     std::string(keys::kModule) + " nor in layer files" +
+                     (source.states_refused.empty() ? "" : "; " + source.states_refused));
 }
 
 }  // namespace anymesh

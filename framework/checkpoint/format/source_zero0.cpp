@@ -2,27 +2,13 @@
 // each parameter, and the weights themselves as masters; DeepSpeed's half-precision wrappers have
 // masters, flat (FP16_Optimizer) or one by one.
 
-#include <set>
-#include <unordered_map>
-
+#include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/source_stages.h"
 
 namespace anymesh {
 namespace {
 
 using Groups = std::vector<std::vector<NamedShape>>;
-
-// Leaves buffers out, and all but the first name of a tied weight.
-std::vector<NamedShape> parameters_of(const NamedTensors& tensors, const Value& model_state) {
-  const std::set<std::string> buffers = buffer_names(model_state);
-  std::vector<NamedShape> result;
-  std::set<const ByteSource*> seen;
-  for (const auto& [name, tensor] : tensors) {
-    if (!buffers.contains(name) && seen.insert(tensor.bytes.get()).second)
-      result.push_back({name, tensor.shape});
-  }
-  return result;
-}
 
 // Megatron's bucketing, which DeepSpeed's users follow: biases and one-dimensional weights have no
 // decay.
@@ -36,10 +22,9 @@ Groups bucket(const std::vector<NamedShape>& parameters, const Value& param_grou
     return param_groups.at(g).at(keys::kWeightDecay).as_double() > 0;
   };
   if (groups.size() != 2 || decays(0) == decays(1)) {
-    param_groups.fail(
-        "one group, or one with and one without weight decay (DeepSpeed does not record at ZeRO 0 "
-        "which "
-        "parameters are in which group)");
+    throw Unproven(param_groups.where() +
+                   ": expected one group, or one with and one without weight decay (DeepSpeed does "
+                   "not record at ZeRO 0 which parameters are in which group)");
   }
   for (const NamedShape& parameter : parameters) {
     const bool decay = parameter.shape.size() > 1 && !parameter.name.ends_with(".bias");
@@ -48,57 +33,62 @@ Groups bucket(const std::vector<NamedShape>& parameters, const Value& param_grou
   return groups;
 }
 
-Groups find_groups(const SourceCheckpoint& source, const Value& model_state,
-                   const Value& param_groups, const NamedTensors& tensors) {
-  if (const Value shapes = model_state.find(keys::kParamShapes)) {
-    Groups groups;
-    for (const Value& dict : shapes.items()) groups.push_back(named_shapes(dict));
-    if (groups.size() != param_groups.size())
-      shapes.fail(std::to_string(param_groups.size()) + " groups");
-    return groups;
+// By the names that torch keeps of an optimizer made of named parameters; none if they are not all
+// the model's, as of a part of it that was named by itself.
+Groups named_groups(const Value& param_groups, const Weights& weights) {
+  Groups groups;
+  for (const Value& group : param_groups.items()) {
+    auto& parameters = groups.emplace_back();
+    const Value names = group.find(keys::kParamNames);
+    if (!names) return {};
+    for (const std::string& name : names.as_strings()) {
+      const auto weight = weights.find(name);
+      if (weight == weights.end()) return {};
+      parameters.push_back({name, weight->second.shape});
+    }
   }
-  if (source.pp_size > 1) {
-    model_state.at(keys::kParamShapes)
-        .fail("shapes (DeepSpeed does not record at ZeRO 0 which parameters a pipeline stage has)");
-  }
-  return bucket(parameters_of(tensors, model_state), param_groups);
+  return groups;
 }
 
 class RankReader {
  public:
-  RankReader(SourceCheckpoint& source, int mp, DeferredChecks* checks)
+  RankReader(SourceCheckpoint& source, int mp, bool module_order)
       : source_(source),
-        checks_(checks),
         mp_(mp),
+        module_order_(module_order),
         model_state_(source.model_states[static_cast<size_t>(mp)]),
         optimizer_(model_state_.at(keys::kOptimizer)) {
-    if (!optimizer_) optimizer_.fail("the optimizer's state (or optimizer files beside it)");
+    if (!optimizer_ && model_state_.find(keys::kParamShapes))
+      optimizer_.fail("the optimizer's state (or optimizer files beside it)");
+    if (!optimizer_) throw Unproven(optimizer_.where() + ": is None: none was saved");
     if (optimizer_.find(keys::kFp32Groups)) {
-      optimizer_.fail(
-          "an optimizer without partitions (DeepSpeed cannot resume a ZeRO 0 checkpoint of "
-          "BF16_Optimizer either)");
+      throw Unproven(optimizer_.where() +
+                     ": is BF16_Optimizer's of ZeRO 0, which DeepSpeed cannot resume either");
     }
+    const NamedTensors& tensors = source.model_tensors[static_cast<size_t>(mp % source.tp_size)];
+    weights_ = {tensors.begin(), tensors.end()};
+    flat_ = optimizer_.find(keys::kFp32GroupsFlat);
+    unfused_ = optimizer_.find(keys::kFp32GroupsUnfused);
     torch_ = optimizer_.find(keys::kOptimizerStateDict).value_or(optimizer_);
-    for (const auto& [key, entry] : torch_.at(keys::kState).entries()) {
+    const Value states = torch_.find(keys::kState);
+    if (!states.is_dict() || !torch_.find(keys::kParamGroups).is_list())
+      throw Unproven(torch_.where() + ": has no state and param_groups, as torch's optimizers do");
+    for (const auto& [key, entry] : states.entries())
       if (key.is_int()) states_.emplace(key.as_int(), entry);
-    }
   }
 
   void read() {
-    const Value flat = optimizer_.find(keys::kFp32GroupsFlat);
-    const Value unfused = optimizer_.find(keys::kFp32GroupsUnfused);
-    const bool has_shapes = static_cast<bool>(model_state_.find(keys::kParamShapes));
-    NamedTensors tensors;
-    if (!has_shapes || (!flat && !unfused))
-      tensors = weights_of(source_, mp_ % source_.tp_size, checks_);
-    weights_ = {tensors.begin(), tensors.end()};
     const Value param_groups = torch_.at(keys::kParamGroups);
-    const Groups groups = find_groups(source_, model_state_, param_groups, tensors);
-    for (size_t g = 0; g < groups.size(); ++g) {
-      if (flat) {
-        read_flat(flat.at(g), state(static_cast<int64_t>(g)), param_groups.at(g), groups[g]);
+    const Order order = find_order(param_groups);
+    if (!order.doubt.empty()) source_.states_refused = order.doubt;
+    source_.weights_rounded |= !order.doubtful.empty();
+    for (size_t g = 0; g < order.groups.size(); ++g) {
+      if (flat_) {
+        read_flat(flat_.at(g), state(static_cast<int64_t>(g)), param_groups.at(g), order.groups[g],
+                  order.doubtful);
       } else {
-        read_each(unfused ? unfused.at(g) : Value(), param_groups.at(g), groups[g]);
+        read_each(unfused_ ? unfused_.at(g) : Value(), param_groups.at(g), order.groups[g],
+                  order.doubtful);
       }
     }
   }
@@ -124,9 +114,24 @@ class RankReader {
   }
 
  private:
-  Value state(int64_t index) const {
-    const auto found = states_.find(index);
-    return found == states_.end() ? Value() : found->second;
+  // Recorded; or Megatron's and, if we are told so, anyone's, which their values must bear out; or
+  // told by values, or shapes.
+  Order find_order(const Value& param_groups) const {
+    const Value masters = flat_ ? flat_ : unfused_;
+    if (const Value shapes = model_state_.find(keys::kParamShapes)) {
+      Order order;
+      for (const Value& dict : shapes.items()) order.groups.push_back(named_shapes(dict));
+      if (order.groups.size() != param_groups.size())
+        shapes.fail(std::to_string(param_groups.size()) + " groups");
+      return order;
+    }
+    Order order{.groups = named_groups(param_groups, weights_)};
+    if (!order.groups.empty()) return order;
+    const auto candidates = trainable(source_, mp_ % source_.tp_size);
+    if (source_.pp_size == 1 && (module_order_ || is_megatrons(model_state_)))
+      return {.groups = bucket(candidates, param_groups)};
+    return masters ? order_by_value(masters, candidates, weights_)
+                   : order_by_shape(param_groups, states_, candidates);
   }
 
   Value scaler(bool dynamic) const {
@@ -151,13 +156,20 @@ class RankReader {
 
   // One flat tensor for each state of the group.
   void read_flat(const Value& fp32, const Value& adam, const Value& param_group,
-                 const std::vector<NamedShape>& group) {
+                 const std::vector<NamedShape>& group, const std::set<std::string>& doubtful) {
     int64_t offset = 0;
+    const OptimizerStates states =
+        states_of(source_, adam, param_group, {fp32.as_tensor().numel()});
     for (const NamedShape& parameter : group) {
       const int64_t count = numel(parameter.shape);
       SourceShard& shard = shard_of(source_, parameter.name, mp_, parameter.shape);
-      add_fragments(shard, 0, fp32, adam, offset, 0, count);
-      if (adam) set_step(shard, parameter.name, step_of(adam, param_group));
+      if (doubtful.contains(parameter.name)) {
+        add_fragment(shard, kFp32State, 0, weight(parameter.name), 0, 0, count);
+      } else {
+        add_fragments(shard, 0, fp32, states, offset, 0, count);
+        check_master(parameter.name, shard);
+      }
+      set_step(shard, parameter.name, states.step);
       offset += count;
     }
     if (fp32.as_tensor().numel() < offset) fp32.fail(std::to_string(offset) + " elements");
@@ -166,56 +178,74 @@ class RankReader {
   // One tensor for each parameter and state. `masters`: a list in the group's order, or None, then
   // the weights are.
   void read_each(const Value& masters, const Value& param_group,
-                 const std::vector<NamedShape>& group) {
+                 const std::vector<NamedShape>& group, const std::set<std::string>& doubtful) {
     const std::vector<int64_t> indices = param_group.at(keys::kParams).as_ints();
     if (indices.size() != group.size()) {
-      param_group.at(keys::kParams)
-          .fail(std::to_string(group.size()) + " parameters, " +
-                (group.empty() ? "none" : group.front().name + " first"));
+      throw Unproven(param_group.at(keys::kParams).where() + ": expected " +
+                     std::to_string(group.size()) + " parameters, " +
+                     (group.empty() ? "none" : group.front().name + " first") + ", found " +
+                     std::to_string(indices.size()));
     }
     for (size_t i = 0; i < group.size(); ++i) {
       const auto& [name, shape] = group[i];
+      if (name.empty()) continue;
       SourceShard& shard = shard_of(source_, name, mp_, shape);
-      add_whole(shard, kFp32, masters ? masters.at(i) : weight(name), shape);
-      const Value adam = state(indices[i]);
-      if (!adam) continue;
-      add_whole(shard, kExpAvg, adam.at(kExpAvgState), shape);
-      add_whole(shard, kExpAvgSq, adam.at(kExpAvgSqState), shape);
-      set_step(shard, name, step_of(adam, param_group));
+      const bool has_master = masters && !doubtful.contains(name);
+      const Value fp32 = has_master ? masters.at(i) : weight(name);
+      if (fp32.as_tensor().shape != shape) fp32.fail("a tensor of shape " + to_string(shape));
+      const OptimizerStates states =
+          states_of(source_, state(indices[i]), param_group, {numel(shape)});
+      for (const auto& [key, value] : states.tensors)
+        if (value.as_tensor().shape != shape) value.fail("a tensor of shape " + to_string(shape));
+      add_fragments(shard, 0, fp32, states, 0, 0, numel(shape));
+      if (has_master) check_master(name, shard);
+      set_step(shard, name, states.step);
     }
   }
 
-  static void add_whole(SourceShard& shard, StateIndex state, const Value& value,
-                        const Shape& shape) {
-    if (value.as_tensor().shape != shape) value.fail("a tensor of shape " + to_string(shape));
-    add_fragment(shard, state, 0, value, 0, 0, numel(shape));
+  // An order that the files do not record must be that of the values.
+  void check_master(const std::string& name, const SourceShard& shard) const {
+    if (model_state_.find(keys::kParamShapes)) return;
+    if (!rounds_to(shard_tensor(shard, kFp32State), weights_.at(name)))
+      throw Unproven(optimizer_.where() + ": its masters of " + name +
+                     ", by the order of the parameters, do not round to the model's weights");
   }
 
   Value weight(const std::string& name) const {
     const auto found = weights_.find(name);
     if (found == weights_.end())
       throw ValueError(model_state_.where() + ": the weights of " + name + " are missing");
-    const Value value = Value(found->second).named(name);
-    if (found->second.dtype != DType::kFloat32)
-      value.fail("float32 weights, since the optimizer has no masters");
-    return value;
+    return Value(widened(found->second)).named(name);
+  }
+
+  Value state(int64_t index) const {
+    const auto found = states_.find(index);
+    return found == states_.end() ? Value() : found->second;
   }
 
   SourceCheckpoint& source_;
-  DeferredChecks* checks_;
   int mp_;
-  Value model_state_, optimizer_, torch_;
-  std::unordered_map<int64_t, Value> states_;  // of the optimizer, by parameter or group
-  std::unordered_map<std::string, TensorRecord> weights_;
+  bool module_order_;
+  Value model_state_, optimizer_, torch_, flat_, unfused_;  // the latter: masters
+  States states_;  // of the optimizer, by parameter or group
+  Weights weights_;
 };
 
 }  // namespace
 
-void read_zero0(SourceCheckpoint& source, DeferredChecks* checks) {
-  for (int mp = 0; mp < source.tp_size * source.pp_size; ++mp) {
-    RankReader reader(source, mp, checks);
-    reader.read();
-    if (mp == 0) source.optimizer_state = reader.universal_state();
+void read_zero0(SourceCheckpoint& source, bool module_order) {
+  try {
+    for (int mp = 0; mp < source.tp_size * source.pp_size; ++mp) {
+      RankReader reader(source, mp, module_order);
+      reader.read();
+      if (mp == 0 && source.states_refused.empty())
+        source.optimizer_state = reader.universal_state();
+    }
+    if (source.parameters.empty()) read_weights(source);  // an optimizer without states
+  } catch (const Unproven& error) {
+    source.parameters.clear();
+    source.states_refused = error.what();
+    read_weights(source);
   }
 }
 

@@ -1,6 +1,7 @@
 // ZeRO 1, 2 and BF16_Optimizer: parameters one after the other in the flat buffer of their group,
 // cut among dp ranks.
 
+#include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/partition.h"
 #include "framework/checkpoint/format/source_stages.h"
 
@@ -9,9 +10,7 @@ namespace {
 
 using GroupShapes = std::vector<NamedShape>;
 
-// What the file says must be what the arithmetic gives. With round_robin_gradients DeepSpeed
-// records an order that is not the one on disk, and a converter that believed it would scramble the
-// parameters.
+// What the file says must be what the arithmetic gives.
 void check_mapping(const Value& mapping, const GroupShapes& group,
                    const std::vector<Fragment>& fragments) {
   if (mapping.size() != fragments.size())
@@ -29,14 +28,6 @@ void check_mapping(const Value& mapping, const GroupShapes& group,
                      std::to_string(start) + ", but the parameters before it put " +
                      std::to_string(fragment.numel) + " at " +
                      std::to_string(fragment.partition_start));
-  }
-}
-
-void refuse_unknown_layout(const Value& optimizer) {
-  const Value round_robin = round_robin_gradients(optimizer);
-  if (round_robin.as_bool()) {
-    round_robin.fail(
-        "false (DeepSpeed records the parameters of such a checkpoint in the wrong order)");
   }
 }
 
@@ -64,47 +55,55 @@ FlatGroup layout_of(const Value& state, size_t g, const GroupShapes& group, int 
   }
 }
 
-// The optimizer's state of one group. Elastic checkpoints ("elastic_checkpoint": true) have a list
-// of them, with tensors without padding and without param_groups.
-struct GroupState {
-  Value adam, step;  // None before the first step
-};
-
-GroupState group_state(const Value& state, size_t g) {
-  const Value base = state.at(keys::kBaseOptimizerState);
-  if (base.is_list()) {
-    const Value adam = base.at(g);
-    if (!adam.contains(kExpAvgState)) return {};
-    return {adam, adam.find(kStepState).value_or(state.find(keys::kBaseOptimizerStateStep))};
-  }
-  const Value adam = entry_of(base.at(keys::kState), g);
-  return {adam, adam ? step_of(adam, base.at(keys::kParamGroups).at(g)) : Value()};
+// The base optimizer's state of one group, and its param group. Elastic checkpoints
+// ("elastic_checkpoint": true) have a list of the former, with tensors without padding.
+std::pair<Value, Value> group_state(const Value& state, size_t g) {
+  const Value base = state.find(keys::kBaseOptimizerState), none = Value::dict();
+  if (base.is_list())
+    return {base.at(g), Value::dict({{kStepState, state.find(keys::kBaseOptimizerStateStep)}})};
+  const Value states = base.is_dict() ? base.find(keys::kState) : Value();
+  if (!states.is_dict()) return {Value("no state of an optimizer").named(state.where()), none};
+  const Value groups = base.find(keys::kParamGroups);
+  return {entry_of(states, g), groups.is_list() ? groups.at(g) : none};
 }
 
 // One group of one rank: all its fragments, of all states.
 void read_group(SourceCheckpoint& source, const Value& state, size_t g, const GroupShapes& group,
-                int dp, int mp) {
+                int dp, int mp, bool check_mappings) {
   const FlatGroup layout = layout_of(state, g, group, source.dp_size);
   const std::vector<Fragment> fragments = layout.fragments(dp);
-  if (const Value mappings = state.find(keys::kParamSliceMappings))  // older versions have none
-    check_mapping(mappings.at(g), group, fragments);
-  const auto [adam, step] = group_state(state, g);
+  const Value mappings = state.find(keys::kParamSliceMappings);  // older versions have none
+  if (mappings && check_mappings) check_mapping(mappings.at(g), group, fragments);
   const Value fp32 = state.at(keys::kFp32Groups).at(g);
-  if (adam) {
-    const Value exp_avg = adam.at(kExpAvgState);
-    const int64_t count = exp_avg.as_tensor().numel(), padded = layout.partition_numel();
-    if (count != padded && count != padded - layout.padding(dp)) {
-      exp_avg.fail("a partition of " + std::to_string(layout.partition_numel()) + " elements (" +
-                   std::to_string(layout.numel()) + " among dp " + std::to_string(source.dp_size) +
-                   ")");
-    }
-  }
+  const int64_t padded = layout.partition_numel();
+  const auto [entry, param_group] = group_state(state, g);
+  const OptimizerStates states =
+      states_of(source, entry, param_group, {padded, padded - layout.padding(dp)});
   for (const Fragment& fragment : fragments) {
     const auto& [name, shape] = group[fragment.param];
     SourceShard& shard = shard_of(source, name, mp, shape);
-    add_fragments(shard, dp, fp32, adam, fragment.partition_start, fragment.param_start,
+    add_fragments(shard, dp, fp32, states, fragment.partition_start, fragment.param_start,
                   fragment.numel);
-    if (adam) set_step(shard, name, step);
+    set_step(shard, name, states.step);
+  }
+}
+
+// With round_robin_gradients DeepSpeed notes another order in param_slice_mappings than the one on
+// disk, which is that of param_shapes: as the model's weights, which masters round to, must show.
+void check_weights(const SourceCheckpoint& source) {
+  std::vector<Weights> ranks;
+  for (const NamedTensors& tensors : source.model_tensors)
+    ranks.emplace_back(tensors.begin(), tensors.end());
+  for (const auto& [name, shards] : source.parameters) {
+    for (const SourceShard& shard : shards) {
+      const Weights& weights = ranks[static_cast<size_t>(shard.tp_rank)];
+      const auto weight = weights.find(name);
+      if (weight != weights.end() && rounds_to(shard_tensor(shard, kFp32State), weight->second))
+        continue;
+      throw ValueError(source.folder.string() + ": " + name +
+                       ": its masters do not round to the model's weights, so their order is not "
+                       "known (round_robin_gradients)");
+    }
   }
 }
 
@@ -127,26 +126,32 @@ Value universal_optimizer_state(const Value& state, int dp_size) {
 
 void read_zero12(SourceCheckpoint& source, const std::vector<Value>& optimizers) {
   const int mp_size = source.tp_size * source.pp_size;
+  const bool round_robin = round_robin_gradients(optimizers[0]).as_bool();
   for (int mp = 0; mp < mp_size; ++mp) {
     const Value shapes = source.model_states[static_cast<size_t>(mp)].at(keys::kParamShapes);
-    if (!shapes)
-      shapes.fail("a list of shapes (a ZeRO 0 checkpoint of BF16_Optimizer cannot be read)");
+    if (!shapes) {  // BF16_Optimizer's of ZeRO 0
+      source.parameters.clear();
+      source.states_refused = shapes.where() +
+                              ": is None, so that nothing says which partition "
+                              "has which parameters";
+      return read_weights(source);
+    }
     std::vector<GroupShapes> groups;
     for (const Value& dict : shapes.items()) groups.push_back(named_shapes(dict));
     for (int dp = 0; dp < source.dp_size; ++dp) {
       const Value& file = optimizers[static_cast<size_t>(dp * mp_size + mp)];
-      refuse_unknown_layout(file);
       const Value state = file.at(keys::kOptimizerStateDict);
       const Value fp32 = state.at(keys::kFp32Groups);
       if (fp32.size() != groups.size())
         fp32.fail("partitions of " + std::to_string(groups.size()) + " groups");
-      for (size_t g = 0; g < groups.size(); ++g) {
-        read_group(source, state, g, groups[g], dp, mp);
-      }
+      for (size_t g = 0; g < groups.size(); ++g)
+        read_group(source, state, g, groups[g], dp, mp, !round_robin);
     }
   }
-  source.optimizer_state =
-      universal_optimizer_state(optimizers[0].at(keys::kOptimizerStateDict), source.dp_size);
+  if (round_robin) check_weights(source);
+  if (source.states_refused.empty())
+    source.optimizer_state =
+        universal_optimizer_state(optimizers[0].at(keys::kOptimizerStateDict), source.dp_size);
 }
 
 }  // namespace anymesh

@@ -24,16 +24,17 @@ Value group_of(const Value& torch_state, int64_t sub_group) {
 void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, const Value& shapes,
                     int dp, int mp) {
   const Value torch_state = state.at(keys::kOptimizerStateDict),
-              adam = entry_of(torch_state.at(keys::kState), g),
               fp32 = state.at(keys::kFp32FlatGroups).at(g);
-  const Value step = adam ? step_of(adam, group_of(torch_state, static_cast<int64_t>(g))) : Value();
+  const OptimizerStates states =
+      states_of(source, entry_of(torch_state.at(keys::kState), g),
+                group_of(torch_state, static_cast<int64_t>(g)), {fp32.as_tensor().numel()});
   int64_t start = 0;
   for (const auto& [name, shape] : named_shapes(shapes)) {
     const int64_t part = zero3_part_numel(numel(shape), source.dp_size);
     const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
     SourceShard& shard = shard_of(source, name, mp, shape);
-    if (held > 0) add_fragments(shard, dp, fp32, adam, start, begin, held);
-    if (adam) set_step(shard, name, step);
+    add_fragments(shard, dp, fp32, states, start, begin, held);
+    set_step(shard, name, states.step);
     start += part;
   }
   if (fp32.as_tensor().numel() != start)
@@ -68,8 +69,8 @@ void read_frozen_of_zero3(SourceCheckpoint& source, DeferredChecks* checks) {
         const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
         SourceShard& shard = shard_of(source, name, mp, shape);
         const Value part = parts.at(name),
-                    fp32 = Value(as_float32(part.as_tensor())).named(part.where());
-        if (held > 0) add_fragment(shard, kFp32, dp, fp32, 0, begin, held);
+                    whole = Value(widened(part.as_tensor())).named(part.where());
+        add_fragment(shard, kFp32State, dp, whole, 0, begin, held);
       }
     }
   }
@@ -90,7 +91,8 @@ void read_zero3(SourceCheckpoint& source, const std::vector<Value>& optimizers,
     }
   }
   read_frozen_of_zero3(source, checks);
-  source.optimizer_state = universal_optimizer_state(optimizers[0].at(keys::kOptimizerStateDict));
+  if (source.states_refused.empty())
+    source.optimizer_state = universal_optimizer_state(optimizers[0].at(keys::kOptimizerStateDict));
 }
 
 }  // namespace anymesh

@@ -135,6 +135,7 @@ UniversalInfo UniversalInfo::from_value(const Value& value) {
   for (const auto& [key, list] : kLists)
     if (const Value patterns = value.find(key)) info.*list = patterns.as_strings();
   info.has_row_parallel = value.contains(keys::kRowParallelPatterns);
+  info.has_pipeline_replicated = value.contains(keys::kPipelineReplicatedPatterns);
   for (const Value& item : value.find(keys::kSubParams).value_or(Value::list()).items())
     info.sub_params.push_back(anymesh::sub_params(item));
   const Value widths = value.find(keys::kSubParamShardWidths).value_or(Value::dict());

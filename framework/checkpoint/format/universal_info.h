@@ -32,6 +32,7 @@ struct UniversalInfo {
   std::vector<std::string> vocabulary, pipeline_replicated, tp_replicated, average, row_parallel,
       two_sub_params;
   bool has_row_parallel = false;  // whether the key was there; Megatron leaves it out at tp 1
+  bool has_pipeline_replicated = false;  // likewise; DeepSpeed's own pipelines publish nothing
   std::vector<SubParams> sub_params;
   // pattern -> [part][rank]
   std::map<std::string, std::vector<std::vector<int64_t>>> sub_param_widths;

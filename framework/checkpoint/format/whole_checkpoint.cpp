@@ -33,7 +33,8 @@ bool has_model_states(const fs::path& folder) {
 
 // Sets a state from what a universal folder has in its file: a dict around `param`, or the tensor
 // alone and flat (ZeRO 3).
-void set_state(WholeParameter& parameter, StateIndex state, Value content, const Shape* shape) {
+void set_state(WholeParameter& parameter, const std::string& state, Value content,
+               const Shape* shape) {
   TensorRecord& tensor = parameter.states[state];
   if (content.is_tensor()) {
     tensor = content.as_tensor();
@@ -42,11 +43,12 @@ void set_state(WholeParameter& parameter, StateIndex state, Value content, const
     tensor = content.at(keys::kParam).as_tensor();
     parameter.keys = content.erase(keys::kParam);
   }
-  if (!parameter.states[kFp32].bytes || tensor.shape == parameter.states[kFp32].shape) {
+  const auto fp32 = parameter.states.find(kFp32State);
+  if (fp32 == parameter.states.end() || tensor.shape == fp32->second.shape) {
     parameter.shape = tensor.shape;
     return;
   }
-  content.fail("a state of shape " + to_string(parameter.states[kFp32].shape) + ", as of " +
+  content.fail("a state of shape " + to_string(fp32->second.shape) + ", as of " +
                std::string(kFp32State) + ", not " + to_string(tensor.shape));
 }
 
@@ -113,6 +115,11 @@ Kind checkpoint_kind(const fs::path& path) {
       kWeightsFiles[0] + ", no " + kWeightsFiles[1] + "). It holds: " + list_folder(path));
 }
 
+TensorRecord WholeParameter::state(std::string_view name) const {
+  const auto found = states.find(name);
+  return found == states.end() ? TensorRecord() : found->second;
+}
+
 bool WholeCheckpoint::contains(const std::string& name) const {
   return std::binary_search(names_.begin(), names_.end(), name);
 }
@@ -129,8 +136,8 @@ WholeParameter WholeCheckpoint::parameter(const std::string& name) const {
   const std::string& first = first_name(name);
   WholeParameter parameter =
       parameters_.contains(first) ? parameters_.at(first) : read_universal(first);
-  const TensorRecord& moment = parameter.states[kExpAvg];
-  if (!parameter.step && moment.bytes && moment.numel() > 0) parameter.step = common_step_;
+  if (!parameter.step && parameter.has_moments() && numel(parameter.shape) > 0)
+    parameter.step = common_step_;
   return parameter;
 }
 
@@ -143,7 +150,8 @@ void WholeCheckpoint::open_ordinary(int threads) {
                 std::to_string(source.tp_size) + ", pp " + std::to_string(source.pp_size) +
                 ", dp " + std::to_string(source.dp_size);
   optimizer_state = source.optimizer_state;
-  if (optimizer_state) common_step_ = step_of_zero3(optimizer_state);
+  states_refused = source.states_refused;
+  weights_rounded = source.weights_rounded;
   const UniversalInfo info = merge_info(source);
   for (const OutputFilePlan& file : plan_conversion(source, info).files) {
     WholeParameter& parameter = parameters_[file.parameter];
@@ -154,8 +162,7 @@ void WholeCheckpoint::open_ordinary(int threads) {
     const auto shards = source.parameters.find(file.parameter);
     const bool listed = shards != source.parameters.end();
     const Shape* shape = listed ? &shards->second[0].shape : nullptr;
-    const auto state = std::find(kStateNames.begin(), kStateNames.end(), file.state);
-    set_state(parameter, static_cast<StateIndex>(state - kStateNames.begin()), file.content, shape);
+    set_state(parameter, file.state, file.content, shape);
     if (!listed || !parameter.pp_ranks.empty()) continue;
     for (const SourceShard& shard : shards->second)
       if (shard.tp_rank == 0) parameter.pp_ranks.push_back(shard.pp_rank);
@@ -171,14 +178,15 @@ void WholeCheckpoint::add_untrained_of_zero3() {
     WholeParameter& parameter = parameters_[name];
     parameter.pp_ranks = {0};
     parameter.shape = tensor.shape;
-    parameter.states[kFp32] = as_float32(tensor);
+    parameter.states[std::string(kFp32State)] = widened(tensor);
   };
   const std::set<std::string> folders(names_.begin(), names_.end());  // of a universal checkpoint
   const auto is_known = [&](const std::string& name) {
     return parameters_.contains(name) || folders.contains(name);
   };
   if (const Value buffers = metadata.find(keys::kBufferNames)) {
-    const Value module = metadata.at(keys::kModule);
+    const Value module =
+        metadata.find(keys::kModule).value_or(Value::dict());  // of a pipeline None
     for (const std::string& name : buffers.as_strings()) {
       if (const Value buffer = module.find(name); buffer && !is_known(name))
         add(name, buffer.as_tensor());
@@ -196,9 +204,7 @@ void WholeCheckpoint::add_untrained_of_zero3() {
   read_frozen_of_zero3(source, checks_);
   for (const auto& [name, shards] : source.parameters) {
     const SourceShard& shard = shards[0];
-    if (!is_known(name))
-      add(name, {DType::kFloat32, shard.shape, false,
-                 joined(shard.shape, shard.states[kFp32], DType::kFloat32)});
+    if (!is_known(name)) add(name, shard_tensor(shard, kFp32State));
   }
 }
 
@@ -213,27 +219,35 @@ void WholeCheckpoint::open_universal() {
   description = "universal checkpoint made from " + mesh_of(metadata);
   const fs::path optimizer = path / kZeroFolder / kOptimizerStateFile;
   if (fs::exists(optimizer)) optimizer_state = read_torch_file(optimizer);
-  if (optimizer_state) common_step_ = step_of_zero3(optimizer_state);
   for (const Value& group : metadata.find(keys::kParamShapes).value_or(Value::list()).items())
     for (const auto& [name, shape] : named_shapes(group)) shapes_[name] = shape;
   for (const auto& entry : fs::directory_iterator(path / kZeroFolder)) {
     if (entry.is_directory()) names_.push_back(entry.path().filename());
   }
+  const auto has_step = [this](const std::string& name) {
+    return fs::exists(path / kZeroFolder / name / state_file(kStepState));
+  };
+  if (optimizer_state && std::none_of(names_.begin(), names_.end(), has_step))
+    common_step_ = step_of_zero3(optimizer_state);
 }
 
 WholeParameter WholeCheckpoint::read_universal(const std::string& name) const {
   WholeParameter parameter;
   const fs::path folder = path / kZeroFolder / name;
   const auto shape = shapes_.find(name);
-  for (int state = 0; state < kStateCount; ++state) {
-    const fs::path file = folder / state_file(kStateNames[static_cast<size_t>(state)]);
-    if (!fs::exists(file)) continue;
-    set_state(parameter, static_cast<StateIndex>(state), read_torch_file(file, checks_),
+  const auto read = [&](const std::string& state) {
+    set_state(parameter, state, read_torch_file(folder / state_file(state), checks_),
               shape == shapes_.end() ? nullptr : &shape->second);
-  }
-  if (!parameter.states[kFp32].bytes) {
+  };
+  if (!fs::exists(folder / state_file(kFp32State))) {
     throw std::runtime_error(folder.string() + ": has no " + state_file(kFp32State) +
                              ". It holds: " + list_folder(folder));
+  }
+  read(std::string(kFp32State));
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const fs::path file = entry.path().filename();
+    const std::string state = file.stem();
+    if (file.extension() == ".pt" && state != kFp32State && state != kStepState) read(state);
   }
   if (fs::exists(folder / state_file(kStepState)))
     parameter.step = read_torch_file(folder / state_file(kStepState));
@@ -246,8 +260,8 @@ void WholeCheckpoint::open_weights() {
     for (const auto& [name, value] : read_weights_file(file, checks_).entries()) {
       const TensorRecord tensor = value.as_tensor();
       WholeParameter& parameter = parameters_[name.as_string()];
-      if (parameter.states[kFp32].bytes) value.fail("no second tensor of this name");
-      set_state(parameter, kFp32, as_float32(tensor), nullptr);
+      if (parameter.weight().bytes) value.fail("no second tensor of this name");
+      set_state(parameter, std::string(kFp32State), widened(tensor), nullptr);
     }
     for (const std::string& name : names)
       if (!parameters_.contains(name))

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -20,17 +19,24 @@ namespace anymesh {
 //
 //   WholeCheckpoint checkpoint = open_whole_checkpoint("checkpoints", 4);   // the tag of `latest`
 //   WholeParameter weight = checkpoint.parameter("2.mlp.dense_h_to_4h.weight");
-//   weight.states[kExpAvg].bytes->read(offset, out);                        // only what is behind
+//   weight.state("exp_avg").bytes->read(offset, out);                       // only what is behind
 //
-// Opening and parameter() read metadata only. Refused: a folder that is none of these, by what it
+// Opening and parameter() read metadata only; but where ZeRO 0 records no order, weights too.
+// Refused: a folder that is none of these, by what it
 // holds; an ordinary checkpoint in which an element is missing or there twice; tensor-parallel
 // shards without universal_checkpoint_info, which says how they are merged.
 struct WholeParameter {
   Shape shape;
-  std::array<TensorRecord, kStateCount> states;  // `bytes` is null where the checkpoint has none
-  Value step;                                    // None likewise
+  // By name: fp32 (of what is not trained, in its own dtype if that is not half precision), and
+  // what the optimizer keeps for each element.
+  std::map<std::string, TensorRecord, std::less<>> states;
+  Value step;  // None where the checkpoint has none
   Value keys;  // what the format says about the cut: cat_dim, vocab_tensor, ...; None: nothing
   std::vector<int> pp_ranks;  // that hold it, in an ordinary checkpoint
+
+  TensorRecord state(std::string_view name) const;  // without `bytes` where there is none
+  TensorRecord weight() const { return state(kFp32State); }
+  bool has_moments() const { return states.size() > states.count(kFp32State); }
 };
 
 class WholeCheckpoint {
@@ -39,9 +45,11 @@ class WholeCheckpoint {
 
   Kind kind = Kind::kOrdinary;
   std::filesystem::path path;
-  std::string description;  // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
-  Value metadata;           // of the first model-states file; None for weights
-  Value optimizer_state;    // what optimizer_state.pt of a universal folder has, likewise
+  std::string description;     // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
+  Value metadata;              // of the first model-states file; None for weights
+  Value optimizer_state;       // what optimizer_state.pt of a universal folder has, likewise
+  std::string states_refused;  // as SourceCheckpoint's
+  bool weights_rounded = false;
 
   // Sorted. Second names of tied weights are among them, and stand for the parameter they name.
   const std::vector<std::string>& names() const { return names_; }
@@ -62,7 +70,7 @@ class WholeCheckpoint {
   std::map<std::string, WholeParameter> parameters_;  // but those in a universal folder's zero/
   std::map<std::string, std::string> aliases_;        // second name -> first
   std::map<std::string, Shape> shapes_;               // of the tensors that ZeRO 3 leaves flat
-  Value common_step_;                                 // ZeRO 3 has one for all
+  Value common_step_;                                 // DeepSpeed's ZeRO 3 has one for all
   std::vector<std::string> names_;
 };
 
