@@ -138,6 +138,42 @@ TEST_F(LoadChecks, OptimizersOfOthersLoadOnTheirOwnMesh) {
   }
 }
 
+// What this Adam has not is never dropped without a word, not by the mesh that saved it either.
+TEST_F(LoadChecks, StatesOfOtherOptimizersAreRefused) {
+  using namespace keys;
+  const auto with_states = [](const std::function<Value(Value)>& change) {
+    return [change](const Value& adam) {
+      std::vector<Value::Entry> states;
+      for (const auto& [group, state] : adam.at(kState).entries())
+        states.emplace_back(group, change(state));
+      Value result = adam;
+      return result.set(kState, Value::dict(std::move(states)));
+    };
+  };
+  TinyRun run(kData, 1);
+  run.train(2);
+  run.engine.save_checkpoint(folder_, {.tag = "ours"});
+  const std::pair<std::function<Value(Value)>, const char*> kinds[] = {
+      {[](Value adam) { return adam.set("max_exp_avg_sq", adam.at(kExpAvgSqState)); },
+       "has the optimizer state max_exp_avg_sq, which"},
+      {[](Value) { return Value::dict(); }, "has no state that Adam could go on with"},
+      {[](Value adam) { return adam.set("qmap", adam.at(kStepState)); },
+       "the weights can be read, but not the optimizer's states"}};
+  for (const auto& [change, refusal] : kinds) {
+    change_optimizer(folder_ / "ours", folder_ / "theirs", with_states(change));
+    TinyRun again(kData, 1);
+    const std::string message = message_of(
+        [&] { again.engine.load_checkpoint(folder_, {.tag = "theirs", .fallback = false}); });
+    EXPECT_NE(message.find(refusal), std::string::npos) << message;
+    EXPECT_NE(message.find("--no-load-optim"), std::string::npos) << message;
+    EXPECT_EQ(message_of([&] {
+                again.engine.load_checkpoint(
+                    folder_, {.tag = "theirs", .load_optimizer_states = false, .fallback = false});
+              }),
+              "");
+  }
+}
+
 // torch's Adam has no state before its first step. The mesh that saved it goes the way of others.
 TEST_F(LoadChecks, MomentsFromBeforeTheFirstStepAreZero) {
   TinyRun run(kData, 1);

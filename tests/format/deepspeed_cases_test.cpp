@@ -176,6 +176,185 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DeepSpeedCases, ::testing::ValuesIn(kCases), [](
   return name;
 });
 
+// Kinds that are those with a change.
+class DeepSpeedKinds : public Ckpt {
+ protected:
+  fs::path copy_of_case(const std::string& name) {
+    const fs::path tag = folder_ / name;
+    fs::copy(resolve_tag(fs::path(ANYMESH_CASES) / name / "checkpoint"), tag,
+             fs::copy_options::recursive);
+    return tag;
+  }
+
+  WholeCheckpoint converted(const fs::path& tag) {
+    convert_to_universal({.input = tag, .output = folder_ / "universal"}, {});
+    return open_whole_checkpoint(folder_ / "universal", 1);
+  }
+
+  static std::string refusal(const fs::path& tag) {
+    return message_of(
+        [&] { convert_to_universal({.input = tag, .output = tag.string() + "_universal"}, {}); });
+  }
+
+  // Changes what a plain torch optimizer keeps at ZeRO 0.
+  static void change_optimizer(const fs::path& tag, const std::function<void(Value&)>& edit) {
+    change(tag / model_states_file(0), [&](Value& v) {
+      Value optimizer = v.at(keys::kOptimizer);
+      edit(optimizer);
+      v.set(keys::kOptimizer, optimizer);
+    });
+  }
+
+  // Changes the states of each group of a ZeRO 1 or 2 checkpoint.
+  static void change_states(const fs::path& tag, const std::function<void(Value&)>& edit) {
+    for (const auto& entry : fs::directory_iterator(tag)) {
+      const auto name = parse_checkpoint_file_name(entry.path().filename().string());
+      if (!name || name->kind != CheckpointFileName::Kind::kOptimStates) continue;
+      change(entry.path(), [&](Value& v) {
+        Value state = v.at(keys::kOptimizerStateDict), base = state.at(keys::kBaseOptimizerState);
+        auto entries = base.at(keys::kState).entries();
+        for (auto& [group, states] : entries) edit(states);
+        base.set(keys::kState, Value::dict(entries));
+        v.set(keys::kOptimizerStateDict, state.set(keys::kBaseOptimizerState, base));
+      });
+    }
+  }
+};
+
+TEST_F(DeepSpeedKinds, NamesInParamGroupsTellTheOrder) {
+  const fs::path tag = copy_of_case("z0-fp32-order");
+  change_optimizer(tag, [](Value& optimizer) {
+    auto groups = optimizer.at(keys::kParamGroups).items();
+    const std::vector<std::string> names = {"dec.weight", "dec.bias", "enc.weight", "enc.bias"};
+    groups[0].set(keys::kParamNames, Value::list_of(names));
+    optimizer.set(keys::kParamGroups, Value::list(groups));
+  });
+  const WholeCheckpoint universal = converted(tag);
+  const Value truth = read_torch_file(fs::path(ANYMESH_CASES) / "z0-fp32-order" / "truth.pt");
+  for (const auto& [name, states] : truth.at("state").entries())
+    for (const std::string_view state : {kExpAvgState, kExpAvgSqState})
+      EXPECT_EQ(floats(*universal.parameter(name.as_string()).state(state).bytes),
+                floats(*states.at(state).as_tensor().bytes));
+}
+
+// Then they cannot be told apart: theirs are the model's weights, the others have masters.
+TEST_F(DeepSpeedKinds, MastersOfEqualWeightsAreNotGuessed) {
+  const fs::path tag = copy_of_case("z0-bf16-order");
+  const TensorRecord zeros = float_tensor({8}, std::vector<float>(8, 0));
+  change(tag / model_states_file(0), [&](Value& v) {
+    const auto rounded = [] {
+      return TensorRecord{DType::kBFloat16, {8}, false, bytes_of(std::vector<uint16_t>(8))};
+    };
+    Value module = v.at(keys::kModule), optimizer = v.at(keys::kOptimizer);
+    auto masters = optimizer.at(keys::kFp32GroupsUnfused).at(0).items();
+    masters[1] = masters[3] = zeros;
+    v.set(keys::kModule, module.set("enc.bias", rounded()).set("dec.bias", rounded()));
+    v.set(keys::kOptimizer,
+          optimizer.set(keys::kFp32GroupsUnfused, Value::list({Value::list(masters)})));
+  });
+  EXPECT_NE(refusal(tag).find("may be those of enc.bias or of dec.bias"), std::string::npos);
+  const WholeCheckpoint whole = open_whole_checkpoint(tag, 1);
+  EXPECT_TRUE(whole.weights_rounded);
+  const Value optimizer = read_torch_file(tag / model_states_file(0)).at(keys::kOptimizer);
+  EXPECT_EQ(floats(*whole.parameter("dec.weight").weight().bytes),
+            floats(*optimizer.at(keys::kFp32GroupsUnfused).at(0).at(0).as_tensor().bytes));
+  EXPECT_EQ(floats(*whole.parameter("dec.bias").weight().bytes), std::vector<float>(8, 0));
+}
+
+TEST_F(DeepSpeedKinds, OtherOptimizersHaveFilesOfTheirStates) {
+  const fs::path tag = copy_of_case("amsgrad");
+  change_states(tag, [](Value& states) {  // Lion, say
+    states.erase(kExpAvgSqState).erase("max_exp_avg_sq");
+  });
+  const WholeParameter lion = converted(tag).parameter("a.weight");
+  EXPECT_EQ(lion.states.size(), 2u);
+  EXPECT_TRUE(lion.state(kExpAvgState).bytes);
+  EXPECT_EQ(verify(folder_ / "universal").code, 0);
+
+  change_states(tag, [](Value& states) { states.set("mu_product", float_tensor({}, {0.5f})); });
+  EXPECT_NE(refusal(tag).find("['mu_product']: expected a floating-point number for each of 118"),
+            std::string::npos);
+  change_states(tag, [](Value& states) { states.set(kExpAvgState, float_tensor({2}, {1, 2})); });
+  EXPECT_EQ(verify(tag).code, 1);  // moments that are damaged are not another optimizer's
+}
+
+TEST_F(DeepSpeedKinds, ZeRO3ConvertsAnyState) {
+  const fs::path tag = tag_of("z3-fp32-dp3-frozen"), copy = copy_of("z3-fp32-dp3-frozen", folder_);
+  for (int dp = 0; dp < 3; ++dp) {
+    change(copy / optim_states_file(dp, 0, false), [](Value& v) {
+      Value state = v.at(keys::kOptimizerStateDict), torch = state.at(keys::kOptimizerStateDict);
+      auto entries = torch.at(keys::kState).entries();
+      for (auto& [group, adam] : entries)  // Adagrad's
+        adam = Value::dict({{"sum", adam.at(kExpAvgSqState)}, {kStepState, adam.at(kStepState)}});
+      torch.set(keys::kState, Value::dict(entries));
+      v.set(keys::kOptimizerStateDict, state.set(keys::kOptimizerStateDict, torch));
+    });
+  }
+  const WholeCheckpoint adam = open_whole_checkpoint(tag, 1), adagrad = converted(copy);
+  size_t trained = 0;
+  for (const std::string& name : adam.names()) {
+    const WholeParameter a = adam.parameter(name), b = adagrad.parameter(name);
+    EXPECT_EQ(b.has_moments(), a.has_moments()) << name;
+    if (!a.has_moments()) continue;
+    ++trained;
+    EXPECT_EQ(floats(*b.state("sum").bytes), floats(*a.state(kExpAvgSqState).bytes)) << name;
+  }
+  EXPECT_GT(trained, 10u);
+}
+
+TEST_F(DeepSpeedKinds, FrozenIntegersKeepTheirBits) {
+  const fs::path tag = copy_of_case("frozen-uint8");
+  const std::vector<int64_t> values = {16777217, (int64_t{1} << 53) + 1};
+  change(tag / model_states_file(0), [&](Value& v) {
+    const TensorRecord q{DType::kInt64, {2}, false, bytes_of(values)};
+    for (const auto key : {keys::kModule, keys::kFrozenParamFragments})
+      v.set(key, v.at(key).set("q", q));
+    Value shapes = v.at(keys::kFrozenParamShapes);
+    v.set(keys::kFrozenParamShapes, shapes.set("q", Value::size(std::vector<int64_t>{2})));
+  });
+  for (const WholeCheckpoint& whole : {open_whole_checkpoint(tag, 1), converted(tag)}) {
+    const TensorRecord q = whole.parameter("q").weight();
+    EXPECT_EQ(q.dtype, DType::kInt64);
+    EXPECT_FALSE(q.requires_grad);
+    EXPECT_EQ(read_bytes(*q.bytes), read_bytes(*bytes_of(values)));
+  }
+}
+
+TEST_F(DeepSpeedKinds, StagesMustAgreeOnATiedLayer) {
+  const fs::path tag = copy_of_case("pipeline-tied");
+  change(tag / optim_states_file(0, 1, true), [](Value& v) {
+    Value state = v.at(keys::kOptimizerStateDict);
+    const Value fp32 = state.at(keys::kFp32Groups).at(0);
+    std::vector<float> values = floats(*fp32.as_tensor().bytes);
+    values[5] += 1;
+    const Value changed = float_tensor(fp32.as_tensor().shape, values);
+    v.set(keys::kOptimizerStateDict, state.set(keys::kFp32Groups, Value::list({changed})));
+  });
+  EXPECT_NE(refusal(tag).find("tied_modules.embed.weight (fp32): should be the same on all "
+                              "pipeline stages"),
+            std::string::npos);
+  EXPECT_EQ(verify(tag).code, 1);
+}
+
+TEST_F(DeepSpeedKinds, ALayerThatCannotBeToldFromAnotherIsRefused) {
+  const fs::path tag = copy_of_case("pipeline-tied");
+  fs::copy(tag / "layer_00-model_states.pt", tag / "layer_05-model_states.pt");
+  EXPECT_NE(refusal(tag).find("layer_00-model_states.pt: either this or layer_05-model_states.pt "
+                              "is tied_modules.embed.*"),
+            std::string::npos);
+}
+
+TEST_F(DeepSpeedKinds, FrozenParametersOfZeRO1AreLeftOutWhenAsked) {
+  const fs::path tag = copy_of_case("pipeline-frozen");
+  const NamedTensors tensors = fp32_tensors(open_whole_checkpoint(tag, 1), /*exclude_frozen=*/true);
+  EXPECT_EQ(tensors.size(), 10u);  // 6 trained, 4 buffers
+  for (const auto& [name, tensor] : tensors)
+    EXPECT_TRUE(name != "1.weight" && name != "2.l.weight");
+  const WholeCheckpoint zero0 = open_whole_checkpoint(copy_of_case("z0-frozen"), 1);
+  EXPECT_NE(message_of([&] { fp32_tensors(zero0, true); }).find("drop --exclude_frozen_parameters"),
+            std::string::npos);
+}
+
 class PrintsTable : public ::testing::Environment {
  public:
   void TearDown() override {
