@@ -156,7 +156,8 @@ int inspect_checkpoint(const fs::path& path, const CkptOptions& options, std::os
     out << '\n' << whole.description << '\n';
     if (whole.metadata) print_run(whole.metadata, out);
     if (!whole.states_refused.empty())
-      out << "  the optimizer's states are not understood: " << whole.states_refused << '\n';
+      out << "  the optimizer's states are not understood: "
+          << printable(whole.states_refused, 1000) << '\n';
     print_parameters(whole, options, out);
     return kExitAllWell;
   } catch (const std::exception& error) {

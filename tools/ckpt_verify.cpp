@@ -235,7 +235,7 @@ class Verifier {
     const SourceCheckpoint source = open_source_checkpoint(path_, options_.workers);
     if (!source.states_refused.empty())
       notes_.insert("note: the optimizer's states are not understood, so not checked: " +
-                    source.states_refused);
+                    printable(source.states_refused, 1000));
     const UniversalInfo info = merge_info(source);
     std::vector<const std::string*> names;
     for (const auto& [name, shards] : source.parameters) names.push_back(&name);
@@ -335,8 +335,8 @@ class Verifier {
     if (few.size() < 2 || few == more || !std::ranges::includes(more, few)) return;
     std::string lacking;
     for (const std::string& state : more)
-      if (!few.contains(state)) lacking += " " + state_file(state);
-    add(name + ": lacks" + lacking + ", which " + other + " has beside the same states");
+      if (!few.contains(state)) lacking += " " + printable(state_file(state));
+    add(printable(name) + ": lacks" + lacking + ", which " + printable(other) + " has beside the same states");
   }
 
   struct RankFile {

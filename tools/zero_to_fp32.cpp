@@ -68,7 +68,7 @@ int export_weights(const Arguments& arguments) {
   if (!report.rounded.empty())
     std::fprintf(stderr,
                  "note: weights are the model's rounded ones where masters are unknown: %s\n",
-                 report.rounded.c_str());
+                 printable(report.rounded, 1000).c_str());
   if (arguments.debug) print_files(report);
   std::printf("%s: %s\n", options.checkpoint.c_str(), report.source.c_str());
   std::printf("%s: %s\n", options.output.c_str(), summary(report, report.seconds).c_str());
