@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "framework/checkpoint/save_lock.h"
 #include "framework/data/mock_dataset.h"
 #include "framework/micro_batches.h"
 #include "models/gpt/gpt_model.h"
@@ -41,6 +42,7 @@ int main(int argc, char** argv) {
     config.vocab_size = gpt.vocab_size;
     config.padded_vocab_size = padded_vocab_size(gpt, tp);
     config.seq_length = gpt.seq_length;
+    config.save_lock = std::make_shared<SaveLock>(*world, folder, "folder");  // from load to save
     Engine engine(model, grid, config);
 
     const LoadResult loaded = engine.load_checkpoint(folder);

@@ -40,6 +40,9 @@ int64_t bytes_up_to(const std::string& path, int64_t iteration) {
 
 }  // namespace
 
+// As far as it has been the same in all versions.
+OutputKind loss_csv_kind() { return {"a loss CSV", "iteration,consumed_samples,lm_loss,"}; }
+
 RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
                int64_t resumed_iteration)
     : active_(active), bar_(active), csv_path_(csv_path), first_iteration_(resumed_iteration) {

@@ -6,11 +6,15 @@
 #include <optional>
 #include <string>
 
+#include "framework/checkpoint/format/claimed_output.h"
 #include "framework/engine.h"
 #include "framework/event_file.h"
 #include "framework/progress_bar.h"
 
 namespace anymesh {
+
+// What --loss-csv may go on with or replace: a loss CSV.
+OutputKind loss_csv_kind();
 
 // The run's output, from one rank: lines on stdout, and a bar on a terminal; a CSV row per step
 // with values in %.9g, enough to compare two runs bit for bit in fp32; and TensorBoard's scalars

@@ -10,16 +10,19 @@
 #include <numeric>
 
 #include "framework/checkpoint/retention.h"
+#include "framework/checkpoint/save_lock.h"
 #include "framework/checkpoint/tags_to_try.h"
 #include "framework/comm/agreement.h"
 #include "framework/comm/mpi_job.h"
 #include "framework/config/parse.h"
 #include "framework/data/datasets.h"
-#include "framework/descriptors.h"
 #include "framework/device.h"
 #include "framework/launch.h"
+#include "framework/log.h"
 #include "framework/memory.h"
 #include "framework/printable.h"
+#include "framework/process_limits.h"
+#include "framework/profile/report.h"
 #include "framework/standard_output.h"
 #include "framework/trainer.h"
 #include "framework/zero/memory_report.h"
@@ -68,7 +71,7 @@ TagValidation tag_validation(const CheckpointConfig& checkpoint) {
 }
 
 EngineConfig engine_config(const Config& config, const BatchPlan& plan, const ModelFacts& model,
-                           const FlagTable& flags) {
+                           const FlagTable& flags, std::shared_ptr<const SaveLock> saves) {
   const OptimizerConfig& o = config.optimizer;
   return {.zero = {.stage = config.parallel.zero_stage,
                    .adam = {.beta1 = o.adam_beta1, .beta2 = o.adam_beta2, .eps = o.adam_eps},
@@ -95,7 +98,8 @@ EngineConfig engine_config(const Config& config, const BatchPlan& plan, const Mo
           .settings = flags.settings(),
           .model_flags = model.flags,
           .tag_validation = tag_validation(config.checkpoint),
-          .patience = config.run.patience()};
+          .patience = config.run.patience(),
+          .save_lock = std::move(saves)};
 }
 
 // Lines to print. A first run may name the folder that it will save to, so that it can be started
@@ -210,6 +214,18 @@ void print_start(const ProcessGrid& grid, const Placement& placement,
   std::fflush(stdout);
 }
 
+// Rank 0's: files of a run, and the sole right to write them.
+std::vector<OutputLock> claim_files(const RunConfig& run) {
+  std::vector<OutputLock> locks;
+  const auto claim = [&](const char* flag, const std::string& path, const OutputKind& kind) {
+    if (path.empty()) return;
+    if (auto lock = claim_output(flag, path, kind)) locks.push_back(std::move(*lock));
+  };
+  claim("--loss-csv", run.loss_csv, loss_csv_kind());
+  claim("--trace", run.trace, trace_kind());
+  return locks;
+}
+
 void run(const Config& config, const ModelDefinition& model, const ModelFacts& facts,
          const ParseResult& parsed, const FlagTable& flags, const Placement& placement,
          Interruption& interruption) {
@@ -221,8 +237,17 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
       config.run.report_comm || config.run.profile_step > 0 ? &counts : nullptr, placement.device);
   std::optional<AllocationGauge> allocations;
   if (config.run.report_memory) allocations.emplace();
+  std::shared_ptr<const SaveLock> save_lock;
+  std::vector<OutputLock> files;
+  if (!config.run.dry_run) {
+    if (const std::string& folder = config.checkpoint.save; !folder.empty())
+      save_lock = std::make_shared<SaveLock>(*world, folder, "--save");
+    all_or_none(*world, [&] {
+      if (world->rank() == 0) files = claim_files(config.run);
+    });
+  }
   const auto stage = model.make_stage(config, grid, weights_dtype(config.precision));
-  Engine engine(*stage, grid, engine_config(config, plan, facts, flags));
+  Engine engine(*stage, grid, engine_config(config, plan, facts, flags, save_lock));
   std::vector<std::string> report;
   if (!config.checkpoint.load.empty()) report = load(config.checkpoint, engine);
   plan = rest_of(plan, config.batch, engine.state());
@@ -341,7 +366,7 @@ int end_together(const std::string& program, const MpiEnvironment& mpi, const st
 int pretrain(int argc, char** argv, const std::string& program, const std::string& description,
              ModelDefinition& model) {
   keep_freed_memory();
-  take_all_descriptors();
+  set_process_limits();
   const HeldSignals held;
   const CommandLine line(program, description, model, {argv + 1, argv + argc});
   std::optional<StartWatch> watch(std::in_place, program, line.config.run.patience());

@@ -77,7 +77,7 @@ LossCurve read_loss_csv(const std::string& argument) {
   const size_t equals = argument.find('=');
   const bool labelled = equals != std::string::npos && equals > 0;
   const std::string path = labelled ? argument.substr(equals + 1) : argument;
-  return {labelled ? argument.substr(0, equals) : argument, read_rows(path)};
+  return {labelled ? argument.substr(0, equals) : argument, read_rows(path), path};
 }
 
 std::vector<LossDelta> loss_deltas(const LossCurve& reference, const LossCurve& run) {

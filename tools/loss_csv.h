@@ -23,6 +23,7 @@ struct LossRow {
 struct LossCurve {
   std::string label;
   std::vector<LossRow> rows;  // by increasing iteration, never empty
+  std::string path = "";
 };
 
 // The fields of a CSV's line, between its commas. No quotes.

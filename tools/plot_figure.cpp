@@ -239,9 +239,11 @@ Arguments parse(int argc, char** argv) {
 
 int draw(const Arguments& arguments) {
   const auto& [kind, title, file, output] = arguments;
-  write_svg(output, kind == "cells"  ? cells_svg(title, read_cells(file))
-                    : kind == "bars" ? draw_bars(title, file)
-                                     : mesh_svg(title, read_mesh(file)));
+  write_svg(output,
+            kind == "cells"  ? cells_svg(title, read_cells(file))
+            : kind == "bars" ? draw_bars(title, file)
+                             : mesh_svg(title, read_mesh(file)),
+            {file});
   return 0;
 }
 

@@ -54,7 +54,9 @@ int plot(const cxxopts::ParseResult& parsed) {
   for (const std::string& file : parsed.unmatched()) curves.push_back(read_loss_csv(file));
   std::printf("%s", loss_table(curves).c_str());
   if (parsed.count("output") != 0) {
-    write_svg(text_of(parsed, "output"), loss_plot_svg(text_of(parsed, "title"), curves));
+    std::vector<std::filesystem::path> inputs;
+    for (const LossCurve& curve : curves) inputs.emplace_back(curve.path);
+    write_svg(text_of(parsed, "output"), loss_plot_svg(text_of(parsed, "title"), curves), inputs);
   }
   const std::vector<std::string> failures = tolerance_failures(curves, tolerance);
   for (const std::string& failure : failures) std::fprintf(stderr, "%s\n", failure.c_str());

@@ -26,6 +26,7 @@
 #include <thread>
 #include <vector>
 
+#include "framework/checkpoint/format/claimed_output.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/data/document_reader.h"
 #include "framework/data/indexed_dataset.h"
@@ -54,14 +55,40 @@ struct Batch {
   std::exception_ptr error;
 };
 
+// The sole right to write PREFIX.bin and .idx. Tokens have no mark that says what they are: it is
+// the index beside them that does.
+std::optional<OutputLock> claim(const std::string& prefix) {
+  namespace fs = std::filesystem;
+  auto lock = claim_output("--output-prefix", prefix + ".idx", {"an index of tokens", "MMIDIDX"});
+  const fs::path tokens = prefix + ".bin";
+  if (fs::exists(tokens) && !fs::exists(prefix + ".idx") && fs::file_size(tokens) > 0)
+    throw std::runtime_error(
+        "--output-prefix: " + tokens.string() +
+        " exists without an .idx beside it that says it is of tokens; it would "
+        "be replaced. Move it away, or give another prefix");
+  for (const char* suffix : {".bin.tmp", ".idx.tmp"}) {  // a killed run's
+    const fs::path left = prefix + suffix;
+    const fs::file_status status = fs::symlink_status(left);
+    if (fs::exists(status) && (!fs::is_regular_file(status) || fs::hard_link_count(left) > 1))
+      throw std::runtime_error("--output-prefix: " + left.string() +
+                               ", which the output is written to first, is a link or no file; "
+                               "remove it, or give another prefix");
+  }
+  return lock;
+}
+
 // The token files of one key and how often each token occurs in them.
 struct Output {
   std::string prefix;
+  std::optional<OutputLock> lock;
   IndexedDatasetBuilder builder;
   std::vector<int64_t> counts;
 
   Output(const std::string& path, int32_t vocab_size)
-      : prefix(path), builder(path, token_type_for_vocabulary(vocab_size)), counts(vocab_size) {}
+      : prefix(path),
+        lock(claim(path)),
+        builder(path, token_type_for_vocabulary(vocab_size)),
+        counts(vocab_size) {}
 
   int64_t tokens() const { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
 

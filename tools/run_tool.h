@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "framework/descriptors.h"
 #include "framework/nearest_name.h"
 #include "framework/printable.h"
+#include "framework/process_limits.h"
 #include "framework/standard_output.h"
 
 namespace anymesh {
@@ -91,7 +91,7 @@ int run_tool(const char* name, int failure, int argc, char** argv, Parse parse, 
     return 2;
   }
   try {
-    take_all_descriptors();
+    set_process_limits();
     const int status = work(arguments);
     return stdout_is_written(name) || status != 0 ? status : failure;
   } catch (const std::exception& error) {

@@ -6,8 +6,12 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "framework/checkpoint/format/claimed_output.h"
+
 namespace anymesh {
 namespace {
+
+const std::string kStart = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"";
 
 constexpr const char* kStyle =
     "<style>text{font-family:system-ui,-apple-system,'Segoe UI','Helvetica Neue',Arial,sans-serif;"
@@ -38,12 +42,13 @@ std::string escaped(const std::string& text) {
 
 std::string svg_begin(double width, double height) {
   const std::string w = px(width), h = px(height);
-  return "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"" + w + "\" height=\"" + h +
-         "\" viewBox=\"0 0 " + w + " " + h + "\">\n" + kStyle +
+  return kStart + w + "\" height=\"" + h + "\" viewBox=\"0 0 " + w + " " + h + "\">\n" + kStyle +
          "<rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#fff\"/>\n";
 }
 
-void write_svg(const std::string& path, const std::string& svg) {
+void write_svg(const std::string& path, const std::string& svg,
+               const std::vector<std::filesystem::path>& inputs) {
+  const auto lock = claim_output("--output", path, {"an SVG of ours", kStart}, inputs);
   std::ofstream file(path, std::ios::binary);
   file << svg;
   file.close();

@@ -4,13 +4,16 @@
 #pragma once
 
 #include <cstddef>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 namespace anymesh {
 
-std::string svg_begin(double width, double height);               // to be ended by "</svg>"
-void write_svg(const std::string& path, const std::string& svg);  // of --output
+std::string svg_begin(double width, double height);  // to be ended by "</svg>"
+// To --output, which may be an earlier SVG of ours, but neither another file nor one of `inputs`.
+void write_svg(const std::string& path, const std::string& svg,
+               const std::vector<std::filesystem::path>& inputs);
 
 std::string number(const char* format, double value);  // by printf's rules
 std::string px(double value);

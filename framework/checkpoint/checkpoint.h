@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,6 +19,8 @@
 #include "framework/zero/zero_optimizer.h"
 
 namespace anymesh {
+
+class SaveLock;
 
 // A run's checkpoints, in DeepSpeed's on-disk layout and under Megatron-DeepSpeed's names:
 // format/names.h lists the files, docs/checkpoint-format.md says what each holds. Without optimizer
@@ -74,6 +77,9 @@ struct EngineConfig {
   std::vector<std::string> model_flags;  // those that must be the same when a checkpoint is loaded
   TagValidation tag_validation = TagValidation::Warn;
   std::chrono::seconds patience{600};  // with ranks that do not come to a save
+  // Of the folder that the run will save to, for as long as it runs. A save elsewhere, or without
+  // one, has its own.
+  std::shared_ptr<const SaveLock> save_lock;
 };
 
 // The run, as the checkpoint functions see it: references that live as long as it.
@@ -142,7 +148,8 @@ struct LoadResult {
 
 // Writes the model, in its own precision, to one file that torch.load opens: a dict of whole
 // tensors by name, tp slices and pipeline stages merged, the vocabulary without padding. Rank 0
-// gathers a parameter at a time. Returns its path, under which it appears when it is complete.
+// gathers a parameter at a time. Returns its path, under which it appears when it is complete; an
+// earlier such file is replaced, another is refused.
 std::filesystem::path save_16bit_model(const std::filesystem::path& save_dir,
                                        const std::string& save_filename, const CheckpointedRun& run,
                                        bool exclude_frozen_parameters);

@@ -105,9 +105,12 @@ PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
     add_client_state(metadata, options.async ? clone_tensors_for_torch_save(options.client_state)
                                              : options.client_state);
   });
-  folder_.emplace(*run.grid.world, save_dir, tag, times_);
+  lock_ = run.config.save_lock;
+  if (!lock_ || lock_->folder() != save_dir)
+    lock_ = std::make_shared<SaveLock>(*run.grid.world, save_dir, "save_dir");
+  folder_.emplace(*run.grid.world, *lock_, tag, times_);
   try {
-    shares_ = can_share_files(run, metadata, folder_->leader());
+    shares_ = can_share_files(run, metadata, lock_->leader());
     if (options.weights_only) {
       written_ = std::async(std::launch::deferred, [this, state, metadata = std::move(metadata)] {
         times_.gather += write_rank_files(run_, state, options_, metadata, one_by_one());
@@ -216,7 +219,7 @@ SaveReport PendingSave::report() {
   times_.serialise = std::max(0.0, times_.serialise - times_.gather);
   run_.grid.world->all_reduce(
       torch::from_blob(&times_, {sizeof times_ / sizeof(double)}, torch::kDouble), ReduceOp::Max);
-  return {folder_->leads(), path(), iteration_, folder_->bytes(), times_};
+  return {lock_->leads(), path(), iteration_, folder_->bytes(), times_};
 }
 
 }  // namespace anymesh

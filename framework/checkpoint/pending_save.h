@@ -32,7 +32,8 @@ struct SaveReport {
 // A thread writes this rank's files, and never communicates: with .async from a copy of the state,
 // which it makes in `snapshot` first, without straight from the tensors. What must communicate,
 // weights_only, commit() writes. A save that goes without commit() waits for its thread and leaves
-// nothing under the tag's name.
+// nothing under the tag's name. While it lives, no other run saves to the folder (save_lock.h): by
+// run.config.save_lock, if that is of this folder, else by a lock of its own.
 //
 // The constructor, written() and commit() are collective over grid.world; what goes wrong on one
 // rank, on whatever thread, the constructor or commit() throws on all, as CollectiveError.
@@ -62,6 +63,7 @@ class PendingSave {
   int64_t iteration_;
   SaveTimes times_;  // the folder's and, of `copy`, the thread's; the others are the caller's
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::shared_ptr<const SaveLock> lock_;
   std::optional<TagFolder> folder_;
   bool shares_ = false;  // files among the dp ranks
   struct File {

@@ -6,6 +6,7 @@
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
+#include "framework/checkpoint/tag_entries.h"
 #include "framework/printed.h"
 
 namespace anymesh {
@@ -22,6 +23,16 @@ std::string listed(const char* what, const SaveSize::Kind& kind) {
                          : c10::str(", ", what, " ", gigabytes(kind.bytes), " (", kind.files, ")");
 }
 
+// Why it is still there, or empty.
+std::string remove_tag(const fs::path& folder, const fs::path& doomed) {
+  const IsOurs is_ours = entries_of_tag(folder);
+  const std::string foreign = first_foreign_entry(folder, is_ours);
+  if (!foreign.empty()) return foreign + " is no file of a checkpoint";
+  std::error_code error;
+  fs::rename(folder, doomed, error);
+  return error ? error.message() : remove_ours(doomed, is_ours);
+}
+
 }  // namespace
 
 std::vector<std::string> remove_old_checkpoints(const fs::path& save_dir, int64_t limit,
@@ -35,11 +46,9 @@ std::vector<std::string> remove_old_checkpoints(const fs::path& save_dir, int64_
     const bool retained = retain_interval > 0 && step % retain_interval == 0;
     if (kept++ < limit || retained || tag == latest) continue;
     const fs::path folder = save_dir / tag, doomed = temporary_of(folder);
-    std::error_code error;
-    fs::rename(folder, doomed, error);
-    if (!error) fs::remove_all(doomed, error);
-    lines.push_back(error ? "WARNING: cannot remove " + folder.string() + ": " + error.message()
-                          : "removed " + folder.string());
+    const std::string failure = remove_tag(folder, doomed);
+    lines.push_back(failure.empty() ? "removed " + folder.string()
+                                    : "WARNING: cannot remove " + folder.string() + ": " + failure);
   }
   return lines;
 }

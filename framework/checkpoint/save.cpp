@@ -1,13 +1,14 @@
 #include <torch/types.h>
 
 #include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/format/claimed_output.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/metadata.h"
 #include "framework/checkpoint/rank_files.h"
 #include "framework/checkpoint/save_agreement.h"
-#include "framework/checkpoint/tag_folder.h"
+#include "framework/checkpoint/save_lock.h"
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
@@ -18,19 +19,31 @@ fs::path save_16bit_model(const fs::path& save_dir, const std::string& save_file
                           const CheckpointedRun& run, bool exclude_frozen_parameters) {
   Communicator& world = *run.grid.world;
   expect_all_ranks(run, "save_16bit_model");
-  const fs::path path = save_dir / save_filename, beside = temporary_of(path);
+  const fs::path path = save_dir / save_filename;
+  fs::path beside;
+  std::optional<OutputLock> lock;
   all_or_none(world, [&] {
-    if (world.rank() == 0) fs::create_directories(save_dir);
+    if (world.rank() != 0) return;
+    fs::create_directories(save_dir);
+    if (auto ours = claim_output("save_16bit_model", path, {"a torch file", "PK\x03\x04"}))
+      lock.emplace(std::move(*ours));
+    beside = new_file_beside(path);
   });
-  write_whole_model(run, {.exclude_frozen_parameters = exclude_frozen_parameters},
-                    [&](const std::string&, const Value& model, int) {
-                      write_torch_file(beside, model, /*threads=*/1);
-                      sync_file(beside);
-                    });
-  // Not before all ranks have sent what was in theirs.
-  all_or_none(world, [&] {
-    if (world.rank() == 0) rename_durably(beside, path);
-  });
+  try {
+    write_whole_model(run, {.exclude_frozen_parameters = exclude_frozen_parameters},
+                      [&](const std::string&, const Value& model, int) {
+                        write_torch_file(beside, model, /*threads=*/1);
+                        sync_file(beside);
+                      });
+    // Not before all ranks have sent what was in theirs.
+    all_or_none(world, [&] {
+      if (world.rank() == 0) rename_durably(beside, path);
+    });
+  } catch (const CollectiveError&) {
+    std::error_code ignored;
+    if (world.rank() == 0) fs::remove(beside, ignored);
+    throw;
+  }
   return path;
 }
 

@@ -2,15 +2,15 @@
 
 #include <c10/util/StringUtil.h>
 
-#include <algorithm>
+#include <cstdio>
 #include <map>
-#include <random>
 #include <sstream>
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/torch_file.h"
+#include "framework/checkpoint/tag_entries.h"
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
@@ -18,107 +18,61 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A name that no other has, for first_to_see().
-std::string new_mark() {
-  std::random_device random;
-  return std::to_string(random()) + std::to_string(random());
-}
-
-bool is_mark(const std::string& name) {
-  return std::ranges::all_of(name, [](char c) { return '0' <= c && c <= '9'; });
-}
-
-bool is_of_tag(const fs::path& name) {
-  return name == kManifestFile || parse_checkpoint_file_name(name.string());
-}
-
-// Whether a temporary folder is what a save left: with files of a tag and a mark alone, or empty
-// under a tag's name or a mark's. Others are a conversion's, or the user's.
-bool is_of_a_save(const fs::path& folder) {
+// Nobody knows whose an empty folder is, unless it has the name of a tag or a mark.
+bool is_of_nobody(const fs::path& folder) {
+  const std::string name = folder.stem();
   std::error_code unreadable;
-  const bool empty = fs::is_empty(folder, unreadable);
-  if (unreadable) return false;
-  if (empty) {
-    const std::string name = folder.stem();
-    return step_of_tag(name) || is_mark(name);
-  }
-  return std::ranges::all_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
-    fs::path name = entry.path().filename();
-    if (name.extension() == kTemporarySuffix) name.replace_extension();
-    return is_of_tag(name) || name == kWeightsFile || is_mark(name);
-  });
+  return !step_of_tag(name) && !is_mark(name) && fs::is_empty(folder, unreadable);
 }
 
-// What interrupted saves left goes, but a tag that one was replacing has its name back. What cannot
-// be removed is not in the way.
+// What interrupted saves left goes, but a tag that one was replacing has its name back. What is not
+// ours stays, and what cannot be removed is not in the way.
 void remove_leftovers(const fs::path& save_dir) {
   for (const fs::directory_entry& entry : fs::directory_iterator(save_dir)) {
     const fs::path& path = entry.path();
-    std::error_code ignored;
-    if (entry.is_directory() && path.extension() == kTemporarySuffix && is_of_a_save(path) &&
-        !restore_replaced(path))
-      fs::remove_all(path, ignored);
+    const auto text = made_beside(path.filename());
+    if (text == kLatestFile || text == kZeroToFp32File) {
+      std::error_code ignored;
+      if (entry.symlink_status().type() == fs::file_type::regular) fs::remove(path, ignored);
+      continue;
+    }
+    if (path.extension() != kTemporarySuffix || !entry.is_directory() || is_of_nobody(path))
+      continue;
+    const IsOurs is_ours = entries_of_leftover(path);
+    if (first_foreign_entry(path, is_ours).empty() && !restore_replaced(path))
+      remove_ours(path, is_ours);
   }
 }
 
-// A tag is replaced, but nothing else that has its name.
-void check_is_tag(const fs::path& path) {
-  const auto has_files_of_one = [&] {
-    return std::ranges::any_of(fs::directory_iterator(path), [](const auto& entry) {
-      return is_of_tag(entry.path().filename());
-    });
-  };
-  const bool known =
-      !fs::exists(path) || (fs::is_directory(path) && (fs::is_empty(path) || has_files_of_one()));
-  TORCH_CHECK(known, path.string(),
-              " exists and is no checkpoint; the save would replace it. Rename it, or save "
-              "elsewhere");
-}
-
+// Throws, before anything is written, where the save would replace or go into what is not ours.
 void make_empty(const fs::path& save_dir, const fs::path& path, const fs::path& temporary) {
-  fs::create_directories(save_dir);
+  std::string foreign = first_foreign_entry(path, entries_of_tag(path));
+  TORCH_CHECK(foreign.empty(), foreign, " is no file of a checkpoint, and the save would replace ",
+              path.string(), ": move it away, or save elsewhere");
   remove_leftovers(save_dir);
-  check_is_tag(path);
-  fs::remove_all(temporary);
+  const IsOurs is_ours = entries_of_leftover(temporary);
+  foreign = first_foreign_entry(temporary, is_ours);
+  TORCH_CHECK(foreign.empty(), foreign,
+              " is not what an interrupted save left, and the save needs ", temporary.string(),
+              ": move it away, or save elsewhere");
+  const std::string left = remove_ours(temporary, is_ours);
+  TORCH_CHECK(left.empty(), "cannot remove what an interrupted save left: ", left);
   fs::create_directory(temporary);
 }
 
 }  // namespace
 
-// Rank 0 puts a mark there, for the next save to remove where a kill leaves it. Of ranks that do
-// not see it, those with one host and path are on one file system.
-int first_to_see(Communicator& world, const fs::path& folder) {
-  const fs::path mark = temporary_of(folder / gather_strings(world, new_mark())[0]);
-  all_or_none(world, [&] {
-    std::error_code failed;
-    if (world.rank() == 0) fs::create_directory(mark, failed);
-    TORCH_CHECK(!failed, "cannot write to ", folder.string(), ": ", failed.message());
-  });
-  std::string mine;  // empty: rank 0's
-  all_or_none(world, [&] {
-    if (!fs::exists(mark)) mine = host_name() + ":" + fs::absolute(folder).string();
-  });
-  const std::vector<std::string> places = gather_strings(world, mine);
-  all_or_none(world, [&] {
-    if (world.rank() == 0) fs::remove(mark);
-  });
-  return static_cast<int>(std::ranges::find(places, mine) - places.begin());
-}
-
-// Rank 0 makes its folder, and of the ranks that do not see that the first on each file system.
-TagFolder::TagFolder(Communicator& world, const fs::path& save_dir, const std::string& tag,
+TagFolder::TagFolder(Communicator& world, const SaveLock& lock, const std::string& tag,
                      SaveTimes& times)
-    : path_(save_dir / tag), temporary_(temporary_of(path_)), host_(host_name()), times_(times) {
+    : path_(lock.folder() / tag),
+      temporary_(temporary_of(path_)),
+      host_(host_name()),
+      leads_(lock.leads()),
+      times_(times) {
   manifest_.tag = tag;
-  const auto make_on = [&](bool leader) {
-    all_or_none(world, [&] {
-      if (leader) make_empty(save_dir, path_, temporary_);
-    });
-  };
-  make_on(world.rank() == 0);
-  leader_ = first_to_see(world, temporary_);
-  leads_ = leader_ == world.rank();
-  make_on(leads_ && leader_ != 0);
+  all_or_none(world, [&] {
+    if (leads_) make_empty(lock.folder(), path_, temporary_);
+  });
 }
 
 void TagFolder::write(const std::string& name, const Value& value, FilePart part, int threads) {
@@ -191,16 +145,18 @@ void TagFolder::commit(Communicator& world, int64_t iteration, const std::functi
   });
   all_or_none(world, [&] {
     if (!leads_) return;
-    const fs::path old = publish_folder(temporary_, path_);
-    std::error_code ignored;  // what cannot be removed is not in the way
-    if (!old.empty()) fs::remove_all(old, ignored);
+    const fs::path replaced = publish_folder(temporary_, path_);
     last();
+    if (replaced.empty()) return;
+    const std::string left = remove_ours(replaced, entries_of_tag(replaced));
+    if (!left.empty())
+      std::fprintf(stderr, "WARNING: the tag that this save replaced stays as %s: %s\n",
+                   replaced.c_str(), left.c_str());
   });
 }
 
 void TagFolder::abandon() const {
-  std::error_code ignored;  // it is not in the way: the next save removes it
-  if (leads_) fs::remove_all(temporary_, ignored);
+  if (leads_) remove_ours(temporary_, entries_of_leftover(temporary_));
 }
 
 }  // namespace anymesh

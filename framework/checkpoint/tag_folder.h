@@ -10,6 +10,7 @@
 #include "framework/checkpoint/format/file_blocks.h"
 #include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/value.h"
+#include "framework/checkpoint/save_lock.h"
 #include "framework/comm/communicator.h"
 
 namespace anymesh {
@@ -29,24 +30,24 @@ struct SaveTimes {
 
 // A tag on its way to the disk, by the commit protocol of docs/checkpoint-format.md:
 //
-//   TagFolder folder(world, save_dir, "global_step50", times);  // <save_dir>/global_step50.tmp
+//   TagFolder folder(world, lock, "global_step50", times);  // <lock.folder()>/global_step50.tmp
 //   folder.write("mp_rank_00_model_states.pt", value, {}, 4);   // each rank its files, fsynced
 //   folder.commit(world, 50, [] { ... });                  // manifest, rename
 //
 // Where nodes do not share a file system, each has a folder of that name with its ranks' files, and
-// all have the whole manifest. One rank of each file system, the leader, makes and renames its
-// folder.
+// all have the whole manifest. One rank of each file system, the lock's leader, makes and renames
+// its folder. What is not ours is refused before anything is written: a folder of the tag's name, or
+// of the temporary one's, with another file in it.
 //
 // What is collective throws on all ranks what goes wrong on one. A TagFolder that goes without
 // commit() leaves nothing of the tag under its name.
 class TagFolder {
  public:
   // Of `times`, which must live as long, it adds to what its writes take.
-  TagFolder(Communicator& world, const std::filesystem::path& save_dir, const std::string& tag,
-            SaveTimes& times);
+  TagFolder(Communicator& world, const SaveLock& lock, const std::string& tag, SaveTimes& times);
 
   // This rank's part of a file, to the disk and on record. From any thread, and by `threads` of its
-  // own. Of a file in several parts each goes to one rank of those with the same leader(), and all
+  // own. Of a file in several parts each goes to one rank of those with the same leader, and all
   // of them give the same value; complete() does what is left.
   void write(const std::string& name, const Value& value, FilePart part, int threads);
 
@@ -59,8 +60,6 @@ class TagFolder {
   void abandon() const;
 
   const std::filesystem::path& path() const { return path_; }
-  int leader() const { return leader_; }  // of the ranks that see this rank's folder
-  bool leads() const { return leads_; }
   uint64_t written() const { return written_; }  // bytes of this rank's, so far
   int64_t bytes() const { return bytes_; }       // of all ranks' files, once they are committed
 
@@ -69,8 +68,7 @@ class TagFolder {
 
   std::filesystem::path path_, temporary_;
   std::string host_;
-  int leader_ = 0;
-  bool leads_ = false;
+  bool leads_;
   std::mutex mutex_;
   Manifest manifest_;  // of this rank's files
   struct Shared {
@@ -83,10 +81,5 @@ class TagFolder {
   std::atomic<uint64_t> written_ = 0;
   int64_t bytes_ = 0;
 };
-
-// The first of the ranks that see the folder that this rank sees under the name `folder`: 0
-// everywhere where all share a file system. Rank 0 has `folder`; others need not have it yet.
-// Collective.
-int first_to_see(Communicator& world, const std::filesystem::path& folder);
 
 }  // namespace anymesh

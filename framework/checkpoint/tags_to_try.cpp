@@ -17,24 +17,22 @@ namespace {
 namespace fs = std::filesystem;
 using Files = std::vector<Manifest::File>;
 
-bool is_folder_in(const fs::path& load_dir, const std::string& tag) {
-  return !tag.empty() && tag.find('/') == std::string::npos && fs::is_directory(load_dir / tag);
-}
-
-std::string what_is_in(const fs::path& folder) {
-  return ". It holds: " + (fs::is_directory(folder) ? list_folder(folder) : "nothing");
+// `source` says the tag; throws where it names no folder in `load_dir`.
+std::string tag_in(const fs::path& load_dir, const std::string& tag, const std::string& source) {
+  return folder_of_tag(load_dir, tag, source).lexically_relative(load_dir);
 }
 
 // What the pointer file says, and if that is of no use, why.
-std::pair<std::string, std::string> named_by(const fs::path& pointer) {
-  if (!fs::exists(pointer)) return {"", pointer.string() + " is missing"};
+std::pair<std::string, std::string> named_by(const fs::path& load_dir, std::string_view pointer) {
+  const fs::path path = load_dir / pointer;
+  if (!fs::exists(path)) {
+    const std::string there = fs::is_directory(load_dir) ? list_folder(load_dir) : "nothing";
+    return {"", path.string() + " is missing; there are: " + there};
+  }
   try {
-    const std::string tag = read_tag(pointer);
-    if (tag.find('/') == std::string::npos)
-      restore_replaced(replaced_of(pointer.parent_path() / tag));
-    if (is_folder_in(pointer.parent_path(), tag)) return {tag, ""};
-    return {"",
-            pointer.string() + " names '" + printable(tag) + "', which is not a folder beside it"};
+    const std::string tag = read_tag(path);
+    if (is_tag_name(tag)) restore_replaced(replaced_of(load_dir / tag));
+    return {tag_in(load_dir, tag, path.string()), ""};
   } catch (const std::runtime_error& error) {
     return {"", error.what()};
   }
@@ -113,15 +111,11 @@ Files share_of(int rank, const std::vector<std::string>& hosts, const Files& fil
 }  // namespace
 
 TagsToTry tags_to_try(const fs::path& load_dir, const LoadOptions& options) {
-  if (!options.tag.empty()) {
-    if (is_folder_in(load_dir, options.tag)) return {{options.tag}, {}};
-    throw std::runtime_error(load_dir.string() + " has no tag '" + options.tag + "'" +
-                             what_is_in(load_dir));
-  }
+  if (!options.tag.empty()) return {{tag_in(load_dir, options.tag, "--load-tag")}, {}};
   const bool universal = options.universal;
-  const fs::path pointer = load_dir / (universal ? kLatestUniversalFile : kLatestFile);
-  const bool has_pointer = fs::exists(pointer);
-  const auto [named, trouble] = named_by(pointer);
+  const std::string_view pointer = universal ? kLatestUniversalFile : kLatestFile;
+  const bool has_pointer = fs::exists(load_dir / pointer);
+  const auto [named, trouble] = named_by(load_dir, pointer);
   TagsToTry found;
   if (!named.empty()) found.tags.push_back(named);
   if (!named.empty() && !options.fallback) return found;
@@ -134,10 +128,9 @@ TagsToTry tags_to_try(const fs::path& load_dir, const LoadOptions& options) {
     if (committed && tag != named && (!last || step < *last)) found.tags.push_back(tag);
   }
   if (!named.empty() || (found.tags.empty() && !has_pointer)) return found;
-  if (found.tags.empty()) throw std::runtime_error(trouble + what_is_in(load_dir));
+  if (found.tags.empty()) throw std::runtime_error(trouble);
   if (!options.fallback)
-    throw std::runtime_error(trouble + ", and --no-fallback takes no other" + what_is_in(load_dir) +
-                             ". --load-tag names one");
+    throw std::runtime_error(trouble + ". --no-fallback takes no other tag; --load-tag names one");
   found.warnings.push_back("WARNING: " + trouble +
                            ". Loading the newest checkpoint that was committed there, " +
                            found.tags[0] + " (--no-fallback would stop here)");

@@ -68,6 +68,8 @@ std::string table_of(const std::vector<Span>& spans, double wall_ms, Communicato
   return table;
 }
 
+OutputKind trace_kind() { return {"a trace", "{\"traceEvents\": ["}; }
+
 void write_trace(const std::string& path, const std::vector<Span>& spans, Communicator& world) {
   std::vector<std::string> mine;
   for (const Span& span : spans) {
@@ -84,7 +86,7 @@ void write_trace(const std::string& path, const std::vector<Span>& spans, Commun
   std::string error;
   if (world.rank() == 0) {
     std::ofstream file(path);
-    file << "{\"traceEvents\": [\n";
+    file << trace_kind().start << '\n';
     for (int rank = 0; rank < world.size(); ++rank) {
       file << nlohmann::json{{"name", "process_name"},
                              {"ph", "M"},

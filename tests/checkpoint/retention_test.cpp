@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/manifest.h"
 #include "framework/checkpoint/format/names.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
@@ -17,7 +18,12 @@ using testing::HasSubstr;
 class Retention : public TempFolder {
  protected:
   void save(int64_t step) {
-    fs::create_directories(folder_ / tag_folder(step) / "inner");
+    const fs::path tag = folder_ / tag_folder(step);
+    fs::create_directory(tag);
+    write_text_atomically(tag / model_states_file(0), "");
+    const Manifest manifest{
+        .tag = tag_folder(step), .iteration = step, .files = {{.name = model_states_file(0)}}};
+    if (step % 2 == 0) write_text_atomically(tag / kManifestFile, manifest.to_json());
     write_text_atomically(folder_ / kLatestFile, tag_folder(step));
   }
   std::vector<std::string> names() const {
@@ -39,6 +45,35 @@ TEST_F(Retention, KeepsTheNewestTheRetainedAndWhatIsNotATag) {
   EXPECT_THAT(remove_old_checkpoints(folder_, 2, 10), ElementsAre());
   EXPECT_THAT(remove_old_checkpoints(folder_, 1, 0),
               ElementsAre(HasSubstr("removed "), HasSubstr("global_step10")));
+}
+
+// What has the name of a tag and is none, or has another file in it, stays and is named.
+TEST_F(Retention, RemovesNothingOfTheUsers) {
+  for (int64_t step = 1; step <= 9; ++step) save(step);
+  const auto of = [&](int64_t step) { return folder_ / tag_folder(step); };
+  fs::rename(of(1), folder_ / "moved");
+  fs::create_directory(of(1));
+  write_text_atomically(of(1) / "t.txt", "thesis");
+  write_text_atomically(of(2) / "notes.txt", "thesis");
+  write_text_atomically(of(3) / "notes.txt", "thesis");
+  fs::create_directory(of(4) / "data");
+  fs::rename(of(5), folder_ / "elsewhere");
+  fs::create_directory_symlink(folder_ / "elsewhere", of(5));
+  fs::remove(of(6) / model_states_file(0));
+  fs::create_symlink(folder_ / "moved" / model_states_file(0), of(6) / model_states_file(0));
+  fs::rename(of(7) / model_states_file(0), of(7) / kManifestFile);  // no manifest, nor a tag's file
+  write_text_atomically(temporary_of(of(8)), "in the way");
+  std::string lines;
+  for (const std::string& line : remove_old_checkpoints(folder_, 1, 0)) lines += line + "\n";
+  for (const char* left :
+       {"1/t.txt is no", "2/notes.txt is no", "3/notes.txt is no", "4/data is no", "5 is no",
+        "6/mp_rank_00_model_states.pt is no", "7/manifest.json is no", "8: Not a directory"})
+    EXPECT_THAT(lines, HasSubstr(std::string("global_step") + left));
+  EXPECT_THAT(names(),
+              ElementsAre("elsewhere", "global_step1", "global_step2", "global_step3",
+                          "global_step4", "global_step5", "global_step6", "global_step7",
+                          "global_step8", "global_step8.tmp", "global_step9", "latest", "moved"));
+  EXPECT_EQ(read_text(temporary_of(of(8))), "in the way");
 }
 
 // A run that went back to an older tag: what `latest` names stays, however old, and those before it

@@ -243,6 +243,25 @@ TEST_F(PlotLossTest, ProgramAnswersByExitCode) {
   EXPECT_EQ(plot_loss("--help").status, 0);
 }
 
+// An output is neither an input nor a file of another kind, and a disk's limit is an error.
+TEST_F(PlotLossTest, ReplacesSvgsAlone) {
+  const std::string a = csv("a.csv", {"4", "2"}), cells = write("cells.txt", "stage 0: F . B\n"),
+                    notes = write("notes.txt", "thesis"), before = read(a);
+  std::filesystem::create_hard_link(cells, folder + "same.txt");
+  const auto refused = [](const Outcome& outcome, const std::string& why) {
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(why));
+  };
+  refused(plot_loss("--output " + a + " x=" + a), "--output " + a + " is an input, " + a);
+  refused(plot_loss("--output " + notes + " " + a), "is not an SVG of ours");
+  refused(plot_figure("cells --output " + folder + "same.txt " + cells), "is an input, " + cells);
+  EXPECT_EQ(read(a), before);
+  EXPECT_EQ(read(cells), "stage 0: F . B\n");
+  EXPECT_EQ(read(notes), "thesis");
+  refused(run("ulimit -f 1; " PLOT_LOSS, "--output " + folder + "full.svg " + a),
+          "full.svg: cannot write the file");
+}
+
 TEST_F(PlotLossTest, FiguresAnswerByExitCode) {
   const std::string cells = write("cells.txt", "stage 0: F . B\n"),
                     bars = write("bars.csv", "ZeRO,parameters,gradients\n0,1,2\n1,1,0.5\n"),

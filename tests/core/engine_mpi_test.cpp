@@ -64,7 +64,8 @@ TEST_F(EngineApi, TagsAndLatest) {
   EXPECT_EQ(other.engine.load_checkpoint(folder_, {.tag = "second"}).path, folder_ / "second");
   EXPECT_EQ(other.engine.state().iteration, 2);
   EXPECT_THAT(message_of([&] { other.engine.load_checkpoint(folder_, {.tag = "third"}); }),
-              testing::AllOf(HasSubstr("has no tag 'third'"), HasSubstr("first")));
+              testing::AllOf(HasSubstr("--load-tag names 'third', which is not a folder"),
+                             HasSubstr("first")));
   for (const std::string tag :
        {"a/b", "..", "new\nline", "space ", "latest", "best.tmp", "best.old"}) {
     EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_, {.tag = tag}); }),

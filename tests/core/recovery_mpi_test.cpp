@@ -107,6 +107,18 @@ TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
   expect_third(load_with([&] { std::ofstream(pointer).flush(); }), "names ''");
   expect_third(load_with([&] { std::ofstream(pointer) << "global_stepX"; }),
                "names 'global_stepX'");
+  expect_third(load_with([&] { std::ofstream(pointer) << ".."; }),
+               "names '..', which is not a folder below");
+  EXPECT_THAT(message_of([&] { load_with([] {}, {.tag = "../" + folder_.filename().string()}); }),
+              HasSubstr("which is not a folder below"));
+  const fs::path nested = folder_ / "epoch=1.ckpt" / "checkpoint";
+  EXPECT_EQ(load_with([&] {
+              fs::create_directory(nested.parent_path());
+              fs::copy(folder_ / "global_step1", nested);
+              std::ofstream(pointer) << "epoch=1.ckpt/checkpoint";
+            }).path,
+            nested);
+  expect_third(load_with([&] { std::ofstream(pointer) << "global_stepX"; }), "global_stepX");
   EXPECT_THAT(message_of([&] { load_with([] {}, {.fallback = false}); }),
               HasSubstr("names 'global_stepX'"));
 
@@ -261,7 +273,10 @@ TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
   TinyRun run(kData, 1);
   run.train(1);
   EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_); }),
-              HasSubstr("exists and is no checkpoint; the save would replace it"));
+              HasSubstr((other / "thesis").string() +
+                        " is no file of a checkpoint, and the save "
+                        "would replace " +
+                        other.string()));
   EXPECT_TRUE(fs::exists(other / "thesis"));
   run.train(1);
   run.engine.save_checkpoint(folder_);
@@ -269,6 +284,82 @@ TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
   for (const fs::path& folder : leftovers) EXPECT_FALSE(fs::exists(folder)) << folder;
   EXPECT_TRUE(fs::exists(folder_ / "first" / kManifestFile)) << "killed while it was replaced";
   for (const fs::path& folder : others) EXPECT_TRUE(fs::exists(folder)) << folder;
+}
+
+// A save refuses what is not ours, by name and before it writes: in the tag's folder, or in the
+// place where it would be built.
+TEST_F(Recovery, ASaveTouchesNothingOfTheUsers) {
+  TinyRun run(kData, 1);
+  run.engine.save_checkpoint(folder_, {.tag = "best"});
+  const fs::path elsewhere = folder_ / "elsewhere", built = folder_ / "best.tmp",
+                 notes = folder_ / "best" / "notes.txt";
+  const auto refused = [&](const std::function<void()>& prepare, const std::string& named) {
+    if (is_first()) prepare();
+    mpi_world()->barrier();
+    const auto before = files_in(folder_);
+    EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_, {.tag = "best"}); }),
+                AllOf(HasSubstr(named + " is no"), HasSubstr("move it away, or save elsewhere")));
+    mpi_world()->barrier();
+    EXPECT_EQ(files_in(folder_), before);
+  };
+  refused([&] { write_text_atomically(notes, "thesis"); }, notes);
+  refused(
+      [&] {
+        fs::remove(notes);
+        fs::create_directories(built);
+        write_text_atomically(built / "notes.txt", "thesis");
+      },
+      built / "notes.txt");
+  refused(
+      [&] {
+        fs::rename(built, elsewhere);
+        fs::create_directory_symlink(elsewhere, built);
+      },
+      built);
+  if (is_first()) {
+    EXPECT_EQ(read_text(elsewhere / "notes.txt"), "thesis");
+    fs::remove(built);
+    fs::create_symlink(elsewhere / "notes.txt", folder_ / "latest.tmp");
+    write_text_atomically(folder_ / "weights.bin", "thesis");
+  }
+  mpi_world()->barrier();
+  run.engine.save_checkpoint(folder_, {.tag = "best"});
+  EXPECT_THAT(message_of([&] { run.engine.save_16bit_model(folder_, "weights.bin"); }),
+              HasSubstr("weights.bin exists and is not a torch file"));
+  EXPECT_EQ(read_text(folder_ / "weights.bin"), "thesis");
+  EXPECT_EQ(read_text(elsewhere / "notes.txt"), "thesis");
+}
+
+// A run that holds the folder's lock saves there, and no other does; a save without one has its own.
+TEST_F(Recovery, OneRunSavesToAFolder) {
+  {
+    const auto lock = std::make_shared<SaveLock>(*mpi_world(), folder_, "--save");
+    TinyRun run(kPipes, 1, {.save_lock = lock}), other(kPipes, 1);
+    run.engine.save_checkpoint(folder_);
+    for (const bool async : {false, true})
+      EXPECT_THAT(message_of([&] { other.engine.save_checkpoint(folder_, {.async = async}); }),
+                  AllOf(HasSubstr("save_dir " + folder_.string() + " is being written by "),
+                        HasSubstr(" on " + host_name() + " since ")));
+    EXPECT_THAT(message_of([&] { SaveLock(*mpi_world(), folder_, "--save"); }),
+                HasSubstr("--save " + folder_.string() + " is being written by "));
+    other.engine.save_checkpoint(folder_ / "another");
+    run.train(1);
+    run.engine.save_checkpoint(folder_);
+    EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "global_step1");
+    mpi_world()->barrier();
+  }
+  TinyRun one(kPipes, 1), two(kPipes, 1);
+  one.engine.save_checkpoint(folder_, {.async = true});
+  EXPECT_THAT(message_of([&] { two.engine.save_checkpoint(folder_); }),
+              HasSubstr("is being written by"));
+  one.engine.finish_save();
+  mpi_world()->barrier();
+  two.engine.save_checkpoint(folder_);
+  mpi_world()->barrier();
+  EXPECT_FALSE(fs::exists(folder_ / ".anymesh.lock"));
+  { const SaveLock lock(*mpi_world(), folder_ / "new" / "folder", "--save"); }
+  mpi_world()->barrier();
+  EXPECT_FALSE(fs::exists(folder_ / "new" / "folder")) << "nothing was saved there";
 }
 
 // Of a file system that cannot swap two folders: the tag that `latest` names, killed while it was

@@ -162,6 +162,26 @@ TEST_F(PreprocessData, CutsPlainTextAsTold) {
   EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("a", "b", "c\r", "d"));
 }
 
+// Tokens are replaced where an index beside them says that they are tokens.
+TEST_F(PreprocessData, ReplacesTokensAlone) {
+  const std::string flags = input("a.txt", "aabb"), prefix = folder / "out_text_document";
+  write_file(prefix + ".bin", "thesis");
+  EXPECT_THAT(refusal(flags), HasSubstr(prefix + ".bin exists without an .idx beside it"));
+  write_file(prefix + ".idx", "thesis too");
+  EXPECT_THAT(refusal(flags), HasSubstr(prefix + ".idx exists and is not an index of tokens"));
+  EXPECT_EQ(read_file(prefix + ".bin") + read_file(prefix + ".idx"), "thesisthesis too");
+  std::filesystem::remove(prefix + ".idx");
+  std::filesystem::rename(prefix + ".bin", folder / "thesis");
+  std::filesystem::create_symlink(folder / "thesis", prefix + ".bin.tmp");
+  EXPECT_THAT(refusal(flags), HasSubstr(prefix + ".bin.tmp, which the output is written to first"));
+  EXPECT_EQ(read_file(folder / "thesis"), "thesis");
+  std::filesystem::remove(prefix + ".bin.tmp");
+  write_file(prefix + ".bin.tmp", "of a killed run");
+  EXPECT_EQ(run(flags), 0) << output;
+  EXPECT_EQ(run(flags), 0) << output;
+  EXPECT_THAT(documents(prefix), ElementsAre("aabb"));
+}
+
 TEST_F(PreprocessData, ReportsTheUnigramEntropy) {
   ASSERT_EQ(run(input("a.txt", "aabb")), 0) << output;
   EXPECT_THAT(output, HasSubstr("unigram entropy: 0.6931 nats/token"));

@@ -23,8 +23,15 @@ refused "no --load folder" "nowhere: no such folder" 1,1,2,1 --load "$scratch/no
 mkdir empty
 refused "no latest" "no file 'latest'.*It holds: nothing" 1,1,2,1 --load "$scratch/empty"
 refused "no latest_universal" "no file 'latest_universal'.*It is not a checkpoint folder" 1,1,2,1 --load "$scratch/empty" --universal-checkpoint
-refused "no such tag" "has no tag 'global_step9'. It holds: .*global_step2" 1,1,2,1 --lr-decay-iters 8 --load "$c" --load-tag global_step9
-refused "no checkpoint, none accepted" "nowhere: no such folder" 1,1,2,1 --load "$scratch/nowhere" --save "$scratch/nowhere" --exit-on-missing-checkpoint
+refused "no such tag" "--load-tag names 'global_step9', which is not a folder below .*; there are: .*global_step2" 1,1,2,1 --lr-decay-iters 8 --load "$c" --load-tag global_step9
+refused "no checkpoint, none accepted" "nowhere: no file 'latest' there. It holds: nothing" 1,1,2,1 --load "$scratch/nowhere" --save "$scratch/nowhere" --exit-on-missing-checkpoint
+printf 'MMIDIDX\0\0thesis' >data.idx
+refused "--loss-csv of another kind" "--loss-csv data.idx exists and is not a loss CSV" 1,1,2,1 --loss-csv data.idx --save "$scratch/none"
+refused "--trace of another kind" "--trace data.idx exists and is not a trace" 1,1,1,0 --profile-step 1 --trace data.idx
+[[ $(tr -d '\0' <data.idx) == MMIDIDXthesis && ! -e none ]] || fail "a refused run wrote"
+echo ".." >"$scratch/empty/latest"
+refused "latest out of the folder" "latest names '..', which is not a folder below" 1,1,2,1 --load "$scratch/empty"
+rm "$scratch/empty/latest"
 refused "--save is a file" "--save .*/log/runs: .*/log: is a file, expected a folder" 1,1,2,1 --save "$scratch/log/runs"
 refused "--save cannot be written" "--save /proc/runs: .*cannot write to /proc: No such file" 1,1,2,1 --save /proc/runs
 refused "another schedule" "the learning-rate schedule differs" 1,1,2,1 --load "$c" --lr=1e-4 --lr-decay-iters 8

@@ -11,7 +11,7 @@ printed            no-torch
 printable          no-torch
 shell_word         no-torch
 input_file         no-torch
-descriptors        no-torch
+process_limits     no-torch
 standard_output    no-torch
 nearest_name       no-torch
 format             no-torch  printed printable input_file
@@ -30,7 +30,7 @@ memory             torch
 storage            torch
 param_spec         torch     comm random storage
 offload            torch
-profile            torch     comm printed
+profile            torch     comm format printed
 tensor_parallel    torch     comm param_spec kernels
 pipeline           torch     mesh comm param_spec random
 zero               torch     comm param_spec optim format pipeline memory storage offload printed
@@ -38,16 +38,16 @@ checkpoint         torch     comm param_spec optim zero pipeline config format s
 engine             torch     comm pipeline zero checkpoint
 event_file         no-torch  format
 progress_bar       no-torch
-log                torch     comm engine event_file peak_memory progress_bar printed printable input_file
+log                torch     comm format engine event_file peak_memory progress_bar printed printable input_file
 datasets           torch     config data
 micro_batches      torch     comm pipeline data
 interruption       torch     comm
 launch             torch     comm parse_number printed printable
 trainer            torch     checkpoint comm engine interruption micro_batches config data log profile printed
-pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero descriptors printable launch standard_output
+pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero log profile process_limits printable launch standard_output
 gpt_config         no-torch  config
 models             torch     mesh comm param_spec random kernels tensor_parallel pipeline config gpt_config
-tools              no-torch  format config data gpt_config mesh parse_number peak_memory descriptors printed printable input_file standard_output nearest_name shell_word
+tools              no-torch  format config data gpt_config mesh parse_number peak_memory process_limits printed printable input_file standard_output nearest_name shell_word
 generate           torch     comm checkpoint format config data models tools gpt_config parse_number printable
 '
 

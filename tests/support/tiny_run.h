@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <fstream>
 
+#include "framework/checkpoint/save_lock.h"
 #include "framework/engine.h"
 #include "models/gpt/gpt_model.h"
 #include "tests/support/message_of.h"
@@ -39,6 +40,7 @@ struct TinyOptions {
   std::vector<std::string> freeze;
   bool activation_checkpointing = false;
   CommPtr world = mpi_world();
+  std::shared_ptr<const SaveLock> save_lock = nullptr;
 };
 
 struct TinyRun {
@@ -62,6 +64,7 @@ struct TinyRun {
     c.seq_length = options.gpt.seq_length;
     c.tag_validation = options.tags;
     c.patience = std::chrono::seconds(2);
+    c.save_lock = options.save_lock;
     return c;
   }
 
