@@ -263,6 +263,7 @@ TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
     for (const fs::path& folder : others) fs::create_directories(folder);
     write_text_atomically(leftovers[2] / model_states_file(0), "half");
     write_text_atomically(leftovers[2] / (layer_states_file(2, 0) + ".tmp"), "half");
+    write_text_atomically(leftovers[3] / model_states_file(0), "whole");
     write_text_atomically(leftovers[3] / kManifestFile, "whole");
     fs::create_directory(leftovers[4] / "678.tmp");  // by which ranks see whether they share a disk
     write_text_atomically(others[0] / model_states_file(0), "");
