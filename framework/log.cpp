@@ -28,7 +28,8 @@ constexpr double kSayEvery = 10;  // seconds of a save, in a log
 // How many bytes the header and the rows up to `iteration` are; 0: there is nothing to go on from.
 // A row that was cut off does not count.
 int64_t bytes_up_to(const std::string& path, int64_t iteration) {
-  if (iteration == 0 || !std::filesystem::exists(path)) return 0;
+  namespace fs = std::filesystem;
+  if (iteration == 0 || !fs::exists(path) || fs::is_character_file(path)) return 0;  // /dev/null
   InputFile file(path);
   std::string row;
   if (!std::getline(file, row) || row != kHeader) return 0;
