@@ -31,7 +31,7 @@ TensorRecord shard_tensor(const SourceShard& shard, std::string_view state) {
 void require_states(const std::filesystem::path& folder, const std::string& states_refused,
                     const std::string& remedy) {
   if (states_refused.empty()) return;
-  throw ValueError(folder.string() + ": the weights can be read, but not the optimizer's states: " +
+  throw CannotRead(folder.string() + ": the weights can be read, but not the optimizer's states: " +
                    states_refused + "\n" + remedy);
 }
 
