@@ -43,6 +43,8 @@ std::vector<Manifest::File> copy_files(const std::vector<std::string>& names,
                                        const std::filesystem::path& from,
                                        const std::filesystem::path& to);
 
+struct TokenizerChoice;
+
 enum class HfFamily { kGpt2, kLlama, kBloom };
 const char* family_name(HfFamily family);  // "GPT-2"
 
@@ -71,5 +73,7 @@ std::string hf_config_text(const HfModel& model);
 
 // What generation_config.json in a folder says of special tokens, then the tokenizer's files there.
 TokenIds token_ids_beside(const std::filesystem::path& folder);
+// Those of the tokenizer that a run had, as far as its files are where it says.
+TokenIds token_ids_of_run(const TokenizerChoice& choice);
 
 }  // namespace anymesh

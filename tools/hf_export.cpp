@@ -9,7 +9,6 @@
 #include "framework/checkpoint/format/source_files.h"
 #include "framework/checkpoint/format/stopwatch.h"
 #include "framework/checkpoint/format/whole_checkpoint.h"
-#include "framework/data/tokenizer.h"
 #include "models/gpt/gpt_names.h"
 #include "tools/gpt_args.h"
 #include "tools/hf_convert.h"
@@ -69,16 +68,8 @@ HfModel model_of(const WholeCheckpoint& checkpoint, const fs::path& config) {
 TokenIds token_ids_of(const HfModel& model, const WholeCheckpoint& checkpoint,
                       const fs::path& folder) {
   if (!model.token_ids.empty()) return model.token_ids;
-  TokenIds ids = token_ids_beside(folder);
-  if (!ids.empty()) return ids;
-  const TokenizerChoice run = tokenizer_of(checkpoint);
-  try {
-    const auto tokenizer =
-        make_tokenizer(run.type, run.vocab_file, run.merge_file, run.tokenizer_model);
-    ids = {{"bos_token_id", {tokenizer->bos()}}, {"eos_token_id", {tokenizer->eod()}}};
-  } catch (const std::runtime_error&) {  // numbers, or its files are elsewhere
-  }
-  return ids;
+  const TokenIds ids = token_ids_beside(folder);
+  return ids.empty() ? token_ids_of_run(tokenizer_of(checkpoint)) : ids;
 }
 
 // The model's tensors by their names in transformers. All of the checkpoint must be among them.

@@ -1,11 +1,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string_view>
 
 #include "framework/checkpoint/format/shallow_json.h"
-#include "framework/data/tokenizer.h"
 #include "framework/input_file.h"
 #include "framework/parse_number.h"
 #include "tools/hf_config.h"
+#include "tools/run_tokenizer.h"
 
 namespace anymesh {
 namespace {
@@ -59,6 +60,61 @@ struct Package {
   }
 };
 
+// Goes over a protobuf message's fields: gives strings and sub-messages to `text`, integers to
+// `integer`. Ends early where it is no such message.
+template <typename Text, typename Integer>
+void read_fields(std::string_view message, const Text& text, const Integer& integer) {
+  const auto varint = [&]() -> std::optional<uint64_t> {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64 && !message.empty(); shift += 7) {
+      const auto byte = static_cast<unsigned char>(message.front());
+      message.remove_prefix(1);
+      value |= uint64_t{byte & 0x7FU} << shift;
+      if (byte < 0x80) return value;
+    }
+    return {};
+  };
+  while (const auto tag = varint()) {
+    const uint64_t field = *tag >> 3, wire_type = *tag & 7;
+    const bool fixed = wire_type == 1 || wire_type == 5;
+    const auto value = fixed ? std::optional<uint64_t>(wire_type == 1 ? 8 : 4) : varint();
+    if (!value || wire_type > 5 || wire_type == 3 || wire_type == 4) return;
+    if (wire_type == 0) {
+      integer(field, *value);
+      continue;
+    }
+    if (*value > message.size()) return;
+    if (wire_type == 2) text(field, message.substr(0, *value));
+    message.remove_prefix(*value);
+  }
+}
+
+// Of the control pieces <s> and </s> of a SentencePiece model, without its library, which this
+// program is to run without. Counterpart: ModelProto of sentencepiece_model.proto.
+TokenIds sentencepiece_ids(const fs::path& file) {
+  constexpr uint64_t kPieces = 1, kPiece = 1, kType = 3, kControl = 3;
+  TokenIds ids;
+  if (!fs::is_regular_file(file)) return ids;
+  int64_t index = 0;
+  const std::string model = read_file(file);
+  read_fields(
+      model,
+      [&](uint64_t field, std::string_view message) {
+        if (field != kPieces) return;
+        std::string_view piece;
+        uint64_t type = 0;
+        read_fields(
+            message,
+            [&](uint64_t of, std::string_view text) { piece = of == kPiece ? text : piece; },
+            [&](uint64_t of, uint64_t value) { type = of == kType ? value : type; });
+        if (type == kControl && piece == "<s>") ids["bos_token_id"] = {index};
+        if (type == kControl && piece == "</s>") ids["eos_token_id"] = {index};
+        ++index;
+      },
+      [](uint64_t, uint64_t) {});
+  return ids;
+}
+
 }  // namespace
 
 TokenIds token_ids_beside(const fs::path& folder) {
@@ -73,13 +129,18 @@ TokenIds token_ids_beside(const fs::path& folder) {
     const std::string text = package.text_of(key.substr(0, key.size() - std::string("_id").size()));
     if (const auto id = package.id_of(text)) ids[key] = {*id};
   }
-  const fs::path model = folder / "tokenizer.model";
-  if (!ids.contains("eos_token_id") && fs::is_regular_file(model)) try {
-      const auto tokenizer = make_tokenizer("GPTSentencePieceTokenizer", "", "", model);
-      ids.insert({{"eos_token_id", {tokenizer->eod()}}, {"bos_token_id", {tokenizer->bos()}}});
-    } catch (const std::runtime_error&) {  // tiktoken's, say
-    }
+  if (!ids.contains("eos_token_id")) ids.merge(sentencepiece_ids(folder / "tokenizer.model"));
   return ids;
+}
+
+TokenIds token_ids_of_run(const TokenizerChoice& choice) {
+  const auto both = [](int64_t id) {
+    return TokenIds{{"bos_token_id", {id}}, {"eos_token_id", {id}}};
+  };
+  if (choice.type == "ByteLevelTokenizer") return both(256);
+  if (choice.type == "GPTSentencePieceTokenizer") return sentencepiece_ids(choice.tokenizer_model);
+  const Json id = find(read_object(choice.vocab_file), "<|endoftext|>");
+  return id.is_number_integer() ? both(id.get<int64_t>()) : TokenIds();
 }
 
 }  // namespace anymesh

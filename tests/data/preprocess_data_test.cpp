@@ -120,8 +120,9 @@ TEST_F(PreprocessData, WritesOneOutputForEachKey) {
     ASSERT_EQ(run(flags + keys), 0) << output;
     EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("body"));
     EXPECT_THAT(documents(folder / "out_title_document"), ElementsAre("head"));
-    std::filesystem::remove(folder / "out_text_document.idx");
-    std::filesystem::remove(folder / "out_title_document.idx");
+    for (const char* file : {"out_text_document", "out_title_document"})
+      for (const char* suffix : {".idx", ".bin"})
+        std::filesystem::remove(folder / (file + std::string(suffix)));
   }
 }
 

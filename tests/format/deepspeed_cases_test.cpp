@@ -67,7 +67,7 @@ class DeepSpeedCases : public Ckpt, public ::testing::WithParamInterface<Case> {
 
   // What a tool returned, in the table.
   static Outcome noted(const std::string& tool, const Outcome& outcome) {
-    note(tool, outcome.code == 0 ? "ok" : "FAILS");
+    note(tool, outcome.code == 0 ? "ok" : *GetParam().refused ? "refused" : "FAILS");
     return outcome;
   }
 
