@@ -104,8 +104,11 @@ fs::path resolve_tag(const fs::path& path) {
 }
 
 Kind checkpoint_kind(const fs::path& path) {
-  if (fs::is_regular_file(path)) return Kind::kWeights;
-  if (!fs::is_directory(path))
+  if (fs::exists(path) && !fs::is_directory(path)) {
+    const File readable(path);  // or throws: a FIFO, say
+    return Kind::kWeights;
+  }
+  if (!fs::exists(path))
     throw std::runtime_error(path.string() + ": no such file or folder" + list_parent(path));
   if (fs::is_directory(path / kZeroFolder)) return Kind::kUniversal;
   if (has_model_states(path)) return Kind::kOrdinary;
