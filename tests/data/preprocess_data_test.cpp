@@ -120,8 +120,9 @@ TEST_F(PreprocessData, WritesOneOutputForEachKey) {
     ASSERT_EQ(run(flags + keys), 0) << output;
     EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("body"));
     EXPECT_THAT(documents(folder / "out_title_document"), ElementsAre("head"));
-    std::filesystem::remove(folder / "out_text_document.idx");
-    std::filesystem::remove(folder / "out_title_document.idx");
+    for (const char* key : {"text", "title"})
+      for (const char* suffix : {".bin", ".idx"})
+        std::filesystem::remove(folder / (std::string("out_") + key + "_document" + suffix));
   }
 }
 

@@ -25,9 +25,9 @@ refused "no latest" "no file 'latest'.*It holds: nothing" 1,1,2,1 --load "$scrat
 refused "no latest_universal" "no file 'latest_universal'.*It is not a checkpoint folder" 1,1,2,1 --load "$scratch/empty" --universal-checkpoint
 refused "no such tag" "--load-tag names 'global_step9', which is not a folder below .*; there are: .*global_step2" 1,1,2,1 --lr-decay-iters 8 --load "$c" --load-tag global_step9
 refused "no checkpoint, none accepted" "nowhere: no file 'latest' there. It holds: nothing" 1,1,2,1 --load "$scratch/nowhere" --save "$scratch/nowhere" --exit-on-missing-checkpoint
-printf 'MMIDIDX\0\0thesis' >data.idx
-refused "--loss-csv of another kind" "--loss-csv data.idx exists and is not a loss CSV" 1,1,2,1 --loss-csv data.idx --save "$scratch/none"
-refused "--trace of another kind" "--trace data.idx exists and is not a trace" 1,1,1,0 --profile-step 1 --trace data.idx
+printf 'MMIDIDX\0\0thesis' >"$scratch/data.idx"
+refused "--loss-csv of another kind" "--loss-csv .*/data.idx exists and is not a loss CSV" 1,1,2,1 --loss-csv "$scratch/data.idx" --save "$scratch/none"
+refused "--trace of another kind" "--trace .*/data.idx exists and is not a trace" 1,1,1,0 --profile-step 1 --trace "$scratch/data.idx"
 [[ $(tr -d '\0' <data.idx) == MMIDIDXthesis && ! -e none ]] || fail "a refused run wrote"
 echo ".." >"$scratch/empty/latest"
 refused "latest out of the folder" "latest names '..', which is not a folder below" 1,1,2,1 --load "$scratch/empty"
