@@ -298,10 +298,12 @@ TEST_F(Recovery, ASaveTouchesNothingOfTheUsers) {
     if (is_first()) prepare();
     mpi_world()->barrier();
     const auto before = files_in(folder_);
+    mpi_world()->barrier();
     EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_, {.tag = "best"}); }),
                 AllOf(HasSubstr(named + " is no"), HasSubstr("move it away, or save elsewhere")));
     mpi_world()->barrier();
     EXPECT_EQ(files_in(folder_), before);
+    mpi_world()->barrier();
   };
   refused([&] { write_text_atomically(notes, "thesis"); }, notes);
   refused(

@@ -63,7 +63,7 @@ for stop in "" --exit-on-save-failure; do
   mkdir -p taken/global_step2/thesis
   status=0
   train 1,1,2,1 /dev/null --train-iters 3 --lr-decay-iters 100 --save taken --save-interval 1 $stop >log 2>&1 || status=$?
-  grep -q 'taken/global_step2 exists and is no checkpoint' log || fail "said nothing: $(tail -5 log)"
+  grep -q 'taken/global_step2/thesis is no file of a checkpoint, and the save would replace taken/global_step2' log || fail "said nothing: $(tail -5 log)"
   if [[ -z $stop ]]; then
     [[ $status == 0 && $(<taken/latest) == global_step3 ]] || fail "status $status, $(<taken/latest): $(tail -5 log)"
     grep -q 'SAVE FAILED' log || fail "$(tail -5 log)"
