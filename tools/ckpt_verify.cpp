@@ -336,7 +336,8 @@ class Verifier {
     std::string lacking;
     for (const std::string& state : more)
       if (!few.contains(state)) lacking += " " + printable(state_file(state));
-    add(printable(name) + ": lacks" + lacking + ", which " + printable(other) + " has beside the same states");
+    add(printable(name) + ": lacks" + lacking + ", which " + printable(other) +
+        " has beside the same states");
   }
 
   struct RankFile {

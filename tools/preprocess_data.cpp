@@ -61,7 +61,9 @@ std::optional<OutputLock> claim(const std::string& prefix) {
   namespace fs = std::filesystem;
   auto lock = claim_output("--output-prefix", prefix + ".idx", {"an index of tokens", "MMIDIDX"});
   const fs::path tokens = prefix + ".bin";
-  if (fs::exists(tokens) && !fs::exists(prefix + ".idx") && fs::file_size(tokens) > 0)
+  const bool interrupted = fs::exists(prefix + ".idx.tmp");  // the index that follows the tokens
+  if (fs::exists(tokens) && !fs::exists(prefix + ".idx") && !interrupted &&
+      fs::file_size(tokens) > 0)
     throw std::runtime_error(
         "--output-prefix: " + tokens.string() +
         " exists without an .idx beside it that says it is of tokens; it would "

@@ -181,6 +181,9 @@ TEST_F(PreprocessData, ReplacesTokensAlone) {
   EXPECT_EQ(run(flags), 0) << output;
   EXPECT_EQ(run(flags), 0) << output;
   EXPECT_THAT(documents(prefix), ElementsAre("aabb"));
+  std::filesystem::rename(prefix + ".idx", prefix + ".idx.tmp");  // as a kill may leave them
+  EXPECT_EQ(run(flags), 0) << output;
+  EXPECT_THAT(documents(prefix), ElementsAre("aabb"));
 }
 
 TEST_F(PreprocessData, ReportsTheUnigramEntropy) {

@@ -1,5 +1,7 @@
 #include "framework/checkpoint/format/whole_checkpoint.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "checkpoints.h"
@@ -134,6 +136,9 @@ TEST_F(Whole, RefusesWeightsOutsideTheFolderAndTwice) {
 
 TEST_F(Whole, SaysWhatAFolderHoldsThatIsNoCheckpoint) {
   write_file(folder_ / "diary", "dear diary");
+  mkfifo((folder_ / "fifo").c_str(), 0600);
+  EXPECT_NE(refusal(folder_ / "fifo").find("fifo: is a FIFO"), std::string::npos);
+  fs::remove(folder_ / "fifo");
   EXPECT_NE(refusal(folder_).find("is no checkpoint"), std::string::npos);
   EXPECT_NE(refusal(folder_).find("It holds: diary"), std::string::npos);
   EXPECT_NE(refusal(folder_ / "absent").find("holds: diary"), std::string::npos);
