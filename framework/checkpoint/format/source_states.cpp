@@ -76,7 +76,8 @@ void add_fragment(SourceShard& shard, std::string_view state, int dp_rank, const
   if (start < 0 || numel > tensor.numel() - start) {
     flat.fail("at least " + std::to_string(start) + " + " + std::to_string(numel) + " elements");
   }
-  const auto [found, is_new] = shard.states.try_emplace(std::string(state), tensor.dtype);
+  const auto [found, is_new] =
+      shard.states.try_emplace(std::string(state), SourceState{tensor.dtype});
   auto& [dtype, fragments] = found->second;
   if (dtype != tensor.dtype) flat.fail(std::string(dtype_name(dtype)) + ", as on other ranks");
   if (numel == 0) return;
