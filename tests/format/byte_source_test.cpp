@@ -121,8 +121,9 @@ TEST_F(FileIo, WhatIsNoFileIsNamed) {
       {folder_ / "pointer", "is a git-lfs pointer and not the file itself: run `git lfs pull`"},
       {"/dev/null", "is a device, expected a file"},
       {folder_, "is a folder, expected a file"}};
-  for (const auto& [path, what] : kinds) {
-    const std::string expected = path.string() + ": " + what;
+  for (const auto& kind : kinds) {
+    const std::filesystem::path& path = kind.first;
+    const std::string expected = path.string() + ": " + kind.second;
     EXPECT_TRUE(message_of([&] { File file(path); }).starts_with(expected)) << expected;
     EXPECT_TRUE(message_of([&] { InputFile file(path); }).starts_with(expected)) << expected;
     EXPECT_TRUE(message_of([&] { read_torch_file(path); }).starts_with(expected)) << expected;

@@ -25,9 +25,10 @@ extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to,
   mpi_bytes += bytes_of(count, type);
   return PMPI_Isend(data, count, type, to, tag, comm, request);
 }
-extern "C" int MPI_Bcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm) {
+extern "C" int MPI_Ibcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm,
+                          MPI_Request* request) {
   mpi_bytes += bytes_of(count, type);
-  return PMPI_Bcast(data, count, type, root, comm);
+  return PMPI_Ibcast(data, count, type, root, comm, request);
 }
 
 namespace anymesh {

@@ -76,7 +76,7 @@ std::string remove_ours(const fs::path& folder, const IsOurs& is_ours,
   std::string foreign;
   std::vector<fs::path> entries = own_entries(folder, is_ours, foreign);
   if (!foreign.empty()) return foreign + " is not ours";
-  std::ranges::stable_partition(entries, [&](const fs::path& entry) {
+  std::stable_partition(entries.begin(), entries.end(), [&](const fs::path& entry) {
     return entry != folder && std::ranges::none_of(kSaysWhatIsOurs, [&](std::string_view name) {
              return entry == folder / name;
            });
