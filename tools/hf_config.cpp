@@ -253,7 +253,9 @@ TokenIds read_token_ids(const Keys& keys) {
   for (const char* name : kTokenIds) {
     if (!keys.contains(name)) continue;
     const Json value = keys.find({name});
-    const Json list = value.is_array() ? value : value.is_null() ? Json::array() : Json{value};
+    const Json list = value.is_array()  ? value
+                      : value.is_null() ? Json::array()
+                                        : Json::array({value});
     for (const Json& id : list)
       if (!id.is_number_integer()) keys.fail(name, value, "an integer, a list of them or null");
     ids[name] = list.get<std::vector<int64_t>>();

@@ -249,7 +249,7 @@ TEST_F(HostileWords, ManyTensorsAndFiles) {
   EXPECT_EQ(manifest.files.size(), size_t{kMany});
 }
 
-#ifndef __SANITIZE_ADDRESS__  // which needs its own address space
+#ifndef ANYMESH_SANITIZE  // the sanitizers need their own address space
 TEST_F(HostileWords, WantOfMemoryIsSaidOfTheFile) {
   std::string header = "{\"__metadata__\":{}";
   for (int i = 0; i < 100'000; ++i)
