@@ -35,7 +35,7 @@ struct CannotRead : std::logic_error {
   using std::logic_error::logic_error;
 };
 
-// Of a reader: read(), with the file in the message when memory does not suffice for it.
+// Calls a reader; names the file when memory does not suffice for it.
 template <class Read>
 auto naming_memory(const std::filesystem::path& path, Read read) {
   try {
@@ -53,7 +53,7 @@ auto naming_memory(const std::filesystem::path& path, Read read) {
   throw std::runtime_error(text);
 }
 
-// What is at the path, or in its place; "": the file itself.
+// Says what lies in the place of a file; "" for a file itself.
 inline std::string what_is_no_file(int descriptor, const struct stat& status) {
   switch (status.st_mode & S_IFMT) {
     case S_IFDIR:

@@ -1,5 +1,5 @@
-// What the ranks of a job must have in common before they can work together, each named where it
-// lacks: all come, and all run one build of one program with the same flags.
+// Checks what the ranks of a job must have in common before they can work together: all come, and
+// all run one build of one program with the same flags. A rank that differs is named.
 //
 //   const StartWatch watch(program, patience);     before MPI_Init, which waits for ever
 //   meet(*world, patience);                        the first that a rank does

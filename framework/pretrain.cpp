@@ -192,7 +192,7 @@ std::vector<std::string> describe(const SampleCounts& samples, const ModelFacts&
                    " tokens to train on, of ", data.train->size(), " prepared; ", validation)};
 }
 
-// Of a switch the attribute: its flag may be the one that clears it.
+// A switch has its attribute's name: its flag may be the one that clears it.
 std::string name_of(const Setting& setting) {
   return std::holds_alternative<bool>(setting.value) ? setting.dest : "--" + setting.flag;
 }
@@ -270,7 +270,7 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
   }
 }
 
-// What a rank was told, read before there is MPI: how long to wait for the others is among it.
+// A rank's flags, read before there is MPI: how long to wait for the others is among them.
 struct CommandLine {
   CommandLine(const std::string& program, const std::string& description, ModelDefinition& model,
               const std::vector<std::string>& args)
@@ -326,7 +326,7 @@ int vocabulary_of_run(const Config& config, Communicator& world, std::vector<std
   return static_cast<int>(saved);
 }
 
-// What every rank finds wrong alike (flags, files) is thrown as CollectiveError.
+// Errors that every rank finds alike (flags, files) are thrown as CollectiveError.
 void main_of(const CommandLine& line, const MpiEnvironment& mpi, ModelDefinition& model) {
   const Config& config = line.config;
   const CommPtr world = world_group({.time = config.run.patience()});

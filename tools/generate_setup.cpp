@@ -143,7 +143,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const GenerateFlags& flags, GenerateSe
   return tokenizer;
 }
 
-// What is trained on has no <s> unless its maker put it there: Llama's did.
+// Training data has no <s> unless its maker put it there: Llama's did.
 std::vector<Prompt> prompts_of(const GenerateFlags& flags, Tokenizer& tokenizer,
                                std::vector<std::string>& notes) {
   const int32_t bos = tokenizer.bos();

@@ -62,7 +62,7 @@ struct HfModel {
 // Throws a ValueError with file, key, what it is and what would do.
 HfModel read_hf_config(const std::filesystem::path& file);
 
-// What to tell of keys that are not known.
+// A note about keys that are not known.
 std::string unknown_keys_note(const HfModel& model);
 
 // The family that has such a model. Throws a ValueError that says what each of them would want.
@@ -71,7 +71,7 @@ HfFamily family_of(const GptConfig& gpt);
 // The text of config.json. Ids of special tokens that are not known are left out.
 std::string hf_config_text(const HfModel& model);
 
-// What generation_config.json in a folder says of special tokens, then the tokenizer's files there.
+// Special tokens by a folder's generation_config.json, else by the tokenizer's files there.
 TokenIds token_ids_beside(const std::filesystem::path& folder);
 // Those of the tokenizer that a run had, as far as its files are where it says.
 TokenIds token_ids_of_run(const TokenizerChoice& choice);

@@ -64,7 +64,7 @@ HfModel model_of(const WholeCheckpoint& checkpoint, const fs::path& config) {
   return model;
 }
 
-// Of the model that was imported, else of the tokenizer in `folder`, else of the run's.
+// By the model that was imported, else the tokenizer in `folder`, else the run's.
 TokenIds token_ids_of(const HfModel& model, const WholeCheckpoint& checkpoint,
                       const fs::path& folder) {
   if (!model.token_ids.empty()) return model.token_ids;

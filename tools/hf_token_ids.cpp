@@ -89,8 +89,8 @@ void read_fields(std::string_view message, const Text& text, const Integer& inte
   }
 }
 
-// Of the control pieces <s> and </s> of a SentencePiece model, without its library, which this
-// program is to run without. Counterpart: ModelProto of sentencepiece_model.proto.
+// Finds the control pieces <s> and </s> of a SentencePiece model, without its library: this program
+// runs without. Counterpart: ModelProto in sentencepiece_model.proto.
 TokenIds sentencepiece_ids(const fs::path& file) {
   constexpr uint64_t kPieces = 1, kPiece = 1, kType = 3, kControl = 3;
   TokenIds ids;

@@ -77,8 +77,8 @@ struct EngineConfig {
   std::vector<std::string> model_flags;  // those that must be the same when a checkpoint is loaded
   TagValidation tag_validation = TagValidation::Warn;
   std::chrono::seconds patience{600};  // with ranks that do not come to a save
-  // Of the folder that the run will save to, for as long as it runs. A save elsewhere, or without
-  // one, has its own.
+  // Holds the folder that the run will save to, for as long as it runs. A save elsewhere, or
+  // without one, takes its own.
   std::shared_ptr<const SaveLock> save_lock;
 };
 

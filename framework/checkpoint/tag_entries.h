@@ -6,8 +6,8 @@
 
 namespace anymesh {
 
-// What in a tag's folder a save made: the manifest says it, or where there is none (DeepSpeed's
-// tags) or a damaged one, the names of the format, if there is such a file at all.
+// Tells the entries of a tag's folder that a save made: by the manifest, or where there is none
+// (DeepSpeed's tags) or a damaged one, by the names of the format, if it has such a file at all.
 //
 //   const std::string foreign = first_foreign_entry(tag, entries_of_tag(tag));
 //   if (!foreign.empty()) ...                        // neither replaced nor removed

@@ -25,8 +25,8 @@ bool is_of_nobody(const fs::path& folder) {
   return !step_of_tag(name) && !is_mark(name) && fs::is_empty(folder, unreadable);
 }
 
-// What interrupted saves left goes, but a tag that one was replacing has its name back. What is not
-// ours stays, and what cannot be removed is not in the way.
+// Removes the leftovers of interrupted saves, but gives a tag that one was replacing its name back.
+// Files that are not ours stay, and leftovers that cannot be removed are not in the way.
 void remove_leftovers(const fs::path& save_dir) {
   for (const fs::directory_entry& entry : fs::directory_iterator(save_dir)) {
     const fs::path& path = entry.path();

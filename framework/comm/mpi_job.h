@@ -11,7 +11,7 @@ namespace anymesh {
 
 void print_warning(const std::string& text);  // a line on stderr
 
-// What a rank does while others let it wait in a verb: it says so once, and waits on.
+// A rank that others let wait in a verb says so once, and waits on.
 //
 //   WARNING: [rank 0] has waited 600 s in all_reduce of dp for rank 3, and waits on ...
 struct Patience {

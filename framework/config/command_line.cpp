@@ -75,7 +75,7 @@ bool fits(const FlagTable& flags, const std::string& advice) {
   return true;
 }
 
-// What to write in place of an unknown flag.
+// Advice on what to write in place of an unknown flag.
 std::string suggestion(const FlagTable& flags, const std::string& name) {
   if (const std::string advice(advice_on(name)); !advice.empty() && fits(flags, advice))
     return "; " + advice;

@@ -38,7 +38,7 @@ struct Synonym {
 };
 
 std::span<const Synonym> synonyms();
-// What to write for a flag of this name; empty if there is no such advice.
+// Advice on what to write for a flag of this name; empty if there is none.
 std::string_view advice_on(std::string_view name);
 
 // Of "a|b|c".

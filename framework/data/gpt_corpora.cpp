@@ -26,7 +26,7 @@ std::vector<std::string> like(const fs::path& prefix) {
   return found;
 }
 
-// What would work in the place of a prefix that has no index.
+// Throws for a prefix that has no index, and says which would work.
 void check_prefix(const std::string& prefix) {
   if (fs::exists(prefix + ".idx")) return;
   const fs::path path = prefix;

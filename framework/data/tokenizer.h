@@ -33,7 +33,7 @@ class Tokenizer {
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
   virtual int32_t vocab_size() const = 0;
   virtual int32_t eod() const = 0;  // ends a document
-  // What a text begins behind: <s> of SentencePiece, else the end of the document before.
+  // A text begins behind it: SentencePiece's <s>, else the end of the document before.
   virtual int32_t bos() const { return eod(); }
 };
 

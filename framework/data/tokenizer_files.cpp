@@ -145,7 +145,7 @@ std::string unlike_gpt2(const Json& tokenizer) {
   return "";
 }
 
-// Of a package without a tokenizer.json. Those of other classes have code of their own.
+// For a package without a tokenizer.json. Other classes have code of their own.
 std::string class_unlike_gpt2(const Json& config) {
   const Json name = find(config, "tokenizer_class"), prefix = find(config, "add_prefix_space");
   if (!is_one_of(name, {nullptr, "GPT2Tokenizer", "GPT2TokenizerFast", "CodeGenTokenizer",

@@ -21,7 +21,7 @@ class ParallelAttention {
   ParallelAttention(ParamBuilder& params, const std::string& name, int layer,
                     const GptConfig& config, const RelativePositions& positions);
 
-  // What mixes positions, between the two projections: qkv [b, s, k/t, n/k+2, d] -> [b, s, h/t].
+  // Mixes positions, between the two projections: qkv [b, s, k/t, n/k+2, d] -> [b, s, h/t].
   // Training's is attend(); generation brings one that keeps keys and values.
   using Mix = c10::function_ref<torch::Tensor(const ParallelAttention& attention,
                                               const torch::Tensor& qkv)>;

@@ -47,7 +47,7 @@ TEST_F(Retention, KeepsTheNewestTheRetainedAndWhatIsNotATag) {
               ElementsAre(HasSubstr("removed "), HasSubstr("global_step10")));
 }
 
-// What has the name of a tag and is none, or has another file in it, stays and is named.
+// A folder that has a tag's name and is none, or has another file in it, stays and is named.
 TEST_F(Retention, RemovesNothingOfTheUsers) {
   for (int64_t step = 1; step <= 9; ++step) save(step);
   const auto of = [&](int64_t step) { return folder_ / tag_folder(step); };

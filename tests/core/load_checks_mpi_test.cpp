@@ -138,7 +138,7 @@ TEST_F(LoadChecks, OptimizersOfOthersLoadOnTheirOwnMesh) {
   }
 }
 
-// What this Adam has not is never dropped without a word, not by the mesh that saved it either.
+// States that this Adam lacks are never dropped without a word, nor by the mesh that saved them.
 TEST_F(LoadChecks, StatesOfOtherOptimizersAreRefused) {
   using namespace keys;
   const auto with_states = [](const std::function<Value(Value)>& change) {

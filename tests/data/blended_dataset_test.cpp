@@ -189,7 +189,6 @@ TEST_F(GptCorporaTest, CutsEveryDataSetAlike) {
               HasSubstr("tiny: --split leaves documents [2, 2) of 2"));
 }
 
-// What was meant is beside what was said.
 TEST_F(GptCorporaTest, APrefixThatIsNoneIsAnsweredWithTheOneThatWorks) {
   write_counting_corpus(folder_ / "books_text_document", {9, 9});
   write_file(folder_ / "books.jsonl", "{}");

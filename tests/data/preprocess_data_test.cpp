@@ -204,7 +204,7 @@ TEST_F(PreprocessData, NamesTheFirstBadLine) {
   EXPECT_THAT(refusal(input("a.jsonl", "1")), HasSubstr("has no string \"text\" (--json-keys)"));
 }
 
-// What Python's json.loads takes, and hence Megatron.
+// Python's json.loads takes these, and hence Megatron.
 TEST_F(PreprocessData, ReadsLinesAsPythonDoes) {
   const char* lines[] = {
       R"({"text": "a", "score": NaN, "x": [Infinity, {"y": -Infinity}]})",

@@ -167,7 +167,7 @@ TEST_F(FileIo, ANewFileHasANameThatNothingHad) {
     EXPECT_FALSE(made_beside(other)) << other;
 }
 
-// What has the temporary name is a link to a file elsewhere, or has another name there.
+// The temporary name is a link to a file elsewhere, or a second name of one.
 TEST_F(FileIo, LinksAreNotWrittenThrough) {
   const auto thesis = folder_ / "thesis", link = folder_ / "latest.tmp";
   write_file(thesis, "thesis");

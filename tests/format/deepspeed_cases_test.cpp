@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using Tensors = std::map<std::string, TensorRecord>;
 
-// What a kind of checkpoint must give.
+// A kind of checkpoint, and its right results.
 struct Case {
   const char* name;
   const char* converts = "";  // else what ds_to_universal's refusal says
@@ -65,7 +65,7 @@ class DeepSpeedCases : public Ckpt, public ::testing::WithParamInterface<Case> {
     table[GetParam().name][tool] = result;
   }
 
-  // What a tool returned, in the table.
+  // Enters a tool's result into the table.
   static Outcome noted(const std::string& tool, const Outcome& outcome) {
     note(tool, outcome.code == 0 ? "ok" : *GetParam().refused ? "refused" : "FAILS");
     return outcome;

@@ -44,7 +44,7 @@ class HfFolder : public TempFolder {
     write_file(theirs_ / kHfConfigFile, config.dump());
   }
 
-  // Of an import, which must leave nothing.
+  // The error of an import, which must leave nothing.
   std::string refusal() {
     const std::string message = message_of([&] { import_hf(theirs_, save_, {}); });
     EXPECT_FALSE(fs::exists(save_)) << message;

@@ -1,5 +1,5 @@
-// What a model of Hugging Face says beyond the weights that its config.json asks for: kept, named or
-// refused.
+// A model of Hugging Face says more than the weights that its config.json asks for: it is kept,
+// named or refused.
 #include <gmock/gmock.h>
 
 #include "hf_folder.h"
@@ -63,7 +63,7 @@ TEST_F(HfFolder, NamesTheKeysOfAConfigThatHadNoEffect) {
                                 Not(HasSubstr("dtype")), Not(HasSubstr("layer_types")))));
 }
 
-// Of a window alone: as a Llama it gives the same tokens.
+// It differs by the window alone: as a Llama it gives the same tokens.
 TEST_F(HfFolder, MistralWithoutAWindowIsALlama) {
   const HfModel model = tiny(HfFamily::kLlama);
   write(model);
@@ -87,7 +87,7 @@ TEST_F(HfFolder, MistralWithoutAWindowIsALlama) {
   EXPECT_THAT(refusal(), HasSubstr("'sliding_window' is 4096; expected null"));
 }
 
-// What an export says of special tokens in its config.json.
+// Special tokens in an export's config.json.
 class HfTokens : public HfFolder {
  protected:
   std::string exported(const fs::path& tokenizer = {}) {

@@ -46,7 +46,7 @@ const std::vector<std::string>& words() {
 
 class HostileWords : public TempFolder {
  protected:
-  // What a command prints, and its error as run_tool() prints it.
+  // A command's output, and its error as run_tool() prints it.
   template <class Work>
   std::string said(const Work& work) {
     std::string text;

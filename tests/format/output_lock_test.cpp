@@ -113,7 +113,7 @@ TEST_F(Lock, WithoutLocksOfTheFileSystem) {
   refusal_of_flock = 0;
 }
 
-// Of a child, the destructor must not give the parent's lock up.
+// A child's destructor must not give the parent's lock up.
 TEST_F(Lock, AChildDoesNotReleaseIt) {
   std::optional<OutputLock> lock(OutputLock::beside(output_, "--output_folder"));
   const Other child([&] { lock.reset(); });

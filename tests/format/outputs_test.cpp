@@ -1,5 +1,5 @@
-// What converters and exporters must never do to files that are not theirs: remove, replace, write
-// through a link, mix with another's, or copy while they change.
+// Converters and exporters must never remove or replace files that are not theirs, write through a
+// link, mix two outputs, or copy files while they change.
 
 #include <gmock/gmock.h>
 #include <sys/wait.h>
@@ -136,7 +136,7 @@ TEST_F(Outputs, TheSecondConverterNamesTheFirst) {
                     HasSubstr(std::to_string(getpid()))));
 }
 
-// Of two processes, each with a checkpoint of its own.
+// Two processes, each with a checkpoint of its own.
 TEST_F(Outputs, TwoConvertersNeverMix) {
   const std::string names[] = {"z1-bf16-dp2", "z2-bf16-dp3"};
   std::vector<Tree> results;

@@ -19,7 +19,7 @@ class OwnEntries : public TempFolder {
     write_file(tag_ / "manifest.json", "{}");
   }
   std::string foreign() const { return first_foreign_entry(tag_, is_ours_); }
-  // Of what the folder has now, with `extra` in it.
+  // `extra` is the one foreign entry.
   void expect_left(const fs::path& extra) const {
     EXPECT_EQ(foreign(), extra.string());
     EXPECT_EQ(remove_ours(tag_, is_ours_), extra.string() + " is not ours");

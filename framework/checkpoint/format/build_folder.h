@@ -14,7 +14,7 @@ namespace anymesh {
 //   ...                                    // stream_files(), write_text_atomically()
 //   finish_build_folder(folder);           // without building.json, and synced
 //
-// What a killed run has left of `files` stays, to be gone over, and nothing else.
+// A killed run's leftovers among `files` stay, to be gone over; nothing else does.
 struct BuildPlan {
   std::set<std::filesystem::path> files, others;  // from the folder on
 };

@@ -9,7 +9,7 @@
 
 namespace anymesh {
 
-// What a file of a kind begins with.
+// A kind of file, told by its first bytes.
 struct OutputKind {
   std::string name;  // "a loss CSV"
   std::string start;

@@ -120,7 +120,7 @@ class Planner {
     }
   }
 
-  // Of a tied layer each stage has a copy.
+  // Each stage has a copy of a tied layer.
   void plan_state(const std::string& name, const MergeRule& rule, const std::vector<Shards>& stages,
                   const std::string& state) {
     std::vector<std::pair<int, SourceFragment>> sources;
@@ -208,7 +208,7 @@ class Planner {
     }
   }
 
-  // What is not trained keeps its bits: only half precision becomes float32.
+  // Untrained tensors keep their bits: only half precision becomes float32.
   void plan_other(const std::string& name, std::vector<TensorRecord> tensors, bool is_buffer) {
     MergeRule rule = rules_.classify(name);
     if (is_buffer) {

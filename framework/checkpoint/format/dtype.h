@@ -12,8 +12,8 @@
 
 namespace anymesh {
 
-// What a checkpoint file says and should not, or what cannot be written to one. Its text may quote
-// the file.
+// A checkpoint file says what it should not, or a value cannot be written to one. The text may
+// quote the file.
 struct ValueError : std::runtime_error {
   explicit ValueError(const std::string& text) : std::runtime_error(printable_message(text)) {}
 };

@@ -36,7 +36,7 @@ class FolderRecord {
   std::set<std::string> ours_;
 };
 
-// Of a folder that has nothing else than files on its record.
+// For a folder that holds only files on its record.
 IsOurs recorded_entries(const std::filesystem::path& folder);
 
 }  // namespace anymesh

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kWeightsBuildFolder = "weights.tmp";  // in the output folder
 
-// What the metadata lists: each pipeline stage's model-states files have their own. Frozen
+// The names in the metadata: each pipeline stage's model-states files have their own. Frozen
 // parameters are listed from ZeRO 2 on.
 struct Listed {
   std::set<std::string> trained, frozen, buffers;

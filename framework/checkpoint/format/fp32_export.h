@@ -43,7 +43,7 @@ struct Fp32Report : WrittenWeights {
 
 Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progress);
 
-// What it writes, by name: masters, frozen parameters unless excluded, buffers. Half precision
+// The tensors that it writes, by name: masters, frozen parameters unless excluded, buffers. Half precision
 // becomes float32; what is of another dtype, as counts, masks and packed weights are, keeps it. Tied
 // names share `bytes`.
 NamedTensors fp32_tensors(const WholeCheckpoint& checkpoint, bool exclude_frozen);

@@ -37,10 +37,10 @@ struct Manifest {
   static Manifest from_json(const std::string& text, const std::string& where);
 };
 
-// What a manifest has of a file that holds `text`.
+// The entry of a file that holds `text`.
 Manifest::File file_of_text(const std::string& name, std::string_view text);
 
-// Of a tag folder; nothing if it has none. One that lists no files is refused. Other lists of ours
+// Reads a tag folder's; nothing if it has none. One that lists no files is refused. Other lists of ours
 // have the same form under another name.
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder,
                                       std::string_view file = kManifestFile);

@@ -15,7 +15,7 @@ struct ShardRun {
   int64_t full, shard, count;
 };
 
-// What a complex number is a pair of.
+// A complex number is a pair of these.
 DType part_of(DType dtype) {
   return dtype == DType::kComplex128  ? DType::kFloat64
          : dtype == DType::kComplex64 ? DType::kFloat32

@@ -33,8 +33,8 @@ class MergedTensor : public ByteSource {
 // Fragments in a row: a shard of this shape, or a tensor that only dp cuts.
 BytesPtr joined(const Shape& shape, std::vector<SourceFragment> fragments, DType dtype);
 
-// What two tensors of as many elements differ in, a few MiB at a time: bit by bit where they are of
-// one dtype, else by value.
+// The differences of two tensors of as many elements, found a few MiB at a time: bit by bit where
+// they are of one dtype, else by value.
 struct TensorDifference {
   int64_t count = 0;   // of elements
   int64_t where = 0;   // the one that differs most

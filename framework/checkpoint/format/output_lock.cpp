@@ -52,7 +52,7 @@ Holder this_process() {
               " on " + host + " since " + since.data()};
 }
 
-// What an open lock file says. Its text may be anybody's.
+// The text of an open lock file, which may be anybody's.
 std::string read_start(int descriptor) {
   std::array<char, 1024> text;
   const ssize_t size = pread(descriptor, text.data(), text.size(), 0);
@@ -84,7 +84,7 @@ bool lives(const Holder& holder) {
          (kill(holder.process, 0) == 0 || errno == EPERM);
 }
 
-// Of a lock that is taken. Who has just taken it may not have written yet.
+// The holder of a lock that is taken. Whoever has just taken it may not have written yet.
 std::string writer_of(int descriptor) {
   for (int tries = 0; tries < 1000; ++tries) {
     if (const Holder holder = parse_holder(read_start(descriptor)); !holder.who.empty())

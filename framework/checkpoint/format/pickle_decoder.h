@@ -33,7 +33,7 @@ class PickleDecoder {
     uint64_t number = 0;
     std::string_view text = {}, name = {};
   };
-  // What measure() finds about a value.
+  // The result of measure() for a value.
   struct Measured {
     uint64_t values = 1;    // that it stands for
     size_t height = 0;      // in levels

@@ -25,7 +25,7 @@ std::string latin1_from_utf8(const std::string& text) {
   return bytes;
 }
 
-// Of the last element, in 128 bits, which sizes whose product fits 63 cannot exceed.
+// The last element's place, in 128 bits, which sizes whose product fits 63 cannot exceed.
 __int128 last_place(int64_t offset, const Shape& shape, const Shape& strides) {
   __int128 place = offset;
   for (size_t dim = 0; dim < shape.size(); ++dim)

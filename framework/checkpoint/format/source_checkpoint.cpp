@@ -218,7 +218,7 @@ void drop_refused_states(SourceCheckpoint& source) {
   }
 }
 
-// What is read to find the parameters' order is read again by who wants it, and counts then.
+// Reads that find the parameters' order do not count: who wants the tensors reads them again.
 class Uncounted {
  public:
   explicit Uncounted(DeferredChecks* checks) : checks_(checks) {

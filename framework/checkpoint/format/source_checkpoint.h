@@ -34,7 +34,7 @@ struct SourceFragment {
   BytesPtr bytes;  // exactly numel elements
 };
 
-// Of a shard, ascending by `begin`.
+// One state of a shard; its fragments ascend by `begin`.
 struct SourceState {
   DType dtype = DType::kFloat32;
   std::vector<SourceFragment> fragments;

@@ -15,7 +15,8 @@ namespace anymesh {
 //   ...                                // open, read, write
 //   sources.expect_unchanged();        // throws with the first that is another now, or gone
 //
-// Of a folder those in it and in its zero/, of an index those beside it, else the file itself.
+// A folder's files are those in it and in its zero/; an index's those beside it; else the file
+// itself is meant.
 class SourceFiles {
  public:
   explicit SourceFiles(const std::filesystem::path& path);

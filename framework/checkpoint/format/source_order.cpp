@@ -116,7 +116,7 @@ class Matcher {
   Order& order_;
 };
 
-// Of a parameter's states, which all have it; empty where there are none.
+// One of a parameter's states, which all have one shape; empty where there are none.
 Value shaped_state(const Value& entry) {
   Value found;
   for (const auto& [name, state] : entry.entries()) {

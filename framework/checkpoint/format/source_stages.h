@@ -62,7 +62,7 @@ Order order_by_value(const Value& masters, std::vector<NamedShape> candidates,
 Order order_by_shape(const Value& param_groups, const States& states,
                      const std::vector<NamedShape>& candidates);
 
-// What an optimizer keeps for the elements of one flat tensor, or of one parameter.
+// An optimizer's states for the elements of one flat tensor, or of one parameter.
 struct OptimizerStates {
   std::vector<std::pair<std::string, Value>> tensors;  // by name, a number for each element
   Value step;

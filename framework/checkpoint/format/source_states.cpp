@@ -1,4 +1,4 @@
-// What an optimizer keeps beside the masters, whichever it is.
+// Any optimizer's states beside the masters.
 
 #include <algorithm>
 #include <cctype>

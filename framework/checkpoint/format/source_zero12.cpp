@@ -10,7 +10,7 @@ namespace {
 
 using GroupShapes = std::vector<NamedShape>;
 
-// What the file says must be what the arithmetic gives.
+// The file must say the same as the arithmetic.
 void check_mapping(const Value& mapping, const GroupShapes& group,
                    const std::vector<Fragment>& fragments) {
   if (mapping.size() != fragments.size())

@@ -20,8 +20,8 @@ namespace anymesh {
 
 inline constexpr std::string_view kPlanFile = "tmp/plan.json";  // where it is asked for
 
-// What of a folder is a universal checkpoint's: what its manifest lists; without one, as DeepSpeed
-// makes them, torch files of the right names. Nothing, if it has no zero/.
+// Tells a universal checkpoint's entries: its manifest lists them. Without a manifest, as DeepSpeed
+// makes it, they are torch files of the right names. A folder without zero/ has none.
 IsOurs universal_entries(const std::filesystem::path& folder);
 
 // Throws unless `folder` is absent, empty or a universal folder and nothing else: it will be

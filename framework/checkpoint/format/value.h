@@ -190,7 +190,7 @@ class Value {
     const Value* find(std::string_view key) const;
     Kind kind;
     std::vector<Entry> entries;
-    // Of many entries, made when the first is looked for; whoever changes them then moves.
+    // For many entries, made when the first is looked for; whoever changes them drops it.
     mutable std::once_flag indexed;
     mutable std::unique_ptr<std::unordered_map<std::string_view, size_t>> index;
   };
