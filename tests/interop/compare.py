@@ -397,7 +397,9 @@ def theirs(folder, scratch):
     model = load(next(iter(sorted(tag.glob("*mp_rank_00_model_states.pt")))))
     flags = [] if "universal_checkpoint_info" in model else ["--inject_missing_state"]
     mine, other = (scratch / who / f"{tag.name}_universal" for who in ("ours", "theirs"))
-    our_converter(tag, mine, *flags)
+    # At ZeRO 0 DeepSpeed does not record which parameter a state is of, Megatron's order is known.
+    unordered = known == "refused" and "args" not in model
+    our_converter(tag, mine, *flags, *(["--assume_module_order"] if unordered else []))
     if known == "refused":
         try:
             their_converter(tag, other, *flags)
