@@ -222,7 +222,7 @@ def refusals(scratch):
     random_model(config).save_pretrained(scratch / "theirs")
     written = json.loads((scratch / "theirs" / "config.json").read_text())
     cases = {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}, "head_dim": 16,
-             "hidden_act": "gelu", "mlp_bias": True, "model_type": "mistral"}
+             "hidden_act": "gelu", "mlp_bias": True, "model_type": "phi3"}
     for key, value in cases.items():
         (scratch / "theirs" / "config.json").write_text(json.dumps(written | {key: value}))
         done = subprocess.run([PROGRAMS / "hf_convert", "import", scratch / "theirs", scratch / "out"], capture_output=True, text=True)
