@@ -51,6 +51,5 @@ Examples:
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  anymesh::Gpt gpt;
-  return anymesh::pretrain(argc, argv, "pretrain_gpt", anymesh::kDescription, gpt);
+  return anymesh::pretrain<anymesh::Gpt>(argc, argv, "pretrain_gpt", anymesh::kDescription);
 }

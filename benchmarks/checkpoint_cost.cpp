@@ -24,6 +24,7 @@
 #include <string>
 
 #include "framework/checkpoint/format/stopwatch.h"
+#include "framework/comm/mpi_job.h"
 #include "framework/data/mock_dataset.h"
 #include "framework/engine.h"
 #include "framework/micro_batches.h"

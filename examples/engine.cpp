@@ -12,6 +12,7 @@
 #include <string>
 
 #include "framework/checkpoint/save_lock.h"
+#include "framework/comm/mpi_job.h"
 #include "framework/data/mock_dataset.h"
 #include "framework/micro_batches.h"
 #include "models/gpt/gpt_model.h"

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "framework/comm/agreement.h"
-#include "framework/comm/mpi_job.h"
 #include "framework/config/require.h"
 #include "framework/cuda/cuda.h"
 
@@ -50,12 +49,13 @@ void check_distinct(const CudaDevice& mine, Communicator& world, Communicator& l
 
 }  // namespace
 
-Placement place(const Config& config, const MpiEnvironment& mpi) {
+Placement place(const Config& config, const Job& job) {
   const std::chrono::seconds patience = config.run.patience();
-  const CommPtr world = world_group({.time = patience});
+  const CommPtr world = job.world({.time = patience});
   const CudaDevices devices = cuda_devices();
-  if (!on_gpus(config.device, devices, *world)) return {torch::kCPU, world, ""};
-  const CommPtr local = mpi.local();
+  if (config.run.local_ranks > 0 || !on_gpus(config.device, devices, *world))
+    return {torch::kCPU, world, ""};
+  const CommPtr local = job.local();
   const int index = local->rank() % devices.count;
   CudaDevice device;
   all_or_none(*world, [&] {

@@ -3,7 +3,7 @@
 #include <chrono>
 #include <string>
 
-#include "framework/comm/communicator.h"
+#include "framework/comm/job.h"
 #include "framework/config/config.h"
 
 namespace anymesh {
@@ -18,7 +18,7 @@ struct Placement {
 
 // A rank of a machine takes the GPU of its number among those that the process may use, or, by the
 // mpi backend, shares one, from the first again where there are more ranks. Throws together with
-// all ranks what one of them lacks. Collective over mpi.world().
-Placement place(const Config& config, const MpiEnvironment& mpi);
+// all ranks what one of them lacks. Collective over job.world().
+Placement place(const Config& config, const Job& job);
 
 }  // namespace anymesh

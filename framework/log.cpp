@@ -137,11 +137,11 @@ void RunLog::warn_once(bool& said, int64_t iteration, const std::string& path) {
                 ". Training goes on; what cannot be written is missing there"));
 }
 
-void RunLog::summary(Communicator& world) {
+void RunLog::summary(Communicator& world, bool one_process) {
   const int64_t peak = max_over(world, peak_memory());
-  line(printed("done: %" PRId64 " steps, %.4f s per step, peak memory per rank %.1f MiB", steps_,
+  line(printed("done: %" PRId64 " steps, %.4f s per step, peak memory %s %.1f MiB", steps_,
                steps_ > 0 ? step_ms_sum_ / 1e3 / static_cast<double>(steps_) : 0.0,
-               static_cast<double>(peak) / (1 << 20)));
+               one_process ? "of all ranks" : "per rank", static_cast<double>(peak) / (1 << 20)));
 }
 
 }  // namespace anymesh

@@ -31,8 +31,8 @@ class RunLog {
   // Of rank 0's files: to the bar, and every ten seconds, or if `print`, as a line.
   void saving(const Progress& progress, bool print);
   void validation(const char* when, int64_t iteration, double loss);
-  // Collective: peak memory of the ranks, time of a step.
-  void summary(Communicator& world);
+  // Collective: peak memory of the ranks, or of the one process that runs all; time of a step.
+  void summary(Communicator& world, bool one_process);
 
  private:
   void event(int64_t iteration, std::initializer_list<EventFile::Scalar> scalars);

@@ -14,6 +14,7 @@
 #include "framework/checkpoint/tags_to_try.h"
 #include "framework/comm/agreement.h"
 #include "framework/comm/mpi_job.h"
+#include "framework/comm/thread_job.h"
 #include "framework/config/parse.h"
 #include "framework/data/datasets.h"
 #include "framework/device.h"
@@ -70,6 +71,13 @@ TagValidation tag_validation(const CheckpointConfig& checkpoint) {
   return checkpoint.tag_validation == "Fail" ? Fail : Warn;
 }
 
+// Of a checkpoint: how the ranks were started is none of its business.
+std::vector<Setting> settings_to_keep(const FlagTable& flags) {
+  std::vector<Setting> settings = flags.settings();
+  std::erase_if(settings, [](const Setting& setting) { return setting.flag == "local-ranks"; });
+  return settings;
+}
+
 EngineConfig engine_config(const Config& config, const BatchPlan& plan, const ModelFacts& model,
                            const FlagTable& flags, std::shared_ptr<const SaveLock> saves) {
   const OptimizerConfig& o = config.optimizer;
@@ -95,7 +103,7 @@ EngineConfig engine_config(const Config& config, const BatchPlan& plan, const Mo
           .vocab_size = model.vocab_size,
           .padded_vocab_size = model.padded_vocab_size,
           .seq_length = model.seq_length,
-          .settings = flags.settings(),
+          .settings = settings_to_keep(flags),
           .model_flags = model.flags,
           .tag_validation = tag_validation(config.checkpoint),
           .patience = config.run.patience(),
@@ -270,22 +278,26 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
   }
 }
 
-// A rank's flags, read before there is MPI: how long to wait for the others is among them.
+// A rank's flags and model, read before there are other ranks: how these are started, and how long
+// to wait for them, is among the flags.
 struct CommandLine {
-  CommandLine(const std::string& program, const std::string& description, ModelDefinition& model,
-              const std::vector<std::string>& args)
-      : flags(program, description) {
+  CommandLine(const std::string& program, const std::string& description,
+              const MakeModel& make_model, const std::vector<std::string>& args)
+      : model(make_model()), flags(program, description) {
     add_flags(flags, config);
-    model.add_flags(flags);
+    model->add_flags(flags);
     if (args.empty()) error = "got no flags; --help lists them.\n" + description;
     try {
       if (!args.empty()) parsed = parse(flags, config, args);
     } catch (const std::exception& e) {
       error = printable_message(e);
     }
+    if (config.run.local_ranks > 0 && started_by_launcher() && error.empty())
+      error = "--local-ranks starts ranks, and so does mpirun: leave one of them out";
   }
 
   Config config;
+  const std::unique_ptr<ModelDefinition> model;
   FlagTable flags;
   ParseResult parsed;
   std::string error;
@@ -327,64 +339,82 @@ int vocabulary_of_run(const Config& config, Communicator& world, std::vector<std
 }
 
 // Errors that every rank finds alike (flags, files) are thrown as CollectiveError.
-void main_of(const CommandLine& line, const MpiEnvironment& mpi, ModelDefinition& model) {
+void main_of(const CommandLine& line, const Job& job) {
   const Config& config = line.config;
-  const CommPtr world = world_group({.time = config.run.patience()});
+  const CommPtr world = job.world({.time = config.run.patience()});
   check_start(*world, line);
   if (const std::string& text = line.parsed.text; !text.empty()) {
     if (world->rank() == 0) std::printf("%s", text.c_str());
     return;
   }
-  set_threads(*mpi.local());
+  set_threads(*job.local());
   ParseResult parsed = line.parsed;
   const int vocab_size = vocabulary_of_run(config, *world, parsed.notes);
   ModelFacts facts;
-  all_or_none(*world, [&] { facts = model.settle(config, vocab_size, world->size()); });
+  all_or_none(*world, [&] { facts = line.model->settle(config, vocab_size, world->size()); });
   const CheckpointConfig& c = config.checkpoint;
   Interruption interruption(world, {.duration_minutes = c.exit_duration_in_mins,
                                     .kill_switch = c.kill_switch_file,
                                     .save_switch = c.save_switch_file});
-  run(config, model, facts, parsed, line.flags, place(config, mpi), interruption);
+  run(config, *line.model, facts, parsed, line.flags, place(config, job), interruption);
 }
 
 // All ranks have come to one error: the first of them tells, once nobody prints any more, and ends
 // the job, so that it is the last line.
-int end_together(const std::string& program, const MpiEnvironment& mpi, const std::string& error) {
-  const CommPtr world = mpi.world();
+[[noreturn]] void end_together(const std::string& program, const Job& job,
+                               const std::string& error) {
+  const CommPtr world = job.world();
   const std::vector<int> absent = world->roll_call(std::chrono::seconds(2));
   const bool first = world->rank() == 0 || (!absent.empty() && absent[0] == 0);
   if (!first) HeldSignals::await_end(std::chrono::seconds(10));
   if (first) std::fprintf(stderr, "%s: %s\n", program.c_str(), error.c_str());
-  if (world->size() > 1) mpi.abort(1);
-  std::fflush(nullptr);
-  abort_quietly(1);  // mpirun has words for one rank too
-  return 1;
+  job.abort(1);
 }
 
-}  // namespace
-
-int pretrain(int argc, char** argv, const std::string& program, const std::string& description,
-             ModelDefinition& model) {
-  keep_freed_memory();
-  set_process_limits();
-  const HeldSignals held;
-  const CommandLine line(program, description, model, {argv + 1, argv + argc});
-  std::optional<StartWatch> watch(std::in_place, program, line.config.run.patience());
-  const MpiEnvironment mpi(&argc, &argv);
-  watch.reset();
+// Returns if all went well.
+void live(const CommandLine& line, const Job& job) {
+  const std::string& program = line.flags.program();
   std::string error;
   try {
-    main_of(line, mpi, model);
-    return stdout_is_written(program) ? 0 : 1;
+    return main_of(line, job);
   } catch (const CollectiveError& collective) {
-    return end_together(program, mpi, printable_message(collective));
+    end_together(program, job, printable_message(collective));
   } catch (const c10::Error& e) {
     error = e.what_without_backtrace();
   } catch (const std::exception& e) {
     error = printable_message(e);
   }
-  std::fprintf(stderr, "%s: [rank %d] %s\n", program.c_str(), mpi.world()->rank(), error.c_str());
-  mpi.abort(1);
+  std::fprintf(stderr, "%s: [rank %d] %s\n", program.c_str(), job.world()->rank(), error.c_str());
+  job.abort(1);
+}
+
+}  // namespace
+
+int pretrain(int argc, char** argv, const std::string& program, const std::string& description,
+             const MakeModel& make_model) {
+  keep_freed_memory();
+  set_process_limits();
+  const HeldSignals held;
+  const auto read = [&] {
+    return CommandLine(program, description, make_model, {argv + 1, argv + argc});
+  };
+  const CommandLine line = read();
+  if (!started_by_launcher()) {
+    try {
+      run_on_threads(std::max(1, line.config.run.local_ranks),
+                     [&](const Job& job) { live(read(), job); });
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "%s: --local-ranks %d: %s\n", program.c_str(),
+                   line.config.run.local_ranks, printable_message(e).c_str());
+      return 1;
+    }
+    return stdout_is_written(program) ? 0 : 1;
+  }
+  std::optional<StartWatch> watch(std::in_place, program, line.config.run.patience());
+  const MpiEnvironment mpi(&argc, &argv);
+  watch.reset();
+  live(line, mpi);
+  return stdout_is_written(program) ? 0 : 1;
 }
 
 }  // namespace anymesh

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -43,10 +44,18 @@ class ModelDefinition {
 // status, after one message from whoever has it if it is not 0.
 //
 //   int main(int argc, char** argv) {
-//     Gpt gpt;
-//     return anymesh::pretrain(argc, argv, "pretrain_gpt", "Trains a GPT.", gpt);
+//     return anymesh::pretrain<Gpt>(argc, argv, "pretrain_gpt", "Trains a GPT.");
 //   }
+//
+// Each rank has a model definition and flags of its own, also where ranks are threads
+// (--local-ranks).
+using MakeModel = std::function<std::unique_ptr<ModelDefinition>()>;
 int pretrain(int argc, char** argv, const std::string& program, const std::string& description,
-             ModelDefinition& model);
+             const MakeModel& make_model);
+
+template <class Model>
+int pretrain(int argc, char** argv, const std::string& program, const std::string& description) {
+  return pretrain(argc, argv, program, description, [] { return std::make_unique<Model>(); });
+}
 
 }  // namespace anymesh

@@ -108,7 +108,7 @@ struct Trainer {
     finish_save();
     if (!stop && !due(config.run.eval_interval)) evaluate("at the end,");
     if (config.run.report_comm) log.line(table_of(last_step, *grid.world));
-    log.summary(*grid.world);
+    log.summary(*grid.world, config.run.local_ranks > 1);
   }
 
   StepReport train_step() {

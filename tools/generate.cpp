@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "framework/checkpoint/format/stopwatch.h"
+#include "framework/comm/thread_job.h"
 #include "framework/data/utf8.h"
 #include "models/gpt/generation/decoder.h"
 #include "tools/generate_setup.h"
@@ -132,9 +133,8 @@ void set_threads(const GptConfig& gpt) {
   if (gpt.hidden_size < kFirstForAll && !std::getenv("OMP_NUM_THREADS")) at::set_num_threads(1);
 }
 
-int generate(const GenerateFlags& flags) {
-  MpiEnvironment mpi(nullptr, nullptr);
-  const ProcessGrid grid(mpi.world(), {});
+void generate(const GenerateFlags& flags, const CommPtr& alone) {
+  const ProcessGrid grid(alone, {});
   GenerateSetup setup = set_up(flags);
   for (const std::string& note : setup.notes)
     std::fprintf(stderr, "generate: note: %s\n", printable_message(note).c_str());
@@ -142,7 +142,6 @@ int generate(const GenerateFlags& flags) {
   GptModel model(setup.gpt, grid, torch::kFloat, /*micro_batch_size=*/1, /*seed=*/0);
   load_weights(model, grid, setup);
   Writer(model, *setup.tokenizer, flags).write(setup.prompts);
-  return 0;
 }
 
 }  // namespace
@@ -156,7 +155,9 @@ int main(int argc, char** argv) {
       },
       [](const anymesh::GenerateFlags& flags) {
         try {
-          return anymesh::generate(flags);
+          anymesh::run_on_threads(
+              1, [&](const anymesh::Job& job) { anymesh::generate(flags, job.world()); });
+          return 0;
         } catch (const c10::Error& error) {
           throw std::runtime_error(error.what_without_backtrace());
         }

@@ -13,6 +13,7 @@
 #include <functional>
 
 #include "framework/checkpoint/format/stopwatch.h"
+#include "framework/comm/mpi_job.h"
 #include "framework/cuda/cuda.h"
 #include "framework/kernels/activation.h"
 #include "framework/kernels/norm.h"

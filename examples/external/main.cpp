@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "framework/comm/mpi_job.h"
 #include "framework/data/mock_dataset.h"
 #include "framework/engine.h"
 #include "framework/micro_batches.h"

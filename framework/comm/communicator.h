@@ -21,7 +21,8 @@ namespace anymesh {
 // bf16 and fp16 are summed in fp32 and rounded once. In a group of one rank every verb is a no-op
 // (or a copy), so callers never ask for the size.
 //
-// That is MPI's, between CPUs; framework/cuda/cuda.h says how those for GPUs differ.
+// That is so between CPUs, by MPI (mpi_job.h) or threads (thread_job.h); framework/cuda/cuda.h says
+// how those for GPUs differ.
 //
 // Tensors must be contiguous. Errors of the transport throw. The class is a
 // torch::CustomClassHolder, so that an autograd function can keep its group in `saved_data`.
@@ -69,21 +70,5 @@ class Communicator : public torch::CustomClassHolder {
 };
 
 using CommPtr = c10::intrusive_ptr<Communicator>;
-
-// Initialises MPI for the life of the object; the first line of main.
-class MpiEnvironment {
- public:
-  MpiEnvironment(int* argc, char*** argv);
-  ~MpiEnvironment();
-  MpiEnvironment(const MpiEnvironment&) = delete;
-  MpiEnvironment& operator=(const MpiEnvironment&) = delete;
-
-  CommPtr world() const;
-  // Of the world, the ranks of this machine.
-  CommPtr local() const;
-  // Ends every rank of the job with this exit status: a rank that throws must not leave its peers
-  // in a collective.
-  [[noreturn]] void abort(int status) const;
-};
 
 }  // namespace anymesh

@@ -2,12 +2,15 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "framework/comm/fold.h"
+#include "framework/comm/host_tensor.h"
 #include "framework/comm/mpi_requests.h"
 
 namespace anymesh {
@@ -19,34 +22,6 @@ constexpr int64_t kBucket = int64_t{1} << 20;
 
 // Of messages between two ranks: tensors have 0.
 constexpr int kRollCallTag = 1;
-
-void check_contiguous(const torch::Tensor& t, const char* verb) {
-  TORCH_INTERNAL_ASSERT(!t.defined() || (t.is_contiguous() && t.device().is_cpu()), verb,
-                        " needs a contiguous CPU tensor");
-}
-
-std::byte* bytes_at(const torch::Tensor& t, int64_t element) {
-  return static_cast<std::byte*>(t.data_ptr()) + element * t.element_size();
-}
-
-// The dtype in which sums of `t` are folded.
-torch::Dtype sum_dtype(const torch::Tensor& t) {
-  const bool half = t.scalar_type() == torch::kBFloat16 || t.scalar_type() == torch::kHalf;
-  return half ? torch::kFloat : t.scalar_type();
-}
-
-// parts [size, n] -> out [n], in rank order.
-void fold(const torch::Tensor& parts, ReduceOp op, torch::Tensor out) {
-  torch::Tensor sum = parts[0].to(sum_dtype(parts), /*non_blocking=*/false, /*copy=*/true);
-  for (int64_t r = 1; r < parts.size(0); ++r) {
-    if (op == ReduceOp::Sum) {
-      sum.add_(parts[r]);
-    } else {
-      torch::maximum_out(sum, sum, parts[r]);
-    }
-  }
-  out.copy_(sum);
-}
 
 class MpiCommunicator final : public Communicator {
  public:
@@ -74,7 +49,6 @@ class MpiCommunicator final : public Communicator {
   void all_reduce(torch::Tensor t, ReduceOp op) override {
     if (size_ == 1 || t.numel() == 0) return;
     check_contiguous(t, "all_reduce");
-    c10::NoGradGuard no_grad;
     torch::Tensor flat = t.view(-1);
     for (int64_t begin = 0; begin < flat.numel(); begin += kBucket * size_) {
       all_reduce_bucket(flat.narrow(0, begin, std::min(kBucket * size_, flat.numel() - begin)), op);
@@ -102,19 +76,18 @@ class MpiCommunicator final : public Communicator {
     const auto start = [&](int r) { return starts[static_cast<size_t>(r)]; };
     const auto count = [&](int r) { return counts[static_cast<size_t>(r)]; };
     TORCH_INTERNAL_ASSERT(in.numel() == starts.back() && out.numel() == count(rank_));
-    c10::NoGradGuard no_grad;
-    const torch::Tensor flat_in = in.view(-1), flat_out = out.view(-1);
+    const torch::Tensor flat_in = in.view(-1);
     const int64_t longest = *std::max_element(counts.begin(), counts.end());
     for (int64_t begin = 0; begin < longest; begin += kBucket) {
       const auto part = [&](int r) { return std::clamp<int64_t>(count(r) - begin, 0, kBucket); };
       const int64_t mine = part(rank_);
-      torch::Tensor parts = torch::empty({size_, mine}, in.options());
-      parts[rank_].copy_(flat_in.narrow(0, start(rank_) + std::min(begin, count(rank_)), mine));
+      const torch::Tensor parts = torch::empty({size_, mine}, in.options());
       start_all_to_all(
           "reduce_scatter", flat_in, [&](int r) { return start(r) + begin; }, parts,
           [&](int r) { return r * mine; }, part, [&](int) { return mine; })
           ->wait();
-      if (mine > 0) fold(parts, ReduceOp::Sum, flat_out.narrow(0, begin, mine));
+      fold(rows(parts, bytes_at(in, start(rank_) + begin)), mine, in.scalar_type(), ReduceOp::Sum,
+           bytes_at(out, begin), out.scalar_type());
     }
   }
 
@@ -192,19 +165,27 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
+  // Where the other ranks' rows of parts [size, n] are, and, as this rank's own, `mine`.
+  std::vector<const std::byte*> rows(const torch::Tensor& parts, const std::byte* mine) const {
+    std::vector<const std::byte*> at;
+    for (int r = 0; r < size_; ++r)
+      at.push_back(r == rank_ ? mine : bytes_at(parts, r * parts.size(1)));
+    return at;
+  }
+
   // At most kBucket * size elements: every rank folds its own part, then the parts are gathered.
   void all_reduce_bucket(const torch::Tensor& t, ReduceOp op) {
     const int64_t n = t.numel(), part = (n + size_ - 1) / size_;
     const auto begin = [&](int r) { return std::min(r * part, n); };
     const auto count = [&](int r) { return begin(r + 1) - begin(r); };
     const int64_t mine = count(rank_);
-    torch::Tensor parts = torch::empty({size_, mine}, t.options());
-    parts[rank_].copy_(t.narrow(0, begin(rank_), mine));
+    const torch::Tensor parts = torch::empty({size_, mine}, t.options());
     start_all_to_all(
         "all_reduce", t, begin, parts, [&](int r) { return r * mine; }, count,
         [&](int) { return mine; })
         ->wait();
-    if (mine > 0) fold(parts, op, t.narrow(0, begin(rank_), mine));
+    std::byte* sum = bytes_at(t, begin(rank_));
+    fold(rows(parts, sum), mine, t.scalar_type(), op, sum, t.scalar_type());
     start_all_to_all(
         "all_reduce", t, [&](int) { return begin(rank_); }, t, begin, [&](int) { return mine; },
         count)
@@ -257,6 +238,12 @@ class MpiCommunicator final : public Communicator {
 
 }  // namespace
 
+bool started_by_launcher() {
+  return std::ranges::any_of(
+      std::array{"PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_SIZE", "MPI_LOCALNRANKS"},
+      [](const char* name) { return std::getenv(name); });
+}
+
 void abort_quietly(int status) {
   void* pmix = dlopen("libpmix.so.2", RTLD_LAZY | RTLD_NOLOAD);
   if (!pmix) return;
@@ -275,12 +262,10 @@ MpiEnvironment::MpiEnvironment(int* argc, char*** argv) {
 
 MpiEnvironment::~MpiEnvironment() { MPI_Finalize(); }
 
-CommPtr world_group(Patience patience) {
+CommPtr MpiEnvironment::world(Patience patience) const {
   return c10::make_intrusive<MpiCommunicator>(MPI_COMM_WORLD, /*owned=*/false,
                                               std::make_shared<Patience>(std::move(patience)));
 }
-
-CommPtr MpiEnvironment::world() const { return world_group(); }
 
 CommPtr MpiEnvironment::local() const {
   MPI_Comm part = MPI_COMM_NULL;
@@ -288,11 +273,11 @@ CommPtr MpiEnvironment::local() const {
   return c10::make_intrusive<MpiCommunicator>(part, /*owned=*/true, std::make_shared<Patience>());
 }
 
-void MpiEnvironment::abort(int status) const {
+// A rank that is alone needs no word of MPI's.
+void MpiEnvironment::end(int status) const {
   std::fflush(nullptr);
   abort_quietly(status);
-  MPI_Abort(MPI_COMM_WORLD, status);
-  std::abort();
+  if (world()->size() > 1) MPI_Abort(MPI_COMM_WORLD, status);
 }
 
 }  // namespace anymesh

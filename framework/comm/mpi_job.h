@@ -1,26 +1,27 @@
-// The job that an MPI launcher started, for those who start and end it.
+// The ranks of a job as processes that mpirun has started.
 #pragma once
 
-#include <chrono>
-#include <functional>
-#include <string>
-
-#include "framework/comm/communicator.h"
+#include "framework/comm/job.h"
 
 namespace anymesh {
 
-void print_warning(const std::string& text);  // a line on stderr
+// Initialises MPI for the life of the object; the first line of main.
+class MpiEnvironment final : public Job {
+ public:
+  MpiEnvironment(int* argc, char*** argv);
+  ~MpiEnvironment() override;
+  MpiEnvironment(const MpiEnvironment&) = delete;
+  MpiEnvironment& operator=(const MpiEnvironment&) = delete;
 
-// A rank that others let wait in a verb says so once, and waits on.
-//
-//   WARNING: [rank 0] has waited 600 s in all_reduce of dp for rank 3, and waits on ...
-struct Patience {
-  std::chrono::milliseconds time = std::chrono::minutes(10);
-  std::function<void(const std::string&)> say = print_warning;
+  CommPtr world(Patience patience = {}) const override;
+  CommPtr local() const override;
+
+ private:
+  void end(int status) const override;
 };
 
-// All ranks, with a patience that groups split from it have too. REQUIRES: an MpiEnvironment.
-CommPtr world_group(Patience patience = {});
+// Whether an MPI launcher has started this process, as a rank of a job.
+bool started_by_launcher();
 
 // Ends all ranks as MPI_Abort does, but without the dozen lines of it and mpirun that would follow
 // the one that says why. Returns where the launcher is none of PMIx.

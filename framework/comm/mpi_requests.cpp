@@ -1,9 +1,5 @@
 #include "framework/comm/mpi_requests.h"
 
-#include <c10/util/StringUtil.h>
-
-#include <algorithm>
-#include <cstdio>
 #include <set>
 #include <utility>
 
@@ -14,8 +10,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kLooks = 64;  // at the messages, for one at the clock
 
-// "rank 3", "ranks 1, 3": as the world numbers these members of a group.
-std::string world_ranks(MPI_Comm comm, const std::set<int>& members) {
+// As the world numbers these members of a group.
+std::set<int> world_ranks(MPI_Comm comm, const std::set<int>& members) {
   MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
   MPI_CHECK(MPI_Comm_group(comm, &group));
   MPI_CHECK(MPI_Comm_group(MPI_COMM_WORLD, &world));
@@ -25,15 +21,10 @@ std::string world_ranks(MPI_Comm comm, const std::set<int>& members) {
                                       ranks.data()));
   MPI_Group_free(&group);
   MPI_Group_free(&world);
-  std::sort(ranks.begin(), ranks.end());
-  std::string text;
-  for (const int rank : ranks) text += c10::str(text.empty() ? "" : ", ", rank);
-  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
+  return {ranks.begin(), ranks.end()};
 }
 
 }  // namespace
-
-void print_warning(const std::string& text) { std::fprintf(stderr, "WARNING: %s\n", text.c_str()); }
 
 void mpi_check(int status, const char* call) {
   if (status == MPI_SUCCESS) return;
@@ -87,11 +78,8 @@ std::string Requests::warning() const {
   const bool any = late.erase(kAllMembers) > 0;
   for (int r = 0; any && r < size; ++r)
     if (r != rank) late.insert(r);
-  const auto seconds = std::chrono::ceil<std::chrono::seconds>(patience_->time).count();
-  return c10::str("[", world_ranks(comm_, {rank}), "] has waited ", seconds, " s in ", verb_,
-                  " of ", name, " for ", any ? "one of " : "", world_ranks(comm_, late),
-                  ", and waits on (--distributed-timeout-minutes). A rank that says nothing like "
-                  "this is stopped or busy, or its machine is gone");
+  return patience_->warning(*world_ranks(comm_, {rank}).begin(), verb_, name, any,
+                            world_ranks(comm_, late));
 }
 
 }  // namespace anymesh

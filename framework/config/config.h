@@ -113,6 +113,7 @@ struct CheckpointConfig {
 constexpr double kMostTimeoutMinutes = 1e6;  // two years; as nanoseconds they fit in 64 bits
 
 struct RunConfig {
+  int local_ranks = 0;  // threads of this process that are the ranks; 0 = mpirun starts them
   uint64_t seed = 1234;
   int64_t eval_interval = 1000, eval_iters = 100, log_interval = 100;
   std::string loss_csv, tensorboard_dir;

@@ -182,6 +182,9 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
             "the step of which to print where its time goes, by phase and operator", "none");
   flags.add("trace", run.trace,
             "file that gets that step as a Chrome trace, all ranks in one; needs --profile-step");
+  flags.add("local-ranks", run.local_ranks,
+            "run this many ranks as threads of this process, on the CPU and without mpirun",
+            "none");
   flags.add(
       "distributed-timeout-minutes", run.distributed_timeout_minutes,
       "how long the start, a save, and with NCCL any collective, waits for a rank before it names "
@@ -232,6 +235,9 @@ void refuse_without(const FlagTable& flags, const char* flag, const char* other)
 
 void check_device(const FlagTable& flags, DeviceConfig& device, std::vector<std::string>& notes) {
   if (flags.given("device")) require_choice(flags, "device", device.device, {"cpu", "cuda"});
+  refuse_beside(flags, "distributed-backend", "local-ranks");
+  refuse(flags, "local-ranks", device.device == "cuda",
+         "beside --device cuda: each GPU needs a process of its own; start them by mpirun -n N");
   if (!flags.given("distributed-backend")) return;
   std::string& backend = device.distributed_backend;
   require_choice(flags, "distributed-backend", backend, {"mpi", "nccl", "gloo"});

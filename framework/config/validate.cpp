@@ -9,7 +9,7 @@
 namespace anymesh {
 namespace {
 
-void check_parallel(const ParallelConfig& parallel, int world_size) {
+void check_parallel(const ParallelConfig& parallel, const RunConfig& run, int world_size) {
   require_at_least(1, "--tensor-model-parallel-size", parallel.tp);
   require_at_least(1, "--pipeline-model-parallel-size", parallel.pp);
   require(parallel.zero_stage >= 0 && parallel.zero_stage <= 3,
@@ -17,8 +17,8 @@ void check_parallel(const ParallelConfig& parallel, int world_size) {
   const int64_t model_ranks = int64_t{parallel.tp} * parallel.pp;
   if (world_size % model_ranks == 0) return;
   const int64_t below = world_size / model_ranks * model_ranks;
-  std::string fix = "; try mpirun -n ";
-  if (below > 0) fix += std::to_string(below) + " or -n ";
+  std::string fix = run.local_ranks > 0 ? "; try --local-ranks " : "; try mpirun -n ";
+  if (below > 0) fix += std::to_string(below) + (run.local_ranks > 0 ? " or " : " or -n ");
   throw ParseError("world size " + std::to_string(world_size) + " is not divisible by " +
                    with("--tensor-model-parallel-size", parallel.tp) + " x " +
                    with("--pipeline-model-parallel-size", parallel.pp) + " = " +
@@ -199,6 +199,7 @@ void check_run(const Config& config, const BatchPlan& plan) {
               " must be at most " + std::to_string(static_cast<int64_t>(kMostTimeoutMinutes)));
   check_eval_iters(run, plan);
   require_at_least(1, "--log-interval", run.log_interval);
+  require_at_least(0, "--local-ranks", run.local_ranks);
   require_at_least(0, "--profile-step", run.profile_step);
   require(config.batch.train_samples != 0 || run.profile_step <= plan.train_iters,
           with("--profile-step", run.profile_step) + ": the run ends at step " +
@@ -250,7 +251,7 @@ BatchPlan plan_batches(const Config& config, int world_size) {
 }
 
 void validate(const Config& config, int world_size) {
-  check_parallel(config.parallel, world_size);
+  check_parallel(config.parallel, config.run, world_size);
   check_device(config.device);
   check_offload(config.offload, config.parallel.zero_stage);
   check_batch(config.batch, world_size / (config.parallel.tp * config.parallel.pp));

@@ -11,7 +11,7 @@
 #include "framework/optim/sweeps.h"
 #include "framework/random/dropout.h"
 #include "framework/tensor_parallel/cross_entropy.h"
-#include "tests/support/mpi_world.h"
+#include "tests/support/ranks.h"
 
 // Each against its twin on the CPU, bit by bit where both promise that.
 namespace anymesh {
@@ -22,7 +22,7 @@ class Gpu : public testing::Test {
   void SetUp() override {
     const CudaDevices devices = cuda_devices();
     ASSERT_GT(devices.count, 0) << devices.missing;
-    use_cuda_device(mpi_world()->rank() % devices.count);
+    use_cuda_device(test_world()->rank() % devices.count);
   }
 };
 
@@ -136,7 +136,7 @@ TEST_F(Gpu, NormsMeetFloat64) {
 
 TEST_F(Gpu, CrossEntropyMeetsFloat64) {
   torch::manual_seed(1);
-  const CommPtr alone = staged_communicator(mpi_world()->split(mpi_world()->rank(), 0));
+  const CommPtr alone = staged_communicator(test_world()->split(test_world()->rank(), 0));
   for (const auto& [columns, vocabulary] : {std::pair<int64_t, int64_t>{50304, 50257}, {77, 70}}) {
     const torch::Tensor labels = torch::randint(vocabulary, {2, 9}, torch::kLong);
     expect_float64s(
@@ -168,7 +168,7 @@ TEST_F(Gpu, ReadsWhatWillHaveBeenWritten) {
 // Each rank alone: two on one GPU are more than NCCL takes.
 TEST_F(Gpu, NcclOfOneRank) {
   const CommPtr comm =
-      nccl_communicator(mpi_world()->split(mpi_world()->rank(), 0), std::chrono::seconds(60));
+      nccl_communicator(test_world()->split(test_world()->rank(), 0), std::chrono::seconds(60));
   const torch::Tensor x = torch::randn({1000});
   for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16}) {
     const torch::Tensor cpu = x.to(dtype), gpu = to_gpu(cpu);
@@ -197,7 +197,7 @@ TEST_F(Gpu, NcclOfOneRank) {
 }
 
 TEST_F(Gpu, StagedVerbsEqualTheHosts) {
-  const CommPtr host = mpi_world(), comm = staged_communicator(host);
+  const CommPtr host = test_world(), comm = staged_communicator(host);
   const int ranks = comm->size(), rank = comm->rank();
   for (const auto dtype : {torch::kFloat, torch::kBFloat16, torch::kLong}) {
     const torch::Tensor mine = (torch::arange(12 * ranks) * 3 % 17 + 100 * rank).to(dtype);

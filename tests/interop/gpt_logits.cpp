@@ -15,6 +15,7 @@
 #include <iterator>
 
 #include "framework/comm/agreement.h"
+#include "framework/comm/mpi_job.h"
 #include "framework/config/parse.h"
 #include "framework/data/datasets.h"
 #include "framework/engine.h"

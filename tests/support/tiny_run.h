@@ -10,7 +10,7 @@
 #include "framework/engine.h"
 #include "models/gpt/gpt_model.h"
 #include "tests/support/message_of.h"
-#include "tests/support/mpi_world.h"
+#include "tests/support/ranks.h"
 
 namespace anymesh {
 
@@ -39,7 +39,7 @@ struct TinyOptions {
   torch::Dtype dtype = torch::kFloat;
   std::vector<std::string> freeze;
   bool activation_checkpointing = false;
-  CommPtr world = mpi_world();
+  CommPtr world = test_world();
   std::shared_ptr<const SaveLock> save_lock = nullptr;
 };
 
@@ -131,18 +131,18 @@ inline void flip(const std::filesystem::path& file, uint64_t at) {
 }
 
 // A folder that all ranks share, empty at the start.
-class SharedFolder : public testing::Test {
- protected:
+class SharedFolder : public RankFixture {
+ public:
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() /
               ("anymesh_engine_" +
                std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
-    if (mpi_world()->rank() == 0) std::filesystem::remove_all(folder_);
-    mpi_world()->barrier();
+    if (test_world()->rank() == 0) std::filesystem::remove_all(folder_);
+    test_world()->barrier();
   }
   void TearDown() override {
-    mpi_world()->barrier();
-    if (mpi_world()->rank() == 0) std::filesystem::remove_all(folder_);
+    test_world()->barrier();
+    if (test_world()->rank() == 0) std::filesystem::remove_all(folder_);
   }
 
   std::filesystem::path folder_;

@@ -43,7 +43,6 @@ class Mlp final : public ModelDefinition {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  anymesh::Mlp mlp;
-  return anymesh::pretrain(argc, argv, "pretrain_mlp", "Trains an MLP language model on any mesh.",
-                           mlp);
+  return anymesh::pretrain<anymesh::Mlp>(argc, argv, "pretrain_mlp",
+                                         "Trains an MLP language model on any mesh.");
 }

@@ -16,8 +16,9 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 using Recovery = SharedFolder;
+using RecoveryOfProcesses = SharedFolder;
 
-bool is_first() { return mpi_world()->rank() == 0; }
+bool is_first() { return test_world()->rank() == 0; }
 
 std::string joined(const std::vector<std::string>& lines) {
   std::string text;
@@ -28,7 +29,7 @@ std::string joined(const std::vector<std::string>& lines) {
 // Each kind of damage to each file of the newest tag: the one before it is loaded, bit for bit, and
 // the report names the file. A flipped byte may be one that says nothing; then the newest is what
 // it was.
-TEST_F(Recovery, EveryFileDamagedInTurn) {
+RANKS_TEST_F(Recovery, EveryFileDamagedInTurn) {
   const fs::path newest = folder_ / "global_step2", whole = folder_ / "whole";
   for (const auto& [mesh, stage] :
        {std::pair(kPipes, 1), std::pair(kSlices, 0), std::pair(kData, 3)}) {
@@ -40,16 +41,16 @@ TEST_F(Recovery, EveryFileDamagedInTurn) {
       states.push_back(run.state());
     }
     if (is_first()) fs::copy(newest, whole);
-    mpi_world()->barrier();
+    test_world()->barrier();
     // Loads after `damage` to a file; whether the newest was taken.
     const auto load_after = [&](const std::string& name, bool verify, const auto& damage) {
       if (is_first()) damage(newest / name);
-      mpi_world()->barrier();
+      test_world()->barrier();
       const LoadResult loaded = run.engine.load_checkpoint(folder_, {.verify = verify});
-      mpi_world()->barrier();
+      test_world()->barrier();
       if (is_first())
         fs::copy_file(whole / name, newest / name, fs::copy_options::overwrite_existing);
-      mpi_world()->barrier();
+      test_world()->barrier();
       const bool newest_taken = loaded.path == newest;
       EXPECT_TRUE(same(run.state(), states[newest_taken ? 1 : 0])) << name;
       EXPECT_EQ(newest_taken, joined(loaded.report).find("FALLING BACK") == std::string::npos);
@@ -78,11 +79,11 @@ TEST_F(Recovery, EveryFileDamagedInTurn) {
       }
     }
     if (is_first()) fs::remove_all(folder_);
-    mpi_world()->barrier();
+    test_world()->barrier();
   }
 }
 
-TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
+RANKS_TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
   TinyRun run(kPipes, 1);
   for (int step = 0; step < 3; ++step) {
     run.train(1);
@@ -91,7 +92,7 @@ TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
   const fs::path pointer = folder_ / kLatestFile;
   const auto load_with = [&](const std::function<void()>& damage, LoadOptions options = {}) {
     if (is_first()) damage();
-    mpi_world()->barrier();
+    test_world()->barrier();
     return run.engine.load_checkpoint(folder_, options);
   };
   const auto expect_third = [&](const LoadResult& loaded, const char* why) {
@@ -135,7 +136,7 @@ TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
 }
 
 // A universal load that has to convert first: the newest that is good.
-TEST_F(Recovery, ConvertsTheNewestThatIsGood) {
+RANKS_TEST_F(Recovery, ConvertsTheNewestThatIsGood) {
   TinyRun run(kPipes, 1);
   for (int step = 0; step < 2; ++step) {
     run.train(1);
@@ -145,7 +146,7 @@ TEST_F(Recovery, ConvertsTheNewestThatIsGood) {
     const fs::path optimizer = folder_ / "global_step2" / optim_states_file(0, 0, false);
     flip(optimizer, fs::file_size(optimizer) / 2);
   }
-  mpi_world()->barrier();
+  test_world()->barrier();
   EXPECT_THAT(message_of([&] {
                 run.engine.load_checkpoint(folder_, {.universal = true, .fallback = false});
               }),
@@ -160,7 +161,7 @@ TEST_F(Recovery, ConvertsTheNewestThatIsGood) {
   }
 }
 
-TEST_F(Recovery, FallsBackOnlyWhereItMay) {
+RANKS_TEST_F(Recovery, FallsBackOnlyWhereItMay) {
   TinyRun run(kSplit, 1);
   run.train(1);
   run.engine.save_checkpoint(folder_);
@@ -168,7 +169,7 @@ TEST_F(Recovery, FallsBackOnlyWhereItMay) {
   run.engine.save_checkpoint(folder_);
   const std::string name = model_states_file(3);
   if (is_first()) fs::resize_file(folder_ / "global_step2" / name, 100);
-  mpi_world()->barrier();
+  test_world()->barrier();
   for (const LoadOptions& options :
        {LoadOptions{.fallback = false}, LoadOptions{.tag = "global_step2"}})
     EXPECT_THAT(
@@ -176,7 +177,7 @@ TEST_F(Recovery, FallsBackOnlyWhereItMay) {
         AllOf(HasSubstr(name), HasSubstr("has 100 bytes"), HasSubstr("No checkpoint was loaded")));
   EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "global_step1");
   if (is_first()) fs::remove(folder_ / "global_step1" / name);
-  mpi_world()->barrier();
+  test_world()->barrier();
   EXPECT_THAT(message_of([&] { run.engine.load_checkpoint(folder_); }),
               AllOf(HasSubstr("global_step2 is damaged"), HasSubstr("global_step1"),
                     HasSubstr("is missing"), HasSubstr("no other checkpoint to fall back to")));
@@ -193,8 +194,8 @@ TEST_F(Recovery, FallsBackOnlyWhereItMay) {
 }
 
 // Two nodes of two ranks each, whose folders the others do not see: tp within a node, dp across.
-TEST_F(Recovery, NodesWithoutASharedFileSystem) {
-  const fs::path mine = folder_ / (mpi_world()->rank() < 2 ? "node0" : "node1");
+RANKS_TEST_F(Recovery, NodesWithoutASharedFileSystem) {
+  const fs::path mine = folder_ / (test_world()->rank() < 2 ? "node0" : "node1");
   constexpr Topology kMesh{.pp_size = 1, .dp_size = 2, .tp_size = 2};
   TinyRun run(kMesh, 3);
   run.train(2);
@@ -218,7 +219,7 @@ TEST_F(Recovery, NodesWithoutASharedFileSystem) {
   // Another run's save of the same step, on one of the nodes.
   TinyRun stranger(kMesh, 3);
   stranger.train(3);
-  const bool first_node = mpi_world()->rank() < 2;
+  const bool first_node = test_world()->rank() < 2;
   stranger.engine.save_checkpoint(folder_ / (first_node ? "elsewhere" : "node1"),
                                   {.tag = "global_step2"});
   EXPECT_THAT(message_of([&] { again.engine.load_checkpoint(mine, {.fallback = false}); }),
@@ -227,7 +228,7 @@ TEST_F(Recovery, NodesWithoutASharedFileSystem) {
 
 // One node's checkpoint is this model's, the other's is not, and neither has a manifest: no rank
 // waits for another.
-TEST_F(Recovery, NodesThatHoldDifferentModelsRefuseTogether) {
+RANKS_TEST_F(Recovery, NodesThatHoldDifferentModelsRefuseTogether) {
   TinyOptions larger;
   larger.gpt.num_layers = 4;
   for (const auto& [name, options] :
@@ -240,17 +241,17 @@ TEST_F(Recovery, NodesThatHoldDifferentModelsRefuseTogether) {
       convert_to_universal({.input = folder_ / name / "global_step1", .output = output}, {});
       fs::remove(output / kManifestFile);
     }
-    mpi_world()->barrier();
+    test_world()->barrier();
   }
   TinyRun run(kSlices, 1);
   const auto before = run.state();
-  const fs::path mine = folder_ / (mpi_world()->rank() < 2 ? "node0" : "node1");
+  const fs::path mine = folder_ / (test_world()->rank() < 2 ? "node0" : "node1");
   EXPECT_THAT(message_of([&] { run.engine.load_checkpoint(mine, {.universal = true}); }),
               AllOf(HasSubstr("node1"), HasSubstr("unexpected, not in this model")));
   EXPECT_TRUE(same(run.state(), before));
 }
 
-TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
+RANKS_TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
   const fs::path conversion = folder_ / "global_step1_universal.tmp" / kZeroFolder,
                  other = folder_ / "global_step1";
   const std::vector<fs::path> leftovers{folder_ / "global_step9.tmp", folder_ / "12345.tmp",
@@ -270,7 +271,7 @@ TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
     write_text_atomically(others[0] / "mine", "");
     write_text_atomically(others[2] / "mine", "");
   }
-  mpi_world()->barrier();
+  test_world()->barrier();
   TinyRun run(kData, 1);
   run.train(1);
   EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_); }),
@@ -289,21 +290,21 @@ TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
 
 // A save refuses what is not ours, by name and before it writes: in the tag's folder, or in the
 // place where it would be built.
-TEST_F(Recovery, ASaveTouchesNothingOfTheUsers) {
+RANKS_TEST_F(Recovery, ASaveTouchesNothingOfTheUsers) {
   TinyRun run(kData, 1);
   run.engine.save_checkpoint(folder_, {.tag = "best"});
   const fs::path elsewhere = folder_ / "elsewhere", built = folder_ / "best.tmp",
                  notes = folder_ / "best" / "notes.txt";
   const auto refused = [&](const std::function<void()>& prepare, const std::string& named) {
     if (is_first()) prepare();
-    mpi_world()->barrier();
+    test_world()->barrier();
     const auto before = files_in(folder_);
-    mpi_world()->barrier();
+    test_world()->barrier();
     EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_, {.tag = "best"}); }),
                 AllOf(HasSubstr(named + " is no"), HasSubstr("move it away, or save elsewhere")));
-    mpi_world()->barrier();
+    test_world()->barrier();
     EXPECT_EQ(files_in(folder_), before);
-    mpi_world()->barrier();
+    test_world()->barrier();
   };
   refused([&] { write_text_atomically(notes, "thesis"); }, notes);
   refused(
@@ -325,7 +326,7 @@ TEST_F(Recovery, ASaveTouchesNothingOfTheUsers) {
     fs::create_symlink(elsewhere / "notes.txt", folder_ / "latest.tmp");
     write_text_atomically(folder_ / "weights.bin", "thesis");
   }
-  mpi_world()->barrier();
+  test_world()->barrier();
   run.engine.save_checkpoint(folder_, {.tag = "best"});
   EXPECT_THAT(message_of([&] { run.engine.save_16bit_model(folder_, "weights.bin"); }),
               HasSubstr("weights.bin exists and is not a torch file"));
@@ -334,50 +335,50 @@ TEST_F(Recovery, ASaveTouchesNothingOfTheUsers) {
 }
 
 // A run that holds the folder's lock saves there, and no other does; a save without one has its own.
-TEST_F(Recovery, OneRunSavesToAFolder) {
+RANKS_TEST_F(Recovery, OneRunSavesToAFolder) {
   {
-    const auto lock = std::make_shared<SaveLock>(*mpi_world(), folder_, "--save");
+    const auto lock = std::make_shared<SaveLock>(*test_world(), folder_, "--save");
     TinyRun run(kPipes, 1, {.save_lock = lock}), other(kPipes, 1);
     run.engine.save_checkpoint(folder_);
     for (const bool async : {false, true})
       EXPECT_THAT(message_of([&] { other.engine.save_checkpoint(folder_, {.async = async}); }),
                   AllOf(HasSubstr("save_dir " + folder_.string() + " is being written by "),
                         HasSubstr(" on " + host_name() + " since ")));
-    EXPECT_THAT(message_of([&] { SaveLock(*mpi_world(), folder_, "--save"); }),
+    EXPECT_THAT(message_of([&] { SaveLock(*test_world(), folder_, "--save"); }),
                 HasSubstr("--save " + folder_.string() + " is being written by "));
     other.engine.save_checkpoint(folder_ / "another");
     run.train(1);
     run.engine.save_checkpoint(folder_);
     EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "global_step1");
-    mpi_world()->barrier();
+    test_world()->barrier();
   }
   TinyRun one(kPipes, 1), two(kPipes, 1);
   one.engine.save_checkpoint(folder_, {.async = true});
   EXPECT_THAT(message_of([&] { two.engine.save_checkpoint(folder_); }),
               HasSubstr("is being written by"));
   one.engine.finish_save();
-  mpi_world()->barrier();
+  test_world()->barrier();
   two.engine.save_checkpoint(folder_);
-  mpi_world()->barrier();
+  test_world()->barrier();
   EXPECT_FALSE(fs::exists(folder_ / ".anymesh.lock"));
-  { const SaveLock lock(*mpi_world(), folder_ / "new" / "folder", "--save"); }
-  mpi_world()->barrier();
+  { const SaveLock lock(*test_world(), folder_ / "new" / "folder", "--save"); }
+  test_world()->barrier();
   EXPECT_FALSE(fs::exists(folder_ / "new" / "folder")) << "nothing was saved there";
 }
 
 // Of a file system that cannot swap two folders: the tag that `latest` names, killed while it was
 // replaced.
-TEST_F(Recovery, GivesAReplacedTagItsNameBack) {
+RANKS_TEST_F(Recovery, GivesAReplacedTagItsNameBack) {
   TinyRun run(kData, 1);
   run.train(1);
   run.engine.save_checkpoint(folder_, {.tag = "best"});
   if (is_first()) fs::rename(folder_ / "best", folder_ / "best.old.tmp");
-  mpi_world()->barrier();
+  test_world()->barrier();
   EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "best");
 }
 
 // What a later program wrote is no damage: no older checkpoint in its place.
-TEST_F(Recovery, StopsAtALaterFormat) {
+RANKS_TEST_F(Recovery, StopsAtALaterFormat) {
   TinyRun run(kData, 1);
   for (int step = 0; step < 2; ++step) {
     run.train(1);
@@ -389,24 +390,24 @@ TEST_F(Recovery, StopsAtALaterFormat) {
     text.replace(text.find("\"version\": 1"), 12, "\"version\": 9");
     write_text_atomically(manifest, text);
   }
-  mpi_world()->barrier();
+  test_world()->barrier();
   EXPECT_THAT(message_of([&] { run.engine.load_checkpoint(folder_); }),
               AllOf(HasSubstr("is of version 9, this program knows 1 to"),
                     testing::Not(HasSubstr("damaged"))));
 }
 
-TEST_F(Recovery, AFailedSaveLeavesTheOneBefore) {
+RANKS_TEST_F(RecoveryOfProcesses, AFailedSaveLeavesTheOneBefore) {
   TinyRun run(kData, 1);
   run.train(1);
   run.engine.save_checkpoint(folder_);
   const auto before = run.state();
   run.train(1);
   for (const int full : {0, 2, 3}) {
-    const FileSizeLimit limit(mpi_world()->rank() == full ? 3000 : RLIM_INFINITY);
+    const FileSizeLimit limit(test_world()->rank() == full ? 3000 : RLIM_INFINITY);
     EXPECT_THAT(
         message_of([&] { run.engine.save_checkpoint(folder_); }),
         AllOf(HasSubstr("[rank " + std::to_string(full) + "]"), HasSubstr("File too large")));
-    mpi_world()->barrier();
+    test_world()->barrier();
     EXPECT_THAT(files_in(folder_), testing::ElementsAre("global_step1", std::string(kLatestFile),
                                                         std::string(kZeroToFp32File)));
   }

@@ -16,10 +16,10 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 using FailingCalls = SharedFolder;
 
-TEST_F(FailingCalls, NoneLosesACheckpoint) {
-  const bool first = mpi_world()->rank() == 0;
+RANKS_TEST_F(FailingCalls, NoneLosesACheckpoint) {
+  const bool first = test_world()->rank() == 0;
   const auto together = [&](const std::function<void()>& work) {
-    all_or_none(*mpi_world(), [&] {
+    all_or_none(*test_world(), [&] {
       if (first) work();
     });
   };
@@ -30,7 +30,7 @@ TEST_F(FailingCalls, NoneLosesACheckpoint) {
     if (step == 1) run.engine.save_checkpoint(folder_);
     states.push_back(run.state());
   }
-  mpi_world()->barrier();
+  test_world()->barrier();
   std::vector<std::string> whole = files_in(folder_);
   whole.insert(std::find(whole.begin(), whole.end(), kLatestFile), "global_step2");
   for (const auto& [rank, calls] : {std::pair(0, 20), std::pair(3, 8)}) {
@@ -39,9 +39,9 @@ TEST_F(FailingCalls, NoneLosesACheckpoint) {
       const int reason = at % 2 == 0 ? ENOSPC : EIO;
       SCOPED_TRACE(c10::str("call ", at, " of rank ", rank));
       std::optional<FailingCall> failing;
-      if (mpi_world()->rank() == rank) failing.emplace(folder_, at, reason);
+      if (test_world()->rank() == rank) failing.emplace(folder_, at, reason);
       const std::string message = message_of([&] { run.engine.save_checkpoint(folder_); });
-      met = max_over(*mpi_world(), failing && failing->met() ? 1 : 0) > 0;
+      met = max_over(*test_world(), failing && failing->met() ? 1 : 0) > 0;
       failing.reset();
       ASSERT_EQ(met, !message.empty());
       if (met) {

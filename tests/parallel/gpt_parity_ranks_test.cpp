@@ -8,7 +8,7 @@
 #include "framework/zero/zero_optimizer.h"
 #include "models/gpt/gpt_model.h"
 #include "tests/support/dense_gpt.h"
-#include "tests/support/mpi_world.h"
+#include "tests/support/ranks.h"
 
 namespace anymesh {
 namespace {
@@ -148,13 +148,13 @@ void expect_close(const Result& result, const std::map<std::string, torch::Tenso
   }
 }
 
-class GptParity : public testing::TestWithParam<Case> {
- protected:
+class GptParity : public testing::TestWithParam<Case> {};
+struct GptParityRank : RankFixtureOf<GptParity> {
   void SetUp() override {
     topology_ = {.pp_size = test_.pp, .dp_size = test_.dp, .tp_size = test_.tp};
     config_ = tiny(test_);
     world_ = first_ranks(topology_.world_size());
-    alone_ = mpi_world()->split(mpi_world()->rank(), 0);
+    alone_ = test_world()->split(test_world()->rank(), 0);
   }
   GptModel make_model(const ProcessGrid& grid) const {
     return {config_, grid, torch::kDouble, test_.rows(), kSeed, test_.sequence};
@@ -165,7 +165,7 @@ class GptParity : public testing::TestWithParam<Case> {
   CommPtr world_, alone_;
 };
 
-TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
+RANKS_TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
   if (!world_) return;
   const ProcessGrid grid(world_, topology_), one(alone_, Topology{});
   GptModel whole = make_model(one), model = make_model(grid);
@@ -203,7 +203,7 @@ TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
 }
 
 // With dropout there is no plain reference: the control is our own model in one process.
-TEST_P(GptParity, DropoutMasksDoNotDependOnTheMesh) {
+RANKS_TEST_P(GptParity, DropoutMasksDoNotDependOnTheMesh) {
   if (!world_) return;
   const ProcessGrid grid(world_, topology_), one(alone_, Topology{});
   config_.attention_dropout = 0.2;

@@ -9,7 +9,7 @@
 #include "framework/storage.h"
 #include "framework/zero/sharded_params.h"
 #include "framework/zero/zero_optimizer.h"
-#include "tests/support/mpi_world.h"
+#include "tests/support/ranks.h"
 
 namespace anymesh {
 namespace {
@@ -33,16 +33,16 @@ torch::Tensor gradient(size_t i, int step, int micro_batch, int dp, const torch:
 }
 
 // ZeRO stage, dp, and what is on disk: 0 nothing, 1 the optimizer, 2 at stage 3 the weights too.
-class ZeroOptimizerTest : public testing::TestWithParam<std::tuple<int, int, int>> {
- protected:
+class ZeroOptimizerTest : public testing::TestWithParam<std::tuple<int, int, int>> {};
+struct ZeroOptimizerTestRank : RankFixtureOf<ZeroOptimizerTest> {
   const int stage = std::get<0>(GetParam()), dp = std::get<1>(GetParam());
   const OffloadOptions offload{.optimizer = stage > 0 && std::get<2>(GetParam()) > 0,
                                .params = stage == 3 && std::get<2>(GetParam()) > 1,
                                .nvme_path = testing::TempDir()};
 };
 
-TEST_P(ZeroOptimizerTest, EqualsTorchOnTheSummedGradients) {
-  const CommPtr world = first_ranks(dp), alone = mpi_world()->split(mpi_world()->rank(), 0);
+RANKS_TEST_P(ZeroOptimizerTest, EqualsTorchOnTheSummedGradients) {
+  const CommPtr world = first_ranks(dp), alone = test_world()->split(test_world()->rank(), 0);
   if (!world) return;
   const ProcessGrid grid(world, {.dp_size = dp});
   const auto ours = make_params(alone, torch::kDouble),
@@ -90,8 +90,8 @@ TEST_P(ZeroOptimizerTest, EqualsTorchOnTheSummedGradients) {
 }
 
 // What a rank keeps between steps, in bytes, against the closed form.
-TEST_P(ZeroOptimizerTest, KeepsWhatTheStageSays) {
-  const CommPtr world = first_ranks(dp), alone = mpi_world()->split(mpi_world()->rank(), 0);
+RANKS_TEST_P(ZeroOptimizerTest, KeepsWhatTheStageSays) {
+  const CommPtr world = first_ranks(dp), alone = test_world()->split(test_world()->rank(), 0);
   if (!world) return;
   const ProcessGrid grid(world, {.dp_size = dp});
   const auto params = make_params(alone, torch::kBFloat16);
@@ -131,13 +131,13 @@ TEST_P(ZeroOptimizerTest, KeepsWhatTheStageSays) {
 }
 
 // A unit may have no parameters, between the others or after them.
-TEST(ShardedParams, UnitsWithoutParameters) {
+RANKS_TEST(ShardedParams, UnitsWithoutParameters) {
   const torch::Tensor first = torch::empty({3}), third = torch::empty({3});
   release_storage(first);
   release_storage(third);
   ShardedParams params({{first, StateTensor(torch::ones({3})), {0}},
                         {third, StateTensor(torch::full({3}, 2.f)), {2}}},
-                       mpi_world()->split(mpi_world()->rank(), 0));
+                       test_world()->split(test_world()->rank(), 0));
   for (int unit = 0; unit < 4; ++unit) {
     params.before_forward(unit);
     if (unit == 2) {
@@ -152,11 +152,11 @@ TEST(ShardedParams, UnitsWithoutParameters) {
 }
 
 // One rank's disk is every rank's error.
-TEST(ZeroOptimizerOffload, RefusesAFolderThatIsNotThere) {
-  const CommPtr alone = mpi_world()->split(mpi_world()->rank(), 0);
-  const ProcessGrid grid(mpi_world(), {.dp_size = mpi_world()->size()});
+RANKS_TEST(ZeroOptimizerOffload, RefusesAFolderThatIsNotThere) {
+  const CommPtr alone = test_world()->split(test_world()->rank(), 0);
+  const ProcessGrid grid(test_world(), {.dp_size = test_world()->size()});
   const std::string path =
-      mpi_world()->rank() == 1 ? testing::TempDir() + "no_such_folder" : testing::TempDir();
+      test_world()->rank() == 1 ? testing::TempDir() + "no_such_folder" : testing::TempDir();
   const auto params = make_params(alone, torch::kFloat);
   try {
     ZeroOptimizer(params, grid, {.stage = 1, .offload = {.optimizer = true, .nvme_path = path}});

@@ -1,9 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "framework/comm/mpi_job.h"
 #include "framework/comm/process_grid.h"
-#include "tests/support/mpi_world.h"
+#include "tests/support/ranks.h"
 
 namespace anymesh {
 namespace {
@@ -22,8 +21,9 @@ torch::Tensor folded(int ranks, int64_t n, torch::Dtype dtype) {
 }
 
 class Collectives : public testing::TestWithParam<std::tuple<int, int64_t, torch::Dtype>> {};
+struct CollectivesRank : RankFixtureOf<Collectives> {};
 
-TEST_P(Collectives, SumsAreFoldedInRankOrder) {
+RANKS_TEST_P(Collectives, SumsAreFoldedInRankOrder) {
   const auto [ranks, n, dtype] = GetParam();
   const CommPtr comm = first_ranks(ranks);
   if (!comm) return;
@@ -42,7 +42,7 @@ TEST_P(Collectives, SumsAreFoldedInRankOrder) {
   }
 }
 
-TEST_P(Collectives, GatherBroadcastExchangeMaximum) {
+RANKS_TEST_P(Collectives, GatherBroadcastExchangeMaximum) {
   const auto [ranks, n, dtype] = GetParam();
   const CommPtr comm = first_ranks(ranks);
   if (!comm) return;
@@ -76,9 +76,9 @@ INSTANTIATE_TEST_SUITE_P(Large, Collectives,
 
 // Rank 3 comes to a verb only once all others have said that they wait for it. They are numbered
 // backwards in their group.
-TEST(Patience, NamesTheRankThatLetsOthersWaitAndTheVerb) {
+RANKS_TEST(Patience, NamesTheRankThatLetsOthersWaitAndTheVerb) {
   constexpr int kLate = 3;
-  const CommPtr world = mpi_world();
+  const CommPtr world = test_world();
   const int rank = world->rank(), ranks = world->size();
   std::vector<std::string> said;
   const Patience patience{.time = std::chrono::milliseconds(100),
@@ -87,7 +87,7 @@ TEST(Patience, NamesTheRankThatLetsOthersWaitAndTheVerb) {
                             torch::Tensor word = torch::zeros({1});
                             if (said.size() == 1) world->exchange(word, kLate, {}, 0);
                           }};
-  const CommPtr comm = world_group(patience)->split(0, -rank, "dp");
+  const CommPtr comm = test_job().world(patience)->split(0, -rank, "dp");
   const auto check = [&](const std::string& verb, const auto& call) {
     said.clear();
     world->barrier();
@@ -117,15 +117,15 @@ TEST(Patience, NamesTheRankThatLetsOthersWaitAndTheVerb) {
   EXPECT_TRUE(torch::equal(mine, torch::full({64}, ranks * ranks)));
 }
 
-TEST(ProcessGrid, GroupsHoldWhoTheyShould) {
-  const ProcessGrid grid(mpi_world(), {.pp_size = 2, .dp_size = 2, .tp_size = 2});
+RANKS_TEST(ProcessGrid, GroupsHoldWhoTheyShould) {
+  const ProcessGrid grid(test_world(), {.pp_size = 2, .dp_size = 2, .tp_size = 2});
   const auto members = [&](const CommPtr& comm) {
     torch::Tensor ranks = torch::empty({comm->size()}, torch::kLong);
-    comm->all_gather(ranks, torch::full({1}, mpi_world()->rank(), torch::kLong));
+    comm->all_gather(ranks, torch::full({1}, test_world()->rank(), torch::kLong));
     return std::vector<int64_t>(ranks.data_ptr<int64_t>(),
                                 ranks.data_ptr<int64_t>() + ranks.numel());
   };
-  const int rank = mpi_world()->rank();
+  const int rank = test_world()->rank();
   EXPECT_EQ(grid.topology.rank_of(grid.coord), rank);
   EXPECT_EQ(members(grid.tp), (std::vector<int64_t>{rank / 2 * 2, rank / 2 * 2 + 1}));
   EXPECT_EQ(members(grid.pp), (std::vector<int64_t>{rank % 4, rank % 4 + 4}));
@@ -136,8 +136,8 @@ TEST(ProcessGrid, GroupsHoldWhoTheyShould) {
   EXPECT_EQ(members(grid.embedding), members(grid.pp));
 }
 
-TEST(ProcessGrid, MiddleStagesAreAloneInTheEmbeddingGroup) {
-  const ProcessGrid grid(mpi_world(), {.pp_size = 4, .dp_size = 1, .tp_size = 2});
+RANKS_TEST(ProcessGrid, MiddleStagesAreAloneInTheEmbeddingGroup) {
+  const ProcessGrid grid(test_world(), {.pp_size = 4, .dp_size = 1, .tp_size = 2});
   EXPECT_EQ(grid.embedding->size(), grid.is_first_stage() || grid.is_last_stage() ? 2 : 1);
 }
 

@@ -17,6 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 using AsyncSave = SharedFolder;
+using AsyncSaveOfProcesses = SharedFolder;
 
 std::map<std::string, std::string> contents(const fs::path& folder) {
   std::map<std::string, std::string> files;
@@ -51,7 +52,7 @@ Value twice(const TensorRecord& record) {
   return dict.set("a", record).set("b", Value::tuple({list}));
 }
 
-TEST(Snapshot, IsWhatWasWhenItWasTaken) {
+RANKS_TEST(Snapshot, IsWhatWasWhenItWasTaken) {
   Snapshot snapshot;
   for (const int64_t numel : {1000, 10, 100'000}) {  // memory grows, and does not
     torch::Tensor tensor = torch::arange(numel, torch::kFloat);
@@ -68,7 +69,7 @@ TEST(Snapshot, IsWhatWasWhenItWasTaken) {
   }
 }
 
-TEST_F(AsyncSave, WritesTheSameBytesWhateverChangesMeanwhile) {
+RANKS_TEST_F(AsyncSave, WritesTheSameBytesWhateverChangesMeanwhile) {
   for (const Topology& mesh : {kData, kSplit, kPipes}) {
     for (const int stage : {0, 1, 2, 3}) {
       for (const torch::Dtype dtype : {torch::kFloat, torch::kBFloat16}) {
@@ -86,20 +87,20 @@ TEST_F(AsyncSave, WritesTheSameBytesWhateverChangesMeanwhile) {
         EXPECT_TRUE(run.engine.finish_save());
         EXPECT_FALSE(run.engine.finish_save());
         EXPECT_EQ(run.engine.last_save().path, folder_ / "async" / "t");
-        if (mpi_world()->rank() == 0) {
+        if (test_world()->rank() == 0) {
           const auto expected = contents(folder_ / "sync" / "t");
           EXPECT_GT(expected.size(), 1u);
           EXPECT_EQ(contents(folder_ / "async" / "t"), expected) << stage;
           EXPECT_EQ(read_text(folder_ / "async" / kLatestFile), "t");
         }
-        mpi_world()->barrier();
+        test_world()->barrier();
       }
     }
   }
 }
 
 // Steps right after the save, which they must not reach.
-TEST_F(AsyncSave, StepsGoOnAndLeaveItAlone) {
+RANKS_TEST_F(AsyncSave, StepsGoOnAndLeaveItAlone) {
   for (const int stage : {1, 3}) {
     TinyRun run(kData, stage);
     run.engine.reserve_snapshot();
@@ -121,7 +122,7 @@ TEST_F(AsyncSave, StepsGoOnAndLeaveItAlone) {
   }
 }
 
-TEST_F(AsyncSave, OneAtATime) {
+RANKS_TEST_F(AsyncSave, OneAtATime) {
   TinyRun run(kPipes, 2);
   run.train(1);
   run.engine.save_checkpoint(folder_, {.async = true});
@@ -130,20 +131,20 @@ TEST_F(AsyncSave, OneAtATime) {
   run.train(1);
   run.engine.save_checkpoint(folder_, {.async = true});  // commits the first
   EXPECT_EQ(read_text(folder_ / kLatestFile), "global_step1");
-  mpi_world()->barrier();
+  test_world()->barrier();
   run.engine.load_checkpoint(folder_);  // commits the second
   EXPECT_EQ(run.engine.state().iteration, 2);
   {
     TinyRun gone(kPipes, 2);
     gone.engine.save_checkpoint(folder_, {.tag = "gone", .async = true});
   }
-  mpi_world()->barrier();
+  test_world()->barrier();
   EXPECT_FALSE(fs::exists(folder_ / "gone"));
   EXPECT_EQ(read_text(folder_ / kLatestFile), "global_step2");
 }
 
 // All of this rank's bytes are told of, whoever waits for them.
-TEST_F(AsyncSave, TellsHowFarItIs) {
+RANKS_TEST_F(AsyncSave, TellsHowFarItIs) {
   for (const bool async : {false, true}) {
     TinyRun run(kData, 1);
     run.train(1);
@@ -158,12 +159,12 @@ TEST_F(AsyncSave, TellsHowFarItIs) {
     EXPECT_GT(last.bytes_total, 0);
     EXPECT_EQ(last.bytes_done, last.bytes_total);
     torch::Tensor all = torch::full({1}, static_cast<int64_t>(last.bytes_total));
-    mpi_world()->all_reduce(all);
+    test_world()->all_reduce(all);
     EXPECT_EQ(all.item<int64_t>(), run.engine.last_save().bytes);
   }
 }
 
-TEST_F(AsyncSave, AFullDiskIsAnErrorOnAllRanksAndLeavesTheTagBefore) {
+RANKS_TEST_F(AsyncSaveOfProcesses, AFullDiskIsAnErrorOnAllRanksAndLeavesTheTagBefore) {
   for (const int stage : {0, 1, 3}) {
     TinyRun run(kData, stage);
     run.train(1);
@@ -171,14 +172,14 @@ TEST_F(AsyncSave, AFullDiskIsAnErrorOnAllRanksAndLeavesTheTagBefore) {
     const double expected = run.train(1);
     {
       std::optional<FileSizeLimit> full;
-      if (mpi_world()->rank() == (stage == 0 ? 0 : 2)) full.emplace(4096);
+      if (test_world()->rank() == (stage == 0 ? 0 : 2)) full.emplace(4096);
       run.engine.save_checkpoint(folder_, {.async = true});
       run.train(1);
       EXPECT_THAT(message_of([&] { run.engine.finish_save(); }),
                   testing::AllOf(HasSubstr(stage == 0 ? "[rank 0]" : "[rank 2]"),
                                  HasSubstr("File too large")));
     }
-    mpi_world()->barrier();  // rank 0 removes what was written
+    test_world()->barrier();  // rank 0 removes what was written
     EXPECT_FALSE(fs::exists(folder_ / "global_step2"));
     EXPECT_FALSE(fs::exists(folder_ / "global_step2.tmp"));
     TinyRun other(kData, stage);
@@ -187,13 +188,13 @@ TEST_F(AsyncSave, AFullDiskIsAnErrorOnAllRanksAndLeavesTheTagBefore) {
     run.engine.save_checkpoint(folder_, {.async = true});
     EXPECT_TRUE(run.engine.finish_save());
     EXPECT_EQ(read_text(folder_ / kLatestFile), "global_step3");
-    mpi_world()->barrier();
-    if (mpi_world()->rank() == 0) fs::remove_all(folder_);
-    mpi_world()->barrier();
+    test_world()->barrier();
+    if (test_world()->rank() == 0) fs::remove_all(folder_);
+    test_world()->barrier();
   }
 }
 
-TEST_F(AsyncSave, RefusesWhatItCannotDo) {
+RANKS_TEST_F(AsyncSave, RefusesWhatItCannotDo) {
   TinyRun run(kData, 1);
   EXPECT_THAT(message_of([&] {
                 run.engine.save_checkpoint(folder_, {.async = true, .weights_only = true});
@@ -206,7 +207,7 @@ TEST_F(AsyncSave, RefusesWhatItCannotDo) {
   EXPECT_FALSE(fs::exists(folder_));
 }
 
-TEST_F(AsyncSave, ReportsWhereTheTimeGoes) {
+RANKS_TEST_F(AsyncSave, ReportsWhereTheTimeGoes) {
   TinyRun run(kSlices, 1);
   run.engine.save_checkpoint(folder_, {.save_16bit_model = true});
   const SaveReport sync = run.engine.last_save();

@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 using SharedSave = SharedFolder;
+using SharedSaveOfProcesses = SharedFolder;
 
 GptConfig large() {  // its weights are worth two parts, with an optimizer's state four
   GptConfig config = tiny();
@@ -30,16 +31,16 @@ std::string text_of(const fs::path& path) {
 
 // Rewrites the file from one process, which gives the same bytes, and lets rank 0 compare.
 void expect_whole(const fs::path& tag, const std::string& name) {
-  if (mpi_world()->rank() == 0) {
+  if (test_world()->rank() == 0) {
     const fs::path again = tag.parent_path() / name;
     write_torch_file(again, read_torch_file(tag / name));
     EXPECT_TRUE(text_of(again) == text_of(tag / name)) << tag / name;
     EXPECT_EQ(checksum_damage(tag, read_manifest(tag)->files), "");
   }
-  mpi_world()->barrier();
+  test_world()->barrier();
 }
 
-TEST_F(SharedSave, HasTheBytesThatOneRankWrites) {
+RANKS_TEST_F(SharedSave, HasTheBytesThatOneRankWrites) {
   for (const Topology& mesh : {kData, kPipes}) {
     for (const int stage : {0, 2}) {
       TinyRun run(mesh, stage, {.gpt = large()});
@@ -47,7 +48,7 @@ TEST_F(SharedSave, HasTheBytesThatOneRankWrites) {
       for (const bool async : {false, true}) {
         run.engine.save_checkpoint(folder_, {.tag = "t", .async = async});
         run.engine.finish_save();
-        mpi_world()->barrier();
+        test_world()->barrier();
         expect_whole(folder_ / "t", model_states_file(0));
         if (mesh.pp_size > 1) expect_whole(folder_ / "t", layer_states_file(1, 0));
       }
@@ -58,36 +59,36 @@ TEST_F(SharedSave, HasTheBytesThatOneRankWrites) {
   }
 }
 
-TEST_F(SharedSave, NeedsEveryRank) {
+RANKS_TEST_F(SharedSaveOfProcesses, NeedsEveryRank) {
   TinyRun run(kData, 0, {.gpt = large()});
   for (const int rank : {1, 2, 3}) {
     for (const bool async : {false, true}) {
       std::optional<FileSizeLimit> full;
-      if (mpi_world()->rank() == rank) full.emplace(1 << 20);
+      if (test_world()->rank() == rank) full.emplace(1 << 20);
       EXPECT_THAT(message_of([&] {
                     run.engine.save_checkpoint(folder_, {.tag = "t", .async = async});
                     run.engine.finish_save();
                   }),
                   testing::AllOf(HasSubstr("[rank " + std::to_string(rank) + "]"),
                                  HasSubstr("File too large")));
-      mpi_world()->barrier();
+      test_world()->barrier();
       EXPECT_FALSE(fs::exists(folder_ / "t"));
     }
   }
 }
 
 // A client's state may differ: then what dp rank 0 gives is what is saved, as it has always been.
-TEST_F(SharedSave, IsOneRanksWhereWhatTheyGiveDiffers) {
+RANKS_TEST_F(SharedSave, IsOneRanksWhereWhatTheyGiveDiffers) {
   TinyRun run(kData, 0, {.gpt = large()});
   run.train(1);
   for (const bool in_a_tensor : {false, true}) {
     for (const bool async : {false, true}) {
-      const int64_t rank = mpi_world()->rank();
+      const int64_t rank = test_world()->rank();
       const Value mine = in_a_tensor ? Value(record_of(torch::full({3}, rank))) : Value(rank);
       run.engine.save_checkpoint(
           folder_, {.tag = "t", .client_state = Value::dict({{"mine", mine}}), .async = async});
       run.engine.finish_save();
-      mpi_world()->barrier();
+      test_world()->barrier();
       expect_whole(folder_ / "t", model_states_file(0));
       const Value saved = read_torch_file(folder_ / "t" / model_states_file(0)).at("mine");
       EXPECT_EQ(saved, in_a_tensor ? Value(record_of(torch::zeros({3}, torch::kLong))) : Value(0));

@@ -17,9 +17,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using LoadChecks = SharedFolder;
 
-// Bytes that this process has read from files.
+// Bytes that this rank has read from files.
 int64_t bytes_read() {
-  std::ifstream io("/proc/self/io");
+  std::ifstream io("/proc/thread-self/io");
   std::string name;
   int64_t bytes = 0;
   io >> name >> bytes;
@@ -41,13 +41,13 @@ void save_both(const fs::path& folder, const TinyOptions& options, Topology save
   TinyRun run(saved, stage, options);
   run.train(2);
   run.engine.save_checkpoint(folder, {.tag = "step2"});
-  all_or_none(*mpi_world(), [&] {
-    if (mpi_world()->rank() == 0)
+  all_or_none(*test_world(), [&] {
+    if (test_world()->rank() == 0)
       convert_to_universal({.input = folder / "step2", .output = folder / "step2_universal"}, {});
   });
 }
 
-TEST_F(LoadChecks, ARankReadsWhatItHolds) {
+RANKS_TEST_F(LoadChecks, ARankReadsWhatItHolds) {
   TinyOptions options;
   options.gpt.hidden_size = 384;
   options.gpt.num_layers = 4;
@@ -71,8 +71,8 @@ TEST_F(LoadChecks, ARankReadsWhatItHolds) {
         EXPECT_LE(share, 1.02);
       }
     }
-    if (mpi_world()->rank() == 0) fs::remove_all(folder_);
-    mpi_world()->barrier();
+    if (test_world()->rank() == 0) fs::remove_all(folder_);
+    test_world()->barrier();
   }
 }
 
@@ -90,14 +90,14 @@ Value changed(const Value& value, std::vector<std::string_view> keys,
 // A copy of the ZeRO 1 checkpoint `from` of kData, with `change` made to each rank's Adam.
 void change_optimizer(const fs::path& from, const fs::path& to,
                       const std::function<Value(const Value&)>& change) {
-  all_or_none(*mpi_world(), [&] {
-    if (mpi_world()->rank() != 0) return;
+  all_or_none(*test_world(), [&] {
+    if (test_world()->rank() != 0) return;
     fs::remove_all(to);
     fs::copy(from, to, fs::copy_options::recursive);
     fs::remove(to / kManifestFile);
   });
-  all_or_none(*mpi_world(), [&] {
-    const std::string mine = optim_states_file(mpi_world()->rank(), 0, false);
+  all_or_none(*test_world(), [&] {
+    const std::string mine = optim_states_file(test_world()->rank(), 0, false);
     write_torch_file(to / mine,
                      changed(read_torch_file(from / mine),
                              {keys::kOptimizerStateDict, keys::kBaseOptimizerState}, change));
@@ -106,7 +106,7 @@ void change_optimizer(const fs::path& from, const fs::path& to,
 
 // Apex's FusedAdam has the step in param_groups, elastic checkpoints have a list of states: the mesh
 // that saved them loads them as others do, and not as damaged.
-TEST_F(LoadChecks, OptimizersOfOthersLoadOnTheirOwnMesh) {
+RANKS_TEST_F(LoadChecks, OptimizersOfOthersLoadOnTheirOwnMesh) {
   using namespace keys;
   const auto apex = [](const Value& adam) {
     std::vector<Value::Entry> states;
@@ -139,7 +139,7 @@ TEST_F(LoadChecks, OptimizersOfOthersLoadOnTheirOwnMesh) {
 }
 
 // States that this Adam lacks are never dropped without a word, nor by the mesh that saved them.
-TEST_F(LoadChecks, StatesOfOtherOptimizersAreRefused) {
+RANKS_TEST_F(LoadChecks, StatesOfOtherOptimizersAreRefused) {
   using namespace keys;
   const auto with_states = [](const std::function<Value(Value)>& change) {
     return [change](const Value& adam) {
@@ -175,7 +175,7 @@ TEST_F(LoadChecks, StatesOfOtherOptimizersAreRefused) {
 }
 
 // torch's Adam has no state before its first step. The mesh that saved it goes the way of others.
-TEST_F(LoadChecks, MomentsFromBeforeTheFirstStepAreZero) {
+RANKS_TEST_F(LoadChecks, MomentsFromBeforeTheFirstStepAreZero) {
   TinyRun run(kData, 1);
   run.engine.save_checkpoint(folder_, {.tag = "ours"});
   change_optimizer(folder_ / "ours", folder_ / "theirs", [](const Value& adam) {
@@ -191,7 +191,7 @@ TEST_F(LoadChecks, MomentsFromBeforeTheFirstStepAreZero) {
 }
 
 // The first, the last and a middle byte of every tensor, padding included.
-TEST_F(LoadChecks, NoFlippedByteGoesUnseen) {
+RANKS_TEST_F(LoadChecks, NoFlippedByteGoesUnseen) {
   save_both(folder_, {}, kSlices, 1);
   for (const bool universal : {false, true}) {
     std::vector<fs::path> files;
@@ -203,7 +203,7 @@ TEST_F(LoadChecks, NoFlippedByteGoesUnseen) {
         files.push_back(entry.path());
     }
     std::sort(files.begin(), files.end());
-    mpi_world()->barrier();
+    test_world()->barrier();
     int flips = 0;
     for (const auto& [mesh, zero] :
          {std::pair(kData, 1), std::pair(kSplit, 0), std::pair(kPipes, 2), std::pair(kSlices, 3)}) {
@@ -213,16 +213,16 @@ TEST_F(LoadChecks, NoFlippedByteGoesUnseen) {
         for (const auto& record : zip.records()) {
           if (record.name.find("/data/") == std::string::npos || record.size == 0) continue;
           for (const uint64_t at : {uint64_t{0}, record.size / 2, record.size - 1}) {
-            if (mpi_world()->rank() == 0) flip(file, record.offset + at);
-            mpi_world()->barrier();
+            if (test_world()->rank() == 0) flip(file, record.offset + at);
+            test_world()->barrier();
             EXPECT_THAT(
                 message_of([&] { run.engine.load_checkpoint(folder_, {.universal = universal}); }),
                 AllOf(HasSubstr(file), HasSubstr("is damaged"),
                       HasSubstr(std::to_string(record.offset))))
                 << at << " of " << record.name;
-            mpi_world()->barrier();
-            if (mpi_world()->rank() == 0) flip(file, record.offset + at);
-            mpi_world()->barrier();
+            test_world()->barrier();
+            if (test_world()->rank() == 0) flip(file, record.offset + at);
+            test_world()->barrier();
             ++flips;
           }
         }

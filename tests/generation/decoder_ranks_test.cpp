@@ -4,7 +4,7 @@
 
 #include "models/gpt/generation/decoder.h"
 #include "tests/support/message_of.h"
-#include "tests/support/mpi_world.h"
+#include "tests/support/ranks.h"
 
 namespace anymesh {
 namespace {
@@ -45,8 +45,8 @@ GptConfig config_of(const std::string& architecture) {
   return c;
 }
 
-class DecoderTest : public testing::TestWithParam<Case> {
- protected:
+class DecoderTest : public testing::TestWithParam<Case> {};
+struct DecoderTestRank : RankFixtureOf<DecoderTest> {
   // Every bias and norm counts.
   void SetUp() override {
     torch::manual_seed(5);
@@ -70,12 +70,12 @@ class DecoderTest : public testing::TestWithParam<Case> {
   }
 
   GptConfig config_ = config_of(GetParam().architecture);
-  ProcessGrid grid_{mpi_world(), {}};
+  ProcessGrid grid_{test_world(), {}};
   GptModel model_{config_, grid_, GetParam().dtype, kBatch, /*seed=*/3};
   torch::Tensor tokens_ = (torch::arange(kBatch * kLength) * 7919 % 31).view({kBatch, kLength});
 };
 
-TEST_P(DecoderTest, PiecesOfATextHaveTheLogitsOfTheWhole) {
+RANKS_TEST_P(DecoderTest, PiecesOfATextHaveTheLogitsOfTheWhole) {
   const torch::Tensor expected = whole(tokens_);
   ASSERT_GT(expected.abs().max().item<double>(), 0.5);
   Decoder decoder(model_);
@@ -91,7 +91,7 @@ TEST_P(DecoderTest, PiecesOfATextHaveTheLogitsOfTheWhole) {
 }
 
 // The decoder's own, and that of training's forward over a whole sample for each token.
-TEST_P(DecoderTest, LikeliestTokensAreTheSameWithoutACache) {
+RANKS_TEST_P(DecoderTest, LikeliestTokensAreTheSameWithoutACache) {
   constexpr int64_t kPrompt = 3;
   torch::Tensor text = tokens_.clone(), slow = tokens_.clone();
   Decoder decoder(model_);
@@ -105,7 +105,7 @@ TEST_P(DecoderTest, LikeliestTokensAreTheSameWithoutACache) {
   EXPECT_FALSE(torch::equal(text, tokens_));
 }
 
-TEST_P(DecoderTest, RefusesATextBeyondItsTables) {
+RANKS_TEST_P(DecoderTest, RefusesATextBeyondItsTables) {
   Decoder decoder(model_);
   decoder.append(tokens_);
   const std::string message = message_of([&] { decoder.append(tokens_.narrow(1, 0, 1)); });

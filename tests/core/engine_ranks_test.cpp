@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 using EngineApi = SharedFolder;
 
-TEST_F(EngineApi, SavesUnderTheStepAndResumesBitForBit) {
+RANKS_TEST_F(EngineApi, SavesUnderTheStepAndResumesBitForBit) {
   for (const auto& [stage, dtype] :
        std::vector<std::pair<int, torch::Dtype>>{{0, torch::kFloat},
                                                  {1, torch::kFloat},
@@ -40,7 +40,7 @@ TEST_F(EngineApi, SavesUnderTheStepAndResumesBitForBit) {
   }
 }
 
-TEST_F(EngineApi, ResumesOnAnotherMeshAndStage) {
+RANKS_TEST_F(EngineApi, ResumesOnAnotherMeshAndStage) {
   TinyRun run(kData, 3);
   run.train(3);
   run.engine.save_checkpoint(folder_);
@@ -50,7 +50,7 @@ TEST_F(EngineApi, ResumesOnAnotherMeshAndStage) {
   EXPECT_NEAR(other.train(2), expected, 1e-5 * expected);
 }
 
-TEST_F(EngineApi, TagsAndLatest) {
+RANKS_TEST_F(EngineApi, TagsAndLatest) {
   TinyRun run(kSplit, 1);
   run.train(1);
   EXPECT_EQ(run.engine.save_checkpoint(folder_, {.tag = "first"}), folder_ / "first");
@@ -73,7 +73,7 @@ TEST_F(EngineApi, TagsAndLatest) {
   }
 }
 
-TEST_F(EngineApi, AFolderWithoutCheckpointsLoadsNothing) {
+RANKS_TEST_F(EngineApi, AFolderWithoutCheckpointsLoadsNothing) {
   TinyRun run(kData, 2);
   const LoadResult loaded = run.engine.load_checkpoint(folder_);
   EXPECT_FALSE(loaded.path);
@@ -82,8 +82,8 @@ TEST_F(EngineApi, AFolderWithoutCheckpointsLoadsNothing) {
   EXPECT_EQ(run.engine.state().iteration, 0);
 }
 
-TEST_F(EngineApi, RanksThatDisagreeAboutTheTag) {
-  const std::string mine = "rank" + std::to_string(mpi_world()->rank());
+RANKS_TEST_F(EngineApi, RanksThatDisagreeAboutTheTag) {
+  const std::string mine = "rank" + std::to_string(test_world()->rank());
   TinyRun strict(kData, 1, {.tags = TagValidation::Fail});
   EXPECT_THAT(message_of([&] { strict.engine.save_checkpoint(folder_, {.tag = mine}); }),
               testing::AllOf(HasSubstr("rank 0 has 'rank0'"), HasSubstr("'rank1'"),
@@ -96,7 +96,7 @@ TEST_F(EngineApi, RanksThatDisagreeAboutTheTag) {
   }
 }
 
-TEST_F(EngineApi, ClientStateComesBack) {
+RANKS_TEST_F(EngineApi, ClientStateComesBack) {
   const torch::Tensor tensor = torch::arange(6, torch::kFloat).view({2, 3});
   const Value state =
       Value::dict({{"epoch", 3},
@@ -125,7 +125,7 @@ TEST_F(EngineApi, ClientStateComesBack) {
   EXPECT_THAT(message_of(save(7)), HasSubstr("expected a dict"));
 }
 
-TEST_F(EngineApi, LoadsParts) {
+RANKS_TEST_F(EngineApi, LoadsParts) {
   TinyRun run(kData, 2);
   run.train(5);
   run.engine.save_checkpoint(folder_);
@@ -168,7 +168,7 @@ TEST_F(EngineApi, LoadsParts) {
               HasSubstr("max_lr: checkpoint 0.01, this run 0.02"));
 }
 
-TEST_F(EngineApi, StrictAndNotStrict) {
+RANKS_TEST_F(EngineApi, StrictAndNotStrict) {
   TinyRun run(kData, 1);
   run.train(2);
   run.engine.save_checkpoint(folder_);
@@ -196,7 +196,7 @@ TEST_F(EngineApi, StrictAndNotStrict) {
 }
 
 // A vocabulary that grew: old rows from the checkpoint, new ones 0.
-TEST_F(EngineApi, CustomLoadFunction) {
+RANKS_TEST_F(EngineApi, CustomLoadFunction) {
   TinyRun run(kData, 1);
   run.train(2);
   run.engine.save_checkpoint(folder_);
@@ -238,18 +238,18 @@ TEST_F(EngineApi, CustomLoadFunction) {
   }
 }
 
-TEST_F(EngineApi, ARankThatDoesNotComeIsNamed) {
-  const CommPtr part = mpi_world()->split(0, mpi_world()->rank());
-  if (mpi_world()->rank() != 2) {
+RANKS_TEST_F(EngineApi, ARankThatDoesNotComeIsNamed) {
+  const CommPtr part = test_world()->split(0, test_world()->rank());
+  if (test_world()->rank() != 2) {
     EXPECT_EQ(part->roll_call(std::chrono::milliseconds(300)), (std::vector<int>{2}));
   }
-  const CommPtr without_root = mpi_world()->split(0, mpi_world()->rank());
-  if (mpi_world()->rank() != 0) {
+  const CommPtr without_root = test_world()->split(0, test_world()->rank());
+  if (test_world()->rank() != 0) {
     EXPECT_EQ(without_root->roll_call(std::chrono::milliseconds(100)), (std::vector<int>{0}));
   }
-  EXPECT_TRUE(mpi_world()->roll_call(std::chrono::seconds(20)).empty());
+  EXPECT_TRUE(test_world()->roll_call(std::chrono::seconds(20)).empty());
 
-  const CommPtr world = mpi_world()->split(0, mpi_world()->rank());
+  const CommPtr world = test_world()->split(0, test_world()->rank());
   TinyRun run(kSplit, 1, {.world = world});
   if (world->rank() != 3) {
     EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_); }),

@@ -5,7 +5,7 @@
 #include "framework/checkpoint/fp32.h"
 #include "models/gpt/gpt_model.h"
 #include "tests/format/support.h"
-#include "tests/support/mpi_world.h"
+#include "tests/support/ranks.h"
 
 namespace anymesh {
 namespace {
@@ -41,7 +41,7 @@ torch::Tensor slice_of(torch::Tensor whole, const ParamSpec& spec, const Communi
   return torch::cat(parts, spec.split_dim);
 }
 
-TEST(LoadStateDict, FillsTheStagesOfAnyMesh) {
+RANKS_TEST(LoadStateDict, FillsTheStagesOfAnyMesh) {
   struct Case {
     const char* fixture;
     bool llama;
@@ -52,7 +52,7 @@ TEST(LoadStateDict, FillsTheStagesOfAnyMesh) {
                         {"z3-bf16-dp2-nopipe", false, {.pp_size = 2, .tp_size = 2}},
                         {"z1-bf16-tp2pp1dp1-llama", true, {.pp_size = 2, .tp_size = 2}}};
   for (const auto& [name, llama, topology] : cases) {
-    const ProcessGrid grid(mpi_world(), topology);
+    const ProcessGrid grid(test_world(), topology);
     const auto checkpoint = fixture(name) / "checkpoint";
     const Fp32StateDict weights =
         get_fp32_state_dict_from_zero_checkpoint(checkpoint, "", false, /*lazy_mode=*/true);
@@ -69,8 +69,8 @@ TEST(LoadStateDict, FillsTheStagesOfAnyMesh) {
   }
 }
 
-TEST(LoadStateDict, RefusesAnotherModel) {
-  const ProcessGrid grid(mpi_world(), {.tp_size = 4});
+RANKS_TEST(LoadStateDict, RefusesAnotherModel) {
+  const ProcessGrid grid(test_world(), {.tp_size = 4});
   GptConfig config = config_of(false);
   config.hidden_size = 32;
   GptModel model(config, grid, torch::kFloat, 1, 1);

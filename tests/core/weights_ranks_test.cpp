@@ -21,6 +21,7 @@ using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
 using Weights = SharedFolder;
+using WeightsOfProcesses = SharedFolder;
 using Frozen = SharedFolder;
 
 const std::string kEmbedding = "tied_modules.embed.word_embeddings.weight";
@@ -57,7 +58,7 @@ double eval(TinyRun& run) {
   return loss;
 }
 
-TEST_F(Weights, AreSavedWithoutOptimizerAndLoadAnywhere) {
+RANKS_TEST_F(Weights, AreSavedWithoutOptimizerAndLoadAnywhere) {
   for (const Topology& mesh : {kData, kSplit, kPipes, kSlices}) {
     for (const int stage : {0, 1, 2, 3}) {
       for (const torch::Dtype dtype : {torch::kFloat, torch::kBFloat16}) {
@@ -98,7 +99,7 @@ TEST_F(Weights, AreSavedWithoutOptimizerAndLoadAnywhere) {
   }
 }
 
-TEST_F(Weights, CannotBecomeUniversal) {
+RANKS_TEST_F(Weights, CannotBecomeUniversal) {
   TinyRun run(kSplit, 1);
   run.engine.save_checkpoint(folder_, {.tag = "weights", .weights_only = true});
   EXPECT_THAT(message_of([&] {
@@ -107,7 +108,7 @@ TEST_F(Weights, CannotBecomeUniversal) {
               HasSubstr("holds weights only"));
 }
 
-TEST_F(Weights, AWholeModelIsOneFile) {
+RANKS_TEST_F(Weights, AWholeModelIsOneFile) {
   TinyRun run(kSlices, 3, {.dtype = torch::kHalf, .freeze = {"position"}});
   run.train(1);
   EXPECT_EQ(run.engine.save_16bit_model(folder_), folder_ / "pytorch_model.bin");
@@ -117,11 +118,12 @@ TEST_F(Weights, AWholeModelIsOneFile) {
   EXPECT_EQ(all.at(kEmbedding).sizes(), (std::vector<int64_t>{33, 16}));  // not the padded 34
   EXPECT_EQ(all.size(), trained.size() + 1);
   EXPECT_FALSE(trained.contains("tied_modules.embed.position_embeddings.weight"));
+  test_world()->barrier();                 // rank 0 has let go of its lock
   EXPECT_EQ(files_in(folder_).size(), 2);  // nothing beside them
 }
 
 // Beyond what the run keeps anyway: the largest parameter and the part of it that is on its way.
-TEST_F(Weights, AreGatheredOneAtATime) {
+RANKS_TEST_F(Weights, AreGatheredOneAtATime) {
   for (const bool whole_model : {false, true}) {
     TinyRun run(kData, 3);
     int64_t largest = 0, all = 0;
@@ -139,17 +141,17 @@ TEST_F(Weights, AreGatheredOneAtATime) {
     const int64_t texts = 4096, bound = largest + largest / 4 + texts;
     ASSERT_LT(bound, all / 2);
     EXPECT_LE(saving.bytes().peak, bound) << largest;
-    if (mpi_world()->rank() == 0) {
+    if (test_world()->rank() == 0) {
       EXPECT_GE(saving.bytes().peak, largest);
     }
   }
 }
 
-TEST_F(Weights, ARankThatCannotWriteReleasesTheOthers) {
+RANKS_TEST_F(WeightsOfProcesses, ARankThatCannotWriteReleasesTheOthers) {
   TinyRun run(kData, 3);
   run.engine.save_checkpoint(folder_, {.tag = "before"});
   for (const rlim_t limit : {0, 10'000}) {
-    const FileSizeLimit full(mpi_world()->rank() == 0 ? limit : RLIM_INFINITY);
+    const FileSizeLimit full(test_world()->rank() == 0 ? limit : RLIM_INFINITY);
     EXPECT_THAT(message_of([&] { run.engine.save_checkpoint(folder_, {.weights_only = true}); }),
                 HasSubstr("[rank 0]"));
     EXPECT_THAT(message_of([&] { run.engine.save_16bit_model(folder_); }), HasSubstr("[rank 0]"));
@@ -171,8 +173,8 @@ void truncate_swap_files(const fs::path& folder) {
   }
 }
 
-TEST_F(Weights, ARankWhoseSwapFileCannotBeReadReleasesTheOthers) {
-  const CommPtr world = mpi_world();
+RANKS_TEST_F(WeightsOfProcesses, ARankWhoseSwapFileCannotBeReadReleasesTheOthers) {
+  const CommPtr world = test_world();
   const int64_t count = 10'000, size = world->size(), rank = world->rank();
   const Shape whole{size * count};
   if (rank == 0) fs::create_directory(folder_);
@@ -193,7 +195,7 @@ TEST_F(Weights, ARankWhoseSwapFileCannotBeReadReleasesTheOthers) {
   }
 }
 
-TEST_F(Frozen, TrainsTheOthersAlikeAtEveryStage) {
+RANKS_TEST_F(Frozen, TrainsTheOthersAlikeAtEveryStage) {
   for (const Topology& mesh : {kData, kSplit, kPipes}) {
     const bool one_micro_batch = mesh == kData;
     for (const bool recompute : {false, true}) {
@@ -217,7 +219,7 @@ TEST_F(Frozen, TrainsTheOthersAlikeAtEveryStage) {
   }
 }
 
-TEST_F(Frozen, WeightsStayAndOthersMove) {
+RANKS_TEST_F(Frozen, WeightsStayAndOthersMove) {
   TinyRun run(kSplit, 3, {.freeze = kFirstStage});
   run.engine.save_checkpoint(folder_, {.tag = "before"});
   run.train(3);
@@ -230,7 +232,7 @@ TEST_F(Frozen, WeightsStayAndOthersMove) {
   }
 }
 
-TEST_F(Frozen, RefusesPatternsThatAreWrong) {
+RANKS_TEST_F(Frozen, RefusesPatternsThatAreWrong) {
   const auto error = [&](const std::string& pattern) {
     return message_of([&] { TinyRun run(kSplit, 1, {.freeze = {pattern}}); });
   };
@@ -240,7 +242,7 @@ TEST_F(Frozen, RefusesPatternsThatAreWrong) {
   EXPECT_THAT(error("."), HasSubstr("nothing would be left to train"));
 }
 
-TEST_F(Frozen, ResumesOnItsMeshBitForBitAndOnOthers) {
+RANKS_TEST_F(Frozen, ResumesOnItsMeshBitForBitAndOnOthers) {
   for (const Topology& mesh : {kData, kSplit, kPipes, kSlices}) {
     for (const int stage : {0, 1, 2, 3}) {
       const TinyOptions options{.freeze = kFirstStage};
@@ -257,23 +259,23 @@ TEST_F(Frozen, ResumesOnItsMeshBitForBitAndOnOthers) {
       EXPECT_EQ(same.train(2), expected) << "stage " << stage;
 
       for (const bool universal : {false, true}) {
-        if (universal && mpi_world()->rank() == 0)
+        if (universal && test_world()->rank() == 0)
           convert_to_universal(
               {.input = folder_ / "global_step2", .output = folder_ / "global_step2_universal"},
               {});
-        mpi_world()->barrier();
+        test_world()->barrier();
         const Topology target = mesh == kSplit ? kPipes : kSplit;
         TinyRun other(target, 3 - stage, options);
         other.engine.load_checkpoint(folder_, {.universal = universal});
         EXPECT_NEAR(other.train(2), expected, 1e-5 * expected) << "stage " << stage;
       }
-      mpi_world()->barrier();
-      if (mpi_world()->rank() == 0) fs::remove_all(folder_);
+      test_world()->barrier();
+      if (test_world()->rank() == 0) fs::remove_all(folder_);
     }
   }
 }
 
-TEST_F(Frozen, MayBeAddedAndRemoved) {
+RANKS_TEST_F(Frozen, MayBeAddedAndRemoved) {
   for (const int stage : {1, 3}) {
     TinyRun run(kPipes, stage, {.freeze = {"^2\\."}});
     run.train(2);
@@ -295,7 +297,7 @@ TEST_F(Frozen, MayBeAddedAndRemoved) {
   }
 }
 
-TEST_F(Frozen, MayBeLeftOutOfTheFiles) {
+RANKS_TEST_F(Frozen, MayBeLeftOutOfTheFiles) {
   for (const int stage : {0, 2, 3}) {
     TinyRun base(kData, 0, {.max_lr = 0.02});
     base.train(3);

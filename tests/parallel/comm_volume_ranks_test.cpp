@@ -7,7 +7,7 @@
 #include "framework/pipeline/schedule.h"
 #include "framework/zero/zero_optimizer.h"
 #include "models/gpt/gpt_model.h"
-#include "tests/support/mpi_world.h"
+#include "tests/support/ranks.h"
 
 namespace {
 int64_t mpi_bytes = 0;  // handed to MPI by this rank
@@ -300,8 +300,9 @@ void expect_equal(const CommCounts& actual, const CommCounts& expected) {
 }
 
 class CommVolume : public testing::TestWithParam<std::tuple<Topology, int>> {};
+struct CommVolumeRank : RankFixtureOf<CommVolume> {};
 
-TEST_P(CommVolume, EqualsTheClosedFormAndWhatMpiSends) {
+RANKS_TEST_P(CommVolume, EqualsTheClosedFormAndWhatMpiSends) {
   Case k{.mesh = std::get<0>(GetParam()), .zero_stage = std::get<1>(GetParam())};
   const CommPtr world = first_ranks(k.mesh.world_size());
   if (!world) return;
@@ -329,8 +330,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, CommVolume,
                          name_of);
 
 // The leading terms, as the papers give them, of a model without padding.
-class PaperTerms : public testing::Test {
- protected:
+struct PaperTerms : RankFixture {
   Measured measure(const Case& k, const CommPtr& world) {
     GptConfig c = config_of(k);
     c.vocab_size = 16;
@@ -342,7 +342,7 @@ class PaperTerms : public testing::Test {
 };
 
 // ZeRO (arXiv:1910.02054, section 7): 2, 2, 1 + m, 3m times the parameters, with recompute or not.
-TEST_F(PaperTerms, DataParallelVolumeInParameters) {
+RANKS_TEST_F(PaperTerms, DataParallelVolumeInParameters) {
   const Topology mesh{.dp_size = 4};
   const CommPtr world = first_ranks(4);
   if (!world) return;
@@ -364,7 +364,7 @@ TEST_F(PaperTerms, DataParallelVolumeInParameters) {
 }
 
 // What one layer more adds (arXiv:1909.08053, section 3; arXiv:2205.05198, section 4.2.2).
-TEST_F(PaperTerms, TensorParallelVolumePerLayer) {
+RANKS_TEST_F(PaperTerms, TensorParallelVolumePerLayer) {
   const CommPtr world = first_ranks(2);
   if (!world) return;
   const int64_t hidden = kRows * 8 * 16 * 4;
@@ -385,7 +385,7 @@ TEST_F(PaperTerms, TensorParallelVolumePerLayer) {
 }
 
 // b s h each way per boundary and micro-batch (arXiv:2104.04473, section 3.2).
-TEST_F(PaperTerms, PipelineVolumePerBoundary) {
+RANKS_TEST_F(PaperTerms, PipelineVolumePerBoundary) {
   const CommPtr world = first_ranks(3);
   if (!world) return;
   const Measured measured = measure({.mesh = {.pp_size = 3}, .micro_batches = 4}, world);

@@ -1,0 +1,131 @@
+// How ranks that are threads of one process meet, and work on each other's tensors where these lie.
+// thread_job.cpp makes collectives of it.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/comm/job.h"
+
+namespace anymesh {
+
+// All ranks of a job: one lock for what they agree on, and a bell for each, by which it sleeps.
+struct ThreadRanks {
+  explicit ThreadRanks(int count) : bells(static_cast<size_t>(count)) {}
+  // From here on every rank that has to wait for another, or begins a verb, gets JobEnded.
+  void end(std::exception_ptr error);
+
+  std::mutex mutex;
+  std::vector<std::condition_variable> bells;
+  std::exception_ptr first_error;
+};
+
+// Where a member's tensors lie.
+struct Place {
+  std::byte* out = nullptr;
+  const std::byte* in = nullptr;
+};
+using Places = std::vector<Place>;  // by member
+
+// A verb's work comes in parts, one for each member. It may begin once all members are there; any
+// member may do any part.
+using Work = std::function<void(const Places& places, size_t part)>;
+
+// A verb under way.
+struct Meeting {
+  explicit Meeting(size_t size) : places(size), here(size), missing(size) {}
+  bool has_parts() const { return missing == 0 && taken < places.size(); }
+  bool is_over() const { return missing == 0 && done == places.size(); }
+
+  Places places;
+  std::vector<bool> here;
+  size_t missing;                          // members
+  size_t taken = 0, done = 0;              // parts
+  std::optional<std::vector<int>> absent;  // the answer of a roll call that some did not hear
+};
+
+// One half of an exchange: what a member sends, or where it receives.
+struct Half {
+  const std::byte* from = nullptr;  // of a sender
+  std::byte* to = nullptr;          // of a receiver
+  size_t bytes = 0;
+  bool has_partner = false, done = false;
+};
+
+// From one member to another: the halves without a partner, the oldest first.
+struct Line {
+  std::deque<Half*> sends, receives;
+};
+
+// What the members of a group share. Guarded by the lock of all ranks.
+struct ThreadGroup {
+  ThreadGroup(std::string its_name, std::vector<int> ranks)
+      : name(std::move(its_name)), members(std::move(ranks)), next(members.size()) {}
+
+  const std::string name;
+  const std::vector<int> members;             // ranks of the world
+  std::vector<size_t> next;                   // by member: the number of its next meeting
+  std::deque<std::shared_ptr<Meeting>> open;  // meetings that wait for members
+  size_t first = 0;                           // the number of the first of them
+  std::map<std::pair<int, int>, Line> lines;  // by sender and receiver
+};
+
+// A rank's place in a group. The verbs sleep while they wait, and say so once, when they have waited
+// as long as the patience is.
+class ThreadMember {
+ public:
+  ThreadMember(std::shared_ptr<ThreadRanks> ranks, std::shared_ptr<ThreadGroup> group, int rank,
+               std::shared_ptr<const Patience> patience);
+
+  int rank() const { return rank_; }
+  size_t size() const { return group_->members.size(); }
+  const std::vector<int>& world_ranks() const { return group_->members; }
+  // The same rank in another group.
+  ThreadMember in(std::shared_ptr<ThreadGroup> group, int rank) const;
+
+  // Comes to this verb of the group and returns when its work is done. If that is on many `bytes`,
+  // the members who wait share it; else the last to come does it.
+  void meet(const char* verb, Place mine, int64_t bytes, const Work& work) const;
+  // The same in two halves: what lies between them delays nobody.
+  std::shared_ptr<Meeting> come(Place mine, int64_t bytes, const Work& work) const;
+  void finish(const char* verb, Meeting& meeting, const Work& work) const;
+
+  // Copies from `send` to the half that member `to` receives by, and into `receive` what member
+  // `from` sends; null: no such half.
+  void exchange(Half* send, int to, Half* receive, int from) const;
+
+  std::vector<int> roll_call(std::chrono::milliseconds patience) const;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  std::shared_ptr<Meeting> arrive(Place mine) const;
+  void do_parts(Lock& lock, Meeting& meeting, const Work& work) const;
+  void join(Lock& lock, Half& mine, std::deque<Half*>& mine_wait, std::deque<Half*>& others,
+            int partner) const;
+  template <class Ready, class Late>
+  void sleep(Lock& lock, const char* verb, const Ready& ready, const Late& late) const;
+  int world_rank(int member) const { return group_->members[static_cast<size_t>(member)]; }
+  std::condition_variable& bell(int member) const {
+    return ranks_->bells[static_cast<size_t>(world_rank(member))];
+  }
+  void ring_others() const;
+
+  std::shared_ptr<ThreadRanks> ranks_;
+  std::shared_ptr<ThreadGroup> group_;
+  int rank_;
+  std::shared_ptr<const Patience> patience_;
+};
+
+}  // namespace anymesh

@@ -1,0 +1,230 @@
+#include "framework/comm/thread_job.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <numeric>
+#include <string>
+#include <thread>
+
+#include "framework/comm/fold.h"
+#include "framework/comm/host_tensor.h"
+#include "framework/comm/thread_group.h"
+
+namespace anymesh {
+namespace {
+
+// Where `offset` bytes into every member's input is.
+std::vector<const std::byte*> inputs(const Places& places, int64_t offset) {
+  std::vector<const std::byte*> at;
+  for (const Place& place : places) at.push_back(place.in + offset);
+  return at;
+}
+
+void copy_bytes(std::byte* to, const std::byte* from, int64_t bytes) {
+  if (to != from && bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+}
+
+class Gathering final : public Pending {
+ public:
+  Gathering(ThreadMember member, Place mine, int64_t bytes)
+      : member_(std::move(member)),
+        work_([bytes](const Places& places, size_t part) {
+          for (const Place& place : places)
+            copy_bytes(place.out + static_cast<int64_t>(part) * bytes, places[part].in, bytes);
+        }),
+        meeting_(member_.come(mine, bytes * static_cast<int64_t>(member_.size()), work_)) {}
+  ~Gathering() override {
+    try {
+      wait();
+    } catch (const JobEnded&) {  // whose cause is being told
+    }
+  }
+  void wait() override {
+    if (const auto meeting = std::exchange(meeting_, nullptr))
+      member_.finish("all_gather", *meeting, work_);
+  }
+
+ private:
+  ThreadMember member_;
+  Work work_;
+  std::shared_ptr<Meeting> meeting_;
+};
+
+// What a member asks split() for, and its answer.
+struct NewPlace {
+  int color, key;
+  std::shared_ptr<ThreadGroup> group = nullptr;
+  int rank = 0;
+};
+
+void form_groups(const Places& places, const std::vector<int>& world_ranks,
+                 const std::string& name) {
+  std::map<int, std::vector<std::pair<int, size_t>>> colors;  // key and member
+  const auto request = [&](size_t member) {
+    return reinterpret_cast<NewPlace*>(places[member].out);
+  };
+  for (size_t member = 0; member < places.size(); ++member)
+    colors[request(member)->color].emplace_back(request(member)->key, member);
+  for (auto& [color, members] : colors) {
+    std::sort(members.begin(), members.end());
+    std::vector<int> ranks;
+    for (const auto& [key, member] : members) ranks.push_back(world_ranks[member]);
+    const auto group = std::make_shared<ThreadGroup>(name, std::move(ranks));
+    for (size_t rank = 0; rank < members.size(); ++rank) {
+      request(members[rank].second)->group = group;
+      request(members[rank].second)->rank = static_cast<int>(rank);
+    }
+  }
+}
+
+class ThreadCommunicator final : public Communicator {
+ public:
+  explicit ThreadCommunicator(ThreadMember member) : member_(std::move(member)) {}
+
+  int rank() const override { return member_.rank(); }
+  int size() const override { return static_cast<int>(member_.size()); }
+
+  CommPtr split(int color, int key, const std::string& name) const override {
+    NewPlace mine{color, key};
+    member_.meet("split", {.out = reinterpret_cast<std::byte*>(&mine)}, 0,
+                 [&](const Places& places, size_t part) {
+                   if (part == 0) form_groups(places, member_.world_ranks(), name);
+                 });
+    return c10::make_intrusive<ThreadCommunicator>(member_.in(mine.group, mine.rank));
+  }
+
+  // A part is folded in one member's tensor and copied to the others'.
+  void all_reduce(torch::Tensor t, ReduceOp op) override {
+    if (size() == 1) return;
+    check_contiguous(t, "all_reduce");
+    const int64_t n = t.numel(), part_numel = (n + size() - 1) / size(), width = t.element_size();
+    member_.meet("all_reduce", {.out = bytes_at(t), .in = bytes_at(t)}, bytes_of_all(t),
+                 [&](const Places& places, size_t part) {
+                   const int64_t begin = std::min(static_cast<int64_t>(part) * part_numel, n),
+                                 count = std::min(part_numel, n - begin);
+                   if (count == 0) return;
+                   std::byte* sum = places[part].out + begin * width;
+                   fold(inputs(places, begin * width), count, t.scalar_type(), op, sum,
+                        t.scalar_type());
+                   for (const Place& place : places)
+                     copy_bytes(place.out + begin * width, sum, count * width);
+                 });
+  }
+
+  std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
+    check_contiguous(out, "all_gather");
+    check_contiguous(in, "all_gather");
+    TORCH_INTERNAL_ASSERT(out.numel() == in.numel() * size() && out.dtype() == in.dtype());
+    return std::make_unique<Gathering>(member_, Place{.out = bytes_at(out), .in = bytes_at(in)},
+                                       static_cast<int64_t>(in.nbytes()));
+  }
+
+  void reduce_scatter(torch::Tensor out, torch::Tensor in,
+                      const std::vector<int64_t>& counts) override {
+    check_contiguous(out, "reduce_scatter");
+    check_contiguous(in, "reduce_scatter");
+    std::vector<int64_t> starts(counts.size() + 1);
+    std::partial_sum(counts.begin(), counts.end(), starts.begin() + 1);
+    TORCH_INTERNAL_ASSERT(in.numel() == starts.back() &&
+                          out.numel() == counts[static_cast<size_t>(rank())]);
+    member_.meet("reduce_scatter", {.out = bytes_at(out), .in = bytes_at(in)}, bytes_of_all(in),
+                 [&](const Places& places, size_t part) {
+                   fold(inputs(places, starts[part] * in.element_size()), counts[part],
+                        in.scalar_type(), ReduceOp::Sum, places[part].out, out.scalar_type());
+                 });
+  }
+
+  void broadcast(torch::Tensor t, int root) override {
+    check_contiguous(t, "broadcast");
+    member_.meet("broadcast", {.out = bytes_at(t)}, bytes_of_all(t),
+                 [&](const Places& places, size_t part) {
+                   copy_bytes(places[part].out, places[static_cast<size_t>(root)].out,
+                              static_cast<int64_t>(t.nbytes()));
+                 });
+  }
+
+  void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
+    check_contiguous(send, "exchange");
+    check_contiguous(recv, "exchange");
+    Half out, in;
+    if (send.defined()) out = {.from = bytes_at(send), .bytes = send.nbytes()};
+    if (recv.defined()) in = {.to = bytes_at(recv), .bytes = recv.nbytes()};
+    member_.exchange(send.defined() ? &out : nullptr, to, recv.defined() ? &in : nullptr, from);
+  }
+
+  void barrier() override {
+    member_.meet("barrier", {}, 0, [](const Places&, size_t) {});
+  }
+
+  std::vector<int> roll_call(std::chrono::milliseconds patience) override {
+    return member_.roll_call(patience);
+  }
+
+ private:
+  int64_t bytes_of_all(const torch::Tensor& t) const {
+    return static_cast<int64_t>(t.nbytes()) * size();
+  }
+
+  ThreadMember member_;
+};
+
+class ThreadJob final : public Job {
+ public:
+  ThreadJob(std::shared_ptr<ThreadRanks> ranks, std::shared_ptr<ThreadGroup> world, int rank)
+      : ranks_(std::move(ranks)), world_(std::move(world)), rank_(rank) {}
+
+  CommPtr world(Patience patience) const override {
+    return c10::make_intrusive<ThreadCommunicator>(
+        ThreadMember(ranks_, world_, rank_, std::make_shared<Patience>(std::move(patience))));
+  }
+  CommPtr local() const override { return world({}); }
+
+ private:
+  void end(int) const override { std::fflush(nullptr); }
+
+  std::shared_ptr<ThreadRanks> ranks_;
+  std::shared_ptr<ThreadGroup> world_;
+  int rank_;
+};
+
+}  // namespace
+
+void run_on_threads(int count, const std::function<void(const Job&)>& body) {
+  std::vector<int> all(static_cast<size_t>(count));
+  std::iota(all.begin(), all.end(), 0);
+  const auto ranks = std::make_shared<ThreadRanks>(count);
+  const auto world = std::make_shared<ThreadGroup>("world", std::move(all));
+  const auto run_rank = [&](int rank) {
+    try {
+      body(ThreadJob(ranks, world, rank));
+    } catch (...) {
+      ranks->end(std::current_exception());
+    }
+  };
+  std::promise<bool> all_started;
+  const std::shared_future<bool> may_run(all_started.get_future());
+  const auto thread_of = [&](int rank) {
+    return std::jthread([&run_rank, may_run, rank] {
+      pthread_setname_np(pthread_self(), ("rank " + std::to_string(rank)).c_str());
+      if (may_run.get()) run_rank(rank);
+    });
+  };
+  std::vector<std::jthread> threads;
+  try {
+    for (int rank = 1; rank < count; ++rank) threads.push_back(thread_of(rank));
+  } catch (...) {
+    all_started.set_value(false);
+    throw;
+  }
+  all_started.set_value(true);
+  run_rank(0);
+  threads.clear();
+  if (ranks->first_error) std::rethrow_exception(ranks->first_error);
+}
+
+}  // namespace anymesh
