@@ -24,7 +24,7 @@ others=(1,1,1,0 4,1,1,0 1,4,1,0 1,1,4,3 2,1,3,1 1,2,3,2)
 row() {
   local tp pp dp zero
   IFS=, read -r tp pp dp zero <<<"$1"
-  local ended; ended=$(sed -n 's/^done: .*, \(.*\) s per step, peak memory per rank \(.*\) MiB$/\1 \2/p' "$out/$2.log")
+  local ended; ended=$(sed -n 's/^done: .*, \(.*\) s per step, peak memory \(per rank\|of all ranks\) \(.*\) MiB$/\1 \3 \2/p' "$out/$2.log")
   awk -F, -v first=$((half + 1)) -v mesh="$tp x $pp x $dp" -v ranks=$((tp * pp * dp)) -v zero="$zero" \
       -v ended="$ended" -v note="$3" '
     NR == FNR {reference[$1] = $3; next}
@@ -32,7 +32,7 @@ row() {
       if ($1 == first) loss = $3
       delta = ($3 - reference[$1]) / reference[$1]; if (delta < 0) delta = -delta; if (delta > max) max = delta}
     END {split(ended, e, " "); printf "%-10s %5d %5d %14.8f %12s %10.3f %9.1f  %s\n", mesh, ranks, zero, loss,
-         note == "" ? sprintf("%.1e", max) : "-", e[1], e[2], note}' "$out/reference.csv" "$out/$2.csv"
+         note == "" ? sprintf("%.1e", max) : "-", e[1], e[2] * (e[3] == "per" ? ranks : 1), note}' "$out/reference.csv" "$out/$2.csv"
 }
 
 # sample TAG_FOLDER WHAT: a text as long as the model's positions, on one line.
@@ -66,6 +66,7 @@ for i in "${!others[@]}"; do
   mesh=${others[$i]} run=$(name "${others[$i]}")
   left=$(((${#others[@]} - i) * half * ($(now) - training) / done_steps))
   step "Resume on $run: mesh $((i + 1)) of ${#others[@]}, about $left s left in all"
+  ((i + 1 < ${#others[@]})) || mpi=yes  # the last on processes, as runs for real are
   train "$mesh" "$run" --load "$out/universal" --universal-checkpoint
   curves+=("$run=$out/$run.csv")
   done_steps=$((done_steps + half))
@@ -77,7 +78,7 @@ title="Saved at step $half on $(name $first), resumed on ${#others[@]} other mes
 "$bin/plot_loss" --output "$out/loss_curves.svg" --title "$title" --first-tolerance 1e-6 --tolerance 1e-4 \
     "${curves[@]}" >"$out/comparison.log" || failures=1
 printf '%-10s %5s %5s %14s %12s %10s %9s\n' \
-    'tp x pp x dp' ranks ZeRO "loss, step $((half + 1))" 'max |delta|' s/step MiB/rank
+    'tp x pp x dp' ranks ZeRO "loss, step $((half + 1))" 'max |delta|' s/step MiB
 row $first reference uninterrupted
 for mesh in "${others[@]}"; do row "$mesh" "$(name "$mesh")" ''; done
 echo "max |delta|: largest relative difference from the uninterrupted run, steps $((half + 1)) to $steps"

@@ -235,15 +235,15 @@ void refuse_without(const FlagTable& flags, const char* flag, const char* other)
 
 void check_device(const FlagTable& flags, DeviceConfig& device, std::vector<std::string>& notes) {
   if (flags.given("device")) require_choice(flags, "device", device.device, {"cpu", "cuda"});
-  refuse_beside(flags, "distributed-backend", "local-ranks");
   refuse(flags, "local-ranks", device.device == "cuda",
          "beside --device cuda: each GPU needs a process of its own; start them by mpirun -n N");
   if (!flags.given("distributed-backend")) return;
   std::string& backend = device.distributed_backend;
   require_choice(flags, "distributed-backend", backend, {"mpi", "nccl", "gloo"});
-  if (backend != "gloo") return;
+  if (backend != "gloo") return refuse_beside(flags, "distributed-backend", "local-ranks");
   backend = "mpi";
-  notes.push_back(flags.origin("distributed-backend") + ": here that is mpi");
+  notes.push_back(flags.origin("distributed-backend") + ": here that is " +
+                  (flags.given("local-ranks") ? "memory" : "mpi"));
 }
 
 void check_offload(const FlagTable& flags, const OffloadConfig& offload,

@@ -9,4 +9,3 @@ compare() { # SECONDS SCRIPT ARGS...: a script of this folder, with those packag
   LD_LIBRARY_PATH=$venv/gpu-stand-ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONPYCACHEPREFIX=$venv/pycache \
     timeout "$1" "$venv/bin/python" "$repository/tests/interop/$2" "${@:3}" || fail "see above"
 }
-fork_trainer

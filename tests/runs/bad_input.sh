@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Wrong input ends in one clear error, a non-zero exit and nothing overwritten; never in a hang or a fresh start.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+mpi=yes
 
 # refused WHAT PATTERN MESH FLAGS...: the run fails within a minute and says PATTERN exactly once.
 refused() {

@@ -2,7 +2,6 @@
 # ckpt on checkpoints that the trainer wrote: verify finds nothing in whole ones and names what is broken; a universal folder
 # and a save on another mesh hold the same tensors bit by bit; two iterations do not.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-fork_trainer
 
 ckpt() { "$bin/ckpt" "$@" >ckpt.log 2>&1; }
 sound() { ckpt verify "$1" || fail "verify $1: $(tail -3 ckpt.log)"; echo "ok: $(tail -1 ckpt.log)"; }

@@ -4,19 +4,9 @@ set -euo pipefail
 bin=$(cd "$1" && pwd)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/anymesh-run.XXXXXX")
-trap 'kill ${server:-} 2>/dev/null || true; rm -rf "$scratch"' EXIT
+trap 'rm -rf "$scratch"' EXIT
 cd "$scratch"
-
-trainer=$bin/pretrain_gpt
-# For tests of many short runs: `train` starts copies of a trainer that has loaded LibTorch (tests/support/fork_server.h), in a
-# fifth of the time. Not for those that kill or signal ranks.
-fork_trainer() {
-  OMP_NUM_THREADS=1 "$bin/fork_server" "$scratch/fork.socket" &
-  server=$!
-  until [[ -S $scratch/fork.socket ]]; do kill -0 $server || fail "no fork server"; sleep 0.05; done
-  export ANYMESH_FORK_SERVER=$scratch/fork.socket
-  trainer=$bin/fork_run
-}
+export OMP_NUM_THREADS=1  # as mpirun.sh has it: threads may change the order of sums
 
 fail() { echo "FAIL: $*" >&2; exit 1; }
 
@@ -25,12 +15,22 @@ model=(--num-layers 5 --hidden-size 24 --num-attention-heads 4 --seq-length 16 -
        --micro-batch-size 1 --global-batch-size 12 --lr 3e-4 --min-lr 3e-5 --lr-decay-style cosine
        --lr-warmup-iters 5 --clip-grad 1.0 --eval-iters 0 --log-interval 10)
 
+# launch RANKS FLAGS...: the trainer, its ranks threads; or processes of mpirun, for tests that set mpi=yes because they show
+# what processes do.
+launch() {
+  if [[ ${mpi:-} ]]; then
+    "$here/../../tools/mpirun.sh" "$1" "$bin/pretrain_gpt" "${@:2}"
+  else
+    "$bin/pretrain_gpt" --local-ranks "$@"
+  fi
+}
+
 # train MESH CSV FLAGS...: MESH is tp,pp,dp,zero. Later flags come last.
 train() {
   local tp pp dp zero csv=$2
   IFS=, read -r tp pp dp zero <<<"$1"
   shift 2
-  "$here/../../tools/mpirun.sh" $((tp * pp * dp)) "$trainer" "${model[@]}" --tensor-model-parallel-size "$tp" \
+  launch $((tp * pp * dp)) "${model[@]}" --tensor-model-parallel-size "$tp" \
       --pipeline-model-parallel-size "$pp" --zero-stage "$zero" --loss-csv "$csv" "$@"
 }
 

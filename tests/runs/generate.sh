@@ -11,7 +11,7 @@ gpt=(--num-layers 2 --hidden-size 32 --num-attention-heads 2 --seq-length 50 --m
 run=(--data-path text_text_document --split 100,0,0 --attention-dropout 0 --hidden-dropout 0 --init-method-std 0.1 --lr 1e-2 --min-lr 1e-4
      --lr-decay-style cosine --lr-warmup-iters 10 --adam-beta2 0.95 --micro-batch-size 4 --global-batch-size 16 --eval-iters 0 --log-interval 20)
 mesh=(--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --zero-stage 1 --bf16)
-"$here/../../tools/mpirun.sh" 4 "$bin/pretrain_gpt" "${gpt[@]}" "${run[@]}" "${mesh[@]}" --train-iters 120 --save c >train.log 2>&1 ||
+launch 4 "${gpt[@]}" "${run[@]}" "${mesh[@]}" --train-iters 120 --save c >train.log 2>&1 ||
   fail "$(tail -5 train.log)"
 convert c global_step120
 "$bin/zero_to_fp32" c weights >log 2>&1 || fail "$(cat log)"
@@ -71,7 +71,7 @@ alike --load c --num-tokens-to-generate 70 --temperature 50 --seed 1
 pieces=(--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model "$here/../fixtures/data/sentencepiece.model")
 for _ in {1..200}; do echo 'The quick brown fox jumps over Zwölf lazy dogs.'; done >pieces.txt
 "$bin/preprocess_data" --input pieces.txt --output-prefix pieces --documents line --prepend-bos --append-eod "${pieces[@]}" >log 2>&1 || fail "$(cat log)"
-"$here/../../tools/mpirun.sh" 1 "$bin/pretrain_gpt" "${gpt[@]}" "${run[@]/text_text/pieces_text}" "${pieces[@]}" --train-iters 60 --save p >train.log 2>&1 ||
+launch 1 "${gpt[@]}" "${run[@]/text_text/pieces_text}" "${pieces[@]}" --train-iters 60 --save p >train.log 2>&1 ||
   fail "$(tail -5 train.log)"
 text found --load p --prompts 'The quick' 'The quick brown fox jumps over Zw' --temperature 0 --num-tokens-to-generate 60
 printf 'The quick brown fox jumps over Zwölf lazy dogs.\n%.0s' 1 2 | cmp - found || fail "not the line that was learned: $(cat found)"

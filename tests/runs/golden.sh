@@ -2,7 +2,6 @@
 # Checkpoints of every version of the layout so far (tests/fixtures/own: saved at step 4, and the losses of the run that went on)
 # resume, on their mesh and on another. Version 0 has no manifest.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-fork_trainer
 tar xf "$here/../fixtures/own/versions.tar.xz"
 model+=(--lr-decay-iters 20)
 

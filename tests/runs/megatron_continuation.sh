@@ -3,7 +3,6 @@
 # that it had. So model, data order, schedule and optimizer are its own, on every mesh. Its own spread over meshes is 4.8e-7
 # in fp32 and 1.75e-4 in bf16.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-fork_trainer
 fixtures=$here/../fixtures
 mkdir megatron && cp -r "$fixtures/data" data
 printf '%-26s %-9s %-30s %s\n' 'checkpoint' 'read' 'mesh' 'max |delta| of 10 losses'
@@ -26,7 +25,7 @@ follows() {
     # Names without a pipeline are for one stage; these checkpoints resume under the other names too.
     local named=$flags; ((pp == 1)) || named=${flags/--no-pipeline-parallel/}
     # shellcheck disable=SC2086
-    "$here/../../tools/mpirun.sh" $((tp * pp * dp)) "$trainer" $named --zero-stage "$zero" \
+    launch $((tp * pp * dp)) $named --zero-stage "$zero" \
         --tensor-model-parallel-size "$tp" --pipeline-model-parallel-size "$pp" --load "$load" --loss-csv ours.csv \
         $([[ $read == ordinary ]] || echo --universal-checkpoint) $extra \
         >ours.log 2>&1 || fail "$archive on $mesh: $(tail -5 ours.log)"

@@ -2,7 +2,6 @@
 # What a rank keeps between steps is what the formulas of zero/memory_report.h say, within 2 %, part by part and as the
 # allocator counts it: weights, gradients, masters and moments. No whole gradient or parameter hides anywhere.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-fork_trainer
 
 # Weights outnumber a step's activations.
 model+=(--num-layers 4 --hidden-size 256 --vocab-size 1000 --lr-warmup-iters 0 --train-iters 2 --report-memory)

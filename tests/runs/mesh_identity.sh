@@ -4,7 +4,6 @@
 # alike. Between the two pairs, and between meshes that differ in tp or dp, the order of sums differs: losses stay within 1e-6
 # and 1e-5 relative. Dropout on, tied embeddings, fp32 and bf16.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-fork_trainer
 
 model+=(--lr-decay-iters 50)
 steps=10

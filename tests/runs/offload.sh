@@ -2,7 +2,6 @@
 # State on disk is the same state: losses and checkpoints equal those of a run that has it in memory, bit for bit, and a
 # checkpoint of either goes on as either.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-fork_trainer
 
 nvme=(--nvme-path "$scratch" --offload-optimizer nvme)
 all=("${nvme[@]}" --offload-param nvme)

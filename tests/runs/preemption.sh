@@ -5,6 +5,7 @@
 #
 #   STOPS=20 SEED=7 tests/runs/preemption.sh FOLDER_OF_EXECUTABLES
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" "$1"
+mpi=yes
 stops=${STOPS:-20}
 RANDOM=${SEED:-7}
 

@@ -2,7 +2,6 @@
 # Resumes whose flags differ from the first run's where they may, and are refused where they may not: batch size, intervals of
 # validation, --verify-resume, what decides the model's maths; and a frozen stage beside offloading.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-fork_trainer
 
 model=(--num-layers 5 --hidden-size 24 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16
        --make-vocab-size-divisible-by 8 --mock-data --vocab-size 257 --global-batch-size 12 --lr 3e-4

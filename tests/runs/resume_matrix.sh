@@ -3,7 +3,6 @@
 # right after loading holds the same weights, moments and steps bit by bit, as ckpt and gather.py find; the first loss is
 # that of the run which went on unchanged.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-fork_trainer
 
 model=(--num-layers 5 --seq-length 12 --max-position-embeddings 12 --attention-dropout 0.1 --hidden-dropout 0.1
        --make-vocab-size-divisible-by 8 --mock-data --lr 3e-3 --min-lr 3e-4 --lr-decay-style cosine --lr-decay-iters 12

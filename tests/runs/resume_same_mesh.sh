@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Stop and resume on the same mesh: every later loss is bit-identical to the uninterrupted run's. Dropout on.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-fork_trainer
 
 for mesh in 1,1,1,0 1,1,3,1 2,2,1,0 2,2,2,1 1,2,3,2 2,1,2,3 2,2,2,3; do
   for precision in "" --bf16; do

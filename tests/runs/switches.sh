@@ -33,7 +33,7 @@ echo "ok: a save on request, $asked, and one at the end, $(<slow/latest)"
 
 # A rank that is stopped in a step: the other says which, and the run ends well once it goes on.
 rm -f "$scratch/stop"
-train 1,1,2,1 /dev/null --train-iters 100000 --save stopped --kill-switch-file "$scratch/stop" --log-interval 1 --distributed-timeout-minutes 0.02 >log 2>&1 &
+mpi=yes train 1,1,2,1 /dev/null --train-iters 100000 --save stopped --kill-switch-file "$scratch/stop" --log-interval 1 --distributed-timeout-minutes 0.02 >log 2>&1 &
 job=$!
 until grep -q '^iteration' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
 for process in $(pgrep -P "$(pgrep -P $job -x mpirun || echo $job)" -x pretrain_gpt); do

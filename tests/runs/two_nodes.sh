@@ -4,6 +4,7 @@
 # a shared file system each keep what they wrote, and a load that misses something says where it is.
 # Needs root and `ip`: elsewhere it is skipped.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+mpi=yes
 net=anymesh$$
 ip netns add "${net}a" 2>/dev/null || { echo "SKIPPED: no leave to make network namespaces"; exit 77; }
 trap 'ip netns delete ${net}a; ip netns delete ${net}b; rm -rf "$scratch"' EXIT

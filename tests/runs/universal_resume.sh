@@ -3,7 +3,6 @@
 # uninterrupted run's, all within 1e-4; the restored weights and moments bit-equal to the saved ones. Then change the
 # mesh a second and a third time.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-fork_trainer
 
 # A hash of every weight and moment of a universal folder.
 states() { (cd "$1/zero" && find . -name '*.pt' ! -name optimizer_state.pt | sort | xargs md5sum); }

@@ -2,7 +2,6 @@
 # Checkpoints without optimizer state, whole models, and frozen parameters, by the flags: what is written, what loads and
 # what is refused, on meshes that the files were not of.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-fork_trainer
 
 refused() {  # WORDS COMMAND...
   local words=$1

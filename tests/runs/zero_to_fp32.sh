@@ -2,7 +2,6 @@
 # zero_to_fp32 merges tp and pp of every ZeRO stage and of universal folders into the masters, bit for bit as a gatherer in
 # plain Python reads them; every argument of DeepSpeed's script works, in every spelling.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-fork_trainer
 
 # exported CHECKPOINT WHAT ARGUMENTS...
 exported() {

@@ -12,12 +12,10 @@ import random
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 BIN = Path(sys.argv[1]).resolve()
 TRIALS, SEED = (int(text) for text in (sys.argv[2:] + ["10", "1"][len(sys.argv) - 2:])[:2])
-MPIRUN = Path(__file__).resolve().parents[2] / "tools/mpirun.sh"
 BATCH, STEPS, SAVED = 12, 6, 3
 MEASURED = ("tokens_per_s", "elapsed_ms")
 
@@ -104,7 +102,7 @@ class Trial:
     def train(self, name, mesh, *more):
         ranks, flags = mesh
         self.command = [*flags, *more, *self.flags]
-        call([MPIRUN, ranks, BIN / "fork_run", *self.command, "--loss-csv", f"{name}.csv"], f"{name} on {ranks} ranks")
+        call([BIN / "pretrain_gpt", "--local-ranks", ranks, *self.command, "--loss-csv", f"{name}.csv"], f"{name} on {ranks} ranks")
         return rows(f"{name}.csv")
 
     def saves(self, flags):
@@ -148,27 +146,18 @@ class Trial:
 
 def main():
     with tempfile.TemporaryDirectory(prefix="anymesh-random.") as scratch:
-        socket = os.path.join(scratch, "fork.socket")
-        server = subprocess.Popen([BIN / "fork_server", socket], env={**os.environ, "OMP_NUM_THREADS": "1"})
-        try:
-            while not os.path.exists(socket):
-                if server.poll() is not None:
-                    sys.exit("FAIL: no fork server")
-                time.sleep(0.05)
-            os.environ["ANYMESH_FORK_SERVER"] = socket
-            for index in range(TRIALS):
-                trial = Trial(random.Random(f"{SEED}:{index}"))
-                folder = tempfile.mkdtemp(dir=scratch)
-                os.chdir(folder)
-                try:
-                    trial.run()
-                except Failure as failure:
-                    sys.exit(f"FAIL: seed {SEED}, trial {index}: {failure}\nthe last run: {' '.join(map(str, trial.command))}")
-                os.chdir(scratch)
-                subprocess.run(["rm", "-rf", folder], check=True)
-                print(f"ok: seed {SEED}, trial {index}: {' '.join(map(str, trial.flags))}", flush=True)
-        finally:
-            server.kill()
+        os.environ["OMP_NUM_THREADS"] = "1"
+        for index in range(TRIALS):
+            trial = Trial(random.Random(f"{SEED}:{index}"))
+            folder = tempfile.mkdtemp(dir=scratch)
+            os.chdir(folder)
+            try:
+                trial.run()
+            except Failure as failure:
+                sys.exit(f"FAIL: seed {SEED}, trial {index}: {failure}\nthe last run: {' '.join(map(str, trial.command))}")
+            os.chdir(scratch)
+            subprocess.run(["rm", "-rf", folder], check=True)
+            print(f"ok: seed {SEED}, trial {index}: {' '.join(map(str, trial.flags))}", flush=True)
 
 
 main()

@@ -5,6 +5,7 @@
 #
 #   KILLS=20 FULL=4 DAMAGES=8 SEED=5 tests/torture/torture.sh FOLDER_OF_EXECUTABLES        a long one: KILLS=300 FULL=40 DAMAGES=all
 source "$(dirname "${BASH_SOURCE[0]}")/../runs/common.sh" "$1"
+mpi=yes
 kills=${KILLS:-20} full=${FULL:-4} damages=${DAMAGES:-8}
 RANDOM=${SEED:-5}
 
@@ -104,8 +105,8 @@ full_disk() {  # LEFT FLAGS...: bytes left free for a while
   ! find "$disk" -name '*.tmp' | grep -q . || fail "left: $(find "$disk" -name '*.tmp')"
   grep -c "SAVE FAILED" full.log >>failures
 }
-export -f full_disk train newest verified fail
-export bin here scratch bytes mesh trainer
+export -f full_disk launch train newest verified fail
+export bin here scratch bytes mesh mpi
 if unshare -m true 2>/dev/null; then
   for ((i = 0; i < full; ++i)); do
     declare -p model flags >arrays

@@ -7,7 +7,6 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../runs/common.sh" "$1"
 rounds=${ROUNDS:-3} steps=8
 RANDOM=${SEED:-5}
-fork_trainer
 
 flags=(--lr-decay-iters 1000 --save-interval 1)
 seed_of() { [[ $1 == a ]] && echo 1 || echo 2; }

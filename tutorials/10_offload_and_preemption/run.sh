@@ -19,7 +19,7 @@ say "(MiB a rank, of two)"
 bitwise memory disk "on disk against in memory"
 
 saves=("${disk[@]}" --save "$out/checkpoints" --load "$out/checkpoints")
-(launch 1,1,2,3 stopped "${saves[@]}") >"$out/stopped.log" 2>&1 &
+(mpi=yes; launch 1,1,2,3 stopped "${saves[@]}") >"$out/stopped.log" 2>&1 &
 job=$!
 until grep -qs '^iteration *3/' "$out/stopped.log" || ! kill -0 $job 2>/dev/null; do sleep 0.05; done
 pkill -TERM -P $job -x pretrain_gpt || fail "the run ended before it was told to stop"

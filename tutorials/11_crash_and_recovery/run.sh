@@ -10,7 +10,7 @@ train 1,1,2,1 whole "${wide[@]}"
 # A save writes to a folder *.tmp. Seldom it is done before the kill arrives; then once more.
 for attempt in 1 2 3 4 5 6 7 8; do
   rm -rf "$checkpoints"
-  (launch 1,1,2,1 killed "${saves[@]}") >"$out/killed.log" 2>&1 &
+  (mpi=yes; launch 1,1,2,1 killed "${saves[@]}") >"$out/killed.log" 2>&1 &
   job=$!
   until [[ -e $checkpoints/latest ]] || ! kill -0 $job 2>/dev/null; do sleep 0.02; done   # the save of step 20
   until compgen -G "$checkpoints/*step40*.tmp" >/dev/null || ! kill -0 $job 2>/dev/null; do :; done
