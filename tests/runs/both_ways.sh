@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Twenty runs on threads and, again, on processes of mpirun: the same losses, norms and rates, and the same files of the checkpoint,
+# byte for byte. Between them all meshes' groups, ZeRO stages, precisions and ways of computing and saving.
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+mkdir threads processes
+
+runs=0
+# both MESH FLAGS...
+both() {
+  local way mesh=$1
+  for way in threads processes; do
+    (cd $way && rm -rf c && mpi=$([[ $way == threads ]] || echo yes) train "$mesh" run.csv --train-iters 3 --lr-decay-iters 9 --save c \
+      "${@:2}" >log 2>&1) || fail "$way, $*: $(tail -5 $way/log)"
+  done
+  same threads/run.csv processes/run.csv "tp,pp,dp,zero = $*" >same.log || fail "$(cat same.log)"
+  diff -rq threads/c processes/c >files.log || fail "$*: $(head -5 files.log)"
+  (($(find threads/c -type f | wc -l) > 4)) || fail "$*: nothing was saved"
+  ((runs += 1))
+}
+
+for zero in 0 1 2 3; do
+  both 1,1,4,$zero
+  both 2,1,2,$zero --bf16 --sequence-parallel
+done
+both 4,1,1,0 --activation-checkpointing
+both 1,4,1,1 --bf16
+both 1,5,1,0 --fp16 --initial-loss-scale 4096
+both 2,2,1,1 --untie-embeddings-and-output-weights
+both 2,2,2,1 --async-save --save-interval 2
+both 2,2,2,3 --fp16 --activation-checkpointing --sequence-parallel
+both 1,2,3,2 --micro-batch-size 2
+both 3,1,2,3 --vocab-size 50 --num-attention-heads 6 --offload-optimizer nvme --offload-param nvme --nvme-path .
+both 1,3,2,2 --async-save --bf16
+both 2,1,2,1 --swiglu --num-key-value-heads 2 --normalization rmsnorm --disable-bias-linear --use-rotary-position-embeddings
+both 2,2,1,2 --position-embedding-type alibi --embed-layernorm
+both 1,1,6,0 --save-16bit-model --freeze position
+echo "ok: $runs runs on threads are those of mpirun, losses and files"
