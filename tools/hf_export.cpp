@@ -103,9 +103,7 @@ void publish_export(const fs::path& temporary, const fs::path& output,
 
 HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progress) {
   const auto start = std::chrono::steady_clock::now();
-  const fs::path path = options.tag.empty()
-                            ? options.checkpoint
-                            : folder_of_tag(options.checkpoint, options.tag, "--tag");
+  const fs::path path = resolve_tag(options.checkpoint, options.tag);
   const fs::path normal = fs::absolute(options.output).lexically_normal(),
                  output = normal.has_filename() ? normal : normal.parent_path(),
                  temporary = temporary_of(output);
@@ -116,7 +114,7 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
                      " nor another file of a tokenizer (--tokenizer)");
   check_replaceable_export(output, carried);
   check_build_folder(temporary, recorded_entries(temporary));
-  const SourceFiles sources(resolve_tag(path));
+  const SourceFiles sources(path);
   const WholeCheckpoint checkpoint = open_whole_checkpoint(path, stream_threads());
   HfExport report{.model = model_of(checkpoint, options.config),
                   .tokenizer = carried,

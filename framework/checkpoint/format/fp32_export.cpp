@@ -164,11 +164,9 @@ NamedTensors fp32_tensors(const WholeCheckpoint& checkpoint, bool exclude_frozen
 
 Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progress) {
   const auto start = std::chrono::steady_clock::now();
-  const fs::path source = options.tag.empty()
-                              ? options.checkpoint
-                              : folder_of_tag(options.checkpoint, options.tag, "--tag");
   DeferredChecks checks;
-  const fs::path path = resolve_tag(source), build = options.output / kWeightsBuildFolder;
+  const fs::path path = resolve_tag(options.checkpoint, options.tag),
+                 build = options.output / kWeightsBuildFolder;
   const SourceFiles sources(path);
   const WholeCheckpoint checkpoint = open_whole_checkpoint(path, stream_threads(), &checks);
   const NamedTensors tensors = fp32_tensors(checkpoint, options.exclude_frozen);

@@ -96,7 +96,8 @@ std::string mesh_of(const Value& metadata) {
 
 }  // namespace
 
-fs::path resolve_tag(const fs::path& path) {
+fs::path resolve_tag(const fs::path& path, const std::string& tag) {
+  if (!tag.empty()) return resolve_tag(folder_of_tag(path, tag, "--tag"));
   for (const std::string_view pointer : {kLatestFile, kLatestUniversalFile})
     if (fs::exists(path / pointer))
       return folder_of_tag(path, read_tag(path / pointer), (path / pointer).string());

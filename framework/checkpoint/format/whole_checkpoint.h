@@ -79,9 +79,9 @@ class WholeCheckpoint {
 WholeCheckpoint open_whole_checkpoint(const std::filesystem::path& path, int threads,
                                       DeferredChecks* checks = nullptr);
 
-// The tag folder that `latest` names, where a folder has that file (else the universal one of
-// `latest_universal`); otherwise the path itself.
-std::filesystem::path resolve_tag(const std::filesystem::path& path);
+// The folder of `tag` (--tag) below the path; without one the tag folder that `latest` names, where a
+// folder has that file (else the universal one of `latest_universal`); otherwise the path itself.
+std::filesystem::path resolve_tag(const std::filesystem::path& path, const std::string& tag = "");
 WholeCheckpoint::Kind checkpoint_kind(const std::filesystem::path& path);
 
 // Name -> tensor of one file of weights: safetensors by its name, else torch's.
