@@ -46,4 +46,8 @@ void finish_build_folder(const fs::path& folder) {
   sync_file_system(folder);
 }
 
+void remove_build_folder(const fs::path& folder) {
+  remove_ours(folder, build_entries(folder, nullptr));
+}
+
 }  // namespace anymesh

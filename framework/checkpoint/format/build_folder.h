@@ -12,7 +12,8 @@ namespace anymesh {
 //
 //   prepare_build_folder(folder, {.files = {"zero/w/fp32.pt"}, .others = {"manifest.json"}});
 //   ...                                    // stream_files(), write_text_atomically()
-//   finish_build_folder(folder);           // without building.json, and synced
+//   finish_build_folder(folder);           // without building.json, and synced: to be renamed
+//   remove_build_folder(folder);           // or, once the files have their names elsewhere
 //
 // A killed run's leftovers among `files` stay, to be gone over; nothing else does.
 struct BuildPlan {
@@ -26,5 +27,7 @@ void check_build_folder(const std::filesystem::path& folder, const IsOurs& other
 void prepare_build_folder(const std::filesystem::path& folder, const BuildPlan& plan,
                           const IsOurs& otherwise = nullptr);
 void finish_build_folder(const std::filesystem::path& folder);
+// With those of its files that are still there. With anything else in it the folder stays as it is.
+void remove_build_folder(const std::filesystem::path& folder);
 
 }  // namespace anymesh

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "framework/checkpoint/format/build_folder.h"
 #include "framework/checkpoint/format/deferred_checks.h"
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/folder_record.h"
@@ -182,8 +183,7 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
   sources.expect_unchanged();
   sync_file_system(build);
   give_names(build, report, earlier, record);
-  fs::remove(build / kJournalFile);
-  fs::remove(build);
+  remove_build_folder(build);
   report.source = checkpoint.description;
   if (checkpoint.weights_rounded) report.rounded = checkpoint.states_refused;
   report.seconds = seconds_since(start);
