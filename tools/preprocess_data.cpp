@@ -61,21 +61,12 @@ std::optional<OutputLock> claim(const std::string& prefix) {
   namespace fs = std::filesystem;
   auto lock = claim_output("--output-prefix", prefix + ".idx", {"an index of tokens", "MMIDIDX"});
   const fs::path tokens = prefix + ".bin";
-  const bool interrupted = fs::exists(prefix + ".idx.tmp");  // the index that follows the tokens
-  if (fs::exists(tokens) && !fs::exists(prefix + ".idx") && !interrupted &&
-      fs::file_size(tokens) > 0)
+  if (fs::exists(tokens) && !fs::exists(prefix + ".idx") && fs::file_size(tokens) > 0 &&
+      !IndexedDatasetBuilder::was_interrupted(prefix))
     throw std::runtime_error(
         "--output-prefix: " + tokens.string() +
         " exists without an .idx beside it that says it is of tokens; it would "
         "be replaced. Move it away, or give another prefix");
-  for (const char* suffix : {".bin.tmp", ".idx.tmp"}) {  // a killed run's
-    const fs::path left = prefix + suffix;
-    const fs::file_status status = fs::symlink_status(left);
-    if (fs::exists(status) && (!fs::is_regular_file(status) || fs::hard_link_count(left) > 1))
-      throw std::runtime_error("--output-prefix: " + left.string() +
-                               ", which the output is written to first, is a link or no file; "
-                               "remove it, or give another prefix");
-  }
   return lock;
 }
 

@@ -14,6 +14,9 @@
 #include <type_traits>
 #include <variant>
 
+#include "framework/checkpoint/format/build_folder.h"
+#include "framework/checkpoint/format/file_io.h"
+#include "framework/checkpoint/format/names.h"
 #include "framework/data/throw_error.h"
 #include "framework/input_file.h"
 
@@ -62,7 +65,8 @@ template <class... Parts>
 
 std::string system_error() { return std::strerror(errno); }
 
-std::string temporary(const std::string& path) { return path + ".partial"; }
+// In the folder where they are built.
+constexpr const char *kTokens = "tokens.bin", *kIndex = "tokens.idx";
 
 template <class T>
 void write_value(std::ostream& out, T value) {
@@ -226,17 +230,17 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> o
 }
 
 IndexedDatasetBuilder::IndexedDatasetBuilder(const std::string& prefix, TokenType type)
-    : prefix_(prefix), type_(type) {
-  bin_.open(temporary(prefix + ".bin"), std::ios::binary | std::ios::trunc);
-  if (!bin_) refuse(temporary(prefix + ".bin"), "cannot create: ", system_error());
+    : prefix_(prefix), type_(type), folder_(temporary_of(prefix)) {
+  prepare_build_folder(folder_, {.others = {kTokens, kIndex}});
+  bin_.open(folder_ / kTokens, std::ios::binary);
+  if (!bin_) refuse(folder_ / kTokens, "cannot create: ", system_error());
 }
 
 IndexedDatasetBuilder::~IndexedDatasetBuilder() {
-  if (finished_) return;
-  bin_.close();
-  std::error_code ignored;
-  std::filesystem::remove(temporary(prefix_ + ".bin"), ignored);
-  std::filesystem::remove(temporary(prefix_ + ".idx"), ignored);
+  try {
+    remove_build_folder(folder_);
+  } catch (const std::exception&) {  // it stays, as a killed process's does
+  }
 }
 
 void IndexedDatasetBuilder::add_document(std::span<const int32_t> tokens, int64_t recorded_length) {
@@ -263,12 +267,12 @@ void IndexedDatasetBuilder::write_tokens(std::span<const int32_t> tokens) {
     }
     bin_.write(reinterpret_cast<const char*>(packed.data()), packed.size() * sizeof(T));
   });
-  if (!bin_) refuse(temporary(prefix_ + ".bin"), "cannot write: ", system_error());
+  if (!bin_) refuse(folder_ / kTokens, "cannot write: ", system_error());
 }
 
 void IndexedDatasetBuilder::write_index() {
-  const std::string path = temporary(prefix_ + ".idx");
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  const std::filesystem::path path = folder_ / kIndex;
+  std::ofstream out(path, std::ios::binary);
   out.write(kMagic.data(), kMagic.size());
   write_value(out, kVersion);
   write_value(out, type_);
@@ -287,13 +291,21 @@ void IndexedDatasetBuilder::write_index() {
 
 void IndexedDatasetBuilder::finish() {
   bin_.close();
-  if (!bin_) refuse(temporary(prefix_ + ".bin"), "cannot write: ", system_error());
+  if (!bin_) refuse(folder_ / kTokens, "cannot write: ", system_error());
   write_index();
+  sync_file(folder_ / kTokens);
+  sync_file(folder_ / kIndex);
   // The old index goes first: whatever interrupts us, no index ever describes another .bin.
   std::filesystem::remove(prefix_ + ".idx");
-  std::filesystem::rename(temporary(prefix_ + ".bin"), prefix_ + ".bin");
-  std::filesystem::rename(temporary(prefix_ + ".idx"), prefix_ + ".idx");
-  finished_ = true;
+  rename_durably(folder_ / kTokens, prefix_ + ".bin");
+  rename_durably(folder_ / kIndex, prefix_ + ".idx");
+}
+
+bool IndexedDatasetBuilder::was_interrupted(const std::string& prefix) {
+  namespace fs = std::filesystem;
+  const fs::path folder = temporary_of(prefix);
+  return fs::exists(folder / kJournalFile) && fs::exists(folder / kIndex) &&
+         !fs::exists(folder / kTokens) && !fs::exists(prefix + ".idx");
 }
 
 }  // namespace anymesh

@@ -86,8 +86,9 @@ class IndexedDataset {
   int64_t entries_ = 0;  // of the document index
 };
 
-// Writes PREFIX.{bin,idx}. Tokens are streamed to temporary files beside the final ones, which take
-// their names in finish(); without finish() nothing remains.
+// Writes PREFIX.{bin,idx}. Tokens are streamed to files in a folder PREFIX.tmp (build_folder.h), which
+// take their names in finish(); without finish() nothing remains. What a killed process left there
+// goes; a PREFIX.tmp with anything else in it is refused. REQUIRES: nobody else writes to the prefix.
 class IndexedDatasetBuilder {
  public:
   IndexedDatasetBuilder(const std::string& prefix, TokenType type);
@@ -104,16 +105,19 @@ class IndexedDatasetBuilder {
 
   void finish();
 
+  // Whether a finish() was killed between the two names: PREFIX.bin is ours, and has no index.
+  static bool was_interrupted(const std::string& prefix);
+
  private:
   void write_tokens(std::span<const int32_t> tokens);
   void write_index();
 
   std::string prefix_;
   TokenType type_;
+  std::filesystem::path folder_;
   std::ofstream bin_;
   std::vector<int32_t> lengths_;
   std::vector<int64_t> document_starts_{0};
-  bool finished_ = false;
 };
 
 }  // namespace anymesh

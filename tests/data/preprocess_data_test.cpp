@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <sentencepiece_trainer.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstdlib>
 
@@ -171,19 +173,65 @@ TEST_F(PreprocessData, ReplacesTokensAlone) {
   write_file(prefix + ".idx", "thesis too");
   EXPECT_THAT(refusal(flags), HasSubstr(prefix + ".idx exists and is not an index of tokens"));
   EXPECT_EQ(read_file(prefix + ".bin") + read_file(prefix + ".idx"), "thesisthesis too");
-  std::filesystem::remove(prefix + ".idx");
-  std::filesystem::rename(prefix + ".bin", folder / "thesis");
-  std::filesystem::create_symlink(folder / "thesis", prefix + ".bin.tmp");
-  EXPECT_THAT(refusal(flags), HasSubstr(prefix + ".bin.tmp, which the output is written to first"));
-  EXPECT_EQ(read_file(folder / "thesis"), "thesis");
-  std::filesystem::remove(prefix + ".bin.tmp");
-  write_file(prefix + ".bin.tmp", "of a killed run");
+  for (const char* suffix : {".bin", ".idx"}) std::filesystem::remove(prefix + suffix);
   EXPECT_EQ(run(flags), 0) << output;
   EXPECT_EQ(run(flags), 0) << output;
   EXPECT_THAT(documents(prefix), ElementsAre("aabb"));
-  std::filesystem::rename(prefix + ".idx", prefix + ".idx.tmp");  // as a kill may leave them
-  EXPECT_EQ(run(flags), 0) << output;
-  EXPECT_THAT(documents(prefix), ElementsAre("aabb"));
+}
+
+TEST_F(PreprocessData, TouchesNoFileBesideItsOwn) {
+  const std::string flags = input("a.txt", "aabb"), prefix = folder / "out_text_document";
+  const char* suffixes[] = {".bin.tmp", ".idx.tmp", ".bin.partial", ".idx.partial"};
+  write_file(folder / "thesis", "thesis");
+  for (const bool link : {true, false}) {
+    for (const char* suffix : suffixes) {
+      std::filesystem::remove(prefix + suffix);
+      if (link)
+        std::filesystem::create_symlink(folder / "thesis", prefix + suffix);
+      else
+        write_file(prefix + suffix, "thesis");
+    }
+    EXPECT_EQ(run(flags), 0) << output;
+    EXPECT_THAT(documents(prefix), ElementsAre("aabb"));
+    for (const char* suffix : suffixes) EXPECT_EQ(read_file(prefix + suffix), "thesis") << suffix;
+  }
+  EXPECT_EQ(folder.files(), 8u);  // the input, the thesis, the output, and what was beside it
+  const std::string before = read_file(prefix + ".bin") + read_file(prefix + ".idx");
+  std::filesystem::create_symlink(folder / "thesis", prefix + ".tmp");
+  EXPECT_THAT(refusal(flags), HasSubstr(prefix + ".tmp is not of a run of ours that was killed"));
+  std::filesystem::remove(prefix + ".tmp");
+  write_file(prefix + ".tmp", "thesis");
+  EXPECT_THAT(refusal(flags), HasSubstr(prefix + ".tmp is not of a run of ours that was killed"));
+  EXPECT_EQ(read_file(prefix + ".tmp") + read_file(folder / "thesis"), "thesisthesis");
+  std::filesystem::remove(prefix + ".tmp");
+  std::filesystem::create_directory(prefix + ".tmp");
+  write_file(prefix + ".tmp/tokens.bin", "thesis");
+  EXPECT_THAT(refusal(flags), HasSubstr("tokens.bin is not of a run of ours that was killed"));
+  EXPECT_EQ(read_file(prefix + ".tmp/tokens.bin"), "thesis");
+  EXPECT_EQ(read_file(prefix + ".bin") + read_file(prefix + ".idx"), before);
+}
+
+TEST_F(PreprocessData, GoesOverWhatAKilledRunLeft) {
+  const std::string flags = input("a.txt", "aabb"), prefix = folder / "out_text_document",
+                    built = prefix + ".tmp/";
+  for (const bool one_is_named : {false, true}) {
+    if (const pid_t child = fork(); child == 0) {
+      IndexedDatasetBuilder builder(prefix, TokenType::kUint16);
+      _exit(0);
+    } else {
+      waitpid(child, nullptr, 0);
+    }
+    ASSERT_EQ(read_file(built + "tokens.bin"), "");
+    if (one_is_named) {  // and not the index, which is away before
+      std::filesystem::remove(prefix + ".idx");
+      write_file(built + "tokens.idx", "");
+      write_file(built + "tokens.bin", "tokens");
+      std::filesystem::rename(built + "tokens.bin", prefix + ".bin");
+    }
+    EXPECT_EQ(run(flags), 0) << output;
+    EXPECT_THAT(documents(prefix), ElementsAre("aabb"));
+    EXPECT_EQ(folder.files(), 3u);
+  }
 }
 
 TEST_F(PreprocessData, ReportsTheUnigramEntropy) {

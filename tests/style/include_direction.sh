@@ -16,7 +16,7 @@ standard_output    no-torch
 nearest_name       no-torch
 format             no-torch  printed printable input_file
 config             no-torch  parse_number printable input_file nearest_name
-data               no-torch  parse_number printable input_file
+data               no-torch  parse_number printable input_file format
 mesh               no-torch
 comm               torch     mesh printed printable
 device             torch     comm config cuda
