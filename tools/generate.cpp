@@ -56,8 +56,9 @@ class Writer {
       more += extend(logits, ++length);
     }
     const double writing = seconds_since(start) - reading;
-    std::fprintf(stderr, "generate: first tokens in %.3f s, %d more in %.3f s: %.1f tokens/s\n",
-                 reading, more, writing, more / writing);
+    std::fprintf(
+        stderr, "generate: first tokens in %.3f s, %d more in %.3f s: %.1f tokens/s, threads: %d\n",
+        reading, more, writing, more / writing, at::get_num_threads());
   }
 
  private:

@@ -139,6 +139,21 @@ for positions in --position-embedding-type\ alibi --use-rotary-position-embeddin
   rm -r n
 done
 
+# Threads: one for a small model, all for a large one, and as many as the environment says.
+threads() {
+  "${@:2}" "$bin/generate" --load "$load" --prompts Zw --num-tokens-to-generate 2 >out 2>log || fail "$(cat log)"
+  grep -q "threads: $1\$" log || fail "$load, ${*:2}: expected $1 threads: $(cat log)"
+}
+large=(--num-layers 1 --hidden-size 1024 --micro-batch-size 1 --global-batch-size 1)
+"$bin/pretrain_gpt" "${gpt[@]}" "${run[@]}" "${large[@]}" --train-iters 1 --lr-warmup-iters=0 --save large >train.log 2>&1 || fail "$(tail -5 train.log)"
+load=c threads 1 env -u OMP_NUM_THREADS
+load=large threads "$(env -u OMP_NUM_THREADS nproc)" env -u OMP_NUM_THREADS
+for load in c large; do
+  for set in 1 2; do threads $set env OMP_NUM_THREADS=$set; done
+done
+rm -r large
+echo "ok: threads by the size of the model"
+
 refused 2 '--load is required'
 refused 2 "unknown flag --prompt; did you mean --prompts" --load c --prompt x
 refused 2 "--top_k x: expected an integer" --load c --top_k x
