@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Sets up, builds and runs every test; arguments go to ctest:
+# Sets up, builds and runs every test, and says which ten took longest; arguments go to ctest:
 #
 #   tests/run.sh                    all of them
-#   tests/run.sh -L unit            one tier: unit, mpi, run
+#   tests/run.sh -L unit            one tier: unit, ranks, run, tutorial
 #   tests/run.sh -R universal -V    by name, with the output
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,4 +10,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 tools/setup.sh ${CMAKE_PREFIX_PATH:+--no-torch}
 cmake --preset release
 cmake --build --preset release
-exec ctest --preset release -j "$(nproc)" "$@"
+status=0
+ctest --preset release -j "$(nproc)" "$@" | tee build/ctest.log || status=$?
+printf '\nslowest, seconds:\n'
+sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' build/ctest.log | sort -rn | head -10 |
+  awk '{printf "%8.1f  %s\n", $1, $2}'
+exit $status

@@ -5,7 +5,6 @@
 #
 #   KILLS=20 FULL=4 DAMAGES=8 SEED=5 tests/torture/torture.sh FOLDER_OF_EXECUTABLES        a long one: KILLS=300 FULL=40 DAMAGES=all
 source "$(dirname "${BASH_SOURCE[0]}")/../runs/common.sh" "$1"
-mpi=yes
 kills=${KILLS:-20} full=${FULL:-4} damages=${DAMAGES:-8}
 RANDOM=${SEED:-5}
 
@@ -15,17 +14,19 @@ newest() { cat "$1/latest" 2>/dev/null || echo none; }
 verified() { "$bin/ckpt" verify "$1" >verify.log 2>&1 || fail "$2: $(cat verify.log)"; }  # every byte against the manifest
 ranks_of() { pgrep -P "$(pgrep -P "$1" -x mpirun || echo "$1")" -x pretrain_gpt; }
 
-# kill -9 of one rank, of all, or of mpirun, while training, saving (every other time beside the training), moving `latest` and
+# kill -9 of one rank, of all, or of mpirun, and every other two times of ranks that are threads, while training, saving (every other time beside the training), moving `latest` and
 # removing old tags.
 killed=0 lost=0 saves=0 hung=0
 for ((i = 1; killed < kills; ++i)); do
   before=$(newest parts)
   beside=()
   ((i % 2)) || beside=(--async-save)
+  mpi=
+  ((i % 4 > 1)) || mpi=yes
   train $mesh parts.csv "${flags[@]}" --load parts --save parts --save-interval 1 --save-total-limit 2 "${beside[@]}" \
     >"part$i.log" 2>&1 &
   job=$!
-  until pgrep -P "$job" -x mpirun >/dev/null || ! kill -0 "$job" 2>/dev/null; do sleep 0.01; done
+  until pgrep -P "$job" -x 'mpirun|pretrain_gpt' >/dev/null || ! kill -0 "$job" 2>/dev/null; do sleep 0.01; done
   if ((i % 5)); then until grep -qs '^iteration' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.05; done; fi
   sleep "0.$((RANDOM % 10))$((RANDOM % 10))"
   mapfile -t ranks < <(ranks_of "$job")
@@ -55,6 +56,7 @@ for ((i = 1; killed < kills; ++i)); do
   ((${now#global_step} >= reported)) || { ((lost += 1)); fail "start $i: step $reported was saved, latest is $now"; }
   verified parts "start $i"
 done
+mpi=
 steps=$(newest parts) steps=${steps#global_step}
 train $mesh whole.csv "${flags[@]}" --train-iters "$((steps + 3))" >whole.log 2>&1 || fail "$(tail -30 whole.log)"
 train $mesh parts.csv "${flags[@]}" --train-iters "$((steps + 3))" --load parts --save parts >last.log 2>&1 || fail "$(tail -30 last.log)"
