@@ -1,7 +1,8 @@
 // Trains a GPT under tensor, pipeline and data parallelism:
 //
 //   mpirun -n 8 pretrain_gpt --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
-//   --zero-stage 1 ...
+//   --zero-stage 1 ...                                    eight processes
+//   pretrain_gpt --local-ranks 8 ...                      eight threads of this one
 //
 // framework/pretrain.h is the program. To train another model, copy this file and models/gpt, and
 // change the names; tutorials/13_new_model does so.
@@ -41,10 +42,11 @@ Examples:
   pretrain_gpt --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32
       --max-position-embeddings 32 --mock-data --vocab-size 256 --global-batch-size 12
       --train-iters 50 --lr 1e-3 --save checkpoints
-  mpirun -n 8 pretrain_gpt ... --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
-      the same on tensor 2 x pipeline 2 x data 2
+  pretrain_gpt --local-ranks 8 ... --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
+      the same on tensor 2 x pipeline 2 x data 2, eight ranks in this process
   mpirun -n 6 pretrain_gpt ... --tensor-model-parallel-size 2 --zero-stage 2 --load checkpoints
-      goes on with that on tensor 2 x data 3, its optimizer state and gradients partitioned
+      goes on with that on tensor 2 x data 3, six processes; optimizer state and gradients are
+      partitioned
 )";
 
 }  // namespace

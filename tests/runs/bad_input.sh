@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Wrong input ends in one clear error, a non-zero exit and nothing overwritten; never in a hang or a fresh start.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-mpi=yes
 
-# refused WHAT PATTERN MESH FLAGS...: the run fails within a minute and says PATTERN exactly once.
+# refused WHAT PATTERN MESH FLAGS...: the run fails within a minute and says PATTERN exactly once; also where mpirun would have
+# words of its own (mpi=yes).
 refused() {
   local what=$1 pattern=$2 status=0
   timeout 60 bash -c 'source "$0" "$1"; train "${@:2}"' "$here/common.sh" "$bin" "$3" /dev/null --train-iters 8 "${@:4}" >out.log 2>&1 || status=$?
@@ -22,7 +22,7 @@ c=$scratch/ckpt
 
 refused "no --load folder" "nowhere: no such folder" 1,1,2,1 --load "$scratch/nowhere"
 mkdir empty
-refused "no latest" "no file 'latest'.*It holds: nothing" 1,1,2,1 --load "$scratch/empty"
+mpi=yes refused "no latest" "no file 'latest'.*It holds: nothing" 1,1,2,1 --load "$scratch/empty"
 refused "no latest_universal" "no file 'latest_universal'.*It is not a checkpoint folder" 1,1,2,1 --load "$scratch/empty" --universal-checkpoint
 refused "no such tag" "--load-tag names 'global_step9', which is not a folder below .*; there are: .*global_step2" 1,1,2,1 --lr-decay-iters 8 --load "$c" --load-tag global_step9
 refused "no checkpoint, none accepted" "nowhere: no file 'latest' there. It holds: nothing" 1,1,2,1 --load "$scratch/nowhere" --save "$scratch/nowhere" --exit-on-missing-checkpoint
@@ -34,19 +34,19 @@ echo ".." >"$scratch/empty/latest"
 refused "latest out of the folder" "latest names '..', which is not a folder below" 1,1,2,1 --load "$scratch/empty"
 rm "$scratch/empty/latest"
 refused "--save is a file" "--save .*/log/runs: .*/log: is a file, expected a folder" 1,1,2,1 --save "$scratch/log/runs"
-refused "--save cannot be written" "--save /proc/runs: .*cannot write to /proc: No such file" 1,1,2,1 --save /proc/runs
-refused "another schedule" "the learning-rate schedule differs" 1,1,2,1 --load "$c" --lr=1e-4 --lr-decay-iters 8
-refused "wrong hidden size" "--hidden-size 24, this run has 48" 1,1,2,1 --load "$c" --hidden-size=48
+mpi=yes refused "--save cannot be written" "--save /proc/runs: .*cannot write to /proc: No such file" 1,1,2,1 --save /proc/runs
+mpi=yes refused "another schedule" "the learning-rate schedule differs" 1,1,2,1 --load "$c" --lr=1e-4 --lr-decay-iters 8
+mpi=yes refused "wrong hidden size" "--hidden-size 24, this run has 48" 1,1,2,1 --load "$c" --hidden-size=48
 refused "heads not divisible by tp" "--num-attention-heads \(4\) must be divisible by --tensor-model-parallel-size \(3\); sizes that work: 1, 2, 4" 3,1,1,0
 refused "sequence not divisible by tp" "--sequence-parallel: --seq-length \(14\) must be divisible by --tensor-model-parallel-size \(4\); sizes that work: 1, 2" \
     4,1,1,0 --sequence-parallel --seq-length=14
-refused "ranks not divisible" "world size 2 is not divisible" 1,1,2,0 --tensor-model-parallel-size=3
+mpi=yes refused "ranks not divisible" "world size 2 is not divisible" 1,1,2,0 --tensor-model-parallel-size=3
 refused "batch not divisible" "--global-batch-size \(12\) must be divisible" 1,1,5,0
-refused "unknown flag" "--hiden-dropout" 1,1,1,0 --hiden-dropout 0.1
-refused "no GPU" "--device cuda: (this build has no CUDA|no GPU found on this machine).*use --device cpu" 1,1,2,0 --device cuda
-refused "NCCL without a GPU" "--distributed-backend nccl: (this build|no GPU).*use --device cpu, with --distributed-backend mpi" \
+mpi=yes refused "unknown flag" "--hiden-dropout" 1,1,1,0 --hiden-dropout 0.1
+mpi=yes refused "no GPU" "--device cuda: (this build has no CUDA|no GPU found on this machine).*use --device cpu" 1,1,2,0 --device cuda
+mpi=yes refused "NCCL without a GPU" "--distributed-backend nccl: (this build|no GPU).*use --device cpu, with --distributed-backend mpi" \
     1,1,2,0 --distributed-backend nccl
-refused "NCCL on the CPU" "--distributed-backend nccl moves tensors between GPUs, got --device cpu" \
+mpi=yes refused "NCCL on the CPU" "--distributed-backend nccl moves tensors between GPUs, got --device cpu" \
     1,1,2,0 --device cpu --distributed-backend nccl
 refused "offload without partitions" "--offload-optimizer nvme needs a partitioned optimizer: --zero-stage \(0\) must be at least 1; use --zero-stage 1" \
     1,1,2,0 --offload-optimizer nvme --nvme-path "$scratch"

@@ -14,7 +14,7 @@ both() {
   done
   same threads/run.csv processes/run.csv "tp,pp,dp,zero = $*" >same.log || fail "$(cat same.log)"
   diff -rq threads/c processes/c >files.log || fail "$*: $(head -5 files.log)"
-  (($(find threads/c -type f | wc -l) > 4)) || fail "$*: nothing was saved"
+  "$bin/ckpt" verify threads/c >verify.log 2>&1 || fail "$*: $(cat verify.log)"
   ((runs += 1))
 }
 

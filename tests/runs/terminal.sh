@@ -5,14 +5,14 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 mpirun=$here/../../tools/mpirun.sh
 
 help=$("$bin/pretrain_gpt" --help)
-first=$(sed -n '/^Examples:/,/^  mpirun/{/^ .*--/p}' <<<"$help" | sed '/mpirun/d' | tr -s ' \n' ' ')
+first=$(sed -n '/^Examples:/,/local-ranks/{/^ .*--/p}' <<<"$help" | sed '/local-ranks/d' | tr -s ' \n' ' ')
 [[ $first == " pretrain_gpt --num-layers "* ]] || fail "--help has no example: $first"
 words=${first#* pretrain_gpt }
 "$bin/pretrain_gpt" $words >1.log 2>&1 || fail "the example: $(tail -5 1.log)"
-for ranks in 8 6; do
-  line=$(grep "^  mpirun -n $ranks pretrain_gpt \.\.\." <<<"$help") || fail "--help has no example of $ranks ranks"
-  "$mpirun" $ranks "$bin/pretrain_gpt" $words ${line#*...} >$ranks.log 2>&1 || fail "'$line': $(tail -5 $ranks.log)"
-done
+line=$(grep "^  pretrain_gpt --local-ranks 8 \.\.\." <<<"$help") || fail "--help has no example of threads"
+"$bin/pretrain_gpt" --local-ranks 8 $words ${line#*...} >8.log 2>&1 || fail "'$line': $(tail -5 8.log)"
+line=$(grep "^  mpirun -n 6 pretrain_gpt \.\.\." <<<"$help") || fail "--help has no example of processes"
+"$mpirun" 6 "$bin/pretrain_gpt" $words ${line#*...} >6.log 2>&1 || fail "'$line': $(tail -5 6.log)"
 grep -q 'resharding it to this mesh: iteration 50' 6.log || fail "the last example does not go on: $(cat 6.log)"
 echo "ok: the examples of --help run"
 

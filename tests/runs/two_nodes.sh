@@ -39,7 +39,7 @@ export PATH=$scratch:$PATH OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFI
 # Vader's and TCP's: what two nodes have without special hardware.
 export SLURM_JOB_NODELIST=any SLURM_JOB_NUM_NODES=2 LAUNCHER=mpirun NETWORK=10.77.0.0/24 \
   MPIRUN_FLAGS="--oversubscribe --mca plm_rsh_agent $scratch/ssh --mca mpi_yield_when_idle 1 --mca btl_vader_single_copy_mechanism none"
-launch() { # RANKS-A-NODE COMMAND...
+launch_on_both() { # RANKS-A-NODE COMMAND...
   local status=0
   SLURM_NTASKS_PER_NODE=$1 timeout 120 ip netns exec "${net}a" "$here/../../examples/slurm/launch.sh" "${@:2}" || status=$?
   for ((i = 0; i < 600; ++i)); do  # mpirun does not wait for what it has in place of ssh
@@ -49,7 +49,7 @@ launch() { # RANKS-A-NODE COMMAND...
   fail "the second node does not end"
 }
 
-order=$(launch 2 sh -c 'echo "$OMPI_COMM_WORLD_RANK $(hostname)"' | sort -n | paste -sd' ')
+order=$(launch_on_both 2 sh -c 'echo "$OMPI_COMM_WORLD_RANK $(hostname)"' | sort -n | paste -sd' ')
 [[ $order == "0 $(hostname) 1 $(hostname) 2 second 3 second" ]] || fail "ranks and hosts: $order"
 echo "ok: ranks follow the nodes"
 
@@ -57,7 +57,7 @@ echo "ok: ranks follow the nodes"
 on_nodes() {
   local tp pp dp zero csv=$2
   IFS=, read -r tp pp dp zero <<<"$1"
-  launch $((tp * pp * dp / 2)) "$bin/pretrain_gpt" "${model[@]}" --tensor-model-parallel-size "$tp" \
+  launch_on_both $((tp * pp * dp / 2)) "$bin/pretrain_gpt" "${model[@]}" --tensor-model-parallel-size "$tp" \
     --pipeline-model-parallel-size "$pp" --zero-stage "$zero" --loss-csv "$csv" "${@:3}"
 }
 for mesh in 2,2,1,0 2,1,2,3 1,2,1,1; do
