@@ -101,7 +101,7 @@ std::string first_ranks_text(Communicator& world, const std::string& mine) {
   torch::Tensor size = torch::full({1}, static_cast<int64_t>(mine.size()), torch::kLong);
   world.broadcast(size, 0);
   torch::Tensor bytes = torch::empty({size.item<int64_t>()}, torch::kByte);
-  if (world.rank() == 0) std::memcpy(bytes.data_ptr(), mine.data(), mine.size());
+  if (world.rank() == 0) std::ranges::copy(mine, static_cast<char*>(bytes.data_ptr()));
   world.broadcast(bytes, 0);
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())};
 }

@@ -3,7 +3,6 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <cstring>
 #include <sstream>
 
 #include "framework/printable.h"
@@ -16,7 +15,7 @@ std::vector<std::string> gather_strings(Communicator& comm, const std::string& m
   const int64_t longest = sizes.max().item<int64_t>();
   torch::Tensor padded = torch::zeros({longest}, torch::kByte);
   torch::Tensor all = torch::empty({comm.size(), longest}, torch::kByte);
-  std::memcpy(padded.data_ptr(), mine.data(), mine.size());
+  std::ranges::copy(mine, static_cast<char*>(padded.data_ptr()));
   comm.all_gather(all, padded);
   std::vector<std::string> texts;
   for (int r = 0; r < comm.size(); ++r) {

@@ -61,7 +61,7 @@ class MpiCommunicator final : public Communicator {
     TORCH_INTERNAL_ASSERT(out.numel() == in.numel() * size_ && out.dtype() == in.dtype());
     const int64_t n = in.numel();
     std::byte* mine = bytes_at(out, rank_ * n);
-    if (mine != in.data_ptr()) std::memcpy(mine, in.data_ptr(), in.nbytes());
+    if (mine != bytes_at(in)) std::copy_n(bytes_at(in), in.nbytes(), mine);
     return start_all_to_all(
         "all_gather", in, [](int) { return int64_t{0}; }, out, [&](int r) { return r * n; },
         [&](int) { return n; }, [&](int) { return n; });

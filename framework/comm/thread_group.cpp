@@ -133,7 +133,8 @@ void ThreadMember::join(Lock& lock, Half& mine, std::deque<Half*>& mine_wait,
   others.pop_front();
   mine.has_partner = other.has_partner = true;
   lock.unlock();
-  const bool fits = mine.bytes == other.bytes;
+  const size_t others_bytes = other.bytes;  // which goes with its call, once it is done
+  const bool fits = mine.bytes == others_bytes;
   if (fits && mine.bytes > 0)
     std::memcpy(mine.to ? mine.to : other.to, mine.from ? mine.from : other.from, mine.bytes);
   lock.lock();
@@ -141,7 +142,7 @@ void ThreadMember::join(Lock& lock, Half& mine, std::deque<Half*>& mine_wait,
   lock.unlock();
   bell(partner).notify_one();
   lock.lock();
-  TORCH_CHECK(fits, "exchange of ", group_->name, ": ", mine.bytes, " bytes here, ", other.bytes,
+  TORCH_CHECK(fits, "exchange of ", group_->name, ": ", mine.bytes, " bytes here, ", others_bytes,
               " bytes at rank ", world_rank(partner));
 }
 

@@ -71,7 +71,9 @@ int main(int argc, char** argv) {
   if (argc == 3 && argv[1] == std::string("--local-ranks"))
     anymesh::local_ranks = std::atoi(argv[2]);
   if (anymesh::local_ranks >= 1) {
-    GTEST_FLAG_SET(filter, GTEST_FLAG_GET(filter) + ":-*OfProcesses.*");
+    const std::string chosen = GTEST_FLAG_GET(filter);
+    const bool leaves_out = chosen.find('-') != std::string::npos;
+    GTEST_FLAG_SET(filter, chosen + (leaves_out ? ":*OfProcesses.*" : "-*OfProcesses.*"));
     return RUN_ALL_TESTS();
   }
   std::fprintf(stderr, "usage: %s --local-ranks N, or mpirun -n N %s\n", argv[0], argv[0]);
