@@ -10,7 +10,7 @@ for name in $named; do
   if [[ $name == */* ]]; then
     [[ -e $name ]] && continue
   elif [[ $name == *.* ]]; then
-    grep -rqE "^TEST(_F|_P)?\(${name%.*}, ${name#*.}\)" tests && continue
+    grep -rqE "^(RANKS_)?TEST(_F|_P)?\(${name%.*}, ${name#*.}\)" tests && continue
   else
     grep -q "add_run_test($name)" tests/*/CMakeLists.txt && continue
   fi
