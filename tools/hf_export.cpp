@@ -18,6 +18,8 @@
 namespace anymesh {
 namespace {
 
+constexpr const char* kWhat = "the output folder";
+
 namespace fs = std::filesystem;
 
 // The folder is replaced as a whole, so it may hold nothing that this export has none of, and nothing
@@ -113,7 +115,7 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
     throw ValueError(tokenizer.string() + ": has no " + kHfTokenizerFiles[0] +
                      " nor another file of a tokenizer (--tokenizer)");
   check_replaceable_export(output, carried);
-  check_build_folder(temporary, recorded_entries(temporary));
+  std::optional<OutputLock> claimed = claim_build(output, kWhat, recorded_entries);
   const SourceFiles sources(path);
   const WholeCheckpoint checkpoint = open_whole_checkpoint(path, stream_threads());
   HfExport report{.model = model_of(checkpoint, options.config),
@@ -129,8 +131,7 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
         "transformers takes its own default; --tokenizer FOLDER has it");
   if (!report.model.unknown_keys.empty()) report.notes.push_back(unknown_keys_note(report.model));
   const NamedTensors tensors = tensors_of(checkpoint, report.model);
-  fs::create_directories(output.parent_path());
-  const OutputLock lock = OutputLock::beside(output, "the output folder");
+  const OutputLock lock = lock_build(std::move(claimed), output, kWhat);
   std::vector<std::string> others = carried;
   for (const auto name : {std::string_view(kHfConfigFile), kRecordFile}) others.emplace_back(name);
   DeferredChecks none;  // records are checked before they are read, as a matrix is read in pieces

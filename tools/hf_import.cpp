@@ -186,7 +186,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
       FolderRecord(save).expect_ours(tokenizer, ". Give another folder, or --overwrite");
   };
   check_output();
-  check_build_folder(temporary, universal_entries(temporary));
+  std::optional<OutputLock> claimed = claim_build(report.output, "the output", universal_entries);
   const SourceFiles sources(folder);
   const WholeCheckpoint weights = open_weights(folder, model);
   if (has_own_head(weights, model)) {
@@ -217,7 +217,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   files.push_back(
       streamed_torch_file(temporary / model_states_file(0), metadata_of(parameters, model, info)));
   fs::create_directories(save);
-  const OutputLock lock = OutputLock::beside(report.output, "the output"),
+  const OutputLock lock = lock_build(std::move(claimed), report.output, "the output"),
                    lock_of_save = OutputLock::inside(save, "the output folder");
   check_output();
   prepare_universal_folder(report.output, "the output", files);

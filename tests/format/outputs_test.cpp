@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 
+#include <fstream>
 #include <functional>
 #include <map>
 #include <thread>
@@ -137,6 +138,15 @@ TEST_F(Outputs, TheSecondConverterNamesTheFirst) {
 }
 
 // Two processes, each with a checkpoint of its own.
+// What the first has built so far is no fault of the second's: the list of it goes before the folder
+// gets its name.
+TEST_F(Outputs, TheSecondConverterLooksAtNothingThatTheFirstBuilds) {
+  const OutputLock lock = OutputLock::beside(output_, "--output_folder");
+  fs::create_directories(temporary_of(output_) / "zero" / "w");
+  std::ofstream(temporary_of(output_) / "zero" / "w" / "fp32.pt") << "half";
+  EXPECT_THAT(convert(tag_of("z1-bf16-dp2")), HasSubstr("is being written by"));
+}
+
 TEST_F(Outputs, TwoConvertersNeverMix) {
   const std::string names[] = {"z1-bf16-dp2", "z2-bf16-dp3"};
   std::vector<Tree> results;

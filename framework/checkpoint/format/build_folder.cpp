@@ -1,6 +1,7 @@
 #include "framework/checkpoint/format/build_folder.h"
 
 #include <stdexcept>
+#include <utility>
 
 #include "framework/checkpoint/format/file_io.h"
 #include "framework/checkpoint/format/names.h"
@@ -27,6 +28,22 @@ void check_build_folder(const fs::path& folder, const IsOurs& otherwise) {
   if (foreign.empty()) return;
   throw std::runtime_error(foreign + " is not of a run of ours that was killed, but in " +
                            folder.string() + " the output is built; move it away");
+}
+
+std::optional<OutputLock> claim_build(const fs::path& output, const std::string& what,
+                                      IsOurs (*otherwise)(const fs::path& folder)) {
+  std::optional<OutputLock> lock;
+  if (fs::is_directory(output.parent_path())) lock.emplace(OutputLock::beside(output, what));
+  const fs::path folder = temporary_of(output);
+  check_build_folder(folder, otherwise(folder));
+  return lock;
+}
+
+OutputLock lock_build(std::optional<OutputLock> claimed, const fs::path& output,
+                      const std::string& what) {
+  if (claimed) return std::move(*claimed);
+  fs::create_directories(output.parent_path());
+  return OutputLock::beside(output, what);
 }
 
 void prepare_build_folder(const fs::path& folder, const BuildPlan& plan, const IsOurs& otherwise) {

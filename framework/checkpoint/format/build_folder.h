@@ -1,8 +1,11 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <set>
+#include <string>
 
+#include "framework/checkpoint/format/output_lock.h"
 #include "framework/checkpoint/format/own_entries.h"
 
 namespace anymesh {
@@ -23,6 +26,16 @@ struct BuildPlan {
 // Throws if there is an entry that building.json does not list; where there is no such file, one
 // that is not known to be ours `otherwise`.
 void check_build_folder(const std::filesystem::path& folder, const IsOurs& otherwise = nullptr);
+
+// The right to build `output` in temporary_of(output), whose entries are checked under it: another
+// who builds there is named, and not what it builds. None yet where the output's parent does not
+// exist. `what` is for messages.
+std::optional<OutputLock> claim_build(const std::filesystem::path& output, const std::string& what,
+                                      IsOurs (*otherwise)(const std::filesystem::path& folder));
+// The same right from here on, in a parent that is made if it does not exist.
+OutputLock lock_build(std::optional<OutputLock> claimed, const std::filesystem::path& output,
+                      const std::string& what);
+
 // The same, before anything is touched.
 void prepare_build_folder(const std::filesystem::path& folder, const BuildPlan& plan,
                           const IsOurs& otherwise = nullptr);

@@ -321,7 +321,9 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   if (!unused.empty()) report.warnings.push_back("these patterns match no parameter:" + unused);
 
   const fs::path temporary = temporary_of(output);
-  check_build_folder(temporary, universal_entries(temporary));
+  if (options.dry_run) check_build_folder(temporary, universal_entries(temporary));
+  std::optional<OutputLock> claimed =
+      options.dry_run ? std::nullopt : claim_build(output, kOutputFlag, universal_entries);
   Conversion conversion(temporary, source, plan, checks, progress);
   conversion.expect(report);
   if (options.dry_run) {
@@ -332,8 +334,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
     return report;
   }
   if (!report.refusal.empty()) throw std::runtime_error(report.refusal);
-  fs::create_directories(output.parent_path());
-  const OutputLock lock = OutputLock::beside(output, kOutputFlag);
+  const OutputLock lock = lock_build(std::move(claimed), output, kOutputFlag);
   conversion.write(output, options, sources, checks, report);
   report.seconds = seconds_since(start);
   return report;
