@@ -1,6 +1,7 @@
 # Sourced by the tutorials, which set `tutorial`, their name, and `steps`, the length of a run: a small byte-level GPT, the
 # text that it learns, and how to prepare, train and convert. Files go to runs/$tutorial/, made anew each time.
 set -euo pipefail
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}  # as mpirun.sh has it; small models gain nothing by more
 corpus=${CORPUS:+$(realpath -e -- "$CORPUS")}
 source "$(dirname "${BASH_SOURCE[0]}")/base.sh"
 
