@@ -4,7 +4,7 @@ set -euo pipefail
 bin=$(cd "$1" && pwd)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/anymesh-run.XXXXXX")
-trap 'rm -rf "$scratch"' EXIT
+trap 'jobs -p | xargs -r kill 2>/dev/null || true; rm -rf "$scratch"' EXIT
 cd "$scratch"
 export OMP_NUM_THREADS=1  # as mpirun.sh has it: threads may change the order of sums
 

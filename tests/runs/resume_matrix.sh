@@ -66,8 +66,17 @@ resume_row() {
 
 python3 "$here/resume_matrix.py" --check "$here/resume_matrix.txt" || fail "resume_matrix.txt"
 mapfile -t rows < <(grep -v '^#' "$here/resume_matrix.txt")
-trained=
-for row in "${rows[@]}"; do
-  # shellcheck disable=SC2086
-  resume_row $row
-done
+# Two at a time, each in a folder of its own: rows that load one saved run go to one of them.
+rows_of() { # 0 OR 1
+  local trained='' key='' source=0 row
+  mkdir "rows$1" && cd "rows$1"
+  for row in "${rows[@]}"; do
+    [[ $(cut -d' ' -f1-6 <<<"$row") == "$key" ]] || { key=$(cut -d' ' -f1-6 <<<"$row") source=$((1 - source)); }
+    # shellcheck disable=SC2086
+    ((source != $1)) || resume_row $row
+  done
+}
+rows_of 1 &
+background=$!
+(rows_of 0)
+wait $background

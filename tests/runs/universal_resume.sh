@@ -17,6 +17,46 @@ restored() {
   rm -r again
 }
 
+families() {
+  mkdir families && cd families
+  # Fused and grouped weights: SwiGLU with grouped-query attention, and BLOOM's.
+  llama=(--swiglu --num-key-value-heads 2 --normalization rmsnorm --disable-bias-linear --use-rotary-position-embeddings
+         --untie-embeddings-and-output-weights)
+  bloom=(--position-embedding-type alibi --embed-layernorm)
+  for family in llama bloom; do
+    declare -n flags=$family
+    train 2,2,1,1 whole.csv --train-iters 12 "${flags[@]}" >log || fail "$(tail -5 log)"
+    train 2,2,1,1 part.csv --train-iters 12 "${flags[@]}" --save "ckpt-$family" --exit-interval 6 >log || fail "$(tail -5 log)"
+    for mesh in 1,1,1,0 1,2,2,3 2,1,2,2; do
+      train $mesh test.csv --train-iters 12 "${flags[@]}" --load "ckpt-$family" >log || fail "$(tail -5 log)"
+      close whole.csv test.csv 1e-6 7 "$family, tp,pp,dp,zero = $mesh"
+      rm test.csv
+    done
+  done
+
+  # GPT-2's vocabulary of 29 x 1733 entries, uneven on every tp but 1.
+  gpt2=(--vocab-size=50257 --lr-warmup-iters=1 --make-vocab-size-divisible-by=128 --num-attention-heads=12)
+  train 3,1,1,0 whole.csv --train-iters 4 "${gpt2[@]}" --save ckpt-gpt2 --save-interval 2 >log || fail "$(tail -5 log)"
+  echo -n global_step2 >ckpt-gpt2/latest
+  for mesh in 1,1,1,0 2,2,1,1 4,1,2,3; do
+    rm -f test.csv
+    train $mesh test.csv --train-iters 4 "${gpt2[@]}" --load ckpt-gpt2 >log || fail "$(tail -5 log)"
+    close whole.csv test.csv 1e-6 3 "vocabulary 50257, tp,pp,dp,zero = 3,1,1,0 -> $mesh"
+  done
+
+  # BLOOM on eight ranks, on half of them, on all of them again.
+  train 2,4,1,1 whole.csv --train-iters 12 "${bloom[@]}" >log || fail "$(tail -5 log)"
+  for half in 1,4,1,1 2,2,1,1; do
+    rm -rf half half.csv
+    train 2,4,1,1 half.csv --train-iters 12 "${bloom[@]}" --save half --exit-interval 4 >log || fail "$(tail -5 log)"
+    train $half half.csv --train-iters 12 "${bloom[@]}" --load half --save half --exit-interval 4 >log || fail "$(tail -5 log)"
+    train 2,4,1,1 half.csv --train-iters 12 "${bloom[@]}" --load half >log || fail "$(tail -5 log)"
+    close whole.csv half.csv 1e-6 1 "BLOOM, 2,4,1,1 -> $half -> 2,4,1,1"
+  done
+}
+families &
+background=$!
+
 schedule=(--lr-decay-iters 40)
 train 2,2,2,1 whole.csv --train-iters 40 >whole.log || fail "$(tail -5 whole.log)"
 train 2,2,2,1 first.csv --train-iters 20 "${schedule[@]}" --save ckpt >first.log || fail "$(tail -5 first.log)"
@@ -112,38 +152,4 @@ if train 1,1,1,0 test.csv "${verify[@]}" --load ckpt-steep --universal-checkpoin
 fi
 grep -q "what was loaded is not what was saved" log || fail "$(cat log)"
 [[ ! -e other ]] || fail "a refused resume saved something"
-
-# Fused and grouped weights: SwiGLU with grouped-query attention, and BLOOM's.
-llama=(--swiglu --num-key-value-heads 2 --normalization rmsnorm --disable-bias-linear --use-rotary-position-embeddings
-       --untie-embeddings-and-output-weights)
-bloom=(--position-embedding-type alibi --embed-layernorm)
-for family in llama bloom; do
-  declare -n flags=$family
-  train 2,2,1,1 whole.csv --train-iters 12 "${flags[@]}" >log || fail "$(tail -5 log)"
-  train 2,2,1,1 part.csv --train-iters 12 "${flags[@]}" --save "ckpt-$family" --exit-interval 6 >log || fail "$(tail -5 log)"
-  for mesh in 1,1,1,0 1,2,2,3 2,1,2,2; do
-    train $mesh test.csv --train-iters 12 "${flags[@]}" --load "ckpt-$family" >log || fail "$(tail -5 log)"
-    close whole.csv test.csv 1e-6 7 "$family, tp,pp,dp,zero = $mesh"
-    rm test.csv
-  done
-done
-
-# GPT-2's vocabulary of 29 x 1733 entries, uneven on every tp but 1.
-gpt2=(--vocab-size=50257 --lr-warmup-iters=1 --make-vocab-size-divisible-by=128 --num-attention-heads=12)
-train 3,1,1,0 whole.csv --train-iters 4 "${gpt2[@]}" --save ckpt-gpt2 --save-interval 2 >log || fail "$(tail -5 log)"
-echo -n global_step2 >ckpt-gpt2/latest
-for mesh in 1,1,1,0 2,2,1,1 4,1,2,3; do
-  rm -f test.csv
-  train $mesh test.csv --train-iters 4 "${gpt2[@]}" --load ckpt-gpt2 >log || fail "$(tail -5 log)"
-  close whole.csv test.csv 1e-6 3 "vocabulary 50257, tp,pp,dp,zero = 3,1,1,0 -> $mesh"
-done
-
-# BLOOM on eight ranks, on half of them, on all of them again.
-train 2,4,1,1 whole.csv --train-iters 12 "${bloom[@]}" >log || fail "$(tail -5 log)"
-for half in 1,4,1,1 2,2,1,1; do
-  rm -rf half half.csv
-  train 2,4,1,1 half.csv --train-iters 12 "${bloom[@]}" --save half --exit-interval 4 >log || fail "$(tail -5 log)"
-  train $half half.csv --train-iters 12 "${bloom[@]}" --load half --save half --exit-interval 4 >log || fail "$(tail -5 log)"
-  train 2,4,1,1 half.csv --train-iters 12 "${bloom[@]}" --load half >log || fail "$(tail -5 log)"
-  close whole.csv half.csv 1e-6 1 "BLOOM, 2,4,1,1 -> $half -> 2,4,1,1"
-done
+wait $background
