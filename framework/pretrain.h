@@ -8,17 +8,10 @@
 #include "framework/comm/process_grid.h"
 #include "framework/config/config.h"
 #include "framework/config/flags.h"
+#include "framework/engine_flags.h"
 #include "framework/pipeline/stage.h"
 
 namespace anymesh {
-
-// What a training program must be told of its model.
-struct ModelFacts {
-  int seq_length = 0;
-  int64_t vocab_size = 0;          // the tokenizer's
-  int64_t padded_vocab_size = 0;   // rows of it that all tp ranks have together
-  std::vector<std::string> flags;  // a checkpoint must have been made with the same ones
-};
 
 // A model with its flags: all that differs between two training programs. pretrain_gpt.cpp has the
 // GPT's, tutorials/13_new_model one in as few lines as can be. The methods are called in this

@@ -44,7 +44,8 @@ micro_batches      torch     comm pipeline data
 interruption       torch     comm
 launch             torch     comm parse_number printed printable
 trainer            torch     checkpoint comm engine interruption micro_batches config data log profile printed
-pretrain           torch     checkpoint comm config data datasets device engine interruption memory pipeline trainer zero log profile process_limits printable launch standard_output
+engine_flags       torch     checkpoint config
+pretrain           torch     checkpoint comm config data datasets device engine engine_flags interruption memory pipeline trainer zero log profile process_limits printable launch standard_output
 gpt_config         no-torch  config
 models             torch     mesh comm param_spec random kernels tensor_parallel pipeline config gpt_config
 tools              no-torch  format config data gpt_config mesh parse_number peak_memory process_limits printed printable input_file standard_output nearest_name shell_word
