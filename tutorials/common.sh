@@ -52,14 +52,11 @@ prepare() {
   tokenize
 }
 
-# train MESH RUN FLAGS...: MESH is tp,pp,dp,zero; writes RUN.csv and RUN.log, shows the step lines. The ranks are threads of one
-# process; with mpi=yes, processes of mpirun.
+# train MESH RUN FLAGS...: MESH is tp,pp,dp,zero; writes RUN.csv and RUN.log, shows the step lines.
 train() {
   local tp pp dp zero run=$out/$2 start
   IFS=, read -r tp pp dp zero <<<"$1"
-  local ranks=$((tp * pp * dp))
-  start=("$bin/pretrain_gpt" --local-ranks $ranks)
-  [[ -z ${mpi:-} ]] || start=(tools/mpirun.sh $ranks "$bin/pretrain_gpt")
+  start_of $((tp * pp * dp)) pretrain_gpt
   "${start[@]}" "${model[@]}" "${recipe[@]}" "${data[@]}" "${log[@]}" \
       --tensor-model-parallel-size "$tp" --pipeline-model-parallel-size "$pp" --zero-stage "$zero" \
       --micro-batch-size $((6 / dp)) --loss-csv "$run.csv" "${@:3}" </dev/null 2>&1 | tee "$run.log" |

@@ -28,15 +28,13 @@ recipe=(--micro-batch-size 1 --global-batch-size 8 --train-iters "$steps" --lr 3
 # say LINE...: what the README shows; kept for tests/tutorials.
 say() { printf '%s\n' "$@" | tee -a "$out/output.txt"; }
 
-# launch MESH RUN FLAGS...: replaces this process by a run on MESH = tp,pp,dp,zero that writes $out/RUN.csv. Its ranks are
-# threads; with mpi=yes, processes of mpirun.
+# launch MESH RUN FLAGS...: replaces this process by a run on MESH = tp,pp,dp,zero that writes $out/RUN.csv.
 launch() {
   local tp pp dp zero more
   IFS=, read -r tp pp dp zero <<<"$1"
   read -ra more <<<"${FLAGS:-}"
-  local ranks=$((tp * pp * dp)) start
-  start=("$bin/$program" --local-ranks $ranks)
-  [[ -z ${mpi:-} ]] || start=(tools/mpirun.sh $ranks "$bin/$program")
+  local start
+  start_of $((tp * pp * dp)) "$program"
   exec "${start[@]}" "${model[@]}" "${data[@]}" "${recipe[@]}" \
       --tensor-model-parallel-size "$tp" --pipeline-model-parallel-size "$pp" --zero-stage "$zero" \
       --loss-csv "$out/$2.csv" "${@:3}" "${more[@]}" </dev/null
