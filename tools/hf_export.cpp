@@ -18,9 +18,9 @@
 namespace anymesh {
 namespace {
 
-constexpr const char* kWhat = "the output folder";
-
 namespace fs = std::filesystem;
+
+constexpr const char* kWhat = "the output folder";  // to messages
 
 // The folder is replaced as a whole, so it may hold nothing that this export has none of, and nothing
 // but what exports left there.

@@ -1,4 +1,4 @@
-// What the communicators between CPUs need of a tensor: its bytes.
+// The bytes of a tensor, for the communicators between CPUs.
 #pragma once
 
 #include <torch/types.h>

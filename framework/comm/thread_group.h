@@ -68,7 +68,7 @@ struct Line {
   std::deque<Half*> sends, receives;
 };
 
-// What the members of a group share. Guarded by the lock of all ranks.
+// State that the members of a group share. The lock of all ranks guards it.
 struct ThreadGroup {
   ThreadGroup(std::string its_name, std::vector<int> ranks)
       : name(std::move(its_name)), members(std::move(ranks)), next(members.size()) {}

@@ -55,7 +55,7 @@ class Gathering final : public Pending {
   std::shared_ptr<Meeting> meeting_;
 };
 
-// What a member asks split() for, and its answer.
+// A member's request to split(), and the answer.
 struct NewPlace {
   int color, key;
   std::shared_ptr<ThreadGroup> group = nullptr;

@@ -138,8 +138,8 @@ TEST_F(Outputs, TheSecondConverterNamesTheFirst) {
 }
 
 // Two processes, each with a checkpoint of its own.
-// What the first has built so far is no fault of the second's: the list of it goes before the folder
-// gets its name.
+// The second must not judge the files that the first builds: their list goes before the folder gets
+// its name.
 TEST_F(Outputs, TheSecondConverterLooksAtNothingThatTheFirstBuilds) {
   const OutputLock lock = OutputLock::beside(output_, "--output_folder");
   fs::create_directories(temporary_of(output_) / "zero" / "w");

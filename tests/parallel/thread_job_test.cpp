@@ -1,4 +1,4 @@
-// What is special to ranks that are threads; communicator_ranks_test has the verbs.
+// Ranks on threads: how a failure ends them, and many at once; communicator_ranks_test has the verbs.
 #include "framework/comm/thread_job.h"
 
 #include <gmock/gmock.h>

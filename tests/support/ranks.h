@@ -15,11 +15,11 @@ namespace anymesh {
 //   RANKS_TEST_P(Meshes, AreAlike) { ... GetParam() ... }   MeshesRank: a RankFixtureOf<Meshes>,
 //                                                           which is a testing::TestWithParam
 //
-// The ranks are threads of the test, or the processes of mpirun: always so for suites whose names
-// end in OfProcesses, since what they do is a process's, as RLIMIT_FSIZE is. A rank that throws or fails an
-// ASSERT ends the test for all threads.
+// The ranks are threads of the test, or processes of mpirun. Suites whose names end in OfProcesses
+// need processes: they change what a process has once, as RLIMIT_FSIZE. A rank that throws or fails
+// an ASSERT ends the test for all threads.
 
-// Of the rank that calls.
+// The job and the world of the rank that calls.
 const Job& test_job();
 CommPtr test_world();
 

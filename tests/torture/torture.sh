@@ -14,8 +14,8 @@ newest() { cat "$1/latest" 2>/dev/null || echo none; }
 verified() { "$bin/ckpt" verify "$1" >verify.log 2>&1 || fail "$2: $(cat verify.log)"; }  # every byte against the manifest
 ranks_of() { pgrep -P "$(pgrep -P "$1" -x mpirun || echo "$1")" -x pretrain_gpt; }
 
-# kill -9 of one rank, of all, or of mpirun, and every other two times of ranks that are threads, while training, saving (every other time beside the training), moving `latest` and
-# removing old tags.
+# kill -9 of one rank, of all, or of mpirun, while training, saving (every other time beside the training), moving `latest` and
+# removing old tags. Two of four times the ranks are threads of one process.
 killed=0 lost=0 saves=0 hung=0
 for ((i = 1; killed < kills; ++i)); do
   before=$(newest parts)
