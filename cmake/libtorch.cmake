@@ -27,10 +27,13 @@ add_library(libtorch INTERFACE IMPORTED)
 target_include_directories(libtorch SYSTEM INTERFACE
     ${LIBTORCH_ROOT}/include ${LIBTORCH_ROOT}/include/torch/csrc/api/include)
 target_link_directories(libtorch INTERFACE ${LIBTORCH_ROOT}/lib)
-# ATen's parallel_for is a template: without OpenMP where it is instantiated, it would run on one thread.
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-target_compile_options(libtorch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${OpenMP_CXX_FLAGS}>)
-target_link_options(libtorch INTERFACE ${OpenMP_CXX_FLAGS})
+# ATen's parallel_for is a template: without OpenMP where it is instantiated, it runs on one thread. The sanitizers want that:
+# they do not know OpenMP's barriers.
+if(NOT ANYMESH_SANITIZE)
+  find_package(OpenMP REQUIRED COMPONENTS CXX)
+  target_compile_options(libtorch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${OpenMP_CXX_FLAGS}>)
+  target_link_options(libtorch INTERFACE ${OpenMP_CXX_FLAGS})
+endif()
 target_link_libraries(libtorch INTERFACE torch_cpu c10)
 set(LIBTORCH_RPATH ${LIBTORCH_ROOT}/lib ${LIBTORCH_NEEDS})
 foreach(dir ${LIBTORCH_RPATH})

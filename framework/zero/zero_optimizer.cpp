@@ -50,7 +50,9 @@ void ZeroOptimizer::add_frozen(const ParamSpec& spec) {
                                               spec.tensor.options(),
                                               options_.offload.params ? swap_ : nullptr),
                     weight = part.narrow(0, count);
-  weight.fill([&](int64_t at, const torch::Tensor& block) { spec.initialize(start + at, block); });
+  weight.fill([&, from = start](int64_t at, const torch::Tensor& block) {
+    spec.initialize(from + at, block);
+  });
   frozen_.push_back({spec, start, part, weight});
 }
 
