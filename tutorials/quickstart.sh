@@ -12,7 +12,7 @@
 # Succeeds only if the curves agree and the model has learned. Everything it writes is in runs/quickstart/, made anew
 # each time. CMAKE_PREFIX_PATH=/path/to/libtorch takes that LibTorch in place of the one that tools/setup.sh downloads.
 tutorial=quickstart
-half=80          # the step of the save
+half=60          # the step of the save
 steps=$((2 * half))
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -12,7 +12,7 @@ states() { (cd "$1" && find . -name '*optim_states.pt' -o -name 'layer_*' | sort
 # run WHERE MESH FLAGS...: losses go to WHERE.csv, the save to the new folder WHERE.
 run() {
   rm -rf "$1"
-  train "$2" "$1.csv" --lr-decay-iters 12 --save "$1" "${@:3}" >log || fail "tp,pp,dp,zero = ${*:2}: $(tail -5 log)"
+  train "$2" "$1.csv" --lr-decay-iters 9 --save "$1" "${@:3}" >log || fail "tp,pp,dp,zero = ${*:2}: $(tail -5 log)"
 }
 # alike WHAT FIRST: disk and memory have the same losses from iteration FIRST on, and the same state.
 alike() {
@@ -23,22 +23,22 @@ alike() {
 for mesh in 1,1,2,1 1,2,2,2 1,1,3,3 2,1,2,3; do
   for precision in "" --bf16; do
     what="tp,pp,dp,zero = $mesh ${precision:-fp32}"
-    run memory $mesh $precision --train-iters 8
+    run memory $mesh $precision --train-iters 5
     if [[ $mesh == *3 ]]; then
-      run disk $mesh $precision --train-iters 8 "${nvme[@]}"
+      run disk $mesh $precision --train-iters 5 "${nvme[@]}"
       alike "$what, optimizer on disk" 1
-      run disk $mesh $precision --train-iters 8 --nvme-path "$scratch" --offload-param nvme
+      run disk $mesh $precision --train-iters 5 --nvme-path "$scratch" --offload-param nvme
       alike "$what, parameters on disk" 1
       offload=("${all[@]}")
     else
       offload=("${nvme[@]}")
     fi
-    run disk $mesh $precision --train-iters 8 "${offload[@]}"
+    run disk $mesh $precision --train-iters 5 "${offload[@]}"
     alike "$what, all that can be on disk" 1
     mv disk saved
-    run memory $mesh $precision --train-iters 10 --load saved
-    run disk $mesh $precision --train-iters 10 --load saved "${offload[@]}"
-    alike "$what, resumed in memory and on disk" 9
+    run memory $mesh $precision --train-iters 7 --load saved
+    run disk $mesh $precision --train-iters 7 --load saved "${offload[@]}"
+    alike "$what, resumed in memory and on disk" 6
     rm -r saved
   done
 done
@@ -57,10 +57,10 @@ run disk "${large[@]}" "${all[@]}"
 alike "several blocks" 1
 
 # A chain of meshes: on disk, in memory, on disk.
-train 2,2,2,1 whole.csv --train-iters 60 >log || fail "$(tail -5 log)"
-train 1,1,2,3 test.csv --train-iters 20 --lr-decay-iters 60 "${all[@]}" --save first >log || fail "$(tail -5 log)"
-convert first global_step20
-train 2,2,1,1 test.csv --train-iters 40 --lr-decay-iters 60 --load first --universal-checkpoint --save second >log || fail "$(tail -5 log)"
-convert second global_step40
-train 1,1,3,3 test.csv --train-iters 60 "${all[@]}" --load second --universal-checkpoint >log || fail "$(tail -5 log)"
-close whole.csv test.csv 1e-4 1 "tp,pp,dp,zero = 1,1,2,3 on disk; 2,2,1,1; 1,1,3,3 on disk; iterations 1-60"
+train 2,2,2,1 whole.csv --train-iters 30 >log || fail "$(tail -5 log)"
+train 1,1,2,3 test.csv --train-iters 10 --lr-decay-iters 30 "${all[@]}" --save first >log || fail "$(tail -5 log)"
+convert first global_step10
+train 2,2,1,1 test.csv --train-iters 20 --lr-decay-iters 30 --load first --universal-checkpoint --save second >log || fail "$(tail -5 log)"
+convert second global_step20
+train 1,1,3,3 test.csv --train-iters 30 "${all[@]}" --load second --universal-checkpoint >log || fail "$(tail -5 log)"
+close whole.csv test.csv 1e-4 1 "tp,pp,dp,zero = 1,1,2,3 on disk; 2,2,1,1; 1,1,3,3 on disk; iterations 1-30"

@@ -4,9 +4,9 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 for mesh in 1,1,1,0 1,1,3,1 2,2,1,0 2,2,2,1 1,2,3,2 2,1,2,3 2,2,2,3; do
   for precision in "" --bf16; do
-    train $mesh whole.csv --train-iters 10 $precision >whole.log || fail "$(tail -5 whole.log)"
-    train $mesh parts.csv --train-iters 10 $precision --save ckpt --exit-interval 5 >parts.log || fail "$(tail -5 parts.log)"
-    train $mesh parts.csv --train-iters 10 $precision --load ckpt >parts.log || fail "$(tail -5 parts.log)"
+    train $mesh whole.csv --train-iters 6 $precision >whole.log || fail "$(tail -5 whole.log)"
+    train $mesh parts.csv --train-iters 6 $precision --save ckpt --exit-interval 3 >parts.log || fail "$(tail -5 parts.log)"
+    train $mesh parts.csv --train-iters 6 $precision --load ckpt >parts.log || fail "$(tail -5 parts.log)"
     same whole.csv parts.csv "tp,pp,dp,zero = $mesh ${precision:-fp32}"
     rm -r ckpt
   done

@@ -75,9 +75,9 @@ done
 mkdir direct
 cp -r ckpt/latest ckpt/global_step20 direct/
 for mesh in 1,1,1,0 4,1,1,3 1,2,3,2; do
-  train $mesh direct.csv --train-iters 40 --load direct >direct.log || fail "$mesh: $(tail -5 direct.log)"
+  train $mesh direct.csv --train-iters 26 "${schedule[@]}" --load direct >direct.log || fail "$mesh: $(tail -5 direct.log)"
   grep -q "resharding it to this mesh: iteration 20" direct.log || fail "$mesh: $(cat direct.log)"
-  train $mesh test.csv --train-iters 40 --load ckpt --universal-checkpoint >resume.log || fail "$mesh: $(tail -5 resume.log)"
+  train $mesh test.csv --train-iters 26 "${schedule[@]}" --load ckpt --universal-checkpoint >resume.log || fail "$mesh: $(tail -5 resume.log)"
   same test.csv direct.csv "tp,pp,dp,zero = $mesh, resharded directly against through the universal folder" 21
   rm direct.csv
 done

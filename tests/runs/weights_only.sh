@@ -59,25 +59,25 @@ train 1,3,1,1 test.csv --train-iters 12 "${schedule[@]}" --load weights3 --no-lo
 
 # Frozen: alike on every mesh and stage whose losses are alike without, resumed anywhere.
 rm -f *.csv
-train 1,1,2,0 frozen.csv --train-iters 20 "${schedule[@]}" "${first_stage[@]}" >log || fail "$(tail -5 log)"
+train 1,1,2,0 frozen.csv --train-iters 14 "${schedule[@]}" "${first_stage[@]}" >log || fail "$(tail -5 log)"
 for mesh in 1,1,2,1 1,2,2,0 1,2,2,1; do
-  train $mesh test.csv --train-iters 20 "${schedule[@]}" "${first_stage[@]}" >log || fail "$mesh: $(tail -5 log)"
+  train $mesh test.csv --train-iters 14 "${schedule[@]}" "${first_stage[@]}" >log || fail "$mesh: $(tail -5 log)"
   same frozen.csv test.csv "frozen, tp,pp,dp,zero = $mesh"
   rm test.csv
 done
-train 1,1,2,3 frozen3.csv --train-iters 20 "${schedule[@]}" "${first_stage[@]}" >log || fail "$(tail -5 log)"
-train 1,1,2,3 test.csv --train-iters 20 "${schedule[@]}" "${first_stage[@]}" --offload-optimizer nvme --offload-param nvme --nvme-path "$scratch" >log || fail "$(tail -5 log)"
+train 1,1,2,3 frozen3.csv --train-iters 14 "${schedule[@]}" "${first_stage[@]}" >log || fail "$(tail -5 log)"
+train 1,1,2,3 test.csv --train-iters 14 "${schedule[@]}" "${first_stage[@]}" --offload-optimizer nvme --offload-param nvme --nvme-path "$scratch" >log || fail "$(tail -5 log)"
 same frozen3.csv test.csv "frozen, tp,pp,dp,zero = 1,1,2,3, offloaded to disk"
 rm test.csv
 for save in 1,2,2,3 2,2,1,1 1,1,2,2; do
   rm -rf part part.csv
-  train $save part.csv --train-iters 20 "${schedule[@]}" "${first_stage[@]}" --save part --exit-interval 10 --activation-checkpointing >log || fail "$save: $(tail -5 log)"
+  train $save part.csv --train-iters 14 "${schedule[@]}" "${first_stage[@]}" --save part --exit-interval 10 --activation-checkpointing >log || fail "$save: $(tail -5 log)"
   convert part global_step10
   says "no problem" "$bin/ckpt" verify part
   "$bin/zero_to_fp32" part exported >/dev/null
   for mesh in $save 1,1,1,0 1,2,1,3; do
     for flags in "" --universal-checkpoint; do
-      train $mesh test.csv --train-iters 20 "${schedule[@]}" "${first_stage[@]}" --load part $flags >log || fail "$mesh: $(tail -5 log)"
+      train $mesh test.csv --train-iters 14 "${schedule[@]}" "${first_stage[@]}" --load part $flags >log || fail "$mesh: $(tail -5 log)"
       close frozen.csv test.csv 1e-5 11 "frozen, tp,pp,dp,zero = $save -> $mesh $flags"
       rm test.csv
     done
@@ -90,12 +90,12 @@ train 1,2,1,1 left.csv --train-iters 10 "${schedule[@]}" "${first_stage[@]}" --s
 [[ ! -e left/global_step10/layer_01-model_00-model_states.pt ]] || fail "$(ls left/global_step10)"
 convert left global_step10
 for flags in "" --universal-checkpoint; do
-  train 1,1,2,3 left2.csv --train-iters 20 "${schedule[@]}" "${first_stage[@]}" --load left $flags >log || fail "$(tail -5 log)"
+  train 1,1,2,3 left2.csv --train-iters 14 "${schedule[@]}" "${first_stage[@]}" --load left $flags >log || fail "$(tail -5 log)"
   grep -q "keep the values they have: 2.input_layernorm.bias" log || fail "no announcement: $(cat log)"
   close frozen.csv left2.csv 1e-5 11 "frozen parameters left out of the files $flags"
   rm left2.csv
 done
-refused "missing in the checkpoint" train 1,1,2,3 test.csv --train-iters 20 "${schedule[@]}" --load left
+refused "missing in the checkpoint" train 1,1,2,3 test.csv --train-iters 14 "${schedule[@]}" --load left
 
 refused "no parameter's name has that. There are:" train 1,2,1,1 test.csv --train-iters 1 "${schedule[@]}" --freeze lora
 refused "not a regular expression" train 1,1,1,1 test.csv --train-iters 1 "${schedule[@]}" --freeze '(['

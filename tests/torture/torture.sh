@@ -8,7 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../runs/common.sh" "$1"
 kills=${KILLS:-20} full=${FULL:-4} damages=${DAMAGES:-8}
 RANDOM=${SEED:-5}
 
-flags=(--train-iters $((100 * kills)) --lr-decay-iters $((100 * kills)) --log-interval 1)  # more than there is time for
+flags=(--global-batch-size 4 --num-layers 3 --train-iters $((100 * kills)) --lr-decay-iters $((100 * kills)) --log-interval 1)  # more than there is time for
 mesh=1,2,2,1
 newest() { cat "$1/latest" 2>/dev/null || echo none; }
 verified() { "$bin/ckpt" verify "$1" >verify.log 2>&1 || fail "$2: $(cat verify.log)"; }  # every byte against the manifest
