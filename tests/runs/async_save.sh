@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Asynchronous saves: the run and its checkpoints are those of synchronous ones, byte for byte; a process that is killed while one
-# is written leaves the one before; what cannot be written beside the training is refused.
+# Asynchronous saves. The run and its checkpoints equal those of synchronous saves, byte for byte. A process that is killed
+# during a save leaves the previous checkpoint. A save that is under way when a step fails is committed.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" "$1"
 
+model+=(--global-batch-size 4)
 for mesh in 1,2,2,1 2,1,2,3 1,1,2,0; do
   for kind in sync async; do
     train "$mesh" $kind.csv --train-iters 24 --save-interval 5 --save-total-limit 2 --save $kind --report-save \
@@ -10,7 +11,7 @@ for mesh in 1,2,2,1 2,1,2,3 1,1,2,0; do
   done
   same sync.csv async.csv "losses of $mesh with asynchronous saves"
   [[ $(ls async | tr '\n' ' ') == "global_step20 global_step24 latest "* ]] || fail "$mesh: $(ls async)"
-  # The settings differ in --async-save and --save; all else, tensors and the state of the run, does not.
+  # Only the settings --async-save and --save differ, not the tensors or the state of the run.
   for tag in global_step20 global_step24; do
     "$bin/ckpt" diff "sync/$tag" "async/$tag" >diff.log 2>&1 || fail "$mesh $tag: $(cat diff.log)"
     [[ $(cd sync && find $tag -type f | sort) == $(cd async && find $tag -type f | sort) ]] || fail "$mesh: files differ"
@@ -24,7 +25,7 @@ for mesh in 1,2,2,1 2,1,2,3 1,1,2,0; do
   rm -rf sync async
 done
 
-# Killed at once, some time after the save began: whatever `latest` names loads.
+# Kills the run some time after a save began. Whatever checkpoint `latest` names must load.
 train 1,1,2,1 whole.csv --train-iters 150 >whole.log 2>&1 || fail "$(tail -5 whole.log)"
 torn=0
 for ((i = 0; i < 6; ++i)); do

@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# State on disk is the same state: losses and checkpoints equal those of a run that has it in memory, bit for bit, and a
-# checkpoint of either goes on as either.
+# State on disk is the same as state in memory: losses and checkpoints are equal, bit for bit, and a run of either kind resumes
+# from a checkpoint of the other.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
+model+=(--global-batch-size 6)
 nvme=(--nvme-path "$scratch" --offload-optimizer nvme)
 all=("${nvme[@]}" --offload-param nvme)
 
-# The files that hold state: those that have no flags in them.
+# Hashes the files that hold state; other files hold flags.
 states() { (cd "$1" && find . -name '*optim_states.pt' -o -name 'layer_*' | sort | xargs md5sum); }
 
-# run WHERE MESH FLAGS...: losses go to WHERE.csv, the save to the new folder WHERE.
+# run WHERE MESH FLAGS...: writes losses to WHERE.csv and the save to the new folder WHERE.
 run() {
   rm -rf "$1"
   train "$2" "$1.csv" --lr-decay-iters 9 --save "$1" "${@:3}" >log || fail "tp,pp,dp,zero = ${*:2}: $(tail -5 log)"
 }
-# alike WHAT FIRST: disk and memory have the same losses from iteration FIRST on, and the same state.
+# alike WHAT FIRST: runs on disk and in memory have the same losses from iteration FIRST on, and the same state.
 alike() {
   same memory.csv disk.csv "$1" "$2"
   diff <(states memory) <(states disk) >states.diff || fail "$1: $(head -3 states.diff)"
@@ -44,7 +45,7 @@ for mesh in 1,1,2,1 1,2,2,2 1,1,3,3 2,1,2,3; do
 done
 [[ -z $(find "$scratch" -name 'anymesh.*') ]] || fail "a swap file was left"
 
-# Where everything is already.
+# Offloading to host memory, where the state is already.
 run memory 1,1,2,3 --train-iters 2
 run disk 1,1,2,3 --train-iters 2 --offload-optimizer cpu --offload-param cpu
 alike "offloaded to the CPU" 1

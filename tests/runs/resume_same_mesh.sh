@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Stop and resume on the same mesh: every later loss is bit-identical to the uninterrupted run's. Dropout on.
+# Stops and resumes on the same mesh. Every later loss is bit-identical to the uninterrupted run's. Dropout on.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 for mesh in 1,1,1,0 1,1,3,1 2,2,1,0 2,2,2,1 1,2,3,2 2,1,2,3 2,2,2,3; do
   for precision in "" --bf16; do
-    train $mesh whole.csv --train-iters 6 $precision >whole.log || fail "$(tail -5 whole.log)"
-    train $mesh parts.csv --train-iters 6 $precision --save ckpt --exit-interval 3 >parts.log || fail "$(tail -5 parts.log)"
-    train $mesh parts.csv --train-iters 6 $precision --load ckpt >parts.log || fail "$(tail -5 parts.log)"
+    train $mesh whole.csv --train-iters 6 --global-batch-size 6 $precision >whole.log || fail "$(tail -5 whole.log)"
+    train $mesh parts.csv --train-iters 6 --global-batch-size 6 $precision --save ckpt --exit-interval 3 >parts.log || fail "$(tail -5 parts.log)"
+    train $mesh parts.csv --train-iters 6 --global-batch-size 6 $precision --load ckpt >parts.log || fail "$(tail -5 parts.log)"
     same whole.csv parts.csv "tp,pp,dp,zero = $mesh ${precision:-fp32}"
     rm -r ckpt
   done
 done
 
-# One command for the first run and all after it: nothing in --load yet is no error where --save is the same folder.
+# One command starts and resumes the run: an empty --load is no error if --save is the same folder.
 train 1,1,1,0 whole.csv --train-iters 16 >whole.log || fail "$(tail -5 whole.log)"
 for stop in 4 8 16; do
   train 1,1,1,0 parts.csv --train-iters 16 --load ckpt --save ckpt --exit-interval $stop >parts.log || fail "$(tail -5 parts.log)"
@@ -25,7 +25,7 @@ train 1,1,1,0 parts.csv --train-iters 16 --load ckpt --load-tag global_step4 >pa
 same whole.csv parts.csv "from an older tag"
 rm -r ckpt
 
-# fp16, whose loss scale moves and whose steps are skipped before and after the stop.
+# fp16: the loss scale moves and steps are skipped, before and after the stop.
 fp16=(--fp16 --initial-loss-scale 4194304 --loss-scale-window 4 --hysteresis 2)
 for mesh in 1,2,2,0 1,2,2,1 1,1,4,3; do
   train $mesh whole.csv --train-iters 16 "${fp16[@]}" >whole.log || fail "$(tail -5 whole.log)"
@@ -39,17 +39,17 @@ for mesh in 1,2,2,0 1,2,2,1 1,1,4,3; do
   rm -r ckpt
 done
 
-# The names of a model without a pipeline change nothing else: the losses are those of the other names, and a checkpoint goes
-# on under either, read as it is or as a universal one.
+# Parameter names without a pipeline change nothing else. The losses are the same under both kinds of names. A checkpoint
+# resumes under either, read as it is or as a universal one.
 for mesh in 2,1,2,0 2,1,2,1 1,1,3,3; do
-  train $mesh whole.csv --train-iters 10 >whole.log || fail "$(tail -5 whole.log)"
-  train $mesh first.csv --train-iters 10 --no-pipeline-parallel --save ckpt --exit-interval 5 >first.log || fail "$(tail -5 first.log)"
+  train $mesh whole.csv --train-iters 6 >whole.log || fail "$(tail -5 whole.log)"
+  train $mesh first.csv --train-iters 6 --no-pipeline-parallel --save ckpt --exit-interval 3 >first.log || fail "$(tail -5 first.log)"
   [[ -z $(find ckpt -name 'layer_*') ]] || fail "layer files without a pipeline: $(find ckpt -name 'layer_*')"
-  convert ckpt global_step5
-  [[ -d ckpt/global_step5_universal/zero/language_model.encoder.layers.0.mlp.dense_4h_to_h.weight ]] || fail "$(ls ckpt/*/zero)"
+  convert ckpt global_step3
+  [[ -d ckpt/global_step3_universal/zero/language_model.encoder.layers.0.mlp.dense_4h_to_h.weight ]] || fail "$(ls ckpt/*/zero)"
   for load in --no-pipeline-parallel "" --universal-checkpoint; do
     cp first.csv parts.csv
-    train $mesh parts.csv --train-iters 10 --load ckpt $load >parts.log || fail "$(tail -5 parts.log)"
+    train $mesh parts.csv --train-iters 6 --load ckpt $load >parts.log || fail "$(tail -5 parts.log)"
     same whole.csv parts.csv "tp,pp,dp,zero = $mesh, language_model names, loaded with '$load'"
     ! grep "Megatron-DeepSpeed's" convert.log parts.log || fail "a checkpoint of ours was taken for one of Megatron-DeepSpeed's"
   done
