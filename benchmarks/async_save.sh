@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What saves cost a training run of 100 steps of a GPT-2 of 124M parameters, with one every 10: not saving, saving, and saving
-# beside the training, in turns. Medians of ROUNDS runs. Needs 10 GB of memory and 6 GB of disk.
+# Measures the cost of saves for 100 training steps of a GPT-2 with 124M parameters, with a save every 10. Runs without saves,
+# with synchronous and with asynchronous saves take turns. Medians of ROUNDS runs. Needs 10 GB of memory and 6 GB of disk.
 #
 #   ROUNDS=1 RANKS=2 SEQ=128 BATCH=4 benchmarks/async_save.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -13,14 +13,14 @@ train() {  # KIND FLAGS...
       --micro-batch-size 1 --global-batch-size "$batch" --lr 1e-4 --lr-decay-style constant --eval-iters 0 --zero-stage 1 \
       --train-iters "$steps" "${@:2}" >"$1.log" 2>&1 || { tail -5 "$1.log"; exit 1; }
 }
-seconds() {  # KIND FLAGS...: of the whole run, less one that ends before its first step
+seconds() {  # KIND FLAGS...: prints the time of the whole run
   local start=$EPOCHREALTIME
   train "$@"
   awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN {print b - a}'
 }
 save=(--save checkpoints --save-interval "$every" --save-total-limit 1 --report-save)
 setup=$(seconds setup --dry-run)
-# Milliseconds of stall a save; the last of an asynchronous run has no step to hide behind.
+# Milliseconds for which each save stalls the training. The last asynchronous save has no step to hide behind.
 stalls() { grep -o 'stall [0-9.]*' "$1.log" | cut -d' ' -f2; }
 mean() { awk '{sum += $1; ++n} END {printf "%.1f\n", sum / n}'; }
 for ((round = 0; round < rounds; ++round)); do

@@ -1,18 +1,19 @@
-// What checkpoints cost a run, for the scripts beside this file:
+// Measures the cost of checkpoints to a run, for the scripts beside this file:
 //
 //   mpirun -n TP*PP*DP checkpoint_cost LAYERS HIDDEN TP PP ZERO fp32|bf16 none|optimizer|all WORK...
 //
-// builds a GPT-2 of that size on that mesh, the state before WORK on disk, and does in this order:
+// builds a GPT-2 of that size on that mesh, with the state named before WORK on disk. Then it does,
+// in this order:
 //
 //   train              a step: one sample of 64 tokens per dp rank
-//   save=FOLDER        ... and async=FOLDER
-//   direct=FOLDER      loads what was saved there, resharding it unless the mesh is the same
+//   save=FOLDER        saves there; async=FOLDER saves asynchronously
+//   direct=FOLDER      loads the checkpoint there, resharding it unless the mesh is the same
 //   universal=FOLDER   loads the universal checkpoint there
 //
-// Rank 0 prints a line for each, with the most of any rank: its seconds, the bytes that it read
-// (rchar of /proc/self/io) beside those of its part of masters and moments, the MiB of RSS before,
-// and how much higher the peak was. Of an asynchronous save also the seconds until the call came
-// back, and until state might change again. `bytes` are of all ranks' files.
+// Rank 0 prints a line for each, with the most of any rank: the seconds; the bytes that it read
+// (rchar of /proc/self/io) and the bytes of its part of masters and moments; the MiB of RSS before,
+// and how much higher the peak was. For an asynchronous save it adds the seconds until the call
+// returned, and until state might change again. `bytes` counts all ranks' files.
 //
 //   save s=1.29286 read=124 held=7.42432e+08 before=1808.05 added=0.957031 bytes=1.97988e+09
 #include <c10/util/StringUtil.h>
@@ -36,7 +37,7 @@ namespace {
 
 using Values = std::vector<std::pair<const char*, double>>;
 
-// The number after `field` in a file of "NAME: NUMBER" lines.
+// Returns the number after `field` in a file of "NAME: NUMBER" lines.
 double proc(const char* path, const std::string& field) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -48,7 +49,7 @@ double proc(const char* path, const std::string& field) {
 double bytes_read() { return proc("/proc/self/io", "rchar:"); }
 double mebibytes(const char* field) { return proc("/proc/self/status", field) / 1024; }
 
-// Of this rank's part of masters and moments.
+// Returns the bytes of this rank's part of masters and moments.
 double bytes_held(const ZeroOptimizer& optimizer) {
   double bytes = 0;
   for (const ParamGroup& group : optimizer.groups()) {
@@ -60,12 +61,12 @@ double bytes_held(const ZeroOptimizer& optimizer) {
 
 using Clock = std::chrono::steady_clock;
 
-// Does `work`, which may add values of its own, and prints the most of any rank.
+// Does `work`, which may add values, and prints the most of any rank for each value.
 void measure(const Engine& engine, const std::string& name,
              const std::function<void(Values&)>& work) {
   Communicator& world = *engine.grid().world;
   world.barrier();
-  std::ofstream("/proc/self/clear_refs") << "5\n";  // forgets the peak
+  std::ofstream("/proc/self/clear_refs") << "5\n";  // resets the peak
   const double before = mebibytes("VmRSS:"), read = bytes_read();
   Values own;
   const auto start = Clock::now();

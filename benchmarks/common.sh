@@ -1,5 +1,5 @@
-# Sourced by the benchmarks: repository, bin = the folder of the executables ($1, default build/release/bin), a scratch folder
-# to work in that goes with the script, and functions.
+# Sourced by the benchmarks. Sets repository and bin, the folder of the executables ($1, default build/release/bin), enters a
+# scratch folder that is removed at the end, and defines functions.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 bin=$(cd "${1:-$repository/build/release/bin}" && pwd)
@@ -9,7 +9,7 @@ cd "$scratch"
 
 median() { sort -g "$@" | awk '{t[NR] = $1} END {printf "%.4g", t[int((NR + 1) / 2)]}'; }
 
-# Lines "WORK NAME=VALUE ..." of programs that measure, gathered in the file `measured` as "CASE WORK NAME=VALUE ...".
+# Collects the lines "WORK NAME=VALUE ..." of a measuring program in the file `measured`, as "CASE WORK NAME=VALUE ...".
 measure() {  # CASE COMMAND...
   OMP_NUM_THREADS=1 "${@:2}" >measure.log 2>measure.err || { tail -5 measure.err >&2; exit 1; }
   grep -E '^[a-z-]+ s=' measure.log | sed "s/^/$1 /" >>measured
@@ -18,4 +18,4 @@ checkpoint_cost() {  # CASE RANKS LAYERS HIDDEN TP PP ZERO PRECISION OFFLOAD WOR
   measure "$1" "$repository/tools/mpirun.sh" "$2" "$bin/checkpoint_cost" "${@:3}"
 }
 of() { sed -n "s/^$1 $2 .*\b$3=\([0-9.e+-]*\).*/\1/p" measured | median; }  # CASE WORK NAME
-warm() { find "$@" -type f -exec cat {} + >/dev/null; }  # FOLDER...: to the page cache
+warm() { find "$@" -type f -exec cat {} + >/dev/null; }  # FOLDER...: reads the files into the page cache

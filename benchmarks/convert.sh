@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# What ds_to_universal needs for checkpoints of GPT-2, one micro-batch of 32 tokens into training: the median time of 5 runs,
-# alternating with `cp` of what it has written and with DeepSpeed's script, from a source in the page cache. Ours and cp's
-# time includes the sync; DeepSpeed's has the fastest of three settings of its workers, and the sync after it apart, so ours is
-# run once more with a library before it that makes sync's calls do nothing. Peak memory is VmHWM. Needs 12 GB of memory and,
-# at 1.3B, 50 GB of disk.
+# Measures ds_to_universal on checkpoints of GPT-2 after one micro-batch of 32 tokens. Gives the median time of 5 runs, which
+# alternate with `cp` of the output and with DeepSpeed's script. The source is in the page cache. Our time and cp's include the
+# sync. DeepSpeed's uses the fastest of three worker settings, and its sync is timed apart. So ours also runs with a preloaded
+# library that makes sync's calls do nothing. Peak memory is VmHWM. Needs 12 GB of memory and, at 1.3B, 50 GB of disk.
 #
 #   [DEEPSPEED=PYTHON] benchmarks/convert.sh [FOLDER_OF_EXECUTABLES [124M|0.7B|1.3B]...]     default: build/release/bin 124M
 #
-# PYTHON has DeepSpeed and torch, like that of tests/interop/install.sh; without it the comparison is left out, as it is
+# PYTHON has DeepSpeed and torch, like the venv of tests/interop/install.sh. The comparison is left out without PYTHON, and
 # above 124M unless DEEPSPEED_LARGE is set.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export OMP_NUM_THREADS=1 DS_ACCELERATOR=cpu
@@ -21,7 +20,7 @@ train() {
     --lr 1e-4 --lr-decay-iters 100 --train-iters 1 --eval-iters 0 --bf16 --save checkpoints "${@:4}" >log || { tail -5 log; exit 1; }
 }
 
-# seconds COMMAND...: what it takes; its output goes to `log`.
+# seconds COMMAND...: its time; its output goes to `log`.
 seconds() {
   local started=$EPOCHREALTIME
   "$@" >log 2>&1 || { cat log >&2; exit 1; }
@@ -37,7 +36,7 @@ theirs() { # EXTRACT_WORKERS MERGE_WORKERS
 }
 fresh() { rm -rf "$@"; sync -f .; cat $in/* >/dev/null; }
 
-# row WHAT PEER: PEER is 1 where DeepSpeed takes part.
+# row WHAT PEER: PEER is 1 to run DeepSpeed too.
 row() {
   local setting best=() peer=- times=- time
   rm -f peaks ours.times unsynced.times copy.times theirs.times theirs.sync settings

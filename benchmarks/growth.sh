@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# How conversion and loads grow with a checkpoint: with its bytes, of GPT-2 of 10M to 350M parameters saved at ZeRO 1 on dp 2, and
-# with its ranks, of 124M parameters saved at ZeRO 3 on dp 1 to 16, where every rank has a part of every tensor. Writes sizes.csv,
-# ranks.csv and growth.svg to the folder OUTPUT and prints the CSVs. Everything is fp32; the loads are on 1 rank. Medians of 5
-# rounds, sources in the page cache. Needs 10 GB of memory and 12 GB of disk.
+# Measures how conversion and loads grow with a checkpoint. sizes.csv varies the bytes: GPT-2 of 10M to 350M parameters, saved
+# at ZeRO 1 on dp 2. ranks.csv varies the ranks: 124M parameters, saved at ZeRO 3 on dp 1 to 16, where every rank has a part of
+# every tensor. Writes sizes.csv, ranks.csv and growth.svg to the folder OUTPUT and prints the CSVs. Everything is fp32; the
+# loads are on 1 rank. Medians of 5 rounds, sources in the page cache. Needs 10 GB of memory and 12 GB of disk.
 #
 #   ROUNDS=5 RANKS="1 2 4 8 16" benchmarks/growth.sh OUTPUT [FOLDER_OF_EXECUTABLES [SIZE...]]    default: 10M 30M 124M 350M
 #
-# SIZE may also be 0.76B and 1.3B: bf16 with the optimizer's state on disk, ZeRO 3, as it does not fit otherwise (20 GB of memory
-# and 50 GB of disk). RANKS up to 64 need 150 MB of memory each. MiB of the conversion are its peak, of a load what it adds to the
-# model and its state.
+# SIZE may also be 0.76B and 1.3B. These use bf16 and ZeRO 3 with the optimizer state on disk, as they do not fit otherwise (20
+# GB of memory and 50 GB of disk). RANKS up to 64 need 150 MB of memory each. A conversion's MiB are its peak. A load's MiB are
+# the memory that it adds to the model and its state.
 output=$(mkdir -p "${1:?the folder for CSVs and plot}" && cd "$1" && pwd)
 shift
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -26,7 +26,7 @@ convert() {
   awk -v a="$started" -v b="$EPOCHREALTIME" -v peak="$(sed -n 's/.*peak memory \([0-9]*\) MiB.*/\1/p' log)" \
     'BEGIN {print "convert convert s=" b - a " peak=" peak}' >>measured
 }
-row() {  # WHAT LAYERS HIDDEN ZERO PRECISION OFFLOAD: of `checkpoints`
+row() {  # WHAT LAYERS HIDDEN ZERO PRECISION OFFLOAD: measures `checkpoints`
   rm -f measured
   local i
   for ((i = 0; i < rounds; ++i)); do

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Loads and saves beside the peers': a GPT-2 of 124M parameters in fp32, saved at ZeRO 1 on dp 2 and converted. Ours on many
-# meshes, both ways; PyTorch's Distributed Checkpoint (gloo, FileSystemWriter) of tensors of the same names and shapes, three per
-# parameter, cut over their first dimension as FSDP does; DeepSpeed's universal load and its save at ZeRO 1 on 2 ranks. Medians of
-# 5 rounds in which all take turns, sources in the page cache. Needs 12 GB of memory and 12 GB of disk.
+# Times loads and saves against other programs: a GPT-2 of 124M parameters in fp32, saved at ZeRO 1 on dp 2 and converted. Our
+# loads run on many meshes, both ways. PyTorch's Distributed Checkpoint (gloo, FileSystemWriter) has tensors of the same names
+# and shapes, three per parameter, cut over their first dimension as FSDP does. DeepSpeed runs its universal load and its save
+# at ZeRO 1 on 2 ranks. All take turns in each round. Medians of 5 rounds, sources in the page cache. Needs 12 GB of memory and
+# 12 GB of disk.
 #
 #   ROUNDS=5 [PYTHON=PYTHON] benchmarks/load.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
 #
-# PYTHON has torch and DeepSpeed, like that of tests/interop/install.sh; without it the peers are left out. Seconds and bytes are
-# those of the rank that has the most: read is rchar of /proc/self/io, held are its masters and moments. The resharding load on the
-# mesh that saved, 1,1,2,1, is of its own files. Our saves and DCP's (sync_files, its default) sync what they write; DeepSpeed's
-# does not, so that it has a second row, with `sync`.
+# PYTHON has torch and DeepSpeed, like the venv of tests/interop/install.sh; without it the other programs are left out. Seconds
+# and bytes are those of the rank with the most. "read" is rchar of /proc/self/io, "held" is its masters and moments. The
+# resharding load on the mesh that saved, 1,1,2,1, reads its own files. Our saves and DCP's (sync_files, its default) sync their
+# files. DeepSpeed's does not, so it has a second row, with `sync`.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export DS_ACCELERATOR=cpu
 rounds=${ROUNDS:-5} python=${PYTHON:-}

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# benchmarks/offload.sh BIN [NVME_PATH]: peak memory (VmHWM) and the fastest of ten steps of a 124M-parameter GPT-2 on one
-# rank, bf16, with state in memory and on disk. BIN is the folder of the executables.
+# benchmarks/offload.sh BIN [NVME_PATH]: measures a GPT-2 with 124M parameters on one rank, in bf16, with state in memory and on
+# disk. Gives peak memory (VmHWM) and the fastest of ten steps. BIN is the folder of the executables.
 set -euo pipefail
 bin=$(cd "$1" && pwd)
 nvme=$(cd "${2:-.}" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
-# train ZERO FLAGS...: one row.
+# train ZERO FLAGS...: prints one row.
 train() {
   "$(dirname "${BASH_SOURCE[0]}")/../tools/mpirun.sh" 1 "$bin/pretrain_gpt" \
       --num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 64 --max-position-embeddings 64 \

@@ -71,10 +71,11 @@ def dcp_save(checkpoints, folder):
     import torch.distributed.checkpoint as dcp
     tensors = sharded(checkpoints)
     elapsed = clock()
-    dcp.save(tensors, storage_writer=dcp.FileSystemWriter(folder))  # sync_files is True unless said otherwise
+    dcp.save(tensors, storage_writer=dcp.FileSystemWriter(folder))  # sync_files is True by default
     report("save", s=elapsed(), bytes=bytes_in(folder))
 
-    # The writer stages: torch 2.11's DefaultStager fails on DTensors, and a cached copy wants pinned memory, thus a GPU.
+    # The writer does the staging. torch 2.11's DefaultStager fails on DTensors, and a cached copy needs pinned memory, thus a
+    # GPU.
     beside = folder.with_name("async")
     elapsed = clock()
     saving = dcp.async_save(tensors, storage_writer=dcp.FileSystemWriter(beside))

@@ -1,4 +1,4 @@
-// Columns of CSVs as lines over logarithmic axes, two panels a row in one self-contained SVG:
+// Draws columns of CSVs as lines over logarithmic axes, two panels a row in one self-contained SVG:
 //
 //   plot_lines OUTPUT.svg TITLE "HEADING|FILE.csv|X COLUMN|Y COLUMN|Y COLUMN..." ...
 //
@@ -54,7 +54,7 @@ std::vector<Powers> read_columns(const std::string& path, const Words& names) {
   return columns;
 }
 
-// From powers of ten to pixels; a decade or more.
+// Maps powers of ten to pixels. Spans a decade or more.
 struct Axis {
   double from, to, low = INFINITY, high = -INFINITY;
 
@@ -66,7 +66,7 @@ struct Axis {
     }
   }
   double at(double power) const { return from + (power - low) / (high - low) * (to - from); }
-  // Every decade, and twice and five times it while there are few.
+  // Returns every decade, and twice and five times it while there are few.
   Powers ticks() const {
     Powers powers;
     for (double decade = std::floor(low); decade <= high; ++decade) {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# How fast saves write against dd on the same disk, with blocks of the same size (2 MiB) and fsync, through the page cache and past
-# it, in turns: a GPT-2 of 124M parameters, ZeRO 1. dd of several ranks are as many at once, each with as many bytes as that rank
-# writes, from memory and random, as a disk may be quicker with zeros. Medians. Needs 2 GB of /dev/shm.
+# Compares the speed of saves with dd on the same disk: a GPT-2 of 124M parameters, ZeRO 1. dd uses the same block size (2 MiB)
+# and fsync, through the page cache and past it, in turns. For several ranks as many dd run at once, each with as many bytes as
+# its rank writes. Their data are random and come from memory, as a disk may be quicker with zeros. Medians. Needs 2 GB of
+# /dev/shm.
 #
 #   ROUNDS=5 benchmarks/save_bandwidth.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -19,7 +20,7 @@ save() {  # RANKS: GB/s of one save
       >save.log 2>&1 || { tail -5 save.log; exit 1; }
   grep -o 'at [0-9.]* GB/s' save.log | cut -d' ' -f2
 }
-dds() {  # FLAGS BYTES...: GB/s in sum of one dd each at once
+dds() {  # FLAGS BYTES...: total GB/s of one dd for each BYTES, all at once
   local flags=$1 start sum=0 i=0 bytes
   shift
   start=$EPOCHREALTIME

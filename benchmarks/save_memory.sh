@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a save adds to a rank's memory: peak RSS while a GPT-2 of 124M parameters is saved, against the RSS right before, at every
-# ZeRO stage, with and without offloading, on several meshes. Needs 12 GB of memory and 4 GB of disk.
+# Measures the memory that a save adds to a rank: the peak RSS while a GPT-2 of 124M parameters is saved, against the RSS right
+# before. Covers every ZeRO stage, with and without offloading, on several meshes. Needs 12 GB of memory and 4 GB of disk.
 #
 #   benchmarks/save_memory.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,6 +1,6 @@
-// How near the optimizer's sweeps come to the memory's bandwidth: AdamW on fp32 and bf16 parameters
-// and the sum of squares, beside STREAM's triad on as many bytes, with OMP_NUM_THREADS threads.
-// Medians of 15, alternating.
+// Measures how near the optimizer's sweeps come to the memory's bandwidth. Runs AdamW on fp32 and
+// bf16 parameters and the sum of squares, beside STREAM's triad on as many elements, with
+// OMP_NUM_THREADS threads. Prints medians of 15, alternating.
 //
 //   sweeps [MILLIONS OF PARAMETERS, 64]
 #include "framework/optim/sweeps.h"
@@ -19,7 +19,7 @@ namespace {
 
 struct Work {
   const char* name;
-  double bytes;  // read and written, of each element
+  double bytes;  // read and written for each element
   std::function<void()> run;
   std::vector<double> seconds;
 };

@@ -1,8 +1,8 @@
-# With the preset `cuda`: the other half of LibTorch, and NCCL, go into the target `libtorch`; the target
-# `cuda_headers` is for framework/cuda, which alone includes them.
+# The preset `cuda` adds the other half of LibTorch, and NCCL, to the target `libtorch`. Only framework/cuda includes their
+# headers, through the target `cuda_headers`.
 #
-# From the system are the compiler, the CUDA Toolkit's libraries and, where it has them, cuDNN and NCCL; what
-# libtorch_cuda needs besides is in PyPI's wheels (tools/setup.sh --cuda).
+# The system provides the compiler, the CUDA Toolkit's libraries and, if it has them, cuDNN and NCCL. PyPI's wheels provide the
+# other needs of libtorch_cuda (tools/setup.sh --cuda).
 set(CMAKE_CUDA_ARCHITECTURES 80 90a)
 set(CMAKE_CUDA_STANDARD 17)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
@@ -21,8 +21,8 @@ message(STATUS "CUDA Toolkit ${CUDAToolkit_VERSION} in ${CUDAToolkit_LIBRARY_DIR
 add_library(cuda_headers INTERFACE)
 target_include_directories(cuda_headers SYSTEM INTERFACE ${CUDAToolkit_INCLUDE_DIRS} ${NCCL_INCLUDE})
 
-# Nothing names a symbol of torch_cuda's: its operators register themselves when it is loaded. The driver's libcuda is
-# not where programs are built. An rpath of the old kind, as libtorch_cuda's own libraries are found through it too.
+# No program refers to a symbol of torch_cuda: its operators register themselves when it is loaded. Build machines lack the
+# driver's libcuda. The rpath is of the old kind, because libtorch_cuda's own libraries are found through it too.
 target_link_options(libtorch INTERFACE -Wl,--allow-shlib-undefined -Wl,--disable-new-dtags
     -Wl,-rpath,${CUDAToolkit_LIBRARY_DIR} -Wl,-rpath-link,${CUDAToolkit_LIBRARY_DIR})
 target_link_libraries(libtorch INTERFACE -Wl,--push-state,--no-as-needed torch_cuda c10_cuda -Wl,--pop-state

@@ -1,16 +1,16 @@
-# cmake --install build/release --prefix PREFIX: programs, libraries, headers, and what find_package(Anymesh) reads. PREFIX may
-# be moved afterwards. Everything that is installed must have been built.
+# cmake --install build/release --prefix PREFIX installs programs, libraries, headers and the files for find_package(Anymesh).
+# PREFIX may be moved afterwards. Everything that is installed must have been built.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Anymesh)
 
-# Anymesh::NAME, for the library NAME or anymesh_NAME here.
+# Exports the library NAME or anymesh_NAME as Anymesh::NAME.
 set(libraries format data config gpt_config)
 set(programs ds_to_universal zero_to_fp32 preprocess_data plot_loss plot_figure ckpt hf_convert)
 if(NOT ANYMESH_TOOLS_ONLY)
   list(APPEND libraries framework gpt)
   list(APPEND programs pretrain_gpt generate)
-  # With the rpath that it was linked with: installing would take away MPI's, and fail on LibTorch's, which CMake knows not.
+  # Keeps the rpath of the build. Installing would remove MPI's, and would fail on LibTorch's, which CMake does not know.
   set_target_properties(pretrain_gpt generate PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
 endif()
 foreach(name ${libraries})

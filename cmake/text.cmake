@@ -1,4 +1,4 @@
-# sentencepiece::sentencepiece and utf8proc::utf8proc, which the Debian packages provide without CMake files.
+# sentencepiece::sentencepiece and utf8proc::utf8proc. The Debian packages come without CMake files for them.
 find_path(SENTENCEPIECE_INCLUDE_DIR sentencepiece_processor.h)
 find_library(SENTENCEPIECE_LIBRARY sentencepiece)
 find_library(SENTENCEPIECE_TRAIN_LIBRARY sentencepiece_train)
@@ -13,7 +13,7 @@ endif()
 add_library(sentencepiece::sentencepiece UNKNOWN IMPORTED)
 set_target_properties(sentencepiece::sentencepiece PROPERTIES
   IMPORTED_LOCATION "${SENTENCEPIECE_LIBRARY}" INTERFACE_INCLUDE_DIRECTORIES "${SENTENCEPIECE_INCLUDE_DIR}")
-# For tests alone.
+# Only for tests.
 add_library(sentencepiece::train UNKNOWN IMPORTED)
 set_target_properties(sentencepiece::train PROPERTIES
   IMPORTED_LOCATION "${SENTENCEPIECE_TRAIN_LIBRARY}" INTERFACE_LINK_LIBRARIES sentencepiece::sentencepiece)

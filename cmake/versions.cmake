@@ -1,4 +1,4 @@
-# Every pinned version, stated once: CMake includes this file, tools/setup.sh and tests/interop read it.
+# All pinned versions. CMake includes this file; tools/setup.sh and tests/interop read it.
 set(ANYMESH_TORCH_VERSION 2.11.0)
 set(ANYMESH_CUDA_WHEEL_VERSION 13.0)
 set(ANYMESH_CUDNN_VERSION 9.19.0.56)

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Goes on with a run of pretrain_gpt.sh on another mesh:
+# Continues a run of pretrain_gpt.sh on another mesh:
 #
 #   DATA=corpus_text_document RANKS=6 TP=1 PP=2 ZERO=1 examples/change_mesh.sh [flags of the first run]
 #
-# From the checkpoints in CKPT to those in CKPT_NEW. The mesh, the ZeRO stage, the micro-batch size and the precision may
-# change; the model, the global batch and the learning rate's schedule are the run's, and a difference is an error.
+# Reads the checkpoints in CKPT and writes to CKPT_NEW. The mesh, the ZeRO stage, the micro-batch size and the precision may
+# change. The model, the global batch and the learning-rate schedule must stay those of the run; a difference is an error.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 CKPT=${CKPT:-runs/example}

@@ -1,9 +1,9 @@
-// A training program of one's own on the engine, in place of pretrain_gpt's flags and loop:
+// A user's own training program on the engine, in place of pretrain_gpt's flags and loop:
 //
 //   tools/mpirun.sh 4 build/release/bin/engine_example checkpoints --tp 2     then, on another mesh,
 //   tools/mpirun.sh 3 build/release/bin/engine_example checkpoints
 //
-// Each run goes on where the last one stopped, for twenty steps, and keeps an epoch of its own in
+// Each run resumes where the last one stopped, does twenty steps, and keeps its own epoch number in
 // the checkpoint.
 #include "framework/engine.h"
 

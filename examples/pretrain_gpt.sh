@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Pretrains a GPT, and goes on from its newest checkpoint if there is one: a file to copy and to change.
+# Pretrains a GPT, and resumes from its newest checkpoint if there is one. Copy this file and change it.
 #
 #   DATA=corpus_text_document examples/pretrain_gpt.sh                      one process
 #   DATA=... RANKS=8 TP=2 PP=2 ZERO=1 examples/pretrain_gpt.sh              tensor 2 x pipeline 2 x data 2
 #   DATA=... examples/pretrain_gpt.sh --num-layers 4 --bf16                 more flags, which win over those here
 #
-# DATA is a .bin/.idx pair without the suffix, as preprocess_data writes it. CKPT is the folder of checkpoints; to go on
-# from it on another mesh, see change_mesh.sh.
+# DATA is a .bin/.idx pair without the suffix, as preprocess_data writes it. CKPT is the folder of checkpoints. change_mesh.sh
+# resumes from it on another mesh.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 : "${DATA:?a .bin/.idx pair without the suffix}"
@@ -17,12 +17,12 @@ model=(
   --attention-dropout 0.1 --hidden-dropout 0.1
 )
 parallel=(
-  --tensor-model-parallel-size "${TP:-1}"    # ranks that share each layer: heads and MLP columns must divide by it
-  --pipeline-model-parallel-size "${PP:-1}"  # stages of consecutive layers; any number of layers will do
-  --zero-stage "${ZERO:-0}"                  # 1: each data parallel rank keeps a slice of the optimizer state
+  --tensor-model-parallel-size "${TP:-1}"    # ranks that share each layer; must divide the heads and the MLP columns
+  --pipeline-model-parallel-size "${PP:-1}"  # stages of consecutive layers; need not divide the number of layers
+  --zero-stage "${ZERO:-0}"                  # 1: each data parallel rank keeps a partition of the optimizer state
 )
 batch=(
-  --micro-batch-size 2 --global-batch-size 24  # samples of a step, whatever the mesh: micro-batches make up the rest
+  --micro-batch-size 2 --global-batch-size 24  # samples per step on any mesh; the number of micro-batches follows
   --train-iters 1000
 )
 optimizer=(
@@ -31,7 +31,7 @@ optimizer=(
 )
 data=(--data-path "$DATA" --tokenizer-type ByteLevelTokenizer --split 90,10,0)
 output=(
-  --save "$CKPT" --load "$CKPT" --save-interval 100  # starts at step 0 where there is nothing yet
+  --save "$CKPT" --load "$CKPT" --save-interval 100  # starts at step 0 if there is no checkpoint yet
   --log-interval 10 --eval-interval 100 --eval-iters 10 --loss-csv "$CKPT.csv"
 )
 

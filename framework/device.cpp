@@ -24,17 +24,17 @@ bool on_gpus(const DeviceConfig& config, const CudaDevices& mine, Communicator& 
   return max_over(world, mine.count > 0 ? 0 : 1) == 0;  // by default only if all ranks can
 }
 
-// What this version keeps to the CPU.
+// Throws for features that this version has on the CPU only.
 void check_features(const Config& config) {
   const std::string end = " is not for GPUs in this version; leave it out, or use --device cpu";
   require(config.offload.optimizer == "none", "--offload-optimizer" + end);
   require(config.offload.param == "none", "--offload-param" + end);
   require(config.run.profile_step == 0,
-          "--profile-step times what the CPU does, and" + end + " (Nsight Systems sees both)");
+          "--profile-step times the CPU, and" + end + " (Nsight Systems sees both)");
 }
 
-// NCCL has one rank to a GPU. Processes may each see others, as number 0: what counts is which it
-// is.
+// NCCL needs a GPU for each rank. Processes may see different GPUs under the same number, so this
+// compares uuids.
 void check_distinct(const CudaDevice& mine, Communicator& world, Communicator& local) {
   std::vector<std::string> uuids = gather_strings(local, mine.uuid);
   std::sort(uuids.begin(), uuids.end());

@@ -8,17 +8,17 @@
 
 namespace anymesh {
 
-// Where this rank computes, and by what it talks to the others: what --device and
-// --distributed-backend come to on this machine.
+// This rank's device and its connection to the others, as --device and --distributed-backend
+// resolve on this machine.
 struct Placement {
   torch::Device device = torch::kCPU;
-  CommPtr world;     // all ranks; its verbs take tensors of `device` and of the CPU
-  std::string text;  // for the start: "cuda, NVIDIA H200, by nccl"; empty on the CPU
+  CommPtr world;     // all ranks; its verbs take tensors on `device` and on the CPU
+  std::string text;  // printed at the start: "cuda, NVIDIA H200, by nccl"; empty on the CPU
 };
 
-// A rank of a machine takes the GPU of its number among those that the process may use, or, by the
-// mpi backend, shares one, from the first again where there are more ranks. Throws together with
-// all ranks what one of them lacks. Collective over job.world().
+// Gives each rank the GPU with its number on the machine, among the GPUs that the process may use.
+// With the mpi backend, further ranks share the GPUs, from the first one on. If one rank lacks
+// something, all ranks throw. Collective over job.world().
 Placement place(const Config& config, const Job& job);
 
 }  // namespace anymesh

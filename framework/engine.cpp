@@ -101,7 +101,7 @@ double Engine::learning_rate() const {
   return run_.config.schedule.at(static_cast<double>(state_.scheduled_samples));
 }
 
-// An fp16 overflow, which every rank sees in the norm.
+// Handles an fp16 overflow, which every rank sees in the norm.
 void Engine::skip_step() {
   optimizer_.clear_gradients();
   ++state_.skipped_steps;
@@ -120,7 +120,7 @@ double Engine::mean_over_dp(double loss) const {
   return sum.item<double>() / run_.grid.topology.dp_size;
 }
 
-// `global` is the same on all ranks, so that they agree to look for the rank where it began.
+// `global` is the same on all ranks, so they agree to look for the rank where it began.
 void Engine::check_finite(double global, double local, const char* what) const {
   if (std::isfinite(global) || !run_.config.check_for_nan) return;
   const Coord& at = run_.grid.coord;

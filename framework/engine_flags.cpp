@@ -23,7 +23,7 @@ TagValidation tag_validation(const CheckpointConfig& checkpoint) {
   return checkpoint.tag_validation == "Fail" ? Fail : Warn;
 }
 
-// A checkpoint keeps all settings but how the ranks were started.
+// Returns the settings that a checkpoint keeps: all but how the ranks were started.
 std::vector<Setting> settings_to_keep(const FlagTable& flags) {
   std::vector<Setting> settings = flags.settings();
   std::erase_if(settings, [](const Setting& setting) { return setting.flag == "local-ranks"; });

@@ -12,15 +12,15 @@
 
 namespace anymesh {
 
-// The facts that a training program needs of its model.
+// Facts about the model that a training program needs.
 struct ModelFacts {
   int seq_length = 0;
   int64_t vocab_size = 0;          // the tokenizer's
-  int64_t padded_vocab_size = 0;   // rows of it that all tp ranks have together
+  int64_t padded_vocab_size = 0;   // rows over all tp ranks
   std::vector<std::string> flags;  // a checkpoint must have been made with the same ones
 };
 
-// The flags of a run, as its engine takes them. REQUIRES: they are valid.
+// Converts a run's flags to its engine's configuration. REQUIRES: the flags are valid.
 EngineConfig engine_config(const Config& config, const BatchPlan& plan, const ModelFacts& model,
                            const FlagTable& flags, std::shared_ptr<const SaveLock> saves);
 

@@ -28,7 +28,8 @@ std::string varint(uint64_t value) {
   return bytes;
 }
 
-// A field of a protocol buffer: its number and wire type, then the value. A message is its fields.
+// A protocol buffer field: its number and wire type, then the value. A message is a sequence of
+// fields.
 std::string key(int number, int wire_type) {
   return varint(static_cast<uint64_t>(number << 3 | wire_type));
 }
@@ -45,7 +46,8 @@ double now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Masked as TFRecord has it: the CRC of a text that holds its own CRC would always be the same.
+// Masks the CRC as TFRecord does, because the CRC of text that ends in its own CRC is always the
+// same.
 uint32_t masked_crc(const std::string& text) {
   return std::rotr(crc32c(std::as_bytes(std::span(text))), 15) + 0xa282ead8;
 }
@@ -61,7 +63,7 @@ EventFile::EventFile(const std::filesystem::path& folder, int64_t first_step) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) throw std::runtime_error("cannot create " + folder.string() + ": " + error.message());
-  // Readers take the files in the order of their names.
+  // Readers take the files in name order.
   path_ = folder / ("events.out.tfevents." + std::to_string(now()) + "." + host_name() + "." +
                     std::to_string(getpid()));
   descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -89,7 +91,8 @@ bool EventFile::append(const std::string& event) {
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
       const int reason = errno;
-      // A reader waits for the rest of half a record. Should it stay, the next one replaces it.
+      // Removes the partial record, because a reader would wait for its rest. If this fails, the
+      // next record overwrites it.
       [[maybe_unused]] const int cut = ftruncate(descriptor_, size_);
       errno = reason;
       return false;

@@ -17,25 +17,26 @@
 
 namespace anymesh {
 
-// Every file that is read is opened here: a regular one, and without waiting, as open() does at a
-// FIFO that nobody writes to.
+// All files are opened for reading here. A file must be a regular one, and opening never waits, as
+// open() does on a FIFO without a writer.
 //
 //   InputFile in("losses.csv");                       // a std::istream
 //   const std::string text = read_file("vocab.json");
 //   const int descriptor = open_to_read("model.pt");  // for pread and mmap
 //
-// A pipe is read where the path says that it is one, as /dev/stdin and the /dev/fd/63 that a shell
-// makes of <(zcat a.csv.gz), but for open_to_read(), whose callers need a size. Refused by name: a
-// folder, a FIFO, a socket, a device, and what git-lfs leaves in the place of a file.
+// InputFile also reads a pipe if the path says that it is one: /dev/stdin, or the /dev/fd/63 that a
+// shell makes of <(zcat a.csv.gz). open_to_read() does not by default, because its callers need a
+// size. A folder, a FIFO, a socket, a device and a git-lfs pointer are refused, each with its own
+// message.
 
-// A file that may be whole and cannot be read here and now: for want of a right or of descriptors,
-// or as it is of a newer format. What readers throw else, std::runtime_error, is about the file
-// itself, and has a load fall back to an older checkpoint.
+// Thrown for a file that may be intact but cannot be read now: for lack of a permission or of
+// descriptors, or because its format is newer. Other reader errors, std::runtime_error, are about
+// the file itself and make a load fall back to an older checkpoint.
 struct CannotRead : std::logic_error {
   using std::logic_error::logic_error;
 };
 
-// Calls a reader; names the file when memory does not suffice for it.
+// Calls a reader. Throws CannotRead with the file's name if memory runs out.
 template <class Read>
 auto naming_memory(const std::filesystem::path& path, Read read) {
   try {
@@ -53,7 +54,7 @@ auto naming_memory(const std::filesystem::path& path, Read read) {
   throw std::runtime_error(text);
 }
 
-// Says what lies in the place of a file; "" for a file itself.
+// Returns why the descriptor is not a file, such as "is a folder, expected a file"; "" for a file.
 inline std::string what_is_no_file(int descriptor, const struct stat& status) {
   switch (status.st_mode & S_IFMT) {
     case S_IFDIR:
@@ -87,7 +88,7 @@ inline int open_to_read(const std::filesystem::path& path, bool pipes = false) {
   const std::string& name = path.native();
   const bool is_pipe = S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode);
   if (pipes && is_pipe && (name == "/dev/stdin" || name.starts_with("/dev/fd/"))) {
-    fcntl(descriptor, F_SETFL, O_RDONLY);  // a pipe's next bytes are waited for
+    fcntl(descriptor, F_SETFL, O_RDONLY);  // reads wait for a pipe's next bytes
     return descriptor;
   }
   if (problem.empty()) return descriptor;
@@ -107,7 +108,6 @@ class InputFile : public std::istream {
   __gnu_cxx::stdio_filebuf<char> buffer_;
 };
 
-// All of it.
 inline std::string read_file(const std::filesystem::path& path) {
   return naming_memory(path, [&] {
     InputFile file(path);

@@ -13,7 +13,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of several reasons the greatest is told: poll() has the texts, in this order.
+// With several reasons the greatest one counts. poll() has their texts in this order.
 enum Reason : int64_t { kNone, kDuration, kKillSwitch, kUsr1, kTerm };
 
 sigset_t stop_signals() {
@@ -24,7 +24,7 @@ sigset_t stop_signals() {
   return set;
 }
 
-// A signal that has arrived since the last call; 0: none.
+// Returns a signal that has arrived since the last call, or 0.
 int take_signal() {
   const sigset_t set = stop_signals();
   const timespec now{};
@@ -52,7 +52,7 @@ void HeldSignals::await_end(std::chrono::seconds patience) {
 Interruption::Interruption(CommPtr world, Options options)
     : world_(std::move(world)), options_(std::move(options)) {}
 
-// Clocks and file systems differ between ranks, so rank 0's count.
+// Clocks and file systems differ between ranks, so only rank 0's count.
 int64_t Interruption::local_reason() const {
   const int signal = take_signal();
   if (signal == SIGTERM) return kTerm;
@@ -78,7 +78,7 @@ bool Interruption::poll() {
   return !reason_.empty();
 }
 
-// A file that stays would ask for a save after every step: it is not looked at again.
+// A file that cannot be removed would request a save after every step, so it is not checked again.
 bool Interruption::take_save_switch() {
   std::error_code error;
   if (fs::remove(options_.save_switch, error)) return true;

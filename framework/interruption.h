@@ -8,16 +8,17 @@
 
 namespace anymesh {
 
-// SIGTERM and SIGUSR1, kept for interruption.poll() to find: nothing happens when they arrive. To
-// be made before any thread, MPI's included, since threads inherit what is blocked.
+// Blocks SIGTERM and SIGUSR1, so that they have no effect until Interruption::poll() finds them.
+// Make it before any thread, including MPI's, since threads inherit the signal mask.
 struct HeldSignals {
   HeldSignals();
-  // Ends this process, one of a job that another ends, when SIGTERM comes. Returns if none does.
+  // Waits for SIGTERM and then ends this process; another rank ends the job. Returns if no SIGTERM
+  // comes within `patience`.
   static void await_end(std::chrono::seconds patience);
 };
 
-// Whether a run should stop early, or save now: a signal to any rank (a scheduler's notice of
-// preemption), its time, or a file that someone makes. All ranks get the same answer.
+// Decides whether a run should stop early, or save now: on a signal to any rank (a scheduler's
+// notice of preemption), after a given time, or when a file appears. All ranks get the same answer.
 //
 //   HeldSignals held;                                       first line of main
 //   Interruption interruption(world, {.duration_minutes = 90});
@@ -25,17 +26,18 @@ struct HeldSignals {
 class Interruption {
  public:
   struct Options {
-    double duration_minutes = 0;        // --exit-duration-in-mins; 0 = no end
+    double duration_minutes = 0;        // --exit-duration-in-mins; 0 = no limit
     std::filesystem::path kill_switch;  // --kill-switch-file: stop while it exists
     std::filesystem::path save_switch;  // --save-switch-file: save once, and remove it
   };
   Interruption(CommPtr world, Options options);
 
-  // Looks and agrees. Collective. True once the run should stop, and ever after.
+  // Checks, and agrees over all ranks. Collective. Returns true once the run should stop, and from
+  // then on.
   bool poll();
-  // Why: "SIGTERM", "--exit-duration-in-mins 90", ...; empty while there is no reason.
+  // The reason: "SIGTERM", "--exit-duration-in-mins 90", ...; empty while there is none.
   const std::string& reason() const { return reason_; }
-  // Whether a save was asked for since the last call. A switch that cannot be removed is ignored.
+  // Whether a save was requested since the last call. A switch that cannot be removed is ignored.
   bool take_save_request();
 
  private:

@@ -1,6 +1,5 @@
-// Loops over floats in vectors as wide as the machine's, in GCC's and clang's vector extension.
-// They are written once, over sixteen lanes as one value, and compiled for several instruction
-// sets:
+// Loops over floats in the machine's widest vectors, with GCC's and clang's vector extension. A
+// loop is written once, over sixteen lanes as one value, and compiled for several instruction sets:
 //
 //   template <class Lanes>
 //   ANYMESH_INLINE void double_loop(float* x, int64_t n) {  // n: a multiple of kLanes
@@ -8,8 +7,8 @@
 //   }
 //   in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED { double_loop<Lanes>(x, n); });
 //
-// What is inlined there has all of the CPU's instructions, loops without lanes as well. Captures
-// are copies, which no store through a pointer can change.
+// Code inlined there may use all of the CPU's instructions, including loops without lanes. Captures
+// are copies, so no store through a pointer can change them.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -24,12 +23,12 @@
 namespace anymesh {
 
 constexpr int64_t kLanes = 16;
-constexpr int64_t kGrain = 1 << 14;  // elements that are worth a thread of at::parallel_for
+constexpr int64_t kGrain = 1 << 14;  // the fewest elements worth a thread of at::parallel_for
 
-// The lanes, in vectors that fit registers: compilers keep wider ones in memory.
+// The lanes, in vectors that fit registers, because compilers keep wider ones in memory.
 template <int kBytes>
 struct LanesOf {
-  // One vector: of floats, of their bits, of their upper halves.
+  // One vector of floats, of their bits, and of their upper halves.
   using Floats [[gnu::vector_size(kBytes)]] = float;
   using Bits [[gnu::vector_size(kBytes)]] = int32_t;
   using Halves [[gnu::vector_size(kBytes / 2)]] = uint16_t;
@@ -42,7 +41,7 @@ struct LanesOf {
     for (Floats& p : part) p = Floats{} + x;
   }
 
-  // f of every part; of every two parts.
+  // Applies f to every part, or to every pair of parts.
   template <class F>
   ANYMESH_INLINE friend LanesOf each(LanesOf a, const F& f) {
     for (int i = 0; i < kParts; ++i) a.part[i] = f(a.part[i]);
@@ -104,7 +103,7 @@ ANYMESH_INLINE Lanes load(const c10::BFloat16* p) {
   }
   return x;
 }
-// Rounds to the nearest, to even on a tie. NaNs are not looked after.
+// Rounds to nearest, ties to even. NaNs are not handled.
 template <class Lanes>
 ANYMESH_INLINE void store(c10::BFloat16* p, const Lanes& x) {
   for (const auto& part : x.part) {
@@ -116,8 +115,8 @@ ANYMESH_INLINE void store(c10::BFloat16* p, const Lanes& x) {
   }
 }
 
-// e^x to two units in the last place, 0 below -87, infinite above 88, NaN of NaN. As 2^n * e^r with
-// n whole and |r| <= ln 2 / 2, e^r by its series.
+// e^x to two units in the last place; 0 below -87, infinite above 88, NaN for NaN. Computed as 2^n
+// * e^r with n whole and |r| <= ln 2 / 2, where e^r is a series.
 template <int kBytes>
 ANYMESH_INLINE LanesOf<kBytes> exp(LanesOf<kBytes> lanes) {
   using Floats = typename LanesOf<kBytes>::Floats;
@@ -141,7 +140,7 @@ ANYMESH_INLINE LanesOf<kBytes> exp(LanesOf<kBytes> lanes) {
   });
 }
 
-// Of the lanes, always in the same order.
+// Folds f over the lanes, always in the same order.
 template <class Lanes, class F>
 ANYMESH_INLINE float folded(const Lanes& x, const F& f) {
   float lanes[kLanes];
@@ -170,7 +169,7 @@ __attribute__((target("arch=x86-64-v3"))) auto in_avx2(Work work) {
 }
 #endif
 
-// work(Lanes), which is inlined, in the widest vectors that the CPU has.
+// Calls work(Lanes), inlined, with the widest vectors that the CPU has.
 template <class Work>
 auto in_widest(Work work) {
 #if defined(__x86_64__)

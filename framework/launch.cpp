@@ -32,7 +32,7 @@ std::string environment(const char* name) {
   return value ? value : "";
 }
 
-// The value of `name` among the strings of /proc/PID/environ.
+// Returns the value of `name` in the text of /proc/PID/environ.
 std::string value_in(const std::string& environ, const std::string& name) {
   for (size_t at = 0; at < environ.size(); at += std::strlen(environ.c_str() + at) + 1) {
     const std::string_view entry = environ.c_str() + at;
@@ -41,8 +41,8 @@ std::string value_in(const std::string& environ, const std::string& name) {
   return "";
 }
 
-// The programs of this job's ranks on this machine. A rank may be a script and its children: of
-// those, the one that runs what this process does.
+// Returns the programs of this job's ranks on this machine. A rank may be a script and its
+// children; then the one that runs this process's program counts.
 std::map<int, std::string> programs_of_ranks(const std::string& mine) {
   std::map<int, std::string> programs;
   std::error_code ignored;
@@ -59,7 +59,7 @@ std::map<int, std::string> programs_of_ranks(const std::string& mine) {
   return programs;
 }
 
-// "rank 1 runs /usr/bin/sleep, rank 2 has ended".
+// Returns, for example, "rank 1 runs /usr/bin/sleep, rank 2 has ended".
 std::string describe_missing(const std::map<int, std::string>& programs, const std::string& mine) {
   std::string text;
   const auto add = [&text](int rank, const std::string& what) {
@@ -77,7 +77,8 @@ std::string describe_missing(const std::map<int, std::string>& programs, const s
                   : "one on another machine is stopped, has ended, or runs something else";
 }
 
-// The first rank on each machine that is at it tells, the others only if they live on.
+// The first rank on each machine that runs this program prints the message. The others print it
+// only if they still live 5 s later.
 void end_the_start(const std::string& program, std::chrono::seconds patience) {
   std::error_code ignored;
   const std::string mine = fs::read_symlink("/proc/self/exe", ignored);
@@ -96,7 +97,7 @@ void end_the_start(const std::string& program, std::chrono::seconds patience) {
   std::_Exit(1);
 }
 
-// The text of rank 0.
+// Returns rank 0's text on all ranks.
 std::string first_ranks_text(Communicator& world, const std::string& mine) {
   torch::Tensor size = torch::full({1}, static_cast<int64_t>(mine.size()), torch::kLong);
   world.broadcast(size, 0);

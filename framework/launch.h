@@ -1,8 +1,8 @@
-// Checks what the ranks of a job must have in common before they can work together: all come, and
-// all run one build of one program with the same flags. A rank that differs is named.
+// Checks that the ranks of a job can work together: all have started, and all run the same build of
+// the same program with the same flags. Errors name the rank that differs.
 //
 //   const StartWatch watch(program, patience);     before MPI_Init, which waits for ever
-//   meet(*world, patience);                        the first that a rank does
+//   meet(*world, patience);                        a rank's first call
 //   check_same(*world, {{"--lr", "0.001"}, ...});  "[rank 1] --lr is 0.002, on rank 0 it is 0.001"
 #pragma once
 
@@ -16,9 +16,9 @@
 
 namespace anymesh {
 
-// Ends the process unless it is gone within `patience`, with a line on what else was started as a
-// rank of this job, or has ended, on this machine. Without an MPI launcher there is nobody to wait
-// for.
+// Ends the process unless this object is destroyed within `patience`. It then prints a line on the
+// ranks of this job on this machine that run another program or have ended. Without an MPI launcher
+// there is nobody to wait for.
 class StartWatch {
  public:
   StartWatch(std::string program, std::chrono::seconds patience);
@@ -27,15 +27,15 @@ class StartWatch {
   std::jthread thread_;
 };
 
-// Throws CollectiveError where ranks do not come in time, by number.
+// Throws CollectiveError with the numbers of the ranks that do not come within `patience`.
 void meet(Communicator& world, std::chrono::seconds patience);
 
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-// Throws CollectiveError for the first fact that rank 0 has otherwise. Collective.
+// Throws CollectiveError for the first fact that differs from rank 0's. Collective.
 void check_same(Communicator& world, const Facts& mine);
 
-// The linker's hash of this program's code and data; empty where it left none.
+// The linker's hash of this program's code and data; empty if the linker left none.
 std::string build_id();
 
 }  // namespace anymesh

@@ -23,10 +23,10 @@ namespace {
 constexpr const char* kHeader =
     "iteration,consumed_samples,lm_loss,learning_rate,grad_norm,loss_scale,tokens_per_s,elapsed_ms";
 
-constexpr double kSayEvery = 10;  // seconds of a save, in a log
+constexpr double kSayEvery = 10;  // seconds between a save's lines in a log
 
-// How many bytes the header and the rows up to `iteration` are; 0: there is nothing to go on from.
-// A row that was cut off does not count.
+// Returns the bytes of the header and the rows up to `iteration`, or 0 if there is nothing to
+// continue. A truncated row does not count.
 int64_t bytes_up_to(const std::string& path, int64_t iteration) {
   namespace fs = std::filesystem;
   if (iteration == 0 || !fs::exists(path) || fs::is_character_file(path)) return 0;  // /dev/null
@@ -41,7 +41,7 @@ int64_t bytes_up_to(const std::string& path, int64_t iteration) {
 
 }  // namespace
 
-// As far as it has been the same in all versions.
+// The start of the header is the same in all versions.
 OutputKind loss_csv_kind() { return {"a loss CSV", "iteration,consumed_samples,lm_loss,"}; }
 
 RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
@@ -54,7 +54,7 @@ RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tens
     TORCH_CHECK(false, "--tensorboard-dir ", tensorboard_dir, ": ", error.what());
   }
   if (csv_path.empty()) return;
-  // In place, so that a run which is killed here has not lost the rows before.
+  // Truncates in place, so that a run killed here keeps the earlier rows.
   const int64_t kept = bytes_up_to(csv_path, resumed_iteration);
   if (kept > 0) std::filesystem::resize_file(csv_path, static_cast<uintmax_t>(kept));
   csv_.open(csv_path, kept > 0 ? std::ios::app : std::ios::trunc);
@@ -110,7 +110,7 @@ void RunLog::saving(const Progress& progress, bool print) {
              eta = (all - done) / std::max(rate, 1.0);
   const std::string what = printed("of %.2f GB | %.2f GB/s", all / 1e9, rate / 1e9);
   bar_.show(done / all, what, eta);
-  if (progress.seconds < said_saving_at_) said_saving_at_ = 0;  // of the save before
+  if (progress.seconds < said_saving_at_) said_saving_at_ = 0;  // from the previous save
   if (!print && (bar_.active() || progress.seconds < said_saving_at_ + kSayEvery)) return;
   said_saving_at_ = progress.seconds;
   line(printed("saving: rank 0 has written %ld %% %s | ETA %ld s",
@@ -134,7 +134,7 @@ void RunLog::warn_once(bool& said, int64_t iteration, const std::string& path) {
   const char* reason = std::strerror(errno);
   if (std::exchange(said, true)) return;
   line(c10::str("WARNING: iteration ", iteration, ": cannot write to ", path, ": ", reason,
-                ". Training goes on; what cannot be written is missing there"));
+                ". Training continues; rows that cannot be written are missing there"));
 }
 
 void RunLog::summary(Communicator& world, bool one_process) {

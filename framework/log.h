@@ -13,30 +13,32 @@
 
 namespace anymesh {
 
-// What --loss-csv may go on with or replace: a loss CSV.
+// The kind of file that --loss-csv may continue or replace.
 OutputKind loss_csv_kind();
 
-// The run's output, from one rank: lines on stdout, and a bar on a terminal; a CSV row per step
-// with values in %.9g, enough to compare two runs bit for bit in fp32; and TensorBoard's scalars
+// Writes the run's output, from one rank: lines on stdout, and a bar on a terminal; a CSV row per
+// step with values in %.9g, enough to compare two runs bit for bit in fp32; and TensorBoard scalars
 // under Megatron's names. A resumed run keeps the CSV's rows up to the iteration it resumes from,
 // and adds an event file to the folder.
 class RunLog {
  public:
-  // No path: none of these.
+  // An empty path turns its output off.
   RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
          int64_t resumed_iteration);
 
   void line(const std::string& text);
   void step(const StepReport& report, int64_t train_iters, bool print);
-  // Of rank 0's files: to the bar, and every ten seconds, or if `print`, as a line.
+  // Shows the progress of rank 0's files: in the bar, and as a line if `print` is set or, without a
+  // bar, every ten seconds.
   void saving(const Progress& progress, bool print);
   void validation(const char* when, int64_t iteration, double loss);
-  // Collective: peak memory of the ranks, or of the one process that runs all; time of a step.
+  // Prints the peak memory, of the ranks or of the one process that runs them all, and the time per
+  // step. Collective.
   void summary(Communicator& world, bool one_process);
 
  private:
   void event(int64_t iteration, std::initializer_list<EventFile::Scalar> scalars);
-  void warn_once(bool& said, int64_t iteration, const std::string& path);  // of errno
+  void warn_once(bool& said, int64_t iteration, const std::string& path);  // reports errno
 
   bool active_;
   ProgressBar bar_;

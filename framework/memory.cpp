@@ -28,7 +28,7 @@ void keep_freed_memory() {
 #if defined(__GLIBC__) && !defined(ANYMESH_SANITIZE)
   mallopt(M_MMAP_MAX, 0);         // all from the heap,
   mallopt(M_TRIM_THRESHOLD, -1);  // which never shrinks
-  // Addresses only: a page is taken when it is first touched.
+  // Reserves addresses only: a page is taken when it is first touched.
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE)),
              size = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) / 2 * page;
   if (void* heap = std::malloc(size)) {

@@ -8,14 +8,14 @@
 
 namespace anymesh {
 
-// Has this process keep the memory that its tensors free, for those to come. A step allocates and
-// frees what the step before it did, and each time the kernel takes large blocks back and hands out
-// zeroed pages instead: at GPT-2's 50304 words and 512 tokens that is a quarter of a step. And asks
-// for huge pages, where the system grants them to who asks: with pages of 4 KiB a step of hidden
-// 384 takes 4 to 5 % longer. To be called before the first tensor is made.
+// Makes this process keep freed tensor memory for later tensors. Each step allocates and frees the
+// same blocks as the one before, and otherwise the kernel takes large blocks back and hands out
+// zeroed pages each time. At GPT-2's 50304 words and 512 tokens that is a quarter of a step. Also
+// asks for huge pages, where the system grants them on request: with pages of 4 KiB a step of
+// hidden 384 takes 4 to 5 % longer. Call this before the first tensor is made.
 void keep_freed_memory();
 
-// Bytes that come and go.
+// Counts the bytes in use and their peak.
 struct ByteGauge {
   int64_t now = 0, peak = 0;
   void add(int64_t bytes) {
@@ -24,8 +24,8 @@ struct ByteGauge {
   }
 };
 
-// What LibTorch's allocators hand out to this thread while the object lives: tensors of every kind,
-// temporary ones too. Counts what was allocated since, less what of it was freed.
+// Counts the bytes that LibTorch's allocators hand out to this thread while the object lives, less
+// the bytes freed again. Covers tensors of every kind, including temporary ones.
 class AllocationGauge {
  public:
   AllocationGauge();

@@ -9,9 +9,9 @@
 
 namespace anymesh {
 
-// What this rank feeds its stage with: `count` micro-batches of `rows` samples each, of the samples
-// from `first` on, dealt to the dp ranks as data/batch_loader.h has it. Ranks that need no tokens
-// read none. Without a seed nothing is dropped: for evaluation.
+// Returns `count` micro-batches of `rows` samples each for this rank's stage. Samples from `first`
+// on are dealt to the dp ranks as in data/batch_loader.h. Ranks that need no tokens read none.
+// Without a seed, as in evaluation, there is no dropout.
 //
 //   micro_batches(data, grid, 2, state.consumed_train_samples, 6, state.dropout_seed)
 std::vector<MicroBatch> micro_batches(const Dataset& data, const ProcessGrid& grid, int64_t rows,

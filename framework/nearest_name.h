@@ -1,4 +1,4 @@
-// The flag that a user meant.
+// Finds the flag that a user meant.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 
 namespace anymesh {
 
-// Insertions, deletions and substitutions that turn `a` into `b`.
+// The fewest insertions, deletions and substitutions that turn `a` into `b`.
 inline size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -24,8 +24,8 @@ inline size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// The one of `known` that `name` abbreviates (argparse allows that), or that is nearest; empty if
-// none is near.
+// Returns the entry of `known` that `name` abbreviates (argparse allows that) or is nearest to;
+// empty if none is near.
 inline std::string nearest_name(const std::string& name, const std::vector<std::string>& known) {
   constexpr size_t kLongestName = 64;  // the distance takes quadratic time
   if (name.size() > kLongestName) return "";

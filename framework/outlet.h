@@ -8,14 +8,14 @@
 
 namespace anymesh {
 
-// Where one thread writes its part of an output of `numel` elements, at most kBlock at a time. A
-// large output goes past the caches, which did not have it: a line is else read before it is
-// written, and that is half of the time.
+// Writes one thread's part of an output of `numel` elements, at most kBlock at a time. A large
+// output goes past the caches. Otherwise each cache line is read before it is written, which is
+// half of the time.
 //
 //   Outlet<T, kBlock> outlet(y.numel());
 //   outlet.write(y + i, n, [&](T* place) { gelu(x + i, n, place); });
 //
-// Others may read what was written once the outlet is gone.
+// Other threads may read the output once the outlet is destroyed.
 template <class T, int64_t kBlock>
 class Outlet {
  public:

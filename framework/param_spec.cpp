@@ -16,14 +16,14 @@
 namespace anymesh {
 namespace {
 
-// FNV-1a: a parameter's name as a number.
+// The FNV-1a hash of a parameter's name.
 uint64_t hash(const std::string& name) {
   uint64_t h = 0xcbf29ce484222325;
   for (const char c : name) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001b3;
   return h;
 }
 
-// Standard normal number `index` of a stream, by Box and Muller; u is never 0.
+// Standard normal number `index` of a stream, by the Box-Muller transform; u is never 0.
 double normal_at(int64_t index, uint64_t key) {
   const PhiloxBlock r =
       philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, key);
@@ -31,14 +31,14 @@ double normal_at(int64_t index, uint64_t key) {
   return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
 }
 
-// This rank's slice, rows of `width` elements each: row i starts at element i * stride + offset of
-// the whole. Sub-parameters are rows of their own.
+// This rank's slice, in rows of `width` elements. Row i starts at element i * stride + offset of
+// the whole tensor. Each sub-parameter is a row of its own.
 struct Slice {
   int64_t width, stride, offset = 0;
 };
 
-// Elements [begin, begin + out.numel()) of the slice, in chunks, since they are drawn in double.
-// From element `real` on they are vocabulary padding.
+// Draws elements [begin, begin + out.numel()) of the slice, in chunks because it draws in double.
+// Elements from `real` on are vocabulary padding.
 void draw(const Slice& slice, Init init, uint64_t key, int64_t real, int64_t begin,
           const torch::Tensor& out) {
   constexpr int64_t kChunk = int64_t{1} << 18;

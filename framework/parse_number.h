@@ -6,7 +6,7 @@
 
 namespace anymesh {
 
-// The number that all of `text` is, as std::from_chars reads it: no white space, no '+'.
+// Parses all of `text` as a number, like std::from_chars: no white space, no '+'.
 template <class T>
 std::optional<T> parse_number(std::string_view text) {
   T value{};

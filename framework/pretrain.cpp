@@ -31,8 +31,8 @@
 namespace anymesh {
 namespace {
 
-// Threads of this rank: OMP_NUM_THREADS if set, else its share of the cores that it may run on,
-// among the ranks of the machine that may run on the same ones.
+// Sets this rank's number of threads: OMP_NUM_THREADS if set, else its share of the cores that it
+// may run on. The machine's ranks that may run on the same cores share them.
 void set_threads(Communicator& local) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -54,8 +54,8 @@ LoadOptions::Schedule schedule_choice(const CheckpointConfig& checkpoint) {
   return checkpoint.use_checkpoint_scheduler ? Checkpoints : MustAgree;
 }
 
-// Lines to print. A first run may name the folder that it will save to, so that it can be started
-// again as it is.
+// Returns lines to print. A first run may load from the folder that it will save to, so that the
+// same command can restart it.
 std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
   const LoadResult loaded =
       engine.load_checkpoint(c.load, {.tag = c.load_tag,
@@ -73,7 +73,8 @@ std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
   return loaded.report;
 }
 
-// What is left of --train-samples is another number of steps where their batches were others.
+// Recomputes the number of steps from the rest of --train-samples, because earlier steps may have
+// had other batch sizes.
 BatchPlan rest_of(BatchPlan plan, const BatchConfig& batch, const TrainState& state) {
   if (batch.train_samples != 0) {
     plan.train_iters =
@@ -83,18 +84,19 @@ BatchPlan rest_of(BatchPlan plan, const BatchConfig& batch, const TrainState& st
   return plan;
 }
 
-// Samples from the first one on, whatever batches and intervals have read those until now.
+// Returns the samples counted from the first one on, whatever batches and intervals have read them
+// so far.
 SampleCounts samples_to_read(const Config& config, const BatchPlan& plan, const TrainState& state) {
   SampleCounts counts = sample_counts(state.iteration, plan.train_iters, plan.global_batch_size,
                                       config.run.eval_interval, config.run.eval_iters);
-  // Of --train-samples as many as Megatron prepares, which the order of a corpus follows from.
+  // With --train-samples, takes the number that Megatron prepares; a corpus's order depends on it.
   counts.train = config.batch.train_samples != 0 ? config.batch.train_samples
                                                  : counts.train + state.consumed_train_samples;
   if (config.run.eval_iters > 0) counts.valid += state.consumed_valid_samples;
   return counts;
 }
 
-// What the run's saves will take; it must be there before the first step.
+// Checks, before the first step, that there is space for the run's saves. Returns lines to print.
 std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& plan,
                                     Engine& engine) {
   if (c.save.empty()) return {};
@@ -103,7 +105,7 @@ std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& 
     return interval > 0 ? std::max<int64_t>(0, last / interval - done / interval) : 0;
   };
   const int64_t interval = c.save_interval, retain = c.save_retain_interval,
-                step = interval > 0 ? interval / std::gcd(interval, retain) : 0,  // in `retain`s
+                step = interval > 0 ? interval / std::gcd(interval, retain) : 0,  // unit: `retain`
       both = retain > 0 && step <= last / retain ? step * retain : 0;
   const bool one_more = c.save_interval == 0 || last % c.save_interval != 0,
              retains_it = one_more && retain > 0 && last % retain == 0;
@@ -123,7 +125,7 @@ std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& 
   return lines;
 }
 
-// Model, memory and data, below the mesh. Collective.
+// Returns the lines on model, memory and data, which are printed below the mesh. Collective.
 std::vector<std::string> describe(const SampleCounts& samples, const ModelFacts& facts,
                                   const Datasets& data, const Engine& engine) {
   int64_t here = 0, once = 0;
@@ -144,7 +146,7 @@ std::vector<std::string> describe(const SampleCounts& samples, const ModelFacts&
                    " tokens to train on, of ", data.train->size(), " prepared; ", validation)};
 }
 
-// A switch has its attribute's name: its flag may be the one that clears it.
+// Returns a switch's attribute name, since its flag may be the one that clears it.
 std::string name_of(const Setting& setting) {
   return std::holds_alternative<bool>(setting.value) ? setting.dest : "--" + setting.flag;
 }
@@ -166,7 +168,7 @@ void print_start(const ProcessGrid& grid, const Placement& placement,
   std::fflush(stdout);
 }
 
-// Rank 0's: files of a run, and the sole right to write them.
+// Claims the run's output files, with the sole right to write them. Called on rank 0 only.
 std::vector<OutputLock> claim_files(const RunConfig& run) {
   std::vector<OutputLock> locks;
   const auto claim = [&](const char* flag, const std::string& path, const OutputKind& kind) {
@@ -209,7 +211,7 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
               [&] { data = make_datasets(config, samples, facts.seq_length, facts.vocab_size); });
   check_same(*world,
              {{"the number of training samples", c10::str(data.train->size())},
-              {"that of validation samples", c10::str(data.valid ? data.valid->size() : 0)}});
+              {"the number of validation samples", c10::str(data.valid ? data.valid->size() : 0)}});
   const std::vector<std::string> saves = plan_saves(config.checkpoint, plan, engine);
   report.insert(report.end(), saves.begin(), saves.end());
   print_start(grid, placement, describe(samples, facts, data, engine), parsed, report);
@@ -222,8 +224,8 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
   }
 }
 
-// A rank's flags and model, read before there are other ranks: how these are started, and how long
-// to wait for them, is among the flags.
+// A rank's flags and model. They are read before there are other ranks, because the flags say how
+// to start these and how long to wait for them.
 struct CommandLine {
   CommandLine(const std::string& program, const std::string& description,
               const MakeModel& make_model, const std::vector<std::string>& args)
@@ -247,7 +249,8 @@ struct CommandLine {
   std::string error;
 };
 
-// All ranks are here and were told the same, but for --nvme-path, where each has a file of its own.
+// Checks that all ranks have started with the same flags, except --nvme-path, where each has its
+// own file.
 void check_start(Communicator& world, const CommandLine& line) {
   meet(world, line.config.run.patience());
   check_same(world, {{"the program", line.flags.program()},
@@ -264,8 +267,9 @@ void check_start(Communicator& world, const CommandLine& line) {
   check_same(world, told);
 }
 
-// The tokenizer's vocabulary, or the checkpoint's if that is larger: makers of models pad theirs. So
-// many entries more are another tokenizer's. Collective.
+// Returns the size of the tokenizer's vocabulary, or the checkpoint's if that is larger, since
+// model makers pad theirs. A checkpoint with more than kMostPadding extra entries has another
+// tokenizer's vocabulary. Collective.
 int vocabulary_of_run(const Config& config, Communicator& world, std::vector<std::string>& notes) {
   constexpr int64_t kMostPadding = 4096;
   const CheckpointConfig& c = config.checkpoint;
@@ -303,8 +307,8 @@ void main_of(const CommandLine& line, const Job& job) {
   run(config, *line.model, facts, parsed, line.flags, place(config, job), interruption);
 }
 
-// All ranks have come to one error: the first of them tells, once nobody prints any more, and ends
-// the job, so that it is the last line.
+// Called when all ranks have the same error. The first of them prints it once no rank prints any
+// more, and ends the job, so that it is the last line.
 [[noreturn]] void end_together(const std::string& program, const Job& job,
                                const std::string& error) {
   const CommPtr world = job.world();
@@ -315,7 +319,7 @@ void main_of(const CommandLine& line, const Job& job) {
   job.abort(1);
 }
 
-// Returns if all went well.
+// Returns only if the run succeeded.
 void live(const CommandLine& line, const Job& job) {
   const std::string& program = line.flags.program();
   std::string error;

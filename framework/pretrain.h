@@ -13,35 +13,33 @@
 
 namespace anymesh {
 
-// A model with its flags: all that differs between two training programs. pretrain_gpt.cpp has the
-// GPT's, tutorials/13_new_model one in as few lines as can be. The methods are called in this
-// order.
+// A model with its flags: all that differs between two training programs. pretrain_gpt.cpp defines
+// the GPT, and tutorials/13_new_model a minimal model. The methods are called in this order.
 class ModelDefinition {
  public:
   virtual ~ModelDefinition() = default;
 
-  // Declares the model's flags, beside the framework's.
+  // Declares the model's flags, next to the framework's.
   virtual void add_flags(FlagTable& flags) = 0;
 
-  // All flags are read. Throws ParseError by the rules of the framework, validate(config,
-  // world_size), and of the model; fills in what follows from other flags, as checkpoints shall
-  // have it.
+  // Called once all flags are read. Throws ParseError if they break the rules of the framework,
+  // validate(config, world_size), or of the model. Fills in the values that follow from other
+  // flags, as checkpoints store them.
   virtual ModelFacts settle(const Config& config, int vocab_size, int world_size) = 0;
 
-  // This rank's stage. `grid` lives as long.
+  // Returns this rank's stage. `grid` outlives it.
   virtual std::unique_ptr<StageModule> make_stage(const Config& config, const ProcessGrid& grid,
                                                   torch::Dtype dtype) const = 0;
 };
 
-// A program's main: flags -> mesh -> model -> optimizer -> data -> training loop. Returns its exit
-// status, after one message from whoever has it if it is not 0.
+// A program's main: flags -> mesh -> model -> optimizer -> data -> training loop. Returns the exit
+// status. If it is not 0, one message has been printed.
 //
 //   int main(int argc, char** argv) {
 //     return anymesh::pretrain<Gpt>(argc, argv, "pretrain_gpt", "Trains a GPT.");
 //   }
 //
-// Each rank has a model definition and flags of its own, also where ranks are threads
-// (--local-ranks).
+// Each rank has its own model definition and flags, even where ranks are threads (--local-ranks).
 using MakeModel = std::function<std::unique_ptr<ModelDefinition>()>;
 int pretrain(int argc, char** argv, const std::string& program, const std::string& description,
              const MakeModel& make_model);

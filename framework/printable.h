@@ -10,16 +10,17 @@
 
 namespace anymesh {
 
-// Text from a file or a folder, for a message or a table: what would steer a terminal or end a C
-// string is spelled out, and of a long text the middle is left out. UTF-8 stays as it is.
+// Prepares text from a file or a folder for a message or a table. Characters that would control a
+// terminal or end a C string are escaped, and the middle of a long text is left out. UTF-8 stays as
+// it is.
 //
-//   printable("a\x1b[2J\nb")     a\x1b[2J\nb      with the backslashes there
+//   printable("a\x1b[2J\nb")     a\x1b[2J\nb      with literal backslashes
 //   printable(five_megabytes)    aaaa...(5000000 bytes)...aaaa
 //
-// Twice is as good as once, so that a message can be made printable as a whole too.
+// Escaping twice is the same as escaping once, so a whole message can be made printable too.
 
-// Bytes of the character at the front of a non-empty text, if it can be printed as it is, else 0:
-// a control character, one that turns or breaks the line, a byte that is no UTF-8.
+// Returns the size of the first character of a non-empty text, or 0 if it cannot be printed as it
+// is: a control character, one that turns or breaks the line, or a byte that is not UTF-8.
 inline size_t printable_bytes(std::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned lead = byte(0);
@@ -40,7 +41,7 @@ inline size_t printable_bytes(std::string_view text) {
 
 inline std::string printable(std::string_view text, size_t most = 200, bool keep_lines = false) {
   if (text.size() > most) {
-    size_t head = most / 4 * 3, tail = text.size() - most / 4;  // not within a character
+    size_t head = most / 4 * 3, tail = text.size() - most / 4;  // never inside a character
     while (head > 0 && (text[head] & 0xC0) == 0x80 && most / 4 * 3 - head < 3) --head;
     while (tail < text.size() && (text[tail] & 0xC0) == 0x80) ++tail;
     return printable(text.substr(0, head), head, keep_lines) + "...(" +
@@ -60,10 +61,10 @@ inline std::string printable(std::string_view text, size_t most = 200, bool keep
   return result;
 }
 
-// A message, whose lines are its own.
+// A message keeps its line breaks.
 inline std::string printable_message(std::string_view text) { return printable(text, 8000, true); }
 
-// An error's, for the terminal.
+// The text of an error, for the terminal.
 inline std::string printable_message(const std::exception& error) {
   if (dynamic_cast<const std::bad_alloc*>(&error))
     return "not enough memory (`ulimit -v` says whether there is a limit)";

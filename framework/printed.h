@@ -6,7 +6,7 @@
 
 namespace anymesh {
 
-// What printf would print, up to 511 bytes:
+// Returns the text that printf would print, up to 511 bytes:
 //
 //   printed("%.2f GB/s", bytes / seconds / 1e9)
 [[gnu::format(printf, 1, 2)]] inline std::string printed(const char* format, ...) {

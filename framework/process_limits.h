@@ -6,9 +6,9 @@
 
 namespace anymesh {
 
-// As many file descriptors as the system lets this process have: a checkpoint is a file or more for
-// each rank, and all of them are open at once. And a write past `ulimit -f` is an error with the
-// file's name, where else a signal would end the process without a word.
+// Raises the limit of file descriptors to the maximum: a checkpoint is a file or more for each
+// rank, and all of them are open at once. Ignores SIGXFSZ too, so that a write past `ulimit -f` is
+// an error with the file's name and does not silently end the process.
 inline void set_process_limits() {
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit limit;

@@ -10,13 +10,14 @@
 
 namespace anymesh {
 
-// How far a run or its save is: a last line on stdout that is rewritten, at most five times a
-// second, where stdout is a terminal; nothing elsewhere.
+// Shows the progress of a run or its save in the last line of stdout, rewritten at most five times
+// a second. Shows nothing if stdout is not a terminal.
 //
 //   [===========>                  ]  37 % of 1000 steps | 4.21 steps/s | ETA 150 s
 //
-// mpirun gives its ranks a terminal of their own whether or not it writes to one, so under Open MPI
-// it takes ANYMESH_TERMINAL in the environment, which tools/mpirun.sh sets where it does.
+// mpirun gives its ranks a terminal even if it does not write to one itself. Under Open MPI the bar
+// therefore needs ANYMESH_TERMINAL in the environment; tools/mpirun.sh sets it if stdout is a
+// terminal.
 class ProgressBar {
  public:
   explicit ProgressBar(bool active) : active_(active && on_terminal()) {}
@@ -26,7 +27,7 @@ class ProgressBar {
 
   bool active() const { return active_; }
 
-  // `part` of 1 is done; `what` follows the percentage: "of 1000 steps | 4.21 steps/s".
+  // `part` is the fraction done. `what` follows the percentage: "of 1000 steps | 4.21 steps/s".
   void show(double part, const std::string& what, double eta_s) {
     const auto now = std::chrono::steady_clock::now();
     if (!active_ || now < next_) return;
@@ -39,7 +40,7 @@ class ProgressBar {
     shown_ = true;
   }
 
-  // To be called before anything else is printed.
+  // Call this before printing anything else.
   void clear() {
     if (!shown_) return;
     std::fputs("\r\033[K", stdout);

@@ -4,7 +4,7 @@
 
 namespace anymesh {
 
-// A word of a command that someone may paste into a shell, quoted if need be.
+// Returns a word of a command that someone may paste into a shell, quoted if need be.
 inline std::string shell_word(const std::string& word) {
   constexpr const char* kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";

@@ -8,8 +8,8 @@
 
 namespace anymesh {
 
-// For the end of a program: whether all that it printed was written. If not, a line on stderr says
-// why, unless whoever read it has gone.
+// Returns, at the end of a program, whether all of its output was written. If not, prints the
+// reason to stderr, unless the reader of stdout has gone.
 inline bool stdout_is_written(const std::string& program) {
   errno = 0;
   std::cout.flush();

@@ -4,8 +4,8 @@
 
 namespace anymesh {
 
-// The memory under a tensor and every alias of it, which may come and go while they stay: layers
-// and autograd keep their tensors, and ZeRO stage 3 decides when there are bytes behind them.
+// Frees and allocates the memory under a tensor and all of its aliases, while these stay. Layers
+// and autograd keep their tensors, and ZeRO stage 3 decides when they have memory.
 
 inline void release_storage(const torch::Tensor& t) { t.storage().unsafeGetStorageImpl()->reset(); }
 

@@ -19,7 +19,7 @@
 namespace anymesh {
 namespace {
 
-// "saved DIR/global_step50 in 812 ms (1.73 GB at 2.13 GB/s)", and what --report-save adds.
+// Returns "saved DIR/global_step50 in 812 ms (1.73 GB at 2.13 GB/s)" and the line of --report-save.
 std::vector<std::string> lines_of(const SaveReport& save, const CheckpointConfig& checkpoint) {
   const SaveTimes& t = save.times;
   const double gb = static_cast<double>(save.bytes) / 1e9,
@@ -38,7 +38,6 @@ std::vector<std::string> lines_of(const SaveReport& save, const CheckpointConfig
   return lines;
 }
 
-// A run in training.
 struct Trainer {
   const Config& config;
   const BatchPlan& plan;
@@ -60,7 +59,7 @@ struct Trainer {
       return interval > 0 && state.iteration % interval == 0;
     };
     if (checkpoint.verify_resume && !checkpoint.load.empty()) verify_resume();
-    state.verified.reset();  // it goes with the state that was loaded
+    state.verified.reset();  // it belongs to the loaded state
     if (const int64_t step = config.run.profile_step; step > 0 && step <= state.iteration)
       throw CollectiveError(c10::str("--profile-step (", step, ") must be at least ",
                                      state.iteration + 1, ", the first step after the load"));
@@ -102,7 +101,7 @@ struct Trainer {
         break;
       }
     }
-    // --save promises a checkpoint at the end, also of a run with nothing left to train.
+    // --save promises a checkpoint at the end, even for a run with nothing left to train.
     try_saving([this] { finish_save(); });
     if (!checkpoint.save.empty() && saved_at != state.iteration) save();
     finish_save();
@@ -116,7 +115,7 @@ struct Trainer {
     StepReport report;
     try {
       report = engine.train_batch(next_batch());
-    } catch (const CollectiveError&) {  // the step's; the save before it is good
+    } catch (const CollectiveError&) {  // thrown by the step; the pending save is good
       finish_save();
       throw;
     }
@@ -143,7 +142,7 @@ struct Trainer {
     try {
       write_trace(config.run.trace, spans, *grid.world);
     } catch (const CollectiveError& error) {
-      log.line(c10::str("WARNING: ", error.what(), ". Training goes on without it"));
+      log.line(c10::str("WARNING: ", error.what(), ". Training continues without it"));
     }
     return report;
   }
@@ -154,7 +153,8 @@ struct Trainer {
                          state.consumed_train_samples, plan.num_microbatches, state.dropout_seed);
   }
 
-  // A run that is stopped meanwhile has evaluated, as far as the next run's samples are concerned.
+  // Counts all samples as consumed even if the run is stopped meanwhile, so that a resumed run goes
+  // on with the next ones.
   void evaluate(const char* when) {
     if (!valid_data) return;
     const int64_t samples = config.run.eval_iters * plan.global_batch_size;
@@ -164,7 +164,8 @@ struct Trainer {
     if (loss) log.validation(when, state.iteration, *loss);
   }
 
-  // Mean loss of that many samples of the validation set; none once `stop` says so.
+  // Returns the mean loss over `samples` samples of the validation set, or none once `stop` returns
+  // true.
   std::optional<double> validation_loss(int64_t first_sample, int64_t samples,
                                         const std::function<bool()>& stop = {}) {
     const int64_t per_batch = int64_t{config.batch.micro_batch_size} * plan.dp,
@@ -180,9 +181,10 @@ struct Trainer {
     return sum / static_cast<double>(batches);
   }
 
-  // The loss of the same samples that the saving run took right before its save.
+  // Compares the loss with the one that the saving run took on the same samples right before its
+  // save.
   void verify_resume() {
-    constexpr double kSameModel = 1e-2;  // more than any change of mesh or precision does
+    constexpr double kSameModel = 1e-2;  // more than any change of mesh or precision causes
     if (!state.verified) {
       log.line(
           "verify-resume: nothing to compare with: saved without --verify-resume, or "
@@ -213,12 +215,12 @@ struct Trainer {
     log.line(text);
     if (!(difference <= kSameModel))
       throw CollectiveError(c10::str(text, ", expected at most ", kSameModel,
-                                     ": what was loaded is not what was saved (or --data-path, "
+                                     ": the loaded model is not the saved one (or --data-path, "
                                      "--split or --seed differ). Nothing was written."));
   }
 
-  // A save that fails leaves the checkpoint before it, and a run that the next save may still
-  // preserve.
+  // A failed save leaves the previous checkpoint as it is. The run goes on, because the next save
+  // may preserve it.
   void try_saving(const std::function<void()>& work) {
     try {
       work();
@@ -246,7 +248,7 @@ struct Trainer {
     if (engine.finish_save()) saved();
   }
 
-  // After the commit.
+  // Called after the commit.
   void saved() {
     const CheckpointConfig& checkpoint = config.checkpoint;
     saved_at = engine.last_save().iteration;

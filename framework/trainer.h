@@ -7,15 +7,14 @@
 
 namespace anymesh {
 
-// What the flags say of every save.
+// Returns the options that the flags set for every save.
 SaveOptions save_options(const CheckpointConfig& checkpoint);
 
-// The training loop: data, steps, evaluation, log, saves. It knows samples and the engine, not GPT,
-// and goes on where the engine's state is. `valid_data` may be null: no evaluation.
+// Runs the training loop: data, steps, evaluation, log, saves. It uses samples and the engine, not
+// GPT, and starts from the engine's state. With a null `valid_data` there is no evaluation.
 //
-// A step reads the next global_batch_size samples in their global order, whatever the mesh. A run
-// that is interrupted saves and returns; one that then resumes repeats the run that was not, bit
-// for bit.
+// A step reads the next global_batch_size samples in their global order, whatever the mesh. An
+// interrupted run saves and returns. Once resumed, it repeats the uninterrupted run bit for bit.
 void train(const Config& config, const BatchPlan& plan, Engine& engine, const Dataset& train_data,
            const Dataset* valid_data, Interruption& interruption);
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What somebody with a new machine meets: a Debian that has nothing yet, a fresh clone, and the README's commands. Says what
-# each took in time, downloads and disk. As root, where debootstrap is installed; ends at the first command that fails.
+# Runs the README's commands as on a new machine: an empty Debian and a fresh clone. Reports the time, downloads and disk space
+# of each. Needs root and debootstrap. Ends at the first command that fails.
 #
 #   tests/fresh_root.sh FOLDER [COMMAND...]     default: tutorials/quickstart.sh tests/run.sh
 #
-# FOLDER must not exist, and is left for a look: rm -r it. SUITE=bookworm is the release, MIRROR where it comes from. Where
-# the network wants more, COPY="FILE..." copies files of this machine to the same path there, and PIP_CERT and proxies are
-# passed on.
+# FOLDER must not exist. It is left behind for inspection; remove it with rm -r. SUITE=bookworm is the release, MIRROR its
+# source. If the network needs more, COPY="FILE..." copies files of this machine to the same path there. PIP_CERT and proxies
+# are passed on.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 root=$(realpath -m "${1:?FOLDER}")
@@ -15,7 +15,7 @@ shift
 [[ ! -e $root ]] || { echo "fresh_root: $root exists, expected a folder to make" >&2; exit 2; }
 
 say() { printf '[fresh root] %s\n' "$*"; }
-# MiB of folders of the new root; what is not there has none.
+# MiB of folders of the new root; a missing one counts as zero.
 mib() { (cd "$root" && { du -xsm --total "$@" 2>/dev/null || true; } | tail -1 | cut -f1); }
 
 say "a minimal Debian ${SUITE:=bookworm}, and a clone of $(git -C "$repository" log -1 --format=%h)"
@@ -31,7 +31,7 @@ for name in PIP_CERT http_proxy https_proxy no_proxy; do [[ -z ${!name:-} ]] || 
 for command in "$@"; do
   say "$command"
   started=$SECONDS
-  # A mount of its own, as a real root is.
+  # The root gets a mount of its own, as a real root has.
   unshare --mount --pid --fork bash -c '
     mount --bind "$0" "$0" && mount -t proc proc "$0/proc" && mount --rbind /dev "$0/dev" && mount --rbind /sys "$0/sys" &&
       exec chroot "$@"' "$root" "$root" env -i "${kept[@]}" bash -c "cd /root/anymesh && $command"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up, builds and runs every test, and says which ten took longest; arguments go to ctest:
+# Sets up, builds and runs every test, and lists the ten that took longest. Arguments go to ctest:
 #
 #   tests/run.sh                    all of them
 #   tests/run.sh -L unit            one tier: unit, ranks, run, tutorial

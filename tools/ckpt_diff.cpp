@@ -13,14 +13,14 @@ namespace {
 constexpr uint64_t kChunk = 4 << 20;
 constexpr size_t kMostDifferences = 40, kMostOfLine = 2000;
 
-// What differs in one parameter, a line each, and what only looks like it.
+// The differences in one parameter, a line each. notes: differences that do not count.
 struct Findings {
   std::vector<std::string> differences, notes, unknown;  // unknown: cannot be compared
-  int64_t by_value = 0;                                  // tensors of two dtypes
+  int64_t by_value = 0;                                  // tensors with different dtypes
 };
 
-// Whether the tensors are the same but for rows that one of them has behind the other's, all zero:
-// DeepSpeed's export of a checkpoint has those that pad its vocabulary. If so, says it.
+// Returns a note if the tensors are equal except for more rows in one of them, all zero; ""
+// otherwise. DeepSpeed's exports have such rows, which pad the vocabulary.
 std::string more_rows(const TensorRecord& a, const TensorRecord& b) {
   const bool comparable = is_comparable(a.dtype, b.dtype) && !a.shape.empty() &&
                           a.shape.size() == b.shape.size() &&

@@ -11,9 +11,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kMostFiles = 60, kMostParameters = 400;
-constexpr size_t kMostChildren[] = {40, 20, 4, 2, 2};  // of a container, by depth
+constexpr size_t kMostChildren[] = {40, 20, 4, 2, 2};  // children shown of a container, by depth
 
-// Short enough to be shown in place.
+// Returns whether the value is a list of integers short enough to be shown in place.
 bool is_shape(const Value& value) {
   if (!value.is_sequence() || value.size() > 8) return false;
   const auto items = value.items();
@@ -30,7 +30,7 @@ std::vector<Value::Entry> children(const Value& value) {
   return children;
 }
 
-// What a value holds, a line each; without --all a few of the many.
+// Prints the children of a value, a line each; without --all only the first few.
 void print_value(std::ostream& out, const Value& value, size_t depth, const CkptOptions& options) {
   if (depth == std::size(kMostChildren) && !options.all) return;
   const std::string indent(2 * depth + 4, ' ');
@@ -52,7 +52,7 @@ bool holds_tensors(const fs::path& file) {
   return is_torch_file(file) || file.extension() == ".safetensors";
 }
 
-// Of files that differ only in their rank the first is looked into, with --all every one.
+// Looks into the first of the files that differ only in their rank; with --all into every file.
 void print_files(const fs::path& path, const CkptOptions& options, std::ostream& out) {
   const std::vector<fs::path> files = files_under(path);
   uint64_t total = 0;

@@ -24,9 +24,9 @@ using Kind = WholeCheckpoint::Kind;
 using FileKind = CheckpointFileName::Kind;
 
 constexpr size_t kMostProblems = 40;
-constexpr int64_t kMostFiles = 1 << 20;  // that a mesh may ask for
+constexpr int64_t kMostFiles = 1 << 20;  // that a mesh may have
 
-// The steps that a file's optimizer state has, however deep its wrappers put it.
+// Collects the steps in a file's optimizer state, at any depth of wrappers.
 void collect_steps(const Value& value, std::vector<Value>& steps) {
   for (const auto key : {keys::kOptimizerStateDict, keys::kOptimizer, keys::kBaseOptimizerState}) {
     if (const Value inner = value.find(key); inner.is_dict()) collect_steps(inner, steps);
@@ -38,7 +38,7 @@ void collect_steps(const Value& value, std::vector<Value>& steps) {
   }
 }
 
-// Whether a shard's optimizer has not seen a gradient that is not zero.
+// Returns whether a shard's optimizer has never seen a nonzero gradient.
 bool never_used(const SourceShard& shard) {
   const auto moment = shard.states.find(kExpAvgSqState);
   return moment != shard.states.end() && !moment->second.fragments.empty() &&
@@ -63,7 +63,7 @@ class Verifier {
     const std::set<std::string> before = problems_;
     attempt([&] { kind_ == Kind::kOrdinary ? check_ordinary() : check_whole(); });
     const bool unchecked = !before.empty() && parameters_ == 0;
-    if (unchecked) problems_ = before;  // not again that a file is missing or damaged
+    if (unchecked) problems_ = before;  // do not report a missing or damaged file again
     print_lines(out, {notes_.begin(), notes_.end()}, kMostProblems, options_);
     print_lines(out, {problems_.begin(), problems_.end()}, kMostProblems, options_);
     if (unchecked) out << "the parameters can only be checked once this is repaired\n";
@@ -71,7 +71,9 @@ class Verifier {
     out << path_.string() << ": " << files_.size() << " files, " << bytes_ << " bytes, "
         << parameters_ << " parameters, " << elements_ << " elements of weights and moments: "
         << (problems_.empty() ? "no problem" : std::to_string(problems_.size()) + " problem(s)")
-        << (unknown_.empty() ? "" : " in what is understood; the rest is not checked") << '\n';
+        << (unknown_.empty() ? ""
+                             : " in the parts that this program knows; the rest is not checked")
+        << '\n';
     return !problems_.empty()  ? kExitDiffers
            : !unknown_.empty() ? kExitNotUnderstood
                                : kExitAllWell;
@@ -100,7 +102,7 @@ class Verifier {
     for (const fs::path& file : files_) {
       bytes_ += fs::file_size(file);
       if (const auto name = parse_checkpoint_file_name(file.filename().string())) {
-        // A layer file may leave the tp rank out of its name.
+        // The name of a layer file may lack the tp rank.
         const bool layer = name->kind == FileKind::kLayer;
         ranks_[layer ? layer_states_file(name->layer, name->tp_rank) : file.filename().string()] = {
             *name, {}};
@@ -108,16 +110,16 @@ class Verifier {
     }
   }
 
-  // Every byte against its CRC.
+  // Checks every byte of a file against its CRC.
   void check_file(const fs::path& file) {
-    if (!ZipReader::is_zip(File(file))) read_torch_file(file);  // which says what it is instead
+    if (!ZipReader::is_zip(File(file))) read_torch_file(file);  // throws and says why
     const ZipReader zip(file);
     for (const auto& record : zip.records()) attempt([&] { zip.check(record); });
     const auto rank = ranks_.find(file.filename().string());
     if (rank != ranks_.end()) rank->second.content = read_torch_file(file);
   }
 
-  // What a save noted of its files, where there is such a note.
+  // Checks the files against the manifest, if the save wrote one.
   void check_manifest() {
     const auto manifest = read_manifest(path_);
     if (!manifest) return;
@@ -146,7 +148,7 @@ class Verifier {
                        [kind](const auto& rank) { return rank.second.name.kind == kind; });
   }
 
-  // What the mesh asks for, by any model-states file that can be read.
+  // Checks that the mesh's files are all there. Any readable model-states file gives the mesh.
   void check_file_set() {
     const auto first = std::find_if(ranks_.begin(), ranks_.end(), [](const auto& rank) {
       return rank.second.content && rank.second.content.contains(keys::kDpWorldSize);
@@ -163,7 +165,7 @@ class Verifier {
       return add(first->first + ": a mesh of dp " + std::to_string(dp_size) + " and " +
                  std::to_string(mp_size) + " model-parallel ranks, tp " + std::to_string(tp_size));
     }
-    // Our universal folders have the metadata under both stages' names.
+    // Our universal folders have the metadata under the names of both ZeRO 3 and lower stages.
     const bool ordinary = kind_ == Kind::kOrdinary,
                zero3 = has(FileKind::kZero3ModelStates) && !has(FileKind::kModelStates);
     const bool optimizers = ordinary && !metadata.find(keys::kWeightsOnly) &&
@@ -196,7 +198,7 @@ class Verifier {
     return layers;
   }
 
-  // Those of all stages, by the model-states files.
+  // Returns the parameters of all stages, from the model-states files.
   std::set<std::string> listed_parameters() const {
     std::set<std::string> names;
     for (const auto& [file, rank] : ranks_) {
@@ -208,7 +210,7 @@ class Verifier {
     return names;
   }
 
-  // The same on all ranks.
+  // Checks that the counters are the same on all ranks.
   void check_counters() {
     std::map<std::string, std::pair<std::string, Value>, std::less<>> firsts;
     const auto note = [&](const std::string& file, std::string_view key, const Value& value) {
@@ -244,8 +246,8 @@ class Verifier {
     parameters_ = static_cast<int64_t>(names.size());
   }
 
-  // By itself, so that one that is broken does not hide the others: all elements there exactly once
-  // (which the plan refuses otherwise), all copies equal.
+  // Checks one parameter by itself, so that a broken one does not hide the others. Every element
+  // must exist exactly once (the plan throws otherwise), and all copies must be equal.
   void check_parameter(const SourceCheckpoint& source, const UniversalInfo& info,
                        const std::string& name) {
     const auto& shards = source.parameters.at(name);
@@ -255,7 +257,7 @@ class Verifier {
     const ConvertPlan plan = plan_conversion(alone, info);
     elements_ += plan.elements;
     const bool replicated = !plan.files.empty() && plan.files[0].rule == "replicated";
-    std::map<int, const SourceShard*> firsts;  // by tp rank, unless all have the same
+    std::map<int, const SourceShard*> firsts;  // by tp rank; only 0 if replicated
     for (const SourceShard& shard : shards) {
       const auto [first, is_new] = firsts.emplace(replicated ? 0 : shard.tp_rank, &shard);
       for (const auto& [state, elements] : first->second->states)
@@ -282,7 +284,7 @@ class Verifier {
         compare_tensors(shard_tensor(first, state), shard_tensor(copy, state));
     if (difference.count == 0) return;
     if (copy.pp_rank != first.pp_rank && never_used(copy)) {
-      // Megatron's last stage has position embeddings, which come along with the tied layer.
+      // Megatron's last stage has position embeddings, because they belong to the tied layer.
       const std::lock_guard lock(mutex_);
       notes_.insert("note: " + name + ": the copy of " + rank(copy) +
                     " is another, but has never been used (exp_avg_sq is all zero)");
@@ -296,18 +298,18 @@ class Verifier {
     add(what + " (" +
         (source.stage == 0 ? model_states_file(mp_rank)
                            : optim_states_file(dp_rank, mp_rank, is_bf16())) +
-        ") " + difference.text() + " from that of " + rank(first));
+        ") " + difference.text() + " from the one of " + rank(first));
   }
 
-  // A universal folder, or weights.
+  // Checks a universal folder or weights.
   void check_whole() {
     const WholeCheckpoint whole = open_whole_checkpoint(path_, options_.workers);
     const std::set<std::string> listed = listed_parameters();
     for (const std::string& name : listed) {
       if (!whole.contains(name)) add((path_ / kZeroFolder / name).string() + ": is missing");
     }
-    std::pair<std::string, Value> first;                 // with a step
-    std::map<std::set<std::string>, std::string> kinds;  // of states, each with a parameter
+    std::pair<std::string, Value> first;                 // the first with a step
+    std::map<std::set<std::string>, std::string> kinds;  // sets of states, each with a parameter
     for (const std::string& name : whole.names()) {
       attempt([&] {
         const WholeParameter parameter = whole.parameter(name);
@@ -328,8 +330,8 @@ class Verifier {
       for (const auto& [more, other] : kinds) check_states(few, name, more, other);
   }
 
-  // Groups may have optimizers of their own, but none that lacks a part of another's. Weights alone
-  // are frozen ones.
+  // Reports a parameter that has only some of another's states. Groups may have different
+  // optimizers, but none lacks part of another's. A parameter with weights alone is frozen.
   void check_states(const std::set<std::string>& few, const std::string& name,
                     const std::set<std::string>& more, const std::string& other) {
     if (few.size() < 2 || few == more || !std::ranges::includes(more, few)) return;
@@ -348,13 +350,13 @@ class Verifier {
   Kind kind_;
   CkptOptions options_;
   std::vector<fs::path> files_;
-  std::map<std::string, RankFile> ranks_;  // those of the files that a mesh makes, by name
+  std::map<std::string, RankFile> ranks_;  // files with a rank in their name, by name
   uint64_t bytes_ = 0;
   int64_t parameters_ = 0;
   std::atomic<int64_t> elements_{0};
   std::mutex mutex_;
-  std::set<std::string> problems_, notes_;  // notes: what looks wrong, but is not
-  std::set<std::string> unknown_;           // what may be whole, but cannot be read
+  std::set<std::string> problems_, notes_;  // notes: findings that look wrong but are not
+  std::set<std::string> unknown_;           // parts that may be whole but cannot be read
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// ds_to_universal: makes a universal checkpoint out of an ordinary one. Flags as DeepSpeed's script
-// of that name.
+// ds_to_universal: converts an ordinary checkpoint to a universal one. Takes the flags of
+// DeepSpeed's script of that name.
 
 #include <cstdio>
 #include <cxxopts.hpp>
@@ -28,9 +28,9 @@ ConvertOptions parse(int argc, char** argv) {
     ("num_extract_workers", "Threads that read metadata", threads(4), "N")
     ("num_merge_workers", "Threads that read, merge and write tensors", threads(stream_threads()),
      "N")
-    ("dry-run", "Print what would be written, in what time, and whether it fits")
+    ("dry-run", "Print the files to write, the expected time, and whether they fit")
     ("keep_temp_folder",
-     "Keep what was planned: tmp/plan.json in the output (there are no temporary fragments)")
+     "Keep the plan: tmp/plan.json in the output (there are no temporary fragments)")
     ("no_strict", "A pattern that matches no parameter is a warning")
     ("inject_missing_state",
      "Go on without universal_checkpoint_info: no parameter has a merge rule of its own")

@@ -1,8 +1,8 @@
-// generate: text from a checkpoint, by one process.
+// generate: writes text from a checkpoint, in one process.
 //
 //   generate --load checkpoints --prompts "In the beginning" --temperature 0.8
 //
-// The texts go to stdout, the first as it comes, all else to stderr.
+// The texts go to stdout, the first as it comes. Everything else goes to stderr.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -22,24 +22,24 @@ namespace anymesh {
 namespace {
 
 struct Text {
-  std::vector<int32_t> ids;  // the prompt's, then those drawn
+  std::vector<int32_t> ids;  // the prompt's, then the drawn ones
   Sampler sampler;
   int left;        // tokens that may still be drawn
-  size_t decoded;  // bytes of decode(ids) that went to `stream`; the prompt's do not
+  size_t decoded;  // bytes of decode(ids) that were streamed or are the prompt's
   Utf8Stream stream = {};
   std::string fresh = {};  // to be printed
 };
 
-// Texts that one model writes side by side. All are read up to the same position; there one whose
-// prompt goes on takes its next token, and the others draw theirs. So nothing is padded, and each
-// text is what it is alone.
+// Writes several texts with one model, side by side. All are read up to the same position. There, a
+// text whose prompt goes on takes its next token, and the others draw theirs. So nothing is padded,
+// and each text is the same as if it were written alone.
 class Writer {
  public:
   Writer(const GptModel& model, const Tokenizer& tokenizer, const GenerateFlags& flags)
       : decoder_(model), tokenizer_(tokenizer), flags_(flags) {}
 
   void write(const std::vector<Prompt>& prompts) {
-    size_t length = prompts[0].ids.size();  // read of each text
+    size_t length = prompts[0].ids.size();  // tokens read of each text
     for (const Prompt& prompt : prompts) {
       length = std::min(length, prompt.ids.size());
       texts_.push_back({prompt.ids, Sampler(flags_.sampling), flags_.num_tokens,
@@ -62,7 +62,8 @@ class Writer {
   }
 
  private:
-  // The logits behind the tokens [first, first + count), [texts, v]; all before `first` were read.
+  // Returns the logits behind the tokens [first, first + count), [texts, v]. All tokens before
+  // `first` have been read.
   torch::Tensor read(size_t first, size_t count) {
     if (flags_.recompute) {
       decoder_.clear();
@@ -70,17 +71,17 @@ class Writer {
     }
     torch::Tensor tokens =
         torch::zeros({std::ssize(texts_), static_cast<int64_t>(count)}, torch::kLong);
-    for (size_t i = 0; i < texts_.size(); ++i)  // a text that has ended has zeros
+    for (size_t i = 0; i < texts_.size(); ++i)  // a text that has ended gets zeros
       for (size_t t = first; t < std::min(first + count, texts_[i].ids.size()); ++t)
         tokens[i][t - first] = texts_[i].ids[t];
     return decoder_.append(tokens).contiguous();
   }
 
-  // Draws a token for each text whose `length` tokens were all read; returns how many.
+  // Draws a token for each text that has been read to its end. Returns the number drawn.
   int extend(const torch::Tensor& logits, size_t length) {
     int drawn = 0;
     const auto v = static_cast<size_t>(logits.size(1)),
-               known = static_cast<size_t>(tokenizer_.vocab_size());  // what is behind is padding
+               known = static_cast<size_t>(tokenizer_.vocab_size());  // logits beyond are padding
     for (size_t i = 0; i < texts_.size(); ++i) {
       Text& text = texts_[i];
       if (text.left == 0 || text.ids.size() > length) continue;
@@ -95,8 +96,8 @@ class Writer {
     return drawn;
   }
 
-  // SentencePiece has a piece's text from those before it, and U+FFFD for bytes that may yet become
-  // a character.
+  // Decodes the whole text again, since SentencePiece derives a piece's text from the pieces before
+  // it. Waits while the text ends in U+FFFD, because those bytes may yet become a character.
   void decode(Text& text) const {
     const std::string all = tokenizer_.decode(text.ids);
     if (text.left > 0 && all.ends_with("\ufffd")) return;
@@ -104,8 +105,8 @@ class Writer {
     text.decoded = all.size();
   }
 
-  // Prints what is new of the first text that has not ended, and all of those before. Returns
-  // whether there is none.
+  // Prints the new text of all texts up to the first unfinished one. Returns whether all have
+  // ended.
   bool print_fresh() {
     for (; printing_ < texts_.size(); ++printing_) {
       const std::string fresh = std::exchange(texts_[printing_].fresh, {});
@@ -120,7 +121,7 @@ class Writer {
   const Tokenizer& tokenizer_;
   const GenerateFlags& flags_;
   std::vector<Text> texts_;
-  size_t printing_ = 0;  // of texts_
+  size_t printing_ = 0;  // index into texts_
 };
 
 // A token is so little work to a small model that threads wait for each other longer than they

@@ -17,7 +17,7 @@
 namespace anymesh {
 namespace {
 
-// Token numbers as text, Megatron's way: "15 7 300". No number ends a document.
+// Encodes token numbers as text, as Megatron's does: "15 7 300". No number ends a document.
 class NullTokenizer final : public Tokenizer {
  public:
   explicit NullTokenizer(int32_t vocab_size) : vocab_size_(vocab_size) {}
@@ -54,7 +54,7 @@ void add_generate_flags(FlagTable& table, GenerateFlags& flags) {
       "a tag or universal folder, or weights",
       "required");
   table.add("load-tag", flags.load_tag, "the checkpoint in --load", "the one of 'latest'");
-  table.add("prompts", flags.prompts, "what texts begin with, one text for each",
+  table.add("prompts", flags.prompts, "beginnings of texts, one text for each",
             "a text from <|endoftext|> or <s> on");
   table.add(
       "prepend-bos", flags.prepend_bos,
@@ -80,22 +80,21 @@ void add_generate_flags(FlagTable& table, GenerateFlags& flags) {
             "model of the SentencePiece tokenizers", "the checkpoint's");
 }
 
-// With a vocabulary and a width that the checkpoint's tables have, so that nothing larger than the
-// checkpoint is ever made.
+// Returns the checkpoint's model. Vocabulary and width must fit the checkpoint's table, so that
+// nothing larger than the checkpoint is ever made.
 GptConfig model_of(const WholeCheckpoint& checkpoint, const GenerateFlags& flags) {
   const std::string path = checkpoint.path.string();
   GptConfig gpt = flags.gpt;
   if (const Value args = args_of(checkpoint)) {
     require(flags.model_flag.empty(), "--" + flags.model_flag + ": " + path +
-                                          " says itself what the model is; drop the model's flags");
+                                          " has the model's flags itself; drop them here");
     gpt = gpt_of_args(args);
   } else {
     try {
       validate(gpt);
     } catch (const ParseError& error) {
-      throw ParseError(
-          path +
-          ": has no args, which say what the model is. With flags in their place: " + error.what());
+      throw ParseError(path + ": has no args, which define the model. With flags in their place: " +
+                       error.what());
     }
   }
   const auto& names = checkpoint.names();
@@ -143,7 +142,7 @@ std::unique_ptr<Tokenizer> open_tokenizer(const GenerateFlags& flags, GenerateSe
   return tokenizer;
 }
 
-// Training data has no <s> unless its maker put it there: Llama's did.
+// Training data has no <s> unless its maker put it there, as Llama's did.
 std::vector<Prompt> prompts_of(const GenerateFlags& flags, Tokenizer& tokenizer,
                                std::vector<std::string>& notes) {
   const int32_t bos = tokenizer.bos();
@@ -170,7 +169,7 @@ std::vector<Prompt> prompts_of(const GenerateFlags& flags, Tokenizer& tokenizer,
   return prompts;
 }
 
-// Gives the model the positions of the longest text.
+// Gives the model enough positions for the longest text.
 void fit_positions(const GenerateFlags& flags, GenerateSetup& setup) {
   int64_t longest = 0;
   for (const Prompt& prompt : setup.prompts) longest = std::max(longest, std::ssize(prompt.ids));
@@ -198,7 +197,7 @@ GenerateFlags parse_generate_flags(const std::vector<std::string>& args) {
   FlagTable table("generate",
                   "Writes text from a checkpoint, token by token as it comes, on one process. The "
                   "model's flags\n"
-                  "are for weights alone: a checkpoint says itself what its model is.");
+                  "are for weights alone: a checkpoint has its model's flags itself.");
   add_generate_flags(table, flags);
   const size_t own = table.flags().size();
   add_flags(table, flags.gpt);

@@ -12,20 +12,20 @@
 
 namespace anymesh {
 
-// What generate is asked for. Flags that Megatron's text generation has are spelled as there.
+// The flags of generate. Flags that Megatron's text generation has are spelled as there.
 struct GenerateFlags {
   std::string load, load_tag;
   std::vector<std::string> prompts;
   int num_tokens = 30;  // Megatron's default
   SamplingOptions sampling;
   bool recompute = false, prepend_bos = false;
-  TokenizerChoice tokenizer;         // what is empty: the checkpoint's
-  GptConfig gpt;                     // for a checkpoint that does not say
-  std::string model_flag;            // the first of those that are given; empty: none
-  std::vector<std::string> ignored;  // Megatron's that are given and change no result here
+  TokenizerChoice tokenizer;         // empty fields: the checkpoint's
+  GptConfig gpt;                     // for a checkpoint without args
+  std::string model_flag;            // the first model flag given; empty: none
+  std::vector<std::string> ignored;  // Megatron's flags given that change no result here
 };
 
-// Throws ParseError. Prints --help and exits.
+// Parses the flags, or prints --help and exits. Throws ParseError.
 GenerateFlags parse_generate_flags(const std::vector<std::string>& args);
 
 struct Prompt {
@@ -33,23 +33,24 @@ struct Prompt {
   std::vector<int32_t> ids;  // never empty: a text without a prompt begins behind bos()
 };
 
-// Everything but the weights: metadata is read, and nothing yet of the size of the model.
+// Everything but the weights. Only metadata has been read, nothing of the model's size.
 struct GenerateSetup {
   WholeCheckpoint checkpoint;
-  GptConfig gpt;  // whose seq_length is that of the longest text
+  GptConfig gpt;  // its seq_length is the longest text's
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<Prompt> prompts;
   std::vector<std::string> notes;  // for the user, a line each
 };
 
-// The model is the one of the checkpoint's args, and where it has none (weights, DeepSpeed's own)
-// of the flags; the tokenizer likewise, with flags first. Throws ParseError or ValueError for a
-// model that the checkpoint is not of, a tokenizer of more tokens than the model, and texts longer
-// than the table of positions. A model may have more tokens, padding, which are never drawn. Rotary positions and ALiBi have none: a text that is longer than the samples
-// of the training gets a note.
+// Reads the model from the checkpoint's args, or from the flags if it has none (weights,
+// DeepSpeed's own). Reads the tokenizer likewise, but flags go first. Throws ParseError or
+// ValueError if the checkpoint is of another model, if the tokenizer has more tokens than the
+// model, or if a text is longer than the table of positions. A model may have more tokens: padding,
+// which is never drawn. Rotary positions and ALiBi have no table, so a text longer than the
+// training samples gets a note.
 GenerateSetup set_up(const GenerateFlags& flags);
 
-// Fills the model, in fp32 from the checkpoint's masters. Throws for parameters that are missing,
+// Fills the model in fp32 from the checkpoint's masters. Throws for parameters that are missing,
 // left over or of another shape.
 void load_weights(GptModel& model, const ProcessGrid& grid, const GenerateSetup& setup);
 

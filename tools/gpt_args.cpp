@@ -9,7 +9,7 @@
 namespace anymesh {
 namespace {
 
-// Of Megatron's models, which have more than our flags say.
+// Switches of Megatron's models that our flags lack.
 constexpr const char* kOthers[] = {"squared_relu", "apply_layernorm_1p", "openai_gelu",
                                    "apply_residual_connection_post_layernorm"};
 
@@ -21,7 +21,7 @@ std::string text_of(const Value& value) {
   return printed("%.17g", value.as_double());
 }
 
-// Flags are declared over the defaults, which say what a switch switches.
+// Declares the flags while the fields have their defaults, which decide the value a switch sets.
 std::vector<Setting> settings_of(const GptConfig& gpt) {
   GptConfig fields;
   FlagTable flags("", "");

@@ -7,16 +7,17 @@
 
 namespace anymesh {
 
-// The model in a checkpoint's `args`, and as flags: the flag table both ways, without a run.
+// Converts a model to and from a checkpoint's `args`, and to flags, by the flag table and without a
+// run.
 
-// Its attributes, as a run of this model writes them.
+// Returns the `args` that a run of this model writes.
 Value args_of_gpt(const GptConfig& gpt);
 
-// Reads them back, from a checkpoint of ours or of Megatron-DeepSpeed. Throws a ValueError that
-// names an attribute which is missing, or says what our model cannot be.
+// Reads the `args` of a checkpoint of ours or of Megatron-DeepSpeed. Throws a ValueError that names
+// a missing attribute, or a value that our model cannot have.
 GptConfig gpt_of_args(const Value& args);
 
-// "--num-layers 2 --swiglu ...": what is not the default.
+// Returns the flags that are not at their defaults: "--num-layers 2 --swiglu ...".
 std::string flags_of_gpt(const GptConfig& gpt);
 
 }  // namespace anymesh

@@ -17,7 +17,7 @@ int whole(const Keys& keys, const std::string& key, const Json& value, const std
   return value.get<int>();
 }
 
-// `rope` is the object of that name.
+// `rope` is the object under the key `name`.
 void read_scaling(const Keys& keys, const std::string& name, const Json& rope, GptConfig& gpt) {
   const auto at = [&](const char* key) { return rope.value(key, Json()); };
   const auto fail = [&](const std::string& key, const Json& found, const std::string& expected) {
@@ -36,7 +36,7 @@ void read_scaling(const Keys& keys, const std::string& name, const Json& rope, G
                                     {"original_max_position_embeddings", kLlama3Context}})
       if (at(key) != only)
         fail(key, at(key), std::to_string(only) + ", since --use-rope-scaling has no other");
-    keys.one_of("original_max_position_embeddings", {kLlama3Context});  // would come first
+    keys.one_of("original_max_position_embeddings", {kLlama3Context});  // would take precedence
     if (!at("factor").is_number()) fail("factor", at("factor"), "a number");
     gpt.use_rope_scaling = true;
     gpt.rope_scaling_factor = at("factor").get<double>();
@@ -46,8 +46,8 @@ void read_scaling(const Keys& keys, const std::string& name, const Json& rope, G
   }
 }
 
-// transformers 5 has rope_parameters; before, rope_theta and rope_scaling were keys of their own,
-// which it prefers where there are both.
+// transformers 5 has rope_parameters. Older versions have the keys rope_theta and rope_scaling,
+// which transformers prefers where it finds both.
 void read_rotary(const Keys& keys, GptConfig& gpt) {
   Json theta = keys.at({"rope_theta"}, 10000);
   keys.one_of("partial_rotary_factor", {1});
@@ -134,7 +134,7 @@ void write_llama(const GptConfig& gpt, Json& json) {
   if (const Json scaling = rope_scaling(gpt); !scaling.is_null()) json["rope_scaling"] = scaling;
 }
 
-// Llama's, but for a window of tokens that attention reaches back to. Absent keys have
+// Reads a Mistral: a Llama with a window of tokens that attention reaches back to. Absent keys have
 // MistralConfig's defaults.
 void read_mistral(const Keys& keys, GptConfig& gpt) {
   read_llama(keys, gpt);
@@ -154,7 +154,7 @@ void read_mistral(const Keys& keys, GptConfig& gpt) {
 
 void read_bloom(const Keys& keys, GptConfig& gpt) {
   gpt.max_position_embeddings =
-      keys.integer({"seq_length"}, 2048);  // ALiBi has no table: as trained
+      keys.integer({"seq_length"}, 2048);  // ALiBi has no table; the length it was trained with
   gpt.layernorm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
   gpt.attention_dropout = keys.number("attention_dropout", 0);
   gpt.hidden_dropout = keys.number("hidden_dropout", 0);
@@ -170,7 +170,7 @@ void write_bloom(const GptConfig& gpt, Json& json) {
   json["hidden_dropout"] = gpt.hidden_dropout;
 }
 
-// What each family calls what all have, and the rest.
+// A family's names for the keys that all families have, and its functions for the others.
 struct Family {
   const char *name, *model_type, *architecture;
   const char *hidden_size, *old_hidden_size;  // the old key goes first
@@ -185,12 +185,12 @@ constexpr Family kFamilies[] = {
      "num_attention_heads", read_llama, write_llama},
     {"BLOOM", "bloom", "BloomForCausalLM", "hidden_size", "n_embed", "n_layer", "n_head",
      read_bloom, write_bloom},
-    // Without its window a Llama, which it is from here on.
+    // A Mistral without its window is a Llama, and is treated as one from here on.
     {"Llama", "mistral", "LlamaForCausalLM", "hidden_size", "hidden_size", "num_hidden_layers",
      "num_attention_heads", read_mistral, write_llama}};
 
-// Keys of transformers that change nothing in what a model of these families computes: names,
-// versions, dtypes, classifiers, how text is drawn, kernels.
+// Keys of transformers that do not change the results of these families: names, versions, dtypes,
+// classifiers, sampling of text, kernels.
 constexpr const char* kWithoutEffect[] = {"architectures",
                                           "transformers_version",
                                           "torch_dtype",
@@ -247,7 +247,7 @@ bool has_no_effect(const std::string& key) {
          std::ranges::find(kWithoutEffect, key) != std::end(kWithoutEffect);
 }
 
-// As they stand; a key that is there and null is none.
+// Returns the ids as they stand. A key that is present and null has no ids.
 TokenIds read_token_ids(const Keys& keys) {
   TokenIds ids;
   for (const char* name : kTokenIds) {
@@ -263,7 +263,7 @@ TokenIds read_token_ids(const Keys& keys) {
   return ids;
 }
 
-// What the model would have to be, in flags, for a family to have it.
+// Returns the flags that the model would need to belong to the family; "" if it does.
 std::string misfits(HfFamily family, const GptConfig& c) {
   const bool llama = family == HfFamily::kLlama, bloom = family == HfFamily::kBloom;
   const bool all_heads = c.key_value_heads() == c.num_attention_heads;

@@ -11,8 +11,7 @@
 
 namespace anymesh {
 
-// A model as Hugging Face's config.json and our flags both say it. What one says and the other
-// can't:
+// The models that both Hugging Face's config.json and our flags can express:
 //
 //   model_type  is our model with                                     refused
 //   gpt2        learned positions, GELU of either kind                attention scaled by the layer
@@ -21,23 +20,23 @@ namespace anymesh {
 //   mistral     as llama, and a llama it becomes                      a window within its positions
 //   bloom       ALiBi, a normed embedding, tanh GELU, f = 4h          residuals taken after the norm
 //
-// How rotary wavelengths are scaled, rope_type of a Llama's rope_scaling or rope_parameters:
+// Scaling of rotary wavelengths, by the rope_type in a Llama's rope_scaling or rope_parameters:
 //
 //   llama3      --use-rope-scaling --rope-scaling-factor, with Llama 3's own other factors
 //   linear      --rotary-seq-len-interpolation-factor, an integer
 //
-// Everything else (dynamic, yarn, longrope) is refused, and a part of a head that turns alone.
+// Every other scaling (dynamic, yarn, longrope) is refused. So are heads that turn only in part.
 //
-// Key names and defaults are those of transformers' GPT2Config, LlamaConfig, MistralConfig and
+// Key names and defaults are as in transformers' GPT2Config, LlamaConfig, MistralConfig and
 // BloomConfig.
 inline constexpr const char* kHfConfigFile = "config.json";
 
-// What AutoTokenizer and generate() read beside it. These go along as they are.
+// Files that AutoTokenizer and generate() read beside it. They are copied as they are.
 inline constexpr const char* kHfTokenizerFiles[] = {
     "tokenizer.json",    "tokenizer.model",       "vocab.json",
     "merges.txt",        "tokenizer_config.json", "special_tokens_map.json",
     "added_tokens.json", "chat_template.jinja",   "generation_config.json"};
-// Those that a folder has.
+// Returns the tokenizer files that a folder has.
 std::vector<std::string> tokenizer_files(const std::filesystem::path& folder);
 std::vector<Manifest::File> copy_files(const std::vector<std::string>& names,
                                        const std::filesystem::path& from,
@@ -48,32 +47,33 @@ struct TokenizerChoice;
 enum class HfFamily { kGpt2, kLlama, kBloom };
 const char* family_name(HfFamily family);  // "GPT-2"
 
-// By the keys below, as far as they are known: one, several, or none for null.
+// Ids by the keys below, as far as they are known: one, several, or none for null.
 using TokenIds = std::map<std::string, std::vector<int64_t>>;
 inline constexpr const char* kTokenIds[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
 struct HfModel {
   HfFamily family = HfFamily::kGpt2;
-  GptConfig gpt;  // with its vocab_size; what follows from other fields need not be filled in
+  GptConfig gpt;  // with its vocab_size; fields derived from others may be unset
   TokenIds token_ids = {};
-  std::vector<std::string> unknown_keys = {};  // of config.json: neither used nor without effect
+  std::vector<std::string> unknown_keys = {};  // in config.json: neither used nor without effect
 };
 
-// Throws a ValueError with file, key, what it is and what would do.
+// Throws a ValueError that names the file, the key, its value and the accepted values.
 HfModel read_hf_config(const std::filesystem::path& file);
 
-// A note about keys that are not known.
+// Returns a note that names the unknown keys.
 std::string unknown_keys_note(const HfModel& model);
 
-// The family that has such a model. Throws a ValueError that says what each of them would want.
+// Returns the family that has such a model. Throws a ValueError that says which flags each would
+// need.
 HfFamily family_of(const GptConfig& gpt);
 
-// The text of config.json. Ids of special tokens that are not known are left out.
+// Returns the text of config.json. Leaves out the ids of special tokens that are not known.
 std::string hf_config_text(const HfModel& model);
 
-// Special tokens by a folder's generation_config.json, else by the tokenizer's files there.
+// Returns the special tokens of a folder, by its generation_config.json, else its tokenizer files.
 TokenIds token_ids_beside(const std::filesystem::path& folder);
-// Those of the tokenizer that a run had, as far as its files are where it says.
+// Returns the special tokens of a run's tokenizer, as far as its files are where it says.
 TokenIds token_ids_of_run(const TokenizerChoice& choice);
 
 }  // namespace anymesh

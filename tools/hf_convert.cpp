@@ -1,4 +1,5 @@
-// hf_convert: models of Hugging Face into universal checkpoints, and checkpoints into such models.
+// hf_convert: converts Hugging Face models to universal checkpoints, and checkpoints to such
+// models.
 
 #include "tools/hf_convert.h"
 
@@ -31,7 +32,7 @@ constexpr const char* kHelp =
 
 struct Command {
   std::string name;
-  HfExportOptions options;  // of import: the checkpoint is MODEL, the output SAVE
+  HfExportOptions options;  // import: the checkpoint is MODEL, the output SAVE
   bool overwrite = false;
 };
 
@@ -43,7 +44,7 @@ Command parse(int argc, char** argv) {
     ("max-shard-size", "export: largest file",
      cxxopts::value<std::string>()->default_value("5GB"), "SIZE")
     ("tag", "export: tag in CHECKPOINT (default: the one of 'latest')", text, "TAG")
-    ("config", "export: a config.json that says what the model is, in place of CHECKPOINT's args",
+    ("config", "export: a config.json that defines the model, in place of CHECKPOINT's args",
      text, "FILE")
     ("tokenizer", "export: folder of the tokenizer's files (default: CHECKPOINT)", text, "FOLDER")
     ("overwrite", "import: replace a tokenizer's files in SAVE that no import wrote")

@@ -9,19 +9,20 @@
 
 namespace anymesh {
 
-// Models of Hugging Face, GPT-2, Llama and BLOOM, in and out of our checkpoints. Tensors are
-// streamed: memory does not grow with the model. All is written in fp32.
+// Imports Hugging Face models (GPT-2, Llama, BLOOM) and exports our checkpoints as such. Tensors
+// are streamed, so memory does not grow with the model. All weights are written in fp32.
 
-// HF_FOLDER (config.json, and model.safetensors, pytorch_model.bin or the parts of one with their
-// index; fp32, bf16 or fp16) -> SAVE/global_step0_universal and SAVE/latest_universal: weights
-// alone, which a run of any mesh takes with --load SAVE --universal-checkpoint --finetune. A
-// universal folder of that name is replaced; it appears when it is whole. The tokenizer's files go
-// to SAVE, where others of these names that no import wrote are refused, unless `overwrite`.
+// Converts HF_FOLDER to SAVE/global_step0_universal and SAVE/latest_universal. HF_FOLDER has
+// config.json, and model.safetensors, pytorch_model.bin or the parts of one with their index, in
+// fp32, bf16 or fp16. The result has weights alone. A run of any mesh takes it with --load SAVE
+// --universal-checkpoint --finetune. It replaces a universal folder of that name, and appears when
+// it is whole. The tokenizer's files are copied to SAVE. Files of these names that no import wrote
+// are refused, unless `overwrite`.
 //
-// Refused, by ValueError with file and key or tensor: what our model is not (hf_config.h), a
-// missing file or tensor, a tensor of another shape, one that such a model does not have. A tied
-// model with another head in its file becomes an untied one, with a note, as do keys of config.json
-// that are not known.
+// Throws a ValueError with file and key or tensor for a model that ours cannot be (hf_config.h), a
+// missing file or tensor, a tensor of another shape, or a tensor that such a model does not have. A
+// tied model with another head in its file becomes an untied one, with a note. Unknown keys of
+// config.json get a note too.
 struct HfImport {
   HfModel model;
   std::filesystem::path output;        // the universal folder
@@ -34,20 +35,20 @@ struct HfImport {
 HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::path& save,
                    const ProgressCallback& progress, bool overwrite = false);
 
-// A checkpoint of ours, ordinary of any mesh and ZeRO stage or universal, or weights that were
-// exported from one -> a folder that AutoModelForCausalLM.from_pretrained() loads: config.json and
-// model.safetensors, in parts beyond max_shard_size, and the tokenizer's files. The folder appears
-// when it is whole; an earlier export of that name is replaced, by its .anymesh.json, anything else
-// is refused, a model that was downloaded too.
+// Exports a checkpoint to a folder that AutoModelForCausalLM.from_pretrained() loads. The
+// checkpoint is ours, ordinary (of any mesh and ZeRO stage) or universal, or weights exported from
+// one. The folder gets config.json, model.safetensors (in parts beyond max_shard_size) and the
+// tokenizer's files. It appears when it is whole. It replaces an earlier export of that name,
+// recognised by its .anymesh.json. Anything else is refused, a downloaded model too.
 //
-// The ids of special tokens in config.json are those of the model that was imported; else what the
-// tokenizer's files say, or the tokenizer of the checkpoint's run. Where nothing does they are left
-// out.
+// The ids of special tokens in config.json are the imported model's. Failing that, they come from
+// the tokenizer's files, then from the tokenizer of the checkpoint's run. If none of these gives
+// them, they are left out.
 //
-// Which family it is follows from the checkpoint's args (family_of); weights have none, and need
-// the config.json of such a model.
+// The family follows from the checkpoint's args (family_of). Weights have no args, and need the
+// config.json of such a model.
 struct HfExportOptions {
-  std::filesystem::path checkpoint;  // with `latest`, or a tag or universal folder, or weights
+  std::filesystem::path checkpoint;  // has `latest`, or is a tag or universal folder, or weights
   std::string tag;                   // empty: the one of `latest`
   std::filesystem::path output;
   std::filesystem::path config;     // empty: from the checkpoint's args

@@ -20,10 +20,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kWhat = "the output folder";  // to messages
+constexpr const char* kWhat = "the output folder";  // in messages
 
-// The folder is replaced as a whole, so it may hold nothing that this export has none of, and nothing
-// but what exports left there.
+// Throws unless the folder may be replaced as a whole. It may hold only files that this export
+// writes too, and only as earlier exports left them.
 void check_replaceable_export(const fs::path& folder, const std::vector<std::string>& tokenizer) {
   if (!fs::exists(folder)) return;
   if (!fs::is_directory(folder))
@@ -43,13 +43,13 @@ void check_replaceable_export(const fs::path& folder, const std::vector<std::str
                      "be replaced. Give another");
 }
 
-// By a config.json, if one is given, else by the checkpoint's args.
+// Reads the model from a config.json, if one is given, else from the checkpoint's args.
 HfModel model_of(const WholeCheckpoint& checkpoint, const fs::path& config) {
   if (!config.empty()) return read_hf_config(config);
   const Value args = checkpoint.metadata ? checkpoint.metadata.find(keys::kArgs) : Value();
   if (!args)
     throw ValueError(checkpoint.path.string() +
-                     ": has no args, which say what the model is. Give the config.json of such a "
+                     ": has no args, which define the model. Give the config.json of such a "
                      "model with --config");
   HfModel model{.gpt = gpt_of_args(args)};
   for (const char* name : kTokenIds)
@@ -66,7 +66,7 @@ HfModel model_of(const WholeCheckpoint& checkpoint, const fs::path& config) {
   return model;
 }
 
-// By the model that was imported, else the tokenizer in `folder`, else the run's.
+// Returns the imported model's ids, else those of the tokenizer in `folder`, else the run's.
 TokenIds token_ids_of(const HfModel& model, const WholeCheckpoint& checkpoint,
                       const fs::path& folder) {
   if (!model.token_ids.empty()) return model.token_ids;
@@ -74,7 +74,7 @@ TokenIds token_ids_of(const HfModel& model, const WholeCheckpoint& checkpoint,
   return ids.empty() ? token_ids_of_run(tokenizer_of(checkpoint)) : ids;
 }
 
-// The model's tensors by their names in transformers. All of the checkpoint must be among them.
+// Returns the model's tensors by their names in transformers. Throws if the checkpoint has others.
 NamedTensors tensors_of(const WholeCheckpoint& checkpoint, const HfModel& model) {
   std::set<std::string> left(checkpoint.names().begin(), checkpoint.names().end());
   NamedTensors tensors;
@@ -134,7 +134,7 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
   const OutputLock lock = lock_build(std::move(claimed), output, kWhat);
   std::vector<std::string> others = carried;
   for (const auto name : {std::string_view(kHfConfigFile), kRecordFile}) others.emplace_back(name);
-  DeferredChecks none;  // records are checked before they are read, as a matrix is read in pieces
+  DeferredChecks none;  // records are checked before reading, since a matrix is read in pieces
   report.written = write_weights(tensors,
                                  {.folder = temporary,
                                   .others = others,

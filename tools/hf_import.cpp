@@ -25,7 +25,8 @@ using Cut = HfParameter::Cut;
 
 constexpr const char* kHead = "lm_head.weight";
 
-// Masks and tables that older versions of transformers saved; newer ones compute them, as we do.
+// Returns whether older versions of transformers saved such a mask or table. Newer ones compute
+// them, as we do.
 bool is_buffer(const std::string& name, const Shape& shape, const HfModel& model) {
   switch (model.family) {
     case HfFamily::kGpt2:
@@ -71,8 +72,8 @@ BytesPtr take_theirs(const WholeCheckpoint& weights, const HfTensor& tensor, HfF
   return take(weights, name, bare, tensor.shape, left, std::string(" by its ") + kHfConfigFile);
 }
 
-// A tied model with a head of its own in the file: as in transformers, which then unties it. A copy
-// of the table is the head that it shares anyway.
+// Returns whether a tied model has a head of its own in the file. Transformers then unties it, and
+// so do we. A copy of the table is the shared head anyway.
 bool has_own_head(const WholeCheckpoint& weights, const HfModel& model) {
   if (model.gpt.untie_embeddings_and_output_weights || !weights.contains(kHead)) return false;
   const HfTensor table = hf_parameters(model)[0].theirs[0];
@@ -81,7 +82,7 @@ bool has_own_head(const WholeCheckpoint& weights, const HfModel& model) {
   return !same_bytes(*embedding, *take_theirs(weights, {kHead, table.shape}, model.family, left));
 }
 
-// Our parameters out of their tensors, which all must be among the model's.
+// Makes our parameters from their tensors. Throws for a tensor that the model does not have.
 std::vector<BytesPtr> read_ours(const WholeCheckpoint& weights, const HfModel& model,
                                 const std::vector<HfParameter>& parameters) {
   std::set<std::string> left(weights.names().begin(), weights.names().end());
@@ -100,7 +101,7 @@ std::vector<BytesPtr> read_ours(const WholeCheckpoint& weights, const HfModel& m
   return ours;
 }
 
-// As framework/checkpoint/metadata.cpp makes it of a run's parameters.
+// Makes the info as framework/checkpoint/metadata.cpp does from a run's parameters.
 UniversalInfo info_of(const std::vector<HfParameter>& parameters, const HfModel& model) {
   const auto patterns = [&](const auto& chosen) {
     std::set<std::string> set;
@@ -124,7 +125,7 @@ UniversalInfo info_of(const std::vector<HfParameter>& parameters, const HfModel&
   return info;
 }
 
-// A model-states file of a run before its first step, as far as there is something to say.
+// Makes the model states of a run before its first step, as far as an import knows them.
 Value metadata_of(const std::vector<HfParameter>& parameters, const HfModel& model,
                   const UniversalInfo& info) {
   std::vector<Value::Entry> shapes;
@@ -152,7 +153,7 @@ Value metadata_of(const std::vector<HfParameter>& parameters, const HfModel& mod
        {keys::kWeightsOnly, true}});
 }
 
-// Those that `to` lacks, or has with another content.
+// Returns the files that `to` lacks or has with other content.
 std::vector<std::string> differing(const std::vector<std::string>& names, const fs::path& from,
                                    const fs::path& to) {
   std::vector<std::string> others;

@@ -15,8 +15,8 @@ namespace anymesh {
 
 using Json = nlohmann::ordered_json;
 
-// The keys of a config.json. A key may have a second name; one that is absent or null has its
-// default. It remembers which were asked for.
+// The keys of a config.json. A key may have a second name. An absent or null key has its default.
+// Remembers which keys were read.
 class Keys {
  public:
   explicit Keys(const std::filesystem::path& file) : file_(file.string()) {
@@ -60,7 +60,7 @@ class Keys {
     if (!value.is_boolean()) fail(name, value, "true or false");
     return value.get<bool>();
   }
-  // One of the values that our model can have; an absent key is the first of them.
+  // Returns a value that our model can have. An absent key has the first of `values`.
   Json one_of(const char* name, const std::vector<Json>& values) const {
     const Json value = at({name}, values[0]);
     std::string expected;
@@ -71,7 +71,7 @@ class Keys {
     fail(name, value, expected + ", since pretrain_gpt's model has no other");
   }
   bool contains(const char* name) const { return object_.contains(name); }
-  // Those that nobody asked for and that say something.
+  // Returns the keys that nobody read and that are not null, false or empty.
   std::vector<std::string> unused() const {
     std::vector<std::string> names;
     for (const auto& [name, value] : object_.items())

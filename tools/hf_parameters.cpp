@@ -12,7 +12,7 @@ using Cut = HfParameter::Cut;
 
 enum Part { kBase, kEmbedding, kLayers, kNorm1, kQkv, kAttention, kNorm2, kMlpIn, kMlpOut, kNorm };
 
-// Their names, of a layer's parts behind its prefix.
+// Returns transformers' names of a part. Names of a layer's parts follow the layer's prefix.
 const std::vector<std::string>& names_of(Part part, HfFamily family) {
   static const std::vector<std::string> names[][3] = {
       // GPT-2, Llama, BLOOM
@@ -84,7 +84,8 @@ class Mapping {
       add_same(ours + ".bias", {h_}, Cut::kWhole, theirs + ".bias");
   }
 
-  // `rows` are those of each of theirs. Of a matrix that is cut by columns every rank has the bias.
+  // `rows` has the rows of each of their tensors. If a matrix is cut by columns, every rank has its
+  // bias.
   void linear(const std::string& ours, const std::vector<std::string>& theirs, const Shape& rows,
               int64_t in, Cut cut, bool grouped = false) {
     const bool transposed = family_ == HfFamily::kGpt2;
@@ -118,7 +119,7 @@ class Mapping {
   std::vector<HfParameter> parameters_;
 };
 
-// Sources of fp32 end to end.
+// Joins fp32 sources end to end.
 BytesPtr stacked(std::vector<BytesPtr> parts) {
   if (parts.size() == 1) return parts[0];
   std::vector<SourceFragment> fragments;
@@ -131,7 +132,7 @@ BytesPtr stacked(std::vector<BytesPtr> parts) {
   return joined({begin}, std::move(fragments), DType::kFloat32);
 }
 
-// A matrix of fp32, read with rows for columns. A range of it is a piece of every row.
+// Returns the transpose of an fp32 matrix. Reading a range of it reads a piece of every row.
 BytesPtr transposed(const BytesPtr& matrix, int64_t matrix_rows, int64_t matrix_columns) {
   const auto rows = static_cast<uint64_t>(matrix_rows),
              columns = static_cast<uint64_t>(matrix_columns);
@@ -164,8 +165,8 @@ BytesPtr rows_of(const BytesPtr& bytes, int64_t begin, int64_t count, uint64_t r
                                     static_cast<uint64_t>(count) * row);
 }
 
-// Rows of ours, for each group [q, key, value], out of theirs, all q, all keys, all values; or the
-// other way.
+// Reorders their rows (all q, all keys, all values) to ours ([q, key, value] for each group), or
+// back.
 BytesPtr regrouped(const BytesPtr& bytes, const GptConfig& gpt, uint64_t row, bool to_ours) {
   const size_t groups = static_cast<size_t>(gpt.key_value_heads());
   const int64_t d = gpt.head_dim(), queries = gpt.num_attention_heads / gpt.key_value_heads() * d;

@@ -9,8 +9,7 @@
 
 namespace anymesh {
 
-// Each parameter of ours beside the tensors of transformers that hold the same numbers, for L
-// layers:
+// Our parameters, and the tensors of transformers that hold the same numbers, for L layers:
 //
 //   ours, of layer i                     GPT-2              Llama                   BLOOM
 //   tied_modules.embed.word_embeddings   wte                embed_tokens            word_embeddings
@@ -37,7 +36,7 @@ struct HfTensor {
 struct HfParameter {
   enum class Cut { kWhole, kRows, kColumns, kVocabulary };  // by tensor parallelism
 
-  std::string name;  // of a run with a pipeline; no_pipeline_name() has the other
+  std::string name;  // in a run with a pipeline; no_pipeline_name() gives the other
   Shape shape;
   Cut cut = Cut::kWhole;
   std::vector<HfTensor> theirs;  // stacked: rows of the first, then of the next
@@ -47,18 +46,19 @@ struct HfParameter {
 
 std::vector<HfParameter> hf_parameters(const HfModel& model);
 
-// Of fp32 elements, both read as they are asked for: theirs in the order of `theirs`.
+// Convert fp32 elements as they are read. Their tensors are in the order of `theirs`.
 BytesPtr ours_of(const HfParameter& parameter, const GptConfig& gpt, std::vector<BytesPtr> theirs);
 std::vector<BytesPtr> theirs_of(const HfParameter& parameter, const GptConfig& gpt, BytesPtr ours);
 
-// The fp32 elements of a parameter under the first of two names that `checkpoint` has; the name is
-// taken out of `left`. Throws if it has neither, or the shape is another; `by` ends that message.
+// Returns the fp32 elements of a parameter, under the first of two names that `checkpoint` has, and
+// removes that name from `left`. Throws if it has neither, or if the shape differs; `by` ends that
+// message.
 BytesPtr take(const WholeCheckpoint& checkpoint, const std::string& name,
               const std::string& other_name, const Shape& shape, std::set<std::string>& left,
               const std::string& by = "");
 
-// What transformers puts before the names of all but the head, and files of the bare model leave
-// out: "transformer.", "model."
+// Returns the prefix of all names but the head's in transformers: "transformer." or "model.". Files
+// of the bare model leave it out.
 std::string base_prefix(HfFamily family);
 
 }  // namespace anymesh

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-// An object, empty where there is none to read: what a file does not say another may.
+// Reads an object. Returns an empty one if it cannot, since another file may have the value.
 Json read_object(const fs::path& file) {
   if (!fs::is_regular_file(file)) return Json::object();
   Json json = Json::parse(shallow(read_file(file)), nullptr, /*allow_exceptions=*/false);
@@ -38,7 +38,7 @@ struct Package {
         pieces(find(find(tokenizer, "model"), "vocab")),
         decoder(find(config, "added_tokens_decoder")) {}
 
-  // Of "eos_token", say: the text, or an object that has it.
+  // Returns the text of "eos_token", say, stored as such or in an object.
   std::string text_of(const std::string& token) const {
     for (const Json* file : {&config, &special}) {
       const Json value = find(*file, token), content = find(value, "content");
@@ -60,8 +60,8 @@ struct Package {
   }
 };
 
-// Goes over a protobuf message's fields: gives strings and sub-messages to `text`, integers to
-// `integer`. Ends early where it is no such message.
+// Goes over the fields of a protobuf message. Passes strings and sub-messages to `text` and
+// integers to `integer`. Ends early where the bytes are no such message.
 template <typename Text, typename Integer>
 void read_fields(std::string_view message, const Text& text, const Integer& integer) {
   const auto varint = [&]() -> std::optional<uint64_t> {
@@ -89,8 +89,8 @@ void read_fields(std::string_view message, const Text& text, const Integer& inte
   }
 }
 
-// Finds the control pieces <s> and </s> of a SentencePiece model, without its library: this program
-// runs without. Counterpart: ModelProto in sentencepiece_model.proto.
+// Finds the control pieces <s> and </s> of a SentencePiece model. Does without its library, because
+// this program does not link it. Counterpart: ModelProto in sentencepiece_model.proto.
 TokenIds sentencepiece_ids(const fs::path& file) {
   constexpr uint64_t kPieces = 1, kPiece = 1, kType = 3, kControl = 3;
   TokenIds ids;

@@ -1,11 +1,11 @@
-// Loss curves as the trainer's --loss-csv writes them, and how far one is from another.
+// Loss curves as the trainer's --loss-csv writes them, and the differences between them.
 //
 //   iteration,consumed_samples,lm_loss,learning_rate,grad_norm,loss_scale,tokens_per_s,elapsed_ms
 //   1,8,6.22907066,0.000333333333,4.30044746,1,51234.5,4.99666
 //
-// Columns are found by name; only iteration and lm_loss are used. Refused, with file and line: a
-// missing column, a row of another width, iterations that do not increase, losses that are not
-// finite numbers, a file without rows.
+// Columns are found by name; only iteration and lm_loss are used. Reading throws, with file and
+// line, for a missing column, a row of another width, iterations that do not increase, losses that
+// are not finite numbers, and a file without rows.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,14 @@ struct LossCurve {
   std::string path = "";
 };
 
-// The fields of a CSV's line, between its commas. No quotes.
+// Splits a line of a CSV at its commas. There are no quotes.
 std::vector<std::string> split_row(std::string line);
 
-// Throws unless all of `text` is a finite number that is not negative; `where` begins the message.
+// Parses a number. Throws unless all of `text` is a finite number that is not negative; `where`
+// begins the message.
 double number_from_zero(const std::string& where, const std::string& text);
 
-// `argument` is "label=path" or "path", which is its own label then.
+// Reads a curve. `argument` is "label=path", or "path", which is then its own label.
 LossCurve read_loss_csv(const std::string& argument);
 
 // |a - b| of the losses, at an iteration that both curves have.
@@ -45,21 +46,22 @@ struct LossDelta {
 };
 
 std::vector<LossDelta> loss_deltas(const LossCurve& reference, const LossCurve& run);
-// The first of those that are largest relative to the reference. REQUIRES: there are some.
+// Returns the first of the deltas that are largest relative to the reference. REQUIRES: there are
+// some.
 const LossDelta& largest_delta(const std::vector<LossDelta>& deltas);
 
-// What a run may differ by from the reference; negative = anything.
+// How far a run may be from the reference; negative = any distance.
 struct Tolerance {
   double first = -1;  // relative, at the first common iteration
   double any = -1;    // relative, everywhere
   bool bitwise = false;
 };
 
-// One line per curve: the first common iteration and its loss, deltas, rows compared.
+// Returns a line per curve: the first common iteration and its loss, deltas, rows compared.
 std::string loss_table(const std::vector<LossCurve>& curves);
 
-// One message per run that is out of tolerance or has no iteration in common with the reference,
-// curves[0]; empty = all is well.
+// Returns a message per run that is out of tolerance or has no iteration in common with the
+// reference, curves[0]; empty = all is well.
 std::vector<std::string> tolerance_failures(const std::vector<LossCurve>& curves,
                                             const Tolerance& tolerance);
 

@@ -13,7 +13,7 @@ namespace {
 // Sizes in pixels.
 constexpr double kLeft = 66, kPlotWidth = 660, kGap = 28;
 constexpr double kTop = 84, kLossHeight = 330, kBetween = 64, kDeltaHeight = 150, kBottom = 52;
-constexpr double kEqualLane = 30;  // of the lower panel, for deltas of exactly 0
+constexpr double kEqualLane = 30;  // in the lower panel, for deltas of exactly 0
 
 constexpr const char* kReferenceColor = "#c3c9d4";
 
@@ -32,8 +32,8 @@ struct Panel {
   double bottom() const { return top + height; }
 };
 
-// Dashes of equal length, begun one dash later for each run, fill each other's gaps. From the fifth
-// run on they are longer, and no longer in step.
+// Returns a run's dashes. Dashes of equal length fill each other's gaps, since each run's begin one
+// dash later. From the fifth run on they are longer and no longer in step.
 std::string dashes_of(size_t curve, size_t curves) {
   const size_t lanes = std::min<size_t>(curves - 1, 4);
   if (curve == 0 || lanes < 2) return "";
@@ -48,7 +48,7 @@ std::string stroke_of(size_t curve, double width) {
   return "stroke=\"" + color + "\" stroke-width=\"" + number("%g", width) + "\"";
 }
 
-// Of the points in each half pixel only the lowest and the highest: nothing more can be seen.
+// Keeps only the lowest and the highest point in each half pixel: nothing more can be seen.
 std::vector<Point> thinned(const std::vector<Point>& points) {
   std::vector<Point> kept;
   for (size_t begin = 0, end; begin < points.size(); begin = end) {
@@ -70,7 +70,7 @@ std::string path_through(const std::vector<Point>& points, const std::string& st
     path += path.empty() ? 'M' : 'L';
     path += px(point.x) + ' ' + px(point.y);
   }
-  // A curve of one point: no length, so it shows by its caps.
+  // A curve of one point has no length, so its caps show it.
   if (points.size() == 1) path += "h0\" stroke-linecap=\"round";
   return "<path d=\"" + path + "\" " + stroke + "/>\n";
 }
@@ -85,7 +85,7 @@ std::string frame(const Panel& panel, const std::string& heading) {
   return svg + line_at(kLeft, panel.bottom(), kLeft + kPlotWidth, panel.bottom(), "axis");
 }
 
-// A line across a panel, with what it stands for.
+// Draws a line across a panel, with its label.
 std::string level(double y, const std::string& label) {
   return line_at(kLeft, y, kLeft + kPlotWidth, y, "grid") +
          text_at(kLeft - 10, y + 4, "tick end", label);
@@ -112,7 +112,7 @@ std::string loss_panel(const Panel& panel, const std::vector<LossCurve>& curves)
   return svg;
 }
 
-// Powers of ten around all deltas that are not 0; low > high if there are none.
+// Returns the powers of ten around all deltas that are not 0; low > high if there are none.
 std::pair<int, int> decades(const std::vector<std::vector<LossDelta>>& runs) {
   double low = std::numeric_limits<double>::infinity(), high = 0;
   for (const std::vector<LossDelta>& run : runs) {
@@ -126,7 +126,8 @@ std::pair<int, int> decades(const std::vector<std::vector<LossDelta>>& runs) {
   return {floor, std::max(floor + 1, static_cast<int>(std::ceil(std::log10(high))))};
 }
 
-// Deltas as a line that is interrupted where they are 0; those are dots at the height `equal`.
+// Draws deltas as a line that is interrupted where they are 0. Those are dots at the height
+// `equal`.
 std::string delta_curve(const Panel& panel, double equal, const std::vector<LossDelta>& deltas,
                         size_t curve) {
   std::string svg;
@@ -145,7 +146,7 @@ std::string delta_curve(const Panel& panel, double equal, const std::vector<Loss
     }
   }
   end_line();
-  std::string path;  // of no length, but with round caps
+  std::string path;  // dots have no length, but round caps
   for (const Point& dot : thinned(dots)) {
     path += 'M';
     path += px(dot.x) + ' ' + px(dot.y) + "h0";
@@ -216,7 +217,7 @@ Panel loss_axes(const std::vector<LossCurve>& curves) {
       panel.y_high = std::max(panel.y_high, row.loss);
     }
   }
-  // Never so narrow that ticks would differ by less than doubles can.
+  // Keeps the axis wide enough that its ticks are different doubles.
   panel.x_high = std::max(panel.x_high, panel.x_low + std::max(1.0, 1e-9 * panel.x_low));
   const double size = std::max(std::abs(panel.y_low), std::abs(panel.y_high));
   double margin = std::max(0.05 * (panel.y_high - panel.y_low), 1e-3 * size);

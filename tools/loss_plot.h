@@ -1,8 +1,8 @@
-// Loss curves as one self-contained SVG: the curves laid over each other, and below them how far
-// each is from the first, on a log scale with a lane of its own for exact equality.
+// Draws loss curves as one self-contained SVG. The curves lie over each other. Below them a panel
+// shows how far each is from the first, on a log scale with a lane of its own for exact equality.
 //
-// The first curve is a broad pale band and the others are dashes that interleave, so that curves on
-// top of each other remain visible: a band of alternating colours means "the same".
+// The first curve is a broad pale band and the others are interleaved dashes, so that curves on top
+// of each other remain visible. A band of alternating colours means "the same".
 #pragma once
 
 #include <string>

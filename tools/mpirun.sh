@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# tools/mpirun.sh RANKS PROGRAM ARGS...: mpirun as a laptop, a container and CI want it.
-# As root it needs leave; more ranks than cores need --oversubscribe and should yield while they wait; ranks that share
-# cores take one thread each. All are on this machine, so shared memory is the one way between them, and ranks that look for no
-# other start sooner.
+# tools/mpirun.sh RANKS PROGRAM ARGS...: runs mpirun with settings for a laptop, a container or CI.
+# It allows root and more ranks than cores (--oversubscribe), which should yield while they wait. Ranks that share cores take
+# one thread each. All ranks are on this machine, so they use only shared memory. They start sooner, because they look for no
+# other transport.
 set -euo pipefail
 if (($# < 2)) || [[ ! $1 =~ ^[1-9][0-9]*$ ]]; then
   echo "usage: tools/mpirun.sh RANKS PROGRAM ARGS..., for example: tools/mpirun.sh 2 build/release/bin/pretrain_gpt --help" >&2

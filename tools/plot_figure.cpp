@@ -1,5 +1,5 @@
-// The tutorials' figures besides loss curves (plot_loss), as one self-contained SVG; kHelp says
-// what of. Exits with 2 if the arguments or the file can't be used.
+// Draws the tutorials' figures other than loss curves (plot_loss), as one self-contained SVG. kHelp
+// lists them. Exits with 2 if the arguments or the file can't be used.
 #include <algorithm>
 #include <cstdio>
 #include <cxxopts.hpp>
@@ -35,7 +35,7 @@ std::string rectangle(double x, double y, double width, double height, const std
          px(height) + "\" fill=\"" + color + "\"/>\n";
 }
 
-// A coloured square for each name, from left to right.
+// Draws a coloured square for each name, from left to right.
 std::string legend(const std::vector<std::string>& names, double y) {
   std::string svg;
   double x = kLeft;
@@ -161,9 +161,9 @@ struct MeshRun {
   int zero = 0, layers = 0;
 };
 
-// A row for each stage and in it a cell for each rank, in the order of their numbers. A cell has a
-// bar for each kind of state: all that the stage has of it in grey, the rank's tp slice and of that
-// its partition in colour.
+// Draws a row for each stage, with a cell for each rank in the order of rank numbers. A cell has a
+// bar for each kind of state. The stage's whole state is grey; the rank's partition of its tp slice
+// is coloured.
 std::string mesh_svg(const std::string& title, const MeshRun& run) {
   constexpr double kCell = 160, kCellHeight = 96, kThick = 10;
   const std::vector<std::string> kinds = {"parameters", "gradients", "optimizer state"};
@@ -184,7 +184,7 @@ std::string mesh_svg(const std::string& title, const MeshRun& run) {
                    "tp " + std::to_string(at.tp) + ", pp " + std::to_string(at.pp) + ", dp " +
                        std::to_string(at.dp));
     for (int kind = 0; kind < 3; ++kind) {
-      const bool cut = run.zero >= 3 - kind;  // 3 the parameters, 2 the gradients, 1 the optimizer
+      const bool cut = run.zero >= 3 - kind;  // 3 cuts parameters, 2 gradients, 1 the optimizer
       const double bar = y + 36 + (kThick + 4) * kind, all = kCell - 16,
                    slice = all / run.mesh.tp_size, part = cut ? slice / run.mesh.dp_size : slice;
       svg += rectangle(x, bar, all, kThick, "#eef0f3") +

@@ -1,5 +1,5 @@
-// Text to PREFIX_KEY_document.{bin,idx}, the token files that training maps into memory; Megatron's
-// flags.
+// preprocess_data: tokenizes text to PREFIX_KEY_document.{bin,idx}, the token files that training
+// maps into memory. Takes Megatron's flags.
 //
 //   preprocess_data --input corpus.jsonl --output-prefix corpus --tokenizer-type GPT2BPETokenizer
 //                   --vocab-file vocab.json --merge-file merges.txt --append-eod --workers 8
@@ -42,7 +42,7 @@ namespace {
 struct Options {
   std::string input;
   std::vector<std::string> json_keys;
-  std::optional<DocumentUnit> unit;  // of text; none: JSON lines
+  std::optional<DocumentUnit> unit;  // for text; none: JSON lines
   std::string output_prefix;
   std::string tokenizer_type, vocab_file, merge_file, tokenizer_model;
   bool prepend_bos = false, append_eod = false, count_eod = false;
@@ -51,12 +51,12 @@ struct Options {
 
 struct Batch {
   DocumentReader::Batch input;
-  std::vector<std::vector<int32_t>> tokens;  // of document d and key k at d * keys + k
+  std::vector<std::vector<int32_t>> tokens;  // document d and key k are at d * keys + k
   std::exception_ptr error;
 };
 
-// The sole right to write PREFIX.bin and .idx. Tokens have no mark that says what they are: it is
-// the index beside them that does.
+// Claims the sole right to write PREFIX.bin and .idx. Tokens carry no mark of their format; only
+// the index beside them tells.
 std::optional<OutputLock> claim(const std::string& prefix) {
   namespace fs = std::filesystem;
   auto lock = claim_output("--output-prefix", prefix + ".idx", {"an index of tokens", "MMIDIDX"});
@@ -151,7 +151,7 @@ class Preprocessor {
     }
   }
 
-  // An error in a batch waits for its turn too, so that the first in the input is reported.
+  // A batch with an error waits for its turn too, so that the first error in the input is reported.
   void process_batches(Tokenizer& tokenizer) {
     while (true) {
       Batch batch;
@@ -196,7 +196,7 @@ class Preprocessor {
     try {
       found = strings_of(document.text, options_.json_keys);
     } catch (const std::runtime_error& error) {
-      const bool first = document.line == 1;  // of an object that goes on, perhaps
+      const bool first = document.line == 1;  // perhaps an object that goes on
       throw std::runtime_error(where + error.what() +
                                (first ? "; expected one object a line" : ""));
     }
@@ -227,7 +227,7 @@ class Preprocessor {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Options options_;
   int32_t vocab_size_ = 0;
-  std::deque<Output> outputs_;  // one a key
+  std::deque<Output> outputs_;  // one per key
 
   std::mutex read_mutex_;
   DocumentReader reader_;
@@ -235,7 +235,7 @@ class Preprocessor {
   std::mutex write_mutex_;
   std::condition_variable turn_changed_;
   int64_t turn_ = 0;
-  int64_t documents_ = 0, bytes_ = 0;  // of input, as far as it is written
+  int64_t documents_ = 0, bytes_ = 0;  // of input that is written
   ProgressCounter progress_;
   std::exception_ptr error_;
   std::atomic<bool> stop_ = false;
@@ -250,7 +250,7 @@ int preprocess(const Options& options) {
   return 0;
 }
 
-// How the input is cut, by its name and --documents.
+// Returns the unit that the input is cut into, by its name and --documents; none for JSON lines.
 std::optional<DocumentUnit> unit_of(const cxxopts::ParseResult& parsed, const std::string& input) {
   const std::string suffix = std::filesystem::path(input).extension();
   const bool json = suffix == ".jsonl" || suffix == ".json";
@@ -299,7 +299,7 @@ Options parse_options(const cxxopts::ParseResult& parsed) {
   return options;
 }
 
-// "--json-keys text title", as Megatron takes a list, in cxxopts' spelling, "text,title".
+// Rewrites Megatron's spelling of a list, "--json-keys text title", to cxxopts' "text,title".
 std::vector<std::string> join_keys(const std::vector<std::string>& args) {
   std::vector<std::string> joined;
   bool more_keys = false;  // the last of `joined` is a key
@@ -322,9 +322,9 @@ Options parse(int argc, char** argv) {
   // clang-format off
   flags.add_options("Input")
     ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt; no pipe", text)
-    ("json-keys", "what to take from each object, one or more: one output for each",
+    ("json-keys", "keys to take from each object, one or more: one output for each",
      cxxopts::value<std::vector<std::string>>()->default_value("text"))
-    ("documents", "what is a document in a .txt: file, paragraph (up to a blank line) or line",
+    ("documents", "unit of a document in a .txt: file, paragraph (up to a blank line) or line",
      cxxopts::value<std::string>()->default_value("file"));
   flags.add_options("Tokenizer")
     ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer or "

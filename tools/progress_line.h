@@ -17,7 +17,8 @@ inline std::string size_text(double bytes) {
   return printed("%.2f %s", bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB");
 }
 
-// On stderr: on a terminal one line that is rewritten, elsewhere a line for each tenth.
+// Shows progress on stderr: on a terminal as one line that is rewritten, elsewhere as a line for
+// each tenth.
 //
 //    30% of 1.49 GB, 612.40 MB/s, 2 s left
 class ProgressLine {
@@ -43,7 +44,7 @@ class ProgressLine {
   int last_ = 0;
 };
 
-// What work(progress) returns, with such a line until it does.
+// Returns work(progress), and shows such a line until it does.
 template <class Work>
 auto with_progress(Work work) {
   ProgressLine line;

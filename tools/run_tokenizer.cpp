@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 struct FileFlag {
   std::string TokenizerChoice::*file;
   const char *flag, *dest, *usual_name;
-  const char* type;  // how the name of its tokenizer's type ends
+  const char* type;  // how the types of tokenizers that take it end
 };
 constexpr FileFlag kFiles[] = {
     {&TokenizerChoice::vocab_file, "--vocab-file", "vocab_file", "vocab.json", "GPT2BPETokenizer"},
@@ -20,7 +20,7 @@ constexpr FileFlag kFiles[] = {
     {&TokenizerChoice::tokenizer_model, "--tokenizer-model", "tokenizer_model", "tokenizer.model",
      "SentencePieceTokenizer"}};
 
-// In the checkpoint's own folder, or the one of its tags.
+// Looks in the checkpoint's own folder, then in the folder of its tags.
 std::optional<fs::path> beside(const fs::path& checkpoint, const fs::path& name) {
   for (const fs::path& folder : {checkpoint, checkpoint.parent_path()})
     if (fs::is_regular_file(folder / name)) return folder / name;

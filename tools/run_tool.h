@@ -18,13 +18,13 @@
 
 namespace anymesh {
 
-// Ends the program after what --help prints.
+// Prints the text of --help and ends the program.
 [[noreturn]] inline void end_with(const std::string& program, const std::string& help) {
   std::cout << help;
   std::exit(stdout_is_written(program) ? 0 : 1);
 }
 
-// Refuses the first flag that there is not, with the one that may be meant.
+// Throws for the first unknown flag, and suggests the nearest one.
 inline void check_flags(const cxxopts::Options& flags, int argc, const char* const* argv) {
   std::vector<std::string> known;
   for (const std::string& group : flags.groups())
@@ -41,7 +41,7 @@ inline void check_flags(const cxxopts::Options& flags, int argc, const char* con
   }
 }
 
-// The flags that were given; --help prints all there are, and ends the program.
+// Returns the flags that were given. --help prints all flags and ends the program.
 inline cxxopts::ParseResult parse_flags(cxxopts::Options& flags, int argc,
                                         const char* const* argv) {
   try {
@@ -54,7 +54,7 @@ inline cxxopts::ParseResult parse_flags(cxxopts::Options& flags, int argc,
   }
 }
 
-// Refuses words that no flag takes, and the lack of one that is required.
+// Throws for a word that no flag takes, and for a required flag that is missing.
 inline void check_words(const cxxopts::ParseResult& parsed,
                         std::initializer_list<const char*> required) {
   if (!parsed.unmatched().empty())
@@ -64,13 +64,13 @@ inline void check_words(const cxxopts::ParseResult& parsed,
       throw std::invalid_argument("--" + std::string(name) + " is missing");
 }
 
-// The text of a flag; empty if it was not given and has no default.
+// Returns the text of a flag; empty if it was not given and has no default.
 inline std::string text_of(const cxxopts::ParseResult& parsed, const char* name) {
   const cxxopts::OptionValue& value = parsed[name];
   return value.count() || value.has_default() ? value.as<std::string>() : "";
 }
 
-// A number of threads.
+// Returns a number of threads. Throws unless it is from 1 to 1024.
 inline int workers_of(const cxxopts::ParseResult& parsed, const char* name) {
   const int count = parsed[name].as<int>();
   if (count >= 1 && count <= 1024) return count;
@@ -78,9 +78,8 @@ inline int workers_of(const cxxopts::ParseResult& parsed, const char* name) {
                               ") must be from 1 to 1024");
 }
 
-// The life of a tool: work(parse(argc, argv)), whose exit status it returns. Wrong arguments
-// end in 2, any other error, that of printing too, in `failure`; both are one line, under the
-// tool's name.
+// Runs work(parse(argc, argv)) and returns its exit status. Wrong arguments end in 2. Any other
+// error, in printing too, ends in `failure`. Both print one line under the tool's name.
 template <class Parse, class Work>
 int run_tool(const char* name, int failure, int argc, char** argv, Parse parse, Work work) {
   decltype(parse(argc, argv)) arguments;

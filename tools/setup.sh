@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs what Anymesh needs to build and run, and nothing that is already there:
+# Installs the packages that Anymesh needs to build and run, and skips those that are already there:
 #   tools/setup.sh                 Debian/Ubuntu packages, and LibTorch into .deps/ of this checkout
 #   tools/setup.sh --cuda          also what LibTorch's CUDA half needs beside the CUDA Toolkit (cmake --preset cuda)
 #   tools/setup.sh --interop       also Python's headers, for the module that DeepSpeed compiles (tests/interop)
 #   tools/setup.sh --no-torch      packages only (you have a LibTorch: cmake -DCMAKE_PREFIX_PATH=/path/to/libtorch)
-# Works as root or with sudo. Without either it prints the packages for you to have installed.
+# Works as root or with sudo. Without either it prints the packages for someone to install.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -64,7 +64,7 @@ stamp=$deps/torch-$torch.done
 if [[ -e $stamp ]]; then
   say "LibTorch $torch is in $deps"
 else
-  # The wheel's own requirements name 3 GB of GPU libraries; libtorch_cpu.so needs only these two to load.
+  # The wheel's own requirements are 3 GB of GPU libraries. libtorch_cpu.so needs only these two to load.
   cuda=$(pinned ANYMESH_CUDA_WHEEL_VERSION)
   say "downloading LibTorch $torch (PyPI wheel, about 0.5 GB) into $deps"
   fetch "torch==$torch" "nvidia-cuda-cupti==$cuda.*" "nvidia-cuda-runtime==$cuda.*"
@@ -74,7 +74,7 @@ fi
 if [[ $with_cuda ]]; then
   nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
   [[ -x $nvcc ]] || { say "no nvcc: install the CUDA Toolkit $(pinned ANYMESH_CUDA_WHEEL_VERSION) first"; exit 1; }
-  # Asked, as nvcc may be a script that calls another.
+  # Asks nvcc for the toolkit, as nvcc may be a script that calls another.
   toolkit=$(cd "$("$nvcc" --dryrun -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')" && pwd -P)
   wheels=()
   # needs LIBRARY WHEEL VERSION: downloads the wheel unless the system or an earlier run has the library.

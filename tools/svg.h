@@ -1,6 +1,5 @@
-// What our plots draw with: SVG elements as text, in pixels. They take their looks from the style
-// sheet in svg_begin(): title, head, label, tick, mid (centred), end (flush right); grid and axis
-// for lines.
+// SVG elements as text, in pixels, for our plots. The style sheet in svg_begin() gives them their
+// looks: title, head, label, tick, mid (centred), end (flush right); grid and axis for lines.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +9,9 @@
 
 namespace anymesh {
 
-std::string svg_begin(double width, double height);  // to be ended by "</svg>"
-// To --output, which may be an earlier SVG of ours, but neither another file nor one of `inputs`.
+std::string svg_begin(double width, double height);  // the caller ends it with "</svg>"
+// Writes to --output, which may be an earlier SVG of ours, but neither another file nor one of
+// `inputs`.
 void write_svg(const std::string& path, const std::string& svg,
                const std::vector<std::filesystem::path>& inputs);
 
@@ -20,10 +20,11 @@ std::string px(double value);
 std::string text_at(double x, double y, const std::string& style, const std::string& text);
 std::string line_at(double x1, double y1, double x2, double y2, const std::string& style);
 
-// Ticks at multiples of 1, 2 or 5 times a power of ten inside [low, high], about `count` of them.
+// Returns about `count` ticks at multiples of 1, 2 or 5 times a power of ten inside [low, high].
 std::vector<double> nice_ticks(double low, double high, int count);
 
-// Okabe and Ito's palette and more, which colour-blind readers can tell apart; repeats from 8 on.
+// Returns a colour of Okabe and Ito's palette and more, which colour-blind readers can tell apart.
+// Repeats from 8 on.
 std::string series_color(size_t series);
 
 }  // namespace anymesh

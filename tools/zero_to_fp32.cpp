@@ -1,5 +1,5 @@
-// zero_to_fp32: the fp32 weights of a checkpoint as pytorch_model.bin or model.safetensors.
-// Arguments as DeepSpeed's script of that name.
+// zero_to_fp32: writes the fp32 weights of a checkpoint as pytorch_model.bin or model.safetensors.
+// Takes the arguments of DeepSpeed's script of that name.
 
 #include <cstdio>
 #include <cxxopts.hpp>
@@ -34,7 +34,7 @@ Arguments parse(int argc, char** argv) {
      cxxopts::value<std::string>()->default_value(""), "TAG")
     ("exclude_frozen_parameters", "Leave out parameters that were not trained")
     ("overwrite", "Replace weights in output_dir that no export of ours left there")
-    ("d,debug", "Print what is in each file")
+    ("d,debug", "Print the contents of each file")
     ("h,help", "Print this");
   // clang-format on
   flags.parse_positional({"checkpoint_dir", "output_dir"});
@@ -51,7 +51,7 @@ Arguments parse(int argc, char** argv) {
           .debug = parsed.count("debug") > 0};
 }
 
-// Each file, and what is in it.
+// Prints each file and the tensors in it.
 void print_files(const Fp32Report& report) {
   for (const WeightsFile& file : report.files) {
     std::printf("%s: %llu bytes\n", file.name.c_str(), static_cast<unsigned long long>(file.bytes));

@@ -1,7 +1,7 @@
-# Sourced by the tutorials, which set `tutorial`, their name, and `steps`, the length of a run: a small byte-level GPT, the
-# text that it learns, and how to prepare, train and convert. Files go to runs/$tutorial/, made anew each time.
+# Sourced by the tutorials, which set `tutorial` to their name and `steps` to the length of a run. Defines a small byte-level
+# GPT, its text, and functions that prepare, train and convert. Files go to runs/$tutorial/, made anew each time.
 set -euo pipefail
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}  # as mpirun.sh has it; small models gain nothing by more
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}  # as in mpirun.sh; more threads do not speed up small models
 corpus=${CORPUS:+$(realpath -e -- "$CORPUS")}
 source "$(dirname "${BASH_SOURCE[0]}")/base.sh"
 
@@ -25,7 +25,7 @@ write_text() {
   fi
 }
 
-# A validation set is whole documents: paragraphs if there are enough of them, else lines.
+# A validation set is made of whole documents: paragraphs if there are enough of them, else lines.
 tokenize() {
   local unit=paragraph
   (($(grep -c '^[[:space:]]*$' "$out/text.txt" || true) >= 20)) || unit=line
@@ -33,7 +33,7 @@ tokenize() {
       --tokenizer-type ByteLevelTokenizer --append-eod --count-eod | tee "$out/preprocess.log" | sed 's/^/   /'
 }
 
-# prepare: everything before the first run. `built` is when the build was done.
+# prepare: does everything before the first run. `built` is the time when the build was done.
 prepare() {
   step "Set-up"
   tools/setup.sh ${CMAKE_PREFIX_PATH:+--no-torch}
@@ -52,7 +52,7 @@ prepare() {
   tokenize
 }
 
-# train MESH RUN FLAGS...: MESH is tp,pp,dp,zero; writes RUN.csv and RUN.log, shows the step lines.
+# train MESH RUN FLAGS...: MESH is tp,pp,dp,zero. Writes RUN.csv and RUN.log, and shows the step lines.
 train() {
   local tp pp dp zero run=$out/$2 start
   IFS=, read -r tp pp dp zero <<<"$1"
@@ -70,7 +70,7 @@ convert() {
     { cat "$out/convert.err" >&2; fail "the conversion failed"; }
 }
 
-# validation_loss RUN: the one at its end.
+# validation_loss RUN: prints the validation loss at the end of RUN.
 validation_loss() {
   local loss; loss=$(sed -n 's/^validation loss at the end.*: \([^ ]*\) .*/\1/p' "$out/$1.log")
   [[ -n $loss ]] || fail "no validation loss in $out/$1.log"

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# A run that changes its mesh, its ZeRO stage and its precision five times, against the run that never stopped:
+# Compares a run that changes its mesh, its ZeRO stage and its precision five times with a run that never stopped:
 #
 #   tutorials/five_changes.sh                   on the King James Bible
 #   CORPUS=your.txt tutorials/five_changes.sh   on a text of yours
 #
-# Trains 300 steps twice. The second run stops after every 50th and goes on elsewhere, by turns through a universal folder
-# and directly. Succeeds only if the final validation losses are within 1 % of each other. Model, text and set-up are
-# quickstart.sh's; everything it writes is in runs/five_changes/, made anew each time.
+# Trains 300 steps twice. The second run stops after every 50th and resumes on another mesh, by turns through a universal folder
+# and directly. Succeeds only if the final validation losses are within 1 % of each other. Model, text and set-up are those of
+# quickstart.sh. Everything is written to runs/five_changes/, made anew each time.
 tutorial=five_changes
 length=50
 steps=$((6 * length))
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# Mesh (tensor, pipeline, data parallel size, ZeRO stage), precision, the way there.
+# Mesh (tensor, pipeline, data parallel size, ZeRO stage), precision, and the way to load.
 segments=("2,2,2,1 fp32 start" "1,4,1,0 bf16 universal" "1,1,4,3 fp16 direct"
           "2,1,3,2 fp32 universal" "1,3,2,1 fp16 direct" "4,2,1,0 bf16 universal")
 declare -A precision_flags=([fp32]="" [bf16]=--bf16 [fp16]="--fp16 --initial-loss-scale 65536")
 
-# train_segment I: from the checkpoint that the segment before left to the next one.
+# train_segment I: trains from the checkpoint of the previous segment to the next one.
 train_segment() {
   local mesh precision way at=$((($1 - 1) * length)) load=()
   read -r mesh precision way <<<"${segments[$1 - 1]}"
@@ -31,7 +31,7 @@ train_segment() {
   train "$mesh" "segment$1" ${precision_flags[$precision]} "${load[@]}" --save "$out/checkpoints" --exit-interval $length
 }
 
-# row I: one line of the table, of the segment's last step.
+# row I: prints one line of the table, for the segment's last step.
 row() {
   local tp pp dp zero precision way
   IFS=', ' read -r tp pp dp zero precision way <<<"${segments[$1 - 1]}"

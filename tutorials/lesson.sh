@@ -1,5 +1,5 @@
 # Sourced by NN_name/run.sh with its arguments: [FOLDER OF THE EXECUTABLES] (else $ANYMESH_BIN, else build/release/bin).
-# $FLAGS, if set, are more flags for every run of the lesson. Files go to runs/NN_name/, made anew each time.
+# $FLAGS, if set, adds flags to every run of the lesson. Files go to runs/NN_name/, made anew each time.
 folder=${1:-${ANYMESH_BIN:-}}
 [[ -z $folder ]] || folder=$(realpath -e -- "$folder") || exit 1
 tutorial=$(basename "$(dirname "$(realpath "${BASH_SOURCE[1]}")")")
@@ -25,7 +25,7 @@ data=(--mock-data --vocab-size 256)
 recipe=(--micro-batch-size 1 --global-batch-size 8 --train-iters "$steps" --lr 3e-3 --lr-warmup-iters 5 --seed 1234
         --eval-iters 0 --log-interval 10 --device cpu)
 
-# say LINE...: what the README shows; kept for tests/tutorials.
+# say LINE...: prints lines for the README and keeps them for tests/tutorials.
 say() { printf '%s\n' "$@" | tee -a "$out/output.txt"; }
 
 # launch MESH RUN FLAGS...: replaces this process by a run on MESH = tp,pp,dp,zero that writes $out/RUN.csv.
@@ -40,27 +40,27 @@ launch() {
       --loss-csv "$out/$2.csv" "${@:3}" "${more[@]}" </dev/null
 }
 
-# train MESH RUN FLAGS...: launch to the end, with what it prints in $out/RUN.log.
+# train MESH RUN FLAGS...: runs launch to its end, with its output in $out/RUN.log.
 train() {
   (launch "$@") >"$out/$2.log" 2>&1 && return
-  # Without the settings, the steps, and mpirun's words on it.
+  # Leaves out the settings, the steps, and mpirun's own messages.
   sed -E '/^-{20}/,/^-{20}/d; /^(  --|(mesh|model|data): |memory kept|iteration )/d' "$out/$2.log" | head -20 >&2
   fail "the run $2 on $(name "$1") failed: $out/$2.log"
 }
 
-# loss RUN STEP: with four digits.
+# loss RUN STEP: prints the loss with four digits.
 loss() { awk -F, -v step="$2" '$1 == step {printf "%.4f", $3}' "$out/$1.csv"; }
 
-# memory RUN PART: MiB of the rank that keeps most, of a run with --report-memory.
+# memory RUN PART: prints the MiB on the largest rank, for a run with --report-memory.
 memory() { sed -n "s/^memory: $2  *\([0-9.]*\) .*/\1/p" "$out/$1.log"; }
 
-# traffic RUN: what its last step communicated, of a run with --report-comm.
+# traffic RUN: prints the communication of the last step, for a run with --report-comm.
 traffic() { say "$(sed -n '/^group/,/^done/{/^done/!p}' "$out/$1.log")"; }
 
-# bitwise A B WHAT: the losses of two runs are the same text at every step that both have.
+# bitwise A B WHAT: checks that the losses of two runs are the same text at every step that both have.
 bitwise() { compare "$1" "$2" "$3" bit-identical --bitwise; }
 
-# close A B TOLERANCE WHAT: no loss is off by more than TOLERANCE, relative.
+# close A B TOLERANCE WHAT: checks that every loss agrees within the relative TOLERANCE.
 close() { compare "$1" "$2" "$4" "within $3" --tolerance "$3"; }
 
 # compare A B WHAT RESULT FLAGS OF plot_loss...

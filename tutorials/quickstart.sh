@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# From a fresh Debian or Ubuntu to the main job in one command:
+# Goes from a fresh Debian or Ubuntu to the main job in one command:
 #
 #   tutorials/quickstart.sh                     the King James Bible
 #   CORPUS=your.txt tutorials/quickstart.sh     a text of yours
 #
-# 1. Installs what is missing and builds (the second time there is nothing to do).
+# 1. Installs the missing packages and builds (the second time there is nothing to do).
 # 2. Trains a small byte-level GPT on tensor 2 x pipeline 2 x data 2, ZeRO stage 1, and saves halfway.
 # 3. Converts that checkpoint to the universal format, and shows what the model writes before and after training.
-# 4. Resumes it on six other meshes, and compares every loss with the run that went on undisturbed.
+# 4. Resumes it on six other meshes, and compares every loss with the undisturbed run.
 #
-# Succeeds only if the curves agree and the model has learned. Everything it writes is in runs/quickstart/, made anew
-# each time. CMAKE_PREFIX_PATH=/path/to/libtorch takes that LibTorch in place of the one that tools/setup.sh downloads.
+# Succeeds only if the curves agree and the model has learned. Everything is written to runs/quickstart/, made anew each time.
+# CMAKE_PREFIX_PATH=/path/to/libtorch uses that LibTorch instead of the download of tools/setup.sh.
 tutorial=quickstart
 half=60          # the step of the save
 steps=$((2 * half))
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# Meshes: tensor, pipeline, data parallel size, ZeRO stage. No size but 1 divides the 5 layers or the 257 tokens.
+# Meshes: tensor, pipeline, data parallel size, ZeRO stage. Only size 1 divides the 5 layers or the 257 tokens.
 first=2,2,2,1
 others=(1,1,1,0 4,1,1,0 1,4,1,0 1,1,4,3 2,1,3,1 1,2,3,2)
 
-# row MESH RUN NOTE: one line of the table, from the run's CSV and its last line of output.
+# row MESH RUN NOTE: prints one line of the table, from the run's CSV and its last line of output.
 row() {
   local tp pp dp zero
   IFS=, read -r tp pp dp zero <<<"$1"
@@ -35,7 +35,7 @@ row() {
          note == "" ? sprintf("%.1e", max) : "-", e[1], e[2] * (e[3] == "per" ? ranks : 1), note}' "$out/reference.csv" "$out/$2.csv"
 }
 
-# sample TAG_FOLDER WHAT: a text as long as the model's positions, on one line.
+# sample TAG_FOLDER WHAT: prints a text as long as the model's positions, on one line.
 sample() {
   printf '   %-14s' "$2"
   "$bin/generate" --load "$1" --num-tokens-to-generate 63 --temperature 0.7 2>"$out/generate.log" |
@@ -66,7 +66,7 @@ for i in "${!others[@]}"; do
   mesh=${others[$i]} run=$(name "${others[$i]}")
   left=$(((${#others[@]} - i) * half * ($(now) - training) / done_steps))
   step "Resume on $run: mesh $((i + 1)) of ${#others[@]}, about $left s left in all"
-  ((i + 1 < ${#others[@]})) || mpi=yes  # the last on processes, as runs for real are
+  ((i + 1 < ${#others[@]})) || mpi=yes  # the last on processes, as real runs are
   train "$mesh" "$run" --load "$out/universal" --universal-checkpoint
   curves+=("$run=$out/$run.csv")
   done_steps=$((done_steps + half))

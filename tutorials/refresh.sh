@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# tutorials/refresh.sh [NN_name]...: runs these tutorials, or all, puts what they print between the markers of their READMEs,
-# and their curves beside them. ANYMESH_BIN: the executables' folder.
+# tutorials/refresh.sh [NN_name]...: runs these tutorials, or all. Puts their output between the markers of their READMEs, and
+# their curves beside them. ANYMESH_BIN: the executables' folder.
 set -euo pipefail
 executables=$(realpath -e -- "${ANYMESH_BIN:-"$(dirname "$0")/../build/release/bin"}")
 cd "$(dirname "$0")"

@@ -1,9 +1,9 @@
-// Our kernels for GPUs beside LibTorch's operators for the same, forward and backward together, in
-// bf16 at the sizes of a GPT of 1.3B (hidden 2048, 8192 tokens): milliseconds, medians of 15,
-// alternating. A kernel that does not win is to go. Written without a GPU at hand: it has yet to
-// run once.
+// Times our GPU kernels beside LibTorch's operators for the same, forward and backward together, in
+// bf16 at the sizes of a GPT of 1.3B (hidden 2048, 8192 tokens). Prints milliseconds, medians of
+// 15, alternating. A kernel that does not win is to be removed. This file was written without a GPU
+// at hand and has yet to run once.
 //
-//   gpu_kernels            of the preset `cuda`
+//   gpu_kernels            built by the preset `cuda`
 #include <ATen/Functions.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/cuda.h>
@@ -35,7 +35,7 @@ Tensor random(at::IntArrayRef shape) {
   return torch::randn(shape, torch::dtype(torch::kBFloat16).device(torch::kCUDA));
 }
 
-// `forward` on leaves, and its backward from gradients made once.
+// Returns work that does `forward` on leaves, and its backward from gradients made once.
 std::function<void()> both_ways(std::vector<Tensor> leaves,
                                 std::function<Outputs(const std::vector<Tensor>&)> forward) {
   for (Tensor& x : leaves) x = x.detach().clone().requires_grad_();

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# How a step's time grows with layers, micro-batches and ranks, against the model of docs/scaling.md: its constants are fitted on
-# some of the runs, and the others are predicted. Then the same formula for 175B parameters on 1024 GPUs, of which it assumes the
-# rates. One thread a rank, fp32, hidden 256, sequences of 128; medians of ROUNDS runs' median step, the first three left out.
+# Compares a step's time with the model of docs/scaling.md, as layers, micro-batches and ranks grow. Some of the runs fit the
+# model's constants; it predicts the others. Then applies the same formula to 175B parameters on 1024 GPUs, with assumed rates.
+# One thread a rank, fp32, hidden 256, sequences of 128. Medians of ROUNDS runs' median step, without the first three steps.
 #
 #   ROUNDS=5 benchmarks/train/growth.sh [FOLDER_OF_EXECUTABLES]     default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
@@ -50,9 +50,9 @@ while read -r use layers micro ranks kind; do
   echo "$use $layers $micro ${kind:-one} $(median "ms.$layers.$micro.$ranks.$kind")"
 done <<<"$cases" >measured
 
-# a + b L: a micro-batch's milliseconds on one core; u + v L: the step's others, which are the optimizer's. Ranks that compute at
-# once have the memory to share: what dp adds to a step is f + g L, its bytes among them; what tp adds to a layer of a micro-batch
-# is c; a stage of pp takes its half, and k for each micro-batch beside it.
+# a + b L is a micro-batch's milliseconds on one core; u + v L is the rest of the step, which is the optimizer. Ranks that
+# compute at once share the memory bandwidth. dp adds f + g L to a step, its communication included. tp adds c to each layer of
+# a micro-batch, and w to the step. A stage of pp takes half the time, and k more for each micro-batch.
 awk '
   { use[NR] = $1; L[NR] = $2; m[NR] = $3; kind[NR] = $4; ms[NR] = $5; t[$4, $2, $3] = $5 }
   function one(L, m) { return m * (a + b * L) + u + v * L }
@@ -81,9 +81,9 @@ awk '
     }
   }' measured
 
-# GPT-3 (96 layers of 12288, sequences of 2048, vocabulary 51200) at a batch of 1536 on 1024 GPUs, tensor 8 x pipeline 8 x data 16,
-# micro-batches of 1, ZeRO 1. Rates: a GPU s flops at a share that large products reach, and bytes/s of a GPU on the links within
-# and between nodes. Nothing overlaps.
+# GPT-3 (96 layers of 12288, sequences of 2048, vocabulary 51200) at a batch of 1536 on 1024 GPUs, with tensor 8 x pipeline 8 x
+# data 16, micro-batches of 1 and ZeRO 1. The rates are a GPU's flops, the share of it that large products reach, and its
+# bytes/s on the links within and between nodes and in its memory. Nothing overlaps.
 printf '\n| 175B, 1024 GPUs | compute | tp | pp | bubble | dp | optimizer | step, s | tokens/s | TFLOP/s a GPU, recomputed too | of the peak |\n'
 echo '|---|---|---|---|---|---|---|---|---|---|---|'
 awk -v OFMT=%.3g 'function row(name, recompute, peak, share, nvlink, fabric, hbm) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A step on two cores, as one process of two threads and as two ranks of one: data, tensor and pipeline parallel, ZeRO 0 to 3; and a
-# step of the tutorial's size on four ranks, nearly all of which is overhead. Medians of ROUNDS runs' median step, the first three
-# left out; the runs alternate. The losses of all meshes of a size must agree.
+# Times a step on two cores, as one process of two threads and as two ranks of one thread: data, tensor and pipeline parallel,
+# ZeRO 0 to 3. Also times a step of the tutorial's size on four ranks, which is nearly all overhead. Medians of ROUNDS runs'
+# median step, without the first three steps; the runs alternate. The losses of all meshes of a size must agree.
 #
 #   ROUNDS=5 PRECISIONS="fp32 bf16" benchmarks/train/meshes.sh [FOLDER_OF_EXECUTABLES]     default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Training steps of pretrain_gpt beside the same steps of a plain PyTorch script (torch_gpt.py), eager and compiled: same weights,
-# data, maths and threads, without dropout; the runs alternate, and each figure is the median of ROUNDS runs' median step, the first
-# three steps left out. Stops if the losses of the last step are further apart than the precision explains.
+# Times training steps of pretrain_gpt against the same steps of a plain PyTorch script (torch_gpt.py), eager and compiled. Both
+# have the same weights, data, maths and threads, without dropout. The runs alternate. Each figure is the median of ROUNDS runs'
+# median step, without the first three steps. Stops if the last step's losses differ more than the precision explains.
 #
 #   PYTHON=python ROUNDS=5 benchmarks/train/run.sh [FOLDER_OF_EXECUTABLES [SIZE]...]     default: all; PRECISIONS="fp32 bf16"
 #
-# SIZE: small (4 layers, hidden 128, seq 128, batch 8, vocab 256), medium (6, 384, 256, 8, 256), gpt2 (12, 768, 512, 1, 50304); for
-# GPUs (DEVICE=cuda, see benchmarks/gpu/run.sh) 124M, 350M, 1.3B. PYTHON has torch of the version that we link. GEMM is what torch.mm
-# reaches at 2048^3 in that precision, in the same run; on a GPU, PEAK of so many GFLOP/s if it is given.
+# SIZE: small (4 layers, hidden 128, seq 128, batch 8, vocab 256), medium (6, 384, 256, 8, 256), gpt2 (12, 768, 512, 1, 50304);
+# for GPUs (DEVICE=cuda, see benchmarks/gpu/run.sh) 124M, 350M, 1.3B. PYTHON has the torch version that we link. GEMM is the
+# rate of torch.mm at 2048^3 in that precision, in the same run. PEAK, in GFLOP/s, replaces it, as on a GPU.
 source "$(dirname "${BASH_SOURCE[0]}")/../common.sh"
 train=$repository/benchmarks/train
 rounds=${ROUNDS:-5} python=${PYTHON:-python3} device=${DEVICE:-cpu}
@@ -32,10 +32,10 @@ ours() { # LAYERS HIDDEN HEADS SEQ BATCH VOCAB STEPS FLAGS...
     --lr-decay-style constant --attention-dropout 0 --hidden-dropout 0 --eval-iters 0 --device "$device" "${@:8}" || { echo "ours failed" >&2; exit 1; }
 }
 
-# Lines "MS LOSS" of the steps -> those of the middle one; the last loss goes to the file $1.
+# Reads a line "MS LOSS" per step and prints the median MS of all but the first three. The last loss goes to the file $1.
 middle() { tail -n +4 | tee >(tail -1 | cut -d' ' -f2 >"$1") | sort -g | awk '{t[NR] = $1} END {print t[int((NR + 1) / 2)]}'; }
 
-# The most that a GPU holds while a command runs, MiB, to the file $1.
+# Writes the peak memory of the GPU while a command runs, in MiB, to the file $1.
 watch_gpu() { # FILE COMMAND...
   local file=$1
   shift

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# launch.sh PROGRAM ARGS...: a rank for each task of a SLURM allocation, in the order of its nodes, so that the ranks of a tensor
-# parallel group, which are next to each other, are on one node.
+# launch.sh PROGRAM ARGS...: starts a rank for each task of a SLURM allocation. Ranks follow the order of the nodes, so that a
+# tensor parallel group, whose ranks are neighbours, is on one node.
 #
 #   LAUNCHER=srun|mpirun    default: srun, if it can start Open MPI's programs (srun --mpi=list has pmix)
 #   NETWORK=10.0.0.0/16     for several networks: the one that nodes talk over, also as an interface, ib0

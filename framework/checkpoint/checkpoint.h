@@ -22,145 +22,149 @@ namespace anymesh {
 
 class SaveLock;
 
-// A run's checkpoints, in DeepSpeed's on-disk layout and under Megatron-DeepSpeed's names:
-// format/names.h lists the files, docs/checkpoint-format.md says what each holds. Without optimizer
-// state (weights_only) there are model-states and layer files alone, at every stage.
+// A run's checkpoints, in DeepSpeed's on-disk layout and under Megatron-DeepSpeed's names.
+// format/names.h lists the files, and docs/checkpoint-format.md describes their contents. A save
+// without optimizer state (weights_only) writes model-states and layer files alone, at every ZeRO
+// stage.
 //
-// A tag is published only when it is whole: all ranks write to a temporary folder and sync it, then
-// one rename, then `latest`. A crash at any moment leaves the previous checkpoint in place. A tag
-// of that name is replaced as a whole. PendingSave (pending_save.h) saves; a rank that has not come
-// after `config.patience` is named in the error of the others, which then cannot communicate any
-// more.
+// A tag is published only when it is complete: all ranks write to a temporary folder and sync it,
+// one rename publishes it, and `latest` is updated last. A crash at any moment leaves the previous
+// checkpoint in place. An existing tag of that name is replaced as a whole. PendingSave
+// (pending_save.h) does the saving. If a rank does not come to a save within `config.patience`, the
+// other ranks throw an error that names it, and cannot communicate any more.
 //
-// All functions are collective over grid.world. What goes wrong on one rank they throw on all, as
+// All functions are collective over grid.world. An error on one rank is thrown on all ranks, as
 // CollectiveError.
 
-// A validation right before a save, which a resumed run can repeat.
+// The result of a validation right before a save. A resumed run can repeat it.
 struct VerifiedLoss {
   double loss = 0;
-  int64_t first_sample = 0, samples = 0;  // of the validation set
-  int64_t prepared = 0;  // its size, which the order of its samples follows from; 0: not known
+  int64_t first_sample = 0, samples = 0;  // in the validation set
+  int64_t prepared = 0;  // the set's size, which determines the sample order; 0: unknown
 };
 
-// Where the run is. Everything else of a resumed run follows from flags.
+// The training position. Everything else in a resumed run follows from flags.
 struct TrainState {
   int64_t iteration = 0;
   int64_t consumed_train_samples = 0;
   int64_t consumed_valid_samples = 0;
-  // Where the LR schedule is: behind consumed_train_samples after --no-load-lr-state, and by steps
-  // that were skipped for overflow.
+  // The position in the LR schedule. It lags behind consumed_train_samples after
+  // --no-load-lr-state, and by the samples of steps skipped for overflow.
   int64_t scheduled_samples = 0;
-  uint64_t dropout_seed = 0;  // of the masks; the run's --seed, unless a checkpoint brings another
-  LossScaler scaler;          // its settings are the run's, where it stands is the checkpoint's
-  int64_t skipped_steps = 0;  // for overflow
-  std::optional<VerifiedLoss> verified;  // --verify-resume
+  uint64_t dropout_seed = 0;  // for dropout masks: --seed, or the loaded checkpoint's seed
+  LossScaler scaler;          // settings from this run, scale and counters from the checkpoint
+  int64_t skipped_steps = 0;  // skipped because of overflow
+  std::optional<VerifiedLoss> verified;  // with --verify-resume
 };
 
-// What DeepSpeed does when ranks disagree about a tag (its checkpoint.tag_validation): nothing, a
-// warning, or an error. Without the error rank 0's tag holds for all.
+// The action when ranks disagree about a tag (DeepSpeed's checkpoint.tag_validation): nothing, a
+// warning, or an error. Unless it is an error, all ranks use rank 0's tag.
 enum class TagValidation { Ignore, Warn, Fail };
 
-// What a run is, apart from its model and mesh. The same on every rank.
+// A run's configuration, apart from its model and mesh. It is the same on every rank.
 struct EngineConfig {
   ZeroOptions zero;
   LrSchedule schedule;
-  LossScaler scaler;  // of fp16
+  LossScaler scaler;  // for fp16
   int64_t global_batch_size = 1, micro_batch_size = 1;
   bool activation_checkpointing = false;
-  std::vector<std::string> freeze;  // patterns: freeze_params() in param_spec.h
+  std::vector<std::string> freeze;  // patterns for freeze_params() (param_spec.h)
   bool check_for_nan = true;
   uint64_t dropout_seed = 1234;
 
-  // For the checkpoint: what conversion to another tp needs, and, of a run with flags, the flags.
+  // Stored in the checkpoint: the sizes that conversion to another tp needs, and the run's flags,
+  // if any.
   int64_t vocab_size = 0, padded_vocab_size = 0, seq_length = 0;
   std::vector<Setting> settings;         // every flag, stored as Megatron's `args`
-  std::vector<std::string> model_flags;  // those that must be the same when a checkpoint is loaded
+  std::vector<std::string> model_flags;  // flags that must match when a checkpoint is loaded
   TagValidation tag_validation = TagValidation::Warn;
-  std::chrono::seconds patience{600};  // with ranks that do not come to a save
-  // Holds the folder that the run will save to, for as long as it runs. A save elsewhere, or
-  // without one, takes its own.
+  std::chrono::seconds patience{600};  // how long a save waits for absent ranks
+  // The lock on the folder that the run saves to, held for as long as the run lasts. If it is null
+  // or locks another folder, each save takes a lock of its own.
   std::shared_ptr<const SaveLock> save_lock;
 };
 
-// The run, as the checkpoint functions see it: references that live as long as it.
+// The run, as the checkpoint functions see it. The objects referred to must outlive it.
 struct CheckpointedRun {
   const ProcessGrid& grid;
   const StageModule& stage;
   ZeroOptimizer& optimizer;
-  EngineConfig config;                 // a load may bring another schedule
+  EngineConfig config;                 // a load may replace its schedule
   torch::Dtype dtype = torch::kFloat;  // of the weights
 };
 
-// Arguments of DeepSpeedEngine.save_checkpoint, with its names and defaults.
+// The arguments of DeepSpeedEngine.save_checkpoint, with its names and defaults.
 struct SaveOptions {
-  std::string tag;     // a folder's name; empty: global_step<iteration>
-  Value client_state;  // a dict of whatever Value holds, returned by the load; rank 0's counts
+  std::string tag;     // the folder's name; empty: global_step<iteration>
+  Value client_state;  // a dict of anything a Value can hold; a load returns rank 0's
   bool save_latest = true;
-  bool exclude_frozen_parameters = false;  // a load keeps those as they are then
+  bool exclude_frozen_parameters = false;  // a load leaves these unchanged
 
-  // Written beside the training (pending_save.h), from a copy in memory. Not with the next two, nor
-  // with state on disk (ZeroOptions::offload).
+  // Writes in the background (pending_save.h), from a copy of the state in memory. It cannot be
+  // combined with the next two options, or with state on disk (ZeroOptions::offload).
   bool async = false;
-  bool weights_only = false;      // no optimizer state: loads with load_module_only and the like
-  bool save_16bit_model = false;  // also pytorch_model.bin in the tag's folder: save_16bit_model()
+  bool weights_only = false;      // no optimizer state; a load must ask for weights alone
+  bool save_16bit_model = false;  // adds pytorch_model.bin (save_16bit_model()) to the tag
 
-  // Called while the caller waits for this rank's files, five times a second and when they are
-  // written. Not of weights_only, which comes from all ranks as it is written.
+  // Called while the caller waits for this rank's files: five times a second, and once when they
+  // are written. It is not called with weights_only, which gathers tensors from all ranks as it
+  // writes.
   ProgressCallback progress = nullptr;
 };
 
-// A parameter's whole value, [ParamSpec::shape], taken from the checkpoint in a way of the caller's
-// own: of another name, of a smaller vocabulary, ... nullopt: as usual. Each rank keeps its part.
-// Its moments are the checkpoint's, if it has any of this name and shape. Must not communicate, nor
-// keep what it opens of `source`.
+// Returns a parameter's whole value, [ParamSpec::shape], which the caller derives from the
+// checkpoint: from another name, a smaller vocabulary, ... Returns nullopt to load the parameter as
+// usual. Each rank keeps its part. The moments are the checkpoint's, if it has any of this name and
+// shape. The function must not communicate, or keep anything that it opens from `source`.
 using CustomLoadFn = std::function<std::optional<torch::Tensor>(const WholeCheckpoint& source,
                                                                 const ParamSpec& parameter)>;
 
-// Arguments of DeepSpeedEngine.load_checkpoint, with its names and defaults, and then ours.
+// The arguments of DeepSpeedEngine.load_checkpoint, with its names and defaults, followed by ours.
 struct LoadOptions {
-  // A checkpoint's schedule must be this run's, unless one of the two is said to win:
-  // --override-opt_param-scheduler, --use-checkpoint-opt_param-scheduler.
+  // The checkpoint's LR schedule must agree with this run's, unless a flag says which one wins:
+  // --override-opt_param-scheduler (this run's) or --use-checkpoint-opt_param-scheduler.
   enum class Schedule { MustAgree, ThisRuns, Checkpoints };
 
-  std::string tag;  // empty: the one that `latest` (or `latest_universal`) names
-  // Not strict: parameters that the checkpoint lacks stay as they are, its others are left out, and
-  // both are listed. Of two shapes never.
+  std::string tag;  // empty: the tag that `latest` (or `latest_universal`) names
+  // If false, parameters that the checkpoint lacks keep their values, its unexpected ones are
+  // ignored, and the report lists both. A difference in shape is always an error.
   bool load_module_strict = true;
   bool load_optimizer_states = true;
   bool load_lr_scheduler_states = true;
-  bool load_module_only = false;  // the weights: steps, samples and schedule start at 0
-  CustomLoadFn custom_load_fn;    // then no parameter need be there
+  bool load_module_only = false;  // weights alone; steps, samples and schedule start at 0
+  CustomLoadFn custom_load_fn;    // if set, the checkpoint may lack any parameter
 
   bool universal = false;  // --universal-checkpoint; DeepSpeed's checkpoint.load_universal
-  // Damaged, and no tag was given: load the newest one before it. Also where `latest` itself is
-  // lost.
+  // If the checkpoint is damaged and no tag was given, loads the newest one before it. Also applies
+  // if `latest` itself is lost.
   bool fallback = true;
-  bool verify = false;   // read every file's checksum first, beside those of what is loaded
-  bool load_rng = true;  // dropout's seed
+  bool verify = false;   // check whole files first, not only the bytes loaded
+  bool load_rng = true;  // the dropout seed
   Schedule schedule = Schedule::MustAgree;
 };
 
 struct LoadResult {
-  std::optional<std::filesystem::path> path;  // none: nothing to load there
-  Value client_state;               // a dict: what the checkpoint has beside the run's own
-  std::vector<std::string> report;  // to print on rank 0: what was loaded, and warnings
+  std::optional<std::filesystem::path> path;  // nullopt: there was nothing to load
+  Value client_state;                         // a dict of the checkpoint's entries besides our own
+  std::vector<std::string> report;            // lines for rank 0 to print: a summary, and warnings
 };
 
-// Writes the model, in its own precision, to one file that torch.load opens: a dict of whole
-// tensors by name, tp slices and pipeline stages merged, the vocabulary without padding. Rank 0
-// gathers a parameter at a time. Returns its path, under which it appears when it is complete; an
-// earlier such file is replaced, another is refused.
+// Writes the model, in its own precision, to one file that torch.load opens: a dict from name to
+// whole tensor. It merges tp slices and pipeline stages, and leaves out vocabulary padding. Rank 0
+// gathers one parameter at a time. The file appears under its name only when it is complete. It
+// replaces an earlier torch file of that name; any other file is refused. Returns the path.
 std::filesystem::path save_16bit_model(const std::filesystem::path& save_dir,
                                        const std::string& save_filename, const CheckpointedRun& run,
                                        bool exclude_frozen_parameters);
 
-// What a save to `save_dir` would write, over all ranks. Collective; writes nothing.
+// The files and bytes that a save to `save_dir` would write, over all ranks. Collective; writes
+// none.
 struct SaveSize {
   struct Kind {
     int64_t files = 0, bytes = 0;
   };
   Kind model_states, layers, optimizer_states, whole_model;
-  int64_t bytes_here = 0;  // on this rank's disk, where nodes do not share one; else all
+  int64_t bytes_here = 0;  // on this rank's disk; all bytes, if nodes share a disk
 
   int64_t files() const {
     return model_states.files + layers.files + optimizer_states.files + whole_model.files;
@@ -172,17 +176,18 @@ struct SaveSize {
 SaveSize save_size(const std::filesystem::path& save_dir, const CheckpointedRun& run,
                    const TrainState& state, const SaveOptions& options);
 
-// `state` is the fresh run's, and is brought to the checkpoint's. Without a tag, a folder with no
-// pointer file is no error: nothing was loaded.
+// Loads a checkpoint into `run`, and replaces the fresh run's `state` with the checkpoint's.
+// Without a tag, a folder with neither a pointer file nor committed tags is not an error: nothing
+// is loaded.
 //
-// An ordinary checkpoint of another mesh, ZeRO stage or precision is resharded while it is read,
-// each rank reading the bytes it needs; a universal one that is asked for and not there is made
-// first.
+// An ordinary checkpoint from another mesh, ZeRO stage or precision is resharded as it is read:
+// each rank reads only the bytes it needs. If a universal checkpoint is requested but missing, it
+// is first converted from an ordinary one.
 //
-// Refused, with a message that lists what exists or what differs: no such tag; missing or damaged
-// files, with nothing to fall back to; another shape of model; missing or unexpected parameters;
-// another LR schedule. After damage the run's parameters and state may be the checkpoint's in part:
-// load another, or end.
+// Throws, with a message that lists the files present or the differences, for: a tag that does not
+// exist; missing or damaged files, with nothing to fall back to; a model of another shape; missing
+// or unexpected parameters; another LR schedule. After damage, the run's parameters and state may
+// be partly the checkpoint's: load another checkpoint, or end the run.
 LoadResult load_checkpoint(const std::filesystem::path& load_dir, CheckpointedRun& run,
                            const LoadOptions& options, TrainState& state);
 

@@ -19,7 +19,7 @@ fs::path folder_of(const fs::path& checkpoint_dir, const std::string& tag) {
   return tag.empty() ? checkpoint_dir : checkpoint_dir / tag;
 }
 
-// Parameters and buffers.
+// Returns the model's parameters and buffers.
 torch::OrderedDict<std::string, torch::Tensor> tensors_of(const torch::nn::Module& model) {
   auto tensors = model.named_parameters();
   for (const auto& [name, buffer] : model.named_buffers().pairs()) tensors.insert(name, buffer);

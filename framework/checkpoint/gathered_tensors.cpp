@@ -13,17 +13,17 @@
 namespace anymesh {
 namespace {
 
-constexpr int64_t kWindow = int64_t{1} << 20;  // elements that travel at a time
+constexpr int64_t kWindow = int64_t{1} << 20;  // elements sent at a time
 constexpr int64_t kDone = -1;
 
-// The index of the tensor that rank 0 wants next, or kDone.
+// Returns the index of the tensor that rank 0 wants next, or kDone.
 int64_t next_of(Communicator& comm, int64_t mine) {
   const torch::Tensor next = torch::full({1}, mine, torch::kLong);
   comm.broadcast(next, 0);
   return next.item<int64_t>();
 }
 
-// The window, elements [begin, ...) of a slice, to where the whole has them.
+// Copies the window, elements [begin, ...) of a slice, to its place in the whole.
 void place(const torch::Tensor& window, const ShardLayout& layout, int64_t begin,
            const torch::Tensor& whole) {
   const auto size = static_cast<int64_t>(window.element_size());
@@ -40,12 +40,12 @@ struct GatheredTensors::State {
   CommPtr comm;
   std::vector<Tensor> tensors;
   int64_t current = kDone;
-  torch::Tensor whole;  // of `current`
+  torch::Tensor whole;  // the tensor `current`
   double seconds = 0;
 
-  std::exception_ptr error;  // of the work, or the first of this rank's parts that is unreadable
+  std::exception_ptr error;  // from the work, or from this rank's first unreadable part
 
-  // Whatever happens to the disk, the window travels: the other side waits for it.
+  // The window is sent even if the disk fails, because the other side waits for it.
   void read_mine(const Tensor& tensor, int64_t at, const torch::Tensor& window) {
     try {
       tensor.mine.start_read(at, window).get();
@@ -87,9 +87,9 @@ struct GatheredTensors::State {
     if (current == index) return whole;
     const Stopwatch timing(seconds);
     const Tensor& tensor = tensors[static_cast<size_t>(index)];
-    // Memory first: the others, once told, would wait for this rank.
+    // Allocates first: once told the index, the other ranks would wait for this one.
     current = kDone;
-    whole.reset();  // before there is another
+    whole.reset();  // freed before the next is allocated
     whole = torch::empty(tensor.shape, tensor.dtype);
     int64_t longest = 0;
     for (const Part& part : tensor.parts) longest = std::max(longest, part.count);

@@ -10,18 +10,18 @@
 
 namespace anymesh {
 
-// Tensors of which every rank of a group holds a part, for its rank 0 to write to files: each is
-// put together when it is read, and only the one that was read last is in memory, there alone.
+// Tensors split over the ranks of a group, for rank 0 to write to files. Rank 0 assembles a tensor
+// when it is read. Only the last tensor read is in memory, and only on rank 0.
 //
 //   GatheredTensors weights(grid.dp);
-//   const TensorRecord record = weights.add({...});                  // on all ranks alike
+//   const TensorRecord record = weights.add({...});                  // the same on all ranks
 //   weights.serve([&] { write_torch_file("weights.pt", record); });  // rank 0 works, others send
 //
-// What the work throws, rank 0 throws once the others are released. They return as if all went
-// well, or throw what kept them from reading their own parts, once all is done.
+// If the work throws, rank 0 rethrows once the other ranks are released, and they return normally.
+// A rank that could not read its own parts throws that error once all work is done.
 class GatheredTensors {
  public:
-  // Elements [begin, begin + count) of one slice of the whole, which `rank` holds.
+  // Elements [begin, begin + count) of one slice of the tensor, held by `rank`.
   struct Part {
     int rank;
     ShardLayout layout;
@@ -30,18 +30,18 @@ class GatheredTensors {
   struct Tensor {
     torch::Dtype dtype;
     Shape shape;
-    std::vector<Part> parts;  // on rank 0; together every element once
-    StateTensor mine;         // this rank's part; undefined: none
+    std::vector<Part> parts;  // used on rank 0; together they cover each element once
+    StateTensor mine;         // this rank's part; undefined if it has none
   };
 
   explicit GatheredTensors(CommPtr comm);
   TensorRecord add(Tensor tensor);
   void serve(const std::function<void()>& work);
-  double seconds() const;  // that rank 0 took so far to put tensors together
+  double seconds() const;  // spent by rank 0 so far on assembling tensors
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  // outlives this object where records do
+  std::shared_ptr<State> state_;  // shared with the records, which may outlive this object
 };
 
 }  // namespace anymesh

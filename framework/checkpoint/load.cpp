@@ -37,7 +37,7 @@ bool has_metadata(const fs::path& folder) {
          fs::exists(folder / zero3_model_states_file(0, 0));
 }
 
-// Why there is nothing to load.
+// Explains why there is nothing to load.
 std::string nothing_in(const fs::path& load_dir, bool universal) {
   if (!fs::is_directory(load_dir))
     return c10::str("--load ", load_dir.string(), ": no such folder; nothing was loaded");
@@ -55,7 +55,7 @@ std::string nothing_in(const fs::path& load_dir, bool universal) {
                         : "It is not a checkpoint folder.");
 }
 
-// --universal-checkpoint with only ordinary checkpoints there: converts the newest that is good.
+// For --universal-checkpoint with only ordinary checkpoints there: converts the newest intact one.
 std::vector<std::string> make_universal(const fs::path& load_dir, bool fallback) {
   if (!fs::exists(load_dir / kLatestFile) || fs::exists(load_dir / kLatestUniversalFile)) return {};
   TagsToTry found = tags_to_try(load_dir, {.fallback = fallback});
@@ -81,8 +81,8 @@ std::vector<std::string> make_universal(const fs::path& load_dir, bool fallback)
   }
 }
 
-// Any rank's metadata says what the run was: they differ in parameter shapes and ZeRO 0's optimizer
-// alone. A node without a shared file system has its own ranks' only.
+// Any rank's metadata describes the run: the files differ only in parameter shapes and ZeRO 0's
+// optimizer. A node without a shared file system has only its own ranks' files.
 fs::path metadata_file(const fs::path& folder, const ProcessGrid& grid) {
   const int mp_rank = grid.model->rank();
   for (const std::string& name :
@@ -108,8 +108,8 @@ void restore_state(const Value& metadata, const LoadOptions& options, TrainState
   state = saved;
 }
 
-// `saved` is a scaler object, or FP16_Optimizer's dict with the same keys. A source in fp32 or bf16
-// has nothing to say about the scale that fp16 needs (DeepSpeed would go on with its 1).
+// `saved` is a scaler object, or FP16_Optimizer's dict with the same keys. An fp32 or bf16
+// checkpoint does not record the scale that fp16 needs (DeepSpeed would continue with its 1).
 std::string restore_scaler(const Value& saved, LossScaler& scaler) {
   const Value dynamic = saved ? saved.find(keys::kDynamic) : Value(),
               flag = saved ? saved.find(keys::kDynamicLossScale) : Value();
@@ -125,7 +125,7 @@ std::string restore_scaler(const Value& saved, LossScaler& scaler) {
   return "";
 }
 
-// Parameters that the checkpoint has under other names than this run will save them under.
+// Reports, with an example, that the checkpoint's parameter names differ from this run's.
 std::string announce_names(const WholeCheckpoint& checkpoint, const CheckpointedRun& run) {
   for (const ParamSpec& spec : run.stage.params()) {
     if (checkpoint.contains(spec.name) || !checkpoint.contains(spec.other_name)) continue;
@@ -135,7 +135,7 @@ std::string announce_names(const WholeCheckpoint& checkpoint, const Checkpointed
   return "";
 }
 
-// Refuses what would have to make up an optimizer.
+// Refuses a full resume from a weights-only checkpoint.
 void check_has_optimizer(const Value& metadata, const LoadOptions& options) {
   TORCH_CHECK(
       !metadata.find(keys::kWeightsOnly) || weights_only(options), metadata.where(),
@@ -144,7 +144,7 @@ void check_has_optimizer(const Value& metadata, const LoadOptions& options) {
       "step with fresh moments");
 }
 
-// Steps were made, and yet no parameter has a moment: another optimizer's, as SGD.
+// Refuses a checkpoint that made steps but has no moments: it used another optimizer, such as SGD.
 void check_has_stepped(const Value& metadata, int64_t steps) {
   const int64_t made = metadata.find(keys::kGlobalSteps).value_or(0).as_int() -
                        metadata.find(keys::kSkippedSteps).value_or(0).as_int();
@@ -153,8 +153,8 @@ void check_has_stepped(const Value& metadata, int64_t steps) {
               "or --finetune load the weights alone");
 }
 
-// Parameters that only one of the two has: an error if the load is strict, else a line to print;
-// but frozen ones may be missing. Collective.
+// Finds parameters that only the checkpoint or only the model has. Throws if the load is strict,
+// else returns a line to print. Frozen parameters may be missing. Collective.
 std::string check_names(const WholeCheckpoint& checkpoint, const CheckpointedRun& run,
                         const LoadOptions& options) {
   std::vector<std::string> mine;
@@ -181,7 +181,7 @@ std::string check_names(const WholeCheckpoint& checkpoint, const CheckpointedRun
                                      c10::Join(", ", excluded);
   if (!text.empty())
     text = checkpoint.path.string() + ": its parameters are not this model's:" + text;
-  // Nodes may each have a folder of their own.
+  // Nodes may have separate folders, so only some ranks may find a difference.
   const char* fix =
       "\nNothing was loaded. See the model's flags; --no-load-strict loads those that both have.";
   if (options.load_module_strict) throw_together(*run.grid.world, text.empty() ? "" : text + fix);
@@ -192,7 +192,7 @@ std::string check_names(const WholeCheckpoint& checkpoint, const CheckpointedRun
          (kept.empty() ? "" : "\n" + kept);
 }
 
-// What was frozen in the checkpoint's run, and is trained in this one. Collective.
+// Reports parameters frozen in the checkpoint's run and trained in this one. Collective.
 std::string announce_fresh(Communicator& world, const std::vector<std::string>& mine) {
   const std::vector<std::string> all = gather_lines(world, mine);
   const std::set<std::string> names(all.begin(), all.end());
@@ -202,7 +202,7 @@ std::string announce_fresh(Communicator& world, const std::vector<std::string>& 
          c10::Join(", ", names);
 }
 
-// Megatron-DeepSpeed's files do not tell which of its two orders the fused weight has.
+// Megatron-DeepSpeed's files do not record which of its two orders the fused weight has.
 std::string announce_fused_order(const Value& metadata) {
   if (!is_megatrons(metadata)) return "";
   return "the checkpoint is Megatron-DeepSpeed's: query_key_value is read as per head or group its "
@@ -210,13 +210,13 @@ std::string announce_fused_order(const Value& metadata) {
          "is of one, the loss jumps here";
 }
 
-// Parameters and their state are the checkpoint's, hyper-parameters the flags'. Megatron's ZeRO 3,
-// for one, decays no weights whatever its flags say.
+// Parameters and their state come from the checkpoint, hyper-parameters from the flags. The two
+// runs' may differ: Megatron's ZeRO 3, for one, decays no weights whatever its flags say.
 std::string announce_hyperparameters(const Value& optimizer_state, const CheckpointedRun& run) {
   const Value groups = optimizer_state ? optimizer_state.find(keys::kParamGroups) : Value();
   if (!groups) return "";
   double ours = 0;
-  std::optional<double> theirs;  // none: that rank's stage is frozen
+  std::optional<double> theirs;  // none if that rank's stage is frozen
   for (const Value& group : groups.items()) {
     if (const Value decay = group.find(keys::kWeightDecay))
       theirs = std::max(theirs.value_or(0), decay.as_double());
@@ -227,8 +227,7 @@ std::string announce_hyperparameters(const Value& optimizer_state, const Checkpo
                   "; this one goes on with ", ours, ", as its flags say (--weight-decay)");
 }
 
-// An ordinary checkpoint that is newer than the universal one we were told to load is most likely a
-// mistake.
+// Warns if an ordinary checkpoint is newer than the universal one requested: most likely a mistake.
 std::string announce_newer(const fs::path& load_dir, const fs::path& folder, const Value& metadata,
                            const LoadOptions& options) {
   if (!options.universal || !fs::exists(load_dir / kLatestFile)) return "";
@@ -258,7 +257,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
     if (!fs::exists(folder / kZeroFolder) && !own_way)
       own_files = find_own_files(folder, metadata, run, checks);
   });
-  // Ranks go one way together: what each announces and checks is collective.
+  // All ranks take the same path, because its reports and checks are collective.
   const bool as_saved = max_over(world, own_files.model_states ? 0 : 1) == 0;
   if (!as_saved) own_files = {};
   WholeCheckpoint checkpoint;
@@ -272,7 +271,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   const std::string names =
       as_saved || options.custom_load_fn ? "" : check_names(checkpoint, run, options);
   std::vector<std::string> fresh;
-  if (!weights_only(options)) run.optimizer.steps = 0;  // a rank may have nothing to read it from
+  if (!weights_only(options)) run.optimizer.steps = 0;  // a rank may have no step to read
   read_together(world, folder, [&] {
     if (as_saved) {
       scaler = load_own_files(folder, own_files, run, checks);
@@ -280,8 +279,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
       try {
         fresh = load_whole_tensors(checkpoint, run, weights_only(options), options.custom_load_fn,
                                    checks);
-      } catch (
-          const ValueError&) {  // of ranks that differ, say, and perhaps because one is damaged
+      } catch (const ValueError&) {  // say, files that disagree; if one is damaged, finish() throws
         checks.finish(1);
         throw;
       }
@@ -289,7 +287,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
     }
   });
   finish_checks(world, folder, checks);
-  // A rank whose partition is all padding, or whose stage is frozen, has read no step.
+  // A rank has read no step if its partition is all padding or its stage is frozen.
   run.optimizer.steps = max_over(world, run.optimizer.steps);
   if (!weights_only(options)) check_has_stepped(metadata, run.optimizer.steps);
   run.optimizer.params_from_masters();
@@ -305,7 +303,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   };
   if (options.verify && !has_manifest)
     say(c10::str("WARNING: ", folder.string(), " has no ", kManifestFile,
-                 " to verify it by (--verify-checkpoint): only what was read has been checked"));
+                 " to verify it by (--verify-checkpoint): only the bytes read have been checked"));
   say(announce_fused_order(metadata));
   say(announce_names(checkpoint, run));
   say(announce_hyperparameters(checkpoint.optimizer_state, run));
@@ -346,7 +344,7 @@ LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
     look();
   });
   std::vector<std::string> tags = gather_lines(world, found.tags);  // only rank 0 has any
-  if (tags.empty()) {  // its node may have lost its disk: the next that has some
+  if (tags.empty()) {  // its node may have lost its disk: take the next rank's
     all_or_none(world, look);
     const int64_t first =
         world.size() - max_over(world, found.tags.empty() ? 0 : world.size() - world.rank());

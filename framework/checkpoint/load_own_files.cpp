@@ -14,7 +14,8 @@ namespace fs = std::filesystem;
 using Group = ZeroOptimizer::Group;
 using Piece = ZeroOptimizer::Piece;
 
-// The same parameters, of the same shapes, in the same groups and order; and the frozen ones.
+// Whether the checkpoint has the same parameters, with the same shapes, groups and order, and the
+// same frozen parameters.
 bool same_params(const Value& metadata, const CheckpointedRun& run) {
   const Value shapes = metadata.find(keys::kParamShapes);
   if (!shapes || shapes.size() != run.optimizer.groups().size()) return false;
@@ -36,7 +37,8 @@ bool same_params(const Value& metadata, const CheckpointedRun& run) {
   });
 }
 
-// One 1-D record over a group's partition, with padding or (`real` elements) without.
+// Reads one 1-D record into a group's partition. The record includes the padding, or has only the
+// `real` elements.
 void read_pieces(const Value& value, const Group& group, StateTensor Piece::*member, int64_t real) {
   const TensorRecord record = value.as_tensor();
   const int64_t partition = group.layout.partition_numel();
@@ -76,8 +78,8 @@ void load_whole(const Value& adam, CheckpointedRun& run) {
   }
 }
 
-// The stage's weights, which depend on tp alone: of a whole model `module`, of a pipeline the
-// layers.
+// Loads the stage's weights, whose shards depend on tp alone: from `module`, or, with a pipeline,
+// from the layer files.
 void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& run,
                   DeferredChecks& checks) {
   std::map<int, Value> layers;
@@ -96,13 +98,14 @@ void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& 
   }
 }
 
-// Where stages 1 to 3, and stage 0 with masters, keep Adam's state.
+// The key under which stages 1 to 3, and stage 0 with masters, keep Adam's state.
 std::string_view adam_key(int stage) {
   return stage == 0 || stage == 3 ? keys::kOptimizerStateDict : keys::kBaseOptimizerState;
 }
 
-// Are the optimizer's states as ours: per parameter or group, each with its step, the groups
-// without gaps? Of apex's FusedAdam, elastic checkpoints and others load_whole_tensors knows.
+// Whether the optimizer's states have our layout: one per parameter or group, each with its step,
+// and groups without gaps. load_whole_tensors handles the others, such as apex's FusedAdam and
+// elastic checkpoints.
 bool has_our_states(const Value& optimizer, const CheckpointedRun& run) {
   const int stage = run.optimizer.options().stage;
   const bool by_parameter = stage == 0 && run.dtype == torch::kFloat;
@@ -137,7 +140,7 @@ OwnFiles find_own_files(const fs::path& folder, const Value& metadata, const Che
   const Topology saved{.pp_size = static_cast<int>(degrees.at(keys::kPpDegree).as_int()),
                        .dp_size = static_cast<int>(metadata.at(keys::kDpWorldSize).as_int()),
                        .tp_size = static_cast<int>(degrees.at(keys::kTpDegree).as_int())};
-  // By this rank's files: a node without a shared file system has no others.
+  // Only this rank's files are looked at: a node without a shared file system may have no others.
   const int stage = run.optimizer.options().stage, dp = run.grid.coord.dp,
             mp = run.grid.model->rank();
   const fs::path file = folder /
@@ -171,7 +174,7 @@ Value load_own_files(const fs::path& folder, const OwnFiles& own, CheckpointedRu
                                    : stage == 3 ? keys::kFp32FlatGroups
                                                 : keys::kFp32Groups;
   load_partitions(own.optimizer.at(adam_key(stage)), own.optimizer.at(masters), run);
-  // BF16_Optimizer has no scaler; at stage 0 the optimizer's own keys are a scaler's.
+  // BF16_Optimizer has no scaler. At stage 0 the optimizer's dict itself has a scaler's keys.
   return stage == 0 ? own.optimizer : own.optimizer.find(keys::kLossScaler);
 }
 

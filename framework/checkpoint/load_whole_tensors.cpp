@@ -5,14 +5,14 @@ namespace anymesh {
 
 namespace {
 
-// A parameter whose weight the caller may take in a way of its own.
+// Finds a parameter in the checkpoint. `custom` may supply its weight.
 WholeParameter find(const WholeCheckpoint& checkpoint, const ParamSpec& spec,
                     const CustomLoadFn& custom) {
   const auto weight = custom ? custom(checkpoint, spec) : std::nullopt;
   if (!weight) return find_parameter(checkpoint, spec);
   WholeParameter parameter;
   if (checkpoint.contains(spec.name)) parameter = checkpoint.parameter(spec.name);
-  if (parameter.shape != spec.shape) parameter = {};  // whose moments would not fit
+  if (parameter.shape != spec.shape) parameter = {};  // its moments would not fit
   parameter.shape = weight->sizes().vec();
   parameter.states[std::string(kFp32State)] = record_of(weight->contiguous());
   TORCH_CHECK(parameter.shape == spec.shape, "custom_load_fn: gave ", spec.name, " as ",
@@ -20,7 +20,7 @@ WholeParameter find(const WholeCheckpoint& checkpoint, const ParamSpec& spec,
   return parameter;
 }
 
-// Refuses what another optimizer, or Adam with amsgrad, keeps: it would be lost.
+// Refuses states of another optimizer, or of Adam with amsgrad, because they would be lost.
 void check_is_adams(const WholeCheckpoint& checkpoint, const WholeParameter& parameter,
                     const std::string& name) {
   for (const auto& [state, tensor] : parameter.states) {
@@ -53,7 +53,7 @@ ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank) {
 
 void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,
                 torch::Tensor out, const std::string& name) {
-  // Of many runs: a GPU gets all of them at once.
+  // There may be many runs. A GPU tensor gets them all in one copy.
   const torch::Tensor host = out.is_cpu() ? out : torch::empty(out.sizes(), out.scalar_type());
   host.zero_();
   layout.for_each_run(begin, out.numel(), [&](int64_t full, int64_t shard, int64_t n) {

@@ -9,39 +9,40 @@
 
 namespace anymesh {
 
-// The two ways from a checkpoint's files to this rank's partition. Local to each rank: neither
-// communicates. Parameters are to be made from the masters afterwards.
+// The two ways to load this rank's partition from a checkpoint's files. Both are local to each rank
+// and do not communicate. The caller must make the parameters from the masters afterwards.
 
-// From whole tensors, on any mesh: each piece of the partition from the runs of bytes it lies in. A
-// parameter that the checkpoint lacks stays as it is. Returns the names of those that the
-// checkpoint has without moments, as of parameters that were frozen: theirs are zero now. `checks`,
-// with which the checkpoint was opened, count each element of the model on one rank.
+// Loads from whole tensors, on any mesh. Each piece of the partition is read from the runs of bytes
+// that hold it. A parameter that the checkpoint lacks keeps its value. Returns the names of
+// parameters without moments in the checkpoint, such as those that were frozen; their moments are
+// set to zero. The checkpoint must have been opened with `checks`. They count each element of the
+// model on one rank.
 std::vector<std::string> load_whole_tensors(const WholeCheckpoint& checkpoint, CheckpointedRun& run,
                                             bool weights_only, const CustomLoadFn& custom,
                                             DeferredChecks& checks);
 
-// What the checkpoint has of a parameter, under either of its names: without states when it has
-// none. Throws when it is of another shape.
+// Returns the checkpoint's copy of a parameter, under either of its names, or one without states if
+// there is none. Throws if the shape differs.
 WholeParameter find_parameter(const WholeCheckpoint& checkpoint, const ParamSpec& spec);
-// How tp cuts a whole tensor into what a rank holds of it.
+// Returns the layout of rank `tp_rank`'s slice of a whole tensor, as tp cuts it.
 ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank);
-// Elements [begin, begin + out.numel()) of this rank's slice of a whole tensor, flattened, into the
-// 1-D `out`. Vocabulary padding is zero.
+// Reads elements [begin, begin + out.numel()) of a slice of `whole`, flattened, into the 1-D `out`.
+// `layout` is that slice's. Vocabulary padding is zero.
 void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,
                 torch::Tensor out, const std::string& name);
 
-// What this rank's own files hold, if the folder's files are those that this very rank would write:
-// same mesh, ZeRO family, precision and parameters; else None.
+// The contents of this rank's own files, if the folder has the files that this very rank would
+// write (same mesh, ZeRO family, precision and parameters). Otherwise both are None.
 struct OwnFiles {
   Value model_states, optimizer;
 };
 OwnFiles find_own_files(const std::filesystem::path& folder, const Value& metadata,
                         const CheckpointedRun& run, DeferredChecks& checks);
-// Loads them. Returns what holds the loss scaler's state.
+// Loads them. Returns the value that holds the loss scaler's state.
 Value load_own_files(const std::filesystem::path& folder, const OwnFiles& own, CheckpointedRun& run,
                      DeferredChecks& checks);
 
-// The file, or an error that lists what is in its folder.
+// Returns `file`. If it does not exist, throws an error that lists its folder's contents.
 std::filesystem::path existing(const std::filesystem::path& file);
 
 }  // namespace anymesh

@@ -14,7 +14,7 @@ namespace anymesh {
 namespace {
 
 Value universal_info(const CheckpointedRun& run, bool exclude_frozen) {
-  // Of the parameters that the checkpoint has of all stages, those that are such.
+  // Name patterns, over all stages, of the saved parameters for which is_such holds.
   const auto patterns = [&](bool (*is_such)(const ParamSpec&)) {
     std::vector<std::string> mine;
     for (const ParamSpec& spec : run.stage.params())
@@ -35,7 +35,7 @@ Value universal_info(const CheckpointedRun& run, bool exclude_frozen) {
   return info.to_value();
 }
 
-// One OrderedDict per parameter group, in the order in which the flat buffers hold them.
+// Returns one OrderedDict per parameter group, in the order of the flat buffers.
 Value param_shapes(const ZeroOptimizer& optimizer) {
   std::vector<Value> groups;
   for (const auto& group : optimizer.groups()) {
@@ -47,7 +47,7 @@ Value param_shapes(const ZeroOptimizer& optimizer) {
   return Value::list(std::move(groups));
 }
 
-// Megatron's OptimizerParamScheduler.
+// The state of Megatron's OptimizerParamScheduler.
 Value scheduler_state(const CheckpointedRun& run, const TrainState& state) {
   const LrSchedule& s = run.config.schedule;
   const double wd = run.optimizer.options().weight_decay;
@@ -89,7 +89,7 @@ Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
   return names;
 }
 
-// What Megatron-DeepSpeed's trainer adds to the engine's state.
+// Adds the keys with which Megatron-DeepSpeed's trainer extends the engine's state.
 void add_megatrons(Value& states, const CheckpointedRun& run, const TrainState& state) {
   states.set(keys::kArgs, megatron_args(run, state));
   states.set(keys::kCheckpointVersion, 3.0);
@@ -105,10 +105,10 @@ std::string text_of(const Value& value) {
   return value.is_string() ? value.as_string() : value.found();
 }
 
-// Of the run that saved; without any if there are none.
+// Returns the arguments of the run that saved, or an empty dict if the file has none.
 Value args_of(const Value& metadata) { return metadata.find(keys::kArgs).value_or(Value::dict()); }
 
-// Python writes 24 or 24.0 as it pleases.
+// Compares numbers by value, because Python may write 24 or 24.0.
 bool same(const Value& a, const Value& b) {
   return is_number(a) && is_number(b) ? a.as_double() == b.as_double() : a == b;
 }

@@ -5,31 +5,32 @@
 
 namespace anymesh {
 
-// The contents of mp_rank_*_model_states.pt, which every tool of DeepSpeed reads first (format:
-// DeepSpeed's engine._save_checkpoint, plus what Megatron-DeepSpeed adds to it).
+// The contents of mp_rank_*_model_states.pt, which every DeepSpeed tool reads first. The format is
+// from DeepSpeed's engine._save_checkpoint, plus Megatron-DeepSpeed's additions.
 
-// DeepSpeed's version whose files ours are like; its loaders demand one.
+// The DeepSpeed version that our files follow. DeepSpeed's loaders require one.
 inline constexpr const char* kWrittenLikeDeepSpeed = "0.19.8";
 
-// Collective over grid.pp, whose stages each know only their own parameters' patterns. Megatron's
-// keys are there if the run has flags. What holds weights is left None: rank_files.h fills it in.
+// Returns the contents of a model-states file. It has Megatron's keys if the run has flags. Entries
+// for weights are None: rank_files.h fills them in. Collective over grid.pp, because each stage
+// knows only its own parameters' patterns.
 Value model_states(const CheckpointedRun& run, const TrainState& state, const SaveOptions& options);
 
-// What a model-states file has beside the keys of `own`, those that this run writes itself, and the
-// verified loss, which it may write: a dict.
+// Returns a dict of a model-states file's other entries: all except the keys of `own`, which this
+// run writes itself, the verified loss and the weights-only mark.
 Value client_state_of(const Value& metadata, const Value& own);
 
 Value deepspeed_config(const CheckpointedRun& run);
 
-// Throw unless the checkpoint's model and vocabulary, or its LR schedule, are this run's.
-// `metadata` is a model-states file.
+// Throw unless the checkpoint has this run's model and vocabulary, or its LR schedule. `metadata`
+// is a model-states file.
 void check_same_model(const Value& metadata, const CheckpointedRun& run);
 void check_same_schedule(const Value& metadata, const LrSchedule& schedule);
 
-// The checkpoint's schedule; what its file leaves out stays as it is in `schedule`.
+// Returns the checkpoint's schedule. Fields that its file lacks keep their values in `schedule`.
 LrSchedule schedule_of(const Value& metadata, LrSchedule schedule);
 
-// "global batch size 24 -> 12 ...", if it differs, else nothing.
+// Returns "global batch size 24 -> 12 ..." if it differs, else an empty string.
 std::string announce_batch_size(const Value& metadata, const CheckpointedRun& run);
 
 TrainState train_state_of(const Value& metadata);

@@ -16,7 +16,7 @@ namespace {
 
 using Records = std::vector<TensorRecord>;  // in the order of the stage's parameters
 
-// What this rank keeps of each parameter of its stage between steps, 1-D, by name.
+// Returns the 1-D part of each stage parameter that this rank keeps between steps, by name.
 std::unordered_map<std::string, StateTensor> kept_weights(const CheckpointedRun& run) {
   std::unordered_map<std::string, StateTensor> kept;
   if (run.optimizer.options().stage < 3) {
@@ -31,7 +31,7 @@ std::unordered_map<std::string, StateTensor> kept_weights(const CheckpointedRun&
   return kept;
 }
 
-// A parameter of stage `pp`, for the ranks of other stages.
+// Encodes a parameter of stage `pp` as a line, for the ranks of other stages.
 std::string line_of(int pp, const ParamSpec& spec) {
   return c10::str(pp, " ", spec.name, " ", spec.split_dim, " ", spec.sub_params, " ",
                   spec.vocabulary, " ", spec.tensor.size(0), " ", c10::Join(" ", spec.shape));
@@ -48,7 +48,7 @@ std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
   return {pp, std::move(spec)};
 }
 
-// Who has which elements of a parameter of stage `pp`.
+// Returns which rank has which elements of a parameter of stage `pp`.
 std::vector<GatheredTensors::Part> parts_of(const CheckpointedRun& run, const ParamSpec& spec,
                                             int pp) {
   const Topology& mesh = run.grid.topology;
@@ -65,8 +65,8 @@ std::vector<GatheredTensors::Part> parts_of(const CheckpointedRun& run, const Pa
   return parts;
 }
 
-// This rank's stage: its tp slice of each parameter, in the order of params(). Of ZeRO 3 gathered
-// over grid.dp, which `gathered` is of; of the other stages what is in memory.
+// Returns this rank's tp slice of each parameter of its stage, in the order of params(). At ZeRO 3
+// `gathered` collects the slices over grid.dp. At the other stages they are in memory.
 Records stage_weights(const CheckpointedRun& run, GatheredTensors& gathered) {
   Records records;
   if (run.optimizer.options().stage < 3) {
@@ -88,8 +88,8 @@ Records stage_weights(const CheckpointedRun& run, GatheredTensors& gathered) {
   return records;
 }
 
-// The whole model, gathered over grid.world: OrderedDict name -> tensor, tp slices and stages
-// merged, the vocabulary without padding, a tied weight once. Collective.
+// Returns the whole model, gathered over grid.world: an OrderedDict name -> tensor. It merges tp
+// slices and stages, leaves out vocabulary padding, and has a tied weight once. Collective.
 Value model_weights(const CheckpointedRun& run, bool exclude_frozen, GatheredTensors& gathered) {
   const Coord& at = run.grid.coord;
   std::vector<std::string> mine;
@@ -110,8 +110,8 @@ Value model_weights(const CheckpointedRun& run, bool exclude_frozen, GatheredTen
   return Value::ordered_dict(std::move(entries));
 }
 
-// What is not trained, by name. DeepSpeed lists it from ZeRO 2 on; here the other stages do too if
-// there is any, since it is what readers know it by.
+// Returns an entry for each frozen parameter, by name. DeepSpeed lists them from ZeRO 2 on. Here
+// the other stages list them too if there are any: readers recognise frozen parameters by the list.
 template <typename Fn>
 Value frozen_entries(const CheckpointedRun& run, const SaveOptions& options, Fn&& value_of) {
   const bool listed = run.optimizer.options().stage >= 2 || !run.optimizer.frozen().empty();
@@ -122,8 +122,8 @@ Value frozen_entries(const CheckpointedRun& run, const SaveOptions& options, Fn&
   return Value::ordered_dict(std::move(entries));
 }
 
-// `metadata` and the stage's weights, in one file or several. With weights_only called on dp rank 0
-// alone.
+// Writes `metadata` and the stage's weights, in one file or several. With weights_only it is called
+// on dp rank 0 alone.
 void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
                    const Records& weights, const WriteFile& write) {
   const Coord& at = run.grid.coord;
@@ -131,7 +131,7 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
   const bool sharded = run.optimizer.options().stage == 3 && !options.weights_only,
              pipeline = run.grid.topology.pp_size > 1;
   std::vector<Value::Entry> module;
-  std::map<int, std::vector<Value::Entry>> layers;  // a tied copy is the first stage's to write
+  std::map<int, std::vector<Value::Entry>> layers;  // the first stage writes a tied weight
   for (size_t i = 0; i < weights.size(); ++i) {
     const ParamSpec& spec = run.stage.params()[i];
     if (options.exclude_frozen_parameters && spec.frozen()) continue;

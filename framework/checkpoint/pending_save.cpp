@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Beside the tags of a partitioned optimizer, as DeepSpeed leaves it. Never replaced: it may be the
-// user's.
+// Writes the script beside the tags of a partitioned optimizer, as DeepSpeed does. Never replaces
+// an existing file: it may be the user's.
 void write_zero_to_fp32(const fs::path& save_dir) {
   const fs::path script = save_dir / kZeroToFp32File;
   if (fs::exists(script)) return;
@@ -31,8 +31,8 @@ void write_zero_to_fp32(const fs::path& save_dir) {
                   fs::perm_options::add);
 }
 
-// What needs other ranks while it writes cannot be left to a thread, and what keeps state out of
-// memory has none for a snapshot of it.
+// A save that needs other ranks while it writes cannot be left to a thread. A run that keeps its
+// state on disk has no memory for a snapshot of it.
 void refuse_async(const CheckpointedRun& run, const SaveOptions& options) {
   const auto& offload = run.optimizer.options().offload;
   const char* beside = options.weights_only       ? "weights_only (--no-save-optim)"
@@ -51,12 +51,12 @@ std::string crc_of(const TensorRecord& tensor) {
   return std::to_string(crc32(bytes));
 }
 
-// Whether the dp ranks share the writing of files whose content all of them have: all give the same
-// `metadata`, which has what a client adds, and write to one file system, whose leader this is.
-// Collective over grid.dp.
+// Whether the dp ranks share the writing of files whose contents they all have. They do if all have
+// the same `metadata`, which includes the client's additions, and write to one file system, the one
+// with the leader `leader`. Collective over grid.world.
 bool can_share_files(const CheckpointedRun& run, const Value& metadata, int leader) {
   if (run.grid.dp->size() == 1) return false;
-  size_t hash = 0;  // reads the client's tensors, perhaps from a file
+  size_t hash = 0;  // computing it may read client tensors from a file
   all_or_none(*run.grid.world,
               [&] { hash = std::hash<std::string>()(encode_pickle(metadata, crc_of)); });
   const std::vector<std::string> all =
@@ -64,8 +64,8 @@ bool can_share_files(const CheckpointedRun& run, const Value& metadata, int lead
   return std::ranges::count(all, all[0]) == run.grid.dp->size();
 }
 
-// This rank's part of a file, by WriteFile's arguments; none if others write it. The owner's is the
-// last. Unless `shared` it is all the owner's.
+// Returns this rank's part of a file, given WriteFile's arguments, or nullopt if others write it.
+// The owner has the last part. Unless `shared`, it has the whole file.
 std::optional<FilePart> part_of(const CheckpointedRun& run, const std::string& name,
                                 const Value& value, int owner, bool shared) {
   if (owner == kAlone) return FilePart();
@@ -101,7 +101,7 @@ PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
   const std::string tag = agreed_tag(run, options, state.iteration);
   Value metadata = model_states(run, state, options);
   all_or_none(*run.grid.world, [&] {
-    // Tensors of the caller's own may change as soon as it has the word back.
+    // The caller may change its own tensors as soon as the constructor returns.
     add_client_state(metadata, options.async ? clone_tensors_for_torch_save(options.client_state)
                                              : options.client_state);
   });
@@ -119,19 +119,19 @@ PendingSave::PendingSave(const fs::path& save_dir, const CheckpointedRun& run,
       all_or_none(*run.grid.world, [&] { start_thread(state, std::move(metadata), snapshot); });
     }
   } catch (const CollectiveError&) {
-    if (written_.valid()) written_.wait();  // other ranks' threads have begun
+    if (written_.valid()) written_.wait();  // the error may be another rank's
     abandon();
     throw;
   }
 }
 
-// Once no rank writes any more.
+// Removes the tag's files once no rank writes any more.
 void PendingSave::abandon() {
   run_.grid.world->barrier();
   folder_->abandon();
 }
 
-// What other ranks send while it is read comes one after the other: for one thread.
+// Tensors from other ranks arrive one after the other, so one thread writes them.
 WriteFile PendingSave::one_by_one() {
   return [this](const std::string& name, const Value& value, int owner) {
     if (const auto part = part_of(run_, name, value, owner, shares_))
@@ -139,7 +139,8 @@ WriteFile PendingSave::one_by_one() {
   };
 }
 
-// The values stay until this thread lets go of them: the client's share nothing with another's.
+// files_ keeps the values until this object is destroyed. In an asynchronous save the client's
+// values are copies that no other thread shares.
 void PendingSave::start_thread(const TrainState& state, Value metadata, Snapshot& snapshot) {
   if (options_.async) snapshot.reset();
   write_rank_files(
@@ -214,7 +215,8 @@ void PendingSave::publish() {
   });
 }
 
-// Gathering happens while files are written, and is in what TagFolder takes for serialising.
+// Tensors are gathered while files are written, so TagFolder counts that time as serialising. It is
+// subtracted here.
 SaveReport PendingSave::report() {
   times_.serialise = std::max(0.0, times_.serialise - times_.gather);
   run_.grid.world->all_reduce(

@@ -12,12 +12,12 @@
 
 namespace anymesh {
 
-// A save that is committed: the greatest of all ranks' times.
+// The result of a committed save. Each time is the maximum over all ranks.
 struct SaveReport {
-  bool leads = false;  // this rank looks after the folder: one of those that see the same disk
+  bool leads = false;  // whether this rank manages the folder: one does per disk
   std::filesystem::path path;
   int64_t iteration = 0;
-  int64_t bytes = 0;  // of all ranks' files
+  int64_t bytes = 0;  // in all ranks' files
   SaveTimes times;
 };
 
@@ -26,27 +26,28 @@ struct SaveReport {
 //   PendingSave save(folder, run, state, {.async = true}, snapshot);
 //   ...                                 // forward, backward: they change nothing that is saved
 //   save.wait_for_snapshot();           // before the optimizer does
-//   if (save.written()) ...             // once a step: have all ranks their files on the disk?
+//   if (save.written()) ...             // once a step: are all ranks' files on the disk?
 //   SaveReport report = save.commit();  // manifest, rename, `latest`
 //
-// A thread writes this rank's files, and never communicates: with .async from a copy of the state,
-// which it makes in `snapshot` first, without straight from the tensors. What must communicate,
-// weights_only, commit() writes. A save that goes without commit() waits for its thread and leaves
-// nothing under the tag's name. While it lives, no other run saves to the folder (save_lock.h): by
-// run.config.save_lock, if that is of this folder, else by a lock of its own.
+// A thread writes this rank's files, and never communicates. With .async it first copies the state
+// to `snapshot`, and writes from there; otherwise it writes straight from the tensors. Files that
+// need communication (weights_only) are written by commit(). A save destroyed without commit()
+// waits for its thread, and leaves nothing under the tag's name. While the save lives, no other run
+// can save to the folder (save_lock.h). It relies on run.config.save_lock if that locks this
+// folder, else it takes a lock of its own.
 //
-// The constructor, written() and commit() are collective over grid.world; what goes wrong on one
-// rank, on whatever thread, the constructor or commit() throws on all, as CollectiveError.
+// The constructor, written() and commit() are collective over grid.world. An error on any thread of
+// one rank is thrown on all ranks, as CollectiveError, by the constructor or by commit().
 class PendingSave {
  public:
-  // `run` and `snapshot` must live as long; `state` is copied.
+  // `run` and `snapshot` must outlive the save; `state` is copied.
   PendingSave(const std::filesystem::path& save_dir, const CheckpointedRun& run,
               const TrainState& state, const SaveOptions& options, Snapshot& snapshot);
 
   const std::filesystem::path& path() const { return folder_->path(); }
   void wait_for_snapshot();
   bool written();
-  Progress progress() const;  // of this rank's files; 0 of 0 of weights_only
+  Progress progress() const;  // of this rank's files; 0 of 0 with weights_only
   SaveReport commit();
 
  private:
@@ -61,23 +62,23 @@ class PendingSave {
   std::filesystem::path save_dir_;
   SaveOptions options_;
   int64_t iteration_;
-  SaveTimes times_;  // the folder's and, of `copy`, the thread's; the others are the caller's
+  SaveTimes times_;  // threads add `copy` and the folder's times, the caller the others
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::shared_ptr<const SaveLock> lock_;
   std::optional<TagFolder> folder_;
-  bool shares_ = false;  // files among the dp ranks
+  bool shares_ = false;  // whether the dp ranks share the writing of files
   struct File {
     std::string name;
     Value value;
     FilePart part;
   };
   std::vector<File> files_;
-  uint64_t bytes_ = 0;  // of these
+  uint64_t bytes_ = 0;  // in files_
   std::shared_future<void> copied_;
-  std::future<void> written_;  // last: the threads use all the others
+  std::future<void> written_;  // last, because its thread uses all the others
 };
 
-// Takes the memory that asynchronous saves will need in `snapshot`. Collective over grid.world.
+// Allocates the memory that asynchronous saves will need in `snapshot`. Collective over grid.world.
 void reserve_snapshot(const CheckpointedRun& run, const TrainState& state, Snapshot& snapshot);
 
 }  // namespace anymesh

@@ -10,7 +10,7 @@ namespace {
 using Group = ZeroOptimizer::Group;
 using Piece = ZeroOptimizer::Piece;
 
-// Of each group this rank's masters, without padding.
+// Returns this rank's masters of each group, without padding.
 Value masters(const ZeroOptimizer& optimizer) {
   std::vector<Value> groups;
   for (const Group& group : optimizer.groups()) {
@@ -21,7 +21,7 @@ Value masters(const ZeroOptimizer& optimizer) {
   return Value::list(std::move(groups));
 }
 
-// torch.optim.AdamW's and Megatron's keys.
+// A param_groups entry, with the keys of torch.optim.AdamW and of Megatron.
 Value param_group(const CheckpointedRun& run, const TrainState& state, const Group& group,
                   std::vector<Value> params) {
   const ZeroOptions& options = run.optimizer.options();
@@ -43,8 +43,8 @@ Value param_group(const CheckpointedRun& run, const TrainState& state, const Gro
                       {"params", Value::list(std::move(params))}});
 }
 
-// One state entry per group, this rank's partition of it, padding included; or torch's own form,
-// one for each parameter, whole.
+// Returns one state entry per group: this rank's partition, padding included. With `by_parameter`
+// it returns torch's own form: one entry per whole parameter.
 Value adam_state(const CheckpointedRun& run, const TrainState& state, bool by_parameter) {
   std::vector<Value::Entry> states;
   std::vector<Value> groups, indices;
@@ -87,8 +87,8 @@ Value scaler_value(const LossScaler& s) {
                               {keys::kDtype, Value::dtype(DType::kFloat16)}});
 }
 
-// What the model-states file holds at stage 0: DeepSpeed's fused FP16_Optimizer for half precision,
-// torch's own state for fp32.
+// The optimizer in the model-states file at stage 0: DeepSpeed's fused FP16_Optimizer for half
+// precision, torch's own state for fp32.
 Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
   if (run.dtype == torch::kFloat) return adam_state(run, state, /*by_parameter=*/true);
   Value optimizer = Value::dict({{keys::kDynamicLossScale, state.scaler.dynamic},
@@ -98,7 +98,7 @@ Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
                                  {keys::kFp32GroupsFlat, masters(run.optimizer)},
                                  {keys::kClipGrad, run.optimizer.options().clip_grad}});
   if (!state.scaler.dynamic) return optimizer;
-  // FP16_Optimizer has the first three of them; a scaler's others are ours to keep.
+  // FP16_Optimizer has the first three keys. We add the others, to keep the whole scaler.
   const Value scaler = scaler_value(state.scaler);
   for (const auto key :
        {keys::kLastOverflowIter, keys::kScaleFactor, keys::kScaleWindow, keys::kCurIter,
@@ -107,7 +107,7 @@ Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
   return optimizer;
 }
 
-// Stages 1 and 2: DeepSpeedZeroOptimizer.state_dict(). Masters without padding, moments with it.
+// Stages 1 and 2: DeepSpeedZeroOptimizer.state_dict(). Masters have no padding, moments do.
 Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
   const int rank = run.grid.coord.dp;
   const std::vector<Value> counts(run.optimizer.groups().size(), run.grid.topology.dp_size);
@@ -136,7 +136,7 @@ Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
                       {keys::kParamSliceMappings, Value::list(std::move(mappings))}});
 }
 
-// Stage 3: DeepSpeedZeroOptimizer_Stage3's, one sub-group per parameter group, padding included.
+// Stage 3: DeepSpeedZeroOptimizer_Stage3's state, one sub-group per parameter group, with padding.
 Value stage3_optimizer(const CheckpointedRun& run, const TrainState& state) {
   std::vector<Value> fp32;
   for (const Group& group : run.optimizer.groups())

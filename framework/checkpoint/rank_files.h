@@ -4,36 +4,35 @@
 
 namespace anymesh {
 
-// What a rank writes of a checkpoint.
+// The files of a checkpoint that one rank writes.
 
-// What happens to each file, by its name. `owner` is the dp rank whose file it is, where all of
-// grid.dp know what is in it and are called; else kAlone: only this rank.
+// Receives each file. `owner` is the dp rank that owns the file, if all ranks of grid.dp know its
+// contents and make the call. It is kAlone if only this rank does.
 using WriteFile = std::function<void(const std::string& name, const Value& value, int owner)>;
 inline constexpr int kAlone = -1;
 
-// Calls `write` for each file that this rank has or shares: what is in it, its tensors read from
-// the live ones when the value is written. `metadata` is what model_states() returns, with the
-// client's additions. Returns the seconds that it took to gather what other ranks hold
-// (weights_only).
+// Calls `write` with the name and contents of each file that this rank owns or shares. Tensors are
+// read from live memory only when the value is written. `metadata` is the result of model_states(),
+// with the client's additions. Returns the seconds spent gathering from other ranks (weights_only).
 double write_rank_files(const CheckpointedRun& run, const TrainState& state,
                         const SaveOptions& options, Value metadata, const WriteFile& write);
 
-// Of these, in model_files.cpp, those that hold weights in the model's precision.
+// The functions below, in model_files.cpp, write the files with weights in the model's precision.
 
-// The model-states file: `metadata` with `module` in it, or of a pipeline beside it the layer
-// files, whose owners alternate. At ZeRO 3 every rank has a model-states file alone, with
-// DeepSpeed's placeholders.
+// Writes the model-states file: `metadata`, with the weights in `module`. With a pipeline the
+// weights go to layer files instead, which the dp ranks own in turn. At ZeRO 3 every rank has only
+// a model-states file, with DeepSpeed's placeholders.
 void write_model_states(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
                         const WriteFile& write);
 
-// The same files as of ZeRO 0 to 2, whatever the stage, with all weights in them: what dp rank 0
-// lacks it gathers from the others, a parameter at a time. Collective over grid.dp; throws on dp
-// rank 0 alone. Returns the seconds that it took to gather.
+// Writes the files of ZeRO 0 to 2, whatever the stage, with all weights in them. dp rank 0 gathers
+// the elements it lacks from the others, one parameter at a time. Collective over grid.dp; throws
+// as GatheredTensors::serve does, not on all ranks. Returns the seconds spent gathering.
 double write_weights_only(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
                           const WriteFile& write);
 
-// pytorch_model.bin, by rank 0, which gathers a parameter at a time. Collective over grid.world.
-// Returns the same.
+// Writes pytorch_model.bin on rank 0, which gathers one parameter at a time. Collective over
+// grid.world. Returns the seconds spent gathering.
 double write_whole_model(const CheckpointedRun& run, const SaveOptions& options,
                          const WriteFile& write);
 

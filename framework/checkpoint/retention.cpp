@@ -23,7 +23,7 @@ std::string listed(const char* what, const SaveSize::Kind& kind) {
                          : c10::str(", ", what, " ", gigabytes(kind.bytes), " (", kind.files, ")");
 }
 
-// Why it is still there, or empty.
+// Returns why the tag is still there, or an empty string.
 std::string remove_tag(const fs::path& folder, const fs::path& doomed) {
   const IsOurs is_ours = entries_of_tag(folder);
   const std::string foreign = first_foreign_entry(folder, is_ours);
@@ -42,7 +42,7 @@ std::vector<std::string> remove_old_checkpoints(const fs::path& save_dir, int64_
   const auto newest = step_of_tag(latest);
   int64_t kept = 0;
   for (const auto& [step, tag] : tags_by_step(save_dir)) {
-    if (newest && step > *newest) continue;  // the run went back to before it
+    if (newest && step > *newest) continue;  // the run resumed from an earlier one
     const bool retained = retain_interval > 0 && step % retain_interval == 0;
     if (kept++ < limit || retained || tag == latest) continue;
     const fs::path folder = save_dir / tag, doomed = temporary_of(folder);
@@ -56,7 +56,7 @@ std::vector<std::string> remove_old_checkpoints(const fs::path& save_dir, int64_
 int64_t most_checkpoints(const SavePlan& plan) {
   if (plan.limit == 0) return plan.saves;
   const auto tags = tags_by_step(plan.folder);
-  const auto there = std::ranges::count_if(tags, [&](const auto& tag) {  // of those that may go
+  const auto there = std::ranges::count_if(tags, [&](const auto& tag) {  // removable ones
     return plan.retain_interval == 0 || tag.first % plan.retain_interval != 0;
   });
   const int64_t beyond = std::max<int64_t>(1, plan.limit + 1 - there);

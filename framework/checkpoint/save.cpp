@@ -35,7 +35,7 @@ fs::path save_16bit_model(const fs::path& save_dir, const std::string& save_file
                         write_torch_file(beside, model, /*threads=*/1);
                         sync_file(beside);
                       });
-    // Not before all ranks have sent what was in theirs.
+    // Renames only after all ranks have sent their parts.
     all_or_none(world, [&] {
       if (world.rank() == 0) rename_durably(beside, path);
     });

@@ -6,16 +6,18 @@
 
 namespace anymesh {
 
-// What a save makes sure of before it writes anything.
+// Checks that a save makes before it writes anything.
 
-// All ranks are at it: else those that are name the others, after run.config.patience, and cannot
-// communicate any more. `what` is what they should have called.
+// Waits until all ranks have called this. If some have not after run.config.patience, the others
+// throw an error that names them, and cannot communicate any more. `what` names the function they
+// should have called.
 void expect_all_ranks(const CheckpointedRun& run, const char* what);
 
-// Rank 0's tag, which the others should have too, and which is the name of a folder. Collective.
+// Returns rank 0's tag. Throws if it is not a valid folder name. If another rank's tag differs,
+// run.config.tag_validation decides whether to ignore that, warn or throw. Collective.
 std::string agreed_tag(const CheckpointedRun& run, const SaveOptions& options, int64_t iteration);
 
-// Refuses keys that are the checkpoint's own.
+// Adds the client's entries to `metadata`. Throws if a key is one of the checkpoint's own.
 void add_client_state(Value& metadata, const Value& client_state);
 
 }  // namespace anymesh

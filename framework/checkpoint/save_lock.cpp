@@ -14,13 +14,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A name that no other has, for first_to_see().
+// Returns a unique name for first_to_see().
 std::string new_mark() {
   std::random_device random;
   return std::to_string(random()) + std::to_string(random());
 }
 
-// Whether it was not there.
+// Creates `folder`. Returns false if it was already there.
 bool make_folder(const fs::path& folder, const std::string& what) {
   try {
     const fs::path there = existing_folder(folder);
@@ -50,7 +50,8 @@ struct SaveLock::Held {
   std::optional<OutputLock> lock;
 };
 
-// Rank 0 goes first: nobody else's save removes the mark by which others see its folder.
+// Rank 0 takes its lock first: then no other run's save removes the mark by which ranks recognise
+// its folder.
 SaveLock::SaveLock(Communicator& world, const fs::path& save_dir, const std::string& what)
     : folder_(save_dir) {
   const auto take_on = [&](bool leader) {
@@ -66,8 +67,8 @@ SaveLock::SaveLock(Communicator& world, const fs::path& save_dir, const std::str
 
 SaveLock::~SaveLock() = default;
 
-// Rank 0 puts a mark there, for the next save to remove where a kill leaves it. Of ranks that do
-// not see it, those with one host and path are on one file system.
+// Rank 0 puts a mark in the folder. If a kill leaves it behind, the next save removes it. Ranks
+// that do not see the mark share a file system if they have the same host and path.
 int first_to_see(Communicator& world, const fs::path& folder) {
   const fs::path mark = temporary_of(folder / gather_strings(world, new_mark())[0]);
   all_or_none(world, [&] {
@@ -75,7 +76,7 @@ int first_to_see(Communicator& world, const fs::path& folder) {
     if (world.rank() == 0) fs::create_directory(mark, failed);
     TORCH_CHECK(!failed, "cannot write to ", folder.string(), ": ", failed.message());
   });
-  std::string mine;  // empty: rank 0's
+  std::string mine;  // empty: rank 0's folder
   all_or_none(world, [&] {
     if (!fs::exists(mark)) mine = host_name() + ":" + fs::absolute(folder).string();
   });

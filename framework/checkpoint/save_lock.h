@@ -8,21 +8,21 @@
 
 namespace anymesh {
 
-// The sole right of a run's ranks to save to a folder, which is made if it is not there:
+// The exclusive right of a run's ranks to save to a folder, which is made if it does not exist:
 //
 //   const SaveLock lock(world, save_dir, "--save");     // or throws, naming who saves there
 //
-// One rank of each file system, its leader, holds an OutputLock in the folder. Collective; what goes
-// wrong on one rank is thrown on all, as CollectiveError. A folder that was made here and got
-// nothing goes with the lock.
+// One rank per file system, its leader, holds an OutputLock in the folder. Collective; an error on
+// one rank is thrown on all, as CollectiveError. The destructor removes the folder if this lock
+// made it and it is still empty.
 class SaveLock {
  public:
-  // `what` is the folder's flag or argument, for messages.
+  // `what` names the flag or argument that gives the folder, for messages.
   SaveLock(Communicator& world, const std::filesystem::path& save_dir, const std::string& what);
   ~SaveLock();
 
   const std::filesystem::path& folder() const { return folder_; }
-  int leader() const { return leader_; }  // of the ranks that see this rank's folder
+  int leader() const { return leader_; }  // among the ranks that see this rank's folder
   bool leads() const { return leads_; }
 
  private:
@@ -34,12 +34,12 @@ class SaveLock {
   bool leads_ = false;
 };
 
-// The first of the ranks that see the folder that this rank sees under the name `folder`: 0
-// everywhere where all share a file system. Rank 0 has `folder`; others need not have it yet.
-// Collective.
+// Returns the first rank that sees the same folder under the name `folder` as this rank does: 0 on
+// every rank if all share a file system. Rank 0 must have `folder`; the others need not have it
+// yet. Collective.
 int first_to_see(Communicator& world, const std::filesystem::path& folder);
 
-// Whether a folder `name`.tmp is what a killed first_to_see() left.
+// Whether a folder `name`.tmp is a mark left by a killed first_to_see().
 bool is_mark(const std::string& name);
 
 }  // namespace anymesh

@@ -10,8 +10,8 @@
 namespace anymesh {
 namespace {
 
-// What a rank tells the others of a record. Two of one hash are less likely than a CRC met by
-// chance.
+// A rank's message to the others about a record. Two names with the same hash are less likely than
+// a CRC that matches by chance.
 struct Told {
   uint64_t record = 0, bytes = 0;
   uint64_t crc = 0;

@@ -41,7 +41,7 @@ void Snapshot::reset() {
   held_.clear();
 }
 
-// The contents do not matter, so that there is never room for two.
+// Frees the old memory first, whose contents do not matter, so that both never exist at once.
 void Snapshot::grow() {
   if (!memory_.empty()) munmap(memory_.data(), memory_.size());
   memory_ = {};

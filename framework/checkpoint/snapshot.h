@@ -10,15 +10,15 @@
 
 namespace anymesh {
 
-// A rank's state as it was, in memory that is used again from save to save and grows only if the
-// next one needs more:
+// A copy of a rank's state. Its memory is reused from save to save, and grows only if the next save
+// needs more:
 //
 //   Snapshot snapshot;                               // takes no memory yet
 //   const Value still = snapshot.hold(value, read);  // the same value, its tensors in the snapshot
 //   snapshot.take();                                 // copies them; then the originals may change
-//   write_torch_file(path, still);                   // what was, when take() ran
+//   write_torch_file(path, still);                   // the state when take() ran
 //
-// Not for several threads at once, but take() may run on any.
+// Not thread-safe, but take() may run on any thread.
 class Snapshot {
  public:
   Snapshot() = default;
@@ -26,12 +26,13 @@ class Snapshot {
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
-  // To be read once take() is done, and until reset(). What is the same memory stays so. Of tensors
-  // that will not be `read` no copy is kept.
+  // Returns `value` with its tensors in the snapshot, to be read after take() and until reset().
+  // Tensors that share memory still do. Tensors that are not in `read` are not copied.
   Value hold(const Value& value, const std::unordered_set<const ByteSource*>& read);
-  // Throws std::runtime_error if there is no memory, and what reading the originals throws.
+  // Copies the tensors. Throws std::runtime_error if there is no memory, and rethrows errors from
+  // reading the originals.
   void take();
-  // Forgets what is held, and keeps the memory.
+  // Forgets the tensors, and keeps the memory.
   void reset();
 
  private:
@@ -44,7 +45,7 @@ class Snapshot {
   std::span<std::byte> memory_;
   size_t needed_ = 0;
   std::vector<Copy> copies_;
-  std::unordered_map<const ByteSource*, BytesPtr> held_;  // by the original
+  std::unordered_map<const ByteSource*, BytesPtr> held_;  // keyed by the original
 };
 
 }  // namespace anymesh

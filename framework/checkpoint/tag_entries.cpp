@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The file that one with a temporary name was to be.
+// Returns the final name of a file with a temporary name.
 fs::path final_name(const fs::path& name) {
   if (const auto file = made_beside(name)) return *file;
   return name.extension() == kTemporarySuffix ? fs::path(name).replace_extension() : name;

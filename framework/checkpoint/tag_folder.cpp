@@ -18,15 +18,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Nobody knows whose an empty folder is, unless it has the name of a tag or a mark.
+// Whether the folder's owner is unknown: it is empty, and named neither like a tag nor like a mark.
 bool is_of_nobody(const fs::path& folder) {
   const std::string name = folder.stem();
   std::error_code unreadable;
   return !step_of_tag(name) && !is_mark(name) && fs::is_empty(folder, unreadable);
 }
 
-// Removes the leftovers of interrupted saves, but gives a tag that one was replacing its name back.
-// Files that are not ours stay, and leftovers that cannot be removed are not in the way.
+// Removes the leftovers of interrupted saves. A tag that such a save was replacing gets its name
+// back. Files that are not ours stay. Leftovers that cannot be removed are ignored.
 void remove_leftovers(const fs::path& save_dir) {
   for (const fs::directory_entry& entry : fs::directory_iterator(save_dir)) {
     const fs::path& path = entry.path();
@@ -44,7 +44,8 @@ void remove_leftovers(const fs::path& save_dir) {
   }
 }
 
-// Throws, before anything is written, where the save would replace or go into what is not ours.
+// Makes `temporary` an empty folder. Throws, before anything is written, if the save would replace
+// or write into files that are not ours.
 void make_empty(const fs::path& save_dir, const fs::path& path, const fs::path& temporary) {
   std::string foreign = first_foreign_entry(path, entries_of_tag(path));
   TORCH_CHECK(foreign.empty(), foreign, " is no file of a checkpoint, and the save would replace ",
@@ -53,10 +54,10 @@ void make_empty(const fs::path& save_dir, const fs::path& path, const fs::path& 
   const IsOurs is_ours = entries_of_leftover(temporary);
   foreign = first_foreign_entry(temporary, is_ours);
   TORCH_CHECK(foreign.empty(), foreign,
-              " is not what an interrupted save left, and the save needs ", temporary.string(),
+              " is no leftover of an interrupted save, and the save needs ", temporary.string(),
               ": move it away, or save elsewhere");
   const std::string left = remove_ours(temporary, is_ours);
-  TORCH_CHECK(left.empty(), "cannot remove what an interrupted save left: ", left);
+  TORCH_CHECK(left.empty(), "cannot remove the leftovers of an interrupted save: ", left);
   fs::create_directory(temporary);
 }
 
@@ -87,7 +88,7 @@ void TagFolder::write(const std::string& name, const Value& value, FilePart part
   }
   {
     const Stopwatch timing(fsync);
-    // Of a file in parts it is there once a part with blocks is.
+    // A shared file exists only once some part has written a block.
     if (part.count == 1 || !shared.parts.empty()) sync_file(path);
   }
   const double waited = shared.file->blocks().write_seconds() / threads;
@@ -106,7 +107,7 @@ void TagFolder::record(const std::string& name, const FileBlocks& file) {
   manifest_.files.push_back({name, file.layout().size, file.crc(), host_});
 }
 
-// The ranks tell each other the CRCs of their parts; who has a file's last part puts them into it.
+// The ranks exchange their parts' CRCs. The rank with a file's last part writes them into the file.
 void TagFolder::complete(Communicator& world, Communicator& sharers) {
   std::vector<std::string> mine;
   for (const Shared& shared : shared_)

@@ -17,12 +17,12 @@ namespace {
 namespace fs = std::filesystem;
 using Files = std::vector<Manifest::File>;
 
-// `source` says the tag; throws where it names no folder in `load_dir`.
+// Throws if `tag` names no folder in `load_dir`. The message names `source`, which gave the tag.
 std::string tag_in(const fs::path& load_dir, const std::string& tag, const std::string& source) {
   return folder_of_tag(load_dir, tag, source).lexically_relative(load_dir);
 }
 
-// What the pointer file says, and if that is of no use, why.
+// Returns the tag that the pointer file names, or an empty tag and why the file is unusable.
 std::pair<std::string, std::string> named_by(const fs::path& load_dir, std::string_view pointer) {
   const fs::path path = load_dir / pointer;
   if (!fs::exists(path)) {
@@ -38,22 +38,22 @@ std::pair<std::string, std::string> named_by(const fs::path& load_dir, std::stri
   }
 }
 
-// The host that wrote the file which the text is about, unless it says so.
+// Returns " (written on HOST)" for the file that the text mentions, unless the text has it already.
 std::string host_in(const fs::path& folder, const std::string& text) {
   try {
     const auto manifest = read_manifest(folder);
     if (!manifest || text.find("(written on ") != std::string::npos) return "";
     for (const Manifest::File& file : manifest->files)
       if (text.find(file.name) != std::string::npos) return " (written on " + file.host + ")";
-  } catch (const std::exception&) {  // the manifest is what is damaged
+  } catch (const std::exception&) {  // the manifest itself is damaged
   }
   return "";
 }
 
-// The files that no rank sees as they were written. Rank 0 looks at all, the others at what it
-// misses.
+// Returns the files that no rank sees with their recorded size. Rank 0 looks at all files, the
+// others only at those that it misses.
 Files bad_by_size(Communicator& world, const fs::path& folder, const Files& files) {
-  // Unmarks those of the files marked with a 1 that this rank sees as they were written.
+  // Clears the mark '1' of each file that this rank sees with its recorded size.
   const auto look = [&](std::string marks) {
     for (size_t i = 0; i < marks.size(); ++i)
       if (marks[i] == '1' && size_damage(folder, {files[i]}).empty()) marks[i] = '0';
@@ -69,8 +69,9 @@ Files bad_by_size(Communicator& world, const fs::path& folder, const Files& file
   return bad;
 }
 
-// The manifest that the ranks see, if any does. Nodes without a shared file system each have it, but
-// for one that lost its disk: of the same save, or they have parts of two.
+// Returns the manifest that the ranks see, if any does. Without a shared file system each node has
+// a copy, unless it lost its disk. Throws if the copies are of different saves: the nodes would
+// have parts of both.
 std::optional<Manifest> common_manifest(Communicator& world, const fs::path& folder) {
   std::optional<Manifest> mine;
   read_together(world, folder, [&] { mine = read_manifest(folder); });
@@ -84,7 +85,7 @@ std::optional<Manifest> common_manifest(Communicator& world, const fs::path& fol
   for (size_t rank = 0; rank < hashes.size(); ++rank) {
     if (!has(hashes[rank]) || hashes[rank] == *first) continue;
     throw DamagedCheckpoint((folder / kManifestFile).string() + " of " + hosts[rank] + " (rank " +
-                            std::to_string(rank) + ") is of another save than that of " +
+                            std::to_string(rank) + ") is of another save than the one on " +
                             hosts[owner] + " (rank " + std::to_string(owner) + ")");
   }
   if (std::all_of(hashes.begin(), hashes.end(), has)) return mine;
@@ -93,7 +94,8 @@ std::optional<Manifest> common_manifest(Communicator& world, const fs::path& fol
                              (folder / kManifestFile).string());
 }
 
-// The files that a rank reads: each is read by one rank, of the host that wrote it if there is one.
+// Returns the files that `rank` reads. One rank reads each file: one on the host that wrote it, if
+// there is any.
 Files share_of(int rank, const std::vector<std::string>& hosts, const Files& files) {
   std::map<std::string, std::vector<int>> ranks_on;
   std::vector<int> all(hosts.size());
@@ -119,8 +121,8 @@ TagsToTry tags_to_try(const fs::path& load_dir, const LoadOptions& options) {
   TagsToTry found;
   if (!named.empty()) found.tags.push_back(named);
   if (!named.empty() && !options.fallback) return found;
-  // Universal folders get their name last, ordinary tags of ours have a manifest. Of DeepSpeed's
-  // nothing says whether they are complete: they count where there is a pointer.
+  // A universal folder gets its name only when it is complete. Our ordinary tags are complete if
+  // they have a manifest. DeepSpeed's do not show it: they count if there is a pointer file.
   const std::string_view suffix = universal ? kUniversalSuffix : "";
   const auto last = step_of_tag(named, suffix);
   for (const auto& [step, tag] : tags_by_step(load_dir, suffix)) {
@@ -140,7 +142,7 @@ TagsToTry tags_to_try(const fs::path& load_dir, const LoadOptions& options) {
 int64_t saved_vocabulary(const fs::path& load_dir, LoadOptions options) {
   try {
     TagsToTry found = tags_to_try(load_dir, options);
-    options.universal = false;  // which is what a universal one is made of where there is none
+    options.universal = false;  // a missing universal one is made from an ordinary one
     if (found.tags.empty()) found = tags_to_try(load_dir, options);
     const fs::path folder = load_dir / found.tags.at(0),
                    zero3 = folder / zero3_model_states_file(0, 0);

@@ -10,38 +10,39 @@
 
 namespace anymesh {
 
-// Which checkpoints of a folder a load tries, and what is wrong with their files before a byte of a
-// tensor is read.
+// Selects the checkpoints of a folder that a load tries, and checks their files before any tensor
+// is read.
 
-// A checkpoint whose files are missing, cut off or changed, as against one that is not this run's.
-// All ranks throw it together.
+// Thrown if a checkpoint's files are missing, cut off or changed, as opposed to a sound checkpoint
+// that does not suit this run. All ranks throw it together.
 struct DamagedCheckpoint : CollectiveError {
   using CollectiveError::CollectiveError;
 };
 
 struct TagsToTry {
-  std::vector<std::string> tags;      // the best first; empty: there is nothing to load
-  std::vector<std::string> warnings;  // why it is not simply the one that the pointer file names
+  std::vector<std::string> tags;      // the best first; empty if there is nothing to load
+  std::vector<std::string> warnings;  // why the pointer file's tag is not used
 };
 
-// options.tag alone, or the tag that `latest` (`latest_universal`) names and then, with
-// options.fallback, the newest before it. Where that file is lost or names no folder, the newest
-// committed ones. Throws std::runtime_error for a tag that is not there, and without a fallback for
-// such a file.
+// Returns options.tag alone, if it is given. Otherwise returns the tag that `latest`
+// (`latest_universal`) names, followed, with options.fallback, by the older ones, newest first. If
+// that file is lost or names no folder, returns the committed tags, newest first; without
+// options.fallback it throws instead. Throws std::runtime_error if a named tag does not exist and
+// no other may be taken. A folder with neither a pointer file nor committed tags gives no tags.
 TagsToTry tags_to_try(const std::filesystem::path& load_dir, const LoadOptions& options);
 
-// The entries of the vocabulary that a load of it would most likely find; 0: unknown. It is the load
-// that says what is wrong there.
+// Returns the vocabulary size that a load would most likely find, or 0 if it is unknown. Reporting
+// errors is left to the load.
 int64_t saved_vocabulary(const std::filesystem::path& load_dir, LoadOptions options);
 
-// Compares a tag's files with its manifest: their sizes, and with `checksums` all their bytes, shared
-// over the ranks. A file is good that some rank sees: nodes may each have their own. Returns whether
-// there is a manifest. Collective; throws DamagedCheckpoint.
+// Compares a tag's files with its manifest: their sizes, and with `checksums` all their bytes,
+// divided over the ranks. A file is good if any rank sees it intact, because each node may have its
+// own files. Returns whether there is a manifest. Collective; throws DamagedCheckpoint.
 bool check_files(Communicator& world, const std::filesystem::path& folder, bool checksums);
 
-// Runs `work`, which reads files and must not communicate, on every rank. What the format's readers
-// throw on any rank becomes DamagedCheckpoint on all; what this run's own checks throw,
-// CollectiveError.
+// Runs `work`, which reads files and must not communicate, on every rank. An error of the format's
+// readers (std::runtime_error) on any rank becomes DamagedCheckpoint on all ranks. An error of this
+// run's own checks (TORCH_CHECK) becomes CollectiveError.
 void read_together(Communicator& world, const std::filesystem::path& folder,
                    const std::function<void()>& work);
 

@@ -45,9 +45,9 @@ HostReader reader_of(const StateTensor& piece) {
   return [piece](uint64_t offset, std::span<std::byte> out) { piece.read_bytes(offset, out); };
 }
 
-// Pieces of state, one after the other, read where they are.
+// Returns the concatenated bytes of the pieces, read from where they are.
 BytesPtr bytes_of(const std::vector<StateTensor>& pieces) {
-  std::vector<std::pair<uint64_t, HostReader>> readers;  // by size
+  std::vector<std::pair<uint64_t, HostReader>> readers;  // with their sizes in bytes
   uint64_t total = 0;
   for (const StateTensor& piece : pieces) {
     const auto size = static_cast<uint64_t>(piece.numel() * piece.element_size());

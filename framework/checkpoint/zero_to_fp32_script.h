@@ -4,8 +4,8 @@
 
 namespace anymesh {
 
-// DeepSpeed puts a script of this name beside the tags, and its users run it to export weights.
-// Ours hands its arguments to theirs, and knows what theirs cannot read.
+// DeepSpeed puts a script of this name beside the tags, and its users run it to export weights. Our
+// script passes its arguments to DeepSpeed's, and says which checkpoints DeepSpeed's cannot read.
 inline constexpr std::string_view kZeroToFp32Script = R"py(#!/usr/bin/env python3
 """The weights of this checkpoint in fp32, in one file:  ./zero_to_fp32.py . OUTPUT_FOLDER [--tag TAG]
 

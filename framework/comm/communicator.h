@@ -10,25 +10,25 @@
 
 namespace anymesh {
 
-// A group of ranks and its collectives on tensors. All members call the same verb in the same
+// A group of ranks and its collectives on tensors. All members call the same verbs in the same
 // order.
 //
 //   comm->all_reduce(gradient);                    // in place; every rank then holds the same bits
 //   comm->exchange(down, next, up, previous);      // one fused send and receive
 //
 // Every sum is folded in rank order, ((x0 + x1) + x2) + ..., whatever the verb, the size of the
-// tensor and where it is cut: an element of reduce_scatter has the bits that all_reduce gives it.
-// bf16 and fp16 are summed in fp32 and rounded once. In a group of one rank every verb is a no-op
-// (or a copy), so callers never ask for the size.
+// tensor and where it is cut. An element therefore has the same bits after reduce_scatter and
+// all_reduce. bf16 and fp16 are summed in fp32 and rounded once. In a group of one rank every verb
+// is a no-op (or a copy), so callers never ask for the size.
 //
-// That is so between CPUs, by MPI (mpi_job.h) or threads (thread_job.h); framework/cuda/cuda.h says
-// how those for GPUs differ.
+// This holds between CPUs, by MPI (mpi_job.h) or threads (thread_job.h). framework/cuda/cuda.h says
+// how sums between GPUs differ.
 //
-// Tensors must be contiguous. Errors of the transport throw. The class is a
-// torch::CustomClassHolder, so that an autograd function can keep its group in `saved_data`.
+// Tensors must be contiguous. Transport errors throw. The class is a torch::CustomClassHolder, so
+// that an autograd function can keep its group in `saved_data`.
 enum class ReduceOp { Sum, Max };
 
-// A collective under way.
+// A collective in progress.
 class Pending {
  public:
   virtual ~Pending() = default;
@@ -40,22 +40,22 @@ class Communicator : public torch::CustomClassHolder {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Ranks of equal color form a group, ordered by key; errors call it by the name.
+  // Ranks of equal color form a group, ordered by key. Errors mention its name.
   virtual c10::intrusive_ptr<Communicator> split(int color, int key,
                                                  const std::string& name = "(unnamed)") const = 0;
 
   virtual void all_reduce(torch::Tensor t, ReduceOp op = ReduceOp::Sum) = 0;
   // out [size * n] <- in [n] of every rank, in rank order. `in` may be this rank's part of `out`.
   void all_gather(torch::Tensor out, torch::Tensor in) { start_all_gather(out, in)->wait(); }
-  // The same, not yet waited for: neither tensor may be touched before wait().
+  // Starts the same without waiting for it. Neither tensor may be touched before wait().
   virtual std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) = 0;
   // out [n] <- the sum over ranks of part `rank()` of in [size * n]; `out` may be that part of
   // `in`.
   void reduce_scatter(torch::Tensor out, torch::Tensor in) {
     reduce_scatter(out, in, std::vector<int64_t>(static_cast<size_t>(size()), out.numel()));
   }
-  // The same with parts of different sizes. `out` may have another dtype than `in`: the sum is
-  // rounded once, to that.
+  // The same with parts of different sizes. `out` may have another dtype than `in`; the sum is
+  // rounded once, to the dtype of `out`.
   virtual void reduce_scatter(torch::Tensor out, torch::Tensor in,
                               const std::vector<int64_t>& counts) = 0;
   virtual void broadcast(torch::Tensor t, int root) = 0;
@@ -63,9 +63,8 @@ class Communicator : public torch::CustomClassHolder {
   // no such half.
   virtual void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) = 0;
   virtual void barrier() = 0;
-  // A barrier that does not wait for ever: the ranks that have not come within `patience`,
-  // ascending; none if all have. After an answer that names some, the group must not be used any
-  // more.
+  // A barrier that does not wait for ever. Returns the ranks that have not come within `patience`,
+  // ascending; none if all have. If it returns some, the group must not be used any more.
   virtual std::vector<int> roll_call(std::chrono::milliseconds patience) = 0;
 };
 

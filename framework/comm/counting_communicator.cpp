@@ -63,7 +63,7 @@ class CountingCommunicator final : public Communicator {
   }
 
  private:
-  // A call that moves `payload`, if it is defined.
+  // Makes a call that moves `payload`, and counts it if `payload` is defined.
   template <class Call>
   std::invoke_result_t<Call> count(Verb verb, const torch::Tensor& payload, const Call& call) {
     if (payload.defined()) {
@@ -89,7 +89,7 @@ CommPtr counted(CommPtr group, const std::string& name, CommCounts* counts) {
 }
 
 std::string table_of(const CommCounts& counts, Communicator& world) {
-  std::vector<int64_t> values;  // calls and bytes by group and verb: as many on every rank
+  std::vector<int64_t> values;  // calls and bytes by group and verb; same length on every rank
   for (const auto& [name, traffic] : counts.groups) {
     for (const auto& [calls, bytes] : traffic) values.insert(values.end(), {calls, bytes});
   }

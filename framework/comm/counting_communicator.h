@@ -9,24 +9,24 @@
 
 namespace anymesh {
 
-// What a rank's groups move, counted in front of the transport, whichever that is.
+// Counts the bytes that a rank's groups move, in front of any transport.
 //
 //   CommCounts counts;
-//   const ProcessGrid grid(world, topology, &counts);   names its groups and counts them
+//   const ProcessGrid grid(world, topology, &counts);   names and counts its groups
 //   counts.groups["dp"][kReduceScatter].bytes
 //
-// The payload of a call, in bytes, is on every rank
+// The payload of a call, in bytes, on every rank:
 //
 //   all_reduce       the tensor
 //   reduce_scatter   the input: the parts of all ranks
 //   all_gather       the output: the parts of all ranks
-//   exchange         what this rank sends; a call that only receives is not counted
+//   exchange         the tensor that this rank sends; a call that only receives is not counted
 //   broadcast        the tensor
 //
-// Over a group of n ranks a rank then sends, on average, 2 (n - 1) / n times an all-reduce's
-// payload and (n - 1) / n times a reduce-scatter's or all-gather's, which is why papers count them
-// as 2, 1 and 1. A group of one rank sends nothing and is not counted, nor are barriers and splits.
-// A verb that is counted is also a phase to a profiler (profile/profiler.h): "dp reduce_scatter".
+// In a group of n ranks, a rank sends on average 2 (n - 1) / n times the payload of an all-reduce
+// and (n - 1) / n times the payload of a reduce-scatter or all-gather. This is why papers count
+// them as 2, 1 and 1. A group of one rank sends nothing and is not counted, nor are barriers and
+// splits. A counted verb is also a phase to a profiler (profile/profiler.h): "dp reduce_scatter".
 enum Verb { kAllReduce, kReduceScatter, kAllGather, kExchange, kBroadcast, kVerbs };
 constexpr const char* kVerbNames[kVerbs] = {"all_reduce", "reduce_scatter", "all_gather",
                                             "exchange", "broadcast"};
@@ -44,10 +44,11 @@ struct CommCounts {
   }
 };
 
-// The same group, counted under this name; the group itself if `counts` is null.
+// Returns the same group, counted under this name; the group itself if `counts` is null.
 CommPtr counted(CommPtr group, const std::string& name, CommCounts* counts);
 
-// Collective over `world`: a table of what rank 0 and the busiest rank moved, per group and verb.
+// Returns a table of the traffic of rank 0 and of the busiest rank, per group and verb. Collective
+// over `world`.
 std::string table_of(const CommCounts& counts, Communicator& world);
 
 }  // namespace anymesh

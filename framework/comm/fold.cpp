@@ -12,16 +12,16 @@ namespace anymesh {
 namespace {
 
 constexpr int64_t kBlock = 1024;         // elements of the sum that stay in the nearest cache
-constexpr int64_t kGrain = 64 * kBlock;  // that are worth a thread
+constexpr int64_t kGrain = 64 * kBlock;  // the fewest worth a thread
 
 template <class T>
-T greater(T a, T b) {  // a NaN, if there is one
+T greater(T a, T b) {  // returns a NaN if there is one
   if constexpr (std::is_floating_point_v<T>)
     if (std::isnan(a)) return a;
   return a > b ? a : b;
 }
 
-// A block of fewer than kBlock elements, from element `begin` on.
+// Folds a block of at most kBlock elements, from element `begin` on.
 template <class T, class Out>
 void fold_block(const std::vector<const std::byte*>& parts, int64_t begin, int64_t count,
                 ReduceOp op, Out* out) {

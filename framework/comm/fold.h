@@ -1,5 +1,5 @@
-// The sum of the collectives between CPUs: in rank order, ((x0 + x1) + x2) + ..., so that its bits
-// depend neither on the transport nor on where a tensor is cut.
+// The sum of the collectives between CPUs. It runs in rank order, ((x0 + x1) + x2) + ..., so its
+// bits depend neither on the transport nor on where a tensor is cut.
 #pragma once
 
 #include <torch/types.h>

@@ -1,4 +1,4 @@
-// The bytes of a tensor, for the communicators between CPUs.
+// Access to the bytes of a tensor, for the communicators between CPUs.
 #pragma once
 
 #include <torch/types.h>

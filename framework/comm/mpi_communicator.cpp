@@ -16,11 +16,11 @@
 namespace anymesh {
 namespace {
 
-// Elements of each rank's part that travel at a time: bounds the staging memory and keeps MPI's int
-// counts safe.
+// Elements of each rank's part sent at a time. Bounds the staging memory and keeps MPI's int counts
+// safe.
 constexpr int64_t kBucket = int64_t{1} << 20;
 
-// Of messages between two ranks: tensors have 0.
+// The tag of roll call messages. Tensors have tag 0.
 constexpr int kRollCallTag = 1;
 
 class MpiCommunicator final : public Communicator {
@@ -118,8 +118,8 @@ class MpiCommunicator final : public Communicator {
     requests.wait();
   }
 
-  // All report to rank 0, which answers with the list of those who have not. It may itself come
-  // last, and late: hence twice the patience with its answer.
+  // All ranks report to rank 0, which answers with the list of absent ranks. Rank 0 may itself come
+  // last, and late, so the others wait twice the patience for its answer.
   std::vector<int> roll_call(std::chrono::milliseconds patience) override {
     std::vector<int> absent;
     if (rank_ != 0) {
@@ -154,7 +154,7 @@ class MpiCommunicator final : public Communicator {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Whether a word of the roll call is there to be received from `rank`. Looks once at least.
+  // Whether a roll call message from `rank` comes before the deadline. Checks at least once.
   bool comes_by(Clock::time_point deadline, int rank, MPI_Status& status) {
     for (;;) {
       int here = 0;
@@ -165,7 +165,7 @@ class MpiCommunicator final : public Communicator {
     }
   }
 
-  // Where the other ranks' rows of parts [size, n] are, and, as this rank's own, `mine`.
+  // Returns the addresses of the rows of parts [size, n], with `mine` for this rank's own row.
   std::vector<const std::byte*> rows(const torch::Tensor& parts, const std::byte* mine) const {
     std::vector<const std::byte*> at;
     for (int r = 0; r < size_; ++r)
@@ -173,7 +173,8 @@ class MpiCommunicator final : public Communicator {
     return at;
   }
 
-  // At most kBucket * size elements: every rank folds its own part, then the parts are gathered.
+  // Reduces at most kBucket * size elements. Every rank folds its own part, then the parts are
+  // gathered.
   void all_reduce_bucket(const torch::Tensor& t, ReduceOp op) {
     const int64_t n = t.numel(), part = (n + size_ - 1) / size_;
     const auto begin = [&](int r) { return std::min(r * part, n); };
@@ -254,7 +255,7 @@ void abort_quietly(int status) {
 
 MpiEnvironment::MpiEnvironment(int* argc, char*** argv) {
   int provided = 0;
-  // A backward on a GPU is a thread of its own, and communicates while main waits for it.
+  // A backward on a GPU runs in its own thread, which communicates while the main thread waits.
   MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
   MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   MPI_CHECK(MPI_Comm_set_name(MPI_COMM_WORLD, "world"));
@@ -273,7 +274,7 @@ CommPtr MpiEnvironment::local() const {
   return c10::make_intrusive<MpiCommunicator>(part, /*owned=*/true, std::make_shared<Patience>());
 }
 
-// A rank that is alone needs no word of MPI's.
+// Skips MPI_Abort and its message for a rank that is alone.
 void MpiEnvironment::end(int status) const {
   std::fflush(nullptr);
   abort_quietly(status);

@@ -1,11 +1,11 @@
-// The ranks of a job as processes that mpirun has started.
+// Runs the ranks of a job as processes that mpirun has started.
 #pragma once
 
 #include "framework/comm/job.h"
 
 namespace anymesh {
 
-// Initialises MPI for the life of the object; the first line of main.
+// Initialises MPI for the life of the object. Create it at the start of main.
 class MpiEnvironment final : public Job {
  public:
   MpiEnvironment(int* argc, char*** argv);
@@ -20,11 +20,11 @@ class MpiEnvironment final : public Job {
   void end(int status) const override;
 };
 
-// Whether an MPI launcher has started this process, as a rank of a job.
+// Whether an MPI launcher has started this process as a rank of a job.
 bool started_by_launcher();
 
-// Ends all ranks as MPI_Abort does, but without the dozen lines of it and mpirun that would follow
-// the one that says why. Returns where the launcher is none of PMIx.
+// Ends all ranks as MPI_Abort does, but without the dozen lines that MPI_Abort and mpirun would
+// print after the error message. Returns if the launcher does not use PMIx.
 void abort_quietly(int status);
 
 }  // namespace anymesh

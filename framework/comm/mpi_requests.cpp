@@ -8,9 +8,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int64_t kLooks = 64;  // at the messages, for one at the clock
+constexpr int64_t kLooks = 64;  // tests of the messages for each look at the clock
 
-// As the world numbers these members of a group.
+// Returns the world ranks of these members of a group.
 std::set<int> world_ranks(MPI_Comm comm, const std::set<int>& members) {
   MPI_Group group = MPI_GROUP_NULL, world = MPI_GROUP_NULL;
   MPI_CHECK(MPI_Comm_group(comm, &group));
@@ -46,7 +46,7 @@ MPI_Request* Requests::add(int member) {
   return &list_.emplace_back();
 }
 
-// Looks, as MPI_Waitall does, so that it can tell the time.
+// Polls, as MPI_Waitall does, so that it can check the time.
 void Requests::wait() {
   int done = 0, status = MPI_SUCCESS;
   Clock::time_point start;

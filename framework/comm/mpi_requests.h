@@ -1,4 +1,4 @@
-// Messages of MPI under way, and the wait for them, which names who does not come.
+// Pending MPI messages. The wait for them names the ranks that do not come.
 #pragma once
 
 #include <mpi.h>
@@ -11,11 +11,11 @@
 
 namespace anymesh {
 
-// Throws unless MPI_SUCCESS.
+// Throws unless `status` is MPI_SUCCESS.
 void mpi_check(int status, const char* call);
 #define MPI_CHECK(call) mpi_check((call), #call)
 
-// Those of one verb, in a group of this patience.
+// The requests of one verb, in a group with this patience.
 //
 //   Requests requests(comm, patience, "exchange");
 //   MPI_CHECK(MPI_Irecv(data, bytes, MPI_BYTE, from, 0, comm, requests.add(from)));
@@ -29,7 +29,7 @@ class Requests final : public Pending {
   Requests(const Requests&) = delete;
   Requests& operator=(const Requests&) = delete;
 
-  // Room for a request that ends once this member of the group takes part.
+  // Returns room for a request that ends once this member of the group takes part.
   MPI_Request* add(int member = kAllMembers);
   void wait() override;
 

@@ -21,7 +21,7 @@ ProcessGrid::ProcessGrid(CommPtr world_group, Topology mesh, CommCounts* comm_co
   pp = group("pp", topology.rank_of({0, dp_rank, tp_rank}));
   dp = group("dp", topology.rank_of({pp_rank, 0, tp_rank}));
   model = group("model", dp_rank);
-  // A middle stage is alone: its own rank is a color that no first stage has.
+  // A middle stage is alone. Its color is its own rank, which no first stage has.
   const bool at_an_end = is_first_stage() || is_last_stage();
   embedding = group("embedding", at_an_end ? topology.rank_of({0, dp_rank, tp_rank}) : rank);
 }

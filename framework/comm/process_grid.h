@@ -15,11 +15,11 @@ namespace anymesh {
 //   pp         same dp and tp rank: hold the stages of one model replica; rank in it = stage
 //   dp         same stage and tp rank: hold the same weights, see other samples; ZeRO cuts over it
 //   model      same dp rank (tp x pp): one whole model replica; rank in it = mp_rank of file names
-//   embedding  first and last stage of pp, which both hold a tied embedding (elsewhere: alone)
+//   embedding  first and last stage of pp, which both hold a tied embedding (other stages: alone)
 //
-// With `counts`, which must live as long, the groups count under these names what they move.
+// With `counts`, which must outlive the grid, the groups count their traffic under these names.
 struct ProcessGrid {
-  // REQUIRES: the world's verbs take tensors of `device`, on which this rank computes.
+  // REQUIRES: the world's verbs take tensors on `device`, where this rank computes.
   ProcessGrid(CommPtr world, Topology topology, CommCounts* counts = nullptr,
               torch::Device device = torch::kCPU);
 

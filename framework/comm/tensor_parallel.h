@@ -4,8 +4,8 @@
 
 namespace anymesh {
 
-// The ranks that share a layer, and how the hidden state lies between the layer's parts that tensor
-// parallelism cuts:
+// The ranks that share a layer, and the layout of the hidden state between the layer's
+// tensor-parallel parts:
 //
 //   sequence = false   [b, s, h] on every rank (Megatron-LM, arXiv:1909.08053)
 //   sequence = true    [b, s/t, h]: rank r has positions [r * s/t, (r + 1) * s/t), and norms,
@@ -17,10 +17,10 @@ struct TensorParallel {
   int rank() const { return group->rank(); }
   int size() const { return group->size(); }
 
-  // Into how many parts the sequence is cut, and which of them this rank has.
+  // The number of parts into which the sequence is cut, and the index of this rank's part.
   int sequence_parts() const { return sequence ? size() : 1; }
   int sequence_part() const { return sequence ? rank() : 0; }
-  // Which element of a sample's whole hidden state is the first of this rank's part `hidden`.
+  // The index, in a sample's whole hidden state, of the first element of this rank's part `hidden`.
   int64_t first_element(const torch::Tensor& hidden) const {
     return sequence_part() * hidden.size(1) * hidden.size(2);
   }

@@ -13,7 +13,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Bytes that are worth waking the members for, so that they share the work on them.
+// The fewest bytes worth waking the members for, so that they share the work.
 constexpr int64_t kWorthSharing = 256 << 10;
 
 std::vector<int> missing_from(const Meeting& meeting) {
@@ -68,7 +68,7 @@ void ThreadMember::finish(const char* verb, Meeting& meeting, const Work& work) 
   bell(rank_).wait(lock, [&] { return meeting.is_over(); });
 }
 
-// The member's next meeting. It waits for its members among the open ones.
+// Joins the member's next meeting, which stays open until all members are there.
 std::shared_ptr<Meeting> ThreadMember::arrive(Place mine) const {
   if (ranks_->first_error) throw JobEnded();
   ThreadGroup& group = *group_;
@@ -78,15 +78,15 @@ std::shared_ptr<Meeting> ThreadMember::arrive(Place mine) const {
   const std::shared_ptr<Meeting> meeting = group.open[number - group.first];
   meeting->places[static_cast<size_t>(rank_)] = mine;
   meeting->here[static_cast<size_t>(rank_)] = true;
-  if (--meeting->missing == 0) {  // and to all before it
+  if (--meeting->missing == 0) {  // all meetings before it are complete too
     group.open.pop_front();
     ++group.first;
   }
   return meeting;
 }
 
-// Does all parts that nobody has taken. A part counts as done also if it throws: nobody touches the
-// members' tensors any more.
+// Does all parts that nobody has taken. A part that throws counts as done too, because nobody
+// touches the members' tensors any more.
 void ThreadMember::do_parts(Lock& lock, Meeting& meeting, const Work& work) const {
   while (meeting.has_parts()) {
     const size_t part = meeting.taken++;
@@ -107,7 +107,7 @@ void ThreadMember::exchange(Half* send, int to, Half* receive, int from) const {
   const auto being_copied = [&](const Half* half) { return waits(half) && half->has_partner; };
   Lock lock(ranks_->mutex);
   Line &out = group_->lines[{rank_, to}], &in = group_->lines[{from, rank_}];
-  const auto leave = c10::make_scope_exit([&] {  // so that nobody touches what goes with this call
+  const auto leave = c10::make_scope_exit([&] {  // nobody may use the halves afterwards
     std::erase(out.sends, send);
     std::erase(in.receives, receive);
     bell(rank_).wait(lock, [&] { return !being_copied(send) && !being_copied(receive); });
@@ -124,7 +124,7 @@ void ThreadMember::exchange(Half* send, int to, Half* receive, int from) const {
       });
 }
 
-// The second of two partners copies.
+// The second of two partners to arrive does the copy.
 void ThreadMember::join(Lock& lock, Half& mine, std::deque<Half*>& mine_wait,
                         std::deque<Half*>& others, int partner) const {
   if (ranks_->first_error) throw JobEnded();
@@ -133,7 +133,7 @@ void ThreadMember::join(Lock& lock, Half& mine, std::deque<Half*>& mine_wait,
   others.pop_front();
   mine.has_partner = other.has_partner = true;
   lock.unlock();
-  const size_t others_bytes = other.bytes;  // which goes with its call, once it is done
+  const size_t others_bytes = other.bytes;  // `other` may be gone once it is done
   const bool fits = mine.bytes == others_bytes;
   if (fits && mine.bytes > 0)
     std::memcpy(mine.to ? mine.to : other.to, mine.from ? mine.from : other.from, mine.bytes);

@@ -1,5 +1,5 @@
-// How ranks that are threads of one process meet, and work on each other's tensors where these lie.
-// thread_job.cpp makes collectives of it.
+// Lets ranks that are threads of one process meet, and work on each other's tensors in place.
+// thread_job.cpp builds collectives on it.
 #pragma once
 
 #include <condition_variable>
@@ -20,10 +20,10 @@
 
 namespace anymesh {
 
-// All ranks of a job: one lock for what they agree on, and a bell for each, by which it sleeps.
+// All ranks of a job: one lock for their shared state, and a bell for each rank to sleep by.
 struct ThreadRanks {
   explicit ThreadRanks(int count) : bells(static_cast<size_t>(count)) {}
-  // From here on every rank that has to wait for another, or begins a verb, gets JobEnded.
+  // Ends the job: from now on a rank that has to wait for another, or begins a verb, gets JobEnded.
   void end(std::exception_ptr error);
 
   std::mutex mutex;
@@ -31,18 +31,18 @@ struct ThreadRanks {
   std::exception_ptr first_error;
 };
 
-// Where a member's tensors lie.
+// The addresses of a member's tensors.
 struct Place {
   std::byte* out = nullptr;
   const std::byte* in = nullptr;
 };
-using Places = std::vector<Place>;  // by member
+using Places = std::vector<Place>;  // one per member
 
-// A verb's work comes in parts, one for each member. It may begin once all members are there; any
+// A verb's work, in one part for each member. It may begin once all members are there, and any
 // member may do any part.
 using Work = std::function<void(const Places& places, size_t part)>;
 
-// A verb under way.
+// A verb in progress.
 struct Meeting {
   explicit Meeting(size_t size) : places(size), here(size), missing(size) {}
   bool has_parts() const { return missing == 0 && taken < places.size(); }
@@ -52,23 +52,23 @@ struct Meeting {
   std::vector<bool> here;
   size_t missing;                          // members
   size_t taken = 0, done = 0;              // parts
-  std::optional<std::vector<int>> absent;  // the answer of a roll call that some did not hear
+  std::optional<std::vector<int>> absent;  // the answer of a roll call that some members missed
 };
 
-// One half of an exchange: what a member sends, or where it receives.
+// One half of an exchange: the bytes that a member sends, or the place where it receives.
 struct Half {
-  const std::byte* from = nullptr;  // of a sender
-  std::byte* to = nullptr;          // of a receiver
+  const std::byte* from = nullptr;  // a sender's
+  std::byte* to = nullptr;          // a receiver's
   size_t bytes = 0;
   bool has_partner = false, done = false;
 };
 
-// From one member to another: the halves without a partner, the oldest first.
+// The halves from one member to another that have no partner yet, the oldest first.
 struct Line {
   std::deque<Half*> sends, receives;
 };
 
-// State that the members of a group share. The lock of all ranks guards it.
+// The state that a group's members share, guarded by the lock of all ranks.
 struct ThreadGroup {
   ThreadGroup(std::string its_name, std::vector<int> ranks)
       : name(std::move(its_name)), members(std::move(ranks)), next(members.size()) {}
@@ -77,12 +77,12 @@ struct ThreadGroup {
   const std::vector<int> members;             // ranks of the world
   std::vector<size_t> next;                   // by member: the number of its next meeting
   std::deque<std::shared_ptr<Meeting>> open;  // meetings that wait for members
-  size_t first = 0;                           // the number of the first of them
+  size_t first = 0;                           // the number of the first open meeting
   std::map<std::pair<int, int>, Line> lines;  // by sender and receiver
 };
 
-// A rank's place in a group. The verbs sleep while they wait, and say so once, when they have waited
-// as long as the patience is.
+// A rank's place in a group. Its verbs sleep while they wait, and print one warning when they have
+// waited for the time of `patience`.
 class ThreadMember {
  public:
   ThreadMember(std::shared_ptr<ThreadRanks> ranks, std::shared_ptr<ThreadGroup> group, int rank,
@@ -91,18 +91,18 @@ class ThreadMember {
   int rank() const { return rank_; }
   size_t size() const { return group_->members.size(); }
   const std::vector<int>& world_ranks() const { return group_->members; }
-  // The same rank in another group.
+  // The same rank's place in another group, as member `rank`.
   ThreadMember in(std::shared_ptr<ThreadGroup> group, int rank) const;
 
-  // Comes to this verb of the group and returns when its work is done. If that is on many `bytes`,
-  // the members who wait share it; else the last to come does it.
+  // Joins this verb of the group and returns when its work is done. On many `bytes` the waiting
+  // members share the work; otherwise the last to arrive does it.
   void meet(const char* verb, Place mine, int64_t bytes, const Work& work) const;
-  // The same in two halves: what lies between them delays nobody.
+  // The same in two calls. Time spent between them delays nobody.
   std::shared_ptr<Meeting> come(Place mine, int64_t bytes, const Work& work) const;
   void finish(const char* verb, Meeting& meeting, const Work& work) const;
 
-  // Copies from `send` to the half that member `to` receives by, and into `receive` what member
-  // `from` sends; null: no such half.
+  // Copies `send` to the half in which member `to` receives, and member `from`'s bytes into
+  // `receive`. Null means no such half.
   void exchange(Half* send, int to, Half* receive, int from) const;
 
   std::vector<int> roll_call(std::chrono::milliseconds patience) const;

@@ -18,7 +18,7 @@
 namespace anymesh {
 namespace {
 
-// Where `offset` bytes into every member's input is.
+// Returns the address `offset` bytes into every member's input.
 std::vector<const std::byte*> inputs(const Places& places, int64_t offset) {
   std::vector<const std::byte*> at;
   for (const Place& place : places) at.push_back(place.in + offset);
@@ -41,7 +41,7 @@ class Gathering final : public Pending {
   ~Gathering() override {
     try {
       wait();
-    } catch (const JobEnded&) {  // whose cause is being told
+    } catch (const JobEnded&) {  // another rank reports the cause
     }
   }
   void wait() override {
@@ -98,7 +98,7 @@ class ThreadCommunicator final : public Communicator {
     return c10::make_intrusive<ThreadCommunicator>(member_.in(mine.group, mine.rank));
   }
 
-  // A part is folded in one member's tensor and copied to the others'.
+  // Each part is folded in one member's tensor and copied to the others.
   void all_reduce(torch::Tensor t, ReduceOp op) override {
     if (size() == 1) return;
     check_contiguous(t, "all_reduce");

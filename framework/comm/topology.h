@@ -5,11 +5,11 @@
 
 namespace anymesh {
 
-// Where a rank sits in the 3-D mesh: pure arithmetic, no communication, no LibTorch.
+// A rank's place in the 3-D mesh. Pure arithmetic: no communication, no LibTorch.
 //
 //   rank = (pp * dp_size + dp) * tp_size + tp
 //
-// This is DeepSpeed's order (pipe, data, model): the ranks of a tensor-parallel group are adjacent,
+// This is DeepSpeed's order (pipe, data, model). The ranks of a tensor-parallel group are adjacent,
 // and the rank numbers in checkpoint file names agree. Example: tp 2, dp 2, pp 2: rank 5 = {pp 1,
 // dp 0, tp 1}.
 struct Coord {

@@ -40,10 +40,10 @@ Kind kind_of(const FlagTable& flags, const std::string& name) {
 
 struct Given {
   std::string name;
-  std::vector<std::string> values;  // none of a switch
+  std::vector<std::string> values;  // empty for a switch
 };
 
-// The flag at `i`, which moves to the last of its values.
+// Reads the flag at args[i] and moves `i` to its last value.
 Given take_flag(Kind kind, const std::vector<std::string>& args, size_t& i) {
   Given given{flag_name(args[i]), {}};
   const std::string flag = "--" + given.name;
@@ -65,7 +65,7 @@ Given take_flag(Kind kind, const std::vector<std::string>& args, size_t& i) {
   return given;
 }
 
-// Whether the program has all flags that an advice names.
+// Whether the program has all flags that the advice names.
 bool fits(const FlagTable& flags, const std::string& advice) {
   std::istringstream words(advice);
   for (std::string word; words >> word;) {
@@ -75,7 +75,7 @@ bool fits(const FlagTable& flags, const std::string& advice) {
   return true;
 }
 
-// Advice on what to write in place of an unknown flag.
+// Returns advice on the flag to write in place of an unknown one.
 std::string suggestion(const FlagTable& flags, const std::string& name) {
   if (const std::string advice(advice_on(name)); !advice.empty() && fits(flags, advice))
     return "; " + advice;
@@ -156,7 +156,7 @@ std::vector<std::string> read_command_line(FlagTable& flags, const std::vector<s
       continue;
     }
     Given given = take_flag(kind, args, i);
-    // The last counts, as in argparse: scripts append "$@".
+    // The last one counts, as in argparse, because scripts append "$@".
     std::erase_if(all, [&](const Given& before) { return before.name == given.name; });
     all.push_back(std::move(given));
   }

@@ -1,4 +1,5 @@
-// What a run is, apart from its model: one tree of structs with the defaults beside the fields.
+// The configuration of a run, apart from its model: a tree of structs with the defaults beside the
+// fields.
 //
 //   Config config;
 //   GptConfig gpt;                                  models/gpt/gpt_config.h
@@ -9,9 +10,9 @@
 //   validate(config, gpt, world_size);
 //   BatchPlan plan = plan_batches(config, world_size);
 //
-// Names and defaults are those of Megatron-DeepSpeed's megatron/arguments.py, where it has them;
-// its None is 0 or empty here, and what then follows from other fields is worked out in
-// plan_batches().
+// Names and defaults are those of Megatron-DeepSpeed (megatron/arguments.py) where it has them.
+// Megatron's None is 0 or empty here; plan_batches() derives the values that then follow from other
+// fields.
 #pragma once
 
 #include <algorithm>
@@ -32,14 +33,15 @@ struct ParallelConfig {
   bool activation_checkpointing = false;
 };
 
-// What ranks compute on and talk by; place() in framework/device.h fills in what is left empty.
+// The devices that ranks compute on and the backend that they communicate by. place() in
+// framework/device.h chooses for a field that is empty.
 struct DeviceConfig {
   std::string device;               // cpu | cuda; empty = cuda if all ranks have a GPU, else cpu
   std::string distributed_backend;  // mpi | nccl; empty = nccl on cuda, mpi on cpu
 };
 
-// Where a rank keeps what ZeRO partitions: "none" = where it computes, "cpu" = in the host's
-// memory, "nvme" = in a file.
+// Where a rank keeps the state that ZeRO partitions: "none" = on the device it computes on, "cpu" =
+// in the host's memory, "nvme" = in a file.
 struct OffloadConfig {
   std::string optimizer = "none", param = "none";
   std::string nvme_path;  // a folder
@@ -50,7 +52,7 @@ struct BatchConfig {
   int global_batch_size = 0;  // 0 = micro_batch_size * gradient_accumulation_steps * dp
   int64_t train_iters = 0;    // exactly one of these two is set
   int64_t train_samples = 0;
-  int gradient_accumulation_steps = 0;  // 0 = follows; only --deepspeed_config can set it
+  int gradient_accumulation_steps = 0;  // 0 = derived; only --deepspeed_config sets it
 };
 
 struct OptimizerConfig {
@@ -67,12 +69,12 @@ struct OptimizerConfig {
   double adam_beta2 = 0.999;
   double adam_eps = 1e-8;
   double clip_grad = 1.0;           // 0 = no clipping
-  std::vector<std::string> freeze;  // regular expressions of parameters' names
+  std::vector<std::string> freeze;  // regular expressions searched for in parameter names
 };
 
 struct PrecisionConfig {
   bool bf16 = false, fp16 = false;   // otherwise fp32
-  std::optional<double> loss_scale;  // of fp16, static; unset or 0 = dynamic, with these four:
+  std::optional<double> loss_scale;  // fp16's static scale; unset or 0 = dynamic, with these four:
   double initial_loss_scale = 4294967296.0, min_loss_scale = 1.0;
   int64_t loss_scale_window = 1000, hysteresis = 2;
 };
@@ -80,7 +82,7 @@ struct PrecisionConfig {
 struct DataConfig {
   std::vector<std::string> data_path;  // PREFIX... or WEIGHT PREFIX WEIGHT PREFIX...
   std::string split = "969, 30, 1";
-  std::string tokenizer_type;          // after parse() never empty
+  std::string tokenizer_type;          // never empty after parse()
   std::string vocab_file, merge_file;  // GPT2BPETokenizer
   std::string tokenizer_model;         // SentencePieceTokenizer and GPTSentencePieceTokenizer
   int vocab_size = 0;                  // NullTokenizer and mock_data
@@ -90,15 +92,15 @@ struct DataConfig {
 struct CheckpointConfig {
   std::string save, load;
   int64_t save_interval = 0;         // 0 = at the end only
-  int64_t save_total_limit = 0;      // checkpoints to keep; 0 = all, or 1 with the next
-  int64_t save_retain_interval = 0;  // keeps those of steps divisible by it; 0 = none
+  int64_t save_total_limit = 0;      // checkpoints to keep; 0 = all, or 1 if the next is set
+  int64_t save_retain_interval = 0;  // keeps checkpoints of steps divisible by it; 0 = none
   bool no_save_optim = false,
-       save_weights_only = false;  // the same; Megatron's name and a plain one
+       save_weights_only = false;  // synonyms: Megatron's name and a plain one
   bool async_save = false, report_save = false;
   bool save_16bit_model = false, exclude_frozen_parameters = false;
   bool universal_checkpoint = false;
   bool no_load_optim = false, no_load_rng = false, no_load_lr_state = false, finetune = false;
-  std::string load_tag;  // empty = the one that `latest` names
+  std::string load_tag;  // empty = the tag that `latest` names
   bool no_load_strict = false, exit_on_missing_checkpoint = false;
   bool verify_checkpoint = false, no_fallback = false;
   bool exit_on_save_failure = false;
@@ -113,7 +115,7 @@ struct CheckpointConfig {
 constexpr double kMostTimeoutMinutes = 1e6;  // two years; as nanoseconds they fit in 64 bits
 
 struct RunConfig {
-  int local_ranks = 0;  // threads of this process that are the ranks; 0 = mpirun starts them
+  int local_ranks = 0;  // ranks run as threads of this process; 0 = mpirun starts them
   uint64_t seed = 1234;
   int64_t eval_interval = 1000, eval_iters = 100, log_interval = 100;
   std::string loss_csv, tensorboard_dir;
@@ -125,7 +127,8 @@ struct RunConfig {
   bool check_for_nan = true;     // --no-check-for-nan-in-loss-and-grad clears it
   std::string deepspeed_config;  // JSON file that parse() reads into this tree
 
-  // --distributed-timeout-minutes, within its bounds also before validate().
+  // Returns --distributed-timeout-minutes, clamped to its bounds so that it can be used before
+  // validate().
   std::chrono::seconds patience() const {
     return std::chrono::ceil<std::chrono::seconds>(std::chrono::duration<double, std::ratio<60>>(
         std::clamp(distributed_timeout_minutes, 1e-3, kMostTimeoutMinutes)));
@@ -144,13 +147,15 @@ struct Config {
   RunConfig run;
 };
 
-// A flag, a JSON key or a combination of them that this trainer can't run; what() tells the user.
+// Thrown for a flag, a JSON key or a combination of them that this trainer cannot run. what() is
+// the message for the user.
 struct ParseError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What follows from a Config and a world size. Warmup and decay are in samples, as in Megatron: it
-// multiplies iterations by the global batch size, and a fraction may end between two samples.
+// The values derived from a Config and a world size. Warmup and decay are in samples, as in
+// Megatron, which multiplies iterations by the global batch size. A warmup fraction may end between
+// two samples.
 struct BatchPlan {
   int dp = 1;
   int global_batch_size = 1;
@@ -160,18 +165,19 @@ struct BatchPlan {
   double lr_decay_samples = 0;
 };
 
-// How many checkpoints of steps that are not to be retained are kept; 0 = all.
+// Returns how many of the newest checkpoints to keep (0 = all). --save-retain-interval keeps older
+// ones as well.
 int64_t save_limit(const CheckpointConfig& checkpoint);
 
-// Whether --load and --save are one folder, however it is spelt: the same command starts a run and
-// goes on with it.
+// Returns whether --load and --save name the same folder, compared lexically after normalisation.
+// Such a command both starts a run and resumes it.
 bool goes_on_in_place(const CheckpointConfig& checkpoint);
 
 // REQUIRES: validate(config, world_size) passed.
 BatchPlan plan_batches(const Config& config, int world_size);
 
-// Throws ParseError, naming the flags, unless `config` can run on `world_size` ranks. A model has
-// rules of its own: its validate(config, model, world_size) calls this one first.
+// Throws ParseError, naming the flags, unless `config` can run on `world_size` ranks. A model adds
+// its own rules: its validate(config, model, world_size) calls this one first.
 void validate(const Config& config, int world_size);
 
 }  // namespace anymesh

@@ -41,7 +41,8 @@ constexpr FlagKey kFlagKeys[] = {
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", "save-16bit-model"},
 };
 
-// Keys with no flag, one a line, of which a value is what happens anyway. Accepted are JSON texts.
+// Keys without a flag, one a line, that are accepted with the values that hold here anyway. The
+// accepted values are JSON texts.
 constexpr Foreign kFixedKeys[] = {
     {"fp16.consecutive_hysteresis", true, "hysteresis refills with the scale alone", "false"},
     {"data_types.grad_accum_dtype", true, "gradients are accumulated in fp32", "\"fp32\"|null"},
@@ -78,7 +79,7 @@ constexpr IgnoredKeys kIgnoredKeys[] = {
     {"zero_optimization.offload_param.", "pin_memory|buffer_count|buffer_size|max_in_cpu"},
 };
 
-// Of which a key is known.
+// Whether a known key lies in this section.
 bool is_section(const std::string& path) {
   const auto is_inside = [&](std::string_view key) { return key.starts_with(path + "."); };
   return std::ranges::any_of(kFlagKeys, is_inside, &FlagKey::path) ||
@@ -87,15 +88,15 @@ bool is_section(const std::string& path) {
 }
 
 bool is_ignored(std::string_view key) {
-  const size_t name = key.rfind('.') + 1;  // 0 if it is in no section
+  const size_t name = key.rfind('.') + 1;  // 0 if the key is in no section
   return std::ranges::any_of(kIgnoredKeys, [&](const IgnoredKeys& ignored) {
     return ignored.section == key.substr(0, name) && is_one_of(key.substr(name), ignored.names);
   });
 }
 
-// nlohmann/json keeps the last of two equal keys; DeepSpeed refuses them, and so do we.
+// nlohmann/json keeps the last of two equal keys. DeepSpeed refuses them, and so do we.
 Json parse_file(const std::string& path) {
-  constexpr size_t kMost = 256 << 10;  // its parser takes time by the square of the objects
+  constexpr size_t kMost = 256 << 10;  // the parser's time is quadratic in the number of objects
   std::string text;
   try {
     text = read_file(path);
@@ -130,13 +131,15 @@ Json parse_file(const std::string& path) {
   }
 }
 
-// Whether a section has this value; compared where it lies, as it may be nested without end.
+// Whether a key of this section has this value. Compares it in place, because it may be nested
+// without limit.
 bool has(const Json& section, const char* key, const Json& value) {
   const auto found = section.find(key);
   return found != section.end() && *found == value;
 }
 
-// Not what an object or array holds, which may be nested without end.
+// The JSON text of a value. An object or array gives only its type, because it may be nested
+// without limit.
 std::string text_of(const Json& value) {
   return value.is_structured() ? value.type_name() : value.dump();
 }
@@ -163,12 +166,13 @@ struct Reader {
     const bool is_dynamic = section.contains("loss_scale")
                                 ? has(section, "loss_scale", 0)
                                 : config.precision.loss_scale.value_or(0) == 0;
-    if (is_dynamic)  // it starts at 2^16 in DeepSpeed, at 2^32 in Megatron
+    if (is_dynamic)  // the dynamic scale starts at 2^16 in DeepSpeed, at 2^32 in Megatron
       read_scale_power("fp16.initial_scale_power (default)", Json(16u));
   }
 
-  // The settings of fp16 are usually there, switched off, and so is a path, for the day that the
-  // device is nvme. What a section does not say, flags do.
+  // Whether a key is switched off: fp16 settings while fp16 is disabled, and nvme_path while the
+  // device is not nvme. Configs usually keep both for later. A flag decides where the section says
+  // nothing.
   bool is_off(const Json& section, const std::string& prefix, const std::string& name) const {
     if (prefix == "fp16.") return name != "enabled" && !fp16_is_on(section);
     if (name != "nvme_path" || !prefix.starts_with("zero_optimization.offload_")) return false;

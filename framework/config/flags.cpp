@@ -12,7 +12,7 @@
 namespace anymesh {
 namespace {
 
-// `text` as the value of a field that is no list.
+// Parses `text` as the value of a field that is not a list.
 template <class T>
 T parsed(const std::string& text, const std::string& origin) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -76,15 +76,15 @@ void FlagTable::add(Flag flag) {
   if (find(flag.name)) throw std::logic_error("flag --" + flag.name + " is declared twice");
   if (auto* p = std::get_if<bool*>(&flag.field)) {
     flag.on = !**p;
-    flag.default_text = "off";  // of the flag; the field may well be true
+    flag.default_text = "off";  // the flag's default; the field may well be true
     if (!flag.on && flag.dest.empty() && !flag.name.starts_with("no-")) {
       throw std::logic_error("--" + flag.name +
                              " clears its field: its name must begin with no-, or give its dest");
     }
   }
   if (flag.dest.empty()) {
-    // argparse's rule as Megatron uses it: "--no-x" that clears a true value has the attribute "x",
-    // while "--no-load-rng", which sets a false one, has "no_load_rng".
+    // This is argparse's rule as Megatron uses it. "--no-x", which clears a true value, has the
+    // attribute "x". "--no-load-rng", which sets a false value, has "no_load_rng".
     flag.dest = flag.on ? flag.name : flag.name.substr(std::string_view("no-").size());
     std::replace(flag.dest.begin(), flag.dest.end(), '-', '_');
   }

@@ -1,5 +1,5 @@
-// The table of flags. Each is declared once, with its group, its help and the field it sets; the
-// value that the field has at that moment is the default.
+// The table of flags. Each flag is declared once, with its group, its help and the field it sets.
+// The value of the field at that moment is the default.
 //
 //   flags.group("Parallelism");
 //   flags.add("tensor-model-parallel-size", config.parallel.tp, "ranks that share each layer");
@@ -7,9 +7,9 @@
 //   flags.add("data-path", config.data.data_path, "...");           // a vector: takes 1..n values
 //   flags.add("disable-bias-linear", gpt.add_bias_linear, "...", "", "add_bias_linear");  // dest
 //
-// More than one source (flag, JSON key) may say the same thing. Where two say
-// different things set() throws, naming both. Text that doesn't parse in full ("1e-3x", "2.5" for
-// an integer, "nan") is refused, as are negative integers for unsigned fields.
+// Several sources (flags, JSON keys) may set the same flag. If two of them disagree, set() throws
+// and names both. It refuses text that does not parse in full ("1e-3x", "2.5" for an integer,
+// "nan") and negative integers for unsigned fields.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,15 @@
 
 namespace anymesh {
 
-// A flag with its value: a line of the table printed at start, an entry of a checkpoint's `args`.
+// A flag with its value: a line of the table printed at start, or an entry of a checkpoint's
+// `args`.
 struct Setting {
   using Value =
       std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<std::string>>;
   std::string flag;  // "no-bias-gelu-fusion"
   std::string dest;  // the attribute that argparse would fill: "bias_gelu_fusion"
-  Value value;       // of `dest`; monostate = an optional that is not set
-  std::string text;  // the same, printable
+  Value value;       // the attribute's value; monostate = an unset optional
+  std::string text;  // `value`, printable
   bool given = false;
 };
 
@@ -43,8 +44,8 @@ class FlagTable {
     Field field;
     std::string default_text;  // for --help: "1e-08", "off", "required"
     std::string dest;          // see Setting
-    bool on = true;            // what a bool becomes when its flag is given
-    std::string origin = {};   // who set it first: "--lr 1e-3"; empty = default
+    bool on = true;            // the value of a bool when its flag is given
+    std::string origin = {};   // the source that set it first: "--lr 1e-3"; empty = default
   };
 
   // REQUIRES: the fields given to add() outlive the table.
@@ -53,10 +54,10 @@ class FlagTable {
   FlagTable(const FlagTable&) = delete;
   FlagTable& operator=(const FlagTable&) = delete;
 
-  // Heading in --help of the flags added from here on.
+  // Sets the --help heading of the flags added from here on.
   void group(std::string title) { group_ = std::move(title); }
   // `default_text` is for --help, where a field's 0 or "" stands for something: "--train-iters".
-  // `dest` is for flags whose attribute argparse doesn't derive from their name.
+  // `dest` is for flags whose attribute argparse does not derive from the name.
   template <class T>
   void add(std::string name, T& field, std::string help, std::string default_text = "",
            std::string dest = "") {
@@ -64,14 +65,14 @@ class FlagTable {
          std::move(dest)});
   }
 
-  // `origin` is who says what, for messages: "--lr 1e-3", "optimizer.params.lr 0.1 of ds.json".
-  // A bool takes "true" or "false", the value of its field. REQUIRES: the flag exists, and there is
-  // one value, or it is a list.
+  // `origin` names the source and its value in messages: "--lr 1e-3", "optimizer.params.lr 0.1 of
+  // ds.json". A bool takes "true" or "false", the new value of its field. REQUIRES: the flag
+  // exists, and there is one value unless the field is a list.
   void set(std::string_view name, const std::string& origin,
            const std::vector<std::string>& values);
 
   const Flag* find(std::string_view name) const;  // nullptr if there is no such flag
-  // By the command line or a JSON file.
+  // Whether the command line or a JSON file sets the flag.
   bool given(std::string_view name) const { return !origin(name).empty(); }
   const std::string& origin(std::string_view name) const;
 

@@ -14,7 +14,7 @@ constexpr std::string_view kRecompute =
     "use --activation-checkpointing, which keeps only the input of each layer";
 
 constexpr Foreign kForeignFlags[] = {
-    // Communication and kernels: the same numbers by other means.
+    // Communication and kernels: they compute the same numbers by other means.
     {"deepspeed"},
     {"local-rank|local_rank|lazy-mpu-init|DDP-impl", kValue},
     {"no-contiguous-buffers-in-local-ddp|no-scatter-gather-tensors-in-pipeline|"
@@ -28,10 +28,11 @@ constexpr Foreign kForeignFlags[] = {
     {"zero-reduce-scatter|zero-contigious-gradients"},
     {"zero-reduce-bucket-size|zero-allgather-bucket-size", kValue},
     {"use-pin-memory"},
-    // Numerics that are always so here, or cancel out: the layer number of the query-key scaling
-    // is divided out again before the softmax.
+    // Numerics that always hold here or cancel out: the layer number of query-key scaling is
+    // divided out again before the softmax.
     {"no-query-key-layer-scaling|attention-softmax-in-fp32|accumulate-allreduce-grads-in-fp32"},
-    // Reading data, and logs: every scalar is written at every step. "learnig" is Megatron's.
+    // Data loading and logs: every scalar is written at every step. "learnig" is Megatron's
+    // spelling.
     {"num-workers", kValue},
     {"mmap-warmup"},
     {"data-cache-path|timing-log-level|timing-log-option", kValue},
@@ -43,7 +44,7 @@ constexpr Foreign kForeignFlags[] = {
      "log-params-norm|log-num-zeros-in-grad"},
     {"wandb-project|wandb-exp-name|wandb-save-dir", kValue},
 
-    // One value is what this trainer does.
+    // Accepted only with a value that describes this trainer.
     {"data-impl", kValue, "only Megatron's .bin/.idx files are read", "mmap|infer"},
     {"optimizer", kValue, "the optimizer is AdamW", "adam"},
     {"dataloader-type", kValue, "samples are read in the order of the shuffled index", "single"},
@@ -95,7 +96,7 @@ constexpr Foreign kForeignFlags[] = {
      "documents are not separated within a sample"},
     {"eod-mask-loss", kSwitch, "the loss counts every token"},
     {"no-save-rng", kSwitch, "checkpoints are always complete"},
-    {"use-checkpoint-args", kSwitch, "the model is what the flags say"},
+    {"use-checkpoint-args", kSwitch, "flags define the model"},
     {"skip-train", kSwitch, "not in this version"},
 };
 
@@ -106,7 +107,7 @@ constexpr Synonym kSynonyms[] = {
     {"pp|pp-size|pipeline-parallel|pipeline-parallel-size|pipeline-model-parallel|num-stages",
      "use --pipeline-model-parallel-size N"},
     {"dp|dp-size|data-parallel|data-parallel-size|data-model-parallel-size|fsdp",
-     "data parallelism is what is left: start tensor x pipeline x data ranks (mpirun -n)"},
+     "data parallelism takes the remaining ranks: start tensor x pipeline x data (mpirun -n)"},
     {"cp|cp-size|context-parallel|context-parallel-size|sp|sp-size|sequence-parallel-size|"
      "sequence-parallel-degree|ulysses-sequence-parallel-size",
      "attention over a cut sequence is not in this version; --sequence-parallel cuts the rest over "
@@ -169,7 +170,7 @@ constexpr Synonym kSynonyms[] = {
     {"dropout", "use --hidden-dropout X and --attention-dropout X"},
     {"dataset|train-data|train-file|data-dir|data-prefix|corpus|input|dataset-path|train-path|"
      "dataset-name",
-     "use --data-path PREFIX, what preprocess_data wrote without .bin and .idx"},
+     "use --data-path PREFIX, the output of preprocess_data without .bin and .idx"},
     {"tokenizer|tokenizer-name|tokenizer-path|tokenizer-name-or-path",
      "use --tokenizer-type, with --vocab-file and --merge-file or --tokenizer-model"},
     {"deepspeed-config|ds-config|config|config-file|deepspeed-json", "use --deepspeed_config FILE"},

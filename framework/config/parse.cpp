@@ -14,34 +14,36 @@ void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel) {
   flags.add("sequence-parallel", parallel.sequence_parallel,
             "cut the sequence over those ranks where they would repeat each other's work");
   flags.add("pipeline-model-parallel-size", parallel.pp,
-            "stages of consecutive layers; data parallelism is what is left of the world size");
+            "stages of consecutive layers; data parallelism takes the remaining factor of the "
+            "world size");
   flags.add("zero-stage", parallel.zero_stage,
-            "what data-parallel ranks partition: 0 nothing, 1 the optimizer state, 2 and the "
-            "gradients, 3 and the parameters");
+            "data-parallel ranks partition: 0 nothing, 1 the optimizer state, 2 also the "
+            "gradients, 3 also the parameters");
   flags.add("activation-checkpointing", parallel.activation_checkpointing,
-            "keep only the input of each layer, and run its forward again in backward");
+            "keep only the input of each layer, and repeat its forward pass in the backward pass");
 }
 
 void add_device_flags(FlagTable& flags, DeviceConfig& device) {
-  flags.add("device", device.device, "what ranks compute on: cpu, or cuda, a GPU for each rank",
+  flags.add("device", device.device, "device of the ranks: cpu, or cuda with one GPU per rank",
             "cuda if every rank has a GPU, else cpu");
   flags.add(
       "distributed-backend", device.distributed_backend,
-      "what moves tensors between GPUs: nccl, or mpi, by way of the host's memory, with which "
-      "ranks may share a GPU; on the CPU mpi",
+      "transport between ranks on GPUs: nccl, or mpi through host memory (ranks may share a GPU); "
+      "always mpi on CPUs",
       "nccl on cuda, mpi on cpu");
 }
 
 void add_offload_flags(FlagTable& flags, OffloadConfig& offload) {
   flags.add("offload-optimizer", offload.optimizer,
-            "where the optimizer state lies: none (where it is used), cpu or nvme (streamed from "
+            "place of the optimizer state: none (where it is used), cpu or nvme (streamed from "
             "and to a file at each step); needs --zero-stage 1 or more");
   flags.add("offload-param", offload.param,
-            "the same of the parameters' partition, which is read when a layer runs; needs "
+            "place of the parameters' partition, which is read when a layer runs; needs "
             "--zero-stage 3");
-  flags.add("nvme-path", offload.nvme_path,
-            "folder of the files of nvme, best on a local disk; they vanish with the run. The one "
-            "flag that ranks may have different");
+  flags.add(
+      "nvme-path", offload.nvme_path,
+      "folder for the files of nvme, best on a local disk; they vanish with the run. Only this "
+      "flag may differ between ranks");
 }
 
 void add_batch_flags(FlagTable& flags, BatchConfig& batch) {
@@ -74,7 +76,7 @@ void add_optimizer_flags(FlagTable& flags, OptimizerConfig& optimizer) {
   flags.add("adam-eps", optimizer.adam_eps, "term added to Adam's denominator");
   flags.add("clip-grad", optimizer.clip_grad, "largest global gradient norm; 0: no clipping");
   flags.add("freeze", optimizer.freeze,
-            "do not train parameters in whose name one of these regular expressions is found");
+            "do not train parameters whose name matches one of these regular expressions");
 }
 
 void add_precision_flags(FlagTable& flags, PrecisionConfig& precision) {
@@ -117,7 +119,8 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
   flags.add("save-total-limit", checkpoint.save_total_limit,
             "checkpoints to keep; older ones are removed after a save", "all");
   flags.add("save-retain-interval", checkpoint.save_retain_interval,
-            "keep those of steps divisible by it, and else the newest alone or --save-total-limit",
+            "also keep checkpoints whose step it divides; without --save-total-limit, only the "
+            "newest else",
             "none");
   flags.add("async-save", checkpoint.async_save,
             "write checkpoints beside the training, from a copy of the state in memory");
@@ -129,7 +132,7 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
       "save-16bit-model", checkpoint.save_16bit_model,
       "save the whole model in its own precision too, as pytorch_model.bin in each checkpoint");
   flags.add("exclude-frozen-parameters", checkpoint.exclude_frozen_parameters,
-            "leave what --freeze names out of checkpoints");
+            "leave frozen parameters (--freeze) out of checkpoints");
   flags.add("exit-on-save-failure", checkpoint.exit_on_save_failure,
             "stop when a save fails, instead of training on and trying again at the next");
   flags.add("load", checkpoint.load, "folder to resume from");
@@ -174,12 +177,13 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
   flags.add("loss-csv", run.loss_csv, "file that gets one row per step");
   flags.add("tensorboard-dir", run.tensorboard_dir,
             "folder that gets an event file per run, with scalars of every step");
-  flags.add("dry-run", run.dry_run, "print mesh, model and what saves will take, and exit");
+  flags.add("dry-run", run.dry_run, "print mesh, model and the size of saves, and exit");
   flags.add("report-memory", run.report_memory,
-            "at the end, what each part of the memory takes against what it should");
-  flags.add("report-comm", run.report_comm, "print what a step communicates, per group and verb");
+            "print at the end the memory of each part beside its closed form");
+  flags.add("report-comm", run.report_comm,
+            "print the calls and bytes that a step communicates, per group and verb");
   flags.add("profile-step", run.profile_step,
-            "the step of which to print where its time goes, by phase and operator", "none");
+            "step to profile: print where its time goes, by phase and operator", "none");
   flags.add("trace", run.trace,
             "file that gets that step as a Chrome trace, all ranks in one; needs --profile-step");
   flags.add("local-ranks", run.local_ranks,
@@ -190,9 +194,9 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
       "how long the start, a save, and with NCCL any collective, waits for a rank before it names "
       "it and stops; with MPI a collective names it and waits on");
   flags.add("no-check-for-nan-in-loss-and-grad", run.check_for_nan,
-            "go on after a loss or gradient that is not finite");
+            "continue after a loss or gradient that is not finite");
   flags.add("deepspeed_config", run.deepspeed_config,
-            "DeepSpeed JSON file; may repeat what flags say, but not contradict them");
+            "DeepSpeed JSON file, which may repeat flags but not contradict them");
 }
 
 std::string joined(const std::vector<std::string>& items) {
@@ -218,7 +222,7 @@ void choose_tokenizer(const FlagTable& flags, DataConfig& data) {
                   "GPTSentencePieceTokenizer", "NullTokenizer"});
 }
 
-// A flag that is given but would change nothing is a misunderstanding, so it is refused.
+// Throws ParseError if a flag is given but would change nothing, which is a misunderstanding.
 void refuse(const FlagTable& flags, const char* flag, bool without_effect,
             const std::string& beside) {
   if (!without_effect || !flags.given(flag)) return;
@@ -285,7 +289,7 @@ void check_schedule(const FlagTable& flags, const Config& config) {
 }
 
 void check_precision(const FlagTable& flags, const PrecisionConfig& precision) {
-  // A DeepSpeed config has both, switched on or off.
+  // A DeepSpeed config may give both flags, each on or off, so their values are compared.
   refuse(flags, "fp16", precision.fp16 && precision.bf16,
          "beside " + flags.origin("bf16") + "; keep one of them");
   refuse(flags, "loss-scale", !precision.fp16, "without --fp16");

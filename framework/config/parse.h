@@ -1,13 +1,13 @@
-// Command line and DeepSpeed JSON into one Config.
+// Reads the command line and a DeepSpeed JSON file into one Config.
 //
 //   pretrain_gpt --tensor-model-parallel-size 2 --num-layers=4 --data-path corpus_text_document
 //                --bf16 --deepspeed_config ds_config.json ...
 //
-// Flags are spelled exactly as Megatron-DeepSpeed spells them. Flags and JSON fill the same fields,
-// and may repeat but not contradict each other. Megatron flags that change no result here are
-// accepted and answered with one note. Refused with a message: unknown flags (with the nearest
-// known one), Megatron features that this version lacks, values that don't parse, and flags that
-// would have no effect beside the others (--min-lr with a constant rate).
+// Flags are spelled exactly as Megatron-DeepSpeed spells them. Flags and JSON fill the same fields;
+// they may repeat but not contradict each other. Megatron flags that change no result here are
+// accepted and answered with one note. Other problems are refused with a message: unknown flags
+// (with the nearest known one), Megatron features that this version lacks, values that do not
+// parse, and flags without effect beside the others (--min-lr with a constant rate).
 #pragma once
 
 #include <string>
@@ -19,9 +19,9 @@
 namespace anymesh {
 
 struct ParseResult {
-  std::string text;                // of --help or --version: print it and exit 0; else empty
+  std::string text;                // output of --help or --version: print it and exit 0; else empty
   std::vector<Setting> settings;   // every flag with its value, to print and for checkpoints
-  std::vector<std::string> notes;  // what was ignored, a line each, for rank 0 to print
+  std::vector<std::string> notes;  // remarks such as ignored flags, a line each, for rank 0
 };
 
 // Declares the framework's flags, in groups, over the fields of `config`.

@@ -1,4 +1,4 @@
-// The words of validation rules, for this folder and for models:
+// Helpers that phrase validation rules, for this folder and for models:
 //
 //   require(h % n == 0, with("--hidden-size", h) + " must be divisible by " + with("--...", n));
 //

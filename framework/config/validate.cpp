@@ -51,7 +51,7 @@ void check_offload(const OffloadConfig& offload, int zero_stage) {
 void check_batch(const BatchConfig& batch, int64_t dp) {
   require_at_least(1, "--micro-batch-size", batch.micro_batch_size);
   require_at_least(0, "--global-batch-size", batch.global_batch_size);
-  const int64_t samples = batch.micro_batch_size * dp;  // of one micro-batch on every dp rank
+  const int64_t samples = batch.micro_batch_size * dp;  // one micro-batch on every dp rank
   const std::string product = with("--micro-batch-size", batch.micro_batch_size) +
                               " x data-parallel size (" + std::to_string(dp) + ")";
   require(samples <= INT32_MAX, product + " is too large");
@@ -149,8 +149,8 @@ void check_data(const DataConfig& data, uint64_t seed) {
           with("--seed", seed) + " must fit in 32 bits, as the shuffling of samples demands");
 }
 
-// What needs other ranks while it writes cannot be left to a thread; what is kept out of memory has
-// no copy in it.
+// Refuses --async-save beside flags that it cannot serve. A thread cannot run a save that needs
+// other ranks, and state on NVMe would have to be copied into memory.
 void check_async_save(const CheckpointConfig& checkpoint, const OffloadConfig& offload) {
   if (!checkpoint.async_save) return;
   const auto refuse = [](bool beside, const std::string& flag, const char* why) {
@@ -165,7 +165,7 @@ void check_async_save(const CheckpointConfig& checkpoint, const OffloadConfig& o
   refuse(offload.param == "nvme", "with --offload-param nvme", on_disk);
 }
 
-// Of all validations together; framework/data/gpt_dataset.h counts their samples.
+// Bounds the samples of all validations together; framework/data/gpt_dataset.h counts them.
 void check_eval_iters(const RunConfig& run, const BatchPlan& plan) {
   require_at_least(0, "--eval-iters", run.eval_iters);
   const auto validations = static_cast<uint64_t>(plan.train_iters / run.eval_interval) + 1,

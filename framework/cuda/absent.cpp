@@ -1,4 +1,4 @@
-// In place of this folder's other sources, in a build without CUDA.
+// Replaces this folder's other sources in a build without CUDA.
 #include "framework/cuda/cuda.h"
 #include "framework/cuda/kernels.h"
 

@@ -21,7 +21,7 @@ CudaDevices cuda_devices() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaSuccess && count > 0) return {count, ""};
-  (void)cudaGetLastError();  // or the next call would report it
+  (void)cudaGetLastError();  // clears the error, or the next call would report it
   return {0, std::string("no GPU found on this machine (CUDA says: ") + cudaGetErrorString(status) +
                  ")"};
 }

@@ -14,11 +14,12 @@ int64_t blocks_for(int64_t threads) {
   return std::clamp<int64_t>((threads + kThreads - 1) / kThreads, 1, kMaxBlocks);
 }
 
-// What products of T are made in, and roundings to T go by way of, as c10's conversions on the CPU.
+// Products of T are computed in this type, and values are rounded to T through it, as in c10's
+// conversions on the CPU.
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-struct None {};  // in place of the dtype to which nothing is rounded
+struct None {};  // the type of `rounded` if nothing is rounded
 
 template <class T, class Rounded>
 __global__ void adamw(T* weight, const T* gradient, T* exp_avg, T* exp_avg_sq, int64_t n,
@@ -31,7 +32,7 @@ __global__ void adamw(T* weight, const T* gradient, T* exp_avg, T* exp_avg_sq, i
   }
 }
 
-// A thread draws a block of Philox's, which decides four elements.
+// Each thread draws Philox blocks, which decide four elements each.
 template <class T>
 __global__ void dropout(const T* x, T* y, int64_t n, DropoutKey key) {
   using W = Wide<T>;

@@ -18,7 +18,7 @@ class CudaEvent {
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
 
-  // What is put into `stream` from now on waits for it.
+  // Makes the work put into `stream` from now on wait for this event.
   void hold_back(cudaStream_t stream) const { C10_CUDA_CHECK(cudaStreamWaitEvent(stream, event_)); }
   void wait() const { C10_CUDA_CHECK(cudaEventSynchronize(event_)); }
   bool is_done() const {

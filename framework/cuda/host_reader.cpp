@@ -12,7 +12,7 @@
 namespace anymesh {
 namespace {
 
-constexpr size_t kPiece = 1 << 19;  // bytes: a quarter of what a save reads at a time
+constexpr size_t kPiece = 1 << 19;  // bytes: a quarter of a save's read
 
 }  // namespace
 
@@ -25,7 +25,7 @@ HostReader host_reader(const torch::Tensor& t) {
     const c10::cuda::CUDAGuard guard(t.device());
     const cudaStream_t stream = c10::cuda::getStreamFromPool();
     written->hold_back(stream);
-    // Of the host allocator's cache: no page is locked anew.
+    // Taken from the host allocator's cache, so that no page is locked anew.
     const torch::Tensor halves = at::empty({2, static_cast<int64_t>(kPiece)},
                                            torch::dtype(torch::kByte).pinned_memory(true));
     const auto half_at = [&](size_t half) { return halves.data_ptr<uint8_t>() + half * kPiece; };

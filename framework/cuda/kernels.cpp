@@ -22,11 +22,11 @@ Element element_of(const torch::Tensor& t) {
   }
 }
 
-// What a kernel reads and writes; null of an undefined tensor.
+// Pointers for a kernel to read and to write; null for an undefined tensor.
 const void* in(const torch::Tensor& t) { return t.defined() ? t.const_data_ptr() : nullptr; }
 void* out(const torch::Tensor& t) { return t.defined() ? t.data_ptr() : nullptr; }
 
-// Of all that are defined.
+// Returns the dtype of all tensors that are defined.
 Element element_of(std::initializer_list<torch::Tensor> tensors) {
   const Element element = element_of(*tensors.begin());
   for (const torch::Tensor& t : tensors)

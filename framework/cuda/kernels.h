@@ -7,9 +7,9 @@
 namespace anymesh {
 
 // Our kernels for contiguous tensors of the current GPU, in its current stream. A build without
-// CUDA has none (absent.cpp), nor such tensors.
+// CUDA has no kernels (absent.cpp) and no such tensors.
 
-// These write the bits of their twins on the CPU.
+// These write the same bits as their twins on the CPU.
 //
 // adamw_step() of optim/sweeps.h. The state is fp32 or float64; `rounded` may be undefined.
 void cuda_adamw(const torch::Tensor& weight, const torch::Tensor& gradient,
@@ -18,7 +18,7 @@ void cuda_adamw(const torch::Tensor& weight, const torch::Tensor& gradient,
 // dropout() of random/dropout.h for one sample: x, y [n]
 void cuda_dropout(const torch::Tensor& x, const torch::Tensor& y, const DropoutKey& key);
 
-// These compute what their twins do, in fp32 and in other orders, for fp32, fp16 and bf16.
+// These compute the same as their twins, in fp32 but in other orders, for fp32, fp16 and bf16.
 //
 // swiglu() of kernels/activation.h: x [..., 2f] -> y [..., f]; x, dy [..., f] -> dx
 void cuda_swiglu(const torch::Tensor& x, const torch::Tensor& y);

@@ -8,11 +8,11 @@ struct CUstream_st;
 
 namespace anymesh {
 
-// Between kernels.cpp, which knows tensors, and the *.cu, which include no header of LibTorch's:
-// with one it would take nvcc more than a minute. What they compute is in kernels.h.
+// The interface between kernels.cpp, which knows tensors, and the *.cu files, which include no
+// LibTorch header: with one, nvcc would take more than a minute. kernels.h describes the kernels.
 
-// Of a sample's tensor, elements [first, first + n): element i falls if word i % 4 of Philox block
-// {i / 4, stream, sample} is less than `least`, and is multiplied by `scale` if not.
+// Selects elements [first, first + n) of a sample's tensor. Element i is dropped if word i % 4 of
+// Philox block {i / 4, stream, sample} is less than `least`; otherwise it is multiplied by `scale`.
 struct DropoutKey {
   uint64_t seed;
   uint32_t stream;
@@ -23,14 +23,14 @@ struct DropoutKey {
 
 enum class Element { Float, Double, Half, BFloat16 };
 
-// All of n elements.
+// All pointers are to n elements.
 struct AdamwState {
   void* weight;
   const void* gradient;
   void *exp_avg, *exp_avg_sq;
-  Element dtype;  // of these four: Float or Double
+  Element dtype;  // the dtype of these four: Float or Double
   int64_t n;
-  void* rounded;  // the weight as `rounded_to`; null: none
+  void* rounded;  // the weight as `rounded_to`, or null
   Element rounded_to;
 };
 
@@ -39,12 +39,12 @@ void launch_adamw(const AdamwState& state, const AdamwCoefficients<double>& coef
 void launch_dropout(const void* x, void* y, Element dtype, int64_t n, const DropoutKey& key,
                     CUstream_st* stream);
 
-// What follows goes row by row, a block to each, and takes all dtypes but Double. Pointers of one
-// struct that are void are of its dtype.
+// The kernels below take one row per block and all dtypes but Double. The void pointers of a struct
+// point to elements of its dtype.
 
 struct SwigluRows {
   const void* x;   // [rows, 2f]
-  const void* dy;  // [rows, f]; backward's
+  const void* dy;  // [rows, f]; only for backward
   void* out;       // [rows, f]; backward: dx [rows, 2f]
   Element dtype;
   int64_t rows, f;
@@ -64,13 +64,13 @@ struct NormRows {
 };
 void launch_norm(const NormRows& rows, CUstream_st* stream);
 
-constexpr int64_t kNormParts = 64;  // of the rows, whose gradients of weights are summed apart
+constexpr int64_t kNormParts = 64;  // parts of the rows; each sums its gradients of weights apart
 struct NormGradients {
-  const void *x, *dy, *dsum;  // [rows, h]; dsum null: none
+  const void *x, *dy, *dsum;  // [rows, h]; dsum may be null
   const void* weight;
   const float* moments;
   void* dx;
-  float* parts;  // [kNormParts, 2, h]: of weight and bias
+  float* parts;  // [kNormParts, 2, h]: gradients of weight and bias
   bool has_bias;
   Element dtype;
   int64_t rows, h;

@@ -17,7 +17,7 @@
 namespace anymesh {
 namespace {
 
-// Thrown to whoever calls a verb, and by what the watchdog asks, which has no use for a backtrace.
+// Throws to the caller of a verb, and to the watchdog, which has no use for a backtrace.
 void nccl_check(ncclResult_t result, const char* call, ncclComm_t comm = nullptr) {
   if (result == ncclSuccess) return;
   throw std::runtime_error(std::string(call) + ": " + ncclGetErrorString(result) + ": " +
@@ -40,9 +40,9 @@ void check_contiguous(const torch::Tensor& t, const char* verb) {
                         " needs contiguous tensors, all of the GPU or all of the CPU");
 }
 
-// What all groups of a rank share. One stream, so that a rank's collectives run in the order in
-// which it calls them, which is the same on all ranks of a group: no two groups wait for each
-// other.
+// The state that all groups of a rank share. There is one stream, so a rank's collectives run in
+// the order in which it calls them. This order is the same on all ranks of a group, so no two
+// groups wait for each other.
 struct Transport {
   explicit Transport(std::chrono::seconds patience)
       : device(c10::cuda::current_device()),
@@ -53,7 +53,7 @@ struct Transport {
   Watchdog watchdog;
 };
 
-// A verb in the transport's stream. Its tensors stay until the stream that computes waits for it.
+// A verb in the transport's stream. It keeps its tensors until the computing stream waits for it.
 class InStream final : public Pending {
  public:
   InStream(CudaEventPtr done, std::vector<torch::Tensor> tensors)
@@ -72,8 +72,8 @@ class InStream final : public Pending {
 
 class NcclCommunicator final : public Communicator {
  public:
-  // A group of one rank needs no NCCL; only the first has it all the same, so that a run on one GPU
-  // shows whether it works there.
+  // A group of one rank needs no NCCL. With `always`, as for the first group, it has one all the
+  // same, so that a run on one GPU shows whether NCCL works there.
   NcclCommunicator(CommPtr host, std::string name, std::shared_ptr<Transport> transport,
                    bool always)
       : host_(std::move(host)), name_(std::move(name)), transport_(std::move(transport)) {
@@ -190,7 +190,7 @@ class NcclCommunicator final : public Communicator {
     return ncclGroupEnd();
   }
 
-  // Parts of different sizes are as many reductions, each to the rank that gets it.
+  // Parts of different sizes take one reduction each, to the rank that gets the part.
   ncclResult_t reduce_scatter(const torch::Tensor& sum, const torch::Tensor& terms,
                               const std::vector<int64_t>& counts, cudaStream_t stream) {
     if (std::equal(counts.begin() + 1, counts.end(), counts.begin()))
@@ -207,8 +207,8 @@ class NcclCommunicator final : public Communicator {
     });
   }
 
-  // In the transport's stream, after all that is in the current one, and watched. Whoever lets go
-  // of the result has the current stream wait for it.
+  // Makes `call` in the transport's stream, after all work in the current one, and watches it. The
+  // current stream waits for it when the result is waited for or destroyed.
   template <class Call>
   std::unique_ptr<Pending> run(const char* verb, std::vector<torch::Tensor> tensors,
                                const Call& call) {

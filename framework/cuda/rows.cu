@@ -1,4 +1,5 @@
-// Kernels of which a block has a row, or at last a part of the rows. All arithmetic is fp32.
+// Kernels in which a block has one row, or in norm_weights a part of the rows. All arithmetic is
+// fp32.
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
@@ -64,12 +65,12 @@ __global__ void norm(NormRows r) {
     load(x + i, a);
     if (r.y) load(y + i, b);
     for (int j = 0; j < N; ++j) {
-      a[j] = static_cast<float>(static_cast<T>(a[j] + b[j]));  // the norm is the rounded sum's
+      a[j] = static_cast<float>(static_cast<T>(a[j] + b[j]));  // the norm is of the rounded sum
       total += a[j];
     }
     if (r.y) store(a, sum + i);
   });
-  const T* normed_of = r.y ? sum : x;  // a thread reads what it wrote itself
+  const T* normed_of = r.y ? sum : x;  // a thread reads only its own writes
   const auto n = static_cast<float>(r.h);
   const float mean = r.bias ? sum_over_block(total) / n : 0;
   for_packs<N>(r.h, [&](int64_t i) {
@@ -100,7 +101,7 @@ __global__ void norm_backward(NormGradients g) {
   const float mean = g.moments[2 * int64_t{blockIdx.x}],
               inverse = g.moments[2 * int64_t{blockIdx.x} + 1], n = static_cast<float>(g.h);
   float total = 0, with_x = 0;
-  // normed and scaled = dy * weight, of a pack
+  // Computes normed, and scaled = dy * weight, for a pack.
   const auto load_both = [&](int64_t i, float(&normed)[N], float(&scaled)[N]) {
     float w[N];
     load(x + i, normed);
@@ -130,7 +131,7 @@ __global__ void norm_backward(NormGradients g) {
   });
 }
 
-// A thread has a column of a part of the rows.
+// Each thread sums one column over a part of the rows.
 template <class T>
 __global__ void norm_weights(NormGradients g) {
   const int64_t column = blockIdx.x / kNormParts * kThreads + threadIdx.x,
@@ -149,7 +150,7 @@ __global__ void norm_weights(NormGradients g) {
   g.parts[(2 * part + 1) * g.h + column] = dbias;
 }
 
-// In one pass: a thread's sum is relative to the greatest that it has met.
+// Works in one pass: a thread's sum is relative to the greatest value it has met.
 template <class T, int N>
 __global__ void row_sums(VocabularyRows r, float* maxima, float* sums) {
   const T* logits = row_of<T>(r.logits, r.columns);
@@ -203,8 +204,8 @@ bool are_aligned(std::initializer_list<const void*> pointers) {
   });
 }
 
-// work(Type<T>, Width<N>) if there are rows: N elements at a time where rows of `columns` begin at
-// whole packs.
+// Calls work(Type<T>, Width<N>) if there are rows. N elements are a whole pack if rows of `columns`
+// begin at whole packs, otherwise N is 1.
 template <class Rows, class Work>
 void of_rows(const Rows& r, int64_t columns, std::initializer_list<const void*> pointers,
              const Work& work) {

@@ -1,4 +1,4 @@
-// What kernels are written with besides CUDA C++. nvcc compiles them for GPUs; tests/gpu compiles
+// Helpers for writing kernels, besides CUDA C++. nvcc compiles them for GPUs; tests/gpu compiles
 // the same sources for the CPU, where the threads of a block take turns.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace anymesh {
 
-// kernel<<<blocks, threads>>>(arguments...) in `stream`. Throws if it does not start.
+// Launches kernel<<<blocks, threads>>>(arguments...) in `stream`. Throws if it does not start.
 template <class... Parameters, class... Arguments>
 void launch(const char* name, void (*kernel)(Parameters...), int64_t blocks, int threads,
             CUstream_st* stream, Arguments... arguments) {
@@ -34,15 +34,15 @@ void launch(const char* name, void (*kernel)(Parameters...), int64_t blocks, int
 
 namespace anymesh {
 
-constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;  // of a block
+constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;  // per block
 
-// f folded over the values of a block's kThreads threads, all of which call it and have the result.
-// Always in the same order.
+// Folds f over the values of a block's kThreads threads, always in the same order. All of the
+// threads call it, and all have the result.
 template <class F>
 __device__ float over_block(float x, const F& f) {
   __shared__ float of_warps[kWarps];
   for (int lane = kWarp / 2; lane > 0; lane /= 2) x = f(x, __shfl_xor_sync(~0u, x, lane));
-  __syncthreads();  // the last fold's values have been read
+  __syncthreads();  // until the last fold's values have been read
   if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = x;
   __syncthreads();
   x = of_warps[threadIdx.x % kWarps];
@@ -56,13 +56,13 @@ inline __device__ float max_over_block(float x) {
   return over_block(x, [](float a, float b) { return a > b ? a : b; });
 }
 
-// Stands for T in what a generic function is given.
+// Stands for T in the arguments of a generic function.
 template <class T>
 struct Type {
   using type = T;
 };
 
-// work(Type<T>) of the T that is `dtype`.
+// Calls work(Type<T>) with the T of `dtype`.
 template <class Work>
 void of_type(Element dtype, const Work& work) {
   switch (dtype) {
@@ -94,7 +94,8 @@ __device__ void store(const float (&from)[N], T* to) {
   *reinterpret_cast<Pack<T, N>*>(to) = pack;
 }
 
-// work(i) for the first columns i of a row's packs, dealt out to the threads of its block.
+// Calls work(i) for the first column i of each pack of a row, dealt out to the threads of its
+// block.
 template <int N, class Work>
 __device__ void for_packs(int64_t columns, const Work& work) {
   for (int64_t i = int64_t{threadIdx.x} * N; i < columns; i += int64_t{kThreads} * N) work(i);

@@ -5,13 +5,14 @@
 namespace anymesh {
 namespace {
 
-// What the host's group writes in place of `t`; the same if it lies there, or is not defined.
+// Returns the tensor that the host's group writes in place of `t`: `t` itself if it is on the host
+// or undefined.
 torch::Tensor room_for(const torch::Tensor& t) {
   if (!t.defined() || t.is_cpu()) return t;
   return at::empty(t.sizes(), t.options().device(torch::kCPU).pinned_memory(true));
 }
 
-// What it sends in place of `t`.
+// Returns the tensor that the host's group sends in place of `t`.
 torch::Tensor staged(const torch::Tensor& t) {
   torch::Tensor host = room_for(t);
   if (host.is_same(t)) return host;
@@ -28,7 +29,7 @@ class Unstaging final : public Pending {
   Unstaging(std::unique_ptr<Pending> pending, torch::Tensor sent, torch::Tensor host,
             torch::Tensor out)
       : pending_(std::move(pending)), sent_(std::move(sent)), host_(std::move(host)), out_(out) {}
-  ~Unstaging() override { pending_.reset(); }  // before the memory that it reads and writes goes
+  ~Unstaging() override { pending_.reset(); }  // before its memory goes
   void wait() override {
     c10::NoGradGuard no_grad;
     pending_->wait();

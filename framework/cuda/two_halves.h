@@ -5,13 +5,14 @@
 
 namespace anymesh {
 
-// `size` bytes in pieces of at most `piece` by way of two halves of a buffer, of which one is
+// Moves `size` bytes, in pieces of at most `piece`, through two halves of a buffer. One half is
 // written while the other is read:
 //
 //   start(at, n, half)    begins to write piece [at, at + n) to the half, 0 or 1
 //   finish(at, n, half)   waits for that, and reads it
 //
-// Each piece is started before the one before it is finished, and no half before its last piece is.
+// Each piece is started before the one before it is finished. A half is reused only after its last
+// piece is finished.
 template <class Start, class Finish>
 void in_two_halves(size_t size, size_t piece, const Start& start, const Finish& finish) {
   const auto call = [&](const auto& step, size_t at) {

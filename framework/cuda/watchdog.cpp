@@ -7,7 +7,7 @@
 namespace anymesh {
 namespace {
 
-constexpr std::chrono::milliseconds kInterval{100};  // between two looks
+constexpr std::chrono::milliseconds kInterval{100};  // between two checks
 
 std::string text_of(std::chrono::milliseconds time) {
   const auto count = time.count();
@@ -62,7 +62,8 @@ void Watchdog::look() {
   fail_(message);
 }
 
-// Not by an exception, which nobody would catch, nor in order: what hangs would hang that too.
+// Neither throws, because nobody would catch it, nor exits in order, because the hanging work would
+// hang that too.
 void Watchdog::end_process(const std::string& message) {
   std::fprintf(stderr, "%s\n", message.c_str());
   std::_Exit(1);

@@ -10,14 +10,14 @@
 
 namespace anymesh {
 
-// A thread that looks after what was started and has to end, in order:
+// A thread that checks that started work ends, in order:
 //
 //   Watchdog watchdog(std::chrono::minutes(10));
 //   watchdog.watch("all_reduce of the group tp", [event] { return event->is_done(); });
 //
-// What does not end in time after all before it did, or whose question throws, is a failure:
-// without a `fail` of the caller's, a line on stderr and the end of the process, which ends the
-// job.
+// Work fails if it does not end within `patience` after all work before it, or if its `is_done`
+// throws. Without a `fail` from the caller, a failure prints a line on stderr and ends the process,
+// which ends the job.
 class Watchdog {
  public:
   using Fail = std::function<void(const std::string& message)>;
@@ -26,9 +26,9 @@ class Watchdog {
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // `is_done` is asked by the thread.
+  // The thread calls `is_done`.
   void watch(std::string what, std::function<bool()> is_done);
-  // Forgets everything; nothing is asked any more when it returns.
+  // Forgets all work. No `is_done` is called any more once this returns.
   void clear();
 
  private:
@@ -46,7 +46,7 @@ class Watchdog {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Watched> watched_;
-  Clock::time_point progress_ = Clock::now();  // when the first of them became the first
+  Clock::time_point progress_ = Clock::now();  // when watched_.front() became the first
   bool stop_ = false;
   std::thread thread_;  // the last member: it uses the others
 };

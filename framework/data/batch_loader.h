@@ -1,4 +1,4 @@
-// Which samples a data-parallel rank reads: plain arithmetic on consumed_samples.
+// Computes the samples that a data-parallel rank reads, by plain arithmetic on consumed_samples.
 //
 // A step reads samples [consumed, consumed + global_batch) in order; micro-batch m is the m-th run
 // of dp_size * micro_batch_size of them, and each rank takes its slice of that run:
@@ -7,8 +7,7 @@
 //                             micro-batch 0        8  9       10 11
 //                             micro-batch 1       12 13       14 15
 //
-// The samples of a step therefore do not depend on dp_size, and a run resumes on any mesh from one
-// number.
+// So the samples of a step do not depend on dp_size, and a run resumes on any mesh from one number.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +22,7 @@ struct BatchSlice {
   int64_t dp_size = 1;
   int64_t dp_rank = 0;
 
-  // The sample in row `row` of micro-batch `micro_batch` on this rank.
+  // Returns the sample in row `row` of micro-batch `micro_batch` on this rank.
   int64_t sample_index(int64_t consumed_samples, int64_t micro_batch, int64_t row) const {
     return consumed_samples + (micro_batch * dp_size + dp_rank) * micro_batch_size + row;
   }
@@ -34,7 +33,7 @@ struct TokenBatch {
   std::vector<int64_t> labels;  // [b, s], the tokens one position later
 };
 
-// Throws where the data set ends inside the micro-batch.
+// Reads a micro-batch. Throws if the data set ends inside it.
 inline TokenBatch load_micro_batch(const Dataset& data, const BatchSlice& slice,
                                    int64_t consumed_samples, int64_t micro_batch) {
   const int64_t s = data.seq_length();

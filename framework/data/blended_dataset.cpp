@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kSamplesPerNote = 512;
 
-// numpy.sum of float64, which adds in eight lanes.
+// Adds float64 as numpy.sum does, in eight lanes.
 double numpy_sum(std::span<const double> values) {
   if (values.size() > 128) {
     const size_t half = values.size() / 2 - values.size() / 2 % 8;
@@ -61,7 +61,7 @@ Blend parse_blend(const std::vector<std::string>& data_path) {
 
 std::vector<double> normalized(std::span<const double> weights) {
   std::vector<double> shares(weights.begin(), weights.end());
-  // Megatron does it twice, and the second time may move the last bit.
+  // Megatron normalizes twice, and the second time may change the last bit.
   for (int time = 0; time < 2; ++time) {
     const double sum = numpy_sum(shares);
     for (double& share : shares) share /= sum;
@@ -82,7 +82,7 @@ BlendOrder::BlendOrder(std::vector<double> weights, int64_t size)
   }
 }
 
-// The data set that gives sample `index`, where `given` are the samples given before.
+// Returns the data set that gives sample `index`. `given` counts the samples each gave before.
 size_t BlendOrder::next(int64_t index, std::span<double> given) const {
   const auto n = static_cast<double>(std::max<int64_t>(index, 1));
   size_t furthest = 0;

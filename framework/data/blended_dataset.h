@@ -1,16 +1,16 @@
-// Several data sets read as one, each in proportion to its weight, in the order of Megatron's
+// Reads several data sets as one, each in proportion to its weight, in the order of Megatron's
 // BlendedDataset.
 //
 //   --data-path 0.7 books_text_document 0.3 web_text_document
 //
-// Sample n comes from the data set that is furthest behind its share: the first of those with the
-// largest weight * max(n, 1) - (samples that it has given). Each gives its own samples in order.
+// Sample n comes from the data set that is furthest behind its share: the first with the largest
+// weight * max(n, 1) - (samples given so far). Each data set gives its own samples in order.
 //
 //   weights 0.7, 0.3     n         0  1  2  3  4  5  6
 //                        data set  0  1  0  0  1  0  0
 //
-// That order is a function of the weights alone, so nothing but n is needed to resume. It is not
-// stored either: what each has given is noted every 512 samples, and the rule runs on from there.
+// The order depends on the weights alone, so a run resumes from n alone. It is not stored either.
+// The samples that each has given are noted every 512 samples, and the rule runs on from there.
 #pragma once
 
 #include <cstdint>
@@ -23,25 +23,26 @@
 
 namespace anymesh {
 
-// What --data-path says: one prefix of .bin/.idx files, several, or several with weights.
+// The value of --data-path: one prefix of .bin/.idx files, several, or several with weights.
 struct Blend {
   std::vector<std::string> prefixes;
   std::vector<double> weights;  // as they were given; empty if they were not
 };
 
-// Refuses weights that are not positive, and a mixture of prefixes with and without them. As in
-// Megatron every second value is a weight if all of them are numbers.
+// Parses --data-path. Every second value is a weight if all of them are numbers, as in Megatron.
+// Throws for weights that are not positive, and for prefixes with and without weights together.
 Blend parse_blend(const std::vector<std::string>& data_path);
 
-// Weights that add up to 1, to the last bit as numpy computes them for Megatron: at a tie that bit
-// decides.
+// Returns the weights scaled to add up to 1. They equal numpy's in Megatron to the last bit,
+// because that bit decides a tie.
 std::vector<double> normalized(std::span<const double> weights);
 
-// Samples that Megatron prepares of a data set whose share of `samples` is `weight`, 0.5 % more
-// than the share. The rule never needs the margin, but it tells how often documents are repeated.
+// Returns the number of samples that Megatron prepares from a data set with the share `weight` of
+// `samples`: 0.5 % more than the share. The rule never needs the margin, but the margin decides how
+// often documents are repeated.
 int64_t samples_of_share(double weight, int64_t samples);
 
-// The rule.
+// The rule above, for all samples.
 class BlendOrder {
  public:
   struct Source {
@@ -58,7 +59,7 @@ class BlendOrder {
   int64_t size() const { return size_; }
   Source at(int64_t index) const;  // REQUIRES: 0 <= index < size()
 
-  // Samples [0, count) that a data set gives in all.
+  // Returns the number of samples that a data set gives in all: samples [0, count).
   int64_t count(int64_t dataset) const { return static_cast<int64_t>(counts_[dataset]); }
 
  private:
@@ -72,7 +73,7 @@ class BlendOrder {
 
 class BlendedDataset final : public Dataset {
  public:
-  // Refuses data sets that have fewer samples than the order takes of them; `name` ("train") is for
+  // Throws if a data set has fewer samples than the order takes from it. `name` ("train") is for
   // messages.
   BlendedDataset(std::vector<std::unique_ptr<Dataset>> datasets, std::span<const double> weights,
                  int64_t size, std::string name);

@@ -1,11 +1,11 @@
-// What a trainer reads: numbered samples of seq_length + 1 tokens.
+// Training data: numbered samples of seq_length + 1 tokens.
 //
 //   std::vector<int64_t> tokens(data.seq_length() + 1);
 //   data.sample(consumed_samples, tokens);   // inputs = [0, s), labels = [1, s + 1)
 //
-// A data set is a pure function of the index, so ranks agree on a batch without talking and a
-// resumed run needs to know only how many samples are consumed. GptDataset reads a corpus,
-// MockDataset invents one.
+// A data set is a pure function of the index. So ranks agree on a batch without communication, and
+// a resumed run needs only the number of consumed samples. GptDataset reads a corpus, MockDataset
+// invents one.
 #pragma once
 
 #include <cstdint>

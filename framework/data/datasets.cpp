@@ -9,7 +9,8 @@ namespace anymesh {
 
 namespace {
 
-// A token without a row in the vocabulary would train as nothing, and silently.
+// Throws for tokens outside the vocabulary. Without a row they would train as nothing, and
+// silently.
 class InVocabulary final : public Dataset {
  public:
   InVocabulary(std::unique_ptr<Dataset> data, int64_t vocab_size)

@@ -14,11 +14,11 @@ struct Datasets {
   std::unique_ptr<Dataset> valid;  // null without --eval-iters
 };
 
-// Samples with tokens that are not below `vocab_size` are refused when they are read.
+// Makes the data sets. Reading a sample throws if it has a token that is not below `vocab_size`.
 Datasets make_datasets(const Config& config, const SampleCounts& counts, int seq_length,
                        int64_t vocab_size);
 
-// Entries of the vocabulary that the tokens are numbers of.
+// Returns the number of entries in the tokens' vocabulary.
 int vocabulary_size(const DataConfig& data);
 
 }  // namespace anymesh

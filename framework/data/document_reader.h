@@ -5,9 +5,9 @@
 //
 //   kFile        the whole file
 //   kParagraph   lines up to a blank one
-//   kLine        each line that is not blank; so also JSON lines
+//   kLine        each line that is not blank, as in JSON lines
 //
-// A '\n' belongs to a paragraph and not to a line; nothing else is added or dropped, so a '\r'
+// A '\n' belongs to a paragraph and not to a line. Nothing else is added or dropped, so a '\r'
 // before it stays in either. JSON lines take it for white space.
 #pragma once
 
@@ -29,14 +29,14 @@ enum class DocumentUnit { kFile, kParagraph, kLine };
 
 struct Document {
   std::string text;
-  int64_t line = 0;  // where it ends, counted from 1; for messages
+  int64_t line = 0;  // the line where it ends, from 1; for messages
 };
 
 class DocumentReader {
  public:
   struct Batch {
     int64_t number = 0;
-    int64_t bytes = 0;  // of input
+    int64_t bytes = 0;  // of the input
     std::vector<Document> documents;
   };
 
@@ -44,7 +44,8 @@ class DocumentReader {
     check_text();
   }
 
-  // The next documents, a megabyte or one document, whichever is more; false at the end.
+  // Reads the next documents: a megabyte or one document, whichever is more. Returns false at the
+  // end.
   bool read(Batch& batch) {
     constexpr int64_t kBatchBytes = 1 << 20;
     const int64_t before = bytes_;
@@ -58,7 +59,7 @@ class DocumentReader {
   }
 
  private:
-  // By its first bytes, whatever its name says.
+  // Throws if the first bytes are not UTF-8 text, whatever the file's name is.
   void check_text() {
     using namespace std::string_view_literals;
     constexpr std::string_view kUtf16 =

@@ -12,7 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The data sets whose names begin like that of the prefix, as words for --data-path.
+// Returns the data sets with names that begin like the prefix, as words for --data-path.
 std::vector<std::string> like(const fs::path& prefix) {
   std::vector<std::string> found;
   const fs::path folder = prefix.has_parent_path() ? prefix.parent_path() : ".";
@@ -26,7 +26,7 @@ std::vector<std::string> like(const fs::path& prefix) {
   return found;
 }
 
-// Throws for a prefix that has no index, and says which would work.
+// Throws for a prefix without an index if it can tell the mistake, and names the right one.
 void check_prefix(const std::string& prefix) {
   if (fs::exists(prefix + ".idx")) return;
   const fs::path path = prefix;
@@ -35,7 +35,7 @@ void check_prefix(const std::string& prefix) {
   if ((ending == ".bin" || ending == ".idx") && fs::exists(stem + ".idx"))
     throw_error(what, "is a file of a data set; give its prefix, --data-path ", printable(stem));
   if (fs::is_regular_file(path) && (ending == ".jsonl" || ending == ".json" || ending == ".txt"))
-    throw_error(what, "is text; give the prefix of what preprocess_data makes of it");
+    throw_error(what, "is text; give the prefix of the files that preprocess_data makes from it");
   if (prefix.find(' ') != std::string::npos)
     throw_error(what,
                 "is one word with blanks in it, and no data set; a blend's weights and "

@@ -5,8 +5,8 @@
 //   auto train = corpora.part(0, counts.train, "train");
 //
 // One prefix is a GptDataset; several are blended. With weights, a data set is repeated for as many
-// epochs as its share needs. Without, all are read once, in proportion to their sizes, and a part
-// that has too few samples is refused.
+// epochs as its share needs. Without weights all are read once, in proportion to their sizes, and a
+// part that has too few samples throws.
 #pragma once
 
 #include <array>
@@ -25,11 +25,11 @@ class GptCorpora {
   GptCorpora(const std::vector<std::string>& data_path, const std::string& split, int seq_length,
              uint32_t seed);
 
-  // Documents of part 0 (training), 1 or 2, over all data sets.
+  // Returns the documents of part 0 (training), 1 or 2, over all data sets.
   int64_t documents(size_t part) const;
 
-  // At least `samples` samples. REQUIRES: documents(part) > 0, but a data set that has none there
-  // is refused.
+  // Returns at least `samples` samples. REQUIRES: documents(part) > 0. Throws if one of several
+  // data sets has no documents there.
   std::unique_ptr<Dataset> part(size_t part, int64_t samples, const std::string& name) const;
 
  private:

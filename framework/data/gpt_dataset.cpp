@@ -45,8 +45,8 @@ int64_t count_tokens(const IndexedDataset& corpus, DocumentRange documents) {
   return tokens;
 }
 
-// A last epoch of which little is used is shuffled by itself; mixed with the others it would leave
-// gaps in them. The 80 % are Megatron's.
+// Returns whether the last epoch is shuffled by itself, because little of it is used. Mixed with
+// the others it would leave gaps in them. The 80 % are Megatron's.
 bool keep_last_epoch_apart(int64_t epochs, int64_t tokens_per_epoch, int64_t num_samples,
                            int64_t seq_length) {
   if (epochs == 1) return false;
@@ -65,7 +65,7 @@ std::array<DocumentRange, 3> split_documents(const std::string& split, int64_t d
     // rint rounds a half to even, as Python's round does.
     ends[i + 1] = ends[i] + std::llrint(weights[i] / sum * static_cast<double>(documents));
   }
-  // Rounding may have given out a document too many or too few: every end moves by as much.
+  // Rounding may have given out a document too many or too few. Every end moves by that excess.
   const int64_t excess = ends[3] - documents;
   std::array<DocumentRange, 3> ranges;
   for (size_t i = 0; i < 3; ++i) {

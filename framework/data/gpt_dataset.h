@@ -1,16 +1,15 @@
 // Fixed-length samples over a corpus of documents, in the order of Megatron-DeepSpeed's GPTDataset.
 //
-// Documents are repeated for as many epochs as the samples need, shuffled and laid end to end;
-// sample i is the seq_length + 1 tokens that begin at token i * seq_length of that stream, and a
-// second shuffle decides when it is read. Both shuffles are those of
-// numpy.random.RandomState(seed), so the order equals Megatron's for the same corpus, --split,
-// --seed, --seq-length and number of samples.
+// Documents are repeated for as many epochs as the samples need, shuffled and laid end to end.
+// Sample i is the seq_length + 1 tokens that begin at token i * seq_length of that stream. A second
+// shuffle decides when it is read. Both are shuffles by numpy.random.RandomState(seed), so the
+// order equals Megatron's for the same corpus, --split, --seed, --seq-length and number of samples.
 //
 //   auto corpus = std::make_shared<const IndexedDataset>("corpus_text_document");
 //   auto ranges = split_documents("969, 30, 1", corpus->size());
 //   GptDataset train(corpus, ranges[0], sample_counts(...).train, 1024, 1234, "train");
 //
-// Refused: a part without documents, with fewer tokens than one sample, or with more than 2^31
+// Throws for a part without documents, with fewer tokens than one sample, or with more than 2^31
 // documents or samples.
 #pragma once
 
@@ -35,8 +34,9 @@ struct DocumentRange {
   bool operator==(const DocumentRange&) const = default;
 };
 
-// --split "969, 30, 1" (or with '/'): train, valid and test documents in proportion to the weights,
-// which need not add up to anything. Missing weights are 0, and a part may come out empty.
+// Splits by --split "969, 30, 1" (or with '/'): train, valid and test documents in proportion to
+// the weights, which need not add up to anything. Missing weights are 0, and a part may come out
+// empty.
 std::array<DocumentRange, 3> split_documents(const std::string& split, int64_t documents);
 
 struct SampleCounts {
@@ -46,14 +46,14 @@ struct SampleCounts {
   bool operator==(const SampleCounts&) const = default;
 };
 
-// How many samples a run will read from step `iteration` to `train_iters`; validation runs every
-// eval_interval steps and once at the end. REQUIRES: eval_interval > 0.
+// Returns how many samples a run reads from step `iteration` to `train_iters`. Validation runs
+// every eval_interval steps and once at the end. REQUIRES: eval_interval > 0.
 SampleCounts sample_counts(int64_t iteration, int64_t train_iters, int64_t global_batch_size,
                            int64_t eval_interval, int64_t eval_iters);
 
 class GptDataset final : public Dataset {
  public:
-  // Where a sample begins: an entry of document_order() and a token offset in that document.
+  // The start of a sample: an entry of document_order() and a token offset in that document.
   struct Position {
     int32_t entry = 0;
     int32_t offset = 0;
@@ -61,8 +61,8 @@ class GptDataset final : public Dataset {
     bool operator==(const Position&) const = default;
   };
 
-  // Holds at least num_samples samples: the last epoch is kept whole. `name` ("train") is for error
-  // messages.
+  // Holds at least num_samples samples, since the last epoch is kept whole. `name` ("train") is for
+  // error messages.
   GptDataset(std::shared_ptr<const IndexedDataset> corpus, DocumentRange documents,
              int64_t num_samples, int seq_length, uint32_t seed, std::string name);
 

@@ -41,7 +41,7 @@ T load(std::span<const std::byte> bytes, uint64_t offset) {
   return value;
 }
 
-// Zeros of the C++ types of the token types, from 1 on.
+// Zeros of the C++ types for the token types, from 1 on.
 using Zero = std::variant<uint8_t, int8_t, int16_t, int32_t, int64_t, double, float, uint16_t>;
 constexpr std::array<Zero, 8> kZeros{uint8_t{}, int8_t{}, int16_t{}, int32_t{},
                                      int64_t{}, double{}, float{},   uint16_t{}};
@@ -65,7 +65,7 @@ template <class... Parts>
 
 std::string system_error() { return std::strerror(errno); }
 
-// In the folder where they are built.
+// File names in the build folder.
 constexpr const char *kTokens = "tokens.bin", *kIndex = "tokens.idx";
 
 template <class T>
@@ -181,8 +181,8 @@ void IndexedDataset::check_documents() const {
   }
 }
 
-// A .bin of wider tokens than the index says, or of another run, has more than its ends of
-// documents beyond the last sequence.
+// Throws if .bin holds more beyond the last sequence than one end token per document. That happens
+// if its tokens are wider than the index says, or if it is of another run.
 void IndexedDataset::check_rest() const {
   const int64_t item = token_bytes(type_), documents = entries_ - 1,
                 bytes = std::ssize(tokens_.bytes()),
@@ -239,7 +239,7 @@ IndexedDatasetBuilder::IndexedDatasetBuilder(const std::string& prefix, TokenTyp
 IndexedDatasetBuilder::~IndexedDatasetBuilder() {
   try {
     remove_build_folder(folder_);
-  } catch (const std::exception&) {  // it stays, as a killed process's does
+  } catch (const std::exception&) {  // the folder stays, as after a kill
   }
 }
 
@@ -295,7 +295,7 @@ void IndexedDatasetBuilder::finish() {
   write_index();
   sync_file(folder_ / kTokens);
   sync_file(folder_ / kIndex);
-  // The old index goes first: whatever interrupts us, no index ever describes another .bin.
+  // The old index goes first, so that no index ever describes another .bin, whatever interrupts us.
   std::filesystem::remove(prefix_ + ".idx");
   rename_durably(folder_ / kTokens, prefix_ + ".bin");
   rename_durably(folder_ / kIndex, prefix_ + ".idx");

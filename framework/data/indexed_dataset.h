@@ -1,5 +1,5 @@
-// Megatron's token store: PREFIX.bin holds the tokens of every document one after another,
-// PREFIX.idx where each begins and how long it is.
+// Megatron's token store. PREFIX.bin holds the tokens of every document one after another.
+// PREFIX.idx holds where each begins and how long it is.
 //
 //   .idx   offset  bytes  content (little-endian)
 //               0      9  "MMIDIDX\0\0"
@@ -11,9 +11,9 @@
 //         34 + 4S     8S  where each begins in .bin, in bytes: where the one before it ends
 //        34 + 12S     8D  first sequence of each document, and S at the end
 //
-// After the last sequence .bin may hold a token for each document: the end of document that
-// Megatron-DeepSpeed writes and does not count. Files whose sizes, lengths, offsets or document
-// index do not fit together are refused by name and offset.
+// After the last sequence .bin may hold one more token for each document: the end of document that
+// Megatron-DeepSpeed writes and does not count. Files with sizes, lengths, offsets or a document
+// index that do not fit together throw, with name and offset.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ enum class TokenType : uint8_t {
 
 int token_bytes(TokenType type);
 
-// The smallest type that Megatron's tools write for a vocabulary: uint16 below 65500, else int32.
+// Returns the type that Megatron's tools write for a vocabulary: uint16 below 65500, else int32.
 TokenType token_type_for_vocabulary(int64_t vocab_size);
 
 // A whole file mapped read-only. The file must not shrink while it is mapped.
@@ -67,7 +67,7 @@ class IndexedDataset {
   int64_t size() const { return size_; }   // sequences
   int64_t length(int64_t sequence) const;  // tokens of one sequence
 
-  // Copies tokens [offset, offset + out.size()) of a sequence. Refuses a floating-point token
+  // Copies tokens [offset, offset + out.size()) of a sequence. Throws for a floating-point token
   // that is no integer.
   void read(int64_t sequence, int64_t offset, std::span<int64_t> out) const;
 
@@ -83,12 +83,13 @@ class IndexedDataset {
   MappedFile tokens_;
   TokenType type_{};
   int64_t size_ = 0;
-  int64_t entries_ = 0;  // of the document index
+  int64_t entries_ = 0;  // in the document index
 };
 
-// Writes PREFIX.{bin,idx}. Tokens are streamed to files in a folder PREFIX.tmp (build_folder.h), which
-// take their names in finish(); without finish() nothing remains. What a killed process left there
-// goes; a PREFIX.tmp with anything else in it is refused. REQUIRES: nobody else writes to the prefix.
+// Writes PREFIX.{bin,idx}. Tokens are streamed to files in a folder PREFIX.tmp (build_folder.h),
+// which finish() renames. Without finish() nothing remains. Files that a killed process left there
+// are removed; a PREFIX.tmp with anything else in it throws. REQUIRES: nobody else writes to the
+// prefix.
 class IndexedDatasetBuilder {
  public:
   IndexedDatasetBuilder(const std::string& prefix, TokenType type);
@@ -96,8 +97,8 @@ class IndexedDatasetBuilder {
   IndexedDatasetBuilder(const IndexedDatasetBuilder&) = delete;
   IndexedDatasetBuilder& operator=(const IndexedDatasetBuilder&) = delete;
 
-  // Appends a document of one sequence. An empty one leaves only an entry in the document index, as
-  // Megatron does.
+  // Appends a document of one sequence. An empty document only gets an entry in the document index,
+  // as in Megatron.
   void add_document(std::span<const int32_t> tokens) { add_document(tokens, tokens.size()); }
 
   // Likewise, but records another length (see --count-eod of preprocess_data).
@@ -105,7 +106,8 @@ class IndexedDatasetBuilder {
 
   void finish();
 
-  // Whether a finish() was killed between the two names: PREFIX.bin is ours, and has no index.
+  // Returns whether a finish() was killed between its renames: PREFIX.bin is ours, without an
+  // index.
   static bool was_interrupted(const std::string& prefix);
 
  private:

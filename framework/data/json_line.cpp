@@ -10,7 +10,7 @@
 namespace anymesh {
 namespace {
 
-constexpr int kDeepest = 1000;  // as Python's recursion
+constexpr int kDeepest = 1000;  // as Python's recursion limit
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
@@ -44,8 +44,8 @@ class JsonLine {
     skip_space();
   }
 
-  // Calls member(key, literal) for each of the object that the line is, in order; the literal is
-  // empty where the value is no string.
+  // Calls member(key, literal) for each member of the line's object, in order. The literal is empty
+  // if the value is no string.
   template <class Member>
   void read(const Member& member) {
     if (peek() == '{') {
@@ -120,7 +120,7 @@ class JsonLine {
     skip(word.size());
   }
 
-  // With its quotes.
+  // Skips a string literal and returns it, with its quotes.
   std::string_view literal() {
     const size_t begin = at_++;
     while (peek() != '"') {
@@ -156,7 +156,7 @@ class JsonLine {
   size_t at_ = 0;
 };
 
-// Without quotes and escapes; none of half a surrogate pair.
+// Returns the text without quotes and escapes; none for half a surrogate pair.
 std::optional<std::string> decoded(std::string_view literal) {
   const nlohmann::json text = nlohmann::json::parse(literal, nullptr, /*allow_exceptions=*/false);
   return text.is_string() ? std::optional(text.get<std::string>()) : std::nullopt;

@@ -1,8 +1,8 @@
 // --mock-data: endless text without a file, the same on every machine, that a model can learn.
 //
-// A first-order chain over min(vocab_size, 64) symbols, spread evenly over the vocabulary so that
-// every vocabulary-parallel rank owns some: each symbol has one successor, which follows with
-// probability 7/8; otherwise the next symbol is drawn at random. The loss starts near
+// The text is a first-order chain over min(vocab_size, 64) symbols. They are spread evenly over the
+// vocabulary so that every vocabulary-parallel rank owns some. Each symbol has one successor, which
+// follows with probability 7/8; otherwise the next symbol is drawn at random. The loss starts near
 // ln(vocab_size) and cannot fall below the entropy of the next symbol, 0.88 nats for 64 symbols.
 // Token p of sample i depends on (seed, i, 0..p) only.
 #pragma once

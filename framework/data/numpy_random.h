@@ -1,12 +1,12 @@
-// numpy.random.RandomState's shuffle, so that data is read in the order that numpy-based trainers
-// read it.
+// Shuffles as numpy.random.RandomState does, so that data is read in the order of numpy-based
+// trainers.
 //
 //   std::mt19937 rng(1234);      // the state of RandomState(1234)
 //   numpy_shuffle(values, rng);  // RandomState.shuffle(values)
 //
-// std::mt19937 is bit for bit numpy's generator and seeding; the shuffle is Fisher-Yates from the
-// back, whose index is drawn by masking 32 random bits and rejecting what is too large. At most
-// 2^32 values.
+// std::mt19937 is bit for bit numpy's generator and seeding. The shuffle is Fisher-Yates from the
+// back. It draws an index by masking 32 random bits and rejecting values that are too large. At
+// most 2^32 values.
 #pragma once
 
 #include <bit>
@@ -17,7 +17,7 @@
 
 namespace anymesh {
 
-// Uniform in [0, max].
+// Returns a uniform integer in [0, max].
 inline uint32_t numpy_interval(uint32_t max, std::mt19937& rng) {
   if (max == 0) return 0;  // numpy draws nothing here
   const uint32_t mask = ~uint32_t{0} >> std::countl_zero(max);

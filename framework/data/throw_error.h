@@ -7,7 +7,7 @@
 
 namespace anymesh {
 
-// std::runtime_error whose text is all parts, one after the other; they may quote a file.
+// Throws std::runtime_error with all parts, one after the other. They may quote a file.
 template <class... Parts>
 [[noreturn]] void throw_error(const Parts&... parts) {
   std::ostringstream text;

@@ -20,7 +20,7 @@ constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 enum class CharClass { kLetter, kNumber, kSpace, kOther };
 
-// As regular expressions have them: \p{L}, \p{N}, and Unicode's White_Space.
+// Classifies as regular expressions do: \p{L}, \p{N}, and Unicode's White_Space.
 CharClass classify(const CodePoint& c) {
   if (!c.valid) return CharClass::kOther;
   if ((c.value >= '\t' && c.value <= '\r') || c.value == 0x85) return CharClass::kSpace;
@@ -36,7 +36,7 @@ CharClass classify(const CodePoint& c) {
   }
 }
 
-// The bytes of the run of `wanted` characters that begins at `begin`.
+// Returns the end of the run of `wanted` characters that begins at `begin`.
 size_t run_end(std::string_view text, size_t begin, CharClass wanted) {
   size_t end = begin;
   while (end < text.size()) {
@@ -47,7 +47,7 @@ size_t run_end(std::string_view text, size_t begin, CharClass wanted) {
   return end;
 }
 
-// A run of white space leaves its last character to the word behind it, if there is one.
+// Returns the length of the white space in front. Its last character is left to a word behind it.
 size_t space_run(std::string_view text) {
   const size_t end = run_end(text, 0, CharClass::kSpace);
   size_t last = end - 1;  // where its last character begins
@@ -79,8 +79,8 @@ class ByteLevelTokenizer final : public Tokenizer {
   int32_t eod() const override { return 256; }
 };
 
-// GPT-2 spells bytes as printable characters: those that are printable in Latin-1 as themselves,
-// the others, in order, as U+0100 and up.
+// GPT-2 spells bytes as printable characters. Bytes that are printable in Latin-1 are spelled as
+// themselves, the others, in order, as U+0100 and up.
 std::array<char32_t, 256> byte_spelling() {
   std::array<char32_t, 256> spelling{};
   char32_t next = 256;
@@ -91,8 +91,8 @@ std::array<char32_t, 256> byte_spelling() {
   return spelling;
 }
 
-// The bytes that a vocabulary entry spells; an entry with other characters (a special token) stands
-// for its own text.
+// Returns the bytes that a vocabulary entry spells. An entry with other characters (a special
+// token) stands for its own text.
 std::string spelled_bytes(const std::string& token) {
   static const auto kBytes = [] {
     std::unordered_map<char32_t, char> bytes;
@@ -251,9 +251,9 @@ class Gpt2BpeTokenizer final : public Tokenizer {
     return found == merges_.end() ? nullptr : &found->second;
   }
 
-  // Until no merge applies: every occurrence, left to right, of the pair with the lowest rank. A
-  // queue of candidates makes that O(n log n); an entry whose symbols have changed since is
-  // recognised by its rank.
+  // Merges every occurrence, left to right, of the pair with the lowest rank, until no merge
+  // applies. A queue of candidates makes that O(n log n). A candidate is stale if its symbols now
+  // have another rank.
   std::vector<int32_t> encode_word(std::string_view word) const {
     std::vector<Symbol> symbols(word.size());
     for (size_t i = 0; i < word.size(); ++i) {

@@ -1,4 +1,4 @@
-// Text to token ids and back.
+// Converts text to token ids and back.
 //
 //   auto tokenizer = make_tokenizer("GPT2BPETokenizer", "vocab.json", "merges.txt");
 //   std::vector<int32_t> ids = tokenizer->encode("Hello world");   // {15496, 995}
@@ -9,9 +9,9 @@
 //   SentencePieceTokenizer, GPTSentencePieceTokenizer
 //                        a --tokenizer-model, see make_sentencepiece_tokenizer()
 //
-// Of the first two: "<|endoftext|>" inside a text is ordinary text; bytes that are not UTF-8 are
+// For the first two, "<|endoftext|>" inside a text is ordinary text. Bytes that are not UTF-8 are
 // kept as they are, so decode(encode(x)) is x for every x. Vocabularies that lack a byte, a merge's
-// result or <|endoftext|> are refused, and those of tokenizers that split text in another way
+// result or <|endoftext|> throw. So do vocabularies of tokenizers that split text in another way
 // (tokenizer_files.h).
 #pragma once
 
@@ -24,7 +24,7 @@
 
 namespace anymesh {
 
-// Remembers the words it has seen, so one object serves one thread.
+// Caches the words it has seen, so one object serves one thread.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
@@ -33,7 +33,7 @@ class Tokenizer {
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
   virtual int32_t vocab_size() const = 0;
   virtual int32_t eod() const = 0;  // ends a document
-  // A text begins behind it: SentencePiece's <s>, else the end of the document before.
+  // The token that a text begins behind: SentencePiece's <s>, else the end of the document before.
   virtual int32_t bos() const { return eod(); }
 };
 
@@ -44,19 +44,19 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
 // Megatron's two tokenizers over a SentencePiece model (--tokenizer-model):
 //
 //   GPTSentencePieceTokenizer   the model's pieces; documents end with its </s>
-//   SentencePieceTokenizer      those, then such of <CLS> <SEP> <EOD> <MASK> <PAD> <BOS> <EOS> as
-//                               the model has no piece for; documents end with <EOD>. These and
-//                               the model's own pad, <s> and </s> are also found in the text.
+//   SentencePieceTokenizer      adds each of <CLS> <SEP> <EOD> <MASK> <PAD> <BOS> <EOS> that the
+//                               model has no piece for; documents end with <EOD>. These and the
+//                               model's own pad, <s> and </s> are also found in the text.
 //
-// decode(encode(x)) is x as the model normalises it: spaces, Unicode forms, and what it has no
-// piece for are the model's affair. A file that is no model, and one without </s> for the first of
-// them, is refused.
+// decode(encode(x)) is x as the model normalises it: it decides on spaces, Unicode forms, and
+// text without a piece. Throws for a file that is no model, and for a model without </s>
+// if the type is GPTSentencePieceTokenizer.
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model_file,
                                                         bool special_tokens);
 
-// GPT-2's pre-tokenizer: the length of the word at the front of a non-empty text. Words are what
+// Returns the length of the word at the front of a non-empty text, by GPT-2's pre-tokenizer:
 //   's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
-// matches; a byte that is not part of valid UTF-8 counts as punctuation.
+// A byte that is not part of valid UTF-8 counts as punctuation.
 size_t next_word(std::string_view text);
 
 }  // namespace anymesh

@@ -40,7 +40,7 @@ constexpr Kind kTokenizerJson = {
 constexpr Kind kTiktoken = {"a file of tiktoken", kElsewhere};
 constexpr Kind kGzip = {"compressed by gzip", "Unpack it with gunzip"};
 
-// The first `count` lines, or as many as there are.
+// Returns the first `count` lines, or as many as there are.
 std::vector<std::string_view> first_lines(std::string_view text, size_t count) {
   std::vector<std::string_view> lines;
   while (!text.empty() && lines.size() < count) {
@@ -51,7 +51,7 @@ std::vector<std::string_view> first_lines(std::string_view text, size_t count) {
   return lines;
 }
 
-// "base64 rank", the ranks one after the other.
+// Returns whether the lines are "base64 rank", with the ranks one after the other.
 bool is_tiktoken(std::string_view text) {
   const auto lines = first_lines(text, 3);
   for (size_t i = 0; i < lines.size(); ++i) {
@@ -66,7 +66,8 @@ bool is_tiktoken(std::string_view text) {
   return !lines.empty();
 }
 
-// A protobuf's field 1, a piece, that begins with its own field 1, the piece's text.
+// Returns whether the text begins with a protobuf's field 1, a piece, which begins with its own
+// field 1, the piece's text.
 bool is_sentencepiece(std::string_view text) {
   return text.size() > 4 && text[0] == '\n' && text[2] == '\n' && text[3] > 0 && text[3] < text[1];
 }
@@ -101,7 +102,7 @@ Expected expected_of(TokenizerFile file) {
   return {};
 }
 
-// A file beside a tokenizer's, as far as it says how text is split; vocabularies are left out.
+// Reads a file beside a tokenizer's for how text is split. Vocabularies are left out.
 Json read_settings(const fs::path& file) {
   const auto keep = [](int depth, Json::parse_event_t event, const Json& parsed) {
     const bool list = event == Json::parse_event_t::key &&
@@ -122,7 +123,8 @@ bool is_one_of(const Json& value, std::initializer_list<Json> known) {
   return std::find(known.begin(), known.end(), value) != known.end();
 }
 
-// The first setting with which text is not split as GPT-2's tokenizer does; empty: there is none.
+// Returns the first setting that splits text otherwise than GPT-2's tokenizer; empty: there is
+// none.
 std::string unlike_gpt2(const Json& tokenizer) {
   const auto is = [](const std::string& key, const Json& value) {
     return "its " + key + " is " + printable(value.dump());
@@ -145,7 +147,7 @@ std::string unlike_gpt2(const Json& tokenizer) {
   return "";
 }
 
-// For a package without a tokenizer.json. Other classes have code of their own.
+// Returns the same for a package without a tokenizer.json. Other classes have their own code.
 std::string class_unlike_gpt2(const Json& config) {
   const Json name = find(config, "tokenizer_class"), prefix = find(config, "add_prefix_space");
   if (!is_one_of(name, {nullptr, "GPT2Tokenizer", "GPT2TokenizerFast", "CodeGenTokenizer",
@@ -180,7 +182,7 @@ void check_splits_as_gpt2(const std::string& vocab_file) {
   const std::string unlike = whole ? unlike_gpt2(settings) : class_unlike_gpt2(settings);
   if (!unlike.empty())
     throw_error(vocab_file, ": ", beside.string(),
-                " says that this tokenizer does not split text as GPT-2's, which is what "
+                " says that this tokenizer does not split text as GPT-2's, as "
                 "GPT2BPETokenizer does: ",
                 unlike, ". ", kElsewhere);
 }

@@ -4,20 +4,21 @@
 
 namespace anymesh {
 
-// The files of tokenizers, told apart by their first bytes, whatever they are called:
+// The files of tokenizers, told apart by their first bytes, whatever their names are:
 //
 //   vocab.json, merges.txt      GPT-2's               --vocab-file, --merge-file
 //   tokenizer.model             SentencePiece's       --tokenizer-model
 //   tokenizer.json, tiktoken's, a .vocab of SentencePiece, a pointer of git-lfs: none of the flags'
 enum class TokenizerFile { kVocabulary, kMerges, kSentencePiece };
 
-// All of the file that a flag names. Throws if it cannot be read, and if it is evidently of another
-// kind: says of which, and where it belongs.
+// Returns the whole file that a flag names. Throws if it cannot be read, or if it is evidently of
+// another kind. The message then names the kind and its flag.
 std::string read_tokenizer_file(const std::string& file, TokenizerFile expected);
 
-// Throws if the tokenizer.json, or without one the tokenizer_config.json, in the folder of a
-// vocab.json says that its tokenizer does not split text as GPT-2's: a normalizer, a pre-tokenizer
-// other than ByteLevel alone, another BPE. The same two files would then give other tokens here.
+// Throws if a vocab.json belongs to a tokenizer that does not split text as GPT-2's: one with a
+// normalizer, a pre-tokenizer other than ByteLevel alone, or another BPE. Reads the tokenizer.json
+// in its folder, or without one the tokenizer_config.json. The same two files would then give other
+// tokens here.
 void check_splits_as_gpt2(const std::string& vocab_file);
 
 }  // namespace anymesh

@@ -7,8 +7,8 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
 
-// Whether more bytes could make it one character: whichever is allowed to follow, the least or the
-// greatest continuation byte is among it.
+// Returns whether more bytes could make the text one character. Tries the least and the greatest
+// continuation byte, since the bytes that are allowed to follow always include one of them.
 bool is_beginning(std::string_view text) {
   if (text.size() > 3) return false;
   for (const char byte : {'\x80', '\xbf'})

@@ -12,20 +12,20 @@ struct CodePoint {
   bool valid = false;
 };
 
-// The code point at the front of a non-empty text; a byte that begins no valid UTF-8 sequence
-// stands for itself, invalid.
+// Returns the code point at the front of a non-empty text. A byte that begins no valid UTF-8
+// sequence is one invalid code point.
 CodePoint decode_utf8(std::string_view text);
 
-// Text whose characters come in pieces, as a model's tokens have them:
+// Joins characters that come in pieces, as a model's tokens have them:
 //
 //   Utf8Stream stream;
 //   std::cout << stream.take("caf\xc3") << stream.take("\xa9") << stream.finish();  // caf, é
 //
-// Only whole characters come out; a byte that is part of none comes out as U+FFFD.
+// Only whole characters come out. A byte that is part of none comes out as U+FFFD.
 class Utf8Stream {
  public:
   std::string take(std::string_view bytes);
-  std::string finish();  // of what is left nothing can become whole
+  std::string finish();  // no byte that is left can become whole
 
  private:
   std::string pending_;  // the beginning of a character

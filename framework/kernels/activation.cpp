@@ -22,7 +22,7 @@ ANYMESH_INLINE Lanes sigmoid(Lanes x) {
   return 1 / (1 + exp(-x));
 }
 
-constexpr float kRoot = 0.7978845608f, kCube = 0.044715f;  // of 2 / pi; GELU's
+constexpr float kRoot = 0.7978845608f, kCube = 0.044715f;  // the root of 2 / pi; GELU's
 
 template <class Lanes>
 ANYMESH_INLINE Lanes gelu(Lanes x) {
@@ -34,7 +34,7 @@ ANYMESH_INLINE Lanes gelu_slope(Lanes x) {
   return s + x * s * (1 - s) * (2 * kRoot * (1 + 3 * kCube * x * x));
 }
 
-// The first `count` of the lanes.
+// Loads and stores the first `count` lanes.
 template <class Lanes, class T>
 ANYMESH_INLINE Lanes load_some(const T* p, int64_t count) {
   if (count == kLanes) return load<Lanes>(p);
@@ -50,7 +50,7 @@ ANYMESH_INLINE void store_some(T* p, const Lanes& x, int64_t count) {
   std::copy_n(some, count, p);
 }
 
-// work(Lanes, i, count) for n elements, kLanes at a time.
+// Calls work(Lanes, i, count) for n elements, kLanes at a time.
 template <class Work>
 ANYMESH_INLINE void for_lanes(int64_t n, const Work& work) {
   in_widest([=]<class Lanes>(Lanes lanes) ANYMESH_INLINED {
@@ -72,7 +72,7 @@ void gelu_backward(const T* x, const T* dy, int64_t n, T* dx) {
   });
 }
 
-// Of a row [gate, up].
+// x is a row [gate, up].
 template <class T>
 void swiglu_row(const T* x, int64_t f, T* y) {
   for_lanes(f, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINED {
@@ -90,7 +90,7 @@ void swiglu_backward_row(const T* x, const T* dy, int64_t f, T* dx) {
   });
 }
 
-// work(first, count, T{}) for all elements of x, on all threads.
+// Calls work(first, count, T{}) for all elements of x, on all threads.
 template <class Work>
 void sweep(const torch::Tensor& x, const Work& work) {
   at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {

@@ -19,7 +19,8 @@ constexpr int64_t kRows = 64;  // queries at a time; keys are padded to a multip
 
 int64_t padded(int64_t n) { return (n + kRows - 1) / kRows * kRows; }
 
-// Elements i and i + half of a head turn together, as in GPT-NeoX and Llama; back with sign -1.
+// Rotates elements i and i + half of a head together, as in GPT-NeoX and Llama. Sign -1 rotates
+// back.
 template <class T>
 void rotate(T* head, const float* cos, const float* sin, int64_t half, float sign) {
   for (int64_t i = 0; i < half; ++i) {
@@ -37,7 +38,8 @@ struct QkvShape {
         heads(qkv.size(3) - 2),
         d(qkv.size(4)) {}
   int64_t row() const { return groups * (heads + 2) * d; }  // elements of a position
-  // Where position 0 of a group's head is; its key is head `heads`, its value the one after.
+  // Returns the index of position 0 of a group's head. Head `heads` is the key, and the one after
+  // it the value.
   int64_t at(int64_t sample, int64_t group, int64_t head) const {
     return sample * s * row() + (group * (heads + 2) + head) * d;
   }
@@ -45,10 +47,10 @@ struct QkvShape {
   int64_t out_at(int64_t sample, int64_t group, int64_t head) const {
     return sample * s * out_row() + (group * heads + head) * d;
   }
-  int64_t b, s, groups, heads, d;  // heads: queries of a group
+  int64_t b, s, groups, heads, d;  // heads: queries per group
 };
 
-// The work of one group of heads of one sample, on one thread.
+// Computes one group of heads of one sample, on one thread.
 template <class T>
 class Group {
   using Gemm = BlockGemm<T>;
@@ -64,7 +66,7 @@ class Group {
     }
   }
 
-  // out and log_sums [b, groups, heads, s] of the group
+  // Writes the group's out and log_sums [b, groups, heads, s].
   void forward(int64_t sample, int64_t group, T* out, float* log_sums) {
     take(sample, group);
     const auto value_rows = Gemm::pack(values_.at, values_.stride, width_, n_.d, rows_room_);
@@ -88,7 +90,7 @@ class Group {
     }
   }
 
-  // d qkv of the group from d out
+  // Writes the group's d qkv from d out.
   void backward(int64_t sample, int64_t group, const T* dout, const float* log_sums, T* dqkv) {
     take(sample, group);
     key_rows_ = Gemm::pack(keys_.at, keys_.stride, width_, n_.d, rows_room_);
@@ -126,15 +128,15 @@ class Group {
     int64_t stride;
   };
 
-  // The group's keys and values, one row a position.
+  // Takes the group's keys and values, one row a position.
   void take(int64_t sample, int64_t group) {
     keys_ = rows_of(n_.at(sample, group, n_.heads), 0, n_.s, width_, true, key_);
     values_ = rows_of(n_.at(sample, group, n_.heads + 1), 0, n_.s, width_, false, value_);
     key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, key_columns_room_);
   }
 
-  // Of positions [first, first + rows), where they are; in `copy` if they must be turned, or filled
-  // up with zeros to `wanted`.
+  // Returns the rows of positions [first, first + rows) in place, or in `copy` if they must be
+  // rotated or filled up with zeros to `wanted` rows.
   Rows rows_of(int64_t head, int64_t first, int64_t rows, int64_t wanted, bool turn, T* copy) {
     const T* from = qkv_ + head + first * n_.row();
     if (rows == wanted && (!turn || half_ == 0)) return {from, n_.row()};
@@ -152,8 +154,8 @@ class Group {
              sin_.const_data_ptr<float>() + position * half_, half_, sign);
   }
 
-  // Scores, to be multiplied by scale_, of the queries from `first` on with the keys up to the last
-  // of them; returns how many queries.
+  // Computes the scores of the queries from `first` on with the keys up to the last of them, still
+  // without the factor scale_. Returns the number of queries.
   int64_t scores(int64_t sample, int64_t group, int64_t head, int64_t first) {
     const int64_t rows = std::min(kRows, n_.s - first), width = first + kRows;
     queries_ = rows_of(n_.at(sample, group, head), first, rows, rows, true, query_);
@@ -170,7 +172,7 @@ class Group {
     return rows;
   }
 
-  // What dropout multiplies a query's weights by; null: nothing is dropped.
+  // Returns dropout's factors for a query's weights; null without dropout.
   const float* factors(int64_t sample, int64_t group, int64_t head, int64_t query) {
     if (extras_.dropout == 0 || extras_.context.samples.empty()) return nullptr;
     const int64_t first = ((extras_.first_head + group * n_.heads + head) * n_.s + query) * n_.s;
@@ -191,7 +193,8 @@ class Group {
     }
   }
 
-  // sums [d, width_] += x^T y, of x [rows, d] and y [kRows, width] whose rows past `rows` are zeros
+  // sums [d, width_] += x^T y, for x [rows, d] and y [kRows, width]. Rows of y past `rows` are
+  // zeros.
   void add_transposed(const T* x, int64_t stride, int64_t rows, const T* y, int64_t width,
                       float* sums) {
     transpose(x, stride, rows, n_.d, transposed_.data, kRows);
@@ -246,7 +249,7 @@ struct ExtrasHolder : torch::CustomClassHolder {
   AttentionExtras extras;
 };
 
-// As the CPU multiplies it: bf16 without units for it in fp32.
+// Converts bf16 to fp32 if the CPU has no units for it.
 torch::Tensor computed(const torch::Tensor& x) {
   const bool units = x.scalar_type() == torch::kFloat || BlockGemm<c10::BFloat16>::has_units();
   return units ? x : x.to(torch::kFloat);

@@ -8,26 +8,27 @@
 
 namespace anymesh {
 
-// What attention does besides softmax(q k^T / sqrt(d)) v, which is causal.
+// The options of attention, beyond a causal softmax(q k^T / sqrt(d)) v.
 struct AttentionExtras {
   torch::Tensor cos,
-      sin;  // [s, r/2]: turns elements i and i + r/2 of q and k by angles of their position; or undefined
+      sin;  // [s, r/2]: rotates elements i and i + r/2 of q and k by their position; or undefined
   std::optional<torch::Tensor> bias;  // [1, n, s, s], added to the scores
-  double dropout = 0;                 // of the weights
+  double dropout = 0;                 // probability, for the weights
   DropoutContext context;
-  uint32_t layer = 0;      // ... of the dropout's stream
-  int64_t first_head = 0;  // of all heads
+  uint32_t layer = 0;      // the layer in the dropout's stream
+  int64_t first_head = 0;  // this rank's first among all heads
 };
 
-// Whether fused_attention() can: fp32 or bf16 in the CPU's memory, with heads of a multiple of 16
-// elements.
+// Whether fused_attention() takes `qkv`: fp32 or bf16 in the CPU's memory, with heads of a multiple
+// of 16 elements.
 bool can_fuse_attention(const torch::Tensor& qkv);
 
-// Causal self-attention without a score in memory: qkv [b, s, k, n/k + 2, d], the queries, the key
-// and the value of each of the k groups of heads, contiguous -> [b, s, n d]. As in FlashAttention
-// (arXiv:2205.14135) blocks of queries meet all keys at a time, and backward makes the weights
-// again. Products are of T, sums in fp32, the weights are rounded to T before they meet the values. bf16
-// without units for it (block_gemm.h) is computed in fp32 and rounded once.
+// Computes causal self-attention without storing scores: qkv [b, s, k, n/k + 2, d], contiguous ->
+// [b, s, n d]. Each of the k groups of heads has its queries, a key and a value. As in
+// FlashAttention (arXiv:2205.14135), one block of queries is processed at a time, here with all
+// keys at once, and backward recomputes the weights. Factors have dtype T and sums are fp32. The
+// weights are rounded to T before they multiply the values. On a CPU without units for bf16
+// (block_gemm.h), bf16 is computed in fp32 and rounded once.
 torch::Tensor fused_attention(const torch::Tensor& qkv, const AttentionExtras& extras);
 
 }  // namespace anymesh

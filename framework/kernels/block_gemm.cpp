@@ -22,9 +22,9 @@ void interleave(const uint16_t* even, const uint16_t* odd, int64_t n, uint32_t* 
   });
 }
 
-constexpr int64_t kAhead = 16;  // rows
+constexpr int64_t kAhead = 16;  // rows to prefetch ahead
 
-// Has the cache fetch rows that lie too far apart for the CPU to foresee them.
+// Prefetches rows that lie too far apart for the CPU to foresee them.
 template <class T>
 void fetch(const T* x, int64_t stride, int64_t rows, int64_t width) {
   constexpr int64_t kLine = 64 / sizeof(T);
@@ -32,7 +32,7 @@ void fetch(const T* x, int64_t stride, int64_t rows, int64_t width) {
     for (int64_t j = 0; j < width; j += kLine) __builtin_prefetch(x + i * stride + j);
 }
 
-// By AVX512-BF16, in a LibTorch that was built with oneDNN's brgemm.
+// Whether there is AVX512-BF16, and LibTorch was built with oneDNN's brgemm.
 bool multiplies_pairs() {
 #if defined(__x86_64__)
   if (!__builtin_cpu_supports("avx512bf16")) return false;
@@ -49,7 +49,7 @@ bool multiplies_pairs() {
   return false;
 }
 
-// Of a width that the transposition's kernel has a type for.
+// A type of T's width that the transposition's kernel supports.
 template <class T>
 using Bits = std::conditional_t<std::is_same_v<T, float>, float, uint16_t>;
 
@@ -70,7 +70,7 @@ bool has_amx() {
   return amx;
 }
 
-// They want B's rows in pairs, element by element.
+// The units need B's rows in pairs, element by element.
 template <class T>
 bool BlockGemm<T>::has_units() {
   if constexpr (std::is_same_v<T, float>) return false;
@@ -100,7 +100,7 @@ Packed<T> BlockGemm<T>::pack_transposed(const T* bt, int64_t stride, int64_t k, 
   for (int64_t j = 0; j < n; j += kColumns, to += k * kColumns) {
     const int64_t width = std::min(kColumns, n - j);
     const T* rows = bt + j * stride;
-    if (has_units()) {  // pairs of elements as one of twice the width
+    if (has_units()) {  // treats a pair of elements as one of twice the width
       at::native::utils::transpose(width, k / 2, reinterpret_cast<const float*>(rows), stride / 2,
                                    reinterpret_cast<float*>(to), width);
     } else {

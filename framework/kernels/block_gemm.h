@@ -4,25 +4,26 @@
 
 namespace anymesh {
 
-// C [m, n] in fp32 = or += A B of T = float or c10::BFloat16, for matrices that fit the cache,
-// inside of a parallel region; on bf16 by AMX or AVX512-BF16, where there is one (LibTorch's brgemm,
-// which is oneDNN's). B is packed first, as far as the CPU wants it:
+// Computes C [m, n] in fp32 = or += A B for T = float or c10::BFloat16. The matrices fit the cache,
+// and the caller is inside a parallel region. bf16 uses AMX or AVX512-BF16 if the CPU has one
+// (LibTorch's brgemm, from oneDNN). B is packed first, as far as the CPU needs it:
 //
 //   Packed<T> p = BlockGemm<T>::pack(b, stride, k, n, room);             B [k, n] in rows
 //   Packed<T> p = BlockGemm<T>::pack_transposed(bt, stride, k, n, room); B^T [n, k] in rows
 //   BlockGemm<T>::run(m, n, k, a, lda, p, c, ldc, add);
 //
-// k of T = c10::BFloat16 is even, n a multiple of 16. `room` is for k * n elements; it, and b, must
-// last as long. run() may take the first of the k rows and n columns that B was packed with. Rows
-// that begin inside of a cache line cost AMX two thirds of its speed: rooms are Buffers.
+// k is even for T = c10::BFloat16, and n is a multiple of 16. `room` holds k * n elements. `room`
+// and `b` must last as long as the packed matrix. run() may take the first of the k rows and n
+// columns that B was packed with. Rows that begin inside a cache line cost AMX two thirds of its
+// speed, so rooms are Buffers.
 template <class T>
 struct Packed {
-  const T* at;            // blocks of kColumns columns, of rows
-  int64_t block, stride;  // elements from one to the next; a stride of 0: the block's width
+  const T* at;            // blocks of kColumns columns, in rows
+  int64_t block, stride;  // elements from one to the next; stride 0: the block's width
 };
 
 template <class T>
-struct Buffer {  // of n elements from the beginning of a cache line on
+struct Buffer {  // n elements, from the start of a cache line on
   explicit Buffer(int64_t n)
       : tensor(torch::empty({n}, c10::CppTypeToScalarType<T>::value)),
         data(tensor.template data_ptr<T>()) {}
@@ -39,9 +40,9 @@ struct BlockGemm {
   static Packed<T> pack_transposed(const T* bt, int64_t stride, int64_t k, int64_t n, T* room);
   static void run(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const Packed<T>& b,
                   float* c, int64_t ldc, bool add);
-  // Whether the CPU has units for products of T that want B packed.
+  // Whether the CPU has units for products of T that need B packed.
   static bool has_units();
-  // To be called by a thread that has run some and is done.
+  // Call this from a thread that has called run() and is done.
   static void release();
 };
 

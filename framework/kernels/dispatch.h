@@ -7,8 +7,9 @@
 
 namespace anymesh {
 
-// What there are kernels for: on a CPU fp32 and bf16, on a GPU also fp16. All else takes LibTorch's
-// operators, and so does on a GPU what those do in as few passes over memory as a kernel of ours.
+// Whether our kernels accept x: fp32 and bf16 on a CPU, also fp16 on a GPU. Everything else takes
+// LibTorch's operators. On a GPU, so do operations that LibTorch does in as few passes over memory
+// as our kernel would.
 inline bool has_cpu_kernels(const torch::Tensor& x) {
   return x.is_cpu() && (x.scalar_type() == torch::kFloat || x.scalar_type() == torch::kBFloat16);
 }
@@ -16,14 +17,14 @@ inline bool has_kernels(const torch::Tensor& x) {
   return has_cpu_kernels(x) || (x.is_cuda() && x.is_floating_point() && x.element_size() <= 4);
 }
 
-// work(float{}) or work(c10::BFloat16{}), as x of the CPU is.
+// Calls work(float{}) or work(c10::BFloat16{}), by the dtype of x on the CPU.
 template <class Work>
 void of_dtype(const torch::Tensor& x, const Work& work) {
   if (x.scalar_type() == torch::kFloat) return work(float{});
   work(c10::BFloat16{});
 }
 
-// work(row, T{}) for n rows of x's dtype, on all threads, `grain` rows at least on one.
+// Calls work(row, T{}) for n rows of x's dtype, on all threads, with at least `grain` rows on one.
 template <class Work>
 void for_rows(const torch::Tensor& x, int64_t n, int64_t grain, const Work& work) {
   of_dtype(x, [&]<class T>(T type) {
@@ -33,7 +34,7 @@ void for_rows(const torch::Tensor& x, int64_t n, int64_t grain, const Work& work
   });
 }
 
-// What autograd's functions take for a tensor that may be undefined.
+// Converts a tensor that may be undefined to an argument for autograd's functions.
 inline std::optional<torch::Tensor> if_defined(const torch::Tensor& x) {
   return x.defined() ? std::optional(x) : std::nullopt;
 }

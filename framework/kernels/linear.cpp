@@ -22,11 +22,11 @@ using Gemm = BlockGemm<T>;
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-constexpr int64_t kBlockRows = 128, kColumns = Gemm::kColumns;  // of C at a time
-constexpr int64_t kDepth = 2048;  // products at a time: their factors fit the cache
-constexpr int64_t kPad = 32;  // keeps rows of a power of two from meeting in one set of the cache
+constexpr int64_t kBlockRows = 128, kColumns = Gemm::kColumns;  // a block of C
+constexpr int64_t kDepth = 2048;  // products at a time, whose factors fit the cache
+constexpr int64_t kPad = 32;      // keeps power-of-two rows out of the same cache set
 
-// work(first, count) for blocks of `size` of n, on all threads.
+// Calls work(first, count) for blocks of `size` of n, on all threads.
 template <class Work>
 void for_blocks(int64_t n, int64_t size, const Work& work) {
   at::parallel_for(0, (n + size - 1) / size, 1, [&](int64_t block, int64_t end) {
@@ -35,7 +35,7 @@ void for_blocks(int64_t n, int64_t size, const Work& work) {
   });
 }
 
-// Of m rows in equal shares of threads, at most kBlockRows.
+// Returns the rows of a block, at most kBlockRows, that give the threads equal shares of m rows.
 int64_t block_of_rows(int64_t m) {
   const int64_t threads = at::get_num_threads(), each = (m + threads - 1) / threads,
                 blocks = (each + kBlockRows - 1) / kBlockRows;
@@ -45,7 +45,7 @@ int64_t block_of_rows(int64_t m) {
 struct Matrix {
   const T* at;
   int64_t stride;           // elements from row to row
-  bool transposed = false;  // its transpose is what is meant
+  bool transposed = false;  // stands for its transpose
 
   Matrix from_row(int64_t i) const {
     return {at + i * (transposed ? 1 : stride), stride, transposed};
@@ -55,9 +55,9 @@ struct Matrix {
   }
 };
 
-// C [m, n] = A B, of k products each, and `bias` [n] if it is not null. The longer of C's sides is
-// cut into shares of threads; the other operand has been packed, or transposed, before. How C is
-// cut changes no bit of it.
+// C [m, n] = A B, of k products each, plus `bias` [n] if it is not null. The longer side of C is
+// cut into shares of threads; the other operand is packed, or transposed, before. How C is cut
+// changes no bit of it.
 class Product {
  public:
   Product(int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, T* c, const T* bias = nullptr)
@@ -90,8 +90,8 @@ class Product {
   }
 
  private:
-  // What is long and has few rows, such as the gradient of what the logits were made from: a part
-  // of the depth at a time, so that neither A nor B is read twice from memory.
+  // For a long k and few rows, such as the gradient of the logits' input. Works on a part of the
+  // depth at a time, so that neither A nor B is read twice from memory.
   void run_by_depth() const {
     const Buffer<float> sums(m_ * n_);
     for (int64_t done = 0; done < k_; done += kDepth) {
@@ -123,7 +123,7 @@ class Product {
     return {room, row_room()};
   }
 
-  // All of A's rows, in `room` if they have to be transposed.
+  // Returns all rows of A, in `room` if they have to be transposed.
   Matrix all_rows(T* room) const {
     if (!a_.transposed) return a_;
     for_blocks(m_, kColumns,
@@ -172,14 +172,14 @@ class Product {
 
 const T* data(const torch::Tensor& x) { return x.const_data_ptr<T>(); }
 
-// x's shape, but `n` elements in a row.
+// Returns a tensor of x's shape, but with `n` elements in a row.
 torch::Tensor empty_rows(const torch::Tensor& x, int64_t n) {
   std::vector<int64_t> shape = x.sizes().vec();
   shape.back() = n;
   return torch::empty(shape, x.options());
 }
 
-// What a linear layer multiplies: x [..., k], weight [n, k], bias [n] or undefined, dy [..., n].
+// The products of a linear layer: x [..., k], weight [n, k], bias [n] or undefined, dy [..., n].
 struct Blocks {
   static torch::Tensor y(const torch::Tensor& x, const torch::Tensor& weight,
                          const torch::Tensor& bias) {
@@ -204,7 +204,7 @@ struct Blocks {
   }
 };
 
-// In fp32, by LibTorch.
+// The same products in fp32, by LibTorch.
 struct Widened {
   static torch::Tensor wide(const torch::Tensor& x) { return x.to(torch::kFloat); }
 
@@ -251,7 +251,7 @@ bool can_block(const torch::Tensor& x, const torch::Tensor& weight) {
          whole(weight.size(1)) && weight.is_contiguous() && x.numel() / weight.size(1) % 2 == 0;
 }
 
-// Whether at::linear has instructions to use. CPUs with AMX have those of AVX-512 for fp16.
+// Whether at::linear has instructions to use. CPUs with AMX have AVX-512's instructions for fp16.
 bool has_instructions(torch::Dtype dtype) {
 #if defined(__x86_64__)
   if (dtype == torch::kBFloat16) return __builtin_cpu_supports("avx512bf16");

@@ -19,13 +19,13 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-constexpr int64_t kParts = 64;  // of the rows, whose gradients of weights are summed apart
+constexpr int64_t kParts = 64;  // parts of the rows; each sums its gradients of weights apart
 
 struct Moments {
   float mean, inverse;  // 1 / the deviation
 };
 
-// y [h] of x [h]; without a bias the mean counts as 0.
+// Writes the norm y [h] of x [h]. Without a bias the mean counts as 0.
 template <class T>
 Moments norm_row(const T* x, const T* weight, const T* bias, float epsilon, int64_t h, T* y) {
   return in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
@@ -47,7 +47,7 @@ Moments norm_row(const T* x, const T* weight, const T* bias, float epsilon, int6
   });
 }
 
-// dx [h], which begins as `dsum` if there is one; the gradients of weight and bias are added to.
+// Writes dx [h], plus `dsum` if there is one, and adds to the gradients of weight and bias.
 template <class T>
 void norm_backward_row(const T* x, const T* dy, const T* dsum, const T* weight, Moments of,
                        int64_t h, T* dx, float* dweight, float* dbias) {
@@ -120,7 +120,7 @@ torch::Tensor norm_backward_rows(const NormBackward& n) {
 }
 
 struct FusedNorm : torch::autograd::Function<FusedNorm> {
-  // {norm} of x; {x + y, norm} if there is a y.
+  // Returns {norm} of x, or {x + y, norm} if there is a y.
   static tensor_list forward(AutogradContext* ctx, const torch::Tensor& input,
                              const std::optional<torch::Tensor>& other, const torch::Tensor& weight,
                              const std::optional<torch::Tensor>& bias, double epsilon) {
@@ -173,8 +173,8 @@ torch::Tensor norm(const torch::Tensor& x, const NormParams& params) {
   if (can_fuse(x, params))
     return FusedNorm::apply(x, std::nullopt, weight, if_defined(bias), epsilon)[0];
   if (!bias.defined()) return at::rms_norm(x, {x.size(-1)}, weight, epsilon);
-  // In half precision LibTorch's sums over rows, the gradients of weight and bias, are of half
-  // precision on the CPU.
+  // In half precision on the CPU, LibTorch also sums the gradients of weight and bias over rows in
+  // half precision. This uses fp32.
   const torch::Dtype sums = x.is_cpu() ? at::toOpMathType(x.scalar_type()) : x.scalar_type();
   return at::layer_norm(x.to(sums), {x.size(-1)}, weight.to(sums), bias.to(sums), epsilon)
       .to(x.scalar_type());

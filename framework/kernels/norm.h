@@ -5,17 +5,17 @@
 namespace anymesh {
 
 // LayerNorm along the last dim of x [..., h], or RMSNorm (arXiv:1910.07467), which has neither mean
-// nor bias. What has_kernels() (dispatch.h) is computed in fp32 in passes over rows that are in the
-// cache, where on a CPU no number of threads changes a bit; all else, and on a CPU rows of no whole
-// vectors, is LibTorch's.
+// nor bias. Tensors that has_kernels() (dispatch.h) accepts are computed in fp32, in passes over
+// rows in the cache. On a CPU the number of threads does not change a bit. LibTorch computes all
+// other tensors, and on a CPU rows that are not whole vectors.
 struct NormParams {
-  torch::Tensor weight, bias;  // [h]; an undefined bias: RMSNorm
+  torch::Tensor weight, bias;  // [h]; an undefined bias means RMSNorm
   double epsilon = 1e-5;
 };
 torch::Tensor norm(const torch::Tensor& x, const NormParams& params);
 
-// x + y, rounded to their dtype, and its norm. Its backward adds the gradients of both, which the
-// two operators leave to another pass.
+// Returns x + y, rounded to their dtype, and its norm. The backward adds both gradients, while two
+// separate operators would need another pass.
 struct SumAndNorm {
   torch::Tensor sum, normed;
 };

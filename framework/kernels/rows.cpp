@@ -11,7 +11,7 @@ static_assert(kRowMultiple == kLanes);
 
 namespace {
 
-// work(Lanes, std::true_type or std::false_type), as there are factors or not.
+// Calls work(Lanes, std::true_type) if there are factors, else work(Lanes, std::false_type).
 template <class Work>
 ANYMESH_INLINE auto with_factors(const float* factors, Work work) {
   return in_widest([=](auto lanes) ANYMESH_INLINED {

@@ -6,9 +6,9 @@
 
 namespace anymesh {
 
-// Rows of sums in fp32 on their way to a tensor of T = float or c10::BFloat16, in the widest
-// vectors there are.
-constexpr int64_t kRowMultiple = 16;  // what `width` is a multiple of
+// Operations on rows of fp32 sums, on their way to a tensor of T = float or c10::BFloat16, in the
+// widest vectors of the CPU.
+constexpr int64_t kRowMultiple = 16;  // `width` is a multiple of this
 
 // out = row * scale
 template <class T>
@@ -17,16 +17,17 @@ void scaled(const float* row, float scale, int64_t width, T* out);
 // out = a + b
 void added(const float* a, const c10::BFloat16* b, int64_t width, c10::BFloat16* out);
 
-// What attention does with rows of scores and weights. `factors`, dropout's, may be null. The
-// greatest of a row.
+// Attention's operations on rows of scores and weights. `factors` are dropout's and may be null.
+//
+// Returns the greatest element of a row.
 float greatest(const float* row, int64_t width);
 
-// out = exp(scale * row - shift), times the factors; returns the sum, without them.
+// out = exp(scale * row - shift), times the factors. Returns the sum without them.
 template <class T>
 float weights(const float* row, float scale, float shift, const float* factors, int64_t width,
               T* out);
 
-// row = exp(scale * row - shift), dweights *= factors; returns their product's sum.
+// row = exp(scale * row - shift), dweights *= factors. Returns the sum of row * dweights.
 float meet(float* row, float scale, float shift, const float* factors, float* dweights,
            int64_t width);
 

@@ -18,8 +18,8 @@ std::span<std::byte> bytes_of(const torch::Tensor& t) {
   return {static_cast<std::byte*>(t.data_ptr()), t.nbytes()};
 }
 
-// Not of the heap, where what is allocated for good between two such blocks lies down in the place
-// of the first, so that each takes new memory.
+// Maps new memory instead of using the heap. There, lasting allocations between two such blocks
+// would take the place of the first, so each block would need new memory.
 torch::Tensor block_of(int64_t numel, torch::Dtype dtype) {
   const size_t bytes = static_cast<size_t>(numel) * c10::elementSize(dtype);
   if (bytes == 0) return torch::empty({0}, dtype);
@@ -61,8 +61,8 @@ std::future<void> StateTensor::start_write(int64_t begin, torch::Tensor in) cons
   return start(true, begin, std::move(in));
 }
 
-// Tasks let go of their tensors before they count as done, so that the thread that waits for them
-// is the one that frees.
+// A task releases its tensor before it counts as done, so the thread that waits for it is the one
+// that frees the tensor.
 std::future<void> StateTensor::start(bool writes, int64_t begin, torch::Tensor other) const {
   const StateTensor part = narrow(begin, other.numel());
   TORCH_INTERNAL_ASSERT(dtype() == other.scalar_type());

@@ -13,7 +13,7 @@ bool is_swapped(const Streamer::Stream& s) { return s.use != Use::None && s.stat
 bool reads(const Streamer::Stream& s) { return s.use == Use::Read || s.use == Use::Update; }
 bool writes(const Streamer::Stream& s) { return s.use == Use::Write || s.use == Use::Update; }
 
-// Memory that direct I/O can use.
+// Returns memory aligned for direct I/O.
 torch::Tensor aligned_bytes(int64_t bytes) {
   constexpr int64_t kAlignment = SwapFile::kAlignment;
   const torch::Tensor memory = torch::empty({bytes + kAlignment}, torch::kByte);
@@ -28,8 +28,8 @@ void wait_for(std::vector<std::future<void>>& pending) {
 
 }  // namespace
 
-// Block i uses half i % 2 of the buffers. Transfers run in the order in which they start, so the
-// read of block i + 1 finds block i - 1 written.
+// Block i uses half i % 2 of the buffers. Transfers run in the order in which they start, so block
+// i - 1 has been written before block i + 1 is read into the same half.
 void Streamer::sweep(const std::vector<Stream>& streams, int64_t numel, const Work& work) {
   const bool swapped = std::any_of(streams.begin(), streams.end(), is_swapped);
   const int64_t step = swapped ? block_ : std::max<int64_t>(numel, 1);
@@ -62,7 +62,7 @@ void Streamer::sweep(const std::vector<Stream>& streams, int64_t numel, const Wo
   for (auto& half : pending) wait_for(half);
 }
 
-// Elements [begin, begin + numel) of a stream: its own, or a buffer for them.
+// Returns elements [begin, begin + numel) of a stream: a view of its tensor, or a buffer for them.
 torch::Tensor Streamer::tensor_of(const Stream& s, size_t stream, int64_t half, int64_t begin,
                                   int64_t numel) {
   if (s.use == Use::None || !s.state.defined()) return {};

@@ -8,7 +8,7 @@
 
 namespace anymesh {
 
-// Passes over state that may be larger than memory, block by block: while block i is worked on, the
+// Sweeps over state that may be larger than memory, block by block. While block i is worked on, the
 // swap files' threads write block i - 1 and read block i + 1.
 //
 //   streamer.sweep({{master, Use::Update}, {exp_avg, Use::Read}}, n,
@@ -16,31 +16,31 @@ namespace anymesh {
 //                    block.tensors[0].sub_(block.tensors[1]);     // elements [begin, end) of both
 //                  });
 //
-// Two buffers for each stream, allocated when first used and kept: nothing grows with n. Where all
-// of the streams lie in memory there is one block, the tensors themselves.
+// Each stream has two buffers, allocated on first use and kept, so memory does not grow with n. If
+// all streams lie in memory there is one block: the tensors themselves.
 class Streamer {
  public:
   static constexpr int64_t kBlock = int64_t{1} << 20;  // elements: 4 MiB of fp32
 
-  // What `work` does with a stream's blocks. Those of None it does not get (undefined); those of
-  // Write begin as zeros.
+  // How `work` uses a stream's blocks. With None they are undefined. With Write they begin as zeros
+  // if the stream is on disk.
   enum class Use { None, Read, Write, Update };
   struct Stream {
-    StateTensor state;  // may be undefined, as its blocks are then
+    StateTensor state;  // may be undefined; then its blocks are too
     Use use = Use::None;
   };
   struct Block {
     int64_t begin, end;
-    std::vector<torch::Tensor> tensors;  // by stream
+    std::vector<torch::Tensor> tensors;  // one per stream
   };
   using Work = std::function<void(const Block&)>;
 
   explicit Streamer(int64_t block = kBlock) : block_(block) {}
 
-  // REQUIRES: streams are `numel` long; the same number of them, in the same order, at every call.
+  // REQUIRES: streams are `numel` long. Every call has the same number of them, in the same order.
   void sweep(const std::vector<Stream>& streams, int64_t numel, const Work& work);
 
-  // Of all buffers there are.
+  // The bytes of all buffers.
   int64_t allocated_bytes() const;
 
  private:

@@ -20,7 +20,7 @@ constexpr uint64_t kAlignment = SwapFile::kAlignment;
 uint64_t round_down(uint64_t n) { return n / kAlignment * kAlignment; }
 uint64_t round_up(uint64_t n) { return round_down(n + kAlignment - 1); }
 
-// How many of the bytes can be moved as they are: whole blocks, from block to block.
+// Returns how many of the bytes can be moved in place: whole blocks, if both sides are aligned.
 size_t direct_part(uint64_t offset, const std::byte* memory, size_t bytes) {
   const bool aligned =
       offset % kAlignment == 0 && reinterpret_cast<uintptr_t>(memory) % kAlignment == 0;
@@ -72,7 +72,7 @@ uint64_t SwapFile::reserve(uint64_t bytes) {
   return begin;
 }
 
-// Bytes that lie, in the file and in memory, where direct I/O wants them.
+// Moves bytes that are aligned for direct I/O, in the file and in memory.
 void SwapFile::move_blocks(bool writes, uint64_t offset, std::span<std::byte> bytes) const {
   for (size_t done = 0; done < bytes.size();) {
     const size_t left = bytes.size() - done;
@@ -93,7 +93,7 @@ void SwapFile::move_blocks(bool writes, uint64_t offset, std::span<std::byte> by
                   POSIX_FADV_DONTNEED);
 }
 
-// What direct I/O cannot move from or to where it is stops over in blocks that are aligned.
+// Moves bytes through an aligned buffer if direct I/O cannot move them in place.
 void SwapFile::move(bool writes, uint64_t offset, std::span<std::byte> bytes) const {
   constexpr size_t kStopover = 256 << 10;
   std::unique_ptr<std::byte, void (*)(void*)> stopover(nullptr, std::free);
@@ -110,7 +110,7 @@ void SwapFile::move(bool writes, uint64_t offset, std::span<std::byte> bytes) co
       const std::span<std::byte> blocks(stopover.get(), round_up(skip + n));
       std::byte* const middle = blocks.data() + skip;
       if (!writes || blocks.size() > n)
-        move_blocks(false, offset - skip, blocks);  // neighbours stay
+        move_blocks(false, offset - skip, blocks);  // keeps the neighbours
       std::memcpy(writes ? middle : bytes.data(), writes ? bytes.data() : middle, n);
       if (writes) move_blocks(true, offset - skip, blocks);
     }
@@ -136,7 +136,7 @@ std::future<void> SwapFile::start(std::function<void()> work) {
   return done;
 }
 
-// What was started is done before the thread ends.
+// Finishes all started work before the thread ends.
 void SwapFile::run(const std::stop_token& stop) {
   while (true) {
     std::unique_lock lock(mutex_);

@@ -13,21 +13,21 @@
 
 namespace anymesh {
 
-// Where a rank keeps state that is not in memory: a file without a name in `folder` (--nvme-path),
-// which the system removes when the process ends, however it ends.
+// Keeps a rank's offloaded state in a file without a name in `folder` (--nvme-path). The system
+// removes the file when the process ends, however it ends.
 //
 //   SwapFile file("/local_nvme");
 //   uint64_t moments = file.reserve(4 * numel);                  // on disk from here on; all zeros
 //   std::future<void> done = file.start([&] { file.read(moments, bytes); });
 //   ...                                                          // work that needs no `bytes`
-//   done.get();                                                  // throws what the read threw
+//   done.get();                                                  // throws the read's error
 //
 // Space is reserved, so that a full disk shows at the start of a run, not in the middle. Bytes go
-// past the page cache where the file system allows it (O_DIRECT; else the cache is told to drop
-// them): neither buffers of ours nor the system's grow with the state. Any range can be read and
-// written; the fast ones begin, and lie in memory, at multiples of kAlignment.
+// past the page cache if the file system allows it (O_DIRECT); otherwise the cache is told to drop
+// them. Neither our buffers nor the system's grow with the state. Any range can be read and
+// written. A range is fast if it begins at a multiple of kAlignment, in the file and in memory.
 //
-// All throw std::runtime_error with the flag, the folder and the system's reason.
+// All methods throw std::runtime_error with the flag, the folder and the system's reason.
 class SwapFile {
  public:
   static constexpr uint64_t kAlignment = 4096;
@@ -37,19 +37,20 @@ class SwapFile {
   SwapFile(const SwapFile&) = delete;
   SwapFile& operator=(const SwapFile&) = delete;
 
-  // Makes room for `bytes` more, and returns where they begin: a multiple of kAlignment.
+  // Makes room for `bytes` more and returns their offset, a multiple of kAlignment.
   uint64_t reserve(uint64_t bytes);
   uint64_t size() const { return size_; }
 
-  // Safe from several threads, as long as ranges that share a block of kAlignment are not written.
+  // Safe from several threads, as long as nobody writes a range that shares a block of kAlignment
+  // with another range in use.
   void read(uint64_t offset, std::span<std::byte> out) const;
   void write(uint64_t offset, std::span<const std::byte> bytes);
 
-  // Runs `work` on the file's own thread: one after the other, in the order of the calls.
+  // Runs `work` on the file's own thread, one call after the other, in the order of the calls.
   std::future<void> start(std::function<void()> work);
 
  private:
-  // Both ways: to the file if it `writes`, else from it.
+  // Moves bytes to the file if it `writes`, else from it.
   void move(bool writes, uint64_t offset, std::span<std::byte> bytes) const;
   void move_blocks(bool writes, uint64_t offset, std::span<std::byte> bytes) const;
   void run(const std::stop_token& stop);

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-// The CPU's loop (sweeps.cpp) and the GPU's kernel (cuda/elementwise.cu) are made of this one
-// function, and both are compiled without contraction: they write the same bits.
+// The CPU's loop (sweeps.cpp) and the GPU's kernel (cuda/elementwise.cu) share this one function.
+// Both are compiled without contraction, so they write the same bits.
 #ifdef __CUDACC__
 #define ANYMESH_HOST_DEVICE __host__ __device__ __forceinline__
 #else
@@ -12,7 +12,7 @@
 
 namespace anymesh {
 
-// Of adamw_step()'s formula, what is alike for all elements.
+// The per-step constants of AdamW.
 template <class T>
 struct AdamwCoefficients {
   T beta1, beta2, eps, step_size, inverse_c2, decay, gradient_scale;

@@ -17,7 +17,7 @@ bool LossScaler::update(bool overflow) {
     scale = std::max(scale / kFactor, min_scale);
     return falls;
   }
-  const int64_t stable = iteration++ - last_overflow - 1;  // steps before this one
+  const int64_t stable = iteration++ - last_overflow - 1;  // since the overflow, before this step
   if (stable > 0 && stable % window == 0) {
     hysteresis_left = hysteresis;
     scale *= kFactor;

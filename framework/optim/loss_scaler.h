@@ -5,14 +5,14 @@
 namespace anymesh {
 
 // fp16 gradients vanish below 6e-8, so the loss is multiplied by `scale` before the backward and
-// the gradients are divided by it in the optimizer's sweep. A step whose gradients overflowed is
-// skipped: no weight, no moment and no learning rate moves.
+// the gradients are divided by it in the optimizer's sweep. A step with overflowed gradients is
+// skipped: weights, moments and learning rate do not change.
 //
-//   static    `scale` stays what it is
-//   dynamic   an overflow halves it once `hysteresis` of them are used up, `window` steps without
-//             one double it; at `min_scale` an overflow ends the run
+//   static    `scale` does not change
+//   dynamic   the first `hysteresis` - 1 overflows are free, each later one halves `scale`;
+//             `window` steps without one double it; at `min_scale` an overflow ends the run
 //
-// The rules and field names are those of DeepSpeed's DynamicLossScaler
+// The rules and field names are those in DeepSpeed's DynamicLossScaler
 // (deepspeed/runtime/fp16/loss_scaler.py). fp32 and bf16 have the static scale 1.
 struct LossScaler {
   bool dynamic = false;
@@ -21,12 +21,12 @@ struct LossScaler {
   int64_t window = 1000;
   int64_t hysteresis = 1;
 
-  // Where it is; nothing of it matters to a static scale.
+  // The state of a dynamic scale; a static scale does not use it.
   int64_t iteration = 0;
   int64_t last_overflow = -1;
   int64_t hysteresis_left = 1;
 
-  // After each step. False if the scale ought to fall and can't.
+  // Call this after each step. Returns false if the scale should fall but cannot.
   bool update(bool overflow);
 };
 

@@ -4,16 +4,16 @@
 
 namespace anymesh {
 
-// The learning rate as a pure function of the samples of the updates so far: nothing to save but
-// the options and that number, and the same at every batch size and mesh. Warmup rises linearly
-// from 0 to max_lr; then decay to min_lr at decay_samples. (Megatron-LM's OptimizerParamScheduler,
-// whose steps are samples too.)
+// The learning rate as a pure function of the samples consumed by updates so far. Only the options
+// and that number need saving, and the rate is the same at every batch size and mesh. Warmup rises
+// linearly from 0 to max_lr; then the rate decays to min_lr at decay_samples. (Megatron-LM's
+// OptimizerParamScheduler also counts its steps in samples.)
 struct LrSchedule {
   double max_lr = 0, min_lr = 0;
   double warmup_samples = 0, decay_samples = 0;
   std::string style = "linear";  // constant | linear | cosine | inverse-square-root
 
-  // Rate of the step that begins when `samples` have been consumed.
+  // Returns the rate of the step that begins when `samples` have been consumed.
   double at(double samples) const;
 };
 

@@ -18,10 +18,10 @@
 namespace anymesh {
 namespace {
 
-constexpr int64_t kBlock = 1 << 12;  // elements that are rounded while they are in the cache
+constexpr int64_t kBlock = 1 << 12;  // elements rounded while they are in the cache
 
-// The compiler vectorises it for each CPU; with contraction off (CMakeLists.txt) every width rounds
-// alike.
+// The compiler vectorises the loop for each CPU. With contraction off (CMakeLists.txt) every width
+// rounds alike.
 template <class T>
 ANYMESH_INLINE void adamw_loop(T* __restrict weight, const T* __restrict gradient,
                                T* __restrict exp_avg, T* __restrict exp_avg_sq, int64_t n,
@@ -44,7 +44,7 @@ ANYMESH_INLINE FourDoubles four_at(const double* p) {
   return x;
 }
 
-constexpr int64_t kAhead = 512;  // elements that the cache is asked for before they are read
+constexpr int64_t kAhead = 512;  // elements to prefetch ahead of their use
 
 template <class T>
 ANYMESH_INLINE double squares_loop(const T* x, int64_t n) {
@@ -129,7 +129,7 @@ void widen(const torch::Tensor& x, const torch::Tensor& flat) {
   });
 }
 
-// In parts that are the same whatever the number of threads.
+// Sums in parts that are the same whatever the number of threads.
 double sum_of_squares(const torch::Tensor& flat) {
   const int64_t n = flat.numel();
   std::vector<double> parts(static_cast<size_t>((n + kGrain - 1) / kGrain));
@@ -151,7 +151,7 @@ double sum_of_squares(const std::vector<torch::Tensor>& flats) {
     for (const torch::Tensor& flat : flats) sum += sum_of_squares(flat);
     return sum;
   }
-  std::vector<torch::Tensor> norms;  // of which a GPU is asked once
+  std::vector<torch::Tensor> norms;  // read from a GPU once
   for (const torch::Tensor& flat : flats)
     norms.push_back(
         at::linalg_vector_norm(flat, 2, at::OptionalIntArrayRef(), false, torch::kDouble));

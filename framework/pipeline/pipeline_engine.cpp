@@ -81,7 +81,8 @@ double PipelineEngine::forward_only(const std::vector<MicroBatch>& batches) {
   return mean_on_all_stages(loss_sum, batches.size());
 }
 
-// Fused, because two blocking sends in opposite directions would wait for each other.
+// Fuses send and receive, because two blocking sends in opposite directions would wait for each
+// other.
 torch::Tensor PipelineEngine::exchange(const std::optional<torch::Tensor>& out, int neighbour,
                                        bool receives) const {
   const int peer = grid_.coord.pp + neighbour;

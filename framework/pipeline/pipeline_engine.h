@@ -8,14 +8,15 @@
 
 namespace anymesh {
 
-// Runs a stage's part of the pipeline. Losses are of this dp rank; every stage gets the same value.
+// Runs a stage's part of the pipeline. Losses are this dp rank's, and every stage gets the same
+// value.
 class PipelineEngine {
  public:
   PipelineEngine(StageModule& stage, const ProcessGrid& grid) : stage_(stage), grid_(grid) {}
 
-  // Forward and backward of all micro-batches by 1F1B; gradients go to the leaves. `gradient_scale`
-  // is d objective / d (mean loss of one micro-batch): 1 / (micro-batches of all dp ranks) for the
-  // mean over the global batch. Returns the mean loss over the micro-batches.
+  // Runs forward and backward of all micro-batches by 1F1B; gradients go to the leaves.
+  // `gradient_scale` is d objective / d (mean loss of one micro-batch): 1 / (micro-batches of all
+  // dp ranks) for the mean over the global batch. Returns the mean loss over the micro-batches.
   double forward_backward(const std::vector<MicroBatch>& batches, double gradient_scale);
 
   // The same without backward.
@@ -24,9 +25,9 @@ class PipelineEngine {
  private:
   torch::Tensor forward(const torch::Tensor& input, const MicroBatch& batch) const;
   void backward(const torch::Tensor& output, const torch::Tensor& gradient) const;
-  // Sends `out`, if any, to the stage that is `neighbour` (1 or -1) further, and receives the like
-  // from it. At an end of the pipeline, where there is none, nothing happens: the result is
-  // undefined.
+  // Sends `out`, if any, to the stage that is `neighbour` (1 or -1) further, and receives a tensor
+  // from it if `receives`. At an end of the pipeline that stage does not exist; then this does
+  // nothing and returns an undefined tensor.
   torch::Tensor exchange(const std::optional<torch::Tensor>& out, int neighbour,
                          bool receives) const;
   void send(const torch::Tensor& out, int neighbour) const { exchange(out, neighbour, false); }

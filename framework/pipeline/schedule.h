@@ -5,8 +5,8 @@
 
 namespace anymesh {
 
-// 1F1B (PipeDream-Flush; arXiv:2104.04473, figure 4) as data: what a stage does, in order. No
-// communication here.
+// The 1F1B schedule (PipeDream-Flush; arXiv:2104.04473, figure 4) as data: the steps of a stage, in
+// order. There is no communication here.
 //
 //   stage 0 of 4, 6 micro-batches:  F0 F1 F2 F3 B0 F4 B1 F5 B2 B3 B4 B5
 //
@@ -32,8 +32,8 @@ inline std::vector<Step> one_f_one_b(int stage, int num_stages, int num_micro_ba
   return steps;
 }
 
-// The layers [begin, end) of a stage: as even as can be, the first stages take one more where it
-// does not divide.
+// The layers [begin, end) of a stage. They are divided as evenly as possible; if there is a
+// remainder, the first stages take one more.
 struct LayerRange {
   int begin = 0, end = 0;
 };

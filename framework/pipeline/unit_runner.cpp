@@ -41,8 +41,8 @@ struct Recomputed : torch::autograd::Function<Recomputed> {
 
 torch::Tensor UnitRunner::run(int unit, const torch::Tensor& hidden, const Forward& forward) const {
   if (observer_) observer_->before_forward(unit);
-  // A hidden that wants no gradient: nothing of what was before is trained, and a recomputed unit
-  // would have none for its own parameters either.
+  // If `hidden` requires no gradient, no earlier parameter is trained. A recomputed unit would then
+  // get no gradient for its own parameters either.
   const bool recompute =
       recompute_ && at::GradMode::is_enabled() && hidden.defined() && hidden.requires_grad();
   torch::Tensor output = recompute ? Recomputed::apply(hidden, forward) : forward(hidden);

@@ -8,12 +8,12 @@ namespace anymesh {
 
 struct Profiler::Recording {
   using Clock = std::chrono::steady_clock;
-  // LibTorch's callbacks are plain functions: this is how they find it.
+  // LibTorch's callbacks are plain functions and find the recording here.
   inline static thread_local Recording* of_thread = nullptr;
 
   const Clock::time_point start = Clock::now();
   std::vector<Span> spans;
-  std::vector<size_t> open;  // indices of the spans that have not ended, the outermost first
+  std::vector<size_t> open;  // indices of the spans that have not ended, outermost first
 
   int64_t now() const {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();

@@ -7,8 +7,8 @@
 
 namespace anymesh {
 
-// Where the time of a piece of work goes, on this rank: what the code marks as a phase, and
-// LibTorch's operators.
+// Records where the time of a piece of work goes, on this rank: in the phases that the code marks
+// and in LibTorch's operators.
 //
 //   { RECORD_USER_SCOPE("forward"); ... }      <ATen/record_function.h>; costs next to nothing while no one records
 //
@@ -20,10 +20,11 @@ struct Span {
   bool phase = false;          // marked by the code; else an operator
   int64_t begin = 0, end = 0;  // nanoseconds since the profiler began
   int64_t children = 0;        // nanoseconds in spans of the same kind inside this one
-  int depth = 0;               // spans, of either kind, around it
+  int depth = 0;               // number of spans, of either kind, around it
 };
 
-// Of the thread that makes it: backward runs there as well, on a CPU. One at a time.
+// Records the thread that makes it; on a CPU, backward runs on that thread as well. A thread may
+// have one at a time.
 class Profiler {
  public:
   Profiler();
@@ -31,7 +32,7 @@ class Profiler {
   Profiler(const Profiler&) = delete;
   Profiler& operator=(const Profiler&) = delete;
 
-  // The spans that have ended, in the order in which they began.
+  // Returns the spans that have ended, in the order in which they began.
   std::vector<Span> stop();
 
  private:

@@ -9,18 +9,18 @@
 
 namespace anymesh {
 
-// Collective: a table of the phases of `spans`, each without the phases inside it, as the mean, the
-// least and the most of the ranks, in ms; what is left of `wall_ms`; and rank 0's busiest
-// operators, each without the operators inside it.
+// Returns a table of the phases of `spans`, each without the phases inside it: mean, least and most
+// over the ranks, in ms. It also has the rest of `wall_ms`, and rank 0's busiest operators, each
+// without the operators inside it. Collective.
 std::string table_of(const std::vector<Span>& spans, double wall_ms, Communicator& world);
 
-// What --trace may replace: a trace.
+// The kind of file that --trace may replace.
 OutputKind trace_kind();
 
-// Collective: rank 0 writes the spans of all ranks to `path`, a process a rank, in the Chrome trace
-// format (chrome://tracing, ui.perfetto.dev). The ranks' clocks are as near to each other as their
-// leaving of a barrier right before the profiler began. Throws CollectiveError if the file can't be
-// written.
+// Writes the spans of all ranks to `path`, on rank 0, in the Chrome trace format (chrome://tracing,
+// ui.perfetto.dev), with one process per rank. The ranks' clocks agree as closely as the ranks left
+// a barrier right before the profiler began. Throws CollectiveError if the file can't be written.
+// Collective.
 void write_trace(const std::string& path, const std::vector<Span>& spans, Communicator& world);
 
 }  // namespace anymesh

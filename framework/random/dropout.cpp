@@ -16,11 +16,11 @@ namespace anymesh {
 namespace {
 
 constexpr int64_t kBlocks = 64;          // Philox blocks drawn at a time
-constexpr int64_t kChunk = 4 * kBlocks;  // elements they decide
+constexpr int64_t kChunk = 4 * kBlocks;  // elements they cover
 
 // bits[4 * i + w] = word w of block first_block + i.
 void draw(int64_t first_block, uint32_t stream, int64_t sample, uint64_t seed, uint32_t* bits) {
-  const uint32_t word = stream_word(stream, first_block);  // of all: 64 divides first_block
+  const uint32_t word = stream_word(stream, first_block);  // of all blocks: 64 divides first_block
   in_widest([=](auto) ANYMESH_INLINED {
     for (int64_t i = 0; i < kBlocks; ++i) {
       const PhiloxBlock block =
@@ -37,8 +37,8 @@ uint32_t number(DropoutStream stream) {
 }
 uint32_t threshold(double p) { return static_cast<uint32_t>(p * 4294967296.0); }
 
-// use(i, bits, count): the bits of elements [begin + i, begin + i + count) of one sample's tensor,
-// until all n had theirs.
+// Calls use(i, bits, count) with the bits of elements [begin + i, begin + i + count) of one
+// sample's tensor, until all n elements have had theirs.
 template <class Use>
 void for_each_chunk(int64_t begin, int64_t n, uint64_t seed, uint32_t stream, int64_t sample,
                     const Use& use) {
@@ -53,7 +53,7 @@ void for_each_chunk(int64_t begin, int64_t n, uint64_t seed, uint32_t stream, in
   }
 }
 
-// What dropout() is told: all that backward keeps.
+// The arguments of dropout(), and all that backward keeps.
 struct Mask : torch::CustomClassHolder {
   Mask(double probability, DropoutContext of, DropoutStream which, int64_t from)
       : p(probability), context(std::move(of)), stream(number(which)), first(from) {}

@@ -5,10 +5,9 @@
 
 namespace anymesh {
 
-// Philox4x32-10, the counter-based generator of Salmon et al., "Parallel random numbers: as easy as
-// 1, 2, 3" (SC'11): 128 bits that depend on (counter, key) and on nothing else, so that any rank
-// can make any element of any random tensor. Initial weights and dropout masks are made of it,
-// which is why they do not depend on the mesh.
+// Philox4x32-10, the counter-based generator in Salmon et al., "Parallel random numbers: as easy as
+// 1, 2, 3" (SC'11). Its 128 bits depend only on (counter, key), so any rank can make any element of
+// any random tensor. Initial weights and dropout masks use it and so do not depend on the mesh.
 using PhiloxBlock = std::array<uint32_t, 4>;
 
 constexpr PhiloxBlock philox(PhiloxBlock counter, uint64_t key) {
@@ -24,8 +23,8 @@ constexpr PhiloxBlock philox(PhiloxBlock counter, uint64_t key) {
   return counter;
 }
 
-// The second word of the counter of a stream's block, whose low bits are the first: streams are
-// below 2^24, blocks below 2^40.
+// The second counter word for a block of a stream; the first word is the block's low bits. Streams
+// are below 2^24, blocks below 2^40.
 constexpr uint32_t stream_word(uint32_t stream, int64_t block) {
   return stream + (static_cast<uint32_t>(block >> 32) << 24);
 }

@@ -26,7 +26,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
                                 ? x.amax(-1, /*keepdim=*/true)
                                 : torch::full_like(labels, -INFINITY, x.options()).unsqueeze(-1);
     tp->all_reduce(maximum, ReduceOp::Max);
-    torch::Tensor softmax = x.sub(maximum);  // [b, s, real], the exponent so far
+    torch::Tensor softmax = x.sub(maximum);  // [b, s, real], only the exponent so far
 
     const torch::Tensor local = labels - offset;
     const torch::Tensor elsewhere = local.lt(0).logical_or_(local.ge(real));
@@ -50,7 +50,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   // d loss / d logits = softmax - one_hot(label)
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
     const auto saved = ctx->get_saved_variables();
-    torch::Tensor dx = saved[0];  // [b, s, real], ours alone: turned into the gradient in place
+    torch::Tensor dx = saved[0];  // [b, s, real], not shared: becomes the gradient in place
     const torch::Tensor &target = saved[1], &elsewhere = saved[2];
     const int64_t columns = ctx->saved_data["columns"].toInt();
     if (dx.size(-1) > 0)
@@ -62,7 +62,7 @@ struct CrossEntropy : torch::autograd::Function<CrossEntropy> {
   }
 };
 
-// The same by kernels that keep nothing of the logits' size but the logits.
+// The same by kernels that keep no tensor of the logits' size except the logits.
 struct FusedCrossEntropy : torch::autograd::Function<FusedCrossEntropy> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& logits,
                                const torch::Tensor& labels, int64_t vocab_size, const CommPtr& tp) {

@@ -9,21 +9,22 @@ namespace anymesh {
 // The three layers that tensor parallelism cuts (Megatron-LM, arXiv:1909.08053, section 3).
 // Linear layers compute Y = X A^T + bias with A [out, in]:
 //
-//   ColumnParallelLinear    A cut along out: each rank makes its columns of Y
+//   ColumnParallelLinear    A is cut along out; each rank makes its columns of Y
 //                           X [b, s, in] -> [b, s, out/t]
-//   RowParallelLinear       A cut along in: each rank makes a partial sum of Y, all-reduced
+//   RowParallelLinear       A is cut along in; each rank makes a partial sum of Y, all-reduced
 //                           X [b, s, in/t] -> [b, s, out]
-//   VocabParallelEmbedding  rows of the table cut: a rank looks up the tokens that it owns
+//   VocabParallelEmbedding  the table's rows are cut; each rank looks up the tokens that it owns
 //                           tokens [b, s] -> [b, s, h]; zeros for a token that no rank owns
 //
-// With sequence parallelism, what is whole here, [b, s, in], [b, s, out] and [b, s, h], is a rank's
-// part of the sequence (mappings.h).
+// With sequence parallelism, the whole tensors here, [b, s, in], [b, s, out] and [b, s, h], are a
+// rank's part of the sequence (mappings.h).
 //
 // `name` is the parameters' prefix in checkpoints; `.weight` and, if there is one, `.bias` are
 // appended.
 class ColumnParallelLinear {
  public:
-  // `sub_params` > 1: the rows are that many matrices on top of each other, each of them cut.
+  // With `sub_params` > 1, the rows are that many matrices on top of each other, each cut
+  // separately.
   ColumnParallelLinear(ParamBuilder& params, const std::string& name, int64_t in, int64_t out,
                        Init init, bool bias = true, int sub_params = 1);
   torch::Tensor forward(const torch::Tensor& x) const;
@@ -45,8 +46,8 @@ class RowParallelLinear {
 };
 
 // One table for the input and, if the weights are tied, for the logits. The gradients of the two
-// uses are accumulated apart and added once per step, as two stages that each hold a copy have to:
-// so pp does not change a bit.
+// uses are accumulated apart and added once per step, because two stages that each hold a copy have
+// to do so. Hence pp does not change a bit.
 class VocabParallelEmbedding {
  public:
   VocabParallelEmbedding(ParamBuilder& params, const ParamSpec& spec, Init init);
@@ -57,8 +58,8 @@ class VocabParallelEmbedding {
   torch::Tensor weight_;  // [v/t, h]
 };
 
-// Logits of this rank's part of the padded vocabulary: hidden [b, s, h], table [v/t, h] -> [b, s,
-// v/t].
+// Returns the logits of this rank's part of the padded vocabulary: hidden [b, s, h], table [v/t, h]
+// -> [b, s, v/t].
 torch::Tensor vocab_parallel_logits(const torch::Tensor& hidden, const torch::Tensor& table,
                                     const TensorParallel& tp);
 

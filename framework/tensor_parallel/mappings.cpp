@@ -17,7 +17,8 @@ torch::Tensor reduced(const torch::Tensor& x, const CommPtr& tp) {
   return sum;
 }
 
-// The sequence is dim 1, ranks make a dim 0: samples are moved for more than one, else only viewed.
+// The gather puts the ranks in dim 0, but the sequence is dim 1. With more than one sample this
+// moves data, else it is a view.
 torch::Tensor gathered(const torch::Tensor& x, const CommPtr& tp) {
   if (tp->size() == 1) return x;
   torch::Tensor parts = torch::empty({tp->size(), x.size(0), x.size(1), x.size(2)}, x.options());
@@ -34,7 +35,7 @@ torch::Tensor reduce_scattered(const torch::Tensor& x, const CommPtr& tp) {
   return sum;
 }
 
-// A linear map over the group, and its transpose.
+// A linear map over the group for forward, and its transpose for backward.
 using Map = torch::Tensor (*)(const torch::Tensor&, const CommPtr&);
 template <Map kForward, Map kBackward>
 struct Mapping : torch::autograd::Function<Mapping<kForward, kBackward>> {

@@ -4,7 +4,7 @@
 
 namespace anymesh {
 
-// The two conjugate operators around what tensor parallelism cuts (f and g of Megatron-LM,
+// The two conjugate operators around a tensor-parallel block (f and g of Megatron-LM,
 // arXiv:1909.08053, section 3; with sequence parallelism arXiv:2205.05198, section 4.2.2):
 //
 //                          forward                      backward

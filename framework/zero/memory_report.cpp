@@ -13,7 +13,7 @@ struct MemoryPart {
   int64_t allocated = 0, closed_form = 0;
 };
 
-// In memory, that is.
+// Returns the bytes in memory; 0 for state on disk.
 int64_t bytes_of(const StateTensor& state) {
   const torch::Tensor& t = state.tensor();
   return t.defined() ? static_cast<int64_t>(t.storage().nbytes()) : 0;
@@ -59,7 +59,8 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   copies.allocated = optimizer.second_use_bytes();
   buffers.allocated = optimizer.offload_buffer_bytes();
   std::vector<MemoryPart> parts{parameters, gradients, state, copies};
-  // A row on all ranks or none, also of one whose stage is frozen: the rows are compared.
+  // Either all ranks have this row or none, even a rank whose stage is frozen, because the rows are
+  // compared.
   if (offload.optimizer || offload.params) parts.push_back(buffers);
   return parts;
 }

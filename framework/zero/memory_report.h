@@ -8,9 +8,9 @@
 
 namespace anymesh {
 
-// What a rank keeps between steps, part by part, by a closed form. With n parameters on the rank
-// (its stage, its tp slice), w bytes a weight (2 in half precision, else 4), d ranks, and the
-// stage's partitions:
+// The memory that a rank keeps between steps, part by part, by a closed form. There are n
+// parameters on the rank (its stage, its tp slice), w bytes a weight (2 in half precision, else 4),
+// d ranks, and the stage's partitions:
 //
 //                     stage 0      1           2           3
 //   parameters        w n          w n         w n         w n / d
@@ -21,18 +21,18 @@ namespace anymesh {
 //                                                                       stage uses twice
 // (At stage 2 a tied weight lies in one partition as far as it fits: at most 4 n / d.)
 //
-// Offloaded to disk (--offload-optimizer, --offload-param with nvme), parameters or optimizer state
-// are 0, and there is a row for the buffers that they stream through: w, k or w + k times 2 * 2^20,
+// Parameters or optimizer state offloaded to disk (--offload-optimizer, --offload-param with nvme)
+// count as 0. A further row has the buffers that they stream through: w, k or w + k times 2 * 2^20,
 // whatever n is (half of it for a partition of at most 2^20).
 //
-// The closed form leaves out padding: at most a few elements a parameter.
+// The closed form leaves out padding, at most a few elements a parameter.
 
-// "1.9 MiB on the largest rank: parameters 0.5, gradients 0.5, optimizer state 0.9", by the closed
-// form. Collective.
+// Returns "1.9 MiB on the largest rank: parameters 0.5, gradients 0.5, optimizer state 0.9", by the
+// closed form. Collective.
 std::string memory_forecast(Communicator& world, const ZeroOptimizer& optimizer);
 
-// The table of --report-memory, on rank 0: the bytes of the tensors that are there, and the closed
-// form's, of each line the largest rank. Collective.
+// Returns the table of --report-memory: allocated bytes and the closed form's, each line for the
+// largest rank. Collective.
 std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer& optimizer,
                                        const ByteGauge& allocated);
 

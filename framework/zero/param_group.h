@@ -11,21 +11,21 @@
 
 namespace anymesh {
 
-// Which of a rank's state lies in a swap file in `nvme_path`, not in memory. Weights only at ZeRO
-// 3.
+// Selects the state of a rank that lies in a swap file in `nvme_path`, not in memory. Weights may
+// do so only at ZeRO 3.
 struct OffloadOptions {
   bool optimizer = false, params = false;
   std::string nvme_path;
 };
 
-// Parameters that are optimized alike, with this rank's partition of their state: [P], in
-// DeepSpeed's layout (partition_layout.h), in memory or on disk.
+// Parameters that are optimized alike, and this rank's partition [P] of their state, in DeepSpeed's
+// layout (partition_layout.h), in memory or on disk.
 struct ParamGroup {
   // A piece of one parameter in the partition: 1-D views of equal length.
   struct Piece {
     size_t param;             // index in ParamGroup::params
     int64_t param_start;      // first element, in this tp rank's slice of the parameter
-    int64_t partition_start;  // ... and in the partition
+    int64_t partition_start;  // first element, in the partition
     torch::Tensor gradient;
     StateTensor weight, master, exp_avg, exp_avg_sq;
     int64_t numel() const { return gradient.numel(); }
@@ -39,7 +39,7 @@ struct ParamGroup {
   StateTensor master;               // [P], unless the weights are their own masters
   StateTensor exp_avg, exp_avg_sq;  // [P]
   std::vector<Piece> pieces;
-  std::deque<GradientBucket> buckets;  // stages 2 and 3; they stay where they are
+  std::deque<GradientBucket> buckets;  // stages 2 and 3; addresses must not change
 };
 
 }  // namespace anymesh

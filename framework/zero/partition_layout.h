@@ -7,8 +7,8 @@
 
 namespace anymesh {
 
-// Where the elements of a parameter group lie in the partitions of the dp ranks, at any stage:
-// laid end to end and cut (stages 0 to 2), or each parameter cut by itself (stage 3).
+// Maps the elements of a parameter group to the partitions of the dp ranks, at any stage. Stages 0
+// to 2 lay the parameters end to end and cut the whole; stage 3 cuts each parameter separately.
 class PartitionLayout {
  public:
   PartitionLayout(const std::vector<int64_t>& numels, int ranks, bool per_parameter)
@@ -38,7 +38,7 @@ class PartitionLayout {
     return out;
   }
 
-  // Stages 0 to 2 only: DeepSpeed's numbers for the files.
+  // DeepSpeed's numbers for the files. Stages 0 to 2 only.
   const FlatGroup& flat() const { return flat_; }
 
  private:

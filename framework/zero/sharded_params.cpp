@@ -37,7 +37,7 @@ void ShardedParams::before_backward(int unit) {
 
 void ShardedParams::release_all() {
   for (int unit = 0; unit < static_cast<int>(units_.size()); ++unit) release(unit);
-  // Of units that the backward ends before, as all is frozen there.
+  // Drops units that the backward does not reach, because all is frozen there.
   if (prefetch_) drop_prefetch();
   if (ahead_) drop_ahead();
 }
@@ -64,7 +64,7 @@ void ShardedParams::read_ahead(int unit) {
   if (may_need(unit) && !ahead_ && shards_[0].part.on_disk()) ahead_ = start_read(unit);
 }
 
-// Read ahead, unless the direction changed.
+// Returns a unit's parts. They have been read ahead, unless the direction changed.
 torch::Tensor ShardedParams::take_parts(int unit) {
   if (ahead_ && ahead_->unit != unit) drop_ahead();
   Parts parts = ahead_ ? std::move(*std::exchange(ahead_, {})) : start_read(unit);
@@ -107,7 +107,7 @@ void ShardedParams::gather(int unit) {
     if (users_[i]++ == 0) {
       allocate_storage(shard.param);
       in_flight_.add(static_cast<int64_t>(shard.param.nbytes()));
-      // By another name: autograd must not take this for a change of the tensor.
+      // Writes through an alias, because autograd must not take this for a change of the tensor.
       const torch::Tensor whole = shard.param.variable_data().view(-1);
       for (int rank = 0; rank < dp_->size(); ++rank) {
         const int64_t begin = rank * part, count = std::clamp<int64_t>(numel - begin, 0, part);

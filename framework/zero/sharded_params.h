@@ -10,30 +10,30 @@
 
 namespace anymesh {
 
-// Stage 3: a rank keeps its parts of the parameters; a unit's whole parameters exist only while the
-// unit runs, forward or backward, and the next one's are already on their way. Of parts on disk,
-// those of the one after that are being read.
+// Stage 3: a rank keeps its parts of the parameters. A unit's whole parameters exist only while the
+// unit runs, forward or backward. Meanwhile the next unit's are being gathered and, if parts are on
+// disk, the parts of the unit after it are being read.
 //
-// A parameter's tensor stays the same object: its storage is emptied and refilled (autograd's saved
-// tensors see the refilled bytes). Nothing of this is visible to the layers.
+// A parameter's tensor stays the same object. Its storage is emptied and refilled, and autograd's
+// saved tensors see the refilled bytes. The layers see none of this.
 class ShardedParams {
  public:
-  // A parameter, without memory, with this rank's part of it, [ceil(n / dp)], padded.
+  // A parameter, without memory, and this rank's part of it, [ceil(n / dp)], padded.
   struct Shard {
     torch::Tensor param;
     StateTensor part;        // in memory or on disk
-    std::vector<int> units;  // of the stage, that use it
+    std::vector<int> units;  // the stage's units that use it
   };
   ShardedParams() = default;
   ShardedParams(std::vector<Shard> shards, CommPtr dp);
 
-  // Called around units (UnitObserver has the meaning).
+  // Called around units; UnitObserver describes when.
   void before_forward(int unit);
   void after_forward(int unit) { release(unit); }
   void before_backward(int unit);
   void release_all();
 
-  // Whole parameters, and the buffers that they are gathered in.
+  // Bytes of whole parameters and of the buffers that they are gathered in.
   const ByteGauge& in_flight() const { return in_flight_; }
 
  private:
@@ -42,7 +42,7 @@ class ShardedParams {
     int64_t part_numel = 0;
     bool gathered = false;
   };
-  // A unit's parts, on their way to one buffer.
+  // A unit's parts, being read into one buffer.
   struct Parts {
     int unit;
     torch::Tensor mine;  // [parts]
@@ -69,7 +69,7 @@ class ShardedParams {
   std::vector<Shard> shards_;
   CommPtr dp_;
   std::vector<Unit> units_;
-  std::vector<int> users_;  // gathered units that hold a parameter
+  std::vector<int> users_;  // by shard: the gathered units that use it
   std::optional<Parts> ahead_;
   std::optional<Prefetch> prefetch_;
   ByteGauge in_flight_;

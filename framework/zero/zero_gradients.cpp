@@ -1,4 +1,4 @@
-// Gradients: taken from the backward as it makes them, summed, reduced.
+// Takes gradients from the backward as it makes them, sums and reduces them.
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
@@ -31,8 +31,8 @@ void on_gradient(const torch::Tensor& leaf, GradientHook::Take take) {
 
 }  // namespace
 
-// Stages 0 and 1: in the whole flat buffer. Of a tied weight's uses, the second is the head's,
-// which has a gradient for every row.
+// Stages 0 and 1: sums gradients in the whole flat buffer. The second use of a tied weight is the
+// head's, which has a gradient for every row.
 void ZeroOptimizer::whole_gradients(const Group& group) {
   const auto sum = [this](const torch::Tensor& leaf, const torch::Tensor& sums) {
     WholeSum& of_leaf = whole_sums_.emplace_back(sums, grid_.world->size() == 1);
@@ -49,7 +49,7 @@ void ZeroOptimizer::whole_gradients(const Group& group) {
   }
 }
 
-// Stages 2 and 3: in buckets that are reduced while the backward runs.
+// Stages 2 and 3: sums gradients in buckets that are reduced while the backward runs.
 void ZeroOptimizer::bucketed_gradients(Group& group) {
   const auto fill = [](GradientBucket& bucket, size_t param, const torch::Tensor& leaf) {
     on_gradient(leaf,
@@ -82,7 +82,8 @@ torch::Tensor ZeroOptimizer::my_gradients(const Group& group) const {
   return group.gradient.narrow(0, partitions_->rank() * partition, partition);
 }
 
-// Where `gradient` has a parameter: all of it at stages 0 and 1, this rank's fragment at 2 and 3.
+// A parameter's elements of `gradient`: all of them at stages 0 and 1, this rank's fragment at 2
+// and 3.
 torch::Tensor ZeroOptimizer::gradient_of(const Group& group, size_t param) const {
   if (options_.stage < 2) {
     return group.gradient.narrow(0, group.layout.flat().param_offset(param),
@@ -118,12 +119,13 @@ double ZeroOptimizer::reduce_gradients() {
   local_square_sum_ = sum_of_squares(counted);
   torch::Tensor square_sum = torch::full({1}, local_square_sum_, torch::kDouble);
   (options_.stage == 0 ? grid_.model : grid_.world)->all_reduce(square_sum);
-  // Which rank holds which piece decides the order of this sum in double; rounding it once to fp32
-  // hides that.
+  // The order of this sum in double depends on which rank holds which piece. Rounding it once to
+  // fp32 hides that.
   return static_cast<float>(std::sqrt(square_sum.item<double>()));
 }
 
-// Stages 0 and 1, over dp, once a step. Then, as at the other stages, this rank's partition counts.
+// Stages 0 and 1: reduces over dp, once a step. After that this rank's partition counts, as at the
+// other stages.
 void ZeroOptimizer::reduce_whole_gradients() {
   for (WholeSum& sum : whole_sums_) sum.finish();
   for (Group& group : groups_) {
@@ -135,8 +137,8 @@ void ZeroOptimizer::reduce_whole_gradients() {
   }
 }
 
-// One stage that uses a weight twice and two stages that use it once each add the same two sums,
-// those over dp: the one order that every ZeRO stage can have.
+// One stage that uses a weight twice, and two stages that use it once each, add the same two sums
+// over dp. This is the one order that every ZeRO stage can have.
 void ZeroOptimizer::add_tied_gradients() {
   for (SecondUse& use : second_uses_) {
     const Group& group = use.group;
@@ -164,7 +166,7 @@ void ZeroOptimizer::add_tied_gradients() {
   }
 }
 
-// The first and the last stage cut the weight at different places, so it is put together, a window
+// The first and the last stage cut the weight at different places. So it is put together, a window
 // at a time, added, and cut again. A rank adds zeros where it owns nothing.
 void ZeroOptimizer::add_tied_partitions(const Group& group, size_t param) {
   const auto piece = std::find_if(group.pieces.begin(), group.pieces.end(),
@@ -187,7 +189,8 @@ void ZeroOptimizer::add_tied_partitions(const Group& group, size_t param) {
   }
 }
 
-// What each tp rank has of its part of the sequence. Partitions are cut alike on all of them.
+// Adds the gradients that the tp ranks have from their parts of the sequence. Partitions are cut
+// alike on all of them.
 void ZeroOptimizer::add_sequence_parts() {
   std::vector<torch::Tensor> parts;
   for (const Group& group : groups_) {

@@ -164,7 +164,7 @@ void ZeroOptimizer::params_from_masters() {
   gather_params();
 }
 
-// Where the weights are not their own masters.
+// Sweeps the groups whose weights are not their own masters.
 void ZeroOptimizer::sweep_masters(Use weights, Use masters, const Work& work) {
   c10::NoGradGuard no_grad;
   for (const Group& group : groups_) {
@@ -172,8 +172,8 @@ void ZeroOptimizer::sweep_masters(Use weights, Use masters, const Work& work) {
   }
 }
 
-// Calls work(window) for all elements of all pieces, in order. A piece in memory for good is cut
-// from itself, others from the block.
+// Calls work(window) for all elements of all pieces, in order. Windows of tensors that always lie
+// in memory are cut from the piece, others from the block.
 void ZeroOptimizer::sweep(const Group& group, Use weights, Use masters, Use moments,
                           const Work& work) {
   const std::vector<Streamer::Stream> streams{{group.weights, weights},
@@ -207,8 +207,7 @@ void ZeroOptimizer::gather_params() {
   for (const Group& group : groups_) gather_params(group);
 }
 
-// The parameters are tensors of their own (aligned, as GEMMs like them), so partitions travel
-// through a buffer.
+// The parameters are separate tensors, aligned for GEMMs, so partitions travel through a buffer.
 void ZeroOptimizer::gather_params(const Group& group) {
   const int ranks = partitions_->size(), mine = partitions_->rank();
   const int64_t partition = group.layout.partition_numel();
@@ -217,7 +216,7 @@ void ZeroOptimizer::gather_params(const Group& group) {
   for (int64_t begin = 0; begin < partition; begin += kBucket) {
     const int64_t count = std::min(kBucket, partition - begin);
     const torch::Tensor bucket = torch::empty({ranks, count}, flat[0].options());
-    const auto move = [&](int rank) {  // this rank's to the bucket, others' from it
+    const auto move = [&](int rank) {  // copies this rank's to the bucket, others' from it
       for (const Fragment& f : group.layout.fragments(rank)) {
         const int64_t from = std::max(f.partition_start, begin),
                       to = std::min(f.partition_start + f.numel, begin + count);

@@ -25,14 +25,14 @@ namespace anymesh {
 //                                      units when used             micro-batch
 //
 // Parameters form two groups, with and without weight decay, in DeepSpeed's layouts
-// (param_group.h), so that a save writes what is there, in memory or offloaded to disk. Gradients
-// are summed in fp32 (float64 for float64 models), whatever the parameters' dtype. The fp32 master
-// of an fp32 parameter is the parameter itself. Parameters come without memory (ParamSpec): at
-// stage 3 a rank makes its fragments of them and nothing else.
+// (param_group.h), so that a save writes the state as it is, in memory or offloaded to disk.
+// Gradients are summed in fp32 (float64 for float64 models), whatever the parameters' dtype. An
+// fp32 parameter is its own fp32 master. Parameters come without memory (ParamSpec); at stage 3 a
+// rank allocates only its fragments of them.
 //
 // Every sum over dp is folded in rank order. Stages 0 and 1 sum micro-batches first and ranks
-// second, 2 and 3 the other way round: within each pair all bits agree, and at one micro-batch
-// those of all four. The two uses of a tied weight are added last.
+// second, stages 2 and 3 the other way round. All bits agree within each pair and, with one
+// micro-batch, across all four stages. The two uses of a tied weight are added last.
 struct ZeroOptions {
   int stage = 0;
   AdamOptions adam;
@@ -46,31 +46,31 @@ class ZeroOptimizer final : public UnitObserver {
   using Group = ParamGroup;
   using Piece = ParamGroup::Piece;
 
-  // A parameter that is not trained: in no group, without gradient and state.
+  // A parameter that is not trained: it is in no group and has no gradient or state.
   struct Frozen {
     ParamSpec spec;
-    int64_t start;       // of what this rank keeps, in this tp rank's slice
-    StateTensor part;    // all of it; at stage 3 [ceil(n / dp)], padded
-    StateTensor weight;  // ... without the padding
+    int64_t start;       // the first element kept, in this tp rank's slice
+    StateTensor part;    // the whole slice; at stage 3 [ceil(n / dp)], padded
+    StateTensor weight;  // `part` without the padding
   };
 
   // Throws if the swap file cannot be made. Collective over grid.world.
   ZeroOptimizer(const std::vector<ParamSpec>& params, const ProcessGrid& grid, ZeroOptions options);
 
-  // Reduces the accumulated gradients and returns their global norm, before clipping.
-  // `local_square_sum` of a rank with a non-finite gradient is not finite.
+  // Reduces the accumulated gradients and returns their global norm, before clipping. On a rank
+  // with a non-finite gradient local_square_sum() is not finite.
   double reduce_gradients();
   double local_square_sum() const { return local_square_sum_; }
 
-  // Clips, updates this rank's partition, gathers the parameters, clears the gradients, which are
-  // `loss_scale` times too large, as `grad_norm` is.
+  // Clips, updates this rank's partition, clears the gradients and gathers the parameters. The
+  // gradients and `grad_norm` are `loss_scale` times too large.
   void step(double lr, double grad_norm, double loss_scale = 1);
   void clear_gradients();
 
-  // Makes parameters from the masters, everywhere, after the masters were loaded.
+  // Sets the parameters from the masters, on all ranks. Call this after loading masters.
   void params_from_masters();
 
-  // UnitObserver: to be set on the stage's runner.
+  // UnitObserver; set this object on the stage's runner.
   void before_forward(int unit) override { sharded_.before_forward(unit); }
   void after_forward(int unit) override { sharded_.after_forward(unit); }
   void before_backward(int unit) override { sharded_.before_backward(unit); }
@@ -80,35 +80,36 @@ class ZeroOptimizer final : public UnitObserver {
   std::vector<Group>& groups() { return groups_; }
   const std::vector<Group>& groups() const { return groups_; }
   const std::vector<Frozen>& frozen() const { return frozen_; }
-  // The group over which a partition is one part: dp, or a group of this rank alone at stage 0.
+  // The group whose ranks hold one partition each: dp, or this rank alone at stage 0.
   Communicator& partitions() const { return *partitions_; }
-  // Whether this rank's slice counts where each element of the model does once: neither a replica
-  // of another tp rank's nor the last stage's copy of a tied weight.
+  // Whether this rank's slice counts where each element of the model counts once. A replica of
+  // another tp rank's slice does not, nor does the last stage's copy of a tied weight.
   bool is_first_copy(const ParamSpec& spec) const;
 
-  // For --report-memory: sums of second uses, buckets' buffers, stage 3's peak in flight, and
-  // the buffers of state on disk.
+  // Bytes for --report-memory: the sums of second uses, the buckets' buffers, stage 3's peak in
+  // flight, and the buffers of state on disk.
   int64_t second_use_bytes() const;
   const ByteGauge& bucket_bytes() const { return bucket_bytes_; }
   int64_t in_flight_bytes() const { return sharded_.in_flight().peak; }
   int64_t offload_buffer_bytes() const { return streamer_.allocated_bytes(); }
 
-  int64_t steps = 0;  // Adam's
+  int64_t steps = 0;  // Adam's step count
 
  private:
-  // Elements of each partition that travel at a time; and of a gradient bucket.
+  // Elements of each partition sent at a time, and elements of a gradient bucket.
   static constexpr int64_t kBucket = int64_t{1} << 22;
 
-  // A tied weight's gradient as one of the stage's two uses of it: summed apart, added once per
-  // step.
+  // The gradient of one of a stage's two uses of a tied weight. It is summed apart and added once
+  // per step.
   struct SecondUse {
     const Group& group;
     size_t param;
-    torch::Tensor sums;                    // where the first use's `gradient` has this parameter
-    WholeSum* whole_sum;                   // stages 0 and 1: of the sums
-    std::optional<GradientBucket> bucket;  // stages 2 and 3
+    torch::Tensor sums;                    // the same elements as gradient_of(group, param)
+    WholeSum* whole_sum;                   // stages 0 and 1: adds to `sums`
+    std::optional<GradientBucket> bucket;  // stages 2 and 3: adds to `sums`
   };
-  // As much of a piece as a sweep has in memory; what it does not use is undefined.
+  // The part of a piece that a sweep has in memory. Tensors that the sweep does not use are
+  // undefined.
   struct Window {
     torch::Tensor gradient, weight, master, exp_avg, exp_avg_sq;
   };
@@ -137,13 +138,13 @@ class ZeroOptimizer final : public UnitObserver {
   const ProcessGrid& grid_;
   ZeroOptions options_;
   CommPtr partitions_;
-  std::shared_ptr<SwapFile> swap_;  // null: all state is in memory
+  std::shared_ptr<SwapFile> swap_;  // null if all state is in memory
   Streamer streamer_;
   std::vector<Group> groups_;
   std::vector<Frozen> frozen_;
   std::deque<SecondUse> second_uses_;
   std::deque<WholeSum> whole_sums_;
-  ShardedParams sharded_;  // of nothing below stage 3
+  ShardedParams sharded_;  // empty below stage 3
   ByteGauge bucket_bytes_;
   double local_square_sum_ = 0;
 };

@@ -61,7 +61,7 @@ torch::Tensor ParallelAttention::attend_unfused(const torch::Tensor& qkv,
                                                  /*is_causal=*/!bias, /*scale=*/{},
                                                  /*enable_gqa=*/grouped));
 
-  // The explicit form: the fused kernel would draw a mask of its own.
+  // Uses the explicit form, because the fused kernel would draw its own mask.
   const auto per_query = [&](const torch::Tensor& x) {  // [b, k/t, s, d] -> [b, n/t, s, d]
     return grouped ? x.repeat_interleave(group_size_, 1) : x;
   };

@@ -12,17 +12,17 @@
 
 namespace anymesh {
 
-// Causal self-attention. The n query heads are in k groups, each of which shares one key head and
-// one value head (arXiv:2305.13245); in GPT-2 k = n. Each tp rank holds k/t groups. The rows of the
-// fused projection are Megatron's classic order, per group [q, ..., q, key, value], so that cutting
-// rows cuts groups.
+// Causal self-attention. The n query heads are in k groups, each with one key head and one value
+// head in common (arXiv:2305.13245); in GPT-2 k = n. Each tp rank holds k/t groups. The rows of the
+// fused projection are in Megatron's classic order, [q, ..., q, key, value] per group, so that
+// cutting rows cuts groups.
 class ParallelAttention {
  public:
   ParallelAttention(ParamBuilder& params, const std::string& name, int layer,
                     const GptConfig& config, const RelativePositions& positions);
 
-  // Mixes positions, between the two projections: qkv [b, s, k/t, n/k+2, d] -> [b, s, h/t].
-  // Training's is attend(); generation brings one that keeps keys and values.
+  // Mixes positions between the two projections: qkv [b, s, k/t, n/k+2, d] -> [b, s, h/t]. Training
+  // uses attend(). Generation passes one that keeps keys and values.
   using Mix = c10::function_ref<torch::Tensor(const ParallelAttention& attention,
                                               const torch::Tensor& qkv)>;
   torch::Tensor forward(const torch::Tensor& hidden, Mix mix) const;  // [b, s, h] -> [b, s, h]
@@ -34,10 +34,10 @@ class ParallelAttention {
     torch::Tensor q, k, v;  // [b, n/t, s, d], [b, k/t, s, d] x 2
   };
   Heads heads_of(const torch::Tensor& qkv) const;
-  // In LibTorch's operators, what the kernel cannot.
+  // Uses LibTorch's operators for cases that the fused kernel does not take.
   torch::Tensor attend_unfused(const torch::Tensor& qkv, const DropoutContext& context) const;
 
-  int64_t groups_, group_size_, first_head_, head_dim_;  // of group_size_ query heads each
+  int64_t groups_, group_size_, first_head_, head_dim_;  // a group has group_size_ query heads
   uint32_t layer_;
   double dropout_;
   RelativePositions positions_;

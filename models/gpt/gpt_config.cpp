@@ -92,7 +92,7 @@ void check_numbers(const GptConfig& gpt) {
 void check_mesh(const GptConfig& gpt, const ParallelConfig& parallel) {
   require(!gpt.no_pipeline_parallel || parallel.pp == 1,
           "--no-pipeline-parallel: " + with("--pipeline-model-parallel-size", parallel.pp) +
-              " must be 1, since the names that it asks for are those of a model without stages");
+              " must be 1: the names that it asks for belong to a model without stages");
   require(gpt.num_layers >= parallel.pp, with("--num-layers", gpt.num_layers) +
                                              " must be at least " +
                                              with("--pipeline-model-parallel-size", parallel.pp));
@@ -131,9 +131,10 @@ void add_architecture_flags(FlagTable& flags, GptConfig& gpt) {
             "base of the rotation's wavelengths", "", "rope_theta");
   flags.add("use-rope-scaling", gpt.use_rope_scaling,
             "longer wavelengths for a longer context, as in Llama 3.1 and later");
-  flags.add("rope-scaling-factor", gpt.rope_scaling_factor,
-            "by how much --use-rope-scaling stretches those that exceed Llama 3's 8192 tokens; "
-            "those of up to a quarter stay");
+  flags.add(
+      "rope-scaling-factor", gpt.rope_scaling_factor,
+      "how far --use-rope-scaling stretches wavelengths above Llama 3's 8192 tokens; those of up "
+      "to a quarter stay");
   flags.add("rotary-seq-len-interpolation-factor", gpt.rotary_seq_len_interpolation_factor,
             "divides the positions that rotate queries and keys");
   flags.add("position-embedding-type", gpt.position_embedding_type,

@@ -1,4 +1,4 @@
-// The GPT's own settings, their flags and their rules. A fork brings a file like this one, and no
+// The GPT's own settings, with their flags and rules. A fork brings a file like this one, and no
 // other flag code.
 //
 //   add_flags(flags, gpt);                     beside the framework's add_flags(flags, config)
@@ -15,9 +15,9 @@
 
 namespace anymesh {
 
-// What --use-rope-scaling takes for granted, as Megatron does: the context that Llama 3 was trained
-// with before its wavelengths were scaled, and how often one must fit into it to be scaled in full
-// (less than) or not at all (more than).
+// Constants of --use-rope-scaling, as in Megatron. kLlama3Context is the context that Llama 3 was
+// trained with before its wavelengths were scaled. A wavelength that fits into it less often than
+// the low frequency is scaled in full; more often than the high one, not at all.
 inline constexpr int kLlama3Context = 8192;
 inline constexpr int kLlama3LowFrequency = 1, kLlama3HighFrequency = 4;
 
@@ -64,27 +64,28 @@ struct GptConfig {
   }
   int rotary_width() const { return static_cast<int>(head_dim() * rotary_percent); }
 
-  // Of the matrices that write to the residual stream: 2 * num_layers of them add up there.
+  // The standard deviation of matrices that write to the residual stream. 2 * num_layers of them
+  // add up there.
   double residual_std() const;
 };
 
 void add_flags(FlagTable& flags, GptConfig& gpt);
 
-// The same with what follows from other fields written into them, as Megatron stores it in files.
+// Returns the settings with all derived fields filled in, as Megatron stores them in files.
 GptConfig resolved(GptConfig gpt);
 
-// The flags that decide the shape and the maths of the model: a checkpoint must have been made with
-// the same.
+// Returns the flags that decide the shape and the maths of the model. A checkpoint must have been
+// made with the same values.
 std::vector<std::string> model_flags(const GptConfig& gpt);
 
-// Throws ParseError unless there is such a model.
+// Throws ParseError unless such a model can exist.
 void validate(const GptConfig& gpt);
 
 // Throws ParseError unless this model can be trained with this config on `world_size` ranks.
 void validate(const Config& config, const GptConfig& gpt, int world_size);
 
-// Megatron's padded vocabulary: the smallest multiple of make_vocab_size_divisible_by * tp that
-// holds vocab_size. The padding is masked; per-rank files hold it, universal ones never do.
+// Returns Megatron's padded vocabulary: the smallest multiple of make_vocab_size_divisible_by * tp
+// that holds vocab_size. The padding is masked. Per-rank files hold it; universal ones never do.
 int64_t padded_vocab_size(const GptConfig& gpt, int tp);
 
 }  // namespace anymesh

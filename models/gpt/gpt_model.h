@@ -9,7 +9,7 @@
 
 namespace anymesh {
 
-// One stage of a GPT: [embedding] layers [begin, end) [norm, logits, loss], the brackets on the
+// One stage of a GPT: [embedding] layers [begin, end) [norm, logits, loss]. The brackets are on the
 // first and last stage.
 //
 //   tied weights    tied_modules.embed.{word,position}_embeddings.weight, 2.*, ..., <L+1>.*,
@@ -17,14 +17,14 @@ namespace anymesh {
 //   untied weights  1.{word,position}_embeddings.weight, ..., <L+3>.lm_head.weight
 //
 // These are the names of Megatron-DeepSpeed's pipeline module; --no-pipeline-parallel has others
-// (gpt_names.h). With tied weights the last stage has
-// its own copy of the word embeddings, whose gradient is added to the first stage's once per step.
+// (gpt_names.h). With tied weights the last stage has its own copy of the word embeddings. Its
+// gradient is added to the first stage's once per step.
 class GptModel final : public StageModule {
  public:
   GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtype dtype,
            int64_t micro_batch_size, uint64_t seed, bool sequence_parallel = false);
 
-  // Of a batch without labels the last stage returns this rank's logits, [b, s, v/t].
+  // Returns this rank's logits, [b, s, v/t], on the last stage if the batch has no labels.
   torch::Tensor forward(const torch::Tensor& hidden, const MicroBatch& batch) override;
   torch::Tensor empty_hidden() const override;
   const std::vector<ParamSpec>& params() const override { return params_; }
@@ -32,7 +32,7 @@ class GptModel final : public StageModule {
  private:
   friend class Decoder;  // generation/decoder.h
   void make_embedding(ParamBuilder& params, const ParamSpec& table, Init init);
-  // Of tokens at positions `first` and on -> [b, s, h]
+  // Embeds tokens at positions `first` and on -> [b, s, h]
   torch::Tensor embed(const MicroBatch& batch, int64_t first = 0) const;
   torch::Tensor logits(const torch::Tensor& hidden) const;  // [b, s, h] -> [b, s, v/t]
 

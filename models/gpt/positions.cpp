@@ -10,8 +10,8 @@
 namespace anymesh {
 namespace {
 
-// Full turns in the context of pretraining decide: a frequency of many stays, one of few is divided
-// by the factor, and in between is a blend of both.
+// Scales frequencies by their full turns in the context of pretraining. A frequency of many turns
+// stays, one of few is divided by the factor, and in between is a blend of both.
 torch::Tensor scaled_as_llama3(const torch::Tensor& frequencies, double factor) {
   const torch::Tensor turns = frequencies * kLlama3Context / (2 * std::numbers::pi);
   const torch::Tensor kept =
@@ -19,8 +19,8 @@ torch::Tensor scaled_as_llama3(const torch::Tensor& frequencies, double factor) 
   return frequencies * (kept + (1 - kept) / factor);
 }
 
-// One for each head: 2^(-8/n), 2^(-16/n), ... for a power of two. Other numbers of heads take the
-// slopes of the power below, then every second one of the power above.
+// Returns a slope for each head: 2^(-8/n), 2^(-16/n), ... for a power of two. Other numbers of
+// heads take the slopes of the power below, then every second one of the power above.
 std::vector<double> alibi_slopes(int heads) {
   const int power = static_cast<int>(std::bit_floor(static_cast<unsigned>(heads)));
   std::vector<double> slopes;

@@ -10,13 +10,13 @@ namespace anymesh {
 // Shapes, here and in every file of this folder:
 //   b micro-batch   s sequence   h hidden   n heads   k key and value heads   d = h/n   f MLP width
 //   v vocabulary, padded   t tp size
-// With --sequence-parallel the hidden state between a layer's matrices, [b, s, h] in these files,
-// is a rank's part [b, s/t, h] of the sequence.
+// With --sequence-parallel the hidden state [b, s, h] between a layer's matrices is a rank's part
+// [b, s/t, h] of the sequence.
 //
-// Legend of names: Megatron-DeepSpeed's, since they are the keys of its checkpoints.
+// Names are Megatron-DeepSpeed's, since they are the keys of its checkpoints.
 
-// Parameters of a LayerNorm, or with --normalization rmsnorm of the one without mean and bias;
-// whole on every tp rank.
+// Makes the parameters of a LayerNorm, or of one without mean and bias with --normalization
+// rmsnorm. They are whole on every tp rank.
 NormParams make_norm(ParamBuilder& params, const std::string& name, const GptConfig& config);
 
 // Two matrices with a non-linearity between them, f wide inside:
@@ -35,7 +35,7 @@ class ParallelMlp {
 };
 
 // hidden + dropout(attention(norm(hidden))), then + dropout(mlp(norm(.))): GPT-2's pre-norm block.
-// Training and generation run the same one and differ in how positions are mixed.
+// Training and generation run the same block and differ in how positions are mixed.
 // `layer` counts from 0 over the whole model; in checkpoints it is layer + 2 (0 casts, 1 embeds).
 class TransformerLayer {
  public:

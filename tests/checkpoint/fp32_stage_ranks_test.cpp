@@ -1,5 +1,5 @@
-// load_state_dict_from_zero_checkpoint into the stages of a GPT, on meshes that the checkpoint was
-// not of.
+// Calls load_state_dict_from_zero_checkpoint for the stages of a GPT, on other meshes than the
+// checkpoint's.
 #include <gtest/gtest.h>
 
 #include "framework/checkpoint/fp32.h"
@@ -10,7 +10,7 @@
 namespace anymesh {
 namespace {
 
-// Of the fixtures of Megatron-DeepSpeed.
+// Returns the configuration of Megatron-DeepSpeed's fixtures.
 GptConfig config_of(bool llama) {
   GptConfig c;
   c.num_layers = 4;
@@ -28,7 +28,7 @@ GptConfig config_of(bool llama) {
   return c;
 }
 
-// This rank's slice, by torch's own means.
+// Returns this rank's slice, by torch's own means.
 torch::Tensor slice_of(torch::Tensor whole, const ParamSpec& spec, const Communicator& tp) {
   if (spec.split_dim < 0) return whole;
   if (spec.vocabulary) {

@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-// Every tensor of a folder's pytorch_model.bin, by name.
+// Returns every tensor of a folder's pytorch_model.bin, by name.
 std::map<std::string, torch::Tensor> exported(const fs::path& folder) {
   std::map<std::string, torch::Tensor> out;
   for (const auto& [name, value] : read_torch_file(folder / "pytorch_model.bin").entries())
@@ -24,7 +24,7 @@ std::map<std::string, torch::Tensor> exported(const fs::path& folder) {
 
 class Fp32 : public TempFolder {};
 
-// Against the export of DeepSpeed's script.
+// Compares with the export of DeepSpeed's script.
 TEST_F(Fp32, StateDictsAreDeepSpeeds) {
   for (const char* name : {"z2-bf16-dp3", "z3-fp32-dp3-frozen"}) {
     const auto theirs = exported(fixture(name) / "fp32");
@@ -91,7 +91,7 @@ TEST_F(Fp32, TiedWeightsAreOneTensor) {
   }
 }
 
-// A module with parameters of these names, and `buffer`.
+// Returns a module with parameters of these names, and `buffer`.
 std::shared_ptr<torch::nn::Module> module_like(const Fp32StateDict& weights,
                                                const std::string& buffer, torch::Dtype dtype) {
   auto model = std::make_shared<torch::nn::Module>();

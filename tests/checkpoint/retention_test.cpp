@@ -47,7 +47,7 @@ TEST_F(Retention, KeepsTheNewestTheRetainedAndWhatIsNotATag) {
               ElementsAre(HasSubstr("removed "), HasSubstr("global_step10")));
 }
 
-// A folder that has a tag's name and is none, or has another file in it, stays and is named.
+// A folder that has a tag's name but is none, or has another file in it, stays and is named.
 TEST_F(Retention, RemovesNothingOfTheUsers) {
   for (int64_t step = 1; step <= 9; ++step) save(step);
   const auto of = [&](int64_t step) { return folder_ / tag_folder(step); };
@@ -76,8 +76,8 @@ TEST_F(Retention, RemovesNothingOfTheUsers) {
   EXPECT_EQ(read_text(temporary_of(of(8))), "in the way");
 }
 
-// A run that went back to an older tag: what `latest` names stays, however old, and those before it
-// that the limit has room for. What is newer is not this run's.
+// A run went back to an older tag. The tag that `latest` names stays, however old, and so do those
+// before it that the limit has room for. Newer tags are not this run's.
 TEST_F(Retention, CountsFromTheLatest) {
   for (const int64_t step : {2, 3, 5, 10, 15}) save(step);
   write_text_atomically(folder_ / kLatestFile, tag_folder(5));
@@ -93,7 +93,7 @@ TEST_F(Retention, CountsWhatThereWillBe) {
   EXPECT_EQ(most_checkpoints({.folder = folder_, .saves = 70, .limit = 2, .retained = 4}), 7);
   for (const int64_t step : {5, 10, 15}) save(step);  // the next save makes room
   EXPECT_EQ(most_checkpoints({.folder = folder_, .saves = 7, .limit = 2}), 1);
-  // Of which only that of step 15 can.
+  // Steps 5 and 15 can be removed; step 10 is retained.
   EXPECT_EQ(most_checkpoints(
                 {.folder = folder_, .saves = 7, .limit = 2, .retain_interval = 10, .retained = 1}),
             2);
@@ -113,7 +113,7 @@ TEST_F(Retention, RefusesWhatCannotFit) {
                           "optimizer states 0.000002 GB (2)",
                           HasSubstr("3 to come, at most 3 more at a time: 0.000009 GB of the ")));
   const auto free = static_cast<int64_t>(fs::space(folder_).available);
-  size.optimizer_states.bytes = free;  // of which this node has less than a quarter
+  size.optimizer_states.bytes = free;  // this node has less than a quarter
   size.bytes_here = free / 9 * 2;
   const auto error = [&](const SavePlan& plan) {
     return message_of([&] { preflight(size, plan); });

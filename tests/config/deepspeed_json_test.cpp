@@ -25,7 +25,7 @@ class DeepspeedJsonTest : public testing::Test {
     return read_deepspeed_json(path, flags, config);
   }
 
-  // The refusal of `json` beside the flags `args`, read into a fresh table.
+  // Returns the refusal of `json` beside the flags `args`, read into a fresh table.
   std::string refused(const std::string& json, const std::string& args = "") {
     std::ofstream(path) << json;
     Config fresh;
@@ -107,7 +107,7 @@ TEST_F(DeepspeedJsonTest, ContradictionsNameBothSides) {
       "");
 }
 
-// A template has both, switched on or off.
+// A template has both sections, switched on or off.
 TEST_F(DeepspeedJsonTest, HalfPrecisionsBesideEachOther) {
   for (const char* json : {R"({"bf16": {"enabled": true}, "fp16": {"enabled": false}})",
                            R"({"bf16": {"enabled": false}, "fp16": {"enabled": true}})",
@@ -139,7 +139,7 @@ TEST_F(DeepspeedJsonTest, Fp16StartsWhereDeepSpeedDoes) {
   EXPECT_EQ(refused(R"({"fp16": {"enabled": true}})", "--fp16 --loss-scale 128"), "");
 }
 
-// What a section does not say, flags do.
+// Flags give the values that a section lacks.
 TEST_F(DeepspeedJsonTest, SectionsThatFlagsSwitchOn) {
   config.precision.fp16 = true;
   config.offload.optimizer = "nvme";

@@ -105,7 +105,7 @@ TEST_F(FlagsTest, SourcesMayRepeatButNotContradict) {
 
 TEST_F(FlagsTest, KnowsWhoSaidWhat) {
   EXPECT_FALSE(flags.given("width"));
-  set("width", "4");  // the default, but said
+  set("width", "4");  // the default, but given
   EXPECT_TRUE(flags.given("width"));
   EXPECT_EQ(flags.origin("width"), "--width 4");
   EXPECT_EQ(flags.find("nothing"), nullptr);

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# long_arguments.sh FOLDER PROGRAM...: each refuses a flag with a value of 100,000 characters as it does a short one.
+# long_arguments.sh FOLDER PROGRAM...: checks that each refuses a flag with a value of 100,000 characters as it refuses a short
+# one.
 set -euo pipefail
 folder=$1
 long=$(printf '%0100000d' 0)

@@ -170,7 +170,7 @@ TEST_F(ParseTest, EveryGptFlagReachesItsField) {
   EXPECT_EQ(gpt.position_embedding_type, "alibi");
 }
 
-// Megatron's args, as they are when its parse_args() is done with them.
+// The settings are Megatron's args as its parse_args() leaves them.
 TEST_F(ParseTest, ResolvedSettingsAreMegatronsArgs) {
   read(
       words("--num-layers 2 --hidden-size 64 --num-attention-heads 4 --swiglu "
@@ -199,7 +199,7 @@ TEST_F(ParseTest, ListsTakeAllValuesUpToTheNextFlag) {
   EXPECT_EQ(config.optimizer.lr, 1);
 }
 
-// Scripts append "$@".
+// Scripts append "$@", so a flag may come again.
 TEST_F(ParseTest, OfAFlagGivenAgainTheLastValueCounts) {
   const ParseResult result =
       read(words("--data-path a b --freeze x --lr 1 --num-workers 1 --bf16 --data-path c d "

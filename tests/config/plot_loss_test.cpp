@@ -36,7 +36,7 @@ class PlotLossTest : public testing::Test {
     return folder + name;
   }
 
-  // A CSV with these losses, by iteration from `first` on.
+  // Writes a CSV with these losses, by iteration from `first` on.
   std::string csv(const std::string& name, const std::vector<std::string>& losses,
                   int first = 1) const {
     std::string text = kHeader;

@@ -1,4 +1,4 @@
-// Command lines that are refused, and others' that are taken as they stand.
+// Command lines that are refused, and other programs' that are taken as they stand.
 #include <algorithm>
 #include <fstream>
 
@@ -13,7 +13,7 @@ using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
 
-// Parses into a fresh table and answers what was refused.
+// Parses into a fresh table and returns the refusal.
 std::string refused(const std::string& text) {
   GptCommandLine line;
   return refusal([&] { line.read(words(text)); });
@@ -53,7 +53,7 @@ TEST(Refusals, OfTheCommandLine) {
               HasSubstr("--tokenizer-type HFTokenizer: expected one of GPT2BPETokenizer"));
 }
 
-// A flag with the other flags that leave it without effect, and what the message must name.
+// A flag, the other flags that leave it without effect, and the reason that the message must name.
 struct Useless {
   const char* args;
   const char* flag;
@@ -173,14 +173,14 @@ struct MegatronRun {
   bool bf16;
 };
 
-// As DeepSpeed, torchrun, Hugging Face and people in haste spell them.
+// Spellings of DeepSpeed, torchrun, Hugging Face and people in haste.
 TEST(Synonyms, AreToldTheFlagThatIsMeant) {
   const std::pair<const char*, const char*> cases[] = {
       {"tp", "use --tensor-model-parallel-size N"},
       {"pp", "use --pipeline-model-parallel-size N"},
-      {"dp", "start tensor x pipeline x data ranks"},
+      {"dp", "start tensor x pipeline x data"},
       {"tensor-parallel-size", "use --tensor-model-parallel-size N"},
-      {"data-parallel-size", "start tensor x pipeline x data ranks"},
+      {"data-parallel-size", "start tensor x pipeline x data"},
       {"context-parallel-size", "not in this version; --sequence-parallel cuts"},
       {"learning-rate", "use --lr"},
       {"learning_rate", "use --lr"},

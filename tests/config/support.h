@@ -1,4 +1,4 @@
-// What the tests of this folder share: words of a command line, and the message of a refusal.
+// Helpers of the tests in this folder: words of a command line, and the message of a refusal.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ inline std::vector<std::string> words(const std::string& text) {
   return list;
 }
 
-// what() of the ParseError that `action` throws; "" if it throws nothing.
+// Returns what() of the ParseError that `action` throws; "" if it throws nothing.
 template <class Action>
 std::string refusal(Action action) {
   try {

@@ -24,7 +24,7 @@ class ValidateTest : public testing::Test {
     return refusal([&] { validate(config, gpt, world_size); });
   }
 
-  // The refusal when `field` is `value`, which it is only for the call.
+  // Returns the refusal when `field` is `value`, which it is only for the call.
   template <class T>
   std::string refused_with(T& field, T value, int world_size = 1) {
     std::swap(field, value);
@@ -204,7 +204,7 @@ TEST_F(ValidateTest, Run) {
               HasSubstr("--exit-interval (-1)"));
 }
 
-// Where a run of --train-samples ends depends on the checkpoint: the trainer knows.
+// The end of a --train-samples run depends on the checkpoint, so only the trainer knows it.
 TEST_F(ValidateTest, ProfilesAnyStepOfARunOfSamples) {
   config.batch.train_samples = 20;
   config.batch.train_iters = 0;

@@ -7,7 +7,7 @@
 namespace anymesh {
 namespace {
 
-// Values and gradients of both, from the same input; the plain one in float64.
+// Compares values and gradients of both from the same input, the plain one in float64.
 void expect_close(const std::function<torch::Tensor(const torch::Tensor&)>& ours,
                   const std::function<torch::Tensor(const torch::Tensor&)>& plain,
                   const torch::Tensor& input, double tolerance) {

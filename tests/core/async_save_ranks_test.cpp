@@ -1,4 +1,4 @@
-// Saves that are written beside the training.
+// Saves that are written while training goes on.
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -28,7 +28,7 @@ std::map<std::string, std::string> contents(const fs::path& folder) {
   return files;
 }
 
-// Every weight, master and moment of this rank.
+// Overwrites every weight, master and moment of this rank.
 void scramble(const ZeroOptimizer& optimizer, const StageModule& stage) {
   const c10::NoGradGuard no_grad;
   const auto fill = [](const StateTensor& state) {
@@ -44,7 +44,7 @@ void scramble(const ZeroOptimizer& optimizer, const StageModule& stage) {
   }
 }
 
-// A tensor in two places of a dict, as tied weights are.
+// Returns a tensor in two places of a dict, as tied weights are.
 Value twice(const TensorRecord& record) {
   Value list = Value::list({1});
   list.push_back(record);
@@ -54,7 +54,7 @@ Value twice(const TensorRecord& record) {
 
 RANKS_TEST(Snapshot, IsWhatWasWhenItWasTaken) {
   Snapshot snapshot;
-  for (const int64_t numel : {1000, 10, 100'000}) {  // memory grows, and does not
+  for (const int64_t numel : {1000, 10, 100'000}) {  // memory grows, does not, and grows again
     torch::Tensor tensor = torch::arange(numel, torch::kFloat);
     const Value live = twice(record_of(tensor)), before = twice(record_of(tensor.clone()));
     snapshot.reset();
@@ -99,7 +99,7 @@ RANKS_TEST_F(AsyncSave, WritesTheSameBytesWhateverChangesMeanwhile) {
   }
 }
 
-// Steps right after the save, which they must not reach.
+// Steps right after the save must not reach it.
 RANKS_TEST_F(AsyncSave, StepsGoOnAndLeaveItAlone) {
   for (const int stage : {1, 3}) {
     TinyRun run(kData, stage);
@@ -143,7 +143,7 @@ RANKS_TEST_F(AsyncSave, OneAtATime) {
   EXPECT_EQ(read_text(folder_ / kLatestFile), "global_step2");
 }
 
-// All of this rank's bytes are told of, whoever waits for them.
+// All of this rank's bytes are reported, whoever waits for them.
 RANKS_TEST_F(AsyncSave, TellsHowFarItIs) {
   for (const bool async : {false, true}) {
     TinyRun run(kData, 1);
@@ -179,7 +179,7 @@ RANKS_TEST_F(AsyncSaveOfProcesses, AFullDiskIsAnErrorOnAllRanksAndLeavesTheTagBe
                   testing::AllOf(HasSubstr(stage == 0 ? "[rank 0]" : "[rank 2]"),
                                  HasSubstr("File too large")));
     }
-    test_world()->barrier();  // rank 0 removes what was written
+    test_world()->barrier();  // rank 0 removes the written files
     EXPECT_FALSE(fs::exists(folder_ / "global_step2"));
     EXPECT_FALSE(fs::exists(folder_ / "global_step2.tmp"));
     TinyRun other(kData, stage);

@@ -26,7 +26,7 @@ torch::Tensor rotated(const torch::Tensor& x, const AttentionExtras& extras) {  
       {p[0] * extras.cos - p[1] * extras.sin, p[1] * extras.cos + p[0] * extras.sin, p[2]}, -1);
 }
 
-// The definition, in LibTorch's operators.
+// Computes the definition in LibTorch's operators.
 torch::Tensor plain_attention(const torch::Tensor& qkv, const AttentionExtras& extras) {
   const int64_t b = qkv.size(0), s = qkv.size(1), groups = qkv.size(2), heads = qkv.size(3) - 2,
                 d = qkv.size(4);
@@ -66,7 +66,7 @@ double relative_error(const torch::Tensor& got, const torch::Tensor& expected) {
 
 class AttentionTest : public testing::TestWithParam<Case> {
  protected:
-  // Values and gradients against those in float64.
+  // Compares values and gradients with those in float64.
   void expect_close(torch::Dtype dtype, double tolerance) {
     const Case& c = GetParam();
     at::manual_seed(1);

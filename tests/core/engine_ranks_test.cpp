@@ -29,7 +29,7 @@ RANKS_TEST_F(EngineApi, SavesUnderTheStepAndResumesBitForBit) {
     EXPECT_EQ(run.engine.save_checkpoint(folder_), folder_ / "global_step3");
     const double expected = run.train(2);
 
-    // DeepSpeed refuses this at stage 3: a load into the engine that has just saved.
+    // Loads into the engine that has just saved. DeepSpeed refuses this at stage 3.
     EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "global_step3");
     EXPECT_EQ(run.engine.state().iteration, 3);
     EXPECT_EQ(run.train(2), expected);
@@ -110,7 +110,7 @@ RANKS_TEST_F(EngineApi, ClientStateComesBack) {
     TinyRun other(kData, 1);
     const LoadResult loaded = other.engine.load_checkpoint(folder_);
     EXPECT_EQ(loaded.client_state, state);
-    // What was loaded may be given to the next save.
+    // The loaded client state may be given to the next save.
     other.engine.save_checkpoint(folder_, {.client_state = loaded.client_state});
     EXPECT_EQ(run.engine.load_checkpoint(folder_).client_state, state);
   }
@@ -195,7 +195,7 @@ RANKS_TEST_F(EngineApi, StrictAndNotStrict) {
       HasSubstr("this model's [33, 32]"));
 }
 
-// A vocabulary that grew: old rows from the checkpoint, new ones 0.
+// A vocabulary that grew has its old rows from the checkpoint, and new ones of 0.
 RANKS_TEST_F(EngineApi, CustomLoadFunction) {
   TinyRun run(kData, 1);
   run.train(2);

@@ -29,7 +29,7 @@ class EventFileTest : public TempFolder {
     return text.str();
   }
 
-  // The data of each record, once its frame is what TFRecord's definition says.
+  // Returns the data of each record, after checking its frame by TFRecord's definition.
   static std::vector<std::string> records(const std::string& bytes) {
     const auto masked = [](uint32_t crc) { return (crc >> 15 | crc << 17) + 0xa282ead8u; };
     std::vector<std::string> all;
@@ -50,7 +50,7 @@ class EventFileTest : public TempFolder {
   }
 };
 
-// The check value of the CRC catalogues, and two of RFC 3720, B.4.
+// The check value of the CRC catalogues, and two values of RFC 3720, B.4.
 TEST(Crc32c, HasTheKnownValues) {
   EXPECT_EQ(crc_of("123456789"), 0xe3069283u);
   EXPECT_EQ(crc_of(std::string(32, '\0')), 0x8a9136aau);
@@ -90,7 +90,7 @@ TEST_F(EventFileTest, HoldsTheVersionTheStartAndTheScalars) {
                                                   18));
 }
 
-// What does not fit leaves whole records behind it, and what comes later is written.
+// A record that does not fit leaves whole records behind it, and later ones are written.
 TEST_F(EventFileTest, OutlivesAFullDisk) {
   EventFile file(folder_, 1);
   ASSERT_TRUE(file.add(1, {{"lm loss", 3}}));

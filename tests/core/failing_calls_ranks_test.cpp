@@ -1,5 +1,5 @@
-// A save in which one call of the operating system fails, each in turn, on the first and the last
-// rank: nothing is lost, all ranks are told why, and the next save does it.
+// Saves with one failing call of the operating system, each in turn, on the first and the last
+// rank. Nothing is lost, all ranks are told why, and the next save succeeds.
 #include <cstring>
 #include <optional>
 

@@ -14,7 +14,7 @@ torch::Tensor random(at::IntArrayRef sizes, torch::Dtype dtype = torch::kBFloat1
   return at::randn(sizes).to(dtype);
 }
 
-// Values and gradients beside those of float64; each sum is to be rounded once.
+// Compares values and gradients with float64. Each sum must be rounded once.
 void expect_close(at::IntArrayRef shape, int64_t n, bool has_bias,
                   decltype(blocked_linear)& linear = blocked_linear,
                   torch::Dtype dtype = torch::kBFloat16) {
@@ -54,7 +54,8 @@ TEST(Linear, MeetsFloat64) {
       for (const int64_t k : {16, 64, 96, 400}) expect_close({m, k}, n, m == 70);
 }
 
-// More than one block of rows, columns and products each way, of which the last ones are smaller.
+// There is more than one block of rows, columns and products each way, and the last ones are
+// smaller.
 TEST(Linear, ManyBlocks) {
   at::manual_seed(2);
   expect_close({600, 80}, 144, true);
@@ -70,7 +71,7 @@ TEST(Linear, LongSums) {
   expect_close({8480, 16}, 48, true);
 }
 
-// Of 2 MiB and more: they go past the caches.
+// Outputs of 2 MiB and more go past the caches.
 TEST(Linear, LargeOutputs) {
   at::manual_seed(9);
   expect_close({2050, 32}, 528, true);
@@ -107,7 +108,7 @@ TEST(Linear, NoNumberOfThreadsChangesABit) {
   }
 }
 
-// What the blocks can't do.
+// The blocks cannot do these shapes.
 TEST(Linear, OtherShapes) {
   at::manual_seed(3);
   expect_close({3, 32}, 16, true);  // an odd number of rows
@@ -115,7 +116,7 @@ TEST(Linear, OtherShapes) {
   expect_close({4, 16}, 12, true);  //
 }
 
-// Frozen ones.
+// Frozen tensors want none.
 TEST(Linear, GivesNoGradientThatNobodyWants) {
   at::manual_seed(6);
   const torch::Tensor x = random({4, 32}).requires_grad_(), w = random({16, 32}), b = random({16});

@@ -1,5 +1,4 @@
-// What a load on another mesh reads, and that it checks all of it: no byte twice, and none that is
-// damaged goes unseen.
+// A load on another mesh reads no byte twice and checks all it reads: no damaged byte goes unseen.
 #include <fstream>
 
 #include "framework/checkpoint/format/convert.h"
@@ -17,7 +16,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using LoadChecks = SharedFolder;
 
-// Bytes that this rank has read from files.
+// Returns the bytes that this rank has read from files.
 int64_t bytes_read() {
   std::ifstream io("/proc/thread-self/io");
   std::string name;
@@ -27,7 +26,7 @@ int64_t bytes_read() {
   return bytes;
 }
 
-// Of weights and moments in this rank's partition.
+// Returns the bytes of weights and moments in this rank's partition.
 int64_t bytes_held(TinyRun& run) {
   int64_t bytes = 0;
   for (const auto& group : run.engine.optimizer().groups()) {
@@ -36,7 +35,7 @@ int64_t bytes_held(TinyRun& run) {
   return bytes;
 }
 
-// Saved, and made universal.
+// Saves a checkpoint and makes it universal.
 void save_both(const fs::path& folder, const TinyOptions& options, Topology saved, int stage) {
   TinyRun run(saved, stage, options);
   run.train(2);
@@ -76,7 +75,7 @@ RANKS_TEST_F(LoadChecks, ARankReadsWhatItHolds) {
   }
 }
 
-// A value with `change` made to what is under `keys`.
+// Returns a value with `change` made to the entry under `keys`.
 Value changed(const Value& value, std::vector<std::string_view> keys,
               const std::function<Value(const Value&)>& change) {
   if (keys.empty()) return change(value);
@@ -87,7 +86,7 @@ Value changed(const Value& value, std::vector<std::string_view> keys,
   return copy;
 }
 
-// A copy of the ZeRO 1 checkpoint `from` of kData, with `change` made to each rank's Adam.
+// Copies the ZeRO 1 checkpoint `from` of kData, with `change` made to each rank's Adam.
 void change_optimizer(const fs::path& from, const fs::path& to,
                       const std::function<Value(const Value&)>& change) {
   all_or_none(*test_world(), [&] {
@@ -104,8 +103,8 @@ void change_optimizer(const fs::path& from, const fs::path& to,
   });
 }
 
-// Apex's FusedAdam has the step in param_groups, elastic checkpoints have a list of states: the mesh
-// that saved them loads them as others do, and not as damaged.
+// Apex's FusedAdam has the step in param_groups, and elastic checkpoints have a list of states. The
+// mesh that saved them loads them as other meshes do, and not as damaged.
 RANKS_TEST_F(LoadChecks, OptimizersOfOthersLoadOnTheirOwnMesh) {
   using namespace keys;
   const auto apex = [](const Value& adam) {
@@ -138,7 +137,7 @@ RANKS_TEST_F(LoadChecks, OptimizersOfOthersLoadOnTheirOwnMesh) {
   }
 }
 
-// States that this Adam lacks are never dropped without a word, nor by the mesh that saved them.
+// States that this Adam lacks are never dropped silently, not even by the mesh that saved them.
 RANKS_TEST_F(LoadChecks, StatesOfOtherOptimizersAreRefused) {
   using namespace keys;
   const auto with_states = [](const std::function<Value(Value)>& change) {
@@ -174,7 +173,7 @@ RANKS_TEST_F(LoadChecks, StatesOfOtherOptimizersAreRefused) {
   }
 }
 
-// torch's Adam has no state before its first step. The mesh that saved it goes the way of others.
+// torch's Adam has no state before its first step. The mesh that saved it loads it as others do.
 RANKS_TEST_F(LoadChecks, MomentsFromBeforeTheFirstStepAreZero) {
   TinyRun run(kData, 1);
   run.engine.save_checkpoint(folder_, {.tag = "ours"});
@@ -190,7 +189,7 @@ RANKS_TEST_F(LoadChecks, MomentsFromBeforeTheFirstStepAreZero) {
   EXPECT_EQ(again.train(1), first);
 }
 
-// The first, the last and a middle byte of every tensor, padding included.
+// Flips the first, the last and a middle byte of every tensor, padding included.
 RANKS_TEST_F(LoadChecks, NoFlippedByteGoesUnseen) {
   save_both(folder_, {}, kSlices, 1);
   for (const bool universal : {false, true}) {

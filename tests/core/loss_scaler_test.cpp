@@ -7,7 +7,7 @@
 namespace anymesh {
 namespace {
 
-// Scales after each step, 'x' for an overflow.
+// Returns the scales after each step; 'x' is an overflow.
 std::vector<double> scales(LossScaler scaler, const std::string& steps) {
   std::vector<double> out;
   for (const char step : steps) {

@@ -25,7 +25,7 @@ struct Case {
     gradients = {random(shape), random(shape)};
   }
 
-  // {sum, norm, gradients of the inputs}; where y is not taken, {norm, ...}.
+  // Returns {sum, norm, gradients of the inputs}, or {norm, ...} if y is not taken.
   std::vector<torch::Tensor> ours(bool takes_y) const {
     const auto leaves = leaves_of(inputs);
     const NormParams params{leaves[2], leaves.size() > 3 ? leaves[3] : torch::Tensor(), kEpsilon};
@@ -90,7 +90,7 @@ TEST(Norm, MeetsFloat64) {
         }
 }
 
-// What the kernel does not do: float64, and rows that are no whole vectors.
+// The kernel does not take float64, or rows that are no whole vectors.
 TEST(Norm, OthersTakeLibTorchsOperators) {
   at::manual_seed(2);
   const Case wide({2, 3, 32}, true, torch::kDouble), odd({5, 21}, false, torch::kFloat);
@@ -98,7 +98,7 @@ TEST(Norm, OthersTakeLibTorchsOperators) {
   expect_close(odd.ours(false), odd.exact(false), 2e-6);
 }
 
-// Half precision without a kernel: sums over many rows, of one sign, are not of half precision.
+// Without a kernel, sums over many rows of one sign must not be taken in half precision.
 TEST(Norm, SumsManyRowsOfHalfPrecision) {
   at::manual_seed(3);
   for (const torch::Dtype dtype : {torch::kHalf, torch::kBFloat16}) {
@@ -132,8 +132,8 @@ TEST(Norm, NoNumberOfThreadsChangesABit) {
   at::set_num_threads(before);
 }
 
-// Of the two outputs a backward may have only one: the last layer's sum, say, or a norm that
-// nothing reads.
+// A backward may have a gradient for only one of the two outputs. The last layer uses only the sum,
+// say, and nothing may read a norm.
 TEST(Norm, TakesOneGradient) {
   at::manual_seed(5);
   const Case c({7, 32}, true, torch::kFloat);

@@ -6,7 +6,7 @@ namespace anymesh {
 namespace {
 
 // theta 500000 and a head of 16: wavelengths of 6, 32, 167, 862 | 4443 | 22910, 118142 and 609223
-// tokens, of which | 2048 and | 8192 are Llama 3's bounds.
+// tokens. The marks | are Llama 3's bounds, 2048 and 8192.
 GptConfig llama() {
   GptConfig c;
   c.hidden_size = 64;
@@ -16,7 +16,7 @@ GptConfig llama() {
   return c;
 }
 
-// The digits are those of transformers' ROPE_INIT_FUNCTIONS (5.23.0), which computes in fp32.
+// The digits come from transformers' ROPE_INIT_FUNCTIONS (5.23.0), which computes in fp32.
 void expect_frequencies(const GptConfig& config, const std::vector<double>& expected) {
   const torch::Tensor frequencies = rotary_frequencies(config);
   ASSERT_EQ(frequencies.size(0), static_cast<int64_t>(expected.size()));

@@ -26,9 +26,9 @@ std::string joined(const std::vector<std::string>& lines) {
   return text;
 }
 
-// Each kind of damage to each file of the newest tag: the one before it is loaded, bit for bit, and
-// the report names the file. A flipped byte may be one that says nothing; then the newest is what
-// it was.
+// Damages each file of the newest tag in each way. The tag before it is loaded, bit for bit, and
+// the report names the file. A flipped byte may be one without meaning; then the newest tag loads
+// unchanged.
 RANKS_TEST_F(Recovery, EveryFileDamagedInTurn) {
   const fs::path newest = folder_ / "global_step2", whole = folder_ / "whole";
   for (const auto& [mesh, stage] :
@@ -42,7 +42,7 @@ RANKS_TEST_F(Recovery, EveryFileDamagedInTurn) {
     }
     if (is_first()) fs::copy(newest, whole);
     test_world()->barrier();
-    // Loads after `damage` to a file; whether the newest was taken.
+    // Loads after `damage` to a file. Returns whether the newest tag was taken.
     const auto load_after = [&](const std::string& name, bool verify, const auto& damage) {
       if (is_first()) damage(newest / name);
       test_world()->barrier();
@@ -123,7 +123,7 @@ RANKS_TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
   EXPECT_THAT(message_of([&] { load_with([] {}, {.fallback = false}); }),
               HasSubstr("names 'global_stepX'"));
 
-  // What has no manifest was not committed by a save of ours.
+  // A tag without a manifest was not committed by a save of ours.
   const LoadResult second = load_with([&] {
     fs::remove(pointer);
     fs::remove(folder_ / "global_step3" / kManifestFile);
@@ -135,7 +135,7 @@ RANKS_TEST_F(Recovery, ALostPointerFindsTheNewestCommitted) {
   }
 }
 
-// A universal load that has to convert first: the newest that is good.
+// A universal load that has to convert first takes the newest good checkpoint.
 RANKS_TEST_F(Recovery, ConvertsTheNewestThatIsGood) {
   TinyRun run(kPipes, 1);
   for (int step = 0; step < 2; ++step) {
@@ -182,7 +182,7 @@ RANKS_TEST_F(Recovery, FallsBackOnlyWhereItMay) {
               AllOf(HasSubstr("global_step2 is damaged"), HasSubstr("global_step1"),
                     HasSubstr("is missing"), HasSubstr("no other checkpoint to fall back to")));
 
-  // Not a damage: another model's. It is said at once, whatever else is there.
+  // Another model's checkpoint is not damage. It is refused at once, whatever else is there.
   GptConfig wide = tiny();
   wide.hidden_size = 32;
   TinyRun other(kSplit, 1, {.gpt = wide});
@@ -193,7 +193,7 @@ RANKS_TEST_F(Recovery, FallsBackOnlyWhereItMay) {
               AllOf(HasSubstr("32"), testing::Not(HasSubstr("damaged"))));
 }
 
-// Two nodes of two ranks each, whose folders the others do not see: tp within a node, dp across.
+// Two nodes of two ranks each do not see each other's folders: tp within a node, dp across.
 RANKS_TEST_F(Recovery, NodesWithoutASharedFileSystem) {
   const fs::path mine = folder_ / (test_world()->rank() < 2 ? "node0" : "node1");
   constexpr Topology kMesh{.pp_size = 1, .dp_size = 2, .tp_size = 2};
@@ -216,18 +216,18 @@ RANKS_TEST_F(Recovery, NodesWithoutASharedFileSystem) {
   EXPECT_THAT(message_of([&] { other.engine.load_checkpoint(mine); }),
               AllOf(HasSubstr("is missing"), HasSubstr("(written on " + host_name() + ")")));
 
-  // Another run's save of the same step, on one of the nodes.
+  // One of the nodes gets another run's save of the same step.
   TinyRun stranger(kMesh, 3);
   stranger.train(3);
   const bool first_node = test_world()->rank() < 2;
   stranger.engine.save_checkpoint(folder_ / (first_node ? "elsewhere" : "node1"),
                                   {.tag = "global_step2"});
   EXPECT_THAT(message_of([&] { again.engine.load_checkpoint(mine, {.fallback = false}); }),
-              HasSubstr("is of another save than that of"));
+              HasSubstr("is of another save than the one on"));
 }
 
-// One node's checkpoint is this model's, the other's is not, and neither has a manifest: no rank
-// waits for another.
+// One node has this model's checkpoint, the other another model's, and neither has a manifest. No
+// rank may wait for another.
 RANKS_TEST_F(Recovery, NodesThatHoldDifferentModelsRefuseTogether) {
   TinyOptions larger;
   larger.gpt.num_layers = 4;
@@ -266,7 +266,7 @@ RANKS_TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
     write_text_atomically(leftovers[2] / (layer_states_file(2, 0) + ".tmp"), "half");
     write_text_atomically(leftovers[3] / model_states_file(0), "whole");
     write_text_atomically(leftovers[3] / kManifestFile, "whole");
-    fs::create_directory(leftovers[4] / "678.tmp");  // by which ranks see whether they share a disk
+    fs::create_directory(leftovers[4] / "678.tmp");  // ranks test with it whether they share a disk
     write_text_atomically(others[0] / model_states_file(0), "");
     write_text_atomically(others[0] / "mine", "");
     write_text_atomically(others[2] / "mine", "");
@@ -288,8 +288,8 @@ RANKS_TEST_F(Recovery, OnlyWhatSavesLeftIsRemovedAndOnlyTagsAreReplaced) {
   for (const fs::path& folder : others) EXPECT_TRUE(fs::exists(folder)) << folder;
 }
 
-// A save refuses what is not ours, by name and before it writes: in the tag's folder, or in the
-// place where it would be built.
+// A save refuses entries that are not ours, by name and before it writes. They may be in the tag's
+// folder, or in the place where it would be built.
 RANKS_TEST_F(Recovery, ASaveTouchesNothingOfTheUsers) {
   TinyRun run(kData, 1);
   run.engine.save_checkpoint(folder_, {.tag = "best"});
@@ -334,7 +334,8 @@ RANKS_TEST_F(Recovery, ASaveTouchesNothingOfTheUsers) {
   EXPECT_EQ(read_text(elsewhere / "notes.txt"), "thesis");
 }
 
-// A run that holds the folder's lock saves there, and no other does; a save without one has its own.
+// A run that holds the folder's lock saves there, and no other does. A save without one takes its
+// own.
 RANKS_TEST_F(Recovery, OneRunSavesToAFolder) {
   {
     const auto lock = std::make_shared<SaveLock>(*test_world(), folder_, "--save");
@@ -366,8 +367,8 @@ RANKS_TEST_F(Recovery, OneRunSavesToAFolder) {
   EXPECT_FALSE(fs::exists(folder_ / "new" / "folder")) << "nothing was saved there";
 }
 
-// Of a file system that cannot swap two folders: the tag that `latest` names, killed while it was
-// replaced.
+// The file system cannot swap two folders, and the run was killed while it replaced the tag that
+// `latest` names.
 RANKS_TEST_F(Recovery, GivesAReplacedTagItsNameBack) {
   TinyRun run(kData, 1);
   run.train(1);
@@ -377,7 +378,7 @@ RANKS_TEST_F(Recovery, GivesAReplacedTagItsNameBack) {
   EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "best");
 }
 
-// What a later program wrote is no damage: no older checkpoint in its place.
+// A later program's format is not damage, so no older checkpoint takes its place.
 RANKS_TEST_F(Recovery, StopsAtALaterFormat) {
   TinyRun run(kData, 1);
   for (int step = 0; step < 2; ++step) {

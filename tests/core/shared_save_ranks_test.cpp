@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using SharedSave = SharedFolder;
 using SharedSaveOfProcesses = SharedFolder;
 
-GptConfig large() {  // its weights are worth two parts, with an optimizer's state four
+GptConfig large() {  // its weights fill two parts, with an optimizer's state four
   GptConfig config = tiny();
   config.hidden_size = 256;
   config.vocab_size = 18'000;
@@ -29,7 +29,7 @@ std::string text_of(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Rewrites the file from one process, which gives the same bytes, and lets rank 0 compare.
+// Compares the file with one rewritten from one process, which must have the same bytes.
 void expect_whole(const fs::path& tag, const std::string& name) {
   if (test_world()->rank() == 0) {
     const fs::path again = tag.parent_path() / name;
@@ -77,7 +77,7 @@ RANKS_TEST_F(SharedSaveOfProcesses, NeedsEveryRank) {
   }
 }
 
-// A client's state may differ: then what dp rank 0 gives is what is saved, as it has always been.
+// A client's state may differ between ranks. Then dp rank 0's is saved, as it has always been.
 RANKS_TEST_F(SharedSave, IsOneRanksWhereWhatTheyGiveDiffers) {
   TinyRun run(kData, 0, {.gpt = large()});
   run.train(1);

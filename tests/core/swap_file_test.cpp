@@ -36,8 +36,8 @@ TEST(SwapFile, StartsAsZerosAtAlignedOffsets) {
   EXPECT_EQ(bytes, std::vector<std::byte>(file.size()));
 }
 
-// Any range, from memory aligned in any way, against a buffer that gets the same; on a disk, and in
-// /dev/shm, which takes no direct I/O before Linux 6.6.
+// Writes any range, from memory aligned in any way, and compares with a buffer that gets the same.
+// Runs on a disk, and in /dev/shm, which takes no direct I/O before Linux 6.6.
 class SwapFileIn : public testing::TestWithParam<std::string> {};
 
 TEST_P(SwapFileIn, KeepsWhatIsWritten) {

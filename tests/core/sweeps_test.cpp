@@ -45,7 +45,8 @@ TEST(AdamW, WhereATensorIsCutChangesNoBit) {
   EXPECT_TRUE(torch::equal(run({0, n}), run({0, 1, 14, 17'000, 17'001, 33'333, n})));
 }
 
-// Large ones go past the caches, in parts of 16 bytes; what does not begin at one does not.
+// Large tensors go past the caches, in parts of 16 bytes. A tensor that does not begin at one does
+// not.
 TEST(AdamW, RoundsWeights) {
   torch::manual_seed(4);
   for (const int64_t n : {5, 70'003, 1'100'003}) {

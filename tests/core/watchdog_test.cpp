@@ -13,7 +13,7 @@ namespace {
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
-// What a watchdog says, if it does within ten seconds.
+// Takes a watchdog's message, if it comes within ten seconds.
 class Said {
  public:
   Watchdog::Fail fail() {
@@ -45,7 +45,7 @@ TEST(Watchdog, TellsWhatTheQuestionThrows) {
   EXPECT_EQ(said.text(), "all_reduce of tp: broken link");
 }
 
-// Each has its time from when those before it ended, and nothing is asked after clear().
+// Each one's time begins when those before it ended, and nothing is asked after clear().
 TEST(Watchdog, IsQuietWhileThereIsProgress) {
   std::atomic<bool> failed = false;
   std::atomic<int> asked = 0;

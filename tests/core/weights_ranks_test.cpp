@@ -1,5 +1,4 @@
-// Weights without optimizer state, whole models, and frozen parameters: what is written and what
-// loads.
+// Weights without optimizer state, whole models, and frozen parameters: saving and loading.
 #include <map>
 
 #include "framework/checkpoint/format/convert.h"
@@ -25,7 +24,7 @@ using WeightsOfProcesses = SharedFolder;
 using Frozen = SharedFolder;
 
 const std::string kEmbedding = "tied_modules.embed.word_embeddings.weight";
-// All that the first of two stages has.
+// Patterns for all parameters of the first of two stages.
 const std::vector<std::string> kFirstStage{"embeddings", "^2\\."};
 
 torch::Tensor tensor_of(const TensorRecord& record) {
@@ -122,7 +121,7 @@ RANKS_TEST_F(Weights, AWholeModelIsOneFile) {
   EXPECT_EQ(files_in(folder_).size(), 2);  // nothing beside them
 }
 
-// Beyond what the run keeps anyway: the largest parameter and the part of it that is on its way.
+// Needs little beyond the run's own memory: the largest parameter, and the part of it on its way.
 RANKS_TEST_F(Weights, AreGatheredOneAtATime) {
   for (const bool whole_model : {false, true}) {
     TinyRun run(kData, 3);
@@ -162,7 +161,7 @@ RANKS_TEST_F(WeightsOfProcesses, ARankThatCannotWriteReleasesTheOthers) {
   EXPECT_FALSE(weights_in(folder_ / "global_step0").empty());
 }
 
-// Cuts off the files without a name that this process has open in a folder, as swap files are.
+// Truncates the unnamed files that this process has open in a folder, as swap files are.
 void truncate_swap_files(const fs::path& folder) {
   for (const auto& link : fs::directory_iterator("/proc/self/fd")) {
     std::error_code gone;  // the descriptor of this very iteration
@@ -247,7 +246,7 @@ RANKS_TEST_F(Frozen, ResumesOnItsMeshBitForBitAndOnOthers) {
     for (const int stage : {0, 1, 2, 3}) {
       const TinyOptions options{.freeze = kFirstStage};
       TinyRun run(mesh, stage, options);
-      // Not the values that a run starts with, which a load that forgot them would have too.
+      // Not the initial values, because a load that forgot them would have those too.
       for (const auto& frozen : run.engine.optimizer().frozen()) frozen.weight.tensor().mul_(1.5);
       run.train(2);
       run.engine.save_checkpoint(folder_, {.tag = "global_step2"});

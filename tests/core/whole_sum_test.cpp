@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kRows = 50, kWidth = 8;
 
-// The gradient of a lookup, sparse or not.
+// Returns the gradient of a lookup, sparse or not.
 torch::Tensor gradient(const torch::Tensor& ids, const torch::Tensor& values, bool sparse) {
   const torch::Tensor rows = at::sparse_coo_tensor(ids.unsqueeze(0), values, {kRows, kWidth},
                                                    values.options().layout(torch::kSparse))
@@ -16,7 +16,7 @@ torch::Tensor gradient(const torch::Tensor& ids, const torch::Tensor& values, bo
   return sparse ? rows : rows.to_dense();
 }
 
-// Two sums of the same gradients through steps with other rows each; none in the third.
+// Compares two sums of the same gradients, through steps with other rows each. The third has none.
 void expect_same_sums(bool alone, torch::Dtype dtype) {
   torch::manual_seed(1);
   const torch::Tensor sums = at::zeros({kRows * kWidth}), expected = at::zeros({kRows * kWidth});
@@ -60,14 +60,14 @@ TEST(WholeSum, LeavesOtherRowsAlone) {
   const torch::Tensor ids = at::full({1}, 7, torch::kLong), values = at::ones({1, kWidth});
   sum.add(gradient(ids, values, true));
   sum.finish();
-  sums[0] = 3;  // as nobody would: it must not be looked at
+  sums[0] = 3;  // nobody would do this: it must not be looked at
   torch::Tensor whole = at::zeros({kRows * kWidth});
   sum.add_to(whole);
   EXPECT_EQ(whole[0].item<float>(), 0);
   EXPECT_EQ(whole.sum().item<float>(), kWidth);
 }
 
-// A token that is in a micro-batch more often than bf16 could count.
+// A token comes in a micro-batch more often than bf16 could count.
 TEST(WholeSum, CountsAFrequentRowInBf16) {
   const torch::Tensor ids = at::full({1, 2000}, 3, torch::kLong),
                       values = at::ones({2000, kWidth}, torch::kBFloat16),

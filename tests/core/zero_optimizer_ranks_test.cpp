@@ -1,5 +1,5 @@
-// Stages on dp 1, 2, 3, 5 against torch::optim::AdamW on the summed gradients, uneven and tiny
-// parameters included.
+// Compares the stages on dp 1, 2, 3, 5 with torch::optim::AdamW on the summed gradients, uneven and
+// tiny parameters included.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/utils/clip_grad.h>
@@ -25,14 +25,14 @@ std::vector<ParamSpec> make_params(const CommPtr& alone, torch::Dtype dtype) {
   return builder.take();
 }
 
-// The gradient of parameter i in a step's micro-batch of a dp rank.
+// Returns the gradient of parameter i in a step's micro-batch on a dp rank.
 torch::Tensor gradient(size_t i, int step, int micro_batch, int dp, const torch::Tensor& like) {
   const torch::Tensor n = torch::arange(like.numel(), torch::kDouble).view(like.sizes());
   return torch::sin(n * static_cast<double>(i + 1) + step * 10 + micro_batch * 3 + dp)
       .to(like.scalar_type());
 }
 
-// ZeRO stage, dp, and what is on disk: 0 nothing, 1 the optimizer, 2 at stage 3 the weights too.
+// ZeRO stage, dp, and the state on disk: 0 nothing, 1 the optimizer, 2 at stage 3 the weights too.
 class ZeroOptimizerTest : public testing::TestWithParam<std::tuple<int, int, int>> {};
 struct ZeroOptimizerTestRank : RankFixtureOf<ZeroOptimizerTest> {
   const int stage = std::get<0>(GetParam()), dp = std::get<1>(GetParam());
@@ -89,7 +89,7 @@ RANKS_TEST_P(ZeroOptimizerTest, EqualsTorchOnTheSummedGradients) {
   }
 }
 
-// What a rank keeps between steps, in bytes, against the closed form.
+// Compares the bytes that a rank keeps between steps with the closed form.
 RANKS_TEST_P(ZeroOptimizerTest, KeepsWhatTheStageSays) {
   const CommPtr world = first_ranks(dp), alone = test_world()->split(test_world()->rank(), 0);
   if (!world) return;
@@ -151,7 +151,7 @@ RANKS_TEST(ShardedParams, UnitsWithoutParameters) {
   EXPECT_EQ(params.in_flight().now, 0);
 }
 
-// One rank's disk is every rank's error.
+// An error of one rank's disk is every rank's error.
 RANKS_TEST(ZeroOptimizerOffload, RefusesAFolderThatIsNotThere) {
   const CommPtr alone = test_world()->split(test_world()->rank(), 0);
   const ProcessGrid grid(test_world(), {.dp_size = test_world()->size()});

@@ -110,7 +110,7 @@ TEST(MockDataset, CanBeLearnedDownToItsFloor) {
       if (count > 0) entropy -= count / 200000 * std::log(count / total);
     }
   }
-  // Of the next token given this one: it is the successor, or one of 63 others.
+  // The entropy of the next token given this one: it is the successor, or one of 63 others.
   const double other = 1.0 / 8 / 64, follow = 7.0 / 8 + other;
   const double floor_loss = -follow * std::log(follow) - 63 * other * std::log(other);
   EXPECT_NEAR(floor_loss, 0.8828, 1e-4);

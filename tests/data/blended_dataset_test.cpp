@@ -21,7 +21,7 @@ std::vector<int64_t> read_sample(const Dataset& data, int64_t index) {
   return tokens;
 }
 
-// The rule as Megatron states it, in one pass over all samples.
+// Applies the rule as Megatron states it, in one pass over all samples.
 std::vector<BlendOrder::Source> greedy(const std::vector<double>& weights, int64_t size) {
   std::vector<BlendOrder::Source> order;
   std::vector<int64_t> given(weights.size());
@@ -199,7 +199,8 @@ TEST_F(GptCorporaTest, APrefixThatIsNoneIsAnsweredWithTheOneThatWorks) {
   for (const std::string ending : {".bin", ".idx"})
     EXPECT_THAT(refusal(books + ending), HasSubstr("give its prefix, --data-path " + books));
   EXPECT_THAT(refusal(folder_ / "books"), HasSubstr("books.idx; there is --data-path " + books));
-  EXPECT_THAT(refusal(folder_ / "books.jsonl"), HasSubstr("of what preprocess_data makes of it"));
+  EXPECT_THAT(refusal(folder_ / "books.jsonl"),
+              HasSubstr("of the files that preprocess_data makes"));
   EXPECT_THAT(refusal("0.7 " + a_ + " 0.3 " + b_),
               HasSubstr("without quotes: --data-path 0.7 " + a_ + " 0.3 " + b_));
   EXPECT_THAT(refusal(folder_ / "other"), HasSubstr("other.idx: cannot open: No such file"));

@@ -1,4 +1,4 @@
-// What the data tests share: the fixtures, a scratch folder and small corpora.
+// Helpers of the data tests: the fixtures, a scratch folder and small corpora.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ class ScratchFolder {
   std::filesystem::path path_;
 };
 
-// Documents of the given lengths whose tokens count up from 0 through the corpus.
+// Writes documents of the given lengths. Their tokens count up from 0 through the corpus.
 inline void write_counting_corpus(const std::string& prefix, const std::vector<int>& lengths) {
   IndexedDatasetBuilder builder(prefix, TokenType::kInt32);
   int32_t next = 0;

@@ -19,7 +19,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// The values of a one- or two-dimensional .npy file, flat; the header line must name `type`.
+// Returns the values of a one- or two-dimensional .npy file, flat. The header line must name
+// `type`.
 template <class T>
 std::vector<T> read_npy(const std::string& name, const std::string& type) {
   const std::string file = read_file(fixture("order/" + name + ".npy"));

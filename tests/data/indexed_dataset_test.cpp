@@ -223,7 +223,8 @@ TEST_F(DamagedIndex, ABinMayEndWithATokenForEachDocumentAndNoMore) {
   }
 }
 
-// The index of one tokenizer's run beside the tokens of another's: every second token would be 0.
+// Puts the index of one tokenizer's run beside the tokens of another's. Every second token would be
+// 0.
 TEST(IndexedDataset, TokensOfAnotherWidthAreRefused) {
   ScratchFolder folder;
   for (const auto type : {TokenType::kInt32, TokenType::kUint16}) {

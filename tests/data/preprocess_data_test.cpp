@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 
 class PreprocessData : public ::testing::Test {
  protected:
-  // The exit status; what was printed goes to `output`.
+  // Returns the exit status. The program's output goes to `output`.
   int run(const std::string& arguments) {
     const std::string log = folder / "log";
     const std::string command =
@@ -38,10 +38,10 @@ class PreprocessData : public ::testing::Test {
     EXPECT_EQ(run(arguments), status) << arguments;
     return output;
   }
-  // Of what --help would have answered.
+  // Returns the refusal of arguments that --help explains.
   std::string misuse(const std::string& arguments) { return refusal(arguments, 2); }
 
-  // The documents of a byte-level corpus as text.
+  // Returns the documents of a byte-level corpus as text.
   std::vector<std::string> documents(const std::string& prefix) {
     const auto tokenizer = make_tokenizer("ByteLevelTokenizer", "", "");
     const IndexedDataset data(prefix);
@@ -165,7 +165,7 @@ TEST_F(PreprocessData, CutsPlainTextAsTold) {
   EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("a", "b", "c\r", "d"));
 }
 
-// Tokens are replaced where an index beside them says that they are tokens.
+// Tokens are replaced only if an index beside them says that they are tokens.
 TEST_F(PreprocessData, ReplacesTokensAlone) {
   const std::string flags = input("a.txt", "aabb"), prefix = folder / "out_text_document";
   write_file(prefix + ".bin", "thesis");
@@ -195,7 +195,7 @@ TEST_F(PreprocessData, TouchesNoFileBesideItsOwn) {
     EXPECT_THAT(documents(prefix), ElementsAre("aabb"));
     for (const char* suffix : suffixes) EXPECT_EQ(read_file(prefix + suffix), "thesis") << suffix;
   }
-  EXPECT_EQ(folder.files(), 8u);  // the input, the thesis, the output, and what was beside it
+  EXPECT_EQ(folder.files(), 8u);  // the input, the thesis, the output, and the suffixes
   const std::string before = read_file(prefix + ".bin") + read_file(prefix + ".idx");
   std::filesystem::create_symlink(folder / "thesis", prefix + ".tmp");
   EXPECT_THAT(refusal(flags), HasSubstr(prefix + ".tmp is not of a run of ours that was killed"));
@@ -222,7 +222,7 @@ TEST_F(PreprocessData, GoesOverWhatAKilledRunLeft) {
       waitpid(child, nullptr, 0);
     }
     ASSERT_EQ(read_file(built + "tokens.bin"), "");
-    if (one_is_named) {  // and not the index, which is away before
+    if (one_is_named) {  // the index is not yet, and the old one is gone
       std::filesystem::remove(prefix + ".idx");
       write_file(built + "tokens.idx", "");
       write_file(built + "tokens.bin", "tokens");
@@ -252,7 +252,7 @@ TEST_F(PreprocessData, NamesTheFirstBadLine) {
   EXPECT_THAT(refusal(input("a.jsonl", "1")), HasSubstr("has no string \"text\" (--json-keys)"));
 }
 
-// Python's json.loads takes these, and hence Megatron.
+// Python's json.loads takes these, and so does Megatron.
 TEST_F(PreprocessData, ReadsLinesAsPythonDoes) {
   const char* lines[] = {
       R"({"text": "a", "score": NaN, "x": [Infinity, {"y": -Infinity}]})",

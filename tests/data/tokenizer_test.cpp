@@ -150,7 +150,7 @@ TEST_F(DamagedVocabulary, MergesMustBeInIt) {
   EXPECT_THAT(open(whole, "a b c\n"), HasSubstr("m.txt:1: expected two tokens"));
 }
 
-// A package of transformers whose vocab.json and merges.txt are GPT-2's in form.
+// A package of transformers with vocab.json and merges.txt in GPT-2's form.
 class Package : public ::testing::Test {
  protected:
   std::string open(const char* beside, const nlohmann::json& settings) {
@@ -207,7 +207,7 @@ TEST_F(Package, WithoutATokenizerJsonIsKnownByItsClass) {
               HasSubstr("its add_prefix_space is true"));
 }
 
-// Each file where another flag's belongs.
+// Gives each file where another flag's belongs.
 TEST(TokenizerFiles, OfAnotherKindAreRecognised) {
   const ScratchFolder folder;
   const auto file = [&](const char* name, const std::string& text) {

@@ -107,7 +107,7 @@ TEST_F(FileIo, ErrorsNameThePath) {
             std::string::npos);
 }
 
-// In the place of any file: none of them may be waited for.
+// Things that may be in the place of a file. The reader must not wait for any of them.
 TEST_F(FileIo, WhatIsNoFileIsNamed) {
   ASSERT_EQ(mkfifo((folder_ / "fifo").c_str(), 0600), 0);
   std::filesystem::create_symlink("fifo", folder_ / "link");
@@ -130,7 +130,7 @@ TEST_F(FileIo, WhatIsNoFileIsNamed) {
   }
 }
 
-// As a shell makes one of <(zcat a.csv.gz); its writer comes later.
+// A shell makes such a pipe of <(zcat a.csv.gz). Its writer comes later.
 TEST_F(FileIo, APipeIsReadWhereItIsNamedAsOne) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);

@@ -24,7 +24,7 @@ inline std::filesystem::path tag_of(const std::string& name) {
   return checkpoint / read_file(checkpoint / kLatestFile);
 }
 
-// A copy of a fixture's tag folder, to be damaged.
+// Copies a fixture's tag folder, to be damaged.
 inline std::filesystem::path copy_of(const std::string& name, const std::filesystem::path& folder) {
   const auto tag = folder / "damaged";
   std::filesystem::copy(tag_of(name), tag);

@@ -44,7 +44,7 @@ TEST_F(Ckpt, DiffComparesTheWeightsOfAnExport) {
     expect_problem(outcome, line);
 }
 
-// As the export of DeepSpeed's script has them.
+// The export of DeepSpeed's script has such rows.
 TEST_F(Ckpt, DiffTellsPaddingOfTheVocabularyFromADifference) {
   const std::string table = "tied_modules.embed.word_embeddings.weight";
   const fs::path file = exported(kMesh);

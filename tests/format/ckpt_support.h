@@ -8,7 +8,7 @@
 
 namespace anymesh {
 
-// What a command of `ckpt` returned and printed.
+// The exit code and output of a `ckpt` command.
 struct Outcome {
   int code = 0;
   std::string text;
@@ -41,7 +41,7 @@ inline void expect_problem(const Outcome& outcome, const std::string& part) {
 
 class Ckpt : public TempFolder {
  protected:
-  // The masters of a checkpoint as zero_to_fp32 exports them.
+  // Exports the masters of a checkpoint as zero_to_fp32 does.
   std::filesystem::path exported(const std::string& name) {
     const WholeCheckpoint whole = open_whole_checkpoint(tag_of(name), 2);
     Value weights = Value::ordered_dict();
@@ -52,7 +52,7 @@ class Ckpt : public TempFolder {
   }
 };
 
-// A checkpoint of DeepSpeed of a rarer kind.
+// Returns a checkpoint of DeepSpeed of a rarer kind.
 inline std::filesystem::path rare_case(const std::string& name) {
   return std::filesystem::path(ANYMESH_TEST_DATA) / "deepspeed" / "cases" / name / "checkpoint";
 }

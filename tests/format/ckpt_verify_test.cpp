@@ -21,7 +21,7 @@ TEST_P(Converted, IsWhole) {
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, Converted, ::testing::ValuesIn(kConverted), test_name);
 
-// Ours have the metadata under two names.
+// Our folders have the metadata under two names.
 TEST_F(Ckpt, VerifiesWhatItConverted) {
   for (const char* name : {"z1-bf16-dp2", "z3-bf16-dp2"}) {
     const fs::path universal = folder_ / name;
@@ -58,7 +58,7 @@ void change_optimizer(const fs::path& file, const std::function<void(Value& adam
   });
 }
 
-// One bit, in the middle of the largest tensor.
+// Flips one bit, in the middle of the largest tensor.
 void flip_bit(const fs::path& file) {
   const ZipReader zip(file);
   const auto& record =
@@ -69,7 +69,7 @@ void flip_bit(const fs::path& file) {
   write_file(file, bytes);
 }
 
-// A manifest that is cut short says nothing against what it leaves out.
+// A manifest that is cut short says nothing about the files it leaves out.
 TEST_F(Ckpt, VerifyWantsEveryFileInTheManifest) {
   const fs::path tag = copy_of(kMesh, folder_);
   Manifest manifest{.tag = tag.filename(), .iteration = 4};
@@ -152,11 +152,11 @@ TEST_F(Ckpt, VerifyComparesReplicas) {
   expect_problem(outcome,
                  "2.input_layernorm.weight: exp_avg of pp 0, tp 1 "
                  "(bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt) differs in 1 of 64 elements, at "
-                 "most by 5.000e-01 at element 3 from that of pp 0, tp 0\n");
+                 "most by 5.000e-01 at element 3 from the one of pp 0, tp 0\n");
   expect_problem(outcome,
                  "tied_modules.embed.word_embeddings.weight: exp_avg_sq of pp 1, tp 1 "
                  "(bf16_zero_pp_rank_0_mp_rank_03_optim_states.pt) differs in 1 of 16384 elements, "
-                 "at most by 2.000e+00 at element 7 from that of pp 0, tp 1\n");
+                 "at most by 2.000e+00 at element 7 from the one of pp 0, tp 1\n");
   expect_problem(outcome, "2 problem(s)");
 }
 
@@ -268,7 +268,7 @@ TEST_F(Ckpt, WhatIsNotUnderstoodIsNotDamage) {
   expect_not_understood(verify(tag), "nothing says how the shards of tp 2 are merged");
   legacy();
   expect_not_understood(verify(tag), "legacy format of torch.save");
-  fs::resize_file(tag / optim_states_file(0, 2, true), 1000);  // and that is damage
+  fs::resize_file(tag / optim_states_file(0, 2, true), 1000);  // a truncated file is damage
   expect_problem(verify(tag), optim_states_file(0, 2, true));
   expect_problem(verify(tag), "the rest is not checked");
 }

@@ -49,7 +49,7 @@ class Convert : public TempFolder {
     return convert_to_universal(options(tag_of(name)), {});
   }
 
-  // A copy of a checkpoint's tag folder, with one file changed.
+  // Copies a checkpoint's tag folder and changes one file.
   fs::path changed(const std::string& name, const std::string& file,
                    const std::function<void(Value&)>& change) {
     const fs::path tag = folder_ / "changed";
@@ -69,8 +69,9 @@ class Convert : public TempFolder {
   }
 };
 
-// Without what a folder of ours has more, for the loaders of ZeRO 3 and of the other stages alike:
-// the metadata under both names, a step in optimizer_state.pt; and a manifest.
+// Returns our files that DeepSpeed's folder has too. Ours also has a manifest and, for the loaders
+// of ZeRO 3 and of the other stages alike, the metadata under both names and a step in
+// optimizer_state.pt.
 std::set<std::string> theirs_of(const fs::path& ours) {
   std::set<std::string> files = files_in(ours);
   EXPECT_EQ(files.erase(std::string(kManifestFile)), 1u);
@@ -88,7 +89,7 @@ Value as_theirs(Value ours, const Value& theirs) {
   return ours;
 }
 
-// Theirs of ZeRO 3 has rank 0's flat tensors.
+// DeepSpeed's ZeRO 3 folder has rank 0's flat tensors.
 Value without_flat_tensors(Value theirs) {
   if (!theirs.is_dict() || !theirs.contains(keys::kFp32FlatGroups)) return theirs;
   theirs.erase(keys::kFp32FlatGroups);
@@ -102,8 +103,8 @@ Value without_flat_tensors(Value theirs) {
   return theirs.set(keys::kOptimizerStateDict, adam);
 }
 
-// Against what the real converter wrote: the same files; in each the same keys in the same order,
-// the same types, and tensors of the same dtype, shape and bytes.
+// Compares with the real converter's output: the same files; in each the same keys in the same
+// order, the same types, and tensors of the same dtype, shape and bytes.
 void expect_same(const fs::path& ours, const fs::path& theirs, bool row_parallel_differs = false) {
   ASSERT_EQ(theirs_of(ours), files_in(theirs));
   size_t tensors = 0;
@@ -123,8 +124,8 @@ void expect_same(const fs::path& ours, const fs::path& theirs, bool row_parallel
   EXPECT_GT(tensors, 40u);
 }
 
-// DeepSpeed leaves the tensors of a ZeRO 3 checkpoint flat and bare and writes no steps; ours have
-// their shape, and its bytes.
+// DeepSpeed leaves the tensors of a ZeRO 3 checkpoint flat and bare, and writes no steps. Our
+// tensors have their shape, and the same bytes.
 TEST_F(Convert, Zero3HasTheSameBytesAndTheShapesThatDeepSpeedLeavesOut) {
   convert("z3-fp32-dp3-frozen");
   const fs::path theirs = answer_of("z3-fp32-dp3-frozen");
@@ -165,15 +166,15 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, SameAsDeepSpeed,
                            return name;
                          });
 
-// Megatron does not say at tp 1 which weights are row-parallel, so DeepSpeed's folder says 0 and
-// breaks at tp 2.
+// At tp 1 Megatron does not say which weights are row-parallel, so DeepSpeed's folder says cat_dim
+// 0 and breaks at tp 2.
 TEST_F(Convert, RowParallelWeightsOfTp1SayTheirDim) {
   convert("z1-bf16-tp1pp1dp2");
   expect_same(output_, answer_of("z1-bf16-tp1pp1dp2"), true);
 }
 
-// The real converter refuses ZeRO 0; the weights must be those of the checkpoint, the states in
-// their places.
+// The real converter refuses ZeRO 0. The weights must be the checkpoint's, with the states in their
+// places.
 TEST_F(Convert, Zero0) {
   ConvertOptions by_order = options(tag_of("z0-fp32-dp2"));
   EXPECT_NE(refusal(by_order).find("--assume_module_order"), std::string::npos);
@@ -190,8 +191,8 @@ TEST_F(Convert, Zero0) {
     EXPECT_EQ(state_of(name.as_string(), kFp32State), floats(*weight.as_tensor().bytes))
         << name.as_string();
   }
-  // Weights come first in the optimizer, then biases and norms: 10 matrices, hence ln_1.weight of
-  // layer 0 is the 11th.
+  // The optimizer has weights first, then biases and norms. There are 10 matrices, so ln_1.weight
+  // of layer 0 is the 11th.
   const auto entries = state.at(keys::kOptimizer).at(keys::kState).entries();
   EXPECT_EQ(state_of("wte.weight", kExpAvgState),
             floats(*entries[0].second.at(kExpAvgState).as_tensor().bytes));
@@ -209,9 +210,9 @@ void append(std::vector<float>& to, const std::vector<float>& from) {
   to.insert(to.end(), from.begin(), from.end());
 }
 
-// A plain torch optimizer's state as DeepSpeed's half-precision wrappers keep it: with masters, all
-// flat for each group (fused) or one by one. The optimizer has the matrices first, then biases and
-// norms, each in the model's order.
+// Returns a plain torch optimizer's state as DeepSpeed's half-precision wrappers keep it. It has
+// masters, all flat for each group (fused) or one by one. The optimizer has the matrices first,
+// then biases and norms, each in the model's order.
 Value with_masters(const Value& model_state, bool fused) {
   const Value optimizer = model_state.at(keys::kOptimizer);
   const auto adam = optimizer.at(keys::kState).entries();
@@ -377,11 +378,10 @@ TEST_F(Convert, ReplicasThatDifferAreAnErrorWithTheirDifference) {
   const auto tag = changed("z1-bf16-tp2pp2dp1", optim_states_file(0, 1, true),
                            change_fp32([](std::vector<float>& values) { values[3] += 0.5f; }));
   const std::string message = refusal(options(tag));
-  EXPECT_NE(
-      message.find("2.input_layernorm.weight (fp32): should be the same on all tp ranks, but "
-                   "that of rank 1 differs "
-                   "in 1 of 64 elements, at most by 5.000e-01 at element 3 from that of rank 0"),
-      std::string::npos)
+  EXPECT_NE(message.find("2.input_layernorm.weight (fp32): should be the same on all tp ranks, but "
+                         "rank 1's differs "
+                         "in 1 of 64 elements, at most by 5.000e-01 at element 3 from rank 0's"),
+            std::string::npos)
       << message;
 }
 
@@ -408,7 +408,7 @@ TEST_F(Convert, NamesThatAreNoFoldersAreRefused) {
     v.set(keys::kParamShapes, Value::list(groups));
   };
   auto tag = changed("z3-fp32-dp3-frozen", zero3_model_states_file(0, 0), rename);
-  EXPECT_NE(refusal(options(tag)).find("cannot be that of a folder"), std::string::npos);
+  EXPECT_NE(refusal(options(tag)).find("cannot name a folder"), std::string::npos);
   const fs::path cases = fs::path(ANYMESH_TEST_DATA) / "deepspeed/cases";
   const std::string long_name = refusal(options(cases / "name-long/checkpoint/global_step3"));
   EXPECT_NE(long_name.find("xx...(305 bytes)...xx"), std::string::npos) << long_name;
@@ -416,7 +416,7 @@ TEST_F(Convert, NamesThatAreNoFoldersAreRefused) {
   EXPECT_NE(long_name.find("mp_rank_00_model_states.pt: the parameter"), std::string::npos);
 }
 
-// They matter to no tool that makes no folder of them.
+// Such names matter only to a tool that makes folders of them.
 TEST_F(Convert, NamesThatAreNoFoldersAreExported) {
   const fs::path cases = fs::path(ANYMESH_TEST_DATA) / "deepspeed/cases";
   const Value truth = read_torch_file(cases / "name-long/truth.pt").at("fp32");

@@ -1,6 +1,6 @@
-// The bugs and limits of DeepSpeed 0.19.8's converter and of Megatron-DeepSpeed's checkpoints, by
-// the numbers of the table in docs/checkpoint-format.md: what happens here instead. Those that are
-// not here have nothing to do with this library; the table says why.
+// The bugs and limits of DeepSpeed 0.19.8's converter and of Megatron-DeepSpeed's checkpoints, and
+// the right results here. Test numbers are the numbers in the table of docs/checkpoint-format.md.
+// Missing numbers have nothing to do with this library; the table says why.
 
 #include <algorithm>
 
@@ -52,7 +52,7 @@ Value info_of(std::vector<Value::Entry> entries) {
   return Value::dict(std::move(entries));
 }
 
-// Theirs crashes on the nested `module` of a Megatron model without a pipeline.
+// DeepSpeed crashes on the nested `module` of a Megatron model without a pipeline.
 TEST_F(DeepSpeedBugs, B01_NestedModule) {
   EXPECT_EQ(convert(tag_of("z2-bf16-tp2dp2-nopipe")).parameters, 52);
   const std::string dense = "language_model.encoder.layers.3.self_attention.dense.weight";
@@ -60,7 +60,7 @@ TEST_F(DeepSpeedBugs, B01_NestedModule) {
   EXPECT_EQ(state(dense, kFp32State).at(keys::kCatDim).as_int(), 1);
 }
 
-// Theirs says cat_dim 0 of the row-parallel weights of a tp of 1, which breaks them at tp 2.
+// DeepSpeed writes cat_dim 0 for the row-parallel weights at tp 1, which breaks them at tp 2.
 TEST_F(DeepSpeedBugs, B02_RowParallelWeightsOfTp1) {
   convert(tag_of("z1-bf16-tp1pp1dp2"));
   for (const char* name : {"3.self_attention.dense.weight", "5.mlp.dense_4h_to_h.weight"})
@@ -68,8 +68,8 @@ TEST_F(DeepSpeedBugs, B02_RowParallelWeightsOfTp1) {
   EXPECT_EQ(state("3.mlp.dense_h_to_4h.weight", kExpAvgState).at(keys::kCatDim).as_int(), 0);
 }
 
-// Theirs scrambles parameters whose order round_robin_gradients changed: param_slice_mappings has
-// another than param_shapes, which is right if the model's weights bear it out.
+// DeepSpeed scrambles parameters that round_robin_gradients reordered. Their order in
+// param_slice_mappings differs from param_shapes, which is right if the model's weights confirm it.
 TEST_F(DeepSpeedBugs, B03_RoundRobinGradients) {
   const fs::path tag = copy_of("z2-bf16-dp3", folder_);
   for (int dp = 0; dp < 3; ++dp) {
@@ -97,7 +97,8 @@ TEST_F(DeepSpeedBugs, B03_RoundRobinGradients) {
             std::string::npos);
 }
 
-// Their ZeRO 3 loader gives all groups the first one's hyper-parameters. The folder has each one's.
+// DeepSpeed's ZeRO 3 loader gives all groups the first one's hyper-parameters. Our folder has each
+// one's.
 TEST_F(DeepSpeedBugs, B04_HyperParametersOfEveryGroup) {
   convert(tag_of("z3-fp32-dp3-frozen"));
   const Value groups = optimizer_state().at(keys::kParamGroups);
@@ -106,15 +107,15 @@ TEST_F(DeepSpeedBugs, B04_HyperParametersOfEveryGroup) {
             groups.at(1).at(keys::kWeightDecay).as_double());
 }
 
-// Their loader fails on ranks that hold padding alone: 21 elements on 8 ranks.
+// DeepSpeed's loader fails on ranks that hold padding alone: 21 elements on 8 ranks.
 TEST_F(DeepSpeedBugs, B05_PartitionsOfPaddingAlone) {
   convert(Synthetic{.parameters = {{"a.weight", {3, 7}}}, .dp = 8});
   EXPECT_EQ(values("a.weight", kFp32State), numbered(21, 0));
   EXPECT_EQ(values("a.weight", kExpAvgSqState), numbered(21, 0.5f));
 }
 
-// BF16_Optimizer counts all padding on its last rank, 11 elements of a partition of 4; theirs then
-// reads out of bounds.
+// BF16_Optimizer counts all padding on its last rank: 11 elements of a partition of 4. DeepSpeed's
+// converter then reads out of bounds.
 TEST_F(DeepSpeedBugs, B06_PaddingBeyondThePartition) {
   const Synthetic source{.parameters = {{"a.weight", {3, 7}}}, .dp = 8, .bf16_optimizer = true};
   source.write(tag_);
@@ -134,8 +135,8 @@ Synthetic vocabulary_of_5(bool megatron) {
                            {keys::kVocabularyPatterns, Value::list({"word.weight"})}})};
 }
 
-// Padding rows that were trained are lost. So here, but said; and the file holds no more than the
-// real rows (theirs keeps the padded storage behind them).
+// Padding rows that were trained are lost, here too, but with a warning. Our file holds only the
+// real rows; DeepSpeed's keeps the padded storage behind them.
 TEST_F(DeepSpeedBugs, B07_VocabularyPadding) {
   const ConvertReport report = convert(vocabulary_of_5(true));
   ASSERT_EQ(report.warnings.size(), 1u);
@@ -150,8 +151,8 @@ TEST_F(DeepSpeedBugs, B07_VocabularyPadding) {
   EXPECT_TRUE(convert(vocabulary_of_5(false)).warnings.empty());
 }
 
-// Later Megatron-DeepSpeed keeps thirds in the fused weight, which no file tells. Said where the
-// checkpoint could be one.
+// Later Megatron-DeepSpeed keeps thirds in the fused weight, and no file says so. The converter
+// warns if the checkpoint could be such a one.
 TEST_F(DeepSpeedBugs, B08_ThirdsInTheFusedWeight) {
   Synthetic source{.parameters = {{"2.self_attention.query_key_value.weight", {6, 2}}},
                    .tp = 2,
@@ -166,7 +167,8 @@ TEST_F(DeepSpeedBugs, B08_ThirdsInTheFusedWeight) {
   EXPECT_TRUE(convert(source).warnings.empty());
 }
 
-// Megatron's ZeRO 3 decays no weights: its one group says so, and pretrain_gpt says whose win.
+// Megatron's ZeRO 3 decays no weights. Its one group says so, and pretrain_gpt says which value
+// wins.
 TEST_F(DeepSpeedBugs, B09_NoWeightDecayUnderZero3) {
   convert(tag_of("z3-bf16-dp2-nopipe"));
   const Value groups = optimizer_state().at(keys::kParamGroups);
@@ -174,7 +176,7 @@ TEST_F(DeepSpeedBugs, B09_NoWeightDecayUnderZero3) {
   EXPECT_EQ(groups.at(0).at(keys::kWeightDecay).as_double(), 0.0);
 }
 
-// Theirs pairs groups by position and drops what is left over. Refused.
+// DeepSpeed pairs groups by position and drops the rest. Here this is refused.
 TEST_F(DeepSpeedBugs, B10_AnotherNumberOfGroups) {
   const fs::path tag = copy_of("z2-bf16-dp3", folder_);
   change(tag / model_states_file(0), [](Value& v) {
@@ -183,7 +185,7 @@ TEST_F(DeepSpeedBugs, B10_AnotherNumberOfGroups) {
   EXPECT_NE(refusal(tag).find("partitions of 1 groups"), std::string::npos);
 }
 
-// Theirs takes the step of tp rank 0, whatever the others say. Refused.
+// DeepSpeed takes the step of tp rank 0, whatever the others say. Here this is refused.
 TEST_F(DeepSpeedBugs, B11_StepsThatDiffer) {
   Synthetic{.parameters = {{"a.weight", {2, 2}}}, .tp = 2, .info = info_of({})}.write(tag_);
   change(tag_ / optim_states_file(0, 1, true), [](Value& v) {
@@ -196,7 +198,7 @@ TEST_F(DeepSpeedBugs, B11_StepsThatDiffer) {
   EXPECT_NE(refusal(tag_).find("for a.weight, as on tp rank 0"), std::string::npos);
 }
 
-// Nor does a tp rank without moments, or without a step, stand for the others.
+// A tp rank without moments or without a step does not stand for the others either.
 TEST_F(DeepSpeedBugs, B11_StatesThatOneRankLacks) {
   for (const int rank : {0, 1}) {
     for (const bool all : {false, true}) {
@@ -217,7 +219,7 @@ TEST_F(DeepSpeedBugs, B11_StatesThatOneRankLacks) {
   }
 }
 
-// A pipeline's ZeRO 0 in bf16 is written without shapes: the model's weights alone can be had.
+// A pipeline's ZeRO 0 checkpoint in bf16 has no shapes, so only the model's weights can be read.
 TEST_F(DeepSpeedBugs, B12_Bf16OptimizerAtZero0) {
   Synthetic{.parameters = {{"a.weight", {2, 2}}}, .bf16_optimizer = true}.write(tag_);
   const auto without_shapes = [](Value& v) { v.set(keys::kParamShapes, {}); };
@@ -232,7 +234,7 @@ TEST_F(DeepSpeedBugs, B12_Bf16OptimizerAtZero0) {
   EXPECT_TRUE(open_whole_checkpoint(tag_, 1).weights_rounded);
 }
 
-// Theirs sorts by name, where rank 100 comes before rank 11, and takes layer 100 for layer 10.
+// DeepSpeed sorts by name, so rank 100 comes before rank 11. It also takes layer 100 for layer 10.
 TEST_F(DeepSpeedBugs, B13_MoreThan99RanksAndLayers) {
   convert(Synthetic{.parameters = {{"a.weight", {1, 2}}}, .tp = 101, .info = info_of({})});
   const std::vector<float> rows = values("a.weight", kFp32State);
@@ -250,7 +252,7 @@ TEST_F(DeepSpeedBugs, B13_MoreThan99RanksAndLayers) {
   EXPECT_TRUE(source.layer_files.contains({100, 0}));
 }
 
-// Theirs leaves an empty latest_universal inside the folder.
+// DeepSpeed leaves an empty latest_universal inside the folder.
 TEST_F(DeepSpeedBugs, B15_TrailingSlash) {
   convert_to_universal(
       {.input = tag_of("z1-bf16-dp2").string() + "/", .output = output_.string() + "/"}, {});
@@ -258,7 +260,8 @@ TEST_F(DeepSpeedBugs, B15_TrailingSlash) {
   EXPECT_FALSE(fs::exists(output_ / kLatestUniversalFile));
 }
 
-// Their loader takes a vocabulary of as many rows as a rank's shard for one that all ranks hold.
+// DeepSpeed's loader takes a vocabulary with as many rows as a rank's shard for one that all ranks
+// hold.
 TEST_F(DeepSpeedBugs, B16_AShardOfAsManyRowsAsTheVocabulary) {
   MergeRule rule;
   rule.vocabulary = true;
@@ -273,7 +276,7 @@ TEST_F(DeepSpeedBugs, B16_AShardOfAsManyRowsAsTheVocabulary) {
   }
 }
 
-// Theirs crashes on the lists of "elastic_checkpoint": true.
+// DeepSpeed crashes on the lists of "elastic_checkpoint": true.
 TEST_F(DeepSpeedBugs, B17_ElasticCheckpoints) {
   convert(
       Synthetic{.parameters = {{"a.weight", {3, 7}}, {"a.bias", {4}}}, .dp = 3, .elastic = true});
@@ -297,19 +300,19 @@ TEST_F(DeepSpeedBugs, B18_LocalPositionEmbeddings) {
   EXPECT_EQ(values(name, kFp32State), (std::vector<float>{0, 1, 2, 3, 1000, 1001, 1002, 1003}));
 }
 
-// Replicas that differ are refused there as here; the message has the parameter and by how much.
+// DeepSpeed refuses replicas that differ, too. Our message has the parameter and the difference.
 TEST_F(DeepSpeedBugs, B19_ReplicasThatDiffer) {
   Synthetic{.parameters = {{"norm.weight", {4}}},
             .tp = 2,
             .info = info_of({{keys::kTpReplicatedPatterns, Value::list({"norm.weight"})}})}
       .write(tag_);
-  EXPECT_NE(
-      refusal(tag_).find("norm.weight (fp32): should be the same on all tp ranks, but that of "
-                         "rank 1 differs in 4 of 4 elements, at most by 1.000e+03"),
-      std::string::npos);
+  EXPECT_NE(refusal(tag_).find("norm.weight (fp32): should be the same on all tp ranks, but rank "
+                               "1's differs in 4 of 4 elements, at most by 1.000e+03"),
+            std::string::npos);
 }
 
-// Optimizers that keep their step in param_groups: their ZeRO 3 loader fails on such a folder.
+// Some optimizers keep their step in param_groups. DeepSpeed's ZeRO 3 loader fails on such a
+// folder.
 TEST_F(DeepSpeedBugs, B20_StepInTheParameterGroups) {
   const fs::path tag = copy_of("z3-fp32-dp3-frozen", folder_);
   for (int dp = 0; dp < 3; ++dp) {
@@ -330,7 +333,7 @@ TEST_F(DeepSpeedBugs, B20_StepInTheParameterGroups) {
   EXPECT_EQ(adam.entries()[0].second.at(kStepState).as_int(), 4);
 }
 
-// zero_to_fp32 cannot read tensor parallelism, pipelines or BF16_Optimizer; whole tensors can.
+// zero_to_fp32 cannot read tensor parallelism, pipelines or BF16_Optimizer; WholeCheckpoint can.
 TEST_F(DeepSpeedBugs, B21_WholeTensorsOfAnyMesh) {
   const WholeCheckpoint mesh = open_whole_checkpoint(tag_of("z1-bf16-tp2pp2dp1"), 1);
   EXPECT_EQ(mesh.parameter("5.mlp.dense_4h_to_h.weight").shape, (Shape{64, 256}));
@@ -339,7 +342,8 @@ TEST_F(DeepSpeedBugs, B21_WholeTensorsOfAnyMesh) {
   EXPECT_EQ(floats(*a.weight().bytes), numbered(21, 0));
 }
 
-// Second names of tied weights have the model's rounded values there; they stand for the master.
+// DeepSpeed's files have the model's rounded values for second names of tied weights. Here these
+// names stand for the master.
 TEST_F(DeepSpeedBugs, B23_SecondNamesOfTiedWeights) {
   const WholeCheckpoint checkpoint = open_whole_checkpoint(tag_of("z1-bf16-dp2"), 1);
   const auto shared = checkpoint.metadata.at(keys::kSharedParams).entries();
@@ -352,7 +356,8 @@ TEST_F(DeepSpeedBugs, B23_SecondNamesOfTiedWeights) {
   }
 }
 
-// Older versions record less: no slice mappings, no degrees, counts and stages as plain numbers.
+// Older versions record less: no slice mappings, no degrees, and plain numbers for counts and
+// stages.
 TEST_F(DeepSpeedBugs, FilesOfOlderVersionsAreReadAlike) {
   Synthetic{.parameters = {{"a.weight", {3, 7}}, {"a.bias", {4}}}, .dp = 3}.write(tag_);
   change(tag_ / model_states_file(0),
@@ -370,8 +375,8 @@ TEST_F(DeepSpeedBugs, FilesOfOlderVersionsAreReadAlike) {
   EXPECT_EQ(values("a.bias", kFp32State), numbered(4, 21));
 }
 
-// ZeRO 3 and the other stages look for different names of the same metadata, and for different keys
-// of the optimizer's state: a folder of ours has both.
+// ZeRO 3 and the other stages look for the same metadata under different names, and for different
+// keys of the optimizer's state. Our folder has both.
 TEST_F(DeepSpeedBugs, BothFamiliesOfLoadersFindTheirMetadata) {
   for (const char* name : {"z3-fp32-dp3-frozen", "z2-bf16-dp3"}) {
     convert(tag_of(name));

@@ -1,5 +1,5 @@
-// Real DeepSpeed's checkpoints of rarer kinds, beside the values that the run held when it saved
-// them (tests/fixtures/deepspeed/cases). Prints a table: kinds x tools.
+// Compares real DeepSpeed checkpoints of rarer kinds with the values that the run held when it
+// saved them (tests/fixtures/deepspeed/cases). Prints a table: kinds x tools.
 
 #include <iostream>
 #include <map>
@@ -15,11 +15,11 @@ namespace {
 namespace fs = std::filesystem;
 using Tensors = std::map<std::string, TensorRecord>;
 
-// A kind of checkpoint, and its right results.
+// A kind of checkpoint and its right results.
 struct Case {
   const char* name;
-  const char* converts = "";  // else what ds_to_universal's refusal says
-  const char* refused = "";   // what all tools' refusal says
+  const char* converts = "";  // else the text of ds_to_universal's refusal
+  const char* refused = "";   // the text of all tools' refusal
   bool assume_module_order = false;
 };
 
@@ -77,7 +77,7 @@ class DeepSpeedCases : public Ckpt, public ::testing::WithParamInterface<Case> {
     EXPECT_EQ(read_bytes(*widened(a).bytes), read_bytes(*widened(b).bytes)) << name;
   }
 
-  // A run in half precision knows no more of its weights than masters round to.
+  // For a run in half precision only the rounded masters are known.
   void expect_weights(Tensors exported) {
     const bool rounded = GetParam().name == std::string("z0-bf16-order");
     Tensors expected = truth("fp32");
@@ -121,7 +121,7 @@ class DeepSpeedCases : public Ckpt, public ::testing::WithParamInterface<Case> {
     return {DType::kBFloat16, tensor.shape, false, bytes_of(rounded)};
   }
 
-  // Every state that the run held of a parameter, unless the optimizer's are unlike the live ones.
+  // Expects every state that the run held of a parameter, unless the optimizer's mapping is wrong.
   void expect_states(const WholeCheckpoint& universal) {
     if (GetParam().name == std::string("round-robin")) return;  // the live mapping is wrong
     for (const auto& [name, states] :
@@ -187,7 +187,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DeepSpeedCases, ::testing::ValuesIn(kCases), [](
   return name;
 });
 
-// Kinds that are those with a change.
+// Kinds made by a change to those above.
 class DeepSpeedKinds : public Ckpt {
  protected:
   fs::path copy_of_case(const std::string& name) {
@@ -207,7 +207,7 @@ class DeepSpeedKinds : public Ckpt {
         [&] { convert_to_universal({.input = tag, .output = tag.string() + "_universal"}, {}); });
   }
 
-  // Changes what a plain torch optimizer keeps at ZeRO 0.
+  // Changes the state that a plain torch optimizer keeps at ZeRO 0.
   static void change_optimizer(const fs::path& tag, const std::function<void(Value&)>& edit) {
     change(tag / model_states_file(0), [&](Value& v) {
       Value optimizer = v.at(keys::kOptimizer);
@@ -248,7 +248,8 @@ TEST_F(DeepSpeedKinds, NamesInParamGroupsTellTheOrder) {
                 floats(*states.at(state).as_tensor().bytes));
 }
 
-// Then they cannot be told apart: theirs are the model's weights, the others have masters.
+// Equal masters cannot be told apart. Their parameters get the model's weights, the others get
+// masters.
 TEST_F(DeepSpeedKinds, MastersOfEqualWeightsAreNotGuessed) {
   const fs::path tag = copy_of_case("z0-bf16-order");
   const TensorRecord zeros = float_tensor({8}, std::vector<float>(8, 0));
@@ -286,7 +287,7 @@ TEST_F(DeepSpeedKinds, OtherOptimizersHaveFilesOfTheirStates) {
   EXPECT_NE(refusal(tag).find("['mu_product']: expected a floating-point number for each of 118"),
             std::string::npos);
   change_states(tag, [](Value& states) { states.set(kExpAvgState, float_tensor({2}, {1, 2})); });
-  EXPECT_EQ(verify(tag).code, 1);  // moments that are damaged are not another optimizer's
+  EXPECT_EQ(verify(tag).code, 1);  // damaged moments are not another optimizer's
 }
 
 TEST_F(DeepSpeedKinds, ZeRO3ConvertsAnyState) {

@@ -1,4 +1,4 @@
-// The program as a user calls it: flags, exit codes, what it prints.
+// Runs the program as a user calls it: flags, exit codes, printed text.
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -78,7 +78,8 @@ TEST_F(Tool, DryRunPrintsThePlanAndLeavesNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
 }
 
-// kill -9 once a number of files is there, and start again, until one run is quicker than that.
+// Kills the program (kill -9) once a number of files is there, and starts it again, until one run
+// is quicker than that.
 class Interrupted : public Tool {
  protected:
   using Tree = std::map<std::string, std::string>;
@@ -110,7 +111,7 @@ class Interrupted : public Tool {
     return count;
   }
 
-  // Whether it was killed.
+  // Returns whether it was killed.
   bool run_until(size_t files) const {
     const pid_t child = fork();
     if (child == 0) {

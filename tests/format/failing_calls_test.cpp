@@ -1,5 +1,5 @@
-// A conversion in which one call of the operating system fails, each in turn: no half of a folder is
-// left under the output's name, and the next conversion goes on to the same bytes.
+// Converts with one failing call of the operating system, each in turn. No half of a folder is left
+// under the output's name, and the next conversion ends in the same bytes.
 #include "tests/support/failing_calls.h"
 
 #include <cerrno>

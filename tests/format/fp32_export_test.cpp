@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 
 class Safetensors : public TempFolder {
  protected:
-  // A file with this header and this many bytes of data.
+  // Returns the refusal of a file with this header and this many bytes of data.
   std::string refused(const std::string& header, size_t bytes) {
     std::string length(8, '\0');
     for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(header.size() >> (8 * i));
@@ -79,8 +79,8 @@ std::map<std::string, std::vector<float>> weights(const fs::path& folder) {
 
 class Export : public TempFolder {};
 
-// Frozen parameters, which ZeRO 3 cuts over the model-states files, and buffers are weights too;
-// also where a universal folder has them in copies of those files alone.
+// Frozen parameters, which ZeRO 3 cuts over the model-states files, and buffers are weights too. A
+// universal folder has them only in its copies of those files.
 TEST_F(Export, TakesWhatWasNotTrained) {
   const fs::path checkpoint = fixture("z3-fp32-dp3-frozen");
   const auto theirs = weights(checkpoint / "fp32");
@@ -95,7 +95,7 @@ TEST_F(Export, TakesWhatWasNotTrained) {
   EXPECT_EQ(weights(folder_ / "c").at("scale"), theirs.at("scale"));
 }
 
-// Real zero_to_fp32.py's file is in the archive.
+// The archive has the output of the real zero_to_fp32.py.
 TEST_F(Export, EqualsDeepSpeedsInOneFileAndInMany) {
   const fs::path checkpoint = fixture("z2-bf16-dp3");
   const auto theirs = weights(checkpoint / "fp32");
@@ -127,8 +127,8 @@ TEST_F(Export, EqualsDeepSpeedsInOneFileAndInMany) {
     EXPECT_TRUE(fs::exists(folder_ / "s" / file.get<std::string>())) << name;
 }
 
-// Under ZeRO 2 they are whole; metadata under ZeRO 3's names, on tp ranks too, changes nothing
-// there.
+// Under ZeRO 2 frozen parameters are whole. Metadata under ZeRO 3's names, on tp ranks too, changes
+// nothing there.
 TEST_F(Export, TakesFrozenParametersOfZero2FromAUniversalFolder) {
   const fs::path universal = folder_ / "global_step4_universal";
   convert_to_universal({.input = tag_of("z2-bf16-dp2-frozen"), .output = universal}, {});
@@ -163,8 +163,8 @@ TEST_F(Export, WeightsDoNotSayWhatWasFrozen) {
       HasSubstr("--exclude_frozen_parameters needs a checkpoint"));
 }
 
-// One storage in .bin, a copy for each name in safetensors; a universal folder has the second name
-// in files of its own.
+// Tied weights have one storage in .bin, and a copy for each name in safetensors. A universal
+// folder has the second name in its own files.
 TEST_F(Export, KeepsTiedWeightsTied) {
   const fs::path checkpoint = fixture("z1-bf16-dp2");
   for (const char* source : {"checkpoint", "universal"}) {
@@ -220,7 +220,7 @@ TEST_F(Export, FillsFilesInOrder) {
   }
 }
 
-// As DeepSpeed's script leaves them: fp32 has no place for a count beyond 2^24.
+// Integers stay as they are, as in DeepSpeed's script: fp32 cannot hold a count beyond 2^24.
 TEST_F(Export, KeepsBuffersOfIntegers) {
   const fs::path tag = copy_of("z1-bf16-dp2", folder_);
   const TensorRecord count{
@@ -237,7 +237,7 @@ TEST_F(Export, KeepsBuffersOfIntegers) {
   EXPECT_EQ(exported.at("scale").as_tensor().dtype, DType::kFloat32);
 }
 
-// Of a 3-D run and of the universal folder made from it: one state dict, which DeepSpeed refuses.
+// A 3-D run and the universal folder made from it give the same state dict. DeepSpeed refuses both.
 TEST_F(Export, MergesTensorAndPipelineParallelism) {
   const fs::path tag = tag_of("z1-bf16-tp2pp2dp1");
   export_fp32({.checkpoint = tag.parent_path(), .tag = tag.filename(), .output = folder_ / "a"},

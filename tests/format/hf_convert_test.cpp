@@ -160,7 +160,7 @@ TEST_F(HfFolder, RefusesScaledPositionsThatNoFlagSays) {
     EXPECT_THAT(refusal(), HasSubstr(expected));
   }
   change_config("rope_scaling", llama3);
-  change_config("original_max_position_embeddings", 4096);  // which transformers prefers
+  change_config("original_max_position_embeddings", 4096);  // transformers prefers this key
   EXPECT_THAT(refusal(), HasSubstr("'original_max_position_embeddings' is 4096; expected 8192"));
 }
 
@@ -176,7 +176,7 @@ TEST_F(HfFolder, ScaledPositionsGoInAndOutAgain) {
     EXPECT_THAT(flags_of_gpt(import_hf(theirs_, save_, {}).model.gpt), HasSubstr(flags));
     export_hf({.checkpoint = save_, .output = back_}, {});
     EXPECT_EQ(read_file(theirs_ / kHfConfigFile), read_file(back_ / kHfConfigFile));
-    // As transformers 5 writes it.
+    // The form that transformers 5 writes.
     auto config = nlohmann::json::parse(read_file(theirs_ / kHfConfigFile));
     nlohmann::json rope = config["rope_scaling"];
     rope["rope_theta"] = 500000.0;
@@ -208,7 +208,7 @@ TEST_F(HfFolder, ExportsWeightsWithAConfigAlone) {
   const fs::path weights = folder_ / "pytorch_model.bin";
   write_torch_file(weights, Value::dict(entries));
   EXPECT_THAT(message_of([&] { export_hf({.checkpoint = weights, .output = back_}, {}); }),
-              HasSubstr("has no args, which say what the model is"));
+              HasSubstr("has no args, which define the model"));
   export_hf({.checkpoint = weights, .output = back_, .config = theirs_ / kHfConfigFile}, {});
   expect_same(theirs_, back_);
 }
@@ -216,7 +216,7 @@ TEST_F(HfFolder, ExportsWeightsWithAConfigAlone) {
 TEST_F(HfFolder, CarriesTheTokenizer) {
   write(tiny(HfFamily::kGpt2));
   write_file(theirs_ / "tokenizer.json", "{\"a\": 1}");
-  write_file(theirs_ / "merges.txt", std::string(100'000, 'm'));  // beyond what a config may have
+  write_file(theirs_ / "merges.txt", std::string(100'000, 'm'));  // larger than a config may be
   write_file(theirs_ / "README.md", "of the model alone");
   import_hf(theirs_, save_, {});
   for (int twice = 0; twice < 2; ++twice) {
@@ -226,7 +226,7 @@ TEST_F(HfFolder, CarriesTheTokenizer) {
       EXPECT_EQ(read_file(back_ / name), read_file(theirs_ / name));
   }
   EXPECT_FALSE(fs::exists(back_ / "README.md"));
-  fs::remove(save_ / "merges.txt");  // which would be lost
+  fs::remove(save_ / "merges.txt");  // the export would lose it
   const auto export_from = [&](const fs::path& tokenizer) {
     export_hf({.checkpoint = save_, .output = back_, .tokenizer = tokenizer}, {});
   };
@@ -254,7 +254,7 @@ TEST_F(HfFolder, ReplacesNothingButAnExport) {
               HasSubstr("config.json is of no export of ours"));
 }
 
-// What a killed run leaves is beside the output, and the next one makes good.
+// A killed run leaves its files beside the output, and the next one makes up for them.
 TEST_F(HfFolder, GoesOnAfterAnInterruption) {
   write(tiny(HfFamily::kLlama));
   const fs::path universal = save_ / "global_step0_universal", half = temporary_of(universal);
@@ -283,7 +283,8 @@ TEST_F(HfFolder, NoFamilyHasAnyMixture) {
                     HasSubstr("\n  BLOOM: no --swiglu, --embed-layernorm")));
 }
 
-// Of real Megatron-DeepSpeed, under both namings: out, and in again, bit for bit.
+// Exports checkpoints of real Megatron-DeepSpeed, under both namings, and imports them, bit for
+// bit.
 TEST_F(HfFolder, ExportsWhatMegatronWrote) {
   for (const auto& [name, family] : {std::pair("z1-bf16-tp2pp1dp1-llama", HfFamily::kLlama),
                                      std::pair("z1-bf16-tp2pp2dp1", HfFamily::kGpt2),

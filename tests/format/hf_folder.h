@@ -13,7 +13,7 @@ namespace anymesh {
 
 namespace fs = std::filesystem;
 
-// A model's tensors, each element another number, in one dtype. Small integers, which all have.
+// Returns a model's tensors in one dtype. Their elements are small integers, which all dtypes have.
 inline NamedTensors numbered_tensors(const HfModel& model) {
   NamedTensors tensors;
   float next = 1;
@@ -44,7 +44,7 @@ class HfFolder : public TempFolder {
     write_file(theirs_ / kHfConfigFile, config.dump());
   }
 
-  // The error of an import, which must leave nothing.
+  // Returns the error of an import, which must leave nothing.
   std::string refusal() {
     const std::string message = message_of([&] { import_hf(theirs_, save_, {}); });
     EXPECT_FALSE(fs::exists(save_)) << message;

@@ -1,4 +1,4 @@
-// A model of Hugging Face says more than the weights that its config.json asks for: it is kept,
+// A Hugging Face model says more than the weights that its config.json asks for. The rest is kept,
 // named or refused.
 #include <gmock/gmock.h>
 
@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// As transformers does: a head of its own unties a model, whatever its config.json says.
+// A head of its own unties a model, whatever its config.json says, as in transformers.
 TEST_F(HfFolder, KeepsAnotherHeadOfATiedModel) {
   for (const HfFamily family : {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kBloom}) {
     HfModel model = tiny(family);
@@ -63,7 +63,7 @@ TEST_F(HfFolder, NamesTheKeysOfAConfigThatHadNoEffect) {
                                 Not(HasSubstr("dtype")), Not(HasSubstr("layer_types")))));
 }
 
-// It differs by the window alone: as a Llama it gives the same tokens.
+// A Mistral differs from a Llama by the window alone, so a Llama gives the same tokens.
 TEST_F(HfFolder, MistralWithoutAWindowIsALlama) {
   const HfModel model = tiny(HfFamily::kLlama);
   write(model);

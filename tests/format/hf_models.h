@@ -4,7 +4,7 @@
 
 namespace anymesh {
 
-// The smallest model of a family in which no two sizes are alike where that can be.
+// Returns the smallest model of a family, with no two sizes alike where that can be.
 inline HfModel tiny(HfFamily family) {
   HfModel model{.family = family};
   GptConfig& gpt = model.gpt;

@@ -33,7 +33,7 @@ TEST_P(HfFamilies, EveryElementHasOnePlaceOnTheOtherSide) {
   }
 }
 
-// Any two ranges of whole elements, as blocks of a file are read.
+// Reads any range of whole elements, as blocks of a file are read.
 TEST_P(HfFamilies, AnyRangeReadsAsPartOfTheWhole) {
   const HfModel model = tiny(GetParam());
   for (const HfParameter& parameter : hf_parameters(model)) {

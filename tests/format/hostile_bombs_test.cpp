@@ -1,4 +1,5 @@
-// Files made to break a reader: sizes that lie, little that stands for much, records in records.
+// Files made to break a reader: sizes that lie, small data that stands for much, records in
+// records.
 
 #include "framework/checkpoint/format/crc32.h"
 #include "framework/checkpoint/format/zip.h"
@@ -23,7 +24,7 @@ std::string little_endian(uint64_t value, size_t bytes) {
   return {reinterpret_cast<const char*>(&value), bytes};
 }
 
-// A record as a zip archive has it, and what it says of itself where that is not so.
+// A record as a zip archive has it, and its false claims about itself, if any.
 struct Entry {
   std::string name, data;
   std::optional<uint64_t> size = {}, compressed = {}, header = {};  // in the directory
@@ -61,7 +62,7 @@ struct Archive {
     return bytes + directory + end.u16(0).bytes();
   }
 
-  // With a zip64 end record, saying `wide_count` records and a directory at `wide_offset`.
+  // Appends a zip64 end record that claims `wide_count` records and a directory at `wide_offset`.
   std::string end64(uint64_t wide_count, uint64_t wide_offset) const {
     const uint64_t at = bytes.size() + directory.size();
     Fields end;
@@ -79,7 +80,7 @@ std::string archive_of(const std::vector<Entry>& entries) {
   return archive.end();
 }
 
-// A tensor of a storage "0" of `numel` floats: sizes and strides are pickled tuples.
+// Returns a tensor over storage "0" of `numel` floats. Sizes and strides are pickled tuples.
 std::string tensor(uint64_t numel, const std::string& sizes, const std::string& strides) {
   return "ctorch._utils\n_rebuild_tensor_v2\n((U\x07storagectorch\nFloatStorage\nU\x01"
          "0U\x03"
@@ -91,7 +92,8 @@ std::string tensor(uint64_t numel, const std::string& sizes, const std::string& 
 
 class Bombs : public TempFolder {
  protected:
-  // Reads a file and its tensors: the refusal, or "". Never takes more memory than is allowed.
+  // Reads a file and its tensors. Returns the refusal, or "". Never takes more memory than is
+  // allowed.
   std::string outcome(const std::string& content, Value* result = nullptr) {
     write_file(path_, content);
     const PeakAllocation peak;
@@ -171,7 +173,8 @@ TEST_F(Bombs, BillionLaughs) {
   std::string tuples = std::string(")q\0", 3);
   for (char i = 0; i < 100; ++i) tuples += std::string("h") + i + "h" + i + "\x86q" + char(i + 1);
   EXPECT_REFUSED(pickle("(" + tuples + "t."), "stands for more values than memory could hold");
-  // What is shared must not be copied either: a long text is not, a long tuple of arguments is.
+  // Shared values must not be copied. A long text is not; a long tuple of arguments is, so it is
+  // refused.
   const std::string text = "X" + little_endian(1 << 20, 4) + std::string(1 << 20, 'x');
   EXPECT_EQ(
       pickle("(" + text + std::string("q\0", 2) + repeated(std::string("h\0", 2), 4000) + "t."),
@@ -187,7 +190,7 @@ TEST_F(Bombs, ManySmallValues) {
   for (const std::string body : {"N", "]", ")", "}", "(", "K\x01", "\x8A\x09zzzzzzzzz"}) {
     EXPECT_REFUSED(pickle(repeated(body, kMany / body.size()) + "."), "bytes of memory") << body;
   }
-  std::string put = "N", used = "N";  // what is never recalled is not kept
+  std::string put = "N", used = "N";  // memo entries that are never recalled are not kept
   for (uint64_t i = 0; i < kMany / 5; ++i) put += "r" + little_endian(i, 4);
   EXPECT_EQ(pickle(put + "."), "");
   for (uint64_t i = 0; i < kMany / 11; ++i)
@@ -195,7 +198,7 @@ TEST_F(Bombs, ManySmallValues) {
   EXPECT_REFUSED(pickle(used + "."), "bytes of memory");
   EXPECT_REFUSED(pickle("]" + repeated("Na", kMany / 2) + "."), "bytes of memory");
   EXPECT_REFUSED(pickle("}(" + repeated("K\x01N", kMany / 3) + "u."), "bytes of memory");
-  // A tensor of 140 bytes is worth its memory, one that is called for by three short opcodes not.
+  // A tensor of 140 bytes is worth its memory. One that three short opcodes call for is not.
   const std::string one = tensor(2, "K\x02\x85", "K\x01\x85");
   EXPECT_EQ(pickle("(" + repeated(one, 100000) + "t."), "");
   const size_t args = one.find('('), end = one.size() - 1;
@@ -305,7 +308,7 @@ TEST_F(Bombs, ManyRecords) {
                  "200000 records, expected at most 131072");
 }
 
-// ---- what torch writes around the pickle
+// ---- the records of torch around the pickle
 
 TEST_F(Bombs, ByteOrderAndSerializationId) {
   EXPECT_EQ(outcome(archive_of({{"t/data.pkl", kNone}})), "");  // neither is there
@@ -316,7 +319,8 @@ TEST_F(Bombs, ByteOrderAndSerializationId) {
   }
 }
 
-// torch.save before 1.6: pickles of a magic number, a protocol, the system, the object, the keys.
+// torch.save before 1.6 wrote pickles of a magic number, a protocol, the system, the object, the
+// keys.
 TEST_F(Bombs, LegacyFilesAreNamedAsSuch) {
   const std::string magic("\x80\x02\x8A\x0A\x6C\xFC\x9C\x46\xF9\x20\x6A\xA8\x50\x19.", 15);
   EXPECT_REFUSED(outcome(magic + "\x80\x02M\xE9\x03." + "\x80\x02}." + "\x80\x02]."),

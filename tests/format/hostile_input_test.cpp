@@ -1,5 +1,6 @@
-// Every file of the fixtures, damaged in many places. A reader must refuse it, by name, or read
-// what was there, within twice the file's size plus 64 MiB of memory. (Bombs: hostile_bombs_test.)
+// Damages every file of the fixtures in many places. A reader must refuse it, by name, or read the
+// original content, within twice the file's size plus 64 MiB of memory. (Bombs:
+// hostile_bombs_test.)
 
 #include <algorithm>
 
@@ -30,7 +31,7 @@ struct Counts {
 
 class HostileInput : public TempFolder {
  protected:
-  // Whether `read` refused the file. If it did not, it has checked what it read itself.
+  // Returns whether `read` refused the file. If it did not, it has checked the values itself.
   template <class Read>
   bool refused(const fs::path& path, const Read& read) {
     const int64_t twice = 2 * static_cast<int64_t>(fs::file_size(path));
@@ -60,7 +61,8 @@ class HostileInput : public TempFolder {
     fs::remove(path);
   }
 
-  // Flips a bit at each place, one after the other; `must_fail` says where that has to be noticed.
+  // Flips a bit at each place, one after the other. `must_fail` tells the places where a reader has
+  // to notice.
   template <class Read, class MustFail>
   void flip(const fs::path& from, const fs::path& path, const std::vector<uint64_t>& places,
             const Read& read, const MustFail& must_fail) {
@@ -81,8 +83,8 @@ class HostileInput : public TempFolder {
   Counts counts_;
 };
 
-// A quarter each in the pickle, behind the last record (where the directory is), in what is left
-// between records, and anywhere, which is mostly in tensors.
+// Returns places, a quarter each: anywhere, which is mostly in tensors; in the pickle; behind the
+// last record, where the directory is; and between records.
 std::vector<uint64_t> places_in(const fs::path& path) {
   const ZipReader zip(path);
   const uint64_t size = fs::file_size(path);
@@ -132,8 +134,8 @@ TEST_F(HostileInput, TorchFiles) {
   EXPECT_GT(counts_.files, 1000);
 }
 
-// The format has no checksum: it is its redundancy that shows a change. Only the last length has
-// none; there a change must not touch the other sequences.
+// The format has no checksum, so only its redundancy shows a change. The last length has none;
+// there a change must not touch the other sequences.
 TEST_F(HostileInput, IndexFiles) {
   const fs::path from = fs::path(ANYMESH_TEST_DATA) / "data" / "corpus_text_document.idx";
   fs::copy_file(fs::path(from).replace_extension(".bin"), folder_ / "damaged.bin");

@@ -1,5 +1,5 @@
-// Names and texts that a file may have, in every place of a file that is printed; and in the place
-// of every file of a checkpoint what is none. The tools must end, say which file, and print nothing
+// Puts hostile names and texts into every printed place of a file, and something that is no
+// checkpoint's file into the place of each. The tools must end, name the file, and print nothing
 // that steers a terminal or fills it.
 
 #include <sys/resource.h>
@@ -46,7 +46,7 @@ const std::vector<std::string>& words() {
 
 class HostileWords : public TempFolder {
  protected:
-  // A command's output, and its error as run_tool() prints it.
+  // Returns a command's output, or its error as run_tool() prints it.
   template <class Work>
   std::string said(const Work& work) {
     std::string text;
@@ -68,7 +68,7 @@ class HostileWords : public TempFolder {
     return text;
   }
 
-  // By every command that takes it.
+  // Returns the output of every command that takes the path.
   std::vector<std::string> all_say(const fs::path& path) {
     const fs::path out = folder_ / "out";
     std::vector<std::string> texts = {
@@ -160,7 +160,7 @@ TEST_F(HostileWords, NamesOfFilesAndTags) {
   }
 }
 
-// A name that JSON cannot hold is named before a file of it is written.
+// A name that JSON cannot hold is reported before its file is written.
 TEST_F(HostileWords, SafetensorsTakesUtf8Alone) {
   const auto message = message_of([&] {
     write_safetensors(folder_ / "model.safetensors", {{"a\xff", float_tensor({1}, {1})}});
@@ -217,7 +217,7 @@ TEST_F(HostileWords, AnIdOfTheHubIsNoFolder) {
         << id;
 }
 
-// Thousands of parameters, by each command: a fraction of a second.
+// Each command handles thousands of parameters in a fraction of a second.
 TEST_F(HostileWords, ManyParameters) {
   Synthetic source{.dp = 2};
   for (int i = 0; i < 10'000; ++i) source.parameters.push_back({"p" + std::to_string(i), {1}});
@@ -228,7 +228,7 @@ TEST_F(HostileWords, ManyParameters) {
   EXPECT_EQ(diff(folder_ / "tag", folder_ / "tag").code, 0);
 }
 
-// By the square of their number, as it was, they would take half an hour.
+// In time quadratic in their number, as once, they would take half an hour.
 TEST_F(HostileWords, ManyTensorsAndFiles) {
   constexpr int kMany = 200'000;
   std::string header = "{", files;
@@ -271,7 +271,7 @@ TEST_F(HostileWords, WantOfMemoryIsSaidOfTheFile) {
 }
 #endif
 
-// One name of megabytes costs what it is long, not that times the lines of a table.
+// One name of megabytes costs its length once, not once for each line of a table.
 TEST_F(HostileWords, OneLongNameAmongMany) {
   std::string header = R"({"__metadata__":{})";
   for (int i = 0; i < 3000; ++i)

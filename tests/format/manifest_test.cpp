@@ -86,14 +86,14 @@ TEST_F(ManifestFiles, SaysWhatIsWrongWhereAndWhoWroteIt) {
   }
   EXPECT_EQ(sizes(), "");
   EXPECT_THAT(checksums(),
-              AllOf(HasSubstr("x.pt: its checksum is not that of what was written"),
+              AllOf(HasSubstr("x.pt: its checksum differs from the one written"),
                     HasSubstr("record x/data/0 at offset"), HasSubstr("(written on node3)")));
   std::filesystem::resize_file(file_, 100);
   EXPECT_THAT(sizes(),
               AllOf(HasSubstr("has 100 bytes, " + std::to_string(size)), HasSubstr("node3")));
   std::filesystem::remove(file_);
   EXPECT_THAT(sizes(), HasSubstr("x.pt: is missing (written on node3)"));
-  EXPECT_EQ(checksums(), "");  // that it is missing is not said twice
+  EXPECT_EQ(checksums(), "");  // the missing file is not reported twice
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 
 namespace {
 
-int refusal_of_flock = 0;  // its errno; 0: it is the kernel's
+int refusal_of_flock = 0;  // its errno; 0: call the kernel's
 
 }  // namespace
 
@@ -102,7 +102,7 @@ TEST_F(Lock, OfAnotherMachineIsRemovedByHand) {
   EXPECT_EQ(refusal(), "");
 }
 
-// A process that lives keeps the right; of one that was killed the file stays, but not the right.
+// A living process keeps the right. A killed one leaves the file, but not the right.
 TEST_F(Lock, WithoutLocksOfTheFileSystem) {
   refusal_of_flock = ENOSYS;
   std::optional<OutputLock> lock;
@@ -139,8 +139,8 @@ TEST_F(Lock, WhatIsNoLockIsLeftAsItIs) {
   EXPECT_EQ(read_file(thesis), "thesis");
 }
 
-// Each process that gets it adds one to a number; an addition that is lost was not alone. They
-// take and release it so often that some open the file just before it goes.
+// Each process that gets the lock adds one to a number. A lost addition shows that it was not
+// alone. They take and release it so often that some open the file just before it goes.
 TEST_F(Lock, OneAtATime) {
   constexpr int kProcesses = 4, kEach = 200;
   const fs::path number = folder_ / "number";

@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 
 using Tree = std::map<std::string, std::string>;
 
-// Content by name, of a link where it points to; a folder is named alone.
+// Returns the contents by name. A link has its target as content, and a folder has none.
 Tree tree(const fs::path& folder) {
   Tree entries;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -56,7 +56,7 @@ class Outputs : public TempFolder {
     options.output = output;
     return message_of([&] { export_fp32(options, {}); });
   }
-  // `work` ends with an error that names `entry`, and all in the folder stays as it is.
+  // Expects `work` to end with an error that names `entry`, and all in the folder to stay as it is.
   template <class Work>
   void expect_refused(const fs::path& entry, Work work) const {
     const Tree before = tree(folder_);
@@ -137,9 +137,8 @@ TEST_F(Outputs, TheSecondConverterNamesTheFirst) {
                     HasSubstr(std::to_string(getpid()))));
 }
 
-// Two processes, each with a checkpoint of its own.
-// The second must not judge the files that the first builds: their list goes before the folder gets
-// its name.
+// The second must not judge the files that the first builds, because their list goes before the
+// folder gets its name.
 TEST_F(Outputs, TheSecondConverterLooksAtNothingThatTheFirstBuilds) {
   const OutputLock lock = OutputLock::beside(output_, "--output_folder");
   fs::create_directories(temporary_of(output_) / "zero" / "w");
@@ -147,6 +146,7 @@ TEST_F(Outputs, TheSecondConverterLooksAtNothingThatTheFirstBuilds) {
   EXPECT_THAT(convert(tag_of("z1-bf16-dp2")), HasSubstr("is being written by"));
 }
 
+// Two processes, each with its own checkpoint.
 TEST_F(Outputs, TwoConvertersNeverMix) {
   const std::string names[] = {"z1-bf16-dp2", "z2-bf16-dp3"};
   std::vector<Tree> results;
@@ -194,7 +194,7 @@ TEST_F(Outputs, CopiesAreCheckedLikeWhatIsMerged) {
   EXPECT_EQ(read_file(output_ / name), whole);
 }
 
-// A tensor that no parameter is made from, but that is copied.
+// A tensor that is copied, though no parameter is made from it.
 TEST_F(Outputs, TheTensorsOfCopiesAreCheckedToo) {
   const fs::path tag = copy_of("z1-bf16-dp2", folder_), file = tag / model_states_file(0);
   std::string bytes = read_file(file);
@@ -206,7 +206,7 @@ TEST_F(Outputs, TheTensorsOfCopiesAreCheckedToo) {
   EXPECT_FALSE(fs::exists(output_));
 }
 
-// Somebody who changes a file over and over while `work` runs.
+// Runs `work` while somebody changes a file over and over.
 template <class Change, class Work>
 std::string meanwhile(Change change, Work work) {
   std::jthread somebody([&](const std::stop_token& stop) {
@@ -247,7 +247,7 @@ TEST_F(Outputs, ExportsReplaceExportsAlone) {
   EXPECT_EQ(read_file(file), bytes);
   EXPECT_EQ(list_folder(w), ".anymesh.json, README.md, pytorch_model.bin");
 
-  std::string tuned = bytes;  // of the same size, later
+  std::string tuned = bytes;  // same size, later time
   tuned.back() ^= 1;
   write_file(file, tuned);
   fs::last_write_time(file, fs::last_write_time(w / kRecordFile) + std::chrono::seconds(1));
@@ -318,7 +318,7 @@ TEST_F(HfOutputs, AnImportReplacesNoTokenizerOfOthers) {
   write_file(theirs_ / "tokenizer.json", "{\"newer\": 1}");  // the old one is ours now
   EXPECT_EQ(import_model(), "");
   EXPECT_EQ(read_file(file), "{\"newer\": 1}");
-  fs::remove(save_ / kRecordFile);  // of the same content, anybody's will do
+  fs::remove(save_ / kRecordFile);  // the same content is accepted, whoever wrote it
   EXPECT_EQ(import_model(), "");
 }
 

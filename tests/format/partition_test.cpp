@@ -6,8 +6,8 @@
 namespace anymesh {
 namespace {
 
-// emb.weight, l1.weight, l1.bias, ln.weight, ln.bias, l2.weight, l2.bias of DeepSpeed runs that
-// were looked at.
+// Sizes of emb.weight, l1.weight, l1.bias, ln.weight, ln.bias, l2.weight, l2.bias in DeepSpeed runs
+// that were inspected.
 const std::vector<int64_t> kNumels = {66, 30, 5, 5, 5, 30, 6};
 
 TEST(FlatGroup, AsDeepSpeedDoesAtDp2) {
@@ -93,7 +93,7 @@ struct Recorded {
   bool bf16;
 };
 
-// What real checkpoints say about each rank: names, places, sizes, paddings.
+// Compares with the names, places, sizes and paddings of each rank in real checkpoints.
 TEST(FlatGroup, AgreesWithTheMappingsOfRealCheckpoints) {
   for (const Recorded& c : {Recorded{"z1-bf16-dp2", 4, 1, 2, true},
                             {"z2-bf16-dp3", 4, 1, 3, true},

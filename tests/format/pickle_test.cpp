@@ -19,7 +19,7 @@ Value decode(const std::string& text, const OpenStorage& open = no_storage) {
 
 Value round_trip(const Value& value) { return decode(encode_pickle(value, no_tensor)); }
 
-// With its tensors.
+// Round-trips a value with its tensors.
 Value copy_of(const Value& value) {
   std::vector<TensorRecord> stored;
   const std::string text = encode_pickle(value, [&](const TensorRecord& tensor) {
@@ -31,7 +31,7 @@ Value copy_of(const Value& value) {
   });
 }
 
-// Storage "7" of a class, as a pickle has it.
+// Returns storage "7" of a class, as a pickle has it.
 std::string storage(const std::string& type, const std::string& numel) {
   return "(U\x07storagec" + type + "\nU\x01" + "7U\x03" + "cpu" + numel + "tQ";
 }
@@ -84,8 +84,8 @@ TEST(Pickle, LongContainersAreWrittenInBatches) {
   }
   EXPECT_EQ(round_trip(list), list);
   EXPECT_EQ(round_trip(Value::dict(entries)), Value::dict(entries));
-  // Of 1000, as Python's pickler writes them: two pairs of APPENDS and MARK between the three
-  // batches.
+  // Batches have 1000 items, as in Python's pickler. Two pairs of APPENDS and MARK come between the
+  // three batches.
   const std::string text = encode_pickle(Value::list(std::vector<Value>(2500)), no_tensor);
   EXPECT_EQ(text, "\x80\x02](" + std::string(1000, 'N') + "e(" + std::string(1000, 'N') + "e(" +
                       std::string(500, 'N') + "e.");
@@ -110,7 +110,7 @@ TEST(Pickle, ObjectsRoundTrip) {
   }
 }
 
-// What Python's pickle.dumps wrote.
+// Reads bytes that Python's pickle.dumps wrote.
 TEST(Pickle, ReadsProtocol4) {
   // {'a': [1, 2], 'b': {3}, 'c': b'x'} with FRAME, MEMOIZE, SHORT_BINUNICODE, EMPTY_SET and
   // ADDITEMS
@@ -213,7 +213,7 @@ TEST(Pickle, KeepsTensorsAndStoragesOfKindsThatItDoesNotKnow) {
   }
 }
 
-// Where a tensor of a few bytes stands for a large one, it is kept as what makes it.
+// A tensor of a few bytes that stands for a large one is kept in its small form.
 TEST(Pickle, ExpandedTensorsAreBoundedTogether) {
   const auto one = bytes_of(std::vector<float>{1});
   const auto expanded = [](const std::string& size) {
@@ -261,7 +261,8 @@ TEST(Pickle, ValuesThatContainThemselvesEnd) {
   EXPECT_EQ(dict.at("me").found(), "a container that it is in");
   EXPECT_EQ(inner.at(0).at(0), Value(5));
   EXPECT_NE(list, Value::list({list}));
-  // Which one it is in depends on how it was reached; and a tuple cannot be recalled unfinished.
+  // The container that it names depends on how it was reached. A tuple cannot be recalled
+  // unfinished.
   const Value shared = decode(
       "\x80\x02]q\x01]q\x02h\x01"
       "aah\x02\x86.");
@@ -281,7 +282,7 @@ TEST(Pickle, CallsAndClassesOfAllKindsRoundTrip) {
     EXPECT_EQ(round_trip(value), value) << body;
   }
   EXPECT_EQ(decode("\x80\x02" + inner + ")\x81}U\x01xK\x01sb.").at("x"), Value(1));
-  // As protocol 4 has it, and as Python reads it in protocol 2.
+  // Protocol 4 has such names, and Python reads them so in protocol 2.
   EXPECT_EQ(encode_pickle(Value::Global{"m", "Outer.Inner"}, no_tensor),
             encode_pickle(decode("\x80\x02" + inner + "."), no_tensor));
   const std::string recursive = encode_pickle(decode("\x80\x04]q\x01(h\x01"
@@ -305,7 +306,7 @@ TEST(HostilePickle, EveryTruncationIsRefused) {
   }
 }
 
-// No byte may crash the decoder; what still decodes must still encode.
+// No byte may crash the decoder. A pickle that still decodes must still encode.
 TEST(HostilePickle, EveryChangedByteIsHandled) {
   const Value value = Value::dict(
       {{"a", Value::list({1, "x", 2.5})}, {"o", fragment_address(3, 4)}, {"s", Value::set({1})}});

@@ -1,4 +1,4 @@
-// Replacing a folder, also where the file system cannot swap two: renameat2 here is this file's.
+// Replaces a folder, also where the file system cannot swap two. This file has its own renameat2.
 #include <fcntl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 
 namespace {
 
-int refusal = 0;  // errno of renameat2; 0: it is the kernel's
+int refusal = 0;  // errno of renameat2; 0: call the kernel's
 
 }  // namespace
 
@@ -38,7 +38,7 @@ class Publish : public TempFolder {
     fs::create_directories(folder / "inner");
     write_text_atomically(folder / "inner" / "file", text);
   }
-  // As its callers do.
+  // Publishes as its callers do.
   static void publish(const fs::path& from, const fs::path& to) {
     if (const fs::path old = publish_folder(from, to); !old.empty()) fs::remove_all(old);
   }
@@ -70,7 +70,7 @@ TEST_F(Publish, OtherErrorsLeaveBoth) {
   EXPECT_EQ(list_folder(folder_), "tag, tag.tmp");
 }
 
-// A kill between the two renames.
+// A kill came between the two renames.
 TEST_F(Publish, WhatMadeRoomGetsItsNameBack) {
   make(old_, "old");
   EXPECT_FALSE(restore_replaced(from_));

@@ -147,7 +147,7 @@ TEST(ShardLayout, ShardsTogetherAreTheFullTensorOnce) {
   }
 }
 
-// Slices a tensor, cuts each shard into fragments, and merges them again: in one read and in small
+// Slices a tensor, cuts each shard into fragments, and merges them again, in one read and in small
 // ones.
 TEST(MergedTensor, MergingUndoesSlicing) {
   for (const Case& c : cases()) {

@@ -12,7 +12,7 @@ namespace fs = std::filesystem;
 
 class Source : public TempFolder {
  protected:
-  // A copy to be damaged.
+  // Copies a checkpoint for a test to damage.
   fs::path copy(const std::string& name) {
     const fs::path from = fixture(name) / "checkpoint";
     fs::copy(from, folder_ / "c", fs::copy_options::recursive);

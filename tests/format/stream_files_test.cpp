@@ -24,7 +24,7 @@ TensorRecord numbered(int64_t count, DType dtype = DType::kFloat32) {
   return {dtype, {count}, false, std::make_shared<OwnedBytes>(std::move(bytes))};
 }
 
-// Refuses to be read but by whole elements, as merged tensors do.
+// Throws unless it is read by whole elements, as merged tensors do.
 class Floats : public ByteSource {
  public:
   explicit Floats(BytesPtr bytes) : bytes_(std::move(bytes)) {}
@@ -40,7 +40,7 @@ class Floats : public ByteSource {
 
 class Stream : public TempFolder {
  protected:
-  // Small, larger than a block, with several tensors, with none.
+  // Values that are small, larger than a block, with several tensors, with none.
   std::vector<Value> values_ = {Value::dict({{"param", numbered(100)}}),
                                 Value::dict({{"param", numbered(1'300'001)}}),
                                 Value::dict({{"a", numbered(3 << 20, DType::kUInt8)},
@@ -95,7 +95,7 @@ TEST_F(Stream, MemoryDoesNotGrowWithTheNumberOfFiles) {
   const Value value = Value::dict({{"param", numbered(480'000)}});  // just less than a block
   std::vector<StreamedFile> files;
   for (size_t i = 0; i < 100; ++i) files.push_back(streamed_torch_file(path(i), value));
-  std::ofstream("/proc/self/clear_refs") << 5;  // the peak is of now
+  std::ofstream("/proc/self/clear_refs") << 5;  // resets the peak
   const int64_t before = peak_memory();
   stream_files(files, 2);
   EXPECT_LT((peak_memory() - before) >> 20, 32);

@@ -16,7 +16,7 @@
 
 namespace anymesh {
 
-// A checkpoint of a real system, unpacked by ctest (tests/format/CMakeLists.txt).
+// Returns a checkpoint of a real system, unpacked by ctest (tests/format/CMakeLists.txt).
 inline std::filesystem::path fixture(const std::string& name) {
   const auto path = std::filesystem::path(ANYMESH_UNPACKED) / name;
   if (!std::filesystem::exists(path))
@@ -50,7 +50,7 @@ inline void write_file(const std::filesystem::path& path, const std::string& con
   std::ofstream(path, std::ios::binary) << content;
 }
 
-// Records of these names and contents, laid out as a torch file's.
+// Writes records of these names and contents, laid out as in a torch file.
 inline void write_zip(const std::filesystem::path& path,
                       const std::vector<std::pair<std::string, std::string>>& records) {
   ZipLayout zip;

@@ -8,9 +8,9 @@
 
 namespace anymesh {
 
-// A checkpoint of ZeRO 1 in one parameter group, as DeepSpeed would write it of parameters whose
-// elements are numbered: master i, first moment i + 0.25, second i + 0.5, and 1000 more on each
-// next tp rank. For layouts that no fixture has.
+// A checkpoint of ZeRO 1 in one parameter group, as DeepSpeed would write it, with numbered
+// elements: master i, first moment i + 0.25, second i + 0.5, and 1000 more on each next tp rank. It
+// serves for layouts that no fixture has.
 //
 //   Synthetic source{.parameters = {{"a.weight", {3, 7}}}, .dp = 8};
 //   source.write(folder);
@@ -57,14 +57,15 @@ struct Synthetic {
     return info ? state.set(keys::kUniversalInfo, info) : state;
   }
 
-  // BF16_Optimizer's: all of it on the last rank, even beyond its partition.
+  // Returns a rank's padding. BF16_Optimizer counts all of it on the last rank, even beyond its
+  // partition.
   int64_t padding(int rank) const {
     const FlatGroup flat = layout();
     if (!bf16_optimizer) return flat.padding(rank);
     return rank == dp - 1 ? dp * flat.partition_numel() - flat.numel() : 0;
   }
 
-  // Elements [rank * P, rank * P + count) of the flat buffer, and zeros past its end.
+  // Returns elements [rank * P, rank * P + count) of the flat buffer, and zeros past its end.
   Value partition(int rank, int64_t count, float offset) const {
     const FlatGroup flat = layout();
     std::vector<float> values;

@@ -50,7 +50,7 @@ TEST_F(TorchFile, ReadsMetadataOfARealCheckpoint) {
   EXPECT_EQ(numpy_state.at(1).as_object().state->at(4).as_bytes().size(), 624u * 4);
 }
 
-// A model-states file of ZeRO 3: little in it but names, three times 50,000.
+// A model-states file of ZeRO 3 has little in it but names, here three times 50,000.
 TEST_F(TorchFile, MetadataOfManyParametersIsReadInLittleMemory) {
   std::vector<Value::Entry> module, shapes, fragments;
   for (int64_t i = 0; i < 50'000; ++i) {
@@ -86,7 +86,7 @@ TEST_F(TorchFile, TiedTensorsShareOneStorage) {
   EXPECT_EQ(read.at("c").as_tensor().numel(), 0);
 }
 
-// DeepSpeed saves the rows of a vocabulary as a view that drags the padding along; we write the
+// DeepSpeed saves the rows of a vocabulary as a view that drags the padding along. We write the
 // view alone.
 TEST_F(TorchFile, AViewIsWrittenWithoutItsStorage) {
   TensorRecord view = float_tensor({2}, {3, 4});

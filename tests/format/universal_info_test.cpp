@@ -54,7 +54,7 @@ TEST(MergeRules, PatternsMatchFromTheStartOnly) {
   MergeRules rules(info);
   EXPECT_EQ(rules.classify("12.mlp.dense_4h_to_h.weight").cat_dim, 1);
   EXPECT_EQ(rules.classify("x.12.mlp.dense_4h_to_h.weight").cat_dim, 0);
-  EXPECT_EQ(rules.classify("12.mlp.dense_4h_to_h.weight_scale").cat_dim, 1);  // as re.match
+  EXPECT_EQ(rules.classify("12.mlp.dense_4h_to_h.weight_scale").cat_dim, 1);  // as re.match does
   EXPECT_EQ(rules.classify("6.weight").kind, Kind::kReplicated);
   EXPECT_EQ(rules.classify("2.self_attention.query_key_value.weight").kind, Kind::kConcatenate);
   EXPECT_EQ(rules.classify("2.mlp.dense_h_to_4h.weight").kind, Kind::kTwoSubParams);
@@ -87,7 +87,7 @@ TEST(MergeRules, RefusesTwoPatternsOfACategory) {
   info.tp_replicated = {std::string(100000, '(')};
   EXPECT_NE(message_of([&] { MergeRules huge(info); }).find("of 100000 characters"),
             std::string::npos);
-  // Small, and large once compiled.
+  // These are small, but large once compiled.
   for (const auto& bombs : {std::vector<std::string>{"a{99999}b{2,9}"},
                             {"((a{100}){,100}){100,}"},
                             std::vector<std::string>(10000, std::string(100, 'a'))}) {
@@ -96,7 +96,7 @@ TEST(MergeRules, RefusesTwoPatternsOfACategory) {
               std::string::npos)
         << bombs[0];
   }
-  // Each of them doubles the time for every level.
+  // Each of these doubles the time for every level.
   for (const std::string look : {"(?=", "(?!", "(?<=", "(?:(?="}) {
     std::string nested = "a";
     for (int depth = 0; depth < 20; ++depth)
@@ -106,16 +106,16 @@ TEST(MergeRules, RefusesTwoPatternsOfACategory) {
               std::string::npos)
         << nested;
   }
-  info.tp_replicated = {R"((a)\1)"};  // needs trying one way after another
+  info.tp_replicated = {R"((a)\1)"};  // a back-reference needs backtracking
   EXPECT_NE(message_of([&] { MergeRules back(info); }), "");
-  info.tp_replicated = {R"((?:[(?=]\(\?=)\.w)"};  // which only look like it
+  info.tp_replicated = {R"((?:[(?=]\(\?=)\.w)"};  // these only look like groups
   EXPECT_EQ(MergeRules(info).classify("?(?=.w").kind, Kind::kReplicated);
   info.tp_replicated = {R"(\d{1,3}\.w)"};
   EXPECT_EQ(MergeRules(info).classify("12.w").kind, Kind::kReplicated);
 }
 
-// Trying one way after another, a matcher would not end on the first, and overflow the stack on
-// the second.
+// A backtracking matcher would not end on the first pattern, and would overflow the stack on the
+// second.
 TEST(MergeRules, MatchesAnyPatternInLinearTime) {
   UniversalInfo info = example();
   info.average = {"(x+x+)+y", ".*z"};

@@ -104,14 +104,14 @@ TEST(Value, ManyKeysAreFoundWhereTheyAre) {
   EXPECT_EQ(dict.at("k5").as_string(), "five");
   EXPECT_EQ(dict.at("k999").as_int(), 999);
   EXPECT_EQ(dict.at("new").as_int(), 3);
-  dict.set("k6", "six").set("newer", 4);  // what was found before is found again
+  dict.set("k6", "six").set("newer", 4);  // earlier keys are found again
   EXPECT_EQ(dict.at("k6").as_string(), "six");
   EXPECT_EQ(dict.at("newer").as_int(), 4);
   EXPECT_EQ(copy.at("k0").as_int(), 0);
   EXPECT_EQ(copy.at("k5").as_int(), 5);
 }
 
-// Whatever a file's names are, a message is short, and says nothing to the terminal.
+// A message is short and does not steer the terminal, whatever a file's names are.
 TEST(Value, MessagesQuoteNamesAsText) {
   const std::string escape = "\x1b[2J\n", nul("a\0b", 3), huge(5'000'000, 'x');
   const Value dict =

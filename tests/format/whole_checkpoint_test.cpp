@@ -15,7 +15,7 @@ using Kind = WholeCheckpoint::Kind;
 
 class SameWhole : public ::testing::TestWithParam<std::string> {};
 
-// The real converter's folder against its source, every tensor and shape.
+// Compares the real converter's folder with its source, every tensor and shape.
 TEST_P(SameWhole, OrdinaryAndUniversal) {
   const WholeCheckpoint ordinary = open_whole_checkpoint(fixture(GetParam()) / "checkpoint", 2),
                         universal = open_whole_checkpoint(fixture(GetParam()) / "universal", 2);
@@ -68,7 +68,7 @@ TEST_F(Whole, TensorsThatZero3LeavesFlatGetTheirShapes) {
   EXPECT_EQ(weight.step.as_double(), 4);
 }
 
-// Their own copies are of the model's precision, the first name's are masters.
+// Copies under second names have the model's precision; the first name has masters.
 TEST_F(Whole, TiedNamesStandForTheSameParameter) {
   const WholeCheckpoint checkpoint = open_whole_checkpoint(tag_of("z1-bf16-dp2"), 2);
   ASSERT_TRUE(checkpoint.metadata.at(keys::kSharedParams).contains("head.weight"));

@@ -42,7 +42,7 @@ TEST_F(Zip, ReadsWhatItWrote) {
   for (const auto& record : zip.records()) EXPECT_EQ(record.offset % 64, 0u) << record.name;
 }
 
-// The directory of `zip` as if its content began at `shift`, with offsets in zip64 fields.
+// Returns the directory of `zip` as if its content began at `shift`, with offsets in zip64 fields.
 std::string shifted_directory(const ZipReader& zip, const std::string& content, uint64_t shift) {
   std::string entries;
   for (const auto& record : zip.records()) {
@@ -64,7 +64,7 @@ std::string shifted_directory(const ZipReader& zip, const std::string& content, 
   return entries + end.bytes();
 }
 
-// An archive behind a hole of 5 GiB, as after a storage of that size; the file is sparse.
+// An archive behind a hole of 5 GiB, as after a storage of that size. The file is sparse.
 TEST_F(Zip, LargeOffsetsUseZip64) {
   const std::string content = write_two();
   const uint64_t hole = uint64_t{5} << 30;
@@ -86,14 +86,14 @@ TEST_F(Zip, NothingOfADamagedRecordIsGivenOut) {
   EXPECT_EQ(text(zip.read(*zip.find("t/first"))), "hello");
   EXPECT_NE(message_of([&] { zip.read(*zip.find("t/second")); }).find("t/second at offset"),
             std::string::npos);
-  // Nor of its parts, wherever the damage is.
+  // Its parts cannot be read either, wherever the damage is.
   const BytesPtr bytes = zip.open(*zip.find("t/second"));
   std::byte out[3];
   for (const uint64_t offset : {4, 0, 4, 2})
     EXPECT_THROW(bytes->read(offset, std::span(out, 2)), std::runtime_error) << offset;
 }
 
-// In any order, with gaps, with parts read twice, and untouched records do not count.
+// Reads in any order, with gaps, with parts read twice. Untouched records do not count.
 TEST_F(Zip, DeferredChecksFindDamageWhereverItIs) {
   const std::vector<std::vector<std::pair<uint64_t, size_t>>> reads = {
       {{0, 3}, {3, 3}}, {{3, 3}, {0, 3}}, {{4, 1}, {0, 2}, {2, 2}},
@@ -153,7 +153,7 @@ TEST_F(Zip, HostileDirectoriesAreRefusedWithTheirReason) {
   EXPECT_NE(message_for(patched(first + 20, "\xF0\xFF\xFF\x0F\xF0\xFF\xFF\x0F")).find("outside"),
             std::string::npos);
   EXPECT_NE(message_for(patched(second + 46, "t/first")).find("called t/first"), std::string::npos);
-  // The second record's header where the first one's is.
+  // The second record points to the first one's header.
   EXPECT_NE(message_for(patched(second + 42, std::string(4, '\0'))).find("another name"),
             std::string::npos);
   EXPECT_NE(message_for("not a zip").find("not a valid zip"), std::string::npos);

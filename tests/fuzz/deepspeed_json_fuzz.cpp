@@ -1,4 +1,4 @@
-// A configuration of DeepSpeed, into the flags and the fields behind them.
+// Fuzzes a configuration of DeepSpeed, read into the flags and the fields behind them.
 #include "framework/config/deepspeed_json.h"
 #include "framework/config/parse.h"
 #include "tests/fuzz/target.h"

@@ -1,4 +1,4 @@
-// An .idx file over 64 KiB of tokens, of which every sequence is read.
+// Fuzzes an .idx file over 64 KiB of tokens, and reads every sequence.
 #include "framework/data/indexed_dataset.h"
 #include "tests/fuzz/target.h"
 

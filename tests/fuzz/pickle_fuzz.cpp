@@ -1,5 +1,5 @@
-// A pickle alone, with storages that always fit. What decodes must encode, and decode to the same,
-// but for a value inside itself that is reached in several ways.
+// Fuzzes a pickle alone, with storages that always fit. A value that decodes must encode, and
+// decode to the same, except for a value inside itself that is reached in several ways.
 #include "framework/checkpoint/format/pickle.h"
 #include "tests/fuzz/target.h"
 
@@ -32,7 +32,7 @@ void fuzz(std::span<const std::byte> input) {
             "a value cannot be written");
     return;
   }
-  // NaN is not equal to itself, hence the texts.
+  // NaN is not equal to itself, so the texts are compared.
   next = 0;
   require(encode_pickle(decode(std::as_bytes(std::span(again))), store) == again,
           "a value changed when it was written and read");

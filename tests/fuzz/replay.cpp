@@ -1,4 +1,4 @@
-// Gives a fuzz target every file of a folder: inputs that once broke a reader, or were made to.
+// Gives every file of a folder to a fuzz target: inputs that once broke a reader, or were made to.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -14,7 +14,7 @@ int main(int, char** argv) {
     std::ifstream in(entry.path(), std::ios::binary);
     const std::string input(std::istreambuf_iterator<char>(in), {});
     std::printf("%s, %zu bytes\n", entry.path().c_str(), input.size());
-    std::fflush(stdout);  // what breaks is the last one named
+    std::fflush(stdout);  // the last file named is the one that breaks
     LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
     ++count;
   }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs every fuzzer for FUZZ_SECONDS (60), as many at once as there are cores, from a fixed seed and the fixtures:
+# Runs every fuzzer for FUZZ_SECONDS (60), one per core at a time, from a fixed seed and the fixtures:
 #   FUZZ_SECONDS=600 tests/fuzz/run.sh [target...]
-# Prints what each did. An input that crashes one, or takes 10 s or 512 MiB, is kept in build/fuzz/found/TARGET: mend the
-# reader and move the file to tests/fuzz/crashes/TARGET, from where the ordinary tests replay it ever after.
+# Prints a summary of each. An input that crashes a fuzzer, or takes 10 s or 512 MiB, is kept in build/fuzz/found/TARGET. Fix
+# the reader and move the file to tests/fuzz/crashes/TARGET; the ordinary tests replay it from there.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -10,8 +10,8 @@ cmake --preset asan >build/fuzz.log
 cmake --build --preset fuzz >>build/fuzz.log || { tail -40 build/fuzz.log; exit 1; }
 python3 tests/fuzz/seeds.py build/fuzz/seeds
 
-# The memory limit is for one input. ASan would keep what earlier inputs freed, 256 MB in quarantine and as much in pages
-# that it does not give back, and exceed the limit in a long run of harmless ones.
+# The memory limit is for one input. By default ASan keeps the freed memory of earlier inputs, 256 MB in quarantine and as much
+# in unreturned pages. A long run of harmless inputs would exceed the limit.
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}quarantine_size_mb=16:allocator_release_to_os_interval_ms=0"
 
 targets=("$@")
@@ -19,7 +19,7 @@ targets=("$@")
 
 fuzz() {
   local target=$1 log=build/fuzz/$1.log found=build/fuzz/found/$1/
-  rm -rf "build/fuzz/corpus/$target"  # each run is the same run
+  rm -rf "build/fuzz/corpus/$target"  # start from an empty corpus, so that every run is the same
   mkdir -p "$found" "build/fuzz/corpus/$target"
   if build/asan/bin/fuzz_"$target" -seed=1 -max_total_time="${FUZZ_SECONDS:-60}" -max_len=16384 -timeout=10 \
       -malloc_limit_mb=128 -rss_limit_mb=512 -print_final_stats=1 -artifact_prefix="$found" \

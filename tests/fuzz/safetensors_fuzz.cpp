@@ -1,4 +1,4 @@
-// The header of a safetensors file, and the tensors that it tells of.
+// Fuzzes the header of a safetensors file, and the tensors that it describes.
 #include "framework/checkpoint/format/safetensors.h"
 #include "tests/fuzz/target.h"
 

@@ -14,7 +14,7 @@ import sys
 import tarfile
 import zipfile
 
-MAX_SIZE = 1 << 14  # -max_len of run.sh
+MAX_SIZE = 1 << 14  # as -max_len in run.sh
 
 
 def safetensors(shapes):

@@ -1,5 +1,5 @@
-// What a fuzz target needs. Each defines fuzz(); libFuzzer calls it with inputs that it makes up,
-// and replay.cpp, in the ordinary tests, with those in crashes/.
+// The interface of a fuzz target. Each target defines fuzz(). libFuzzer calls it with inputs that
+// it makes up. replay.cpp, in the ordinary tests, calls it with those in crashes/.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace anymesh {
 // other exception ends the process.
 void fuzz(std::span<const std::byte> input);
 
-// Ends the process unless it holds.
+// Ends the process unless `holds`.
 void require(bool holds, const std::string& what);
 void require_name(const std::exception& error, const std::filesystem::path& file);
 

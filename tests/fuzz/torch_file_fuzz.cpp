@@ -1,4 +1,4 @@
-// A whole file: the zip container, its records, the pickle and the tensors in it.
+// Fuzzes a whole file: the zip container, its records, the pickle and the tensors in it.
 #include "framework/checkpoint/format/torch_file.h"
 #include "framework/checkpoint/format/zip.h"
 #include "tests/fuzz/target.h"

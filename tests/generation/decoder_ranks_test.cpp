@@ -1,5 +1,5 @@
-// Logits of a text that is read piece by piece, with keys and values kept, against those of the
-// whole sequence as training computes them.
+// Compares the logits of a text that is read piece by piece, with keys and values kept, with those
+// of the whole sequence as training computes them.
 #include <gtest/gtest.h>
 
 #include "models/gpt/generation/decoder.h"
@@ -16,7 +16,7 @@ struct Case {
   torch::Dtype dtype = torch::kDouble;
 };
 
-// Heads of 16 elements, which training's own kernel takes in fp32.
+// Heads have 16 elements, which training's own kernel takes in fp32.
 GptConfig config_of(const std::string& architecture) {
   GptConfig c;
   c.num_layers = 3;
@@ -47,7 +47,7 @@ GptConfig config_of(const std::string& architecture) {
 
 class DecoderTest : public testing::TestWithParam<Case> {};
 struct DecoderTestRank : RankFixtureOf<DecoderTest> {
-  // Every bias and norm counts.
+  // Changes every parameter, so that every bias and norm counts.
   void SetUp() override {
     torch::manual_seed(5);
     const torch::NoGradGuard no_grad;
@@ -57,7 +57,7 @@ struct DecoderTestRank : RankFixtureOf<DecoderTest> {
     }
   }
 
-  // [b, s, v] of whole texts, as training computes them.
+  // Returns [b, s, v] of whole texts, as training computes them.
   torch::Tensor whole(const torch::Tensor& tokens) {
     const torch::NoGradGuard no_grad;
     return model_.forward({}, {.tokens = tokens}).narrow(2, 0, config_.vocab_size);
@@ -90,7 +90,8 @@ RANKS_TEST_P(DecoderTest, PiecesOfATextHaveTheLogitsOfTheWhole) {
   }
 }
 
-// The decoder's own, and that of training's forward over a whole sample for each token.
+// Takes the decoder's likeliest tokens, and the likeliest by training's forward over a whole
+// sample for each token.
 RANKS_TEST_P(DecoderTest, LikeliestTokensAreTheSameWithoutACache) {
   constexpr int64_t kPrompt = 3;
   torch::Tensor text = tokens_.clone(), slow = tokens_.clone();

@@ -16,7 +16,7 @@ namespace {
 const std::vector<float> kLogits = {std::log(0.15f), std::log(0.5f), std::log(0.1f),
                                     std::log(0.25f)};
 
-// How often each token came in so many draws, in parts of one.
+// Returns how often each token came in so many draws, in parts of one.
 std::map<int32_t, double> frequencies(const SamplingOptions& options, int draws = 20000) {
   Sampler sampler(options);
   std::map<int32_t, double> counts;
@@ -58,7 +58,7 @@ TEST(Sampler, TopPLeavesTheFewestThatReachIt) {
   expect_near(frequencies({.top_p = 0.6}), {{1, 2.0 / 3}, {3, 1.0 / 3}});
   expect_near(frequencies({.top_p = 0.8}), {{0, 0.15 / 0.9}, {1, 0.5 / 0.9}, {3, 0.25 / 0.9}});
   expect_near(frequencies({.top_p = 1}), frequencies({}));
-  // Of the two that top_k leaves the first has 2/3.
+  // top_k leaves two tokens, and the first has 2/3.
   expect_near(frequencies({.top_k = 2, .top_p = 0.6}), {{1, 1.0}});
 }
 

@@ -13,7 +13,7 @@
 #include "framework/tensor_parallel/cross_entropy.h"
 #include "tests/support/ranks.h"
 
-// Each against its twin on the CPU, bit by bit where both promise that.
+// Compares each function with its twin on the CPU, bit by bit where both promise that.
 namespace anymesh {
 namespace {
 
@@ -77,8 +77,8 @@ TEST_F(Gpu, DropoutDropsWhatItDropsOnTheCpu) {
   }
 }
 
-// Outputs of `work` on inputs of a dtype, and the gradients of the inputs, on the GPU beside float64
-// on the CPU: to units in the last place of the greatest.
+// Compares outputs of `work` on inputs of a dtype, and the gradients of the inputs, on the GPU with
+// float64 on the CPU, to units in the last place of the greatest.
 using Work = std::function<std::vector<torch::Tensor>(const std::vector<torch::Tensor>&)>;
 void expect_float64s(const Work& work, const std::vector<torch::Tensor>& inputs) {
   for (const auto& [dtype, unit] :
@@ -148,7 +148,7 @@ TEST_F(Gpu, CrossEntropyMeetsFloat64) {
   }
 }
 
-// From another thread, what the GPU had yet to write when the reader was made.
+// Reads from another thread the bytes that the GPU had yet to write when the reader was made.
 TEST_F(Gpu, ReadsWhatWillHaveBeenWritten) {
   torch::Tensor x = torch::randn({1000, 1000}, torch::kCUDA);
   for (int i = 0; i < 50; ++i) x = x.matmul(x).div_(x.norm());
@@ -165,7 +165,7 @@ TEST_F(Gpu, ReadsWhatWillHaveBeenWritten) {
   EXPECT_ANY_THROW(read(x.nbytes(), {&none, 1}));
 }
 
-// Each rank alone: two on one GPU are more than NCCL takes.
+// Each rank is alone, because NCCL does not take two ranks on one GPU.
 TEST_F(Gpu, NcclOfOneRank) {
   const CommPtr comm =
       nccl_communicator(test_world()->split(test_world()->rank(), 0), std::chrono::seconds(60));

@@ -1,5 +1,5 @@
-// The kernels for GPUs, compiled for the CPU (simt/): those of AdamW and dropout write the bits of
-// their twins, the others meet float64.
+// The GPU kernels, compiled for the CPU (simt/). AdamW and dropout write the same bits as their
+// twins; the others meet float64.
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ void* room(const torch::Tensor& t) { return t.defined() ? t.data_ptr() : nullptr
 torch::Tensor wide(const torch::Tensor& t) { return t.to(torch::kDouble); }
 torch::Tensor leaf(const torch::Tensor& t) { return wide(t).requires_grad_(); }
 
-// To some units in the last place of the greatest.
+// Compares to some units in the last place of the greatest value.
 void expect_close(const torch::Tensor& got, const torch::Tensor& exact, const char* what) {
   const double unit = got.scalar_type() == torch::kFloat  ? 4e-7
                       : got.scalar_type() == torch::kHalf ? 1e-3
@@ -37,7 +37,7 @@ class Kernels : public testing::TestWithParam<torch::Dtype> {
  protected:
   void SetUp() override { at::manual_seed(1); }
   torch::Tensor random(at::IntArrayRef shape) const { return at::randn(shape).to(GetParam()); }
-  // The same elements where no pack of 16 bytes begins.
+  // Returns the same elements at an address where no pack of 16 bytes begins.
   static torch::Tensor shifted(const torch::Tensor& t) {
     return at::empty({t.numel() + 1}, t.options())
         .narrow(0, 1, t.numel())

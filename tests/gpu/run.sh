@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# What needs a GPU, on a machine with one (or more): builds the preset `cuda`, then
-#   - kernels, communicators and reads of a GPU's memory against their twins on the CPU (gpu_mpi_test)
-#   - losses on meshes of up to eight ranks that share the GPUs by the mpi backend, and of one rank by nccl, against those
-#     of one rank on the CPU: fp32 to 1e-4, bf16 to 2e-2
-#   - a run that goes on on the GPU and then on the CPU again, over universal folders and directly
-# Not part of the tests that any machine runs, and written without a GPU at hand: it has yet to run once.
+# The tests that need a GPU, on a machine with one or more. Builds the preset `cuda`, then compares
+#   - kernels, communicators and reads of a GPU's memory with their CPU counterparts (gpu_mpi_test)
+#   - losses on meshes of up to eight ranks that share the GPUs by the mpi backend, and of one rank by nccl, with those of one
+#     rank on the CPU: fp32 to 1e-4, bf16 to 2e-2
+#   - a run that moves from the CPU to the GPU and back, over universal folders and directly, with one that stays on the CPU
+# Not part of the tests for every machine. Written without access to a GPU: it has never run.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 tools/setup.sh --cuda

@@ -9,7 +9,7 @@
 namespace anymesh {
 namespace {
 
-// A piece arrives in its half no sooner than it is waited for.
+// A piece arrives in its half only once it is waited for.
 TEST(TwoHalves, CopiesEveryByteWithOnePieceUnderWay) {
   constexpr size_t kPiece = 4;
   for (size_t size = 0; size <= 5 * kPiece; ++size) {

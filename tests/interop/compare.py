@@ -46,16 +46,16 @@ from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_st
 PROGRAMS = pathlib.Path(sys.argv[1])
 STATES = ("fp32", "exp_avg", "exp_avg_sq")
 ROW_PARALLEL = re.compile(r"\.(self_attention\.dense|mlp\.dense_4h_to_h)\.weight/")
-# What is expected of a folder of theirs beyond equality.
+# The expected result for a DeepSpeed folder, where it is not equality.
 KNOWN = {
-    "z0-fp32-dp2": "refused",  # ds_to_universal has no ZeRO 0
+    "z0-fp32-dp2": "refused",  # their ds_to_universal does not support ZeRO 0
     "z0-fp32-tp2dp2": "refused",
-    "z2-bf16-tp2dp2-nopipe": "refused",  # it ends on the nested `module` (B1)
+    "z2-bf16-tp2dp2-nopipe": "refused",  # theirs fails on the nested `module` (B1)
     "z1-bf16-tp1pp1dp2": "cat_dim",  # Megatron names row-parallel weights at tp > 1 only: 0 in theirs, 1 in ours
 }
 
 
-# Metadata of the other ZeRO family: of 0 to 2 beside that of 3, and the other way round.
+# Metadata files of the other ZeRO family: 0 to 2 for a checkpoint of 3, and the other way round.
 TWIN = {True: r"mp_rank_\d+_model_states\.pt", False: r"zero_pp_rank_0_mp_rank_\d+_model_states\.pt"}
 
 
@@ -187,7 +187,7 @@ def export_differences(checkpoint, expected, scratch):
         our("zero_to_fp32", checkpoint, many, "--max_shard_size", "20KB", *flags)
         loaded = safetensors.torch.load_file(one / name) if safe else load(one / name, weights_only=True)
         yield from differences({key: t.detach() for key, t in sorted(loaded.items())}, expected, name)
-        for key, tensor in loaded.items():  # of a view its own elements are written, not the whole that it is part of
+        for key, tensor in loaded.items():  # a view must be written with its own elements, not with the whole storage
             if tensor.untyped_storage().nbytes() != tensor.nbytes:
                 yield f"{name}: {key} has a storage of {tensor.untyped_storage().nbytes()} bytes, not {tensor.nbytes}"
         loaders = {"huggingface_hub": lambda m, f: huggingface_hub.load_torch_model(m, f, strict=True, safe=safe),
@@ -195,7 +195,7 @@ def export_differences(checkpoint, expected, scratch):
         for loader, load_into in loaders.items():
             for folder in (one, many):
                 if loader == "transformers" and folder == one:
-                    continue  # which reads many files only
+                    continue  # transformers reads only checkpoints of many files
                 model = Weights(expected)
                 load_into(model, folder)
                 yield from differences(dict(sorted((k, p.detach()) for k, p in model.named_parameters())), expected,
@@ -330,7 +330,7 @@ def ours(folder, scratch):
         for name, weight in weights.items():
             wrong += padded_difference(parameters[name]["fp32"].detach().to(weight.dtype), weight, f"weights: {name}")
         report.append("module" if pp == 1 else "layers")
-    # Theirs knows nothing of frozen parameters that a mesh or ZeRO 3 cuts, and takes their patterns for mistakes.
+    # DeepSpeed does not handle frozen parameters that a mesh or ZeRO 3 cuts, and reports their patterns as errors.
     if (stage in (1, 2) or (stage == 3 and pp == 1)) and not (frozen and (stage == 3 or tp * pp > 1)):
         theirs = scratch / "theirs" / universal.name
         their_converter(tag, theirs, *(["--no_strict"] if frozen else []))
@@ -347,7 +347,7 @@ def ours(folder, scratch):
         expect(said.count("pad the vocabulary") == padded and said.endswith(" 0 differences\n"), f"ckpt diff: {said}")
     wrong += export_differences(folder, {name: states["fp32"].detach() for name, states in parameters.items()}, scratch)
     report.append("our zero_to_fp32")
-    if frozen:  # whose optimizer would have to be made for it
+    if frozen:  # a frozen model would need an optimizer made for it
         return report, wrong
     engine_stage = max(stage, 1)
     wrong += engine_differences(universal.parent, parameters, engine_stage, dtype, True, model["iteration"])
@@ -397,7 +397,7 @@ def theirs(folder, scratch):
     model = load(next(iter(sorted(tag.glob("*mp_rank_00_model_states.pt")))))
     flags = [] if "universal_checkpoint_info" in model else ["--inject_missing_state"]
     mine, other = (scratch / who / f"{tag.name}_universal" for who in ("ours", "theirs"))
-    # At ZeRO 0 DeepSpeed does not record which parameter a state is of, Megatron's order is known.
+    # At ZeRO 0 DeepSpeed does not record which parameter a state belongs to. Megatron's order is known.
     unordered = known == "refused" and "args" not in model
     our_converter(tag, mine, *flags, *(["--assume_module_order"] if unordered else []))
     if known == "refused":

@@ -48,7 +48,7 @@ def compare_token_files():
         bounds = numpy.iinfo(dtype) if numpy.issubdtype(dtype, numpy.integer) else None
         low, high = (0, 1 << 24) if bounds is None else (bounds.min, min(bounds.max, 1 << 53))
         line = lambda least, most, n: [int(t) for t in rng.randint(least, most, n, dtype=numpy.int64)] + [least, most]
-        # One sequence, several, an empty sequence among others, a document without any.
+        # Documents of one sequence, of several, with an empty sequence among others, and without any.
         documents = [[line(low, high, 5)], [line(low, high, 3), line(low, high, 1)], [], [[], line(low, high, 2)], []]
         write_theirs("theirs", dtype, documents)
         assert ours("read", "theirs") == [s for document in documents for s in document], code
@@ -58,7 +58,7 @@ def compare_token_files():
         ours("write", "ours", code.value, text="".join(" ".join(map(str, d)) + "\n" for d in documents))
         data = IndexedDataset("ours")
         assert data.index.dtype == dtype
-        # An empty document has no sequence, but its place in the document index.
+        # An empty document has no sequence, but keeps its place in the document index.
         assert [data[i].tolist() for i in range(len(data))] == [d for d in documents if d], code
         assert data.document_indices.tolist() == [0, 1, 1, 2, 2], code
         print(f"{code.name}: both ways")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Token files and the order of samples against megatron-core: data.py says what is compared. Installs what run.sh does, once.
+# Compares token files and the order of samples with megatron-core (see data.py). Installs the same packages as run.sh, once.
 #
 #   tests/interop/data.sh [FOLDER_OF_EXECUTABLES]         default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

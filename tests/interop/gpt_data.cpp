@@ -3,7 +3,7 @@
 //   gpt_data read PREFIX                          the tokens of every sequence
 //   gpt_data write PREFIX TYPE                    from stdin, a document a line, of TokenType TYPE
 //   gpt_data samples PART COUNT SPLIT SEQ_LENGTH SEED DATA_PATH...
-//                                                 of part 0, 1 or 2: what training reads
+//                                                 samples of part 0, 1 or 2, as training reads them
 #include <iostream>
 #include <iterator>
 #include <sstream>

@@ -35,7 +35,7 @@ torch::Tensor read_tokens(const std::string& path, int64_t seq_length) {
   return tokens;
 }
 
-// Through all stages; on the last one [b, s, v], elsewhere undefined.
+// Runs through all stages. Returns [b, s, v] on the last one, an undefined tensor elsewhere.
 torch::Tensor logits_of(GptModel& model, const ProcessGrid& grid, const torch::Tensor& tokens,
                         int64_t vocab_size) {
   torch::Tensor hidden;

@@ -130,7 +130,7 @@ def check(config, dtype, max_shard_size, scratch):
 
     said = convert("import", scratch / "theirs", scratch / "imported")
     flags = said.splitlines()[-1].split()
-    flags = [*flags, *RUN]  # whose --seq-length is the shorter
+    flags = [*flags, *RUN]  # RUN's --seq-length is shorter and must win
     at = flags.index("--seq-length")
     del flags[at:at + 2]
     off = {}
@@ -138,11 +138,11 @@ def check(config, dtype, max_shard_size, scratch):
         logits = our_logits(mesh, flags, tokens, scratch)
         off[f"imported, {mesh}"] = (logits - expected).abs().max().item()
     rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type", "default") != "default":  # so few tokens do show how positions are scaled
+    if rope.get("rope_type", "default") != "default":  # even so few tokens show how positions are scaled
         unscaled, _ = their_logits(scratch / "theirs", tokens, rope_parameters={"rope_type": "default", "rope_theta": rope["rope_theta"]})
         expect((unscaled - expected).abs().max() > 10 * TOLERANCE, "logits do not depend on the scaling")
 
-    # The likeliest tokens, one after the other with keys and values kept: transformers' generate() and ours.
+    # Generates the likeliest tokens with a key-value cache, by transformers' generate() and by ours.
     begun = tokens[:1, :6]
     likeliest = model.generate(begun, attention_mask=torch.ones_like(begun), max_new_tokens=SEQUENCE - 6, do_sample=False,
                                eos_token_id=None, pad_token_id=0)
@@ -150,7 +150,7 @@ def check(config, dtype, max_shard_size, scratch):
                " ".join(map(str, begun[0].tolist())), "--num-tokens-to-generate", SEQUENCE - 6, "--temperature", 0)
     expect(list(map(int, said.split())) == likeliest[0].tolist(), f"generated {said}, expected {likeliest[0].tolist()}")
 
-    # Back, without training: the same numbers, bit for bit.
+    # Exports back without training: the same numbers, bit for bit.
     convert("export", scratch / "imported", scratch / "back", "--max-shard-size", "30KB")
     back, again = their_logits(scratch / "back", tokens)
     for name, parameter in model.named_parameters():
@@ -161,7 +161,7 @@ def check(config, dtype, max_shard_size, scratch):
     expect(run(PROGRAMS / "ckpt", "diff", scratch / "imported", scratch / "imported-again").endswith(", 0 differences\n"), "diff")
     run(PROGRAMS / "ckpt", "verify", scratch / "imported")
 
-    # Trained on four ranks, then exported: from the ordinary checkpoint, a universal one and weights.
+    # Trains on four ranks, then exports from the ordinary checkpoint, a universal one and weights.
     on("2,2", "pretrain_gpt", *flags, "--zero-stage", 1, "--save", scratch / "trained")
     convert("export", scratch / "trained", scratch / "exported", "--max-shard-size", "30KB")
     tag = scratch / "trained" / "global_step2"
@@ -178,7 +178,7 @@ def check(config, dtype, max_shard_size, scratch):
     own[own.index("--load") + 1] = scratch / "trained"
     off["exported"] = (our_logits("1,1", own, tokens, scratch) - trained).abs().max().item()
 
-    # What an import says of how parameters are cut is what a run says.
+    # An import must describe the cuts of parameters as a run does.
     patterns, parsed = [], [torch.load(f / "mp_rank_00_model_states.pt", weights_only=False)
                             for f in (scratch / "imported" / "global_step0_universal", tag)]
     for metadata in parsed:

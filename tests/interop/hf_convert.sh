@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# hf_convert against transformers: hf_convert.py says what is compared. Installs what run.sh does, once.
+# Compares hf_convert with transformers (see hf_convert.py). Installs the same packages as run.sh, once.
 #
 #   tests/interop/hf_convert.sh [FOLDER_OF_EXECUTABLES]   default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

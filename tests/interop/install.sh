@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Makes a venv with DeepSpeed, transformers, megatron-core and TensorBoard, and with the torch that tools/setup.sh has unpacked: install.sh VENV DEPS
+# Makes a venv with DeepSpeed, transformers, megatron-core and TensorBoard, and with the torch that tools/setup.sh has unpacked:
+# install.sh VENV DEPS
 #
-# The torch wheel is linked with 3 GB of GPU libraries that nothing calls on a machine without a GPU. Empty functions of
-# their names, compiled here, let it load: VENV/gpu-stand-ins is for LD_LIBRARY_PATH.
+# The torch wheel is linked with 3 GB of GPU libraries that nothing calls on a machine without a GPU. Compiled stand-ins, with
+# empty functions of the same names, let it load. LD_LIBRARY_PATH must include VENV/gpu-stand-ins.
 set -euo pipefail
 venv=$(realpath -m "$1") deps=$2
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -25,7 +26,8 @@ python3 -m venv --clear "$venv" || {
   say "python3 -m venv failed: on Debian and Ubuntu it needs the package python3-venv"
   exit 1
 }
-# What torch and deepspeed import; torch itself is there already. Of megatron-core its data code alone is used, which needs no more.
+# The imports of torch and deepspeed; torch itself is there already. Only megatron-core's data code is used, which needs no
+# more.
 "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 einops hjson huggingface_hub msgpack numpy \
     packaging psutil py-cpuinfo pydantic tqdm filelock fsspec jinja2 networkx sympy 'setuptools<82' typing-extensions \
     "transformers==$transformers" "tensorboard==$tensorboard" &&
@@ -37,7 +39,7 @@ stand_ins=$venv/gpu-stand-ins
 mkdir "$stand_ins"
 cd "$deps/python/torch/lib"
 libraries=(libtorch_cuda.so libtorch_nvshmem.so libtorch_python.so libc10_cuda.so)
-# Names that the GPU libraries provide, as name or name@version; the CUDA runtime itself is there.
+# Symbols of the GPU libraries, as name or name@version. The CUDA runtime itself is there.
 nm -D --undefined-only "${libraries[@]}" | awk '$NF ~ /^(cu|nv|nccl)/ && $NF !~ /@libcudart/ {print $NF}' | sort -u >"$stand_ins/names"
 awk -F@ '{print "void " $1 "(void) { __builtin_trap(); }"}' "$stand_ins/names" >"$stand_ins/functions.c"
 awk -F@ 'NF > 1 {of[$NF] = of[$NF] " " $1 ";"} END {for (v in of) print v " {" of[v] " };"}' "$stand_ins/names" >"$stand_ins/versions"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Real torch, DeepSpeed and transformers read what we write, and we read what DeepSpeed wrote: every number bit by bit
-# (compare.py says what is compared with what); data.sh does it with megatron-core's data, tensorboard.sh with its reader.
-# Installs them into a venv, once; trains tiny models on meshes of up to 8 ranks.
+# Checks that real torch, DeepSpeed and transformers read our files, and that we read DeepSpeed's, every number bit by bit (see
+# compare.py). data.sh does the same with megatron-core's data, tensorboard.sh with TensorBoard's reader. Installs the packages
+# once into a venv, and trains tiny models on meshes of up to 8 ranks.
 #
 #   tests/interop/run.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
 #   ANYMESH_INTEROP_VENV=/path tests/interop/run.sh       the venv; default: build/interop-venv

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# --tensorboard-dir against TensorBoard's own reader: a run, and one that goes on from its middle on another mesh, in one folder.
-# Installs what run.sh does, once.
+# Reads --tensorboard-dir with TensorBoard's own reader. One folder has a run and its continuation from the middle on another
+# mesh. Installs the same packages as run.sh, once.
 #
 #   tests/interop/tensorboard.sh [FOLDER_OF_EXECUTABLES]   default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

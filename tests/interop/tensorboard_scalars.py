@@ -14,7 +14,7 @@ import sys
 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-# Scalar: column of the CSV, and what to multiply that with.
+# Scalar: the CSV's column, and the factor for its values.
 COLUMNS = {
     "lm loss": ("lm_loss", 1),
     "learning-rate": ("learning_rate", 1),
@@ -23,7 +23,7 @@ COLUMNS = {
     "iteration-time": ("elapsed_ms", 1e-3),
     "tokens/sec": ("tokens_per_s", 1),
 }
-NEIGHBOUR = 2**-23  # how far apart, relatively, two neighbouring floats are at most
+NEIGHBOUR = 2**-23  # the largest relative distance of two neighbouring floats
 VALIDATION = re.compile(r"^validation loss .* iteration (\d+): (\S+) \(perplexity (\S+)\)", re.MULTILINE)
 
 
@@ -52,7 +52,7 @@ if [s["iteration"] for s in steps] != list(range(1, 11)):
     sys.exit(f"FAIL: {table} has other steps than 1 to 10")
 scalars = {tag: [(s.step, s.value) for s in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}
 for tag, (column, factor) in COLUMNS.items():
-    # Nine digits say which float it was; where it was a double between two, text and event may be rounded to either.
+    # Nine digits identify a float. For a double between two floats, text and event may round to either.
     check(tag, scalars.pop(tag), [(int(s["iteration"]), as_float(s[column] * factor)) for s in steps], NEIGHBOUR)
 
 printed = {}

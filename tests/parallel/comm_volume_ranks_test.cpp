@@ -1,5 +1,5 @@
-// What one training step communicates, counted in the communicator, against the closed form of
-// docs/scaling.md, and against the bytes that MPI was given to send.
+// Compares the traffic of one training step, counted in the communicator, with the closed form of
+// docs/scaling.md and with the bytes that MPI was given to send.
 #include <gtest/gtest.h>
 #include <mpi.h>
 
@@ -19,7 +19,7 @@ int64_t bytes_of(int count, MPI_Datatype type) {
 }
 }  // namespace
 
-// In front of the library's, as MPI's profiling interface allows.
+// Intercept the library's calls, as MPI's profiling interface allows.
 extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag,
                          MPI_Comm comm, MPI_Request* request) {
   mpi_bytes += bytes_of(count, type);
@@ -34,7 +34,7 @@ extern "C" int MPI_Ibcast(void* data, int count, MPI_Datatype type, int root, MP
 namespace anymesh {
 namespace {
 
-constexpr int kRows = 2;  // of a micro-batch: b
+constexpr int kRows = 2;  // per micro-batch: b
 
 struct Case {
   Topology mesh;
@@ -71,7 +71,7 @@ struct Measured {
   CommCounts counts;      // summed over the dp ranks of this stage and tp rank
   CommCounts everywhere;  // summed over all ranks
   int64_t wire = 0;       // handed to MPI by all ranks
-  int64_t params = 0;     // of this rank: P
+  int64_t params = 0;     // on this rank: P
 };
 
 CommCounts summed(const CommCounts& counts, const CommPtr& group) {
@@ -117,8 +117,8 @@ Measured step(const Case& k, const GptConfig& c, const CommPtr& world) {
   return measured;
 }
 
-// The closed form: what the dp ranks of a stage (one tp rank of each) move together in a step. A
-// function of the configuration alone; letters as in docs/scaling.md.
+// The closed form for the traffic of a stage's dp ranks (one tp rank of each) in a step. It depends
+// on the configuration alone. Letters are as in docs/scaling.md.
 class ClosedForm {
  public:
   ClosedForm(const Case& test, const GptConfig& config, int pp_rank)
@@ -201,7 +201,7 @@ class ClosedForm {
     if (!tied || !first) params.push_back({table, unit, true, false});
   }
 
-  // How often each of the four maps of mappings.h runs.
+  // Counts how often each of the four maps of mappings.h runs.
   void tensor_parallel() {
     const int64_t forwards = k.recompute ? 2 : 1;
     const int64_t enter_forward = m * forwards * (2 * layers + last),
@@ -269,7 +269,7 @@ class ClosedForm {
   }
 };
 
-// What all ranks hand to MPI for these payloads.
+// Returns the bytes that all ranks hand to MPI for these payloads.
 int64_t wire_bytes(const CommCounts& everywhere, const Topology& mesh) {
   const std::map<std::string, int> sizes = {{"world", mesh.world_size()},
                                             {"tp", mesh.tp_size},
@@ -329,7 +329,7 @@ INSTANTIATE_TEST_SUITE_P(Meshes, CommVolume,
                                           testing::Values(0, 1, 2, 3)),
                          name_of);
 
-// The leading terms, as the papers give them, of a model without padding.
+// The leading terms for a model without padding, as the papers give them.
 struct PaperTerms : RankFixture {
   Measured measure(const Case& k, const CommPtr& world) {
     GptConfig c = config_of(k);
@@ -341,7 +341,8 @@ struct PaperTerms : RankFixture {
   }
 };
 
-// ZeRO (arXiv:1910.02054, section 7): 2, 2, 1 + m, 3m times the parameters, with recompute or not.
+// ZeRO (arXiv:1910.02054, section 7) moves 2, 2, 1 + m, 3m times the parameters, with recompute or
+// not.
 RANKS_TEST_F(PaperTerms, DataParallelVolumeInParameters) {
   const Topology mesh{.dp_size = 4};
   const CommPtr world = first_ranks(4);
@@ -363,7 +364,7 @@ RANKS_TEST_F(PaperTerms, DataParallelVolumeInParameters) {
   }
 }
 
-// What one layer more adds (arXiv:1909.08053, section 3; arXiv:2205.05198, section 4.2.2).
+// The volume of one more layer (arXiv:1909.08053, section 3; arXiv:2205.05198, section 4.2.2).
 RANKS_TEST_F(PaperTerms, TensorParallelVolumePerLayer) {
   const CommPtr world = first_ranks(2);
   if (!world) return;
@@ -378,13 +379,13 @@ RANKS_TEST_F(PaperTerms, TensorParallelVolumePerLayer) {
       const int64_t maps = 3 * (recompute ? 6 : 4) * hidden;
       EXPECT_EQ(more[kAllGather].bytes - few[kAllGather].bytes, sequence ? maps : 0);
       EXPECT_EQ(more[kReduceScatter].bytes - few[kReduceScatter].bytes, sequence ? maps : 0);
-      // Two norms and two row-parallel biases, of h each; norms have two.
+      // Two norms with two tensors each, and two row-parallel biases, all of h elements.
       EXPECT_EQ(more[kAllReduce].bytes - few[kAllReduce].bytes, sequence ? 6 * 16 * 4 : maps);
     }
   }
 }
 
-// b s h each way per boundary and micro-batch (arXiv:2104.04473, section 3.2).
+// Each boundary moves b s h each way per micro-batch (arXiv:2104.04473, section 3.2).
 RANKS_TEST_F(PaperTerms, PipelineVolumePerBoundary) {
   const CommPtr world = first_ranks(3);
   if (!world) return;

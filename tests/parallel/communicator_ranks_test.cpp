@@ -8,7 +8,7 @@ namespace anymesh {
 namespace {
 
 torch::Tensor values_of(int rank, int64_t n, torch::Dtype dtype) {
-  // Of very different sizes, so that the order of a sum shows in its last bits.
+  // The values have very different sizes, so that the order of a sum shows in its last bits.
   const torch::Tensor i = torch::arange(n, torch::kDouble) + 1;
   return (torch::sin(i * (rank + 1)) * torch::pow(10.0, (i + rank).remainder(7.0))).to(dtype);
 }
@@ -74,7 +74,7 @@ INSTANTIATE_TEST_SUITE_P(Large, Collectives,
                          testing::Combine(testing::Values(2), testing::Values<int64_t>(2'400'000),
                                           testing::Values(torch::kFloat)));
 
-// Rank 3 comes to a verb only once all others have said that they wait for it. They are numbered
+// Rank 3 comes to a verb only once all others have said that they wait for it. Ranks are numbered
 // backwards in their group.
 RANKS_TEST(Patience, NamesTheRankThatLetsOthersWaitAndTheVerb) {
   constexpr int kLate = 3;

@@ -1,5 +1,5 @@
-// Control = one process in plain torch::nn; test = the same model on a mesh of up to 8 ranks, in
-// float64.
+// Compares a model on a mesh of up to 8 ranks with the same model in one process in plain
+// torch::nn, in float64.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -21,10 +21,10 @@ struct Case {
   std::string architecture;
   bool sequence = false;  // sequence parallelism
   int zero_stage = 0;
-  int rows() const { return sequence ? 2 : 1; }  // of a micro-batch
+  int rows() const { return sequence ? 2 : 1; }  // per micro-batch
 };
 
-// "gpt", "untied" (GPT with an output layer of its own), "llama", "neox" (rotary for half of a
+// Returns "gpt", "untied" (GPT with its own output layer), "llama", "neox" (rotary for half of a
 // head, SwiGLU with biases) or "bloom". Llama has two groups of heads, or as many as tp needs.
 GptConfig tiny(const Case& test) {
   const auto& [tp, pp, dp, architecture, sequence, zero_stage] = test;
@@ -54,7 +54,7 @@ GptConfig tiny(const Case& test) {
     c.position_embedding_type = "alibi";
     c.embed_layernorm = true;
     c.hidden_size = 24;
-    c.num_attention_heads = 12;  // no power of two, which has slopes of its own
+    c.num_attention_heads = 12;  // no power of two, so the slopes differ
   }
   return c;
 }
@@ -64,7 +64,7 @@ torch::Tensor global_tokens(const GptConfig& c) {
       .view({kSamples, c.seq_length + 1});
 }
 
-// Micro-batches of `rows` samples, as batch_loader.h deals them out.
+// Returns micro-batches of `rows` samples, as batch_loader.h deals them out.
 std::vector<MicroBatch> batches_of(const GptConfig& c, int rows, const ProcessGrid& grid,
                                    bool drop) {
   const torch::Tensor tokens = global_tokens(c);
@@ -80,7 +80,7 @@ std::vector<MicroBatch> batches_of(const GptConfig& c, int rows, const ProcessGr
   return out;
 }
 
-// What this tp rank holds of a whole tensor, vocabulary padding included.
+// Returns this tp rank's shard of a whole tensor, vocabulary padding included.
 torch::Tensor shard_of(const torch::Tensor& whole, const ParamSpec& spec, const ProcessGrid& grid) {
   if (spec.split_dim < 0) return whole;
   if (spec.sub_params > 1) {
@@ -193,7 +193,8 @@ RANKS_TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
         << spec.name;
   }
 
-  // Attention in its explicit form, with a dropout too small to drop anything. It is local.
+  // Runs the explicit form of attention, with a dropout too small to drop anything. Attention is
+  // local, so meshes with pp or dp skip this.
   if (topology_.world_size() > topology_.tp_size) return;
   config_.attention_dropout = 1e-15;
   GptModel dropping = make_model(grid);
@@ -202,7 +203,7 @@ RANKS_TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
   expect_close(dropped, gradients, dropping, grid);
 }
 
-// With dropout there is no plain reference: the control is our own model in one process.
+// With dropout there is no plain reference, so the control is our own model in one process.
 RANKS_TEST_P(GptParity, DropoutMasksDoNotDependOnTheMesh) {
   if (!world_) return;
   const ProcessGrid grid(world_, topology_), one(alone_, Topology{});
@@ -234,7 +235,8 @@ std::vector<Case> cases(const std::vector<std::string>& architectures, int max_p
   return out;
 }
 
-// With the sequence cut, and at the ZeRO stages that differ most. At tp 1 there is nothing to cut.
+// Cases with the sequence cut, at the ZeRO stages that differ most. At tp 1 there is nothing to
+// cut.
 std::vector<Case> sequence_cases() {
   std::vector<Case> out;
   for (Case test : cases({"gpt", "untied", "llama", "bloom"}, 2)) {

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Wrong input ends in one clear error, a non-zero exit and nothing overwritten; never in a hang or a fresh start.
+# Wrong input ends in one clear error and a non-zero exit, and overwrites nothing. It never hangs or starts afresh.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# refused WHAT PATTERN MESH FLAGS...: the run fails within a minute and says PATTERN exactly once; also where mpirun would have
-# words of its own (mpi=yes).
+# refused WHAT PATTERN MESH FLAGS...: the run fails within a minute and prints PATTERN exactly once. With mpi=yes it runs under
+# mpirun, which must not add messages of its own.
 refused() {
   local what=$1 pattern=$2 status=0
   timeout 60 bash -c 'source "$0" "$1"; train "${@:2}"' "$here/common.sh" "$bin" "$3" /dev/null --train-iters 8 "${@:4}" >out.log 2>&1 || status=$?
@@ -66,7 +66,7 @@ done
 cp -r ckpt broken
 rm -r broken/global_step2_universal/zero/3.mlp.dense_h_to_4h.bias
 refused "missing universal files" "zero/3.mlp.dense_h_to_4h.bias/fp32.pt: is missing .written on" 2,1,1,0 --lr-decay-iters 8 --load "$scratch/broken" --universal-checkpoint
-rm broken/global_step2_universal/manifest.json  # which DeepSpeed's have not
+rm broken/global_step2_universal/manifest.json  # DeepSpeed's folders have none
 refused "missing universal parameter" "missing in the checkpoint: 3.mlp.dense_h_to_4h.bias" 2,1,1,0 --lr-decay-iters 8 --load "$scratch/broken" --universal-checkpoint
 cp -r ckpt/global_step2_universal/zero/3.mlp.dense_h_to_4h.bias broken/global_step2_universal/zero/
 cp -r broken/global_step2_universal/zero/3.mlp.dense_h_to_4h.bias broken/global_step2_universal/zero/9.mlp.extra.bias
@@ -77,7 +77,8 @@ grep -q "unexpected, not in this model: 9.mlp.extra.bias$" log || fail "an unuse
 grep -q "missing in the checkpoint: 3.mlp.dense_h_to_4h.bias$" log || fail "a missing parameter: $(cat log)"
 [[ $(checksum ckpt) == "$(cat before)" ]] || fail "the checkpoint was changed"
 
-# Two ranks that are not told the same: differs WHAT PATTERN SECOND...: the second is started so, and the job ends in one line that has PATTERN.
+# differs WHAT PATTERN SECOND...: starts the second of two ranks with SECOND, which differs from the first. The job must end in
+# one line that has PATTERN.
 first=("$bin/pretrain_gpt" "${model[@]}" --train-iters 8 --distributed-timeout-minutes 0.05 --save "$scratch/one")
 differs() {
   local what=$1 pattern=$2 status=0
@@ -97,7 +98,7 @@ differs "a program without MPI" "not all ranks have come to MPI_Init within 3 s 
 differs "a program that does not meet" "^pretrain_gpt: rank 1 of 2 did not come to the start within 3 s" "$bin/communicator_ranks_test" --gtest_filter=none
 [[ ! -e one && ! -e two ]] || fail "ranks that differ saved"
 
-# A loss that is not finite stops the run, says where, and spoils no checkpoint.
+# A loss that is not finite stops the run, is located, and spoils no checkpoint.
 status=0
 train 1,2,2,1 nan.csv --train-iters 30 --lr 1e30 --min-lr 0 --clip-grad 0 --lr-warmup-iters=0 --save "$scratch/nan" --save-interval 1 >log 2>&1 || status=$?
 ((status != 0)) || fail "a run with a loss of nan succeeded"
@@ -111,7 +112,7 @@ train 1,1,1,0 /dev/null --train-iters 2 --lr-decay-iters 8 --save "$c" >log || f
 [[ -z $(find ckpt -name '*.tmp') ]] || fail "temporary files were left"
 echo "ok: a tag is replaced as a whole"
 
-# What cannot be written is said, with its reason.
+# A failed write is reported with its reason.
 train 1,1,1,0 /dev/full --train-iters 2 --lr-decay-iters 8 >log 2>&1 || fail "a CSV that cannot be written: $(tail -5 log)"
 grep -q 'WARNING: iteration 0: cannot write to /dev/full: No space left on device' log || fail "a CSV that cannot be written: $(cat log)"
 status=0

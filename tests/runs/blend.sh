@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Two corpora through a SentencePiece model, blended: a run that stops goes on bit-identically, and another mesh has the same
-# samples, so the same losses.
+# Blends two corpora through a SentencePiece model. A run that stops resumes bit-identically. Another mesh has the same samples,
+# so the same losses.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 fixtures=$here/../fixtures/data
 
@@ -23,7 +23,7 @@ same whole.csv parts.csv "a blend, stopped and resumed"
 train 1,2,1,0 other.csv "${data[@]}" >other.log || fail "$(tail -5 other.log)"
 "$bin/plot_loss" --tolerance 1e-4 whole.csv other.csv >plot.log 2>&1 || fail "a blend on another mesh: $(cat plot.log)"
 
-# Another share is other data.
+# Other weights give other data.
 train 1,2,1,0 other.csv "${data[@]/0.7/0.2}" >other.log || fail "$(tail -5 other.log)"
 ! "$bin/plot_loss" --tolerance 1e-4 whole.csv other.csv >plot.log 2>&1 || fail "the weights change nothing"
 
@@ -31,7 +31,7 @@ if train 1,1,1,0 /dev/null --data-path a_text_document b_text_document --train-i
 grep -q 'train data: --data-path without weights reads every data set once' once.log || fail "$(cat once.log)"
 if train 1,1,2,1 /dev/null --data-path a_text_document --split 100,0,0 --eval-iters 2 >split.log 2>&1; then fail "no document to validate on"; fi
 grep -q -e '--split "100,0,0" leaves none of 40 documents to validate on, but --eval-iters (2) asks' split.log || fail "$(cat split.log)"
-# Tokens of another vocabulary.
+# Tokens of another vocabulary are refused.
 others=(${flags/--mock-data --vocab-size 257/} --tokenizer-type NullTokenizer --vocab-size 40 --train-iters 2 --lr-decay-iters 8)
 if "$bin/pretrain_gpt" "${others[@]}" --data-path a_text_document --split 1 >tokens.log 2>&1; then fail "a run on tokens outside its vocabulary"; fi
 grep -q 'sample 0 has token [0-9]*, the vocabulary has 40; see --tokenizer-type' tokens.log || fail "$(cat tokens.log)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Twenty runs on threads and, again, on processes of mpirun: the same losses, norms and rates, and the same files of the checkpoint,
-# byte for byte. Between them all meshes' groups, ZeRO stages, precisions and ways of computing and saving.
+# Runs twenty cases on threads and then on processes of mpirun. Losses, norms, rates and the checkpoint's files must be the
+# same, byte for byte. The cases cover all groups of a mesh, ZeRO stages, precisions and ways of computing and saving.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 mkdir threads processes
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ckpt on checkpoints that the trainer wrote: verify finds nothing in whole ones and names what is broken; a universal folder
-# and a save on another mesh hold the same tensors bit by bit; two iterations do not.
+# Runs ckpt on checkpoints that the trainer wrote. verify finds nothing in whole ones and names the damage in broken ones. A
+# universal folder and a save on another mesh hold the same tensors bit by bit; two iterations do not.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 ckpt() { "$bin/ckpt" "$@" >ckpt.log 2>&1; }
@@ -20,7 +20,7 @@ grep -q '^tied_modules.embed.word_embeddings.weight fp32: differs in ' ckpt.log 
 grep -q '^2.input_layernorm.weight step: 2 in A, 4 in B$' ckpt.log || fail "no step differs: $(tail -5 ckpt.log)"
 echo "ok: two iterations: $(tail -1 ckpt.log)"
 
-# Loaded on other meshes and saved again before any step. At ZeRO 0 the optimizer is in the model-states files.
+# Loads on other meshes and saves again before any step. At ZeRO 0 the optimizer is in the model-states files.
 for mesh in 1,1,1,0 1,2,2,1 4,1,1,0; do
   train $mesh /dev/null --train-iters 4 "${schedule[@]}" --load ckpt --universal-checkpoint --save again-$mesh >again.log ||
     fail "$mesh: $(tail -5 again.log)"
@@ -36,7 +36,7 @@ ckpt inspect ckpt || fail "inspect: $(tail -3 ckpt.log)"
 grep -q '^ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 1$' ckpt.log || fail "inspect: no mesh"
 grep -q 'iteration 4, 48 samples consumed, fp32' ckpt.log || fail "inspect: $(grep iteration ckpt.log | head -3)"
 
-# Broken ones.
+# Broken checkpoints.
 rm ckpt/global_step4/zero_pp_rank_0_mp_rank_03_optim_states.pt
 printf x | dd of=ckpt/global_step4/layer_03-model_01-model_states.pt bs=1 seek=4000 conv=notrunc status=none
 cp ckpt/global_step2/zero_pp_rank_0_mp_rank_01_optim_states.pt ckpt/global_step4

@@ -1,12 +1,12 @@
-# Sourced by the run tests: bin = the executables' folder ($1 of the script), a scratch folder that goes with the script,
-# and a tiny GPT with everything that could depend on the mesh: dropout, tied embeddings, 5 layers, vocabulary 257.
+# Sourced by the run tests. Sets bin to the executables' folder ($1 of the script), enters a scratch folder that is removed at
+# the end, and defines a tiny GPT that has everything a mesh could affect: dropout, tied embeddings, 5 layers, vocabulary 257.
 set -euo pipefail
 bin=$(cd "$1" && pwd)
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/anymesh-run.XXXXXX")
 trap 'jobs -p | xargs -r kill 2>/dev/null || true; rm -rf "$scratch"' EXIT
 cd "$scratch"
-export OMP_NUM_THREADS=1  # as mpirun.sh has it: threads may change the order of sums
+export OMP_NUM_THREADS=1  # as in mpirun.sh: threads may change the order of sums
 
 fail() { echo "FAIL: $*" >&2; exit 1; }
 
@@ -15,8 +15,8 @@ model=(--num-layers 5 --hidden-size 24 --num-attention-heads 4 --seq-length 16 -
        --micro-batch-size 1 --global-batch-size 12 --lr 3e-4 --min-lr 3e-5 --lr-decay-style cosine
        --lr-warmup-iters 5 --clip-grad 1.0 --eval-iters 0 --log-interval 10)
 
-# launch RANKS FLAGS...: the trainer, its ranks threads; or processes of mpirun, for tests that set mpi=yes because they show
-# what processes do.
+# launch RANKS FLAGS...: runs the trainer with its ranks as threads. Tests that need processes set mpi=yes, for processes of
+# mpirun.
 launch() {
   if [[ ${mpi:-} ]]; then
     "$here/../../tools/mpirun.sh" "$1" "$bin/pretrain_gpt" "${@:2}"
@@ -37,7 +37,7 @@ train() {
 # losses CSV [FIRST]: iteration, samples, loss, rate and norm of each row from iteration FIRST on, as printed (%.9g).
 losses() { awk -F, -v first="${2:-1}" 'NR > 1 && $1 >= first {print $1 "," $2 "," $3 "," $4 "," $5}' "$1"; }
 
-# same A B WHAT [FIRST]: the rows are equal as text, and there are some.
+# same A B WHAT [FIRST]: the rows are equal as text, and there is at least one.
 same() {
   local a b
   a=$(losses "$1" "${4:-1}") b=$(losses "$2" "${4:-1}")
@@ -46,7 +46,7 @@ same() {
   echo "ok: $3: bit-identical"
 }
 
-# close A B TOLERANCE FIRST WHAT: relative difference of every loss from iteration FIRST on.
+# close A B TOLERANCE FIRST WHAT: every loss from iteration FIRST on agrees within the relative TOLERANCE.
 close() {
   paste -d, <(losses "$1" "$4") <(losses "$2" "$4") | awk -F, -v tol="$3" -v what="$5" '
     {d = ($3 - $8) / $3; d = d < 0 ? -d : d; if (d > max) max = d; if ($1 != $6) bad = 1; ++n}

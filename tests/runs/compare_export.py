@@ -29,7 +29,7 @@ def read_safetensors(path):
 
 def export(folder):
     """name -> tensor, of one file or of many."""
-    files = sorted(file for file in os.listdir(folder) if file != '.anymesh.json')  # which says whose they are
+    files = sorted(file for file in os.listdir(folder) if file != '.anymesh.json')  # it records who wrote the export
     stem, kind = re.fullmatch(r'(pytorch_model|model)(?:-00001-of-\d{5})?\.(bin|safetensors)', files[0]).groups()
     read = gather.load if kind == 'bin' else read_safetensors
     if len(files) == 1:

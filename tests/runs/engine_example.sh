@@ -1,4 +1,4 @@
-# examples/engine.cpp on two meshes in turn: each goes on where the last one stopped, with its client state.
+# Runs examples/engine.cpp on two meshes in turn. Each resumes where the last one stopped, with its client state.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" "$1"
 
 run() { "$here/../../tools/mpirun.sh" "$1" "$bin/engine_example" "${@:2}" >run.log 2>&1 || fail "$(cat run.log)"; }

@@ -1,5 +1,5 @@
-# examples/external against an installed tree that was moved after it was installed: it finds the package, trains the same on
-# one rank and on two, and the installed tools know what it saved.
+# Builds examples/external against an installed tree that was moved after its installation. The project finds the package and
+# trains the same on one rank and on two, and the installed tools read its checkpoints.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" "$1"
 
 { cmake --install "$bin/.." --prefix "$scratch/built" && mv built installed; } >install.log 2>&1 || fail "$(tail -5 install.log)"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# docs/flags.md is what the programs say. By words: versions of cxxopts break lines differently.
+# Checks that docs/flags.md matches the programs' --help. Compares words, because versions of cxxopts break lines differently.
 set -euo pipefail
 docs=$(dirname "${BASH_SOURCE[0]}")/../../docs
 words() { tr -s ' \n' '\n'; }

@@ -21,7 +21,7 @@ MOMENTS = ('exp_avg', 'exp_avg_sq')
 ITEM_SIZE = {'torch FloatStorage': 4, 'torch HalfStorage': 2, 'torch BFloat16Storage': 2, 'torch LongStorage': 8}
 
 
-class Attributes:  # of any class whose state is a dictionary
+class Attributes:  # stands for any class whose state is a dictionary
     pass
 
 
@@ -103,14 +103,14 @@ class Rank:
             slice_[moment] += cut(state[moment], start, numel)
         assert slice_.setdefault('step', state['step']) == state['step'], f'{name}: dp ranks differ in step'
 
-    def zero12(self):  # fragments, in the order of dp ranks
+    def zero12(self):  # reads fragments, in the order of dp ranks
         for optimizer in self.optimizers:
             for group, fragments in enumerate(optimizer['param_slice_mappings']):
                 for name, fragment in fragments.items():
                     self.add(name, optimizer['base_optimizer_state']['state'][group], fragment.start, fragment.numel,
                              optimizer['single_partition_of_fp32_groups'][group])
 
-    def zero3(self):  # each parameter in equal parts, the last ones filled up with padding
+    def zero3(self):  # reads each parameter in equal parts, the last ones padded
         ranks = len(self.optimizers)
         for rank, optimizer in enumerate(self.optimizers):
             for group, shapes in enumerate(self.groups):
@@ -132,7 +132,7 @@ class Rank:
                              optimizer['fp32_groups_flat'][group])
                     start += math.prod(shape)
             return
-        names = [name for shapes in self.groups for name in shapes]  # torch's AdamW: one state each
+        names = [name for shapes in self.groups for name in shapes]  # torch's AdamW: one state for each parameter
         for index, name in enumerate(names):
             state = optimizer['state'][index]
             assert all(state[moment].shape == self.slices[name]['shape'] for moment in MOMENTS), name

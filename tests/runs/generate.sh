@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# generate: a model that has learned a text by heart goes on with it, and writes the same from the checkpoint of any mesh, a
-# universal folder and weights, with and without a cache; what it can't do is refused.
+# generate continues a text that its model has learned by heart. It writes the same text from the checkpoint of any mesh, a
+# universal folder and weights, with and without a cache. It refuses impossible requests.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 export OMP_NUM_THREADS=1
 
@@ -16,10 +16,10 @@ launch 4 "${gpt[@]}" "${run[@]}" "${mesh[@]}" --train-iters 120 --save c >train.
 convert c global_step120
 "$bin/zero_to_fp32" c weights >log 2>&1 || fail "$(cat log)"
 
-# text FILE FLAGS...: what generate writes.
+# text FILE FLAGS...: writes generate's output to FILE.
 text() { "$bin/generate" "${@:2}" >"$1" 2>log || fail "generate ${*:2}: $(cat log)"; }
 
-# refused STATUS PATTERN FLAGS...: one message on stderr, and nothing on stdout.
+# refused STATUS PATTERN FLAGS...: prints one message on stderr, and nothing on stdout.
 refused() {
   local status=0
   "$bin/generate" "${@:3}" >out 2>log || status=$?
@@ -56,7 +56,7 @@ iconv -f utf-8 -t utf-8 found >/dev/null || fail "not UTF-8: $(od -c found)"
 LC_ALL=C grep -q $'\xef\xbf\xbd' found || fail "no byte of 90 random ones was out of place: $(od -c found)"
 echo "ok: random bytes are printed as UTF-8"
 
-# Side by side, with prompts of any length: each text is what it is alone.
+# Several prompts of any length at once: each text is the same as alone.
 several=('Zw' 'Sylter Deich. Zwölf' 'V' 'Viktor')
 alike() {
   for prompt in "${several[@]}"; do text one "$@" --prompts "$prompt"; cat one; done >expected
@@ -67,7 +67,7 @@ alike --load c --num-tokens-to-generate 40 --temperature 1.2
 alike --load c --num-tokens-to-generate 40 --temperature 1.2 --recompute
 alike --load c --num-tokens-to-generate 70 --temperature 50 --seed 1
 
-# A SentencePiece model, whose pieces have their text from those before them, and texts that end at different steps.
+# A SentencePiece model. The text of a piece depends on those before it, and the texts end at different steps.
 pieces=(--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model "$here/../fixtures/data/sentencepiece.model")
 for _ in {1..200}; do echo 'The quick brown fox jumps over Zwölf lazy dogs.'; done >pieces.txt
 "$bin/preprocess_data" --input pieces.txt --output-prefix pieces --documents line --prepend-bos --append-eod "${pieces[@]}" >log 2>&1 || fail "$(cat log)"
@@ -77,7 +77,7 @@ text found --load p --prompts 'The quick' 'The quick brown fox jumps over Zw' --
 printf 'The quick brown fox jumps over Zwölf lazy dogs.\n%.0s' 1 2 | cmp - found || fail "not the line that was learned: $(cat found)"
 echo "ok: SentencePiece: $(head -1 found)"
 
-# Documents there begin with <s>: so does a text without a prompt, and one with a prompt if asked for.
+# Documents there begin with <s>. A text without a prompt does too, and one with a prompt on request.
 learned='The quick brown fox jumps over Zwölf lazy dogs.'
 text found --load p --temperature 0 --num-tokens-to-generate 60
 [[ $(cat found) == "${learned:0:20}"* ]] && grep -q 'note: the text begins behind <s>' log || fail "from <s>: $(cat found log)"
@@ -89,7 +89,7 @@ text found --load c --prompts 'Zw' --prepend-bos --temperature 0
 ! grep -q 'note:' log || fail "notes: $(cat log)"
 echo "ok: <s> begins a text, and a prompt if asked for"
 
-# A run's files are found from another folder, and beside the checkpoint: what a run named by a relative path.
+# A run's files with relative paths are found from another folder, and beside the checkpoint.
 mkdir -p here/data elsewhere/deep
 cp "${pieces[3]}" here/data/some.model
 (cd here && "$bin/pretrain_gpt" "${gpt[@]}" --data-path ../pieces_text_document "${run[@]:2}" "${pieces[@]:0:3}" data/some.model --train-iters 1 \
@@ -116,7 +116,7 @@ some '../../my import' "--tokenizer-type GPT2BPETokenizer --vocab-file '/.*/my i
 echo '{"normalizer": {"type": "NFC"}}' >'my import/tokenizer.json'
 refused 1 'my import/tokenizer.json says that this tokenizer does not split text as .*its normalizer is ."type":"NFC".' --load 'my import'
 
-# A model may have more tokens than its tokenizer, padding: training goes on with them, and none is ever drawn.
+# A model may have more tokens than its tokenizer (padding). Training continues with them, and generate never draws one.
 wide() { "$bin/pretrain_gpt" "${gpt[@]}" "${run[@]}" --lr-warmup-iters=0 --lr-decay-iters 9 --save w "$@" >train.log 2>&1; }
 wide --tokenizer-type NullTokenizer --vocab-size 300 --train-iters 1 || fail "$(tail -5 train.log)"
 wide --tokenizer-type ByteLevelTokenizer --load w --train-iters 2 || fail "$(tail -5 train.log)"
@@ -128,7 +128,7 @@ echo "ok: a model of 300 tokens with a tokenizer of 257"
 grep -q -- "is the folder of one tag; give --load $scratch/w --load-tag global_step2" train.log || fail "$(cat train.log)"
 ! wide --tokenizer-type NullTokenizer --vocab-size 301 --load w --train-iters 3 || fail "trained with 301 of 300 tokens"
 
-# Positions that are computed reach beyond the training's; numbers serve where there is no tokenizer.
+# Computed positions reach beyond the training's length. Without a tokenizer, tokens are numbers.
 for positions in --position-embedding-type\ alibi --use-rotary-position-embeddings; do
   train 1,1,1,0 /dev/null --train-iters 1 --lr-warmup-iters=0 $positions --save n >train.log 2>&1 || fail "$(tail -5 train.log)"
   text numbers --load n --prompts '1 2 3' --num-tokens-to-generate 30 --temperature 0
@@ -139,7 +139,7 @@ for positions in --position-embedding-type\ alibi --use-rotary-position-embeddin
   rm -r n
 done
 
-# Threads: one for a small model, all for a large one, and as many as the environment says.
+# Threads: one for a small model, all for a large one, or as many as the environment says.
 threads() {
   "${@:2}" "$bin/generate" --load "$load" --prompts Zw --num-tokens-to-generate 2 >out 2>log || fail "$(cat log)"
   grep -q "threads: $1\$" log || fail "$load, ${*:2}: expected $1 threads: $(cat log)"
@@ -165,7 +165,7 @@ refused 1 "c/global_step9: no such file or folder; .* holds: .*global_step120" -
 refused 1 "nowhere: no such file or folder" --load nowhere
 refused 1 "after a prompt of 2 tokens makes 97, the model has 96 positions .--max-position-embeddings.; at most 94" \
     --load c --prompts Zw --num-tokens-to-generate 95
-refused 1 "--num-layers: .* says itself what the model is" --load c --num-layers 2
+refused 1 "--num-layers: .* has the model's flags itself" --load c --num-layers 2
 refused 1 "NullTokenizer takes numbers below its vocabulary's 257" --load c --tokenizer-type NullTokenizer --prompts '1 300'
 refused 1 "--prompts is needed" --load c --tokenizer-type NullTokenizer
 refused 1 "needs --vocab-file and --merge-file" --load c --tokenizer-type GPT2BPETokenizer

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Checkpoints of every version of the layout so far (tests/fixtures/own: saved at step 4, and the losses of the run that went on)
-# resume, on their mesh and on another. Version 0 has no manifest.
+# Checkpoints of every layout version so far resume on their mesh and on another. tests/fixtures/own has them, saved at step 4,
+# and the losses of the run that continued. Version 0 has no manifest.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 tar xf "$here/../fixtures/own/versions.tar.xz"
 model+=(--lr-decay-iters 20)
 
 for version in 0 1; do
-  # Another processor may round otherwise, and bf16 coarsely.
+  # Another processor may round differently, and bf16 rounds coarsely.
   for case in "pipeline 1e-5 1,2,2,1" "pipeline 1e-5 2,1,1,0" "sharded 5e-3 1,1,2,3 --bf16" "sharded 5e-3 1,2,1,2 --bf16"; do
     read -r name tolerance mesh flags <<<"$case"
     rm -f test.csv

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Runs of real Megatron-DeepSpeed, gone on with here, with its flags and on its data: iterations 11 to 20 repeat the losses
-# that it had. So model, data order, schedule and optimizer are its own, on every mesh. Its own spread over meshes is 4.8e-7
+# Continues real Megatron-DeepSpeed runs with their flags and data. Iterations 11 to 20 repeat their losses, so the model, the
+# data order, the schedule and the optimizer are the same, on every mesh. Megatron-DeepSpeed's own spread over meshes is 4.8e-7
 # in fp32 and 1.75e-4 in bf16.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 fixtures=$here/../fixtures
 mkdir megatron && cp -r "$fixtures/data" data
 printf '%-26s %-9s %-30s %s\n' 'checkpoint' 'read' 'mesh' 'max |delta| of 10 losses'
 
-# follows ARCHIVE TOLERANCE "FLAGS" MESH...: MESH is tp,pp,dp,zero. The first one reads the ordinary checkpoint, the others a
-# universal one: DeepSpeed's, where the archive has it, or else made of the ordinary one by --universal-checkpoint.
+# follows ARCHIVE TOLERANCE "FLAGS" MESH...: MESH is tp,pp,dp,zero. The first one reads the ordinary checkpoint. The others read
+# a universal one: DeepSpeed's if the archive has it, else the one that --universal-checkpoint makes from the ordinary
+# checkpoint.
 follows() {
   local archive=$1 tolerance=$2 extra=$3 run flags load
   run=megatron/${archive%-universal}
@@ -22,7 +23,7 @@ follows() {
     load=$run/checkpoint
     [[ -d $load ]] || read=universal
     [[ $read == ordinary || ! -d $run/universal ]] || load=$run/universal
-    # Names without a pipeline are for one stage; these checkpoints resume under the other names too.
+    # The names without a pipeline need one stage. These checkpoints resume under the other names too.
     local named=$flags; ((pp == 1)) || named=${flags/--no-pipeline-parallel/}
     # shellcheck disable=SC2086
     launch $((tp * pp * dp)) $named --zero-stage "$zero" \
@@ -39,7 +40,7 @@ follows() {
   done
 }
 
-# expect TEXT: the last run said so.
+# expect TEXT: the last run printed TEXT.
 expect() { grep -qF -- "$1" ours.log || fail "nothing of '$1' in: $(head -60 ours.log)"; }
 
 follows z0-fp32-tp2dp2 5e-6 '' 2,1,2,0 1,1,1,1 1,2,2,2 4,1,1,3

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What a rank keeps between steps is what the formulas of zero/memory_report.h say, within 2 %, part by part and as the
-# allocator counts it: weights, gradients, masters and moments. No whole gradient or parameter hides anywhere.
+# A rank's memory between steps matches the formulas of zero/memory_report.h within 2 %, by part and by the allocator's count:
+# weights, gradients, masters and moments. No whole gradient or parameter hides anywhere.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# Weights outnumber a step's activations.
+# The weights are larger than a step's activations.
 model+=(--num-layers 4 --hidden-size 256 --vocab-size 1000 --lr-warmup-iters 0 --train-iters 2 --report-memory)
 
 # near WHAT ALLOCATED CLOSED_FORM
@@ -24,7 +24,7 @@ for mesh in 1,1,4,0 1,1,4,1 1,1,4,2 1,1,4,3 2,2,2,1 2,2,2,3 1,2,3,2; do
   done
 done
 
-# Offloaded, it is not there; what is instead are the buffers, whatever the size of the model.
+# Offloaded state takes no memory. Buffers take its place, whatever the size of the model.
 zero() { [[ $2 == 0.000 && $3 == 0.000 ]] || fail "$1: $2 MiB allocated, $3 expected: $(cat log)"; }
 for mesh in 1,1,4,1 1,2,2,2 1,1,4,3; do
   for precision in "" --bf16; do
@@ -41,7 +41,7 @@ for mesh in 1,1,4,1 1,2,2,2 1,1,4,3; do
   done
 done
 
-# A stage-3 run never has the model whole, not even at its start: what is in flight is a layer or two.
+# A stage-3 run never has the whole model in memory, not even at its start. Only a layer or two are in flight.
 train 1,1,4,3 /dev/null --bf16 --num-layers 12 --train-iters 1 >log || fail "$(tail -5 log)"
 read -r kept _ < <(value "kept between steps, by the allocator")
 peak=$(value "layers in flight, peak")

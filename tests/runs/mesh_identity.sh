@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# pp and activation checkpointing change nothing, bit for bit, for 50 steps with two data-parallel ranks (20 in bf16) and 6 with others,
-# with sequence parallelism or without; nor does the ZeRO stage within {0, 1} and within {2, 3}, losses, weights and moments
-# alike. Between the two pairs, and between meshes that differ in tp or dp, the order of sums differs: losses stay within 1e-6
-# and 1e-5 relative. Dropout on, tied embeddings, fp32 and bf16.
+# pp and activation checkpointing change nothing, bit for bit: losses, weights and moments. Neither does the ZeRO stage within
+# {0, 1} and within {2, 3}. Runs have 50 steps with two data-parallel ranks (20 in bf16) and 6 with others, and 10 with sequence
+# parallelism. Between the two pairs, and between meshes that differ in tp or dp, the order of sums differs. In fp32, losses
+# then stay within 1e-6 and 1e-5 relative. Dropout on, tied embeddings, fp32, bf16 and fp16.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 model+=(--lr-decay-iters 50)
 steps=10
 
-# Weights of the run in a folder, as the converter gathers them: one line per parameter.
+# weights FOLDER: hashes the run's weights and moments as the converter gathers them, one line per file.
 weights() { (cd "$1"/global_step"$steps"_universal/zero && find . -name '*.pt' ! -name optimizer_state.pt | sort | xargs md5sum); }
 run() {
   train "$1" "$2.csv" --train-iters "$steps" --save "ckpt-$2" "${@:3}" >"$2.log" || fail "$2: $(tail -5 "$2.log")"
   convert "ckpt-$2" "global_step$steps"
 }
-# near_one CSV TOLERANCE WHAT: against the run of one process, as far as this one goes.
+# near_one CSV TOLERANCE WHAT: compares with the run of one process, over the steps of CSV.
 near_one() { close <(head -n "$(wc -l <"$1")" one.csv) "$1" "$2" 1 "$3 against one process"; }
 
 # in_precision "" OR --bf16
@@ -47,7 +47,7 @@ others() {
   mkdir other && cd other
   in_precision --bf16
   steps=10
-  # One micro-batch: all stages alike.
+  # One micro-batch: all stages are alike.
   for precision in "" --bf16; do
     for zero in 0 1 2 3; do
       train 1,1,3,$zero zero$zero.csv --train-iters 10 --global-batch-size 6 --micro-batch-size 2 $precision >log || fail "$(tail -5 log)"
@@ -59,7 +59,7 @@ others() {
     rm zero?.csv test.csv
   done
 
-  # fp16: the loss scale and the skipped steps too.
+  # fp16: the loss scale and the skipped steps agree too.
   steps=20
   fp16=(--fp16 --initial-loss-scale 4194304 --loss-scale-window 8)
   for pair in "0 1" "2 3"; do
@@ -87,7 +87,7 @@ for row in "tp all_reduce 108 165888 108 165888" "pp exchange 12 18432 24 36864"
   grep -qE "^${row// / +}$" tp2pp3.log || fail "--report-comm: no row '$row' in $(cat tp2pp3.log)"
 done
 run 4,1,1,0 tp4
-# Sequence parallelism sums what it cuts in another order than tp alone, and is then as exact.
+# Sequence parallelism sums in another order than tp alone. Given that order, it is as exact.
 for pair in "2,1,1,0 2,3,1,1" "2,1,2,2 2,2,2,3"; do
   read -r control check <<<"$pair"
   name=sequence-$control

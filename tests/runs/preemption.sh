@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A run that is told to stop, again and again, at random moments (start-up, step, evaluation, save), and started again with the
-# same command, ends as the run that was left alone, bit for bit. By turns its ranks are processes and threads. Half of the times
-# SIGTERM goes to the ranks, half SIGUSR1 to mpirun, which passes it on, or to the process of the threads.
+# Stops a run again and again at random moments (start-up, step, evaluation, save) and restarts it with the same command. It
+# ends like the run that was left alone, bit for bit. The ranks are processes and threads by turns. Half of the signals are
+# SIGTERM to the ranks. The others are SIGUSR1 to mpirun, which passes it on, or to the process of the threads.
 #
 #   STOPS=20 SEED=7 tests/runs/preemption.sh FOLDER_OF_EXECUTABLES
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" "$1"
@@ -13,7 +13,7 @@ validations() { grep -ho 'validation loss at iteration.*' "$@" | sort -u; }
 train 1,2,2,1 whole.csv "${flags[@]}" --save whole --log-interval 1 >whole.log 2>&1 || fail "$(tail -5 whole.log)"
 iterations=$(wc -l <whole.csv)
 
-signal() {  # the run whose mpirun, or whose one process, is process $1
+signal() {  # signals the run whose mpirun, or whose one process, is process $1
   if ((RANDOM % 2)); then kill -USR1 "$1"; elif [[ $mpi ]]; then pkill -TERM -P "$1" || true; else kill -TERM "$1"; fi
 }
 stopped=0 early=0 last=0
@@ -23,7 +23,7 @@ for ((i = 1; stopped < stops; ++i)); do
   ((i % 2)) || mpi=yes
   train 1,2,2,1 parts.csv "${flags[@]}" --load parts --save parts --log-interval 1 >"part$i.log" 2>&1 &
   job=$!
-  if ((i % 4)); then  # some way into the training; else during start-up
+  if ((i % 4)); then  # wait for the first iteration; else stop during start-up
     until grep -qs '^iteration' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.1; done
   fi
   sleep "0.$((RANDOM % 10))"
@@ -34,7 +34,7 @@ for ((i = 1; stopped < stops; ++i)); do
   wait "$job" || status=$?
   step=$(grep -c '^iteration' "part$i.log" || true)
   now=$(cat parts/latest 2>/dev/null || echo none)
-  if ((step == 0)); then  # before the first step: what was committed stays
+  if ((step == 0)); then  # before the first step: committed checkpoints stay
     [[ $now == "$before" ]] || fail "start $i: no step, but latest went from $before to $now: $(cat "part$i.log")"
     ((early += 1))
   else

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# --profile-step and --trace: the phases of a step make up its time, the trace has every rank's, and neither changes the run.
+# --profile-step and --trace: a step's phases make up its time, the trace has every rank's phases, and neither flag changes the
+# run.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 train 2,2,2,1 plain.csv --train-iters 4 --lr-decay-iters 100 --bf16 >plain.log || fail "$(tail -5 plain.log)"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Resumes whose flags differ from the first run's where they may, and are refused where they may not: batch size, intervals of
-# validation, --verify-resume, what decides the model's maths; and a frozen stage beside offloading.
+# Resumes with other flags than the first run's: batch size, validation intervals, --verify-resume, and flags that decide the
+# model's maths. They are accepted where they may differ, and refused where they may not. Also covers a frozen stage with
+# offloading.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 model=(--num-layers 5 --hidden-size 24 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16
@@ -14,7 +15,7 @@ refused() {
   says "$text"
 }
 
-# 96 samples in all, whatever batches read them.
+# 96 samples in all, whatever the batch size.
 for batch in 6 24; do
   rm -rf ckpt *.csv
   run 1,1,1,0 one.csv --train-samples 96 --exit-interval 4 --save ckpt
@@ -27,7 +28,7 @@ run 1,1,1,0 one.csv --train-iters 8 --exit-interval 4 --save ckpt
 run 1,1,1,0 two.csv --train-iters 8 --global-batch-size 24 --load ckpt
 [[ $(tail -1 two.csv | cut -d, -f1,2) == 8,144 ]] || fail "$(tail -1 two.csv)"
 
-# Validations of other intervals go on where the last stopped.
+# Validations with other intervals continue where the last stopped.
 rm -rf ckpt *.csv
 run 1,1,1,0 one.csv --train-iters 12 --exit-interval 6 --eval-iters 2 --eval-interval 1 --save ckpt --verify-resume
 for flags in "--eval-iters 2 --eval-interval 6" "--eval-iters 1 --eval-interval 4"; do
@@ -35,7 +36,7 @@ for flags in "--eval-iters 2 --eval-interval 6" "--eval-iters 1 --eval-interval 
   says "validation loss at iteration 12"
   rm two.csv
 done
-# The loss of --verify-resume is of the save that it was taken before.
+# A loss for --verify-resume belongs to the save after its measurement. Later saves do not inherit it.
 run 1,1,1,0 three.csv --train-iters 20 --eval-iters 2 --eval-interval 1 --load ckpt --save ckpt --exit-interval 12
 run 1,1,1,0 four.csv --train-iters 20 --eval-iters 2 --eval-interval 1 --load ckpt --verify-resume --exit-interval 13
 says "nothing to compare with"
@@ -45,7 +46,7 @@ refused "--profile-step (99): the run ends at step 13" --train-samples 160 --loa
 refused "give --layernorm-epsilon 1e-05" --train-iters 20 --load ckpt --layernorm-epsilon 0.5
 refused "see --no-bias-gelu-fusion" --train-iters 20 --load ckpt --no-bias-gelu-fusion
 
-# A stage without a parameter to train has no state to offload, and no decay.
+# A stage without trainable parameters has no state to offload, and no decay.
 rm -rf ckpt *.csv
 frozen=(--untie-embeddings-and-output-weights --freeze '^[1-4]\.')
 run 1,2,2,1 one.csv --train-iters 2 "${frozen[@]}" --save ckpt

@@ -15,7 +15,7 @@ import itertools
 import math
 import sys
 
-# Meshes are tp,pp,dp. No pp but 1 and 5 divides the five layers.
+# Meshes are tp,pp,dp. Only the pp sizes 1 and 5 divide the five layers.
 MESHES = ['1,1,1', '1,1,7', '1,1,5', '1,2,3', '3,1,2', '2,3,1', '2,4,1', '4,2,1', '1,5,1']
 SIDE = {
     'mesh': MESHES,
@@ -29,7 +29,7 @@ FACTORS |= {'from ' + name: values for name, values in SIDE.items()}
 FACTORS |= {'to ' + name: values for name, values in SIDE.items()}
 FACTORS |= {'way': ['universal', 'direct', 'converts']}
 SOURCE = [name for name in FACTORS if name == 'arch' or name.startswith('from ')]
-# Seven ranks share norms of four elements; with ZeRO 1 and 2 one of them has only padding in the group of norms.
+# Seven ranks share norms of four elements. With ZeRO 1 and 2 one of them has only padding in the group of norms.
 CORNERS = [{'arch': 'llama-tiny', side + ' mesh': '1,1,7', side + ' zero': zero}
            for side in ('from', 'to') for zero in ('1', '2', '3')]
 LEAST_ROWS = 60

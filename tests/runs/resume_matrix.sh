@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The rows of resume_matrix.txt: train 6 steps and save, load somewhere else on one of three ways. What is saved again
-# right after loading holds the same weights, moments and steps bit by bit, as ckpt and gather.py find; the first loss is
-# that of the run which went on unchanged.
+# Runs the rows of resume_matrix.txt: trains 6 steps and saves, then loads elsewhere in one of three ways. A save right after
+# loading holds the same weights, moments and steps bit by bit, as ckpt and gather.py find. The first loss is that of the run
+# that continued unchanged.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 model=(--num-layers 5 --seq-length 12 --max-position-embeddings 12 --attention-dropout 0.1 --hidden-dropout 0.1
@@ -9,7 +9,7 @@ model=(--num-layers 5 --seq-length 12 --max-position-embeddings 12 --attention-d
        --lr-warmup-iters 3 --clip-grad 1.0 --eval-iters 0 --log-interval 100)
 gpt="--hidden-size 24 --num-attention-heads 12"
 llama="--swiglu --normalization rmsnorm --disable-bias-linear --vocab-size 17"
-declare -A flags=(  # of the words in a row
+declare -A flags=(  # by the words in a row
   [gpt]="$gpt --vocab-size 257"
   [gpt-untied]="$gpt --vocab-size 127 --untie-embeddings-and-output-weights"
   [bloom]="$gpt --vocab-size 257 --position-embedding-type alibi --embed-layernorm"
@@ -20,7 +20,7 @@ declare -A flags=(  # of the words in a row
   [whole]="" [cut]="--sequence-parallel"
 )
 
-# on "MESH ZERO PRECISION ACTIVATIONS SEQUENCE" CSV FLAGS...: a run of the row's architecture; its output is in log.
+# on "MESH ZERO PRECISION ACTIVATIONS SEQUENCE" CSV FLAGS...: runs the row's architecture; its output is in log.
 on() {
   local mesh zero words word given=()
   read -r mesh zero words <<<"$1"
@@ -31,7 +31,7 @@ on() {
 
 gather() { python3 "$here/gather.py" "$1" "$2" >gather.log 2>&1; }
 
-# train_source: trains what a row loads, unless the row before did. The run goes on unchanged to step 8.
+# train_source: trains the run that a row loads, unless the previous row did. The run continues unchanged to step 8.
 train_source() {
   [[ $trained != "$arch $from $batch" ]] || return 0
   rm -rf source source.csv
@@ -66,7 +66,7 @@ resume_row() {
 
 python3 "$here/resume_matrix.py" --check "$here/resume_matrix.txt" || fail "resume_matrix.txt"
 mapfile -t rows < <(grep -v '^#' "$here/resume_matrix.txt")
-# Two at a time, each in a folder of its own: rows that load one saved run go to one of them.
+# Runs two rows at a time, each in its own folder. Rows that load the same saved run go to the same folder.
 rows_of() { # 0 OR 1
   local trained='' key='' source=0 row
   mkdir "rows$1" && cd "rows$1"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What stops a run or makes it save, apart from signals (preemption.sh), and which checkpoints stay.
+# Other ways than signals (preemption.sh) to stop a run or make it save, and which checkpoints stay.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 tags() { (cd "$1" && echo global_step*); }
@@ -7,7 +7,7 @@ ends_with() { [[ $(tail -40 "$1") == *"$2"* ]] || fail "expected '$2': $(tail -2
 
 train 1,1,2,1 /dev/null --train-iters 30 --save few --save-interval 4 --save-total-limit 2 --save-retain-interval 12 >log || fail "$(tail -5 log)"
 [[ $(tags few) == "global_step12 global_step24 global_step28 global_step30" ]] || fail "kept: $(tags few)"
-printf iteration,consumed_samples,lm_loss,learning_rate,grad_norm,loss_scale,tokens_per_s,elapsed_ms >cut.csv  # in its first line
+printf iteration,consumed_samples,lm_loss,learning_rate,grad_norm,loss_scale,tokens_per_s,elapsed_ms >cut.csv  # cut off in its first line
 train 1,1,2,1 cut.csv --train-iters 40 --lr-decay-iters 30 --load few --save few --save-interval 10 --save-retain-interval 24 >log || fail "$(tail -5 log)"
 [[ $(tags few) == "global_step24 global_step40" ]] || fail "kept: $(tags few)"
 [[ $(head -1 cut.csv) == iteration,* && $(wc -l <cut.csv) == 11 ]] || fail "a CSV without rows goes on as: $(head -2 cut.csv)"
@@ -31,7 +31,7 @@ ends_with log "--kill-switch-file"
 [[ $asked == global_step* && $(tags slow) == *"$(<slow/latest)"* && $(tags slow | wc -w) == 2 ]] || fail "asked for $asked, at the end $(tags slow)"
 echo "ok: a save on request, $asked, and one at the end, $(<slow/latest)"
 
-# A rank that is stopped in a step: the other says which, and the run ends well once it goes on.
+# A rank that is stopped in a step: the other rank names it, and the run ends well once it continues.
 rm -f "$scratch/stop"
 mpi=yes train 1,1,2,1 /dev/null --train-iters 100000 --save stopped --kill-switch-file "$scratch/stop" --log-interval 1 --distributed-timeout-minutes 0.02 >log 2>&1 &
 job=$!
@@ -57,7 +57,7 @@ train 1,1,1,0 /dev/null --train-iters 100000 --save timed --exit-duration-in-min
 ends_with log "--exit-duration-in-mins 0.05"
 echo "ok: $(grep -o 'stopping at iteration.*' log), $(<timed/latest)"
 
-# A save that cannot be: its tag's name is taken. The run goes on, and the next save is made, unless it is told to stop.
+# A save fails because its tag's name is taken. The run continues, and the next save succeeds, unless the flag says to stop.
 for stop in "" --exit-on-save-failure; do
   rm -rf taken
   mkdir -p taken/global_step2/thesis
@@ -74,7 +74,7 @@ for stop in "" --exit-on-save-failure; do
 done
 echo "ok: a save that fails, and one that ends the run"
 
-# The sizes announced are those on disk, in three digits; nothing is written.
+# The announced sizes are those on disk, to three digits. --dry-run writes nothing.
 for mesh in 1,1,2,0 2,2,2,1 1,2,2,3; do
   train $mesh /dev/null --train-iters 2 --lr-decay-iters 100 --save dry --bf16 --dry-run >log || fail "$(tail -5 log)"
   [[ ! -e dry ]] || fail "--dry-run wrote something"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What a user sees: the examples of --help run as they are; the table at the start says of every mesh the same model; and a bar
-# that is rewritten is there on a terminal, and nowhere else.
+# Checks the user's view. The examples of --help run as they are. The table at the start describes the same model on every mesh.
+# A progress bar appears on a terminal, and nowhere else.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 mpirun=$here/../../tools/mpirun.sh
 
@@ -16,13 +16,14 @@ line=$(grep "^  mpirun -n 6 pretrain_gpt \.\.\." <<<"$help") || fail "--help has
 grep -q 'resharding it to this mesh: iteration 50' 6.log || fail "the last example does not go on: $(cat 6.log)"
 echo "ok: the examples of --help run"
 
-# Embeddings of 256 + 32 rows; of each layer 4 matrices' worth of attention and 8 of MLP, biases and 2 norms; a last norm.
+# The embeddings have 256 + 32 rows. Each layer has 4 h^2 weights of attention, 8 h^2 of MLP, biases and 2 norms. A last norm
+# follows.
 h=64 count=$(((256 + 32) * h + 2 * (12 * h * h + 13 * h) + 2 * h))
 for ranks in 1 8 6; do
   grep -q "^model: $count parameters, " $ranks.log || fail "$ranks ranks: expected $count: $(grep ^model $ranks.log)"
   grep -q "^data: 600 samples of 32 tokens to train on, " $ranks.log || fail "$ranks ranks: $(grep ^data $ranks.log)"
 done
-# fp32 on one rank keeps 4 + 4 + 8 bytes of each, and 4 of the tied table's second gradient.
+# fp32 on one rank keeps 4 + 4 + 8 bytes for each parameter, and 4 for the tied table's second gradient.
 mib=$(awk -v n=$count -v tied=$((256 * h)) 'BEGIN {printf "%.1f", (16 * n + 4 * tied) / 2 ^ 20}')
 grep -q "^memory kept between steps: $mib MiB on the largest rank: " 1.log || fail "expected $mib MiB: $(grep ^memory 1.log)"
 echo "ok: $(grep ^model 8.log)"
@@ -35,7 +36,7 @@ grep -Eq '^iteration +40/40 \| lm loss [0-9.]+ \| lr .* \| grad norm .* tokens/s
 if script -qec true /dev/null >/dev/null 2>&1 </dev/null; then
   script -qec "${run[*]}" /dev/null </dev/null >shown.log
   grep -Eq "$bar" shown.log || fail "no bar on a terminal: $(cat -v shown.log)"
-  # Its lines are those of the plain run, but for times.
+  # The lines equal those of the plain run, except for times.
   words() { sed -E 's/\r$//; s/.*\r//; s/\x1b\[K//g; s/ [0-9.]+ (ms|tokens)/ \1/g; s/ETA.*//; /^done/d' "$1"; }
   diff <(words plain.log) <(words shown.log) || fail "lines on a terminal differ"
   echo "ok: a bar on a terminal"

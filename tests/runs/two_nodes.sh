@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Two nodes on one machine: network namespaces with their own address and host name, which mpirun reaches as it would by ssh.
-# examples/slurm/launch.sh starts ranks there, in order; meshes that cross nodes have the losses of one node bit for bit; nodes without
-# a shared file system each keep what they wrote, and a load that misses something says where it is.
-# Needs root and `ip`: elsewhere it is skipped.
+# Two nodes on one machine: network namespaces with their own address and host name. mpirun reaches them as it would by ssh.
+# examples/slurm/launch.sh starts the ranks there, in order. Meshes that cross nodes have the losses of one node, bit for bit.
+# Nodes without a shared file system each keep their own files, and a load that misses a file says which host has it.
+# Needs root and `ip`; it is skipped otherwise.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 mpi=yes
 net=anymesh$$
@@ -16,7 +16,7 @@ for node in a:1 b:2; do
   ip -n "$net${node%:*}" link set lo up
 done
 
-# What mpirun has in place of ssh: HOST COMMAND. The second node's disk, if it has one, is not the first's.
+# mpirun runs this in place of ssh: HOST COMMAND. If the second node has a disk, it is not the first's.
 mkdir disk
 cat >ssh <<END
 #!/usr/bin/env bash
@@ -36,13 +36,13 @@ END
 printf '#!/bin/sh\nprintf "10.77.0.1\\n10.77.0.2\\n"\n' >scontrol
 chmod +x ssh scontrol
 export PATH=$scratch:$PATH OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# Vader's and TCP's: what two nodes have without special hardware.
+# Transports of two nodes without special hardware: shared memory (vader) and TCP.
 export SLURM_JOB_NODELIST=any SLURM_JOB_NUM_NODES=2 LAUNCHER=mpirun NETWORK=10.77.0.0/24 \
   MPIRUN_FLAGS="--oversubscribe --mca plm_rsh_agent $scratch/ssh --mca mpi_yield_when_idle 1 --mca btl_vader_single_copy_mechanism none"
 launch_on_both() { # RANKS-A-NODE COMMAND...
   local status=0
   SLURM_NTASKS_PER_NODE=$1 timeout 120 ip netns exec "${net}a" "$here/../../examples/slurm/launch.sh" "${@:2}" || status=$?
-  for ((i = 0; i < 600; ++i)); do  # mpirun does not wait for what it has in place of ssh
+  for ((i = 0; i < 600; ++i)); do  # mpirun does not wait for its replacement of ssh
     [[ -e busy ]] || return $status
     sleep 0.1
   done
@@ -53,7 +53,7 @@ order=$(launch_on_both 2 sh -c 'echo "$OMPI_COMM_WORLD_RANK $(hostname)"' | sort
 [[ $order == "0 $(hostname) 1 $(hostname) 2 second 3 second" ]] || fail "ranks and hosts: $order"
 echo "ok: ranks follow the nodes"
 
-# on_nodes MESH CSV FLAGS...: train() on the two.
+# on_nodes MESH CSV FLAGS...: train() on the two nodes.
 on_nodes() {
   local tp pp dp zero csv=$2
   IFS=, read -r tp pp dp zero <<<"$1"
@@ -67,7 +67,7 @@ for mesh in 2,2,1,0 2,1,2,3 1,2,1,1; do
   same one.csv two.csv "two nodes, tp,pp,dp,zero $mesh"
 done
 
-# Each its own disk.
+# Each node has its own disk.
 echo 1G >own-disks
 rm -f whole.csv part.csv
 train 1,1,2,3 whole.csv --train-iters 6 --lr-decay-iters 12 >log 2>&1 || fail "$(tail -5 log)"
@@ -81,7 +81,7 @@ same whole.csv part.csv "nodes without a shared file system go on" 1
 if train 1,1,1,3 part.csv --train-iters 6 --lr-decay-iters 12 --load disk/ckpt >log 2>&1; then fail "loaded half of a checkpoint"; fi
 grep -q 'optim_states.pt.*is missing.*(written on second)' log || fail "what is missing: $(tail -5 log)"
 bytes=$(tar -xOf second.tar ./ckpt/global_step3 | wc -c)
-# A node that has lost its disk, with the checkpoint's manifest: whichever of the two, --save there or not.
+# A node, either of the two, has lost its disk with the checkpoint's manifest. The run has --save there.
 again=(1,1,2,3 part.csv --train-iters 6 --lr-decay-iters 12 --load disk/ckpt --save disk/ckpt)
 mv second.tar kept.tar
 if on_nodes "${again[@]}" >log 2>&1; then fail "went on without the second disk"; fi
@@ -92,7 +92,8 @@ if on_nodes "${again[@]}" >log 2>&1; then fail "went on without the first disk";
 grep -q "optim_states.pt.*is missing.*(written on $(hostname))" log || fail "the first disk: $(tail -5 log)"
 echo "ok: what is missing is listed with its host"
 
-# Three checkpoints of the second node fit its disk, four do not, which two of both nodes would take.
+# A disk for three of the second node's own checkpoints suffices for two. Two checkpoints of both nodes would need room for
+# four. A disk for one is refused.
 rm -f second.tar
 save=(--train-iters 2 --lr-decay-iters 12 --save disk/small --save-interval 1 --save-total-limit 1)
 echo $((3 * bytes)) >own-disks

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Train 20 on tp2 x pp2 x dp2, convert, resume for 20 on other meshes: the first loss within 1e-6 relative of the
-# uninterrupted run's, all within 1e-4; the restored weights and moments bit-equal to the saved ones. Then change the
-# mesh a second and a third time.
+# Trains 20 steps on tp2 x pp2 x dp2, converts, and resumes for 20 on other meshes. The first loss is within 1e-6 relative of
+# the uninterrupted run's, all are within 1e-4. The restored weights and moments are bit-equal to the saved ones. Then changes
+# the mesh a second and a third time.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# A hash of every weight and moment of a universal folder.
+# Hashes every weight and moment of a universal folder.
 states() { (cd "$1/zero" && find . -name '*.pt' ! -name optimizer_state.pt | sort | xargs md5sum); }
 
-# restored MESH FROM TAG FLAGS...: what a load on MESH restored, saved again before any step, equals what was loaded.
+# restored MESH FROM TAG FLAGS...: loads on MESH, saves again before any step, and checks that the states are equal.
 restored() {
   train "$1" /dev/null --train-iters "${3#global_step}" --load "$2" --universal-checkpoint --save again "${@:4}" \
       >again.log || fail "$1: $(tail -5 again.log)"
@@ -34,7 +34,7 @@ families() {
     done
   done
 
-  # GPT-2's vocabulary of 29 x 1733 entries, uneven on every tp but 1.
+  # GPT-2's vocabulary of 29 x 1733 entries divides evenly only at tp 1.
   gpt2=(--vocab-size=50257 --lr-warmup-iters=1 --make-vocab-size-divisible-by=128 --num-attention-heads=12)
   train 3,1,1,0 whole.csv --train-iters 4 "${gpt2[@]}" --save ckpt-gpt2 --save-interval 2 >log || fail "$(tail -5 log)"
   echo -n global_step2 >ckpt-gpt2/latest
@@ -70,8 +70,8 @@ for mesh in 1,1,1,0 4,1,1,1 1,4,1,0 1,1,4,2 2,1,3,3 1,2,3,1 2,3,1,3 1,1,6,0; do
   restored $mesh ckpt global_step20 "${schedule[@]}"
 done
 
-# Without a conversion step: an ordinary checkpoint is resharded while it is read, and --universal-checkpoint converts
-# where nobody has. Weights alone load on any mesh too.
+# Without a conversion step: a load reshards an ordinary checkpoint, and --universal-checkpoint converts it if no universal
+# folder exists. Weights alone load on any mesh too.
 mkdir direct
 cp -r ckpt/latest ckpt/global_step20 direct/
 for mesh in 1,1,1,0 4,1,1,3 1,2,3,2; do
@@ -103,13 +103,13 @@ convert ckpt3 global_step32
 train 1,3,2,1 chain.csv --train-iters 40 --load ckpt3 --universal-checkpoint >chain.log || fail "$(tail -5 chain.log)"
 close whole.csv chain.csv 1e-4 21 "three changes of mesh, iterations 21-40"
 
-# bf16 keeps its fp32 masters; the precision may change on the way.
+# bf16 keeps its fp32 masters. The precision may change on a resume.
 train 2,1,2,1 bf16.csv --bf16 --train-iters 20 "${schedule[@]}" --save ckpt-bf16 >bf16.log || fail "$(tail -5 bf16.log)"
 convert ckpt-bf16 global_step20
 restored 1,2,3,1 ckpt-bf16 global_step20 "${schedule[@]}" --bf16
 restored 1,3,1,0 ckpt-bf16 global_step20 "${schedule[@]}"
 
-# Every precision goes on in every other; a static or absent loss scale is replaced by this run's.
+# Every precision resumes from every other. This run's loss scale replaces a static or absent one.
 train 1,1,2,2 fp16.csv --fp16 --initial-loss-scale 4096 --train-iters 20 "${schedule[@]}" --save ckpt-fp16 >log || fail "$(tail -5 log)"
 convert ckpt-fp16 global_step20
 restored 2,1,1,3 ckpt-fp16 global_step20 "${schedule[@]}" --bf16
@@ -121,7 +121,7 @@ grep -q "no dynamic loss scale: starting at 512" log || fail "bf16 -> fp16: $(ca
 [[ $(tail -1 test.csv | cut -d, -f6) == 512 ]] || fail "bf16 -> fp16: $(tail -1 test.csv)"
 echo "ok: fp16 <-> bf16 <-> fp32"
 
-# Another schedule and another batch: refused, or announced.
+# Another schedule and another batch are refused, or announced.
 other=(--train-iters 24 --lr 1e-3 --lr-decay-iters 120 --global-batch-size 24)
 if train 1,1,2,1 test.csv "${other[@]}" --load direct >log 2>&1; then fail "another schedule was accepted"; fi
 grep -q "use-checkpoint-opt_param-scheduler" log || fail "$(tail -5 log)"
@@ -133,7 +133,7 @@ train 1,1,2,1 use.csv "${other[@]}" --load direct --use-checkpoint-opt_param-sch
 [[ $(losses whole.csv 21 | head -1 | cut -d, -f4) != $(losses override.csv 21 | head -1 | cut -d, -f4) ]] || fail "this run's schedule was not used"
 grep -q "verify-resume: nothing to compare with" log || fail "$(cat log)"
 
-# Validation before the save and after the load; one that differs ends the run.
+# Validates before the save and after the load. A difference ends the run.
 verify=(--verify-resume --eval-iters 2 --train-iters 4 "${schedule[@]}")
 train 2,1,2,2 test.csv "${verify[@]}" --save ckpt-verify >log || fail "$(tail -5 log)"
 train 1,3,1,0 test.csv "${verify[@]}" --load ckpt-verify >log || fail "$(tail -5 log)"
@@ -143,13 +143,13 @@ if train 1,1,1,0 test.csv "${verify[@]}" --load ckpt-steep --layernorm-epsilon 1
 grep -q "give --layernorm-epsilon 1e-05" log || fail "$(cat log)"
 convert ckpt-steep global_step4
 zero=ckpt-steep/global_step4_universal/zero
-rm "$zero/../manifest.json"  # whose checksums would say it before
+rm "$zero/../manifest.json"  # its checksums would report the swap earlier
 mv "$zero/7.weight" swap
 mv "$zero/7.bias" "$zero/7.weight"
 mv swap "$zero/7.bias"
 if train 1,1,1,0 test.csv "${verify[@]}" --load ckpt-steep --universal-checkpoint --save other >log 2>&1; then
   fail "a wrong model went on: $(cat log)"
 fi
-grep -q "what was loaded is not what was saved" log || fail "$(cat log)"
+grep -q "the loaded model is not the saved one" log || fail "$(cat log)"
 [[ ! -e other ]] || fail "a refused resume saved something"
 wait $background

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checkpoints without optimizer state, whole models, and frozen parameters, by the flags: what is written, what loads and
-# what is refused, on meshes that the files were not of.
+# Checkpoints without optimizer state, whole models, and frozen parameters: the flags decide what is written. The test checks
+# loads and refusals on meshes other than the saving one.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 refused() {  # WORDS COMMAND...
@@ -19,9 +19,9 @@ says() {  # WORDS COMMAND...
 }
 
 schedule=(--lr-decay-iters 40)
-first_stage=(--freeze embeddings '^[234]\.')  # of two
+first_stage=(--freeze embeddings '^[234]\.')  # of two stages
 
-# Weights alone: a third of the bytes of a checkpoint in fp32, and on any mesh the same model.
+# Weights alone: they take a third of a checkpoint's bytes in fp32, and give the same model on any mesh.
 train 1,1,3,3 base.csv --train-iters 10 "${schedule[@]}" --save full >full.log || fail "$(tail -5 full.log)"
 train 2,2,1,1 test.csv --train-iters 10 "${schedule[@]}" --load full --save weights --no-save-optim --save-16bit-model >log || fail "$(tail -5 log)"
 train 1,1,3,3 test.csv --train-iters 10 "${schedule[@]}" --load full --save weights3 --save-weights-only --save-16bit-model >log || fail "$(tail -5 log)"
@@ -57,7 +57,7 @@ says " 0 differences" "$bin/ckpt" diff exported from-disk
 train 1,3,1,1 test.csv --train-iters 12 "${schedule[@]}" --load weights3 --no-load-optim >log || fail "$(tail -5 log)"
 [[ $(losses test.csv 11 | cut -d, -f1 | head -1) == 11 ]] || fail "--no-load-optim did not go on at step 11"
 
-# Frozen: alike on every mesh and stage whose losses are alike without, resumed anywhere.
+# Frozen parameters: meshes and stages whose losses agree without freezing agree with it too. A run resumes anywhere.
 rm -f *.csv
 train 1,1,2,0 frozen.csv --train-iters 14 "${schedule[@]}" "${first_stage[@]}" >log || fail "$(tail -5 log)"
 for mesh in 1,1,2,1 1,2,2,0 1,2,2,1; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# zero_to_fp32 merges tp and pp of every ZeRO stage and of universal folders into the masters, bit for bit as a gatherer in
-# plain Python reads them; every argument of DeepSpeed's script works, in every spelling.
+# zero_to_fp32 merges tp and pp of every ZeRO stage and of universal folders. Its output equals the masters bit for bit, which a
+# gatherer in plain Python reads. Every argument of DeepSpeed's script works, in every spelling.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # exported CHECKPOINT WHAT ARGUMENTS...

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every test that docs/api.md names exists: Suite.Case of GoogleTest, a script of tests/runs or tests/torture, or a path.
+# Checks that every test named in docs/api.md exists: Suite.Case of GoogleTest, a script of tests/runs or tests/torture, or a
+# path.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

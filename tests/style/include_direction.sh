@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Includes point downwards only, so that every part can be read, and most of them built, without the parts above it.
-# Areas are listed bottom first: what an area may include besides itself, and whether it keeps off LibTorch and MPI.
+# Checks that includes point only downwards, so that every part can be read, and most can be built, without the parts above. The
+# list has the lowest area first. A line names the areas that an area may include, and whether it avoids LibTorch and MPI.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -52,7 +52,7 @@ tools              no-torch  format config data gpt_config mesh parse_number pea
 generate           torch     comm checkpoint format config data models tools gpt_config parse_number printable
 '
 
-# violations: reads "file:#include ..." lines, prints one message for each that points the wrong way.
+# violations: reads "file:#include ..." lines and prints a message for each that points the wrong way.
 violations() {
   awk -v areas="$areas" '
     function area(path) {
@@ -97,7 +97,7 @@ violations() {
 
 includes() { grep -rnE '^[ 	]*#[ 	]*include' --include='*.h' --include='*.cpp' framework models tools | sed -E 's/^([^:]*):[0-9]+:/\1:/'; }
 
-# The test can fail, and can pass: each line of the first is one violation, the second has none.
+# Tests this test: each line of the first list is one violation, the second list has none.
 bad='framework/comm/x.h:#include "framework/zero/zero_optimizer.h"
 framework/zero/x.cpp:#include "models/gpt/gpt_model.h"
 framework/checkpoint/format/x.h:#include <torch/types.h>

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tools over checkpoints run anywhere: linked_libraries.sh TOOL... checks that each asks for libc, libstdc++ and what
-# these bring along only (threads are in libc since glibc 2.34), and that it has at most 5 MB.
+# linked_libraries.sh TOOL...: checks that the checkpoint tools run anywhere. Each may need only libc, libstdc++ and their own
+# dependencies (threads are in libc since glibc 2.34), and may have at most 5 MB.
 set -euo pipefail
 failed=0
 for tool in "$@"; do

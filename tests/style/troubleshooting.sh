@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Every message that docs/troubleshooting.md explains is in the sources.
+# Checks that every message in docs/troubleshooting.md is in the sources.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 count=0

@@ -1,5 +1,5 @@
-// Counts what a test program allocates, in all threads. Include it in one source: it replaces
-// operator new and delete.
+// Counts the bytes that a test program allocates, in all threads. Include it in one source, because
+// it replaces operator new and delete.
 #pragma once
 
 #include <malloc.h>
@@ -13,7 +13,7 @@ namespace anymesh {
 
 inline std::atomic<int64_t> live_bytes = 0, peak_bytes = 0;
 
-// The most that was live at once since, beyond what was live at the start.
+// The most bytes live at once since the start, beyond those live at the start.
 class PeakAllocation {
  public:
   PeakAllocation() : start_(live_bytes) { peak_bytes = start_; }

@@ -13,7 +13,7 @@
 namespace anymesh {
 
 // The reference: the same GPT in plain torch, float64, one process, one attention head after the
-// other; nothing of ours but the config and the parameter names.
+// other. It shares nothing of ours but the config and the parameter names.
 class DenseGpt {
  public:
   explicit DenseGpt(const GptConfig& c) : config_(c), h_(c.hidden_size), f_(c.ffn_size()) {
@@ -99,7 +99,7 @@ class DenseGpt {
     const torch::Tensor future = torch::full({s, s}, -INFINITY, torch::kDouble).triu(1);
     std::vector<torch::Tensor> mixed;
     for (int64_t i = 0; i < config_.num_attention_heads; ++i) {
-      const int64_t first = i / group * (group + 2);  // of the group's blocks of d rows
+      const int64_t first = i / group * (group + 2);  // first of the group's blocks of d rows
       const auto block = [&](int64_t number) { return rows.narrow(-1, (first + number) * d_, d_); };
       const torch::Tensor q = rotated(block(i % group)), k = rotated(block(group));
       torch::Tensor scores =
@@ -111,7 +111,7 @@ class DenseGpt {
     return linear(p + "dense", torch::cat(mixed, -1));
   }
 
-  // [b, s, d]: the first elements as complex numbers, multiplied by exp(i * angle).
+  // Turns [b, s, d]: multiplies the first elements, as complex numbers, by exp(i * angle).
   torch::Tensor rotated(const torch::Tensor& x) const {
     if (!config_.use_rotary_position_embeddings) return x;
     const auto r = static_cast<int64_t>(static_cast<double>(d_) * config_.rotary_percent);
@@ -124,7 +124,7 @@ class DenseGpt {
     return torch::cat({torch::real(turned), torch::imag(turned), x.narrow(-1, r, d_ - r)}, -1);
   }
 
-  // As the paper's authors build them (arXiv:2108.12409), and BLOOM.
+  // Returns slopes as the paper's authors (arXiv:2108.12409) and BLOOM build them.
   static std::vector<double> slopes(int n) {
     const double log2 = std::log2(n);
     std::vector<double> out;

@@ -14,11 +14,11 @@
 
 namespace {
 
-std::string watched;             // nothing fails where it is empty
+std::string watched;             // nothing fails if it is empty
 std::atomic<int64_t> left = -1;  // calls before the one that fails
 int failure = 0;
 
-// Whether this call is the one, with errno set.
+// Returns whether this call is the one to fail, with errno set.
 bool fails(const std::string& path) {
   if (watched.empty() || !path.starts_with(watched) || left.fetch_sub(1) != 0) return false;
   errno = failure;

@@ -6,7 +6,7 @@
 
 namespace anymesh {
 
-// A full disk, for tests: while it lives, no file of this process grows or is written beyond
+// Stands for a full disk. While it lives, no file of this process grows or is written beyond
 // `bytes`.
 class FileSizeLimit {
  public:

@@ -5,7 +5,7 @@
 
 namespace anymesh {
 
-// The message of the exception that `call` throws; empty if it throws none.
+// Returns the message of the exception that `call` throws; empty if it throws none.
 template <class Call>
 std::string message_of(Call call) {
   try {

@@ -15,15 +15,15 @@ namespace anymesh {
 //   RANKS_TEST_P(Meshes, AreAlike) { ... GetParam() ... }   MeshesRank: a RankFixtureOf<Meshes>,
 //                                                           which is a testing::TestWithParam
 //
-// The ranks are threads of the test, or processes of mpirun. Suites whose names end in OfProcesses
-// need processes: they change what a process has once, as RLIMIT_FSIZE. A rank that throws or fails
-// an ASSERT ends the test for all threads.
+// The ranks are threads of the test, or processes of mpirun. Suites with names that end in
+// OfProcesses need processes, because they change a process-wide setting such as RLIMIT_FSIZE. A
+// rank that throws or fails an ASSERT ends the test for all threads.
 
-// The job and the world of the rank that calls.
+// Return the job and the world of the calling rank.
 const Job& test_job();
 CommPtr test_world();
 
-// The first `ranks` ranks as a world of their own; null on the others, which sit the case out.
+// Returns the first `ranks` ranks as their own world; null on the others, which sit the case out.
 inline CommPtr first_ranks(int ranks) {
   const CommPtr world = test_world();
   const CommPtr part = world->split(world->rank() < ranks ? 0 : 1, world->rank());
@@ -37,7 +37,7 @@ struct RankFixture {
   virtual void body() = 0;
 };
 
-// With the parameter of the suite.
+// A RankFixture with the suite's parameter.
 template <class Suite>
 struct RankFixtureOf : RankFixture {
   static const typename Suite::ParamType& GetParam() { return Suite::GetParam(); }

@@ -3,7 +3,7 @@
 //   engine_ranks_test --local-ranks 4
 //   mpirun -n 4 engine_ranks_test
 //
-// Rank 0 of several processes prints, the others only their failures.
+// Rank 0 of several processes prints. The others print only their failures.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@
 namespace anymesh {
 namespace {
 
-int local_ranks = 0;  // 0: those of mpirun
+int local_ranks = 0;  // 0: use the ranks of mpirun
 thread_local const Job* job = nullptr;
 thread_local CommPtr world;
 

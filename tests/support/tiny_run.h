@@ -74,7 +74,7 @@ struct TinyRun {
     return loss;
   }
 
-  // Masters, moments and counters of this rank.
+  // Returns the masters, moments and counters of this rank.
   std::vector<torch::Tensor> state() {
     std::vector<torch::Tensor> state;
     for (const auto& group : engine.optimizer().groups()) {
@@ -86,7 +86,7 @@ struct TinyRun {
     return state;
   }
 
-  // Four samples a step, dealt to the dp ranks.
+  // Returns four samples a step, dealt to the dp ranks.
   std::vector<MicroBatch> batches() {
     std::vector<MicroBatch> out;
     for (int64_t i = grid.coord.dp; i < 4; i += grid.topology.dp_size) {
@@ -112,7 +112,7 @@ inline bool same(const std::vector<torch::Tensor>& a, const std::vector<torch::T
                     [](const auto& x, const auto& y) { return torch::equal(x, y); });
 }
 
-// The names of what is in a folder, sorted.
+// Returns the names of the entries in a folder, sorted.
 inline std::vector<std::string> files_in(const std::filesystem::path& folder) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(folder))

@@ -120,7 +120,7 @@ class Trial:
         self.near(one, run, 1)
         call([BIN / "ckpt", "verify", "saved"], "ckpt verify")
         load = ["--load", "saved", "--load-tag", f"global_step{SAVED}"]
-        if "--exclude-frozen-parameters" not in saves:  # which start from the seed, the same in all of these
+        if "--exclude-frozen-parameters" not in saves:  # frozen parameters start from the seed, the same in all of these runs
             call([BIN / "zero_to_fp32", "saved", "fp32", "--safe_serialization"], "zero_to_fp32")
         self.equal(run, self.train("again", mesh, *load))
         self.near(one, self.train("direct", self.mesh(), *load, *(["--verify-resume"] if self.validates else [])), SAVED + 1)

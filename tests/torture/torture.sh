@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# Nothing is lost: kill -9 of ranks, of mpirun and of the converter at random moments, a disk that is full for a while, and
-# files that are changed, emptied, cut off or gone. After each the newest good checkpoint loads, its files are what was saved,
-# and the message names the fault. The run that was killed again and again ends as the one left alone, bit for bit.
+# Nothing is lost. The test kills ranks, mpirun and the converter with kill -9 at random moments, fills the disk for a while,
+# and changes, empties, truncates or removes files. After each fault the newest good checkpoint loads, its files are intact, and
+# the message names the fault. The run that was killed again and again ends like the one left alone, bit for bit.
 #
 #   KILLS=20 FULL=4 DAMAGES=8 SEED=5 tests/torture/torture.sh FOLDER_OF_EXECUTABLES        a long one: KILLS=300 FULL=40 DAMAGES=all
 source "$(dirname "${BASH_SOURCE[0]}")/../runs/common.sh" "$1"
 kills=${KILLS:-20} full=${FULL:-4} damages=${DAMAGES:-8}
 RANDOM=${SEED:-5}
 
-flags=(--global-batch-size 4 --num-layers 3 --train-iters $((100 * kills)) --lr-decay-iters $((100 * kills)) --log-interval 1)  # more than there is time for
+flags=(--global-batch-size 4 --num-layers 3 --train-iters $((100 * kills)) --lr-decay-iters $((100 * kills)) --log-interval 1)  # the end is never reached
 mesh=1,2,2,1
 newest() { cat "$1/latest" 2>/dev/null || echo none; }
-verified() { "$bin/ckpt" verify "$1" >verify.log 2>&1 || fail "$2: $(cat verify.log)"; }  # every byte against the manifest
+verified() { "$bin/ckpt" verify "$1" >verify.log 2>&1 || fail "$2: $(cat verify.log)"; }  # checks every byte against the manifest
 ranks_of() { pgrep -P "$(pgrep -P "$1" -x mpirun || echo "$1")" -x pretrain_gpt; }
 
-# kill -9 of one rank, of all, or of mpirun, while training, saving (every other time beside the training), moving `latest` and
-# removing old tags. Two of four times the ranks are threads of one process.
+# Kills one rank, all, or mpirun with kill -9, while training, saving (every other time asynchronously), moving `latest` and
+# removing old tags. In two of four starts the ranks are threads of one process.
 killed=0 lost=0 saves=0 hung=0
 for ((i = 1; killed < kills; ++i)); do
   before=$(newest parts)
@@ -30,12 +30,12 @@ for ((i = 1; killed < kills; ++i)); do
   if ((i % 5)); then until grep -qs '^iteration' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.05; done; fi
   sleep "0.$((RANDOM % 10))$((RANDOM % 10))"
   mapfile -t ranks < <(ranks_of "$job")
-  case $((${#ranks[@]} == 0 ? 1 : RANDOM % 4)) in  # 1: also before there are ranks
+  case $((${#ranks[@]} == 0 ? 1 : RANDOM % 4)) in  # 1 also if there are no ranks yet
     0) kill -9 "${ranks[@]}" ;;
     1) kill -9 "$(pgrep -P "$job" -x mpirun || echo "$job")" ;;
     *) kill -9 "${ranks[RANDOM % ${#ranks[@]}]}" ;;
   esac 2>/dev/null || true
-  # Open MPI 4's mpirun may hang once its ranks are gone, in PMIx_server_finalize.
+  # Open MPI 4's mpirun may hang in PMIx_server_finalize once its ranks are gone.
   if ! timeout 120 tail --pid="$job" -s 0.05 -f /dev/null; then
     ! ps -o stat= -p "$(IFS=, && echo "${ranks[*]}")" | grep -qv '^Z' || fail "start $i: ranks go on: $(tail -3 "part$i.log")"
     pkill -9 -P "$job" -x mpirun || true
@@ -46,7 +46,7 @@ for ((i = 1; killed < kills; ++i)); do
     while kill -0 "$rank" 2>/dev/null; do kill -9 "$rank" 2>/dev/null || true; sleep 0.02; done
   done
   ((killed += 1))
-  # What was loaded is what was newest, and what was reported as saved is there or a newer one is.
+  # The run loaded the newest checkpoint. Every reported save is there, or a newer one is.
   if [[ $before != none ]] && grep -q '^iteration' "part$i.log"; then
     grep -q "loaded parts/$before: " "part$i.log" || fail "start $i did not load $before: $(cat "part$i.log")"
   fi
@@ -62,7 +62,7 @@ train $mesh whole.csv "${flags[@]}" --train-iters "$((steps + 3))" >whole.log 2>
 train $mesh parts.csv "${flags[@]}" --train-iters "$((steps + 3))" --load parts --save parts >last.log 2>&1 || fail "$(tail -30 last.log)"
 same whole.csv parts.csv "killed $killed times in $steps steps and $saves saves, $lost lost (mpirun hung $hung times)"
 
-# The converter, killed at any moment: started again, it leaves what it leaves when it is not killed.
+# Kills the converter at any moment. Started again, it leaves the same files as without a kill.
 sums() { (cd "$1" && find . -type f | sort | xargs md5sum); }
 tag=$(newest parts)
 convert parts "$tag"
@@ -82,9 +82,9 @@ for ((killed = 0, i = 0; killed < kills; ++i)); do
 done
 echo "ok: the converter, killed $killed times in $i"
 
-# A disk that fills up during a run, at another write each time, and has room again later.
+# A disk fills up during a run, each time at another write, and has room again later.
 bytes=$(du -sb "parts/$tag" | cut -f1)
-full_disk() {  # LEFT FLAGS...: bytes left free for a while
+full_disk() {  # LEFT FLAGS...: leaves LEFT bytes free for a while
   local disk=$scratch/disk job room
   mkdir -p "$disk"
   mount -t tmpfs -o "size=$((6 * bytes))" tmpfs "$disk"
@@ -92,7 +92,7 @@ full_disk() {  # LEFT FLAGS...: bytes left free for a while
     >full.log 2>&1 &
   job=$!
   until [[ $(newest "$disk/run") == global_step[3-9] ]]; do kill -0 $job || fail "$(cat full.log)"; sleep 0.02; done
-  until grep -q "SAVE FAILED" full.log; do  # again and again: a tag that goes makes room for the next
+  until grep -q "SAVE FAILED" full.log; do  # again and again: removing a tag makes room for the next
     kill -0 $job 2>/dev/null || fail "no save failed with $1 bytes left: $(tail -3 full.log)"
     room=$(($(df --output=avail -B1 "$disk" | tail -1) - $1))
     ((room <= 0)) || head -c "$room" /dev/zero >>"$disk/ballast" 2>/dev/null || true
@@ -122,7 +122,8 @@ else
   echo "left out: a full disk, for want of the right to mount a small one"
 fi
 
-# Files of the newest tag, one after the other: the tag before it is loaded, unless the byte is one that says nothing.
+# Damages files of the newest tag, one at a time. The tag before it is loaded, unless the damaged byte has no meaning, or only
+# the manifest is gone.
 rm -rf "parts/${tag}_universal" parts/latest_universal
 mapfile -t files < <(cd "parts/$tag" && find . -type f -printf '%f\n' | sort)
 [[ $(find parts -mindepth 1 -maxdepth 1 -type d | wc -l) -ge 2 ]] || fail "one tag only: $(ls parts)"

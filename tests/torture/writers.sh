@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Two writers of one output, which start at random moments: two trainings on one --save, two converters, two exporters of either kind, and
-# a converter beside a training that removes what it reads. The output is one writer's alone, bit for bit; who failed names the one
-# that was writing; files of the user's beside it are as they were.
+# Two writers start on one output at random moments: two trainings with one --save, two converters, two exporters of either
+# kind, and a converter beside a training that removes its source. The output is one writer's alone, bit for bit. A writer that
+# fails names the other one. The user's own files beside the output are unchanged.
 #
 #   ROUNDS=3 SEED=5 tests/torture/writers.sh FOLDER_OF_EXECUTABLES        a long one: ROUNDS=50
 source "$(dirname "${BASH_SOURCE[0]}")/../runs/common.sh" "$1"
@@ -17,8 +17,8 @@ for source in a b; do
   run $source --train-iters $steps --save $source >log 2>&1 || fail "$(tail -5 log)"
 done
 
-# pair MOST WRITER: `WRITER a` and `WRITER b` into ./o, in either order, the second at most MOST ms after the first. `winner` is the
-# one whose output ./o should be.
+# pair MOST WRITER: runs `WRITER a` and `WRITER b` into ./o, in either order, the second at most MOST ms after the first. Sets
+# `winner` to the one whose output ./o should be.
 refused=0 one_by_one=0
 pair() {
   local most=$1 writer=$2 order=(a b) pids=() failed=() i
@@ -37,7 +37,7 @@ pair() {
   fi
   winner=${order[1 - failed[0]]}
   ((refused += 1))
-  # A trainer's process is one of mpirun's.
+  # A trainer is one of mpirun's processes.
   local process=${pids[1 - failed[0]]}
   [[ $writer != trainer ]] || process='[0-9]+'
   grep -Eq "is being written by [a-z0-9_]+, process $process on $(hostname) since 20" "${order[failed[0]]}.log" ||
@@ -60,7 +60,7 @@ for ((i = 0; i < rounds; ++i)); do
 done
 said "two trainings on one --save"
 
-# tools NAME WRITER: what WRITER makes alone is what is there.
+# tools NAME WRITER: the output must equal the one WRITER makes alone.
 tools() {
   local source i
   rm -rf o
@@ -87,7 +87,7 @@ tools "two converters" converter
 tools "two zero_to_fp32" fp32
 tools "two hf_convert export" hf
 
-# The newest tag goes while it is converted: the result is that tag's, or an error and nothing.
+# The newest tag is removed during its conversion. The result is that tag's, or an error and no output.
 run a --train-iters 100000 --save r --save-total-limit 1 --kill-switch-file stop >train.log 2>&1 &
 job=$!
 until [[ -e r/latest ]]; do kill -0 $job || fail "$(tail -5 train.log)"; sleep 0.02; done

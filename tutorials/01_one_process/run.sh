@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One process: the control curve, and that the same command gives it again.
+# One process: the reference loss curve, which the same command must repeat.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 
 train 1,1,1,0 one

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a text to tokens, from tokens to samples, and that their order is no matter of the mesh.
+# Turns a text into tokens and tokens into samples, whose order does not depend on the mesh.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs preprocess_data
 
@@ -9,7 +9,7 @@ quietly "$out/preprocess.log" "$bin/preprocess_data" --input "$out/licence.txt" 
 corpus=$out/licence_text_document
 say "preprocess_data: $(grep -o '^[0-9]* documents' "$out/preprocess.log"), $(grep -o '[0-9]* tokens.*' "$out/preprocess.log")"
 
-# The .bin is nothing but tokens, here of two bytes: a byte of the text each, and 256 at the end of a document.
+# The .bin holds only tokens, of two bytes here: one for each byte of the text, and 256 at the end of a document.
 tokens() { od -An -v -tu2 -w2 "$corpus.bin"; }
 text() { tokens | LC_ALL=C awk '$1 < 256 {printf "%c", $1}'; }
 say "tokens 34 to 47:$(tokens | sed -n 34,47p | tr -s ' \n' ' ')"

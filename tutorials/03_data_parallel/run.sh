@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Data parallelism: the batch is dealt to 2 and to 4 ranks; the curve stays.
+# Data parallelism: 2 and 4 ranks share the batch, and the curve stays the same.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 
 train 1,1,1,0 one

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tensor parallelism: 2 and 4 ranks share every layer; the curve stays. With --sequence-parallel too.
+# Tensor parallelism: 2 and 4 ranks share every layer, and the curve stays the same, with --sequence-parallel too.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 
 train 1,1,1,0 one --report-memory

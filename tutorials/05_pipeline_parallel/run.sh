@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Pipeline parallelism: stages of layers, micro-batches that move through them, and the order in which they do.
+# Pipeline parallelism: stages of layers, the micro-batches that move through them, and their order.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs plot_figure
 
@@ -10,7 +10,7 @@ for pp in 2 4; do
   bitwise one pp$pp "pp $pp against one process"
 done
 
-# The forwards and backwards of each rank, in the order of the trace.
+# Prints the forwards and backwards of each rank, in the order of the trace.
 order() {
   awk -F'"pid":' '
     /"name":"(forward|backward)"/ {line[$2 + 0] = line[$2 + 0] " " (/"name":"forward"/ ? "F" : "B")}
@@ -27,7 +27,7 @@ for ((stage = 0; stage < 4; ++stage)); do  # 3 - stage forwards ahead, then one 
 done
 say "ok: 1F1B: stage s runs 3 - s forwards ahead"
 
-# slots ORDER: when each would run if a forward or a backward took one slot and waited for its neighbour's only.
+# slots ORDER: prints when each would run if a forward or a backward took one slot and waited only for its neighbour's.
 slots() {
   awk '
     {for (i = 3; i <= NF; ++i) kind[NR, i - 2] = $i; left += NF - 2}

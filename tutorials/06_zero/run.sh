@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ZeRO: four data parallel ranks at stages 0 to 3; what each keeps, and that the curve stays.
+# ZeRO: four data parallel ranks at stages 0 to 3. Shows the memory of each, and that the curve stays the same.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs plot_figure
 
@@ -17,7 +17,7 @@ say "(MiB a rank, of four)"
 bitwise zero0 zero1 "ZeRO 1 against 0"
 bitwise zero2 zero3 "ZeRO 3 against 2"
 close zero0 zero2 1e-6 "ZeRO 2 against 0"
-quarter() {  # of what stage 0 keeps of PART, to 2 %
+quarter() {  # RUN PART: checks that RUN keeps a quarter of stage 0's PART, to 2 %
   awk -v whole="$(memory zero0 "$2")" -v part="$(memory "$1" "$2")" \
       'BEGIN {d = 4 * part / whole - 1; exit !(d < 0.02 && d > -0.02)}' || fail "$1 does not keep a quarter of the $2"
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# tp 2 x pp 2 x dp 2 in fp32 and bf16 beside one process, and in fp16 with its loss scaler at work.
+# Compares tp 2 x pp 2 x dp 2 with one process in fp32 and bf16, and runs it in fp16 with a loss scaler.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs plot_figure
 
@@ -20,7 +20,7 @@ close fp32-tp1-pp1-dp1 fp32-tp2-pp2-dp2 1e-5 "fp32, eight ranks against one"
 close bf16-tp1-pp1-dp1 bf16-tp2-pp2-dp2 1e-2 "bf16, eight ranks against one"
 close fp32-tp1-pp1-dp1 bf16-tp2-pp2-dp2 2e-2 "bf16 on eight ranks against fp32 on one"
 
-# The scale begins at 2^32: steps that overflow change no weight and halve it.
+# The scale begins at 2^32. Steps that overflow change no weight and lower it.
 train 2,2,2,1 scaler --fp16
 skipped=$(grep -c ',inf,' "$out/scaler.csv" || true)
 ((skipped > 0)) || fail "no step overflowed"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A checkpoint of tp 2 x pp 2 goes on on five other meshes: through the universal format, and directly.
+# Resumes a checkpoint of tp 2 x pp 2 on five other meshes, through the universal format and directly.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 half=$((steps / 2))
 
@@ -14,7 +14,7 @@ bitwise whole same "resumed on tp2-pp2-dp1, as saved"
 
 ends() { echo "$(loss "$1" $((half + 1))) at step $((half + 1)), $(loss "$1" $steps) at step $steps"; }
 
-# go_on MESH RUN FLAGS...: the first loss to 1e-6, all to 1e-4.
+# go_on MESH RUN FLAGS...: checks the first loss to 1e-6 and all losses to 1e-4.
 go_on() {
   train "$@"
   say "$2: loss $(ends "$2"); uninterrupted $(ends whole)"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# A trained model starts another run, here and by way of a Hugging Face folder.
+# Starts a run from a trained model, directly and through a Hugging Face folder.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs preprocess_data hf_convert ckpt
 
-# corpus NAME FILE FLAGS...: FILE as bytes; the runs that follow train on it.
+# corpus NAME FILE FLAGS...: turns the bytes of FILE into tokens, on which the next runs train.
 corpus() {
   quietly "$out/$1.log" "$bin/preprocess_data" --input "$2" "${@:3}" --output-prefix "$out/$1" \
       --tokenizer-type ByteLevelTokenizer --append-eod --count-eod

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Optimizer state and parameters in a file instead of in memory; and a run that is told to stop, and goes on.
+# Keeps optimizer state and parameters in a file instead of in memory. Also stops a run by a signal and resumes it.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 steps=10
-# Large enough that there is something to keep out of memory.
+# The model is large enough to have state to keep out of memory.
 recipe+=(--train-iters $steps --hidden-size 512 --global-batch-size 2 --log-interval 1)
 disk=(--offload-optimizer nvme --offload-param nvme --nvme-path "$out")
 

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# kill -9 in the middle of a save, and a damaged byte: the run goes on from the newest good checkpoint, bit for bit.
+# Kills a run with kill -9 in the middle of a save, then damages a byte. The run resumes from the newest good checkpoint, bit
+# for bit.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 checkpoints=$out/checkpoints
-wide=(--hidden-size 256)  # a save that takes long enough to be caught
+wide=(--hidden-size 256)  # makes a save long enough for a kill
 saves=("${wide[@]}" --save "$checkpoints" --load "$checkpoints" --save-interval 20)
 
 train 1,1,2,1 whole "${wide[@]}"
 
-# A save writes to a folder *.tmp. Seldom it is done before the kill arrives; then once more.
+# A save writes to a folder *.tmp. In rare cases it ends before the kill arrives; then the loop tries again.
 for attempt in 1 2 3 4 5 6 7 8; do
   rm -rf "$checkpoints"
   (mpi=yes; launch 1,1,2,1 killed "${saves[@]}") >"$out/killed.log" 2>&1 &

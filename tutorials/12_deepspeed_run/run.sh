@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs of Megatron-DeepSpeed, with its flags, checkpoint and data, go on here on other meshes, and repeat the losses it had.
+# Resumes Megatron-DeepSpeed's runs on other meshes, with their flags, checkpoint and data, and gets their losses.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs ds_to_universal ckpt
 fixtures=tests/fixtures
@@ -15,12 +15,12 @@ convert "$bf16/checkpoint/global_step10" "$out/converted/$universal"
 quietly "$out/diff.log" "$bin/ckpt" diff "$out/converted/$universal" "$bf16/universal/$universal"
 say "ckpt diff with the folder of DeepSpeed's own ds_to_universal: $(tail -1 "$out/diff.log")"
 
-# theirs RUN: the losses of Megatron-DeepSpeed's run, which was never stopped, as a loss CSV.
+# theirs RUN: prints the losses of Megatron-DeepSpeed's uninterrupted run as a loss CSV.
 theirs() {
   awk -F, 'NR == 1 {print "iteration,consumed_samples,lm_loss,learning_rate,grad_norm"; next}
            {print $1 "," 8 * $1 "," $4 "," $2 "," $3}' "$1/losses.csv"
 }
-# follow RUN MESH NAME TOLERANCE FLAGS...: goes on with its flags, but for those of the mesh and of its saves.
+# follow RUN MESH NAME TOLERANCE FLAGS...: continues RUN with its flags, except those for the mesh and the saves.
 follow() {
   read -ra model <<<"$(sed -E 's/--(save|save-interval|deepspeed_config|zero-stage|(tensor|pipeline)-model-parallel-size) [^ ]+//g
                                s|data/|'$fixtures'/data/|g' "$1/flags.txt")"

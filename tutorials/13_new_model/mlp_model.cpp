@@ -115,7 +115,7 @@ torch::Tensor MlpModel::empty_hidden() const {
       options_);
 }
 
-// Before the first token there is none: -1, whose embedding is zero.
+// Positions before the first token have the token -1, with a zero embedding.
 torch::Tensor MlpModel::embed(const torch::Tensor& tokens) const {
   torch::Tensor hidden = tables_[0].forward(tokens);
   for (int64_t back = 1; back < config_.context_length; ++back) {

@@ -9,8 +9,9 @@
 
 namespace anymesh {
 
-// The next token from the last few, by residual MLPs over a sum of embeddings (after Bengio et al.,
-// "A Neural Probabilistic Language Model", 2003). Without attention: a token is computed by itself.
+// Predicts the next token from the last few, by residual MLPs over a sum of embeddings (after
+// Bengio et al., "A Neural Probabilistic Language Model", 2003). It has no attention: a token is
+// computed by itself.
 //
 //   embedding  hidden = sum over i of table_i[the token i places back]   1.tables.<i>.weight
 //   layer l    hidden = hidden + down(gelu(up(norm(hidden))))            <l+2>.{norm,up,down}.weight
@@ -27,7 +28,7 @@ struct MlpConfig {
   int64_t inner_size() const { return int64_t{4} * hidden_size; }
 };
 
-// Throws ParseError unless there is such a model and it can be cut so.
+// Throws ParseError unless such a model can exist and be cut so.
 void validate(const MlpConfig& mlp, const ParallelConfig& parallel);
 
 // hidden / its root mean square * weight.
@@ -51,7 +52,8 @@ class MlpLayer {
   RowParallelLinear down_;
 };
 
-// One stage of it: [embedding] layers [head, loss], the brackets on the first and last stage.
+// One stage of the model: [embedding] layers [head, loss]. The brackets are on the first and last
+// stage.
 class MlpModel final : public StageModule {
  public:
   MlpModel(const MlpConfig& config, const ProcessGrid& grid, torch::Dtype dtype,

@@ -1,4 +1,4 @@
-// Trains a model of one's own: pretrain_gpt.cpp with other names.
+// Trains your own model: pretrain_gpt.cpp with other names.
 //
 //   mpirun -n 8 pretrain_mlp --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
 //   --zero-stage 1 --num-layers 4 --hidden-size 64 --seq-length 32 --lr 1e-3 --data-path ...

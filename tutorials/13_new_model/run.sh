@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A new model, in the three files of this folder, has every mesh, ZeRO stage and kind of checkpoint that the GPT has.
+# The new model in this folder's three files gets the GPT's meshes, ZeRO stages and kinds of checkpoint.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs pretrain_mlp ds_to_universal ckpt
 program=pretrain_mlp

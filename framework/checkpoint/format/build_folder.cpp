@@ -16,7 +16,7 @@ IsOurs build_entries(const fs::path& folder, const IsOurs& otherwise) {
   if (fs::is_directory(fs::symlink_status(folder)))
     if (const auto journal = read_manifest(folder, kJournalFile)) listed = entries_of(*journal);
   return [listed](const fs::path& name, bool is_folder) {
-    const fs::path file = made_beside(name).value_or(name);  // as texts are written
+    const fs::path file = made_beside(name).value_or(name);  // write_text_atomically() makes these
     return file == kJournalFile || listed(file, is_folder);
   };
 }

@@ -10,37 +10,39 @@
 
 namespace anymesh {
 
-// A folder in which files are built before they, or it, get their names. Its building.json lists
-// them before the first is there, so that what a killed run leaves is known to be ours:
+// A folder in which files are built before they or the folder itself get their final names. Its
+// building.json lists the files before the first exists. A killed run's leftovers are thus known to
+// be ours:
 //
 //   prepare_build_folder(folder, {.files = {"zero/w/fp32.pt"}, .others = {"manifest.json"}});
 //   ...                                    // stream_files(), write_text_atomically()
-//   finish_build_folder(folder);           // without building.json, and synced: to be renamed
-//   remove_build_folder(folder);           // or, once the files have their names elsewhere
+//   finish_build_folder(folder);           // removes building.json and syncs: ready to rename
+//   remove_build_folder(folder);           // or this, once the files were renamed elsewhere
 //
-// A killed run's leftovers among `files` stay, to be gone over; nothing else does.
+// prepare_build_folder() keeps a killed run's leftovers among `files`, which stream_files() then
+// compares and completes. It removes all other leftovers.
 struct BuildPlan {
-  std::set<std::filesystem::path> files, others;  // from the folder on
+  std::set<std::filesystem::path> files, others;  // relative to the folder
 };
 
-// Throws if there is an entry that building.json does not list; where there is no such file, one
-// that is not known to be ours `otherwise`.
+// Throws if the folder has an entry that building.json does not list. Without a building.json,
+// throws if it has an entry that `otherwise` does not recognise.
 void check_build_folder(const std::filesystem::path& folder, const IsOurs& otherwise = nullptr);
 
-// The right to build `output` in temporary_of(output), whose entries are checked under it: another
-// who builds there is named, and not what it builds. None yet where the output's parent does not
-// exist. `what` is for messages.
+// Locks `output` for a build in temporary_of(output), then checks the entries of that folder. The
+// lock comes first, so that the error names another process that builds there, not its files.
+// Returns no lock if the output's parent does not exist yet. `what` is for messages.
 std::optional<OutputLock> claim_build(const std::filesystem::path& output, const std::string& what,
                                       IsOurs (*otherwise)(const std::filesystem::path& folder));
-// The same right from here on, in a parent that is made if it does not exist.
+// Returns `claimed`, or creates the output's parent and locks `output` now.
 OutputLock lock_build(std::optional<OutputLock> claimed, const std::filesystem::path& output,
                       const std::string& what);
 
-// The same, before anything is touched.
+// Makes check_build_folder()'s check before it touches anything.
 void prepare_build_folder(const std::filesystem::path& folder, const BuildPlan& plan,
                           const IsOurs& otherwise = nullptr);
 void finish_build_folder(const std::filesystem::path& folder);
-// With those of its files that are still there. With anything else in it the folder stays as it is.
+// Removes the folder with its remaining files. Removes nothing if the folder has any other entry.
 void remove_build_folder(const std::filesystem::path& folder);
 
 }  // namespace anymesh

@@ -13,7 +13,7 @@
 namespace anymesh {
 namespace {
 
-// An expanded view (stride 0) may be larger than its storage, but not so that it floods a disk.
+// An expanded view (stride 0) may be larger than its storage, but must not fill a disk.
 constexpr uint64_t kMaxExpanded = 1 << 30;
 constexpr uint64_t kSmallStorage = 1 << 20;
 
@@ -86,7 +86,7 @@ StridedView::StridedView(BytesPtr storage, uint64_t element_size, uint64_t offse
       size_(element_size),
       shape_(std::move(shape)),
       strides_(std::move(strides)) {
-  // In 128 bits nothing below can overflow: each term is less than 2^126, and there are few.
+  // 128 bits cannot overflow below: each term is less than 2^126, and there are few.
   __int128 last = offset, bytes = element_size;
   for (size_t dim = 0; dim < shape_.size(); ++dim) {
     if (shape_[dim] < 0 || strides_.at(dim) < 0)
@@ -121,8 +121,8 @@ void StridedView::read(uint64_t offset, std::span<std::byte> out) const {
   if (offset % element_size_ != 0 || out.size() % element_size_ != 0) {
     throw std::runtime_error("a strided view can only be read by whole elements");
   }
-  // A small storage, as that of an expanded view is, is read once for all elements. Rows with stride
-  // 1 are read whole; others element by element, which only small tensors are in practice.
+  // A small storage, e.g. an expanded view's, is read once for all elements. Rows with stride 1 are
+  // read whole. Other rows are read element by element; in practice only small tensors have them.
   const uint64_t whole = storage_->size();
   std::vector<std::byte> copy(whole <= std::min(kSmallStorage, 16 * out.size()) ? whole : 0);
   if (!copy.empty()) storage_->read(0, copy);

@@ -14,9 +14,9 @@
 
 namespace anymesh {
 
-// Bytes that can be read at any offset, wherever they are: a range of a file, buffers in memory, or
-// something computed as it is read. A tensor of a checkpoint is dtype + shape + ByteSource, so
-// files are written from live buffers, and merged from other files, without a copy of the whole.
+// Bytes that can be read at any offset: a range of a file, a buffer in memory, or bytes computed as
+// they are read. A checkpoint's tensor is dtype + shape + ByteSource. Files are therefore written
+// from live buffers, or merged from other files, without a copy of the whole.
 //
 // Reading is const and safe from several threads. read() throws std::runtime_error when it cannot
 // fill `out`.
@@ -27,13 +27,13 @@ class ByteSource {
   virtual void read(uint64_t offset, std::span<std::byte> out) const = 0;
 
  protected:
-  // Throws unless [offset, offset + count) lies inside; `what` names the source in the message.
+  // Throws unless [offset, offset + count) lies inside. `what` names the source in the message.
   void check_range(uint64_t offset, uint64_t count, const std::string& what) const;
 };
 
 using BytesPtr = std::shared_ptr<const ByteSource>;
 
-// An open file, for reading.
+// A file opened for reading.
 class File : public ByteSource {
  public:
   explicit File(const std::filesystem::path& path);
@@ -52,7 +52,7 @@ class File : public ByteSource {
   uint64_t size_;
 };
 
-// A buffer of its own, for small things.
+// Owns its buffer. For small data.
 class OwnedBytes : public ByteSource {
  public:
   explicit OwnedBytes(std::vector<std::byte> bytes) : bytes_(std::move(bytes)) {}
@@ -84,14 +84,14 @@ class StridedView : public ByteSource {
   void read(uint64_t offset, std::span<std::byte> out) const override;
 
  private:
-  uint64_t element_position(uint64_t index) const;  // of a row-major index, in the storage
+  uint64_t element_position(uint64_t index) const;  // row-major index -> storage position
 
   BytesPtr storage_;
   uint64_t element_size_, offset_, size_;
   std::vector<int64_t> shape_, strides_;
 };
 
-// Bytes that `read` makes; `what` names them in messages.
+// Bytes that `read` computes. `what` names them in messages.
 class ComputedBytes : public ByteSource {
  public:
   using Read = std::function<void(uint64_t offset, std::span<std::byte> out)>;

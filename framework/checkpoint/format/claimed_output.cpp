@@ -10,7 +10,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// At most `bytes`.
+// Returns the file's first bytes, at most `bytes` of them.
 std::string start_of(const fs::path& path, size_t bytes) {
   InputFile file(path);
   std::string start(bytes, '\0');

@@ -9,20 +9,23 @@
 
 namespace anymesh {
 
-// A kind of file, told by its first bytes.
+// A kind of file, recognised by its first bytes.
 struct OutputKind {
   std::string name;  // "a loss CSV"
   std::string start;
 };
 
-// A file that the user names for an output is not to be one of another kind, nor an input:
+// Claims the output file that a user names. It must not be an input or a file of another kind:
 //
 //   const auto lock = claim_output("--output", "plot.svg", {"an SVG", "<svg"}, {"loss.csv"});
 //
-// Touches nothing, and gives the sole right to write the file. Throws std::runtime_error for one of
-// `inputs`, under whatever name; for a file that is not empty and does not begin as its kind does;
-// for a folder or a FIFO; and where another process has the right. Devices and the shell's pipes,
-// /dev/fd/63, need none.
+// Returns the sole right to write the file, and does not touch the file. Throws std::runtime_error
+// if the output
+// - is one of `inputs`, even under another name;
+// - is a non-empty file that does not begin with `kind.start`;
+// - is a folder or a FIFO;
+// - is locked by another process.
+// Character devices and the shell's pipes (/dev/fd/63) need no lock: returns nothing.
 std::optional<OutputLock> claim_output(const std::string& flag, const std::filesystem::path& output,
                                        const OutputKind& kind,
                                        const std::vector<std::filesystem::path>& inputs = {});

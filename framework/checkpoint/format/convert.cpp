@@ -58,7 +58,7 @@ UniversalInfo find_info(const SourceCheckpoint& source, bool inject,
   return info;
 }
 
-// What Megatron-DeepSpeed's files leave open.
+// Warns of facts that Megatron-DeepSpeed's files do not record.
 void warn_of_megatron(const SourceCheckpoint& source, const UniversalInfo& info,
                       std::vector<std::string>& warnings) {
   if (!is_megatrons(source.model_states[0])) return;
@@ -83,8 +83,8 @@ void warn_of_megatron(const SourceCheckpoint& source, const UniversalInfo& info,
   }
 }
 
-// For both families of DeepSpeed's loaders: ZeRO 1 and 2 want its version, ZeRO 3 the step in an
-// optimizer's state dict.
+// Returns an optimizer state that both families of DeepSpeed's loaders accept: ZeRO 1 and 2 need
+// DeepSpeed's version, ZeRO 3 the step in the optimizer's state dict.
 Value optimizer_state_for_all(const SourceCheckpoint& source) {
   Value state = source.optimizer_state;
   Value version = source.model_states[0].find(keys::kDsVersion);
@@ -100,7 +100,7 @@ Value optimizer_state_for_all(const SourceCheckpoint& source) {
   return state.set(keys::kOptimizerStateDict, torch.set(keys::kState, Value::dict(entries)));
 }
 
-// Float32 elements that are NaN or infinite: all bits of the exponent are set.
+// Counts the float32 elements that are NaN or infinite: all bits of the exponent are set.
 uint32_t count_not_finite(std::span<const std::byte> bytes) {
   constexpr uint32_t kExponent = 0x7F800000;
   uint32_t count = 0;
@@ -112,7 +112,8 @@ uint32_t count_not_finite(std::span<const std::byte> bytes) {
   return count;
 }
 
-// Its tensor is watched as it is written.
+// Returns the file's content. As its tensor is written, progress is reported and non-finite float32
+// elements are counted.
 Value watched(const OutputFilePlan& file, ProgressCounter& counter,
               std::atomic<int64_t>& not_finite) {
   if (file.bytes == 0) return file.content;
@@ -133,7 +134,8 @@ uint64_t tensor_bytes(const ConvertPlan& plan) {
   return total;
 }
 
-// The format has a folder of each parameter's name.
+// Throws ValueError if a parameter's name cannot name a folder: the format has a folder for each
+// parameter.
 void check_names(const ConvertPlan& plan, const SourceCheckpoint& source) {
   constexpr size_t kLongest = 255;
   for (const OutputFilePlan& file : plan.files) {
@@ -145,12 +147,13 @@ void check_names(const ConvertPlan& plan, const SourceCheckpoint& source) {
                                       std::to_string(kLongest) + " are possible"
                                 : "has a part that is a path";
     throw ValueError(source.model_states[0].where() + ": the parameter name '" +
-                     printable(name, 100) + "' cannot be that of a folder, which a universal " +
+                     printable(name, 100) + "' cannot name a folder, which a universal " +
                      "checkpoint needs: it " + why + ". zero_to_fp32 exports it");
   }
 }
 
-// For what is not there yet of an interrupted conversion.
+// Returns why the files do not fit on the disk, or "". Files left by an interrupted conversion
+// already have their space.
 std::string lack_of_space(const fs::path& folder, const std::vector<StreamedFile>& files,
                           const ConvertReport& report) {
   uint64_t there = 0;
@@ -162,7 +165,7 @@ std::string lack_of_space(const fs::path& folder, const std::vector<StreamedFile
          std::to_string(report.free_bytes >> 20) + " MiB are free";
 }
 
-// A torch file byte by byte, each record of which is checked as it is read.
+// Copies a torch file byte by byte. Each record is checked as it is read.
 StreamedFile streamed_copy(const fs::path& from, const fs::path& to, DeferredChecks& checks) {
   const ZipReader zip(from);
   std::vector<const ZipReader::Record*> records;
@@ -170,7 +173,7 @@ StreamedFile streamed_copy(const fs::path& from, const fs::path& to, DeferredChe
   std::ranges::sort(records, {}, &ZipReader::Record::offset);
   FileLayout layout;
   uint64_t at = 0;
-  const auto add_to = [&](uint64_t end) {  // headers and such, up to a record
+  const auto add_to = [&](uint64_t end) {  // the bytes between records
     if (at < end) layout.add(std::make_shared<SubRange>(zip.file(), at, end - at));
   };
   for (const ZipReader::Record* record : records) {
@@ -182,7 +185,8 @@ StreamedFile streamed_copy(const fs::path& from, const fs::path& to, DeferredChe
   return {to, [layout](const auto&) { return layout; }};
 }
 
-// Tensors that differ between ranks may do so because a file is damaged, which then is the reason.
+// Streams the files and finishes the checks. If replicas differ between ranks, the cause may be a
+// damaged file; the error then names the damage.
 StreamResult stream_checked(const std::vector<StreamedFile>& files, int threads,
                             DeferredChecks& checks) {
   StreamResult result;
@@ -196,7 +200,7 @@ StreamResult stream_checked(const std::vector<StreamedFile>& files, int threads,
   return result;
 }
 
-// One conversion, planned: what goes into which file of `folder`.
+// A planned conversion: the files of `folder` and their content.
 class Conversion {
  public:
   Conversion(const fs::path& folder, const SourceCheckpoint& source, const ConvertPlan& plan,
@@ -218,7 +222,7 @@ class Conversion {
       files_.push_back(streamed_copy(file, folder / file.filename(), checks));
   }
 
-  // Fills in what does not need the files.
+  // Fills in the fields that are known before anything is written.
   void expect(ConvertReport& report) const {
     for (const StreamedFile& file : files_) report.bytes += file.layout({}).size;
     report.files = static_cast<int64_t>(files_.size());
@@ -245,7 +249,7 @@ class Conversion {
     publish_universal_folder(output, steps.as_int(), files_, written.crcs);
   }
 
-  // What a sample of the work takes, in one file that goes again: bytes a second.
+  // Writes a sample of the tensors to a temporary file. Returns bytes a second.
   double measured_rate(const fs::path& folder, int threads) const {
     const fs::path probe = new_file_beside(folder / kSampleFile);
     constexpr uint64_t kSample = 256 << 20;

@@ -10,44 +10,50 @@
 
 namespace anymesh {
 
-// Makes a universal checkpoint, which resumes on any mesh, out of an ordinary one:
+// Converts an ordinary checkpoint to a universal one, which resumes on any mesh:
 //
 //   convert_to_universal({.input = "ckpt/global_step100",
 //                         .output = "ckpt/global_step100_universal"}, {});
 //
-// writes output/zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt (of another optimizer what it
-// has: momentum_buffer.pt, max_exp_avg_sq.pt), output/zero/optimizer_state.pt, copies of the model-states files, and last `latest_universal` beside the output folder. First
-// everything is planned from metadata, and every element of every parameter must be covered exactly
-// once; then tensors are streamed (stream_files.h), so that memory stays small at any model size.
-// The folder appears under its name only when it is whole; one that is there is replaced. What a
-// conversion that was killed has left in output.tmp is compared with the source, and only what is
-// missing or differs is written. Sources that are written to meanwhile are an error, and so is a
-// damaged byte of what is copied.
+// It writes, in the output folder,
+// - zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt (other optimizers have other states:
+//   momentum_buffer.pt, max_exp_avg_sq.pt);
+// - zero/optimizer_state.pt;
+// - copies of the model-states files;
+// and last `latest_universal` beside the folder.
 //
-// The result is DeepSpeed's ds_to_universal's, tensor by tensor, except that
-// - row-parallel weights of a Megatron checkpoint of tp 1 say cat_dim 1 (DeepSpeed: 0, which breaks
-// a resume at tp > 1);
-// - frozen parameters that tp cuts are merged (DeepSpeed takes the shard of rank 0);
+// The conversion is first planned from metadata: every element of every parameter must be covered
+// exactly once. Then the tensors are streamed (stream_files.h), so that memory stays small at any
+// model size. The folder gets its name only when it is complete, and replaces an existing one. The
+// leftovers of a killed conversion in output.tmp are compared with the source, and only missing or
+// differing bytes are written. A source file that changes meanwhile is an error, and so is a
+// damaged byte in a copied record.
+//
+// Each tensor equals the output of DeepSpeed's ds_to_universal, except that
+// - row-parallel weights of a Megatron checkpoint at tp 1 get cat_dim 1 (DeepSpeed: 0, which breaks
+//   a resume at tp > 1);
+// - frozen parameters that tp cuts are merged (DeepSpeed takes rank 0's shard);
 // - a checkpoint from before the first step keeps its fp32 masters (DeepSpeed: rounded weights, or
-// none for a pipeline);
-// - tensors of a ZeRO 3 checkpoint keep their shape, with the keys and the step of the other stages
-//   (DeepSpeed: bare and flat, which only a ZeRO 3 run can load);
-// - ZeRO 0 and elastic checkpoints are converted as well (DeepSpeed refuses the one and fails on the
-//   other);
-// - metadata and optimizer_state.pt serve ZeRO 3 and the other stages alike (DeepSpeed: those that
-//   the source was of).
+//   none for a pipeline);
+// - tensors of a ZeRO 3 checkpoint keep their shape, and have the keys and the step that the other
+//   stages have (DeepSpeed: bare and flat, which only a ZeRO 3 run can load);
+// - ZeRO 0 and elastic checkpoints are converted as well (DeepSpeed refuses the former and fails on
+//   the latter);
+// - metadata and optimizer_state.pt serve ZeRO 3 and the other stages alike (DeepSpeed: only the
+//   source's own).
 struct ConvertOptions {
   std::filesystem::path input, output;
-  int read_workers = 4;  // threads that open and plan
+  int read_workers = 4;  // threads that open files and plan
   int write_workers = stream_threads();
   bool keep_plan = false;  // leave the plan in output/tmp/plan.json
-  bool dry_run = false;    // only plan, and measure a sample of at most 256 MiB beside the output
+  bool dry_run = false;    // only plan, and time a sample of at most 256 MiB beside the output
   bool strict = true;      // a pattern that matches no parameter is an error, not a warning
-  // Go on without universal_checkpoint_info at tp > 1: no parameter has a special rule. At tp 1
-  // there is nothing that it could say.
+  // Continue without universal_checkpoint_info at tp > 1: no parameter then has a special rule. At
+  // tp 1 it may be missing in any case.
   bool inject_missing_info = false;
-  // At ZeRO 0 DeepSpeed records no order of the optimizer's states. Where nothing proves one, take
-  // the module's, biases and norms apart if the groups' weight decay is.
+  // DeepSpeed at ZeRO 0 does not record the order of the optimizer's states. Where the files do not
+  // prove an order, assume the module's. If two groups differ in weight decay, one of them is taken
+  // to hold the biases and norms.
   bool assume_module_order = false;
 };
 
@@ -55,11 +61,11 @@ struct ConvertReport {
   int stage = 0, tp_size = 1, pp_size = 1, dp_size = 1;
   int64_t parameters = 0, tensors = 0, elements = 0;
   int64_t files = 0;
-  uint64_t bytes = 0;       // of the files
-  uint64_t kept = 0;        // of these, what an interrupted conversion had written
-  uint64_t free_bytes = 0;  // on the output's file system, before
-  std::string refusal;      // of a dry run: why it does not fit
-  double seconds = 0;       // of a dry run that fits: expected
+  uint64_t bytes = 0;       // of all files
+  uint64_t kept = 0;        // of these, bytes reused from an interrupted conversion
+  uint64_t free_bytes = 0;  // on the output's file system, before the conversion
+  std::string refusal;      // dry run: why the output does not fit
+  double seconds = 0;       // dry run that fits: the expected time; else the time taken
   std::vector<std::string> warnings;
 };
 

@@ -15,14 +15,14 @@ using Kind = MergeRule::Kind;
 constexpr std::string_view kRuleNames[] = {"replicated", "average", "two sub-parameters",
                                            "sub-parameters", "concatenate"};
 
-// Megatron publishes the row-parallel patterns only at tp > 1; without them a universal checkpoint
-// of tp 1 would be cut along the wrong dim at its next tp size.
+// Megatron publishes the row-parallel patterns only at tp > 1. Without them, a universal checkpoint
+// made at tp 1 would be cut along the wrong dim at the next tp size.
 bool is_megatron_row_parallel(const std::string& name) {
   return name.ends_with(".self_attention.dense.weight") ||
          name.ends_with(".mlp.dense_4h_to_h.weight");
 }
 
-// Every element exactly once.
+// Throws unless the fragments cover every element exactly once.
 void check_covered(const std::string& name, const SourceShard& shard, const std::string& state) {
   const auto fail = [&](const std::string& found) {
     throw ValueError(name + ": " + state + " of tp rank " + std::to_string(shard.tp_rank) +
@@ -44,9 +44,10 @@ void check_covered(const std::string& name, const SourceShard& shard, const std:
   }
 }
 
-using Shards = std::vector<const SourceShard*>;  // of one stage, by tp rank
+using Shards = std::vector<const SourceShard*>;  // one stage's, by tp rank
 
-// The shards of the first stage that has the parameter, or of all `copies`, each by tp rank.
+// Returns the shards, by tp rank, of the first stage that has the parameter. With `copies`, returns
+// the shards of every stage that has it.
 std::vector<Shards> select_shards(const std::string& name, const std::vector<SourceShard>& shards,
                                   const MergeRule& rule, int tp_size, bool copies) {
   std::map<int, Shards> stages;
@@ -73,7 +74,7 @@ std::vector<Shards> select_shards(const std::string& name, const std::vector<Sou
   return selected;
 }
 
-// fp32 first.
+// Returns the names of the states, fp32 first.
 std::vector<std::string> states_of(const Shards& shards) {
   std::set<std::string> names;
   for (const SourceShard* shard : shards)
@@ -102,7 +103,8 @@ class Planner {
     MergeRule rule = rules_.classify(name);
     if (source_.tp_size == 1 && !info_.has_row_parallel && is_megatron_row_parallel(name))
       rule.cat_dim = 1;
-    // DeepSpeed's own pipelines have no patterns: their tied layers are told by the name, and alike.
+    // DeepSpeed's own pipelines publish no patterns. The name marks a tied layer, and all stages
+    // hold equal copies.
     const bool tied = !info_.has_pipeline_replicated && name.starts_with(kTiedModules);
     rule.pipeline_replicated |= tied;
     const auto stages = select_shards(name, all, rule, source_.tp_size, tied);
@@ -120,7 +122,7 @@ class Planner {
     }
   }
 
-  // Each stage has a copy of a tied layer.
+  // A tied layer has one copy a stage; the copies must be equal.
   void plan_state(const std::string& name, const MergeRule& rule, const std::vector<Shards>& stages,
                   const std::string& state) {
     std::vector<std::pair<int, SourceFragment>> sources;
@@ -156,7 +158,7 @@ class Planner {
                            std::string(rule), std::move(sources)});
   }
 
-  // The whole tensor of a state.
+  // Returns the full tensor of a state.
   TensorRecord merge(const std::string& name, const MergeRule& rule, const Shards& shards,
                      const std::string& state) const {
     std::vector<Shape> shapes;
@@ -189,8 +191,8 @@ class Planner {
     return tensor;
   }
 
-  // What the model holds besides optimized parameters: frozen ones, second names of tied ones,
-  // buffers.
+  // Plans the model's tensors that are not optimized parameters: frozen parameters, second names of
+  // tied ones, and buffers.
   void plan_others() {
     const auto& ranks = source_.model_tensors;
     if (ranks.empty()) return;
@@ -208,7 +210,7 @@ class Planner {
     }
   }
 
-  // Untrained tensors keep their bits: only half precision becomes float32.
+  // Untrained tensors keep their bits, except that half precision becomes float32.
   void plan_other(const std::string& name, std::vector<TensorRecord> tensors, bool is_buffer) {
     MergeRule rule = rules_.classify(name);
     if (is_buffer) {
@@ -226,8 +228,7 @@ class Planner {
     }
     TensorRecord tensor = merge(name, rule, pointers, std::string(kFp32State));
     tensor.requires_grad = tensors[0].requires_grad;
-    // DeepSpeed writes no keys here, which its loader takes for a cut along dim 0 where the shapes
-    // differ.
+    // DeepSpeed writes no keys here. Its loader then assumes a cut along dim 0 where shapes differ.
     const bool needs_keys =
         rule.cat_dim != 0 || rule.vocabulary || rule.kind == Kind::kTwoSubParams;
     add_file(name, std::string(kFp32State), tensor,
@@ -258,7 +259,7 @@ UniversalInfo merge_info(const SourceCheckpoint& source, const std::string& reme
 ConvertPlan plan_conversion(const SourceCheckpoint& source, const UniversalInfo& info) {
   try {
     return Planner(source, info).run();
-  } catch (const ValueError& error) {  // which names a parameter, mostly
+  } catch (const ValueError& error) {  // mostly names a parameter, not the folder
     const std::string what = error.what(), folder = source.folder.string();
     if (folder.empty() || what.starts_with(folder)) throw;
     throw ValueError(folder + ": " + what);

@@ -9,14 +9,14 @@
 
 namespace anymesh {
 
-// One file of the universal folder, ready to be written: its tensors read from the source when they
-// are.
+// One file of the universal folder, ready to be written. Its tensor is read from the source during
+// the write.
 struct OutputFilePlan {
   std::string parameter, state;  // zero/<parameter>/<state>.pt
   Value content;
-  uint64_t bytes = 0;  // of its tensor
-  std::string rule;    // for the plan that is kept: how it was merged
-  std::vector<std::pair<int, SourceFragment>> sources;  // tp rank and fragment
+  uint64_t bytes = 0;                                   // the tensor's size
+  std::string rule;                                     // how the tensor was merged, for plan.json
+  std::vector<std::pair<int, SourceFragment>> sources;  // (tp rank, fragment)
 };
 
 struct ConvertPlan {
@@ -27,12 +27,13 @@ struct ConvertPlan {
   std::string to_json() const;
 };
 
-// How shards are merged. Only a checkpoint of tp 1 may do without; what is refused may be told a
-// `remedy`.
+// Returns the checkpoint's universal_checkpoint_info, which says how shards are merged. Only a tp 1
+// checkpoint may lack it. Otherwise throws CannotRead with `remedy` at the end of the message.
 UniversalInfo merge_info(const SourceCheckpoint& source, const std::string& remedy = "");
 
-// Plans every state of every parameter. Refuses a parameter whose elements are not covered exactly
-// once, and one that pipeline stages share without a pattern that says so.
+// Plans every state of every parameter. Throws ValueError if a parameter's elements are not covered
+// exactly once, or if pipeline stages share it but neither a pattern nor a tied layer's name says
+// so.
 ConvertPlan plan_conversion(const SourceCheckpoint& source, const UniversalInfo& info);
 
 }  // namespace anymesh

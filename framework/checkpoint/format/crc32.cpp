@@ -28,7 +28,7 @@ constexpr auto kTables = [] {
   return tables;
 }();
 
-// The register without the inversions at both ends; eight bytes at a time.
+// Updates the CRC register eight bytes at a time, without the inversions at both ends.
 uint32_t update(uint32_t crc, const std::byte* data, size_t size) {
   for (; size >= 8; data += 8, size -= 8) {
     uint64_t word;
@@ -42,7 +42,7 @@ uint32_t update(uint32_t crc, const std::byte* data, size_t size) {
   return crc;
 }
 
-// a * b modulo the polynomial.
+// Returns a * b modulo the polynomial.
 constexpr uint32_t multiply(uint32_t a, uint32_t b) {
   uint32_t product = 0;
   for (uint32_t bit = 1u << 31; bit != 0; bit >>= 1) {
@@ -52,7 +52,7 @@ constexpr uint32_t multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-// x^n modulo the polynomial.
+// Returns x^n modulo the polynomial.
 constexpr uint32_t power_of_x(uint64_t n) {
   uint32_t result = 1u << 31, square = 1u << 30;
   for (; n != 0; n >>= 1) {
@@ -63,9 +63,9 @@ constexpr uint32_t power_of_x(uint64_t n) {
 }
 
 #if defined(__x86_64__)
-// After Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ" (Intel, 2009):
-// four independent lanes, folded into one at the end, whose bytes and the rest of the text go
-// through the table. To move a 128-bit remainder n bits forward, its halves are multiplied by
+// After Gopal et al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ" (Intel, 2009).
+// Four independent lanes are folded into one at the end. That lane's bytes and the rest of the text
+// go through the table. To move a 128-bit remainder n bits forward, its halves are multiplied by
 // x^(n+32) and x^(n-32).
 #define ANYMESH_PCLMUL __attribute__((target("pclmul,sse4.1")))
 #define ANYMESH_VPCLMUL __attribute__((target("avx512f,vpclmulqdq")))
@@ -109,7 +109,7 @@ ANYMESH_VPCLMUL inline __m512i fold_wide(__m512i x, __m512i powers, __m512i next
   return _mm512_ternarylogic_epi64(low, high, next, 0x96);  // a ^ b ^ c
 }
 
-// The same four times as wide. REQUIRES: size >= 256.
+// update_folding() with lanes four times as wide. REQUIRES: size >= 256.
 ANYMESH_VPCLMUL uint32_t update_folding_wide(uint32_t crc, const std::byte* data, size_t size) {
   const __m512i by_2048 = _mm512_set4_epi64(kFold2048[0], kFold2048[1], kFold2048[0], kFold2048[1]);
   const __m512i by_512 = _mm512_set4_epi64(kFold512[0], kFold512[1], kFold512[0], kFold512[1]);

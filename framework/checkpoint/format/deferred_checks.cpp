@@ -16,9 +16,9 @@ std::string name_of(const File& file, const ZipReader::Record& record) {
 
 }  // namespace
 
-// A record's data. A read of the whole is checked itself. Without `checks` the first read of a part
-// goes over the whole before; with them the CRCs of the runs that were read and counted are kept,
-// neighbours joined.
+// A record's data. A read of the whole record is checked at once. Without `checks`, the first
+// partial read checks the whole record beforehand. With `checks`, the CRCs of the counted runs are
+// kept, and adjacent runs are joined.
 class DeferredChecks::Record : public ByteSource {
  public:
   Record(std::shared_ptr<const File> file, std::shared_ptr<const ZipReader::Record> record,
@@ -44,14 +44,14 @@ class DeferredChecks::Record : public ByteSource {
 
   void check() const { compare(crc_of(0, size())); }
 
-  // Fills the gaps. Of what was never read nothing is known, and need not be.
+  // Reads the gaps, then compares the CRC. A record that was never read is not checked.
   void finish() const {
     const std::lock_guard lock(mutex_);
     if (touched_)
       compare(fold([this](uint64_t begin, uint64_t end) { return crc_of(begin, end); }));
   }
 
-  // Takes zeros for the gaps.
+  // Counts the gaps as zeros.
   std::optional<Part> part() const {
     const std::lock_guard lock(mutex_);
     if (!touched_) return std::nullopt;
@@ -77,7 +77,7 @@ class DeferredChecks::Record : public ByteSource {
   void compare(uint32_t crc) const { expect_crc(*file_, *record_, crc); }
   static uint32_t crc_of_zeros(uint64_t size) { return ~crc32_combine(~0U, 0, size); }
 
-  // The CRC of the whole, with gap(begin, end) for what is between the runs.
+  // Returns the CRC of the whole record. gap(begin, end) is the CRC of the bytes between runs.
   template <typename Gap>
   uint32_t fold(Gap&& gap) const {
     uint32_t crc = 0;
@@ -90,7 +90,7 @@ class DeferredChecks::Record : public ByteSource {
     return at < size() ? crc32_combine(crc, gap(at, size()), size() - at) : crc;
   }
 
-  // What is read a second time counts the first.
+  // Ignores a run that overlaps an earlier one: bytes count when they are first read.
   void note(uint64_t begin, Run run) const {
     auto next = runs_.lower_bound(begin);
     if (next != runs_.end() && next->first < run.end) return;

@@ -10,36 +10,37 @@
 
 namespace anymesh {
 
-// Checks of records that are read in parts and published later: the CRCs of the parts are put
-// together as they are read, in any order and by any threads, so that what is read completely is
-// read once.
+// Checks the CRCs of records that are read in parts and published later. The parts' CRCs are
+// combined as the parts are read, in any order and by any threads. A record that is read completely
+// is thus read only once.
 //
 //   DeferredChecks checks;
 //   const BytesPtr bytes = zip.open(record, &checks);   // gives out bytes at once
 //   ... bytes->read(...) ...
-//   checks.finish(4);          // goes over what nobody has read; throws if a record is damaged
+//   checks.finish(4);          // reads the missing parts; throws if a record is damaged
 //
-// Must live as long as what was opened with it.
+// Must outlive the sources that were opened with it.
 class DeferredChecks {
  public:
-  void finish(int threads);  // of the records that something was read of
+  void finish(int threads);  // skips records that were never read
 
-  // Instead, where several readers of the same files read a part each (see shared_checks.h).
+  // Instead of finish(), if several readers each read a part of the same files (shared_checks.h).
   class Record;
   struct Part {
     std::shared_ptr<const Record> record;
-    std::string name;  // of file and record
-    uint64_t bytes;    // that were read and counted
+    std::string name;  // the file and the record
+    uint64_t bytes;    // read and counted
     uint64_t size;     // of the record
-    // CRC of what was read with zeros for the rest, less that of zeros alone: linear, so that those
-    // of parts which make up the record XOR to that of the whole.
+    // Linear CRCs: the CRC XOR the CRC of as many zeros. `read` takes bytes not read as zeros.
+    // XORing `read` over all readers' parts gives `whole`, the record's value.
     uint32_t read, whole;
   };
-  // Of what is read from now on: whether it counts, or another reader's read of the same does.
+  // Sets whether reads from now on are counted (false if another reader counts the same bytes).
   void count(bool counts) { counts_ = counts; }
-  // Of records that something was read of. Throws if one that was read completely is damaged.
+  // Returns a Part for each record that was read in part or whole. Throws if a record that was
+  // read completely is damaged.
   std::vector<Part> finish_own() const;
-  void check(const Part& part) const;  // passes over the whole record
+  void check(const Part& part) const;  // reads the whole record; throws if it is damaged
 
  private:
   friend BytesPtr open_record(std::shared_ptr<const File>, std::shared_ptr<const ZipReader::Record>,
@@ -49,10 +50,10 @@ class DeferredChecks {
   std::vector<std::shared_ptr<const Record>> records_;
 };
 
-// Throws, naming the record, unless `crc` is its.
+// Throws, naming the record, unless `crc` is the record's CRC.
 void expect_crc(const File& file, const ZipReader::Record& record, uint32_t crc);
 
-// What ZipReader::open returns; see there.
+// Implements ZipReader::open().
 BytesPtr open_record(std::shared_ptr<const File> file,
                      std::shared_ptr<const ZipReader::Record> record, DeferredChecks* checks);
 

@@ -61,8 +61,7 @@ std::optional<DType> dtype_of_safetensors_name(std::string_view name) {
 }
 
 int64_t numel(std::span<const int64_t> shape) {
-  // Multiplied as if zeros were ones, so that the strides of an empty tensor cannot overflow
-  // either.
+  // Zeros are multiplied as ones, so that an empty tensor's strides cannot overflow either.
   int64_t product = 1;
   bool empty = false;
   for (const int64_t size : shape) {

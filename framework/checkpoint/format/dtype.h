@@ -12,14 +12,14 @@
 
 namespace anymesh {
 
-// A checkpoint file says what it should not, or a value cannot be written to one. The text may
-// quote the file.
+// A checkpoint file has invalid content, or a value cannot be written to one. The text may quote
+// the file.
 struct ValueError : std::runtime_error {
   explicit ValueError(const std::string& text) : std::runtime_error(printable_message(text)) {}
 };
 
-// The element types of tensors in checkpoints. Torch's others (quantized, packed bits) stay what a
-// file says of them: objects (pickle.h).
+// The element types of tensors in checkpoints. Torch's other types (quantized, packed bits) are
+// read as objects (pickle.h).
 enum class DType {
   kFloat64,
   kFloat32,
@@ -48,7 +48,7 @@ bool is_floating(DType dtype);
 bool is_complex(DType dtype);
 std::string_view dtype_name(DType dtype);        // "float32"
 std::string_view storage_class(DType dtype);     // "FloatStorage"; "" where torch has none
-std::string_view safetensors_name(DType dtype);  // "F32"; "" likewise
+std::string_view safetensors_name(DType dtype);  // "F32"; "" where safetensors has none
 std::optional<DType> dtype_of_name(std::string_view name);
 std::optional<DType> dtype_of_storage_class(std::string_view name);
 std::optional<DType> dtype_of_safetensors_name(std::string_view name);

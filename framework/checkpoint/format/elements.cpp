@@ -9,7 +9,8 @@
 namespace anymesh {
 namespace {
 
-// IEEE 754 half precision to single: exponent and mantissa move up, subnormals are renormalised.
+// Converts IEEE 754 half precision to single: exponent and mantissa move up, subnormals are
+// renormalised.
 float half_to_float(uint16_t half) {
   const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
   const uint32_t exponent = half >> 10 & 31, mantissa = half & 0x3FF;
@@ -23,8 +24,9 @@ float bfloat16_to_float(uint16_t bits) {
   return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
 }
 
-// Eight bits of sign, exponent and mantissa, without infinities and with the NaN that `is_nan` says
-// (arXiv:2209.05433, and arXiv:2206.02915 for the kinds called fnuz, which have no negative zero).
+// Converts eight bits of sign, exponent and mantissa. The formats have no infinities; `is_nan` says
+// whether the bits are NaN (arXiv:2209.05433, and arXiv:2206.02915 for the fnuz kinds, which lack a
+// negative zero).
 template <int kMantissa, int kBias>
 float float8_to_float(uint8_t bits, bool is_nan) {
   if (is_nan) return std::numeric_limits<float>::quiet_NaN();
@@ -38,9 +40,9 @@ float float8_to_float(uint8_t bits, bool is_nan) {
 float e4m3fn_to_float(uint8_t bits) { return float8_to_float<3, 7>(bits, (bits & 0x7F) == 0x7F); }
 float e4m3fnuz_to_float(uint8_t bits) { return float8_to_float<3, 8>(bits, bits == 0x80); }
 float e5m2fnuz_to_float(uint8_t bits) { return float8_to_float<2, 16>(bits, bits == 0x80); }
-// The upper half of half precision.
+// e5m2 is the upper byte of a half-precision number.
 float e5m2_to_float(uint8_t bits) { return half_to_float(static_cast<uint16_t>(bits << 8)); }
-// An exponent alone.
+// e8m0fnu has an exponent only.
 float e8m0fnu_to_float(uint8_t bits) {
   return bits == 0xFF ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, bits - 127);
 }

@@ -7,12 +7,12 @@
 
 namespace anymesh {
 
-// The numbers of a tensor's bytes, `to.size()` of them, of any dtype that is not complex: exact but
-// for integers and float64s that `to` is too narrow for, which are rounded.
+// Converts `to.size()` elements of any dtype that is not complex. Integers and float64s that do not
+// fit `to` exactly are rounded; all other values are exact.
 void to_floats(DType dtype, std::span<const std::byte> from, std::span<float> to);
 void to_doubles(DType dtype, std::span<const std::byte> from, std::span<double> to);
 
-// Whether every value of the dtype is a double.
+// Returns whether a double holds every value of the dtype exactly.
 bool fits_double(DType dtype);
 
 }  // namespace anymesh

@@ -20,7 +20,7 @@ constexpr uint64_t kLargestElement = 8, kLeastPart = 4 * kFileBlock;
 
 uint64_t align_down(uint64_t value, uint64_t unit) { return value / unit * unit; }
 
-// Sources are read by whole elements, but a file's block may begin or end inside one.
+// Reads whole elements from the source, as it requires. A block may begin or end inside an element.
 void read_bytes(const ByteSource& source, uint64_t offset, std::span<std::byte> out) {
   while (!out.empty()) {
     const uint64_t head = offset % kLargestElement;
@@ -40,7 +40,7 @@ void read_bytes(const ByteSource& source, uint64_t offset, std::span<std::byte> 
   }
 }
 
-// Blocks' memory, aligned for direct writes, handed from thread to thread.
+// A pool of block buffers, aligned for direct writes and shared by the threads.
 class Buffers {
  public:
   using Buffer = std::unique_ptr<std::byte, decltype(&std::free)>;
@@ -50,7 +50,7 @@ class Buffers {
     if (free_.empty()) {
       void* memory = std::aligned_alloc(kFileBlock, kFileBlock);
       if (!memory) throw std::bad_alloc();
-      madvise(memory, kFileBlock, MADV_HUGEPAGE);  // for the disk's driver one piece, not 512 pages
+      madvise(memory, kFileBlock, MADV_HUGEPAGE);  // one piece for the disk's driver, not 512 pages
       return {static_cast<std::byte*>(memory), &std::free};
     }
     Buffer buffer = std::move(free_.back());
@@ -112,7 +112,7 @@ void FileBlocks::fill(size_t block, uint64_t begin, std::span<std::byte> out) {
   }
 }
 
-// The piece with the byte at `offset`.
+// Returns the index of the piece with the byte at `offset`.
 size_t FileBlocks::piece_at(uint64_t offset) const {
   const auto next = std::upper_bound(
       layout_.pieces.begin(), layout_.pieces.end(), offset,
@@ -168,10 +168,10 @@ void FileBlocks::finish(std::vector<TensorExtent> extents) {
   write_timed([&] { out_->write(direct_end_, tail_); });
   kept_ = out_->kept();
   out_.reset();
-  std::vector<std::byte>().swap(tail_);  // = {} would keep its memory
+  std::vector<std::byte>().swap(tail_);  // `= {}` would keep its memory
 }
 
-// To the file as far as it is written already, the rest to the last block.
+// Writes the bytes before direct_end_ to the file, and the rest to the last block in memory.
 void FileBlocks::put(std::span<const std::byte> bytes, uint64_t offset) {
   const uint64_t before = std::min(bytes.size(), direct_end_ - std::min(direct_end_, offset));
   if (before > 0) out_->write(offset, bytes.first(before));

@@ -18,18 +18,19 @@ namespace anymesh {
 
 inline constexpr uint64_t kFileBlock = 2 << 20;
 
-// Bytes of tensors that were written, by their place in the file.
+// A written range of a tensor's bytes, by its place in the file.
 struct TensorExtent {
   uint64_t offset = 0, size = 0;
   uint32_t crc = 0;
 };
 
-// A file on its way to the disk in blocks, which threads or processes write in any order. Up to the
-// last sector of its last tensor all but the last block are whole ones; the rest, or all of a small
-// file, is the last block, which stays in memory until the CRCs are known.
+// Writes a file in blocks. Threads or processes write them in any order. Blocks of kFileBlock bytes
+// cover the file up to the last whole sector of its last tensor; only the last of them may be
+// shorter. The rest of the file, or all of a small one, is one more block, which stays in memory
+// until the CRCs are known.
 class FileBlocks {
  public:
-  // Unless `compare`, what may be there is written over without a look at it.
+  // Without `compare`, an existing file is overwritten unread.
   explicit FileBlocks(StreamedFile file, bool compare = true);
 
   size_t count() const { return block_of(layout_.size) + 1; }
@@ -39,17 +40,17 @@ class FileBlocks {
     return block + 1 < count() ? begin_of(block + 1) : layout_.size;
   }
 
-  // `buffer` is of kFileBlock bytes and aligned to sectors.
+  // `buffer` has kFileBlock bytes and is aligned to sectors.
   void write(size_t block, std::span<std::byte> buffer);
-  // Of the blocks written here, which must follow each other: of each tensor one.
+  // Returns one extent for each tensor in the blocks written here. The blocks must be contiguous.
   std::vector<TensorExtent> extents() const;
-  // The texts that had to wait, then the last block. `extents` are those of all blocks, in any
-  // order, wherever they were written.
+  // Writes the texts that depend on CRCs, then the last block. `extents` cover all blocks, in any
+  // order, including blocks that other processes wrote.
   void finish(std::vector<TensorExtent> extents);
 
   uint64_t kept() const { return kept_; }
-  uint32_t crc() const { return crc_; }                    // of the file, after finish()
-  double write_seconds() const { return write_seconds_; }  // of all threads
+  uint32_t crc() const { return crc_; }                    // the file's, after finish()
+  double write_seconds() const { return write_seconds_; }  // summed over threads
 
  private:
   size_t block_of(uint64_t offset) const {
@@ -73,39 +74,40 @@ class FileBlocks {
   std::vector<std::byte> tail_;  // the last block
 };
 
-// Calls fn(i, memory of a block) for i in [0, count) from `threads` threads.
+// Calls fn(i, buffer) for i in [0, count) from `threads` threads. A buffer has kFileBlock bytes.
 void for_blocks(size_t count, int threads,
                 const std::function<void(size_t, std::span<std::byte>)>& fn);
 
-// One of `count` ranges of a file's blocks, all about as long.
+// One of `count` ranges of a file's blocks, of about equal length.
 struct FilePart {
   int index = 0, count = 1;
   bool is_last() const { return index + 1 == count; }
 };
 
-// How many parts are worth it for `size` bytes on so many ranks: each has 8 MiB at least.
+// Returns how many parts are worth it for a file of `size` bytes: at most one a rank, and each has
+// at least 8 MiB.
 int parts_worth(uint64_t size, int ranks);
 
-// A new file that several processes write, each a part. All have the same StreamedFile; CRCs of
-// parts add up to those of the whole, so that no process reads what another wrote.
+// A new file that several processes write, one part each. All pass the same StreamedFile. The CRCs
+// of the parts are combined, so that no process reads another's bytes.
 //
 //   SharedFile file(streamed_torch_file(path, value), {rank, size});
 //   const std::vector<TensorExtent> mine = file.write(threads);
-//   ...                                         // all parts are written; their extents go to the last
-//   if (part.is_last()) file.finish(all);       // the texts with CRCs, and the end
+//   ...                                         // gather all parts' extents on the last
+//   if (part.is_last()) file.finish(all);       // texts with CRCs, last block
 class SharedFile {
  public:
   SharedFile(StreamedFile file, FilePart part);
 
-  // Which tensors this part reads.
+  // Returns the tensors that this part reads.
   std::unordered_set<const ByteSource*> sources() const;
-  // `wrote` is told of each block's bytes, from any thread.
+  // Calls wrote(bytes) after each block, from any thread.
   std::vector<TensorExtent> write(int threads,
                                   const std::function<void(uint64_t)>& wrote = nullptr);
   void finish(std::vector<TensorExtent> all) { blocks_.finish(std::move(all)); }
 
   FilePart part() const { return part_; }
-  uint64_t begin() const { return blocks_.begin_of(first_); }  // of this part, in bytes
+  uint64_t begin() const { return blocks_.begin_of(first_); }  // the part's first byte
   uint64_t end() const { return first_ < last_ ? blocks_.end_of(last_ - 1) : begin(); }
   const FileBlocks& blocks() const { return blocks_; }
 

@@ -25,7 +25,7 @@ namespace {
 
 constexpr int kDigits = 8;  // in the name of a new file
 
-// Opens, applies, closes. `sync` is fsync or syncfs.
+// Opens the path, calls `sync` (fsync or syncfs) and closes it.
 void sync_with(int (*sync)(int), const std::filesystem::path& path, int flags) {
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (descriptor < 0) throw_system_error("open", path);
@@ -69,9 +69,9 @@ std::filesystem::path publish_folder(const std::filesystem::path& from,
   if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
     if (errno != EINVAL && errno != ENOSYS)
       throw_system_error("swap " + from.string() + " with", to);
-    // NFS and others rename, but do not swap.
+    // NFS and some other file systems can rename but not swap.
     old = replaced_of(to);
-    std::filesystem::rename(to, old);  // fails if `old` is there and has anything in it
+    std::filesystem::rename(to, old);  // fails if `old` exists and is not empty
     try {
       std::filesystem::rename(from, to);
     } catch (...) {
@@ -190,7 +190,7 @@ std::string read_tag(const std::filesystem::path& pointer_file) {
 }
 
 bool is_tag_name(std::string_view tag) {
-  constexpr size_t kLongestPart = 255, kLongest = 4000;  // as file systems have it
+  constexpr size_t kLongestPart = 255, kLongest = 4000;  // file systems' limits
   if (tag.size() > kLongest || tag.find('\0') != std::string_view::npos) return false;
   for (;;) {
     const size_t slash = tag.find('/');
@@ -203,7 +203,7 @@ bool is_tag_name(std::string_view tag) {
 
 std::filesystem::path folder_of_tag(const std::filesystem::path& root, const std::string& tag,
                                     const std::string& source) {
-  const std::string name = tag.substr(0, tag.find_last_not_of('/') + 1);  // as a shell completes it
+  const std::string name = tag.substr(0, tag.find_last_not_of('/') + 1);  // completed by a shell
   if (is_tag_name(name) && std::filesystem::is_directory(root / name)) return root / name;
   const std::string there = std::filesystem::is_directory(root) ? list_folder(root) : "nothing";
   throw std::runtime_error(source + " names '" + printable(tag) +

@@ -8,56 +8,57 @@
 
 namespace anymesh {
 
-// Writing files so that a crash leaves either the old or the new state, never half of one: write
-// beside, sync, rename, sync the folder. All throw std::runtime_error naming the path and the
-// system's reason.
+// Writes files so that a crash leaves either the old or the new state, never half of one: write
+// beside, sync, rename, sync the folder. All functions throw std::runtime_error, which names the
+// path and the system's reason.
 
-// "cannot write to PATH: No space left on device", by errno.
+// Throws "cannot write to PATH: No space left on device", by errno.
 [[noreturn]] void throw_system_error(const std::string& action, const std::filesystem::path& path);
 
 void sync_file(const std::filesystem::path& path);
-// Everything that was written to the file system which holds `path`: one call instead of one for
-// each of many files.
+// Syncs the whole file system that holds `path`: one call instead of one for each of many files.
 void sync_file_system(const std::filesystem::path& path);
-// PATH.tmp: where a file or folder is written, before it gets its name.
+// Returns PATH.tmp, under which a file or folder is written before it gets its name.
 std::filesystem::path temporary_of(const std::filesystem::path& path);
-// Makes an empty file PATH.1a2b3c4d.tmp, of a name that nothing had, and returns its path.
+// Creates an empty file PATH.1a2b3c4d.tmp under an unused name, and returns its path.
 std::filesystem::path new_file_beside(const std::filesystem::path& path);
-// The path that new_file_beside() was given, of such a name; else nothing.
+// Returns the PATH of a new_file_beside() name, or nothing for any other name.
 std::optional<std::filesystem::path> made_beside(const std::filesystem::path& temporary);
 void write_text_atomically(const std::filesystem::path& path, std::string_view text);
 std::string read_text(const std::filesystem::path& path, uint64_t most = 64 << 10);  // bytes
-// What `latest` or `latest_universal` says, without the white space that an editor may leave
-// behind.
+// Returns the tag in `latest` or `latest_universal`, without trailing white space (an editor may
+// leave some).
 std::string read_tag(const std::filesystem::path& pointer_file);
-// Whether ROOT/TAG is below ROOT, whatever ROOT is: "global_step4" is, as are the several parts of
-// Lightning's "epoch=1-step=2.ckpt/checkpoint"; absolute paths and ones with "." or ".." are not.
+// Returns whether ROOT/TAG lies below ROOT for every ROOT. True for "global_step4" and for several
+// parts, as in Lightning's "epoch=1-step=2.ckpt/checkpoint". False for absolute paths and for paths
+// with "." or "..".
 bool is_tag_name(std::string_view tag);
-// The folder ROOT/TAG. Throws where there is none below `root`; `source` names what says the tag: a
-// pointer file, --tag.
+// Returns the folder ROOT/TAG. Throws if `root` has no such folder. `source` names the tag's origin
+// in the message: a pointer file, --tag.
 std::filesystem::path folder_of_tag(const std::filesystem::path& root, const std::string& tag,
                                     const std::string& source);
-// Renames, replacing a file of that name, then syncs the folder.
+// Renames `from`, replacing a file named `to`, then syncs the folder.
 void rename_durably(const std::filesystem::path& from, const std::filesystem::path& to);
-// Syncs the folder `from` and gives it the name `to`. A folder that has the name is replaced as a
-// whole: the two swap names in one step. Where the file system cannot swap, the old one makes room,
-// as TO.old.tmp. Returns where the old one is now, for the caller to remove_ours(); empty if there
-// was none.
+// Syncs the folder `from` and renames it to `to`. An existing folder `to` is replaced as a whole:
+// the two swap names in one step. Where the file system cannot swap, the old folder is first
+// renamed to TO.old.tmp. Returns the old folder's new path, for the caller to remove_ours(), or an
+// empty path if there was no old folder.
 [[nodiscard]] std::filesystem::path publish_folder(const std::filesystem::path& from,
                                                    const std::filesystem::path& to);
 std::filesystem::path replaced_of(const std::filesystem::path& to);
-// Is it a TO.old.tmp whose TO is missing, after a kill in that moment? Gives it its name back.
+// Renames TO.old.tmp back to TO if TO is missing, as after a kill between the two renames of
+// publish_folder(). Returns whether it did.
 bool restore_replaced(const std::filesystem::path& old);
-// The path, if it is a folder, else the folder that will hold it, or hold the folder that will, ...
+// Returns the path if it exists, else its nearest existing ancestor. Throws if that is no folder.
 std::filesystem::path existing_folder(std::filesystem::path path);
-// "latest, global_step50, global_step100" or "nothing": what a folder holds, for messages.
+// Lists a folder's entries for messages: "global_step100, global_step50, latest" or "nothing".
 std::string list_folder(const std::filesystem::path& folder);
 
-// Of a folder that is not there: "; PARENT holds: ..." or, where there is no such folder either,
-// "".
+// Returns "; PARENT holds: ..." for messages about a missing file or folder. If PARENT is missing
+// too, returns "", or how to download `absent` if it looks like a hub model's ID (OWNER/NAME).
 std::string list_parent(const std::filesystem::path& absent);
 
-// Of this machine, for messages about files that others wrote.
+// Returns this machine's name, for messages about files that other machines wrote.
 std::string host_name();
 
 }  // namespace anymesh

@@ -9,8 +9,8 @@
 
 namespace anymesh {
 
-// .anymesh.json in a folder that may hold a user's files too: those that our tools made there. A
-// file is ours if it is listed and nobody has written to it since, by its size and time.
+// The record (.anymesh.json) of the files that our tools made in a folder, which may also hold a
+// user's files. A file is ours if the record lists it and its size and time show no later write.
 //
 //   FolderRecord record(folder);               // under an OutputLock
 //   record.expect_ours({"model.safetensors"}, "; give another folder");
@@ -22,10 +22,10 @@ class FolderRecord {
   explicit FolderRecord(std::filesystem::path folder);
 
   bool is_ours(const std::string& name) const { return ours_.contains(name); }
-  // Throws with the first that is there and not ours.
+  // Throws, naming the first existing file that is not ours.
   void expect_ours(const std::vector<std::string>& names, const std::string& remedy) const;
   void add(const std::vector<Manifest::File>& files);
-  // The files are on record before the first has its name, so that a kill leaves none that is not.
+  // Records the files before it renames the first, so that a kill leaves no unrecorded file.
   void publish(const std::filesystem::path& build, const std::vector<Manifest::File>& files);
   void remove(const std::string& name);
   void write() const;
@@ -36,7 +36,7 @@ class FolderRecord {
   std::set<std::string> ours_;
 };
 
-// For a folder that holds only files on its record.
+// Accepts the record and the files it lists. For a folder that should hold nothing else.
 IsOurs recorded_entries(const std::filesystem::path& folder);
 
 }  // namespace anymesh

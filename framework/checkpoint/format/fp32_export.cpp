@@ -23,8 +23,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kWeightsBuildFolder = "weights.tmp";  // in the output folder
 
-// The names in the metadata: each pipeline stage's model-states files have their own. Frozen
-// parameters are listed from ZeRO 2 on.
+// The names that the metadata lists. Each pipeline stage's model-states files list their own.
+// Frozen parameters are listed from ZeRO 2 on.
 struct Listed {
   std::set<std::string> trained, frozen, buffers;
 };
@@ -45,7 +45,7 @@ Listed listed_names(const fs::path& tag) {
   return listed;
 }
 
-// By first names: all that are neither trained nor buffers.
+// Returns the first names of all parameters that are neither trained nor buffers.
 std::set<std::string> frozen_names(const WholeCheckpoint& checkpoint, const Listed& listed) {
   if (checkpoint.kind == WholeCheckpoint::Kind::kWeights) {
     throw std::runtime_error(checkpoint.path.string() +
@@ -65,7 +65,8 @@ std::set<std::string> frozen_names(const WholeCheckpoint& checkpoint, const List
   return frozen;
 }
 
-// A file that is lost: by the manifest, where there is one, or as what it had is listed elsewhere.
+// Throws if files are lost: by the manifest if there is one, and by the trained parameters that
+// model-states files list.
 void check_nothing_lost(const WholeCheckpoint& checkpoint, const Listed& listed) {
   if (const auto manifest = read_manifest(checkpoint.path)) {
     const std::string damage = size_damage(checkpoint.path, manifest->files);
@@ -77,8 +78,8 @@ void check_nothing_lost(const WholeCheckpoint& checkpoint, const Listed& listed)
                                ", which its model-states files list: files are missing");
 }
 
-// Counts, masks, packed weights, which the fp32.pt of DeepSpeed's universal folders do not hold
-// exactly.
+// Returns the untrained tensors of other dtypes (counts, masks, packed weights). The fp32.pt files
+// of DeepSpeed's universal folders do not hold them exactly.
 std::map<std::string, TensorRecord> exact_tensors(const Value& metadata, const Listed& listed) {
   std::map<std::string, TensorRecord> tensors;
   if (!metadata) return tensors;
@@ -89,7 +90,7 @@ std::map<std::string, TensorRecord> exact_tensors(const Value& metadata, const L
   return tensors;
 }
 
-// Not that which is being read.
+// Creates the output folder. Throws if the source is in it.
 void make_output(const fs::path& output, const WholeCheckpoint& checkpoint) {
   if (fs::exists(output) && !fs::is_directory(output))
     throw std::runtime_error(output.string() +
@@ -102,8 +103,8 @@ void make_output(const fs::path& output, const WholeCheckpoint& checkpoint) {
                              " holds the weights to be exported; expected another output folder");
 }
 
-// Weights of this format in the folder, which are an earlier export's and will go. Those of the
-// other are refused, as loaders might prefer them.
+// Returns the folder's weights files of this format: an earlier export, which will be removed.
+// Throws on weights of the other format, because loaders might prefer them.
 std::vector<std::string> earlier_weights(const Fp32Options& options, const FolderRecord& record) {
   std::vector<std::string> earlier;
   const bool safetensors = options.safetensors;
@@ -121,7 +122,7 @@ std::vector<std::string> earlier_weights(const Fp32Options& options, const Folde
   return earlier;
 }
 
-// The index goes first and comes last, as it would mix files of two exports.
+// The index is removed first and published last, because it would mix the files of two exports.
 void give_names(const fs::path& build, const WrittenWeights& written,
                 const std::vector<std::string>& earlier, FolderRecord& record) {
   for (const std::string& name : earlier)

@@ -10,25 +10,28 @@
 
 namespace anymesh {
 
-// A checkpoint's fp32 weights as the files that Hugging Face and torch load, as DeepSpeed's
-// zero_to_fp32 leaves them:
+// Exports a checkpoint's fp32 weights to the files that Hugging Face and torch load, as DeepSpeed's
+// zero_to_fp32 does:
 //
 //   export_fp32({.checkpoint = "checkpoints", .output = "weights"}, {});
 //
-// From an ordinary checkpoint of any ZeRO stage, tp and pp (DeepSpeed's refuses tp and pp > 1),
-// from a universal folder, or from weights, in their other format. Tensors are streamed: memory
-// does not grow with the model. Tables have the rows of the true vocabulary (DeepSpeed's: its
-// padding too). weights_files.h has the names of the files, and how they appear.
+// The source is an ordinary checkpoint of any ZeRO stage, tp and pp (DeepSpeed's tool refuses tp
+// and pp > 1), a universal folder, or weights to be put into the other format. Tensors are
+// streamed, so memory does not grow with the model. Tables have the rows of the true vocabulary
+// (DeepSpeed's tool keeps the padding). weights_files.h describes the names of the files and how
+// they appear.
 //
-// Tied weights are one storage in .bin. Safetensors has no shared memory, and DeepSpeed's fails on
-// them; here each name has its copy, so that a reader needs not know which are tied.
+// Tied weights share one storage in .bin. Safetensors has no shared memory, and DeepSpeed's export
+// fails on tied weights. Here each name gets its own copy, so a reader need not know which are
+// tied.
 //
-// Earlier exports there are replaced, by .anymesh.json, which lists what they made; other weights
-// are refused, unless `overwrite`. Sources that are written to meanwhile are an error.
+// An earlier export in the output folder is replaced; .anymesh.json lists its files. Other weights
+// are refused, except that `overwrite` replaces those of the same format. A source that is written
+// to during the export is an error.
 struct Fp32Options {
-  std::filesystem::path checkpoint;  // with `latest`, or a tag or universal folder
-  std::string tag;                   // empty: the one of `latest`
-  std::filesystem::path output;      // a folder, made if need be
+  std::filesystem::path checkpoint;  // with `latest`, or a tag or universal folder, or weights
+  std::string tag;                   // empty: the tag that `latest` names
+  std::filesystem::path output;      // a folder, created if missing
   uint64_t max_shard_size = 5'000'000'000;
   bool safetensors = false;
   bool exclude_frozen = false;
@@ -37,15 +40,15 @@ struct Fp32Options {
 
 struct Fp32Report : WrittenWeights {
   std::string source = {};   // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
-  std::string rounded = {};  // why some are the model's rounded weights; empty: all are masters
+  std::string rounded = {};  // why some weights are the model's rounded ones; empty: all masters
   double seconds = 0;
 };
 
 Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progress);
 
-// The tensors that it writes, by name: masters, frozen parameters unless excluded, buffers. Half precision
-// becomes float32; what is of another dtype, as counts, masks and packed weights are, keeps it. Tied
-// names share `bytes`.
+// Returns the tensors to export, by name: masters, buffers, and frozen parameters unless excluded.
+// Half precision becomes float32. Other dtypes (counts, masks, packed weights) stay as they are.
+// Tied names share `bytes`.
 NamedTensors fp32_tensors(const WholeCheckpoint& checkpoint, bool exclude_frozen);
 
 }  // namespace anymesh

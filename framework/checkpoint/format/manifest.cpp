@@ -20,7 +20,7 @@ using nlohmann::ordered_json;
 constexpr std::string_view kFormat = "anymesh checkpoint";
 constexpr uint64_t kMaxManifest = 64 << 20;  // some 500,000 files
 
-// A path down from the folder.
+// Whether the name is a path that stays inside the folder.
 bool is_inside(const std::string& name) {
   const fs::path path = name;
   return !name.empty() && !path.is_absolute() && name.find('\0') == std::string::npos &&
@@ -36,7 +36,7 @@ uint64_t number_in(const Json& file, const char* key, uint64_t most) {
   return number.get<uint64_t>();
 }
 
-// "path: what (written on host); ..." of the files of which look(path, file) says what.
+// Returns "path: damage (written on host); ..." for the files where look(path, file) finds damage.
 template <typename Look>
 std::string damage_of(const fs::path& folder, const std::vector<Manifest::File>& files, Look look) {
   std::string text;
@@ -50,7 +50,7 @@ std::string damage_of(const fs::path& folder, const std::vector<Manifest::File>&
   return text;
 }
 
-// Of a torch file, where its reader finds the damage, if it does.
+// Returns where the reader finds the damage in a torch file; empty if it finds none.
 std::string first_damaged_record(const fs::path& path) {
   try {
     const ZipReader zip(path);
@@ -80,7 +80,7 @@ std::string Manifest::to_json() const {
 Manifest Manifest::from_json(const std::string& text, const std::string& where) {
   Manifest manifest;
   try {
-    // Not an ordered_json, whose search for a key takes time by their number.
+    // Not an ordered_json, whose key lookup takes time linear in the number of keys.
     const Json json = Json::parse(shallow(text));
     if (json.at("format") != kFormat) throw std::runtime_error("'format' is another");
     const auto version = json.at("version").get<int64_t>();
@@ -118,7 +118,7 @@ std::optional<Manifest> read_manifest(const fs::path& folder, std::string_view f
   if (!fs::exists(path)) return std::nullopt;
   Manifest manifest = Manifest::from_json(read_text(path, kMaxManifest), path.string());
   if (manifest.files.empty())
-    throw std::runtime_error(path.string() + ": lists no files, expected those of the checkpoint");
+    throw std::runtime_error(path.string() + ": lists no files, expected the checkpoint's");
   return manifest;
 }
 
@@ -139,7 +139,7 @@ std::string checksum_damage(const fs::path& folder, const std::vector<Manifest::
     if (!fs::is_regular_file(path)) return std::string();
     const anymesh::File there(path);
     if (there.crc(0, there.size()) == file.crc) return std::string();
-    return "its checksum is not that of what was written" + first_damaged_record(path);
+    return "its checksum differs from the one written" + first_damaged_record(path);
   });
 }
 

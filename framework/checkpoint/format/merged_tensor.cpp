@@ -15,7 +15,7 @@ struct ShardRun {
   int64_t full, shard, count;
 };
 
-// A complex number is a pair of these.
+// The dtype of a complex number's two parts.
 DType part_of(DType dtype) {
   return dtype == DType::kComplex128  ? DType::kFloat64
          : dtype == DType::kComplex64 ? DType::kFloat32
@@ -23,14 +23,14 @@ DType part_of(DType dtype) {
                                       : dtype;
 }
 
-// NaNs are alike, but zeros of two signs are not.
+// NaNs are equal, but zeros of different sign are not.
 bool same_number(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b) ||
          (std::isnan(a) && std::isnan(b));
 }
 
-// Notes those elements of a chunk, from element `first` on, that differ: in bits, or between two
-// dtypes in value.
+// Records the differing elements of a chunk that starts at element `first`. Compares bits if the
+// dtypes are equal, else values.
 void compare_chunk(DType dtype_a, std::span<const std::byte> a, DType dtype_b,
                    std::span<const std::byte> b, int64_t first, TensorDifference& result) {
   const uint64_t size = element_size(dtype_a), count = a.size() / size,
@@ -132,12 +132,12 @@ void MergedTensor::read(uint64_t offset, std::span<std::byte> out) const {
   }
 }
 
-// Shard elements [begin, end) of one fragment to their places. Reads straight to the place when it
-// is only one, as it is unless columns are cut; and then the vocabulary's padding, for the sake of
-// the record's CRC.
+// Copies shard elements [begin, end) of one fragment to their places. Reads straight to the place
+// if there is only one, which is the case unless columns are cut. Then reads the vocabulary's
+// padding too, so that the record's CRC can be checked.
 void MergedTensor::read_fragment(const Part& part, const SourceFragment& fragment, int64_t begin,
                                  int64_t end, int64_t full_begin, std::span<std::byte> out) const {
-  constexpr int64_t kRows = 256 << 10;  // elements that are read before they are dealt out
+  constexpr int64_t kRows = 256 << 10;  // elements that are read before they are scattered
   const auto bytes = [this](int64_t elements) {
     return static_cast<size_t>(elements) * element_size_;
   };
@@ -175,9 +175,9 @@ BytesPtr replicated(const std::string& name, const std::vector<BytesPtr>& replic
     for (size_t i = 1; i < replicas.size(); ++i) {
       replicas[i]->read(offset, other);
       if (std::memcmp(out.data(), other.data(), out.size()) == 0) continue;
-      throw ValueError(name + ": should be the same on all " + ranks + ", but that of rank " +
-                       std::to_string(i) + " " + compare_tensors(whole(0), whole(i)).text() +
-                       " from that of rank 0");
+      throw ValueError(name + ": should be the same on all " + ranks + ", but rank " +
+                       std::to_string(i) + "'s " + compare_tensors(whole(0), whole(i)).text() +
+                       " from rank 0's");
     }
   };
   return std::make_shared<ComputedBytes>(replicas[0]->size(), name, read);

@@ -10,7 +10,7 @@
 
 namespace anymesh {
 
-// Every file name and dictionary key of DeepSpeed's checkpoint format, and nowhere else.
+// The file names and dictionary keys of DeepSpeed's checkpoint format. They are spelt nowhere else.
 //
 //   <save>/latest                                    the newest tag, as text
 //   <save>/latest_universal                          the newest universal folder, as text
@@ -29,20 +29,20 @@ inline constexpr std::string_view kLatestFile = "latest";
 inline constexpr std::string_view kLatestUniversalFile = "latest_universal";
 inline constexpr std::string_view kZeroToFp32File = "zero_to_fp32.py";
 inline constexpr std::string_view kWeightsFile = "pytorch_model.bin";  // a whole model
-inline constexpr std::string_view kManifestFile = "manifest.json";  // ours: what a tag's files are
-inline constexpr std::string_view kJournalFile = "building.json";   // what a folder will have
-inline constexpr std::string_view kRecordFile = ".anymesh.json";    // what tools made in a folder
-inline constexpr const char* kIndexSuffix = ".index.json";          // of weights in several files
+inline constexpr std::string_view kManifestFile = "manifest.json";     // ours: a tag's files
+inline constexpr std::string_view kJournalFile = "building.json";  // the files a folder will have
+inline constexpr std::string_view kRecordFile = ".anymesh.json";   // the files that our tools made
+inline constexpr const char* kIndexSuffix = ".index.json";         // index of sharded weights
 inline constexpr std::string_view kZeroFolder = "zero";
 inline constexpr std::string_view kOptimizerStateFile = "optimizer_state.pt";
 inline constexpr std::string_view kUniversalSuffix = "_universal";
 inline constexpr std::string_view kTemporarySuffix = ".tmp";  // being written, or being removed
-inline constexpr std::string_view kReplacedSuffix = ".old";   // and then .tmp: being replaced
+inline constexpr std::string_view kReplacedSuffix = ".old";   // followed by .tmp: being replaced
 
 std::string tag_folder(int64_t step);  // global_step100
-// Its inverse, of a name that ends in `suffix`, as global_step100_universal does.
+// Returns the step of a tag name that ends in `suffix`, such as global_step100_universal.
 std::optional<int64_t> step_of_tag(std::string_view tag, std::string_view suffix = "");
-// The folders in `folder` that have such names; none if it is not there.
+// Returns the folders in `folder` that have such names; none if `folder` does not exist.
 using TagsByStep = std::multimap<int64_t, std::string, std::greater<>>;  // newest first
 TagsByStep tags_by_step(const std::filesystem::path& folder, std::string_view suffix = "");
 
@@ -52,15 +52,15 @@ std::string optim_states_file(int dp_rank, int mp_rank, bool bf16);
 std::string zero3_model_states_file(int dp_rank, int mp_rank);
 std::string state_file(std::string_view state);  // fp32 -> fp32.pt
 
-// What a file name of a tag folder says; nothing for a file of any other kind. Numbers that the
-// name lacks are -1.
+// The parsed name of a file in a tag folder. Numbers that the name lacks are -1.
+// parse_checkpoint_file_name() returns nullopt for other files.
 struct CheckpointFileName {
   enum class Kind { kModelStates, kZero3ModelStates, kLayer, kOptimStates };
   Kind kind = Kind::kModelStates;
   int dp_rank = -1;
   int mp_rank = -1;
   int layer = -1;
-  int tp_rank = -1;  // of a layer file; a layer file without "model_TT" is that of tp rank 0
+  int tp_rank = -1;  // layer files only; 0 for a name without "model_TT"
   bool bf16 = false;
 
   bool is_model_states() const {
@@ -68,7 +68,7 @@ struct CheckpointFileName {
   }
 };
 std::optional<CheckpointFileName> parse_checkpoint_file_name(std::string_view name);
-bool is_expert_file(std::string_view name);  // of a mixture of experts
+bool is_expert_file(std::string_view name);  // belongs to a mixture of experts
 
 // The states of a parameter in a universal folder.
 inline constexpr std::string_view kFp32State = "fp32";
@@ -76,7 +76,7 @@ inline constexpr std::string_view kExpAvgState = "exp_avg";
 inline constexpr std::string_view kExpAvgSqState = "exp_avg_sq";
 inline constexpr std::string_view kStepState = "step";
 
-// Parameters of a layer that two pipeline stages hold are named tied_modules.<key>.<name in the
+// If two pipeline stages hold a layer, its parameters are named tied_modules.<key>.<name in the
 // layer>.
 inline constexpr std::string_view kTiedModules = "tied_modules.";
 
@@ -98,7 +98,7 @@ inline constexpr std::string_view kGlobalSteps = "global_steps";
 inline constexpr std::string_view kGlobalSamples = "global_samples";
 inline constexpr std::string_view kDpWorldSize = "dp_world_size";
 inline constexpr std::string_view kMpWorldSize = "mp_world_size";
-inline constexpr std::string_view kNumExperts = "num_experts";  // of each layer of a mixture
+inline constexpr std::string_view kNumExperts = "num_experts";  // per layer of a mixture of experts
 inline constexpr std::string_view kParallelDimensions = "checkpoint_parallel_dimensions";
 inline constexpr std::string_view kPpDegree = "pp_degree";
 inline constexpr std::string_view kTpDegree = "tp_degree";
@@ -108,7 +108,7 @@ inline constexpr std::string_view kUniversalInfo = "universal_checkpoint_info";
 inline constexpr std::string_view kZeroOptimization = "zero_optimization";  // in ds_config
 inline constexpr std::string_view kRoundRobinGradients = "round_robin_gradients";
 
-// Megatron's additions to it.
+// Megatron's additions to the model-states file.
 inline constexpr std::string_view kArgs = "args";
 inline constexpr std::string_view kCheckpointVersion = "checkpoint_version";
 inline constexpr std::string_view kIteration = "iteration";
@@ -116,8 +116,8 @@ inline constexpr std::string_view kTokens = "tokens";
 inline constexpr std::string_view kConsumedTrainSamples = "consumed_train_samples";
 inline constexpr std::string_view kConsumedValidSamples = "consumed_valid_samples";
 
-// Ours: the seed of the masks; with --verify-resume, the validation loss right before the save;
-// that there is no optimizer state.
+// Ours: the seed of the dropout masks, the validation loss right before the save (--verify-resume),
+// and the mark of a checkpoint without optimizer state.
 inline constexpr std::string_view kDropoutSeed = "anymesh_dropout_seed";
 inline constexpr std::string_view kVerifiedLoss = "anymesh_verified_loss";
 inline constexpr std::string_view kWeightsOnly = "anymesh_weights_only";
@@ -130,7 +130,7 @@ inline constexpr std::string_view kOverflow = "overflow";
 inline constexpr std::string_view kClipGrad = "clip_grad";
 inline constexpr std::string_view kBaseOptimizerState = "base_optimizer_state";
 inline constexpr std::string_view kBaseOptimizerStateStep =
-    "base_optimizer_state_step";  // of elastic checkpoints
+    "base_optimizer_state_step";  // elastic checkpoints
 inline constexpr std::string_view kFp32Groups = "single_partition_of_fp32_groups";
 inline constexpr std::string_view kZeroStage = "zero_stage";
 inline constexpr std::string_view kGroupPaddings = "group_paddings";
@@ -144,7 +144,7 @@ inline constexpr std::string_view kParamNames = "param_names";           // torc
 inline constexpr std::string_view kFp32FlatGroups = "fp32_flat_groups";  // ZeRO 3
 inline constexpr std::string_view kFp32GroupsFlat = "fp32_groups_flat";  // ZeRO 0, half precision
 inline constexpr std::string_view kFp32GroupsUnfused =
-    "fp32_groups";  // ... with an optimizer of torch's
+    "fp32_groups";  // ZeRO 0, half precision, torch's optimizer
 inline constexpr std::string_view kWeightDecay = "weight_decay";  // in param_groups
 inline constexpr std::string_view kNumel = "numel";               // fragment_address
 inline constexpr std::string_view kStart = "start";

@@ -27,10 +27,10 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kFirstLine = "anymesh lock", kSuffix = ".lock", kInside = ".anymesh";
 
-// Lines of a lock file after the first.
+// The lines of a lock file after the first.
 struct Holder {
   std::string host;
-  std::string boot;  // the kernel's id of its start: where it is equal, so is the machine
+  std::string boot;  // the kernel's boot id: equal ids mean the same machine
   pid_t process = 0;
   std::string who;  // "ds_to_universal, process 17 on HOST since 2026-01-31 12:00:00 UTC"
 };
@@ -52,7 +52,7 @@ Holder this_process() {
               " on " + host + " since " + since.data()};
 }
 
-// The text of an open lock file, which may be anybody's.
+// Reads the text of an open lock file, which may be anyone's.
 std::string read_start(int descriptor) {
   std::array<char, 1024> text;
   const ssize_t size = pread(descriptor, text.data(), text.size(), 0);
@@ -74,7 +74,8 @@ Holder parse_holder(const std::string& text) {
   return holder;
 }
 
-// Neither this machine nor one that had this name before it was started again.
+// Whether the holder is neither this machine nor this machine before a restart (same host name,
+// other boot id).
 bool is_elsewhere(const Holder& holder) {
   return holder.host != host_name() && holder.boot != boot_id();
 }
@@ -84,7 +85,7 @@ bool lives(const Holder& holder) {
          (kill(holder.process, 0) == 0 || errno == EPERM);
 }
 
-// The holder of a lock that is taken. Whoever has just taken it may not have written yet.
+// Returns the holder of a lock that is taken. Waits, because a new holder may not have written yet.
 std::string writer_of(int descriptor) {
   for (int tries = 0; tries < 1000; ++tries) {
     if (const Holder holder = parse_holder(read_start(descriptor)); !holder.who.empty())
@@ -135,7 +136,7 @@ bool OutputLock::take(const std::string& what) {
   }
   const int reason = flock(descriptor_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
   const Holder holder = parse_holder(text);
-  // Where a file system has no locks (ENOSYS and such), by whether that process lives.
+  // On a file system without locks (ENOSYS and such), the lock is taken if that process lives.
   if (reason == EWOULDBLOCK || (reason != 0 && lives(holder))) {
     throw std::runtime_error(what + " is being written by " + writer_of(descriptor_) +
                              " (its lock: " + file_.string() + ")");
@@ -159,7 +160,8 @@ void OutputLock::write_holder() const {
     throw_system_error("write to", file_);
 }
 
-// Removed while it is locked: who has opened it before sees that it has no name any more.
+// Removes the file while it is locked. A process that has already opened it sees that its name is
+// gone.
 OutputLock::~OutputLock() {
   if (descriptor_ < 0) return;
   struct stat ours, named;

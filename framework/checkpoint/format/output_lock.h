@@ -5,20 +5,22 @@
 
 namespace anymesh {
 
-// The sole right to write an output, for as long as this lives.
+// Holds the sole right to write an output for as long as it lives.
 //
 //   const OutputLock lock = OutputLock::beside(output, "--output_folder");  // built as OUTPUT.tmp
 //   const OutputLock lock = OutputLock::inside(folder, "--save");           // files are made in it
 //
-// It is a flock on a small file, .OUTPUT.lock beside the output, or .anymesh.lock inside the folder
-// (which must be there), and says who writes: host, process, program and since when. The destructor
-// removes the file. One that a killed process left needs no hand, as its flock went with it; only
-// where another machine made it, which does not share its flocks on every file system, it must be
-// removed by hand. Without locks of the file system it is by whether that process lives. A child of
-// fork() shares the lock until it ends or calls exec(), but does not remove the file.
+// The lock is a flock on a small file: .OUTPUT.lock beside the output, or .anymesh.lock inside the
+// folder (which must exist). The file says who writes: host, process, program and start time. The
+// destructor removes the file. A file that a killed process left needs no cleanup, because its
+// flock is gone. Only a file made on another machine must be removed by hand, because some file
+// systems do not share flocks between machines. On a file system without locks, the lock is held
+// while the process that it names lives. A child of fork() shares the lock until it ends or calls
+// exec(), but does not remove the file.
 //
-// Throws std::runtime_error, which names the writer and the file, if another process has the right,
-// or this one already has it; and if a file of that name is no lock: it is left as it is.
+// Throws std::runtime_error, which names the writer and the file, if another process or this one
+// already holds the lock. Throws too if a file of that name is not a lock, and leaves that file as
+// it is.
 class OutputLock {
  public:
   static OutputLock beside(const std::filesystem::path& output, const std::string& what);
@@ -35,10 +37,10 @@ class OutputLock {
 
   std::filesystem::path file_;
   int descriptor_ = -1;
-  int owner_;  // the process
+  int owner_;  // the process that took the lock
 };
 
-// Whether a file of this name in a folder is the lock of an output, which lists leave out.
+// Returns whether this is the name of an output's lock file, which listings leave out.
 bool is_lock_file(const std::string& name);
 
 }  // namespace anymesh

@@ -14,8 +14,8 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kSaysWhatIsOurs[] = {kManifestFile, kRecordFile, kJournalFile};
 
-// Those in folder / name, in order, each folder after what is in it. At the first that is not ours,
-// which `foreign` gets, the walk ends.
+// Appends the entries of folder / name in sorted order, each folder after its contents. The walk
+// ends at the first foreign entry, which it stores in `foreign`.
 void walk(const fs::path& folder, const fs::path& name, const IsOurs& is_ours,
           std::vector<fs::path>& entries, std::string& foreign) {
   std::vector<fs::path> names;

@@ -34,7 +34,7 @@ void parallel_for(size_t count, int threads, const std::function<void(size_t)>& 
     for (size_t t = 1; t < std::min<size_t>(static_cast<size_t>(std::max(threads, 1)), count); ++t)
       try {
         helpers.emplace_back(work);
-      } catch (const std::system_error&) {  // more threads than are allowed
+      } catch (const std::system_error&) {  // the system allows no more threads
         break;
       }
     work();

@@ -8,18 +8,18 @@
 
 namespace anymesh {
 
-// How ZeRO lays parameters out in flat buffers and cuts those among dp ranks. Arithmetic alone; all
-// in elements.
+// How ZeRO lays parameters out in flat buffers and cuts the buffers among dp ranks. This is pure
+// arithmetic, in elements.
 //
-// Stages 1 and 2: the parameters of a group one after the other, zeros up to a multiple of 2 * dp,
-// then dp equal partitions. N = 147, dp 2: flat 148, partition 74, rank 1 has 1 of padding. A
-// parameter may span partitions:
+// Stages 1 and 2 lay a group's parameters out one after the other, append zeros up to a multiple of
+// 2 * dp, and cut the buffer into dp equal partitions. For N = 147 and dp 2, the flat buffer has
+// 148 elements, each partition 74, and rank 1 has 1 of padding. A parameter may span partitions:
 //   rank 0: {param 0: 66 at 0}, {param 1: its first 8 at 66}
 //   rank 1: {param 1: its last 22 at 0}, ...
-// Stage 3: every parameter by itself, ceil(n / dp) for each rank.
+// Stage 3 cuts every parameter by itself, ceil(n / dp) for each rank.
 struct Fragment {
   size_t param = 0;             // index in the group
-  int64_t param_start = 0;      // where the fragment lies in the parameter
+  int64_t param_start = 0;      // the fragment's place in the parameter
   int64_t partition_start = 0;  // ... and in the rank's partition
   int64_t numel = 0;
   bool operator==(const Fragment&) const = default;
@@ -33,7 +33,8 @@ class FlatGroup {
   int64_t numel() const { return numel_; }  // without the final padding
   int64_t partition_numel() const { return partition_numel_; }
   int64_t param_offset(size_t param) const { return offsets_[param]; }  // in the flat buffer
-  // How much of the rank's partition lies past the end: of several ranks, where the group is small.
+  // Returns how many elements of the rank's partition are padding. Several ranks have padding if
+  // the group is small.
   int64_t padding(int dp_rank) const;
   std::vector<Fragment> fragments(int dp_rank) const;
 
@@ -42,13 +43,13 @@ class FlatGroup {
   std::vector<int64_t> offsets_, numels_;
 };
 
-// Stage 3: the part of a parameter of `numel` elements that each rank holds, the last ones partly
-// past its end.
+// Stage 3: the size of each rank's part of a parameter with `numel` elements. The last parts may
+// reach past its end.
 inline int64_t zero3_part_numel(int64_t numel, int dp_size) {
   return (numel + dp_size - 1) / dp_size;
 }
 
-// Which elements of the parameter those are.
+// Returns the elements of the parameter in the rank's part.
 struct ElementRange {
   int64_t begin = 0, count = 0;
 };

@@ -1,5 +1,5 @@
-// Containers: how they are made and filled, and what we accept once they are. A file decides how
-// its lists refer to each other.
+// Containers: how they are made and filled, and which ones are accepted in the end. The file
+// decides how its lists refer to each other.
 
 #include <algorithm>
 #include <iterator>
@@ -24,7 +24,7 @@ void check_keys(const std::vector<Value::Entry>& entries) {
 
 }  // namespace
 
-// torch.Size is none: it holds but a few integers.
+// A torch.Size does not count as a container: it holds only a few integers.
 const void* PickleDecoder::node(const Value& value) {
   if (value.is_object()) return &value.as_object();
   if (value.is_dict()) return value.find_entries();
@@ -44,7 +44,7 @@ uint64_t PickleDecoder::container_bytes(const Value& value) {
          buffer(object.items) + buffer(object.entries);
 }
 
-// While a vector moves, both its buffers are there.
+// Counts both buffers of a vector while it moves.
 template <typename T>
 void PickleDecoder::reserve(std::vector<T>& items, size_t more) {
   const size_t size = items.size() + more, old = items.capacity();
@@ -63,7 +63,7 @@ void PickleDecoder::push_new(Value value) {
   push(std::move(value));
 }
 
-// Lets go of the last containers that nothing else holds: the arguments of a call that was made.
+// Releases the last containers that nothing else holds: the arguments of a finished call.
 void PickleDecoder::collect() {
   const auto uses = [](const auto& data) -> int64_t {
     if constexpr (requires { data.use_count(); }) return data.use_count();
@@ -175,9 +175,9 @@ void PickleDecoder::check_tree(Value& root) {
     std::get<std::shared_ptr<Value::Object>>(value.data_)->args.clear();
 }
 
-// Refuses deep nesting, where the recursion ends, and a small file that stands for a huge tree
-// because its lists share each other. A container inside itself is replaced there, which makes a
-// tree of the whole.
+// Refuses deep nesting, which bounds the recursion. Refuses a small file that stands for a huge
+// tree because its lists share each other. Replaces a container inside itself by a stand-in, which
+// makes the whole a tree.
 PickleDecoder::Measured PickleDecoder::measure(Value& value, size_t depth) {
   const void* self = node(value);
   if (!self) return {};
@@ -212,14 +212,14 @@ PickleDecoder::Measured PickleDecoder::measure(Value& value, size_t depth) {
   return found;
 }
 
-// For the container so many levels up.
+// Returns the stand-in for the container that is `levels` levels up.
 Value PickleDecoder::stand_in(size_t levels) {
   hold(kShared<Value::Object> + 4 * block(sizeof(Value)));
   itself_.push_back(object(itself_type_, false, {static_cast<int64_t>(levels)}));
   return itself_.back();
 }
 
-// Lets go of the containers. Those outside the result are emptied while all are still held.
+// Releases the containers. Those outside the result are emptied while all are still held.
 void PickleDecoder::forget(bool keep_reached) {
   for (const auto& [value, depth, measured, found] : containers_) {
     if (keep_reached && depth != 0) continue;

@@ -114,13 +114,13 @@ PickleDecoder::Token PickleDecoder::next() {
 
 void PickleDecoder::push(Value value) {
   if (stack_.size() >= deepest_) {
-    hold(3 * sizeof(Value));  // a vector that grows is there twice
+    hold(3 * sizeof(Value));  // a growing vector exists twice
     ++deepest_;
   }
   stack_.push_back(std::move(value));
 }
 
-// What lies below the last mark is out of reach until the mark is gone.
+// Values below the last mark are out of reach until the mark is gone.
 Value& PickleDecoder::top() {
   const size_t floor = marks_.empty() ? 0 : marks_.back();
   if (stack_.size() <= floor) throw ValueError("takes from an empty stack");
@@ -146,9 +146,9 @@ std::vector<Value> PickleDecoder::pop_last(size_t count) {
   return values;
 }
 
-// Python memoizes every container and string, and recalls few: only those are kept, to their last
-// recall. What is wrong with an opcode is left to the second pass, which may find something before
-// it.
+// Counts the recalls of each memo entry. Python memoizes every container and string but recalls
+// few, so only those are kept, until their last recall. Malformed opcodes are left to the second
+// pass, which may find an earlier error.
 void PickleDecoder::find_recalled() {
   try {
     for (Token token = next(); token.opcode != Opcode::kStop; token = next()) {

@@ -13,9 +13,9 @@
 
 namespace anymesh {
 
-// Python's pickle machine: a stack of values, marks in it, and a memo. Containers are shared
-// between the stack, the memo and each other while they are filled, and checked once the whole is
-// there. The inside of pickle.h: opcodes in pickle_decoder.cpp, classes and tensors in
+// Python's pickle machine: a stack of values, marks in it, and a memo. The stack, the memo and
+// other containers share a container while it is filled. All containers are checked at the end.
+// This class implements pickle.h: opcodes in pickle_decoder.cpp, classes and tensors in
 // pickle_objects.cpp, containers and their final check in pickle_containers.cpp.
 class PickleDecoder {
  public:
@@ -27,7 +27,7 @@ class PickleDecoder {
   size_t position() const { return position_; }
 
  private:
-  // An opcode with what follows it: a number, a text, or the two names of a class.
+  // An opcode with its operand: a number, a text, or the two names of a class.
   struct Token {
     Opcode opcode;
     uint64_t number = 0;
@@ -35,42 +35,42 @@ class PickleDecoder {
   };
   // The result of measure() for a value.
   struct Measured {
-    uint64_t values = 1;    // that it stands for
+    uint64_t values = 1;    // the number of values it stands for
     size_t height = 0;      // in levels
-    size_t top = SIZE_MAX;  // the least depth of the containers that it is in and holds
+    size_t top = SIZE_MAX;  // the least depth of an enclosing container that it holds
   };
-  // Every container is known here, so that none dies while it holds another: no chain of
-  // destructors can get deep.
+  // Every container is recorded here, so that none dies while it holds another. This keeps chains
+  // of destructors short.
   struct Container {
     Value value;
-    size_t depth = 0;  // at which measure() reached it first
+    size_t depth = 0;  // where measure() first reached it; 0 = not yet
     bool measured = false;
     Measured found = {};
     const void* node() const { return PickleDecoder::node(value); }
   };
   struct Memo {
     Value value;
-    uint32_t recalls = 0;  // that are to come
+    uint32_t recalls = 0;  // still to come
     bool known = false;
   };
   struct Storage {
     std::shared_ptr<const Value::Global> type;
-    std::optional<DType> dtype;  // what its class says
+    std::optional<DType> dtype;  // given by its class
     int64_t numel;
     BytesPtr bytes;
   };
 
-  // Memory, counted as what malloc gives, or more. What freed containers and the memo took is
-  // counted off again; the rest stays counted.
+  // Memory is counted as malloc allocates it, or more. The memory of freed containers, memo entries
+  // and outgrown buffers is subtracted again; the rest stays counted.
   static constexpr uint64_t block(uint64_t size) {
     if (size >= 1 << 17) return size + 4096;  // pages of its own
     return size == 0 ? 0 : std::max<uint64_t>(24, (size + 23) / 16 * 16 - 8);
   }
   template <typename T>
-  static constexpr uint64_t kShared = block(16 + sizeof(T));  // of make_shared
+  static constexpr uint64_t kShared = block(16 + sizeof(T));  // one make_shared
   template <typename Key, typename T>
-  static constexpr uint64_t kNode = block(16 + sizeof(std::pair<Key, T>));  // of a hash table
-  static constexpr uint64_t kBucket = 24;  // of a hash table that may be growing
+  static constexpr uint64_t kNode = block(16 + sizeof(std::pair<Key, T>));  // one hash table node
+  static constexpr uint64_t kBucket = 24;  // per entry of a hash table that may be growing
   static uint64_t text_bytes(size_t size) { return size < 16 ? 0 : block(size + 1); }
   void hold(uint64_t bytes);
   static uint64_t container_bytes(const Value& value);
@@ -94,7 +94,7 @@ class PickleDecoder {
   Value recall(uint64_t index);
   void memoize(uint64_t index);
 
-  // Opcodes. Each of these leaves one that is not its own to the next.
+  // Opcodes. Each of these passes an opcode that it does not handle to the next.
   void step(const Token& token);
   void step_scalar(const Token& token);
   void step_container(const Token& token);
@@ -131,21 +131,22 @@ class PickleDecoder {
   std::span<const std::byte> input_;
   const OpenStorage& open_storage_;
   const uint64_t limit_;
-  // That of the objects that stand for storages on the stack.
+  // The types of the objects that stand for storages on the stack, for containers inside themselves
+  // and for calls.
   const Value storage_type_ = Value::Global{"", "storage"}, itself_type_ = kItself,
               call_type_ = kCall;
   uint64_t held_ = 0;
   size_t position_ = 0;
-  size_t deepest_ = 0;  // that the stack has been
+  size_t deepest_ = 0;  // the largest size of the stack so far
   std::vector<Value> stack_;
   std::vector<size_t> marks_;
-  std::unordered_map<uint64_t, Memo> memo_;  // of what is recalled
+  std::unordered_map<uint64_t, Memo> memo_;  // only of values that are recalled
   uint64_t memoized_ = 0;
   std::unordered_map<std::string, Storage> storages_;
   std::map<std::tuple<const ByteSource*, uint64_t, uint64_t>, BytesPtr>
       views_;                  // equal views are the same memory
   uint64_t expanded_ = 0;      // bytes of views that are larger than their storages
-  std::vector<Value> itself_;  // what stands for containers inside themselves
+  std::vector<Value> itself_;  // the stand-ins for containers inside themselves
   bool ambiguous_ = false;     // whether one of those is reached in several ways
   std::deque<Container> containers_;
 };

@@ -10,7 +10,7 @@
 namespace anymesh {
 namespace {
 
-constexpr size_t kBatch = 1000;  // items of one SETITEMS or APPENDS, as Python's pickler has it
+constexpr size_t kBatch = 1000;  // items per SETITEMS or APPENDS, as in Python's pickler
 
 std::string utf8_from_latin1(const std::string& bytes) {
   std::string text;
@@ -28,9 +28,9 @@ std::string utf8_from_latin1(const std::string& bytes) {
 
 }  // namespace
 
-// Protocol 2. Texts and classes are written once and then recalled from the memo, as is a container
-// inside itself; other values that are shared are written again, except storages, which are shared
-// by key.
+// Writes protocol 2. Texts and classes are written once and then recalled from the memo, and so is
+// a container inside itself. Other shared values are written again, except storages, which are
+// shared by key.
 class PickleEncoder {
  public:
   explicit PickleEncoder(const StoreTensor& store_tensor) : store_tensor_(store_tensor) {}
@@ -59,7 +59,7 @@ class PickleEncoder {
     index <= UINT8_MAX ? raw(static_cast<uint8_t>(index)) : raw(static_cast<uint32_t>(index));
   }
 
-  // An opcode and its text: the first time in full, then by its number in the memo.
+  // Writes an opcode and its text in full the first time, and their number in the memo after that.
   void write_once(const std::string& text) {
     const auto [known, is_new] = memo_.emplace(text, next_);
     if (!is_new) return get(known->second);
@@ -67,7 +67,7 @@ class PickleEncoder {
     put(next_++);
   }
 
-  // The container that is being written, made but still empty.
+  // Memoizes the container that is being written. It exists but is still empty.
   void remember() {
     if (!recursive_) return;
     open_.back() = next_;
@@ -146,7 +146,7 @@ class PickleEncoder {
       raw(static_cast<int32_t>(value));
     } else {
       std::string bytes(reinterpret_cast<const char*>(&value), sizeof value);
-      // The shortest that keeps the sign.
+      // The shortest form that keeps the sign.
       const char sign = value < 0 ? '\xFF' : '\0';
       while (bytes.back() == sign && ((bytes[bytes.size() - 2] ^ sign) & 0x80) == 0)
         bytes.pop_back();
@@ -171,7 +171,7 @@ class PickleEncoder {
     write_once('X' + std::string(size.data(), size.size()) + text);
   }
 
-  // A class inside another has a name with a dot, which protocol 2 only reaches by getattr().
+  // A nested class has a name with a dot. Protocol 2 reaches it only by getattr().
   void write_global(const std::string& module, const std::string& name) {
     if ((module + name).find('\n') != std::string::npos)
       throw ValueError("the class " + printable(module + "." + name) + " has a line break");
@@ -183,7 +183,7 @@ class PickleEncoder {
     write_text(name.substr(dot + 1));
     op(Opcode::kTuple2);
     op(Opcode::kReduce);
-    if (recursive_) put(next_++);  // as an object is that this is read as
+    if (recursive_) put(next_++);  // memoized like the object that it is read as
   }
 
   void write_tuple(const std::vector<Value>& items) {
@@ -226,8 +226,8 @@ class PickleEncoder {
     op(Opcode::kBinPersId);
   }
 
-  // _rebuild_tensor_v2(storage, offset, sizes, strides, requires_grad, hooks), and v3 with a dtype
-  // behind them where there is no class of storages for it.
+  // _rebuild_tensor_v2(storage, offset, sizes, strides, requires_grad, hooks). If there is no
+  // storage class for the dtype, it is v3, with the dtype after the hooks.
   void write_tensor(const TensorRecord& tensor) {
     const std::string type(storage_class(tensor.dtype));
     write_global("torch._utils", type.empty() ? "_rebuild_tensor_v3" : "_rebuild_tensor_v2");
@@ -272,7 +272,7 @@ class PickleEncoder {
 
   void write_itself(const Value::Object& object) {
     const size_t up = object.args.empty() ? 0 : static_cast<size_t>(object.args[0].as_int()),
-                 inner = open_.size() - 1;  // beside the stand-in
+                 inner = open_.size() - 1;  // without the stand-in
     if (up == 0 || up > inner || open_[inner - up] == kUnknown)
       throw ValueError("a value that contains itself in more than one way cannot be written");
     get(open_[inner - up]);
@@ -304,10 +304,10 @@ class PickleEncoder {
   static constexpr size_t kUnknown = SIZE_MAX;
   const StoreTensor& store_tensor_;
   std::string out_;
-  std::unordered_map<std::string, size_t> memo_;  // of opcodes and their texts
-  size_t next_ = 0;                               // number in the memo
+  std::unordered_map<std::string, size_t> memo_;  // opcodes and their texts -> number
+  size_t next_ = 0;                               // the next number in the memo
   bool recursive_ = false;
-  std::vector<size_t> open_;  // where in the memo what is being written is
+  std::vector<size_t> open_;  // the memo numbers of the values being written
 };
 
 std::string encode_pickle(const Value& value, const StoreTensor& store_tensor) {

@@ -1,4 +1,4 @@
-// What a pickle says about classes: calls by name, tensors among them, which are never made.
+// Classes in a pickle: calls by name, which include tensors and are never executed.
 
 #include "framework/checkpoint/format/pickle_decoder.h"
 
@@ -6,7 +6,7 @@ namespace anymesh {
 namespace {
 
 constexpr size_t kMaxDims = 64;       // torch's own limit
-constexpr uint64_t kOpenBytes = 224;  // of a storage that was opened
+constexpr uint64_t kOpenBytes = 224;  // per opened storage
 constexpr uint64_t kMostExpanded = 1 << 30;
 
 std::string latin1_from_utf8(const std::string& text) {
@@ -25,7 +25,8 @@ std::string latin1_from_utf8(const std::string& text) {
   return bytes;
 }
 
-// The last element's place, in 128 bits, which sizes whose product fits 63 cannot exceed.
+// Returns the last element's position. It fits in 128 bits because the product of the sizes fits in
+// 63.
 __int128 last_place(int64_t offset, const Shape& shape, const Shape& strides) {
   __int128 place = offset;
   for (size_t dim = 0; dim < shape.size(); ++dim)
@@ -33,7 +34,7 @@ __int128 last_place(int64_t offset, const Shape& shape, const Shape& strides) {
   return place;
 }
 
-// Strides of dims of size 1 do not matter.
+// Strides of dimensions of size 1 do not matter.
 bool is_contiguous(const Shape& shape, const Shape& strides) {
   const Shape expected = contiguous_strides(shape);
   for (size_t dim = 0; dim < shape.size(); ++dim) {
@@ -71,7 +72,7 @@ void PickleDecoder::step_object(const Token& token) {
       return push_new(pop_call(true));
     case Opcode::kNewObj:
       return push_new(pop_call(false));
-    case Opcode::kNewObjEx:  // as protocol 2 has it
+    case Opcode::kNewObjEx:  // as protocol 2 writes it
       return push_new(object(global("copyreg", "__newobj_ex__"), true, pop_last(3)));
     case Opcode::kByteArray8:
       hold(kShared<Value::Raw> + text_bytes(token.text.size()));
@@ -102,7 +103,7 @@ const std::vector<Value>& PickleDecoder::arguments(const Value& tuple) {
   return copyable(tuple);
 }
 
-// A sequence's items, for which there is room once more.
+// Returns a sequence's items if there is memory for a copy of them.
 const std::vector<Value>& PickleDecoder::copyable(const Value& sequence) {
   const auto& items = *sequence.find_items();
   const uint64_t bytes = block(items.size() * sizeof(Value));
@@ -111,7 +112,8 @@ const std::vector<Value>& PickleDecoder::copyable(const Value& sequence) {
   return items;
 }
 
-// What type(*args) gives or, where that is not `call`, type.__new__(type, *args).
+// Pops a type and its arguments. Returns the value of type(*args) or, if not `call`, of
+// type.__new__(type, *args).
 Value PickleDecoder::pop_call(bool call) {
   Value made;
   {
@@ -163,8 +165,8 @@ Value PickleDecoder::reduce(const Value& type, const std::vector<Value>& args) {
   return object(type, true, args);
 }
 
-// Attributes. Those of an OrderedDict (the _metadata of a state_dict) or a tensor say nothing that
-// we need.
+// Sets attributes. Those of a tensor or an OrderedDict (the _metadata of a state_dict) are dropped,
+// because nothing needs them.
 void PickleDecoder::build() {
   Value state = pop();
   Value& target = top();
@@ -205,7 +207,7 @@ Value PickleDecoder::storage(const Value& id) {
   return object(storage_type_, false, {fields[2]});
 }
 
-// As pickle.h has it, for one outside a tensor.
+// Turns a storage outside a tensor into the object that pickle.h describes.
 void PickleDecoder::expose_storage(const Value& value) {
   Value::Object& object = *std::get<std::shared_ptr<Value::Object>>(value.data_);
   const Storage& storage = storages_.at(object.args[0].as_string());
@@ -216,8 +218,9 @@ void PickleDecoder::expose_storage(const Value& value) {
   object.args = {TensorRecord{dtype, {count}, false, storage.bytes}, storage.numel};
 }
 
-// (storage, offset, sizes, strides, requires_grad, hooks[, metadata]), with a dtype behind the hooks
-// where no class of storages says it. Nothing for one that stays a call.
+// Makes a tensor from (storage, offset, sizes, strides, requires_grad, hooks[, metadata]). The
+// dtype comes after the hooks if no storage class gives it. Returns nullopt if the call stays a
+// call.
 std::optional<TensorRecord> PickleDecoder::tensor(const std::vector<Value>& args, bool with_dtype) {
   if (args.size() < 6 + size_t{with_dtype} || !is_storage(args[0]))
     throw ValueError("makes a tensor without a storage");
@@ -265,7 +268,7 @@ BytesPtr PickleDecoder::view(const Storage& storage, DType dtype, int64_t offset
   return known;
 }
 
-// All such views together count: each is written out whole where it is copied.
+// All such views count together, because each is written out in full when it is copied.
 bool PickleDecoder::expands_too_much(const Storage& storage, DType dtype, int64_t numel) {
   const uint64_t size = element_size(dtype);
   if (static_cast<uint64_t>(numel) <= storage.bytes->size() / size) return false;

@@ -4,8 +4,8 @@
 
 namespace anymesh {
 
-// The opcodes of Python's pickle protocols 2 to 5 that checkpoints hold (pickletools.py documents
-// them).
+// The opcodes of Python's pickle protocols 2 to 5 that occur in checkpoints (pickletools.py
+// documents them).
 enum class Opcode : uint8_t {
   kMark = '(',
   kStop = '.',

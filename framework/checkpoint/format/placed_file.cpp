@@ -15,7 +15,7 @@
 namespace anymesh {
 namespace {
 
-// Not through a link, nor waiting for the reader of a pipe.
+// Follows no link and does not wait for the reader of a pipe.
 constexpr int kNoOthers = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
 
 }  // namespace
@@ -32,7 +32,7 @@ PlacedFile::PlacedFile(const std::filesystem::path& path, uint64_t size, bool co
   was_there_ = compare && status.st_size > 0;
   if (status.st_size > bytes && ftruncate(cached_, bytes) != 0) throw_system_error("cut", path_);
   if (size == 0) return;
-  // Where a file system cannot set space aside, the writes make it.
+  // If the file system cannot set space aside, the writes allocate it.
   if (fallocate(cached_, 0, 0, bytes) != 0 && errno != EOPNOTSUPP)
     throw_system_error("set " + std::to_string(size) + " bytes aside for", path_);
   if (size >= kSector) direct_ = open(path.c_str(), O_WRONLY | O_DIRECT | kNoOthers);

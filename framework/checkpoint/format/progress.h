@@ -12,14 +12,14 @@
 
 namespace anymesh {
 
-// How far something is that streams tensors.
+// How far an operation that streams tensors has got.
 struct Progress {
   uint64_t bytes_done = 0, bytes_total = 0;
   double seconds = 0;
 };
 using ProgressCallback = std::function<void(const Progress&)>;  // from any thread, one at a time
 
-// Adds up what threads have done, and tells a callback of it five times a second.
+// Adds up the bytes that threads have done and calls a callback at most five times a second.
 class ProgressCounter {
  public:
   ProgressCounter(uint64_t total, const ProgressCallback& callback)
@@ -44,7 +44,7 @@ class ProgressCounter {
   Clock::time_point start_ = Clock::now(), last_ = start_;
 };
 
-// Bytes that count as done when they are read, and are shown to `look`.
+// Returns bytes that count as done when they are read, and are shown to `look`.
 using Look = std::function<void(std::span<const std::byte>)>;
 inline BytesPtr counted_bytes(const BytesPtr& bytes, ProgressCounter& counter,
                               const Look& look = nullptr) {

@@ -11,12 +11,12 @@
 namespace anymesh {
 namespace {
 
-// Not an ordered one, whose search for a key takes time by their number.
+// Not ordered_json, which searches for a key in time linear in the number of keys.
 using Json = nlohmann::json;
 
 constexpr uint64_t kMaxHeader = 100'000'000;  // the format's own limit
 
-// One file, while its header is read.
+// Reads the header of one file.
 class Reader {
  public:
   explicit Reader(const std::filesystem::path& path) : file_(std::make_shared<File>(path)) {}
@@ -91,7 +91,7 @@ class Reader {
            "F32 or another of a checkpoint");
     if (shape == entry.end() || !shape->is_array()) fail(name + " without a shape", "one");
     TensorRecord record{.dtype = *known};
-    // As numel() has it: an empty tensor's other sizes count too.
+    // As in numel(), an empty tensor's other sizes must not overflow either.
     auto bytes = static_cast<int64_t>(element_size(record.dtype));
     bool empty = false;
     for (const Json& size : *shape) {
@@ -116,7 +116,7 @@ class Reader {
   }
 
   std::shared_ptr<const File> file_;
-  uint64_t data_ = 0;  // where the tensors begin
+  uint64_t data_ = 0;  // the tensors' offset in the file
 };
 
 }  // namespace

@@ -10,15 +10,16 @@
 
 namespace anymesh {
 
-// Files of Hugging Face's safetensors (github.com/huggingface/safetensors): the length of a JSON
-// header in 8 bytes, the header {name: {dtype, shape, data_offsets}}, the tensors end to end.
+// Files of Hugging Face's safetensors (github.com/huggingface/safetensors). They hold the length of
+// a JSON header in 8 bytes, the header {name: {dtype, shape, data_offsets}}, and the tensors end to
+// end.
 //
 //   write_safetensors("model.safetensors", {{"lm_head.weight", tensor}});
 //   for (const auto& [name, tensor] : read_safetensors("model.safetensors")) ...
 //
-// Tensors can't share memory there: a tied weight is written under each of its names. Reading takes
-// the header alone; refused, with file and name: a header past the end of the file, offsets that
-// overlap, leave a gap or don't fit the shape, dtypes that a checkpoint here can't have.
+// Tensors can't share memory there, so a tied weight is written under each of its names. Reads only
+// the header. Throws, with file and name, for a header past the end of the file, for offsets that
+// overlap, leave a gap or don't fit the shape, and for dtypes that a checkpoint here can't have.
 NamedTensors read_safetensors(const std::filesystem::path& path);
 StreamedFile streamed_safetensors(const std::filesystem::path& path, const NamedTensors& tensors);
 // Returns the file's size. Overwrites; does not sync.

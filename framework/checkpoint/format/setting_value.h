@@ -8,8 +8,8 @@
 
 namespace anymesh {
 
-// What a flag is set to (Setting::value of config/flags.h) as an argparse namespace holds it. Not
-// set: None.
+// Returns a flag's value (Setting::value of config/flags.h) as an argparse namespace holds it, or
+// None if it is not set.
 template <class... Types>
 Value value_of(const std::variant<Types...>& setting) {
   struct Visitor {

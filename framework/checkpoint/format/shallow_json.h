@@ -10,13 +10,13 @@
 
 namespace anymesh {
 
-// For the JSON of a file that anyone may have written: blanks what is nested deeper than anything in
-// a checkpoint's JSON is. The library writes a value by recursion, into messages too, holds each
-// bracket in some 64 bytes, and with a callback in its parser takes time by the square of the keys.
+// Blanks everything nested deeper than a checkpoint's JSON ever is, for files that anyone may have
+// written. The JSON library writes values recursively, into messages too, and holds each bracket in
+// some 64 bytes. With a parser callback it takes time quadratic in the number of keys.
 //
 //   nlohmann::json::parse(shallow(text))
 inline std::string shallow(std::string text) {
-  // Its destructors allocate, and so end the program where memory is short: throws here instead.
+  // The library's destructors allocate and so end the program if memory is short: throw here first.
   constexpr size_t kBytesPerByte = 16;
   ::operator delete(::operator new(kBytesPerByte* text.size()));
   constexpr int kDeepest = 8;
@@ -40,7 +40,8 @@ inline std::string shallow(std::string text) {
   return text;
 }
 
-// As it is written to `path`. The library's message of what no JSON can hold names neither.
+// Returns the text to be written to `path`. Throws, with path and name, for strings that are not
+// UTF-8: the library's message names neither.
 template <class Json>
 std::string json_text(const Json& json, const std::filesystem::path& path, int indent = -1) {
   try {

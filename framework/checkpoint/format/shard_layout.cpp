@@ -3,7 +3,7 @@
 namespace anymesh {
 namespace {
 
-// widths[part][rank], filled in where the rule leaves them even.
+// Returns widths[part][rank], which are even unless the rule gives them.
 std::vector<std::vector<int64_t>> cut_widths(const CutRule& rule, int64_t dim_size, int tp_size,
                                              const std::string& name) {
   const std::vector<int64_t> parts =

@@ -16,14 +16,14 @@ namespace {
 namespace fs = std::filesystem;
 using Kind = CheckpointFileName::Kind;
 
-constexpr int64_t kMostListed = 20;  // of files that are missing, or too many
+constexpr int64_t kMostListed = 20;  // missing or surplus files in a message
 constexpr const char* kExperts = "a mixture of experts; mixtures of experts are not supported";
 
 // By (dp, mp) or (layer, tp), as numbers: "mp_rank_100" sorts before "mp_rank_11".
 using Ranks = std::pair<int, int>;
 using RankFiles = std::map<Ranks, fs::path>;
 
-// Reads the tag out of `latest`, for the message about a folder one level too high.
+// Returns a hint that names the tag in `latest`, for a folder one level too high.
 std::string hint_about_latest(const fs::path& folder) {
   const fs::path latest = folder / kLatestFile;
   if (!fs::exists(latest)) return "";
@@ -68,8 +68,8 @@ int64_t next_rank(const RankFiles& files, int Ranks::*rank) {
   return highest + 1;
 }
 
-// Every (dp, mp) up to the highest seen must be there. A name may claim any rank: of what is missing
-// no more is looked at than the message lists.
+// Throws unless every (dp, mp) up to the highest seen is there. File names may claim any rank, so
+// the search for missing files stops when the message's list is full.
 void check_complete(const fs::path& folder, const RankFiles& files, int64_t dp_size,
                     int64_t mp_size) {
   const int64_t missing = dp_size * mp_size - static_cast<int64_t>(files.size());
@@ -91,7 +91,8 @@ void check_complete(const fs::path& folder, const RankFiles& files, int64_t dp_s
                            "\nIt holds: " + list_folder(folder));
 }
 
-// Files of ranks that the last save under this tag did not have, by what rank 0's file says.
+// Throws if there are files of ranks that the last save under this tag did not have. `saved` is the
+// number of ranks in that save, according to rank 0's file.
 void refuse_left_over(const fs::path& folder, const RankFiles& files, int Ranks::*rank,
                       int64_t saved, const std::string& said_by) {
   std::string names;
@@ -110,7 +111,7 @@ void refuse_left_over(const fs::path& folder, const RankFiles& files, int Ranks:
                            names);
 }
 
-// By an optimizer's file: the largest of its groups' numbers of partitions; 0 if it does not say.
+// Returns the largest partition count among an optimizer file's groups, or 0 if it has none.
 int64_t partition_count(const Value& optimizer) {
   const Value counts = optimizer.at(keys::kOptimizerStateDict).find(keys::kPartitionCount);
   if (!counts) return 0;
@@ -132,8 +133,8 @@ std::vector<Value> read_all(std::span<const fs::path> files, int threads, Deferr
   return values;
 }
 
-// From checkpoint_parallel_dimensions, which all files have or none; before it existed, from the
-// number of files of the first layer.
+// Finds tp and pp from checkpoint_parallel_dimensions, which all files have or none. In checkpoints
+// from before that key, the number of files of the first layer is tp.
 void find_degrees(SourceCheckpoint& source) {
   const auto mp_size = static_cast<int>(source.model_states.size());
   if (const Value first = source.model_states[0].find(keys::kParallelDimensions)) {
@@ -206,7 +207,7 @@ std::set<std::string> buffer_names(const SourceCheckpoint& source) {
 
 namespace {
 
-// A state that some parameters have and others should not stand for the whole.
+// Drops all optimizer states if some were refused: no state is kept for only some parameters.
 void drop_refused_states(SourceCheckpoint& source) {
   if (source.states_refused.empty()) return;
   source.optimizer_state = {};
@@ -218,7 +219,8 @@ void drop_refused_states(SourceCheckpoint& source) {
   }
 }
 
-// Reads that find the parameters' order do not count: who wants the tensors reads them again.
+// Leaves the reads that find the parameters' order uncounted: whoever wants the tensors reads them
+// again.
 class Uncounted {
  public:
   explicit Uncounted(DeferredChecks* checks) : checks_(checks) {
@@ -249,7 +251,7 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads, Def
   check_complete(folder, models, model_dp_size, mp_size);
   source.metadata_files = paths_of(models);
   source.model_states = read_all(source.metadata_files, threads, checks);
-  source.model_states.resize(static_cast<size_t>(mp_size));  // others need but be readable
+  source.model_states.resize(static_cast<size_t>(mp_size));  // the rest only had to be readable
   source.layer_files = files[Kind::kLayer];
   const Value& metadata = source.model_states[0];
   if (const Value experts = metadata.find(keys::kNumExperts); experts && experts != Value::list())
@@ -280,7 +282,7 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads, Def
     if (recorded.as_int() > 1 << 20) recorded.fail("a plausible number of ranks");
     dp_size = recorded.as_int();
   }
-  // An optimizer's rank has model states too.
+  // Each mp rank with an optimizer file must have a model-states file.
   check_complete(folder, models, model_dp_size,
                  std::max(mp_size, next_rank(optimizers, &Ranks::second)));
   check_complete(folder, optimizers, dp_size, mp_size);
@@ -292,7 +294,7 @@ SourceCheckpoint open_source_checkpoint(const fs::path& folder, int threads, Def
                        states[0].where() + ": " + std::string(keys::kPartitionCount));
   }
   const Value stage = states[0].at(keys::kOptimizerStateDict).find(keys::kZeroStage);
-  source.stage = zero_stage_of(stage.value_or(1));  // BF16_Optimizer does not say
+  source.stage = zero_stage_of(stage.value_or(1));  // BF16_Optimizer does not record it
   if (source.stage == 3) {
     read_zero3(source, states, checks);
   } else {

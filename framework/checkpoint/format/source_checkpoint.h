@@ -14,17 +14,18 @@ namespace anymesh {
 
 class DeferredChecks;
 
-// An ordinary tag folder, seen parameter by parameter: for each the shards of its tp and pp ranks,
-// and for each of those where in which files the elements of its states lie. Only metadata is read.
+// An ordinary tag folder, seen parameter by parameter. Each parameter has the shards of its tp and
+// pp ranks, and each shard knows where in which files the elements of its states lie. Only metadata
+// is read.
 //
 //   SourceCheckpoint source = open_source_checkpoint("checkpoints/global_step100", 4);
 //   source.parameters["2.mlp.dense_h_to_4h.weight"].front().states["fp32"].fragments.front().bytes
 //
-// Understands ZeRO 0, 1 (DeepSpeedZeroOptimizer and BF16_Optimizer), 2 and 3, of DeepSpeed,
-// Megatron-DeepSpeed and this program, with any optimizer that keeps numbers for each element.
-// Weights come first: states that cannot be understood, or be given to a parameter with certainty,
-// are left out and the reason is kept, for who needs them. Refuses, by name: missing rank files,
-// weights whose order cannot be known.
+// Understands ZeRO 0, 1 (DeepSpeedZeroOptimizer and BF16_Optimizer), 2 and 3, as written by
+// DeepSpeed, Megatron-DeepSpeed and this program, with any optimizer that keeps numbers for each
+// element. Weights come first. States that are not understood, or cannot be assigned to a parameter
+// with certainty, are left out, and `states_refused` says why. Throws, with names, if rank files
+// are missing or the order of the weights cannot be known.
 
 // Consecutive elements of a shard.
 struct SourceFragment {
@@ -40,14 +41,14 @@ struct SourceState {
   std::vector<SourceFragment> fragments;
 };
 
-// What one model-parallel rank holds of a parameter.
+// The shard of a parameter that one model-parallel rank holds.
 struct SourceShard {
   int pp_rank = 0, tp_rank = 0;
   Shape shape;
-  // By name: fp32, and what the optimizer keeps for each element, e.g. exp_avg; nothing of this
-  // before the first step.
+  // By name: fp32, and the optimizer's states for each element, e.g. exp_avg. Before the first step
+  // there is only fp32.
   std::map<std::string, SourceState, std::less<>> states;
-  Value step;  // None when the format does not record it
+  Value step;  // None if the format does not record it
 };
 
 struct SourceCheckpoint {
@@ -56,48 +57,49 @@ struct SourceCheckpoint {
   bool weights_only = false;  // saved without optimizer state
   int tp_size = 1, pp_size = 1, dp_size = 1;
   std::vector<std::filesystem::path> metadata_files;  // model-states files, to be copied
-  std::vector<Value> model_states;                    // by mp rank; under ZeRO 3 those of dp rank 0
+  std::vector<Value> model_states;                    // by mp rank; dp rank 0's under ZeRO 3
   std::map<std::pair<int, int>, std::filesystem::path> layer_files;  // by (layer, tp)
   std::map<std::string, std::vector<SourceShard>> parameters;        // by (pp, tp)
-  // By tp rank, in the order of named_parameters(): weights in the model's precision and buffers,
-  // of all pipeline stages. None of ZeRO 3.
+  // Weights in the model's precision and buffers, of all pipeline stages. By tp rank, in the order
+  // of named_parameters(). Empty for ZeRO 3.
   std::vector<NamedTensors> model_tensors;
-  Value optimizer_state;         // content of the universal optimizer_state.pt
-  std::string states_refused;    // why parameters have no states but fp32 here; empty: they have
-  bool weights_rounded = false;  // there are masters, but some are refused as well
+  Value optimizer_state;         // contents of the universal optimizer_state.pt
+  std::string states_refused;    // why only fp32 states are here; empty if all are
+  bool weights_rounded = false;  // some weights are rounded, for want of usable masters
 
   const Value& model_state(int pp_rank, int tp_rank) const {
     return model_states[static_cast<size_t>(pp_rank * tp_size + tp_rank)];
   }
 };
 
-// `threads` read files at the same time. With `checks` the large tensors are checked as they are
-// read. `module_order`: where nothing tells which parameter an optimizer's state is of, as in
-// DeepSpeed's ZeRO 0, they are taken to be in the module's order.
+// Opens a tag folder, reading files with `threads` threads. With `checks`, large tensors are
+// checked as they are read. `module_order` assumes that optimizer states are in the module's order
+// where nothing records their parameters, as in DeepSpeed's ZeRO 0.
 SourceCheckpoint open_source_checkpoint(const std::filesystem::path& folder, int threads,
                                         DeferredChecks* checks = nullptr,
                                         bool module_order = false);
 
-// A state of one model-parallel rank, its fragments in a row.
+// Returns a state of a shard as one tensor that joins its fragments.
 TensorRecord shard_tensor(const SourceShard& shard, std::string_view state);
 
-// Throws if the optimizer's states of the checkpoint in `folder` were refused.
+// Throws if the optimizer states of the checkpoint in `folder` were refused.
 void require_states(const std::filesystem::path& folder, const std::string& states_refused,
                     const std::string& remedy);
 
-// Weights in the model's precision, of one model-parallel rank, by full name: from `module` (nested
-// dicts joined with dots), or nothing for a pipeline, whose weights are in layer files.
+// Returns the weights of one model-parallel rank in the model's precision, by full name. They come
+// from `module` (nested dicts joined with dots). A pipeline has none there: its weights are in
+// layer files.
 NamedTensors module_tensors(const Value& model_state);
 
-// Those of a model-states file, or of all; none where it does not say.
+// The buffer names in one model-states file, or in all; empty where none are recorded.
 std::set<std::string> buffer_names(const Value& model_state);
 std::set<std::string> buffer_names(const SourceCheckpoint& source);
 
-// DeepSpeed's setting of that name in the config that an optimizer's state has, or false.
+// Returns DeepSpeed's round_robin_gradients from the config in an optimizer file, or false.
 Value round_robin_gradients(const Value& optimizer);
 
-// Whether Megatron-DeepSpeed wrote these model states, and not this program, whose `args` are like
-// its.
+// Whether Megatron-DeepSpeed wrote these model states. This program writes similar `args`, but also
+// anymesh_dropout_seed.
 bool is_megatrons(const Value& model_state);
 
 }  // namespace anymesh

@@ -23,7 +23,8 @@ SourceFiles::SourceFiles(const fs::path& path) {
     add(entry.path());
 }
 
-// Through links, as the weights of a model hub's cache are. False where there is no file.
+// Follows links, since a model hub's cache holds weights as links. Returns false if there is no
+// regular file.
 bool SourceFiles::look(const fs::path& file, State& state) {
   struct stat status;
   if (stat(file.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return false;

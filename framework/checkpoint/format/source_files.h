@@ -8,15 +8,15 @@
 
 namespace anymesh {
 
-// The files that an output is made from, as they were before the first was opened. An output that is
-// made while somebody writes to them may be neither of the old ones nor of the new:
+// The state of an output's source files before the first was opened. If somebody writes to them in
+// the meantime, the output may mix old and new contents:
 //
 //   const SourceFiles sources(tag);
 //   ...                                // open, read, write
-//   sources.expect_unchanged();        // throws with the first that is another now, or gone
+//   sources.expect_unchanged();        // throws, naming the first file changed or removed
 //
-// A folder's files are those in it and in its zero/; an index's those beside it; else the file
-// itself is meant.
+// For a folder, these are the files in it and below its zero/. For an index, they are the files of
+// its folder. Any other path is the one file itself.
 class SourceFiles {
  public:
   explicit SourceFiles(const std::filesystem::path& path);
@@ -26,7 +26,7 @@ class SourceFiles {
   struct State {
     ino_t inode;
     uint64_t size;
-    int64_t seconds, nanoseconds;  // of the last write
+    int64_t seconds, nanoseconds;  // time of the last write
     bool operator==(const State&) const = default;
   };
   static bool look(const std::filesystem::path& file, State& state);

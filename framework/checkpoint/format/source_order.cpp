@@ -1,4 +1,4 @@
-// Which parameter each of an optimizer's tensors is of, where nothing in the files says it.
+// Finds the parameter of each optimizer tensor where the files do not record it.
 
 #include <algorithm>
 #include <bit>
@@ -14,9 +14,9 @@ namespace {
 constexpr const char* kRemedy =
     " (ds_to_universal --assume_module_order takes the order of the module)";
 constexpr int64_t kFirst = 64;         // elements that tell most parameters apart
-constexpr int64_t kChunk = 256 << 10;  // elements that are compared at a time
+constexpr int64_t kChunk = 256 << 10;  // elements compared at a time
 
-// To the nearest, ties to even. The bits of all NaNs are one.
+// Rounds to nearest, ties to even. All NaNs get the same bits.
 uint32_t to_bfloat16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   return std::isnan(value) ? 0x7FC0 : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
@@ -56,7 +56,7 @@ bool alike(const TensorRecord& master, const TensorRecord& weight, int64_t begin
   return true;
 }
 
-// `count` elements of a flat tensor, from `begin` on.
+// Returns `count` elements of a flat tensor, from `begin` on.
 TensorRecord slice(const TensorRecord& flat, int64_t begin, int64_t count) {
   const uint64_t size = element_size(flat.dtype);
   return {flat.dtype,
@@ -66,7 +66,7 @@ TensorRecord slice(const TensorRecord& flat, int64_t begin, int64_t count) {
                                      static_cast<uint64_t>(count) * size)};
 }
 
-// Takes away one candidate after the other.
+// Matches masters to candidates; each match removes its candidate.
 class Matcher {
  public:
   Matcher(std::vector<NamedShape> candidates, const Weights& weights, Order& order)
@@ -74,7 +74,8 @@ class Matcher {
     std::erase_if(candidates_, [](const NamedShape& c) { return numel(c.shape) == 0; });
   }
 
-  // The one whose weight the master at `begin` rounds to: of this shape, or of a flat master any.
+  // Removes and returns the candidate with the weight that the master at `begin` rounds to. It must
+  // have `shape`; null, for a flat master, allows any.
   NamedShape take(const Value& master, int64_t begin, const Shape* shape) {
     std::vector<size_t> found;
     for (size_t i = 0; i < candidates_.size(); ++i)
@@ -89,7 +90,8 @@ class Matcher {
   }
 
  private:
-  // Goes on with any of them, as long as they have the same number of elements.
+  // Notes that several candidates match. Any of them will do if all have the same number of
+  // elements; otherwise throws Unproven.
   void doubt(const std::string& where, const NamedShape& first, const std::vector<size_t>& found) {
     const std::string& second = candidates_[found[1]].name;
     const std::string text = where + "these masters may be those of " + first.name + " or of " +
@@ -116,7 +118,7 @@ class Matcher {
   Order& order_;
 };
 
-// One of a parameter's states, which all have one shape; empty where there are none.
+// Returns one of a parameter's states, or None if it has none. All must have one shape.
 Value shaped_state(const Value& entry) {
   Value found;
   for (const auto& [name, state] : entry.entries()) {
@@ -163,7 +165,7 @@ Order order_by_shape(const Value& param_groups, const States& states,
   for (const Value& group : param_groups.items()) {
     auto& parameters = order.groups.emplace_back();
     for (const int64_t index : group.at(keys::kParams).as_ints()) {
-      parameters.emplace_back();  // without a name, as long as there is nothing to be given
+      parameters.emplace_back();  // unnamed unless it has a state
       const auto entry = states.find(index);
       const Value state = entry == states.end() ? Value() : shaped_state(entry->second);
       if (!state) continue;

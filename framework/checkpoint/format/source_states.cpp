@@ -1,4 +1,4 @@
-// Any optimizer's states beside the masters.
+// The states that any optimizer has beside the masters.
 
 #include <algorithm>
 #include <cctype>
@@ -9,7 +9,7 @@
 namespace anymesh {
 namespace {
 
-// It becomes a file's name in a universal folder.
+// Whether a state's name can be a file name in a universal folder.
 bool is_plain(const std::string& name) {
   const auto plain = [](unsigned char c) { return std::isalnum(c) || c == '_'; };
   return !name.empty() && name.size() < 100 && name != kFp32State &&

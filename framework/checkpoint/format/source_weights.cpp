@@ -1,4 +1,4 @@
-// Weights in the model's precision and buffers: in `module`, or in the layer files of a pipeline.
+// Reads weights in the model's precision and buffers, from `module` or a pipeline's layer files.
 
 #include <algorithm>
 
@@ -12,15 +12,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Trained or frozen, of one rank.
+// Returns one rank's dicts of trained and frozen parameters.
 std::vector<Value> parameter_lists(const Value& model_state) {
   std::vector<Value> lists = model_state.find(keys::kParamShapes).value_or(Value::list()).items();
   lists.push_back(model_state.find(keys::kFrozenParamShapes).value_or(Value::dict()));
   return lists;
 }
 
-// All names that the metadata of a tp rank's stages has: of parameters, of buffers, and of tied
-// layers in the patterns that Megatron and we publish.
+// Returns all names in the metadata of a tp rank's stages: parameters, buffers, and tied layers in
+// the patterns that Megatron and we publish.
 std::set<std::string> listed_names(const SourceCheckpoint& source, int tp_rank) {
   std::set<std::string> names;
   for (int pp = 0; pp < source.pp_size; ++pp) {
@@ -37,9 +37,9 @@ std::set<std::string> listed_names(const SourceCheckpoint& source, int tp_rank) 
   return names;
 }
 
-// A pipeline's layers of one tp rank. A file has names within its layer; a layer that stages share
-// is named after its key, which no file has: it is the one that has all tensors listed of the key,
-// and none listed of its number.
+// The layers of a pipeline on one tp rank. A layer file names tensors within the layer. A layer
+// that stages share is named by its key, which no file records. It is the layer that has all
+// tensors listed under the key and none listed under its number.
 class Layers {
  public:
   Layers(const SourceCheckpoint& source, int tp_rank, int threads, DeferredChecks* checks)
@@ -75,7 +75,7 @@ class Layers {
     int number;
     fs::path path;
     NamedTensors tensors;
-    std::string prefix;  // of a tied one
+    std::string prefix;  // for a tied layer
   };
 
   static std::string full_name(const Layer& layer, const std::string& name) {
@@ -83,7 +83,7 @@ class Layers {
   }
 
   void name_layer(const std::string& prefix, const std::set<std::string>& names) {
-    std::vector<Layer*> having, alike;  // having all of the names; these and no others
+    std::vector<Layer*> having, alike;  // layers with all `names`; with no others
     for (Layer& layer : layers_) {
       std::set<std::string> own;
       bool has_number = !layer.prefix.empty();
@@ -107,7 +107,7 @@ class Layers {
   std::vector<Layer> layers_;
 };
 
-// The first stage whose metadata lists the parameter, trained or frozen.
+// Returns the first stage whose metadata lists the parameter, trained or frozen; 0 if none does.
 int stage_of(const SourceCheckpoint& source, const std::string& name, int tp_rank) {
   for (int pp = 0; pp < source.pp_size; ++pp) {
     for (const Value& list : parameter_lists(source.model_state(pp, tp_rank)))
@@ -123,7 +123,7 @@ std::vector<NamedTensors> model_tensors(const SourceCheckpoint& source, int thre
   std::vector<NamedTensors> ranks;
   for (int tp = 0; tp < source.tp_size; ++tp) {
     NamedTensors& tensors = ranks.emplace_back(Layers(source, tp, threads, checks).tensors());
-    std::set<std::string> known;  // what is tied is on two stages
+    std::set<std::string> known;  // tied tensors are on two stages
     for (const auto& [name, tensor] : tensors) known.insert(name);
     for (int pp = 0; pp < source.pp_size; ++pp) {
       for (auto& [name, tensor] : module_tensors(source.model_state(pp, tp)))

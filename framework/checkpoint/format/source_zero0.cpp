@@ -1,6 +1,6 @@
-// ZeRO 0: the optimizer lies whole in the mp_rank file. Plain torch optimizers have one state for
-// each parameter, and the weights themselves as masters; DeepSpeed's half-precision wrappers have
-// masters, flat (FP16_Optimizer) or one by one.
+// ZeRO 0: the whole optimizer is in the mp_rank file. Plain torch optimizers have one state entry
+// for each parameter, and the weights themselves are the masters. DeepSpeed's half-precision
+// wrappers have masters, either flat (FP16_Optimizer) or one for each parameter.
 
 #include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/source_stages.h"
@@ -10,8 +10,8 @@ namespace {
 
 using Groups = std::vector<std::vector<NamedShape>>;
 
-// Megatron's bucketing, which DeepSpeed's users follow: biases and one-dimensional weights have no
-// decay.
+// Groups parameters as Megatron does, and DeepSpeed's users after it: biases and one-dimensional
+// weights have no weight decay.
 Groups bucket(const std::vector<NamedShape>& parameters, const Value& param_groups) {
   Groups groups(param_groups.size());
   if (groups.size() == 1) {
@@ -33,8 +33,8 @@ Groups bucket(const std::vector<NamedShape>& parameters, const Value& param_grou
   return groups;
 }
 
-// By the names that torch keeps of an optimizer made of named parameters; none if they are not all
-// the model's, as of a part of it that was named by itself.
+// Groups parameters by the names that torch records for an optimizer over named parameters. Returns
+// no groups unless all names are the model's: a submodule named by itself has others.
 Groups named_groups(const Value& param_groups, const Weights& weights) {
   Groups groups;
   for (const Value& group : param_groups.items()) {
@@ -93,7 +93,7 @@ class RankReader {
     }
   }
 
-  // What a universal folder has of the stages whose optimizer file holds it ready.
+  // Builds the contents of optimizer_state.pt, which other stages' optimizer files already hold.
   Value universal_state() const {
     Value groups = Value::list();
     int64_t g = 0;
@@ -114,8 +114,9 @@ class RankReader {
   }
 
  private:
-  // Recorded; or Megatron's and, if we are told so, anyone's, which their values must bear out; or
-  // told by values, or shapes.
+  // Takes the recorded order if there is one. Without a pipeline, Megatron's optimizers, and any
+  // with module_order_, are taken to be in the module's order; check_master() verifies that by
+  // value. Otherwise finds the order from the masters' values, or from the states' shapes.
   Order find_order(const Value& param_groups) const {
     const Value masters = flat_ ? flat_ : unfused_;
     if (const Value shapes = model_state_.find(keys::kParamShapes)) {
@@ -142,7 +143,7 @@ class RankReader {
          {keys::kCurIter, keys::kLastOverflowIter, keys::kScaleFactor, keys::kScaleWindow}) {
       fields.emplace_back(key, optimizer_.at(key));
     }
-    // DeepSpeed's FP16_Optimizer has no hysteresis: the defaults are DynamicLossScaler's.
+    // DeepSpeed's FP16_Optimizer has no hysteresis, so these are DynamicLossScaler's defaults.
     const std::vector<Value::Entry> defaults = {{keys::kMinScale, 1.0},
                                                 {keys::kDelayedShift, 1},
                                                 {keys::kCurHysteresis, 1},
@@ -154,7 +155,7 @@ class RankReader {
     return dynamic_loss_scaler(std::move(fields));
   }
 
-  // One flat tensor for each state of the group.
+  // Reads a group that has one flat tensor for each state.
   void read_flat(const Value& fp32, const Value& adam, const Value& param_group,
                  const std::vector<NamedShape>& group, const std::set<std::string>& doubtful) {
     int64_t offset = 0;
@@ -175,8 +176,8 @@ class RankReader {
     if (fp32.as_tensor().numel() < offset) fp32.fail(std::to_string(offset) + " elements");
   }
 
-  // One tensor for each parameter and state. `masters`: a list in the group's order, or None, then
-  // the weights are.
+  // Reads a group that has one tensor for each parameter and state. `masters` is a list in the
+  // group's order. If it is None, the weights are the masters.
   void read_each(const Value& masters, const Value& param_group,
                  const std::vector<NamedShape>& group, const std::set<std::string>& doubtful) {
     const std::vector<int64_t> indices = param_group.at(keys::kParams).as_ints();
@@ -203,7 +204,7 @@ class RankReader {
     }
   }
 
-  // An order that the files do not record must be that of the values.
+  // Throws Unproven if an order that the files do not record contradicts the values.
   void check_master(const std::string& name, const SourceShard& shard) const {
     if (model_state_.find(keys::kParamShapes)) return;
     if (!rounds_to(shard_tensor(shard, kFp32State), weights_.at(name)))
@@ -226,8 +227,8 @@ class RankReader {
   SourceCheckpoint& source_;
   int mp_;
   bool module_order_;
-  Value model_state_, optimizer_, torch_, flat_, unfused_;  // the latter: masters
-  States states_;  // of the optimizer, by parameter or group
+  Value model_state_, optimizer_, torch_, flat_, unfused_;  // flat_, unfused_: masters
+  States states_;  // the optimizer's, by parameter or group
   Weights weights_;
 };
 

@@ -1,5 +1,5 @@
-// ZeRO 1, 2 and BF16_Optimizer: parameters one after the other in the flat buffer of their group,
-// cut among dp ranks.
+// ZeRO 1, 2 and BF16_Optimizer: each group's flat buffer holds its parameters one after the other
+// and is partitioned among dp ranks.
 
 #include "framework/checkpoint/format/merged_tensor.h"
 #include "framework/checkpoint/format/partition.h"
@@ -10,7 +10,7 @@ namespace {
 
 using GroupShapes = std::vector<NamedShape>;
 
-// The file must say the same as the arithmetic.
+// Throws unless param_slice_mappings agrees with the computed fragments.
 void check_mapping(const Value& mapping, const GroupShapes& group,
                    const std::vector<Fragment>& fragments) {
   if (mapping.size() != fragments.size())
@@ -31,7 +31,7 @@ void check_mapping(const Value& mapping, const GroupShapes& group,
   }
 }
 
-// Zeros after each parameter of group `g`, or nothing where there are none.
+// Returns the number of zeros after each parameter of group `g`; empty if none are recorded.
 std::vector<int64_t> alignment_gaps(const Value& state, size_t g, const GroupShapes& group) {
   constexpr int64_t kMostAligned = 1 << 30;
   const Value all = state.find(keys::kParamAlignmentPaddings);
@@ -55,8 +55,8 @@ FlatGroup layout_of(const Value& state, size_t g, const GroupShapes& group, int 
   }
 }
 
-// The base optimizer's state of one group, and its param group. Elastic checkpoints
-// ("elastic_checkpoint": true) have a list of the former, with tensors without padding.
+// Returns the base optimizer's state of one group, and its param group. Elastic checkpoints
+// ("elastic_checkpoint": true) have a list of states with unpadded tensors.
 std::pair<Value, Value> group_state(const Value& state, size_t g) {
   const Value base = state.find(keys::kBaseOptimizerState), none = Value::dict();
   if (base.is_list())
@@ -67,7 +67,7 @@ std::pair<Value, Value> group_state(const Value& state, size_t g) {
   return {entry_of(states, g), groups.is_list() ? groups.at(g) : none};
 }
 
-// One group of one rank: all its fragments, of all states.
+// Reads one group of one rank: all fragments of all states.
 void read_group(SourceCheckpoint& source, const Value& state, size_t g, const GroupShapes& group,
                 int dp, int mp, bool check_mappings) {
   const FlatGroup layout = layout_of(state, g, group, source.dp_size);
@@ -88,8 +88,9 @@ void read_group(SourceCheckpoint& source, const Value& state, size_t g, const Gr
   }
 }
 
-// With round_robin_gradients DeepSpeed notes another order in param_slice_mappings than the one on
-// disk, which is that of param_shapes: as the model's weights, which masters round to, must show.
+// With round_robin_gradients, DeepSpeed records an order in param_slice_mappings that is not the
+// one on disk. The order on disk is param_shapes'. Throws unless all masters, in that order, round
+// to the model's weights.
 void check_weights(const SourceCheckpoint& source) {
   std::vector<Weights> ranks;
   for (const NamedTensors& tensors : source.model_tensors)
@@ -107,7 +108,8 @@ void check_weights(const SourceCheckpoint& source) {
   }
 }
 
-// As ds_to_universal leaves it: without what lies in the parameters' own files, paddings zeroed.
+// Returns the optimizer state as ds_to_universal leaves it: without the entries that are in the
+// parameters' own files, and with zero paddings.
 Value universal_optimizer_state(const Value& state, int dp_size) {
   Value result = state;
   const Value base = state.at(keys::kBaseOptimizerState);
@@ -129,7 +131,7 @@ void read_zero12(SourceCheckpoint& source, const std::vector<Value>& optimizers)
   const bool round_robin = round_robin_gradients(optimizers[0]).as_bool();
   for (int mp = 0; mp < mp_size; ++mp) {
     const Value shapes = source.model_states[static_cast<size_t>(mp)].at(keys::kParamShapes);
-    if (!shapes) {  // BF16_Optimizer's of ZeRO 0
+    if (!shapes) {  // BF16_Optimizer at ZeRO 0
       source.parameters.clear();
       source.states_refused = shapes.where() +
                               ": is None, so that nothing says which partition "

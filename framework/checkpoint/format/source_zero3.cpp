@@ -1,5 +1,5 @@
-// ZeRO 3: every parameter cut among dp ranks by itself; the parts of consecutive parameters lie in
-// sub-groups.
+// ZeRO 3: each parameter is partitioned among dp ranks by itself. Sub-groups hold the parts of
+// consecutive parameters.
 
 #include <algorithm>
 
@@ -11,7 +11,7 @@
 namespace anymesh {
 namespace {
 
-// The parameter group that a sub-group is part of.
+// Returns the parameter group that a sub-group belongs to.
 Value group_of(const Value& torch_state, int64_t sub_group) {
   for (const Value& group : torch_state.at(keys::kParamGroups).items()) {
     const std::vector<int64_t> members = group.at(keys::kParams).as_ints();
@@ -20,7 +20,7 @@ Value group_of(const Value& torch_state, int64_t sub_group) {
   return Value::dict();
 }
 
-// One sub-group of one rank.
+// Reads one sub-group of one rank.
 void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, const Value& shapes,
                     int dp, int mp) {
   const Value torch_state = state.at(keys::kOptimizerStateDict),
@@ -41,8 +41,9 @@ void read_sub_group(SourceCheckpoint& source, const Value& state, size_t g, cons
     fp32.fail("a sub-group of " + std::to_string(start) + " elements");
 }
 
-// What DeepSpeed's stage-3 loader wants: the scaler, parameter groups, and the step in Adam's own
-// state. Its converter leaves rank 0's flat tensors in as well, which nothing reads.
+// Returns the state that DeepSpeed's stage-3 loader needs: the scaler, the parameter groups, and
+// the step in Adam's own state. DeepSpeed's converter also leaves rank 0's flat tensors in, which
+// nothing reads.
 Value universal_optimizer_state(Value state) {
   Value adam = state.at(keys::kOptimizerStateDict);
   std::vector<Value::Entry> steps;

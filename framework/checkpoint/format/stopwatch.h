@@ -8,7 +8,7 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Adds the seconds that it lives to a sum: { const Stopwatch timing(times.write); ... }
+// Adds the seconds of its lifetime to a sum: { const Stopwatch timing(times.write); ... }
 class Stopwatch {
  public:
   explicit Stopwatch(double& sum) : sum_(sum) {}

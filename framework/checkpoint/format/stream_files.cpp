@@ -30,7 +30,7 @@ void FileLayout::add(BytesPtr source) {
 
 StreamResult stream_files(const std::vector<StreamedFile>& files, int threads) {
   std::deque<Job> jobs;
-  std::vector<size_t> first;  // of the blocks of all, that of each file
+  std::vector<size_t> first;  // index of each file's first block among all blocks
   size_t blocks = 0;
   for (const StreamedFile& file : files) {
     first.push_back(blocks);

@@ -14,7 +14,8 @@ namespace {
 constexpr uint64_t kAllowance = 64 << 20, kRecordBytes = sizeof(ZipReader::Record) + 96;
 constexpr std::string_view kPickleRecord = "data.pkl";
 
-// The first bytes of a file of torch.save before 1.6: a pickle of the long 0x1950a86a20f9469cfc6c.
+// Whether a file starts as torch.save's did before 1.6: a pickle of the long
+// 0x1950a86a20f9469cfc6c.
 bool is_legacy(const File& file) {
   constexpr unsigned char kMagic[] = {0x80, 0x02, 0x8A, 0x0A, 0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20};
   std::vector<std::byte> start(sizeof kMagic);
@@ -36,8 +37,7 @@ void check_container(const std::filesystem::path& path) {
                    std::to_string(file.size()) + " bytes");
 }
 
-// The tensors of a value, each distinct memory once, but once for each class of storage that it is
-// called.
+// The storages of a value's tensors. Tensors of the same memory and storage class share one.
 class Storages {
  public:
   std::string key(const TensorRecord& tensor) {
@@ -59,7 +59,7 @@ class Storages {
   std::vector<TensorRecord> tensors_;
 };
 
-// Forty digits by which torch tells files apart; ours follow from the content.
+// Returns the forty digits by which torch tells files apart. Ours follow from the contents.
 std::string serialization_id(const std::vector<ZipReader::Record>& records) {
   uint64_t names = 0xCBF29CE484222325, contents = names;
   for (const auto& record : records) {
@@ -70,7 +70,7 @@ std::string serialization_id(const std::vector<ZipReader::Record>& records) {
   return printed("%020" PRIu64 "%020" PRIu64, names, contents);
 }
 
-// The records of a file called `stem`, in torch's order.
+// Lays out a file called `stem`, with its records in torch's order.
 FileLayout layout_of(const std::string& stem, const Value& value, std::span<const uint32_t> crcs) {
   ZipLayout zip(crcs);
   Storages storages;
@@ -117,7 +117,7 @@ Value read_archive(const ZipReader& zip, const std::filesystem::path& path,
     }
     return zip.open(*record, checks);
   };
-  // Of the memory allowed, the directory's records and the pickle's text are taken.
+  // The directory's records and the pickle's text have taken part of the memory allowed.
   uint64_t taken = pickle->size;
   for (const auto& record : records) taken += kRecordBytes + record.name.size();
   const uint64_t allowed = 2 * std::filesystem::file_size(path) + kAllowance;

@@ -17,14 +17,15 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kStates[] = {kFp32State, kExpAvgState, kExpAvgSqState, kStepState};
 
-// DeepSpeed looks for other names of the same metadata under ZeRO 3 than under 0 to 2.
+// Returns the second name of a metadata file: DeepSpeed looks for other names under ZeRO 3 than
+// under ZeRO 0 to 2.
 std::string other_name(const CheckpointFileName& name) {
   return name.kind == CheckpointFileName::Kind::kZero3ModelStates
              ? model_states_file(name.mp_rank)
              : zero3_model_states_file(0, name.mp_rank);
 }
 
-// A hard link, or a copy where there are none, of what its other name was made from.
+// Whether `name` is the second name, by add_other_names(), of a file that is listed.
 bool is_other_name(const fs::path& name, const IsOurs& listed) {
   const auto parsed = parse_checkpoint_file_name(name.string());
   return parsed && parsed->is_model_states() && listed(other_name(*parsed), false);
@@ -38,7 +39,7 @@ bool has_torch_file(const fs::path& path) {
   }
 }
 
-// By names alone.
+// Decides by names alone.
 bool is_of_kind(const fs::path& name, bool is_folder) {
   const std::vector<fs::path> parts(name.begin(), name.end());
   if (parts.size() == 1) {
@@ -64,7 +65,7 @@ void write_manifest(const fs::path& folder, const std::string& tag, int64_t iter
   write_text_atomically(folder / kManifestFile, manifest.to_json());
 }
 
-// A hard link, or a copy where there are none.
+// Adds second names as hard links, or as copies where the file system has no links.
 void add_other_names(const fs::path& folder, const std::vector<StreamedFile>& files) {
   for (const StreamedFile& file : files) {
     const auto name = parse_checkpoint_file_name(file.path.filename().string());
@@ -85,7 +86,7 @@ IsOurs universal_entries(const fs::path& folder) {
   std::optional<Manifest> manifest;
   try {
     manifest = read_manifest(folder);
-  } catch (const std::runtime_error&) {  // nobody knows whose
+  } catch (const std::runtime_error&) {  // an unreadable manifest counts as none
   }
   if (!manifest) {
     return [folder](const fs::path& name, bool is_folder) {

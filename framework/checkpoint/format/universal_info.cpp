@@ -7,15 +7,15 @@
 namespace anymesh {
 namespace {
 
-constexpr size_t kMaxPattern = 500;  // std::regex compiles by recursion
+constexpr size_t kMaxPattern = 500;  // std::regex compiles recursively
 
-// Patterns and names come from files: matched in time that is linear in the name, without recursion.
+// Patterns and names come from files. Matching takes time linear in the name, without recursion.
 constexpr auto kLinear = std::regex::ECMAScript | std::regex_constants::__polynomial;
 
-constexpr size_t kMostStates = 1 << 18;  // of all patterns, at 48 bytes each
-constexpr size_t kMostWidth = 1 << 12;   // of all patterns: what a character of a name costs
+constexpr size_t kMostStates = 1 << 18;  // over all patterns, at 48 bytes each
+constexpr size_t kMostWidth = 1 << 12;   // over all patterns: the cost per character of a name
 
-// The product of all counts in braces.
+// Returns the product of all counts in braces, at most kMostStates + 1.
 size_t repetitions(const std::string& pattern) {
   size_t product = 1, count = 0;
   bool counts = false;
@@ -31,13 +31,13 @@ size_t repetitions(const std::string& pattern) {
   return product;
 }
 
-// In how many places of a pattern a match can be at once: no more than it has ways to go on.
+// Returns a bound on how many places of a pattern a match can be at once: its forks plus 1.
 size_t width_of(const std::string& pattern) {
   const auto forks = [](char c) { return std::string_view("*+?{|").find(c) != std::string::npos; };
   return 1 + static_cast<size_t>(std::ranges::count_if(pattern, forks));
 }
 
-// (?=...) or (?!...), whose nesting takes time by the power of its depth.
+// Whether a pattern has (?=...) or (?!...). Nested, they take time exponential in the depth.
 bool looks_around(const std::string& pattern) {
   bool in_class = false;
   for (size_t i = 0; i < pattern.size(); ++i) {
@@ -54,7 +54,7 @@ bool looks_around(const std::string& pattern) {
   return false;
 }
 
-// The lists of patterns, in the order in which they are written, compiled and reported.
+// The pattern lists, in the order in which they are written, compiled and reported.
 constexpr std::pair<std::string_view, std::vector<std::string> UniversalInfo::*> kLists[] = {
     {keys::kVocabularyPatterns, &UniversalInfo::vocabulary},
     {keys::kPipelineReplicatedPatterns, &UniversalInfo::pipeline_replicated},
@@ -81,7 +81,7 @@ UniversalInfo::SubParams sub_params(const Value& value) {
   return result;
 }
 
-// The part sizes and widths of fused parameters.
+// Returns the shape and the cut of a fused parameter. Throws if a shard does not fit them.
 MergeShape merge_sub_params(const std::string& name, const MergeRule& rule,
                             std::span<const Shape> shards) {
   MergeShape merged;
@@ -102,7 +102,7 @@ MergeShape merge_sub_params(const std::string& name, const MergeRule& rule,
   return merged;
 }
 
-// Sizes along the cut, rank by rank; all other dims must agree.
+// Returns the sizes along the cut, rank by rank. Throws unless all other dims agree.
 std::vector<int64_t> cut_sizes(const std::string& name, size_t dim, std::span<const Shape> shards) {
   std::vector<int64_t> sizes;
   for (const Shape& shard : shards) {

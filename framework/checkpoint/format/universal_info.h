@@ -14,37 +14,37 @@
 
 namespace anymesh {
 
-// `universal_checkpoint_info` of a model-states file: by regular expressions over parameter names,
-// how the shards of tensor parallelism make up the full tensors. Patterns match from the start of a
+// `universal_checkpoint_info` of a model-states file. Its regular expressions over parameter names
+// say how the tensor-parallel shards make up the full tensors. Patterns match from the start of a
 // name but not to its end, as Python's re.match does: `\d+.mlp.dense_4h_to_h.weight`.
 struct UniversalInfo {
-  // A parameter made of several, e.g. fused q, k and v of different sizes.
+  // Parameters made of several others, e.g. fused q, k and v of different sizes.
   struct SubParams {
     std::vector<std::string> patterns;
     std::vector<std::vector<int64_t>> shape;  // a dim may be a list of sizes
     int partition_dim = 0;
-    Value source;  // as it was in the file, to be copied
+    Value source;  // as in the file, to be copied
   };
 
-  std::string where = "universal_checkpoint_info";  // of what file, for messages
+  std::string where = "universal_checkpoint_info";  // names the file in messages
   double version = 0.4;
   std::optional<int64_t> original_vocab_size, padded_vocab_size;
   std::vector<std::string> vocabulary, pipeline_replicated, tp_replicated, average, row_parallel,
       two_sub_params;
   bool has_row_parallel = false;  // whether the key was there; Megatron leaves it out at tp 1
-  bool has_pipeline_replicated = false;  // likewise; DeepSpeed's own pipelines publish nothing
+  bool has_pipeline_replicated = false;  // the same; DeepSpeed's own pipelines publish nothing
   std::vector<SubParams> sub_params;
   // pattern -> [part][rank]
   std::map<std::string, std::vector<std::vector<int64_t>>> sub_param_widths;
 
-  // Refuses what this program cannot merge: affine maps and layouts that DeepSpeed marked as
-  // unsupported. MergeRules refuses what a file could keep it busy with: look-around, and more
-  // repetitions than the patterns of any system have.
+  // Throws CannotRead for affine maps and for layouts that DeepSpeed marked as unsupported: this
+  // program cannot merge them. MergeRules refuses patterns that would take it too long:
+  // look-around, and more repetitions than any system's patterns have.
   static UniversalInfo from_value(const Value& value);
-  Value to_value() const;  // the keys of a Megatron checkpoint, all of them at every tp size
+  Value to_value() const;  // all keys of a Megatron checkpoint, at every tp size
 };
 
-// A parameter's name as the regular expression that its counterparts in all layers match:
+// Returns the regular expression that a parameter's counterparts in all layers match:
 // 2.weight -> \d+.weight, layers.0.weight -> layers.\d+.weight
 std::string pattern_of(const std::string& name);
 
@@ -56,36 +56,37 @@ struct MergeRule {
   bool vocabulary = false;
   bool pipeline_replicated = false;
   const UniversalInfo::SubParams* sub_params = nullptr;
-  std::vector<std::vector<int64_t>> widths;  // of sub-parameters, where the checkpoint records them
+  std::vector<std::vector<int64_t>> widths;  // sub-parameters', if recorded
 };
 
-// Finds the rule of a name. Refuses a name that two patterns of the same category match.
+// Finds the rule for a name. Throws if two patterns of the same category match the name.
 class MergeRules {
  public:
   explicit MergeRules(const UniversalInfo& info);
   MergeRule classify(const std::string& name);
-  std::vector<std::string> unused() const;  // patterns that no name matched so far
+  std::vector<std::string> unused() const;  // unmatched so far; never pipeline_replicated's
 
  private:
   using List = std::vector<std::string> UniversalInfo::*;
   struct Pattern {
     std::string text;
     std::regex regex;
-    List list;  // that it is of, or
+    List list;  // the list that has it; if null, sub_params has it
     const UniversalInfo::SubParams* sub_params;
   };
   void compile(const std::vector<std::string>& patterns, List list,
                const UniversalInfo::SubParams* sub_params = nullptr);
-  const Pattern* match(List list, const std::string& name);  // null: of sub-parameters
+  const Pattern* match(List list, const std::string& name);  // null list: sub-parameters'
 
   const UniversalInfo& info_;
   std::vector<Pattern> patterns_;
   std::set<std::string> used_;
-  size_t states_ = 0, width_ = 0;  // of all compiled patterns
+  size_t states_ = 0, width_ = 0;  // sums over all compiled patterns
 };
 
-// The full tensor and the cut of its shards, given their shapes (one for each tp rank).
-// `vocabulary` is the true number of rows. Refuses shards that do not fit together.
+// The full tensor's shape and the cut of its shards. merge_shape() finds them from the shards'
+// shapes (one for each tp rank) and throws if the shards do not fit together. `vocabulary` is the
+// true number of rows.
 struct MergeShape {
   Shape full;
   CutRule cut;
@@ -93,7 +94,7 @@ struct MergeShape {
 MergeShape merge_shape(const std::string& name, const MergeRule& rule,
                        std::span<const Shape> shards, std::optional<int64_t> vocabulary);
 
-// The keys that a state file says about the rule, in DeepSpeed's order, without the tensor.
+// Returns a state file's keys about the rule, in DeepSpeed's order, without the tensor.
 std::vector<Value::Entry> merge_keys(const MergeRule& rule);
 
 }  // namespace anymesh

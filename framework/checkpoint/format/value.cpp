@@ -11,7 +11,7 @@
 namespace anymesh {
 namespace {
 
-constexpr size_t kMostOfStep = 1000;  // of where a value came from, in bytes
+constexpr size_t kMostOfStep = 1000;  // bytes of one step of where()
 
 std::string_view kind_name(Value::Kind kind) {
   constexpr std::array<std::string_view, 16> kNames = {
@@ -20,7 +20,7 @@ std::string_view kind_name(Value::Kind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-// A tensor of one element as a number: Adam's step, mostly.
+// Returns a one-element tensor as a number. It is mostly Adam's step.
 std::optional<double> scalar(const TensorRecord& tensor) {
   if (tensor.numel() != 1 || is_complex(tensor.dtype)) return std::nullopt;
   std::vector<std::byte> bytes(element_size(tensor.dtype));
@@ -32,7 +32,7 @@ std::optional<double> scalar(const TensorRecord& tensor) {
 
 bool is_unread_tensor(const Value::Object& object) { return object.type->module == "torch._utils"; }
 
-// pickle.h says what else than an object of a class it may be.
+// Describes an object, which may stand for something other than a class instance; see pickle.h.
 std::string describe(const Value::Object& object) {
   if (object.type->module.empty()) return object.type->name;
   return (is_unread_tensor(object) ? "tensor that is not read, of " : "object of class ") +
@@ -205,7 +205,7 @@ const Value* Value::Mapping::find(std::string_view key) const {
   return found == index->end() ? nullptr : &entries[found->second].second;
 }
 
-// Keys that count from 0 stand where they say, mostly.
+// Keys that count from 0 are usually at their own index, so that is tried first.
 Value Value::find(int64_t key) const {
   const auto* entries = find_entries();
   if (!entries) fail("a dict");

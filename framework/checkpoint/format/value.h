@@ -19,7 +19,7 @@
 
 namespace anymesh {
 
-// A tensor in a file: row-major, contiguous, `bytes` holding exactly numel elements. Records with
+// A tensor in a file: row-major and contiguous. `bytes` holds exactly numel elements. Records with
 // the same `bytes` pointer are the same memory to torch (tied weights).
 struct TensorRecord {
   DType dtype = DType::kFloat32;
@@ -33,19 +33,19 @@ struct TensorRecord {
 
 using NamedTensors = std::vector<std::pair<std::string, TensorRecord>>;
 
-// The Python objects of a checkpoint file, as plain data: nothing of a file is ever executed.
+// The Python objects of a checkpoint file, as plain data. No code in a file is ever executed.
 //
 //   Value v = Value::dict({{"step", 4}, {"lr", 0.1}, {"betas", Value::tuple({0.9, 0.95})}});
 //   v.set("name", "adam");
 //   v.at("betas").at(1).as_double();            // 0.95
 //   if (Value lr = v.find("lr")) ...            // None (false) when absent
 //
-// Reading wrongly throws a ValueError that says where the value came from, e.g.
+// Reading a value as the wrong type throws a ValueError that says where it came from, e.g.
 //   mp_rank_00_model_states.pt: ['param_shapes'][0]: expected a dict, found int 7
-// Values are small and cheap to copy: what is larger than a number is shared, containers until one
-// of the copies is changed. A class that is not one of the kinds below (Namespace, loss scalers,
-// enums, NumPy arrays, ...) is kept as an object: its name, arguments and state. pickle.h says which
-// objects stand for tensors of kinds that we do not read, and for values that contain themselves.
+// Values are small and cheap to copy. Anything larger than a number is shared, and containers are
+// copied on write. A class that is not one of the kinds below (Namespace, loss scalers, enums,
+// NumPy arrays, ...) is kept as an object: its name, arguments and state. pickle.h lists the
+// objects that stand for unsupported kinds of tensors and for values that contain themselves.
 class Value {
  public:
   using Entry = std::pair<Value, Value>;
@@ -80,7 +80,7 @@ class Value {
     std::shared_ptr<const Global> type;
     bool call = false;  // made by type(*args) rather than by type.__new__(type, *args)
     std::vector<Value> args;
-    std::shared_ptr<Value> state;  // given to __setstate__ or __dict__; null when there is none
+    std::shared_ptr<Value> state;  // given to __setstate__ or __dict__; null if none
     std::vector<Value> items;      // appended, for list-like classes
     std::vector<Entry> entries;    // set by key, for dict-like classes
   };
@@ -112,7 +112,8 @@ class Value {
   static Value list_of(const std::vector<T>& items) {
     return list({items.begin(), items.end()});
   }
-  // Made without arguments, then given attributes: ("argparse", "Namespace", {{"lr", 0.1}}).
+  // Makes an object without arguments and gives it attributes:
+  // ("argparse", "Namespace", {{"lr", 0.1}}).
   static Value object(std::string module, std::string name, std::vector<Entry> attributes);
 
   Kind kind() const;
@@ -126,19 +127,19 @@ class Value {
   bool is_object() const { return kind() == Kind::kObject; }
   bool is_sequence() const;                           // list, tuple, set or torch.Size
   bool is_dict() const;                               // dict or OrderedDict
-  bool is_object(std::string_view class_name) const;  // by its last name, in whatever module
+  bool is_object(std::string_view class_name) const;  // by class name, in any module
   explicit operator bool() const { return !is_none(); }
   Value value_or(const Value& other) const { return is_none() ? other : *this; }
 
   bool as_bool() const;
-  int64_t as_int() const;    // int, bool, a float without fraction, a 0-dim tensor, an int enum
-  double as_double() const;  // int, float or 0-dim tensor
+  int64_t as_int() const;    // int, bool, whole float, one-element tensor or int enum
+  double as_double() const;  // int, float or one-element tensor
   const std::string& as_string() const&;
   const std::string& as_bytes() const&;
   const TensorRecord& as_tensor() const&;
   const Global& as_global() const&;
   const Object& as_object() const&;
-  // Of a temporary, as at() and find() return it: a copy, which may be kept.
+  // On a temporary, such as at() and find() return, these return a copy that may be kept.
   std::string as_string() && { return std::as_const(*this).as_string(); }
   std::string as_bytes() && { return std::as_const(*this).as_bytes(); }
   TensorRecord as_tensor() && { return std::as_const(*this).as_tensor(); }
@@ -148,32 +149,32 @@ class Value {
   std::vector<int64_t> as_ints() const;
   std::vector<std::string> as_strings() const;
 
-  // Of a dict, or the attributes of an object (its state). An absent key: at() throws, find()
-  // returns None.
+  // The entries of a dict, or the attributes of an object (its state). For an absent key, at()
+  // throws and find() returns None.
   Value at(std::string_view key) const;
   Value find(std::string_view key) const;
   Value find(int64_t key) const;
   bool contains(std::string_view key) const;
-  std::vector<Entry> entries() const;  // with where they are, for messages
-  // Of a sequence.
+  std::vector<Entry> entries() const;  // each knows its place, for messages
+  // The items of a sequence.
   Value at(size_t index) const;
   Value at(int index) const { return at(static_cast<size_t>(index)); }
   std::vector<Value> items() const;
-  size_t size() const;  // of a sequence, dict or object
+  size_t size() const;  // for a sequence, dict or object
 
-  // Of a dict or an object's attributes. set() keeps the place of an existing key.
+  // Change a dict or an object's attributes. set() keeps the position of an existing key.
   Value& set(std::string_view key, Value value);
   Value& erase(std::string_view key);
-  Value& push_back(Value value);  // of a list
+  Value& push_back(Value value);  // for a list
 
-  // For messages: where the value came from (a file, then keys), and what it is in a few words.
+  // For messages: where the value came from (a file, then keys), and a short description of it.
   Value named(std::string file) const;
   std::string where() const;
   std::string found() const;
-  [[noreturn]] void fail(const std::string& expected) const;    // a ValueError: the file is wrong
-  [[noreturn]] void refuse(const std::string& expected) const;  // CannotRead: it is beyond us
+  [[noreturn]] void fail(const std::string& expected) const;    // throws ValueError: a bad file
+  [[noreturn]] void refuse(const std::string& expected) const;  // throws CannotRead: unsupported
 
-  bool operator==(const Value& other) const;  // by content; tensors by dtype, shape and bytes
+  bool operator==(const Value& other) const;  // by content, tensor bytes included
 
  private:
   friend class PickleEncoder;
@@ -190,7 +191,7 @@ class Value {
     const Value* find(std::string_view key) const;
     Kind kind;
     std::vector<Entry> entries;
-    // For many entries, made when the first is looked for; whoever changes them drops it.
+    // Built by the first lookup among many entries; own_entries() drops it.
     mutable std::once_flag indexed;
     mutable std::unique_ptr<std::unordered_map<std::string_view, size_t>> index;
   };
@@ -204,16 +205,16 @@ class Value {
   Value(Kind kind, std::vector<Entry> entries);
   Value(Kind kind, std::string data);
   template <typename T>
-  const T& get(const char* expected) const;  // throws unless the value is one
+  const T& get(const char* expected) const;  // throws unless the value holds a T
   const std::string& raw() const { return std::get<std::shared_ptr<const Raw>>(data_)->data; }
   const Value* find_value(std::string_view key) const;
-  const Mapping* find_mapping() const;  // of a dict or an object's attributes, else null
+  const Mapping* find_mapping() const;  // dict or object's attributes, else null
   const std::vector<Entry>* find_entries() const;
   const std::vector<Value>* find_items() const;
-  std::vector<Entry>& own_entries();  // ... unshared, to change them
+  std::vector<Entry>& own_entries();  // unshared first, to be changed
   Value child(const Value& value, std::string key) const;
 
-  // kind() knows the order.
+  // kind() relies on this order.
   std::variant<std::monostate, bool, int64_t, double, std::shared_ptr<const std::string>,
                std::shared_ptr<const Raw>, std::shared_ptr<const Global>,
                std::shared_ptr<const TensorRecord>, std::shared_ptr<Object>,
@@ -222,15 +223,15 @@ class Value {
   std::shared_ptr<const Where> where_;
 };
 
-// The value with each tensor in it replaced.
+// Returns the value with each tensor in it replaced by change(tensor).
 Value map_tensors(const Value& value,
                   const std::function<TensorRecord(const TensorRecord&)>& change);
 
-// The classes of DeepSpeed and Megatron that checkpoints hold, by name.
+// Classes of DeepSpeed and Megatron that checkpoints hold by name.
 Value fragment_address(int64_t numel, int64_t start);
 Value zero_stage_enum(int stage);
-// Of an int or a ZeroStageEnum, which Debian 12's Python 3.11.2 pickles by name:
-// getattr(ZeroStageEnum, "weights").
+// Returns the stage that an int or a ZeroStageEnum names. Debian 12's Python 3.11.2 pickles the
+// enum by name: getattr(ZeroStageEnum, "weights").
 int zero_stage_of(const Value& stage);
 Value loss_scaler(double scale);
 Value dynamic_loss_scaler(std::vector<Value::Entry> fields);

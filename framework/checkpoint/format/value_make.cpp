@@ -1,5 +1,4 @@
-// How values are made: Python's containers, and the classes of DeepSpeed that its files hold by
-// name.
+// Makes values: Python's containers, and the classes that DeepSpeed's files hold by name.
 
 #include <algorithm>
 #include <array>

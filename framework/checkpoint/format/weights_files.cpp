@@ -19,13 +19,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// In order, a new shard when the next tensor does not fit; one that is larger than a shard gets its
-// own. With `tied`, names of one storage stay together and count once. `stored`: bytes of all.
+// Splits tensors into shards, in order. A tensor that does not fit starts a new shard, and a tensor
+// larger than a shard gets its own. With `tied`, names of one storage stay together and count once.
+// Adds the bytes of all tensors to `stored`.
 std::vector<NamedTensors> shards_of(const NamedTensors& tensors, uint64_t max_size, bool tied,
                                     uint64_t& stored) {
   std::vector<NamedTensors> shards;
   std::unordered_map<const ByteSource*, size_t> shard_of;
-  std::optional<size_t> open;  // the one that is being filled
+  std::optional<size_t> open;  // the shard being filled
   uint64_t size = 0;
   for (const auto& named : tensors) {
     const ByteSource* storage = named.second.bytes.get();
@@ -53,7 +54,7 @@ std::string file_name(const std::string& stem, const std::string& suffix, size_t
   return stem + printed("-%05zu-of-%05zu", i + 1, count) + suffix;
 }
 
-// Names of one storage keep sharing it.
+// Counts a shard's bytes as they are read. Names of one storage keep sharing it.
 NamedTensors counted(NamedTensors shard, ProgressCounter& counter) {
   std::unordered_map<const ByteSource*, BytesPtr> storages;
   for (auto& [name, tensor] : shard) {

@@ -31,8 +31,8 @@ bool has_model_states(const fs::path& folder) {
   return false;
 }
 
-// Sets a state from what a universal folder has in its file: a dict around `param`, or the tensor
-// alone and flat (ZeRO 3).
+// Sets a state from the contents of its file in a universal folder: a dict around `param`, or the
+// flat tensor alone (ZeRO 3).
 void set_state(WholeParameter& parameter, const std::string& state, Value content,
                const Shape* shape) {
   TensorRecord& tensor = parameter.states[state];
@@ -52,14 +52,14 @@ void set_state(WholeParameter& parameter, const std::string& state, Value conten
                std::string(kFp32State) + ", not " + to_string(tensor.shape));
 }
 
-// ZeRO 3: the optimizer's own state dict is inside, and has the step.
+// Returns ZeRO 3's step, which is in the optimizer's own state dict inside `optimizer_state`.
 Value step_of_zero3(const Value& optimizer_state) {
   const Value torch = optimizer_state.find(keys::kOptimizerStateDict);
   const auto states = torch ? torch.at(keys::kState).entries() : std::vector<Value::Entry>{};
   return states.empty() ? Value() : states[0].second.find(kStepState);
 }
 
-// The file with a folder's weights, or the index of its parts; empty when there is neither.
+// Returns the file with a folder's weights, or the index of its parts; empty if there is neither.
 fs::path weights_entry(const fs::path& folder) {
   for (const fs::path file : kWeightsFiles) {
     for (const fs::path& entry : {folder / file, folder / (file.string() + kIndexSuffix)})
@@ -68,7 +68,8 @@ fs::path weights_entry(const fs::path& folder) {
   return {};
 }
 
-// Of a folder, an index or a file itself, with the names that an index says each one has.
+// Returns the weights files of a folder, an index or a file itself. Each comes with the tensor
+// names that the index lists for it.
 std::map<fs::path, std::vector<std::string>> weight_files(const fs::path& path) {
   const fs::path entry = fs::is_directory(path) ? weights_entry(path) : path;
   if (!entry.string().ends_with(kIndexSuffix)) return {{entry, {}}};
@@ -106,7 +107,7 @@ fs::path resolve_tag(const fs::path& path, const std::string& tag) {
 
 Kind checkpoint_kind(const fs::path& path) {
   if (fs::exists(path) && !fs::is_directory(path)) {
-    const File readable(path);  // or throws: a FIFO, say
+    const File readable(path);  // throws for a FIFO, say
     return Kind::kWeights;
   }
   if (!fs::exists(path))
@@ -173,9 +174,9 @@ void WholeCheckpoint::open_ordinary(int threads) {
   }
 }
 
-// Of ZeRO 3, frozen parameters are cut over the model-states files, as trained ones are over the
-// optimizer's, and buffers are in `module`. DeepSpeed's universal folders have neither but in the
-// copies of those files.
+// ZeRO 3 partitions frozen parameters over the model-states files, as trained parameters over the
+// optimizer files. Buffers are in `module`. DeepSpeed's universal folders have both only in their
+// copies of the model-states files.
 void WholeCheckpoint::add_untrained_of_zero3() {
   if (!fs::exists(path / zero3_model_states_file(0, 0))) return;
   const auto add = [&](const std::string& name, const TensorRecord& tensor) {
@@ -184,13 +185,13 @@ void WholeCheckpoint::add_untrained_of_zero3() {
     parameter.shape = tensor.shape;
     parameter.states[std::string(kFp32State)] = widened(tensor);
   };
-  const std::set<std::string> folders(names_.begin(), names_.end());  // of a universal checkpoint
+  const std::set<std::string> folders(names_.begin(), names_.end());  // empty unless universal
   const auto is_known = [&](const std::string& name) {
     return parameters_.contains(name) || folders.contains(name);
   };
   if (const Value buffers = metadata.find(keys::kBufferNames)) {
     const Value module =
-        metadata.find(keys::kModule).value_or(Value::dict());  // of a pipeline None
+        metadata.find(keys::kModule).value_or(Value::dict());  // None for a pipeline
     for (const std::string& name : buffers.as_strings()) {
       if (const Value buffer = module.find(name); buffer && !is_known(name))
         add(name, buffer.as_tensor());
@@ -280,7 +281,8 @@ Value read_weights_file(const fs::path& file, DeferredChecks* checks) {
   return Value::dict({tensors.begin(), tensors.end()}).named(file.string());
 }
 
-// Tied weights: the second name's own tensor, where there is one, is of the model's precision.
+// Lists the names, and makes second names of tied weights aliases. A second name's own tensor, if
+// there is one, is only in the model's precision.
 void WholeCheckpoint::finish() {
   for (const auto& [name, parameter] : parameters_) names_.push_back(name);
   std::sort(names_.begin(), names_.end());

@@ -19,15 +19,15 @@ class DeferredChecks;
 
 // Zip archives as torch.save writes them: records stored without compression, zip64 where needed.
 //
-// The reader checks every length and offset against the file, and refuses compressed, encrypted,
+// The reader checks every length and offset against the file. It refuses compressed, encrypted,
 // duplicate or overlapping records, and more than 131072 of them. No byte of a record is given out
-// before the whole record has met its CRC: the first read of a part goes over all of it, once for
-// each open(), unless the check is deferred (deferred_checks.h).
+// before the whole record has passed its CRC: the first partial read after each open() goes over
+// the whole record, unless the check is deferred (deferred_checks.h).
 class ZipReader {
  public:
   struct Record {
     std::string name;
-    uint64_t offset = 0;  // of the data, in the file
+    uint64_t offset = 0;  // the data's, in the file
     uint64_t size = 0;
     uint32_t crc = 0;
   };
@@ -36,10 +36,10 @@ class ZipReader {
 
   const std::vector<Record>& records() const { return *records_; }
   const Record* find(std::string_view name) const;
-  // One of records(), which stay as long as what is open.
+  // Opens a record of records(). The returned bytes keep the records alive.
   BytesPtr open(const Record& record, DeferredChecks* checks = nullptr) const;
   std::vector<std::byte> read(const Record& record) const;
-  void check(const Record& record) const;  // throws if it is damaged
+  void check(const Record& record) const;  // throws if the record is damaged
   const std::shared_ptr<const File>& file() const { return file_; }
 
   static bool is_zip(const File& file);  // by its first bytes
@@ -62,29 +62,28 @@ class ZipReader {
   std::unordered_map<std::string_view, const Record*> by_name_;
 };
 
-// An archive that is to be written, each record's data at a multiple of 64 bytes.
+// The layout of an archive to be written, with each record's data at a multiple of 64 bytes.
 //   ZipLayout zip(crcs); zip.add("archive/version", "3\n"); zip.add("archive/data/0", bytes); ...
 //   stream(zip.finish());
-// All sizes follow from those of the records, so that an archive is laid out before its CRCs are
-// known.
+// All sizes follow from the records' sizes, so an archive is laid out before its CRCs are known.
 class ZipLayout {
  public:
-  // `crcs`: of the sources that are not empty, in order; none = not known yet.
+  // `crcs` are the CRCs of the non-empty sources, in order; empty if not known yet.
   explicit ZipLayout(std::span<const uint32_t> crcs = {}) : crcs_(crcs) {}
 
   void add(std::string name, std::string_view text);
   void add(std::string name, const BytesPtr& source);  // null: no bytes
   const std::vector<ZipReader::Record>& records() const { return records_; }
-  FileLayout finish();  // with the directory
+  FileLayout finish();  // adds the directory
 
  private:
-  void begin(std::string name, uint64_t size);  // the header before the data
-  void end(uint32_t crc);                       // the descriptor behind it
+  void begin(std::string name, uint64_t size);  // adds the header before the data
+  void end(uint32_t crc);                       // adds the descriptor after the data
 
   std::span<const uint32_t> crcs_;
   FileLayout file_;
   std::vector<ZipReader::Record> records_;
-  std::vector<uint64_t> headers_;  // where the local header of each record is
+  std::vector<uint64_t> headers_;  // offset of each record's local header
 };
 
 }  // namespace anymesh

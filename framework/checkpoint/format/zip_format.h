@@ -7,8 +7,8 @@
 
 namespace anymesh {
 
-// The structures of a zip file (PKWARE's APPNOTE.TXT, section 4.3), little-endian. Sizes are those
-// of the fixed parts.
+// The structures of a zip file (PKWARE's APPNOTE.TXT, section 4.3), little-endian. Sizes cover the
+// fixed parts only.
 inline constexpr uint32_t kLocalHeader = 0x04034B50, kDescriptor = 0x08074B50,
                           kCentralHeader = 0x02014B50;
 inline constexpr uint32_t kZip64End = 0x06064B50, kZip64Locator = 0x07064B50, kEnd = 0x06054B50;

@@ -30,7 +30,8 @@ void ZipLayout::add(std::string name, const BytesPtr& source) {
   if (!crcs_.empty()) crcs_ = crcs_.subspan(1);
 }
 
-// Sizes and CRC follow the data, in a descriptor, since the CRC is known only then.
+// Adds a header without sizes and CRC. They follow the data in a descriptor, as the CRC is known
+// only then.
 void ZipLayout::begin(std::string name, uint64_t size) {
   if (name.size() > UINT16_MAX)
     throw std::runtime_error("a record name of " + std::to_string(name.size()) + " bytes");

@@ -10,7 +10,7 @@ namespace anymesh {
 namespace {
 
 constexpr uint64_t kMaxComment = 0xFFFF;
-constexpr uint64_t kMaxRecords = 1 << 17;  // each takes us up to 200 bytes beside its name
+constexpr uint64_t kMaxRecords = 1 << 17;  // each takes up to 200 bytes besides its name
 
 std::vector<std::byte> read_range(const File& file, uint64_t offset, uint64_t size) {
   std::vector<std::byte> bytes(size);
@@ -18,7 +18,7 @@ std::vector<std::byte> read_range(const File& file, uint64_t offset, uint64_t si
   return bytes;
 }
 
-// UTF-8 without control characters, as names are that a message may repeat.
+// Whether a name is UTF-8 without control characters, so that a message may repeat it.
 bool is_text(std::string_view text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const auto first = static_cast<unsigned char>(text[i]);
@@ -54,7 +54,7 @@ bool ZipReader::is_zip(const File& file) {
 ZipReader::Directory ZipReader::find_directory() const {
   const uint64_t size = file_->size();
   if (size < kEndSize) fail(0, "only " + std::to_string(size) + " bytes");
-  // Torch writes no comment behind it; only where there is one is it looked for.
+  // Torch writes no comment after this record. Searches for it only if it is not at the end.
   uint64_t at = 0, tail_size = kEndSize;
   auto tail = read_range(*file_, size - tail_size, tail_size);
   while (get_field<uint32_t>(tail, at) != kEnd ||
@@ -109,7 +109,7 @@ void ZipReader::read_directory(const Directory& directory) {
   const auto bytes = read_range(*file_, directory.offset, directory.size);
   std::span<const std::byte> rest = bytes;
   std::vector<std::pair<uint64_t, uint64_t>> extents;
-  records_->reserve(directory.count);  // so that they stay where they are
+  records_->reserve(directory.count);  // keeps pointers to them valid
   by_name_.reserve(directory.count);
   extents.reserve(directory.count);
   for (uint64_t i = 0; i < directory.count; ++i) {
@@ -128,7 +128,7 @@ void ZipReader::read_directory(const Directory& directory) {
   if (found != extents.end()) fail(std::next(found)->first, "records overlap");
 }
 
-// Takes the entry at byte `at` off the directory; `header` gets the place of the local header.
+// Takes the entry at byte `at` off the directory. Sets `header` to the local header's offset.
 ZipReader::Record ZipReader::read_entry(std::span<const std::byte>& rest, uint64_t at,
                                         uint64_t& header) const {
   if (rest.size() < kCentralHeaderSize || get_field<uint32_t>(rest, 0) != kCentralHeader) {
@@ -160,7 +160,7 @@ ZipReader::Record ZipReader::read_entry(std::span<const std::byte>& rest, uint64
   return record;
 }
 
-// Of `values`, those that did not fit their 32 bits are in the zip64 extra field, in this order.
+// Reads the `values` that did not fit 32 bits from the zip64 extra field, which keeps their order.
 void ZipReader::read_zip64(std::span<const std::byte> extra, uint64_t at, const std::string& name,
                            std::initializer_list<uint64_t*> values) const {
   while (extra.size() >= 4) {
@@ -177,7 +177,7 @@ void ZipReader::read_zip64(std::span<const std::byte> extra, uint64_t at, const 
   }
 }
 
-// The data follows the local header, whose name and padding have lengths of their own.
+// Finds the data, which follows the local header and its name and padding of their own lengths.
 void ZipReader::locate_data(Record& record, uint64_t header, uint64_t end) const {
   const auto outside = [&] { fail(header, "record " + record.name + " lies outside"); };
   if (header > end || end - header < kLocalHeaderSize) outside();

@@ -12,14 +12,14 @@
 namespace anymesh {
 namespace {
 
-// In [0, 1), with 53 random bits.
+// Returns a uniform number in [0, 1), with 53 random bits.
 double uniform(uint64_t seed, uint64_t index) {
   const PhiloxBlock r =
       philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, seed);
   return static_cast<double>((uint64_t{r[0]} << 32 | r[1]) >> 11) * 0x1p-53;
 }
 
-// The candidates: all in their order, or the `count` likeliest, likeliest first.
+// Returns all candidates in their order, or the `count` likeliest, likeliest first.
 std::vector<int32_t> candidates(std::span<const float> logits, size_t count, bool sorted) {
   std::vector<int32_t> ids(logits.size());
   std::iota(ids.begin(), ids.end(), 0);

@@ -5,7 +5,7 @@
 
 namespace anymesh {
 
-// How the next token is drawn from the model's logits.
+// Options for drawing the next token from the model's logits.
 struct SamplingOptions {
   double temperature = 1;  // divides the logits; 0: always the likeliest token
   int top_k = 0;           // among the k likeliest only; 0: all
@@ -16,9 +16,9 @@ struct SamplingOptions {
 // Throws a ParseError that names the flag.
 void validate(const SamplingOptions& options);
 
-// Draws one token after the other. The n-th draw is a function of the seed, n and the logits. Of
-// tokens that are as likely the lower number comes first. With both limits top_p is of what top_k
-// leaves.
+// Draws one token after the other. The n-th draw is a function of the seed, n and the logits. If
+// tokens are equally likely, the lower number comes first. With both limits, top_p applies to the
+// tokens that top_k leaves.
 class Sampler {
  public:
   // REQUIRES: valid options.

@@ -1,6 +1,7 @@
-// What framework/cuda/simt.h takes where no nvcc compiles it: CUDA C++ as far as our kernels use it, for one thread of the
-// CPU. Blocks run one after the other; the threads of a block are fibers that go on until they wait for each other, a warp
-// as far as it can before the next, so that a wait that is missing shows. One that some threads never reach is an error.
+// CUDA C++ for framework/cuda/simt.h where no nvcc compiles it, as far as our kernels use it, for
+// one thread of the CPU. Blocks run one after the other. The threads of a block are fibers that run
+// until they wait for each other. A warp runs as far as it can before the next one, so that a
+// missing wait shows. A wait that some threads never reach is an error.
 #pragma once
 
 #include <c10/util/BFloat16.h>
@@ -35,7 +36,7 @@ class Block {
  public:
   static constexpr int kWarp = 32;
 
-  // body() on each of the threads, to its end.
+  // Runs body() on each of the threads, to its end.
   Block(int threads, const std::function<void()>& body)
       : body_(body), fibers_(static_cast<size_t>(threads)), slots_(fibers_.size()) {
     running_ = this;
@@ -57,7 +58,7 @@ class Block {
     }
   }
 
-  // All threads of the block, or of this one's warp, have come here.
+  // Waits until all threads of the block, or of this one's warp, have come here.
   void wait_for_block() { wait(block_, fibers_.size()); }
   void wait_for_warp() {
     const size_t warp = thread_index.x / kWarp;
@@ -82,7 +83,8 @@ class Block {
     block.fibers_[thread_index.x].done = block.moved_ = true;
     ++block.done_;
   }
-  // As far as the warp gets without the others: what they still had to read is then overwritten.
+  // Runs the warp as far as it gets without the others. Data that they still had to read is
+  // overwritten.
   bool run_warp(size_t warp) {
     bool moved = false;
     const size_t end = std::min((warp + 1) * kWarp, fibers_.size());
@@ -109,10 +111,10 @@ class Block {
   }
 
   inline static Block* running_ = nullptr;
-  inline static std::vector<std::unique_ptr<char[]>> stacks_;  // of the blocks, one after the other
+  inline static std::vector<std::unique_ptr<char[]>> stacks_;  // reused by the blocks
   const std::function<void()>& body_;
   std::vector<Fiber> fibers_;
-  std::vector<uint64_t> slots_;  // what a thread shows its warp
+  std::vector<uint64_t> slots_;  // values that the threads show their warp
   std::vector<Barrier> warps_;
   Barrier block_;
   ucontext_t scheduler_;
