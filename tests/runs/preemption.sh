@@ -8,7 +8,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh" "$1"
 stops=${STOPS:-20}
 RANDOM=${SEED:-7}
 
-flags=(--global-batch-size 4 --train-iters 400 --eval-interval 10 --eval-iters 6 --save-interval 7 --save-total-limit 2)
+flags=(--train-iters 400 --eval-interval 10 --eval-iters 6 --save-interval 7 --save-total-limit 2)
 validations() { grep -ho 'validation loss at iteration.*' "$@" | sort -u; }
 train 1,2,2,1 whole.csv "${flags[@]}" --save whole --log-interval 1 >whole.log 2>&1 || fail "$(tail -5 whole.log)"
 iterations=$(wc -l <whole.csv)
