@@ -8,13 +8,13 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh" "$1"
 stops=${STOPS:-20}
 RANDOM=${SEED:-7}
 
-flags=(--train-iters 400 --eval-interval 10 --eval-iters 6 --save-interval 7 --save-total-limit 2)
+flags=(--global-batch-size 4 --train-iters 1000 --eval-interval 10 --eval-iters 6 --save-interval 7 --save-total-limit 2)
 validations() { grep -ho 'validation loss at iteration.*' "$@" | sort -u; }
 train 1,2,2,1 whole.csv "${flags[@]}" --save whole --log-interval 1 >whole.log 2>&1 || fail "$(tail -5 whole.log)"
 iterations=$(wc -l <whole.csv)
 
 signal() {  # signals the run whose mpirun, or whose one process, is process $1
-  if ((RANDOM % 2)); then kill -USR1 "$1"; elif [[ $mpi ]]; then pkill -TERM -P "$1" || true; else kill -TERM "$1"; fi
+  if ((RANDOM % 2)); then kill -USR1 "$1"; elif [[ $mpi ]]; then pkill -TERM -P "$1"; else kill -TERM "$1"; fi 2>/dev/null || true  # or it has ended
 }
 stopped=0 early=0 last=0
 for ((i = 1; stopped < stops; ++i)); do
