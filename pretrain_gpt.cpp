@@ -4,9 +4,9 @@
 //   --zero-stage 1 ...                                    eight processes
 //   pretrain_gpt --local-ranks 8 ...                      eight threads of this one
 //
-// framework/pretrain.h is the program. To train another model, copy this file and models/gpt, and
+// framework/run/pretrain.h is the program. To train another model, copy this file and models/gpt, and
 // change the names; tutorials/13_new_model does so.
-#include "framework/pretrain.h"
+#include "framework/run/pretrain.h"
 #include "models/gpt/gpt_model.h"
 
 namespace anymesh {

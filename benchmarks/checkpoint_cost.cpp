@@ -24,11 +24,11 @@
 #include <fstream>
 #include <string>
 
-#include "framework/checkpoint/format/stopwatch.h"
 #include "framework/comm/mpi_job.h"
 #include "framework/data/mock_dataset.h"
 #include "framework/engine.h"
-#include "framework/micro_batches.h"
+#include "framework/run/micro_batches.h"
+#include "framework/util/stopwatch.h"
 #include "models/gpt/gpt_model.h"
 
 using namespace anymesh;

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/svg.h"
+#include "tools/plot/svg.h"
 
 using namespace anymesh;
 

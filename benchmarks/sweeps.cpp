@@ -3,8 +3,6 @@
 // OMP_NUM_THREADS threads. Prints medians of 15, alternating.
 //
 //   sweeps [MILLIONS OF PARAMETERS, 64]
-#include "framework/optim/sweeps.h"
-
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
 
@@ -13,7 +11,8 @@
 #include <cstdlib>
 #include <functional>
 
-#include "framework/checkpoint/format/stopwatch.h"
+#include "framework/kernels/adamw_sweeps.h"
+#include "framework/util/stopwatch.h"
 
 namespace {
 

@@ -11,10 +11,10 @@
 #include <cstdlib>
 #include <string>
 
-#include "framework/checkpoint/save_lock.h"
+#include "framework/checkpoint/save/save_lock.h"
 #include "framework/comm/mpi_job.h"
 #include "framework/data/mock_dataset.h"
-#include "framework/micro_batches.h"
+#include "framework/run/micro_batches.h"
 #include "models/gpt/gpt_model.h"
 
 using namespace anymesh;

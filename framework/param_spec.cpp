@@ -10,7 +10,7 @@
 #include <set>
 
 #include "framework/comm/agreement.h"
-#include "framework/random/philox.h"
+#include "framework/kernels/philox.h"
 #include "framework/storage.h"
 
 namespace anymesh {
@@ -136,7 +136,7 @@ torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
   };
   spec.layer = layer;
   spec.units = {unit};
-  spec.tensor = hollow(local, options_).requires_grad_();
+  spec.tensor = empty_without_storage(local, options_).requires_grad_();
   specs_.push_back(std::move(spec));
   return specs_.back().tensor;
 }

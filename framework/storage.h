@@ -16,8 +16,8 @@ inline void allocate_storage(const torch::Tensor& t) {
 }
 
 // A contiguous tensor without memory.
-inline torch::Tensor hollow(const std::vector<int64_t>& shape,
-                            const torch::TensorOptions& options) {
+inline torch::Tensor empty_without_storage(const std::vector<int64_t>& shape,
+                                           const torch::TensorOptions& options) {
   torch::Tensor t = torch::empty({0}, options);
   t.unsafeGetTensorImpl()->set_sizes_contiguous(shape);
   return t;

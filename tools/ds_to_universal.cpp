@@ -5,7 +5,7 @@
 #include <cxxopts.hpp>
 #include <iostream>
 
-#include "framework/checkpoint/format/convert.h"
+#include "framework/format/whole.h"
 #include "tools/progress_line.h"
 #include "tools/run_tool.h"
 
@@ -26,7 +26,7 @@ ConvertOptions parse(int argc, char** argv) {
     ("input_folder", "Tag folder, e.g. checkpoints/global_step100", folder, "DIR")
     ("output_folder", "Folder to make; replaced if it is a universal checkpoint", folder, "DIR")
     ("num_extract_workers", "Threads that read metadata", threads(4), "N")
-    ("num_merge_workers", "Threads that read, merge and write tensors", threads(stream_threads()),
+    ("num_merge_workers", "Threads that read, merge and write tensors", threads(write_threads()),
      "N")
     ("dry-run", "Print the files to write, the expected time, and whether they fit")
     ("keep_temp_folder",

@@ -26,13 +26,13 @@
 #include <thread>
 #include <vector>
 
-#include "framework/checkpoint/format/claimed_output.h"
-#include "framework/checkpoint/format/stopwatch.h"
 #include "framework/data/document_reader.h"
 #include "framework/data/indexed_dataset.h"
 #include "framework/data/json_line.h"
 #include "framework/data/tokenizer.h"
-#include "framework/parse_number.h"
+#include "framework/format/output.h"
+#include "framework/util/parse_number.h"
+#include "framework/util/stopwatch.h"
 #include "tools/progress_line.h"
 #include "tools/run_tool.h"
 

@@ -5,16 +5,16 @@
 #include <cstdio>
 #include <string>
 
-#include "framework/checkpoint/format/weights_files.h"
-#include "framework/peak_memory.h"
-#include "framework/printed.h"
+#include "framework/format/whole.h"
+#include "framework/util/format.h"
+#include "framework/util/peak_memory.h"
 
 namespace anymesh {
 
 // "497.76 MB", "1.49 GB"
 inline std::string size_text(double bytes) {
   const bool large = bytes >= 1e9;
-  return printed("%.2f %s", bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB");
+  return string_printf("%.2f %s", bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB");
 }
 
 // Shows progress on stderr: on a terminal as one line that is rewritten, elsewhere as a line for
@@ -54,8 +54,8 @@ auto with_progress(Work work) {
 
 // "in 0.81 s (612.40 MB/s), peak memory 53 MiB"
 inline std::string pace(double bytes, double seconds) {
-  return printed("in %.2f s (%s/s), peak memory %ld MiB", seconds,
-                 size_text(bytes / seconds).c_str(), peak_memory() >> 20);
+  return string_printf("in %.2f s (%s/s), peak memory %ld MiB", seconds,
+                       size_text(bytes / seconds).c_str(), peak_memory() >> 20);
 }
 
 // "148 tensors, 497.76 MB in 1 file in ..."

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "framework/nearest_name.h"
-#include "framework/printable.h"
-#include "framework/process_limits.h"
-#include "framework/standard_output.h"
+#include "framework/util/nearest_name.h"
+#include "framework/util/printable.h"
+#include "framework/util/process_limits.h"
+#include "framework/util/standard_output.h"
 
 namespace anymesh {
 

@@ -5,7 +5,7 @@
 #include <cxxopts.hpp>
 #include <iostream>
 
-#include "framework/checkpoint/format/fp32_export.h"
+#include "framework/format/whole.h"
 #include "tools/progress_line.h"
 #include "tools/run_tool.h"
 

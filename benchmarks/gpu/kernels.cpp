@@ -12,13 +12,13 @@
 #include <cstdio>
 #include <functional>
 
-#include "framework/checkpoint/format/stopwatch.h"
 #include "framework/comm/mpi_job.h"
 #include "framework/cuda/cuda.h"
 #include "framework/kernels/activation.h"
+#include "framework/kernels/adamw_sweeps.h"
 #include "framework/kernels/norm.h"
-#include "framework/optim/sweeps.h"
 #include "framework/tensor_parallel/cross_entropy.h"
+#include "framework/util/stopwatch.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include "framework/comm/mpi_job.h"
 #include "framework/data/mock_dataset.h"
 #include "framework/engine.h"
-#include "framework/micro_batches.h"
+#include "framework/run/micro_batches.h"
 #include "models/gpt/gpt_model.h"
 
 using namespace anymesh;

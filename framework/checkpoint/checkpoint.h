@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "framework/checkpoint/format/progress.h"
-#include "framework/checkpoint/format/whole_checkpoint.h"
 #include "framework/comm/process_grid.h"
 #include "framework/config/flags.h"
+#include "framework/format/io.h"
+#include "framework/format/whole.h"
 #include "framework/optim/loss_scaler.h"
 #include "framework/optim/lr_scheduler.h"
 #include "framework/pipeline/stage.h"
@@ -116,7 +116,7 @@ struct SaveOptions {
 // checkpoint: from another name, a smaller vocabulary, ... Returns nullopt to load the parameter as
 // usual. Each rank keeps its part. The moments are the checkpoint's, if it has any of this name and
 // shape. The function must not communicate, or keep anything that it opens from `source`.
-using CustomLoadFn = std::function<std::optional<torch::Tensor>(const WholeCheckpoint& source,
+using CustomLoadFn = std::function<std::optional<torch::Tensor>(const CheckpointReader& source,
                                                                 const ParamSpec& parameter)>;
 
 // The arguments of DeepSpeedEngine.load_checkpoint, with its names and defaults, followed by ours.

@@ -5,10 +5,9 @@
 #include <algorithm>
 #include <set>
 
-#include "framework/checkpoint/format/names.h"
-#include "framework/checkpoint/format/setting_value.h"
-#include "framework/checkpoint/format/universal_info.h"
 #include "framework/comm/agreement.h"
+#include "framework/format/layout.h"
+#include "framework/format/torch_file.h"
 
 namespace anymesh {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "framework/checkpoint/checkpoint.h"
-#include "framework/checkpoint/format/value.h"
+#include "framework/format/torch_file.h"
 
 namespace anymesh {
 
@@ -12,7 +12,7 @@ namespace anymesh {
 inline constexpr const char* kWrittenLikeDeepSpeed = "0.19.8";
 
 // Returns the contents of a model-states file. It has Megatron's keys if the run has flags. Entries
-// for weights are None: rank_files.h fills them in. Collective over grid.pp, because each stage
+// for weights are None: optimizer_states.h fills them in. Collective over grid.pp, because each stage
 // knows only its own parameters' patterns.
 Value model_states(const CheckpointedRun& run, const TrainState& state, const SaveOptions& options);
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "framework/printable.h"
+#include "framework/util/printable.h"
 
 namespace anymesh {
 

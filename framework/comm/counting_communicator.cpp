@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "framework/printed.h"
+#include "framework/util/format.h"
 
 namespace anymesh {
 namespace {
@@ -104,8 +104,8 @@ std::string table_of(const CommCounts& counts, Communicator& world) {
     for (size_t verb = 0; verb < kVerbs; ++verb, maximum += 2) {
       if (maximum[0] == 0) continue;
       const auto& [calls, bytes] = traffic[verb];
-      table += printed("\n%-10s %-14s %8" PRId64 " %14" PRId64 "  %12" PRId64 " %14" PRId64,
-                       name.c_str(), kVerbNames[verb], calls, bytes, maximum[0], maximum[1]);
+      table += string_printf("\n%-10s %-14s %8" PRId64 " %14" PRId64 "  %12" PRId64 " %14" PRId64,
+                             name.c_str(), kVerbNames[verb], calls, bytes, maximum[0], maximum[1]);
     }
   }
   return table == kHeader ? "no communication in the last step" : table;

@@ -7,7 +7,8 @@
 
 #include "framework/config/config.h"
 #include "framework/config/foreign_flags.h"
-#include "framework/nearest_name.h"
+#include "framework/util/errors.h"
+#include "framework/util/nearest_name.h"
 
 namespace anymesh {
 namespace {
@@ -50,17 +51,17 @@ Given take_flag(Kind kind, const std::vector<std::string>& args, size_t& i) {
   const size_t equals = args[i].find('=');
   if (equals != std::string::npos) {
     if (kind == Kind::kSwitch)
-      throw ParseError(args[i] + ": " + flag + " is a switch and takes no value");
+      throw UserError(args[i] + ": " + flag + " is a switch and takes no value");
     given.values.push_back(args[i].substr(equals + 1));
   } else if (kind == Kind::kValue) {
-    if (i + 1 == args.size()) throw ParseError(flag + " needs a value");
+    if (i + 1 == args.size()) throw UserError(flag + " needs a value");
     given.values.push_back(args[++i]);
   }
   if (kind == Kind::kValue && is_flag(given.values[0]))
-    throw ParseError(flag + " needs a value, got the flag " + given.values[0]);
+    throw UserError(flag + " needs a value, got the flag " + given.values[0]);
   if (kind == Kind::kList) {
     while (i + 1 < args.size() && !args[i + 1].starts_with("--")) given.values.push_back(args[++i]);
-    if (given.values.empty()) throw ParseError(flag + " needs at least one value");
+    if (given.values.empty()) throw UserError(flag + " needs at least one value");
   }
   return given;
 }
@@ -91,17 +92,17 @@ std::string suggestion(const FlagTable& flags, const std::string& name) {
 
 [[noreturn]] void refuse_argument(const FlagTable& flags, const std::string& arg) {
   if (arg == "--")
-    throw ParseError("unexpected argument '--': every word belongs to a flag; leave it out");
+    throw UserError("unexpected argument '--': every word belongs to a flag; leave it out");
   if (!is_flag(arg)) {
     const std::string meant = arg.substr(0, arg.find('='));
     const bool one_dash =
         meant.starts_with("-") && kind_of(flags, meant.substr(1)) != Kind::kUnknown;
-    throw ParseError("unexpected argument '" + arg +
-                     "': flags begin with --, switches take no value" +
-                     (one_dash ? "; did you mean -" + meant + "?" : ""));
+    throw UserError("unexpected argument '" + arg +
+                    "': flags begin with --, switches take no value" +
+                    (one_dash ? "; did you mean -" + meant + "?" : ""));
   }
   const std::string name = flag_name(arg);
-  throw ParseError("unknown flag --" + name + suggestion(flags, name));
+  throw UserError("unknown flag --" + name + suggestion(flags, name));
 }
 
 std::string help_text(const FlagTable& flags) {

@@ -19,9 +19,10 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "framework/util/errors.h"
 
 namespace anymesh {
 
@@ -34,7 +35,7 @@ struct ParallelConfig {
 };
 
 // The devices that ranks compute on and the backend that they communicate by. place() in
-// framework/device.h chooses for a field that is empty.
+// framework/run/device.h chooses for a field that is empty.
 struct DeviceConfig {
   std::string device;               // cpu | cuda; empty = cuda if all ranks have a GPU, else cpu
   std::string distributed_backend;  // mpi | nccl; empty = nccl on cuda, mpi on cpu
@@ -147,12 +148,6 @@ struct Config {
   RunConfig run;
 };
 
-// Thrown for a flag, a JSON key or a combination of them that this trainer cannot run. what() is
-// the message for the user.
-struct ParseError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
 // The values derived from a Config and a world size. Warmup and decay are in samples, as in
 // Megatron, which multiplies iterations by the global batch size. A warmup fraction may end between
 // two samples.
@@ -176,7 +171,7 @@ bool goes_on_in_place(const CheckpointConfig& checkpoint);
 // REQUIRES: validate(config, world_size) passed.
 BatchPlan plan_batches(const Config& config, int world_size);
 
-// Throws ParseError, naming the flags, unless `config` can run on `world_size` ranks. A model adds
+// Throws UserError, naming the flags, unless `config` can run on `world_size` ranks. A model adds
 // its own rules: its validate(config, model, world_size) calls this one first.
 void validate(const Config& config, int world_size);
 

@@ -7,8 +7,9 @@
 #include <string_view>
 
 #include "framework/config/foreign_flags.h"
-#include "framework/input_file.h"
-#include "framework/printable.h"
+#include "framework/util/errors.h"
+#include "framework/util/input_file.h"
+#include "framework/util/printable.h"
 
 namespace anymesh {
 namespace {
@@ -101,11 +102,11 @@ Json parse_file(const std::string& path) {
   try {
     text = read_file(path);
   } catch (const std::exception& error) {
-    throw ParseError(std::string("--deepspeed_config ") + error.what());
+    throw UserError(std::string("--deepspeed_config ") + error.what());
   }
   if (text.size() > kMost) {
-    throw ParseError("--deepspeed_config " + path + ": has " + std::to_string(text.size()) +
-                     " bytes, expected at most " + std::to_string(kMost));
+    throw UserError("--deepspeed_config " + path + ": has " + std::to_string(text.size()) +
+                    " bytes, expected at most " + std::to_string(kMost));
   }
   std::vector<std::set<std::string>> open_objects;
   const auto refuse_repeats = [&](int, Json::parse_event_t event, Json& parsed) {
@@ -114,8 +115,7 @@ Json parse_file(const std::string& path) {
     if (event == Json::parse_event_t::key) {
       const std::string key = parsed.get<std::string>();
       if (!open_objects.back().insert(key).second) {
-        throw ParseError(path + ": the key \"" + printable(key) +
-                         "\" is given twice in one object");
+        throw UserError(path + ": the key \"" + printable(key) + "\" is given twice in one object");
       }
     }
     return true;
@@ -124,10 +124,10 @@ Json parse_file(const std::string& path) {
     return Json::parse(text, refuse_repeats);
   } catch (const Json::parse_error& error) {
     const std::string what = error.what();  // "[json.exception...] parse error at line 1, ..."
-    throw ParseError(path + ": byte " + std::to_string(error.byte) + ": " +
-                     what.substr(std::min(what.size(), what.find("] ") + 2)));
+    throw UserError(path + ": byte " + std::to_string(error.byte) + ": " +
+                    what.substr(std::min(what.size(), what.find("] ") + 2)));
   } catch (const Json::exception& error) {
-    throw ParseError(path + ": " + error.what());
+    throw UserError(path + ": " + error.what());
   }
 }
 
@@ -154,7 +154,7 @@ struct Reader {
     for (const auto& [name, value] : section.items()) {
       const std::string key = prefix + name;
       if (is_section(key)) {
-        if (!value.is_object()) throw ParseError(origin(key, value) + ": expected an object");
+        if (!value.is_object()) throw UserError(origin(key, value) + ": expected an object");
         read_section(value, key + ".");
       } else if (is_off(section, prefix, name)) {
         ignored.push_back(key);
@@ -188,10 +188,10 @@ struct Reader {
   void read_key(const std::string& key, const Json& value) {
     if (const auto* it = std::ranges::find(kFlagKeys, std::string_view(key), &FlagKey::path);
         it != std::end(kFlagKeys)) {
-      if (value.is_structured()) throw ParseError(origin(key, value) + ": expected one value");
+      if (value.is_structured()) throw UserError(origin(key, value) + ": expected one value");
       const bool takes_text = std::holds_alternative<std::string*>(flags.find(it->flag)->field);
       if (takes_text && !value.is_string())
-        throw ParseError(origin(key, value) + ": expected a text");
+        throw UserError(origin(key, value) + ": expected a text");
       flags.set(it->flag, origin(key, value),
                 {takes_text ? value.get<std::string>() : value.dump()});
     } else if (const Foreign* fixed = find_foreign(kFixedKeys, key)) {
@@ -207,17 +207,17 @@ struct Reader {
     } else if (key == "gradient_accumulation_steps") {
       read_accumulation(key, value);
     } else if (key == "scheduler") {
-      throw ParseError(path +
-                       ": scheduler: DeepSpeed's schedules differ from Megatron's; use "
-                       "--lr-decay-style, --lr-warmup-iters and --lr-decay-iters instead");
+      throw UserError(path +
+                      ": scheduler: DeepSpeed's schedules differ from Megatron's; use "
+                      "--lr-decay-style, --lr-warmup-iters and --lr-decay-iters instead");
     } else {
-      throw ParseError(path + ": " + printable(key) + " is not a key that this trainer knows");
+      throw UserError(path + ": " + printable(key) + " is not a key that this trainer knows");
     }
   }
 
   void read_betas(const std::string& key, const Json& value) {
     if (!value.is_array() || value.size() != 2 || !value[0].is_number() || !value[1].is_number()) {
-      throw ParseError(origin(key, value) + ": expected two numbers, as [0.9, 0.999]");
+      throw UserError(origin(key, value) + ": expected two numbers, as [0.9, 0.999]");
     }
     flags.set("adam-beta1", origin(key + "[0]", value[0]), {value[0].dump()});
     flags.set("adam-beta2", origin(key + "[1]", value[1]), {value[1].dump()});
@@ -231,12 +231,12 @@ struct Reader {
       config.checkpoint.tag_validation = mode;
       return;
     }
-    throw ParseError(origin(key, value) + ": expected \"Ignore\", \"Warn\" or \"Fail\"");
+    throw UserError(origin(key, value) + ": expected \"Ignore\", \"Warn\" or \"Fail\"");
   }
 
   void read_scale_power(const std::string& key, const Json& value) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() > 62)
-      throw ParseError(origin(key, value) + ": expected an integer between 0 and 62");
+      throw UserError(origin(key, value) + ": expected an integer between 0 and 62");
     flags.set("initial-loss-scale", origin(key, value),
               {std::to_string(uint64_t{1} << value.get<uint64_t>())});
   }
@@ -244,7 +244,7 @@ struct Reader {
   void read_accumulation(const std::string& key, const Json& value) {
     if (!value.is_number_unsigned() || value.get<uint64_t>() < 1 ||
         value.get<uint64_t>() > uint64_t{std::numeric_limits<int>::max()}) {
-      throw ParseError(origin(key, value) + ": expected a positive integer");
+      throw UserError(origin(key, value) + ": expected a positive integer");
     }
     config.batch.gradient_accumulation_steps = value.get<int>();
   }
@@ -260,7 +260,7 @@ struct Reader {
 std::vector<std::string> read_deepspeed_json(const std::string& path, FlagTable& flags,
                                              Config& config) {
   const Json root = parse_file(path);
-  if (!root.is_object()) throw ParseError(path + ": expected a JSON object");
+  if (!root.is_object()) throw UserError(path + ": expected a JSON object");
   Reader reader{path, flags, config};
   reader.read_section(root, "");
   return std::move(reader.ignored);

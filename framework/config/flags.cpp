@@ -7,7 +7,8 @@
 #include <type_traits>
 
 #include "framework/config/config.h"
-#include "framework/parse_number.h"
+#include "framework/util/errors.h"
+#include "framework/util/parse_number.h"
 
 namespace anymesh {
 namespace {
@@ -16,10 +17,10 @@ namespace {
 template <class T>
 T parsed(const std::string& text, const std::string& origin) {
   if constexpr (std::is_same_v<T, bool>) {
-    if (text != "true" && text != "false") throw ParseError(origin + ": expected true or false");
+    if (text != "true" && text != "false") throw UserError(origin + ": expected true or false");
     return text == "true";
   } else if constexpr (std::is_same_v<T, std::string>) {
-    if (text.empty()) throw ParseError(origin + ": the value is empty");
+    if (text.empty()) throw UserError(origin + ": the value is empty");
     return text;
   } else if constexpr (std::is_integral_v<T>) {
     // Unsigned fields stop at int64's maximum: checkpoints and Setting hold every integer as int64.
@@ -28,13 +29,13 @@ T parsed(const std::string& text, const std::string& origin) {
                                             : int64_t(std::numeric_limits<T>::max());
     const auto value = parse_number<int64_t>(text);
     if (!value || *value < kMin || *value > kMax) {
-      throw ParseError(origin + ": expected an integer between " + std::to_string(kMin) + " and " +
-                       std::to_string(kMax));
+      throw UserError(origin + ": expected an integer between " + std::to_string(kMin) + " and " +
+                      std::to_string(kMax));
     }
     return static_cast<T>(*value);
   } else {
     const auto value = parse_number<double>(text);
-    if (!value || !std::isfinite(*value)) throw ParseError(origin + ": expected a number");
+    if (!value || !std::isfinite(*value)) throw UserError(origin + ": expected a number");
     return *value;
   }
 }
@@ -120,7 +121,7 @@ void FlagTable::set(std::string_view name, const std::string& origin,
   if (flag.origin.empty()) {
     flag.origin = origin;
   } else if (value_of(flag.field) != before) {
-    throw ParseError(flag.origin + " and " + origin + " contradict each other; keep one of them");
+    throw UserError(flag.origin + " and " + origin + " contradict each other; keep one of them");
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "framework/config/config.h"
+#include "framework/util/errors.h"
 
 namespace anymesh {
 namespace {
@@ -220,7 +221,7 @@ void Foreign::check(const std::string& origin, std::string_view value) const {
   if (ignored() || is_one_of(value, accepted)) return;
   std::string message = origin + ": " + std::string(reason);
   if (!accepted.empty()) message += "; accepted: " + std::string(accepted);
-  throw ParseError(message);
+  throw UserError(message);
 }
 
 }  // namespace anymesh

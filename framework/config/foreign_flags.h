@@ -23,7 +23,7 @@ struct Foreign {
   std::string_view accepted = {};  // values separated by '|'
 
   bool ignored() const { return reason.empty(); }
-  // Throws ParseError if it is refused. `origin` names the source, as in FlagTable::set().
+  // Throws UserError if it is refused. `origin` names the source, as in FlagTable::set().
   void check(const std::string& origin, std::string_view value) const;
 };
 

@@ -4,6 +4,7 @@
 
 #include "framework/config/command_line.h"
 #include "framework/config/deepspeed_json.h"
+#include "framework/util/errors.h"
 
 namespace anymesh {
 namespace {
@@ -208,7 +209,7 @@ std::string joined(const std::vector<std::string>& items) {
 void require_choice(const FlagTable& flags, const char* flag, const std::string& value,
                     const std::vector<std::string>& choices) {
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
-  throw ParseError(flags.origin(flag) + ": expected one of " + joined(choices));
+  throw UserError(flags.origin(flag) + ": expected one of " + joined(choices));
 }
 
 void choose_tokenizer(const FlagTable& flags, DataConfig& data) {
@@ -222,11 +223,11 @@ void choose_tokenizer(const FlagTable& flags, DataConfig& data) {
                   "GPTSentencePieceTokenizer", "NullTokenizer"});
 }
 
-// Throws ParseError if a flag is given but would change nothing, which is a misunderstanding.
+// Throws UserError if a flag is given but would change nothing, which is a misunderstanding.
 void refuse(const FlagTable& flags, const char* flag, bool without_effect,
             const std::string& beside) {
   if (!without_effect || !flags.given(flag)) return;
-  throw ParseError(flags.origin(flag) + " has no effect " + beside);
+  throw UserError(flags.origin(flag) + " has no effect " + beside);
 }
 
 void refuse_beside(const FlagTable& flags, const char* flag, const char* other) {

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "framework/config/config.h"
+#include "framework/util/errors.h"
 
 namespace anymesh {
 
@@ -20,7 +21,7 @@ std::string with(const char* flag, const T& value) {
 }
 
 inline void require(bool holds, const std::string& message) {
-  if (!holds) throw ParseError(message);
+  if (!holds) throw UserError(message);
 }
 
 // "--save-interval (-1) must not be negative", or "--log-interval (0) must be at least 1".

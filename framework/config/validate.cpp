@@ -5,6 +5,7 @@
 
 #include "framework/config/config.h"
 #include "framework/config/require.h"
+#include "framework/util/errors.h"
 
 namespace anymesh {
 namespace {
@@ -19,10 +20,10 @@ void check_parallel(const ParallelConfig& parallel, const RunConfig& run, int wo
   const int64_t below = world_size / model_ranks * model_ranks;
   std::string fix = run.local_ranks > 0 ? "; try --local-ranks " : "; try mpirun -n ";
   if (below > 0) fix += std::to_string(below) + (run.local_ranks > 0 ? " or " : " or -n ");
-  throw ParseError("world size " + std::to_string(world_size) + " is not divisible by " +
-                   with("--tensor-model-parallel-size", parallel.tp) + " x " +
-                   with("--pipeline-model-parallel-size", parallel.pp) + " = " +
-                   std::to_string(model_ranks) + fix + std::to_string(below + model_ranks));
+  throw UserError("world size " + std::to_string(world_size) + " is not divisible by " +
+                  with("--tensor-model-parallel-size", parallel.tp) + " x " +
+                  with("--pipeline-model-parallel-size", parallel.pp) + " = " +
+                  std::to_string(model_ranks) + fix + std::to_string(below + model_ranks));
 }
 
 void check_device(const DeviceConfig& config) {

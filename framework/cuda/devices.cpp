@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "framework/cuda/cuda.h"
-#include "framework/printed.h"
+#include "framework/util/format.h"
 
 namespace anymesh {
 namespace {
@@ -30,7 +30,7 @@ CudaDevice cuda_device(int index) {
   const cudaDeviceProp properties = properties_of(index);
   std::string uuid;
   for (const char byte : properties.uuid.bytes)
-    uuid += printed("%02x", static_cast<unsigned char>(byte));
+    uuid += string_printf("%02x", static_cast<unsigned char>(byte));
   return {properties.name, uuid};
 }
 

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
-#include "framework/data/throw_error.h"
-#include "framework/parse_number.h"
+#include "framework/util/errors.h"
+#include "framework/util/parse_number.h"
 
 namespace anymesh {
 namespace {

@@ -12,7 +12,7 @@
 #include <span>
 #include <string>
 
-#include "framework/data/throw_error.h"
+#include "framework/util/errors.h"
 
 namespace anymesh {
 

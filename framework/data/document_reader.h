@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "framework/data/throw_error.h"
-#include "framework/input_file.h"
+#include "framework/util/errors.h"
+#include "framework/util/input_file.h"
 
 namespace anymesh {
 

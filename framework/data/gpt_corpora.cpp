@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <utility>
 
-#include "framework/data/throw_error.h"
-#include "framework/printable.h"
+#include "framework/util/errors.h"
+#include "framework/util/printable.h"
 
 namespace anymesh {
 namespace {

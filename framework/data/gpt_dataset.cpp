@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "framework/data/numpy_random.h"
-#include "framework/data/throw_error.h"
-#include "framework/parse_number.h"
+#include "framework/util/errors.h"
+#include "framework/util/parse_number.h"
 
 namespace anymesh {
 namespace {

@@ -14,11 +14,11 @@
 #include <type_traits>
 #include <variant>
 
-#include "framework/checkpoint/format/build_folder.h"
-#include "framework/checkpoint/format/file_io.h"
-#include "framework/checkpoint/format/names.h"
-#include "framework/data/throw_error.h"
-#include "framework/input_file.h"
+#include "framework/format/io.h"
+#include "framework/format/layout.h"
+#include "framework/format/output.h"
+#include "framework/util/errors.h"
+#include "framework/util/input_file.h"
 
 namespace anymesh {
 namespace {
@@ -54,13 +54,13 @@ auto with_token_type(TokenType type, Visit visit) {
 
 template <class... Parts>
 [[noreturn]] void refuse(const std::filesystem::path& file, const Parts&... parts) {
-  throw_error(file.string(), ": ", parts...);
+  throw_error<DamagedFile>(file.string(), ": ", parts...);
 }
 
 template <class... Parts>
 [[noreturn]] void refuse_at(const std::filesystem::path& file, uint64_t offset,
                             const Parts&... parts) {
-  throw_error(file.string(), ": offset ", offset, ": ", parts...);
+  throw_error<DamagedFile>(file.string(), ": offset ", offset, ": ", parts...);
 }
 
 std::string system_error() { return std::strerror(errno); }

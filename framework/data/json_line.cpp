@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "framework/data/throw_error.h"
 #include "framework/data/utf8.h"
-#include "framework/printable.h"
+#include "framework/util/errors.h"
+#include "framework/util/printable.h"
 
 namespace anymesh {
 namespace {

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "framework/data/dataset.h"
+#include "framework/util/errors.h"
 
 namespace anymesh {
 

@@ -5,9 +5,9 @@
 #include <utility>
 #include <vector>
 
-#include "framework/data/throw_error.h"
 #include "framework/data/tokenizer.h"
 #include "framework/data/tokenizer_files.h"
+#include "framework/util/errors.h"
 
 namespace anymesh {
 namespace {

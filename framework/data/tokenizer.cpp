@@ -9,9 +9,9 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "framework/data/throw_error.h"
 #include "framework/data/tokenizer_files.h"
 #include "framework/data/utf8.h"
+#include "framework/util/errors.h"
 
 namespace anymesh {
 namespace {

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
-#include "framework/data/throw_error.h"
-#include "framework/input_file.h"
-#include "framework/printable.h"
+#include "framework/util/errors.h"
+#include "framework/util/input_file.h"
+#include "framework/util/printable.h"
 
 namespace anymesh {
 namespace {

@@ -7,9 +7,9 @@
 
 #include <algorithm>
 
-#include "framework/cuda/kernels.h"
+#include "framework/kernels/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"
-#include "framework/lanes.h"
+#include "framework/kernels/simd.h"
 
 namespace anymesh {
 namespace {
@@ -53,7 +53,7 @@ ANYMESH_INLINE void store_some(T* p, const Lanes& x, int64_t count) {
 // Calls work(Lanes, i, count) for n elements, kLanes at a time.
 template <class Work>
 ANYMESH_INLINE void for_lanes(int64_t n, const Work& work) {
-  in_widest([=]<class Lanes>(Lanes lanes) ANYMESH_INLINED {
+  with_widest_simd([=]<class Lanes>(Lanes lanes) ANYMESH_INLINED {
     for (int64_t i = 0; i < n; i += kLanes) work(lanes, i, std::min(kLanes, n - i));
   });
 }

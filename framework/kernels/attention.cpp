@@ -10,7 +10,7 @@
 
 #include "framework/kernels/block_gemm.h"
 #include "framework/kernels/dispatch.h"
-#include "framework/kernels/rows.h"
+#include "framework/kernels/softmax_rows.h"
 
 namespace anymesh {
 namespace {
@@ -76,16 +76,16 @@ class Group {
         const int64_t rows = scores(sample, group, head, first), width = first + kRows;
         for (int64_t i = 0; i < rows; ++i) {
           const float* row = scores_ + i * width_;
-          const float most = greatest(row, width) * scale_,
-                      sum = weights(row, scale_, most, factors(sample, group, head, first + i),
-                                    width, weights_ + i * width);
+          const float most = row_max(row, width) * scale_,
+                      sum = softmax_row(row, scale_, most, factors(sample, group, head, first + i),
+                                        width, weights_ + i * width);
           log_sum[first + i] = most + std::log(sum);
           inverse_sum_[i] = 1 / sum;
         }
         Gemm::run(rows, n_.d, width, weights_, width, value_rows, block_, n_.d, false);
         T* to = out + n_.out_at(sample, group, head) + first * n_.out_row();
         for (int64_t i = 0; i < rows; ++i)
-          scaled(block_ + i * n_.d, inverse_sum_[i], n_.d, to + i * n_.out_row());
+          scale_row(block_ + i * n_.d, inverse_sum_[i], n_.d, to + i * n_.out_row());
       }
     }
   }
@@ -107,9 +107,10 @@ class Group {
         for (int64_t i = 0; i < rows; ++i) {
           float *row = scores_ + i * width_, *drow = dweights_ + i * width_;
           const float* dropout = factors(sample, group, head, first + i);
-          const float mean = meet(row, scale_, log_sum[first + i], dropout, drow, width);
-          gradient(row, drow, mean, 1 / root_, dropout, width, dscores_ + i * width,
-                   weights_ + i * width);
+          const float mean =
+              softmax_backward_sum(row, scale_, log_sum[first + i], dropout, drow, width);
+          softmax_backward_row(row, drow, mean, 1 / root_, dropout, width, dscores_ + i * width,
+                               weights_ + i * width);
         }
         std::fill(weights_ + rows * width, weights_ + kRows * width, T(0));
         std::fill(dscores_ + rows * width, dscores_ + kRows * width, T(0));
@@ -188,7 +189,7 @@ class Group {
     Gemm::run(rows, n_.d, width, dscores_, width, key_rows_, block_, n_.d, false);
     T* to = dqkv + n_.at(sample, group, head) + first * n_.row();
     for (int64_t i = 0; i < rows; ++i) {
-      scaled(block_ + i * n_.d, 1, n_.d, to + i * n_.row());
+      scale_row(block_ + i * n_.d, 1, n_.d, to + i * n_.row());
       rotated(to + i * n_.row(), first + i, -1);
     }
   }
@@ -207,7 +208,7 @@ class Group {
   void give(float* sums, bool turn, T* to) {
     transpose(sums, width_, n_.d, n_.s, position_rows_.data, n_.d);
     for (int64_t i = 0; i < n_.s; ++i) {
-      scaled(position_rows_ + i * n_.d, 1, n_.d, to + i * n_.row());
+      scale_row(position_rows_ + i * n_.d, 1, n_.d, to + i * n_.row());
       if (turn) rotated(to + i * n_.row(), i, -1);
     }
   }

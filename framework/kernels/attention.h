@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "framework/random/dropout.h"
+#include "framework/kernels/dropout.h"
 
 namespace anymesh {
 

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "framework/lanes.h"
+#include "framework/kernels/simd.h"
 
 namespace anymesh {
 namespace {
@@ -17,7 +17,7 @@ namespace {
 namespace blas = at::native::cpublas;
 
 void interleave(const uint16_t* even, const uint16_t* odd, int64_t n, uint32_t* pairs) {
-  in_widest([=](auto) ANYMESH_INLINED {
+  with_widest_simd([=](auto) ANYMESH_INLINED {
     for (int64_t i = 0; i < n; ++i) pairs[i] = even[i] | uint32_t{odd[i]} << 16;
   });
 }

@@ -11,8 +11,8 @@
 
 #include "framework/kernels/block_gemm.h"
 #include "framework/kernels/dispatch.h"
-#include "framework/kernels/rows.h"
-#include "framework/outlet.h"
+#include "framework/kernels/softmax_rows.h"
+#include "framework/kernels/stream_store.h"
 
 namespace anymesh {
 namespace {
@@ -152,13 +152,13 @@ class Product {
   void finish(int64_t row, int64_t height, int64_t column, const float* sums,
               int64_t stride) const {
     const int64_t width = std::min(kColumns, n_ - column);
-    Outlet<T, kColumns> outlet(m_ * n_);
+    NonTemporalWriter<T, kColumns> outlet(m_ * n_);
     for (int64_t i = 0; i < height; ++i) {
       outlet.write(c_ + (row + i) * n_ + column, width, [&](T* place) {
         if (bias_) {
-          added(sums + i * stride, bias_ + column, width, place);
+          add_row(sums + i * stride, bias_ + column, width, place);
         } else {
-          scaled(sums + i * stride, 1, width, place);
+          scale_row(sums + i * stride, 1, width, place);
         }
       });
     }

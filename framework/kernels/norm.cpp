@@ -9,9 +9,9 @@
 #include <cmath>
 #include <optional>
 
-#include "framework/cuda/kernels.h"
+#include "framework/kernels/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"
-#include "framework/lanes.h"
+#include "framework/kernels/simd.h"
 
 namespace anymesh {
 namespace {
@@ -28,7 +28,7 @@ struct Moments {
 // Writes the norm y [h] of x [h]. Without a bias the mean counts as 0.
 template <class T>
 Moments norm_row(const T* x, const T* weight, const T* bias, float epsilon, int64_t h, T* y) {
-  return in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  return with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
     const auto n = static_cast<float>(h);
     Lanes total, squares;
     if (bias)
@@ -51,7 +51,7 @@ Moments norm_row(const T* x, const T* weight, const T* bias, float epsilon, int6
 template <class T>
 void norm_backward_row(const T* x, const T* dy, const T* dsum, const T* weight, Moments of,
                        int64_t h, T* dx, float* dweight, float* dbias) {
-  in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
     const auto n = static_cast<float>(h);
     Lanes total, with_x;
     for (int64_t i = 0; i < h; i += kLanes) {
@@ -74,7 +74,7 @@ void norm_backward_row(const T* x, const T* dy, const T* dsum, const T* weight, 
 
 template <class T>
 void add_row(const T* x, const T* y, int64_t h, T* sum) {
-  in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
     for (int64_t i = 0; i < h; i += kLanes) store(sum + i, load<Lanes>(x + i) + load<Lanes>(y + i));
   });
 }

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "framework/cuda/kernels.h"
+#include "framework/kernels/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"
-#include "framework/lanes.h"
+#include "framework/kernels/simd.h"
 
 namespace anymesh {
 namespace {
@@ -19,13 +19,13 @@ struct Sums {
 template <class T>
 Sums sums_of(const T* row, int64_t n) {
   const int64_t whole = n / kLanes * kLanes;
-  float maximum = in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  float maximum = with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
     Lanes most = -INFINITY;
     for (int64_t j = 0; j < whole; j += kLanes) most = max(most, load<Lanes>(row + j));
     return max(most);
   });
   for (int64_t j = whole; j < n; ++j) maximum = std::max(maximum, static_cast<float>(row[j]));
-  float total = in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  float total = with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
     Lanes part;
     for (int64_t j = 0; j < whole; j += kLanes) part += exp(load<Lanes>(row + j) - maximum);
     return sum(part);
@@ -37,7 +37,7 @@ Sums sums_of(const T* row, int64_t n) {
 template <class T>
 void gradient_of(const T* row, int64_t n, float log_sum, float scale, T* out) {
   const int64_t whole = n / kLanes * kLanes;
-  in_widest([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
     for (int64_t j = 0; j < whole; j += kLanes)
       store(out + j, exp(load<Lanes>(row + j) - log_sum) * scale);
   });

@@ -4,9 +4,9 @@
 
 #include <vector>
 
+#include "framework/kernels/dropout.h"
 #include "framework/param_spec.h"
 #include "framework/pipeline/unit_runner.h"
-#include "framework/random/dropout.h"
 
 namespace anymesh {
 

@@ -7,7 +7,7 @@
 #include <set>
 
 #include "framework/comm/agreement.h"
-#include "framework/printed.h"
+#include "framework/util/format.h"
 
 namespace anymesh {
 namespace {
@@ -34,9 +34,9 @@ std::string phase_row(const std::string& name, Total mine, double wall_ms, Commu
   torch::Tensor ms = torch::empty({world.size()}, torch::kDouble);  // of every rank
   world.all_gather(ms, torch::full({1}, mine.ms, torch::kDouble));
   const auto mean = ms.mean().item<double>();
-  return printed("\n%-32s %9.2f %6.1f %9.2f %9.2f %9lld", name.c_str(), mean, 100 * mean / wall_ms,
-                 ms.min().item<double>(), ms.max().item<double>(),
-                 static_cast<long long>(mine.calls));
+  return string_printf("\n%-32s %9.2f %6.1f %9.2f %9.2f %9lld", name.c_str(), mean,
+                       100 * mean / wall_ms, ms.min().item<double>(), ms.max().item<double>(),
+                       static_cast<long long>(mine.calls));
 }
 
 }  // namespace
@@ -46,8 +46,8 @@ std::string table_of(const std::vector<Span>& spans, double wall_ms, Communicato
   std::vector<std::string> names;
   for (const auto& [name, total] : phases) names.push_back(name);
   names = gather_lines(world, names);
-  std::string table =
-      printed("%-32s %9s %6s %9s %9s %9s", "phase, ms", "mean", "%", "least", "most", "calls");
+  std::string table = string_printf("%-32s %9s %6s %9s %9s %9s", "phase, ms", "mean", "%", "least",
+                                    "most", "calls");
   double rest = wall_ms;
   for (const std::string& name : std::set<std::string>(names.begin(), names.end())) {
     rest -= phases[name].ms;
@@ -61,10 +61,10 @@ std::string table_of(const std::vector<Span>& spans, double wall_ms, Communicato
   std::sort(busiest.begin(), busiest.end(),
             [](const auto& a, const auto& b) { return a.second.ms > b.second.ms; });
   busiest.resize(std::min(busiest.size(), kOperators));
-  table += printed("\n%-32s %9s %6s %9s", "operator, rank 0", "ms", "%", "calls");
+  table += string_printf("\n%-32s %9s %6s %9s", "operator, rank 0", "ms", "%", "calls");
   for (const auto& [name, total] : busiest)
-    table += printed("\n%-32.32s %9.2f %6.1f %9lld", name.c_str(), total.ms,
-                     100 * total.ms / wall_ms, static_cast<long long>(total.calls));
+    table += string_printf("\n%-32.32s %9.2f %6.1f %9lld", name.c_str(), total.ms,
+                           100 * total.ms / wall_ms, static_cast<long long>(total.calls));
   return table;
 }
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "framework/checkpoint/format/claimed_output.h"
 #include "framework/comm/communicator.h"
+#include "framework/format/output.h"
 #include "framework/profile/profiler.h"
 
 namespace anymesh {

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include "framework/zero/whole_sum.h"
+#include "framework/zero/gradient_sum.h"
 
 namespace anymesh {
 

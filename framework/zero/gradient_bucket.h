@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "framework/comm/communicator.h"
-#include "framework/memory.h"
+#include "framework/zero/memory.h"
 #include "framework/zero/partition_layout.h"
 
 namespace anymesh {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "framework/comm/agreement.h"
-#include "framework/printed.h"
+#include "framework/util/format.h"
 
 namespace anymesh {
 namespace {
@@ -73,9 +73,10 @@ std::string memory_forecast(Communicator& world, const ZeroOptimizer& optimizer)
   for (const MemoryPart& part : kept_memory(optimizer)) {
     sum += part.closed_form;
     const int64_t most = max_over(world, part.closed_form);
-    if (most > 0) parts += printed("%s%s %.1f", parts.empty() ? ": " : ", ", part.name, mib(most));
+    if (most > 0)
+      parts += string_printf("%s%s %.1f", parts.empty() ? ": " : ", ", part.name, mib(most));
   }
-  return printed("%.1f MiB on the largest rank", mib(max_over(world, sum))) + parts;
+  return string_printf("%.1f MiB on the largest rank", mib(max_over(world, sum))) + parts;
 }
 
 std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer& optimizer,
@@ -83,8 +84,9 @@ std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer&
   std::vector<std::string> lines{
       "memory: MiB of the largest rank           allocated  closed form"};
   const auto add = [&](const char* name, int64_t bytes, int64_t closed_form = -1) {
-    lines.push_back(printed("memory: %-34s %12.3f", name, mib(max_over(world, bytes))));
-    if (closed_form >= 0) lines.back() += printed(" %12.3f", mib(max_over(world, closed_form)));
+    lines.push_back(string_printf("memory: %-34s %12.3f", name, mib(max_over(world, bytes))));
+    if (closed_form >= 0)
+      lines.back() += string_printf(" %12.3f", mib(max_over(world, closed_form)));
   };
   int64_t allocated_sum = 0, closed_sum = 0;
   for (const MemoryPart& part : kept_memory(optimizer)) {

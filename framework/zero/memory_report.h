@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/memory.h"
+#include "framework/zero/memory.h"
 #include "framework/zero/zero_optimizer.h"
 
 namespace anymesh {

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "framework/offload/state_tensor.h"
 #include "framework/param_spec.h"
 #include "framework/zero/gradient_bucket.h"
+#include "framework/zero/offload/state_tensor.h"
 #include "framework/zero/partition_layout.h"
 
 namespace anymesh {

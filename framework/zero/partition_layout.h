@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "framework/checkpoint/format/partition.h"
+#include "framework/format/layout.h"
 
 namespace anymesh {
 

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "framework/comm/communicator.h"
-#include "framework/memory.h"
-#include "framework/offload/state_tensor.h"
+#include "framework/zero/memory.h"
+#include "framework/zero/offload/state_tensor.h"
 
 namespace anymesh {
 

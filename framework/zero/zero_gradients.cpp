@@ -35,7 +35,7 @@ void on_gradient(const torch::Tensor& leaf, GradientHook::Take take) {
 // head's, which has a gradient for every row.
 void ZeroOptimizer::whole_gradients(const Group& group) {
   const auto sum = [this](const torch::Tensor& leaf, const torch::Tensor& sums) {
-    WholeSum& of_leaf = whole_sums_.emplace_back(sums, grid_.world->size() == 1);
+    GradientSum& of_leaf = whole_sums_.emplace_back(sums, grid_.world->size() == 1);
     on_gradient(leaf, [&of_leaf](const torch::Tensor& gradient) { of_leaf.add(gradient); });
     return &of_leaf;
   };
@@ -127,7 +127,7 @@ double ZeroOptimizer::reduce_gradients() {
 // Stages 0 and 1: reduces over dp, once a step. After that this rank's partition counts, as at the
 // other stages.
 void ZeroOptimizer::reduce_whole_gradients() {
-  for (WholeSum& sum : whole_sums_) sum.finish();
+  for (GradientSum& sum : whole_sums_) sum.finish();
   for (Group& group : groups_) {
     if (options_.stage == 0) {
       grid_.dp->all_reduce(group.gradient);
@@ -209,7 +209,7 @@ void ZeroOptimizer::add_sequence_parts() {
 }
 
 void ZeroOptimizer::clear_gradients() {
-  for (WholeSum& sum : whole_sums_) sum.expire();
+  for (GradientSum& sum : whole_sums_) sum.expire();
   if (options_.stage < 2) return;
   for (Group& group : groups_) group.gradient.zero_();
 }

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "framework/comm/process_grid.h"
-#include "framework/offload/streamer.h"
-#include "framework/optim/sweeps.h"
+#include "framework/kernels/adamw_sweeps.h"
 #include "framework/pipeline/unit_runner.h"
+#include "framework/zero/gradient_sum.h"
+#include "framework/zero/offload/streamer.h"
 #include "framework/zero/param_group.h"
 #include "framework/zero/sharded_params.h"
-#include "framework/zero/whole_sum.h"
 
 namespace anymesh {
 
@@ -105,7 +105,7 @@ class ZeroOptimizer final : public UnitObserver {
     const Group& group;
     size_t param;
     torch::Tensor sums;                    // the same elements as gradient_of(group, param)
-    WholeSum* whole_sum;                   // stages 0 and 1: adds to `sums`
+    GradientSum* whole_sum;                // stages 0 and 1: adds to `sums`
     std::optional<GradientBucket> bucket;  // stages 2 and 3: adds to `sums`
   };
   // The part of a piece that a sweep has in memory. Tensors that the sweep does not use are
@@ -143,7 +143,7 @@ class ZeroOptimizer final : public UnitObserver {
   std::vector<Group> groups_;
   std::vector<Frozen> frozen_;
   std::deque<SecondUse> second_uses_;
-  std::deque<WholeSum> whole_sums_;
+  std::deque<GradientSum> whole_sums_;
   ShardedParams sharded_;  // empty below stage 3
   ByteGauge bucket_bytes_;
   double local_square_sum_ = 0;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "framework/kernels/attention.h"
-#include "framework/random/dropout.h"
+#include "framework/kernels/dropout.h"
 #include "framework/tensor_parallel/layers.h"
 #include "models/gpt/gpt_config.h"
 #include "models/gpt/positions.h"

@@ -78,10 +78,10 @@ GptConfig resolved(GptConfig gpt);
 // made with the same values.
 std::vector<std::string> model_flags(const GptConfig& gpt);
 
-// Throws ParseError unless such a model can exist.
+// Throws UserError unless such a model can exist.
 void validate(const GptConfig& gpt);
 
-// Throws ParseError unless this model can be trained with this config on `world_size` ranks.
+// Throws UserError unless this model can be trained with this config on `world_size` ranks.
 void validate(const Config& config, const GptConfig& gpt, int world_size);
 
 // Returns Megatron's padded vocabulary: the smallest multiple of make_vocab_size_divisible_by * tp

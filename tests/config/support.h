@@ -19,12 +19,12 @@ inline std::vector<std::string> words(const std::string& text) {
   return list;
 }
 
-// Returns what() of the ParseError that `action` throws; "" if it throws nothing.
+// Returns what() of the UserError that `action` throws; "" if it throws nothing.
 template <class Action>
 std::string refusal(Action action) {
   try {
     action();
-  } catch (const ParseError& error) {
+  } catch (const UserError& error) {
     return error.what();
   }
   return "";

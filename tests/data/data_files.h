@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "framework/data/indexed_dataset.h"
-#include "framework/input_file.h"
+#include "framework/util/input_file.h"
 #include "tests/support/message_of.h"
 
 namespace anymesh {

@@ -12,7 +12,7 @@ void fuzz(std::span<const std::byte> input) {
   add_flags(flags, config);
   try {
     read_deepspeed_json(file.path(), flags, config);
-  } catch (const ParseError& error) {
+  } catch (const UserError& error) {
     require_name(error, file.path());
   }
 }

@@ -1,6 +1,6 @@
 // Fuzzes a pickle alone, with storages that always fit. A value that decodes must encode, and
 // decode to the same, except for a value inside itself that is reached in several ways.
-#include "framework/checkpoint/format/pickle.h"
+#include "framework/format/torch_file.h"
 #include "tests/fuzz/target.h"
 
 namespace anymesh {
@@ -10,7 +10,7 @@ constexpr int64_t kMaxElements = 1 << 16;
 
 Value decode(std::span<const std::byte> pickle) {
   const auto open = [](const std::string&, DType dtype, int64_t numel) -> BytesPtr {
-    if (numel > kMaxElements) throw ValueError("a storage that is too large for this test");
+    if (numel > kMaxElements) throw DamagedFile("a storage that is too large for this test");
     const auto count = static_cast<size_t>(numel < 0 ? 8 : numel);  // 8: as many as it likes
     return std::make_shared<OwnedBytes>(std::vector<std::byte>(count * element_size(dtype)));
   };
@@ -27,7 +27,7 @@ void fuzz(std::span<const std::byte> input) {
   std::string again;
   try {
     again = encode_pickle(value, store);
-  } catch (const ValueError& error) {
+  } catch (const DamagedFile& error) {
     require(std::string_view(error.what()).find("contains itself") != std::string_view::npos,
             "a value cannot be written");
     return;

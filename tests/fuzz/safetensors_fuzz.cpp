@@ -1,5 +1,5 @@
 // Fuzzes the header of a safetensors file, and the tensors that it describes.
-#include "framework/checkpoint/format/safetensors.h"
+#include "framework/format/torch_file.h"
 #include "tests/fuzz/target.h"
 
 namespace anymesh {

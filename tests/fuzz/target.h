@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "framework/checkpoint/format/value.h"
+#include "framework/format/torch_file.h"
 
 namespace anymesh {
 

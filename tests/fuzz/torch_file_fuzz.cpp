@@ -1,6 +1,5 @@
 // Fuzzes a whole file: the zip container, its records, the pickle and the tensors in it.
-#include "framework/checkpoint/format/torch_file.h"
-#include "framework/checkpoint/format/zip.h"
+#include "framework/format/torch_file.h"
 #include "tests/fuzz/target.h"
 
 namespace anymesh {

@@ -17,8 +17,8 @@
 #include "framework/comm/agreement.h"
 #include "framework/comm/mpi_job.h"
 #include "framework/config/parse.h"
-#include "framework/data/datasets.h"
 #include "framework/engine.h"
+#include "framework/run/datasets.h"
 #include "models/gpt/gpt_model.h"
 
 namespace anymesh {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "framework/checkpoint/format/value.h"
+#include "framework/format/torch_file.h"
 
 namespace anymesh {
 

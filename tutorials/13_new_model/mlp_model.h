@@ -28,7 +28,7 @@ struct MlpConfig {
   int64_t inner_size() const { return int64_t{4} * hidden_size; }
 };
 
-// Throws ParseError unless such a model can exist and be cut so.
+// Throws UserError unless such a model can exist and be cut so.
 void validate(const MlpConfig& mlp, const ParallelConfig& parallel);
 
 // hidden / its root mean square * weight.

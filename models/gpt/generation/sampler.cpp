@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "framework/config/require.h"
-#include "framework/random/philox.h"
+#include "framework/kernels/philox.h"
 
 namespace anymesh {
 namespace {

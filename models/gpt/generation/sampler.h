@@ -13,7 +13,7 @@ struct SamplingOptions {
   uint64_t seed = 1234;
 };
 
-// Throws a ParseError that names the flag.
+// Throws a UserError that names the flag.
 void validate(const SamplingOptions& options);
 
 // Draws one token after the other. The n-th draw is a function of the seed, n and the logits. If

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "framework/checkpoint/checkpoint.h"
+#include "framework/comm/agreement.h"
+
+namespace anymesh {
+
+// Selects the checkpoints of a folder that a load tries, and checks their files before any tensor
+// is read.
+
+// Thrown if a checkpoint's files are missing, cut off or changed, as opposed to a sound checkpoint
+// that does not suit this run. All ranks throw it together.
+struct DamagedCheckpoint : CollectiveError {
+  using CollectiveError::CollectiveError;
+};
+
+struct LoadableTags {
+  std::vector<std::string> tags;      // the best first; empty if there is nothing to load
+  std::vector<std::string> warnings;  // why the pointer file's tag is not used
+};
+
+// Returns options.tag alone, if it is given. Otherwise returns the tag that `latest`
+// (`latest_universal`) names, followed, with options.fallback, by the older ones, newest first. If
+// that file is lost or names no folder, returns the committed tags, newest first; without
+// options.fallback it throws instead. Throws UserError if a named tag does not exist and
+// no other may be taken. A folder with neither a pointer file nor committed tags gives no tags.
+LoadableTags find_loadable_tags(const std::filesystem::path& load_dir, const LoadOptions& options);
+
+// Returns the vocabulary size that a load would most likely find, or 0 if it is unknown. Reporting
+// errors is left to the load.
+int64_t saved_vocabulary(const std::filesystem::path& load_dir, LoadOptions options);
+
+// Compares a tag's files with its manifest: their sizes, and with `checksums` all their bytes,
+// divided over the ranks. A file is good if any rank sees it intact, because each node may have its
+// own files. Returns whether there is a manifest. Collective; throws DamagedCheckpoint.
+bool check_files(Communicator& world, const std::filesystem::path& folder, bool checksums);
+
+// Runs `work`, which reads files and must not communicate, on every rank. A DamagedFile on any
+// rank becomes DamagedCheckpoint on all ranks. Any other error becomes CollectiveError.
+void read_together(Communicator& world, const std::filesystem::path& folder,
+                   const std::function<void()>& work);
+
+}  // namespace anymesh

@@ -1,0 +1,181 @@
+#include <algorithm>
+#include <map>
+
+#include "framework/checkpoint/load/loaders.h"
+#include "framework/checkpoint/torch_bridge.h"
+#include "framework/format/layout.h"
+#include "framework/format/sharded.h"
+#include "framework/format/torch_file.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Group = ZeroOptimizer::Group;
+using Piece = ZeroOptimizer::Piece;
+
+// Whether the checkpoint has the same parameters, with the same shapes, groups and order, and the
+// same frozen parameters.
+bool same_params(const Value& metadata, const CheckpointedRun& run) {
+  const Value shapes = metadata.find(keys::kParamShapes);
+  if (!shapes || shapes.size() != run.optimizer.groups().size()) return false;
+  for (size_t g = 0; g < shapes.size(); ++g) {
+    const auto& params = run.optimizer.groups()[g].params;
+    const auto entries = shapes.at(g).entries();
+    if (entries.size() != params.size()) return false;
+    for (size_t i = 0; i < params.size(); ++i) {
+      if (entries[i].first != Value(params[i].name) ||
+          entries[i].second.as_shape() != params[i].tensor.sizes().vec())
+        return false;
+    }
+  }
+  const Value frozen = metadata.find(keys::kFrozenParamFragments);
+  const auto& mine = run.optimizer.frozen();
+  return std::all_of(mine.begin(), mine.end(), [&](const auto& f) {
+    return frozen && frozen.contains(f.spec.name) &&
+           frozen.at(f.spec.name).as_tensor().numel() == f.part.numel();
+  });
+}
+
+// Reads one 1-D record into a group's partition. The record includes the padding, or has only the
+// `real` elements.
+void read_pieces(const Value& value, const Group& group, StateTensor Piece::*member, int64_t real) {
+  const TensorRecord record = value.as_tensor();
+  const int64_t partition = group.layout.partition_numel();
+  TORCH_CHECK(record.numel() == real || record.numel() == partition, value.where(), ": ",
+              record.numel(), " elements, expected ", real);
+  for (const Piece& piece : group.pieces)
+    read_elements(record, piece.partition_start, piece.*member, value.where());
+}
+
+void load_partitions(const Value& adam, const Value& fp32, CheckpointedRun& run) {
+  auto& groups = run.optimizer.groups();
+  const Value states = adam.at(keys::kState);
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const int64_t partition = groups[g].layout.partition_numel();
+    const int64_t padding =
+        run.optimizer.options().stage == 3
+            ? 0
+            : groups[g].layout.flat().padding(run.optimizer.partitions().rank());
+    const Value state = states.entries().at(g).second;
+    read_pieces(fp32.at(g), groups[g], &Piece::master, partition - padding);
+    read_pieces(state.at(kExpAvgState), groups[g], &Piece::exp_avg, partition);
+    read_pieces(state.at(kExpAvgSqState), groups[g], &Piece::exp_avg_sq, partition);
+    run.optimizer.steps = state.at(kStepState).as_int();
+  }
+}
+
+void load_whole(const Value& adam, CheckpointedRun& run) {
+  const auto states = adam.at(keys::kState).entries();
+  size_t i = 0;
+  for (Group& group : run.optimizer.groups()) {
+    for (const Piece& piece : group.pieces) {
+      const Value& state = states[i++].second;
+      read_elements(state.at(kExpAvgState).as_tensor(), 0, piece.exp_avg, state.where());
+      read_elements(state.at(kExpAvgSqState).as_tensor(), 0, piece.exp_avg_sq, state.where());
+      run.optimizer.steps = state.at(kStepState).as_int();
+    }
+  }
+}
+
+// Loads the stage's weights, whose shards depend on tp alone: from `module`, or, with a pipeline,
+// from the layer files.
+void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& run,
+                  RecordChecksums& checks) {
+  std::map<int, Value> layers;
+  for (const ParamSpec& spec : run.stage.params()) {
+    if (spec.frozen()) continue;
+    Value& layer = layers[spec.layer];
+    if (!module && !layer)
+      layer = read_torch_file(existing(folder / layer_states_file(spec.layer, run.grid.coord.tp)),
+                              &checks);
+    const Value weight = module ? module.at(spec.name) : layer.at(spec.name_in_layer());
+    TORCH_CHECK(weight.as_tensor().shape == spec.tensor.sizes().vec(), weight.where(), ": ",
+                to_string(weight.as_tensor().shape), ", this run's slice of ", spec.name, " is ",
+                to_string(spec.tensor.sizes().vec()), " (--tensor-model-parallel-size ",
+                run.grid.topology.tp_size, ")");
+    read_elements(weight.as_tensor(), 0, spec.tensor.detach().view(-1), weight.where());
+  }
+}
+
+// The key under which stages 1 to 3, and stage 0 with masters, keep Adam's state.
+std::string_view adam_key(int stage) {
+  return stage == 0 || stage == 3 ? keys::kOptimizerStateDict : keys::kBaseOptimizerState;
+}
+
+// Whether the optimizer's states have our layout: one per parameter or group, each with its step,
+// and groups without gaps. load_whole_tensors handles the others, such as apex's FusedAdam and
+// elastic checkpoints.
+bool has_our_states(const Value& optimizer, const CheckpointedRun& run) {
+  const int stage = run.optimizer.options().stage;
+  const bool by_parameter = stage == 0 && run.dtype == torch::kFloat;
+  size_t count = run.optimizer.groups().size();
+  if (by_parameter) {
+    count = 0;
+    for (const Group& group : run.optimizer.groups()) count += group.pieces.size();
+  }
+  const Value adam = by_parameter ? optimizer : optimizer.at(adam_key(stage));
+  const Value states = adam.is_dict() ? adam.find(keys::kState) : Value();
+  if (!states.is_dict() || states.size() != count) return false;  // none before the first step
+  for (const auto& [group, state] : states.entries()) {
+    if (!state.is_dict() || !state.contains(kStepState)) return false;
+    for (const auto& [name, value] : state.entries())
+      if (name != Value(kExpAvgState) && name != Value(kExpAvgSqState) && name != Value(kStepState))
+        return false;
+  }
+  if (const Value paddings = optimizer.find(keys::kParamAlignmentPaddings)) {
+    for (const Value& group : paddings.items())
+      for (const int64_t padding : group.as_ints())
+        if (padding != 0) return false;
+  }
+  return !round_robin_gradients(optimizer).as_bool();
+}
+
+}  // namespace
+
+OwnFiles find_own_files(const fs::path& folder, const Value& metadata, const CheckpointedRun& run,
+                        RecordChecksums& checks) {
+  const Value degrees = metadata.find(keys::kParallelDimensions);
+  if (!degrees || !metadata.find(keys::kParamShapes)) return {};
+  const Topology saved{.pp_size = static_cast<int>(degrees.at(keys::kPpDegree).as_int()),
+                       .dp_size = static_cast<int>(metadata.at(keys::kDpWorldSize).as_int()),
+                       .tp_size = static_cast<int>(degrees.at(keys::kTpDegree).as_int())};
+  // Only this rank's files are looked at: a node without a shared file system may have no others.
+  const int stage = run.optimizer.options().stage, dp = run.grid.coord.dp,
+            mp = run.grid.model->rank();
+  const fs::path file = folder /
+                        (stage == 3 ? zero3_model_states_file(dp, mp) : model_states_file(mp)),
+                 partition = folder / optim_states_file(dp, mp, run.dtype == torch::kBFloat16);
+  const Value whole = metadata.find(keys::kOptimizer);
+  const bool alike =
+      stage == 0 ? whole && whole.contains(keys::kFp32GroupsFlat) == (run.dtype != torch::kFloat)
+                 : fs::exists(partition);
+  if (saved != run.grid.topology || !alike || !fs::exists(file)) return {};
+  OwnFiles own{.model_states = read_torch_file(file, &checks)};
+  if (!same_params(own.model_states, run)) return {};
+  own.optimizer = stage == 0 ? own.model_states.at(keys::kOptimizer)
+                             : read_torch_file(partition, &checks).at(keys::kOptimizerStateDict);
+  return has_our_states(own.optimizer, run) ? own : OwnFiles();
+}
+
+Value load_own_files(const fs::path& folder, const OwnFiles& own, CheckpointedRun& run,
+                     RecordChecksums& checks) {
+  const int stage = run.optimizer.options().stage;
+  for (const auto& frozen : run.optimizer.frozen()) {
+    const Value part = own.model_states.at(keys::kFrozenParamFragments).at(frozen.spec.name);
+    read_elements(part.as_tensor(), 0, frozen.part, part.where());
+  }
+  if (stage == 0 && run.dtype == torch::kFloat) {
+    load_weights(folder, own.model_states.at(keys::kModule), run, checks);
+    load_whole(own.optimizer, run);
+    return own.optimizer;
+  }
+  const std::string_view masters = stage == 0   ? keys::kFp32GroupsFlat
+                                   : stage == 3 ? keys::kFp32FlatGroups
+                                                : keys::kFp32Groups;
+  load_partitions(own.optimizer.at(adam_key(stage)), own.optimizer.at(masters), run);
+  // BF16_Optimizer has no scaler. At stage 0 the optimizer's dict itself has a scaler's keys.
+  return stage == 0 ? own.optimizer : own.optimizer.find(keys::kLossScaler);
+}
+
+}  // namespace anymesh

@@ -1,0 +1,113 @@
+#include "framework/checkpoint/load/loaders.h"
+#include "framework/checkpoint/torch_bridge.h"
+
+namespace anymesh {
+
+namespace {
+
+// Finds a parameter in the checkpoint. `custom` may supply its weight.
+WholeParameter find(const CheckpointReader& checkpoint, const ParamSpec& spec,
+                    const CustomLoadFn& custom) {
+  const auto weight = custom ? custom(checkpoint, spec) : std::nullopt;
+  if (!weight) return find_parameter(checkpoint, spec);
+  WholeParameter parameter;
+  if (checkpoint.contains(spec.name)) parameter = checkpoint.parameter(spec.name);
+  if (parameter.shape != spec.shape) parameter = {};  // its moments would not fit
+  parameter.shape = weight->sizes().vec();
+  parameter.states[std::string(kFp32State)] = record_of(weight->contiguous());
+  TORCH_CHECK(parameter.shape == spec.shape, "custom_load_fn: gave ", spec.name, " as ",
+              to_string(parameter.shape), ", expected ", to_string(spec.shape));
+  return parameter;
+}
+
+// Refuses states of another optimizer, or of Adam with amsgrad, because they would be lost.
+void check_is_adams(const CheckpointReader& checkpoint, const WholeParameter& parameter,
+                    const std::string& name) {
+  for (const auto& [state, tensor] : parameter.states) {
+    TORCH_CHECK(state == kFp32State || state == kExpAvgState || state == kExpAvgSqState,
+                checkpoint.path.string(), ": ", name, " has the optimizer state ", state,
+                ", which this trainer's Adam has not; --no-load-optim or --finetune load the "
+                "weights alone");
+  }
+}
+
+}  // namespace
+
+WholeParameter find_parameter(const CheckpointReader& checkpoint, const ParamSpec& spec) {
+  const std::string& name = checkpoint.contains(spec.name) ? spec.name : spec.other_name;
+  if (!checkpoint.contains(name)) return {};
+  WholeParameter parameter = checkpoint.parameter(name);
+  TORCH_CHECK(parameter.shape == spec.shape, checkpoint.path.string(), ": the checkpoint's ",
+              spec.name, " is ", to_string(parameter.shape), ", this model's ",
+              to_string(spec.shape), " (see the model's flags)");
+  return parameter;
+}
+
+ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank) {
+  CutRule rule{.replicated = spec.split_dim < 0, .dim = std::max(spec.split_dim, 0)};
+  if (spec.sub_params > 1)
+    rule.parts.assign(spec.sub_params, spec.shape[rule.dim] / spec.sub_params);
+  if (spec.vocabulary) rule.padded = spec.tensor.size(0) * tp_size;
+  return ShardLayout::make(spec.shape, rule, tp_size, tp_rank);
+}
+
+void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,
+                torch::Tensor out, const std::string& name) {
+  // There may be many runs. A GPU tensor gets them all in one copy.
+  const torch::Tensor host = out.is_cpu() ? out : torch::empty(out.sizes(), out.scalar_type());
+  host.zero_();
+  layout.for_each_run(begin, out.numel(), [&](int64_t full, int64_t shard, int64_t n) {
+    read_elements(whole, full, host.narrow(0, shard - begin, n), name);
+  });
+  if (!host.is_same(out)) out.copy_(host);
+}
+
+std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
+                                            CheckpointedRun& run, bool weights_only,
+                                            const CustomLoadFn& custom, RecordChecksums& checks) {
+  std::vector<std::string> fresh;
+  const auto count = [&](const ParamSpec& spec, bool partitioned) {
+    checks.count(run.optimizer.is_first_copy(spec) && (partitioned || run.grid.coord.dp == 0));
+  };
+  const auto read = [&](const WholeParameter& parameter, std::string_view state,
+                        const ParamSpec& spec, int64_t begin, const StateTensor& out) {
+    const TensorRecord record = parameter.state(state);
+    const std::string name = c10::str(checkpoint.path.string(), ": ", state, " of ", spec.name);
+    TORCH_CHECK(record.bytes, name,
+                " is missing; --no-load-optim or --finetune load the weights alone");
+    const ShardLayout layout = layout_of(spec, run.grid.topology.tp_size, run.grid.coord.tp);
+    out.fill([&](int64_t at, const torch::Tensor& block) {
+      read_slice(record, layout, begin + at, block, name);
+    });
+  };
+  for (const auto& frozen : run.optimizer.frozen()) {
+    const WholeParameter parameter = find(checkpoint, frozen.spec, custom);
+    count(frozen.spec, run.optimizer.options().stage == 3);
+    if (parameter.weight().bytes)
+      read(parameter, kFp32State, frozen.spec, frozen.start, frozen.weight);
+  }
+  for (ZeroOptimizer::Group& group : run.optimizer.groups()) {
+    for (const ZeroOptimizer::Piece& piece : group.pieces) {
+      const ParamSpec& spec = group.params[piece.param];
+      const WholeParameter parameter = find(checkpoint, spec, custom);
+      if (!parameter.weight().bytes) continue;
+      count(spec, run.optimizer.options().stage > 0);
+      read(parameter, kFp32State, spec, piece.param_start, piece.master);
+      if (weights_only) continue;
+      check_is_adams(checkpoint, parameter, spec.name);
+      if (!parameter.has_moments()) {
+        for (const StateTensor& moment : {piece.exp_avg, piece.exp_avg_sq})
+          moment.fill([](int64_t, const torch::Tensor& block) { block.zero_(); });
+        fresh.push_back(spec.name);
+        continue;
+      }
+      read(parameter, kExpAvgState, spec, piece.param_start, piece.exp_avg);
+      read(parameter, kExpAvgSqState, spec, piece.param_start, piece.exp_avg_sq);
+      TORCH_CHECK(parameter.step, checkpoint.path.string(), ": step of ", spec.name, " is missing");
+      run.optimizer.steps = parameter.step.as_int();
+    }
+  }
+  return fresh;
+}
+
+}  // namespace anymesh

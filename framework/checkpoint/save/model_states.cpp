@@ -1,0 +1,189 @@
+#include <map>
+#include <sstream>
+#include <unordered_map>
+
+#include "framework/checkpoint/load/loaders.h"
+#include "framework/checkpoint/save/optimizer_states.h"
+#include "framework/checkpoint/save/remote_tensors.h"
+#include "framework/checkpoint/torch_bridge.h"
+#include "framework/comm/agreement.h"
+#include "framework/format/layout.h"
+#include "framework/storage.h"
+
+namespace anymesh {
+namespace {
+
+using Records = std::vector<TensorRecord>;  // in the order of the stage's parameters
+
+// Returns the 1-D part of each stage parameter that this rank keeps between steps, by name.
+std::unordered_map<std::string, StateTensor> kept_weights(const CheckpointedRun& run) {
+  std::unordered_map<std::string, StateTensor> kept;
+  if (run.optimizer.options().stage < 3) {
+    for (const ParamSpec& spec : run.stage.params())
+      kept[spec.name] = StateTensor(spec.tensor.detach().view(-1));
+    return kept;
+  }
+  for (const auto& group : run.optimizer.groups()) {
+    for (const auto& piece : group.pieces) kept[group.params[piece.param].name] = piece.weight;
+  }
+  for (const auto& frozen : run.optimizer.frozen()) kept[frozen.spec.name] = frozen.weight;
+  return kept;
+}
+
+// Encodes a parameter of stage `pp` as a line, for the ranks of other stages.
+std::string line_of(int pp, const ParamSpec& spec) {
+  return c10::str(pp, " ", spec.name, " ", spec.split_dim, " ", spec.sub_params, " ",
+                  spec.vocabulary, " ", spec.tensor.size(0), " ", c10::Join(" ", spec.shape));
+}
+
+std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
+  std::istringstream in(line);
+  int pp = 0;
+  ParamSpec spec;
+  int64_t rows = 0;
+  in >> pp >> spec.name >> spec.split_dim >> spec.sub_params >> spec.vocabulary >> rows;
+  for (int64_t size; in >> size;) spec.shape.push_back(size);
+  spec.tensor = empty_without_storage({rows}, dtype);
+  return {pp, std::move(spec)};
+}
+
+// Returns which rank has which elements of a parameter of stage `pp`.
+std::vector<RemoteTensors::Part> parts_of(const CheckpointedRun& run, const ParamSpec& spec,
+                                          int pp) {
+  const Topology& mesh = run.grid.topology;
+  const int slices = spec.split_dim < 0 ? 1 : mesh.tp_size,
+            ranks = run.optimizer.options().stage == 3 ? mesh.dp_size : 1;
+  std::vector<RemoteTensors::Part> parts;
+  for (int tp = 0; tp < slices; ++tp) {
+    const ShardLayout layout = layout_of(spec, mesh.tp_size, tp);
+    for (int dp = 0; dp < ranks; ++dp) {
+      const auto [begin, count] = zero3_part(layout.shard_numel(), dp, ranks);
+      parts.push_back({mesh.rank_of({.pp = pp, .dp = dp, .tp = tp}), layout, begin, count});
+    }
+  }
+  return parts;
+}
+
+// Returns this rank's tp slice of each parameter of its stage, in the order of params(). At ZeRO 3
+// `gathered` collects the slices over grid.dp. At the other stages they are in memory.
+Records stage_weights(const CheckpointedRun& run, RemoteTensors& gathered) {
+  Records records;
+  if (run.optimizer.options().stage < 3) {
+    for (const ParamSpec& spec : run.stage.params()) records.push_back(record_of(spec.tensor));
+    return records;
+  }
+  const auto kept = kept_weights(run);
+  const int ranks = run.grid.topology.dp_size;
+  for (const ParamSpec& spec : run.stage.params()) {
+    RemoteTensors::Tensor tensor{run.dtype, spec.tensor.sizes().vec(), {}, {}};
+    const ShardLayout whole = ShardLayout::make(tensor.shape, {.replicated = true}, 1, 0);
+    for (int dp = 0; dp < ranks; ++dp) {
+      const auto [begin, count] = zero3_part(spec.tensor.numel(), dp, ranks);
+      tensor.parts.push_back({dp, whole, begin, count});
+    }
+    if (const auto mine = kept.find(spec.name); mine != kept.end()) tensor.mine = mine->second;
+    records.push_back(gathered.add(std::move(tensor)));
+  }
+  return records;
+}
+
+// Returns the whole model, gathered over grid.world: an OrderedDict name -> tensor. It merges tp
+// slices and stages, leaves out vocabulary padding, and has a tied weight once. Collective.
+Value model_weights(const CheckpointedRun& run, bool exclude_frozen, RemoteTensors& gathered) {
+  const Coord& at = run.grid.coord;
+  std::vector<std::string> mine;
+  for (const ParamSpec& spec : run.stage.params()) {
+    if (!spec.duplicate && !(exclude_frozen && spec.frozen())) mine.push_back(line_of(at.pp, spec));
+  }
+  const auto kept = kept_weights(run);
+  std::vector<Value::Entry> entries;
+  for (const std::string& line : gather_lines(*run.grid.pp, mine)) {
+    const auto [pp, spec] = spec_of(line, run.dtype);
+    RemoteTensors::Tensor tensor{run.dtype, spec.shape, parts_of(run, spec, pp), {}};
+    const bool sends = pp == at.pp && (spec.split_dim >= 0 || at.tp == 0) &&
+                       (run.optimizer.options().stage == 3 || at.dp == 0);
+    if (const auto found = kept.find(spec.name); sends && found != kept.end())
+      tensor.mine = found->second;
+    entries.emplace_back(spec.name, gathered.add(std::move(tensor)));
+  }
+  return Value::ordered_dict(std::move(entries));
+}
+
+// Returns an entry for each frozen parameter, by name. DeepSpeed lists them from ZeRO 2 on. Here
+// the other stages list them too if there are any: readers recognise frozen parameters by the list.
+template <typename Fn>
+Value frozen_entries(const CheckpointedRun& run, const SaveOptions& options, Fn&& value_of) {
+  const bool listed = run.optimizer.options().stage >= 2 || !run.optimizer.frozen().empty();
+  if (!listed || options.exclude_frozen_parameters) return {};
+  std::vector<Value::Entry> entries;
+  for (const auto& frozen : run.optimizer.frozen())
+    entries.emplace_back(frozen.spec.name, value_of(frozen));
+  return Value::ordered_dict(std::move(entries));
+}
+
+// Writes `metadata` and the stage's weights, in one file or several. With weights_only it is called
+// on dp rank 0 alone.
+void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
+                   const Records& weights, const WriteFile& write) {
+  const Coord& at = run.grid.coord;
+  const int mp_rank = run.grid.model->rank();
+  const bool sharded = run.optimizer.options().stage == 3 && !options.weights_only,
+             pipeline = run.grid.topology.pp_size > 1;
+  std::vector<Value::Entry> module;
+  std::map<int, std::vector<Value::Entry>> layers;  // the first stage writes a tied weight
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const ParamSpec& spec = run.stage.params()[i];
+    if (options.exclude_frozen_parameters && spec.frozen()) continue;
+    module.emplace_back(spec.name, weights[i]);
+    if (!spec.duplicate) layers[spec.layer].emplace_back(spec.name_in_layer(), weights[i]);
+  }
+  metadata.set(keys::kFrozenParamShapes, frozen_entries(run, options, [](const auto& frozen) {
+                 return Value::size(frozen.spec.tensor.sizes().vec());
+               }));
+  if (!pipeline) metadata.set(keys::kModule, Value::ordered_dict(std::move(module)));
+  if (sharded) return write(zero3_model_states_file(at.dp, mp_rank), metadata, kAlone);
+  const auto owner = [&](int turn) {
+    return options.weights_only ? kAlone : turn % run.grid.topology.dp_size;
+  };
+  write(model_states_file(mp_rank), metadata, owner(0));
+  if (!pipeline) return;
+  for (int turn = 0; auto& [layer, entries] : layers)
+    write(layer_states_file(layer, at.tp), Value::ordered_dict(std::move(entries)), owner(turn++));
+}
+
+}  // namespace
+
+void write_model_states(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
+                        const WriteFile& write) {
+  const bool sharded = run.optimizer.options().stage == 3;
+  Records weights;
+  std::map<std::string, TensorRecord> whole;
+  for (const ParamSpec& spec : run.stage.params()) {
+    weights.push_back(record_of(sharded ? torch::empty({0}, spec.tensor.options()) : spec.tensor));
+    if (spec.frozen()) whole[spec.name] = weights.back();
+  }
+  metadata.set(keys::kFrozenParamFragments, frozen_entries(run, options, [&](const auto& frozen) {
+                 return sharded ? record_of(frozen.part) : whole.at(frozen.spec.name);
+               }));
+  write_weights(run, options, std::move(metadata), weights, write);
+}
+
+double write_weights_only(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
+                          const WriteFile& write) {
+  RemoteTensors gathered(run.grid.dp);
+  const Records weights = stage_weights(run, gathered);
+  metadata.set(keys::kWeightsOnly, true);
+  gathered.serve([&] { write_weights(run, options, std::move(metadata), weights, write); });
+  return gathered.seconds();
+}
+
+double write_whole_model(const CheckpointedRun& run, const SaveOptions& options,
+                         const WriteFile& write) {
+  RemoteTensors gathered(run.grid.world);
+  const Value model = model_weights(run, options.exclude_frozen_parameters, gathered);
+  all_or_none(*run.grid.world,
+              [&] { gathered.serve([&] { write(std::string(kWeightsFile), model, kAlone); }); });
+  return gathered.seconds();
+}
+
+}  // namespace anymesh

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <future>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/save/optimizer_states.h"
+#include "framework/checkpoint/save/snapshot.h"
+#include "framework/checkpoint/save/tag_folder.h"
+
+namespace anymesh {
+
+// The result of a committed save. Each time is the maximum over all ranks.
+struct SaveReport {
+  bool leads = false;  // whether this rank manages the folder: one does per disk
+  std::filesystem::path path;
+  int64_t iteration = 0;
+  int64_t bytes = 0;  // in all ranks' files
+  SaveTimes times;
+};
+
+// A save between its call and its commit.
+//
+//   PendingSave save(folder, run, state, {.async = true}, snapshot);
+//   ...                                 // forward, backward: they change nothing that is saved
+//   save.wait_for_snapshot();           // before the optimizer does
+//   if (save.written()) ...             // once a step: are all ranks' files on the disk?
+//   SaveReport report = save.commit();  // manifest, rename, `latest`
+//
+// A thread writes this rank's files, and never communicates. With .async it first copies the state
+// to `snapshot`, and writes from there; otherwise it writes straight from the tensors. Files that
+// need communication (weights_only) are written by commit(). A save destroyed without commit()
+// waits for its thread, and leaves nothing under the tag's name. While the save lives, no other run
+// can save to the folder (save_lock.h). It relies on run.config.save_lock if that locks this
+// folder, else it takes a lock of its own.
+//
+// The constructor, written() and commit() are collective over grid.world. An error on any thread of
+// one rank is thrown on all ranks, as CollectiveError, by the constructor or by commit().
+class PendingSave {
+ public:
+  // `run` and `snapshot` must outlive the save; `state` is copied.
+  PendingSave(const std::filesystem::path& save_dir, const CheckpointedRun& run,
+              const TrainState& state, const SaveOptions& options, Snapshot& snapshot);
+
+  const std::filesystem::path& path() const { return folder_->path(); }
+  void wait_for_snapshot();
+  bool written();
+  Progress progress() const;  // of this rank's files; 0 of 0 with weights_only
+  SaveReport commit();
+
+ private:
+  void start_thread(const TrainState& state, Value metadata, Snapshot& snapshot);
+  void wait_for_files();
+  WriteFile one_by_one();
+  void publish();
+  void abandon();
+  SaveReport report();
+
+  const CheckpointedRun& run_;
+  std::filesystem::path save_dir_;
+  SaveOptions options_;
+  int64_t iteration_;
+  SaveTimes times_;  // threads add `copy` and the folder's times, the caller the others
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::shared_ptr<const SaveLock> lock_;
+  std::optional<TagFolder> folder_;
+  bool shares_ = false;  // whether the dp ranks share the writing of files
+  struct File {
+    std::string name;
+    Value value;
+    FilePart part;
+  };
+  std::vector<File> files_;
+  uint64_t bytes_ = 0;  // in files_
+  std::shared_future<void> copied_;
+  std::future<void> written_;  // last, because its thread uses all the others
+};
+
+// Allocates the memory that asynchronous saves will need in `snapshot`. Collective over grid.world.
+void reserve_snapshot(const CheckpointedRun& run, const TrainState& state, Snapshot& snapshot);
+
+}  // namespace anymesh

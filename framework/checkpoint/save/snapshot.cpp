@@ -1,0 +1,55 @@
+#include "framework/checkpoint/save/snapshot.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace anymesh {
+
+Snapshot::~Snapshot() {
+  if (!memory_.empty()) munmap(memory_.data(), memory_.size());
+}
+
+Value Snapshot::hold(const Value& value, const std::unordered_set<const ByteSource*>& read) {
+  return map_tensors(value, [&](TensorRecord tensor) {
+    if (!read.contains(tensor.bytes.get())) return tensor;
+    BytesPtr& held = held_[tensor.bytes.get()];
+    if (!held) {
+      held = std::make_shared<ComputedBytes>(
+          tensor.bytes->size(), "a snapshot",
+          [this, begin = needed_](uint64_t offset, std::span<std::byte> out) {
+            std::ranges::copy(memory_.subspan(begin + offset, out.size()), out.begin());
+          });
+      copies_.push_back({tensor.bytes, needed_});
+      needed_ += tensor.bytes->size();
+    }
+    tensor.bytes = held;
+    return tensor;
+  });
+}
+
+void Snapshot::take() {
+  if (needed_ > memory_.size()) grow();
+  for (const auto& [original, offset] : copies_)
+    original->read(0, memory_.subspan(offset, original->size()));
+}
+
+void Snapshot::reset() {
+  needed_ = 0;
+  copies_.clear();
+  held_.clear();
+}
+
+// Frees the old memory first, whose contents do not matter, so that both never exist at once.
+void Snapshot::grow() {
+  if (!memory_.empty()) munmap(memory_.data(), memory_.size());
+  memory_ = {};
+  void* memory = mmap(nullptr, needed_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
+    throw std::runtime_error("--async-save: no memory for a snapshot of " +
+                             std::to_string(needed_) + " bytes");
+  memory_ = {static_cast<std::byte*>(memory), needed_};
+}
+
+}  // namespace anymesh

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "framework/format/io/byte_source.h"
+
+namespace anymesh {
+
+// How far an operation that streams tensors has got.
+struct Progress {
+  uint64_t bytes_done = 0, bytes_total = 0;
+  double seconds = 0;
+};
+using ProgressCallback = std::function<void(const Progress&)>;  // from any thread, one at a time
+
+// Adds up the bytes that threads have done and calls a callback at most five times a second.
+class ProgressCounter {
+ public:
+  ProgressCounter(uint64_t total, const ProgressCallback& callback)
+      : total_(total), callback_(callback) {}
+
+  void add(uint64_t bytes) {
+    const uint64_t done = done_ += bytes;
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    const auto now = Clock::now();
+    if (!callback_ || !lock || now - last_ < std::chrono::milliseconds(200)) return;
+    last_ = now;
+    callback_({done, total_, std::chrono::duration<double>(now - start_).count()});
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  uint64_t total_;
+  const ProgressCallback& callback_;
+  std::atomic<uint64_t> done_{0};
+  std::mutex mutex_;
+  Clock::time_point start_ = Clock::now(), last_ = start_;
+};
+
+// Returns bytes that count as done when they are read, and are shown to `look`.
+using Look = std::function<void(std::span<const std::byte>)>;
+inline BytesPtr counted_bytes(const BytesPtr& bytes, ProgressCounter& counter,
+                              const Look& look = nullptr) {
+  return std::make_shared<ComputedBytes>(
+      bytes->size(), "a counted tensor",
+      [bytes, &counter, look](uint64_t offset, std::span<std::byte> out) {
+        bytes->read(offset, out);
+        if (look) look(out);
+        counter.add(out.size());
+      });
+}
+
+}  // namespace anymesh

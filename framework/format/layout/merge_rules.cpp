@@ -1,0 +1,312 @@
+#include "framework/format/layout/merge_rules.h"
+
+#include <algorithm>
+
+#include "framework/format/layout/names.h"
+#include "framework/util/errors.h"
+
+namespace anymesh {
+namespace {
+
+constexpr size_t kMaxPattern = 500;  // std::regex compiles recursively
+
+// Patterns and names come from files. Matching takes time linear in the name, without recursion.
+constexpr auto kLinear = std::regex::ECMAScript | std::regex_constants::__polynomial;
+
+constexpr size_t kMostStates = 1 << 18;  // over all patterns, at 48 bytes each
+constexpr size_t kMostWidth = 1 << 12;   // over all patterns: the cost per character of a name
+
+// Returns the product of all counts in braces, at most kMostStates + 1.
+size_t repetitions(const std::string& pattern) {
+  size_t product = 1, count = 0;
+  bool counts = false;
+  for (const char c : pattern) {
+    if (c == '{' || c == ',' || c == '}') {
+      product = std::min(product * std::max<size_t>(1, count), kMostStates + 1);
+      count = 0;
+      counts = c == '{' || (counts && c == ',');
+    } else if (counts && '0' <= c && c <= '9') {
+      count = std::min<size_t>(10 * count + static_cast<size_t>(c - '0'), kMostStates);
+    }
+  }
+  return product;
+}
+
+// Returns a bound on how many places of a pattern a match can be at once: its forks plus 1.
+size_t width_of(const std::string& pattern) {
+  const auto forks = [](char c) { return std::string_view("*+?{|").find(c) != std::string::npos; };
+  return 1 + static_cast<size_t>(std::ranges::count_if(pattern, forks));
+}
+
+// Whether a pattern has (?=...) or (?!...). Nested, they take time exponential in the depth.
+bool looks_around(const std::string& pattern) {
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] == '\\') {
+      ++i;
+    } else if (in_class) {
+      in_class = pattern[i] != ']';
+    } else if (pattern[i] == '[') {
+      in_class = true;
+    } else if (pattern.compare(i, 2, "(?") == 0 && pattern.compare(i, 3, "(?:") != 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// The pattern lists, in the order in which they are written, compiled and reported.
+constexpr std::pair<std::string_view, std::vector<std::string> UniversalInfo::*> kLists[] = {
+    {keys::kVocabularyPatterns, &UniversalInfo::vocabulary},
+    {keys::kPipelineReplicatedPatterns, &UniversalInfo::pipeline_replicated},
+    {keys::kTpReplicatedPatterns, &UniversalInfo::tp_replicated},
+    {keys::kAveragePatterns, &UniversalInfo::average},
+    {keys::kRowParallelPatterns, &UniversalInfo::row_parallel},
+    {keys::kTwoSubParamsPatterns, &UniversalInfo::two_sub_params}};
+
+UniversalInfo::SubParams sub_params(const Value& value) {
+  UniversalInfo::SubParams result;
+  result.patterns = value.at(keys::kPatterns).as_strings();
+  for (const Value& size : value.at(keys::kShape).items()) {
+    const auto& parts =
+        result.shape.emplace_back(size.is_sequence() ? size.as_ints() : std::vector{size.as_int()});
+    int64_t sum = 0;
+    for (const int64_t part : parts)
+      if (part < 0 || __builtin_add_overflow(sum, part, &sum)) size.fail("sizes that add up");
+  }
+  const Value dim = value.at(keys::kPartitionDim);
+  if (dim.as_int() < 0 || static_cast<size_t>(dim.as_int()) >= result.shape.size())
+    dim.fail("a dim of the shape");
+  result.partition_dim = static_cast<int>(dim.as_int());
+  result.source = value;
+  return result;
+}
+
+// Returns the shape and the cut of a fused parameter. Throws if a shard does not fit them.
+MergeShape merge_sub_params(const std::string& name, const MergeRule& rule,
+                            std::span<const Shape> shards) {
+  MergeShape merged;
+  for (const auto& sizes : rule.sub_params->shape) merged.full.push_back(sum_of(sizes));
+  merged.cut.dim = rule.sub_params->partition_dim;
+  merged.cut.parts = rule.sub_params->shape[static_cast<size_t>(merged.cut.dim)];
+  merged.cut.widths = rule.widths;
+  for (size_t rank = 0; rank < shards.size(); ++rank) {
+    const auto tp_size = static_cast<int>(shards.size());
+    const ShardLayout layout =
+        ShardLayout::make(merged.full, merged.cut, tp_size, static_cast<int>(rank));
+    if (numel(shards[rank]) != layout.shard_numel()) {
+      throw DamagedFile(name + ": its shard of tp rank " + std::to_string(rank) +
+                        " has the shape " + to_string(shards[rank]) + ", its sub-parameters say " +
+                        to_string(layout.shard_shape()));
+    }
+  }
+  return merged;
+}
+
+// Returns the sizes along the cut, rank by rank. Throws unless all other dims agree.
+std::vector<int64_t> cut_sizes(const std::string& name, size_t dim, std::span<const Shape> shards) {
+  std::vector<int64_t> sizes;
+  for (const Shape& shard : shards) {
+    Shape like_first = shard;
+    if (dim < shard.size() && shard.size() == shards[0].size()) like_first[dim] = shards[0][dim];
+    if (dim >= shard.size() || like_first != shards[0]) {
+      throw DamagedFile(name + ": shards of shapes " + to_string(shards[0]) + " and " +
+                        to_string(shard) + " cannot be joined along dim " + std::to_string(dim));
+    }
+    sizes.push_back(shard[dim]);
+  }
+  return sizes;
+}
+
+}  // namespace
+
+UniversalInfo UniversalInfo::from_value(const Value& value) {
+  if (const Value map = value.find(keys::kAffineMap); map && map.size() > 0) {
+    map.refuse("no affine map (AutoTP layouts are not supported)");
+  }
+  if (const Value refused = value.find(keys::kUnsupportedPatterns); refused && refused.size() > 0) {
+    refused.refuse("none: DeepSpeed marked these parameters as impossible to convert");
+  }
+  UniversalInfo info;
+  info.where = value.where();
+  info.version = value.at(keys::kUniversalVersion).as_double();
+  if (const Value size = value.find(keys::kOriginalVocabSize))
+    info.original_vocab_size = size.as_int();
+  if (const Value size = value.find(keys::kPaddedVocabSize)) info.padded_vocab_size = size.as_int();
+  for (const auto& [key, list] : kLists)
+    if (const Value patterns = value.find(key)) info.*list = patterns.as_strings();
+  info.has_row_parallel = value.contains(keys::kRowParallelPatterns);
+  info.has_pipeline_replicated = value.contains(keys::kPipelineReplicatedPatterns);
+  for (const Value& item : value.find(keys::kSubParams).value_or(Value::list()).items())
+    info.sub_params.push_back(anymesh::sub_params(item));
+  const Value widths = value.find(keys::kSubParamShardWidths).value_or(Value::dict());
+  for (const auto& [pattern, parts] : widths.entries()) {
+    for (const Value& part : parts.items())
+      info.sub_param_widths[pattern.as_string()].push_back(part.as_ints());
+  }
+  return info;
+}
+
+Value UniversalInfo::to_value() const {
+  Value value = Value::dict({{keys::kUniversalVersion, version}});
+  if (original_vocab_size) value.set(keys::kOriginalVocabSize, *original_vocab_size);
+  if (padded_vocab_size) value.set(keys::kPaddedVocabSize, *padded_vocab_size);
+  for (const auto& [key, list] : kLists)
+    if (key != keys::kAveragePatterns) value.set(key, Value::list_of(this->*list));
+  return value;
+}
+
+std::string pattern_of(const std::string& name) {
+  static const std::regex number(R"((^|\.)\d+\.)", kLinear);
+  return std::regex_replace(name, number, R"($1\d+.)");
+}
+
+MergeRules::MergeRules(const UniversalInfo& info) : info_(info) {
+  for (const auto& [key, list] : kLists) compile(info.*list, list);
+  for (const UniversalInfo::SubParams& group : info.sub_params)
+    compile(group.patterns, nullptr, &group);
+}
+
+void MergeRules::compile(const std::vector<std::string>& patterns, List list,
+                         const UniversalInfo::SubParams* sub_params) {
+  for (const std::string& text : patterns) {
+    const std::string what = info_.where + ": cannot read the pattern '" + printable(text) + "'";
+    if (text.size() > kMaxPattern) {
+      throw Unreadable(what + " of " + std::to_string(text.size()) + " characters, expected " +
+                       std::to_string(kMaxPattern) + " at most");
+    }
+    if (looks_around(text)) throw Unreadable(what + ": a group may begin with (?: and no other (?");
+    const size_t times = repetitions(text);
+    states_ += text.size() * times;
+    width_ += width_of(text) * times;
+    if (states_ > kMostStates || width_ > kMostWidth) {
+      throw Unreadable(info_.where + ": patterns too large in all, up to '" + printable(text) +
+                       "'");
+    }
+    try {
+      patterns_.push_back({text, std::regex(text, kLinear), list, sub_params});
+    } catch (const std::regex_error& error) {
+      throw Unreadable(what + ": " + error.what());
+    }
+  }
+}
+
+const MergeRules::Pattern* MergeRules::match(List list, const std::string& name) {
+  const Pattern* found = nullptr;
+  for (const Pattern& pattern : patterns_) {
+    if (pattern.list != list ||
+        !std::regex_search(name, pattern.regex, std::regex_constants::match_continuous))
+      continue;
+    if (found) {
+      throw DamagedFile(info_.where + ": the patterns '" + printable(found->text) + "' and '" +
+                        printable(pattern.text) + "' both match " + printable(name));
+    }
+    found = &pattern;
+  }
+  if (found) used_.insert(found->text);
+  return found;
+}
+
+MergeRule MergeRules::classify(const std::string& name) {
+  using Kind = MergeRule::Kind;
+  MergeRule rule;
+  rule.vocabulary = match(&UniversalInfo::vocabulary, name);
+  rule.pipeline_replicated = match(&UniversalInfo::pipeline_replicated, name);
+  if (match(&UniversalInfo::tp_replicated, name)) {
+    rule.kind = Kind::kReplicated;
+  } else if (match(&UniversalInfo::average, name)) {
+    rule.kind = Kind::kAverage;
+  } else if (match(&UniversalInfo::two_sub_params, name)) {
+    rule.kind = Kind::kTwoSubParams;
+  } else if (const Pattern* pattern = match(nullptr, name)) {
+    rule.kind = Kind::kSubParams;
+    rule.sub_params = pattern->sub_params;
+    if (const auto widths = info_.sub_param_widths.find(pattern->text);
+        widths != info_.sub_param_widths.end()) {
+      rule.widths = widths->second;
+    }
+  } else if (match(&UniversalInfo::row_parallel, name)) {
+    rule.cat_dim = 1;
+  }
+  return rule;
+}
+
+std::vector<std::string> MergeRules::unused() const {
+  std::vector<std::string> result;
+  for (const Pattern& pattern : patterns_) {
+    if (pattern.list != &UniversalInfo::pipeline_replicated && !used_.contains(pattern.text))
+      result.push_back(pattern.text);
+  }
+  return result;
+}
+
+MergeShape merge_shape(const std::string& name, const MergeRule& rule,
+                       std::span<const Shape> shards, std::optional<int64_t> vocabulary) {
+  using Kind = MergeRule::Kind;
+  MergeShape result{shards[0], {}};
+  CutRule& cut = result.cut;
+  if (rule.vocabulary && rule.kind != Kind::kConcatenate) {
+    throw DamagedFile(
+        name + ": is a vocabulary, which can only be cut by rows, but a pattern says otherwise");
+  }
+  if (rule.kind == Kind::kReplicated || rule.kind == Kind::kAverage ||
+      (shards.size() == 1 && shards[0].empty())) {
+    cut.replicated = true;
+    for (const Shape& shard : shards) {
+      if (shard == shards[0]) continue;
+      throw DamagedFile(name + ": should be the same on all tp ranks, but has the shapes " +
+                        to_string(shards[0]) + " and " + to_string(shard));
+    }
+    return result;
+  }
+  if (rule.kind == Kind::kSubParams) return merge_sub_params(name, rule, shards);
+  cut.dim = rule.cat_dim;
+  const auto dim = static_cast<size_t>(cut.dim);
+  const std::vector<int64_t> sizes = cut_sizes(name, dim, shards);
+  result.full[dim] = sum_of(sizes);
+  if (rule.kind == Kind::kTwoSubParams) {
+    std::vector<int64_t> halves;
+    for (const int64_t size : sizes) {
+      if (size % 2 != 0)
+        throw DamagedFile(name + ": two sub-parameters in " + std::to_string(size) + " rows");
+      halves.push_back(size / 2);
+    }
+    cut.parts = {sum_of(halves), sum_of(halves)};
+    cut.widths = {halves, halves};
+    return result;
+  }
+  cut.widths = {sizes};
+  if (rule.vocabulary) {
+    if (!vocabulary)
+      throw DamagedFile(name + ": is a vocabulary, but " + std::string(keys::kOriginalVocabSize) +
+                        " is missing");
+    if (dim != 0 || *vocabulary < 0 || *vocabulary > result.full[0]) {
+      throw DamagedFile(name + ": has " + std::to_string(result.full[0]) +
+                        " rows, expected a vocabulary of at least " + std::to_string(*vocabulary));
+    }
+    cut.padded = result.full[0];
+    result.full[0] = *vocabulary;
+  }
+  return result;
+}
+
+std::vector<Value::Entry> merge_keys(const MergeRule& rule) {
+  std::vector<Value::Entry> entries;
+  if (rule.kind == MergeRule::Kind::kSubParams) {
+    entries.emplace_back(
+        keys::kSubParamShape,
+        Value::object("deepspeed.checkpoint.universal_checkpoint", "SubparamShape",
+                      {{keys::kPatterns, rule.sub_params->source.at(keys::kPatterns)},
+                       {keys::kShape, rule.sub_params->source.at(keys::kShape)},
+                       {keys::kPartitionDim, rule.sub_params->partition_dim}}));
+  } else if (rule.kind == MergeRule::Kind::kTwoSubParams ||
+             rule.kind == MergeRule::Kind::kConcatenate) {
+    entries.emplace_back(keys::kCatDim, rule.cat_dim);
+    if (rule.kind == MergeRule::Kind::kTwoSubParams)
+      entries.emplace_back(keys::kParamNSubParams, 2);
+  }
+  if (rule.vocabulary) entries.emplace_back(keys::kVocabTensor, true);
+  return entries;
+}
+
+}  // namespace anymesh

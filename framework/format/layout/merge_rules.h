@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <regex>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "framework/format/layout/shard_layout.h"
+#include "framework/format/torch_file/value.h"
+
+namespace anymesh {
+
+// `universal_checkpoint_info` of a model-states file. Its regular expressions over parameter names
+// say how the tensor-parallel shards make up the full tensors. Patterns match from the start of a
+// name but not to its end, as Python's re.match does: `\d+.mlp.dense_4h_to_h.weight`.
+struct UniversalInfo {
+  // Parameters made of several others, e.g. fused q, k and v of different sizes.
+  struct SubParams {
+    std::vector<std::string> patterns;
+    std::vector<std::vector<int64_t>> shape;  // a dim may be a list of sizes
+    int partition_dim = 0;
+    Value source;  // as in the file, to be copied
+  };
+
+  std::string where = "universal_checkpoint_info";  // names the file in messages
+  double version = 0.4;
+  std::optional<int64_t> original_vocab_size, padded_vocab_size;
+  std::vector<std::string> vocabulary, pipeline_replicated, tp_replicated, average, row_parallel,
+      two_sub_params;
+  bool has_row_parallel = false;  // whether the key was there; Megatron leaves it out at tp 1
+  bool has_pipeline_replicated = false;  // the same; DeepSpeed's own pipelines publish nothing
+  std::vector<SubParams> sub_params;
+  // pattern -> [part][rank]
+  std::map<std::string, std::vector<std::vector<int64_t>>> sub_param_widths;
+
+  // Throws Unreadable for affine maps and for layouts that DeepSpeed marked as unsupported: this
+  // program cannot merge them. MergeRules refuses patterns that would take it too long:
+  // look-around, and more repetitions than any system's patterns have.
+  static UniversalInfo from_value(const Value& value);
+  Value to_value() const;  // all keys of a Megatron checkpoint, at every tp size
+};
+
+// Returns the regular expression that a parameter's counterparts in all layers match:
+// 2.weight -> \d+.weight, layers.0.weight -> layers.\d+.weight
+std::string pattern_of(const std::string& name);
+
+// How the shards of one parameter make up the full tensor.
+struct MergeRule {
+  enum class Kind { kReplicated, kAverage, kTwoSubParams, kSubParams, kConcatenate };
+  Kind kind = Kind::kConcatenate;
+  int cat_dim = 0;
+  bool vocabulary = false;
+  bool pipeline_replicated = false;
+  const UniversalInfo::SubParams* sub_params = nullptr;
+  std::vector<std::vector<int64_t>> widths;  // sub-parameters', if recorded
+};
+
+// Finds the rule for a name. Throws if two patterns of the same category match the name.
+class MergeRules {
+ public:
+  explicit MergeRules(const UniversalInfo& info);
+  MergeRule classify(const std::string& name);
+  std::vector<std::string> unused() const;  // unmatched so far; never pipeline_replicated's
+
+ private:
+  using List = std::vector<std::string> UniversalInfo::*;
+  struct Pattern {
+    std::string text;
+    std::regex regex;
+    List list;  // the list that has it; if null, sub_params has it
+    const UniversalInfo::SubParams* sub_params;
+  };
+  void compile(const std::vector<std::string>& patterns, List list,
+               const UniversalInfo::SubParams* sub_params = nullptr);
+  const Pattern* match(List list, const std::string& name);  // null list: sub-parameters'
+
+  const UniversalInfo& info_;
+  std::vector<Pattern> patterns_;
+  std::set<std::string> used_;
+  size_t states_ = 0, width_ = 0;  // sums over all compiled patterns
+};
+
+// The full tensor's shape and the cut of its shards. merge_shape() finds them from the shards'
+// shapes (one for each tp rank) and throws if the shards do not fit together. `vocabulary` is the
+// true number of rows.
+struct MergeShape {
+  Shape full;
+  CutRule cut;
+};
+MergeShape merge_shape(const std::string& name, const MergeRule& rule,
+                       std::span<const Shape> shards, std::optional<int64_t> vocabulary);
+
+// Returns a state file's keys about the rule, in DeepSpeed's order, without the tensor.
+std::vector<Value::Entry> merge_keys(const MergeRule& rule);
+
+}  // namespace anymesh

@@ -1,0 +1,147 @@
+#include "framework/format/output/manifest.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "framework/format/io/byte_source.h"
+#include "framework/format/io/crc32.h"
+#include "framework/format/io/file_io.h"
+#include "framework/format/layout/names.h"
+#include "framework/format/torch_file/zip.h"
+#include "framework/util/errors.h"
+#include "framework/util/json.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr std::string_view kFormat = "anymesh checkpoint";
+constexpr uint64_t kMaxManifest = 64 << 20;  // some 500,000 files
+
+// Whether the name is a path that stays inside the folder.
+bool is_inside(const std::string& name) {
+  const fs::path path = name;
+  return !name.empty() && !path.is_absolute() && name.find('\0') == std::string::npos &&
+         std::none_of(path.begin(), path.end(), [](const fs::path& part) {
+           return part == "." || part == ".." || part.empty();
+         });
+}
+
+uint64_t number_in(const Json& file, const char* key, uint64_t most) {
+  const Json& number = file.at(key);
+  if (!number.is_number_unsigned() || number.get<uint64_t>() > most)
+    throw DamagedFile(std::string("'") + key + "' is " + number.dump());
+  return number.get<uint64_t>();
+}
+
+// Returns "path: damage (written on host); ..." for the files where look(path, file) finds damage.
+template <typename Look>
+std::string damage_of(const fs::path& folder, const std::vector<Manifest::File>& files, Look look) {
+  std::string text;
+  for (const Manifest::File& file : files) {
+    const fs::path path = folder / file.name;
+    const std::string what = look(path, file);
+    if (what.empty()) continue;
+    text += (text.empty() ? "" : "; ") + printable(path.string(), 1000) + ": " + what +
+            " (written on " + printable(file.host) + ")";
+  }
+  return text;
+}
+
+// Returns where the reader finds the damage in a torch file; empty if it finds none.
+std::string first_damaged_record(const fs::path& path) {
+  try {
+    const ZipReader zip(path);
+    for (const auto& record : zip.records()) zip.check(record);
+    return "";
+  } catch (const std::exception& error) {
+    return std::string(": ") + error.what();
+  }
+}
+
+}  // namespace
+
+std::string Manifest::to_json() const {
+  ordered_json list = ordered_json::array();
+  for (const File& file : files) {
+    list.push_back(
+        {{"name", file.name}, {"bytes", file.bytes}, {"crc32", file.crc}, {"host", file.host}});
+  }
+  const ordered_json manifest = {{"format", kFormat},
+                                 {"version", kVersion},
+                                 {"tag", tag},
+                                 {"iteration", iteration},
+                                 {"files", std::move(list)}};
+  return json_text(manifest, kManifestFile, 1) + "\n";
+}
+
+Manifest Manifest::from_json(const std::string& text, const std::string& where) {
+  Manifest manifest;
+  try {
+    // Not an ordered_json, whose key lookup takes time linear in the number of keys.
+    const Json json = Json::parse(shallow(text));
+    if (json.at("format") != kFormat) throw DamagedFile("'format' is another");
+    const auto version = json.at("version").get<int64_t>();
+    if (version < 1) throw DamagedFile("is of version " + std::to_string(version));
+    if (version > kVersion) {
+      throw Unreadable(where + ": is of version " + std::to_string(version) +
+                       ", this program knows 1 to " + std::to_string(kVersion));
+    }
+    json.at("tag").get_to(manifest.tag);
+    json.at("iteration").get_to(manifest.iteration);
+    for (const Json& file : json.at("files")) {
+      manifest.files.push_back({file.at("name"), number_in(file, "bytes", UINT64_MAX),
+                                static_cast<uint32_t>(number_in(file, "crc32", UINT32_MAX)),
+                                file.at("host")});
+      if (!is_inside(manifest.files.back().name))
+        throw DamagedFile("lists '" + printable(manifest.files.back().name) +
+                          "', which is no file in its folder");
+    }
+  } catch (const Unreadable&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw Unreadable(where + ": not enough memory to read it");
+  } catch (const std::exception& error) {
+    throw DamagedFile(where + ": not a manifest: " + printable(error.what(), 1000));
+  }
+  return manifest;
+}
+
+Manifest::File file_of_text(const std::string& name, std::string_view text) {
+  return {name, text.size(), crc32(std::as_bytes(std::span(text))), host_name()};
+}
+
+std::optional<Manifest> read_manifest(const fs::path& folder, std::string_view file) {
+  const fs::path path = folder / file;
+  if (!fs::exists(path)) return std::nullopt;
+  Manifest manifest = Manifest::from_json(read_text(path, kMaxManifest), path.string());
+  if (manifest.files.empty())
+    throw DamagedFile(path.string() + ": lists no files, expected the checkpoint's");
+  return manifest;
+}
+
+std::string size_damage(const fs::path& folder, const std::vector<Manifest::File>& files) {
+  return damage_of(folder, files, [](const fs::path& path, const Manifest::File& file) {
+    std::error_code error;
+    const uint64_t bytes = fs::file_size(path, error);
+    if (error == std::errc::no_such_file_or_directory) return std::string("is missing");
+    if (error) return error.message();
+    if (bytes == file.bytes) return std::string();
+    return "has " + std::to_string(bytes) + " bytes, " + std::to_string(file.bytes) +
+           " were written";
+  });
+}
+
+std::string checksum_damage(const fs::path& folder, const std::vector<Manifest::File>& files) {
+  return damage_of(folder, files, [](const fs::path& path, const Manifest::File& file) {
+    if (!fs::is_regular_file(path)) return std::string();
+    const anymesh::File there(path);
+    if (there.crc(0, there.size()) == file.crc) return std::string();
+    return "its checksum differs from the one written" + first_damaged_record(path);
+  });
+}
+
+}  // namespace anymesh

@@ -1,0 +1,308 @@
+#include "framework/format/sharded/sharded_checkpoint.h"
+
+#include <algorithm>
+#include <span>
+
+#include "framework/format/io/file_io.h"
+#include "framework/format/sharded/stages.h"
+#include "framework/format/torch_file/record_checksums.h"
+#include "framework/format/torch_file/torch_file.h"
+#include "framework/util/errors.h"
+#include "framework/util/parallel_for.h"
+#include "framework/util/printable.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = CheckpointFileName::Kind;
+
+constexpr int64_t kMostListed = 20;  // missing or surplus files in a message
+constexpr const char* kExperts = "a mixture of experts; mixtures of experts are not supported";
+
+// By (dp, mp) or (layer, tp), as numbers: "mp_rank_100" sorts before "mp_rank_11".
+using Ranks = std::pair<int, int>;
+using RankFiles = std::map<Ranks, fs::path>;
+
+// Returns a hint that names the tag in `latest`, for a folder one level too high.
+std::string hint_about_latest(const fs::path& folder) {
+  const fs::path latest = folder / kLatestFile;
+  if (!fs::exists(latest)) return "";
+  const std::string tag = read_tag(latest);
+  if (!is_tag_name(tag)) return "";
+  return "\nIts file 'latest' names the tag " + printable(tag) +
+         "; give that folder: " + (folder / printable(tag)).string();
+}
+
+std::map<Kind, RankFiles> find_files(const fs::path& folder) {
+  if (!fs::is_directory(folder)) {
+    throw UserError("the input folder " + folder.string() + " does not exist" +
+                    list_parent(folder));
+  }
+  std::map<Kind, RankFiles> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const fs::path file = entry.path().filename();
+    const auto name = parse_checkpoint_file_name(file.string());
+    if (is_expert_file(file.string()))
+      throw Unreadable(folder.string() + ": " + printable(file.string()) + " is of " + kExperts);
+    if (!name) continue;
+    const bool layer = name->kind == Kind::kLayer;
+    const Ranks ranks =
+        layer ? Ranks(name->layer, name->tp_rank) : Ranks(name->dp_rank, name->mp_rank);
+    const auto [known, is_new] = files[name->kind].try_emplace(ranks, entry.path());
+    if (!is_new) {
+      throw DamagedFile(folder.string() + ": two files are of the same rank, " +
+                        known->second.filename().string() + " and " + file.string());
+    }
+  }
+  if (!files.contains(Kind::kModelStates) && !files.contains(Kind::kZero3ModelStates)) {
+    throw DamagedFile(folder.string() +
+                      " is not a tag folder of a checkpoint: it has no *_model_states.pt. It " +
+                      "holds: " + list_folder(folder) + hint_about_latest(folder));
+  }
+  return files;
+}
+
+int64_t next_rank(const RankFiles& files, int Ranks::*rank) {
+  int64_t highest = -1;
+  for (const auto& [ranks, file] : files) highest = std::max<int64_t>(highest, ranks.*rank);
+  return highest + 1;
+}
+
+// Throws unless every (dp, mp) up to the highest seen is there. File names may claim any rank, so
+// the search for missing files stops when the message's list is full.
+void check_complete(const fs::path& folder, const RankFiles& files, int64_t dp_size,
+                    int64_t mp_size) {
+  const int64_t missing = dp_size * mp_size - static_cast<int64_t>(files.size());
+  if (missing == 0) return;
+  const auto like = *parse_checkpoint_file_name(files.begin()->second.filename().string());
+  std::string names;
+  int64_t listed = 0;
+  for (int64_t i = 0; listed < std::min(missing, kMostListed); ++i) {
+    const int dp = like.dp_rank < 0 ? -1 : static_cast<int>(i / mp_size),
+              mp = static_cast<int>(i % mp_size);
+    if (files.contains({dp, mp})) continue;
+    names += "\n  " + (like.kind == Kind::kOptimStates ? optim_states_file(dp, mp, like.bf16)
+                       : dp < 0                        ? model_states_file(mp)
+                                                       : zero3_model_states_file(dp, mp));
+    ++listed;
+  }
+  if (listed < missing) names += "\n  ... and " + std::to_string(missing - listed) + " more";
+  throw DamagedFile(folder.string() + ": files are missing:" + names +
+                    "\nIt holds: " + list_folder(folder));
+}
+
+// Throws if there are files of ranks that the last save under this tag did not have. `saved` is the
+// number of ranks in that save, according to rank 0's file.
+void refuse_left_over(const fs::path& folder, const RankFiles& files, int Ranks::*rank,
+                      int64_t saved, const std::string& said_by) {
+  std::string names;
+  int64_t count = 0;
+  for (const auto& [ranks, path] : files) {
+    if (ranks.*rank < saved) continue;
+    if (++count <= kMostListed) names += "\n  " + path.filename().string();
+  }
+  if (count == 0) return;
+  if (count > kMostListed) names += "\n  ... and " + std::to_string(count - kMostListed) + " more";
+  throw DamagedFile(folder.string() + ": has files of " + std::to_string(next_rank(files, rank)) +
+                    " ranks, but " + said_by + " says " + std::to_string(saved) +
+                    ": these are left over from an earlier save under this tag; remove "
+                    "them:" +
+                    names);
+}
+
+// Returns the largest partition count among an optimizer file's groups, or 0 if it has none.
+int64_t partition_count(const Value& optimizer) {
+  const Value counts = optimizer.at(keys::kOptimizerStateDict).find(keys::kPartitionCount);
+  if (!counts) return 0;
+  const std::vector<int64_t> each =
+      counts.is_sequence() ? counts.as_ints() : std::vector{counts.as_int()};
+  return each.empty() ? 0 : *std::ranges::max_element(each);
+}
+
+std::vector<fs::path> paths_of(const RankFiles& files) {
+  std::vector<fs::path> paths;
+  for (const auto& [ranks, path] : files) paths.push_back(path);
+  return paths;
+}
+
+std::vector<Value> read_all(std::span<const fs::path> files, int threads, RecordChecksums* checks) {
+  std::vector<Value> values(files.size());
+  parallel_for(files.size(), threads,
+               [&](size_t i) { values[i] = read_torch_file(files[i], checks); });
+  return values;
+}
+
+// Finds tp and pp from checkpoint_parallel_dimensions, which all files have or none. In checkpoints
+// from before that key, the number of files of the first layer is tp.
+void find_degrees(ShardedCheckpoint& source) {
+  const auto mp_size = static_cast<int>(source.model_states.size());
+  if (const Value first = source.model_states[0].find(keys::kParallelDimensions)) {
+    source.tp_size = static_cast<int>(first.at(keys::kTpDegree).as_int());
+    source.pp_size = static_cast<int>(first.at(keys::kPpDegree).as_int());
+    for (const Value& state : source.model_states) {
+      const Value own = state.find(keys::kParallelDimensions);
+      if (own != first) own.fail("the same dimensions as in rank 0");
+    }
+  } else {
+    const auto& layers = source.layer_files;
+    const auto of_first = std::ranges::count_if(
+        layers, [&](const auto& file) { return file.first.first == layers.begin()->first.first; });
+    source.tp_size = layers.empty() ? mp_size : static_cast<int>(of_first);
+    source.pp_size = mp_size / source.tp_size;
+  }
+  if (source.tp_size < 1 || source.pp_size < 1 ||
+      int64_t{source.tp_size} * source.pp_size != mp_size) {
+    throw DamagedFile(source.folder.string() + ": tp " + std::to_string(source.tp_size) + " x pp " +
+                      std::to_string(source.pp_size) + " needs " +
+                      std::to_string(int64_t{source.tp_size} * source.pp_size) +
+                      " model-parallel ranks, but there are " + std::to_string(mp_size));
+  }
+}
+
+void collect_module(const Value& module, const std::string& prefix, NamedTensors& tensors) {
+  for (const auto& [key, value] : module.entries()) {
+    if (!key.is_string()) continue;
+    const std::string name = prefix + key.as_string();
+    if (value.is_tensor()) tensors.emplace_back(name, value.as_tensor());
+    if (value.is_dict()) collect_module(value, name + ".", tensors);
+  }
+}
+
+}  // namespace
+
+NamedTensors module_tensors(const Value& model_state) {
+  NamedTensors tensors;
+  if (const Value module = model_state.find(keys::kModule)) collect_module(module, "", tensors);
+  return tensors;
+}
+
+std::set<std::string> buffer_names(const Value& model_state) {
+  const auto names = model_state.find(keys::kBufferNames).value_or(Value::list()).as_strings();
+  return {names.begin(), names.end()};
+}
+
+Value round_robin_gradients(const Value& optimizer) {
+  const Value config = optimizer.find(keys::kDsConfig),
+              zero = config.is_dict() ? config.find(keys::kZeroOptimization) : Value();
+  return (zero.is_dict() ? zero.find(keys::kRoundRobinGradients) : Value()).value_or(false);
+}
+
+bool is_megatrons(const Value& model_state) {
+  return model_state.find(keys::kArgs) && !model_state.find(keys::kDropoutSeed);
+}
+
+std::vector<NamedShape> named_shapes(const Value& dict) {
+  std::vector<NamedShape> shapes;
+  for (const auto& [name, shape] : dict.entries())
+    shapes.push_back({name.as_string(), shape.as_shape()});
+  return shapes;
+}
+
+std::set<std::string> buffer_names(const ShardedCheckpoint& source) {
+  std::set<std::string> names;
+  for (const Value& state : source.model_states) names.merge(buffer_names(state));
+  return names;
+}
+
+namespace {
+
+// Drops all optimizer states if some were refused: no state is kept for only some parameters.
+void drop_refused_states(ShardedCheckpoint& source) {
+  if (source.states_refused.empty()) return;
+  source.optimizer_state = {};
+  for (auto& [name, shards] : source.parameters) {
+    for (ParameterShard& shard : shards) {
+      std::erase_if(shard.states, [](const auto& state) { return state.first != kFp32State; });
+      shard.step = {};
+    }
+  }
+}
+
+// Leaves the reads that find the parameters' order uncounted: whoever wants the tensors reads them
+// again.
+class Uncounted {
+ public:
+  explicit Uncounted(RecordChecksums* checks) : checks_(checks) {
+    if (checks_) checks_->count(false);
+  }
+  ~Uncounted() {
+    if (checks_) checks_->count(true);
+  }
+  Uncounted(const Uncounted&) = delete;
+  Uncounted& operator=(const Uncounted&) = delete;
+
+ private:
+  RecordChecksums* checks_;
+};
+
+}  // namespace
+
+ShardedCheckpoint open_sharded_checkpoint(const fs::path& folder, int threads,
+                                          RecordChecksums* checks, bool module_order) {
+  ShardedCheckpoint source;
+  source.folder = folder;
+  std::map<Kind, RankFiles> files = find_files(folder);
+  const bool zero3 = !files.contains(Kind::kModelStates);
+  const RankFiles &models = files[zero3 ? Kind::kZero3ModelStates : Kind::kModelStates],
+                  &optimizers = files[Kind::kOptimStates];
+  const int64_t mp_size = next_rank(models, &Ranks::second);
+  const int64_t model_dp_size = zero3 ? next_rank(models, &Ranks::first) : 1;
+  check_complete(folder, models, model_dp_size, mp_size);
+  source.metadata_files = paths_of(models);
+  source.model_states = read_all(source.metadata_files, threads, checks);
+  source.model_states.resize(static_cast<size_t>(mp_size));  // the rest only had to be readable
+  source.layer_files = files[Kind::kLayer];
+  const Value& metadata = source.model_states[0];
+  if (const Value experts = metadata.find(keys::kNumExperts); experts && experts != Value::list())
+    throw Unreadable(experts.where() + " is of " + kExperts);
+  if (const Value degrees = metadata.find(keys::kParallelDimensions)) {
+    const int64_t tp = degrees.at(keys::kTpDegree).as_int(),
+                  pp = degrees.at(keys::kPpDegree).as_int();
+    if (tp > 0 && pp > 0 && tp < mp_size && pp < mp_size)
+      refuse_left_over(folder, models, &Ranks::second, tp * pp, degrees.where());
+  }
+  find_degrees(source);
+
+  const Uncounted uncounted(checks);
+  source.weights_only = !source.model_states[0].find(keys::kWeightsOnly).is_none();
+  if (source.weights_only || optimizers.empty()) {
+    if (!source.weights_only && zero3)
+      throw DamagedFile(folder.string() +
+                        ": has no *_optim_states.pt. It holds: " + list_folder(folder));
+    source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
+    source.model_tensors = model_tensors(source, threads, checks);
+    source.weights_only ? read_weights(source) : read_zero0(source, module_order);
+    drop_refused_states(source);
+    return source;
+  }
+  int64_t dp_size = std::max(model_dp_size, next_rank(optimizers, &Ranks::first));
+  if (const Value recorded = source.model_states[0].find(keys::kDpWorldSize);
+      recorded && recorded.as_int() > dp_size) {
+    if (recorded.as_int() > 1 << 20) recorded.fail("a plausible number of ranks");
+    dp_size = recorded.as_int();
+  }
+  // Each mp rank with an optimizer file must have a model-states file.
+  check_complete(folder, models, model_dp_size,
+                 std::max(mp_size, next_rank(optimizers, &Ranks::second)));
+  check_complete(folder, optimizers, dp_size, mp_size);
+  source.dp_size = static_cast<int>(dp_size);
+  const std::vector<Value> states = read_all(paths_of(optimizers), threads, checks);
+  if (const int64_t saved = partition_count(states[0]); saved > 0) {
+    for (const RankFiles* each : {&optimizers, &models})
+      refuse_left_over(folder, *each, &Ranks::first, saved,
+                       states[0].where() + ": " + std::string(keys::kPartitionCount));
+  }
+  const Value stage = states[0].at(keys::kOptimizerStateDict).find(keys::kZeroStage);
+  source.stage = zero_stage_of(stage.value_or(1));  // BF16_Optimizer does not record it
+  if (source.stage == 3) {
+    read_zero3(source, states, checks);
+  } else {
+    source.model_tensors = model_tensors(source, threads, checks);
+    read_zero12(source, states);
+  }
+  drop_refused_states(source);
+  return source;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "framework/format/layout/names.h"
+#include "framework/format/torch_file/value.h"
+
+namespace anymesh {
+
+class RecordChecksums;
+
+// An ordinary tag folder, seen parameter by parameter. Each parameter has the shards of its tp and
+// pp ranks, and each shard knows where in which files the elements of its states lie. Only metadata
+// is read.
+//
+//   ShardedCheckpoint source = open_sharded_checkpoint("checkpoints/global_step100", 4);
+//   source.parameters["2.mlp.dense_h_to_4h.weight"].front().states["fp32"].fragments.front().bytes
+//
+// Understands ZeRO 0, 1 (DeepSpeedZeroOptimizer and BF16_Optimizer), 2 and 3, as written by
+// DeepSpeed, Megatron-DeepSpeed and this program, with any optimizer that keeps numbers for each
+// element. Weights come first. States that are not understood, or cannot be assigned to a parameter
+// with certainty, are left out, and `states_refused` says why. Throws, with names, if rank files
+// are missing or the order of the weights cannot be known.
+
+// Consecutive elements of a shard.
+struct ShardFragment {
+  int dp_rank = 0;
+  int64_t begin = 0;  // in the shard
+  int64_t numel = 0;
+  BytesPtr bytes;  // exactly numel elements
+};
+
+// One state of a shard; its fragments ascend by `begin`.
+struct ShardState {
+  DType dtype = DType::kFloat32;
+  std::vector<ShardFragment> fragments;
+};
+
+// The shard of a parameter that one model-parallel rank holds.
+struct ParameterShard {
+  int pp_rank = 0, tp_rank = 0;
+  Shape shape;
+  // By name: fp32, and the optimizer's states for each element, e.g. exp_avg. Before the first step
+  // there is only fp32.
+  std::map<std::string, ShardState, std::less<>> states;
+  Value step;  // None if the format does not record it
+};
+
+struct ShardedCheckpoint {
+  std::filesystem::path folder;
+  int stage = 0;
+  bool weights_only = false;  // saved without optimizer state
+  int tp_size = 1, pp_size = 1, dp_size = 1;
+  std::vector<std::filesystem::path> metadata_files;  // model-states files, to be copied
+  std::vector<Value> model_states;                    // by mp rank; dp rank 0's under ZeRO 3
+  std::map<std::pair<int, int>, std::filesystem::path> layer_files;  // by (layer, tp)
+  std::map<std::string, std::vector<ParameterShard>> parameters;     // by (pp, tp)
+  // Weights in the model's precision and buffers, of all pipeline stages. By tp rank, in the order
+  // of named_parameters(). Empty for ZeRO 3.
+  std::vector<NamedTensors> model_tensors;
+  Value optimizer_state;         // contents of the universal optimizer_state.pt
+  std::string states_refused;    // why only fp32 states are here; empty if all are
+  bool weights_rounded = false;  // some weights are rounded, for want of usable masters
+
+  const Value& model_state(int pp_rank, int tp_rank) const {
+    return model_states[static_cast<size_t>(pp_rank * tp_size + tp_rank)];
+  }
+};
+
+// Opens a tag folder, reading files with `threads` threads. With `checks`, large tensors are
+// checked as they are read. `module_order` assumes that optimizer states are in the module's order
+// where nothing records their parameters, as in DeepSpeed's ZeRO 0.
+ShardedCheckpoint open_sharded_checkpoint(const std::filesystem::path& folder, int threads,
+                                          RecordChecksums* checks = nullptr,
+                                          bool module_order = false);
+
+// Returns a state of a shard as one tensor that joins its fragments.
+TensorRecord shard_tensor(const ParameterShard& shard, std::string_view state);
+
+// Throws if the optimizer states of the checkpoint in `folder` were refused.
+void require_states(const std::filesystem::path& folder, const std::string& states_refused,
+                    const std::string& remedy);
+
+// Returns the weights of one model-parallel rank in the model's precision, by full name. They come
+// from `module` (nested dicts joined with dots). A pipeline has none there: its weights are in
+// layer files.
+NamedTensors module_tensors(const Value& model_state);
+
+// The buffer names in one model-states file, or in all; empty where none are recorded.
+std::set<std::string> buffer_names(const Value& model_state);
+std::set<std::string> buffer_names(const ShardedCheckpoint& source);
+
+// Returns DeepSpeed's round_robin_gradients from the config in an optimizer file, or false.
+Value round_robin_gradients(const Value& optimizer);
+
+// Whether Megatron-DeepSpeed wrote these model states. This program writes similar `args`, but also
+// anymesh_dropout_seed.
+bool is_megatrons(const Value& model_state);
+
+// Returns the step from a base optimizer's state entry, or else from its param group.
+Value step_of(const Value& state, const Value& group);
+
+}  // namespace anymesh

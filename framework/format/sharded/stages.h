@@ -1,0 +1,95 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/format/sharded/sharded_checkpoint.h"
+#include "framework/util/errors.h"
+
+namespace anymesh {
+
+// Fill in `parameters` and `optimizer_state` for sharded_checkpoint.cpp; each layout has its own
+// source file. `optimizers` holds the optimizer file of (dp_rank, mp_rank) at dp_rank * mp_size +
+// mp_rank. Files that a function opens itself are opened with `checks`, which may be null.
+void read_zero12(ShardedCheckpoint& source,
+                 const std::vector<Value>& optimizers);  // zero12.cpp
+void read_zero3(ShardedCheckpoint& source, const std::vector<Value>& optimizers,
+                RecordChecksums* checks);                       // zero3.cpp
+void read_zero0(ShardedCheckpoint& source, bool module_order);  // zero0.cpp
+// Takes all parameters from the model's weights, in place of masters.
+void read_weights(ShardedCheckpoint& source);  // weights.cpp
+
+// Reads ZeRO 3's frozen parameters, which are partitioned over the model-states files as trained
+// parameters are over the optimizer files.
+void read_frozen_of_zero3(ShardedCheckpoint& source, RecordChecksums* checks);
+
+// Returns ShardedCheckpoint::model_tensors. Needs `model_states` and `layer_files`. Throws if a tied
+// layer's file cannot be told from another's.
+std::vector<NamedTensors> model_tensors(const ShardedCheckpoint& source, int threads,
+                                        RecordChecksums* checks);
+
+// An entry of a dict in param_shapes; named_shapes() keeps the dict's order.
+struct NamedShape {
+  std::string name;
+  Shape shape;
+};
+std::vector<NamedShape> named_shapes(const Value& dict);
+
+// Returns a tp rank's model tensors that may be trained: no buffers, and only the first name of a
+// tied weight.
+std::vector<NamedShape> trainable(const ShardedCheckpoint& source, int tp_rank);
+
+// Whether each element of `master`, rounded to the weight's precision, equals the weight's element.
+bool rounds_to(const TensorRecord& master, const TensorRecord& weight);
+
+// state_order.cpp: finds the parameter of each master or state of an optimizer, where neither
+// names nor an order are recorded. `candidates` are all parameters of the model. By value, a master
+// belongs to the only candidate with a weight that it rounds to. By shape, a state belongs to the
+// only candidate of its shape. Throws Unproven where there is no such candidate.
+// By value, several matching candidates of one size only set `doubt`.
+struct Unproven : DamagedFile {
+  using DamagedFile::DamagedFile;
+};
+struct Order {
+  std::vector<std::vector<NamedShape>> groups;  // as the optimizer's; unnamed: no states to assign
+  std::string doubt;                            // why states cannot be assigned; empty if they can
+  std::set<std::string> doubtful;               // parameters whose masters cannot be told apart
+};
+using Weights = std::map<std::string, TensorRecord>;
+using States = std::map<int64_t, Value>;  // a base optimizer's, by index
+Order order_by_value(const Value& masters, std::vector<NamedShape> candidates,
+                     const Weights& weights);
+Order order_by_shape(const Value& param_groups, const States& states,
+                     const std::vector<NamedShape>& candidates);
+
+// An optimizer's states for the elements of one flat tensor or one parameter.
+struct OptimizerStates {
+  std::vector<std::pair<std::string, Value>> tensors;  // by name, one number per element
+  Value step;
+};
+// Returns the states in `entry`, an entry of a base optimizer's state (None before the first step),
+// with the step from there or from the param group. `counts` are the element counts that a state
+// may have. Throws if Adam's moments have another size. Other states that do not fit are left out
+// and set states_refused.
+OptimizerStates states_of(ShardedCheckpoint& source, const Value& entry, const Value& group,
+                          std::vector<int64_t> counts);
+
+// Adds elements [begin, begin + numel) of a shard, which are at `start` of dp_rank's flat tensor.
+void add_fragment(ParameterShard& shard, std::string_view state, int dp_rank, const Value& flat,
+                  int64_t start, int64_t begin, int64_t numel);
+// The same for the masters and all other states.
+void add_fragments(ParameterShard& shard, int dp_rank, const Value& fp32,
+                   const OptimizerStates& states, int64_t start, int64_t begin, int64_t numel);
+
+// Returns the shard of a parameter on a rank; the first call makes it, with `shape`. set_step()
+// throws if a later dp rank has another step.
+ParameterShard& shard_of(ShardedCheckpoint& source, const std::string& name, int mp_rank,
+                         const Shape& shape);
+void set_step(ParameterShard& shard, const std::string& name, const Value& step);
+
+// Returns the entry of a base optimizer's `states` with this index; None before the first step.
+Value entry_of(const Value& states, size_t index);
+
+}  // namespace anymesh

@@ -1,0 +1,187 @@
+// Finds the parameter of each optimizer tensor where the files do not record it.
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "framework/format/sharded/stages.h"
+#include "framework/format/sharded/tensor_views.h"
+
+namespace anymesh {
+namespace {
+
+constexpr const char* kRemedy =
+    " (ds_to_universal --assume_module_order takes the order of the module)";
+constexpr int64_t kFirst = 64;         // elements that tell most parameters apart
+constexpr int64_t kChunk = 256 << 10;  // elements compared at a time
+
+// Rounds to nearest, ties to even. All NaNs get the same bits.
+uint32_t to_bfloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  return std::isnan(value) ? 0x7FC0 : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+}
+
+uint32_t to_half(float value) {
+  const uint32_t sign = std::bit_cast<uint32_t>(value) >> 16 & 0x8000;
+  const float size = std::abs(value);
+  if (std::isnan(value)) return 0x7E00;
+  if (size >= 65520) return sign | 0x7C00;
+  if (size < 0x1p-14F) return sign | static_cast<uint32_t>(std::nearbyint(size * 0x1p24F));
+  const auto bits = std::bit_cast<uint32_t>(size);
+  return sign | (bits + 0xFFF + (bits >> 13 & 1) - (112U << 23)) >> 13;
+}
+
+uint32_t rounded(DType dtype, float value) {
+  return dtype == DType::kBFloat16  ? to_bfloat16(value)
+         : dtype == DType::kFloat16 ? to_half(value)
+                                    : std::bit_cast<uint32_t>(value);
+}
+
+std::vector<float> floats_at(const TensorRecord& tensor, int64_t begin, int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  as_float32(tensor).bytes->read(static_cast<uint64_t>(begin) * sizeof(float),
+                                 std::as_writable_bytes(std::span(values)));
+  return values;
+}
+
+bool alike(const TensorRecord& master, const TensorRecord& weight, int64_t begin, int64_t end) {
+  for (; begin < end; begin += kChunk) {
+    const int64_t count = std::min(kChunk, end - begin);
+    const std::vector<float> masters = floats_at(master, begin, count),
+                             weights = floats_at(weight, begin, count);
+    for (size_t i = 0; i < masters.size(); ++i)
+      if (rounded(weight.dtype, masters[i]) != rounded(weight.dtype, weights[i])) return false;
+  }
+  return true;
+}
+
+// Returns `count` elements of a flat tensor, from `begin` on.
+TensorRecord slice(const TensorRecord& flat, int64_t begin, int64_t count) {
+  const uint64_t size = element_size(flat.dtype);
+  return {flat.dtype,
+          {count},
+          false,
+          std::make_shared<SubRange>(flat.bytes, static_cast<uint64_t>(begin) * size,
+                                     static_cast<uint64_t>(count) * size)};
+}
+
+// Matches masters to candidates; each match removes its candidate.
+class Matcher {
+ public:
+  Matcher(std::vector<NamedShape> candidates, const Weights& weights, Order& order)
+      : candidates_(std::move(candidates)), weights_(weights), order_(order) {
+    std::erase_if(candidates_, [](const NamedShape& c) { return numel(c.shape) == 0; });
+  }
+
+  // Removes and returns the candidate with the weight that the master at `begin` rounds to. It must
+  // have `shape`; null, for a flat master, allows any.
+  NamedShape take(const Value& master, int64_t begin, const Shape* shape) {
+    std::vector<size_t> found;
+    for (size_t i = 0; i < candidates_.size(); ++i)
+      if (fits(candidates_[i], master.as_tensor(), begin, shape)) found.push_back(i);
+    const std::string where = master.where() + ", element " + std::to_string(begin) + ": ";
+    if (found.empty())
+      throw Unproven(where + "these masters do not round to the model's weights of any parameter");
+    NamedShape result = candidates_[found[0]];
+    if (found.size() > 1) doubt(where, result, found);
+    candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(found[0]));
+    return result;
+  }
+
+ private:
+  // Notes that several candidates match. Any of them will do if all have the same number of
+  // elements; otherwise throws Unproven.
+  void doubt(const std::string& where, const NamedShape& first, const std::vector<size_t>& found) {
+    const std::string& second = candidates_[found[1]].name;
+    const std::string text = where + "these masters may be those of " + first.name + " or of " +
+                             second + ", as they round to the weights of both" + kRemedy;
+    if (order_.doubt.empty()) order_.doubt = text;
+    for (const size_t i : found) {
+      if (numel(candidates_[i].shape) != numel(first.shape)) throw Unproven(text);
+      order_.doubtful.insert(candidates_[i].name);
+    }
+  }
+
+  bool fits(const NamedShape& candidate, const TensorRecord& master, int64_t begin,
+            const Shape* shape) const {
+    const int64_t count = numel(candidate.shape);
+    if (shape ? candidate.shape != *shape : count > master.numel() - begin) return false;
+    const TensorRecord& weight = weights_.at(candidate.name);
+    const TensorRecord part = slice(master, begin, count);
+    return is_floating(weight.dtype) && alike(part, weight, 0, std::min(kFirst, count)) &&
+           rounds_to(part, weight);
+  }
+
+  std::vector<NamedShape> candidates_;
+  const Weights& weights_;
+  Order& order_;
+};
+
+// Returns one of a parameter's states, or None if it has none. All must have one shape.
+Value shaped_state(const Value& entry) {
+  Value found;
+  for (const auto& [name, state] : entry.entries()) {
+    if (!state.is_tensor() || name == Value(kStepState)) continue;
+    if (found && state.as_tensor().shape != found.as_tensor().shape)
+      throw Unproven(state.where() + ": expected the shape of the other states, found " +
+                     state.found());
+    found = state;
+  }
+  return found;
+}
+
+}  // namespace
+
+bool rounds_to(const TensorRecord& master, const TensorRecord& weight) {
+  return master.numel() == weight.numel() && alike(master, weight, 0, weight.numel());
+}
+
+Order order_by_value(const Value& masters, std::vector<NamedShape> candidates,
+                     const Weights& weights) {
+  Order order;
+  Matcher matcher(std::move(candidates), weights, order);
+  for (const Value& group : masters.items()) {
+    auto& parameters = order.groups.emplace_back();
+    if (group.is_tensor()) {  // flat
+      for (int64_t at = 0; at < group.as_tensor().numel(); at += numel(parameters.back().shape))
+        parameters.push_back(matcher.take(group, at, nullptr));
+      continue;
+    }
+    for (const Value& master : group.items()) {
+      const Shape& shape = master.as_tensor().shape;
+      parameters.push_back(numel(shape) == 0 ? NamedShape{"", shape}
+                                             : matcher.take(master, 0, &shape));
+    }
+  }
+  return order;
+}
+
+Order order_by_shape(const Value& param_groups, const States& states,
+                     const std::vector<NamedShape>& candidates) {
+  Order order;
+  std::map<Shape, std::vector<const NamedShape*>> by_shape;
+  for (const NamedShape& candidate : candidates) by_shape[candidate.shape].push_back(&candidate);
+  for (const Value& group : param_groups.items()) {
+    auto& parameters = order.groups.emplace_back();
+    for (const int64_t index : group.at(keys::kParams).as_ints()) {
+      parameters.emplace_back();  // unnamed unless it has a state
+      const auto entry = states.find(index);
+      const Value state = entry == states.end() ? Value() : shaped_state(entry->second);
+      if (!state) continue;
+      const Shape& shape = state.as_tensor().shape;
+      auto& found = by_shape[shape];
+      if (found.empty())
+        throw Unproven(state.where() + ": no parameter is left of its shape " + to_string(shape));
+      if (found.size() > 1)
+        throw Unproven(state.where() + ": may be that of " + found[0]->name + " or of " +
+                       found[1]->name + ", both of shape " + to_string(shape) +
+                       "; DeepSpeed does not record which at ZeRO 0" + kRemedy);
+      parameters.back() = *found[0];
+      found.clear();
+    }
+  }
+  return order;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,254 @@
+// ZeRO 0: the whole optimizer is in the mp_rank file. Plain torch optimizers have one state entry
+// for each parameter, and the weights themselves are the masters. DeepSpeed's half-precision
+// wrappers have masters, either flat (FP16_Optimizer) or one for each parameter.
+
+#include "framework/format/sharded/stages.h"
+#include "framework/format/sharded/tensor_views.h"
+#include "framework/util/errors.h"
+
+namespace anymesh {
+namespace {
+
+using Groups = std::vector<std::vector<NamedShape>>;
+
+// Groups parameters as Megatron does, and DeepSpeed's users after it: biases and one-dimensional
+// weights have no weight decay.
+Groups bucket(const std::vector<NamedShape>& parameters, const Value& param_groups) {
+  Groups groups(param_groups.size());
+  if (groups.size() == 1) {
+    groups[0] = parameters;
+    return groups;
+  }
+  const auto decays = [&](size_t g) {
+    return param_groups.at(g).at(keys::kWeightDecay).as_double() > 0;
+  };
+  if (groups.size() != 2 || decays(0) == decays(1)) {
+    throw Unproven(param_groups.where() +
+                   ": expected one group, or one with and one without weight decay (DeepSpeed does "
+                   "not record at ZeRO 0 which parameters are in which group)");
+  }
+  for (const NamedShape& parameter : parameters) {
+    const bool decay = parameter.shape.size() > 1 && !parameter.name.ends_with(".bias");
+    groups[decay == decays(0) ? 0 : 1].push_back(parameter);
+  }
+  return groups;
+}
+
+// Groups parameters by the names that torch records for an optimizer over named parameters. Returns
+// no groups unless all names are the model's: a submodule named by itself has others.
+Groups named_groups(const Value& param_groups, const Weights& weights) {
+  Groups groups;
+  for (const Value& group : param_groups.items()) {
+    auto& parameters = groups.emplace_back();
+    const Value names = group.find(keys::kParamNames);
+    if (!names) return {};
+    for (const std::string& name : names.as_strings()) {
+      const auto weight = weights.find(name);
+      if (weight == weights.end()) return {};
+      parameters.push_back({name, weight->second.shape});
+    }
+  }
+  return groups;
+}
+
+class RankReader {
+ public:
+  RankReader(ShardedCheckpoint& source, int mp, bool module_order)
+      : source_(source),
+        mp_(mp),
+        module_order_(module_order),
+        model_state_(source.model_states[static_cast<size_t>(mp)]),
+        optimizer_(model_state_.at(keys::kOptimizer)) {
+    if (!optimizer_ && model_state_.find(keys::kParamShapes))
+      optimizer_.fail("the optimizer's state (or optimizer files beside it)");
+    if (!optimizer_) throw Unproven(optimizer_.where() + ": is None: none was saved");
+    if (optimizer_.find(keys::kFp32Groups)) {
+      throw Unproven(optimizer_.where() +
+                     ": is BF16_Optimizer's of ZeRO 0, which DeepSpeed cannot resume either");
+    }
+    const NamedTensors& tensors = source.model_tensors[static_cast<size_t>(mp % source.tp_size)];
+    weights_ = {tensors.begin(), tensors.end()};
+    flat_ = optimizer_.find(keys::kFp32GroupsFlat);
+    unfused_ = optimizer_.find(keys::kFp32GroupsUnfused);
+    torch_ = optimizer_.find(keys::kOptimizerStateDict).value_or(optimizer_);
+    const Value states = torch_.find(keys::kState);
+    if (!states.is_dict() || !torch_.find(keys::kParamGroups).is_list())
+      throw Unproven(torch_.where() + ": has no state and param_groups, as torch's optimizers do");
+    for (const auto& [key, entry] : states.entries())
+      if (key.is_int()) states_.emplace(key.as_int(), entry);
+  }
+
+  void read() {
+    const Value param_groups = torch_.at(keys::kParamGroups);
+    const Order order = find_order(param_groups);
+    if (!order.doubt.empty()) source_.states_refused = order.doubt;
+    source_.weights_rounded |= !order.doubtful.empty();
+    for (size_t g = 0; g < order.groups.size(); ++g) {
+      if (flat_) {
+        read_flat(flat_.at(g), state(static_cast<int64_t>(g)), param_groups.at(g), order.groups[g],
+                  order.doubtful);
+      } else {
+        read_each(unfused_ ? unfused_.at(g) : Value(), param_groups.at(g), order.groups[g],
+                  order.doubtful);
+      }
+    }
+  }
+
+  // Builds the contents of optimizer_state.pt, which other stages' optimizer files already hold.
+  Value universal_state() const {
+    Value groups = Value::list();
+    int64_t g = 0;
+    for (Value group : torch_.at(keys::kParamGroups).items()) {
+      groups.push_back(group.set(keys::kParams, Value::list({g++})));
+    }
+    const std::vector<int64_t> zeros(groups.size(), 0), counts(groups.size(), source_.dp_size);
+    const bool dynamic = optimizer_.find(keys::kDynamicLossScale).value_or(false).as_bool();
+    return Value::dict({{keys::kLossScaler, scaler(dynamic)},
+                        {keys::kDynamicLossScale, dynamic},
+                        {keys::kOverflow, optimizer_.find(keys::kOverflow).value_or(false)},
+                        {keys::kClipGrad, optimizer_.find(keys::kClipGrad).value_or(0.0)},
+                        {keys::kZeroStage, zero_stage_enum(0)},
+                        {keys::kGroupPaddings, Value::list_of(zeros)},
+                        {keys::kPartitionCount, Value::list_of(counts)},
+                        {keys::kDsVersion, model_state_.at(keys::kDsVersion)},
+                        {keys::kParamGroups, groups}});
+  }
+
+ private:
+  // Takes the recorded order if there is one. Without a pipeline, Megatron's optimizers, and any
+  // with module_order_, are taken to be in the module's order; check_master() verifies that by
+  // value. Otherwise finds the order from the masters' values, or from the states' shapes.
+  Order find_order(const Value& param_groups) const {
+    const Value masters = flat_ ? flat_ : unfused_;
+    if (const Value shapes = model_state_.find(keys::kParamShapes)) {
+      Order order;
+      for (const Value& dict : shapes.items()) order.groups.push_back(named_shapes(dict));
+      if (order.groups.size() != param_groups.size())
+        shapes.fail(std::to_string(param_groups.size()) + " groups");
+      return order;
+    }
+    Order order{.groups = named_groups(param_groups, weights_)};
+    if (!order.groups.empty()) return order;
+    const auto candidates = trainable(source_, mp_ % source_.tp_size);
+    if (source_.pp_size == 1 && (module_order_ || is_megatrons(model_state_)))
+      return {.groups = bucket(candidates, param_groups)};
+    return masters ? order_by_value(masters, candidates, weights_)
+                   : order_by_shape(param_groups, states_, candidates);
+  }
+
+  Value scaler(bool dynamic) const {
+    const Value scale = optimizer_.find(keys::kCurScale);
+    if (!dynamic) return loss_scaler(scale.value_or(1.0).as_double());
+    std::vector<Value::Entry> fields = {{keys::kCurScale, scale}, {keys::kDynamic, true}};
+    for (const auto key :
+         {keys::kCurIter, keys::kLastOverflowIter, keys::kScaleFactor, keys::kScaleWindow}) {
+      fields.emplace_back(key, optimizer_.at(key));
+    }
+    // DeepSpeed's FP16_Optimizer has no hysteresis, so these are DynamicLossScaler's defaults.
+    const std::vector<Value::Entry> defaults = {{keys::kMinScale, 1.0},
+                                                {keys::kDelayedShift, 1},
+                                                {keys::kCurHysteresis, 1},
+                                                {keys::kConsecutiveHysteresis, false},
+                                                {keys::kRaiseErrorAtMinScale, true},
+                                                {keys::kDtype, Value::dtype(DType::kFloat16)}};
+    for (const auto& [key, value] : defaults)
+      fields.emplace_back(key, optimizer_.find(key.as_string()).value_or(value));
+    return dynamic_loss_scaler(std::move(fields));
+  }
+
+  // Reads a group that has one flat tensor for each state.
+  void read_flat(const Value& fp32, const Value& adam, const Value& param_group,
+                 const std::vector<NamedShape>& group, const std::set<std::string>& doubtful) {
+    int64_t offset = 0;
+    const OptimizerStates states =
+        states_of(source_, adam, param_group, {fp32.as_tensor().numel()});
+    for (const NamedShape& parameter : group) {
+      const int64_t count = numel(parameter.shape);
+      ParameterShard& shard = shard_of(source_, parameter.name, mp_, parameter.shape);
+      if (doubtful.contains(parameter.name)) {
+        add_fragment(shard, kFp32State, 0, weight(parameter.name), 0, 0, count);
+      } else {
+        add_fragments(shard, 0, fp32, states, offset, 0, count);
+        check_master(parameter.name, shard);
+      }
+      set_step(shard, parameter.name, states.step);
+      offset += count;
+    }
+    if (fp32.as_tensor().numel() < offset) fp32.fail(std::to_string(offset) + " elements");
+  }
+
+  // Reads a group that has one tensor for each parameter and state. `masters` is a list in the
+  // group's order. If it is None, the weights are the masters.
+  void read_each(const Value& masters, const Value& param_group,
+                 const std::vector<NamedShape>& group, const std::set<std::string>& doubtful) {
+    const std::vector<int64_t> indices = param_group.at(keys::kParams).as_ints();
+    if (indices.size() != group.size()) {
+      throw Unproven(param_group.at(keys::kParams).where() + ": expected " +
+                     std::to_string(group.size()) + " parameters, " +
+                     (group.empty() ? "none" : group.front().name + " first") + ", found " +
+                     std::to_string(indices.size()));
+    }
+    for (size_t i = 0; i < group.size(); ++i) {
+      const auto& [name, shape] = group[i];
+      if (name.empty()) continue;
+      ParameterShard& shard = shard_of(source_, name, mp_, shape);
+      const bool has_master = masters && !doubtful.contains(name);
+      const Value fp32 = has_master ? masters.at(i) : weight(name);
+      if (fp32.as_tensor().shape != shape) fp32.fail("a tensor of shape " + to_string(shape));
+      const OptimizerStates states =
+          states_of(source_, state(indices[i]), param_group, {numel(shape)});
+      for (const auto& [key, value] : states.tensors)
+        if (value.as_tensor().shape != shape) value.fail("a tensor of shape " + to_string(shape));
+      add_fragments(shard, 0, fp32, states, 0, 0, numel(shape));
+      if (has_master) check_master(name, shard);
+      set_step(shard, name, states.step);
+    }
+  }
+
+  // Throws Unproven if an order that the files do not record contradicts the values.
+  void check_master(const std::string& name, const ParameterShard& shard) const {
+    if (model_state_.find(keys::kParamShapes)) return;
+    if (!rounds_to(shard_tensor(shard, kFp32State), weights_.at(name)))
+      throw Unproven(optimizer_.where() + ": its masters of " + name +
+                     ", by the order of the parameters, do not round to the model's weights");
+  }
+
+  Value weight(const std::string& name) const {
+    const auto found = weights_.find(name);
+    if (found == weights_.end())
+      throw DamagedFile(model_state_.where() + ": the weights of " + name + " are missing");
+    return Value(widened(found->second)).named(name);
+  }
+
+  Value state(int64_t index) const {
+    const auto found = states_.find(index);
+    return found == states_.end() ? Value() : found->second;
+  }
+
+  ShardedCheckpoint& source_;
+  int mp_;
+  bool module_order_;
+  Value model_state_, optimizer_, torch_, flat_, unfused_;  // flat_, unfused_: masters
+  States states_;  // the optimizer's, by parameter or group
+  Weights weights_;
+};
+
+}  // namespace
+
+void read_zero0(ShardedCheckpoint& source, bool module_order) {
+  try {
+    for (int mp = 0; mp < source.tp_size * source.pp_size; ++mp) {
+      RankReader reader(source, mp, module_order);
+      reader.read();
+      if (mp == 0 && source.states_refused.empty())
+        source.optimizer_state = reader.universal_state();
+    }
+    if (source.parameters.empty()) read_weights(source);  // an optimizer without states
+  } catch (const Unproven& error) {
+    source.parameters.clear();
+    source.states_refused = error.what();
+    read_weights(source);
+  }
+}
+
+}  // namespace anymesh

@@ -1,0 +1,99 @@
+// ZeRO 3: each parameter is partitioned among dp ranks by itself. Sub-groups hold the parts of
+// consecutive parameters.
+
+#include <algorithm>
+
+#include "framework/format/layout/partition.h"
+#include "framework/format/sharded/stages.h"
+#include "framework/format/sharded/tensor_views.h"
+#include "framework/format/torch_file/torch_file.h"
+
+namespace anymesh {
+namespace {
+
+// Returns the parameter group that a sub-group belongs to.
+Value group_of(const Value& torch_state, int64_t sub_group) {
+  for (const Value& group : torch_state.at(keys::kParamGroups).items()) {
+    const std::vector<int64_t> members = group.at(keys::kParams).as_ints();
+    if (std::find(members.begin(), members.end(), sub_group) != members.end()) return group;
+  }
+  return Value::dict();
+}
+
+// Reads one sub-group of one rank.
+void read_sub_group(ShardedCheckpoint& source, const Value& state, size_t g, const Value& shapes,
+                    int dp, int mp) {
+  const Value torch_state = state.at(keys::kOptimizerStateDict),
+              fp32 = state.at(keys::kFp32FlatGroups).at(g);
+  const OptimizerStates states =
+      states_of(source, entry_of(torch_state.at(keys::kState), g),
+                group_of(torch_state, static_cast<int64_t>(g)), {fp32.as_tensor().numel()});
+  int64_t start = 0;
+  for (const auto& [name, shape] : named_shapes(shapes)) {
+    const int64_t part = zero3_part_numel(numel(shape), source.dp_size);
+    const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
+    ParameterShard& shard = shard_of(source, name, mp, shape);
+    add_fragments(shard, dp, fp32, states, start, begin, held);
+    set_step(shard, name, states.step);
+    start += part;
+  }
+  if (fp32.as_tensor().numel() != start)
+    fp32.fail("a sub-group of " + std::to_string(start) + " elements");
+}
+
+// Returns the state that DeepSpeed's stage-3 loader needs: the scaler, the parameter groups, and
+// the step in Adam's own state. DeepSpeed's converter also leaves rank 0's flat tensors in, which
+// nothing reads.
+Value universal_optimizer_state(Value state) {
+  Value adam = state.at(keys::kOptimizerStateDict);
+  std::vector<Value::Entry> steps;
+  for (const auto& [group, entry] : adam.at(keys::kState).entries()) {
+    Value& step = steps.emplace_back(group, Value::dict()).second;
+    if (const Value value = entry.find(kStepState)) step.set(kStepState, value);
+  }
+  state.erase(keys::kFp32FlatGroups);
+  return state.set(keys::kParamGroups, adam.at(keys::kParamGroups))
+      .set(keys::kOptimizerStateDict, adam.set(keys::kState, Value::dict(std::move(steps))));
+}
+
+}  // namespace
+
+void read_frozen_of_zero3(ShardedCheckpoint& source, RecordChecksums* checks) {
+  for (int mp = 0; mp < source.tp_size * source.pp_size; ++mp) {
+    const Value shapes =
+        source.model_states[static_cast<size_t>(mp)].find(keys::kFrozenParamShapes);
+    if (!shapes || shapes.size() == 0) continue;
+    for (int dp = 0; dp < source.dp_size; ++dp) {
+      const Value parts = read_torch_file(source.folder / zero3_model_states_file(dp, mp), checks)
+                              .at(keys::kFrozenParamFragments);
+      for (const auto& [name, shape] : named_shapes(shapes)) {
+        const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
+        ParameterShard& shard = shard_of(source, name, mp, shape);
+        const Value part = parts.at(name),
+                    whole = Value(widened(part.as_tensor())).named(part.where());
+        add_fragment(shard, kFp32State, dp, whole, 0, begin, held);
+      }
+    }
+  }
+}
+
+void read_zero3(ShardedCheckpoint& source, const std::vector<Value>& optimizers,
+                RecordChecksums* checks) {
+  const int mp_size = source.tp_size * source.pp_size;
+  for (int mp = 0; mp < mp_size; ++mp) {
+    const Value shapes = source.model_states[static_cast<size_t>(mp)].at(keys::kParamShapes);
+    for (int dp = 0; dp < source.dp_size; ++dp) {
+      const Value state =
+          optimizers[static_cast<size_t>(dp * mp_size + mp)].at(keys::kOptimizerStateDict);
+      const Value flat = state.at(keys::kFp32FlatGroups);
+      if (flat.size() != shapes.size()) flat.fail(std::to_string(shapes.size()) + " sub-groups");
+      for (size_t g = 0; g < shapes.size(); ++g)
+        read_sub_group(source, state, g, shapes.at(g), dp, mp);
+    }
+  }
+  read_frozen_of_zero3(source, checks);
+  if (source.states_refused.empty())
+    source.optimizer_state = universal_optimizer_state(optimizers[0].at(keys::kOptimizerStateDict));
+}
+
+}  // namespace anymesh

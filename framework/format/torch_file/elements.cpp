@@ -1,0 +1,119 @@
+#include "framework/format/torch_file/elements.h"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <stdexcept>
+
+namespace anymesh {
+namespace {
+
+// Converts IEEE 754 half precision to single: exponent and mantissa move up, subnormals are
+// renormalised.
+float half_to_float(uint16_t half) {
+  const uint32_t sign = static_cast<uint32_t>(half & 0x8000) << 16;
+  const uint32_t exponent = half >> 10 & 31, mantissa = half & 0x3FF;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7F800000 | mantissa << 13);
+  if (exponent != 0) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+  return sign ? -magnitude : magnitude;
+}
+
+float bfloat16_to_float(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+// Converts eight bits of sign, exponent and mantissa. The formats have no infinities; `is_nan` says
+// whether the bits are NaN (arXiv:2209.05433, and arXiv:2206.02915 for the fnuz kinds, which lack a
+// negative zero).
+template <int kMantissa, int kBias>
+float float8_to_float(uint8_t bits, bool is_nan) {
+  if (is_nan) return std::numeric_limits<float>::quiet_NaN();
+  const int exponent = (bits & 0x7F) >> kMantissa, mantissa = bits & ((1 << kMantissa) - 1);
+  const int significand = exponent == 0 ? mantissa : mantissa + (1 << kMantissa);
+  const float magnitude =
+      std::ldexp(static_cast<float>(significand), std::max(exponent, 1) - kBias - kMantissa);
+  return bits & 0x80 ? -magnitude : magnitude;
+}
+
+float e4m3fn_to_float(uint8_t bits) { return float8_to_float<3, 7>(bits, (bits & 0x7F) == 0x7F); }
+float e4m3fnuz_to_float(uint8_t bits) { return float8_to_float<3, 8>(bits, bits == 0x80); }
+float e5m2fnuz_to_float(uint8_t bits) { return float8_to_float<2, 16>(bits, bits == 0x80); }
+// e5m2 is the upper byte of a half-precision number.
+float e5m2_to_float(uint8_t bits) { return half_to_float(static_cast<uint16_t>(bits << 8)); }
+// e8m0fnu has an exponent only.
+float e8m0fnu_to_float(uint8_t bits) {
+  return bits == 0xFF ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, bits - 127);
+}
+
+template <typename T, typename To, typename Fn>
+void convert_as(std::span<const std::byte> from, std::span<To> to, Fn&& fn) {
+  for (size_t i = 0; i < to.size(); ++i) {
+    T value;
+    std::memcpy(&value, from.data() + i * sizeof(T), sizeof(T));
+    to[i] = static_cast<To>(fn(value));
+  }
+}
+
+template <typename To>
+void convert(DType dtype, std::span<const std::byte> from, std::span<To> to) {
+  const auto same = [](auto value) { return value; };
+  switch (dtype) {
+    case DType::kFloat64:
+      return convert_as<double>(from, to, same);
+    case DType::kFloat32:
+      return convert_as<float>(from, to, same);
+    case DType::kFloat16:
+      return convert_as<uint16_t>(from, to, half_to_float);
+    case DType::kBFloat16:
+      return convert_as<uint16_t>(from, to, bfloat16_to_float);
+    case DType::kFloat8E4M3fn:
+      return convert_as<uint8_t>(from, to, e4m3fn_to_float);
+    case DType::kFloat8E5M2:
+      return convert_as<uint8_t>(from, to, e5m2_to_float);
+    case DType::kFloat8E4M3fnuz:
+      return convert_as<uint8_t>(from, to, e4m3fnuz_to_float);
+    case DType::kFloat8E5M2fnuz:
+      return convert_as<uint8_t>(from, to, e5m2fnuz_to_float);
+    case DType::kFloat8E8M0fnu:
+      return convert_as<uint8_t>(from, to, e8m0fnu_to_float);
+    case DType::kInt64:
+      return convert_as<int64_t>(from, to, same);
+    case DType::kInt32:
+      return convert_as<int32_t>(from, to, same);
+    case DType::kInt16:
+      return convert_as<int16_t>(from, to, same);
+    case DType::kInt8:
+      return convert_as<int8_t>(from, to, same);
+    case DType::kUInt64:
+      return convert_as<uint64_t>(from, to, same);
+    case DType::kUInt32:
+      return convert_as<uint32_t>(from, to, same);
+    case DType::kUInt16:
+      return convert_as<uint16_t>(from, to, same);
+    case DType::kUInt8:
+    case DType::kBool:
+      return convert_as<uint8_t>(from, to, same);
+    case DType::kComplex128:
+    case DType::kComplex64:
+    case DType::kComplex32:
+      throw std::logic_error(std::string(dtype_name(dtype)) + " numbers are not real");
+  }
+}
+
+}  // namespace
+
+void to_floats(DType dtype, std::span<const std::byte> from, std::span<float> to) {
+  convert(dtype, from, to);
+}
+
+void to_doubles(DType dtype, std::span<const std::byte> from, std::span<double> to) {
+  convert(dtype, from, to);
+}
+
+bool fits_double(DType dtype) {
+  return !is_complex(dtype) && dtype != DType::kInt64 && dtype != DType::kUInt64;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "framework/format/torch_file/dtype.h"
+
+namespace anymesh {
+
+// Converts `to.size()` elements of any dtype that is not complex. Integers and float64s that do not
+// fit `to` exactly are rounded; all other values are exact.
+void to_floats(DType dtype, std::span<const std::byte> from, std::span<float> to);
+void to_doubles(DType dtype, std::span<const std::byte> from, std::span<double> to);
+
+// Returns whether a double holds every value of the dtype exactly.
+bool fits_double(DType dtype);
+
+}  // namespace anymesh

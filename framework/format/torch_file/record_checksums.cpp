@@ -1,0 +1,155 @@
+#include "framework/format/torch_file/record_checksums.h"
+
+#include <map>
+#include <optional>
+#include <stdexcept>
+
+#include "framework/format/io/crc32.h"
+#include "framework/util/errors.h"
+#include "framework/util/parallel_for.h"
+
+namespace anymesh {
+namespace {
+
+std::string name_of(const File& file, const ZipReader::Record& record) {
+  return file.path().string() + ": record " + record.name;
+}
+
+}  // namespace
+
+// A record's data. A read of the whole record is checked at once. Without `checks`, the first
+// partial read checks the whole record beforehand. With `checks`, the CRCs of the counted runs are
+// kept, and adjacent runs are joined.
+class RecordChecksums::Record : public ByteSource {
+ public:
+  Record(std::shared_ptr<const File> file, std::shared_ptr<const ZipReader::Record> record,
+         const RecordChecksums* checks)
+      : file_(std::move(file)), record_(std::move(record)), checks_(checks) {}
+
+  uint64_t size() const override { return record_->size; }
+
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    check_range(offset, out.size(), name());
+    const bool whole = out.size() == size();
+    if (!whole && !checks_) std::call_once(checked_, [this] { check(); });
+    file_->read(record_->offset + offset, out);
+    const bool counts = whole || (checks_ && checks_->counts_);
+    const uint32_t crc = counts ? crc32(out) : 0;
+    if (whole) compare(crc);
+    if (!checks_ || (out.empty() && !whole)) return;
+    const std::lock_guard lock(mutex_);
+    touched_ = true;
+    if (whole) runs_.clear();
+    if (counts) note(offset, {offset + out.size(), crc});
+  }
+
+  void check() const { compare(crc_of(0, size())); }
+
+  // Reads the gaps, then compares the CRC. A record that was never read is not checked.
+  void finish() const {
+    const std::lock_guard lock(mutex_);
+    if (touched_)
+      compare(fold([this](uint64_t begin, uint64_t end) { return crc_of(begin, end); }));
+  }
+
+  // Counts the gaps as zeros.
+  std::optional<Part> part() const {
+    const std::lock_guard lock(mutex_);
+    if (!touched_) return std::nullopt;
+    Part part{nullptr, name(), 0, size(), 0, record_->crc ^ crc_of_zeros(size())};
+    for (const auto& [begin, run] : runs_) part.bytes += run.end - begin;
+    const uint32_t read =
+        fold([](uint64_t begin, uint64_t end) { return crc_of_zeros(end - begin); });
+    if (part.bytes == size()) compare(read);
+    part.read = read ^ crc_of_zeros(size());
+    return part;
+  }
+
+ private:
+  struct Run {
+    uint64_t end;
+    uint32_t crc;
+  };
+
+  std::string name() const { return name_of(*file_, *record_); }
+  uint32_t crc_of(uint64_t begin, uint64_t end) const {
+    return file_->crc(record_->offset + begin, end - begin);
+  }
+  void compare(uint32_t crc) const { expect_crc(*file_, *record_, crc); }
+  static uint32_t crc_of_zeros(uint64_t size) { return ~crc32_combine(~0U, 0, size); }
+
+  // Returns the CRC of the whole record. gap(begin, end) is the CRC of the bytes between runs.
+  template <typename Gap>
+  uint32_t fold(Gap&& gap) const {
+    uint32_t crc = 0;
+    uint64_t at = 0;
+    for (const auto& [begin, run] : runs_) {
+      if (at < begin) crc = crc32_combine(crc, gap(at, begin), begin - at);
+      crc = crc32_combine(crc, run.crc, run.end - begin);
+      at = run.end;
+    }
+    return at < size() ? crc32_combine(crc, gap(at, size()), size() - at) : crc;
+  }
+
+  // Ignores a run that overlaps an earlier one: bytes count when they are first read.
+  void note(uint64_t begin, Run run) const {
+    auto next = runs_.lower_bound(begin);
+    if (next != runs_.end() && next->first < run.end) return;
+    if (next != runs_.end() && next->first == run.end) {
+      run.crc = crc32_combine(run.crc, next->second.crc, next->second.end - next->first);
+      run.end = next->second.end;
+      next = runs_.erase(next);
+    }
+    if (next == runs_.begin() || std::prev(next)->second.end < begin) {
+      runs_.emplace_hint(next, begin, run);
+      return;
+    }
+    Run& last = std::prev(next)->second;
+    if (last.end > begin) return;
+    last.crc = crc32_combine(last.crc, run.crc, run.end - begin);
+    last.end = run.end;
+  }
+
+  std::shared_ptr<const File> file_;
+  std::shared_ptr<const ZipReader::Record> record_;
+  const RecordChecksums* checks_;  // or null
+  mutable std::once_flag checked_;
+  mutable std::mutex mutex_;
+  mutable bool touched_ = false;
+  mutable std::map<uint64_t, Run> runs_;  // by begin
+};
+
+void RecordChecksums::finish(int threads) {
+  parallel_for(records_.size(), threads, [this](size_t i) { records_[i]->finish(); });
+}
+
+std::vector<RecordChecksums::Part> RecordChecksums::finish_own() const {
+  std::vector<Part> parts;
+  for (const auto& record : records_) {
+    if (auto part = record->part()) {
+      part->record = record;
+      parts.push_back(*std::move(part));
+    }
+  }
+  return parts;
+}
+
+void RecordChecksums::check(const Part& part) const { part.record->check(); }
+
+void expect_crc(const File& file, const ZipReader::Record& record, uint32_t crc) {
+  if (crc == record.crc) return;
+  throw DamagedFile(name_of(file, record) + " at offset " + std::to_string(record.offset) +
+                    " is damaged (its CRC-32 does not match)");
+}
+
+BytesPtr open_record(std::shared_ptr<const File> file,
+                     std::shared_ptr<const ZipReader::Record> record, RecordChecksums* checks) {
+  auto bytes =
+      std::make_shared<RecordChecksums::Record>(std::move(file), std::move(record), checks);
+  if (!checks) return bytes;
+  const std::lock_guard lock(checks->mutex_);
+  checks->records_.push_back(bytes);
+  return bytes;
+}
+
+}  // namespace anymesh

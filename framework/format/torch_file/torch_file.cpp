@@ -1,0 +1,151 @@
+#include "framework/format/torch_file/torch_file.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <map>
+
+#include "framework/format/torch_file/pickle.h"
+#include "framework/format/torch_file/zip.h"
+#include "framework/util/errors.h"
+#include "framework/util/format.h"
+
+namespace anymesh {
+namespace {
+
+constexpr uint64_t kAllowance = 64 << 20, kRecordBytes = sizeof(ZipReader::Record) + 96;
+constexpr std::string_view kPickleRecord = "data.pkl";
+
+// Whether a file starts as torch.save's did before 1.6: a pickle of the long
+// 0x1950a86a20f9469cfc6c.
+bool is_legacy(const File& file) {
+  constexpr unsigned char kMagic[] = {0x80, 0x02, 0x8A, 0x0A, 0x6C, 0xFC, 0x9C, 0x46, 0xF9, 0x20};
+  std::vector<std::byte> start(sizeof kMagic);
+  if (file.size() < start.size()) return false;
+  file.read(0, start);
+  return std::ranges::equal(start, std::as_bytes(std::span(kMagic)));
+}
+
+void check_container(const std::filesystem::path& path) {
+  const File file(path);
+  if (ZipReader::is_zip(file)) return;
+  if (is_legacy(file)) {
+    throw Unreadable(path.string() +
+                     ": is in the legacy format of torch.save before 1.6; load and save it again "
+                     "with torch, or set "
+                     "\"checkpoint_serialization\": true in DeepSpeed's configuration");
+  }
+  throw DamagedFile(path.string() + ": is not a file of torch.save (no zip archive); it has " +
+                    std::to_string(file.size()) + " bytes");
+}
+
+// The storages of a value's tensors. Tensors of the same memory and storage class share one.
+class Storages {
+ public:
+  std::string key(const TensorRecord& tensor) {
+    const uint64_t size = tensor.bytes ? tensor.bytes->size() : 0;
+    if (size != tensor.nbytes()) {
+      throw std::logic_error("a tensor of shape " + to_string(tensor.shape) + " has " +
+                             std::to_string(size) + " bytes, expected " +
+                             std::to_string(tensor.nbytes()));
+    }
+    const auto [known, is_new] =
+        keys_.try_emplace({tensor.bytes.get(), storage_class(tensor.dtype)}, tensors_.size());
+    if (is_new || !tensor.bytes) tensors_.push_back(tensor);
+    return std::to_string(tensor.bytes ? known->second : tensors_.size() - 1);
+  }
+  const std::vector<TensorRecord>& tensors() const { return tensors_; }
+
+ private:
+  std::map<std::pair<const ByteSource*, std::string_view>, size_t> keys_;
+  std::vector<TensorRecord> tensors_;
+};
+
+// Returns the forty digits by which torch tells files apart. Ours follow from the contents.
+std::string serialization_id(const std::vector<ZipReader::Record>& records) {
+  uint64_t names = 0xCBF29CE484222325, contents = names;
+  for (const auto& record : records) {
+    for (const char c : record.name)
+      names = (names ^ static_cast<unsigned char>(c)) * 0x100000001B3;
+    contents = (contents ^ record.crc) * 0x100000001B3;
+  }
+  return string_printf("%020" PRIu64 "%020" PRIu64, names, contents);
+}
+
+// Lays out a file called `stem`, with its records in torch's order.
+FileLayout layout_of(const std::string& stem, const Value& value, std::span<const uint32_t> crcs) {
+  ZipLayout zip(crcs);
+  Storages storages;
+  const std::string pickle =
+      encode_pickle(value, [&](const TensorRecord& tensor) { return storages.key(tensor); });
+  const std::string top = stem + "/";
+  zip.add(top + std::string(kPickleRecord), pickle);
+  zip.add(top + ".format_version", "1");
+  zip.add(top + ".storage_alignment", "64");
+  zip.add(top + "byteorder", "little");
+  for (size_t i = 0; i < storages.tensors().size(); ++i)
+    zip.add(top + "data/" + std::to_string(i), storages.tensors()[i].bytes);
+  zip.add(top + "version", "3\n");
+  zip.add(top + ".data/serialization_id", serialization_id(zip.records()));
+  return zip.finish();
+}
+
+Value read_archive(const ZipReader& zip, const std::filesystem::path& path,
+                   RecordChecksums* checks) {
+  const std::string file = path.string();
+  const auto& records = zip.records();
+  const auto pickle = std::find_if(records.begin(), records.end(), [](const auto& record) {
+    const auto slash = record.name.find('/');
+    return slash != std::string::npos && record.name.substr(slash + 1) == kPickleRecord;
+  });
+  if (pickle == records.end())
+    throw DamagedFile(file + ": has no data.pkl, so it is not of torch.save");
+  const std::string top = pickle->name.substr(0, pickle->name.find('/') + 1);
+  if (const auto* order = zip.find(top + "byteorder")) {
+    constexpr std::string_view kLittle = "little";
+    if (!std::ranges::equal(zip.read(*order), std::as_bytes(std::span(kLittle))))
+      throw Unreadable(file + ": its byte order is not little-endian");
+  }
+  const auto open_storage = [&](const std::string& key, DType dtype, int64_t numel) {
+    const std::string name = top + "data/" + key;
+    const ZipReader::Record* record = zip.find(name);
+    if (!record) throw DamagedFile("storage " + key + " has no record " + name);
+    const uint64_t size = element_size(dtype);
+    if (numel >= 0 &&
+        (record->size % size != 0 || record->size / size != static_cast<uint64_t>(numel))) {
+      throw DamagedFile("record " + name + " has " + std::to_string(record->size) +
+                        " bytes, expected " + std::to_string(numel) + " elements of " +
+                        std::string(dtype_name(dtype)));
+    }
+    return zip.open(*record, checks);
+  };
+  // The directory's records and the pickle's text have taken part of the memory allowed.
+  uint64_t taken = pickle->size;
+  for (const auto& record : records) taken += kRecordBytes + record.name.size();
+  const uint64_t allowed = 2 * std::filesystem::file_size(path) + kAllowance;
+  return decode_pickle(zip.read(*pickle), open_storage, file, allowed - std::min(allowed, taken));
+}
+
+}  // namespace
+
+Value read_torch_file(const std::filesystem::path& path, RecordChecksums* checks) {
+  return naming_memory(path, [&] {
+    check_container(path);
+    return read_archive(ZipReader(path), path, checks);
+  });
+}
+
+uint64_t torch_file_size(const std::filesystem::path& path, const Value& value) {
+  return layout_of(path.stem().string(), value, {}).size;
+}
+
+WriteResult write_torch_file(const std::filesystem::path& path, const Value& value, int threads) {
+  return write_files({streamed_torch_file(path, value)}, threads);
+}
+
+StreamedFile streamed_torch_file(const std::filesystem::path& path, const Value& value) {
+  return {path, [value, stem = path.stem().string()](std::span<const uint32_t> crcs) {
+            return layout_of(stem, value, crcs);
+          }};
+}
+
+}  // namespace anymesh

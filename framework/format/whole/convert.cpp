@@ -1,0 +1,347 @@
+#include "framework/format/whole/convert.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+
+#include "framework/format/io/file_io.h"
+#include "framework/format/io/write_files.h"
+#include "framework/format/output/build_folder.h"
+#include "framework/format/output/output_lock.h"
+#include "framework/format/sharded/source_files.h"
+#include "framework/format/torch_file/record_checksums.h"
+#include "framework/format/torch_file/torch_file.h"
+#include "framework/format/torch_file/zip.h"
+#include "framework/format/whole/convert_plan.h"
+#include "framework/format/whole/universal_folder.h"
+#include "framework/util/errors.h"
+#include "framework/util/printable.h"
+#include "framework/util/stopwatch.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+constexpr const char* kOutputFlag = "--output_folder";
+
+constexpr const char* kSampleFile = "ds_to_universal_sample";
+
+fs::path without_trailing_slash(const fs::path& path) {
+  const fs::path normal = fs::absolute(path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+bool is_inside(const fs::path& inner, const fs::path& outer) {
+  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+}
+
+void check_folders(const fs::path& input, const fs::path& output) {
+  if (is_inside(output, input) || is_inside(input, output)) {
+    throw UserError("--output_folder " + output.string() + " and --input_folder " + input.string() +
+                    " must not be inside each other");
+  }
+  check_replaceable(output, kOutputFlag);
+}
+
+UniversalInfo find_info(const ShardedCheckpoint& source, bool inject,
+                        std::vector<std::string>& warnings) {
+  const Value& state = source.model_states[0];
+  const bool missing = state.find(keys::kUniversalInfo).is_none();
+  if (missing && inject) return {};
+  UniversalInfo info = merge_info(source, "; --inject_missing_state joins all of them along dim 0");
+  if (missing) {
+    warnings.push_back(state.where() + ": has no '" + std::string(keys::kUniversalInfo) +
+                       "'; it has one tp rank, so there is nothing to merge");
+  }
+  return info;
+}
+
+// Warns of facts that Megatron-DeepSpeed's files do not record.
+void warn_of_megatron(const ShardedCheckpoint& source, const UniversalInfo& info,
+                      std::vector<std::string>& warnings) {
+  if (!is_megatrons(source.model_states[0])) return;
+  const auto is_fused = [](const auto& parameter) {
+    return parameter.first.ends_with(".query_key_value.weight");
+  };
+  const auto& parameters = source.parameters;
+  if (source.tp_size > 1 && std::any_of(parameters.begin(), parameters.end(), is_fused)) {
+    warnings.push_back(
+        "query_key_value is merged as Megatron orders it: for each head or group its queries, key "
+        "and value. Megatron-DeepSpeed since December 2024 keeps all queries, keys and values of a "
+        "tp rank together, which nothing in the files tells: of such a checkpoint the result is "
+        "good at tp " +
+        std::to_string(source.tp_size) + " alone, and in Megatron-DeepSpeed alone");
+  }
+  if (info.padded_vocab_size.value_or(0) > info.original_vocab_size.value_or(0)) {
+    warnings.push_back(
+        "rows " + std::to_string(*info.original_vocab_size) + " to " +
+        std::to_string(*info.padded_vocab_size) +
+        " of the vocabulary are padding, which took part in Megatron-DeepSpeed's softmax; they are "
+        "left out, as by its own converter, and the loss of a resumed run drops by their share");
+  }
+}
+
+// Returns an optimizer state that both families of DeepSpeed's loaders accept: ZeRO 1 and 2 need
+// DeepSpeed's version, ZeRO 3 the step in the optimizer's state dict.
+Value optimizer_state_for_all(const ShardedCheckpoint& source) {
+  Value state = source.optimizer_state;
+  Value version = source.model_states[0].find(keys::kDsVersion);
+  if (version && !state.contains(keys::kDsVersion)) state.set(keys::kDsVersion, version);
+  Value step;
+  for (const auto& [name, shards] : source.parameters) step = step ? step : shards.front().step;
+  if (!step) return state;
+  Value torch = state.find(keys::kOptimizerStateDict);
+  if (!torch) torch = Value::dict({{keys::kParamGroups, state.at(keys::kParamGroups)}});
+  auto entries = torch.find(keys::kState).value_or(Value::dict()).entries();
+  if (entries.empty()) entries.emplace_back(0, Value::dict());
+  if (!entries[0].second.contains(kStepState)) entries[0].second.set(kStepState, step);
+  return state.set(keys::kOptimizerStateDict, torch.set(keys::kState, Value::dict(entries)));
+}
+
+// Counts the float32 elements that are NaN or infinite: all bits of the exponent are set.
+uint32_t count_not_finite(std::span<const std::byte> bytes) {
+  constexpr uint32_t kExponent = 0x7F800000;
+  uint32_t count = 0;
+  for (size_t i = 0; i < bytes.size() / sizeof kExponent; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, bytes.data() + i * sizeof bits, sizeof bits);
+    count += (bits & kExponent) == kExponent;
+  }
+  return count;
+}
+
+// Returns the file's content. As its tensor is written, progress is reported and non-finite float32
+// elements are counted.
+Value watched(const OutputFilePlan& file, ProgressCounter& counter,
+              std::atomic<int64_t>& not_finite) {
+  if (file.bytes == 0) return file.content;
+  TensorRecord tensor = file.content.at(keys::kParam).as_tensor();
+  Look look;
+  if (tensor.dtype == DType::kFloat32)
+    look = [&not_finite](std::span<const std::byte> bytes) {
+      not_finite += count_not_finite(bytes);
+    };
+  tensor.bytes = counted_bytes(tensor.bytes, counter, look);
+  Value content = file.content;
+  return content.set(keys::kParam, tensor);
+}
+
+uint64_t tensor_bytes(const ConvertPlan& plan) {
+  uint64_t total = 0;
+  for (const OutputFilePlan& file : plan.files) total += file.bytes;
+  return total;
+}
+
+// Throws DamagedFile if a parameter's name cannot name a folder: the format has a folder for each
+// parameter.
+void check_names(const ConvertPlan& plan, const ShardedCheckpoint& source) {
+  constexpr size_t kLongest = 255;
+  for (const OutputFilePlan& file : plan.files) {
+    const std::string& name = file.parameter;
+    const bool one_part = is_tag_name(name) && name.find('/') == std::string::npos;
+    if (one_part && name.size() <= kLongest) continue;
+    const std::string why = name.size() > kLongest
+                                ? "has " + std::to_string(name.size()) + " bytes, at most " +
+                                      std::to_string(kLongest) + " are possible"
+                                : "has a part that is a path";
+    throw DamagedFile(source.model_states[0].where() + ": the parameter name '" +
+                      printable(name, 100) + "' cannot name a folder, which a universal " +
+                      "checkpoint needs: it " + why + ". zero_to_fp32 exports it");
+  }
+}
+
+// Returns why the files do not fit on the disk, or "". Files left by an interrupted conversion
+// already have their space.
+std::string lack_of_space(const fs::path& folder, const std::vector<StreamedFile>& files,
+                          const ConvertReport& report) {
+  uint64_t there = 0;
+  for (const StreamedFile& file : files)
+    if (fs::is_regular_file(file.path)) there += fs::file_size(file.path);
+  const uint64_t needed = report.bytes - std::min(report.bytes, there);
+  if (report.free_bytes >= needed) return "";
+  return folder.string() + ": " + std::to_string(needed >> 20) + " MiB are needed, " +
+         std::to_string(report.free_bytes >> 20) + " MiB are free";
+}
+
+// Copies a torch file byte by byte. Each record is checked as it is read.
+StreamedFile streamed_copy(const fs::path& from, const fs::path& to, RecordChecksums& checks) {
+  const ZipReader zip(from);
+  std::vector<const ZipReader::Record*> records;
+  for (const ZipReader::Record& record : zip.records()) records.push_back(&record);
+  std::ranges::sort(records, {}, &ZipReader::Record::offset);
+  FileLayout layout;
+  uint64_t at = 0;
+  const auto add_to = [&](uint64_t end) {  // the bytes between records
+    if (at < end) layout.add(std::make_shared<SubRange>(zip.file(), at, end - at));
+  };
+  for (const ZipReader::Record* record : records) {
+    add_to(record->offset);
+    if (record->size > 0) layout.add(zip.open(*record, &checks));
+    at = record->offset + record->size;
+  }
+  add_to(zip.file()->size());
+  return {to, [layout](const auto&) { return layout; }};
+}
+
+// Streams the files and finishes the checks. If replicas differ between ranks, the cause may be a
+// damaged file; the error then names the damage.
+WriteResult stream_checked(const std::vector<StreamedFile>& files, int threads,
+                           RecordChecksums& checks) {
+  WriteResult result;
+  try {
+    result = write_files(files, threads);
+  } catch (const DamagedFile&) {
+    checks.finish(threads);
+    throw;
+  }
+  checks.finish(threads);
+  return result;
+}
+
+// A planned conversion: the files of `folder` and their content.
+class Conversion {
+ public:
+  Conversion(const fs::path& folder, const ShardedCheckpoint& source, const ConvertPlan& plan,
+             RecordChecksums& checks, const ProgressCallback& progress)
+      : folder_(folder),
+        source_(source),
+        plan_(plan),
+        counter_(tensor_bytes(plan), progress),
+        not_finite_(plan.files.size()) {
+    const fs::path zero = folder / kZeroFolder;
+    for (size_t i = 0; i < plan.files.size(); ++i) {
+      const OutputFilePlan& file = plan.files[i];
+      files_.push_back(streamed_torch_file(zero / file.parameter / state_file(file.state),
+                                           watched(file, counter_, not_finite_[i])));
+    }
+    files_.push_back(
+        streamed_torch_file(zero / kOptimizerStateFile, optimizer_state_for_all(source)));
+    for (const fs::path& file : source.metadata_files)
+      files_.push_back(streamed_copy(file, folder / file.filename(), checks));
+  }
+
+  // Fills in the fields that are known before anything is written.
+  void expect(ConvertReport& report) const {
+    for (const StreamedFile& file : files_) report.bytes += file.layout({}).size;
+    report.files = static_cast<int64_t>(files_.size());
+    report.free_bytes = fs::space(existing_folder(folder_)).available;
+    report.refusal = lack_of_space(folder_, files_, report);
+  }
+
+  void write(const fs::path& output, const ConvertOptions& options, const SourceFiles& sources,
+             RecordChecksums& checks, ConvertReport& report) {
+    prepare_universal_folder(output, kOutputFlag, files_);
+    const WriteResult written = stream_checked(files_, options.write_workers, checks);
+    report.kept = written.kept;
+    for (size_t i = 0; i < plan_.files.size(); ++i) {
+      if (not_finite_[i] == 0) continue;
+      report.warnings.push_back(plan_.files[i].parameter + ": " + std::to_string(not_finite_[i]) +
+                                " elements of " + plan_.files[i].state + " are not finite");
+    }
+    if (options.keep_plan) {
+      fs::create_directory((folder_ / kPlanFile).parent_path());
+      write_text_atomically(folder_ / kPlanFile, plan_.to_json());
+    }
+    sources.expect_unchanged();
+    const Value steps = source_.model_states[0].find(keys::kGlobalSteps).value_or(0);
+    publish_universal_folder(output, steps.as_int(), files_, written.crcs);
+  }
+
+  // Writes a sample of the tensors to a temporary file. Returns bytes a second.
+  double measured_rate(const fs::path& folder, int threads) const {
+    const fs::path probe = new_file_beside(folder / kSampleFile);
+    constexpr uint64_t kSample = 256 << 20;
+    FileLayout sample;
+    for (const OutputFilePlan& file : plan_.files) {
+      const uint64_t size = std::min(file.bytes, kSample - sample.size);
+      if (size == 0) continue;
+      const BytesPtr bytes = file.content.at(keys::kParam).as_tensor().bytes;
+      sample.add(std::make_shared<SubRange>(bytes, 0, size));
+    }
+    const auto start = Clock::now();
+    try {
+      write_files({{probe, [&](const auto&) { return sample; }}}, threads);
+      sync_file(probe);
+    } catch (...) {
+      fs::remove(probe);
+      throw;
+    }
+    const double seconds = seconds_since(start);
+    fs::remove(probe);
+    return static_cast<double>(sample.size) / seconds;
+  }
+
+ private:
+  fs::path folder_;
+  const ShardedCheckpoint& source_;
+  const ConvertPlan& plan_;
+  ProgressCounter counter_;
+  std::vector<std::atomic<int64_t>> not_finite_;
+  std::vector<StreamedFile> files_;
+};
+
+}  // namespace
+
+ConvertReport convert_to_universal(const ConvertOptions& options,
+                                   const ProgressCallback& progress) {
+  const auto start = Clock::now();
+  const fs::path input = without_trailing_slash(options.input),
+                 output = without_trailing_slash(options.output);
+  check_folders(input, output);
+  RecordChecksums checks;
+  const SourceFiles sources(input);
+  const ShardedCheckpoint source =
+      open_sharded_checkpoint(input, options.read_workers, &checks, options.assume_module_order);
+  if (source.weights_only) {
+    throw UserError(input.string() +
+                    ": holds weights only (--no-save-optim), and a universal checkpoint is "
+                    "mostly optimizer state. It loads on any mesh as it is: --load with "
+                    "--finetune or --no-load-optim");
+  }
+  require_states(input, source.states_refused, "zero_to_fp32 exports the weights alone");
+  ConvertReport report;
+  const UniversalInfo info = find_info(source, options.inject_missing_info, report.warnings);
+  const ConvertPlan plan = plan_conversion(source, info);
+  check_names(plan, source);
+  warn_of_megatron(source, info, report.warnings);
+
+  report.stage = source.stage;
+  report.tp_size = source.tp_size;
+  report.pp_size = source.pp_size;
+  report.dp_size = source.dp_size;
+  report.parameters = plan.parameters;
+  report.tensors = static_cast<int64_t>(plan.files.size());
+  report.elements = plan.elements;
+  std::string unused;
+  for (const std::string& pattern : plan.unused_patterns) unused += "\n  " + printable(pattern);
+  if (!unused.empty() && options.strict) {
+    throw DamagedFile(
+        source.model_states[0].where() +
+        ": these patterns match no parameter (--no_strict makes it a warning):" + unused);
+  }
+  if (!unused.empty()) report.warnings.push_back("these patterns match no parameter:" + unused);
+
+  const fs::path temporary = temporary_of(output);
+  if (options.dry_run) check_build_folder(temporary, universal_entries(temporary));
+  std::optional<OutputLock> claimed =
+      options.dry_run ? std::nullopt : claim_build(output, kOutputFlag, universal_entries);
+  Conversion conversion(temporary, source, plan, checks, progress);
+  conversion.expect(report);
+  if (options.dry_run) {
+    if (!report.refusal.empty()) return report;
+    const fs::path folder = existing_folder(output.parent_path());
+    report.seconds =
+        static_cast<double>(report.bytes) / conversion.measured_rate(folder, options.write_workers);
+    return report;
+  }
+  if (!report.refusal.empty()) throw UserError(report.refusal);
+  const OutputLock lock = lock_build(std::move(claimed), output, kOutputFlag);
+  conversion.write(output, options, sources, checks, report);
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,162 @@
+#include "framework/kernels/adamw_sweeps.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "framework/kernels/cuda/kernels.h"
+#include "framework/kernels/simd.h"
+#include "framework/kernels/stream_store.h"
+
+namespace anymesh {
+namespace {
+
+constexpr int64_t kBlock = 1 << 12;  // elements rounded while they are in the cache
+
+// The compiler vectorises the loop for each CPU. With contraction off (CMakeLists.txt) every width
+// rounds alike.
+template <class T>
+ANYMESH_INLINE void adamw_loop(T* __restrict weight, const T* __restrict gradient,
+                               T* __restrict exp_avg, T* __restrict exp_avg_sq, int64_t n,
+                               const AdamwCoefficients<T>& k) {
+  for (int64_t i = 0; i < n; ++i)
+    adamw_element(weight[i], gradient[i], exp_avg[i], exp_avg_sq[i], k);
+}
+
+using FourFloats [[gnu::vector_size(16)]] = float;
+using FourDoubles [[gnu::vector_size(32)]] = double;
+
+ANYMESH_INLINE FourDoubles four_at(const float* p) {
+  FourFloats x;
+  std::memcpy(&x, p, sizeof x);
+  return __builtin_convertvector(x, FourDoubles);
+}
+ANYMESH_INLINE FourDoubles four_at(const double* p) {
+  FourDoubles x;
+  std::memcpy(&x, p, sizeof x);
+  return x;
+}
+
+constexpr int64_t kAhead = 512;  // elements to prefetch ahead of their use
+
+template <class T>
+ANYMESH_INLINE double squares_loop(const T* x, int64_t n) {
+  FourDoubles sums[4]{};
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    __builtin_prefetch(x + i + kAhead);
+    for (int part = 0; part < 4; ++part) {
+      const FourDoubles a = four_at(x + i + 4 * part);
+      sums[part] += a * a;
+    }
+  }
+  double sum = 0;
+  for (; i < n; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (const FourDoubles& part : sums)
+    for (int lane = 0; lane < 4; ++lane) sum += part[lane];
+  return sum;
+}
+
+template <class From, class To>
+void convert(const From* x, int64_t n, To* out) {
+  const int64_t whole = n / kLanes * kLanes;
+  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+    for (int64_t i = 0; i < whole; i += kLanes) store(out + i, load<Lanes>(x + i));
+  });
+  for (int64_t i = whole; i < n; ++i) out[i] = x[i];
+}
+void convert(const double* x, int64_t n, c10::BFloat16* out) { std::copy_n(x, n, out); }
+
+}  // namespace
+
+void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
+                const torch::Tensor& exp_avg, const torch::Tensor& exp_avg_sq,
+                const AdamOptions& adam, int64_t step, double lr, double weight_decay,
+                double gradient_scale, const torch::Tensor& rounded) {
+  const auto steps = static_cast<double>(step);
+  const bool rounds_here = rounded.defined() && rounded.scalar_type() == torch::kBFloat16;
+  const double c1 = 1 - std::pow(adam.beta1, steps), c2 = 1 - std::pow(adam.beta2, steps);
+  const AdamwCoefficients<double> coefficients{.beta1 = adam.beta1,
+                                               .beta2 = adam.beta2,
+                                               .eps = adam.eps,
+                                               .step_size = lr / c1,
+                                               .inverse_c2 = 1 / c2,
+                                               .decay = lr * weight_decay,
+                                               .gradient_scale = gradient_scale};
+  if (weight.is_cuda())
+    return cuda_adamw(weight, gradient, exp_avg, exp_avg_sq, coefficients, rounded);
+  AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "adamw_step", [&] {
+    using T = scalar_t;
+    const AdamwCoefficients<T> k = coefficients.as<T>();
+    T *w = weight.data_ptr<T>(), *m = exp_avg.data_ptr<T>(), *v = exp_avg_sq.data_ptr<T>();
+    const T* g = gradient.const_data_ptr<T>();
+    auto* bf16 = rounds_here ? rounded.data_ptr<c10::BFloat16>() : nullptr;
+    at::parallel_for(0, weight.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      NonTemporalWriter<c10::BFloat16, kBlock> outlet(weight.numel());
+      for (int64_t i = begin; i < end; i += kBlock) {
+        const int64_t n = std::min(kBlock, end - i);
+        with_widest_simd([=](auto)
+                             ANYMESH_INLINED { adamw_loop(w + i, g + i, m + i, v + i, n, k); });
+        if (bf16)
+          outlet.write(bf16 + i, n, [&](c10::BFloat16* place) { convert(w + i, n, place); });
+      }
+    });
+  });
+  if (rounded.defined() && !rounds_here) rounded.copy_(weight);
+}
+
+void widen(const torch::Tensor& x, const torch::Tensor& flat) {
+  if (!x.is_cpu() || x.scalar_type() != torch::kBFloat16 || flat.scalar_type() != torch::kFloat) {
+    flat.copy_(x.flatten());
+    return;
+  }
+  RECORD_FUNCTION("anymesh::widen", c10::ArrayRef<const c10::IValue>{});
+  const torch::Tensor from = x.contiguous();
+  at::parallel_for(0, flat.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    NonTemporalWriter<float, kBlock> outlet(flat.numel());
+    for (int64_t i = begin; i < end; i += kBlock) {
+      const int64_t n = std::min(kBlock, end - i);
+      outlet.write(flat.data_ptr<float>() + i, n, [&](float* place) {
+        convert(from.const_data_ptr<c10::BFloat16>() + i, n, place);
+      });
+    }
+  });
+}
+
+// Sums in parts that are the same whatever the number of threads.
+double sum_of_squares(const torch::Tensor& flat) {
+  const int64_t n = flat.numel();
+  std::vector<double> parts(static_cast<size_t>((n + kGrain - 1) / kGrain));
+  AT_DISPATCH_FLOATING_TYPES(flat.scalar_type(), "sum_of_squares", [&] {
+    const scalar_t* x = flat.const_data_ptr<scalar_t>();
+    at::parallel_for(0, static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        parts[static_cast<size_t>(i)] = with_widest_simd([=](auto) ANYMESH_INLINED {
+          return squares_loop(x + i * kGrain, std::min(kGrain, n - i * kGrain));
+        });
+    });
+  });
+  return std::accumulate(parts.begin(), parts.end(), 0.0);
+}
+
+double sum_of_squares(const std::vector<torch::Tensor>& flats) {
+  if (flats.empty() || flats[0].is_cpu()) {
+    double sum = 0;
+    for (const torch::Tensor& flat : flats) sum += sum_of_squares(flat);
+    return sum;
+  }
+  std::vector<torch::Tensor> norms;  // read from a GPU once
+  for (const torch::Tensor& flat : flats)
+    norms.push_back(
+        at::linalg_vector_norm(flat, 2, at::OptionalIntArrayRef(), false, torch::kDouble));
+  return at::stack(norms).square().sum().item<double>();
+}
+
+}  // namespace anymesh

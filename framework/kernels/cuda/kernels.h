@@ -1,0 +1,52 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include "framework/kernels/cuda/launch.h"
+
+namespace anymesh {
+
+// Our kernels for contiguous tensors of the current GPU, in its current stream. A build without
+// CUDA has no kernels (absent.cpp) and no such tensors.
+
+// These write the same bits as their twins on the CPU.
+//
+// adamw_step() of optim/sweeps.h. The state is fp32 or float64; `rounded` may be undefined.
+void cuda_adamw(const torch::Tensor& weight, const torch::Tensor& gradient,
+                const torch::Tensor& exp_avg, const torch::Tensor& exp_avg_sq,
+                const AdamwCoefficients<double>& coefficients, const torch::Tensor& rounded);
+// dropout() of random/dropout.h for one sample: x, y [n]
+void cuda_dropout(const torch::Tensor& x, const torch::Tensor& y, const DropoutKey& key);
+
+// These compute the same as their twins, in fp32 but in other orders, for fp32, fp16 and bf16.
+//
+// swiglu() of kernels/activation.h: x [..., 2f] -> y [..., f]; x, dy [..., f] -> dx
+void cuda_swiglu(const torch::Tensor& x, const torch::Tensor& y);
+void cuda_swiglu_backward(const torch::Tensor& x, const torch::Tensor& dy, const torch::Tensor& dx);
+
+// norm() and added_norm() of kernels/norm.h, over rows of h elements. Without a bias it is RMSNorm.
+struct NormForward {
+  torch::Tensor x, y;  // y undefined: `sum` is x
+  torch::Tensor weight, bias;
+  double epsilon;
+  torch::Tensor sum, normed;  // written
+  torch::Tensor moments;      // written: [rows, 2] in fp32, the mean and 1 / the deviation
+};
+void cuda_norm(const NormForward& norm);
+struct NormBackward {
+  torch::Tensor x, weight, moments;  // x: the forward's sum
+  bool has_bias;
+  torch::Tensor dy, dsum;  // dsum may be undefined
+  torch::Tensor dx;        // written
+};
+// [2, h] in fp32: the gradients of weight and bias
+torch::Tensor cuda_norm_backward(const NormBackward& norm);
+
+// row_sums() and logits_gradient() of kernels/vocabulary_rows.h.
+void cuda_row_sums(const torch::Tensor& logits, int64_t real, const torch::Tensor& maxima,
+                   const torch::Tensor& sums);
+void cuda_logits_gradient(const torch::Tensor& logits, int64_t real, const torch::Tensor& log_sums,
+                          const torch::Tensor& targets, const torch::Tensor& scales,
+                          const torch::Tensor& gradient);
+
+}  // namespace anymesh

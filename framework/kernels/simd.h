@@ -1,0 +1,186 @@
+// Loops over floats in the machine's widest vectors, with GCC's and clang's vector extension. A
+// loop is written once, over sixteen lanes as one value, and compiled for several instruction sets:
+//
+//   template <class Lanes>
+//   ANYMESH_INLINE void double_loop(float* x, int64_t n) {  // n: a multiple of kLanes
+//     for (int64_t i = 0; i < n; i += kLanes) store(x + i, 2 * load<Lanes>(x + i));
+//   }
+//   with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED { double_loop<Lanes>(x, n); });
+//
+// Code inlined there may use all of the CPU's instructions, including loops without lanes. Captures
+// are copies, so no store through a pointer can change them.
+#pragma once
+
+#include <c10/util/BFloat16.h>
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#define ANYMESH_INLINED __attribute__((always_inline))
+#define ANYMESH_INLINE ANYMESH_INLINED inline
+
+namespace anymesh {
+
+constexpr int64_t kLanes = 16;
+constexpr int64_t kGrain = 1 << 14;  // the fewest elements worth a thread of at::parallel_for
+
+// The lanes, in vectors that fit registers, because compilers keep wider ones in memory.
+template <int kBytes>
+struct LanesOf {
+  // One vector of floats, of their bits, and of their upper halves.
+  using Floats [[gnu::vector_size(kBytes)]] = float;
+  using Bits [[gnu::vector_size(kBytes)]] = int32_t;
+  using Halves [[gnu::vector_size(kBytes / 2)]] = uint16_t;
+  static constexpr int kWidth = kBytes / 4, kParts = kLanes / kWidth;
+
+  Floats part[kParts]{};
+
+  LanesOf() = default;
+  ANYMESH_INLINE LanesOf(float x) {  // in all lanes
+    for (Floats& p : part) p = Floats{} + x;
+  }
+
+  // Applies f to every part, or to every pair of parts.
+  template <class F>
+  ANYMESH_INLINE friend LanesOf each(LanesOf a, const F& f) {
+    for (int i = 0; i < kParts; ++i) a.part[i] = f(a.part[i]);
+    return a;
+  }
+  template <class F>
+  ANYMESH_INLINE friend LanesOf each(LanesOf a, LanesOf b, const F& f) {
+    for (int i = 0; i < kParts; ++i) a.part[i] = f(a.part[i], b.part[i]);
+    return a;
+  }
+
+  ANYMESH_INLINE friend LanesOf operator+(LanesOf a, LanesOf b) {
+    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x + y; });
+  }
+  ANYMESH_INLINE friend LanesOf operator-(LanesOf a, LanesOf b) {
+    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x - y; });
+  }
+  ANYMESH_INLINE friend LanesOf operator*(LanesOf a, LanesOf b) {
+    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x * y; });
+  }
+  ANYMESH_INLINE friend LanesOf operator/(LanesOf a, LanesOf b) {
+    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x / y; });
+  }
+  ANYMESH_INLINE friend LanesOf max(LanesOf a, LanesOf b) {
+    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x > y ? x : y; });
+  }
+  ANYMESH_INLINE friend LanesOf operator-(LanesOf a) {
+    return each(a, [](Floats x) ANYMESH_INLINED { return -x; });
+  }
+  ANYMESH_INLINE LanesOf& operator+=(LanesOf b) { return *this = *this + b; }
+  ANYMESH_INLINE LanesOf& operator*=(LanesOf b) { return *this = *this * b; }
+};
+
+template <class Lanes>
+ANYMESH_INLINE Lanes load(const float* p) {
+  Lanes x;
+  for (auto& part : x.part) {
+    std::memcpy(&part, p, sizeof part);
+    p += Lanes::kWidth;
+  }
+  return x;
+}
+template <class Lanes>
+ANYMESH_INLINE void store(float* p, const Lanes& x) {
+  for (const auto& part : x.part) {
+    std::memcpy(p, &part, sizeof part);
+    p += Lanes::kWidth;
+  }
+}
+
+template <class Lanes>
+ANYMESH_INLINE Lanes load(const c10::BFloat16* p) {
+  Lanes x;
+  for (auto& part : x.part) {
+    typename Lanes::Halves halves;
+    std::memcpy(&halves, p, sizeof halves);
+    part = (typename Lanes::Floats)(__builtin_convertvector(halves, typename Lanes::Bits) << 16);
+    p += Lanes::kWidth;
+  }
+  return x;
+}
+// Rounds to nearest, ties to even. NaNs are not handled.
+template <class Lanes>
+ANYMESH_INLINE void store(c10::BFloat16* p, const Lanes& x) {
+  for (const auto& part : x.part) {
+    const auto bits = (typename Lanes::Bits)part;
+    const auto halves =
+        __builtin_convertvector((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, typename Lanes::Halves);
+    std::memcpy(p, &halves, sizeof halves);
+    p += Lanes::kWidth;
+  }
+}
+
+// e^x to two units in the last place; 0 below -87, infinite above 88, NaN for NaN. Computed as 2^n
+// * e^r with n whole and |r| <= ln 2 / 2, where e^r is a series.
+template <int kBytes>
+ANYMESH_INLINE LanesOf<kBytes> exp(LanesOf<kBytes> lanes) {
+  using Floats = typename LanesOf<kBytes>::Floats;
+  using Bits = typename LanesOf<kBytes>::Bits;
+  return each(lanes, [](Floats x) ANYMESH_INLINED {
+    const Floats big = Floats{} + 12582912.f;  // 1.5 * 2^23: adding it rounds to a whole number
+    const Floats n = (x * 1.44269504f + big) - big;
+    const Floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    Floats e = Floats{} + 1.f / 5040;
+    e = e * r + 1.f / 720;
+    e = e * r + 1.f / 120;
+    e = e * r + 1.f / 24;
+    e = e * r + 1.f / 6;
+    e = e * r + 0.5f;
+    e = e * r + 1.f;
+    e = e * r + 1.f;
+    const Bits power = (__builtin_convertvector(n, Bits) + 127) << 23;
+    const Floats infinity = Floats{} + std::numeric_limits<float>::infinity();
+    const Floats y = x > 88.f ? infinity : e * (Floats)power;
+    return x < -87.f ? Floats{} : y;
+  });
+}
+
+// Folds f over the lanes, always in the same order.
+template <class Lanes, class F>
+ANYMESH_INLINE float reduce(const Lanes& x, const F& f) {
+  float lanes[kLanes];
+  store(lanes, x);
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int i = 0; i < width; ++i) lanes[i] = f(lanes[i], lanes[i + width]);
+  return lanes[0];
+}
+template <class Lanes>
+ANYMESH_INLINE float sum(const Lanes& x) {
+  return reduce(x, [](float a, float b) ANYMESH_INLINED { return a + b; });
+}
+template <class Lanes>
+ANYMESH_INLINE float max(const Lanes& x) {
+  return reduce(x, [](float a, float b) ANYMESH_INLINED { return a > b ? a : b; });
+}
+
+#if defined(__x86_64__)
+template <class Work>
+__attribute__((target("arch=x86-64-v4"))) auto in_avx512(Work work) {
+  return work(LanesOf<64>());
+}
+template <class Work>
+__attribute__((target("arch=x86-64-v3"))) auto in_avx2(Work work) {
+  return work(LanesOf<32>());
+}
+#endif
+
+// Calls work(Lanes), inlined, with the widest vectors that the CPU has.
+template <class Work>
+auto with_widest_simd(Work work) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512vl"))
+    return in_avx512(work);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+      __builtin_cpu_supports("bmi2"))
+    return in_avx2(work);
+#endif
+  return work(LanesOf<16>());
+}
+
+}  // namespace anymesh

@@ -1,0 +1,70 @@
+#include "framework/run/datasets.h"
+
+#include "framework/data/gpt_corpora.h"
+#include "framework/data/mock_dataset.h"
+#include "framework/data/tokenizer.h"
+#include "framework/util/errors.h"
+
+namespace anymesh {
+
+namespace {
+
+// Throws for tokens outside the vocabulary. Without a row they would train as nothing, and
+// silently.
+class InVocabulary final : public Dataset {
+ public:
+  InVocabulary(std::unique_ptr<Dataset> data, int64_t vocab_size)
+      : data_(std::move(data)), vocab_size_(vocab_size) {}
+
+  int64_t size() const override { return data_->size(); }
+  int seq_length() const override { return data_->seq_length(); }
+  void sample(int64_t index, std::span<int64_t> out) const override {
+    data_->sample(index, out);
+    for (const int64_t token : out) {
+      if (token >= 0 && token < vocab_size_) continue;
+      throw_error("--data-path: sample ", index, " has token ", token, ", the vocabulary has ",
+                  vocab_size_, "; see --tokenizer-type, --vocab-file and --vocab-size");
+    }
+  }
+
+ private:
+  std::unique_ptr<Dataset> data_;
+  int64_t vocab_size_;
+};
+
+}  // namespace
+
+Datasets make_datasets(const Config& config, const SampleCounts& counts, int seq_length,
+                       int64_t vocab_size) {
+  const auto seed = config.run.seed;
+  Datasets data;
+  if (config.data.mock_data) {
+    data.train =
+        std::make_unique<MockDataset>(counts.train, seq_length, config.data.vocab_size, seed);
+    if (counts.valid > 0) {
+      data.valid =
+          std::make_unique<MockDataset>(counts.valid, seq_length, config.data.vocab_size, seed + 1);
+    }
+    return data;
+  }
+  const GptCorpora corpora(config.data.data_path, config.data.split, seq_length,
+                           static_cast<uint32_t>(seed));
+  data.train = std::make_unique<InVocabulary>(corpora.part(0, counts.train, "train"), vocab_size);
+  if (counts.valid > 0) {
+    if (corpora.documents(1) == 0)
+      throw_error("--split \"", config.data.split, "\" leaves none of ",
+                  corpora.documents(0) + corpora.documents(2),
+                  " documents to validate on, but --eval-iters (", config.run.eval_iters,
+                  ") asks for some; give --eval-iters 0, or the second part of --split more");
+    data.valid = std::make_unique<InVocabulary>(corpora.part(1, counts.valid, "valid"), vocab_size);
+  }
+  return data;
+}
+
+int vocabulary_size(const DataConfig& data) {
+  if (data.mock_data || data.tokenizer_type == "NullTokenizer") return data.vocab_size;
+  return make_tokenizer(data.tokenizer_type, data.vocab_file, data.merge_file, data.tokenizer_model)
+      ->vocab_size();
+}
+
+}  // namespace anymesh

@@ -1,0 +1,148 @@
+#include "framework/run/run_log.h"
+
+#include <c10/util/StringUtil.h>
+
+#include <cerrno>
+#include <cinttypes>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "framework/comm/agreement.h"
+#include "framework/util/format.h"
+#include "framework/util/input_file.h"
+#include "framework/util/peak_memory.h"
+#include "framework/util/printable.h"
+
+namespace anymesh {
+namespace {
+
+constexpr const char* kHeader =
+    "iteration,consumed_samples,lm_loss,learning_rate,grad_norm,loss_scale,tokens_per_s,elapsed_ms";
+
+constexpr double kSayEvery = 10;  // seconds between a save's lines in a log
+
+// Returns the bytes of the header and the rows up to `iteration`, or 0 if there is nothing to
+// continue. A truncated row does not count.
+int64_t bytes_up_to(const std::string& path, int64_t iteration) {
+  namespace fs = std::filesystem;
+  if (iteration == 0 || !fs::exists(path) || fs::is_character_file(path)) return 0;  // /dev/null
+  InputFile file(path);
+  std::string row;
+  if (!std::getline(file, row) || row != kHeader) return 0;
+  int64_t end = file.tellg();
+  while (std::getline(file, row) && !file.eof() && std::atoll(row.c_str()) <= iteration)
+    end = file.tellg();
+  return end;
+}
+
+}  // namespace
+
+// The start of the header is the same in all versions.
+OutputKind loss_csv_kind() { return {"a loss CSV", "iteration,consumed_samples,lm_loss,"}; }
+
+RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
+               int64_t resumed_iteration)
+    : active_(active), bar_(active), csv_path_(csv_path), first_iteration_(resumed_iteration) {
+  if (!active) return;
+  try {
+    if (!tensorboard_dir.empty()) events_.emplace(tensorboard_dir, resumed_iteration + 1);
+  } catch (const std::runtime_error& error) {
+    TORCH_CHECK(false, "--tensorboard-dir ", tensorboard_dir, ": ", error.what());
+  }
+  if (csv_path.empty()) return;
+  // Truncates in place, so that a run killed here keeps the earlier rows.
+  const int64_t kept = bytes_up_to(csv_path, resumed_iteration);
+  if (kept > 0) std::filesystem::resize_file(csv_path, static_cast<uintmax_t>(kept));
+  csv_.open(csv_path, kept > 0 ? std::ios::app : std::ios::trunc);
+  TORCH_CHECK(csv_, "--loss-csv ", csv_path, ": cannot open it for writing");
+  if (kept > 0 || csv_ << kHeader << std::endl) return;
+  warn_once(said_csv_fails_, resumed_iteration, csv_path_);
+  csv_.clear();
+}
+
+void RunLog::line(const std::string& text) {
+  if (!active_) return;
+  bar_.clear();
+  std::printf("%s\n", printable_message(text).c_str());
+  std::fflush(stdout);
+}
+
+void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
+  if (!active_) return;
+  ++steps_;
+  step_ms_sum_ += r.elapsed_ms;
+  if (csv_.is_open()) {
+    csv_ << string_printf("%" PRId64 ",%" PRId64 ",%.9g,%.9g,%.9g,%.9g,%.9g,%.9g", r.iteration,
+                          r.consumed_samples, r.lm_loss, r.learning_rate, r.grad_norm, r.loss_scale,
+                          r.tokens_per_s, r.elapsed_ms)
+         << std::endl;
+    if (!csv_) warn_once(said_csv_fails_, r.iteration, csv_path_);
+    csv_.clear();
+  }
+  event(r.iteration, {{"lm loss", r.lm_loss},
+                      {"learning-rate", r.learning_rate},
+                      {"grad-norm", r.grad_norm},
+                      {"loss-scale", r.loss_scale},
+                      {"iteration-time", r.elapsed_ms / 1e3},
+                      {"tokens/sec", r.tokens_per_s}});
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+  const double each = elapsed.count() / static_cast<double>(r.iteration - first_iteration_),
+               eta = each * static_cast<double>(train_iters - r.iteration);
+  bar_.show(static_cast<double>(r.iteration) / static_cast<double>(train_iters),
+            string_printf("of %" PRId64 " steps | %.2f steps/s", train_iters, 1 / each), eta);
+  if (!print) return;
+  const std::string scale = r.loss_scale == 1 ? "" : c10::str(" loss scale ", r.loss_scale, " |");
+  line(string_printf(
+      "iteration %6" PRId64 "/%" PRId64
+      " | lm loss %.6f | lr %.3e | grad norm %.3f |%s %.1f ms | %.0f tokens/s | ETA %.0f s",
+      r.iteration, train_iters, r.lm_loss, r.learning_rate, r.grad_norm, scale.c_str(),
+      r.elapsed_ms, r.tokens_per_s, eta));
+}
+
+void RunLog::saving(const Progress& progress, bool print) {
+  if (!active_ || progress.bytes_total == 0) return;
+  const auto done = static_cast<double>(progress.bytes_done),
+             all = static_cast<double>(progress.bytes_total), rate = done / progress.seconds,
+             eta = (all - done) / std::max(rate, 1.0);
+  const std::string what = string_printf("of %.2f GB | %.2f GB/s", all / 1e9, rate / 1e9);
+  bar_.show(done / all, what, eta);
+  if (progress.seconds < said_saving_at_) said_saving_at_ = 0;  // from the previous save
+  if (!print && (bar_.active() || progress.seconds < said_saving_at_ + kSayEvery)) return;
+  said_saving_at_ = progress.seconds;
+  line(string_printf("saving: rank 0 has written %ld %% %s | ETA %ld s",
+                     std::lround(std::floor(100 * done / all)), what.c_str(), std::lround(eta)));
+}
+
+void RunLog::validation(const char* when, int64_t iteration, double loss) {
+  if (!active_) return;
+  const double perplexity = std::exp(loss);
+  line(string_printf("validation loss %s iteration %" PRId64 ": %.9g (perplexity %.6g)", when,
+                     iteration, loss, perplexity));
+  event(iteration, {{"lm loss validation", loss}, {"lm loss validation ppl", perplexity}});
+}
+
+void RunLog::event(int64_t iteration, std::initializer_list<TensorBoardWriter::Scalar> scalars) {
+  if (events_ && !events_->add(iteration, scalars))
+    warn_once(said_events_fail_, iteration, events_->path().string());
+}
+
+void RunLog::warn_once(bool& said, int64_t iteration, const std::string& path) {
+  const char* reason = std::strerror(errno);
+  if (std::exchange(said, true)) return;
+  line(c10::str("WARNING: iteration ", iteration, ": cannot write to ", path, ": ", reason,
+                ". Training continues; rows that cannot be written are missing there"));
+}
+
+void RunLog::summary(Communicator& world, bool one_process) {
+  const int64_t peak = max_over(world, peak_memory());
+  line(string_printf("done: %" PRId64 " steps, %.4f s per step, peak memory %s %.1f MiB", steps_,
+                     steps_ > 0 ? step_ms_sum_ / 1e3 / static_cast<double>(steps_) : 0.0,
+                     one_process ? "of all ranks" : "per rank",
+                     static_cast<double>(peak) / (1 << 20)));
+}
+
+}  // namespace anymesh

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "framework/engine.h"
+#include "framework/format/output.h"
+#include "framework/run/progress_bar.h"
+#include "framework/run/tensorboard.h"
+
+namespace anymesh {
+
+// The kind of file that --loss-csv may continue or replace.
+OutputKind loss_csv_kind();
+
+// Writes the run's output, from one rank: lines on stdout, and a bar on a terminal; a CSV row per
+// step with values in %.9g, enough to compare two runs bit for bit in fp32; and TensorBoard scalars
+// under Megatron's names. A resumed run keeps the CSV's rows up to the iteration it resumes from,
+// and adds an event file to the folder.
+class RunLog {
+ public:
+  // An empty path turns its output off.
+  RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
+         int64_t resumed_iteration);
+
+  void line(const std::string& text);
+  void step(const StepReport& report, int64_t train_iters, bool print);
+  // Shows the progress of rank 0's files: in the bar, and as a line if `print` is set or, without a
+  // bar, every ten seconds.
+  void saving(const Progress& progress, bool print);
+  void validation(const char* when, int64_t iteration, double loss);
+  // Prints the peak memory, of the ranks or of the one process that runs them all, and the time per
+  // step. Collective.
+  void summary(Communicator& world, bool one_process);
+
+ private:
+  void event(int64_t iteration, std::initializer_list<TensorBoardWriter::Scalar> scalars);
+  void warn_once(bool& said, int64_t iteration, const std::string& path);  // reports errno
+
+  bool active_;
+  ProgressBar bar_;
+  std::string csv_path_;
+  std::ofstream csv_;
+  std::optional<TensorBoardWriter> events_;
+  bool said_csv_fails_ = false, said_events_fail_ = false;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  int64_t first_iteration_;
+  double step_ms_sum_ = 0;
+  int64_t steps_ = 0;
+  double said_saving_at_ = 0;  // seconds since the save began
+};
+
+}  // namespace anymesh

@@ -1,0 +1,59 @@
+#include "framework/zero/gradient_sum.h"
+
+#include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
+
+#include <utility>
+
+#include "framework/kernels/adamw_sweeps.h"
+
+namespace anymesh {
+
+torch::Tensor coalesced(const torch::Tensor& gradient) {
+  const torch::Dtype dtype = gradient.scalar_type();
+  return gradient.to(at::toOpMathType(dtype)).coalesce().to(dtype);
+}
+
+void GradientSum::add(const torch::Tensor& gradient) {
+  if (gradient.is_sparse()) return add_rows(coalesced(gradient));
+  only_rows_ = false;
+  if (std::exchange(stale_, false)) {
+    widen(gradient, sums_);
+  } else {
+    sums_.add_(gradient.flatten());
+  }
+}
+
+void GradientSum::add_rows(const torch::Tensor& gradient) {
+  if (std::exchange(stale_, false)) clear();
+  width_ = gradient.size(1);
+  const torch::Tensor rows = gradient.indices()[0];
+  sums_.view({-1, width_}).index_add_(0, rows, gradient.values().to(sums_.scalar_type()));
+  rows_.push_back(rows);
+}
+
+void GradientSum::finish() {
+  if (std::exchange(stale_, false)) clear();
+  only_rows_ = only_rows_ && alone_;
+}
+
+void GradientSum::clear() {
+  if (only_rows_) {
+    for (const torch::Tensor& rows : rows_) sums_.view({-1, width_}).index_fill_(0, rows, 0);
+  } else {
+    sums_.zero_();
+  }
+  rows_.clear();
+  only_rows_ = true;
+}
+
+void GradientSum::add_to(const torch::Tensor& whole) const {
+  if (!only_rows_) {
+    whole.add_(sums_);
+  } else if (!rows_.empty()) {
+    const torch::Tensor rows = std::get<0>(at::_unique(at::cat(rows_)));
+    whole.view({-1, width_}).index_add_(0, rows, sums_.view({-1, width_}).index_select(0, rows));
+  }
+}
+
+}  // namespace anymesh

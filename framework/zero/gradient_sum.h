@@ -1,0 +1,38 @@
+#pragma once
+
+#include <torch/types.h>
+
+#include <vector>
+
+namespace anymesh {
+
+// Returns a sparse gradient [v, h] with each row once. A row's occurrences are added in fp32 at
+// least: in bf16 a frequent token's terms would soon be too small beside their sum.
+torch::Tensor coalesced(const torch::Tensor& gradient);
+
+// Stages 0 and 1: sums a leaf's gradients over the micro-batches of a step. The first gradient
+// replaces the last step's sum. A table that is only looked up has sparse gradients [v, h] with a
+// few rows; its other rows stay zero and are neither read nor written.
+class GradientSum {
+ public:
+  // Sums into `sums` [n], which holds zeros. `alone` says that nothing else, such as an all-reduce,
+  // writes there.
+  GradientSum(torch::Tensor sums, bool alone) : sums_(std::move(sums)), alone_(alone) {}
+
+  void add(const torch::Tensor& gradient);
+  void finish();  // before `sums` is read; sets it to zeros if no micro-batch used the leaf
+  void add_to(const torch::Tensor& whole) const;  // whole [n] += sums
+  void expire() { stale_ = true; }                // the step is over
+
+ private:
+  void clear();
+  void add_rows(const torch::Tensor& gradient);
+
+  torch::Tensor sums_;
+  bool alone_, stale_ = true;
+  bool only_rows_ = true;            // rows not in `rows_` are zero
+  int64_t width_ = 1;                // elements of a row
+  std::vector<torch::Tensor> rows_;  // one for each micro-batch
+};
+
+}  // namespace anymesh

@@ -1,0 +1,83 @@
+// Which errors make a load take the checkpoint before: damaged files, and no others.
+#include <fstream>
+#include <sstream>
+
+#include "framework/format/layout.h"
+#include "framework/util/errors.h"
+#include "tests/support/tiny_run.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+
+// Two checkpoints, global_step1 and global_step2.
+class Fallback : public SharedFolder {
+ public:
+  void SetUp() override {
+    SharedFolder::SetUp();
+    for (int step = 1; step <= 2; ++step) {
+      run_.train(1);
+      run_.engine.save_checkpoint(folder_);
+    }
+  }
+
+  // Loads, while one rank's reading of global_step2 throws `error`.
+  template <class Error>
+  LoadResult load_with(const Error& error) {
+    const auto read = [&](const CheckpointReader& source,
+                          const ParamSpec&) -> std::optional<torch::Tensor> {
+      if (source.path.filename() == "global_step2" && test_world()->rank() == 3) throw error;
+      return std::nullopt;
+    };
+    return run_.engine.load_checkpoint(folder_, {.custom_load_fn = read});
+  }
+
+  template <class Error>
+  void expect_no_fallback(const Error& error, const std::string& text) {
+    EXPECT_THAT(message_of([&] { load_with(error); }), HasSubstr(text));
+  }
+
+  TinyRun run_{kPipes, 1};
+};
+
+RANKS_TEST_F(Fallback, IsForDamagedFiles) {
+  const LoadResult loaded = load_with(DamagedFile("layer.pt: cut off"));
+  EXPECT_EQ(loaded.path, folder_ / "global_step1");
+  ASSERT_FALSE(loaded.report.empty());
+  if (test_world()->rank() == 0) {
+    EXPECT_THAT(loaded.report[0], HasSubstr("layer.pt: cut off"));
+  }
+}
+
+RANKS_TEST_F(Fallback, IsNotForErrorsOfTheUser) {
+  expect_no_fallback(UserError("--hidden-size 8: the checkpoint has 16"), "--hidden-size 8");
+}
+
+RANKS_TEST_F(Fallback, IsNotForFilesThatCannotBeReadNow) {
+  expect_no_fallback(Unreadable("layer.pt: cannot open: Permission denied"), "Permission denied");
+  if (test_world()->rank() == 0) {
+    std::stringstream text;
+    text << std::ifstream(folder_ / "global_step2" / kManifestFile).rdbuf();
+    std::string json = text.str();
+    const std::string version = "\"version\": 1";
+    ASSERT_NE(json.find(version), std::string::npos);
+    json.replace(json.find(version), version.size(), "\"version\": 99");
+    std::ofstream(folder_ / "global_step2" / kManifestFile) << json;
+  }
+  test_world()->barrier();
+  EXPECT_THAT(message_of([&] { run_.engine.load_checkpoint(folder_); }),
+              HasSubstr("is of version 99"));
+}
+
+RANKS_TEST_F(Fallback, IsNotForErrorsOfTheSystem) {
+  expect_no_fallback(
+      fs::filesystem_error("cannot list", std::make_error_code(std::errc::too_many_files_open)),
+      "cannot list");
+  expect_no_fallback(std::runtime_error("any other"), "any other");
+  expect_no_fallback(std::bad_alloc(), "not enough memory");
+}
+
+}  // namespace
+}  // namespace anymesh

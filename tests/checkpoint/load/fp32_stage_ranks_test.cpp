@@ -1,0 +1,84 @@
+// Calls load_state_dict_from_zero_checkpoint for the stages of a GPT, on other meshes than the
+// checkpoint's.
+#include <gtest/gtest.h>
+
+#include "framework/checkpoint/load/fp32.h"
+#include "models/gpt/gpt_model.h"
+#include "tests/support/fixtures.h"
+#include "tests/support/ranks.h"
+
+namespace anymesh {
+namespace {
+
+// Returns the configuration of Megatron-DeepSpeed's fixtures.
+GptConfig config_of(bool llama) {
+  GptConfig c;
+  c.num_layers = 4;
+  c.hidden_size = 64;
+  c.num_attention_heads = 4;
+  c.seq_length = c.max_position_embeddings = 32;
+  c.vocab_size = 512;
+  c.make_vocab_size_divisible_by = 100;  // other than theirs: rows of padding
+  if (!llama) return c;
+  c.ffn_hidden_size = 128;
+  c.num_key_value_heads = 2;
+  c.swiglu = c.use_rotary_position_embeddings = c.untie_embeddings_and_output_weights = true;
+  c.add_bias_linear = false;
+  c.normalization = "rmsnorm";
+  return c;
+}
+
+// Returns this rank's slice, by torch's own means.
+torch::Tensor slice_of(torch::Tensor whole, const ParamSpec& spec, const Communicator& tp) {
+  if (spec.split_dim < 0) return whole;
+  if (spec.vocabulary) {
+    const int64_t rows = spec.tensor.size(0) * tp.size() - whole.size(0);
+    whole = torch::cat({whole, torch::zeros({rows, whole.size(1)})});
+  }
+  std::vector<torch::Tensor> parts;
+  for (const torch::Tensor& part : whole.chunk(spec.sub_params, spec.split_dim))
+    parts.push_back(part.chunk(tp.size(), spec.split_dim)[static_cast<size_t>(tp.rank())]);
+  return torch::cat(parts, spec.split_dim);
+}
+
+RANKS_TEST(LoadStateDict, FillsTheStagesOfAnyMesh) {
+  struct Case {
+    const char* fixture;
+    bool llama;
+    Topology topology;
+  };
+  const Case cases[] = {{"z1-bf16-tp2pp2dp1", false, {.tp_size = 4}},
+                        {"z1-bf16-tp2pp2dp1", false, {.pp_size = 4}},
+                        {"z3-bf16-dp2-nopipe", false, {.pp_size = 2, .tp_size = 2}},
+                        {"z1-bf16-tp2pp1dp1-llama", true, {.pp_size = 2, .tp_size = 2}}};
+  for (const auto& [name, llama, topology] : cases) {
+    const ProcessGrid grid(test_world(), topology);
+    const auto checkpoint = fixture(name) / "checkpoint";
+    const Fp32StateDict weights =
+        get_fp32_state_dict_from_zero_checkpoint(checkpoint, "", false, /*lazy_mode=*/true);
+    for (const torch::Dtype dtype : {torch::kFloat, torch::kBFloat16}) {
+      GptModel model(config_of(llama), grid, dtype, /*micro_batch_size=*/1, /*seed=*/1);
+      load_state_dict_from_zero_checkpoint(model, grid, checkpoint);
+      ASSERT_FALSE(model.params().empty());
+      for (const ParamSpec& spec : model.params()) {
+        const std::string& key = weights.contains(spec.name) ? spec.name : spec.other_name;
+        const torch::Tensor expected = slice_of(weights[key].contiguous(), spec, *grid.tp);
+        EXPECT_TRUE(torch::equal(spec.tensor, expected.to(dtype))) << name << ": " << spec.name;
+      }
+    }
+  }
+}
+
+RANKS_TEST(LoadStateDict, RefusesAnotherModel) {
+  const ProcessGrid grid(test_world(), {.tp_size = 4});
+  GptConfig config = config_of(false);
+  config.hidden_size = 32;
+  GptModel model(config, grid, torch::kFloat, 1, 1);
+  const std::string message = message_of([&] {
+    load_state_dict_from_zero_checkpoint(model, grid, fixture("z1-bf16-tp2pp2dp1") / "checkpoint");
+  });
+  EXPECT_NE(message.find("this model's [512, 32]"), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace anymesh

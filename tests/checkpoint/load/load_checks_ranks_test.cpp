@@ -1,0 +1,235 @@
+// A load on another mesh reads no byte twice and checks all it reads: no damaged byte goes unseen.
+#include <fstream>
+
+#include "framework/comm/agreement.h"
+#include "framework/format/layout.h"
+#include "framework/format/torch_file.h"
+#include "framework/format/whole.h"
+#include "tests/support/tiny_run.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using LoadChecks = SharedFolder;
+
+// Returns the bytes that this rank has read from files.
+int64_t bytes_read() {
+  std::ifstream io("/proc/thread-self/io");
+  std::string name;
+  int64_t bytes = 0;
+  io >> name >> bytes;
+  EXPECT_EQ(name, "rchar:");
+  return bytes;
+}
+
+// Returns the bytes of weights and moments in this rank's partition.
+int64_t bytes_held(TinyRun& run) {
+  int64_t bytes = 0;
+  for (const auto& group : run.engine.optimizer().groups()) {
+    for (const auto& piece : group.pieces) bytes += 3 * 4 * piece.master.numel();
+  }
+  return bytes;
+}
+
+// Saves a checkpoint and makes it universal.
+void save_both(const fs::path& folder, const TinyOptions& options, Topology saved, int stage) {
+  TinyRun run(saved, stage, options);
+  run.train(2);
+  run.engine.save_checkpoint(folder, {.tag = "step2"});
+  all_or_none(*test_world(), [&] {
+    if (test_world()->rank() == 0)
+      convert_to_universal({.input = folder / "step2", .output = folder / "step2_universal"}, {});
+  });
+}
+
+RANKS_TEST_F(LoadChecks, ARankReadsWhatItHolds) {
+  TinyOptions options;
+  options.gpt.hidden_size = 384;
+  options.gpt.num_layers = 4;
+  options.gpt.vocab_size = 1000;
+  for (const auto& [saved, stage] :
+       {std::pair(kSlices, 1), std::pair(kSlices, 3), std::pair(kPipes, 0)}) {
+    save_both(folder_, options, saved, stage);
+    for (const bool universal : {false, true}) {
+      for (const auto& [mesh, zero] :
+           {std::pair(kData, 1), std::pair(kSplit, 0), std::pair(kPipes, 2), std::pair(kSlices, 3),
+            std::pair(kData, 3)}) {
+        if (!universal && mesh == saved && zero == stage) continue;  // its own files
+        TinyRun run(mesh, zero, options);
+        const int64_t before = bytes_read();
+        run.engine.load_checkpoint(folder_, {.universal = universal});
+        const double share =
+            static_cast<double>(bytes_read() - before) / static_cast<double>(bytes_held(run));
+        SCOPED_TRACE(c10::str("ZeRO ", stage, " to dp ", mesh.dp_size, ", tp ", mesh.tp_size,
+                              ", ZeRO ", zero, universal ? ", universal" : ""));
+        EXPECT_GE(share, 1);
+        EXPECT_LE(share, 1.02);
+      }
+    }
+    if (test_world()->rank() == 0) fs::remove_all(folder_);
+    test_world()->barrier();
+  }
+}
+
+// Returns a value with `change` made to the entry under `keys`.
+Value changed(const Value& value, std::vector<std::string_view> keys,
+              const std::function<Value(const Value&)>& change) {
+  if (keys.empty()) return change(value);
+  Value copy = value;
+  const std::string_view key = keys.front();
+  keys.erase(keys.begin());
+  copy.set(key, changed(value.at(key), keys, change));
+  return copy;
+}
+
+// Copies the ZeRO 1 checkpoint `from` of kData, with `change` made to each rank's Adam.
+void change_optimizer(const fs::path& from, const fs::path& to,
+                      const std::function<Value(const Value&)>& change) {
+  all_or_none(*test_world(), [&] {
+    if (test_world()->rank() != 0) return;
+    fs::remove_all(to);
+    fs::copy(from, to, fs::copy_options::recursive);
+    fs::remove(to / kManifestFile);
+  });
+  all_or_none(*test_world(), [&] {
+    const std::string mine = optim_states_file(test_world()->rank(), 0, false);
+    write_torch_file(to / mine,
+                     changed(read_torch_file(from / mine),
+                             {keys::kOptimizerStateDict, keys::kBaseOptimizerState}, change));
+  });
+}
+
+// Apex's FusedAdam has the step in param_groups, and elastic checkpoints have a list of states. The
+// mesh that saved them loads them as other meshes do, and not as damaged.
+RANKS_TEST_F(LoadChecks, OptimizersOfOthersLoadOnTheirOwnMesh) {
+  using namespace keys;
+  const auto apex = [](const Value& adam) {
+    std::vector<Value::Entry> states;
+    for (const auto& [group, state] : adam.at(kState).entries())
+      states.emplace_back(group, Value::dict({{kExpAvgState, state.at(kExpAvgState)},
+                                              {kExpAvgSqState, state.at(kExpAvgSqState)}}));
+    std::vector<Value> groups;
+    for (const Value& group : adam.at(kParamGroups).items()) {
+      groups.push_back(group);
+      groups.back().set(kStepState, 2);
+    }
+    return Value::dict(
+        {{kState, Value::dict(std::move(states))}, {kParamGroups, Value::list(std::move(groups))}});
+  };
+  const auto elastic = [](const Value& adam) {
+    std::vector<Value> states;
+    for (const auto& [group, state] : adam.at(kState).entries()) states.push_back(state);
+    return Value::list(std::move(states));
+  };
+  TinyRun run(kData, 1);
+  run.train(2);
+  run.engine.save_checkpoint(folder_, {.tag = "ours"});
+  const double next = run.train(1);
+  for (const auto& change : {std::function(apex), std::function(elastic)}) {
+    change_optimizer(folder_ / "ours", folder_ / "theirs", change);
+    TinyRun again(kData, 1);
+    again.engine.load_checkpoint(folder_, {.tag = "theirs", .fallback = false});
+    EXPECT_EQ(again.train(1), next);
+  }
+}
+
+// States that this Adam lacks are never dropped silently, not even by the mesh that saved them.
+RANKS_TEST_F(LoadChecks, StatesOfOtherOptimizersAreRefused) {
+  using namespace keys;
+  const auto with_states = [](const std::function<Value(Value)>& change) {
+    return [change](const Value& adam) {
+      std::vector<Value::Entry> states;
+      for (const auto& [group, state] : adam.at(kState).entries())
+        states.emplace_back(group, change(state));
+      Value result = adam;
+      return result.set(kState, Value::dict(std::move(states)));
+    };
+  };
+  TinyRun run(kData, 1);
+  run.train(2);
+  run.engine.save_checkpoint(folder_, {.tag = "ours"});
+  const std::pair<std::function<Value(Value)>, const char*> kinds[] = {
+      {[](Value adam) { return adam.set("max_exp_avg_sq", adam.at(kExpAvgSqState)); },
+       "has the optimizer state max_exp_avg_sq, which"},
+      {[](Value) { return Value::dict(); }, "has no state that Adam could go on with"},
+      {[](Value adam) { return adam.set("qmap", adam.at(kStepState)); },
+       "the weights can be read, but not the optimizer's states"}};
+  for (const auto& [change, refusal] : kinds) {
+    change_optimizer(folder_ / "ours", folder_ / "theirs", with_states(change));
+    TinyRun again(kData, 1);
+    const std::string message = message_of(
+        [&] { again.engine.load_checkpoint(folder_, {.tag = "theirs", .fallback = false}); });
+    EXPECT_NE(message.find(refusal), std::string::npos) << message;
+    EXPECT_NE(message.find("--no-load-optim"), std::string::npos) << message;
+    EXPECT_EQ(message_of([&] {
+                again.engine.load_checkpoint(
+                    folder_, {.tag = "theirs", .load_optimizer_states = false, .fallback = false});
+              }),
+              "");
+  }
+}
+
+// torch's Adam has no state before its first step. The mesh that saved it loads it as others do.
+RANKS_TEST_F(LoadChecks, MomentsFromBeforeTheFirstStepAreZero) {
+  TinyRun run(kData, 1);
+  run.engine.save_checkpoint(folder_, {.tag = "ours"});
+  change_optimizer(folder_ / "ours", folder_ / "theirs", [](const Value& adam) {
+    return changed(adam, {keys::kState}, [](const Value&) { return Value::dict({}); });
+  });
+  const auto start = run.state();
+  const double first = run.train(1);
+  TinyRun again(kData, 1);
+  again.train(1);
+  again.engine.load_checkpoint(folder_, {.tag = "theirs", .fallback = false});
+  EXPECT_TRUE(same(again.state(), start));
+  EXPECT_EQ(again.train(1), first);
+}
+
+// Flips the first, the last and a middle byte of every tensor, padding included.
+RANKS_TEST_F(LoadChecks, NoFlippedByteGoesUnseen) {
+  save_both(folder_, {}, kSlices, 1);
+  for (const bool universal : {false, true}) {
+    std::vector<fs::path> files;
+    const fs::path tag = folder_ / (universal ? "step2_universal" : "step2");
+    for (const auto& entry : fs::recursive_directory_iterator(universal ? tag / "zero" : tag)) {
+      const std::string name = entry.path().filename();
+      if (universal ? entry.is_regular_file() && name != "step.pt" && name != kOptimizerStateFile
+                    : name.find("optim_states") != std::string::npos)
+        files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());
+    test_world()->barrier();
+    int flips = 0;
+    for (const auto& [mesh, zero] :
+         {std::pair(kData, 1), std::pair(kSplit, 0), std::pair(kPipes, 2), std::pair(kSlices, 3)}) {
+      TinyRun run(mesh, zero);
+      for (const fs::path& file : files) {
+        const ZipReader zip(file);
+        for (const auto& record : zip.records()) {
+          if (record.name.find("/data/") == std::string::npos || record.size == 0) continue;
+          for (const uint64_t at : {uint64_t{0}, record.size / 2, record.size - 1}) {
+            if (test_world()->rank() == 0) flip(file, record.offset + at);
+            test_world()->barrier();
+            EXPECT_THAT(
+                message_of([&] { run.engine.load_checkpoint(folder_, {.universal = universal}); }),
+                AllOf(HasSubstr(file), HasSubstr("is damaged"),
+                      HasSubstr(std::to_string(record.offset))))
+                << at << " of " << record.name;
+            test_world()->barrier();
+            if (test_world()->rank() == 0) flip(file, record.offset + at);
+            test_world()->barrier();
+            ++flips;
+          }
+        }
+      }
+      run.engine.load_checkpoint(folder_, {.universal = universal});
+    }
+    EXPECT_GT(flips, universal ? 500 : 100);
+  }
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,302 @@
+#include "framework/format/sharded/sharded_checkpoint.h"
+
+#include <climits>
+
+#include "framework/util/parallel_for.h"
+#include "tests/support/fixtures.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Source : public TempFolder {
+ protected:
+  // Copies a checkpoint for a test to damage.
+  fs::path copy(const std::string& name) {
+    const fs::path from = fixture(name) / "checkpoint";
+    fs::copy(from, folder_ / "c", fs::copy_options::recursive);
+    for (const auto& entry : fs::directory_iterator(folder_ / "c")) {
+      if (entry.is_directory()) return entry.path();
+    }
+    throw std::runtime_error("no tag folder in " + from.string());
+  }
+
+  static void edit(const fs::path& path, const std::function<void(Value&)>& change) {
+    Value value = read_torch_file(path);
+    change(value);
+    const fs::path beside = path.string() + ".new";
+    write_torch_file(beside, value);  // not over the file that is being read
+    fs::rename(beside, path);
+  }
+
+  static std::string refusal(const fs::path& folder) {
+    return message_of([&] { open_sharded_checkpoint(folder, 2); });
+  }
+};
+
+TEST(FileNames, AreParsedAsTheyAreMade) {
+  using Kind = CheckpointFileName::Kind;
+  const auto optim = parse_checkpoint_file_name(optim_states_file(12, 3, true));
+  ASSERT_TRUE(optim);
+  EXPECT_EQ(std::tuple(optim->kind, optim->dp_rank, optim->mp_rank, optim->bf16),
+            std::tuple(Kind::kOptimStates, 12, 3, true));
+  const auto model = parse_checkpoint_file_name(model_states_file(103));
+  ASSERT_TRUE(model);
+  EXPECT_EQ(std::tuple(model->kind, model->mp_rank), std::tuple(Kind::kModelStates, 103));
+  const auto zero3 = parse_checkpoint_file_name(zero3_model_states_file(1, 2));
+  ASSERT_TRUE(zero3);
+  EXPECT_EQ(std::tuple(zero3->kind, zero3->dp_rank, zero3->mp_rank),
+            std::tuple(Kind::kZero3ModelStates, 1, 2));
+  const auto layer = parse_checkpoint_file_name(layer_states_file(4, 1));
+  ASSERT_TRUE(layer);
+  EXPECT_EQ(std::tuple(layer->kind, layer->layer, layer->tp_rank), std::tuple(Kind::kLayer, 4, 1));
+  EXPECT_EQ(parse_checkpoint_file_name("layer_04-model_states.pt")->tp_rank, 0);
+  for (const char* other :
+       {"latest", "mp_rank_00", "mp_rank_-1_model_states.pt", "bf16_mp_rank_00_model_states.pt",
+        "layer_02-model_01", "mp_rank_00_model_states.pt.tmp",
+        "expert_0_mp_rank_00_model_states.pt"}) {
+    EXPECT_FALSE(parse_checkpoint_file_name(other)) << other;
+  }
+  EXPECT_EQ(model_states_file(7), "mp_rank_07_model_states.pt");
+  EXPECT_EQ(optim_states_file(0, 7, false), "zero_pp_rank_0_mp_rank_07_optim_states.pt");
+}
+
+TEST(ShardedCheckpoint, FindsMeshAndParameters) {
+  const auto source =
+      open_sharded_checkpoint(fixture("z1-bf16-tp2pp2dp1") / "checkpoint" / tag_folder(10), 3);
+  EXPECT_EQ(std::tuple(source.stage, source.tp_size, source.pp_size, source.dp_size),
+            std::tuple(1, 2, 2, 1));
+  EXPECT_EQ(source.parameters.size(), 52u);
+  EXPECT_EQ(source.parameters.at("tied_modules.embed.word_embeddings.weight").size(),
+            4u);  // both stages, both tp ranks
+  const auto& shards = source.parameters.at("5.mlp.dense_4h_to_h.weight");
+  ASSERT_EQ(shards.size(), 2u);
+  EXPECT_EQ(shards[1].shape, (Shape{64, 128}));
+  EXPECT_EQ(shards[1].pp_rank, 1);
+  EXPECT_EQ(shards[1].states.at("exp_avg").fragments.front().numel, 64 * 128);
+  EXPECT_EQ(shards[1].step.as_double(), 10.0);
+}
+
+TEST(ShardedCheckpoint, SplitsParametersOverDataParallelRanks) {
+  const auto source =
+      open_sharded_checkpoint(fixture("z2-bf16-dp3") / "checkpoint" / tag_folder(4), 1);
+  EXPECT_EQ(std::tuple(source.stage, source.dp_size), std::tuple(2, 3));
+  bool spans = false;
+  for (const auto& [name, shards] : source.parameters) {
+    int64_t next = 0;
+    for (const auto& fragment : shards.front().states.at("fp32").fragments) {
+      EXPECT_EQ(fragment.begin, next) << name;
+      EXPECT_EQ(fragment.bytes->size(), static_cast<uint64_t>(fragment.numel) * 4);
+      next += fragment.numel;
+    }
+    EXPECT_EQ(next, numel(shards.front().shape)) << name;
+    spans |= shards.front().states.at("fp32").fragments.size() > 1;
+  }
+  EXPECT_TRUE(spans);
+}
+
+TEST(ShardedCheckpoint, ReadsZero0AndZero3) {
+  const auto zero0 =
+      open_sharded_checkpoint(fixture("z0-fp32-dp2") / "checkpoint" / tag_folder(4), 1, nullptr,
+                              /*module_order=*/true);
+  EXPECT_EQ(std::tuple(zero0.stage, zero0.dp_size, zero0.parameters.size()),
+            std::tuple(0, 2, size_t{28}));
+  EXPECT_EQ(zero0.parameters.at("h.1.ln_2.bias").front().shape, (Shape{24}));
+  EXPECT_EQ(zero0.optimizer_state.at(keys::kParamGroups).size(), 2u);
+  const auto zero3 =
+      open_sharded_checkpoint(fixture("z3-fp32-dp3-frozen") / "checkpoint" / tag_folder(4), 1);
+  EXPECT_EQ(std::tuple(zero3.stage, zero3.dp_size), std::tuple(3, 3));
+}
+
+TEST_F(Source, SaysWhatIsMissing) {
+  const fs::path tag = copy("z2-bf16-dp3");
+  EXPECT_NE(refusal(folder_ / "absent").find("does not exist; " + folder_.string() + " holds: c"),
+            std::string::npos);
+  EXPECT_NE(refusal(tag.parent_path()).find("names the tag global_step4; give that folder"),
+            std::string::npos);
+  fs::remove(tag / optim_states_file(1, 0, true));
+  EXPECT_NE(refusal(tag).find(
+                "files are missing:\n  bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt\nIt holds"),
+            std::string::npos);
+  fs::remove(tag / optim_states_file(2, 0, true));  // the highest: known from dp_world_size
+  EXPECT_NE(refusal(tag).find("bf16_zero_pp_rank_2"), std::string::npos);
+  fs::remove(tag / model_states_file(0));
+  EXPECT_NE(refusal(tag).find("has no *_model_states.pt"), std::string::npos);
+}
+
+TEST_F(Source, RefusesAMissingModelParallelRank) {
+  const fs::path tag = copy("z1-bf16-tp2pp2dp1");
+  fs::remove(tag / model_states_file(2));
+  EXPECT_NE(refusal(tag).find("missing:\n  mp_rank_02_model_states.pt"), std::string::npos);
+}
+
+// A name may claim any rank.
+TEST_F(Source, ListsTwentyOfTheMissingFiles) {
+  const fs::path tag = copy("z2-bf16-dp3"), model = tag / model_states_file(INT_MAX),
+                 optimizer = tag / optim_states_file(INT_MAX, 0, true);
+  write_file(optimizer, "");
+  std::string message = refusal(tag);
+  EXPECT_NE(message.find("missing:\n  bf16_zero_pp_rank_3_mp_rank_00_optim_states.pt\n"),
+            std::string::npos);
+  EXPECT_NE(message.find("_22_mp_rank_00_optim_states.pt\n  ... and 2147483624 more\nIt holds"),
+            std::string::npos);
+  fs::remove(optimizer);
+  write_file(model, "");
+  message = refusal(tag);
+  EXPECT_NE(message.find("mp_rank_20_model_states.pt\n  ... and 2147483626 more"),
+            std::string::npos);
+  fs::remove(model);
+  fs::copy(tag / optim_states_file(0, 0, true), tag / optim_states_file(0, 1, true));
+  EXPECT_NE(refusal(tag).find("missing:\n  mp_rank_01_model_states.pt\nIt holds"),
+            std::string::npos);
+}
+
+TEST_F(Source, RefusesTwoFilesOfARank) {
+  const fs::path tag = copy("z1-bf16-tp2pp2dp1");
+  for (const auto& [file, twin] :
+       {std::pair(layer_states_file(2, 0), "layer_02-model_states.pt"),
+        std::pair(model_states_file(1), "fp16_mp_rank_01_model_states.pt"),
+        std::pair(optim_states_file(0, 1, true), "zero_pp_rank_0_mp_rank_01_optim_states.pt")}) {
+    fs::copy(tag / file, tag / twin);
+    const std::string message = refusal(tag),
+                      start = tag.string() + ": two files are of the same rank, ";
+    EXPECT_TRUE(message == start + file + " and " + twin ||
+                message == start + twin + " and " + file)
+        << message;
+    fs::remove(tag / twin);
+  }
+}
+
+TEST_F(Source, FindsTheMeshOfOldCheckpointsByTheirLayerFiles) {
+  const fs::path tag = copy("z1-bf16-tp2pp2dp1");
+  for (int mp = 0; mp < 4; ++mp)
+    edit(tag / model_states_file(mp), [](Value& v) { v.erase(keys::kParallelDimensions); });
+  const auto source = open_sharded_checkpoint(tag, 1);
+  EXPECT_EQ(std::tuple(source.tp_size, source.pp_size), std::tuple(2, 2));
+}
+
+TEST_F(Source, RefusesRanksThatDisagree) {
+  const fs::path tag = copy("z1-bf16-tp2pp2dp1");
+  edit(tag / model_states_file(3), [](Value& v) {
+    v.set(keys::kParallelDimensions, Value::dict({{keys::kPpDegree, 1}, {keys::kTpDegree, 4}}));
+  });
+  EXPECT_NE(refusal(tag).find("the same dimensions as in rank 0"), std::string::npos);
+}
+
+// DeepSpeed's own converter believes such mappings and scrambles the parameters.
+TEST_F(Source, RefusesAMappingThatIsNotTheLayout) {
+  const fs::path tag = copy("z2-bf16-dp3");
+  const fs::path file = tag / optim_states_file(0, 0, true);
+  edit(file, [](Value& v) {
+    Value state = v.at(keys::kOptimizerStateDict);
+    auto groups = state.at(keys::kParamSliceMappings).items();
+    auto entries = groups[0].entries();
+    entries[1].second = fragment_address(entries[1].second.at(keys::kNumel).as_int(), 1);
+    groups[0] = Value::ordered_dict(entries);
+    v.set(keys::kOptimizerStateDict, state.set(keys::kParamSliceMappings, Value::list(groups)));
+  });
+  EXPECT_NE(refusal(tag).find("elements at 1, but the parameters before it put"),
+            std::string::npos);
+}
+
+TEST_F(Source, RefusesMoreElementsThanCanBeCounted) {
+  const fs::path tag = copy("z2-bf16-dp3");
+  edit(tag / model_states_file(0), [](Value& v) {
+    auto groups = v.at(keys::kParamShapes).items();
+    auto shapes = groups[0].entries();
+    shapes[1].second = Value::list({INT64_MAX / 2});
+    groups[0] = Value::ordered_dict(shapes);
+    v.set(keys::kParamShapes, Value::list(groups));
+  });
+  EXPECT_EQ(refusal(tag), (tag / optim_states_file(0, 0, true)).string() +
+                              ": ['optimizer_state_dict']: a group of parameters is too large");
+}
+
+TEST_F(Source, RefusesAlignmentPaddingsThatAreNone) {
+  const fs::path tag = copy("z2-bf16-dp3"), file = tag / optim_states_file(0, 0, true);
+  const size_t count =
+      read_torch_file(tag / model_states_file(0)).at(keys::kParamShapes).at(0).size();
+  const auto message = [&](std::vector<int64_t> paddings) {
+    edit(file, [&](Value& v) {
+      Value state = v.at(keys::kOptimizerStateDict);
+      state.set(keys::kParamAlignmentPaddings, Value::list({Value::list_of(paddings)}));
+      v.set(keys::kOptimizerStateDict, state);
+    });
+    return refusal(tag);
+  };
+  const std::string where =
+      file.string() + ": ['optimizer_state_dict']['param_alignment_paddings'][0]";
+  std::vector<int64_t> paddings(count);
+  EXPECT_EQ(message({0}), where + ": expected one for each of " + std::to_string(count) +
+                              " parameters, found list of 1");
+  for (const int64_t wrong : {int64_t{-1}, INT64_MAX}) {
+    paddings[1] = wrong;
+    EXPECT_EQ(message(paddings),
+              where + "[1]: expected 0 to 1073741824 elements, found " + std::to_string(wrong));
+  }
+}
+
+TEST_F(Source, TakesAStageByName) {
+  const fs::path tag = copy("z2-bf16-dp3"), file = tag / optim_states_file(0, 0, true);
+  const auto pickle_by_name = [&](const char* name) {
+    edit(file, [&](Value& optimizer) {
+      Value state = optimizer.at(keys::kOptimizerStateDict);
+      const Value::Global get{"__builtin__", "getattr"},
+          type{"deepspeed.runtime.zero.config", "ZeroStageEnum"};
+      state.set(keys::kZeroStage, Value::Object{.type = std::make_shared<Value::Global>(get),
+                                                .call = true,
+                                                .args = {Value(type), Value(name)}});
+      optimizer.set(keys::kOptimizerStateDict, state);
+    });
+  };
+  pickle_by_name("gradients");
+  EXPECT_EQ(open_sharded_checkpoint(tag, 1).stage, 2);
+  pickle_by_name("__class__");
+  EXPECT_NE(refusal(tag).find("['zero_stage']: expected a ZeRO stage"), std::string::npos);
+}
+
+TEST_F(Source, RefusesRanksAtDifferentSteps) {
+  const fs::path tag = copy("z2-bf16-dp3");
+  edit(tag / optim_states_file(1, 0, true), [](Value& v) {
+    Value state = v.at(keys::kOptimizerStateDict);
+    Value base = state.at(keys::kBaseOptimizerState);
+    auto entries = base.at(keys::kState).entries();
+    for (auto& [index, adam] : entries) adam.set(kStepState, 99);
+    v.set(keys::kOptimizerStateDict,
+          state.set(keys::kBaseOptimizerState, base.set(keys::kState, Value::dict(entries))));
+  });
+  EXPECT_NE(refusal(tag).find("as on other ranks"), std::string::npos);
+}
+
+TEST_F(Source, RefusesAnOrderOfParametersThatNothingTells) {
+  const fs::path tag = copy("z0-fp32-dp2");
+  const fs::path file = tag / model_states_file(0);
+  edit(file, [](Value& v) {
+    Value optimizer = v.at(keys::kOptimizer);
+    auto groups = optimizer.at(keys::kParamGroups).items();
+    groups[1].set(keys::kWeightDecay, 0.1);
+    v.set(keys::kOptimizer, optimizer.set(keys::kParamGroups, Value::list(groups)));
+  });
+  const auto states_refused = [&](bool module_order) {
+    return open_sharded_checkpoint(tag, 2, nullptr, module_order).states_refused;
+  };
+  EXPECT_NE(states_refused(true).find("with and one without weight decay"), std::string::npos);
+  EXPECT_NE(states_refused(false).find("DeepSpeed does not record which at ZeRO 0"),
+            std::string::npos);
+}
+
+TEST(ParallelFor, RethrowsTheFirstFailure) {
+  std::atomic<int> sum{0};
+  parallel_for(100, 4, [&](size_t i) { sum += static_cast<int>(i); });
+  EXPECT_EQ(sum, 4950);
+  EXPECT_EQ(message_of([] {
+              parallel_for(10, 3, [](size_t i) {
+                if (i == 5) throw DamagedFile("five");
+              });
+            }),
+            "five");
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,464 @@
+#include "framework/format/whole/convert.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "framework/format/layout/names.h"
+#include "framework/format/sharded/sharded_checkpoint.h"
+#include "framework/format/sharded/tensor_views.h"
+#include "framework/format/whole/fp32_export.h"
+#include "tests/support/fixtures.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::set<std::string> files_in(const fs::path& folder) {
+  std::set<std::string> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (entry.is_regular_file()) files.insert(fs::relative(entry.path(), folder).string());
+  }
+  return files;
+}
+
+class Convert : public TempFolder {
+ protected:
+  fs::path output_ = folder_ / "global_step_universal";
+
+  static fs::path tag_of(const std::string& name) {
+    for (const auto& entry : fs::directory_iterator(fixture(name) / "checkpoint")) {
+      if (entry.is_directory()) return entry.path();
+    }
+    throw std::runtime_error("no tag folder in " + name);
+  }
+
+  static fs::path answer_of(const std::string& name) {
+    for (const auto& entry : fs::directory_iterator(fixture(name) / "universal")) {
+      if (entry.is_directory()) return entry.path();
+    }
+    throw std::runtime_error("no universal folder in " + name);
+  }
+
+  ConvertOptions options(const fs::path& input) const {
+    return {.input = input, .output = output_, .inject_missing_info = true};
+  }
+
+  ConvertReport convert(const std::string& name) const {
+    return convert_to_universal(options(tag_of(name)), {});
+  }
+
+  // Copies a checkpoint's tag folder and changes one file.
+  fs::path changed(const std::string& name, const std::string& file,
+                   const std::function<void(Value&)>& change) {
+    const fs::path tag = folder_ / "changed";
+    if (!fs::exists(tag)) fs::copy(tag_of(name), tag);
+    Value value = read_torch_file(tag / file);
+    change(value);
+    write_torch_file(tag / "new.pt", value);
+    fs::rename(tag / "new.pt", tag / file);
+    return tag;
+  }
+
+  std::string refusal(const ConvertOptions& options) const {
+    const std::string message = message_of([&] { convert_to_universal(options, {}); });
+    EXPECT_FALSE(fs::exists(output_)) << "a failed conversion left a folder";
+    EXPECT_FALSE(fs::exists(folder_ / kLatestUniversalFile));
+    return message;
+  }
+};
+
+// Returns our files that DeepSpeed's folder has too. Ours also has a manifest and, for the loaders
+// of ZeRO 3 and of the other stages alike, the metadata under both names and a step in
+// optimizer_state.pt.
+std::set<std::string> theirs_of(const fs::path& ours) {
+  std::set<std::string> files = files_in(ours);
+  EXPECT_EQ(files.erase(std::string(kManifestFile)), 1u);
+  const bool zero3 = fs::exists(ours / zero3_model_states_file(1, 0));
+  for (int mp = 0; fs::exists(ours / model_states_file(mp)); ++mp)
+    files.erase(zero3 ? model_states_file(mp) : zero3_model_states_file(0, mp));
+  return files;
+}
+
+Value as_theirs(Value ours, const Value& theirs) {
+  for (const auto key : {keys::kOptimizerStateDict, keys::kDsVersion}) {
+    if (ours.is_dict() && ours.contains(keys::kParamGroups) && !theirs.contains(key))
+      ours.erase(key);
+  }
+  return ours;
+}
+
+// DeepSpeed's ZeRO 3 folder has rank 0's flat tensors.
+Value without_flat_tensors(Value theirs) {
+  if (!theirs.is_dict() || !theirs.contains(keys::kFp32FlatGroups)) return theirs;
+  theirs.erase(keys::kFp32FlatGroups);
+  Value adam = theirs.at(keys::kOptimizerStateDict);
+  auto states = adam.at(keys::kState).entries();
+  for (auto& [group, state] : states) {
+    state.erase(kExpAvgState);
+    state.erase(kExpAvgSqState);
+  }
+  adam.set(keys::kState, Value::dict(std::move(states)));
+  return theirs.set(keys::kOptimizerStateDict, adam);
+}
+
+// Compares with the real converter's output: the same files; in each the same keys in the same
+// order, the same types, and tensors of the same dtype, shape and bytes.
+void expect_same(const fs::path& ours, const fs::path& theirs, bool row_parallel_differs = false) {
+  ASSERT_EQ(theirs_of(ours), files_in(theirs));
+  size_t tensors = 0;
+  for (const std::string& file : files_in(theirs)) {
+    const Value b = without_flat_tensors(read_torch_file(theirs / file));
+    Value a = as_theirs(read_torch_file(ours / file), b);
+    const bool row = file.find(".self_attention.dense.weight/") != std::string::npos ||
+                     file.find(".mlp.dense_4h_to_h.weight/") != std::string::npos;
+    if (row && row_parallel_differs && a.is_dict()) {
+      EXPECT_EQ(a.at(keys::kCatDim).as_int(), 1) << file;
+      EXPECT_EQ(b.at(keys::kCatDim).as_int(), 0) << file;
+      a.set(keys::kCatDim, 0);
+    }
+    EXPECT_TRUE(a == b) << file << ": " << a.found() << " against " << b.found();
+    ++tensors;
+  }
+  EXPECT_GT(tensors, 40u);
+}
+
+// DeepSpeed leaves the tensors of a ZeRO 3 checkpoint flat and bare, and writes no steps. Our
+// tensors have their shape, and the same bytes.
+TEST_F(Convert, Zero3HasTheSameBytesAndTheShapesThatDeepSpeedLeavesOut) {
+  convert("z3-fp32-dp3-frozen");
+  const fs::path theirs = answer_of("z3-fp32-dp3-frozen");
+  size_t tensors = 0;
+  for (const std::string& file : files_in(theirs)) {
+    const Value b = without_flat_tensors(read_torch_file(theirs / file));
+    const Value a = as_theirs(read_torch_file(output_ / file), b);
+    if (!b.is_tensor()) {
+      EXPECT_TRUE(a == b) << file;
+      continue;
+    }
+    TensorRecord tensor = a.at(keys::kParam).as_tensor();
+    tensor.shape = {tensor.numel()};
+    EXPECT_TRUE(Value(tensor) == b) << file;
+    EXPECT_EQ(read_torch_file((output_ / file).parent_path() / state_file(kStepState)).as_int(), 4);
+    ++tensors;
+  }
+  EXPECT_GT(tensors, 40u);
+  const Value weight = read_torch_file(output_ / "zero/wte.weight/fp32.pt").at(keys::kParam);
+  EXPECT_EQ(weight.as_tensor().shape.size(), 2u);
+}
+
+class SameAsDeepSpeed : public Convert, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(SameAsDeepSpeed, FileByFile) {
+  const ConvertReport report = convert(GetParam());
+  EXPECT_GT(report.elements, 10000);
+  expect_same(output_, answer_of(GetParam()));
+  EXPECT_EQ(read_file(folder_ / kLatestUniversalFile), output_.filename());
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, SameAsDeepSpeed,
+                         ::testing::Values("z1-bf16-dp2", "z2-bf16-dp3", "z2-bf16-dp2-frozen",
+                                           "z1-bf16-tp2pp2dp1"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// At tp 1 Megatron does not say which weights are row-parallel, so DeepSpeed's folder says cat_dim
+// 0 and breaks at tp 2.
+TEST_F(Convert, RowParallelWeightsOfTp1SayTheirDim) {
+  convert("z1-bf16-tp1pp1dp2");
+  expect_same(output_, answer_of("z1-bf16-tp1pp1dp2"), true);
+}
+
+// The real converter refuses ZeRO 0. The weights must be the checkpoint's, with the states in their
+// places.
+TEST_F(Convert, Zero0) {
+  ConvertOptions by_order = options(tag_of("z0-fp32-dp2"));
+  EXPECT_NE(refusal(by_order).find("--assume_module_order"), std::string::npos);
+  by_order.assume_module_order = true;
+  EXPECT_EQ(convert_to_universal(by_order, {}).stage, 0);
+  const Value state = read_torch_file(tag_of("z0-fp32-dp2") / model_states_file(0));
+  const auto state_of = [&](const std::string& name, std::string_view kind) {
+    return floats(*read_torch_file(output_ / kZeroFolder / name / state_file(kind))
+                       .at(keys::kParam)
+                       .as_tensor()
+                       .bytes);
+  };
+  for (const auto& [name, weight] : state.at(keys::kModule).entries()) {
+    EXPECT_EQ(state_of(name.as_string(), kFp32State), floats(*weight.as_tensor().bytes))
+        << name.as_string();
+  }
+  // The optimizer has weights first, then biases and norms. There are 10 matrices, so ln_1.weight
+  // of layer 0 is the 11th.
+  const auto entries = state.at(keys::kOptimizer).at(keys::kState).entries();
+  EXPECT_EQ(state_of("wte.weight", kExpAvgState),
+            floats(*entries[0].second.at(kExpAvgState).as_tensor().bytes));
+  EXPECT_EQ(state_of("h.0.ln_1.weight", kExpAvgSqState),
+            floats(*entries[10].second.at(kExpAvgSqState).as_tensor().bytes));
+  EXPECT_EQ(
+      read_torch_file(output_ / kZeroFolder / "wte.weight" / state_file(kStepState)).as_double(),
+      4.0);
+  const Value optimizer = read_torch_file(output_ / kZeroFolder / kOptimizerStateFile);
+  EXPECT_EQ(optimizer.at(keys::kParamGroups).at(1).at(keys::kWeightDecay).as_double(), 0.0);
+  EXPECT_TRUE(optimizer.at(keys::kLossScaler).is_object("LossScaler"));
+}
+
+void append(std::vector<float>& to, const std::vector<float>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+// Returns a plain torch optimizer's state as DeepSpeed's half-precision wrappers keep it. It has
+// masters, all flat for each group (fused) or one by one. The optimizer has the matrices first,
+// then biases and norms, each in the model's order.
+Value with_masters(const Value& model_state, bool fused) {
+  const Value optimizer = model_state.at(keys::kOptimizer);
+  const auto adam = optimizer.at(keys::kState).entries();
+  std::vector<TensorRecord> weights[2];
+  std::set<std::string> others = buffer_names(model_state);
+  others.insert("lm_head.weight");  // tied
+  for (const auto& [name, tensor] : module_tensors(model_state))
+    if (!others.contains(name)) weights[tensor.shape.size() == 1].push_back(tensor);
+  Value masters = Value::list();
+  std::vector<Value::Entry> flat_states;
+  for (const Value& group : optimizer.at(keys::kParamGroups).items()) {
+    std::vector<float> flat[3];
+    Value each = Value::list();
+    for (const int64_t i : group.at(keys::kParams).as_ints()) {
+      const Value& moments = adam[static_cast<size_t>(i)].second;
+      const TensorRecord& exp_avg = moments.at(kExpAvgState).as_tensor();
+      const std::vector<float> master = floats(*weights[masters.size()].at(each.size()).bytes);
+      each.push_back(float_tensor(exp_avg.shape, master));
+      append(flat[0], master);
+      append(flat[1], floats(*exp_avg.bytes));
+      append(flat[2], floats(*moments.at(kExpAvgSqState).as_tensor().bytes));
+    }
+    const Shape shape = {static_cast<int64_t>(flat[0].size())};
+    flat_states.emplace_back(static_cast<int64_t>(flat_states.size()),
+                             Value::dict({{kExpAvgState, float_tensor(shape, flat[1])},
+                                          {kExpAvgSqState, float_tensor(shape, flat[2])},
+                                          {kStepState, 4}}));
+    masters.push_back(fused ? Value(float_tensor(shape, flat[0])) : each);
+  }
+  const Value state = fused ? Value::dict(flat_states) : optimizer.at(keys::kState);
+  return Value::dict({{keys::kDynamicLossScale, true},
+                      {keys::kCurScale, 1024.0},
+                      {keys::kCurIter, 4},
+                      {keys::kLastOverflowIter, -1},
+                      {keys::kScaleFactor, 2.0},
+                      {keys::kScaleWindow, 100},
+                      {keys::kOptimizerStateDict,
+                       Value::dict({{keys::kState, state},
+                                    {keys::kParamGroups, optimizer.at(keys::kParamGroups)}})},
+                      {fused ? keys::kFp32GroupsFlat : keys::kFp32GroupsUnfused, masters}});
+}
+
+class Zero0WithMasters : public Convert, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(Zero0WithMasters, FindsThem) {
+  const Value state = read_torch_file(tag_of("z0-fp32-dp2") / model_states_file(0));
+  const Value adam = state.at(keys::kOptimizer).at(keys::kState).entries().at(10).second;
+  convert_to_universal(
+      options(changed("z0-fp32-dp2", model_states_file(0),
+                      [](Value& v) { v.set(keys::kOptimizer, with_masters(v, GetParam())); })),
+      {});
+  const fs::path zero = output_ / kZeroFolder, parameter = zero / "h.0.ln_1.weight";
+  const auto tensor_of = [&](std::string_view kind) {
+    const Value file = read_torch_file(parameter / state_file(kind));
+    return floats(*file.at(keys::kParam).as_tensor().bytes);
+  };
+  const Value weight = state.at(keys::kModule).at("h.0.ln_1.weight");
+  EXPECT_EQ(tensor_of(kFp32State), floats(*weight.as_tensor().bytes));
+  EXPECT_EQ(tensor_of(kExpAvgState), floats(*adam.at(kExpAvgState).as_tensor().bytes));
+  EXPECT_EQ(tensor_of(kExpAvgSqState), floats(*adam.at(kExpAvgSqState).as_tensor().bytes));
+  const Value scaler = read_torch_file(zero / kOptimizerStateFile).at(keys::kLossScaler);
+  EXPECT_TRUE(scaler.is_object("DynamicLossScaler"));
+  EXPECT_EQ(scaler.at(keys::kCurScale).as_double(), 1024.0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Wrappers, Zero0WithMasters, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "Fused" : "Unfused"; });
+
+TEST_F(Convert, ReportsProgressAndPlan) {
+  ConvertOptions with_plan = options(tag_of("z1-bf16-tp2pp2dp1"));
+  with_plan.keep_plan = true;
+  const ConvertReport report = convert_to_universal(with_plan, {});
+  EXPECT_EQ(report.parameters, 52);
+  EXPECT_EQ(report.tensors, 208);
+  const std::string plan = read_file(output_ / "tmp" / "plan.json");
+  EXPECT_NE(plan.find("\"parameter\": \"2.input_layernorm.weight\""), std::string::npos);
+  EXPECT_NE(plan.find("\"rule\": \"replicated\""), std::string::npos);
+}
+
+TEST_F(Convert, ReplacesAnOlderResultAsAWhole) {
+  fs::create_directories(output_ / kZeroFolder / "stale");
+  ConvertOptions slash = options(tag_of("z1-bf16-dp2"));
+  slash.output = output_.string() + "/";
+  convert_to_universal(slash, {});
+  EXPECT_FALSE(fs::exists(output_ / kZeroFolder / "stale"));
+  EXPECT_EQ(read_file(folder_ / kLatestUniversalFile), output_.filename());
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 2);  // no .tmp, no .old
+}
+
+TEST_F(Convert, DoesNotReplaceOtherFolders) {
+  write_file(folder_ / "diary", "dear diary");
+  ConvertOptions bad = options(tag_of("z1-bf16-dp2"));
+  bad.output = folder_;
+  EXPECT_NE(
+      message_of([&] { convert_to_universal(bad, {}); }).find("is not a universal checkpoint"),
+      std::string::npos);
+  EXPECT_TRUE(fs::exists(folder_ / "diary"));
+  bad.output = bad.input / "universal";
+  EXPECT_NE(message_of([&] { convert_to_universal(bad, {}); }).find("inside each other"),
+            std::string::npos);
+  bad.output = bad.input.parent_path();
+  EXPECT_NE(message_of([&] { convert_to_universal(bad, {}); }).find("inside each other"),
+            std::string::npos);
+}
+
+TEST_F(Convert, WantsToKnowTheRules) {
+  fs::path tag;
+  for (int mp = 0; mp < 4; ++mp) {
+    tag = changed("z1-bf16-tp2pp2dp1", model_states_file(mp),
+                  [](Value& v) { v.erase(keys::kUniversalInfo); });
+  }
+  ConvertOptions plain = options(tag);
+  plain.inject_missing_info = false;
+  EXPECT_NE(refusal(plain).find("--inject_missing_state"), std::string::npos);
+  plain.input = tag_of("z1-bf16-dp2");  // one tp rank: there is nothing to merge
+  const ConvertReport report = convert_to_universal(plain, {});
+  ASSERT_EQ(report.warnings.size(), 1u);
+  EXPECT_NE(report.warnings[0].find("there is nothing to merge"), std::string::npos);
+  expect_same(output_, answer_of("z1-bf16-dp2"));
+}
+
+TEST_F(Convert, PatternsWithoutParameterAreErrorsUnlessToldOtherwise) {
+  const auto add_pattern = [](Value& v) {
+    Value info = v.at(keys::kUniversalInfo);
+    Value patterns = info.at(keys::kTpReplicatedPatterns);
+    patterns.push_back("no_such_parameter");
+    v.set(keys::kUniversalInfo, info.set(keys::kTpReplicatedPatterns, patterns));
+  };
+  ConvertOptions strict = options(changed("z1-bf16-tp2pp2dp1", model_states_file(0), add_pattern));
+  EXPECT_NE(refusal(strict).find(
+                "match no parameter (--no_strict makes it a warning):\n  no_such_parameter"),
+            std::string::npos);
+  strict.strict = false;
+  const auto warnings = convert_to_universal(strict, {}).warnings;
+  EXPECT_EQ(std::count(warnings.begin(), warnings.end(),
+                       "these patterns match no parameter:\n  no_such_parameter"),
+            1);
+}
+
+// Replaces the fp32 partition of the first group of an optimizer file.
+std::function<void(Value&)> change_fp32(const std::function<void(std::vector<float>&)>& change) {
+  return [change](Value& v) {
+    Value state = v.at(keys::kOptimizerStateDict);
+    auto groups = state.at(keys::kFp32Groups).items();
+    std::vector<float> values = floats(*groups[1].as_tensor().bytes);
+    change(values);
+    groups[1] = float_tensor({static_cast<int64_t>(values.size())}, values);
+    v.set(keys::kOptimizerStateDict, state.set(keys::kFp32Groups, Value::list(groups)));
+  };
+}
+
+TEST_F(Convert, ValuesThatAreNotFiniteAreNamed) {
+  const auto tag = changed("z1-bf16-dp2", optim_states_file(0, 0, true), [](Value& v) {
+    change_fp32([](std::vector<float>& values) { values[3] = NAN, values[4] = -INFINITY; })(v);
+  });
+  const ConvertReport report = convert_to_universal(options(tag), {});
+  ASSERT_EQ(report.warnings.size(), 1u);
+  EXPECT_TRUE(report.warnings[0].ends_with(": 2 elements of fp32 are not finite"))
+      << report.warnings[0];
+}
+
+TEST_F(Convert, ReplicasThatDifferAreAnErrorWithTheirDifference) {
+  const auto tag = changed("z1-bf16-tp2pp2dp1", optim_states_file(0, 1, true),
+                           change_fp32([](std::vector<float>& values) { values[3] += 0.5f; }));
+  const std::string message = refusal(options(tag));
+  EXPECT_NE(message.find("2.input_layernorm.weight (fp32): should be the same on all tp ranks, but "
+                         "rank 1's differs "
+                         "in 1 of 64 elements, at most by 5.000e-01 at element 3 from rank 0's"),
+            std::string::npos)
+      << message;
+}
+
+TEST_F(Convert, APartitionThatIsTooShortIsAnError) {
+  const auto tag = changed("z1-bf16-tp2pp2dp1", optim_states_file(0, 1, true),
+                           change_fp32([](std::vector<float>& values) { values.pop_back(); }));
+  EXPECT_NE(refusal(options(tag)).find("[1]: expected at least"), std::string::npos);
+}
+
+TEST_F(Convert, ParametersOfTwoStagesNeedAPattern) {
+  const auto tag = changed("z1-bf16-tp2pp2dp1", model_states_file(0), [](Value& v) {
+    Value info = v.at(keys::kUniversalInfo);
+    v.set(keys::kUniversalInfo, info.set(keys::kPipelineReplicatedPatterns, Value::list()));
+  });
+  EXPECT_NE(refusal(options(tag)).find("pipeline stages 0 and 1 both have it"), std::string::npos);
+}
+
+TEST_F(Convert, NamesThatAreNoFoldersAreRefused) {
+  const auto rename = [](Value& v) {
+    auto groups = v.at(keys::kParamShapes).items();
+    auto entries = groups[0].entries();
+    entries[0].first = "../../escaped";
+    groups[0] = Value::ordered_dict(entries);
+    v.set(keys::kParamShapes, Value::list(groups));
+  };
+  auto tag = changed("z3-fp32-dp3-frozen", zero3_model_states_file(0, 0), rename);
+  EXPECT_NE(refusal(options(tag)).find("cannot name a folder"), std::string::npos);
+  const fs::path cases = fs::path(ANYMESH_TEST_DATA) / "deepspeed/cases";
+  const std::string long_name = refusal(options(cases / "name-long/checkpoint/global_step3"));
+  EXPECT_NE(long_name.find("xx...(305 bytes)...xx"), std::string::npos) << long_name;
+  EXPECT_NE(long_name.find("it has 305 bytes, at most 255 are possible"), std::string::npos);
+  EXPECT_NE(long_name.find("mp_rank_00_model_states.pt: the parameter"), std::string::npos);
+}
+
+// Such names matter only to a tool that makes folders of them.
+TEST_F(Convert, NamesThatAreNoFoldersAreExported) {
+  const fs::path cases = fs::path(ANYMESH_TEST_DATA) / "deepspeed/cases";
+  const Value truth = read_torch_file(cases / "name-long/truth.pt").at("fp32");
+  export_fp32({.checkpoint = cases / "name-long/checkpoint", .output = output_}, {});
+  const Value exported = read_torch_file(output_ / kWeightsFile);
+  ASSERT_EQ(exported.size(), truth.size());
+  for (const auto& [name, tensor] : truth.entries())
+    EXPECT_EQ(floats(*exported.at(name.as_string()).as_tensor().bytes),
+              floats(*tensor.as_tensor().bytes));
+  const std::string up = "../../escaped", slash = "a/b";
+  for (const std::string& name : {up, slash}) {
+    const auto rename = [&](Value& v) {
+      auto groups = v.at(keys::kParamShapes).items();
+      auto entries = groups[0].entries();
+      entries[0].first = name;
+      groups[0] = Value::ordered_dict(entries);
+      v.set(keys::kParamShapes, Value::list(groups));
+    };
+    const auto tag = changed("z3-fp32-dp3-frozen", zero3_model_states_file(0, 0), rename);
+    export_fp32({.checkpoint = tag, .output = folder_ / "w"}, {});
+    EXPECT_TRUE(read_torch_file(folder_ / "w" / kWeightsFile).contains(name));
+    fs::remove_all(tag);
+  }
+  EXPECT_FALSE(fs::exists(folder_.parent_path() / "escaped"));
+}
+
+// Before the first step there are no moments, but there are masters.
+TEST_F(Convert, BeforeTheFirstStepOnlyWeightsAreThere) {
+  for (int rank = 0; rank < 3; ++rank) {
+    changed("z2-bf16-dp3", optim_states_file(rank, 0, true), [](Value& v) {
+      Value state = v.at(keys::kOptimizerStateDict);
+      Value base = state.at(keys::kBaseOptimizerState);
+      v.set(keys::kOptimizerStateDict,
+            state.set(keys::kBaseOptimizerState, base.set(keys::kState, Value::dict())));
+    });
+  }
+  convert_to_universal(options(folder_ / "changed"), {});
+  const fs::path ours = output_ / kZeroFolder / "wte.weight",
+                 theirs = answer_of("z2-bf16-dp3") / kZeroFolder / "wte.weight";
+  EXPECT_EQ(files_in(ours), std::set<std::string>{"fp32.pt"});
+  EXPECT_EQ(read_torch_file(ours / "fp32.pt"), read_torch_file(theirs / "fp32.pt"));
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,383 @@
+// Compares real DeepSpeed checkpoints of rarer kinds with the values that the run held when it
+// saved them (tests/fixtures/deepspeed/cases). Prints a table: kinds x tools.
+
+#include <iostream>
+#include <map>
+
+#include "framework/format/sharded/tensor_views.h"
+#include "framework/format/whole/convert.h"
+#include "framework/format/whole/fp32_export.h"
+#include "tests/tools/ckpt_support.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Tensors = std::map<std::string, TensorRecord>;
+
+// A kind of checkpoint and its right results.
+struct Case {
+  const char* name;
+  const char* converts = "";  // else the text of ds_to_universal's refusal
+  const char* refused = "";   // the text of all tools' refusal
+  bool assume_module_order = false;
+};
+
+const Case kCases[] = {
+    {"amsgrad"},
+    {"autotp", "", "AutoTP layouts are not supported"},
+    {"bf16-masters"},
+    {"bnb8", "['state1']: expected a floating-point number for each of 118 elements"},
+    {"client-complex"},
+    {"frozen-float8"},
+    {"frozen-uint8"},
+    {"moe-ep2", "", "mixtures of experts are not supported"},
+    {"muon"},
+    {"name-long", "at most 255 are possible"},
+    {"nested-tag"},
+    {"pipeline-frozen"},
+    {"pipeline-tied"},
+    {"pipeline-z0", "may be that of tied_modules.embed.weight or of 1.l.weight"},
+    {"round-robin"},
+    {"sgd"},
+    {"stale-rank", "", "left over from an earlier save"},
+    {"z0-bf16-order"},
+    {"z0-fp32-order", "may be that of enc.weight or of dec.weight"},
+    {"z0-frozen", "may be that of enc.weight or of dec.weight"},
+    {"zero-element-z0", "", "", true},
+};
+
+std::map<std::string, std::map<std::string, std::string>> table;
+
+class DeepSpeedCases : public Ckpt, public ::testing::WithParamInterface<Case> {
+ protected:
+  static fs::path folder() { return fs::path(ANYMESH_CASES) / GetParam().name; }
+  static fs::path tag() { return resolve_tag(folder() / "checkpoint"); }
+
+  static Tensors truth(const std::string& what) {
+    Tensors tensors;
+    for (const auto& [name, value] : read_torch_file(folder() / "truth.pt").at(what).entries())
+      if (value.is_tensor()) tensors.emplace(name.as_string(), value.as_tensor());
+    return tensors;
+  }
+
+  static void note(const std::string& tool, const std::string& result) {
+    table[GetParam().name][tool] = result;
+  }
+
+  // Enters a tool's result into the table.
+  static Outcome noted(const std::string& tool, const Outcome& outcome) {
+    note(tool, outcome.code == 0 ? "ok" : *GetParam().refused ? "refused" : "FAILS");
+    return outcome;
+  }
+
+  static void expect_same(const TensorRecord& a, const TensorRecord& b, const std::string& name) {
+    EXPECT_EQ(widened(a).dtype, widened(b).dtype) << name;
+    EXPECT_EQ(a.shape, b.shape) << name;
+    EXPECT_EQ(read_bytes(*widened(a).bytes), read_bytes(*widened(b).bytes)) << name;
+  }
+
+  // For a run in half precision only the rounded masters are known.
+  void expect_weights(Tensors exported) {
+    const bool rounded = GetParam().name == std::string("z0-bf16-order");
+    Tensors expected = truth("fp32");
+    if (GetParam().name == std::string("round-robin")) expected = of_module();
+    expected.merge(truth("buffers"));
+    for (const auto& [name, tensor] : expected) {
+      ASSERT_TRUE(exported.contains(name)) << name;
+      const bool master = exported.at(name).dtype == DType::kFloat32;
+      if ((rounded || tensor.dtype == DType::kBFloat16) && master) {
+        expect_same(as_bfloat16(exported.at(name)), tensor, name);
+      } else {
+        expect_same(exported.at(name), tensor, name);
+      }
+      exported.erase(name);
+    }
+    for (const auto& [name, value] : shared()) exported.erase(name);
+    EXPECT_TRUE(exported.empty()) << exported.begin()->first << " is not the model's";
+  }
+
+  static Tensors of_module() {
+    const NamedTensors tensors = module_tensors(read_torch_file(tag() / model_states_file(0)));
+    return {tensors.begin(), tensors.end()};
+  }
+
+  static std::map<std::string, std::string> shared() {
+    std::map<std::string, std::string> names;
+    const Value state = read_torch_file(tag() / model_states_file(0));
+    for (const auto& [alias, name] :
+         state.find(keys::kSharedParams).value_or(Value::dict()).entries())
+      names.emplace(alias.as_string(), name.as_string());
+    return names;
+  }
+
+  static TensorRecord as_bfloat16(const TensorRecord& tensor) {
+    std::vector<uint16_t> rounded;
+    for (const float value : floats(*tensor.bytes)) {
+      uint32_t bits;
+      std::memcpy(&bits, &value, sizeof bits);
+      rounded.push_back(static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16));
+    }
+    return {DType::kBFloat16, tensor.shape, false, bytes_of(rounded)};
+  }
+
+  // Expects every state that the run held of a parameter, unless the optimizer's mapping is wrong.
+  void expect_states(const CheckpointReader& universal) {
+    if (GetParam().name == std::string("round-robin")) return;  // the live mapping is wrong
+    for (const auto& [name, states] :
+         read_torch_file(folder() / "truth.pt").at("state").entries()) {
+      const WholeParameter parameter = universal.parameter(name.as_string());
+      for (const auto& [state, value] : states.entries()) {
+        if (!value.is_tensor()) continue;
+        const std::string what = name.as_string() + " " + state.as_string();
+        if (state == Value(kStepState)) {
+          EXPECT_EQ(parameter.step.as_double(), value.as_double()) << what;
+          continue;
+        }
+        const TensorRecord own = parameter.state(state.as_string());
+        ASSERT_TRUE(own.bytes) << what;
+        expect_same(own, value.as_tensor(), what);
+      }
+    }
+  }
+};
+
+TEST_P(DeepSpeedCases, GivesWeightsAndMoments) {
+  const Case& kind = GetParam();
+  const fs::path weights = folder_ / "weights", universal = folder_ / "universal";
+  const std::string refusal = message_of(
+      [&] { export_fp32({.checkpoint = folder() / "checkpoint", .output = weights}, {}); });
+  note("zero_to_fp32", refusal.empty() ? "ok" : "refused");
+  const std::string conversion = message_of([&] {
+    convert_to_universal(
+        {.input = tag(), .output = universal, .assume_module_order = kind.assume_module_order}, {});
+  });
+  note("ds_to_universal", conversion.empty() ? "ok" : "refused");
+  const Outcome verified = noted("verify", verify(tag())),
+                inspected = noted("inspect", inspect(tag()));
+  if (*kind.refused) {
+    for (const std::string& text : {refusal, conversion, verified.text, inspected.text})
+      EXPECT_NE(text.find(kind.refused), std::string::npos) << text;
+    return note("diff", "refused");
+  }
+  ASSERT_EQ(refusal, "");
+  EXPECT_EQ(verified.code, 0) << verified.text;
+  EXPECT_EQ(inspected.code, 0) << inspected.text;
+  Tensors exported;
+  for (const auto& [name, value] : read_torch_file(weights / kWeightsFile).entries())
+    exported.emplace(name.as_string(), value.as_tensor());
+  expect_weights(exported);
+  const Outcome with_weights = noted("diff", diff(tag(), weights));
+  EXPECT_EQ(with_weights.code, 0) << with_weights.text;
+
+  if (*kind.converts) {
+    EXPECT_NE(conversion.find(kind.converts), std::string::npos) << conversion;
+    return;
+  }
+  ASSERT_EQ(conversion, "");
+  expect_states(open_checkpoint(universal, 2));
+  for (const Outcome& outcome :
+       {diff(tag(), universal), diff(universal, weights), verify(universal), inspect(universal)})
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, DeepSpeedCases, ::testing::ValuesIn(kCases), [](const auto& info) {
+  std::string name = info.param.name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+// Kinds made by a change to those above.
+class DeepSpeedKinds : public Ckpt {
+ protected:
+  fs::path copy_of_case(const std::string& name) {
+    const fs::path tag = folder_ / name;
+    fs::copy(resolve_tag(fs::path(ANYMESH_CASES) / name / "checkpoint"), tag,
+             fs::copy_options::recursive);
+    return tag;
+  }
+
+  CheckpointReader converted(const fs::path& tag) {
+    convert_to_universal({.input = tag, .output = folder_ / "universal"}, {});
+    return open_checkpoint(folder_ / "universal", 1);
+  }
+
+  static std::string refusal(const fs::path& tag) {
+    return message_of(
+        [&] { convert_to_universal({.input = tag, .output = tag.string() + "_universal"}, {}); });
+  }
+
+  // Changes the state that a plain torch optimizer keeps at ZeRO 0.
+  static void change_optimizer(const fs::path& tag, const std::function<void(Value&)>& edit) {
+    change(tag / model_states_file(0), [&](Value& v) {
+      Value optimizer = v.at(keys::kOptimizer);
+      edit(optimizer);
+      v.set(keys::kOptimizer, optimizer);
+    });
+  }
+
+  // Changes the states of each group of a ZeRO 1 or 2 checkpoint.
+  static void change_states(const fs::path& tag, const std::function<void(Value&)>& edit) {
+    for (const auto& entry : fs::directory_iterator(tag)) {
+      const auto name = parse_checkpoint_file_name(entry.path().filename().string());
+      if (!name || name->kind != CheckpointFileName::Kind::kOptimStates) continue;
+      change(entry.path(), [&](Value& v) {
+        Value state = v.at(keys::kOptimizerStateDict), base = state.at(keys::kBaseOptimizerState);
+        auto entries = base.at(keys::kState).entries();
+        for (auto& [group, states] : entries) edit(states);
+        base.set(keys::kState, Value::dict(entries));
+        v.set(keys::kOptimizerStateDict, state.set(keys::kBaseOptimizerState, base));
+      });
+    }
+  }
+};
+
+TEST_F(DeepSpeedKinds, NamesInParamGroupsTellTheOrder) {
+  const fs::path tag = copy_of_case("z0-fp32-order");
+  change_optimizer(tag, [](Value& optimizer) {
+    auto groups = optimizer.at(keys::kParamGroups).items();
+    const std::vector<std::string> names = {"dec.weight", "dec.bias", "enc.weight", "enc.bias"};
+    groups[0].set(keys::kParamNames, Value::list_of(names));
+    optimizer.set(keys::kParamGroups, Value::list(groups));
+  });
+  const CheckpointReader universal = converted(tag);
+  const Value truth = read_torch_file(fs::path(ANYMESH_CASES) / "z0-fp32-order" / "truth.pt");
+  for (const auto& [name, states] : truth.at("state").entries())
+    for (const std::string_view state : {kExpAvgState, kExpAvgSqState})
+      EXPECT_EQ(floats(*universal.parameter(name.as_string()).state(state).bytes),
+                floats(*states.at(state).as_tensor().bytes));
+}
+
+// Equal masters cannot be told apart. Their parameters get the model's weights, the others get
+// masters.
+TEST_F(DeepSpeedKinds, MastersOfEqualWeightsAreNotGuessed) {
+  const fs::path tag = copy_of_case("z0-bf16-order");
+  const TensorRecord zeros = float_tensor({8}, std::vector<float>(8, 0));
+  change(tag / model_states_file(0), [&](Value& v) {
+    const auto rounded = [] {
+      return TensorRecord{DType::kBFloat16, {8}, false, bytes_of(std::vector<uint16_t>(8))};
+    };
+    Value module = v.at(keys::kModule), optimizer = v.at(keys::kOptimizer);
+    auto masters = optimizer.at(keys::kFp32GroupsUnfused).at(0).items();
+    masters[1] = masters[3] = zeros;
+    v.set(keys::kModule, module.set("enc.bias", rounded()).set("dec.bias", rounded()));
+    v.set(keys::kOptimizer,
+          optimizer.set(keys::kFp32GroupsUnfused, Value::list({Value::list(masters)})));
+  });
+  EXPECT_NE(refusal(tag).find("may be those of enc.bias or of dec.bias"), std::string::npos);
+  const CheckpointReader whole = open_checkpoint(tag, 1);
+  EXPECT_TRUE(whole.weights_rounded);
+  const Value optimizer = read_torch_file(tag / model_states_file(0)).at(keys::kOptimizer);
+  EXPECT_EQ(floats(*whole.parameter("dec.weight").weight().bytes),
+            floats(*optimizer.at(keys::kFp32GroupsUnfused).at(0).at(0).as_tensor().bytes));
+  EXPECT_EQ(floats(*whole.parameter("dec.bias").weight().bytes), std::vector<float>(8, 0));
+}
+
+TEST_F(DeepSpeedKinds, OtherOptimizersHaveFilesOfTheirStates) {
+  const fs::path tag = copy_of_case("amsgrad");
+  change_states(tag, [](Value& states) {  // Lion, say
+    states.erase(kExpAvgSqState).erase("max_exp_avg_sq");
+  });
+  const WholeParameter lion = converted(tag).parameter("a.weight");
+  EXPECT_EQ(lion.states.size(), 2u);
+  EXPECT_TRUE(lion.state(kExpAvgState).bytes);
+  EXPECT_EQ(verify(folder_ / "universal").code, 0);
+
+  change_states(tag, [](Value& states) { states.set("mu_product", float_tensor({}, {0.5f})); });
+  EXPECT_NE(refusal(tag).find("['mu_product']: expected a floating-point number for each of 118"),
+            std::string::npos);
+  change_states(tag, [](Value& states) { states.set(kExpAvgState, float_tensor({2}, {1, 2})); });
+  EXPECT_EQ(verify(tag).code, 1);  // damaged moments are not another optimizer's
+}
+
+TEST_F(DeepSpeedKinds, ZeRO3ConvertsAnyState) {
+  const fs::path tag = tag_of("z3-fp32-dp3-frozen"), copy = copy_of("z3-fp32-dp3-frozen", folder_);
+  for (int dp = 0; dp < 3; ++dp) {
+    change(copy / optim_states_file(dp, 0, false), [](Value& v) {
+      Value state = v.at(keys::kOptimizerStateDict), torch = state.at(keys::kOptimizerStateDict);
+      auto entries = torch.at(keys::kState).entries();
+      for (auto& [group, adam] : entries)  // Adagrad's
+        adam = Value::dict({{"sum", adam.at(kExpAvgSqState)}, {kStepState, adam.at(kStepState)}});
+      torch.set(keys::kState, Value::dict(entries));
+      v.set(keys::kOptimizerStateDict, state.set(keys::kOptimizerStateDict, torch));
+    });
+  }
+  const CheckpointReader adam = open_checkpoint(tag, 1), adagrad = converted(copy);
+  size_t trained = 0;
+  for (const std::string& name : adam.names()) {
+    const WholeParameter a = adam.parameter(name), b = adagrad.parameter(name);
+    EXPECT_EQ(b.has_moments(), a.has_moments()) << name;
+    if (!a.has_moments()) continue;
+    ++trained;
+    EXPECT_EQ(floats(*b.state("sum").bytes), floats(*a.state(kExpAvgSqState).bytes)) << name;
+  }
+  EXPECT_GT(trained, 10u);
+}
+
+TEST_F(DeepSpeedKinds, FrozenIntegersKeepTheirBits) {
+  const fs::path tag = copy_of_case("frozen-uint8");
+  const std::vector<int64_t> values = {16777217, (int64_t{1} << 53) + 1};
+  change(tag / model_states_file(0), [&](Value& v) {
+    const TensorRecord q{DType::kInt64, {2}, false, bytes_of(values)};
+    for (const auto key : {keys::kModule, keys::kFrozenParamFragments})
+      v.set(key, v.at(key).set("q", q));
+    Value shapes = v.at(keys::kFrozenParamShapes);
+    v.set(keys::kFrozenParamShapes, shapes.set("q", Value::size(std::vector<int64_t>{2})));
+  });
+  for (const CheckpointReader& whole : {open_checkpoint(tag, 1), converted(tag)}) {
+    const TensorRecord q = whole.parameter("q").weight();
+    EXPECT_EQ(q.dtype, DType::kInt64);
+    EXPECT_FALSE(q.requires_grad);
+    EXPECT_EQ(read_bytes(*q.bytes), read_bytes(*bytes_of(values)));
+  }
+}
+
+TEST_F(DeepSpeedKinds, StagesMustAgreeOnATiedLayer) {
+  const fs::path tag = copy_of_case("pipeline-tied");
+  change(tag / optim_states_file(0, 1, true), [](Value& v) {
+    Value state = v.at(keys::kOptimizerStateDict);
+    const Value fp32 = state.at(keys::kFp32Groups).at(0);
+    std::vector<float> values = floats(*fp32.as_tensor().bytes);
+    values[5] += 1;
+    const Value changed = float_tensor(fp32.as_tensor().shape, values);
+    v.set(keys::kOptimizerStateDict, state.set(keys::kFp32Groups, Value::list({changed})));
+  });
+  EXPECT_NE(refusal(tag).find("tied_modules.embed.weight (fp32): should be the same on all "
+                              "pipeline stages"),
+            std::string::npos);
+  EXPECT_EQ(verify(tag).code, 1);
+}
+
+TEST_F(DeepSpeedKinds, ALayerThatCannotBeToldFromAnotherIsRefused) {
+  const fs::path tag = copy_of_case("pipeline-tied");
+  fs::copy(tag / "layer_00-model_states.pt", tag / "layer_05-model_states.pt");
+  EXPECT_NE(refusal(tag).find("layer_00-model_states.pt: either this or layer_05-model_states.pt "
+                              "is tied_modules.embed.*"),
+            std::string::npos);
+}
+
+TEST_F(DeepSpeedKinds, FrozenParametersOfZeRO1AreLeftOutWhenAsked) {
+  const fs::path tag = copy_of_case("pipeline-frozen");
+  const NamedTensors tensors = fp32_tensors(open_checkpoint(tag, 1), /*exclude_frozen=*/true);
+  EXPECT_EQ(tensors.size(), 10u);  // 6 trained, 4 buffers
+  for (const auto& [name, tensor] : tensors)
+    EXPECT_TRUE(name != "1.weight" && name != "2.l.weight");
+  const CheckpointReader zero0 = open_checkpoint(copy_of_case("z0-frozen"), 1);
+  EXPECT_NE(message_of([&] { fp32_tensors(zero0, true); }).find("drop --exclude_frozen_parameters"),
+            std::string::npos);
+}
+
+class PrintsTable : public ::testing::Environment {
+ public:
+  void TearDown() override {
+    for (const auto& [kind, tools] : table) {
+      std::cout << kind << ":";
+      for (const auto& [tool, result] : tools) std::cout << "  " << tool << " " << result;
+      std::cout << '\n';
+    }
+  }
+};
+const auto* const kPrintsTable = ::testing::AddGlobalTestEnvironment(new PrintsTable);
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,166 @@
+// Damages every file of the fixtures in many places. A reader must refuse it, by name, or read the
+// original content, within twice the file's size plus 64 MiB of memory. (Bombs:
+// hostile_bombs_test.)
+
+#include <algorithm>
+
+#include "framework/data/indexed_dataset.h"
+#include "framework/format/torch_file/zip.h"
+#include "tests/support/allocation_count.h"
+#include "tests/support/fixtures.h"
+#include "tests/support/tensors.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kTruncations = 64, kFlips = 256;
+constexpr int64_t kAllowance = 64 << 20;
+
+struct Counts {
+  int files = 0, truncations = 0, flips = 0, errors = 0, correct = 0;
+  int64_t most_memory = 0;  // beyond twice the file
+  void print(const char* what) const {
+    std::printf(
+        "%s: %d files, %d truncations, %d flips: %d errors, %d correct reads; at most %ld "
+        "KiB beyond twice the file\n",
+        what, files, truncations, flips, errors, correct, most_memory / 1024);
+  }
+};
+
+class HostileInput : public TempFolder {
+ protected:
+  // Returns whether `read` refused the file. If it did not, it has checked the values itself.
+  template <class Read>
+  bool refused(const fs::path& path, const Read& read) {
+    const int64_t twice = 2 * static_cast<int64_t>(fs::file_size(path));
+    const PeakAllocation peak;
+    bool error = false;
+    try {
+      read(path);
+    } catch (const std::runtime_error& refusal) {
+      error = true;
+      EXPECT_NE(std::string_view(refusal.what()).find(path.stem().string()), std::string_view::npos)
+          << refusal.what();
+    }
+    EXPECT_LE(peak.bytes(), twice + kAllowance);
+    counts_.most_memory = std::max(counts_.most_memory, peak.bytes() - twice);
+    ++(error ? counts_.errors : counts_.correct);
+    return error;
+  }
+
+  template <class Read>
+  void truncate(const fs::path& from, const fs::path& path, const Read& read) {
+    fs::copy_file(from, path);
+    const uint64_t size = fs::file_size(from);
+    for (uint64_t i = kTruncations; i-- > 0; ++counts_.truncations) {
+      fs::resize_file(path, size * i / kTruncations);
+      EXPECT_TRUE(refused(path, read)) << from << " cut to " << fs::file_size(path);
+    }
+    fs::remove(path);
+  }
+
+  // Flips a bit at each place, one after the other. `must_fail` tells the places where a reader has
+  // to notice.
+  template <class Read, class MustFail>
+  void flip(const fs::path& from, const fs::path& path, const std::vector<uint64_t>& places,
+            const Read& read, const MustFail& must_fail) {
+    fs::copy_file(from, path);
+    std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+    for (size_t i = 0; i < places.size(); ++i, ++counts_.flips) {
+      const auto at = static_cast<std::streamoff>(places[i]);
+      const auto byte = static_cast<char>(file.seekg(at).get());
+      file.seekp(at).put(static_cast<char>(byte ^ 1 << i % 8)).flush();
+      const bool error = refused(path, read);
+      EXPECT_TRUE(error || !must_fail(places[i])) << from << ": bit " << i % 8 << " of " << at;
+      file.seekp(at).put(byte).flush();
+    }
+    file.close();
+    fs::remove(path);
+  }
+
+  Counts counts_;
+};
+
+// Returns places, a quarter each: anywhere, which is mostly in tensors; in the pickle; behind the
+// last record, where the directory is; and between records.
+std::vector<uint64_t> places_in(const fs::path& path) {
+  const ZipReader zip(path);
+  const uint64_t size = fs::file_size(path);
+  std::vector<std::pair<uint64_t, uint64_t>> regions = {{0, size}};
+  uint64_t end = 0;
+  for (const auto& record : zip.records()) {
+    if (record.name.ends_with("data.pkl")) regions.emplace_back(record.offset, record.size);
+    end = std::max(end, record.offset + record.size);
+  }
+  regions.emplace_back(end, size - end);
+  std::vector<uint64_t> places;
+  for (const auto& [begin, length] : regions) {
+    for (uint64_t i = 0; i < kFlips / 4; ++i) places.push_back(begin + length * i / (kFlips / 4));
+  }
+  for (uint64_t i = 0; places.size() < kFlips; ++i) {
+    const auto& record = zip.records()[i % zip.records().size()];
+    places.push_back(record.offset - 1 - i / zip.records().size() * 3 % 60);
+  }
+  return places;
+}
+
+TEST_F(HostileInput, TorchFiles) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(ANYMESH_UNPACKED)) {
+    if (entry.path().extension() == ".pt") files.push_back(entry.path());
+  }
+  for (const fs::path& from : files) {
+    const Value original = read_torch_file(from);
+    const auto read = [&](const fs::path& path) {
+      const Value value = read_torch_file(path);
+      ASSERT_TRUE(value == original) << from;
+    };
+    const ZipReader zip(from);
+    const auto in_payload = [&](uint64_t at) {
+      return std::ranges::any_of(zip.records(), [&](const ZipReader::Record& record) {
+        const bool is_read = record.name.ends_with("/data.pkl") ||
+                             record.name.ends_with("/byteorder") ||
+                             record.name.find("/data/") != std::string::npos;
+        return is_read && at >= record.offset && at < record.offset + record.size;
+      });
+    };
+    truncate(from, folder_ / "damaged.pt", read);
+    flip(from, folder_ / "damaged.pt", places_in(from), read, in_payload);
+    ++counts_.files;
+  }
+  counts_.print("torch files");
+  EXPECT_GT(counts_.files, 1000);
+}
+
+// The format has no checksum, so only its redundancy shows a change. The last length has none;
+// there a change must not touch the other sequences.
+TEST_F(HostileInput, IndexFiles) {
+  const fs::path from = fs::path(ANYMESH_TEST_DATA) / "data" / "corpus_text_document.idx";
+  fs::copy_file(fs::path(from).replace_extension(".bin"), folder_ / "damaged.bin");
+  const auto tokens = [](const IndexedDataset& data, int64_t sequence) {
+    std::vector<int64_t> result(static_cast<size_t>(data.length(sequence)));
+    data.read(sequence, 0, result);
+    return result;
+  };
+  const IndexedDataset original(fs::path(from).replace_extension().string());
+  const auto read = [&](const fs::path& path) {
+    const IndexedDataset data(fs::path(path).replace_extension().string());
+    ASSERT_EQ(data.size(), original.size());
+    for (int64_t i = 0; i < data.size() - 1; ++i) ASSERT_EQ(tokens(data, i), tokens(original, i));
+  };
+  std::vector<uint64_t> places;
+  const uint64_t size = fs::file_size(from);
+  for (uint64_t i = 0; i < kFlips; ++i) places.push_back(size * i / kFlips);
+  truncate(from, folder_ / "damaged.idx", read);
+  const uint64_t lengths = 34, documents = lengths + 12 * static_cast<uint64_t>(original.size());
+  flip(from, folder_ / "damaged.idx", places, read, [&](uint64_t at) {
+    return at < lengths + 4 * 82 || (at >= lengths + 4 * 83 && at < documents);
+  });
+  ++counts_.files;
+  counts_.print("index files");
+}
+
+}  // namespace
+}  // namespace anymesh

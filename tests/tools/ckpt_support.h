@@ -1,0 +1,62 @@
+#pragma once
+
+#include <sstream>
+
+#include "framework/format/whole.h"
+#include "tests/support/checkpoints.h"
+#include "tools/ckpt/ckpt.h"
+
+namespace anymesh {
+
+// The exit code and output of a `ckpt` command.
+struct Outcome {
+  int code = 0;
+  std::string text;
+  bool says(const std::string& part) const { return text.find(part) != std::string::npos; }
+};
+
+inline Outcome verify(const std::filesystem::path& path) {
+  std::ostringstream out;
+  const int code = verify_checkpoint(path, {.workers = 2}, out);
+  return {code, out.str()};
+}
+
+inline Outcome diff(const std::filesystem::path& a, const std::filesystem::path& b,
+                    bool all = false) {
+  std::ostringstream out;
+  const int code = diff_checkpoints(a, b, {.workers = 2, .all = all}, out);
+  return {code, out.str()};
+}
+
+inline Outcome inspect(const std::filesystem::path& path, bool all = false) {
+  std::ostringstream out;
+  const int code = inspect_checkpoint(path, {.workers = 2, .all = all}, out);
+  return {code, out.str()};
+}
+
+inline void expect_problem(const Outcome& outcome, const std::string& part) {
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_TRUE(outcome.says(part)) << outcome.text;
+}
+
+class Ckpt : public TempFolder {
+ protected:
+  // Exports the masters of a checkpoint as zero_to_fp32 does.
+  std::filesystem::path exported(const std::string& name) {
+    const CheckpointReader whole = open_checkpoint(tag_of(name), 2);
+    Value weights = Value::ordered_dict();
+    for (const std::string& parameter : whole.names())
+      weights.set(parameter, whole.parameter(parameter).weight());
+    write_torch_file(folder_ / "pytorch_model.bin", weights);
+    return folder_ / "pytorch_model.bin";
+  }
+};
+
+// Returns a checkpoint of DeepSpeed of a rarer kind.
+inline std::filesystem::path rare_case(const std::string& name) {
+  return std::filesystem::path(ANYMESH_TEST_DATA) / "deepspeed" / "cases" / name / "checkpoint";
+}
+
+inline const std::string kMesh = "z1-bf16-tp2pp2dp1";
+
+}  // namespace anymesh

@@ -1,0 +1,311 @@
+#include "tools/hf/hf_convert.h"
+
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "framework/format/output.h"
+#include "models/gpt/gpt_names.h"
+#include "tests/tools/hf_folder.h"
+#include "tools/hf/gpt_args.h"
+#include "tools/hf/parameters.h"
+
+namespace anymesh {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST_F(HfFolder, GoesInAndOutAgain) {
+  for (const HfFamily family : {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kBloom}) {
+    write(tiny(family));
+    const HfImport in = import_hf(theirs_, save_, {});
+    EXPECT_EQ(read_tag(save_ / kLatestUniversalFile), "global_step0_universal");
+    const HfExport out = export_hf({.checkpoint = save_, .output = back_}, {});
+    EXPECT_EQ(out.model.family, family);
+    expect_same(theirs_, back_);
+    EXPECT_EQ(read_file(theirs_ / kHfConfigFile), read_file(back_ / kHfConfigFile));
+    export_hf({.checkpoint = save_, .output = back_, .max_shard_size = 1000}, {});
+    EXPECT_GT(open_checkpoint(back_, 1).names().size(), 10u);
+    EXPECT_FALSE(fs::exists(back_ / "model.safetensors"));
+    expect_same(theirs_, back_);
+  }
+}
+
+TEST_F(HfFolder, HalfPrecisionAndTheBareModelsNames) {
+  const HfModel model = tiny(HfFamily::kGpt2);
+  NamedTensors tensors = numbered_tensors(model);
+  write(model, tensors);
+  import_hf(theirs_, folder_ / "fp32", {});
+  for (auto& [name, tensor] : tensors) {
+    std::vector<uint16_t> halves;
+    for (const float value : floats(*tensor.bytes))
+      halves.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+    tensor = {DType::kBFloat16, tensor.shape, false, bytes_of(halves)};
+    name = name.substr(std::string("transformer.").size());
+  }
+  tensors.emplace_back("h.0.attn.bias", float_tensor({1, 1, 1, 1}, {1}));  // a mask
+  tensors.emplace_back("lm_head.weight", tensors[0].second);               // tied: wte's
+  write(model, tensors);
+  import_hf(theirs_, save_, {});
+  expect_same(folder_ / "fp32", save_);
+}
+
+TEST_F(HfFolder, RefusesWeightsThatAreNotTheConfigs) {
+  const HfModel model = tiny(HfFamily::kLlama);
+  const NamedTensors all = numbered_tensors(model);
+  NamedTensors tensors = all;
+  std::erase_if(tensors, [](const auto& named) {
+    return named.first == "model.layers.1.self_attn.v_proj.weight";
+  });
+  write(model, tensors);
+  EXPECT_THAT(refusal(), HasSubstr("has no parameter model.layers.1.self_attn.v_proj.weight"));
+  tensors = all;
+  tensors.emplace_back("model.layers.1.mlp.router.weight", float_tensor({1}, {1}));
+  write(model, tensors);
+  EXPECT_THAT(refusal(), HasSubstr("has model.layers.1.mlp.router.weight, which no Llama"));
+  write(model, all);
+  change_config("intermediate_size", 11);
+  EXPECT_THAT(refusal(),
+              HasSubstr("model.layers.0.mlp.gate_proj.weight is [10, 12], expected [11, 12]"));
+  change_config("intermediate_size", 10);
+  change_config("num_hidden_layers", 2000000000);
+  EXPECT_THAT(refusal(), HasSubstr("too few for the 2000000000 layers"));
+  change_config("num_hidden_layers", 1);
+  EXPECT_THAT(refusal(), HasSubstr("model.layers.1."));
+}
+
+TEST_F(HfFolder, RefusesFilesThatAreNotThere) {
+  EXPECT_THAT(refusal(), HasSubstr(theirs_.string() + ": no such folder"));
+  fs::create_directory(theirs_);
+  EXPECT_THAT(refusal(), HasSubstr("config.json"));
+  const HfModel model = tiny(HfFamily::kBloom);
+  write(model);
+  fs::rename(theirs_ / "model.safetensors", theirs_ / "model-00001-of-00002.safetensors");
+  EXPECT_THAT(refusal(), HasSubstr("is no checkpoint"));
+  nlohmann::json map;
+  for (const auto& [name, tensor] : numbered_tensors(model))
+    map[name] = name == "transformer.ln_f.bias" ? "model-00002-of-00002.safetensors"
+                                                : "model-00001-of-00002.safetensors";
+  const fs::path index = theirs_ / "model.safetensors.index.json";
+  write_file(index, nlohmann::json{{"weight_map", map}}.dump());
+  EXPECT_THAT(refusal(), HasSubstr("model-00002-of-00002.safetensors"));
+  write_file(index, R"({"weight_map": {"transformer.ln_f.bias": "../model.safetensors"}})");
+  EXPECT_THAT(refusal(), HasSubstr("is no file beside it"));
+  write_file(theirs_ / kHfConfigFile, "[1");
+  EXPECT_THAT(refusal(), HasSubstr("is no JSON object"));
+  const std::string deep = std::string(30000, '[') + std::string(30000, ']');
+  write_file(theirs_ / kHfConfigFile, R"({"n_embd": )" + deep + "}");
+  EXPECT_THAT(refusal(), HasSubstr("is nested deeper"));
+}
+
+TEST_F(HfFolder, RefusesByKeyWhatOurModelIsNot) {
+  const std::vector<std::tuple<HfFamily, std::string, nlohmann::json, std::string>> cases = {
+      {HfFamily::kGpt2, "model_type", "mamba", "\"gpt2\" or \"llama\" or \"bloom\""},
+      {HfFamily::kGpt2, "model_type", nullptr, "missing"},
+      {HfFamily::kGpt2, "n_embd", "12", "an integer"},
+      {HfFamily::kGpt2, "n_embd", -12, "an integer"},
+      {HfFamily::kGpt2, "n_embd", 4294967308, "an integer"},
+      {HfFamily::kGpt2, "vocab_size", nullptr, "missing"},
+      {HfFamily::kGpt2, "activation_function", "relu", "\"gelu_new\""},
+      {HfFamily::kGpt2, "scale_attn_by_inverse_layer_idx", true, "false"},
+      {HfFamily::kGpt2, "embd_pdrop", 0.3, "resid_pdrop"},
+      {HfFamily::kGpt2, "quantization_config", {{"bits", 4}}, "fp32, bf16 or fp16"},
+      {HfFamily::kLlama, "hidden_act", "gelu", "\"silu\""},
+      {HfFamily::kLlama, "mlp_bias", true, "false"},
+      {HfFamily::kLlama, "head_dim", 4, "2"},
+      {HfFamily::kLlama, "rope_theta", 1e300, "an integer"},
+      {HfFamily::kLlama, "rope_theta", 0.5, "an integer"},
+      {HfFamily::kLlama, "partial_rotary_factor", 0.5, "1"},
+      {HfFamily::kBloom, "apply_residual_connection_post_layernorm", true, "false"}};
+  for (const auto& [family, key, value, expected] : cases) {
+    write(tiny(family));
+    change_config(key, value);
+    EXPECT_THAT(refusal(), AllOf(HasSubstr("config.json: '" + key), HasSubstr(expected)));
+  }
+  write(tiny(HfFamily::kLlama));
+  change_config("num_key_value_heads", 4);
+  EXPECT_THAT(refusal(), HasSubstr("--num-key-value-heads (4) must be positive and divide"));
+}
+
+TEST_F(HfFolder, RefusesScaledPositionsThatNoFlagSays) {
+  const nlohmann::json llama3 = {{"rope_type", "llama3"},
+                                 {"factor", 8.0},
+                                 {"low_freq_factor", 1.0},
+                                 {"high_freq_factor", 4.0},
+                                 {"original_max_position_embeddings", 8192}};
+  const auto with = [&](const char* key, nlohmann::json value) {
+    nlohmann::json scaling = llama3;
+    scaling[key] = std::move(value);
+    return scaling;
+  };
+  const std::vector<std::pair<nlohmann::json, std::string>> cases = {
+      {"llama3", "'rope_scaling' is \"llama3\"; expected an object"},
+      {with("rope_type", "yarn"), "'rope_scaling.rope_type' is \"yarn\"; expected \"default\""},
+      {{{"type", "dynamic"}}, "'rope_scaling.type' is \"dynamic\"; expected \"default\""},
+      {with("rope_type", 8), "'rope_scaling.rope_type' is 8"},
+      {with("type", "linear"), "'rope_scaling.type' is \"linear\"; expected that of rope_type"},
+      {with("factor", nullptr), "'rope_scaling.factor' is missing; expected a number"},
+      {with("factor", 0.5), "--rope-scaling-factor (0.5) must be at least 1"},
+      {with("low_freq_factor", 2.0), "'rope_scaling.low_freq_factor' is 2.0; expected 1, since"},
+      {with("high_freq_factor", "4"), "'rope_scaling.high_freq_factor' is \"4\"; expected 4"},
+      {with("original_max_position_embeddings", nullptr), "is missing; expected 8192"},
+      {with("partial_rotary_factor", 0.5), "'rope_scaling.partial_rotary_factor' is 0.5"},
+      {{{"type", "linear"}}, "'rope_scaling.factor' is missing; expected an integer"},
+      {{{"type", "linear"}, {"factor", 2.5}}, "(--rotary-seq-len-interpolation-factor takes no"}};
+  for (const auto& [scaling, expected] : cases) {
+    write(tiny(HfFamily::kLlama));
+    change_config("rope_scaling", scaling);
+    EXPECT_THAT(refusal(), HasSubstr(expected));
+  }
+  change_config("rope_scaling", llama3);
+  change_config("original_max_position_embeddings", 4096);  // transformers prefers this key
+  EXPECT_THAT(refusal(), HasSubstr("'original_max_position_embeddings' is 4096; expected 8192"));
+}
+
+TEST_F(HfFolder, ScaledPositionsGoInAndOutAgain) {
+  HfModel llama3 = tiny(HfFamily::kLlama), linear = llama3;
+  llama3.gpt.use_rope_scaling = true;
+  llama3.gpt.rope_scaling_factor = 32;
+  linear.gpt.rotary_seq_len_interpolation_factor = 4;
+  for (const auto& [model, flags] :
+       {std::pair(llama3, "--use-rope-scaling --rope-scaling-factor 32"),
+        std::pair(linear, "--rotary-seq-len-interpolation-factor 4")}) {
+    write(model);
+    EXPECT_THAT(flags_of_gpt(import_hf(theirs_, save_, {}).model.gpt), HasSubstr(flags));
+    export_hf({.checkpoint = save_, .output = back_}, {});
+    EXPECT_EQ(read_file(theirs_ / kHfConfigFile), read_file(back_ / kHfConfigFile));
+    // The form that transformers 5 writes.
+    auto config = nlohmann::json::parse(read_file(theirs_ / kHfConfigFile));
+    nlohmann::json rope = config["rope_scaling"];
+    rope["rope_theta"] = 500000.0;
+    config.erase("rope_theta");
+    config.erase("rope_scaling");
+    config["rope_parameters"] = rope;
+    write_file(theirs_ / kHfConfigFile, config.dump());
+    EXPECT_EQ(hf_config_text(read_hf_config(theirs_ / kHfConfigFile)),
+              read_file(back_ / kHfConfigFile));
+  }
+}
+
+TEST_F(HfFolder, PrintsTheFlagsOfTheModel) {
+  EXPECT_EQ(flags_of_gpt(tiny(HfFamily::kLlama).gpt),
+            "--num-layers 2 --hidden-size 12 --num-attention-heads 6 --ffn-hidden-size 10 "
+            "--seq-length 8 --max-position-embeddings 8 --untie-embeddings-and-output-weights "
+            "--hidden-dropout 0 --num-key-value-heads 2 --swiglu --disable-bias-linear "
+            "--normalization rmsnorm --use-rotary-position-embeddings "
+            "--rotary-position-embeddings-theta 500000");
+}
+
+TEST_F(HfFolder, ExportsWeightsWithAConfigAlone) {
+  write(tiny(HfFamily::kGpt2));
+  import_hf(theirs_, save_, {});
+  const CheckpointReader imported = open_checkpoint(save_, 1);
+  std::vector<Value::Entry> entries;
+  for (const std::string& name : imported.names())
+    entries.emplace_back(name, imported.parameter(name).weight());
+  const fs::path weights = folder_ / "pytorch_model.bin";
+  write_torch_file(weights, Value::dict(entries));
+  EXPECT_THAT(message_of([&] { export_hf({.checkpoint = weights, .output = back_}, {}); }),
+              HasSubstr("has no args, which define the model"));
+  export_hf({.checkpoint = weights, .output = back_, .config = theirs_ / kHfConfigFile}, {});
+  expect_same(theirs_, back_);
+}
+
+TEST_F(HfFolder, CarriesTheTokenizer) {
+  write(tiny(HfFamily::kGpt2));
+  write_file(theirs_ / "tokenizer.json", "{\"a\": 1}");
+  write_file(theirs_ / "merges.txt", std::string(100'000, 'm'));  // larger than a config may be
+  write_file(theirs_ / "README.md", "of the model alone");
+  import_hf(theirs_, save_, {});
+  for (int twice = 0; twice < 2; ++twice) {
+    const HfExport out = export_hf({.checkpoint = save_, .output = back_}, {});
+    EXPECT_THAT(out.tokenizer, ElementsAre("tokenizer.json", "merges.txt"));
+    for (const std::string& name : out.tokenizer)
+      EXPECT_EQ(read_file(back_ / name), read_file(theirs_ / name));
+  }
+  EXPECT_FALSE(fs::exists(back_ / "README.md"));
+  fs::remove(save_ / "merges.txt");  // the export would lose it
+  const auto export_from = [&](const fs::path& tokenizer) {
+    export_hf({.checkpoint = save_, .output = back_, .tokenizer = tokenizer}, {});
+  };
+  EXPECT_THAT(message_of([&] { export_from({}); }), HasSubstr("has merges.txt, which is of no"));
+  export_from(theirs_);
+  EXPECT_THAT(message_of([&] { export_from(folder_); }), HasSubstr("has no tokenizer.json"));
+}
+
+TEST_F(HfFolder, ReplacesNothingButAnExport) {
+  write(tiny(HfFamily::kGpt2));
+  import_hf(theirs_, save_, {});
+  fs::create_directories(back_);
+  write_file(back_ / "tokenizer.json", "{}");
+  const auto refused = [&] { export_hf({.checkpoint = save_, .output = back_}, {}); };
+  EXPECT_THAT(message_of(refused), HasSubstr("has tokenizer.json, which is of no earlier export"));
+  fs::remove(back_ / "tokenizer.json");
+  write_file(back_ / "chat.tmpl", "my own");
+  EXPECT_THAT(message_of(refused), HasSubstr("has chat.tmpl, which is of no earlier export"));
+  fs::create_directories(folder_ / "home" / "global_step0_universal");
+  write_file(folder_ / "home" / "global_step0_universal" / "diary", "dear diary");
+  EXPECT_THAT(message_of([&] { import_hf(theirs_, folder_ / "home", {}); }),
+              HasSubstr("global_step0_universal/diary; it would be replaced"));
+  write_file(theirs_ / kHfConfigFile, "{}");
+  EXPECT_THAT(message_of([&] { export_hf({.checkpoint = save_, .output = theirs_}, {}); }),
+              HasSubstr("config.json is of no export of ours"));
+}
+
+// A killed run leaves its files beside the output, and the next one makes up for them.
+TEST_F(HfFolder, GoesOnAfterAnInterruption) {
+  write(tiny(HfFamily::kLlama));
+  const fs::path universal = save_ / "global_step0_universal", half = temporary_of(universal);
+  const fs::path other = kZeroFolder / fs::path("of.another.model") / "fp32.pt";
+  fs::create_directory(save_);
+  prepare_build_folder(half, {.files = {other}});
+  write_file(half / other, "half");
+  import_hf(theirs_, save_, {});
+  EXPECT_FALSE(fs::exists(half));
+  EXPECT_FALSE(fs::exists(universal / kZeroFolder / "of.another.model"));
+  const fs::path shard = "model-00001-of-00009.safetensors";
+  prepare_build_folder(temporary_of(back_), {.files = {shard}});
+  write_file(temporary_of(back_) / shard, "half");
+  export_hf({.checkpoint = save_, .output = back_}, {});
+  EXPECT_FALSE(fs::exists(temporary_of(back_)));
+  EXPECT_EQ(std::distance(fs::directory_iterator(back_), {}), 3);  // with .anymesh.json
+  expect_same(theirs_, back_);
+}
+
+TEST_F(HfFolder, NoFamilyHasAnyMixture) {
+  GptConfig gpt = tiny(HfFamily::kGpt2).gpt;
+  gpt.swiglu = true;
+  EXPECT_THAT(message_of([&] { family_of(gpt); }),
+              AllOf(HasSubstr("\n  GPT-2: no --swiglu"),
+                    HasSubstr("\n  Llama: --normalization rmsnorm, --use-rotary"),
+                    HasSubstr("\n  BLOOM: no --swiglu, --embed-layernorm")));
+}
+
+// Exports checkpoints of real Megatron-DeepSpeed, under both namings, and imports them, bit for
+// bit.
+TEST_F(HfFolder, ExportsWhatMegatronWrote) {
+  for (const auto& [name, family] : {std::pair("z1-bf16-tp2pp1dp1-llama", HfFamily::kLlama),
+                                     std::pair("z1-bf16-tp2pp2dp1", HfFamily::kGpt2),
+                                     std::pair("z2-bf16-tp2dp2-nopipe", HfFamily::kGpt2)}) {
+    const fs::path checkpoint = fixture(name) / "checkpoint";
+    const HfExport out = export_hf({.checkpoint = checkpoint, .output = back_}, {});
+    EXPECT_EQ(out.model.family, family);
+    import_hf(back_, save_, {});
+    const CheckpointReader before = open_checkpoint(checkpoint, 1),
+                           after = open_checkpoint(save_, 1);
+    ASSERT_EQ(before.names().size(), after.names().size());
+    for (const HfParameter& parameter : hf_parameters(out.model)) {
+      const std::string other = no_pipeline_name(parameter.name, out.model.gpt.num_layers);
+      const WholeParameter theirs =
+          before.parameter(before.contains(other) ? other : parameter.name);
+      EXPECT_EQ(floats(*after.parameter(parameter.name).weight().bytes),
+                floats(*theirs.weight().bytes))
+          << parameter.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace anymesh

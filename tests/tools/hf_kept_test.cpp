@@ -1,0 +1,149 @@
+// A Hugging Face model says more than the weights that its config.json asks for. The rest is kept,
+// named or refused.
+#include <gmock/gmock.h>
+
+#include "tests/tools/hf_folder.h"
+
+namespace anymesh {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+// A head of its own unties a model, whatever its config.json says, as in transformers.
+TEST_F(HfFolder, KeepsAnotherHeadOfATiedModel) {
+  for (const HfFamily family : {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kBloom}) {
+    HfModel model = tiny(family);
+    model.gpt.untie_embeddings_and_output_weights = false;
+    NamedTensors tensors = numbered_tensors(model);
+    tensors.emplace_back("lm_head.weight", tensors[0].second);
+    write(model, tensors);
+    EXPECT_THAT(import_hf(theirs_, save_, {}).notes, IsEmpty());
+    EXPECT_FALSE(open_checkpoint(save_, 1).contains("5.lm_head.weight"));
+    std::vector<float> head = floats(*tensors[0].second.bytes);
+    head.back() += 1;
+    tensors.back().second = float_tensor(tensors[0].second.shape, head);
+    write(model, tensors);
+    EXPECT_THAT(import_hf(theirs_, save_, {}).notes,
+                ElementsAre(HasSubstr("lm_head.weight is another table: imported as untied")));
+    export_hf({.checkpoint = save_, .output = back_}, {});
+    expect_same(theirs_, back_);
+    EXPECT_THAT(read_file(back_ / kHfConfigFile), HasSubstr("\"tie_word_embeddings\": false"));
+    tensors.back().second = float_tensor({1}, {1});
+    write(model, tensors);
+    EXPECT_THAT(message_of([&] { import_hf(theirs_, save_, {}); }),
+                HasSubstr("lm_head.weight is [1], expected [7, 12]"));
+  }
+}
+
+TEST_F(HfFolder, DropsNoTensorButBuffersOfItsFamily) {
+  for (const auto& [family, name, shape] :
+       {std::tuple(HfFamily::kGpt2, "transformer.h.0.attn.bias", Shape{36}),
+        {HfFamily::kGpt2, "transformer.h.0.rotary_emb.inv_freq", Shape{1}},
+        {HfFamily::kLlama, "model.layers.0.attn.bias", Shape{1, 1, 8, 8}},
+        {HfFamily::kLlama, "model.layers.0.self_attn.rotary_emb.inv_freq", Shape{3}}}) {
+    NamedTensors tensors = numbered_tensors(tiny(family));
+    const std::vector<float> values(static_cast<size_t>(numel(shape)));
+    tensors.emplace_back(name, float_tensor(shape, values));
+    write(tiny(family), tensors);
+    EXPECT_THAT(refusal(), HasSubstr(std::string("has ") + name));
+  }
+}
+
+TEST_F(HfFolder, NamesTheKeysOfAConfigThatHadNoEffect) {
+  write(tiny(HfFamily::kLlama));
+  change_config("final_logit_softcapping", 30.0);
+  change_config("torch_dtype", "float32");
+  change_config("layer_types", nullptr);
+  EXPECT_THAT(import_hf(theirs_, save_, {}).notes,
+              ElementsAre(AllOf(HasSubstr("had no effect: final_logit_softcapping"),
+                                Not(HasSubstr("dtype")), Not(HasSubstr("layer_types")))));
+}
+
+// A Mistral differs from a Llama by the window alone, so a Llama gives the same tokens.
+TEST_F(HfFolder, MistralWithoutAWindowIsALlama) {
+  const HfModel model = tiny(HfFamily::kLlama);
+  write(model);
+  const std::string llama = read_file(theirs_ / kHfConfigFile);
+  change_config("model_type", "mistral");
+  for (const nlohmann::json& window : {nlohmann::json(), nlohmann::json(8)}) {
+    change_config("sliding_window", window);
+    EXPECT_THAT(import_hf(theirs_, save_, {}).notes, IsEmpty());
+    export_hf({.checkpoint = save_, .output = back_}, {});
+    EXPECT_EQ(read_file(back_ / kHfConfigFile), llama);
+    expect_same(theirs_, back_);
+  }
+  fs::remove_all(save_);
+  change_config("sliding_window", 7);
+  EXPECT_THAT(refusal(), HasSubstr("'sliding_window' is 7; expected null, or at least "
+                                   "max_position_embeddings (8), since pretrain_gpt's attention"));
+  change_config("max_position_embeddings", 5000);  // beyond the default
+  auto config = nlohmann::json::parse(read_file(theirs_ / kHfConfigFile));
+  config.erase("sliding_window");
+  write_file(theirs_ / kHfConfigFile, config.dump());
+  EXPECT_THAT(refusal(), HasSubstr("'sliding_window' is 4096; expected null"));
+}
+
+// Special tokens in an export's config.json.
+class HfTokens : public HfFolder {
+ protected:
+  std::string exported(const fs::path& tokenizer = {}) {
+    export_hf({.checkpoint = save_, .output = back_, .tokenizer = tokenizer}, {});
+    const auto config = nlohmann::json::parse(read_file(back_ / kHfConfigFile));
+    std::string text;
+    for (const char* key : kTokenIds)
+      text += config.contains(key) ? config[key].dump() + " " : "- ";
+    return text;
+  }
+};
+
+TEST_F(HfTokens, AreThoseOfTheModelThatWasImported) {
+  write(tiny(HfFamily::kLlama));
+  change_config("bos_token_id", 1);
+  change_config("eos_token_id", nlohmann::json::array({2, 5}));
+  change_config("pad_token_id", nullptr);
+  write_file(theirs_ / "generation_config.json", R"({"eos_token_id": 2, "pad_token_id": 0})");
+  import_hf(theirs_, save_, {});
+  EXPECT_EQ(exported(), "1 [2,5] null ");
+  EXPECT_EQ(read_file(back_ / "generation_config.json"),
+            read_file(theirs_ / "generation_config.json"));
+  change_config("eos_token_id", "2");
+  EXPECT_THAT(message_of([&] { import_hf(theirs_, save_, {}); }),
+              HasSubstr("'eos_token_id' is \"2\"; expected an integer, a list of them or null"));
+}
+
+TEST_F(HfTokens, ComeFromTheTokenizersFiles) {
+  write(tiny(HfFamily::kGpt2));
+  import_hf(theirs_, save_, {});
+  EXPECT_EQ(exported(), "- - - ");
+  const fs::path files = folder_ / "files";
+  const auto with = [&](const std::vector<std::pair<std::string, std::string>>& texts) {
+    fs::remove_all(back_);
+    fs::remove_all(files);
+    fs::create_directories(files);
+    for (const auto& [name, text] : texts) write_file(files / name, text);
+    return exported(files);
+  };
+  EXPECT_EQ(with({{"vocab.json", R"({"a": 0, "<|endoftext|>": 6})"}}), "6 6 - ");
+  const std::string named = R"({"eos_token": {"content": "</s>"}, "pad_token": "<p>"})";
+  const std::string added = R"({"added_tokens": [{"id": 3, "content": "</s>"}], "model": {"vocab":
+                                {"<p>": 4}}})";
+  EXPECT_EQ(with({{"tokenizer_config.json", named}, {"tokenizer.json", added}}), "- 3 4 ");
+  EXPECT_EQ(with({{"special_tokens_map.json", named}, {"tokenizer.json", added}}), "- 3 4 ");
+  EXPECT_EQ(with({{"generation_config.json", R"({"eos_token_id": [5, 6], "bos_token_id": 1})"},
+                  {"special_tokens_map.json", named},
+                  {"tokenizer.json", added}}),
+            "1 [5,6] 4 ");
+  const std::string decoder = R"({"eos_token": "</s>", "added_tokens_decoder": {"2": {"content":
+                                  "</s>"}, "x": {}}})";
+  EXPECT_EQ(with({{"tokenizer_config.json", decoder}}), "- 2 - ");
+  EXPECT_EQ(with({{"tokenizer.json", "{damaged"}}), "- - - ");
+  const fs::path model = fs::path(ANYMESH_TEST_DATA) / "data/sentencepiece.model";
+  EXPECT_EQ(with({{"tokenizer.model", read_file(model)}}), "1 2 - ");
+}
+
+}  // namespace
+}  // namespace anymesh

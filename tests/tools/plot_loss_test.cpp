@@ -1,0 +1,299 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "tools/plot/loss_csv.h"
+#include "tools/plot/loss_plot.h"
+#include "tools/plot/svg.h"
+
+namespace anymesh {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+const std::string kHeader =
+    "iteration,consumed_samples,lm_loss,learning_rate,grad_norm,loss_scale,tokens_per_s,"
+    "elapsed_ms\n";
+
+class PlotLossTest : public testing::Test {
+ protected:
+  PlotLossTest() : folder(testing::TempDir() + "plot_loss_" + std::to_string(getpid()) + "/") {
+    std::filesystem::create_directories(folder);
+  }
+  ~PlotLossTest() override { std::filesystem::remove_all(folder); }
+
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder + name, std::ios::binary) << text;
+    return folder + name;
+  }
+
+  // Writes a CSV with these losses, by iteration from `first` on.
+  std::string csv(const std::string& name, const std::vector<std::string>& losses,
+                  int first = 1) const {
+    std::string text = kHeader;
+    for (const std::string& loss : losses) {
+      text += std::to_string(first++) + ",8," + loss + ",0.001,1,1,1,1\n";
+    }
+    return write(name, text);
+  }
+
+  std::string refused(const std::string& text) const {
+    const std::string path = write("bad.csv", text);
+    try {
+      read_loss_csv(path);
+    } catch (const std::exception& error) {
+      const std::string message = error.what();
+      EXPECT_EQ(message.rfind(path, 0), 0u) << message;
+      return message.substr(path.size());
+    }
+    return "";
+  }
+
+  struct Outcome {
+    int status;
+    std::string out, err;
+  };
+
+  Outcome plot_loss(const std::string& arguments) const { return run(PLOT_LOSS, arguments); }
+  Outcome plot_figure(const std::string& arguments) const { return run(PLOT_FIGURE, arguments); }
+
+  Outcome run(const std::string& program, const std::string& arguments) const {
+    const std::string command =
+        program + " " + arguments + " >" + folder + "out 2>" + folder + "err";
+    const int status = std::system(command.c_str());
+    return {WEXITSTATUS(status), read(folder + "out"), read(folder + "err")};
+  }
+
+  static std::string read(const std::string& path) {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  }
+
+  std::string folder;
+};
+
+LossCurve curve(const std::string& label, std::vector<double> losses, int64_t first = 1) {
+  LossCurve curve{label, {}};
+  for (const double loss : losses) curve.rows.push_back({first++, loss, std::to_string(loss)});
+  return curve;
+}
+
+TEST_F(PlotLossTest, ReadsLabelsAndRows) {
+  const std::string path = csv("a.csv", {"6.25", "5.5"}, 11);
+  const LossCurve labelled = read_loss_csv("tp2, pp2=" + path);
+  EXPECT_EQ(labelled.label, "tp2, pp2");
+  ASSERT_EQ(labelled.rows.size(), 2u);
+  EXPECT_EQ(labelled.rows[1].iteration, 12);
+  EXPECT_EQ(labelled.rows[1].loss, 5.5);
+  EXPECT_EQ(labelled.rows[1].text, "5.5");
+  EXPECT_EQ(read_loss_csv(path).label, path);
+}
+
+TEST_F(PlotLossTest, FindsColumnsByNameAndAcceptsCarriageReturns) {
+  const LossCurve curve = read_loss_csv("x=" + write("b.csv", "lm_loss,iteration\r\n3,7\r\n"));
+  EXPECT_EQ(curve.rows[0].iteration, 7);
+  EXPECT_EQ(curve.rows[0].loss, 3);
+}
+
+TEST_F(PlotLossTest, BadFilesAreRefusedWithTheLine) {
+  EXPECT_EQ(refused(""), ":1: no column 'iteration' in the header");
+  EXPECT_EQ(refused("iteration,loss\n"), ":1: no column 'lm_loss' in the header");
+  EXPECT_EQ(refused("iteration,lm_loss\n"), ":1: no rows after the header");
+  EXPECT_EQ(refused("iteration,lm_loss\n1,2\n3\n"),
+            ":3: expected 2 fields as in the header, got 1");
+  EXPECT_EQ(refused("iteration,lm_loss\n1,2,3\n"), ":2: expected 2 fields as in the header, got 3");
+  EXPECT_EQ(refused("iteration,lm_loss\n1.5,2\n"), ":2: iteration '1.5' is not a number from 0 on");
+  EXPECT_EQ(refused("iteration,lm_loss\n-1,2\n"), ":2: iteration '-1' is not a number from 0 on");
+  EXPECT_EQ(refused("iteration,lm_loss\n2,2\n2,2\n"), ":3: iteration 2 does not come after 2");
+  for (const char* loss : {"", "x", "1x", "nan", "inf", "1e999"}) {
+    EXPECT_EQ(refused("iteration,lm_loss\n1," + std::string(loss) + "\n"),
+              ":2: lm_loss '" + std::string(loss) + "' is not a finite number");
+  }
+  EXPECT_THROW(read_loss_csv(folder + "absent.csv"), std::runtime_error);
+}
+
+TEST(LossDeltas, AreTakenAtCommonIterations) {
+  const std::vector<LossDelta> deltas =
+      loss_deltas(curve("a", {4, 4, 4, 4}, 1), curve("b", {4, 5, 3}, 3));
+  ASSERT_EQ(deltas.size(), 2u);
+  EXPECT_EQ(deltas[0].iteration, 3);
+  EXPECT_EQ(deltas[0].absolute, 0);
+  EXPECT_TRUE(deltas[0].same_text);
+  EXPECT_EQ(deltas[1].iteration, 4);
+  EXPECT_EQ(deltas[1].absolute, 1);
+  EXPECT_EQ(deltas[1].relative, 0.25);
+  EXPECT_FALSE(deltas[1].same_text);
+}
+
+TEST(LossTable, HasOneLinePerCurve) {
+  const std::string table =
+      loss_table({curve("ref", {4, 2, 2}), curve("resumed", {2, 3}, 2), curve("other", {1}, 9)});
+  std::istringstream lines(table);
+  std::string header, ref, resumed, other;
+  std::getline(lines, header);
+  std::getline(lines, ref);
+  std::getline(lines, resumed);
+  std::getline(lines, other);
+  EXPECT_THAT(header, HasSubstr("max |rel. delta|"));
+  EXPECT_THAT(ref, testing::MatchesRegex("ref +1 +4"));
+  EXPECT_THAT(resumed, testing::MatchesRegex("resumed +2 +2 +0 +0.5 +3 +2"));
+  EXPECT_EQ(other, "other    no iteration in common with ref");
+}
+
+TEST(Tolerances, NameTheRunAndTheIteration) {
+  const std::vector<LossCurve> curves = {curve("ref", {4, 4}), curve("near", {4, 5}),
+                                         curve("same", {4, 4})};
+  EXPECT_THAT(tolerance_failures(curves, {}), ElementsAre());
+  EXPECT_THAT(tolerance_failures(curves, {.first = 0, .any = 0.25}), ElementsAre());
+  EXPECT_THAT(tolerance_failures(curves, {.any = 0.2}),
+              ElementsAre("near: |relative delta| 0.25 at iteration 2 exceeds --tolerance 0.2"));
+  EXPECT_THAT(
+      tolerance_failures({curve("ref", {4}), curve("off", {5})}, {.first = 0.2}),
+      ElementsAre("off: |relative delta| 0.25 at iteration 1 exceeds --first-tolerance 0.2"));
+  EXPECT_THAT(tolerance_failures(curves, {.bitwise = true}),
+              ElementsAre("near: not bitwise equal to ref, first at iteration 2"));
+  EXPECT_THAT(tolerance_failures({curve("ref", {4}), curve("late", {4}, 2)}, {}),
+              ElementsAre("late: no iteration in common with ref"));
+}
+
+TEST(NiceTicks, AreMultiplesOfOneTwoOrFive) {
+  EXPECT_THAT(nice_ticks(0, 10, 5), ElementsAre(0, 2, 4, 6, 8, 10));
+  EXPECT_THAT(nice_ticks(1, 200, 8), ElementsAre(50, 100, 150, 200));
+  EXPECT_THAT(nice_ticks(3.9, 6.4, 6), ElementsAre(4, 4.5, 5, 5.5, 6));
+}
+
+size_t count(const std::string& text, const std::string& part) {
+  size_t found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
+  return found;
+}
+
+TEST(LossPlot, DrawsEveryCurveOnceAsLegendAndLabel) {
+  const std::string svg = loss_plot_svg(
+      "1 < 2 & 3", {curve("ref", {4, 3, 2}), curve("a<b", {4, 3.5, 2}), curve("c", {4, 3, 2})});
+  EXPECT_EQ(svg.rfind("<svg ", 0), 0u);
+  EXPECT_THAT(svg, HasSubstr(">1 &lt; 2 &amp; 3</text>"));
+  EXPECT_THAT(svg, HasSubstr(">a&lt;b</text>"));
+  EXPECT_EQ(count(svg, "<text"), count(svg, "</text>"));
+  EXPECT_EQ(count(svg, "stroke-dasharray=\"9 9\""), 2u);
+  EXPECT_EQ(count(svg, "stroke-dashoffset=\"-0\""), 1u);
+  EXPECT_EQ(count(svg, "stroke-dashoffset=\"-9\""), 1u);
+  EXPECT_THAT(svg, HasSubstr("lm loss| to ref"));
+  EXPECT_THAT(svg, HasSubstr(">equal</text>"));
+  EXPECT_THAT(svg, Not(HasSubstr("nan")));
+  EXPECT_THAT(svg, Not(HasSubstr("inf")));
+}
+
+TEST(LossPlot, DegenerateCurvesStayFinite) {
+  const std::vector<std::vector<LossCurve>> plots = {
+      {curve("one point", {4})},
+      {curve("flat", {4, 4}), curve("same", {4, 4})},
+      {curve("zero", {0, 0}), curve("zero too", {0, 0})},
+      {curve("close", {4, std::nextafter(4, 5)}, INT64_MAX - 9)},
+      {curve("zero", {0, 0}), curve("far", {1e-300, 1e300})},
+      {curve("a", {4}), curve("elsewhere", {4}, 1000000000)},
+  };
+  for (const std::vector<LossCurve>& curves : plots) {
+    const std::string svg = loss_plot_svg("t", curves);
+    EXPECT_THAT(svg, Not(HasSubstr("nan"))) << curves[0].label;
+    EXPECT_THAT(svg, Not(HasSubstr("\"inf"))) << curves[0].label;
+    EXPECT_LT(svg.size(), 20000u);
+  }
+}
+
+TEST(LossPlot, LongCurvesAreThinned) {
+  std::vector<double> losses;
+  for (int i = 0; i < 100000; ++i) losses.push_back(5 + (i % 2));
+  EXPECT_LT(loss_plot_svg("t", {curve("long", losses), curve("too", losses)}).size(), 200000u);
+}
+
+TEST_F(PlotLossTest, ProgramAnswersByExitCode) {
+  const std::string a = csv("a.csv", {"4", "2"}), b = csv("b.csv", {"4", "2.5"});
+  Outcome outcome = plot_loss("'x y'=" + a + " b=" + b + " --output " + folder + "o.svg --title T");
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("x y"));
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_THAT(read(folder + "o.svg"), HasSubstr(">T</text>"));
+
+  EXPECT_EQ(plot_loss("--tolerance 0.25 " + a + " " + b).status, 0);
+  outcome = plot_loss("--tolerance 0.2 r=" + a + " run=" + b);
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_EQ(outcome.err, "run: |relative delta| 0.25 at iteration 2 exceeds --tolerance 0.2\n");
+  EXPECT_EQ(plot_loss("--first-tolerance 0 " + a + " " + b).status, 0);
+  EXPECT_EQ(plot_loss("--bitwise " + a + " " + a).status, 0);
+  EXPECT_EQ(plot_loss("--bitwise " + a + " " + b).status, 1);
+
+  EXPECT_EQ(plot_loss("").status, 2);
+  EXPECT_EQ(plot_loss("--colour red " + a).status, 2);
+  EXPECT_EQ(plot_loss(folder + "absent.csv").status, 2);
+  EXPECT_EQ(plot_loss("--output " + folder + "no/such.svg " + a).status, 2);
+  outcome = plot_loss("--tolerance 1x " + a);
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_EQ(outcome.err, "plot_loss: --tolerance 1x: expected a number from 0 on\n");
+  EXPECT_EQ(plot_loss("--help").status, 0);
+}
+
+// An output is neither an input nor a file of another kind, and a disk's limit is an error.
+TEST_F(PlotLossTest, ReplacesSvgsAlone) {
+  const std::string a = csv("a.csv", {"4", "2"}), cells = write("cells.txt", "stage 0: F . B\n"),
+                    notes = write("notes.txt", "thesis"), before = read(a);
+  std::filesystem::create_hard_link(cells, folder + "same.txt");
+  const auto refused = [](const Outcome& outcome, const std::string& why) {
+    EXPECT_EQ(outcome.status, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(why));
+  };
+  refused(plot_loss("--output " + a + " x=" + a), "--output " + a + " is an input, " + a);
+  refused(plot_loss("--output " + notes + " " + a), "is not an SVG of ours");
+  refused(plot_figure("cells --output " + folder + "same.txt " + cells), "is an input, " + cells);
+  EXPECT_EQ(read(a), before);
+  EXPECT_EQ(read(cells), "stage 0: F . B\n");
+  EXPECT_EQ(read(notes), "thesis");
+  refused(run("ulimit -f 1; " PLOT_LOSS, "--output " + folder + "full.svg " + a),
+          "full.svg: cannot write the file");
+}
+
+TEST_F(PlotLossTest, FiguresAnswerByExitCode) {
+  const std::string cells = write("cells.txt", "stage 0: F . B\n"),
+                    bars = write("bars.csv", "ZeRO,parameters,gradients\n0,1,2\n1,1,0.5\n"),
+                    output = "--output " + folder + "o.svg ";
+  EXPECT_EQ(plot_figure("cells " + output + cells + " --title T").status, 0);
+  EXPECT_THAT(read(folder + "o.svg"), HasSubstr(">T</text>"));
+  EXPECT_EQ(plot_figure("bars " + output + bars).status, 0);
+  EXPECT_THAT(read(folder + "o.svg"), HasSubstr(">ZeRO 1</text>"));
+  const Outcome help = plot_figure("--help");
+  EXPECT_EQ(help.status, 0);
+  EXPECT_THAT(help.out, HasSubstr("--output FILE"));
+
+  const auto refused = [&](const std::string& arguments) {
+    const Outcome outcome = plot_figure(arguments);
+    EXPECT_EQ(outcome.status, 2) << arguments;
+    return outcome.err;
+  };
+  EXPECT_EQ(refused("cells " + output + cells + " c2.txt"),
+            "plot_figure: unexpected argument 'c2.txt' (see --help)\n");
+  EXPECT_THAT(refused("cells " + output),
+              HasSubstr("give cells, bars or mesh, --output and a file"));
+  EXPECT_THAT(refused("pie " + output + cells), HasSubstr("cells, bars or mesh, found 'pie'"));
+  EXPECT_THAT(refused("bars " + output + write("x.csv", "a,b\n1,2,3\n")),
+              HasSubstr("'1,2,3': expected a label and a number for each of 'a,b'"));
+  EXPECT_THAT(refused("cells " + output + folder + "none"),
+              HasSubstr("none: cannot open: No such file"));
+  ASSERT_EQ(mkfifo((folder + "fifo").c_str(), 0600), 0);
+  EXPECT_THAT(refused("cells " + output + folder + "fifo"), HasSubstr("fifo: is a FIFO, expected"));
+  EXPECT_EQ(plot_figure("cells " + output + "/dev/stdin <" + cells).status, 0);
+  EXPECT_THAT(refused("cells --output " + folder + "no/such.svg " + cells),
+              HasSubstr("such.svg: cannot write the file"));
+}
+
+}  // namespace
+}  // namespace anymesh

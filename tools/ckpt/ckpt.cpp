@@ -1,0 +1,84 @@
+// ckpt: looks into checkpoints, checks them, and compares them.
+
+#include "tools/ckpt/ckpt.h"
+
+#include <cxxopts.hpp>
+#include <iostream>
+
+#include "framework/util/errors.h"
+#include "tools/run_tool.h"
+
+namespace anymesh {
+namespace {
+
+constexpr const char* kHelp =
+    R"(Looks into checkpoints of DeepSpeed, Megatron-DeepSpeed and pretrain_gpt.
+
+ Commands:
+  ckpt inspect FOLDER   what it is, its files and what they hold, how each parameter is cut
+  ckpt verify FOLDER    is everything there, undamaged, and of one save?
+  ckpt diff A B         do two checkpoints hold the same weights, moments and steps, bit by bit?
+
+ FOLDER, A and B are a tag folder of any mesh and ZeRO stage (or the folder around it that has
+ `latest`), a universal folder, or weights: a folder with pytorch_model.bin or model.safetensors,
+ whole or in parts, or one such file.
+
+ Examples:
+  ckpt inspect checkpoints
+  ckpt verify checkpoints/global_step100 --workers 8
+  ckpt diff checkpoints/global_step100 checkpoints/global_step100_universal
+  ckpt diff checkpoints/global_step100 export/pytorch_model.bin --all
+  ckpt verify export
+
+ Exit code: 0 all is well, 1 something is broken or differs, 2 wrong arguments or no checkpoint,
+ 3 it may be whole, but is of a kind that is not understood, or cannot be opened here.
+)";
+
+struct Command {
+  std::string name;
+  std::vector<std::string> paths;
+  CkptOptions options;
+};
+
+Command parse(int argc, char** argv) {
+  cxxopts::Options flags("ckpt", kHelp);
+  flags.add_options()("workers", "Threads that read", cxxopts::value<int>()->default_value("4"),
+                      "N")("all", "Print all, not the first few of many")("h,help", "Print this");
+  const auto word = cxxopts::value<std::string>();
+  flags.add_options()("command", "", word)("first", "", word)("second", "", word);
+  flags.parse_positional({"command", "first", "second"});
+  flags.custom_help("COMMAND FOLDER... [--workers N] [--all]").positional_help("");
+  const auto parsed = parse_flags(flags, argc, argv);
+  Command command{.name = text_of(parsed, "command")};
+  if (command.name != "inspect" && command.name != "verify" && command.name != "diff") {
+    throw std::invalid_argument("expected inspect, verify or diff, found '" + command.name + "'");
+  }
+  for (const char* path : {"first", "second"})
+    if (parsed.count(path)) command.paths.push_back(text_of(parsed, path));
+  const size_t found = command.paths.size() + parsed.unmatched().size();
+  const size_t expected = command.name == "diff" ? 2 : 1;
+  if (found != expected) {
+    throw std::invalid_argument(command.name + " takes " + std::to_string(expected) +
+                                " checkpoint(s), found " + std::to_string(found));
+  }
+  command.options = {.workers = workers_of(parsed, "workers"), .all = parsed.count("all") > 0};
+  return command;
+}
+
+int run(const Command& command) try {
+  const auto& [name, paths, options] = command;
+  if (name == "inspect") return inspect_checkpoint(paths[0], options, std::cout);
+  if (name == "verify") return verify_checkpoint(paths[0], options, std::cout);
+  return diff_checkpoints(paths[0], paths[1], options, std::cout);
+} catch (const Unreadable& error) {
+  std::cerr << "ckpt: " << printable_message(error) << '\n';
+  return kExitNotUnderstood;
+}
+
+}  // namespace
+}  // namespace anymesh
+
+int main(int argc, char** argv) {
+  return anymesh::run_tool("ckpt", anymesh::kExitNoCheckpoint, argc, argv, anymesh::parse,
+                           anymesh::run);
+}

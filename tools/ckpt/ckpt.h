@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "framework/format/torch_file.h"
+
+namespace anymesh {
+
+// The subcommands of ckpt. Each writes its findings to `out` and returns the exit code. Throws if
+// the path is no checkpoint at all.
+enum CkptExit {
+  kExitAllWell = 0,
+  kExitDiffers = 1,        // or is broken
+  kExitNoCheckpoint = 2,   // or the arguments are wrong
+  kExitNotUnderstood = 3,  // may be whole, but is not understood, or cannot be opened here
+};
+struct CkptOptions {
+  int workers = 4;   // threads
+  bool all = false;  // every line, however many
+};
+
+int inspect_checkpoint(const std::filesystem::path& path, const CkptOptions& options,
+                       std::ostream& out);
+int verify_checkpoint(const std::filesystem::path& path, const CkptOptions& options,
+                      std::ostream& out);
+int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path& b,
+                     const CkptOptions& options, std::ostream& out);
+
+// Returns whether all bytes of the tensor are 0.
+bool is_zero(const TensorRecord& tensor);
+
+// Returns every file in a folder and below it, sorted; or the file itself.
+std::vector<std::filesystem::path> files_under(const std::filesystem::path& path);
+bool is_torch_file(const std::filesystem::path& file);  // by its name
+
+// Prints at most `limit` lines (all with --all), then how many more there are.
+void print_lines(std::ostream& out, const std::vector<std::string>& lines, size_t limit,
+                 const CkptOptions& options);
+
+}  // namespace anymesh

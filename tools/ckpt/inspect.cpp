@@ -1,0 +1,171 @@
+#include <algorithm>
+#include <set>
+#include <span>
+
+#include "framework/format/whole.h"
+#include "framework/util/errors.h"
+#include "tools/ckpt/ckpt.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostFiles = 60, kMostParameters = 400;
+constexpr size_t kMostChildren[] = {40, 20, 4, 2, 2};  // children shown of a container, by depth
+
+// Returns whether the value is a list of integers short enough to be shown in place.
+bool is_shape(const Value& value) {
+  if (!value.is_sequence() || value.size() > 8) return false;
+  const auto items = value.items();
+  return std::all_of(items.begin(), items.end(), [](const Value& item) { return item.is_int(); });
+}
+
+std::vector<Value::Entry> children(const Value& value) {
+  const bool object = value.is_object() && value.as_object().state;
+  if (value.is_dict() || (object && value.as_object().state->is_dict())) return value.entries();
+  std::vector<Value::Entry> children;
+  if (!value.is_sequence() || is_shape(value)) return children;
+  for (const Value& item : value.items())
+    children.emplace_back("[" + std::to_string(children.size()) + "]", item);
+  return children;
+}
+
+// Prints the children of a value, a line each; without --all only the first few.
+void print_value(std::ostream& out, const Value& value, size_t depth, const CkptOptions& options) {
+  if (depth == std::size(kMostChildren) && !options.all) return;
+  const std::string indent(2 * depth + 4, ' ');
+  size_t count = 0;
+  const auto entries = children(value);
+  for (const auto& [key, child] : entries) {
+    if (!options.all && count == kMostChildren[depth]) {
+      out << indent << "... and " << entries.size() - count << " more (--all)\n";
+      return;
+    }
+    out << indent << (key.is_string() ? printable(key.as_string()) : key.found()) << ": "
+        << (is_shape(child) ? to_string(child.as_ints()) : child.found()) << '\n';
+    print_value(out, child, depth + 1, options);
+    ++count;
+  }
+}
+
+bool holds_tensors(const fs::path& file) {
+  return is_torch_file(file) || file.extension() == ".safetensors";
+}
+
+// Looks into the first of the files that differ only in their rank; with --all into every file.
+void print_files(const fs::path& path, const CkptOptions& options, std::ostream& out) {
+  const std::vector<fs::path> files = files_under(path);
+  uint64_t total = 0;
+  for (const fs::path& file : files) total += fs::file_size(file);
+  out << "\n" << files.size() << " files, " << total << " bytes\n";
+  std::set<std::string> kinds;
+  std::vector<std::string> rest;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const fs::path name = files[i] == path ? path.filename() : fs::relative(files[i], path);
+    const std::string line = "  " + printable(name.string(), 1000) + "  " +
+                             std::to_string(fs::file_size(files[i])) + " bytes";
+    if (i >= kMostFiles && !options.all) {
+      rest.push_back(line);
+      continue;
+    }
+    out << line << '\n';
+    const auto rank = parse_checkpoint_file_name(files[i].filename().string());
+    const std::string kind =
+        rank ? std::to_string(static_cast<int>(rank->kind)) + "/" + std::to_string(rank->layer)
+             : files[i].filename().string();
+    const bool first = kinds.insert(kind).second;
+    if (!(first || options.all) || !holds_tensors(files[i])) continue;
+    try {
+      print_value(out, read_weights_file(files[i]), 0, options);
+    } catch (const std::exception& error) {
+      out << "    cannot be read: " << printable_message(error) << '\n';
+    }
+  }
+  print_lines(out, rest, 0, options);
+}
+
+void print_run(const Value& metadata, std::ostream& out) {
+  const Value args = metadata.find(keys::kArgs), config = metadata.find(keys::kDsConfig);
+  const Value iteration = metadata.find(keys::kIteration);
+  const Value samples = args ? args.find(keys::kConsumedTrainSamples) : Value();
+  std::string precision = "fp32";
+  for (const char* half : {"bf16", "fp16"}) {
+    const Value section = config.is_dict() ? config.find(half) : Value();
+    const Value enabled = section.is_dict() ? section.find("enabled") : Value();
+    if (enabled && enabled.as_bool()) precision = half;
+  }
+  out << "  iteration " << (iteration ? iteration : metadata.find(keys::kGlobalSteps)).found()
+      << ", " << (samples ? samples : metadata.find(keys::kGlobalSamples)).found()
+      << " samples consumed, " << precision << '\n';
+}
+
+std::string cut_of(const WholeParameter& parameter, const Value& metadata) {
+  const Value& keys = parameter.keys;
+  if (!keys) return "whole";  // ZeRO 3 without tp, weights
+  if (const Value fused = keys.find(keys::kSubParamShape))
+    return "fused, tp along dim " + fused.at(keys::kPartitionDim).found();
+  const Value dim = keys.find(keys::kCatDim), info = metadata.find(keys::kUniversalInfo);
+  if (!dim) return "replicated";
+  std::string text = "tp along dim " + dim.found();
+  if (const Value parts = keys.find(keys::kParamNSubParams))
+    text += " of each of " + parts.found() + " parts";
+  if (keys.find(keys::kVocabTensor)) {
+    const Value padded = info ? info.find(keys::kPaddedVocabSize) : Value();
+    text += ", vocabulary" + (padded ? " padded to " + padded.found() : std::string());
+  }
+  return text;
+}
+
+void print_parameters(const CheckpointReader& whole, const CkptOptions& options,
+                      std::ostream& out) {
+  std::vector<std::array<std::string, 3>> rows = {{"parameter", "whole shape", "cut; held by"}};
+  const size_t count = whole.names().size(), shown = options.all ? count : kMostParameters;
+  for (const std::string& name : std::span(whole.names()).first(std::min(count, shown))) {
+    const WholeParameter parameter = whole.parameter(name);
+    std::string cut = cut_of(parameter, whole.metadata);
+    for (const int pp : parameter.pp_ranks)
+      cut += (pp == parameter.pp_ranks[0] ? "; pp " : ", ") + std::to_string(pp);
+    if (!parameter.has_moments()) cut += "; no moments";
+    if (parameter.step) cut += "; step " + std::to_string(parameter.step.as_int());
+    rows.push_back(
+        {printable(name),
+         std::string(dtype_name(parameter.weight().dtype)) + " " + to_string(parameter.shape),
+         cut});
+  }
+  size_t widths[2] = {};
+  for (const auto& row : rows)
+    for (const size_t i : {0, 1}) widths[i] = std::max(widths[i], row[i].size());
+  std::vector<std::string> lines;
+  for (auto& row : rows) {
+    for (const size_t i : {0, 1}) row[i].resize(widths[i], ' ');
+    lines.push_back("  " + row[0] + "  " + row[1] + "  " + row[2]);
+  }
+  out << "\n" << count << " parameters\n";
+  print_lines(out, lines, lines.size(), options);
+  if (shown < count) out << "  ... and " << count - shown << " more (--all)\n";
+}
+
+}  // namespace
+
+int inspect_checkpoint(const fs::path& path, const CkptOptions& options, std::ostream& out) {
+  const fs::path tag = resolve_tag(path);
+  checkpoint_kind(tag);
+  out << printable(tag.string(), 1000) << '\n';
+  print_files(tag, options, out);
+  try {
+    const CheckpointReader whole = open_checkpoint(tag, options.workers);
+    out << '\n' << whole.description << '\n';
+    if (whole.metadata) print_run(whole.metadata, out);
+    if (!whole.states_refused.empty())
+      out << "  the optimizer's states are not understood: "
+          << printable(whole.states_refused, 1000) << '\n';
+    print_parameters(whole, options, out);
+    return kExitAllWell;
+  } catch (const std::exception& error) {
+    out << "\nthe parameters cannot be listed: " << printable_message(error) << '\n';
+    return dynamic_cast<const Unreadable*>(&error) ? kExitNotUnderstood : kExitDiffers;
+  }
+}
+
+}  // namespace anymesh

@@ -1,0 +1,367 @@
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "framework/format/layout.h"
+#include "framework/format/output.h"
+#include "framework/format/sharded.h"
+#include "framework/format/torch_file.h"
+#include "framework/format/whole.h"
+#include "framework/util/errors.h"
+#include "framework/util/parallel_for.h"
+#include "tools/ckpt/ckpt.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Kind = CheckpointReader::Kind;
+using FileKind = CheckpointFileName::Kind;
+
+constexpr size_t kMostProblems = 40;
+constexpr int64_t kMostFiles = 1 << 20;  // that a mesh may have
+
+// Collects the steps in a file's optimizer state, at any depth of wrappers.
+void collect_steps(const Value& value, std::vector<Value>& steps) {
+  for (const auto key : {keys::kOptimizerStateDict, keys::kOptimizer, keys::kBaseOptimizerState}) {
+    if (const Value inner = value.find(key); inner.is_dict()) collect_steps(inner, steps);
+  }
+  const Value states = value.find(keys::kState), groups = value.find(keys::kParamGroups);
+  if (!states.is_dict() || !groups.is_list() || groups.size() == 0) return;
+  for (const auto& [index, state] : states.entries()) {
+    if (const Value step = step_of(state, groups.at(0))) steps.push_back(step);
+  }
+}
+
+// Returns whether a shard's optimizer has never seen a nonzero gradient.
+bool never_used(const ParameterShard& shard) {
+  const auto moment = shard.states.find(kExpAvgSqState);
+  return moment != shard.states.end() && !moment->second.fragments.empty() &&
+         is_zero(shard_tensor(shard, kExpAvgSqState));
+}
+
+class Verifier {
+ public:
+  Verifier(fs::path path, const CkptOptions& options)
+      : path_(std::move(path)), kind_(checkpoint_kind(path_)), options_(options) {}
+
+  int run(std::ostream& out) {
+    list_files();
+    parallel_for(files_.size(), options_.workers, [&](size_t i) {
+      if (is_torch_file(files_[i])) attempt([&] { check_file(files_[i]); });
+    });
+    attempt([&] { check_manifest(); });
+    if (kind_ != Kind::kWeights) {
+      attempt([&] { check_file_set(); });
+      attempt([&] { check_counters(); });
+    }
+    const std::set<std::string> before = problems_;
+    attempt([&] { kind_ == Kind::kOrdinary ? check_ordinary() : check_whole(); });
+    const bool unchecked = !before.empty() && parameters_ == 0;
+    if (unchecked) problems_ = before;  // do not report a missing or damaged file again
+    print_lines(out, {notes_.begin(), notes_.end()}, kMostProblems, options_);
+    print_lines(out, {problems_.begin(), problems_.end()}, kMostProblems, options_);
+    if (unchecked) out << "the parameters can only be checked once this is repaired\n";
+    print_lines(out, {unknown_.begin(), unknown_.end()}, kMostProblems, options_);
+    out << path_.string() << ": " << files_.size() << " files, " << bytes_ << " bytes, "
+        << parameters_ << " parameters, " << elements_ << " elements of weights and moments: "
+        << (problems_.empty() ? "no problem" : std::to_string(problems_.size()) + " problem(s)")
+        << (unknown_.empty() ? ""
+                             : " in the parts that this program knows; the rest is not checked")
+        << '\n';
+    return !problems_.empty()  ? kExitDiffers
+           : !unknown_.empty() ? kExitNotUnderstood
+                               : kExitAllWell;
+  }
+
+ private:
+  void add(const std::string& problem) {
+    const std::lock_guard lock(mutex_);
+    problems_.insert(problem);
+  }
+
+  template <typename Fn>
+  void attempt(Fn&& fn) {
+    try {
+      fn();
+    } catch (const Unreadable& error) {
+      const std::lock_guard lock(mutex_);
+      unknown_.insert(error.what());
+    } catch (const std::exception& error) {
+      add(error.what());
+    }
+  }
+
+  void list_files() {
+    files_ = files_under(path_);
+    for (const fs::path& file : files_) {
+      bytes_ += fs::file_size(file);
+      if (const auto name = parse_checkpoint_file_name(file.filename().string())) {
+        // The name of a layer file may lack the tp rank.
+        const bool layer = name->kind == FileKind::kLayer;
+        ranks_[layer ? layer_states_file(name->layer, name->tp_rank) : file.filename().string()] = {
+            *name, {}};
+      }
+    }
+  }
+
+  // Checks every byte of a file against its CRC.
+  void check_file(const fs::path& file) {
+    if (!ZipReader::is_zip(File(file))) read_torch_file(file);  // throws and says why
+    const ZipReader zip(file);
+    for (const auto& record : zip.records()) attempt([&] { zip.check(record); });
+    const auto rank = ranks_.find(file.filename().string());
+    if (rank != ranks_.end()) rank->second.content = read_torch_file(file);
+  }
+
+  // Checks the files against the manifest, if the save wrote one.
+  void check_manifest() {
+    const auto manifest = read_manifest(path_);
+    if (!manifest) return;
+    for (const std::string& damage :
+         {size_damage(path_, manifest->files), checksum_damage(path_, manifest->files)})
+      if (!damage.empty()) add(damage);
+    const IsOurs listed =
+        kind_ == Kind::kUniversal ? universal_entries(path_) : entries_of(*manifest);
+    for (const fs::path& file : files_)
+      if (is_of_checkpoint(file) && !listed(file.lexically_relative(path_), /*is_folder=*/false))
+        add(file.string() + ": is not in " + std::string(kManifestFile) +
+            ", so that nobody knows whether it is as it was written");
+  }
+
+  bool is_of_checkpoint(const fs::path& file) const {
+    return kind_ == Kind::kUniversal ? is_torch_file(file)
+                                     : ranks_.contains(file.filename().string());
+  }
+
+  void expect(const std::string& file) {
+    if (!ranks_.contains(file)) add(file + ": is missing");
+  }
+
+  bool has(FileKind kind) const {
+    return std::any_of(ranks_.begin(), ranks_.end(),
+                       [kind](const auto& rank) { return rank.second.name.kind == kind; });
+  }
+
+  // Checks that the mesh's files are all there. Any readable model-states file gives the mesh.
+  void check_file_set() {
+    const auto first = std::find_if(ranks_.begin(), ranks_.end(), [](const auto& rank) {
+      return rank.second.content && rank.second.content.contains(keys::kDpWorldSize);
+    });
+    if (first == ranks_.end())
+      return unknown_.empty() ? add("no model-states file can be read") : void();
+    const Value& metadata = first->second.content;
+    const Value degrees = metadata.find(keys::kParallelDimensions);
+    const int64_t dp_size = metadata.at(keys::kDpWorldSize).as_int(),
+                  mp_size = metadata.at(keys::kMpWorldSize).as_int(),
+                  tp_size = degrees ? degrees.at(keys::kTpDegree).as_int() : mp_size;
+    if (dp_size < 1 || mp_size < 1 || dp_size > kMostFiles || mp_size > kMostFiles / dp_size ||
+        tp_size < 1 || mp_size % tp_size != 0) {
+      return add(first->first + ": a mesh of dp " + std::to_string(dp_size) + " and " +
+                 std::to_string(mp_size) + " model-parallel ranks, tp " + std::to_string(tp_size));
+    }
+    // Our universal folders have the metadata under the names of both ZeRO 3 and lower stages.
+    const bool ordinary = kind_ == Kind::kOrdinary,
+               zero3 = has(FileKind::kZero3ModelStates) && !has(FileKind::kModelStates);
+    const bool optimizers = ordinary && !metadata.find(keys::kWeightsOnly) &&
+                            (has(FileKind::kOptimStates) || !metadata.find(keys::kOptimizer));
+    for (int mp = 0; mp < mp_size; ++mp) {
+      if (!zero3) expect(model_states_file(mp));
+      for (int dp = 0; dp < dp_size; ++dp) {
+        if (zero3) expect(zero3_model_states_file(dp, mp));
+        if (optimizers) expect(optim_states_file(dp, mp, is_bf16()));
+      }
+    }
+    if (!ordinary || zero3 || metadata.find(keys::kModule)) return;
+    for (const int layer : pipeline_layers()) {
+      for (int tp = 0; tp < tp_size; ++tp) expect(layer_states_file(layer, tp));
+    }
+  }
+
+  bool is_bf16() const {
+    return std::any_of(ranks_.begin(), ranks_.end(),
+                       [](const auto& rank) { return rank.second.name.bf16; });
+  }
+
+  std::set<int> pipeline_layers() const {
+    std::set<int> layers;
+    for (const auto& [file, rank] : ranks_)
+      if (rank.name.kind == FileKind::kLayer) layers.insert(rank.name.layer);
+    for (const std::string& name : listed_parameters()) {
+      if (std::isdigit(static_cast<unsigned char>(name[0]))) layers.insert(std::atoi(name.c_str()));
+    }
+    return layers;
+  }
+
+  // Returns the parameters of all stages, from the model-states files.
+  std::set<std::string> listed_parameters() const {
+    std::set<std::string> names;
+    for (const auto& [file, rank] : ranks_) {
+      const Value groups = rank.content ? rank.content.find(keys::kParamShapes) : Value();
+      if (!groups) continue;
+      for (const Value& group : groups.items())
+        for (const auto& [name, shape] : group.entries()) names.insert(name.as_string());
+    }
+    return names;
+  }
+
+  // Checks that the counters are the same on all ranks.
+  void check_counters() {
+    std::map<std::string, std::pair<std::string, Value>, std::less<>> firsts;
+    const auto note = [&](const std::string& file, std::string_view key, const Value& value) {
+      if (!value) return;
+      const auto [first, is_new] = firsts.try_emplace(std::string(key), file, value);
+      const Value& expected = first->second.second;
+      if (is_new || value.as_double() == expected.as_double()) return;
+      add(file + ": " + std::string(key) + " is " + std::to_string(value.as_int()) + ", but " +
+          std::to_string(expected.as_int()) + " in " + first->second.first);
+    };
+    for (const auto& [file, rank] : ranks_) {
+      if (!rank.content || rank.name.kind == FileKind::kLayer) continue;
+      for (const auto key : {keys::kIteration, keys::kGlobalSteps, keys::kGlobalSamples})
+        note(file, key, rank.content.find(key));
+      if (const Value args = rank.content.find(keys::kArgs))
+        note(file, keys::kConsumedTrainSamples, args.find(keys::kConsumedTrainSamples));
+      std::vector<Value> steps;
+      collect_steps(rank.content, steps);
+      for (const Value& step : steps) note(file, kStepState, step);
+    }
+  }
+
+  void check_ordinary() {
+    const ShardedCheckpoint source = open_sharded_checkpoint(path_, options_.workers);
+    if (!source.states_refused.empty())
+      notes_.insert("note: the optimizer's states are not understood, so not checked: " +
+                    printable(source.states_refused, 1000));
+    const UniversalInfo info = merge_info(source);
+    std::vector<const std::string*> names;
+    for (const auto& [name, shards] : source.parameters) names.push_back(&name);
+    parallel_for(names.size(), options_.workers,
+                 [&](size_t i) { attempt([&] { check_parameter(source, info, *names[i]); }); });
+    parameters_ = static_cast<int64_t>(names.size());
+  }
+
+  // Checks one parameter by itself, so that a broken one does not hide the others. Every element
+  // must exist exactly once (the plan throws otherwise), and all copies must be equal.
+  void check_parameter(const ShardedCheckpoint& source, const UniversalInfo& info,
+                       const std::string& name) {
+    const auto& shards = source.parameters.at(name);
+    ShardedCheckpoint alone{.stage = source.stage, .tp_size = source.tp_size};
+    alone.model_states.assign(source.model_states.size(), Value::dict());
+    alone.parameters = {{name, shards}};
+    const ConvertPlan plan = plan_conversion(alone, info);
+    elements_ += plan.elements;
+    const bool replicated = !plan.files.empty() && plan.files[0].rule == "replicated";
+    std::map<int, const ParameterShard*> firsts;  // by tp rank; only 0 if replicated
+    for (const ParameterShard& shard : shards) {
+      const auto [first, is_new] = firsts.emplace(replicated ? 0 : shard.tp_rank, &shard);
+      for (const auto& [state, elements] : first->second->states)
+        if (!is_new) check_copy(source, name, *first->second, shard, state);
+    }
+  }
+
+  void check_copy(const ShardedCheckpoint& source, const std::string& name,
+                  const ParameterShard& first, const ParameterShard& copy,
+                  const std::string& state) {
+    const auto rank = [](const ParameterShard& shard) {
+      return "pp " + std::to_string(shard.pp_rank) + ", tp " + std::to_string(shard.tp_rank);
+    };
+    const std::string what = printable(name) + ": " + printable(state) + " of " + rank(copy);
+    int64_t held = 0;
+    const auto found = copy.states.find(state);
+    const ShardState own = found == copy.states.end() ? ShardState() : found->second;
+    for (const ShardFragment& fragment : own.fragments) held += fragment.numel;
+    if (copy.shape != first.shape || own.dtype != first.states.at(state).dtype ||
+        held != numel(copy.shape)) {
+      return add(what + " has " + std::to_string(held) + " elements of " + to_string(copy.shape) +
+                 ", expected all of " + to_string(first.shape) + ", as on " + rank(first));
+    }
+    const TensorDifference difference =
+        compare_tensors(shard_tensor(first, state), shard_tensor(copy, state));
+    if (difference.count == 0) return;
+    if (copy.pp_rank != first.pp_rank && never_used(copy)) {
+      // Megatron's last stage has position embeddings, because they belong to the tied layer.
+      const std::lock_guard lock(mutex_);
+      notes_.insert("note: " + name + ": the copy of " + rank(copy) +
+                    " is another, but has never been used (exp_avg_sq is all zero)");
+      return;
+    }
+    int dp_rank = 0;
+    for (const ShardFragment& fragment : own.fragments) {
+      if (fragment.begin <= difference.where) dp_rank = fragment.dp_rank;
+    }
+    const int mp_rank = copy.pp_rank * source.tp_size + copy.tp_rank;
+    add(what + " (" +
+        (source.stage == 0 ? model_states_file(mp_rank)
+                           : optim_states_file(dp_rank, mp_rank, is_bf16())) +
+        ") " + difference.text() + " from the one of " + rank(first));
+  }
+
+  // Checks a universal folder or weights.
+  void check_whole() {
+    const CheckpointReader whole = open_checkpoint(path_, options_.workers);
+    const std::set<std::string> listed = listed_parameters();
+    for (const std::string& name : listed) {
+      if (!whole.contains(name)) add((path_ / kZeroFolder / name).string() + ": is missing");
+    }
+    std::pair<std::string, Value> first;                 // the first with a step
+    std::map<std::set<std::string>, std::string> kinds;  // sets of states, each with a parameter
+    for (const std::string& name : whole.names()) {
+      attempt([&] {
+        const WholeParameter parameter = whole.parameter(name);
+        ++parameters_;
+        std::set<std::string> states;
+        for (const auto& [state, tensor] : parameter.states) {
+          elements_ += tensor.numel();
+          states.insert(state);
+        }
+        kinds.emplace(states, name);
+        if (!first.second) first = {name, parameter.step};
+        if (parameter.step && parameter.step.as_double() != first.second.as_double())
+          add(name + ": step is " + std::to_string(parameter.step.as_int()) + ", but " +
+              std::to_string(first.second.as_int()) + " of " + first.first);
+      });
+    }
+    for (const auto& [few, name] : kinds)
+      for (const auto& [more, other] : kinds) check_states(few, name, more, other);
+  }
+
+  // Reports a parameter that has only some of another's states. Groups may have different
+  // optimizers, but none lacks part of another's. A parameter with weights alone is frozen.
+  void check_states(const std::set<std::string>& few, const std::string& name,
+                    const std::set<std::string>& more, const std::string& other) {
+    if (few.size() < 2 || few == more || !std::ranges::includes(more, few)) return;
+    std::string lacking;
+    for (const std::string& state : more)
+      if (!few.contains(state)) lacking += " " + printable(state_file(state));
+    add(printable(name) + ": lacks" + lacking + ", which " + printable(other) +
+        " has beside the same states");
+  }
+
+  struct RankFile {
+    CheckpointFileName name;
+    Value content;  // None when it cannot be read
+  };
+  fs::path path_;
+  Kind kind_;
+  CkptOptions options_;
+  std::vector<fs::path> files_;
+  std::map<std::string, RankFile> ranks_;  // files with a rank in their name, by name
+  uint64_t bytes_ = 0;
+  int64_t parameters_ = 0;
+  std::atomic<int64_t> elements_{0};
+  std::mutex mutex_;
+  std::set<std::string> problems_, notes_;  // notes: findings that look wrong but are not
+  std::set<std::string> unknown_;           // parts that may be whole but cannot be read
+};
+
+}  // namespace
+
+int verify_checkpoint(const std::filesystem::path& path, const CkptOptions& options,
+                      std::ostream& out) {
+  return Verifier(resolve_tag(path), options).run(out);
+}
+
+}  // namespace anymesh

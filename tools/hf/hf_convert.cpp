@@ -1,0 +1,132 @@
+// hf_convert: converts Hugging Face models to universal checkpoints, and checkpoints to such
+// models.
+
+#include "tools/hf/hf_convert.h"
+
+#include <cstdio>
+#include <cxxopts.hpp>
+#include <iostream>
+
+#include "framework/util/shell_word.h"
+#include "tools/hf/gpt_args.h"
+#include "tools/progress_line.h"
+#include "tools/run_tool.h"
+
+namespace anymesh {
+namespace {
+
+constexpr const char* kHelp =
+    R"(Converts GPT-2, Llama (Mistral too) and BLOOM between Hugging Face's folders and our checkpoints.
+
+ Commands:
+  hf_convert import MODEL SAVE          MODEL: config.json, and model.safetensors or its parts
+                                        SAVE: gets a universal checkpoint, without optimizer state,
+                                        for pretrain_gpt --load SAVE --universal-checkpoint --finetune
+  hf_convert export CHECKPOINT MODEL    CHECKPOINT: a folder with 'latest', a tag or universal folder
+                                        of any mesh and ZeRO stage, or weights, with --config
+                                        MODEL: for AutoModelForCausalLM.from_pretrained, in fp32
+
+ A tokenizer's files go along as they are: import copies them to SAVE, export takes them from
+ --tokenizer, else from CHECKPOINT. Exit code: 0 done, 1 it cannot be, 2 wrong arguments.
+)";
+
+struct Command {
+  std::string name;
+  HfExportOptions options;  // import: the checkpoint is MODEL, the output SAVE
+  bool overwrite = false;
+};
+
+Command parse(int argc, char** argv) {
+  cxxopts::Options flags("hf_convert", kHelp);
+  const auto text = cxxopts::value<std::string>();
+  // clang-format off
+  flags.add_options()
+    ("max-shard-size", "export: largest file",
+     cxxopts::value<std::string>()->default_value("5GB"), "SIZE")
+    ("tag", "export: tag in CHECKPOINT (default: the one of 'latest')", text, "TAG")
+    ("config", "export: a config.json that defines the model, in place of CHECKPOINT's args",
+     text, "FILE")
+    ("tokenizer", "export: folder of the tokenizer's files (default: CHECKPOINT)", text, "FOLDER")
+    ("overwrite", "import: replace a tokenizer's files in SAVE that no import wrote")
+    ("h,help", "Print this");
+  // clang-format on
+  flags.add_options()("command", "", text)("from", "", text)("to", "", text);
+  flags.parse_positional({"command", "from", "to"});
+  flags.custom_help("COMMAND FROM TO [--max-shard-size SIZE]").positional_help("");
+  const auto parsed = parse_flags(flags, argc, argv);
+  Command command{.name = text_of(parsed, "command")};
+  if (command.name != "import" && command.name != "export")
+    throw std::invalid_argument("expected import or export, found '" + command.name + "'");
+  if (text_of(parsed, "from").empty() || text_of(parsed, "to").empty() ||
+      !parsed.unmatched().empty())
+    throw std::invalid_argument(command.name + " takes two folders, from and to");
+  for (const char* flag : {"max-shard-size", "tag", "config", "tokenizer"})
+    if (command.name == "import" && parsed.count(flag))
+      throw std::invalid_argument("--" + std::string(flag) + " is of export");
+  command.overwrite = parsed.count("overwrite") > 0;
+  if (command.name == "export" && command.overwrite)
+    throw std::invalid_argument("--overwrite is of import");
+  command.options = {.checkpoint = text_of(parsed, "from"),
+                     .tag = text_of(parsed, "tag"),
+                     .output = text_of(parsed, "to"),
+                     .config = text_of(parsed, "config"),
+                     .tokenizer = text_of(parsed, "tokenizer"),
+                     .max_shard_size = parse_size(text_of(parsed, "max-shard-size"))};
+  return command;
+}
+
+void print_tokenizer(const std::vector<std::string>& files, const std::string& folder) {
+  std::printf("%s:", folder.c_str());
+  for (const std::string& file : files) std::printf(" %s", file.c_str());
+  std::printf("%s\n", files.empty() ? " no tokenizer" : "");
+}
+
+void print_notes(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) std::printf("note: %s\n", note.c_str());
+}
+
+void run_import(const HfExportOptions& options, bool overwrite) {
+  const HfImport report = with_progress([&](const ProgressCallback& progress) {
+    return import_hf(options.checkpoint, options.output, progress, overwrite);
+  });
+  const GptConfig& gpt = report.model.gpt;
+  const auto bytes = static_cast<double>(report.bytes);
+  std::printf("%s: %s of %d layers\n", options.checkpoint.c_str(), family_name(report.model.family),
+              gpt.num_layers);
+  std::printf("%s: %lld parameters, %s %s\n", report.output.c_str(),
+              static_cast<long long>(report.parameters), size_text(bytes).c_str(),
+              pace(bytes, report.seconds).c_str());
+  print_tokenizer(report.tokenizer, options.output);
+  print_notes(report.notes);
+  std::printf(
+      "pretrain_gpt goes on from it with these flags; --seq-length may be less, and the tokenizer\n"
+      "may have no more than %d entries (or NullTokenizer with --vocab-size %d):\n",
+      gpt.vocab_size, gpt.vocab_size);
+  std::printf("%s --load %s --universal-checkpoint --finetune\n", flags_of_gpt(gpt).c_str(),
+              shell_word(options.output).c_str());
+}
+
+void run_export(const HfExportOptions& options) {
+  const HfExport report =
+      with_progress([&](const ProgressCallback& progress) { return export_hf(options, progress); });
+  std::printf("%s: %s\n", options.checkpoint.c_str(), report.source.c_str());
+  std::printf("%s: %s, %s\n", options.output.c_str(), family_name(report.model.family),
+              summary(report.written, report.seconds).c_str());
+  print_tokenizer(report.tokenizer, options.output);
+  print_notes(report.notes);
+}
+
+int convert(const Command& command) {
+  if (command.name == "import")
+    run_import(command.options, command.overwrite);
+  else
+    run_export(command.options);
+  return 0;
+}
+
+}  // namespace
+}  // namespace anymesh
+
+int main(int argc, char** argv) {
+  return anymesh::run_tool("hf_convert", 1, argc, argv, anymesh::parse, anymesh::convert);
+}

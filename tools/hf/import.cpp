@@ -1,0 +1,238 @@
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <set>
+
+#include "framework/format/io.h"
+#include "framework/format/layout.h"
+#include "framework/format/output.h"
+#include "framework/format/sharded.h"
+#include "framework/format/torch_file.h"
+#include "framework/format/whole.h"
+#include "framework/util/errors.h"
+#include "framework/util/stopwatch.h"
+#include "tools/hf/gpt_args.h"
+#include "tools/hf/hf_convert.h"
+#include "tools/hf/parameters.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Cut = HfParameter::Cut;
+
+constexpr const char* kHead = "lm_head.weight";
+
+// Returns whether older versions of transformers saved such a mask or table. Newer ones compute
+// them, as we do.
+bool is_buffer(const std::string& name, const Shape& shape, const HfModel& model) {
+  switch (model.family) {
+    case HfFamily::kGpt2:
+      return (name.ends_with(".attn.bias") && shape.size() == 4) ||
+             (name.ends_with(".attn.masked_bias") && numel(shape) == 1);
+    case HfFamily::kLlama:
+      return name.ends_with("rotary_emb.inv_freq") && shape == Shape{model.gpt.rotary_width() / 2};
+    case HfFamily::kBloom:
+      return false;
+  }
+  return false;
+}
+
+bool same_bytes(const ByteSource& a, const ByteSource& b) {
+  constexpr uint64_t kPiece = 1 << 20;
+  if (a.size() != b.size()) return false;
+  std::vector<std::byte> of_a(kPiece), of_b(kPiece);
+  for (uint64_t at = 0; at < a.size(); at += kPiece) {
+    const uint64_t size = std::min(kPiece, a.size() - at);
+    a.read(at, std::span(of_a).first(size));
+    b.read(at, std::span(of_b).first(size));
+    if (std::memcmp(of_a.data(), of_b.data(), size) != 0) return false;
+  }
+  return true;
+}
+
+CheckpointReader open_weights(const fs::path& folder, const HfModel& model) {
+  CheckpointReader weights = open_checkpoint(folder, /*threads=*/1);
+  if (weights.kind != CheckpointReader::Kind::kWeights)
+    throw DamagedFile(folder.string() + ": expected a folder of Hugging Face, found " +
+                      weights.description);
+  if (static_cast<size_t>(model.gpt.num_layers) > weights.names().size())
+    throw DamagedFile(folder.string() + ": " + std::to_string(weights.names().size()) +
+                      " tensors, which are too few for the " +
+                      std::to_string(model.gpt.num_layers) + " layers that its " + kHfConfigFile +
+                      " has");
+  return weights;
+}
+
+BytesPtr take_theirs(const CheckpointReader& weights, const HfTensor& tensor, HfFamily family,
+                     std::set<std::string>& left) {
+  const std::string prefix = base_prefix(family), &name = tensor.name;
+  const std::string bare = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
+  return take(weights, name, bare, tensor.shape, left, std::string(" by its ") + kHfConfigFile);
+}
+
+// Returns whether a tied model has a head of its own in the file. Transformers then unties it, and
+// so do we. A copy of the table is the shared head anyway.
+bool has_own_head(const CheckpointReader& weights, const HfModel& model) {
+  if (model.gpt.untie_embeddings_and_output_weights || !weights.contains(kHead)) return false;
+  const HfTensor table = hf_parameters(model)[0].theirs[0];
+  std::set<std::string> left;
+  const BytesPtr embedding = take_theirs(weights, table, model.family, left);
+  return !same_bytes(*embedding, *take_theirs(weights, {kHead, table.shape}, model.family, left));
+}
+
+// Makes our parameters from their tensors. Throws for a tensor that the model does not have.
+std::vector<BytesPtr> read_ours(const CheckpointReader& weights, const HfModel& model,
+                                const std::vector<HfParameter>& parameters) {
+  std::set<std::string> left(weights.names().begin(), weights.names().end());
+  std::vector<BytesPtr> ours;
+  for (const HfParameter& parameter : parameters) {
+    std::vector<BytesPtr> theirs;
+    for (const HfTensor& tensor : parameter.theirs)
+      theirs.push_back(take_theirs(weights, tensor, model.family, left));
+    ours.push_back(ours_of(parameter, model.gpt, std::move(theirs)));
+  }
+  if (!model.gpt.untie_embeddings_and_output_weights) left.erase(kHead);  // has_own_head()
+  for (const std::string& name : left)
+    if (!is_buffer(name, weights.parameter(name).shape, model))
+      throw DamagedFile(weights.path.string() + ": has " + name + ", which no " +
+                        family_name(model.family) + " of its " + kHfConfigFile + " has");
+  return ours;
+}
+
+// Makes the info as framework/checkpoint/metadata.cpp does from a run's parameters.
+UniversalInfo info_of(const std::vector<HfParameter>& parameters, const HfModel& model) {
+  const auto patterns = [&](const auto& chosen) {
+    std::set<std::string> set;
+    for (const HfParameter& parameter : parameters)
+      if (chosen(parameter)) set.insert(pattern_of(parameter.name));
+    return std::vector<std::string>(set.begin(), set.end());
+  };
+  const auto of_cut = [&](Cut cut) {
+    return patterns([cut](const HfParameter& parameter) { return parameter.cut == cut; });
+  };
+  UniversalInfo info;
+  info.original_vocab_size = info.padded_vocab_size = model.gpt.vocab_size;
+  info.vocabulary = of_cut(Cut::kVocabulary);
+  info.pipeline_replicated = patterns([](const HfParameter& parameter) {
+    return parameter.cut == Cut::kVocabulary && parameter.name.starts_with(kTiedModules);
+  });
+  info.tp_replicated = of_cut(Cut::kWhole);
+  info.row_parallel = of_cut(Cut::kColumns);
+  info.two_sub_params = patterns(  // gate and up
+      [](const HfParameter& parameter) { return parameter.theirs.size() == 2; });
+  return info;
+}
+
+// Makes the model states of a run before its first step, as far as an import knows them.
+Value metadata_of(const std::vector<HfParameter>& parameters, const HfModel& model,
+                  const UniversalInfo& info) {
+  std::vector<Value::Entry> shapes;
+  for (const HfParameter& parameter : parameters)
+    shapes.emplace_back(parameter.name, Value::size(parameter.shape));
+  Value args = args_of_gpt(model.gpt);
+  args.set(keys::kPaddedVocabSize, model.gpt.vocab_size);
+  for (const auto& [name, ids] : model.token_ids) args.set(name, Value::list_of(ids));
+  return Value::dict(
+      {{keys::kModule, {}},
+       {keys::kBufferNames, Value::list()},
+       {keys::kOptimizer, {}},
+       {keys::kParamShapes, Value::list({Value::ordered_dict(std::move(shapes))})},
+       {keys::kLrScheduler, {}},
+       {keys::kSkippedSteps, 0},
+       {keys::kGlobalSteps, 0},
+       {keys::kGlobalSamples, 0},
+       {keys::kDpWorldSize, 1},
+       {keys::kMpWorldSize, 1},
+       {keys::kParallelDimensions, Value::dict({{keys::kPpDegree, 1}, {keys::kTpDegree, 1}})},
+       {keys::kUniversalInfo, info.to_value()},
+       {keys::kDropoutSeed, static_cast<int64_t>(RunConfig{}.seed)},
+       {keys::kArgs, std::move(args)},
+       {keys::kIteration, 0},
+       {keys::kWeightsOnly, true}});
+}
+
+// Returns the files that `to` lacks or has with other content.
+std::vector<std::string> differing(const std::vector<std::string>& names, const fs::path& from,
+                                   const fs::path& to) {
+  std::vector<std::string> others;
+  for (const std::string& name : names) {
+    const bool same_size =
+        fs::is_regular_file(to / name) && fs::file_size(to / name) == fs::file_size(from / name);
+    const uint64_t most = fs::file_size(from / name);
+    if (!same_size || read_text(to / name, most) != read_text(from / name, most))
+      others.push_back(name);
+  }
+  return others;
+}
+
+}  // namespace
+
+HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressCallback& progress,
+                   bool overwrite) {
+  const auto start = std::chrono::steady_clock::now();
+  if (!fs::is_directory(folder))
+    throw DamagedFile(folder.string() + ": no such folder" + list_parent(folder));
+  HfImport report{.model = read_hf_config(folder / kHfConfigFile),
+                  .output = fs::absolute(save).lexically_normal() /
+                            (tag_folder(0) + std::string(kUniversalSuffix))};
+  HfModel& model = report.model;
+  const fs::path temporary = temporary_of(report.output);
+  report.tokenizer = tokenizer_files(folder);
+  const std::vector<std::string> tokenizer = differing(report.tokenizer, folder, save);
+  const auto check_output = [&] {
+    check_replaceable(report.output, "the output");
+    if (!overwrite)
+      FolderRecord(save).expect_ours(tokenizer, ". Give another folder, or --overwrite");
+  };
+  check_output();
+  std::optional<OutputLock> claimed = claim_build(report.output, "the output", universal_entries);
+  const SourceFiles sources(folder);
+  const CheckpointReader weights = open_weights(folder, model);
+  if (has_own_head(weights, model)) {
+    model.gpt.untie_embeddings_and_output_weights = true;
+    report.notes.push_back(std::string(kHfConfigFile) + " ties the head to the embeddings, but " +
+                           kHead + " is another table: imported as untied");
+  }
+  if (!model.unknown_keys.empty()) report.notes.push_back(unknown_keys_note(model));
+  const std::vector<HfParameter> parameters = hf_parameters(model);
+  const std::vector<BytesPtr> ours = read_ours(weights, model, parameters);
+  const UniversalInfo info = info_of(parameters, model);
+  MergeRules rules(info);
+
+  uint64_t total = 0;
+  for (const BytesPtr& bytes : ours) total += bytes->size();
+  ProgressCounter counter(total, progress);
+  std::vector<StreamedFile> files;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const HfParameter& parameter = parameters[i];
+    std::vector<Value::Entry> entries = merge_keys(rules.classify(parameter.name));
+    entries.emplace_back(keys::kParam,
+                         TensorRecord{DType::kFloat32, parameter.shape, /*requires_grad=*/true,
+                                      counted_bytes(ours[i], counter)});
+    files.push_back(
+        streamed_torch_file(temporary / kZeroFolder / parameter.name / state_file(kFp32State),
+                            Value::dict(std::move(entries))));
+  }
+  files.push_back(
+      streamed_torch_file(temporary / model_states_file(0), metadata_of(parameters, model, info)));
+  fs::create_directories(save);
+  const OutputLock lock = lock_build(std::move(claimed), report.output, "the output"),
+                   lock_of_save = OutputLock::inside(save, "the output folder");
+  check_output();
+  prepare_universal_folder(report.output, "the output", files);
+  const WriteResult written = write_files(files, write_threads());
+  sources.expect_unchanged();
+  if (!tokenizer.empty()) {
+    FolderRecord record(save);
+    record.add(copy_files(tokenizer, folder, save));
+    record.write();
+  }
+  publish_universal_folder(report.output, /*iteration=*/0, files, written.crcs);
+  report.parameters = static_cast<int64_t>(parameters.size());
+  report.bytes = written.bytes;
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "framework/format/whole.h"
+#include "tools/hf/config.h"
+
+namespace anymesh {
+
+// Our parameters, and the tensors of transformers that hold the same numbers, for L layers:
+//
+//   ours, of layer i                     GPT-2              Llama                   BLOOM
+//   tied_modules.embed.word_embeddings   wte                embed_tokens            word_embeddings
+//   ....word_embeddings.norm                                                       word_embeddings_layernorm
+//   ....position_embeddings              wpe
+//   <i+2>.input_layernorm                ln_1               input_layernorm         input_layernorm
+//   <i+2>.self_attention.query_key_value attn.c_attn   T, G self_attn.{q,k,v}_proj G ....query_key_value
+//   <i+2>.self_attention.dense           attn.c_proj   T    self_attn.o_proj        ....dense
+//   <i+2>.post_attention_layernorm       ln_2               post_attention_layernorm
+//   <i+2>.mlp.dense_h_to_4h              mlp.c_fc      T    mlp.{gate,up}_proj      mlp.dense_h_to_4h
+//   <i+2>.mlp.dense_4h_to_h              mlp.c_proj    T    mlp.down_proj           mlp.dense_4h_to_h
+//   <L+2>                                ln_f               norm                    ln_f
+//   <L+3>.lm_head, untied                lm_head            lm_head                 lm_head
+//
+//   T  transposed: Conv1D keeps [in, out]
+//   G  ours are, for each group, the rows [q, ..., q, key, value]; theirs all q, all keys, all values
+//
+// Rotary positions turn the same pairs of elements on both sides, so no row moves for them.
+struct HfTensor {
+  std::string name;
+  Shape shape;
+};
+
+struct HfParameter {
+  enum class Cut { kWhole, kRows, kColumns, kVocabulary };  // by tensor parallelism
+
+  std::string name;  // in a run with a pipeline; no_pipeline_name() gives the other
+  Shape shape;
+  Cut cut = Cut::kWhole;
+  std::vector<HfTensor> theirs;  // stacked: rows of the first, then of the next
+  bool transposed = false;
+  bool grouped = false;
+};
+
+std::vector<HfParameter> hf_parameters(const HfModel& model);
+
+// Convert fp32 elements as they are read. Their tensors are in the order of `theirs`.
+BytesPtr ours_of(const HfParameter& parameter, const GptConfig& gpt, std::vector<BytesPtr> theirs);
+std::vector<BytesPtr> theirs_of(const HfParameter& parameter, const GptConfig& gpt, BytesPtr ours);
+
+// Returns the fp32 elements of a parameter, under the first of two names that `checkpoint` has, and
+// removes that name from `left`. Throws if it has neither, or if the shape differs; `by` ends that
+// message.
+BytesPtr take(const CheckpointReader& checkpoint, const std::string& name,
+              const std::string& other_name, const Shape& shape, std::set<std::string>& left,
+              const std::string& by = "");
+
+// Returns the prefix of all names but the head's in transformers: "transformer." or "model.". Files
+// of the bare model leave it out.
+std::string base_prefix(HfFamily family);
+
+}  // namespace anymesh

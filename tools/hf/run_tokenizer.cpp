@@ -1,0 +1,79 @@
+#include "tools/hf/run_tokenizer.h"
+
+#include <optional>
+
+#include "framework/util/shell_word.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct FileFlag {
+  std::string TokenizerChoice::*file;
+  const char *flag, *dest, *usual_name;
+  const char* type;  // how the types of tokenizers that take it end
+};
+constexpr FileFlag kFiles[] = {
+    {&TokenizerChoice::vocab_file, "--vocab-file", "vocab_file", "vocab.json", "GPT2BPETokenizer"},
+    {&TokenizerChoice::merge_file, "--merge-file", "merge_file", "merges.txt", "GPT2BPETokenizer"},
+    {&TokenizerChoice::tokenizer_model, "--tokenizer-model", "tokenizer_model", "tokenizer.model",
+     "SentencePieceTokenizer"}};
+
+// Looks in the checkpoint's own folder, then in the folder of its tags.
+std::optional<fs::path> beside(const fs::path& checkpoint, const fs::path& name) {
+  for (const fs::path& folder : {checkpoint, checkpoint.parent_path()})
+    if (fs::is_regular_file(folder / name)) return folder / name;
+  return {};
+}
+
+std::string locate(const fs::path& checkpoint, const fs::path& named) {
+  if (fs::exists(named)) return named;
+  if (named.is_relative())
+    for (fs::path folder = checkpoint; folder != folder.parent_path();
+         folder = folder.parent_path())
+      if (fs::is_regular_file(folder / named)) return folder / named;
+  return beside(checkpoint, named.filename()).value_or(named);
+}
+
+std::string type_beside(const fs::path& checkpoint) {
+  if (beside(checkpoint, "tokenizer.model")) return "GPTSentencePieceTokenizer";
+  const bool two = beside(checkpoint, "vocab.json") && beside(checkpoint, "merges.txt");
+  return two ? "GPT2BPETokenizer" : "";
+}
+
+}  // namespace
+
+Value args_of(const CheckpointReader& checkpoint) {
+  return checkpoint.metadata ? checkpoint.metadata.find(keys::kArgs) : Value();
+}
+
+TokenizerChoice tokenizer_of(const CheckpointReader& checkpoint, TokenizerChoice given) {
+  const fs::path path = fs::absolute(checkpoint.path).lexically_normal();
+  const Value args = args_of(checkpoint);
+  const auto of_run = [&](const char* dest) {
+    const Value value = args ? args.find(dest) : Value();
+    return value && value.is_string() ? value.as_string() : std::string();
+  };
+  if (given.type.empty()) given.type = of_run("tokenizer_type");
+  if (given.type.empty()) given.type = type_beside(path);
+  for (const FileFlag& flag : kFiles) {
+    std::string& file = given.*flag.file;
+    if (!file.empty() || !given.type.ends_with(flag.type)) continue;
+    const std::string named = of_run(flag.dest);
+    file =
+        named.empty() ? beside(path, flag.usual_name).value_or("").string() : locate(path, named);
+    given.searched |= file != named;
+  }
+  return given;
+}
+
+std::string flags_of(const TokenizerChoice& choice) {
+  std::string text = "--tokenizer-type " + choice.type;
+  for (const FileFlag& flag : kFiles)
+    if (const std::string& file = choice.*flag.file; !file.empty())
+      text += std::string(" ") + flag.flag + " " + shell_word(file);
+  return text;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+
+#include "framework/format/whole.h"
+
+namespace anymesh {
+
+// A tokenizer as its flags describe it (framework/data/tokenizer.h).
+struct TokenizerChoice {
+  std::string type, vocab_file, merge_file, tokenizer_model;
+  bool searched = false;  // a file was found elsewhere than named
+};
+
+// Returns the checkpoint's tokenizer. Fields that are `given` stay as they are; the others come
+//
+//   from the args of its run     a file that is not where the run had it, since paths may be
+//                                relative and checkpoints move, is looked for in the checkpoint's
+//                                folder and those above it, then beside the checkpoint
+//   from the files beside it     after hf_convert import, say: tokenizer.model, or vocab.json and
+//                                merges.txt
+//
+// The type is empty if nothing gives it. A file that is not found stays as the run named it.
+TokenizerChoice tokenizer_of(const CheckpointReader& checkpoint, TokenizerChoice given = {});
+
+// "--tokenizer-type T --vocab-file F ...", for the shell.
+std::string flags_of(const TokenizerChoice& choice);
+
+// Returns the run's args in a checkpoint's metadata; None if it has none.
+Value args_of(const CheckpointReader& checkpoint);
+
+}  // namespace anymesh

@@ -1,0 +1,146 @@
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+
+#include "framework/util/input_file.h"
+#include "framework/util/json.h"
+#include "framework/util/parse_number.h"
+#include "tools/hf/config.h"
+#include "tools/hf/run_tokenizer.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// Reads an object. Returns an empty one if it cannot, since another file may have the value.
+Json read_object(const fs::path& file) {
+  if (!fs::is_regular_file(file)) return Json::object();
+  Json json = Json::parse(shallow(read_file(file)), nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : Json::object();
+}
+
+Json find(const Json& object, const std::string& key) {
+  return object.is_object() && object.contains(key) ? object[key] : Json();
+}
+
+// A tokenizer as transformers stores it, in one or several of these files.
+struct Package {
+  Json config, special, tokenizer, vocab, added, pieces, decoder;
+
+  explicit Package(const fs::path& folder)
+      : config(read_object(folder / "tokenizer_config.json")),
+        special(read_object(folder / "special_tokens_map.json")),
+        tokenizer(read_object(folder / "tokenizer.json")),
+        vocab(read_object(folder / "vocab.json")),
+        added(read_object(folder / "added_tokens.json")),
+        pieces(find(find(tokenizer, "model"), "vocab")),
+        decoder(find(config, "added_tokens_decoder")) {}
+
+  // Returns the text of "eos_token", say, stored as such or in an object.
+  std::string text_of(const std::string& token) const {
+    for (const Json* file : {&config, &special}) {
+      const Json value = find(*file, token), content = find(value, "content");
+      if (value.is_string()) return value;
+      if (content.is_string()) return content;
+    }
+    return token == "pad_token" ? "" : "<|endoftext|>";  // GPT-2's package does not say
+  }
+
+  std::optional<int64_t> id_of(const std::string& text) const {
+    for (const Json& token : find(tokenizer, "added_tokens"))
+      if (find(token, "content") == text && find(token, "id").is_number_integer())
+        return token["id"].get<int64_t>();
+    for (const Json* map : {&added, &vocab, &pieces})
+      if (const Json id = find(*map, text); id.is_number_integer()) return id.get<int64_t>();
+    for (const auto& [id, token] : decoder.items())
+      if (find(token, "content") == text) return parse_number<int64_t>(id);
+    return {};
+  }
+};
+
+// Goes over the fields of a protobuf message. Passes strings and sub-messages to `text` and
+// integers to `integer`. Ends early where the bytes are no such message.
+template <typename Text, typename Integer>
+void read_fields(std::string_view message, const Text& text, const Integer& integer) {
+  const auto varint = [&]() -> std::optional<uint64_t> {
+    uint64_t value = 0;
+    for (int shift = 0; shift < 64 && !message.empty(); shift += 7) {
+      const auto byte = static_cast<unsigned char>(message.front());
+      message.remove_prefix(1);
+      value |= uint64_t{byte & 0x7FU} << shift;
+      if (byte < 0x80) return value;
+    }
+    return {};
+  };
+  while (const auto tag = varint()) {
+    const uint64_t field = *tag >> 3, wire_type = *tag & 7;
+    const bool fixed = wire_type == 1 || wire_type == 5;
+    const auto value = fixed ? std::optional<uint64_t>(wire_type == 1 ? 8 : 4) : varint();
+    if (!value || wire_type > 5 || wire_type == 3 || wire_type == 4) return;
+    if (wire_type == 0) {
+      integer(field, *value);
+      continue;
+    }
+    if (*value > message.size()) return;
+    if (wire_type == 2) text(field, message.substr(0, *value));
+    message.remove_prefix(*value);
+  }
+}
+
+// Finds the control pieces <s> and </s> of a SentencePiece model. Does without its library, because
+// this program does not link it. Counterpart: ModelProto in sentencepiece_model.proto.
+TokenIds sentencepiece_ids(const fs::path& file) {
+  constexpr uint64_t kPieces = 1, kPiece = 1, kType = 3, kControl = 3;
+  TokenIds ids;
+  if (!fs::is_regular_file(file)) return ids;
+  int64_t index = 0;
+  const std::string model = read_file(file);
+  read_fields(
+      model,
+      [&](uint64_t field, std::string_view message) {
+        if (field != kPieces) return;
+        std::string_view piece;
+        uint64_t type = 0;
+        read_fields(
+            message,
+            [&](uint64_t of, std::string_view text) { piece = of == kPiece ? text : piece; },
+            [&](uint64_t of, uint64_t value) { type = of == kType ? value : type; });
+        if (type == kControl && piece == "<s>") ids["bos_token_id"] = {index};
+        if (type == kControl && piece == "</s>") ids["eos_token_id"] = {index};
+        ++index;
+      },
+      [](uint64_t, uint64_t) {});
+  return ids;
+}
+
+}  // namespace
+
+TokenIds token_ids_beside(const fs::path& folder) {
+  TokenIds ids;
+  const Json generation = read_object(folder / "generation_config.json");
+  const Package package(folder);
+  for (const std::string key : kTokenIds) {
+    const Json value = find(generation, key);
+    if (value.is_number_integer()) ids[key] = {value.get<int64_t>()};
+    if (value.is_array()) ids[key] = value.get<std::vector<int64_t>>();
+    if (ids.contains(key)) continue;
+    const std::string text = package.text_of(key.substr(0, key.size() - std::string("_id").size()));
+    if (const auto id = package.id_of(text)) ids[key] = {*id};
+  }
+  if (!ids.contains("eos_token_id")) ids.merge(sentencepiece_ids(folder / "tokenizer.model"));
+  return ids;
+}
+
+TokenIds token_ids_of_run(const TokenizerChoice& choice) {
+  const auto both = [](int64_t id) {
+    return TokenIds{{"bos_token_id", {id}}, {"eos_token_id", {id}}};
+  };
+  if (choice.type == "ByteLevelTokenizer") return both(256);
+  if (choice.type == "GPTSentencePieceTokenizer") return sentencepiece_ids(choice.tokenizer_model);
+  const Json id = find(read_object(choice.vocab_file), "<|endoftext|>");
+  return id.is_number_integer() ? both(id.get<int64_t>()) : TokenIds();
+}
+
+}  // namespace anymesh

@@ -1,0 +1,248 @@
+#include "tools/plot/loss_plot.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "tools/plot/svg.h"
+
+namespace anymesh {
+namespace {
+
+// Sizes in pixels.
+constexpr double kLeft = 66, kPlotWidth = 660, kGap = 28;
+constexpr double kTop = 84, kLossHeight = 330, kBetween = 64, kDeltaHeight = 150, kBottom = 52;
+constexpr double kEqualLane = 30;  // in the lower panel, for deltas of exactly 0
+
+constexpr const char* kReferenceColor = "#c3c9d4";
+
+struct Point {
+  double x, y;
+};
+
+struct Panel {
+  double top, height;
+  double x_low, x_high, y_low, y_high;
+
+  double x(double value) const { return kLeft + (value - x_low) / (x_high - x_low) * kPlotWidth; }
+  double y(double value) const {
+    return top + height - (value - y_low) / (y_high - y_low) * height;
+  }
+  double bottom() const { return top + height; }
+};
+
+// Returns a run's dashes. Dashes of equal length fill each other's gaps, since each run's begin one
+// dash later. From the fifth run on they are longer and no longer in step.
+std::string dashes_of(size_t curve, size_t curves) {
+  const size_t lanes = std::min<size_t>(curves - 1, 4);
+  if (curve == 0 || lanes < 2) return "";
+  const size_t length = 9 + 4 * ((curve - 1) / lanes);
+  return " stroke-dasharray=\"" + std::to_string(length) + " " +
+         std::to_string(length * (lanes - 1)) + "\" stroke-dashoffset=\"-" +
+         std::to_string(length * ((curve - 1) % lanes)) + "\"";
+}
+
+std::string stroke_of(size_t curve, double width) {
+  const std::string color = curve == 0 ? kReferenceColor : series_color(curve - 1);
+  return "stroke=\"" + color + "\" stroke-width=\"" + number("%g", width) + "\"";
+}
+
+// Keeps only the lowest and the highest point in each half pixel: nothing more can be seen.
+std::vector<Point> thinned(const std::vector<Point>& points) {
+  std::vector<Point> kept;
+  for (size_t begin = 0, end; begin < points.size(); begin = end) {
+    const double column = std::floor(points[begin].x * 2);
+    size_t low = begin, high = begin;
+    for (end = begin; end < points.size() && std::floor(points[end].x * 2) == column; ++end) {
+      if (points[end].y < points[low].y) low = end;
+      if (points[end].y > points[high].y) high = end;
+    }
+    kept.push_back(points[std::min(low, high)]);
+    if (low != high) kept.push_back(points[std::max(low, high)]);
+  }
+  return kept;
+}
+
+std::string path_through(const std::vector<Point>& points, const std::string& stroke) {
+  std::string path;
+  for (const Point& point : thinned(points)) {
+    path += path.empty() ? 'M' : 'L';
+    path += px(point.x) + ' ' + px(point.y);
+  }
+  // A curve of one point has no length, so its caps show it.
+  if (points.size() == 1) path += "h0\" stroke-linecap=\"round";
+  return "<path d=\"" + path + "\" " + stroke + "/>\n";
+}
+
+std::string frame(const Panel& panel, const std::string& heading) {
+  std::string svg = text_at(kLeft, panel.top - 12, "head", heading);
+  for (const double tick : nice_ticks(panel.x_low, panel.x_high, 8)) {
+    if (tick != std::floor(tick)) continue;  // there is no iteration 2.5
+    svg += line_at(panel.x(tick), panel.top, panel.x(tick), panel.bottom(), "grid");
+    svg += text_at(panel.x(tick), panel.bottom() + 18, "tick mid", number("%.15g", tick));
+  }
+  return svg + line_at(kLeft, panel.bottom(), kLeft + kPlotWidth, panel.bottom(), "axis");
+}
+
+// Draws a line across a panel, with its label.
+std::string level(double y, const std::string& label) {
+  return line_at(kLeft, y, kLeft + kPlotWidth, y, "grid") +
+         text_at(kLeft - 10, y + 4, "tick end", label);
+}
+
+std::string loss_panel(const Panel& panel, const std::vector<LossCurve>& curves) {
+  std::string svg = frame(panel, "lm loss");
+  for (const double tick : nice_ticks(panel.y_low, panel.y_high, 6)) {
+    svg += level(panel.y(tick), number("%g", tick));
+  }
+  for (size_t i = 0; i < curves.size(); ++i) {
+    std::vector<Point> points;
+    for (const LossRow& row : curves[i].rows) {
+      points.push_back({panel.x(row.iteration), panel.y(row.loss)});
+    }
+    if (i == 0) {
+      svg += path_through(points, stroke_of(0, 7));
+      svg += path_through(points, "stroke=\"#8b94a3\" stroke-width=\"1\"");
+    } else {  // the hairline keeps the dashes of one run together
+      svg += path_through(points, stroke_of(i, 0.7));
+      svg += path_through(points, stroke_of(i, 2) + dashes_of(i, curves.size()));
+    }
+  }
+  return svg;
+}
+
+// Returns the powers of ten around all deltas that are not 0; low > high if there are none.
+std::pair<int, int> decades(const std::vector<std::vector<LossDelta>>& runs) {
+  double low = std::numeric_limits<double>::infinity(), high = 0;
+  for (const std::vector<LossDelta>& run : runs) {
+    for (const LossDelta& delta : run) {
+      if (delta.absolute > 0) low = std::min(low, delta.absolute);
+      high = std::max(high, delta.absolute);
+    }
+  }
+  if (high == 0) return {0, -1};
+  const int floor = static_cast<int>(std::floor(std::log10(low)));
+  return {floor, std::max(floor + 1, static_cast<int>(std::ceil(std::log10(high))))};
+}
+
+// Draws deltas as a line that is interrupted where they are 0. Those are dots at the height
+// `equal`.
+std::string delta_curve(const Panel& panel, double equal, const std::vector<LossDelta>& deltas,
+                        size_t curve) {
+  std::string svg;
+  std::vector<Point> line, dots;
+  const auto end_line = [&] {
+    if (line.size() == 1) dots.push_back(line[0]);
+    if (line.size() > 1) svg += path_through(line, stroke_of(curve, 1.4));
+    line.clear();
+  };
+  for (const LossDelta& delta : deltas) {
+    if (delta.absolute == 0) {
+      end_line();
+      dots.push_back({panel.x(delta.iteration), equal});
+    } else {
+      line.push_back({panel.x(delta.iteration), panel.y(std::log10(delta.absolute))});
+    }
+  }
+  end_line();
+  std::string path;  // dots have no length, but round caps
+  for (const Point& dot : thinned(dots)) {
+    path += 'M';
+    path += px(dot.x) + ' ' + px(dot.y) + "h0";
+  }
+  if (path.empty()) return svg;
+  return svg + "<path d=\"" + path + "\" stroke-linecap=\"round\" " + stroke_of(curve, 3) + "/>\n";
+}
+
+std::string delta_panel(Panel panel, const std::vector<LossCurve>& curves) {
+  std::vector<std::vector<LossDelta>> runs;
+  for (size_t i = 1; i < curves.size(); ++i) runs.push_back(loss_deltas(curves[0], curves[i]));
+  const auto [low, high] = decades(runs);
+  std::string svg = frame(panel, "|\u0394 lm loss| to " + curves[0].label);
+  svg += text_at(kLeft - 10, panel.bottom() - kEqualLane / 2 + 4, "tick end", "equal");
+  panel.height -= kEqualLane;
+  panel.y_low = low;
+  panel.y_high = high;
+  svg += line_at(kLeft, panel.bottom(), kLeft + kPlotWidth, panel.bottom(), "grid");
+  const int step = std::max(1, (high - low + 4) / 5);
+  for (int decade = low; decade <= high; decade += step) {
+    svg +=
+        level(panel.y(decade), (decade < 0 ? "1e\u2212" : "1e") + std::to_string(std::abs(decade)));
+  }
+  if (low > high) {
+    svg += text_at(kLeft + kPlotWidth / 2, panel.top + panel.height / 2 + 4, "tick mid",
+                   "no difference at any common iteration");
+  }
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const double equal = panel.bottom() + kEqualLane * (i + 1) / (runs.size() + 1);
+    svg += delta_curve(panel, equal, runs[i], i + 1);
+  }
+  return svg;
+}
+
+std::string agreement(const std::vector<LossDelta>& deltas) {
+  if (deltas.empty()) return "no common iteration";
+  const double largest = largest_delta(deltas).relative;
+  return largest == 0 ? "equal" : "relative \u0394 \u2264 " + number("%.1e", largest);
+}
+
+std::string legend(const std::vector<LossCurve>& curves) {
+  std::string svg;
+  const double x = kLeft + kPlotWidth + kGap;
+  for (size_t i = 0; i < curves.size(); ++i) {
+    const double y = kTop + 10 + 40.0 * i;
+    svg += "<path d=\"M" + px(x) + " " + px(y) + "h34\" " + stroke_of(i, i == 0 ? 7 : 3) + "/>\n";
+    svg += text_at(x + 44, y + 4, "label", curves[i].label);
+    svg += text_at(x + 44, y + 20, "tick",
+                   i == 0 ? "reference" : agreement(loss_deltas(curves[0], curves[i])));
+  }
+  return svg;
+}
+
+double legend_width(const std::vector<LossCurve>& curves) {
+  size_t longest = 18;
+  for (const LossCurve& curve : curves) longest = std::max(longest, curve.label.size());
+  return 44 + 7.2 * longest;
+}
+
+Panel loss_axes(const std::vector<LossCurve>& curves) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  Panel panel{kTop, kLossHeight, kInfinity, -kInfinity, kInfinity, -kInfinity};
+  for (const LossCurve& curve : curves) {
+    panel.x_low = std::min(panel.x_low, double(curve.rows.front().iteration));
+    panel.x_high = std::max(panel.x_high, double(curve.rows.back().iteration));
+    for (const LossRow& row : curve.rows) {
+      panel.y_low = std::min(panel.y_low, row.loss);
+      panel.y_high = std::max(panel.y_high, row.loss);
+    }
+  }
+  // Keeps the axis wide enough that its ticks are different doubles.
+  panel.x_high = std::max(panel.x_high, panel.x_low + std::max(1.0, 1e-9 * panel.x_low));
+  const double size = std::max(std::abs(panel.y_low), std::abs(panel.y_high));
+  double margin = std::max(0.05 * (panel.y_high - panel.y_low), 1e-3 * size);
+  if (margin == 0) margin = 1;
+  panel.y_low -= margin;
+  panel.y_high += margin;
+  return panel;
+}
+
+}  // namespace
+
+std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>& curves) {
+  const Panel losses = loss_axes(curves);
+  Panel deltas = losses;
+  deltas.top = losses.bottom() + kBetween;
+  deltas.height = kDeltaHeight;
+  const bool compared = curves.size() > 1;
+  const double bottom = compared ? deltas.bottom() : losses.bottom();
+  const double width = kLeft + kPlotWidth + kGap + legend_width(curves) + 16;
+  const double height = std::max(bottom + kBottom, kTop + 40.0 * curves.size() + 20);
+  std::string svg =
+      svg_begin(width, height) + text_at(kLeft, 40, "title", title) + loss_panel(losses, curves);
+  if (compared) svg += delta_panel(deltas, curves);
+  svg += text_at(kLeft + kPlotWidth / 2, bottom + 40, "tick mid", "iteration");
+  return svg + legend(curves) + "</svg>\n";
+}
+
+}  // namespace anymesh

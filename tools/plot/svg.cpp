@@ -1,0 +1,90 @@
+#include "tools/plot/svg.h"
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+#include "framework/format/output.h"
+
+namespace anymesh {
+namespace {
+
+const std::string kStart = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"";
+
+constexpr const char* kStyle =
+    "<style>text{font-family:system-ui,-apple-system,'Segoe UI','Helvetica Neue',Arial,sans-serif;"
+    "fill:#24292f}.title{font-size:18px;font-weight:600}.head{font-size:13px;font-weight:600}"
+    ".label{font-size:13px}.tick{font-size:11.5px;fill:#656d76}.mid{text-anchor:middle}"
+    ".end{text-anchor:end}.grid{stroke:#e7eaee}.axis{stroke:#8c959f}"
+    "path{fill:none;stroke-linejoin:round}</style>\n";
+
+constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                   "#e69f00", "#56b4e9", "#7a4fa3", "#8c6d31"};
+
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (static_cast<unsigned char>(c) >= 0x20)
+      out += c;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string svg_begin(double width, double height) {
+  const std::string w = px(width), h = px(height);
+  return kStart + w + "\" height=\"" + h + "\" viewBox=\"0 0 " + w + " " + h + "\">\n" + kStyle +
+         "<rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#fff\"/>\n";
+}
+
+void write_svg(const std::string& path, const std::string& svg,
+               const std::vector<std::filesystem::path>& inputs) {
+  const auto lock = claim_output("--output", path, {"an SVG of ours", kStart}, inputs);
+  std::ofstream file(path, std::ios::binary);
+  file << svg;
+  file.close();
+  if (!file) throw std::runtime_error("--output " + path + ": cannot write the file");
+}
+
+std::string number(const char* format, double value) {
+  char text[64];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string px(double value) { return number("%.1f", value); }
+
+std::string text_at(double x, double y, const std::string& style, const std::string& text) {
+  return "<text x=\"" + px(x) + "\" y=\"" + px(y) + "\" class=\"" + style + "\">" + escaped(text) +
+         "</text>\n";
+}
+
+std::string line_at(double x1, double y1, double x2, double y2, const std::string& style) {
+  return "<line x1=\"" + px(x1) + "\" y1=\"" + px(y1) + "\" x2=\"" + px(x2) + "\" y2=\"" + px(y2) +
+         "\" class=\"" + style + "\"/>\n";
+}
+
+std::vector<double> nice_ticks(double low, double high, int count) {
+  const double rough = (high - low) / count;
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  double step = 10 * power;
+  for (const double multiple : {5, 2, 1}) {
+    if (multiple * power >= rough) step = multiple * power;
+  }
+  std::vector<double> ticks;
+  for (double k = std::ceil(low / step); k * step <= high; ++k) ticks.push_back(k * step);
+  return ticks;
+}
+
+std::string series_color(size_t series) { return kColors[series % std::size(kColors)]; }
+
+}  // namespace anymesh
