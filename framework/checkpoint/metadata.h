@@ -12,8 +12,8 @@ namespace anymesh {
 inline constexpr const char* kWrittenLikeDeepSpeed = "0.19.8";
 
 // Returns the contents of a model-states file. It has Megatron's keys if the run has flags. Entries
-// for weights are None: optimizer_states.h fills them in. Collective over grid.pp, because each stage
-// knows only its own parameters' patterns.
+// for weights are None: save/optimizer_states.h fills them in. Collective over grid.pp, because
+// each stage knows only its own parameters' patterns.
 Value model_states(const CheckpointedRun& run, const TrainState& state, const SaveOptions& options);
 
 // Returns a dict of a model-states file's other entries: all except the keys of `own`, which this

@@ -19,7 +19,7 @@ namespace anymesh {
 // it is whole. The tokenizer's files are copied to SAVE. Files of these names that no import wrote
 // are refused, unless `overwrite`.
 //
-// Throws a DamagedFile with file and key or tensor for a model that ours cannot be (hf_config.h), a
+// Throws a DamagedFile with file and key or tensor for a model that ours cannot be (config.h), a
 // missing file or tensor, a tensor of another shape, or a tensor that such a model does not have. A
 // tied model with another head in its file becomes an untied one, with a note. Unknown keys of
 // config.json get a note too.

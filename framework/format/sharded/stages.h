@@ -25,8 +25,8 @@ void read_weights(ShardedCheckpoint& source);  // weights.cpp
 // parameters are over the optimizer files.
 void read_frozen_of_zero3(ShardedCheckpoint& source, RecordChecksums* checks);
 
-// Returns ShardedCheckpoint::model_tensors. Needs `model_states` and `layer_files`. Throws if a tied
-// layer's file cannot be told from another's.
+// Returns ShardedCheckpoint::model_tensors. Needs `model_states` and `layer_files`. Throws if a
+// tied layer's file cannot be told from another's.
 std::vector<NamedTensors> model_tensors(const ShardedCheckpoint& source, int threads,
                                         RecordChecksums* checks);
 

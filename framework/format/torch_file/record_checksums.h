@@ -24,7 +24,8 @@ class RecordChecksums {
  public:
   void finish(int threads);  // skips records that were never read
 
-  // Instead of finish(), if several readers each read a part of the same files (collective_checksums.h).
+  // Instead of finish(), if several readers each read a part of the same files
+  // (checkpoint/load/collective_checksums.h).
   class Record;
   struct Part {
     std::shared_ptr<const Record> record;

@@ -31,9 +31,9 @@ struct ConvertPlan {
 // checkpoint may lack it. Otherwise throws Unreadable with `remedy` at the end of the message.
 UniversalInfo merge_info(const ShardedCheckpoint& source, const std::string& remedy = "");
 
-// Plans every state of every parameter. Throws DamagedFile if a parameter's elements are not covered
-// exactly once, or if pipeline stages share it but neither a pattern nor a tied layer's name says
-// so.
+// Plans every state of every parameter. Throws DamagedFile if a parameter's elements are not
+// covered exactly once, or if pipeline stages share it but neither a pattern nor a tied layer's
+// name says so.
 ConvertPlan plan_conversion(const ShardedCheckpoint& source, const UniversalInfo& info);
 
 }  // namespace anymesh

@@ -11,11 +11,11 @@ namespace anymesh {
 
 // These write the same bits as their twins on the CPU.
 //
-// adamw_step() of optim/sweeps.h. The state is fp32 or float64; `rounded` may be undefined.
+// adamw_step() of kernels/adamw_sweeps.h. The state is fp32 or float64; `rounded` may be undefined.
 void cuda_adamw(const torch::Tensor& weight, const torch::Tensor& gradient,
                 const torch::Tensor& exp_avg, const torch::Tensor& exp_avg_sq,
                 const AdamwCoefficients<double>& coefficients, const torch::Tensor& rounded);
-// dropout() of random/dropout.h for one sample: x, y [n]
+// dropout() of kernels/dropout.h for one sample: x, y [n]
 void cuda_dropout(const torch::Tensor& x, const torch::Tensor& y, const DropoutKey& key);
 
 // These compute the same as their twins, in fp32 but in other orders, for fp32, fp16 and bf16.

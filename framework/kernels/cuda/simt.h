@@ -1,5 +1,5 @@
-// Helpers for writing kernels, besides CUDA C++. nvcc compiles them for GPUs; tests/gpu compiles
-// the same sources for the CPU, where the threads of a block take turns.
+// Helpers for writing kernels, besides CUDA C++. nvcc compiles them for GPUs; tests/kernels/cuda
+// compiles the same sources for the CPU, where the threads of a block take turns.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ void launch(const char* name, void (*kernel)(Parameters...), int64_t blocks, int
 
 }  // namespace anymesh
 #else
-#include <simt_on_cpu.h>  // of tests/gpu
+#include <simt_on_cpu.h>  // of tests/kernels/cuda/simt
 #endif
 
 namespace anymesh {

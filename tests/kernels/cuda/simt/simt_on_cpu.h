@@ -1,7 +1,7 @@
-// CUDA C++ for framework/kernels/cuda/simt.h where no nvcc compiles it, as far as our kernels use it, for
-// one thread of the CPU. Blocks run one after the other. The threads of a block are fibers that run
-// until they wait for each other. A warp runs as far as it can before the next one, so that a
-// missing wait shows. A wait that some threads never reach is an error.
+// CUDA C++ for framework/kernels/cuda/simt.h where no nvcc compiles it, as far as our kernels use
+// it, for one thread of the CPU. Blocks run one after the other. The threads of a block are fibers
+// that run until they wait for each other. A warp runs as far as it can before the next one, so
+// that a missing wait shows. A wait that some threads never reach is an error.
 #pragma once
 
 #include <c10/util/BFloat16.h>
