@@ -1,5 +1,6 @@
-# Builds examples/external against an installed tree that was moved after its installation. The project finds the package and
-# trains the same on one rank and on two, and the installed tools read its checkpoints.
+# Builds examples/external and examples/format against an installed tree that was moved after its installation. The former trains
+# the same on one rank and on two, and the installed tools read its checkpoints. The latter links the format library alone, and
+# reads the same norms from a checkpoint and from what the tools make of it.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" "$1"
 
 { cmake --install "$bin/.." --prefix "$scratch/built" && mv built installed; } >install.log 2>&1 || fail "$(tail -5 install.log)"
@@ -18,3 +19,22 @@ paste -d' ' <(grep ^step 1.log) <(grep ^step 2.log) | awk '
   fail "losses of one rank and two: $(cat 1.log 2.log)"
 installed/bin/pretrain_gpt --help >help.log 2>&1 && grep -q -- --zero-stage help.log || fail "the installed pretrain_gpt: $(tail -5 help.log)"
 echo "ok: it trains alike on one rank and two"
+
+example=$here/../../examples/format
+{ cmake -G Ninja -S "$example" -B format -DCMAKE_PREFIX_PATH="$scratch/installed" -DCMAKE_BUILD_TYPE=Release &&
+  cmake --build format; } >format.log 2>&1 || fail "$(tail -20 format.log)"
+bash "$here/../style/linked_libraries.sh" format/norms >linked.log || fail "$(cat linked.log)"
+convert checkpoints2 global_step10
+installed/bin/zero_to_fp32 checkpoints2 weights >export.log 2>&1 || fail "$(tail -5 export.log)"
+for folder in checkpoints2 checkpoints2/global_step10_universal weights; do
+  format/norms $folder >"${folder##*/}.norms" 2>&1 || fail "$folder: $(tail -5 "${folder##*/}.norms")"
+  cmp checkpoints2.norms "${folder##*/}.norms" || fail "norms of $folder"
+done
+# 128 x 32 numbers of standard deviation 0.02 have a norm of 1.28. Ten steps at 1e-3 change each by about 0.01, the norm by less
+# than 0.64.
+awk '$1 == "2.mlp.dense_h_to_4h.weight" && $2 $3 == "[128,32]" && $4 > 0.64 && $4 < 1.92 {found = 1} END {exit !found}' checkpoints2.norms ||
+  fail "norms: $(cat checkpoints2.norms)"
+! format/norms installed >missing.log 2>&1 && grep -q '^norms: installed: is no checkpoint' missing.log || fail "no checkpoint: $(cat missing.log)"
+diff "$example/main.cpp" <(sed -n '/^```cpp$/,/^```$/p' "$here/../../framework/format/README.md" | sed '/^```/d') >diff.log ||
+  fail "framework/format/README.md shows another program: $(cat diff.log)"
+echo "ok: the format library reads $(wc -l <checkpoints2.norms) parameters without LibTorch and MPI"
