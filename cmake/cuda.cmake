@@ -1,5 +1,5 @@
-# The preset `cuda` adds the other half of LibTorch, and NCCL, to the target `libtorch`. Only framework/cuda includes their
-# headers, through the target `cuda_headers`.
+# The preset `cuda` adds the other half of LibTorch, and NCCL, to the target `libtorch`. Only framework/cuda and
+# framework/kernels/cuda include their headers, through the target `cuda_headers`.
 #
 # The system provides the compiler, the CUDA Toolkit's libraries and, if it has them, cuDNN and NCCL. PyPI's wheels provide the
 # other needs of libtorch_cuda (tools/setup.sh --cuda).
