@@ -21,7 +21,7 @@ using testing::StartsWith;
 
 uint32_t crc_of(std::string_view text) { return crc32c(std::as_bytes(std::span(text))); }
 
-class EventFileTest : public TempFolder {
+class TensorBoardWriterTest : public TempFolder {
  protected:
   static std::string contents(const fs::path& path) {
     std::stringstream text;
@@ -58,7 +58,7 @@ TEST(Crc32c, HasTheKnownValues) {
   EXPECT_EQ(crc_of(""), 0u);
 }
 
-TEST_F(EventFileTest, HoldsTheVersionTheStartAndTheScalars) {
+TEST_F(TensorBoardWriterTest, HoldsTheVersionTheStartAndTheScalars) {
   TensorBoardWriter file(folder_ / "new" / "logs", 301);
   EXPECT_THAT(file.path().filename(), StartsWith("events.out.tfevents.1"));
   ASSERT_TRUE(file.add(301, {{"lm loss", 2.5}, {"grad-norm", -1.0}}));
@@ -91,7 +91,7 @@ TEST_F(EventFileTest, HoldsTheVersionTheStartAndTheScalars) {
 }
 
 // A record that does not fit leaves whole records behind it, and later ones are written.
-TEST_F(EventFileTest, OutlivesAFullDisk) {
+TEST_F(TensorBoardWriterTest, OutlivesAFullDisk) {
   TensorBoardWriter file(folder_, 1);
   ASSERT_TRUE(file.add(1, {{"lm loss", 3}}));
   const std::string before = contents(file.path());
@@ -105,7 +105,7 @@ TEST_F(EventFileTest, OutlivesAFullDisk) {
   EXPECT_EQ(records(contents(file.path())).size(), 4u);
 }
 
-TEST_F(EventFileTest, NeverWritesToAFileThatIsThere) {
+TEST_F(TensorBoardWriterTest, NeverWritesToAFileThatIsThere) {
   TensorBoardWriter first(folder_, 1);
   const std::string before = contents(first.path());
   TensorBoardWriter second(folder_, 1);
@@ -114,7 +114,7 @@ TEST_F(EventFileTest, NeverWritesToAFileThatIsThere) {
   EXPECT_EQ(contents(first.path()), before);
 }
 
-TEST_F(EventFileTest, NamesTheFolderThatCannotBe) {
+TEST_F(TensorBoardWriterTest, NamesTheFolderThatCannotBe) {
   std::ofstream(folder_ / "file") << "x";
   EXPECT_THAT(message_of([&] { TensorBoardWriter(folder_ / "file", 1); }),
               HasSubstr((folder_ / "file").string()));

@@ -94,7 +94,7 @@ TEST_F(Zip, NothingOfADamagedRecordIsGivenOut) {
 }
 
 // Reads in any order, with gaps, with parts read twice. Untouched records do not count.
-TEST_F(Zip, DeferredChecksFindDamageWhereverItIs) {
+TEST_F(Zip, RecordChecksumsFindDamageWhereverItIs) {
   const std::vector<std::vector<std::pair<uint64_t, size_t>>> reads = {
       {{0, 3}, {3, 3}}, {{3, 3}, {0, 3}}, {{4, 1}, {0, 2}, {2, 2}},
       {{2, 2}},         {{1, 4}, {0, 3}}, {{0, 1}, {5, 1}, {2, 1}}};
