@@ -119,7 +119,7 @@ Value deepspeed_config(const CheckpointedRun& run) {
       {{"train_batch_size", run.config.global_batch_size},
        {"train_micro_batch_size_per_gpu", run.config.micro_batch_size},
        {"gradient_clipping", run.optimizer.options().clip_grad},
-       {"zero_optimization", Value::dict({{"stage", run.optimizer.options().stage}})},
+       {"zero_optimization", Value::dict({{"stage", run.optimizer.stage().number()}})},
        {"bf16", Value::dict({{"enabled", run.dtype == torch::kBFloat16}})},
        {"fp16", Value::dict({{"enabled", run.dtype == torch::kHalf}})}});
 }

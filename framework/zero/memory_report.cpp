@@ -22,7 +22,7 @@ int64_t bytes_of(const StateTensor& state) {
 double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
-  const int stage = optimizer.options().stage;
+  const ZeroStage stage = optimizer.stage();
   const int64_t ranks = optimizer.partitions().size();
   const OffloadOptions& offload = optimizer.options().offload;
   MemoryPart parameters{"parameters"}, gradients{"gradients"}, state{"optimizer state"},
@@ -34,16 +34,17 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
       if (spec.second_use.defined()) tied += spec.tensor.numel();
       parameters.allocated += bytes_of(spec.tensor);
     }
-    const int64_t tied_here = stage < 2    ? tied
-                              : stage == 2 ? std::min(tied, numel / ranks)
-                                           : tied / ranks;
+    const int64_t tied_here = stage.partitions_parameters()  ? tied / ranks
+                              : stage.partitions_gradients() ? std::min(tied, numel / ranks)
+                                                             : tied;
     copies.closed_form += 4 * tied_here;
     const auto width = static_cast<int64_t>(group.params[0].tensor.element_size());
     parameters.allocated += bytes_of(group.weights);
     const int64_t state_width = width == 2 ? 12 : 8;
-    if (!offload.params) parameters.closed_form += width * numel / (stage == 3 ? ranks : 1);
+    if (!offload.params)
+      parameters.closed_form += width * numel / (stage.partitions_parameters() ? ranks : 1);
     gradients.allocated += bytes_of(group.gradient);
-    gradients.closed_form += 4 * numel / (stage >= 2 ? ranks : 1);
+    gradients.closed_form += 4 * numel / (stage.partitions_gradients() ? ranks : 1);
     state.allocated +=
         bytes_of(group.master) + bytes_of(group.exp_avg) + bytes_of(group.exp_avg_sq);
     if (!offload.optimizer) state.closed_form += state_width * numel / ranks;
@@ -54,7 +55,8 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   for (const auto& frozen : optimizer.frozen()) {
     parameters.allocated += bytes_of(frozen.part);
     const auto whole = static_cast<int64_t>(frozen.spec.tensor.nbytes());
-    if (!offload.params) parameters.closed_form += whole / (stage == 3 ? ranks : 1);
+    if (!offload.params)
+      parameters.closed_form += whole / (stage.partitions_parameters() ? ranks : 1);
   }
   copies.allocated = optimizer.second_use_bytes();
   buffers.allocated = optimizer.offload_buffer_bytes();

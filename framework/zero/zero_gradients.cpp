@@ -77,7 +77,7 @@ void ZeroOptimizer::bucketed_gradients(Group& group) {
 
 // This rank's partition of `gradient`.
 torch::Tensor ZeroOptimizer::my_gradients(const Group& group) const {
-  if (options_.stage >= 2) return group.gradient;
+  if (stage().partitions_gradients()) return group.gradient;
   const int64_t partition = group.layout.partition_numel();
   return group.gradient.narrow(0, partitions_->rank() * partition, partition);
 }
@@ -85,7 +85,7 @@ torch::Tensor ZeroOptimizer::my_gradients(const Group& group) const {
 // A parameter's elements of `gradient`: all of them at stages 0 and 1, this rank's fragment at 2
 // and 3.
 torch::Tensor ZeroOptimizer::gradient_of(const Group& group, size_t param) const {
-  if (options_.stage < 2) {
+  if (!stage().partitions_gradients()) {
     return group.gradient.narrow(0, group.layout.flat().param_offset(param),
                                  group.layout.numel(param));
   }
@@ -107,7 +107,7 @@ void ZeroOptimizer::after_backward() {
 
 double ZeroOptimizer::reduce_gradients() {
   RECORD_USER_SCOPE("gradients");
-  if (options_.stage < 2) reduce_whole_gradients();
+  if (!stage().partitions_gradients()) reduce_whole_gradients();
   add_tied_gradients();
   add_sequence_parts();
   std::vector<torch::Tensor> counted;
@@ -118,7 +118,7 @@ double ZeroOptimizer::reduce_gradients() {
   }
   local_square_sum_ = sum_of_squares(counted);
   torch::Tensor square_sum = torch::full({1}, local_square_sum_, torch::kDouble);
-  (options_.stage == 0 ? grid_.model : grid_.world)->all_reduce(square_sum);
+  (stage().partitions_optimizer() ? grid_.world : grid_.model)->all_reduce(square_sum);
   // The order of this sum in double depends on which rank holds which piece. Rounding it once to
   // fp32 hides that.
   return static_cast<float>(std::sqrt(square_sum.item<double>()));
@@ -129,10 +129,10 @@ double ZeroOptimizer::reduce_gradients() {
 void ZeroOptimizer::reduce_whole_gradients() {
   for (GradientSum& sum : whole_sums_) sum.finish();
   for (Group& group : groups_) {
-    if (options_.stage == 0) {
-      grid_.dp->all_reduce(group.gradient);
-    } else {
+    if (stage().partitions_optimizer()) {
       grid_.dp->reduce_scatter(my_gradients(group), group.gradient);
+    } else {
+      grid_.dp->all_reduce(group.gradient);
     }
   }
 }
@@ -142,25 +142,25 @@ void ZeroOptimizer::reduce_whole_gradients() {
 void ZeroOptimizer::add_tied_gradients() {
   for (SecondUse& use : second_uses_) {
     const Group& group = use.group;
-    if (options_.stage == 1) {  // reduces to this rank's fragment, and adds it
+    if (stage().partitions_gradients()) {
+      gradient_of(group, use.param).add_(use.sums);
+      use.sums.zero_();
+    } else if (stage().partitions_optimizer()) {  // reduces to this rank's fragment, and adds it
       GradientBucket(group.layout, use.param, use.param + 1, grid_.dp, my_gradients(group), 0,
                      &bucket_bytes_)
           .add(use.param, use.sums);
-    } else if (options_.stage == 0) {
+    } else {
       grid_.dp->all_reduce(use.sums);
       use.whole_sum->add_to(gradient_of(group, use.param));
-    } else {
-      gradient_of(group, use.param).add_(use.sums);
-      use.sums.zero_();
     }
   }
   for (Group& group : groups_) {
     for (size_t i = 0; i < group.params.size(); ++i) {
       if (!group.params[i].tied || grid_.topology.pp_size == 1) continue;
-      if (options_.stage == 0) {
-        grid_.embedding->all_reduce(gradient_of(group, i));
-      } else {
+      if (stage().partitions_optimizer()) {
         add_tied_partitions(group, i);
+      } else {
+        grid_.embedding->all_reduce(gradient_of(group, i));
       }
     }
   }
@@ -210,7 +210,7 @@ void ZeroOptimizer::add_sequence_parts() {
 
 void ZeroOptimizer::clear_gradients() {
   for (GradientSum& sum : whole_sums_) sum.expire();
-  if (options_.stage < 2) return;
+  if (!stage().partitions_gradients()) return;
   for (Group& group : groups_) group.gradient.zero_();
 }
 

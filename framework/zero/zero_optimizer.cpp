@@ -18,7 +18,7 @@ torch::Dtype master_dtype(const torch::Tensor& param) {
 ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const ProcessGrid& grid,
                              ZeroOptions options)
     : grid_(grid), options_(std::move(options)) {
-  partitions_ = options_.stage == 0 ? grid.world->split(grid.world->rank(), 0) : grid.dp;
+  partitions_ = stage().partitions_optimizer() ? grid.dp : grid.world->split(grid.world->rank(), 0);
   std::vector<ParamSpec> decayed, others;
   for (const ParamSpec& spec : params) {
     if (!spec.frozen()) (spec.weight_decay ? decayed : others).push_back(spec);
@@ -32,14 +32,14 @@ ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const Process
     }
     if (!decayed.empty()) add_group(std::move(decayed), options_.weight_decay);
     if (!others.empty()) add_group(std::move(others), 0);
-    if (options_.stage == 3) shard_params();
+    if (stage().partitions_parameters()) shard_params();
     sweep_masters(Use::Read, Use::Write, [](const Window& w) { w.master.copy_(w.weight); });
   });
 }
 
 void ZeroOptimizer::add_frozen(const ParamSpec& spec) {
   const int64_t numel = spec.tensor.numel();
-  if (options_.stage < 3) {
+  if (!stage().partitions_parameters()) {
     spec.materialize();
     const torch::Tensor whole = spec.tensor.view(-1);
     frozen_.push_back({spec, 0, whole, whole});
@@ -60,18 +60,18 @@ void ZeroOptimizer::add_group(std::vector<ParamSpec> params, double weight_decay
   std::vector<int64_t> numels;
   for (const ParamSpec& spec : params) {
     numels.push_back(spec.tensor.numel());
-    if (options_.stage < 3) spec.materialize();
+    if (!stage().partitions_parameters()) spec.materialize();
   }
-  Group& group =
-      groups_.emplace_back(Group{.weight_decay = weight_decay,
-                                 .params = std::move(params),
-                                 .layout = {numels, partitions_->size(), options_.stage == 3}});
+  Group& group = groups_.emplace_back(
+      Group{.weight_decay = weight_decay,
+            .params = std::move(params),
+            .layout = {numels, partitions_->size(), stage().partitions_parameters()}});
   add_state(group);
   add_pieces(group);
-  if (options_.stage < 2) {
-    whole_gradients(group);
-  } else {
+  if (stage().partitions_gradients()) {
     bucketed_gradients(group);
+  } else {
+    whole_gradients(group);
   }
 }
 
@@ -81,11 +81,11 @@ void ZeroOptimizer::add_state(Group& group) {
   const torch::TensorOptions fp32 = param.options().dtype(master_dtype(param));
   const auto optimizer_swap = options_.offload.optimizer ? swap_ : nullptr,
              params_swap = options_.offload.params ? swap_ : nullptr;
-  group.gradient =
-      torch::zeros({options_.stage < 2 ? partition * partitions_->size() : partition}, fp32);
+  group.gradient = torch::zeros(
+      {stage().partitions_gradients() ? partition : partition * partitions_->size()}, fp32);
   group.exp_avg = StateTensor::zeros(partition, fp32, optimizer_swap);
   group.exp_avg_sq = StateTensor::zeros(partition, fp32, optimizer_swap);
-  if (options_.stage == 3)
+  if (stage().partitions_parameters())
     group.weights = StateTensor::zeros(partition, param.options(), params_swap);
   if (param.dtype() != fp32.dtype())
     group.master = StateTensor::zeros(partition, fp32, optimizer_swap);
@@ -99,7 +99,7 @@ void ZeroOptimizer::add_pieces(Group& group) {
     };
     const ParamSpec& spec = group.params[f.param];
     StateTensor weight;
-    if (options_.stage == 3) {
+    if (stage().partitions_parameters()) {
       weight = mine(group.weights);
       weight.fill([&](int64_t at, const torch::Tensor& block) {
         spec.initialize(f.param_start + at, block);
@@ -203,7 +203,7 @@ void ZeroOptimizer::sweep(const Group& group, Use weights, Use masters, Use mome
 }
 
 void ZeroOptimizer::gather_params() {
-  if (partitions_->size() == 1 || options_.stage == 3) return;
+  if (partitions_->size() == 1 || stage().partitions_parameters()) return;
   for (const Group& group : groups_) gather_params(group);
 }
 

@@ -12,17 +12,11 @@
 #include "framework/zero/offload/streamer.h"
 #include "framework/zero/param_group.h"
 #include "framework/zero/sharded_params.h"
+#include "framework/zero/stage.h"
 
 namespace anymesh {
 
-// AdamW with its state partitioned over the data-parallel group (ZeRO, arXiv:1910.02054).
-//
-//   stage  gradients  optimizer state  parameters          traffic a step, m micro-batches, in parameters
-//   0      whole      whole            whole               2       all-reduce of gradients
-//   1      whole      partition        whole               2       reduce-scatter, all-gather of parameters
-//   2      partition  partition        whole               1 + m   reduce-scatter per micro-batch, all-gather
-//   3      partition  partition        partition, whole    3m      two gathers and a reduce-scatter per
-//                                      units when used             micro-batch
+// AdamW with its state partitioned over the data-parallel group, as the stage says (stage.h).
 //
 // Parameters form two groups, with and without weight decay, in DeepSpeed's layouts
 // (param_group.h), so that a save writes the state as it is, in memory or offloaded to disk.
@@ -34,7 +28,7 @@ namespace anymesh {
 // second, stages 2 and 3 the other way round. All bits agree within each pair and, with one
 // micro-batch, across all four stages. The two uses of a tied weight are added last.
 struct ZeroOptions {
-  int stage = 0;
+  ZeroStage stage = 0;
   AdamOptions adam;
   double weight_decay = 0.01;
   double clip_grad = 1.0;  // 0 = no clipping
@@ -77,6 +71,7 @@ class ZeroOptimizer final : public UnitObserver {
   void after_backward() override;
 
   const ZeroOptions& options() const { return options_; }
+  ZeroStage stage() const { return options_.stage; }
   std::vector<Group>& groups() { return groups_; }
   const std::vector<Group>& groups() const { return groups_; }
   const std::vector<Frozen>& frozen() const { return frozen_; }

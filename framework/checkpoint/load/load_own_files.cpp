@@ -54,7 +54,7 @@ void load_partitions(const Value& adam, const Value& fp32, CheckpointedRun& run)
   for (size_t g = 0; g < groups.size(); ++g) {
     const int64_t partition = groups[g].layout.partition_numel();
     const int64_t padding =
-        run.optimizer.options().stage == 3
+        run.optimizer.stage().partitions_parameters()
             ? 0
             : groups[g].layout.flat().padding(run.optimizer.partitions().rank());
     const Value state = states.entries().at(g).second;
@@ -99,16 +99,17 @@ void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& 
 }
 
 // The key under which stages 1 to 3, and stage 0 with masters, keep Adam's state.
-std::string_view adam_key(int stage) {
-  return stage == 0 || stage == 3 ? keys::kOptimizerStateDict : keys::kBaseOptimizerState;
+std::string_view adam_key(ZeroStage stage) {
+  const bool wrapped = stage.partitions_optimizer() && !stage.partitions_parameters();
+  return wrapped ? keys::kBaseOptimizerState : keys::kOptimizerStateDict;
 }
 
 // Whether the optimizer's states have our layout: one per parameter or group, each with its step,
 // and groups without gaps. load_whole_tensors handles the others, such as apex's FusedAdam and
 // elastic checkpoints.
 bool has_our_states(const Value& optimizer, const CheckpointedRun& run) {
-  const int stage = run.optimizer.options().stage;
-  const bool by_parameter = stage == 0 && run.dtype == torch::kFloat;
+  const ZeroStage stage = run.optimizer.stage();
+  const bool by_parameter = !stage.partitions_optimizer() && run.dtype == torch::kFloat;
   size_t count = run.optimizer.groups().size();
   if (by_parameter) {
     count = 0;
@@ -141,41 +142,43 @@ OwnFiles find_own_files(const fs::path& folder, const Value& metadata, const Che
                        .dp_size = static_cast<int>(metadata.at(keys::kDpWorldSize).as_int()),
                        .tp_size = static_cast<int>(degrees.at(keys::kTpDegree).as_int())};
   // Only this rank's files are looked at: a node without a shared file system may have no others.
-  const int stage = run.optimizer.options().stage, dp = run.grid.coord.dp,
-            mp = run.grid.model->rank();
-  const fs::path file = folder /
-                        (stage == 3 ? zero3_model_states_file(dp, mp) : model_states_file(mp)),
+  const ZeroStage stage = run.optimizer.stage();
+  const int dp = run.grid.coord.dp, mp = run.grid.model->rank();
+  const fs::path file = folder / (stage.partitions_parameters() ? zero3_model_states_file(dp, mp)
+                                                                : model_states_file(mp)),
                  partition = folder / optim_states_file(dp, mp, run.dtype == torch::kBFloat16);
   const Value whole = metadata.find(keys::kOptimizer);
   const bool alike =
-      stage == 0 ? whole && whole.contains(keys::kFp32GroupsFlat) == (run.dtype != torch::kFloat)
-                 : fs::exists(partition);
+      stage.partitions_optimizer()
+          ? fs::exists(partition)
+          : whole && whole.contains(keys::kFp32GroupsFlat) == (run.dtype != torch::kFloat);
   if (saved != run.grid.topology || !alike || !fs::exists(file)) return {};
   OwnFiles own{.model_states = read_torch_file(file, &checks)};
   if (!same_params(own.model_states, run)) return {};
-  own.optimizer = stage == 0 ? own.model_states.at(keys::kOptimizer)
-                             : read_torch_file(partition, &checks).at(keys::kOptimizerStateDict);
+  own.optimizer = stage.partitions_optimizer()
+                      ? read_torch_file(partition, &checks).at(keys::kOptimizerStateDict)
+                      : own.model_states.at(keys::kOptimizer);
   return has_our_states(own.optimizer, run) ? own : OwnFiles();
 }
 
 Value load_own_files(const fs::path& folder, const OwnFiles& own, CheckpointedRun& run,
                      RecordChecksums& checks) {
-  const int stage = run.optimizer.options().stage;
+  const ZeroStage stage = run.optimizer.stage();
   for (const auto& frozen : run.optimizer.frozen()) {
     const Value part = own.model_states.at(keys::kFrozenParamFragments).at(frozen.spec.name);
     read_elements(part.as_tensor(), 0, frozen.part, part.where());
   }
-  if (stage == 0 && run.dtype == torch::kFloat) {
+  if (!stage.partitions_optimizer() && run.dtype == torch::kFloat) {
     load_weights(folder, own.model_states.at(keys::kModule), run, checks);
     load_whole(own.optimizer, run);
     return own.optimizer;
   }
-  const std::string_view masters = stage == 0   ? keys::kFp32GroupsFlat
-                                   : stage == 3 ? keys::kFp32FlatGroups
-                                                : keys::kFp32Groups;
+  const std::string_view masters = stage.partitions_parameters()  ? keys::kFp32FlatGroups
+                                   : stage.partitions_optimizer() ? keys::kFp32Groups
+                                                                  : keys::kFp32GroupsFlat;
   load_partitions(own.optimizer.at(adam_key(stage)), own.optimizer.at(masters), run);
   // BF16_Optimizer has no scaler. At stage 0 the optimizer's dict itself has a scaler's keys.
-  return stage == 0 ? own.optimizer : own.optimizer.find(keys::kLossScaler);
+  return stage.partitions_optimizer() ? own.optimizer.find(keys::kLossScaler) : own.optimizer;
 }
 
 }  // namespace anymesh

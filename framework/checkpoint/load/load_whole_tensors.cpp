@@ -82,7 +82,7 @@ std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
   };
   for (const auto& frozen : run.optimizer.frozen()) {
     const WholeParameter parameter = find(checkpoint, frozen.spec, custom);
-    count(frozen.spec, run.optimizer.options().stage == 3);
+    count(frozen.spec, run.optimizer.stage().partitions_parameters());
     if (parameter.weight().bytes)
       read(parameter, kFp32State, frozen.spec, frozen.start, frozen.weight);
   }
@@ -91,7 +91,7 @@ std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
       const ParamSpec& spec = group.params[piece.param];
       const WholeParameter parameter = find(checkpoint, spec, custom);
       if (!parameter.weight().bytes) continue;
-      count(spec, run.optimizer.options().stage > 0);
+      count(spec, run.optimizer.stage().partitions_optimizer());
       read(parameter, kFp32State, spec, piece.param_start, piece.master);
       if (weights_only) continue;
       check_is_adams(checkpoint, parameter, spec.name);

@@ -18,7 +18,7 @@ using Records = std::vector<TensorRecord>;  // in the order of the stage's param
 // Returns the 1-D part of each stage parameter that this rank keeps between steps, by name.
 std::unordered_map<std::string, StateTensor> kept_weights(const CheckpointedRun& run) {
   std::unordered_map<std::string, StateTensor> kept;
-  if (run.optimizer.options().stage < 3) {
+  if (!run.optimizer.stage().partitions_parameters()) {
     for (const ParamSpec& spec : run.stage.params())
       kept[spec.name] = StateTensor(spec.tensor.detach().view(-1));
     return kept;
@@ -52,7 +52,7 @@ std::vector<RemoteTensors::Part> parts_of(const CheckpointedRun& run, const Para
                                           int pp) {
   const Topology& mesh = run.grid.topology;
   const int slices = spec.split_dim < 0 ? 1 : mesh.tp_size,
-            ranks = run.optimizer.options().stage == 3 ? mesh.dp_size : 1;
+            ranks = run.optimizer.stage().partitions_parameters() ? mesh.dp_size : 1;
   std::vector<RemoteTensors::Part> parts;
   for (int tp = 0; tp < slices; ++tp) {
     const ShardLayout layout = layout_of(spec, mesh.tp_size, tp);
@@ -68,7 +68,7 @@ std::vector<RemoteTensors::Part> parts_of(const CheckpointedRun& run, const Para
 // `gathered` collects the slices over grid.dp. At the other stages they are in memory.
 Records stage_weights(const CheckpointedRun& run, RemoteTensors& gathered) {
   Records records;
-  if (run.optimizer.options().stage < 3) {
+  if (!run.optimizer.stage().partitions_parameters()) {
     for (const ParamSpec& spec : run.stage.params()) records.push_back(record_of(spec.tensor));
     return records;
   }
@@ -101,7 +101,7 @@ Value model_weights(const CheckpointedRun& run, bool exclude_frozen, RemoteTenso
     const auto [pp, spec] = spec_of(line, run.dtype);
     RemoteTensors::Tensor tensor{run.dtype, spec.shape, parts_of(run, spec, pp), {}};
     const bool sends = pp == at.pp && (spec.split_dim >= 0 || at.tp == 0) &&
-                       (run.optimizer.options().stage == 3 || at.dp == 0);
+                       (run.optimizer.stage().partitions_parameters() || at.dp == 0);
     if (const auto found = kept.find(spec.name); sends && found != kept.end())
       tensor.mine = found->second;
     entries.emplace_back(spec.name, gathered.add(std::move(tensor)));
@@ -113,7 +113,8 @@ Value model_weights(const CheckpointedRun& run, bool exclude_frozen, RemoteTenso
 // the other stages list them too if there are any: readers recognise frozen parameters by the list.
 template <typename Fn>
 Value frozen_entries(const CheckpointedRun& run, const SaveOptions& options, Fn&& value_of) {
-  const bool listed = run.optimizer.options().stage >= 2 || !run.optimizer.frozen().empty();
+  const bool listed =
+      run.optimizer.stage().partitions_gradients() || !run.optimizer.frozen().empty();
   if (!listed || options.exclude_frozen_parameters) return {};
   std::vector<Value::Entry> entries;
   for (const auto& frozen : run.optimizer.frozen())
@@ -127,7 +128,7 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
                    const Records& weights, const WriteFile& write) {
   const Coord& at = run.grid.coord;
   const int mp_rank = run.grid.model->rank();
-  const bool sharded = run.optimizer.options().stage == 3 && !options.weights_only,
+  const bool sharded = run.optimizer.stage().partitions_parameters() && !options.weights_only,
              pipeline = run.grid.topology.pp_size > 1;
   std::vector<Value::Entry> module;
   std::map<int, std::vector<Value::Entry>> layers;  // the first stage writes a tied weight
@@ -155,7 +156,7 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
 
 void write_model_states(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
                         const WriteFile& write) {
-  const bool sharded = run.optimizer.options().stage == 3;
+  const bool sharded = run.optimizer.stage().partitions_parameters();
   Records weights;
   std::map<std::string, TensorRecord> whole;
   for (const ParamSpec& spec : run.stage.params()) {

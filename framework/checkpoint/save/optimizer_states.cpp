@@ -128,7 +128,7 @@ Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
                       {keys::kClipGrad, run.optimizer.options().clip_grad},
                       {keys::kBaseOptimizerState, adam_state(run, state, false)},
                       {keys::kFp32Groups, masters(run.optimizer)},
-                      {keys::kZeroStage, zero_stage_enum(run.optimizer.options().stage)},
+                      {keys::kZeroStage, zero_stage_enum(run.optimizer.stage().number())},
                       {keys::kGroupPaddings, Value::list(std::move(paddings))},
                       {keys::kParamAlignmentPaddings, Value::list(std::move(alignment))},
                       {keys::kPartitionCount, Value::list(counts)},
@@ -155,12 +155,13 @@ Value stage3_optimizer(const CheckpointedRun& run, const TrainState& state) {
 double write_rank_files(const CheckpointedRun& run, const TrainState& state,
                         const SaveOptions& options, Value metadata, const WriteFile& write) {
   if (options.weights_only) return write_weights_only(run, options, std::move(metadata), write);
-  const int stage = run.optimizer.options().stage, dp_rank = run.grid.coord.dp;
-  if (stage == 0) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
+  const ZeroStage stage = run.optimizer.stage();
+  if (!stage.partitions_optimizer()) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
   write_model_states(run, options, std::move(metadata), write);
-  if (stage == 0) return 0;
-  const Value optimizer = stage == 3 ? stage3_optimizer(run, state) : stage12_optimizer(run, state);
-  write(optim_states_file(dp_rank, run.grid.model->rank(), run.dtype == torch::kBFloat16),
+  if (!stage.partitions_optimizer()) return 0;
+  const Value optimizer =
+      stage.partitions_parameters() ? stage3_optimizer(run, state) : stage12_optimizer(run, state);
+  write(optim_states_file(run.grid.coord.dp, run.grid.model->rank(), run.dtype == torch::kBFloat16),
         Value::dict({{keys::kOptimizerStateDict, optimizer},
                      {keys::kDsConfig, deepspeed_config(run)},
                      {keys::kDsVersion, kWrittenLikeDeepSpeed}}),

@@ -207,7 +207,8 @@ void PendingSave::publish() {
   const Stopwatch committing(times_.commit);
   folder_->complete(*run_.grid.world, *run_.grid.dp);
   folder_->commit(*run_.grid.world, iteration_, [this] {
-    if (run_.optimizer.options().stage > 0 && !options_.weights_only) write_zero_to_fp32(save_dir_);
+    if (run_.optimizer.stage().partitions_optimizer() && !options_.weights_only)
+      write_zero_to_fp32(save_dir_);
     if (options_.save_latest)
       write_text_atomically(save_dir_ / kLatestFile, path().filename().string());
   });
