@@ -22,18 +22,20 @@ class ParallelAttention {
                     const GptConfig& config, const RelativePositions& positions);
 
   // Mixes positions between the two projections: qkv [b, s, k/t, n/k+2, d] -> [b, s, h/t]. Training
-  // uses attend(). Generation passes one that keeps keys and values.
+  // uses attend(). Generation passes one that keeps keys and values, and is made of heads_of() and
+  // positions().
   using Mix = c10::function_ref<torch::Tensor(const ParallelAttention& attention,
                                               const torch::Tensor& qkv)>;
   torch::Tensor forward(const torch::Tensor& hidden, Mix mix) const;  // [b, s, h] -> [b, s, h]
   torch::Tensor attend(const torch::Tensor& qkv, const DropoutContext& context) const;
 
- private:
-  friend class Decoder;  // generation/decoder.h
   struct Heads {
     torch::Tensor q, k, v;  // [b, n/t, s, d], [b, k/t, s, d] x 2
   };
   Heads heads_of(const torch::Tensor& qkv) const;
+  const RelativePositions& positions() const { return positions_; }
+
+ private:
   // Uses LibTorch's operators for cases that the fused kernel does not take.
   torch::Tensor attend_unfused(const torch::Tensor& qkv, const DropoutContext& context) const;
 

@@ -29,12 +29,15 @@ class GptModel final : public StageModule {
   torch::Tensor empty_hidden() const override;
   const std::vector<ParamSpec>& params() const override { return params_; }
 
- private:
-  friend class Decoder;  // generation/decoder.h
-  void make_embedding(ParamBuilder& params, const ParamSpec& table, Init init);
-  // Embeds tokens at positions `first` and on -> [b, s, h]
-  torch::Tensor embed(const MicroBatch& batch, int64_t first = 0) const;
+  // The parts of forward(), for generation. embed() takes tokens at positions `first` and on.
+  torch::Tensor embed(const MicroBatch& batch, int64_t first = 0) const;  // -> [b, s, h]
+  const std::vector<TransformerLayer>& layers() const { return layers_; }
   torch::Tensor logits(const torch::Tensor& hidden) const;  // [b, s, h] -> [b, s, v/t]
+  const GptConfig& config() const { return config_; }
+  const ProcessGrid& grid() const { return grid_; }
+
+ private:
+  void make_embedding(ParamBuilder& params, const ParamSpec& table, Init init);
 
   GptConfig config_;
   const ProcessGrid& grid_;

@@ -5,32 +5,32 @@
 
 namespace anymesh {
 
-Decoder::Decoder(const GptModel& model) : model_(model), caches_(model.layers_.size()) {
-  TORCH_INTERNAL_ASSERT(model.grid_.topology.world_size() == 1);
+Decoder::Decoder(const GptModel& model) : model_(model), caches_(model.layers().size()) {
+  TORCH_INTERNAL_ASSERT(model.grid().topology.world_size() == 1);
 }
 
 torch::Tensor Decoder::append(const torch::Tensor& tokens) {
   const c10::InferenceMode no_gradients;
-  TORCH_CHECK(length_ + tokens.size(1) <= model_.config_.seq_length, "a text of ",
+  TORCH_CHECK(length_ + tokens.size(1) <= model_.config().seq_length, "a text of ",
               length_ + tokens.size(1), " tokens: there are tables for ",
-              model_.config_.seq_length);
+              model_.config().seq_length);
   torch::Tensor hidden = model_.embed({.tokens = tokens}, length_);
   for (size_t i = 0; i < caches_.size(); ++i)
-    hidden = model_.layers_[i].forward(hidden, /*context=*/{},
-                                       [&](const auto& attention, const torch::Tensor& qkv) {
-                                         return attend(attention, caches_[i], qkv);
-                                       });
+    hidden = model_.layers()[i].forward(hidden, /*context=*/{},
+                                        [&](const auto& attention, const torch::Tensor& qkv) {
+                                          return attend(attention, caches_[i], qkv);
+                                        });
   length_ += tokens.size(1);
   return model_
       .logits(hidden.narrow(1, hidden.size(1) - 1, 1))  // [b, 1, v]
       .squeeze(1)
-      .narrow(1, 0, model_.config_.vocab_size);
+      .narrow(1, 0, model_.config().vocab_size);
 }
 
 torch::Tensor Decoder::attend(const ParallelAttention& attention, Cache& cache,
                               const torch::Tensor& qkv) const {
   const int64_t first = length_, s = qkv.size(1);
-  const RelativePositions positions = part(attention.positions_, first, s);
+  const RelativePositions positions = part(attention.positions(), first, s);
   const auto [q, k, v] = attention.heads_of(qkv);
   const torch::Tensor keys = extended(cache.keys, positions.rotate(k)),
                       values = extended(cache.values, v);
@@ -38,12 +38,12 @@ torch::Tensor Decoder::attend(const ParallelAttention& attention, Cache& cache,
   if (!mask && s > 1) mask = at::ones({s, first + s}, q.options().dtype(torch::kBool)).tril(first);
   const torch::Tensor mixed = at::scaled_dot_product_attention(
       positions.rotate(q), keys, values, mask, /*dropout_p=*/0, /*is_causal=*/false,
-      /*scale=*/{}, /*enable_gqa=*/attention.group_size_ > 1);  // [b, n, s, d]
+      /*scale=*/{}, /*enable_gqa=*/q.size(1) > k.size(1));  // [b, n, s, d]
   return mixed.transpose(1, 2).flatten(2);
 }
 
 torch::Tensor Decoder::extended(torch::Tensor& cache, const torch::Tensor& next) const {
-  const std::vector<int64_t> shape{next.size(0), next.size(1), model_.config_.seq_length,
+  const std::vector<int64_t> shape{next.size(0), next.size(1), model_.config().seq_length,
                                    next.size(3)};
   if (length_ == 0 && (!cache.defined() || cache.sizes() != shape))
     cache = torch::empty(shape, next.options());
