@@ -31,7 +31,7 @@ void GradientBucket::add(size_t param, const torch::Tensor& gradient) {
   if (!buffer_.defined()) {
     buffer_ = torch::zeros({std::accumulate(counts_.begin(), counts_.end(), int64_t{0})},
                            gradient.options());
-    gauge_->add(static_cast<int64_t>(buffer_.nbytes()));
+    gauge_->add(buffer_);
   }
   const torch::Tensor flat = gradient.flatten();
   for (const Fragment& p : places_) {
@@ -51,7 +51,7 @@ void GradientBucket::flush() {
     sums_.narrow(0, f.partition_start - base_, f.numel).add_(sum.narrow(0, start, f.numel));
     start += f.numel;
   }
-  gauge_->add(-static_cast<int64_t>(buffer_.nbytes()));
+  gauge_->remove(buffer_);
   buffer_.reset();
   arrived_ = 0;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -22,6 +23,8 @@ struct ByteGauge {
     now += bytes;
     peak = std::max(peak, now);
   }
+  void add(const torch::Tensor& t) { add(static_cast<int64_t>(t.nbytes())); }
+  void remove(const torch::Tensor& t) { add(-static_cast<int64_t>(t.nbytes())); }
 };
 
 // Counts the bytes that LibTorch's allocators hand out to this thread while the object lives, less

@@ -23,7 +23,9 @@ double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   const ZeroStage stage = optimizer.stage();
-  const int64_t ranks = optimizer.partitions().size();
+  const int64_t ranks = optimizer.partitions().size(),
+                parameter_parts = stage.partitions_parameters() ? ranks : 1,
+                gradient_parts = stage.partitions_gradients() ? ranks : 1;
   const OffloadOptions& offload = optimizer.options().offload;
   MemoryPart parameters{"parameters"}, gradients{"gradients"}, state{"optimizer state"},
       copies{"tied copies"}, buffers{"offload buffers"};
@@ -41,10 +43,9 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
     const auto width = static_cast<int64_t>(group.params[0].tensor.element_size());
     parameters.allocated += bytes_of(group.weights);
     const int64_t state_width = width == 2 ? 12 : 8;
-    if (!offload.params)
-      parameters.closed_form += width * numel / (stage.partitions_parameters() ? ranks : 1);
+    if (!offload.params) parameters.closed_form += width * numel / parameter_parts;
     gradients.allocated += bytes_of(group.gradient);
-    gradients.closed_form += 4 * numel / (stage.partitions_gradients() ? ranks : 1);
+    gradients.closed_form += 4 * numel / gradient_parts;
     state.allocated +=
         bytes_of(group.master) + bytes_of(group.exp_avg) + bytes_of(group.exp_avg_sq);
     if (!offload.optimizer) state.closed_form += state_width * numel / ranks;
@@ -55,8 +56,7 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   for (const auto& frozen : optimizer.frozen()) {
     parameters.allocated += bytes_of(frozen.part);
     const auto whole = static_cast<int64_t>(frozen.spec.tensor.nbytes());
-    if (!offload.params)
-      parameters.closed_form += whole / (stage.partitions_parameters() ? ranks : 1);
+    if (!offload.params) parameters.closed_form += whole / parameter_parts;
   }
   copies.allocated = optimizer.second_use_bytes();
   buffers.allocated = optimizer.offload_buffer_bytes();

@@ -19,20 +19,21 @@ ShardedParams::ShardedParams(std::vector<Shard> shards, CommPtr dp)
   }
 }
 
-void ShardedParams::before_forward(int unit) {
-  gather(unit);
-  prefetch(unit + 1);
-  read_ahead(unit + 2);
-}
+void ShardedParams::before_forward(int unit) { gather_and_look_ahead(unit, 1); }
 
 // By now the units after this one have done their backward.
 void ShardedParams::before_backward(int unit) {
   for (int other = 0; other < static_cast<int>(units_.size()); ++other) {
     if (other != unit) release(other);
   }
+  gather_and_look_ahead(unit, -1);
+}
+
+void ShardedParams::gather_and_look_ahead(int unit, int direction) {
   gather(unit);
-  prefetch(unit - 1);
-  read_ahead(unit - 2);
+  const int next = unit + direction, after_next = next + direction;
+  if (may_need(next) && !prefetch_) prefetch_ = start_gather(next);
+  if (may_need(after_next) && !ahead_ && shards_[0].part.on_disk()) ahead_ = start_read(after_next);
 }
 
 void ShardedParams::release_all() {
@@ -56,12 +57,8 @@ ShardedParams::Parts ShardedParams::start_read(int unit) {
     parts.pending.push_back(part.start_read(0, parts.mine.narrow(0, start, part.numel())));
     start += part.numel();
   }
-  in_flight_.add(static_cast<int64_t>(parts.mine.nbytes()));
+  in_flight_.add(parts.mine);
   return parts;
-}
-
-void ShardedParams::read_ahead(int unit) {
-  if (may_need(unit) && !ahead_ && shards_[0].part.on_disk()) ahead_ = start_read(unit);
 }
 
 // Returns a unit's parts. They have been read ahead, unless the direction changed.
@@ -72,20 +69,14 @@ torch::Tensor ShardedParams::take_parts(int unit) {
   return parts.mine;
 }
 
-void ShardedParams::drop_ahead() {
-  in_flight_.add(-static_cast<int64_t>(take_parts(ahead_->unit).nbytes()));
-}
+void ShardedParams::drop_ahead() { in_flight_.remove(take_parts(ahead_->unit)); }
 
-ShardedParams::Prefetch ShardedParams::start(int unit) {
+ShardedParams::Prefetch ShardedParams::start_gather(int unit) {
   const torch::Tensor mine = take_parts(unit);
   Prefetch p{unit, mine, torch::empty({dp_->size(), mine.numel()}, mine.options()), nullptr};
-  in_flight_.add(static_cast<int64_t>(p.all.nbytes()));
+  in_flight_.add(p.all);
   p.pending = dp_->start_all_gather(p.all, p.mine);
   return p;
-}
-
-void ShardedParams::prefetch(int unit) {
-  if (may_need(unit) && !prefetch_) prefetch_ = start(unit);
 }
 
 void ShardedParams::drop_prefetch() {
@@ -97,7 +88,7 @@ void ShardedParams::drop_prefetch() {
 void ShardedParams::gather(int unit) {
   if (!may_need(unit)) return;
   if (prefetch_ && prefetch_->unit != unit) drop_prefetch();  // forward changed to backward
-  Prefetch p = prefetch_ ? std::move(*std::exchange(prefetch_, {})) : start(unit);
+  Prefetch p = prefetch_ ? std::move(*std::exchange(prefetch_, {})) : start_gather(unit);
   p.pending->wait();
   Unit& u = units_[static_cast<size_t>(unit)];
   int64_t start = 0;
@@ -106,7 +97,7 @@ void ShardedParams::gather(int unit) {
     const int64_t part = shard.part.numel(), numel = shard.param.numel();
     if (users_[i]++ == 0) {
       allocate_storage(shard.param);
-      in_flight_.add(static_cast<int64_t>(shard.param.nbytes()));
+      in_flight_.add(shard.param);
       // Writes through an alias, because autograd must not take this for a change of the tensor.
       const torch::Tensor whole = shard.param.variable_data().view(-1);
       for (int rank = 0; rank < dp_->size(); ++rank) {
@@ -125,7 +116,7 @@ void ShardedParams::release(int unit) {
   if (at >= units_.size() || !std::exchange(units_[at].gathered, false)) return;
   for (const size_t i : units_[at].shards) {
     if (--users_[i] > 0) continue;
-    in_flight_.add(-static_cast<int64_t>(shards_[i].param.nbytes()));
+    in_flight_.remove(shards_[i].param);
     release_storage(shards_[i].param);
   }
 }

@@ -55,15 +55,14 @@ class ShardedParams {
     int64_t bytes() const { return static_cast<int64_t>(mine.nbytes() + all.nbytes()); }
   };
 
+  void gather_and_look_ahead(int unit, int direction);
   void gather(int unit);
   void release(int unit);
   bool may_need(int unit) const;
   Parts start_read(int unit);
-  void read_ahead(int unit);
   torch::Tensor take_parts(int unit);
   void drop_ahead();
-  Prefetch start(int unit);
-  void prefetch(int unit);
+  Prefetch start_gather(int unit);
   void drop_prefetch();
 
   std::vector<Shard> shards_;
