@@ -53,20 +53,20 @@ ANYMESH_INLINE void store_some(T* p, const Lanes& x, int64_t count) {
 // Calls work(Lanes, i, count) for n elements, kLanes at a time.
 template <class Work>
 ANYMESH_INLINE void for_lanes(int64_t n, const Work& work) {
-  with_widest_simd([=]<class Lanes>(Lanes lanes) ANYMESH_INLINED {
+  with_widest_simd([=]<class Lanes>(Lanes lanes) ANYMESH_INLINE_LAMBDA {
     for (int64_t i = 0; i < n; i += kLanes) work(lanes, i, std::min(kLanes, n - i));
   });
 }
 
 template <class T>
 void gelu(const T* x, int64_t n, T* y) {
-  for_lanes(n, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINED {
+  for_lanes(n, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINE_LAMBDA {
     store_some(y + i, gelu(load_some<Lanes>(x + i, count)), count);
   });
 }
 template <class T>
 void gelu_backward(const T* x, const T* dy, int64_t n, T* dx) {
-  for_lanes(n, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINED {
+  for_lanes(n, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINE_LAMBDA {
     store_some(dx + i, load_some<Lanes>(dy + i, count) * gelu_slope(load_some<Lanes>(x + i, count)),
                count);
   });
@@ -75,14 +75,14 @@ void gelu_backward(const T* x, const T* dy, int64_t n, T* dx) {
 // x is a row [gate, up].
 template <class T>
 void swiglu_row(const T* x, int64_t f, T* y) {
-  for_lanes(f, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINED {
+  for_lanes(f, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINE_LAMBDA {
     const Lanes gate = load_some<Lanes>(x + i, count), up = load_some<Lanes>(x + f + i, count);
     store_some(y + i, gate * sigmoid(gate) * up, count);
   });
 }
 template <class T>
 void swiglu_backward_row(const T* x, const T* dy, int64_t f, T* dx) {
-  for_lanes(f, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINED {
+  for_lanes(f, [=]<class Lanes>(Lanes, int64_t i, int64_t count) ANYMESH_INLINE_LAMBDA {
     const Lanes gate = load_some<Lanes>(x + i, count), up = load_some<Lanes>(x + f + i, count),
                 gradient = load_some<Lanes>(dy + i, count), s = sigmoid(gate);
     store_some(dx + i, gradient * up * (s + gate * s * (1 - s)), count);
@@ -92,9 +92,9 @@ void swiglu_backward_row(const T* x, const T* dy, int64_t f, T* dx) {
 
 // Calls work(first, count, T{}) for all elements of x, on all threads.
 template <class Work>
-void sweep(const torch::Tensor& x, const Work& work) {
+void for_elements(const torch::Tensor& x, const Work& work) {
   at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    of_dtype(x, [&]<class T>(T type) { work(begin, end - begin, type); });
+    with_dtype_of(x, [&]<class T>(T type) { work(begin, end - begin, type); });
   });
 }
 
@@ -118,7 +118,7 @@ struct Gelu : torch::autograd::Function<Gelu> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input) {
     RECORD_FUNCTION("anymesh::gelu", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = input.contiguous(), y = torch::empty_like(x);
-    sweep(x, [&]<class T>(int64_t first, int64_t count, T) {
+    for_elements(x, [&]<class T>(int64_t first, int64_t count, T) {
       gelu(x.const_data_ptr<T>() + first, count, y.data_ptr<T>() + first);
     });
     ctx->save_for_backward({x});
@@ -128,7 +128,7 @@ struct Gelu : torch::autograd::Function<Gelu> {
     RECORD_FUNCTION("anymesh::gelu_backward", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = ctx->get_saved_variables()[0], dy = grads[0].contiguous(),
                         dx = torch::empty_like(x);
-    sweep(x, [&]<class T>(int64_t first, int64_t count, T) {
+    for_elements(x, [&]<class T>(int64_t first, int64_t count, T) {
       gelu_backward(x.const_data_ptr<T>() + first, dy.const_data_ptr<T>() + first, count,
                     dx.data_ptr<T>() + first);
     });

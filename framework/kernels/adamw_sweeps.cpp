@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "framework/kernels/cuda/kernels.h"
+#include "framework/kernels/non_temporal_writer.h"
 #include "framework/kernels/simd.h"
-#include "framework/kernels/stream_store.h"
 
 namespace anymesh {
 namespace {
@@ -33,12 +33,12 @@ ANYMESH_INLINE void adamw_loop(T* __restrict weight, const T* __restrict gradien
 using FourFloats [[gnu::vector_size(16)]] = float;
 using FourDoubles [[gnu::vector_size(32)]] = double;
 
-ANYMESH_INLINE FourDoubles four_at(const float* p) {
+ANYMESH_INLINE FourDoubles load_four(const float* p) {
   FourFloats x;
   std::memcpy(&x, p, sizeof x);
   return __builtin_convertvector(x, FourDoubles);
 }
-ANYMESH_INLINE FourDoubles four_at(const double* p) {
+ANYMESH_INLINE FourDoubles load_four(const double* p) {
   FourDoubles x;
   std::memcpy(&x, p, sizeof x);
   return x;
@@ -53,7 +53,7 @@ ANYMESH_INLINE double squares_loop(const T* x, int64_t n) {
   for (; i + 16 <= n; i += 16) {
     __builtin_prefetch(x + i + kAhead);
     for (int part = 0; part < 4; ++part) {
-      const FourDoubles a = four_at(x + i + 4 * part);
+      const FourDoubles a = load_four(x + i + 4 * part);
       sums[part] += a * a;
     }
   }
@@ -67,7 +67,7 @@ ANYMESH_INLINE double squares_loop(const T* x, int64_t n) {
 template <class From, class To>
 void convert(const From* x, int64_t n, To* out) {
   const int64_t whole = n / kLanes * kLanes;
-  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     for (int64_t i = 0; i < whole; i += kLanes) store(out + i, load<Lanes>(x + i));
   });
   for (int64_t i = whole; i < n; ++i) out[i] = x[i];
@@ -99,13 +99,13 @@ void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
     const T* g = gradient.const_data_ptr<T>();
     auto* bf16 = rounds_here ? rounded.data_ptr<c10::BFloat16>() : nullptr;
     at::parallel_for(0, weight.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      NonTemporalWriter<c10::BFloat16, kBlock> outlet(weight.numel());
+      NonTemporalWriter<c10::BFloat16, kBlock> writer(weight.numel());
       for (int64_t i = begin; i < end; i += kBlock) {
         const int64_t n = std::min(kBlock, end - i);
-        with_widest_simd([=](auto)
-                             ANYMESH_INLINED { adamw_loop(w + i, g + i, m + i, v + i, n, k); });
+        with_widest_simd(
+            [=](auto) ANYMESH_INLINE_LAMBDA { adamw_loop(w + i, g + i, m + i, v + i, n, k); });
         if (bf16)
-          outlet.write(bf16 + i, n, [&](c10::BFloat16* place) { convert(w + i, n, place); });
+          writer.write(bf16 + i, n, [&](c10::BFloat16* place) { convert(w + i, n, place); });
       }
     });
   });
@@ -120,10 +120,10 @@ void widen(const torch::Tensor& x, const torch::Tensor& flat) {
   RECORD_FUNCTION("anymesh::widen", c10::ArrayRef<const c10::IValue>{});
   const torch::Tensor from = x.contiguous();
   at::parallel_for(0, flat.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    NonTemporalWriter<float, kBlock> outlet(flat.numel());
+    NonTemporalWriter<float, kBlock> writer(flat.numel());
     for (int64_t i = begin; i < end; i += kBlock) {
       const int64_t n = std::min(kBlock, end - i);
-      outlet.write(flat.data_ptr<float>() + i, n, [&](float* place) {
+      writer.write(flat.data_ptr<float>() + i, n, [&](float* place) {
         convert(from.const_data_ptr<c10::BFloat16>() + i, n, place);
       });
     }
@@ -138,7 +138,7 @@ double sum_of_squares(const torch::Tensor& flat) {
     const scalar_t* x = flat.const_data_ptr<scalar_t>();
     at::parallel_for(0, static_cast<int64_t>(parts.size()), 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i)
-        parts[static_cast<size_t>(i)] = with_widest_simd([=](auto) ANYMESH_INLINED {
+        parts[static_cast<size_t>(i)] = with_widest_simd([=](auto) ANYMESH_INLINE_LAMBDA {
           return squares_loop(x + i * kGrain, std::min(kGrain, n - i * kGrain));
         });
     });

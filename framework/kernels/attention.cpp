@@ -10,7 +10,7 @@
 
 #include "framework/kernels/block_gemm.h"
 #include "framework/kernels/dispatch.h"
-#include "framework/kernels/softmax_rows.h"
+#include "framework/kernels/row_ops.h"
 
 namespace anymesh {
 namespace {
@@ -37,30 +37,30 @@ struct QkvShape {
         groups(qkv.size(2)),
         heads(qkv.size(3) - 2),
         d(qkv.size(4)) {}
-  int64_t row() const { return groups * (heads + 2) * d; }  // elements of a position
+  int64_t qkv_stride() const { return groups * (heads + 2) * d; }  // elements of a position
   // Returns the index of position 0 of a group's head. Head `heads` is the key, and the one after
   // it the value.
-  int64_t at(int64_t sample, int64_t group, int64_t head) const {
-    return sample * s * row() + (group * (heads + 2) + head) * d;
+  int64_t qkv_index(int64_t sample, int64_t group, int64_t head) const {
+    return sample * s * qkv_stride() + (group * (heads + 2) + head) * d;
   }
-  int64_t out_row() const { return groups * heads * d; }
-  int64_t out_at(int64_t sample, int64_t group, int64_t head) const {
-    return sample * s * out_row() + (group * heads + head) * d;
+  int64_t out_stride() const { return groups * heads * d; }
+  int64_t out_index(int64_t sample, int64_t group, int64_t head) const {
+    return sample * s * out_stride() + (group * heads + head) * d;
   }
   int64_t b, s, groups, heads, d;  // heads: queries per group
 };
 
 // Computes one group of heads of one sample, on one thread.
 template <class T>
-class Group {
+class HeadGroup {
   using Gemm = BlockGemm<T>;
 
  public:
-  Group(const QkvShape& shape, const AttentionExtras& extras, const T* qkv)
-      : n_(shape), extras_(extras), qkv_(qkv) {
+  HeadGroup(const QkvShape& shape, const AttentionExtras& extras, const T* qkv)
+      : shape_(shape), extras_(extras), qkv_(qkv) {
     if (extras.bias) bias_ = extras.bias->template const_data_ptr<float>();
     if (extras.cos.defined()) {
-      half_ = extras.cos.size(1);
+      rotated_half_ = extras.cos.size(1);
       cos_ = extras.cos.to(torch::kFloat).contiguous();
       sin_ = extras.sin.to(torch::kFloat).contiguous();
     }
@@ -68,59 +68,62 @@ class Group {
 
   // Writes the group's out and log_sums [b, groups, heads, s].
   void forward(int64_t sample, int64_t group, T* out, float* log_sums) {
-    take(sample, group);
-    const auto value_rows = Gemm::pack(values_.at, values_.stride, width_, n_.d, rows_room_);
-    for (int64_t head = 0; head < n_.heads; ++head) {
-      float* log_sum = log_sums + ((sample * n_.groups + group) * n_.heads + head) * n_.s;
-      for (int64_t first = 0; first < n_.s; first += kRows) {
+    take_keys_and_values(sample, group);
+    const auto value_rows = Gemm::pack(values_.at, values_.stride, width_, shape_.d, rows_room_);
+    for (int64_t head = 0; head < shape_.heads; ++head) {
+      float* log_sum =
+          log_sums + ((sample * shape_.groups + group) * shape_.heads + head) * shape_.s;
+      for (int64_t first = 0; first < shape_.s; first += kRows) {
         const int64_t rows = scores(sample, group, head, first), width = first + kRows;
         for (int64_t i = 0; i < rows; ++i) {
           const float* row = scores_ + i * width_;
-          const float most = row_max(row, width) * scale_,
-                      sum = softmax_row(row, scale_, most, factors(sample, group, head, first + i),
-                                        width, weights_ + i * width);
-          log_sum[first + i] = most + std::log(sum);
+          const float maximum = row_max(row, width) * scale_,
+                      sum = exp_row(row, scale_, maximum, factors(sample, group, head, first + i),
+                                    width, weights_ + i * width);
+          log_sum[first + i] = maximum + std::log(sum);
           inverse_sum_[i] = 1 / sum;
         }
-        Gemm::run(rows, n_.d, width, weights_, width, value_rows, block_, n_.d, false);
-        T* to = out + n_.out_at(sample, group, head) + first * n_.out_row();
+        Gemm::run(rows, shape_.d, width, weights_, width, value_rows, block_, shape_.d, false);
+        T* to = out + shape_.out_index(sample, group, head) + first * shape_.out_stride();
         for (int64_t i = 0; i < rows; ++i)
-          scale_row(block_ + i * n_.d, inverse_sum_[i], n_.d, to + i * n_.out_row());
+          scale_row(block_ + i * shape_.d, inverse_sum_[i], shape_.d, to + i * shape_.out_stride());
       }
     }
   }
 
   // Writes the group's d qkv from d out.
   void backward(int64_t sample, int64_t group, const T* dout, const float* log_sums, T* dqkv) {
-    take(sample, group);
-    key_rows_ = Gemm::pack(keys_.at, keys_.stride, width_, n_.d, rows_room_);
+    take_keys_and_values(sample, group);
+    key_rows_ = Gemm::pack(keys_.at, keys_.stride, width_, shape_.d, rows_room_);
     const auto value_columns =
-        Gemm::pack_transposed(values_.at, values_.stride, n_.d, width_, value_columns_room_);
-    std::fill_n(dkey_.data, n_.d * width_, 0.f);
-    std::fill_n(dvalue_.data, n_.d * width_, 0.f);
-    for (int64_t head = 0; head < n_.heads; ++head) {
-      const float* log_sum = log_sums + ((sample * n_.groups + group) * n_.heads + head) * n_.s;
-      for (int64_t first = 0; first < n_.s; first += kRows) {
+        Gemm::pack_transposed(values_.at, values_.stride, shape_.d, width_, value_columns_room_);
+    std::fill_n(dkey_.data, shape_.d * width_, 0.f);
+    std::fill_n(dvalue_.data, shape_.d * width_, 0.f);
+    for (int64_t head = 0; head < shape_.heads; ++head) {
+      const float* log_sum =
+          log_sums + ((sample * shape_.groups + group) * shape_.heads + head) * shape_.s;
+      for (int64_t first = 0; first < shape_.s; first += kRows) {
         const int64_t rows = scores(sample, group, head, first), width = first + kRows;
-        const T* from = dout + n_.out_at(sample, group, head) + first * n_.out_row();
-        Gemm::run(rows, width, n_.d, from, n_.out_row(), value_columns, dweights_, width_, false);
+        const T* from = dout + shape_.out_index(sample, group, head) + first * shape_.out_stride();
+        Gemm::run(rows, width, shape_.d, from, shape_.out_stride(), value_columns, dweights_,
+                  width_, false);
         for (int64_t i = 0; i < rows; ++i) {
           float *row = scores_ + i * width_, *drow = dweights_ + i * width_;
           const float* dropout = factors(sample, group, head, first + i);
           const float mean =
               softmax_backward_sum(row, scale_, log_sum[first + i], dropout, drow, width);
-          softmax_backward_row(row, drow, mean, 1 / root_, dropout, width, dscores_ + i * width,
+          softmax_backward_row(row, drow, mean, 1 / root_d_, dropout, width, dscores_ + i * width,
                                weights_ + i * width);
         }
         std::fill(weights_ + rows * width, weights_ + kRows * width, T(0));
         std::fill(dscores_ + rows * width, dscores_ + kRows * width, T(0));
         query_gradient(sample, group, head, first, rows, dqkv);
-        add_transposed(from, n_.out_row(), rows, weights_, width, dvalue_);
+        add_transposed(from, shape_.out_stride(), rows, weights_, width, dvalue_);
         add_transposed(queries_.at, queries_.stride, rows, dscores_, width, dkey_);
       }
     }
-    give(dkey_, true, dqkv + n_.at(sample, group, n_.heads));
-    give(dvalue_, false, dqkv + n_.at(sample, group, n_.heads + 1));
+    write_gradient(dkey_, true, dqkv + shape_.qkv_index(sample, group, shape_.heads));
+    write_gradient(dvalue_, false, dqkv + shape_.qkv_index(sample, group, shape_.heads + 1));
   }
 
  private:
@@ -130,43 +133,46 @@ class Group {
   };
 
   // Takes the group's keys and values, one row a position.
-  void take(int64_t sample, int64_t group) {
-    keys_ = rows_of(n_.at(sample, group, n_.heads), 0, n_.s, width_, true, key_);
-    values_ = rows_of(n_.at(sample, group, n_.heads + 1), 0, n_.s, width_, false, value_);
-    key_columns_ = Gemm::pack_transposed(keys_.at, keys_.stride, n_.d, width_, key_columns_room_);
+  void take_keys_and_values(int64_t sample, int64_t group) {
+    keys_ = rows_of(shape_.qkv_index(sample, group, shape_.heads), 0, shape_.s, width_, true, key_);
+    values_ = rows_of(shape_.qkv_index(sample, group, shape_.heads + 1), 0, shape_.s, width_, false,
+                      value_);
+    key_columns_ =
+        Gemm::pack_transposed(keys_.at, keys_.stride, shape_.d, width_, key_columns_room_);
   }
 
   // Returns the rows of positions [first, first + rows) in place, or in `copy` if they must be
   // rotated or filled up with zeros to `wanted` rows.
   Rows rows_of(int64_t head, int64_t first, int64_t rows, int64_t wanted, bool turn, T* copy) {
-    const T* from = qkv_ + head + first * n_.row();
-    if (rows == wanted && (!turn || half_ == 0)) return {from, n_.row()};
+    const T* from = qkv_ + head + first * shape_.qkv_stride();
+    if (rows == wanted && (!turn || rotated_half_ == 0)) return {from, shape_.qkv_stride()};
     for (int64_t i = 0; i < rows; ++i) {
-      std::copy_n(from + i * n_.row(), n_.d, copy + i * n_.d);
-      if (turn) rotated(copy + i * n_.d, first + i, 1);
+      std::copy_n(from + i * shape_.qkv_stride(), shape_.d, copy + i * shape_.d);
+      if (turn) rotated(copy + i * shape_.d, first + i, 1);
     }
-    std::fill(copy + rows * n_.d, copy + wanted * n_.d, T(0));
-    return {copy, n_.d};
+    std::fill(copy + rows * shape_.d, copy + wanted * shape_.d, T(0));
+    return {copy, shape_.d};
   }
 
   void rotated(T* head, int64_t position, float sign) {
-    if (half_ > 0)
-      rotate(head, cos_.const_data_ptr<float>() + position * half_,
-             sin_.const_data_ptr<float>() + position * half_, half_, sign);
+    if (rotated_half_ > 0)
+      rotate(head, cos_.const_data_ptr<float>() + position * rotated_half_,
+             sin_.const_data_ptr<float>() + position * rotated_half_, rotated_half_, sign);
   }
 
   // Computes the scores of the queries from `first` on with the keys up to the last of them, still
   // without the factor scale_. Returns the number of queries.
   int64_t scores(int64_t sample, int64_t group, int64_t head, int64_t first) {
-    const int64_t rows = std::min(kRows, n_.s - first), width = first + kRows;
-    queries_ = rows_of(n_.at(sample, group, head), first, rows, rows, true, query_);
-    Gemm::run(rows, width, n_.d, queries_.at, queries_.stride, key_columns_, scores_, width_,
+    const int64_t rows = std::min(kRows, shape_.s - first), width = first + kRows;
+    queries_ = rows_of(shape_.qkv_index(sample, group, head), first, rows, rows, true, query_);
+    Gemm::run(rows, width, shape_.d, queries_.at, queries_.stride, key_columns_, scores_, width_,
               false);
     for (int64_t i = 0; i < rows; ++i) {
       float* row = scores_ + i * width_;
       if (bias_) {
-        const float* bias = bias_ + ((group * n_.heads + head) * n_.s + first + i) * n_.s;
-        for (int64_t j = 0; j <= first + i; ++j) row[j] = row[j] / root_ + bias[j];
+        const float* bias =
+            bias_ + ((group * shape_.heads + head) * shape_.s + first + i) * shape_.s;
+        for (int64_t j = 0; j <= first + i; ++j) row[j] = row[j] / root_d_ + bias[j];
       }
       std::fill(row + first + i + 1, row + width, -INFINITY);
     }
@@ -176,7 +182,8 @@ class Group {
   // Returns dropout's factors for a query's weights; null without dropout.
   const float* factors(int64_t sample, int64_t group, int64_t head, int64_t query) {
     if (extras_.dropout == 0 || extras_.context.samples.empty()) return nullptr;
-    const int64_t first = ((extras_.first_head + group * n_.heads + head) * n_.s + query) * n_.s;
+    const int64_t first =
+        ((extras_.first_head + group * shape_.heads + head) * shape_.s + query) * shape_.s;
     dropout_factors(factors_, query + 1, first, extras_.dropout, extras_.context,
                     {extras_.layer, DropoutSite::Attention}, sample);
     std::fill(factors_ + query + 1, factors_ + padded(query + 1), 0.f);
@@ -186,11 +193,11 @@ class Group {
   void query_gradient(int64_t sample, int64_t group, int64_t head, int64_t first, int64_t rows,
                       T* dqkv) {
     const int64_t width = first + kRows;
-    Gemm::run(rows, n_.d, width, dscores_, width, key_rows_, block_, n_.d, false);
-    T* to = dqkv + n_.at(sample, group, head) + first * n_.row();
+    Gemm::run(rows, shape_.d, width, dscores_, width, key_rows_, block_, shape_.d, false);
+    T* to = dqkv + shape_.qkv_index(sample, group, head) + first * shape_.qkv_stride();
     for (int64_t i = 0; i < rows; ++i) {
-      scale_row(block_ + i * n_.d, 1, n_.d, to + i * n_.row());
-      rotated(to + i * n_.row(), first + i, -1);
+      scale_row(block_ + i * shape_.d, 1, shape_.d, to + i * shape_.qkv_stride());
+      rotated(to + i * shape_.qkv_stride(), first + i, -1);
     }
   }
 
@@ -198,40 +205,41 @@ class Group {
   // zeros.
   void add_transposed(const T* x, int64_t stride, int64_t rows, const T* y, int64_t width,
                       float* sums) {
-    transpose(x, stride, rows, n_.d, transposed_.data, kRows);
-    for (int64_t i = 0; rows < kRows && i < n_.d; ++i)
+    transpose(x, stride, rows, shape_.d, transposed_.data, kRows);
+    for (int64_t i = 0; rows < kRows && i < shape_.d; ++i)
       std::fill(transposed_ + i * kRows + rows, transposed_ + (i + 1) * kRows, T(0));
     const auto rows_of_y = Gemm::pack(y, width, kRows, width, packed_);
-    Gemm::run(n_.d, width, kRows, transposed_, kRows, rows_of_y, sums, width_, true);
+    Gemm::run(shape_.d, width, kRows, transposed_, kRows, rows_of_y, sums, width_, true);
   }
 
-  void give(float* sums, bool turn, T* to) {
-    transpose(sums, width_, n_.d, n_.s, position_rows_.data, n_.d);
-    for (int64_t i = 0; i < n_.s; ++i) {
-      scale_row(position_rows_ + i * n_.d, 1, n_.d, to + i * n_.row());
-      if (turn) rotated(to + i * n_.row(), i, -1);
+  void write_gradient(float* sums, bool turn, T* to) {
+    transpose(sums, width_, shape_.d, shape_.s, position_rows_.data, shape_.d);
+    for (int64_t i = 0; i < shape_.s; ++i) {
+      scale_row(position_rows_ + i * shape_.d, 1, shape_.d, to + i * shape_.qkv_stride());
+      if (turn) rotated(to + i * shape_.qkv_stride(), i, -1);
     }
   }
 
-  QkvShape n_;
+  QkvShape shape_;
   const AttentionExtras& extras_;
   const T* qkv_;
-  int64_t width_ = padded(n_.s);
-  float root_ = std::sqrt(static_cast<float>(n_.d)), scale_ = extras_.bias ? 1 : 1 / root_;
+  int64_t width_ = padded(shape_.s);
+  float root_d_ = std::sqrt(static_cast<float>(shape_.d)), scale_ = extras_.bias ? 1 : 1 / root_d_;
   const float* bias_ = nullptr;
   float inverse_sum_[kRows];
-  int64_t half_ = 0;
+  int64_t rotated_half_ = 0;
   torch::Tensor cos_, sin_;
   Rows keys_{}, values_{}, queries_{};
-  Buffer<T> key_{width_ * n_.d}, value_{width_ * n_.d}, query_{kRows * n_.d},
-      transposed_{kRows * n_.d};
-  Buffer<T> key_columns_room_{width_ * n_.d}, rows_room_{width_ * n_.d},
-      value_columns_room_{width_ * n_.d};
+  AlignedBuffer<T> key_{width_ * shape_.d}, value_{width_ * shape_.d}, query_{kRows * shape_.d},
+      transposed_{kRows * shape_.d};
+  AlignedBuffer<T> key_columns_room_{width_ * shape_.d}, rows_room_{width_ * shape_.d},
+      value_columns_room_{width_ * shape_.d};
   Packed<T> key_columns_{}, key_rows_{};
-  Buffer<T> weights_{kRows * width_}, dscores_{kRows * width_}, packed_{kRows * width_};
-  Buffer<float> scores_{kRows * width_}, dweights_{kRows * width_}, factors_{width_},
-      block_{kRows * n_.d};
-  Buffer<float> dkey_{n_.d * width_}, dvalue_{n_.d * width_}, position_rows_{n_.d * width_};
+  AlignedBuffer<T> weights_{kRows * width_}, dscores_{kRows * width_}, packed_{kRows * width_};
+  AlignedBuffer<float> scores_{kRows * width_}, dweights_{kRows * width_}, factors_{width_},
+      block_{kRows * shape_.d};
+  AlignedBuffer<float> dkey_{shape_.d * width_}, dvalue_{shape_.d * width_},
+      position_rows_{shape_.d * width_};
 };
 
 template <class T, class Work>
@@ -239,7 +247,7 @@ void for_each_group(const QkvShape& n, const AttentionExtras& extras, const torc
                     const Work& work) {
   at::parallel_for(0, n.b * n.groups, 1, [&](int64_t begin, int64_t end) {
     c10::NoGradGuard no_grad;
-    Group<T> group(n, extras, qkv.const_data_ptr<T>());
+    HeadGroup<T> group(n, extras, qkv.const_data_ptr<T>());
     for (int64_t i = begin; i < end; ++i) work(group, i / n.groups, i % n.groups);
     BlockGemm<T>::release();
   });
@@ -251,8 +259,9 @@ struct ExtrasHolder : torch::CustomClassHolder {
 };
 
 // Converts bf16 to fp32 if the CPU has no units for it.
-torch::Tensor computed(const torch::Tensor& x) {
-  const bool units = x.scalar_type() == torch::kFloat || BlockGemm<c10::BFloat16>::has_units();
+torch::Tensor in_computed_dtype(const torch::Tensor& x) {
+  const bool units =
+      x.scalar_type() == torch::kFloat || BlockGemm<c10::BFloat16>::has_matrix_units();
   return units ? x : x.to(torch::kFloat);
 }
 
@@ -261,11 +270,11 @@ struct Attention : torch::autograd::Function<Attention> {
                                const AttentionExtras& extras) {
     RECORD_FUNCTION("anymesh::attention", c10::ArrayRef<const c10::IValue>{});
     const QkvShape n(qkv);
-    const torch::Tensor x = computed(qkv);
-    torch::Tensor out = torch::empty({n.b, n.s, n.out_row()}, x.options());
+    const torch::Tensor x = in_computed_dtype(qkv);
+    torch::Tensor out = torch::empty({n.b, n.s, n.out_stride()}, x.options());
     const torch::Tensor log_sums = torch::empty({n.b, n.groups * n.heads, n.s}, torch::kFloat);
-    of_dtype(x, [&]<class T>(T) {
-      for_each_group<T>(n, extras, x, [&](Group<T>& group, int64_t sample, int64_t g) {
+    with_dtype_of(x, [&]<class T>(T) {
+      for_each_group<T>(n, extras, x, [&](HeadGroup<T>& group, int64_t sample, int64_t g) {
         group.forward(sample, g, out.data_ptr<T>(), log_sums.data_ptr<float>());
       });
     });
@@ -279,14 +288,14 @@ struct Attention : torch::autograd::Function<Attention> {
                                                torch::autograd::tensor_list grads) {
     RECORD_FUNCTION("anymesh::attention_backward", c10::ArrayRef<const c10::IValue>{});
     const auto saved = ctx->get_saved_variables();
-    const torch::Tensor &qkv = saved[0], &log_sums = saved[1], x = computed(qkv),
-                        dout = computed(grads[0].contiguous());
+    const torch::Tensor &qkv = saved[0], &log_sums = saved[1], x = in_computed_dtype(qkv),
+                        dout = in_computed_dtype(grads[0].contiguous());
     const auto holder =
         c10::static_intrusive_pointer_cast<ExtrasHolder>(ctx->saved_data["extras"].toCapsule());
     torch::Tensor dqkv = torch::empty_like(x);
     const QkvShape n(qkv);
-    of_dtype(x, [&]<class T>(T) {
-      for_each_group<T>(n, holder->extras, x, [&](Group<T>& group, int64_t sample, int64_t g) {
+    with_dtype_of(x, [&]<class T>(T) {
+      for_each_group<T>(n, holder->extras, x, [&](HeadGroup<T>& group, int64_t sample, int64_t g) {
         group.backward(sample, g, dout.const_data_ptr<T>(), log_sums.const_data_ptr<float>(),
                        dqkv.data_ptr<T>());
       });

@@ -17,23 +17,23 @@ namespace {
 namespace blas = at::native::cpublas;
 
 void interleave(const uint16_t* even, const uint16_t* odd, int64_t n, uint32_t* pairs) {
-  with_widest_simd([=](auto) ANYMESH_INLINED {
+  with_widest_simd([=](auto) ANYMESH_INLINE_LAMBDA {
     for (int64_t i = 0; i < n; ++i) pairs[i] = even[i] | uint32_t{odd[i]} << 16;
   });
 }
 
-constexpr int64_t kAhead = 16;  // rows to prefetch ahead
+constexpr int64_t kRowsAhead = 16;  // rows to prefetch ahead
 
 // Prefetches rows that lie too far apart for the CPU to foresee them.
 template <class T>
-void fetch(const T* x, int64_t stride, int64_t rows, int64_t width) {
+void prefetch_rows(const T* x, int64_t stride, int64_t rows, int64_t width) {
   constexpr int64_t kLine = 64 / sizeof(T);
   for (int64_t i = 0; i < rows; ++i)
     for (int64_t j = 0; j < width; j += kLine) __builtin_prefetch(x + i * stride + j);
 }
 
 // Whether there is AVX512-BF16, and LibTorch was built with oneDNN's brgemm.
-bool multiplies_pairs() {
+bool has_bf16_brgemm() {
 #if defined(__x86_64__)
   if (!__builtin_cpu_supports("avx512bf16")) return false;
   constexpr int64_t n = 16, k = 2;
@@ -51,17 +51,17 @@ bool multiplies_pairs() {
 
 // A type of T's width that the transposition's kernel supports.
 template <class T>
-using Bits = std::conditional_t<std::is_same_v<T, float>, float, uint16_t>;
+using SameWidth = std::conditional_t<std::is_same_v<T, float>, float, uint16_t>;
 
 }  // namespace
 
 template <class T>
 void transpose(const T* in, int64_t in_stride, int64_t m, int64_t n, T* out, int64_t out_stride) {
-  for (int64_t i = 0; i < m; i += kAhead) {
-    const int64_t rows = std::min(kAhead, m - i), next = i + rows;
-    fetch(in + next * in_stride, in_stride, std::min(kAhead, m - next), n);
-    at::native::utils::transpose(rows, n, reinterpret_cast<const Bits<T>*>(in + i * in_stride),
-                                 in_stride, reinterpret_cast<Bits<T>*>(out + i), out_stride);
+  for (int64_t i = 0; i < m; i += kRowsAhead) {
+    const int64_t rows = std::min(kRowsAhead, m - i), next = i + rows;
+    prefetch_rows(in + next * in_stride, in_stride, std::min(kRowsAhead, m - next), n);
+    at::native::utils::transpose(rows, n, reinterpret_cast<const SameWidth<T>*>(in + i * in_stride),
+                                 in_stride, reinterpret_cast<SameWidth<T>*>(out + i), out_stride);
   }
 }
 
@@ -72,21 +72,21 @@ bool has_amx() {
 
 // The units need B's rows in pairs, element by element.
 template <class T>
-bool BlockGemm<T>::has_units() {
+bool BlockGemm<T>::has_matrix_units() {
   if constexpr (std::is_same_v<T, float>) return false;
-  static const bool units = has_amx() || multiplies_pairs();
+  static const bool units = has_amx() || has_bf16_brgemm();
   return units;
 }
 
 template <class T>
 Packed<T> BlockGemm<T>::pack(const T* b, int64_t stride, int64_t k, int64_t n, T* room) {
-  if (!has_units()) return {b, kColumns, stride};
+  if (!has_matrix_units()) return {b, kColumns, stride};
   T* to = room;
   for (int64_t j = 0; j < n; j += kColumns, to += k * kColumns) {
     const int64_t width = std::min(kColumns, n - j);
     for (int64_t i = 0; i < k; i += 2) {
       const auto* row = reinterpret_cast<const uint16_t*>(b + i * stride + j);
-      if (i + kAhead < k) fetch(b + (i + kAhead) * stride + j, stride, 2, width);
+      if (i + kRowsAhead < k) prefetch_rows(b + (i + kRowsAhead) * stride + j, stride, 2, width);
       interleave(row, row + stride, width, reinterpret_cast<uint32_t*>(to + i * width));
     }
   }
@@ -100,7 +100,7 @@ Packed<T> BlockGemm<T>::pack_transposed(const T* bt, int64_t stride, int64_t k, 
   for (int64_t j = 0; j < n; j += kColumns, to += k * kColumns) {
     const int64_t width = std::min(kColumns, n - j);
     const T* rows = bt + j * stride;
-    if (has_units()) {  // treats a pair of elements as one of twice the width
+    if (has_matrix_units()) {  // treats a pair of elements as one of twice the width
       at::native::utils::transpose(width, k / 2, reinterpret_cast<const float*>(rows), stride / 2,
                                    reinterpret_cast<float*>(to), width);
     } else {
@@ -116,13 +116,13 @@ void BlockGemm<T>::run(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda,
   for (int64_t j = 0; j < n; j += kColumns) {
     const int64_t width = std::min(kColumns, n - j), stride = b.stride ? b.stride : width;
     const T* columns = b.at + j / kColumns * b.block;
-    blas::brgemm(m, width, k, lda, stride, ldc, add, a, columns, c + j, has_units());
+    blas::brgemm(m, width, k, lda, stride, ldc, add, a, columns, c + j, has_matrix_units());
   }
 }
 
 template <class T>
 void BlockGemm<T>::release() {
-  blas::brgemm_release(has_units());
+  blas::brgemm_release(has_matrix_units());
 }
 
 template struct BlockGemm<float>;

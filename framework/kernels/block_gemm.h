@@ -15,7 +15,7 @@ namespace anymesh {
 // k is even for T = c10::BFloat16, and n is a multiple of 16. `room` holds k * n elements. `room`
 // and `b` must last as long as the packed matrix. run() may take the first of the k rows and n
 // columns that B was packed with. Rows that begin inside a cache line cost AMX two thirds of its
-// speed, so rooms are Buffers.
+// speed, so rooms are AlignedBuffers.
 template <class T>
 struct Packed {
   const T* at;            // blocks of kColumns columns, in rows
@@ -23,8 +23,8 @@ struct Packed {
 };
 
 template <class T>
-struct Buffer {  // n elements, from the start of a cache line on
-  explicit Buffer(int64_t n)
+struct AlignedBuffer {  // n elements, from the start of a cache line on
+  explicit AlignedBuffer(int64_t n)
       : tensor(torch::empty({n}, c10::CppTypeToScalarType<T>::value)),
         data(tensor.template data_ptr<T>()) {}
   operator T*() const { return data; }
@@ -41,7 +41,7 @@ struct BlockGemm {
   static void run(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const Packed<T>& b,
                   float* c, int64_t ldc, bool add);
   // Whether the CPU has units for products of T that need B packed.
-  static bool has_units();
+  static bool has_matrix_units();
   // Call this from a thread that has called run() and is done.
   static void release();
 };

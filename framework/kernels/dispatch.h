@@ -19,7 +19,7 @@ inline bool has_kernels(const torch::Tensor& x) {
 
 // Calls work(float{}) or work(c10::BFloat16{}), by the dtype of x on the CPU.
 template <class Work>
-void of_dtype(const torch::Tensor& x, const Work& work) {
+void with_dtype_of(const torch::Tensor& x, const Work& work) {
   if (x.scalar_type() == torch::kFloat) return work(float{});
   work(c10::BFloat16{});
 }
@@ -27,7 +27,7 @@ void of_dtype(const torch::Tensor& x, const Work& work) {
 // Calls work(row, T{}) for n rows of x's dtype, on all threads, with at least `grain` rows on one.
 template <class Work>
 void for_rows(const torch::Tensor& x, int64_t n, int64_t grain, const Work& work) {
-  of_dtype(x, [&]<class T>(T type) {
+  with_dtype_of(x, [&]<class T>(T type) {
     at::parallel_for(0, n, grain, [&](int64_t row, int64_t end) {
       for (; row < end; ++row) work(row, type);
     });

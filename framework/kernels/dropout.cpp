@@ -21,7 +21,7 @@ constexpr int64_t kChunk = 4 * kBlocks;  // elements they cover
 // bits[4 * i + w] = word w of block first_block + i.
 void draw(int64_t first_block, uint32_t stream, int64_t sample, uint64_t seed, uint32_t* bits) {
   const uint32_t word = stream_word(stream, first_block);  // of all blocks: 64 divides first_block
-  with_widest_simd([=](auto) ANYMESH_INLINED {
+  with_widest_simd([=](auto) ANYMESH_INLINE_LAMBDA {
     for (int64_t i = 0; i < kBlocks; ++i) {
       const PhiloxBlock block =
           philox({static_cast<uint32_t>(first_block + i), word, static_cast<uint32_t>(sample),
@@ -32,7 +32,7 @@ void draw(int64_t first_block, uint32_t stream, int64_t sample, uint64_t seed, u
   });
 }
 
-uint32_t number(DropoutStream stream) {
+uint32_t stream_number(DropoutStream stream) {
   return stream.layer * 4 + static_cast<uint32_t>(stream.site);
 }
 uint32_t threshold(double p) { return static_cast<uint32_t>(p * 4294967296.0); }
@@ -56,7 +56,7 @@ void for_each_chunk(int64_t begin, int64_t n, uint64_t seed, uint32_t stream, in
 // The arguments of dropout(), and all that backward keeps.
 struct Mask : torch::CustomClassHolder {
   Mask(double probability, DropoutContext of, DropoutStream which, int64_t from)
-      : p(probability), context(std::move(of)), stream(number(which)), first(from) {}
+      : p(probability), context(std::move(of)), stream(stream_number(which)), first(from) {}
   double p;
   DropoutContext context;
   uint32_t stream;
@@ -134,7 +134,8 @@ void dropout_factors(float* factors, int64_t n, int64_t first, double p,
                      const DropoutContext& context, DropoutStream stream, int64_t row) {
   const uint32_t least = threshold(p);
   const auto scale = static_cast<float>(1.0 / (1.0 - p));
-  for_each_chunk(first, n, context.seed, number(stream), context.samples[static_cast<size_t>(row)],
+  for_each_chunk(first, n, context.seed, stream_number(stream),
+                 context.samples[static_cast<size_t>(row)],
                  [&](int64_t i, const uint32_t* bits, int64_t count) {
                    for (int64_t j = 0; j < count; ++j)
                      factors[i + j] = bits[j] < least ? 0.f : scale;

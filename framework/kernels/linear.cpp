@@ -11,8 +11,8 @@
 
 #include "framework/kernels/block_gemm.h"
 #include "framework/kernels/dispatch.h"
-#include "framework/kernels/softmax_rows.h"
-#include "framework/kernels/stream_store.h"
+#include "framework/kernels/non_temporal_writer.h"
+#include "framework/kernels/row_ops.h"
 
 namespace anymesh {
 namespace {
@@ -36,7 +36,7 @@ void for_blocks(int64_t n, int64_t size, const Work& work) {
 }
 
 // Returns the rows of a block, at most kBlockRows, that give the threads equal shares of m rows.
-int64_t block_of_rows(int64_t m) {
+int64_t rows_per_block(int64_t m) {
   const int64_t threads = at::get_num_threads(), each = (m + threads - 1) / threads,
                 blocks = (each + kBlockRows - 1) / kBlockRows;
   return ((each + blocks - 1) / blocks + 31) / 32 * 32;
@@ -67,20 +67,20 @@ class Product {
     if (k_ > 4 * kDepth && k_ > 2 * m_) {
       run_by_depth();
     } else if (m_ > n_) {
-      const Buffer<T> packed(n_ * k_);
+      const AlignedBuffer<T> packed(n_ * k_);
       for_blocks(n_, kColumns,
                  [&](int64_t column, int64_t width) { pack(column, width, packed + column * k_); });
-      for_blocks(m_, block_of_rows(m_), [&](int64_t row, int64_t height) {
-        const Buffer<T> room(height * row_room());
+      for_blocks(m_, rows_per_block(m_), [&](int64_t row, int64_t height) {
+        const AlignedBuffer<T> room(height * row_room());
         const Matrix rows = rows_of(row, height, room);
         for (int64_t column = 0; column < n_; column += kColumns)
           block(row, height, rows, column, packed + column * k_);
       });
     } else {
-      const Buffer<T> room(m_ * row_room());
+      const AlignedBuffer<T> room(m_ * row_room());
       const Matrix rows = all_rows(room);
       for_blocks(n_, kColumns, [&](int64_t column, int64_t width) {
-        const Buffer<T> packed(width * k_);
+        const AlignedBuffer<T> packed(width * k_);
         pack(column, width, packed);
         for (int64_t row = 0; row < m_; row += kBlockRows)
           block(row, std::min(kBlockRows, m_ - row), {rows.at + row * rows.stride, rows.stride},
@@ -93,16 +93,16 @@ class Product {
   // For a long k and few rows, such as the gradient of the logits' input. Works on a part of the
   // depth at a time, so that neither A nor B is read twice from memory.
   void run_by_depth() const {
-    const Buffer<float> sums(m_ * n_);
+    const AlignedBuffer<float> sums(m_ * n_);
     for (int64_t done = 0; done < k_; done += kDepth) {
       const int64_t depth = std::min(kDepth, k_ - done);
       const Product part(m_, n_, depth, a_.from_column(done), b_.from_row(done), c_);
-      const Buffer<T> packed(n_ * depth), room(m_ * part.row_room());
+      const AlignedBuffer<T> packed(n_ * depth), room(m_ * part.row_room());
       const Matrix rows = part.all_rows(room);
       for_blocks(n_, kColumns, [&](int64_t column, int64_t width) {
         part.pack(column, width, packed + column * depth);
       });
-      for_blocks(m_, block_of_rows(m_), [&](int64_t row, int64_t height) {
+      for_blocks(m_, rows_per_block(m_), [&](int64_t row, int64_t height) {
         for (int64_t column = 0; column < n_; column += kColumns)
           Gemm::run(height, std::min(kColumns, n_ - column), depth, rows.at + row * rows.stride,
                     rows.stride, {packed + column * depth, 0, 0}, sums + row * n_ + column, n_,
@@ -111,7 +111,7 @@ class Product {
     }
     for_blocks(m_, kBlockRows, [&](int64_t row, int64_t height) {
       for (int64_t column = 0; column < n_; column += kColumns)
-        finish(row, height, column, sums + row * n_ + column, n_);
+        write_block(row, height, column, sums + row * n_ + column, n_);
     });
   }
 
@@ -145,16 +145,16 @@ class Product {
     for (int64_t done = 0; done < k_; done += kDepth)
       Gemm::run(height, width, std::min(kDepth, k_ - done), rows.at + done, rows.stride,
                 {packed + done * width, 0, 0}, sums, kColumns, done > 0);
-    finish(row, height, column, sums, kColumns);
+    write_block(row, height, column, sums, kColumns);
   }
 
   // Writes a block of C from its sums.
-  void finish(int64_t row, int64_t height, int64_t column, const float* sums,
-              int64_t stride) const {
+  void write_block(int64_t row, int64_t height, int64_t column, const float* sums,
+                   int64_t stride) const {
     const int64_t width = std::min(kColumns, n_ - column);
-    NonTemporalWriter<T, kColumns> outlet(m_ * n_);
+    NonTemporalWriter<T, kColumns> writer(m_ * n_);
     for (int64_t i = 0; i < height; ++i) {
-      outlet.write(c_ + (row + i) * n_ + column, width, [&](T* place) {
+      writer.write(c_ + (row + i) * n_ + column, width, [&](T* place) {
         if (bias_) {
           add_row(sums + i * stride, bias_ + column, width, place);
         } else {
@@ -180,7 +180,7 @@ torch::Tensor empty_rows(const torch::Tensor& x, int64_t n) {
 }
 
 // The products of a linear layer: x [..., k], weight [n, k], bias [n] or undefined, dy [..., n].
-struct Blocks {
+struct BlockProducts {
   static torch::Tensor y(const torch::Tensor& x, const torch::Tensor& weight,
                          const torch::Tensor& bias) {
     const int64_t n = weight.size(0), k = weight.size(1);
@@ -205,7 +205,7 @@ struct Blocks {
 };
 
 // The same products in fp32, by LibTorch.
-struct Widened {
+struct Fp32Products {
   static torch::Tensor wide(const torch::Tensor& x) { return x.to(torch::kFloat); }
 
   static torch::Tensor y(const torch::Tensor& x, const torch::Tensor& weight,
@@ -247,12 +247,12 @@ struct Linear : torch::autograd::Function<Linear<Products>> {
 
 bool can_block(const torch::Tensor& x, const torch::Tensor& weight) {
   const auto whole = [](int64_t n) { return n % kRowMultiple == 0; };
-  return x.scalar_type() == torch::kBFloat16 && Gemm::has_units() && whole(weight.size(0)) &&
+  return x.scalar_type() == torch::kBFloat16 && Gemm::has_matrix_units() && whole(weight.size(0)) &&
          whole(weight.size(1)) && weight.is_contiguous() && x.numel() / weight.size(1) % 2 == 0;
 }
 
 // Whether at::linear has instructions to use. CPUs with AMX have AVX-512's instructions for fp16.
-bool has_instructions(torch::Dtype dtype) {
+bool libtorch_has_instructions(torch::Dtype dtype) {
 #if defined(__x86_64__)
   if (dtype == torch::kBFloat16) return __builtin_cpu_supports("avx512bf16");
   if (dtype == torch::kHalf) return has_amx();
@@ -265,15 +265,15 @@ bool has_instructions(torch::Dtype dtype) {
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias) {
   if (x.is_cpu()) {
-    if (can_block(x, weight)) return Linear<Blocks>::apply(x, weight, if_defined(bias));
-    if (!has_instructions(x.scalar_type())) return widened_linear(x, weight, bias);
+    if (can_block(x, weight)) return Linear<BlockProducts>::apply(x, weight, if_defined(bias));
+    if (!libtorch_has_instructions(x.scalar_type())) return widened_linear(x, weight, bias);
   }
   return at::linear(x, weight, bias);
 }
 
 torch::Tensor widened_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias) {
-  return Linear<Widened>::apply(x, weight, if_defined(bias));
+  return Linear<Fp32Products>::apply(x, weight, if_defined(bias));
 }
 
 }  // namespace anymesh

@@ -28,7 +28,7 @@ struct Moments {
 // Writes the norm y [h] of x [h]. Without a bias the mean counts as 0.
 template <class T>
 Moments norm_row(const T* x, const T* weight, const T* bias, float epsilon, int64_t h, T* y) {
-  return with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  return with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     const auto n = static_cast<float>(h);
     Lanes total, squares;
     if (bias)
@@ -49,14 +49,14 @@ Moments norm_row(const T* x, const T* weight, const T* bias, float epsilon, int6
 
 // Writes dx [h], plus `dsum` if there is one, and adds to the gradients of weight and bias.
 template <class T>
-void norm_backward_row(const T* x, const T* dy, const T* dsum, const T* weight, Moments of,
+void norm_backward_row(const T* x, const T* dy, const T* dsum, const T* weight, Moments moments,
                        int64_t h, T* dx, float* dweight, float* dbias) {
-  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     const auto n = static_cast<float>(h);
     Lanes total, with_x;
     for (int64_t i = 0; i < h; i += kLanes) {
-      const Lanes normed = (load<Lanes>(x + i) - of.mean) * of.inverse, d = load<Lanes>(dy + i),
-                  scaled = d * load<Lanes>(weight + i);
+      const Lanes normed = (load<Lanes>(x + i) - moments.mean) * moments.inverse,
+                  d = load<Lanes>(dy + i), scaled = d * load<Lanes>(weight + i);
       total += scaled;
       with_x += scaled * normed;
       store(dweight + i, load<Lanes>(dweight + i) + d * normed);
@@ -64,9 +64,9 @@ void norm_backward_row(const T* x, const T* dy, const T* dsum, const T* weight, 
     }
     const float mean = dbias ? sum(total) / n : 0, slope = sum(with_x) / n;
     for (int64_t i = 0; i < h; i += kLanes) {
-      const Lanes normed = (load<Lanes>(x + i) - of.mean) * of.inverse,
+      const Lanes normed = (load<Lanes>(x + i) - moments.mean) * moments.inverse,
                   scaled = load<Lanes>(dy + i) * load<Lanes>(weight + i),
-                  d = (scaled - mean - normed * slope) * of.inverse;
+                  d = (scaled - mean - normed * slope) * moments.inverse;
       store(dx + i, dsum ? d + load<Lanes>(dsum + i) : d);
     }
   });
@@ -74,7 +74,7 @@ void norm_backward_row(const T* x, const T* dy, const T* dsum, const T* weight, 
 
 template <class T>
 void add_row(const T* x, const T* y, int64_t h, T* sum) {
-  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     for (int64_t i = 0; i < h; i += kLanes) store(sum + i, load<Lanes>(x + i) + load<Lanes>(y + i));
   });
 }
@@ -89,11 +89,11 @@ void norm_rows(const NormForward& n) {
   for_rows(n.x, rows, std::max<int64_t>(1, kGrain / h), [&]<class T>(int64_t row, T) {
     const int64_t at = row * h;
     if (n.y.defined()) add_row(data<T>(n.x) + at, data<T>(n.y) + at, h, n.sum.data_ptr<T>() + at);
-    const Moments of = norm_row(data<T>(n.sum) + at, data<T>(n.weight), data<T>(n.bias),
-                                static_cast<float>(n.epsilon), h, n.normed.data_ptr<T>() + at);
+    const Moments moments = norm_row(data<T>(n.sum) + at, data<T>(n.weight), data<T>(n.bias),
+                                     static_cast<float>(n.epsilon), h, n.normed.data_ptr<T>() + at);
     float* kept = n.moments.data_ptr<float>() + 2 * row;
-    kept[0] = of.mean;
-    kept[1] = of.inverse;
+    kept[0] = moments.mean;
+    kept[1] = moments.inverse;
   });
 }
 
@@ -107,10 +107,10 @@ torch::Tensor norm_backward_rows(const NormBackward& n) {
     float* dweight = totals + 2 * p * h;
     for (int64_t row = p * part; row < std::min(rows, (p + 1) * part); ++row) {
       const int64_t at = row * h;
-      const float* of = n.moments.const_data_ptr<float>() + 2 * row;
+      const float* moments = n.moments.const_data_ptr<float>() + 2 * row;
       norm_backward_row(data<T>(n.x) + at, data<T>(n.dy) + at,
                         n.dsum.defined() ? data<T>(n.dsum) + at : nullptr, data<T>(n.weight),
-                        {of[0], of[1]}, h, n.dx.data_ptr<T>() + at, dweight,
+                        {moments[0], moments[1]}, h, n.dx.data_ptr<T>() + at, dweight,
                         n.has_bias ? dweight + h : nullptr);
     }
   });
@@ -155,9 +155,11 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
         .dy = grads.back().contiguous(),
         .dsum = has_sum && grads[0].defined() ? grads[0].contiguous() : torch::Tensor(),
         .dx = torch::empty_like(saved[0])};
-    const torch::Tensor of_params = (n.x.is_cuda() ? cuda_norm_backward : norm_backward_rows)(n);
-    return {n.dx, has_sum ? n.dx : torch::Tensor(), of_params[0].to(n.weight.dtype()),
-            n.has_bias ? of_params[1].to(n.weight.dtype()) : torch::Tensor(), torch::Tensor()};
+    const torch::Tensor param_gradients =
+        (n.x.is_cuda() ? cuda_norm_backward : norm_backward_rows)(n);
+    return {n.dx, has_sum ? n.dx : torch::Tensor(), param_gradients[0].to(n.weight.dtype()),
+            n.has_bias ? param_gradients[1].to(n.weight.dtype()) : torch::Tensor(),
+            torch::Tensor()};
   }
 };
 

@@ -5,7 +5,7 @@
 //   ANYMESH_INLINE void double_loop(float* x, int64_t n) {  // n: a multiple of kLanes
 //     for (int64_t i = 0; i < n; i += kLanes) store(x + i, 2 * load<Lanes>(x + i));
 //   }
-//   with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED { double_loop<Lanes>(x, n); });
+//   with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA { double_loop<Lanes>(x, n); });
 //
 // Code inlined there may use all of the CPU's instructions, including loops without lanes. Captures
 // are copies, so no store through a pointer can change them.
@@ -17,111 +17,112 @@
 #include <cstring>
 #include <limits>
 
-#define ANYMESH_INLINED __attribute__((always_inline))
-#define ANYMESH_INLINE ANYMESH_INLINED inline
+#define ANYMESH_INLINE_LAMBDA __attribute__((always_inline))
+#define ANYMESH_INLINE inline __attribute__((always_inline))
 
 namespace anymesh {
 
 constexpr int64_t kLanes = 16;
 constexpr int64_t kGrain = 1 << 14;  // the fewest elements worth a thread of at::parallel_for
 
-// The lanes, in vectors that fit registers, because compilers keep wider ones in memory.
-template <int kBytes>
-struct LanesOf {
+// Sixteen floats, in vectors that fit registers, because compilers keep wider ones in memory.
+template <int kVectorBytes>
+struct SixteenLanes {
   // One vector of floats, of their bits, and of their upper halves.
-  using Floats [[gnu::vector_size(kBytes)]] = float;
-  using Bits [[gnu::vector_size(kBytes)]] = int32_t;
-  using Halves [[gnu::vector_size(kBytes / 2)]] = uint16_t;
-  static constexpr int kWidth = kBytes / 4, kParts = kLanes / kWidth;
+  using Floats [[gnu::vector_size(kVectorBytes)]] = float;
+  using Bits [[gnu::vector_size(kVectorBytes)]] = int32_t;
+  using Halves [[gnu::vector_size(kVectorBytes / 2)]] = uint16_t;
+  static constexpr int kPerVector = kVectorBytes / 4, kVectors = kLanes / kPerVector;
 
-  Floats part[kParts]{};
+  Floats vectors[kVectors]{};
 
-  LanesOf() = default;
-  ANYMESH_INLINE LanesOf(float x) {  // in all lanes
-    for (Floats& p : part) p = Floats{} + x;
+  SixteenLanes() = default;
+  ANYMESH_INLINE SixteenLanes(float x) {  // in all lanes
+    for (Floats& v : vectors) v = Floats{} + x;
   }
 
-  // Applies f to every part, or to every pair of parts.
+  // Applies f to every vector, or to every pair of vectors.
   template <class F>
-  ANYMESH_INLINE friend LanesOf each(LanesOf a, const F& f) {
-    for (int i = 0; i < kParts; ++i) a.part[i] = f(a.part[i]);
+  ANYMESH_INLINE friend SixteenLanes map_vectors(SixteenLanes a, const F& f) {
+    for (int i = 0; i < kVectors; ++i) a.vectors[i] = f(a.vectors[i]);
     return a;
   }
   template <class F>
-  ANYMESH_INLINE friend LanesOf each(LanesOf a, LanesOf b, const F& f) {
-    for (int i = 0; i < kParts; ++i) a.part[i] = f(a.part[i], b.part[i]);
+  ANYMESH_INLINE friend SixteenLanes map_vectors(SixteenLanes a, SixteenLanes b, const F& f) {
+    for (int i = 0; i < kVectors; ++i) a.vectors[i] = f(a.vectors[i], b.vectors[i]);
     return a;
   }
 
-  ANYMESH_INLINE friend LanesOf operator+(LanesOf a, LanesOf b) {
-    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x + y; });
+  ANYMESH_INLINE friend SixteenLanes operator+(SixteenLanes a, SixteenLanes b) {
+    return map_vectors(a, b, [](Floats x, Floats y) ANYMESH_INLINE_LAMBDA { return x + y; });
   }
-  ANYMESH_INLINE friend LanesOf operator-(LanesOf a, LanesOf b) {
-    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x - y; });
+  ANYMESH_INLINE friend SixteenLanes operator-(SixteenLanes a, SixteenLanes b) {
+    return map_vectors(a, b, [](Floats x, Floats y) ANYMESH_INLINE_LAMBDA { return x - y; });
   }
-  ANYMESH_INLINE friend LanesOf operator*(LanesOf a, LanesOf b) {
-    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x * y; });
+  ANYMESH_INLINE friend SixteenLanes operator*(SixteenLanes a, SixteenLanes b) {
+    return map_vectors(a, b, [](Floats x, Floats y) ANYMESH_INLINE_LAMBDA { return x * y; });
   }
-  ANYMESH_INLINE friend LanesOf operator/(LanesOf a, LanesOf b) {
-    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x / y; });
+  ANYMESH_INLINE friend SixteenLanes operator/(SixteenLanes a, SixteenLanes b) {
+    return map_vectors(a, b, [](Floats x, Floats y) ANYMESH_INLINE_LAMBDA { return x / y; });
   }
-  ANYMESH_INLINE friend LanesOf max(LanesOf a, LanesOf b) {
-    return each(a, b, [](Floats x, Floats y) ANYMESH_INLINED { return x > y ? x : y; });
+  ANYMESH_INLINE friend SixteenLanes max(SixteenLanes a, SixteenLanes b) {
+    return map_vectors(a, b,
+                       [](Floats x, Floats y) ANYMESH_INLINE_LAMBDA { return x > y ? x : y; });
   }
-  ANYMESH_INLINE friend LanesOf operator-(LanesOf a) {
-    return each(a, [](Floats x) ANYMESH_INLINED { return -x; });
+  ANYMESH_INLINE friend SixteenLanes operator-(SixteenLanes a) {
+    return map_vectors(a, [](Floats x) ANYMESH_INLINE_LAMBDA { return -x; });
   }
-  ANYMESH_INLINE LanesOf& operator+=(LanesOf b) { return *this = *this + b; }
-  ANYMESH_INLINE LanesOf& operator*=(LanesOf b) { return *this = *this * b; }
+  ANYMESH_INLINE SixteenLanes& operator+=(SixteenLanes b) { return *this = *this + b; }
+  ANYMESH_INLINE SixteenLanes& operator*=(SixteenLanes b) { return *this = *this * b; }
 };
 
 template <class Lanes>
 ANYMESH_INLINE Lanes load(const float* p) {
   Lanes x;
-  for (auto& part : x.part) {
-    std::memcpy(&part, p, sizeof part);
-    p += Lanes::kWidth;
+  for (auto& vector : x.vectors) {
+    std::memcpy(&vector, p, sizeof vector);
+    p += Lanes::kPerVector;
   }
   return x;
 }
 template <class Lanes>
 ANYMESH_INLINE void store(float* p, const Lanes& x) {
-  for (const auto& part : x.part) {
-    std::memcpy(p, &part, sizeof part);
-    p += Lanes::kWidth;
+  for (const auto& vector : x.vectors) {
+    std::memcpy(p, &vector, sizeof vector);
+    p += Lanes::kPerVector;
   }
 }
 
 template <class Lanes>
 ANYMESH_INLINE Lanes load(const c10::BFloat16* p) {
   Lanes x;
-  for (auto& part : x.part) {
+  for (auto& vector : x.vectors) {
     typename Lanes::Halves halves;
     std::memcpy(&halves, p, sizeof halves);
-    part = (typename Lanes::Floats)(__builtin_convertvector(halves, typename Lanes::Bits) << 16);
-    p += Lanes::kWidth;
+    vector = (typename Lanes::Floats)(__builtin_convertvector(halves, typename Lanes::Bits) << 16);
+    p += Lanes::kPerVector;
   }
   return x;
 }
 // Rounds to nearest, ties to even. NaNs are not handled.
 template <class Lanes>
 ANYMESH_INLINE void store(c10::BFloat16* p, const Lanes& x) {
-  for (const auto& part : x.part) {
-    const auto bits = (typename Lanes::Bits)part;
+  for (const auto& vector : x.vectors) {
+    const auto bits = (typename Lanes::Bits)vector;
     const auto halves =
         __builtin_convertvector((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16, typename Lanes::Halves);
     std::memcpy(p, &halves, sizeof halves);
-    p += Lanes::kWidth;
+    p += Lanes::kPerVector;
   }
 }
 
 // e^x to two units in the last place; 0 below -87, infinite above 88, NaN for NaN. Computed as 2^n
 // * e^r with n whole and |r| <= ln 2 / 2, where e^r is a series.
-template <int kBytes>
-ANYMESH_INLINE LanesOf<kBytes> exp(LanesOf<kBytes> lanes) {
-  using Floats = typename LanesOf<kBytes>::Floats;
-  using Bits = typename LanesOf<kBytes>::Bits;
-  return each(lanes, [](Floats x) ANYMESH_INLINED {
+template <int kVectorBytes>
+ANYMESH_INLINE SixteenLanes<kVectorBytes> exp(SixteenLanes<kVectorBytes> lanes) {
+  using Floats = typename SixteenLanes<kVectorBytes>::Floats;
+  using Bits = typename SixteenLanes<kVectorBytes>::Bits;
+  return map_vectors(lanes, [](Floats x) ANYMESH_INLINE_LAMBDA {
     const Floats big = Floats{} + 12582912.f;  // 1.5 * 2^23: adding it rounds to a whole number
     const Floats n = (x * 1.44269504f + big) - big;
     const Floats r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
@@ -151,21 +152,21 @@ ANYMESH_INLINE float reduce(const Lanes& x, const F& f) {
 }
 template <class Lanes>
 ANYMESH_INLINE float sum(const Lanes& x) {
-  return reduce(x, [](float a, float b) ANYMESH_INLINED { return a + b; });
+  return reduce(x, [](float a, float b) ANYMESH_INLINE_LAMBDA { return a + b; });
 }
 template <class Lanes>
 ANYMESH_INLINE float max(const Lanes& x) {
-  return reduce(x, [](float a, float b) ANYMESH_INLINED { return a > b ? a : b; });
+  return reduce(x, [](float a, float b) ANYMESH_INLINE_LAMBDA { return a > b ? a : b; });
 }
 
 #if defined(__x86_64__)
 template <class Work>
-__attribute__((target("arch=x86-64-v4"))) auto in_avx512(Work work) {
-  return work(LanesOf<64>());
+__attribute__((target("arch=x86-64-v4"))) auto call_in_avx512(Work work) {
+  return work(SixteenLanes<64>());
 }
 template <class Work>
-__attribute__((target("arch=x86-64-v3"))) auto in_avx2(Work work) {
-  return work(LanesOf<32>());
+__attribute__((target("arch=x86-64-v3"))) auto call_in_avx2(Work work) {
+  return work(SixteenLanes<32>());
 }
 #endif
 
@@ -175,12 +176,12 @@ auto with_widest_simd(Work work) {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512vl"))
-    return in_avx512(work);
+    return call_in_avx512(work);
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
       __builtin_cpu_supports("bmi2"))
-    return in_avx2(work);
+    return call_in_avx2(work);
 #endif
-  return work(LanesOf<16>());
+  return work(SixteenLanes<16>());
 }
 
 }  // namespace anymesh

@@ -19,13 +19,13 @@ struct Sums {
 template <class T>
 Sums sums_of(const T* row, int64_t n) {
   const int64_t whole = n / kLanes * kLanes;
-  float maximum = with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
-    Lanes most = -INFINITY;
-    for (int64_t j = 0; j < whole; j += kLanes) most = max(most, load<Lanes>(row + j));
-    return max(most);
+  float maximum = with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
+    Lanes maxima = -INFINITY;
+    for (int64_t j = 0; j < whole; j += kLanes) maxima = max(maxima, load<Lanes>(row + j));
+    return max(maxima);
   });
   for (int64_t j = whole; j < n; ++j) maximum = std::max(maximum, static_cast<float>(row[j]));
-  float total = with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  float total = with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     Lanes part;
     for (int64_t j = 0; j < whole; j += kLanes) part += exp(load<Lanes>(row + j) - maximum);
     return sum(part);
@@ -35,9 +35,9 @@ Sums sums_of(const T* row, int64_t n) {
 }
 
 template <class T>
-void gradient_of(const T* row, int64_t n, float log_sum, float scale, T* out) {
+void write_gradient_row(const T* row, int64_t n, float log_sum, float scale, T* out) {
   const int64_t whole = n / kLanes * kLanes;
-  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     for (int64_t j = 0; j < whole; j += kLanes)
       store(out + j, exp(load<Lanes>(row + j) - log_sum) * scale);
   });
@@ -80,7 +80,7 @@ torch::Tensor logits_gradient(const torch::Tensor& logits, int64_t real,
   for_rows(logits, logits.size(0), 1, [&]<class T>(int64_t row, T) {
     const T* from = logits.const_data_ptr<T>() + row * v;
     T* to = gradient.data_ptr<T>() + row * v;
-    gradient_of(from, real, log_sum[row], scale[row], to);
+    write_gradient_row(from, real, log_sum[row], scale[row], to);
     std::fill(to + real, to + v, T(0));
     if (const int64_t t = target[row]; t >= 0)
       to[t] =

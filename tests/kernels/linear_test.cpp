@@ -89,7 +89,7 @@ TEST(Linear, WidenedMeetsFloat64) {
 }
 
 TEST(Linear, NoNumberOfThreadsChangesABit) {
-  if (!BlockGemm<c10::BFloat16>::has_units()) GTEST_SKIP() << "no units for bf16";
+  if (!BlockGemm<c10::BFloat16>::has_matrix_units()) GTEST_SKIP() << "no units for bf16";
   at::manual_seed(7);
   for (const int64_t n : {208, 8320}) {
     const torch::Tensor dy = random({300, n});

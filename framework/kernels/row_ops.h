@@ -24,8 +24,8 @@ float row_max(const float* row, int64_t width);
 
 // out = exp(scale * row - shift), times the factors. Returns the sum without them.
 template <class T>
-float softmax_row(const float* row, float scale, float shift, const float* factors, int64_t width,
-                  T* out);
+float exp_row(const float* row, float scale, float shift, const float* factors, int64_t width,
+              T* out);
 
 // row = exp(scale * row - shift), dweights *= factors. Returns the sum of row * dweights.
 float softmax_backward_sum(float* row, float scale, float shift, const float* factors,

@@ -12,10 +12,10 @@ namespace anymesh {
 // output goes past the caches. Otherwise each cache line is read before it is written, which is
 // half of the time.
 //
-//   NonTemporalWriter<T, kBlock> outlet(y.numel());
-//   outlet.write(y + i, n, [&](T* place) { gelu(x + i, n, place); });
+//   NonTemporalWriter<T, kBlock> writer(y.numel());
+//   writer.write(y + i, n, [&](T* place) { gelu(x + i, n, place); });
 //
-// Other threads may read the output once the outlet is destroyed.
+// Other threads may read the output once the writer is destroyed.
 template <class T, int64_t kBlock>
 class NonTemporalWriter {
  public:
@@ -29,19 +29,20 @@ class NonTemporalWriter {
 
   template <class Make>
   void write(T* to, int64_t n, const Make& make) {
-    if (!streams_ || reinterpret_cast<uintptr_t>(to) % kPart != 0) return make(to);
+    if (!streams_ || reinterpret_cast<uintptr_t>(to) % kVectorBytes != 0) return make(to);
     make(block_);
-    const auto bytes = static_cast<size_t>(n) * sizeof(T), parts = bytes / kPart;
-    for (size_t i = 0; i < parts; ++i)
+    const auto bytes = static_cast<size_t>(n) * sizeof(T), vectors = bytes / kVectorBytes;
+    for (size_t i = 0; i < vectors; ++i)
       _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i,
                        reinterpret_cast<const __m128i*>(block_)[i]);
-    std::memcpy(reinterpret_cast<char*>(to) + parts * kPart,
-                reinterpret_cast<const char*>(block_) + parts * kPart, bytes % kPart);
+    std::memcpy(reinterpret_cast<char*>(to) + vectors * kVectorBytes,
+                reinterpret_cast<const char*>(block_) + vectors * kVectorBytes,
+                bytes % kVectorBytes);
   }
 
  private:
   static constexpr int64_t kStreamed = 1 << 21;  // bytes
-  static constexpr size_t kPart = sizeof(__m128i);
+  static constexpr size_t kVectorBytes = sizeof(__m128i);
 
   bool streams_;
   alignas(64) T block_[kBlock];

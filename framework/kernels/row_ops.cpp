@@ -1,4 +1,4 @@
-#include "framework/kernels/softmax_rows.h"
+#include "framework/kernels/row_ops.h"
 
 #include <cmath>
 #include <type_traits>
@@ -14,7 +14,7 @@ namespace {
 // Calls work(Lanes, std::true_type) if there are factors, else work(Lanes, std::false_type).
 template <class Work>
 ANYMESH_INLINE auto with_factors(const float* factors, Work work) {
-  return with_widest_simd([=](auto lanes) ANYMESH_INLINED {
+  return with_widest_simd([=](auto lanes) ANYMESH_INLINE_LAMBDA {
     return factors ? work(lanes, std::true_type()) : work(lanes, std::false_type());
   });
 }
@@ -23,30 +23,30 @@ ANYMESH_INLINE auto with_factors(const float* factors, Work work) {
 
 template <class T>
 void scale_row(const float* row, float scale, int64_t width, T* out) {
-  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     for (int64_t j = 0; j < width; j += kLanes) store(out + j, load<Lanes>(row + j) * scale);
   });
 }
 
 void add_row(const float* a, const c10::BFloat16* b, int64_t width, c10::BFloat16* out) {
-  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
+  with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     for (int64_t j = 0; j < width; j += kLanes)
       store(out + j, load<Lanes>(a + j) + load<Lanes>(b + j));
   });
 }
 
 float row_max(const float* row, int64_t width) {
-  return with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINED {
-    Lanes most = -INFINITY;
-    for (int64_t j = 0; j < width; j += kLanes) most = max(most, load<Lanes>(row + j));
-    return max(most);
+  return with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
+    Lanes maxima = -INFINITY;
+    for (int64_t j = 0; j < width; j += kLanes) maxima = max(maxima, load<Lanes>(row + j));
+    return max(maxima);
   });
 }
 
 template <class T>
-float softmax_row(const float* row, float scale, float shift, const float* factors, int64_t width,
-                  T* out) {
-  return with_factors(factors, [=]<class Lanes>(Lanes, auto has_factors) ANYMESH_INLINED {
+float exp_row(const float* row, float scale, float shift, const float* factors, int64_t width,
+              T* out) {
+  return with_factors(factors, [=]<class Lanes>(Lanes, auto has_factors) ANYMESH_INLINE_LAMBDA {
     Lanes total;
     for (int64_t j = 0; j < width; j += kLanes) {
       const Lanes weight = exp(load<Lanes>(row + j) * scale - shift);
@@ -59,7 +59,7 @@ float softmax_row(const float* row, float scale, float shift, const float* facto
 
 float softmax_backward_sum(float* row, float scale, float shift, const float* factors,
                            float* dweights, int64_t width) {
-  return with_factors(factors, [=]<class Lanes>(Lanes, auto has_factors) ANYMESH_INLINED {
+  return with_factors(factors, [=]<class Lanes>(Lanes, auto has_factors) ANYMESH_INLINE_LAMBDA {
     Lanes total;
     for (int64_t j = 0; j < width; j += kLanes) {
       const Lanes weight = exp(load<Lanes>(row + j) * scale - shift);
@@ -78,7 +78,7 @@ float softmax_backward_sum(float* row, float scale, float shift, const float* fa
 template <class T>
 void softmax_backward_row(const float* row, const float* dweights, float mean, float scale,
                           const float* factors, int64_t width, T* dscores, T* dropped) {
-  with_factors(factors, [=]<class Lanes>(Lanes, auto has_factors) ANYMESH_INLINED {
+  with_factors(factors, [=]<class Lanes>(Lanes, auto has_factors) ANYMESH_INLINE_LAMBDA {
     for (int64_t j = 0; j < width; j += kLanes) {
       const Lanes weight = load<Lanes>(row + j);
       store(dscores + j, weight * ((load<Lanes>(dweights + j) - mean) * scale));
@@ -89,8 +89,8 @@ void softmax_backward_row(const float* row, const float* dweights, float mean, f
 
 template void scale_row(const float*, float, int64_t, float*);
 template void scale_row(const float*, float, int64_t, c10::BFloat16*);
-template float softmax_row(const float*, float, float, const float*, int64_t, float*);
-template float softmax_row(const float*, float, float, const float*, int64_t, c10::BFloat16*);
+template float exp_row(const float*, float, float, const float*, int64_t, float*);
+template float exp_row(const float*, float, float, const float*, int64_t, c10::BFloat16*);
 template void softmax_backward_row(const float*, const float*, float, float, const float*, int64_t,
                                    float*, float*);
 template void softmax_backward_row(const float*, const float*, float, float, const float*, int64_t,
