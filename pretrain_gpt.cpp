@@ -20,10 +20,7 @@ class Gpt final : public ModelDefinition {
     gpt_.vocab_size = vocab_size;
     validate(config, gpt_, world_size);
     gpt_ = resolved(gpt_);
-    return {.seq_length = gpt_.seq_length,
-            .vocab_size = vocab_size,
-            .padded_vocab_size = padded_vocab_size(gpt_, config.parallel.tp),
-            .flags = model_flags(gpt_)};
+    return model_facts(gpt_, config.parallel.tp);
   }
 
   std::unique_ptr<StageModule> make_stage(const Config& config, const ProcessGrid& grid,

@@ -142,15 +142,13 @@ void run(const CommPtr& world, char** argv) {
                  /*micro_batch_size=*/1, /*seed=*/1);
   EngineConfig config;
   config.zero.stage = std::atoi(argv[5]);
-  config.zero.offload = {.optimizer = offload != "none",
-                         .params = offload == "all",
-                         .nvme_path = offload == "none" ? "" : "."};
+  config.zero.offload = {.optimizer = offload == "none" ? "none" : "nvme",
+                         .param = offload == "all" ? "nvme" : "none",
+                         .nvme_path = "."};
   config.schedule.max_lr = 1e-4;
   config.schedule.style = "constant";
   config.global_batch_size = grid.topology.dp_size;
-  config.vocab_size = gpt.vocab_size;
-  config.padded_vocab_size = padded_vocab_size(gpt, tp);
-  config.seq_length = gpt.seq_length;
+  config.model = model_facts(gpt, tp);
   Engine engine(model, grid, config);
   for (char** work = argv + 8; *work; ++work) work_on(engine, gpt, *work);
 }

@@ -40,9 +40,7 @@ int main(int argc, char** argv) {
     config.schedule.style = "constant";
     config.global_batch_size = 12;
     config.micro_batch_size = 2;
-    config.vocab_size = gpt.vocab_size;
-    config.padded_vocab_size = padded_vocab_size(gpt, tp);
-    config.seq_length = gpt.seq_length;
+    config.model = model_facts(gpt, tp);
     config.save_lock = std::make_shared<SaveLock>(*world, folder, "folder");  // from load to save
     Engine engine(model, grid, config);
 

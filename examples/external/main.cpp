@@ -29,9 +29,7 @@ int main(int argc, char** argv) {
     config.schedule.style = "constant";
     config.global_batch_size = 12;
     config.micro_batch_size = 2;
-    config.vocab_size = gpt.vocab_size;
-    config.padded_vocab_size = padded_vocab_size(gpt, grid.topology.tp_size);
-    config.seq_length = gpt.seq_length;
+    config.model = model_facts(gpt, grid.topology.tp_size);
     Engine engine(model, grid, config);
 
     const MockDataset data(1'000, gpt.seq_length, gpt.vocab_size, /*seed=*/1);

@@ -1,26 +1,17 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "framework/comm/process_grid.h"
-#include "framework/config/flags.h"
 #include "framework/format/io.h"
 #include "framework/format/whole.h"
-#include "framework/optim/loss_scaler.h"
-#include "framework/optim/lr_scheduler.h"
-#include "framework/pipeline/stage.h"
-#include "framework/zero/zero_optimizer.h"
+#include "framework/run.h"
 
 namespace anymesh {
-
-class SaveLock;
 
 // A run's checkpoints, in DeepSpeed's on-disk layout and under Megatron-DeepSpeed's names.
 // format/layout/names.h lists the files, and docs/checkpoint-format.md describes their contents. A
@@ -35,63 +26,6 @@ class SaveLock;
 //
 // All functions are collective over grid.world. An error on one rank is thrown on all ranks, as
 // CollectiveError.
-
-// The result of a validation right before a save. A resumed run can repeat it.
-struct VerifiedLoss {
-  double loss = 0;
-  int64_t first_sample = 0, samples = 0;  // in the validation set
-  int64_t prepared = 0;  // the set's size, which determines the sample order; 0: unknown
-};
-
-// The training position. Everything else in a resumed run follows from flags.
-struct TrainState {
-  int64_t iteration = 0;
-  int64_t consumed_train_samples = 0;
-  int64_t consumed_valid_samples = 0;
-  // The position in the LR schedule. It lags behind consumed_train_samples after
-  // --no-load-lr-state, and by the samples of steps skipped for overflow.
-  int64_t scheduled_samples = 0;
-  uint64_t dropout_seed = 0;  // for dropout masks: --seed, or the loaded checkpoint's seed
-  LossScaler scaler;          // settings from this run, scale and counters from the checkpoint
-  int64_t skipped_steps = 0;  // skipped because of overflow
-  std::optional<VerifiedLoss> verified;  // with --verify-resume
-};
-
-// The action when ranks disagree about a tag (DeepSpeed's checkpoint.tag_validation): nothing, a
-// warning, or an error. Unless it is an error, all ranks use rank 0's tag.
-enum class TagValidation { Ignore, Warn, Fail };
-
-// A run's configuration, apart from its model and mesh. It is the same on every rank.
-struct EngineConfig {
-  ZeroOptions zero;
-  LrSchedule schedule;
-  LossScaler scaler;  // for fp16
-  int64_t global_batch_size = 1, micro_batch_size = 1;
-  bool activation_checkpointing = false;
-  std::vector<std::string> freeze;  // patterns for freeze_params() (param_spec.h)
-  bool check_for_nan = true;
-  uint64_t dropout_seed = 1234;
-
-  // Stored in the checkpoint: the sizes that conversion to another tp needs, and the run's flags,
-  // if any.
-  int64_t vocab_size = 0, padded_vocab_size = 0, seq_length = 0;
-  std::vector<Setting> settings;         // every flag, stored as Megatron's `args`
-  std::vector<std::string> model_flags;  // flags that must match when a checkpoint is loaded
-  TagValidation tag_validation = TagValidation::Warn;
-  std::chrono::seconds patience{600};  // how long a save waits for absent ranks
-  // The lock on the folder that the run saves to, held for as long as the run lasts. If it is null
-  // or locks another folder, each save takes a lock of its own.
-  std::shared_ptr<const SaveLock> save_lock;
-};
-
-// The run, as the checkpoint functions see it. The objects referred to must outlive it.
-struct CheckpointedRun {
-  const ProcessGrid& grid;
-  const StageModule& stage;
-  ZeroOptimizer& optimizer;
-  EngineConfig config;                 // a load may replace its schedule
-  torch::Dtype dtype = torch::kFloat;  // of the weights
-};
 
 // The arguments of DeepSpeedEngine.save_checkpoint, with its names and defaults.
 struct SaveOptions {

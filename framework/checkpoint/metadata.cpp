@@ -24,8 +24,8 @@ Value universal_info(const CheckpointedRun& run, bool exclude_frozen) {
     return std::vector<std::string>(sorted.begin(), sorted.end());
   };
   UniversalInfo info;
-  info.original_vocab_size = run.config.vocab_size;
-  info.padded_vocab_size = run.config.padded_vocab_size;
+  info.original_vocab_size = run.config.model.vocab_size;
+  info.padded_vocab_size = run.config.model.padded_vocab_size;
   info.vocabulary = patterns([](const ParamSpec& spec) { return spec.vocabulary; });
   info.pipeline_replicated = patterns([](const ParamSpec& spec) { return spec.tied; });
   info.tp_replicated = patterns([](const ParamSpec& spec) { return spec.split_dim < 0; });
@@ -54,7 +54,7 @@ Value scheduler_state(const CheckpointedRun& run, const TrainState& state) {
                       {"lr_warmup_steps", s.warmup_samples},
                       {"lr_warmup_tokens", {}},
                       {"num_steps", state.scheduled_samples},
-                      {"num_tokens", state.scheduled_samples * run.config.seq_length},
+                      {"num_tokens", state.scheduled_samples * run.config.model.seq_length},
                       {"lr_decay_style", s.style},
                       {"lr_decay_steps", s.decay_samples},
                       {"lr_decay_tokens", {}},
@@ -81,7 +81,7 @@ Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
   names.set("world_size", mesh.world_size());
   names.set("data_parallel_size", mesh.dp_size);
   names.set("global_batch_size", run.config.global_batch_size);
-  names.set("padded_vocab_size", run.config.padded_vocab_size);
+  names.set("padded_vocab_size", run.config.model.padded_vocab_size);
   names.set("data_parallel_random_init", false);
   names.set(keys::kConsumedTrainSamples, state.consumed_train_samples);
   names.set(keys::kConsumedValidSamples, state.consumed_valid_samples);
@@ -93,7 +93,7 @@ void add_megatrons(Value& states, const CheckpointedRun& run, const TrainState& 
   states.set(keys::kArgs, megatron_args(run, state));
   states.set(keys::kCheckpointVersion, 3.0);
   states.set(keys::kIteration, state.iteration);
-  states.set(keys::kTokens, state.consumed_train_samples * run.config.seq_length);
+  states.set(keys::kTokens, state.consumed_train_samples * run.config.model.seq_length);
 }
 
 bool is_number(const Value& value) { return value.is_int() || value.kind() == Value::Kind::kFloat; }
@@ -168,7 +168,7 @@ Value client_state_of(const Value& metadata, const Value& own) {
 void check_same_model(const Value& metadata, const CheckpointedRun& run) {
   const Value args = metadata.find(keys::kArgs);
   for (const Setting& setting : run.config.settings) {
-    const auto& flags = run.config.model_flags;
+    const auto& flags = run.config.model.flags;
     if (!args || std::find(flags.begin(), flags.end(), setting.flag) == flags.end()) continue;
     const Value theirs = args.find(setting.dest), ours = value_of(setting.value);
     if (theirs.is_none() || same(theirs, ours)) continue;
@@ -181,10 +181,10 @@ void check_same_model(const Value& metadata, const CheckpointedRun& run) {
   }
   const Value info = metadata.find(keys::kUniversalInfo).value_or(Value::dict());
   const int64_t vocab_size =
-      info.find(keys::kOriginalVocabSize).value_or(run.config.vocab_size).as_int();
-  TORCH_CHECK(vocab_size == run.config.vocab_size, metadata.where(),
+      info.find(keys::kOriginalVocabSize).value_or(run.config.model.vocab_size).as_int();
+  TORCH_CHECK(vocab_size == run.config.model.vocab_size, metadata.where(),
               ": the checkpoint's vocabulary has ", vocab_size, " entries, this run's ",
-              run.config.vocab_size, "; see --tokenizer-type, --vocab-file and --vocab-size");
+              run.config.model.vocab_size, "; see --tokenizer-type, --vocab-file and --vocab-size");
 }
 
 void check_same_schedule(const Value& metadata, const LrSchedule& schedule) {

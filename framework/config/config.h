@@ -22,6 +22,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/config/engine_config.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {
@@ -30,8 +31,6 @@ struct ParallelConfig {
   int tp = 1;  // --tensor-model-parallel-size
   int pp = 1;  // --pipeline-model-parallel-size
   bool sequence_parallel = false;
-  int zero_stage = 0;  // 0, 1, 2 or 3
-  bool activation_checkpointing = false;
 };
 
 // The devices that ranks compute on and the backend that they communicate by. place() in
@@ -39,13 +38,6 @@ struct ParallelConfig {
 struct DeviceConfig {
   std::string device;               // cpu | cuda; empty = cuda if all ranks have a GPU, else cpu
   std::string distributed_backend;  // mpi | nccl; empty = nccl on cuda, mpi on cpu
-};
-
-// Where a rank keeps the state that ZeRO partitions: "none" = on the device it computes on, "cpu" =
-// in the host's memory, "nvme" = in a file.
-struct OffloadConfig {
-  std::string optimizer = "none", param = "none";
-  std::string nvme_path;  // a folder
 };
 
 struct BatchConfig {
@@ -56,21 +48,13 @@ struct BatchConfig {
   int gradient_accumulation_steps = 0;  // 0 = derived; only --deepspeed_config sets it
 };
 
-struct OptimizerConfig {
-  double lr = 0;  // required
-  double min_lr = 0;
-  std::string lr_decay_style = "linear";  // constant | linear | cosine | inverse-square-root
-  int64_t lr_decay_iters = 0;             // 0 = train_iters
-  int64_t lr_decay_samples = 0;           // 0 = train_samples
+// Lengths from which plan_batches() derives those of LrSchedule.
+struct ScheduleConfig {
+  int64_t lr_decay_iters = 0;    // 0 = train_iters
+  int64_t lr_decay_samples = 0;  // 0 = train_samples
   int64_t lr_warmup_iters = 0;
   int64_t lr_warmup_samples = 0;
   std::optional<double> lr_warmup_fraction;  // of the decay length
-  double weight_decay = 0.01;
-  double adam_beta1 = 0.9;
-  double adam_beta2 = 0.999;
-  double adam_eps = 1e-8;
-  double clip_grad = 1.0;           // 0 = no clipping
-  std::vector<std::string> freeze;  // regular expressions searched for in parameter names
 };
 
 struct PrecisionConfig {
@@ -78,6 +62,8 @@ struct PrecisionConfig {
   std::optional<double> loss_scale;  // fp16's static scale; unset or 0 = dynamic, with these four:
   double initial_loss_scale = 4294967296.0, min_loss_scale = 1.0;
   int64_t loss_scale_window = 1000, hysteresis = 2;
+
+  LossScaler scaler() const;
 };
 
 struct DataConfig {
@@ -105,7 +91,6 @@ struct CheckpointConfig {
   bool no_load_strict = false, exit_on_missing_checkpoint = false;
   bool verify_checkpoint = false, no_fallback = false;
   bool exit_on_save_failure = false;
-  std::string tag_validation = "Warn";  // Ignore | Warn | Fail; only --deepspeed_config can set it
   bool override_scheduler = false, use_checkpoint_scheduler = false;  // --...-opt_param-scheduler
   bool verify_resume = false;
   int64_t exit_interval = 0;         // stop after an iteration divisible by it; 0 = never
@@ -125,7 +110,6 @@ struct RunConfig {
   bool report_memory = false, report_comm = false;
   int64_t profile_step = 0;  // 0 = none
   std::string trace;
-  bool check_for_nan = true;     // --no-check-for-nan-in-loss-and-grad clears it
   std::string deepspeed_config;  // JSON file that parse() reads into this tree
 
   // Returns --distributed-timeout-minutes, clamped to its bounds so that it can be used before
@@ -139,13 +123,13 @@ struct RunConfig {
 struct Config {
   ParallelConfig parallel;
   DeviceConfig device;
-  OffloadConfig offload;
   BatchConfig batch;
-  OptimizerConfig optimizer;
+  ScheduleConfig schedule;
   PrecisionConfig precision;
   DataConfig data;
   CheckpointConfig checkpoint;
   RunConfig run;
+  EngineConfig engine;  // engine_config() completes it
 };
 
 // The values derived from a Config and a world size. Warmup and decay are in samples, as in
@@ -170,6 +154,10 @@ bool goes_on_in_place(const CheckpointConfig& checkpoint);
 
 // REQUIRES: validate(config, world_size) passed.
 BatchPlan plan_batches(const Config& config, int world_size);
+
+// Returns `config.engine` with the values that follow from other flags.
+EngineConfig engine_config(const Config& config, const BatchPlan& plan,
+                           std::shared_ptr<const SaveLock> save_lock);
 
 // Throws UserError, naming the flags, unless `config` can run on `world_size` ranks. A model adds
 // its own rules: its validate(config, model, world_size) calls this one first.

@@ -176,7 +176,7 @@ struct Reader {
   bool is_off(const Json& section, const std::string& prefix, const std::string& name) const {
     if (prefix == "fp16.") return name != "enabled" && !fp16_is_on(section);
     if (name != "nvme_path" || !prefix.starts_with("zero_optimization.offload_")) return false;
-    const OffloadConfig& said = config.offload;
+    const OffloadConfig& said = config.engine.zero.offload;
     const std::string& flag = prefix.ends_with("optimizer.") ? said.optimizer : said.param;
     return section.contains("device") ? !has(section, "device", "nvme") : flag != "nvme";
   }
@@ -226,9 +226,12 @@ struct Reader {
   void read_tag_validation(const std::string& key, const Json& value) {
     const auto lower = [](unsigned char c) { return std::tolower(c); };
     const std::string text = value.is_string() ? value.get<std::string>() : "";
-    for (const char* mode : {"Ignore", "Warn", "Fail"}) {  // DeepSpeed does not mind the case
-      if (!std::ranges::equal(text, std::string_view(mode), {}, lower, lower)) continue;
-      config.checkpoint.tag_validation = mode;
+    const auto is_named = [&](std::string_view name) {  // DeepSpeed does not mind the case
+      return std::ranges::equal(text, name, {}, lower, lower);
+    };
+    if (const auto* name = std::ranges::find_if(kTagValidations, is_named);
+        name != std::end(kTagValidations)) {
+      config.engine.tag_validation = static_cast<TagValidation>(name - kTagValidations);
       return;
     }
     throw UserError(origin(key, value) + ": expected \"Ignore\", \"Warn\" or \"Fail\"");

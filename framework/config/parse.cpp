@@ -9,7 +9,7 @@
 namespace anymesh {
 namespace {
 
-void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel) {
+void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel, EngineConfig& engine) {
   flags.group("Parallelism");
   flags.add("tensor-model-parallel-size", parallel.tp, "ranks that share each layer");
   flags.add("sequence-parallel", parallel.sequence_parallel,
@@ -17,10 +17,10 @@ void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel) {
   flags.add("pipeline-model-parallel-size", parallel.pp,
             "stages of consecutive layers; data parallelism takes the remaining factor of the "
             "world size");
-  flags.add("zero-stage", parallel.zero_stage,
+  flags.add("zero-stage", engine.zero.stage,
             "data-parallel ranks partition: 0 nothing, 1 the optimizer state, 2 also the "
             "gradients, 3 also the parameters");
-  flags.add("activation-checkpointing", parallel.activation_checkpointing,
+  flags.add("activation-checkpointing", engine.activation_checkpointing,
             "keep only the input of each layer, and repeat its forward pass in the backward pass");
 }
 
@@ -57,26 +57,25 @@ void add_batch_flags(FlagTable& flags, BatchConfig& batch) {
             "samples to train, rounded down to whole steps; this or --train-iters", "none");
 }
 
-void add_optimizer_flags(FlagTable& flags, OptimizerConfig& optimizer) {
+void add_optimizer_flags(FlagTable& flags, ScheduleConfig& lengths, EngineConfig& engine) {
   flags.group("Optimizer and learning rate");
-  flags.add("lr", optimizer.lr, "peak learning rate", "required");
-  flags.add("min-lr", optimizer.min_lr, "floor of the decay");
-  flags.add("lr-decay-style", optimizer.lr_decay_style,
+  flags.add("lr", engine.schedule.max_lr, "peak learning rate", "required");
+  flags.add("min-lr", engine.schedule.min_lr, "floor of the decay");
+  flags.add("lr-decay-style", engine.schedule.style,
             "constant, linear, cosine or inverse-square-root");
-  flags.add("lr-decay-iters", optimizer.lr_decay_iters,
+  flags.add("lr-decay-iters", lengths.lr_decay_iters,
             "steps after which the rate stays at the floor", "--train-iters");
-  flags.add("lr-decay-samples", optimizer.lr_decay_samples, "the same in samples",
-            "--train-samples");
-  flags.add("lr-warmup-iters", optimizer.lr_warmup_iters, "steps of linear warmup");
-  flags.add("lr-warmup-samples", optimizer.lr_warmup_samples, "samples of linear warmup");
-  flags.add("lr-warmup-fraction", optimizer.lr_warmup_fraction,
+  flags.add("lr-decay-samples", lengths.lr_decay_samples, "the same in samples", "--train-samples");
+  flags.add("lr-warmup-iters", lengths.lr_warmup_iters, "steps of linear warmup");
+  flags.add("lr-warmup-samples", lengths.lr_warmup_samples, "samples of linear warmup");
+  flags.add("lr-warmup-fraction", lengths.lr_warmup_fraction,
             "warmup as a fraction of the decay length");
-  flags.add("weight-decay", optimizer.weight_decay, "AdamW's decoupled weight decay");
-  flags.add("adam-beta1", optimizer.adam_beta1, "decay of the first moment");
-  flags.add("adam-beta2", optimizer.adam_beta2, "decay of the second moment");
-  flags.add("adam-eps", optimizer.adam_eps, "term added to Adam's denominator");
-  flags.add("clip-grad", optimizer.clip_grad, "largest global gradient norm; 0: no clipping");
-  flags.add("freeze", optimizer.freeze,
+  flags.add("weight-decay", engine.zero.weight_decay, "AdamW's decoupled weight decay");
+  flags.add("adam-beta1", engine.zero.adam.beta1, "decay of the first moment");
+  flags.add("adam-beta2", engine.zero.adam.beta2, "decay of the second moment");
+  flags.add("adam-eps", engine.zero.adam.eps, "term added to Adam's denominator");
+  flags.add("clip-grad", engine.zero.clip_grad, "largest global gradient norm; 0: no clipping");
+  flags.add("freeze", engine.freeze,
             "do not train parameters whose name matches one of these regular expressions");
 }
 
@@ -112,7 +111,7 @@ void add_data_flags(FlagTable& flags, DataConfig& data) {
   flags.add("mock-data", data.mock_data, "train on generated tokens; reads no files");
 }
 
-void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
+void add_save_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
   flags.group("Checkpoint");
   flags.add("save", checkpoint.save, "folder to write checkpoints to");
   flags.add("save-interval", checkpoint.save_interval, "steps between checkpoints",
@@ -136,6 +135,9 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
             "leave frozen parameters (--freeze) out of checkpoints");
   flags.add("exit-on-save-failure", checkpoint.exit_on_save_failure,
             "stop when a save fails, instead of training on and trying again at the next");
+}
+
+void add_load_and_exit_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
   flags.add("load", checkpoint.load, "folder to resume from");
   flags.add("load-tag", checkpoint.load_tag, "the checkpoint in --load to resume from",
             "the newest");
@@ -169,7 +171,7 @@ void add_checkpoint_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
             "save once this file exists, and remove it");
 }
 
-void add_run_flags(FlagTable& flags, RunConfig& run) {
+void add_run_flags(FlagTable& flags, RunConfig& run, EngineConfig& engine) {
   flags.group("Run");
   flags.add("seed", run.seed, "of weights, dropout and the order of samples");
   flags.add("eval-interval", run.eval_interval, "steps between validations");
@@ -194,7 +196,7 @@ void add_run_flags(FlagTable& flags, RunConfig& run) {
       "distributed-timeout-minutes", run.distributed_timeout_minutes,
       "how long the start, a save, and with NCCL any collective, waits for a rank before it names "
       "it and stops; with MPI a collective names it and waits on");
-  flags.add("no-check-for-nan-in-loss-and-grad", run.check_for_nan,
+  flags.add("no-check-for-nan-in-loss-and-grad", engine.check_for_nan,
             "continue after a loss or gradient that is not finite");
   flags.add("deepspeed_config", run.deepspeed_config,
             "DeepSpeed JSON file, which may repeat flags but not contradict them");
@@ -266,25 +268,26 @@ void check_offload(const FlagTable& flags, const OffloadConfig& offload,
 }
 
 void check_schedule(const FlagTable& flags, const Config& config) {
-  const OptimizerConfig& optimizer = config.optimizer;
-  require_choice(flags, "lr-decay-style", optimizer.lr_decay_style,
+  const ScheduleConfig& lengths = config.schedule;
+  const std::string& style = config.engine.schedule.style;
+  require_choice(flags, "lr-decay-style", style,
                  {"constant", "linear", "cosine", "inverse-square-root"});
   refuse_beside(flags, "train-iters", "train-samples");
   // Zeros are harmless, and Megatron accepts them.
   const bool by_samples = flags.given("train-samples");
-  refuse(flags, "lr-decay-iters", by_samples && optimizer.lr_decay_iters != 0,
+  refuse(flags, "lr-decay-iters", by_samples && lengths.lr_decay_iters != 0,
          "with --train-samples; use --lr-decay-samples");
-  refuse(flags, "lr-warmup-iters", by_samples && optimizer.lr_warmup_iters != 0,
+  refuse(flags, "lr-warmup-iters", by_samples && lengths.lr_warmup_iters != 0,
          "with --train-samples; use --lr-warmup-samples");
-  refuse(flags, "lr-decay-samples", !by_samples && optimizer.lr_decay_samples != 0,
+  refuse(flags, "lr-decay-samples", !by_samples && lengths.lr_decay_samples != 0,
          "without --train-samples; use --lr-decay-iters");
-  refuse(flags, "lr-warmup-samples", !by_samples && optimizer.lr_warmup_samples != 0,
+  refuse(flags, "lr-warmup-samples", !by_samples && lengths.lr_warmup_samples != 0,
          "without --train-samples; use --lr-warmup-iters");
   refuse_beside(flags, "lr-warmup-iters", "lr-warmup-fraction");
   refuse_beside(flags, "lr-warmup-samples", "lr-warmup-fraction");
-  const bool constant = optimizer.lr_decay_style == "constant";
+  const bool constant = style == "constant";
   refuse(flags, "min-lr", constant, "with --lr-decay-style constant");
-  const bool without_decay = constant && !optimizer.lr_warmup_fraction;
+  const bool without_decay = constant && !lengths.lr_warmup_fraction;
   refuse(flags, "lr-decay-iters", without_decay, "with --lr-decay-style constant");
   refuse(flags, "lr-decay-samples", without_decay, "with --lr-decay-style constant");
 }
@@ -351,15 +354,16 @@ void check_checkpoint(const FlagTable& flags, const CheckpointConfig& checkpoint
 }  // namespace
 
 void add_flags(FlagTable& flags, Config& config) {
-  add_parallel_flags(flags, config.parallel);
+  add_parallel_flags(flags, config.parallel, config.engine);
   add_device_flags(flags, config.device);
-  add_offload_flags(flags, config.offload);
+  add_offload_flags(flags, config.engine.zero.offload);
   add_batch_flags(flags, config.batch);
-  add_optimizer_flags(flags, config.optimizer);
+  add_optimizer_flags(flags, config.schedule, config.engine);
   add_precision_flags(flags, config.precision);
   add_data_flags(flags, config.data);
-  add_checkpoint_flags(flags, config.checkpoint);
-  add_run_flags(flags, config.run);
+  add_save_flags(flags, config.checkpoint);
+  add_load_and_exit_flags(flags, config.checkpoint);
+  add_run_flags(flags, config.run, config.engine);
 }
 
 ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::string>& args) {
@@ -383,7 +387,7 @@ ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::strin
   }
   choose_tokenizer(flags, config.data);
   check_device(flags, config.device, result.notes);
-  check_offload(flags, config.offload, result.notes);
+  check_offload(flags, config.engine.zero.offload, result.notes);
   check_schedule(flags, config);
   check_precision(flags, config.precision);
   check_data(flags, config.data);

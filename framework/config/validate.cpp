@@ -10,11 +10,12 @@
 namespace anymesh {
 namespace {
 
-void check_parallel(const ParallelConfig& parallel, const RunConfig& run, int world_size) {
+void check_parallel(const ParallelConfig& parallel, int zero_stage, const RunConfig& run,
+                    int world_size) {
   require_at_least(1, "--tensor-model-parallel-size", parallel.tp);
   require_at_least(1, "--pipeline-model-parallel-size", parallel.pp);
-  require(parallel.zero_stage >= 0 && parallel.zero_stage <= 3,
-          with("--zero-stage", parallel.zero_stage) + " must be 0, 1, 2 or 3");
+  require(zero_stage >= 0 && zero_stage <= 3,
+          with("--zero-stage", zero_stage) + " must be 0, 1, 2 or 3");
   const int64_t model_ranks = int64_t{parallel.tp} * parallel.pp;
   if (world_size % model_ranks == 0) return;
   const int64_t below = world_size / model_ranks * model_ranks;
@@ -86,19 +87,20 @@ void check_length(const BatchConfig& batch, int global_batch_size) {
               with("--global-batch-size", global_batch_size));
 }
 
-void check_optimizer(const OptimizerConfig& optimizer) {
-  require(optimizer.lr > 0, with("--lr", optimizer.lr) + " is required and must be positive");
-  require(
-      optimizer.min_lr >= 0 && optimizer.min_lr <= optimizer.lr,
-      with("--min-lr", optimizer.min_lr) + " must be between 0 and " + with("--lr", optimizer.lr));
-  require_at_least(0, "--weight-decay", optimizer.weight_decay);
-  require(optimizer.adam_beta1 >= 0 && optimizer.adam_beta1 < 1,
-          with("--adam-beta1", optimizer.adam_beta1) + " must be in [0, 1)");
-  require(optimizer.adam_beta2 >= 0 && optimizer.adam_beta2 < 1,
-          with("--adam-beta2", optimizer.adam_beta2) + " must be in [0, 1)");
-  require(optimizer.adam_eps > 0, with("--adam-eps", optimizer.adam_eps) + " must be positive");
-  require(optimizer.clip_grad >= 0,
-          with("--clip-grad", optimizer.clip_grad) + " must be positive, or 0 for no clipping");
+void check_optimizer(const LrSchedule& schedule, const ZeroConfig& zero) {
+  const double lr = schedule.max_lr, min_lr = schedule.min_lr;
+  require(lr > 0, with("--lr", lr) + " is required and must be positive");
+  require(min_lr >= 0 && min_lr <= lr,
+          with("--min-lr", min_lr) + " must be between 0 and " + with("--lr", lr));
+  require_at_least(0, "--weight-decay", zero.weight_decay);
+  const AdamOptions& adam = zero.adam;
+  require(adam.beta1 >= 0 && adam.beta1 < 1,
+          with("--adam-beta1", adam.beta1) + " must be in [0, 1)");
+  require(adam.beta2 >= 0 && adam.beta2 < 1,
+          with("--adam-beta2", adam.beta2) + " must be in [0, 1)");
+  require(adam.eps > 0, with("--adam-eps", adam.eps) + " must be positive");
+  require(zero.clip_grad >= 0,
+          with("--clip-grad", zero.clip_grad) + " must be positive, or 0 for no clipping");
 }
 
 void check_precision(const PrecisionConfig& precision) {
@@ -114,22 +116,23 @@ void check_precision(const PrecisionConfig& precision) {
   require_at_least(1, "--hysteresis", precision.hysteresis);
 }
 
-void check_schedule(const OptimizerConfig& optimizer, const BatchPlan& plan) {
-  const double fraction = optimizer.lr_warmup_fraction.value_or(0);
+void check_schedule(const ScheduleConfig& lengths, const std::string& style,
+                    const BatchPlan& plan) {
+  const double fraction = lengths.lr_warmup_fraction.value_or(0);
   require(fraction >= 0 && fraction < 1,
           with("--lr-warmup-fraction", fraction) + " must be in [0, 1)");
   const auto check_length = [](const char* flag, int64_t value, int64_t samples_per_unit) {
     require(value >= 0 && value <= INT64_MAX / samples_per_unit,
             with(flag, value) + " is negative or too large");
   };
-  check_length("--lr-decay-iters", optimizer.lr_decay_iters, plan.global_batch_size);
-  check_length("--lr-decay-samples", optimizer.lr_decay_samples, 1);
-  check_length("--lr-warmup-iters", optimizer.lr_warmup_iters, plan.global_batch_size);
-  check_length("--lr-warmup-samples", optimizer.lr_warmup_samples, 1);
-  if (optimizer.lr_decay_style == "constant") return;
+  check_length("--lr-decay-iters", lengths.lr_decay_iters, plan.global_batch_size);
+  check_length("--lr-decay-samples", lengths.lr_decay_samples, 1);
+  check_length("--lr-warmup-iters", lengths.lr_warmup_iters, plan.global_batch_size);
+  check_length("--lr-warmup-samples", lengths.lr_warmup_samples, 1);
+  if (style == "constant") return;
   require(plan.lr_warmup_samples < plan.lr_decay_samples,
-          "the warmup of " + with("--lr-warmup-iters", optimizer.lr_warmup_iters) + " / " +
-              with("--lr-warmup-samples", optimizer.lr_warmup_samples) +
+          "the warmup of " + with("--lr-warmup-iters", lengths.lr_warmup_iters) + " / " +
+              with("--lr-warmup-samples", lengths.lr_warmup_samples) +
               " must be shorter than the decay, which ends after " +
               std::to_string(static_cast<int64_t>(std::min(plan.lr_decay_samples, 9e18))) +
               " samples (--lr-decay-iters, --lr-decay-samples)");
@@ -224,7 +227,7 @@ bool goes_on_in_place(const CheckpointConfig& checkpoint) {
 
 BatchPlan plan_batches(const Config& config, int world_size) {
   const BatchConfig& batch = config.batch;
-  const OptimizerConfig& optimizer = config.optimizer;
+  const ScheduleConfig& lengths = config.schedule;
   BatchPlan plan;
   plan.dp = world_size / (config.parallel.tp * config.parallel.pp);
   const int samples = batch.micro_batch_size * plan.dp;
@@ -234,35 +237,59 @@ BatchPlan plan_batches(const Config& config, int world_size) {
   if (batch.train_samples != 0) {
     plan.train_iters = batch.train_samples / plan.global_batch_size;
     plan.lr_decay_samples =
-        optimizer.lr_decay_samples != 0 ? optimizer.lr_decay_samples : batch.train_samples;
-    plan.lr_warmup_samples = optimizer.lr_warmup_samples;
+        lengths.lr_decay_samples != 0 ? lengths.lr_decay_samples : batch.train_samples;
+    plan.lr_warmup_samples = lengths.lr_warmup_samples;
   } else {
     plan.train_iters = batch.train_iters;
-    plan.lr_decay_samples =
-        static_cast<double>(optimizer.lr_decay_iters != 0 ? optimizer.lr_decay_iters
-                                                          : batch.train_iters) *
-        plan.global_batch_size;
-    plan.lr_warmup_samples =
-        static_cast<double>(optimizer.lr_warmup_iters) * plan.global_batch_size;
+    plan.lr_decay_samples = static_cast<double>(lengths.lr_decay_iters != 0 ? lengths.lr_decay_iters
+                                                                            : batch.train_iters) *
+                            plan.global_batch_size;
+    plan.lr_warmup_samples = static_cast<double>(lengths.lr_warmup_iters) * plan.global_batch_size;
   }
-  if (optimizer.lr_warmup_fraction) {
-    plan.lr_warmup_samples = *optimizer.lr_warmup_fraction * plan.lr_decay_samples;
+  if (lengths.lr_warmup_fraction) {
+    plan.lr_warmup_samples = *lengths.lr_warmup_fraction * plan.lr_decay_samples;
   }
   return plan;
 }
 
+LossScaler PrecisionConfig::scaler() const {
+  const double fixed = loss_scale.value_or(0);
+  if (!fp16 || fixed != 0) return {.scale = fp16 ? fixed : 1};
+  return {.dynamic = true,
+          .scale = initial_loss_scale,
+          .min_scale = min_loss_scale,
+          .window = loss_scale_window,
+          .hysteresis = hysteresis,
+          .hysteresis_left = hysteresis};
+}
+
+EngineConfig engine_config(const Config& config, const BatchPlan& plan,
+                           std::shared_ptr<const SaveLock> save_lock) {
+  EngineConfig engine = config.engine;
+  engine.schedule.warmup_samples = plan.lr_warmup_samples;
+  engine.schedule.decay_samples = plan.lr_decay_samples;
+  engine.scaler = config.precision.scaler();
+  engine.global_batch_size = plan.global_batch_size;
+  engine.micro_batch_size = config.batch.micro_batch_size;
+  engine.dropout_seed = config.run.seed;
+  engine.patience = config.run.patience();
+  engine.save_lock = std::move(save_lock);
+  return engine;
+}
+
 void validate(const Config& config, int world_size) {
-  check_parallel(config.parallel, config.run, world_size);
+  const EngineConfig& engine = config.engine;
+  check_parallel(config.parallel, engine.zero.stage, config.run, world_size);
   check_device(config.device);
-  check_offload(config.offload, config.parallel.zero_stage);
+  check_offload(engine.zero.offload, engine.zero.stage);
   check_batch(config.batch, world_size / (config.parallel.tp * config.parallel.pp));
   const BatchPlan plan = plan_batches(config, world_size);
   check_length(config.batch, plan.global_batch_size);
-  check_optimizer(config.optimizer);
+  check_optimizer(engine.schedule, engine.zero);
   check_precision(config.precision);
-  check_schedule(config.optimizer, plan);
+  check_schedule(config.schedule, engine.schedule.style, plan);
   check_data(config.data, config.run.seed);
-  check_async_save(config.checkpoint, config.offload);
+  check_async_save(config.checkpoint, engine.zero.offload);
   check_run(config, plan);
 }
 

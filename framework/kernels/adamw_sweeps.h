@@ -4,14 +4,12 @@
 
 #include <vector>
 
+#include "framework/optim/adam.h"
+
 namespace anymesh {
 
 // The two passes that an optimizer step makes over flat fp32 (or float64) tensors. AdamW works
 // element by element, so cutting a tensor into pieces changes no bit of its result.
-
-struct AdamOptions {
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-};
 
 // Makes one AdamW step (decoupled weight decay; arXiv:1711.05101) on 1-D tensors of equal length
 // and dtype:

@@ -27,8 +27,9 @@ bool on_gpus(const DeviceConfig& config, const CudaDevices& mine, Communicator& 
 // Throws for features that this version has on the CPU only.
 void check_features(const Config& config) {
   const std::string end = " is not for GPUs in this version; leave it out, or use --device cpu";
-  require(config.offload.optimizer == "none", "--offload-optimizer" + end);
-  require(config.offload.param == "none", "--offload-param" + end);
+  const OffloadConfig& offload = config.engine.zero.offload;
+  require(offload.optimizer == "none", "--offload-optimizer" + end);
+  require(offload.param == "none", "--offload-param" + end);
   require(config.run.profile_step == 0,
           "--profile-step times the CPU, and" + end + " (Nsight Systems sees both)");
 }

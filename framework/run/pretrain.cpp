@@ -201,7 +201,12 @@ void run(const Config& config, const ModelDefinition& model, const ModelFacts& f
     });
   }
   const auto stage = model.make_stage(config, grid, weights_dtype(config.precision));
-  Engine engine(*stage, grid, engine_config(config, plan, facts, flags, save_lock));
+  EngineConfig engine_flags = engine_config(config, plan, save_lock);
+  engine_flags.model = facts;
+  engine_flags.settings = flags.settings();
+  std::erase_if(engine_flags.settings,  // a checkpoint does not keep how ranks were started
+                [](const Setting& setting) { return setting.flag == "local-ranks"; });
+  Engine engine(*stage, grid, engine_flags);
   std::vector<std::string> report;
   if (!config.checkpoint.load.empty()) report = load(config.checkpoint, engine);
   plan = rest_of(plan, config.batch, engine.state());
@@ -263,7 +268,8 @@ void check_start(Communicator& world, const CommandLine& line) {
   const std::string of_json = " of --deepspeed_config";
   told.emplace_back("gradient_accumulation_steps" + of_json,
                     std::to_string(line.config.batch.gradient_accumulation_steps));
-  told.emplace_back("tag_validation" + of_json, line.config.checkpoint.tag_validation);
+  told.emplace_back("tag_validation" + of_json,
+                    kTagValidations[static_cast<size_t>(line.config.engine.tag_validation)]);
   check_same(world, told);
 }
 

@@ -9,7 +9,6 @@
 #include "framework/config/config.h"
 #include "framework/config/flags.h"
 #include "framework/pipeline/stage.h"
-#include "framework/run/engine_flags.h"
 
 namespace anymesh {
 

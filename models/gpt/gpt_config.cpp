@@ -143,6 +143,31 @@ void add_architecture_flags(FlagTable& flags, GptConfig& gpt) {
             "no learned positions; implied by rotary ones and alibi", "", "add_position_embedding");
 }
 
+std::vector<std::string> model_flags(const GptConfig& gpt) {
+  std::vector<std::string> flags{"num-layers",
+                                 "hidden-size",
+                                 "ffn-hidden-size",
+                                 "num-attention-heads",
+                                 "max-position-embeddings",
+                                 "untie-embeddings-and-output-weights",
+                                 "num-key-value-heads",
+                                 "swiglu",
+                                 "disable-bias-linear",
+                                 "normalization",
+                                 "embed-layernorm",
+                                 "use-rotary-position-embeddings",
+                                 "rotary-percent",
+                                 "rotary-position-embeddings-theta",
+                                 "use-rope-scaling",
+                                 "rope-scaling-factor",
+                                 "rotary-seq-len-interpolation-factor",
+                                 "position-embedding-type",
+                                 "no-position-embedding",
+                                 "layernorm-epsilon"};
+  if (!gpt.swiglu) flags.emplace_back("no-bias-gelu-fusion");
+  return flags;
+}
+
 }  // namespace
 
 int GptConfig::ffn_size() const {
@@ -205,29 +230,11 @@ int64_t padded_vocab_size(const GptConfig& gpt, int tp) {
   return (gpt.vocab_size + multiple - 1) / multiple * multiple;
 }
 
-std::vector<std::string> model_flags(const GptConfig& gpt) {
-  std::vector<std::string> flags{"num-layers",
-                                 "hidden-size",
-                                 "ffn-hidden-size",
-                                 "num-attention-heads",
-                                 "max-position-embeddings",
-                                 "untie-embeddings-and-output-weights",
-                                 "num-key-value-heads",
-                                 "swiglu",
-                                 "disable-bias-linear",
-                                 "normalization",
-                                 "embed-layernorm",
-                                 "use-rotary-position-embeddings",
-                                 "rotary-percent",
-                                 "rotary-position-embeddings-theta",
-                                 "use-rope-scaling",
-                                 "rope-scaling-factor",
-                                 "rotary-seq-len-interpolation-factor",
-                                 "position-embedding-type",
-                                 "no-position-embedding",
-                                 "layernorm-epsilon"};
-  if (!gpt.swiglu) flags.emplace_back("no-bias-gelu-fusion");
-  return flags;
+ModelFacts model_facts(const GptConfig& gpt, int tp) {
+  return {.seq_length = gpt.seq_length,
+          .vocab_size = gpt.vocab_size,
+          .padded_vocab_size = padded_vocab_size(gpt, tp),
+          .flags = model_flags(gpt)};
 }
 
 }  // namespace anymesh

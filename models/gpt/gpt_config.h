@@ -74,10 +74,6 @@ void add_flags(FlagTable& flags, GptConfig& gpt);
 // Returns the settings with all derived fields filled in, as Megatron stores them in files.
 GptConfig resolved(GptConfig gpt);
 
-// Returns the flags that decide the shape and the maths of the model. A checkpoint must have been
-// made with the same values.
-std::vector<std::string> model_flags(const GptConfig& gpt);
-
 // Throws UserError unless such a model can exist.
 void validate(const GptConfig& gpt);
 
@@ -87,5 +83,8 @@ void validate(const Config& config, const GptConfig& gpt, int world_size);
 // Returns Megatron's padded vocabulary: the smallest multiple of make_vocab_size_divisible_by * tp
 // that holds vocab_size. The padding is masked. Per-rank files hold it; universal ones never do.
 int64_t padded_vocab_size(const GptConfig& gpt, int tp);
+
+// Returns the model's sizes, and the flags that decide its shape and its maths.
+ModelFacts model_facts(const GptConfig& gpt, int tp);
 
 }  // namespace anymesh

@@ -57,16 +57,16 @@ TEST_F(DeepspeedJsonTest, EveryKeyReachesItsField) {
   EXPECT_EQ(config.batch.global_batch_size, 16);
   EXPECT_EQ(config.batch.micro_batch_size, 2);
   EXPECT_EQ(config.batch.gradient_accumulation_steps, 4);
-  EXPECT_EQ(config.optimizer.clip_grad, 0.5);
-  EXPECT_EQ(config.parallel.zero_stage, 1);
+  EXPECT_EQ(config.engine.zero.clip_grad, 0.5);
+  EXPECT_EQ(config.engine.zero.stage, 1);
   EXPECT_TRUE(config.precision.bf16);
-  EXPECT_EQ(config.optimizer.lr, 0.001);
-  EXPECT_EQ(config.optimizer.adam_beta1, 0.8);
-  EXPECT_EQ(config.optimizer.adam_beta2, 0.95);
-  EXPECT_EQ(config.optimizer.adam_eps, 1e-6);
-  EXPECT_EQ(config.optimizer.weight_decay, 0.1);
+  EXPECT_EQ(config.engine.schedule.max_lr, 0.001);
+  EXPECT_EQ(config.engine.zero.adam.beta1, 0.8);
+  EXPECT_EQ(config.engine.zero.adam.beta2, 0.95);
+  EXPECT_EQ(config.engine.zero.adam.eps, 1e-6);
+  EXPECT_EQ(config.engine.zero.weight_decay, 0.1);
   EXPECT_TRUE(config.checkpoint.universal_checkpoint);
-  EXPECT_EQ(config.checkpoint.tag_validation, "Fail");
+  EXPECT_EQ(config.engine.tag_validation, TagValidation::Fail);
   EXPECT_THAT(ignored,
               testing::UnorderedElementsAre(
                   "steps_per_print", "wall_clock_breakdown", "flops_profiler", "fp16.loss_scale",
@@ -142,14 +142,14 @@ TEST_F(DeepspeedJsonTest, Fp16StartsWhereDeepSpeedDoes) {
 // Flags give the values that a section lacks.
 TEST_F(DeepspeedJsonTest, SectionsThatFlagsSwitchOn) {
   config.precision.fp16 = true;
-  config.offload.optimizer = "nvme";
+  config.engine.zero.offload.optimizer = "nvme";
   EXPECT_THAT(read(R"({"fp16": {"loss_scale": 128, "loss_scale_window": 500},
                        "zero_optimization": {"offload_optimizer": {"nvme_path": "/d"},
                                              "offload_param": {"nvme_path": "/e"}}})"),
               testing::ElementsAre("zero_optimization.offload_param.nvme_path"));
   EXPECT_EQ(config.precision.loss_scale, 128);
   EXPECT_EQ(config.precision.loss_scale_window, 500);
-  EXPECT_EQ(config.offload.nvme_path, "/d");
+  EXPECT_EQ(config.engine.zero.offload.nvme_path, "/d");
 }
 
 TEST_F(DeepspeedJsonTest, Offload) {
@@ -157,9 +157,9 @@ TEST_F(DeepspeedJsonTest, Offload) {
       "offload_optimizer": {"device": "nvme", "nvme_path": "/disk", "pin_memory": true,
                             "buffer_count": 4, "pipeline_read": true, "fast_init": false},
       "offload_param": {"device": "nvme", "nvme_path": "/disk", "buffer_size": 1e8}}})");
-  EXPECT_EQ(config.offload.optimizer, "nvme");
-  EXPECT_EQ(config.offload.param, "nvme");
-  EXPECT_EQ(config.offload.nvme_path, "/disk");
+  EXPECT_EQ(config.engine.zero.offload.optimizer, "nvme");
+  EXPECT_EQ(config.engine.zero.offload.param, "nvme");
+  EXPECT_EQ(config.engine.zero.offload.nvme_path, "/disk");
   EXPECT_EQ(ignored.size(), 5u);
   EXPECT_THAT(ignored, testing::Contains("zero_optimization.offload_param.buffer_size"));
 

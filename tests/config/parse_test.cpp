@@ -64,23 +64,23 @@ TEST_F(ParseTest, EveryFlagReachesItsField) {
             "--no-check-for-nan-in-loss-and-grad"));
   EXPECT_EQ(config.parallel.tp, 2);
   EXPECT_EQ(config.parallel.pp, 3);
-  EXPECT_EQ(config.parallel.zero_stage, 1);
-  EXPECT_EQ(config.offload.optimizer, "nvme");
-  EXPECT_EQ(config.offload.param, "cpu");
-  EXPECT_EQ(config.offload.nvme_path, "disk");
+  EXPECT_EQ(config.engine.zero.stage, 1);
+  EXPECT_EQ(config.engine.zero.offload.optimizer, "nvme");
+  EXPECT_EQ(config.engine.zero.offload.param, "cpu");
+  EXPECT_EQ(config.engine.zero.offload.nvme_path, "disk");
   EXPECT_EQ(config.batch.micro_batch_size, 4);
   EXPECT_EQ(config.batch.global_batch_size, 48);
   EXPECT_EQ(config.batch.train_iters, 5);
-  EXPECT_EQ(config.optimizer.lr, 1e-3);
-  EXPECT_EQ(config.optimizer.min_lr, 1e-4);
-  EXPECT_EQ(config.optimizer.lr_decay_style, "cosine");
-  EXPECT_EQ(config.optimizer.lr_decay_iters, 6);
-  EXPECT_EQ(config.optimizer.lr_warmup_iters, 7);
-  EXPECT_EQ(config.optimizer.weight_decay, 0.1);
-  EXPECT_EQ(config.optimizer.adam_beta1, 0.8);
-  EXPECT_EQ(config.optimizer.adam_beta2, 0.95);
-  EXPECT_EQ(config.optimizer.adam_eps, 1e-6);
-  EXPECT_EQ(config.optimizer.clip_grad, 0.5);
+  EXPECT_EQ(config.engine.schedule.max_lr, 1e-3);
+  EXPECT_EQ(config.engine.schedule.min_lr, 1e-4);
+  EXPECT_EQ(config.engine.schedule.style, "cosine");
+  EXPECT_EQ(config.schedule.lr_decay_iters, 6);
+  EXPECT_EQ(config.schedule.lr_warmup_iters, 7);
+  EXPECT_EQ(config.engine.zero.weight_decay, 0.1);
+  EXPECT_EQ(config.engine.zero.adam.beta1, 0.8);
+  EXPECT_EQ(config.engine.zero.adam.beta2, 0.95);
+  EXPECT_EQ(config.engine.zero.adam.eps, 1e-6);
+  EXPECT_EQ(config.engine.zero.clip_grad, 0.5);
   EXPECT_TRUE(config.precision.bf16);
   EXPECT_EQ(config.data.data_path, std::vector<std::string>{"corpus"});
   EXPECT_EQ(config.data.split, "9,1,0");
@@ -104,7 +104,7 @@ TEST_F(ParseTest, EveryFlagReachesItsField) {
   EXPECT_EQ(config.run.tensorboard_dir, "tb");
   EXPECT_EQ(config.run.profile_step, 4);
   EXPECT_EQ(config.run.trace, "t");
-  EXPECT_FALSE(config.run.check_for_nan);
+  EXPECT_FALSE(config.engine.check_for_nan);
 }
 
 TEST_F(ParseTest, LossScaleBelongsToFp16) {
@@ -124,8 +124,8 @@ TEST_F(ParseTest, EverySampleAndMockFlagReachesItsField) {
       words("--train-samples 5 --lr-decay-samples 6 --lr-warmup-samples 7 --mock-data "
             "--vocab-size 8"));
   EXPECT_EQ(config.batch.train_samples, 5);
-  EXPECT_EQ(config.optimizer.lr_decay_samples, 6);
-  EXPECT_EQ(config.optimizer.lr_warmup_samples, 7);
+  EXPECT_EQ(config.schedule.lr_decay_samples, 6);
+  EXPECT_EQ(config.schedule.lr_warmup_samples, 7);
   EXPECT_TRUE(config.data.mock_data);
   EXPECT_EQ(config.data.vocab_size, 8);
 }
@@ -154,7 +154,7 @@ TEST_F(ParseTest, EveryGptFlagReachesItsField) {
   EXPECT_EQ(gpt.layernorm_epsilon, 1e-6);
   EXPECT_TRUE(gpt.untie_embeddings_and_output_weights);
   EXPECT_FALSE(gpt.bias_gelu_fusion);
-  EXPECT_EQ(config.optimizer.lr_warmup_fraction, 0.25);
+  EXPECT_EQ(config.schedule.lr_warmup_fraction, 0.25);
   EXPECT_EQ(gpt.num_key_value_heads, 9);
   EXPECT_TRUE(gpt.swiglu);
   EXPECT_FALSE(gpt.add_bias_linear);
@@ -196,7 +196,7 @@ TEST_F(ParseTest, ResolvedSettingsAreMegatronsArgs) {
 TEST_F(ParseTest, ListsTakeAllValuesUpToTheNextFlag) {
   read({"--data-path", "0.7", "a b", "0.3", "c", "--lr", "1"});
   EXPECT_EQ(config.data.data_path, (std::vector<std::string>{"0.7", "a b", "0.3", "c"}));
-  EXPECT_EQ(config.optimizer.lr, 1);
+  EXPECT_EQ(config.engine.schedule.max_lr, 1);
 }
 
 // Scripts append "$@", so a flag may come again.
@@ -205,8 +205,8 @@ TEST_F(ParseTest, OfAFlagGivenAgainTheLastValueCounts) {
       read(words("--data-path a b --freeze x --lr 1 --num-workers 1 --bf16 --data-path c d "
                  "--freeze=y --lr=2 --num-workers 3 --bf16"));
   EXPECT_EQ(config.data.data_path, (std::vector<std::string>{"c", "d"}));
-  EXPECT_EQ(config.optimizer.freeze, std::vector<std::string>{"y"});
-  EXPECT_EQ(config.optimizer.lr, 2);
+  EXPECT_EQ(config.engine.freeze, std::vector<std::string>{"y"});
+  EXPECT_EQ(config.engine.schedule.max_lr, 2);
   EXPECT_EQ(flags.origin("data-path"), "--data-path c d");
   EXPECT_EQ(result.notes,
             std::vector<std::string>{"ignored, as they change no result here: --num-workers"});

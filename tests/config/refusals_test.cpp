@@ -241,10 +241,10 @@ TEST(MegatronRuns, AreAcceptedAsTheyStand) {
     validate(config, line.gpt, run.tp * run.pp * 2);
     EXPECT_EQ(config.parallel.tp, run.tp);
     EXPECT_EQ(config.parallel.pp, run.pp);
-    EXPECT_EQ(config.parallel.zero_stage, run.zero_stage);
+    EXPECT_EQ(config.engine.zero.stage, run.zero_stage);
     EXPECT_EQ(config.precision.bf16, run.bf16);
     EXPECT_EQ(config.batch.global_batch_size, 8);
-    EXPECT_EQ(config.optimizer.lr, 1e-3);
+    EXPECT_EQ(config.engine.schedule.max_lr, 1e-3);
   }
 }
 

@@ -10,7 +10,7 @@ class ValidateTest : public testing::Test {
  protected:
   ValidateTest() {
     config.batch.train_iters = 20;
-    config.optimizer.lr = 1e-3;
+    config.engine.schedule.max_lr = 1e-3;
     config.data.data_path = {"corpus"};
     config.data.tokenizer_type = "ByteLevelTokenizer";
     gpt = {.num_layers = 4,
@@ -79,29 +79,29 @@ TEST_F(ValidateTest, Mesh) {
 }
 
 TEST_F(ValidateTest, ZeroStage) {
-  EXPECT_EQ(refused_with(config.parallel.zero_stage, 1, 2), "");
-  EXPECT_EQ(refused_with(config.parallel.zero_stage, 3, 2), "");
-  EXPECT_EQ(refused_with(config.parallel.zero_stage, 4), "--zero-stage (4) must be 0, 1, 2 or 3");
-  EXPECT_EQ(refused_with(config.parallel.zero_stage, -1), "--zero-stage (-1) must be 0, 1, 2 or 3");
+  EXPECT_EQ(refused_with(config.engine.zero.stage, 1, 2), "");
+  EXPECT_EQ(refused_with(config.engine.zero.stage, 3, 2), "");
+  EXPECT_EQ(refused_with(config.engine.zero.stage, 4), "--zero-stage (4) must be 0, 1, 2 or 3");
+  EXPECT_EQ(refused_with(config.engine.zero.stage, -1), "--zero-stage (-1) must be 0, 1, 2 or 3");
 }
 
 TEST_F(ValidateTest, Offload) {
   for (const char* device : {"cpu", "nvme"}) {
-    config.offload = {.optimizer = device, .nvme_path = "/disk"};
-    config.parallel.zero_stage = 1;
+    config.engine.zero.offload = {.optimizer = device, .nvme_path = "/disk"};
+    config.engine.zero.stage = 1;
     EXPECT_EQ(refused(), "");
-    config.offload.param = device;
-    config.parallel.zero_stage = 3;
+    config.engine.zero.offload.param = device;
+    config.engine.zero.stage = 3;
     EXPECT_EQ(refused(), "");
   }
-  EXPECT_EQ(refused_with(config.parallel.zero_stage, 2),
+  EXPECT_EQ(refused_with(config.engine.zero.stage, 2),
             "--offload-param nvme needs partitioned parameters: --zero-stage (2) must be at least "
             "3; use --zero-stage 3 --offload-param nvme --nvme-path /local_nvme");
-  config.offload.optimizer = "cpu";
-  EXPECT_EQ(refused_with(config.parallel.zero_stage, 0),
+  config.engine.zero.offload.optimizer = "cpu";
+  EXPECT_EQ(refused_with(config.engine.zero.stage, 0),
             "--offload-optimizer cpu needs a partitioned optimizer: --zero-stage (0) must be at "
             "least 1; use --zero-stage 1 --offload-optimizer cpu");
-  EXPECT_EQ(refused_with(config.offload.nvme_path, std::string()),
+  EXPECT_EQ(refused_with(config.engine.zero.offload.nvme_path, std::string()),
             "--offload-param nvme needs a folder for its file, got no --nvme-path; use "
             "--zero-stage 3 --offload-param nvme --nvme-path /local_nvme");
 }
@@ -142,30 +142,32 @@ TEST_F(ValidateTest, Length) {
 }
 
 TEST_F(ValidateTest, Optimizer) {
-  OptimizerConfig& optimizer = config.optimizer;
-  EXPECT_THAT(refused_with(optimizer.lr, 0.0), HasSubstr("--lr (0) is required"));
-  EXPECT_EQ(refused_with(optimizer.min_lr, 0.1),
+  EXPECT_THAT(refused_with(config.engine.schedule.max_lr, 0.0), HasSubstr("--lr (0) is required"));
+  EXPECT_EQ(refused_with(config.engine.schedule.min_lr, 0.1),
             "--min-lr (0.1) must be between 0 and --lr (0.001)");
-  EXPECT_THAT(refused_with(optimizer.min_lr, -0.1), HasSubstr("--min-lr (-0.1)"));
-  EXPECT_THAT(refused_with(optimizer.weight_decay, -1.0), HasSubstr("--weight-decay (-1)"));
-  EXPECT_EQ(refused_with(optimizer.adam_beta1, 1.0), "--adam-beta1 (1) must be in [0, 1)");
-  EXPECT_EQ(refused_with(optimizer.adam_beta2, -0.1), "--adam-beta2 (-0.1) must be in [0, 1)");
-  EXPECT_THAT(refused_with(optimizer.adam_eps, 0.0), HasSubstr("--adam-eps (0)"));
-  EXPECT_THAT(refused_with(optimizer.clip_grad, -1.0), HasSubstr("--clip-grad (-1)"));
-  EXPECT_EQ(refused_with(optimizer.clip_grad, 0.0), "");
-  EXPECT_EQ(refused_with(optimizer.lr_warmup_fraction, std::optional(1.0)),
+  EXPECT_THAT(refused_with(config.engine.schedule.min_lr, -0.1), HasSubstr("--min-lr (-0.1)"));
+  EXPECT_THAT(refused_with(config.engine.zero.weight_decay, -1.0),
+              HasSubstr("--weight-decay (-1)"));
+  EXPECT_EQ(refused_with(config.engine.zero.adam.beta1, 1.0), "--adam-beta1 (1) must be in [0, 1)");
+  EXPECT_EQ(refused_with(config.engine.zero.adam.beta2, -0.1),
+            "--adam-beta2 (-0.1) must be in [0, 1)");
+  EXPECT_THAT(refused_with(config.engine.zero.adam.eps, 0.0), HasSubstr("--adam-eps (0)"));
+  EXPECT_THAT(refused_with(config.engine.zero.clip_grad, -1.0), HasSubstr("--clip-grad (-1)"));
+  EXPECT_EQ(refused_with(config.engine.zero.clip_grad, 0.0), "");
+  EXPECT_EQ(refused_with(config.schedule.lr_warmup_fraction, std::optional(1.0)),
             "--lr-warmup-fraction (1) must be in [0, 1)");
-  EXPECT_EQ(refused_with(optimizer.lr_warmup_iters, int64_t{19}), "");
-  EXPECT_THAT(refused_with(optimizer.lr_warmup_iters, int64_t{20}, 2),
+  EXPECT_EQ(refused_with(config.schedule.lr_warmup_iters, int64_t{19}), "");
+  EXPECT_THAT(refused_with(config.schedule.lr_warmup_iters, int64_t{20}, 2),
               HasSubstr("--lr-warmup-iters (20)"));
-  EXPECT_THAT(refused_with(optimizer.lr_warmup_iters, int64_t{-1}), HasSubstr("(-1) is negative"));
-  EXPECT_THAT(refused_with(optimizer.lr_decay_iters, INT64_MAX, 2), HasSubstr("too large"));
-  EXPECT_THAT(refused_with(optimizer.lr_decay_samples, int64_t{-1}),
+  EXPECT_THAT(refused_with(config.schedule.lr_warmup_iters, int64_t{-1}),
+              HasSubstr("(-1) is negative"));
+  EXPECT_THAT(refused_with(config.schedule.lr_decay_iters, INT64_MAX, 2), HasSubstr("too large"));
+  EXPECT_THAT(refused_with(config.schedule.lr_decay_samples, int64_t{-1}),
               HasSubstr("--lr-decay-samples"));
-  EXPECT_THAT(refused_with(optimizer.lr_warmup_samples, int64_t{-1}),
+  EXPECT_THAT(refused_with(config.schedule.lr_warmup_samples, int64_t{-1}),
               HasSubstr("--lr-warmup-samples"));
-  optimizer.lr_decay_style = "constant";
-  EXPECT_EQ(refused_with(optimizer.lr_warmup_iters, int64_t{20}), "");
+  config.engine.schedule.style = "constant";
+  EXPECT_EQ(refused_with(config.schedule.lr_warmup_iters, int64_t{20}), "");
 }
 
 TEST_F(ValidateTest, Data) {
@@ -332,7 +334,7 @@ TEST_F(ValidateTest, Architecture) {
 TEST_F(ValidateTest, PlanByIterations) {
   config.parallel.tp = 2;
   config.batch.micro_batch_size = 2;
-  config.optimizer.lr_warmup_iters = 3;
+  config.schedule.lr_warmup_iters = 3;
   BatchPlan plan = plan_batches(config, 8);
   EXPECT_EQ(plan.dp, 4);
   EXPECT_EQ(plan.global_batch_size, 8);
@@ -344,7 +346,7 @@ TEST_F(ValidateTest, PlanByIterations) {
   EXPECT_EQ(plan_batches(config, 8).global_batch_size, 24);
   config.batch.gradient_accumulation_steps = 0;
   config.batch.global_batch_size = 32;
-  config.optimizer.lr_decay_iters = 10;
+  config.schedule.lr_decay_iters = 10;
   plan = plan_batches(config, 8);
   EXPECT_EQ(plan.num_microbatches, 4);
   EXPECT_EQ(plan.lr_decay_samples, 320);
@@ -354,14 +356,14 @@ TEST_F(ValidateTest, PlanBySamples) {
   config.batch.train_iters = 0;
   config.batch.train_samples = 100;
   config.batch.global_batch_size = 8;
-  config.optimizer.lr_warmup_fraction = 0.125;
+  config.schedule.lr_warmup_fraction = 0.125;
   BatchPlan plan = plan_batches(config, 2);
   EXPECT_EQ(plan.train_iters, 12);
   EXPECT_EQ(plan.lr_decay_samples, 100);
   EXPECT_EQ(plan.lr_warmup_samples, 12.5);
-  config.optimizer.lr_warmup_fraction.reset();
-  config.optimizer.lr_warmup_samples = 5;
-  config.optimizer.lr_decay_samples = 50;
+  config.schedule.lr_warmup_fraction.reset();
+  config.schedule.lr_warmup_samples = 5;
+  config.schedule.lr_decay_samples = 50;
   plan = plan_batches(config, 2);
   EXPECT_EQ(plan.lr_decay_samples, 50);
   EXPECT_EQ(plan.lr_warmup_samples, 5);
@@ -388,12 +390,12 @@ TEST_F(ValidateTest, AsyncSaves) {
             "while it writes; keep one of them");
   EXPECT_THAT(refused_with(checkpoint.save_weights_only, true), HasSubstr("--save-weights-only"));
   EXPECT_THAT(refused_with(checkpoint.save_16bit_model, true), HasSubstr("--save-16bit-model"));
-  config.parallel.zero_stage = 3;
-  config.offload.nvme_path = "/disk";
-  EXPECT_EQ(refused_with(config.offload.optimizer, std::string("nvme")),
+  config.engine.zero.stage = 3;
+  config.engine.zero.offload.nvme_path = "/disk";
+  EXPECT_EQ(refused_with(config.engine.zero.offload.optimizer, std::string("nvme")),
             "--async-save cannot save with --offload-optimizer nvme, whose state it would copy to "
             "memory; keep one of them");
-  EXPECT_THAT(refused_with(config.offload.param, std::string("nvme")),
+  EXPECT_THAT(refused_with(config.engine.zero.offload.param, std::string("nvme")),
               HasSubstr("--offload-param nvme"));
 }
 

@@ -69,11 +69,7 @@ void run(const std::vector<std::string>& args, const CommPtr& world) {
       world, {.pp_size = config.parallel.pp, .dp_size = plan.dp, .tp_size = config.parallel.tp});
   GptModel model(gpt, grid, torch::kFloat, tokens.size(0), config.run.seed);
   Engine engine(model, grid,
-                {.vocab_size = gpt.vocab_size,
-                 .padded_vocab_size = padded_vocab_size(gpt, config.parallel.tp),
-                 .seq_length = gpt.seq_length,
-                 .settings = flags.settings(),
-                 .model_flags = model_flags(gpt)});
+                {.model = model_facts(gpt, config.parallel.tp), .settings = flags.settings()});
   const LoadResult loaded = engine.load_checkpoint(
       config.checkpoint.load,
       {.load_module_only = true, .universal = config.checkpoint.universal_checkpoint});

@@ -11,11 +11,11 @@ import sys
 
 ROOMS = """
 framework/torch.h framework/util/ framework/format/io/ framework/format/torch_file/ framework/format/layout/ framework/format/output/
-framework/format/sharded/ framework/format/whole/ framework/format/ framework/config/ framework/data/ framework/comm/
-framework/kernels/ framework/cuda/ framework/optim/ framework/storage.h framework/param_spec framework/tensor_parallel/
+framework/format/sharded/ framework/format/whole/ framework/format/ framework/optim/ framework/config/ framework/data/ framework/comm/
+framework/kernels/ framework/cuda/ framework/storage.h framework/param_spec framework/tensor_parallel/
 framework/pipeline/ framework/zero/ framework/profile/ framework/run.h framework/checkpoint/ framework/engine framework/run/ models/ tools/
 """.split()
-LIGHT = re.compile(r"framework/(util|format|config|data)/|models/gpt/gpt_(config|names)|tools/(?!generate/)")
+LIGHT = re.compile(r"framework/(util|format|optim|config|data)/|models/gpt/gpt_(config|names)|tools/(?!generate/)")
 DOOR = re.compile(r"framework/format/\w+\.h$")
 
 

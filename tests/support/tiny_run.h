@@ -59,9 +59,7 @@ struct TinyRun {
     c.global_batch_size = 4;
     c.activation_checkpointing = options.activation_checkpointing;
     c.freeze = options.freeze;
-    c.vocab_size = options.gpt.vocab_size;
-    c.padded_vocab_size = padded_vocab_size(options.gpt, mesh.tp_size);
-    c.seq_length = options.gpt.seq_length;
+    c.model = model_facts(options.gpt, mesh.tp_size);
     c.tag_validation = options.tags;
     c.patience = std::chrono::seconds(2);
     c.save_lock = options.save_lock;
