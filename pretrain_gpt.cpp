@@ -50,5 +50,6 @@ Examples:
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  return anymesh::pretrain<anymesh::Gpt>(argc, argv, "pretrain_gpt", anymesh::kDescription);
+  return anymesh::pretrain(argc, argv, "pretrain_gpt", anymesh::kDescription,
+                           [] { return std::make_unique<anymesh::Gpt>(); });
 }

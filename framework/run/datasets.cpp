@@ -32,12 +32,26 @@ class InVocabulary final : public Dataset {
   int64_t vocab_size_;
 };
 
+// Returns the samples counted from the first one on, whatever batches and intervals have read them
+// so far.
+SampleCounts samples_to_read(const Config& config, const BatchPlan& plan, const TrainState& state) {
+  SampleCounts counts = sample_counts(state.iteration, plan.train_iters, plan.global_batch_size,
+                                      config.run.eval_interval, config.run.eval_iters);
+  // With --train-samples, takes the number that Megatron prepares; a corpus's order depends on it.
+  counts.train = config.batch.train_samples != 0 ? config.batch.train_samples
+                                                 : counts.train + state.consumed_train_samples;
+  if (config.run.eval_iters > 0) counts.valid += state.consumed_valid_samples;
+  return counts;
+}
+
 }  // namespace
 
-Datasets make_datasets(const Config& config, const SampleCounts& counts, int seq_length,
-                       int64_t vocab_size) {
+Datasets make_datasets(const Config& config, const BatchPlan& plan, const TrainState& state,
+                       const ModelFacts& model) {
   const auto seed = config.run.seed;
-  Datasets data;
+  const int seq_length = model.seq_length;
+  Datasets data{.counts = samples_to_read(config, plan, state)};
+  const SampleCounts& counts = data.counts;
   if (config.data.mock_data) {
     data.train =
         std::make_unique<MockDataset>(counts.train, seq_length, config.data.vocab_size, seed);
@@ -49,14 +63,16 @@ Datasets make_datasets(const Config& config, const SampleCounts& counts, int seq
   }
   const GptCorpora corpora(config.data.data_path, config.data.split, seq_length,
                            static_cast<uint32_t>(seed));
-  data.train = std::make_unique<InVocabulary>(corpora.part(0, counts.train, "train"), vocab_size);
+  data.train =
+      std::make_unique<InVocabulary>(corpora.part(0, counts.train, "train"), model.vocab_size);
   if (counts.valid > 0) {
     if (corpora.documents(1) == 0)
       throw_error("--split \"", config.data.split, "\" leaves none of ",
                   corpora.documents(0) + corpora.documents(2),
                   " documents to validate on, but --eval-iters (", config.run.eval_iters,
                   ") asks for some; give --eval-iters 0, or the second part of --split more");
-    data.valid = std::make_unique<InVocabulary>(corpora.part(1, counts.valid, "valid"), vocab_size);
+    data.valid =
+        std::make_unique<InVocabulary>(corpora.part(1, counts.valid, "valid"), model.vocab_size);
   }
   return data;
 }

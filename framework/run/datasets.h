@@ -5,18 +5,21 @@
 #include "framework/config/config.h"
 #include "framework/data/dataset.h"
 #include "framework/data/gpt_dataset.h"
+#include "framework/run.h"
 
 namespace anymesh {
 
 // The run's data, from its flags: --data-path and --split, or --mock-data.
 struct Datasets {
+  SampleCounts counts;  // the samples that the run reads, from its first one on
   std::unique_ptr<Dataset> train;
   std::unique_ptr<Dataset> valid;  // null without --eval-iters
 };
 
-// Makes the data sets. Reading a sample throws if it has a token that is not below `vocab_size`.
-Datasets make_datasets(const Config& config, const SampleCounts& counts, int seq_length,
-                       int64_t vocab_size);
+// Makes the data sets of a run that goes on from `state`. Reading a sample throws if it has a token
+// that is not below model.vocab_size.
+Datasets make_datasets(const Config& config, const BatchPlan& plan, const TrainState& state,
+                       const ModelFacts& model);
 
 // Returns the number of entries in the tokens' vocabulary.
 int vocabulary_size(const DataConfig& data);

@@ -1,6 +1,7 @@
 #include "framework/run/launch.h"
 
 #include <ATen/Functions.h>
+#include <c10/util/Exception.h>
 #include <c10/util/StringUtil.h>
 #include <elf.h>
 #include <link.h>
@@ -18,6 +19,7 @@
 
 #include "framework/comm/agreement.h"
 #include "framework/comm/mpi_job.h"
+#include "framework/run/stop_request.h"
 #include "framework/util/format.h"
 #include "framework/util/parse_number.h"
 #include "framework/util/printable.h"
@@ -107,6 +109,17 @@ std::string first_ranks_text(Communicator& world, const std::string& mine) {
   return {static_cast<const char*>(bytes.const_data_ptr()), static_cast<size_t>(bytes.numel())};
 }
 
+// Called when all ranks have the same error. The first of them prints it and ends the job.
+[[noreturn]] void end_together(const std::string& program, const Job& job,
+                               const std::string& error) {
+  const CommPtr world = job.world();
+  const std::vector<int> absent = world->roll_call(std::chrono::seconds(2));
+  const bool first = world->rank() == 0 || (!absent.empty() && absent[0] == 0);
+  if (!first) HeldSignals::await_end(std::chrono::seconds(10));
+  if (first) std::fprintf(stderr, "%s: %s\n", program.c_str(), error.c_str());
+  job.abort(1);
+}
+
 }  // namespace
 
 StartWatch::StartWatch(std::string program, std::chrono::seconds patience) {
@@ -146,6 +159,21 @@ void check_same(Communicator& world, const Facts& mine) {
     break;
   }
   throw_together(world, difference);
+}
+
+void end_job(const std::string& program, const Job& job) {
+  std::string error;
+  try {
+    throw;
+  } catch (const CollectiveError& collective) {
+    end_together(program, job, printable_message(collective));
+  } catch (const c10::Error& e) {
+    error = e.what_without_backtrace();
+  } catch (const std::exception& e) {
+    error = printable_message(e);
+  }
+  std::fprintf(stderr, "%s: [rank %d] %s\n", program.c_str(), job.world()->rank(), error.c_str());
+  job.abort(1);
 }
 
 std::string build_id() {

@@ -1,5 +1,6 @@
 // Checks that the ranks of a job can work together: all have started, and all run the same build of
-// the same program with the same flags. Errors name the rank that differs.
+// the same program with the same flags. Errors name the rank that differs. Ends the job of a rank
+// that fails.
 //
 //   const StartWatch watch(program, patience);     before MPI_Init, which waits for ever
 //   meet(*world, patience);                        a rank's first call
@@ -12,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "framework/comm/communicator.h"
+#include "framework/comm/job.h"
 
 namespace anymesh {
 
@@ -34,6 +35,11 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 
 // Throws CollectiveError for the first fact that differs from rank 0's. Collective.
 void check_same(Communicator& world, const Facts& mine);
+
+// Prints the exception that is being handled, and ends all ranks of the job. If it is a
+// CollectiveError, all ranks have it, and one of them prints it once no rank prints any more, so
+// that it is the last line.
+[[noreturn]] void end_job(const std::string& program, const Job& job);
 
 // The linker's hash of this program's code and data; empty if the linker left none.
 std::string build_id();

@@ -57,6 +57,7 @@ LoadOptions::Schedule schedule_choice(const CheckpointConfig& checkpoint) {
 // Returns lines to print. A first run may load from the folder that it will save to, so that the
 // same command can restart it.
 std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
+  if (c.load.empty()) return {};
   const LoadResult loaded =
       engine.load_checkpoint(c.load, {.tag = c.load_tag,
                                       .load_module_strict = !c.no_load_strict,
@@ -84,22 +85,21 @@ BatchPlan rest_of(BatchPlan plan, const BatchConfig& batch, const TrainState& st
   return plan;
 }
 
-// Returns the samples counted from the first one on, whatever batches and intervals have read them
-// so far.
-SampleCounts samples_to_read(const Config& config, const BatchPlan& plan, const TrainState& state) {
-  SampleCounts counts = sample_counts(state.iteration, plan.train_iters, plan.global_batch_size,
-                                      config.run.eval_interval, config.run.eval_iters);
-  // With --train-samples, takes the number that Megatron prepares; a corpus's order depends on it.
-  counts.train = config.batch.train_samples != 0 ? config.batch.train_samples
-                                                 : counts.train + state.consumed_train_samples;
-  if (config.run.eval_iters > 0) counts.valid += state.consumed_valid_samples;
-  return counts;
+// Makes the data sets, the same ones on every rank. Collective.
+Datasets make_same_datasets(const Config& config, const BatchPlan& plan, const TrainState& state,
+                            Communicator& world) {
+  Datasets data;
+  all_or_none(world, [&] { data = make_datasets(config, plan, state, config.engine.model); });
+  check_same(world,
+             {{"the number of training samples", c10::str(data.train->size())},
+              {"the number of validation samples", c10::str(data.valid ? data.valid->size() : 0)}});
+  return data;
 }
 
-// Checks, before the first step, that there is space for the run's saves. Returns lines to print.
-std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& plan,
-                                    Engine& engine) {
-  if (c.save.empty()) return {};
+// Checks, before the first step, that there is space for the run's saves. Adds lines to `report`.
+void plan_saves(const CheckpointConfig& c, const BatchPlan& plan, Engine& engine,
+                std::vector<std::string>& report) {
+  if (c.save.empty()) return;
   const int64_t done = engine.state().iteration, last = plan.train_iters;
   const auto multiples = [&](int64_t interval) {
     return interval > 0 ? std::max<int64_t>(0, last / interval - done / interval) : 0;
@@ -120,14 +120,14 @@ std::vector<std::string> plan_saves(const CheckpointConfig& c, const BatchPlan& 
   } catch (const CollectiveError& error) {
     throw CollectiveError("--save " + c.save + ": " + error.what());
   }
-  std::vector<std::string> lines;
-  all_or_none(*engine.grid().world, [&] { lines = preflight(size, saves); });
-  return lines;
+  all_or_none(*engine.grid().world, [&] {
+    for (std::string& line : preflight(size, saves)) report.push_back(std::move(line));
+  });
 }
 
 // Returns the lines on model, memory and data, which are printed below the mesh. Collective.
-std::vector<std::string> describe(const SampleCounts& samples, const ModelFacts& facts,
-                                  const Datasets& data, const Engine& engine) {
+std::vector<std::string> describe(const ModelFacts& model, const Datasets& data,
+                                  const Engine& engine) {
   int64_t here = 0, once = 0;
   for (const ParamSpec& spec : engine.module().params()) {
     here += spec.tensor.numel();
@@ -139,10 +139,10 @@ std::vector<std::string> describe(const SampleCounts& samples, const ModelFacts&
   const std::string validation =
       data.valid ? c10::str(data.valid->size(), " to validate on") : "none to validate on";
   return {c10::str("model: ", static_cast<int64_t>(all.item<double>()), " parameters, at most ",
-                   max_over(*grid.world, here), " on a rank; vocabulary of ", facts.vocab_size,
-                   ", padded to ", facts.padded_vocab_size),
+                   max_over(*grid.world, here), " on a rank; vocabulary of ", model.vocab_size,
+                   ", padded to ", model.padded_vocab_size),
           "memory kept between steps: " + memory_forecast(*grid.world, engine.optimizer()),
-          c10::str("data: ", samples.train, " samples of ", facts.seq_length,
+          c10::str("data: ", data.counts.train, " samples of ", model.seq_length,
                    " tokens to train on, of ", data.train->size(), " prepared; ", validation)};
 }
 
@@ -151,10 +151,11 @@ std::string name_of(const Setting& setting) {
   return std::holds_alternative<bool>(setting.value) ? setting.dest : "--" + setting.flag;
 }
 
+// Prints the mesh, the run's `facts`, the flags given, and `report`.
 void print_start(const ProcessGrid& grid, const Placement& placement,
                  const std::vector<std::string>& facts, const ParseResult& parsed,
-                 const std::vector<std::string>& lines) {
-  if (grid.world->rank() != 0) return;
+                 const std::vector<std::string>& report) {
+  if (placement.world->rank() != 0) return;
   std::printf("mesh: %s, %d threads per rank\n", describe(grid.topology).c_str(),
               at::get_num_threads());
   if (!placement.text.empty()) std::printf("device: %s\n", placement.text.c_str());
@@ -164,69 +165,32 @@ void print_start(const ProcessGrid& grid, const Placement& placement,
     std::printf("  %s %s\n", name_of(setting).c_str(), setting.text.c_str());
   }
   for (const std::string& note : parsed.notes) std::printf("note: %s\n", note.c_str());
-  for (const std::string& line : lines) std::printf("%s\n", printable_message(line).c_str());
+  for (const std::string& line : report) std::printf("%s\n", printable_message(line).c_str());
   std::fflush(stdout);
 }
 
-// Claims the run's output files, with the sole right to write them. Called on rank 0 only.
-std::vector<OutputLock> claim_files(const RunConfig& run) {
-  std::vector<OutputLock> locks;
+// The run's output files and its folder of checkpoints, with the sole right to write them.
+struct Outputs {
+  std::shared_ptr<const SaveLock> checkpoints;
+  std::vector<OutputLock> files;  // rank 0's
+};
+
+// Collective.
+Outputs claim_outputs(const Config& config, Communicator& world) {
+  Outputs outputs;
+  if (config.run.dry_run) return outputs;
+  if (const std::string& folder = config.checkpoint.save; !folder.empty())
+    outputs.checkpoints = std::make_shared<SaveLock>(world, folder, "--save");
   const auto claim = [&](const char* flag, const std::string& path, const OutputKind& kind) {
     if (path.empty()) return;
-    if (auto lock = claim_output(flag, path, kind)) locks.push_back(std::move(*lock));
+    if (auto lock = claim_output(flag, path, kind)) outputs.files.push_back(std::move(*lock));
   };
-  claim("--loss-csv", run.loss_csv, loss_csv_kind());
-  claim("--trace", run.trace, trace_kind());
-  return locks;
-}
-
-void run(const Config& config, const ModelDefinition& model, const ModelFacts& facts,
-         const ParseResult& parsed, const FlagTable& flags, const Placement& placement,
-         StopRequest& interruption) {
-  const CommPtr& world = placement.world;
-  BatchPlan plan = plan_batches(config, world->size());
-  CommCounts counts;
-  const ProcessGrid grid(
-      world, {.pp_size = config.parallel.pp, .dp_size = plan.dp, .tp_size = config.parallel.tp},
-      config.run.report_comm || config.run.profile_step > 0 ? &counts : nullptr, placement.device);
-  std::optional<AllocationGauge> allocations;
-  if (config.run.report_memory) allocations.emplace();
-  std::shared_ptr<const SaveLock> save_lock;
-  std::vector<OutputLock> files;
-  if (!config.run.dry_run) {
-    if (const std::string& folder = config.checkpoint.save; !folder.empty())
-      save_lock = std::make_shared<SaveLock>(*world, folder, "--save");
-    all_or_none(*world, [&] {
-      if (world->rank() == 0) files = claim_files(config.run);
-    });
-  }
-  const auto stage = model.make_stage(config, grid, weights_dtype(config.precision));
-  EngineConfig engine_flags = engine_config(config, plan, save_lock);
-  engine_flags.model = facts;
-  engine_flags.settings = flags.settings();
-  std::erase_if(engine_flags.settings,  // a checkpoint does not keep how ranks were started
-                [](const Setting& setting) { return setting.flag == "local-ranks"; });
-  Engine engine(*stage, grid, engine_flags);
-  std::vector<std::string> report;
-  if (!config.checkpoint.load.empty()) report = load(config.checkpoint, engine);
-  plan = rest_of(plan, config.batch, engine.state());
-  const SampleCounts samples = samples_to_read(config, plan, engine.state());
-  Datasets data;
-  all_or_none(*world,
-              [&] { data = make_datasets(config, samples, facts.seq_length, facts.vocab_size); });
-  check_same(*world,
-             {{"the number of training samples", c10::str(data.train->size())},
-              {"the number of validation samples", c10::str(data.valid ? data.valid->size() : 0)}});
-  const std::vector<std::string> saves = plan_saves(config.checkpoint, plan, engine);
-  report.insert(report.end(), saves.begin(), saves.end());
-  print_start(grid, placement, describe(samples, facts, data, engine), parsed, report);
-  if (config.run.dry_run) return;
-  if (config.checkpoint.async_save) engine.reserve_snapshot();
-  train(config, plan, engine, *data.train, data.valid.get(), interruption);
-  if (!allocations) return;
-  for (const std::string& line : memory_report(*world, engine.optimizer(), allocations->bytes())) {
-    if (world->rank() == 0) std::printf("%s\n", line.c_str());
-  }
+  all_or_none(world, [&] {
+    if (world.rank() != 0) return;
+    claim("--loss-csv", config.run.loss_csv, loss_csv_kind());
+    claim("--trace", config.run.trace, trace_kind());
+  });
+  return outputs;
 }
 
 // A rank's flags and model. They are read before there are other ranks, because the flags say how
@@ -292,54 +256,72 @@ int vocabulary_of_run(const Config& config, Communicator& world, std::vector<std
   return static_cast<int>(saved);
 }
 
-// Errors that every rank finds alike (flags, files) are thrown as CollectiveError.
-void main_of(const CommandLine& line, const Job& job) {
+// Completes the flags by the vocabulary and the model's facts. Collective.
+void settle(CommandLine& line, Communicator& world) {
+  EngineConfig& engine = line.config.engine;
+  const int vocab_size = vocabulary_of_run(line.config, world, line.parsed.notes);
+  all_or_none(world,
+              [&] { engine.model = line.model->settle(line.config, vocab_size, world.size()); });
+  engine.settings = line.flags.settings();
+  std::erase_if(engine.settings,  // a checkpoint does not keep how ranks were started
+                [](const Setting& setting) { return setting.flag == "local-ranks"; });
+}
+
+void print_memory(const AllocationGauge& allocations, const Engine& engine, Communicator& world) {
+  const auto lines = memory_report(world, engine.optimizer(), allocations.bytes());
+  if (world.rank() != 0) return;
+  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+}
+
+// A rank's program, from its flags to the last save. Errors that every rank finds alike (flags,
+// files) are thrown as CollectiveError. Any error ends the job.
+void run(CommandLine& line, const Job& job) try {
   const Config& config = line.config;
-  const CommPtr world = job.world({.time = config.run.patience()});
-  check_start(*world, line);
-  if (const std::string& text = line.parsed.text; !text.empty()) {
-    if (world->rank() == 0) std::printf("%s", text.c_str());
-    return;
-  }
+  const CommPtr ranks = job.world({.time = config.run.patience()});
+  check_start(*ranks, line);
+  if (ranks->rank() == 0) std::printf("%s", line.parsed.text.c_str());
+  if (!line.parsed.text.empty()) return;  // --help or --version
   set_threads(*job.local());
-  ParseResult parsed = line.parsed;
-  const int vocab_size = vocabulary_of_run(config, *world, parsed.notes);
-  ModelFacts facts;
-  all_or_none(*world, [&] { facts = line.model->settle(config, vocab_size, world->size()); });
-  const CheckpointConfig& c = config.checkpoint;
-  StopRequest interruption(world, {.duration_minutes = c.exit_duration_in_mins,
-                                   .kill_switch = c.kill_switch_file,
-                                   .save_switch = c.save_switch_file});
-  run(config, *line.model, facts, parsed, line.flags, place(config, job), interruption);
-}
+  settle(line, *ranks);
+  StopRequest interruption(ranks, config.checkpoint);
 
-// Called when all ranks have the same error. The first of them prints it once no rank prints any
-// more, and ends the job, so that it is the last line.
-[[noreturn]] void end_together(const std::string& program, const Job& job,
-                               const std::string& error) {
-  const CommPtr world = job.world();
-  const std::vector<int> absent = world->roll_call(std::chrono::seconds(2));
-  const bool first = world->rank() == 0 || (!absent.empty() && absent[0] == 0);
-  if (!first) HeldSignals::await_end(std::chrono::seconds(10));
-  if (first) std::fprintf(stderr, "%s: %s\n", program.c_str(), error.c_str());
-  job.abort(1);
-}
+  const Placement placement = place(config, job);
+  Communicator& world = *placement.world;
+  BatchPlan plan = plan_batches(config, world.size());
+  CommCounts counts;
+  const bool count_calls = config.run.report_comm || config.run.profile_step > 0;
+  const ProcessGrid grid(
+      placement.world,
+      {.pp_size = config.parallel.pp, .dp_size = plan.dp, .tp_size = config.parallel.tp},
+      count_calls ? &counts : nullptr, placement.device);
+  std::optional<AllocationGauge> allocations;
+  if (config.run.report_memory) allocations.emplace();
+  const Outputs outputs = claim_outputs(config, world);
+  const auto stage = line.model->make_stage(config, grid, weights_dtype(config.precision));
+  Engine engine(*stage, grid, engine_config(config, plan, outputs.checkpoints));
 
-// Returns only if the run succeeded.
-void live(const CommandLine& line, const Job& job) {
-  const std::string& program = line.flags.program();
-  std::string error;
-  try {
-    return main_of(line, job);
-  } catch (const CollectiveError& collective) {
-    end_together(program, job, printable_message(collective));
-  } catch (const c10::Error& e) {
-    error = e.what_without_backtrace();
-  } catch (const std::exception& e) {
-    error = printable_message(e);
+  std::vector<std::string> report = load(config.checkpoint, engine);
+  plan = rest_of(plan, config.batch, engine.state());
+  const Datasets data = make_same_datasets(config, plan, engine.state(), world);
+  plan_saves(config.checkpoint, plan, engine, report);
+  print_start(grid, placement, describe(config.engine.model, data, engine), line.parsed, report);
+  if (config.run.dry_run) return;
+  if (config.checkpoint.async_save) engine.reserve_snapshot();
+
+  Trainer trainer(config, plan, engine, data, interruption);
+  if (trainer.start()) {
+    try {
+      while (const auto batches = trainer.next_batch())
+        trainer.end_step(engine.train_batch(*batches));
+    } catch (const CollectiveError&) {
+      trainer.finish_save();  // a step that fails leaves it as it is
+      throw;
+    }
+    trainer.finish();
   }
-  std::fprintf(stderr, "%s: [rank %d] %s\n", program.c_str(), job.world()->rank(), error.c_str());
-  job.abort(1);
+  if (allocations) print_memory(*allocations, engine, world);
+} catch (...) {
+  end_job(line.flags.program(), job);
 }
 
 }  // namespace
@@ -352,22 +334,24 @@ int pretrain(int argc, char** argv, const std::string& program, const std::strin
   const auto read = [&] {
     return CommandLine(program, description, make_model, {argv + 1, argv + argc});
   };
-  const CommandLine line = read();
-  if (!started_by_launcher()) {
-    try {
-      run_on_threads(std::max(1, line.config.run.local_ranks),
-                     [&](const Job& job) { live(read(), job); });
-    } catch (const std::exception& e) {
-      std::fprintf(stderr, "%s: --local-ranks %d: %s\n", program.c_str(),
-                   line.config.run.local_ranks, printable_message(e).c_str());
-      return 1;
-    }
+  CommandLine line = read();
+  if (started_by_launcher()) {
+    std::optional<StartWatch> watch(std::in_place, program, line.config.run.patience());
+    const MpiEnvironment mpi(&argc, &argv);
+    watch.reset();
+    run(line, mpi);
     return stdout_is_written(program) ? 0 : 1;
   }
-  std::optional<StartWatch> watch(std::in_place, program, line.config.run.patience());
-  const MpiEnvironment mpi(&argc, &argv);
-  watch.reset();
-  live(line, mpi);
+  try {
+    run_on_threads(std::max(1, line.config.run.local_ranks), [&](const Job& job) {
+      CommandLine own = read();
+      run(own, job);
+    });
+  } catch (const std::exception& e) {
+    std::fprintf(stderr, "%s: --local-ranks %d: %s\n", program.c_str(), line.config.run.local_ranks,
+                 printable_message(e).c_str());
+    return 1;
+  }
   return stdout_is_written(program) ? 0 : 1;
 }
 

@@ -35,17 +35,13 @@ class ModelDefinition {
 // status. If it is not 0, one message has been printed.
 //
 //   int main(int argc, char** argv) {
-//     return anymesh::pretrain<Gpt>(argc, argv, "pretrain_gpt", "Trains a GPT.");
+//     return anymesh::pretrain(argc, argv, "pretrain_gpt", "Trains a GPT.",
+//                              [] { return std::make_unique<Gpt>(); });
 //   }
 //
 // Each rank has its own model definition and flags, even where ranks are threads (--local-ranks).
 using MakeModel = std::function<std::unique_ptr<ModelDefinition>()>;
 int pretrain(int argc, char** argv, const std::string& program, const std::string& description,
              const MakeModel& make_model);
-
-template <class Model>
-int pretrain(int argc, char** argv, const std::string& program, const std::string& description) {
-  return pretrain(argc, argv, program, description, [] { return std::make_unique<Model>(); });
-}
 
 }  // namespace anymesh

@@ -49,8 +49,11 @@ void HeldSignals::await_end(std::chrono::seconds patience) {
   if (sigtimedwait(&set, nullptr, &time) == SIGTERM) std::_Exit(1);
 }
 
-StopRequest::StopRequest(CommPtr world, Options options)
-    : world_(std::move(world)), options_(std::move(options)) {}
+StopRequest::StopRequest(CommPtr world, const CheckpointConfig& flags)
+    : world_(std::move(world)),
+      duration_minutes_(flags.exit_duration_in_mins),
+      kill_switch_(flags.kill_switch_file),
+      save_switch_(flags.save_switch_file) {}
 
 // Clocks and file systems differ between ranks, so only rank 0's count.
 int64_t StopRequest::local_reason() const {
@@ -58,22 +61,21 @@ int64_t StopRequest::local_reason() const {
   if (signal == SIGTERM) return kTerm;
   if (signal == SIGUSR1) return kUsr1;
   if (world_->rank() != 0) return kNone;
-  if (is_there(options_.kill_switch)) return kKillSwitch;
+  if (is_there(kill_switch_)) return kKillSwitch;
   const std::chrono::duration<double, std::ratio<60>> elapsed =
       std::chrono::steady_clock::now() - start_;
-  return options_.duration_minutes > 0 && elapsed.count() > options_.duration_minutes ? kDuration
-                                                                                      : kNone;
+  return duration_minutes_ > 0 && elapsed.count() > duration_minutes_ ? kDuration : kNone;
 }
 
 bool StopRequest::poll() {
   torch::Tensor asked = torch::zeros({2}, torch::kLong);  // reason to stop, whether to save
   asked[0] = local_reason();
-  if (world_->rank() == 0 && is_there(options_.save_switch)) asked[1] = take_save_switch();
+  if (world_->rank() == 0 && is_there(save_switch_)) asked[1] = take_save_switch();
   world_->all_reduce(asked, ReduceOp::Max);
   save_ = save_ || asked[1].item<int64_t>() != 0;
-  const std::string reasons[] = {
-      reason_, c10::str("--exit-duration-in-mins ", options_.duration_minutes),
-      "--kill-switch-file " + options_.kill_switch.string(), "SIGUSR1", "SIGTERM"};
+  const std::string reasons[] = {reason_, c10::str("--exit-duration-in-mins ", duration_minutes_),
+                                 "--kill-switch-file " + kill_switch_.string(), "SIGUSR1",
+                                 "SIGTERM"};
   reason_ = reasons[asked[0].item<int64_t>()];
   return !reason_.empty();
 }
@@ -81,11 +83,11 @@ bool StopRequest::poll() {
 // A file that cannot be removed would request a save after every step, so it is not checked again.
 bool StopRequest::take_save_switch() {
   std::error_code error;
-  if (fs::remove(options_.save_switch, error)) return true;
+  if (fs::remove(save_switch_, error)) return true;
   std::fprintf(stderr,
                "WARNING: --save-switch-file %s: cannot remove it: %s; it is ignored from here\n",
-               options_.save_switch.c_str(), error.message().c_str());
-  options_.save_switch.clear();
+               save_switch_.c_str(), error.message().c_str());
+  save_switch_.clear();
   return false;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "framework/comm/communicator.h"
+#include "framework/config/config.h"
 
 namespace anymesh {
 
@@ -21,16 +22,13 @@ struct HeldSignals {
 // notice of preemption), after a given time, or when a file appears. All ranks get the same answer.
 //
 //   HeldSignals held;                                       first line of main
-//   StopRequest interruption(world, {.duration_minutes = 90});
+//   StopRequest interruption(world, config.checkpoint);
 //   if (interruption.poll()) ...                            between steps, on every rank
 class StopRequest {
  public:
-  struct Options {
-    double duration_minutes = 0;        // --exit-duration-in-mins; 0 = no limit
-    std::filesystem::path kill_switch;  // --kill-switch-file: stop while it exists
-    std::filesystem::path save_switch;  // --save-switch-file: save once, and remove it
-  };
-  StopRequest(CommPtr world, Options options);
+  // Obeys --exit-duration-in-mins, --kill-switch-file (stop while it exists) and --save-switch-file
+  // (save once, and remove it).
+  StopRequest(CommPtr world, const CheckpointConfig& flags);
 
   // Checks, and agrees over all ranks. Collective. Returns true once the run should stop, and from
   // then on.
@@ -45,7 +43,8 @@ class StopRequest {
   bool take_save_switch();
 
   CommPtr world_;
-  Options options_;
+  double duration_minutes_;  // 0 = no limit
+  std::filesystem::path kill_switch_, save_switch_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::string reason_;
   bool save_ = false;

@@ -1,8 +1,15 @@
 #pragma once
 
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <vector>
+
 #include "framework/config/config.h"
-#include "framework/data/dataset.h"
 #include "framework/engine.h"
+#include "framework/profile/profiler.h"
+#include "framework/run/datasets.h"
+#include "framework/run/run_log.h"
 #include "framework/run/stop_request.h"
 
 namespace anymesh {
@@ -10,12 +17,57 @@ namespace anymesh {
 // Returns the options that the flags set for every save.
 SaveOptions save_options(const CheckpointConfig& checkpoint);
 
-// Runs the training loop: data, steps, evaluation, log, saves. It uses samples and the engine, not
-// GPT, and starts from the engine's state. With a null `valid_data` there is no evaluation.
+// Reads the samples before each of the engine's steps, and logs, evaluates and saves after it. It
+// uses samples and the engine, not GPT, and starts from the engine's state.
+//
+//   Trainer trainer(config, plan, engine, data, interruption);
+//   if (!trainer.start()) return;
+//   while (const auto batches = trainer.next_batch()) trainer.end_step(engine.train_batch(*batches));
+//   trainer.finish();
 //
 // A step reads the next global_batch_size samples in their global order, whatever the mesh. An
-// interrupted run saves and returns. Once resumed, it repeats the uninterrupted run bit for bit.
-void train(const Config& config, const BatchPlan& plan, Engine& engine, const Dataset& train_data,
-           const Dataset* valid_data, StopRequest& interruption);
+// interrupted run saves and ends. Once resumed, it repeats the uninterrupted run bit for bit.
+class Trainer {
+ public:
+  // The arguments must outlive the object.
+  Trainer(const Config& config, const BatchPlan& plan, Engine& engine, const Datasets& data,
+          StopRequest& interruption);
+
+  // Compares the losses of --verify-resume. Returns false if the run should stop before a step.
+  bool start();
+  // Returns the micro-batches of the next step, or nullopt after the last one. The step's time
+  // begins here.
+  std::optional<std::vector<MicroBatch>> next_batch();
+  void end_step(StepReport report);
+  // Commits the pending save, if there is one.
+  void finish_save();
+  // Saves and evaluates for the last time.
+  void finish();
+
+ private:
+  bool due(int64_t interval) const { return interval > 0 && state_.iteration % interval == 0; }
+  void report_profile(const StepReport& report);
+  void evaluate(const char* when);
+  std::optional<double> validation_loss(int64_t first_sample, int64_t samples,
+                                        const std::function<bool()>& stop = {});
+  void verify_resume();
+  void try_saving(const std::function<void()>& work);
+  void save();
+  void saved();
+
+  const Config& config_;
+  const BatchPlan& plan_;
+  Engine& engine_;
+  const Datasets& data_;
+  StopRequest& interruption_;
+  const ProcessGrid& grid_;
+  TrainState& state_;
+  RunLog log_;
+  int64_t saved_at_;  // the iteration of the newest committed checkpoint
+  bool interrupted_ = false, exits_ = false;
+  std::chrono::steady_clock::time_point step_start_;
+  std::optional<Profiler> profiler_;  // during --profile-step
+  CommCounts last_step_;
+};
 
 }  // namespace anymesh

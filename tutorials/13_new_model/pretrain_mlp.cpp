@@ -43,6 +43,6 @@ class Mlp final : public ModelDefinition {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  return anymesh::pretrain<anymesh::Mlp>(argc, argv, "pretrain_mlp",
-                                         "Trains an MLP language model on any mesh.");
+  return anymesh::pretrain(argc, argv, "pretrain_mlp", "Trains an MLP language model on any mesh.",
+                           [] { return std::make_unique<anymesh::Mlp>(); });
 }
