@@ -30,8 +30,12 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
     const bool last = i + 1 == steps.size();
     const bool forward_next = !last && steps[i + 1].op == Op::Forward;
     if (steps[i].op == Op::Forward) {
-      const torch::Tensor output =
-          forward(input, batches[static_cast<size_t>(steps[i].micro_batch)]);
+      torch::Tensor output;
+      {
+        RECORD_USER_SCOPE("forward");
+        if (input.defined()) input.requires_grad_();
+        output = stage_.forward(input, batches[static_cast<size_t>(steps[i].micro_batch)]);
+      }
       if (grid_.is_last_stage()) loss_sum += output.item<double>();
       in_flight.push_back({input, output});
       if (forward_next) {
@@ -55,12 +59,6 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
     }
   }
   return mean_on_all_stages(loss_sum, batches.size());
-}
-
-torch::Tensor PipelineEngine::forward(const torch::Tensor& input, const MicroBatch& batch) const {
-  RECORD_USER_SCOPE("forward");
-  if (input.defined()) input.requires_grad_();
-  return stage_.forward(input, batch);
 }
 
 // The first stage has no backward if all of its parameters are frozen.

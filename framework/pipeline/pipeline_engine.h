@@ -23,7 +23,6 @@ class PipelineEngine {
   double forward_only(const std::vector<MicroBatch>& batches);
 
  private:
-  torch::Tensor forward(const torch::Tensor& input, const MicroBatch& batch) const;
   void backward(const torch::Tensor& output, const torch::Tensor& gradient) const;
   // Sends `out`, if any, to the stage that is `neighbour` (1 or -1) further, and receives a tensor
   // from it if `receives`. At an end of the pipeline that stage does not exist; then this does

@@ -21,12 +21,13 @@ ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& na
       dense_(params, name + ".dense", config.hidden_size, config.hidden_size,
              Init::normal(config.residual_std()), config.add_bias_linear) {}
 
-torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden, Mix mix) const {
+torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden, const DropoutContext& context,
+                                         Mix mix) const {
   const torch::Tensor qkv =
       query_key_value_
           .forward(hidden)                                       // [b, s, (n+2k)d/t]
           .unflatten(2, {groups_, group_size_ + 2, head_dim_});  // [b, s, k/t, n/k+2, d]
-  return dense_.forward(mix(*this, qkv));
+  return dense_.forward(mix ? mix(*this, qkv) : attend(qkv, context));
 }
 
 torch::Tensor ParallelAttention::attend(const torch::Tensor& qkv,

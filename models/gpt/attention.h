@@ -26,8 +26,8 @@ class ParallelAttention {
   // positions().
   using Mix = c10::function_ref<torch::Tensor(const ParallelAttention& attention,
                                               const torch::Tensor& qkv)>;
-  torch::Tensor forward(const torch::Tensor& hidden, Mix mix) const;  // [b, s, h] -> [b, s, h]
-  torch::Tensor attend(const torch::Tensor& qkv, const DropoutContext& context) const;
+  torch::Tensor forward(const torch::Tensor& hidden, const DropoutContext& context,
+                        Mix mix = {}) const;  // [b, s, h] -> [b, s, h]
 
   struct Heads {
     torch::Tensor q, k, v;  // [b, n/t, s, d], [b, k/t, s, d] x 2
@@ -36,6 +36,7 @@ class ParallelAttention {
   const RelativePositions& positions() const { return positions_; }
 
  private:
+  torch::Tensor attend(const torch::Tensor& qkv, const DropoutContext& context) const;
   // Uses LibTorch's operators for cases that the fused kernel does not take.
   torch::Tensor attend_unfused(const torch::Tensor& qkv, const DropoutContext& context) const;
 

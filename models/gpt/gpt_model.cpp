@@ -98,9 +98,7 @@ torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& ba
   int unit = first_layer_unit_;
   for (const TransformerLayer& layer : layers_) {
     hidden = runner_.run(unit++, hidden, [&layer, context = batch.dropout](const torch::Tensor& h) {
-      return layer.forward(h, context, [&](const auto& attention, const torch::Tensor& qkv) {
-        return attention.attend(qkv, context);
-      });
+      return layer.forward(h, context);
     });
   }
   if (!grid_.is_last_stage()) return hidden;

@@ -49,7 +49,8 @@ TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptCon
 
 torch::Tensor TransformerLayer::forward(const torch::Tensor& hidden, const DropoutContext& context,
                                         ParallelAttention::Mix mix) const {
-  const torch::Tensor attended = self_attention_.forward(norm(hidden, input_layernorm_), mix);
+  const torch::Tensor attended =
+      self_attention_.forward(norm(hidden, input_layernorm_), context, mix);
   const auto [sum, normed] = added_norm(
       hidden, drop(attended, context, DropoutSite::AttentionOutput), post_attention_layernorm_);
   return sum + drop(mlp_.forward(normed), context, DropoutSite::MlpOutput);

@@ -42,7 +42,7 @@ class TransformerLayer {
   TransformerLayer(ParamBuilder& params, int layer, const GptConfig& config,
                    const RelativePositions& positions);
   torch::Tensor forward(const torch::Tensor& hidden, const DropoutContext& context,
-                        ParallelAttention::Mix mix) const;  // [b, s, h] -> [b, s, h]
+                        ParallelAttention::Mix mix = {}) const;  // [b, s, h] -> [b, s, h]
 
  private:
   torch::Tensor drop(const torch::Tensor& hidden, const DropoutContext& context,
