@@ -35,7 +35,7 @@ struct SaveOptions {
   bool exclude_frozen_parameters = false;  // a load leaves these unchanged
 
   // Writes in the background (save/pending_save.h), from a copy of the state in memory. It cannot
-  // be combined with the next two options, or with state on disk (ZeroOptions::offload).
+  // be combined with the next two options, or with state on disk (ZeroConfig::offload).
   bool async = false;
   bool weights_only = false;      // no optimizer state; a load must ask for weights alone
   bool save_16bit_model = false;  // adds pytorch_model.bin (save_16bit_model()) to the tag

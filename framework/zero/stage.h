@@ -5,12 +5,12 @@ namespace anymesh {
 // A stage of ZeRO (arXiv:1910.02054): what the data-parallel ranks hold in partitions instead of
 // whole. Each stage adds to the one before.
 //
-//   stage  gradients  optimizer state  parameters          traffic a step, m micro-batches, in parameters
-//   0      whole      whole            whole               2       all-reduce of gradients
-//   1      whole      partition        whole               2       reduce-scatter, all-gather of parameters
-//   2      partition  partition        whole               1 + m   reduce-scatter per micro-batch, all-gather
-//   3      partition  partition        partition, whole    3m      two gathers and a reduce-scatter per
-//                                      units when used             micro-batch
+//   stage  gradients  optimizer  parameters        traffic a step, m micro-batches, in parameters
+//   0      whole      whole      whole             2      all-reduce of gradients
+//   1      whole      partition  whole             2      reduce-scatter, all-gather of parameters
+//   2      partition  partition  whole             1 + m  reduce-scatter a micro-batch, all-gather
+//   3      partition  partition  partition, whole  3m     two gathers and a reduce-scatter a
+//                                units when used          micro-batch
 //
 // Flags and files have the number. All other code asks what is in partitions.
 class ZeroStage {
