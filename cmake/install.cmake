@@ -29,5 +29,5 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 configure_package_config_file(cmake/AnymeshConfig.cmake.in AnymeshConfig.cmake INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(AnymeshConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/AnymeshConfig.cmake ${PROJECT_BINARY_DIR}/AnymeshConfigVersion.cmake cmake/versions.cmake
-              cmake/libtorch.cmake cmake/cuda.cmake cmake/text.cmake DESTINATION ${package_dir})
+              cmake/libtorch.cmake cmake/cuda.cmake cmake/packages.cmake DESTINATION ${package_dir})
 install(EXPORT AnymeshTargets NAMESPACE Anymesh:: DESTINATION ${package_dir})
