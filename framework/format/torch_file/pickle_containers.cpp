@@ -33,16 +33,12 @@ const void* PickleDecoder::node(const Value& value) {
 }
 
 uint64_t PickleDecoder::container_bytes(const Value& value) {
-  const auto buffer = [](const auto& vector) {
-    return block(vector.capacity() * sizeof(*vector.data()));
-  };
-  const uint64_t bytes = sizeof(Container) + 8;  // with its share of the deque
-  if (const auto* items = value.find_items())
-    return bytes + kShared<Value::Sequence> + buffer(*items);
-  if (value.is_dict()) return bytes + kShared<Value::Mapping> + buffer(*value.find_entries());
-  const Value::Object& object = value.as_object();
-  return bytes + kShared<Value::Object> + kShared<Value> + buffer(object.args) +
-         buffer(object.items) + buffer(object.entries);
+  uint64_t items = 0;
+  for_each_child(value, [&items](const Value&) { items += sizeof(Value); });
+  const uint64_t shared = value.is_object() ? kShared<Value::Object>
+                          : value.is_dict() ? kShared<Value::Mapping>
+                                            : kShared<Value::Sequence>;
+  return sizeof(Container) + 8 + shared + block(items);  // 8: its share of the deque
 }
 
 // Counts both buffers of a vector while it moves.

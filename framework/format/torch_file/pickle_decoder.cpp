@@ -155,7 +155,7 @@ void PickleDecoder::find_recalled() {
   try {
     for (Token token = next(); token.opcode != Opcode::kStop; token = next()) {
       if (token.opcode != Opcode::kBinGet && token.opcode != Opcode::kLongBinGet) continue;
-      if (memo_[token.number].recalls++ == 0) hold(kNode<uint64_t, Memo> + kBucket);
+      if (memo_[token.number].recalls++ == 0) hold(kShared<decltype(memo_)::value_type> + kBucket);
     }
   } catch (const DamagedFile&) {
   }
@@ -178,7 +178,7 @@ Value PickleDecoder::recall(uint64_t index) {
   Value value = found->second.value;
   if (--found->second.recalls == 0) {
     memo_.erase(found);
-    held_ -= kNode<uint64_t, Memo>;
+    held_ -= kShared<decltype(memo_)::value_type>;
   }
   return value;
 }

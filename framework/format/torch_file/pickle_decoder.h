@@ -60,16 +60,15 @@ class PickleDecoder {
     BytesPtr bytes;
   };
 
-  // Memory is counted as malloc allocates it, or more. The memory of freed containers, memo entries
-  // and outgrown buffers is subtracted again; the rest stays counted.
+  // Memory is counted as malloc allocates it, or more: the bound in torch_file.h leaves no room for
+  // rounder figures. The memory of freed containers, memo entries and outgrown buffers is subtracted
+  // again; the rest stays counted.
   static constexpr uint64_t block(uint64_t size) {
     if (size >= 1 << 17) return size + 4096;  // pages of its own
     return size == 0 ? 0 : std::max<uint64_t>(24, (size + 23) / 16 * 16 - 8);
   }
   template <typename T>
-  static constexpr uint64_t kShared = block(16 + sizeof(T));  // one make_shared
-  template <typename Key, typename T>
-  static constexpr uint64_t kNode = block(16 + sizeof(std::pair<Key, T>));  // one hash table node
+  static constexpr uint64_t kShared = block(16 + sizeof(T));  // a make_shared, a hash table's node
   static constexpr uint64_t kBucket = 24;  // per entry of a hash table that may be growing
   static uint64_t text_bytes(size_t size) { return size < 16 ? 0 : block(size + 1); }
   void hold(uint64_t bytes);

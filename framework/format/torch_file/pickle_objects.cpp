@@ -175,6 +175,7 @@ void PickleDecoder::build() {
   if (!target.is_object() || is_storage(target)) target.fail("an object to set the state of");
   Value::Object& object = *std::get<std::shared_ptr<Value::Object>>(target.data_);
   if (object.state) throw DamagedFile("sets the state of an object twice");
+  hold(kShared<Value>);
   object.state = std::make_shared<Value>(std::move(state));
 }
 
@@ -195,7 +196,7 @@ Value PickleDecoder::storage(const Value& id) {
   const auto [known, is_new] = storages_.try_emplace(key);
   Storage& storage = known->second;
   if (is_new) {
-    hold(kNode<std::string, Storage> + kBucket + text_bytes(key.size()) + kOpenBytes);
+    hold(kShared<decltype(storages_)::value_type> + kBucket + text_bytes(key.size()) + kOpenBytes);
     if (numel < 0) {
       throw DamagedFile("storage " + key + " has " + std::to_string(numel) + " elements");
     }
