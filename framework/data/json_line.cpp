@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "framework/data/utf8.h"
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"
+#include "framework/util/utf8.h"
 
 namespace anymesh {
 namespace {

@@ -10,8 +10,8 @@
 #include <unordered_map>
 
 #include "framework/data/tokenizer_files.h"
-#include "framework/data/utf8.h"
 #include "framework/util/errors.h"
+#include "framework/util/utf8.h"
 
 namespace anymesh {
 namespace {
@@ -109,11 +109,6 @@ std::string spelled_bytes(const std::string& token) {
     at += c.bytes;
   }
   return bytes;
-}
-
-std::string utf8(char32_t c) {
-  if (c < 0x80) return {static_cast<char>(c)};
-  return {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 0x3f))};
 }
 
 class Gpt2BpeTokenizer final : public Tokenizer {
@@ -214,7 +209,7 @@ class Gpt2BpeTokenizer final : public Tokenizer {
     };
     eod_ = id_of(std::string(kEndOfText));
     const auto spelling = byte_spelling();
-    for (int byte = 0; byte < 256; ++byte) byte_ids_[byte] = id_of(utf8(spelling[byte]));
+    for (int byte = 0; byte < 256; ++byte) byte_ids_[byte] = id_of(encode_utf8(spelling[byte]));
     return ids;
   }
 

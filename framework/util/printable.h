@@ -1,12 +1,13 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdint>
 #include <exception>
 #include <new>
 #include <string>
 #include <string_view>
 #include <system_error>
+
+#include "framework/util/utf8.h"
 
 namespace anymesh {
 
@@ -22,21 +23,12 @@ namespace anymesh {
 // Returns the size of the first character of a non-empty text, or 0 if it cannot be printed as it
 // is: a control character, one that turns or breaks the line, or a byte that is not UTF-8.
 inline size_t printable_bytes(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned lead = byte(0);
-  if (lead < 0x80) return lead >= 0x20 && lead != 0x7F;
-  const size_t size = lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
-  if (size == 0 || size > text.size()) return 0;
-  uint32_t code = lead & (0x7Fu >> size);
-  for (size_t i = 1; i < size; ++i) {
-    if (byte(i) >> 6 != 2) return 0;
-    code = code << 6 | (byte(i) & 0x3F);
-  }
-  constexpr uint32_t kLeast[] = {0, 0, 0xA0, 0x800, 0x10000};
+  const auto [code, bytes, valid] = decode_utf8(text);
+  const bool controls = code < 0x20 || (code >= 0x7F && code < 0xA0);
   const bool turns = (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069) ||
                      code == 0x200E || code == 0x200F || code == 0x061C;
-  const bool other = code == 0x2028 || code == 0x2029 || code >> 11 == 0x1B || code > 0x10FFFF;
-  return code < kLeast[size] || turns || other ? 0 : size;
+  const bool breaks = code == 0x2028 || code == 0x2029;
+  return !valid || controls || turns || breaks ? 0 : bytes;
 }
 
 inline std::string printable(std::string_view text, size_t most = 200, bool keep_lines = false) {

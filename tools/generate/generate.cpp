@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "framework/comm/thread_job.h"
-#include "framework/data/utf8.h"
+#include "framework/data/utf8_stream.h"
 #include "framework/util/stopwatch.h"
 #include "models/gpt/generation/decoder.h"
 #include "tools/generate/setup.h"

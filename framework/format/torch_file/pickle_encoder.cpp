@@ -7,6 +7,7 @@
 #include "framework/format/torch_file/pickle_opcodes.h"
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"
+#include "framework/util/utf8.h"
 
 namespace anymesh {
 namespace {
@@ -15,15 +16,7 @@ constexpr size_t kBatch = 1000;  // items per SETITEMS or APPENDS, as in Python'
 
 std::string utf8_from_latin1(const std::string& bytes) {
   std::string text;
-  for (const char c : bytes) {
-    const auto code = static_cast<unsigned char>(c);
-    if (code < 0x80) {
-      text += c;
-    } else {
-      text += static_cast<char>(0xC0 | code >> 6);
-      text += static_cast<char>(0x80 | (code & 0x3F));
-    }
-  }
+  for (const char c : bytes) text += encode_utf8(static_cast<unsigned char>(c));
   return text;
 }
 

@@ -2,6 +2,7 @@
 
 #include "framework/format/torch_file/pickle_decoder.h"
 #include "framework/util/errors.h"
+#include "framework/util/utf8.h"
 
 namespace anymesh {
 namespace {
@@ -10,18 +11,15 @@ constexpr size_t kMaxDims = 64;       // torch's own limit
 constexpr uint64_t kOpenBytes = 224;  // per opened storage
 constexpr uint64_t kMostExpanded = 1 << 30;
 
-std::string latin1_from_utf8(const std::string& text) {
+std::string latin1_from_utf8(std::string_view text) {
   std::string bytes;
   bytes.reserve(text.size());
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    if (c < 0x80) {
-      bytes += text[i];
-    } else if ((c == 0xC2 || c == 0xC3) && i + 1 < text.size()) {
-      bytes += static_cast<char>((c & 3) << 6 | (static_cast<unsigned char>(text[++i]) & 0x3F));
-    } else {
+  while (!text.empty()) {
+    const CodePoint c = decode_utf8(text);
+    if (!c.valid || c.value > 0xFF)
       throw DamagedFile("text that should encode bytes holds a character beyond 255");
-    }
+    bytes += static_cast<char>(c.value);
+    text.remove_prefix(c.bytes);
   }
   return bytes;
 }

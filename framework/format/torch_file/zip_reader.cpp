@@ -6,6 +6,7 @@
 #include "framework/format/torch_file/zip.h"
 #include "framework/format/torch_file/zip_format.h"
 #include "framework/util/errors.h"
+#include "framework/util/utf8.h"
 
 namespace anymesh {
 namespace {
@@ -21,16 +22,10 @@ std::vector<std::byte> read_range(const File& file, uint64_t offset, uint64_t si
 
 // Whether a name is UTF-8 without control characters, so that a message may repeat it.
 bool is_text(std::string_view text) {
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto first = static_cast<unsigned char>(text[i]);
-    int more = first < 0x80       ? 0
-               : first >> 5 == 6  ? 1
-               : first >> 4 == 14 ? 2
-               : first >> 3 == 30 ? 3
-                                  : -1;
-    if (more < 0 || first < ' ' || first == 0x7F) return false;
-    for (; more > 0; --more)
-      if (++i == text.size() || (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80) return false;
+  while (!text.empty()) {
+    const CodePoint c = decode_utf8(text);
+    if (!c.valid || c.value < ' ' || c.value == 0x7F) return false;
+    text.remove_prefix(c.bytes);
   }
   return true;
 }

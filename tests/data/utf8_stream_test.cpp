@@ -1,6 +1,8 @@
-#include "framework/data/utf8.h"
+#include "framework/data/utf8_stream.h"
 
 #include <gtest/gtest.h>
+
+#include "framework/util/utf8.h"
 
 namespace anymesh {
 namespace {

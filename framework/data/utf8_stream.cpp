@@ -1,6 +1,6 @@
-#include "framework/data/utf8.h"
+#include "framework/data/utf8_stream.h"
 
-#include <utf8proc.h>
+#include "framework/util/utf8.h"
 
 namespace anymesh {
 namespace {
@@ -17,14 +17,6 @@ bool is_beginning(std::string_view text) {
 }
 
 }  // namespace
-
-CodePoint decode_utf8(std::string_view text) {
-  utf8proc_int32_t value;
-  const auto bytes = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                                      static_cast<utf8proc_ssize_t>(text.size()), &value);
-  if (bytes <= 0) return {};
-  return {static_cast<char32_t>(value), static_cast<size_t>(bytes), true};
-}
 
 std::string Utf8Stream::take(std::string_view bytes) {
   pending_ += bytes;

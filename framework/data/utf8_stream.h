@@ -1,20 +1,9 @@
 #pragma once
 
-#include <cstddef>
 #include <string>
 #include <string_view>
 
 namespace anymesh {
-
-struct CodePoint {
-  char32_t value = 0;
-  size_t bytes = 1;
-  bool valid = false;
-};
-
-// Returns the code point at the front of a non-empty text. A byte that begins no valid UTF-8
-// sequence is one invalid code point.
-CodePoint decode_utf8(std::string_view text);
 
 // Joins characters that come in pieces, as a model's tokens have them:
 //
