@@ -12,16 +12,10 @@
 #include "framework/comm/agreement.h"
 #include "framework/kernels/philox.h"
 #include "framework/storage.h"
+#include "framework/util/fnv.h"
 
 namespace anymesh {
 namespace {
-
-// The FNV-1a hash of a parameter's name.
-uint64_t hash(const std::string& name) {
-  uint64_t h = 0xcbf29ce484222325;
-  for (const char c : name) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001b3;
-  return h;
-}
 
 // Standard normal number `index` of a stream, by the Box-Muller transform; u is never 0.
 double normal_at(int64_t index, uint64_t key) {
@@ -130,8 +124,8 @@ torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
     real = spec.vocabulary ? std::clamp<int64_t>(slice.stride - slice.offset, 0, slice.width)
                            : c10::multiply_integers(local);
   }
-  spec.initialize = [slice, init, real, key = seed_ ^ hash(spec.name)](int64_t begin,
-                                                                       const torch::Tensor& out) {
+  spec.initialize = [slice, init, real, key = seed_ ^ fnv(spec.name)](int64_t begin,
+                                                                      const torch::Tensor& out) {
     draw(slice, init, key, real, begin, out);
   };
   spec.layer = layer;

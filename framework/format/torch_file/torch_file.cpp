@@ -7,6 +7,7 @@
 #include "framework/format/torch_file/pickle.h"
 #include "framework/format/torch_file/zip.h"
 #include "framework/util/errors.h"
+#include "framework/util/fnv.h"
 #include "framework/util/format.h"
 
 namespace anymesh {
@@ -62,11 +63,10 @@ class Storages {
 
 // Returns the forty digits by which torch tells files apart. Ours follow from the contents.
 std::string serialization_id(const std::vector<ZipReader::Record>& records) {
-  uint64_t names = 0xCBF29CE484222325, contents = names;
+  uint64_t names = kFnvStart, contents = kFnvStart;
   for (const auto& record : records) {
-    for (const char c : record.name)
-      names = (names ^ static_cast<unsigned char>(c)) * 0x100000001B3;
-    contents = (contents ^ record.crc) * 0x100000001B3;
+    names = fnv(record.name, names);
+    contents = fnv_next(contents, record.crc);
   }
   return string_printf("%020" PRIu64 "%020" PRIu64, names, contents);
 }
