@@ -40,6 +40,10 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : ".";
 }
 
+bool is_lock_file(const std::string& name) {
+  return name.size() > 1 + kLockSuffix.size() && name.front() == '.' && name.ends_with(kLockSuffix);
+}
+
 }  // namespace
 
 void throw_system_error(const std::string& action, const std::filesystem::path& path) {
@@ -101,10 +105,6 @@ std::filesystem::path existing_folder(std::filesystem::path path) {
   if (!std::filesystem::is_directory(path))
     throw UserError(path.string() + ": is a file, expected a folder");
   return path;
-}
-
-bool is_lock_file(const std::string& name) {
-  return name.size() > 1 + kLockSuffix.size() && name.front() == '.' && name.ends_with(kLockSuffix);
 }
 
 std::string list_folder(const std::filesystem::path& folder) {

@@ -44,8 +44,6 @@ std::filesystem::path replaced_of(const std::filesystem::path& to);
 bool restore_replaced(const std::filesystem::path& old);
 // Returns the path if it exists, else its nearest existing ancestor. Throws if that is no folder.
 std::filesystem::path existing_folder(std::filesystem::path path);
-// Returns whether this is the name of an output's lock file.
-bool is_lock_file(const std::string& name);
 // Lists a folder's entries for messages, without lock files: "global_step100, global_step50,
 // latest" or "nothing".
 std::string list_folder(const std::filesystem::path& folder);
