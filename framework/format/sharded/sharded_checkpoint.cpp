@@ -120,6 +120,11 @@ int64_t partition_count(const Value& optimizer) {
   return each.empty() ? 0 : *std::ranges::max_element(each);
 }
 
+// Only ZeRO 3's model-states files name a dp rank.
+int64_t dp_size_of(const RankFiles& models) {
+  return std::max<int64_t>(1, next_rank(models, &Ranks::first));
+}
+
 std::vector<fs::path> paths_of(const RankFiles& files) {
   std::vector<fs::path> paths;
   for (const auto& [ranks, path] : files) paths.push_back(path);
@@ -236,23 +241,14 @@ class Uncounted {
   RecordChecksums* checks_;
 };
 
-}  // namespace
-
-ShardedCheckpoint open_sharded_checkpoint(const fs::path& folder, int threads,
-                                          RecordChecksums* checks, bool module_order) {
-  ShardedCheckpoint source;
-  source.folder = folder;
-  std::map<Kind, RankFiles> files = find_files(folder);
-  const bool zero3 = !files.contains(Kind::kModelStates);
-  const RankFiles &models = files[zero3 ? Kind::kZero3ModelStates : Kind::kModelStates],
-                  &optimizers = files[Kind::kOptimStates];
+// Reads the model-states files, and finds the mesh.
+void read_models(ShardedCheckpoint& source, const RankFiles& models, int threads,
+                 RecordChecksums* checks) {
   const int64_t mp_size = next_rank(models, &Ranks::second);
-  const int64_t model_dp_size = zero3 ? next_rank(models, &Ranks::first) : 1;
-  check_complete(folder, models, model_dp_size, mp_size);
+  check_complete(source.folder, models, dp_size_of(models), mp_size);
   source.metadata_files = paths_of(models);
   source.model_states = read_all(source.metadata_files, threads, checks);
   source.model_states.resize(static_cast<size_t>(mp_size));  // the rest only had to be readable
-  source.layer_files = files[Kind::kLayer];
   const Value& metadata = source.model_states[0];
   if (const Value experts = metadata.find(keys::kNumExperts); experts && experts != Value::list())
     throw Unreadable(experts.where() + " is of " + kExperts);
@@ -260,30 +256,25 @@ ShardedCheckpoint open_sharded_checkpoint(const fs::path& folder, int threads,
     const int64_t tp = degrees.at(keys::kTpDegree).as_int(),
                   pp = degrees.at(keys::kPpDegree).as_int();
     if (tp > 0 && pp > 0 && tp < mp_size && pp < mp_size)
-      refuse_left_over(folder, models, &Ranks::second, tp * pp, degrees.where());
+      refuse_left_over(source.folder, models, &Ranks::second, tp * pp, degrees.where());
   }
   find_degrees(source);
+  source.weights_only = !metadata.find(keys::kWeightsOnly).is_none();
+}
 
-  const Uncounted uncounted(checks);
-  source.weights_only = !source.model_states[0].find(keys::kWeightsOnly).is_none();
-  if (source.weights_only || optimizers.empty()) {
-    if (!source.weights_only && zero3)
-      throw DamagedFile(folder.string() +
-                        ": has no *_optim_states.pt. It holds: " + list_folder(folder));
-    source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
-    source.model_tensors = model_tensors(source, threads, checks);
-    source.weights_only ? read_weights(source) : read_zero0(source, module_order);
-    drop_refused_states(source);
-    return source;
-  }
-  int64_t dp_size = std::max(model_dp_size, next_rank(optimizers, &Ranks::first));
+// Reads the optimizer files, and assigns their partitions to parameters.
+void read_optimizers(ShardedCheckpoint& source, const RankFiles& models,
+                     const RankFiles& optimizers, int threads, RecordChecksums* checks) {
+  const fs::path& folder = source.folder;
+  const auto mp_size = static_cast<int64_t>(source.model_states.size());
+  int64_t dp_size = std::max(dp_size_of(models), next_rank(optimizers, &Ranks::first));
   if (const Value recorded = source.model_states[0].find(keys::kDpWorldSize);
       recorded && recorded.as_int() > dp_size) {
     if (recorded.as_int() > 1 << 20) recorded.fail("a plausible number of ranks");
     dp_size = recorded.as_int();
   }
   // Each mp rank with an optimizer file must have a model-states file.
-  check_complete(folder, models, model_dp_size,
+  check_complete(folder, models, dp_size_of(models),
                  std::max(mp_size, next_rank(optimizers, &Ranks::second)));
   check_complete(folder, optimizers, dp_size, mp_size);
   source.dp_size = static_cast<int>(dp_size);
@@ -300,6 +291,31 @@ ShardedCheckpoint open_sharded_checkpoint(const fs::path& folder, int threads,
   } else {
     source.model_tensors = model_tensors(source, threads, checks);
     read_zero12(source, states);
+  }
+}
+
+}  // namespace
+
+ShardedCheckpoint open_sharded_checkpoint(const fs::path& folder, int threads,
+                                          RecordChecksums* checks, bool module_order) {
+  ShardedCheckpoint source;
+  source.folder = folder;
+  std::map<Kind, RankFiles> files = find_files(folder);
+  const bool zero3 = !files.contains(Kind::kModelStates);
+  const RankFiles &models = files[zero3 ? Kind::kZero3ModelStates : Kind::kModelStates],
+                  &optimizers = files[Kind::kOptimStates];
+  source.layer_files = files[Kind::kLayer];
+  read_models(source, models, threads, checks);
+  const Uncounted uncounted(checks);
+  if (!source.weights_only && !optimizers.empty()) {
+    read_optimizers(source, models, optimizers, threads, checks);
+  } else if (!source.weights_only && zero3) {
+    throw DamagedFile(folder.string() +
+                      ": has no *_optim_states.pt. It holds: " + list_folder(folder));
+  } else {
+    source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
+    source.model_tensors = model_tensors(source, threads, checks);
+    source.weights_only ? read_weights(source) : read_zero0(source, module_order);
   }
   drop_refused_states(source);
   return source;

@@ -91,9 +91,7 @@ class PickleEncoder {
       case Kind::kString:
         return write_text(value.as_string());
       case Kind::kBytes:
-        write_global("_codecs", "encode");
-        write_tuple({utf8_from_latin1(value.as_bytes()), "latin1"});
-        return op(Opcode::kReduce);
+        return write_call("_codecs", "encode", {utf8_from_latin1(value.as_bytes()), "latin1"});
       case Kind::kList:
         op(Opcode::kEmptyList);
         remember();
@@ -107,16 +105,13 @@ class PickleEncoder {
         op(Opcode::kTuple1);
         return op(Opcode::kReduce);
       case Kind::kSize:
-        write_global("torch", "Size");
-        write_tuple(*value.find_items());
-        op(Opcode::kTuple1);
-        return op(Opcode::kReduce);
+        return write_call("torch", "Size", {Value::tuple(*value.find_items())});
       case Kind::kDict:
         op(Opcode::kEmptyDict);
         remember();
         return write_batches(*value.find_entries(), Opcode::kSetItems);
       case Kind::kOrderedDict:
-        write_ordered_dict();
+        write_call("collections", "OrderedDict", {});
         remember();
         return write_batches(*value.find_entries(), Opcode::kSetItems);
       case Kind::kTensor:
@@ -189,9 +184,9 @@ class PickleEncoder {
     op(items.size() > 3 ? Opcode::kTuple : kShort[items.size() - 1]);
   }
 
-  void write_ordered_dict() {
-    write_global("collections", "OrderedDict");
-    op(Opcode::kEmptyTuple);
+  void write_call(const char* module, const char* name, const std::vector<Value>& args) {
+    write_global(module, name);
+    write_tuple(args);
     op(Opcode::kReduce);
   }
 
@@ -237,7 +232,7 @@ class PickleEncoder {
     write_tuple({tensor.shape.begin(), tensor.shape.end()});
     write_tuple({strides.begin(), strides.end()});
     op(tensor.requires_grad ? Opcode::kNewTrue : Opcode::kNewFalse);
-    write_ordered_dict();
+    write_call("collections", "OrderedDict", {});
     if (type.empty()) write_global("torch", std::string(dtype_name(tensor.dtype)));
     op(Opcode::kTuple);
     op(Opcode::kReduce);

@@ -283,6 +283,41 @@ class Conversion {
   std::vector<StreamedFile> files_;
 };
 
+ShardedCheckpoint open_source(const ConvertOptions& options, const fs::path& input,
+                              RecordChecksums& checks) {
+  ShardedCheckpoint source =
+      open_sharded_checkpoint(input, options.read_workers, &checks, options.assume_module_order);
+  if (source.weights_only) {
+    throw UserError(input.string() +
+                    ": holds weights only (--no-save-optim), and a universal checkpoint is "
+                    "mostly optimizer state. It loads on any mesh as it is: --load with "
+                    "--finetune or --no-load-optim");
+  }
+  require_states(input, source.states_refused, "zero_to_fp32 exports the weights alone");
+  return source;
+}
+
+// Fills in the fields that the plan decides. Throws in strict mode if a pattern matches nothing.
+void describe(const ShardedCheckpoint& source, const ConvertPlan& plan, bool strict,
+              ConvertReport& report) {
+  report.stage = source.stage;
+  report.tp_size = source.tp_size;
+  report.pp_size = source.pp_size;
+  report.dp_size = source.dp_size;
+  report.parameters = plan.parameters;
+  report.tensors = static_cast<int64_t>(plan.files.size());
+  report.elements = plan.elements;
+  std::string unused;
+  for (const std::string& pattern : plan.unused_patterns) unused += "\n  " + printable(pattern);
+  if (unused.empty()) return;
+  if (strict) {
+    throw DamagedFile(
+        source.model_states[0].where() +
+        ": these patterns match no parameter (--no_strict makes it a warning):" + unused);
+  }
+  report.warnings.push_back("these patterns match no parameter:" + unused);
+}
+
 }  // namespace
 
 ConvertReport convert_to_universal(const ConvertOptions& options,
@@ -293,36 +328,13 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   check_folders(input, output);
   RecordChecksums checks;
   const SourceFiles sources(input);
-  const ShardedCheckpoint source =
-      open_sharded_checkpoint(input, options.read_workers, &checks, options.assume_module_order);
-  if (source.weights_only) {
-    throw UserError(input.string() +
-                    ": holds weights only (--no-save-optim), and a universal checkpoint is "
-                    "mostly optimizer state. It loads on any mesh as it is: --load with "
-                    "--finetune or --no-load-optim");
-  }
-  require_states(input, source.states_refused, "zero_to_fp32 exports the weights alone");
+  const ShardedCheckpoint source = open_source(options, input, checks);
   ConvertReport report;
   const UniversalInfo info = find_info(source, options.inject_missing_info, report.warnings);
   const ConvertPlan plan = plan_conversion(source, info);
   check_names(plan, source);
   warn_of_megatron(source, info, report.warnings);
-
-  report.stage = source.stage;
-  report.tp_size = source.tp_size;
-  report.pp_size = source.pp_size;
-  report.dp_size = source.dp_size;
-  report.parameters = plan.parameters;
-  report.tensors = static_cast<int64_t>(plan.files.size());
-  report.elements = plan.elements;
-  std::string unused;
-  for (const std::string& pattern : plan.unused_patterns) unused += "\n  " + printable(pattern);
-  if (!unused.empty() && options.strict) {
-    throw DamagedFile(
-        source.model_states[0].where() +
-        ": these patterns match no parameter (--no_strict makes it a warning):" + unused);
-  }
-  if (!unused.empty()) report.warnings.push_back("these patterns match no parameter:" + unused);
+  describe(source, plan, options.strict, report);
 
   const fs::path temporary = temporary_of(output);
   if (options.dry_run) check_build_folder(temporary, universal_entries(temporary));
