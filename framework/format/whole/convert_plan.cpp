@@ -269,25 +269,21 @@ ConvertPlan plan_conversion(const ShardedCheckpoint& source, const UniversalInfo
 }
 
 std::string ConvertPlan::to_json() const {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  using Json = nlohmann::ordered_json;
+  Json plan = {{"parameters", parameters}, {"elements", elements}, {"files", Json::array()}};
   for (const OutputFilePlan& file : files) {
-    nlohmann::ordered_json sources = nlohmann::ordered_json::array();
-    for (const auto& [tp_rank, fragment] : file.sources) {
-      sources.push_back({{"tp_rank", tp_rank},
-                         {"dp_rank", fragment.dp_rank},
-                         {"begin", fragment.begin},
-                         {"numel", fragment.numel}});
-    }
-    nlohmann::ordered_json item = {
-        {"parameter", file.parameter}, {"state", file.state}, {"bytes", file.bytes}};
+    Json item = {{"parameter", file.parameter}, {"state", file.state}, {"bytes", file.bytes}};
     if (!file.rule.empty()) item["rule"] = file.rule;
     if (file.content.is_dict()) item["shape"] = file.content.at(keys::kParam).as_tensor().shape;
-    if (!file.sources.empty()) item["sources"] = std::move(sources);
-    list.push_back(std::move(item));
+    for (const auto& [tp_rank, fragment] : file.sources) {
+      item["sources"].push_back({{"tp_rank", tp_rank},
+                                 {"dp_rank", fragment.dp_rank},
+                                 {"begin", fragment.begin},
+                                 {"numel", fragment.numel}});
+    }
+    plan["files"].push_back(std::move(item));
   }
-  const nlohmann::ordered_json plan = {
-      {"parameters", parameters}, {"elements", elements}, {"files", std::move(list)}};
-  return plan.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return plan.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace anymesh
