@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "framework/util/errors.h"
+#include "framework/util/format.h"
 #include "framework/util/parse_number.h"
 
 namespace anymesh {
@@ -22,9 +23,8 @@ double numpy_sum(std::span<const double> values) {
   size_t i = 0;
   if (values.size() >= 8) {
     double lane[8] = {};
-    for (; i + 8 <= values.size(); i += 8) {
+    for (; i + 8 <= values.size(); i += 8)
       for (size_t j = 0; j < 8; ++j) lane[j] += values[i + j];
-    }
     sum = ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
   }
   for (; i < values.size(); ++i) sum += values[i];
@@ -36,26 +36,21 @@ double numpy_sum(std::span<const double> values) {
 Blend parse_blend(const std::vector<std::string>& data_path) {
   if (data_path.size() == 1) return {data_path, {}};
   Blend blend;
-  for (size_t i = 0; i < data_path.size(); i += 2) {
+  for (size_t i = 0; i < data_path.size(); i += 2)
     if (const auto weight = parse_number<double>(data_path[i])) blend.weights.push_back(*weight);
-  }
   if (blend.weights.empty()) return {data_path, {}};
-  std::string given;
-  for (const std::string& value : data_path) given += " " + value;
-  if (blend.weights.size() * 2 != data_path.size()) {
+  const std::string given = " " + joined(data_path, " ");
+  if (blend.weights.size() * 2 != data_path.size())
     throw_error("--data-path", given, ": expected WEIGHT PREFIX WEIGHT PREFIX..., ",
                 "or prefixes without any weight");
-  }
   for (size_t i = 0; i < blend.weights.size(); ++i) {
-    if (!(blend.weights[i] > 0 && std::isfinite(blend.weights[i]))) {
+    if (!(blend.weights[i] > 0 && std::isfinite(blend.weights[i])))
       throw_error("--data-path", given, ": the weight ", data_path[2 * i],
                   ": expected a number above 0; leave the data set out otherwise");
-    }
     blend.prefixes.push_back(data_path[2 * i + 1]);
   }
-  if (!std::isfinite(numpy_sum(blend.weights))) {
+  if (!std::isfinite(numpy_sum(blend.weights)))
     throw_error("--data-path", given, ": the weights' sum is too large");
-  }
   return blend;
 }
 
@@ -100,9 +95,8 @@ size_t BlendOrder::next(int64_t index, std::span<double> given) const {
 BlendOrder::Source BlendOrder::at(int64_t index) const {
   const auto note = noted_.begin() + index / kSamplesPerNote * std::ssize(weights_);
   std::vector<double> given(note, note + std::ssize(weights_));
-  for (int64_t i = index / kSamplesPerNote * kSamplesPerNote; i < index; ++i) {
+  for (int64_t i = index / kSamplesPerNote * kSamplesPerNote; i < index; ++i)
     ++given[next(i, given)];
-  }
   const size_t dataset = next(index, given);
   return {static_cast<int64_t>(dataset), static_cast<int64_t>(given[dataset])};
 }

@@ -29,13 +29,11 @@ class Dataset {
 
  protected:
   void check_request(const std::string& name, int64_t index, std::span<int64_t> out) const {
-    if (index < 0 || index >= size()) {
+    if (index < 0 || index >= size())
       throw_error(name, " data: sample ", index, " was asked for, but there are only ", size());
-    }
-    if (out.size() != static_cast<size_t>(seq_length()) + 1) {
+    if (out.size() != static_cast<size_t>(seq_length()) + 1)
       throw_error(name, " data: room for ", out.size(), " tokens was given, but a sample has ",
                   seq_length() + 1);
-    }
   }
 };
 

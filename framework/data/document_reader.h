@@ -50,9 +50,8 @@ class DocumentReader {
     constexpr int64_t kBatchBytes = 1 << 20;
     const int64_t before = bytes_;
     batch = {batches_++, 0, {}};
-    for (Document document; bytes_ - before < kBatchBytes && next(document);) {
+    for (Document document; bytes_ - before < kBatchBytes && next(document);)
       batch.documents.push_back(std::move(document));
-    }
     if (in_.bad()) throw_error(path_, ": cannot read: ", std::strerror(errno));
     batch.bytes = bytes_ - before;
     return !batch.documents.empty();

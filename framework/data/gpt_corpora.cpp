@@ -86,12 +86,11 @@ std::unique_ptr<Dataset> GptCorpora::part(size_t part, int64_t samples,
   }
   int64_t once = 0;
   for (const auto& dataset : datasets) once += dataset->size();
-  if (shares.empty() && once < samples) {
+  if (shares.empty() && once < samples)
     throw_error(
         name, " data: --data-path without weights reads every data set once, which gives ", once,
         " samples of --seq-length (", seq_length_, "), but the run needs ", samples,
         "; give weights (--data-path WEIGHT PREFIX WEIGHT PREFIX...), which repeat data sets");
-  }
   return std::make_unique<BlendedDataset>(std::move(datasets), weights, samples, name);
 }
 

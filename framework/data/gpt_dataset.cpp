@@ -4,6 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <ranges>
+#include <string_view>
 #include <utility>
 
 #include "framework/data/numpy_random.h"
@@ -20,19 +22,14 @@ std::array<double, 3> parse_weights(const std::string& split) {
       "--split \"" + split + "\": expected up to three weights >= 0 with a sum > 0, as in 969,30,1";
   const char separator = split.find(',') != std::string::npos ? ',' : '/';
   std::array<double, 3> weights{};
-  size_t count = 0, begin = 0;
-  while (begin <= split.size()) {
-    const size_t end = std::min(split.find(separator, begin), split.size());
-    const char* first = split.data() + begin;
-    const char* last = split.data() + end;
-    while (first < last && *first == ' ') ++first;
-    while (first < last && last[-1] == ' ') --last;
-    const auto weight = parse_number<double>({first, last});
-    if (!weight || !(*weight >= 0 && std::isfinite(*weight)) || count == weights.size()) {
+  size_t count = 0;
+  for (const auto part : std::views::split(split, separator)) {
+    std::string_view text(part.begin(), part.end());
+    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+    const auto weight = parse_number<double>(text.substr(0, text.find_last_not_of(' ') + 1));
+    if (!weight || !(*weight >= 0 && std::isfinite(*weight)) || count == weights.size())
       throw_error(expected);
-    }
     weights[count++] = *weight;
-    begin = end + 1;
   }
   const double sum = weights[0] + weights[1] + weights[2];
   if (!(sum > 0 && std::isfinite(sum))) throw_error(expected);
@@ -72,9 +69,8 @@ std::array<DocumentRange, 3> split_documents(const std::string& split, int64_t d
     ends[i + 1] -= excess;
     ranges[i] = {ends[i], ends[i + 1]};
   }
-  if (ends[1] < 0) {
+  if (ends[1] < 0)
     throw_error("--split \"", split, "\" cannot be rounded to ", documents, " documents");
-  }
   return ranges;
 }
 
@@ -89,27 +85,23 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> corpus, DocumentRan
                        int64_t num_samples, int seq_length, uint32_t seed, std::string name)
     : corpus_(std::move(corpus)), seq_length_(seq_length), name_(std::move(name)) {
   const std::string what = name_ + " data of " + corpus_->prefix() + ": ";
-  if (documents.first < 0 || documents.last > corpus_->size() || documents.size() <= 0) {
+  if (documents.first < 0 || documents.last > corpus_->size() || documents.size() <= 0)
     throw_error(what, "--split leaves documents [", documents.first, ", ", documents.last, ") of ",
                 corpus_->size(), ", expected at least one");
-  }
   const int64_t tokens = count_tokens(*corpus_, documents);
-  if (seq_length < 1 || tokens <= seq_length) {
+  if (seq_length < 1 || tokens <= seq_length)
     throw_error(what, documents.size(), " documents have ", tokens,
                 " tokens, expected at least --seq-length (", seq_length, ") + 1");
-  }
-  if (num_samples < 0 || num_samples > kMaxEntries) {
+  if (num_samples < 0 || num_samples > kMaxEntries)
     throw_error(what, num_samples, " samples are wanted, expected 0 to 2^31 - 1");
-  }
   // The fewest epochs with num_samples * seq_length + 1 tokens: neighbours share their border
   // token.
   const int64_t epochs = std::max<int64_t>(1, (num_samples * seq_length + tokens) / tokens);
   const int64_t count = (epochs * tokens - 1) / seq_length;
   if (epochs > kMaxEntries / documents.size() || documents.last > kMaxEntries ||
-      count > kMaxEntries) {
+      count > kMaxEntries)
     throw_error(what, epochs, " epochs of ", documents.size(), " documents with ", count,
                 " samples: expected at most 2^31 - 1 of each");
-  }
 
   const bool last_apart = keep_last_epoch_apart(epochs, tokens, num_samples, seq_length);
   std::mt19937 rng(seed);
@@ -125,9 +117,8 @@ GptDataset::GptDataset(std::shared_ptr<const IndexedDataset> corpus, DocumentRan
 void GptDataset::order_documents(DocumentRange documents, int64_t epochs, bool last_apart,
                                  std::mt19937& rng) {
   document_order_.resize(epochs * documents.size());
-  for (size_t i = 0; i < document_order_.size(); ++i) {
+  for (size_t i = 0; i < document_order_.size(); ++i)
     document_order_[i] = static_cast<int32_t>(documents.first + i % documents.size());
-  }
   const int64_t mixed = (last_apart ? epochs - 1 : epochs) * documents.size();
   numpy_shuffle(std::span(document_order_).first(mixed), rng);
   numpy_shuffle(std::span(document_order_).subspan(mixed), rng);

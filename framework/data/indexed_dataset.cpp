@@ -88,12 +88,11 @@ MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
   struct stat info {};
   void* data = nullptr;
   std::string error;
-  if (fstat(fd, &info) != 0) {
+  if (fstat(fd, &info) != 0)
     error = "cannot stat: " + system_error();
-  } else if (info.st_size > 0) {
+  else if (info.st_size > 0)
     data = mmap(nullptr, info.st_size, PROT_READ, MAP_SHARED, fd, 0);
-    if (data == MAP_FAILED) error = "cannot map: " + system_error();
-  }
+  if (data == MAP_FAILED) error = "cannot map: " + system_error();
   close(fd);
   if (!error.empty()) refuse(path, error);
   bytes_ = {static_cast<const std::byte*>(data), static_cast<size_t>(info.st_size)};
@@ -114,30 +113,24 @@ IndexedDataset::IndexedDataset(const std::string& prefix)
 void IndexedDataset::check_header() {
   const auto& file = index_.path();
   const auto bytes = index_.bytes();
-  if (bytes.size() < kHeaderBytes) {
+  if (bytes.size() < kHeaderBytes)
     refuse(file, "has ", bytes.size(), " bytes, expected a header of ", kHeaderBytes);
-  }
-  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0) {
+  if (std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) != 0)
     refuse_at(file, 0, "does not begin with MMIDIDX, so it is no mmap index (--dataset-impl mmap)");
-  }
   const auto version = load<uint64_t>(bytes, kVersionOffset);
-  if (version != kVersion) {
-    refuse_at(file, kVersionOffset, "version ", version, ", expected 1");
-  }
+  if (version != kVersion) refuse_at(file, kVersionOffset, "version ", version, ", expected 1");
   const auto type = load<uint8_t>(bytes, kTypeOffset);
-  if (type < 1 || type > 8) {
+  if (type < 1 || type > 8)
     refuse_at(file, kTypeOffset, "token type ", int{type}, ", expected 1 to 8");
-  }
   type_ = TokenType{type};
 
   const auto sequences = load<uint64_t>(bytes, kSequencesOffset);
   const auto documents = load<uint64_t>(bytes, kDocumentsOffset);
   // The first two tests keep the third from overflowing.
   if (sequences > bytes.size() || documents > bytes.size() ||
-      bytes.size() != kHeaderBytes + 12 * sequences + 8 * documents) {
+      bytes.size() != kHeaderBytes + 12 * sequences + 8 * documents)
     refuse_at(file, kSequencesOffset, sequences, " sequences and ", documents,
               " document entries do not make a file of ", bytes.size(), " bytes");
-  }
   size_ = static_cast<int64_t>(sequences);
   entries_ = static_cast<int64_t>(documents);
 }
@@ -148,19 +141,16 @@ void IndexedDataset::check_sequences() const {
   uint64_t next = 0;
   for (int64_t i = 0; i < size_; ++i) {
     const int64_t tokens = length(i);
-    if (tokens < 0) {
+    if (tokens < 0)
       refuse_at(index_.path(), kHeaderBytes + 4 * i, "sequence ", i, " has length ", tokens);
-    }
     const auto start = static_cast<uint64_t>(begin(i));  // a negative one becomes too large
-    if (start > room || tokens * item > room - start) {
+    if (start > room || tokens * item > room - start)
       refuse_at(index_.path(), kHeaderBytes + 4 * size_ + 8 * i, "sequence ", i, " of ", tokens,
                 " tokens begins at byte ", begin(i), " of ", tokens_.path().string(),
                 ", which has ", room, " bytes");
-    }
-    if (start != next) {
+    if (start != next)
       refuse_at(index_.path(), kHeaderBytes + 4 * size_ + 8 * i, "sequence ", i, " begins at byte ",
                 start, ", expected ", next, ", where the one before it ends");
-    }
     next = start + tokens * item;
   }
 }
@@ -173,10 +163,9 @@ void IndexedDataset::check_documents() const {
     const auto first = load<int64_t>(index_.bytes(), start + 8 * i);
     const int64_t lowest = i == entries_ - 1 ? size_ : previous;
     const int64_t highest = i == 0 ? lowest : size_;
-    if (first < lowest || first > highest) {
+    if (first < lowest || first > highest)
       refuse_at(index_.path(), start + 8 * i, "entry ", i, " of the document index is ", first,
                 ", expected ", lowest, " to ", highest);
-    }
     previous = first;
   }
 }
@@ -204,14 +193,12 @@ int64_t IndexedDataset::begin(int64_t sequence) const {
 }
 
 void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> out) const {
-  if (sequence < 0 || sequence >= size_) {
+  if (sequence < 0 || sequence >= size_)
     refuse(index_.path(), "sequence ", sequence, " was asked for, but there are ", size_);
-  }
   const auto count = static_cast<int64_t>(out.size());
-  if (offset < 0 || offset > length(sequence) || count > length(sequence) - offset) {
+  if (offset < 0 || offset > length(sequence) || count > length(sequence) - offset)
     refuse(index_.path(), count, " tokens at ", offset, " of sequence ", sequence,
            " were asked for, but it has ", length(sequence));
-  }
   with_token_type(type_, [&](auto zero) {
     using T = decltype(zero);
     uint64_t at = begin(sequence) + offset * sizeof(T);
@@ -219,9 +206,8 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> o
       const T value = load<T>(tokens_.bytes(), at);
       if constexpr (std::is_floating_point_v<T>) {
         // Written so that NaN fails; 2^53 is where a double stops counting.
-        if (!(std::abs(value) <= 9007199254740992.0 && value == std::trunc(value))) {
+        if (!(std::abs(value) <= 9007199254740992.0 && value == std::trunc(value)))
           refuse_at(tokens_.path(), at, "token ", std::to_string(value), " is not an integer");
-        }
       }
       token = static_cast<int64_t>(value);
       at += sizeof(T);
@@ -245,11 +231,10 @@ IndexedDatasetBuilder::~IndexedDatasetBuilder() {
 
 void IndexedDatasetBuilder::add_document(std::span<const int32_t> tokens, int64_t recorded_length) {
   if (recorded_length < 0 || recorded_length > static_cast<int64_t>(tokens.size()) ||
-      recorded_length > std::numeric_limits<int32_t>::max()) {
+      recorded_length > std::numeric_limits<int32_t>::max())
     refuse(prefix_, "document ", document_starts_.size() - 1, " of ", tokens.size(),
            " tokens cannot have length ", recorded_length,
            " in the index, which counts to 2^31 - 1");
-  }
   write_tokens(tokens);
   if (!tokens.empty()) lengths_.push_back(static_cast<int32_t>(recorded_length));
   document_starts_.push_back(static_cast<int64_t>(lengths_.size()));
@@ -261,9 +246,8 @@ void IndexedDatasetBuilder::write_tokens(std::span<const int32_t> tokens) {
     std::vector<T> packed(tokens.size());
     for (size_t i = 0; i < tokens.size(); ++i) {
       packed[i] = static_cast<T>(tokens[i]);
-      if (static_cast<double>(packed[i]) != tokens[i]) {
+      if (static_cast<double>(packed[i]) != tokens[i])
         refuse(prefix_ + ".bin", "token ", tokens[i], " does not fit in ", sizeof(T), " bytes");
-      }
     }
     bin_.write(reinterpret_cast<const char*>(packed.data()), packed.size() * sizeof(T));
   });
@@ -273,7 +257,7 @@ void IndexedDatasetBuilder::write_tokens(std::span<const int32_t> tokens) {
 void IndexedDatasetBuilder::write_index() {
   const std::filesystem::path path = folder_ / kIndex;
   std::ofstream out(path, std::ios::binary);
-  out.write(kMagic.data(), kMagic.size());
+  out << kMagic;
   write_value(out, kVersion);
   write_value(out, type_);
   write_value<uint64_t>(out, lengths_.size());

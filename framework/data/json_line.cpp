@@ -12,29 +12,21 @@ namespace {
 
 constexpr int kDeepest = 1000;  // as Python's recursion limit
 
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-
 // -?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?
 bool is_number(std::string_view text) {
-  const auto take = [&text](std::string_view any) {
-    const bool taken = !text.empty() && any.find(text[0]) != std::string_view::npos;
-    text.remove_prefix(taken ? 1 : 0);
-    return taken;
+  // Takes as many of these characters as there are in front, but at most `most`.
+  const auto take = [&text](std::string_view any, size_t most) {
+    const size_t count = std::min({text.find_first_not_of(any), text.size(), most});
+    text.remove_prefix(count);
+    return count > 0;
   };
-  const auto digits = [&text] {
-    const auto end = std::find_if_not(text.begin(), text.end(), is_digit);
-    const bool some = end != text.begin();
-    text.remove_prefix(end - text.begin());
-    return some;
-  };
-  take("-");
-  if (!take("0") && !digits()) return false;
-  if (take(".") && !digits()) return false;
-  if (take("eE")) {
-    take("+-");
-    if (!digits()) return false;
-  }
-  return text.empty();
+  const auto digits = [&] { return take("0123456789", text.size()); };
+  take("-", 1);
+  if (!take("0", 1) && !digits()) return false;
+  if (take(".", 1) && !digits()) return false;
+  const bool exponent = take("eE", 1);
+  if (exponent) take("+-", 1);
+  return (!exponent || digits()) && text.empty();
 }
 
 class JsonLine {

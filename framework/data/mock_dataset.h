@@ -20,10 +20,9 @@ class MockDataset final : public Dataset {
  public:
   MockDataset(int64_t num_samples, int seq_length, int64_t vocab_size, uint64_t seed)
       : num_samples_(num_samples), seq_length_(seq_length), seed_(seed) {
-    if (num_samples < 0 || seq_length < 1 || vocab_size < 2) {
+    if (num_samples < 0 || seq_length < 1 || vocab_size < 2)
       throw_error("--mock-data needs at least 0 samples, length 1 and vocabulary 2; got ",
                   num_samples, ", ", seq_length, " and ", vocab_size);
-    }
     symbols_ = std::min<int64_t>(vocab_size, 64);
     stride_ = vocab_size / symbols_;
   }

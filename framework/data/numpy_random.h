@@ -30,9 +30,8 @@ inline uint32_t numpy_interval(uint32_t max, std::mt19937& rng) {
 
 template <class T>
 void numpy_shuffle(std::span<T> values, std::mt19937& rng) {
-  for (size_t i = values.size(); i-- > 1;) {
+  for (size_t i = values.size(); i-- > 1;)
     std::swap(values[i], values[numpy_interval(static_cast<uint32_t>(i), rng)]);
-  }
 }
 
 }  // namespace anymesh

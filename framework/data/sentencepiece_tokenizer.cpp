@@ -18,10 +18,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceTokenizer(const std::string& model_file, bool special_tokens) {
     const auto status = model_.LoadFromSerializedProto(
         read_tokenizer_file(model_file, TokenizerFile::kSentencePiece));
-    if (!status.ok()) {
+    if (!status.ok())
       throw_error(model_file,
                   ": cannot read the SentencePiece model (--tokenizer-model): ", status.ToString());
-    }
     vocab_size_ = model_.GetPieceSize();
     if (special_tokens) {
       add_special_tokens();
@@ -58,9 +57,8 @@ class SentencePieceTokenizer final : public Tokenizer {
     std::string text;
     std::vector<int> pieces;  // between special tokens
     for (const int32_t id : ids) {
-      if (id < 0 || id >= vocab_size_) {
+      if (id < 0 || id >= vocab_size_)
         throw_error("token ", id, " is outside [0, ", vocab_size_, ")");
-      }
       const auto special = special_text_.find(id);
       if (special == special_text_.end()) {
         pieces.push_back(id);

@@ -8,6 +8,7 @@
 #include <queue>
 #include <sstream>
 #include <unordered_map>
+#include <utility>
 
 #include "framework/data/tokenizer_files.h"
 #include "framework/util/errors.h"
@@ -66,11 +67,10 @@ class ByteLevelTokenizer final : public Tokenizer {
     std::string text;
     for (const int32_t id : ids) {
       if (id < 0 || id > eod()) throw_error("token ", id, " is outside [0, 257)");
-      if (id == eod()) {
+      if (id == eod())
         text += kEndOfText;
-      } else {
+      else
         text += static_cast<char>(id);
-      }
     }
     return text;
   }
@@ -140,9 +140,8 @@ class Gpt2BpeTokenizer final : public Tokenizer {
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text;
     for (const int32_t id : ids) {
-      if (id < 0 || id >= vocab_size()) {
+      if (id < 0 || id >= vocab_size())
         throw_error("token ", id, " is outside [0, ", vocab_size(), ")");
-      }
       text += bytes_[id];
     }
     return text;
@@ -166,12 +165,7 @@ class Gpt2BpeTokenizer final : public Tokenizer {
     size_t next;
   };
 
-  struct Candidate {
-    int32_t rank;
-    size_t left;
-
-    auto operator<=>(const Candidate&) const = default;
-  };
+  using Candidate = std::pair<int32_t, size_t>;  // the rank of a merge, its left symbol
 
   struct StringHash : std::hash<std::string_view> {
     using is_transparent = void;
@@ -192,12 +186,10 @@ class Gpt2BpeTokenizer final : public Tokenizer {
     bytes_.resize(json.size());
     std::vector<bool> taken(json.size());
     for (const auto& [token, id] : json.items()) {
-      if (!id.is_number_unsigned() || id.get<uint64_t>() >= taken.size() ||
-          taken[id.get<size_t>()]) {
+      if (!id.is_number_unsigned() || id.get<uint64_t>() >= taken.size() || taken[id.get<size_t>()])
         throw_error(file, ": token ", nlohmann::json(token).dump(), " has id ",
                     id.is_structured() ? id.type_name() : id.dump(), ", expected each of 0 to ",
                     taken.size() - 1, " once");
-      }
       taken[id.get<size_t>()] = true;
       ids[token] = id.get<int32_t>();
       bytes_[id.get<size_t>()] = spelled_bytes(token);
@@ -221,9 +213,8 @@ class Gpt2BpeTokenizer final : public Tokenizer {
       if (line.empty() || (number == 1 && line.starts_with("#version"))) continue;
       const std::string where = file + ":" + std::to_string(number) + ": ";
       const size_t space = line.find(' ');
-      if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos) {
+      if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos)
         throw_error(where, "expected two tokens and a space between them, got \"", line, "\"");
-      }
       const auto id_of = [&](const std::string& token) {
         const auto found = ids.find(token);
         if (found == ids.end()) throw_error(where, "\"", token, "\" is not in the vocabulary");
@@ -251,20 +242,18 @@ class Gpt2BpeTokenizer final : public Tokenizer {
   // have another rank.
   std::vector<int32_t> encode_word(std::string_view word) const {
     std::vector<Symbol> symbols(word.size());
-    for (size_t i = 0; i < word.size(); ++i) {
+    for (size_t i = 0; i < word.size(); ++i)
       symbols[i] = {byte_ids_[static_cast<unsigned char>(word[i])], i - 1, i + 1};
-    }
     std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
     std::vector<size_t> changed(word.size());
     for (size_t i = 0; i < word.size(); ++i) changed[i] = i;
     while (true) {
-      for (const size_t left : changed) {
+      for (const size_t left : changed)
         if (const Merge* merge = find_merge(symbols, left)) queue.push({merge->rank, left});
-      }
       if (queue.empty()) break;
       changed.clear();
-      for (const int32_t rank = queue.top().rank; !queue.empty() && queue.top().rank == rank;) {
-        const size_t left = queue.top().left;
+      for (const int32_t rank = queue.top().first; !queue.empty() && queue.top().first == rank;) {
+        const size_t left = queue.top().second;
         queue.pop();
         const Merge* merge = find_merge(symbols, left);
         if (merge == nullptr || merge->rank != rank) continue;
@@ -293,9 +282,8 @@ class Gpt2BpeTokenizer final : public Tokenizer {
 
 size_t next_word(std::string_view text) {
   if (text[0] == '\'') {
-    for (const std::string_view suffix : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"}) {
+    for (const std::string_view suffix : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"})
       if (text.starts_with(suffix)) return suffix.size();
-    }
   }
   const size_t begin = text[0] == ' ' && text.size() > 1 ? 1 : 0;
   const CharClass first = classify(decode_utf8(text.substr(begin)));
@@ -306,26 +294,22 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
                                           const std::string& merge_file,
                                           const std::string& tokenizer_model) {
   if (type == "SentencePieceTokenizer" || type == "GPTSentencePieceTokenizer") {
-    if (tokenizer_model.empty() || !vocab_file.empty() || !merge_file.empty()) {
+    if (tokenizer_model.empty() || !vocab_file.empty() || !merge_file.empty())
       throw_error("--tokenizer-type ", type,
                   " takes --tokenizer-model, and no vocabulary or merge file");
-    }
     return make_sentencepiece_tokenizer(tokenizer_model, type == "SentencePieceTokenizer");
   }
-  if (!tokenizer_model.empty()) {
+  if (!tokenizer_model.empty())
     throw_error("--tokenizer-type ", type, " takes no --tokenizer-model: that is for ",
                 "SentencePieceTokenizer and GPTSentencePieceTokenizer");
-  }
   if (type == "ByteLevelTokenizer") {
-    if (!vocab_file.empty() || !merge_file.empty()) {
+    if (!vocab_file.empty() || !merge_file.empty())
       throw_error("--tokenizer-type ByteLevelTokenizer takes no --vocab-file and no --merge-file");
-    }
     return std::make_unique<ByteLevelTokenizer>();
   }
   if (type == "GPT2BPETokenizer") {
-    if (vocab_file.empty() || merge_file.empty()) {
+    if (vocab_file.empty() || merge_file.empty())
       throw_error("--tokenizer-type GPT2BPETokenizer needs --vocab-file and --merge-file");
-    }
     return std::make_unique<Gpt2BpeTokenizer>(vocab_file, merge_file);
   }
   throw_error("--tokenizer-type ", type, ": expected ByteLevelTokenizer, GPT2BPETokenizer, ",

@@ -8,6 +8,7 @@
 
 #include "framework/util/errors.h"
 #include "framework/util/input_file.h"
+#include "framework/util/json.h"
 #include "framework/util/printable.h"
 
 namespace anymesh {
@@ -40,30 +41,20 @@ constexpr Kind kTokenizerJson = {
 constexpr Kind kTiktoken = {"a file of tiktoken", kElsewhere};
 constexpr Kind kGzip = {"compressed by gzip", "Unpack it with gunzip"};
 
-// Returns the first `count` lines, or as many as there are.
-std::vector<std::string_view> first_lines(std::string_view text, size_t count) {
-  std::vector<std::string_view> lines;
-  while (!text.empty() && lines.size() < count) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    lines.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return lines;
-}
-
-// Returns whether the lines are "base64 rank", with the ranks one after the other.
+// Returns whether the first lines are "base64 rank", with the ranks one after the other.
 bool is_tiktoken(std::string_view text) {
-  const auto lines = first_lines(text, 3);
-  for (size_t i = 0; i < lines.size(); ++i) {
-    const std::string_view line = lines[i];
+  if (text.empty()) return false;
+  for (int rank = 0; rank < 3 && !text.empty(); ++rank) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
     const size_t space = std::min(line.find(' '), line.size());
     const bool base64 = space > 0 && space % 4 == 0 &&
                         std::ranges::all_of(line.substr(0, space), [](unsigned char c) {
                           return std::isalnum(c) || c == '+' || c == '/' || c == '=';
                         });
-    if (!base64 || line.substr(space) != " " + std::to_string(i)) return false;
+    if (!base64 || line.substr(space) != " " + std::to_string(rank)) return false;
   }
-  return !lines.empty();
+  return true;
 }
 
 // Returns whether the text begins with a protobuf's field 1, a piece, which begins with its own
@@ -90,17 +81,10 @@ struct Expected {
   const Kind* kind;
   const char *file, *flag;
 };
-Expected expected_of(TokenizerFile file) {
-  switch (file) {
-    case TokenizerFile::kVocabulary:
-      return {&kVocabulary, "GPT-2's vocab.json", " (--vocab-file)"};
-    case TokenizerFile::kMerges:
-      return {&kMerges, "GPT-2's merges.txt", " (--merge-file)"};
-    case TokenizerFile::kSentencePiece:
-      return {&kSentencePiece, "the .model file of SentencePiece", " (--tokenizer-model)"};
-  }
-  return {};
-}
+constexpr Expected kExpected[] = {  // by TokenizerFile
+    {&kVocabulary, "GPT-2's vocab.json", " (--vocab-file)"},
+    {&kMerges, "GPT-2's merges.txt", " (--merge-file)"},
+    {&kSentencePiece, "the .model file of SentencePiece", " (--tokenizer-model)"}};
 
 // Reads a file beside a tokenizer's for how text is split. Vocabularies are left out.
 Json read_settings(const fs::path& file) {
@@ -115,10 +99,6 @@ Json read_settings(const fs::path& file) {
   return json;
 }
 
-Json find(const Json& object, const char* key) {
-  return object.is_object() && object.contains(key) ? object[key] : Json();
-}
-
 bool is_one_of(const Json& value, std::initializer_list<Json> known) {
   return std::find(known.begin(), known.end(), value) != known.end();
 }
@@ -129,27 +109,27 @@ std::string unlike_gpt2(const Json& tokenizer) {
   const auto is = [](const std::string& key, const Json& value) {
     return "its " + key + " is " + printable(value.dump());
   };
-  if (const Json value = find(tokenizer, "normalizer"); !value.is_null())
+  if (const Json value = member(tokenizer, "normalizer"); !value.is_null())
     return is("normalizer", value);
-  Json split = find(tokenizer, "pre_tokenizer");
-  if (const Json parts = find(split, "pretokenizers"); parts.is_array() && parts.size() == 1)
+  Json split = member(tokenizer, "pre_tokenizer");
+  if (const Json parts = member(split, "pretokenizers"); parts.is_array() && parts.size() == 1)
     split = parts[0];
-  if (find(split, "type") != "ByteLevel" ||
-      !is_one_of(find(split, "add_prefix_space"), {nullptr, false}) ||
-      !is_one_of(find(split, "use_regex"), {nullptr, true}))
+  if (member(split, "type") != "ByteLevel" ||
+      !is_one_of(member(split, "add_prefix_space"), {nullptr, false}) ||
+      !is_one_of(member(split, "use_regex"), {nullptr, true}))
     return is("pre_tokenizer", split);
-  const Json model = find(tokenizer, "model");
-  if (!is_one_of(find(model, "type"), {nullptr, "BPE"})) return is("model.type", model["type"]);
+  const Json model = member(tokenizer, "model");
+  if (!is_one_of(member(model, "type"), {nullptr, "BPE"})) return is("model.type", model["type"]);
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix", "ignore_merges",
                           "byte_fallback", "dropout"})
-    if (const Json value = find(model, key); !is_one_of(value, {nullptr, false, "", 0}))
+    if (const Json value = member(model, key); !is_one_of(value, {nullptr, false, "", 0}))
       return is(std::string("model.") + key, value);
   return "";
 }
 
 // Returns the same for a package without a tokenizer.json. Other classes have their own code.
 std::string class_unlike_gpt2(const Json& config) {
-  const Json name = find(config, "tokenizer_class"), prefix = find(config, "add_prefix_space");
+  const Json name = member(config, "tokenizer_class"), prefix = member(config, "add_prefix_space");
   if (!is_one_of(name, {nullptr, "GPT2Tokenizer", "GPT2TokenizerFast", "CodeGenTokenizer",
                         "CodeGenTokenizerFast"}))
     return "its tokenizer_class is " + printable(name.dump());
@@ -159,7 +139,7 @@ std::string class_unlike_gpt2(const Json& config) {
 }  // namespace
 
 std::string read_tokenizer_file(const std::string& file, TokenizerFile expected) {
-  const auto [kind, wanted, flag] = expected_of(expected);
+  const auto [kind, wanted, flag] = kExpected[static_cast<size_t>(expected)];
   std::string text;
   try {
     text = read_file(file);

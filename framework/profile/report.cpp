@@ -34,9 +34,9 @@ std::string phase_row(const std::string& name, Total mine, double wall_ms, Commu
   torch::Tensor ms = torch::empty({world.size()}, torch::kDouble);  // of every rank
   world.all_gather(ms, torch::full({1}, mine.ms, torch::kDouble));
   const auto mean = ms.mean().item<double>();
-  return string_printf("\n%-32s %9.2f %6.1f %9.2f %9.2f %9lld", name.c_str(), mean,
+  return string_printf("\n%-32s %9.2f %6.1f %9.2f %9.2f %9ld", name.c_str(), mean,
                        100 * mean / wall_ms, ms.min().item<double>(), ms.max().item<double>(),
-                       static_cast<long long>(mine.calls));
+                       mine.calls);
 }
 
 }  // namespace
@@ -58,13 +58,12 @@ std::string table_of(const std::vector<Span>& spans, double wall_ms, Communicato
 
   const std::map<std::string, Total> operators = totals(spans, false);
   std::vector<std::pair<std::string, Total>> busiest(operators.begin(), operators.end());
-  std::sort(busiest.begin(), busiest.end(),
-            [](const auto& a, const auto& b) { return a.second.ms > b.second.ms; });
+  std::ranges::sort(busiest, std::greater(), [](const auto& each) { return each.second.ms; });
   busiest.resize(std::min(busiest.size(), kOperators));
   table += string_printf("\n%-32s %9s %6s %9s", "operator, rank 0", "ms", "%", "calls");
   for (const auto& [name, total] : busiest)
-    table += string_printf("\n%-32.32s %9.2f %6.1f %9lld", name.c_str(), total.ms,
-                           100 * total.ms / wall_ms, static_cast<long long>(total.calls));
+    table += string_printf("\n%-32.32s %9.2f %6.1f %9ld", name.c_str(), total.ms,
+                           100 * total.ms / wall_ms, total.calls);
   return table;
 }
 
@@ -72,7 +71,7 @@ OutputKind trace_kind() { return {"a trace", "{\"traceEvents\": ["}; }
 
 void write_trace(const std::string& path, const std::vector<Span>& spans, Communicator& world) {
   std::vector<std::string> mine;
-  for (const Span& span : spans) {
+  for (const Span& span : spans)
     mine.push_back(nlohmann::json{
         {"name", span.name},
         {"cat", span.phase ? "phase" : "operator"},
@@ -81,19 +80,17 @@ void write_trace(const std::string& path, const std::vector<Span>& spans, Commun
         {"dur", static_cast<double>(span.end - span.begin) / 1e3},
         {"pid", world.rank()},
         {"tid", 0}}.dump());
-  }
   const std::vector<std::string> all = gather_lines(world, mine);
   std::string error;
   if (world.rank() == 0) {
     std::ofstream file(path);
     file << trace_kind().start << '\n';
-    for (int rank = 0; rank < world.size(); ++rank) {
+    for (int rank = 0; rank < world.size(); ++rank)
       file << nlohmann::json{{"name", "process_name"},
                              {"ph", "M"},
                              {"pid", rank},
                              {"args", {{"name", "rank " + std::to_string(rank)}}}}
            << ",\n";
-    }
     for (size_t i = 0; i < all.size(); ++i) file << all[i] << (i + 1 < all.size() ? ",\n" : "\n");
     file << "]}\n";
     if (!file.flush()) error = "--trace " + path + ": cannot write it";

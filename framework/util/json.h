@@ -40,6 +40,11 @@ inline std::string shallow(std::string text) {
   return text;
 }
 
+// Returns an object's member; null if there is none, or if it is no object.
+inline nlohmann::json member(const nlohmann::json& object, const std::string& key) {
+  return object.is_object() && object.contains(key) ? object[key] : nlohmann::json();
+}
+
 // Returns the text to be written to `path`. Throws, with path and name, for strings that are not
 // UTF-8: the library's message names neither.
 template <class Json>
