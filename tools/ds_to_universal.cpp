@@ -17,7 +17,7 @@ ConvertOptions parse(int argc, char** argv) {
       "ds_to_universal",
       "Makes a universal checkpoint, which resumes on any mesh, out of a checkpoint of DeepSpeed,\n"
       "Megatron-DeepSpeed or pretrain_gpt (ZeRO 0 to 3).\n");
-  const auto folder = cxxopts::value<std::string>();
+  const auto folder = text_value();
   const auto threads = [](int count) {
     return cxxopts::value<int>()->default_value(std::to_string(count));
   };
@@ -63,7 +63,7 @@ int convert(const ConvertOptions& options) {
     std::printf("%s: would get %ld files, %s, of %ld parameters, %ld tensors; %s are free\n",
                 options.output.c_str(), report.files, size_text(bytes).c_str(), report.parameters,
                 report.tensors, size_text(report.free_bytes).c_str());
-    if (!report.refusal.empty()) throw std::runtime_error(report.refusal);
+    if (!report.refusal.empty()) throw_error(report.refusal);
     std::printf("about %.2f s at the measured %s/s, peak memory %ld MiB\n", report.seconds,
                 size_text(bytes / report.seconds).c_str(), peak_memory() >> 20);
   } else {

@@ -31,6 +31,7 @@
 #include "framework/data/json_line.h"
 #include "framework/data/tokenizer.h"
 #include "framework/format/output.h"
+#include "framework/util/parallel_for.h"
 #include "framework/util/parse_number.h"
 #include "framework/util/stopwatch.h"
 #include "tools/progress_line.h"
@@ -63,10 +64,9 @@ std::optional<OutputLock> claim(const std::string& prefix) {
   const fs::path tokens = prefix + ".bin";
   if (fs::exists(tokens) && !fs::exists(prefix + ".idx") && fs::file_size(tokens) > 0 &&
       !IndexedDatasetBuilder::was_interrupted(prefix))
-    throw std::runtime_error(
-        "--output-prefix: " + tokens.string() +
-        " exists without an .idx beside it that says it is of tokens; it would "
-        "be replaced. Move it away, or give another prefix");
+    throw_error("--output-prefix: ", tokens.string(),
+                " exists without an .idx beside it that says it is of tokens; it would "
+                "be replaced. Move it away, or give another prefix");
   return lock;
 }
 
@@ -89,9 +89,8 @@ struct Output {
   double unigram_entropy() const {
     const double total = static_cast<double>(tokens());
     double entropy = 0;
-    for (const int64_t count : counts) {
+    for (const int64_t count : counts)
       if (count > 0) entropy -= count / total * std::log(count / total);
-    }
     return entropy;
   }
 };
@@ -108,29 +107,23 @@ class Preprocessor {
   }
 
   void run() {
-    {
-      std::vector<std::jthread> workers;
-      try {
-        for (int i = 0; i < options_.workers; ++i) workers.emplace_back([this] { work(); });
-      } catch (const std::system_error&) {  // more threads than are allowed
-        if (workers.empty()) throw;
-      }
-    }
-    if (error_) std::rethrow_exception(error_);
-    if (documents_ == 0)
-      throw std::runtime_error("--input " + options_.input + ": has no documents");
+    parallel_for(static_cast<size_t>(options_.workers), options_.workers,
+                 [this](size_t) { work(); });
+    if (documents_ == 0) throw_error("--input ", options_.input, ": has no documents");
     for (Output& output : outputs_) output.builder.finish();
   }
 
   void report() const {
     const double seconds = seconds_since(start_), megabytes = static_cast<double>(bytes_) / 1e6;
-    std::printf("%lld documents, %.2f MB in %.2f s, %.1f MB/s\n",
-                static_cast<long long>(documents_), megabytes, seconds, megabytes / seconds);
+    std::printf("%ld documents, %.2f MB in %.2f s, %.1f MB/s\n", documents_, megabytes, seconds,
+                megabytes / seconds);
     for (const Output& output : outputs_) {
-      std::printf("%s.{bin,idx}: %lld tokens of %d bytes, vocabulary %d\n", output.prefix.c_str(),
-                  static_cast<long long>(output.tokens()),
-                  token_bytes(token_type_for_vocabulary(vocab_size_)), vocab_size_);
-      std::printf("unigram entropy: %.4f nats/token\n", output.unigram_entropy());
+      std::printf(
+          "%s.{bin,idx}: %ld tokens of %d bytes, vocabulary %d\n"
+          "unigram entropy: %.4f nats/token\n",
+          output.prefix.c_str(), output.tokens(),
+          token_bytes(token_type_for_vocabulary(vocab_size_)), vocab_size_,
+          output.unigram_entropy());
     }
   }
 
@@ -145,9 +138,9 @@ class Preprocessor {
       process_batches(*tokenizer());
     } catch (...) {
       std::lock_guard lock(write_mutex_);
-      if (!error_) error_ = std::current_exception();
       stop_ = true;
       turn_changed_.notify_all();
+      throw;
     }
   }
 
@@ -190,21 +183,19 @@ class Preprocessor {
     const std::string where = options_.input + ":" + std::to_string(document.line) + ": ";
     const size_t begin = document.text.find_first_not_of(" \t");
     if (begin != std::string::npos && document.text[begin] == '[')
-      throw std::runtime_error(where + "begins a JSON array, expected one object a line; " +
-                               "convert it first: jq -c '.[]' " + options_.input);
+      throw_error(where, "begins a JSON array, expected one object a line; ",
+                  "convert it first: jq -c '.[]' ", options_.input);
     std::vector<std::optional<std::string>> found;
     try {
       found = strings_of(document.text, options_.json_keys);
     } catch (const std::runtime_error& error) {
       const bool first = document.line == 1;  // perhaps an object that goes on
-      throw std::runtime_error(where + error.what() +
-                               (first ? "; expected one object a line" : ""));
+      throw_error(where, error.what(), first ? "; expected one object a line" : "");
     }
     std::vector<std::string> texts;
     for (size_t i = 0; i < found.size(); ++i) {
       if (!found[i])
-        throw std::runtime_error(where + "has no string \"" + options_.json_keys[i] +
-                                 "\" (--json-keys)");
+        throw_error(where, "has no string \"", options_.json_keys[i], "\" (--json-keys)");
       texts.push_back(std::move(*found[i]));
     }
     return texts;
@@ -237,7 +228,6 @@ class Preprocessor {
   int64_t turn_ = 0;
   int64_t documents_ = 0, bytes_ = 0;  // of input that is written
   ProgressCounter progress_;
-  std::exception_ptr error_;
   std::atomic<bool> stop_ = false;
 };
 
@@ -255,22 +245,20 @@ std::optional<DocumentUnit> unit_of(const cxxopts::ParseResult& parsed, const st
   const std::string suffix = std::filesystem::path(input).extension();
   const bool json = suffix == ".jsonl" || suffix == ".json";
   if (!json && suffix != ".txt")
-    throw std::runtime_error("--input " + input + ": expected a name in .jsonl, .json or .txt");
+    throw_error("--input ", input, ": expected a name in .jsonl, .json or .txt");
   const char* foreign = json ? "documents" : "json-keys";
-  if (parsed.count(foreign) > 0)
-    throw std::runtime_error("--" + std::string(foreign) + " is not for --input " + input);
+  if (parsed.count(foreign) > 0) throw_error("--", foreign, " is not for --input ", input);
   if (json) return std::nullopt;
   const std::string unit = text_of(parsed, "documents");
   if (unit == "file") return DocumentUnit::kFile;
   if (unit == "paragraph") return DocumentUnit::kParagraph;
   if (unit == "line") return DocumentUnit::kLine;
-  throw std::runtime_error("--documents " + unit + ": expected file, paragraph or line");
+  throw_error("--documents ", unit, ": expected file, paragraph or line");
 }
 
 int parse_workers(const std::string& text) {
   const int workers = parse_number<int>(text).value_or(-1);
-  if (workers < 0 || workers > 1024)
-    throw std::runtime_error("--workers " + text + ": expected 0 to 1024");
+  if (workers < 0 || workers > 1024) throw_error("--workers ", text, ": expected 0 to 1024");
   return workers > 0 ? workers
                      : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
@@ -278,10 +266,10 @@ int parse_workers(const std::string& text) {
 Options parse_options(const cxxopts::ParseResult& parsed) {
   check_words(parsed, {"input", "output-prefix", "tokenizer-type"});
   const std::string format = text_of(parsed, "dataset-impl"), input = text_of(parsed, "input");
-  if (format != "mmap") throw std::runtime_error("--dataset-impl " + format + ": expected mmap");
+  if (format != "mmap") throw_error("--dataset-impl ", format, ": expected mmap");
   const auto& json_keys = parsed["json-keys"].as<std::vector<std::string>>();
   if (std::set(json_keys.begin(), json_keys.end()).size() < json_keys.size())
-    throw std::runtime_error("--json-keys names a key twice");
+    throw_error("--json-keys names a key twice");
   Options options{.input = input,
                   .json_keys = json_keys,
                   .unit = unit_of(parsed, input),
@@ -294,8 +282,7 @@ Options parse_options(const cxxopts::ParseResult& parsed) {
                   .append_eod = parsed["append-eod"].as<bool>(),
                   .count_eod = parsed["count-eod"].as<bool>(),
                   .workers = parse_workers(text_of(parsed, "workers"))};
-  if (options.count_eod && !options.append_eod)
-    throw std::runtime_error("--count-eod needs --append-eod");
+  if (options.count_eod && !options.append_eod) throw_error("--count-eod needs --append-eod");
   return options;
 }
 
@@ -317,15 +304,14 @@ std::vector<std::string> join_keys(const std::vector<std::string>& args) {
 Options parse(int argc, char** argv) {
   cxxopts::Options flags("preprocess_data", "Text to the token files that training reads.\n");
   flags.custom_help("--input FILE --output-prefix PREFIX --tokenizer-type TYPE [options]");
-  const auto text = cxxopts::value<std::string>();
-  const auto none = cxxopts::value<std::string>()->default_value("");
+  const auto text = text_value(), none = text_value("");
   // clang-format off
   flags.add_options("Input")
     ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt; no pipe", text)
     ("json-keys", "keys to take from each object, one or more: one output for each",
      cxxopts::value<std::vector<std::string>>()->default_value("text"))
     ("documents", "unit of a document in a .txt: file, paragraph (up to a blank line) or line",
-     cxxopts::value<std::string>()->default_value("file"));
+     text_value("file"));
   flags.add_options("Tokenizer")
     ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer or "
      "GPTSentencePieceTokenizer", text)
@@ -339,8 +325,8 @@ Options parse(int argc, char** argv) {
      "Megatron-DeepSpeed does not, so its document n is read from n tokens too early");
   flags.add_options("Output")
     ("output-prefix", "writes PREFIX_text_document.bin and .idx", text)
-    ("dataset-impl", "mmap, the only format", cxxopts::value<std::string>()->default_value("mmap"))
-    ("workers", "threads; 0 for one per core", cxxopts::value<std::string>()->default_value("0"))
+    ("dataset-impl", "mmap, the only format", text_value("mmap"))
+    ("workers", "threads; 0 for one per core", text_value("0"))
     ("help", "this text");
   // clang-format on
   const auto args = join_keys({argv, argv + argc});

@@ -6,13 +6,13 @@
 #include <exception>
 #include <initializer_list>
 #include <iostream>
-#include <stdexcept>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "framework/util/errors.h"
 #include "framework/util/nearest_name.h"
-#include "framework/util/printable.h"
 #include "framework/util/process_limits.h"
 #include "framework/util/standard_output.h"
 
@@ -22,6 +22,12 @@ namespace anymesh {
 [[noreturn]] inline void end_with(const std::string& program, const std::string& help) {
   std::cout << help;
   std::exit(stdout_is_written(program) ? 0 : 1);
+}
+
+// The value of a flag that takes a text.
+inline std::shared_ptr<cxxopts::Value> text_value(const char* otherwise = nullptr) {
+  auto value = cxxopts::value<std::string>();
+  return otherwise ? value->default_value(otherwise) : value;
 }
 
 // Throws for the first unknown flag, and suggests the nearest one.
@@ -36,8 +42,7 @@ inline void check_flags(const cxxopts::Options& flags, int argc, const char* con
         std::find(known.begin(), known.end(), name.substr(2)) != known.end())
       continue;
     const std::string nearest = nearest_name(name.substr(2), known);
-    throw std::invalid_argument("unknown flag " + name +
-                                (nearest.empty() ? "" : "; did you mean --" + nearest + "?"));
+    throw_error("unknown flag ", name, nearest.empty() ? "" : "; did you mean --" + nearest + "?");
   }
 }
 
@@ -57,11 +62,10 @@ inline cxxopts::ParseResult parse_flags(cxxopts::Options& flags, int argc,
 // Throws for a word that no flag takes, and for a required flag that is missing.
 inline void check_words(const cxxopts::ParseResult& parsed,
                         std::initializer_list<const char*> required) {
-  if (!parsed.unmatched().empty())
-    throw std::invalid_argument("unexpected argument '" + parsed.unmatched()[0] + "'");
+  if (!parsed.unmatched().empty()) throw_error("unexpected argument '", parsed.unmatched()[0], "'");
   for (const char* name : required)
     if (!parsed.count(name) || parsed[name].as<std::string>().empty())
-      throw std::invalid_argument("--" + std::string(name) + " is missing");
+      throw_error("--", name, " is missing");
 }
 
 // Returns the text of a flag; empty if it was not given and has no default.
@@ -74,8 +78,7 @@ inline std::string text_of(const cxxopts::ParseResult& parsed, const char* name)
 inline int workers_of(const cxxopts::ParseResult& parsed, const char* name) {
   const int count = parsed[name].as<int>();
   if (count >= 1 && count <= 1024) return count;
-  throw std::invalid_argument("--" + std::string(name) + " (" + std::to_string(count) +
-                              ") must be from 1 to 1024");
+  throw_error("--", name, " (", count, ") must be from 1 to 1024");
 }
 
 // Runs work(parse(argc, argv)) and returns its exit status. Wrong arguments end in 2. Any other

@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <cxxopts.hpp>
-#include <iostream>
 
 #include "framework/format/whole.h"
 #include "tools/progress_line.h"
@@ -23,15 +22,15 @@ Arguments parse(int argc, char** argv) {
       "Writes the fp32 weights of a checkpoint (any ZeRO stage, tensor and pipeline parallel size, "
       "or\n"
       "a universal folder) as one state dict, in files that torch and Hugging Face load.\n");
-  const auto text = cxxopts::value<std::string>();
+  const auto text = text_value();
   // clang-format off
   flags.add_options()
     ("checkpoint_dir", "Folder with 'latest', or a tag or universal folder", text, "DIR")
     ("output_dir", "Folder for pytorch_model.bin or model.safetensors", text, "DIR")
-    ("max_shard_size", "Largest file", cxxopts::value<std::string>()->default_value("5GB"), "SIZE")
+    ("max_shard_size", "Largest file", text_value("5GB"), "SIZE")
     ("safe_serialization", "Write safetensors in place of .bin")
     ("t,tag", "Tag in checkpoint_dir, e.g. global_step100 (default: the one of 'latest')",
-     cxxopts::value<std::string>()->default_value(""), "TAG")
+     text_value(""), "TAG")
     ("exclude_frozen_parameters", "Leave out parameters that were not trained")
     ("overwrite", "Replace weights in output_dir that no export of ours left there")
     ("d,debug", "Print the contents of each file")
@@ -54,7 +53,7 @@ Arguments parse(int argc, char** argv) {
 // Prints each file and the tensors in it.
 void print_files(const Fp32Report& report) {
   for (const WeightsFile& file : report.files) {
-    std::printf("%s: %llu bytes\n", file.name.c_str(), static_cast<unsigned long long>(file.bytes));
+    std::printf("%s: %lu bytes\n", file.name.c_str(), file.bytes);
     for (const auto& [name, tensor] : file.tensors)
       std::printf("  %s  %s %s\n", printable(name).c_str(),
                   std::string(dtype_name(tensor.dtype)).c_str(), to_string(tensor.shape).c_str());

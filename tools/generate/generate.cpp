@@ -161,7 +161,7 @@ int main(int argc, char** argv) {
               1, [&](const anymesh::Job& job) { anymesh::generate(flags, job.world()); });
           return 0;
         } catch (const c10::Error& error) {
-          throw std::runtime_error(error.what_without_backtrace());
+          throw_error(error.what_without_backtrace());
         }
       });
 }
