@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/util/format.h"
 #include "tools/plot/svg.h"
 
 using namespace anymesh;
@@ -81,19 +82,20 @@ struct Axis {
 };
 
 std::string path(const std::string& points, double width, size_t series) {
-  return "<path d=\"" + points + "\" stroke-linecap=\"round\" stroke-width=\"" + px(width) +
-         "\" stroke=\"" + series_color(series) + "\"/>\n";
+  return path_at(points, "stroke-linecap=\"round\" stroke-width=\"" + px(width) + "\" stroke=\"" +
+                             series_color(series) + "\"");
 }
 
 std::string grid(const Axis& x, const Axis& y) {
   std::string svg;
   for (const double tick : x.ticks()) {
     svg += line_at(x.at(tick), y.from, x.at(tick), y.to, "grid");
-    svg += text_at(x.at(tick), y.from + 18, "tick mid", number("%g", std::pow(10, tick)));
+    svg += text_at(x.at(tick), y.from + 18, "tick mid", string_printf("%g", std::pow(10, tick)));
   }
   for (const double tick : y.ticks()) {
     svg += line_at(x.from, y.at(tick), x.to, y.at(tick), "grid");
-    svg += text_at(x.from - 10, y.at(tick) + 4, "tick end", number("%g", std::pow(10, tick)));
+    svg +=
+        text_at(x.from - 10, y.at(tick) + 4, "tick end", string_printf("%g", std::pow(10, tick)));
   }
   return svg + line_at(x.from, y.from, x.to, y.from, "axis");
 }

@@ -2,40 +2,32 @@
 
 #include <algorithm>
 #include <cmath>
-#include <stdexcept>
 
+#include "framework/util/errors.h"
 #include "framework/util/format.h"
 #include "framework/util/input_file.h"
 #include "framework/util/parse_number.h"
-#include "tools/plot/svg.h"
 
 namespace anymesh {
 namespace {
 
 std::vector<LossRow> read_rows(const std::string& path) {
   InputFile file(path);
-  int line_number = 0;
-  const auto fail = [&](const std::string& what) {
-    throw std::runtime_error(path + ":" + std::to_string(std::max(line_number, 1)) + ": " + what);
-  };
-  std::vector<std::string> fields;
-  const auto next_row = [&] {
-    std::string line;
-    if (!std::getline(file, line)) return false;
-    ++line_number;
-    fields = split_row(std::move(line));
-    return true;
-  };
-  next_row();
-  const std::vector<std::string> header = fields;
+  std::vector<std::vector<std::string>> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(split_row(std::move(line)));
+  const std::vector<std::string> header = lines.empty() ? split_row("") : lines[0];
+  size_t at = 0;  // the line being read
+  const auto fail = [&](const std::string& what) { throw_error(path, ":", at + 1, ": ", what); };
   const auto column = [&](const std::string& name) {
-    const auto found = std::find(header.begin(), header.end(), name);
+    const auto found = std::ranges::find(header, name);
     if (found == header.end()) fail("no column '" + name + "' in the header");
     return found - header.begin();
   };
   const auto iteration = column("iteration"), loss = column("lm_loss");
+  if (lines.size() == 1) fail("no rows after the header");
   std::vector<LossRow> rows;
-  while (next_row()) {
+  for (at = 1; at < lines.size(); ++at) {
+    const std::vector<std::string>& fields = lines[at];
     if (fields.size() != header.size())
       fail("expected " + std::to_string(header.size()) + " fields as in the header, got " +
            std::to_string(fields.size()));
@@ -49,7 +41,6 @@ std::vector<LossRow> read_rows(const std::string& path) {
     if (!std::isfinite(row.loss)) fail("lm_loss '" + row.text + "' is not a finite number");
     rows.push_back(std::move(row));
   }
-  if (rows.empty()) fail("no rows after the header");
   return rows;
 }
 
@@ -59,9 +50,8 @@ std::vector<std::string> split_row(std::string line) {
   if (!line.empty() && line.back() == '\r') line.pop_back();
   std::vector<std::string> fields;
   size_t begin = 0;
-  for (size_t comma; (comma = line.find(',', begin)) != std::string::npos; begin = comma + 1) {
+  for (size_t comma; (comma = line.find(',', begin)) != std::string::npos; begin = comma + 1)
     fields.push_back(line.substr(begin, comma - begin));
-  }
   fields.push_back(line.substr(begin));
   return fields;
 }
@@ -69,7 +59,7 @@ std::vector<std::string> split_row(std::string line) {
 double number_from_zero(const std::string& where, const std::string& text) {
   const auto value = parse_number<double>(text);
   if (!value || !std::isfinite(*value) || *value < 0)
-    throw std::runtime_error(where + ": expected a number from 0 on");
+    throw_error(where, ": expected a number from 0 on");
   return *value;
 }
 
@@ -82,27 +72,19 @@ LossCurve read_loss_csv(const std::string& argument) {
 
 std::vector<LossDelta> loss_deltas(const LossCurve& reference, const LossCurve& run) {
   std::vector<LossDelta> deltas;
-  auto a = reference.rows.begin();
-  auto b = run.rows.begin();
-  while (a != reference.rows.end() && b != run.rows.end()) {
-    if (a->iteration < b->iteration) {
-      ++a;
-    } else if (b->iteration < a->iteration) {
-      ++b;
-    } else {
-      const double delta = std::abs(a->loss - b->loss);
-      const double relative = delta == 0 ? 0 : delta / std::abs(a->loss);
-      deltas.push_back({a->iteration, b->loss, delta, relative, a->text == b->text});
-      ++a, ++b;
-    }
+  for (const LossRow& row : run.rows) {
+    const auto other =
+        std::ranges::lower_bound(reference.rows, row.iteration, {}, &LossRow::iteration);
+    if (other == reference.rows.end() || other->iteration != row.iteration) continue;
+    const double delta = std::abs(other->loss - row.loss);
+    deltas.push_back({row.iteration, row.loss, delta,
+                      delta == 0 ? 0 : delta / std::abs(other->loss), other->text == row.text});
   }
   return deltas;
 }
 
 const LossDelta& largest_delta(const std::vector<LossDelta>& deltas) {
-  return *std::max_element(
-      deltas.begin(), deltas.end(),
-      [](const LossDelta& a, const LossDelta& b) { return a.relative < b.relative; });
+  return *std::ranges::max_element(deltas, {}, &LossDelta::relative);
 }
 
 std::string loss_table(const std::vector<LossCurve>& curves) {
@@ -121,12 +103,11 @@ std::string loss_table(const std::vector<LossCurve>& curves) {
       table += "  no iteration in common with " + curves[0].label + "\n";
       continue;
     }
-    table += string_printf("  %9lld  %11.8g", static_cast<long long>(deltas[0].iteration),
-                           deltas[0].loss);
+    table += string_printf("  %9ld  %11.8g", deltas[0].iteration, deltas[0].loss);
     if (&curve != &curves[0]) {
       const LossDelta& largest = largest_delta(deltas);
-      table += string_printf("  %14.3g  %18.3g  %12lld  %6zu", deltas[0].relative, largest.relative,
-                             static_cast<long long>(largest.iteration), deltas.size());
+      table += string_printf("  %14.3g  %18.3g  %12ld  %6zu", deltas[0].relative, largest.relative,
+                             largest.iteration, deltas.size());
     }
     table += "\n";
   }
@@ -145,18 +126,16 @@ std::vector<std::string> tolerance_failures(const std::vector<LossCurve>& curves
     }
     const auto check = [&](const LossDelta& delta, double limit, const char* flag) {
       if (limit >= 0 && delta.relative > limit)
-        failures.push_back(label + ": |relative delta| " + number("%.3g", delta.relative) +
-                           " at iteration " + std::to_string(delta.iteration) + " exceeds " + flag +
-                           " " + number("%g", limit));
+        failures.push_back(label +
+                           string_printf(": |relative delta| %.3g at iteration %ld exceeds %s %g",
+                                         delta.relative, delta.iteration, flag, limit));
     };
     check(deltas[0], tolerance.first, "--first-tolerance");
     check(largest_delta(deltas), tolerance.any, "--tolerance");
-    const auto differs = [](const LossDelta& delta) { return !delta.same_text; };
-    const auto first = std::find_if(deltas.begin(), deltas.end(), differs);
-    if (tolerance.bitwise && first != deltas.end()) {
+    const auto first = std::ranges::find(deltas, false, &LossDelta::same_text);
+    if (tolerance.bitwise && first != deltas.end())
       failures.push_back(label + ": not bitwise equal to " + curves[0].label +
                          ", first at iteration " + std::to_string(first->iteration));
-    }
   }
   return failures;
 }

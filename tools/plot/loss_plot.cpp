@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <utility>
 
+#include "framework/util/format.h"
 #include "tools/plot/svg.h"
 
 namespace anymesh {
@@ -45,7 +45,7 @@ std::string dashes_of(size_t curve, size_t curves) {
 
 std::string stroke_of(size_t curve, double width) {
   const std::string color = curve == 0 ? kReferenceColor : series_color(curve - 1);
-  return "stroke=\"" + color + "\" stroke-width=\"" + number("%g", width) + "\"";
+  return "stroke=\"" + color + "\" stroke-width=\"" + string_printf("%g", width) + "\"";
 }
 
 // Keeps only the lowest and the highest point in each half pixel: nothing more can be seen.
@@ -72,7 +72,7 @@ std::string path_through(const std::vector<Point>& points, const std::string& st
   }
   // A curve of one point has no length, so its caps show it.
   if (points.size() == 1) path += "h0\" stroke-linecap=\"round";
-  return "<path d=\"" + path + "\" " + stroke + "/>\n";
+  return path_at(path, stroke);
 }
 
 std::string frame(const Panel& panel, const std::string& heading) {
@@ -80,7 +80,7 @@ std::string frame(const Panel& panel, const std::string& heading) {
   for (const double tick : nice_ticks(panel.x_low, panel.x_high, 8)) {
     if (tick != std::floor(tick)) continue;  // there is no iteration 2.5
     svg += line_at(panel.x(tick), panel.top, panel.x(tick), panel.bottom(), "grid");
-    svg += text_at(panel.x(tick), panel.bottom() + 18, "tick mid", number("%.15g", tick));
+    svg += text_at(panel.x(tick), panel.bottom() + 18, "tick mid", string_printf("%.15g", tick));
   }
   return svg + line_at(kLeft, panel.bottom(), kLeft + kPlotWidth, panel.bottom(), "axis");
 }
@@ -93,14 +93,12 @@ std::string level(double y, const std::string& label) {
 
 std::string loss_panel(const Panel& panel, const std::vector<LossCurve>& curves) {
   std::string svg = frame(panel, "lm loss");
-  for (const double tick : nice_ticks(panel.y_low, panel.y_high, 6)) {
-    svg += level(panel.y(tick), number("%g", tick));
-  }
+  for (const double tick : nice_ticks(panel.y_low, panel.y_high, 6))
+    svg += level(panel.y(tick), string_printf("%g", tick));
   for (size_t i = 0; i < curves.size(); ++i) {
     std::vector<Point> points;
-    for (const LossRow& row : curves[i].rows) {
+    for (const LossRow& row : curves[i].rows)
       points.push_back({panel.x(row.iteration), panel.y(row.loss)});
-    }
     if (i == 0) {
       svg += path_through(points, stroke_of(0, 7));
       svg += path_through(points, "stroke=\"#8b94a3\" stroke-width=\"1\"");
@@ -114,13 +112,12 @@ std::string loss_panel(const Panel& panel, const std::vector<LossCurve>& curves)
 
 // Returns the powers of ten around all deltas that are not 0; low > high if there are none.
 std::pair<int, int> decades(const std::vector<std::vector<LossDelta>>& runs) {
-  double low = std::numeric_limits<double>::infinity(), high = 0;
-  for (const std::vector<LossDelta>& run : runs) {
+  double low = INFINITY, high = 0;
+  for (const std::vector<LossDelta>& run : runs)
     for (const LossDelta& delta : run) {
       if (delta.absolute > 0) low = std::min(low, delta.absolute);
       high = std::max(high, delta.absolute);
     }
-  }
   if (high == 0) return {0, -1};
   const int floor = static_cast<int>(std::floor(std::log10(low)));
   return {floor, std::max(floor + 1, static_cast<int>(std::ceil(std::log10(high))))};
@@ -147,12 +144,9 @@ std::string delta_curve(const Panel& panel, double equal, const std::vector<Loss
   }
   end_line();
   std::string path;  // dots have no length, but round caps
-  for (const Point& dot : thinned(dots)) {
-    path += 'M';
-    path += px(dot.x) + ' ' + px(dot.y) + "h0";
-  }
+  for (const Point& dot : thinned(dots)) path += 'M' + px(dot.x) + ' ' + px(dot.y) + "h0";
   if (path.empty()) return svg;
-  return svg + "<path d=\"" + path + "\" stroke-linecap=\"round\" " + stroke_of(curve, 3) + "/>\n";
+  return svg + path_at(path, "stroke-linecap=\"round\" " + stroke_of(curve, 3));
 }
 
 std::string delta_panel(Panel panel, const std::vector<LossCurve>& curves) {
@@ -166,14 +160,12 @@ std::string delta_panel(Panel panel, const std::vector<LossCurve>& curves) {
   panel.y_high = high;
   svg += line_at(kLeft, panel.bottom(), kLeft + kPlotWidth, panel.bottom(), "grid");
   const int step = std::max(1, (high - low + 4) / 5);
-  for (int decade = low; decade <= high; decade += step) {
+  for (int decade = low; decade <= high; decade += step)
     svg +=
         level(panel.y(decade), (decade < 0 ? "1e\u2212" : "1e") + std::to_string(std::abs(decade)));
-  }
-  if (low > high) {
+  if (low > high)
     svg += text_at(kLeft + kPlotWidth / 2, panel.top + panel.height / 2 + 4, "tick mid",
                    "no difference at any common iteration");
-  }
   for (size_t i = 0; i < runs.size(); ++i) {
     const double equal = panel.bottom() + kEqualLane * (i + 1) / (runs.size() + 1);
     svg += delta_curve(panel, equal, runs[i], i + 1);
@@ -184,7 +176,7 @@ std::string delta_panel(Panel panel, const std::vector<LossCurve>& curves) {
 std::string agreement(const std::vector<LossDelta>& deltas) {
   if (deltas.empty()) return "no common iteration";
   const double largest = largest_delta(deltas).relative;
-  return largest == 0 ? "equal" : "relative \u0394 \u2264 " + number("%.1e", largest);
+  return largest == 0 ? "equal" : "relative \u0394 \u2264 " + string_printf("%.1e", largest);
 }
 
 std::string legend(const std::vector<LossCurve>& curves) {
@@ -192,7 +184,7 @@ std::string legend(const std::vector<LossCurve>& curves) {
   const double x = kLeft + kPlotWidth + kGap;
   for (size_t i = 0; i < curves.size(); ++i) {
     const double y = kTop + 10 + 40.0 * i;
-    svg += "<path d=\"M" + px(x) + " " + px(y) + "h34\" " + stroke_of(i, i == 0 ? 7 : 3) + "/>\n";
+    svg += path_at("M" + px(x) + " " + px(y) + "h34", stroke_of(i, i == 0 ? 7 : 3));
     svg += text_at(x + 44, y + 4, "label", curves[i].label);
     svg += text_at(x + 44, y + 20, "tick",
                    i == 0 ? "reference" : agreement(loss_deltas(curves[0], curves[i])));
@@ -207,8 +199,7 @@ double legend_width(const std::vector<LossCurve>& curves) {
 }
 
 Panel loss_axes(const std::vector<LossCurve>& curves) {
-  constexpr double kInfinity = std::numeric_limits<double>::infinity();
-  Panel panel{kTop, kLossHeight, kInfinity, -kInfinity, kInfinity, -kInfinity};
+  Panel panel{kTop, kLossHeight, INFINITY, -INFINITY, INFINITY, -INFINITY};
   for (const LossCurve& curve : curves) {
     panel.x_low = std::min(panel.x_low, double(curve.rows.front().iteration));
     panel.x_high = std::max(panel.x_high, double(curve.rows.back().iteration));

@@ -7,7 +7,6 @@
 // with 2 if the arguments or a file can't be used.
 #include <cstdio>
 #include <cxxopts.hpp>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -30,19 +29,18 @@ cxxopts::ParseResult parse(int argc, char** argv) {
                            "Compares and plots loss CSVs; the first is the reference.");
   options.custom_help("[--flag value]... [label=]reference.csv [[label=]run.csv]...")
       .set_width(100);
-  const auto text = cxxopts::value<std::string>();
+  const auto text = text_value();
   // clang-format off
   options.add_options()
     ("output", "SVG file to write", text, "FILE")
-    ("title", "title of the plot",
-     cxxopts::value<std::string>()->default_value("Training loss"), "TEXT")
+    ("title", "title of the plot", text_value("Training loss"), "TEXT")
     ("tolerance", "largest |relative delta| to the reference at any common iteration", text, "X")
     ("first-tolerance", "the same, at the first common iteration only", text, "X")
     ("bitwise", "losses must be the same text")
     ("help", "this text");
   // clang-format on
   cxxopts::ParseResult parsed = parse_flags(options, argc, argv);
-  if (parsed.unmatched().empty()) throw std::invalid_argument("give at least one CSV");
+  if (parsed.unmatched().empty()) throw_error("give at least one CSV");
   return parsed;
 }
 

@@ -1,12 +1,12 @@
 #include "tools/plot/svg.h"
 
 #include <cmath>
-#include <cstdio>
 #include <fstream>
 #include <iterator>
-#include <stdexcept>
 
 #include "framework/format/output.h"
+#include "framework/util/errors.h"
+#include "framework/util/format.h"
 
 namespace anymesh {
 namespace {
@@ -25,16 +25,11 @@ constexpr const char* kColors[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
 
 std::string escaped(const std::string& text) {
   std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
+  for (const char c : text)
+    if (c == '&' || c == '<' || c == '>')
+      out += c == '&' ? "&amp;" : c == '<' ? "&lt;" : "&gt;";
     else if (static_cast<unsigned char>(c) >= 0x20)
       out += c;
-  }
   return out;
 }
 
@@ -52,16 +47,19 @@ void write_svg(const std::string& path, const std::string& svg,
   std::ofstream file(path, std::ios::binary);
   file << svg;
   file.close();
-  if (!file) throw std::runtime_error("--output " + path + ": cannot write the file");
+  if (!file) throw_error("--output ", path, ": cannot write the file");
 }
 
-std::string number(const char* format, double value) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, value);
-  return text;
+std::string px(double value) { return string_printf("%.1f", value); }
+
+std::string path_at(const std::string& points, const std::string& attributes) {
+  return "<path d=\"" + points + "\" " + attributes + "/>\n";
 }
 
-std::string px(double value) { return number("%.1f", value); }
+std::string rectangle(double x, double y, double width, double height, const std::string& color) {
+  return "<rect x=\"" + px(x) + "\" y=\"" + px(y) + "\" width=\"" + px(width) + "\" height=\"" +
+         px(height) + "\" fill=\"" + color + "\"/>\n";
+}
 
 std::string text_at(double x, double y, const std::string& style, const std::string& text) {
   return "<text x=\"" + px(x) + "\" y=\"" + px(y) + "\" class=\"" + style + "\">" + escaped(text) +
@@ -77,9 +75,8 @@ std::vector<double> nice_ticks(double low, double high, int count) {
   const double rough = (high - low) / count;
   const double power = std::pow(10, std::floor(std::log10(rough)));
   double step = 10 * power;
-  for (const double multiple : {5, 2, 1}) {
+  for (const double multiple : {5, 2, 1})
     if (multiple * power >= rough) step = multiple * power;
-  }
   std::vector<double> ticks;
   for (double k = std::ceil(low / step); k * step <= high; ++k) ticks.push_back(k * step);
   return ticks;

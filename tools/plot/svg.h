@@ -15,8 +15,9 @@ std::string svg_begin(double width, double height);  // the caller ends it with 
 void write_svg(const std::string& path, const std::string& svg,
                const std::vector<std::filesystem::path>& inputs);
 
-std::string number(const char* format, double value);  // by printf's rules
 std::string px(double value);
+std::string path_at(const std::string& points, const std::string& attributes);
+std::string rectangle(double x, double y, double width, double height, const std::string& color);
 std::string text_at(double x, double y, const std::string& style, const std::string& text);
 std::string line_at(double x1, double y1, double x2, double y2, const std::string& style);
 
