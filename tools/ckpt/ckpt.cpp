@@ -44,23 +44,20 @@ Command parse(int argc, char** argv) {
   cxxopts::Options flags("ckpt", kHelp);
   flags.add_options()("workers", "Threads that read", cxxopts::value<int>()->default_value("4"),
                       "N")("all", "Print all, not the first few of many")("h,help", "Print this");
-  const auto word = cxxopts::value<std::string>();
+  const auto word = text_value();
   flags.add_options()("command", "", word)("first", "", word)("second", "", word);
   flags.parse_positional({"command", "first", "second"});
   flags.custom_help("COMMAND FOLDER... [--workers N] [--all]").positional_help("");
   const auto parsed = parse_flags(flags, argc, argv);
   Command command{.name = text_of(parsed, "command")};
-  if (command.name != "inspect" && command.name != "verify" && command.name != "diff") {
-    throw std::invalid_argument("expected inspect, verify or diff, found '" + command.name + "'");
-  }
+  if (command.name != "inspect" && command.name != "verify" && command.name != "diff")
+    throw_error("expected inspect, verify or diff, found '", command.name, "'");
   for (const char* path : {"first", "second"})
     if (parsed.count(path)) command.paths.push_back(text_of(parsed, path));
   const size_t found = command.paths.size() + parsed.unmatched().size();
   const size_t expected = command.name == "diff" ? 2 : 1;
-  if (found != expected) {
-    throw std::invalid_argument(command.name + " takes " + std::to_string(expected) +
-                                " checkpoint(s), found " + std::to_string(found));
-  }
+  if (found != expected)
+    throw_error(command.name, " takes ", expected, " checkpoint(s), found ", found);
   command.options = {.workers = workers_of(parsed, "workers"), .all = parsed.count("all") > 0};
   return command;
 }

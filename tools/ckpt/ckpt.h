@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 #include <ostream>
 #include <string>
@@ -40,5 +39,7 @@ bool is_torch_file(const std::filesystem::path& file);  // by its name
 // Prints at most `limit` lines (all with --all), then how many more there are.
 void print_lines(std::ostream& out, const std::vector<std::string>& lines, size_t limit,
                  const CkptOptions& options);
+// "... and 3 more (--all)", unless there are none.
+void print_rest(std::ostream& out, const std::string& indent, size_t count);
 
 }  // namespace anymesh

@@ -70,11 +70,10 @@ Findings diff_parameter(const CheckpointReader& a, const CheckpointReader& b,
       const std::string rows = more_rows(x, y);
       const std::string line =
           where + Value(x).found() + " in A, " + Value(y).found() + " in B" + rows;
-      if (!rows.empty() && (is_vocabulary(one) || is_vocabulary(other))) {
+      if (!rows.empty() && (is_vocabulary(one) || is_vocabulary(other)))
         found.notes.push_back("note: " + line + ", which pad the vocabulary");
-      } else {
+      else
         found.differences.push_back(line);
-      }
     } else {
       found.by_value += x.dtype != y.dtype;
       if (const TensorDifference difference = compare_tensors(x, y); difference.count > 0)
@@ -100,8 +99,7 @@ bool is_zero(const TensorRecord& tensor) {
   for (uint64_t offset = 0; offset < tensor.nbytes(); offset += kChunk) {
     const auto chunk = std::span(buffer).first(std::min(kChunk, tensor.nbytes() - offset));
     tensor.bytes->read(offset, chunk);
-    if (std::any_of(chunk.begin(), chunk.end(), [](std::byte b) { return b != std::byte{0}; }))
-      return false;
+    if (std::ranges::count(chunk, std::byte{0}) != std::ssize(chunk)) return false;
   }
   return true;
 }
@@ -109,10 +107,9 @@ bool is_zero(const TensorRecord& tensor) {
 std::vector<std::filesystem::path> files_under(const std::filesystem::path& path) {
   if (std::filesystem::is_regular_file(path)) return {path};
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path))
     if (entry.is_regular_file()) files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
+  std::ranges::sort(files);
   return files;
 }
 
@@ -124,10 +121,13 @@ void print_lines(std::ostream& out, const std::vector<std::string>& lines, size_
                  const CkptOptions& options) {
   const size_t count = options.all ? lines.size() : std::min(limit, lines.size());
   for (size_t i = 0; i < count; ++i) out << printable(lines[i], kMostOfLine, true) << '\n';
-  if (count < lines.size()) {
-    const std::string indent = lines[count].substr(0, lines[count].find_first_not_of(' '));
-    out << indent << "... and " << lines.size() - count << " more (--all)\n";
-  }
+  if (count < lines.size())
+    print_rest(out, lines[count].substr(0, lines[count].find_first_not_of(' ')),
+               lines.size() - count);
+}
+
+void print_rest(std::ostream& out, const std::string& indent, size_t count) {
+  if (count > 0) out << indent << "... and " << count << " more (--all)\n";
 }
 
 int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path& b,
@@ -154,21 +154,19 @@ int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path
       found[i] = {{printable(names[i]) + ": cannot be read: " + error.what()}, {}};
     }
   });
-  Findings all;
-  for (const Findings& each : found) {
-    const auto add = [](std::vector<std::string>& lines, const std::vector<std::string>& more) {
-      lines.insert(lines.end(), more.begin(), more.end());
-    };
-    add(all.differences, each.differences);
-    add(all.notes, each.notes);
-    add(all.unknown, each.unknown);
-    all.by_value += each.by_value;
-  }
-  const auto& [lines, notes, unknown, by_value] = all;
+  int64_t by_value = 0;
+  for (const Findings& each : found) by_value += each.by_value;
+  const auto all = [&](std::vector<std::string> Findings::*kind) {
+    std::vector<std::string> all;
+    for (const Findings& each : found)
+      all.insert(all.end(), (each.*kind).begin(), (each.*kind).end());
+    return all;
+  };
+  const auto lines = all(&Findings::differences), unknown = all(&Findings::unknown);
   if (by_value > 0)
     out << "note: " << by_value << " tensors are of another dtype in A than in B; their values are "
         << "compared\n";
-  print_lines(out, notes, kMostDifferences, options);
+  print_lines(out, all(&Findings::notes), kMostDifferences, options);
   print_lines(out, unknown, kMostDifferences, options);
   print_lines(out, lines, kMostDifferences, options);
   out << names.size() << " parameters, " << tensors << " tensors compared, " << lines.size()

@@ -35,18 +35,14 @@ std::vector<Value::Entry> children(const Value& value) {
 void print_value(std::ostream& out, const Value& value, size_t depth, const CkptOptions& options) {
   if (depth == std::size(kMostChildren) && !options.all) return;
   const std::string indent(2 * depth + 4, ' ');
-  size_t count = 0;
   const auto entries = children(value);
-  for (const auto& [key, child] : entries) {
-    if (!options.all && count == kMostChildren[depth]) {
-      out << indent << "... and " << entries.size() - count << " more (--all)\n";
-      return;
-    }
+  const size_t count = std::min(entries.size(), options.all ? SIZE_MAX : kMostChildren[depth]);
+  for (const auto& [key, child] : std::span(entries).first(count)) {
     out << indent << (key.is_string() ? printable(key.as_string()) : key.found()) << ": "
         << (is_shape(child) ? to_string(child.as_ints()) : child.found()) << '\n';
     print_value(out, child, depth + 1, options);
-    ++count;
   }
+  print_rest(out, indent, entries.size() - count);
 }
 
 bool holds_tensors(const fs::path& file) {
@@ -60,29 +56,23 @@ void print_files(const fs::path& path, const CkptOptions& options, std::ostream&
   for (const fs::path& file : files) total += fs::file_size(file);
   out << "\n" << files.size() << " files, " << total << " bytes\n";
   std::set<std::string> kinds;
-  std::vector<std::string> rest;
-  for (size_t i = 0; i < files.size(); ++i) {
-    const fs::path name = files[i] == path ? path.filename() : fs::relative(files[i], path);
-    const std::string line = "  " + printable(name.string(), 1000) + "  " +
-                             std::to_string(fs::file_size(files[i])) + " bytes";
-    if (i >= kMostFiles && !options.all) {
-      rest.push_back(line);
-      continue;
-    }
-    out << line << '\n';
-    const auto rank = parse_checkpoint_file_name(files[i].filename().string());
+  const size_t shown = options.all ? files.size() : std::min(files.size(), kMostFiles);
+  for (const fs::path& file : std::span(files).first(shown)) {
+    const fs::path name = file == path ? path.filename() : fs::relative(file, path);
+    out << "  " << printable(name.string(), 1000) << "  " << fs::file_size(file) << " bytes\n";
+    const auto rank = parse_checkpoint_file_name(file.filename().string());
     const std::string kind =
         rank ? std::to_string(static_cast<int>(rank->kind)) + "/" + std::to_string(rank->layer)
-             : files[i].filename().string();
+             : file.filename().string();
     const bool first = kinds.insert(kind).second;
-    if (!(first || options.all) || !holds_tensors(files[i])) continue;
+    if (!(first || options.all) || !holds_tensors(file)) continue;
     try {
-      print_value(out, read_weights_file(files[i]), 0, options);
+      print_value(out, read_weights_file(file), 0, options);
     } catch (const std::exception& error) {
       out << "    cannot be read: " << printable_message(error) << '\n';
     }
   }
-  print_lines(out, rest, 0, options);
+  print_rest(out, "  ", files.size() - shown);
 }
 
 void print_run(const Value& metadata, std::ostream& out) {
@@ -120,8 +110,9 @@ std::string cut_of(const WholeParameter& parameter, const Value& metadata) {
 void print_parameters(const CheckpointReader& whole, const CkptOptions& options,
                       std::ostream& out) {
   std::vector<std::array<std::string, 3>> rows = {{"parameter", "whole shape", "cut; held by"}};
-  const size_t count = whole.names().size(), shown = options.all ? count : kMostParameters;
-  for (const std::string& name : std::span(whole.names()).first(std::min(count, shown))) {
+  const size_t count = whole.names().size(),
+               shown = options.all ? count : std::min(count, kMostParameters);
+  for (const std::string& name : std::span(whole.names()).first(shown)) {
     const WholeParameter parameter = whole.parameter(name);
     std::string cut = cut_of(parameter, whole.metadata);
     for (const int pp : parameter.pp_ranks)
@@ -143,7 +134,7 @@ void print_parameters(const CheckpointReader& whole, const CkptOptions& options,
   }
   out << "\n" << count << " parameters\n";
   print_lines(out, lines, lines.size(), options);
-  if (shown < count) out << "  ... and " << count - shown << " more (--all)\n";
+  print_rest(out, "  ", count - shown);
 }
 
 }  // namespace

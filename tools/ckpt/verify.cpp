@@ -25,14 +25,12 @@ constexpr int64_t kMostFiles = 1 << 20;  // that a mesh may have
 
 // Collects the steps in a file's optimizer state, at any depth of wrappers.
 void collect_steps(const Value& value, std::vector<Value>& steps) {
-  for (const auto key : {keys::kOptimizerStateDict, keys::kOptimizer, keys::kBaseOptimizerState}) {
+  for (const auto key : {keys::kOptimizerStateDict, keys::kOptimizer, keys::kBaseOptimizerState})
     if (const Value inner = value.find(key); inner.is_dict()) collect_steps(inner, steps);
-  }
   const Value states = value.find(keys::kState), groups = value.find(keys::kParamGroups);
   if (!states.is_dict() || !groups.is_list() || groups.size() == 0) return;
-  for (const auto& [index, state] : states.entries()) {
+  for (const auto& [index, state] : states.entries())
     if (const Value step = step_of(state, groups.at(0))) steps.push_back(step);
-  }
 }
 
 // Returns whether a shard's optimizer has never seen a nonzero gradient.
@@ -61,10 +59,13 @@ class Verifier {
     attempt([&] { kind_ == Kind::kOrdinary ? check_ordinary() : check_whole(); });
     const bool unchecked = !before.empty() && parameters_ == 0;
     if (unchecked) problems_ = before;  // do not report a missing or damaged file again
-    print_lines(out, {notes_.begin(), notes_.end()}, kMostProblems, options_);
-    print_lines(out, {problems_.begin(), problems_.end()}, kMostProblems, options_);
+    const auto print = [&](const Texts& texts) {
+      print_lines(out, {texts.begin(), texts.end()}, kMostProblems, options_);
+    };
+    print(notes_);
+    print(problems_);
     if (unchecked) out << "the parameters can only be checked once this is repaired\n";
-    print_lines(out, {unknown_.begin(), unknown_.end()}, kMostProblems, options_);
+    print(unknown_);
     out << path_.string() << ": " << files_.size() << " files, " << bytes_ << " bytes, "
         << parameters_ << " parameters, " << elements_ << " elements of weights and moments: "
         << (problems_.empty() ? "no problem" : std::to_string(problems_.size()) + " problem(s)")
@@ -77,9 +78,12 @@ class Verifier {
   }
 
  private:
-  void add(const std::string& problem) {
+  using Texts = std::set<std::string>;
+
+  void add(const std::string& text) { add(problems_, text); }
+  void add(Texts& texts, const std::string& text) {
     const std::lock_guard lock(mutex_);
-    problems_.insert(problem);
+    texts.insert(text);
   }
 
   template <typename Fn>
@@ -87,8 +91,7 @@ class Verifier {
     try {
       fn();
     } catch (const Unreadable& error) {
-      const std::lock_guard lock(mutex_);
-      unknown_.insert(error.what());
+      add(unknown_, error.what());
     } catch (const std::exception& error) {
       add(error.what());
     }
@@ -141,13 +144,13 @@ class Verifier {
   }
 
   bool has(FileKind kind) const {
-    return std::any_of(ranks_.begin(), ranks_.end(),
-                       [kind](const auto& rank) { return rank.second.name.kind == kind; });
+    return std::ranges::any_of(ranks_,
+                               [kind](const auto& rank) { return rank.second.name.kind == kind; });
   }
 
   // Checks that the mesh's files are all there. Any readable model-states file gives the mesh.
   void check_file_set() {
-    const auto first = std::find_if(ranks_.begin(), ranks_.end(), [](const auto& rank) {
+    const auto first = std::ranges::find_if(ranks_, [](const auto& rank) {
       return rank.second.content && rank.second.content.contains(keys::kDpWorldSize);
     });
     if (first == ranks_.end())
@@ -158,10 +161,9 @@ class Verifier {
                   mp_size = metadata.at(keys::kMpWorldSize).as_int(),
                   tp_size = degrees ? degrees.at(keys::kTpDegree).as_int() : mp_size;
     if (dp_size < 1 || mp_size < 1 || dp_size > kMostFiles || mp_size > kMostFiles / dp_size ||
-        tp_size < 1 || mp_size % tp_size != 0) {
+        tp_size < 1 || mp_size % tp_size != 0)
       return add(first->first + ": a mesh of dp " + std::to_string(dp_size) + " and " +
                  std::to_string(mp_size) + " model-parallel ranks, tp " + std::to_string(tp_size));
-    }
     // Our universal folders have the metadata under the names of both ZeRO 3 and lower stages.
     const bool ordinary = kind_ == Kind::kOrdinary,
                zero3 = has(FileKind::kZero3ModelStates) && !has(FileKind::kModelStates);
@@ -175,23 +177,20 @@ class Verifier {
       }
     }
     if (!ordinary || zero3 || metadata.find(keys::kModule)) return;
-    for (const int layer : pipeline_layers()) {
+    for (const int layer : pipeline_layers())
       for (int tp = 0; tp < tp_size; ++tp) expect(layer_states_file(layer, tp));
-    }
   }
 
   bool is_bf16() const {
-    return std::any_of(ranks_.begin(), ranks_.end(),
-                       [](const auto& rank) { return rank.second.name.bf16; });
+    return std::ranges::any_of(ranks_, [](const auto& rank) { return rank.second.name.bf16; });
   }
 
   std::set<int> pipeline_layers() const {
     std::set<int> layers;
     for (const auto& [file, rank] : ranks_)
       if (rank.name.kind == FileKind::kLayer) layers.insert(rank.name.layer);
-    for (const std::string& name : listed_parameters()) {
+    for (const std::string& name : listed_parameters())
       if (std::isdigit(static_cast<unsigned char>(name[0]))) layers.insert(std::atoi(name.c_str()));
-    }
     return layers;
   }
 
@@ -274,24 +273,20 @@ class Verifier {
     const ShardState own = found == copy.states.end() ? ShardState() : found->second;
     for (const ShardFragment& fragment : own.fragments) held += fragment.numel;
     if (copy.shape != first.shape || own.dtype != first.states.at(state).dtype ||
-        held != numel(copy.shape)) {
+        held != numel(copy.shape))
       return add(what + " has " + std::to_string(held) + " elements of " + to_string(copy.shape) +
                  ", expected all of " + to_string(first.shape) + ", as on " + rank(first));
-    }
     const TensorDifference difference =
         compare_tensors(shard_tensor(first, state), shard_tensor(copy, state));
     if (difference.count == 0) return;
     if (copy.pp_rank != first.pp_rank && never_used(copy)) {
       // Megatron's last stage has position embeddings, because they belong to the tied layer.
-      const std::lock_guard lock(mutex_);
-      notes_.insert("note: " + name + ": the copy of " + rank(copy) +
-                    " is another, but has never been used (exp_avg_sq is all zero)");
-      return;
+      return add(notes_, "note: " + name + ": the copy of " + rank(copy) +
+                             " is another, but has never been used (exp_avg_sq is all zero)");
     }
     int dp_rank = 0;
-    for (const ShardFragment& fragment : own.fragments) {
+    for (const ShardFragment& fragment : own.fragments)
       if (fragment.begin <= difference.where) dp_rank = fragment.dp_rank;
-    }
     const int mp_rank = copy.pp_rank * source.tp_size + copy.tp_rank;
     add(what + " (" +
         (source.stage == 0 ? model_states_file(mp_rank)
@@ -302,10 +297,8 @@ class Verifier {
   // Checks a universal folder or weights.
   void check_whole() {
     const CheckpointReader whole = open_checkpoint(path_, options_.workers);
-    const std::set<std::string> listed = listed_parameters();
-    for (const std::string& name : listed) {
+    for (const std::string& name : listed_parameters())
       if (!whole.contains(name)) add((path_ / kZeroFolder / name).string() + ": is missing");
-    }
     std::pair<std::string, Value> first;                 // the first with a step
     std::map<std::set<std::string>, std::string> kinds;  // sets of states, each with a parameter
     for (const std::string& name : whole.names()) {
@@ -353,8 +346,8 @@ class Verifier {
   int64_t parameters_ = 0;
   std::atomic<int64_t> elements_{0};
   std::mutex mutex_;
-  std::set<std::string> problems_, notes_;  // notes: findings that look wrong but are not
-  std::set<std::string> unknown_;           // parts that may be whole but cannot be read
+  Texts problems_, notes_;  // notes: findings that look wrong but are not
+  Texts unknown_;           // parts that may be whole but cannot be read
 };
 
 }  // namespace
