@@ -7,7 +7,7 @@
 #include "framework/format/output.h"
 #include "models/gpt/gpt_names.h"
 #include "tests/tools/hf_folder.h"
-#include "tools/hf/gpt_args.h"
+#include "tools/hf/args.h"
 #include "tools/hf/parameters.h"
 
 namespace anymesh {

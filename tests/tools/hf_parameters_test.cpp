@@ -3,7 +3,7 @@
 
 #include "tests/support/checkpoints.h"
 #include "tests/tools/hf_models.h"
-#include "tools/hf/gpt_args.h"
+#include "tools/hf/args.h"
 #include "tools/hf/parameters.h"
 
 namespace anymesh {

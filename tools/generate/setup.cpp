@@ -12,7 +12,6 @@
 #include "framework/format/layout.h"
 #include "framework/util/errors.h"
 #include "framework/util/parse_number.h"
-#include "tools/hf/gpt_args.h"
 #include "tools/run_tool.h"
 
 namespace anymesh {

@@ -8,7 +8,7 @@
 #include "framework/format/whole.h"
 #include "models/gpt/generation/sampler.h"
 #include "models/gpt/gpt_model.h"
-#include "tools/hf/run_tokenizer.h"
+#include "tools/hf/args.h"
 
 namespace anymesh {
 

@@ -1,10 +1,10 @@
 #include "tools/hf/config.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "framework/format/io.h"
 #include "framework/util/errors.h"
+#include "framework/util/format.h"
 #include "framework/util/printable.h"
 #include "tools/hf/keys.h"
 
@@ -268,27 +268,23 @@ TokenIds read_token_ids(const Keys& keys) {
 std::string misfits(HfFamily family, const GptConfig& c) {
   const bool llama = family == HfFamily::kLlama, bloom = family == HfFamily::kBloom;
   const bool all_heads = c.key_value_heads() == c.num_attention_heads;
-  std::vector<std::pair<bool, std::string>> wishes = {
+  const std::pair<bool, std::string> wishes[] = {
       {c.normalization == (llama ? "rmsnorm" : "layernorm"),
        std::string("--normalization ") + (llama ? "rmsnorm" : "layernorm")},
       {c.swiglu == llama, llama ? "--swiglu" : "no --swiglu"},
       {c.embed_layernorm == bloom, bloom ? "--embed-layernorm" : "no --embed-layernorm"},
       {llama || c.add_bias_linear, "no --disable-bias-linear"},
-      {llama || all_heads, "no --num-key-value-heads"}};
-  if (llama) {
-    wishes.emplace_back(c.use_rotary_position_embeddings, "--use-rotary-position-embeddings");
-    wishes.emplace_back(c.rotary_percent == 1, "--rotary-percent 1");
-  } else if (bloom) {
-    wishes.emplace_back(c.alibi(), "--position-embedding-type alibi");
-    wishes.emplace_back(c.ffn_size() == 4 * c.hidden_size, "--ffn-hidden-size 4 x --hidden-size");
-    wishes.emplace_back(c.tanh_gelu(), "no --no-bias-gelu-fusion");
-  } else {
-    wishes.emplace_back(c.learned_positions(), "learned positions");
-  }
-  std::string text;
+      {llama || all_heads, "no --num-key-value-heads"},
+      {!llama || c.use_rotary_position_embeddings, "--use-rotary-position-embeddings"},
+      {!llama || c.rotary_percent == 1, "--rotary-percent 1"},
+      {!bloom || c.alibi(), "--position-embedding-type alibi"},
+      {!bloom || c.ffn_size() == 4 * c.hidden_size, "--ffn-hidden-size 4 x --hidden-size"},
+      {!bloom || c.tanh_gelu(), "no --no-bias-gelu-fusion"},
+      {llama || bloom || c.learned_positions(), "learned positions"}};
+  std::vector<std::string> unmet;
   for (const auto& [met, wish] : wishes)
-    if (!met) text += (text.empty() ? "" : ", ") + wish;
-  return text;
+    if (!met) unmet.push_back(wish);
+  return joined(unmet);
 }
 
 }  // namespace
@@ -330,10 +326,8 @@ HfModel read_hf_config(const std::filesystem::path& file) {
 }
 
 std::string unknown_keys_note(const HfModel& model) {
-  std::string text;
-  for (const std::string& key : model.unknown_keys) text += (text.empty() ? "" : ", ") + key;
-  return std::string(kHfConfigFile) +
-         " has keys that are not known here and had no effect: " + printable(text, 1000);
+  return std::string(kHfConfigFile) + " has keys that are not known here and had no effect: " +
+         printable(joined(model.unknown_keys), 1000);
 }
 
 HfFamily family_of(const GptConfig& gpt) {

@@ -10,10 +10,9 @@
 #include "framework/util/errors.h"
 #include "framework/util/stopwatch.h"
 #include "models/gpt/gpt_names.h"
-#include "tools/hf/gpt_args.h"
+#include "tools/hf/args.h"
 #include "tools/hf/hf_convert.h"
 #include "tools/hf/parameters.h"
-#include "tools/hf/run_tokenizer.h"
 
 namespace anymesh {
 namespace {
@@ -46,11 +45,11 @@ void check_replaceable_export(const fs::path& folder, const std::vector<std::str
 // Reads the model from a config.json, if one is given, else from the checkpoint's args.
 HfModel model_of(const CheckpointReader& checkpoint, const fs::path& config) {
   if (!config.empty()) return read_hf_config(config);
-  const Value args = checkpoint.metadata ? checkpoint.metadata.find(keys::kArgs) : Value();
+  const Value args = args_of(checkpoint);
   if (!args)
-    throw DamagedFile(checkpoint.path.string() +
-                      ": has no args, which define the model. Give the config.json of such a "
-                      "model with --config");
+    throw_error<DamagedFile>(checkpoint.path.string(),
+                             ": has no args, which define the model. "
+                             "Give the config.json of such a model with --config");
   HfModel model{.gpt = gpt_of_args(args)};
   for (const char* name : kTokenIds)
     if (args.contains(name)) model.token_ids[name] = args.at(name).as_ints();
@@ -122,8 +121,8 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
                   .tokenizer = carried,
                   .source = checkpoint.description};
   if (static_cast<size_t>(report.model.gpt.num_layers) > checkpoint.names().size())
-    throw DamagedFile(path.string() + ": has too few parameters for " +
-                      std::to_string(report.model.gpt.num_layers) + " layers");
+    throw_error<DamagedFile>(path.string(), ": has too few parameters for ",
+                             report.model.gpt.num_layers, " layers");
   report.model.token_ids = token_ids_of(report.model, checkpoint, tokenizer);
   if (!report.model.token_ids.contains("eos_token_id"))
     report.notes.push_back(

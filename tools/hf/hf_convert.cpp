@@ -5,10 +5,9 @@
 
 #include <cstdio>
 #include <cxxopts.hpp>
-#include <iostream>
 
 #include "framework/util/shell_word.h"
-#include "tools/hf/gpt_args.h"
+#include "tools/hf/args.h"
 #include "tools/progress_line.h"
 #include "tools/run_tool.h"
 
@@ -38,11 +37,10 @@ struct Command {
 
 Command parse(int argc, char** argv) {
   cxxopts::Options flags("hf_convert", kHelp);
-  const auto text = cxxopts::value<std::string>();
+  const auto text = text_value();
   // clang-format off
   flags.add_options()
-    ("max-shard-size", "export: largest file",
-     cxxopts::value<std::string>()->default_value("5GB"), "SIZE")
+    ("max-shard-size", "export: largest file", text_value("5GB"), "SIZE")
     ("tag", "export: tag in CHECKPOINT (default: the one of 'latest')", text, "TAG")
     ("config", "export: a config.json that defines the model, in place of CHECKPOINT's args",
      text, "FILE")
@@ -56,16 +54,14 @@ Command parse(int argc, char** argv) {
   const auto parsed = parse_flags(flags, argc, argv);
   Command command{.name = text_of(parsed, "command")};
   if (command.name != "import" && command.name != "export")
-    throw std::invalid_argument("expected import or export, found '" + command.name + "'");
+    throw_error("expected import or export, found '", command.name, "'");
   if (text_of(parsed, "from").empty() || text_of(parsed, "to").empty() ||
       !parsed.unmatched().empty())
-    throw std::invalid_argument(command.name + " takes two folders, from and to");
+    throw_error(command.name, " takes two folders, from and to");
   for (const char* flag : {"max-shard-size", "tag", "config", "tokenizer"})
-    if (command.name == "import" && parsed.count(flag))
-      throw std::invalid_argument("--" + std::string(flag) + " is of export");
+    if (command.name == "import" && parsed.count(flag)) throw_error("--", flag, " is of export");
   command.overwrite = parsed.count("overwrite") > 0;
-  if (command.name == "export" && command.overwrite)
-    throw std::invalid_argument("--overwrite is of import");
+  if (command.name == "export" && command.overwrite) throw_error("--overwrite is of import");
   command.options = {.checkpoint = text_of(parsed, "from"),
                      .tag = text_of(parsed, "tag"),
                      .output = text_of(parsed, "to"),
@@ -93,9 +89,8 @@ void run_import(const HfExportOptions& options, bool overwrite) {
   const auto bytes = static_cast<double>(report.bytes);
   std::printf("%s: %s of %d layers\n", options.checkpoint.c_str(), family_name(report.model.family),
               gpt.num_layers);
-  std::printf("%s: %lld parameters, %s %s\n", report.output.c_str(),
-              static_cast<long long>(report.parameters), size_text(bytes).c_str(),
-              pace(bytes, report.seconds).c_str());
+  std::printf("%s: %ld parameters, %s %s\n", report.output.c_str(), report.parameters,
+              size_text(bytes).c_str(), pace(bytes, report.seconds).c_str());
   print_tokenizer(report.tokenizer, options.output);
   print_notes(report.notes);
   std::printf(

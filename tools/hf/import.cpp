@@ -1,6 +1,4 @@
-#include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <set>
 
 #include "framework/format/io.h"
@@ -11,7 +9,7 @@
 #include "framework/format/whole.h"
 #include "framework/util/errors.h"
 #include "framework/util/stopwatch.h"
-#include "tools/hf/gpt_args.h"
+#include "tools/hf/args.h"
 #include "tools/hf/hf_convert.h"
 #include "tools/hf/parameters.h"
 
@@ -26,29 +24,11 @@ constexpr const char* kHead = "lm_head.weight";
 // Returns whether older versions of transformers saved such a mask or table. Newer ones compute
 // them, as we do.
 bool is_buffer(const std::string& name, const Shape& shape, const HfModel& model) {
-  switch (model.family) {
-    case HfFamily::kGpt2:
-      return (name.ends_with(".attn.bias") && shape.size() == 4) ||
-             (name.ends_with(".attn.masked_bias") && numel(shape) == 1);
-    case HfFamily::kLlama:
-      return name.ends_with("rotary_emb.inv_freq") && shape == Shape{model.gpt.rotary_width() / 2};
-    case HfFamily::kBloom:
-      return false;
-  }
-  return false;
-}
-
-bool same_bytes(const ByteSource& a, const ByteSource& b) {
-  constexpr uint64_t kPiece = 1 << 20;
-  if (a.size() != b.size()) return false;
-  std::vector<std::byte> of_a(kPiece), of_b(kPiece);
-  for (uint64_t at = 0; at < a.size(); at += kPiece) {
-    const uint64_t size = std::min(kPiece, a.size() - at);
-    a.read(at, std::span(of_a).first(size));
-    b.read(at, std::span(of_b).first(size));
-    if (std::memcmp(of_a.data(), of_b.data(), size) != 0) return false;
-  }
-  return true;
+  if (model.family == HfFamily::kGpt2)
+    return (name.ends_with(".attn.bias") && shape.size() == 4) ||
+           (name.ends_with(".attn.masked_bias") && numel(shape) == 1);
+  return model.family == HfFamily::kLlama && name.ends_with("rotary_emb.inv_freq") &&
+         shape == Shape{model.gpt.rotary_width() / 2};
 }
 
 CheckpointReader open_weights(const fs::path& folder, const HfModel& model) {
@@ -76,9 +56,12 @@ BytesPtr take_theirs(const CheckpointReader& weights, const HfTensor& tensor, Hf
 bool has_own_head(const CheckpointReader& weights, const HfModel& model) {
   if (model.gpt.untie_embeddings_and_output_weights || !weights.contains(kHead)) return false;
   const HfTensor table = hf_parameters(model)[0].theirs[0];
-  std::set<std::string> left;
-  const BytesPtr embedding = take_theirs(weights, table, model.family, left);
-  return !same_bytes(*embedding, *take_theirs(weights, {kHead, table.shape}, model.family, left));
+  const auto read = [&](const std::string& name) {
+    std::set<std::string> left;
+    return TensorRecord{DType::kFloat32, table.shape, false,
+                        take_theirs(weights, {name, table.shape}, model.family, left)};
+  };
+  return compare_tensors(read(table.name), read(kHead)).count > 0;
 }
 
 // Makes our parameters from their tensors. Throws for a tensor that the model does not have.
@@ -157,10 +140,9 @@ std::vector<std::string> differing(const std::vector<std::string>& names, const 
                                    const fs::path& to) {
   std::vector<std::string> others;
   for (const std::string& name : names) {
-    const bool same_size =
-        fs::is_regular_file(to / name) && fs::file_size(to / name) == fs::file_size(from / name);
-    const uint64_t most = fs::file_size(from / name);
-    if (!same_size || read_text(to / name, most) != read_text(from / name, most))
+    const uint64_t size = fs::file_size(from / name);
+    if (!fs::is_regular_file(to / name) || fs::file_size(to / name) != size ||
+        read_text(to / name, size) != read_text(from / name, size))
       others.push_back(name);
   }
   return others;

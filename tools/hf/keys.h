@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "framework/format/io.h"
-#include "framework/format/torch_file.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {

@@ -1,6 +1,5 @@
 #include "tools/hf/parameters.h"
 
-#include <algorithm>
 #include <cstring>
 
 #include "framework/format/sharded.h"
@@ -90,15 +89,9 @@ class Mapping {
   void linear(const std::string& ours, const std::vector<std::string>& theirs, const Shape& rows,
               int64_t in, Cut cut, bool grouped = false) {
     const bool transposed = family_ == HfFamily::kGpt2;
-    HfParameter weight{.name = ours + ".weight",
-                       .shape = {0, in},
-                       .cut = cut,
-                       .transposed = transposed,
-                       .grouped = grouped};
-    HfParameter bias{.name = ours + ".bias",
-                     .shape = {0},
-                     .cut = cut == Cut::kColumns ? Cut::kWhole : cut,
-                     .grouped = grouped};
+    const Cut bias_cut = cut == Cut::kColumns ? Cut::kWhole : cut;
+    HfParameter weight{ours + ".weight", {0, in}, cut, {}, transposed, grouped};
+    HfParameter bias{ours + ".bias", {0}, bias_cut, {}, /*transposed=*/false, grouped};
     for (size_t i = 0; i < theirs.size(); ++i) {
       weight.shape[0] += rows[i];
       bias.shape[0] += rows[i];

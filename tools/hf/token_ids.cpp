@@ -5,8 +5,8 @@
 #include "framework/util/input_file.h"
 #include "framework/util/json.h"
 #include "framework/util/parse_number.h"
+#include "tools/hf/args.h"
 #include "tools/hf/config.h"
-#include "tools/hf/run_tokenizer.h"
 
 namespace anymesh {
 namespace {
@@ -21,10 +21,6 @@ Json read_object(const fs::path& file) {
   return json.is_object() ? json : Json::object();
 }
 
-Json find(const Json& object, const std::string& key) {
-  return object.is_object() && object.contains(key) ? object[key] : Json();
-}
-
 // A tokenizer as transformers stores it, in one or several of these files.
 struct Package {
   Json config, special, tokenizer, vocab, added, pieces, decoder;
@@ -35,13 +31,13 @@ struct Package {
         tokenizer(read_object(folder / "tokenizer.json")),
         vocab(read_object(folder / "vocab.json")),
         added(read_object(folder / "added_tokens.json")),
-        pieces(find(find(tokenizer, "model"), "vocab")),
-        decoder(find(config, "added_tokens_decoder")) {}
+        pieces(member(member(tokenizer, "model"), "vocab")),
+        decoder(member(config, "added_tokens_decoder")) {}
 
   // Returns the text of "eos_token", say, stored as such or in an object.
   std::string text_of(const std::string& token) const {
     for (const Json* file : {&config, &special}) {
-      const Json value = find(*file, token), content = find(value, "content");
+      const Json value = member(*file, token), content = member(value, "content");
       if (value.is_string()) return value;
       if (content.is_string()) return content;
     }
@@ -49,21 +45,21 @@ struct Package {
   }
 
   std::optional<int64_t> id_of(const std::string& text) const {
-    for (const Json& token : find(tokenizer, "added_tokens"))
-      if (find(token, "content") == text && find(token, "id").is_number_integer())
+    for (const Json& token : member(tokenizer, "added_tokens"))
+      if (member(token, "content") == text && member(token, "id").is_number_integer())
         return token["id"].get<int64_t>();
     for (const Json* map : {&added, &vocab, &pieces})
-      if (const Json id = find(*map, text); id.is_number_integer()) return id.get<int64_t>();
+      if (const Json id = member(*map, text); id.is_number_integer()) return id.get<int64_t>();
     for (const auto& [id, token] : decoder.items())
-      if (find(token, "content") == text) return parse_number<int64_t>(id);
+      if (member(token, "content") == text) return parse_number<int64_t>(id);
     return {};
   }
 };
 
-// Goes over the fields of a protobuf message. Passes strings and sub-messages to `text` and
-// integers to `integer`. Ends early where the bytes are no such message.
-template <typename Text, typename Integer>
-void read_fields(std::string_view message, const Text& text, const Integer& integer) {
+// Calls see(number, integer, text) for the fields of a protobuf message. Strings and sub-messages
+// have a text. Ends early where the bytes are no such message.
+template <typename See>
+void read_fields(std::string_view message, const See& see) {
   const auto varint = [&]() -> std::optional<uint64_t> {
     uint64_t value = 0;
     for (int shift = 0; shift < 64 && !message.empty(); shift += 7) {
@@ -75,17 +71,14 @@ void read_fields(std::string_view message, const Text& text, const Integer& inte
     return {};
   };
   while (const auto tag = varint()) {
-    const uint64_t field = *tag >> 3, wire_type = *tag & 7;
+    const uint64_t wire_type = *tag & 7;
     const bool fixed = wire_type == 1 || wire_type == 5;
     const auto value = fixed ? std::optional<uint64_t>(wire_type == 1 ? 8 : 4) : varint();
     if (!value || wire_type > 5 || wire_type == 3 || wire_type == 4) return;
-    if (wire_type == 0) {
-      integer(field, *value);
-      continue;
-    }
-    if (*value > message.size()) return;
-    if (wire_type == 2) text(field, message.substr(0, *value));
-    message.remove_prefix(*value);
+    const uint64_t size = wire_type == 0 ? 0 : *value;
+    if (size > message.size()) return;
+    if (!fixed) see(*tag >> 3, *value, message.substr(0, size));
+    message.remove_prefix(size);
   }
 }
 
@@ -97,21 +90,18 @@ TokenIds sentencepiece_ids(const fs::path& file) {
   if (!fs::is_regular_file(file)) return ids;
   int64_t index = 0;
   const std::string model = read_file(file);
-  read_fields(
-      model,
-      [&](uint64_t field, std::string_view message) {
-        if (field != kPieces) return;
-        std::string_view piece;
-        uint64_t type = 0;
-        read_fields(
-            message,
-            [&](uint64_t of, std::string_view text) { piece = of == kPiece ? text : piece; },
-            [&](uint64_t of, uint64_t value) { type = of == kType ? value : type; });
-        if (type == kControl && piece == "<s>") ids["bos_token_id"] = {index};
-        if (type == kControl && piece == "</s>") ids["eos_token_id"] = {index};
-        ++index;
-      },
-      [](uint64_t, uint64_t) {});
+  read_fields(model, [&](uint64_t field, uint64_t, std::string_view message) {
+    if (field != kPieces) return;
+    std::string_view piece;
+    uint64_t type = 0;
+    read_fields(message, [&](uint64_t of, uint64_t value, std::string_view text) {
+      if (of == kPiece) piece = text;
+      if (of == kType) type = value;
+    });
+    if (type == kControl && piece == "<s>") ids["bos_token_id"] = {index};
+    if (type == kControl && piece == "</s>") ids["eos_token_id"] = {index};
+    ++index;
+  });
   return ids;
 }
 
@@ -122,7 +112,7 @@ TokenIds token_ids_beside(const fs::path& folder) {
   const Json generation = read_object(folder / "generation_config.json");
   const Package package(folder);
   for (const std::string key : kTokenIds) {
-    const Json value = find(generation, key);
+    const Json value = member(generation, key);
     if (value.is_number_integer()) ids[key] = {value.get<int64_t>()};
     if (value.is_array()) ids[key] = value.get<std::vector<int64_t>>();
     if (ids.contains(key)) continue;
@@ -139,7 +129,7 @@ TokenIds token_ids_of_run(const TokenizerChoice& choice) {
   };
   if (choice.type == "ByteLevelTokenizer") return both(256);
   if (choice.type == "GPTSentencePieceTokenizer") return sentencepiece_ids(choice.tokenizer_model);
-  const Json id = find(read_object(choice.vocab_file), "<|endoftext|>");
+  const Json id = member(read_object(choice.vocab_file), "<|endoftext|>");
   return id.is_number_integer() ? both(id.get<int64_t>()) : TokenIds();
 }
 

@@ -3,8 +3,25 @@
 #include <string>
 
 #include "framework/format/whole.h"
+#include "models/gpt/gpt_config.h"
 
 namespace anymesh {
+
+// Reads the model and the tokenizer of a run from the `args` in its checkpoint, by the flag table
+// and without a run.
+
+// Returns the run's args in a checkpoint's metadata; None if it has none.
+Value args_of(const CheckpointReader& checkpoint);
+
+// Returns the `args` that a run of this model writes.
+Value args_of_gpt(const GptConfig& gpt);
+
+// Reads the `args` of a checkpoint of ours or of Megatron-DeepSpeed. Throws a DamagedFile that names
+// a missing attribute, or a value that our model cannot have.
+GptConfig gpt_of_args(const Value& args);
+
+// Returns the flags that are not at their defaults: "--num-layers 2 --swiglu ...".
+std::string flags_of_gpt(const GptConfig& gpt);
 
 // A tokenizer as its flags describe it (framework/data/tokenizer.h).
 struct TokenizerChoice {
@@ -25,8 +42,5 @@ TokenizerChoice tokenizer_of(const CheckpointReader& checkpoint, TokenizerChoice
 
 // "--tokenizer-type T --vocab-file F ...", for the shell.
 std::string flags_of(const TokenizerChoice& choice);
-
-// Returns the run's args in a checkpoint's metadata; None if it has none.
-Value args_of(const CheckpointReader& checkpoint);
 
 }  // namespace anymesh
