@@ -55,31 +55,25 @@ std::vector<Powers> read_columns(const std::string& path, const Words& names) {
   return columns;
 }
 
-// Maps powers of ten to pixels. Spans a decade or more.
-struct Axis {
-  double from, to, low = INFINITY, high = -INFINITY;
+void include(Axis& axis, const Powers& powers) {
+  for (const double power : powers) {
+    if (!std::isfinite(power)) continue;
+    axis.include(power - 0.06);
+    axis.include(power + 0.06);
+  }
+}
 
-  void include(const Powers& powers) {
-    for (const double power : powers) {
-      if (!std::isfinite(power)) continue;
-      low = std::min(low, power - 0.06);
-      high = std::max(high, power + 0.06);
+// Returns every decade, and twice and five times it while there are few.
+Powers ticks(const Axis& axis) {
+  Powers powers;
+  for (double decade = std::floor(axis.low); decade <= axis.high; ++decade)
+    for (const int multiple : {1, 2, 5}) {
+      const double power = decade + std::log10(multiple);
+      if (power >= axis.low && power <= axis.high && (multiple == 1 || axis.high - axis.low < 3))
+        powers.push_back(power);
     }
-  }
-  double at(double power) const { return from + (power - low) / (high - low) * (to - from); }
-  // Returns every decade, and twice and five times it while there are few.
-  Powers ticks() const {
-    Powers powers;
-    for (double decade = std::floor(low); decade <= high; ++decade) {
-      for (const int multiple : {1, 2, 5}) {
-        const double power = decade + std::log10(multiple);
-        if (power >= low && power <= high && (multiple == 1 || high - low < 3))
-          powers.push_back(power);
-      }
-    }
-    return powers;
-  }
-};
+  return powers;
+}
 
 std::string path(const std::string& points, double width, size_t series) {
   return path_at(points, "stroke-linecap=\"round\" stroke-width=\"" + px(width) + "\" stroke=\"" +
@@ -88,11 +82,11 @@ std::string path(const std::string& points, double width, size_t series) {
 
 std::string grid(const Axis& x, const Axis& y) {
   std::string svg;
-  for (const double tick : x.ticks()) {
+  for (const double tick : ticks(x)) {
     svg += line_at(x.at(tick), y.from, x.at(tick), y.to, "grid");
     svg += text_at(x.at(tick), y.from + 18, "tick mid", string_printf("%g", std::pow(10, tick)));
   }
-  for (const double tick : y.ticks()) {
+  for (const double tick : ticks(y)) {
     svg += line_at(x.from, y.at(tick), x.to, y.at(tick), "grid");
     svg +=
         text_at(x.from - 10, y.at(tick) + 4, "tick end", string_printf("%g", std::pow(10, tick)));
@@ -105,8 +99,8 @@ std::string panel(const std::string& argument, double left, double top) {
   if (words.size() < 4) throw std::runtime_error(argument + ": not HEADING|FILE|X|Y...");
   const auto columns = read_columns(words[1], Words(words.begin() + 2, words.end()));
   Axis x{left, left + kWidth}, y{top + kHeight, top};
-  x.include(columns[0]);
-  for (size_t i = 1; i < columns.size(); ++i) y.include(columns[i]);
+  include(x, columns[0]);
+  for (size_t i = 1; i < columns.size(); ++i) include(y, columns[i]);
   if (x.low > x.high || y.low > y.high) throw std::runtime_error(argument + ": no points");
   for (Axis* axis : {&x, &y}) axis->high = std::max(axis->high, axis->low + 1);
   std::string svg = text_at(left, top - 40, "head", words[0]) + grid(x, y) +

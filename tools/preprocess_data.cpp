@@ -107,8 +107,7 @@ class Preprocessor {
   }
 
   void run() {
-    parallel_for(static_cast<size_t>(options_.workers), options_.workers,
-                 [this](size_t) { work(); });
+    parallel_for(options_.workers, options_.workers, [this](size_t) { work(); });
     if (documents_ == 0) throw_error("--input ", options_.input, ": has no documents");
     for (Output& output : outputs_) output.builder.finish();
   }

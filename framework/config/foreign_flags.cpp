@@ -1,6 +1,7 @@
 #include "framework/config/foreign_flags.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "framework/config/config.h"
 #include "framework/util/errors.h"
@@ -205,10 +206,7 @@ const Foreign* find_foreign(std::span<const Foreign> list, std::string_view name
 
 std::vector<std::string_view> items_of(std::string_view list) {
   std::vector<std::string_view> items;
-  while (!list.empty()) {
-    items.push_back(list.substr(0, list.find('|')));
-    list.remove_prefix(std::min(items.back().size() + 1, list.size()));
-  }
+  for (const auto item : std::views::split(list, '|')) items.emplace_back(item.begin(), item.end());
   return items;
 }
 

@@ -41,8 +41,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     for (auto token = special_.begin(); token != special_.end(); ++token)
       next.emplace_back(text.find(token->first), token);
     for (size_t begin = 0;;) {
-      const auto first =
-          std::ranges::min_element(next, {}, [](auto& token) { return token.first; });
+      const auto first = std::ranges::min_element(next, {}, [](auto& each) { return each.first; });
       const bool last = first == next.end() || first->first == std::string_view::npos;
       append(text.substr(begin, last ? std::string_view::npos : first->first - begin), ids);
       if (last) return ids;

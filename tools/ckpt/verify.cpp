@@ -126,10 +126,10 @@ class Verifier {
     for (const std::string& damage :
          {size_damage(path_, manifest->files), checksum_damage(path_, manifest->files)})
       if (!damage.empty()) add(damage);
-    const IsOurs listed =
+    const IsOurs known =
         kind_ == Kind::kUniversal ? universal_entries(path_) : entries_of(*manifest);
     for (const fs::path& file : files_)
-      if (is_of_checkpoint(file) && !listed(file.lexically_relative(path_), /*is_folder=*/false))
+      if (is_of_checkpoint(file) && !known(file.lexically_relative(path_), /*is_folder=*/false))
         add(file.string() + ": is not in " + std::string(kManifestFile) +
             ", so that nobody knows whether it is as it was written");
   }

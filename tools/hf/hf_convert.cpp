@@ -72,9 +72,8 @@ Command parse(int argc, char** argv) {
 }
 
 void print_tokenizer(const std::vector<std::string>& files, const std::string& folder) {
-  std::printf("%s:", folder.c_str());
-  for (const std::string& file : files) std::printf(" %s", file.c_str());
-  std::printf("%s\n", files.empty() ? " no tokenizer" : "");
+  std::printf("%s: %s\n", folder.c_str(),
+              files.empty() ? "no tokenizer" : joined(files, " ").c_str());
 }
 
 void print_notes(const std::vector<std::string>& notes) {
@@ -112,10 +111,8 @@ void run_export(const HfExportOptions& options) {
 }
 
 int convert(const Command& command) {
-  if (command.name == "import")
-    run_import(command.options, command.overwrite);
-  else
-    run_export(command.options);
+  const auto& [name, options, overwrite] = command;
+  name == "import" ? run_import(options, overwrite) : run_export(options);
   return 0;
 }
 

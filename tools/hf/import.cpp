@@ -135,6 +135,27 @@ Value metadata_of(const std::vector<HfParameter>& parameters, const HfModel& mod
        {keys::kWeightsOnly, true}});
 }
 
+// Makes the files of a universal folder. Their tensors are read, and counted, as they are written.
+std::vector<StreamedFile> files_of(const fs::path& folder, const HfModel& model,
+                                   const std::vector<HfParameter>& parameters,
+                                   const std::vector<BytesPtr>& ours, ProgressCounter& counter) {
+  const UniversalInfo info = info_of(parameters, model);
+  MergeRules rules(info);
+  std::vector<StreamedFile> files;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const std::string& name = parameters[i].name;
+    std::vector<Value::Entry> entries = merge_keys(rules.classify(name));
+    entries.emplace_back(keys::kParam,
+                         TensorRecord{DType::kFloat32, parameters[i].shape, /*requires_grad=*/true,
+                                      counted_bytes(ours[i], counter)});
+    files.push_back(streamed_torch_file(folder / kZeroFolder / name / state_file(kFp32State),
+                                        Value::dict(std::move(entries))));
+  }
+  files.push_back(
+      streamed_torch_file(folder / model_states_file(0), metadata_of(parameters, model, info)));
+  return files;
+}
+
 // Returns the files that `to` lacks or has with other content.
 std::vector<std::string> differing(const std::vector<std::string>& names, const fs::path& from,
                                    const fs::path& to) {
@@ -159,7 +180,6 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
                   .output = fs::absolute(save).lexically_normal() /
                             (tag_folder(0) + std::string(kUniversalSuffix))};
   HfModel& model = report.model;
-  const fs::path temporary = temporary_of(report.output);
   report.tokenizer = tokenizer_files(folder);
   const std::vector<std::string> tokenizer = differing(report.tokenizer, folder, save);
   const auto check_output = [&] {
@@ -179,25 +199,11 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   if (!model.unknown_keys.empty()) report.notes.push_back(unknown_keys_note(model));
   const std::vector<HfParameter> parameters = hf_parameters(model);
   const std::vector<BytesPtr> ours = read_ours(weights, model, parameters);
-  const UniversalInfo info = info_of(parameters, model);
-  MergeRules rules(info);
-
   uint64_t total = 0;
   for (const BytesPtr& bytes : ours) total += bytes->size();
   ProgressCounter counter(total, progress);
-  std::vector<StreamedFile> files;
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const HfParameter& parameter = parameters[i];
-    std::vector<Value::Entry> entries = merge_keys(rules.classify(parameter.name));
-    entries.emplace_back(keys::kParam,
-                         TensorRecord{DType::kFloat32, parameter.shape, /*requires_grad=*/true,
-                                      counted_bytes(ours[i], counter)});
-    files.push_back(
-        streamed_torch_file(temporary / kZeroFolder / parameter.name / state_file(kFp32State),
-                            Value::dict(std::move(entries))));
-  }
-  files.push_back(
-      streamed_torch_file(temporary / model_states_file(0), metadata_of(parameters, model, info)));
+  const std::vector<StreamedFile> files =
+      files_of(temporary_of(report.output), model, parameters, ours, counter);
   fs::create_directories(save);
   const OutputLock lock = lock_build(std::move(claimed), report.output, "the output"),
                    lock_of_save = OutputLock::inside(save, "the output folder");

@@ -10,72 +10,68 @@ namespace {
 
 using Cut = HfParameter::Cut;
 
-enum Part { kBase, kEmbedding, kLayers, kNorm1, kQkv, kAttention, kNorm2, kMlpIn, kMlpOut, kNorm };
+using Names = std::vector<std::string>;
 
-// Returns transformers' names of a part. Names of a layer's parts follow the layer's prefix.
-const std::vector<std::string>& names_of(Part part, HfFamily family) {
-  static const std::vector<std::string> names[][3] = {
-      // GPT-2, Llama, BLOOM
-      {{"transformer."}, {"model."}, {"transformer."}},
-      {{"wte"}, {"embed_tokens"}, {"word_embeddings"}},
-      {{"h."}, {"layers."}, {"h."}},
-      {{"ln_1"}, {"input_layernorm"}, {"input_layernorm"}},
-      {{"attn.c_attn"},
-       {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"},
-       {"self_attention.query_key_value"}},
-      {{"attn.c_proj"}, {"self_attn.o_proj"}, {"self_attention.dense"}},
-      {{"ln_2"}, {"post_attention_layernorm"}, {"post_attention_layernorm"}},
-      {{"mlp.c_fc"}, {"mlp.gate_proj", "mlp.up_proj"}, {"mlp.dense_h_to_4h"}},
-      {{"mlp.c_proj"}, {"mlp.down_proj"}, {"mlp.dense_4h_to_h"}},
-      {{"ln_f"}, {"norm"}, {"ln_f"}}};
-  return names[part][static_cast<size_t>(family)];
+// Transformers' names. Those of a layer's parts follow the layer's prefix.
+struct FamilyNames {
+  const char *base, *embedding, *layers, *norm1;
+  Names qkv;
+  const char *attention, *norm2;
+  Names mlp_in;
+  const char *mlp_out, *norm;
+};
+// clang-format off
+const FamilyNames& names_of(HfFamily family) {
+  static const FamilyNames names[] = {
+      {"transformer.", "wte", "h.", "ln_1", {"attn.c_attn"}, "attn.c_proj", "ln_2", {"mlp.c_fc"},
+       "mlp.c_proj", "ln_f"},
+      {"model.", "embed_tokens", "layers.", "input_layernorm",
+       {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}, "self_attn.o_proj",
+       "post_attention_layernorm", {"mlp.gate_proj", "mlp.up_proj"}, "mlp.down_proj", "norm"},
+      {"transformer.", "word_embeddings", "h.", "input_layernorm",
+       {"self_attention.query_key_value"}, "self_attention.dense", "post_attention_layernorm",
+       {"mlp.dense_h_to_4h"}, "mlp.dense_4h_to_h", "ln_f"}};
+  return names[static_cast<size_t>(family)];
 }
+// clang-format on
 
 class Mapping {
  public:
   explicit Mapping(const HfModel& model)
-      : family_(model.family), gpt_(model.gpt), h_(gpt_.hidden_size) {}
+      : family_(model.family), names_(names_of(family_)), gpt_(model.gpt), h_(gpt_.hidden_size) {}
 
   std::vector<HfParameter> run() {
-    const std::string embed =
-        gpt_.untie_embeddings_and_output_weights ? "1." : "tied_modules.embed.";
-    const std::string base = base_prefix(family_);
+    const bool untied = gpt_.untie_embeddings_and_output_weights;
+    const std::string embed = untied ? "1." : "tied_modules.embed.", base = names_.base;
     const Shape table{gpt_.vocab_size, h_};
     add_same(embed + "word_embeddings.weight", table, Cut::kVocabulary,
-             base + names_of(kEmbedding, family_)[0] + ".weight");
+             base + names_.embedding + ".weight");
     if (gpt_.embed_layernorm)
       norm(embed + "word_embeddings.norm", base + "word_embeddings_layernorm");
     if (gpt_.learned_positions())
       add_same(embed + "position_embeddings.weight", {gpt_.max_position_embeddings, h_},
                Cut::kWhole, base + "wpe.weight");
-    for (int i = 0; i < gpt_.num_layers; ++i) layer(i);
-    norm(std::to_string(gpt_.num_layers + 2), base + names_of(kNorm, family_)[0]);
-    if (gpt_.untie_embeddings_and_output_weights)
+    for (int i = 0; i < gpt_.num_layers; ++i)
+      layer(std::to_string(i + 2) + ".", base + names_.layers + std::to_string(i) + ".");
+    norm(std::to_string(gpt_.num_layers + 2), base + names_.norm);
+    if (untied)
       add_same(std::to_string(gpt_.num_layers + 3) + ".lm_head.weight", table, Cut::kVocabulary,
                "lm_head.weight");
     return std::move(parameters_);
   }
 
  private:
-  void layer(int i) {
-    const std::string ours = std::to_string(i + 2) + ".";
-    const std::string prefix =
-        base_prefix(family_) + names_of(kLayers, family_)[0] + std::to_string(i) + ".";
-    const auto theirs = [&](Part part) {
-      std::vector<std::string> names = names_of(part, family_);
-      for (std::string& name : names) name = prefix + name;
-      return names;
-    };
-    const int64_t d = gpt_.head_dim(), kv = gpt_.key_value_heads() * d, f = gpt_.ffn_size();
-    const auto qkv = theirs(kQkv), mlp_in = theirs(kMlpIn);
-    norm(ours + "input_layernorm", theirs(kNorm1)[0]);
-    linear(ours + "self_attention.query_key_value", qkv,
+  void layer(const std::string& ours, const std::string& theirs) {
+    const Names &qkv = names_.qkv, &mlp_in = names_.mlp_in;
+    const int64_t kv = gpt_.key_value_heads() * gpt_.head_dim(), f = gpt_.ffn_size();
+    norm(ours + "input_layernorm", theirs + names_.norm1);
+    linear(ours + "self_attention.query_key_value", theirs, qkv,
            qkv.size() > 1 ? Shape{h_, kv, kv} : Shape{h_ + 2 * kv}, h_, Cut::kRows,
            /*grouped=*/family_ != HfFamily::kBloom);
-    linear(ours + "self_attention.dense", theirs(kAttention), {h_}, h_, Cut::kColumns);
-    norm(ours + "post_attention_layernorm", theirs(kNorm2)[0]);
-    linear(ours + "mlp.dense_h_to_4h", mlp_in, Shape(mlp_in.size(), f), h_, Cut::kRows);
-    linear(ours + "mlp.dense_4h_to_h", theirs(kMlpOut), {h_}, f, Cut::kColumns);
+    linear(ours + "self_attention.dense", theirs, {names_.attention}, {h_}, h_, Cut::kColumns);
+    norm(ours + "post_attention_layernorm", theirs + names_.norm2);
+    linear(ours + "mlp.dense_h_to_4h", theirs, mlp_in, Shape(mlp_in.size(), f), h_, Cut::kRows);
+    linear(ours + "mlp.dense_4h_to_h", theirs, {names_.mlp_out}, {h_}, f, Cut::kColumns);
   }
 
   void norm(const std::string& ours, const std::string& theirs) {
@@ -84,20 +80,20 @@ class Mapping {
       add_same(ours + ".bias", {h_}, Cut::kWhole, theirs + ".bias");
   }
 
-  // `rows` has the rows of each of their tensors. If a matrix is cut by columns, every rank has its
-  // bias.
-  void linear(const std::string& ours, const std::vector<std::string>& theirs, const Shape& rows,
-              int64_t in, Cut cut, bool grouped = false) {
+  // `rows` has the rows of each of their tensors, `theirs` and a name. If a matrix is cut by
+  // columns, every rank has its bias.
+  void linear(const std::string& ours, const std::string& theirs, const Names& names,
+              const Shape& rows, int64_t in, Cut cut, bool grouped = false) {
     const bool transposed = family_ == HfFamily::kGpt2;
     const Cut bias_cut = cut == Cut::kColumns ? Cut::kWhole : cut;
     HfParameter weight{ours + ".weight", {0, in}, cut, {}, transposed, grouped};
     HfParameter bias{ours + ".bias", {0}, bias_cut, {}, /*transposed=*/false, grouped};
-    for (size_t i = 0; i < theirs.size(); ++i) {
+    for (size_t i = 0; i < names.size(); ++i) {
       weight.shape[0] += rows[i];
       bias.shape[0] += rows[i];
       weight.theirs.push_back(
-          {theirs[i] + ".weight", transposed ? Shape{in, rows[i]} : Shape{rows[i], in}});
-      bias.theirs.push_back({theirs[i] + ".bias", {rows[i]}});
+          {theirs + names[i] + ".weight", transposed ? Shape{in, rows[i]} : Shape{rows[i], in}});
+      bias.theirs.push_back({theirs + names[i] + ".bias", {rows[i]}});
     }
     parameters_.push_back(std::move(weight));
     if (gpt_.add_bias_linear) parameters_.push_back(std::move(bias));
@@ -108,6 +104,7 @@ class Mapping {
   }
 
   HfFamily family_;
+  const FamilyNames& names_;
   const GptConfig& gpt_;
   int64_t h_;
   std::vector<HfParameter> parameters_;
@@ -221,6 +218,6 @@ BytesPtr take(const CheckpointReader& checkpoint, const std::string& name,
   return as_float32(found.weight()).bytes;
 }
 
-std::string base_prefix(HfFamily family) { return names_of(kBase, family)[0]; }
+std::string base_prefix(HfFamily family) { return names_of(family).base; }
 
 }  // namespace anymesh

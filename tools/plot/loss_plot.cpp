@@ -22,14 +22,10 @@ struct Point {
 };
 
 struct Panel {
-  double top, height;
-  double x_low, x_high, y_low, y_high;
+  Axis x{kLeft, kLeft + kPlotWidth}, y;
 
-  double x(double value) const { return kLeft + (value - x_low) / (x_high - x_low) * kPlotWidth; }
-  double y(double value) const {
-    return top + height - (value - y_low) / (y_high - y_low) * height;
-  }
-  double bottom() const { return top + height; }
+  double top() const { return y.to; }
+  double bottom() const { return y.from; }
 };
 
 // Returns a run's dashes. Dashes of equal length fill each other's gaps, since each run's begin one
@@ -76,11 +72,12 @@ std::string path_through(const std::vector<Point>& points, const std::string& st
 }
 
 std::string frame(const Panel& panel, const std::string& heading) {
-  std::string svg = text_at(kLeft, panel.top - 12, "head", heading);
-  for (const double tick : nice_ticks(panel.x_low, panel.x_high, 8)) {
+  std::string svg = text_at(kLeft, panel.top() - 12, "head", heading);
+  for (const double tick : nice_ticks(panel.x.low, panel.x.high, 8)) {
     if (tick != std::floor(tick)) continue;  // there is no iteration 2.5
-    svg += line_at(panel.x(tick), panel.top, panel.x(tick), panel.bottom(), "grid");
-    svg += text_at(panel.x(tick), panel.bottom() + 18, "tick mid", string_printf("%.15g", tick));
+    const double x = panel.x.at(tick);
+    svg += line_at(x, panel.top(), x, panel.bottom(), "grid");
+    svg += text_at(x, panel.bottom() + 18, "tick mid", string_printf("%.15g", tick));
   }
   return svg + line_at(kLeft, panel.bottom(), kLeft + kPlotWidth, panel.bottom(), "axis");
 }
@@ -93,12 +90,12 @@ std::string level(double y, const std::string& label) {
 
 std::string loss_panel(const Panel& panel, const std::vector<LossCurve>& curves) {
   std::string svg = frame(panel, "lm loss");
-  for (const double tick : nice_ticks(panel.y_low, panel.y_high, 6))
-    svg += level(panel.y(tick), string_printf("%g", tick));
+  for (const double tick : nice_ticks(panel.y.low, panel.y.high, 6))
+    svg += level(panel.y.at(tick), string_printf("%g", tick));
   for (size_t i = 0; i < curves.size(); ++i) {
     std::vector<Point> points;
     for (const LossRow& row : curves[i].rows)
-      points.push_back({panel.x(row.iteration), panel.y(row.loss)});
+      points.push_back({panel.x.at(row.iteration), panel.y.at(row.loss)});
     if (i == 0) {
       svg += path_through(points, stroke_of(0, 7));
       svg += path_through(points, "stroke=\"#8b94a3\" stroke-width=\"1\"");
@@ -137,9 +134,9 @@ std::string delta_curve(const Panel& panel, double equal, const std::vector<Loss
   for (const LossDelta& delta : deltas) {
     if (delta.absolute == 0) {
       end_line();
-      dots.push_back({panel.x(delta.iteration), equal});
+      dots.push_back({panel.x.at(delta.iteration), equal});
     } else {
-      line.push_back({panel.x(delta.iteration), panel.y(std::log10(delta.absolute))});
+      line.push_back({panel.x.at(delta.iteration), panel.y.at(std::log10(delta.absolute))});
     }
   }
   end_line();
@@ -155,16 +152,14 @@ std::string delta_panel(Panel panel, const std::vector<LossCurve>& curves) {
   const auto [low, high] = decades(runs);
   std::string svg = frame(panel, "|\u0394 lm loss| to " + curves[0].label);
   svg += text_at(kLeft - 10, panel.bottom() - kEqualLane / 2 + 4, "tick end", "equal");
-  panel.height -= kEqualLane;
-  panel.y_low = low;
-  panel.y_high = high;
+  panel.y = {panel.bottom() - kEqualLane, panel.top(), double(low), double(high)};
   svg += line_at(kLeft, panel.bottom(), kLeft + kPlotWidth, panel.bottom(), "grid");
   const int step = std::max(1, (high - low + 4) / 5);
   for (int decade = low; decade <= high; decade += step)
-    svg +=
-        level(panel.y(decade), (decade < 0 ? "1e\u2212" : "1e") + std::to_string(std::abs(decade)));
+    svg += level(panel.y.at(decade),
+                 (decade < 0 ? "1e\u2212" : "1e") + std::to_string(std::abs(decade)));
   if (low > high)
-    svg += text_at(kLeft + kPlotWidth / 2, panel.top + panel.height / 2 + 4, "tick mid",
+    svg += text_at(kLeft + kPlotWidth / 2, (panel.top() + panel.bottom()) / 2 + 4, "tick mid",
                    "no difference at any common iteration");
   for (size_t i = 0; i < runs.size(); ++i) {
     const double equal = panel.bottom() + kEqualLane * (i + 1) / (runs.size() + 1);
@@ -199,22 +194,20 @@ double legend_width(const std::vector<LossCurve>& curves) {
 }
 
 Panel loss_axes(const std::vector<LossCurve>& curves) {
-  Panel panel{kTop, kLossHeight, INFINITY, -INFINITY, INFINITY, -INFINITY};
-  for (const LossCurve& curve : curves) {
-    panel.x_low = std::min(panel.x_low, double(curve.rows.front().iteration));
-    panel.x_high = std::max(panel.x_high, double(curve.rows.back().iteration));
+  Panel panel{.y = {kTop + kLossHeight, kTop}};
+  auto& [x, y] = panel;
+  for (const LossCurve& curve : curves)
     for (const LossRow& row : curve.rows) {
-      panel.y_low = std::min(panel.y_low, row.loss);
-      panel.y_high = std::max(panel.y_high, row.loss);
+      x.include(static_cast<double>(row.iteration));
+      y.include(row.loss);
     }
-  }
   // Keeps the axis wide enough that its ticks are different doubles.
-  panel.x_high = std::max(panel.x_high, panel.x_low + std::max(1.0, 1e-9 * panel.x_low));
-  const double size = std::max(std::abs(panel.y_low), std::abs(panel.y_high));
-  double margin = std::max(0.05 * (panel.y_high - panel.y_low), 1e-3 * size);
+  x.high = std::max(x.high, x.low + std::max(1.0, 1e-9 * x.low));
+  double margin =
+      std::max(0.05 * (y.high - y.low), 1e-3 * std::max(std::abs(y.low), std::abs(y.high)));
   if (margin == 0) margin = 1;
-  panel.y_low -= margin;
-  panel.y_high += margin;
+  y.low -= margin;
+  y.high += margin;
   return panel;
 }
 
@@ -222,9 +215,8 @@ Panel loss_axes(const std::vector<LossCurve>& curves) {
 
 std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>& curves) {
   const Panel losses = loss_axes(curves);
-  Panel deltas = losses;
-  deltas.top = losses.bottom() + kBetween;
-  deltas.height = kDeltaHeight;
+  const double top = losses.bottom() + kBetween;
+  const Panel deltas{losses.x, {top + kDeltaHeight, top}};
   const bool compared = curves.size() > 1;
   const double bottom = compared ? deltas.bottom() : losses.bottom();
   const double width = kLeft + kPlotWidth + kGap + legend_width(curves) + 16;

@@ -25,13 +25,11 @@ double tolerance_of(const cxxopts::ParseResult& parsed, const char* name) {
 }
 
 cxxopts::ParseResult parse(int argc, char** argv) {
-  cxxopts::Options options("plot_loss",
-                           "Compares and plots loss CSVs; the first is the reference.");
-  options.custom_help("[--flag value]... [label=]reference.csv [[label=]run.csv]...")
-      .set_width(100);
+  cxxopts::Options flags("plot_loss", "Compares and plots loss CSVs; the first is the reference.");
+  flags.custom_help("[--flag value]... [label=]reference.csv [[label=]run.csv]...").set_width(100);
   const auto text = text_value();
   // clang-format off
-  options.add_options()
+  flags.add_options()
     ("output", "SVG file to write", text, "FILE")
     ("title", "title of the plot", text_value("Training loss"), "TEXT")
     ("tolerance", "largest |relative delta| to the reference at any common iteration", text, "X")
@@ -39,7 +37,7 @@ cxxopts::ParseResult parse(int argc, char** argv) {
     ("bitwise", "losses must be the same text")
     ("help", "this text");
   // clang-format on
-  cxxopts::ParseResult parsed = parse_flags(options, argc, argv);
+  cxxopts::ParseResult parsed = parse_flags(flags, argc, argv);
   if (parsed.unmatched().empty()) throw_error("give at least one CSV");
   return parsed;
 }

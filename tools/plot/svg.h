@@ -2,6 +2,8 @@
 // looks: title, head, label, tick, mid (centred), end (flush right); grid and axis for lines.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <filesystem>
 #include <string>
@@ -20,6 +22,17 @@ std::string path_at(const std::string& points, const std::string& attributes);
 std::string rectangle(double x, double y, double width, double height, const std::string& color);
 std::string text_at(double x, double y, const std::string& style, const std::string& text);
 std::string line_at(double x1, double y1, double x2, double y2, const std::string& style);
+
+// Maps the values from `low` to `high` to the pixels between `from` and `to`.
+struct Axis {
+  double from, to, low = INFINITY, high = -INFINITY;
+
+  void include(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  double at(double value) const { return from + (value - low) / (high - low) * (to - from); }
+};
 
 // Returns about `count` ticks at multiples of 1, 2 or 5 times a power of ten inside [low, high].
 std::vector<double> nice_ticks(double low, double high, int count);
