@@ -8,6 +8,7 @@
 
 #include "framework/config/config.h"
 #include "framework/util/errors.h"
+#include "framework/util/format.h"
 #include "framework/util/parse_number.h"
 
 namespace anymesh {
@@ -64,11 +65,8 @@ std::string text_of(const Setting::Value& value) {
     return {text, std::to_chars(text, text + sizeof text, *p).ptr};
   }
   if (auto* p = std::get_if<std::string>(&value)) return p->empty() ? "none" : *p;
-  std::string joined;
-  for (const std::string& item : std::get<std::vector<std::string>>(value)) {
-    joined += (joined.empty() ? "" : " ") + item;
-  }
-  return joined.empty() ? "none" : joined;
+  const std::string items = joined(std::get<std::vector<std::string>>(value), " ");
+  return items.empty() ? "none" : items;
 }
 
 }  // namespace

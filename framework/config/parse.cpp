@@ -5,6 +5,7 @@
 #include "framework/config/command_line.h"
 #include "framework/config/deepspeed_json.h"
 #include "framework/util/errors.h"
+#include "framework/util/format.h"
 
 namespace anymesh {
 namespace {
@@ -200,12 +201,6 @@ void add_run_flags(FlagTable& flags, RunConfig& run, EngineConfig& engine) {
             "continue after a loss or gradient that is not finite");
   flags.add("deepspeed_config", run.deepspeed_config,
             "DeepSpeed JSON file, which may repeat flags but not contradict them");
-}
-
-std::string joined(const std::vector<std::string>& items) {
-  std::string text;
-  for (const std::string& item : items) text += (text.empty() ? "" : ", ") + item;
-  return text;
 }
 
 void require_choice(const FlagTable& flags, const char* flag, const std::string& value,

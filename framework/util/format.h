@@ -3,8 +3,17 @@
 #include <cstdarg>
 #include <cstdio>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace anymesh {
+
+// "a, b, c"
+inline std::string joined(const std::vector<std::string>& items, std::string_view between = ", ") {
+  std::string text;
+  for (const std::string& item : items) (text += text.empty() ? "" : between) += item;
+  return text;
+}
 
 // Returns the text that printf would print, up to 511 bytes:
 //
