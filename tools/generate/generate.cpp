@@ -161,7 +161,7 @@ int main(int argc, char** argv) {
               1, [&](const anymesh::Job& job) { anymesh::generate(flags, job.world()); });
           return 0;
         } catch (const c10::Error& error) {
-          throw_error(error.what_without_backtrace());
+          anymesh::throw_error(error.what_without_backtrace());
         }
       });
 }
