@@ -8,6 +8,7 @@
 #include "framework/config/config.h"
 #include "framework/config/foreign_flags.h"
 #include "framework/util/errors.h"
+#include "framework/util/format.h"
 #include "framework/util/nearest_name.h"
 
 namespace anymesh {
@@ -84,7 +85,7 @@ std::string suggestion(const FlagTable& flags, const std::string& name) {
   for (const FlagTable::Flag& flag : flags.flags()) known.push_back(flag.name);
   for (const Foreign& foreign : foreign_flags()) {
     if (!foreign.ignored() && foreign.accepted.empty()) continue;
-    for (const std::string_view flag : items_of(foreign.names)) known.emplace_back(flag);
+    for (const std::string_view flag : split(foreign.names, '|')) known.emplace_back(flag);
   }
   const std::string nearest = nearest_name(name, known);
   return nearest.empty() ? "" : "; did you mean --" + nearest + "?";
@@ -126,7 +127,7 @@ std::string help_text(const FlagTable& flags) {
   std::string line = " ";
   for (const Foreign& foreign : foreign_flags()) {
     if (!foreign.ignored()) continue;
-    for (const std::string_view flag : items_of(foreign.names)) {
+    for (const std::string_view flag : split(foreign.names, '|')) {
       if (line.size() + flag.size() > 96) {
         text += line + "\n";
         line = " ";

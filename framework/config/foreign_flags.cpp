@@ -1,10 +1,10 @@
 #include "framework/config/foreign_flags.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "framework/config/config.h"
 #include "framework/util/errors.h"
+#include "framework/util/format.h"
 
 namespace anymesh {
 namespace {
@@ -204,14 +204,8 @@ const Foreign* find_foreign(std::span<const Foreign> list, std::string_view name
   return found == list.end() ? nullptr : &*found;
 }
 
-std::vector<std::string_view> items_of(std::string_view list) {
-  std::vector<std::string_view> items;
-  for (const auto item : std::views::split(list, '|')) items.emplace_back(item.begin(), item.end());
-  return items;
-}
-
 bool is_one_of(std::string_view value, std::string_view list) {
-  const std::vector<std::string_view> items = items_of(list);
+  const std::vector<std::string_view> items = split(list, '|');
   return std::ranges::find(items, value) != items.end();
 }
 

@@ -41,8 +41,7 @@ std::span<const Synonym> synonyms();
 // Returns advice on the flag to write in place of this name; empty if there is none.
 std::string_view advice_on(std::string_view name);
 
-// Splits "a|b|c" into its items.
-std::vector<std::string_view> items_of(std::string_view list);
+// Returns whether the list, "a|b|c", has the value.
 bool is_one_of(std::string_view value, std::string_view list);
 
 }  // namespace anymesh

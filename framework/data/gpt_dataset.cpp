@@ -4,12 +4,12 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
-#include <ranges>
 #include <string_view>
 #include <utility>
 
 #include "framework/data/numpy_random.h"
 #include "framework/util/errors.h"
+#include "framework/util/format.h"
 #include "framework/util/parse_number.h"
 
 namespace anymesh {
@@ -23,8 +23,7 @@ std::array<double, 3> parse_weights(const std::string& split) {
   const char separator = split.find(',') != std::string::npos ? ',' : '/';
   std::array<double, 3> weights{};
   size_t count = 0;
-  for (const auto part : std::views::split(split, separator)) {
-    std::string_view text(part.begin(), part.end());
+  for (std::string_view text : anymesh::split(split, separator)) {
     text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
     const auto weight = parse_number<double>(text.substr(0, text.find_last_not_of(' ') + 1));
     if (!weight || !(*weight >= 0 && std::isfinite(*weight)) || count == weights.size())

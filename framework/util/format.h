@@ -15,6 +15,18 @@ inline std::string joined(const std::vector<std::string>& items, std::string_vie
   return text;
 }
 
+// Returns the parts between separators: split("a,,b", ',') is {"a", "", "b"}, split("", ',') is {}.
+inline std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  if (text.empty()) return parts;
+  for (size_t end; (end = text.find(separator)) != std::string_view::npos;) {
+    parts.push_back(text.substr(0, end));
+    text.remove_prefix(end + 1);
+  }
+  parts.push_back(text);
+  return parts;
+}
+
 // Returns the text that printf would print, up to 511 bytes:
 //
 //   string_printf("%.2f GB/s", bytes / seconds / 1e9)
