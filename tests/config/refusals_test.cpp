@@ -3,6 +3,7 @@
 #include <fstream>
 
 #include "framework/config/foreign_flags.h"
+#include "framework/util/format.h"
 #include "tests/config/gpt_command_line.h"
 #include "tests/config/support.h"
 
@@ -138,7 +139,7 @@ TEST(Refusals, OfDevicesAndBackends) {
 
 TEST(ForeignFlags, AreIgnoredOrRefusedAsListed) {
   for (const Foreign& foreign : foreign_flags()) {
-    for (const std::string_view flag : items_of(foreign.names)) {
+    for (const std::string_view flag : split(foreign.names, '|')) {
       const std::string name = "--" + std::string(flag);
       const std::string answer = refused(foreign.takes_value ? name + " 12345" : name);
       if (foreign.ignored()) {
@@ -161,7 +162,7 @@ TEST(ForeignFlags, AreIgnoredOrRefusedAsListed) {
 TEST(ForeignFlags, HideNoFlagOfOurs) {
   const GptCommandLine line;
   for (const Foreign& foreign : foreign_flags()) {
-    for (const std::string_view flag : items_of(foreign.names))
+    for (const std::string_view flag : split(foreign.names, '|'))
       EXPECT_EQ(line.flags.find(flag), nullptr) << flag;
   }
 }
@@ -206,7 +207,7 @@ TEST(Synonyms, AreToldTheFlagThatIsMeant) {
 TEST(Synonyms, AreNoFlagsAndNameOnlyFlags) {
   const GptCommandLine line;
   for (const Synonym& synonym : synonyms()) {
-    for (const std::string_view name : items_of(synonym.names)) {
+    for (const std::string_view name : split(synonym.names, '|')) {
       EXPECT_EQ(line.flags.find(name), nullptr) << name;
       EXPECT_EQ(find_foreign(foreign_flags(), name), nullptr) << name;
       EXPECT_EQ(name.find('_'), std::string_view::npos) << name;
