@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "framework/checkpoint/save/pending_save.h"
+#include "framework/checkpoint/save/save.h"
 #include "framework/pipeline/pipeline_engine.h"
 
 namespace anymesh {

@@ -21,8 +21,8 @@ namespace anymesh {
 // A tag is published only when it is complete: all ranks write to a temporary folder and sync it,
 // one rename publishes it, and `latest` is updated last. A crash at any moment leaves the previous
 // checkpoint in place. An existing tag of that name is replaced as a whole. PendingSave
-// (save/pending_save.h) does the saving. If a rank does not come to a save within
-// `config.patience`, the other ranks throw an error that names it, and cannot communicate any more.
+// (save/save.h) does the saving. If a rank does not come to a save within `config.patience`, the
+// other ranks throw an error that names it, and cannot communicate any more.
 //
 // All functions are collective over grid.world. An error on one rank is thrown on all ranks, as
 // CollectiveError.
@@ -34,8 +34,8 @@ struct SaveOptions {
   bool save_latest = true;
   bool exclude_frozen_parameters = false;  // a load leaves these unchanged
 
-  // Writes in the background (save/pending_save.h), from a copy of the state in memory. It cannot
-  // be combined with the next two options, or with state on disk (ZeroConfig::offload).
+  // Writes in the background (save/save.h), from a copy of the state in memory. It cannot be
+  // combined with the next two options, or with state on disk (ZeroConfig::offload).
   bool async = false;
   bool weights_only = false;      // no optimizer state; a load must ask for weights alone
   bool save_16bit_model = false;  // adds pytorch_model.bin (save_16bit_model()) to the tag

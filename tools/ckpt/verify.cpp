@@ -112,11 +112,10 @@ class Verifier {
 
   // Checks every byte of a file against its CRC.
   void check_file(const fs::path& file) {
-    if (!ZipReader::is_zip(File(file))) read_torch_file(file);  // throws and says why
-    const ZipReader zip(file);
+    const ZipReader zip = open_torch_file(file);
     for (const auto& record : zip.records()) attempt([&] { zip.check(record); });
     const auto rank = ranks_.find(file.filename().string());
-    if (rank != ranks_.end()) rank->second.content = read_torch_file(file);
+    if (rank != ranks_.end()) rank->second.content = read_torch_file(zip);
   }
 
   // Checks the files against the manifest, if the save wrote one.

@@ -6,7 +6,9 @@
 #include <cstdio>
 
 #include "framework/comm/agreement.h"
+#include "framework/format/io.h"
 #include "framework/format/layout.h"
+#include "framework/format/torch_file.h"
 
 namespace anymesh {
 namespace {
@@ -14,6 +16,12 @@ namespace {
 std::string place_of(const CheckpointedRun& run, int rank) {
   const Coord at = run.grid.topology.coord_of(rank);
   return c10::str("rank ", rank, " (pp ", at.pp, ", dp ", at.dp, ", tp ", at.tp, ")");
+}
+
+std::string crc_of(const TensorRecord& tensor) {
+  std::vector<std::byte> bytes(tensor.bytes ? tensor.bytes->size() : 0);
+  if (tensor.bytes) tensor.bytes->read(0, bytes);
+  return std::to_string(crc32(bytes));
 }
 
 }  // namespace
@@ -55,6 +63,30 @@ std::string agreed_tag(const CheckpointedRun& run, const SaveOptions& options, i
                                    ", *", kTemporarySuffix, " and *", kReplacedSuffix,
                                    " are taken)"));
   return tag;
+}
+
+// A save that needs other ranks while it writes cannot be left to a thread. A run that keeps its
+// state on disk has no memory for a snapshot of it.
+void refuse_async(const CheckpointedRun& run, const SaveOptions& options) {
+  const auto& offload = run.optimizer.options().offload;
+  const char* beside = options.weights_only       ? "weights_only (--no-save-optim)"
+                       : options.save_16bit_model ? "save_16bit_model (--save-16bit-model)"
+                       : offload.optimizer || offload.params
+                           ? "state on disk (--offload-optimizer nvme)"
+                           : nullptr;
+  if (beside)
+    throw CollectiveError(std::string("save_checkpoint: async (--async-save) does not go with ") +
+                          beside + "; save without one of them. Nothing was written.");
+}
+
+bool can_share_files(const CheckpointedRun& run, const Value& metadata, int leader) {
+  if (run.grid.dp->size() == 1) return false;
+  size_t hash = 0;  // computing it may read client tensors from a file
+  all_or_none(*run.grid.world,
+              [&] { hash = std::hash<std::string>()(encode_pickle(metadata, crc_of)); });
+  const std::vector<std::string> all =
+      gather_strings(*run.grid.dp, std::to_string(hash) + " " + std::to_string(leader));
+  return std::ranges::count(all, all[0]) == run.grid.dp->size();
 }
 
 void add_client_state(Value& metadata, const Value& client_state) {

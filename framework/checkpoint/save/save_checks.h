@@ -17,6 +17,14 @@ void expect_all_ranks(const CheckpointedRun& run, const char* what);
 // run.config.tag_validation decides whether to ignore that, warn or throw. Collective.
 std::string agreed_tag(const CheckpointedRun& run, const SaveOptions& options, int64_t iteration);
 
+// Refuses options that do not go with `async`.
+void refuse_async(const CheckpointedRun& run, const SaveOptions& options);
+
+// Whether the dp ranks share the writing of files whose contents they all have. They do if all have
+// the same `metadata`, which includes the client's additions, and write to one file system, the one
+// with the leader `leader`. Collective over grid.world.
+bool can_share_files(const CheckpointedRun& run, const Value& metadata, int leader);
+
 // Adds the client's entries to `metadata`. Throws if a key is one of the checkpoint's own.
 void add_client_state(Value& metadata, const Value& client_state);
 

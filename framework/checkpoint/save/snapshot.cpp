@@ -11,22 +11,17 @@ Snapshot::~Snapshot() {
   if (!memory_.empty()) munmap(memory_.data(), memory_.size());
 }
 
-Value Snapshot::hold(const Value& value, const std::unordered_set<const ByteSource*>& read) {
-  return map_tensors(value, [&](TensorRecord tensor) {
-    if (!read.contains(tensor.bytes.get())) return tensor;
-    BytesPtr& held = held_[tensor.bytes.get()];
-    if (!held) {
-      held = std::make_shared<ComputedBytes>(
-          tensor.bytes->size(), "a snapshot",
-          [this, begin = needed_](uint64_t offset, std::span<std::byte> out) {
-            std::ranges::copy(memory_.subspan(begin + offset, out.size()), out.begin());
-          });
-      copies_.push_back({tensor.bytes, needed_});
-      needed_ += tensor.bytes->size();
-    }
-    tensor.bytes = held;
-    return tensor;
-  });
+BytesPtr Snapshot::hold(const BytesPtr& original) {
+  BytesPtr& held = held_[original.get()];
+  if (held) return held;
+  held = std::make_shared<ComputedBytes>(
+      original->size(), "a snapshot",
+      [this, begin = needed_](uint64_t offset, std::span<std::byte> out) {
+        std::ranges::copy(memory_.subspan(begin + offset, out.size()), out.begin());
+      });
+  copies_.push_back({original, needed_});
+  needed_ += original->size();
+  return held;
 }
 
 void Snapshot::take() {

@@ -3,20 +3,19 @@
 #include <cstddef>
 #include <span>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
-#include "framework/format/torch_file.h"
+#include "framework/format/io.h"
 
 namespace anymesh {
 
 // A copy of a rank's state. Its memory is reused from save to save, and grows only if the next save
 // needs more:
 //
-//   Snapshot snapshot;                               // takes no memory yet
-//   const Value still = snapshot.hold(value, read);  // the same value, its tensors in the snapshot
-//   snapshot.take();                                 // copies them; then the originals may change
-//   write_torch_file(path, still);                   // the state when take() ran
+//   Snapshot snapshot;                             // takes no memory yet
+//   const BytesPtr still = snapshot.hold(tensor);  // the same bytes, to be in the snapshot
+//   snapshot.take();                               // copies them; then the originals may change
+//   still->read(0, out);                           // the bytes when take() ran
 //
 // Not thread-safe, but take() may run on any thread.
 class Snapshot {
@@ -26,9 +25,9 @@ class Snapshot {
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
-  // Returns `value` with its tensors in the snapshot, to be read after take() and until reset().
-  // Tensors that share memory still do. Tensors that are not in `read` are not copied.
-  Value hold(const Value& value, const std::unordered_set<const ByteSource*>& read);
+  // Returns the copy of a tensor's bytes, to be read after take() and until reset(). Bytes that are
+  // held twice are copied once.
+  BytesPtr hold(const BytesPtr& original);
   // Copies the tensors. Throws std::runtime_error if there is no memory, and rethrows errors from
   // reading the originals.
   void take();

@@ -1,17 +1,13 @@
 #include "framework/checkpoint/save/tag_folder.h"
 
-#include <c10/util/StringUtil.h>
+#include <c10/util/Exception.h>
 
 #include <cstdio>
-#include <map>
-#include <sstream>
 
 #include "framework/checkpoint/save/tag_entries.h"
 #include "framework/comm/agreement.h"
 #include "framework/format/io.h"
 #include "framework/format/layout.h"
-#include "framework/format/torch_file.h"
-#include "framework/util/stopwatch.h"
 
 namespace anymesh {
 namespace {
@@ -63,83 +59,23 @@ void make_empty(const fs::path& save_dir, const fs::path& path, const fs::path& 
 
 }  // namespace
 
-TagFolder::TagFolder(Communicator& world, const SaveLock& lock, const std::string& tag,
-                     SaveTimes& times)
-    : path_(lock.folder() / tag),
-      temporary_(temporary_of(path_)),
-      host_(host_name()),
-      leads_(lock.leads()),
-      times_(times) {
-  manifest_.tag = tag;
+TagFolder::TagFolder(Communicator& world, const SaveLock& lock, const std::string& tag)
+    : path_(lock.folder() / tag), temporary_(temporary_of(path_)), leads_(lock.leads()) {
   all_or_none(world, [&] {
     if (leads_) make_empty(lock.folder(), path_, temporary_);
   });
 }
 
-void TagFolder::write(const std::string& name, const Value& value, FilePart part, int threads) {
-  const fs::path path = temporary_ / name;
-  double whole = 0, fsync = 0;
-  Shared shared{name, nullptr, {}};
-  {
-    const Stopwatch timing(whole);
-    shared.file = std::make_unique<SharedFile>(streamed_torch_file(path, value), part);
-    shared.parts = shared.file->write(threads, [this](uint64_t bytes) { written_ += bytes; });
-    if (part.count == 1) shared.file->finish(shared.parts);
-  }
-  {
-    const Stopwatch timing(fsync);
-    // A shared file exists only once some part has written a block.
-    if (part.count == 1 || !shared.parts.empty()) sync_file(path);
-  }
-  const double waited = shared.file->blocks().write_seconds() / threads;
-  const std::scoped_lock lock(mutex_);
-  times_.serialise += whole - waited;
-  times_.write += waited;
-  times_.fsync += fsync;
-  if (part.count == 1) {
-    record(name, shared.file->blocks());
-  } else {
-    shared_.push_back(std::move(shared));
-  }
-}
-
-void TagFolder::record(const std::string& name, const BlockWriter& file) {
-  manifest_.files.push_back({name, file.layout().size, file.crc(), host_});
-}
-
-// The ranks exchange their parts' CRCs. The rank with a file's last part writes them into the file.
-void TagFolder::complete(Communicator& world, Communicator& sharers) {
-  std::vector<std::string> mine;
-  for (const Shared& shared : shared_)
-    for (const TensorExtent& part : shared.parts)
-      mine.push_back(c10::str(part.offset, ' ', part.size, ' ', part.crc, ' ', shared.name));
-  std::map<std::string, std::vector<TensorExtent>> parts;
-  for (const std::string& line : gather_lines(sharers, mine)) {
-    std::istringstream in(line);
-    TensorExtent part;
-    std::string name;
-    in >> part.offset >> part.size >> part.crc >> name;
-    parts[name].push_back(part);
-  }
-  all_or_none(world, [&] {
-    for (const Shared& shared : shared_) {
-      if (!shared.file->part().is_last()) continue;
-      shared.file->finish(parts[shared.name]);
-      sync_file(temporary_ / shared.name);
-      record(shared.name, shared.file->blocks());
+int64_t TagFolder::commit(Communicator& world, int64_t iteration, std::vector<Manifest::File> files,
+                          const std::function<void()>& last) {
+  Manifest whole{path_.filename(), iteration, {}};
+  const Manifest mine{whole.tag, iteration, std::move(files)};
+  int64_t bytes = 0;
+  for (const std::string& rank : gather_strings(world, mine.to_json())) {
+    for (Manifest::File& file : Manifest::from_json(rank, "a rank's part of the manifest").files) {
+      bytes += static_cast<int64_t>(file.bytes);
+      whole.files.push_back(std::move(file));
     }
-    shared_.clear();
-  });
-}
-
-void TagFolder::commit(Communicator& world, int64_t iteration, const std::function<void()>& last) {
-  manifest_.iteration = iteration;
-  Manifest whole = manifest_;
-  whole.files.clear();
-  for (const std::string& rank : gather_strings(world, manifest_.to_json())) {
-    const Manifest part = Manifest::from_json(rank, "a rank's part of the manifest");
-    whole.files.insert(whole.files.end(), part.files.begin(), part.files.end());
-    for (const Manifest::File& file : part.files) bytes_ += static_cast<int64_t>(file.bytes);
   }
   all_or_none(world, [&] {
     if (leads_) write_text_atomically(temporary_ / kManifestFile, whole.to_json());
@@ -154,6 +90,7 @@ void TagFolder::commit(Communicator& world, int64_t iteration, const std::functi
       std::fprintf(stderr, "WARNING: the tag that this save replaced stays as %s: %s\n",
                    replaced.c_str(), left.c_str());
   });
+  return bytes;
 }
 
 void TagFolder::abandon() const {

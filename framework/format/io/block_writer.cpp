@@ -69,8 +69,7 @@ class Buffers {
 
 }  // namespace
 
-BlockWriter::BlockWriter(StreamedFile file, bool compare)
-    : file_(std::move(file)), layout_(file_.layout({})), compare_(compare) {
+BlockWriter::BlockWriter(const StreamedFile& file, bool compare) : file_(file), compare_(compare) {
   uint64_t data_end = 0;
   for (const FileLayout::Piece& piece : layout_.pieces)
     if (piece.source) data_end = piece.offset + piece.size();
@@ -155,7 +154,7 @@ std::vector<uint32_t> BlockWriter::tensor_crcs(std::vector<TensorExtent> extents
 
 void BlockWriter::finish(std::vector<TensorExtent> extents) {
   const std::vector<uint32_t> crcs = tensor_crcs(std::move(extents));
-  const FileLayout final = file_.layout(crcs);
+  const FileLayout final = file_.with_crcs ? file_.with_crcs(crcs) : layout_;
   if (final.size != layout_.size || final.pieces.size() != layout_.pieces.size())
     throw std::logic_error(file_.path.string() + ": its layout depends on its CRCs");
   auto tensor_crc = crcs.begin();
@@ -200,28 +199,25 @@ int parts_worth(uint64_t size, int ranks) {
 }
 
 SharedFile::SharedFile(StreamedFile file, FilePart part)
-    : blocks_(std::move(file), /*compare=*/false),
+    : file_(std::move(file)),
+      blocks_(file_, /*compare=*/false),
       part_(part),
       first_(blocks_.count() * static_cast<size_t>(part.index) / static_cast<size_t>(part.count)),
       last_(blocks_.count() * static_cast<size_t>(part.index + 1) /
             static_cast<size_t>(part.count)) {}
 
-std::unordered_set<const ByteSource*> SharedFile::sources() const {
-  std::unordered_set<const ByteSource*> read;
-  for (const FileLayout::Piece& piece : blocks_.layout().pieces)
+void SharedFile::replace_tensors(const std::function<BytesPtr(const BytesPtr&)>& change) {
+  for (FileLayout::Piece& piece : file_.layout.pieces)
     if (piece.source && piece.offset < end() && begin() < piece.offset + piece.size())
-      read.insert(piece.source.get());
-  return read;
+      piece.source = change(piece.source);
 }
 
-std::vector<TensorExtent> SharedFile::write(int threads,
-                                            const std::function<void(uint64_t)>& wrote) {
+void SharedFile::write(int threads, const std::function<void(uint64_t)>& wrote) {
   for_blocks(last_ - first_, threads, [&](size_t i, std::span<std::byte> buffer) {
     const size_t block = first_ + i;
     blocks_.write(block, buffer);
     if (wrote) wrote(blocks_.end_of(block) - blocks_.begin_of(block));
   });
-  return blocks_.extents();
 }
 
 }  // namespace anymesh

@@ -4,11 +4,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
-#include <unordered_set>
+#include <string>
 #include <vector>
 
 #include "framework/format/io/direct_file.h"
@@ -30,11 +31,10 @@ struct TensorExtent {
 // until the CRCs are known.
 class BlockWriter {
  public:
-  // Without `compare`, an existing file is overwritten unread.
-  explicit BlockWriter(StreamedFile file, bool compare = true);
+  // `file` must outlive this object. Without `compare`, an existing file is overwritten unread.
+  explicit BlockWriter(const StreamedFile& file, bool compare = true);
 
   size_t count() const { return block_of(layout_.size) + 1; }
-  const FileLayout& layout() const { return layout_; }
   uint64_t begin_of(size_t block) const { return std::min(block * kFileBlock, direct_end_); }
   uint64_t end_of(size_t block) const {
     return block + 1 < count() ? begin_of(block + 1) : layout_.size;
@@ -62,8 +62,8 @@ class BlockWriter {
   void put(std::span<const std::byte> bytes, uint64_t offset);
   void write_timed(const std::function<void()>& write);
 
-  StreamedFile file_;
-  FileLayout layout_;
+  const StreamedFile& file_;
+  const FileLayout& layout_ = file_.layout;
   bool compare_;
   uint64_t direct_end_ = 0, kept_ = 0;
   uint32_t crc_ = 0;
@@ -92,26 +92,32 @@ int parts_worth(uint64_t size, int ranks);
 // of the parts are combined, so that no process reads another's bytes.
 //
 //   SharedFile file(streamed_torch_file(path, value), {rank, size});
-//   const std::vector<TensorExtent> mine = file.write(threads);
-//   ...                                         // gather all parts' extents on the last
+//   file.write(threads);
+//   ...                                         // gather all parts' written() on the last
 //   if (part.is_last()) file.finish(all);       // texts with CRCs, last block
 class SharedFile {
  public:
   SharedFile(StreamedFile file, FilePart part);
 
-  // Returns the tensors that this part reads.
-  std::unordered_set<const ByteSource*> sources() const;
+  // Makes write() read change(tensor), with as many bytes, in place of each tensor of this part.
+  void replace_tensors(const std::function<BytesPtr(const BytesPtr& tensor)>& change);
   // Calls wrote(bytes) after each block, from any thread.
-  std::vector<TensorExtent> write(int threads,
-                                  const std::function<void(uint64_t)>& wrote = nullptr);
+  void write(int threads, const std::function<void(uint64_t)>& wrote = nullptr);
+  std::vector<TensorExtent> written() const { return blocks_.extents(); }
   void finish(std::vector<TensorExtent> all) { blocks_.finish(std::move(all)); }
 
+  const std::filesystem::path& path() const { return file_.path; }
+  std::string name() const { return file_.path.filename(); }
+  uint64_t size() const { return file_.layout.size; }     // of the whole file
+  uint64_t part_size() const { return end() - begin(); }  // in bytes
   FilePart part() const { return part_; }
-  uint64_t begin() const { return blocks_.begin_of(first_); }  // the part's first byte
-  uint64_t end() const { return first_ < last_ ? blocks_.end_of(last_ - 1) : begin(); }
   const BlockWriter& blocks() const { return blocks_; }
 
  private:
+  uint64_t begin() const { return blocks_.begin_of(first_); }
+  uint64_t end() const { return first_ < last_ ? blocks_.end_of(last_ - 1) : begin(); }
+
+  StreamedFile file_;
   BlockWriter blocks_;
   FilePart part_;
   size_t first_, last_;  // blocks [first, last)

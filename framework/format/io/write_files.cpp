@@ -32,7 +32,9 @@ WriteResult write_files(const std::vector<StreamedFile>& files, int threads) {
   std::deque<Job> jobs;
   std::vector<size_t> first;  // index of each file's first block among all blocks
   size_t blocks = 0;
+  WriteResult result;
   for (const StreamedFile& file : files) {
+    result.bytes += file.layout.size;
     first.push_back(blocks);
     blocks += jobs.emplace_back(file).blocks.count();
   }
@@ -42,9 +44,7 @@ WriteResult write_files(const std::vector<StreamedFile>& files, int threads) {
     job.blocks.write(i - first[of], buffer);
     if (--job.remaining == 0) job.blocks.finish(job.blocks.extents());
   });
-  WriteResult result;
   for (const Job& job : jobs) {
-    result.bytes += job.blocks.layout().size;
     result.kept += job.blocks.kept();
     result.crcs.push_back(job.blocks.crc());
   }

@@ -31,12 +31,12 @@ struct FileLayout {
   void add(BytesPtr source);
 };
 
-// A file to be streamed. Texts may depend on the tensors' CRC-32, but their sizes must not.
-// `layout` is called with zeros before the tensors are read, and with their CRCs, in order,
-// afterwards.
+// A file to be streamed, laid out. Texts may depend on the tensors' CRC-32, but their sizes must not.
 struct StreamedFile {
   std::filesystem::path path;
-  std::function<FileLayout(std::span<const uint32_t> crcs)> layout;
+  FileLayout layout;  // with zeros in place of CRCs
+  // Lays the file out again with the tensors' CRCs, in order. Null if no text depends on them.
+  std::function<FileLayout(std::span<const uint32_t> crcs)> with_crcs = nullptr;
 };
 
 struct WriteResult {

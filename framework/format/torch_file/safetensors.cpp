@@ -147,7 +147,7 @@ StreamedFile streamed_safetensors(const std::filesystem::path& path, const Named
   layout.add(text);
   for (const auto& [name, tensor] : tensors)
     if (tensor.nbytes() > 0) layout.add(tensor.bytes);
-  return {path, [layout](const auto&) { return layout; }};
+  return {path, std::move(layout)};
 }
 
 uint64_t write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {

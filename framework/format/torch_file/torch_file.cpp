@@ -26,19 +26,6 @@ bool is_legacy(const File& file) {
   return std::ranges::equal(start, std::as_bytes(std::span(kMagic)));
 }
 
-void check_container(const std::filesystem::path& path) {
-  const File file(path);
-  if (ZipReader::is_zip(file)) return;
-  if (is_legacy(file)) {
-    throw Unreadable(path.string() +
-                     ": is in the legacy format of torch.save before 1.6; load and save it again "
-                     "with torch, or set "
-                     "\"checkpoint_serialization\": true in DeepSpeed's configuration");
-  }
-  throw DamagedFile(path.string() + ": is not a file of torch.save (no zip archive); it has " +
-                    std::to_string(file.size()) + " bytes");
-}
-
 // The storages of a value's tensors. Tensors of the same memory and storage class share one.
 class Storages {
  public:
@@ -89,9 +76,8 @@ FileLayout layout_of(const std::string& stem, const Value& value, std::span<cons
   return zip.finish();
 }
 
-Value read_archive(const ZipReader& zip, const std::filesystem::path& path,
-                   RecordChecksums* checks) {
-  const std::string file = path.string();
+Value read_archive(const ZipReader& zip, RecordChecksums* checks) {
+  const std::string file = zip.file()->path().string();
   const auto& records = zip.records();
   const auto pickle = std::find_if(records.begin(), records.end(), [](const auto& record) {
     const auto slash = record.name.find('/');
@@ -121,21 +107,31 @@ Value read_archive(const ZipReader& zip, const std::filesystem::path& path,
   // The directory's records and the pickle's text have taken part of the memory allowed.
   uint64_t taken = pickle->size;
   for (const auto& record : records) taken += kRecordBytes + record.name.size();
-  const uint64_t allowed = 2 * std::filesystem::file_size(path) + kAllowance;
+  const uint64_t allowed = 2 * zip.file()->size() + kAllowance;
   return decode_pickle(zip.read(*pickle), open_storage, file, allowed - std::min(allowed, taken));
 }
 
 }  // namespace
 
-Value read_torch_file(const std::filesystem::path& path, RecordChecksums* checks) {
-  return naming_memory(path, [&] {
-    check_container(path);
-    return read_archive(ZipReader(path), path, checks);
-  });
+ZipReader open_torch_file(const std::filesystem::path& path) {
+  const auto file = std::make_shared<const File>(path);
+  if (ZipReader::is_zip(*file)) return ZipReader(file);
+  if (is_legacy(*file)) {
+    throw Unreadable(path.string() +
+                     ": is in the legacy format of torch.save before 1.6; load and save it again "
+                     "with torch, or set "
+                     "\"checkpoint_serialization\": true in DeepSpeed's configuration");
+  }
+  throw DamagedFile(path.string() + ": is not a file of torch.save (no zip archive); it has " +
+                    std::to_string(file->size()) + " bytes");
 }
 
-uint64_t torch_file_size(const std::filesystem::path& path, const Value& value) {
-  return layout_of(path.stem().string(), value, {}).size;
+Value read_torch_file(const ZipReader& zip, RecordChecksums* checks) {
+  return naming_memory(zip.file()->path(), [&] { return read_archive(zip, checks); });
+}
+
+Value read_torch_file(const std::filesystem::path& path, RecordChecksums* checks) {
+  return naming_memory(path, [&] { return read_archive(open_torch_file(path), checks); });
 }
 
 WriteResult write_torch_file(const std::filesystem::path& path, const Value& value, int threads) {
@@ -143,9 +139,10 @@ WriteResult write_torch_file(const std::filesystem::path& path, const Value& val
 }
 
 StreamedFile streamed_torch_file(const std::filesystem::path& path, const Value& value) {
-  return {path, [value, stem = path.stem().string()](std::span<const uint32_t> crcs) {
-            return layout_of(stem, value, crcs);
-          }};
+  const auto layout = [value, stem = path.stem().string()](std::span<const uint32_t> crcs) {
+    return layout_of(stem, value, crcs);
+  };
+  return {path, layout({}), layout};
 }
 
 }  // namespace anymesh

@@ -5,10 +5,9 @@
 
 #include "framework/format/io/write_files.h"
 #include "framework/format/torch_file/value.h"
+#include "framework/format/torch_file/zip.h"
 
 namespace anymesh {
-
-class RecordChecksums;
 
 // Files of torch.save and torch.load: zip archives of data.pkl (a pickle) and data/0, data/1, ...
 // (the storages).
@@ -24,6 +23,10 @@ class RecordChecksums;
 // archive, and says so.
 Value read_torch_file(const std::filesystem::path& path, RecordChecksums* checks = nullptr);
 
+// The same in two steps, for a caller that needs the archive too.
+ZipReader open_torch_file(const std::filesystem::path& path);
+Value read_torch_file(const ZipReader& zip, RecordChecksums* checks = nullptr);
+
 // Writes the tensors in blocks from `threads` threads (write_files.h). Each tensor gets a storage
 // of exactly its own bytes (a view does not drag its storage along), but tensors with the same
 // `bytes` pointer share one. Overwrites. Does not fsync: see file_io.h. One thread reads tensors
@@ -31,11 +34,8 @@ Value read_torch_file(const std::filesystem::path& path, RecordChecksums* checks
 WriteResult write_torch_file(const std::filesystem::path& path, const Value& value,
                              int threads = kSaveThreads);
 
-// Returns the same file for write_files().
+// Returns the same file for write_files(). Its layout depends on the path, because the file contains
+// its name.
 StreamedFile streamed_torch_file(const std::filesystem::path& path, const Value& value);
-
-// Returns the file's size before it is written. `path` is needed because the file contains its
-// name.
-uint64_t torch_file_size(const std::filesystem::path& path, const Value& value);
 
 }  // namespace anymesh

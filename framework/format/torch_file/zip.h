@@ -32,7 +32,8 @@ class ZipReader {
     uint32_t crc = 0;
   };
 
-  explicit ZipReader(const std::filesystem::path& path);
+  explicit ZipReader(std::shared_ptr<const File> file);
+  explicit ZipReader(const std::filesystem::path& path) : ZipReader(std::make_shared<File>(path)) {}
 
   const std::vector<Record>& records() const { return *records_; }
   const Record* find(std::string_view name) const;

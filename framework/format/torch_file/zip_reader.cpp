@@ -32,7 +32,7 @@ bool is_text(std::string_view text) {
 
 }  // namespace
 
-ZipReader::ZipReader(const std::filesystem::path& path) : file_(std::make_shared<File>(path)) {
+ZipReader::ZipReader(std::shared_ptr<const File> file) : file_(std::move(file)) {
   read_directory(find_directory());
 }
 

@@ -183,7 +183,7 @@ StreamedFile streamed_copy(const fs::path& from, const fs::path& to, RecordCheck
     at = record->offset + record->size;
   }
   add_to(zip.file()->size());
-  return {to, [layout](const auto&) { return layout; }};
+  return {to, std::move(layout)};
 }
 
 // Streams the files and finishes the checks. If replicas differ between ranks, the cause may be a
@@ -225,7 +225,7 @@ class Conversion {
 
   // Fills in the fields that are known before anything is written.
   void expect(ConvertReport& report) const {
-    for (const StreamedFile& file : files_) report.bytes += file.layout({}).size;
+    for (const StreamedFile& file : files_) report.bytes += file.layout.size;
     report.files = static_cast<int64_t>(files_.size());
     report.free_bytes = fs::space(existing_folder(folder_)).available;
     report.refusal = lack_of_space(folder_, files_, report);
@@ -263,7 +263,7 @@ class Conversion {
     }
     const auto start = Clock::now();
     try {
-      write_files({{probe, [&](const auto&) { return sample; }}}, threads);
+      write_files({{probe, sample}}, threads);
       sync_file(probe);
     } catch (...) {
       fs::remove(probe);

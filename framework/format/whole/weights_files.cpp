@@ -100,7 +100,7 @@ WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& 
     plan.files.insert(name);
     streamed.push_back(
         streamed_shard(options.folder / name, counted(shard, counter), options.safetensors));
-    written.files.push_back({name, streamed.back().layout({}).size, std::move(shard)});
+    written.files.push_back({name, streamed.back().layout.size, std::move(shard)});
   }
   prepare_build_folder(options.folder, plan, options.otherwise);
   const WriteResult result = write_files(streamed, write_threads());

@@ -110,14 +110,13 @@ TEST_F(Stream, WritesTheSameInParts) {
         parts.push_back(std::make_unique<SharedFile>(streamed_torch_file(path(i), values_[i]),
                                                      FilePart{part, count}));
       std::vector<TensorExtent> all;
-      std::unordered_set<const ByteSource*> sources;
       for (const int part : {count - 1, 0, 1}) {  // any order
         if (part == count - 1 ? all.empty() : part < count) {
-          std::ranges::copy(parts[static_cast<size_t>(part)]->write(2), std::back_inserter(all));
-          sources.merge(parts[static_cast<size_t>(part)]->sources());
+          SharedFile& file = *parts[static_cast<size_t>(part)];
+          file.write(2);
+          std::ranges::copy(file.written(), std::back_inserter(all));
         }
       }
-      EXPECT_EQ(sources.size(), i == 1 ? 1u : 3u);
       SharedFile& last = *parts.back();
       const std::vector<TensorExtent> some(all.begin() + 1, all.end());
       EXPECT_THAT(message_of([&] { last.finish(some); }), testing::HasSubstr("nobody wrote"));
@@ -130,6 +129,33 @@ TEST_F(Stream, WritesTheSameInParts) {
   EXPECT_EQ(parts_worth(100, 4), 1);
   EXPECT_EQ(parts_worth(30 << 20, 8), 3);
   EXPECT_EQ(parts_worth(1 << 30, 8), 8);
+}
+
+// Each part gets copies of the tensors that it reads, and only of those.
+TEST_F(Stream, WritesReplacedTensors) {
+  const Value others = map_tensors(values_[2], [](TensorRecord tensor) {
+    tensor.bytes = std::make_shared<OwnedBytes>(std::vector<std::byte>(tensor.nbytes()));
+    return tensor;
+  });
+  const auto expected = this->expected()[2];
+  std::vector<TensorExtent> all;
+  std::vector<size_t> replaced;
+  SharedFile first(streamed_torch_file(path(2), others), {0, 2}),
+      last(streamed_torch_file(path(2), others), {1, 2});
+  for (SharedFile* part : {&first, &last}) {
+    replaced.push_back(0);
+    part->replace_tensors([&](const BytesPtr& tensor) {
+      ++replaced.back();
+      for (const auto& [name, value] : values_[2].entries())
+        if (value.as_tensor().nbytes() == tensor->size()) return value.as_tensor().bytes;
+      return tensor;
+    });
+    part->write(2);
+    std::ranges::copy(part->written(), std::back_inserter(all));
+  }
+  last.finish(all);
+  EXPECT_EQ(read_file(path(2)), expected);
+  EXPECT_EQ(replaced, (std::vector<size_t>{2, 2}));  // of three tensors, both read the second
 }
 
 TEST_F(Stream, MendsWhatIsThere) {
@@ -148,13 +174,10 @@ TEST_F(Stream, MendsWhatIsThere) {
 
 TEST_F(Stream, CutsNoElement) {
   const TensorRecord tensor = numbered(1'500'000);
-  const StreamedFile file{folder_ / "f", [&](const auto&) {
-                            FileLayout layout;
-                            layout.add("odd");
-                            layout.add(std::make_shared<Floats>(tensor.bytes));
-                            return layout;
-                          }};
-  write_files({file}, 3);
+  FileLayout layout;
+  layout.add("odd");
+  layout.add(std::make_shared<Floats>(tensor.bytes));
+  write_files({{folder_ / "f", layout}}, 3);
   const auto bytes = read_bytes(*tensor.bytes);
   EXPECT_EQ(read_file(folder_ / "f"),
             "odd" + std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));

@@ -1,0 +1,45 @@
+#include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/save/optimizer_states.h"
+#include "framework/checkpoint/save/save_checks.h"
+#include "framework/comm/agreement.h"
+#include "framework/format/io.h"
+#include "framework/format/output.h"
+#include "framework/format/torch_file.h"
+
+namespace anymesh {
+
+namespace fs = std::filesystem;
+
+fs::path save_16bit_model(const fs::path& save_dir, const std::string& save_filename,
+                          const CheckpointedRun& run, bool exclude_frozen_parameters) {
+  Communicator& world = *run.grid.world;
+  expect_all_ranks(run, "save_16bit_model");
+  const fs::path path = save_dir / save_filename;
+  fs::path beside;
+  std::optional<OutputLock> lock;
+  all_or_none(world, [&] {
+    if (world.rank() != 0) return;
+    fs::create_directories(save_dir);
+    if (auto ours = claim_output("save_16bit_model", path, {"a torch file", "PK\x03\x04"}))
+      lock.emplace(std::move(*ours));
+    beside = new_file_beside(path);
+  });
+  try {
+    write_whole_model(run, {.exclude_frozen_parameters = exclude_frozen_parameters},
+                      [&](const std::string&, const Value& model, int) {
+                        write_torch_file(beside, model, /*threads=*/1);
+                        sync_file(beside);
+                      });
+    // Renames only after all ranks have sent their parts.
+    all_or_none(world, [&] {
+      if (world.rank() == 0) rename_durably(beside, path);
+    });
+  } catch (const CollectiveError&) {
+    std::error_code ignored;
+    if (world.rank() == 0) fs::remove(beside, ignored);
+    throw;
+  }
+  return path;
+}
+
+}  // namespace anymesh
