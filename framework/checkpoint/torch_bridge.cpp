@@ -104,6 +104,25 @@ void read_elements(const TensorRecord& record, int64_t begin, const StateTensor&
   });
 }
 
+ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank) {
+  CutRule rule{.replicated = spec.split_dim < 0, .dim = std::max(spec.split_dim, 0)};
+  if (spec.sub_params > 1)
+    rule.parts.assign(spec.sub_params, spec.shape[rule.dim] / spec.sub_params);
+  if (spec.vocabulary) rule.padded = spec.tensor.size(0) * tp_size;
+  return ShardLayout::make(spec.shape, rule, tp_size, tp_rank);
+}
+
+void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,
+                torch::Tensor out, const std::string& name) {
+  // There may be many runs. A GPU tensor gets them all in one copy.
+  const torch::Tensor host = out.is_cpu() ? out : torch::empty(out.sizes(), out.scalar_type());
+  host.zero_();
+  layout.for_each_run(begin, out.numel(), [&](int64_t full, int64_t shard, int64_t n) {
+    read_elements(whole, full, host.narrow(0, shard - begin, n), name);
+  });
+  if (!host.is_same(out)) out.copy_(host);
+}
+
 torch::Dtype torch_dtype(DType dtype) {
   for (const auto& [ours, torchs] : kDtypes) {
     if (ours == dtype) return torchs;

@@ -158,6 +158,14 @@ int64_t saved_vocabulary(const fs::path& load_dir, LoadOptions options) {
   }
 }
 
+fs::path existing(const fs::path& file) {
+  if (fs::exists(file)) return file;
+  if (!fs::is_directory(file.parent_path()))
+    throw UserError(file.parent_path().string() + ": no such folder (--load)");
+  throw DamagedFile(file.string() +
+                    " is missing. The folder holds: " + list_folder(file.parent_path()));
+}
+
 bool check_files(Communicator& world, const fs::path& folder, bool checksums) {
   const std::optional<Manifest> manifest = common_manifest(world, folder);
   if (!manifest) return false;

@@ -35,6 +35,9 @@ LoadableTags find_loadable_tags(const std::filesystem::path& load_dir, const Loa
 // errors is left to the load.
 int64_t saved_vocabulary(const std::filesystem::path& load_dir, LoadOptions options);
 
+// Returns `file`. If it does not exist, throws an error that lists its folder's contents.
+std::filesystem::path existing(const std::filesystem::path& file);
+
 // Compares a tag's files with its manifest: their sizes, and with `checksums` all their bytes,
 // divided over the ranks. A file is good if any rank sees it intact, because each node may have its
 // own files. Returns whether there is a manifest. Collective; throws DamagedCheckpoint.

@@ -6,7 +6,7 @@
 #include <limits>
 #include <unordered_map>
 
-#include "framework/checkpoint/load/loaders.h"
+#include "framework/checkpoint/load/load_whole_tensors.h"
 #include "framework/checkpoint/torch_bridge.h"
 #include "framework/storage.h"
 

@@ -4,10 +4,12 @@
 #include <set>
 
 #include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/load/announcements.h"
 #include "framework/checkpoint/load/collective_checksums.h"
 #include "framework/checkpoint/load/find_loadable_tags.h"
 #include "framework/checkpoint/load/fp32.h"
-#include "framework/checkpoint/load/loaders.h"
+#include "framework/checkpoint/load/load_own_files.h"
+#include "framework/checkpoint/load/load_whole_tensors.h"
 #include "framework/checkpoint/metadata.h"
 #include "framework/comm/agreement.h"
 #include "framework/format/io.h"
@@ -126,16 +128,6 @@ std::string restore_scaler(const Value& saved, LossScaler& scaler) {
   return "";
 }
 
-// Reports, with an example, that the checkpoint's parameter names differ from this run's.
-std::string announce_names(const CheckpointReader& checkpoint, const CheckpointedRun& run) {
-  for (const ParamSpec& spec : run.stage.params()) {
-    if (checkpoint.contains(spec.name) || !checkpoint.contains(spec.other_name)) continue;
-    return c10::str("the checkpoint's parameter names are translated: ", spec.other_name, " is ",
-                    spec.name, " here, and in what this run saves");
-  }
-  return "";
-}
-
 // Refuses a full resume from a weights-only checkpoint.
 void check_has_optimizer(const Value& metadata, const LoadOptions& options) {
   TORCH_CHECK(
@@ -193,55 +185,6 @@ std::string check_names(const CheckpointReader& checkpoint, const CheckpointedRu
          (kept.empty() ? "" : "\n" + kept);
 }
 
-// Reports parameters frozen in the checkpoint's run and trained in this one. Collective.
-std::string announce_fresh(Communicator& world, const std::vector<std::string>& mine) {
-  const std::vector<std::string> all = gather_lines(world, mine);
-  const std::set<std::string> names(all.begin(), all.end());
-  if (names.empty()) return "";
-  return "parameters that the checkpoint has no moments of, as they were not trained, start with "
-         "zeros: " +
-         c10::Join(", ", names);
-}
-
-// Megatron-DeepSpeed's files do not record which of its two orders the fused weight has.
-std::string announce_fused_order(const Value& metadata) {
-  if (!is_megatrons(metadata)) return "";
-  return "the checkpoint is Megatron-DeepSpeed's: query_key_value is read as per head or group its "
-         "queries, key and value. Its versions since December 2024 order them differently; if this "
-         "is of one, the loss jumps here";
-}
-
-// Parameters and their state come from the checkpoint, hyper-parameters from the flags. The two
-// runs' may differ: Megatron's ZeRO 3, for one, decays no weights whatever its flags say.
-std::string announce_hyperparameters(const Value& optimizer_state, const CheckpointedRun& run) {
-  const Value groups = optimizer_state ? optimizer_state.find(keys::kParamGroups) : Value();
-  if (!groups) return "";
-  double ours = 0;
-  std::optional<double> theirs;  // none if that rank's stage is frozen
-  for (const Value& group : groups.items()) {
-    if (const Value decay = group.find(keys::kWeightDecay))
-      theirs = std::max(theirs.value_or(0), decay.as_double());
-  }
-  for (const auto& group : run.optimizer.groups()) ours = std::max(ours, group.weight_decay);
-  if (!theirs || *theirs == ours) return "";
-  return c10::str("the checkpoint's run had a weight decay of ", *theirs,
-                  "; this one goes on with ", ours, ", as its flags say (--weight-decay)");
-}
-
-// Warns if an ordinary checkpoint is newer than the universal one requested: most likely a mistake.
-std::string announce_newer(const fs::path& load_dir, const fs::path& folder, const Value& metadata,
-                           const LoadOptions& options) {
-  if (!options.universal || !fs::exists(load_dir / kLatestFile)) return "";
-  const std::string newest = read_tag(load_dir / kLatestFile);
-  const int64_t here = train_state_of(metadata).iteration;
-  const auto step = step_of_tag(newest);
-  if (!step || *step <= here) return "";
-  return c10::str("WARNING: ", load_dir.string(), " holds a newer ordinary checkpoint, ", newest,
-                  ", than the universal one, ", folder.filename().string(), " (iteration ", here,
-                  "). Loading the universal one, as --universal-checkpoint says; ", "convert ",
-                  newest, " first if you meant that.");
-}
-
 LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, CheckpointedRun& run,
                     const LoadOptions& options, TrainState& state) {
   Communicator& world = *run.grid.world;
@@ -250,13 +193,14 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   Value metadata, scaler;
   OwnFiles own_files;
   read_together(world, folder, [&] {
-    metadata = read_torch_file(metadata_file(folder, run.grid));
+    const fs::path file = metadata_file(folder, run.grid);
+    metadata = read_torch_file(file, &checks);
     if (!options.custom_load_fn) check_same_model(metadata, run);
     check_has_optimizer(metadata, options);
     restore_schedule(metadata, options, run.config.schedule);
     const bool own_way = options.custom_load_fn != nullptr || weights_only(options);
     if (!fs::exists(folder / kZeroFolder) && !own_way)
-      own_files = find_own_files(folder, metadata, run, checks);
+      own_files = find_own_files(file, metadata, run, checks);
   });
   // All ranks take the same path, because its reports and checks are collective.
   const bool as_saved = max_over(world, own_files.model_states ? 0 : 1) == 0;
@@ -323,14 +267,6 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
 }
 
 }  // namespace
-
-fs::path existing(const fs::path& file) {
-  if (fs::exists(file)) return file;
-  if (!fs::is_directory(file.parent_path()))
-    throw UserError(file.parent_path().string() + ": no such folder (--load)");
-  throw DamagedFile(file.string() +
-                    " is missing. The folder holds: " + list_folder(file.parent_path()));
-}
 
 LoadResult load_checkpoint(const fs::path& load_dir, CheckpointedRun& run,
                            const LoadOptions& options, TrainState& state) {

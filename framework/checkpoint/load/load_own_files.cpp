@@ -1,7 +1,9 @@
+#include "framework/checkpoint/load/load_own_files.h"
+
 #include <algorithm>
 #include <map>
 
-#include "framework/checkpoint/load/loaders.h"
+#include "framework/checkpoint/load/find_loadable_tags.h"
 #include "framework/checkpoint/torch_bridge.h"
 #include "framework/format/layout.h"
 #include "framework/format/sharded.h"
@@ -134,8 +136,8 @@ bool has_our_states(const Value& optimizer, const CheckpointedRun& run) {
 
 }  // namespace
 
-OwnFiles find_own_files(const fs::path& folder, const Value& metadata, const CheckpointedRun& run,
-                        RecordChecksums& checks) {
+OwnFiles find_own_files(const fs::path& metadata_file, const Value& metadata,
+                        const CheckpointedRun& run, RecordChecksums& checks) {
   const Value degrees = metadata.find(keys::kParallelDimensions);
   if (!degrees || !metadata.find(keys::kParamShapes)) return {};
   const Topology saved{.pp_size = static_cast<int>(degrees.at(keys::kPpDegree).as_int()),
@@ -144,6 +146,7 @@ OwnFiles find_own_files(const fs::path& folder, const Value& metadata, const Che
   // Only this rank's files are looked at: a node without a shared file system may have no others.
   const ZeroStage stage = run.optimizer.stage();
   const int dp = run.grid.coord.dp, mp = run.grid.model->rank();
+  const fs::path folder = metadata_file.parent_path();
   const fs::path file = folder / (stage.partitions_parameters() ? zero3_model_states_file(dp, mp)
                                                                 : model_states_file(mp)),
                  partition = folder / optim_states_file(dp, mp, run.dtype == torch::kBFloat16);
@@ -153,7 +156,7 @@ OwnFiles find_own_files(const fs::path& folder, const Value& metadata, const Che
           ? fs::exists(partition)
           : whole && whole.contains(keys::kFp32GroupsFlat) == (run.dtype != torch::kFloat);
   if (saved != run.grid.topology || !alike || !fs::exists(file)) return {};
-  OwnFiles own{.model_states = read_torch_file(file, &checks)};
+  OwnFiles own{.model_states = file == metadata_file ? metadata : read_torch_file(file, &checks)};
   if (!same_params(own.model_states, run)) return {};
   own.optimizer = stage.partitions_optimizer()
                       ? read_torch_file(partition, &checks).at(keys::kOptimizerStateDict)

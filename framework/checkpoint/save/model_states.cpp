@@ -2,7 +2,6 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "framework/checkpoint/load/loaders.h"
 #include "framework/checkpoint/save/optimizer_states.h"
 #include "framework/checkpoint/save/remote_tensors.h"
 #include "framework/checkpoint/torch_bridge.h"
