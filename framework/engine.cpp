@@ -8,24 +8,9 @@
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
-namespace {
-
-ZeroOptions zero_options(const ZeroConfig& zero) {
-  const OffloadConfig& offload = zero.offload;
-  return {.stage = zero.stage,
-          .adam = zero.adam,
-          .weight_decay = zero.weight_decay,
-          .clip_grad = zero.clip_grad,
-          .offload = {.optimizer = offload.optimizer == "nvme",
-                      .params = offload.param == "nvme",
-                      .nvme_path = offload.nvme_path}};
-}
-
-}  // namespace
 
 Engine::Engine(StageModule& stage, const ProcessGrid& grid, EngineConfig config)
-    : optimizer_(freeze_params(stage.params(), config.freeze, *grid.pp), grid,
-                 zero_options(config.zero)),
+    : optimizer_(freeze_params(stage.params(), config.freeze, *grid.pp), grid, config.zero),
       pipeline_(stage, grid),
       run_{grid, stage, optimizer_, std::move(config), stage.params()[0].tensor.scalar_type()},
       state_{.dropout_seed = run_.config.dropout_seed, .scaler = run_.config.scaler} {

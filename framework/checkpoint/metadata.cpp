@@ -49,7 +49,7 @@ Value param_shapes(const ZeroOptimizer& optimizer) {
 // The state of Megatron's OptimizerParamScheduler.
 Value scheduler_state(const CheckpointedRun& run, const TrainState& state) {
   const LrSchedule& s = run.config.schedule;
-  const double wd = run.optimizer.options().weight_decay;
+  const double wd = run.optimizer.config().weight_decay;
   return Value::dict({{"max_lr", s.max_lr},
                       {"lr_warmup_steps", s.warmup_samples},
                       {"lr_warmup_tokens", {}},
@@ -118,7 +118,7 @@ Value deepspeed_config(const CheckpointedRun& run) {
   return Value::dict(
       {{"train_batch_size", run.config.global_batch_size},
        {"train_micro_batch_size_per_gpu", run.config.micro_batch_size},
-       {"gradient_clipping", run.optimizer.options().clip_grad},
+       {"gradient_clipping", run.optimizer.config().clip_grad},
        {"zero_optimization", Value::dict({{"stage", run.optimizer.stage().number()}})},
        {"bf16", Value::dict({{"enabled", run.dtype == torch::kBFloat16}})},
        {"fp16", Value::dict({{"enabled", run.dtype == torch::kHalf}})}});

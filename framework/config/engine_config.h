@@ -24,7 +24,10 @@ class SaveLock;
 // in the host's memory, "nvme" = in a file.
 struct OffloadConfig {
   std::string optimizer = "none", param = "none";
-  std::string nvme_path;  // a folder
+  std::string nvme_path;  // a folder, for a swap file of each rank
+
+  bool optimizer_on_disk() const { return optimizer == "nvme"; }
+  bool params_on_disk() const { return param == "nvme"; }
 };
 
 struct ZeroConfig {

@@ -258,7 +258,7 @@ void check_offload(const FlagTable& flags, const OffloadConfig& offload,
                       ": this build trains in the host's memory, where that "
                       "is already; nothing moves");
   }
-  refuse(flags, "nvme-path", offload.optimizer != "nvme" && offload.param != "nvme",
+  refuse(flags, "nvme-path", !offload.optimizer_on_disk() && !offload.params_on_disk(),
          "without --offload-optimizer nvme or --offload-param nvme");
 }
 

@@ -165,8 +165,8 @@ void check_async_save(const CheckpointConfig& checkpoint, const OffloadConfig& o
   refuse(checkpoint.save_weights_only, "with --save-weights-only", gathered);
   refuse(checkpoint.save_16bit_model, "with --save-16bit-model", gathered);
   const char* on_disk = "whose state it would copy to memory";
-  refuse(offload.optimizer == "nvme", "with --offload-optimizer nvme", on_disk);
-  refuse(offload.param == "nvme", "with --offload-param nvme", on_disk);
+  refuse(offload.optimizer_on_disk(), "with --offload-optimizer nvme", on_disk);
+  refuse(offload.params_on_disk(), "with --offload-param nvme", on_disk);
 }
 
 // Bounds the samples of all validations together; framework/data/gpt_dataset.h counts them.

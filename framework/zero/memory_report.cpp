@@ -26,7 +26,8 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   const int64_t ranks = optimizer.partitions().size(),
                 parameter_parts = stage.partitions_parameters() ? ranks : 1,
                 gradient_parts = stage.partitions_gradients() ? ranks : 1;
-  const OffloadOptions& offload = optimizer.options().offload;
+  const bool params_on_disk = optimizer.config().offload.params_on_disk(),
+             state_on_disk = optimizer.config().offload.optimizer_on_disk();
   MemoryPart parameters{"parameters"}, gradients{"gradients"}, state{"optimizer state"},
       copies{"tied copies"}, buffers{"offload buffers"};
   for (const auto& group : optimizer.groups()) {
@@ -43,27 +44,27 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
     const auto width = static_cast<int64_t>(group.params[0].tensor.element_size());
     parameters.allocated += bytes_of(group.weights);
     const int64_t state_width = width == 2 ? 12 : 8;
-    if (!offload.params) parameters.closed_form += width * numel / parameter_parts;
+    if (!params_on_disk) parameters.closed_form += width * numel / parameter_parts;
     gradients.allocated += bytes_of(group.gradient);
     gradients.closed_form += 4 * numel / gradient_parts;
     state.allocated +=
         bytes_of(group.master) + bytes_of(group.exp_avg) + bytes_of(group.exp_avg_sq);
-    if (!offload.optimizer) state.closed_form += state_width * numel / ranks;
+    if (!state_on_disk) state.closed_form += state_width * numel / ranks;
     const int64_t halves = group.layout.partition_numel() > Streamer::kBlock ? 2 : 1,
-                  streams = (offload.params ? width : 0) + (offload.optimizer ? state_width : 0);
+                  streams = (params_on_disk ? width : 0) + (state_on_disk ? state_width : 0);
     buffers.closed_form = std::max(buffers.closed_form, halves * Streamer::kBlock * streams);
   }
   for (const auto& frozen : optimizer.frozen()) {
     parameters.allocated += bytes_of(frozen.part);
     const auto whole = static_cast<int64_t>(frozen.spec.tensor.nbytes());
-    if (!offload.params) parameters.closed_form += whole / parameter_parts;
+    if (!params_on_disk) parameters.closed_form += whole / parameter_parts;
   }
   copies.allocated = optimizer.second_use_bytes();
   buffers.allocated = optimizer.offload_buffer_bytes();
   std::vector<MemoryPart> parts{parameters, gradients, state, copies};
   // Either all ranks have this row or none, even a rank whose stage is frozen, because the rows are
   // compared.
-  if (offload.optimizer || offload.params) parts.push_back(buffers);
+  if (state_on_disk || params_on_disk) parts.push_back(buffers);
   return parts;
 }
 

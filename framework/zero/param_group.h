@@ -11,13 +11,6 @@
 
 namespace anymesh {
 
-// Selects the state of a rank that lies in a swap file in `nvme_path`, not in memory. Weights may
-// do so only at ZeRO 3.
-struct OffloadOptions {
-  bool optimizer = false, params = false;
-  std::string nvme_path;
-};
-
 // Parameters that are optimized alike, and this rank's partition [P] of their state, in DeepSpeed's
 // layout (partition_layout.h), in memory or on disk.
 struct ParamGroup {

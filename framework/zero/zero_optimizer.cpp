@@ -16,8 +16,8 @@ torch::Dtype master_dtype(const torch::Tensor& param) {
 }  // namespace
 
 ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const ProcessGrid& grid,
-                             ZeroOptions options)
-    : grid_(grid), options_(std::move(options)) {
+                             ZeroConfig config)
+    : grid_(grid), config_(std::move(config)) {
   partitions_ = stage().partitions_optimizer() ? grid.dp : grid.world->split(grid.world->rank(), 0);
   std::vector<ParamSpec> decayed, others;
   for (const ParamSpec& spec : params) {
@@ -25,12 +25,13 @@ ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const Process
   }
   groups_.reserve(2);  // hooks keep references to them
   all_or_none(*grid.world, [&] {
-    const OffloadOptions& offload = options_.offload;
-    if (offload.optimizer || offload.params) swap_ = std::make_shared<SwapFile>(offload.nvme_path);
+    const OffloadConfig& offload = config_.offload;
+    if (offload.optimizer_on_disk() || offload.params_on_disk())
+      swap_ = std::make_shared<SwapFile>(offload.nvme_path);
     for (const ParamSpec& spec : params) {
       if (spec.frozen()) add_frozen(spec);
     }
-    if (!decayed.empty()) add_group(std::move(decayed), options_.weight_decay);
+    if (!decayed.empty()) add_group(std::move(decayed), config_.weight_decay);
     if (!others.empty()) add_group(std::move(others), 0);
     if (stage().partitions_parameters()) shard_params();
     sweep_masters(Use::Read, Use::Write, [](const Window& w) { w.master.copy_(w.weight); });
@@ -48,7 +49,7 @@ void ZeroOptimizer::add_frozen(const ParamSpec& spec) {
   const auto [start, count] = zero3_part(numel, partitions_->rank(), partitions_->size());
   const StateTensor part = StateTensor::zeros(zero3_part_numel(numel, partitions_->size()),
                                               spec.tensor.options(),
-                                              options_.offload.params ? swap_ : nullptr),
+                                              config_.offload.params_on_disk() ? swap_ : nullptr),
                     weight = part.narrow(0, count);
   weight.fill([&, from = start](int64_t at, const torch::Tensor& block) {
     spec.initialize(from + at, block);
@@ -79,8 +80,8 @@ void ZeroOptimizer::add_state(Group& group) {
   const int64_t partition = group.layout.partition_numel();
   const torch::Tensor& param = group.params[0].tensor;
   const torch::TensorOptions fp32 = param.options().dtype(master_dtype(param));
-  const auto optimizer_swap = options_.offload.optimizer ? swap_ : nullptr,
-             params_swap = options_.offload.params ? swap_ : nullptr;
+  const auto optimizer_swap = config_.offload.optimizer_on_disk() ? swap_ : nullptr,
+             params_swap = config_.offload.params_on_disk() ? swap_ : nullptr;
   group.gradient = torch::zeros(
       {stage().partitions_gradients() ? partition : partition * partitions_->size()}, fp32);
   group.exp_avg = StateTensor::zeros(partition, fp32, optimizer_swap);
@@ -145,13 +146,13 @@ bool ZeroOptimizer::is_first_copy(const ParamSpec& spec) const {
 void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
   RECORD_USER_SCOPE("optimizer");
   ++steps;
-  const double norm = grad_norm / loss_scale, max_norm = options_.clip_grad;
+  const double norm = grad_norm / loss_scale, max_norm = config_.clip_grad;
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
   c10::NoGradGuard no_grad;
   for (const Group& group : groups_) {
     const bool copies = group.master.defined();
     sweep(group, copies ? Use::Write : Use::Update, Use::Update, Use::Update, [&](const Window& w) {
-      adamw_step(w.master, w.gradient, w.exp_avg, w.exp_avg_sq, options_.adam, steps, lr,
+      adamw_step(w.master, w.gradient, w.exp_avg, w.exp_avg_sq, config_.adam, steps, lr,
                  group.weight_decay, clip / loss_scale, copies ? w.weight : torch::Tensor());
     });
   }

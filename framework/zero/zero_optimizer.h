@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "framework/comm/process_grid.h"
+#include "framework/config/engine_config.h"
 #include "framework/kernels/adamw_sweeps.h"
 #include "framework/pipeline/unit_runner.h"
 #include "framework/zero/gradient_sum.h"
@@ -27,14 +28,6 @@ namespace anymesh {
 // Every sum over dp is folded in rank order. Stages 0 and 1 sum micro-batches first and ranks
 // second, stages 2 and 3 the other way round. All bits agree within each pair and, with one
 // micro-batch, across all four stages. The two uses of a tied weight are added last.
-struct ZeroOptions {
-  ZeroStage stage = 0;
-  AdamOptions adam;
-  double weight_decay = 0.01;
-  double clip_grad = 1.0;  // 0 = no clipping
-  OffloadOptions offload;
-};
-
 class ZeroOptimizer final : public UnitObserver {
  public:
   using Group = ParamGroup;
@@ -49,7 +42,7 @@ class ZeroOptimizer final : public UnitObserver {
   };
 
   // Throws if the swap file cannot be made. Collective over grid.world.
-  ZeroOptimizer(const std::vector<ParamSpec>& params, const ProcessGrid& grid, ZeroOptions options);
+  ZeroOptimizer(const std::vector<ParamSpec>& params, const ProcessGrid& grid, ZeroConfig config);
 
   // Reduces the accumulated gradients and returns their global norm, before clipping. On a rank
   // with a non-finite gradient local_square_sum() is not finite.
@@ -70,8 +63,8 @@ class ZeroOptimizer final : public UnitObserver {
   void before_backward(int unit) override { sharded_.before_backward(unit); }
   void after_backward() override;
 
-  const ZeroOptions& options() const { return options_; }
-  ZeroStage stage() const { return options_.stage; }
+  const ZeroConfig& config() const { return config_; }
+  ZeroStage stage() const { return config_.stage; }
   std::vector<Group>& groups() { return groups_; }
   const std::vector<Group>& groups() const { return groups_; }
   const std::vector<Frozen>& frozen() const { return frozen_; }
@@ -131,7 +124,7 @@ class ZeroOptimizer final : public UnitObserver {
   void gather_params(const Group& group);
 
   const ProcessGrid& grid_;
-  ZeroOptions options_;
+  ZeroConfig config_;
   CommPtr partitions_;
   std::shared_ptr<SwapFile> swap_;  // null if all state is in memory
   Streamer streamer_;

@@ -36,9 +36,10 @@ torch::Tensor gradient(size_t i, int step, int micro_batch, int dp, const torch:
 class ZeroOptimizerTest : public testing::TestWithParam<std::tuple<int, int, int>> {};
 struct ZeroOptimizerTestRank : RankFixtureOf<ZeroOptimizerTest> {
   const int stage = std::get<0>(GetParam()), dp = std::get<1>(GetParam());
-  const OffloadOptions offload{.optimizer = stage > 0 && std::get<2>(GetParam()) > 0,
-                               .params = stage == 3 && std::get<2>(GetParam()) > 1,
-                               .nvme_path = testing::TempDir()};
+  const OffloadConfig offload{
+      .optimizer = stage > 0 && std::get<2>(GetParam()) > 0 ? "nvme" : "none",
+      .param = stage == 3 && std::get<2>(GetParam()) > 1 ? "nvme" : "none",
+      .nvme_path = testing::TempDir()};
 };
 
 RANKS_TEST_P(ZeroOptimizerTest, EqualsTorchOnTheSummedGradients) {
@@ -117,13 +118,13 @@ RANKS_TEST_P(ZeroOptimizerTest, KeepsWhatTheStageSays) {
               static_cast<size_t>(
                   bytes * (numel / ranks + 4 * static_cast<int64_t>(params.size()) + 2 * dp)));
   };
-  if (offload.params) {
+  if (offload.params_on_disk()) {
     EXPECT_EQ(weights, 0u);
   } else {
     near(2, stage == 3 ? dp : 1, weights);
   }
   near(4, stage >= 2 ? dp : 1, gradients);
-  if (offload.optimizer) {
+  if (offload.optimizer_on_disk()) {
     EXPECT_EQ(states, 0u);
   } else {
     near(12, stage >= 1 ? dp : 1, states);
@@ -159,7 +160,7 @@ RANKS_TEST(ZeroOptimizerOffload, RefusesAFolderThatIsNotThere) {
       test_world()->rank() == 1 ? testing::TempDir() + "no_such_folder" : testing::TempDir();
   const auto params = make_params(alone, torch::kFloat);
   try {
-    ZeroOptimizer(params, grid, {.stage = 1, .offload = {.optimizer = true, .nvme_path = path}});
+    ZeroOptimizer(params, grid, {.stage = 1, .offload = {.optimizer = "nvme", .nvme_path = path}});
     ADD_FAILURE() << "no error";
   } catch (const CollectiveError& error) {
     EXPECT_NE(std::string(error.what()).find("[rank 1] --nvme-path "), std::string::npos)

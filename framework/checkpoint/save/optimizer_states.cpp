@@ -24,14 +24,14 @@ Value masters(const ZeroOptimizer& optimizer) {
 // A param_groups entry, with the keys of torch.optim.AdamW and of Megatron.
 Value param_group(const CheckpointedRun& run, const TrainState& state, const Group& group,
                   std::vector<Value> params) {
-  const ZeroOptions& options = run.optimizer.options();
+  const AdamOptions& adam = run.optimizer.config().adam;
   const bool decays = group.weight_decay != 0;
   return Value::dict({{"name", decays ? "wd_no_scale_lr" : "no_wd_no_scale_lr"},
                       {"wd_mult", decays ? 1.0 : 0.0},
                       {"lr_mult", 1.0},
                       {"lr", run.config.schedule.at(static_cast<double>(state.scheduled_samples))},
-                      {"betas", Value::tuple({options.adam.beta1, options.adam.beta2})},
-                      {"eps", options.adam.eps},
+                      {"betas", Value::tuple({adam.beta1, adam.beta2})},
+                      {"eps", adam.eps},
                       {"weight_decay", group.weight_decay},
                       {"amsgrad", false},
                       {"maximize", false},
@@ -96,7 +96,7 @@ Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
                                  {keys::kCurIter, state.iteration},
                                  {keys::kOptimizerStateDict, adam_state(run, state, false)},
                                  {keys::kFp32GroupsFlat, masters(run.optimizer)},
-                                 {keys::kClipGrad, run.optimizer.options().clip_grad}});
+                                 {keys::kClipGrad, run.optimizer.config().clip_grad}});
   if (!state.scaler.dynamic) return optimizer;
   // FP16_Optimizer has the first three keys. We add the others, to keep the whole scaler.
   const Value scaler = scaler_value(state.scaler);
@@ -125,7 +125,7 @@ Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
   return Value::dict({{keys::kLossScaler, scaler_value(state.scaler)},
                       {keys::kDynamicLossScale, state.scaler.dynamic},
                       {keys::kOverflow, false},
-                      {keys::kClipGrad, run.optimizer.options().clip_grad},
+                      {keys::kClipGrad, run.optimizer.config().clip_grad},
                       {keys::kBaseOptimizerState, adam_state(run, state, false)},
                       {keys::kFp32Groups, masters(run.optimizer)},
                       {keys::kZeroStage, zero_stage_enum(run.optimizer.stage().number())},

@@ -68,10 +68,10 @@ std::string agreed_tag(const CheckpointedRun& run, const SaveOptions& options, i
 // A save that needs other ranks while it writes cannot be left to a thread. A run that keeps its
 // state on disk has no memory for a snapshot of it.
 void refuse_async(const CheckpointedRun& run, const SaveOptions& options) {
-  const auto& offload = run.optimizer.options().offload;
+  const auto& offload = run.optimizer.config().offload;
   const char* beside = options.weights_only       ? "weights_only (--no-save-optim)"
                        : options.save_16bit_model ? "save_16bit_model (--save-16bit-model)"
-                       : offload.optimizer || offload.params
+                       : offload.optimizer_on_disk() || offload.params_on_disk()
                            ? "state on disk (--offload-optimizer nvme)"
                            : nullptr;
   if (beside)
