@@ -5,7 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh" "$1"
 
 { cmake --install "$bin/.." --prefix "$scratch/built" && mv built installed; } >install.log 2>&1 || fail "$(tail -5 install.log)"
 started=$SECONDS
-{ cmake -G Ninja -S "$here/../../examples/external" -B build -DCMAKE_PREFIX_PATH="$scratch/installed" -DCMAKE_BUILD_TYPE=Release &&
+{ cmake -G Ninja -S "$here/../../examples/external" -B build -DCMAKE_PREFIX_PATH="$scratch/installed" &&
   cmake --build build; } >build.log 2>&1 || fail "$(tail -20 build.log)"
 echo "ok: an external project builds in $((SECONDS - started)) s"
 
@@ -38,3 +38,33 @@ awk '$1 == "2.mlp.dense_h_to_4h.weight" && $2 $3 == "[128,32]" && $4 > 0.64 && $
 diff "$example/main.cpp" <(sed -n '/^```cpp$/,/^```$/p' "$here/../../framework/format/README.md" | sed '/^```/d') >diff.log ||
   fail "framework/format/README.md shows another program: $(cat diff.log)"
 echo "ok: the format library reads $(wc -l <checkpoints2.norms) parameters without LibTorch and MPI"
+
+# Makes the fork of docs/fork.md as the page says, but with shorter runs.
+page=$here/../../docs/fork.md
+excerpt() { sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/p" "$page" | sed '/^```/d'; }
+mkdir fork && cp -r "$here/../../models" "$here/../../pretrain_gpt.cpp" fork
+excerpt cmake >fork/CMakeLists.txt
+excerpt diff | patch -d fork -p1 >patch.log || fail "the diff of docs/fork.md: $(cat patch.log)"
+! grep -E 'fuzz|FAILED' patch.log || fail "the diff of docs/fork.md no longer fits"
+{ cmake -G Ninja -S fork -B fork/build -DCMAKE_PREFIX_PATH="$scratch/installed" -DCMAKE_UNITY_BUILD=ON &&
+  cmake --build fork/build; } >fork.log 2>&1 || fail "$(tail -20 fork.log)"
+# mine FLAGS...: ten steps of the fork.
+mine() {
+  fork/build/pretrain_mine --num-layers 2 --hidden-size 32 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16 \
+      --mock-data --vocab-size 50 --global-batch-size 8 --micro-batch-size 2 --lr 1e-2 --eval-iters 0 --device cpu "$@" >mine.log 2>&1
+}
+mine --mlp-scale --train-iters 10 --loss-csv one.csv --save one --save-interval 5 || fail "$(tail -5 mine.log)"
+mine --train-iters 10 --loss-csv without.csv || fail "$(tail -5 mine.log)"
+mine --mlp-scale --train-iters 10 --loss-csv four.csv --local-ranks 4 --tensor-model-parallel-size 2 --sequence-parallel --zero-stage 3 ||
+  fail "$(tail -5 mine.log)"
+convert one global_step5
+mine --mlp-scale --train-iters 10 --loss-csv resumed.csv --local-ranks 4 --pipeline-model-parallel-size 2 --zero-stage 1 \
+    --load one --universal-checkpoint || fail "$(tail -5 mine.log)"
+for run in four resumed; do
+  "$bin/plot_loss" --tolerance 1e-5 one.csv $run.csv >plot.log || fail "$run: $(cat plot.log)"
+done
+! "$bin/plot_loss" --tolerance 1e-5 one.csv without.csv >plot.log 2>&1 || fail "--mlp-scale changes no loss"
+! mine --train-iters 10 --load one && grep -q 'the checkpoint was made with --mlp-scale' mine.log || fail "a load without the flag: $(cat mine.log)"
+installed/bin/ckpt inspect one/global_step5_universal | grep -q ' 2\.mlp\.scale ' || fail "no 2.mlp.scale in the universal folder"
+! installed/bin/hf_convert export one hf >hf.log 2>&1 && grep -q '2\.mlp\.scale' hf.log || fail "hf_convert: $(cat hf.log)"
+echo "ok: a fork of the GPT trains alike on one rank and on four, and resumes on another mesh"
