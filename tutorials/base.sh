@@ -15,5 +15,8 @@ start_of() {
   [[ -z ${mpi:-} ]] || start=(tools/mpirun.sh "$1" "$bin/$2")
 }
 
+# show COMMAND...: lesson.sh prints the command.
+show() { :; }
+
 # quietly LOG COMMAND...: shows the command's output only if it fails.
-quietly() { "${@:2}" >"$1" 2>&1 || { cat "$1" >&2; fail "failed: ${*:2}"; }; }
+quietly() { show "${@:2}"; "${@:2}" >"$1" 2>&1 || { cat "$1" >&2; fail "failed: ${*:2}"; }; }

@@ -4,7 +4,7 @@ folder=${1:-${ANYMESH_BIN:-}}
 [[ -z $folder ]] || folder=$(realpath -e -- "$folder") || exit 1
 tutorial=$(basename "$(dirname "$(realpath "${BASH_SOURCE[1]}")")")
 source "$(dirname "${BASH_SOURCE[0]}")/base.sh"
-[[ -z $folder ]] || bin=$folder
+[[ -z $folder ]] || bin=$(realpath --relative-base="$PWD" "$folder")
 fail() { printf 'FAIL: %s: %s\n' "$tutorial" "$*" >&2; exit 1; }
 needs() {
   local each
@@ -25,26 +25,16 @@ data=(--mock-data --vocab-size 256)
 recipe=(--micro-batch-size 1 --global-batch-size 8 --train-iters "$steps" --lr 3e-3 --lr-warmup-iters 5 --seed 1234
         --eval-iters 0 --log-interval 10 --device cpu)
 
-# say LINE...: prints lines for the README and keeps them for tests/tutorials.
-say() { printf '%s\n' "$@" | tee -a "$out/output.txt"; }
+source tutorials/commands.sh
+show_header
 
-# launch MESH RUN FLAGS...: replaces this process by a run on MESH = tp,pp,dp,zero that writes $out/RUN.csv.
-launch() {
-  local tp pp dp zero more
-  IFS=, read -r tp pp dp zero <<<"$1"
-  read -ra more <<<"${FLAGS:-}"
-  local start
-  start_of $((tp * pp * dp)) "$program"
-  exec "${start[@]}" "${model[@]}" "${data[@]}" "${recipe[@]}" \
-      --tensor-model-parallel-size "$tp" --pipeline-model-parallel-size "$pp" --zero-stage "$zero" \
-      --loss-csv "$out/$2.csv" "${@:3}" "${more[@]}" </dev/null
-}
-
-# train MESH RUN FLAGS...: runs launch to its end, with its output in $out/RUN.log.
+# train MESH RUN FLAGS...: runs a command_of to its end, with its output in $out/RUN.log.
 train() {
-  (launch "$@") >"$out/$2.log" 2>&1 && return
-  # Leaves out the settings, the steps, and mpirun's own messages.
-  sed -E '/^-{20}/,/^-{20}/d; /^(  --|(mesh|model|data): |memory kept|iteration )/d' "$out/$2.log" | head -20 >&2
+  command_of "$@"
+  working "$1"
+  (launch) >"$out/$2.log" 2>&1 && { worked; return; }
+  # Leaves out the command, the settings, the steps, and mpirun's own messages.
+  sed -E '/^\$ /,/[^\\]$/d; /^-{20}/,/^-{20}/d; /^(  --|(mesh|model|data): |memory kept|iteration )/d' "$out/$2.log" | head -20 >&2
   fail "the run $2 on $(name "$1") failed: $out/$2.log"
 }
 
@@ -67,6 +57,7 @@ close() { compare "$1" "$2" "$4" "within $3" --tolerance "$3"; }
 compare() {
   local n; n=$(comm -12 <(cut -d, -f1 "$out/$1.csv" | sort) <(cut -d, -f1 "$out/$2.csv" | sort) | grep -c '^[0-9]') ||
     fail "$3: no steps to compare"
+  show "$bin/plot_loss" "${@:5}" "$out/$1.csv" "$out/$2.csv"
   "$bin/plot_loss" "${@:5}" "$out/$1.csv" "$out/$2.csv" >"$out/compare.log" 2>&1 ||
     { cat "$out/compare.log" >&2; fail "$3: not $4"; }
   say "ok: $3: $4 over $n steps"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# tutorials/refresh.sh [NN_name]...: runs these tutorials, or all. Puts their output between the markers of their READMEs, and
-# their curves beside them. ANYMESH_BIN: the executables' folder.
+# tutorials/refresh.sh [NN_name]...: runs these tutorials, or all. Puts their commands and output between the markers of their
+# READMEs, and their curves beside them. Then updates the pages' code (excerpts.py) and the numbers in their exercises
+# (exercises.py). ANYMESH_BIN: the executables' folder.
 set -euo pipefail
 executables=$(realpath -e -- "${ANYMESH_BIN:-"$(dirname "$0")/../build/release/bin"}")
 cd "$(dirname "$0")"
@@ -9,7 +10,10 @@ for tutorial in "$@"; do
   echo "== $tutorial"
   "$tutorial/run.sh" "$executables"
   awk -v output="../runs/$tutorial/output.txt" '
-    /^<!-- output -->$/ {print; print "```"; while ((getline line <output) > 0) print line; print "```"; ++found; inside = 1}
+    /^<!-- output -->$/ {print; print "```"
+                               while ((getline line <output) > 0) {
+                                 sub(/^\$ export PATH=[^:]*/, "$ export PATH=$PWD/build/release/bin", line); print line}
+                               print "```"; ++found; inside = 1}
     /^<!-- \/output -->$/ {inside = 0}
     !inside
     END {exit !(found == 1 && !inside)}' "$tutorial/README.md" >"../runs/$tutorial/README.md" ||
@@ -17,3 +21,5 @@ for tutorial in "$@"; do
   cp "../runs/$tutorial/README.md" "$tutorial/README.md"
   if compgen -G "../runs/$tutorial/*.svg" >/dev/null; then cp "../runs/$tutorial"/*.svg "$tutorial/"; fi
 done
+./excerpts.py "$@"
+./exercises.py --write --bin "$executables" "$@"

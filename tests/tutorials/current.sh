@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Checks that the READMEs show the tutorials' output. Lines must be equal except for numbers with a point, whose last digits
-# depend on the processor, and places in files. A CTest fixture ran the tutorials before; their output is in runs/.
+# Checks that the READMEs show the code, the tutorials' commands and their output. Lines must be equal except for numbers with a
+# point, whose last digits depend on the processor, places in files, and the folder of the executables. A CTest fixture ran the
+# tutorials before; their output is in runs/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../tutorials"
-masked() { sed -E 's/[0-9]+\.[0-9]+(e[-+][0-9]+)?/#/g; s/(byte|offset) [0-9]+/\1 #/g; s/ +/ /g'; }
+./excerpts.py --check
+masked() { sed -E 's/^(\$ export PATH=)[^:]*/\1#/; s/[0-9]+\.[0-9]+(e[-+][0-9]+)?/#/g; s/(byte|offset) [0-9]+/\1 #/g; s/ +/ /g'; }
 for tutorial in [0-9][0-9]_*; do
   readme=$tutorial/README.md output=../runs/$tutorial/output.txt
   shown=$(sed -n '/^<!-- output -->$/,/^<!-- \/output -->$/{/^<!--/d; /^```/d; p}' "$readme" | masked)

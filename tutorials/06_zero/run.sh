@@ -5,10 +5,10 @@ needs plot_figure
 
 row() { say "$(printf '%-6s %11s %10s %10s %16s' "$@")"; }
 echo "ZeRO,parameters,gradients,optimizer state" >"$out/memory.csv"
+for zero in 0 1 2 3; do train 1,1,4,$zero zero$zero --report-memory; done
 row "ZeRO" parameters gradients optimizer "loss at step 60"
 for zero in 0 1 2 3; do
   run=zero$zero
-  train 1,1,4,$zero $run --report-memory
   parts=("$(memory $run parameters)" "$(memory $run gradients)" "$(memory $run 'optimizer state')")
   row $zero "${parts[@]}" "$(loss $run 60)"
   echo "$zero,${parts[0]},${parts[1]},${parts[2]}" >>"$out/memory.csv"

@@ -4,15 +4,18 @@ source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs plot_figure
 
 row() { say "$(printf '%-18s %11s %10s %10s %16s' "$@")"; }
-row "(MiB of a rank)" parameters gradients optimizer "loss at step 60"
 declare -A flags=([fp32]="" [bf16]=--bf16)
+runs=()
 for precision in fp32 bf16; do
   for mesh in 1,1,1,1 2,2,2,1; do
-    run=$precision-$(name $mesh)
+    runs+=("$precision-$(name $mesh)")
     # shellcheck disable=SC2086
-    train $mesh "$run" ${flags[$precision]} --report-memory
-    row "$run" "$(memory "$run" parameters)" "$(memory "$run" gradients)" "$(memory "$run" 'optimizer state')" "$(loss "$run" 60)"
+    train $mesh "${runs[-1]}" ${flags[$precision]} --report-memory
   done
+done
+row "(MiB of a rank)" parameters gradients optimizer "loss at step 60"
+for run in "${runs[@]}"; do
+  row "$run" "$(memory "$run" parameters)" "$(memory "$run" gradients)" "$(memory "$run" 'optimizer state')" "$(loss "$run" 60)"
 done
 quietly "$out/plot.log" "$bin/plot_figure" mesh --output "$out/mesh.svg" --title "Who holds what on tp 2 x pp 2 x dp 2 with ZeRO 1" \
     "$out/fp32-tp2-pp2-dp2.log"

@@ -7,9 +7,9 @@ recipe+=(--train-iters $steps --hidden-size 512 --global-batch-size 2 --log-inte
 disk=(--offload-optimizer nvme --offload-param nvme --nvme-path "$out")
 
 row() { say "$(printf '%-10s %11s %10s %8s %6s %16s' "$@")"; }
-row "ZeRO 3" parameters optimizer buffers all "loss at step $steps"
 train 1,1,2,3 memory --report-memory
 train 1,1,2,3 disk --report-memory "${disk[@]}"
+row "ZeRO 3" parameters optimizer buffers all "loss at step $steps"
 for run in memory disk; do
   buffers=$(memory $run 'offload buffers')
   row "$run" "$(memory $run parameters)" "$(memory $run 'optimizer state')" "${buffers:--}" \
@@ -19,7 +19,8 @@ say "(MiB a rank, of two)"
 bitwise memory disk "on disk against in memory"
 
 saves=("${disk[@]}" --save "$out/checkpoints" --load "$out/checkpoints")
-(mpi=yes; launch 1,1,2,3 stopped "${saves[@]}") >"$out/stopped.log" 2>&1 &
+mpi=yes command_of 1,1,2,3 stopped "${saves[@]}"
+(launch) >"$out/stopped.log" 2>&1 &
 job=$!
 until grep -qs '^iteration *3/' "$out/stopped.log" || ! kill -0 $job 2>/dev/null; do sleep 0.05; done
 pkill -TERM -P $job -x pretrain_gpt || fail "the run ended before it was told to stop"
@@ -27,7 +28,7 @@ wait $job || fail "stopped, it did not exit with 0: $(tail -3 "$out/stopped.log"
 at=$(($(wc -l <"$out/stopped.csv") - 1))
 ((at < steps)) || fail "the run ended before it was told to stop"
 [[ $(cat "$out/checkpoints/latest") == global_step$at ]] || fail "it stopped at step $at, and latest is another"
-say "told to stop by SIGTERM: exit status 0, and latest is the step where it stopped"
+say "# after step 3: pkill -TERM pretrain_gpt" "told to stop by SIGTERM: exit status 0, and latest is the step where it stopped"
 train 1,1,2,3 resumed "${saves[@]}"
 { cat "$out/stopped.csv"; sed 1d "$out/resumed.csv"; } >"$out/parts.csv"
 [[ $(wc -l <"$out/parts.csv") == $((steps + 1)) ]] || fail "the same command repeated or left out steps"

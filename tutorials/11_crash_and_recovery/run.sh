@@ -11,7 +11,8 @@ train 1,1,2,1 whole "${wide[@]}"
 # A save writes to a folder *.tmp. In rare cases it ends before the kill arrives; then the loop tries again.
 for attempt in 1 2 3 4 5 6 7 8; do
   rm -rf "$checkpoints"
-  (mpi=yes; launch 1,1,2,1 killed "${saves[@]}") >"$out/killed.log" 2>&1 &
+  mpi=yes command_of 1,1,2,1 killed "${saves[@]}"
+  (launch) >"$out/killed.log" 2>&1 &
   job=$!
   until [[ -e $checkpoints/latest ]] || ! kill -0 $job 2>/dev/null; do sleep 0.02; done   # the save of step 20
   until compgen -G "$checkpoints/*step40*.tmp" >/dev/null || ! kill -0 $job 2>/dev/null; do :; done
@@ -22,7 +23,8 @@ for attempt in 1 2 3 4 5 6 7 8; do
 done
 [[ $(cat "$checkpoints/latest") == global_step20 ]] ||
   fail "no kill came in the middle of a save; latest is $(cat "$checkpoints/latest")"
-say "killed in the save of step 40; latest says $(cat "$checkpoints/latest")"
+say "# while \$out/checkpoints/global_step40.tmp exists: pkill -KILL pretrain_gpt" \
+    "killed in the save of step 40; latest says $(cat "$checkpoints/latest")"
 train 1,1,2,1 resumed "${saves[@]}"
 say "the same command: $(grep -o 'loaded .*: iteration [0-9]*' "$out/resumed.log")"
 bitwise whole resumed "after the kill, against the run that nothing happened to"
@@ -32,6 +34,7 @@ at=$(($(stat -c %s "$damaged") / 2))
 byte=$(od -An -tu1 -j $at -N 1 "$damaged")
 printf "\\x$(printf %x $((byte ^ 1)))" | dd of="$damaged" bs=1 seek=$at conv=notrunc status=none
 say "changed one bit of byte $at of global_step60/$(basename "$damaged")"
+show "$bin/ckpt" verify "$checkpoints/global_step60"
 ! "$bin/ckpt" verify "$checkpoints/global_step60" >"$out/verify.log" 2>&1 || fail "ckpt verify finds nothing"
 say "ckpt verify: ${damaged##*/}$(sed -n "s|^$damaged\(: record .*\)|\1|p" "$out/verify.log")"
 train 1,1,2,1 after "${saves[@]}"
