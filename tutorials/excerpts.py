@@ -60,9 +60,13 @@ def between(lines, first, last):
     begins = [i for i, line in enumerate(lines) if first in line]
     if len(begins) != 1:
         raise Refused(f'{len(begins)} lines with "{first}", expected one')
-    for end in range(begins[0], len(lines)):
-        if last in lines[end]:
-            return begins[0], end + 1
+    for end in range(begins[0] + 1, len(lines)):
+        if last not in lines[end]:
+            continue
+        depth = sum(line.count("{") - line.count("}") for line in lines[begins[0]:end + 1])
+        while depth > 0 and lines[end + 1].strip() in ("}", "};", "});"):  # the closing braces right after it
+            end, depth = end + 1, depth - 1
+        return begins[0], end + 1
     raise Refused(f'no "{last}" after it')
 
 

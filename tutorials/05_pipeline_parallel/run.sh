@@ -46,5 +46,10 @@ slots "$out/order.txt" | tee "$out/slots.txt" | tee -a "$out/output.txt"
 awk '{idle = gsub(/[.]/, "")} idle != 6 || NF + idle - 2 != 22 {bad = 1} END {exit bad || NR != 4}' "$out/slots.txt" ||
   fail "the bubble is not 6 of 22 slots"
 say "ok: the bubble is 6 of 22 slots: (pp - 1) / (micro-batches + pp - 1) = 3 / 11"
+for ((stage = 0; stage < 4; ++stage)); do echo "stage $stage: F F F F F F F F B B B B B B B B"; done >"$out/gpipe.txt"
+say "all forwards first would take as long:"
+slots "$out/gpipe.txt" | tee -a "$out/output.txt"
+held() { awk '{n = most = 0; for (i = 3; i <= NF; ++i) {n += $i == "F" ? 1 : -1; if (n > most) most = n}; printf " %d", most}' "$1"; }
+say "micro-batches that stages 0 to 3 hold at most: 1F1B$(held "$out/order.txt"), all forwards first$(held "$out/gpipe.txt")"
 quietly "$out/plot.log" "$bin/plot_figure" cells --output "$out/slots.svg" \
     --title "1F1B: 8 micro-batches, 4 stages (F forward, B backward)" "$out/slots.txt"
