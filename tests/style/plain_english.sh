@@ -27,6 +27,6 @@ found=$(text | grep -E '(:[0-9]+:|[.:] | (//|#) )(Of|What) ' | grep -vE '(Of|Wha
 for page in "${pages[@]}"; do
   while read -r link; do
     [[ -e $(dirname "$page")/$link ]] || { echo "FAIL: $page links to $link, which does not exist" >&2; status=1; }
-  done < <(grep -oE '\]\([^)]*\)' "$page" | sed -E 's/^\]\(//; s/\)$//; s/#.*//' | grep -vE '^(https?:|$)')
+  done < <(awk '/^```/ {code = !code} !code' "$page" | grep -oE '\]\([^)]*\)' | sed -E 's/^\]\(//; s/\)$//; s/#.*//' | grep -vE '^(https?:|$)')
 done
 exit $status

@@ -3,7 +3,7 @@
 # for bit.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 checkpoints=$out/checkpoints
-wide=(--hidden-size 256)  # makes a save long enough for a kill
+wide=(--hidden-size 256 --global-batch-size 2)  # a save long enough for a kill, and short steps
 saves=("${wide[@]}" --save "$checkpoints" --load "$checkpoints" --save-interval 20)
 
 train 1,1,2,1 whole "${wide[@]}"

@@ -4,7 +4,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs ds_to_universal ckpt
 fixtures=tests/fixtures
 for archive in z1-bf16-tp2pp2dp1 z1-fp32-tp2pp2dp1-universal; do
-  tar xf "$fixtures/megatron/$archive.tar.xz" -C "$out"
+  quietly "$out/tar.log" tar xf "$fixtures/megatron/$archive.tar.xz" -C "$out"
 done
 bf16=$out/z1-bf16-tp2pp2dp1 fp32=$out/z1-fp32-tp2pp2dp1
 universal=global_step10_universal
@@ -23,9 +23,10 @@ theirs() {
 # follow RUN MESH NAME TOLERANCE FLAGS...: continues RUN with its flags, except those for the mesh and the saves.
 follow() {
   read -ra model <<<"$(sed -E 's/--(save|save-interval|deepspeed_config|zero-stage|(tensor|pipeline)-model-parallel-size) [^ ]+//g
-                               s|data/|'$fixtures'/data/|g' "$1/flags.txt")"
+                               s|data/|'$fixtures'/data/|g; s/ --bf16//' "$1/flags.txt")"
   data=() recipe=(--device cpu)
-  train "$2" "$3" "${@:5}"
+  local precision; precision=$(grep -o -- --bf16 "$1/flags.txt" || true)
+  train "$2" "$3" ${precision:+"$precision"} "${@:5}"
   theirs "$1" >"$out/theirs.csv"
   local run
   for run in theirs "$3"; do say "$run: loss $(loss "$run" 11) at step 11, $(loss "$run" 20) at step 20"; done
