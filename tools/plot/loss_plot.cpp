@@ -211,6 +211,20 @@ Panel loss_axes(const std::vector<LossCurve>& curves) {
   return panel;
 }
 
+// Returns the plot in sentences, for readers who can't see it.
+std::string seen_in(const std::vector<LossCurve>& curves) {
+  std::string seen;
+  for (const LossCurve& curve : curves) {
+    const LossRow &first = curve.rows.front(), &last = curve.rows.back();
+    seen +=
+        string_printf("%s: loss %.4g at iteration %ld, %.4g at iteration %ld", curve.label.c_str(),
+                      first.loss, first.iteration, last.loss, last.iteration);
+    seen += &curve == &curves[0] ? ". " : "; " + agreement(loss_deltas(curves[0], curve)) + ". ";
+  }
+  seen.pop_back();
+  return seen;
+}
+
 }  // namespace
 
 std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>& curves) {
@@ -221,8 +235,8 @@ std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>
   const double bottom = compared ? deltas.bottom() : losses.bottom();
   const double width = kLeft + kPlotWidth + kGap + legend_width(curves) + 16;
   const double height = std::max(bottom + kBottom, kTop + 40.0 * curves.size() + 20);
-  std::string svg =
-      svg_begin(width, height) + text_at(kLeft, 40, "title", title) + loss_panel(losses, curves);
+  std::string svg = svg_begin(width, height, title, seen_in(curves)) +
+                    text_at(kLeft, 40, "title", title) + loss_panel(losses, curves);
   if (compared) svg += delta_panel(deltas, curves);
   svg += text_at(kLeft + kPlotWidth / 2, bottom + 40, "tick mid", "iteration");
   return svg + legend(curves) + "</svg>\n";

@@ -35,10 +35,12 @@ std::string escaped(const std::string& text) {
 
 }  // namespace
 
-std::string svg_begin(double width, double height) {
+std::string svg_begin(double width, double height, const std::string& title,
+                      const std::string& description) {
   const std::string w = px(width), h = px(height);
-  return kStart + w + "\" height=\"" + h + "\" viewBox=\"0 0 " + w + " " + h + "\">\n" + kStyle +
-         "<rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#fff\"/>\n";
+  return kStart + w + "\" height=\"" + h + "\" viewBox=\"0 0 " + w + " " + h +
+         "\" role=\"img\">\n<title>" + escaped(title) + "</title>\n<desc>" + escaped(description) +
+         "</desc>\n" + kStyle + "<rect width=\"100%\" height=\"100%\" rx=\"8\" fill=\"#fff\"/>\n";
 }
 
 void write_svg(const std::string& path, const std::string& svg,

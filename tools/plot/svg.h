@@ -11,7 +11,10 @@
 
 namespace anymesh {
 
-std::string svg_begin(double width, double height);  // the caller ends it with "</svg>"
+// Begins an SVG, which the caller ends with "</svg>". Title and description are its text
+// alternatives.
+std::string svg_begin(double width, double height, const std::string& title,
+                      const std::string& description);
 // Writes to --output, which may be an earlier SVG of ours, but neither another file nor one of
 // `inputs`.
 void write_svg(const std::string& path, const std::string& svg,

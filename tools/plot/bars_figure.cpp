@@ -1,0 +1,70 @@
+#include "tools/plot/bars_figure.h"
+
+#include <algorithm>
+
+#include "framework/util/errors.h"
+#include "framework/util/format.h"
+#include "tools/plot/loss_csv.h"
+#include "tools/plot/svg.h"
+
+namespace anymesh {
+namespace {
+
+struct Bar {
+  std::string label;
+  std::vector<double> parts;
+  double sum = 0;
+};
+
+// Returns the names of the parts, which `bars` get.
+std::vector<std::string> read_bars(const std::string& path, std::vector<Bar>& bars) {
+  const std::vector<std::string> lines = lines_of(path);
+  std::vector<std::string> names = split_row(lines[0]);
+  for (size_t i = 1; i < lines.size(); ++i) {
+    const std::vector<std::string> fields = split_row(lines[i]);
+    if (fields.size() != names.size() || fields.size() < 2)
+      throw_error(path, ": '", lines[i], "': expected a label and a number for each of '", lines[0],
+                  "'");
+    Bar& bar = bars.emplace_back(Bar{names[0] + " " + fields[0], {}});
+    for (size_t f = 1; f < fields.size(); ++f)
+      bar.sum +=
+          bar.parts.emplace_back(number_from_zero(path + ": '" + fields[f] + "'", fields[f]));
+  }
+  names.erase(names.begin());
+  return names;
+}
+
+}  // namespace
+
+Figure bars_figure(const std::string& path) {
+  std::vector<Bar> bars;
+  const std::vector<std::string> names = read_bars(path, bars);
+  double longest = 0;
+  for (const Bar& bar : bars) longest = std::max(longest, bar.sum);
+  if (longest == 0) throw_error("all bars are of length 0");
+  const double bottom = kTop + kRow * static_cast<double>(bars.size()), room = kWidth - 60;
+  std::string svg;
+  for (const double tick : nice_ticks(0, longest, 6)) {
+    const double x = kLeft + tick / longest * room;
+    svg += line_at(x, kTop - 6, x, bottom, "grid");
+    svg += text_at(x, bottom + 14, "tick mid", string_printf("%g", tick));
+  }
+  double y = kTop;
+  for (const auto& [label, parts, sum] : bars) {
+    svg += text_at(kLeft - 12, y + 17, "label end", label);
+    double x = kLeft;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const double width = parts[i] / longest * room;
+      svg += rectangle(x, y, width, kBar, series_color(i));
+      x += width;
+    }
+    svg += text_at(x + 8, y + 17, "label", string_printf("%.3f", sum));
+    y += kRow;
+  }
+  std::string seen = std::to_string(bars.size()) + " bars:";
+  for (const Bar& bar : bars) seen += string_printf(" %s %.3f;", bar.label.c_str(), bar.sum);
+  seen.back() = '.';
+  return {"Bars", seen, svg, bottom, names};
+}
+
+}  // namespace anymesh
