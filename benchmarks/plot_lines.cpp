@@ -76,8 +76,8 @@ Powers ticks(const Axis& axis) {
 }
 
 std::string path(const std::string& points, double width, size_t series) {
-  return path_at(points, "stroke-linecap=\"round\" stroke-width=\"" + px(width) + "\" stroke=\"" +
-                             series_color(series) + "\"");
+  return path_at(points, "stroke-linecap=\"round\" stroke-width=\"" + px(width) + "\" class=\"" +
+                             anymesh::series(series) + "\"");
 }
 
 std::string grid(const Axis& x, const Axis& y) {
@@ -127,8 +127,11 @@ int main(int argc, char** argv) {
   try {
     if (argc < 4) throw std::runtime_error("OUTPUT.svg TITLE \"HEADING|FILE.csv|X|Y|Y...\" ...");
     const int panels = argc - 3, rows = (panels + 1) / 2;
-    std::string svg = svg_begin(kLeft + kAcross * std::min(panels, 2), kTop + kDown * rows - 60) +
-                      text_at(kLeft, 48, "title", argv[2]);
+    std::string seen = "Lines over logarithmic axes.";
+    for (int i = 0; i < panels; ++i) seen += " " + split(std::string(argv[3 + i]), '|').at(0) + ".";
+    std::string svg =
+        svg_begin(kLeft + kAcross * std::min(panels, 2), kTop + kDown * rows - 60, argv[2], seen) +
+        text_at(kLeft, 48, "title", argv[2]);
     for (int i = 0; i < panels; ++i)
       svg += panel(argv[3 + i], kLeft + kAcross * (i % 2), kTop + kDown * (i / 2));
     std::ofstream file(argv[1], std::ios::binary);

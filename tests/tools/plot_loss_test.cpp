@@ -1,6 +1,5 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmath>
@@ -64,7 +63,6 @@ class PlotLossTest : public testing::Test {
   };
 
   Outcome plot_loss(const std::string& arguments) const { return run(PLOT_LOSS, arguments); }
-  Outcome plot_figure(const std::string& arguments) const { return run(PLOT_FIGURE, arguments); }
 
   Outcome run(const std::string& program, const std::string& arguments) const {
     const std::string command =
@@ -245,54 +243,18 @@ TEST_F(PlotLossTest, ProgramAnswersByExitCode) {
 
 // An output is neither an input nor a file of another kind, and a disk's limit is an error.
 TEST_F(PlotLossTest, ReplacesSvgsAlone) {
-  const std::string a = csv("a.csv", {"4", "2"}), cells = write("cells.txt", "stage 0: F . B\n"),
-                    notes = write("notes.txt", "thesis"), before = read(a);
-  std::filesystem::create_hard_link(cells, folder + "same.txt");
+  const std::string a = csv("a.csv", {"4", "2"}), notes = write("notes.txt", "thesis"),
+                    before = read(a);
   const auto refused = [](const Outcome& outcome, const std::string& why) {
     EXPECT_EQ(outcome.status, 2);
     EXPECT_THAT(outcome.err, HasSubstr(why));
   };
   refused(plot_loss("--output " + a + " x=" + a), "--output " + a + " is an input, " + a);
   refused(plot_loss("--output " + notes + " " + a), "is not an SVG of ours");
-  refused(plot_figure("cells --output " + folder + "same.txt " + cells), "is an input, " + cells);
   EXPECT_EQ(read(a), before);
-  EXPECT_EQ(read(cells), "stage 0: F . B\n");
   EXPECT_EQ(read(notes), "thesis");
   refused(run("ulimit -f 1; " PLOT_LOSS, "--output " + folder + "full.svg " + a),
           "full.svg: cannot write the file");
-}
-
-TEST_F(PlotLossTest, FiguresAnswerByExitCode) {
-  const std::string cells = write("cells.txt", "stage 0: F . B\n"),
-                    bars = write("bars.csv", "ZeRO,parameters,gradients\n0,1,2\n1,1,0.5\n"),
-                    output = "--output " + folder + "o.svg ";
-  EXPECT_EQ(plot_figure("cells " + output + cells + " --title T").status, 0);
-  EXPECT_THAT(read(folder + "o.svg"), HasSubstr(">T</text>"));
-  EXPECT_EQ(plot_figure("bars " + output + bars).status, 0);
-  EXPECT_THAT(read(folder + "o.svg"), HasSubstr(">ZeRO 1</text>"));
-  const Outcome help = plot_figure("--help");
-  EXPECT_EQ(help.status, 0);
-  EXPECT_THAT(help.out, HasSubstr("--output FILE"));
-
-  const auto refused = [&](const std::string& arguments) {
-    const Outcome outcome = plot_figure(arguments);
-    EXPECT_EQ(outcome.status, 2) << arguments;
-    return outcome.err;
-  };
-  EXPECT_EQ(refused("cells " + output + cells + " c2.txt"),
-            "plot_figure: unexpected argument 'c2.txt' (see --help)\n");
-  EXPECT_THAT(refused("cells " + output),
-              HasSubstr("give cells, bars or mesh, --output and a file"));
-  EXPECT_THAT(refused("pie " + output + cells), HasSubstr("cells, bars or mesh, found 'pie'"));
-  EXPECT_THAT(refused("bars " + output + write("x.csv", "a,b\n1,2,3\n")),
-              HasSubstr("'1,2,3': expected a label and a number for each of 'a,b'"));
-  EXPECT_THAT(refused("cells " + output + folder + "none"),
-              HasSubstr("none: cannot open: No such file"));
-  ASSERT_EQ(mkfifo((folder + "fifo").c_str(), 0600), 0);
-  EXPECT_THAT(refused("cells " + output + folder + "fifo"), HasSubstr("fifo: is a FIFO, expected"));
-  EXPECT_EQ(plot_figure("cells " + output + "/dev/stdin <" + cells).status, 0);
-  EXPECT_THAT(refused("cells --output " + folder + "no/such.svg " + cells),
-              HasSubstr("such.svg: cannot write the file"));
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ Figure bars_figure(const std::string& path) {
     double x = kLeft;
     for (size_t i = 0; i < parts.size(); ++i) {
       const double width = parts[i] / longest * room;
-      svg += rectangle(x, y, width, kBar, series_color(i));
+      svg += rectangle(x, y, width, kBar, series(i));
       x += width;
     }
     svg += text_at(x + 8, y + 17, "label", string_printf("%.3f", sum));

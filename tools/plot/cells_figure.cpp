@@ -35,7 +35,7 @@ Figure cells_figure(const std::string& path) {
     for (size_t c = 0; c < cells.size(); ++c) {
       const auto kind = std::ranges::find(kinds, cells[c]);
       svg += rectangle(kLeft + width * static_cast<double>(c) + 1, y, width - 2, kBar,
-                       kind == kinds.end() ? "#eef0f3" : series_color(kind - kinds.begin()));
+                       kind == kinds.end() ? std::string("empty") : series(kind - kinds.begin()));
     }
     y += kRow;
   }

@@ -12,7 +12,7 @@ std::string squares(const std::vector<std::string>& names, double y) {
   std::string svg;
   double x = kLeft;
   for (size_t i = 0; i < names.size(); ++i) {
-    svg += rectangle(x, y - 11, 13, 13, series_color(i)) + text_at(x + 20, y, "label", names[i]);
+    svg += rectangle(x, y - 11, 13, 13, series(i)) + text_at(x + 20, y, "label", names[i]);
     x += 44 + 7.2 * static_cast<double>(names[i].size());
   }
   return svg;

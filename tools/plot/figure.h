@@ -15,7 +15,7 @@ struct Figure {
   std::string seen;   // sentences that say what is to be seen, for readers who can't see it
   std::string body;   // SVG elements (svg.h) between x = kLeft and kLeft + width, from kTop on
   double bottom = 0;  // y of the body's end
-  std::vector<std::string> legend = {};  // names of series_color(0), (1), ...
+  std::vector<std::string> legend = {};  // names of series(0), (1), ...
   double width = kWidth;
 };
 

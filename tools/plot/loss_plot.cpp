@@ -15,8 +15,6 @@ constexpr double kLeft = 66, kPlotWidth = 660, kGap = 28;
 constexpr double kTop = 84, kLossHeight = 330, kBetween = 64, kDeltaHeight = 150, kBottom = 52;
 constexpr double kEqualLane = 30;  // in the lower panel, for deltas of exactly 0
 
-constexpr const char* kReferenceColor = "#c3c9d4";
-
 struct Point {
   double x, y;
 };
@@ -40,8 +38,8 @@ std::string dashes_of(size_t curve, size_t curves) {
 }
 
 std::string stroke_of(size_t curve, double width) {
-  const std::string color = curve == 0 ? kReferenceColor : series_color(curve - 1);
-  return "stroke=\"" + color + "\" stroke-width=\"" + string_printf("%g", width) + "\"";
+  return "class=\"" + (curve == 0 ? "band" : series(curve - 1)) + "\" stroke-width=\"" +
+         string_printf("%g", width) + "\"";
 }
 
 // Keeps only the lowest and the highest point in each half pixel: nothing more can be seen.
@@ -98,7 +96,7 @@ std::string loss_panel(const Panel& panel, const std::vector<LossCurve>& curves)
       points.push_back({panel.x.at(row.iteration), panel.y.at(row.loss)});
     if (i == 0) {
       svg += path_through(points, stroke_of(0, 7));
-      svg += path_through(points, "stroke=\"#8b94a3\" stroke-width=\"1\"");
+      svg += path_through(points, "class=\"hair\" stroke-width=\"1\"");
     } else {  // the hairline keeps the dashes of one run together
       svg += path_through(points, stroke_of(i, 0.7));
       svg += path_through(points, stroke_of(i, 2) + dashes_of(i, curves.size()));

@@ -60,9 +60,9 @@ Figure mesh_figure(const std::string& path) {
       const bool cut = zero >= 3 - kind;  // 3 cuts parameters, 2 gradients, 1 the optimizer
       const double bar = y + 36 + (kThick + 4) * kind, all = kCell - 16, slice = all / mesh.tp_size,
                    part = cut ? slice / mesh.dp_size : slice;
-      svg += rectangle(x, bar, all, kThick, "#eef0f3") +
-             rectangle(x + slice * at.tp + (cut ? part * at.dp : 0), bar, part, kThick,
-                       series_color(kind));
+      svg +=
+          rectangle(x, bar, all, kThick, "empty") +
+          rectangle(x + slice * at.tp + (cut ? part * at.dp : 0), bar, part, kThick, series(kind));
     }
   }
   return {string_printf("Who holds what on tp %d x pp %d x dp %d with ZeRO %d", mesh.tp_size,

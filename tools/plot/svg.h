@@ -1,5 +1,7 @@
-// SVG elements as text, in pixels, for our plots. The style sheet in svg_begin() gives them their
-// looks: title, head, label, tick, mid (centred), end (flush right); grid and axis for lines.
+// SVG elements as text, in pixels, for our plots. The style sheet in svg_begin() gives classes their
+// looks, on a light and on a dark background: title, head, label, tick, mid (centred), end (flush
+// right) and on (upon a series' colour) for texts; grid and axis for lines; empty for rectangles;
+// series(i) for rectangles and paths.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +24,7 @@ void write_svg(const std::string& path, const std::string& svg,
 
 std::string px(double value);
 std::string path_at(const std::string& points, const std::string& attributes);
-std::string rectangle(double x, double y, double width, double height, const std::string& color);
+std::string rectangle(double x, double y, double width, double height, const std::string& style);
 std::string text_at(double x, double y, const std::string& style, const std::string& text);
 std::string line_at(double x1, double y1, double x2, double y2, const std::string& style);
 
@@ -40,8 +42,7 @@ struct Axis {
 // Returns about `count` ticks at multiples of 1, 2 or 5 times a power of ten inside [low, high].
 std::vector<double> nice_ticks(double low, double high, int count);
 
-// Returns a colour of Okabe and Ito's palette and more, which colour-blind readers can tell apart.
-// Repeats from 8 on.
-std::string series_color(size_t series);
+// Returns the class of a series' colour. Repeats from 8 on.
+std::string series(size_t index);
 
 }  // namespace anymesh
