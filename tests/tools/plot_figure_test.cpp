@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -112,6 +113,22 @@ class PlotFigureTest : public testing::Test {
     return outcome.err;
   }
 
+  // Writes what pretrain_gpt prints at the start of a run, and more flags.
+  std::string log(int tp, int pp, int dp, int zero, const std::string& more = "") const {
+    std::ostringstream text;
+    text << "mesh: tensor " << tp << " x pipeline " << pp << " x data " << dp << " = "
+         << tp * pp * dp << " ranks, 1 threads per rank\n"
+         << "model: 218496 parameters, at most 60608 on a rank; vocabulary of 256, padded to 256\n"
+         << "  --tensor-model-parallel-size " << tp << "\n  --pipeline-model-parallel-size " << pp
+         << "\n  --zero-stage " << zero << "\n  --micro-batch-size 2\n  --global-batch-size "
+         << 8 * dp << "\n  --train-iters 60\n  --lr 0.003\n  --num-layers 16\n"
+         << "  --hidden-size 64\n  --num-attention-heads 8\n  --seq-length 32\n"
+         << "  --max-position-embeddings 32\n"
+         << (more.empty() ? "  --vocab-size 256\n  mock_data true\n" : more)
+         << "iteration      1/60 | lm loss 5.9 |\n  --num-layers 3\n";
+    return write("log", text.str());
+  }
+
   std::string folder;
 };
 
@@ -156,6 +173,47 @@ TEST_F(PlotFigureTest, ReplacesItsOwnSvgsAlone) {
       "756.0 194.0\">\n<style>text{}</style>\n</svg>\n");
   EXPECT_EQ(run("cells --output " + old + " " + cells).status, 0);
   EXPECT_THAT(read(old), HasSubstr(">stage 0</text>"));
+}
+
+// Each rank has a cell, with a bar that is as long as its part of the stage's state.
+TEST_F(PlotFigureTest, MeshesOfEverySizeFit) {
+  const std::string small = drawn("mesh", log(2, 2, 2, 1));
+  EXPECT_THAT(small, HasSubstr(">Who holds what on tp 2 x pp 2 x dp 2 with ZeRO 1</text>"));
+  EXPECT_THAT(small, HasSubstr(">layers 8-15</text>"));
+  EXPECT_EQ(count(small, ">rank "), 8u);
+  EXPECT_EQ(count(small, "width=\"73.0\" height=\"9.0\" class=\"s0\""), 8u);
+  EXPECT_EQ(count(small, "width=\"73.0\" height=\"9.0\" class=\"s1\""), 8u);
+  EXPECT_EQ(count(small, "width=\"36.5\" height=\"9.0\" class=\"s2\""), 8u);
+
+  for (const auto& [tp, pp, dp] : {std::array{4, 4, 4}, {8, 8, 1}, {4, 16, 1}, {1, 2, 64}}) {
+    const std::string svg = drawn("mesh", log(tp, pp, dp, 3));
+    EXPECT_EQ(count(svg, ">rank "), static_cast<size_t>(tp * pp * dp));
+    EXPECT_THAT(svg, HasSubstr("width=\"756.0\""));
+  }
+  EXPECT_THAT(refused("mesh --output " + folder + "o.svg " + log(1, 2, 256, 0)),
+              HasSubstr("log: expected a mesh of up to 256 ranks"));
+}
+
+TEST_F(PlotFigureTest, RunsWithoutTheirStartAreRefused) {
+  const auto message = [&](const std::string& text) {
+    return refused("mesh --output " + folder + "o.svg " + write("log", text));
+  };
+  EXPECT_THAT(message("iteration 1\n"), HasSubstr("log: expected 'mesh: tensor T x pipeline P"));
+  EXPECT_THAT(message("mesh: tensor 2 x pipeline -1 x data 1\n"),
+              HasSubstr("log: expected 'mesh:"));
+  EXPECT_THAT(message("mesh: tensor 9999 x pipeline 9999 x data 9999\n"),
+              HasSubstr("log: expected 'mesh:"));
+  const std::string mesh = "mesh: tensor 2 x pipeline 1 x data 1 = 2 ranks\n",
+                    model = "model: 9 parameters, at most 9 on a rank\n";
+  EXPECT_THAT(message(mesh + "  --num-layer 4\n"),
+              HasSubstr("log: '  --num-layer 4': expected a flag of pretrain_gpt"));
+  EXPECT_THAT(message(mesh + "  --num-layers four\n"),
+              HasSubstr("log: '  --num-layers four': expected an integer"));
+  EXPECT_THAT(message(mesh + "  --num-layers 4\n  --num-layers 5\n"), HasSubstr("contradict"));
+  EXPECT_THAT(message(mesh + model + "  --num-layers 4\n"),
+              HasSubstr("log: the lines 'mesh:' and 'model:' do not fit its flags"));
+  EXPECT_THAT(message(mesh + model + "  --tensor-model-parallel-size 2\n"),
+              HasSubstr("log: give exactly one of --train-iters"));
 }
 
 }  // namespace

@@ -1,79 +1,113 @@
 #include "tools/plot/mesh_figure.h"
 
-#include <cstdio>
+#include <algorithm>
 
-#include "framework/comm/topology.h"
 #include "framework/pipeline/schedule.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
+#include "framework/zero/stage.h"
+#include "tools/plot/run_start.h"
 #include "tools/plot/svg.h"
 
 namespace anymesh {
 namespace {
 
-struct MeshRun {
-  Topology mesh{0, 0, 0};
-  int zero = 0, layers = 0;
+// The places of the cells. A row has the tp ranks of as many dp ranks as fit into it; the other dp
+// ranks follow in blocks below.
+class MeshPlaces {
+ public:
+  explicit MeshPlaces(const Topology& mesh)
+      : mesh_(mesh),
+        groups_(std::clamp(8 / mesh.tp_size, 1, mesh.dp_size)),
+        cell_(std::min(160.0, (kWidth - kBetween * (groups_ - 1)) / (groups_ * mesh.tp_size))) {}
+
+  double cell() const { return cell_; }
+  double thick() const { return mesh_.pp_size > 4 ? 6 : 9; }  // of a bar
+  double row() const { return 16 + 3 * (thick() + 3) + 12; }
+  double x(Coord at) const { return kLeft + at.dp % groups_ * group() + at.tp * cell_; }
+  double y(Coord at) const { return block(at.dp) + kCaption + at.pp * row(); }
+  double block(int dp) const {
+    return kTop + dp / groups_ * (kCaption + mesh_.pp_size * row() + 14);
+  }
+  double bottom() const { return block(mesh_.dp_size - 1) + kCaption + mesh_.pp_size * row(); }
+  double width() const { return groups_ * group() - kBetween; }
+  bool begins_row(Coord at) const { return at.tp == 0 && at.dp % groups_ == 0; }
+
+ private:
+  static constexpr double kBetween = 16, kCaption = 42;
+
+  double group() const { return mesh_.tp_size * cell_ + kBetween; }
+
+  Topology mesh_;
+  int groups_;  // dp ranks in a row
+  double cell_;
 };
 
-MeshRun read_mesh(const std::string& path) {
-  MeshRun run;
-  auto& [mesh, zero, layers] = run;
-  for (const std::string& line : lines_of(path)) {
-    std::sscanf(line.c_str(), "mesh: tensor %4d x pipeline %4d x data %4d", &mesh.tp_size,
-                &mesh.pp_size, &mesh.dp_size);
-    std::sscanf(line.c_str(), "  --num-layers %9d", &layers);
-    std::sscanf(line.c_str(), "  --zero-stage %4d", &zero);
+// Draws a bar for each kind of state. The stage's whole state is grey; the rank's partition of its
+// tp slice is coloured.
+std::string holdings(const Topology& mesh, Coord at, ZeroStage stage, const MeshPlaces& places) {
+  const bool cuts[] = {stage.partitions_parameters(), stage.partitions_gradients(),
+                       stage.partitions_optimizer()};
+  const double x = places.x(at), all = places.cell() - 10, slice = all / mesh.tp_size;
+  double y = places.y(at) + 16;
+  std::string svg;
+  for (size_t kind = 0; kind < 3; ++kind) {
+    const double part = cuts[kind] ? slice / mesh.dp_size : slice;
+    svg += rectangle(x, y, all, places.thick(), "empty") +
+           rectangle(x + slice * at.tp + (cuts[kind] ? part * at.dp : 0), y, std::max(part, 1.2),
+                     places.thick(), series(kind));
+    y += places.thick() + 3;
   }
-  const int across = mesh.tp_size * mesh.dp_size;
-  if (mesh.tp_size < 1 || mesh.dp_size < 1 || mesh.pp_size < 1 || mesh.pp_size > layers ||
-      across > 16 || mesh.pp_size > 16)
-    throw_error(
-        path,
-        ": expected 'mesh: tensor T x pipeline P x data D' and '--num-layers L' as pretrain_gpt "
-        "prints them, with T x D and P up to 16");
-  return run;
+  return svg;
+}
+
+std::string captions(const Topology& mesh, int dp, const MeshPlaces& places) {
+  const double x = places.x({.dp = dp}), y = places.block(dp) + 4;
+  std::string svg = text_at(x, y, "head", "dp " + std::to_string(dp)) +
+                    line_at(x, y + 7, x + mesh.tp_size * places.cell() - 10, y + 7, "axis");
+  for (int tp = 0; tp < mesh.tp_size; ++tp)
+    svg += text_at(places.x({.dp = dp, .tp = tp}), y + 22, "tick", "tp " + std::to_string(tp));
+  return svg;
 }
 
 }  // namespace
 
-// Draws a row for each stage, with a cell for each rank in the order of rank numbers. A cell has a
-// bar for each kind of state. The stage's whole state is grey; the rank's partition of its tp slice
-// is coloured.
 Figure mesh_figure(const std::string& path) {
-  constexpr double kCell = 160, kCellHeight = 96, kThick = 10;
-  const auto [mesh, zero, layers] = read_mesh(path);
-  const int across = mesh.dp_size * mesh.tp_size;
+  const RunStart run = read_run_start(path);
+  const Topology& mesh = run.mesh;
+  if (mesh.tp_size > 16 || mesh.pp_size > 16 || mesh.world_size() > 256)
+    throw_error(path, ": expected a mesh of up to 256 ranks, with tensor and pipeline up to 16");
+  const MeshPlaces places(mesh);
+  const bool narrow = places.cell() < 64;
   std::string svg;
+  for (int dp = 0; dp < mesh.dp_size; ++dp) svg += captions(mesh, dp, places);
   for (int rank = 0; rank < mesh.world_size(); ++rank) {
     const Coord at = mesh.coord_of(rank);
-    const double x = kLeft + kCell * (rank % across), y = kTop + kCellHeight * at.pp;
-    if (rank % across == 0) {
-      const LayerRange range = layers_of_stage(layers, mesh.pp_size, at.pp);
-      svg += text_at(x - 12, y + 12, "label end", "stage " + std::to_string(at.pp)) +
-             text_at(x - 12, y + 28, "tick end",
-                     string_printf("layers %d-%d", range.begin, range.end - 1));
+    const double x = places.x(at), y = places.y(at);
+    if (places.begins_row(at)) {
+      const LayerRange range = layers_of_stage(run.gpt.num_layers, mesh.pp_size, at.pp);
+      svg += text_at(x - 12, y + 11, "label end", "stage " + std::to_string(at.pp)) +
+             text_at(x - 12, y + 27, "tick end",
+                     range.end - range.begin == 1
+                         ? string_printf("layer %d", range.begin)
+                         : string_printf("layers %d-%d", range.begin, range.end - 1));
     }
-    svg += text_at(x, y + 12, "head", "rank " + std::to_string(rank)) +
-           text_at(x, y + 28, "tick", string_printf("tp %d, pp %d, dp %d", at.tp, at.pp, at.dp));
-    for (int kind = 0; kind < 3; ++kind) {
-      const bool cut = zero >= 3 - kind;  // 3 cuts parameters, 2 gradients, 1 the optimizer
-      const double bar = y + 36 + (kThick + 4) * kind, all = kCell - 16, slice = all / mesh.tp_size,
-                   part = cut ? slice / mesh.dp_size : slice;
-      svg +=
-          rectangle(x, bar, all, kThick, "empty") +
-          rectangle(x + slice * at.tp + (cut ? part * at.dp : 0), bar, part, kThick, series(kind));
-    }
+    svg += text_at(x, y + 11, "label", (narrow ? "" : "rank ") + std::to_string(rank)) +
+           holdings(mesh, at, run.config.engine.zero.stage, places);
   }
+  const int zero = run.config.engine.zero.stage;
   return {string_printf("Who holds what on tp %d x pp %d x dp %d with ZeRO %d", mesh.tp_size,
                         mesh.pp_size, mesh.dp_size, zero),
-          string_printf("A cell for each of %d ranks, with bars of the parameters, gradients and "
-                        "optimizer state that it holds of its stage.",
-                        mesh.world_size()),
+          string_printf("A cell for each of %d ranks, a row for each of %d stages. Bars show which "
+                        "part of its stage's parameters, gradients and optimizer state a rank "
+                        "holds. Tensor parallel ranks, side by side, hold slices. ",
+                        mesh.world_size(), mesh.pp_size) +
+              (zero == 0 ? "Data parallel ranks hold copies."
+                         : "Data parallel ranks hold partitions of what ZeRO cuts, else copies."),
           svg,
-          kTop + kCellHeight * mesh.pp_size,
+          places.bottom(),
           {"parameters", "gradients", "optimizer state"},
-          kCell * across};
+          std::max(places.width(), kWidth)};
 }
 
 }  // namespace anymesh
