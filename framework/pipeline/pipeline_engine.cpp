@@ -16,6 +16,13 @@ struct InFlight {
   torch::Tensor input, output;
 };
 
+// RECORD_USER_SCOPE for one micro-batch. The profiler finds its number where LibTorch keeps the
+// sequence number of an operator, which a phase does not have.
+#define RECORD_PHASE_OF(micro_batch, name)                       \
+  RECORD_FUNCTION_WITH_SCOPE(at::RecordScope::USER_SCOPE, name,  \
+                             c10::ArrayRef<const c10::IValue>{}, \
+                             static_cast<int64_t>(micro_batch))
+
 }  // namespace
 
 double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
@@ -28,13 +35,14 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
   torch::Tensor input = receive(kPrevious), gradient;
   for (size_t i = 0; i < steps.size(); ++i) {
     const bool last = i + 1 == steps.size();
+    const int micro_batch = steps[i].micro_batch;
     const bool forward_next = !last && steps[i + 1].op == Op::Forward;
     if (steps[i].op == Op::Forward) {
       torch::Tensor output;
       {
-        RECORD_USER_SCOPE("forward");
+        RECORD_PHASE_OF(micro_batch, "forward");
         if (input.defined()) input.requires_grad_();
-        output = stage_.forward(input, batches[static_cast<size_t>(steps[i].micro_batch)]);
+        output = stage_.forward(input, batches[static_cast<size_t>(micro_batch)]);
       }
       if (grid_.is_last_stage()) loss_sum += output.item<double>();
       in_flight.push_back({input, output});
@@ -48,7 +56,7 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
       const InFlight done = in_flight.front();
       in_flight.pop_front();
       if (grid_.is_last_stage()) gradient = torch::full_like(done.output, gradient_scale);
-      backward(done.output, gradient);
+      backward(micro_batch, done.output, gradient);
       const torch::Tensor dx = done.input.defined() ? done.input.grad() : torch::Tensor();
       if (forward_next) {
         input = exchange(dx, kPrevious, true);
@@ -62,8 +70,9 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
 }
 
 // The first stage has no backward if all of its parameters are frozen.
-void PipelineEngine::backward(const torch::Tensor& output, const torch::Tensor& gradient) const {
-  RECORD_USER_SCOPE("backward");
+void PipelineEngine::backward(int micro_batch, const torch::Tensor& output,
+                              const torch::Tensor& gradient) const {
+  RECORD_PHASE_OF(micro_batch, "backward");
   if (output.requires_grad()) torch::autograd::backward({output}, {gradient});
   stage_.runner().after_backward();
 }

@@ -23,7 +23,7 @@ class PipelineEngine {
   double forward_only(const std::vector<MicroBatch>& batches);
 
  private:
-  void backward(const torch::Tensor& output, const torch::Tensor& gradient) const;
+  void backward(int micro_batch, const torch::Tensor& output, const torch::Tensor& gradient) const;
   // Sends `out`, if any, to the stage that is `neighbour` (1 or -1) further, and receives a tensor
   // from it if `receives`. At an end of the pipeline that stage does not exist; then this does
   // nothing and returns an undefined tensor.

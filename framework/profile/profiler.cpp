@@ -22,6 +22,7 @@ struct Profiler::Recording {
     spans.push_back({.name = function.name(),
                      .phase = function.scope() == at::RecordScope::USER_SCOPE,
                      .depth = static_cast<int>(open.size())});
+    if (spans.back().phase) spans.back().micro_batch = function.seqNr();
     open.push_back(spans.size() - 1);
     spans.back().begin = now();
   }

@@ -21,6 +21,7 @@ struct Span {
   int64_t begin = 0, end = 0;  // nanoseconds since the profiler began
   int64_t children = 0;        // nanoseconds in spans of the same kind inside this one
   int depth = 0;               // number of spans, of either kind, around it
+  int64_t micro_batch = -1;    // of a phase; -1 = it has none
 };
 
 // Records the thread that makes it; on a CPU, backward runs on that thread as well. A thread may

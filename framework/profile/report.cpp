@@ -71,15 +71,17 @@ OutputKind trace_kind() { return {"a trace", "{\"traceEvents\": ["}; }
 
 void write_trace(const std::string& path, const std::vector<Span>& spans, Communicator& world) {
   std::vector<std::string> mine;
-  for (const Span& span : spans)
-    mine.push_back(nlohmann::json{
-        {"name", span.name},
-        {"cat", span.phase ? "phase" : "operator"},
-        {"ph", "X"},
-        {"ts", static_cast<double>(span.begin) / 1e3},
-        {"dur", static_cast<double>(span.end - span.begin) / 1e3},
-        {"pid", world.rank()},
-        {"tid", 0}}.dump());
+  for (const Span& span : spans) {
+    nlohmann::json event{{"name", span.name},
+                         {"cat", span.phase ? "phase" : "operator"},
+                         {"ph", "X"},
+                         {"ts", static_cast<double>(span.begin) / 1e3},
+                         {"dur", static_cast<double>(span.end - span.begin) / 1e3},
+                         {"pid", world.rank()},
+                         {"tid", 0}};
+    if (span.micro_batch >= 0) event["args"]["micro_batch"] = span.micro_batch;
+    mine.push_back(event.dump());
+  }
   const std::vector<std::string> all = gather_lines(world, mine);
   std::string error;
   if (world.rank() == 0) {

@@ -34,10 +34,22 @@ TEST(Profiler, RecordsPhasesWithWhatIsInsideThem) {
   EXPECT_EQ(outer.depth, 0);
   EXPECT_EQ(inner.depth, 1);
   EXPECT_TRUE(outer.phase);
+  EXPECT_EQ(outer.micro_batch, -1);
   EXPECT_LE(outer.begin, inner.begin);
   EXPECT_LE(inner.end, outer.end);
   EXPECT_GE(inner.end - inner.begin, 2000000);
   EXPECT_EQ(outer.children, inner.end - inner.begin);
+}
+
+TEST(Profiler, KeepsTheNumberOfAMicroBatch) {
+  Profiler profiler;
+  {
+    RECORD_FUNCTION_WITH_SCOPE(at::RecordScope::USER_SCOPE, "forward",
+                               c10::ArrayRef<const c10::IValue>{}, int64_t{7});
+  }
+  const std::vector<Span> spans = profiler.stop();
+  EXPECT_EQ(spans.at(0).name, "forward");
+  EXPECT_EQ(spans.at(0).micro_batch, 7);
 }
 
 TEST(Profiler, TellsOperatorsFromPhases) {

@@ -20,8 +20,9 @@ events = json.load(open("trace.json"))["traceEvents"]
 spans = [e for e in events if e["ph"] == "X"]
 assert {e["pid"] for e in spans} == set(range(8)), "not every rank"
 for rank in range(8):
-    phases = [e["name"] for e in spans if e["pid"] == rank and e["cat"] == "phase"]
-    assert phases.count("forward") == phases.count("backward") == 6, phases
+    for name in ("forward", "backward"):
+        numbers = [e["args"]["micro_batch"] for e in spans if e["pid"] == rank and e["name"] == name]
+        assert numbers == list(range(6)), numbers
     assert all(e["dur"] >= 0 for e in spans)
 assert any(e["name"].startswith("aten::") for e in spans)
 END

@@ -145,8 +145,9 @@ TEST_F(PlotFigureTest, AnswersByExitCode) {
 
   EXPECT_EQ(refused("cells " + output + cells + " c2.txt"),
             "plot_figure: unexpected argument 'c2.txt' (see --help)\n");
-  EXPECT_THAT(refused("cells " + output), HasSubstr("or mesh, --output and a file"));
-  EXPECT_THAT(refused("pie " + output + cells), HasSubstr("or mesh, found 'pie'"));
+  EXPECT_THAT(refused("cells " + output),
+              testing::AllOf(HasSubstr("give cells, bars"), HasSubstr(", --output and a file")));
+  EXPECT_THAT(refused("pie " + output + cells), HasSubstr("found 'pie'"));
   EXPECT_THAT(refused("bars " + output + write("x.csv", "a,b\n1,2,3\n")),
               HasSubstr("'1,2,3': expected a label and a number for each of 'a,b'"));
   EXPECT_THAT(refused("cells " + output + folder + "none"),
@@ -214,6 +215,60 @@ TEST_F(PlotFigureTest, RunsWithoutTheirStartAreRefused) {
               HasSubstr("log: the lines 'mesh:' and 'model:' do not fit its flags"));
   EXPECT_THAT(message(mesh + model + "  --tensor-model-parallel-size 2\n"),
               HasSubstr("log: give exactly one of --train-iters"));
+}
+
+TEST_F(PlotFigureTest, CellsShowTheirNumbers) {
+  const std::string svg = drawn("cells", write("cells.txt", "s 0: F0 F1 . B0\ns 1: . F0 B0\n"));
+  EXPECT_EQ(count(svg, "height=\"24.0\" class=\"s0\""), 3u);
+  EXPECT_EQ(count(svg, "height=\"24.0\" class=\"s1\""), 2u);
+  EXPECT_EQ(count(svg, "height=\"24.0\" class=\"empty\""), 2u);
+  EXPECT_EQ(count(svg, "class=\"on mid\">0</text>"), 4u);
+  EXPECT_EQ(count(svg, "class=\"on mid\">1</text>"), 1u);
+  EXPECT_EQ(count(svg, "class=\"label\">"), 2u);  // the legend
+}
+
+std::string event(const std::string& name, int rank, const std::string& number, double begin,
+                  double length) {
+  return "{\"args\":{\"micro_batch\":" + number +
+         "},\"cat\":\"phase\",\"dur\":" + std::to_string(length) + ",\"name\":\"" + name +
+         "\",\"ph\":\"X\",\"pid\":" + std::to_string(rank) +
+         ",\"tid\":0,\"ts\":" + std::to_string(begin) + "}";
+}
+
+// Two ranks for 4 ms: a forward of 1 ms and a backward of 2 on rank 0, 1 and 1 on rank 1.
+TEST_F(PlotFigureTest, PipelinesHaveMeasuredDurations) {
+  const std::string trace =
+      "{\"traceEvents\": [" + event("forward", 0, "12", 1000, 1000) + "," +
+      event("forward", 1, "12", 2000, 1000) + "," + event("backward", 1, "12", 3000, 1000) + "," +
+      event("backward", 0, "12", 3000, 2000) + ",{\"name\":\"aten::mm\",\"cat\":\"operator\"}]}";
+  const std::string svg = drawn("pipeline", write("trace.json", trace));
+  EXPECT_EQ(count(svg, ">12</text>"), 4u);
+  EXPECT_THAT(svg, HasSubstr(">75 % busy</text>"));
+  EXPECT_THAT(svg, HasSubstr(">50 % busy</text>"));
+  EXPECT_THAT(svg, HasSubstr("x=\"92.0\" y=\"64.0\" width=\"140.9\" height=\"24.0\" class=\"s0\""));
+  EXPECT_THAT(svg,
+              HasSubstr("x=\"375.0\" y=\"64.0\" width=\"282.4\" height=\"24.0\" class=\"s1\""));
+}
+
+TEST_F(PlotFigureTest, HostileTracesAreRefused) {
+  const auto message = [&](const std::string& text) {
+    return refused("pipeline --output " + folder + "o.svg " + write("trace.json", text));
+  };
+  const auto events = [](const std::string& event) { return "{\"traceEvents\": [" + event + "]}"; };
+  for (const std::string& text :
+       {std::string("{"), std::string("[]"), std::string("{\"traceEvents\": 1}"),
+        std::string(100000, '['), std::string("\xff\xfe")})
+    EXPECT_THAT(message(text), HasSubstr("trace.json: expected JSON with an array 'traceEvents'"));
+  EXPECT_THAT(message(events("1, [], null")), HasSubstr("trace.json: expected events 'forward'"));
+  for (const char* number : {"-1", "1.5", "\"1\"", "1e99", "99999999999999999999"})
+    EXPECT_THAT(message(events(event("forward", 0, number, 1, 1))),
+                HasSubstr("trace.json: event 0, a forward: expected a 'pid' below 64, numbers"));
+  EXPECT_THAT(message(events(event("backward", 64, "0", 1, 1))), HasSubstr("event 0, a backward"));
+  EXPECT_THAT(message(events(event("forward", 0, "0", 1, -1))), HasSubstr("event 0, a forward"));
+  EXPECT_THAT(message(events(event("forward", 0, "0", 1e300, 1))), HasSubstr("event 0, a forward"));
+  EXPECT_THAT(message(events("{\"cat\":\"phase\",\"name\":\"forward\",\"pid\":0}")),
+              HasSubstr("event 0, a forward"));
+  EXPECT_THAT(message(events(event("forward", 0, "0", 1, 0))), HasSubstr("phases that take time"));
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ std::string squares(const std::vector<std::string>& names, double y) {
 
 std::string figure_svg(const Figure& figure, const std::string& title) {
   const std::string& shown = title.empty() ? figure.title : title;
-  return svg_begin(kLeft + figure.width + kMargin, figure.bottom + 62, shown, figure.seen) +
+  return svg_begin(kLeft + figure.width + kMargin,
+                   figure.bottom + (figure.legend.empty() ? 26 : 62), shown, figure.seen) +
          text_at(kLeft, 36, "title", shown) + figure.body +
          squares(figure.legend, figure.bottom + 42) + "</svg>\n";
 }

@@ -7,6 +7,7 @@
 #include "tools/plot/bars_figure.h"
 #include "tools/plot/cells_figure.h"
 #include "tools/plot/mesh_figure.h"
+#include "tools/plot/pipeline_figure.h"
 #include "tools/plot/svg.h"
 #include "tools/run_tool.h"
 
@@ -20,15 +21,19 @@ struct Kind {
 };
 
 constexpr Kind kKinds[] = {
-    {"cells", "lines 'stage 0: F F . B': a row of cells for each, '.' an empty one", cells_figure},
+    {"cells",
+     "lines 'stage 0: F0 F1 . B0': a row of cells for each, '.' an empty one, with the\n"
+     "numbers in them",
+     cells_figure},
     {"bars",
-     "a header 'ZeRO,parameters,gradients', then lines of a label and numbers: a bar of parts for\n"
-     "each",
+     "a header 'ZeRO,parameters,gradients', then lines of a label and numbers: a bar of\n"
+     "parts for each",
      bars_figure},
-    {"mesh",
-     "what pretrain_gpt printed at its start: which rank holds which layers, tp slices and ZeRO\n"
-     "partitions",
-     mesh_figure},
+    {"mesh", "LOG: which rank holds which layers, tp slices and ZeRO partitions", mesh_figure},
+    {"pipeline",
+     "what --trace wrote: when each rank ran the forward and the backward of each\n"
+     "micro-batch",
+     pipeline_figure},
 };
 
 // Returns "cells, bars or mesh".
@@ -42,7 +47,7 @@ std::string names_of_kinds() {
 }
 
 std::string help_on_kinds() {
-  std::string help = "Draws FILE as an SVG:\n\n";
+  std::string help = "Draws FILE as an SVG. LOG is what pretrain_gpt printed.\n\n";
   for (const Kind& kind : kKinds) {
     std::string name = kind.name;
     name.resize(12, ' ');

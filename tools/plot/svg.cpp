@@ -19,7 +19,8 @@ constexpr const char* kStyle =
     "fill:#24292f}.title{font-size:18px;font-weight:600}.head{font-size:13px;font-weight:600}"
     ".label{font-size:13px}.tick{font-size:11.5px;fill:#656d76}.mid{text-anchor:middle}"
     ".end{text-anchor:end}.on{font-size:11.5px;fill:#fff}path{fill:none;stroke-linejoin:round}"
-    ".paper{fill:#ffffff}.empty{fill:#e7eaee}.grid{stroke:#e7eaee}.axis{stroke:#8c959f}"
+    ".pale{opacity:.35}.paper{fill:#ffffff}.empty{fill:#e7eaee}.grid{stroke:#e7eaee}.axis{stroke:#"
+    "8c959f}"
     ".band{stroke:#c3c9d4}.hair{stroke:#8b94a3}";
 constexpr const char* kDarkStyle =
     "text{fill:#e6edf3}.tick{fill:#9198a1}.on{fill:#0d1117}.paper{fill:#0d1117}"

@@ -27,7 +27,8 @@ for ((stage = 0; stage < 4; ++stage)); do  # 3 - stage forwards ahead, then one 
 done
 say "ok: 1F1B: stage s runs 3 - s forwards ahead"
 
-# slots ORDER: prints when each would run if a forward or a backward took one slot and waited only for its neighbour's.
+# slots ORDER: prints when each would run, with its micro-batch, if a forward or a backward took one slot and waited only for its
+# neighbour's.
 slots() {
   awk '
     {for (i = 3; i <= NF; ++i) kind[NR, i - 2] = $i; left += NF - 2}
@@ -37,12 +38,13 @@ slots() {
         neighbour = k == "F" ? s - 1 : s + 1
         if (k != "" && (neighbour < 1 || neighbour > NR ||
                         ((neighbour, k, micro) in at && at[neighbour, k, micro] < t))) {
-          at[s, k, micro] = t; count[s, k] = micro; ++done[s]; --left; cell = k}
+          at[s, k, micro] = t; count[s, k] = micro; ++done[s]; --left; cell = k (micro - 1)}
         line[s] = line[s] " " cell}
       for (s = 1; s <= NR; ++s) print "stage " s - 1 ":" line[s]}' "$1"
 }
 say "the same in slots of one size, with a dot where a stage waits:"
-slots "$out/order.txt" | tee "$out/slots.txt" | tee -a "$out/output.txt"
+slots "$out/order.txt" >"$out/numbered.txt"
+sed -E 's/([FB])[0-9]+/\1/g' "$out/numbered.txt" | tee "$out/slots.txt" | tee -a "$out/output.txt"
 awk '{idle = gsub(/[.]/, "")} idle != 6 || NF + idle - 2 != 22 {bad = 1} END {exit bad || NR != 4}' "$out/slots.txt" ||
   fail "the bubble is not 6 of 22 slots"
 say "ok: the bubble is 6 of 22 slots: (pp - 1) / (micro-batches + pp - 1) = 3 / 11"
@@ -52,4 +54,4 @@ slots "$out/gpipe.txt" | tee -a "$out/output.txt"
 held() { awk '{n = most = 0; for (i = 3; i <= NF; ++i) {n += $i == "F" ? 1 : -1; if (n > most) most = n}; printf " %d", most}' "$1"; }
 say "micro-batches that stages 0 to 3 hold at most: 1F1B$(held "$out/order.txt"), all forwards first$(held "$out/gpipe.txt")"
 quietly "$out/plot.log" "$bin/plot_figure" cells --output "$out/slots.svg" \
-    --title "1F1B: 8 micro-batches, 4 stages (F forward, B backward)" "$out/slots.txt"
+    --title "1F1B: 8 micro-batches, 4 stages (F forward, B backward)" "$out/numbered.txt"
