@@ -9,9 +9,15 @@ namespace fs = std::filesystem;
 TEST_F(Ckpt, InspectShowsMeshFilesAndCuts) {
   const Outcome outcome = inspect(fixture(kMesh) / "checkpoint");
   EXPECT_EQ(outcome.code, 0);
-  for (const char* part : {"ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 1\n  iteration 10, 80 "
-                           "samples consumed, bf16",
-                           "  layer_02-model_00-model_states.pt  ",
+  size_t at = 0;
+  for (const char* part :
+       {"ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 1\n  iteration 10, 80 samples consumed, "
+        "bf16\n  52 parameters of 234880 elements; 20 files of 4021220 bytes\n",
+        "\n  parameter ", "\nfiles\n"}) {
+    at = outcome.text.find(part, at);
+    ASSERT_NE(at, std::string::npos) << part << "\n" << outcome.text;
+  }
+  for (const char* part : {"  layer_02-model_00-model_states.pt  ",
                            "input_layernorm.weight: bfloat16 tensor of shape [64]",
                            "param_shapes: list of 2", "... and "})
     EXPECT_TRUE(outcome.says(part)) << part << "\n" << outcome.text;

@@ -15,7 +15,7 @@ constexpr const char* kHelp =
     R"(Looks into checkpoints of DeepSpeed, Megatron-DeepSpeed and pretrain_gpt.
 
  Commands:
-  ckpt inspect FOLDER   what it is, its files and what they hold, how each parameter is cut
+  ckpt inspect FOLDER   what it is, how each parameter is cut, its files and what they hold
   ckpt verify FOLDER    is everything there, undamaged, and of one save?
   ckpt diff A B         do two checkpoints hold the same weights, moments and steps, bit by bit?
 

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <set>
 #include <span>
 
@@ -49,12 +50,16 @@ bool holds_tensors(const fs::path& file) {
   return is_torch_file(file) || file.extension() == ".safetensors";
 }
 
-// Looks into the first of the files that differ only in their rank; with --all into every file.
-void print_files(const fs::path& path, const CkptOptions& options, std::ostream& out) {
-  const std::vector<fs::path> files = files_under(path);
+uint64_t bytes_of(const std::vector<fs::path>& files) {
   uint64_t total = 0;
   for (const fs::path& file : files) total += fs::file_size(file);
-  out << "\n" << files.size() << " files, " << total << " bytes\n";
+  return total;
+}
+
+// Looks into the first of the files that differ only in their rank; with --all into every file.
+void print_files(const fs::path& path, const std::vector<fs::path>& files,
+                 const CkptOptions& options, std::ostream& out) {
+  out << "\nfiles\n";
   std::set<std::string> kinds;
   const size_t shown = options.all ? files.size() : std::min(files.size(), kMostFiles);
   for (const fs::path& file : std::span(files).first(shown)) {
@@ -107,33 +112,53 @@ std::string cut_of(const WholeParameter& parameter, const Value& metadata) {
   return text;
 }
 
-void print_parameters(const CheckpointReader& whole, const CkptOptions& options,
-                      std::ostream& out) {
-  std::vector<std::array<std::string, 3>> rows = {{"parameter", "whole shape", "cut; held by"}};
-  const size_t count = whole.names().size(),
-               shown = options.all ? count : std::min(count, kMostParameters);
-  for (const std::string& name : std::span(whole.names()).first(shown)) {
-    const WholeParameter parameter = whole.parameter(name);
-    std::string cut = cut_of(parameter, whole.metadata);
-    for (const int pp : parameter.pp_ranks)
-      cut += (pp == parameter.pp_ranks[0] ? "; pp " : ", ") + std::to_string(pp);
-    if (!parameter.has_moments()) cut += "; no moments";
-    if (parameter.step) cut += "; step " + std::to_string(parameter.step.as_int());
-    rows.push_back(
-        {printable(name),
-         std::string(dtype_name(parameter.weight().dtype)) + " " + to_string(parameter.shape),
-         cut});
-  }
+using Row = std::array<std::string, 3>;
+
+Row row_of(const std::string& name, const WholeParameter& parameter, const Value& metadata) {
+  std::string cut = cut_of(parameter, metadata);
+  for (const int pp : parameter.pp_ranks)
+    cut += (pp == parameter.pp_ranks[0] ? "; pp " : ", ") + std::to_string(pp);
+  if (!parameter.has_moments()) cut += "; no moments";
+  if (parameter.step) cut += "; step " + std::to_string(parameter.step.as_int());
+  return {printable(name),
+          std::string(dtype_name(parameter.weight().dtype)) + " " + to_string(parameter.shape),
+          cut};
+}
+
+void print_table(std::vector<Row> rows, const CkptOptions& options, std::ostream& out) {
   size_t widths[2] = {};
-  for (const auto& row : rows)
+  for (const Row& row : rows)
     for (const size_t i : {0, 1}) widths[i] = std::max(widths[i], row[i].size());
   std::vector<std::string> lines;
-  for (auto& row : rows) {
+  for (Row& row : rows) {
     for (const size_t i : {0, 1}) row[i].resize(widths[i], ' ');
     lines.push_back("  " + row[0] + "  " + row[1] + "  " + row[2]);
   }
-  out << "\n" << count << " parameters\n";
   print_lines(out, lines, lines.size(), options);
+}
+
+// Prints what the checkpoint is, and a table of its parameters.
+void print_overview(const CheckpointReader& whole, const std::vector<fs::path>& files,
+                    const CkptOptions& options, std::ostream& out) {
+  std::vector<Row> rows = {{"parameter", "whole shape", "cut; held by"}};
+  const size_t count = whole.names().size(),
+               shown = options.all ? count : std::min(count, kMostParameters);
+  int64_t elements = 0;  // a tied weight's once
+  for (size_t i = 0; i < count; ++i) {
+    const std::string& name = whole.names()[i];
+    const WholeParameter parameter = whole.parameter(name);
+    if (whole.first_name(name) == name) elements += numel(parameter.shape);
+    if (i < shown) rows.push_back(row_of(name, parameter, whole.metadata));
+  }
+  out << whole.description << '\n';
+  if (whole.metadata) print_run(whole.metadata, out);
+  out << "  " << count << " parameters of " << elements << " elements; " << files.size()
+      << " files of " << bytes_of(files) << " bytes\n";
+  if (!whole.states_refused.empty())
+    out << "  the optimizer's states are not understood: " << printable(whole.states_refused, 1000)
+        << '\n';
+  out << '\n';
+  print_table(std::move(rows), options, out);
   print_rest(out, "  ", count - shown);
 }
 
@@ -142,21 +167,17 @@ void print_parameters(const CheckpointReader& whole, const CkptOptions& options,
 int inspect_checkpoint(const fs::path& path, const CkptOptions& options, std::ostream& out) {
   const fs::path tag = resolve_tag(path);
   checkpoint_kind(tag);
+  const std::vector<fs::path> files = files_under(tag);
   out << printable(tag.string(), 1000) << '\n';
-  print_files(tag, options, out);
+  int code = kExitAllWell;
   try {
-    const CheckpointReader whole = open_checkpoint(tag, options.workers);
-    out << '\n' << whole.description << '\n';
-    if (whole.metadata) print_run(whole.metadata, out);
-    if (!whole.states_refused.empty())
-      out << "  the optimizer's states are not understood: "
-          << printable(whole.states_refused, 1000) << '\n';
-    print_parameters(whole, options, out);
-    return kExitAllWell;
+    print_overview(open_checkpoint(tag, options.workers), files, options, out);
   } catch (const std::exception& error) {
-    out << "\nthe parameters cannot be listed: " << printable_message(error) << '\n';
-    return dynamic_cast<const Unreadable*>(&error) ? kExitNotUnderstood : kExitDiffers;
+    out << "the parameters cannot be listed: " << printable_message(error) << '\n';
+    code = dynamic_cast<const Unreadable*>(&error) ? kExitNotUnderstood : kExitDiffers;
   }
+  print_files(tag, files, options, out);
+  return code;
 }
 
 }  // namespace anymesh
