@@ -4,6 +4,7 @@
 
 #include <cxxopts.hpp>
 #include <iostream>
+#include <optional>
 
 #include "framework/util/errors.h"
 #include "tools/run_tool.h"
@@ -16,6 +17,8 @@ constexpr const char* kHelp =
 
  Commands:
   ckpt inspect FOLDER   what it is, how each parameter is cut, its files and what they hold
+  ckpt inspect FOLDER --parameter NAME
+                        where each element of a parameter lies: file, record and offset
   ckpt verify FOLDER    is everything there, undamaged, and of one save?
   ckpt diff A B         do two checkpoints hold the same weights, moments and steps, bit by bit?
 
@@ -25,6 +28,7 @@ constexpr const char* kHelp =
 
  Examples:
   ckpt inspect checkpoints
+  ckpt inspect checkpoints --parameter 2.mlp.dense_4h_to_h.weight
   ckpt verify checkpoints/global_step100 --workers 8
   ckpt diff checkpoints/global_step100 checkpoints/global_step100_universal
   ckpt diff checkpoints/global_step100 export/pytorch_model.bin --all
@@ -37,6 +41,7 @@ constexpr const char* kHelp =
 struct Command {
   std::string name;
   std::vector<std::string> paths;
+  std::optional<std::string> parameter;
   CkptOptions options;
 };
 
@@ -44,10 +49,12 @@ Command parse(int argc, char** argv) {
   cxxopts::Options flags("ckpt", kHelp);
   flags.add_options()("workers", "Threads that read", cxxopts::value<int>()->default_value("4"),
                       "N")("all", "Print all, not the first few of many")("h,help", "Print this");
+  flags.add_options()("parameter", "Follow this parameter (inspect)", text_value(), "NAME");
   const auto word = text_value();
   flags.add_options()("command", "", word)("first", "", word)("second", "", word);
   flags.parse_positional({"command", "first", "second"});
-  flags.custom_help("COMMAND FOLDER... [--workers N] [--all]").positional_help("");
+  flags.custom_help("COMMAND FOLDER... [--parameter NAME] [--workers N] [--all]")
+      .positional_help("");
   const auto parsed = parse_flags(flags, argc, argv);
   Command command{.name = text_of(parsed, "command")};
   if (command.name != "inspect" && command.name != "verify" && command.name != "diff")
@@ -58,12 +65,17 @@ Command parse(int argc, char** argv) {
   const size_t expected = command.name == "diff" ? 2 : 1;
   if (found != expected)
     throw_error(command.name, " takes ", expected, " checkpoint(s), found ", found);
+  if (parsed.count("parameter")) {
+    if (command.name != "inspect") throw_error("--parameter is for inspect");
+    command.parameter = text_of(parsed, "parameter");
+  }
   command.options = {.workers = workers_of(parsed, "workers"), .all = parsed.count("all") > 0};
   return command;
 }
 
 int run(const Command& command) try {
-  const auto& [name, paths, options] = command;
+  const auto& [name, paths, parameter, options] = command;
+  if (parameter) return follow_parameter(paths[0], *parameter, options, std::cout);
   if (name == "inspect") return inspect_checkpoint(paths[0], options, std::cout);
   if (name == "verify") return verify_checkpoint(paths[0], options, std::cout);
   return diff_checkpoints(paths[0], paths[1], options, std::cout);

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/format/torch_file.h"
+#include "framework/format/whole.h"
 
 namespace anymesh {
 
@@ -24,10 +24,19 @@ struct CkptOptions {
 
 int inspect_checkpoint(const std::filesystem::path& path, const CkptOptions& options,
                        std::ostream& out);
+// Prints where the elements of one parameter lie: files, records, offsets.
+int follow_parameter(const std::filesystem::path& path, const std::string& name,
+                     const CkptOptions& options, std::ostream& out);
 int verify_checkpoint(const std::filesystem::path& path, const CkptOptions& options,
                       std::ostream& out);
 int diff_checkpoints(const std::filesystem::path& a, const std::filesystem::path& b,
                      const CkptOptions& options, std::ostream& out);
+
+// Returns the parameter. Throws, with names like this one, if there is none.
+WholeParameter parameter_named(const CheckpointReader& checkpoint, const std::string& name);
+
+// Returns which part of the whole tensor W a tp rank has: "W[:, 128:256], of shape [64, 128]".
+std::string slice_text(const WholeParameter& parameter, int tp_rank);
 
 // Returns whether all bytes of the tensor are 0.
 bool is_zero(const TensorRecord& tensor);
@@ -39,6 +48,8 @@ bool is_torch_file(const std::filesystem::path& file);  // by its name
 // Prints at most `limit` lines (all with --all), then how many more there are.
 void print_lines(std::ostream& out, const std::vector<std::string>& lines, size_t limit,
                  const CkptOptions& options);
+// Prints rows with their columns aligned.
+void print_table(std::vector<std::vector<std::string>> rows, std::ostream& out);
 // "... and 3 more (--all)", unless there are none.
 void print_rest(std::ostream& out, const std::string& indent, size_t count);
 

@@ -126,6 +126,21 @@ void print_lines(std::ostream& out, const std::vector<std::string>& lines, size_
                lines.size() - count);
 }
 
+void print_table(std::vector<std::vector<std::string>> rows, std::ostream& out) {
+  std::vector<size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  for (auto& row : rows) {
+    out << ' ';
+    for (size_t i = 0; i + 1 < row.size(); ++i) row[i].resize(widths[i], ' ');
+    for (const std::string& cell : row)
+      out << ' ' << (&cell == &row[0] ? "" : " ") << printable(cell, kMostOfLine, true);
+    out << '\n';
+  }
+}
+
 void print_rest(std::ostream& out, const std::string& indent, size_t count) {
   if (count > 0) out << indent << "... and " << count << " more (--all)\n";
 }

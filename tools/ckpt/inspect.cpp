@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <set>
 #include <span>
 
@@ -112,7 +111,7 @@ std::string cut_of(const WholeParameter& parameter, const Value& metadata) {
   return text;
 }
 
-using Row = std::array<std::string, 3>;
+using Row = std::vector<std::string>;
 
 Row row_of(const std::string& name, const WholeParameter& parameter, const Value& metadata) {
   std::string cut = cut_of(parameter, metadata);
@@ -123,18 +122,6 @@ Row row_of(const std::string& name, const WholeParameter& parameter, const Value
   return {printable(name),
           std::string(dtype_name(parameter.weight().dtype)) + " " + to_string(parameter.shape),
           cut};
-}
-
-void print_table(std::vector<Row> rows, const CkptOptions& options, std::ostream& out) {
-  size_t widths[2] = {};
-  for (const Row& row : rows)
-    for (const size_t i : {0, 1}) widths[i] = std::max(widths[i], row[i].size());
-  std::vector<std::string> lines;
-  for (Row& row : rows) {
-    for (const size_t i : {0, 1}) row[i].resize(widths[i], ' ');
-    lines.push_back("  " + row[0] + "  " + row[1] + "  " + row[2]);
-  }
-  print_lines(out, lines, lines.size(), options);
 }
 
 // Prints what the checkpoint is, and a table of its parameters.
@@ -158,7 +145,7 @@ void print_overview(const CheckpointReader& whole, const std::vector<fs::path>& 
     out << "  the optimizer's states are not understood: " << printable(whole.states_refused, 1000)
         << '\n';
   out << '\n';
-  print_table(std::move(rows), options, out);
+  print_table(std::move(rows), out);
   print_rest(out, "  ", count - shown);
 }
 

@@ -27,6 +27,8 @@ void ByteSource::check_range(uint64_t offset, uint64_t count, const std::string&
   }
 }
 
+std::vector<FileRange> ByteSource::places(uint64_t, uint64_t) const { return {}; }
+
 File::File(const std::filesystem::path& path) : path_(path), descriptor_(open_to_read(path)) {
   struct stat status {};
   fstat(descriptor_, &status);
@@ -47,6 +49,10 @@ void File::read(uint64_t offset, std::span<std::byte> out) const {
     offset += static_cast<uint64_t>(n);
     out = out.subspan(static_cast<size_t>(n));
   }
+}
+
+std::vector<FileRange> File::places(uint64_t offset, uint64_t count) const {
+  return {{path_, "", offset, count, ""}};
 }
 
 uint32_t File::crc(uint64_t offset, uint64_t size) const {
@@ -76,6 +82,10 @@ SubRange::SubRange(BytesPtr whole, uint64_t offset, uint64_t size)
 void SubRange::read(uint64_t offset, std::span<std::byte> out) const {
   check_range(offset, out.size(), "a view");
   whole_->read(offset_ + offset, out);
+}
+
+std::vector<FileRange> SubRange::places(uint64_t offset, uint64_t count) const {
+  return whole_->places(offset_ + offset, count);
 }
 
 StridedView::StridedView(BytesPtr storage, uint64_t element_size, uint64_t offset,
@@ -114,6 +124,22 @@ uint64_t StridedView::element_position(uint64_t index) const {
     index /= size;
   }
   return position;
+}
+
+// Joins the places of consecutive elements.
+std::vector<FileRange> StridedView::places(uint64_t offset, uint64_t count) const {
+  std::vector<FileRange> places;
+  for (uint64_t at = offset; at < offset + count; at += element_size_) {
+    const uint64_t position = element_position(at / element_size_) * element_size_;
+    for (FileRange& next : storage_->places(position, element_size_)) {
+      FileRange* last = places.empty() ? nullptr : &places.back();
+      if (last && last->file == next.file && last->offset + last->size == next.offset)
+        last->size += next.size;
+      else
+        places.push_back(std::move(next));
+    }
+  }
+  return places;
 }
 
 void StridedView::read(uint64_t offset, std::span<std::byte> out) const {

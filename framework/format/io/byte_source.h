@@ -14,6 +14,14 @@
 
 namespace anymesh {
 
+// Where bytes lie in a file.
+struct FileRange {
+  std::filesystem::path file;
+  std::string record;  // in an archive: the record that has them
+  uint64_t offset = 0, size = 0;
+  std::string dtype;  // of elements that are converted as they are read; else empty
+};
+
 // Bytes that can be read at any offset: a range of a file, a buffer in memory, or bytes computed as
 // they are read. A checkpoint's tensor is dtype + shape + ByteSource. Files are therefore written
 // from live buffers, or merged from other files, without a copy of the whole.
@@ -25,6 +33,9 @@ class ByteSource {
   virtual ~ByteSource() = default;
   virtual uint64_t size() const = 0;
   virtual void read(uint64_t offset, std::span<std::byte> out) const = 0;
+  // Returns where bytes [offset, offset + count) lie, in order. Empty if they are in memory, or
+  // computed from several places.
+  virtual std::vector<FileRange> places(uint64_t offset, uint64_t count) const;
 
  protected:
   // Throws unless [offset, offset + count) lies inside. `what` names the source in the message.
@@ -44,6 +55,7 @@ class File : public ByteSource {
   const std::filesystem::path& path() const { return path_; }
   uint64_t size() const override { return size_; }
   void read(uint64_t offset, std::span<std::byte> out) const override;  // pread
+  std::vector<FileRange> places(uint64_t offset, uint64_t count) const override;
   uint32_t crc(uint64_t offset, uint64_t size) const;  // CRC-32 of a range, read a MiB at a time
 
  private:
@@ -69,6 +81,7 @@ class SubRange : public ByteSource {
   SubRange(BytesPtr whole, uint64_t offset, uint64_t size);
   uint64_t size() const override { return size_; }
   void read(uint64_t offset, std::span<std::byte> out) const override;
+  std::vector<FileRange> places(uint64_t offset, uint64_t count) const override;
 
  private:
   BytesPtr whole_;
@@ -82,6 +95,7 @@ class StridedView : public ByteSource {
               std::vector<int64_t> strides);
   uint64_t size() const override { return size_; }
   void read(uint64_t offset, std::span<std::byte> out) const override;
+  std::vector<FileRange> places(uint64_t offset, uint64_t count) const override;
 
  private:
   uint64_t element_position(uint64_t index) const;  // row-major index -> storage position

@@ -51,11 +51,13 @@ class ShardLayout {
   // the full tensor.
   int64_t shard_position(int64_t full_offset) const;
 
- private:
+  // Consecutive indices of the cut dim, in the full tensor and in the shard.
   struct Piece {
     int64_t full_begin, shard_begin, width;
   };
+  const std::vector<Piece>& pieces() const { return pieces_; }  // not if the tensor is uncut
 
+ private:
   // Returns the layout of an uncut tensor: one run for any shape.
   static ShardLayout whole(std::span<const int64_t> shape);
 

@@ -53,23 +53,43 @@ void compare_chunk(DType dtype_a, std::span<const std::byte> a, DType dtype_b,
   }
 }
 
+// The elements of a tensor as float32.
+class Converted : public ByteSource {
+ public:
+  explicit Converted(const TensorRecord& tensor)
+      : from_(tensor), from_size_(element_size(tensor.dtype)) {}
+
+  uint64_t size() const override { return static_cast<uint64_t>(from_.numel()) * sizeof(float); }
+
+  void read(uint64_t offset, std::span<std::byte> out) const override {
+    check_range(offset, out.size(), "a converted tensor");
+    std::vector<std::byte> from(in_source(out.size()));
+    from_.bytes->read(in_source(offset), from);
+    std::vector<float> to(out.size() / sizeof(float));
+    to_floats(from_.dtype, from, to);
+    std::memcpy(out.data(), to.data(), out.size());
+  }
+
+  std::vector<FileRange> places(uint64_t offset, uint64_t count) const override {
+    std::vector<FileRange> places = from_.bytes->places(in_source(offset), in_source(count));
+    for (FileRange& place : places) place.dtype = dtype_name(from_.dtype);
+    return places;
+  }
+
+ private:
+  uint64_t in_source(uint64_t bytes) const { return bytes / sizeof(float) * from_size_; }
+
+  TensorRecord from_;
+  uint64_t from_size_;
+};
+
 }  // namespace
 
 TensorRecord as_float32(const TensorRecord& tensor) {
   if (tensor.dtype == DType::kFloat32) return {DType::kFloat32, tensor.shape, false, tensor.bytes};
   if (is_complex(tensor.dtype))
     throw Unreadable("expected a tensor of real numbers, found a " + Value(tensor).found());
-  const auto read = [tensor](uint64_t offset, std::span<std::byte> out) {
-    const uint64_t from_size = element_size(tensor.dtype);
-    std::vector<std::byte> from(out.size() / sizeof(float) * from_size);
-    tensor.bytes->read(offset / sizeof(float) * from_size, from);
-    std::vector<float> to(out.size() / sizeof(float));
-    to_floats(tensor.dtype, from, to);
-    std::memcpy(out.data(), to.data(), out.size());
-  };
-  const uint64_t size = static_cast<uint64_t>(tensor.numel()) * sizeof(float);
-  return {DType::kFloat32, tensor.shape, false,
-          std::make_shared<ComputedBytes>(size, "a converted tensor", read)};
+  return {DType::kFloat32, tensor.shape, false, std::make_shared<Converted>(tensor)};
 }
 
 TensorRecord widened(const TensorRecord& tensor) {

@@ -43,6 +43,10 @@ class RecordChecksums::Record : public ByteSource {
     if (counts) note(offset, {offset + out.size(), crc});
   }
 
+  std::vector<FileRange> places(uint64_t offset, uint64_t count) const override {
+    return {{file_->path(), record_->name, record_->offset + offset, count, ""}};
+  }
+
   void check() const { compare(crc_of(0, size())); }
 
   // Reads the gaps, then compares the CRC. A record that was never read is not checked.

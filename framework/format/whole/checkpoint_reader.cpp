@@ -88,6 +88,28 @@ std::map<fs::path, std::vector<std::string>> weight_files(const fs::path& path) 
   return files;
 }
 
+// Returns the parameter as one shard of one fragment.
+ParameterShard whole_shard(const WholeParameter& parameter) {
+  ParameterShard shard{.shape = parameter.shape, .step = parameter.step};
+  for (const auto& [name, tensor] : parameter.states)
+    shard.states[name] = {tensor.dtype, {{0, 0, tensor.numel(), tensor.bytes}}};
+  return shard;
+}
+
+// Returns the shards of an untrained parameter, one for each (tp rank, fragment).
+std::vector<ParameterShard> untrained_shards(
+    const WholeParameter& parameter, const std::vector<std::pair<int, ShardFragment>>& fragments) {
+  std::vector<ParameterShard> shards;
+  for (const auto& [tp_rank, fragment] : fragments) {
+    const ShardLayout slice = ShardLayout::make(parameter.shape, parameter.cut,
+                                                static_cast<int>(fragments.size()), tp_rank);
+    ParameterShard& shard =
+        shards.emplace_back(ParameterShard{.tp_rank = tp_rank, .shape = slice.shard_shape()});
+    shard.states[std::string(kFp32State)] = {parameter.weight().dtype, {fragment}};
+  }
+  return shards;
+}
+
 std::string mesh_of(const Value& metadata) {
   const Value degrees = metadata.find(keys::kParallelDimensions);
   const Value dp = metadata.find(keys::kDpWorldSize);
@@ -126,6 +148,10 @@ TensorRecord WholeParameter::state(std::string_view name) const {
   return found == states.end() ? TensorRecord() : found->second;
 }
 
+ShardLayout WholeParameter::slice(int tp_rank) const {
+  return ShardLayout::make(shape, cut, shards.back().tp_rank + 1, tp_rank);
+}
+
 bool CheckpointReader::contains(const std::string& name) const {
   return std::binary_search(names_.begin(), names_.end(), name);
 }
@@ -144,6 +170,7 @@ WholeParameter CheckpointReader::parameter(const std::string& name) const {
       parameters_.contains(first) ? parameters_.at(first) : read_universal(first);
   if (!parameter.step && parameter.has_moments() && numel(parameter.shape) > 0)
     parameter.step = common_step_;
+  if (parameter.shards.empty()) parameter.shards = {whole_shard(parameter)};
   return parameter;
 }
 
@@ -169,8 +196,15 @@ void CheckpointReader::open_ordinary(int threads) {
     const bool listed = shards != source.parameters.end();
     const Shape* shape = listed ? &shards->second[0].shape : nullptr;
     set_state(parameter, file.state, file.content, shape);
-    if (!listed || !parameter.pp_ranks.empty()) continue;
-    for (const ParameterShard& shard : shards->second)
+    if (!parameter.shards.empty()) continue;
+    parameter.cut = file.cut;
+    parameter.averaged = file.rule == kAverageRule;
+    if (!listed) {
+      parameter.shards = untrained_shards(parameter, file.sources);
+      continue;
+    }
+    parameter.shards = shards->second;
+    for (const ParameterShard& shard : parameter.shards)
       if (shard.tp_rank == 0) parameter.pp_ranks.push_back(shard.pp_rank);
   }
 }
@@ -210,7 +244,9 @@ void CheckpointReader::add_untrained_of_zero3() {
   read_frozen_of_zero3(source, checks_);
   for (const auto& [name, shards] : source.parameters) {
     const ParameterShard& shard = shards[0];
-    if (!is_known(name)) add(name, shard_tensor(shard, kFp32State));
+    if (is_known(name)) continue;
+    add(name, shard_tensor(shard, kFp32State));
+    parameters_[name].shards = shards;
   }
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/format/layout/shard_layout.h"
 #include "framework/format/sharded/sharded_checkpoint.h"
 
 namespace anymesh {
@@ -33,10 +34,17 @@ struct WholeParameter {
   Value step;  // None if the checkpoint has none
   Value keys;  // the format's keys about the cut: cat_dim, vocab_tensor, ...; or None
   std::vector<int> pp_ranks;  // ranks that hold it, in an ordinary checkpoint
+  // As the files hold it: shards and their fragments, by (pp, tp), and how tp cuts them. A universal
+  // folder and weights have one shard, the whole.
+  std::vector<ParameterShard> shards;
+  CutRule cut{.replicated = true};
+  bool averaged = false;  // the whole is the mean of the tp ranks' copies
 
   TensorRecord state(std::string_view name) const;  // without `bytes` if there is none
   TensorRecord weight() const { return state(kFp32State); }
   bool has_moments() const { return states.size() > states.count(kFp32State); }
+  // Returns which elements of the whole a tp rank's shard has.
+  ShardLayout slice(int tp_rank) const;
 };
 
 class CheckpointReader {

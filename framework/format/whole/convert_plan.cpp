@@ -13,7 +13,7 @@ namespace {
 
 using Kind = MergeRule::Kind;
 
-constexpr std::string_view kRuleNames[] = {"replicated", "average", "two sub-parameters",
+constexpr std::string_view kRuleNames[] = {"replicated", kAverageRule, "two sub-parameters",
                                            "sub-parameters", "concatenate"};
 
 // Megatron publishes the row-parallel patterns only at tp > 1. Without them, a universal checkpoint
@@ -120,7 +120,7 @@ class Planner {
       if (!same) step.fail("step " + first.found() + " for " + name + ", as on tp rank 0");
     }
     if (const Value& step = shards[0]->step) {
-      plan_.files.push_back({name, std::string(kStepState), step, 0, "", {}});
+      plan_.files.push_back({.parameter = name, .state = std::string(kStepState), .content = step});
     }
   }
 
@@ -148,24 +148,33 @@ class Planner {
       for (const TensorRecord& copy : copies) bytes.push_back(copy.bytes);
       tensor.bytes = replicated(name + " (" + state + ")", bytes, tensor.dtype, "pipeline stages");
     }
-    add_file(name, state, tensor, merge_keys(rule), kRuleNames[static_cast<int>(rule.kind)],
-             std::move(sources));
+    add_file({.parameter = name,
+              .state = state,
+              .rule = std::string(kRuleNames[static_cast<int>(rule.kind)]),
+              .cut = shape_of(name, rule, stages[0]).cut,
+              .sources = std::move(sources)},
+             tensor, merge_keys(rule));
   }
 
-  void add_file(const std::string& name, const std::string& state, const TensorRecord& tensor,
-                std::vector<Value::Entry> entries, std::string_view rule,
-                std::vector<std::pair<int, ShardFragment>> sources) {
+  // Adds a file with this tensor beside the keys in `entries`.
+  void add_file(OutputFilePlan file, const TensorRecord& tensor,
+                std::vector<Value::Entry> entries) {
     entries.emplace_back(keys::kParam, tensor);
-    plan_.files.push_back({name, state, Value::dict(std::move(entries)), tensor.nbytes(),
-                           std::string(rule), std::move(sources)});
+    file.content = Value::dict(std::move(entries));
+    file.bytes = tensor.nbytes();
+    plan_.files.push_back(std::move(file));
+  }
+
+  MergeShape shape_of(const std::string& name, const MergeRule& rule, const Shards& shards) const {
+    std::vector<Shape> shapes;
+    for (const ParameterShard* shard : shards) shapes.push_back(shard->shape);
+    return merge_shape(name, rule, shapes, info_.original_vocab_size);
   }
 
   // Returns the full tensor of a state.
   TensorRecord merge(const std::string& name, const MergeRule& rule, const Shards& shards,
                      const std::string& state) const {
-    std::vector<Shape> shapes;
-    for (const ParameterShard* shard : shards) shapes.push_back(shard->shape);
-    const MergeShape merged = merge_shape(name, rule, shapes, info_.original_vocab_size);
+    const MergeShape merged = shape_of(name, rule, shards);
     const DType dtype = shards[0]->states.find(state)->second.dtype;
     const auto tp_size = static_cast<int>(shards.size());
     std::vector<MergedTensor::Part> parts;
@@ -219,22 +228,28 @@ class Planner {
       tensors.resize(1);
       rule = {.kind = Kind::kReplicated};
     }
+    const std::string fp32(kFp32State);
     std::vector<ParameterShard> shards(tensors.size());
     Shards pointers;
+    std::vector<std::pair<int, ShardFragment>> sources;
     for (size_t rank = 0; rank < tensors.size(); ++rank) {
       const TensorRecord whole = widened(tensors[rank]);
       shards[rank].shape = whole.shape;
-      shards[rank].states[std::string(kFp32State)] = {whole.dtype,
-                                                      {{0, 0, whole.numel(), whole.bytes}}};
+      shards[rank].states[fp32] = {whole.dtype, {{0, 0, whole.numel(), whole.bytes}}};
       pointers.push_back(&shards[rank]);
+      sources.emplace_back(static_cast<int>(rank), shards[rank].states[fp32].fragments[0]);
     }
-    TensorRecord tensor = merge(name, rule, pointers, std::string(kFp32State));
+    TensorRecord tensor = merge(name, rule, pointers, fp32);
     tensor.requires_grad = tensors[0].requires_grad;
     // DeepSpeed writes no keys here. Its loader then assumes a cut along dim 0 where shapes differ.
     const bool needs_keys =
         rule.cat_dim != 0 || rule.vocabulary || rule.kind == Kind::kTwoSubParams;
-    add_file(name, std::string(kFp32State), tensor,
-             needs_keys ? merge_keys(rule) : std::vector<Value::Entry>{}, "model weights", {});
+    add_file({.parameter = name,
+              .state = fp32,
+              .rule = "model weights",
+              .cut = shape_of(name, rule, pointers).cut,
+              .sources = std::move(sources)},
+             tensor, needs_keys ? merge_keys(rule) : std::vector<Value::Entry>{});
     ++plan_.parameters;
     plan_.elements += tensor.numel();
   }

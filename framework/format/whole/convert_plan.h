@@ -2,12 +2,15 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "framework/format/layout/merge_rules.h"
 #include "framework/format/sharded/sharded_checkpoint.h"
 
 namespace anymesh {
+
+inline constexpr std::string_view kAverageRule = "average";
 
 // One file of the universal folder, ready to be written. Its tensor is read from the source during
 // the write.
@@ -16,6 +19,7 @@ struct OutputFilePlan {
   Value content;
   uint64_t bytes = 0;                                  // the tensor's size
   std::string rule;                                    // how the tensor was merged, for plan.json
+  CutRule cut;                                         // of the tp ranks' shards
   std::vector<std::pair<int, ShardFragment>> sources;  // (tp rank, fragment)
 };
 

@@ -49,6 +49,26 @@ TEST(StridedView, KeepsRowsOfACutTensor) {
   EXPECT_EQ(floats(view), (std::vector<float>{1, 2, 5, 6, 9, 10}));
 }
 
+TEST_F(FileIo, ViewsKnowTheirPlacesInTheFile) {
+  write_file(folder_ / "f", std::string(80, 'x'));
+  const BytesPtr file = std::make_shared<File>(folder_ / "f"),
+                 storage = std::make_shared<SubRange>(file, 16, 48);
+  const auto places = [&](const ByteSource& source, uint64_t offset, uint64_t count) {
+    std::vector<std::pair<uint64_t, uint64_t>> found;
+    for (const FileRange& range : source.places(offset, count)) {
+      EXPECT_EQ(range.file, folder_ / "f");
+      found.emplace_back(range.offset, range.size);
+    }
+    return found;
+  };
+  using Places = std::vector<std::pair<uint64_t, uint64_t>>;
+  EXPECT_EQ(places(*storage, 8, 12), (Places{{24, 12}}));
+  const StridedView columns(storage, 4, 1, {3, 2}, {4, 1});  // columns 1 and 2 of [3, 4]
+  EXPECT_EQ(places(columns, 0, 24), (Places{{20, 8}, {36, 8}, {52, 8}}));
+  EXPECT_EQ(places(columns, 4, 8), (Places{{24, 4}, {36, 4}}));
+  EXPECT_EQ(places(*bytes_of(std::vector<float>{1}), 0, 4), Places());
+}
+
 TEST(StridedView, ExpandsWhatIsSmall) {
   const auto two = bytes_of(std::vector<float>{7, 8});
   const StridedView rows(two, 4, 0, {2, 3, 2}, {0, 0, 1}), columns(two, 4, 0, {2, 300}, {1, 0});
