@@ -38,6 +38,11 @@ WholeParameter parameter_named(const CheckpointReader& checkpoint, const std::st
 // Returns which part of the whole tensor W a tp rank has: "W[:, 128:256], of shape [64, 128]".
 std::string slice_text(const WholeParameter& parameter, int tp_rank);
 
+// "pp 0, tp 1, dp 2": who has the fragment in this file. A file without a dp rank in its name is of
+// all dp ranks.
+std::string rank_text(const WholeParameter& parameter, const ParameterShard& shard,
+                      const ShardFragment& fragment, const std::filesystem::path& file);
+
 // Returns whether all bytes of the tensor are 0.
 bool is_zero(const TensorRecord& tensor);
 

@@ -26,16 +26,6 @@ std::string python_slice(size_t dims, size_t dim, int64_t begin, int64_t end) {
   return text + "]";
 }
 
-// "pp 0, tp 1, dp 2". A file without a dp rank in its name is written for all of them.
-std::string rank_text(const WholeParameter& parameter, const ParameterShard& shard,
-                      const ShardFragment& fragment, const fs::path& file) {
-  const auto name = parse_checkpoint_file_name(file.filename().string());
-  std::string text;
-  if (!parameter.pp_ranks.empty()) text = "pp " + std::to_string(shard.pp_rank) + ", ";
-  text += "tp " + std::to_string(shard.tp_rank) + ", dp ";
-  return text + (name && name->dp_rank >= 0 ? std::to_string(fragment.dp_rank) : "all");
-}
-
 std::string elements_text(const std::string& slice, int64_t begin, int64_t end) {
   return slice + ".flat[" + std::to_string(begin) + ":" + std::to_string(end) + "]";
 }
@@ -169,6 +159,15 @@ class Follower {
 };
 
 }  // namespace
+
+std::string rank_text(const WholeParameter& parameter, const ParameterShard& shard,
+                      const ShardFragment& fragment, const fs::path& file) {
+  const auto name = parse_checkpoint_file_name(file.filename().string());
+  std::string text;
+  if (!parameter.pp_ranks.empty()) text = "pp " + std::to_string(shard.pp_rank) + ", ";
+  text += "tp " + std::to_string(shard.tp_rank) + ", dp ";
+  return text + (name && name->dp_rank >= 0 ? std::to_string(fragment.dp_rank) : "all");
+}
 
 std::string slice_text(const WholeParameter& parameter, int tp_rank) {
   const ShardLayout slice = parameter.slice(tp_rank);

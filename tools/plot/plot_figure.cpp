@@ -2,10 +2,12 @@
 // lists them. Exits with 2 if the arguments or the file can't be used.
 #include <algorithm>
 #include <cxxopts.hpp>
+#include <optional>
 #include <string>
 
 #include "tools/plot/bars_figure.h"
 #include "tools/plot/cells_figure.h"
+#include "tools/plot/checkpoint_figure.h"
 #include "tools/plot/mesh_figure.h"
 #include "tools/plot/pipeline_figure.h"
 #include "tools/plot/svg.h"
@@ -29,6 +31,10 @@ constexpr Kind kKinds[] = {
      "a header 'ZeRO,parameters,gradients', then lines of a label and numbers: a bar of\n"
      "parts for each",
      bars_figure},
+    {"checkpoint",
+     "a tag folder, universal folder or weights: its files and what they hold; with\n"
+     "--parameter, how it is cut and in which file each part of it lies",
+     checkpoint_figure},
     {"mesh", "LOG: which rank holds which layers, tp slices and ZeRO partitions", mesh_figure},
     {"pipeline",
      "what --trace wrote: when each rank ran the forward and the backward of each\n"
@@ -62,16 +68,19 @@ std::string help_on_kinds() {
 struct Arguments {
   const Kind* kind;
   std::string title, file, output;
+  std::optional<std::string> parameter;
 };
 
 Arguments parse(int argc, char** argv) {
   cxxopts::Options options("plot_figure", help_on_kinds());
   const auto text = text_value();
-  options.custom_help("KIND --output FILE [--title TEXT] FILE").positional_help("");
+  options.custom_help("KIND --output FILE [--title TEXT] [--parameter NAME] FILE")
+      .positional_help("");
   // clang-format off
   options.add_options()
     ("output", "SVG file to write", text, "FILE")
     ("title", "title of the figure, instead of its own", text, "TEXT")
+    ("parameter", "checkpoint: draw this parameter", text, "NAME")
     ("help", "this text")("kind", "", text)("file", "", text);
   // clang-format on
   options.parse_positional({"kind", "file"});
@@ -82,12 +91,18 @@ Arguments parse(int argc, char** argv) {
   const std::string name = text_of(parsed, "kind");
   const Kind* kind = std::ranges::find(kKinds, name, &Kind::name);
   if (kind == std::end(kKinds)) throw_error("expected ", names_of_kinds(), ", found '", name, "'");
-  return {kind, text_of(parsed, "title"), text_of(parsed, "file"), text_of(parsed, "output")};
+  Arguments arguments{
+      kind, text_of(parsed, "title"), text_of(parsed, "file"), text_of(parsed, "output"), {}};
+  if (!parsed.count("parameter")) return arguments;
+  if (kind->draw != checkpoint_figure) throw_error("--parameter is for checkpoint");
+  arguments.parameter = text_of(parsed, "parameter");
+  return arguments;
 }
 
 int draw(const Arguments& arguments) {
-  const auto& [kind, title, file, output] = arguments;
-  write_svg(output, figure_svg(kind->draw(file), title), {file});
+  const auto& [kind, title, file, output, parameter] = arguments;
+  const Figure figure = parameter ? parameter_figure(file, *parameter) : kind->draw(file);
+  write_svg(output, figure_svg(figure, title), {file});
   return 0;
 }
 

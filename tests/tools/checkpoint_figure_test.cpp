@@ -1,0 +1,95 @@
+#include "tools/plot/checkpoint_figure.h"
+
+#include <gmock/gmock.h>
+
+#include <regex>
+
+#include "tests/tools/ckpt_support.h"
+
+namespace anymesh {
+namespace {
+
+using testing::HasSubstr;
+
+struct Rectangle {
+  double x, y, width, height;
+};
+
+// Returns the rectangles of a colour that are parts of a tensor: not the bars of 4 pixels at texts.
+std::vector<Rectangle> parts_of(const std::string& svg) {
+  std::vector<Rectangle> parts;
+  const std::regex rect(
+      R"re(<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)" height="([\d.]+)" class="s\w*\d+")re");
+  for (auto at = std::sregex_iterator(svg.begin(), svg.end(), rect); at != std::sregex_iterator();
+       ++at)
+    if ((*at)[3] != "4.0")
+      parts.push_back({std::stod((*at)[1]), std::stod((*at)[2]), std::stod((*at)[3]) + 1,
+                       std::stod((*at)[4]) + 1});
+  return parts;
+}
+
+TEST_F(Ckpt, FigureShowsFilesByRank) {
+  const Figure figure = checkpoint_figure(fixture(kMesh) / "checkpoint");
+  EXPECT_EQ(figure.title, "global_step10");
+  for (const char* text :
+       {">bf16_zero_pp_rank_0_mp_rank_03_optim_states.pt<", ">tp 1, pp 1, dp 0<",
+        ">6 x layer_*-model_*-model_states.pt<", "tp 2, pp 2, dp 1; 20 files, 4.0 MB"})
+    EXPECT_THAT(figure.body, HasSubstr(text));
+  EXPECT_THAT(figure.seen, HasSubstr("20 files"));
+}
+
+TEST_F(Ckpt, FigureOfAUniversalFolderHasARowForEachState) {
+  const Figure figure = checkpoint_figure(fixture("z1-bf16-tp1pp1dp2") / "universal");
+  for (const char* text : {">52 x zero/*/fp32.pt<", ">52 x zero/*/exp_avg_sq.pt<"})
+    EXPECT_THAT(figure.body, HasSubstr(text));
+}
+
+TEST_F(Ckpt, FigureOfAParameterNamesItsPlaces) {
+  const std::string name = "3.mlp.dense_4h_to_h.weight";
+  const Figure figure = parameter_figure(fixture(kMesh) / "checkpoint", name);
+  EXPECT_EQ(figure.title, name + " [64, 256]");
+  const WholeParameter parameter = open_checkpoint(tag_of(kMesh), 2).parameter(name);
+  for (const ParameterShard& shard : parameter.shards)
+    for (const auto& [state, held] : shard.states) {
+      const FileRange place = held.fragments.at(0).bytes->places(0, 4 * 8192).at(0);
+      EXPECT_THAT(figure.body, HasSubstr(place.file.filename().string()));
+      EXPECT_THAT(figure.body, HasSubstr(state + ": 32768 bytes at " +
+                                         std::to_string(place.offset) + ", in data/"));
+    }
+  const std::vector<Rectangle> parts = parts_of(figure.body);  // columns, one beside the other
+  ASSERT_EQ(parts.size(), 2u);
+  EXPECT_EQ(parts[0].y, parts[1].y);
+  EXPECT_NEAR(parts[0].x + parts[0].width, parts[1].x, 0.11);
+}
+
+// The parts of each parameter fill a rectangle.
+TEST_F(Ckpt, FiguresOfParametersHaveNoHoles) {
+  size_t most = 0;
+  for (const char* saved : {"z0-fp32-tp2dp2", "z2-bf16-dp3", "z1-bf16-tp2pp1dp1-llama",
+                            "z1-bf16-tp2pp2dp1", "z3-fp32-dp3-frozen"}) {
+    const auto tag = tag_of(saved);
+    const CheckpointReader whole = open_checkpoint(tag, 2);
+    for (const std::string& name : whole.names()) {
+      const std::vector<Rectangle> parts = parts_of(parameter_figure(tag, name).body);
+      double area = 0, right = 0, bottom = 0, left = INFINITY, top = INFINITY;
+      for (const auto& [x, y, width, height] : parts) {
+        area += width * height;
+        left = std::min(left, x);
+        top = std::min(top, y);
+        right = std::max(right, x + width);
+        bottom = std::max(bottom, y + height);
+      }
+      EXPECT_NEAR(area / ((right - left) * (bottom - top)), 1, 0.02) << tag << " " << name;
+      most = std::max(most, parts.size());
+    }
+  }
+  EXPECT_GT(most, 4u);
+}
+
+TEST_F(Ckpt, FigureNamesNearParameters) {
+  EXPECT_THAT(message_of([] { parameter_figure(tag_of(kMesh), "3.mlp.dense_4h_to_h.weigth"); }),
+              HasSubstr("; it has 3.mlp.dense_4h_to_h.weight"));
+}
+
+}  // namespace
+}  // namespace anymesh

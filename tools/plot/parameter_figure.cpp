@@ -1,0 +1,267 @@
+#include <algorithm>
+#include <cmath>
+
+#include "framework/format/whole.h"
+#include "framework/util/errors.h"
+#include "tools/ckpt/ckpt.h"
+#include "tools/plot/checkpoint_figure.h"
+#include "tools/plot/svg.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kLargest = 280, kSmallest = 110, kBetween = 110, kLetter = 6.6, kGap = 12;
+constexpr double kTitleLetter = 12, kHeadLetter = 8.2, kHead = 18, kText = 16;
+constexpr size_t kMostBoxes = 32;
+
+// A block of the tensor, seen as a matrix.
+struct Block {
+  double row, column, rows, columns;
+};
+
+// A tensor as a matrix, and which of its rows or columns a shard has.
+class MatrixOfSlice {
+ public:
+  MatrixOfSlice(const WholeParameter& parameter, int tp_rank) : slice_(parameter.slice(tp_rank)) {
+    const Shape& shape = parameter.shape;
+    const bool cut = slice_.shard_shape() != shape;
+    const size_t dim = cut ? static_cast<size_t>(parameter.cut.dim) : 0;
+    by_rows_ = dim == 0 && shape.size() > 1;
+    const std::span<const int64_t> sizes(shape);
+    rows = by_rows_ ? shape[0] : numel(sizes.first(dim));
+    columns = rows == 0 ? 0 : numel(shape) / rows;
+    inner_ = cut && !by_rows_ ? numel(sizes.subspan(dim + 1)) : 1;
+    const int64_t all = by_rows_ ? rows : columns;
+    pieces_ = cut ? slice_.pieces() : std::vector<ShardLayout::Piece>{{0, 0, all}};
+    width_ = by_rows_ ? columns : cut ? slice_.shard_shape()[dim] * inner_ : columns;
+  }
+
+  // Returns the blocks of the shard's elements [begin, end), which it has row by row: the rest of a
+  // row, whole rows, the beginning of a row.
+  std::vector<Block> blocks(int64_t begin, int64_t end) const {
+    std::vector<Block> blocks;
+    while (begin < end) {
+      const int64_t column = begin % width_, whole = (end - begin) / width_;
+      const bool partial = column > 0 || whole == 0;
+      const int64_t count = partial ? std::min(end - begin, width_ - column) : whole * width_;
+      place(begin / width_, partial ? 1 : whole, column, partial ? count : width_, blocks);
+      begin += count;
+    }
+    return blocks;
+  }
+
+  int64_t rows = 0, columns = 0;  // of the whole
+
+ private:
+  // Adds the blocks in the whole of a block of the shard.
+  void place(int64_t row, int64_t count, int64_t column, int64_t width,
+             std::vector<Block>& blocks) const {
+    for (const auto& [full, own, size] : pieces_) {
+      const int64_t at = by_rows_ ? row : column, length = by_rows_ ? count : width,
+                    first = std::max(at, own * inner_),
+                    last = std::min(at + length, (own + size) * inner_);
+      if (first >= last) continue;
+      const auto moved = static_cast<double>(first + (full - own) * inner_),
+                 extent = static_cast<double>(last - first);
+      if (by_rows_)
+        blocks.push_back({moved, static_cast<double>(column), extent, static_cast<double>(width)});
+      else
+        blocks.push_back({static_cast<double>(row), moved, static_cast<double>(count), extent});
+    }
+  }
+
+  ShardLayout slice_;
+  bool by_rows_;
+  int64_t inner_, width_;
+  std::vector<ShardLayout::Piece> pieces_;
+};
+
+// A fragment, and the file that holds some of its states.
+struct Box {
+  size_t color;
+  std::string head, file;
+  std::vector<std::string> lines;
+  double x = 0, y = 0;  // a point of the fragment
+  double height() const { return kHead + kText * static_cast<double>(lines.size() + 1) + kGap; }
+};
+
+class Drawing {
+ public:
+  Drawing(const CheckpointReader& checkpoint, const std::string& name)
+      : checkpoint_(checkpoint), name_(name), parameter_(parameter_named(checkpoint, name)) {
+    if (numel(parameter_.shape) == 0) throw_error(name, ": has no elements to draw");
+    const MatrixOfSlice whole(parameter_, 0);
+    const double ratio = static_cast<double>(whole.rows) / static_cast<double>(whole.columns);
+    width_ = std::clamp(kLargest / std::max(ratio, 1.0), kSmallest, kLargest);
+    height_ = std::clamp(kLargest * std::min(ratio, 1.0), kSmallest, kLargest);
+    scale_x_ = width_ / static_cast<double>(whole.columns);
+    scale_y_ = height_ / static_cast<double>(whole.rows);
+  }
+
+  Figure draw() {
+    for (const ParameterShard& shard : parameter_.shards)
+      if (shard.pp_rank == parameter_.shards[0].pp_rank) draw_shard(shard);
+    std::ranges::stable_sort(boxes_, {}, [](const Box& box) { return box.y; });
+    draw_boxes();
+    const std::string size = to_string(parameter_.shape);
+    return {.title = printable(name_) + " " + size,
+            .seen = checkpoint_.description + ". The tensor " + printable(name_) + " " + size +
+                    " as a rectangle, cut into " + std::to_string(fragments_) +
+                    " fragments. Each is joined to the file that holds it, with record, bytes and "
+                    "offset.",
+            .body = text_at(kLeft, kTop - 10, "tick", subtitle()) + sides() + body_ + links_,
+            .bottom = bottom_,
+            .width = std::max(text_left() - kLeft + longest_,
+                              kTitleLetter * static_cast<double>(name_.size() + size.size() + 1))};
+  }
+
+ private:
+  double text_left() const { return kLeft + width_ + kBetween; }
+
+  std::string subtitle() const {
+    std::string text = checkpoint_.description;
+    for (size_t i = 1; i < parameter_.pp_ranks.size(); ++i)
+      text += (i == 1 ? "; copies on pp " : ", ") + std::to_string(parameter_.pp_ranks[i]);
+    return text;
+  }
+
+  // The numbers of rows and columns, beside the rectangle.
+  std::string sides() const {
+    return text_at(kLeft - 8, kTop + 18 + height_ / 2, "tick end", count_text(height_ / scale_y_)) +
+           text_at(kLeft + width_ / 2, kTop + 9, "tick mid", count_text(width_ / scale_x_));
+  }
+  static std::string count_text(double count) { return std::to_string(std::llround(count)); }
+
+  // Draws a shard's fragments, as the weight has them, and makes their boxes. A rank that has all of
+  // the tensor, as the ranks before it, adds no colour.
+  void draw_shard(const ParameterShard& shard) {
+    const MatrixOfSlice matrix(parameter_, shard.tp_rank);
+    const bool is_copy = parameter_.cut.replicated && shard.tp_rank > 0;
+    const auto& weight = shard.states.find(kFp32State)->second;
+    for (size_t f = 0; f < weight.fragments.size(); ++f) {
+      const ShardFragment& fragment = weight.fragments[f];
+      const auto blocks = matrix.blocks(fragment.begin, fragment.begin + fragment.numel);
+      if (blocks.empty()) continue;  // padding alone
+      const size_t color = is_copy ? f : fragments_++;
+      const Block& largest = *std::ranges::max_element(
+          blocks, {}, [](const Block& block) { return block.rows * block.columns; });
+      const double x = kLeft + (largest.column + largest.columns) * scale_x_,
+                   y = kTop + 14 + (largest.row + largest.rows * 0.7) * scale_y_;
+      for (const Block& block : blocks)
+        if (!is_copy)
+          body_ += rectangle(kLeft + block.column * scale_x_, kTop + 14 + block.row * scale_y_,
+                             std::max(1.0, block.columns * scale_x_ - 1),
+                             std::max(1.0, block.rows * scale_y_ - 1), series(color));
+      if (!is_copy) label(shard, fragment, largest);
+      add_boxes(shard, fragment, color, x - 6, y);
+    }
+  }
+
+  // Names a fragment's rank on it, if there is room.
+  void label(const ParameterShard& shard, const ShardFragment& fragment, const Block& block) {
+    const bool ordinary = checkpoint_.kind == CheckpointReader::Kind::kOrdinary;
+    if (!ordinary || block.columns * scale_x_ < 62 || block.rows * scale_y_ < 24) return;
+    const std::string text =
+        "tp " + std::to_string(shard.tp_rank) + ", dp " + std::to_string(fragment.dp_rank);
+    body_ +=
+        text_at(kLeft + block.column * scale_x_ + 6, kTop + 28 + block.row * scale_y_, "on", text);
+  }
+
+  // Adds a box for each file with states of a fragment.
+  void add_boxes(const ParameterShard& shard, const ShardFragment& fragment, size_t color, double x,
+                 double y) {
+    const size_t first = boxes_.size();
+    std::vector<std::string> states = {std::string(kFp32State)};
+    for (const auto& [state, held] : shard.states)
+      if (state != kFp32State) states.push_back(state);
+    for (const std::string& state : states) {
+      const ShardState& held = shard.states.at(state);
+      const auto same = std::ranges::find_if(held.fragments, [&](const ShardFragment& each) {
+        return each.begin == fragment.begin && each.numel == fragment.numel;
+      });
+      if (same == held.fragments.end()) continue;
+      const auto places =
+          same->bytes->places(0, static_cast<uint64_t>(same->numel) * element_size(held.dtype));
+      for (size_t i = 0; i < places.size() && i < 2; ++i) {
+        const FileRange& place = places[i];
+        const std::string file = printable(fs::relative(place.file, folder()).string());
+        auto box = std::find_if(boxes_.begin() + static_cast<ptrdiff_t>(first), boxes_.end(),
+                                [&](const Box& each) { return each.file == file; });
+        if (box == boxes_.end())
+          box = boxes_.insert(box, {color, head_of(shard, fragment, place.file), file, {}, x, y});
+        box->lines.push_back(i > 0 ? "..." : line_of(state, place));
+      }
+    }
+  }
+
+  std::string head_of(const ParameterShard& shard, const ShardFragment& fragment,
+                      const fs::path& file) const {
+    const bool ordinary = checkpoint_.kind == CheckpointReader::Kind::kOrdinary;
+    return (ordinary ? rank_text(parameter_, shard, fragment, file) + ": " : "") + "elements " +
+           std::to_string(fragment.begin) + " to " +
+           std::to_string(fragment.begin + fragment.numel - 1) +
+           (shard.shape == parameter_.shape ? "" : " of the slice");
+  }
+
+  static std::string line_of(const std::string& state, const FileRange& place) {
+    const std::string record = place.record.substr(place.record.find('/') + 1);
+    return printable(state) + ": " + std::to_string(place.size) + " bytes at " +
+           std::to_string(place.offset) + (record.empty() ? "" : ", in " + printable(record)) +
+           (place.dtype.empty() ? "" : ", " + place.dtype);
+  }
+
+  // Draws the boxes below each other, and the links to their fragments.
+  void draw_boxes() {
+    double y = kTop + 14;
+    size_t drawn = 0;
+    for (const Box& box : boxes_) {
+      if (drawn == kMostBoxes) {
+        put_text(y + kHead, "tick", "... and " + std::to_string(boxes_.size() - drawn) + " more");
+        y += kText;
+        break;
+      }
+      ++drawn;
+      const double x = text_left() - 12, height = box.height() - kGap;
+      body_ += rectangle(x, y, 4, height, series(box.color));
+      links_ += path_at("M" + px(box.x) + " " + px(box.y) + "L" + px(x) + " " + px(y + height / 2),
+                        "class=\"" + series(box.color) + "\" stroke-width=\"1.5\"") +
+                rectangle(box.x - 3, box.y - 3, 6, 6, "paper");
+      put_text(y + 13, "head", box.head);
+      put_text(y + 13 + kText, "tick", box.file);
+      for (size_t i = 0; i < box.lines.size(); ++i)
+        put_text(y + 13 + kText * static_cast<double>(i + 2), "tick", box.lines[i]);
+      y += box.height();
+    }
+    bottom_ = std::max(y, kTop + 14 + height_) - 30;
+  }
+
+  void put_text(double y, const std::string& style, const std::string& text) {
+    body_ += text_at(text_left(), y, style, text);
+    const double letter = style == "head" ? kHeadLetter : kLetter;
+    longest_ = std::max(longest_, letter * static_cast<double>(text.size()));
+  }
+
+  fs::path folder() const {
+    return fs::is_directory(checkpoint_.path) ? checkpoint_.path : checkpoint_.path.parent_path();
+  }
+
+  const CheckpointReader& checkpoint_;
+  std::string name_;
+  WholeParameter parameter_;
+  double width_, height_, scale_x_, scale_y_;  // of the rectangle; pixels for an element
+  std::vector<Box> boxes_;
+  size_t fragments_ = 0;
+  std::string body_, links_;  // links lie on the body
+  double bottom_ = 0, longest_ = 0;
+};
+
+}  // namespace
+
+Figure parameter_figure(const std::string& path, const std::string& name) {
+  const CheckpointReader checkpoint = open_checkpoint(path, 4);
+  return Drawing(checkpoint, name).draw();
+}
+
+}  // namespace anymesh
