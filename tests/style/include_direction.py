@@ -15,7 +15,7 @@ framework/format/sharded/ framework/format/whole/ framework/format/ framework/op
 framework/kernels/ framework/cuda/ framework/storage.h framework/param_spec framework/tensor_parallel/
 framework/pipeline/ framework/zero/ framework/profile/ framework/run.h framework/checkpoint/ framework/engine framework/run/ models/ tools/
 """.split()
-LIGHT = re.compile(r"framework/(util|format|optim|config|data)/|models/gpt/gpt_(config|names)|tools/(?!generate/)")
+LIGHT = re.compile(r"framework/(util|format|optim|config|data)/|models/gpt/gpt_(comm_form|config|names)|tools/(?!generate/)")
 DOOR = re.compile(r"framework/format/\w+\.h$")
 
 

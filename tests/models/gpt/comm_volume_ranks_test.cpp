@@ -4,8 +4,8 @@
 #include <mpi.h>
 
 #include "framework/pipeline/pipeline_engine.h"
-#include "framework/pipeline/schedule.h"
 #include "framework/zero/zero_optimizer.h"
+#include "models/gpt/gpt_comm_form.h"
 #include "models/gpt/gpt_model.h"
 #include "tests/support/ranks.h"
 
@@ -40,7 +40,7 @@ struct Case {
   Topology mesh;
   int zero_stage = 0, micro_batches = 1;
   bool recompute = false, sequence = false;
-  bool llama = false;  // untied, no biases, RMSNorm, SwiGLU, rotary; in bf16
+  bool llama = false;  // untied, no biases, RMSNorm, SwiGLU, rotary; bf16
   int num_layers = 5;
 };
 
@@ -62,6 +62,7 @@ GptConfig config_of(const Case& k) {
   if (!k.llama) return c;
   c.untie_embeddings_and_output_weights = c.use_rotary_position_embeddings = c.swiglu = true;
   c.add_bias_linear = false;
+  c.embed_layernorm = true;
   c.normalization = "rmsnorm";
   c.ffn_hidden_size = 12;
   return c;
@@ -117,157 +118,15 @@ Measured step(const Case& k, const GptConfig& c, const CommPtr& world) {
   return measured;
 }
 
-// The closed form for the traffic of a stage's dp ranks (one tp rank of each) in a step. It depends
-// on the configuration alone. Letters are as in docs/scaling.md.
-class ClosedForm {
- public:
-  ClosedForm(const Case& test, const GptConfig& config, int pp_rank)
-      : k(test),
-        c(config),
-        first(pp_rank == 0),
-        last(pp_rank == p - 1),
-        tied(!c.untie_embeddings_and_output_weights) {
-    const LayerRange range = layers_of_stage(c.num_layers, k.mesh.pp_size, pp_rank);
-    layers = range.end - range.begin;
-    for (const char* group : {"world", "tp", "pp", "dp", "model", "embedding"})
-      counts.groups[group];
-    list_params();
-    tensor_parallel();
-    pipeline();
-    data_parallel();
-    add(k.zero_stage == 0 ? "model" : "world", kAllReduce, 1, 8);  // the gradient norm
-  }
-  CommCounts counts;
-
- private:
-  struct Param {
-    int64_t numel;
-    int unit;
-    bool decays, sequence_sum;
-  };
-  const Case& k;
-  const GptConfig& c;
-  const int64_t t = k.mesh.tp_size, p = k.mesh.pp_size, d = k.mesh.dp_size, m = k.micro_batches;
-  const int64_t h = c.hidden_size, e = k.llama ? 2 : 4;  // bytes of a weight or activation
-  const int64_t hidden = kRows * c.seq_length * h * e;   // b s h, in bytes
-  const int64_t table = padded_vocab_size(c, k.mesh.tp_size) / t * h;
-  const bool first, last, tied;
-  int layers = 0;
-  std::vector<Param> params;
-
-  int64_t group_size(const std::string& group) const {
-    if (group == "tp") return t;
-    if (group == "pp") return p;
-    if (group == "dp") return d;
-    if (group == "embedding") return p > 1 && (first || last) ? 2 : 1;
-    return group == "model" ? t * p : t * p * d;
-  }
-  void add(const std::string& group, Verb verb, int64_t calls, int64_t bytes) {
-    if (group_size(group) == 1) return;
-    Traffic& traffic = counts.groups.at(group)[verb];
-    traffic.calls += d * calls;
-    traffic.bytes += d * calls * bytes;
-  }
-
-  void list_params() {
-    const bool norm_bias = c.normalization == "layernorm";
-    const int64_t head_width = h / c.num_attention_heads, f = c.ffn_size() * (c.swiglu ? 2 : 1);
-    const int64_t qkv = h + 2 * c.key_value_heads() * head_width;
-    const auto norm = [&](int unit) {
-      params.push_back({h, unit, false, true});
-      if (norm_bias) params.push_back({h, unit, false, true});
-    };
-    const auto linear = [&](int unit, int64_t weight, int64_t bias, bool row) {
-      params.push_back({weight, unit, true, false});
-      if (c.add_bias_linear) params.push_back({bias, unit, false, row});
-    };
-    int unit = 0;
-    if (first) {
-      params.push_back({table, 0, true, false});
-      if (c.learned_positions())
-        params.push_back({int64_t{c.max_position_embeddings} * h, 0, true, true});
-      ++unit;
-    }
-    for (int i = 0; i < layers; ++i, ++unit) {
-      norm(unit);
-      linear(unit, qkv * h / t, qkv / t, false);
-      linear(unit, h * h / t, h, true);
-      norm(unit);
-      linear(unit, f * h / t, f / t, false);
-      linear(unit, h * c.ffn_size() / t, h, true);
-    }
-    if (!last) return;
-    norm(unit);
-    if (!tied || !first) params.push_back({table, unit, true, false});
-  }
-
-  // Counts how often each of the four maps of mappings.h runs.
-  void tensor_parallel() {
-    const int64_t forwards = k.recompute ? 2 : 1;
-    const int64_t enter_forward = m * forwards * (2 * layers + last),
-                  leave_forward = m * (forwards * 2 * layers + first),
-                  enter_backward = m * (2 * layers + last),
-                  leave_backward = m * (2 * layers + first);
-    if (k.sequence) {
-      add("tp", kAllGather, enter_forward + leave_backward, hidden);
-      add("tp", kReduceScatter, leave_forward + enter_backward, hidden);
-      if (t > 1) {  // partitions of it differ between dp ranks, but not their sum
-        int64_t numel = 0;
-        for (const Param& param : params) numel += param.sequence_sum ? param.numel : 0;
-        Traffic& traffic = counts.groups["tp"][kAllReduce];
-        traffic.calls += d;
-        traffic.bytes += numel * 4 * (k.zero_stage == 0 ? d : 1);
-      }
-    } else {
-      add("tp", kAllReduce, leave_forward + enter_backward, hidden);
-    }
-    if (last) add("tp", kAllReduce, 3 * m * forwards, kRows * c.seq_length * 4);  // cross entropy
-  }
-
-  void pipeline() {
-    const int64_t part = k.sequence ? hidden / t : hidden;
-    if (!last) add("pp", kExchange, m, part);
-    if (!first) add("pp", kExchange, m, part);
-    add("pp", kBroadcast, 1, 8);  // the loss
-  }
-
-  int64_t numel(bool decays) const {
-    int64_t sum = 0;
-    for (const Param& param : params) sum += param.decays == decays ? param.numel : 0;
-    return sum;
-  }
-  static int64_t padded(int64_t n, int64_t multiple) {
-    return (n + multiple - 1) / multiple * multiple;
-  }
-
-  void data_parallel() {
-    const int z = k.zero_stage;
-    add("dp", kAllReduce, 1, 8);  // the loss
-    for (const bool decays : {true, false}) {
-      const int64_t n = numel(decays), flat = padded(n, 2 * d);
-      if (z == 0) add("dp", kAllReduce, 1, padded(n, 2) * 4);
-      if (z == 1) add("dp", kReduceScatter, 1, flat * 4);
-      if (z >= 2) add("dp", kReduceScatter, m, n * e);
-      if (z == 1 || z == 2) add("dp", kAllGather, 1, flat * e);
-    }
-    const bool twice = tied && first && last;
-    if (z == 0 && twice) add("dp", kAllReduce, 1, table * 4);
-    if (z == 1 && twice) add("dp", kReduceScatter, 1, table * 4);
-    if (z >= 2 && twice) add("dp", kReduceScatter, m, table * e);
-    if (z == 3) {
-      const int head = layers + first, units = head + last;
-      for (int unit = 0; unit < units; ++unit) {
-        int64_t whole = twice && unit == head ? padded(table, d) : 0;
-        for (const Param& param : params) whole += param.unit == unit ? padded(param.numel, d) : 0;
-        add("dp", kAllGather, 2 * m, whole * e);
-      }
-    }
-    if (tied && p > 1 && (first || last)) {
-      if (z >= 1) add("dp", kAllReduce, 1, table * 4);
-      add("embedding", kAllReduce, 1, table * 4);
-    }
-  }
-};
+StepShape shape_of(const Case& k) {
+  return {.mesh = k.mesh,
+          .zero_stage = k.zero_stage,
+          .micro_batches = k.micro_batches,
+          .micro_batch_size = kRows,
+          .element_bytes = k.llama ? 2 : 4,
+          .sequence_parallel = k.sequence,
+          .activation_checkpointing = k.recompute};
+}
 
 // Returns the bytes that all ranks hand to MPI for these payloads.
 int64_t wire_bytes(const CommCounts& everywhere, const Topology& mesh) {
@@ -287,16 +146,17 @@ int64_t wire_bytes(const CommCounts& everywhere, const Topology& mesh) {
   return sum;
 }
 
-void expect_equal(const CommCounts& actual, const CommCounts& expected) {
-  ASSERT_EQ(actual.groups.size(), expected.groups.size());
-  for (const auto& [group, traffic] : expected.groups) {
+void expect_equal(const CommCounts& actual, CommForm expected) {
+  for (const auto& [group, traffic] : actual.groups) {
     for (size_t verb = 0; verb < kVerbs; ++verb) {
-      const Traffic &is = actual.groups.at(group)[verb], &should = traffic[verb];
-      const std::string what = group + " " + kVerbNames[verb];
-      EXPECT_EQ(is.calls, should.calls) << what;
-      EXPECT_EQ(is.bytes, should.bytes) << what;
+      const CommSum should = expected[{group, kVerbNames[verb]}];
+      EXPECT_EQ(traffic[verb].calls, should.calls) << group << " " << kVerbNames[verb];
+      EXPECT_EQ(traffic[verb].bytes, should.bytes) << group << " " << kVerbNames[verb];
+      expected.erase({group, kVerbNames[verb]});
     }
   }
+  for (const auto& [key, sum] : expected)
+    ADD_FAILURE() << "no such traffic: " << key.first << " " << key.second;
 }
 
 class CommVolume : public testing::TestWithParam<std::tuple<Topology, int>> {};
@@ -312,7 +172,7 @@ RANKS_TEST_P(CommVolume, EqualsTheClosedFormAndWhatMpiSends) {
     SCOPED_TRACE(describe(k));
     const GptConfig c = config_of(k);
     const Measured measured = step(k, c, world);
-    expect_equal(measured.counts, ClosedForm(k, c, k.mesh.coord_of(world->rank()).pp).counts);
+    expect_equal(measured.counts, comm_form(c, shape_of(k), k.mesh.coord_of(world->rank()).pp));
     EXPECT_EQ(measured.wire, wire_bytes(measured.everywhere, k.mesh));
   }
 }

@@ -1,0 +1,196 @@
+#include "models/gpt/gpt_comm_form.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "framework/pipeline/schedule.h"
+
+namespace anymesh {
+namespace {
+
+constexpr int64_t kWindow = int64_t{1} << 22;  // elements of a bucket, and of a gather
+
+int64_t rounded_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+int64_t windows(int64_t elements) { return (elements + kWindow - 1) / kWindow; }
+
+// Letters are as in docs/scaling.md.
+class ClosedForm {
+ public:
+  ClosedForm(const GptConfig& gpt, const StepShape& step, int pp_rank)
+      : c(gpt),
+        k(step),
+        first(pp_rank == 0),
+        last(pp_rank == p - 1),
+        tied(!c.untie_embeddings_and_output_weights) {
+    const LayerRange range = layers_of_stage(c.num_layers, k.mesh.pp_size, pp_rank);
+    layers = range.end - range.begin;
+    list_params();
+    tensor_parallel();
+    pipeline();
+    data_parallel();
+    tied_embedding();
+    add(k.zero_stage == 0 ? "model" : "world", "all_reduce", 1, 8);  // the gradient norm
+  }
+
+  CommForm form;
+
+ private:
+  struct Param {
+    int64_t numel;
+    int unit;
+    bool decays, sequence_sum;
+  };
+  const GptConfig& c;
+  const StepShape& k;
+  const int64_t t = k.mesh.tp_size, p = k.mesh.pp_size, d = k.mesh.dp_size, m = k.micro_batches;
+  const int64_t h = c.hidden_size, e = k.element_bytes;
+  const int64_t tokens = k.micro_batch_size * c.seq_length;
+  const int64_t hidden = tokens * h * e;  // b s h, in bytes
+  const int64_t table = padded_vocab_size(c, k.mesh.tp_size) / t * h;
+  const bool first, last, tied;
+  int layers = 0;
+  std::vector<Param> params;
+
+  int64_t group_size(const std::string& group) const {
+    if (group == "tp") return t;
+    if (group == "pp") return p;
+    if (group == "dp") return d;
+    if (group == "embedding") return p > 1 && (first || last) ? 2 : 1;
+    return group == "model" ? t * p : t * p * d;
+  }
+
+  // Adds calls of each dp rank. Their bytes may differ in size: `bytes` is their sum.
+  void add_all(const std::string& group, const std::string& verb, int64_t calls, int64_t bytes) {
+    if (group_size(group) == 1 || calls == 0) return;
+    CommSum& sum = form[{group, verb}];
+    sum.calls += d * calls;
+    sum.bytes += d * bytes;
+  }
+  void add(const std::string& group, const std::string& verb, int64_t calls, int64_t each) {
+    add_all(group, verb, calls, calls * each);
+  }
+
+  void add_norm(int unit) {
+    params.push_back({h, unit, false, true});
+    if (c.normalization == "layernorm") params.push_back({h, unit, false, true});
+  }
+  void add_linear(int unit, int64_t weight, int64_t bias, bool row) {
+    params.push_back({weight, unit, true, false});
+    if (c.add_bias_linear) params.push_back({bias, unit, false, row});
+  }
+
+  void list_params() {
+    const int64_t head_width = h / c.num_attention_heads, f = c.ffn_size() * (c.swiglu ? 2 : 1);
+    const int64_t qkv = h + 2 * c.key_value_heads() * head_width;
+    int unit = 0;
+    if (first) {
+      params.push_back({table, 0, true, false});
+      if (c.learned_positions())
+        params.push_back({int64_t{c.max_position_embeddings} * h, 0, true, true});
+      if (c.embed_layernorm) add_norm(0);
+      ++unit;
+    }
+    for (int i = 0; i < layers; ++i, ++unit) {
+      add_norm(unit);
+      add_linear(unit, qkv * h / t, qkv / t, false);
+      add_linear(unit, h * h / t, h, true);
+      add_norm(unit);
+      add_linear(unit, f * h / t, f / t, false);
+      add_linear(unit, h * c.ffn_size() / t, h, true);
+    }
+    if (!last) return;
+    add_norm(unit);
+    if (!tied || !first) params.push_back({table, unit, true, false});
+  }
+
+  // Counts how often each of the four maps of mappings.h runs.
+  void tensor_parallel() {
+    const int64_t forwards = k.activation_checkpointing ? 2 : 1;
+    const int64_t enter_forward = m * forwards * (2 * layers + last),
+                  leave_forward = m * (forwards * 2 * layers + first),
+                  enter_backward = m * (2 * layers + last),
+                  leave_backward = m * (2 * layers + first);
+    if (k.sequence_parallel) {
+      add("tp", "all_gather", enter_forward + leave_backward, hidden);
+      add("tp", "reduce_scatter", leave_forward + enter_backward, hidden);
+      sequence_sums();
+    } else {
+      add("tp", "all_reduce", leave_forward + enter_backward, hidden);
+    }
+    if (last) add("tp", "all_reduce", 3 * m * forwards, tokens * 4);  // cross entropy
+  }
+
+  void sequence_sums() {
+    if (t == 1) return;
+    int64_t numel = 0;
+    for (const Param& param : params) numel += param.sequence_sum ? param.numel : 0;
+    CommSum& sum = form[{"tp", "all_reduce"}];
+    sum.calls += d;
+    sum.bytes += numel * 4 * (k.zero_stage == 0 ? d : 1);  // or the partitions, all together
+  }
+
+  void pipeline() {
+    const int64_t part = k.sequence_parallel ? hidden / t : hidden;
+    if (!last) add("pp", "exchange", m, part);
+    if (!first) add("pp", "exchange", m, part);
+    add("pp", "broadcast", 1, 8);  // the loss
+  }
+
+  int64_t numel(bool decays) const {
+    int64_t sum = 0;
+    for (const Param& param : params) sum += param.decays == decays ? param.numel : 0;
+    return sum;
+  }
+
+  int64_t buckets(bool decays) const {
+    int64_t count = 0, open = kWindow;  // elements of the open bucket
+    for (const Param& param : params) {
+      if (param.decays != decays) continue;
+      if (open >= kWindow) open = 0, ++count;
+      open += param.numel;
+    }
+    return count;
+  }
+
+  void data_parallel() {
+    const int z = k.zero_stage;
+    add("dp", "all_reduce", 1, 8);  // the loss
+    for (const bool decays : {true, false}) {
+      const int64_t n = numel(decays), flat = rounded_up(n, 2 * d);
+      if (n == 0) continue;
+      if (z == 0) add("dp", "all_reduce", 1, rounded_up(n, 2) * 4);
+      if (z == 1) add("dp", "reduce_scatter", 1, flat * 4);
+      if (z >= 2) add_all("dp", "reduce_scatter", m * buckets(decays), m * n * e);
+      if (z == 1 || z == 2) add_all("dp", "all_gather", windows(flat / d), flat * e);
+    }
+    const bool twice = tied && first && last;
+    if (z == 0 && twice) add("dp", "all_reduce", 1, table * 4);
+    if (z == 1 && twice) add("dp", "reduce_scatter", 1, table * 4);
+    if (z >= 2 && twice) add("dp", "reduce_scatter", m, table * e);
+    if (z == 3) gather_units(twice);
+  }
+
+  void gather_units(bool twice) {
+    const int head = layers + first, units = head + last;
+    for (int unit = 0; unit < units; ++unit) {
+      int64_t whole = twice && unit == head ? rounded_up(table, d) : 0;
+      for (const Param& param : params)
+        whole += param.unit == unit ? rounded_up(param.numel, d) : 0;
+      add("dp", "all_gather", 2 * m, whole * e);
+    }
+  }
+
+  void tied_embedding() {
+    if (!tied || p == 1 || !(first || last)) return;
+    if (k.zero_stage >= 1) add_all("dp", "all_reduce", windows(table), table * 4);
+    add("embedding", "all_reduce", 1, table * 4);
+  }
+};
+
+}  // namespace
+
+CommForm comm_form(const GptConfig& gpt, const StepShape& step, int pp_rank) {
+  return ClosedForm(gpt, step, pp_rank).form;
+}
+
+}  // namespace anymesh
