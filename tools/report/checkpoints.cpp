@@ -1,0 +1,91 @@
+#include "framework/format/layout.h"
+#include "framework/format/whole.h"
+#include "framework/util/errors.h"
+#include "tools/ckpt/ckpt.h"
+#include "tools/report/html.h"
+#include "tools/report/sections.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostFiles = 60;
+constexpr int kThreads = 4;
+
+struct Layout {
+  std::string description, step, samples;
+};
+
+// Returns what a value says, or a dash.
+std::string text_of(const Value& value) { return value ? escaped(value.found()) : "&ndash;"; }
+
+Layout layout_of(const fs::path& path) {
+  const CheckpointReader whole = open_checkpoint(path, kThreads);
+  const Value& metadata = whole.metadata;
+  Layout layout{.description = escaped(whole.description) +
+                               element("small", std::to_string(whole.names().size()) + " tensors"),
+                .step = "&ndash;",
+                .samples = "&ndash;"};
+  if (!metadata) return layout;
+  const Value args = metadata.find(keys::kArgs);
+  const Value samples = args ? args.find(keys::kConsumedTrainSamples) : Value();
+  layout.step =
+      text_of(metadata.find(keys::kIteration).value_or(metadata.find(keys::kGlobalSteps)));
+  layout.samples = text_of(samples.value_or(metadata.find(keys::kGlobalSamples)));
+  return layout;
+}
+
+// Returns whether `latest` or `latest_universal` beside the checkpoint names it.
+bool is_latest(const fs::path& path) {
+  for (const std::string_view pointer : {kLatestFile, kLatestUniversalFile}) {
+    const fs::path file = path.parent_path() / pointer;
+    try {
+      if (fs::exists(file) && read_tag(file) == path.filename()) return true;
+    } catch (const std::exception&) {
+      // A pointer that cannot be read names nothing.
+    }
+  }
+  return false;
+}
+
+std::string file_list(const fs::path& path, const std::vector<fs::path>& files) {
+  std::string lines;
+  for (size_t i = 0; i < std::min(files.size(), kMostFiles); ++i)
+    lines += escaped(fs::relative(files[i], path).string()) + "  " +
+             std::to_string(fs::file_size(files[i])) + "\n";
+  if (files.size() > kMostFiles)
+    lines += "... and " + std::to_string(files.size() - kMostFiles) + " more\n";
+  return element("pre", lines);
+}
+
+}  // namespace
+
+std::string checkpoints_section(const RunFolder& folder) {
+  if (folder.checkpoints.empty())
+    return section("Checkpoints", "", absent("None: train with <code>--save FOLDER</code>."));
+  HtmlTable table({"checkpoint", "layout", "step", "samples", "files", "size"});
+  std::string lists;
+  for (const auto& [name, path] : folder.checkpoints) {
+    const std::string label = escaped(name) + (is_latest(path) ? "<small>latest</small>" : "");
+    try {
+      const std::vector<fs::path> files = files_under(path);
+      double bytes = 0;
+      for (const fs::path& file : files) bytes += static_cast<double>(fs::file_size(file));
+      const Layout layout = layout_of(path);
+      table.add({label, layout.description, layout.step, layout.samples,
+                 std::to_string(files.size()), bytes_text(bytes)});
+      lists += fold("Files of " + escaped(name), file_list(path, files));
+    } catch (const std::exception& error) {
+      const std::string message = "<span class=\"warn\">cannot be read</span>" +
+                                  element("small", escaped(printable_message(error)));
+      table.add({label, message, "&ndash;", "&ndash;", "&ndash;", "&ndash;"});
+    }
+  }
+  return section("Checkpoints",
+                 "An ordinary checkpoint has a file for each rank. A universal one has files for "
+                 "each parameter, and resumes on any mesh.",
+                 table.html() + lists);
+}
+
+}  // namespace anymesh
