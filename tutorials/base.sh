@@ -20,3 +20,11 @@ show() { :; }
 
 # quietly LOG COMMAND...: shows the command's output only if it fails.
 quietly() { show "${@:2}"; "${@:2}" >"$1" 2>&1 || { cat "$1" >&2; fail "failed: ${*:2}"; }; }
+
+# Shows the runs on one page at the end of a success, if the program for it is built. Its path goes to the terminal alone.
+write_report() {
+  [[ $1 == 0 && -x $bin/report ]] || return 0
+  "$bin/report" --output "$out/report.html" "$out" 2>"$out/report.log" || true  # it tells of files that are damaged on purpose
+  [[ ! -s $out/report.html ]] || echo "report: $out/report.html"
+}
+trap 'write_report $?' EXIT
