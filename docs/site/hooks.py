@@ -1,0 +1,25 @@
+"""Turns the formulas that arithmatex has marked into MathML, which browsers show without a script."""
+import html
+import re
+
+from latex2mathml.converter import convert
+
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.S)
+
+
+UNKNOWN = re.compile(r">\s*(\\[A-Za-z]+)")  # what the converter does not know it copies
+
+
+def mathml(match):
+    display = "block" if match[2] == "[" else "inline"
+    formula = convert(html.unescape(match[3]).strip(), display=display)
+    if unknown := UNKNOWN.search(formula):
+        raise RuntimeError(f"{match[3]}: unknown {unknown[1]}")
+    return f'<div class="formula">{formula}</div>' if display == "block" else formula
+
+
+def on_page_content(content, page, **_):
+    content = FORMULA.sub(mathml, content)
+    if 'class="arithmatex"' in content:
+        raise RuntimeError(f"{page.file.src_path}: a formula of another form than $...$ or ```math")
+    return content
