@@ -8,8 +8,12 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <numeric>
 #include <sstream>
 
+#include "framework/data/gpt_dataset.h"
+#include "framework/util/format.h"
 #include "tools/plot/svg.h"
 
 namespace anymesh {
@@ -269,6 +273,142 @@ TEST_F(PlotFigureTest, HostileTracesAreRefused) {
   EXPECT_THAT(message(events("{\"cat\":\"phase\",\"name\":\"forward\",\"pid\":0}")),
               HasSubstr("event 0, a forward"));
   EXPECT_THAT(message(events(event("forward", 0, "0", 1, 0))), HasSubstr("phases that take time"));
+}
+
+TEST_F(PlotFigureTest, BatchesAreDealtInOrder) {
+  const std::string svg = drawn("batch", log(1, 1, 2, 0));  // 16 samples in micro-batches of 2
+  EXPECT_EQ(count(svg, ">micro-batch "), 4u);
+  EXPECT_EQ(count(svg, ">15</text>"), 2u);  // in the step, and on its rank
+  EXPECT_EQ(count(svg, "height=\"4.0\" class=\"s0\""), 16u);
+  EXPECT_EQ(count(svg, "height=\"4.0\" class=\"s1\""), 16u);
+  EXPECT_THAT(svg, HasSubstr(">all-reduce, once a step</text>"));
+  EXPECT_THAT(drawn("batch", log(1, 1, 2, 1)), HasSubstr(">reduce-scatter, once a step</text>"));
+  EXPECT_THAT(drawn("batch", log(1, 1, 2, 3)),
+              HasSubstr(">reduce-scatter, each micro-batch</text>"));
+  EXPECT_THAT(drawn("batch", log(2, 1, 1, 0)), HasSubstr(">nothing to reduce</text>"));
+  // Sample 4 begins the second run of 2 ranks x 2 samples, on rank 0.
+  EXPECT_LT(svg.find(">5</text>", svg.find(">dp 0</text>")), svg.find(">dp 1</text>"));
+  EXPECT_GT(svg.find(">6</text>", svg.find(">dp 0</text>")), svg.find(">dp 1</text>"));
+  EXPECT_THAT(refused("batch --output " + folder + "o.svg " + log(1, 1, 17, 0)),
+              HasSubstr("log: expected up to 16 data parallel ranks and 32 samples of each"));
+}
+
+TEST_F(PlotFigureTest, MatricesAreCutOverTensorRanks) {
+  const std::string svg = drawn("tensor", log(4, 1, 1, 0));
+  EXPECT_THAT(svg, HasSubstr(">tp 3 holds columns 192-255 of A, [64, 64], and rows 192-255 of B, "
+                             "[64, 64]</text>"));
+  EXPECT_THAT(svg, HasSubstr(">[64, 256]</text>"));
+  EXPECT_EQ(count(svg, "class=\"s3\""), 4u);  // in A, gelu(XA), B and the list
+  EXPECT_THAT(svg, HasSubstr("all-reduce"));
+  const std::string mock = "  --vocab-size 256\n  mock_data true\n",
+                    gated = drawn("tensor", log(2, 1, 1, 0, mock + "  swiglu true\n"));
+  EXPECT_THAT(gated, HasSubstr(">tp 1 holds columns 64-127 of G and of U, [64, 64]"));
+  EXPECT_THAT(drawn("tensor", log(2, 1, 1, 0, mock + "  sequence_parallel true\n")),
+              HasSubstr("reduce-scatter"));
+  EXPECT_THAT(drawn("tensor", log(1, 2, 1, 0)), HasSubstr("nothing to sum"));
+}
+
+// Bars are 126 wide, and a partition of 4 is 31.5. "pale" is held, but not used.
+TEST_F(PlotFigureTest, ZeroStagesHoldAndUsePartitions) {
+  const std::string svg = drawn("zero", log(1, 1, 4, 2));
+  std::vector<std::string> panels;
+  for (int stage = 0; stage <= 3; ++stage) {
+    const size_t begin = svg.find(">ZeRO " + std::to_string(stage) + "<"),
+                 end = svg.find(">ZeRO " + std::to_string(stage + 1) + "<");
+    panels.push_back(svg.substr(begin, end - begin));
+  }
+  const auto bars = [&](int stage, const std::string& width, const std::string& style) {
+    return count(panels[stage], "width=\"" + width + "\" height=\"5.0\" class=\"" + style + "\"");
+  };
+  // Parameters: used whole in the forward and the backward, and in the step by stage 0. The gather
+  // brings the others' updates at stages 1 and 2. At stage 3 they are never whole.
+  EXPECT_EQ(bars(0, "126.0", "s0"), 4u * 3);
+  EXPECT_EQ(bars(1, "126.0", "s0"), 4u * 3);
+  EXPECT_EQ(bars(1, "31.5", "s0"), 4u);
+  EXPECT_EQ(bars(2, "126.0", "s0"), 4u * 3);
+  EXPECT_EQ(bars(3, "126.0", "s0"), 0u);
+  EXPECT_EQ(bars(3, "31.5", "s0"), 4u * 3);
+  EXPECT_EQ(count(panels[3], "height=\"1.5\" class=\"s0\""), 4u * 2);  // gathered units
+  // Gradients: whole up to stage 1.
+  EXPECT_EQ(bars(1, "126.0", "s1"), 4u * 2);
+  EXPECT_EQ(bars(2, "126.0", "s1"), 0u);
+  EXPECT_EQ(bars(2, "31.5", "s1"), 4u * 2);
+  // The optimizer's state is used in the step alone.
+  EXPECT_EQ(bars(0, "126.0", "s2"), 4u);
+  EXPECT_EQ(bars(0, "126.0", "s2 pale"), 4u * 4);
+  EXPECT_EQ(bars(1, "31.5", "s2"), 4u);
+  EXPECT_EQ(bars(1, "31.5", "s2 pale"), 4u * 4);
+  EXPECT_EQ(count(panels[0], ">all-reduce<"), 1u);
+  EXPECT_EQ(count(panels[1], ">all-gather<"), 1u);
+  EXPECT_EQ(count(panels[3], ">all-gather, reduce-scatter<"), 1u);
+  EXPECT_THAT(refused("zero --output " + folder + "o.svg " + log(1, 1, 9, 0)),
+              HasSubstr("log: expected up to 8 data parallel ranks, found 9"));
+}
+
+TEST_F(PlotFigureTest, SavesAreDrawnFromTheirReport) {
+  const std::string times = "save times, ms, the greatest of all ranks: ";
+  const std::string path = write(
+      "log", "saved in here/global_step3 in 40 ms (0.1 GB at 1 GB/s)\n" + times +
+                 "copy 2.0, gather 0.0, serialise 4.0, write 6.0, fsync 8.0, commit 10.0; stall "
+                 "5.0, total 40.0\nsaved ck/global_step6 in 9 ms (0.1 GB at 1 GB/s)\n" +
+                 times +
+                 "copy 0.0, gather 0.0, serialise 4.0, write 4.0, fsync 4.0, commit 4.0; stall "
+                 "9.0, total 9.0\n");
+  const std::string svg = drawn("save", path);
+  EXPECT_THAT(svg, HasSubstr(">step 3</text>"));
+  EXPECT_THAT(svg, HasSubstr(">step 6</text>"));
+  EXPECT_THAT(svg, HasSubstr(">9 ms</text>"));
+  // 40 ms are 556 pixels. The commit comes last; 16 ms of parts do not fit into the second's 9.
+  EXPECT_THAT(svg,
+              HasSubstr("x=\"509.0\" y=\"64.0\" width=\"138.4\" height=\"24.0\" class=\"s5\""));
+  EXPECT_THAT(svg, HasSubstr("width=\"69.5\" height=\"6.0\" class=\"s6\""));
+  EXPECT_THAT(svg,
+              HasSubstr("x=\"258.8\" y=\"116.0\" width=\"55.0\" height=\"24.0\" class=\"s5\""));
+  const auto message = [&](const std::string& text) {
+    return refused("save --output " + folder + "o.svg " + write("log", text));
+  };
+  EXPECT_THAT(message("iteration 1\n"), HasSubstr("log: expected lines 'save times, ms, ...'"));
+  for (const char* bad : {"copy 1, gather 1",
+                          "copy -1, gather 0, serialise 0, write 0, fsync 0, "
+                          "commit 0; stall 0, total 1",
+                          "copy nan, gather 0, serialise 0, write 0, "
+                          "fsync 0, commit 0; stall 0, total 1"})
+    EXPECT_THAT(message(times + bad + "\n"), HasSubstr("expected eight times as pretrain_gpt"));
+}
+
+// Each sample has a colour, at its place in the file, in the stream and in the order of reading.
+TEST_F(PlotFigureTest, DataIsDrawnAsTheTrainerReadsIt) {
+  const std::string prefix = folder + "text";
+  {
+    IndexedDatasetBuilder builder(prefix, TokenType::kUint16);
+    for (int document = 0; document < 4; ++document) {
+      std::vector<int32_t> tokens(50);
+      std::iota(tokens.begin(), tokens.end(), 100 * document);
+      builder.add_document(tokens);
+    }
+    builder.finish();
+  }
+  const std::string flags =
+      "  --split 1,0,0\n  --tokenizer-type NullTokenizer\n  --vocab-size 999\n"
+      "  --eval-iters 0\n  --data-path ";
+  const std::string svg = drawn("data", log(1, 1, 2, 0, flags + prefix + "\n"));
+  const GptDataset data(std::make_shared<const IndexedDataset>(prefix), {0, 4}, 60 * 16, 32, 1234,
+                        "train");
+  EXPECT_THAT(svg, HasSubstr(">4 documents to train on, 200 tokens</text>"));
+  EXPECT_THAT(svg, HasSubstr(string_printf("the first 8 of %ld samples", data.size())));
+  for (int i = 0; i < 8; ++i)
+    EXPECT_THAT(svg, HasSubstr(string_printf(">%u</text>", data.sample_order()[i])));
+  std::vector<int64_t> tokens(33);
+  data.sample(0, tokens);
+  for (int i = 0; i < 14; ++i)
+    EXPECT_GE(count(svg, string_printf(">%ld</text>", tokens[i + 1])), i < 13 ? 2u : 1u);
+  const auto message = [&](const std::string& more) {
+    return refused("data --output " + folder + "o.svg " + log(1, 1, 1, 0, more));
+  };
+  EXPECT_THAT(message(""), HasSubstr("log: expected a run with --data-path, found --mock-data"));
+  EXPECT_THAT(message(flags + "0.5 a 0.5 b\n"),
+              HasSubstr("expected one data set, --data-path blends 2"));
+  EXPECT_THAT(message(flags + folder + "none\n"), HasSubstr("none.idx"));
 }
 
 }  // namespace

@@ -6,11 +6,16 @@
 #include <string>
 
 #include "tools/plot/bars_figure.h"
+#include "tools/plot/batch_figure.h"
 #include "tools/plot/cells_figure.h"
 #include "tools/plot/checkpoint_figure.h"
+#include "tools/plot/data_figure.h"
 #include "tools/plot/mesh_figure.h"
 #include "tools/plot/pipeline_figure.h"
+#include "tools/plot/save_figure.h"
 #include "tools/plot/svg.h"
+#include "tools/plot/tensor_figure.h"
+#include "tools/plot/zero_figure.h"
 #include "tools/run_tool.h"
 
 namespace anymesh {
@@ -36,10 +41,18 @@ constexpr Kind kKinds[] = {
      "--parameter, how it is cut and in which file each part of it lies",
      checkpoint_figure},
     {"mesh", "LOG: which rank holds which layers, tp slices and ZeRO partitions", mesh_figure},
+    {"tensor", "LOG: the MLP's two matrices, cut over the tensor parallel ranks", tensor_figure},
     {"pipeline",
      "what --trace wrote: when each rank ran the forward and the backward of each\n"
      "micro-batch",
      pipeline_figure},
+    {"data", "LOG of a run on --data-path: from documents to samples, in the order of reading",
+     data_figure},
+    {"batch", "LOG: the samples of a step on the data parallel ranks, and their sum", batch_figure},
+    {"zero",
+     "LOG: what each data parallel rank holds and uses at each moment of a step, for ZeRO\n0 to 3",
+     zero_figure},
+    {"save", "LOG of a run with --report-save: a save from its call to its commit", save_figure},
 };
 
 // Returns "cells, bars or mesh".
