@@ -209,6 +209,18 @@ TEST(LossPlot, DegenerateCurvesStayFinite) {
   }
 }
 
+TEST(LossPlot, MarksStandAtTheirStepsAndNotOnEachOther) {
+  const std::vector<LossCurve> curves = {curve("ref", std::vector<double>(101, 4), 0)};
+  const std::string svg = loss_plot_svg("t", curves, {{52, "resume"}, {50, "save, at night"}});
+  // 0 to 100 are 660 pixels from 66 on. The first text would lie on the second line.
+  EXPECT_THAT(
+      svg, HasSubstr("<line x1=\"396.0\" y1=\"84.0\" x2=\"396.0\" y2=\"414.0\" class=\"axis\"/>"));
+  EXPECT_THAT(svg, HasSubstr("<text x=\"400.0\" y=\"58.0\" class=\"tick\">save, at night</text>"));
+  EXPECT_THAT(svg, HasSubstr("<text x=\"413.2\" y=\"72.0\" class=\"tick\">resume</text>"));
+  EXPECT_THAT(svg, HasSubstr("Mark at iteration 50: save, at night.</desc>"));
+  EXPECT_EQ(count(loss_plot_svg("t", curves), "Mark"), 0u);
+}
+
 TEST(LossPlot, LongCurvesAreThinned) {
   std::vector<double> losses;
   for (int i = 0; i < 100000; ++i) losses.push_back(5 + (i % 2));
@@ -230,6 +242,23 @@ TEST_F(PlotLossTest, ProgramAnswersByExitCode) {
   EXPECT_EQ(plot_loss("--first-tolerance 0 " + a + " " + b).status, 0);
   EXPECT_EQ(plot_loss("--bitwise " + a + " " + a).status, 0);
   EXPECT_EQ(plot_loss("--bitwise " + a + " " + b).status, 1);
+
+  EXPECT_EQ(plot_loss("--output " + folder + "o.svg --mark 1=save --mark '2=a, b' " + a).status, 0);
+  EXPECT_THAT(read(folder + "o.svg"), HasSubstr(">save</text>"));
+  EXPECT_THAT(read(folder + "o.svg"), HasSubstr(">a, b</text>"));
+  const auto refused_mark = [&](const std::string& flags) {
+    const Outcome refusal = plot_loss(flags + " " + a);
+    EXPECT_EQ(refusal.status, 2) << flags;
+    return refusal.err;
+  };
+  const std::string to = "--output " + folder + "o.svg ";
+  EXPECT_EQ(refused_mark(to + "--mark 3=x"),
+            "plot_loss: --mark 3=x: expected a step from 1 to 2\n");
+  for (const char* mark : {"save", "1=", "=x", "1.5=x"})
+    EXPECT_EQ(refused_mark(to + "--mark " + mark),
+              "plot_loss: --mark " + std::string(mark) + ": expected STEP=text\n");
+  EXPECT_EQ(refused_mark("--mark 1=x"),
+            "plot_loss: --mark has no effect without --output (see --help)\n");
 
   EXPECT_EQ(plot_loss("").status, 2);
   EXPECT_EQ(plot_loss("--colour red " + a).status, 2);

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <utility>
 
+#include "framework/util/errors.h"
 #include "framework/util/format.h"
+#include "framework/util/parse_number.h"
 #include "tools/plot/svg.h"
 
 namespace anymesh {
@@ -210,7 +213,7 @@ Panel loss_axes(const std::vector<LossCurve>& curves) {
 }
 
 // Returns the plot in sentences, for readers who can't see it.
-std::string seen_in(const std::vector<LossCurve>& curves) {
+std::string seen_in(const std::vector<LossCurve>& curves, const std::vector<Mark>& marks) {
   std::string seen;
   for (const LossCurve& curve : curves) {
     const LossRow &first = curve.rows.front(), &last = curve.rows.back();
@@ -219,13 +222,46 @@ std::string seen_in(const std::vector<LossCurve>& curves) {
                       first.loss, first.iteration, last.loss, last.iteration);
     seen += &curve == &curves[0] ? ". " : "; " + agreement(loss_deltas(curves[0], curve)) + ". ";
   }
+  for (const auto& [iteration, text] : marks)
+    seen += string_printf("Mark at iteration %ld: %s. ", iteration, text.c_str());
   seen.pop_back();
   return seen;
 }
 
+// Draws lines across the panels, with texts above the first. A text that would lie on the heading,
+// or on the line of a mark further right, goes one row up.
+std::string marks_at(const std::vector<Panel>& panels, std::vector<Mark> marks) {
+  const Panel& first = panels[0];
+  double leftmost = INFINITY;  // of the lines so far, which come from the right
+  std::string svg;
+  std::ranges::stable_sort(marks, std::greater(), &Mark::iteration);
+  for (const auto& [iteration, text] : marks) {
+    if (iteration < first.x.low || iteration > first.x.high)
+      throw_error("--mark ", iteration, "=", text, ": expected a step from ",
+                  string_printf("%.15g to %.15g", first.x.low, first.x.high));
+    const double x = first.x.at(static_cast<double>(iteration)),
+                 end = x + 8 + 6.4 * static_cast<double>(text.size());
+    const bool up = end > leftmost || x < kLeft + 60;
+    leftmost = x;
+    const double y = first.top() - (up ? 26 : 12);
+    svg += text_at(x + 4, y, "tick", text) + line_at(x, y - 9, x, first.top(), "axis");
+    for (const Panel& panel : panels) svg += line_at(x, panel.top(), x, panel.bottom(), "axis");
+  }
+  return svg;
+}
+
 }  // namespace
 
-std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>& curves) {
+Mark read_mark(const std::string& argument) {
+  const size_t equals = argument.find('=');
+  const auto iteration = parse_number<int64_t>(argument.substr(0, equals));
+  if (equals == std::string::npos || equals + 1 == argument.size() || !iteration)
+    throw_error("--mark ", argument, ": expected STEP=text");
+  return {*iteration, argument.substr(equals + 1)};
+}
+
+std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>& curves,
+                          const std::vector<Mark>& marks) {
   const Panel losses = loss_axes(curves);
   const double top = losses.bottom() + kBetween;
   const Panel deltas{losses.x, {top + kDeltaHeight, top}};
@@ -233,9 +269,10 @@ std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>
   const double bottom = compared ? deltas.bottom() : losses.bottom();
   const double width = kLeft + kPlotWidth + kGap + legend_width(curves) + 16;
   const double height = std::max(bottom + kBottom, kTop + 40.0 * curves.size() + 20);
-  std::string svg = svg_begin(width, height, title, seen_in(curves)) +
+  std::string svg = svg_begin(width, height, title, seen_in(curves, marks)) +
                     text_at(kLeft, 40, "title", title) + loss_panel(losses, curves);
   if (compared) svg += delta_panel(deltas, curves);
+  svg += marks_at(compared ? std::vector{losses, deltas} : std::vector{losses}, marks);
   svg += text_at(kLeft + kPlotWidth / 2, bottom + 40, "tick mid", "iteration");
   return svg + legend(curves) + "</svg>\n";
 }

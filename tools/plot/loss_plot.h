@@ -5,6 +5,7 @@
 // of each other remain visible. A band of alternating colours means "the same".
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,17 @@
 
 namespace anymesh {
 
-// REQUIRES: at least one curve.
-std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>& curves);
+// A thin vertical line with a text, such as "save", at an iteration.
+struct Mark {
+  int64_t iteration = 0;
+  std::string text;
+};
+
+// Parses "STEP=text". Throws for anything else.
+Mark read_mark(const std::string& argument);
+
+// Throws for a mark at an iteration that no curve reaches. REQUIRES: at least one curve.
+std::string loss_plot_svg(const std::string& title, const std::vector<LossCurve>& curves,
+                          const std::vector<Mark>& marks = {});
 
 }  // namespace anymesh

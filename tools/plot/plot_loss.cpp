@@ -24,6 +24,14 @@ double tolerance_of(const cxxopts::ParseResult& parsed, const char* name) {
   return number_from_zero("--" + std::string(name) + " " + text, text);
 }
 
+// Returns every --mark. A list of cxxopts would end at a comma.
+std::vector<Mark> marks_of(const cxxopts::ParseResult& parsed) {
+  std::vector<Mark> marks;
+  for (const cxxopts::KeyValue& flag : parsed.arguments())
+    if (flag.key() == "mark") marks.push_back(read_mark(flag.value()));
+  return marks;
+}
+
 cxxopts::ParseResult parse(int argc, char** argv) {
   cxxopts::Options flags("plot_loss", "Compares and plots loss CSVs; the first is the reference.");
   flags.custom_help("[--flag value]... [label=]reference.csv [[label=]run.csv]...").set_width(100);
@@ -34,11 +42,14 @@ cxxopts::ParseResult parse(int argc, char** argv) {
     ("title", "title of the plot", text_value("Training loss"), "TEXT")
     ("tolerance", "largest |relative delta| to the reference at any common iteration", text, "X")
     ("first-tolerance", "the same, at the first common iteration only", text, "X")
+    ("mark", "a thin line at a step, with its text; may be repeated", text, "STEP=TEXT")
     ("bitwise", "losses must be the same text")
     ("help", "this text");
   // clang-format on
   cxxopts::ParseResult parsed = parse_flags(flags, argc, argv);
   if (parsed.unmatched().empty()) throw_error("give at least one CSV");
+  if (parsed.count("mark") != 0 && parsed.count("output") == 0)
+    throw_error("--mark has no effect without --output");
   return parsed;
 }
 
@@ -52,7 +63,8 @@ int plot(const cxxopts::ParseResult& parsed) {
   if (parsed.count("output") != 0) {
     std::vector<std::filesystem::path> inputs;
     for (const LossCurve& curve : curves) inputs.emplace_back(curve.path);
-    write_svg(text_of(parsed, "output"), loss_plot_svg(text_of(parsed, "title"), curves), inputs);
+    write_svg(text_of(parsed, "output"),
+              loss_plot_svg(text_of(parsed, "title"), curves, marks_of(parsed)), inputs);
   }
   const std::vector<std::string> failures = tolerance_failures(curves, tolerance);
   for (const std::string& failure : failures) std::fprintf(stderr, "%s\n", failure.c_str());

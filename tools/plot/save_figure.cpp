@@ -104,10 +104,9 @@ Figure save_figure(const std::string& path) {
         save.tag.c_str(), copy, gather, serialise, write, fsync, commit, save.stall, save.total);
     y += kDown;
   }
-  svg +=
-      text_at(kLeft, bottom + 34, "tick",
-              "parts are sums over a rank's files, each the greatest of all ranks; the thin bar: "
-              "how much of it training stood still");
+  svg += text_at(
+      kLeft, bottom + 34, "tick",
+      "each part is a sum over files, the greatest of all ranks; thin: training stands still");
   seen.pop_back();
   return {"Saves, from call to commit",
           seen,

@@ -10,6 +10,7 @@
 namespace anymesh {
 namespace {
 
+constexpr double kGap = 32, kBetween = 8;  // between factors, and between G and U
 constexpr double kMiddle = kTop + 130, kTokens = 70, kFfn = 170;  // heights; kFfn is a width too
 
 struct Mlp {
@@ -43,7 +44,7 @@ std::string matrix(double x, double width, double height, const std::string& nam
 std::string shape(int rows, int columns) { return string_printf("[%d, %d]", rows, columns); }
 
 std::string product(const Mlp& mlp) {
-  const double h = mlp.hidden_size(), gap = 32;
+  const double h = mlp.hidden_size();
   double x = kLeft;
   std::string svg;
   const auto draw = [&](double width, double height, const char* name, int rows, int columns,
@@ -52,12 +53,13 @@ std::string product(const Mlp& mlp) {
     x += width;
   };
   const auto sign = [&](const char* text) {
-    svg += text_at(x + gap / 2, kMiddle + 5, "title mid", text);
-    x += gap;
+    svg += text_at(x + kGap / 2, kMiddle + 5, "title mid", text);
+    x += kGap;
   };
   draw(h, kTokens, "X", mlp.tokens, mlp.hidden, 0, true);
   sign("\u00d7");
   draw(kFfn, h, mlp.gated ? "G" : "A", mlp.hidden, mlp.inner, mlp.tp, true);
+  if (mlp.gated) x += kBetween;
   if (mlp.gated) draw(kFfn, h, "U", mlp.hidden, mlp.inner, mlp.tp, true);
   sign("\u2192");
   draw(kFfn, kTokens, mlp.gated ? "silu(XG) \u2218 XU" : "gelu(XA)", mlp.tokens, mlp.inner, mlp.tp,
@@ -110,7 +112,7 @@ Figure tensor_figure(const std::string& path) {
       svg,
       y,
       {},
-      std::max(kWidth, 3 * mlp.hidden_size() + (2 + mlp.gated) * kFfn + 4 * 32)};
+      std::max(kWidth, 3 * mlp.hidden_size() + (2 + mlp.gated) * kFfn + 4 * kGap + kBetween)};
 }
 
 }  // namespace anymesh
