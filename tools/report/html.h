@@ -31,7 +31,7 @@ std::string absent(const std::string& html);
 // A table whose first column names the rows. All texts are HTML. It scrolls sideways by itself.
 class HtmlTable {
  public:
-  explicit HtmlTable(std::vector<std::string> header) : columns_(header.size()) {
+  explicit HtmlTable(const std::vector<std::string>& header) : columns_(header.size()) {
     add_row(header, "th", "");
   }
   // REQUIRES: as many cells as the header has.
