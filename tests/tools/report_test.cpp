@@ -152,9 +152,30 @@ TEST_F(ReportTest, ShowsEverySectionOfARun) {
   EXPECT_THAT(runs, HasSubstr("<th scope=\"row\">saved at</th><td>2</td>"));
   EXPECT_THAT(runs, HasSubstr("<td>0.0233 s</td>"));
   EXPECT_THAT(runs, HasSubstr("<td>of all ranks 147.6 MiB</td>"));
-  EXPECT_THAT(loss_section(found), HasSubstr("<svg "));
+  const std::string loss = loss_section(found);
+  EXPECT_THAT(loss, HasSubstr("<svg "));
+  EXPECT_THAT(loss, HasSubstr(">resume</text>"));
+  EXPECT_THAT(loss, HasSubstr(">save</text>"));
   EXPECT_THAT(mesh_section(found), HasSubstr("layers 0-3"));
   EXPECT_THAT(flags_section(found), HasSubstr("--hidden-size</th><td>64</td>"));
+}
+
+TEST_F(ReportTest, MarksAreFewAndWithinTheCurves) {
+  std::string log = kLog;
+  log.replace(log.find("iteration 1, 8"), 11, "iteration 9");
+  write("run/dp2.log", log);
+  write("run/dp2.csv", kCsv);
+  EXPECT_THAT(loss_section(read()), Not(HasSubstr(">resume</text>")));
+  log = kLog;
+  std::string csv = "iteration,lm_loss\n";
+  for (int step = 1; step <= 40; ++step) {
+    log += "saved c/global_step" + std::to_string(step) + " in 13 ms\n";
+    csv += std::to_string(step) + ",2\n";
+  }
+  write("run/dp2.log", log);
+  write("run/dp2.csv", csv);
+  EXPECT_THAT(loss_section(read()), HasSubstr(">resume</text>"));
+  EXPECT_THAT(loss_section(read()), Not(HasSubstr(">save</text>")));
 }
 
 TEST_F(ReportTest, MemoryStandsBesideItsClosedForm) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include "framework/util/format.h"
 #include "tools/plot/loss_plot.h"
@@ -23,6 +24,33 @@ std::string mesh_or_reason(const std::filesystem::path& log, const std::string& 
   }
 }
 
+// Returns a mark for each step at which runs saved or resumed. Too many saves are left out.
+std::vector<Mark> marks_of(const RunFolder& folder, const std::vector<LossCurve>& curves) {
+  constexpr size_t kMostMarks = 12;
+  int64_t first = INT64_MAX, last = 0;
+  for (const LossCurve& curve : curves) {
+    first = std::min(first, curve.rows.front().iteration);
+    last = std::max(last, curve.rows.back().iteration);
+  }
+  std::map<int64_t, std::pair<size_t, size_t>> steps;  // to the runs that saved, and resumed
+  for (const Run& run : folder.runs) {
+    if (!run.log || !run.curve) continue;
+    for (const TrainingLog::Save& save : run.log->saves) ++steps[save.iteration].first;
+    for (const TrainingLog::Save& load : run.log->loads) ++steps[load.iteration].second;
+  }
+  std::vector<Mark> marks, resumes;
+  for (const auto& [step, runs] : steps) {
+    if (step < first || step > last) continue;
+    const auto& [saved, resumed] = runs;
+    const std::string resume = resumed > 1 ? std::to_string(resumed) + " resumes" : "resume";
+    marks.push_back({step, resumed == 0 ? "save" : saved == 0 ? resume : "save, " + resume});
+    if (resumed > 0) resumes.push_back({step, resume});
+  }
+  if (marks.size() > kMostMarks) marks = resumes;
+  marks.resize(std::min(marks.size(), kMostMarks));
+  return marks;
+}
+
 }  // namespace
 
 std::string loss_section(const RunFolder& folder) {
@@ -35,7 +63,7 @@ std::string loss_section(const RunFolder& folder) {
                  curves.size() > 1 ? "Curves lie over each other. A band of alternating colours "
                                      "means that they are the same."
                                    : "",
-                 figure(loss_plot_svg("Training loss", curves)));
+                 figure(loss_plot_svg("Training loss", curves, marks_of(folder, curves))));
 }
 
 std::string mesh_section(const RunFolder& folder) {
