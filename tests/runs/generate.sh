@@ -131,13 +131,41 @@ grep -q -- "is the folder of one tag; give --load $scratch/w --load-tag global_s
 # Computed positions reach beyond the training's length. Without a tokenizer, tokens are numbers.
 for positions in --position-embedding-type\ alibi --use-rotary-position-embeddings; do
   train 1,1,1,0 /dev/null --train-iters 1 --lr-warmup-iters=0 $positions --save n >train.log 2>&1 || fail "$(tail -5 train.log)"
-  text numbers --load n --prompts '1 2 3' --num-tokens-to-generate 30 --temperature 0
+  text numbers --load n --prompts '1 2 3' --num-tokens-to-generate 30 --temperature 0 --window 40
   grep -q 'note: texts of up to 33 tokens; the model was trained on 16' log || fail "$(cat log)"
   [[ $(wc -w <numbers) == 33 && $(cut -d' ' -f1-3 numbers) == '1 2 3' ]] || fail "$(cat numbers)"
-  text found --load n --prompts '1 2 3' --num-tokens-to-generate 30 --temperature 0 --recompute
+  text found --load n --prompts '1 2 3' --num-tokens-to-generate 30 --temperature 0 --window 40 --recompute
   same_text numbers found "${positions#--}, beyond the training's length"
   rm -r n
 done
+
+# A text longer than the window, here 16 tokens with learned positions and 6 with rotary ones: each token is the one that follows
+# the tokens of the window alone, which begins at a multiple of its half. A prompt may be longer than the window too.
+windows() {
+  local kind=$1 window=$2 length start numbers
+  train 1,1,1,0 /dev/null --train-iters 1 --lr-warmup-iters=0 --init-method-std 0.5 "${@:3}" --save n >train.log 2>&1 ||
+    fail "$(tail -5 train.log)"
+  text long --load n --window "$window" --prompts '1 2 3' --num-tokens-to-generate 40 --temperature 0
+  grep -q "note: texts of up to 43 tokens, where the model reads $window at a time" log || fail "$(cat log)"
+  text found --load n --window "$window" --prompts '1 2 3' --num-tokens-to-generate 40 --temperature 0 --recompute
+  same_text long found "$kind, a window of $window"
+  read -ra numbers <long
+  [[ ${#numbers[@]} == 43 && $(printf '%s\n' "${numbers[@]:3}" | sort -u | wc -l) -gt 1 ]] || fail "$(cat long)"
+  for ((length = window + 1, start = window / 2; length < 43; ++length)); do
+    ((length - start <= window)) || ((start += window / 2))
+    text next --load n --prompts "${numbers[*]:start:length-start}" --num-tokens-to-generate 1 --temperature 0
+    [[ $(awk '{print $NF}' next) == "${numbers[length]}" ]] ||
+      fail "$kind: token $length is ${numbers[length]}, the window's $(cat next)"
+  done
+  text found --load n --window "$window" --prompts "${numbers[*]:0:30}" --num-tokens-to-generate 13 --temperature 0
+  same_text long found "$kind, a prompt longer than the window"
+}
+windows "learned positions" 16
+refused 1 "--window .17.: the model has a learned vector for each of 16 positions .--max-position-embeddings., and none beyond" \
+    --load n --window 17 --prompts '1 2 3'
+rm -r n
+windows "rotary positions" 6 --use-rotary-position-embeddings
+rm -r n
 
 # Threads: one for a small model, all for a large one, or as many as the environment says.
 threads() {
@@ -155,6 +183,10 @@ rm -r large
 echo "ok: threads by the size of the model"
 
 refused 2 '--load is required'
+grep -q '^  generate --load checkpoints --prompts ' log || fail "no example: $(cat log)"
+"$bin/generate" --help >out
+grep -q -- '--window N' out && ! grep -q -- '--num-layers' out || fail "--help: $(cat out)"
+refused 2 "--window .0. must be at least 1" --load c --window 0
 refused 2 "unknown flag --prompt; did you mean --prompts" --load c --prompt x
 refused 2 "--top_k x: expected an integer" --load c --top_k x
 refused 2 "--top_p .2. must be in .0, 1." --load c --top_p 2
@@ -163,8 +195,7 @@ refused 2 "--temperature 0 takes the likeliest" --load c --temperature 0 --top_k
 refused 2 "--num-tokens-to-generate .0. must be at least 1" --load c --num-tokens-to-generate 0
 refused 1 "c/global_step9: no such file or folder; .* holds: .*global_step120" --load c --load-tag global_step9
 refused 1 "nowhere: no such file or folder" --load nowhere
-refused 1 "after a prompt of 2 tokens makes 97, the model has 96 positions .--max-position-embeddings.; at most 94" \
-    --load c --prompts Zw --num-tokens-to-generate 95
+refused 1 "--window .97.: the model has a learned vector for each of 96 positions" --load c --prompts Zw --window 97
 refused 1 "--num-layers: .* has the model's flags itself" --load c --num-layers 2
 refused 1 "NullTokenizer takes numbers below its vocabulary's 257" --load c --tokenizer-type NullTokenizer --prompts '1 300'
 refused 1 "--prompts is needed" --load c --tokenizer-type NullTokenizer

@@ -3,6 +3,7 @@
 //   generate --load checkpoints --prompts "In the beginning" --temperature 0.8
 //
 // The texts go to stdout, the first as it comes. Everything else goes to stderr.
+// The model sees the last tokens of a text, as many as its window, at positions from 0 on.
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -35,11 +36,11 @@ struct Text {
 // and each text is the same as if it were written alone.
 class Writer {
  public:
-  Writer(const GptModel& model, const Tokenizer& tokenizer, const GenerateFlags& flags)
-      : decoder_(model), tokenizer_(tokenizer), flags_(flags) {}
+  Writer(const GptModel& model, const GenerateSetup& setup, const GenerateFlags& flags)
+      : decoder_(model), window_(setup.window), tokenizer_(*setup.tokenizer), flags_(flags) {}
 
   void write(const std::vector<Prompt>& prompts) {
-    size_t length = prompts[0].ids.size();  // tokens read of each text
+    size_t length = prompts[0].ids.size();  // tokens of each text that the next one may depend on
     for (const Prompt& prompt : prompts) {
       length = std::min(length, prompt.ids.size());
       texts_.push_back({prompt.ids, Sampler(flags_.sampling), flags_.num_tokens,
@@ -47,13 +48,13 @@ class Writer {
       texts_.back().fresh = texts_.back().stream.take(prompt.text);
     }
     const auto start = std::chrono::steady_clock::now();
-    torch::Tensor logits = read(0, length);
+    torch::Tensor logits = read(length);
     const double reading = seconds_since(start);
     extend(logits, length);
     int more = 0;
     while (!print_fresh()) {
-      logits = read(length, 1);
-      more += extend(logits, ++length);
+      logits = read(++length);
+      more += extend(logits, length);
     }
     const double writing = seconds_since(start) - reading;
     std::fprintf(
@@ -62,17 +63,23 @@ class Writer {
   }
 
  private:
-  // Returns the logits behind the tokens [first, first + count), [texts, v]. All tokens before
-  // `first` have been read.
-  torch::Tensor read(size_t first, size_t count) {
-    if (flags_.recompute) {
-      decoder_.clear();
-      count += std::exchange(first, 0);
-    }
+  // Returns the first token of a text of this length that the model sees. The window stays as long
+  // as it can, then drops half of its tokens at once, so that few are read again.
+  size_t window_start(size_t length) const {
+    const size_t step = std::max<size_t>(1, window_ / 2);
+    return length <= window_ ? 0 : (length - window_ + step - 1) / step * step;
+  }
+
+  // Returns the logits behind the first `length` tokens, [texts, v]. Reads those of the window that
+  // the decoder does not hold.
+  torch::Tensor read(size_t length) {
+    const size_t start = window_start(length);
+    if (std::exchange(start_, start) != start || flags_.recompute) decoder_.clear();
+    const size_t first = start + static_cast<size_t>(decoder_.length()), count = length - first;
     torch::Tensor tokens =
         torch::zeros({std::ssize(texts_), static_cast<int64_t>(count)}, torch::kLong);
     for (size_t i = 0; i < texts_.size(); ++i)  // a text that has ended gets zeros
-      for (size_t t = first; t < std::min(first + count, texts_[i].ids.size()); ++t)
+      for (size_t t = first; t < std::min(length, texts_[i].ids.size()); ++t)
         tokens[i][t - first] = texts_[i].ids[t];
     return decoder_.append(tokens).contiguous();
   }
@@ -118,6 +125,7 @@ class Writer {
   }
 
   Decoder decoder_;
+  size_t window_, start_ = 0;  // tokens that the decoder reads at most, and the first of them
   const Tokenizer& tokenizer_;
   const GenerateFlags& flags_;
   std::vector<Text> texts_;
@@ -143,7 +151,7 @@ void generate(const GenerateFlags& flags, const CommPtr& alone) {
   set_threads(setup.gpt);
   GptModel model(setup.gpt, grid, torch::kFloat, /*micro_batch_size=*/1, /*seed=*/0);
   load_weights(model, grid, setup);
-  Writer(model, *setup.tokenizer, flags).write(setup.prompts);
+  Writer(model, setup, flags).write(setup.prompts);
 }
 
 }  // namespace

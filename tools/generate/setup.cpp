@@ -17,6 +17,16 @@
 namespace anymesh {
 namespace {
 
+constexpr const char* kDescription =
+    R"(Writes text from a checkpoint, token by token as it comes, on one process.
+
+  generate --load checkpoints --prompts "In the beginning" --temperature 0.8
+
+Weights alone, as zero_to_fp32 writes them, need their model's flags too, which are those of
+pretrain_gpt. A checkpoint has its model's flags itself. The texts go to stdout.
+
+)";
+
 // Encodes token numbers as text, as Megatron's does: "15 7 300". No number ends a document.
 class NullTokenizer final : public Tokenizer {
  public:
@@ -68,8 +78,13 @@ void add_generate_flags(FlagTable& table, GenerateFlags& flags) {
   table.add("top_p", flags.sampling.top_p,
             "draw among the fewest likeliest tokens that have this probability together; 0: all");
   table.add("seed", flags.sampling.seed, "of the draws: the same flags write the same text");
+  table.add(
+      "window", flags.window,
+      "tokens that the model reads at a time; where a text reaches so many, the model goes on "
+      "from the last half of them",
+      "the --seq-length of its training");
   table.add("recompute", flags.recompute,
-            "keep no keys and values: read the whole text again for each token");
+            "keep no keys and values: read the window again for each token");
   table.add("tokenizer-type", flags.tokenizer.type, "one of pretrain_gpt's; NullTokenizer: numbers",
             "the checkpoint's");
   table.add("vocab-file", flags.tokenizer.vocab_file, "vocab.json of the GPT2BPETokenizer",
@@ -170,44 +185,47 @@ std::vector<Prompt> prompts_of(const GenerateFlags& flags, Tokenizer& tokenizer,
   return prompts;
 }
 
-// Gives the model enough positions for the longest text.
+// Sets the window, and gives the model as many positions as the longest text needs.
 void fit_positions(const GenerateFlags& flags, GenerateSetup& setup) {
   int64_t longest = 0;
   for (const Prompt& prompt : setup.prompts) longest = std::max(longest, std::ssize(prompt.ids));
+  longest += flags.num_tokens;
   GptConfig& gpt = setup.gpt;
-  const int64_t length = longest + flags.num_tokens;
-  const int64_t room = gpt.learned_positions() ? gpt.max_position_embeddings : INT32_MAX;
-  const std::string rest =
-      longest < room ? "at most " + std::to_string(room - longest) : "give a shorter prompt";
-  require(length <= room, with("--num-tokens-to-generate", flags.num_tokens) +
-                              " after a prompt of " + std::to_string(longest) + " tokens makes " +
-                              std::to_string(length) + ", the model has " + std::to_string(room) +
-                              " positions (--max-position-embeddings); " + rest);
-  if (length > gpt.seq_length)
-    setup.notes.push_back(c10::str("texts of up to ", length, " tokens; the model was trained on ",
+  setup.window = flags.window > 0 ? flags.window : gpt.seq_length;
+  require(
+      !gpt.learned_positions() || setup.window <= gpt.max_position_embeddings,
+      c10::str(with("--window", setup.window), ": the model has a learned vector for each of ",
+               gpt.max_position_embeddings,
+               " positions (--max-position-embeddings), and none beyond; give at most so many"));
+  if (longest > setup.window)
+    setup.notes.push_back(c10::str("texts of up to ", longest, " tokens, where the model reads ",
+                                   setup.window, " at a time (--window): it forgets beginnings"));
+  const auto needed = static_cast<int>(std::min<int64_t>(longest, setup.window));
+  if (needed > gpt.seq_length)
+    setup.notes.push_back(c10::str("texts of up to ", needed, " tokens; the model was trained on ",
                                    gpt.seq_length,
                                    " (--seq-length) and may lose the thread beyond"));
-  gpt.seq_length = static_cast<int>(length);
-  gpt.max_position_embeddings = std::max(gpt.max_position_embeddings, gpt.seq_length);
+  gpt.seq_length = needed;
+  gpt.max_position_embeddings = std::max(gpt.max_position_embeddings, needed);
 }
 
 }  // namespace
 
 GenerateFlags parse_generate_flags(const std::vector<std::string>& args) {
   GenerateFlags flags;
-  FlagTable table("generate",
-                  "Writes text from a checkpoint, token by token as it comes, on one process. The "
-                  "model's flags\n"
-                  "are for weights alone: a checkpoint has its model's flags itself.");
+  FlagTable table("generate", kDescription);
   add_generate_flags(table, flags);
-  const size_t own = table.flags().size();
-  add_flags(table, flags.gpt);
   if (const std::string text = text_asked_for(table, args); !text.empty())
     end_with("generate", text);
+  const size_t own = table.flags().size();
+  add_flags(table, flags.gpt);
   flags.ignored = read_command_line(table, args);
   for (size_t i = own; i < table.flags().size() && flags.model_flag.empty(); ++i)
     if (table.given(table.flags()[i].name)) flags.model_flag = table.flags()[i].name;
-  require(!flags.load.empty(), "--load is required: a checkpoint's folder");
+  require(!flags.load.empty(), (args.empty() ? std::string("got no flags.\n") + kDescription : "") +
+                                   "--load is required: a checkpoint's folder");
+  require(flags.window >= 1 || !table.given("window"),
+          with("--window", flags.window) + " must be at least 1");
   require(flags.num_tokens >= 1,
           with("--num-tokens-to-generate", flags.num_tokens) + " must be at least 1");
   validate(flags.sampling);

@@ -17,6 +17,7 @@ struct GenerateFlags {
   std::string load, load_tag;
   std::vector<std::string> prompts;
   int num_tokens = 30;  // Megatron's default
+  int window = 0;       // 0: the model's seq_length
   SamplingOptions sampling;
   bool recompute = false, prepend_bos = false;
   TokenizerChoice tokenizer;         // empty fields: the checkpoint's
@@ -36,7 +37,8 @@ struct Prompt {
 // Everything but the weights. Only metadata has been read, nothing of the model's size.
 struct GenerateSetup {
   CheckpointReader checkpoint;
-  GptConfig gpt;  // its seq_length is the longest text's
+  GptConfig gpt;   // its seq_length has room for the longest text, or for the window
+  int window = 0;  // tokens that the model reads at a time
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<Prompt> prompts;
   std::vector<std::string> notes;  // for the user, a line each
@@ -45,9 +47,9 @@ struct GenerateSetup {
 // Reads the model from the checkpoint's args, or from the flags if it has none (weights,
 // DeepSpeed's own). Reads the tokenizer likewise, but flags go first. Throws UserError or
 // DamagedFile if the checkpoint is of another model, if the tokenizer has more tokens than the
-// model, or if a text is longer than the table of positions. A model may have more tokens: padding,
-// which is never drawn. Rotary positions and ALiBi have no table, so a text longer than the
-// training samples gets a note.
+// model, or if the window is longer than the table of learned positions. A model may have more
+// tokens: padding, which is never drawn. Rotary positions and ALiBi have no table, so a window
+// longer than the training samples gets a note.
 GenerateSetup set_up(const GenerateFlags& flags);
 
 // Fills the model in fp32 from the checkpoint's masters. Throws for parameters that are missing,
