@@ -1,5 +1,6 @@
-# Sourced by the tutorials, which set `tutorial` to their name and `steps` to the length of a run. Defines a small byte-level
-# GPT, its text, and functions that prepare, train and convert. Files go to runs/$tutorial/, made anew each time.
+# Sourced by the tutorials, which set `tutorial` to their name and `steps` to the length of a run. Defines a small GPT, its text,
+# and functions that prepare, train and convert. Files go to runs/$tutorial/, made anew each time. Tokens are bytes; a tutorial that
+# sets `vocabulary` learns so many tokens from the text.
 set -euo pipefail
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}  # as in mpirun.sh; more threads do not speed up small models
 corpus=${CORPUS:+$(realpath -e -- "$CORPUS")}
@@ -9,7 +10,10 @@ model=(--num-layers 5 --hidden-size 64 --num-attention-heads 4 --seq-length 64 -
        --init-method-std 0.1 --attention-dropout 0.1 --hidden-dropout 0.1)
 recipe=(--global-batch-size 24 --train-iters "$steps" --lr 6e-3 --min-lr 3e-4 --lr-decay-style cosine
         --lr-warmup-iters 10 --weight-decay 0.1 --adam-beta2 0.95 --clip-grad 1.0 --seed 1234)
-data=(--data-path "$out/text_text_document" --tokenizer-type ByteLevelTokenizer --split 90,10,0)
+tokenizer=(--tokenizer-type ByteLevelTokenizer)
+[[ -z ${vocabulary:-} ]] ||
+  tokenizer=(--tokenizer-type GPT2BPETokenizer --vocab-file "$out/vocab.json" --merge-file "$out/merges.txt")
+data=(--data-path "$out/text_text_document" "${tokenizer[@]}" --split 90,10,0)
 log=(--log-interval 20 --eval-interval 1000 --eval-iters 8)
 
 step() { printf '\n== %s\n' "$*"; }
@@ -29,8 +33,9 @@ write_text() {
 tokenize() {
   local unit=paragraph
   (($(grep -c '^[[:space:]]*$' "$out/text.txt" || true) >= 20)) || unit=line
+  [[ -z ${vocabulary:-} ]] || python3 tutorials/learn_bpe.py "$out/text.txt" "$vocabulary" "$out"
   "$bin/preprocess_data" --input "$out/text.txt" --documents $unit --output-prefix "$out/text" \
-      --tokenizer-type ByteLevelTokenizer --append-eod --count-eod | tee "$out/preprocess.log" | sed 's/^/   /'
+      "${tokenizer[@]}" --append-eod --count-eod | tee "$out/preprocess.log" | sed 's/^/   /'
 }
 
 # prepare: does everything before the first run. `built` is the time when the build was done.

@@ -90,4 +90,5 @@ awk -v loss="$validation" -v entropy="$entropy" 'BEGIN {
 echo "curves: $out/loss_curves.svg"
 echo "set-up and build $((built - started)) s, main job $(($(now) - built)) s"
 ((failures == 0)) || fail "see above"
-echo "next: $bin/generate --load $out/checkpoints --prompts 'And God said', then tutorials/README.md"
+echo "The model is tiny and has trained for $steps steps: it has learned letters and a few short words."
+echo "next: tutorials/read_it.sh, three minutes to a model that writes sentences; tutorials/README.md, thirteen lessons"
