@@ -18,7 +18,7 @@ save() {  # RANKS: GB/s of one save
       --num-attention-heads 12 --seq-length 64 --max-position-embeddings 64 --mock-data --vocab-size 50257 --micro-batch-size 1 \
       --lr 1e-4 --lr-decay-style constant --eval-iters 0 --zero-stage 1 --train-iters 1 --save checkpoints \
       >save.log 2>&1 || { tail -5 save.log; exit 1; }
-  grep -o 'at [0-9.]* GB/s' save.log | cut -d' ' -f2
+  sed -n 's|^saved .* at \([0-9.]*\) \([MG]\)B/s.*|\1 \2|p' save.log | awk '{print $2 == "M" ? $1 / 1000 : $1}'
 }
 dds() {  # FLAGS BYTES...: total GB/s of one dd for each BYTES, all at once
   local flags=$1 start sum=0 i=0 bytes

@@ -13,6 +13,6 @@ shift
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 unset ANYMESH_TERMINAL
-[[ ! -t 1 ]] || export ANYMESH_TERMINAL=1  # for framework/run/progress_bar.h
+[[ ! -t 1 ]] || export ANYMESH_TERMINAL=1  # for framework/util/terminal.h
 exec mpirun -n "$ranks" --oversubscribe --bind-to none --mca mpi_yield_when_idle 1 \
   --mca pml ob1 --mca btl self,vader --mca btl_vader_single_copy_mechanism none "$@"

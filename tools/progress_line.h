@@ -1,47 +1,32 @@
 #pragma once
 
-#include <unistd.h>
-
 #include <cstdio>
 #include <string>
 
 #include "framework/format/whole.h"
 #include "framework/util/format.h"
 #include "framework/util/peak_memory.h"
+#include "framework/util/progress_bar.h"
 
 namespace anymesh {
 
-// "497.76 MB", "1.49 GB"
-inline std::string size_text(double bytes) {
-  const bool large = bytes >= 1e9;
-  return string_printf("%.2f %s", bytes / (large ? 1e9 : 1e6), large ? "GB" : "MB");
-}
-
-// Shows progress on stderr: on a terminal as one line that is rewritten, elsewhere as a line for
-// each tenth.
+// Shows progress on stderr: on a terminal as a bar, elsewhere as a line for each tenth.
 //
-//    30% of 1.49 GB, 612.40 MB/s, 2 s left
+//   30 % of 1.49 GB, 612.40 MB/s, ETA 2 s
 class ProgressLine {
  public:
-  ~ProgressLine() {
-    if (terminal_) std::fputs("\r\033[K", stderr);
-  }
   void show(const Progress& progress) {
-    const double done = static_cast<double>(progress.bytes_done),
-                 total = static_cast<double>(progress.bytes_total);
-    const int percent = total > 0 ? static_cast<int>(100 * done / total) : 100;
-    if (!terminal_ && percent / 10 == last_ / 10) return;
-    last_ = percent;
-    const double rate = progress.seconds > 0 ? done / progress.seconds : 0;
-    const double left = rate > 0 ? (total - done) / rate : 0;
-    std::fprintf(stderr, "%s%3d%% of %s, %s/s, %.0f s left%s", terminal_ ? "\r" : "", percent,
-                 size_text(total).c_str(), size_text(rate).c_str(), left,
-                 terminal_ ? "\033[K" : "\n");
+    bar_.show(progress.part(), progress.text(), progress.eta_s());
+    const int tenth = static_cast<int>(10 * progress.part());
+    if (bar_.active() || tenth == tenth_) return;
+    tenth_ = tenth;
+    const std::string text = progress_text(progress.part(), progress.text(), progress.eta_s());
+    std::fprintf(stderr, "%s\n", text.c_str());
   }
 
  private:
-  bool terminal_ = isatty(STDERR_FILENO);
-  int last_ = 0;
+  ProgressBar bar_{stderr};
+  int tenth_ = 0;
 };
 
 // Returns work(progress), and shows such a line until it does.

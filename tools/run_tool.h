@@ -15,6 +15,7 @@
 #include "framework/util/nearest_name.h"
 #include "framework/util/process_limits.h"
 #include "framework/util/standard_output.h"
+#include "framework/util/terminal.h"
 
 namespace anymesh {
 
@@ -89,7 +90,8 @@ int run_tool(const char* name, int failure, int argc, char** argv, Parse parse, 
   try {
     arguments = parse(argc, argv);
   } catch (const std::exception& error) {
-    std::cerr << name << ": " << printable_message(error) << " (see --help)\n";
+    std::cerr << coloured(Colour::kRed, name, stderr) << ": " << printable_message(error)
+              << " (see --help)\n";
     return 2;
   }
   try {
@@ -97,7 +99,7 @@ int run_tool(const char* name, int failure, int argc, char** argv, Parse parse, 
     const int status = work(arguments);
     return stdout_is_written(name) || status != 0 ? status : failure;
   } catch (const std::exception& error) {
-    std::cerr << name << ": " << printable_message(error) << '\n';
+    std::cerr << coloured(Colour::kRed, name, stderr) << ": " << printable_message(error) << '\n';
     return failure;
   }
 }

@@ -65,7 +65,7 @@ train() {
   "${start[@]}" "${model[@]}" "${recipe[@]}" "${data[@]}" "${log[@]}" \
       --tensor-model-parallel-size "$tp" --pipeline-model-parallel-size "$pp" --zero-stage "$zero" \
       --micro-batch-size $((6 / dp)) --loss-csv "$run.csv" "${@:3}" </dev/null 2>&1 | tee "$run.log" |
-    sed -un 's/^iteration/   iteration/p; s/^validation/   validation/p' ||
+    sed -un 's/^iter /   iter /p; s/^validation/   validation/p' ||
     { cat "$run.log" >&2; fail "the run on $(name "$1") failed"; }
 }
 

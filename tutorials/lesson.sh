@@ -34,7 +34,7 @@ train() {
   working "$1"
   (launch) >"$out/$2.log" 2>&1 && { worked; return; }
   # Leaves out the command, the settings, the steps, and mpirun's own messages.
-  sed -E '/^\$ /,/[^\\]$/d; /^-{20}/,/^-{20}/d; /^(  --|(mesh|model|data): |memory kept|iteration )/d' "$out/$2.log" | head -20 >&2
+  sed -E '/^\$ /,/[^\\]$/d; /^-{20}/,/^-{20}/d; /^(  --|(mesh|model|data): |memory kept|iter )/d' "$out/$2.log" | head -20 >&2
   fail "the run $2 on $(name "$1") failed: $out/$2.log"
 }
 

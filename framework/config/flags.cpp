@@ -10,6 +10,7 @@
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
 #include "framework/util/parse_number.h"
+#include "framework/util/shell_word.h"
 
 namespace anymesh {
 namespace {
@@ -67,6 +68,16 @@ std::string text_of(const Setting::Value& value) {
   if (auto* p = std::get_if<std::string>(&value)) return p->empty() ? "none" : *p;
   const std::string items = joined(std::get<std::vector<std::string>>(value), " ");
   return items.empty() ? "none" : items;
+}
+
+std::string words_of(const FlagTable::Flag& flag, const Setting::Value& value) {
+  std::string words = "--" + flag.name;
+  if (auto* p = std::get_if<bool>(&value)) return *p == flag.on ? words : "";
+  if (auto* p = std::get_if<std::vector<std::string>>(&value)) {
+    for (const std::string& item : *p) words += " " + shell_word(item);
+    return words;
+  }
+  return words + " " + shell_word(text_of(value));
 }
 
 }  // namespace
@@ -131,7 +142,8 @@ std::vector<Setting> FlagTable::settings() const {
   std::vector<Setting> settings;
   for (const Flag& flag : flags_) {
     const Setting::Value value = value_of(flag.field);
-    settings.push_back({flag.name, flag.dest, value, text_of(value), !flag.origin.empty()});
+    settings.push_back(
+        {flag.name, flag.dest, value, text_of(value), !flag.origin.empty(), words_of(flag, value)});
   }
   return settings;
 }

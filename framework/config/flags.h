@@ -32,6 +32,7 @@ struct Setting {
   Value value;       // the attribute's value; monostate = an unset optional
   std::string text;  // `value`, printable
   bool given = false;
+  std::string words = {};  // of a command line that sets it; none for a switch that is off
 };
 
 class FlagTable {

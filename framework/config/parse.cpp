@@ -177,7 +177,8 @@ void add_run_flags(FlagTable& flags, RunConfig& run, EngineConfig& engine) {
   flags.add("seed", run.seed, "of weights, dropout and the order of samples");
   flags.add("eval-interval", run.eval_interval, "steps between validations");
   flags.add("eval-iters", run.eval_iters, "steps per validation; 0: no validation");
-  flags.add("log-interval", run.log_interval, "steps between lines of output");
+  flags.add("log-interval", run.log_interval, "steps between lines of output",
+            "100, or a tenth of the run if that is less");
   flags.add("loss-csv", run.loss_csv, "file that gets one row per step");
   flags.add("tensorboard-dir", run.tensorboard_dir,
             "folder that gets an event file per run, with scalars of every step");

@@ -23,6 +23,7 @@
 #include "framework/util/format.h"
 #include "framework/util/parse_number.h"
 #include "framework/util/printable.h"
+#include "framework/util/terminal.h"
 
 namespace anymesh {
 namespace {
@@ -99,6 +100,8 @@ void end_the_start(const std::string& program, std::chrono::seconds patience) {
   std::_Exit(1);
 }
 
+std::string in_red(const std::string& program) { return coloured(Colour::kRed, program, stderr); }
+
 // Returns rank 0's text on all ranks.
 std::string first_ranks_text(Communicator& world, const std::string& mine) {
   torch::Tensor size = torch::full({1}, static_cast<int64_t>(mine.size()), torch::kLong);
@@ -116,7 +119,7 @@ std::string first_ranks_text(Communicator& world, const std::string& mine) {
   const std::vector<int> absent = world->roll_call(std::chrono::seconds(2));
   const bool first = world->rank() == 0 || (!absent.empty() && absent[0] == 0);
   if (!first) HeldSignals::await_end(std::chrono::seconds(10));
-  if (first) std::fprintf(stderr, "%s: %s\n", program.c_str(), error.c_str());
+  if (first) std::fprintf(stderr, "%s: %s\n", in_red(program).c_str(), error.c_str());
   job.abort(1);
 }
 
@@ -172,7 +175,8 @@ void end_job(const std::string& program, const Job& job) {
   } catch (const std::exception& e) {
     error = printable_message(e);
   }
-  std::fprintf(stderr, "%s: [rank %d] %s\n", program.c_str(), job.world()->rank(), error.c_str());
+  std::fprintf(stderr, "%s: [rank %d] %s\n", in_red(program).c_str(), job.world()->rank(),
+               error.c_str());
   job.abort(1);
 }
 

@@ -25,6 +25,7 @@
 #include "framework/util/printable.h"
 #include "framework/util/process_limits.h"
 #include "framework/util/standard_output.h"
+#include "framework/util/terminal.h"
 #include "framework/zero/memory.h"
 #include "framework/zero/memory_report.h"
 
@@ -161,11 +162,11 @@ void print_start(const ProcessGrid& grid, const Placement& placement,
   if (!placement.text.empty()) std::printf("device: %s\n", placement.text.c_str());
   for (const std::string& line : facts) std::printf("%s\n", line.c_str());
   for (const Setting& setting : parsed.settings) {
-    if (!setting.given) continue;
-    std::printf("  %s %s\n", name_of(setting).c_str(), setting.text.c_str());
+    if (setting.given && !setting.words.empty()) std::printf("  %s\n", setting.words.c_str());
   }
   for (const std::string& note : parsed.notes) std::printf("note: %s\n", note.c_str());
-  for (const std::string& line : report) std::printf("%s\n", printable_message(line).c_str());
+  for (const std::string& line : report)
+    std::printf("%s\n", coloured_line(printable_message(line), stdout).c_str());
   std::fflush(stdout);
 }
 
@@ -201,7 +202,9 @@ struct CommandLine {
       : model(make_model()), flags(program, description) {
     add_flags(flags, config);
     model->add_flags(flags);
-    if (args.empty()) error = "got no flags; --help lists them.\n" + description;
+    if (args.empty())
+      error = "got no flags.\n" + description +
+              "\nAll flags: --help. Read on: docs/training.md. A first run: tutorials/read_it.sh";
     try {
       if (!args.empty()) parsed = parse(flags, config, args);
     } catch (const std::exception& e) {
@@ -302,6 +305,9 @@ void run(CommandLine& line, const Job& job) try {
 
   std::vector<std::string> report = load(config.checkpoint, engine);
   plan = rest_of(plan, config.batch, engine.state());
+  if (!line.flags.given("log-interval"))
+    line.config.run.log_interval =
+        std::clamp<int64_t>(plan.train_iters / 10, 1, config.run.log_interval);
   const Datasets data = make_same_datasets(config, plan, engine.state(), world);
   plan_saves(config.checkpoint, plan, engine, report);
   print_start(grid, placement, describe(config.engine.model, data, engine), line.parsed, report);

@@ -39,6 +39,23 @@ int64_t bytes_up_to(const std::string& path, int64_t iteration) {
   return end;
 }
 
+// Returns "806" or "12.4k".
+std::string short_number(double x) {
+  return x < 9999.5 ? string_printf("%.0f", x) : string_printf("%.1fk", x / 1e3);
+}
+
+// Returns a line of at most 80 columns, unless a number is extraordinary:
+//
+//   iter  200/1000  loss 2.2789  lr 2.56e-03  norm 0.464  190 ms  8061 tok/s
+std::string step_line(const StepReport& r, int64_t train_iters) {
+  const std::string last = std::to_string(train_iters);
+  const std::string scale = r.loss_scale == 1 ? "" : string_printf("  scale %g", r.loss_scale);
+  return string_printf("iter %*" PRId64 "/%s  loss %.4f  lr %.2e  norm %.3f%s  %.*f ms  %s tok/s",
+                       static_cast<int>(last.size()), r.iteration, last.c_str(), r.lm_loss,
+                       r.learning_rate, r.grad_norm, scale.c_str(), r.elapsed_ms < 99.95 ? 1 : 0,
+                       r.elapsed_ms, short_number(r.tokens_per_s).c_str());
+}
+
 }  // namespace
 
 // The start of the header is the same in all versions.
@@ -46,7 +63,10 @@ OutputKind loss_csv_kind() { return {"a loss CSV", "iteration,consumed_samples,l
 
 RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tensorboard_dir,
                int64_t resumed_iteration)
-    : active_(active), bar_(active), csv_path_(csv_path), first_iteration_(resumed_iteration) {
+    : active_(active),
+      bar_(stdout, active),
+      csv_path_(csv_path),
+      first_iteration_(resumed_iteration) {
   if (!active) return;
   try {
     if (!tensorboard_dir.empty()) events_.emplace(tensorboard_dir, resumed_iteration + 1);
@@ -67,7 +87,7 @@ RunLog::RunLog(bool active, const std::string& csv_path, const std::string& tens
 void RunLog::line(const std::string& text) {
   if (!active_) return;
   bar_.clear();
-  std::printf("%s\n", printable_message(text).c_str());
+  std::printf("%s\n", coloured_line(printable_message(text), stdout).c_str());
   std::fflush(stdout);
 }
 
@@ -93,28 +113,21 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
   const double each = elapsed.count() / static_cast<double>(r.iteration - first_iteration_),
                eta = each * static_cast<double>(train_iters - r.iteration);
   bar_.show(static_cast<double>(r.iteration) / static_cast<double>(train_iters),
-            string_printf("of %" PRId64 " steps | %.2f steps/s", train_iters, 1 / each), eta);
+            string_printf("of %" PRId64 " steps, loss %.4f, %.2f steps/s", train_iters, r.lm_loss,
+                          1 / each),
+            eta);
   if (!print) return;
-  const std::string scale = r.loss_scale == 1 ? "" : c10::str(" loss scale ", r.loss_scale, " |");
-  line(string_printf(
-      "iteration %6" PRId64 "/%" PRId64
-      " | lm loss %.6f | lr %.3e | grad norm %.3f |%s %.1f ms | %.0f tokens/s | ETA %.0f s",
-      r.iteration, train_iters, r.lm_loss, r.learning_rate, r.grad_norm, scale.c_str(),
-      r.elapsed_ms, r.tokens_per_s, eta));
+  line(step_line(r, train_iters));
 }
 
 void RunLog::saving(const Progress& progress, bool print) {
   if (!active_ || progress.bytes_total == 0) return;
-  const auto done = static_cast<double>(progress.bytes_done),
-             all = static_cast<double>(progress.bytes_total), rate = done / progress.seconds,
-             eta = (all - done) / std::max(rate, 1.0);
-  const std::string what = string_printf("of %.2f GB | %.2f GB/s", all / 1e9, rate / 1e9);
-  bar_.show(done / all, what, eta);
+  bar_.show(progress.part(), progress.text(), progress.eta_s());
   if (progress.seconds < said_saving_at_) said_saving_at_ = 0;  // from the previous save
   if (!print && (bar_.active() || progress.seconds < said_saving_at_ + kSayEvery)) return;
   said_saving_at_ = progress.seconds;
-  line(string_printf("saving: rank 0 has written %ld %% %s | ETA %ld s",
-                     std::lround(std::floor(100 * done / all)), what.c_str(), std::lround(eta)));
+  line("saving: rank 0 has written " +
+       progress_text(progress.part(), progress.text(), progress.eta_s()));
 }
 
 void RunLog::validation(const char* when, int64_t iteration, double loss) {

@@ -8,8 +8,8 @@
 
 #include "framework/engine.h"
 #include "framework/format/output.h"
-#include "framework/run/progress_bar.h"
 #include "framework/run/tensorboard.h"
+#include "framework/util/progress_bar.h"
 
 namespace anymesh {
 

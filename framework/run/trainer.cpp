@@ -19,11 +19,12 @@ namespace {
 // Returns "saved DIR/global_step50 in 812 ms (1.73 GB at 2.13 GB/s)" and the line of --report-save.
 std::vector<std::string> lines_of(const SaveReport& save, const CheckpointConfig& checkpoint) {
   const SaveTimes& t = save.times;
-  const double gb = static_cast<double>(save.bytes) / 1e9,
-               seconds = checkpoint.async_save ? t.serialise + t.write + t.fsync : t.total;
-  std::vector<std::string> lines{
-      "saved " + save.path.string() +
-      string_printf(" in %.0f ms (%.3g GB at %.3g GB/s)", t.total * 1e3, gb, gb / seconds)};
+  const auto bytes = static_cast<double>(save.bytes);
+  const double seconds = checkpoint.async_save ? t.serialise + t.write + t.fsync : t.total;
+  std::vector<std::string> lines{"saved " + save.path.string() +
+                                 string_printf(" in %.0f ms (%s at %s/s)", t.total * 1e3,
+                                               size_text(bytes).c_str(),
+                                               size_text(bytes / seconds).c_str())};
   if (checkpoint.async_save)
     lines[0] += string_printf(", of which training stood still for %.0f ms", t.stall * 1e3);
   if (checkpoint.report_save)

@@ -39,4 +39,20 @@ inline std::vector<std::string_view> split(std::string_view text, char separator
   return text;
 }
 
+// Returns "812 B", "21.30 KB", "497.76 MB" or "1.49 GB".
+inline std::string size_text(double bytes) {
+  if (bytes < 999.5) return string_printf("%.0f B", bytes);
+  size_t unit = 0;
+  for (bytes /= 1e3; bytes >= 999.995 && unit < 3; bytes /= 1e3) ++unit;
+  return string_printf("%.2f %cB", bytes, "KMGT"[unit]);
+}
+
+// Returns "45 s", "12 min", "3.4 h" or "2.5 days".
+inline std::string duration_text(double seconds) {
+  if (seconds < 99.5) return string_printf("%.0f s", seconds);
+  const double hours = seconds / 3600;
+  if (hours < 1.65) return string_printf("%.0f min", seconds / 60);
+  return hours < 48 ? string_printf("%.1f h", hours) : string_printf("%.1f days", hours / 24);
+}
+
 }  // namespace anymesh

@@ -24,7 +24,7 @@ for ((i = 1; stopped < stops; ++i)); do
   train 1,2,2,1 parts.csv "${flags[@]}" --load parts --save parts --log-interval 1 >"part$i.log" 2>&1 &
   job=$!
   if ((i % 4)); then  # wait for the first iteration; else stop during start-up
-    until grep -qs '^iteration' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.1; done
+    until grep -qs '^iter ' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.1; done
   fi
   sleep "0.$((RANDOM % 10))"
   process=$(pgrep -P "$job" -x 'mpirun|pretrain_gpt' || echo "$job")
@@ -32,7 +32,7 @@ for ((i = 1; stopped < stops; ++i)); do
   signal "$process"
   status=0
   wait "$job" || status=$?
-  step=$(grep -c '^iteration' "part$i.log" || true)
+  step=$(grep -c '^iter ' "part$i.log" || true)
   now=$(cat parts/latest 2>/dev/null || echo none)
   if ((step == 0)); then  # before the first step: committed checkpoints stay
     [[ $now == "$before" ]] || fail "start $i: no step, but latest went from $before to $now: $(cat "part$i.log")"

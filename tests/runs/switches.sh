@@ -21,7 +21,7 @@ rm stop
 
 train 1,1,2,1 slow.csv --train-iters 100000 --save slow --save-switch-file "$scratch/save" --kill-switch-file "$scratch/stop" --log-interval 1 >log 2>&1 &
 job=$!
-until grep -q '^iteration' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
+until grep -q '^iter ' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
 touch "$scratch/save"
 until [[ ! -e $scratch/save && -e slow/latest ]] || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
 asked=$(tags slow)
@@ -35,7 +35,7 @@ echo "ok: a save on request, $asked, and one at the end, $(<slow/latest)"
 rm -f "$scratch/stop"
 mpi=yes train 1,1,2,1 /dev/null --train-iters 100000 --save stopped --kill-switch-file "$scratch/stop" --log-interval 1 --distributed-timeout-minutes 0.02 >log 2>&1 &
 job=$!
-until grep -q '^iteration' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
+until grep -q '^iter ' log || ! kill -0 $job 2>/dev/null; do sleep 0.1; done
 for process in $(pgrep -P "$(pgrep -P $job -x mpirun || echo $job)" -x pretrain_gpt); do
   if tr '\0' '\n' <"/proc/$process/environ" | grep -q '^OMPI_COMM_WORLD_RANK=1$'; then second=$process; fi
 done
@@ -78,12 +78,12 @@ echo "ok: a save that fails, and one that ends the run"
 for mesh in 1,1,2,0 2,2,2,1 1,2,2,3; do
   train $mesh /dev/null --train-iters 2 --lr-decay-iters 100 --save dry --bf16 --dry-run >log || fail "$(tail -5 log)"
   [[ ! -e dry ]] || fail "--dry-run wrote something"
-  announced=$(sed -n 's/^each checkpoint: \([0-9.]*\) GB in \([0-9]*\) files.*/\1 \2/p' log)
+  announced=$(sed -n 's/^each checkpoint: \([0-9.]*\) KB in \([0-9]*\) files.*/\1 \2/p' log)
   train $mesh /dev/null --train-iters 2 --lr-decay-iters 100 --save dry --bf16 >log || fail "$(tail -5 log)"
   actual=$(find dry/global_step2 -type f ! -name manifest.json -exec cat {} + | wc -c)
   files=$(find dry/global_step2 -type f ! -name manifest.json | wc -l)
   rm -r dry
-  awk -v a="$announced" -v bytes="$actual" -v files="$files" 'BEGIN {split(a, w); off = w[1] * 1e9 / bytes - 1; exit !(w[2] == files && off * off < 0.006 ^ 2)}' ||
+  awk -v a="$announced" -v bytes="$actual" -v files="$files" 'BEGIN {split(a, w); off = w[1] * 1e3 / bytes - 1; exit !(w[2] == files && off * off < 0.006 ^ 2)}' ||
     fail "$mesh: announced '$announced', there are $actual bytes in $files files"
   echo "ok: $mesh: announced $announced, $actual bytes in $files files"
 done

@@ -27,7 +27,7 @@ for ((i = 1; killed < kills; ++i)); do
     >"part$i.log" 2>&1 &
   job=$!
   until pgrep -P "$job" -x 'mpirun|pretrain_gpt' >/dev/null || ! kill -0 "$job" 2>/dev/null; do sleep 0.01; done
-  if ((i % 5)); then until grep -qs '^iteration' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.05; done; fi
+  if ((i % 5)); then until grep -qs '^iter ' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.05; done; fi
   sleep "0.$((RANDOM % 10))$((RANDOM % 10))"
   mapfile -t ranks < <(ranks_of "$job")
   case $((${#ranks[@]} == 0 ? 1 : RANDOM % 4)) in  # 1 also if there are no ranks yet
@@ -47,7 +47,7 @@ for ((i = 1; killed < kills; ++i)); do
   done
   ((killed += 1))
   # The run loaded the newest checkpoint. Every reported save is there, or a newer one is.
-  if [[ $before != none ]] && grep -q '^iteration' "part$i.log"; then
+  if [[ $before != none ]] && grep -q '^iter ' "part$i.log"; then
     grep -q "loaded parts/$before: " "part$i.log" || fail "start $i did not load $before: $(cat "part$i.log")"
   fi
   reported=$(grep -o 'saved parts/global_step[0-9]*' "part$i.log" | tail -1 | grep -o '[0-9]*$' || echo 0) now=$(newest parts)

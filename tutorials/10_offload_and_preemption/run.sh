@@ -22,7 +22,7 @@ saves=("${disk[@]}" --save "$out/checkpoints" --load "$out/checkpoints")
 mpi=yes command_of 1,1,2,3 stopped "${saves[@]}"
 (launch) >"$out/stopped.log" 2>&1 &
 job=$!
-until grep -qs '^iteration *3/' "$out/stopped.log" || ! kill -0 $job 2>/dev/null; do sleep 0.05; done
+until grep -qs '^iter *3/' "$out/stopped.log" || ! kill -0 $job 2>/dev/null; do sleep 0.05; done
 pkill -TERM -P $job -x pretrain_gpt || fail "the run ended before it was told to stop"
 wait $job || fail "stopped, it did not exit with 0: $(tail -3 "$out/stopped.log")"
 at=$(($(wc -l <"$out/stopped.csv") - 1))

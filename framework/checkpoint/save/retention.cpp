@@ -14,13 +14,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string gigabytes(int64_t bytes) {
-  return string_printf("%.*f GB", bytes < 10'000'000 ? 6 : 2, static_cast<double>(bytes) / 1e9);
-}
-
 std::string listed(const char* what, const SaveSize::Kind& kind) {
   return kind.files == 0 ? ""
-                         : c10::str(", ", what, " ", gigabytes(kind.bytes), " (", kind.files, ")");
+                         : c10::str(", ", what, " ", size_text(kind.bytes), " (", kind.files, ")");
 }
 
 // Returns why the tag is still there, or an empty string.
@@ -67,16 +63,16 @@ std::vector<std::string> preflight(const SaveSize& size, const SavePlan& plan) {
   const int64_t most = most_checkpoints(plan), needed = most * size.bytes_here,
                 free = static_cast<int64_t>(fs::space(existing_folder(plan.folder)).available);
   const std::string each =
-      c10::str("each checkpoint: ", gigabytes(size.bytes()), " in ", size.files(),
+      c10::str("each checkpoint: ", size_text(size.bytes()), " in ", size.files(),
                " files: ", listed("model states", size.model_states).substr(2),
                listed("layers", size.layers), listed("optimizer states", size.optimizer_states),
                listed("whole model", size.whole_model));
   const std::string here = size.bytes_here == size.bytes()
                                ? ""
-                               : c10::str(", each ", gigabytes(size.bytes_here), " here");
+                               : c10::str(", each ", size_text(size.bytes_here), " here");
   const std::string all = c10::str("--save ", plan.folder.string(), ": ", plan.saves,
                                    " to come, at most ", most, " more at a time", here, ": ",
-                                   gigabytes(needed), " of the ", gigabytes(free), " free");
+                                   size_text(needed), " of the ", size_text(free), " free");
   if (needed <= free) return {each, all};
   const int64_t fit = free / std::max<int64_t>(1, size.bytes_here) - 1 - plan.retained;
   TORCH_CHECK(false, all, " do not suffice; ", each, ". ",

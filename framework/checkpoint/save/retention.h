@@ -35,7 +35,7 @@ int64_t most_checkpoints(const SavePlan& plan);
 
 // Returns lines that say how much space a save takes and how much is free:
 //
-//   each checkpoint: 1.74 GB in 10 files: model states 0.25 GB (2), optimizer states 1.49 GB (8)
+//   each checkpoint: 1.74 GB in 10 files: model states 248.17 MB (2), optimizer states 1.49 GB (8)
 //   --save runs: 50 to come, at most 4 more at a time: 6.96 GB of the 81.20 GB free
 //
 // Throws if they do not fit, naming the --save-total-limit that would.

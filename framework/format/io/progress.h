@@ -7,8 +7,10 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 
 #include "framework/format/io/byte_source.h"
+#include "framework/util/format.h"
 
 namespace anymesh {
 
@@ -16,6 +18,17 @@ namespace anymesh {
 struct Progress {
   uint64_t bytes_done = 0, bytes_total = 0;
   double seconds = 0;
+
+  double part() const {
+    return bytes_total > 0 ? static_cast<double>(bytes_done) / static_cast<double>(bytes_total) : 1;
+  }
+  double bytes_per_s() const { return seconds > 0 ? static_cast<double>(bytes_done) / seconds : 0; }
+  double eta_s() const { return bytes_done > 0 ? seconds * (1 / part() - 1) : 0; }
+  // "of 1.49 GB, 612.40 MB/s"
+  std::string text() const {
+    return "of " + size_text(static_cast<double>(bytes_total)) + ", " + size_text(bytes_per_s()) +
+           "/s";
+  }
 };
 using ProgressCallback = std::function<void(const Progress&)>;  // from any thread, one at a time
 

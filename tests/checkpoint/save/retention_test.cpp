@@ -109,9 +109,9 @@ TEST_F(Retention, RefusesWhatCannotFit) {
   size.bytes_here = size.bytes();
   const fs::path folder = folder_ / "not" / "yet";
   EXPECT_THAT(preflight(size, {.folder = folder, .saves = 3}),
-              ElementsAre("each checkpoint: 0.000003 GB in 3 files: model states 0.000001 GB (1), "
-                          "optimizer states 0.000002 GB (2)",
-                          HasSubstr("3 to come, at most 3 more at a time: 0.000009 GB of the ")));
+              ElementsAre("each checkpoint: 3.00 KB in 3 files: model states 1.00 KB (1), "
+                          "optimizer states 2.00 KB (2)",
+                          HasSubstr("3 to come, at most 3 more at a time: 9.00 KB of the ")));
   const auto free = static_cast<int64_t>(fs::space(folder_).available);
   size.optimizer_states.bytes = free;  // this node has less than a quarter
   size.bytes_here = free / 9 * 2;
@@ -121,7 +121,7 @@ TEST_F(Retention, RefusesWhatCannotFit) {
   EXPECT_EQ(error({.folder = folder, .saves = 4}), "");
   EXPECT_THAT(error({.folder = folder, .saves = 40}), HasSubstr("--save-total-limit 3 would fit"));
   EXPECT_EQ(error({.folder = folder, .saves = 40, .limit = 3}), "");
-  EXPECT_THAT(error({.folder = folder, .saves = 40}), HasSubstr(" GB here: "));
+  EXPECT_THAT(error({.folder = folder, .saves = 40}), HasSubstr("B here: "));
   size.bytes_here = 2 * free;  // others may free some meanwhile
   EXPECT_THAT(error({.folder = folder, .saves = 1}), HasSubstr("free space"));
 }
