@@ -117,7 +117,7 @@ void RunLog::step(const StepReport& r, int64_t train_iters, bool print) {
                           1 / each),
             eta);
   if (!print) return;
-  line(step_line(r, train_iters));
+  line(step_line(r, train_iters) + (bar_.active() ? "" : "  ETA " + duration_text(eta)));
 }
 
 void RunLog::saving(const Progress& progress, bool print) {
