@@ -128,8 +128,8 @@ class PlotFigureTest : public testing::Test {
          << 8 * dp << "\n  --train-iters 60\n  --lr 0.003\n  --num-layers 16\n"
          << "  --hidden-size 64\n  --num-attention-heads 8\n  --seq-length 32\n"
          << "  --max-position-embeddings 32\n"
-         << (more.empty() ? "  --vocab-size 256\n  mock_data true\n" : more)
-         << "iteration      1/60 | lm loss 5.9 |\n  --num-layers 3\n";
+         << (more.empty() ? "  --vocab-size 256\n  --mock-data\n" : more)
+         << "iter  1/60  loss 5.9000\n  --num-layers 3\n";
     return write("log", text.str());
   }
 
@@ -211,9 +211,9 @@ TEST_F(PlotFigureTest, RunsWithoutTheirStartAreRefused) {
   const std::string mesh = "mesh: tensor 2 x pipeline 1 x data 1 = 2 ranks\n",
                     model = "model: 9 parameters, at most 9 on a rank\n";
   EXPECT_THAT(message(mesh + "  --num-layer 4\n"),
-              HasSubstr("log: '  --num-layer 4': expected a flag of pretrain_gpt"));
+              HasSubstr("log: '  --num-layer 4': unknown flag --num-layer"));
   EXPECT_THAT(message(mesh + "  --num-layers four\n"),
-              HasSubstr("log: '  --num-layers four': expected an integer"));
+              HasSubstr("log: '  --num-layers four': --num-layers four: expected an integer"));
   EXPECT_THAT(message(mesh + "  --num-layers 4\n  --num-layers 5\n"), HasSubstr("contradict"));
   EXPECT_THAT(message(mesh + model + "  --num-layers 4\n"),
               HasSubstr("log: the lines 'mesh:' and 'model:' do not fit its flags"));
@@ -300,10 +300,10 @@ TEST_F(PlotFigureTest, MatricesAreCutOverTensorRanks) {
   EXPECT_THAT(svg, HasSubstr(">[64, 256]</text>"));
   EXPECT_EQ(count(svg, "class=\"s3\""), 4u);  // in A, gelu(XA), B and the list
   EXPECT_THAT(svg, HasSubstr("all-reduce"));
-  const std::string mock = "  --vocab-size 256\n  mock_data true\n",
-                    gated = drawn("tensor", log(2, 1, 1, 0, mock + "  swiglu true\n"));
+  const std::string mock = "  --vocab-size 256\n  --mock-data\n",
+                    gated = drawn("tensor", log(2, 1, 1, 0, mock + "  --swiglu\n"));
   EXPECT_THAT(gated, HasSubstr(">tp 1 holds columns 64-127 of G and of U, [64, 64]"));
-  EXPECT_THAT(drawn("tensor", log(2, 1, 1, 0, mock + "  sequence_parallel true\n")),
+  EXPECT_THAT(drawn("tensor", log(2, 1, 1, 0, mock + "  --sequence-parallel\n")),
               HasSubstr("reduce-scatter"));
   EXPECT_THAT(drawn("tensor", log(1, 2, 1, 0)), HasSubstr("nothing to sum"));
 }

@@ -4,30 +4,22 @@
 #include <cstdio>
 #include <vector>
 
+#include "framework/config/command_line.h"
 #include "framework/config/parse.h"
 #include "framework/util/errors.h"
-#include "framework/util/format.h"
+#include "framework/util/shell_word.h"
 #include "tools/plot/figure.h"
 
 namespace anymesh {
 namespace {
 
-// Sets the flag of "  --num-layers 4" or, for a switch, "  mock_data true".
+// Sets the flag of "  --num-layers 4" or "  --mock-data".
 void set_flag(FlagTable& flags, const std::string& path, const std::string& line) {
-  const size_t blank = line.find(' ', 2);
-  const std::string word = line.substr(2, blank - 2),
-                    value = blank == std::string::npos ? "" : line.substr(blank + 1);
-  const auto flag = std::ranges::find_if(flags.flags(), [&](const FlagTable::Flag& f) {
-    return std::holds_alternative<bool*>(f.field) ? f.dest == word : "--" + f.name == word;
-  });
-  const std::string origin = path + ": '" + line + "'";
-  if (flag == flags.flags().end()) throw_error(origin, ": expected a flag of pretrain_gpt");
-  std::vector<std::string> values{value};
-  if (std::holds_alternative<std::vector<std::string>*>(flag->field)) {
-    values.clear();
-    for (const std::string_view each : split(value, ' ')) values.emplace_back(each);
+  try {
+    read_command_line(flags, shell_words(line));
+  } catch (const UserError& error) {
+    throw_error(path, ": '", line, "': ", error.what());
   }
-  flags.set(flag->name, origin, values);
 }
 
 void check(const RunStart& run) {

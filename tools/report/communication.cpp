@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <set>
 
+#include "framework/config/command_line.h"
 #include "framework/config/parse.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
+#include "framework/util/shell_word.h"
 #include "models/gpt/gpt_comm_form.h"
 #include "tools/report/html.h"
 #include "tools/report/sections.h"
@@ -20,23 +22,6 @@ struct RunForm {
   bool parts_differ = false;  // between dp ranks, in tp's all-reduce
   std::string refusal;
 };
-
-// Sets the flags that a log prints. Switches are printed by their attribute.
-void set_flags(FlagTable& flags, const TrainingLog& log) {
-  for (const auto& [name, value] : log.flags) {
-    const bool is_switch = !name.starts_with("--");
-    const auto flag =
-        std::ranges::find(flags.flags(), is_switch ? name : name.substr(2),
-                          is_switch ? &FlagTable::Flag::dest : &FlagTable::Flag::name);
-    if (flag == flags.flags().end()) throw_error("the run has a flag of another program, ", name);
-    std::vector<std::string> values = {value};
-    if (std::holds_alternative<std::vector<std::string>*>(flag->field)) {
-      values.clear();
-      for (const std::string_view word : split(value, ' ')) values.emplace_back(word);
-    }
-    flags.set(flag->name, name + " " + value, values);
-  }
-}
 
 // Keeps the sums below 2^63, whatever the flags are.
 void check_size(const GptConfig& gpt, const Config& config, const Topology& mesh) {
@@ -61,7 +46,8 @@ RunForm form_of(const TrainingLog& log) {
     FlagTable flags("pretrain_gpt", "");
     add_flags(flags, config);
     add_flags(flags, gpt);
-    set_flags(flags, log);
+    for (const auto& [name, value] : log.flags)
+      read_command_line(flags, shell_words(name + " " + value));
     gpt.vocab_size = log.vocabulary;
     validate(config, gpt, mesh.world_size());
     if (!config.engine.freeze.empty()) throw_error("some parameters are frozen");

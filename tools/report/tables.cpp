@@ -16,7 +16,7 @@ std::string value_of(const std::vector<std::pair<std::string, std::string>>& pai
                      const std::string& name) {
   std::string values;
   for (const auto& [each, value] : pairs)
-    if (each == name) values += (values.empty() ? "" : "\n") + value;
+    if (each == name) values += (values.empty() ? "" : "\n") + (value.empty() ? "on" : value);
   return values;
 }
 
@@ -58,7 +58,7 @@ std::string iterations(const std::vector<TrainingLog::Save>& saves) {
 }
 
 std::string precision(const TrainingLog& log) {
-  return !log.flag("bf16").empty() ? "bf16" : !log.flag("fp16").empty() ? "fp16" : "fp32";
+  return log.has_flag("--bf16") ? "bf16" : log.has_flag("--fp16") ? "fp16" : "fp32";
 }
 
 // "60 steps, 0.0311 s per step, ..." -> "0.0311 s"

@@ -1,5 +1,6 @@
 #include "tools/report/training_log.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
 #include <sstream>
@@ -68,9 +69,9 @@ bool read_traffic(const std::string& line, TrainingLog& log) {
 }
 
 void read_flag(const std::string& line, TrainingLog& log) {
-  const size_t space = line.find(' ', 2);
-  if (space == std::string::npos || log.flags.size() == kMostFlags) return;
-  log.flags.emplace_back(line.substr(2, space - 2), line.substr(space + 1));
+  if (log.flags.size() == kMostFlags) return;
+  const size_t space = std::min(line.find(' ', 2), line.size());
+  log.flags.emplace_back(line.substr(2, space - 2), line.substr(std::min(space + 1, line.size())));
 }
 
 // Reads one of the lines that stand alone.
@@ -106,6 +107,10 @@ void read_start(const std::string& line, TrainingLog& log) {
 
 }  // namespace
 
+bool TrainingLog::has_flag(std::string_view name) const {
+  return std::ranges::any_of(flags, [&](const auto& flag) { return flag.first == name; });
+}
+
 std::string TrainingLog::flag(std::string_view name) const {
   for (const auto& [flag, value] : flags)
     if (flag == name) return value;
@@ -125,12 +130,12 @@ TrainingLog read_training_log(const std::filesystem::path& path) {
   bool in_traffic = false;
   for (std::string line; std::getline(file, line);) {
     if (line.starts_with(kMeshLine)) started = true, stepped = false;
-    stepped = stepped || line.starts_with("iteration ");
+    stepped = stepped || line.starts_with("iter ");
     if (started && !stepped) read_start(line, log);
     if (in_traffic && !line.starts_with("group ")) in_traffic = read_traffic(line, log);
     if (profile_left > 0) {
       // The table is made of rows that end in a number, or in the last heading's word.
-      const bool row = !line.starts_with("iteration ") && !line.starts_with("done:");
+      const bool row = !line.starts_with("iter ") && !line.starts_with("done:");
       profile_left = row ? profile_left - 1 : 0;
       if (row) log.profile += line.substr(0, 200) + "\n";
     }

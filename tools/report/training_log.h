@@ -34,7 +34,7 @@ struct TrainingLog {
   int zero_stage = 0;
   int vocabulary = 0;                                      // 0 = the log has none
   std::vector<std::pair<std::string, std::string>> facts;  // "model" -> "218496 parameters, ..."
-  std::vector<std::pair<std::string, std::string>> flags;  // "--lr" -> "0.003", "bf16" -> "true"
+  std::vector<std::pair<std::string, std::string>> flags;  // "--lr" -> "0.003", "--bf16" -> ""
   std::vector<Save> saves, loads;
   std::vector<Memory> memory;    // of --report-memory
   std::vector<Traffic> traffic;  // of --report-comm
@@ -43,7 +43,8 @@ struct TrainingLog {
   std::string validation;        // "2.3504", at the end
   std::string ending;            // the last line: "60 steps, 0.0311 s per step, ..."
 
-  std::string flag(std::string_view name) const;  // empty if it was not given
+  bool has_flag(std::string_view name) const;
+  std::string flag(std::string_view name) const;  // empty for a switch, or if it was not given
 };
 
 // Returns whether a file that begins like this is such an output.
