@@ -13,7 +13,7 @@ needs() {
       fail "no $bin/$each: build it with tutorials/quickstart.sh, or name its folder as argument 1"
   done
 }
-needs pretrain_gpt plot_loss
+needs pretrain_gpt plot_loss plot_figure
 program=pretrain_gpt
 rm -rf "$out"
 mkdir -p "$out"

@@ -24,6 +24,7 @@ say "one process: loss $(loss one 1) at step 1, $(loss one 60) at step 60"
 say "$(grep -o '^validation loss at the end[^:]*: [^ ]*' "$out/one.log")"
 
 train 1,2,2,0 mesh --micro-batch-size 2 "${eval[@]}"
+quietly "$out/plot.log" "$bin/plot_figure" data --output "$out/data.svg" "$out/one.log"
 close one mesh 1e-5 "pp 2 x dp 2 with micro-batches of 2, on the same samples"
 train 1,1,4,2 first --exit-interval 30 --save "$out/checkpoints"
 train 2,1,1,0 rest --load "$out/checkpoints"

@@ -10,3 +10,4 @@ for dp in 2 4; do
 done
 say "what a step of dp 4 communicates:"
 traffic dp4
+quietly "$out/plot.log" "$bin/plot_figure" batch --output "$out/batch.svg" "$out/dp4.log"

@@ -15,3 +15,4 @@ for run in tp2 sequence; do
   say "what a step of $run communicates:"
   traffic $run
 done
+quietly "$out/plot.log" "$bin/plot_figure" tensor --output "$out/tensor.svg" "$out/tp2.log"

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # Pipeline parallelism: stages of layers, the micro-batches that move through them, and their order.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
-needs plot_figure
 
 train 1,1,1,0 one
 for pp in 2 4; do
@@ -53,5 +52,6 @@ say "all forwards first would take as long:"
 slots "$out/gpipe.txt" | tee -a "$out/output.txt"
 held() { awk '{n = most = 0; for (i = 3; i <= NF; ++i) {n += $i == "F" ? 1 : -1; if (n > most) most = n}; printf " %d", most}' "$1"; }
 say "micro-batches that stages 0 to 3 hold at most: 1F1B$(held "$out/order.txt"), all forwards first$(held "$out/gpipe.txt")"
+quietly "$out/plot.log" "$bin/plot_figure" pipeline --output "$out/timeline.svg" "$out/pp2.json"
 quietly "$out/plot.log" "$bin/plot_figure" cells --output "$out/slots.svg" \
     --title "1F1B: 8 micro-batches, 4 stages (F forward, B backward)" "$out/numbered.txt"

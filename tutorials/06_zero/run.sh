@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # ZeRO: four data parallel ranks at stages 0 to 3. Shows the memory of each, and that the curve stays the same.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
-needs plot_figure
 
 row() { say "$(printf '%-6s %11s %10s %10s %16s' "$@")"; }
 echo "ZeRO,parameters,gradients,optimizer state" >"$out/memory.csv"
@@ -25,3 +24,4 @@ quarter zero1 'optimizer state'
 quarter zero3 parameters
 say "ok: a quarter of the optimizer state at ZeRO 1, of the parameters at ZeRO 3"
 quietly "$out/plot.log" "$bin/plot_figure" bars --output "$out/memory.svg" --title "What each of four ranks keeps, MiB" "$out/memory.csv"
+quietly "$out/plot.log" "$bin/plot_figure" zero --output "$out/zero.svg" "$out/zero2.log"

@@ -4,7 +4,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 checkpoints=$out/checkpoints
 wide=(--hidden-size 256 --global-batch-size 2)  # a save long enough for a kill, and short steps
-saves=("${wide[@]}" --save "$checkpoints" --load "$checkpoints" --save-interval 20)
+saves=("${wide[@]}" --save "$checkpoints" --load "$checkpoints" --save-interval 20 --report-save)
 
 train 1,1,2,1 whole "${wide[@]}"
 
@@ -26,6 +26,7 @@ done
 say "# while \$out/checkpoints/global_step40.tmp exists: pkill -KILL pretrain_gpt" \
     "killed in the save of step 40; latest says $(cat "$checkpoints/latest")"
 train 1,1,2,1 resumed "${saves[@]}"
+quietly "$out/plot.log" "$bin/plot_figure" save --output "$out/save.svg" "$out/resumed.log"
 say "the same command: $(grep -o 'loaded .*: iteration [0-9]*' "$out/resumed.log")"
 bitwise whole resumed "after the kill, against the run that nothing happened to"
 
