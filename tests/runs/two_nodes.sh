@@ -101,6 +101,6 @@ on_nodes 1,1,2,3 small.csv "${save[@]}" >log 2>&1 || fail "a disk for three: $(g
 rm second.tar
 echo "$bytes" >own-disks
 if on_nodes 1,1,2,3 small.csv "${save[@]}" >log 2>&1; then fail "two checkpoints on a disk for one"; fi
-grep -q '\[rank 1\] --save disk/small: 2 to come, at most 2 more at a time, each .* GB here: .* do not suffice' log ||
+grep -Eq '\[rank 1\] --save disk/small: 2 to come, at most 2 more at a time, each [0-9.]+ [KMGT]?B here: .* do not suffice' log ||
   fail "a disk for one: $(tail -5 log)"
 echo "ok: each node's disk has to hold its own ranks' files"
