@@ -23,7 +23,8 @@ class StageModule {
   virtual ~StageModule() = default;
 
   // Maps hidden to hidden. The first stage ignores `hidden`. The last stage returns the
-  // micro-batch's mean loss, a scalar.
+  // micro-batch's mean loss, a scalar. Without labels it returns this rank's logits, [b, s, v/t],
+  // which only text generation asks for.
   virtual torch::Tensor forward(const torch::Tensor& hidden, const MicroBatch& batch) = 0;
 
   // Returns an uninitialised tensor of the shape and dtype that stages send each other.

@@ -1,7 +1,5 @@
 #include "tools/generate/setup.h"
 
-#include <c10/util/StringUtil.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <set>
@@ -9,23 +7,12 @@
 #include "framework/checkpoint/load/fp32.h"
 #include "framework/config/command_line.h"
 #include "framework/config/require.h"
-#include "framework/format/layout.h"
 #include "framework/util/errors.h"
 #include "framework/util/parse_number.h"
 #include "tools/run_tool.h"
 
 namespace anymesh {
 namespace {
-
-constexpr const char* kDescription =
-    R"(Writes text from a checkpoint, token by token as it comes, on one process.
-
-  generate --load checkpoints --prompts "In the beginning" --temperature 0.8
-
-Weights alone, as zero_to_fp32 writes them, need their model's flags too, which are those of
-pretrain_gpt. A checkpoint has its model's flags itself. The texts go to stdout.
-
-)";
 
 // Encodes token numbers as text, as Megatron's does: "15 7 300". No number ends a document.
 class NullTokenizer final : public Tokenizer {
@@ -95,45 +82,9 @@ void add_generate_flags(FlagTable& table, GenerateFlags& flags) {
             "model of the SentencePiece tokenizers", "the checkpoint's");
 }
 
-// Returns the checkpoint's model. Vocabulary and width must fit the checkpoint's table, so that
-// nothing larger than the checkpoint is ever made.
-GptConfig model_of(const CheckpointReader& checkpoint, const GenerateFlags& flags) {
-  const std::string path = checkpoint.path.string();
-  GptConfig gpt = flags.gpt;
-  if (const Value args = args_of(checkpoint)) {
-    require(flags.model_flag.empty(), "--" + flags.model_flag + ": " + path +
-                                          " has the model's flags itself; drop them here");
-    gpt = gpt_of_args(args);
-  } else {
-    try {
-      validate(gpt);
-    } catch (const UserError& error) {
-      throw UserError(path + ": has no args, which define the model. With flags in their place: " +
-                      error.what());
-    }
-  }
-  const auto& names = checkpoint.names();
-  const auto table = std::find_if(names.begin(), names.end(), [](const std::string& name) {
-    return name.ends_with("word_embeddings.weight");
-  });
-  if (table == names.end())
-    throw DamagedFile(path + ": has no word_embeddings.weight, so it is of no GPT of ours");
-  const Shape shape = checkpoint.parameter(*table).shape;
-  if (shape.size() != 2 || shape[1] != gpt.hidden_size || shape[0] < 1 || shape[0] > INT32_MAX)
-    throw DamagedFile(path + ": " + *table + " is " + to_string(shape) +
-                      ", expected [vocabulary, " + std::to_string(gpt.hidden_size) +
-                      "], as --hidden-size says");
-  if (static_cast<size_t>(gpt.num_layers) > names.size())
-    throw DamagedFile(path + ": has too few parameters for " + std::to_string(gpt.num_layers) +
-                      " layers");
-  gpt.vocab_size = static_cast<int>(shape[0]);
-  gpt.make_vocab_size_divisible_by = 1;
-  return gpt;
-}
-
-std::unique_ptr<Tokenizer> open_tokenizer(const GenerateFlags& flags, GenerateSetup& setup) {
+std::unique_ptr<Tokenizer> open_tokenizer(const GenerateFlags& flags, int vocab_size,
+                                          TextSetup& setup) {
   const std::string path = setup.checkpoint.path.string();
-  const int vocab_size = setup.gpt.vocab_size;
   const TokenizerChoice& given = flags.tokenizer;
   const TokenizerChoice choice = tokenizer_of(setup.checkpoint, given);
   require(!choice.type.empty(),
@@ -185,44 +136,21 @@ std::vector<Prompt> prompts_of(const GenerateFlags& flags, Tokenizer& tokenizer,
   return prompts;
 }
 
-// Sets the window, and gives the model as many positions as the longest text needs.
-void fit_positions(const GenerateFlags& flags, GenerateSetup& setup) {
-  int64_t longest = 0;
-  for (const Prompt& prompt : setup.prompts) longest = std::max(longest, std::ssize(prompt.ids));
-  longest += flags.num_tokens;
-  GptConfig& gpt = setup.gpt;
-  setup.window = flags.window > 0 ? flags.window : gpt.seq_length;
-  require(
-      !gpt.learned_positions() || setup.window <= gpt.max_position_embeddings,
-      c10::str(with("--window", setup.window), ": the model has a learned vector for each of ",
-               gpt.max_position_embeddings,
-               " positions (--max-position-embeddings), and none beyond; give at most so many"));
-  if (longest > setup.window)
-    setup.notes.push_back(c10::str("texts of up to ", longest, " tokens, where the model reads ",
-                                   setup.window, " at a time (--window): it forgets beginnings"));
-  const auto needed = static_cast<int>(std::min<int64_t>(longest, setup.window));
-  if (needed > gpt.seq_length)
-    setup.notes.push_back(c10::str("texts of up to ", needed, " tokens; the model was trained on ",
-                                   gpt.seq_length,
-                                   " (--seq-length) and may lose the thread beyond"));
-  gpt.seq_length = needed;
-  gpt.max_position_embeddings = std::max(gpt.max_position_embeddings, needed);
-}
-
 }  // namespace
 
-GenerateFlags parse_generate_flags(const std::vector<std::string>& args) {
+GenerateFlags parse_generate_flags(const std::string& program, const std::string& description,
+                                   const std::vector<std::string>& args,
+                                   const std::function<void(FlagTable&)>& add_model_flags) {
   GenerateFlags flags;
-  FlagTable table("generate", kDescription);
+  FlagTable table(program, description);
   add_generate_flags(table, flags);
-  if (const std::string text = text_asked_for(table, args); !text.empty())
-    end_with("generate", text);
+  if (const std::string text = text_asked_for(table, args); !text.empty()) end_with(program, text);
   const size_t own = table.flags().size();
-  add_flags(table, flags.gpt);
+  if (add_model_flags) add_model_flags(table);
   flags.ignored = read_command_line(table, args);
   for (size_t i = own; i < table.flags().size() && flags.model_flag.empty(); ++i)
     if (table.given(table.flags()[i].name)) flags.model_flag = table.flags()[i].name;
-  require(!flags.load.empty(), (args.empty() ? std::string("got no flags.\n") + kDescription : "") +
+  require(!flags.load.empty(), (args.empty() ? "got no flags.\n" + description : "") +
                                    "--load is required: a checkpoint's folder");
   require(flags.window >= 1 || !table.given("window"),
           with("--window", flags.window) + " must be at least 1");
@@ -232,22 +160,38 @@ GenerateFlags parse_generate_flags(const std::vector<std::string>& args) {
   return flags;
 }
 
-GenerateSetup set_up(const GenerateFlags& flags) {
+void open_checkpoint(const GenerateFlags& flags, TextSetup& setup) {
   const std::filesystem::path path = flags.load;
-  GenerateSetup setup{.checkpoint = open_checkpoint(
-                          flags.load_tag.empty() ? path : path / flags.load_tag, /*threads=*/4)};
+  setup.checkpoint =
+      open_checkpoint(flags.load_tag.empty() ? path : path / flags.load_tag, /*threads=*/4);
   for (const std::string& flag : flags.ignored)
     setup.notes.push_back("ignored, as it changes no result here: " + flag);
-  setup.gpt = model_of(setup.checkpoint, flags);
-  setup.tokenizer = open_tokenizer(flags, setup);
-  setup.prompts = prompts_of(flags, *setup.tokenizer, setup.notes);
-  fit_positions(flags, setup);
-  setup.gpt = resolved(setup.gpt);
-  return setup;
 }
 
-void load_weights(GptModel& model, const ProcessGrid& grid, const GenerateSetup& setup) {
-  const CheckpointReader& checkpoint = setup.checkpoint;
+void read_prompts(const GenerateFlags& flags, int vocab_size, TextSetup& setup) {
+  setup.tokenizer = open_tokenizer(flags, vocab_size, setup);
+  setup.prompts = prompts_of(flags, *setup.tokenizer, setup.notes);
+}
+
+void fit_window(const GenerateFlags& flags, int seq_length, TextSetup& setup) {
+  for (const Prompt& prompt : setup.prompts)
+    setup.longest = std::max(setup.longest, std::ssize(prompt.ids) + flags.num_tokens);
+  setup.window = flags.window > 0 ? flags.window : seq_length;
+  if (setup.longest > setup.window)
+    setup.notes.push_back(c10::str("texts of up to ", setup.longest,
+                                   " tokens, where the model reads ", setup.window,
+                                   " at a time (--window): it forgets beginnings"));
+  if (const auto needed = std::min<int64_t>(setup.longest, setup.window); needed > seq_length)
+    setup.notes.push_back(c10::str("texts of up to ", needed, " tokens; the model was trained on ",
+                                   seq_length, " (--seq-length) and may lose the thread beyond"));
+}
+
+void print_notes(const std::string& program, const TextSetup& setup) {
+  for (const std::string& note : setup.notes)
+    std::fprintf(stderr, "%s: note: %s\n", program.c_str(), printable_message(note).c_str());
+}
+
+void load_weights(StageModule& model, const ProcessGrid& grid, const CheckpointReader& checkpoint) {
   std::set<std::string> left;
   for (const std::string& name : checkpoint.names()) left.insert(checkpoint.first_name(name));
   for (const ParamSpec& spec : model.params())

@@ -1,18 +1,26 @@
 #pragma once
 
+#include <c10/util/Exception.h>
+
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "framework/comm/process_grid.h"
+#include "framework/comm/thread_job.h"
+#include "framework/config/flags.h"
 #include "framework/data/tokenizer.h"
 #include "framework/format/whole.h"
+#include "framework/pipeline/stage.h"
 #include "models/gpt/generation/sampler.h"
-#include "models/gpt/gpt_model.h"
 #include "tools/hf/args.h"
+#include "tools/run_tool.h"
 
 namespace anymesh {
 
-// The flags of generate. Flags that Megatron's text generation has are spelled as there.
+// Programs that write text share these flags and steps, whatever their model. Flags that Megatron's
+// text generation has are spelled as there.
 struct GenerateFlags {
   std::string load, load_tag;
   std::vector<std::string> prompts;
@@ -21,39 +29,61 @@ struct GenerateFlags {
   SamplingOptions sampling;
   bool recompute = false, prepend_bos = false;
   TokenizerChoice tokenizer;         // empty fields: the checkpoint's
-  GptConfig gpt;                     // for a checkpoint without args
   std::string model_flag;            // the first model flag given; empty: none
   std::vector<std::string> ignored;  // Megatron's flags given that change no result here
 };
 
-// Parses the flags, or prints --help and exits. Throws UserError.
-GenerateFlags parse_generate_flags(const std::vector<std::string>& args);
+// Parses the flags, or prints --help and exits. The help leaves out the flags that `add_model_flags`
+// declares. Throws UserError.
+GenerateFlags parse_generate_flags(const std::string& program, const std::string& description,
+                                   const std::vector<std::string>& args,
+                                   const std::function<void(FlagTable&)>& add_model_flags = {});
 
 struct Prompt {
   std::string text;
   std::vector<int32_t> ids;  // never empty: a text without a prompt begins behind bos()
 };
 
-// Everything but the weights. Only metadata has been read, nothing of the model's size.
-struct GenerateSetup {
+// Everything but the model. Only metadata has been read, nothing of the model's size.
+struct TextSetup {
   CheckpointReader checkpoint;
-  GptConfig gpt;   // its seq_length has room for the longest text, or for the window
-  int window = 0;  // tokens that the model reads at a time
   std::unique_ptr<Tokenizer> tokenizer;
   std::vector<Prompt> prompts;
+  int window = 0;                  // tokens that the model reads at a time
+  int64_t longest = 0;             // tokens of the longest text
   std::vector<std::string> notes;  // for the user, a line each
 };
 
-// Reads the model from the checkpoint's args, or from the flags if it has none (weights,
-// DeepSpeed's own). Reads the tokenizer likewise, but flags go first. Throws UserError or
-// DamagedFile if the checkpoint is of another model, if the tokenizer has more tokens than the
-// model, or if the window is longer than the table of learned positions. A model may have more
-// tokens: padding, which is never drawn. Rotary positions and ALiBi have no table, so a window
-// longer than the training samples gets a note.
-GenerateSetup set_up(const GenerateFlags& flags);
+// The steps of a setup, in this order.
+void open_checkpoint(const GenerateFlags& flags, TextSetup& setup);
+// Opens the tokenizer of the flags, else the checkpoint's. Throws if it has more tokens than the
+// model. A model may have more: padding, which is never drawn.
+void read_prompts(const GenerateFlags& flags, int vocab_size, TextSetup& setup);
+// A window longer than the training samples gets a note.
+void fit_window(const GenerateFlags& flags, int seq_length, TextSetup& setup);
+
+void print_notes(const std::string& program, const TextSetup& setup);
 
 // Fills the model in fp32 from the checkpoint's masters. Throws for parameters that are missing,
 // left over or of another shape.
-void load_weights(GptModel& model, const ProcessGrid& grid, const GenerateSetup& setup);
+void load_weights(StageModule& model, const ProcessGrid& grid, const CheckpointReader& checkpoint);
+
+// Runs work(parse(args), grid) on one rank, and returns the program's exit status.
+template <class Parse, class Work>
+int run_on_one_rank(const char* program, int argc, char** argv, Parse parse, Work work) {
+  return run_tool(
+      program, 1, argc, argv,
+      [&](int count, char** words) {
+        return parse(std::vector<std::string>(words + 1, words + count));
+      },
+      [&](const auto& flags) {
+        try {
+          run_on_threads(1, [&](const Job& job) { work(flags, ProcessGrid(job.world(), {})); });
+          return 0;
+        } catch (const c10::Error& error) {
+          throw_error(error.what_without_backtrace());
+        }
+      });
+}
 
 }  // namespace anymesh

@@ -77,10 +77,7 @@ Value args_of_gpt(const GptConfig& gpt) {
   return argparse_namespace(std::move(entries));
 }
 
-GptConfig gpt_of_args(const Value& args) {
-  GptConfig gpt;
-  FlagTable flags("", "");
-  add_flags(flags, gpt);
+void read_args(FlagTable& flags, const Value& args) {
   for (const Setting& setting : flags.settings()) {
     const Value value = args.find(setting.dest);
     if (!value) continue;
@@ -90,6 +87,13 @@ GptConfig gpt_of_args(const Value& args) {
       throw DamagedFile(error.what());
     }
   }
+}
+
+GptConfig gpt_of_args(const Value& args) {
+  GptConfig gpt;
+  FlagTable flags("", "");
+  add_flags(flags, gpt);
+  read_args(flags, args);
   for (const char* other : kOthers)
     if (const Value value = args.find(other); value && value.as_bool()) value.fail("False");
   try {

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "framework/config/flags.h"
 #include "framework/format/whole.h"
 #include "models/gpt/gpt_config.h"
 
@@ -12,6 +13,9 @@ namespace anymesh {
 
 // Returns the run's args in a checkpoint's metadata; None if it has none.
 Value args_of(const CheckpointReader& checkpoint);
+
+// Sets the flags that `args` has. Throws a DamagedFile that names a value that a flag cannot have.
+void read_args(FlagTable& flags, const Value& args);
 
 // Returns the `args` that a run of this model writes.
 Value args_of_gpt(const GptConfig& gpt);

@@ -105,7 +105,8 @@ torch::Tensor MlpModel::forward(const torch::Tensor& input, const MicroBatch& ba
   }
   if (!grid_.is_last_stage()) return hidden;
   return runner_.run(unit, hidden, [this, labels = batch.labels](const torch::Tensor& h) {
-    return loss(h, labels);
+    if (!labels.defined()) return logits(h);
+    return vocab_parallel_cross_entropy(logits(h), labels, config_.vocab_size, grid_.tp).mean();
   });
 }
 
@@ -118,7 +119,8 @@ torch::Tensor MlpModel::empty_hidden() const {
 // Positions before the first token have the token -1, with a zero embedding.
 torch::Tensor MlpModel::embed(const torch::Tensor& tokens) const {
   torch::Tensor hidden = tables_[0].forward(tokens);
-  for (int64_t back = 1; back < config_.context_length; ++back) {
+  const int64_t context = std::min<int64_t>(config_.context_length, tokens.size(1));
+  for (int64_t back = 1; back < context; ++back) {
     const torch::Tensor earlier =
         at::constant_pad_nd(tokens.narrow(1, 0, tokens.size(1) - back), {back, 0}, -1);  // [b, s]
     hidden = hidden + tables_[static_cast<size_t>(back)].forward(earlier);
@@ -126,10 +128,8 @@ torch::Tensor MlpModel::embed(const torch::Tensor& tokens) const {
   return hidden;
 }
 
-torch::Tensor MlpModel::loss(const torch::Tensor& hidden, const torch::Tensor& labels) const {
-  const torch::Tensor logits =
-      vocab_parallel_logits(final_norm_[0].forward(hidden), head_, tp_);  // [b, s, v/t]
-  return vocab_parallel_cross_entropy(logits, labels, config_.vocab_size, grid_.tp).mean();
+torch::Tensor MlpModel::logits(const torch::Tensor& hidden) const {
+  return vocab_parallel_logits(final_norm_[0].forward(hidden), head_, tp_);
 }
 
 }  // namespace anymesh

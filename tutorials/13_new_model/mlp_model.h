@@ -65,8 +65,8 @@ class MlpModel final : public StageModule {
 
  private:
   void make_head(ParamBuilder& params);
-  torch::Tensor embed(const torch::Tensor& tokens) const;  // -> [b, s, h]
-  torch::Tensor loss(const torch::Tensor& hidden, const torch::Tensor& labels) const;  // -> []
+  torch::Tensor embed(const torch::Tensor& tokens) const;   // -> [b, s, h]
+  torch::Tensor logits(const torch::Tensor& hidden) const;  // -> [b, s, v/t]
 
   MlpConfig config_;
   const ProcessGrid& grid_;

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The new model in this folder's three files gets the GPT's meshes, ZeRO stages and kinds of checkpoint.
+# The new model in this folder gets the GPT's meshes, ZeRO stages and kinds of checkpoint.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
-needs pretrain_mlp ds_to_universal ckpt
+needs pretrain_mlp generate_mlp ds_to_universal ckpt
 program=pretrain_mlp
 model=(--num-layers 4 --hidden-size 64 --seq-length 32)
 half=$((steps / 2))
@@ -29,3 +29,16 @@ for mesh in 1,1,1,0 4,1,1,0 1,2,2,2; do
 done
 train 2,2,2,1 same --load "$out/checkpoints" --load-tag global_step$half
 bitwise whole same "resumed on tp2-pp2-dp2, as saved"
+
+# text FLAGS...: prints the likeliest ten numbers behind a prompt.
+text() {
+  show "$bin/generate_mlp" --tokenizer-type NullTokenizer --prompts "15 7 30" --num-tokens-to-generate 10 --temperature 0 "$@"
+  "$bin/generate_mlp" --tokenizer-type NullTokenizer --prompts "15 7 30" --num-tokens-to-generate 10 --temperature 0 "$@" \
+      >"$out/text.txt" 2>"$out/generate.log" || { cat "$out/generate.log" >&2; fail "no text"; }
+  say "$(tail -1 "$out/text.txt")"
+}
+text --load "$out/checkpoints" --load-tag global_step$half
+cp "$out/text.txt" "$out/first.txt"
+text --load "$out/universal" --window 3
+cmp "$out/first.txt" "$out/text.txt" || fail "another text from the universal folder, with the last three tokens"
+say "ok: the same text from the universal folder, and from the last three tokens alone"

@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "framework/pipeline/text_model.h"
 #include "models/gpt/gpt_model.h"
 
 namespace anymesh {
@@ -16,7 +17,7 @@ namespace anymesh {
 // else. The logits equal GptModel::forward()'s at the last position, up to the order of sums. There
 // are no gradients and no dropout. Layers run in the model's own TransformerLayer, with another
 // attention than training's.
-class Decoder {
+class Decoder final : public TextModel {
  public:
   // `model` must outlive the decoder, on a grid of one rank. It may be given other weights between
   // texts. A text has at most the seq_length tokens of its config, because its tables of positions
@@ -25,10 +26,10 @@ class Decoder {
 
   // Reads tokens, int64 [b, s]. Returns the logits of the next token, [b, v], without padding.
   // Throws if the text becomes too long.
-  torch::Tensor append(const torch::Tensor& tokens);
+  torch::Tensor append(const torch::Tensor& tokens) override;
 
-  int64_t length() const { return length_; }  // tokens read so far
-  void clear() { length_ = 0; }               // for another text
+  int64_t length() const override { return length_; }
+  void clear() override { length_ = 0; }
 
  private:
   // One layer's keys and values, with room for the longest text: [b, k, seq_length, d]. Keys are
