@@ -27,7 +27,8 @@ class MeshPlaces {
   double x(Coord at) const { return kLeft + at.dp % groups_ * group() + at.tp * cell_; }
   double y(Coord at) const { return block(at.dp) + kCaption + at.pp * row(); }
   double block(int dp) const {
-    return kTop + dp / groups_ * (kCaption + mesh_.pp_size * row() + 14);
+    const int above = dp / groups_;  // rows of groups
+    return kTop + above * (kCaption + mesh_.pp_size * row() + 14);
   }
   double bottom() const { return block(mesh_.dp_size - 1) + kCaption + mesh_.pp_size * row(); }
   double width() const { return groups_ * group() - kBetween; }
