@@ -43,6 +43,14 @@ std::string slice_text(const WholeParameter& parameter, int tp_rank);
 std::string rank_text(const WholeParameter& parameter, const ParameterShard& shard,
                       const ShardFragment& fragment, const std::filesystem::path& file);
 
+// Returns a run's step and its consumed samples, by Megatron's entries of the metadata, else by
+// DeepSpeed's; None if it has neither.
+Value step_of(const Value& metadata);
+Value samples_of(const Value& metadata);
+
+// Returns the folder with the checkpoint's files.
+std::filesystem::path folder_of(const CheckpointReader& checkpoint);
+
 // Returns whether all bytes of the tensor are 0.
 bool is_zero(const TensorRecord& tensor);
 

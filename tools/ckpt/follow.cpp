@@ -121,7 +121,7 @@ class Follower {
       if (rows.size() <= most_places())
         rows.push_back({rank_text(parameter_, shard, fragment, place.file),
                         elements_text(slice, at, at + elements),
-                        printable(fs::relative(place.file, folder()).string(), 1000),
+                        printable(fs::relative(place.file, folder_of(checkpoint_)).string(), 1000),
                         place.record.empty() ? "-" : printable(record_of(place)),
                         std::to_string(place.offset), std::to_string(place.size)});
       at += elements;
@@ -141,10 +141,6 @@ class Follower {
   // The record's name in its archive, without the archive's own: "data/3".
   static std::string record_of(const FileRange& place) {
     return place.record.substr(place.record.find('/') + 1);
-  }
-
-  fs::path folder() const {
-    return fs::is_directory(checkpoint_.path) ? checkpoint_.path : checkpoint_.path.parent_path();
   }
 
   size_t most_places() const { return options_.all ? SIZE_MAX : kMostPlaces; }

@@ -80,17 +80,14 @@ void print_files(const fs::path& path, const std::vector<fs::path>& files,
 }
 
 void print_run(const Value& metadata, std::ostream& out) {
-  const Value args = metadata.find(keys::kArgs), config = metadata.find(keys::kDsConfig);
-  const Value iteration = metadata.find(keys::kIteration);
-  const Value samples = args ? args.find(keys::kConsumedTrainSamples) : Value();
+  const Value config = metadata.find(keys::kDsConfig);
   std::string precision = "fp32";
   for (const char* half : {"bf16", "fp16"}) {
     const Value section = config.is_dict() ? config.find(half) : Value();
     const Value enabled = section.is_dict() ? section.find("enabled") : Value();
     if (enabled && enabled.as_bool()) precision = half;
   }
-  out << "  iteration " << (iteration ? iteration : metadata.find(keys::kGlobalSteps)).found()
-      << ", " << (samples ? samples : metadata.find(keys::kGlobalSamples)).found()
+  out << "  iteration " << step_of(metadata).found() << ", " << samples_of(metadata).found()
       << " samples consumed, " << precision << '\n';
 }
 
@@ -150,6 +147,20 @@ void print_overview(const CheckpointReader& whole, const std::vector<fs::path>& 
 }
 
 }  // namespace
+
+Value step_of(const Value& metadata) {
+  return metadata.find(keys::kIteration).value_or(metadata.find(keys::kGlobalSteps));
+}
+
+Value samples_of(const Value& metadata) {
+  const Value args = metadata.find(keys::kArgs),
+              samples = args ? args.find(keys::kConsumedTrainSamples) : Value();
+  return samples.value_or(metadata.find(keys::kGlobalSamples));
+}
+
+fs::path folder_of(const CheckpointReader& checkpoint) {
+  return fs::is_directory(checkpoint.path) ? checkpoint.path : checkpoint.path.parent_path();
+}
 
 int inspect_checkpoint(const fs::path& path, const CkptOptions& options, std::ostream& out) {
   const fs::path tag = resolve_tag(path);

@@ -92,8 +92,7 @@ std::vector<Row> rows_of(const CheckpointReader& checkpoint) {
   const bool is_ordinary = checkpoint.kind == CheckpointReader::Kind::kOrdinary;
   const auto shards = checkpoint.parameter(checkpoint.names().at(0)).shards;
   const int tp_size = shards.back().tp_rank + 1;
-  const fs::path folder =
-      fs::is_directory(checkpoint.path) ? checkpoint.path : checkpoint.path.parent_path();
+  const fs::path folder = folder_of(checkpoint);
   std::map<std::string, Row> rows;
   for (const fs::path& file : files_under(checkpoint.path)) {
     if (!holds_tensors(file)) continue;

@@ -186,7 +186,8 @@ class Drawing {
           same->bytes->places(0, static_cast<uint64_t>(same->numel) * element_size(held.dtype));
       for (size_t i = 0; i < places.size() && i < 2; ++i) {
         const FileRange& place = places[i];
-        const std::string file = printable(fs::relative(place.file, folder()).string());
+        const std::string file =
+            printable(fs::relative(place.file, folder_of(checkpoint_)).string());
         auto box = std::find_if(boxes_.begin() + static_cast<ptrdiff_t>(first), boxes_.end(),
                                 [&](const Box& each) { return each.file == file; });
         if (box == boxes_.end())
@@ -241,10 +242,6 @@ class Drawing {
     body_ += text_at(text_left(), y, style, text);
     const double letter = style == "head" ? kHeadLetter : kLetter;
     longest_ = std::max(longest_, letter * static_cast<double>(text.size()));
-  }
-
-  fs::path folder() const {
-    return fs::is_directory(checkpoint_.path) ? checkpoint_.path : checkpoint_.path.parent_path();
   }
 
   const CheckpointReader& checkpoint_;

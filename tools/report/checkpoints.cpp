@@ -28,11 +28,8 @@ Layout layout_of(const fs::path& path) {
                 .step = "&ndash;",
                 .samples = "&ndash;"};
   if (!metadata) return layout;
-  const Value args = metadata.find(keys::kArgs);
-  const Value samples = args ? args.find(keys::kConsumedTrainSamples) : Value();
-  layout.step =
-      text_of(metadata.find(keys::kIteration).value_or(metadata.find(keys::kGlobalSteps)));
-  layout.samples = text_of(samples.value_or(metadata.find(keys::kGlobalSamples)));
+  layout.step = text_of(step_of(metadata));
+  layout.samples = text_of(samples_of(metadata));
   return layout;
 }
 
