@@ -65,6 +65,6 @@ for run in four resumed; do
 done
 ! "$bin/plot_loss" --tolerance 1e-5 one.csv without.csv >plot.log 2>&1 || fail "--mlp-scale changes no loss"
 ! mine --train-iters 10 --load one && grep -q 'made with mlp_scale = True, this run has False; see --mlp-scale' mine.log || fail "a load without the flag: $(cat mine.log)"
-installed/bin/ckpt inspect one/global_step5_universal | grep -q ' 2\.mlp\.scale ' || fail "no 2.mlp.scale in the universal folder"
+installed/bin/ckpt inspect one/global_step5_universal >inspected.log && grep -q ' 2\.mlp\.scale ' inspected.log || fail "no 2.mlp.scale in the universal folder"
 ! installed/bin/hf_convert export one hf >hf.log 2>&1 && grep -q '2\.mlp\.scale' hf.log || fail "hf_convert: $(cat hf.log)"
 echo "ok: a fork of the GPT trains alike on one rank and on four, and resumes on another mesh"
