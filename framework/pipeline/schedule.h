@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "framework/format/layout.h"  // layers_of_stage
+
 namespace anymesh {
 
 // The 1F1B schedule (PipeDream-Flush; arXiv:2104.04473, figure 4) as data: the steps of a stage, in
@@ -30,17 +32,6 @@ inline std::vector<Step> one_f_one_b(int stage, int num_stages, int num_micro_ba
   }
   while (backward < num_micro_batches) steps.push_back({Op::Backward, backward++});
   return steps;
-}
-
-// The layers [begin, end) of a stage. They are divided as evenly as possible; if there is a
-// remainder, the first stages take one more.
-struct LayerRange {
-  int begin = 0, end = 0;
-};
-inline LayerRange layers_of_stage(int num_layers, int num_stages, int stage) {
-  const int each = num_layers / num_stages, more = num_layers % num_stages;
-  const int begin = stage * each + std::min(stage, more);
-  return {begin, begin + each + (stage < more ? 1 : 0)};
 }
 
 }  // namespace anymesh

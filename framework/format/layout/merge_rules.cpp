@@ -240,6 +240,11 @@ std::vector<std::string> MergeRules::unused() const {
   return result;
 }
 
+bool is_megatron_row_parallel(const std::string& name) {
+  return name.ends_with(".self_attention.dense.weight") ||
+         name.ends_with(".mlp.dense_4h_to_h.weight");
+}
+
 MergeShape merge_shape(const std::string& name, const MergeRule& rule,
                        std::span<const Shape> shards, std::optional<int64_t> vocabulary) {
   using Kind = MergeRule::Kind;

@@ -84,6 +84,10 @@ class MergeRules {
   size_t states_ = 0, width_ = 0;  // sums over all compiled patterns
 };
 
+// Megatron publishes the row-parallel patterns only at tp > 1. Without them, a universal checkpoint
+// made at tp 1 would be cut along the wrong dim at the next tp size. These are its names.
+bool is_megatron_row_parallel(const std::string& name);
+
 // The full tensor's shape and the cut of its shards. merge_shape() finds them from the shards'
 // shapes (one for each tp rank) and throws if the shards do not fit together. `vocabulary` is the
 // true number of rows.

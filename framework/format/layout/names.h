@@ -117,6 +117,15 @@ inline constexpr std::string_view kDsVersion = "ds_version";
 inline constexpr std::string_view kUniversalInfo = "universal_checkpoint_info";
 inline constexpr std::string_view kZeroOptimization = "zero_optimization";  // in ds_config
 inline constexpr std::string_view kRoundRobinGradients = "round_robin_gradients";
+inline constexpr std::string_view kParameterAlignment = "parameter_alignment";
+inline constexpr std::string_view kSubGroupSize = "sub_group_size";
+inline constexpr std::string_view kStage = "stage";
+inline constexpr std::string_view kBf16 = "bf16";  // in ds_config, as the following
+inline constexpr std::string_view kFp16 = "fp16";
+inline constexpr std::string_view kEnabled = "enabled";
+inline constexpr std::string_view kDataTypes = "data_types";
+inline constexpr std::string_view kGradAccumDtype = "grad_accum_dtype";
+inline constexpr std::string_view kGradientClipping = "gradient_clipping";
 
 // Megatron's additions to the model-states file.
 inline constexpr std::string_view kArgs = "args";

@@ -35,6 +35,14 @@ FlatGroup::FlatGroup(std::span<const int64_t> param_numels, int dp_size,
   partition_numel_ = (numel_ + alignment - 1) / alignment * kAlignmentPerRank;
 }
 
+std::vector<size_t> round_robin_order(size_t count, int dp_size) {
+  std::vector<size_t> order;
+  const auto step = static_cast<size_t>(dp_size);
+  for (size_t first = 0; first < std::min(step, count); ++first)
+    for (size_t i = first; i < count; i += step) order.push_back(i);
+  return order;
+}
+
 int64_t FlatGroup::padding(int dp_rank) const {
   return std::clamp<int64_t>((dp_rank + 1) * partition_numel_ - numel_, 0, partition_numel_);
 }

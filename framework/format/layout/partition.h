@@ -43,6 +43,10 @@ class FlatGroup {
   std::vector<int64_t> offsets_, numels_;
 };
 
+// Returns the order in which stages 1 and 2 lay out a group with DeepSpeed's round_robin_gradients,
+// as places in the group: 0, dp, 2 dp, ..., 1, dp + 1, ...
+std::vector<size_t> round_robin_order(size_t count, int dp_size);
+
 // Stage 3: the size of each rank's part of a parameter with `numel` elements. The last parts may
 // reach past its end.
 inline int64_t zero3_part_numel(int64_t numel, int dp_size) {
@@ -56,6 +60,17 @@ struct ElementRange {
 inline ElementRange zero3_part(int64_t numel, int dp_rank, int dp_size) {
   const int64_t part = zero3_part_numel(numel, dp_size), begin = std::min(numel, dp_rank * part);
   return {begin, std::min(numel, begin + part) - begin};
+}
+
+// The layers [begin, end) of a stage. They are divided as evenly as possible; if there is a
+// remainder, the first stages take one more.
+struct LayerRange {
+  int begin = 0, end = 0;
+};
+inline LayerRange layers_of_stage(int num_layers, int num_stages, int stage) {
+  const int each = num_layers / num_stages, more = num_layers % num_stages;
+  const int begin = stage * each + std::min(stage, more);
+  return {begin, begin + each + (stage < more ? 1 : 0)};
 }
 
 }  // namespace anymesh

@@ -204,6 +204,12 @@ std::vector<NamedShape> named_shapes(const Value& dict) {
   return shapes;
 }
 
+std::vector<std::string> names_of(const std::vector<NamedShape>& parameters) {
+  std::vector<std::string> names;
+  for (const NamedShape& parameter : parameters) names.push_back(parameter.name);
+  return names;
+}
+
 std::set<std::string> buffer_names(const ShardedCheckpoint& source) {
   std::set<std::string> names;
   for (const Value& state : source.model_states) names.merge(buffer_names(state));
@@ -216,6 +222,8 @@ namespace {
 void drop_refused_states(ShardedCheckpoint& source) {
   if (source.states_refused.empty()) return;
   source.optimizer_state = {};
+  source.optimizers.clear();
+  source.groups.clear();
   for (auto& [name, shards] : source.parameters) {
     for (ParameterShard& shard : shards) {
       std::erase_if(shard.states, [](const auto& state) { return state.first != kFp32State; });

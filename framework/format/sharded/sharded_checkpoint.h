@@ -63,6 +63,11 @@ struct ShardedCheckpoint {
   // Weights in the model's precision and buffers, of all pipeline stages. By tp rank, in the order
   // of named_parameters(). Empty for ZeRO 3.
   std::vector<NamedTensors> model_tensors;
+  // By mp rank: the optimizer_state_dict of dp rank 0, or at ZeRO 0 the model-states file's
+  // `optimizer`; and the names of each of its groups' parameters, in the optimizer's order. Empty if
+  // the states were refused, or if the weights stand for the masters.
+  std::vector<Value> optimizers;
+  std::vector<std::vector<std::vector<std::string>>> groups;
   Value optimizer_state;         // contents of the universal optimizer_state.pt
   std::string states_refused;    // why only fp32 states are here; empty if all are
   bool weights_rounded = false;  // some weights are rounded, for want of usable masters
@@ -78,6 +83,9 @@ struct ShardedCheckpoint {
 ShardedCheckpoint open_sharded_checkpoint(const std::filesystem::path& folder, int threads,
                                           RecordChecksums* checks = nullptr,
                                           bool module_order = false);
+
+// Throws unless the fragments of a state cover every element of the shard exactly once.
+void check_covered(const std::string& name, const ParameterShard& shard, const std::string& state);
 
 // Returns a state of a shard as one tensor that joins its fragments.
 TensorRecord shard_tensor(const ParameterShard& shard, std::string_view state);

@@ -37,6 +37,8 @@ struct NamedShape {
 };
 std::vector<NamedShape> named_shapes(const Value& dict);
 
+std::vector<std::string> names_of(const std::vector<NamedShape>& parameters);
+
 // Returns a tp rank's model tensors that may be trained: no buffers, and only the first name of a
 // tied weight.
 std::vector<NamedShape> trainable(const ShardedCheckpoint& source, int tp_rank);

@@ -24,6 +24,27 @@ bool is_single(const Value& step) {
 
 }  // namespace
 
+void check_covered(const std::string& name, const ParameterShard& shard, const std::string& state) {
+  const auto fail = [&](const std::string& found) {
+    throw DamagedFile(name + ": " + state + " of tp rank " + std::to_string(shard.tp_rank) +
+                      " has " + found);
+  };
+  int64_t next = 0;
+  const auto held = shard.states.find(state);
+  if (held == shard.states.end())
+    fail("0 elements, expected " + std::to_string(numel(shard.shape)));
+  for (const ShardFragment& fragment : held->second.fragments) {
+    if (fragment.begin != next) {
+      fail("elements up to " + std::to_string(next) + ", then from " +
+           std::to_string(fragment.begin) + " (dp rank " + std::to_string(fragment.dp_rank) + ")");
+    }
+    next += fragment.numel;
+  }
+  if (next != numel(shard.shape)) {
+    fail(std::to_string(next) + " elements, expected " + std::to_string(numel(shard.shape)));
+  }
+}
+
 TensorRecord shard_tensor(const ParameterShard& shard, std::string_view state) {
   const ShardState& found = shard.states.find(state)->second;
   return {found.dtype, shard.shape, false, joined(shard.shape, found.fragments, found.dtype)};

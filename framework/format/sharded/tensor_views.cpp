@@ -98,6 +98,21 @@ TensorRecord widened(const TensorRecord& tensor) {
   return {tensor.dtype, tensor.shape, false, tensor.bytes};
 }
 
+TensorRecord rounded(const TensorRecord& tensor, DType dtype) {
+  if (dtype == tensor.dtype) return tensor;
+  const TensorRecord floats = as_float32(tensor);
+  if (dtype == DType::kFloat32) return floats;
+  const uint64_t size = element_size(dtype);
+  const auto read = [floats, dtype, size](uint64_t offset, std::span<std::byte> out) {
+    std::vector<float> values(out.size() / size);
+    floats.bytes->read(offset / size * sizeof(float), std::as_writable_bytes(std::span(values)));
+    from_floats(values, dtype, out);
+  };
+  const auto count = static_cast<uint64_t>(tensor.numel());
+  return {dtype, tensor.shape, false,
+          std::make_shared<ComputedBytes>(count * size, "a rounded tensor", read)};
+}
+
 std::string TensorDifference::text() const {
   return string_printf("differs in %" PRId64 " of %" PRId64
                        " elements, at most by %.3e at element %" PRId64,

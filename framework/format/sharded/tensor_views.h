@@ -62,4 +62,7 @@ TensorRecord as_float32(const TensorRecord& tensor);
 // Clears requires_grad.
 TensorRecord widened(const TensorRecord& tensor);
 
+// Converts a tensor to float32, or rounds it to float16 or bfloat16, to nearest even.
+TensorRecord rounded(const TensorRecord& tensor, DType dtype);
+
 }  // namespace anymesh

@@ -83,6 +83,9 @@ class RankReader {
     const Order order = find_order(param_groups);
     if (!order.doubt.empty()) source_.states_refused = order.doubt;
     source_.weights_rounded |= !order.doubtful.empty();
+    source_.optimizers.push_back(optimizer_);
+    auto& names = source_.groups.emplace_back();
+    for (const auto& group : order.groups) names.push_back(names_of(group));
     for (size_t g = 0; g < order.groups.size(); ++g) {
       if (flat_) {
         read_flat(flat_.at(g), state(static_cast<int64_t>(g)), param_groups.at(g), order.groups[g],

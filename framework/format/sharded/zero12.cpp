@@ -140,7 +140,10 @@ void read_zero12(ShardedCheckpoint& source, const std::vector<Value>& optimizers
       return read_weights(source);
     }
     std::vector<GroupShapes> groups;
-    for (const Value& dict : shapes.items()) groups.push_back(named_shapes(dict));
+    auto& names = source.groups.emplace_back();
+    for (const Value& dict : shapes.items())
+      names.push_back(names_of(groups.emplace_back(named_shapes(dict))));
+    source.optimizers.push_back(optimizers[static_cast<size_t>(mp)].at(keys::kOptimizerStateDict));
     for (int dp = 0; dp < source.dp_size; ++dp) {
       const Value& file = optimizers[static_cast<size_t>(dp * mp_size + mp)];
       const Value state = file.at(keys::kOptimizerStateDict);

@@ -20,6 +20,20 @@ Value group_of(const Value& torch_state, int64_t sub_group) {
   return Value::dict();
 }
 
+// Returns the names of each group's parameters, sub-group after sub-group.
+std::vector<std::vector<std::string>> group_names(const Value& torch_state, const Value& shapes) {
+  std::vector<std::vector<std::string>> groups;
+  for (const Value& group : torch_state.at(keys::kParamGroups).items()) {
+    auto& names = groups.emplace_back();
+    for (const int64_t sub_group : group.at(keys::kParams).as_ints()) {
+      if (sub_group < 0) group.fail("sub-groups from 0 on");
+      const auto own = names_of(named_shapes(shapes.at(static_cast<size_t>(sub_group))));
+      names.insert(names.end(), own.begin(), own.end());
+    }
+  }
+  return groups;
+}
+
 // Reads one sub-group of one rank.
 void read_sub_group(ShardedCheckpoint& source, const Value& state, size_t g, const Value& shapes,
                     int dp, int mp) {
@@ -82,6 +96,9 @@ void read_zero3(ShardedCheckpoint& source, const std::vector<Value>& optimizers,
   const int mp_size = source.tp_size * source.pp_size;
   for (int mp = 0; mp < mp_size; ++mp) {
     const Value shapes = source.model_states[static_cast<size_t>(mp)].at(keys::kParamShapes);
+    const Value& first = source.optimizers.emplace_back(
+        optimizers[static_cast<size_t>(mp)].at(keys::kOptimizerStateDict));
+    source.groups.push_back(group_names(first.at(keys::kOptimizerStateDict), shapes));
     for (int dp = 0; dp < source.dp_size; ++dp) {
       const Value state =
           optimizers[static_cast<size_t>(dp * mp_size + mp)].at(keys::kOptimizerStateDict);

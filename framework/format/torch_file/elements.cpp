@@ -102,7 +102,44 @@ void convert(DType dtype, std::span<const std::byte> from, std::span<To> to) {
   }
 }
 
+// Returns bits [shift, 32) of `bits`, rounded to nearest even.
+uint32_t round_off(uint32_t bits, uint32_t shift) {
+  const uint32_t half = (1u << (shift - 1)) - 1, odd = bits >> shift & 1;
+  return (bits + half + odd) >> shift;
+}
+
+uint16_t float_to_bfloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return static_cast<uint16_t>(round_off(bits, 16));
+}
+
+// Half precision has a smaller exponent: larger numbers become infinite, smaller ones subnormal.
+uint16_t float_to_half(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7FFFFFFF;
+  if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7E00 | (magnitude >> 13 & 0x3FF));
+  if (magnitude >= 0x477FF000) return static_cast<uint16_t>(sign | 0x7C00);  // 65520 and beyond
+  if (magnitude >= 0x38800000)                                               // 2^-14 and beyond
+    return static_cast<uint16_t>(sign | round_off(magnitude - (112u << 23), 13));
+  const float units = std::nearbyint(std::bit_cast<float>(magnitude) * 0x1p24f);
+  return static_cast<uint16_t>(sign | static_cast<uint32_t>(units));
+}
+
 }  // namespace
+
+void from_floats(std::span<const float> from, DType dtype, std::span<std::byte> to) {
+  const auto each = [&](auto&& round) {
+    for (size_t i = 0; i < from.size(); ++i) {
+      const auto value = round(from[i]);
+      std::memcpy(to.data() + i * sizeof value, &value, sizeof value);
+    }
+  };
+  if (dtype == DType::kFloat16) return each(float_to_half);
+  if (dtype == DType::kBFloat16) return each(float_to_bfloat16);
+  if (dtype == DType::kFloat32) return each([](float value) { return value; });
+  throw std::logic_error("numbers are not rounded to " + std::string(dtype_name(dtype)));
+}
 
 void to_floats(DType dtype, std::span<const std::byte> from, std::span<float> to) {
   convert(dtype, from, to);

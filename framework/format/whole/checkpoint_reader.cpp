@@ -18,7 +18,7 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
-using Kind = CheckpointReader::Kind;
+using ReaderKind = CheckpointReader::Kind;
 
 // In the order in which Hugging Face looks for them.
 constexpr const char* kWeightsFiles[] = {"model.safetensors", kWeightsFile.data()};
@@ -128,16 +128,16 @@ fs::path resolve_tag(const fs::path& path, const std::string& tag) {
   return path;
 }
 
-Kind checkpoint_kind(const fs::path& path) {
+ReaderKind checkpoint_kind(const fs::path& path) {
   if (fs::exists(path) && !fs::is_directory(path)) {
     const File readable(path);  // throws for a FIFO, say
-    return Kind::kWeights;
+    return ReaderKind::kWeights;
   }
   if (!fs::exists(path))
     throw UserError(path.string() + ": no such file or folder" + list_parent(path));
-  if (fs::is_directory(path / kZeroFolder)) return Kind::kUniversal;
-  if (has_model_states(path)) return Kind::kOrdinary;
-  if (!weights_entry(path).empty()) return Kind::kWeights;
+  if (fs::is_directory(path / kZeroFolder)) return ReaderKind::kUniversal;
+  if (has_model_states(path)) return ReaderKind::kOrdinary;
+  if (!weights_entry(path).empty()) return ReaderKind::kWeights;
   throw DamagedFile(
       path.string() + ": is no checkpoint (no latest, no *_model_states.pt, no zero, no " +
       kWeightsFiles[0] + ", no " + kWeightsFiles[1] + "). It holds: " + list_folder(path));
@@ -339,17 +339,17 @@ CheckpointReader open_checkpoint(const fs::path& path, int threads, RecordChecks
   checkpoint.path = resolve_tag(path);
   checkpoint.kind = checkpoint_kind(checkpoint.path);
   switch (checkpoint.kind) {
-    case Kind::kOrdinary:
+    case ReaderKind::kOrdinary:
       checkpoint.open_ordinary(threads);
       break;
-    case Kind::kUniversal:
+    case ReaderKind::kUniversal:
       checkpoint.open_universal();
       break;
-    case Kind::kWeights:
+    case ReaderKind::kWeights:
       checkpoint.open_weights();
       break;
   }
-  if (checkpoint.kind != Kind::kWeights) checkpoint.add_untrained_of_zero3();
+  if (checkpoint.kind != ReaderKind::kWeights) checkpoint.add_untrained_of_zero3();
   checkpoint.finish();
   return checkpoint;
 }

@@ -14,6 +14,7 @@
 #include "framework/format/torch_file/torch_file.h"
 #include "framework/format/torch_file/zip.h"
 #include "framework/format/whole/convert_plan.h"
+#include "framework/format/whole/streamed_output.h"
 #include "framework/format/whole/universal_folder.h"
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"
@@ -25,18 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kOutputFlag = "--output_folder";
-
 constexpr const char* kSampleFile = "ds_to_universal_sample";
-
-fs::path without_trailing_slash(const fs::path& path) {
-  const fs::path normal = fs::absolute(path).lexically_normal();
-  return normal.has_filename() ? normal : normal.parent_path();
-}
-
-bool is_inside(const fs::path& inner, const fs::path& outer) {
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
-}
 
 void check_folders(const fs::path& input, const fs::path& output) {
   if (is_inside(output, input) || is_inside(input, output)) {
@@ -153,54 +143,6 @@ void check_names(const ConvertPlan& plan, const ShardedCheckpoint& source) {
   }
 }
 
-// Returns why the files do not fit on the disk, or "". Files left by an interrupted conversion
-// already have their space.
-std::string lack_of_space(const fs::path& folder, const std::vector<StreamedFile>& files,
-                          const ConvertReport& report) {
-  uint64_t there = 0;
-  for (const StreamedFile& file : files)
-    if (fs::is_regular_file(file.path)) there += fs::file_size(file.path);
-  const uint64_t needed = report.bytes - std::min(report.bytes, there);
-  if (report.free_bytes >= needed) return "";
-  return folder.string() + ": " + std::to_string(needed >> 20) + " MiB are needed, " +
-         std::to_string(report.free_bytes >> 20) + " MiB are free";
-}
-
-// Copies a torch file byte by byte. Each record is checked as it is read.
-StreamedFile streamed_copy(const fs::path& from, const fs::path& to, RecordChecksums& checks) {
-  const ZipReader zip(from);
-  std::vector<const ZipReader::Record*> records;
-  for (const ZipReader::Record& record : zip.records()) records.push_back(&record);
-  std::ranges::sort(records, {}, &ZipReader::Record::offset);
-  FileLayout layout;
-  uint64_t at = 0;
-  const auto add_to = [&](uint64_t end) {  // the bytes between records
-    if (at < end) layout.add(std::make_shared<SubRange>(zip.file(), at, end - at));
-  };
-  for (const ZipReader::Record* record : records) {
-    add_to(record->offset);
-    if (record->size > 0) layout.add(zip.open(*record, &checks));
-    at = record->offset + record->size;
-  }
-  add_to(zip.file()->size());
-  return {to, std::move(layout)};
-}
-
-// Streams the files and finishes the checks. If replicas differ between ranks, the cause may be a
-// damaged file; the error then names the damage.
-WriteResult stream_checked(const std::vector<StreamedFile>& files, int threads,
-                           RecordChecksums& checks) {
-  WriteResult result;
-  try {
-    result = write_files(files, threads);
-  } catch (const DamagedFile&) {
-    checks.finish(threads);
-    throw;
-  }
-  checks.finish(threads);
-  return result;
-}
-
 // A planned conversion: the files of `folder` and their content.
 class Conversion {
  public:
@@ -228,7 +170,7 @@ class Conversion {
     for (const StreamedFile& file : files_) report.bytes += file.layout.size;
     report.files = static_cast<int64_t>(files_.size());
     report.free_bytes = fs::space(existing_folder(folder_)).available;
-    report.refusal = lack_of_space(folder_, files_, report);
+    report.refusal = lack_of_space(folder_, files_, report.bytes, report.free_bytes);
   }
 
   void write(const fs::path& output, const ConvertOptions& options, const SourceFiles& sources,

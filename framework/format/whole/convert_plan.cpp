@@ -16,35 +16,6 @@ using Kind = MergeRule::Kind;
 constexpr std::string_view kRuleNames[] = {"replicated", kAverageRule, "two sub-parameters",
                                            "sub-parameters", "concatenate"};
 
-// Megatron publishes the row-parallel patterns only at tp > 1. Without them, a universal checkpoint
-// made at tp 1 would be cut along the wrong dim at the next tp size.
-bool is_megatron_row_parallel(const std::string& name) {
-  return name.ends_with(".self_attention.dense.weight") ||
-         name.ends_with(".mlp.dense_4h_to_h.weight");
-}
-
-// Throws unless the fragments cover every element exactly once.
-void check_covered(const std::string& name, const ParameterShard& shard, const std::string& state) {
-  const auto fail = [&](const std::string& found) {
-    throw DamagedFile(name + ": " + state + " of tp rank " + std::to_string(shard.tp_rank) +
-                      " has " + found);
-  };
-  int64_t next = 0;
-  const auto held = shard.states.find(state);
-  if (held == shard.states.end())
-    fail("0 elements, expected " + std::to_string(numel(shard.shape)));
-  for (const ShardFragment& fragment : held->second.fragments) {
-    if (fragment.begin != next) {
-      fail("elements up to " + std::to_string(next) + ", then from " +
-           std::to_string(fragment.begin) + " (dp rank " + std::to_string(fragment.dp_rank) + ")");
-    }
-    next += fragment.numel;
-  }
-  if (next != numel(shard.shape)) {
-    fail(std::to_string(next) + " elements, expected " + std::to_string(numel(shard.shape)));
-  }
-}
-
 using Shards = std::vector<const ParameterShard*>;  // one stage's, by tp rank
 
 // Returns the shards, by tp rank, of the first stage that has the parameter. With `copies`, returns

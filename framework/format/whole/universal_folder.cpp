@@ -9,6 +9,7 @@
 #include "framework/format/output/build_folder.h"
 #include "framework/format/output/manifest.h"
 #include "framework/format/torch_file/zip.h"
+#include "framework/format/whole/streamed_output.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {
@@ -53,17 +54,6 @@ bool is_of_kind(const fs::path& name, bool is_folder) {
   return parts.size() == 3 && !is_folder && std::ranges::any_of(kStates, [&](std::string_view s) {
            return parts[2] == state_file(s);
          });
-}
-
-void write_manifest(const fs::path& folder, const std::string& tag, int64_t iteration,
-                    const std::vector<StreamedFile>& files, const std::vector<uint32_t>& crcs) {
-  Manifest manifest{.tag = tag, .iteration = iteration};
-  for (size_t i = 0; i < files.size(); ++i) {
-    const fs::path& path = files[i].path;
-    manifest.files.push_back(
-        {path.lexically_relative(folder), fs::file_size(path), crcs[i], host_name()});
-  }
-  write_text_atomically(folder / kManifestFile, manifest.to_json());
 }
 
 // Adds second names as hard links, or as copies where the file system has no links.
