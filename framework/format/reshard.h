@@ -1,0 +1,5 @@
+#pragma once
+
+// An ordinary checkpoint for another mesh, as a job on that mesh would have written it.
+#include "framework/format/reshard/reshard.h"  // ds_reshard
+#include "framework/format/reshard/target.h"   // the mesh: tp, pp, dp, ZeRO stage, precision

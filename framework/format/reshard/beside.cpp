@@ -1,0 +1,137 @@
+#include "framework/format/reshard/beside.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include "framework/format/io/file_io.h"
+#include "framework/format/layout/names.h"
+#include "framework/format/output/folder_record.h"
+#include "framework/format/output/output_lock.h"
+#include "framework/format/whole/streamed_output.h"
+#include "framework/util/errors.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kScripts[] = {"zero_to_fp32.py", "zero_to_torch.py"};
+constexpr const char* kTrainerState = "trainer_state.json";      // HF Trainer
+constexpr const char* kAccelerateState = "random_states_0.pkl";  // Accelerate
+constexpr const char* kAccelerateScheduler = "scheduler.bin";
+
+// Returns the rank in a name such as rng_state_3.pth.
+std::optional<int> rank_in(std::string_view name, std::string_view before, std::string_view after) {
+  if (!name.starts_with(before) || !name.ends_with(after) ||
+      name.size() <= before.size() + after.size())
+    return std::nullopt;
+  name.remove_prefix(before.size());
+  name.remove_suffix(after.size());
+  int rank = 0;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), rank);
+  if (error != std::errc() || end != name.data() + name.size()) return std::nullopt;
+  return rank;
+}
+
+// Names a rank's file of random numbers. HF Trainer leaves the rank out where there is one alone.
+std::string trainers(int rank, int ranks) {
+  return ranks == 1 ? "rng_state.pth" : "rng_state_" + std::to_string(rank) + ".pth";
+}
+std::string accelerates(int rank, int) { return "random_states_" + std::to_string(rank) + ".pkl"; }
+
+bool is_random_state(const std::string& name) {
+  return name == "rng_state.pth" || rank_in(name, "rng_state_", ".pth") ||
+         rank_in(name, "random_states_", ".pkl");
+}
+
+void add_random_states(const fs::path& folder, std::string (*name_of)(int rank, int ranks),
+                       int old_ranks, int ranks, std::vector<BesideFile>& files,
+                       std::vector<std::string>& notes) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::string from = name_of(rank, old_ranks), to = name_of(rank, ranks);
+    if (rank < old_ranks && fs::is_regular_file(folder / from)) {
+      files.push_back({from, to});
+    } else {
+      notes.push_back(to + ": " +
+                      (rank < old_ranks ? from + " is missing"
+                                        : "no rank of the source has its random numbers") +
+                      ", so rank " + std::to_string(rank) + " starts from its seed");
+      break;
+    }
+  }
+}
+
+bool belongs(const std::string& name) {
+  return !name.starts_with(kLatestFile) && !name.starts_with(".") &&
+         !name.ends_with(kTemporarySuffix) && !is_random_state(name);
+}
+
+std::vector<std::string> targets(const std::vector<BesideFile>& files) {
+  std::vector<std::string> names;
+  for (const BesideFile& file : files) names.push_back(file.to);
+  names.emplace_back(kLatestFile);
+  return names;
+}
+
+}  // namespace
+
+std::vector<BesideFile> files_beside(const fs::path& tag, int old_ranks, int ranks,
+                                     std::vector<std::string>& notes) {
+  const fs::path folder = tag.parent_path();
+  const bool trainer = fs::exists(folder / kTrainerState),
+             accelerate = fs::exists(folder / kAccelerateState);
+  std::vector<BesideFile> files;
+  if (!trainer && !accelerate) {
+    for (const std::string script : kScripts)
+      if (fs::is_regular_file(folder / script)) files.push_back({script, script});
+    return files;
+  }
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename();
+    if (entry.is_regular_file() && belongs(name)) files.push_back({name, name});
+  }
+  std::ranges::sort(files, {}, &BesideFile::from);
+  add_random_states(folder, trainer ? trainers : accelerates, old_ranks, ranks, files, notes);
+  if (accelerate && ranks != old_ranks && fs::exists(folder / kAccelerateScheduler))
+    notes.push_back(std::string(kAccelerateScheduler) +
+                    ": Accelerate advances a scheduler by its number of processes at each step, so "
+                    "its position is that of " +
+                    std::to_string(old_ranks) + " processes");
+  return files;
+}
+
+void check_beside(const fs::path& output, const std::vector<BesideFile>& files) {
+  FolderRecord(output.parent_path())
+      .expect_ours(targets(files), "; give another " + std::string(kOutputFlag));
+}
+
+std::vector<std::string> write_beside(const fs::path& tag, const fs::path& output,
+                                      const std::vector<BesideFile>& files) {
+  const fs::path from = tag.parent_path(), to = output.parent_path();
+  const OutputLock lock = OutputLock::inside(to, kOutputFlag);
+  FolderRecord record(to);
+  const std::vector<std::string> names = targets(files);
+  record.expect_ours(names, "");
+  const auto publish = [&](const std::string& name, const fs::path& made, Manifest::File listed) {
+    listed.name = name;
+    record.remove(name);
+    record.add({std::move(listed)});
+    record.write();  // before the rename, so that a kill leaves no unrecorded file
+    rename_durably(made, to / name);
+  };
+  for (const BesideFile& file : files) {
+    const fs::path made = new_file_beside(to / file.to);
+    fs::copy_file(from / file.from, made, fs::copy_options::overwrite_existing);
+    sync_file(made);
+    publish(file.to, made, {.name = file.to, .bytes = fs::file_size(made)});
+  }
+  const std::string text = output.filename();
+  const fs::path made = new_file_beside(to / kLatestFile);
+  write_text_atomically(made, text);
+  publish(names.back(), made, file_of_text(names.back(), text));
+  record.write();  // its time is that of the files or later
+  return names;
+}
+
+}  // namespace anymesh

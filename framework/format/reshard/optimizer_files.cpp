@@ -1,0 +1,318 @@
+#include "framework/format/reshard/optimizer_files.h"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+#include "framework/format/sharded/tensor_views.h"
+#include "framework/util/errors.h"
+
+namespace anymesh {
+namespace {
+
+using Group = RankModel::Group;
+using Parameter = RankModel::Parameter;
+
+constexpr int64_t kAlignedBytes = 16;              // parameter_alignment
+constexpr int64_t kSubGroupSizeDefault = 1 << 30;  // DeepSpeed's 1e9, and none is that large
+
+bool is_true(const Value& value) { return value.kind() == Value::Kind::kBool && value.as_bool(); }
+
+BytesPtr zeros(uint64_t size) {
+  return std::make_shared<ComputedBytes>(size, "padding", [](uint64_t, std::span<std::byte> out) {
+    std::ranges::fill(out, std::byte{});
+  });
+}
+
+DType dtype_of(const Group& group, std::string_view state) {
+  const DType dtype = group.parameters[0].states.find(state)->second.dtype;
+  for (const Parameter& parameter : group.parameters) {
+    const auto found = parameter.states.find(state);
+    if (found == parameter.states.end() || found->second.dtype != dtype)
+      throw Unreadable(parameter.name + ": has no " + std::string(state) + " like " +
+                       group.parameters[0].name + "'s, which is in the same group");
+  }
+  return dtype;
+}
+
+// Returns the elements of these fragments, one after the other, with zeros where there is none.
+TensorRecord flat_tensor(const Group& group, std::string_view state,
+                         const std::vector<Fragment>& fragments, int64_t numel) {
+  const DType dtype = dtype_of(group, state);
+  const uint64_t size = element_size(dtype);
+  std::vector<ShardFragment> parts;
+  int64_t next = 0;
+  const auto pad = [&](int64_t end) {
+    if (end > next)
+      parts.push_back({0, next, end - next, zeros(static_cast<uint64_t>(end - next) * size)});
+    next = std::max(next, end);
+  };
+  for (const Fragment& fragment : fragments) {
+    pad(fragment.partition_start);
+    const BytesPtr whole = group.parameters[fragment.param].states.find(state)->second.bytes;
+    parts.push_back(
+        {0, next, fragment.numel,
+         std::make_shared<SubRange>(whole, static_cast<uint64_t>(fragment.param_start) * size,
+                                    static_cast<uint64_t>(fragment.numel) * size)});
+    next += fragment.numel;
+  }
+  pad(numel);
+  return {dtype, {numel}, state == kFp32State, joined({numel}, std::move(parts), dtype)};
+}
+
+// Returns the step with memory of its own: torch's optimizers add to it in place.
+Value unshared(const Value& step) {
+  if (!step.is_tensor()) return step;
+  TensorRecord tensor = step.as_tensor();
+  tensor.bytes = std::make_shared<SubRange>(tensor.bytes, 0, tensor.bytes->size());
+  return tensor;
+}
+
+// Returns a state entry like the source's, with these tensors and this step.
+Value entry_like(const Value& entry, const Parameter& parameter,
+                 const std::function<TensorRecord(const std::string& state)>& tensor) {
+  Value result = Value::dict();
+  for (const auto& [key, value] : entry.entries()) {
+    const std::string name = key.is_string() ? key.as_string() : key.found();
+    if (name == kStepState) {
+      result.set(name, unshared(parameter.step));
+    } else if (parameter.states.contains(name)) {
+      result.set(name, tensor(name));
+    } else if (value.is_tensor()) {
+      value.refuse("a state of each element, or a number");
+    } else {
+      result.set(name, value);
+    }
+  }
+  return result;
+}
+
+void check_same_step(const Group& group) {
+  const Parameter& first = group.parameters[0];
+  for (const Parameter& parameter : group.parameters) {
+    const bool same = first.step && parameter.step
+                          ? first.step.as_double() == parameter.step.as_double()
+                          : first.step.is_none() == parameter.step.is_none();
+    if (!same)
+      throw Unreadable(parameter.name + ": is at step " + parameter.step.found() + ", but " +
+                       first.name + " of the same group at " + first.step.found() +
+                       "; ZeRO 1 to 3 have one step for a group");
+  }
+}
+
+// With ZeRO 1 and 2, DeepSpeed keeps the momentum of Muon for whole parameters on every rank that
+// has a part of them.
+void refuse_muon(const Group& group) {
+  if (is_true(group.settings.find("use_muon").value_or(false)))
+    group.settings.refuse("no group of Muon, whose momentum is not cut as the weights are");
+}
+
+Value settings_of(const Group& group, int64_t first, int64_t count) {
+  std::vector<int64_t> indices(static_cast<size_t>(count));
+  std::iota(indices.begin(), indices.end(), first);
+  Value settings = group.settings;
+  return settings.set(keys::kParams, Value::list_of(indices));
+}
+
+Value shapes_of(std::span<const Parameter> parameters) {
+  std::vector<Value::Entry> shapes;
+  for (const Parameter& parameter : parameters)
+    shapes.emplace_back(parameter.name, Value::size(parameter.shape));
+  return Value::ordered_dict(std::move(shapes));
+}
+
+}  // namespace
+
+Value config_entry(const Value& config, std::string_view section, std::string_view key) {
+  const Value found = config.is_dict() ? config.find(section) : Value();
+  return found.is_dict() ? found.find(key) : Value();
+}
+
+bool has_bf16_optimizer(const CheckpointMesh& mesh, const Value& config) {
+  const Value dtype = config_entry(config, keys::kDataTypes, keys::kGradAccumDtype);
+  return mesh.stage == 1 && mesh.dtype == DType::kBFloat16 && dtype.is_string() &&
+         (dtype.as_string() == "fp32" || dtype.as_string() == "float32");
+}
+
+OptimizerFiles::OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh,
+                               const Value& config, const Value& common)
+    : mesh_(mesh), common_(common), groups_(rank.groups) {
+  const auto zero = [&](std::string_view key) {
+    return config_entry(config, keys::kZeroOptimization, key);
+  };
+  is_bf16_optimizer_ = has_bf16_optimizer(mesh, config);
+  const bool is_flat = (mesh.stage == 1 || mesh.stage == 2) && !is_bf16_optimizer_;
+  if (is_flat && is_true(zero(keys::kParameterAlignment)))
+    alignment_ = kAlignedBytes / std::gcd(kAlignedBytes, int64_t(element_size(mesh.dtype)));
+  const Value size = zero(keys::kSubGroupSize);
+  const bool is_number = size.is_int() || size.kind() == Value::Kind::kFloat;
+  sub_group_size_ = is_number ? static_cast<int64_t>(size.as_double()) : kSubGroupSizeDefault;
+  std::erase_if(groups_, [](const Group& group) { return group.parameters.empty(); });
+  for (Group& group : groups_) {
+    check_same_step(group);
+    refuse_muon(group);
+    if (!is_flat || !is_true(zero(keys::kRoundRobinGradients))) continue;
+    std::vector<Parameter> parameters;
+    for (const size_t i : round_robin_order(group.parameters.size(), mesh.dp_size))
+      parameters.push_back(group.parameters[i]);
+    group.parameters = std::move(parameters);
+  }
+}
+
+std::vector<int64_t> OptimizerFiles::gaps_of(const Group& group) const {
+  std::vector<int64_t> gaps;
+  int64_t end = 0;
+  for (const Parameter& parameter : group.parameters) {
+    end += numel(parameter.shape);
+    gaps.push_back((alignment_ - end % alignment_) % alignment_);
+    end += gaps.back();
+  }
+  gaps.back() = 0;
+  return gaps;
+}
+
+FlatGroup OptimizerFiles::layout_of(const Group& group) const {
+  std::vector<int64_t> numels;
+  for (const Parameter& parameter : group.parameters) numels.push_back(numel(parameter.shape));
+  return FlatGroup(numels, mesh_.dp_size, gaps_of(group));
+}
+
+OptimizerFiles::Flat OptimizerFiles::flat_group(const Group& group, int dp_rank) const {
+  const FlatGroup layout = layout_of(group);
+  return {&group, layout.fragments(dp_rank), layout.partition_numel()};
+}
+
+// Cuts each parameter among the dp ranks, and the groups into sub-groups of about sub_group_size
+// elements a rank.
+std::vector<OptimizerFiles::Flat> OptimizerFiles::sub_groups(int dp_rank) const {
+  std::vector<Flat> result;
+  for (const Group& group : groups_) {
+    int64_t all = 0;
+    for (const Parameter& parameter : group.parameters)
+      all += zero3_part_numel(numel(parameter.shape), mesh_.dp_size);
+    Flat sub{&group, {}, 0};
+    for (size_t i = 0; i < group.parameters.size(); ++i) {
+      const int64_t count = numel(group.parameters[i].shape);
+      const auto [begin, held] = zero3_part(count, dp_rank, mesh_.dp_size);
+      sub.fragments.push_back({i, begin, sub.numel, held});
+      sub.numel += zero3_part_numel(count, mesh_.dp_size);
+      const bool last = i + 1 == group.parameters.size();
+      if (!last && (sub_group_size_ >= all || sub.numel < sub_group_size_)) continue;
+      result.push_back(std::move(sub));
+      sub = {&group, {}, 0};
+    }
+  }
+  return result;
+}
+
+Value OptimizerFiles::param_shapes() const {
+  if (mesh_.stage == 0) return {};
+  Value shapes = Value::list();
+  if (mesh_.stage < 3) {
+    for (const Group& group : groups_) shapes.push_back(shapes_of(group.parameters));
+    return shapes;
+  }
+  for (const Flat& sub : sub_groups(0)) {
+    const std::span all = sub.group->parameters;
+    shapes.push_back(shapes_of(all.subspan(sub.fragments[0].param, sub.fragments.size())));
+  }
+  return shapes;
+}
+
+// Returns the state of torch's optimizer: an entry for each flat tensor.
+Value OptimizerFiles::base_state(const std::vector<Flat>& flats) const {
+  std::vector<Value::Entry> states;
+  for (const Flat& flat : flats) {
+    const Group& group = *flat.group;
+    const auto index = static_cast<int64_t>(&flat - flats.data());
+    if (!group.entry) continue;
+    states.emplace_back(index,
+                        entry_like(group.entry, group.parameters[0], [&](const std::string& state) {
+                          return flat_tensor(group, state, flat.fragments, flat.numel);
+                        }));
+  }
+  Value settings = Value::list();
+  int64_t first = 0;
+  for (const Group& group : groups_) {
+    const auto own = std::ranges::count(flats, &group, &Flat::group);
+    settings.push_back(settings_of(group, first, own));
+    first += own;
+  }
+  return Value::dict(
+      {{keys::kState, Value::dict(std::move(states))}, {keys::kParamGroups, settings}});
+}
+
+Value OptimizerFiles::stage12(int dp_rank) const {
+  std::vector<Flat> flats;
+  Value masters = Value::list(), paddings = Value::list(), gaps = Value::list(),
+        mappings = Value::list();
+  for (const Group& group : groups_) {
+    const Flat& flat = flats.emplace_back(flat_group(group, dp_rank));
+    const int64_t padding = layout_of(group).padding(dp_rank);
+    const int64_t count = is_bf16_optimizer_ ? flat.numel : flat.numel - padding;
+    masters.push_back(flat_tensor(group, kFp32State, flat.fragments, count));
+    paddings.push_back(padding);
+    gaps.push_back(Value::list_of(gaps_of(group)));
+    std::vector<Value::Entry> addresses;
+    for (const Fragment& fragment : flat.fragments)
+      addresses.emplace_back(group.parameters[fragment.param].name,
+                             fragment_address(fragment.numel, fragment.partition_start));
+    mappings.push_back(Value::ordered_dict(std::move(addresses)));
+  }
+  const Value counts = Value::list(std::vector<Value>(groups_.size(), mesh_.dp_size));
+  Value state = Value::dict();
+  if (!is_bf16_optimizer_) {
+    for (const auto key : {keys::kLossScaler, keys::kDynamicLossScale, keys::kOverflow})
+      state.set(key, common_.at(key));
+  }
+  state.set(keys::kClipGrad, common_.at(keys::kClipGrad))
+      .set(keys::kBaseOptimizerState, base_state(flats))
+      .set(keys::kFp32Groups, masters);
+  if (!is_bf16_optimizer_) state.set(keys::kZeroStage, zero_stage_enum(mesh_.stage));
+  state.set(keys::kGroupPaddings, paddings);
+  if (!is_bf16_optimizer_) state.set(keys::kParamAlignmentPaddings, gaps);
+  return state.set(keys::kPartitionCount, counts)
+      .set(keys::kDsVersion, common_.at(keys::kDsVersion))
+      .set(keys::kParamSliceMappings, mappings);
+}
+
+Value OptimizerFiles::stage3(int dp_rank) const {
+  const std::vector<Flat> flats = sub_groups(dp_rank);
+  Value masters = Value::list();
+  for (const Flat& flat : flats)
+    masters.push_back(flat_tensor(*flat.group, kFp32State, flat.fragments, flat.numel));
+  Value state = Value::dict({{keys::kZeroStage, zero_stage_enum(3)}});
+  for (const auto key : {keys::kLossScaler, keys::kDynamicLossScale, keys::kOverflow})
+    state.set(key, common_.at(key));
+  return state.set(keys::kPartitionCount, mesh_.dp_size)
+      .set(keys::kOptimizerStateDict, base_state(flats))
+      .set(keys::kFp32FlatGroups, masters);
+}
+
+Value OptimizerFiles::state(int dp_rank) const {
+  Value state = mesh_.stage == 3 ? stage3(dp_rank) : stage12(dp_rank);
+  if (const Value info = common_.find(keys::kUniversalInfo)) state.set(keys::kUniversalInfo, info);
+  return state;
+}
+
+// Torch's own state has an entry for each parameter, and the weights are the masters.
+Value OptimizerFiles::whole_state() const {
+  std::vector<Value::Entry> states;
+  Value settings = Value::list();
+  int64_t index = 0;
+  for (const Group& group : groups_) {
+    settings.push_back(settings_of(group, index, static_cast<int64_t>(group.parameters.size())));
+    for (const Parameter& parameter : group.parameters) {
+      if (group.entry)
+        states.emplace_back(index,
+                            entry_like(group.entry, parameter, [&](const std::string& state) {
+                              return parameter.states.find(state)->second;
+                            }));
+      ++index;
+    }
+  }
+  return Value::dict(
+      {{keys::kState, Value::dict(std::move(states))}, {keys::kParamGroups, settings}});
+}
+
+}  // namespace anymesh

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "framework/format/layout/partition.h"
+#include "framework/format/reshard/rank_model.h"
+
+namespace anymesh {
+
+// The optimizer of one model-parallel rank as DeepSpeed's classes write it: which class, and how it
+// lays the groups out, follow from the stage, the precision and the config (`ds_config`).
+//
+//   ZeRO 0, fp32    torch's own state, in the model-states file
+//   ZeRO 1, 2       DeepSpeedZeroOptimizer
+//   ZeRO 1          BF16_Optimizer, in bf16 with gradients summed in fp32
+//   ZeRO 3          DeepSpeedZeroOptimizer_Stage3
+class OptimizerFiles {
+ public:
+  // `common` has what all ranks share, under the keys of ZeRO 1: the loss scaler, clip_grad.
+  OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh, const Value& config,
+                 const Value& common);
+
+  Value param_shapes() const;      // of the model-states file; None at ZeRO 0
+  Value state(int dp_rank) const;  // optimizer_state_dict, of ZeRO 1 to 3
+  Value whole_state() const;       // `optimizer` of the model-states file, of ZeRO 0
+
+ private:
+  using Group = RankModel::Group;
+  // Consecutive elements of the rank's flat tensor: those of a parameter from `param_start` on.
+  struct Flat {
+    const Group* group;
+    std::vector<Fragment> fragments;
+    int64_t numel;  // with padding
+  };
+
+  Flat flat_group(const Group& group, int dp_rank) const;
+  std::vector<Flat> sub_groups(int dp_rank) const;
+  Value base_state(const std::vector<Flat>& flats) const;
+  Value stage12(int dp_rank) const;
+  Value stage3(int dp_rank) const;
+  FlatGroup layout_of(const Group& group) const;
+  std::vector<int64_t> gaps_of(const Group& group) const;
+
+  CheckpointMesh mesh_;
+  Value common_;
+  std::vector<Group> groups_;  // their parameters in the order of the flat buffers
+  bool is_bf16_optimizer_ = false;
+  int64_t alignment_ = 1;       // of each parameter in a flat buffer, in elements
+  int64_t sub_group_size_ = 0;  // ZeRO 3
+};
+
+// Whether DeepSpeed trains with BF16_Optimizer, which keeps gradients in fp32.
+bool has_bf16_optimizer(const CheckpointMesh& mesh, const Value& config);
+
+// Returns an entry of a section of ds_config, such as zero_optimization; None if it has none.
+Value config_entry(const Value& config, std::string_view section, std::string_view key);
+
+}  // namespace anymesh

@@ -1,0 +1,215 @@
+#include "framework/format/reshard/rank_model.h"
+
+#include <algorithm>
+
+#include "framework/format/layout/partition.h"
+#include "framework/format/sharded/tensor_views.h"
+#include "framework/util/errors.h"
+#include "framework/util/printable.h"
+
+namespace anymesh {
+namespace {
+
+using Parameter = RankModel::Parameter;
+using Group = RankModel::Group;
+
+// Returns the state dict of torch's optimizer inside DeepSpeed's.
+Value torch_state(const ShardedCheckpoint& source, size_t mp) {
+  const Value& optimizer = source.optimizers[mp];
+  const Value torch =
+      source.stage == 0
+          ? optimizer.find(keys::kOptimizerStateDict).value_or(optimizer)
+          : optimizer.at(source.stage == 3 ? keys::kOptimizerStateDict : keys::kBaseOptimizerState);
+  if (torch.is_list())
+    torch.refuse("the state of one optimizer (elastic checkpoints have no param_groups)");
+  return torch;
+}
+
+// Returns the parameter's shard on a rank, checked to be complete.
+Parameter parameter_of(const ShardedCheckpoint& source, const std::string& name, int pp, int tp) {
+  const auto shards = source.parameters.find(name);
+  if (name.empty() || shards == source.parameters.end())
+    throw Unreadable(source.folder.string() +
+                     ": which parameter each state of the optimizer is of "
+                     "cannot be known");
+  const auto shard = std::ranges::find_if(shards->second, [&](const ParameterShard& each) {
+    return each.pp_rank == pp && each.tp_rank == tp;
+  });
+  if (shard == shards->second.end())
+    throw DamagedFile(source.folder.string() + ": pp rank " + std::to_string(pp) + ", tp rank " +
+                      std::to_string(tp) + " does not have " + printable(name));
+  Parameter parameter{name, shard->shape, {}, shard->step};
+  for (const auto& [state, held] : shard->states) {
+    check_covered(name, *shard, state);
+    parameter.states[state] = shard_tensor(*shard, state);
+  }
+  return parameter;
+}
+
+// Returns a group's names in the optimizer's order. ZeRO 1 and 2 may have dealt them out to dp ranks.
+std::vector<std::string> undealt(const ShardedCheckpoint& source, size_t mp,
+                                 const std::vector<std::string>& names) {
+  const bool is_dealt = (source.stage == 1 || source.stage == 2) &&
+                        source.optimizers[mp].contains(keys::kZeroStage) &&
+                        round_robin_gradients(source.model_states[mp]).as_bool();
+  if (!is_dealt) return names;
+  const std::vector<size_t> order = round_robin_order(names.size(), source.dp_size);
+  std::vector<std::string> result(names.size());
+  for (size_t i = 0; i < names.size(); ++i) result[order[i]] = names[i];
+  return result;
+}
+
+std::vector<Group> groups_of(const ShardedCheckpoint& source, int pp, int tp) {
+  const auto mp = static_cast<size_t>(pp * source.tp_size + tp);
+  const Value torch = torch_state(source, mp), all = torch.at(keys::kParamGroups);
+  const auto& names = source.groups[mp];
+  if (all.size() != names.size()) all.fail(std::to_string(names.size()) + " groups");
+  std::vector<Group> groups;
+  for (size_t g = 0; g < names.size(); ++g) {
+    Group& group = groups.emplace_back(Group{{}, all.at(g), {}});
+    const std::vector<int64_t> params = group.settings.at(keys::kParams).as_ints();
+    if (!params.empty()) group.entry = torch.at(keys::kState).find(params[0]);
+    for (const std::string& name : undealt(source, mp, names[g]))
+      group.parameters.push_back(parameter_of(source, name, pp, tp));
+  }
+  return groups;
+}
+
+// Returns the second names of tied parameters. ZeRO 0 does not record them: they are the same
+// memory.
+std::map<std::string, std::string> shared_names(const ShardedCheckpoint& source,
+                                                const RankModel& rank) {
+  std::map<std::string, std::string> shared;
+  if (const Value recorded = source.model_states[0].find(keys::kSharedParams)) {
+    for (const auto& [second, first] : recorded.entries())
+      shared[second.as_string()] = first.as_string();
+    return shared;
+  }
+  std::map<const ByteSource*, std::string> first;
+  for (const auto& [name, tensor] : rank.module) {
+    if (rank.buffers.contains(name) || tensor.numel() == 0) continue;
+    const auto [known, is_new] = first.try_emplace(tensor.bytes.get(), name);
+    if (!is_new) shared[name] = known->second;
+  }
+  return shared;
+}
+
+// Returns the parameters that the model has and the optimizer has not. With a pipeline and at ZeRO 3
+// they are listed.
+NamedTensors frozen_of(const ShardedCheckpoint& source, const RankModel& rank) {
+  std::set<std::string> trained, listed;
+  for (const Group& group : rank.groups)
+    for (const Parameter& parameter : group.parameters) trained.insert(parameter.name);
+  const Value list = rank.model_state.find(keys::kFrozenParamShapes);
+  for (const auto& [name, shape] : list.value_or(Value::dict()).entries())
+    listed.insert(name.as_string());
+  const bool pipeline = rank.module.empty(), is_listed = pipeline || source.stage == 3;
+  const auto tp = static_cast<size_t>(rank.tp_rank);
+  const NamedTensors none;
+  NamedTensors frozen;
+  for (const auto& [name, tensor] : !pipeline        ? rank.module
+                                    : listed.empty() ? none
+                                                     : source.model_tensors[tp]) {
+    const bool is_frozen = is_listed ? listed.contains(name)
+                                     : !trained.contains(name) && !rank.buffers.contains(name) &&
+                                           !rank.shared.contains(name);
+    if (is_frozen) frozen.emplace_back(name, tensor);
+  }
+  return frozen;
+}
+
+// Whether frozen parameters were left out. ZeRO 2 and 3 list none then. The other stages never list
+// them; but a second name may be there whose first is not, and a model without any that is frozen
+// loads as well without the list.
+bool excludes_frozen(const ShardedCheckpoint& source, const RankModel& rank) {
+  if (source.stage >= 2) return rank.model_state.find(keys::kFrozenParamShapes).is_none();
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : rank.module) names.insert(name);
+  return rank.frozen.empty() || std::ranges::any_of(rank.shared, [&](const auto& alias) {
+           return names.contains(alias.first) && !names.contains(alias.second);
+         });
+}
+
+// Gives the tensors of `module` their elements, where ZeRO 3 leaves them out, and their precision.
+// Weights that change their precision are rounded from their masters. Buffers stay as they are:
+// DeepSpeed does not cast them. Placeholders without elements anywhere, which are second names of
+// parameters that were left out, are for ZeRO 3 alone.
+void fill_module(const ShardedCheckpoint& source, RankModel& rank, DType from,
+                 const CheckpointMesh& mesh) {
+  const DType to = mesh.dtype;
+  std::map<std::string, TensorRecord> masters;
+  for (const Group& group : rank.groups)
+    for (const Parameter& parameter : group.parameters)
+      masters[parameter.name] = parameter.states.find(kFp32State)->second;
+  if (source.stage == 3) {  // also its frozen parameters are cut among dp ranks
+    for (const auto& [name, tensor] : rank.frozen)
+      masters[name] = parameter_of(source, name, rank.pp_rank, rank.tp_rank).states.at("fp32");
+  }
+  if (source.stage == 3 && mesh.stage < 3)
+    std::erase_if(rank.module, [&](const auto& entry) {
+      const auto alias = rank.shared.find(entry.first);
+      return !rank.buffers.contains(entry.first) &&
+             !masters.contains(alias == rank.shared.end() ? entry.first : alias->second);
+    });
+  std::map<std::string, TensorRecord> filled;
+  for (auto& [name, tensor] : rank.module) {
+    const bool changes = from != to && tensor.dtype == from && !rank.buffers.contains(name);
+    const DType dtype = changes ? to : tensor.dtype;
+    const auto alias = rank.shared.find(name);
+    const std::string& first = alias == rank.shared.end() ? name : alias->second;
+    if (const auto known = filled.find(first); known != filled.end()) {
+      tensor = known->second;
+      continue;
+    }
+    const auto master = masters.find(first);
+    const bool requires_grad = tensor.requires_grad;
+    if (master != masters.end() && (source.stage == 3 || changes)) {
+      tensor = is_floating(dtype) ? rounded(master->second, dtype) : master->second;
+    } else if (changes) {
+      tensor = rounded(tensor, dtype);
+    }
+    tensor.requires_grad = requires_grad;
+    filled[first] = tensor;
+  }
+}
+
+}  // namespace
+
+DType model_dtype(const Value& state, const std::vector<NamedTensors>& layers) {
+  const Value config = state.find(keys::kDsConfig).value_or(Value::dict());
+  for (const auto& [key, dtype] :
+       {std::pair(keys::kBf16, DType::kBFloat16), std::pair(keys::kFp16, DType::kFloat16)}) {
+    const Value section = config.is_dict() ? config.find(key) : Value();
+    const Value enabled = section.is_dict() ? section.find(keys::kEnabled) : Value();
+    if (enabled.kind() == Value::Kind::kBool && enabled.as_bool()) return dtype;
+  }
+  const std::set<std::string> buffers = buffer_names(state);
+  for (const auto& [name, tensor] : module_tensors(state))
+    if (!buffers.contains(name) && is_floating(tensor.dtype)) return tensor.dtype;
+  for (const NamedTensors& tensors : layers)
+    for (const auto& [name, tensor] : tensors)
+      if (is_floating(tensor.dtype)) return tensor.dtype;
+  return DType::kFloat32;
+}
+
+std::vector<RankModel> rank_models(const ShardedCheckpoint& source, const CheckpointMesh& to) {
+  const DType from = model_dtype(source.model_states[0], source.model_tensors);
+  std::vector<RankModel> ranks;
+  for (int pp = 0; pp < source.pp_size; ++pp) {
+    for (int tp = 0; tp < source.tp_size; ++tp) {
+      RankModel& rank = ranks.emplace_back(RankModel{.pp_rank = pp, .tp_rank = tp});
+      rank.model_state = source.model_state(pp, tp);
+      rank.groups = groups_of(source, pp, tp);
+      rank.module = module_tensors(rank.model_state);
+      rank.buffers = buffer_names(rank.model_state);
+      rank.shared = shared_names(source, rank);
+      rank.frozen = frozen_of(source, rank);
+      rank.excludes_frozen = excludes_frozen(source, rank);
+      fill_module(source, rank, from, to);
+      if (!rank.module.empty()) rank.frozen = frozen_of(source, rank);  // as they are filled now
+    }
+  }
+  return ranks;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "framework/format/reshard/target.h"
+#include "framework/format/sharded/sharded_checkpoint.h"
+
+namespace anymesh {
+
+// What one model-parallel rank holds, before ZeRO cuts it among dp ranks. Nothing is read yet.
+struct RankModel {
+  struct Parameter {
+    std::string name;
+    Shape shape;                                              // of this rank's shard
+    std::map<std::string, TensorRecord, std::less<>> states;  // fp32, exp_avg, ...
+    Value step;
+  };
+  // A parameter group of the optimizer. `settings` is its entry of param_groups. `entry` is a state
+  // entry of the source, which shows the keys, their order and where the step is; None before the
+  // first step.
+  struct Group {
+    std::vector<Parameter> parameters;
+    Value settings, entry;
+  };
+
+  int pp_rank = 0, tp_rank = 0;
+  std::vector<Group> groups;
+  Value model_state;  // the source's, of this rank
+  // The model's tensors in the model's precision, in the module's order: parameters, second names
+  // of tied ones, and buffers. Empty with a pipeline, whose weights are in layer files.
+  NamedTensors module;
+  std::set<std::string> buffers;
+  std::map<std::string, std::string> shared;  // second name of a tied parameter -> first
+  NamedTensors frozen;                        // parameters that no optimizer has
+  bool excludes_frozen = false;               // exclude_frozen_parameters left some or all out
+  // A pipeline's layers, by number, with names within the layer. Empty if the source's layer files
+  // are good as they are.
+  std::map<int, NamedTensors> layers;
+};
+
+// Returns the precision of the model's weights: by the config in a model-states file, else by the
+// weights there or in layer files.
+DType model_dtype(const Value& model_state, const std::vector<NamedTensors>& layers);
+
+// Returns the ranks of a checkpoint whose tp and pp stay as they are, by mp rank, with `module` as
+// the mesh `to` needs it. Throws if optimizer states are missing or incomplete.
+std::vector<RankModel> rank_models(const ShardedCheckpoint& source, const CheckpointMesh& to);
+
+}  // namespace anymesh

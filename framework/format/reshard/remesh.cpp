@@ -1,0 +1,409 @@
+#include "framework/format/reshard/remesh.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "framework/format/layout/merge_rules.h"
+#include "framework/format/layout/partition.h"
+#include "framework/format/sharded/stages.h"
+#include "framework/format/sharded/tensor_views.h"
+#include "framework/format/torch_file/torch_file.h"
+#include "framework/util/errors.h"
+#include "framework/util/printable.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+using Parameter = RankModel::Parameter;
+using Kind = MergeRule::Kind;
+
+constexpr int kEmbeddingLayer =
+    1;  // Megatron's layer 0 casts the input; the transformer begins at 2
+
+// Returns the layer of a pipeline's parameter, "7.mlp.dense_h_to_4h.weight", and its name within.
+// A layer that stages share is the embedding: "tied_modules.embed.word_embeddings.weight".
+struct LayerName {
+  int layer = -1;  // -1: not of a pipeline
+  std::string name;
+};
+LayerName layer_name(const std::string& name) {
+  if (name.starts_with(kTiedModules)) {
+    const size_t dot = name.find('.', kTiedModules.size());
+    return {kEmbeddingLayer, dot == std::string::npos ? name : name.substr(dot + 1)};
+  }
+  LayerName found;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), found.layer);
+  if (error != std::errc() || end == name.data() + name.size() || *end != '.' || found.layer < 0)
+    return {};
+  found.name = name.substr(static_cast<size_t>(end + 1 - name.data()));
+  return found;
+}
+
+// Returns elements [offset, ...) of a shard, read from the full tensor piece by piece. Padding is
+// zero.
+BytesPtr cut_out(const TensorRecord& full, const ShardLayout& layout) {
+  constexpr int64_t kElements = 64
+                                << 10;  // at a time, so that what is read around them stays small
+  const uint64_t size = element_size(full.dtype);
+  const auto bytes = [size](int64_t elements) { return static_cast<uint64_t>(elements) * size; };
+  const auto read = [=](uint64_t offset, std::span<std::byte> out) {
+    std::ranges::fill(out, std::byte{});
+    const auto begin = static_cast<int64_t>(offset / size),
+               end = begin + static_cast<int64_t>(out.size() / size);
+    std::vector<std::byte> around;
+    for (int64_t first = begin; first < end; first += kElements) {
+      const int64_t count = std::min(kElements, end - first);
+      int64_t low = INT64_MAX, high = 0;  // the elements are in [low, high) of the full tensor
+      layout.for_each_run(first, count, [&](int64_t from, int64_t, int64_t n) {
+        low = std::min(low, from);
+        high = std::max(high, from + n);
+      });
+      if (low >= high) continue;
+      around.resize(bytes(high - low));
+      full.bytes->read(bytes(low), around);
+      layout.for_each_run(first, count, [&](int64_t from, int64_t to, int64_t n) {
+        std::copy_n(around.data() + bytes(from - low), bytes(n), out.data() + bytes(to - begin));
+      });
+    }
+  };
+  return std::make_shared<ComputedBytes>(bytes(layout.shard_numel()), "a cut tensor", read);
+}
+
+// Megatron publishes the patterns of tensor parallelism at tp > 1 alone. These are its names.
+bool is_megatron_replicated(const std::string& name) {
+  const auto ends = [&](const char* end) { return name.ends_with(end); };
+  const std::string within = layer_name(name).name;
+  return ends("layernorm.weight") || ends("layernorm.bias") || ends("self_attention.dense.bias") ||
+         ends("mlp.dense_4h_to_h.bias") || ends("position_embeddings.weight") ||
+         within == "weight" || within == "bias";
+}
+
+// Orders the names of a layer as its module has them: readers of ZeRO 0 rely on that.
+std::pair<size_t, std::string> place_in_layer(const std::string& name) {
+  constexpr std::string_view kModules[] = {
+      "word_embeddings.",      "position_embeddings.",
+      "input_layernorm.",      "self_attention.query_key_value.",
+      "self_attention.dense.", "post_attention_layernorm.",
+      "mlp.dense_h_to_4h.",    "mlp.dense_4h_to_h."};
+  size_t place = 0;
+  while (place < std::size(kModules) && !name.starts_with(kModules[place])) ++place;
+  return {2 * place + name.ends_with("bias"), name};
+}
+
+// How tp of the new mesh cuts each parameter.
+class Cuts {
+ public:
+  Cuts(const WholeModel& model, int tp_size)
+      : tp_size_(tp_size), info_(info_of(model)), rules_(info_) {
+    const Value args = model.model_states[0].find(keys::kArgs).value_or(Value::dict());
+    vocabulary_multiple_ = args.find("make_vocab_size_divisible_by").value_or(128).as_int();
+  }
+
+  // Returns the cut of a whole tensor. Throws a UserError if tp does not divide it.
+  ShardLayout layout(const std::string& name, const Shape& shape, int tp_rank) {
+    try {
+      return ShardLayout::make(shape, rule_of(name, shape), tp_size_, tp_rank);
+    } catch (const std::exception& error) {
+      throw UserError("--target: tp=" + std::to_string(tp_size_) + " cannot cut " +
+                      printable(name) + " of shape " + to_string(shape) + ": " + error.what());
+    }
+  }
+
+  // Adds to a universal_checkpoint_info of tp 1 the patterns that it needs at other tp.
+  void publish(Value& info, const std::vector<std::string>& names) {
+    if (info_.has_row_parallel || tp_size_ == 1) return;
+    std::set<std::string> replicated, row_parallel;
+    for (const std::string& name : names) {
+      if (is_megatron_replicated(name)) replicated.insert(pattern_of(name));
+      if (is_megatron_row_parallel(name)) row_parallel.insert(pattern_of(name));
+    }
+    const auto list = [](const auto& set) { return Value::list({set.begin(), set.end()}); };
+    info.set(keys::kTpReplicatedPatterns, list(replicated))
+        .set(keys::kRowParallelPatterns, list(row_parallel));
+  }
+
+  bool is_tied(const std::string& name) { return rules_.classify(name).pipeline_replicated; }
+  int64_t padded_rows() const {
+    const int64_t multiple = vocabulary_multiple_ * tp_size_;
+    return (info_.original_vocab_size.value_or(0) + multiple - 1) / multiple * multiple;
+  }
+
+ private:
+  static UniversalInfo info_of(const WholeModel& model) {
+    const Value info = model.model_states[0].find(keys::kUniversalInfo);
+    return info ? UniversalInfo::from_value(info) : UniversalInfo();
+  }
+
+  CutRule rule_of(const std::string& name, const Shape& shape) {
+    const MergeRule rule = rules_.classify(name);
+    const bool unsaid = !info_.has_row_parallel;  // saved at tp 1
+    if (tp_size_ == 1 && !rule.vocabulary) return {.replicated = true};
+    if (rule.kind == Kind::kReplicated || rule.kind == Kind::kAverage ||
+        (unsaid && is_megatron_replicated(name)))
+      return {.replicated = true};
+    CutRule cut{.dim = rule.cat_dim};
+    if (unsaid && is_megatron_row_parallel(name)) cut.dim = 1;
+    if (rule.kind == Kind::kTwoSubParams) cut.parts = {shape.at(0) / 2, shape.at(0) / 2};
+    if (rule.kind == Kind::kSubParams) {
+      cut.dim = rule.sub_params->partition_dim;
+      cut.parts = rule.sub_params->shape[static_cast<size_t>(cut.dim)];
+    }
+    if (rule.vocabulary) cut.padded = padded_rows();
+    return cut;
+  }
+
+  int tp_size_;
+  UniversalInfo info_;
+  MergeRules rules_;
+  int64_t vocabulary_multiple_;
+};
+
+// Returns the names of a list that a stage has: the layers that are dealt to it, and what it shares.
+class Stages {
+ public:
+  Stages(const WholeModel& model, int pp_size, Cuts& cuts) : pp_size_(pp_size), cuts_(cuts) {
+    if (pp_size == 1) return;
+    const Value args = model.model_states[0].find(keys::kArgs).value_or(Value::dict());
+    num_layers_ = static_cast<int>(args.at("num_layers").as_int());
+    if (pp_size > num_layers_)
+      throw UserError("--target: pp=" + std::to_string(pp_size) + " stages have only " +
+                      std::to_string(num_layers_) + " layers");
+  }
+
+  bool has(int pp, const std::string& name) {
+    if (pp_size_ == 1) return true;
+    if (name.starts_with(kTiedModules) && cuts_.is_tied(name)) return pp == 0 || pp == pp_size_ - 1;
+    const int layer = layer_name(name).layer - kEmbeddingLayer - 1;
+    if (layer < 0) return pp == 0;
+    if (layer >= num_layers_) return pp == pp_size_ - 1;
+    const LayerRange range = layers_of_stage(num_layers_, pp_size_, pp);
+    return range.begin <= layer && layer < range.end;
+  }
+
+ private:
+  int pp_size_, num_layers_ = 0;
+  Cuts& cuts_;
+};
+
+// Returns a rank's shard of a parameter.
+Parameter cut_parameter(const WholeParameter& whole, const std::string& name,
+                        const ShardLayout& layout) {
+  Parameter parameter{name, layout.shard_shape(), {}, whole.step};
+  for (const auto& [state, tensor] : whole.states)
+    parameter.states[state] = {tensor.dtype, layout.shard_shape(), state == kFp32State,
+                               cut_out(tensor, layout)};
+  return parameter;
+}
+
+// Returns a state entry with these states, in torch's order.
+Value entry_of(const Parameter& parameter) {
+  if (parameter.states.size() == 1 && !parameter.step) return {};
+  Value entry = Value::dict();
+  if (parameter.step) entry.set(kStepState, parameter.step);
+  for (const auto& [state, tensor] : parameter.states)
+    if (state != kFp32State) entry.set(state, tensor);
+  return entry;
+}
+
+// The source's metadata for a rank of the new mesh.
+Value metadata_for(const WholeModel& model, const CheckpointMesh& to, int pp, int tp, Cuts& cuts) {
+  const CheckpointMesh& from = model.mesh;
+  const int near = std::min(pp, from.pp_size - 1) * from.tp_size + tp % from.tp_size;
+  Value state = model.model_states.at(static_cast<size_t>(near));
+  Value info = state.find(keys::kUniversalInfo);
+  if (from.tp_size == to.tp_size || !info) return state;
+  cuts.publish(info, model.checkpoint.names());
+  if (info.find(keys::kPaddedVocabSize)) info.set(keys::kPaddedVocabSize, cuts.padded_rows());
+  state.set(keys::kUniversalInfo, info);
+  Value args = state.find(keys::kArgs).value_or(Value::dict());
+  if (args.find(keys::kPaddedVocabSize))
+    state.set(keys::kArgs, args.set(keys::kPaddedVocabSize, cuts.padded_rows()));
+  return state;
+}
+
+// Builds the ranks one by one.
+class Builder {
+ public:
+  Builder(const WholeModel& model, const CheckpointMesh& to)
+      : model_(model),
+        to_(to),
+        cuts_(model, to.tp_size),
+        stages_(model, to.pp_size, cuts_),
+        pipeline_(is_pipeline(model.model_states[0], model.checkpoint.names().at(0))) {
+    for (const Value& state : model.model_states) buffers_.merge(buffer_names(state));
+    for (const auto& names : model.groups) trained_.insert(names.begin(), names.end());
+  }
+
+  RankModel rank(int pp, int tp) {
+    RankModel rank{.pp_rank = pp, .tp_rank = tp};
+    rank.model_state = metadata_for(model_, to_, pp, tp, cuts_);
+    rank.buffers = buffers_;
+    for (size_t g = 0; g < model_.groups.size(); ++g) add_group(rank, g);
+    pipeline_ ? add_layers(rank) : add_module(rank);
+    return rank;
+  }
+
+ private:
+  void add_group(RankModel& rank, size_t g) {
+    RankModel::Group group{{}, model_.settings[g], {}};
+    std::vector<std::string> names;
+    for (const std::string& name : model_.groups[g])
+      if (stages_.has(rank.pp_rank, name)) names.push_back(name);
+    if (pipeline_)  // tied layers come first, then the others by number
+      std::ranges::stable_sort(names, {}, [](const std::string& name) {
+        return name.starts_with(kTiedModules) ? -1 : layer_name(name).layer;
+      });
+    for (const std::string& name : names) {
+      const WholeParameter whole = model_.checkpoint.parameter(name);
+      group.parameters.push_back(
+          cut_parameter(whole, name, cuts_.layout(name, whole.shape, rank.tp_rank)));
+    }
+    if (!group.parameters.empty()) group.entry = entry_of(group.parameters[0]);
+    rank.groups.push_back(std::move(group));
+  }
+
+  // Returns a tensor in the model's precision. Buffers keep their own.
+  TensorRecord weight(const RankModel& rank, const std::string& name) {
+    const WholeParameter whole = model_.checkpoint.parameter(name);
+    const ShardLayout layout = cuts_.layout(name, whole.shape, rank.tp_rank);
+    const TensorRecord full = whole.weight(),
+                       shard{full.dtype, layout.shard_shape(), false, cut_out(full, layout)};
+    if (buffers_.contains(name) || !is_floating(full.dtype)) return shard;
+    return rounded(shard, to_.dtype);
+  }
+
+  void add_layers(RankModel& rank) {
+    rank.model_state.set(keys::kModule, {});
+    for (const std::string& name : model_.checkpoint.names()) {
+      if (!stages_.has(rank.pp_rank, name)) continue;
+      const TensorRecord tensor = weight(rank, name);
+      if (!trained_.contains(name) && !buffers_.contains(name))
+        rank.frozen.emplace_back(name, tensor);
+      const auto [layer, within] = layer_name(name);
+      const bool second = name.starts_with(kTiedModules) && rank.pp_rank > 0;
+      if (to_.stage == 3) {
+        rank.module.emplace_back(name, tensor);
+      } else if (!second) {
+        rank.layers[layer].emplace_back(within, tensor);
+      }
+    }
+    for (auto& [layer, tensors] : rank.layers)
+      std::ranges::sort(tensors, {}, [](const auto& entry) { return place_in_layer(entry.first); });
+  }
+
+  // The module keeps its order and its second names; its tensors are cut anew.
+  void add_module(RankModel& rank) {
+    for (const auto& [second, first] :
+         model_.model_states[0].find(keys::kSharedParams).value_or(Value::dict()).entries())
+      rank.shared[second.as_string()] = first.as_string();
+    std::map<std::string, TensorRecord> made;
+    for (const auto& [name, old] : module_tensors(rank.model_state)) {
+      const std::string& first = rank.shared.contains(name) ? rank.shared.at(name) : name;
+      const auto [tensor, is_new] = made.try_emplace(first);
+      if (is_new) tensor->second = weight(rank, first);
+      rank.module.emplace_back(name, tensor->second);
+      if (first == name && !trained_.contains(name) && !buffers_.contains(name))
+        rank.frozen.emplace_back(name, tensor->second);
+    }
+  }
+
+  const WholeModel& model_;
+  const CheckpointMesh& to_;
+  Cuts cuts_;
+  Stages stages_;
+  bool pipeline_;
+  std::set<std::string> buffers_, trained_;
+};
+
+// Returns the names of each group at all stages, from the model-states files of tp rank 0.
+std::vector<std::vector<std::string>> groups_of(const WholeModel& model,
+                                                const Value& param_groups) {
+  std::vector<std::vector<std::string>> groups(param_groups.size());
+  for (int pp = 0; pp < model.mesh.pp_size; ++pp) {
+    const Value& state = model.model_states[static_cast<size_t>(pp * model.mesh.tp_size)];
+    const Value shapes = state.find(keys::kParamShapes);
+    if (!shapes)
+      throw Unreadable(state.where() + ": has no " + std::string(keys::kParamShapes) +
+                       ", so which parameters are in which group of the optimizer is not known");
+    size_t taken = 0;
+    std::set<std::string> known;  // stages share tied parameters
+    for (const auto& names : groups) known.insert(names.begin(), names.end());
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const size_t lists = model.mesh.stage == 3 ? param_groups.at(g).at(keys::kParams).size() : 1;
+      for (size_t i = 0; i < lists; ++i)
+        for (const auto& [name, shape] : named_shapes(shapes.at(taken++)))
+          if (known.insert(name).second) groups[g].push_back(name);
+    }
+    if (taken != shapes.size()) shapes.fail(std::to_string(taken) + " groups, as of the optimizer");
+  }
+  return groups;
+}
+
+}  // namespace
+
+// DeepSpeed's pipelines have no module. Ours have one at ZeRO 3.
+bool is_pipeline(const Value& model_state, const std::string& name) {
+  return !model_state.find(keys::kModule) ||
+         (model_state.find(keys::kDropoutSeed) && layer_name(name).layer >= 0);
+}
+
+WholeModel open_whole_model(const fs::path& folder, int threads, RecordChecksums& checks,
+                            const CheckpointMesh* known) {
+  WholeModel model{.checkpoint = open_checkpoint(folder, threads, &checks)};
+  const Value& first = model.checkpoint.metadata;
+  require_states(folder, model.checkpoint.states_refused, "zero_to_fp32 exports the weights alone");
+  model.optimizer_state = model.checkpoint.optimizer_state;
+  if (!model.optimizer_state) throw Unreadable(folder.string() + ": has no optimizer's state");
+  CheckpointMesh& mesh = model.mesh;
+  if (known) {
+    mesh = *known;
+  } else {
+    mesh.stage = zero_stage_of(model.optimizer_state.find(keys::kZeroStage).value_or(1));
+    mesh.dp_size = static_cast<int>(first.at(keys::kDpWorldSize).as_int());
+    const Value degrees = first.find(keys::kParallelDimensions);
+    const Value ranks = first.find(keys::kMpWorldSize).value_or(1);
+    mesh.tp_size = static_cast<int>((degrees ? degrees.at(keys::kTpDegree) : ranks).as_int());
+    mesh.pp_size = degrees ? static_cast<int>(degrees.at(keys::kPpDegree).as_int()) : 1;
+    if (mesh.tp_size < 1 || mesh.pp_size < 1 || mesh.tp_size > 1 << 16 || mesh.pp_size > 1 << 16)
+      degrees.fail("plausible degrees");
+    mesh.dtype = model_dtype(first, {});
+  }
+  for (int mp = 0; mp < mesh.tp_size * mesh.pp_size; ++mp) {
+    const fs::path plain = folder / model_states_file(mp),
+                   zero3 = folder / zero3_model_states_file(0, mp);
+    model.model_states.push_back(read_torch_file(fs::exists(plain) ? plain : zero3, &checks));
+  }
+  const Value inner = model.optimizer_state.find(keys::kOptimizerStateDict).value_or(Value::dict()),
+              groups = inner.find(keys::kParamGroups)
+                           .value_or(model.optimizer_state.at(keys::kParamGroups));
+  model.settings = groups.items();
+  model.groups = groups_of(model, groups);
+  return model;
+}
+
+std::vector<RankModel> remeshed(const WholeModel& model, const CheckpointMesh& to,
+                                std::vector<std::string>& notes) {
+  const CheckpointMesh& from = model.mesh;
+  const bool cut = from.tp_size != to.tp_size || from.pp_size != to.pp_size;
+  if (cut && !model.model_states[0].find(keys::kArgs))
+    throw UserError(
+        "--target: tp and pp of a model that is not Megatron's or ours cannot be "
+        "changed, since its files do not tell how; leave tp and pp out");
+  if (from.pp_size != to.pp_size &&
+      !is_pipeline(model.model_states[0], model.checkpoint.names().at(0)))
+    throw UserError(
+        "--target: this model was trained without a pipeline, and its parameters have "
+        "other names than with one; leave pp out");
+  if (cut && model.model_states[0].find("rng_state"))
+    notes.push_back(
+        "rng_state: a rank has the random numbers of the source's nearest rank; "
+        "Megatron-DeepSpeed seeds its ranks anew with --no-load-rng");
+  Builder builder(model, to);
+  std::vector<RankModel> ranks;
+  for (int pp = 0; pp < to.pp_size; ++pp)
+    for (int tp = 0; tp < to.tp_size; ++tp) ranks.push_back(builder.rank(pp, tp));
+  return ranks;
+}
+
+}  // namespace anymesh

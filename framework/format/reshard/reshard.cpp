@@ -1,0 +1,342 @@
+#include "framework/format/reshard/reshard.h"
+
+#include <chrono>
+#include <cmath>
+#include <optional>
+
+#include "framework/format/io/file_io.h"
+#include "framework/format/output/build_folder.h"
+#include "framework/format/output/own_entries.h"
+#include "framework/format/reshard/beside.h"
+#include "framework/format/reshard/model_files.h"
+#include "framework/format/reshard/optimizer_files.h"
+#include "framework/format/reshard/remesh.h"
+#include "framework/format/sharded/source_files.h"
+#include "framework/format/sharded/tensor_views.h"
+#include "framework/format/torch_file/record_checksums.h"
+#include "framework/format/torch_file/torch_file.h"
+#include "framework/format/whole/streamed_output.h"
+#include "framework/util/errors.h"
+#include "framework/util/stopwatch.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+IsOurs resharded_entries(const fs::path& folder) {
+  std::optional<Manifest> manifest;
+  try {
+    if (fs::is_directory(fs::symlink_status(folder))) manifest = read_manifest(folder);
+  } catch (const std::runtime_error&) {  // an unreadable manifest counts as none
+  }
+  return manifest ? entries_of(*manifest) : [](const fs::path&, bool) { return false; };
+}
+
+// Throws unless `folder` is absent or holds only files that its manifest lists.
+void check_replaceable_tag(const fs::path& folder) {
+  const std::string foreign = first_foreign_entry(folder, resharded_entries(folder));
+  if (!foreign.empty())
+    throw UserError(std::string(kOutputFlag) + " " + folder.string() + " has " + foreign +
+                    ", which no manifest of ours lists; it would be replaced. Give another");
+}
+
+void check_folders(const fs::path& input, const fs::path& output) {
+  if (is_inside(output, input) || is_inside(input, output))
+    throw UserError("--output_folder " + output.string() + " and --input_folder " + input.string() +
+                    " must not be inside each other");
+  check_replaceable_tag(output);
+}
+
+// What is read of the source, and how it shall be cut.
+struct Source {
+  CheckpointMesh mesh;
+  std::vector<Value> model_states;
+  Value optimizer_state;
+  std::vector<RankModel> ranks;       // none if only the number of dp ranks of ZeRO 0 changes
+  std::vector<fs::path> layer_files;  // to be copied
+};
+
+// Throws for a target that DeepSpeed cannot train, with one that works.
+void check_target(const Value& model_state, const CheckpointMesh& from, const CheckpointMesh& to) {
+  const auto refuse = [&](const std::string& why, const std::string& instead) {
+    throw UserError("--target: " + to_string(to) + ": " + why + "; " + instead);
+  };
+  const bool pipeline = !model_state.find(keys::kModule),
+             ours = !model_state.find(keys::kDropoutSeed).is_none();
+  if (to.stage == 0 && to.dtype != DType::kFloat32 && !(from.stage == 0 && from.dtype == to.dtype))
+    refuse(
+        "at ZeRO 0, the class that DeepSpeed keeps a half-precision optimizer in depends on the "
+        "next job's optimizer, which no file tells",
+        "give zero=1, or dtype=fp32");
+  if (pipeline && to.stage >= 2 && !ours)
+    refuse("DeepSpeed's pipelines train with ZeRO 0 and 1 alone", "give zero=1");
+}
+
+// Whether the ranks must be made from whole tensors: tp or pp changes, or a pipeline's weights move
+// between layer files and masters, or change their precision.
+bool needs_whole_tensors(const ShardedCheckpoint& source, const CheckpointMesh& from,
+                         const CheckpointMesh& to) {
+  if (from.tp_size != to.tp_size || from.pp_size != to.pp_size) return true;
+  const bool changes = (from.stage == 3) != (to.stage == 3) || from.dtype != to.dtype;
+  return changes && !source.parameters.empty() &&
+         is_pipeline(source.model_states[0], source.parameters.begin()->first);
+}
+
+// Opens an ordinary checkpoint. Fills in report.from and report.to.
+Source open_ordinary(const ReshardOptions& options, const fs::path& input, RecordChecksums& checks,
+                     ReshardReport& report) {
+  ShardedCheckpoint source =
+      open_sharded_checkpoint(input, options.threads, &checks, options.assume_module_order);
+  if (source.weights_only)
+    throw UserError(input.string() + ": holds weights only, and no optimizer's state to cut");
+  report.from = {source.tp_size, source.pp_size, source.dp_size, source.stage,
+                 model_dtype(source.model_states[0], source.model_tensors)};
+  report.to = options.target.applied_to(report.from);
+  check_target(source.model_states[0], report.from, report.to);
+  const bool whole = needs_whole_tensors(source, report.from, report.to);
+  Source result{.mesh = report.from, .model_states = source.model_states};
+  if (!whole)
+    for (const auto& [key, path] : source.layer_files) result.layer_files.push_back(path);
+  if (report.from.stage == 0 && report.to.stage == 0 && !whole &&
+      report.from.dtype == report.to.dtype)
+    return result;
+  require_states(input, source.states_refused, "zero_to_fp32 exports the weights alone");
+  if (source.groups.size() != source.model_states.size())
+    throw Unreadable(input.string() + ": has no optimizer's state");
+  result.optimizer_state = source.optimizer_state;
+  result.ranks = whole ? remeshed(open_whole_model(input, options.threads, checks, &report.from),
+                                  report.to, report.notes)
+                       : rank_models(source, report.to);
+  return result;
+}
+
+Source open_universal(const ReshardOptions& options, const fs::path& input, RecordChecksums& checks,
+                      ReshardReport& report) {
+  const WholeModel model = open_whole_model(input, options.threads, checks, nullptr);
+  report.from = model.mesh;
+  report.to = options.target.applied_to(report.from);
+  check_target(model.model_states[0], report.from, report.to);
+  return {model.mesh,
+          model.model_states,
+          model.optimizer_state,
+          remeshed(model, report.to, report.notes),
+          {}};
+}
+
+Source open_source(const ReshardOptions& options, const fs::path& input, RecordChecksums& checks,
+                   ReshardReport& report) {
+  switch (checkpoint_kind(input)) {
+    case CheckpointReader::Kind::kOrdinary:
+      return open_ordinary(options, input, checks, report);
+    case CheckpointReader::Kind::kUniversal:
+      return open_universal(options, input, checks, report);
+    case CheckpointReader::Kind::kWeights:
+      break;
+  }
+  throw UserError(input.string() + ": holds weights only, and no optimizer's state to cut");
+}
+
+// Returns the loss scaler that DeepSpeed starts fp16 with, by the config.
+Value new_scaler(const Value& config, DType dtype) {
+  const auto entry = [&](std::string_view key, Value otherwise) {
+    const Value found = config_entry(config, keys::kFp16, key);
+    return found.is_int() || found.kind() == Value::Kind::kFloat ||
+                   found.kind() == Value::Kind::kBool
+               ? found
+               : otherwise;
+  };
+  if (dtype != DType::kFloat16) return loss_scaler(1);
+  if (const double fixed = entry("loss_scale", 0.0).as_double(); fixed != 0)
+    return loss_scaler(fixed);
+  const Value hysteresis = entry("hysteresis", 2);
+  const double power = entry("initial_scale_power", 16).as_double();
+  return dynamic_loss_scaler(
+      {{keys::kCurScale, std::exp2(power)},
+       {keys::kCurIter, 0},
+       {keys::kLastOverflowIter, -1},
+       {keys::kScaleFactor, 2.0},
+       {keys::kScaleWindow, entry("loss_scale_window", 1000)},
+       {keys::kMinScale, entry("min_loss_scale", 1)},
+       {keys::kDelayedShift, hysteresis},
+       {keys::kCurHysteresis, hysteresis},
+       {keys::kConsecutiveHysteresis, entry("consecutive_hysteresis", false)},
+       {keys::kRaiseErrorAtMinScale, true},
+       {keys::kDynamic, true},
+       {keys::kDtype, Value::dtype(DType::kFloat16)}});
+}
+
+// Returns what the optimizers of all ranks have in common, under the keys of ZeRO 1.
+Value common_state(const Source& source, const CheckpointMesh& to, const Value& config) {
+  const Value& state = source.optimizer_state;
+  Value common = Value::dict();
+  // Not all classes of ZeRO 0 and 3 keep the clipping, which the config has for all of them.
+  const Value clip = config.is_dict() ? config.find(keys::kGradientClipping) : Value();
+  const bool is_number = clip.is_int() || clip.kind() == Value::Kind::kFloat;
+  common.set(keys::kClipGrad,
+             is_number ? Value(clip.as_double()) : state.find(keys::kClipGrad).value_or(0.0));
+  common.set(keys::kOverflow, state.find(keys::kOverflow).value_or(false));
+  const Value scaler = state.find(keys::kLossScaler);
+  const bool keeps = source.mesh.dtype == to.dtype && scaler;
+  common.set(keys::kLossScaler, keeps ? scaler : new_scaler(config, to.dtype));
+  common.set(keys::kDynamicLossScale, common.at(keys::kLossScaler).at(keys::kDynamic));
+  common.set(keys::kDsVersion,
+             state.find(keys::kDsVersion).value_or(source.model_states[0].at(keys::kDsVersion)));
+  if (const Value info = state.find(keys::kUniversalInfo)) common.set(keys::kUniversalInfo, info);
+  return common;
+}
+
+// The files of an output folder, planned and not yet written.
+class Plan {
+ public:
+  Plan(const Source& source, const fs::path& folder, const CheckpointMesh& to,
+       RecordChecksums& checks, ReshardReport& report)
+      : folder_(folder), to_(to), checks_(checks), report_(report), copies_(source.layer_files) {
+    const Value config =
+        config_for(source.model_states[0].find(keys::kDsConfig), source.mesh, to, report.notes);
+    if (source.ranks.empty()) {
+      for (size_t mp = 0; mp < source.model_states.size(); ++mp)
+        add_unpartitioned(static_cast<int>(mp), source.model_states[mp], config);
+      return;
+    }
+    const Value common = common_state(source, to, config);
+    for (const RankModel& rank : source.ranks) add_rank(rank, config, common);
+  }
+
+  // Lays the files out. Calls of `counter` follow the bytes of tensors as they are written.
+  std::vector<StreamedFile> files(ProgressCounter& counter) const {
+    std::vector<StreamedFile> files;
+    for (const auto& [name, content] : contents_) {
+      std::map<const ByteSource*, BytesPtr> counted;  // tied tensors stay one
+      files.push_back(streamed_torch_file(
+          folder_ / name, map_tensors(content, [&](const TensorRecord& tensor) {
+            BytesPtr& bytes = counted[tensor.bytes.get()];
+            if (!bytes) bytes = counted_bytes(tensor.bytes, counter);
+            return TensorRecord{tensor.dtype, tensor.shape, tensor.requires_grad, bytes};
+          })));
+    }
+    for (const fs::path& path : copies_)
+      files.push_back(streamed_copy(path, folder_ / path.filename(), checks_));
+    return files;
+  }
+
+ private:
+  void add_rank(const RankModel& rank, const Value& config, const Value& common) {
+    const OptimizerFiles optimizer(rank, to_, config, common);
+    const OptimizerFacts facts{optimizer.param_shapes(),
+                               to_.stage == 0 ? optimizer.whole_state() : Value()};
+    const int mp = rank.pp_rank * to_.tp_size + rank.tp_rank;
+    for (int dp = 0; dp < to_.dp_size; ++dp) {
+      if (dp == 0 || to_.stage == 3)
+        contents_.emplace_back(
+            to_.stage == 3 ? zero3_model_states_file(dp, mp) : model_states_file(mp),
+            model_states(rank, to_, config, facts, dp));
+      if (to_.stage > 0)
+        contents_.emplace_back(optim_states_file(dp, mp, to_.dtype == DType::kBFloat16),
+                               Value::dict({{keys::kOptimizerStateDict, optimizer.state(dp)},
+                                            {keys::kDsConfig, config},
+                                            {keys::kDsVersion, common.at(keys::kDsVersion)}}));
+    }
+    for (const auto& [layer, tensors] : rank.layers)
+      contents_.emplace_back(layer_states_file(layer, rank.tp_rank),
+                             Value::ordered_dict({tensors.begin(), tensors.end()}));
+    for (const auto& group : rank.groups) {
+      for (const auto& parameter : group.parameters) {
+        ++report_.parameters;
+        report_.elements += numel(parameter.shape);
+      }
+    }
+  }
+
+  // ZeRO 0 has one optimizer, which every dp rank loads: only the number of ranks is new.
+  void add_unpartitioned(int mp, Value state, const Value& config) {
+    state.set(keys::kDpWorldSize, to_.dp_size);
+    if (state.contains(keys::kDsConfig)) state.set(keys::kDsConfig, config);
+    contents_.emplace_back(model_states_file(mp), state);
+  }
+
+  fs::path folder_;
+  CheckpointMesh to_;
+  RecordChecksums& checks_;
+  ReshardReport& report_;
+  std::vector<std::pair<std::string, Value>> contents_;  // by file name
+  std::vector<fs::path> copies_;
+};
+
+uint64_t bytes_of(const std::vector<StreamedFile>& files) {
+  uint64_t bytes = 0;
+  for (const StreamedFile& file : files) bytes += file.layout.size;
+  return bytes;
+}
+
+uint64_t bytes_of(const std::vector<BesideFile>& files, const fs::path& folder) {
+  uint64_t bytes = 0;
+  for (const BesideFile& file : files) bytes += fs::file_size(folder / file.from);
+  return bytes;
+}
+
+// Writes the files to output.tmp, and gives it its name.
+void write_tag(const fs::path& output, const std::vector<StreamedFile>& files,
+               const SourceFiles& sources, int64_t iteration, int threads, RecordChecksums& checks,
+               ReshardReport& report) {
+  const fs::path temporary = temporary_of(output), old = replaced_of(output);
+  restore_replaced(old);
+  check_replaceable_tag(output);
+  check_replaceable_tag(old);
+  BuildPlan build{.others = {kManifestFile}};
+  for (const StreamedFile& file : files) build.files.insert(file.path.filename());
+  prepare_build_folder(temporary, build, resharded_entries(temporary));
+  remove_ours(old, resharded_entries(old));
+  const WriteResult written = stream_checked(files, threads, checks);
+  report.kept = written.kept;
+  sources.expect_unchanged();
+  write_manifest(temporary, output.filename(), iteration, files, written.crcs);
+  finish_build_folder(temporary);
+  check_replaceable_tag(output);
+  if (const fs::path replaced = publish_folder(temporary, output); !replaced.empty())
+    remove_ours(replaced, resharded_entries(replaced));
+}
+
+}  // namespace
+
+ReshardReport reshard(const ReshardOptions& options, const ProgressCallback& progress) {
+  const auto start = std::chrono::steady_clock::now();
+  const fs::path input = without_trailing_slash(options.input),
+                 output = without_trailing_slash(options.output), temporary = temporary_of(output);
+  check_folders(input, output);
+  RecordChecksums checks;
+  const SourceFiles sources(input);
+  ReshardReport report;
+  const Source source = open_source(options, input, checks, report);
+  const auto ranks = [](const CheckpointMesh& mesh) {
+    return mesh.tp_size * mesh.pp_size * mesh.dp_size;
+  };
+  const bool apart = input.parent_path() != output.parent_path();
+  const std::vector<BesideFile> beside =
+      apart ? files_beside(input, ranks(report.from), ranks(report.to), report.notes)
+            : std::vector<BesideFile>();
+  if (apart) check_beside(output, beside);
+
+  if (options.dry_run) check_build_folder(temporary, resharded_entries(temporary));
+  std::optional<OutputLock> claimed =
+      options.dry_run ? std::nullopt : claim_build(output, kOutputFlag, resharded_entries);
+  const Plan plan(source, temporary, report.to, checks, report);
+  ProgressCounter uncounted(0, {});
+  report.bytes = bytes_of(plan.files(uncounted));
+  ProgressCounter counter(report.bytes, progress);
+  const std::vector<StreamedFile> files = plan.files(counter);
+  report.files = static_cast<int64_t>(files.size());
+  report.free_bytes = fs::space(existing_folder(temporary)).available;
+  report.refusal = lack_of_space(
+      temporary, files, report.bytes + bytes_of(beside, input.parent_path()), report.free_bytes);
+  if (options.dry_run) return report;
+  if (!report.refusal.empty()) throw UserError(report.refusal);
+  const OutputLock lock = lock_build(std::move(claimed), output, kOutputFlag);
+  const Value steps = source.model_states[0].find(keys::kGlobalSteps).value_or(0);
+  write_tag(output, files, sources, steps.as_int(), options.threads, checks, report);
+  if (apart) report.beside = write_beside(input, output, beside);
+  report.seconds = seconds_since(start);
+  return report;
+}
+
+}  // namespace anymesh

@@ -1,0 +1,237 @@
+#include "framework/format/reshard/reshard.h"
+
+#include <cmath>
+#include <set>
+
+#include "framework/format/io/file_io.h"
+#include "framework/format/layout/names.h"
+#include "framework/format/sharded/tensor_views.h"
+#include "framework/format/whole/checkpoint_reader.h"
+#include "framework/format/whole/convert.h"
+#include "tests/support/fixtures.h"
+
+namespace anymesh {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Checkpoints of real systems, with their stage, so that "zero=N" leaves the mesh as it is.
+const char* const kSources[] = {"z1-fp32-dp2",        "z1-bf16-dp2",
+                                "z2-bf16-dp2-frozen", "z2-bf16-dp3",
+                                "z2-fp16-dp2",        "z3-bf16-dp2",
+                                "z3-fp32-dp3-frozen", "z1-bf16-tp1pp1dp2",
+                                "z1-bf16-tp2pp2dp1",  "z1-bf16-tp2pp1dp1-llama",
+                                "z0-fp32-tp2dp2",     "z2-bf16-tp2dp2-nopipe",
+                                "z3-bf16-dp2-nopipe"};
+
+fs::path tag_of(const std::string& name) { return resolve_tag(fixture(name) / "checkpoint"); }
+
+// Returns the names of the parameters and states that differ between two checkpoints.
+std::string differences(const fs::path& a, const fs::path& b) {
+  const CheckpointReader left = open_checkpoint(a, 2), right = open_checkpoint(b, 2);
+  std::string text;
+  if (left.names() != right.names()) text += "names ";
+  for (const std::string& name : left.names()) {
+    const WholeParameter one = left.parameter(name), other = right.parameter(name);
+    const bool states = right.states_refused.empty();  // of ZeRO 0, nothing may tell whose they are
+    if (states && one.states.size() != other.states.size()) text += name + ": states; ";
+    if (states && one.step.is_none() != other.step.is_none()) text += name + ": a step; ";
+    if (one.step && other.step && one.step.as_double() != other.step.as_double())
+      text += name + ": step; ";
+    for (const auto& [state, tensor] : one.states)
+      if ((states || state == kFp32State) && compare_tensors(tensor, other.state(state)).count > 0)
+        text += name + " " + state + "; ";
+  }
+  return text;
+}
+
+class Reshard : public TempFolder {
+ protected:
+  fs::path to(const std::string& name) const { return folder_ / name / "global_step1"; }
+  ReshardReport run(const fs::path& input, const std::string& name, const std::string& target) {
+    return reshard({.input = input, .output = to(name), .target = ReshardTarget::parse(target)},
+                   {});
+  }
+  std::string refusal(const fs::path& input, const std::string& target) {
+    const std::string message = message_of([&] { run(input, "refused", target); });
+    EXPECT_FALSE(fs::exists(folder_ / "refused")) << message;
+    return message;
+  }
+};
+
+// Expects that two folders have the same torch files, but for what ZeRO 3 leaves undefined: the
+// padding of its flat tensors, and Megatron's ranks in `args`.
+void expect_same_files(const fs::path& a, const fs::path& b) {
+  std::set<std::string> names;
+  for (const auto& folder : {a, b})
+    for (const auto& entry : fs::directory_iterator(folder))
+      if (entry.path().extension() == ".pt") names.insert(entry.path().filename());
+  const auto comparable = [](Value file) {
+    if (Value args = file.find(keys::kArgs))
+      file.set(keys::kArgs, args.set("rank", 0).set("local_rank", 0));
+    Value optimizer = file.find(keys::kOptimizerStateDict);
+    if (optimizer && optimizer.contains(keys::kFp32FlatGroups))
+      file.set(keys::kOptimizerStateDict,
+               optimizer.erase(keys::kFp32FlatGroups).erase(keys::kOptimizerStateDict));
+    return file;
+  };
+  for (const std::string& name : names)
+    EXPECT_EQ(comparable(read_torch_file(a / name)), comparable(read_torch_file(b / name)))
+        << a << " and " << b << ": " << name;
+}
+
+// What we write for the mesh that a checkpoint has is what the real system wrote there: every key,
+// every class, every number.
+TEST_F(Reshard, ToItsOwnMeshIsTheSameCheckpoint) {
+  for (const std::string name : kSources) {
+    run(tag_of(name), name, "zero=" + name.substr(1, 1));
+    expect_same_files(tag_of(name), to(name));
+    EXPECT_EQ(differences(tag_of(name), to(name)), "") << name;
+  }
+}
+
+TEST_F(Reshard, AnyStageAndNumberOfRanksHoldsTheSameState) {
+  for (const std::string name : kSources) {
+    const bool pipeline = name.find("pp") != name.npos || name == "z0-fp32-tp2dp2";
+    for (const std::string target :
+         {"dp=1", "dp=3", "dp=5,zero=1", "dp=4,zero=2", "dp=3,zero=3", "dp=2,zero=0,dtype=fp32"}) {
+      if (pipeline && (target.ends_with("zero=2") || target.ends_with("zero=3"))) continue;
+      run(tag_of(name), name + target, target);
+      EXPECT_EQ(differences(tag_of(name), to(name + target)), "") << name << " to " << target;
+    }
+  }
+}
+
+TEST_F(Reshard, ThereAndBackAreTheSameFiles) {
+  for (const std::string name : kSources) {
+    const std::string stage = "zero=" + name.substr(1, 1);
+    const ReshardReport there = run(tag_of(name), name + "-there", stage + ",dp=7");
+    run(to(name + "-there"), name, stage + ",dp=" + std::to_string(there.from.dp_size));
+    expect_same_files(tag_of(name), to(name));
+  }
+}
+
+TEST_F(Reshard, MegatronsMeshesToAnyOther) {
+  for (const std::string name : {"z1-bf16-tp1pp1dp2", "z1-bf16-tp2pp2dp1",
+                                 "z1-bf16-tp2pp1dp1-llama", "z2-bf16-tp2dp2-nopipe"}) {
+    const bool pipeline = !name.ends_with("nopipe");
+    for (const std::string mesh : {"tp=1,pp=1,dp=3", "tp=2,pp=4,dp=1", "tp=4,pp=1,dp=2"}) {
+      if (!pipeline && mesh.find("pp=4") != std::string::npos) continue;
+      run(tag_of(name), name + mesh, mesh);
+      EXPECT_EQ(differences(tag_of(name), to(name + mesh)), "") << name << " to " << mesh;
+    }
+  }
+}
+
+// From a universal folder to ordinary files: those of the source's own mesh, but for the weights,
+// which are rounded anew, and what only the source's ranks knew.
+TEST_F(Reshard, AUniversalFolderBecomesOrdinary) {
+  for (const std::string name : {"z1-bf16-tp2pp2dp1", "z2-fp16-dp2", "z3-bf16-dp2"}) {
+    const fs::path universal = folder_ / (name + "_universal");
+    convert_to_universal({.input = tag_of(name), .output = universal, .inject_missing_info = true},
+                         {});
+    const ReshardReport report = run(universal, name, "dp=3");
+    EXPECT_EQ(report.to.dp_size, 3);
+    EXPECT_EQ(differences(tag_of(name), to(name)), "") << name;
+  }
+}
+
+TEST_F(Reshard, RefusesWhatCannotBe) {
+  EXPECT_THAT(refusal(tag_of("z1-bf16-dp2"), "zero=0"), testing::HasSubstr("give zero=1"));
+  EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "zero=2"),
+              testing::HasSubstr("pipelines train with ZeRO 0 and 1 alone; give zero=1"));
+  EXPECT_THAT(refusal(tag_of("z1-fp32-dp2"), "tp=2"), testing::HasSubstr("leave tp and pp out"));
+  EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "tp=3"), testing::HasSubstr("tp=3 cannot cut "));
+  EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "pp=5"),
+              testing::HasSubstr("pp=5 stages have only 4 layers"));
+  EXPECT_THAT(refusal(tag_of("z2-bf16-tp2dp2-nopipe"), "pp=2"), testing::HasSubstr("leave pp out"));
+  for (const auto& [target, expected] : {std::pair{"dp", "a number from 1"},
+                                         {"dp=0", "a number from 1"},
+                                         {"dp=2,dp=3", "each key once"},
+                                         {"zero=4", "a number from 0 to 3"},
+                                         {"dtype=int8", "dtype=bf16, fp16 or fp32"},
+                                         {"ep=2", "expected dp="},
+                                         {"dp=2x", "a number from 1"}})
+    EXPECT_THAT(message_of([t = target] { ReshardTarget::parse(t); }), testing::HasSubstr(expected))
+        << target;
+}
+
+TEST_F(Reshard, TouchesNothingOfOthers) {
+  const fs::path source = tag_of("z1-fp32-dp2");
+  fs::create_directories(to("a"));
+  write_file(to("a") / "notes.txt", "mine");
+  EXPECT_THAT(message_of([&] { run(source, "a", "dp=3"); }), testing::HasSubstr("notes.txt"));
+  EXPECT_EQ(read_text(to("a") / "notes.txt"), "mine");
+  fs::create_directories(folder_ / "b");
+  write_file(folder_ / "b" / "latest", "theirs");
+  EXPECT_THAT(message_of([&] { run(source, "b", "dp=3"); }), testing::HasSubstr("latest"));
+  EXPECT_EQ(read_text(folder_ / "b" / "latest"), "theirs");
+  EXPECT_FALSE(fs::exists(to("b")));
+  run(source, "c", "dp=3");
+  run(source, "c", "dp=2");  // replaces its own
+  EXPECT_EQ(read_text(folder_ / "c" / "latest"), "global_step1");
+  EXPECT_EQ(open_checkpoint(to("c"), 1).description,
+            "ordinary checkpoint of ZeRO 1, tp 1, pp 1, dp 2");
+}
+
+TEST_F(Reshard, DryRunWritesNothing) {
+  const ReshardReport report = reshard({.input = tag_of("z1-fp32-dp2"),
+                                        .output = to("dry"),
+                                        .target = ReshardTarget::parse("dp=3"),
+                                        .dry_run = true},
+                                       {});
+  EXPECT_EQ(report.files, 4);
+  EXPECT_GT(report.bytes, 0u);
+  EXPECT_FALSE(fs::exists(folder_ / "dry"));
+}
+
+// HF Trainer's own files go along; a rank's random numbers go by its new name.
+TEST_F(Reshard, CarriesWhatIsBeside) {
+  const fs::path source = folder_ / "checkpoint-4" / "global_step4";
+  fs::create_directories(source.parent_path());
+  fs::copy(tag_of("z1-fp32-dp2"), source);
+  for (const char* name : {"trainer_state.json", "rng_state_0.pth", "rng_state_1.pth"})
+    write_file(source.parent_path() / name, name);
+  const ReshardReport one = run(source, "one", "dp=1"), three = run(source, "three", "dp=3");
+  EXPECT_EQ(read_text(folder_ / "one" / "rng_state.pth"), "rng_state_0.pth");
+  EXPECT_EQ(read_text(folder_ / "three" / "rng_state_1.pth"), "rng_state_1.pth");
+  EXPECT_EQ(one.beside,
+            (std::vector<std::string>{"trainer_state.json", "rng_state.pth", "latest"}));
+  ASSERT_EQ(three.notes.size(), 1u);
+  EXPECT_THAT(three.notes[0], testing::HasSubstr("rng_state_2.pth: no rank of the source"));
+}
+
+// Halves and bfloat16 round to nearest even, as torch's conversion does.
+TEST(Rounded, ToNearestEven) {
+  const std::vector<float> values = {1,       1.00390625f, 1.01171875f, 65504,       65519.996f,
+                                     65520,   0x1p-24f,    0x1p-25f,    0x1.8p-25f,  -0.0f,
+                                     3.4e38f, INFINITY,    -0x1p-14f,   0x1.ffep-15f};
+  const auto count = static_cast<int64_t>(values.size());
+  const TensorRecord tensor = float_tensor({count}, values);
+  using F = std::vector<float>;
+  EXPECT_EQ(floats(*as_float32(rounded(tensor, DType::kFloat16)).bytes),
+            (F{1, 1.00390625f, 1.01171875f, 65504, 65504, INFINITY, 0x1p-24f, 0, 0x1p-24f, -0.0f,
+               INFINITY, INFINITY, -0x1p-14f, 0x1.ffcp-15f + 0x1p-25f}));
+  EXPECT_EQ(floats(*as_float32(rounded(tensor, DType::kBFloat16)).bytes),
+            (F{1, 1, 1.015625f, 65536, 65536, 65536, 0x1p-24f, 0x1p-25f, 0x1.8p-25f, -0.0f,
+               INFINITY, INFINITY, -0x1p-14f, 0x1p-14f}));
+}
+
+// Every number of either kind is its own rounding.
+TEST(Rounded, KeepsWhatFits) {
+  std::vector<uint16_t> all(1 << 16);
+  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    const TensorRecord tensor{dtype, {1 << 16}, false, bytes_of(all)};
+    const auto back = read_bytes(*rounded(as_float32(tensor), dtype).bytes);
+    const auto floats = anymesh::floats(*as_float32(tensor).bytes);
+    for (size_t i = 0; i < all.size(); ++i) {
+      uint16_t bits;
+      std::memcpy(&bits, &back[2 * i], 2);
+      ASSERT_TRUE(std::isnan(floats[i]) || bits == all[i]) << dtype_name(dtype) << " " << all[i];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace anymesh
