@@ -13,7 +13,7 @@
 #include "framework/data/tokenizer.h"
 #include "framework/format/whole.h"
 #include "framework/pipeline/stage.h"
-#include "models/gpt/generation/sampler.h"
+#include "tools/generate/sampler.h"
 #include "tools/hf/args.h"
 #include "tools/run_tool.h"
 

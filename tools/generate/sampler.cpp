@@ -1,4 +1,4 @@
-#include "models/gpt/generation/sampler.h"
+#include "tools/generate/sampler.h"
 
 #include <algorithm>
 #include <cmath>
