@@ -1,14 +1,12 @@
-#include "tools/hf/hf_convert.h"
-
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
 
 #include "framework/format/output.h"
-#include "models/gpt/gpt_names.h"
 #include "tests/tools/hf_folder.h"
-#include "tools/hf/args.h"
-#include "tools/hf/parameters.h"
+#include "tools/hf/gpt/args.h"
+#include "tools/hf/gpt/convert.h"
+#include "tools/hf/gpt/parameters.h"
 
 namespace anymesh {
 namespace {
@@ -22,11 +20,11 @@ TEST_F(HfFolder, GoesInAndOutAgain) {
     write(tiny(family));
     const HfImport in = import_hf(theirs_, save_, {});
     EXPECT_EQ(read_tag(save_ / kLatestUniversalFile), "global_step0_universal");
-    const HfExport out = export_hf({.checkpoint = save_, .output = back_}, {});
-    EXPECT_EQ(out.model.family, family);
+    const HfExport out = export_gpt({.checkpoint = save_, .output = back_});
+    EXPECT_EQ(out.model, family_name(family));
     expect_same(theirs_, back_);
     EXPECT_EQ(read_file(theirs_ / kHfConfigFile), read_file(back_ / kHfConfigFile));
-    export_hf({.checkpoint = save_, .output = back_, .max_shard_size = 1000}, {});
+    export_gpt({.checkpoint = save_, .output = back_, .max_shard_size = 1000});
     EXPECT_GT(open_checkpoint(back_, 1).names().size(), 10u);
     EXPECT_FALSE(fs::exists(back_ / "model.safetensors"));
     expect_same(theirs_, back_);
@@ -174,7 +172,7 @@ TEST_F(HfFolder, ScaledPositionsGoInAndOutAgain) {
         std::pair(linear, "--rotary-seq-len-interpolation-factor 4")}) {
     write(model);
     EXPECT_THAT(flags_of_gpt(import_hf(theirs_, save_, {}).model.gpt), HasSubstr(flags));
-    export_hf({.checkpoint = save_, .output = back_}, {});
+    export_gpt({.checkpoint = save_, .output = back_});
     EXPECT_EQ(read_file(theirs_ / kHfConfigFile), read_file(back_ / kHfConfigFile));
     // The form that transformers 5 writes.
     auto config = nlohmann::json::parse(read_file(theirs_ / kHfConfigFile));
@@ -207,9 +205,9 @@ TEST_F(HfFolder, ExportsWeightsWithAConfigAlone) {
     entries.emplace_back(name, imported.parameter(name).weight());
   const fs::path weights = folder_ / "pytorch_model.bin";
   write_torch_file(weights, Value::dict(entries));
-  EXPECT_THAT(message_of([&] { export_hf({.checkpoint = weights, .output = back_}, {}); }),
+  EXPECT_THAT(message_of([&] { export_gpt({.checkpoint = weights, .output = back_}); }),
               HasSubstr("has no args, which define the model"));
-  export_hf({.checkpoint = weights, .output = back_, .config = theirs_ / kHfConfigFile}, {});
+  export_gpt({.checkpoint = weights, .output = back_}, theirs_ / kHfConfigFile);
   expect_same(theirs_, back_);
 }
 
@@ -220,7 +218,7 @@ TEST_F(HfFolder, CarriesTheTokenizer) {
   write_file(theirs_ / "README.md", "of the model alone");
   import_hf(theirs_, save_, {});
   for (int twice = 0; twice < 2; ++twice) {
-    const HfExport out = export_hf({.checkpoint = save_, .output = back_}, {});
+    const HfExport out = export_gpt({.checkpoint = save_, .output = back_});
     EXPECT_THAT(out.tokenizer, ElementsAre("tokenizer.json", "merges.txt"));
     for (const std::string& name : out.tokenizer)
       EXPECT_EQ(read_file(back_ / name), read_file(theirs_ / name));
@@ -228,7 +226,7 @@ TEST_F(HfFolder, CarriesTheTokenizer) {
   EXPECT_FALSE(fs::exists(back_ / "README.md"));
   fs::remove(save_ / "merges.txt");  // the export would lose it
   const auto export_from = [&](const fs::path& tokenizer) {
-    export_hf({.checkpoint = save_, .output = back_, .tokenizer = tokenizer}, {});
+    export_gpt({.checkpoint = save_, .output = back_, .tokenizer = tokenizer});
   };
   EXPECT_THAT(message_of([&] { export_from({}); }), HasSubstr("has merges.txt, which is of no"));
   export_from(theirs_);
@@ -240,7 +238,7 @@ TEST_F(HfFolder, ReplacesNothingButAnExport) {
   import_hf(theirs_, save_, {});
   fs::create_directories(back_);
   write_file(back_ / "tokenizer.json", "{}");
-  const auto refused = [&] { export_hf({.checkpoint = save_, .output = back_}, {}); };
+  const auto refused = [&] { export_gpt({.checkpoint = save_, .output = back_}); };
   EXPECT_THAT(message_of(refused), HasSubstr("has tokenizer.json, which is of no earlier export"));
   fs::remove(back_ / "tokenizer.json");
   write_file(back_ / "chat.tmpl", "my own");
@@ -250,7 +248,7 @@ TEST_F(HfFolder, ReplacesNothingButAnExport) {
   EXPECT_THAT(message_of([&] { import_hf(theirs_, folder_ / "home", {}); }),
               HasSubstr("global_step0_universal/diary; it would be replaced"));
   write_file(theirs_ / kHfConfigFile, "{}");
-  EXPECT_THAT(message_of([&] { export_hf({.checkpoint = save_, .output = theirs_}, {}); }),
+  EXPECT_THAT(message_of([&] { export_gpt({.checkpoint = save_, .output = theirs_}); }),
               HasSubstr("config.json is of no export of ours"));
 }
 
@@ -268,7 +266,7 @@ TEST_F(HfFolder, GoesOnAfterAnInterruption) {
   const fs::path shard = "model-00001-of-00009.safetensors";
   prepare_build_folder(temporary_of(back_), {.files = {shard}});
   write_file(temporary_of(back_) / shard, "half");
-  export_hf({.checkpoint = save_, .output = back_}, {});
+  export_gpt({.checkpoint = save_, .output = back_});
   EXPECT_FALSE(fs::exists(temporary_of(back_)));
   EXPECT_EQ(std::distance(fs::directory_iterator(back_), {}), 3);  // with .anymesh.json
   expect_same(theirs_, back_);
@@ -290,16 +288,15 @@ TEST_F(HfFolder, ExportsWhatMegatronWrote) {
                                      std::pair("z1-bf16-tp2pp2dp1", HfFamily::kGpt2),
                                      std::pair("z2-bf16-tp2dp2-nopipe", HfFamily::kGpt2)}) {
     const fs::path checkpoint = fixture(name) / "checkpoint";
-    const HfExport out = export_hf({.checkpoint = checkpoint, .output = back_}, {});
-    EXPECT_EQ(out.model.family, family);
+    const HfExport out = export_gpt({.checkpoint = checkpoint, .output = back_});
+    EXPECT_EQ(out.model, family_name(family));
     import_hf(back_, save_, {});
     const CheckpointReader before = open_checkpoint(checkpoint, 1),
                            after = open_checkpoint(save_, 1);
     ASSERT_EQ(before.names().size(), after.names().size());
-    for (const HfParameter& parameter : hf_parameters(out.model)) {
-      const std::string other = no_pipeline_name(parameter.name, out.model.gpt.num_layers);
+    for (const HfParameter& parameter : describe_gpt(before, {}).parameters) {
       const WholeParameter theirs =
-          before.parameter(before.contains(other) ? other : parameter.name);
+          before.parameter(before.contains(parameter.name) ? parameter.name : parameter.other_name);
       EXPECT_EQ(floats(*after.parameter(parameter.name).weight().bytes),
                 floats(*theirs.weight().bytes))
           << parameter.name;

@@ -7,7 +7,7 @@
 #include "framework/format/whole.h"
 #include "tests/support/checkpoints.h"
 #include "tests/tools/hf_models.h"
-#include "tools/hf/hf_convert.h"
+#include "tools/hf/gpt/convert.h"
 
 namespace anymesh {
 

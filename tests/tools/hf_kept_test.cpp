@@ -29,7 +29,7 @@ TEST_F(HfFolder, KeepsAnotherHeadOfATiedModel) {
     write(model, tensors);
     EXPECT_THAT(import_hf(theirs_, save_, {}).notes,
                 ElementsAre(HasSubstr("lm_head.weight is another table: imported as untied")));
-    export_hf({.checkpoint = save_, .output = back_}, {});
+    export_gpt({.checkpoint = save_, .output = back_});
     expect_same(theirs_, back_);
     EXPECT_THAT(read_file(back_ / kHfConfigFile), HasSubstr("\"tie_word_embeddings\": false"));
     tensors.back().second = float_tensor({1}, {1});
@@ -72,7 +72,7 @@ TEST_F(HfFolder, MistralWithoutAWindowIsALlama) {
   for (const nlohmann::json& window : {nlohmann::json(), nlohmann::json(8)}) {
     change_config("sliding_window", window);
     EXPECT_THAT(import_hf(theirs_, save_, {}).notes, IsEmpty());
-    export_hf({.checkpoint = save_, .output = back_}, {});
+    export_gpt({.checkpoint = save_, .output = back_});
     EXPECT_EQ(read_file(back_ / kHfConfigFile), llama);
     expect_same(theirs_, back_);
   }
@@ -91,7 +91,7 @@ TEST_F(HfFolder, MistralWithoutAWindowIsALlama) {
 class HfTokens : public HfFolder {
  protected:
   std::string exported(const fs::path& tokenizer = {}) {
-    export_hf({.checkpoint = save_, .output = back_, .tokenizer = tokenizer}, {});
+    export_gpt({.checkpoint = save_, .output = back_, .tokenizer = tokenizer});
     const auto config = nlohmann::json::parse(read_file(back_ / kHfConfigFile));
     std::string text;
     for (const char* key : kTokenIds)

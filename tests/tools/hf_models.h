@@ -1,6 +1,7 @@
 #pragma once
 
-#include "tools/hf/parameters.h"
+#include "tools/hf/gpt/convert.h"
+#include "tools/hf/gpt/parameters.h"
 
 namespace anymesh {
 
@@ -29,6 +30,14 @@ inline HfModel tiny(HfFamily family) {
     gpt.ffn_hidden_size = 20;
   }
   return model;
+}
+
+inline HfExport export_gpt(const HfExportOptions& options,
+                           const std::filesystem::path& config = {}) {
+  const auto describe = [&](const CheckpointReader& checkpoint, const TokenIds& ids) {
+    return describe_gpt(checkpoint, ids, config);
+  };
+  return export_hf(options, describe, {});
 }
 
 }  // namespace anymesh

@@ -3,8 +3,9 @@
 
 #include "tests/support/checkpoints.h"
 #include "tests/tools/hf_models.h"
-#include "tools/hf/args.h"
-#include "tools/hf/parameters.h"
+#include "tools/hf/gpt/args.h"
+#include "tools/hf/gpt/parameters.h"
+#include "tools/hf/tensors.h"
 
 namespace anymesh {
 namespace {
@@ -15,10 +16,10 @@ INSTANTIATE_TEST_SUITE_P(All, HfFamilies,
 
 TEST_P(HfFamilies, EveryElementHasOnePlaceOnTheOtherSide) {
   const HfModel model = tiny(GetParam());
-  for (const HfParameter& parameter : hf_parameters(model)) {
+  for (const GptParameter& parameter : hf_parameters(model)) {
     std::vector<float> values(static_cast<size_t>(numel(parameter.shape)));
     std::iota(values.begin(), values.end(), 0.0f);
-    const auto theirs = theirs_of(parameter, model.gpt, bytes_of(values));
+    const auto theirs = theirs_of(parameter, bytes_of(values));
     ASSERT_EQ(theirs.size(), parameter.theirs.size());
     std::vector<float> seen;
     for (size_t i = 0; i < theirs.size(); ++i) {
@@ -28,18 +29,18 @@ TEST_P(HfFamilies, EveryElementHasOnePlaceOnTheOtherSide) {
     }
     std::sort(seen.begin(), seen.end());
     EXPECT_EQ(seen, values) << parameter.name;
-    EXPECT_EQ(floats(*ours_of(parameter, model.gpt, theirs)), values) << parameter.name;
+    EXPECT_EQ(floats(*ours_of(parameter, theirs)), values) << parameter.name;
   }
 }
 
 // Reads any range of whole elements, as blocks of a file are read.
 TEST_P(HfFamilies, AnyRangeReadsAsPartOfTheWhole) {
   const HfModel model = tiny(GetParam());
-  for (const HfParameter& parameter : hf_parameters(model)) {
+  for (const GptParameter& parameter : hf_parameters(model)) {
     if (parameter.name.find("query_key_value.weight") == std::string::npos) continue;
     std::vector<float> values(static_cast<size_t>(numel(parameter.shape)));
     std::iota(values.begin(), values.end(), 0.0f);
-    for (const BytesPtr& bytes : theirs_of(parameter, model.gpt, bytes_of(values))) {
+    for (const BytesPtr& bytes : theirs_of(parameter, bytes_of(values))) {
       const std::vector<float> whole = floats(*bytes);
       for (size_t begin = 0; begin < whole.size(); begin += 5) {
         std::vector<float> part(std::min<size_t>(31, whole.size() - begin));
@@ -63,7 +64,7 @@ TEST_P(HfFamilies, ConfigsAndArgsSayTheSame) {
 TEST(HfParameters, FusedRowsAreOrderedByGroup) {
   HfModel model = tiny(HfFamily::kLlama);
   model.gpt.hidden_size = model.gpt.num_attention_heads = 4;  // heads of one row
-  for (const HfParameter& parameter : hf_parameters(model)) {
+  for (const GptParameter& parameter : hf_parameters(model)) {
     if (parameter.name != "2.self_attention.query_key_value.weight") continue;
     EXPECT_EQ(parameter.theirs[1].name, "model.layers.0.self_attn.k_proj.weight");
     EXPECT_EQ(parameter.theirs[1].shape, (Shape{2, 4}));
@@ -74,7 +75,7 @@ TEST(HfParameters, FusedRowsAreOrderedByGroup) {
       for (size_t i = 0; i < rows; ++i, ++row) values.insert(values.end(), 4, row);
       theirs.push_back(bytes_of(values));
     }
-    const std::vector<float> ours = floats(*ours_of(parameter, model.gpt, theirs));
+    const std::vector<float> ours = floats(*ours_of(parameter, theirs));
     for (const auto& [at, expected] :
          std::vector<std::pair<int, float>>{{0, 0}, {1, 1}, {2, 4}, {3, 6}, {4, 2}, {7, 7}})
       EXPECT_EQ(ours[static_cast<size_t>(4 * at)], expected) << at;

@@ -16,8 +16,8 @@
 #include "framework/format/whole.h"
 #include "tests/support/checkpoints.h"
 #include "tests/tools/hf_models.h"
-#include "tools/hf/hf_convert.h"
-#include "tools/hf/parameters.h"
+#include "tools/hf/gpt/convert.h"
+#include "tools/hf/gpt/parameters.h"
 
 namespace anymesh {
 namespace {
@@ -300,7 +300,7 @@ class HfOutputs : public Outputs {
     return message_of([&] { import_hf(theirs_, save_, {}, overwrite); });
   }
   std::string export_model() const {
-    return message_of([&] { export_hf({.checkpoint = save_, .output = back_}, {}); });
+    return message_of([&] { export_gpt({.checkpoint = save_, .output = back_}); });
   }
   const fs::path theirs_ = folder_ / "theirs", save_ = folder_ / "save", back_ = folder_ / "back";
 };

@@ -22,10 +22,7 @@ int vocabulary_of(const CheckpointReader& checkpoint) {
 
 // Sets the model's flags from the checkpoint, and the least of the framework's that a run needs.
 ModelFacts settle(ModelDefinition& model, Config& config, const CheckpointReader& checkpoint) {
-  const Value args = args_of(checkpoint);
-  if (!args)
-    throw UserError(checkpoint.path.string() +
-                    ": has no args, which define the model; give a checkpoint of a run");
+  const Value args = run_args(checkpoint);
   FlagTable flags("", "");
   model.add_flags(flags);
   read_args(flags, args);

@@ -6,6 +6,7 @@
 
 #include "framework/config/require.h"
 #include "framework/util/errors.h"
+#include "tools/hf/gpt/args.h"
 
 namespace anymesh {
 namespace {

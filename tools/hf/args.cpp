@@ -2,7 +2,6 @@
 
 #include <optional>
 #include <utility>
-#include <variant>
 
 #include "framework/format/torch_file.h"
 #include "framework/util/errors.h"
@@ -14,25 +13,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Switches of Megatron's models that our flags lack.
-constexpr const char* kOthers[] = {"squared_relu", "apply_layernorm_1p", "openai_gelu",
-                                   "apply_residual_connection_post_layernorm"};
-
 std::string text_of(const Value& value) {
   if (value.kind() == Value::Kind::kBool) return value.as_bool() ? "true" : "false";
   if (value.is_int()) return std::to_string(value.as_int());
   if (value.is_string()) return value.as_string();
   if (value.kind() != Value::Kind::kFloat) value.fail("a number, a text, True or False");
   return string_printf("%.17g", value.as_double());
-}
-
-// Declares the flags while the fields have their defaults, which decide the value a switch sets.
-std::vector<Setting> settings_of(const GptConfig& gpt) {
-  GptConfig fields;
-  FlagTable flags("", "");
-  add_flags(flags, fields);
-  fields = gpt;
-  return flags.settings();
 }
 
 struct FileFlag {
@@ -70,13 +56,6 @@ std::string type_beside(const fs::path& checkpoint) {
 
 }  // namespace
 
-Value args_of_gpt(const GptConfig& gpt) {
-  std::vector<Value::Entry> entries;
-  for (const Setting& setting : settings_of(resolved(gpt)))
-    entries.emplace_back(setting.dest, value_of(setting.value));
-  return argparse_namespace(std::move(entries));
-}
-
 void read_args(FlagTable& flags, const Value& args) {
   for (const Setting& setting : flags.settings()) {
     const Value value = args.find(setting.dest);
@@ -89,34 +68,13 @@ void read_args(FlagTable& flags, const Value& args) {
   }
 }
 
-GptConfig gpt_of_args(const Value& args) {
-  GptConfig gpt;
-  FlagTable flags("", "");
-  add_flags(flags, gpt);
-  read_args(flags, args);
-  for (const char* other : kOthers)
-    if (const Value value = args.find(other); value && value.as_bool()) value.fail("False");
-  try {
-    validate(gpt);
-  } catch (const UserError& error) {
-    throw DamagedFile(args.where() + ": as flags: " + error.what());
-  }
-  return gpt;
-}
-
-std::string flags_of_gpt(const GptConfig& gpt) {
-  const std::vector<Setting> defaults = settings_of({}), settings = settings_of(gpt);
-  std::string text;
-  for (size_t i = 0; i < settings.size(); ++i) {
-    if (settings[i].value == defaults[i].value) continue;
-    text += (text.empty() ? "--" : " --") + settings[i].flag;
-    if (!std::holds_alternative<bool>(settings[i].value)) text += " " + settings[i].text;
-  }
-  return text;
-}
-
 Value args_of(const CheckpointReader& checkpoint) {
   return checkpoint.metadata ? checkpoint.metadata.find(keys::kArgs) : Value();
+}
+
+Value run_args(const CheckpointReader& checkpoint, const std::string& cure) {
+  if (const Value args = args_of(checkpoint)) return args;
+  throw DamagedFile(checkpoint.path.string() + ": has no args, which define the model; " + cure);
 }
 
 TokenizerChoice tokenizer_of(const CheckpointReader& checkpoint, TokenizerChoice given) {

@@ -4,28 +4,20 @@
 
 #include "framework/config/flags.h"
 #include "framework/format/whole.h"
-#include "models/gpt/gpt_config.h"
 
 namespace anymesh {
 
-// Reads the model and the tokenizer of a run from the `args` in its checkpoint, by the flag table
-// and without a run.
+// Reads the flags and the tokenizer of a run from the `args` in its checkpoint, without a run.
 
-// Returns the run's args in a checkpoint's metadata; None if it has none.
+// Returns the run's args in a checkpoint's metadata; None if it has none. The flag --num-layers is
+// the attribute num_layers.
 Value args_of(const CheckpointReader& checkpoint);
+// Throws a DamagedFile where args_of() returns None; `cure` ends the message.
+Value run_args(const CheckpointReader& checkpoint,
+               const std::string& cure = "give a checkpoint of a run");
 
 // Sets the flags that `args` has. Throws a DamagedFile that names a value that a flag cannot have.
 void read_args(FlagTable& flags, const Value& args);
-
-// Returns the `args` that a run of this model writes.
-Value args_of_gpt(const GptConfig& gpt);
-
-// Reads the `args` of a checkpoint of ours or of Megatron-DeepSpeed. Throws a DamagedFile that names
-// a missing attribute, or a value that our model cannot have.
-GptConfig gpt_of_args(const Value& args);
-
-// Returns the flags that are not at their defaults: "--num-layers 2 --swiglu ...".
-std::string flags_of_gpt(const GptConfig& gpt);
 
 // A tokenizer as its flags describe it (framework/data/tokenizer.h).
 struct TokenizerChoice {

@@ -1,5 +1,8 @@
+#include "tools/hf/export.h"
+
 #include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "framework/format/io.h"
@@ -9,10 +12,8 @@
 #include "framework/format/whole.h"
 #include "framework/util/errors.h"
 #include "framework/util/stopwatch.h"
-#include "models/gpt/gpt_names.h"
 #include "tools/hf/args.h"
-#include "tools/hf/hf_convert.h"
-#include "tools/hf/parameters.h"
+#include "tools/hf/tensors.h"
 
 namespace anymesh {
 namespace {
@@ -42,53 +43,34 @@ void check_replaceable_export(const fs::path& folder, const std::vector<std::str
                       "be replaced. Give another");
 }
 
-// Reads the model from a config.json, if one is given, else from the checkpoint's args.
-HfModel model_of(const CheckpointReader& checkpoint, const fs::path& config) {
-  if (!config.empty()) return read_hf_config(config);
-  const Value args = args_of(checkpoint);
-  if (!args)
-    throw_error<DamagedFile>(checkpoint.path.string(),
-                             ": has no args, which define the model. "
-                             "Give the config.json of such a model with --config");
-  HfModel model{.gpt = gpt_of_args(args)};
-  for (const char* name : kTokenIds)
-    if (args.contains(name)) model.token_ids[name] = args.at(name).as_ints();
-  const Value info = checkpoint.metadata.find(keys::kUniversalInfo);
-  const Value rows = info ? info.find(keys::kOriginalVocabSize) : Value();
-  model.gpt.vocab_size =
-      static_cast<int>(rows ? rows.as_int() : args.at(keys::kPaddedVocabSize).as_int());
-  try {
-    model.family = family_of(model.gpt);
-  } catch (const DamagedFile& error) {
-    throw DamagedFile(args.where() + ": " + error.what());
-  }
-  return model;
-}
-
 // Returns the imported model's ids, else those of the tokenizer in `folder`, else the run's.
-TokenIds token_ids_of(const HfModel& model, const CheckpointReader& checkpoint,
-                      const fs::path& folder) {
-  if (!model.token_ids.empty()) return model.token_ids;
-  const TokenIds ids = token_ids_beside(folder);
+TokenIds token_ids_of(const CheckpointReader& checkpoint, const fs::path& folder) {
+  TokenIds ids;
+  if (const Value args = args_of(checkpoint))
+    for (const char* name : kTokenIds)
+      if (args.contains(name)) ids[name] = args.at(name).as_ints();
+  if (ids.empty()) ids = token_ids_beside(folder);
   return ids.empty() ? token_ids_of_run(tokenizer_of(checkpoint)) : ids;
 }
 
-// Returns the model's tensors by their names in transformers. Throws if the checkpoint has others.
-NamedTensors tensors_of(const CheckpointReader& checkpoint, const HfModel& model) {
-  std::set<std::string> left(checkpoint.names().begin(), checkpoint.names().end());
+// Returns the model's tensors by their exported names. Throws if the checkpoint has others.
+NamedTensors tensors_of(const CheckpointReader& checkpoint, const HfDescription& model) {
+  std::set<std::string> left(checkpoint.names().begin(), checkpoint.names().end()), names;
   NamedTensors tensors;
-  for (const HfParameter& parameter : hf_parameters(model)) {
-    const std::string other = no_pipeline_name(parameter.name, model.gpt.num_layers);
-    const auto theirs = theirs_of(parameter, model.gpt,
-                                  take(checkpoint, parameter.name, other, parameter.shape, left));
-    for (size_t i = 0; i < theirs.size(); ++i)
-      tensors.emplace_back(
-          parameter.theirs[i].name,
-          TensorRecord{DType::kFloat32, parameter.theirs[i].shape, false, theirs[i]});
+  for (const HfParameter& parameter : model.parameters) {
+    validate(parameter);
+    const auto theirs = theirs_of(
+        parameter, take(checkpoint, parameter.name, parameter.other_name, parameter.shape, left));
+    for (size_t i = 0; i < theirs.size(); ++i) {
+      const auto& [name, shape] = parameter.theirs[i];
+      if (!names.insert(name).second)
+        throw UserError("the description of " + parameter.name + ": another one has " + name);
+      tensors.emplace_back(name, TensorRecord{DType::kFloat32, shape, false, theirs[i]});
+    }
   }
   if (!left.empty())
     throw DamagedFile(checkpoint.path.string() + ": has " + *left.begin() + ", which no " +
-                      family_name(model.family) + " of its shape has");
+                      model.model + " of its shape has");
   return tensors;
 }
 
@@ -102,7 +84,8 @@ void publish_export(const fs::path& temporary, const fs::path& output,
 
 }  // namespace
 
-HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progress) {
+HfExport export_hf(const HfExportOptions& options, const DescribeHf& describe,
+                   const ProgressCallback& progress) {
   const auto start = std::chrono::steady_clock::now();
   const fs::path path = resolve_tag(options.checkpoint, options.tag);
   const fs::path normal = fs::absolute(options.output).lexically_normal(),
@@ -117,23 +100,18 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
   std::optional<OutputLock> claimed = claim_build(output, kWhat, recorded_entries);
   const SourceFiles sources(path);
   const CheckpointReader checkpoint = open_checkpoint(path, write_threads());
-  HfExport report{.model = model_of(checkpoint, options.config),
-                  .tokenizer = carried,
-                  .source = checkpoint.description};
-  if (static_cast<size_t>(report.model.gpt.num_layers) > checkpoint.names().size())
-    throw_error<DamagedFile>(path.string(), ": has too few parameters for ",
-                             report.model.gpt.num_layers, " layers");
-  report.model.token_ids = token_ids_of(report.model, checkpoint, tokenizer);
-  if (!report.model.token_ids.contains("eos_token_id"))
-    report.notes.push_back(
-        "nothing says which token ends a text, so config.json leaves eos_token_id out, and "
-        "transformers takes its own default; --tokenizer FOLDER has it");
-  if (!report.model.unknown_keys.empty()) report.notes.push_back(unknown_keys_note(report.model));
-  const NamedTensors tensors = tensors_of(checkpoint, report.model);
+  HfDescription model = describe(checkpoint, token_ids_of(checkpoint, tokenizer));
+  if (!nlohmann::json::accept(model.config))
+    throw UserError(std::string("the description's ") + kHfConfigFile + " is no JSON");
+  const NamedTensors tensors = tensors_of(checkpoint, model);
   const OutputLock lock = lock_build(std::move(claimed), output, kWhat);
   std::vector<std::string> others = carried;
   for (const auto name : {std::string_view(kHfConfigFile), kRecordFile}) others.emplace_back(name);
   RecordChecksums none;  // records are checked before reading, since a matrix is read in pieces
+  HfExport report{.model = std::move(model.model),
+                  .tokenizer = carried,
+                  .source = checkpoint.description,
+                  .notes = std::move(model.notes)};
   report.written = write_weights(tensors,
                                  {.folder = temporary,
                                   .others = others,
@@ -142,9 +120,8 @@ HfExport export_hf(const HfExportOptions& options, const ProgressCallback& progr
                                   .safetensors = true},
                                  none, progress);
   FolderRecord record(temporary);
-  const std::string config = hf_config_text(report.model);
-  write_text_atomically(temporary / kHfConfigFile, config);
-  record.add({file_of_text(kHfConfigFile, config)});
+  write_text_atomically(temporary / kHfConfigFile, model.config);
+  record.add({file_of_text(kHfConfigFile, model.config)});
   record.add(copy_files(carried, tokenizer, temporary));
   record.add(report.written.listed);
   record.write();

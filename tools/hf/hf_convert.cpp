@@ -1,13 +1,12 @@
 // hf_convert: converts Hugging Face models to universal checkpoints, and checkpoints to such
 // models.
 
-#include "tools/hf/hf_convert.h"
-
 #include <cstdio>
 #include <cxxopts.hpp>
 
 #include "framework/util/shell_word.h"
-#include "tools/hf/args.h"
+#include "tools/hf/gpt/args.h"
+#include "tools/hf/gpt/convert.h"
 #include "tools/progress_line.h"
 #include "tools/run_tool.h"
 
@@ -32,6 +31,7 @@ constexpr const char* kHelp =
 struct Command {
   std::string name;
   HfExportOptions options;  // import: the checkpoint is MODEL, the output SAVE
+  std::string config;
   bool overwrite = false;
 };
 
@@ -60,24 +60,15 @@ Command parse(int argc, char** argv) {
     throw_error(command.name, " takes two folders, from and to");
   for (const char* flag : {"max-shard-size", "tag", "config", "tokenizer"})
     if (command.name == "import" && parsed.count(flag)) throw_error("--", flag, " is of export");
+  command.config = text_of(parsed, "config");
   command.overwrite = parsed.count("overwrite") > 0;
   if (command.name == "export" && command.overwrite) throw_error("--overwrite is of import");
   command.options = {.checkpoint = text_of(parsed, "from"),
                      .tag = text_of(parsed, "tag"),
                      .output = text_of(parsed, "to"),
-                     .config = text_of(parsed, "config"),
                      .tokenizer = text_of(parsed, "tokenizer"),
                      .max_shard_size = parse_size(text_of(parsed, "max-shard-size"))};
   return command;
-}
-
-void print_tokenizer(const std::vector<std::string>& files, const std::string& folder) {
-  std::printf("%s: %s\n", folder.c_str(),
-              files.empty() ? "no tokenizer" : joined(files, " ").c_str());
-}
-
-void print_notes(const std::vector<std::string>& notes) {
-  for (const std::string& note : notes) std::printf("note: %s\n", note.c_str());
 }
 
 void run_import(const HfExportOptions& options, bool overwrite) {
@@ -90,8 +81,7 @@ void run_import(const HfExportOptions& options, bool overwrite) {
               gpt.num_layers);
   std::printf("%s: %ld parameters, %s %s\n", report.output.c_str(), report.parameters,
               size_text(bytes).c_str(), pace(bytes, report.seconds).c_str());
-  print_tokenizer(report.tokenizer, options.output);
-  print_notes(report.notes);
+  print_rest(options.output, report.tokenizer, report.notes);
   std::printf(
       "pretrain_gpt goes on from it with these flags; --seq-length may be less, and the tokenizer\n"
       "may have no more than %d entries (or NullTokenizer with --vocab-size %d):\n",
@@ -100,19 +90,13 @@ void run_import(const HfExportOptions& options, bool overwrite) {
               shell_word(options.output).c_str());
 }
 
-void run_export(const HfExportOptions& options) {
-  const HfExport report =
-      with_progress([&](const ProgressCallback& progress) { return export_hf(options, progress); });
-  std::printf("%s: %s\n", options.checkpoint.c_str(), report.source.c_str());
-  std::printf("%s: %s, %s\n", options.output.c_str(), family_name(report.model.family),
-              summary(report.written, report.seconds).c_str());
-  print_tokenizer(report.tokenizer, options.output);
-  print_notes(report.notes);
-}
-
 int convert(const Command& command) {
-  const auto& [name, options, overwrite] = command;
-  name == "import" ? run_import(options, overwrite) : run_export(options);
+  if (command.name == "export")
+    return export_and_report(command.options,
+                             [&](const CheckpointReader& checkpoint, const TokenIds& ids) {
+                               return describe_gpt(checkpoint, ids, command.config);
+                             });
+  run_import(command.options, command.overwrite);
   return 0;
 }
 

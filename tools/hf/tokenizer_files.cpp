@@ -1,12 +1,13 @@
+#include "tools/hf/tokenizer_files.h"
+
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
 
+#include "framework/format/io.h"
 #include "framework/util/input_file.h"
 #include "framework/util/json.h"
 #include "framework/util/parse_number.h"
-#include "tools/hf/args.h"
-#include "tools/hf/config.h"
 
 namespace anymesh {
 namespace {
@@ -106,6 +107,25 @@ TokenIds sentencepiece_ids(const fs::path& file) {
 }
 
 }  // namespace
+
+std::vector<std::string> tokenizer_files(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const char* name : kHfTokenizerFiles)
+    if (std::filesystem::is_regular_file(folder / name)) names.emplace_back(name);
+  return names;
+}
+
+std::vector<Manifest::File> copy_files(const std::vector<std::string>& names,
+                                       const std::filesystem::path& from,
+                                       const std::filesystem::path& to) {
+  std::vector<Manifest::File> files;
+  for (const std::string& name : names) {
+    const std::string text = read_text(from / name, /*most=*/256 << 20);
+    write_text_atomically(to / name, text);
+    files.push_back(file_of_text(name, text));
+  }
+  return files;
+}
 
 TokenIds token_ids_beside(const fs::path& folder) {
   TokenIds ids;

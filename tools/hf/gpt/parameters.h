@@ -1,11 +1,10 @@
 #pragma once
 
-#include <set>
 #include <string>
 #include <vector>
 
-#include "framework/format/whole.h"
-#include "tools/hf/config.h"
+#include "tools/hf/export.h"
+#include "tools/hf/gpt/config.h"
 
 namespace anymesh {
 
@@ -28,34 +27,12 @@ namespace anymesh {
 //   G  ours are, for each group, the rows [q, ..., q, key, value]; theirs all q, all keys, all values
 //
 // Rotary positions turn the same pairs of elements on both sides, so no row moves for them.
-struct HfTensor {
-  std::string name;
-  Shape shape;
-};
-
-struct HfParameter {
+struct GptParameter : HfParameter {  // `other_name` is that of a run without a pipeline
   enum class Cut { kWhole, kRows, kColumns, kVocabulary };  // by tensor parallelism
-
-  std::string name;  // in a run with a pipeline; no_pipeline_name() gives the other
-  Shape shape;
   Cut cut = Cut::kWhole;
-  std::vector<HfTensor> theirs;  // stacked: rows of the first, then of the next
-  bool transposed = false;
-  bool grouped = false;
 };
 
-std::vector<HfParameter> hf_parameters(const HfModel& model);
-
-// Convert fp32 elements as they are read. Their tensors are in the order of `theirs`.
-BytesPtr ours_of(const HfParameter& parameter, const GptConfig& gpt, std::vector<BytesPtr> theirs);
-std::vector<BytesPtr> theirs_of(const HfParameter& parameter, const GptConfig& gpt, BytesPtr ours);
-
-// Returns the fp32 elements of a parameter, under the first of two names that `checkpoint` has, and
-// removes that name from `left`. Throws if it has neither, or if the shape differs; `by` ends that
-// message.
-BytesPtr take(const CheckpointReader& checkpoint, const std::string& name,
-              const std::string& other_name, const Shape& shape, std::set<std::string>& left,
-              const std::string& by = "");
+std::vector<GptParameter> hf_parameters(const HfModel& model);
 
 // Returns the prefix of all names but the head's in transformers: "transformer." or "model.". Files
 // of the bare model leave it out.

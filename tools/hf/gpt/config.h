@@ -1,13 +1,11 @@
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
-#include <map>
 #include <string>
 #include <vector>
 
-#include "framework/format/output.h"
 #include "models/gpt/gpt_config.h"
+#include "tools/hf/tokenizer_files.h"
 
 namespace anymesh {
 
@@ -29,27 +27,8 @@ namespace anymesh {
 //
 // Key names and defaults are as in transformers' GPT2Config, LlamaConfig, MistralConfig and
 // BloomConfig.
-inline constexpr const char* kHfConfigFile = "config.json";
-
-// Files that AutoTokenizer and generate() read beside it. They are copied as they are.
-inline constexpr const char* kHfTokenizerFiles[] = {
-    "tokenizer.json",    "tokenizer.model",       "vocab.json",
-    "merges.txt",        "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "chat_template.jinja",   "generation_config.json"};
-// Returns the tokenizer files that a folder has.
-std::vector<std::string> tokenizer_files(const std::filesystem::path& folder);
-std::vector<Manifest::File> copy_files(const std::vector<std::string>& names,
-                                       const std::filesystem::path& from,
-                                       const std::filesystem::path& to);
-
-struct TokenizerChoice;
-
 enum class HfFamily { kGpt2, kLlama, kBloom };
 const char* family_name(HfFamily family);  // "GPT-2"
-
-// Ids by the keys below, as far as they are known: one, several, or none for null.
-using TokenIds = std::map<std::string, std::vector<int64_t>>;
-inline constexpr const char* kTokenIds[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
 
 struct HfModel {
   HfFamily family = HfFamily::kGpt2;
@@ -70,10 +49,5 @@ HfFamily family_of(const GptConfig& gpt);
 
 // Returns the text of config.json. Leaves out the ids of special tokens that are not known.
 std::string hf_config_text(const HfModel& model);
-
-// Returns the special tokens of a folder, by its generation_config.json, else its tokenizer files.
-TokenIds token_ids_beside(const std::filesystem::path& folder);
-// Returns the special tokens of a run's tokenizer, as far as its files are where it says.
-TokenIds token_ids_of_run(const TokenizerChoice& choice);
 
 }  // namespace anymesh

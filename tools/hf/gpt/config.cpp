@@ -1,4 +1,4 @@
-#include "tools/hf/config.h"
+#include "tools/hf/gpt/config.h"
 
 #include <utility>
 
@@ -6,7 +6,8 @@
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
 #include "framework/util/printable.h"
-#include "tools/hf/keys.h"
+#include "tools/hf/export.h"
+#include "tools/hf/gpt/keys.h"
 
 namespace anymesh {
 namespace {
@@ -359,25 +360,6 @@ std::string hf_config_text(const HfModel& model) {
   json["dtype"] = "float32";
   json["exported_by"] = "anymesh";
   return json.dump(2) + "\n";
-}
-
-std::vector<std::string> tokenizer_files(const std::filesystem::path& folder) {
-  std::vector<std::string> names;
-  for (const char* name : kHfTokenizerFiles)
-    if (std::filesystem::is_regular_file(folder / name)) names.emplace_back(name);
-  return names;
-}
-
-std::vector<Manifest::File> copy_files(const std::vector<std::string>& names,
-                                       const std::filesystem::path& from,
-                                       const std::filesystem::path& to) {
-  std::vector<Manifest::File> files;
-  for (const std::string& name : names) {
-    const std::string text = read_text(from / name, /*most=*/256 << 20);
-    write_text_atomically(to / name, text);
-    files.push_back(file_of_text(name, text));
-  }
-  return files;
 }
 
 }  // namespace anymesh

@@ -9,15 +9,16 @@
 #include "framework/format/whole.h"
 #include "framework/util/errors.h"
 #include "framework/util/stopwatch.h"
-#include "tools/hf/args.h"
-#include "tools/hf/hf_convert.h"
-#include "tools/hf/parameters.h"
+#include "tools/hf/gpt/args.h"
+#include "tools/hf/gpt/convert.h"
+#include "tools/hf/gpt/parameters.h"
+#include "tools/hf/tensors.h"
 
 namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
-using Cut = HfParameter::Cut;
+using Cut = GptParameter::Cut;
 
 constexpr const char* kHead = "lm_head.weight";
 
@@ -66,14 +67,14 @@ bool has_own_head(const CheckpointReader& weights, const HfModel& model) {
 
 // Makes our parameters from their tensors. Throws for a tensor that the model does not have.
 std::vector<BytesPtr> read_ours(const CheckpointReader& weights, const HfModel& model,
-                                const std::vector<HfParameter>& parameters) {
+                                const std::vector<GptParameter>& parameters) {
   std::set<std::string> left(weights.names().begin(), weights.names().end());
   std::vector<BytesPtr> ours;
-  for (const HfParameter& parameter : parameters) {
+  for (const GptParameter& parameter : parameters) {
     std::vector<BytesPtr> theirs;
     for (const HfTensor& tensor : parameter.theirs)
       theirs.push_back(take_theirs(weights, tensor, model.family, left));
-    ours.push_back(ours_of(parameter, model.gpt, std::move(theirs)));
+    ours.push_back(ours_of(parameter, std::move(theirs)));
   }
   if (!model.gpt.untie_embeddings_and_output_weights) left.erase(kHead);  // has_own_head()
   for (const std::string& name : left)
@@ -84,34 +85,34 @@ std::vector<BytesPtr> read_ours(const CheckpointReader& weights, const HfModel& 
 }
 
 // Makes the info as framework/checkpoint/metadata.cpp does from a run's parameters.
-UniversalInfo info_of(const std::vector<HfParameter>& parameters, const HfModel& model) {
+UniversalInfo info_of(const std::vector<GptParameter>& parameters, const HfModel& model) {
   const auto patterns = [&](const auto& chosen) {
     std::set<std::string> set;
-    for (const HfParameter& parameter : parameters)
+    for (const GptParameter& parameter : parameters)
       if (chosen(parameter)) set.insert(pattern_of(parameter.name));
     return std::vector<std::string>(set.begin(), set.end());
   };
   const auto of_cut = [&](Cut cut) {
-    return patterns([cut](const HfParameter& parameter) { return parameter.cut == cut; });
+    return patterns([cut](const GptParameter& parameter) { return parameter.cut == cut; });
   };
   UniversalInfo info;
   info.original_vocab_size = info.padded_vocab_size = model.gpt.vocab_size;
   info.vocabulary = of_cut(Cut::kVocabulary);
-  info.pipeline_replicated = patterns([](const HfParameter& parameter) {
+  info.pipeline_replicated = patterns([](const GptParameter& parameter) {
     return parameter.cut == Cut::kVocabulary && parameter.name.starts_with(kTiedModules);
   });
   info.tp_replicated = of_cut(Cut::kWhole);
   info.row_parallel = of_cut(Cut::kColumns);
   info.two_sub_params = patterns(  // gate and up
-      [](const HfParameter& parameter) { return parameter.theirs.size() == 2; });
+      [](const GptParameter& parameter) { return parameter.theirs.size() == 2; });
   return info;
 }
 
 // Makes the model states of a run before its first step, as far as an import knows them.
-Value metadata_of(const std::vector<HfParameter>& parameters, const HfModel& model,
+Value metadata_of(const std::vector<GptParameter>& parameters, const HfModel& model,
                   const UniversalInfo& info) {
   std::vector<Value::Entry> shapes;
-  for (const HfParameter& parameter : parameters)
+  for (const GptParameter& parameter : parameters)
     shapes.emplace_back(parameter.name, Value::size(parameter.shape));
   Value args = args_of_gpt(model.gpt);
   args.set(keys::kPaddedVocabSize, model.gpt.vocab_size);
@@ -137,7 +138,7 @@ Value metadata_of(const std::vector<HfParameter>& parameters, const HfModel& mod
 
 // Makes the files of a universal folder. Their tensors are read, and counted, as they are written.
 std::vector<StreamedFile> files_of(const fs::path& folder, const HfModel& model,
-                                   const std::vector<HfParameter>& parameters,
+                                   const std::vector<GptParameter>& parameters,
                                    const std::vector<BytesPtr>& ours, ProgressCounter& counter) {
   const UniversalInfo info = info_of(parameters, model);
   MergeRules rules(info);
@@ -197,7 +198,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
                            kHead + " is another table: imported as untied");
   }
   if (!model.unknown_keys.empty()) report.notes.push_back(unknown_keys_note(model));
-  const std::vector<HfParameter> parameters = hf_parameters(model);
+  const std::vector<GptParameter> parameters = hf_parameters(model);
   const std::vector<BytesPtr> ours = read_ours(weights, model, parameters);
   uint64_t total = 0;
   for (const BytesPtr& bytes : ours) total += bytes->size();

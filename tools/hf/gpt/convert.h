@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "framework/format/whole.h"
+#include "tools/hf/export.h"
+#include "tools/hf/gpt/config.h"
+
+namespace anymesh {
+
+// Imports Hugging Face models (GPT-2, Llama, BLOOM) and describes our checkpoints as such. Tensors
+// are streamed, so memory does not grow with the model. All weights are written in fp32.
+
+// Converts HF_FOLDER to SAVE/global_step0_universal and SAVE/latest_universal. HF_FOLDER has
+// config.json, and model.safetensors, pytorch_model.bin or the parts of one with their index, in
+// fp32, bf16 or fp16. The result has weights alone. A run of any mesh takes it with --load SAVE
+// --universal-checkpoint --finetune. It replaces a universal folder of that name, and appears when
+// it is whole. The tokenizer's files are copied to SAVE. Files of these names that no import wrote
+// are refused, unless `overwrite`.
+//
+// Throws a DamagedFile with file and key or tensor for a model that ours cannot be (config.h), a
+// missing file or tensor, a tensor of another shape, or a tensor that such a model does not have. A
+// tied model with another head in its file becomes an untied one, with a note. Unknown keys of
+// config.json get a note too.
+struct HfImport {
+  HfModel model;
+  std::filesystem::path output;        // the universal folder
+  std::vector<std::string> tokenizer;  // files of kHfTokenizerFiles
+  int64_t parameters = 0;
+  uint64_t bytes = 0;  // of the files
+  double seconds = 0;
+  std::vector<std::string> notes;  // for the user, a line each
+};
+HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::path& save,
+                   const ProgressCallback& progress, bool overwrite = false);
+
+// Describes a GPT for AutoModelForCausalLM.from_pretrained(). The family follows from the
+// checkpoint's args (family_of), unless `config` is the config.json of such a model. Weights have no
+// args and need it. Special tokens that nothing gives are left out.
+HfDescription describe_gpt(const CheckpointReader& checkpoint, const TokenIds& ids,
+                           const std::filesystem::path& config = {});
+
+}  // namespace anymesh

@@ -1,0 +1,47 @@
+#include "framework/util/errors.h"
+#include "tools/hf/gpt/args.h"
+#include "tools/hf/gpt/convert.h"
+#include "tools/hf/gpt/parameters.h"
+
+namespace anymesh {
+namespace {
+
+// Reads the model from a config.json, if one is given, else from the checkpoint's args.
+HfModel model_of(const CheckpointReader& checkpoint, const std::filesystem::path& config) {
+  if (!config.empty()) return read_hf_config(config);
+  const Value args = run_args(checkpoint, "give the config.json of such a model with --config");
+  HfModel model{.gpt = gpt_of_args(args)};
+  const Value info = checkpoint.metadata.find(keys::kUniversalInfo);
+  const Value rows = info ? info.find(keys::kOriginalVocabSize) : Value();
+  model.gpt.vocab_size =
+      static_cast<int>(rows ? rows.as_int() : args.at(keys::kPaddedVocabSize).as_int());
+  try {
+    model.family = family_of(model.gpt);
+  } catch (const DamagedFile& error) {
+    throw DamagedFile(args.where() + ": " + error.what());
+  }
+  return model;
+}
+
+}  // namespace
+
+HfDescription describe_gpt(const CheckpointReader& checkpoint, const TokenIds& ids,
+                           const std::filesystem::path& config) {
+  HfModel model = model_of(checkpoint, config);
+  if (static_cast<size_t>(model.gpt.num_layers) > checkpoint.names().size())
+    throw_error<DamagedFile>(checkpoint.path.string(), ": has too few parameters for ",
+                             model.gpt.num_layers, " layers");
+  if (model.token_ids.empty()) model.token_ids = ids;
+  const std::vector<GptParameter> parameters = hf_parameters(model);
+  HfDescription description{.model = family_name(model.family),
+                            .config = hf_config_text(model),
+                            .parameters = {parameters.begin(), parameters.end()}};
+  if (!model.token_ids.contains("eos_token_id"))
+    description.notes.push_back(
+        "nothing says which token ends a text, so config.json leaves eos_token_id out, and "
+        "transformers takes its own default; --tokenizer FOLDER has it");
+  if (!model.unknown_keys.empty()) description.notes.push_back(unknown_keys_note(model));
+  return description;
+}
+
+}  // namespace anymesh
