@@ -6,32 +6,10 @@
 //
 // framework/run/pretrain.h is the program. To train another model, copy this file and models/gpt, and
 // change the names; tutorials/13_new_model does so.
-#include "framework/run/pretrain.h"
-#include "models/gpt/gpt_model.h"
+#include "models/gpt/gpt_definition.h"
 
 namespace anymesh {
 namespace {
-
-class Gpt final : public ModelDefinition {
- public:
-  void add_flags(FlagTable& flags) override { anymesh::add_flags(flags, gpt_); }
-
-  ModelFacts settle(const Config& config, int vocab_size, int world_size) override {
-    gpt_.vocab_size = vocab_size;
-    validate(config, gpt_, world_size);
-    gpt_ = resolved(gpt_);
-    return model_facts(gpt_, config.parallel.tp);
-  }
-
-  std::unique_ptr<StageModule> make_stage(const Config& config, const ProcessGrid& grid,
-                                          torch::Dtype dtype) const override {
-    return std::make_unique<GptModel>(gpt_, grid, dtype, config.batch.micro_batch_size,
-                                      config.run.seed, config.parallel.sequence_parallel);
-  }
-
- private:
-  GptConfig gpt_;
-};
 
 constexpr const char* kDescription = R"(Trains a GPT under tensor, pipeline and data parallelism.
 

@@ -12,8 +12,8 @@
 
 namespace anymesh {
 
-// A model with its flags: all that differs between two training programs. pretrain_gpt.cpp defines
-// the GPT, and tutorials/13_new_model a minimal model. The methods are called in this order.
+// A model with its flags: all that differs between two training programs. models/gpt has the
+// GPT's, and tutorials/13_new_model that of a minimal model. The methods are called in this order.
 class ModelDefinition {
  public:
   virtual ~ModelDefinition() = default;

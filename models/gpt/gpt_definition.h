@@ -1,0 +1,32 @@
+#pragma once
+
+#include <memory>
+
+#include "framework/run/pretrain.h"
+#include "models/gpt/gpt_model.h"
+
+namespace anymesh {
+
+// The GPT with its flags, for programs.
+class Gpt final : public ModelDefinition {
+ public:
+  void add_flags(FlagTable& flags) override { anymesh::add_flags(flags, gpt_); }
+
+  ModelFacts settle(const Config& config, int vocab_size, int world_size) override {
+    gpt_.vocab_size = vocab_size;
+    validate(config, gpt_, world_size);
+    gpt_ = resolved(gpt_);
+    return model_facts(gpt_, config.parallel.tp);
+  }
+
+  std::unique_ptr<StageModule> make_stage(const Config& config, const ProcessGrid& grid,
+                                          torch::Dtype dtype) const override {
+    return std::make_unique<GptModel>(gpt_, grid, dtype, config.batch.micro_batch_size,
+                                      config.run.seed, config.parallel.sequence_parallel);
+  }
+
+ private:
+  GptConfig gpt_;
+};
+
+}  // namespace anymesh
