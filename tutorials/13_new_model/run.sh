@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The new model in this folder gets the GPT's meshes, ZeRO stages and kinds of checkpoint.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
-needs pretrain_mlp generate_mlp ds_to_universal ckpt
+needs pretrain_mlp generate_mlp export_mlp ds_to_universal zero_to_fp32 ckpt
 program=pretrain_mlp
 model=(--num-layers 4 --hidden-size 64 --seq-length 32)
 half=$((steps / 2))
@@ -42,3 +42,31 @@ cp "$out/text.txt" "$out/first.txt"
 text --load "$out/universal" --window 3
 cmp "$out/first.txt" "$out/text.txt" || fail "another text from the universal folder, with the last three tokens"
 say "ok: the same text from the universal folder, and from the last three tokens alone"
+
+quietly "$out/export.log" "$bin/export_mlp" "$tag" "$out/hugging_face"
+quietly "$out/export.log" "$bin/export_mlp" "$out/universal" "$out/from_universal"
+for file in config.json model.safetensors; do
+  cmp "$out/hugging_face/$file" "$out/from_universal/$file" || fail "another $file from the universal folder"
+done
+quietly "$out/fp32.log" "$bin/zero_to_fp32" --safe_serialization "$tag" "$out/fp32"
+python3 - "$out" "${model[1]}" <<'END' || fail "export_mlp and zero_to_fp32 differ"
+import json, sys
+out, layers = sys.argv[1], int(sys.argv[2])
+
+def tensors(folder):
+    with open(f"{out}/{folder}/model.safetensors", "rb") as file:
+        header, data = json.loads(file.read(int.from_bytes(file.read(8), "little"))), file.read()
+    return {name: (t["shape"], data[slice(*t["data_offsets"])]) for name, t in header.items() if name != "__metadata__"}
+
+def exported(name):
+    first, rest = name.split(".", 1)
+    if first == "1":
+        return rest.replace("tables", "embeddings")
+    if first == str(layers + 2):
+        return rest.replace("head", "lm_head")
+    return f"layers.{int(first) - 2}.{rest}".replace("up.", "up_proj.").replace("down.", "down_proj.")
+
+sys.exit({exported(name): tensor for name, tensor in tensors("fp32").items()} != tensors("hugging_face"))
+END
+say "$(cat "$out/hugging_face/config.json")"
+say "ok: the tensors of zero_to_fp32 under the export's names, and the same files from the universal folder"
