@@ -5,11 +5,12 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Anymesh)
 
 # Exports the library NAME or anymesh_NAME as Anymesh::NAME.
-set(libraries format data config gpt_config)
+set(libraries format data config gpt_config hf)
 set(programs ds_to_universal zero_to_fp32 preprocess_data plot_loss plot_figure report ckpt hf_convert)
 if(NOT ANYMESH_TOOLS_ONLY)
-  list(APPEND libraries framework gpt)
+  list(APPEND libraries framework gpt generate)
   list(APPEND programs pretrain_gpt generate)
+  install(FILES tools/generate/generate.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/anymesh/tools/generate)
   # Keeps the rpath of the build. Installing would remove MPI's, and would fail on LibTorch's, which CMake does not know.
   set_target_properties(pretrain_gpt generate PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
 endif()
@@ -24,6 +25,8 @@ foreach(name ${libraries})
 endforeach()
 install(TARGETS ${programs})
 install(DIRECTORY framework models DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/anymesh FILES_MATCHING PATTERN "*.h")
+install(FILES tools/hf/args.h tools/hf/export.h tools/hf/tensors.h tools/hf/tokenizer_files.h
+        DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/anymesh/tools/hf)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 configure_package_config_file(cmake/AnymeshConfig.cmake.in AnymeshConfig.cmake INSTALL_DESTINATION ${package_dir})

@@ -42,7 +42,9 @@ echo "ok: the format library reads $(wc -l <checkpoints2.norms) parameters witho
 # Makes the fork of docs/fork.md as the page says, but with shorter runs.
 page=$here/../../docs/fork.md
 excerpt() { sed -n "/^\`\`\`$1\$/,/^\`\`\`\$/p" "$page" | sed '/^```/d'; }
-mkdir fork && cp -r "$here/../../models" "$here/../../pretrain_gpt.cpp" fork
+mkdir fork && (cd "$here/../.." && cp -r --parents models tools/hf/gpt pretrain_gpt.cpp "$scratch/fork")
+mv fork/pretrain_gpt.cpp fork/pretrain_mine.cpp
+excerpt cpp | awk '$1 == "//" && $2 ~ /^[a-z_]+[.]cpp:$/ {file = "fork/" substr($2, 1, length($2) - 1)} {print >file}'
 excerpt cmake >fork/CMakeLists.txt
 excerpt diff | patch -d fork -p1 >patch.log || fail "the diff of docs/fork.md: $(cat patch.log)"
 ! grep -E 'fuzz|FAILED' patch.log || fail "the diff of docs/fork.md no longer fits"
@@ -68,3 +70,38 @@ done
 installed/bin/ckpt inspect one/global_step5_universal >inspected.log && grep -q ' 2\.mlp\.scale ' inspected.log || fail "no 2.mlp.scale in the universal folder"
 ! installed/bin/hf_convert export one hf >hf.log 2>&1 && grep -q '2\.mlp\.scale' hf.log || fail "hf_convert: $(cat hf.log)"
 echo "ok: a fork of the GPT trains alike on one rank and on four, and resumes on another mesh"
+
+# Its text and its export are those of any checkpoint of the run. The exported GPT-2 has each scale in the matrix and bias before
+# it, and writes the same text.
+# text PROGRAM FOLDER FLAGS...: prints the likeliest twelve tokens.
+text() { "$1" --load "${@:2}" --tokenizer-type NullTokenizer --prompts "1 2 3" --num-tokens-to-generate 12 --temperature 0 2>text.log; }
+text fork/build/generate_mine one --load-tag global_step10 >first.txt || fail "generate_mine: $(cat text.log)"
+convert one global_step10
+text fork/build/generate_mine one --load-tag global_step10_universal | cmp - first.txt ||
+  fail "another text from the universal folder: $(cat text.log)"
+for tag in global_step10 global_step10_universal; do
+  fork/build/export_mine one gpt2_$tag --tag $tag >export.log 2>&1 || fail "export_mine: $(tail -5 export.log)"
+  cmp gpt2_$tag/model.safetensors gpt2_global_step10/model.safetensors || fail "another export of $tag"
+done
+{ installed/bin/zero_to_fp32 one fp32 -t global_step10 --safe_serialization &&
+  installed/bin/hf_convert import gpt2_global_step10 imported; } >import.log 2>&1 || fail "$(tail -5 import.log)"
+text installed/bin/generate imported | cmp - first.txt || fail "the exported GPT-2 writes another text: $(cat text.log)"
+PYTHONPATH=$here python3 - <<'END' || fail "the exported GPT-2 does not have the scaled weights"
+import struct
+from compare_export import read_safetensors
+
+def elements(folder):
+    tensors = read_safetensors(f"{folder}/model.safetensors").items()
+    return {name: struct.unpack(f"<{len(tensor.data) // 4}f", tensor.data) for name, tensor in tensors}
+
+ours, theirs = elements("fp32"), elements("gpt2_global_step10")
+for layer in range(2):
+    scale = ours[f"{layer + 2}.mlp.scale"]
+    assert min(scale) < max(scale), scale
+    for kind in "weight", "bias":
+        before, after = ours[f"{layer + 2}.mlp.dense_4h_to_h.{kind}"], theirs[f"transformer.h.{layer}.mlp.c_proj.{kind}"]
+        columns = len(before) // len(scale)
+        scaled = [before[i * columns + j] * scale[i] for j in range(columns) for i in range(len(scale))]
+        assert struct.pack(f"<{len(scaled)}f", *scaled) == struct.pack(f"<{len(after)}f", *after), kind
+END
+echo "ok: its text and its export, from an ordinary and a universal checkpoint"
