@@ -53,7 +53,7 @@ struct HfDescription {
   std::vector<std::string> notes = {};  // for the user, a line each
 };
 
-// Describes the model of a checkpoint, by its args (args.h) say. `ids` are those of the imported
+// Describes the model of a checkpoint, mostly from its args (args.h). `ids` are those of the imported
 // model, else of the tokenizer's files, else of the tokenizer of the checkpoint's run.
 using DescribeHf = std::function<HfDescription(const CheckpointReader&, const TokenIds& ids)>;
 
