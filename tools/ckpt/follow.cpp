@@ -49,7 +49,8 @@ class Follower {
         options_(options),
         out_(out),
         is_ordinary_(checkpoint.kind == CheckpointReader::Kind::kOrdinary),
-        is_cut_(!parameter_.cut.replicated && parameter_.shards[0].shape != parameter_.shape),
+        is_cut_(!parameter_.cut.pieces.empty() ||
+                (!parameter_.cut.replicated && parameter_.shards[0].shape != parameter_.shape)),
         tp_size_(parameter_.shards.back().tp_rank + 1) {}
 
   void print(const std::string& name) {
@@ -168,13 +169,14 @@ std::string rank_text(const WholeParameter& parameter, const ParameterShard& sha
 std::string slice_text(const WholeParameter& parameter, int tp_rank) {
   const ShardLayout slice = parameter.slice(tp_rank);
   const Shape& shape = slice.shard_shape();
-  if (shape == parameter.shape) return "W";
+  if (shape == parameter.shape && parameter.cut.pieces.empty()) return "W";
   const auto dim = static_cast<size_t>(parameter.cut.dim);
   std::string text;
   int64_t width = 0;
-  for (const ShardLayout::Piece& piece : slice.pieces()) {
+  for (const CutPiece& piece : slice.pieces()) {
     text += (text.empty() ? "" : " and ") +
             python_slice(shape.size(), dim, piece.full_begin, piece.full_begin + piece.width);
+    if (piece.scale != 1) text += " * " + std::to_string(piece.scale);
     width += piece.width;
   }
   text += (text.empty() ? "" : ", ") + std::string("of shape ") + to_string(shape);

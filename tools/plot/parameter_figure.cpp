@@ -34,7 +34,7 @@ class MatrixOfSlice {
     columns = rows == 0 ? 0 : numel(shape) / rows;
     inner_ = cut && !by_rows_ ? numel(sizes.subspan(dim + 1)) : 1;
     const int64_t all = by_rows_ ? rows : columns;
-    pieces_ = cut ? slice_.pieces() : std::vector<ShardLayout::Piece>{{0, 0, all}};
+    pieces_ = cut ? slice_.pieces() : std::vector<CutPiece>{{0, 0, all}};
     width_ = by_rows_ ? columns : cut ? slice_.shard_shape()[dim] * inner_ : columns;
   }
 
@@ -58,7 +58,7 @@ class MatrixOfSlice {
   // Adds the blocks in the whole of a block of the shard.
   void place(int64_t row, int64_t count, int64_t column, int64_t width,
              std::vector<Block>& blocks) const {
-    for (const auto& [full, own, size] : pieces_) {
+    for (const auto& [full, own, size, scale, is_copy] : pieces_) {
       const int64_t at = by_rows_ ? row : column, length = by_rows_ ? count : width,
                     first = std::max(at, own * inner_),
                     last = std::min(at + length, (own + size) * inner_);
@@ -75,7 +75,7 @@ class MatrixOfSlice {
   ShardLayout slice_;
   bool by_rows_;
   int64_t inner_, width_;
-  std::vector<ShardLayout::Piece> pieces_;
+  std::vector<CutPiece> pieces_;
 };
 
 // A fragment, and the file that holds some of its states.

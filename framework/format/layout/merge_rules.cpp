@@ -1,7 +1,9 @@
 #include "framework/format/layout/merge_rules.h"
 
 #include <algorithm>
+#include <cctype>
 
+#include "framework/format/layout/affine_map.h"
 #include "framework/format/layout/names.h"
 #include "framework/util/errors.h"
 
@@ -15,6 +17,10 @@ constexpr auto kLinear = std::regex::ECMAScript | std::regex_constants::__polyno
 
 constexpr size_t kMostStates = 1 << 18;  // over all patterns, at 48 bytes each
 constexpr size_t kMostWidth = 1 << 12;   // over all patterns: the cost per character of a name
+constexpr int64_t kAffineMapVersion = 1;
+constexpr double kWidthsVersion = 0.4;        // records the widths of sub-parameters
+constexpr int64_t kAnySize = -1;              // in a shape, as for torch's reshape
+constexpr int64_t kMostMapNumbers = 1 << 23;  // in all affine maps
 
 // Returns the product of all counts in braces, at most kMostStates + 1.
 size_t repetitions(const std::string& pattern) {
@@ -55,6 +61,22 @@ bool looks_around(const std::string& pattern) {
   return false;
 }
 
+// Returns the only name that a pattern such as ^lm_head\.weight$ matches, or nullopt. AutoTP writes
+// such a pattern for each parameter.
+std::optional<std::string> only_name(const std::string& pattern) {
+  if (pattern.size() < 2 || pattern.front() != '^' || pattern.back() != '$') return std::nullopt;
+  std::string name;
+  for (size_t i = 1; i + 1 < pattern.size(); ++i) {
+    const bool escaped = pattern[i] == '\\';
+    if (escaped) ++i;
+    const char c = pattern[i];
+    const bool letter = std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+    if (i + 1 == pattern.size() || letter == escaped) return std::nullopt;
+    name += c;
+  }
+  return name;
+}
+
 // The pattern lists, in the order in which they are written, compiled and reported.
 constexpr std::pair<std::string_view, std::vector<std::string> UniversalInfo::*> kLists[] = {
     {keys::kVocabularyPatterns, &UniversalInfo::vocabulary},
@@ -64,31 +86,75 @@ constexpr std::pair<std::string_view, std::vector<std::string> UniversalInfo::*>
     {keys::kRowParallelPatterns, &UniversalInfo::row_parallel},
     {keys::kTwoSubParamsPatterns, &UniversalInfo::two_sub_params}};
 
-UniversalInfo::SubParams sub_params(const Value& value) {
+UniversalInfo::SubParams sub_params(const Value& value, double version) {
   UniversalInfo::SubParams result;
   result.patterns = value.at(keys::kPatterns).as_strings();
-  for (const Value& size : value.at(keys::kShape).items()) {
+  const Value dim = value.at(keys::kPartitionDim), shape = value.at(keys::kShape);
+  for (const Value& size : shape.items()) {
     const auto& parts =
         result.shape.emplace_back(size.is_sequence() ? size.as_ints() : std::vector{size.as_int()});
+    if (parts.empty()) size.fail("at least one size");
+    if (!size.is_sequence() && parts[0] == kAnySize) continue;
     int64_t sum = 0;
     for (const int64_t part : parts)
       if (part < 0 || __builtin_add_overflow(sum, part, &sum)) size.fail("sizes that add up");
   }
-  const Value dim = value.at(keys::kPartitionDim);
   if (dim.as_int() < 0 || static_cast<size_t>(dim.as_int()) >= result.shape.size())
     dim.fail("a dim of the shape");
   result.partition_dim = static_cast<int>(dim.as_int());
+  result.is_count = version < kWidthsVersion && !shape.at(result.partition_dim).is_sequence();
   result.source = value;
   return result;
+}
+
+// Returns the sizes of the sub-parameters. An old checkpoint may have their number in place of
+// them, as they are equal.
+std::vector<int64_t> part_sizes(const std::string& name, const UniversalInfo::SubParams& fused,
+                                std::span<const Shape> shards) {
+  const auto dim = static_cast<size_t>(fused.partition_dim);
+  const std::vector<int64_t>& sizes = fused.shape[dim];
+  if (!fused.is_count) return sizes;
+  std::vector<int64_t> rows;
+  for (const Shape& shard : shards) rows.push_back(dim < shard.size() ? shard[dim] : 0);
+  const int64_t count = sizes[0], size = sum_of(rows);
+  if (count <= 0 || size == 0 || size % count != 0)
+    throw DamagedFile(name + ": " + std::to_string(count) + " sub-parameters cannot have " +
+                      std::to_string(size) + " rows together");
+  return std::vector<int64_t>(static_cast<size_t>(count), size / count);
+}
+
+// Returns the shape of a fused parameter with these sub-parameters. At most one of its sizes may be
+// any: it follows from the number of the shards' elements.
+Shape fused_shape(const std::string& name, const UniversalInfo::SubParams& fused,
+                  const std::vector<int64_t>& parts, std::span<const Shape> shards) {
+  Shape full, known;
+  for (const auto& sizes : fused.shape)
+    full.push_back(sizes[0] == kAnySize ? kAnySize : sum_of(sizes));
+  const auto dim = static_cast<size_t>(fused.partition_dim);
+  if (parts[0] != kAnySize) full[dim] = sum_of(parts);
+  const auto any = std::ranges::find(full, kAnySize);
+  if (any == full.end()) return full;
+  for (const int64_t size : full)
+    if (size != kAnySize) known.push_back(size);
+  std::vector<int64_t> held;
+  for (const Shape& shard : shards) held.push_back(numel(shard));
+  const int64_t total = sum_of(held), rest = numel(known);
+  if (known.size() + 1 != full.size() || rest == 0 || total % rest != 0)
+    throw DamagedFile(name + ": a shape of " + to_string(full) + " cannot have " +
+                      std::to_string(total) + " elements");
+  *any = total / rest;
+  return full;
 }
 
 // Returns the shape and the cut of a fused parameter. Throws if a shard does not fit them.
 MergeShape merge_sub_params(const std::string& name, const MergeRule& rule,
                             std::span<const Shape> shards) {
   MergeShape merged;
-  for (const auto& sizes : rule.sub_params->shape) merged.full.push_back(sum_of(sizes));
   merged.cut.dim = rule.sub_params->partition_dim;
-  merged.cut.parts = rule.sub_params->shape[static_cast<size_t>(merged.cut.dim)];
+  merged.cut.parts = part_sizes(name, *rule.sub_params, shards);
+  merged.full = fused_shape(name, *rule.sub_params, merged.cut.parts, shards);
+  if (merged.cut.parts[0] == kAnySize)
+    merged.cut.parts = {merged.full[static_cast<size_t>(merged.cut.dim)]};
   merged.cut.widths = rule.widths;
   for (size_t rank = 0; rank < shards.size(); ++rank) {
     const auto tp_size = static_cast<int>(shards.size());
@@ -121,9 +187,6 @@ std::vector<int64_t> cut_sizes(const std::string& name, size_t dim, std::span<co
 }  // namespace
 
 UniversalInfo UniversalInfo::from_value(const Value& value) {
-  if (const Value map = value.find(keys::kAffineMap); map && map.size() > 0) {
-    map.refuse("no affine map (AutoTP layouts are not supported)");
-  }
   if (const Value refused = value.find(keys::kUnsupportedPatterns); refused && refused.size() > 0) {
     refused.refuse("none: DeepSpeed marked these parameters as impossible to convert");
   }
@@ -138,11 +201,18 @@ UniversalInfo UniversalInfo::from_value(const Value& value) {
   info.has_row_parallel = value.contains(keys::kRowParallelPatterns);
   info.has_pipeline_replicated = value.contains(keys::kPipelineReplicatedPatterns);
   for (const Value& item : value.find(keys::kSubParams).value_or(Value::list()).items())
-    info.sub_params.push_back(anymesh::sub_params(item));
+    info.sub_params.push_back(anymesh::sub_params(item, info.version));
   const Value widths = value.find(keys::kSubParamShardWidths).value_or(Value::dict());
   for (const auto& [pattern, parts] : widths.entries()) {
     for (const Value& part : parts.items())
       info.sub_param_widths[pattern.as_string()].push_back(part.as_ints());
+  }
+  if (const Value map = value.find(keys::kAffineMap); map && map.size() > 0) {
+    const Value version = map.find(keys::kAffineVersion).value_or(kAffineMapVersion);
+    if (version.as_int() > kAffineMapVersion)
+      version.refuse("version " + std::to_string(kAffineMapVersion) + " of affine maps");
+    for (const auto& [pattern, entry] : map.at(keys::kAffineParams).entries())
+      info.affine_maps.emplace_back(pattern.as_string(), entry);
   }
   return info;
 }
@@ -161,47 +231,72 @@ std::string pattern_of(const std::string& name) {
   return std::regex_replace(name, number, R"($1\d+.)");
 }
 
-MergeRules::MergeRules(const UniversalInfo& info) : info_(info) {
-  for (const auto& [key, list] : kLists) compile(info.*list, list);
+MergeRules::MergeRules(const UniversalInfo& info) : info_(info), map_budget_(kMostMapNumbers) {
+  for (const auto& [key, list] : kLists)
+    for (const std::string& text : info.*list)
+      add({.text = text, .from = From::kList, .list = list});
   for (const UniversalInfo::SubParams& group : info.sub_params)
-    compile(group.patterns, nullptr, &group);
+    for (const std::string& text : group.patterns)
+      add({.text = text, .from = From::kSubParams, .sub_params = &group});
+  for (const auto& [text, map] : info.affine_maps)
+    add({.text = text, .from = From::kAffineMap, .map = map});
 }
 
-void MergeRules::compile(const std::vector<std::string>& patterns, List list,
-                         const UniversalInfo::SubParams* sub_params) {
-  for (const std::string& text : patterns) {
-    const std::string what = info_.where + ": cannot read the pattern '" + printable(text) + "'";
-    if (text.size() > kMaxPattern) {
-      throw Unreadable(what + " of " + std::to_string(text.size()) + " characters, expected " +
-                       std::to_string(kMaxPattern) + " at most");
-    }
-    if (looks_around(text)) throw Unreadable(what + ": a group may begin with (?: and no other (?");
-    const size_t times = repetitions(text);
-    states_ += text.size() * times;
-    width_ += width_of(text) * times;
-    if (states_ > kMostStates || width_ > kMostWidth) {
-      throw Unreadable(info_.where + ": patterns too large in all, up to '" + printable(text) +
-                       "'");
-    }
+void MergeRules::add(Pattern pattern) {
+  const size_t index = patterns_.size();
+  if (const auto name = only_name(pattern.text)) {
+    by_name_[*name].push_back(index);
+  } else {
+    check_size(pattern.text);
     try {
-      patterns_.push_back({text, std::regex(text, kLinear), list, sub_params});
+      pattern.regex = std::regex(pattern.text, kLinear);
     } catch (const std::regex_error& error) {
-      throw Unreadable(what + ": " + error.what());
+      throw Unreadable(cannot_read(pattern.text) + ": " + error.what());
     }
+    regexes_.push_back(index);
   }
+  patterns_.push_back(std::move(pattern));
 }
 
-const MergeRules::Pattern* MergeRules::match(List list, const std::string& name) {
+std::string MergeRules::cannot_read(const std::string& text) const {
+  return info_.where + ": cannot read the pattern '" + printable(text) + "'";
+}
+
+void MergeRules::check_size(const std::string& text) {
+  if (text.size() > kMaxPattern) {
+    throw Unreadable(cannot_read(text) + " of " + std::to_string(text.size()) +
+                     " characters, expected " + std::to_string(kMaxPattern) + " at most");
+  }
+  if (looks_around(text))
+    throw Unreadable(cannot_read(text) + ": a group may begin with (?: and no other (?");
+  const size_t times = repetitions(text);
+  states_ += text.size() * times;
+  width_ += width_of(text) * times;
+  if (states_ > kMostStates || width_ > kMostWidth)
+    throw Unreadable(info_.where + ": patterns too large in all, up to '" + printable(text) + "'");
+}
+
+const MergeRules::Pattern* MergeRules::match(From from, List list, const std::string& name) {
   const Pattern* found = nullptr;
-  for (const Pattern& pattern : patterns_) {
-    if (pattern.list != list ||
-        !std::regex_search(name, pattern.regex, std::regex_constants::match_continuous))
-      continue;
+  const auto take = [&](const Pattern& pattern) {
     if (found) {
       throw DamagedFile(info_.where + ": the patterns '" + printable(found->text) + "' and '" +
                         printable(pattern.text) + "' both match " + printable(name));
     }
     found = &pattern;
+  };
+  const auto is_asked = [&](const Pattern& pattern) {
+    return pattern.from == from && pattern.list == list;
+  };
+  if (const auto alone = by_name_.find(name); alone != by_name_.end()) {
+    for (const size_t index : alone->second)
+      if (is_asked(patterns_[index])) take(patterns_[index]);
+  }
+  for (const size_t index : regexes_) {
+    const Pattern& pattern = patterns_[index];
+    if (is_asked(pattern) &&
+        std::regex_search(name, pattern.regex, std::regex_constants::match_continuous))
+      take(pattern);
   }
   if (found) used_.insert(found->text);
   return found;
@@ -209,23 +304,30 @@ const MergeRules::Pattern* MergeRules::match(List list, const std::string& name)
 
 MergeRule MergeRules::classify(const std::string& name) {
   using Kind = MergeRule::Kind;
+  const auto in = [&](List list) { return match(From::kList, list, name) != nullptr; };
   MergeRule rule;
-  rule.vocabulary = match(&UniversalInfo::vocabulary, name);
-  rule.pipeline_replicated = match(&UniversalInfo::pipeline_replicated, name);
-  if (match(&UniversalInfo::tp_replicated, name)) {
+  rule.vocabulary = in(&UniversalInfo::vocabulary);
+  rule.pipeline_replicated = in(&UniversalInfo::pipeline_replicated);
+  if (const Pattern* pattern = match(From::kAffineMap, nullptr, name)) {
+    rule.kind = Kind::kAffineMap;
+    rule.map = std::make_shared<AffineMap>(AffineMap::from_value(pattern->map, map_budget_));
+    // The lists that older versions of DeepSpeed need are there too, and so have a use.
+    for (const auto& [key, list] : kLists) in(list);
+    match(From::kSubParams, nullptr, name);
+  } else if (in(&UniversalInfo::tp_replicated)) {
     rule.kind = Kind::kReplicated;
-  } else if (match(&UniversalInfo::average, name)) {
+  } else if (in(&UniversalInfo::average)) {
     rule.kind = Kind::kAverage;
-  } else if (match(&UniversalInfo::two_sub_params, name)) {
+  } else if (in(&UniversalInfo::two_sub_params)) {
     rule.kind = Kind::kTwoSubParams;
-  } else if (const Pattern* pattern = match(nullptr, name)) {
+  } else if (const Pattern* fused = match(From::kSubParams, nullptr, name)) {
     rule.kind = Kind::kSubParams;
-    rule.sub_params = pattern->sub_params;
-    if (const auto widths = info_.sub_param_widths.find(pattern->text);
+    rule.sub_params = fused->sub_params;
+    if (const auto widths = info_.sub_param_widths.find(fused->text);
         widths != info_.sub_param_widths.end()) {
       rule.widths = widths->second;
     }
-  } else if (match(&UniversalInfo::row_parallel, name)) {
+  } else if (in(&UniversalInfo::row_parallel)) {
     rule.cat_dim = 1;
   }
   return rule;
@@ -234,7 +336,8 @@ MergeRule MergeRules::classify(const std::string& name) {
 std::vector<std::string> MergeRules::unused() const {
   std::vector<std::string> result;
   for (const Pattern& pattern : patterns_) {
-    if (pattern.list != &UniversalInfo::pipeline_replicated && !used_.contains(pattern.text))
+    if (pattern.from != From::kAffineMap && pattern.list != &UniversalInfo::pipeline_replicated &&
+        !used_.contains(pattern.text))
       result.push_back(pattern.text);
   }
   return result;
@@ -248,6 +351,7 @@ bool is_megatron_row_parallel(const std::string& name) {
 MergeShape merge_shape(const std::string& name, const MergeRule& rule,
                        std::span<const Shape> shards, std::optional<int64_t> vocabulary) {
   using Kind = MergeRule::Kind;
+  if (rule.map) return rule.map->merge(name, shards, rule.vocabulary ? vocabulary : std::nullopt);
   MergeShape result{shards[0], {}};
   CutRule& cut = result.cut;
   if (rule.vocabulary && rule.kind != Kind::kConcatenate) {
@@ -295,14 +399,20 @@ MergeShape merge_shape(const std::string& name, const MergeRule& rule,
   return result;
 }
 
-std::vector<Value::Entry> merge_keys(const MergeRule& rule) {
+std::vector<Value::Entry> merge_keys(const MergeRule& rule, const CutRule& cut) {
   std::vector<Value::Entry> entries;
   if (rule.kind == MergeRule::Kind::kSubParams) {
+    Value shape = rule.sub_params->source.at(keys::kShape);
+    if (rule.sub_params->is_count) {  // DeepSpeed writes the sizes instead
+      std::vector<Value> sizes = shape.items();
+      sizes[static_cast<size_t>(cut.dim)] = Value::tuple({cut.parts.begin(), cut.parts.end()});
+      shape = Value::tuple(std::move(sizes));
+    }
     entries.emplace_back(
         keys::kSubParamShape,
         Value::object("deepspeed.checkpoint.universal_checkpoint", "SubparamShape",
                       {{keys::kPatterns, rule.sub_params->source.at(keys::kPatterns)},
-                       {keys::kShape, rule.sub_params->source.at(keys::kShape)},
+                       {keys::kShape, shape},
                        {keys::kPartitionDim, rule.sub_params->partition_dim}}));
   } else if (rule.kind == MergeRule::Kind::kTwoSubParams ||
              rule.kind == MergeRule::Kind::kConcatenate) {

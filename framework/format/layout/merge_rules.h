@@ -2,17 +2,21 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <regex>
 #include <set>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "framework/format/layout/shard_layout.h"
 #include "framework/format/torch_file/value.h"
 
 namespace anymesh {
+
+struct AffineMap;  // layout/affine_map.h: the map of one parameter of DeepSpeed's AutoTP
 
 // `universal_checkpoint_info` of a model-states file. Its regular expressions over parameter names
 // say how the tensor-parallel shards make up the full tensors. Patterns match from the start of a
@@ -21,9 +25,10 @@ struct UniversalInfo {
   // Parameters made of several others, e.g. fused q, k and v of different sizes.
   struct SubParams {
     std::vector<std::string> patterns;
-    std::vector<std::vector<int64_t>> shape;  // a dim may be a list of sizes
+    std::vector<std::vector<int64_t>> shape;  // a dim may be a list of sizes, or -1 for any size
     int partition_dim = 0;
-    Value source;  // as in the file, to be copied
+    bool is_count = false;  // the shape has the number of sub-parameters, not their sizes
+    Value source;           // as in the file, to be copied
   };
 
   std::string where = "universal_checkpoint_info";  // names the file in messages
@@ -36,9 +41,10 @@ struct UniversalInfo {
   std::vector<SubParams> sub_params;
   // pattern -> [part][rank]
   std::map<std::string, std::vector<std::vector<int64_t>>> sub_param_widths;
+  std::vector<std::pair<std::string, Value>> affine_maps;  // by pattern; they win over all others
 
-  // Throws Unreadable for affine maps and for layouts that DeepSpeed marked as unsupported: this
-  // program cannot merge them. MergeRules refuses patterns that would take it too long:
+  // Throws Unreadable for layouts that DeepSpeed marked as unsupported, and for affine maps of a
+  // newer version: this program cannot merge them. MergeRules refuses patterns that would take it too long:
   // look-around, and more repetitions than any system's patterns have.
   static UniversalInfo from_value(const Value& value);
   Value to_value() const;  // all keys of a Megatron checkpoint, at every tp size
@@ -50,13 +56,14 @@ std::string pattern_of(const std::string& name);
 
 // How the shards of one parameter make up the full tensor.
 struct MergeRule {
-  enum class Kind { kReplicated, kAverage, kTwoSubParams, kSubParams, kConcatenate };
+  enum class Kind { kReplicated, kAverage, kTwoSubParams, kSubParams, kConcatenate, kAffineMap };
   Kind kind = Kind::kConcatenate;
   int cat_dim = 0;
   bool vocabulary = false;
   bool pipeline_replicated = false;
   const UniversalInfo::SubParams* sub_params = nullptr;
   std::vector<std::vector<int64_t>> widths;  // sub-parameters', if recorded
+  std::shared_ptr<const AffineMap> map;
 };
 
 // Finds the rule for a name. Throws if two patterns of the same category match the name.
@@ -64,23 +71,32 @@ class MergeRules {
  public:
   explicit MergeRules(const UniversalInfo& info);
   MergeRule classify(const std::string& name);
-  std::vector<std::string> unused() const;  // unmatched so far; never pipeline_replicated's
+  // Patterns that are unmatched so far; never pipeline_replicated's, nor those of affine maps.
+  std::vector<std::string> unused() const;
 
  private:
   using List = std::vector<std::string> UniversalInfo::*;
+  enum class From { kList, kSubParams, kAffineMap };
   struct Pattern {
     std::string text;
-    std::regex regex;
-    List list;  // the list that has it; if null, sub_params has it
-    const UniversalInfo::SubParams* sub_params;
+    From from;
+    List list = nullptr;                                   // that has it
+    const UniversalInfo::SubParams* sub_params = nullptr;  // that have it
+    Value map;                                             // that it is the key of
+    std::regex regex = {};                                 // unless it stands for one name alone
   };
-  void compile(const std::vector<std::string>& patterns, List list,
-               const UniversalInfo::SubParams* sub_params = nullptr);
-  const Pattern* match(List list, const std::string& name);  // null list: sub-parameters'
+  void add(Pattern pattern);
+  std::string cannot_read(const std::string& text) const;
+  void check_size(const std::string& text);
+  // Returns the only pattern of a list, of the sub-parameters or of the maps that matches.
+  const Pattern* match(From from, List list, const std::string& name);
 
   const UniversalInfo& info_;
   std::vector<Pattern> patterns_;
+  std::vector<size_t> regexes_;                                   // the patterns that have one
+  std::unordered_map<std::string, std::vector<size_t>> by_name_;  // all others
   std::set<std::string> used_;
+  int64_t map_budget_;
   size_t states_ = 0, width_ = 0;  // sums over all compiled patterns
 };
 
@@ -98,7 +114,7 @@ struct MergeShape {
 MergeShape merge_shape(const std::string& name, const MergeRule& rule,
                        std::span<const Shape> shards, std::optional<int64_t> vocabulary);
 
-// Returns a state file's keys about the rule, in DeepSpeed's order, without the tensor.
-std::vector<Value::Entry> merge_keys(const MergeRule& rule);
+// Returns a state file's keys about the rule and the cut, in DeepSpeed's order, without the tensor.
+std::vector<Value::Entry> merge_keys(const MergeRule& rule, const CutRule& cut = {});
 
 }  // namespace anymesh

@@ -1,5 +1,7 @@
 #include "framework/format/layout/shard_layout.h"
 
+#include <array>
+
 #include "framework/util/errors.h"
 
 namespace anymesh {
@@ -41,7 +43,19 @@ std::vector<std::vector<int64_t>> cut_widths(const CutRule& rule, int64_t dim_si
   return widths;
 }
 
+// Throws unless the rule gives pieces for this many ranks.
+void check_ranks(const CutRule& rule, int tp_size) {
+  if (rule.pieces.size() == static_cast<size_t>(tp_size)) return;
+  throw Unreadable(rule.map + ": says how tp " + std::to_string(rule.pieces.size()) +
+                   " cuts the tensor, but not how another tp size does");
+}
+
 }  // namespace
+
+CutRule CutRule::even() const {
+  if (!pieces.empty()) check_ranks(*this, 0);
+  return {.replicated = replicated, .dim = dim, .parts = parts, .padded = padded};
+}
 
 int64_t sum_of(std::span<const int64_t> sizes) {
   int64_t sum = 0;
@@ -77,14 +91,17 @@ ShardLayout ShardLayout::make(std::span<const int64_t> full_shape, const CutRule
   layout.full_mid_ = full_shape[dim];
   layout.inner_ = numel(full_shape.subspan(dim + 1));
   layout.shard_mid_ = 0;
+  if (!rule.pieces.empty()) {
+    check_ranks(rule, tp_size);
+    layout.add_pieces(rule.pieces[static_cast<size_t>(tp_rank)]);
+    layout.shard_shape_[dim] = layout.shard_mid_;
+    return layout;
+  }
   int64_t part_begin = 0;
   for (const auto& widths : cut_widths(rule, full_shape[dim], tp_size, name)) {
     const auto rank = static_cast<size_t>(tp_rank);
     const int64_t begin = part_begin + sum_of(std::span(widths).first(rank)), width = widths[rank];
-    const int64_t image =
-        std::clamp<int64_t>(layout.full_mid_ - begin, 0, width);  // the rest is padding
-    if (image > 0) layout.pieces_.push_back({begin, layout.shard_mid_, image});
-    layout.shard_mid_ += width;
+    layout.add_pieces(std::array{CutPiece{begin, layout.shard_mid_, width}});
     part_begin += sum_of(widths);
   }
   layout.shard_shape_[dim] = layout.shard_mid_;
@@ -93,12 +110,26 @@ ShardLayout ShardLayout::make(std::span<const int64_t> full_shape, const CutRule
   return layout;
 }
 
+void ShardLayout::add_pieces(std::span<const CutPiece> pieces) {
+  for (CutPiece piece : pieces) {
+    shard_mid_ += piece.width;
+    piece.width = std::clamp<int64_t>(full_mid_ - piece.full_begin, 0, piece.width);
+    if (piece.width > 0) pieces_.push_back(piece);  // the rest is padding
+  }
+}
+
+ShardLayout ShardLayout::only(size_t piece) const {
+  ShardLayout layout = *this;
+  layout.pieces_ = {pieces_[piece]};
+  return layout;
+}
+
 int64_t ShardLayout::shard_position(int64_t full_offset) const {
   const int64_t row = full_mid_ * inner_;
   if (row == 0) return 0;
   const int64_t base = full_offset / row * shard_mid_ * inner_;
   const int64_t rest = full_offset % row;
-  for (const Piece& piece : pieces_) {
+  for (const CutPiece& piece : pieces_) {
     const int64_t begin = piece.full_begin * inner_, end = begin + piece.width * inner_;
     if (rest < end) return base + piece.shard_begin * inner_ + std::max<int64_t>(rest - begin, 0);
   }

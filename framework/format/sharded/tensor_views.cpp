@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "framework/format/layout/affine_map.h"
 #include "framework/format/torch_file/elements.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
@@ -83,6 +84,18 @@ class Converted : public ByteSource {
   uint64_t from_size_;
 };
 
+// float32 numbers, each divided by a factor.
+BytesPtr divided(const BytesPtr& bytes, double exact_factor) {
+  const auto factor = static_cast<float>(exact_factor);  // as torch divides
+  const auto read = [=](uint64_t offset, std::span<std::byte> out) {
+    std::vector<float> values(out.size() / sizeof(float));
+    bytes->read(offset, std::as_writable_bytes(std::span(values)));
+    for (float& value : values) value /= factor;
+    std::memcpy(out.data(), values.data(), out.size());
+  };
+  return std::make_shared<ComputedBytes>(bytes->size(), "a scaled tensor", read);
+}
+
 }  // namespace
 
 TensorRecord as_float32(const TensorRecord& tensor) {
@@ -141,10 +154,11 @@ TensorDifference compare_tensors(const TensorRecord& a, const TensorRecord& b) {
   return result;
 }
 
-MergedTensor::MergedTensor(std::vector<Part> parts, DType dtype)
+MergedTensor::MergedTensor(std::vector<Part> parts, DType dtype, std::string what)
     : parts_(std::move(parts)),
       element_size_(element_size(dtype)),
-      size_(static_cast<uint64_t>(parts_[0].layout.full_numel()) * element_size_) {}
+      size_(static_cast<uint64_t>(parts_[0].layout.full_numel()) * element_size_),
+      what_(std::move(what)) {}
 
 BytesPtr joined(const Shape& shape, std::vector<ShardFragment> fragments, DType dtype) {
   const ShardLayout whole = ShardLayout::make(shape, {.replicated = true}, 1, 0);
@@ -157,14 +171,30 @@ void MergedTensor::read(uint64_t offset, std::span<std::byte> out) const {
   const auto begin = static_cast<int64_t>(offset / element_size_);
   const auto end = begin + static_cast<int64_t>(out.size() / element_size_);
   for (const Part& part : parts_) {
-    const int64_t first = part.layout.shard_position(begin), last = part.layout.shard_position(end);
-    auto fragment =
-        std::upper_bound(part.fragments.begin(), part.fragments.end(), first,
-                         [](int64_t at, const ShardFragment& f) { return at < f.begin + f.numel; });
-    for (; fragment != part.fragments.end() && fragment->begin < last; ++fragment) {
-      read_fragment(part, *fragment, std::max(first, fragment->begin),
-                    std::min(last, fragment->begin + fragment->numel), begin, out);
+    if (!part.is_copy) {
+      read_part(part, begin, end, out);
+      continue;
     }
+    std::vector<std::byte> with_copy(out.begin(), out.end());
+    read_part(part, begin, end, with_copy);
+    const auto differs = std::ranges::mismatch(out, with_copy).in1 - out.begin();
+    if (differs == static_cast<std::ptrdiff_t>(out.size())) continue;
+    throw DamagedFile(what_ + ": should be the same on all tp ranks that have it, but element " +
+                      std::to_string(begin + differs / static_cast<int64_t>(element_size_)) +
+                      " is not");
+  }
+}
+
+// Copies the part's elements of [begin, end) of the full tensor to their places in `out`.
+void MergedTensor::read_part(const Part& part, int64_t begin, int64_t end,
+                             std::span<std::byte> out) const {
+  const int64_t first = part.layout.shard_position(begin), last = part.layout.shard_position(end);
+  auto fragment =
+      std::upper_bound(part.fragments.begin(), part.fragments.end(), first,
+                       [](int64_t at, const ShardFragment& f) { return at < f.begin + f.numel; });
+  for (; fragment != part.fragments.end() && fragment->begin < last; ++fragment) {
+    read_fragment(part, *fragment, std::max(first, fragment->begin),
+                  std::min(last, fragment->begin + fragment->numel), begin, out);
   }
 }
 
@@ -196,6 +226,19 @@ void MergedTensor::read_fragment(const Part& part, const ShardFragment& fragment
       std::memcpy(out.data() + bytes(full - full_begin), rows.data() + bytes(shard - begin),
                   bytes(count));
     });
+  }
+}
+
+void append_pieces(std::vector<MergedTensor::Part>& parts, const ShardLayout& layout,
+                   const std::string& name, const std::string& state, const ShardState& shard) {
+  for (size_t i = 0; i < layout.pieces().size(); ++i) {
+    const auto& [full_begin, shard_begin, width, scale, is_copy] = layout.pieces()[i];
+    std::vector<ShardFragment> fragments = shard.fragments;
+    if (scale != 1 && shard.dtype != DType::kFloat32)
+      throw Unreadable(name + ": an affine map scales it, but its " + state + " is not float32");
+    for (ShardFragment& fragment : fragments)
+      if (scale != 1) fragment.bytes = divided(fragment.bytes, factor_of_state(scale, state));
+    parts.push_back({layout.only(i), std::move(fragments), is_copy});
   }
 }
 

@@ -16,20 +16,29 @@ namespace anymesh {
 class MergedTensor : public ByteSource {
  public:
   struct Part {
-    ShardLayout layout;
+    ShardLayout layout;                    // its pieces ascend in the full tensor
     std::vector<ShardFragment> fragments;  // ascending, covering the shard
+    bool is_copy = false;                  // parts before it have the same elements
   };
-  MergedTensor(std::vector<Part> parts, DType dtype);
+  // `what` names the tensor if a copy differs, for which read() throws DamagedFile.
+  MergedTensor(std::vector<Part> parts, DType dtype, std::string what = "");
   uint64_t size() const override { return size_; }
   void read(uint64_t offset, std::span<std::byte> out) const override;
 
  private:
+  void read_part(const Part& part, int64_t begin, int64_t end, std::span<std::byte> out) const;
   void read_fragment(const Part& part, const ShardFragment& fragment, int64_t begin, int64_t end,
                      int64_t full_begin, std::span<std::byte> out) const;
 
   std::vector<Part> parts_;
   uint64_t element_size_, size_;
+  std::string what_;
 };
+
+// Adds a part for each piece that an affine map gives a shard of the parameter `name`. Its scale is
+// divided out, as its power in this state. Throws Unreadable if the elements are not float32.
+void append_pieces(std::vector<MergedTensor::Part>& parts, const ShardLayout& layout,
+                   const std::string& name, const std::string& state, const ShardState& shard);
 
 // Joins consecutive fragments into a tensor of this shape: a shard, or a tensor that only dp cuts.
 BytesPtr joined(const Shape& shape, std::vector<ShardFragment> fragments, DType dtype);

@@ -152,6 +152,12 @@ ShardLayout WholeParameter::slice(int tp_rank) const {
   return ShardLayout::make(shape, cut, shards.back().tp_rank + 1, tp_rank);
 }
 
+ShardLayout WholeParameter::slice(int tp_rank, int tp_size) const {
+  if (tp_size == shards.back().tp_rank + 1) return slice(tp_rank);
+  const CutRule rule = tp_size == 1 ? CutRule{.replicated = true} : cut.even();
+  return ShardLayout::make(shape, rule, tp_size, tp_rank);
+}
+
 bool CheckpointReader::contains(const std::string& name) const {
   return std::binary_search(names_.begin(), names_.end(), name);
 }

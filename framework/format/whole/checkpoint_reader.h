@@ -45,6 +45,9 @@ struct WholeParameter {
   bool has_moments() const { return states.size() > states.count(kFp32State); }
   // Returns which elements of the whole a tp rank's shard has.
   ShardLayout slice(int tp_rank) const;
+  // The same for another tp size, which cuts evenly. Throws Unreadable, naming the affine map, if
+  // that does not say how.
+  ShardLayout slice(int tp_rank, int tp_size) const;
 };
 
 class CheckpointReader {

@@ -143,6 +143,22 @@ void check_names(const ConvertPlan& plan, const ShardedCheckpoint& source) {
   }
 }
 
+// Throws Unreadable if an affine map scales a trained parameter. Its moments could be scaled too, but
+// not the learning rate and epsilon that it shares with others, so that a resumed run would differ.
+void refuse_scaled(const ConvertPlan& plan) {
+  for (const OutputFilePlan& file : plan.files) {
+    for (const auto& pieces : file.cut.pieces) {
+      for (const CutPiece& piece : pieces) {
+        if (piece.scale == 1 || file.state == kFp32State) continue;
+        throw Unreadable(file.cut.map + ": scales " + file.parameter + " by " +
+                         std::to_string(piece.scale) + ", and a run that resumes from whole " +
+                         "weights would need another learning rate for it. zero_to_fp32 exports " +
+                         "the weights");
+      }
+    }
+  }
+}
+
 // A planned conversion: the files of `folder` and their content.
 class Conversion {
  public:
@@ -275,6 +291,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   const UniversalInfo info = find_info(source, options.inject_missing_info, report.warnings);
   const ConvertPlan plan = plan_conversion(source, info);
   check_names(plan, source);
+  refuse_scaled(plan);
   warn_of_megatron(source, info, report.warnings);
   describe(source, plan, options.strict, report);
 

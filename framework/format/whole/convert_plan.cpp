@@ -13,8 +13,8 @@ namespace {
 
 using Kind = MergeRule::Kind;
 
-constexpr std::string_view kRuleNames[] = {"replicated", kAverageRule, "two sub-parameters",
-                                           "sub-parameters", "concatenate"};
+constexpr std::string_view kRuleNames[] = {"replicated",     kAverageRule,  "two sub-parameters",
+                                           "sub-parameters", "concatenate", "affine map"};
 
 using Shards = std::vector<const ParameterShard*>;  // one stage's, by tp rank
 
@@ -119,12 +119,13 @@ class Planner {
       for (const TensorRecord& copy : copies) bytes.push_back(copy.bytes);
       tensor.bytes = replicated(name + " (" + state + ")", bytes, tensor.dtype, "pipeline stages");
     }
+    const CutRule cut = shape_of(name, rule, stages[0]).cut;
     add_file({.parameter = name,
               .state = state,
               .rule = std::string(kRuleNames[static_cast<int>(rule.kind)]),
-              .cut = shape_of(name, rule, stages[0]).cut,
+              .cut = cut,
               .sources = std::move(sources)},
-             tensor, merge_keys(rule));
+             tensor, merge_keys(rule, cut));
   }
 
   // Adds a file with this tensor beside the keys in `entries`.
@@ -152,19 +153,25 @@ class Planner {
     for (int rank = 0; rank < tp_size; ++rank) {
       const ShardState& own = shards[static_cast<size_t>(rank)]->states.find(state)->second;
       if (own.dtype != dtype) throw DamagedFile(name + ": tp ranks have different dtypes");
-      parts.push_back({ShardLayout::make(merged.full, merged.cut, tp_size, rank), own.fragments});
+      const ShardLayout layout = ShardLayout::make(merged.full, merged.cut, tp_size, rank);
+      if (merged.cut.pieces.empty()) {
+        parts.push_back({layout, own.fragments});
+      } else {
+        append_pieces(parts, layout, name, state, own);
+      }
     }
     TensorRecord tensor{dtype, merged.full, state == kFp32State && is_floating(dtype), nullptr};
+    const std::string what = name + " (" + state + ")";
     if (tp_size == 1 || !merged.cut.replicated) {
-      tensor.bytes = std::make_shared<MergedTensor>(std::move(parts), dtype);
+      tensor.bytes = std::make_shared<MergedTensor>(std::move(parts), dtype, what);
       return tensor;
     }
     std::vector<BytesPtr> replicas;
     for (auto& part : parts) {
       replicas.push_back(std::make_shared<MergedTensor>(std::vector{std::move(part)}, dtype));
     }
-    if (rule.kind == Kind::kReplicated) {
-      tensor.bytes = replicated(name + " (" + state + ")", replicas, dtype, "tp ranks");
+    if (rule.kind != Kind::kAverage) {
+      tensor.bytes = replicated(what, replicas, dtype, "tp ranks");
     } else if (dtype == DType::kFloat32) {
       tensor.bytes = averaged(replicas);
     } else {

@@ -41,8 +41,10 @@ TEST(UniversalInfo, ReadsThatOfMegatron) {
 
 TEST(UniversalInfo, RefusesWhatItCannotMerge) {
   Value value = example().to_value();
-  value.set(keys::kAffineMap, Value::dict({{"version", 1}}));
+  value.set(keys::kAffineMap, Value::dict({{"version", 2}, {"params", Value::dict()}}));
   EXPECT_THROW(UniversalInfo::from_value(value), Unreadable);
+  value.set(keys::kAffineMap, Value::dict({{"version", 1}, {"params", 1}}));
+  EXPECT_THROW(UniversalInfo::from_value(value), DamagedFile);
   value.erase(keys::kAffineMap).set(keys::kUnsupportedPatterns, Value::dict({{"p", "reason"}}));
   EXPECT_THROW(UniversalInfo::from_value(value), Unreadable);
   value.erase(keys::kUnsupportedPatterns).set(keys::kVocabularyPatterns, "not a list");
@@ -61,6 +63,22 @@ TEST(MergeRules, PatternsMatchFromTheStartOnly) {
   EXPECT_EQ(rules.classify("2.scale").kind, Kind::kAverage);
   const MergeRule embedding = rules.classify("tied_modules.embed.word_embeddings.weight");
   EXPECT_TRUE(embedding.vocabulary && embedding.pipeline_replicated);
+}
+
+// AutoTP has such a pattern for each parameter, far more than a regular expression may cost.
+TEST(MergeRules, PatternsOfOneNameCostNothing) {
+  UniversalInfo info;
+  for (int layer = 0; layer < 10000; ++layer)
+    info.tp_replicated.push_back("^layers\\." + std::to_string(layer) + "\\.norm\\-1$");
+  MergeRules rules(info);
+  EXPECT_EQ(rules.classify("layers.9999.norm-1").kind, Kind::kReplicated);
+  EXPECT_EQ(rules.classify("layers.9999.norm-12").kind, Kind::kConcatenate);
+  EXPECT_EQ(rules.classify("layersX1.norm-1").kind, Kind::kConcatenate);
+  EXPECT_EQ(rules.unused().size(), 9999u);
+  info.tp_replicated = {"^a.c$", "^d\\d$"};  // these have several
+  MergeRules several(info);
+  EXPECT_EQ(several.classify("abc").kind, Kind::kReplicated);
+  EXPECT_EQ(several.classify("d1").kind, Kind::kReplicated);
 }
 
 TEST(MergeRules, ReportsPatternsWithoutParameter) {

@@ -1,0 +1,138 @@
+// Merges the shards of DeepSpeed's AutoTP: of maps made here, and of real checkpoints.
+
+#include <numeric>
+
+#include "framework/format/whole/convert_plan.h"
+#include "framework/util/errors.h"
+#include "tests/support/affine_maps.h"
+
+namespace anymesh {
+namespace {
+
+// Returns a shard's state in three fragments.
+ShardState in_fragments(const std::vector<float>& values) {
+  ShardState state;
+  const auto count = static_cast<int64_t>(values.size()), part = (count + 2) / 3;
+  for (int dp = 0; dp < 3; ++dp) {
+    const int64_t begin = std::min(dp * part, count), end = std::min(begin + part, count);
+    if (begin == end) continue;
+    const std::vector<float> own(values.begin() + begin, values.begin() + end);
+    state.fragments.push_back({dp, begin, end - begin, bytes_of(own)});
+  }
+  return state;
+}
+
+// A checkpoint in memory of one parameter, whose shards are cut out of `full` as its map says.
+struct Checkpoint {
+  Checkpoint(const Value& map, const std::vector<float>& full) {
+    const Value ranks = map.at(keys::kRanks);
+    source.tp_size = static_cast<int>(ranks.size());
+    info.affine_maps = {{"^p$", map}};
+    for (int rank = 0; rank < source.tp_size; ++rank) {
+      ParameterShard shard{.tp_rank = rank,
+                           .shape = ranks.find(int64_t{rank}).at(keys::kShardShape).as_shape()};
+      for (const auto& [state, power] :
+           {std::pair{kFp32State, 1}, {kExpAvgState, -1}, {kExpAvgSqState, -2}})
+        shard.states[std::string(state)] = in_fragments(shard_by_map(map, rank, full, power));
+      source.parameters["p"].push_back(std::move(shard));
+    }
+  }
+
+  // Returns the state's file in the universal folder.
+  Value merged(std::string_view state) const {
+    for (const OutputFilePlan& file : plan_conversion(source, info).files)
+      if (file.state == state) return file.content;
+    return {};
+  }
+
+  ShardedCheckpoint source;
+  UniversalInfo info;
+};
+
+std::vector<float> iota(int64_t count) {
+  std::vector<float> values(static_cast<size_t>(count));
+  std::iota(values.begin(), values.end(), 1.0f);
+  return values;
+}
+
+std::vector<Value> maps() {
+  return {
+      map_of_slices({8, 3}, 0, {{{0, 4, {0}}}, {{4, 4, {1}}}}),
+      map_of_slices({5, 7}, 1, {{{0, 4, {0}}}, {{4, 3, {1}}}}),     // uneven columns
+      map_of_slices({2, 7}, 1, {{{0, 7, {0}}}, {{7, 0, {1}}}}),     // one rank has none
+      map_of_slices({3, 4, 5}, 1, {{{0, 3, {0}}}, {{3, 1, {1}}}}),  // a middle dim
+      map_of_slices({9}, 0, {{{0, 9, {0, 1, 2}}}, {{0, 9, {0, 1, 2}}}, {{0, 9, {0, 1, 2}}}}),
+      map_of_slices(
+          {12, 2}, 0,  // q, k and v
+          {{{0, 4, {0}}, {6, 1, {0}}, {9, 2, {0}}}, {{4, 2, {1}}, {7, 2, {1}}, {11, 1, {1}}}}),
+      map_of_slices({10, 3}, 0,  // all have k and v
+                    {{{0, 4, {0}}, {6, 4, {0, 1}}}, {{4, 2, {1}}, {6, 4, {0, 1}}}}),
+      map_of_slices({3, 8}, 1, {{{0, 2, {0}}, {4, 2, {0}}}, {{2, 2, {1}}, {6, 2, {1}}}}),
+      map_of_slices({3, 8}, 1, {{{6, 2, {0}}, {0, 2, {0}}}, {{4, 2, {1}}, {2, 2, {1}}}}),
+      map_of_slices({4, 2}, 0, {{{0, 4, {0, 1}, 0.5}}, {{0, 4, {0, 1}, 0.5}}}),
+      map_of_slices({4, 6}, 1,
+                    {{{0, 2, {0}}, {4, 2, {0, 1}, 4}}, {{2, 2, {1}, 0.25}, {4, 2, {0, 1}, 2}}}),
+      map_of({}, {map_rank({}, {map_piece({}, map_view(0, {}), map_view(0, {}), {0})})}),
+  };
+}
+
+TEST(AutoTp, MergesEveryElementFromItsPlace) {
+  for (const Value& map : maps()) {
+    const Shape full = map.at(keys::kLogicalShape).as_shape();
+    const std::vector<float> values = iota(numel(full));
+    const Checkpoint checkpoint(map, values);
+    for (const std::string_view state : {kFp32State, kExpAvgState, kExpAvgSqState}) {
+      const Value file = checkpoint.merged(state);
+      EXPECT_EQ(file.size(), 1u);  // `param` alone, as in DeepSpeed's
+      const TensorRecord whole = file.at(keys::kParam).as_tensor();
+      ASSERT_EQ(whole.shape, full);
+      ASSERT_EQ(floats(*whole.bytes), values) << to_string(full);
+      for (size_t begin = 0; begin < values.size(); begin += 3) {
+        std::vector<float> range(std::min<size_t>(5, values.size() - begin));
+        whole.bytes->read(begin * sizeof(float), std::as_writable_bytes(std::span(range)));
+        EXPECT_TRUE(
+            std::equal(range.begin(), range.end(), values.begin() + static_cast<ptrdiff_t>(begin)));
+      }
+    }
+  }
+}
+
+TEST(AutoTp, ComparesWhatSeveralRanksHave) {
+  for (const Value& map : maps()) {
+    const Value first = map.at(keys::kRanks).find(int64_t{0}).at(keys::kPieces).items().back();
+    if (first.at(keys::kLocations).size() < 2) continue;
+    Checkpoint checkpoint(map, iota(numel(map.at(keys::kLogicalShape).as_shape())));
+    ShardState& state = checkpoint.source.parameters["p"][1].states[std::string(kFp32State)];
+    std::vector<float> last = floats(*state.fragments.back().bytes);
+    last.back() += 1;
+    state.fragments.back().bytes = bytes_of(last);
+    const TensorRecord whole = checkpoint.merged(kFp32State).at(keys::kParam).as_tensor();
+    EXPECT_NE(message_of([&] {
+                read_bytes(*whole.bytes);
+              }).find("p (fp32): should be the same on all tp ranks"),
+              std::string::npos);
+  }
+}
+
+TEST(AutoTp, KeepsTheVocabularysTrueRows) {
+  Checkpoint checkpoint(map_of_slices({6, 2}, 0, {{{0, 4, {0}}}, {{4, 2, {1}}}}), iota(12));
+  checkpoint.info.vocabulary = {"^p$"};
+  checkpoint.info.original_vocab_size = 5;
+  const Value file = checkpoint.merged(kFp32State);
+  EXPECT_TRUE(file.at(keys::kVocabTensor).as_bool());
+  EXPECT_EQ(floats(*file.at(keys::kParam).as_tensor().bytes), iota(10));
+}
+
+TEST(AutoTp, MapsWinOverPatterns) {
+  Checkpoint checkpoint(map_of_slices({5, 7}, 1, {{{0, 4, {0}}}, {{4, 3, {1}}}}), iota(35));
+  checkpoint.info.tp_replicated = {"^p$", "^q$"};
+  EXPECT_EQ(floats(*checkpoint.merged(kFp32State).at(keys::kParam).as_tensor().bytes), iota(35));
+  EXPECT_EQ(plan_conversion(checkpoint.source, checkpoint.info).unused_patterns,
+            std::vector<std::string>{"^q$"});
+  checkpoint.info.affine_maps.push_back(checkpoint.info.affine_maps[0]);
+  EXPECT_NE(message_of([&] { checkpoint.merged(kFp32State); }).find("both match p"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace anymesh
