@@ -5,6 +5,7 @@
 
 #include "framework/format/layout/affine_map.h"
 #include "framework/format/layout/names.h"
+#include "framework/format/layout/sub_params.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {
@@ -86,89 +87,6 @@ constexpr std::pair<std::string_view, std::vector<std::string> UniversalInfo::*>
     {keys::kRowParallelPatterns, &UniversalInfo::row_parallel},
     {keys::kTwoSubParamsPatterns, &UniversalInfo::two_sub_params}};
 
-UniversalInfo::SubParams sub_params(const Value& value, double version) {
-  UniversalInfo::SubParams result;
-  result.patterns = value.at(keys::kPatterns).as_strings();
-  const Value dim = value.at(keys::kPartitionDim), shape = value.at(keys::kShape);
-  for (const Value& size : shape.items()) {
-    const auto& parts =
-        result.shape.emplace_back(size.is_sequence() ? size.as_ints() : std::vector{size.as_int()});
-    if (parts.empty()) size.fail("at least one size");
-    if (!size.is_sequence() && parts[0] == kAnySize) continue;
-    int64_t sum = 0;
-    for (const int64_t part : parts)
-      if (part < 0 || __builtin_add_overflow(sum, part, &sum)) size.fail("sizes that add up");
-  }
-  if (dim.as_int() < 0 || static_cast<size_t>(dim.as_int()) >= result.shape.size())
-    dim.fail("a dim of the shape");
-  result.partition_dim = static_cast<int>(dim.as_int());
-  result.is_count = version < kWidthsVersion && !shape.at(result.partition_dim).is_sequence();
-  result.source = value;
-  return result;
-}
-
-// Returns the sizes of the sub-parameters. An old checkpoint may have their number in place of
-// them, as they are equal.
-std::vector<int64_t> part_sizes(const std::string& name, const UniversalInfo::SubParams& fused,
-                                std::span<const Shape> shards) {
-  const auto dim = static_cast<size_t>(fused.partition_dim);
-  const std::vector<int64_t>& sizes = fused.shape[dim];
-  if (!fused.is_count) return sizes;
-  std::vector<int64_t> rows;
-  for (const Shape& shard : shards) rows.push_back(dim < shard.size() ? shard[dim] : 0);
-  const int64_t count = sizes[0], size = sum_of(rows);
-  if (count <= 0 || size == 0 || size % count != 0)
-    throw DamagedFile(name + ": " + std::to_string(count) + " sub-parameters cannot have " +
-                      std::to_string(size) + " rows together");
-  return std::vector<int64_t>(static_cast<size_t>(count), size / count);
-}
-
-// Returns the shape of a fused parameter with these sub-parameters. At most one of its sizes may be
-// any: it follows from the number of the shards' elements.
-Shape fused_shape(const std::string& name, const UniversalInfo::SubParams& fused,
-                  const std::vector<int64_t>& parts, std::span<const Shape> shards) {
-  Shape full, known;
-  for (const auto& sizes : fused.shape)
-    full.push_back(sizes[0] == kAnySize ? kAnySize : sum_of(sizes));
-  const auto dim = static_cast<size_t>(fused.partition_dim);
-  if (parts[0] != kAnySize) full[dim] = sum_of(parts);
-  const auto any = std::ranges::find(full, kAnySize);
-  if (any == full.end()) return full;
-  for (const int64_t size : full)
-    if (size != kAnySize) known.push_back(size);
-  std::vector<int64_t> held;
-  for (const Shape& shard : shards) held.push_back(numel(shard));
-  const int64_t total = sum_of(held), rest = numel(known);
-  if (known.size() + 1 != full.size() || rest == 0 || total % rest != 0)
-    throw DamagedFile(name + ": a shape of " + to_string(full) + " cannot have " +
-                      std::to_string(total) + " elements");
-  *any = total / rest;
-  return full;
-}
-
-// Returns the shape and the cut of a fused parameter. Throws if a shard does not fit them.
-MergeShape merge_sub_params(const std::string& name, const MergeRule& rule,
-                            std::span<const Shape> shards) {
-  MergeShape merged;
-  merged.cut.dim = rule.sub_params->partition_dim;
-  merged.cut.parts = part_sizes(name, *rule.sub_params, shards);
-  merged.full = fused_shape(name, *rule.sub_params, merged.cut.parts, shards);
-  if (merged.cut.parts[0] == kAnySize)
-    merged.cut.parts = {merged.full[static_cast<size_t>(merged.cut.dim)]};
-  merged.cut.widths = rule.widths;
-  for (size_t rank = 0; rank < shards.size(); ++rank) {
-    const auto tp_size = static_cast<int>(shards.size());
-    const ShardLayout layout =
-        ShardLayout::make(merged.full, merged.cut, tp_size, static_cast<int>(rank));
-    if (numel(shards[rank]) != layout.shard_numel()) {
-      throw DamagedFile(name + ": its shard of tp rank " + std::to_string(rank) +
-                        " has the shape " + to_string(shards[rank]) + ", its sub-parameters say " +
-                        to_string(layout.shard_shape()));
-    }
-  }
-  return merged;
-}
-
 // Returns the sizes along the cut, rank by rank. Throws unless all other dims agree.
 std::vector<int64_t> cut_sizes(const std::string& name, size_t dim, std::span<const Shape> shards) {
   std::vector<int64_t> sizes;
@@ -188,7 +106,10 @@ std::vector<int64_t> cut_sizes(const std::string& name, size_t dim, std::span<co
 
 UniversalInfo UniversalInfo::from_value(const Value& value) {
   if (const Value refused = value.find(keys::kUnsupportedPatterns); refused && refused.size() > 0) {
-    refused.refuse("none: DeepSpeed marked these parameters as impossible to convert");
+    const auto [pattern, reason] = refused.entries()[0];
+    throw Unreadable(refused.where() + ": DeepSpeed marked " + std::to_string(refused.size()) +
+                     " parameters as impossible to convert, first " + pattern.as_string() + ": " +
+                     reason.as_string());
   }
   UniversalInfo info;
   info.where = value.where();
@@ -201,7 +122,7 @@ UniversalInfo UniversalInfo::from_value(const Value& value) {
   info.has_row_parallel = value.contains(keys::kRowParallelPatterns);
   info.has_pipeline_replicated = value.contains(keys::kPipelineReplicatedPatterns);
   for (const Value& item : value.find(keys::kSubParams).value_or(Value::list()).items())
-    info.sub_params.push_back(anymesh::sub_params(item, info.version));
+    info.sub_params.push_back(read_sub_params(item, info.version));
   const Value widths = value.find(keys::kSubParamShardWidths).value_or(Value::dict());
   for (const auto& [pattern, parts] : widths.entries()) {
     for (const Value& part : parts.items())
@@ -314,7 +235,9 @@ MergeRule MergeRules::classify(const std::string& name) {
     // The lists that older versions of DeepSpeed need are there too, and so have a use.
     for (const auto& [key, list] : kLists) in(list);
     match(From::kSubParams, nullptr, name);
-  } else if (in(&UniversalInfo::tp_replicated)) {
+    return rule;
+  }
+  if (in(&UniversalInfo::tp_replicated)) {
     rule.kind = Kind::kReplicated;
   } else if (in(&UniversalInfo::average)) {
     rule.kind = Kind::kAverage;
@@ -368,7 +291,8 @@ MergeShape merge_shape(const std::string& name, const MergeRule& rule,
     }
     return result;
   }
-  if (rule.kind == Kind::kSubParams) return merge_sub_params(name, rule, shards);
+  if (rule.kind == Kind::kSubParams)
+    return merge_sub_params(name, *rule.sub_params, rule.widths, shards);
   cut.dim = rule.cat_dim;
   const auto dim = static_cast<size_t>(cut.dim);
   const std::vector<int64_t> sizes = cut_sizes(name, dim, shards);
@@ -402,18 +326,7 @@ MergeShape merge_shape(const std::string& name, const MergeRule& rule,
 std::vector<Value::Entry> merge_keys(const MergeRule& rule, const CutRule& cut) {
   std::vector<Value::Entry> entries;
   if (rule.kind == MergeRule::Kind::kSubParams) {
-    Value shape = rule.sub_params->source.at(keys::kShape);
-    if (rule.sub_params->is_count) {  // DeepSpeed writes the sizes instead
-      std::vector<Value> sizes = shape.items();
-      sizes[static_cast<size_t>(cut.dim)] = Value::tuple({cut.parts.begin(), cut.parts.end()});
-      shape = Value::tuple(std::move(sizes));
-    }
-    entries.emplace_back(
-        keys::kSubParamShape,
-        Value::object("deepspeed.checkpoint.universal_checkpoint", "SubparamShape",
-                      {{keys::kPatterns, rule.sub_params->source.at(keys::kPatterns)},
-                       {keys::kShape, shape},
-                       {keys::kPartitionDim, rule.sub_params->partition_dim}}));
+    entries.emplace_back(keys::kSubParamShape, sub_param_shape(*rule.sub_params, cut));
   } else if (rule.kind == MergeRule::Kind::kTwoSubParams ||
              rule.kind == MergeRule::Kind::kConcatenate) {
     entries.emplace_back(keys::kCatDim, rule.cat_dim);

@@ -11,7 +11,7 @@
 namespace anymesh {
 namespace {
 
-using Kind = MergeRule::Kind;
+using RuleKind = MergeRule::Kind;
 
 constexpr std::string_view kRuleNames[] = {"replicated",     kAverageRule,  "two sub-parameters",
                                            "sub-parameters", "concatenate", "affine map"};
@@ -170,7 +170,7 @@ class Planner {
     for (auto& part : parts) {
       replicas.push_back(std::make_shared<MergedTensor>(std::vector{std::move(part)}, dtype));
     }
-    if (rule.kind != Kind::kAverage) {
+    if (rule.kind != RuleKind::kAverage) {
       tensor.bytes = replicated(what, replicas, dtype, "tp ranks");
     } else if (dtype == DType::kFloat32) {
       tensor.bytes = averaged(replicas);
@@ -204,7 +204,7 @@ class Planner {
     MergeRule rule = rules_.classify(name);
     if (is_buffer) {
       tensors.resize(1);
-      rule = {.kind = Kind::kReplicated};
+      rule = {.kind = RuleKind::kReplicated};
     }
     const std::string fp32(kFp32State);
     std::vector<ParameterShard> shards(tensors.size());
@@ -221,7 +221,7 @@ class Planner {
     tensor.requires_grad = tensors[0].requires_grad;
     // DeepSpeed writes no keys here. Its loader then assumes a cut along dim 0 where shapes differ.
     const bool needs_keys =
-        rule.cat_dim != 0 || rule.vocabulary || rule.kind == Kind::kTwoSubParams;
+        rule.cat_dim != 0 || rule.vocabulary || rule.kind == RuleKind::kTwoSubParams;
     add_file({.parameter = name,
               .state = fp32,
               .rule = "model weights",

@@ -206,6 +206,45 @@ TEST(MergeShape, SubParametersHaveSizesAndWidthsOfTheirOwn) {
       std::string::npos);
 }
 
+// Returns the merged shape of the only sub-parameters in an info of this version.
+MergeShape merge_fused(const Value& shape, int dim, double version, std::vector<Shape> shards,
+                       std::vector<std::vector<int64_t>> widths = {}) {
+  const Value spec = Value::dict({{keys::kPatterns, Value::list({"^qkv$"})},
+                                  {keys::kShape, shape},
+                                  {keys::kPartitionDim, dim}});
+  UniversalInfo info = UniversalInfo::from_value(
+      Value::dict({{keys::kUniversalVersion, version}, {keys::kSubParams, Value::list({spec})}}));
+  info.sub_param_widths["^qkv$"] = std::move(widths);
+  return merge_shape("qkv", MergeRules(info).classify("qkv"), shards, {});
+}
+
+TEST(MergeShape, OneSizeOfAFusedShapeMayBeOpen) {
+  const Value sizes = Value::tuple({8, 4, 4});
+  const MergeShape merged =
+      merge_fused(Value::list({sizes, -1}), 0, 0.4, {{10, 3}, {6, 3}}, {{6, 2}, {2, 2}, {2, 2}});
+  EXPECT_EQ(merged.full, (Shape{16, 3}));
+  // A view of three dims, of which tp cuts the middle one; the shards are matrices.
+  const MergeShape middle =
+      merge_fused(Value::list({3, Value::tuple({3}), -1}), 1, 0.4, {{6, 8}, {3, 8}}, {{2, 1}});
+  EXPECT_EQ(middle.full, (Shape{3, 3, 8}));
+  EXPECT_EQ(ShardLayout::make(middle.full, middle.cut, 2, 1).shard_shape(), (Shape{3, 1, 8}));
+  EXPECT_THROW(merge_fused(Value::list({sizes, -1}), 0, 0.4, {{10, 3}, {6, 2}}), DamagedFile);
+  EXPECT_THROW(merge_fused(Value::list({-1, -1}), 0, 0.4, {{10, 3}, {6, 3}}), DamagedFile);
+  EXPECT_THROW(merge_fused(Value::list({0, -1}), 0, 0.4, {{0, 3}, {0, 3}}), DamagedFile);
+  EXPECT_THROW(merge_fused(Value::list({-2, 3}), 0, 0.4, {{1, 3}, {1, 3}}), DamagedFile);
+  EXPECT_THROW(merge_fused(Value::list({Value::tuple(), 3}), 0, 0.4, {{1, 3}}), DamagedFile);
+}
+
+TEST(MergeShape, OldFusedShapesHaveTheNumberOfParts) {
+  const Value shape = Value::tuple({3, -1});
+  const MergeShape merged = merge_fused(shape, 0, 0.2, {{6, 5}, {6, 5}});
+  EXPECT_EQ(merged.full, (Shape{12, 5}));
+  EXPECT_EQ(merged.cut.parts, (std::vector<int64_t>{4, 4, 4}));
+  EXPECT_THROW(merge_fused(shape, 0, 0.2, {{5, 5}, {5, 5}}), DamagedFile);
+  EXPECT_THROW(merge_fused(shape, 0, 0.2, {{3, 5}, {3, 5}, {3, 5}, {3, 5}, {3, 5}}), DamagedFile);
+  EXPECT_THROW(merge_fused(Value::tuple({INT64_MAX, -1}), 0, 0.2, {{0, 5}}), DamagedFile);
+}
+
 TEST(MergeKeys, AreThoseOfDeepSpeed) {
   const auto keys_of = [](const MergeRule& rule) {
     std::string text;

@@ -134,5 +134,13 @@ TEST(AutoTp, MapsWinOverPatterns) {
             std::string::npos);
 }
 
+TEST(AutoTp, RefusesLayoutsThatDeepSpeedCannotDescribe) {
+  const Value info =
+      Value::dict({{keys::kUniversalVersion, 0.4},
+                   {keys::kUnsupportedPatterns, Value::dict({{"^qkv$", "reason"}})}});
+  EXPECT_THROW(UniversalInfo::from_value(info), Unreadable);
+  EXPECT_NE(message_of([&] { UniversalInfo::from_value(info); }).find("^qkv$"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace anymesh
