@@ -2,9 +2,13 @@
 
 #include <numeric>
 
+#include "framework/format/whole/checkpoint_reader.h"
+#include "framework/format/whole/convert.h"
 #include "framework/format/whole/convert_plan.h"
 #include "framework/util/errors.h"
 #include "tests/support/affine_maps.h"
+#include "tests/support/checkpoints.h"
+#include "tests/support/temp_folder.h"
 
 namespace anymesh {
 namespace {
@@ -132,6 +136,60 @@ TEST(AutoTp, MapsWinOverPatterns) {
   checkpoint.info.affine_maps.push_back(checkpoint.info.affine_maps[0]);
   EXPECT_NE(message_of([&] { checkpoint.merged(kFp32State); }).find("both match p"),
             std::string::npos);
+}
+
+TEST(AutoTp, ReadsZeRO3AsTheRunHeldIt) {
+  const auto folder = fixture("z3-fp32-dp2-autotp");
+  const CheckpointReader checkpoint = open_checkpoint(folder / "checkpoint", 1);
+  const Value truth = read_torch_file(folder / "truth.pt");
+  EXPECT_EQ(checkpoint.names().size(), truth.at("fp32").size());
+  for (const auto& [key, weight] : truth.at("fp32").entries()) {
+    const std::string name = key.as_string();
+    const WholeParameter parameter = checkpoint.parameter(name);
+    EXPECT_EQ(parameter.shape, weight.as_tensor().shape) << name;
+    EXPECT_EQ(floats(*parameter.weight().bytes), floats(*weight.as_tensor().bytes)) << name;
+    for (const std::string_view state : {kExpAvgState, kExpAvgSqState})
+      EXPECT_EQ(floats(*parameter.state(state).bytes),
+                floats(*truth.at("state").at(name).at(state).as_tensor().bytes))
+          << name;
+  }
+  const WholeParameter down = checkpoint.parameter("down.weight");  // 5 columns, 3 and 2
+  EXPECT_EQ(down.slice(0).shard_shape(), (Shape{8, 3}));
+  EXPECT_EQ(down.slice(0, 5).shard_shape(), (Shape{8, 1}));
+  EXPECT_EQ(down.slice(0, 1).shard_shape(), down.shape);
+  EXPECT_THROW(down.slice(0, 4), DamagedFile);
+  const WholeParameter three = checkpoint.parameter("three.weight");  // its middle dim is cut
+  EXPECT_EQ(three.slice(1).shard_shape(), (Shape{3, 1, 8}));
+  EXPECT_EQ(three.slice(2, 3).pieces(), (std::vector<CutPiece>{{2, 0, 1}}));
+}
+
+using AutoTpFiles = TempFolder;
+
+TEST_F(AutoTpFiles, ConvertNoMomentsOfScaledWeights) {
+  const auto tag = folder_ / "global_step3";
+  std::filesystem::copy(resolve_tag(fixture("z3-fp32-dp2-autotp") / "checkpoint"), tag);
+  for (int dp = 0; dp < 2; ++dp) {
+    for (int tp = 0; tp < 2; ++tp) {
+      change(tag / zero3_model_states_file(dp, tp), [](Value& state) {
+        Value info = state.at(keys::kUniversalInfo), maps = info.at(keys::kAffineMap),
+              params = maps.at(keys::kAffineParams);
+        const std::vector<MapSlice> halved = {{0, 8, {0, 1}, 0.5}};
+        params.set("^norm\\.bias$", map_of_slices({8}, 0, {halved, halved}));
+        maps.set(keys::kAffineParams, params);
+        state.set(keys::kUniversalInfo, info.set(keys::kAffineMap, maps));
+      });
+    }
+  }
+  const ConvertOptions options{.input = tag, .output = folder_ / "universal"};
+  EXPECT_NE(message_of([&] { convert_to_universal(options, {}); }).find("scales norm.bias by 0.5"),
+            std::string::npos);
+  const CheckpointReader plain = open_checkpoint(fixture("z3-fp32-dp2-autotp") / "checkpoint", 1),
+                         scaled = open_checkpoint(tag, 1);
+  const auto first = [](const CheckpointReader& checkpoint, std::string_view state) {
+    return floats(*checkpoint.parameter("norm.bias").state(state).bytes)[0];
+  };
+  EXPECT_EQ(first(scaled, kFp32State), first(plain, kFp32State) * 2);
+  EXPECT_EQ(first(scaled, kExpAvgState), first(plain, kExpAvgState) / 2);
 }
 
 TEST(AutoTp, RefusesLayoutsThatDeepSpeedCannotDescribe) {

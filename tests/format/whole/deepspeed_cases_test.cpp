@@ -25,7 +25,7 @@ struct Case {
 
 const Case kCases[] = {
     {"amsgrad"},
-    {"autotp", "", "AutoTP layouts are not supported"},
+    {"autotp"},
     {"bf16-masters"},
     {"bnb8", "['state1']: expected a floating-point number for each of 118 elements"},
     {"client-complex"},
