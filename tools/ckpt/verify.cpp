@@ -287,10 +287,9 @@ class Verifier {
     for (const ShardFragment& fragment : own.fragments)
       if (fragment.begin <= difference.where) dp_rank = fragment.dp_rank;
     const int mp_rank = copy.pp_rank * source.tp_size + copy.tp_rank;
-    add(what + " (" +
-        (source.stage == 0 ? model_states_file(mp_rank)
-                           : optim_states_file(dp_rank, mp_rank, is_bf16())) +
-        ") " + difference.text() + " from the one of " + rank(first));
+    std::string file = optim_states_file(dp_rank, mp_rank, is_bf16());
+    if (!ranks_.contains(file)) file = model_states_file(mp_rank);  // ZeRO 0
+    add(what + " (" + file + ") " + difference.text() + " from the one of " + rank(first));
   }
 
   // Checks a universal folder or weights.

@@ -297,6 +297,7 @@ void read_optimizers(ShardedCheckpoint& source, const RankFiles& models,
   if (source.stage == 3) {
     read_zero3(source, states, checks);
   } else {
+    if (name_mapped_parameters(source, states)) source.stage = 0;
     source.model_tensors = model_tensors(source, threads, checks);
     read_zero12(source, states);
   }

@@ -21,6 +21,10 @@ void read_zero0(ShardedCheckpoint& source, bool module_order);  // zero0.cpp
 // Takes all parameters from the model's weights, in place of masters.
 void read_weights(ShardedCheckpoint& source);  // weights.cpp
 
+// BF16_Optimizer at ZeRO 0 (bf16 with a pipeline) records no shapes: puts the names in its
+// param_slice_mappings into param_shapes, without shapes. Returns whether there are such names.
+bool name_mapped_parameters(ShardedCheckpoint& source, const std::vector<Value>& optimizers);
+
 // Reads ZeRO 3's frozen parameters, which are partitioned over the model-states files as trained
 // parameters are over the optimizer files.
 void read_frozen_of_zero3(ShardedCheckpoint& source, RecordChecksums* checks);

@@ -1,6 +1,8 @@
 // ZeRO 1, 2 and BF16_Optimizer: each group's flat buffer holds its parameters one after the other
 // and is partitioned among dp ranks.
 
+#include <set>
+
 #include "framework/format/layout/partition.h"
 #include "framework/format/sharded/stages.h"
 #include "framework/format/sharded/tensor_views.h"
@@ -125,24 +127,54 @@ Value universal_optimizer_state(const Value& state, int dp_size) {
   return result;
 }
 
-}  // namespace
+// Returns the names in the partitions of one group, in the order of its flat buffer.
+Value mapped_names(const std::vector<Value>& mappings, size_t g) {
+  std::vector<Value::Entry> names;
+  std::set<std::string> known;
+  for (const Value& rank : mappings) {
+    for (const auto& [name, address] : rank.at(g).entries())
+      if (known.insert(name.as_string()).second) names.emplace_back(name, Value());
+  }
+  return Value::ordered_dict(std::move(names));
+}
 
-void read_zero12(ShardedCheckpoint& source, const std::vector<Value>& optimizers) {
+// Returns the groups of a model-parallel rank. Where param_shapes has only names, their shapes are
+// those of the model's weights, which it then has too.
+std::vector<GroupShapes> groups_of(ShardedCheckpoint& source, int mp) {
+  Value& state = source.model_states[static_cast<size_t>(mp)];
+  const Value shapes = state.at(keys::kParamShapes);
+  if (!shapes) {
+    throw Unproven(shapes.where() +
+                   ": is None, so that nothing says which partition has which parameters");
+  }
+  const NamedTensors& tensors = source.model_tensors[static_cast<size_t>(mp % source.tp_size)];
+  const Weights weights(tensors.begin(), tensors.end());
+  std::vector<GroupShapes> groups;
+  Value filled = Value::list();
+  for (Value dict : shapes.items()) {
+    for (const auto& [name, shape] : dict.entries()) {
+      if (shape) continue;
+      const auto weight = weights.find(name.as_string());
+      if (weight == weights.end())
+        throw DamagedFile(source.folder.string() + ": no file has the weights of " +
+                          name.as_string() + ", which its " +
+                          std::string(keys::kParamSliceMappings) + " name");
+      dict.set(name.as_string(), Value::size(weight->second.shape));
+    }
+    groups.push_back(named_shapes(dict));
+    filled.push_back(dict);
+  }
+  state.set(keys::kParamShapes, filled);
+  return groups;
+}
+
+void read_all_groups(ShardedCheckpoint& source, const std::vector<Value>& optimizers) {
   const int mp_size = source.tp_size * source.pp_size;
   const bool round_robin = round_robin_gradients(optimizers[0]).as_bool();
   for (int mp = 0; mp < mp_size; ++mp) {
-    const Value shapes = source.model_states[static_cast<size_t>(mp)].at(keys::kParamShapes);
-    if (!shapes) {  // BF16_Optimizer at ZeRO 0
-      source.parameters.clear();
-      source.states_refused = shapes.where() +
-                              ": is None, so that nothing says which partition "
-                              "has which parameters";
-      return read_weights(source);
-    }
-    std::vector<GroupShapes> groups;
+    const std::vector<GroupShapes> groups = groups_of(source, mp);
     auto& names = source.groups.emplace_back();
-    for (const Value& dict : shapes.items())
-      names.push_back(names_of(groups.emplace_back(named_shapes(dict))));
+    for (const GroupShapes& group : groups) names.push_back(names_of(group));
     source.optimizers.push_back(optimizers[static_cast<size_t>(mp)].at(keys::kOptimizerStateDict));
     for (int dp = 0; dp < source.dp_size; ++dp) {
       const Value& file = optimizers[static_cast<size_t>(dp * mp_size + mp)];
@@ -151,13 +183,44 @@ void read_zero12(ShardedCheckpoint& source, const std::vector<Value>& optimizers
       if (fp32.size() != groups.size())
         fp32.fail("partitions of " + std::to_string(groups.size()) + " groups");
       for (size_t g = 0; g < groups.size(); ++g)
-        read_group(source, state, g, groups[g], dp, mp, !round_robin);
+        read_group(source, state, g, groups[g], dp, mp, !round_robin || source.stage == 0);
     }
   }
   if (round_robin) check_weights(source);
   if (source.states_refused.empty())
     source.optimizer_state =
         universal_optimizer_state(optimizers[0].at(keys::kOptimizerStateDict), source.dp_size);
+}
+
+}  // namespace
+
+bool name_mapped_parameters(ShardedCheckpoint& source, const std::vector<Value>& optimizers) {
+  bool named = false;
+  const size_t mp_size = source.model_states.size();
+  for (size_t mp = 0; mp < mp_size; ++mp) {
+    if (source.model_states[mp].find(keys::kParamShapes)) continue;
+    std::vector<Value> mappings;  // by dp rank
+    for (size_t at = mp; at < optimizers.size(); at += mp_size) {
+      const Value state = optimizers[at].at(keys::kOptimizerStateDict);
+      mappings.push_back(state.find(keys::kParamSliceMappings));
+      if (!mappings.back()) return named;
+    }
+    Value groups = Value::list();
+    for (size_t g = 0; g < mappings[0].size(); ++g) groups.push_back(mapped_names(mappings, g));
+    source.model_states[mp].set(keys::kParamShapes, groups);
+    named = true;
+  }
+  return named;
+}
+
+void read_zero12(ShardedCheckpoint& source, const std::vector<Value>& optimizers) {
+  try {
+    read_all_groups(source, optimizers);
+  } catch (const Unproven& error) {
+    source.parameters.clear();
+    source.states_refused = error.what();
+    read_weights(source);
+  }
 }
 
 }  // namespace anymesh

@@ -219,15 +219,46 @@ TEST_F(DeepSpeedBugs, B11_StatesThatOneRankLacks) {
   }
 }
 
-// A pipeline's ZeRO 0 checkpoint in bf16 has no shapes, so only the model's weights can be read.
+// A pipeline's ZeRO 0 checkpoint in bf16 has no shapes: names and places are in the slice mappings,
+// shapes in the model's weights. deepspeed_cases_test.cpp has real ones.
 TEST_F(DeepSpeedBugs, B12_Bf16OptimizerAtZero0) {
+  Synthetic{
+      .parameters = {{"b.weight", {3, 7}}, {"a.weight", {2, 2}}}, .dp = 3, .bf16_optimizer = true}
+      .write(tag_);
+  change(tag_ / model_states_file(0), [](Value& v) { v.set(keys::kParamShapes, {}); });
+  EXPECT_NE(refusal(tag_).find("no file has the weights of b.weight"), std::string::npos);
+  const auto with_weights = [&](Shape a) {
+    change(tag_ / model_states_file(0), [&](Value& v) {
+      const auto zeros = [](const Shape& shape) {
+        const std::vector<uint16_t> values(static_cast<size_t>(numel(shape)));
+        return TensorRecord{DType::kBFloat16, shape, false, bytes_of(values)};
+      };
+      v.set(keys::kModule,
+            Value::ordered_dict({{"a.weight", zeros(a)}, {"b.weight", zeros({3, 7})}}));
+    });
+  };
+  with_weights({2, 3});
+  EXPECT_NE(refusal(tag_).find("says 4 elements at 1, but the parameters before it put 6 at 1"),
+            std::string::npos);
+  with_weights({2, 2});
+  convert(tag_);
+  EXPECT_EQ(values("b.weight", kFp32State), numbered(21, 0));
+  EXPECT_EQ(values("a.weight", kFp32State), numbered(4, 21));
+  EXPECT_EQ(values("a.weight", kExpAvgSqState), numbered(4, 21.5f));
+  EXPECT_EQ(open_sharded_checkpoint(tag_, 1).stage, 0);
+}
+
+// Without the mappings too, only the model's rounded weights can be read.
+TEST_F(DeepSpeedBugs, B12_WithoutSliceMappings) {
   Synthetic{.parameters = {{"a.weight", {2, 2}}}, .bf16_optimizer = true}.write(tag_);
-  const auto without_shapes = [](Value& v) { v.set(keys::kParamShapes, {}); };
-  change(tag_ / model_states_file(0), without_shapes);
-  EXPECT_NE(refusal(tag_).find("no weights of the model"), std::string::npos);
   change(tag_ / model_states_file(0), [](Value& v) {
     const TensorRecord weight{DType::kBFloat16, {2, 2}, false, bytes_of<uint16_t>({1, 2, 3, 4})};
+    v.set(keys::kParamShapes, {});
     v.set(keys::kModule, Value::ordered_dict({{"a.weight", weight}}));
+  });
+  change(tag_ / optim_states_file(0, 0, true), [](Value& v) {
+    Value state = v.at(keys::kOptimizerStateDict);
+    v.set(keys::kOptimizerStateDict, state.erase(keys::kParamSliceMappings));
   });
   EXPECT_NE(refusal(tag_).find("nothing says which partition has which parameters"),
             std::string::npos);

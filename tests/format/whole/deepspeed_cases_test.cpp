@@ -1,5 +1,6 @@
 // Compares real DeepSpeed checkpoints of rarer kinds with the values that the run held when it
-// saved them (tests/fixtures/deepspeed/cases). Prints a table: kinds x tools.
+// saved them (tests/fixtures/deepspeed/cases and archives with a truth.pt). Prints a table: kinds x
+// tools.
 
 #include <iostream>
 #include <map>
@@ -35,6 +36,8 @@ const Case kCases[] = {
     {"muon"},
     {"name-long", "at most 255 are possible"},
     {"nested-tag"},
+    {"pipeline-bf16-z0"},
+    {"pipeline-bf16-z0-dp3"},
     {"pipeline-frozen"},
     {"pipeline-tied"},
     {"pipeline-z0", "may be that of tied_modules.embed.weight or of 1.l.weight"},
@@ -51,7 +54,10 @@ std::map<std::string, std::map<std::string, std::string>> table;
 
 class DeepSpeedCases : public Ckpt, public ::testing::WithParamInterface<Case> {
  protected:
-  static fs::path folder() { return fs::path(ANYMESH_CASES) / GetParam().name; }
+  static fs::path folder() {
+    const fs::path unpacked = fs::path(ANYMESH_CASES) / GetParam().name;
+    return fs::exists(unpacked) ? unpacked : fixture(GetParam().name);
+  }
   static fs::path tag() { return resolve_tag(folder() / "checkpoint"); }
 
   static Tensors truth(const std::string& what) {
