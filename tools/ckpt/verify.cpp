@@ -272,7 +272,7 @@ class Verifier {
     const ShardState own = found == copy.states.end() ? ShardState() : found->second;
     for (const ShardFragment& fragment : own.fragments) held += fragment.numel;
     if (copy.shape != first.shape || own.dtype != first.states.at(state).dtype ||
-        held != numel(copy.shape))
+        held != numel(copy.shape_of(own)))
       return add(what + " has " + std::to_string(held) + " elements of " + to_string(copy.shape) +
                  ", expected all of " + to_string(first.shape) + ", as on " + rank(first));
     const TensorDifference difference =

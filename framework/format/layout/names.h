@@ -84,6 +84,7 @@ bool is_expert_file(std::string_view name);  // belongs to a mixture of experts
 inline constexpr std::string_view kFp32State = "fp32";
 inline constexpr std::string_view kExpAvgState = "exp_avg";
 inline constexpr std::string_view kExpAvgSqState = "exp_avg_sq";
+inline constexpr std::string_view kMomentumState = "momentum_buffer";  // Muon's and SGD's
 inline constexpr std::string_view kStepState = "step";
 
 // If two pipeline stages hold a layer, its parameters are named tied_modules.<key>.<name in the
@@ -126,6 +127,8 @@ inline constexpr std::string_view kEnabled = "enabled";
 inline constexpr std::string_view kDataTypes = "data_types";
 inline constexpr std::string_view kGradAccumDtype = "grad_accum_dtype";
 inline constexpr std::string_view kGradientClipping = "gradient_clipping";
+inline constexpr std::string_view kOffloadOptimizer = "offload_optimizer";
+inline constexpr std::string_view kDevice = "device";  // in offload_optimizer
 
 // Megatron's additions to the model-states file.
 inline constexpr std::string_view kArgs = "args";
@@ -165,6 +168,7 @@ inline constexpr std::string_view kFp32GroupsFlat = "fp32_groups_flat";  // ZeRO
 inline constexpr std::string_view kFp32GroupsUnfused =
     "fp32_groups";  // ZeRO 0, half precision, torch's optimizer
 inline constexpr std::string_view kWeightDecay = "weight_decay";  // in param_groups
+inline constexpr std::string_view kUseMuon = "use_muon";          // in param_groups
 inline constexpr std::string_view kNumel = "numel";               // fragment_address
 inline constexpr std::string_view kStart = "start";
 inline constexpr std::string_view kCurScale = "cur_scale";  // loss scalers

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,7 +24,7 @@ class RecordChecksums;
 //
 // Understands ZeRO 0, 1 (DeepSpeedZeroOptimizer and BF16_Optimizer), 2 and 3, as written by
 // DeepSpeed, Megatron-DeepSpeed and this program, with any optimizer that keeps numbers for each
-// element. Weights come first. States that are not understood, or cannot be assigned to a parameter
+// element, or for each row and column (at ZeRO 0 and tp 1). Weights come first. States that are not understood, or cannot be assigned to a parameter
 // with certainty, are left out, and `states_refused` says why. Throws, with names, if rank files
 // are missing or the order of the weights cannot be known.
 
@@ -39,6 +40,8 @@ struct ShardFragment {
 struct ShardState {
   DType dtype = DType::kFloat32;
   std::vector<ShardFragment> fragments;
+  // A factored state's own shape. Other states have the shard's.
+  std::optional<Shape> factored = {};
 };
 
 // The shard of a parameter that one model-parallel rank holds.
@@ -49,6 +52,10 @@ struct ParameterShard {
   // there is only fp32.
   std::map<std::string, ShardState, std::less<>> states;
   Value step;  // None if the format does not record it
+
+  const Shape& shape_of(const ShardState& state) const {
+    return state.factored ? *state.factored : shape;
+  }
 };
 
 struct ShardedCheckpoint {
@@ -86,6 +93,10 @@ ShardedCheckpoint open_sharded_checkpoint(const std::filesystem::path& folder, i
 
 // Throws unless the fragments of a state cover every element of the shard exactly once.
 void check_covered(const std::string& name, const ParameterShard& shard, const std::string& state);
+
+// Whether a state of this shape may be factored, as Adafactor's: the parameter's shape without one
+// dim, or with 1 in its place.
+bool is_factored(const Shape& state, const Shape& parameter);
 
 // Returns a state of a shard as one tensor that joins its fragments.
 TensorRecord shard_tensor(const ParameterShard& shard, std::string_view state);

@@ -52,8 +52,9 @@ bool rounds_to(const TensorRecord& master, const TensorRecord& weight);
 
 // state_order.cpp: finds the parameter of each master or state of an optimizer, where neither
 // names nor an order are recorded. `candidates` are all parameters of the model. By value, a master
-// belongs to the only candidate with a weight that it rounds to. By shape, a state belongs to the
-// only candidate of its shape. Throws Unproven where there is no such candidate.
+// belongs to the only candidate with a weight that it rounds to. By shape, states belong to the only
+// candidate of their shape, or of which they may be factored. Throws Unproven where there is no such
+// candidate.
 // By value, several matching candidates of one size only set `doubt`.
 struct Unproven : DamagedFile {
   using DamagedFile::DamagedFile;
@@ -72,20 +73,21 @@ Order order_by_shape(const Value& param_groups, const States& states,
 
 // An optimizer's states for the elements of one flat tensor or one parameter.
 struct OptimizerStates {
-  std::vector<std::pair<std::string, Value>> tensors;  // by name, one number per element
+  std::vector<std::pair<std::string, Value>> tensors;   // by name, one number per element
+  std::vector<std::pair<std::string, Value>> factored;  // fewer, as is_factored() says
   Value step;
 };
 // Returns the states in `entry`, an entry of a base optimizer's state (None before the first step),
-// with the step from there or from the param group. `counts` are the element counts that a state
-// may have. Throws if Adam's moments have another size. Other states that do not fit are left out
-// and set states_refused.
+// with the step from there or from the param group. `counts` are the element counts that a flat
+// state may have. `shape` is that of the one parameter that has these states; null if they are flat. Throws if Adam's
+// moments have another size. Other states that do not fit are left out and set states_refused.
 OptimizerStates states_of(ShardedCheckpoint& source, const Value& entry, const Value& group,
-                          std::vector<int64_t> counts);
+                          const std::vector<int64_t>& counts, const Shape* shape = nullptr);
 
 // Adds elements [begin, begin + numel) of a shard, which are at `start` of dp_rank's flat tensor.
 void add_fragment(ParameterShard& shard, std::string_view state, int dp_rank, const Value& flat,
                   int64_t start, int64_t begin, int64_t numel);
-// The same for the masters and all other states.
+// The same for the masters and all other states. Factored states are added whole.
 void add_fragments(ParameterShard& shard, int dp_rank, const Value& fp32,
                    const OptimizerStates& states, int64_t start, int64_t begin, int64_t numel);
 

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
-#include <cstring>
+#include <utility>
 
 #include "framework/format/sharded/stages.h"
 #include "framework/format/sharded/tensor_views.h"
+#include "framework/format/torch_file/elements.h"
 
 namespace anymesh {
 namespace {
@@ -15,22 +15,6 @@ constexpr const char* kRemedy =
     " (ds_to_universal --assume_module_order takes the order of the module)";
 constexpr int64_t kFirst = 64;         // elements that tell most parameters apart
 constexpr int64_t kChunk = 256 << 10;  // elements compared at a time
-
-// Rounds to nearest, ties to even. All NaNs get the same bits.
-uint32_t to_bfloat16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  return std::isnan(value) ? 0x7FC0 : (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-}
-
-uint32_t to_half(float value) {
-  const uint32_t sign = std::bit_cast<uint32_t>(value) >> 16 & 0x8000;
-  const float size = std::abs(value);
-  if (std::isnan(value)) return 0x7E00;
-  if (size >= 65520) return sign | 0x7C00;
-  if (size < 0x1p-14F) return sign | static_cast<uint32_t>(std::nearbyint(size * 0x1p24F));
-  const auto bits = std::bit_cast<uint32_t>(size);
-  return sign | (bits + 0xFFF + (bits >> 13 & 1) - (112U << 23)) >> 13;
-}
 
 uint32_t rounded(DType dtype, float value) {
   return dtype == DType::kBFloat16  ? to_bfloat16(value)
@@ -118,18 +102,78 @@ class Matcher {
   Order& order_;
 };
 
-// Returns one of a parameter's states, or None if it has none. All must have one shape.
-Value shaped_state(const Value& entry) {
-  Value found;
-  for (const auto& [name, state] : entry.entries()) {
-    if (!state.is_tensor() || name == Value(kStepState)) continue;
-    if (found && state.as_tensor().shape != found.as_tensor().shape)
-      throw Unproven(state.where() + ": expected the shape of the other states, found " +
-                     state.found());
-    found = state;
+// Assigns states to candidates by their shapes, until each has the only candidate left that fits.
+class ShapeMatcher {
+ public:
+  explicit ShapeMatcher(const std::vector<NamedShape>& candidates) {
+    for (const NamedShape& candidate : candidates) left_[candidate.shape].push_back(&candidate);
   }
-  return found;
-}
+
+  // Adds one parameter's states, which give `place` its name and shape.
+  void add(const Value& entry, NamedShape& place) {
+    std::vector<Value> states;
+    for (const auto& [name, state] : entry.entries()) {
+      if (!state.is_tensor() || name == Value(kStepState)) continue;
+      if (!is_floating(state.as_tensor().dtype))
+        throw Unproven(state.where() + ": expected floating-point numbers, found " + state.found());
+      if (!state.as_tensor().shape.empty()) states.push_back(state);
+    }
+    if (states.empty()) return;
+    Open& open = open_.emplace_back(Open{&place, states[0], {}});
+    for (const auto& [shape, parameters] : left_) {
+      const auto fits = [&shape = shape](const Value& state) {
+        const Shape& own = state.as_tensor().shape;
+        return own == shape || is_factored(own, shape);
+      };
+      if (std::ranges::all_of(states, fits)) open.shapes.push_back(shape);
+    }
+  }
+
+  void match() {
+    for (bool found = true; std::exchange(found, false);)
+      std::erase_if(open_, [&](const Open& open) { return assign(open) && (found = true); });
+    if (open_.empty()) return;
+    const auto candidates = candidates_of(open_[0]);
+    throw Unproven(open_[0].state.where() + ": may be that of " + candidates[0]->name + " or of " +
+                   candidates[1]->name + ", by its shape " +
+                   to_string(open_[0].state.as_tensor().shape) +
+                   "; DeepSpeed does not record which at ZeRO 0" + kRemedy);
+  }
+
+ private:
+  struct Open {
+    NamedShape* place;
+    Value state;  // one of the parameter's
+    std::vector<Shape> shapes;
+  };
+
+  // Returns up to two candidates that are left.
+  std::vector<const NamedShape*> candidates_of(const Open& open) const {
+    std::vector<const NamedShape*> found;
+    for (const Shape& shape : open.shapes) {
+      for (const NamedShape* candidate : left_.at(shape)) {
+        found.push_back(candidate);
+        if (found.size() == 2) return found;
+      }
+    }
+    return found;
+  }
+
+  // Assigns the only candidate. Returns false if there are several.
+  bool assign(const Open& open) {
+    const auto candidates = candidates_of(open);
+    if (candidates.empty())
+      throw Unproven(open.state.where() + ": no parameter is left of its shape " +
+                     to_string(open.state.as_tensor().shape));
+    if (candidates.size() > 1) return false;
+    *open.place = *candidates[0];
+    std::erase(left_.at(open.place->shape), candidates[0]);
+    return true;
+  }
+
+  std::map<Shape, std::vector<const NamedShape*>> left_;
+  std::vector<Open> open_;
+};
 
 }  // namespace
 
@@ -160,27 +204,16 @@ Order order_by_value(const Value& masters, std::vector<NamedShape> candidates,
 Order order_by_shape(const Value& param_groups, const States& states,
                      const std::vector<NamedShape>& candidates) {
   Order order;
-  std::map<Shape, std::vector<const NamedShape*>> by_shape;
-  for (const NamedShape& candidate : candidates) by_shape[candidate.shape].push_back(&candidate);
+  ShapeMatcher matcher(candidates);
+  order.groups.reserve(param_groups.size());
   for (const Value& group : param_groups.items()) {
-    auto& parameters = order.groups.emplace_back();
-    for (const int64_t index : group.at(keys::kParams).as_ints()) {
-      parameters.emplace_back();  // unnamed unless it has a state
-      const auto entry = states.find(index);
-      const Value state = entry == states.end() ? Value() : shaped_state(entry->second);
-      if (!state) continue;
-      const Shape& shape = state.as_tensor().shape;
-      auto& found = by_shape[shape];
-      if (found.empty())
-        throw Unproven(state.where() + ": no parameter is left of its shape " + to_string(shape));
-      if (found.size() > 1)
-        throw Unproven(state.where() + ": may be that of " + found[0]->name + " or of " +
-                       found[1]->name + ", both of shape " + to_string(shape) +
-                       "; DeepSpeed does not record which at ZeRO 0" + kRemedy);
-      parameters.back() = *found[0];
-      found.clear();
-    }
+    const std::vector<int64_t> indices = group.at(keys::kParams).as_ints();
+    auto& parameters = order.groups.emplace_back(indices.size());  // unnamed unless with states
+    for (size_t i = 0; i < indices.size(); ++i)
+      if (const auto entry = states.find(indices[i]); entry != states.end())
+        matcher.add(entry->second, parameters[i]);
   }
+  matcher.match();
   return order;
 }
 

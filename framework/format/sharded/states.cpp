@@ -22,6 +22,59 @@ bool is_single(const Value& step) {
          (step.is_tensor() && step.as_tensor().shape.empty());
 }
 
+class StatesReader {
+ public:
+  StatesReader(ShardedCheckpoint& source, std::vector<int64_t> counts, const Shape* shape)
+      : source_(source), counts_(std::move(counts)), shape_(shape) {}
+
+  OptimizerStates read(const Value& entry, const Value& group) {
+    if (!entry) return {};
+    if (!entry.is_dict()) {
+      refuse(entry, "a dict of states");
+      return {};
+    }
+    for (const auto& [key, state] : entry.entries())
+      if (state && key != Value(kStepState))
+        add(key.is_string() ? key.as_string() : key.found(), state);
+    states_.step = step_of(entry, group);
+    if (states_.step && !is_single(states_.step)) {
+      refuse(states_.step, "a number");
+      states_.step = {};
+    }
+    return std::move(states_);
+  }
+
+ private:
+  void add(const std::string& name, const Value& state) {
+    const bool adams = name == kExpAvgState || name == kExpAvgSqState;
+    const bool fits = state.is_tensor() && is_whole(state.as_tensor());
+    if (adams && !fits)
+      state.fail("a tensor of " + std::to_string(counts_.at(0)) + " elements, as of the weights");
+    const bool factored =
+        shape_ && state.is_tensor() && is_factored(state.as_tensor().shape, *shape_);
+    if (!is_plain(name) || !(fits || factored) || !is_floating(state.as_tensor().dtype)) {
+      refuse(state, "a floating-point number for each of " + std::to_string(counts_.at(0)) +
+                        " elements (the state of another optimizer?)");
+    } else {
+      (fits ? states_.tensors : states_.factored).emplace_back(name, state);
+    }
+  }
+
+  bool is_whole(const TensorRecord& state) const {
+    return shape_ ? state.shape == *shape_ : std::ranges::count(counts_, state.numel()) > 0;
+  }
+
+  void refuse(const Value& state, const std::string& expected) {
+    if (!source_.states_refused.empty()) return;
+    source_.states_refused = state.where() + ": expected " + expected + ", found " + state.found();
+  }
+
+  ShardedCheckpoint& source_;
+  std::vector<int64_t> counts_;  // that a state may have
+  const Shape* shape_;           // of the one parameter; null for a flat tensor
+  OptimizerStates states_;
+};
+
 }  // namespace
 
 void check_covered(const std::string& name, const ParameterShard& shard, const std::string& state) {
@@ -33,6 +86,7 @@ void check_covered(const std::string& name, const ParameterShard& shard, const s
   const auto held = shard.states.find(state);
   if (held == shard.states.end())
     fail("0 elements, expected " + std::to_string(numel(shard.shape)));
+  const int64_t expected = numel(shard.shape_of(held->second));
   for (const ShardFragment& fragment : held->second.fragments) {
     if (fragment.begin != next) {
       fail("elements up to " + std::to_string(next) + ", then from " +
@@ -40,14 +94,26 @@ void check_covered(const std::string& name, const ParameterShard& shard, const s
     }
     next += fragment.numel;
   }
-  if (next != numel(shard.shape)) {
-    fail(std::to_string(next) + " elements, expected " + std::to_string(numel(shard.shape)));
+  if (next != expected)
+    fail(std::to_string(next) + " elements, expected " + std::to_string(expected));
+}
+
+bool is_factored(const Shape& state, const Shape& parameter) {
+  if (parameter.size() < 2) return false;
+  for (size_t dim = 0; dim < parameter.size(); ++dim) {
+    Shape factor = parameter;
+    factor[dim] = 1;
+    if (state == factor) return true;
+    factor.erase(factor.begin() + static_cast<std::ptrdiff_t>(dim));
+    if (state == factor) return true;
   }
+  return false;
 }
 
 TensorRecord shard_tensor(const ParameterShard& shard, std::string_view state) {
   const ShardState& found = shard.states.find(state)->second;
-  return {found.dtype, shard.shape, false, joined(shard.shape, found.fragments, found.dtype)};
+  const Shape& shape = shard.shape_of(found);
+  return {found.dtype, shape, false, joined(shape, found.fragments, found.dtype)};
 }
 
 void require_states(const std::filesystem::path& folder, const std::string& states_refused,
@@ -58,38 +124,8 @@ void require_states(const std::filesystem::path& folder, const std::string& stat
 }
 
 OptimizerStates states_of(ShardedCheckpoint& source, const Value& entry, const Value& group,
-                          std::vector<int64_t> counts) {
-  if (!entry) return {};
-  OptimizerStates states;
-  const auto refuse = [&](const Value& state, const std::string& expected) {
-    if (!source.states_refused.empty()) return;
-    source.states_refused = state.where() + ": expected " + expected + ", found " + state.found();
-  };
-  if (!entry.is_dict()) {
-    refuse(entry, "a dict of states");
-    return {};
-  }
-  for (const auto& [key, state] : entry.entries()) {
-    const std::string name = key.is_string() ? key.as_string() : key.found();
-    if (!state || name == kStepState) continue;
-    const bool adams = name == kExpAvgState || name == kExpAvgSqState;
-    const bool fits =
-        state.is_tensor() && std::ranges::count(counts, state.as_tensor().numel()) > 0;
-    if (adams && !fits)
-      state.fail("a tensor of " + std::to_string(counts.at(0)) + " elements, as of the weights");
-    if (!is_plain(name) || !fits || !is_floating(state.as_tensor().dtype)) {
-      refuse(state, "a floating-point number for each of " + std::to_string(counts.at(0)) +
-                        " elements (the state of another optimizer?)");
-    } else {
-      states.tensors.emplace_back(name, state);
-    }
-  }
-  states.step = step_of(entry, group);
-  if (states.step && !is_single(states.step)) {
-    refuse(states.step, "a number");
-    states.step = {};
-  }
-  return states;
+                          const std::vector<int64_t>& counts, const Shape* shape) {
+  return StatesReader(source, counts, shape).read(entry, group);
 }
 
 void add_fragment(ParameterShard& shard, std::string_view state, int dp_rank, const Value& flat,
@@ -100,13 +136,15 @@ void add_fragment(ParameterShard& shard, std::string_view state, int dp_rank, co
   }
   const auto [found, is_new] =
       shard.states.try_emplace(std::string(state), ShardState{tensor.dtype});
-  auto& [dtype, fragments] = found->second;
-  if (dtype != tensor.dtype) flat.fail(std::string(dtype_name(dtype)) + ", as on other ranks");
+  ShardState& held = found->second;
+  if (held.dtype != tensor.dtype)
+    flat.fail(std::string(dtype_name(held.dtype)) + ", as on other ranks");
   if (numel == 0) return;
   const uint64_t size = element_size(tensor.dtype);
-  fragments.push_back({dp_rank, begin, numel,
-                       std::make_shared<SubRange>(tensor.bytes, static_cast<uint64_t>(start) * size,
-                                                  static_cast<uint64_t>(numel) * size)});
+  held.fragments.push_back(
+      {dp_rank, begin, numel,
+       std::make_shared<SubRange>(tensor.bytes, static_cast<uint64_t>(start) * size,
+                                  static_cast<uint64_t>(numel) * size)});
 }
 
 void add_fragments(ParameterShard& shard, int dp_rank, const Value& fp32,
@@ -114,6 +152,11 @@ void add_fragments(ParameterShard& shard, int dp_rank, const Value& fp32,
   add_fragment(shard, kFp32State, dp_rank, fp32, start, begin, numel);
   for (const auto& [name, flat] : states.tensors)
     add_fragment(shard, name, dp_rank, flat, start, begin, numel);
+  for (const auto& [name, state] : states.factored) {
+    const TensorRecord& tensor = state.as_tensor();
+    add_fragment(shard, name, dp_rank, state, 0, 0, tensor.numel());
+    shard.states.find(name)->second.factored = tensor.shape;
+  }
 }
 
 ParameterShard& shard_of(ShardedCheckpoint& source, const std::string& name, int mp_rank,

@@ -119,7 +119,7 @@ TensorRecord rounded(const TensorRecord& tensor, DType dtype) {
   const auto read = [floats, dtype, size](uint64_t offset, std::span<std::byte> out) {
     std::vector<float> values(out.size() / size);
     floats.bytes->read(offset / size * sizeof(float), std::as_writable_bytes(std::span(values)));
-    from_floats(values, dtype, out);
+    from_floats(dtype, values, out);
   };
   const auto count = static_cast<uint64_t>(tensor.numel());
   return {dtype, tensor.shape, false,

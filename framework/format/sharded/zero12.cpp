@@ -1,6 +1,7 @@
 // ZeRO 1, 2 and BF16_Optimizer: each group's flat buffer holds its parameters one after the other
 // and is partitioned among dp ranks.
 
+#include <algorithm>
 #include <set>
 
 #include "framework/format/layout/partition.h"
@@ -70,18 +71,84 @@ std::pair<Value, Value> group_state(const Value& state, size_t g) {
   return {entry_of(states, g), groups.is_list() ? groups.at(g) : none};
 }
 
-// Reads one group of one rank: all fragments of all states.
-void read_group(ShardedCheckpoint& source, const Value& state, size_t g, const GroupShapes& group,
-                int dp, int mp, bool check_mappings) {
+bool is_offloaded(const Value& file) {
+  const Value config = file.find(keys::kDsConfig),
+              zero = config.is_dict() ? config.find(keys::kZeroOptimization) : Value(),
+              offload = zero.is_dict() ? zero.find(keys::kOffloadOptimizer) : Value();
+  return offload.is_dict() && offload.find(keys::kDevice) != Value("none");
+}
+
+// One group of one rank.
+struct RankGroup {
+  const Value& file;
+  size_t g;
+  const GroupShapes& group;
+  int dp, mp;
+};
+
+// DeepSpeedZeroOptimizer with Muon keeps the whole momentum of each matrix that has elements in the
+// partition, one matrix after the other. With offloading, and in BF16_Optimizer, it keeps the
+// partition's momentum.
+class MuonMomentum {
+ public:
+  MuonMomentum(const RankGroup& rank, const std::vector<Fragment>& fragments,
+               const std::vector<int64_t>& counts)
+      : rank_(rank), fragments_(fragments), counts_(counts) {}
+
+  // Takes the momentum of whole matrices out of a group's state.
+  void take(Value& entry, const Value& param_group) {
+    if (!entry.is_dict() || !param_group.find(keys::kUseMuon).value_or(false).as_bool()) return;
+    const Value momentum = entry.find(kMomentumState);
+    if (!momentum.is_tensor() || !is_floating(momentum.as_tensor().dtype)) return;
+    int64_t whole = 0;
+    for (const Fragment& fragment : fragments_) whole += numel(parameter(fragment).shape);
+    if (momentum.as_tensor().numel() != whole) return;
+    const bool sizes_tell = std::ranges::count(counts_, whole) == 0,
+               has_stage =
+                   !rank_.file.at(keys::kOptimizerStateDict).find(keys::kZeroStage).is_none();
+    if (!sizes_tell && (!has_stage || is_offloaded(rank_.file))) return;
+    momentum_ = momentum;
+    entry.erase(kMomentumState);
+  }
+
+  // Adds this rank's elements of what was taken.
+  void add_to(ShardedCheckpoint& source) const {
+    if (!momentum_) return;
+    int64_t start = 0;  // of a matrix
+    for (const Fragment& fragment : fragments_) {
+      const auto& [name, shape] = parameter(fragment);
+      add_fragment(shard_of(source, name, rank_.mp, shape), kMomentumState, rank_.dp, momentum_,
+                   start + fragment.param_start, fragment.param_start, fragment.numel);
+      start += numel(shape);
+    }
+  }
+
+ private:
+  const NamedShape& parameter(const Fragment& fragment) const {
+    return rank_.group[fragment.param];
+  }
+
+  const RankGroup& rank_;
+  const std::vector<Fragment>& fragments_;
+  const std::vector<int64_t>& counts_;
+  Value momentum_;
+};
+
+// Reads all fragments of all states.
+void read_group(ShardedCheckpoint& source, const RankGroup& rank, bool check_mappings) {
+  const auto& [file, g, group, dp, mp] = rank;
+  const Value state = file.at(keys::kOptimizerStateDict);
   const FlatGroup layout = layout_of(state, g, group, source.dp_size);
   const std::vector<Fragment> fragments = layout.fragments(dp);
   const Value mappings = state.find(keys::kParamSliceMappings);  // older versions have none
   if (mappings && check_mappings) check_mapping(mappings.at(g), group, fragments);
   const Value fp32 = state.at(keys::kFp32Groups).at(g);
   const int64_t padded = layout.partition_numel();
-  const auto [entry, param_group] = group_state(state, g);
-  const OptimizerStates states =
-      states_of(source, entry, param_group, {padded, padded - layout.padding(dp)});
+  const std::vector<int64_t> counts = {padded, padded - layout.padding(dp)};
+  auto [entry, param_group] = group_state(state, g);
+  MuonMomentum momentum(rank, fragments, counts);
+  momentum.take(entry, param_group);
+  const OptimizerStates states = states_of(source, entry, param_group, counts);
   for (const Fragment& fragment : fragments) {
     const auto& [name, shape] = group[fragment.param];
     ParameterShard& shard = shard_of(source, name, mp, shape);
@@ -89,6 +156,7 @@ void read_group(ShardedCheckpoint& source, const Value& state, size_t g, const G
                   fragment.numel);
     set_step(shard, name, states.step);
   }
+  momentum.add_to(source);
 }
 
 // With round_robin_gradients, DeepSpeed records an order in param_slice_mappings that is not the
@@ -178,12 +246,11 @@ void read_all_groups(ShardedCheckpoint& source, const std::vector<Value>& optimi
     source.optimizers.push_back(optimizers[static_cast<size_t>(mp)].at(keys::kOptimizerStateDict));
     for (int dp = 0; dp < source.dp_size; ++dp) {
       const Value& file = optimizers[static_cast<size_t>(dp * mp_size + mp)];
-      const Value state = file.at(keys::kOptimizerStateDict);
-      const Value fp32 = state.at(keys::kFp32Groups);
+      const Value fp32 = file.at(keys::kOptimizerStateDict).at(keys::kFp32Groups);
       if (fp32.size() != groups.size())
         fp32.fail("partitions of " + std::to_string(groups.size()) + " groups");
       for (size_t g = 0; g < groups.size(); ++g)
-        read_group(source, state, g, groups[g], dp, mp, !round_robin || source.stage == 0);
+        read_group(source, {file, g, groups[g], dp, mp}, !round_robin || source.stage == 0);
     }
   }
   if (round_robin) check_weights(source);

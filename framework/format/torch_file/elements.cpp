@@ -102,44 +102,7 @@ void convert(DType dtype, std::span<const std::byte> from, std::span<To> to) {
   }
 }
 
-// Returns bits [shift, 32) of `bits`, rounded to nearest even.
-uint32_t round_off(uint32_t bits, uint32_t shift) {
-  const uint32_t half = (1u << (shift - 1)) - 1, odd = bits >> shift & 1;
-  return (bits + half + odd) >> shift;
-}
-
-uint16_t float_to_bfloat16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>(round_off(bits, 16));
-}
-
-// Half precision has a smaller exponent: larger numbers become infinite, smaller ones subnormal.
-uint16_t float_to_half(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = bits >> 16 & 0x8000, magnitude = bits & 0x7FFFFFFF;
-  if (std::isnan(value)) return static_cast<uint16_t>(sign | 0x7E00 | (magnitude >> 13 & 0x3FF));
-  if (magnitude >= 0x477FF000) return static_cast<uint16_t>(sign | 0x7C00);  // 65520 and beyond
-  if (magnitude >= 0x38800000)                                               // 2^-14 and beyond
-    return static_cast<uint16_t>(sign | round_off(magnitude - (112u << 23), 13));
-  const float units = std::nearbyint(std::bit_cast<float>(magnitude) * 0x1p24f);
-  return static_cast<uint16_t>(sign | static_cast<uint32_t>(units));
-}
-
 }  // namespace
-
-void from_floats(std::span<const float> from, DType dtype, std::span<std::byte> to) {
-  const auto each = [&](auto&& round) {
-    for (size_t i = 0; i < from.size(); ++i) {
-      const auto value = round(from[i]);
-      std::memcpy(to.data() + i * sizeof value, &value, sizeof value);
-    }
-  };
-  if (dtype == DType::kFloat16) return each(float_to_half);
-  if (dtype == DType::kBFloat16) return each(float_to_bfloat16);
-  if (dtype == DType::kFloat32) return each([](float value) { return value; });
-  throw std::logic_error("numbers are not rounded to " + std::string(dtype_name(dtype)));
-}
 
 void to_floats(DType dtype, std::span<const std::byte> from, std::span<float> to) {
   convert(dtype, from, to);
@@ -147,6 +110,36 @@ void to_floats(DType dtype, std::span<const std::byte> from, std::span<float> to
 
 void to_doubles(DType dtype, std::span<const std::byte> from, std::span<double> to) {
   convert(dtype, from, to);
+}
+
+uint16_t to_bfloat16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t rounded = bits + 0x7FFF + (bits >> 16 & 1);
+  return static_cast<uint16_t>(std::isnan(value) ? 0x7FC0 : rounded >> 16);
+}
+
+uint16_t to_half(float value) {
+  const uint32_t sign = std::bit_cast<uint32_t>(value) >> 16 & 0x8000;
+  const float size = std::abs(value);
+  if (std::isnan(value)) return 0x7E00;
+  if (size >= 65520) return static_cast<uint16_t>(sign | 0x7C00);
+  const auto bits = std::bit_cast<uint32_t>(size);
+  const uint32_t half = size < 0x1p-14F ? static_cast<uint32_t>(std::nearbyint(size * 0x1p24F))
+                                        : (bits + 0xFFF + (bits >> 13 & 1) - (112U << 23)) >> 13;
+  return static_cast<uint16_t>(sign | half);
+}
+
+void from_floats(DType dtype, std::span<const float> from, std::span<std::byte> to) {
+  if (dtype == DType::kFloat32) {
+    std::memcpy(to.data(), from.data(), from.size_bytes());
+    return;
+  }
+  if (dtype != DType::kFloat16 && dtype != DType::kBFloat16)
+    throw std::logic_error("floats are not rounded to " + std::string(dtype_name(dtype)));
+  for (size_t i = 0; i < from.size(); ++i) {
+    const uint16_t bits = dtype == DType::kFloat16 ? to_half(from[i]) : to_bfloat16(from[i]);
+    std::memcpy(to.data() + i * sizeof bits, &bits, sizeof bits);
+  }
 }
 
 bool fits_double(DType dtype) {

@@ -49,6 +49,7 @@ void set_state(WholeParameter& parameter, const std::string& state, Value conten
     parameter.shape = tensor.shape;
     return;
   }
+  if (is_factored(tensor.shape, fp32->second.shape)) return;
   content.fail("a state of shape " + to_string(fp32->second.shape) + ", as of " +
                std::string(kFp32State) + ", not " + to_string(tensor.shape));
 }
@@ -91,8 +92,11 @@ std::map<fs::path, std::vector<std::string>> weight_files(const fs::path& path) 
 // Returns the parameter as one shard of one fragment.
 ParameterShard whole_shard(const WholeParameter& parameter) {
   ParameterShard shard{.shape = parameter.shape, .step = parameter.step};
-  for (const auto& [name, tensor] : parameter.states)
-    shard.states[name] = {tensor.dtype, {{0, 0, tensor.numel(), tensor.bytes}}};
+  for (const auto& [name, tensor] : parameter.states) {
+    ShardState& state = shard.states[name];
+    state = {tensor.dtype, {{0, 0, tensor.numel(), tensor.bytes}}};
+    if (tensor.shape != parameter.shape) state.factored = tensor.shape;
+  }
   return shard;
 }
 

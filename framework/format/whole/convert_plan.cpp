@@ -147,7 +147,14 @@ class Planner {
   TensorRecord merge(const std::string& name, const MergeRule& rule, const Shards& shards,
                      const std::string& state) const {
     const MergeShape merged = shape_of(name, rule, shards);
-    const DType dtype = shards[0]->states.find(state)->second.dtype;
+    const ShardState& first = shards[0]->states.find(state)->second;
+    const DType dtype = first.dtype;
+    if (first.factored) {
+      if (shards.size() > 1 || merged.full != shards[0]->shape)
+        throw Unreadable(name + ": nothing says how the shards of its factored state " + state +
+                         " are merged");
+      return {dtype, *first.factored, false, joined(*first.factored, first.fragments, dtype)};
+    }
     const auto tp_size = static_cast<int>(shards.size());
     std::vector<MergedTensor::Part> parts;
     for (int rank = 0; rank < tp_size; ++rank) {

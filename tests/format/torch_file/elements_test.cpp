@@ -1,6 +1,7 @@
 #include "framework/format/torch_file/elements.h"
 
 #include <cmath>
+#include <limits>
 
 #include "framework/format/sharded/tensor_views.h"
 #include "framework/format/torch_file/safetensors.h"
@@ -32,6 +33,42 @@ TEST(Elements, Float8AsTorchReadsIt) {
                                    {DType::kFloat8E5M2fnuz, 0x80},
                                    {DType::kFloat8E8M0fnu, 0xFF}})
     EXPECT_TRUE(std::isnan(read(dtype, {static_cast<uint8_t>(nan)})[0])) << dtype_name(dtype);
+}
+
+// Each number of 16 bits stays itself. A float halfway to the next one goes to the even one, and its
+// neighbours to either side.
+TEST(Elements, RoundsToNearestEven) {
+  for (const DType dtype : {DType::kFloat16, DType::kBFloat16}) {
+    const uint16_t infinity = dtype == DType::kFloat16 ? 0x7C00 : 0x7F80;
+    const auto rounded = [&](float value) {
+      uint16_t bits;
+      from_floats(dtype, std::span(&value, 1), std::as_writable_bytes(std::span(&bits, 1)));
+      return bits;
+    };
+    std::vector<uint16_t> all(infinity);
+    for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
+    std::vector<float> values(all.size());
+    to_floats(dtype, std::as_bytes(std::span(all)), values);
+    for (uint16_t bits = 0; bits < infinity; ++bits) {
+      const float value = values[bits];
+      ASSERT_EQ(rounded(value), bits);
+      ASSERT_EQ(rounded(-value), bits | 0x8000);
+      if (bits == 0) continue;
+      const float half = value / 2 + values[bits - 1] / 2;
+      if (half + half != value + values[bits - 1]) continue;  // not a float: below the smallest
+      ASSERT_EQ(rounded(half), bits & 1 ? bits - 1 : bits) << bits;
+      ASSERT_EQ(rounded(std::nextafter(half, INFINITY)), bits);
+      ASSERT_EQ(rounded(std::nextafter(half, 0.0f)), bits - 1);
+    }
+    EXPECT_EQ(rounded(INFINITY), infinity);
+    EXPECT_EQ(rounded(-INFINITY), infinity | 0x8000);
+    EXPECT_GT(rounded(std::nanf("1")), infinity);
+    EXPECT_EQ(rounded(std::numeric_limits<float>::max()), infinity);
+  }
+  EXPECT_EQ(to_half(65519), 0x7BFF);
+  EXPECT_EQ(to_half(65520), 0x7C00);  // halfway to 65536
+  EXPECT_EQ(to_half(0x1p-25f), 0);
+  EXPECT_EQ(to_half(0x1.8p-25f), 1);
 }
 
 TEST(Elements, UnsignedNumbersAndSteps) {
