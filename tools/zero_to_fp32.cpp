@@ -1,8 +1,9 @@
 // zero_to_fp32: writes the fp32 weights of a checkpoint as pytorch_model.bin or model.safetensors.
-// Takes the arguments of DeepSpeed's script of that name.
+// Takes the arguments of DeepSpeed's script of that name, and --dtype of its zero_to_torch.py.
 
 #include <cstdio>
 #include <cxxopts.hpp>
+#include <optional>
 
 #include "framework/format/whole.h"
 #include "tools/progress_line.h"
@@ -27,6 +28,8 @@ Arguments parse(int argc, char** argv) {
   flags.add_options()
     ("checkpoint_dir", "Folder with 'latest', or a tag or universal folder", text, "DIR")
     ("output_dir", "Folder for pytorch_model.bin or model.safetensors", text, "DIR")
+    ("dtype", "Round all floating-point tensors to fp32, bf16 or fp16, also called float32, bfloat16 "
+     "and float16 (default: half precision becomes fp32, fp64 and fp8 stay)", text, "TYPE")
     ("max_shard_size", "Largest file", text_value("5GB"), "SIZE")
     ("safe_serialization", "Write safetensors in place of .bin")
     ("t,tag", "Tag in checkpoint_dir, e.g. global_step100 (default: the one of 'latest')",
@@ -40,13 +43,16 @@ Arguments parse(int argc, char** argv) {
   flags.positional_help("checkpoint_dir output_dir");
   const auto parsed = parse_flags(flags, argc, argv);
   check_words(parsed, {"checkpoint_dir", "output_dir"});
+  std::optional<DType> dtype;
+  if (parsed.count("dtype") > 0) dtype = parse_output_dtype(text_of(parsed, "dtype"));
   return {.options = {.checkpoint = text_of(parsed, "checkpoint_dir"),
                       .tag = text_of(parsed, "tag"),
                       .output = text_of(parsed, "output_dir"),
                       .max_shard_size = parse_size(text_of(parsed, "max_shard_size")),
                       .safetensors = parsed.count("safe_serialization") > 0,
                       .exclude_frozen = parsed.count("exclude_frozen_parameters") > 0,
-                      .overwrite = parsed.count("overwrite") > 0},
+                      .overwrite = parsed.count("overwrite") > 0,
+                      .dtype = dtype},
           .debug = parsed.count("debug") > 0};
 }
 

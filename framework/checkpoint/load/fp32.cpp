@@ -43,6 +43,18 @@ void check_fits(const torch::OrderedDict<std::string, torch::Tensor>& model,
   TORCH_CHECK(problems.empty(), folder.string(), " does not fit the model:", problems);
 }
 
+Fp32Options export_options(const fs::path& checkpoint_dir, const fs::path& output_dir,
+                           const std::string& max_shard_size, bool safe_serialization,
+                           const std::string& tag, bool exclude_frozen_parameters) {
+  return {.checkpoint = checkpoint_dir,
+          .tag = tag,
+          .output = output_dir,
+          .max_shard_size = max_shard_size.empty() ? std::numeric_limits<uint64_t>::max()
+                                                   : parse_size(max_shard_size),
+          .safetensors = safe_serialization,
+          .exclude_frozen = exclude_frozen_parameters};
+}
+
 }  // namespace
 
 torch::Dtype Fp32Tensor::dtype() const { return torch_dtype(record_.dtype); }
@@ -114,15 +126,26 @@ void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid&
 Fp32Report convert_zero_checkpoint_to_fp32_state_dict(
     const fs::path& checkpoint_dir, const fs::path& output_dir, const std::string& max_shard_size,
     bool safe_serialization, const std::string& tag, bool exclude_frozen_parameters) {
-  return export_fp32(
-      {.checkpoint = checkpoint_dir,
-       .tag = tag,
-       .output = output_dir,
-       .max_shard_size = max_shard_size.empty() ? std::numeric_limits<uint64_t>::max()
-                                                : parse_size(max_shard_size),
-       .safetensors = safe_serialization,
-       .exclude_frozen = exclude_frozen_parameters},
-      {});
+  return export_fp32(export_options(checkpoint_dir, output_dir, max_shard_size, safe_serialization,
+                                    tag, exclude_frozen_parameters),
+                     {});
+}
+
+Fp32Report convert_zero_checkpoint_to_state_dict(const fs::path& checkpoint_dir,
+                                                 const fs::path& output_dir, torch::Dtype dtype,
+                                                 const std::string& max_shard_size,
+                                                 bool safe_serialization, const std::string& tag,
+                                                 bool exclude_frozen_parameters) {
+  TORCH_CHECK(
+      dtype == torch::kFloat || dtype == torch::kHalf || dtype == torch::kBFloat16,
+      "convert_zero_checkpoint_to_state_dict: expected dtype float32, float16 or bfloat16, got ",
+      dtype);
+  Fp32Options options = export_options(checkpoint_dir, output_dir, max_shard_size,
+                                       safe_serialization, tag, exclude_frozen_parameters);
+  options.dtype = dtype == torch::kFloat  ? DType::kFloat32
+                  : dtype == torch::kHalf ? DType::kFloat16
+                                          : DType::kBFloat16;
+  return export_fp32(options, {});
 }
 
 c10::IValue clone_tensors_for_torch_save(const c10::IValue& item, torch::Device device) {

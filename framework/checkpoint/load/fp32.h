@@ -97,6 +97,16 @@ Fp32Report convert_zero_checkpoint_to_fp32_state_dict(const std::filesystem::pat
                                                       const std::string& tag = "",
                                                       bool exclude_frozen_parameters = false);
 
+// The same, with every floating-point tensor rounded to `dtype`: kFloat, kHalf or kBFloat16. Throws
+// for any other. Integer and bool buffers keep their own dtype.
+Fp32Report convert_zero_checkpoint_to_state_dict(const std::filesystem::path& checkpoint_dir,
+                                                 const std::filesystem::path& output_dir,
+                                                 torch::Dtype dtype = torch::kFloat,
+                                                 const std::string& max_shard_size = "5GB",
+                                                 bool safe_serialization = false,
+                                                 const std::string& tag = "",
+                                                 bool exclude_frozen_parameters = false);
+
 // Returns a copy of a tensor, or of lists, tuples and dicts of tensors. Each tensor is cloned to
 // `device`: contiguous, detached, in a storage of its own size. Other values are returned
 // unchanged. DeepSpeed needs this before torch.save, which writes a view's whole storage.

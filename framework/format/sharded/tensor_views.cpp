@@ -54,21 +54,21 @@ void compare_chunk(DType dtype_a, std::span<const std::byte> a, DType dtype_b,
   }
 }
 
-// The elements of a tensor as float32.
+// The elements of a tensor, rounded to float32, float16 or bfloat16.
 class Converted : public ByteSource {
  public:
-  explicit Converted(const TensorRecord& tensor)
-      : from_(tensor), from_size_(element_size(tensor.dtype)) {}
+  Converted(const TensorRecord& tensor, DType to)
+      : from_(tensor), to_(to), from_size_(element_size(tensor.dtype)), size_(element_size(to)) {}
 
-  uint64_t size() const override { return static_cast<uint64_t>(from_.numel()) * sizeof(float); }
+  uint64_t size() const override { return static_cast<uint64_t>(from_.numel()) * size_; }
 
   void read(uint64_t offset, std::span<std::byte> out) const override {
     check_range(offset, out.size(), "a converted tensor");
     std::vector<std::byte> from(in_source(out.size()));
     from_.bytes->read(in_source(offset), from);
-    std::vector<float> to(out.size() / sizeof(float));
-    to_floats(from_.dtype, from, to);
-    std::memcpy(out.data(), to.data(), out.size());
+    std::vector<float> values(out.size() / size_);
+    to_floats(from_.dtype, from, values);
+    from_floats(to_, values, out);
   }
 
   std::vector<FileRange> places(uint64_t offset, uint64_t count) const override {
@@ -78,10 +78,11 @@ class Converted : public ByteSource {
   }
 
  private:
-  uint64_t in_source(uint64_t bytes) const { return bytes / sizeof(float) * from_size_; }
+  uint64_t in_source(uint64_t bytes) const { return bytes / size_ * from_size_; }
 
   TensorRecord from_;
-  uint64_t from_size_;
+  DType to_;
+  uint64_t from_size_, size_;
 };
 
 // float32 numbers, each divided by a factor.
@@ -98,12 +99,14 @@ BytesPtr divided(const BytesPtr& bytes, double exact_factor) {
 
 }  // namespace
 
-TensorRecord as_float32(const TensorRecord& tensor) {
-  if (tensor.dtype == DType::kFloat32) return {DType::kFloat32, tensor.shape, false, tensor.bytes};
+TensorRecord as_dtype(const TensorRecord& tensor, DType dtype) {
+  if (tensor.dtype == dtype) return {dtype, tensor.shape, false, tensor.bytes};
   if (is_complex(tensor.dtype))
     throw Unreadable("expected a tensor of real numbers, found a " + Value(tensor).found());
-  return {DType::kFloat32, tensor.shape, false, std::make_shared<Converted>(tensor)};
+  return {dtype, tensor.shape, false, std::make_shared<Converted>(tensor, dtype)};
 }
+
+TensorRecord as_float32(const TensorRecord& tensor) { return as_dtype(tensor, DType::kFloat32); }
 
 TensorRecord widened(const TensorRecord& tensor) {
   if (tensor.dtype == DType::kFloat16 || tensor.dtype == DType::kBFloat16)

@@ -64,7 +64,9 @@ BytesPtr replicated(const std::string& name, const std::vector<BytesPtr>& replic
 // Returns the arithmetic mean of float32 tensors.
 BytesPtr averaged(const std::vector<BytesPtr>& replicas);
 
-// Converts a tensor to float32, without requires_grad. Throws Unreadable on complex numbers.
+// Rounds a tensor to float32, float16 or bfloat16, without requires_grad. Throws Unreadable on
+// complex numbers.
+TensorRecord as_dtype(const TensorRecord& tensor, DType dtype);
 TensorRecord as_float32(const TensorRecord& tensor);
 
 // Converts a tensor of half precision to float32, which holds it exactly. Keeps any other dtype.

@@ -1,6 +1,7 @@
 #include "framework/format/whole/fp32_export.h"
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <map>
 #include <set>
@@ -15,6 +16,7 @@
 #include "framework/format/torch_file/record_checksums.h"
 #include "framework/format/torch_file/torch_file.h"
 #include "framework/util/errors.h"
+#include "framework/util/printable.h"
 #include "framework/util/stopwatch.h"
 
 namespace anymesh {
@@ -122,6 +124,19 @@ std::vector<std::string> earlier_weights(const Fp32Options& options, const Folde
   return earlier;
 }
 
+// Rounds all floating-point tensors. Tied names keep sharing `bytes`.
+NamedTensors rounded(NamedTensors tensors, DType dtype) {
+  std::map<const ByteSource*, BytesPtr> known;
+  for (auto& [name, tensor] : tensors) {
+    if (!is_floating(tensor.dtype)) continue;
+    BytesPtr& bytes = known[tensor.bytes.get()];
+    if (!bytes) bytes = as_dtype(tensor, dtype).bytes;
+    tensor.dtype = dtype;
+    tensor.bytes = bytes;
+  }
+  return tensors;
+}
+
 // The index is removed first and published last, because it would mix the files of two exports.
 void give_names(const fs::path& build, const WrittenWeights& written,
                 const std::vector<std::string>& earlier, FolderRecord& record) {
@@ -164,6 +179,16 @@ NamedTensors fp32_tensors(const CheckpointReader& checkpoint, bool exclude_froze
   return tensors;
 }
 
+DType parse_output_dtype(const std::string& text) {
+  std::string name = text.starts_with("torch.") ? text.substr(6) : text;
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (name == "fp32" || name == "float32") return DType::kFloat32;
+  if (name == "fp16" || name == "float16") return DType::kFloat16;
+  if (name == "bf16" || name == "bfloat16") return DType::kBFloat16;
+  throw UserError("the dtype " + printable(text) +
+                  " is not supported; expected fp32, bf16, fp16, float32, bfloat16 or float16");
+}
+
 Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progress) {
   const auto start = std::chrono::steady_clock::now();
   RecordChecksums checks;
@@ -171,7 +196,8 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
                  build = options.output / kWeightsBuildFolder;
   const SourceFiles sources(path);
   const CheckpointReader checkpoint = open_checkpoint(path, write_threads(), &checks);
-  const NamedTensors tensors = fp32_tensors(checkpoint, options.exclude_frozen);
+  NamedTensors tensors = fp32_tensors(checkpoint, options.exclude_frozen);
+  if (options.dtype) tensors = rounded(std::move(tensors), *options.dtype);
   make_output(options.output, checkpoint);
   const OutputLock lock = OutputLock::inside(options.output, "the output folder");
   FolderRecord record(options.output);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,9 +12,10 @@
 namespace anymesh {
 
 // Exports a checkpoint's fp32 weights to the files that Hugging Face and torch load, as DeepSpeed's
-// zero_to_fp32 does:
+// zero_to_fp32 does, or rounds them to another dtype, as its zero_to_torch does:
 //
 //   export_fp32({.checkpoint = "checkpoints", .output = "weights"}, {});
+//   export_fp32({.checkpoint = "checkpoints", .output = "half", .dtype = DType::kBFloat16}, {});
 //
 // The source is an ordinary checkpoint of any ZeRO stage, tp and pp (DeepSpeed's tool refuses tp
 // and pp > 1), a universal folder, or weights to be put into the other format. Tensors are
@@ -36,7 +38,14 @@ struct Fp32Options {
   bool safetensors = false;
   bool exclude_frozen = false;
   bool overwrite = false;
+  // Every floating-point tensor is rounded to this float32, float16 or bfloat16. Without it, half
+  // precision becomes float32, and other dtypes (float64, float8) stay.
+  std::optional<DType> dtype = {};
 };
+
+// Parses fp32, float32, bf16, bfloat16, fp16 and float16, with or without "torch.", as DeepSpeed
+// does. Throws UserError for anything else.
+DType parse_output_dtype(const std::string& text);
 
 struct Fp32Report : WrittenWeights {
   std::string source = {};   // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"

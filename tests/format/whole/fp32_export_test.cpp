@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "framework/format/sharded/tensor_views.h"
 #include "framework/format/torch_file/safetensors.h"
 #include "framework/format/whole/convert.h"
 #include "tests/support/checkpoints.h"
@@ -78,6 +79,66 @@ std::map<std::string, std::vector<float>> weights(const fs::path& folder) {
 }
 
 class Export : public TempFolder {};
+
+// A run in half precision holds its masters as torch rounded them. The export rounds them alike, in
+// both formats and however many files there are.
+TEST_F(Export, RoundsMastersAsTorchDoes) {
+  for (const auto& [name, dtype] :
+       {std::pair{"z2-fp16-dp2", DType::kFloat16}, {"z1-bf16-dp2", DType::kBFloat16}}) {
+    const Value module = read_torch_file(tag_of(name) / model_states_file(0)).at(keys::kModule);
+    for (const bool safetensors : {false, true}) {
+      const fs::path output = folder_ / name / (safetensors ? "safe" : "bin");
+      const Fp32Report report = export_fp32({.checkpoint = tag_of(name),
+                                             .output = output,
+                                             .max_shard_size = 10'000,
+                                             .safetensors = safetensors,
+                                             .dtype = dtype},
+                                            {});
+      EXPECT_GT(report.files.size(), 1u);
+      const CheckpointReader exported = open_checkpoint(output, 1);
+      size_t rounded = 0;
+      for (const auto& [key, value] : module.entries()) {
+        const TensorRecord weight = exported.parameter(key.as_string()).weight(),
+                           &expected = value.as_tensor();
+        rounded += weight.dtype == DType::kFloat32;  // CheckpointReader widens
+        EXPECT_EQ(floats(*as_float32(weight).bytes), floats(*as_float32(expected).bytes))
+            << name << " " << key.as_string();
+      }
+      EXPECT_GT(rounded, 20u);
+      for (const WeightsFile& file : report.files)
+        for (const auto& [key, tensor] : file.tensors)
+          EXPECT_EQ(tensor.dtype, is_floating(tensor.dtype) ? dtype : tensor.dtype) << key;
+    }
+  }
+}
+
+TEST_F(Export, ADtypeIsOfEveryFloatingTensorAndOfNoOther) {
+  const TensorRecord tied = float_tensor({2}, {1.00390625f, 3}),
+                     exact{DType::kFloat64, {1}, false, bytes_of<double>({1 + 0x1p-40})},
+                     count{DType::kInt64, {1}, false, bytes_of<int64_t>({1 << 30})};
+  write_torch_file(folder_ / "w.bin",
+                   Value::dict({{"a", tied}, {"b", tied}, {"exact", exact}, {"count", count}}));
+  const auto exported = [&](std::optional<DType> dtype) {
+    export_fp32({.checkpoint = folder_ / "w.bin", .output = folder_ / "w", .dtype = dtype}, {});
+    return read_torch_file(folder_ / "w" / kWeightsFile);
+  };
+  EXPECT_EQ(exported({}).at("exact").as_tensor().dtype, DType::kFloat64);
+  EXPECT_EQ(exported(DType::kFloat32).at("exact").as_tensor().dtype, DType::kFloat32);
+  const Value half = exported(DType::kBFloat16);
+  EXPECT_EQ(half.at("a").as_tensor().bytes, half.at("b").as_tensor().bytes);
+  EXPECT_EQ(read_bytes(*half.at("a").as_tensor().bytes),
+            read_bytes(*bytes_of<uint16_t>({0x3F80, 0x4040})));
+  EXPECT_EQ(half.at("count").as_tensor().dtype, DType::kInt64);
+}
+
+TEST_F(Export, DtypesHaveDeepSpeedsNames) {
+  for (const char* name : {"bf16", "bfloat16", "torch.bfloat16", "BF16"})
+    EXPECT_EQ(parse_output_dtype(name), DType::kBFloat16) << name;
+  EXPECT_EQ(parse_output_dtype("fp16"), DType::kFloat16);
+  EXPECT_EQ(parse_output_dtype("float32"), DType::kFloat32);
+  EXPECT_THAT(message_of([] { parse_output_dtype("float64"); }),
+              HasSubstr("the dtype float64 is not supported; expected fp32"));
+}
 
 // Frozen parameters, which ZeRO 3 cuts over the model-states files, and buffers are weights too. A
 // universal folder has them only in its copies of those files.
