@@ -94,7 +94,7 @@ class Follower {
       const auto found = shard.states.find(state);
       if (found == shard.states.end()) continue;
       for (const ShardFragment& fragment : found->second.fragments)
-        count += add_rows(shard, fragment, found->second.dtype, stored, rows);
+        count += add_rows(shard, fragment, found->second, state, stored, rows);
     }
     out_ << '\n'
          << printable(state) << ": " << dtype_name(parameter_.state(state).dtype)
@@ -106,11 +106,15 @@ class Follower {
   }
 
   // Adds a row for each place with elements of a fragment. Returns how many there are.
-  size_t add_rows(const ParameterShard& shard, const ShardFragment& fragment, DType dtype,
-                  std::string& stored, std::vector<std::vector<std::string>>& rows) {
+  size_t add_rows(const ParameterShard& shard, const ShardFragment& fragment,
+                  const ShardState& held, const std::string& state, std::string& stored,
+                  std::vector<std::vector<std::string>>& rows) {
+    const DType dtype = held.dtype;
     const std::vector<FileRange> places =
         fragment.bytes->places(0, static_cast<uint64_t>(fragment.numel) * element_size(dtype));
-    const std::string slice = is_cut_ ? "S" + std::to_string(shard.tp_rank) : "W";
+    const std::string slice = held.factored ? printable(state)
+                              : is_cut_     ? "S" + std::to_string(shard.tp_rank)
+                                            : "W";
     uint64_t total = 0;
     for (const FileRange& place : places) total += place.size;
     int64_t at = fragment.begin;
