@@ -242,9 +242,9 @@ std::vector<Shard> read_shards(const Value& map, const Shape& full, int64_t& bud
     budget -= static_cast<int64_t>(size) + 1;
     if (budget < 0 || ++pieces > kMostPieces) map.refuse("smaller affine maps");
   };
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const Value value = ranks.find(static_cast<int64_t>(rank));
-    if (!value) ranks.fail("ranks 0 to " + std::to_string(ranks.size() - 1));
+  for (const auto& [rank, value] : ranks.entries()) {
+    if (rank.as_int() != static_cast<int64_t>(shards.size()))
+      ranks.fail("rank " + std::to_string(shards.size()) + " before rank " + rank.found());
     Shard& shard = shards.emplace_back(Shard{value, value.at(keys::kShardShape).as_shape(), {}});
     if (shard.shape.empty()) shard.shape = {1};
     spend(shard.shape.size());
