@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes a venv with DeepSpeed, transformers, megatron-core and TensorBoard, and with the torch that tools/setup.sh has unpacked:
+# Makes a venv with DeepSpeed, transformers, accelerate, peft, megatron-core and TensorBoard, and with the torch that tools/setup.sh
+# has unpacked:
 # install.sh VENV DEPS
 #
 # The torch wheel is linked with 3 GB of GPU libraries that nothing calls on a machine without a GPU. Compiled stand-ins, with
@@ -11,8 +12,10 @@ pinned() { sed -n "s/^set($1 \(.*\))$/\1/p" "$repository/cmake/versions.cmake"; 
 say() { printf '[interop] %s\n' "$*"; }
 
 deepspeed=$(pinned ANYMESH_DEEPSPEED_VERSION) transformers=$(pinned ANYMESH_TRANSFORMERS_VERSION) torch=$(pinned ANYMESH_TORCH_VERSION)
+accelerate=$(pinned ANYMESH_ACCELERATE_VERSION) peft=$(pinned ANYMESH_PEFT_VERSION)
 megatron=$(pinned ANYMESH_MEGATRON_CORE_VERSION) tensorboard=$(pinned ANYMESH_TENSORBOARD_VERSION)
-what="DeepSpeed $deepspeed, transformers $transformers, megatron-core $megatron, TensorBoard $tensorboard and torch $torch"
+what="DeepSpeed $deepspeed, transformers $transformers, accelerate $accelerate, peft $peft"
+what+=", megatron-core $megatron, TensorBoard $tensorboard and torch $torch"
 stamp=$venv/$(tr -d ',' <<<"$what" | tr ' ' '-').done
 if [[ -e $stamp ]]; then
   say "$what are in $venv"
@@ -31,7 +34,8 @@ python3 -m venv --clear "$venv" || {
 "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 einops hjson huggingface_hub msgpack numpy \
     packaging psutil py-cpuinfo pydantic tqdm filelock fsspec jinja2 networkx sympy 'setuptools<82' typing-extensions \
     "transformers==$transformers" "tensorboard==$tensorboard" &&
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 --no-deps "deepspeed==$deepspeed" "megatron-core==$megatron" ||
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 --no-deps "deepspeed==$deepspeed" \
+    "accelerate==$accelerate" "peft==$peft" "megatron-core==$megatron" ||
   { say "cannot install $what: no way to PyPI? (pip's message is above)"; exit 1; }
 (cd "$deps/python" && pwd) >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
 
@@ -48,8 +52,8 @@ for name in $(readelf -d "${libraries[@]}" | sed -n 's/.*(NEEDED).*\[\(lib\(cu\|
   ln -s libnone.so "$stand_ins/$name"
 done
 
-LD_LIBRARY_PATH=$stand_ins DS_ACCELERATOR=cpu PYTHONPYCACHEPREFIX=$venv/pycache "$venv/bin/python" -c 'import torch, deepspeed, transformers' >"$venv/import.log" 2>&1 || {
-  tail -5 "$venv/import.log"; say "torch, deepspeed or transformers does not import"
+LD_LIBRARY_PATH=$stand_ins DS_ACCELERATOR=cpu PYTHONPYCACHEPREFIX=$venv/pycache "$venv/bin/python" -c 'import torch, deepspeed, transformers, accelerate, peft' >"$venv/import.log" 2>&1 || {
+  tail -5 "$venv/import.log"; say "torch, deepspeed, transformers, accelerate or peft does not import"
   exit 1
 }
 touch "$stamp"
