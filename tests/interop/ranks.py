@@ -1,0 +1,62 @@
+"""Ranks as forks of this process, which has imported torch and DeepSpeed once for all of them."""
+import os
+import socket
+import sys
+import time
+import traceback
+
+import torch
+import torch.distributed
+
+import deepspeed
+
+# Gloo reduces. DeepSpeed's own code for it would have to be compiled first.
+sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
+
+
+def rank_main(rank, size, port, log, work, arguments):
+    """Ends the process. Its output goes to `log`, and to ours if it fails."""
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size),
+                      LOCAL_SIZE=str(size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    try:
+        deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+        work(*arguments)
+        torch.distributed.barrier()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # without the destructors of what the parent made
+
+
+def on_ranks(size, scratch, work, *arguments):
+    """Calls `work(*arguments)` on `size` ranks. When one fails, ends the others and raises its last lines."""
+    port, ranks = free_port(), {}
+    for rank in range(size):
+        log = scratch / f"rank{rank}.log"
+        child = os.fork()
+        if child == 0:
+            rank_main(rank, size, port, log, work, arguments)
+        ranks[child] = log
+    failed = None
+    while ranks:
+        child, status = os.wait()
+        log = ranks.pop(child)
+        if status and failed is None:
+            failed = log
+            time.sleep(1)
+            for other in ranks:
+                os.kill(other, 9)
+    if failed is not None:
+        raise RuntimeError(f"{size} ranks: {failed.name}:\n{failed.read_text(errors='replace')[-3000:]}")
