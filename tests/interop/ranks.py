@@ -60,3 +60,29 @@ def on_ranks(size, scratch, work, *arguments):
                 os.kill(other, 9)
     if failed is not None:
         raise RuntimeError(f"{size} ranks: {failed.name}:\n{failed.read_text(errors='replace')[-3000:]}")
+
+
+def run_jobs(jobs, first, results):
+    for index, (work, *arguments) in enumerate(jobs[first:], first):
+        result = work(*arguments)
+        torch.distributed.barrier()
+        if torch.distributed.get_rank() == 0:
+            torch.save(result, results / f"{index}.pt")
+
+
+def jobs_on_ranks(size, scratch, jobs):
+    """The results of jobs (work, *arguments), one after the other on the same ranks. One that fails has its error as its result, and
+    new ranks do the rest."""
+    results, folder = [], scratch / f"results-on-{size}"
+    folder.mkdir(parents=True)
+    while len(results) < len(jobs):
+        first, error = len(results), None
+        try:
+            on_ranks(size, scratch, run_jobs, jobs, first, folder)
+        except RuntimeError as failed:
+            error = failed
+        while (done := folder / f"{len(results)}.pt").exists():
+            results.append(torch.load(done, weights_only=False))
+        if error is not None and len(results) < len(jobs):
+            results.append(error)
+    return results

@@ -37,11 +37,33 @@ class Model(nn.Module):
         return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def adamw(groups):
-    return torch.optim.AdamW(groups, lr=5e-3)
+class Lion(torch.optim.Optimizer):
+    """One state, no step."""
+
+    def __init__(self, groups, lr=5e-3):
+        super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                momentum = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                p.mul_(1 - group["lr"] * group["weight_decay"])
+                p.add_(torch.sign(0.9 * momentum + 0.1 * p.grad), alpha=-group["lr"])
+                momentum.mul_(0.99).add_(p.grad, alpha=0.01)
 
 
-def config(stage, dtype, zero={}, **more):
+OPTIMIZERS = {
+    "adamw": lambda groups: torch.optim.AdamW(groups, lr=5e-3),
+    "amsgrad": lambda groups: torch.optim.AdamW(groups, lr=5e-3, amsgrad=True),
+    "sgd": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
+    "adagrad": lambda groups: torch.optim.Adagrad(groups, lr=1e-2, initial_accumulator_value=0.1),
+    "lion": Lion,
+    "muon": None,  # DeepSpeed's own, which its configuration asks for
+}
+
+
+def config(stage, dtype, zero={}, optimizer="adamw", **more):
     parts = {"train_batch_size": BATCH, "gradient_clipping": 1.0, "zero_allow_untested_optimizer": True,
              "zero_force_ds_cpu_optimizer": False, "zero_optimization": {"stage": stage, **zero},
              "scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-4, "warmup_max_lr": 5e-3, "warmup_num_steps": 9}}}
@@ -51,15 +73,24 @@ def config(stage, dtype, zero={}, **more):
         parts["bf16"] = {"enabled": True}
     if dtype == "fp16":
         parts["fp16"] = {"enabled": True, "initial_scale_power": 8, "loss_scale_window": 2}
+    if optimizer == "muon":
+        parts["optimizer"] = {"type": "Muon", "params": {"lr": 5e-3, "momentum": 0.9, "weight_decay": 0.1}}
     return parts | more
 
 
-def make_engine(parts, optimizer=adamw, seed=1):
+def make_engine(stage, dtype, optimizer="adamw", seed=1, **more):
+    """Three groups: matrices with weight decay, vectors without, and one of three elements, fewer than there may be ranks."""
     model = Model(seed)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    for p in model.parameters():
+        p.use_muon = p.dim() > 1 and p is not model.embed.weight
+    small = trained.pop("scale")
     groups = [{"params": [p for p in trained.values() if p.dim() > 1], "weight_decay": 0.1},
-              {"params": [p for p in trained.values() if p.dim() == 1], "weight_decay": 0.0}]
-    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer(groups), config=parts)
+              {"params": [p for p in trained.values() if p.dim() == 1], "weight_decay": 0.0},
+              {"params": [small], "weight_decay": 0.0}]
+    made = OPTIMIZERS[optimizer] and OPTIMIZERS[optimizer](groups)
+    given = {"model_parameters": [*trained.values(), small]} if made is None else {"optimizer": made}
+    engine, *_ = deepspeed.initialize(model=model, config=config(stage, dtype, optimizer=optimizer, **more), **given)
     return engine
 
 
@@ -86,10 +117,12 @@ def full(parameter):
         return parameter.detach().clone()
 
 
-def state_keys(engine):
-    """Names of the states that have an element for each of a parameter's."""
-    states = [s for s in base_optimizer(engine).state.values() if s]
-    return sorted({key for s in states for key, value in s.items() if torch.is_tensor(value) and value.dim() > 0})
+def flat_groups(optimizer):
+    """Pairs of the parameters of a (sub-)group and this rank's flat partition of their masters."""
+    for groups, flat in (("fp16_groups", "fp32_partitioned_groups_flat"), ("bit16_groups", "single_partition_of_fp32_groups"),
+                         ("bf16_groups", "fp32_groups_flat_partition")):
+        if hasattr(optimizer, flat):
+            return list(zip(getattr(optimizer, groups), getattr(optimizer, flat)))
 
 
 def masters(engine):
@@ -100,29 +133,40 @@ def masters(engine):
     return [(p, p) for group in optimizer.param_groups for p in group["params"]]
 
 
-def live(engine):
-    """What the engine holds now, whole: {"NAME STATE": tensor}, with the weights as the model computes with them, the masters, the
-    optimizer's states and its steps."""
-    states, found = base_optimizer(engine).state, {}
-    keys = state_keys(engine)
+def vectors(state):
+    """Names of the states that have an element for each of a parameter's."""
+    return sorted(key for key, value in state.items() if torch.is_tensor(value) and value.dim() > 0)
+
+
+def optimizer_state(engine):
+    """Yields (parameter, name of a state or "fp32", whole tensor)."""
+    states = base_optimizer(engine).state
+    if not engine.zero_optimization():
+        for parameter, master in masters(engine):
+            yield parameter, "fp32", master.detach().float().clone()
+            for key in vectors(states[master]):
+                yield parameter, key, states[master][key].clone()
+        return
     if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
         engine.optimizer._hp_optimizer_states_linked = False  # they link all groups after the step of the first
         engine.optimizer._lazy_init_hp_params_optimizer_state()
-    plain = {} if engine.zero_optimization() else dict(masters(engine))
-    for name, parameter in engine.module.named_parameters():
-        found[f"{name} weight"] = full(parameter)
-        if not parameter.requires_grad:
-            continue
-        if plain:
-            master = plain[parameter]
-            found[f"{name} fp32"] = master.detach().float().clone()
-            found.update({f"{name} {key}": states[master][key].clone() for key in keys})
-        else:
-            found[f"{name} fp32"] = safe_get_full_fp32_param(parameter)
-            found.update({f"{name} {key}": safe_get_full_optimizer_state(parameter, key) for key in keys})
+    for parameters, flat in flat_groups(engine.optimizer):
+        for parameter in parameters:
+            yield parameter, "fp32", safe_get_full_fp32_param(parameter)
+            for key in vectors(states[flat]):
+                yield parameter, key, safe_get_full_optimizer_state(parameter, key)
+
+
+def live(engine):
+    """What the engine holds now, whole: {"NAME WHAT": tensor}: weights as the model computes with them, masters, the optimizer's
+    states and steps, buffers, counters, learning rates, loss scale."""
+    names = {parameter: name for name, parameter in engine.module.named_parameters()}
+    found = {f"{name} weight": full(parameter) for parameter, name in names.items()}
+    found.update({f"{names[parameter]} {key}": value.clone() for parameter, key, value in optimizer_state(engine)})
     found.update({f"{name} buffer": buffer.clone() for name, buffer in engine.module.named_buffers()})
-    steps = {float(s["step"]) for s in states.values() if "step" in s}
+    optimizer = base_optimizer(engine)
+    steps = {float(s["step"]) for s in optimizer.state.values() if "step" in s}
     found["steps"] = torch.tensor([engine.global_steps, engine.global_samples, engine.skipped_steps, *sorted(steps)])
-    found["rates"] = torch.tensor([group["lr"] for group in base_optimizer(engine).param_groups], dtype=torch.double)
-    found["scale"] = torch.tensor(float(getattr(engine.optimizer, "loss_scale", None) or 0))
+    found["rates"] = torch.tensor([(g["lr"], g["weight_decay"]) for g in optimizer.param_groups], dtype=torch.double)
+    found["scale"] = torch.tensor(float(getattr(engine.optimizer, "loss_scale", None) or 1))
     return found

@@ -1,0 +1,77 @@
+"""A checkpoint of 4 ranks, cut for 3 and again for 4, against itself: every key, type and bit of every file."""
+import enum
+import re
+
+import torch
+
+# The keys that may differ, with the reason. Each must.
+EXPECTED = {
+}
+
+
+def entries(value, where=""):
+    """Yields (path of keys, leaf) of all that a file holds."""
+    if isinstance(value, dict):
+        yield where, (type(value), list(value))
+        for key, item in value.items():
+            yield from entries(item, f"{where}/{key}")
+    elif isinstance(value, (list, tuple)) and not isinstance(value, torch.Size):
+        yield where, (type(value), len(value))
+        for index, item in enumerate(value):
+            yield from entries(item, f"{where}/{index}")
+    elif hasattr(value, "__dict__") and not isinstance(value, enum.Enum) and not torch.is_tensor(value) and not isinstance(value, type):
+        yield where, type(value)
+        yield from entries(vars(value), where)
+    else:
+        yield where, value
+
+
+def without_padding(flat, shapes, rank, ranks):
+    """The elements of parameters in a rank's flat partition at ZeRO 3. DeepSpeed leaves its padding as it finds the memory."""
+    kept, start = [], 0
+    for shape in shapes:
+        share = -(-shape.numel() // ranks)
+        here = max(0, min(share, shape.numel() - rank * share))
+        kept.append(flat[start:start + here])
+        start += share
+    assert start == flat.numel(), f"{start} elements in the shapes, {flat.numel()} in the partition"
+    return torch.cat(kept)
+
+
+def load(tag, ranks):
+    """{file: {path: leaf}}, padding aside."""
+    files = {f.name: dict(entries(torch.load(f, weights_only=False))) for f in sorted(tag.glob("*.pt"))}
+    raw = {f.name: torch.load(f, weights_only=False) for f in sorted(tag.glob("zero_pp_rank_*_model_states.pt"))}
+    for name, found in files.items():
+        rank = int(re.search(r"pp_rank_(\d+)", name)[1]) if "pp_rank" in name else None
+        model = raw.get(f"zero_pp_rank_{rank}_mp_rank_00_model_states.pt")
+        if model is None:
+            continue
+        shapes = [list(group.values()) for group in model["param_shapes"]]
+        for path, leaf in found.items():
+            group = re.search(r"/(?:fp32_flat_groups/(\d+)|state/(\d+)/\w+)$", path)
+            if group and torch.is_tensor(leaf) and leaf.dim() > 0:
+                found[path] = without_padding(leaf, shapes[int(group[1] or group[2])], rank, ranks)
+            elif "/frozen_param_fragments/" in path:
+                found[path] = without_padding(leaf, [model["frozen_param_shapes"][path.split("/")[2]]], rank, ranks)
+    return files
+
+
+def same(a, b):
+    if torch.is_tensor(a) and torch.is_tensor(b):
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8))
+    return type(a) is type(b) and a == b
+
+
+def there_and_back(original, returned):
+    """(what differs and should not, or does not and should; tensors compared)."""
+    a, b = load(original, 4), load(returned, 4)
+    wrong = [] if a.keys() == b.keys() else [f"files {sorted(a.keys() ^ b.keys())}"]
+    tensors = 0
+    for file in sorted(a.keys() & b.keys()):
+        for path in sorted(a[file].keys() | b[file].keys()):
+            before, after = a[file].get(path), b[file].get(path)
+            tensors += torch.is_tensor(before)
+            if not same(before, after):
+                wrong.append(f"{file}{path}: {str(before)[:60]} became {str(after)[:60]}")
+    return wrong, tensors
