@@ -1,4 +1,5 @@
 """Ranks as forks of this process, which has imported torch and DeepSpeed once for all of them."""
+import gc
 import os
 import socket
 import sys
@@ -9,6 +10,7 @@ import torch
 import torch.distributed
 
 import deepspeed
+import deepspeed.runtime.zero.muon.muon_optimizer  # which the first engine imports, and torch's compiler with it
 
 # Gloo reduces. DeepSpeed's own code for it would have to be compiled first.
 sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
@@ -43,6 +45,7 @@ def rank_main(rank, size, port, log, work, arguments):
 def on_ranks(size, scratch, work, *arguments):
     """Calls `work(*arguments)` on `size` ranks. When one fails, ends the others and raises its last lines."""
     port, ranks = free_port(), {}
+    gc.freeze()  # ZeRO 3 collects garbage: not among what was imported
     for rank in range(size):
         log = scratch / f"rank{rank}.log"
         child = os.fork()

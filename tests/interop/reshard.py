@@ -3,9 +3,9 @@
 
     reshard.py FOLDER_OF_EXECUTABLES
 
-Saves checkpoints on 2 (some on 4) ranks, cuts them anew for other sizes and stages, and loads each by the unmodified
-load_checkpoint. All state must be that of the run that saved, bit for bit, and the next three losses must be those of the run
-that went on there. One line per case; exits 1 if any fails.
+Saves checkpoints on 2 or 4 ranks, cuts them anew for other sizes and stages, and loads each by the unmodified load_checkpoint.
+All state must be that of the run that saved, bit for bit, and the next three losses must be those of the run that went on
+there. One line per case; exits 1 if any fails.
 """
 import collections
 import copy
@@ -18,59 +18,65 @@ import torch
 import torch.distributed
 from deepspeed.accelerator import get_accelerator
 
-from ranks import jobs_on_ranks
-from reshard_files import there_and_back
-from reshard_model import live, make_engine, train
-
 import reshard_hf
+from ranks import jobs_on_ranks
+from reshard_files import EXPECTED, there_and_back
+from reshard_model import counters, live, make_engine, train
 
 PROGRAM = pathlib.Path(sys.argv[1]) / "ds_reshard"
+SAVED, CUT, LOGS = map(pathlib.Path, ("saved", "cut", "logs"))
 CLIENT_STATE = {"epoch": 2, "nested": {"names": ["a", "b"], "sums": torch.arange(5.0)}}
 STEPS = 3  # before the save, and again after it
-# How far a loss may be off. In half precision, one rounding: ranks sum gradients in another order.
+# How far a loss may be off. Ranks sum gradients in another order: in half precision that may cost one rounding.
 BOUND = {"fp32": 1e-6, "bf16": 2**-8, "fp16": 2**-11}
 
 Run = collections.namedtuple("Run", "stage dtype more", defaults=[{}])
-Load = collections.namedtuple("Load", "name source run dp")
+# A checkpoint SAVED/source, cut for `dp` ranks and `stage`, and load(folder, *arguments, truth) there.
+Case = collections.namedtuple("Case", "name source dp stage bound load arguments")
 
-SOURCES = {f"z{stage}-{dtype}": Run(stage, dtype) for stage in range(4) for dtype in BOUND}
-SOURCES |= {
+RUNS = {f"z{stage}-{dtype}": Run(stage, dtype) for stage in range(4) for dtype in BOUND}
+RUNS |= {
     "z1-bf16-sums-fp32": Run(1, "bf16", {"data_types": {"grad_accum_dtype": "fp32"}}),
     "z2-fp32-round-robin": Run(2, "fp32", {"zero": {"round_robin_gradients": True}}),
-    "z3-bf16-sub-groups": Run(3, "bf16", {"zero": {"sub_group_size": 150}}),
+    "z3-fp32-sub-groups": Run(3, "fp32", {"zero": {"sub_group_size": 150}}),
     "z2-fp32-sgd": Run(2, "fp32", {"optimizer": "sgd"}),
     "z1-fp32-adagrad": Run(1, "fp32", {"optimizer": "adagrad"}),
     "z2-bf16-lion": Run(2, "bf16", {"optimizer": "lion"}),
-    "z1-bf16-muon": Run(1, "bf16", {"optimizer": "muon"}),
-    "z2-bf16-muon": Run(2, "bf16", {"optimizer": "muon"}),
     "z2-bf16-amsgrad": Run(2, "bf16", {"optimizer": "amsgrad"}),
 }
 STAGES = [(3, 1), (1, 3), (2, 3), (1, 2), (0, 1), (1, 0)]
+ON_FOUR = ["z1-fp32", "z1-bf16-sums-fp32", "z2-bf16", "z3-fp16", "z3-fp32-sub-groups"]
+HF = [(kind, stage) for kind in ("trainer", "accelerate") for stage in (1, 2, 3)]
 
 
-def loads():
-    """Every checkpoint on other sizes, then changes of stage from 2 ranks to 3."""
-    for name, run in SOURCES.items():
-        sizes = (3,) if "optimizer" in run.more else (1, 3, 4, 5)
-        yield from (Load(f"{name} on {dp}", name, run, dp) for dp in sizes)
+def cases():
+    """Every checkpoint on other sizes; changes of stage; LoRA in Hugging Face's loops."""
+    for name, run in RUNS.items():
+        for dp in (1, 3, 4, 5) if run.stage and not {"zero", "optimizer"} & run.more.keys() else (3, 4):
+            yield Case(f"{name} on {dp}", name, dp, run.stage, BOUND[run.dtype], load, (run,))
     for dtype in ("fp32", "bf16"):
-        for old, new in STAGES:
-            yield Load(f"z{old}-{dtype} as ZeRO {new} on 3", f"z{old}-{dtype}", Run(new, dtype), 3)
+        for old, new in STAGES if dtype == "fp32" else STAGES[:-1]:
+            yield Case(f"z{old}-{dtype} as ZeRO {new} on 3", f"z{old}-{dtype}", 3, new, BOUND[dtype], load, (Run(new, dtype),))
+    for kind, stage in HF:
+        changes = {1: (3,), 2: (2, 3), 3: (3, 1)}[stage]
+        for new in changes:
+            for dp in (1, 3):
+                yield Case(f"{kind}, ZeRO {stage} as {new} on {dp}", f"{kind}-z{stage}", dp, new, 1e-6, load_hf, (kind, new))
 
 
 # ---- On the ranks
 
-def save(folder, run):
+def save(folder, run, goes_on=True):
+    """The truth: all state at the save, and the losses and counters of the steps after it."""
     engine = make_engine(run.stage, run.dtype, **copy.deepcopy(run.more))
     train(engine, 0, STEPS)
     engine.module.counts += 100
     engine.save_checkpoint(str(folder), client_state=CLIENT_STATE)
-    state = live(engine)
-    if torch.distributed.get_world_size() == 2:
-        losses = train(engine, STEPS, STEPS)
-        if torch.distributed.get_rank() == 0:
-            torch.save({"state": state, "losses": losses}, folder / "truth.pt")
+    truth = {"state": live(engine)}
+    if goes_on:
+        truth |= {"losses": train(engine, STEPS, STEPS), "later": counters(engine)}
     engine.destroy()
+    return truth
 
 
 def differences(a, b):
@@ -96,86 +102,127 @@ def load(folder, run, truth):
     if client_state["epoch"] != 2 or client_state["nested"]["names"] != ["a", "b"]:
         wrong.append(f"client state {client_state}")
     off = furthest(train(engine, STEPS, STEPS), truth["losses"])
+    wrong += (f"{difference} after {STEPS} steps more" for difference in differences(truth["later"], counters(engine)))
     engine.destroy()
     return wrong, len(truth["state"]), off
 
 
 def save_hf(folder, kind, stage):
-    losses = getattr(reshard_hf, f"with_{kind}")(folder, stage)
-    if torch.distributed.get_rank() == 0:
-        torch.save({"losses": losses[STEPS:]}, folder / "truth.pt")
+    return {"losses": getattr(reshard_hf, f"with_{kind}")(folder, stage)[STEPS:]}
 
 
 def load_hf(folder, kind, stage, truth):
-    losses = getattr(reshard_hf, f"with_{kind}")(folder.parent / "again", stage, resume=folder)
+    losses = getattr(reshard_hf, f"with_{kind}")(folder / "again", stage, resume=folder)
     return [], 0, furthest(losses, truth["losses"])
 
 
 # ---- Here
 
+def checkpoint(name):
+    """The folder that has `latest`, and the tag's folder in it."""
+    folder = SAVED / name / "checkpoint-3" if name.startswith("trainer") else SAVED / name
+    return folder, folder / (folder / "latest").read_text()
+
+
 def reshard(source, output, target):
     done = subprocess.run([PROGRAM, "--input_folder", source, "--output_folder", output, "--target", target],
                           capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"ds_reshard --target {target}: {done.stdout[-500:]}{done.stderr[-2000:]}")
+        raise RuntimeError(f"ds_reshard --target {target}: {done.stdout[-500:]}{done.stderr[-1500:]}")
 
 
 class Report:
     def __init__(self):
-        self.failed = 0
+        self.failed = self.passed = 0
 
-    def __call__(self, name, result, bound):
-        """`result` is an error, or (what differs, tensors, how far the losses are off)."""
-        if isinstance(result, Exception):
-            self.fail(name, result)
-            return
-        wrong, tensors, off = result
-        if off > bound:
-            wrong = [*wrong, f"losses are {off:.1e} off, at most {bound:.1e} expected"]
+    def __call__(self, name, wrong, figures=""):
         if wrong:
-            self.fail(name, f"{len(wrong)} differences: " + "; ".join(wrong[:6]))
+            print(f"FAIL {name}: {len(wrong)} differences: {'; '.join(map(str, wrong[:6]))}", flush=True)
+            self.failed += 1
         else:
-            print(f"ok: {name}: {f'{tensors} tensors are equal, ' if tensors else ''}losses {off:.1e} off", flush=True)
+            print(f"ok: {name}: {figures}", flush=True)
+            self.passed += 1
 
-    def fail(self, name, why):
-        print(f"FAIL {name}: {why}", flush=True)
-        self.failed += 1
+    def loaded(self, case, result):
+        """`result`: an error, or what differs, the number of tensors, and how far the losses are off."""
+        if isinstance(result, Exception):
+            return self(case.name, [result])
+        wrong, tensors, off = result
+        if not off <= case.bound:
+            wrong = [*wrong, f"losses are {off:.1e} off, at most {case.bound:.1e} expected"]
+        return self(case.name, wrong, f"{f'{tensors} tensors are equal, ' if tensors else ''}losses {off:.1e} off")
 
 
-def truth_of(source):
-    return torch.load(source.parent / "truth.pt", weights_only=False)
+def save_all(report):
+    """{name: truth} of what could be saved."""
+    jobs = {name: (save, SAVED / name, run) for name, run in RUNS.items()}
+    jobs |= {f"{kind}-z{stage}": (save_hf, SAVED / f"{kind}-z{stage}", kind, stage) for kind, stage in HF}
+    truths = dict(zip(jobs, jobs_on_ranks(2, LOGS, list(jobs.values())), strict=True))
+    four = [(save, SAVED / f"{name}-dp4", RUNS[name], False) for name in ON_FOUR]
+    truths |= {f"{name}-dp4": truth for name, truth in zip(ON_FOUR, jobs_on_ranks(4, LOGS / "saves", four), strict=True)}
+    for name, truth in truths.items():
+        if isinstance(truth, Exception):
+            report(f"saving {name}", [truth])
+    return {name: truth for name, truth in truths.items() if not isinstance(truth, Exception)}
 
 
-def report_loads(size, cases, report):
-    """Cuts the sources of `cases` for `size` ranks, and loads them there."""
-    jobs, reported = [], []
-    for case in cases:
-        source = pathlib.Path("saved") / case.source / f"global_step{STEPS}"
-        output = pathlib.Path("cut") / case.name.replace(" ", "-")
+def load_all(size, chosen, truths, report):
+    """Cuts the sources of the cases for `size` ranks, and loads them there."""
+    cut, jobs = [], []
+    for case in chosen:
+        output = CUT / case.name.replace(" ", "-")
         try:
-            reshard(source, output / source.name, f"dp={size},zero={case.run.stage}")
-            truth = truth_of(source)
-        except (RuntimeError, OSError) as error:
-            report.fail(case.name, error)
-            continue
-        jobs.append((load, output, case.run, truth))
-        reported.append(case)
-    for case, result in zip(reported, jobs_on_ranks(size, pathlib.Path("logs"), jobs), strict=True):
-        report(case.name, result, BOUND[case.run.dtype])
+            tag = checkpoint(case.source)[1]
+            reshard(tag, output / tag.name, f"dp={size},zero={case.stage}")
+            jobs.append((case.load, output, *case.arguments, truths[case.source]))
+            cut.append(case)
+        except (RuntimeError, OSError, KeyError) as error:
+            report(case.name, [error])
+    for case, result in zip(cut, jobs_on_ranks(size, LOGS, jobs), strict=True):
+        report.loaded(case, result)
+
+
+def refuses(source, target, message, report):
+    """Refuses by `message`, and leaves nothing."""
+    output = CUT / "refused" / "global_step3"
+    try:
+        reshard(checkpoint(source)[1], output, target)
+        said = "it is not"
+    except RuntimeError as error:
+        said = str(error)
+    report(f"{source} as {target} is refused", [] if message in said and not output.parent.exists() else [said], message)
+
+
+def damaged_is_seen(truths, report):
+    """One element of one moment by one bit: what all of the above relies on."""
+    folder, moment = CUT / "damaged", "up.weight exp_avg"
+    shutil.copytree(CUT / "z1-fp32-on-1", folder)
+    file = next(folder.rglob("*_optim_states.pt"))
+    contents = torch.load(file, weights_only=False)
+    contents["optimizer_state_dict"]["base_optimizer_state"]["state"][0]["exp_avg"].view(torch.int32)[-300] ^= 1
+    torch.save(contents, file)
+    result, = jobs_on_ranks(1, LOGS / "damaged", [(load, folder, RUNS["z1-fp32"], truths["z1-fp32"])])
+    expected = [f"{moment} has other bits"]
+    report("a flipped bit is seen", [] if not isinstance(result, Exception) and result[0] == expected else [result], expected[0])
 
 
 def main():
     type(get_accelerator()).is_fp16_supported = lambda self: True  # slow on most CPUs, and these models are tiny
-    pathlib.Path("logs").mkdir()
-    report, cases = Report(), list(loads())
-    jobs = [(save, pathlib.Path("saved") / name, run) for name, run in SOURCES.items()]
-    for name, result in zip(SOURCES, jobs_on_ranks(2, pathlib.Path("logs"), jobs), strict=True):
-        if isinstance(result, Exception):
-            report.fail(f"saving {name}", result)
-    for size in sorted({case.dp for case in cases}):
-        report_loads(size, [case for case in cases if case.dp == size], report)
-    print(f"{len(cases)} loads, {report.failed} failed")
-    sys.exit(report.failed > 0)
+    report, all_cases = Report(), list(cases())
+    truths = save_all(report)
+    for size in (1, 3, 4, 5):
+        load_all(size, [case for case in all_cases if case.dp == size], truths, report)
+    damaged_is_seen(truths, report)
+    refuses("z1-bf16", "zero=0", "depends on the next job's optimizer", report)
+    for name in ON_FOUR:
+        tag = checkpoint(f"{name}-dp4")[1]
+        three, four = (CUT / f"{name}-4-to-{way}" / tag.name for way in ("3", "3-to-4"))
+        reshard(tag, three, "dp=3")
+        reshard(three, four, "dp=4")
+        wrong, tensors = there_and_back(tag, four, EXPECTED)
+        report(f"{name} from 4 ranks to 3 and back", wrong, f"{tensors} tensors are equal")
+    print(f"{report.passed} passed, {report.failed} failed")
+    sys.exit(report.failed > 0 or report.passed < len(all_cases))
 
 
 if __name__ == "__main__":

@@ -63,8 +63,8 @@ def same(a, b):
     return type(a) is type(b) and a == b
 
 
-def there_and_back(original, returned):
-    """(what differs and should not, or does not and should; tensors compared)."""
+def there_and_back(original, returned, expected):
+    """What differs and should not, or does not and should; how many tensors were compared."""
     a, b = load(original, 4), load(returned, 4)
     wrong = [] if a.keys() == b.keys() else [f"files {sorted(a.keys() ^ b.keys())}"]
     tensors = 0

@@ -61,7 +61,8 @@ def with_trainer(folder, stage, resume=None):
 def with_accelerate(folder, stage, resume=None):
     reset()
     plugin = accelerate.DeepSpeedPlugin(hf_ds_config=config(stage))
-    accelerator = accelerate.Accelerator(deepspeed_plugin=plugin)
+    # Else the scheduler steps once for each rank, and rates depend on how many there are.
+    accelerator = accelerate.Accelerator(deepspeed_plugin=plugin, step_scheduler_with_optimizer=False)
     model = llama()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-2)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))

@@ -17,7 +17,7 @@ class Model(nn.Module):
         super().__init__()
         torch.manual_seed(seed)
         self.embed = nn.Embedding(VOCABULARY, HIDDEN)
-        self.frozen = nn.Linear(HIDDEN, HIDDEN)
+        self.frozen = nn.Linear(HIDDEN, 7)  # no other has its shapes: at ZeRO 0, names are found by them
         self.up = nn.Linear(HIDDEN, 19)
         self.down = nn.Linear(19, HIDDEN)
         self.norm = nn.LayerNorm(HIDDEN)
@@ -31,7 +31,7 @@ class Model(nn.Module):
     def forward(self, tokens):
         hidden = self.embed(tokens[:, :-1])
         hidden = hidden + self.positions.to(hidden.dtype)
-        hidden = hidden + self.frozen(hidden)
+        hidden = hidden + self.frozen(hidden).sum(-1, keepdim=True)
         hidden = self.norm(hidden + self.down(torch.tanh(self.up(hidden))) * self.scale.mean())
         logits = self.head(hidden).float()
         return nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
@@ -57,7 +57,7 @@ OPTIMIZERS = {
     "adamw": lambda groups: torch.optim.AdamW(groups, lr=5e-3),
     "amsgrad": lambda groups: torch.optim.AdamW(groups, lr=5e-3, amsgrad=True),
     "sgd": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
-    "adagrad": lambda groups: torch.optim.Adagrad(groups, lr=1e-2, initial_accumulator_value=0.1),
+    "adagrad": lambda groups: torch.optim.Adagrad([p for g in groups for p in g["params"]], lr=1e-2),  # ZeRO 1 has one group of it
     "lion": Lion,
     "muon": None,  # DeepSpeed's own, which its configuration asks for
 }
@@ -138,6 +138,20 @@ def vectors(state):
     return sorted(key for key, value in state.items() if torch.is_tensor(value) and value.dim() > 0)
 
 
+def link(optimizer):
+    """Makes safe_get_full_optimizer_state right: ZeRO 1 and 2 link the states of all groups after the step of the first, and in the
+    order before round_robin_gradients."""
+    if not hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):
+        return
+    if hasattr(optimizer, "round_robin_bit16_groups"):
+        given, optimizer.bit16_groups = optimizer.bit16_groups, optimizer.round_robin_bit16_groups
+        optimizer._link_all_hp_params()
+    optimizer._hp_optimizer_states_linked = False
+    optimizer._lazy_init_hp_params_optimizer_state()
+    if hasattr(optimizer, "round_robin_bit16_groups"):
+        optimizer.bit16_groups = given
+
+
 def optimizer_state(engine):
     """Yields (parameter, name of a state or "fp32", whole tensor)."""
     states = base_optimizer(engine).state
@@ -147,9 +161,7 @@ def optimizer_state(engine):
             for key in vectors(states[master]):
                 yield parameter, key, states[master][key].clone()
         return
-    if hasattr(engine.optimizer, "_lazy_init_hp_params_optimizer_state"):
-        engine.optimizer._hp_optimizer_states_linked = False  # they link all groups after the step of the first
-        engine.optimizer._lazy_init_hp_params_optimizer_state()
+    link(engine.optimizer)
     for parameters, flat in flat_groups(engine.optimizer):
         for parameter in parameters:
             yield parameter, "fp32", safe_get_full_fp32_param(parameter)
@@ -159,14 +171,18 @@ def optimizer_state(engine):
 
 def live(engine):
     """What the engine holds now, whole: {"NAME WHAT": tensor}: weights as the model computes with them, masters, the optimizer's
-    states and steps, buffers, counters, learning rates, loss scale."""
+    states, buffers, counters."""
     names = {parameter: name for name, parameter in engine.module.named_parameters()}
     found = {f"{name} weight": full(parameter) for parameter, name in names.items()}
     found.update({f"{names[parameter]} {key}": value.clone() for parameter, key, value in optimizer_state(engine)})
     found.update({f"{name} buffer": buffer.clone() for name, buffer in engine.module.named_buffers()})
+    return found | counters(engine)
+
+
+def counters(engine):
+    """Steps by the engine's count and by the optimizer's, learning rates, the loss scale."""
     optimizer = base_optimizer(engine)
     steps = {float(s["step"]) for s in optimizer.state.values() if "step" in s}
-    found["steps"] = torch.tensor([engine.global_steps, engine.global_samples, engine.skipped_steps, *sorted(steps)])
-    found["rates"] = torch.tensor([(g["lr"], g["weight_decay"]) for g in optimizer.param_groups], dtype=torch.double)
-    found["scale"] = torch.tensor(float(getattr(engine.optimizer, "loss_scale", None) or 1))
-    return found
+    return {"steps": torch.tensor([engine.global_steps, engine.global_samples, engine.skipped_steps, *sorted(steps)]),
+            "rates": torch.tensor([(g["lr"], g["weight_decay"]) for g in optimizer.param_groups], dtype=torch.double),
+            "scale": torch.tensor(float(getattr(engine.optimizer, "loss_scale", None) or 1))}
