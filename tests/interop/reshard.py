@@ -20,15 +20,16 @@ from deepspeed.accelerator import get_accelerator
 
 import reshard_hf
 from ranks import jobs_on_ranks
-from reshard_files import EXPECTED, there_and_back
+from reshard_files import there_and_back
 from reshard_model import counters, live, make_engine, train
 
 PROGRAM = pathlib.Path(sys.argv[1]) / "ds_reshard"
 SAVED, CUT, LOGS = map(pathlib.Path, ("saved", "cut", "logs"))
 CLIENT_STATE = {"epoch": 2, "nested": {"names": ["a", "b"], "sums": torch.arange(5.0)}}
 STEPS = 3  # before the save, and again after it
-# How far a loss may be off. Ranks sum gradients in another order: in half precision that may cost one rounding.
-BOUND = {"fp32": 1e-6, "bf16": 2**-8, "fp16": 2**-11}
+# How far a loss may be off. Ranks sum gradients in another order. In half precision, that may round a weight the other way, which
+# costs one rounding in a few of the 360 predictions that a loss is the mean of: less than a quarter of a rounding.
+BOUND = {"fp32": 1e-6, "bf16": 2**-10, "fp16": 2**-13}
 
 Run = collections.namedtuple("Run", "stage dtype more", defaults=[{}])
 # A checkpoint SAVED/source, cut for `dp` ranks and `stage`, and load(folder, *arguments, truth) there.
@@ -42,10 +43,12 @@ RUNS |= {
     "z2-fp32-sgd": Run(2, "fp32", {"optimizer": "sgd"}),
     "z1-fp32-adagrad": Run(1, "fp32", {"optimizer": "adagrad"}),
     "z2-bf16-lion": Run(2, "bf16", {"optimizer": "lion"}),
+    "z0-fp32-named": Run(0, "fp32", {"optimizer": "named"}),
     "z2-bf16-amsgrad": Run(2, "bf16", {"optimizer": "amsgrad"}),
 }
-STAGES = [(3, 1), (1, 3), (2, 3), (1, 2), (0, 1), (1, 0)]
-ON_FOUR = ["z1-fp32", "z1-bf16-sums-fp32", "z2-bf16", "z3-fp16", "z3-fp32-sub-groups"]
+CHANGES = [(f"z{old}-{dtype}", new, 3) for dtype in ("fp32", "bf16") for old, new in ((3, 1), (1, 3), (2, 3), (1, 2))]
+CHANGES += [("z0-bf16", 1, 3), ("z0-fp16", 2, 3), ("z0-fp32-named", 1, 3), ("z0-fp32-named", 3, 3), ("z1-fp32", 0, 3), ("z3-fp32", 0, 3)]
+ON_FOUR = ["z0-fp32", "z1-fp32", "z1-bf16-sums-fp32", "z2-bf16", "z2-fp32-round-robin", "z3-fp16", "z3-fp32-sub-groups"]
 HF = [(kind, stage) for kind in ("trainer", "accelerate") for stage in (1, 2, 3)]
 
 
@@ -54,9 +57,9 @@ def cases():
     for name, run in RUNS.items():
         for dp in (1, 3, 4, 5) if run.stage and not {"zero", "optimizer"} & run.more.keys() else (3, 4):
             yield Case(f"{name} on {dp}", name, dp, run.stage, BOUND[run.dtype], load, (run,))
-    for dtype in ("fp32", "bf16"):
-        for old, new in STAGES if dtype == "fp32" else STAGES[:-1]:
-            yield Case(f"z{old}-{dtype} as ZeRO {new} on 3", f"z{old}-{dtype}", 3, new, BOUND[dtype], load, (Run(new, dtype),))
+    for name, new, dp in CHANGES:
+        dtype = RUNS[name].dtype
+        yield Case(f"{name} as ZeRO {new} on {dp}", name, dp, new, BOUND[dtype], load, (Run(new, dtype),))
     for kind, stage in HF:
         changes = {1: (3,), 2: (2, 3), 3: (3, 1)}[stage]
         for new in changes:
@@ -213,13 +216,14 @@ def main():
     for size in (1, 3, 4, 5):
         load_all(size, [case for case in all_cases if case.dp == size], truths, report)
     damaged_is_seen(truths, report)
+    refuses("z0-fp32", "zero=1", "DeepSpeed does not record which at ZeRO 0", report)  # two biases of one shape
     refuses("z1-bf16", "zero=0", "depends on the next job's optimizer", report)
     for name in ON_FOUR:
         tag = checkpoint(f"{name}-dp4")[1]
         three, four = (CUT / f"{name}-4-to-{way}" / tag.name for way in ("3", "3-to-4"))
         reshard(tag, three, "dp=3")
         reshard(three, four, "dp=4")
-        wrong, tensors = there_and_back(tag, four, EXPECTED)
+        wrong, tensors = there_and_back(tag, four)
         report(f"{name} from 4 ranks to 3 and back", wrong, f"{tensors} tensors are equal")
     print(f"{report.passed} passed, {report.failed} failed")
     sys.exit(report.failed > 0 or report.passed < len(all_cases))

@@ -55,6 +55,7 @@ class Lion(torch.optim.Optimizer):
 
 OPTIMIZERS = {
     "adamw": lambda groups: torch.optim.AdamW(groups, lr=5e-3),
+    "named": lambda groups: torch.optim.AdamW(groups, lr=5e-3),  # with the parameters' names, which ZeRO 0 saves
     "amsgrad": lambda groups: torch.optim.AdamW(groups, lr=5e-3, amsgrad=True),
     "sgd": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
     "adagrad": lambda groups: torch.optim.Adagrad([p for g in groups for p in g["params"]], lr=1e-2),  # ZeRO 1 has one group of it
@@ -88,6 +89,9 @@ def make_engine(stage, dtype, optimizer="adamw", seed=1, **more):
     groups = [{"params": [p for p in trained.values() if p.dim() > 1], "weight_decay": 0.1},
               {"params": [p for p in trained.values() if p.dim() == 1], "weight_decay": 0.0},
               {"params": [small], "weight_decay": 0.0}]
+    if optimizer == "named":
+        names = {p: name for name, p in model.named_parameters()}
+        groups = [group | {"params": [(names[p], p) for p in group["params"]]} for group in groups]
     made = OPTIMIZERS[optimizer] and OPTIMIZERS[optimizer](groups)
     given = {"model_parameters": [*trained.values(), small]} if made is None else {"optimizer": made}
     engine, *_ = deepspeed.initialize(model=model, config=config(stage, dtype, optimizer=optimizer, **more), **given)
@@ -180,9 +184,10 @@ def live(engine):
 
 
 def counters(engine):
-    """Steps by the engine's count and by the optimizer's, learning rates, the loss scale."""
+    """Steps by the engine's count and by the optimizer's, learning rates, loss scale, the norm that gradients are clipped to."""
     optimizer = base_optimizer(engine)
     steps = {float(s["step"]) for s in optimizer.state.values() if "step" in s}
     return {"steps": torch.tensor([engine.global_steps, engine.global_samples, engine.skipped_steps, *sorted(steps)]),
             "rates": torch.tensor([(g["lr"], g["weight_decay"]) for g in optimizer.param_groups], dtype=torch.double),
-            "scale": torch.tensor(float(getattr(engine.optimizer, "loss_scale", None) or 1))}
+            "scale": torch.tensor(float(getattr(engine.optimizer, "loss_scale", None) or 1)),
+            "clip": torch.tensor(float(getattr(engine.optimizer, "clip_grad", engine.gradient_clipping())))}
