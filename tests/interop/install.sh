@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Makes a venv with DeepSpeed, transformers, accelerate, peft, megatron-core and TensorBoard, and with the torch that tools/setup.sh
-# has unpacked:
-# install.sh VENV DEPS
+# Makes a venv with DeepSpeed, transformers, accelerate, peft, megatron-core and TensorBoard, and with the torch that
+# tools/setup.sh has unpacked: install.sh VENV DEPS
 #
 # The torch wheel is linked with 3 GB of GPU libraries that nothing calls on a machine without a GPU. Compiled stand-ins, with
 # empty functions of the same names, let it load. LD_LIBRARY_PATH must include VENV/gpu-stand-ins.
@@ -52,7 +51,8 @@ for name in $(readelf -d "${libraries[@]}" | sed -n 's/.*(NEEDED).*\[\(lib\(cu\|
   ln -s libnone.so "$stand_ins/$name"
 done
 
-LD_LIBRARY_PATH=$stand_ins DS_ACCELERATOR=cpu PYTHONPYCACHEPREFIX=$venv/pycache "$venv/bin/python" -c 'import torch, deepspeed, transformers, accelerate, peft' >"$venv/import.log" 2>&1 || {
+LD_LIBRARY_PATH=$stand_ins DS_ACCELERATOR=cpu PYTHONPYCACHEPREFIX=$venv/pycache "$venv/bin/python" \
+    -c 'import torch, deepspeed, transformers, accelerate, peft' >"$venv/import.log" 2>&1 || {
   tail -5 "$venv/import.log"; say "torch, deepspeed, transformers, accelerate or peft does not import"
   exit 1
 }

@@ -74,8 +74,8 @@ def run_jobs(jobs, first, results):
 
 
 def jobs_on_ranks(size, scratch, jobs):
-    """The results of jobs (work, *arguments), one after the other on the same ranks. One that fails has its error as its result, and
-    new ranks do the rest."""
+    """The results of jobs (work, *arguments), one after the other on the same ranks. One that fails has its error as its result,
+    and new ranks do the rest."""
     results, folder = [], scratch / f"results-on-{size}"
     folder.mkdir(parents=True)
     while len(results) < len(jobs):

@@ -47,8 +47,14 @@ RUNS |= {
     "z2-bf16-amsgrad": Run(2, "bf16", {"optimizer": "amsgrad"}),
 }
 CHANGES = [(f"z{old}-{dtype}", new, 3) for dtype in ("fp32", "bf16") for old, new in ((3, 1), (1, 3), (2, 3), (1, 2))]
-CHANGES += [("z0-bf16", 1, 3), ("z0-fp16", 2, 3), ("z0-fp32-named", 1, 3), ("z0-fp32-named", 3, 3), ("z1-fp32", 0, 3), ("z3-fp32", 0, 3)]
+CHANGES += [("z0-bf16", 1, 3), ("z0-fp16", 2, 3), ("z0-fp32-named", 1, 3), ("z0-fp32-named", 3, 3)]
+CHANGES += [("z1-fp32", 0, 3), ("z3-fp32", 0, 3)]
 ON_FOUR = ["z0-fp32", "z1-fp32", "z1-bf16-sums-fp32", "z2-bf16", "z2-fp32-round-robin", "z3-fp16", "z3-fp32-sub-groups"]
+REFUSED = {
+    ("z0-fp32", "zero=1"): "DeepSpeed does not record which at ZeRO 0",  # three vectors of one shape, and no names
+    ("z1-bf16", "zero=0"): "depends on the next job's optimizer",
+    ("z2-bf16-muon", "dp=3"): "no group of Muon",
+}
 HF = [(kind, stage) for kind in ("trainer", "accelerate") for stage in (1, 2, 3)]
 
 
@@ -59,7 +65,9 @@ def cases():
             yield Case(f"{name} on {dp}", name, dp, run.stage, BOUND[run.dtype], load, (run,))
     for name, new, dp in CHANGES:
         dtype = RUNS[name].dtype
-        yield Case(f"{name} as ZeRO {new} on {dp}", name, dp, new, BOUND[dtype], load, (Run(new, dtype),))
+        # Their FP16_UnfusedOptimizer of ZeRO 0 divides gradients by a loss scale that they don't have, so it goes on differently.
+        bound = float("inf") if name == "z0-fp16" else BOUND[dtype]
+        yield Case(f"{name} as ZeRO {new} on {dp}", name, dp, new, bound, load, (Run(new, dtype),))
     for kind, stage in HF:
         changes = {1: (3,), 2: (2, 3), 3: (3, 1)}[stage]
         for new in changes:
@@ -159,6 +167,7 @@ class Report:
 def save_all(report):
     """{name: truth} of what could be saved."""
     jobs = {name: (save, SAVED / name, run) for name, run in RUNS.items()}
+    jobs["z2-bf16-muon"] = (save, SAVED / "z2-bf16-muon", Run(2, "bf16", {"optimizer": "muon"}), False)
     jobs |= {f"{kind}-z{stage}": (save_hf, SAVED / f"{kind}-z{stage}", kind, stage) for kind, stage in HF}
     truths = dict(zip(jobs, jobs_on_ranks(2, LOGS, list(jobs.values())), strict=True))
     four = [(save, SAVED / f"{name}-dp4", RUNS[name], False) for name in ON_FOUR]
@@ -216,8 +225,8 @@ def main():
     for size in (1, 3, 4, 5):
         load_all(size, [case for case in all_cases if case.dp == size], truths, report)
     damaged_is_seen(truths, report)
-    refuses("z0-fp32", "zero=1", "DeepSpeed does not record which at ZeRO 0", report)  # two biases of one shape
-    refuses("z1-bf16", "zero=0", "depends on the next job's optimizer", report)
+    for (source, target), message in REFUSED.items():
+        refuses(source, target, message, report)
     for name in ON_FOUR:
         tag = checkpoint(f"{name}-dp4")[1]
         three, four = (CUT / f"{name}-4-to-{way}" / tag.name for way in ("3", "3-to-4"))

@@ -54,7 +54,8 @@ def load(tag, ranks):
 
 def same(a, b):
     if torch.is_tensor(a) and torch.is_tensor(b):
-        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8))
+        bits = [t.flatten().view(torch.uint8) for t in (a, b)]
+        return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*bits)
     return type(a) is type(b) and a == b
 
 

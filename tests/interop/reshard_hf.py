@@ -24,8 +24,9 @@ class Tokens(Dataset):
 
 def llama():
     torch.manual_seed(5)
-    config = transformers.LlamaConfig(vocab_size=VOCABULARY, hidden_size=24, intermediate_size=40, num_hidden_layers=2,
-                                      num_attention_heads=2, max_position_embeddings=SEQUENCE, tie_word_embeddings=True, initializer_range=0.3)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=24, intermediate_size=40, num_hidden_layers=2, num_attention_heads=2,
+        max_position_embeddings=SEQUENCE, tie_word_embeddings=True, initializer_range=0.3)
     lora = peft.LoraConfig(r=3, lora_alpha=6, lora_dropout=0.0, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")
     return peft.get_peft_model(transformers.LlamaForCausalLM(config), lora)
 
@@ -51,8 +52,9 @@ def with_trainer(folder, stage, resume=None):
     recorder = Recorder()
     arguments = transformers.TrainingArguments(
         output_dir=str(folder), deepspeed=config(stage), max_steps=STEPS, save_steps=SAVED_AFTER, logging_steps=1,
-        per_device_train_batch_size=BATCH // torch.distributed.get_world_size(), learning_rate=3e-2, warmup_steps=2, weight_decay=0.1,
-        report_to=[], accelerator_config={"use_configured_state": True}, disable_tqdm=True, dataloader_pin_memory=False, seed=11)
+        per_device_train_batch_size=BATCH // torch.distributed.get_world_size(), learning_rate=3e-2, warmup_steps=2,
+        weight_decay=0.1, report_to=[], accelerator_config={"use_configured_state": True}, disable_tqdm=True,
+        dataloader_pin_memory=False, seed=11)
     trainer = transformers.Trainer(llama(), arguments, train_dataset=Tokens(), callbacks=[recorder])
     trainer.train(resume_from_checkpoint=resume and str(resume))
     return recorder.losses

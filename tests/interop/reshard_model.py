@@ -58,7 +58,8 @@ OPTIMIZERS = {
     "named": lambda groups: torch.optim.AdamW(groups, lr=5e-3),  # with the parameters' names, which ZeRO 0 saves
     "amsgrad": lambda groups: torch.optim.AdamW(groups, lr=5e-3, amsgrad=True),
     "sgd": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
-    "adagrad": lambda groups: torch.optim.Adagrad([p for g in groups for p in g["params"]], lr=1e-2),  # ZeRO 1 has one group of it
+    # DeepSpeed's ZeRO 1 has one group of it.
+    "adagrad": lambda groups: torch.optim.Adagrad([p for g in groups for p in g["params"]], lr=1e-2),
     "lion": Lion,
     "muon": None,  # DeepSpeed's own, which its configuration asks for
 }
@@ -143,8 +144,8 @@ def vectors(state):
 
 
 def link(optimizer):
-    """Makes safe_get_full_optimizer_state right: ZeRO 1 and 2 link the states of all groups after the step of the first, and in the
-    order before round_robin_gradients."""
+    """Makes safe_get_full_optimizer_state right: ZeRO 1 and 2 link the states of all groups after the step of the first, and in
+    the order before round_robin_gradients."""
     if not hasattr(optimizer, "_lazy_init_hp_params_optimizer_state"):
         return
     if hasattr(optimizer, "round_robin_bit16_groups"):
