@@ -6,4 +6,4 @@
 #include "framework/format/layout/names.h"         // file names and dictionary keys
 #include "framework/format/layout/partition.h"     // how ZeRO cuts flat buffers among dp ranks
 #include "framework/format/layout/shard_layout.h"  // how tensor parallelism cuts a parameter
-#include "framework/format/layout/sub_params.h"  // fused parameters
+#include "framework/format/layout/sub_params.h"    // fused parameters

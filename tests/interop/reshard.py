@@ -43,6 +43,7 @@ RUNS |= {
     "z2-fp32-sgd": Run(2, "fp32", {"optimizer": "sgd"}),
     "z1-fp32-adagrad": Run(1, "fp32", {"optimizer": "adagrad"}),
     "z2-bf16-lion": Run(2, "bf16", {"optimizer": "lion"}),
+    "z2-bf16-muon": Run(2, "bf16", {"optimizer": "muon"}),
     "z0-fp32-named": Run(0, "fp32", {"optimizer": "named"}),
     "z2-bf16-amsgrad": Run(2, "bf16", {"optimizer": "amsgrad"}),
 }
@@ -53,7 +54,6 @@ ON_FOUR = ["z0-fp32", "z1-fp32", "z1-bf16-sums-fp32", "z2-bf16", "z2-fp32-round-
 REFUSED = {
     ("z0-fp32", "zero=1"): "DeepSpeed does not record which at ZeRO 0",  # three vectors of one shape, and no names
     ("z1-bf16", "zero=0"): "depends on the next job's optimizer",
-    ("z2-bf16-muon", "dp=3"): "no group of Muon",
 }
 HF = [(kind, stage) for kind in ("trainer", "accelerate") for stage in (1, 2, 3)]
 
@@ -167,7 +167,6 @@ class Report:
 def save_all(report):
     """{name: truth} of what could be saved."""
     jobs = {name: (save, SAVED / name, run) for name, run in RUNS.items()}
-    jobs["z2-bf16-muon"] = (save, SAVED / "z2-bf16-muon", Run(2, "bf16", {"optimizer": "muon"}), False)
     jobs |= {f"{kind}-z{stage}": (save_hf, SAVED / f"{kind}-z{stage}", kind, stage) for kind, stage in HF}
     truths = dict(zip(jobs, jobs_on_ranks(2, LOGS, list(jobs.values())), strict=True))
     four = [(save, SAVED / f"{name}-dp4", RUNS[name], False) for name in ON_FOUR]

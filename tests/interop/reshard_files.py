@@ -1,4 +1,8 @@
-"""A checkpoint of 4 ranks, cut for 3 and again for 4, against itself: every key, type and bit of every file. None may differ."""
+"""A checkpoint of 4 ranks, cut for 3 and again for 4, against itself: every key, type and bit of every file.
+
+One key may differ, which no load reads. BF16_Optimizer counts all padding of a group to the last rank, also where the padding exceeds
+that rank's partition, and DeepSpeed's own converter then fails. ds_reshard counts each rank's own, as DeepSpeedZeroOptimizer does.
+"""
 import enum
 import re
 
@@ -59,6 +63,11 @@ def same(a, b):
     return type(a) is type(b) and a == b
 
 
+def counts_padding(file, path):
+    """Whether this is the one key that may differ."""
+    return file.startswith("bf16_") and re.search(r"/group_paddings/\d+$", path)
+
+
 def there_and_back(original, returned):
     """What differs, and how many tensors were compared."""
     a, b = load(original, 4), load(returned, 4)
@@ -68,6 +77,6 @@ def there_and_back(original, returned):
         for path in sorted(a[file].keys() | b[file].keys()):
             before, after = a[file].get(path), b[file].get(path)
             tensors += torch.is_tensor(before)
-            if not same(before, after):
+            if not same(before, after) and not counts_padding(file, path):
                 wrong.append(f"{file}{path}: {str(before)[:60]} became {str(after)[:60]}")
     return wrong, tensors

@@ -171,7 +171,8 @@ def optimizer_state(engine):
         for parameter in parameters:
             yield parameter, "fp32", safe_get_full_fp32_param(parameter)
             for key in vectors(states[flat]):
-                yield parameter, key, safe_get_full_optimizer_state(parameter, key)
+                if key != "momentum_buffer" or not getattr(parameter, "use_muon", False):  # whole, and not gathered; losses tell
+                    yield parameter, key, safe_get_full_optimizer_state(parameter, key)
 
 
 def live(engine):

@@ -19,8 +19,6 @@ constexpr auto kLinear = std::regex::ECMAScript | std::regex_constants::__polyno
 constexpr size_t kMostStates = 1 << 18;  // over all patterns, at 48 bytes each
 constexpr size_t kMostWidth = 1 << 12;   // over all patterns: the cost per character of a name
 constexpr int64_t kAffineMapVersion = 1;
-constexpr double kWidthsVersion = 0.4;        // records the widths of sub-parameters
-constexpr int64_t kAnySize = -1;              // in a shape, as for torch's reshape
 constexpr int64_t kMostMapNumbers = 1 << 23;  // in all affine maps
 
 // Returns the product of all counts in braces, at most kMostStates + 1.

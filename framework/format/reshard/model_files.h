@@ -4,7 +4,7 @@
 
 namespace anymesh {
 
-// What a model-states file says about the optimizer, from OptimizerFiles.
+// A model-states file's entries about the optimizer, from OptimizerFiles.
 struct OptimizerFacts {
   Value param_shapes, whole_state;
 };

@@ -60,6 +60,18 @@ TensorRecord flat_tensor(const Group& group, std::string_view state,
   return {dtype, {numel}, state == kFp32State, joined({numel}, std::move(parts), dtype)};
 }
 
+// Returns a state of whole parameters, those that have elements in the partition.
+TensorRecord whole_parameters(const Group& group, std::string_view state,
+                              const std::vector<Fragment>& fragments) {
+  std::vector<Fragment> whole;
+  int64_t end = 0;
+  for (const Fragment& fragment : fragments) {
+    whole.push_back({fragment.param, 0, end, numel(group.parameters[fragment.param].shape)});
+    end += whole.back().numel;
+  }
+  return flat_tensor(group, state, whole, end);
+}
+
 // Returns the step with memory of its own: torch's optimizers add to it in place.
 Value unshared(const Value& step) {
   if (!step.is_tensor()) return step;
@@ -100,13 +112,6 @@ void check_same_step(const Group& group) {
   }
 }
 
-// With ZeRO 1 and 2, DeepSpeed keeps the momentum of Muon for whole parameters on every rank that
-// has a part of them.
-void refuse_muon(const Group& group) {
-  if (is_true(group.settings.find("use_muon").value_or(false)))
-    group.settings.refuse("no group of Muon, whose momentum is not cut as the weights are");
-}
-
 Value settings_of(const Group& group, int64_t first, int64_t count) {
   std::vector<int64_t> indices(static_cast<size_t>(count));
   std::iota(indices.begin(), indices.end(), first);
@@ -144,13 +149,15 @@ OptimizerFiles::OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh
   const bool is_flat = (mesh.stage == 1 || mesh.stage == 2) && !is_bf16_optimizer_;
   if (is_flat && is_true(zero(keys::kParameterAlignment)))
     alignment_ = kAlignedBytes / std::gcd(kAlignedBytes, int64_t(element_size(mesh.dtype)));
+  const Value offload = zero(keys::kOffloadOptimizer);
+  const Value device = offload.is_dict() ? offload.find(keys::kDevice) : Value();
+  whole_momentum_ = is_flat && (!device.is_string() || device.as_string() == "none");
   const Value size = zero(keys::kSubGroupSize);
   const bool is_number = size.is_int() || size.kind() == Value::Kind::kFloat;
   sub_group_size_ = is_number ? static_cast<int64_t>(size.as_double()) : kSubGroupSizeDefault;
   std::erase_if(groups_, [](const Group& group) { return group.parameters.empty(); });
   for (Group& group : groups_) {
     check_same_step(group);
-    refuse_muon(group);
     if (!is_flat || !is_true(zero(keys::kRoundRobinGradients))) continue;
     std::vector<Parameter> parameters;
     for (const size_t i : round_robin_order(group.parameters.size(), mesh.dp_size))
@@ -228,6 +235,9 @@ Value OptimizerFiles::base_state(const std::vector<Flat>& flats) const {
     if (!group.entry) continue;
     states.emplace_back(index,
                         entry_like(group.entry, group.parameters[0], [&](const std::string& state) {
+                          if (whole_momentum_ && state == kMomentumState &&
+                              is_true(group.settings.find(keys::kUseMuon)))
+                            return whole_parameters(group, state, flat.fragments);
                           return flat_tensor(group, state, flat.fragments, flat.numel);
                         }));
   }

@@ -46,8 +46,9 @@ class OptimizerFiles {
   Value common_;
   std::vector<Group> groups_;  // their parameters in the order of the flat buffers
   bool is_bf16_optimizer_ = false;
-  int64_t alignment_ = 1;       // of each parameter in a flat buffer, in elements
-  int64_t sub_group_size_ = 0;  // ZeRO 3
+  bool whole_momentum_ = false;  // Muon's: each rank has that of all matrices in its partition
+  int64_t alignment_ = 1;        // of each parameter in a flat buffer, in elements
+  int64_t sub_group_size_ = 0;   // ZeRO 3
 };
 
 // Whether DeepSpeed trains with BF16_Optimizer, which keeps gradients in fp32.

@@ -10,7 +10,7 @@
 
 namespace anymesh {
 
-// What one model-parallel rank holds, before ZeRO cuts it among dp ranks. Nothing is read yet.
+// All that one model-parallel rank holds, before ZeRO cuts it among dp ranks. Nothing is read yet.
 struct RankModel {
   struct Parameter {
     std::string name;

@@ -48,7 +48,7 @@ void check_folders(const fs::path& input, const fs::path& output) {
   check_replaceable_tag(output);
 }
 
-// What is read of the source, and how it shall be cut.
+// The source as it is read, and its ranks as they shall be.
 struct Source {
   CheckpointMesh mesh;
   std::vector<Value> model_states;

@@ -80,8 +80,8 @@ void expect_same_files(const fs::path& a, const fs::path& b) {
         << a << " and " << b << ": " << name;
 }
 
-// What we write for the mesh that a checkpoint has is what the real system wrote there: every key,
-// every class, every number.
+// For the mesh that a checkpoint has, we write it as the real system did: every key, every class,
+// every number.
 TEST_F(Reshard, ToItsOwnMeshIsTheSameCheckpoint) {
   for (const std::string name : kSources) {
     run(tag_of(name), name, "zero=" + name.substr(1, 1));
