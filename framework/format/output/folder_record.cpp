@@ -22,8 +22,8 @@ FolderRecord::FolderRecord(fs::path folder) : folder_(std::move(folder)) {
   const auto written = fs::last_write_time(folder_ / kRecordFile);
   for (const Manifest::File& file : record->files) {
     const fs::path path = folder_ / file.name;
-    if (!fs::is_regular_file(fs::symlink_status(path)) || fs::file_size(path) != file.bytes ||
-        fs::last_write_time(path) > written)
+    if (ours_.contains(file.name) || !fs::is_regular_file(fs::symlink_status(path)) ||
+        fs::file_size(path) != file.bytes || fs::last_write_time(path) > written)
       continue;
     files_.push_back(file);
     ours_.insert(file.name);

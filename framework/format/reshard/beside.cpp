@@ -113,24 +113,23 @@ std::vector<std::string> write_beside(const fs::path& tag, const fs::path& outpu
   FolderRecord record(to);
   const std::vector<std::string> names = targets(files);
   record.expect_ours(names, "");
-  const auto publish = [&](const std::string& name, const fs::path& made, Manifest::File listed) {
-    listed.name = name;
-    record.remove(name);
-    record.add({std::move(listed)});
-    record.write();  // before the rename, so that a kill leaves no unrecorded file
-    rename_durably(made, to / name);
+  // Records a file before the rename, beside its old entry, so that a kill leaves no unrecorded file.
+  const auto publish = [&](const fs::path& made, const Manifest::File& listed) {
+    record.add({listed});
+    record.write();
+    rename_durably(made, to / listed.name);
   };
   for (const BesideFile& file : files) {
     const fs::path made = new_file_beside(to / file.to);
     fs::copy_file(from / file.from, made, fs::copy_options::overwrite_existing);
     sync_file(made);
-    publish(file.to, made, {.name = file.to, .bytes = fs::file_size(made)});
+    publish(made, {.name = file.to, .bytes = fs::file_size(made)});
   }
   const std::string text = output.filename();
   const fs::path made = new_file_beside(to / kLatestFile);
   write_text_atomically(made, text);
-  publish(names.back(), made, file_of_text(names.back(), text));
-  record.write();  // its time is that of the files or later
+  publish(made, file_of_text(names.back(), text));
+  FolderRecord(to).write();  // without the old entries
   return names;
 }
 

@@ -185,6 +185,43 @@ TEST_F(Reshard, DryRunWritesNothing) {
   EXPECT_FALSE(fs::exists(folder_ / "dry"));
 }
 
+// A killed run left files: only missing and differing bytes are written.
+TEST_F(Reshard, GoesOnWhereItWasKilled) {
+  const fs::path source = tag_of("z2-bf16-dp3");
+  run(source, "whole", "dp=2");
+  run(source, "killed", "dp=2");
+  const fs::path left = to("killed").string() + ".tmp";
+  fs::rename(to("killed"), left);
+  fs::remove(left / optim_states_file(1, 0, true));
+  fs::resize_file(left / model_states_file(0), 1000);
+  const ReshardReport report = run(source, "killed", "dp=2");
+  EXPECT_GT(report.kept, fs::file_size(to("whole") / optim_states_file(0, 0, true)) / 2);
+  EXPECT_LT(report.kept, report.bytes);
+  EXPECT_FALSE(fs::exists(left));
+  for (const auto& entry : fs::directory_iterator(to("whole"))) {
+    const fs::path name = entry.path().filename();
+    if (name == kManifestFile) continue;
+    EXPECT_EQ(read_text(entry.path(), 1 << 30), read_text(to("killed") / name, 1 << 30)) << name;
+  }
+}
+
+TEST_F(Reshard, ADamagedByteIsAnError) {
+  const fs::path source = folder_ / "source" / "global_step4";
+  fs::create_directories(source.parent_path());
+  fs::copy(tag_of("z1-fp32-dp2"), source);
+  const fs::path file = source / optim_states_file(1, 0, false);
+  const Value state = read_torch_file(file).at(keys::kOptimizerStateDict);
+  const TensorRecord master = state.at(keys::kFp32Groups).at(0).as_tensor();
+  const FileRange place = master.bytes->places(0, 4).at(0);
+  std::string bytes = read_text(file, 1 << 30);
+  bytes.at(place.offset) ^= 1;
+  write_file(file, bytes);
+  const std::string message = message_of([&] { run(source, "damaged", "dp=3"); });
+  EXPECT_THAT(message, testing::HasSubstr(file.filename().string()));
+  EXPECT_FALSE(fs::exists(to("damaged"))) << message;
+  EXPECT_FALSE(fs::exists(folder_ / "damaged" / kLatestFile));
+}
+
 // HF Trainer's own files go along; a rank's random numbers go by its new name.
 TEST_F(Reshard, CarriesWhatIsBeside) {
   const fs::path source = folder_ / "checkpoint-4" / "global_step4";
