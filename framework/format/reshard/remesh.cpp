@@ -43,8 +43,9 @@ LayerName layer_name(const std::string& name) {
 // Returns elements [offset, ...) of a shard, read from the full tensor piece by piece. Padding is
 // zero.
 BytesPtr cut_out(const TensorRecord& full, const ShardLayout& layout) {
-  constexpr int64_t kElements = 64
-                                << 10;  // at a time, so that what is read around them stays small
+  // Elements at a time, so that at most 256 Ki are read to find them among others.
+  const int64_t around_all = std::max<int64_t>(1, layout.full_numel()),
+                most = std::max<int64_t>(1024, (256 << 10) * layout.shard_numel() / around_all);
   const uint64_t size = element_size(full.dtype);
   const auto bytes = [size](int64_t elements) { return static_cast<uint64_t>(elements) * size; };
   const auto read = [=](uint64_t offset, std::span<std::byte> out) {
@@ -52,8 +53,8 @@ BytesPtr cut_out(const TensorRecord& full, const ShardLayout& layout) {
     const auto begin = static_cast<int64_t>(offset / size),
                end = begin + static_cast<int64_t>(out.size() / size);
     std::vector<std::byte> around;
-    for (int64_t first = begin; first < end; first += kElements) {
-      const int64_t count = std::min(kElements, end - first);
+    for (int64_t first = begin; first < end; first += most) {
+      const int64_t count = std::min(most, end - first);
       int64_t low = INT64_MAX, high = 0;  // the elements are in [low, high) of the full tensor
       layout.for_each_run(first, count, [&](int64_t from, int64_t, int64_t n) {
         low = std::min(low, from);
