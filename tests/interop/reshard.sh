@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Resumes real DeepSpeed, Trainer and accelerate from what ds_reshard writes (see reshard.py). Installs the same packages as
-# run.sh, once.
+# Resumes real DeepSpeed, Trainer and accelerate from what ds_reshard writes (see reshard.py). Then trains what lesson 14 shows by
+# recorded losses, and compares with them. Installs the same packages as run.sh, once.
 #
 #   tests/interop/reshard.sh [FOLDER_OF_EXECUTABLES]      default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 started=$SECONDS
 compare 900 reshard.py "$bin"
+LAUNCHER="$venv/bin/python $repository/tests/interop/launch.py" \
+  with_packages 600 "$repository/tutorials/14_stay_with_deepspeed/run.sh" "$bin"
 echo "resharded in $((SECONDS - started)) s"

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# The trip: DeepSpeed trains on 4 ranks, ds_reshard cuts its checkpoint for 3, and unmodified DeepSpeed goes on there. The
+# checkpoint of 4 ranks and all losses are what real DeepSpeed left in tests/fixtures/deepspeed/trip. LAUNCHER="deepspeed
+# --num_gpus", or "torchrun --nproc-per-node", makes them anew by train.py. The checks are the same, and one more compares with the
+# recorded losses.
+source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
+needs ds_reshard ckpt
+read -ra launcher <<<"${LAUNCHER:-}"
+record=$out
+[[ -z ${LAUNCHER:-} ]] || record=$out/recorded
+mkdir -p "$record"
+tag=global_step10 parameter=model.layers.0.self_attn.q_proj.weight
+
+# on RANKS ARGUMENTS...: runs train.py, if there is a launcher.
+on() { [[ -z ${LAUNCHER:-} ]] || quietly "$out/train.log" "${launcher[@]}" "$1" "tutorials/$tutorial/train.py" "${@:2}"; }
+
+# reshard FROM TO TARGET
+reshard() {
+  quietly "$out/reshard.log" "$bin/ds_reshard" --input_folder "$out/$1/$tag" --output_folder "$out/$2/$tag" --target "$3"
+  say "$(grep '^every element' "$out/reshard.log")"
+}
+
+# where CHECKPOINT: what it is, and which rank has which elements of the parameter's master.
+where() {
+  quietly "$out/inspect.log" "$bin/ckpt" inspect "$out/$1/$tag"
+  say "$(sed -n '/^ordinary checkpoint/,/elements; /p' "$out/inspect.log")"
+  quietly "$out/inspect.log" "$bin/ckpt" inspect "$out/$1/$tag" --parameter "$parameter"
+  say "$(sed -n '/^W = /,/^exp_avg:/{/^exp_avg:/d; /^$/d; p}' "$out/inspect.log")"
+}
+
+# same A B: checks that no weight, moment or step differs by a bit.
+same() {
+  quietly "$out/diff.log" "$bin/ckpt" diff "$out/$1/$tag" "$out/$2/$tag"
+  say "$(tail -1 "$out/diff.log")"
+}
+
+# continues WHOLE RESUMED WHAT
+continues() {
+  say "$1: loss $(loss "$1" 11) at step 11, $(loss "$1" 20) at step 20" \
+      "$2: loss $(loss "$2" 11) at step 11, $(loss "$2" 20) at step 20"
+  compare "$1" "$2" "$3" "the first loss within 1e-6, all within 2e-3" --first-tolerance 1e-6 --tolerance 2e-3
+}
+
+quietly "$out/tar.log" tar xf tests/fixtures/deepspeed/trip/trip.tar.xz -C "$record"
+on 4 loop "$out/whole.csv" --save "$out/dp4"
+where dp4
+reshard dp4 dp3 dp=3
+where dp3
+same dp4 dp3
+for mesh in dp4 dp3; do
+  quietly "$out/figure.log" "$bin/plot_figure" checkpoint --output "$out/$mesh.svg" --parameter "$parameter" "$out/$mesh/$tag"
+done
+
+reshard dp3 back dp=4
+reshard dp4 straight dp=4
+same dp4 back
+quietly "$out/diff.log" diff -r "$out/straight/$tag" "$out/back/$tag"
+say "ok: cut for 3 ranks and again for 4, each file has the bytes of one that was never cut for 3"
+reshard dp4 zero3 dp=3,zero=3
+where zero3
+same dp4 zero3
+
+on 3 loop "$out/resumed.csv" --load "$out/dp3"
+continues whole resumed "DeepSpeed on 3 ranks against the 4 that went on"
+on 4 trainer "$out/trainer.csv" --save "$out/trainer4"
+[[ -z ${LAUNCHER:-} ]] || reshard trainer4/checkpoint-10 trainer3/checkpoint-10 dp=3
+on 3 trainer "$out/trainer-resumed.csv" --load "$out/trainer3/checkpoint-10"
+continues trainer trainer-resumed "HF Trainer on 3 ranks against the 4 that went on"
+[[ -z ${LAUNCHER:-} ]] || for run in whole trainer; do
+  close "recorded/$run" "$run" 1e-2 "$run: now against the recorded losses"
+done
+quietly "$out/plot.log" "$bin/plot_loss" --output "$out/loss.svg" --title "Saved by 4 ranks at step 10, resumed on 3" \
+    "DeepSpeed on 4=$out/whole.csv" "DeepSpeed on 3=$out/resumed.csv" \
+    "Trainer on 4=$out/trainer.csv" "Trainer on 3=$out/trainer-resumed.csv"
