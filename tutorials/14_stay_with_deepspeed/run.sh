@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # The trip: DeepSpeed trains on 4 ranks, ds_reshard cuts its checkpoint for 3, and unmodified DeepSpeed goes on there. The
-# checkpoint of 4 ranks and all losses are what real DeepSpeed left in tests/fixtures/deepspeed/trip. LAUNCHER="deepspeed
-# --num_gpus", or "torchrun --nproc-per-node", makes them anew by train.py. The checks are the same, and one more compares with the
-# recorded losses.
+# checkpoint of 4 ranks and all losses are what real DeepSpeed left in tests/fixtures/deepspeed/trip. With
+# LAUNCHER="deepspeed --num_gpus", or "torchrun --nproc-per-node", train.py makes them anew. The checks are the same, and one more
+# compares with the recorded losses.
 source "$(dirname "${BASH_SOURCE[0]}")/../lesson.sh" "$@"
 needs ds_reshard ckpt
 read -ra launcher <<<"${LAUNCHER:-}"
