@@ -69,6 +69,7 @@ continues trainer trainer-resumed "HF Trainer on 3 ranks against the 4 that went
 [[ -z ${LAUNCHER:-} ]] || for run in whole trainer; do
   close "recorded/$run" "$run" 1e-2 "$run: now against the recorded losses"
 done
-quietly "$out/plot.log" "$bin/plot_loss" --output "$out/loss.svg" --title "Saved by 4 ranks at step 10, resumed on 3" \
-    "DeepSpeed on 4=$out/whole.csv" "DeepSpeed on 3=$out/resumed.csv" \
-    "Trainer on 4=$out/trainer.csv" "Trainer on 3=$out/trainer-resumed.csv"
+quietly "$out/plot.log" "$bin/plot_loss" --output "$out/loss.svg" --title "DeepSpeed, saved by 4 ranks and resumed on 3" \
+    "4 ranks=$out/whole.csv" "3 ranks=$out/resumed.csv"
+quietly "$out/plot.log" "$bin/plot_loss" --output "$out/trainer.svg" --title "HF Trainer, saved by 4 ranks and resumed on 3" \
+    "4 ranks=$out/trainer.csv" "3 ranks=$out/trainer-resumed.csv"
