@@ -139,7 +139,7 @@ Source open_source(const ReshardOptions& options, const fs::path& input, RecordC
 
 // Returns the loss scaler that DeepSpeed starts fp16 with, by the config.
 Value new_scaler(const Value& config, DType dtype) {
-  const auto entry = [&](std::string_view key, Value otherwise) {
+  const auto entry = [&](std::string_view key, const Value& otherwise) {
     const Value found = config_entry(config, keys::kFp16, key);
     return found.is_int() || found.kind() == Value::Kind::kFloat ||
                    found.kind() == Value::Kind::kBool
