@@ -422,7 +422,7 @@ def theirs(folder, scratch):
     their_converter(tag, other, *flags)
     wrong = list(universal_differences(mine, other, cat_dim_differs=known == "cat_dim"))
     report = [f"{len(files_in(other))} files, {len(list((mine / 'zero').glob('*/fp32.pt')))} parameters"]
-    if "args" not in model:  # Megatron's are padded, or of a pipeline
+    if "args" not in model and model["mp_world_size"] == 1:  # theirs refuses tp; Megatron's are padded, or of a pipeline
         wrong += rounded_differences(checkpoint, scratch)
         report.append("zero_to_torch in 3 dtypes")
     return report, wrong
