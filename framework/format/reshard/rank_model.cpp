@@ -46,19 +46,6 @@ Parameter parameter_of(const ShardedCheckpoint& source, const std::string& name,
   return parameter;
 }
 
-// Returns a group's names in the optimizer's order. ZeRO 1 and 2 may have dealt them out to dp ranks.
-std::vector<std::string> undealt(const ShardedCheckpoint& source, size_t mp,
-                                 const std::vector<std::string>& names) {
-  const bool is_dealt = (source.stage == 1 || source.stage == 2) &&
-                        source.optimizers[mp].contains(keys::kZeroStage) &&
-                        round_robin_gradients(source.model_states[mp]).as_bool();
-  if (!is_dealt) return names;
-  const std::vector<size_t> order = round_robin_order(names.size(), source.dp_size);
-  std::vector<std::string> result(names.size());
-  for (size_t i = 0; i < names.size(); ++i) result[order[i]] = names[i];
-  return result;
-}
-
 std::vector<Group> groups_of(const ShardedCheckpoint& source, int pp, int tp) {
   const auto mp = static_cast<size_t>(pp * source.tp_size + tp);
   const Value torch = torch_state(source, mp), all = torch.at(keys::kParamGroups);
@@ -69,7 +56,8 @@ std::vector<Group> groups_of(const ShardedCheckpoint& source, int pp, int tp) {
     Group& group = groups.emplace_back(Group{{}, all.at(g), {}});
     const std::vector<int64_t> params = group.settings.at(keys::kParams).as_ints();
     if (!params.empty()) group.entry = torch.at(keys::kState).find(params[0]);
-    for (const std::string& name : undealt(source, mp, names[g]))
+    for (const std::string& name :
+         optimizers_order(names[g], source.model_states[mp], source.optimizers[mp], source.dp_size))
       group.parameters.push_back(parameter_of(source, name, pp, tp));
   }
   return groups;
@@ -190,6 +178,18 @@ DType model_dtype(const Value& state, const std::vector<NamedTensors>& layers) {
     for (const auto& [name, tensor] : tensors)
       if (is_floating(tensor.dtype)) return tensor.dtype;
   return DType::kFloat32;
+}
+
+std::vector<std::string> optimizers_order(const std::vector<std::string>& names,
+                                          const Value& model_state, const Value& optimizer,
+                                          int dp_size) {
+  const Value stage = optimizer.find(keys::kZeroStage);
+  const bool is_flat = stage && (zero_stage_of(stage) == 1 || zero_stage_of(stage) == 2);
+  if (!is_flat || !round_robin_gradients(model_state).as_bool()) return names;
+  const std::vector<size_t> order = round_robin_order(names.size(), dp_size);
+  std::vector<std::string> result(names.size());
+  for (size_t i = 0; i < names.size(); ++i) result[order[i]] = names[i];
+  return result;
 }
 
 std::vector<RankModel> rank_models(const ShardedCheckpoint& source, const CheckpointMesh& to) {

@@ -45,6 +45,12 @@ struct RankModel {
 // weights there or in layer files.
 DType model_dtype(const Value& model_state, const std::vector<NamedTensors>& layers);
 
+// Returns a group's names in the optimizer's order, from the order of its flat buffer:
+// DeepSpeedZeroOptimizer may have dealt them out to dp ranks (round_robin_order).
+std::vector<std::string> optimizers_order(const std::vector<std::string>& names,
+                                          const Value& model_state, const Value& optimizer,
+                                          int dp_size);
+
 // Returns the ranks of a checkpoint whose tp and pp stay as they are, by mp rank, with `module` as
 // the mesh `to` needs it. Throws if optimizer states are missing or incomplete.
 std::vector<RankModel> rank_models(const ShardedCheckpoint& source, const CheckpointMesh& to);

@@ -333,7 +333,9 @@ std::vector<std::vector<std::string>> groups_of(const WholeModel& model,
     for (size_t g = 0; g < groups.size(); ++g) {
       const size_t lists = model.mesh.stage == 3 ? param_groups.at(g).at(keys::kParams).size() : 1;
       for (size_t i = 0; i < lists; ++i)
-        for (const auto& [name, shape] : named_shapes(shapes.at(taken++)))
+        for (const std::string& name :
+             optimizers_order(names_of(named_shapes(shapes.at(taken++))), state,
+                              model.optimizer_state, model.mesh.dp_size))
           if (known.insert(name).second) groups[g].push_back(name);
     }
     if (taken != shapes.size()) shapes.fail(std::to_string(taken) + " groups, as of the optimizer");

@@ -136,6 +136,30 @@ TEST_F(Reshard, AUniversalFolderBecomesOrdinary) {
   }
 }
 
+// The order that round_robin_gradients deals depends on dp: from a universal folder it is found
+// again, as from the files themselves.
+TEST_F(Reshard, DealsOutAnew) {
+  const fs::path source = folder_ / "source" / "global_step4", universal = folder_ / "universal";
+  fs::create_directories(source.parent_path());
+  fs::copy(tag_of("z2-bf16-dp3"), source);
+  for (const auto& entry : fs::directory_iterator(source)) {
+    Value file = read_torch_file(entry.path());
+    Value config = file.at(keys::kDsConfig), zero = config.at(keys::kZeroOptimization);
+    zero.set(keys::kRoundRobinGradients, true);
+    file.set(keys::kDsConfig, config.set(keys::kZeroOptimization, zero));
+    write_torch_file(folder_ / "new.pt", file);
+    fs::rename(folder_ / "new.pt", entry.path());
+  }
+  run(source, "dealt", "dp=2");
+  EXPECT_EQ(differences(source, to("dealt")), "");
+  convert_to_universal({.input = to("dealt"), .output = universal, .inject_missing_info = true},
+                       {});
+  for (const fs::path& from : {to("dealt"), universal}) {
+    run(from, "again", "dp=3");
+    expect_same_files(source, to("again"));
+  }
+}
+
 TEST_F(Reshard, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal(tag_of("z1-bf16-dp2"), "zero=0"), testing::HasSubstr("give zero=1"));
   EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "zero=2"),
