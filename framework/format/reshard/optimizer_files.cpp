@@ -128,11 +128,6 @@ Value shapes_of(std::span<const Parameter> parameters) {
 
 }  // namespace
 
-Value config_entry(const Value& config, std::string_view section, std::string_view key) {
-  const Value found = config.is_dict() ? config.find(section) : Value();
-  return found.is_dict() ? found.find(key) : Value();
-}
-
 bool has_bf16_optimizer(const CheckpointMesh& mesh, const Value& config) {
   const Value dtype = config_entry(config, keys::kDataTypes, keys::kGradAccumDtype);
   return mesh.stage == 1 && mesh.dtype == DType::kBFloat16 && dtype.is_string() &&

@@ -54,7 +54,4 @@ class OptimizerFiles {
 // Whether DeepSpeed trains with BF16_Optimizer, which keeps gradients in fp32.
 bool has_bf16_optimizer(const CheckpointMesh& mesh, const Value& config);
 
-// Returns an entry of a section of ds_config, such as zero_optimization; None if it has none.
-Value config_entry(const Value& config, std::string_view section, std::string_view key);
-
 }  // namespace anymesh

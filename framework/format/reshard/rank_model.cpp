@@ -163,12 +163,16 @@ void fill_module(const ShardedCheckpoint& source, RankModel& rank, DType from,
 
 }  // namespace
 
+Value config_entry(const Value& config, std::string_view section, std::string_view key) {
+  const Value found = config.is_dict() ? config.find(section) : Value();
+  return found.is_dict() ? found.find(key) : Value();
+}
+
 DType model_dtype(const Value& state, const std::vector<NamedTensors>& layers) {
-  const Value config = state.find(keys::kDsConfig).value_or(Value::dict());
+  const Value config = state.find(keys::kDsConfig);
   for (const auto& [key, dtype] :
        {std::pair(keys::kBf16, DType::kBFloat16), std::pair(keys::kFp16, DType::kFloat16)}) {
-    const Value section = config.is_dict() ? config.find(key) : Value();
-    const Value enabled = section.is_dict() ? section.find(keys::kEnabled) : Value();
+    const Value enabled = config_entry(config, key, keys::kEnabled);
     if (enabled.kind() == Value::Kind::kBool && enabled.as_bool()) return dtype;
   }
   const std::set<std::string> buffers = buffer_names(state);

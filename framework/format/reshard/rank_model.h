@@ -41,6 +41,9 @@ struct RankModel {
   std::map<int, NamedTensors> layers;
 };
 
+// Returns an entry of a section of ds_config, such as zero_optimization; None if it has none.
+Value config_entry(const Value& config, std::string_view section, std::string_view key);
+
 // Returns the precision of the model's weights: by the config in a model-states file, else by the
 // weights there or in layer files.
 DType model_dtype(const Value& model_state, const std::vector<NamedTensors>& layers);

@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 using Parameter = RankModel::Parameter;
 using Kind = MergeRule::Kind;
 
-constexpr int kEmbeddingLayer =
-    1;  // Megatron's layer 0 casts the input; the transformer begins at 2
+// Megatron's layer 0 casts the input; the transformer begins at layer 2.
+constexpr int kEmbeddingLayer = 1;
 
 // Returns the layer of a pipeline's parameter, "7.mlp.dense_h_to_4h.weight", and its name within.
 // A layer that stages share is the embedding: "tied_modules.embed.word_embeddings.weight".
@@ -160,7 +160,7 @@ class Cuts {
   int64_t vocabulary_multiple_;
 };
 
-// Returns the names of a list that a stage has: the layers that are dealt to it, and what it shares.
+// Tells which parameters a stage has: those of its layers, and of layers that it shares.
 class Stages {
  public:
   Stages(const WholeModel& model, int pp_size, Cuts& cuts) : pp_size_(pp_size), cuts_(cuts) {
