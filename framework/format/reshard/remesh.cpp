@@ -43,9 +43,9 @@ LayerName layer_name(const std::string& name) {
 // Returns elements [offset, ...) of a shard, read from the full tensor piece by piece. Padding is
 // zero.
 BytesPtr cut_out(const TensorRecord& full, const ShardLayout& layout) {
-  // Elements at a time, so that at most 256 Ki are read to find them among others.
+  // Elements at a time, so that at most 128 Ki are read to find them among others.
   const int64_t around_all = std::max<int64_t>(1, layout.full_numel()),
-                most = std::max<int64_t>(1024, (256 << 10) * layout.shard_numel() / around_all);
+                most = std::max<int64_t>(1024, (128 << 10) * layout.shard_numel() / around_all);
   const uint64_t size = element_size(full.dtype);
   const auto bytes = [size](int64_t elements) { return static_cast<uint64_t>(elements) * size; };
   const auto read = [=](uint64_t offset, std::span<std::byte> out) {
