@@ -7,6 +7,7 @@
 #include "framework/util/shell_word.h"
 #include "tools/hf/gpt/args.h"
 #include "tools/hf/gpt/convert.h"
+#include "tools/hf/gpt/family.h"
 #include "tools/progress_line.h"
 #include "tools/run_tool.h"
 
@@ -77,7 +78,7 @@ void run_import(const HfExportOptions& options, bool overwrite) {
   });
   const GptConfig& gpt = report.model.gpt;
   const auto bytes = static_cast<double>(report.bytes);
-  std::printf("%s: %s of %d layers\n", options.checkpoint.c_str(), family_name(report.model.family),
+  std::printf("%s: %s of %d layers\n", options.checkpoint.c_str(), report.model.family->name,
               gpt.num_layers);
   std::printf("%s: %ld parameters, %s %s\n", report.output.c_str(), report.parameters,
               size_text(bytes).c_str(), pace(bytes, report.seconds).c_str());
