@@ -7,7 +7,7 @@
 namespace anymesh {
 namespace {
 
-// Of a parameter that stages share, the first stage saved the layer's file.
+// Stages may share a parameter; the first of them saved the layer's file.
 std::map<std::string, TensorRecord> masters_of(const std::vector<RankModel>& ranks, int tp_rank) {
   std::map<std::string, TensorRecord> masters;
   for (const RankModel& rank : ranks) {
