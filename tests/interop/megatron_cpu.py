@@ -14,10 +14,10 @@ import torch
 from ranks import on_ranks
 
 MODEL = """--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32
-  --micro-batch-size 1 --global-batch-size 8 --train-iters 20 --lr-decay-iters 20 --lr-warmup-iters 3 --lr 1e-3 --min-lr 1e-4 --lr-decay-style cosine --log-interval 1
-  --eval-iters 0 --clip-grad 1.0 --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95 --init-method-std 0.02
-  --attention-dropout 0 --hidden-dropout 0 --seed 1234 --split 100,0,0 --make-vocab-size-divisible-by 64
-  --no-bias-gelu-fusion""".split()
+  --make-vocab-size-divisible-by 64 --init-method-std 0.02 --attention-dropout 0 --hidden-dropout 0 --no-bias-gelu-fusion
+  --micro-batch-size 1 --global-batch-size 8 --train-iters 20 --log-interval 1 --eval-iters 0 --seed 1234 --split 100,0,0
+  --lr 1e-3 --min-lr 1e-4 --lr-decay-style cosine --lr-decay-iters 20 --lr-warmup-iters 3
+  --clip-grad 1.0 --weight-decay 0.1 --adam-beta1 0.9 --adam-beta2 0.95""".split()
 THEIRS = """--eval-interval 1000 --data-impl mmap --num-workers 0 --distributed-backend gloo --no-masked-softmax-fusion
   --no-bias-dropout-fusion --no-gradient-accumulation-fusion --deepspeed""".split()
 
