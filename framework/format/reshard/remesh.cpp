@@ -424,6 +424,14 @@ std::vector<std::string> notes_on_megatron(const WholeModel& model, const Checkp
         "value. Megatron-DeepSpeed since December 2024 keeps all queries, keys and values of a tp "
         "rank together, which nothing in the files tells: of such a checkpoint, only tp=" +
         std::to_string(model.mesh.tp_size) + " is good");
+  const Value info = is_megatrons(state) ? state.find(keys::kUniversalInfo) : Value();
+  const UniversalInfo sizes = info ? UniversalInfo::from_value(info) : UniversalInfo();
+  if (sizes.padded_vocab_size.value_or(0) > sizes.original_vocab_size.value_or(0))
+    notes.push_back(
+        "rows " + std::to_string(*sizes.original_vocab_size) + " to " +
+        std::to_string(*sizes.padded_vocab_size) +
+        " of the vocabulary are padding, which takes part in Megatron-DeepSpeed's softmax: with "
+        "another tp or pp they are zero, and the loss jumps. A change of dp keeps them");
   return notes;
 }
 

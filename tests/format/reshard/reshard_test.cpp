@@ -146,6 +146,20 @@ TEST_F(Reshard, NotesTheOrderThatATpOfMegatronAssumes) {
   EXPECT_THAT(notes("pp=1"), testing::Not(testing::HasSubstr("query_key_value")));
 }
 
+TEST_F(Reshard, NotesPaddingOfTheVocabularyThatIsLost) {
+  const fs::path tag = folder_ / "padded" / "global_step1";
+  fs::create_directories(tag.parent_path());
+  fs::copy(tag_of("z1-bf16-tp1pp1dp2"), tag);
+  Value state = read_torch_file(tag / model_states_file(0));
+  Value info = state.at(keys::kUniversalInfo);
+  state.set(keys::kUniversalInfo, info.set(keys::kOriginalVocabSize, 500));
+  write_torch_file(tag / model_states_file(0), state);
+  EXPECT_THAT(testing::PrintToString(run(tag, "pp", "pp=2").notes),
+              testing::HasSubstr("rows 500 to 512 of the vocabulary are padding"));
+  EXPECT_THAT(testing::PrintToString(run(tag, "dp", "dp=1").notes),
+              testing::Not(testing::HasSubstr("padding")));
+}
+
 // Names and keys of layer files are those of the model's code, which ds_reshard does not know.
 TEST_F(Reshard, AnyPipelineInAnotherPrecision) {
   for (const std::string name : {"pipeline-tied", "pipeline-frozen"}) {
