@@ -1,0 +1,104 @@
+// The files of a Hugging Face folder: weights in torch's format.
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/hf_folder.h"
+
+namespace anymesh {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+class HfFiles : public HfFolder {
+ protected:
+  const std::string bin_ = "pytorch_model.bin";
+
+  static void write_bin(const fs::path& file, const NamedTensors& tensors) {
+    std::vector<Value::Entry> entries;
+    for (const auto& [name, tensor] : tensors) entries.emplace_back(name, tensor);
+    write_torch_file(file, Value::ordered_dict(entries));
+  }
+  // Writes the config.json and the tensors, each half of them in a file, with the index.
+  void write_parts(const HfModel& model, const NamedTensors& tensors) {
+    write(model, {});
+    fs::remove(theirs_ / "model.safetensors");
+    const auto half = tensors.begin() + std::ssize(tensors) / 2;
+    const std::pair<std::string, NamedTensors> parts[] = {
+        {"pytorch_model-00001-of-00002.bin", {tensors.begin(), half}},
+        {"pytorch_model-00002-of-00002.bin", {half, tensors.end()}}};
+    nlohmann::json map;
+    for (const auto& [file, part] : parts) {
+      write_bin(theirs_ / file, part);
+      for (const auto& [name, tensor] : part) map[name] = file;
+    }
+    write_file(theirs_ / (bin_ + ".index.json"), nlohmann::json{{"weight_map", map}}.dump());
+  }
+
+  // The names of the first GPT-2 files, with their masks.
+  static NamedTensors first_gpt2(const HfModel& model) {
+    NamedTensors tensors = numbered_tensors(model);
+    for (auto& [name, tensor] : tensors) name = name.substr(std::string("transformer.").size());
+    for (const std::string layer : {"h.0.", "h.1."}) {
+      const std::vector<uint8_t> mask(64, 1);
+      tensors.emplace_back(layer + "attn.bias",
+                           TensorRecord{DType::kUInt8, {1, 1, 8, 8}, false, bytes_of(mask)});
+      tensors.emplace_back(layer + "attn.masked_bias", float_tensor({}, {-1e4}));
+    }
+    return tensors;
+  }
+};
+
+TEST_F(HfFiles, OfTorchAreImportedAsSafetensorsAre) {
+  for (const HfFamily family : {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kBloom}) {
+    const HfModel model = tiny(family);
+    write(model);
+    import_hf(theirs_, folder_ / "expected", {});
+    write_bin(theirs_ / bin_, {});  // transformers takes safetensors where it finds both
+    import_hf(theirs_, save_, {});
+    expect_same(folder_ / "expected", save_);
+    fs::remove(theirs_ / "model.safetensors");
+    write_bin(theirs_ / bin_, numbered_tensors(model));
+    import_hf(theirs_, save_, {});
+    expect_same(folder_ / "expected", save_);
+    fs::remove(theirs_ / bin_);
+    write_parts(model, numbered_tensors(model));
+    import_hf(theirs_, save_, {});
+    expect_same(folder_ / "expected", save_);
+    fs::remove_all(theirs_);
+  }
+}
+
+TEST_F(HfFiles, OfTheFirstGpt2HaveBareNamesAndMasks) {
+  const HfModel model = tiny(HfFamily::kGpt2);
+  write(model);
+  import_hf(theirs_, folder_ / "expected", {});
+  write_parts(model, first_gpt2(model));
+  import_hf(theirs_, save_, {});
+  expect_same(folder_ / "expected", save_);
+  NamedTensors tensors = first_gpt2(model);
+  tensors.emplace_back("h.1.attn.c_attn.bias2", float_tensor({36}, std::vector<float>(36)));
+  write_parts(model, tensors);
+  fs::remove_all(save_);
+  EXPECT_THAT(refusal(), HasSubstr("has h.1.attn.c_attn.bias2, which no GPT-2"));
+}
+
+TEST_F(HfFiles, OfTorchThatAreDamagedOrOldAreRefused) {
+  const HfModel model = tiny(HfFamily::kGpt2);
+  write_parts(model, numbered_tensors(model));
+  const fs::path part = theirs_ / "pytorch_model-00002-of-00002.bin";
+  const std::string whole = read_file(part);
+  write_file(part, whole.substr(0, whole.size() / 2));
+  EXPECT_THAT(refusal(), HasSubstr(part.string()));
+  write_file(part, std::string("\x80\x02\x8A\x0A\x6C\xFC\x9C\x46\xF9\x20\x6A\xA8\x50\x19.", 15));
+  EXPECT_THAT(refusal(),
+              AllOf(HasSubstr(part.string() + ": is in the legacy format of torch.save before 1.6"),
+                    HasSubstr("; convert it first: python3 -c 'import "),
+                    HasSubstr(".new\")' " + part.string() + " && mv ")));
+  fs::remove(part);
+  EXPECT_THAT(refusal(), HasSubstr(part.string()));
+}
+
+}  // namespace
+}  // namespace anymesh
