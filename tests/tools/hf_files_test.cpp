@@ -1,4 +1,5 @@
-// The files of a Hugging Face folder: weights in torch's format.
+// The files of a Hugging Face folder: weights in torch's format, weights of another dtype, and
+// generation_config.json.
 #include <gmock/gmock.h>
 
 #include <nlohmann/json.hpp>
@@ -9,6 +10,7 @@ namespace anymesh {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class HfFiles : public HfFolder {
@@ -98,6 +100,71 @@ TEST_F(HfFiles, OfTorchThatAreDamagedOrOldAreRefused) {
                     HasSubstr(".new\")' " + part.string() + " && mv ")));
   fs::remove(part);
   EXPECT_THAT(refusal(), HasSubstr(part.string()));
+}
+
+TEST_F(HfFiles, OfAnotherDtypeAreRoundedOnce) {
+  const HfModel model = tiny(HfFamily::kLlama);
+  NamedTensors tensors = numbered_tensors(model);
+  for (auto& [name, tensor] : tensors) {
+    std::vector<float> values = floats(*tensor.bytes);
+    for (float& value : values) value /= 3;
+    tensor = float_tensor(tensor.shape, values);
+  }
+  write(model, tensors);
+  import_hf(theirs_, save_, {});
+  for (const auto& [dtype, name] :
+       {std::pair(DType::kBFloat16, "bfloat16"), std::pair(DType::kFloat16, "float16")}) {
+    export_gpt({.checkpoint = save_, .output = back_, .dtype = dtype});
+    const auto config = nlohmann::json::parse(read_file(back_ / kHfConfigFile));
+    EXPECT_EQ(config["dtype"], name);
+    const fs::path expected = folder_ / name;
+    export_fp32({.checkpoint = theirs_, .output = expected, .safetensors = true, .dtype = dtype},
+                {});
+    for (const auto& [tensor, record] : read_safetensors(back_ / "model.safetensors"))
+      EXPECT_EQ(record.dtype, dtype) << tensor;
+    expect_same(expected, back_);
+    import_hf(back_, folder_ / "again", {});
+    export_gpt({.checkpoint = folder_ / "again", .output = folder_ / "twice", .dtype = dtype});
+    expect_same(back_, folder_ / "twice");
+  }
+  const auto describe = [](const CheckpointReader&, const TokenIds&) {
+    return HfDescription{.config = R"({"torch_dtype": "float32"})",
+                         .parameters = {{.name = "a", .shape = {2}, .theirs = {{"b", {2}}}}}};
+  };
+  write_safetensors(folder_ / "model.safetensors", {{"a", float_tensor({2}, {1, 2})}});
+  export_hf({.checkpoint = folder_ / "model.safetensors",
+             .output = folder_ / "mine",
+             .dtype = DType::kFloat16},
+            describe, {});
+  const auto config = nlohmann::json::parse(read_file(folder_ / "mine" / kHfConfigFile));
+  EXPECT_EQ(config, (nlohmann::json{{"torch_dtype", "float16"}, {"dtype", "float16"}}));
+}
+
+TEST_F(HfFiles, SayTheSpecialTokensToGenerate) {
+  HfModel model = tiny(HfFamily::kLlama);
+  const fs::path generation = back_ / kHfGenerationFile;
+  write(model);
+  import_hf(theirs_, save_, {});
+  EXPECT_THAT(export_gpt({.checkpoint = save_, .output = back_}).tokenizer, ElementsAre());
+  EXPECT_FALSE(fs::exists(generation));  // nothing says them
+  model.token_ids = {{"bos_token_id", {1}}, {"eos_token_id", {2, 5}}, {"pad_token_id", {}}};
+  write(model);
+  import_hf(theirs_, save_, {});
+  for (int twice = 0; twice < 2; ++twice) {
+    export_gpt({.checkpoint = save_, .output = back_});
+    EXPECT_EQ(nlohmann::json::parse(read_file(generation)),
+              (nlohmann::json{{"bos_token_id", 1}, {"eos_token_id", {2, 5}}}));
+  }
+  // The model's own goes along as it is.
+  const std::string own = R"({"eos_token_id": 2, "temperature": 0.6})";
+  write_file(theirs_ / kHfGenerationFile, own);
+  import_hf(theirs_, save_, {});
+  EXPECT_THAT(export_gpt({.checkpoint = save_, .output = back_}).tokenizer,
+              ElementsAre(kHfGenerationFile));
+  EXPECT_EQ(read_file(generation), own);
+  write_file(generation, "mine");
+  EXPECT_THAT(message_of([&] { export_gpt({.checkpoint = save_, .output = back_}); }),
+              HasSubstr("generation_config.json is of no export of ours, or was changed since"));
 }
 
 }  // namespace
