@@ -12,6 +12,8 @@
 namespace anymesh {
 namespace {
 
+constexpr const char *kWsdDecaySteps = "wsd_decay_steps", *kWsdDecayStyle = "lr_wsd_decay_style";
+
 Value universal_info(const CheckpointedRun& run, bool exclude_frozen) {
   // Name patterns, over all stages, of the saved parameters for which is_such holds.
   const auto patterns = [&](bool (*is_such)(const ParamSpec&)) {
@@ -46,23 +48,27 @@ Value param_shapes(const ZeroOptimizer& optimizer) {
   return Value::list(std::move(groups));
 }
 
-// The state of Megatron's OptimizerParamScheduler.
+// The state of Megatron's OptimizerParamScheduler, and of WSD what it leaves out.
 Value scheduler_state(const CheckpointedRun& run, const TrainState& state) {
   const LrSchedule& s = run.config.schedule;
   const double wd = run.optimizer.config().weight_decay;
-  return Value::dict({{"max_lr", s.max_lr},
-                      {"lr_warmup_steps", s.warmup_samples},
-                      {"lr_warmup_tokens", {}},
-                      {"num_steps", state.scheduled_samples},
-                      {"num_tokens", state.scheduled_samples * run.config.model.seq_length},
-                      {"lr_decay_style", s.style},
-                      {"lr_decay_steps", s.decay_samples},
-                      {"lr_decay_tokens", {}},
-                      {"min_lr", s.min_lr},
-                      {"start_wd", wd},
-                      {"end_wd", wd},
-                      {"wd_incr_style", "constant"},
-                      {"wd_incr_steps", s.decay_samples}});
+  Value scheduler =
+      Value::dict({{"max_lr", s.max_lr},
+                   {"lr_warmup_steps", s.warmup_samples},
+                   {"lr_warmup_tokens", {}},
+                   {"num_steps", state.scheduled_samples},
+                   {"num_tokens", state.scheduled_samples * run.config.model.seq_length},
+                   {"lr_decay_style", s.style},
+                   {"lr_decay_steps", s.decay_samples},
+                   {"lr_decay_tokens", {}},
+                   {"min_lr", s.min_lr},
+                   {"start_wd", wd},
+                   {"end_wd", wd},
+                   {"wd_incr_style", "constant"},
+                   {"wd_incr_steps", s.decay_samples}});
+  if (s.style == "WSD")
+    scheduler.set(kWsdDecaySteps, s.wsd_decay_samples).set(kWsdDecayStyle, s.wsd_decay_style);
+  return scheduler;
 }
 
 Value verified_loss(const VerifiedLoss& verified) {
@@ -194,7 +200,9 @@ void check_same_schedule(const Value& metadata, const LrSchedule& schedule) {
                                                     {"min_lr", schedule.min_lr},
                                                     {"lr_warmup_steps", schedule.warmup_samples},
                                                     {"lr_decay_steps", schedule.decay_samples},
-                                                    {"lr_decay_style", schedule.style}};
+                                                    {"lr_decay_style", schedule.style},
+                                                    {kWsdDecaySteps, schedule.wsd_decay_samples},
+                                                    {kWsdDecayStyle, schedule.wsd_decay_style}};
   std::string differences;
   for (const auto& [key, ours] : expected) {
     const bool unused = schedule.style == "constant" &&
@@ -224,6 +232,8 @@ LrSchedule schedule_of(const Value& metadata, LrSchedule schedule) {
   read("lr_warmup_steps", schedule.warmup_samples);
   read("lr_decay_steps", schedule.decay_samples);
   if (const Value style = saved.find("lr_decay_style")) schedule.style = style.as_string();
+  read(kWsdDecaySteps, schedule.wsd_decay_samples);
+  if (const Value style = saved.find(kWsdDecayStyle)) schedule.wsd_decay_style = style.as_string();
   return schedule;
 }
 

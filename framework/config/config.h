@@ -55,6 +55,8 @@ struct ScheduleConfig {
   int64_t lr_warmup_iters = 0;
   int64_t lr_warmup_samples = 0;
   std::optional<double> lr_warmup_fraction;  // of the decay length
+  int64_t lr_wsd_decay_iters = 0;            // with WSD, one of these two is set
+  int64_t lr_wsd_decay_samples = 0;
 };
 
 struct PrecisionConfig {
@@ -142,6 +144,7 @@ struct BatchPlan {
   int64_t train_iters = 0;   // train_samples are rounded down to whole steps, as in Megatron
   double lr_warmup_samples = 0;
   double lr_decay_samples = 0;
+  double lr_wsd_decay_samples = 0;
 };
 
 // Returns how many of the newest checkpoints to keep (0 = all). --save-retain-interval keeps older

@@ -63,7 +63,7 @@ void add_optimizer_flags(FlagTable& flags, ScheduleConfig& lengths, EngineConfig
   flags.add("lr", engine.schedule.max_lr, "peak learning rate", "required");
   flags.add("min-lr", engine.schedule.min_lr, "floor of the decay");
   flags.add("lr-decay-style", engine.schedule.style,
-            "constant, linear, cosine or inverse-square-root");
+            "constant, linear, cosine, inverse-square-root or WSD (flat until the last steps)");
   flags.add("lr-decay-iters", lengths.lr_decay_iters,
             "steps after which the rate stays at the floor", "--train-iters");
   flags.add("lr-decay-samples", lengths.lr_decay_samples, "the same in samples", "--train-samples");
@@ -71,6 +71,12 @@ void add_optimizer_flags(FlagTable& flags, ScheduleConfig& lengths, EngineConfig
   flags.add("lr-warmup-samples", lengths.lr_warmup_samples, "samples of linear warmup");
   flags.add("lr-warmup-fraction", lengths.lr_warmup_fraction,
             "warmup as a fraction of the decay length");
+  flags.add("lr-wsd-decay-style", engine.schedule.wsd_decay_style,
+            "how WSD falls: exponential, linear, cosine or minus_sqrt");
+  flags.add("lr-wsd-decay-iters", lengths.lr_wsd_decay_iters,
+            "steps that WSD falls for, the last of --lr-decay-iters", "required by WSD");
+  flags.add("lr-wsd-decay-samples", lengths.lr_wsd_decay_samples, "the same in samples",
+            "required by WSD with --train-samples");
   flags.add("weight-decay", engine.zero.weight_decay, "AdamW's decoupled weight decay");
   flags.add("adam-beta1", engine.zero.adam.beta1, "decay of the first moment");
   flags.add("adam-beta2", engine.zero.adam.beta2, "decay of the second moment");
@@ -267,7 +273,9 @@ void check_schedule(const FlagTable& flags, const Config& config) {
   const ScheduleConfig& lengths = config.schedule;
   const std::string& style = config.engine.schedule.style;
   require_choice(flags, "lr-decay-style", style,
-                 {"constant", "linear", "cosine", "inverse-square-root"});
+                 {"constant", "linear", "cosine", "inverse-square-root", "WSD"});
+  require_choice(flags, "lr-wsd-decay-style", config.engine.schedule.wsd_decay_style,
+                 {"exponential", "linear", "cosine", "minus_sqrt"});
   refuse_beside(flags, "train-iters", "train-samples");
   // Zeros are harmless, and Megatron accepts them.
   const bool by_samples = flags.given("train-samples");
@@ -279,6 +287,12 @@ void check_schedule(const FlagTable& flags, const Config& config) {
          "without --train-samples; use --lr-decay-iters");
   refuse(flags, "lr-warmup-samples", !by_samples && lengths.lr_warmup_samples != 0,
          "without --train-samples; use --lr-warmup-iters");
+  refuse(flags, "lr-wsd-decay-iters", by_samples && lengths.lr_wsd_decay_iters != 0,
+         "with --train-samples; use --lr-wsd-decay-samples");
+  refuse(flags, "lr-wsd-decay-samples", !by_samples && lengths.lr_wsd_decay_samples != 0,
+         "without --train-samples; use --lr-wsd-decay-iters");
+  for (const char* flag : {"lr-wsd-decay-style", "lr-wsd-decay-iters", "lr-wsd-decay-samples"})
+    refuse(flags, flag, style != "WSD", "without --lr-decay-style WSD");
   refuse_beside(flags, "lr-warmup-iters", "lr-warmup-fraction");
   refuse_beside(flags, "lr-warmup-samples", "lr-warmup-fraction");
   const bool constant = style == "constant";

@@ -129,6 +129,8 @@ void check_schedule(const ScheduleConfig& lengths, const std::string& style,
   check_length("--lr-decay-samples", lengths.lr_decay_samples, 1);
   check_length("--lr-warmup-iters", lengths.lr_warmup_iters, plan.global_batch_size);
   check_length("--lr-warmup-samples", lengths.lr_warmup_samples, 1);
+  check_length("--lr-wsd-decay-iters", lengths.lr_wsd_decay_iters, plan.global_batch_size);
+  check_length("--lr-wsd-decay-samples", lengths.lr_wsd_decay_samples, 1);
   if (style == "constant") return;
   require(plan.lr_warmup_samples < plan.lr_decay_samples,
           "the warmup of " + with("--lr-warmup-iters", lengths.lr_warmup_iters) + " / " +
@@ -136,6 +138,13 @@ void check_schedule(const ScheduleConfig& lengths, const std::string& style,
               " must be shorter than the decay, which ends after " +
               std::to_string(static_cast<int64_t>(std::min(plan.lr_decay_samples, 9e18))) +
               " samples (--lr-decay-iters, --lr-decay-samples)");
+  const double flat = plan.lr_decay_samples - plan.lr_warmup_samples;
+  require(style != "WSD" || (plan.lr_wsd_decay_samples > 0 && plan.lr_wsd_decay_samples <= flat),
+          "the fall of " + with("--lr-wsd-decay-iters", lengths.lr_wsd_decay_iters) + " / " +
+              with("--lr-wsd-decay-samples", lengths.lr_wsd_decay_samples) +
+              " must have at least 1 and at most the " +
+              std::to_string(static_cast<int64_t>(flat)) +
+              " samples between the warmup and the end of the decay");
 }
 
 void check_data(const DataConfig& data, uint64_t seed) {
@@ -239,12 +248,15 @@ BatchPlan plan_batches(const Config& config, int world_size) {
     plan.lr_decay_samples =
         lengths.lr_decay_samples != 0 ? lengths.lr_decay_samples : batch.train_samples;
     plan.lr_warmup_samples = lengths.lr_warmup_samples;
+    plan.lr_wsd_decay_samples = lengths.lr_wsd_decay_samples;
   } else {
     plan.train_iters = batch.train_iters;
     plan.lr_decay_samples = static_cast<double>(lengths.lr_decay_iters != 0 ? lengths.lr_decay_iters
                                                                             : batch.train_iters) *
                             plan.global_batch_size;
     plan.lr_warmup_samples = static_cast<double>(lengths.lr_warmup_iters) * plan.global_batch_size;
+    plan.lr_wsd_decay_samples =
+        static_cast<double>(lengths.lr_wsd_decay_iters) * plan.global_batch_size;
   }
   if (lengths.lr_warmup_fraction) {
     plan.lr_warmup_samples = *lengths.lr_warmup_fraction * plan.lr_decay_samples;
@@ -268,6 +280,7 @@ EngineConfig engine_config(const Config& config, const BatchPlan& plan,
   EngineConfig engine = config.engine;
   engine.schedule.warmup_samples = plan.lr_warmup_samples;
   engine.schedule.decay_samples = plan.lr_decay_samples;
+  engine.schedule.wsd_decay_samples = plan.lr_wsd_decay_samples;
   engine.scaler = config.precision.scaler();
   engine.global_batch_size = plan.global_batch_size;
   engine.micro_batch_size = config.batch.micro_batch_size;

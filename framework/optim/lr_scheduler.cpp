@@ -5,6 +5,18 @@
 #include <numbers>
 
 namespace anymesh {
+namespace {
+
+// Returns the part of max_lr - min_lr that remains when a part of the decay is done. Exponential
+// halves once, from 2 to 1, over 1.
+double remaining(const std::string& style, double done) {
+  if (style == "cosine") return 0.5 * (std::cos(std::numbers::pi * done) + 1.0);
+  if (style == "exponential") return 2.0 * std::pow(0.5, done) - 1.0;
+  if (style == "minus_sqrt") return 1.0 - std::sqrt(done);
+  return 1.0 - done;
+}
+
+}  // namespace
 
 double LrSchedule::at(double samples) const {
   if (warmup_samples > 0 && samples <= warmup_samples) return max_lr * samples / warmup_samples;
@@ -14,10 +26,10 @@ double LrSchedule::at(double samples) const {
     const double warmup = std::max(warmup_samples, 1.0), now = std::max(samples, 1.0);
     return std::max(min_lr, max_lr * std::sqrt(warmup) / std::sqrt(now));
   }
-  const double done = (samples - warmup_samples) / (decay_samples - warmup_samples);
-  const double remaining =
-      style == "cosine" ? 0.5 * (std::cos(std::numbers::pi * done) + 1.0) : 1.0 - done;
-  return min_lr + remaining * (max_lr - min_lr);
+  const bool wsd = style == "WSD";
+  const double begin = wsd ? decay_samples - wsd_decay_samples : warmup_samples;
+  const double done = std::max(0.0, (samples - begin) / (decay_samples - begin));
+  return min_lr + remaining(wsd ? wsd_decay_style : style, done) * (max_lr - min_lr);
 }
 
 }  // namespace anymesh

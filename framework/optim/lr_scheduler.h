@@ -11,7 +11,11 @@ namespace anymesh {
 struct LrSchedule {
   double max_lr = 0, min_lr = 0;
   double warmup_samples = 0, decay_samples = 0;
-  std::string style = "linear";  // constant | linear | cosine | inverse-square-root
+  std::string style = "linear";  // constant | linear | cosine | inverse-square-root | WSD
+
+  // WSD (arXiv:2404.06395): warmup, then max_lr, which falls over the last of decay_samples.
+  double wsd_decay_samples = 0;
+  std::string wsd_decay_style = "exponential";  // linear | cosine | exponential | minus_sqrt
 
   // Returns the rate of the step that begins when `samples` have been consumed.
   double at(double samples) const;

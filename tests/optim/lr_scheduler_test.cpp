@@ -38,5 +38,26 @@ TEST(LrSchedule, OtherStyles) {
   EXPECT_EQ(s.at(101), 0.1);
 }
 
+// The digits come from the formulas of Megatron-LM's OptimizerParamScheduler.
+TEST(LrSchedule, WsdIsFlatAndThenFalls) {
+  LrSchedule s{.max_lr = 1,
+               .min_lr = 0.1,
+               .warmup_samples = 10,
+               .decay_samples = 100,
+               .style = "WSD",
+               .wsd_decay_samples = 20};
+  EXPECT_EQ(s.at(5), 0.5);
+  for (const double samples : {11, 50, 80}) EXPECT_EQ(s.at(samples), 1);
+  for (const auto& [style, rate] : {std::pair("linear", 0.775),
+                                    {"cosine", 0.868198051533946},
+                                    {"exponential", 0.7136135474566861},
+                                    {"minus_sqrt", 0.55}}) {
+    s.wsd_decay_style = style;
+    EXPECT_NEAR(s.at(85), rate, 1e-15) << style;
+    EXPECT_NEAR(s.at(100), 0.1, 1e-15) << style;
+  }
+  EXPECT_EQ(s.at(101), 0.1);
+}
+
 }  // namespace
 }  // namespace anymesh
