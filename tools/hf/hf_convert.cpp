@@ -15,7 +15,8 @@ namespace anymesh {
 namespace {
 
 constexpr const char* kHelp =
-    R"(Converts GPT-2, Llama (Mistral too) and BLOOM between Hugging Face's folders and our checkpoints.
+    R"(Converts models between Hugging Face's folders and our checkpoints: GPT-2, Llama, Mistral, Qwen 2 and 3,
+ Gemma, GPT-NeoX, OPT, Phi 3, StarCoder 2, Falcon and BLOOM.
 
  Commands:
   hf_convert import MODEL SAVE          MODEL: config.json, and model.safetensors, pytorch_model.bin

@@ -33,7 +33,7 @@ namespace anymesh {
 //   yarn        --rope-type yarn, without an attention factor of its own
 //   dynamic     --rope-type dynamic
 //
-// Key names and defaults are as in transformers' config classes. What a family is stands in
+// Key names and defaults are as in transformers' config classes. A family's facts are those of
 // family.h.
 class Keys;
 struct Family;
