@@ -29,7 +29,7 @@
 #include "framework/data/document_reader.h"
 #include "framework/data/indexed_dataset.h"
 #include "framework/data/json_line.h"
-#include "framework/data/tokenizer.h"
+#include "framework/data/tokenizers/tokenizer.h"
 #include "framework/format/output.h"
 #include "framework/util/parallel_for.h"
 #include "framework/util/parse_number.h"

@@ -2,7 +2,7 @@
 
 #include "framework/data/gpt_corpora.h"
 #include "framework/data/mock_dataset.h"
-#include "framework/data/tokenizer.h"
+#include "framework/data/tokenizers/tokenizer.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {

@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "framework/data/tokenizer.h"
+#include "framework/data/tokenizers/tokenizer.h"
 #include "tests/data/data_files.h"
 
 namespace anymesh {

@@ -1,4 +1,4 @@
-#include "framework/data/tokenizer.h"
+#include "framework/data/tokenizers/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "framework/data/tokenizers/gpt2_words.h"
 #include "tests/data/data_files.h"
 
 namespace anymesh {

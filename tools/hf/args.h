@@ -19,7 +19,7 @@ Value run_args(const CheckpointReader& checkpoint,
 // Sets the flags that `args` has. Throws a DamagedFile that names a value that a flag cannot have.
 void read_args(FlagTable& flags, const Value& args);
 
-// A tokenizer as its flags describe it (framework/data/tokenizer.h).
+// A tokenizer as its flags describe it (framework/data/tokenizers/tokenizer.h).
 struct TokenizerChoice {
   std::string type, vocab_file, merge_file, tokenizer_model;
   bool searched = false;  // a file was found elsewhere than named
