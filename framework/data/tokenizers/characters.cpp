@@ -38,14 +38,17 @@ bool is_punctuation(char32_t c) {
   return category_of(c) == 'P';
 }
 
+// Unicode's Alphabetic, marks, decimal digits, connectors and joiners.
 bool is_word(char32_t c) {
   if (c < 0x80)
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   const bool circled_letter = (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
                               (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189);
+  const bool joiner = c == 0x200C || c == 0x200D;
+  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
   return category_of(c) == 'L' || category_of(c) == 'M' || category == UTF8PROC_CATEGORY_ND ||
-         category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_PC || circled_letter;
+         category == UTF8PROC_CATEGORY_NL || category == UTF8PROC_CATEGORY_PC || circled_letter ||
+         joiner;
 }
 
 void append_utf8(char32_t c, std::string& text) {

@@ -4,11 +4,6 @@
 
 namespace anymesh {
 
-bool takes_tokenizer_model(const std::string& type) {
-  return type.ends_with("SentencePieceTokenizer") || type == "Llama2Tokenizer" ||
-         type == "HFTokenizer" || type == "HuggingFaceTokenizer" || type == "TikTokenizer";
-}
-
 std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::string& vocab_file,
                                           const std::string& merge_file,
                                           const std::string& tokenizer_model,
