@@ -87,19 +87,19 @@ TEST_F(HuggingFacePackage, NamesItsSpecialTokens) {
              R"({"eos_token": "<|end_of_text|>", "bos_token": "a", "add_bos_token": false})");
   EXPECT_EQ(open()->eod(), end);
   EXPECT_EQ(open()->bos(), begin);  // as the post-processor has it
-  EXPECT_FALSE(open()->begins_with_bos());
+  EXPECT_TRUE(open()->begins_with_bos());
   write_file(folder / "tokenizer_config.json", R"({"eos_token": "none"})");
   EXPECT_THAT(message_of([&] { open(); }),
               HasSubstr("tokenizer_config.json: eos_token is none, which is no token"));
 }
 
-TEST_F(HuggingFacePackage, WithoutAPostProcessorAsksItsConfiguration) {
+TEST_F(HuggingFacePackage, WithoutATemplateBeginsWithNothing) {
   use("gpt2");
   EXPECT_EQ(open()->bos(), open()->eod());
   EXPECT_FALSE(open()->begins_with_bos());
   write_file(folder / "tokenizer_config.json", R"({"bos_token": "!", "add_bos_token": true})");
   EXPECT_EQ(open()->bos(), open()->encode("!")[0]);
-  EXPECT_TRUE(open()->begins_with_bos());
+  EXPECT_FALSE(open()->begins_with_bos());
 }
 
 TEST_F(HuggingFacePackage, WithoutAnEndIsRefused) {

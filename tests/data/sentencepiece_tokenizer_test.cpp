@@ -60,6 +60,19 @@ TEST_F(SentencePiece, OfGptHasThePiecesOfTheModel) {
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("a</s>b<EOD>")), "a</s>b<EOD>");
 }
 
+TEST_F(SentencePiece, OfLlama2BeginsTextsWithItsMark) {
+  const auto tokenizer = open("Llama2Tokenizer", plain_);
+  EXPECT_TRUE(tokenizer->begins_with_bos());
+  EXPECT_FALSE(gpt()->begins_with_bos());
+  EXPECT_FALSE(special()->begins_with_bos());
+  EXPECT_EQ(tokenizer->bos(), 1);
+  EXPECT_EQ(tokenizer->eod(), 2);
+  EXPECT_THAT(tokenizer->text_ends(), ElementsAre(2));
+  EXPECT_EQ(tokenizer->encode("The License"), gpt()->encode("The License"));
+  EXPECT_THAT(message_of([&] { open("Llama2Tokenizer", train("--bos_id=-1 --eos_id=1")); }),
+              HasSubstr("the model has no <s> to begin texts with; use --tokenizer-type GPTSent"));
+}
+
 TEST_F(SentencePiece, DecodesWhatTheModelNormalised) {
   const auto tokenizer = gpt();
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("  two  spaces ")), "two spaces");

@@ -6,7 +6,7 @@
                                            with those of PROGRAM (tokenize_lines)
 
 Each layout has its model's normalizer, pre-tokenizer, decoder, post-processor and added tokens. Its vocabulary is
-trained here, on text made up from a seed and the repository's own pages.
+trained here, on text made up from a seed and on licence texts, or the repository's own pages for larger ones.
 """
 import json
 import os
@@ -99,7 +99,8 @@ def layouts():
     yield dict(name="t5", model=unigram(), special=["<pad>", "</s>", "<unk>"], charsmap=True,
                normalizers=[normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), "▁")],
                pre_tokenizer=pre_tokenizers.Metaspace(), decoder=decoders.Metaspace(),
-               added=specials("<extra_id_0>", lstrip=True, rstrip=True), post_processor=template(None, "</s>", ["<pad>", "</s>"]))
+               added=specials("<extra_id_0>", lstrip=True, rstrip=True),
+               post_processor=template(None, "</s>", ["<pad>", "</s>"]))
     yield dict(name="xlnet", model=unigram(), special=["<unk>", "<s>", "</s>", "<cls>", "<sep>"],
                normalizer=normalizers.Sequence([
                    normalizers.Nmt(), normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(),
@@ -108,6 +109,7 @@ def layouts():
                decoder=decoders.Metaspace(),
                added=[AddedToken("Mesh", single_word=True, normalized=True), AddedToken("É", normalized=True)])
     yield dict(name="bytes_unigram", model=unigram(), special=["<unk>", "</s>"] + FALLBACK, byte_fallback=True,
+               added=specials("<unk>", "</s>"),
                pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="never"),
                decoder=decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="never")]))
     yield dict(name="deepseek", model=bpe(), special=["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"],
@@ -125,18 +127,22 @@ def layouts():
                    pre_tokenizers.Split("ing", "merged_with_next"), split(r"(?<=\p{Greek})|\p{Han}", "contiguous")]))
 
 
-SCRIPTS = [(0x20, 0x7E)] * 4 + [(0xA0, 0x24F), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x4FF), (0x590, 0x5F4), (0x620, 0x6FF),
-                                (0x900, 0x97F), (0xE00, 0xE5B), (0x1100, 0x11FF), (0x1E00, 0x1FFE), (0x2000, 0x206F), (0x2070, 0x218B),
-                                (0x2460, 0x24FF), (0x2581, 0x2582), (0x3000, 0x30FF), (0x4E00, 0x4FFF), (0xAC00, 0xACFF),
-                                (0xFB00, 0xFB06), (0xFE00, 0xFE0F), (0xFF00, 0xFFEF), (0x1D400, 0x1D4FF), (0x1F300, 0x1F64F)]
-SPACES = [" ", "  ", "   ", "\n", "\r\n", "\n\n\n", "\t", "\u00a0", "\u3000", "\u2003", "\u0085", "\u180e", "\u200b", "\x1c", "\v", "\f",
-          "\u2028", " \n ", " " * 13]
-PARTS = ["don't", "WE'LL", "I'M", "he\u017fs", "x_y", "naïve", "cafe\u0301", "Å", "ﬁne", "½", "²", "١٢٣", "IX", "Ⅸ", "12345", "3.14159", "1,000",
-         "0x1F", "👩‍👩‍👧", "🇩🇪", "👍🏽", "한국어", "中文字", "日本語", "ばか", "Ελληνικά", "Привет", "שלום", "مرحبا", "हिन्दी", "ไทย", "İstanbul",
-         "straße", "...", "--", "!!", "<b>", "</s>", "<s>", "<unk>", "<|endoftext|>", "<0x41>", "▁", "▁▁a", "Mesh", "Meshes", "É", "É", "``",
-         "http://a.b/c?d=e&f", "for (int i = 0; i < n; ++i) {", "    return x;", "\tdef f(a, *b):", "#include <vector>", "[INST]", "[/INST]",
-         "<extra_id_0>", "<mask>", "<|eot_id|>", "<|im_start|>", ">>TITLE<<", "ing", "ingingx", "\u0301", "\u200d", "a\u0300\u0301", "가", "\ufeff",
-         "\ufffd", "e-mail", "_a_b", "ａｂｃ", "㌀", "Dž", "’s", "‘q’"]
+SCRIPTS = [
+    *4 * [(0x20, 0x7E)], (0xA0, 0x24F), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x4FF), (0x590, 0x5F4),
+    (0x620, 0x6FF), (0x900, 0x97F), (0xE00, 0xE5B), (0x1100, 0x11FF), (0x1E00, 0x1FFE), (0x2000, 0x206F),
+    (0x2070, 0x218B), (0x2460, 0x24FF), (0x2581, 0x2582), (0x3000, 0x30FF), (0x4E00, 0x4FFF), (0xAC00, 0xACFF),
+    (0xFB00, 0xFB06), (0xFE00, 0xFE0F), (0xFF00, 0xFFEF), (0x1D400, 0x1D4FF), (0x1F300, 0x1F64F)]
+SPACES = [
+    " ", "  ", "   ", "\n", "\r\n", "\n\n\n", "\t", "\xa0", "\u3000", "\u2003", "\x85", "\u180e", "\u200b", "\x1c",
+    "\x0b", "\x0c", "\u2028", " \n ", "             "]
+PARTS = [
+    "don't", "WE'LL", "I'M", "heſs", "x_y", "naïve", "cafe\u0301", "Å", "ﬁne", "½", "²", "١٢٣", "IX", "Ⅸ", "12345",
+    "3.14159", "1,000", "0x1F", "👩\u200d👩\u200d👧", "🇩🇪", "👍🏽", "한국어", "中文字", "日本語", "ばか", "Ελληνικά", "Привет",
+    "שלום", "مرحبا", "हिन\u094dदी", "ไทย", "İstanbul", "straße", "...", "--", "!!", "<b>", "</s>", "<s>", "<unk>",
+    "<|endoftext|>", "<0x41>", "▁", "▁▁a", "Mesh", "Meshes", "É", "É", "``", "http://a.b/c?d=e&f",
+    "for (int i = 0; i < n; ++i) {", "    return x;", "\tdef f(a, *b):", "#include <vector>", "[INST]", "[/INST]",
+    "<extra_id_0>", "<mask>", "<|eot_id|>", "<|im_start|>", ">>TITLE<<", "ing", "ingingx", "\u0301", "\u200d",
+    "a\u0300\u0301", "가", "\ufeff", "�", "e-mail", "_a_b", "ａｂｃ", "㌀", "Dž", "’s", "‘q’"]
 
 
 def pages():
@@ -191,8 +197,8 @@ def train(layout, size, corpus):
 
 def charsmap():
     """A small map of SentencePiece: a trie in Darts-clone's layout over a few replacements."""
-    rules = {"ﬁ": "fi", "½": "1/2", "Å": "Å", "\u3000": " ", "\t": " ", "\u00a0": " ", "ａ": "a", "ｂ": "b", "ｃ": "c", "é": "é",
-             "e\u0301": "é", "\u200b": "", "㌀": "アパート", "가": "가", "\x1c": ""}
+    rules = {"ﬁ": "fi", "½": "1/2", "Å": "Å", "\u3000": " ", "\t": " ", "\u00a0": " ", "ａ": "a", "ｂ": "b", "ｃ": "c",
+             "é": "é", "e\u0301": "é", "\u200b": "", "㌀": "アパート", "가": "가", "\x1c": ""}
     blob, places = b"\0", {}
     for key, value in rules.items():
         places[key.encode()] = len(blob)
@@ -233,8 +239,9 @@ def golden(tokenizer, lines):
 
 
 def fixtures(folder):
-    own = [line for line in pages() if line.strip()]
-    corpus = own[:3000] + texts(3000, 1, own)
+    documents = (REPOSITORY / "tests/fixtures/data/text.jsonl").read_text().splitlines()
+    own = [line for text in documents for line in json.loads(text)["text"].splitlines() if line.strip()]
+    corpus = own + texts(3000, 1, own)
     lines = texts(60, 2, own)
     for layout in layouts():
         size = 800 if layout["special"][-1] == "<0xFF>" or "alphabet" in layout else 500

@@ -53,20 +53,16 @@ class PackageSettings {
     return ids;
   }
 
-  std::optional<bool> adds_bos() const {
-    const JsonNode node = config_.root().at("add_bos_token");
-    return node.is_null() ? std::nullopt : std::optional(node.flag_or(false));
-  }
-
  private:
   JsonFile config_, special_, generation_;
   const Vocabulary& vocabulary_;
 };
 
-std::optional<int32_t> usual_end(const Vocabulary& vocabulary) {
-  for (const char* token :
+std::optional<int32_t> usual_end(const AddedTokens& tokens) {
+  for (const char* name :
        {"<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "<｜end▁of▁sentence｜>"})
-    if (const auto id = vocabulary.find(token)) return id;
+    for (const AddedToken& token : tokens.all())
+      if (token.content == name) return token.id;
   return {};
 }
 
@@ -88,7 +84,7 @@ void set_special_tokens(const JsonNode& tokenizer, const AroundText& around, con
   std::optional<int32_t> eod = settings.token("eos_token");
   if (!eod) eod = first_of(ends);
   if (!eod && !around.behind.empty()) eod = around.behind.back();
-  if (!eod) eod = usual_end(parts.vocabulary);
+  if (!eod) eod = usual_end(parts.added_tokens);
   if (!eod)
     throw_error(tokenizer.file(),
                 ": nothing says which token ends a document: name an eos_token in a "
@@ -103,7 +99,7 @@ void set_special_tokens(const JsonNode& tokenizer, const AroundText& around, con
       around.before.size() == 1 ? first_of(around.before) : settings.token("bos_token");
   if (!bos) bos = first_of(settings.ids("bos_token_id"));
   parts.bos = bos.value_or(parts.eod);
-  parts.begins_with_bos = bos && settings.adds_bos().value_or(around.before.size() == 1);
+  parts.begins_with_bos = around.before.size() == 1;
 }
 
 }  // namespace anymesh

@@ -92,7 +92,8 @@ std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model
 //
 //   eod()              eos_token, else eos_token_id
 //   bos()              what the post_processor puts in front, else bos_token, else bos_token_id
-//   begins_with_bos()  add_bos_token, else whether the post_processor puts bos() in front
+//   begins_with_bos()  whether the post_processor puts one token in front; add_bos_token counts for
+//                      nothing beside a tokenizer.json, as in transformers 5
 //   text_ends()        eod(), and each eos_token_id
 std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& folder_or_file);
 
