@@ -86,13 +86,16 @@ TokenizerChoice tokenizer_of(const CheckpointReader& checkpoint, TokenizerChoice
     const Value value = args ? args.find(dest) : Value();
     return value && value.is_string() ? value.as_string() : std::string();
   };
+  const auto number_of_run = [&](const char* dest, int64_t& number) {
+    const Value value = args ? args.find(dest) : Value();
+    if (value && value.is_int()) number = value.as_int();
+  };
   if (given.type.empty()) given.type = of_run("tokenizer_type");
   if (given.type.empty()) given.type = type_beside(path);
-  if (const std::string pattern = of_run("tiktoken_pattern"); !pattern.empty()) {
-    given.tiktoken.pattern = pattern;
-    given.tiktoken.special_tokens = args.at("tiktoken_num_special_tokens").as_int();
-    given.tiktoken.vocab_size = args.at("vocab_size").as_int();
-  }
+  if (const std::string name = of_run("tiktoken_pattern"); !name.empty())
+    given.tiktoken.pattern = name;
+  number_of_run("tiktoken_num_special_tokens", given.tiktoken.special_tokens);
+  number_of_run("vocab_size", given.tiktoken.vocab_size);
   for (const FileFlag& flag : kFiles) {
     std::string& file = given.*flag.file;
     if (!file.empty() || !flag.is_taken(given.type)) continue;
@@ -100,6 +103,7 @@ TokenizerChoice tokenizer_of(const CheckpointReader& checkpoint, TokenizerChoice
     const bool json = given.type.starts_with("H");  // HFTokenizer, HuggingFaceTokenizer
     const char* usual_name = json ? "tokenizer.json" : flag.usual_name;
     file = named.empty() ? beside(path, usual_name).value_or("").string() : locate(path, named);
+    if (json && !fs::exists(file)) file = beside(path, usual_name).value_or(file);  // for a folder
     given.searched |= file != named;
   }
   return given;
