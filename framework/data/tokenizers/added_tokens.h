@@ -47,7 +47,7 @@ class AddedTokens {
   };
 
   std::vector<AddedToken> tokens_;
-  Finder finders_[2];  // by `normalized`
+  std::array<Finder, 2> finders_;  // by `normalized`
 };
 
 // Reads "added_tokens", and adds those that the model lacks to the vocabulary. Throws a DamagedFile

@@ -12,7 +12,8 @@ namespace {
 void join(std::vector<std::string>& parts) {
   std::string whole;
   for (const std::string& part : parts) whole += part;
-  parts.assign(1, std::move(whole));
+  parts.clear();
+  parts.push_back(std::move(whole));
 }
 
 class ByteLevelDecoder final : public Decoder {
