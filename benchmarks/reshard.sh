@@ -53,8 +53,11 @@ for size in "${@:-124M}"; do
       row "124M, ZeRO 3, dp 4" dp=3
       ;;
     1.3B)
-      train 24 2048 2 --zero-stage 1
-      row "1.3B, ZeRO 1, dp 2" dp=3
+      mkdir nvme
+      train 24 2048 2 --zero-stage 2 --offload-optimizer nvme --nvme-path nvme
+      rm -rf nvme
+      row "1.3B, ZeRO 2, dp 2" dp=3
+      row "1.3B, ZeRO 2, dp 2" tp=2,dp=2
       ;;
     *) echo "$size: expected 124M or 1.3B" >&2; exit 2 ;;
   esac

@@ -24,7 +24,7 @@ struct ParamSpec {
   bool vocabulary = false;    // dim 0 is the vocabulary: padded, cut evenly; padding rows stay zero
   bool weight_decay = true;   // false for biases and norms
   bool tied = false;          // the first and the last stage both hold it
-  bool sequence_sum = false;  // each tp rank has a partial gradient, and tp sums them
+  bool tp_sum = false;        // each tp rank has a partial gradient, and tp sums them
   bool duplicate = false;     // a copy; another rank counts its gradient in the norm
   std::vector<int> units;     // the stage's units that use it; set by the builder
   torch::Tensor tensor;       // the leaf [shape, cut]

@@ -26,14 +26,18 @@
 #include <thread>
 #include <vector>
 
-#include "framework/data/document_reader.h"
 #include "framework/data/indexed_dataset.h"
+#include "framework/data/inputs/document_reader.h"
+#include "framework/data/inputs/file_stream.h"
+#include "framework/data/inputs/input_list.h"
 #include "framework/data/json_line.h"
 #include "framework/data/tokenizers/tokenizer.h"
 #include "framework/format/output.h"
+#include "framework/util/format.h"
 #include "framework/util/parallel_for.h"
 #include "framework/util/parse_number.h"
 #include "framework/util/stopwatch.h"
+#include "tools/preprocess/input_flags.h"
 #include "tools/progress_line.h"
 #include "tools/run_tool.h"
 
@@ -41,7 +45,7 @@ namespace anymesh {
 namespace {
 
 struct Options {
-  std::string input;
+  std::vector<std::string> inputs;
   std::vector<std::string> json_keys;
   std::optional<DocumentUnit> unit;  // for text; none: JSON lines
   std::string output_prefix;
@@ -100,8 +104,9 @@ class Preprocessor {
  public:
   Preprocessor(const Options& options, const ProgressCallback& progress)
       : options_(options),
-        reader_(options.input, options.unit.value_or(DocumentUnit::kLine)),
-        progress_(std::filesystem::file_size(options.input), progress) {
+        reader_(options.inputs, options.unit.value_or(DocumentUnit::kLine)),
+        progress_(size_on_disk(options.inputs).value_or(0), progress) {
+    check_inputs(options.inputs);
     vocab_size_ = tokenizer()->vocab_size();
     for (const std::string& key : options.json_keys)
       outputs_.emplace_back(options.output_prefix + "_" + key + "_document", vocab_size_);
@@ -109,7 +114,8 @@ class Preprocessor {
 
   void run() {
     parallel_for(options_.workers, options_.workers, [this](size_t) { work(); });
-    if (documents_ == 0) throw_error("--input ", options_.input, ": has no documents");
+    if (documents_ == 0)
+      throw_error("--input ", joined(options_.inputs, " "), ": has no documents");
     for (Output& output : outputs_) output.builder.finish();
   }
 
@@ -148,12 +154,9 @@ class Preprocessor {
   void process_batches(Tokenizer& tokenizer) {
     while (true) {
       Batch batch;
-      {
-        std::lock_guard lock(read_mutex_);
-        if (stop_ || !reader_.read(batch.input)) return;
-      }
+      if (!read(batch)) return;
       try {
-        tokenize(batch, tokenizer);
+        if (!batch.error) tokenize(batch, tokenizer);
       } catch (...) {
         batch.error = std::current_exception();
       }
@@ -164,6 +167,18 @@ class Preprocessor {
       write(batch);
       ++turn_;
       turn_changed_.notify_all();
+    }
+  }
+
+  // Returns false at the end and behind an error.
+  bool read(Batch& batch) {
+    std::lock_guard lock(read_mutex_);
+    if (stop_ || reading_failed_) return false;
+    try {
+      return reader_.read(batch.input);
+    } catch (...) {
+      batch.error = std::current_exception();
+      return reading_failed_ = true;
     }
   }
 
@@ -181,11 +196,12 @@ class Preprocessor {
   }
 
   std::vector<std::string> parse_json(const Document& document) const {
-    const std::string where = options_.input + ":" + std::to_string(document.line) + ": ";
+    const std::string where =
+        input_name(options_.inputs[document.input]) + ":" + std::to_string(document.line) + ": ";
     const size_t begin = document.text.find_first_not_of(" \t");
     if (begin != std::string::npos && document.text[begin] == '[')
       throw_error(where, "begins a JSON array, expected one object a line; ",
-                  "convert it first: jq -c '.[]' ", options_.input);
+                  "convert it first by: jq -c '.[]'");
     std::vector<std::optional<std::string>> found;
     try {
       found = strings_of(document.text, options_.json_keys);
@@ -213,7 +229,7 @@ class Preprocessor {
     }
     documents_ += std::ssize(batch.input.documents);
     bytes_ += batch.input.bytes;
-    progress_.add(batch.input.bytes);
+    progress_.add(batch.input.file_bytes);
   }
 
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
@@ -223,6 +239,7 @@ class Preprocessor {
 
   std::mutex read_mutex_;
   DocumentReader reader_;
+  bool reading_failed_ = false;
 
   std::mutex write_mutex_;
   std::condition_variable turn_changed_;
@@ -239,22 +256,6 @@ int preprocess(const Options& options) {
     return preprocessor;
   })->report();
   return 0;
-}
-
-// Returns the unit that the input is cut into, by its name and --documents; none for JSON lines.
-std::optional<DocumentUnit> unit_of(const cxxopts::ParseResult& parsed, const std::string& input) {
-  const std::string suffix = std::filesystem::path(input).extension();
-  const bool json = suffix == ".jsonl" || suffix == ".json";
-  if (!json && suffix != ".txt")
-    throw_error("--input ", input, ": expected a name in .jsonl, .json or .txt");
-  const char* foreign = json ? "documents" : "json-keys";
-  if (parsed.count(foreign) > 0) throw_error("--", foreign, " is not for --input ", input);
-  if (json) return std::nullopt;
-  const std::string unit = text_of(parsed, "documents");
-  if (unit == "file") return DocumentUnit::kFile;
-  if (unit == "paragraph") return DocumentUnit::kParagraph;
-  if (unit == "line") return DocumentUnit::kLine;
-  throw_error("--documents ", unit, ": expected file, paragraph or line");
 }
 
 int parse_workers(const std::string& text) {
@@ -280,14 +281,15 @@ TiktokenOptions parse_tiktoken(const cxxopts::ParseResult& parsed) {
 
 Options parse_options(const cxxopts::ParseResult& parsed) {
   check_words(parsed, {"input", "output-prefix", "tokenizer-type"});
-  const std::string format = text_of(parsed, "dataset-impl"), input = text_of(parsed, "input");
+  const std::string format = text_of(parsed, "dataset-impl");
   if (format != "mmap") throw_error("--dataset-impl ", format, ": expected mmap");
   const auto& json_keys = parsed["json-keys"].as<std::vector<std::string>>();
   if (std::set(json_keys.begin(), json_keys.end()).size() < json_keys.size())
     throw_error("--json-keys names a key twice");
-  Options options{.input = input,
+  const auto inputs = inputs_of(parsed);
+  Options options{.inputs = inputs,
                   .json_keys = json_keys,
-                  .unit = unit_of(parsed, input),
+                  .unit = unit_of(parsed, inputs),
                   .output_prefix = text_of(parsed, "output-prefix"),
                   .tokenizer_type = text_of(parsed, "tokenizer-type"),
                   .vocab_file = text_of(parsed, "vocab-file"),
@@ -302,31 +304,18 @@ Options parse_options(const cxxopts::ParseResult& parsed) {
   return options;
 }
 
-// Rewrites Megatron's spelling of a list, "--json-keys text title", to cxxopts' "text,title".
-std::vector<std::string> join_keys(const std::vector<std::string>& args) {
-  std::vector<std::string> joined;
-  bool more_keys = false;  // the last of `joined` is a key
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (more_keys && !args[i].starts_with("--")) {
-      joined.back() += "," + args[i];
-      continue;
-    }
-    more_keys = i > 0 && args[i - 1] == "--json-keys";
-    joined.push_back(args[i]);
-  }
-  return joined;
-}
-
 Options parse(int argc, char** argv) {
   cxxopts::Options flags("preprocess_data", "Text to the token files that training reads.\n");
-  flags.custom_help("--input FILE --output-prefix PREFIX --tokenizer-type TYPE [options]");
+  flags.custom_help("--input FILE... --output-prefix PREFIX --tokenizer-type TYPE [options]");
   const auto text = text_value(), none = text_value("");
   // clang-format off
   flags.add_options("Input")
-    ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt; no pipe", text)
+    ("input", "FILE.jsonl (or .json) with one JSON object a line, or FILE.txt: one or more, or "
+     "patterns ('corpus/*.jsonl.zst'), read in this order; .gz and .zst are unpacked. - and pipes "
+     "are JSON lines, or text if --documents is given", text)
     ("json-keys", "keys to take from each object, one or more: one output for each",
      cxxopts::value<std::vector<std::string>>()->default_value("text"))
-    ("documents", "unit of a document in a .txt: file, paragraph (up to a blank line) or line",
+    ("documents", "unit of a document in text: file, paragraph (up to a blank line) or line",
      text_value("file"));
   flags.add_options("Tokenizer")
     ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, "
@@ -354,7 +343,7 @@ Options parse(int argc, char** argv) {
     ("workers", "threads; 0 for one per core", text_value("0"))
     ("help", "this text");
   // clang-format on
-  const auto args = join_keys({argv, argv + argc});
+  const auto args = repeat_flags({argv, argv + argc});
   std::vector<const char*> values;
   for (const std::string& arg : args) values.push_back(arg.c_str());
   return parse_options(parse_flags(flags, static_cast<int>(values.size()), values.data()));

@@ -102,7 +102,14 @@ void FlagTable::add(Flag flag) {
   flags_.push_back(std::move(flag));
 }
 
+void FlagTable::alias(std::string name, std::string_view of) {
+  Flag& flag = flags_[index_of(of)];
+  flag.help += " (or --" + name + ")";
+  aliases_[std::move(name)] = flag.name;
+}
+
 const FlagTable::Flag* FlagTable::find(std::string_view name) const {
+  if (const auto other = aliases_.find(name); other != aliases_.end()) name = other->second;
   const auto flag = std::ranges::find(flags_, name, &Flag::name);
   return flag == flags_.end() ? nullptr : &*flag;
 }

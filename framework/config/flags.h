@@ -13,6 +13,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -66,13 +68,16 @@ class FlagTable {
          std::move(dest)});
   }
 
+  // Gives the flag a second name, as another program spells it. REQUIRES: the flag exists.
+  void alias(std::string name, std::string_view of);
+
   // `origin` names the source and its value in messages: "--lr 1e-3", "optimizer.params.lr 0.1 of
   // ds.json". A bool takes "true" or "false", the new value of its field. REQUIRES: the flag
   // exists, and there is one value unless the field is a list.
   void set(std::string_view name, const std::string& origin,
            const std::vector<std::string>& values);
 
-  const Flag* find(std::string_view name) const;  // nullptr if there is no such flag
+  const Flag* find(std::string_view name) const;  // by either name; nullptr if there is none
   // Whether the command line or a JSON file sets the flag.
   bool given(std::string_view name) const { return !origin(name).empty(); }
   const std::string& origin(std::string_view name) const;
@@ -88,6 +93,7 @@ class FlagTable {
 
   std::string program_, description_, group_;
   std::vector<Flag> flags_;
+  std::map<std::string, std::string, std::less<>> aliases_;
 };
 
 }  // namespace anymesh

@@ -59,11 +59,9 @@ constexpr Foreign kForeignFlags[] = {
     {"remote-device", kValue, "use --offload-param", "none"},
 
     // The model.
-    {"squared-relu", kSwitch, "the MLP has GELU, or SiLU with --swiglu"},
-    {"glu-activation", kValue, "use --swiglu"},
-    {"apply-layernorm-1p", kSwitch, "norms are scaled by their weight, not by 1 + weight"},
+    {"squared-relu", kSwitch, "the MLP has GELU, or --relu, --swiglu or --geglu"},
+    {"glu-activation", kValue, "use --swiglu or --geglu"},
     {"apply-residual-connection-post-layernorm", kSwitch, "residuals are taken before the norm"},
-    {"kv-channels", kValue, "a head is always --hidden-size / --num-attention-heads wide"},
     {"openai-gelu", kSwitch, "the tanh GELU is the default; leave out --no-bias-gelu-fusion too"},
     {"init-method-xavier-uniform", kSwitch, "weights are drawn as --init-method-std says"},
     {"encoder-num-layers", kValue, "use --num-layers"},
@@ -166,8 +164,7 @@ constexpr Synonym kSynonyms[] = {
     {"layers|n-layers|n-layer|nlayers|num-hidden-layers|depth", "use --num-layers N"},
     {"hidden-dim|d-model|n-embd|dim|embed-dim|model-dim|n-embed", "use --hidden-size N"},
     {"heads|n-heads|n-head|nheads|num-heads|attention-heads", "use --num-attention-heads N"},
-    {"num-query-groups|group-query-attention|n-kv-heads|num-kv-heads|gqa",
-     "use --num-key-value-heads N"},
+    {"n-kv-heads|num-kv-heads|gqa", "use --num-key-value-heads N"},
     {"intermediate-size|mlp-dim|d-ff|ffn-dim|ffn-size", "use --ffn-hidden-size N"},
     {"dropout", "use --hidden-dropout X and --attention-dropout X"},
     {"dataset|train-data|train-file|data-dir|data-prefix|corpus|input|dataset-path|train-path|"

@@ -168,4 +168,9 @@ torch::Tensor swiglu(const torch::Tensor& x) {
   return at::silu(halves[0]) * halves[1];
 }
 
+torch::Tensor geglu(const torch::Tensor& x) {
+  const auto halves = x.chunk(2, -1);
+  return gelu_tanh(halves[0]) * halves[1];
+}
+
 }  // namespace anymesh

@@ -15,4 +15,7 @@ torch::Tensor gelu_tanh(const torch::Tensor& x);
 // silu(gate) * up, with x [..., 2f] = [gate, up] -> [..., f] (arXiv:2002.05202).
 torch::Tensor swiglu(const torch::Tensor& x);
 
+// gelu_tanh(gate) * up, of the same x. It is two sweeps.
+torch::Tensor geglu(const torch::Tensor& x);
+
 }  // namespace anymesh

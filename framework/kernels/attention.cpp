@@ -174,6 +174,8 @@ class HeadGroup {
             bias_ + ((group * shape_.heads + head) * shape_.s + first + i) * shape_.s;
         for (int64_t j = 0; j <= first + i; ++j) row[j] = row[j] / root_d_ + bias[j];
       }
+      if (extras_.window > 0)
+        std::fill(row, row + std::max<int64_t>(0, first + i + 1 - extras_.window), -INFINITY);
       std::fill(row + first + i + 1, row + width, -INFINITY);
     }
     return rows;

@@ -13,6 +13,7 @@ struct AttentionExtras {
   torch::Tensor cos,
       sin;  // [s, r/2]: rotates elements i and i + r/2 of q and k by their position; or undefined
   std::optional<torch::Tensor> bias;  // [1, n, s, s], added to the scores
+  int64_t window = 0;                 // keys that a query sees, the last its own; 0 = all
   double dropout = 0;                 // probability, for the weights
   DropoutContext context;
   uint32_t layer = 0;      // the layer in the dropout's stream

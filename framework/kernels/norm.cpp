@@ -27,7 +27,8 @@ struct Moments {
 
 // Writes the norm y [h] of x [h]. Without a bias the mean counts as 0.
 template <class T>
-Moments norm_row(const T* x, const T* weight, const T* bias, float epsilon, int64_t h, T* y) {
+Moments norm_row(const T* x, const T* weight, float offset, const T* bias, float epsilon, int64_t h,
+                 T* y) {
   return with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     const auto n = static_cast<float>(h);
     Lanes total, squares;
@@ -40,7 +41,8 @@ Moments norm_row(const T* x, const T* weight, const T* bias, float epsilon, int6
     }
     const float inverse = 1 / std::sqrt(sum(squares) / n + epsilon);
     for (int64_t i = 0; i < h; i += kLanes) {
-      const Lanes normed = (load<Lanes>(x + i) - mean) * inverse * load<Lanes>(weight + i);
+      const Lanes normed =
+          (load<Lanes>(x + i) - mean) * inverse * (load<Lanes>(weight + i) + offset);
       store(y + i, bias ? normed + load<Lanes>(bias + i) : normed);
     }
     return Moments{mean, inverse};
@@ -49,14 +51,14 @@ Moments norm_row(const T* x, const T* weight, const T* bias, float epsilon, int6
 
 // Writes dx [h], plus `dsum` if there is one, and adds to the gradients of weight and bias.
 template <class T>
-void norm_backward_row(const T* x, const T* dy, const T* dsum, const T* weight, Moments moments,
-                       int64_t h, T* dx, float* dweight, float* dbias) {
+void norm_backward_row(const T* x, const T* dy, const T* dsum, const T* weight, float offset,
+                       Moments moments, int64_t h, T* dx, float* dweight, float* dbias) {
   with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     const auto n = static_cast<float>(h);
     Lanes total, with_x;
     for (int64_t i = 0; i < h; i += kLanes) {
       const Lanes normed = (load<Lanes>(x + i) - moments.mean) * moments.inverse,
-                  d = load<Lanes>(dy + i), scaled = d * load<Lanes>(weight + i);
+                  d = load<Lanes>(dy + i), scaled = d * (load<Lanes>(weight + i) + offset);
       total += scaled;
       with_x += scaled * normed;
       store(dweight + i, load<Lanes>(dweight + i) + d * normed);
@@ -65,7 +67,7 @@ void norm_backward_row(const T* x, const T* dy, const T* dsum, const T* weight, 
     const float mean = dbias ? sum(total) / n : 0, slope = sum(with_x) / n;
     for (int64_t i = 0; i < h; i += kLanes) {
       const Lanes normed = (load<Lanes>(x + i) - moments.mean) * moments.inverse,
-                  scaled = load<Lanes>(dy + i) * load<Lanes>(weight + i),
+                  scaled = load<Lanes>(dy + i) * (load<Lanes>(weight + i) + offset),
                   d = (scaled - mean - normed * slope) * moments.inverse;
       store(dx + i, dsum ? d + load<Lanes>(dsum + i) : d);
     }
@@ -89,8 +91,9 @@ void norm_rows(const NormForward& n) {
   for_rows(n.x, rows, std::max<int64_t>(1, kGrain / h), [&]<class T>(int64_t row, T) {
     const int64_t at = row * h;
     if (n.y.defined()) add_row(data<T>(n.x) + at, data<T>(n.y) + at, h, n.sum.data_ptr<T>() + at);
-    const Moments moments = norm_row(data<T>(n.sum) + at, data<T>(n.weight), data<T>(n.bias),
-                                     static_cast<float>(n.epsilon), h, n.normed.data_ptr<T>() + at);
+    const Moments moments =
+        norm_row(data<T>(n.sum) + at, data<T>(n.weight), static_cast<float>(n.offset),
+                 data<T>(n.bias), static_cast<float>(n.epsilon), h, n.normed.data_ptr<T>() + at);
     float* kept = n.moments.data_ptr<float>() + 2 * row;
     kept[0] = moments.mean;
     kept[1] = moments.inverse;
@@ -110,8 +113,8 @@ torch::Tensor norm_backward_rows(const NormBackward& n) {
       const float* moments = n.moments.const_data_ptr<float>() + 2 * row;
       norm_backward_row(data<T>(n.x) + at, data<T>(n.dy) + at,
                         n.dsum.defined() ? data<T>(n.dsum) + at : nullptr, data<T>(n.weight),
-                        {moments[0], moments[1]}, h, n.dx.data_ptr<T>() + at, dweight,
-                        n.has_bias ? dweight + h : nullptr);
+                        static_cast<float>(n.offset), {moments[0], moments[1]}, h,
+                        n.dx.data_ptr<T>() + at, dweight, n.has_bias ? dweight + h : nullptr);
     }
   });
   for (int64_t p = 1; p < parts; ++p)
@@ -123,7 +126,8 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
   // Returns {norm} of x, or {x + y, norm} if there is a y.
   static tensor_list forward(AutogradContext* ctx, const torch::Tensor& input,
                              const std::optional<torch::Tensor>& other, const torch::Tensor& weight,
-                             const std::optional<torch::Tensor>& bias, double epsilon) {
+                             const std::optional<torch::Tensor>& bias, double epsilon,
+                             double offset) {
     RECORD_FUNCTION("anymesh::norm", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = input.contiguous();
     const NormForward n{
@@ -132,6 +136,7 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
         .weight = weight,
         .bias = bias.value_or(torch::Tensor()),
         .epsilon = epsilon,
+        .offset = offset,
         .sum = other ? torch::empty_like(x) : x,
         .normed = torch::empty_like(x),
         .moments = torch::empty({x.numel() / x.size(-1), 2}, x.options().dtype(torch::kFloat))};
@@ -139,6 +144,7 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     ctx->set_materialize_grads(false);
     ctx->save_for_backward({n.sum, weight, n.moments});
     ctx->saved_data["bias"] = bias.has_value();
+    ctx->saved_data["offset"] = offset;
     return other ? tensor_list{n.sum, n.normed} : tensor_list{n.normed};
   }
 
@@ -146,10 +152,11 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
     RECORD_FUNCTION("anymesh::norm_backward", c10::ArrayRef<const c10::IValue>{});
     const auto saved = ctx->get_saved_variables();
     const bool has_sum = grads.size() == 2;
-    if (!grads.back().defined()) return {grads[0], grads[0], {}, {}, {}};
+    if (!grads.back().defined()) return {grads[0], grads[0], {}, {}, {}, {}};
     const NormBackward n{
         .x = saved[0],
         .weight = saved[1],
+        .offset = ctx->saved_data["offset"].toDouble(),
         .moments = saved[2],
         .has_bias = ctx->saved_data["bias"].toBool(),
         .dy = grads.back().contiguous(),
@@ -157,8 +164,11 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
         .dx = torch::empty_like(saved[0])};
     const torch::Tensor param_gradients =
         (n.x.is_cuda() ? cuda_norm_backward : norm_backward_rows)(n);
-    return {n.dx, has_sum ? n.dx : torch::Tensor(), param_gradients[0].to(n.weight.dtype()),
+    return {n.dx,
+            has_sum ? n.dx : torch::Tensor(),
+            param_gradients[0].to(n.weight.dtype()),
             n.has_bias ? param_gradients[1].to(n.weight.dtype()) : torch::Tensor(),
+            torch::Tensor(),
             torch::Tensor()};
   }
 };
@@ -171,9 +181,10 @@ bool can_fuse(const torch::Tensor& x, const NormParams& params) {
 }  // namespace
 
 torch::Tensor norm(const torch::Tensor& x, const NormParams& params) {
-  const auto& [weight, bias, epsilon] = params;
+  const auto& [weight, bias, epsilon, offset] = params;
   if (can_fuse(x, params))
-    return FusedNorm::apply(x, std::nullopt, weight, if_defined(bias), epsilon)[0];
+    return FusedNorm::apply(x, std::nullopt, weight, if_defined(bias), epsilon, offset)[0];
+  if (offset != 0) return norm(x, {weight + offset, bias, epsilon});
   if (!bias.defined()) return at::rms_norm(x, {x.size(-1)}, weight, epsilon);
   // In half precision on the CPU, LibTorch also sums the gradients of weight and bias over rows in
   // half precision. This uses fp32.
@@ -187,8 +198,8 @@ SumAndNorm added_norm(const torch::Tensor& x, const torch::Tensor& y, const Norm
     const torch::Tensor sum = x + y;
     return {sum, norm(sum, params)};
   }
-  const tensor_list both =
-      FusedNorm::apply(x, std::optional(y), params.weight, if_defined(params.bias), params.epsilon);
+  const tensor_list both = FusedNorm::apply(x, std::optional(y), params.weight,
+                                            if_defined(params.bias), params.epsilon, params.offset);
   return {both[0], both[1]};
 }
 

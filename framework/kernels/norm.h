@@ -11,6 +11,7 @@ namespace anymesh {
 struct NormParams {
   torch::Tensor weight, bias;  // [h]; an undefined bias means RMSNorm
   double epsilon = 1e-5;
+  double offset = 0;  // added to the weight; 1: weights are learned around 0
 };
 torch::Tensor norm(const torch::Tensor& x, const NormParams& params);
 

@@ -35,7 +35,7 @@ RowParallelLinear::RowParallelLinear(ParamBuilder& params, const std::string& na
   bias_ = params.add({.name = name + ".bias",
                       .shape = {out},
                       .weight_decay = false,
-                      .sequence_sum = params.tp().sequence},
+                      .tp_sum = params.tp().sequence},
                      Init::constant(0));
 }
 

@@ -31,13 +31,17 @@ class ProgressBar {
   bool active() const { return active_; }
 
   void show(double part, const std::string& what, double eta_s) {
+    constexpr double kWidth = 16;
+    const std::string bar = std::string(static_cast<size_t>(kWidth * part), '=') + ">";
+    show(string_printf("[%-16.16s] ", bar.c_str()) + progress_text(part, what, eta_s));
+  }
+
+  // Shows a line without a bar.
+  void show(const std::string& line) {
     const auto now = std::chrono::steady_clock::now();
     if (!active_ || now < next_) return;
     next_ = now + std::chrono::milliseconds(200);
-    constexpr double kWidth = 16;
-    const std::string bar = std::string(static_cast<size_t>(kWidth * part), '=') + ">";
-    std::fprintf(stream_, "\r[%-16.16s] %s\033[K", bar.c_str(),
-                 progress_text(part, what, eta_s).c_str());
+    std::fprintf(stream_, "\r%s\033[K", line.c_str());
     std::fflush(stream_);
     shown_ = true;
   }

@@ -109,7 +109,7 @@ double ZeroOptimizer::reduce_gradients() {
   RECORD_USER_SCOPE("gradients");
   if (!stage().partitions_gradients()) reduce_whole_gradients();
   add_tied_gradients();
-  add_sequence_parts();
+  add_tp_parts();
   std::vector<torch::Tensor> counted;
   for (const Group& group : groups_) {
     for (const Piece& piece : group.pieces) {
@@ -191,11 +191,11 @@ void ZeroOptimizer::add_tied_partitions(const Group& group, size_t param) {
 
 // Adds the gradients that the tp ranks have from their parts of the sequence. Partitions are cut
 // alike on all of them.
-void ZeroOptimizer::add_sequence_parts() {
+void ZeroOptimizer::add_tp_parts() {
   std::vector<torch::Tensor> parts;
   for (const Group& group : groups_) {
     for (const Piece& piece : group.pieces) {
-      if (group.params[piece.param].sequence_sum) parts.push_back(piece.gradient);
+      if (group.params[piece.param].tp_sum) parts.push_back(piece.gradient);
     }
   }
   if (parts.empty()) return;

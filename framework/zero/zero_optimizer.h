@@ -119,7 +119,7 @@ class ZeroOptimizer final : public UnitObserver {
   void reduce_whole_gradients();
   void add_tied_gradients();
   void add_tied_partitions(const Group& group, size_t param);
-  void add_sequence_parts();
+  void add_tp_parts();
   void gather_params();
   void gather_params(const Group& group);
 

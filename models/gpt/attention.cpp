@@ -4,30 +4,40 @@
 
 #include <cmath>
 
-namespace anymesh {
+#include "models/gpt/norms.h"
 
+namespace anymesh {
 ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& name, int layer,
                                      const GptConfig& config, const RelativePositions& positions)
     : groups_(config.key_value_heads() / params.tp().size()),
       group_size_(config.num_attention_heads / config.key_value_heads()),
       first_head_(groups_ * group_size_ * params.tp().rank()),
       head_dim_(config.head_dim()),
+      window_(config.window()),
       layer_(static_cast<uint32_t>(layer)),
       dropout_(config.attention_dropout),
       positions_(positions),
       query_key_value_(params, name + ".query_key_value", config.hidden_size,
-                       config.hidden_size + 2 * config.key_value_heads() * head_dim_,
-                       Init::normal(config.init_method_std), config.add_bias_linear),
-      dense_(params, name + ".dense", config.hidden_size, config.hidden_size,
-             Init::normal(config.residual_std()), config.add_bias_linear) {}
+                       (config.num_attention_heads + 2 * config.key_value_heads()) * head_dim_,
+                       Init::normal(config.init_method_std), config.qkv_bias()),
+      q_layernorm_(make_head_norm(params, name + ".q_layernorm", config)),
+      k_layernorm_(make_head_norm(params, name + ".k_layernorm", config)),
+      dense_(params, name + ".dense", config.num_attention_heads * head_dim_, config.hidden_size,
+             Init::normal(config.residual_std()), config.attention_output_bias()) {}
 
 torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden, const DropoutContext& context,
                                          Mix mix) const {
   const torch::Tensor qkv =
-      query_key_value_
-          .forward(hidden)                                       // [b, s, (n+2k)d/t]
-          .unflatten(2, {groups_, group_size_ + 2, head_dim_});  // [b, s, k/t, n/k+2, d]
+      normed(query_key_value_
+                 .forward(hidden)                                        // [b, s, (n+2k)d/t]
+                 .unflatten(2, {groups_, group_size_ + 2, head_dim_}));  // [b, s, k/t, n/k+2, d]
   return dense_.forward(mix ? mix(*this, qkv) : attend(qkv, context));
+}
+
+torch::Tensor ParallelAttention::normed(const torch::Tensor& qkv) const {
+  if (!q_layernorm_.weight.defined()) return qkv;
+  const auto parts = qkv.split_with_sizes({group_size_, 1, 1}, 3);
+  return at::cat({norm(parts[0], q_layernorm_), norm(parts[1], k_layernorm_), parts[2]}, 3);
 }
 
 torch::Tensor ParallelAttention::attend(const torch::Tensor& qkv,
@@ -36,10 +46,18 @@ torch::Tensor ParallelAttention::attend(const torch::Tensor& qkv,
   return fused_attention(qkv, {.cos = positions_.cos,
                                .sin = positions_.sin,
                                .bias = positions_.score_bias,
+                               .window = window_,
                                .dropout = dropout_,
                                .context = context,
                                .layer = layer_ + 1,
                                .first_head = first_head_});
+}
+
+torch::Tensor ParallelAttention::visible(int64_t first, int64_t s, torch::Device device) const {
+  const bool windowed = window_ > 0 && window_ < first + s;
+  if (s == 1 && !windowed) return {};
+  const torch::Tensor past = at::ones({s, first + s}, torch::dtype(torch::kBool).device(device));
+  return (windowed ? past.triu(first - window_ + 1) : past).tril(first);
 }
 
 ParallelAttention::Heads ParallelAttention::heads_of(const torch::Tensor& qkv) const {
@@ -53,28 +71,29 @@ torch::Tensor ParallelAttention::attend_unfused(const torch::Tensor& qkv,
   const Heads heads = heads_of(qkv);
   const torch::Tensor q = positions_.rotate(heads.q), k = positions_.rotate(heads.k), v = heads.v;
   const auto& bias = positions_.score_bias;
+  const int64_t s = q.size(2);
   const bool drops = dropout_ > 0 && !context.samples.empty(), grouped = group_size_ > 1;
-  const auto join = [](const torch::Tensor& mixed) {  // [b, n/t, s, d] -> [b, s, h/t]
+  const auto join = [](const torch::Tensor& mixed) {  // [b, n/t, s, d] -> [b, s, nd/t]
     return mixed.transpose(1, 2).flatten(2);
   };
-  if (!drops)
-    return join(at::scaled_dot_product_attention(q, k, v, bias, /*dropout_p=*/0,
-                                                 /*is_causal=*/!bias, /*scale=*/{},
+  const bool windowed = window_ > 0 && window_ < s;
+  if (!drops) {
+    std::optional<torch::Tensor> mask = bias;
+    if (windowed && !bias) mask = visible(0, s, q.device());
+    return join(at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0,
+                                                 /*is_causal=*/!mask, /*scale=*/{},
                                                  /*enable_gqa=*/grouped));
+  }
 
   // Uses the explicit form, because the fused kernel would draw its own mask.
   const auto per_query = [&](const torch::Tensor& x) {  // [b, k/t, s, d] -> [b, n/t, s, d]
     return grouped ? x.repeat_interleave(group_size_, 1) : x;
   };
-  const int64_t s = q.size(2);
   torch::Tensor scores = at::matmul(q, per_query(k).transpose(-1, -2)) /
                          std::sqrt(static_cast<double>(head_dim_));  // [b, n/t, s, s]
-  if (bias) {
-    scores = scores + *bias;  // in the bias's precision
-  } else {
-    const torch::Tensor future = at::ones({s, s}, q.options().dtype(torch::kBool)).triu(1);
-    scores = scores.masked_fill(future, -INFINITY);
-  }
+  if (bias) scores = scores + *bias;                                 // in the bias's precision
+  if (const torch::Tensor seen = visible(0, s, q.device()); seen.defined())
+    scores = scores.masked_fill(~seen, -INFINITY);
   const torch::Tensor weights = at::softmax(scores, -1).to(v.scalar_type());
   return join(at::matmul(dropout(weights, dropout_, context, {layer_ + 1, DropoutSite::Attention},
                                  first_head_ * s * s),

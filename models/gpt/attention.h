@@ -6,6 +6,7 @@
 
 #include "framework/kernels/attention.h"
 #include "framework/kernels/dropout.h"
+#include "framework/kernels/norm.h"
 #include "framework/tensor_parallel/layers.h"
 #include "models/gpt/gpt_config.h"
 #include "models/gpt/positions.h"
@@ -15,15 +16,15 @@ namespace anymesh {
 // Causal self-attention. The n query heads are in k groups, each with one key head and one value
 // head in common (arXiv:2305.13245); in GPT-2 k = n. Each tp rank holds k/t groups. The rows of the
 // fused projection are in Megatron's classic order, [q, ..., q, key, value] per group, so that
-// cutting rows cuts groups.
+// cutting rows cuts groups. The width of a head, d, need not be h/n.
 class ParallelAttention {
  public:
   ParallelAttention(ParamBuilder& params, const std::string& name, int layer,
                     const GptConfig& config, const RelativePositions& positions);
 
-  // Mixes positions between the two projections: qkv [b, s, k/t, n/k+2, d] -> [b, s, h/t]. Training
-  // uses attend(). Generation passes one that keeps keys and values, and is made of heads_of() and
-  // positions().
+  // Mixes positions between the two projections: qkv [b, s, k/t, n/k+2, d] -> [b, s, nd/t].
+  // Training uses attend(). Generation passes one that keeps keys and values, and is made of
+  // heads_of(), positions() and visible().
   using Mix = c10::function_ref<torch::Tensor(const ParallelAttention& attention,
                                               const torch::Tensor& qkv)>;
   torch::Tensor forward(const torch::Tensor& hidden, const DropoutContext& context,
@@ -35,16 +36,23 @@ class ParallelAttention {
   Heads heads_of(const torch::Tensor& qkv) const;
   const RelativePositions& positions() const { return positions_; }
 
+  // Returns which keys, of positions [0, first + s), the queries [first, first + s) see: a bool
+  // [s, first + s]. Undefined if that is all of them.
+  torch::Tensor visible(int64_t first, int64_t s, torch::Device device) const;
+
  private:
+  torch::Tensor normed(const torch::Tensor& qkv) const;
   torch::Tensor attend(const torch::Tensor& qkv, const DropoutContext& context) const;
   // Uses LibTorch's operators for cases that the fused kernel does not take.
   torch::Tensor attend_unfused(const torch::Tensor& qkv, const DropoutContext& context) const;
 
   int64_t groups_, group_size_, first_head_, head_dim_;  // a group has group_size_ query heads
+  int64_t window_;                                       // see GptConfig::window()
   uint32_t layer_;
   double dropout_;
   RelativePositions positions_;
   ColumnParallelLinear query_key_value_;
+  NormParams q_layernorm_, k_layernorm_;  // of a head, [d]; undefined unless --qk-layernorm
   RowParallelLinear dense_;
 };
 

@@ -35,10 +35,12 @@ class ClosedForm {
   CommForm form;
 
  private:
+  enum class Sum { kNever, kOfSequence, kAlways };  // over tp, of the gradient
   struct Param {
     int64_t numel;
     int unit;
-    bool decays, sequence_sum;
+    bool decays;
+    Sum sum;
   };
   const GptConfig& c;
   const StepShape& k;
@@ -70,37 +72,44 @@ class ClosedForm {
     add_all(group, verb, calls, calls * each);
   }
 
-  void add_norm(int unit) {
-    params.push_back({h, unit, false, true});
-    if (c.normalization == "layernorm") params.push_back({h, unit, false, true});
+  void add_norm(int unit, int64_t width, Sum sum) {
+    params.push_back({width, unit, false, sum});
+    if (!c.rms_norm()) params.push_back({width, unit, false, sum});
   }
-  void add_linear(int unit, int64_t weight, int64_t bias, bool row) {
-    params.push_back({weight, unit, true, false});
-    if (c.add_bias_linear) params.push_back({bias, unit, false, row});
+  void add_norm(int unit) { add_norm(unit, h, Sum::kOfSequence); }
+  void add_column_parallel(int unit, int64_t in, int64_t out, bool bias) {
+    params.push_back({in * out / t, unit, true, Sum::kNever});
+    if (bias) params.push_back({out / t, unit, false, Sum::kNever});
+  }
+  void add_row_parallel(int unit, int64_t in, int64_t out, bool bias) {
+    params.push_back({in / t * out, unit, true, Sum::kNever});
+    if (bias) params.push_back({out, unit, false, Sum::kOfSequence});
   }
 
   void list_params() {
-    const int64_t head_width = h / c.num_attention_heads, f = c.ffn_size() * (c.swiglu ? 2 : 1);
-    const int64_t qkv = h + 2 * c.key_value_heads() * head_width;
+    const int64_t queries = c.num_attention_heads * c.head_dim(),
+                  keys = c.key_value_heads() * c.head_dim(), f = c.ffn_size();
     int unit = 0;
     if (first) {
-      params.push_back({table, 0, true, false});
-      if (c.learned_positions())
-        params.push_back({int64_t{c.max_position_embeddings} * h, 0, true, true});
+      params.push_back({table, 0, true, Sum::kNever});
+      const int64_t positions = c.max_position_embeddings + c.position_embedding_offset;
+      if (c.learned_positions()) params.push_back({positions * h, 0, true, Sum::kOfSequence});
       if (c.embed_layernorm) add_norm(0);
       ++unit;
     }
     for (int i = 0; i < layers; ++i, ++unit) {
       add_norm(unit);
-      add_linear(unit, qkv * h / t, qkv / t, false);
-      add_linear(unit, h * h / t, h, true);
+      add_column_parallel(unit, h, queries + 2 * keys, c.qkv_bias());
+      for (int norms = 0; c.qk_layernorm && norms < 2; ++norms)
+        add_norm(unit, c.head_dim(), Sum::kAlways);
+      add_row_parallel(unit, queries, h, c.attention_output_bias());
       add_norm(unit);
-      add_linear(unit, f * h / t, f / t, false);
-      add_linear(unit, h * c.ffn_size() / t, h, true);
+      add_column_parallel(unit, h, f * (c.gated() ? 2 : 1), c.add_bias_linear);
+      add_row_parallel(unit, f, h, c.add_bias_linear);
     }
     if (!last) return;
     add_norm(unit);
-    if (!tied || !first) params.push_back({table, unit, true, false});
+    if (!tied || !first) params.push_back({table, unit, true, Sum::kNever});
   }
 
   // Counts how often each of the four maps of mappings.h runs.
@@ -113,17 +122,19 @@ class ClosedForm {
     if (k.sequence_parallel) {
       add("tp", "all_gather", enter_forward + leave_backward, hidden);
       add("tp", "reduce_scatter", leave_forward + enter_backward, hidden);
-      sequence_sums();
     } else {
       add("tp", "all_reduce", leave_forward + enter_backward, hidden);
     }
+    gradient_sums();
     if (last) add("tp", "all_reduce", 3 * m * forwards, tokens * 4);  // cross entropy
   }
 
-  void sequence_sums() {
-    if (t == 1) return;
+  void gradient_sums() {
     int64_t numel = 0;
-    for (const Param& param : params) numel += param.sequence_sum ? param.numel : 0;
+    for (const Param& param : params)
+      if (param.sum == Sum::kAlways || (param.sum == Sum::kOfSequence && k.sequence_parallel))
+        numel += param.numel;
+    if (t == 1 || numel == 0) return;
     CommSum& sum = form[{"tp", "all_reduce"}];
     sum.calls += d;
     sum.bytes += numel * 4 * (k.zero_stage == 0 ? d : 1);  // or the partitions, all together

@@ -1,11 +1,13 @@
 #include "models/gpt/gpt_config.h"
 
+#include <algorithm>
 #include <climits>
 #include <cmath>
 #include <numeric>
 #include <string>
 
 #include "framework/config/require.h"
+#include "framework/util/parse_number.h"
 
 namespace anymesh {
 namespace {
@@ -25,24 +27,66 @@ void check_shape(const GptConfig& gpt) {
   require(gpt.hidden_size <= INT_MAX / 4, with("--hidden-size", gpt.hidden_size) + " is too large");
   require(gpt.ffn_hidden_size >= 0,
           with("--ffn-hidden-size", gpt.ffn_hidden_size) + " must not be negative");
-  require(gpt.hidden_size % gpt.num_attention_heads == 0,
+  require(gpt.kv_channels >= 0 && gpt.kv_channels <= 1 << 16,
+          with("--kv-channels", gpt.kv_channels) + " must be in [0, 65536]");
+  require(gpt.kv_channels != 0 || gpt.hidden_size % gpt.num_attention_heads == 0,
           with("--hidden-size", gpt.hidden_size) + " must be divisible by " +
-              with("--num-attention-heads", gpt.num_attention_heads));
+              with("--num-attention-heads", gpt.num_attention_heads) +
+              "; or give the width of a head, --kv-channels");
   require(gpt.max_position_embeddings >= gpt.seq_length,
           with("--max-position-embeddings", gpt.max_position_embeddings) + " must be at least " +
               with("--seq-length", gpt.seq_length));
 }
 
 void check_architecture(const GptConfig& gpt) {
-  require(gpt.normalization == "layernorm" || gpt.normalization == "rmsnorm",
+  require(gpt.rms_norm() || gpt.normalization == "layernorm" || gpt.normalization == "LayerNorm",
           with("--normalization", gpt.normalization) + " must be layernorm or rmsnorm");
   const int groups = gpt.num_key_value_heads;
   require(groups >= 0 && gpt.num_attention_heads % gpt.key_value_heads() == 0,
           with("--num-key-value-heads", groups) + " must be positive and divide " +
               with("--num-attention-heads", gpt.num_attention_heads));
+  require(!gpt.group_query_attention || groups != 0,
+          "--group-query-attention needs --num-query-groups");
+  require(gpt.swiglu + gpt.geglu + gpt.relu <= 1,
+          "--swiglu, --geglu and --relu exclude each other");
   require(gpt.ffn_size() > 0, "--swiglu makes the default of --ffn-hidden-size 8/3 x " +
                                   with("--hidden-size", gpt.hidden_size) +
                                   ", down to a multiple of 64, which is 0; give one");
+  for (const auto& [flag, on] : {std::pair("--add-qkv-bias", gpt.add_qkv_bias),
+                                 {"--add-attention-linear-bias", gpt.add_attention_linear_bias}})
+    require(!on || !gpt.add_bias_linear,
+            std::string(flag) + " has no effect without --disable-bias-linear");
+  require(!gpt.add_qkv_bias || !gpt.add_attention_linear_bias,
+          "--add-qkv-bias has no effect beside --add-attention-linear-bias");
+  gpt.window();  // throws
+}
+
+void check_rope_type(const GptConfig& gpt) {
+  const std::string type = with("--rope-type", gpt.rope_type);
+  require(gpt.rope_type == "rope" || gpt.rope_type == "yarn" || gpt.rope_type == "dynamic",
+          type + " must be rope, yarn or dynamic");
+  const GptConfig unset;
+  const bool yarn = gpt.rope_type == "yarn";
+  require(yarn || (gpt.beta_fast == unset.beta_fast && gpt.beta_slow == unset.beta_slow),
+          "--beta-fast and --beta-slow have no effect without --rope-type yarn");
+  require(gpt.beta_fast > gpt.beta_slow && gpt.beta_slow > 0,
+          with("--beta-fast", gpt.beta_fast) + " must be above " +
+              with("--beta-slow", gpt.beta_slow) + ", which must be positive");
+  const std::string factor = with("--rotary-scaling-factor", gpt.rotary_scaling_factor),
+                    original = with("--original-max-position-embeddings",
+                                    gpt.original_max_position_embeddings);
+  if (gpt.rope_type == "rope") {
+    const std::string useless = " has no effect without --rope-type yarn or dynamic";
+    require(gpt.rotary_scaling_factor == unset.rotary_scaling_factor, factor + useless);
+    require(gpt.original_max_position_embeddings == 0, original + useless);
+    return;
+  }
+  require(gpt.rotary_scaling_factor >= 1, factor + " must be at least 1");
+  require(gpt.original_max_position_embeddings >= 1,
+          original + " is required by " + type + " and must be at least 1");
+  require(
+      !gpt.use_rope_scaling && gpt.rotary_seq_len_interpolation_factor == 1,
+      type + ", --use-rope-scaling and --rotary-seq-len-interpolation-factor exclude each other");
 }
 
 void check_positions(const GptConfig& gpt) {
@@ -51,22 +95,30 @@ void check_positions(const GptConfig& gpt) {
                     scaling = with("--rope-scaling-factor", gpt.rope_scaling_factor),
                     interpolation = with("--rotary-seq-len-interpolation-factor",
                                          gpt.rotary_seq_len_interpolation_factor),
-                    type = with("--position-embedding-type", gpt.position_embedding_type);
-  require(gpt.position_embedding_type != "rotary", type + ": use --use-rotary-position-embeddings");
-  require(gpt.position_embedding_type == "absolute" || gpt.alibi(),
-          type + " must be absolute or alibi");
+                    type = with("--position-embedding-type", gpt.position_embedding_type),
+                    offset = with("--position-embedding-offset", gpt.position_embedding_offset);
+  constexpr const char* kTypes[] = {"absolute", "learned_absolute", "alibi", "rope", "none"};
+  require(std::ranges::find(kTypes, gpt.position_embedding_type) != std::end(kTypes),
+          type + " must be absolute, learned_absolute, rope, alibi or none");
+  require(gpt.position_embedding_offset >= 0 && gpt.position_embedding_offset <= 1 << 16,
+          offset + " must be in [0, 65536]");
+  require(gpt.learned_positions() || gpt.position_embedding_offset == 0,
+          offset + " is for learned positions");
   const GptConfig unset;
   require(gpt.use_rope_scaling || gpt.rope_scaling_factor == unset.rope_scaling_factor,
           scaling + " has no effect without --use-rope-scaling");
-  if (!gpt.use_rotary_position_embeddings) {
+  check_rope_type(gpt);
+  if (!gpt.rotary()) {
     const std::string useless = " has no effect without --use-rotary-position-embeddings";
     require(gpt.rotary_percent == unset.rotary_percent, percent + useless);
     require(gpt.rope_theta == unset.rope_theta, theta + useless);
     require(!gpt.use_rope_scaling, "--use-rope-scaling" + useless);
+    require(gpt.rope_type == unset.rope_type, with("--rope-type", gpt.rope_type) + useless);
     require(gpt.rotary_seq_len_interpolation_factor == 1, interpolation + useless);
     return;
   }
-  require(!gpt.alibi(), type + " and --use-rotary-position-embeddings exclude each other");
+  require(!gpt.alibi() && gpt.position_embedding_type != "none",
+          type + " and --use-rotary-position-embeddings exclude each other");
   require(gpt.rope_theta >= 1, theta + " must be at least 1");
   require(gpt.rope_scaling_factor >= 1, scaling + " must be at least 1");
   require(gpt.rotary_seq_len_interpolation_factor >= 1, interpolation + " must be at least 1");
@@ -116,19 +168,47 @@ void check_mesh(const GptConfig& gpt, const ParallelConfig& parallel) {
 }
 
 void add_architecture_flags(FlagTable& flags, GptConfig& gpt) {
-  flags.group("Architecture (Llama, BLOOM)");
+  flags.group("Architecture (other families of models)");
+  flags.add("kv-channels", gpt.kv_channels, "width of an attention head",
+            "--hidden-size / --num-attention-heads");
   flags.add("num-key-value-heads", gpt.num_key_value_heads,
             "key and value heads, each shared by a group of query heads", "--num-attention-heads");
-  flags.add("swiglu", gpt.swiglu, "silu(gate) x up in place of GELU inside the MLP");
+  flags.alias("num-query-groups", "num-key-value-heads");
+  flags.add("group-query-attention", gpt.group_query_attention,
+            "Megatron-Core's switch for --num-query-groups");
+  flags.add("qk-layernorm", gpt.qk_layernorm, "normalize each head of queries and keys");
+  flags.add("window-size", gpt.window_size,
+            "N,0: a query sees the N tokens before it and itself; -1,0: all");
   flags.add("disable-bias-linear", gpt.add_bias_linear,
             "no biases in attention and MLP; makes GELU the erf one", "", "add_bias_linear");
+  flags.add("add-qkv-bias", gpt.add_qkv_bias,
+            "biases of queries, keys and values, beside --disable-bias-linear");
+  flags.add("add-attention-linear-bias", gpt.add_attention_linear_bias,
+            "biases of attention's two matrices, beside --disable-bias-linear");
+  flags.add("swiglu", gpt.swiglu, "silu(gate) x up in place of GELU inside the MLP");
+  flags.add("geglu", gpt.geglu, "gelu(gate) x up, with the tanh GELU");
+  flags.add("relu", gpt.relu, "ReLU in place of GELU");
   flags.add("normalization", gpt.normalization, "layernorm or rmsnorm");
+  flags.add("apply-layernorm-1p", gpt.apply_layernorm_1p,
+            "scale norms by 1 + weight, so that weights begin at 0");
   flags.add("embed-layernorm", gpt.embed_layernorm, "normalize the word embeddings too");
+  flags.add("apply-embedding-scaling", gpt.apply_embedding_scaling,
+            "multiply the word embeddings by the square root of --hidden-size");
+  flags.add("use-parallel-residual", gpt.use_parallel_residual,
+            "attention and MLP both read a layer's input, in place of one after the other");
+  flags.group("Positions");
+  flags.add("position-embedding-type", gpt.position_embedding_type,
+            "absolute (or learned_absolute), rope, none, or alibi: scores fall with the distance");
+  flags.add("no-position-embedding", gpt.add_position_embedding,
+            "no learned positions; implied by rotary ones and alibi", "", "add_position_embedding");
+  flags.add("position-embedding-offset", gpt.position_embedding_offset,
+            "rows of the learned table before that of position 0, as OPT has 2");
   flags.add("use-rotary-position-embeddings", gpt.use_rotary_position_embeddings,
             "rotate queries and keys by their positions");
   flags.add("rotary-percent", gpt.rotary_percent, "part of a head's width that rotates");
   flags.add("rotary-position-embeddings-theta", gpt.rope_theta,
             "base of the rotation's wavelengths", "", "rope_theta");
+  flags.alias("rotary-base", "rotary-position-embeddings-theta");
   flags.add("use-rope-scaling", gpt.use_rope_scaling,
             "longer wavelengths for a longer context, as in Llama 3.1 and later");
   flags.add(
@@ -137,10 +217,15 @@ void add_architecture_flags(FlagTable& flags, GptConfig& gpt) {
       "to a quarter stay");
   flags.add("rotary-seq-len-interpolation-factor", gpt.rotary_seq_len_interpolation_factor,
             "divides the positions that rotate queries and keys");
-  flags.add("position-embedding-type", gpt.position_embedding_type,
-            "absolute (learned), or alibi: scores fall with the distance");
-  flags.add("no-position-embedding", gpt.add_position_embedding,
-            "no learned positions; implied by rotary ones and alibi", "", "add_position_embedding");
+  flags.add("rope-type", gpt.rope_type,
+            "rope; yarn (stretches long wavelengths); or dynamic (a greater base for samples "
+            "longer than --original-max-position-embeddings)");
+  flags.add("rotary-scaling-factor", gpt.rotary_scaling_factor,
+            "how far yarn and dynamic stretch the context");
+  flags.add("original-max-position-embeddings", gpt.original_max_position_embeddings,
+            "the context before yarn or dynamic stretches it", "required by them");
+  flags.add("beta-fast", gpt.beta_fast, "yarn keeps wavelengths with more turns in that context");
+  flags.add("beta-slow", gpt.beta_slow, "yarn stretches those with fewer turns in full");
 }
 
 std::vector<std::string> model_flags(const GptConfig& gpt) {
@@ -148,27 +233,60 @@ std::vector<std::string> model_flags(const GptConfig& gpt) {
                                  "hidden-size",
                                  "ffn-hidden-size",
                                  "num-attention-heads",
-                                 "max-position-embeddings",
                                  "untie-embeddings-and-output-weights",
+                                 "kv-channels",
                                  "num-key-value-heads",
-                                 "swiglu",
+                                 "qk-layernorm",
+                                 "window-size",
                                  "disable-bias-linear",
+                                 "add-qkv-bias",
+                                 "add-attention-linear-bias",
+                                 "swiglu",
+                                 "geglu",
+                                 "relu",
                                  "normalization",
+                                 "apply-layernorm-1p",
                                  "embed-layernorm",
+                                 "apply-embedding-scaling",
+                                 "use-parallel-residual",
+                                 "position-embedding-offset",
                                  "use-rotary-position-embeddings",
                                  "rotary-percent",
                                  "rotary-position-embeddings-theta",
                                  "use-rope-scaling",
                                  "rope-scaling-factor",
                                  "rotary-seq-len-interpolation-factor",
+                                 "rope-type",
+                                 "rotary-scaling-factor",
+                                 "original-max-position-embeddings",
+                                 "beta-fast",
+                                 "beta-slow",
                                  "position-embedding-type",
                                  "no-position-embedding",
                                  "layernorm-epsilon"};
-  if (!gpt.swiglu) flags.emplace_back("no-bias-gelu-fusion");
+  if (gpt.learned_positions()) flags.emplace_back("max-position-embeddings");  // else no table
+  if (!gpt.gated() && !gpt.relu) flags.emplace_back("no-bias-gelu-fusion");
   return flags;
 }
 
 }  // namespace
+
+int GptConfig::window() const {
+  const size_t comma = std::min(window_size.find(','), window_size.size());
+  const auto before = parse_number<int>(window_size.substr(0, comma));
+  require(before && *before >= -1 && *before < INT_MAX && window_size.substr(comma) == ",0",
+          with("--window-size", window_size) +
+              " must be N,0: N tokens before a query's own, and none behind it; or -1,0 for all");
+  return *before + 1;
+}
+
+GptConfig::Activation GptConfig::activation() const {
+  if (swiglu) return Activation::kSwiglu;
+  if (geglu) return Activation::kGeglu;
+  if (relu) return Activation::kRelu;
+  // Megatron's fused kernel, which adds a bias, has the tanh GELU.
+  return bias_gelu_fusion && add_bias_linear ? Activation::kGeluTanh : Activation::kGeluErf;
+}
 
 int GptConfig::ffn_size() const {
   if (ffn_hidden_size != 0) return ffn_hidden_size;
@@ -178,10 +296,14 @@ int GptConfig::ffn_size() const {
 double GptConfig::residual_std() const { return init_method_std / std::sqrt(2.0 * num_layers); }
 
 GptConfig resolved(GptConfig gpt) {
+  gpt.kv_channels = gpt.head_dim();
   gpt.ffn_hidden_size = gpt.ffn_size();
   gpt.num_key_value_heads = gpt.key_value_heads();
-  gpt.bias_gelu_fusion = gpt.tanh_gelu();
+  gpt.bias_gelu_fusion = gpt.bias_gelu_fusion && gpt.add_bias_linear;
+  gpt.normalization = gpt.rms_norm() ? "rmsnorm" : "layernorm";
+  gpt.use_rotary_position_embeddings = gpt.rotary();
   gpt.add_position_embedding = gpt.learned_positions();
+  if (!gpt.alibi()) gpt.position_embedding_type = "absolute";
   return gpt;
 }
 
@@ -207,6 +329,7 @@ void add_flags(FlagTable& flags, GptConfig& gpt) {
             "erf GELU in place of the tanh GELU of Megatron's fused kernel");
   flags.add("init-method-std", gpt.init_method_std, "standard deviation of the initial weights");
   flags.add("layernorm-epsilon", gpt.layernorm_epsilon, "term added to a norm's variance");
+  flags.alias("norm-epsilon", "layernorm-epsilon");
   flags.add("attention-dropout", gpt.attention_dropout, "of the attention probabilities");
   flags.add("hidden-dropout", gpt.hidden_dropout, "of the embedding and of each sublayer's output");
   add_architecture_flags(flags, gpt);

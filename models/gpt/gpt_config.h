@@ -34,33 +34,62 @@ struct GptConfig {
   double attention_dropout = 0.1, hidden_dropout = 0.1;
   double layernorm_epsilon = 1e-5;
   bool untie_embeddings_and_output_weights = false;
-  bool bias_gelu_fusion = true;  // tanh GELU; without it erf GELU, as in Megatron
+  bool bias_gelu_fusion = true;  // see activation()
   int vocab_size = 0;            // true vocabulary, from the tokenizer; 0 until it is known
 
-  // Other architectures: Llama's family and BLOOM.
-  int num_key_value_heads = 0;  // 0 = num_attention_heads; see key_value_heads()
-  bool swiglu = false;
+  // Other architectures. Each option is one that some family of models has.
+  int kv_channels = 0;                 // width of a head, see head_dim()
+  int num_key_value_heads = 0;         // 0 = num_attention_heads; see key_value_heads()
+  bool group_query_attention = false;  // Megatron-Core's switch for the line above
+  bool qk_layernorm = false;           // normalize each head of q and k, before it is rotated
+  std::string window_size = "-1,0";    // see window()
   bool add_bias_linear = true;
-  std::string normalization = "layernorm";  // layernorm | rmsnorm
+  bool add_qkv_bias = false, add_attention_linear_bias = false;  // beside --disable-bias-linear
+  bool swiglu = false, geglu = false, relu = false;              // see activation()
+  std::string normalization = "layernorm";                       // or rmsnorm, in any case
+  bool apply_layernorm_1p = false;
   bool embed_layernorm = false;
+  bool apply_embedding_scaling = false;
+  bool use_parallel_residual = false;
+
+  // Positions
+  std::string position_embedding_type = "absolute";  // see alibi(), rotary(), learned_positions()
   bool add_position_embedding = true;
+  int position_embedding_offset = 0;  // rows of the learned table before that of position 0
   bool use_rotary_position_embeddings = false;
   double rotary_percent = 1.0;
   int rope_theta = 10000;
   bool use_rope_scaling = false;  // Llama 3.1's, see kLlama3Context
   double rope_scaling_factor = 8;
-  int rotary_seq_len_interpolation_factor = 1;       // divides positions; 1 = as they are
-  std::string position_embedding_type = "absolute";  // absolute | alibi
+  int rotary_seq_len_interpolation_factor = 1;  // divides positions; 1 = as they are
+  std::string rope_type = "rope";               // rope | yarn | dynamic, which have the next four
+  double rotary_scaling_factor = 1;
+  int original_max_position_embeddings = 0;
+  double beta_fast = 32, beta_slow = 1;
 
-  int head_dim() const { return hidden_size / num_attention_heads; }
+  int head_dim() const {
+    return kv_channels != 0 ? kv_channels : hidden_size / num_attention_heads;
+  }
   int key_value_heads() const {
     return num_key_value_heads != 0 ? num_key_value_heads : num_attention_heads;
   }
+  int window() const;  // keys that a query sees, the last its own; 0 = all
+  bool qkv_bias() const { return add_bias_linear || add_qkv_bias || add_attention_linear_bias; }
+  bool attention_output_bias() const { return add_bias_linear || add_attention_linear_bias; }
+  bool rms_norm() const { return normalization == "rmsnorm" || normalization == "RMSNorm"; }
+
+  // The MLP's non-linearity. Gated ones have a second matrix of the same width.
+  enum class Activation { kGeluTanh, kGeluErf, kRelu, kSwiglu, kGeglu };
+  Activation activation() const;
+  bool gated() const { return swiglu || geglu; }
   int ffn_size() const;  // Megatron's default: 4 h, with SwiGLU 8/3 h down to a multiple of 64
-  bool tanh_gelu() const { return bias_gelu_fusion && add_bias_linear; }  // the fused kernel's
+
   bool alibi() const { return position_embedding_type == "alibi"; }
+  bool rotary() const {
+    return use_rotary_position_embeddings || position_embedding_type == "rope";
+  }
   bool learned_positions() const {
-    return add_position_embedding && !use_rotary_position_embeddings && !alibi();
+    return add_position_embedding && !rotary() && !alibi() && position_embedding_type != "none";
   }
   int rotary_width() const { return static_cast<int>(head_dim() * rotary_percent); }
 

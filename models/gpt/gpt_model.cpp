@@ -2,11 +2,13 @@
 
 #include <ATen/Functions.h>
 
+#include <cmath>
 #include <utility>
 
 #include "framework/pipeline/schedule.h"
 #include "framework/tensor_parallel/cross_entropy.h"
 #include "models/gpt/gpt_names.h"
+#include "models/gpt/norms.h"
 
 namespace anymesh {
 namespace {
@@ -84,8 +86,9 @@ void GptModel::make_embedding(ParamBuilder& params, const ParamSpec& table, Init
   if (config_.learned_positions()) {
     position_embeddings_ =
         params.add({.name = prefix + "position_embeddings.weight",
-                    .shape = {config_.max_position_embeddings, config_.hidden_size},
-                    .sequence_sum = tp_.sequence},
+                    .shape = {config_.max_position_embeddings + config_.position_embedding_offset,
+                              config_.hidden_size},
+                    .tp_sum = tp_.sequence},
                    init);
   }
 }
@@ -116,10 +119,12 @@ torch::Tensor GptModel::empty_hidden() const {
 
 torch::Tensor GptModel::embed(const MicroBatch& batch, int64_t first) const {
   torch::Tensor hidden = word_embeddings_->forward(batch.tokens);  // [b, s, h]
+  if (config_.apply_embedding_scaling)
+    hidden = hidden * std::sqrt(static_cast<double>(config_.hidden_size));
   if (word_embeddings_norm_.weight.defined()) hidden = norm(hidden, word_embeddings_norm_);
   if (position_embeddings_.defined()) {
     const int64_t positions = hidden.size(1);
-    first += tp_.sequence_part() * positions;
+    first += config_.position_embedding_offset + tp_.sequence_part() * positions;
     hidden = hidden + position_embeddings_.narrow(0, first, positions);
   }
   return dropout(hidden, config_.hidden_dropout, batch.dropout, {0, DropoutSite::Embedding},

@@ -46,7 +46,7 @@ class GptModel final : public StageModule {
   int64_t micro_batch_size_;
   std::optional<VocabParallelEmbedding> word_embeddings_;
   NormParams word_embeddings_norm_;    // undefined unless --embed-layernorm
-  torch::Tensor position_embeddings_;  // [max positions, h]; undefined unless learned
+  torch::Tensor position_embeddings_;  // [offset + max positions, h]; undefined unless learned
   std::vector<TransformerLayer> layers_;
   int first_layer_unit_ = 0;
   NormParams final_layernorm_;

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <numbers>
@@ -31,6 +32,40 @@ std::vector<double> alibi_slopes(int heads) {
   return slopes;
 }
 
+// Returns the pair of an r wide head that makes so many turns in the context of pretraining.
+double pair_of_turns(double turns, const GptConfig& config) {
+  return config.rotary_width() *
+         std::log(config.original_max_position_embeddings / (turns * 2 * std::numbers::pi)) /
+         (2 * std::log(static_cast<double>(config.rope_theta)));
+}
+
+// Divides by the factor the frequencies of pairs that make few turns, and keeps those of many. The
+// parts in between grow with the pair's number.
+torch::Tensor scaled_as_yarn(const torch::Tensor& frequencies, const GptConfig& config) {
+  const double low = std::max(std::floor(pair_of_turns(config.beta_fast, config)), 0.0),
+               high = std::min(std::ceil(pair_of_turns(config.beta_slow, config)),
+                               config.rotary_width() - 1.0);
+  const torch::Tensor pairs = torch::arange(frequencies.size(0), torch::kDouble);
+  const torch::Tensor scaled =
+      at::clamp((pairs - low) / (high == low ? 0.001 : high - low), 0, 1);  // part, by pair
+  return frequencies * (1 - scaled + scaled / config.rotary_scaling_factor);
+}
+
+// yarn also makes scores larger, by this factor of queries and of keys.
+double rotary_magnitude(const GptConfig& config) {
+  return config.rope_type == "yarn" ? 0.1 * std::log(config.rotary_scaling_factor) + 1 : 1;
+}
+
+// dynamic: the base grows with the part of a sample that exceeds the context of pretraining.
+double rotary_base(const GptConfig& config) {
+  const double theta = config.rope_theta, r = config.rotary_width(),
+               length = static_cast<double>(config.seq_length) /
+                        std::max(1, config.original_max_position_embeddings),
+               factor = config.rotary_scaling_factor;
+  if (config.rope_type != "dynamic" || length <= 1) return theta;
+  return theta * std::pow(factor * length - (factor - 1), r / (r - 2));
+}
+
 torch::Tensor alibi_bias(const GptConfig& config, const Communicator& tp, torch::Dtype dtype) {
   const int64_t heads = config.num_attention_heads / tp.size();
   const torch::Tensor slopes =
@@ -40,7 +75,9 @@ torch::Tensor alibi_bias(const GptConfig& config, const Communicator& tp, torch:
           .view({1, heads, 1, 1});
   const torch::Tensor position = torch::arange(config.seq_length, dtype);
   const torch::Tensor distance = position.unsqueeze(1) - position;  // [s, s], of query and key
-  return (-slopes * distance).masked_fill_(distance < 0, -INFINITY);
+  torch::Tensor hidden = distance < 0;
+  if (config.window() > 0) hidden = hidden.logical_or(distance >= config.window());
+  return (-slopes * distance).masked_fill_(hidden, -INFINITY);
 }
 
 }  // namespace
@@ -48,19 +85,20 @@ torch::Tensor alibi_bias(const GptConfig& config, const Communicator& tp, torch:
 torch::Tensor rotary_frequencies(const GptConfig& config) {
   const int64_t r = config.rotary_width();
   const torch::Tensor exponents = torch::arange(0, r, 2, torch::kDouble) / r;
-  torch::Tensor frequencies = torch::pow(static_cast<double>(config.rope_theta), -exponents);
+  torch::Tensor frequencies = torch::pow(rotary_base(config), -exponents);
   if (config.use_rope_scaling)
     frequencies = scaled_as_llama3(frequencies, config.rope_scaling_factor);
+  if (config.rope_type == "yarn") frequencies = scaled_as_yarn(frequencies, config);
   return frequencies / config.rotary_seq_len_interpolation_factor;
 }
 
 RelativePositions::RelativePositions(const GptConfig& config, const Communicator& tp,
                                      const torch::TensorOptions& options) {
-  if (config.use_rotary_position_embeddings) {
+  if (config.rotary()) {
     const torch::Tensor angles =  // [s, r/2]
         at::outer(torch::arange(config.seq_length, torch::kDouble), rotary_frequencies(config));
-    cos = angles.cos().to(options);
-    sin = angles.sin().to(options);
+    cos = (angles.cos() * rotary_magnitude(config)).to(options);
+    sin = (angles.sin() * rotary_magnitude(config)).to(options);
   }
   if (config.alibi()) {
     const bool twice = options.dtype() == torch::kDouble;

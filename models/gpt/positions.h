@@ -38,6 +38,10 @@ struct RelativePositions {
 //   --use-rope-scaling                        Llama 3.1's: stretches a wavelength more if it fits
 //                                             less often into the context of pretraining
 //   --rotary-seq-len-interpolation-factor f   arXiv:2306.15595: position p is turned as p/f
+//   --rope-type yarn                          arXiv:2309.00071: stretches the wavelengths of pairs
+//                                             that turn seldom in the context of pretraining, and
+//                                             makes cos and sin larger
+//   --rope-type dynamic                       a greater theta, if seq_length exceeds that context
 torch::Tensor rotary_frequencies(const GptConfig& config);
 
 }  // namespace anymesh

@@ -3,36 +3,38 @@
 #include <ATen/Functions.h>
 
 #include "framework/kernels/activation.h"
+#include "models/gpt/norms.h"
 
 namespace anymesh {
 
-NormParams make_norm(ParamBuilder& params, const std::string& name, const GptConfig& config) {
-  ParamSpec spec{
-      .shape = {config.hidden_size}, .weight_decay = false, .sequence_sum = params.tp().sequence};
-  NormParams norm{.epsilon = config.layernorm_epsilon};
-  spec.name = name + ".weight";
-  norm.weight = params.add(spec, Init::constant(1));
-  if (config.normalization == "rmsnorm") return norm;
-  spec.name = name + ".bias";
-  norm.bias = params.add(spec, Init::constant(0));
-  return norm;
-}
-
 ParallelMlp::ParallelMlp(ParamBuilder& params, const std::string& name, const GptConfig& config)
-    : swiglu_(config.swiglu),
-      tanh_gelu_(config.tanh_gelu()),
+    : activation_(config.activation()),
       dense_h_to_4h_(params, name + ".dense_h_to_4h", config.hidden_size,
-                     int64_t{config.ffn_size()} * (swiglu_ ? 2 : 1),
+                     int64_t{config.ffn_size()} * (config.gated() ? 2 : 1),
                      Init::normal(config.init_method_std), config.add_bias_linear,
-                     /*sub_params=*/swiglu_ ? 2 : 1),
+                     /*sub_params=*/config.gated() ? 2 : 1),
       dense_4h_to_h_(params, name + ".dense_4h_to_h", config.ffn_size(), config.hidden_size,
                      Init::normal(config.residual_std()), config.add_bias_linear) {}
 
 torch::Tensor ParallelMlp::forward(const torch::Tensor& hidden) const {
-  const torch::Tensor inner = dense_h_to_4h_.forward(hidden);  // [b, s, f/t]; SwiGLU: [b, s, 2f/t]
-  return dense_4h_to_h_.forward(swiglu_      ? swiglu(inner)
-                                : tanh_gelu_ ? gelu_tanh(inner)
-                                             : at::gelu(inner));
+  const torch::Tensor inner = dense_h_to_4h_.forward(hidden);  // [b, s, f/t]; gated: [b, s, 2f/t]
+  return dense_4h_to_h_.forward(activate(inner));
+}
+
+torch::Tensor ParallelMlp::activate(const torch::Tensor& x) const {
+  switch (activation_) {
+    case GptConfig::Activation::kGeluTanh:
+      return gelu_tanh(x);
+    case GptConfig::Activation::kGeluErf:
+      return at::gelu(x);
+    case GptConfig::Activation::kRelu:
+      return at::relu(x);
+    case GptConfig::Activation::kSwiglu:
+      return swiglu(x);
+    case GptConfig::Activation::kGeglu:
+      return geglu(x);
+  }
+  return {};
 }
 
 TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptConfig& config,
@@ -40,6 +42,7 @@ TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptCon
     : tp_(params.tp()),
       layer_(static_cast<uint32_t>(layer)),
       dropout_(config.hidden_dropout),
+      parallel_(config.use_parallel_residual),
       input_layernorm_(make_norm(params, std::to_string(layer + 2) + ".input_layernorm", config)),
       self_attention_(params, std::to_string(layer + 2) + ".self_attention", layer, config,
                       positions),
@@ -50,9 +53,11 @@ TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptCon
 torch::Tensor TransformerLayer::forward(const torch::Tensor& hidden, const DropoutContext& context,
                                         ParallelAttention::Mix mix) const {
   const torch::Tensor attended =
-      self_attention_.forward(norm(hidden, input_layernorm_), context, mix);
-  const auto [sum, normed] = added_norm(
-      hidden, drop(attended, context, DropoutSite::AttentionOutput), post_attention_layernorm_);
+      drop(self_attention_.forward(norm(hidden, input_layernorm_), context, mix), context,
+           DropoutSite::AttentionOutput);
+  const auto [sum, normed] =
+      parallel_ ? SumAndNorm{hidden + attended, norm(hidden, post_attention_layernorm_)}
+                : added_norm(hidden, attended, post_attention_layernorm_);
   return sum + drop(mlp_.forward(normed), context, DropoutSite::MlpOutput);
 }
 

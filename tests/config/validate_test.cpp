@@ -251,7 +251,8 @@ TEST_F(ValidateTest, Gpt) {
               HasSubstr("--make-vocab-size-divisible-by (0)"));
   EXPECT_THAT(refused_with(gpt.hidden_size, 1 << 30), HasSubstr("--hidden-size (1073741824)"));
   EXPECT_EQ(refused_with(gpt.num_attention_heads, 3),
-            "--hidden-size (64) must be divisible by --num-attention-heads (3)");
+            "--hidden-size (64) must be divisible by --num-attention-heads (3); or give the width "
+            "of a head, --kv-channels");
   EXPECT_EQ(refused_with(gpt.max_position_embeddings, 31),
             "--max-position-embeddings (31) must be at least --seq-length (32)");
   EXPECT_THAT(refused_with(gpt.ffn_hidden_size, -1), HasSubstr("--ffn-hidden-size (-1)"));
@@ -282,9 +283,11 @@ TEST_F(ValidateTest, Positions) {
   EXPECT_THAT(refused_with(gpt.rope_theta, 500000), HasSubstr("theta (500000) has no effect"));
   EXPECT_EQ(refused_with(gpt.position_embedding_type, std::string("alibi")), "");
   EXPECT_EQ(refused_with(gpt.position_embedding_type, std::string("rotary")),
-            "--position-embedding-type (rotary): use --use-rotary-position-embeddings");
-  EXPECT_EQ(refused_with(gpt.position_embedding_type, std::string("rope")),
-            "--position-embedding-type (rope) must be absolute or alibi");
+            "--position-embedding-type (rotary) must be absolute, learned_absolute, rope, alibi or "
+            "none");
+  EXPECT_EQ(refused_with(gpt.position_embedding_type, std::string("rope")), "");
+  EXPECT_EQ(refused_with(gpt.position_embedding_offset, 2), "");
+  EXPECT_THAT(refused_with(gpt.position_embedding_offset, -1), HasSubstr("in [0, 65536]"));
   EXPECT_EQ(refused_with(gpt.add_position_embedding, false), "");
   gpt.use_rotary_position_embeddings = true;
   EXPECT_EQ(refused(), "");
@@ -300,6 +303,29 @@ TEST_F(ValidateTest, Positions) {
             "even and at least 2");
   EXPECT_THAT(refused_with(gpt.rotary_percent, 0.01), HasSubstr("rotates 0 of them"));
   EXPECT_THAT(refused_with(gpt.rope_theta, 0), HasSubstr("theta (0) must be at least 1"));
+}
+
+TEST_F(ValidateTest, OptionsOfFamilies) {
+  EXPECT_EQ(refused_with(gpt.kv_channels, 7), "");
+  EXPECT_THAT(refused_with(gpt.kv_channels, -1), HasSubstr("--kv-channels (-1)"));
+  for (const char* size : {"127,0", "0,0", "-1,0"})
+    EXPECT_EQ(refused_with(gpt.window_size, std::string(size)), "") << size;
+  for (const char* size : {"127", "127,1", "-2,0", ",0", "2147483647,0", "1,0,"})
+    EXPECT_THAT(refused_with(gpt.window_size, std::string(size)), HasSubstr("must be N,0")) << size;
+  EXPECT_THAT(refused_with(gpt.add_qkv_bias, true), HasSubstr("without --disable-bias-linear"));
+  EXPECT_THAT(refused_with(gpt.group_query_attention, true), HasSubstr("--num-query-groups"));
+  gpt.relu = true;
+  EXPECT_EQ(refused(), "");
+  EXPECT_THAT(refused_with(gpt.geglu, true), HasSubstr("exclude each other"));
+  gpt.use_rotary_position_embeddings = true;
+  EXPECT_THAT(refused_with(gpt.position_embedding_offset, 2), HasSubstr("for learned positions"));
+  EXPECT_THAT(refused_with(gpt.rotary_scaling_factor, 2.0), HasSubstr("without --rope-type yarn"));
+  gpt.rope_type = "yarn";
+  EXPECT_THAT(refused(), HasSubstr("is required by --rope-type (yarn)"));
+  gpt.original_max_position_embeddings = 16;
+  EXPECT_EQ(refused(), "");
+  EXPECT_THAT(refused_with(gpt.beta_fast, 0.5), HasSubstr("must be above --beta-slow (1)"));
+  EXPECT_THAT(refused_with(gpt.use_rope_scaling, true), HasSubstr("exclude each other"));
 }
 
 TEST_F(ValidateTest, ScaledPositions) {

@@ -34,6 +34,8 @@ MESHES = ("1,1", "2,2")  # tp,pp
 gpt2 = dict(vocab_size=131, n_positions=SEQUENCE, n_embd=32, n_layer=4, n_head=4)
 llama = dict(vocab_size=131, hidden_size=48, num_hidden_layers=4, num_attention_heads=6, intermediate_size=40,
              max_position_embeddings=64, bos_token_id=None, eos_token_id=None)
+opt = dict(vocab_size=131, hidden_size=48, num_hidden_layers=4, num_attention_heads=6, ffn_dim=40, word_embed_proj_dim=48,
+           max_position_embeddings=64)
 bloom = dict(vocab_size=131, n_layer=4)
 MODELS = {
     # name: (config, dtype of the saved weights, max_shard_size)
@@ -51,7 +53,36 @@ MODELS = {
         "original_max_position_embeddings": 8192}), torch.bfloat16, "5GB"),
     "llama, linear scaling": (transformers.LlamaConfig(**llama, num_key_value_heads=6, rope_parameters={
         "rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}), torch.float32, "5GB"),
+    "llama, biases in attention, head_dim": (transformers.LlamaConfig(
+        **llama, num_key_value_heads=2, attention_bias=True, head_dim=12), torch.float32, "5GB"),
+    "llama, yarn": (transformers.LlamaConfig(**llama, num_key_value_heads=2, rope_parameters={
+        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}), torch.float32, "5GB"),
+    "llama, dynamic scaling": (transformers.LlamaConfig(**llama | dict(max_position_embeddings=16), num_key_value_heads=2,
+        rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}), torch.float32, "5GB"),
     "mistral without a window": (transformers.MistralConfig(**llama, num_key_value_heads=2, sliding_window=None), torch.bfloat16, "5GB"),
+    "mistral, a window of 5": (transformers.MistralConfig(**llama, num_key_value_heads=2, sliding_window=5, head_dim=16),
+                               torch.float32, "20KB"),
+    "qwen2": (transformers.Qwen2Config(**llama, num_key_value_heads=2), torch.float32, "20KB"),
+    "qwen2, tied, a window of 7, bf16": (transformers.Qwen2Config(
+        **llama, num_key_value_heads=6, tie_word_embeddings=True, use_sliding_window=True, sliding_window=7, max_window_layers=0),
+        torch.bfloat16, "5GB"),
+    "qwen3": (transformers.Qwen3Config(**llama, num_key_value_heads=2, head_dim=16), torch.float32, "20KB"),
+    "qwen3, tied, biases, 8 wide heads": (transformers.Qwen3Config(
+        **llama, num_key_value_heads=6, head_dim=8, tie_word_embeddings=True, attention_bias=True), torch.bfloat16, "5GB"),
+    "gemma": (transformers.GemmaConfig(**llama, num_key_value_heads=2, head_dim=16), torch.float32, "20KB"),
+    "gpt-neox": (transformers.GPTNeoXConfig(**llama), torch.float32, "20KB"),
+    "gpt-neox, in turn, tied, tanh GELU, half": (transformers.GPTNeoXConfig(
+        **llama, use_parallel_residual=False, tie_word_embeddings=True, hidden_act="gelu_pytorch_tanh",
+        rope_parameters={"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}), torch.float16, "5GB"),
+    "opt": (transformers.OPTConfig(**opt), torch.float32, "20KB"),
+    "opt, untied, GELU": (transformers.OPTConfig(**opt, tie_word_embeddings=False, activation_function="gelu"), torch.bfloat16, "5GB"),
+    "phi3": (transformers.Phi3Config(**llama, num_key_value_heads=2, pad_token_id=None, sliding_window=9), torch.float32, "20KB"),
+    "phi3, a part turns": (transformers.Phi3Config(
+        **llama, num_key_value_heads=2, pad_token_id=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.75}), torch.float32, "5GB"),
+    "starcoder2": (transformers.Starcoder2Config(**llama, num_key_value_heads=2, sliding_window=6), torch.float32, "20KB"),
+    "falcon": (transformers.FalconConfig(vocab_size=131, hidden_size=48, num_hidden_layers=4, num_attention_heads=6, num_kv_heads=2,
+                                         new_decoder_architecture=True), torch.float32, "20KB"),
     "bloom": (transformers.BloomConfig(**bloom, hidden_size=32, n_head=4), torch.float32, "20KB"),
     "bloom, untied, 6 heads, bf16": (transformers.BloomConfig(
         **bloom, hidden_size=48, n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-4), torch.bfloat16, "5GB"),
@@ -94,7 +125,8 @@ def random_model(config):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             norm = parameter.dim() == 1 and name.endswith("weight")
-            parameter.normal_(1.0 if norm else 0.0, 0.15)
+            one = norm and config.model_type != "gemma"  # its norms scale by 1 + weight
+            parameter.normal_(1.0 if one else 0.0, 0.15)
     return model
 
 
@@ -131,8 +163,11 @@ def check(config, dtype, max_shard_size, scratch):
     said = convert("import", scratch / "theirs", scratch / "imported")
     flags = said.splitlines()[-1].split()
     flags = [*flags, *RUN]  # RUN's --seq-length is shorter and must win
-    at = flags.index("--seq-length")
-    del flags[at:at + 2]
+    for name in ("--seq-length", "--max-position-embeddings")[:1 if config.model_type in ("gpt2", "opt") else 2]:
+        at = flags.index(name)
+        del flags[at:at + 2]
+    if "--max-position-embeddings" not in flags:  # a model without a table takes longer samples
+        flags += ["--max-position-embeddings", SEQUENCE]
     off = {}
     for mesh in MESHES:
         logits = our_logits(mesh, flags, tokens, scratch)
@@ -144,10 +179,11 @@ def check(config, dtype, max_shard_size, scratch):
 
     # Generates the likeliest tokens with a key-value cache, by transformers' generate() and by ours.
     begun = tokens[:1, :6]
-    likeliest = model.generate(begun, attention_mask=torch.ones_like(begun), max_new_tokens=SEQUENCE - 6, do_sample=False,
+    text = min(SEQUENCE, getattr(config, "max_position_embeddings", SEQUENCE))  # theirs turns kept keys otherwise beyond it
+    likeliest = model.generate(begun, attention_mask=torch.ones_like(begun), max_new_tokens=text - 6, do_sample=False,
                                eos_token_id=None, pad_token_id=0)
     said = run(PROGRAMS / "generate", "--load", scratch / "imported", "--tokenizer-type", "NullTokenizer", "--prompts",
-               " ".join(map(str, begun[0].tolist())), "--num-tokens-to-generate", SEQUENCE - 6, "--temperature", 0)
+               " ".join(map(str, begun[0].tolist())), "--num-tokens-to-generate", text - 6, "--temperature", 0)
     expect(list(map(int, said.split())) == likeliest[0].tolist(), f"generated {said}, expected {likeliest[0].tolist()}")
 
     # Exports back without training: the same numbers, bit for bit.
@@ -221,8 +257,8 @@ def refusals(scratch):
     config = transformers.LlamaConfig(**llama, num_key_value_heads=2)
     random_model(config).save_pretrained(scratch / "theirs")
     written = json.loads((scratch / "theirs" / "config.json").read_text())
-    cases = {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}, "head_dim": 16,
-             "hidden_act": "gelu", "mlp_bias": True, "model_type": "phi3"}
+    cases = {"rope_parameters": {"rope_type": "longrope", "factor": 2.0, "rope_theta": 10000.0}, "head_dim": 0,
+             "hidden_act": "gelu", "attention_bias": 1, "model_type": "phi"}
     for key, value in cases.items():
         (scratch / "theirs" / "config.json").write_text(json.dumps(written | {key: value}))
         done = subprocess.run([PROGRAMS / "hf_convert", "import", scratch / "theirs", scratch / "out"], capture_output=True, text=True)

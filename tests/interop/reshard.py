@@ -21,7 +21,7 @@ from deepspeed.accelerator import get_accelerator
 import reshard_hf
 from ranks import jobs_on_ranks
 from reshard_files import there_and_back
-from reshard_model import counters, live, make_engine, train
+from reshard_model import DTYPES, counters, live, make_engine, train
 
 PROGRAM = pathlib.Path(sys.argv[1]) / "ds_reshard"
 SAVED, CUT, LOGS = map(pathlib.Path, ("saved", "cut", "logs"))
@@ -32,8 +32,8 @@ STEPS = 3  # before the save, and again after it
 BOUND = {"fp32": 1e-6, "bf16": 2**-10, "fp16": 2**-13}
 
 Run = collections.namedtuple("Run", "stage dtype more", defaults=[{}])
-# A checkpoint SAVED/source, cut for `dp` ranks and `stage`, and load(folder, *arguments, truth) there.
-Case = collections.namedtuple("Case", "name source dp stage bound load arguments")
+# A checkpoint SAVED/source, cut for `target`, and load(folder, *arguments, truth) on `dp` ranks.
+Case = collections.namedtuple("Case", "name source dp target bound load arguments")
 
 RUNS = {f"z{stage}-{dtype}": Run(stage, dtype) for stage in range(4) for dtype in BOUND}
 RUNS |= {
@@ -55,24 +55,30 @@ REFUSED = {
     ("z0-fp32", "zero=1"): "DeepSpeed does not record which at ZeRO 0",  # three vectors of one shape, and no names
     ("z1-bf16", "zero=0"): "depends on the next job's optimizer",
 }
+PRECISIONS = [(f"z{stage}-{old}", new)
+              for stage in (1, 2, 3) for old, new in (("bf16", "fp32"), ("bf16", "fp16"), ("fp32", "bf16"))]
+BOUND_OF_PRECISIONS = 2**-8  # all logits are rounded otherwise: one rounding of bf16, relative
 HF = [(kind, stage) for kind in ("trainer", "accelerate") for stage in (1, 2, 3)]
 
 
 def cases():
-    """Every checkpoint on other sizes; changes of stage; LoRA in Hugging Face's loops."""
+    """Every checkpoint on other sizes; changes of stage and precision; LoRA in Hugging Face's loops."""
     for name, run in RUNS.items():
         for dp in (1, 3, 4, 5) if run.stage and not {"zero", "optimizer"} & run.more.keys() else (3, 4):
-            yield Case(f"{name} on {dp}", name, dp, run.stage, BOUND[run.dtype], load, (run,))
+            yield Case(f"{name} on {dp}", name, dp, f"dp={dp}", BOUND[run.dtype], load, (run,))
     for name, new, dp in CHANGES:
         dtype = RUNS[name].dtype
         # Their FP16_UnfusedOptimizer of ZeRO 0 divides gradients by a loss scale that they don't have, so it goes on differently.
         bound = float("inf") if name == "z0-fp16" else BOUND[dtype]
-        yield Case(f"{name} as ZeRO {new} on {dp}", name, dp, new, bound, load, (Run(new, dtype),))
+        yield Case(f"{name} as ZeRO {new} on {dp}", name, dp, f"dp={dp},zero={new}", bound, load, (Run(new, dtype),))
+    for name, dtype in PRECISIONS:
+        stage = RUNS[name].stage
+        yield Case(f"{name} as {dtype} on 3", name, 3, f"dp=3,dtype={dtype}", BOUND_OF_PRECISIONS, load, (Run(stage, dtype),))
     for kind, stage in HF:
         changes = {1: (3,), 2: (2, 3), 3: (3, 1)}[stage]
         for new in changes:
             for dp in (1, 3):
-                yield Case(f"{kind}, ZeRO {stage} as {new} on {dp}", f"{kind}-z{stage}", dp, new, 1e-6, load_hf, (kind, new))
+                yield Case(f"{kind}, ZeRO {stage} as {new} on {dp}", f"{kind}-z{stage}", dp, f"dp={dp},zero={new}", 1e-6, load_hf, (kind, new))
 
 
 # ---- On the ranks
@@ -83,7 +89,7 @@ def save(folder, run, goes_on=True):
     train(engine, 0, STEPS)
     engine.module.counts += 100
     engine.save_checkpoint(str(folder), client_state=CLIENT_STATE)
-    truth = {"state": live(engine)}
+    truth = {"state": live(engine), "dtype": DTYPES[run.dtype]}
     if goes_on:
         truth |= {"losses": train(engine, STEPS, STEPS), "later": counters(engine)}
     engine.destroy()
@@ -100,6 +106,13 @@ def differences(a, b):
             yield f"{name} has other bits"
 
 
+def in_precision(state, dtype):
+    """What a run in `dtype` holds with these masters: weights rounded from them, and its own loss scale."""
+    cast = {name: state.get(f"{name.removesuffix('weight')}fp32", value).to(DTYPES[dtype])
+            for name, value in state.items() if name.endswith(" weight")}
+    return state | cast | {"scale": torch.tensor(256.0 if dtype == "fp16" else 1.0)}
+
+
 def furthest(losses, expected):
     return max(abs(a - b) / b for a, b in zip(losses, expected, strict=True))
 
@@ -109,11 +122,15 @@ def load(folder, run, truth):
     engine = make_engine(run.stage, run.dtype, seed=2, **copy.deepcopy(run.more))
     path, client_state = engine.load_checkpoint(str(folder))
     wrong = [] if path else ["not loaded"]
-    wrong += differences(truth["state"], live(engine))
+    changes = DTYPES[run.dtype] != truth["dtype"]
+    wrong += differences(in_precision(truth["state"], run.dtype) if changes else truth["state"], live(engine))
     if client_state["epoch"] != 2 or client_state["nested"]["names"] != ["a", "b"]:
         wrong.append(f"client state {client_state}")
     off = furthest(train(engine, STEPS, STEPS), truth["losses"])
-    wrong += (f"{difference} after {STEPS} steps more" for difference in differences(truth["later"], counters(engine)))
+    later = counters(engine)
+    if changes:
+        later["scale"] = truth["later"]["scale"]
+    wrong += (f"{difference} after {STEPS} steps more" for difference in differences(truth["later"], later))
     engine.destroy()
     return wrong, len(truth["state"]), off
 
@@ -184,7 +201,7 @@ def load_all(size, chosen, truths, report):
         output = CUT / case.name.replace(" ", "-")
         try:
             tag = checkpoint(case.source)[1]
-            reshard(tag, output / tag.name, f"dp={size},zero={case.stage}")
+            reshard(tag, output / tag.name, case.target)
             jobs.append((case.load, output, *case.arguments, truths[case.source]))
             cut.append(case)
         except (RuntimeError, OSError, KeyError) as error:

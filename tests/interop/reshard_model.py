@@ -73,8 +73,7 @@ def config(stage, dtype, zero={}, optimizer="adamw", **more):
         parts["zero_optimization"].setdefault("stage3_param_persistence_threshold", 100)
     if dtype == "bf16":
         parts["bf16"] = {"enabled": True}
-    if dtype == "fp16":
-        parts["fp16"] = {"enabled": True, "initial_scale_power": 8, "loss_scale_window": 2}
+    parts["fp16"] = {"enabled": dtype == "fp16", "initial_scale_power": 8, "loss_scale_window": 2}
     if optimizer == "muon":
         parts["optimizer"] = {"type": "Muon", "params": {"lr": 5e-3, "momentum": 0.9, "weight_decay": 0.1}}
     return parts | more

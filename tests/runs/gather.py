@@ -145,12 +145,12 @@ class Rank:
         return load(f'{self.folder}/layer_{int(layer):02d}-model_{self.tp_rank:02d}-model_states.pt')[rest]
 
 
-def joined(name, slices, shape, swiglu):
+def joined(name, slices, shape, gated):
     """Megatron's cuts: rows of column-parallel weights and vocabulary tables, columns of row-parallel weights."""
     if re.search(r'\.(self_attention\.dense|mlp\.dense_4h_to_h)\.weight$', name):
         row = 4 * shape[1]
         return b''.join(part[i * row:(i + 1) * row] for i in range(shape[0]) for part in slices)
-    if swiglu and '.mlp.dense_h_to_4h.' in name:  # all gates, then all up projections
+    if gated and '.mlp.dense_h_to_4h.' in name:  # all gates, then all up projections
         half = len(slices[0]) // 2
         return b''.join(part[:half] for part in slices) + b''.join(part[half:] for part in slices)
     if re.search(r'\.(query_key_value|dense_h_to_4h)\.|\.(word_embeddings|lm_head)\.weight$', name):
@@ -164,14 +164,15 @@ def gather(folder):
     count = len({re.search(r'mp_rank_(\d+)', file)[1] for file in os.listdir(folder) if 'mp_rank' in file})
     ranks = [Rank(folder, mp_rank) for mp_rank in range(count)]
     tp = ranks[0].model['checkpoint_parallel_dimensions']['tp_degree']
-    swiglu, vocabulary = ranks[0].model['args'].swiglu, ranks[0].model['universal_checkpoint_info']['original_vocab_size']
+    args = ranks[0].model['args']
+    gated, vocabulary = args.swiglu or getattr(args, 'geglu', False), ranks[0].model['universal_checkpoint_info']['original_vocab_size']
     whole = {}
     for first in range(0, count, tp):
         stage = ranks[first:first + tp]
         for name in stage[0].slices:
             slices = [rank.slices[name] for rank in stage]
             shape = slices[0]['shape']
-            tensors = {state: joined(name, [slice_[state] for slice_ in slices], shape, swiglu)
+            tensors = {state: joined(name, [slice_[state] for slice_ in slices], shape, gated)
                        for state in ('fp32', *MOMENTS)}
             if re.search(r'\.(word_embeddings|lm_head)\.weight$', name):
                 tensors = {state: data[:4 * vocabulary * shape[1]] for state, data in tensors.items()}

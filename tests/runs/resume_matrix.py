@@ -28,6 +28,8 @@ FACTORS = {'arch': ['gpt', 'gpt-untied', 'llama', 'llama-tiny', 'bloom']}
 FACTORS |= {'from ' + name: values for name, values in SIDE.items()}
 FACTORS |= {'to ' + name: values for name, values in SIDE.items()}
 FACTORS |= {'way': ['universal', 'direct', 'converts']}
+# Other families of models are made of the same layers, so each has one row: that of a GPT with the family in its place.
+FAMILIES = ['mistral', 'qwen2', 'qwen3', 'gemma', 'gpt-neox', 'opt', 'phi3', 'falcon']
 SOURCE = [name for name in FACTORS if name == 'arch' or name.startswith('from ')]
 # Seven ranks share norms of four elements. With ZeRO 1 and 2 one of them has only padding in the group of norms.
 CORNERS = [{'arch': 'llama-tiny', side + ' mesh': '1,1,7', side + ' zero': zero}
@@ -91,7 +93,10 @@ def generate():
                        [corner for corner in CORNERS if corner.keys() <= set(SOURCE)])
     rows = covering(list(FACTORS),
                     lambda wanted, _: [ordered(source | wanted) for source in sources if agree(source, wanted)], CORNERS)
-    return sorted(rows, key=lambda row: [FACTORS[name].index(value) for name, value in row.items()])
+    places = [row for row in rows if row['arch'] == 'gpt'][1::2]
+    rows += [row | {'arch': family} for row, family in zip(places, FAMILIES, strict=True)]
+    archs = FACTORS['arch'] + FAMILIES
+    return sorted(rows, key=lambda row: [(archs if name == 'arch' else FACTORS[name]).index(value) for name, value in row.items()])
 
 
 def text_of(rows):
@@ -111,6 +116,7 @@ def check(path):
     uncovered = all_pairs(FACTORS).keys() - set().union(*map(pairs, rows))
     problems = [f'no row has {a} and {b}' for a, b in sorted(uncovered)]
     problems += [f'no row has {corner}' for corner in CORNERS if not any(agree(row, corner) for row in rows)]
+    problems += [f'no row has {family}' for family in FAMILIES if not any(row['arch'] == family for row in rows)]
     problems += [f'not permitted: {row}' for row in rows if not permitted(row)]
     if len(rows) < LEAST_ROWS:
         problems.append(f'{len(rows)} rows, fewer than {LEAST_ROWS}')

@@ -9,13 +9,22 @@ model=(--num-layers 5 --seq-length 12 --max-position-embeddings 12 --attention-d
        --lr-warmup-iters 3 --clip-grad 1.0 --eval-iters 0 --log-interval 100)
 gpt="--hidden-size 24 --num-attention-heads 12"
 llama="--swiglu --normalization rmsnorm --disable-bias-linear --vocab-size 17"
+grouped="--hidden-size 48 --num-attention-heads 24 --num-key-value-heads 12 --ffn-hidden-size 96 --use-rotary-position-embeddings
+         --untie-embeddings-and-output-weights"
 declare -A flags=(  # by the words in a row
   [gpt]="$gpt --vocab-size 257"
   [gpt-untied]="$gpt --vocab-size 127 --untie-embeddings-and-output-weights"
   [bloom]="$gpt --vocab-size 257 --position-embedding-type alibi --embed-layernorm"
-  [llama]="$llama --hidden-size 48 --num-attention-heads 24 --num-key-value-heads 12 --ffn-hidden-size 96
-           --use-rotary-position-embeddings --untie-embeddings-and-output-weights"
+  [llama]="$llama $grouped"
   [llama-tiny]="$llama --hidden-size 4 --num-attention-heads 4 --ffn-hidden-size 8"
+  [mistral]="$llama $grouped --window-size 4,0" [qwen2]="$llama $grouped --add-qkv-bias"
+  [qwen3]="$llama $grouped --kv-channels 4 --qk-layernorm" [phi3]="$llama $grouped --kv-channels 4 --rotary-percent 0.5"
+  [gemma]="$gpt --kv-channels 4 --vocab-size 257 --geglu --normalization rmsnorm --disable-bias-linear --ffn-hidden-size 48
+           --apply-layernorm-1p --apply-embedding-scaling --position-embedding-type rope"
+  [gpt-neox]="$gpt --kv-channels 4 --vocab-size 127 --untie-embeddings-and-output-weights --position-embedding-type rope
+              --rotary-percent 0.5 --use-parallel-residual"
+  [opt]="$gpt --vocab-size 257 --relu --position-embedding-offset 2"
+  [falcon]="$gpt --vocab-size 257 --position-embedding-type rope --use-parallel-residual --disable-bias-linear"
   [fp32]="" [bf16]="--bf16" [fp16]="--fp16 --initial-loss-scale 4096" [keep]="" [recompute]="--activation-checkpointing"
   [whole]="" [cut]="--sequence-parallel"
 )

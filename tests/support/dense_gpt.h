@@ -19,32 +19,42 @@ class DenseGpt {
   explicit DenseGpt(const GptConfig& c) : config_(c), h_(c.hidden_size), f_(c.ffn_size()) {
     const int64_t rows = (c.num_attention_heads + 2 * c.key_value_heads()) * d_;
     add(embed_ + "word_embeddings.weight", {c.vocab_size, h_});
-    if (c.embed_layernorm) add_norm(embed_ + "word_embeddings.norm");
+    if (c.embed_layernorm) add_norm(embed_ + "word_embeddings.norm", h_);
     if (c.learned_positions())
-      add(embed_ + "position_embeddings.weight", {c.max_position_embeddings, h_});
+      add(embed_ + "position_embeddings.weight",
+          {c.max_position_embeddings + c.position_embedding_offset, h_});
     for (int i = 0; i < c.num_layers; ++i) {
       const std::string p = std::to_string(i + 2) + ".";
-      add_norm(p + "input_layernorm");
-      add_linear(p + "self_attention.query_key_value", rows, h_);
-      add_linear(p + "self_attention.dense", h_, h_);
-      add_norm(p + "post_attention_layernorm");
-      add_linear(p + "mlp.dense_h_to_4h", c.swiglu ? 2 * f_ : f_, h_);
-      add_linear(p + "mlp.dense_4h_to_h", h_, f_);
+      add_norm(p + "input_layernorm", h_);
+      const bool all = c.add_bias_linear, attention = all || c.add_attention_linear_bias;
+      add_linear(p + "self_attention.query_key_value", rows, h_, attention || c.add_qkv_bias);
+      if (c.qk_layernorm) {
+        add_norm(p + "self_attention.q_layernorm", d_);
+        add_norm(p + "self_attention.k_layernorm", d_);
+      }
+      add_linear(p + "self_attention.dense", h_, c.num_attention_heads * d_, attention);
+      add_norm(p + "post_attention_layernorm", h_);
+      add_linear(p + "mlp.dense_h_to_4h", c.swiglu || c.geglu ? 2 * f_ : f_, h_, all);
+      add_linear(p + "mlp.dense_4h_to_h", h_, f_, all);
     }
-    add_norm(std::to_string(c.num_layers + 2));
+    add_norm(std::to_string(c.num_layers + 2), h_);
     if (c.untie_embeddings_and_output_weights) add(head_, {c.vocab_size, h_});
   }
 
   // tokens, labels [b, s] -> mean loss
   torch::Tensor loss(const torch::Tensor& tokens, const torch::Tensor& labels) const {
     torch::Tensor x = torch::embedding(params.at(embed_ + "word_embeddings.weight"), tokens);
+    if (config_.apply_embedding_scaling) x = x * std::sqrt(static_cast<double>(h_));
     if (config_.embed_layernorm) x = norm(embed_ + "word_embeddings.norm", x);
     if (config_.learned_positions())
-      x = x + params.at(embed_ + "position_embeddings.weight").narrow(0, 0, tokens.size(1));
+      x = x + params.at(embed_ + "position_embeddings.weight")
+                  .narrow(0, config_.position_embedding_offset, tokens.size(1));
     for (int i = 0; i < config_.num_layers; ++i) {
       const std::string p = std::to_string(i + 2) + ".";
-      x = x + attention(p + "self_attention.", norm(p + "input_layernorm", x));
-      x = x + mlp(p + "mlp.", norm(p + "post_attention_layernorm", x));
+      const torch::Tensor attended =
+          x + attention(p + "self_attention.", norm(p + "input_layernorm", x));
+      x = attended + mlp(p + "mlp.", norm(p + "post_attention_layernorm",
+                                          config_.use_parallel_residual ? x : attended));
     }
     const bool untied = config_.untie_embeddings_and_output_weights;
     const torch::Tensor logits =
@@ -59,26 +69,28 @@ class DenseGpt {
   void add(const std::string& name, std::vector<int64_t> shape) {
     params[name] = torch::zeros(shape, torch::kDouble).requires_grad_();
   }
-  void add_linear(const std::string& name, int64_t out, int64_t in) {
+  void add_linear(const std::string& name, int64_t out, int64_t in, bool bias) {
     add(name + ".weight", {out, in});
-    if (config_.add_bias_linear) add(name + ".bias", {out});
+    if (bias) add(name + ".bias", {out});
   }
-  void add_norm(const std::string& name) {
-    add(name + ".weight", {h_});
-    if (config_.normalization == "layernorm") add(name + ".bias", {h_});
+  void add_norm(const std::string& name, int64_t width) {
+    add(name + ".weight", {width});
+    if (config_.normalization == "layernorm") add(name + ".bias", {width});
   }
 
   torch::Tensor norm(const std::string& name, const torch::Tensor& x) const {
-    const torch::Tensor& weight = params.at(name + ".weight");
+    torch::Tensor weight = params.at(name + ".weight");
+    if (config_.apply_layernorm_1p) weight = 1 + weight;
     if (config_.normalization == "layernorm")
-      return torch::layer_norm(x, {h_}, weight, params.at(name + ".bias"),
+      return torch::layer_norm(x, {x.size(-1)}, weight, params.at(name + ".bias"),
                                config_.layernorm_epsilon);
     return x / (x.square().mean(-1, true) + config_.layernorm_epsilon).sqrt() * weight;
   }
 
   torch::Tensor linear(const std::string& name, const torch::Tensor& x) const {
     const torch::Tensor y = torch::matmul(x, params.at(name + ".weight").t());
-    return config_.add_bias_linear ? y + params.at(name + ".bias") : y;
+    const auto bias = params.find(name + ".bias");
+    return bias == params.end() ? y : y + bias->second;
   }
 
   torch::Tensor mlp(const std::string& p, const torch::Tensor& x) const {
@@ -86,6 +98,10 @@ class DenseGpt {
     if (config_.swiglu) {
       const torch::Tensor gate = y.narrow(-1, 0, f_), up = y.narrow(-1, f_, f_);
       y = gate * torch::sigmoid(gate) * up;
+    } else if (config_.geglu) {
+      y = torch::gelu(y.narrow(-1, 0, f_), "tanh") * y.narrow(-1, f_, f_);
+    } else if (config_.relu) {
+      y = torch::clamp_min(y, 0);
     } else {
       y = torch::gelu(y, config_.bias_gelu_fusion && config_.add_bias_linear ? "tanh" : "none");
     }
@@ -96,14 +112,20 @@ class DenseGpt {
     const torch::Tensor rows = linear(p + "query_key_value", x);
     const int64_t s = x.size(1), group = config_.num_attention_heads / config_.key_value_heads();
     const torch::Tensor position = torch::arange(s, torch::kDouble);
-    const torch::Tensor future = torch::full({s, s}, -INFINITY, torch::kDouble).triu(1);
+    torch::Tensor unseen = torch::full({s, s}, -INFINITY, torch::kDouble).triu(1);
+    if (config_.window_size != "-1,0") {
+      const int64_t before = std::stoi(config_.window_size);
+      unseen = unseen + torch::full({s, s}, -INFINITY, torch::kDouble).tril(-before - 1);
+    }
     std::vector<torch::Tensor> mixed;
     for (int64_t i = 0; i < config_.num_attention_heads; ++i) {
       const int64_t first = i / group * (group + 2);  // first of the group's blocks of d rows
       const auto block = [&](int64_t number) { return rows.narrow(-1, (first + number) * d_, d_); };
-      const torch::Tensor q = rotated(block(i % group)), k = rotated(block(group));
+      torch::Tensor q = block(i % group), k = block(group);
+      if (config_.qk_layernorm) q = norm(p + "q_layernorm", q), k = norm(p + "k_layernorm", k);
+      q = rotated(q), k = rotated(k);
       torch::Tensor scores =
-          torch::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(d_)) + future;
+          torch::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(d_)) + unseen;
       if (config_.alibi())
         scores = scores + slopes(config_.num_attention_heads)[static_cast<size_t>(i)] * position;
       mixed.push_back(torch::matmul(torch::softmax(scores, -1), block(group + 1)));
@@ -113,7 +135,7 @@ class DenseGpt {
 
   // Turns [b, s, d]: multiplies the first elements, as complex numbers, by exp(i * angle).
   torch::Tensor rotated(const torch::Tensor& x) const {
-    if (!config_.use_rotary_position_embeddings) return x;
+    if (!config_.rotary()) return x;
     const auto r = static_cast<int64_t>(static_cast<double>(d_) * config_.rotary_percent);
     const torch::Tensor frequency =
         1 / torch::pow(config_.rope_theta, torch::arange(0, r, 2, torch::kDouble) / r);
@@ -141,7 +163,8 @@ class DenseGpt {
   }
 
   GptConfig config_;
-  int64_t h_, f_, d_ = h_ / config_.num_attention_heads;
+  int64_t h_, f_,
+      d_ = config_.kv_channels != 0 ? config_.kv_channels : h_ / config_.num_attention_heads;
   std::string embed_ = config_.untie_embeddings_and_output_weights ? "1." : "tied_modules.embed.";
   std::string head_ = std::to_string(config_.num_layers + 3) + ".lm_head.weight";
 };

@@ -16,12 +16,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST_F(HfFolder, GoesInAndOutAgain) {
-  for (const HfFamily family : {HfFamily::kGpt2, HfFamily::kLlama, HfFamily::kBloom}) {
-    write(tiny(family));
+  for (const Family* family : families()) {
+    const HfModel model = tiny(family->model_type);
+    write(model);
     const HfImport in = import_hf(theirs_, save_, {});
     EXPECT_EQ(read_tag(save_ / kLatestUniversalFile), "global_step0_universal");
     const HfExport out = export_gpt({.checkpoint = save_, .output = back_});
-    EXPECT_EQ(out.model, family_name(family));
+    EXPECT_EQ(out.model, family->name);
+    EXPECT_EQ(flags_of_gpt(in.model.gpt), flags_of_gpt(model.gpt));
     expect_same(theirs_, back_);
     EXPECT_EQ(read_file(theirs_ / kHfConfigFile), read_file(back_ / kHfConfigFile));
     export_gpt({.checkpoint = save_, .output = back_, .max_shard_size = 1000});
@@ -32,7 +34,7 @@ TEST_F(HfFolder, GoesInAndOutAgain) {
 }
 
 TEST_F(HfFolder, HalfPrecisionAndTheBareModelsNames) {
-  const HfModel model = tiny(HfFamily::kGpt2);
+  const HfModel model = tiny("gpt2");
   NamedTensors tensors = numbered_tensors(model);
   write(model, tensors);
   import_hf(theirs_, folder_ / "fp32", {});
@@ -51,7 +53,7 @@ TEST_F(HfFolder, HalfPrecisionAndTheBareModelsNames) {
 }
 
 TEST_F(HfFolder, RefusesWeightsThatAreNotTheConfigs) {
-  const HfModel model = tiny(HfFamily::kLlama);
+  const HfModel model = tiny("llama");
   const NamedTensors all = numbered_tensors(model);
   NamedTensors tensors = all;
   std::erase_if(tensors, [](const auto& named) {
@@ -78,7 +80,7 @@ TEST_F(HfFolder, RefusesFilesThatAreNotThere) {
   EXPECT_THAT(refusal(), HasSubstr(theirs_.string() + ": no such folder"));
   fs::create_directory(theirs_);
   EXPECT_THAT(refusal(), HasSubstr("config.json"));
-  const HfModel model = tiny(HfFamily::kBloom);
+  const HfModel model = tiny("bloom");
   write(model);
   fs::rename(theirs_ / "model.safetensors", theirs_ / "model-00001-of-00002.safetensors");
   EXPECT_THAT(refusal(), HasSubstr("is no checkpoint"));
@@ -99,30 +101,39 @@ TEST_F(HfFolder, RefusesFilesThatAreNotThere) {
 }
 
 TEST_F(HfFolder, RefusesByKeyWhatOurModelIsNot) {
-  const std::vector<std::tuple<HfFamily, std::string, nlohmann::json, std::string>> cases = {
-      {HfFamily::kGpt2, "model_type", "mamba", "\"gpt2\" or \"llama\" or \"bloom\""},
-      {HfFamily::kGpt2, "model_type", nullptr, "missing"},
-      {HfFamily::kGpt2, "n_embd", "12", "an integer"},
-      {HfFamily::kGpt2, "n_embd", -12, "an integer"},
-      {HfFamily::kGpt2, "n_embd", 4294967308, "an integer"},
-      {HfFamily::kGpt2, "vocab_size", nullptr, "missing"},
-      {HfFamily::kGpt2, "activation_function", "relu", "\"gelu_new\""},
-      {HfFamily::kGpt2, "scale_attn_by_inverse_layer_idx", true, "false"},
-      {HfFamily::kGpt2, "embd_pdrop", 0.3, "resid_pdrop"},
-      {HfFamily::kGpt2, "quantization_config", {{"bits", 4}}, "fp32, bf16 or fp16"},
-      {HfFamily::kLlama, "hidden_act", "gelu", "\"silu\""},
-      {HfFamily::kLlama, "mlp_bias", true, "false"},
-      {HfFamily::kLlama, "head_dim", 4, "2"},
-      {HfFamily::kLlama, "rope_theta", 1e300, "an integer"},
-      {HfFamily::kLlama, "rope_theta", 0.5, "an integer"},
-      {HfFamily::kLlama, "partial_rotary_factor", 0.5, "1"},
-      {HfFamily::kBloom, "apply_residual_connection_post_layernorm", true, "false"}};
+  const std::vector<std::tuple<const char*, std::string, nlohmann::json, std::string>> cases = {
+      {"gpt2", "model_type", "mamba", "one of gpt2, llama, bloom, mistral"},
+      {"gpt2", "model_type", "phi", "its head has a bias"},
+      {"gpt2", "model_type", nullptr, "missing"},
+      {"gpt2", "n_embd", "12", "an integer"},
+      {"gpt2", "n_embd", -12, "an integer"},
+      {"gpt2", "n_embd", 4294967308, "an integer"},
+      {"gpt2", "vocab_size", nullptr, "missing"},
+      {"gpt2", "activation_function", "silu", "\"gelu_new\""},
+      {"gpt2", "scale_attn_by_inverse_layer_idx", true, "false"},
+      {"gpt2", "embd_pdrop", 0.3, "resid_pdrop"},
+      {"gpt2", "quantization_config", {{"bits", 4}}, "fp32, bf16 or fp16"},
+      {"llama", "hidden_act", "gelu", "\"silu\""},
+      {"llama", "head_dim", 0, "from 1 to"},
+      {"llama", "rope_theta", 1e300, "an integer"},
+      {"llama", "rope_theta", 0.5, "an integer"},
+      {"llama", "partial_rotary_factor", 0.5, "1"},
+      {"bloom", "apply_residual_connection_post_layernorm", true, "false"},
+      {"qwen2", "max_window_layers", 1, "windows in all layers or in none"},
+      {"qwen2", "layer_types", {"sliding_attention", "full_attention"}, "in all layers or in none"},
+      {"gemma", "hidden_activation", "gelu", "\"gelu_pytorch_tanh\""},
+      {"gpt_neox", "attention_bias", false, "true"},
+      {"opt", "do_layer_norm_before", false, "true"},
+      {"opt", "word_embed_proj_dim", 6, "12"},
+      {"phi3", "rope_scaling", {{"type", "longrope"}}, "\"yarn\" or \"dynamic\""},
+      {"starcoder2", "use_bias", false, "true"},
+      {"falcon", "new_decoder_architecture", false, "true"}};
   for (const auto& [family, key, value, expected] : cases) {
     write(tiny(family));
     change_config(key, value);
     EXPECT_THAT(refusal(), AllOf(HasSubstr("config.json: '" + key), HasSubstr(expected)));
   }
-  write(tiny(HfFamily::kLlama));
+  write(tiny("llama"));
   change_config("num_key_value_heads", 4);
   EXPECT_THAT(refusal(), HasSubstr("--num-key-value-heads (4) must be positive and divide"));
 }
@@ -140,8 +151,10 @@ TEST_F(HfFolder, RefusesScaledPositionsThatNoFlagSays) {
   };
   const std::vector<std::pair<nlohmann::json, std::string>> cases = {
       {"llama3", "'rope_scaling' is \"llama3\"; expected an object"},
-      {with("rope_type", "yarn"), "'rope_scaling.rope_type' is \"yarn\"; expected \"default\""},
-      {{{"type", "dynamic"}}, "'rope_scaling.type' is \"dynamic\"; expected \"default\""},
+      {with("rope_type", "su"), "'rope_scaling.rope_type' is \"su\"; expected \"default\""},
+      {{{"type", "dynamic"}}, "'rope_scaling.factor' is missing; expected a number"},
+      {{{"type", "yarn"}, {"factor", 2}, {"original_max_position_embeddings", 4}, {"mscale", 1}},
+       "'rope_scaling.mscale' is 1; expected null"},
       {with("rope_type", 8), "'rope_scaling.rope_type' is 8"},
       {with("type", "linear"), "'rope_scaling.type' is \"linear\"; expected that of rope_type"},
       {with("factor", nullptr), "'rope_scaling.factor' is missing; expected a number"},
@@ -149,11 +162,11 @@ TEST_F(HfFolder, RefusesScaledPositionsThatNoFlagSays) {
       {with("low_freq_factor", 2.0), "'rope_scaling.low_freq_factor' is 2.0; expected 1, since"},
       {with("high_freq_factor", "4"), "'rope_scaling.high_freq_factor' is \"4\"; expected 4"},
       {with("original_max_position_embeddings", nullptr), "is missing; expected 8192"},
-      {with("partial_rotary_factor", 0.5), "'rope_scaling.partial_rotary_factor' is 0.5"},
+      {with("partial_rotary_factor", 0.5), "'partial_rotary_factor' is 0.5; expected 1"},
       {{{"type", "linear"}}, "'rope_scaling.factor' is missing; expected an integer"},
       {{{"type", "linear"}, {"factor", 2.5}}, "(--rotary-seq-len-interpolation-factor takes no"}};
   for (const auto& [scaling, expected] : cases) {
-    write(tiny(HfFamily::kLlama));
+    write(tiny("llama"));
     change_config("rope_scaling", scaling);
     EXPECT_THAT(refusal(), HasSubstr(expected));
   }
@@ -163,13 +176,20 @@ TEST_F(HfFolder, RefusesScaledPositionsThatNoFlagSays) {
 }
 
 TEST_F(HfFolder, ScaledPositionsGoInAndOutAgain) {
-  HfModel llama3 = tiny(HfFamily::kLlama), linear = llama3;
+  HfModel llama3 = tiny("llama"), linear = llama3, yarn = llama3, dynamic = llama3;
   llama3.gpt.use_rope_scaling = true;
   llama3.gpt.rope_scaling_factor = 32;
   linear.gpt.rotary_seq_len_interpolation_factor = 4;
+  yarn.gpt.rope_type = "yarn";
+  dynamic.gpt.rope_type = "dynamic";
+  yarn.gpt.rotary_scaling_factor = dynamic.gpt.rotary_scaling_factor = 2.5;
+  yarn.gpt.original_max_position_embeddings = 5;
+  dynamic.gpt.original_max_position_embeddings = 8;
   for (const auto& [model, flags] :
        {std::pair(llama3, "--use-rope-scaling --rope-scaling-factor 32"),
-        std::pair(linear, "--rotary-seq-len-interpolation-factor 4")}) {
+        std::pair(linear, "--rotary-seq-len-interpolation-factor 4"),
+        std::pair(yarn, "--rope-type yarn --rotary-scaling-factor 2.5"),
+        std::pair(dynamic, "--rope-type dynamic --rotary-scaling-factor 2.5")}) {
     write(model);
     EXPECT_THAT(flags_of_gpt(import_hf(theirs_, save_, {}).model.gpt), HasSubstr(flags));
     export_gpt({.checkpoint = save_, .output = back_});
@@ -188,16 +208,17 @@ TEST_F(HfFolder, ScaledPositionsGoInAndOutAgain) {
 }
 
 TEST_F(HfFolder, PrintsTheFlagsOfTheModel) {
-  EXPECT_EQ(flags_of_gpt(tiny(HfFamily::kLlama).gpt),
+  EXPECT_EQ(flags_of_gpt(tiny("llama").gpt),
             "--num-layers 2 --hidden-size 12 --num-attention-heads 6 --ffn-hidden-size 10 "
             "--seq-length 8 --max-position-embeddings 8 --untie-embeddings-and-output-weights "
-            "--hidden-dropout 0 --num-key-value-heads 2 --swiglu --disable-bias-linear "
+            "--layernorm-epsilon 1e-06 --attention-dropout 0 --hidden-dropout 0 "
+            "--num-key-value-heads 2 --disable-bias-linear --swiglu "
             "--normalization rmsnorm --use-rotary-position-embeddings "
             "--rotary-position-embeddings-theta 500000");
 }
 
 TEST_F(HfFolder, ExportsWeightsWithAConfigAlone) {
-  write(tiny(HfFamily::kGpt2));
+  write(tiny("gpt2"));
   import_hf(theirs_, save_, {});
   const CheckpointReader imported = open_checkpoint(save_, 1);
   std::vector<Value::Entry> entries;
@@ -212,7 +233,7 @@ TEST_F(HfFolder, ExportsWeightsWithAConfigAlone) {
 }
 
 TEST_F(HfFolder, CarriesTheTokenizer) {
-  write(tiny(HfFamily::kGpt2));
+  write(tiny("gpt2"));
   write_file(theirs_ / "tokenizer.json", "{\"a\": 1}");
   write_file(theirs_ / "merges.txt", std::string(100'000, 'm'));  // larger than a config may be
   write_file(theirs_ / "README.md", "of the model alone");
@@ -234,7 +255,7 @@ TEST_F(HfFolder, CarriesTheTokenizer) {
 }
 
 TEST_F(HfFolder, ReplacesNothingButAnExport) {
-  write(tiny(HfFamily::kGpt2));
+  write(tiny("gpt2"));
   import_hf(theirs_, save_, {});
   fs::create_directories(back_);
   write_file(back_ / "tokenizer.json", "{}");
@@ -254,7 +275,7 @@ TEST_F(HfFolder, ReplacesNothingButAnExport) {
 
 // A killed run leaves its files beside the output, and the next one makes up for them.
 TEST_F(HfFolder, GoesOnAfterAnInterruption) {
-  write(tiny(HfFamily::kLlama));
+  write(tiny("llama"));
   const fs::path universal = save_ / "global_step0_universal", half = temporary_of(universal);
   const fs::path other = kZeroFolder / fs::path("of.another.model") / "fp32.pt";
   fs::create_directory(save_);
@@ -273,23 +294,23 @@ TEST_F(HfFolder, GoesOnAfterAnInterruption) {
 }
 
 TEST_F(HfFolder, NoFamilyHasAnyMixture) {
-  GptConfig gpt = tiny(HfFamily::kGpt2).gpt;
+  GptConfig gpt = tiny("gpt2").gpt;
   gpt.swiglu = true;
   EXPECT_THAT(message_of([&] { family_of(gpt); }),
               AllOf(HasSubstr("\n  GPT-2: no --swiglu"),
-                    HasSubstr("\n  Llama: --normalization rmsnorm, --use-rotary"),
-                    HasSubstr("\n  BLOOM: no --swiglu, --embed-layernorm")));
+                    HasSubstr("\n  Llama: --normalization rmsnorm, --no-position"),
+                    HasSubstr("no --swiglu, --embed-layernorm, --position-embedding-type alibi")));
 }
 
 // Exports checkpoints of real Megatron-DeepSpeed, under both namings, and imports them, bit for
 // bit.
 TEST_F(HfFolder, ExportsWhatMegatronWrote) {
-  for (const auto& [name, family] : {std::pair("z1-bf16-tp2pp1dp1-llama", HfFamily::kLlama),
-                                     std::pair("z1-bf16-tp2pp2dp1", HfFamily::kGpt2),
-                                     std::pair("z2-bf16-tp2dp2-nopipe", HfFamily::kGpt2)}) {
+  for (const auto& [name, family] :
+       {std::pair("z1-bf16-tp2pp1dp1-llama", "llama"), std::pair("z1-bf16-tp2pp2dp1", "gpt2"),
+        std::pair("z2-bf16-tp2dp2-nopipe", "gpt2")}) {
     const fs::path checkpoint = fixture(name) / "checkpoint";
     const HfExport out = export_gpt({.checkpoint = checkpoint, .output = back_});
-    EXPECT_EQ(out.model, family_name(family));
+    EXPECT_EQ(out.model, find_family(family)->name);
     import_hf(back_, save_, {});
     const CheckpointReader before = open_checkpoint(checkpoint, 1),
                            after = open_checkpoint(save_, 1);

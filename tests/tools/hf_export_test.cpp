@@ -131,10 +131,12 @@ TEST_F(HfDescriptions, MakeAProgram) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(run({"export_mine", weights_}, describe), 2);
   EXPECT_EQ(run({"export_mine", weights_, out_, "--tagg", "x"}, describe), 2);
+  EXPECT_EQ(run({"export_mine", weights_, out_, "--dtype", "int8"}, describe), 2);
   EXPECT_EQ(run({"export_mine", folder_ / "absent", out_}, describe), 1);
   EXPECT_THAT(testing::internal::GetCapturedStderr(),
               AllOf(HasSubstr("export_mine: expected two folders, from and to"),
-                    HasSubstr("did you mean --tag?"), HasSubstr("absent")));
+                    HasSubstr("did you mean --tag?"), HasSubstr("the dtype int8 is not supported"),
+                    HasSubstr("absent")));
 }
 
 }  // namespace

@@ -1,34 +1,33 @@
 #pragma once
 
 #include "tools/hf/gpt/convert.h"
+#include "tools/hf/gpt/family.h"
 #include "tools/hf/gpt/parameters.h"
 
 namespace anymesh {
 
 // Returns the smallest model of a family, with no two sizes alike where that can be.
-inline HfModel tiny(HfFamily family) {
-  HfModel model{.family = family};
-  GptConfig& gpt = model.gpt;
-  gpt.num_layers = 2;
-  gpt.hidden_size = 12;
-  gpt.num_attention_heads = 6;
-  gpt.seq_length = gpt.max_position_embeddings = 8;
-  gpt.vocab_size = 7;
-  if (family == HfFamily::kLlama) {
-    gpt.num_key_value_heads = 2;
-    gpt.ffn_hidden_size = 10;
-    gpt.normalization = "rmsnorm";
-    gpt.swiglu = gpt.use_rotary_position_embeddings = gpt.untie_embeddings_and_output_weights =
-        true;
-    gpt.add_bias_linear = false;
-    gpt.rope_theta = 500000;
-    gpt.hidden_dropout = 0;
-  } else if (family == HfFamily::kBloom) {
-    gpt.position_embedding_type = "alibi";
-    gpt.embed_layernorm = true;
-  } else {
-    gpt.ffn_hidden_size = 20;
+inline HfModel tiny(const std::string& model_type) {
+  Json json = {{"model_type", model_type}, {"vocab_size", 7}};
+  for (const char* key : {"n_embd", "hidden_size", "word_embed_proj_dim"}) json[key] = 12;
+  for (const char* key : {"n_layer", "num_hidden_layers"}) json[key] = 2;
+  for (const char* key : {"n_head", "num_attention_heads"}) json[key] = 6;
+  for (const char* key : {"num_key_value_heads", "num_kv_heads"}) json[key] = 2;
+  for (const char* key : {"intermediate_size", "ffn_dim", "ffn_hidden_size"}) json[key] = 10;
+  for (const char* key : {"max_position_embeddings", "n_positions", "seq_length"}) json[key] = 8;
+  json["n_inner"] = 20;
+  json["rope_theta"] = json["rotary_emb_base"] = 500000;
+  json["rotary_pct"] = 1;
+  if (model_type == "qwen3" || model_type == "gemma") json["head_dim"] = 4;
+  if (model_type == "mistral" || model_type == "starcoder2") json["sliding_window"] = 5;
+  if (model_type == "qwen2") {
+    json["sliding_window"] = 3;
+    json["use_sliding_window"] = true;
+    json["max_window_layers"] = 0;
   }
+  if (model_type == "falcon") json["new_decoder_architecture"] = true;
+  HfModel model = read_hf_config(Keys("config.json", json));
+  model.unknown_keys.clear();
   return model;
 }
 

@@ -283,7 +283,7 @@ TEST_F(Outputs, AnExportRemovesWhatAKilledOneLeftAndNoOtherTemporaryFile) {
 class HfOutputs : public Outputs {
  protected:
   HfOutputs() {
-    HfModel model = tiny(HfFamily::kLlama);
+    HfModel model = tiny("llama");
     fs::create_directories(theirs_);
     write_file(theirs_ / kHfConfigFile, hf_config_text(model));
     NamedTensors tensors;

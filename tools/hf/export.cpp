@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -20,19 +21,52 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using Json = nlohmann::ordered_json;
+
 constexpr const char* kWhat = "the output folder";  // in messages
 
+// The small files of an export, by name.
+using Texts = std::map<std::string, std::string>;
+
+// Returns the description's config.json, which says another dtype than float32.
+std::string config_text(const HfDescription& model, DType dtype) {
+  Json json = Json::parse(model.config, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded())
+    throw UserError(std::string("the description's ") + kHfConfigFile + " is no JSON");
+  if (dtype == DType::kFloat32 || !json.is_object()) return model.config;
+  json["dtype"] = dtype_name(dtype);
+  if (json.contains("torch_dtype")) json["torch_dtype"] = dtype_name(dtype);  // of older versions
+  return json.dump(2) + "\n";
+}
+
+// Returns what generate() reads of a config.json: the ids of special tokens; "" without any.
+std::string generation_text(const std::string& config) {
+  const Json json = Json::parse(config);
+  Json generation;
+  for (const char* id : kTokenIds)
+    if (json.is_object() && json.contains(id) && !json[id].is_null()) generation[id] = json[id];
+  return generation.empty() ? "" : generation.dump(2) + "\n";
+}
+
+// Returns the files to write beside the weights and the copied ones.
+Texts texts_of(const HfDescription& model, DType dtype, const std::vector<std::string>& copied) {
+  Texts texts{{kHfConfigFile, config_text(model, dtype)}};
+  const std::string generation = generation_text(texts[kHfConfigFile]);
+  const bool is_copied = std::ranges::find(copied, kHfGenerationFile) != copied.end();
+  if (!generation.empty() && !is_copied) texts[kHfGenerationFile] = generation;
+  return texts;
+}
+
 // Throws unless the folder may be replaced as a whole. It may hold only files that this export
-// writes too, and only as earlier exports left them.
-void check_replaceable_export(const fs::path& folder, const std::vector<std::string>& tokenizer) {
+// writes too, and only as earlier exports left them. A generation_config.json of theirs may go.
+void check_replaceable_export(const fs::path& folder, const std::vector<std::string>& others) {
   if (!fs::exists(folder)) return;
   if (!fs::is_directory(folder))
     throw DamagedFile(folder.string() + " is a file; expected a folder");
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (name != kHfConfigFile && name != kRecordFile &&
-        !is_weights_file(name, /*safetensors=*/true) &&
-        std::find(tokenizer.begin(), tokenizer.end(), name) == tokenizer.end())
+    if (!is_weights_file(name, /*safetensors=*/true) && name != kHfGenerationFile &&
+        std::ranges::find(others, name) == others.end())
       throw DamagedFile(folder.string() + " has " + name +
                         ", which is of no earlier export; it would be replaced. Give another");
   }
@@ -54,7 +88,8 @@ TokenIds token_ids_of(const CheckpointReader& checkpoint, const fs::path& folder
 }
 
 // Returns the model's tensors by their exported names. Throws if the checkpoint has others.
-NamedTensors tensors_of(const CheckpointReader& checkpoint, const HfDescription& model) {
+NamedTensors tensors_of(const CheckpointReader& checkpoint, const HfDescription& model,
+                        DType dtype) {
   std::set<std::string> left(checkpoint.names().begin(), checkpoint.names().end()), names;
   NamedTensors tensors;
   for (const HfParameter& parameter : model.parameters) {
@@ -65,7 +100,8 @@ NamedTensors tensors_of(const CheckpointReader& checkpoint, const HfDescription&
       const auto& [name, shape] = parameter.theirs[i];
       if (!names.insert(name).second)
         throw UserError("the description of " + parameter.name + ": another one has " + name);
-      tensors.emplace_back(name, TensorRecord{DType::kFloat32, shape, false, theirs[i]});
+      tensors.emplace_back(name,
+                           as_dtype(TensorRecord{DType::kFloat32, shape, false, theirs[i]}, dtype));
     }
   }
   if (!left.empty())
@@ -75,9 +111,9 @@ NamedTensors tensors_of(const CheckpointReader& checkpoint, const HfDescription&
 }
 
 void publish_export(const fs::path& temporary, const fs::path& output,
-                    const std::vector<std::string>& tokenizer) {
+                    const std::vector<std::string>& others) {
   finish_build_folder(temporary);
-  check_replaceable_export(output, tokenizer);
+  check_replaceable_export(output, others);
   if (const fs::path old = publish_folder(temporary, output); !old.empty())
     remove_ours(old, recorded_entries(old));
 }
@@ -96,17 +132,17 @@ HfExport export_hf(const HfExportOptions& options, const DescribeHf& describe,
   if (carried.empty() && !options.tokenizer.empty())
     throw DamagedFile(tokenizer.string() + ": has no " + kHfTokenizerFiles[0] +
                       " nor another file of a tokenizer (--tokenizer)");
-  check_replaceable_export(output, carried);
+  std::vector<std::string> others = carried;  // files beside the weights
+  others.insert(others.end(), {kHfConfigFile, std::string(kRecordFile)});
+  check_replaceable_export(output, others);
   std::optional<OutputLock> claimed = claim_build(output, kWhat, recorded_entries);
   const SourceFiles sources(path);
   const CheckpointReader checkpoint = open_checkpoint(path, write_threads());
   HfDescription model = describe(checkpoint, token_ids_of(checkpoint, tokenizer));
-  if (!nlohmann::json::accept(model.config))
-    throw UserError(std::string("the description's ") + kHfConfigFile + " is no JSON");
-  const NamedTensors tensors = tensors_of(checkpoint, model);
+  const Texts texts = texts_of(model, options.dtype, carried);
+  if (texts.contains(kHfGenerationFile)) others.emplace_back(kHfGenerationFile);
+  const NamedTensors tensors = tensors_of(checkpoint, model, options.dtype);
   const OutputLock lock = lock_build(std::move(claimed), output, kWhat);
-  std::vector<std::string> others = carried;
-  for (const auto name : {std::string_view(kHfConfigFile), kRecordFile}) others.emplace_back(name);
   RecordChecksums none;  // records are checked before reading, since a matrix is read in pieces
   HfExport report{.model = std::move(model.model),
                   .tokenizer = carried,
@@ -120,13 +156,15 @@ HfExport export_hf(const HfExportOptions& options, const DescribeHf& describe,
                                   .safetensors = true},
                                  none, progress);
   FolderRecord record(temporary);
-  write_text_atomically(temporary / kHfConfigFile, model.config);
-  record.add({file_of_text(kHfConfigFile, model.config)});
+  for (const auto& [name, text] : texts) {
+    write_text_atomically(temporary / name, text);
+    record.add({file_of_text(name, text)});
+  }
   record.add(copy_files(carried, tokenizer, temporary));
   record.add(report.written.listed);
   record.write();
   sources.expect_unchanged();
-  publish_export(temporary, output, carried);
+  publish_export(temporary, output, others);
   report.seconds = seconds_since(start);
   return report;
 }

@@ -12,8 +12,8 @@
 
 namespace anymesh {
 
-// Exports a model's checkpoints to folders like Hugging Face's: config.json, model.safetensors and
-// the tokenizer's files. A function says what the model is called there. The main of such a program
+// Exports a model's checkpoints to folders like Hugging Face's: config.json, model.safetensors, the
+// tokenizer's files, and generation_config.json with the ids of special tokens that config.json has. A function says what the model is called there. The main of such a program
 // for a model of yours:
 //
 //   int main(int argc, char** argv) {
@@ -21,7 +21,7 @@ namespace anymesh {
 //   }
 //
 // tutorials/13_new_model has a whole one. hf_convert export is one for GPTs. Tensors are streamed,
-// so memory does not grow with the model. All weights are written in fp32.
+// so memory does not grow with the model.
 inline constexpr const char* kHfConfigFile = "config.json";
 
 struct HfTensor {
@@ -66,6 +66,8 @@ struct HfExportOptions {
   std::filesystem::path output;
   std::filesystem::path tokenizer;          // folder of its files; empty: `checkpoint`
   uint64_t max_shard_size = 5'000'000'000;  // a larger model.safetensors is cut in parts
+  // All weights are rounded to this float32, float16 or bfloat16. Then config.json's dtype is it.
+  DType dtype = DType::kFloat32;
 };
 struct HfExport {
   std::string model;

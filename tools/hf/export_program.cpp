@@ -12,10 +12,11 @@ namespace {
 HfExportOptions parse_export(const std::string& program, int argc, char** argv) {
   cxxopts::Options flags(program,
                          "Exports a checkpoint of any mesh and ZeRO stage to a folder like Hugging "
-                         "Face's, in fp32.\n");
+                         "Face's.\n");
   const auto text = text_value();
   // clang-format off
   flags.add_options()
+    ("dtype", "Round all weights to fp32, bf16 or fp16", text_value("fp32"), "TYPE")
     ("max-shard-size", "Largest file", text_value("5GB"), "SIZE")
     ("tag", "Tag in CHECKPOINT (default: the one of 'latest')", text, "TAG")
     ("tokenizer", "Folder of the tokenizer's files (default: CHECKPOINT)", text, "FOLDER")
@@ -23,7 +24,7 @@ HfExportOptions parse_export(const std::string& program, int argc, char** argv) 
   // clang-format on
   flags.add_options()("from", "", text)("to", "", text);
   flags.parse_positional({"from", "to"});
-  flags.custom_help("CHECKPOINT FOLDER [--max-shard-size SIZE]").positional_help("");
+  flags.custom_help("CHECKPOINT FOLDER [--dtype TYPE]").positional_help("");
   const auto parsed = parse_flags(flags, argc, argv);
   if (text_of(parsed, "from").empty() || text_of(parsed, "to").empty() ||
       !parsed.unmatched().empty())
@@ -32,7 +33,8 @@ HfExportOptions parse_export(const std::string& program, int argc, char** argv) 
           .tag = text_of(parsed, "tag"),
           .output = text_of(parsed, "to"),
           .tokenizer = text_of(parsed, "tokenizer"),
-          .max_shard_size = parse_size(text_of(parsed, "max-shard-size"))};
+          .max_shard_size = parse_size(text_of(parsed, "max-shard-size")),
+          .dtype = parse_output_dtype(text_of(parsed, "dtype"))};
 }
 
 }  // namespace

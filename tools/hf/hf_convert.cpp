@@ -7,6 +7,7 @@
 #include "framework/util/shell_word.h"
 #include "tools/hf/gpt/args.h"
 #include "tools/hf/gpt/convert.h"
+#include "tools/hf/gpt/family.h"
 #include "tools/progress_line.h"
 #include "tools/run_tool.h"
 
@@ -17,12 +18,13 @@ constexpr const char* kHelp =
     R"(Converts GPT-2, Llama (Mistral too) and BLOOM between Hugging Face's folders and our checkpoints.
 
  Commands:
-  hf_convert import MODEL SAVE          MODEL: config.json, and model.safetensors or its parts
+  hf_convert import MODEL SAVE          MODEL: config.json, and model.safetensors, pytorch_model.bin
+                                        or the parts of one
                                         SAVE: gets a universal checkpoint, without optimizer state,
                                         for pretrain_gpt --load SAVE --universal-checkpoint --finetune
   hf_convert export CHECKPOINT MODEL    CHECKPOINT: a folder with 'latest', a tag or universal folder
                                         of any mesh and ZeRO stage, or weights, with --config
-                                        MODEL: for AutoModelForCausalLM.from_pretrained, in fp32
+                                        MODEL: for AutoModelForCausalLM.from_pretrained
 
  A tokenizer's files go along as they are: import copies them to SAVE, export takes them from
  --tokenizer, else from CHECKPOINT. Exit code: 0 done, 1 it cannot be, 2 wrong arguments.
@@ -40,6 +42,7 @@ Command parse(int argc, char** argv) {
   const auto text = text_value();
   // clang-format off
   flags.add_options()
+    ("dtype", "export: round all weights to fp32, bf16 or fp16", text_value("fp32"), "TYPE")
     ("max-shard-size", "export: largest file", text_value("5GB"), "SIZE")
     ("tag", "export: tag in CHECKPOINT (default: the one of 'latest')", text, "TAG")
     ("config", "export: a config.json that defines the model, in place of CHECKPOINT's args",
@@ -58,7 +61,7 @@ Command parse(int argc, char** argv) {
   if (text_of(parsed, "from").empty() || text_of(parsed, "to").empty() ||
       !parsed.unmatched().empty())
     throw_error(command.name, " takes two folders, from and to");
-  for (const char* flag : {"max-shard-size", "tag", "config", "tokenizer"})
+  for (const char* flag : {"dtype", "max-shard-size", "tag", "config", "tokenizer"})
     if (command.name == "import" && parsed.count(flag)) throw_error("--", flag, " is of export");
   command.config = text_of(parsed, "config");
   command.overwrite = parsed.count("overwrite") > 0;
@@ -67,7 +70,8 @@ Command parse(int argc, char** argv) {
                      .tag = text_of(parsed, "tag"),
                      .output = text_of(parsed, "to"),
                      .tokenizer = text_of(parsed, "tokenizer"),
-                     .max_shard_size = parse_size(text_of(parsed, "max-shard-size"))};
+                     .max_shard_size = parse_size(text_of(parsed, "max-shard-size")),
+                     .dtype = parse_output_dtype(text_of(parsed, "dtype"))};
   return command;
 }
 
@@ -77,7 +81,7 @@ void run_import(const HfExportOptions& options, bool overwrite) {
   });
   const GptConfig& gpt = report.model.gpt;
   const auto bytes = static_cast<double>(report.bytes);
-  std::printf("%s: %s of %d layers\n", options.checkpoint.c_str(), family_name(report.model.family),
+  std::printf("%s: %s of %d layers\n", options.checkpoint.c_str(), report.model.family->name,
               gpt.num_layers);
   std::printf("%s: %ld parameters, %s %s\n", report.output.c_str(), report.parameters,
               size_text(bytes).c_str(), pace(bytes, report.seconds).c_str());

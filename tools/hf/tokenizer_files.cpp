@@ -129,7 +129,7 @@ std::vector<Manifest::File> copy_files(const std::vector<std::string>& names,
 
 TokenIds token_ids_beside(const fs::path& folder) {
   TokenIds ids;
-  const Json generation = read_object(folder / "generation_config.json");
+  const Json generation = read_object(folder / kHfGenerationFile);
   const Package package(folder);
   for (const std::string key : kTokenIds) {
     const Json value = member(generation, key);

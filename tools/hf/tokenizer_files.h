@@ -11,12 +11,14 @@
 
 namespace anymesh {
 
+inline constexpr const char* kHfGenerationFile = "generation_config.json";
+
 // Files that AutoTokenizer and generate() of transformers read beside a model. They are copied as
 // they are.
 inline constexpr const char* kHfTokenizerFiles[] = {
     "tokenizer.json",    "tokenizer.model",       "vocab.json",
     "merges.txt",        "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "chat_template.jinja",   "generation_config.json"};
+    "added_tokens.json", "chat_template.jinja",   kHfGenerationFile};
 
 // Returns those that a folder has.
 std::vector<std::string> tokenizer_files(const std::filesystem::path& folder);

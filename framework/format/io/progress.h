@@ -14,7 +14,7 @@
 
 namespace anymesh {
 
-// How far an operation that streams tensors has got.
+// How far an operation that streams has got. A total of 0 means that it is not known.
 struct Progress {
   uint64_t bytes_done = 0, bytes_total = 0;
   double seconds = 0;
@@ -24,10 +24,11 @@ struct Progress {
   }
   double bytes_per_s() const { return seconds > 0 ? static_cast<double>(bytes_done) / seconds : 0; }
   double eta_s() const { return bytes_done > 0 ? seconds * (1 / part() - 1) : 0; }
-  // "of 1.49 GB, 612.40 MB/s"
+  // "of 1.49 GB, 612.40 MB/s"; "0.31 GB, 612.40 MB/s" without a total
   std::string text() const {
-    return "of " + size_text(static_cast<double>(bytes_total)) + ", " + size_text(bytes_per_s()) +
-           "/s";
+    const bool known = bytes_total > 0;
+    return (known ? "of " : "") + size_text(static_cast<double>(known ? bytes_total : bytes_done)) +
+           ", " + size_text(bytes_per_s()) + "/s";
   }
 };
 using ProgressCallback = std::function<void(const Progress&)>;  // from any thread, one at a time

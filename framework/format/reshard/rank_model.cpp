@@ -17,7 +17,7 @@ using Group = RankModel::Group;
 Value torch_state(const ShardedCheckpoint& source, size_t mp) {
   const Value& optimizer = source.optimizers[mp];
   const Value torch =
-      source.stage == 0
+      source.stage == 0 && !is_partitioned(source)
           ? optimizer.find(keys::kOptimizerStateDict).value_or(optimizer)
           : optimizer.at(source.stage == 3 ? keys::kOptimizerStateDict : keys::kBaseOptimizerState);
   if (torch.is_list())
@@ -159,9 +159,21 @@ void fill_module(const ShardedCheckpoint& source, RankModel& rank, DType from,
     tensor.requires_grad = requires_grad;
     filled[first] = tensor;
   }
+  for (auto& [name, tensor] : rank.frozen)  // of a pipeline, which has no module
+    if (from != to && tensor.dtype == from) tensor = rounded(tensor, to);
 }
 
 }  // namespace
+
+bool is_partitioned(const ShardedCheckpoint& source) {
+  return source.stage > 0 ||
+         (!source.optimizers.empty() && source.optimizers[0].find(keys::kBaseOptimizerState));
+}
+
+CheckpointMesh mesh_of(const ShardedCheckpoint& source) {
+  return {source.tp_size, source.pp_size, source.dp_size, source.stage,
+          model_dtype(source.model_states[0], source.model_tensors)};
+}
 
 Value config_entry(const Value& config, std::string_view section, std::string_view key) {
   const Value found = config.is_dict() ? config.find(section) : Value();
@@ -197,7 +209,7 @@ std::vector<std::string> optimizers_order(const std::vector<std::string>& names,
 }
 
 std::vector<RankModel> rank_models(const ShardedCheckpoint& source, const CheckpointMesh& to) {
-  const DType from = model_dtype(source.model_states[0], source.model_tensors);
+  const DType from = mesh_of(source).dtype;
   std::vector<RankModel> ranks;
   for (int pp = 0; pp < source.pp_size; ++pp) {
     for (int tp = 0; tp < source.tp_size; ++tp) {

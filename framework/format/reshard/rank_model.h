@@ -48,6 +48,12 @@ Value config_entry(const Value& config, std::string_view section, std::string_vi
 // weights there or in layer files.
 DType model_dtype(const Value& model_state, const std::vector<NamedTensors>& layers);
 
+// Returns the mesh of the run that saved a checkpoint.
+CheckpointMesh mesh_of(const ShardedCheckpoint& source);
+
+// Whether the optimizer is cut among dp ranks: at ZeRO 1 to 3, and BF16_Optimizer's at ZeRO 0.
+bool is_partitioned(const ShardedCheckpoint& source);
+
 // Returns a group's names in the optimizer's order, from the order of its flat buffer:
 // DeepSpeedZeroOptimizer may have dealt them out to dp ranks (round_robin_order).
 std::vector<std::string> optimizers_order(const std::vector<std::string>& names,

@@ -43,9 +43,9 @@ LayerName layer_name(const std::string& name) {
 // Returns elements [offset, ...) of a shard, read from the full tensor piece by piece. Padding is
 // zero.
 BytesPtr cut_out(const TensorRecord& full, const ShardLayout& layout) {
-  // Elements at a time, so that at most 256 Ki are read to find them among others.
+  // Elements at a time, so that at most 128 Ki are read to find them among others.
   const int64_t around_all = std::max<int64_t>(1, layout.full_numel()),
-                most = std::max<int64_t>(1024, (256 << 10) * layout.shard_numel() / around_all);
+                most = std::max<int64_t>(1024, (128 << 10) * layout.shard_numel() / around_all);
   const uint64_t size = element_size(full.dtype);
   const auto bytes = [size](int64_t elements) { return static_cast<uint64_t>(elements) * size; };
   const auto read = [=](uint64_t offset, std::span<std::byte> out) {
@@ -317,30 +317,43 @@ class Builder {
   std::set<std::string> buffers_, trained_;
 };
 
-// Returns the names of each group at all stages, from the model-states files of tp rank 0.
-std::vector<std::vector<std::string>> groups_of(const WholeModel& model,
-                                                const Value& param_groups) {
-  std::vector<std::vector<std::string>> groups(param_groups.size());
-  for (int pp = 0; pp < model.mesh.pp_size; ++pp) {
-    const Value& state = model.model_states[static_cast<size_t>(pp * model.mesh.tp_size)];
-    const Value shapes = state.find(keys::kParamShapes);
-    if (!shapes)
-      throw Unreadable(state.where() + ": has no " + std::string(keys::kParamShapes) +
-                       ", so which parameters are in which group of the optimizer is not known");
-    size_t taken = 0;
-    std::set<std::string> known;  // stages share tied parameters
-    for (const auto& names : groups) known.insert(names.begin(), names.end());
-    for (size_t g = 0; g < groups.size(); ++g) {
-      const size_t lists = model.mesh.stage == 3 ? param_groups.at(g).at(keys::kParams).size() : 1;
-      for (size_t i = 0; i < lists; ++i)
-        for (const std::string& name :
-             optimizers_order(names_of(named_shapes(shapes.at(taken++))), state,
-                              model.optimizer_state, model.mesh.dp_size))
-          if (known.insert(name).second) groups[g].push_back(name);
-    }
-    if (taken != shapes.size()) shapes.fail(std::to_string(taken) + " groups, as of the optimizer");
-  }
+using Groups = std::vector<std::vector<std::string>>;
+
+// Returns the groups of a model-parallel rank of an ordinary checkpoint.
+Groups groups_of(const ShardedCheckpoint& source, size_t mp) {
+  Groups groups;
+  for (const auto& names : source.groups.at(mp))
+    groups.push_back(
+        optimizers_order(names, source.model_states[mp], source.optimizers[mp], source.dp_size));
   return groups;
+}
+
+// Returns the groups that the model-states file of a universal folder's rank lists.
+Groups groups_of(const WholeModel& model, const Value& state) {
+  const Value shapes = state.find(keys::kParamShapes);
+  if (!shapes)
+    throw Unreadable(state.where() + ": has no " + std::string(keys::kParamShapes) +
+                     ", so which parameters are in which group of the optimizer is not known");
+  Groups groups(model.settings.size());
+  size_t taken = 0;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const size_t lists = model.mesh.stage == 3 ? model.settings[g].at(keys::kParams).size() : 1;
+    for (size_t i = 0; i < lists; ++i)
+      for (std::string& name : optimizers_order(names_of(named_shapes(shapes.at(taken++))), state,
+                                                model.optimizer_state, model.mesh.dp_size))
+        groups[g].push_back(std::move(name));
+  }
+  if (taken != shapes.size()) shapes.fail(std::to_string(taken) + " groups, as of the optimizer");
+  return groups;
+}
+
+// Adds the groups of a stage. Stages share tied parameters.
+void add_stage(Groups& groups, const Groups& stage) {
+  std::set<std::string> known;
+  for (const auto& names : groups) known.insert(names.begin(), names.end());
+  for (size_t g = 0; g < groups.size(); ++g)
+    for (const std::string& name : stage.at(g))
+      if (known.insert(name).second) groups[g].push_back(name);
 }
 
 }  // namespace
@@ -352,15 +365,16 @@ bool is_pipeline(const Value& model_state, const std::string& name) {
 }
 
 WholeModel open_whole_model(const fs::path& folder, int threads, RecordChecksums& checks,
-                            const CheckpointMesh* known) {
+                            const ShardedCheckpoint* ordinary) {
   WholeModel model{.checkpoint = open_checkpoint(folder, threads, &checks)};
   const Value& first = model.checkpoint.metadata;
   require_states(folder, model.checkpoint.states_refused, "zero_to_fp32 exports the weights alone");
   model.optimizer_state = model.checkpoint.optimizer_state;
   if (!model.optimizer_state) throw Unreadable(folder.string() + ": has no optimizer's state");
   CheckpointMesh& mesh = model.mesh;
-  if (known) {
-    mesh = *known;
+  if (ordinary) {
+    mesh = mesh_of(*ordinary);
+    model.model_states = ordinary->model_states;
   } else {
     mesh.stage = zero_stage_of(model.optimizer_state.find(keys::kZeroStage).value_or(1));
     mesh.dp_size = static_cast<int>(first.at(keys::kDpWorldSize).as_int());
@@ -372,7 +386,7 @@ WholeModel open_whole_model(const fs::path& folder, int threads, RecordChecksums
       degrees.fail("plausible degrees");
     mesh.dtype = model_dtype(first, {});
   }
-  for (int mp = 0; mp < mesh.tp_size * mesh.pp_size; ++mp) {
+  for (int mp = 0; !ordinary && mp < mesh.tp_size * mesh.pp_size; ++mp) {
     const fs::path plain = folder / model_states_file(mp),
                    zero3 = folder / zero3_model_states_file(0, mp);
     model.model_states.push_back(read_torch_file(fs::exists(plain) ? plain : zero3, &checks));
@@ -381,9 +395,47 @@ WholeModel open_whole_model(const fs::path& folder, int threads, RecordChecksums
               groups = inner.find(keys::kParamGroups)
                            .value_or(model.optimizer_state.at(keys::kParamGroups));
   model.settings = groups.items();
-  model.groups = groups_of(model, groups);
+  model.groups.resize(model.settings.size());
+  for (int pp = 0; pp < mesh.pp_size; ++pp) {  // by tp rank 0
+    const auto mp = static_cast<size_t>(pp * mesh.tp_size);
+    add_stage(model.groups,
+              ordinary ? groups_of(*ordinary, mp) : groups_of(model, model.model_states[mp]));
+  }
   return model;
 }
+
+namespace {
+
+// Returns notes on what Megatron-DeepSpeed's files do not tell, and another tp or pp needs.
+std::vector<std::string> notes_on_megatron(const WholeModel& model, const CheckpointMesh& to) {
+  std::vector<std::string> notes;
+  const Value& state = model.model_states[0];
+  if (state.find("rng_state"))
+    notes.push_back(
+        "rng_state: a rank has the random numbers of the source's nearest rank; "
+        "Megatron-DeepSpeed seeds its ranks anew with --no-load-rng");
+  const auto is_fused = [](const std::string& name) {
+    return name.ends_with(".query_key_value.weight");
+  };
+  if (model.mesh.tp_size != to.tp_size && is_megatrons(state) &&
+      std::ranges::any_of(model.checkpoint.names(), is_fused))
+    notes.push_back(
+        "query_key_value is cut as Megatron orders it: for each head or group its queries, key and "
+        "value. Megatron-DeepSpeed since December 2024 keeps all queries, keys and values of a tp "
+        "rank together, which nothing in the files tells: of such a checkpoint, only tp=" +
+        std::to_string(model.mesh.tp_size) + " is good");
+  const Value info = is_megatrons(state) ? state.find(keys::kUniversalInfo) : Value();
+  const UniversalInfo sizes = info ? UniversalInfo::from_value(info) : UniversalInfo();
+  if (sizes.padded_vocab_size.value_or(0) > sizes.original_vocab_size.value_or(0))
+    notes.push_back(
+        "rows " + std::to_string(*sizes.original_vocab_size) + " to " +
+        std::to_string(*sizes.padded_vocab_size) +
+        " of the vocabulary are padding, which takes part in Megatron-DeepSpeed's softmax: with "
+        "another tp or pp they are zero, and the loss jumps. A change of dp keeps them");
+  return notes;
+}
+
+}  // namespace
 
 std::vector<RankModel> remeshed(const WholeModel& model, const CheckpointMesh& to,
                                 std::vector<std::string>& notes) {
@@ -398,10 +450,8 @@ std::vector<RankModel> remeshed(const WholeModel& model, const CheckpointMesh& t
     throw UserError(
         "--target: this model was trained without a pipeline, and its parameters have "
         "other names than with one; leave pp out");
-  if (cut && model.model_states[0].find("rng_state"))
-    notes.push_back(
-        "rng_state: a rank has the random numbers of the source's nearest rank; "
-        "Megatron-DeepSpeed seeds its ranks anew with --no-load-rng");
+  if (cut)
+    for (std::string& note : notes_on_megatron(model, to)) notes.push_back(std::move(note));
   Builder builder(model, to);
   std::vector<RankModel> ranks;
   for (int pp = 0; pp < to.pp_size; ++pp)

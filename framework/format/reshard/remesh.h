@@ -19,10 +19,10 @@ struct WholeModel {
   std::vector<std::vector<std::string>> groups;  // names, over all stages, in their order
 };
 
-// Opens such a checkpoint. `mesh` is an ordinary one's; null for a universal folder. Throws if the
-// files do not tell which group has which parameters.
+// Opens such a checkpoint. `ordinary` is null for a universal folder. Throws if the files do not
+// tell which group has which parameters.
 WholeModel open_whole_model(const std::filesystem::path& folder, int threads,
-                            RecordChecksums& checks, const CheckpointMesh* mesh);
+                            RecordChecksums& checks, const ShardedCheckpoint* ordinary);
 
 // Whether a model is a pipeline of layers, whose names begin with their numbers.
 bool is_pipeline(const Value& model_state, const std::string& name);

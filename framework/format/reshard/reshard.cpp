@@ -8,6 +8,7 @@
 #include "framework/format/output/build_folder.h"
 #include "framework/format/output/own_entries.h"
 #include "framework/format/reshard/beside.h"
+#include "framework/format/reshard/layer_files.h"
 #include "framework/format/reshard/model_files.h"
 #include "framework/format/reshard/optimizer_files.h"
 #include "framework/format/reshard/remesh.h"
@@ -55,31 +56,37 @@ struct Source {
   Value optimizer_state;
   std::vector<RankModel> ranks;       // none if only the number of dp ranks of ZeRO 0 changes
   std::vector<fs::path> layer_files;  // to be copied
+  std::vector<std::pair<std::string, Value>> layers;  // files in another precision
 };
 
-// Throws for a target that DeepSpeed cannot train, with one that works.
+// Throws a UserError that names a target which works.
+[[noreturn]] void refuse_target(const CheckpointMesh& to, const std::string& why,
+                                const std::string& instead) {
+  throw UserError("--target: " + to_string(to) + ": " + why + "; " + instead);
+}
+
+// Throws for a target that DeepSpeed cannot train.
 void check_target(const Value& model_state, const CheckpointMesh& from, const CheckpointMesh& to) {
-  const auto refuse = [&](const std::string& why, const std::string& instead) {
-    throw UserError("--target: " + to_string(to) + ": " + why + "; " + instead);
-  };
   const bool pipeline = !model_state.find(keys::kModule),
              ours = !model_state.find(keys::kDropoutSeed).is_none();
   if (to.stage == 0 && to.dtype != DType::kFloat32 && !(from.stage == 0 && from.dtype == to.dtype))
-    refuse(
+    refuse_target(
+        to,
         "at ZeRO 0, the class that DeepSpeed keeps a half-precision optimizer in depends on the "
         "next job's optimizer, which no file tells",
         "give zero=1, or dtype=fp32");
   if (pipeline && to.stage >= 2 && !ours)
-    refuse("DeepSpeed's pipelines train with ZeRO 0 and 1 alone", "give zero=1");
+    refuse_target(to, "DeepSpeed's pipelines train with ZeRO 0 and 1 alone", "give zero=1");
 }
 
-// Whether the ranks must be made from whole tensors: tp or pp changes, or a pipeline's weights move
-// between layer files and masters, or change their precision.
+// Whether the ranks must be made from whole tensors: tp or pp changes, or a pipeline's layer files
+// are to be made from masters.
 bool needs_whole_tensors(const ShardedCheckpoint& source, const CheckpointMesh& from,
                          const CheckpointMesh& to) {
   if (from.tp_size != to.tp_size || from.pp_size != to.pp_size) return true;
-  const bool changes = (from.stage == 3) != (to.stage == 3) || from.dtype != to.dtype;
-  return changes && !source.parameters.empty() &&
+  const bool moves = (from.stage == 3) != (to.stage == 3),
+             lacks_files = from.dtype != to.dtype && source.layer_files.empty();
+  return (moves || lacks_files) && !source.parameters.empty() &&
          is_pipeline(source.model_states[0], source.parameters.begin()->first);
 }
 
@@ -90,24 +97,28 @@ Source open_ordinary(const ReshardOptions& options, const fs::path& input, Recor
       open_sharded_checkpoint(input, options.threads, &checks, options.assume_module_order);
   if (source.weights_only)
     throw UserError(input.string() + ": holds weights only, and no optimizer's state to cut");
-  report.from = {source.tp_size, source.pp_size, source.dp_size, source.stage,
-                 model_dtype(source.model_states[0], source.model_tensors)};
+  report.from = mesh_of(source);
   report.to = options.target.applied_to(report.from);
   check_target(source.model_states[0], report.from, report.to);
+  if (report.to.stage == 0 && report.to.dtype != DType::kFloat32 && is_partitioned(source))
+    refuse_target(report.to, "DeepSpeed cannot load the BF16_Optimizer that it saves at ZeRO 0",
+                  "give zero=1, which takes the same steps");
   const bool whole = needs_whole_tensors(source, report.from, report.to);
   Source result{.mesh = report.from, .model_states = source.model_states};
-  if (!whole)
+  const bool recast = report.from.dtype != report.to.dtype;
+  if (!whole && !recast)
     for (const auto& [key, path] : source.layer_files) result.layer_files.push_back(path);
-  if (report.from.stage == 0 && report.to.stage == 0 && !whole &&
-      report.from.dtype == report.to.dtype)
-    return result;
+  if (report.from.stage == 0 && report.to.stage == 0 && !whole && !recast) return result;
   require_states(input, source.states_refused, "zero_to_fp32 exports the weights alone");
   if (source.groups.size() != source.model_states.size())
     throw Unreadable(input.string() + ": has no optimizer's state");
   result.optimizer_state = source.optimizer_state;
-  result.ranks = whole ? remeshed(open_whole_model(input, options.threads, checks, &report.from),
+  result.ranks = whole ? remeshed(open_whole_model(input, options.threads, checks, &source),
                                   report.to, report.notes)
                        : rank_models(source, report.to);
+  if (!whole && recast)
+    result.layers =
+        recast_layer_files(source, result.ranks, report.to.dtype, options.threads, checks);
   return result;
 }
 
@@ -121,6 +132,7 @@ Source open_universal(const ReshardOptions& options, const fs::path& input, Reco
           model.model_states,
           model.optimizer_state,
           remeshed(model, report.to, report.notes),
+          {},
           {}};
 }
 
@@ -201,6 +213,7 @@ class Plan {
     }
     const Value common = common_state(source, to, config);
     for (const RankModel& rank : source.ranks) add_rank(rank, config, common);
+    contents_.insert(contents_.end(), source.layers.begin(), source.layers.end());
   }
 
   // Lays the files out. Calls of `counter` follow the bytes of tensors as they are written.

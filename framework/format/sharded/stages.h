@@ -34,6 +34,11 @@ void read_frozen_of_zero3(ShardedCheckpoint& source, RecordChecksums* checks);
 std::vector<NamedTensors> model_tensors(const ShardedCheckpoint& source, int threads,
                                         RecordChecksums* checks);
 
+// The full names of tensors in a tp rank's layer files: by file, then by the name there.
+using LayerNames = std::map<std::filesystem::path, std::map<std::string, std::string>>;
+LayerNames layer_names(const ShardedCheckpoint& source, int tp_rank, int threads,
+                       RecordChecksums* checks);
+
 // An entry of a dict in param_shapes; named_shapes() keeps the dict's order.
 struct NamedShape {
   std::string name;

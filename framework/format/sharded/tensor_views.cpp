@@ -120,9 +120,14 @@ TensorRecord rounded(const TensorRecord& tensor, DType dtype) {
   if (dtype == DType::kFloat32) return floats;
   const uint64_t size = element_size(dtype);
   const auto read = [floats, dtype, size](uint64_t offset, std::span<std::byte> out) {
-    std::vector<float> values(out.size() / size);
-    floats.bytes->read(offset / size * sizeof(float), std::as_writable_bytes(std::span(values)));
-    from_floats(dtype, values, out);
+    constexpr uint64_t kValues = 1 << 16;
+    std::vector<float> values(std::min(kValues, out.size() / size));
+    for (uint64_t place = offset / size; !out.empty(); place += values.size()) {
+      values.resize(std::min<uint64_t>(values.size(), out.size() / size));
+      floats.bytes->read(place * sizeof(float), std::as_writable_bytes(std::span(values)));
+      from_floats(dtype, values, out.first(values.size() * size));
+      out = out.subspan(values.size() * size);
+    }
   };
   const auto count = static_cast<uint64_t>(tensor.numel());
   return {dtype, tensor.shape, false,

@@ -71,6 +71,14 @@ class Layers {
     return tied;
   }
 
+  LayerNames names() const {
+    LayerNames names;
+    for (const Layer& layer : layers_)
+      for (const auto& [name, tensor] : layer.tensors)
+        names[layer.path][name] = full_name(layer, name);
+    return names;
+  }
+
  private:
   struct Layer {
     int number;
@@ -132,6 +140,11 @@ std::vector<NamedTensors> model_tensors(const ShardedCheckpoint& source, int thr
     }
   }
   return ranks;
+}
+
+LayerNames layer_names(const ShardedCheckpoint& source, int tp_rank, int threads,
+                       RecordChecksums* checks) {
+  return Layers(source, tp_rank, threads, checks).names();
 }
 
 std::vector<NamedShape> trainable(const ShardedCheckpoint& source, int tp_rank) {

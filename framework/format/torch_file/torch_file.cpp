@@ -9,6 +9,7 @@
 #include "framework/util/errors.h"
 #include "framework/util/fnv.h"
 #include "framework/util/format.h"
+#include "framework/util/shell_word.h"
 
 namespace anymesh {
 namespace {
@@ -117,10 +118,15 @@ ZipReader open_torch_file(const std::filesystem::path& path) {
   const auto file = std::make_shared<const File>(path);
   if (ZipReader::is_zip(*file)) return ZipReader(file);
   if (is_legacy(*file)) {
-    throw Unreadable(path.string() +
-                     ": is in the legacy format of torch.save before 1.6; load and save it again "
-                     "with torch, or set "
-                     "\"checkpoint_serialization\": true in DeepSpeed's configuration");
+    const std::string file = shell_word(path.string());
+    throw Unreadable(
+        path.string() +
+        ": is in the legacy format of torch.save before 1.6; convert it first: python3 "
+        "-c 'import sys, torch; f = sys.argv[1]; torch.save(torch.load(f, "
+        "map_location=\"cpu\", weights_only=True), f + \".new\")' " +
+        file + " && mv " + shell_word(path.string() + ".new") + " " + file +
+        "; DeepSpeed does without it if its configuration has "
+        "\"checkpoint_serialization\": true");
   }
   throw DamagedFile(path.string() + ": is not a file of torch.save (no zip archive); it has " +
                     std::to_string(file->size()) + " bytes");

@@ -87,7 +87,8 @@ void cuda_norm(const NormForward& n) {
                .dtype = element_of({n.x, n.y, n.sum, n.weight, n.bias, n.normed}),
                .rows = n.x.numel() / h,
                .h = h,
-               .epsilon = static_cast<float>(n.epsilon)},
+               .epsilon = static_cast<float>(n.epsilon),
+               .offset = static_cast<float>(n.offset)},
               stream());
 }
 
@@ -104,7 +105,8 @@ torch::Tensor cuda_norm_backward(const NormBackward& n) {
                         .has_bias = n.has_bias,
                         .dtype = element_of({n.x, n.dy, n.dsum, n.weight, n.dx}),
                         .rows = n.x.numel() / h,
-                        .h = h},
+                        .h = h,
+                        .offset = static_cast<float>(n.offset)},
                        stream());
   return parts.sum(0);
 }

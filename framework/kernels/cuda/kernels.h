@@ -28,13 +28,15 @@ void cuda_swiglu_backward(const torch::Tensor& x, const torch::Tensor& dy, const
 struct NormForward {
   torch::Tensor x, y;  // y undefined: `sum` is x
   torch::Tensor weight, bias;
-  double epsilon;
+  double epsilon, offset;
   torch::Tensor sum, normed;  // written
   torch::Tensor moments;      // written: [rows, 2] in fp32, the mean and 1 / the deviation
 };
 void cuda_norm(const NormForward& norm);
 struct NormBackward {
-  torch::Tensor x, weight, moments;  // x: the forward's sum
+  torch::Tensor x, weight;  // x: the forward's sum
+  double offset;
+  torch::Tensor moments;
   bool has_bias;
   torch::Tensor dy, dsum;  // dsum may be undefined
   torch::Tensor dx;        // written

@@ -60,7 +60,7 @@ struct NormRows {
   float* moments;  // [rows, 2]: the mean, and 1 / the deviation
   Element dtype;
   int64_t rows, h;
-  float epsilon;
+  float epsilon, offset;  // `offset` is added to the weight
 };
 void launch_norm(const NormRows& rows, CUstream_st* stream);
 
@@ -74,6 +74,7 @@ struct NormGradients {
   bool has_bias;
   Element dtype;
   int64_t rows, h;
+  float offset;
 };
 void launch_norm_backward(const NormGradients& gradients, CUstream_st* stream);
 

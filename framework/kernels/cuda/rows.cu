@@ -84,7 +84,7 @@ __global__ void norm(NormRows r) {
     load(normed_of + i, a);
     load(weight + i, w);
     if (r.bias) load(bias + i, b);
-    for (int j = 0; j < N; ++j) a[j] = (a[j] - mean) * inverse * w[j] + b[j];
+    for (int j = 0; j < N; ++j) a[j] = (a[j] - mean) * inverse * (w[j] + r.offset) + b[j];
     store(a, normed + i);
   });
   if (threadIdx.x != 0) return;
@@ -109,7 +109,7 @@ __global__ void norm_backward(NormGradients g) {
     load(weight + i, w);
     for (int j = 0; j < N; ++j) {
       normed[j] = (normed[j] - mean) * inverse;
-      scaled[j] *= w[j];
+      scaled[j] *= w[j] + g.offset;
     }
   };
   for_packs<N>(g.h, [&](int64_t i) {

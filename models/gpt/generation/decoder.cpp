@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <c10/core/InferenceMode.h>
 
+#include "framework/kernels/dispatch.h"
+
 namespace anymesh {
 
 Decoder::Decoder(const GptModel& model) : model_(model), caches_(model.layers().size()) {
@@ -35,7 +37,7 @@ torch::Tensor Decoder::attend(const ParallelAttention& attention, Cache& cache,
   const torch::Tensor keys = extended(cache.keys, positions.rotate(k)),
                       values = extended(cache.values, v);
   std::optional<torch::Tensor> mask = positions.score_bias;
-  if (!mask && s > 1) mask = at::ones({s, first + s}, q.options().dtype(torch::kBool)).tril(first);
+  if (!mask) mask = if_defined(attention.visible(first, s, q.device()));
   const torch::Tensor mixed = at::scaled_dot_product_attention(
       positions.rotate(q), keys, values, mask, /*dropout_p=*/0, /*is_causal=*/false,
       /*scale=*/{}, /*enable_gqa=*/q.size(1) > k.size(1));  // [b, n, s, d]

@@ -112,13 +112,73 @@ TEST_F(Reshard, ThereAndBackAreTheSameFiles) {
 }
 
 TEST_F(Reshard, MegatronsMeshesToAnyOther) {
-  for (const std::string name : {"z1-bf16-tp1pp1dp2", "z1-bf16-tp2pp2dp1",
+  for (const std::string name : {"z0-fp32-tp2dp2", "z1-bf16-tp1pp1dp2", "z1-bf16-tp2pp2dp1",
                                  "z1-bf16-tp2pp1dp1-llama", "z2-bf16-tp2dp2-nopipe"}) {
     const bool pipeline = !name.ends_with("nopipe");
     for (const std::string mesh : {"tp=1,pp=1,dp=3", "tp=2,pp=4,dp=1", "tp=4,pp=1,dp=2"}) {
       if (!pipeline && mesh.find("pp=4") != std::string::npos) continue;
       run(tag_of(name), name + mesh, mesh);
       EXPECT_EQ(differences(tag_of(name), to(name + mesh)), "") << name << " to " << mesh;
+    }
+  }
+}
+
+// DeepSpeed cannot load what BF16_Optimizer saves at ZeRO 0. Its masters and states go on at ZeRO 1.
+TEST_F(Reshard, Bf16OptimizerOfZeRO0GoesOnAtZeRO1) {
+  for (const std::string name :
+       {"pipeline-bf16-z0", "pipeline-bf16-z0-dp3", "pipeline-bf16-z0-tp2"}) {
+    for (const std::string target :
+         {"zero=1", "zero=1,dp=5", "dtype=fp32,zero=1", "dtype=fp16,zero=1"}) {
+      const ReshardReport report = run(tag_of(name), name + target, target);
+      EXPECT_GT(report.parameters, 0) << name << " to " << target;
+      EXPECT_EQ(differences(tag_of(name), to(name + target)), "") << name << " to " << target;
+    }
+    EXPECT_THAT(refusal(tag_of(name), "dp=2"),
+                testing::HasSubstr("cannot load the BF16_Optimizer that it saves at ZeRO 0"));
+  }
+}
+
+TEST_F(Reshard, NotesTheOrderThatATpOfMegatronAssumes) {
+  const auto notes = [&](const std::string& target) {
+    return testing::PrintToString(run(tag_of("z1-bf16-tp2pp2dp1"), target, target).notes);
+  };
+  EXPECT_THAT(notes("tp=1"), testing::HasSubstr("query_key_value is cut as Megatron orders it"));
+  EXPECT_THAT(notes("pp=1"), testing::Not(testing::HasSubstr("query_key_value")));
+}
+
+TEST_F(Reshard, NotesPaddingOfTheVocabularyThatIsLost) {
+  const fs::path tag = folder_ / "padded" / "global_step1";
+  fs::create_directories(tag.parent_path());
+  fs::copy(tag_of("z1-bf16-tp1pp1dp2"), tag);
+  Value state = read_torch_file(tag / model_states_file(0));
+  Value info = state.at(keys::kUniversalInfo);
+  state.set(keys::kUniversalInfo, info.set(keys::kOriginalVocabSize, 500));
+  write_torch_file(tag / model_states_file(0), state);
+  EXPECT_THAT(testing::PrintToString(run(tag, "pp", "pp=2").notes),
+              testing::HasSubstr("rows 500 to 512 of the vocabulary are padding"));
+  EXPECT_THAT(testing::PrintToString(run(tag, "dp", "dp=1").notes),
+              testing::Not(testing::HasSubstr("padding")));
+}
+
+// Names and keys of layer files are those of the model's code, which ds_reshard does not know.
+TEST_F(Reshard, AnyPipelineInAnotherPrecision) {
+  for (const std::string name : {"pipeline-tied", "pipeline-frozen"}) {
+    const fs::path tag =
+        resolve_tag(fs::path(ANYMESH_TEST_DATA) / "deepspeed/cases" / name / "checkpoint");
+    run(tag, name, "dtype=fp32");
+    EXPECT_EQ(differences(tag, to(name)), "") << name;
+    for (const auto& file : fs::directory_iterator(tag)) {
+      if (!file.path().filename().string().starts_with("layer_")) continue;
+      const auto before = read_torch_file(file.path()).entries(),
+                 after = read_torch_file(to(name) / file.path().filename()).entries();
+      ASSERT_EQ(before.size(), after.size()) << file.path();
+      for (size_t i = 0; i < before.size(); ++i) {
+        EXPECT_EQ(before[i].first, after[i].first) << file.path();
+        const DType old = before[i].second.as_tensor().dtype;
+        EXPECT_EQ(after[i].second.as_tensor().dtype,
+                  old == DType::kBFloat16 ? DType::kFloat32 : old)
+            << file.path();
+      }
     }
   }
 }

@@ -2,6 +2,7 @@
 // torch::nn, in float64.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "framework/pipeline/pipeline_engine.h"
@@ -24,8 +25,81 @@ struct Case {
   int rows() const { return sequence ? 2 : 1; }  // per micro-batch
 };
 
-// Returns "gpt", "untied" (GPT with its own output layer), "llama", "neox" (rotary for half of a
-// head, SwiGLU with biases) or "bloom". Llama has two groups of heads, or as many as tp needs.
+struct Architecture {
+  const char* name;
+  void (*set)(GptConfig& c);
+};
+
+void llama(GptConfig& c) {
+  c.untie_embeddings_and_output_weights = c.use_rotary_position_embeddings = c.swiglu = true;
+  c.ffn_hidden_size = 12;
+  c.normalization = "rmsnorm";
+  c.add_bias_linear = false;
+  c.num_key_value_heads = 2;
+}
+
+// "gpt" is the one without options. Together these have every option.
+const Architecture kArchitectures[] = {
+    {"gpt", [](GptConfig&) {}},
+    {"untied", [](GptConfig& c) { c.untie_embeddings_and_output_weights = true; }},
+    {"llama", llama},
+    {"swiglu",
+     [](GptConfig& c) {
+       c.use_rotary_position_embeddings = c.swiglu = true;
+       c.ffn_hidden_size = 12;
+       c.rotary_percent = 0.5;
+     }},
+    {"bloom",
+     [](GptConfig& c) {
+       c.position_embedding_type = "alibi";
+       c.embed_layernorm = true;
+       c.hidden_size = 24;
+       c.num_attention_heads = 12;  // no power of two, so the slopes differ
+     }},
+    {"mistral",
+     [](GptConfig& c) {
+       llama(c);
+       c.window_size = "2,0";
+     }},
+    {"qwen2",
+     [](GptConfig& c) {
+       llama(c);
+       c.add_qkv_bias = true;
+     }},
+    {"qwen3",
+     [](GptConfig& c) {
+       llama(c);
+       c.qk_layernorm = true;
+       c.kv_channels = 6;
+       c.add_attention_linear_bias = true;
+     }},
+    {"neox",
+     [](GptConfig& c) {
+       c.position_embedding_type = "rope";
+       c.rotary_percent = 0.5;
+       c.use_parallel_residual = c.untie_embeddings_and_output_weights = true;
+       c.bias_gelu_fusion = false;
+     }},
+    {"gemma",
+     [](GptConfig& c) {
+       llama(c);
+       c.swiglu = c.untie_embeddings_and_output_weights = false;
+       c.geglu = c.apply_layernorm_1p = c.apply_embedding_scaling = c.qk_layernorm = true;
+       c.kv_channels = 10;
+     }},
+    {"opt",
+     [](GptConfig& c) {
+       c.relu = true;
+       c.position_embedding_offset = 2;
+     }},
+    {"alibi",
+     [](GptConfig& c) {
+       c.position_embedding_type = "alibi";
+       c.window_size = "1,0";
+     }},
+};
+
+// Grouped heads are at least as many as tp.
 GptConfig tiny(const Case& test) {
   const auto& [tp, pp, dp, architecture, sequence, zero_stage] = test;
   GptConfig c;
@@ -38,24 +112,9 @@ GptConfig tiny(const Case& test) {
   c.vocab_size = 17;
   c.init_method_std = 0.2;
   c.attention_dropout = c.hidden_dropout = 0;
-  const bool llama = architecture == "llama", neox = architecture == "neox",
-             bloom = architecture == "bloom";
-  if (llama || neox || bloom) c.num_layers = 3;
-  c.untie_embeddings_and_output_weights = llama || architecture == "untied";
-  c.use_rotary_position_embeddings = c.swiglu = llama || neox;
-  if (llama || neox) c.ffn_hidden_size = 12;
-  if (neox) c.rotary_percent = 0.5;
-  if (llama) {
-    c.normalization = "rmsnorm";
-    c.add_bias_linear = false;
-    c.num_key_value_heads = std::max(2, tp);
-  }
-  if (bloom) {
-    c.position_embedding_type = "alibi";
-    c.embed_layernorm = true;
-    c.hidden_size = 24;
-    c.num_attention_heads = 12;  // no power of two, so the slopes differ
-  }
+  std::ranges::find(kArchitectures, architecture, &Architecture::name)->set(c);
+  if (architecture != "gpt" && architecture != "untied") c.num_layers = 3;
+  if (c.num_key_value_heads > 0) c.num_key_value_heads = std::max(c.num_key_value_heads, tp);
   return c;
 }
 
@@ -235,11 +294,19 @@ std::vector<Case> cases(const std::vector<std::string>& architectures, int max_p
   return out;
 }
 
+// The families have no communication of their own, so dp goes along with pp.
+std::vector<Case> family_cases() {
+  std::vector<Case> out;
+  for (const Case& test : cases({"mistral", "qwen2", "qwen3", "neox", "gemma", "opt", "alibi"}, 2))
+    if (test.dp == test.pp) out.push_back(test);
+  return out;
+}
+
 // Cases with the sequence cut, at the ZeRO stages that differ most. At tp 1 there is nothing to
 // cut.
 std::vector<Case> sequence_cases() {
   std::vector<Case> out;
-  for (Case test : cases({"gpt", "untied", "llama", "bloom"}, 2)) {
+  for (Case test : cases({"gpt", "untied", "llama", "bloom", "gemma", "neox"}, 2)) {
     if (test.tp == 1 && test.pp == 2) continue;
     test.sequence = true;
     out.push_back(test);
@@ -255,8 +322,9 @@ std::string name_of(const testing::TestParamInfo<Case>& info) {
          architecture + (zero_stage > 0 ? "zero" + std::to_string(zero_stage) : "");
 }
 INSTANTIATE_TEST_SUITE_P(Gpt, GptParity, testing::ValuesIn(cases({"gpt", "untied"}, 4)), name_of);
-INSTANTIATE_TEST_SUITE_P(Others, GptParity, testing::ValuesIn(cases({"llama", "neox", "bloom"}, 2)),
-                         name_of);
+INSTANTIATE_TEST_SUITE_P(Others, GptParity,
+                         testing::ValuesIn(cases({"llama", "swiglu", "bloom"}, 2)), name_of);
+INSTANTIATE_TEST_SUITE_P(Families, GptParity, testing::ValuesIn(family_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Sequence, GptParity, testing::ValuesIn(sequence_cases()), name_of);
 
 }  // namespace

@@ -47,5 +47,34 @@ TEST(RotaryFrequencies, OnlyThePartThatRotatesHasThem) {
   expect_frequencies(config, {1, 0.03760603, 0.001414214, 5.318296e-05});
 }
 
+TEST(RotaryFrequencies, AreThoseOfYarn) {
+  GptConfig config = llama();
+  config.rope_type = "yarn";
+  config.rotary_scaling_factor = 4;
+  config.original_max_position_embeddings = 32768;
+  expect_frequencies(config, {1, 0.1939228, 0.03760603, 0.007292665, 0.00106066, 0.0001371241,
+                              1.329574e-05, 2.578346e-06});
+  config.rope_theta = 10000;
+  config.rotary_scaling_factor = 8;
+  config.original_max_position_embeddings = 1024;
+  config.beta_fast = 16;
+  config.beta_slow = 2;
+  expect_frequencies(
+      config, {1, 0.3162278, 0.1, 0.01778781, 0.00125, 0.0003952847, 0.000125, 3.952847e-05});
+}
+
+TEST(RotaryFrequencies, DynamicOnesDependOnTheSamplesLength) {
+  GptConfig config = llama();
+  config.rope_type = "dynamic";
+  config.rotary_scaling_factor = 2;
+  config.original_max_position_embeddings = 1024;
+  config.seq_length = 3072;
+  expect_frequencies(config, {1, 0.1540905, 0.02374388, 0.003658707, 0.000563772, 8.687192e-05,
+                              1.338614e-05, 2.062677e-06});
+  config.seq_length = 1024;
+  expect_frequencies(config, {1, 0.1939228, 0.03760603, 0.007292665, 0.001414213, 0.0002742482,
+                              5.318296e-05, 1.031339e-05});
+}
+
 }  // namespace
 }  // namespace anymesh

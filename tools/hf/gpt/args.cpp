@@ -10,8 +10,10 @@ namespace anymesh {
 namespace {
 
 // Switches of Megatron's models that our flags lack.
-constexpr const char* kOthers[] = {"squared_relu", "apply_layernorm_1p", "openai_gelu",
+constexpr const char* kOthers[] = {"squared_relu", "openai_gelu",
                                    "apply_residual_connection_post_layernorm"};
+
+}  // namespace
 
 // Declares the flags while the fields have their defaults, which decide the value a switch sets.
 std::vector<Setting> settings_of(const GptConfig& gpt) {
@@ -21,8 +23,6 @@ std::vector<Setting> settings_of(const GptConfig& gpt) {
   fields = gpt;
   return flags.settings();
 }
-
-}  // namespace
 
 Value args_of_gpt(const GptConfig& gpt) {
   std::vector<Value::Entry> entries;

@@ -9,6 +9,12 @@ namespace anymesh {
 
 // A GPT as its flags and as the `args` of its checkpoints.
 
+// The model_type of an imported model, which an export keeps if it can.
+inline constexpr const char* kModelType = "model_type";
+
+// Returns the GPT's flags with its values.
+std::vector<Setting> settings_of(const GptConfig& gpt);
+
 // Returns the `args` that a run of this model writes.
 Value args_of_gpt(const GptConfig& gpt);
 

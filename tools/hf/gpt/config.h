@@ -11,27 +11,35 @@ namespace anymesh {
 
 // The models that both Hugging Face's config.json and our flags can express:
 //
-//   model_type  is our model with                                     refused
-//   gpt2        learned positions, GELU of either kind                attention scaled by the layer
-//   llama       RMSNorm, SwiGLU, rotary positions,                    head_dim other than h/n
-//               grouped keys and values, all biases or none
-//   mistral     as llama, and a llama it becomes                      a window within its positions
-//   bloom       ALiBi, a normed embedding, tanh GELU, f = 4h          residuals taken after the norm
+//   model_type  is our model with                                       refused
+//   gpt2        learned positions, GELU of either kind                  attention scaled by layer
+//   llama       RMSNorm, SwiGLU, rotary positions, grouped keys and     biases of the MLP alone
+//               values, biases of all, of attention or none
+//   mistral     as llama, with a window
+//   qwen2       as llama, with biases of q, k, v, and a window          windows in some layers
+//   qwen3       as llama, with norms of q and k, and a window           windows in some layers
+//   gemma       as llama, with GeGLU, norms of 1 + w, scaled embedding  soft caps
+//   phi3        as mistral; a part of a head may turn                   longrope
+//   gpt_neox    parallel residual or not, partial rotary, GELU, ReLU    attention without biases
+//   opt         ReLU or GELU, two rows before position 0                norms behind the sublayers
+//   starcoder2  rotary positions, grouped heads, GELU, a window         no biases
+//   falcon      parallel residual with two norms, no biases             the old architecture
+//   bloom       ALiBi, a normed embedding, tanh GELU, f = 4h            residuals taken after norms
 //
-// Scaling of rotary wavelengths, by the rope_type in a Llama's rope_scaling or rope_parameters:
+// Scaling of rotary wavelengths, by the rope_type in rope_scaling or rope_parameters:
 //
 //   llama3      --use-rope-scaling --rope-scaling-factor, with Llama 3's own other factors
 //   linear      --rotary-seq-len-interpolation-factor, an integer
+//   yarn        --rope-type yarn, without an attention factor of its own
+//   dynamic     --rope-type dynamic
 //
-// Every other scaling (dynamic, yarn, longrope) is refused. So are heads that turn only in part.
-//
-// Key names and defaults are as in transformers' GPT2Config, LlamaConfig, MistralConfig and
-// BloomConfig.
-enum class HfFamily { kGpt2, kLlama, kBloom };
-const char* family_name(HfFamily family);  // "GPT-2"
+// Key names and defaults are as in transformers' config classes. What a family is stands in
+// family.h.
+class Keys;
+struct Family;
 
 struct HfModel {
-  HfFamily family = HfFamily::kGpt2;
+  const Family* family = nullptr;
   GptConfig gpt;  // with its vocab_size; fields derived from others may be unset
   TokenIds token_ids = {};
   std::vector<std::string> unknown_keys = {};  // in config.json: neither used nor without effect
@@ -39,13 +47,14 @@ struct HfModel {
 
 // Throws a DamagedFile that names the file, the key, its value and the accepted values.
 HfModel read_hf_config(const std::filesystem::path& file);
+HfModel read_hf_config(const Keys& keys);
 
 // Returns a note that names the unknown keys.
 std::string unknown_keys_note(const HfModel& model);
 
-// Returns the family that has such a model. Throws a DamagedFile that says which flags each would
-// need.
-HfFamily family_of(const GptConfig& gpt);
+// Returns the family that has such a model: the preferred model_type if it can, else the first that
+// can. Throws a DamagedFile that says which flags each would need.
+const Family& family_of(const GptConfig& gpt, const std::string& preferred = "");
 
 // Returns the text of config.json. Leaves out the ids of special tokens that are not known.
 std::string hf_config_text(const HfModel& model);

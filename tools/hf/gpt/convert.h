@@ -11,7 +11,7 @@
 namespace anymesh {
 
 // Imports Hugging Face models (GPT-2, Llama, BLOOM) and describes our checkpoints as such. Tensors
-// are streamed, so memory does not grow with the model. All weights are written in fp32.
+// are streamed, so memory does not grow with the model. Imported weights are written in fp32.
 
 // Converts HF_FOLDER to SAVE/global_step0_universal and SAVE/latest_universal. HF_FOLDER has
 // config.json, and model.safetensors, pytorch_model.bin or the parts of one with their index, in

@@ -1,6 +1,7 @@
 #include "framework/util/errors.h"
 #include "tools/hf/gpt/args.h"
 #include "tools/hf/gpt/convert.h"
+#include "tools/hf/gpt/family.h"
 #include "tools/hf/gpt/parameters.h"
 
 namespace anymesh {
@@ -16,7 +17,9 @@ HfModel model_of(const CheckpointReader& checkpoint, const std::filesystem::path
   model.gpt.vocab_size =
       static_cast<int>(rows ? rows.as_int() : args.at(keys::kPaddedVocabSize).as_int());
   try {
-    model.family = family_of(model.gpt);
+    const Value type = args.find(kModelType);
+    model.family =
+        &family_of(model.gpt, type && type.is_string() ? type.as_string() : std::string());
   } catch (const DamagedFile& error) {
     throw DamagedFile(args.where() + ": " + error.what());
   }
@@ -33,7 +36,7 @@ HfDescription describe_gpt(const CheckpointReader& checkpoint, const TokenIds& i
                              model.gpt.num_layers, " layers");
   if (model.token_ids.empty()) model.token_ids = ids;
   const std::vector<GptParameter> parameters = hf_parameters(model);
-  HfDescription description{.model = family_name(model.family),
+  HfDescription description{.model = model.family->name,
                             .config = hf_config_text(model),
                             .parameters = {parameters.begin(), parameters.end()}};
   if (!model.token_ids.contains("eos_token_id"))

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <chrono>
 #include <set>
 
@@ -11,6 +12,7 @@
 #include "framework/util/stopwatch.h"
 #include "tools/hf/gpt/args.h"
 #include "tools/hf/gpt/convert.h"
+#include "tools/hf/gpt/family.h"
 #include "tools/hf/gpt/parameters.h"
 #include "tools/hf/tensors.h"
 
@@ -20,16 +22,16 @@ namespace {
 namespace fs = std::filesystem;
 using Cut = GptParameter::Cut;
 
-constexpr const char* kHead = "lm_head.weight";
+std::string head_of(const HfModel& model) { return model.family->tensors.head + ".weight"; }
 
-// Returns whether older versions of transformers saved such a mask or table. Newer ones compute
-// them, as we do.
+// Returns whether it is a table that older versions of transformers saved.
 bool is_buffer(const std::string& name, const Shape& shape, const HfModel& model) {
-  if (model.family == HfFamily::kGpt2)
-    return (name.ends_with(".attn.bias") && shape.size() == 4) ||
-           (name.ends_with(".attn.masked_bias") && numel(shape) == 1);
-  return model.family == HfFamily::kLlama && name.ends_with("rotary_emb.inv_freq") &&
-         shape == Shape{model.gpt.rotary_width() / 2};
+  return std::ranges::any_of(model.family->buffers, [&](const Family::Buffer& buffer) {
+    if (!name.ends_with(buffer.end)) return false;
+    if (buffer.dims == 0) return numel(shape) == 1;
+    if (buffer.dims == 1) return shape == Shape{model.gpt.rotary_width() / 2};
+    return shape.size() == buffer.dims;
+  });
 }
 
 CheckpointReader open_weights(const fs::path& folder, const HfModel& model) {
@@ -45,9 +47,9 @@ CheckpointReader open_weights(const fs::path& folder, const HfModel& model) {
   return weights;
 }
 
-BytesPtr take_theirs(const CheckpointReader& weights, const HfTensor& tensor, HfFamily family,
+BytesPtr take_theirs(const CheckpointReader& weights, const HfTensor& tensor, const Family& family,
                      std::set<std::string>& left) {
-  const std::string prefix = base_prefix(family), &name = tensor.name;
+  const std::string &prefix = family.tensors.base, &name = tensor.name;
   const std::string bare = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
   return take(weights, name, bare, tensor.shape, left, std::string(" by its ") + kHfConfigFile);
 }
@@ -55,14 +57,15 @@ BytesPtr take_theirs(const CheckpointReader& weights, const HfTensor& tensor, Hf
 // Returns whether a tied model has a head of its own in the file. Transformers then unties it, and
 // so do we. A copy of the table is the shared head anyway.
 bool has_own_head(const CheckpointReader& weights, const HfModel& model) {
-  if (model.gpt.untie_embeddings_and_output_weights || !weights.contains(kHead)) return false;
+  if (model.gpt.untie_embeddings_and_output_weights || !weights.contains(head_of(model)))
+    return false;
   const HfTensor table = hf_parameters(model)[0].theirs[0];
   const auto read = [&](const std::string& name) {
     std::set<std::string> left;
     return TensorRecord{DType::kFloat32, table.shape, false,
-                        take_theirs(weights, {name, table.shape}, model.family, left)};
+                        take_theirs(weights, {name, table.shape}, *model.family, left)};
   };
-  return compare_tensors(read(table.name), read(kHead)).count > 0;
+  return compare_tensors(read(table.name), read(head_of(model))).count > 0;
 }
 
 // Makes our parameters from their tensors. Throws for a tensor that the model does not have.
@@ -73,14 +76,14 @@ std::vector<BytesPtr> read_ours(const CheckpointReader& weights, const HfModel& 
   for (const GptParameter& parameter : parameters) {
     std::vector<BytesPtr> theirs;
     for (const HfTensor& tensor : parameter.theirs)
-      theirs.push_back(take_theirs(weights, tensor, model.family, left));
+      theirs.push_back(take_theirs(weights, tensor, *model.family, left));
     ours.push_back(ours_of(parameter, std::move(theirs)));
   }
-  if (!model.gpt.untie_embeddings_and_output_weights) left.erase(kHead);  // has_own_head()
+  if (!model.gpt.untie_embeddings_and_output_weights) left.erase(head_of(model));  // has_own_head()
   for (const std::string& name : left)
     if (!is_buffer(name, weights.parameter(name).shape, model))
       throw DamagedFile(weights.path.string() + ": has " + name + ", which no " +
-                        family_name(model.family) + " of its " + kHfConfigFile + " has");
+                        model.family->name + " of its " + kHfConfigFile + " has");
   return ours;
 }
 
@@ -103,8 +106,7 @@ UniversalInfo info_of(const std::vector<GptParameter>& parameters, const HfModel
   });
   info.tp_replicated = of_cut(Cut::kWhole);
   info.row_parallel = of_cut(Cut::kColumns);
-  info.two_sub_params = patterns(  // gate and up
-      [](const GptParameter& parameter) { return parameter.theirs.size() == 2; });
+  info.two_sub_params = patterns([](const GptParameter& parameter) { return parameter.halves; });
   return info;
 }
 
@@ -116,6 +118,7 @@ Value metadata_of(const std::vector<GptParameter>& parameters, const HfModel& mo
     shapes.emplace_back(parameter.name, Value::size(parameter.shape));
   Value args = args_of_gpt(model.gpt);
   args.set(keys::kPaddedVocabSize, model.gpt.vocab_size);
+  args.set(kModelType, model.family->model_type);
   for (const auto& [name, ids] : model.token_ids) args.set(name, Value::list_of(ids));
   return Value::dict(
       {{keys::kModule, {}},
@@ -195,7 +198,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   if (has_own_head(weights, model)) {
     model.gpt.untie_embeddings_and_output_weights = true;
     report.notes.push_back(std::string(kHfConfigFile) + " ties the head to the embeddings, but " +
-                           kHead + " is another table: imported as untied");
+                           head_of(model) + " is another table: imported as untied");
   }
   if (!model.unknown_keys.empty()) report.notes.push_back(unknown_keys_note(model));
   const std::vector<GptParameter> parameters = hf_parameters(model);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/format/io.h"
@@ -27,6 +28,7 @@ class Keys {
     object_ = Json::parse(read_text(file), shallow, /*allow_exceptions=*/false);
     if (!object_.is_object()) throw DamagedFile(file_ + ": is no JSON object");
   }
+  Keys(std::string file, Json object) : file_(std::move(file)), object_(std::move(object)) {}
 
   using Names = std::initializer_list<const char*>;
 
@@ -70,6 +72,7 @@ class Keys {
     }
     fail(name, value, expected + ", since pretrain_gpt's model has no other");
   }
+  const std::string& file() const { return file_; }
   bool contains(const char* name) const { return object_.contains(name); }
   // Returns the keys that nobody read and that are not null, false or empty.
   std::vector<std::string> unused() const {

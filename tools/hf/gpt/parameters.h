@@ -8,20 +8,20 @@
 
 namespace anymesh {
 
-// Our parameters, and the tensors of transformers that hold the same numbers, for L layers:
+// Our parameters, and the tensors of transformers that hold the same numbers, for L layers. A
+// family's file has all its names (family.h); two of them are here:
 //
-//   ours, of layer i                     GPT-2              Llama                   BLOOM
-//   tied_modules.embed.word_embeddings   wte                embed_tokens            word_embeddings
-//   ....word_embeddings.norm                                                       word_embeddings_layernorm
+//   ours, of layer i                     GPT-2              Llama
+//   tied_modules.embed.word_embeddings   wte                embed_tokens
 //   ....position_embeddings              wpe
-//   <i+2>.input_layernorm                ln_1               input_layernorm         input_layernorm
-//   <i+2>.self_attention.query_key_value attn.c_attn   T, G self_attn.{q,k,v}_proj G ....query_key_value
-//   <i+2>.self_attention.dense           attn.c_proj   T    self_attn.o_proj        ....dense
+//   <i+2>.input_layernorm                ln_1               input_layernorm
+//   <i+2>.self_attention.query_key_value attn.c_attn   T, G self_attn.{q,k,v}_proj G
+//   <i+2>.self_attention.dense           attn.c_proj   T    self_attn.o_proj
 //   <i+2>.post_attention_layernorm       ln_2               post_attention_layernorm
-//   <i+2>.mlp.dense_h_to_4h              mlp.c_fc      T    mlp.{gate,up}_proj      mlp.dense_h_to_4h
-//   <i+2>.mlp.dense_4h_to_h              mlp.c_proj    T    mlp.down_proj           mlp.dense_4h_to_h
-//   <L+2>                                ln_f               norm                    ln_f
-//   <L+3>.lm_head, untied                lm_head            lm_head                 lm_head
+//   <i+2>.mlp.dense_h_to_4h              mlp.c_fc      T    mlp.{gate,up}_proj
+//   <i+2>.mlp.dense_4h_to_h              mlp.c_proj    T    mlp.down_proj
+//   <L+2>                                ln_f               norm
+//   <L+3>.lm_head, untied                lm_head            lm_head
 //
 //   T  transposed: Conv1D keeps [in, out]
 //   G  ours are, for each group, the rows [q, ..., q, key, value]; theirs all q, all keys, all values
@@ -30,12 +30,8 @@ namespace anymesh {
 struct GptParameter : HfParameter {  // `other_name` is that of a run without a pipeline
   enum class Cut { kWhole, kRows, kColumns, kVocabulary };  // by tensor parallelism
   Cut cut = Cut::kWhole;
+  bool halves = false;  // gate and up, each cut by itself
 };
 
 std::vector<GptParameter> hf_parameters(const HfModel& model);
-
-// Returns the prefix of all names but the head's in transformers: "transformer." or "model.". Files
-// of the bare model leave it out.
-std::string base_prefix(HfFamily family);
-
 }  // namespace anymesh

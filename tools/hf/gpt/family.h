@@ -1,0 +1,90 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "models/gpt/gpt_config.h"
+#include "tools/hf/gpt/keys.h"
+
+namespace anymesh {
+
+// Everything in which a family of models of transformers differs from the others. Each has a file
+// in families/ and a line in family.cpp; no other code knows one by its name. A family that needs
+// no new option of the model is such a file and such a line.
+struct Family {
+  const char *name, *model_type, *architecture;  // "GPT-2", "gpt2", "GPT2LMHeadModel"
+
+  // config.json: the names of the keys that all families have, then functions for the others. A
+  // GPT that read() makes of the keys that write() wrote has the same flags, or else it is not of
+  // the family. The defaults of absent keys are those of the family's config class.
+  struct Names {
+    const char *hidden_size = "hidden_size", *num_layers = "num_hidden_layers",
+               *num_heads = "num_attention_heads", *initializer = "initializer_range";
+    const char* old_hidden_size = nullptr;  // of older files
+  } keys = {};
+  bool tied = false;  // the default of tie_word_embeddings
+  void (*read)(const Keys& keys, GptConfig& gpt);
+  void (*write)(const GptConfig& gpt, Json& json);
+
+  // The names of tensors, without .weight and .bias. Those of a layer's parts follow `layers`, the
+  // layer's number and a dot. All but the head's follow `base`, which files of the bare model leave
+  // out.
+  struct Tensors {
+    std::string base, embedding, embedding_norm = {}, positions = {}, layers;
+    std::string norm1, norm2, norm;
+    std::vector<std::string> qkv;
+    std::string q_norm = {}, k_norm = {}, attention_out;
+    std::vector<std::string> mlp_in;  // gate and up, if the MLP is gated
+    std::string mlp_out, head = "lm_head";
+    bool transposed = false;  // linear layers keep [in, out]
+    bool grouped = false;     // rows of qkv are [q, ..., q, key, value] for each group, as ours;
+                              // otherwise all q, all keys, all values
+  } tensors;
+
+  // Masks and tables that older versions saved and newer ones compute, as we do: how their names
+  // end, and how many dims they have.
+  struct Buffer {
+    const char* end;
+    size_t dims;
+  };
+  std::vector<Buffer> buffers = {};
+};
+
+// All families. A model of two goes by the first.
+std::span<const Family* const> families();
+const Family* find_family(const std::string& model_type);  // nullptr: it is not known here
+
+// Returns why models of a type that is not known here cannot be imported; "" for unheard ones.
+std::string why_refused(const std::string& model_type);
+
+// Parts of read() and write() that several families share.
+
+// A Llama's keys. Families that descend from it call these and go on from there.
+void read_llama(const Keys& keys, GptConfig& gpt, const char* percent_name = nullptr);
+void write_llama(const GptConfig& gpt, Json& json);
+
+// Rotary positions: rope_theta or another name of it, rope_scaling, rope_parameters. `percent` is
+// the default of the part of a head that turns, which the key `percent_name` gives; null: all turn.
+void read_rotary(const Keys& keys, GptConfig& gpt, const char* percent_name = nullptr,
+                 double percent = 1, const char* theta_name = "rope_theta");
+void write_rotary(const GptConfig& gpt, Json& json, const char* theta_name = "rope_theta");
+
+// The window of attention, in tokens with the query's own. Null or as long as the longest text: all.
+void read_window(const Keys& keys, GptConfig& gpt, const Json& otherwise);
+void write_window(const GptConfig& gpt, Json& json);
+
+// Qwen's: windows in some layers, by layer_types or use_sliding_window and max_window_layers.
+// Throws if layers differ.
+void read_layer_windows(const Keys& keys, GptConfig& gpt);
+void write_layer_windows(const GptConfig& gpt, Json& json);
+
+// GELU of either kind, or ReLU. `tanh` is the family's name for the tanh GELU.
+void read_activation(const Keys& keys, const char* key, const char* otherwise, GptConfig& gpt);
+const char* activation_name(const GptConfig& gpt, const char* tanh = "gelu_pytorch_tanh");
+
+// Dropout of embeddings and of sublayers, which have one flag.
+void read_dropout(const Keys& keys, const char* embedding, const char* sublayers, double otherwise,
+                  GptConfig& gpt);
+
+}  // namespace anymesh
