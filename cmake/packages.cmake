@@ -16,6 +16,7 @@ import_library(sentencepiece::train SENTENCEPIECE_TRAIN SentencePiece libsentenc
                sentencepiece_train)  # only for tests
 target_link_libraries(sentencepiece::train INTERFACE sentencepiece::sentencepiece)
 import_library(utf8proc::utf8proc UTF8PROC utf8proc libutf8proc-dev utf8proc.h utf8proc)
+import_library(pcre2::pcre2 PCRE2 PCRE2 libpcre2-dev pcre2.h pcre2-8)
 import_library(zlib::zlib ZLIB zlib zlib1g-dev zlib.h z)
 import_library(zstd::zstd ZSTD libzstd libzstd-dev zstd.h zstd)
 # Linked statically, so that the checkpoint tools run on machines without it.

@@ -31,7 +31,7 @@
 #include "framework/data/inputs/file_stream.h"
 #include "framework/data/inputs/input_list.h"
 #include "framework/data/json_line.h"
-#include "framework/data/tokenizer.h"
+#include "framework/data/tokenizers/tokenizer.h"
 #include "framework/format/output.h"
 #include "framework/util/format.h"
 #include "framework/util/parallel_for.h"
@@ -50,6 +50,7 @@ struct Options {
   std::optional<DocumentUnit> unit;  // for text; none: JSON lines
   std::string output_prefix;
   std::string tokenizer_type, vocab_file, merge_file, tokenizer_model;
+  TiktokenOptions tiktoken;
   bool prepend_bos = false, append_eod = false, count_eod = false;
   int workers = 1;
 };
@@ -135,7 +136,7 @@ class Preprocessor {
  private:
   std::unique_ptr<Tokenizer> tokenizer() const {
     return make_tokenizer(options_.tokenizer_type, options_.vocab_file, options_.merge_file,
-                          options_.tokenizer_model);
+                          options_.tokenizer_model, options_.tiktoken);
   }
 
   void work() {
@@ -187,7 +188,8 @@ class Preprocessor {
       for (const std::string& text : texts) {
         auto& tokens = batch.tokens.emplace_back(tokenizer.encode(text));
         if (tokens.empty()) continue;
-        if (options_.prepend_bos) tokens.insert(tokens.begin(), tokenizer.bos());
+        if (options_.prepend_bos || tokenizer.begins_with_bos())
+          tokens.insert(tokens.begin(), tokenizer.bos());
         if (options_.append_eod) tokens.push_back(tokenizer.eod());
       }
     }
@@ -263,6 +265,20 @@ int parse_workers(const std::string& text) {
                      : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
 }
 
+TiktokenOptions parse_tiktoken(const cxxopts::ParseResult& parsed) {
+  const auto number = [&](const char* flag) {
+    const auto value = parse_number<int64_t>(text_of(parsed, flag));
+    if (!value || *value < 0)
+      throw_error("--", flag, " ", text_of(parsed, flag), ": expected a number");
+    return *value;
+  };
+  for (const char* flag : {"tiktoken-pattern", "tiktoken-num-special-tokens", "vocab-size"})
+    if (parsed.count(flag) > 0 && text_of(parsed, "tokenizer-type") != "TikTokenizer")
+      throw_error("--", flag, " is for --tokenizer-type TikTokenizer");
+  return {text_of(parsed, "tiktoken-pattern"), number("vocab-size"),
+          number("tiktoken-num-special-tokens")};
+}
+
 Options parse_options(const cxxopts::ParseResult& parsed) {
   check_words(parsed, {"input", "output-prefix", "tokenizer-type"});
   const std::string format = text_of(parsed, "dataset-impl");
@@ -279,6 +295,7 @@ Options parse_options(const cxxopts::ParseResult& parsed) {
                   .vocab_file = text_of(parsed, "vocab-file"),
                   .merge_file = text_of(parsed, "merge-file"),
                   .tokenizer_model = text_of(parsed, "tokenizer-model"),
+                  .tiktoken = parse_tiktoken(parsed),
                   .prepend_bos = parsed["prepend-bos"].as<bool>(),
                   .append_eod = parsed["append-eod"].as<bool>(),
                   .count_eod = parsed["count-eod"].as<bool>(),
@@ -301,13 +318,22 @@ Options parse(int argc, char** argv) {
     ("documents", "unit of a document in text: file, paragraph (up to a blank line) or line",
      text_value("file"));
   flags.add_options("Tokenizer")
-    ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer or "
-     "GPTSentencePieceTokenizer", text)
+    ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, "
+     "GPTSentencePieceTokenizer, Llama2Tokenizer, HFTokenizer (HuggingFaceTokenizer is the same) or "
+     "TikTokenizer", text)
     ("vocab-file", "vocab.json, for GPT2BPETokenizer", none)
     ("merge-file", "merges.txt, for GPT2BPETokenizer", none)
-    ("tokenizer-model", "model, for the SentencePiece tokenizers", none)
+    ("tokenizer-model", "model of the SentencePiece tokenizers, tokenizer.json or its folder for the "
+     "HFTokenizer, file for the TikTokenizer", none)
+    ("tiktoken-pattern", "v1 or v2, the regular expression that splits text for the TikTokenizer",
+     text_value("v2"))
+    ("tiktoken-num-special-tokens", "ids of the TikTokenizer before the file's tokens",
+     text_value("1000"))
+    ("vocab-size", "of the TikTokenizer: it leaves out the file's tokens beyond; 0: none",
+     text_value("0"))
     ("prepend-bos", "begin each document with the <s> of a SentencePiece model, as Llama's training "
-     "data does (others: with the token that ends documents)")
+     "data does (others: with the token that ends documents); the Llama2Tokenizer, and the "
+     "HFTokenizer where its files say so, do it anyway")
     ("append-eod", "end each document with the tokenizer's token for that, as <|endoftext|>")
     ("count-eod", "count that token in the document's length, as Megatron-LM does; "
      "Megatron-DeepSpeed does not, so its document n is read from n tokens too early");

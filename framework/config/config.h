@@ -73,9 +73,16 @@ struct DataConfig {
   std::string split = "969, 30, 1";
   std::string tokenizer_type;          // never empty after parse()
   std::string vocab_file, merge_file;  // GPT2BPETokenizer
-  std::string tokenizer_model;         // SentencePieceTokenizer and GPTSentencePieceTokenizer
-  int vocab_size = 0;                  // NullTokenizer and mock_data
+  std::string tokenizer_model;         // HFTokenizer, TikTokenizer and those of SentencePiece
+  std::string tiktoken_pattern = "v2";
+  int tiktoken_special_tokens = 1000;
+  int vocab_size = 0;  // NullTokenizer and mock_data; TikTokenizer, where 0 means all of the file
   bool mock_data = false;
+
+  bool takes_tokenizer_model() const {
+    return tokenizer_type != "GPT2BPETokenizer" && tokenizer_type != "ByteLevelTokenizer" &&
+           tokenizer_type != "NullTokenizer";
+  }
 };
 
 struct CheckpointConfig {

@@ -106,14 +106,23 @@ void add_data_flags(FlagTable& flags, DataConfig& data) {
   flags.add("split", data.split, "proportions of training, validation and test documents");
   flags.add("tokenizer-type", data.tokenizer_type,
             "GPT2BPETokenizer, ByteLevelTokenizer, SentencePieceTokenizer, "
-            "GPTSentencePieceTokenizer or NullTokenizer",
+            "GPTSentencePieceTokenizer, Llama2Tokenizer, HFTokenizer (HuggingFaceTokenizer is the "
+            "same), TikTokenizer or NullTokenizer",
             "the first with --vocab-file, else the second");
   flags.add("vocab-file", data.vocab_file, "vocab.json of the GPT2BPETokenizer");
   flags.add("merge-file", data.merge_file, "merges.txt of the GPT2BPETokenizer");
-  flags.add("tokenizer-model", data.tokenizer_model, "model of the SentencePiece tokenizers");
+  flags.add(
+      "tokenizer-model", data.tokenizer_model,
+      "the SentencePiece tokenizers' model, the HFTokenizer's tokenizer.json or its folder, or "
+      "the TikTokenizer's file");
+  flags.add("tiktoken-pattern", data.tiktoken_pattern,
+            "v1 or v2, the regular expression that splits text for the TikTokenizer");
+  flags.add("tiktoken-num-special-tokens", data.tiktoken_special_tokens,
+            "ids of the TikTokenizer before the file's tokens: <unk>, <s>, </s> and so on");
   flags.add("vocab-size", data.vocab_size,
             "of the NullTokenizer or of --mock-data: tokens are below it (Megatron's NullTokenizer "
-            "ends documents with N itself: give N + 1)",
+            "ends documents with N itself: give N + 1); of the TikTokenizer: it leaves out the "
+            "file's tokens beyond",
             "none");
   flags.add("mock-data", data.mock_data, "train on generated tokens; reads no files");
 }
@@ -224,7 +233,9 @@ void choose_tokenizer(const FlagTable& flags, DataConfig& data) {
   }
   require_choice(flags, "tokenizer-type", data.tokenizer_type,
                  {"GPT2BPETokenizer", "ByteLevelTokenizer", "SentencePieceTokenizer",
-                  "GPTSentencePieceTokenizer", "NullTokenizer"});
+                  "GPTSentencePieceTokenizer", "Llama2Tokenizer", "HFTokenizer",
+                  "HuggingFaceTokenizer", "TikTokenizer", "NullTokenizer"});
+  require_choice(flags, "tiktoken-pattern", data.tiktoken_pattern, {"v1", "v2"});
 }
 
 // Throws UserError if a flag is given but would change nothing, which is a misunderstanding.
@@ -325,12 +336,13 @@ void check_data(const FlagTable& flags, const DataConfig& data) {
   for (const char* flag : {"vocab-file", "merge-file"}) {
     refuse(flags, flag, data.tokenizer_type != "GPT2BPETokenizer", with_tokenizer);
   }
-  refuse(flags, "tokenizer-model",
-         data.tokenizer_type != "SentencePieceTokenizer" &&
-             data.tokenizer_type != "GPTSentencePieceTokenizer",
-         with_tokenizer + "; it is for --tokenizer-type SentencePieceTokenizer and " +
-             "GPTSentencePieceTokenizer");
-  refuse(flags, "vocab-size", data.tokenizer_type != "NullTokenizer",
+  refuse(flags, "tokenizer-model", !data.takes_tokenizer_model(),
+         with_tokenizer + "; it is for HFTokenizer, TikTokenizer, Llama2Tokenizer, " +
+             "SentencePieceTokenizer and GPTSentencePieceTokenizer");
+  const bool tiktoken = data.tokenizer_type == "TikTokenizer";
+  for (const char* flag : {"tiktoken-pattern", "tiktoken-num-special-tokens"})
+    refuse(flags, flag, !tiktoken, with_tokenizer);
+  refuse(flags, "vocab-size", data.tokenizer_type != "NullTokenizer" && !tiktoken,
          with_tokenizer + ", which knows its vocabulary");
 }
 

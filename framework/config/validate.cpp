@@ -155,7 +155,7 @@ void check_data(const DataConfig& data, uint64_t seed) {
   require(data.tokenizer_type != "GPT2BPETokenizer" ||
               (!data.vocab_file.empty() && !data.merge_file.empty()),
           "the GPT2BPETokenizer needs both --vocab-file and --merge-file");
-  require(!data.tokenizer_type.ends_with("SentencePieceTokenizer") || !data.tokenizer_model.empty(),
+  require(!data.takes_tokenizer_model() || !data.tokenizer_model.empty(),
           "the " + data.tokenizer_type + " needs --tokenizer-model");
   require(data.mock_data || !data.data_path.empty(), "give --data-path PREFIX, or --mock-data");
   require(seed <= UINT32_MAX,

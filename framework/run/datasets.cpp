@@ -2,7 +2,7 @@
 
 #include "framework/data/gpt_corpora.h"
 #include "framework/data/mock_dataset.h"
-#include "framework/data/tokenizer.h"
+#include "framework/data/tokenizers/tokenizer.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {
@@ -79,7 +79,10 @@ Datasets make_datasets(const Config& config, const BatchPlan& plan, const TrainS
 
 int vocabulary_size(const DataConfig& data) {
   if (data.mock_data || data.tokenizer_type == "NullTokenizer") return data.vocab_size;
-  return make_tokenizer(data.tokenizer_type, data.vocab_file, data.merge_file, data.tokenizer_model)
+  return make_tokenizer(data.tokenizer_type, data.vocab_file, data.merge_file, data.tokenizer_model,
+                        {.pattern = data.tiktoken_pattern,
+                         .vocab_size = data.vocab_size,
+                         .special_tokens = data.tiktoken_special_tokens})
       ->vocab_size();
 }
 

@@ -50,8 +50,8 @@ TEST(Refusals, OfTheCommandLine) {
               HasSubstr("--lr-decay-style step: expected one of constant, linear, cosine"));
   EXPECT_EQ(refused("--offload-param disk"),
             "--offload-param disk: expected one of none, cpu, nvme");
-  EXPECT_THAT(refused("--tokenizer-type HFTokenizer"),
-              HasSubstr("--tokenizer-type HFTokenizer: expected one of GPT2BPETokenizer"));
+  EXPECT_THAT(refused("--tokenizer-type BertWordPieceCase"),
+              HasSubstr("--tokenizer-type BertWordPieceCase: expected one of GPT2BPETokenizer"));
 }
 
 // A flag, the other flags that leave it without effect, and the reason that the message must name.
@@ -89,6 +89,11 @@ TEST(Refusals, OfFlagsWithoutEffect) {
        "--vocab-file v", "SentencePieceTokenizer"},
       {"--tokenizer-type ByteLevelTokenizer --vocab-file v", "--vocab-file v",
        "ByteLevelTokenizer"},
+      {"--tokenizer-type HFTokenizer --tokenizer-model m --merge-file m", "--merge-file m",
+       "HFTokenizer"},
+      {"--tokenizer-type HFTokenizer --tokenizer-model m --tiktoken-pattern v1",
+       "--tiktoken-pattern v1", "HFTokenizer"},
+      {"--tiktoken-num-special-tokens 9", "--tiktoken-num-special-tokens 9", "ByteLevelTokenizer"},
       {"--vocab-size 9", "--vocab-size 9", "ByteLevelTokenizer"},
       {"--vocab-size 9 --vocab-file v", "--vocab-size 9", "GPT2BPETokenizer"},
       {"--nvme-path d --offload-optimizer cpu", "--nvme-path d", "--offload-optimizer nvme"},

@@ -176,8 +176,11 @@ TEST_F(ValidateTest, Data) {
   config.data.vocab_file = "vocab.json";
   EXPECT_THAT(refused(), HasSubstr("needs both --vocab-file and --merge-file"));
   EXPECT_EQ(refused_with(config.data.merge_file, std::string("merges.txt")), "");
-  config.data.tokenizer_type = "GPTSentencePieceTokenizer";
-  EXPECT_THAT(refused(), HasSubstr("the GPTSentencePieceTokenizer needs --tokenizer-model"));
+  for (const std::string type : {"TikTokenizer", "HFTokenizer", "Llama2Tokenizer",
+                                 "HuggingFaceTokenizer", "GPTSentencePieceTokenizer"}) {
+    config.data.tokenizer_type = type;
+    EXPECT_THAT(refused(), HasSubstr("the " + type + " needs --tokenizer-model"));
+  }
   EXPECT_EQ(refused_with(config.data.tokenizer_model, std::string("m.model")), "");
   config.data = DataConfig();
   config.data.tokenizer_type = "NullTokenizer";

@@ -4,7 +4,7 @@
 
 #include <map>
 
-#include "framework/data/tokenizer.h"
+#include "framework/data/tokenizers/tokenizer.h"
 #include "tests/data/data_files.h"
 
 namespace anymesh {
@@ -58,6 +58,19 @@ TEST_F(SentencePiece, OfGptHasThePiecesOfTheModel) {
   // Marks in a text are text.
   EXPECT_GT(tokenizer->encode("</s>").size(), 1u);
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("a</s>b<EOD>")), "a</s>b<EOD>");
+}
+
+TEST_F(SentencePiece, OfLlama2BeginsTextsWithItsMark) {
+  const auto tokenizer = open("Llama2Tokenizer", plain_);
+  EXPECT_TRUE(tokenizer->begins_with_bos());
+  EXPECT_FALSE(gpt()->begins_with_bos());
+  EXPECT_FALSE(special()->begins_with_bos());
+  EXPECT_EQ(tokenizer->bos(), 1);
+  EXPECT_EQ(tokenizer->eod(), 2);
+  EXPECT_THAT(tokenizer->text_ends(), ElementsAre(2));
+  EXPECT_EQ(tokenizer->encode("The License"), gpt()->encode("The License"));
+  EXPECT_THAT(message_of([&] { open("Llama2Tokenizer", train("--bos_id=-1 --eos_id=1")); }),
+              HasSubstr("the model has no <s> to begin texts with; use --tokenizer-type GPTSent"));
 }
 
 TEST_F(SentencePiece, DecodesWhatTheModelNormalised) {

@@ -1,4 +1,4 @@
-#include "framework/data/tokenizer.h"
+#include "framework/data/tokenizers/tokenizer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "framework/data/tokenizers/gpt2_words.h"
 #include "tests/data/data_files.h"
 
 namespace anymesh {
@@ -181,7 +182,8 @@ TEST_F(Package, OfAnotherTokenizerIsRefusedByItsSetting) {
   digits["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}});
   EXPECT_THAT(open("tokenizer.json", digits),
               AllOf(HasSubstr("tokenizer.json says that this tokenizer does not split text as"),
-                    HasSubstr("its pre_tokenizer is {"), HasSubstr("Digits")));
+                    HasSubstr("its pre_tokenizer is {"), HasSubstr("Digits"),
+                    HasSubstr("Use --tokenizer-type HFTokenizer --tokenizer-model /")));
   const std::tuple<const char*, const char*, nlohmann::json> changes[] = {
       {"/pre_tokenizer", "its pre_tokenizer is null", nullptr},
       {"/pre_tokenizer/use_regex", "its pre_tokenizer is", false},
@@ -248,6 +250,17 @@ TEST(TokenizerFiles, OfAnotherKindAreRecognised) {
   EXPECT_THAT(bpe(merges, vocab), HasSubstr("is a merges.txt; expected GPT-2's vocab.json"));
   EXPECT_THAT(bpe(vocab, vocab), HasSubstr("is a vocab.json; expected GPT-2's merges.txt"));
   EXPECT_THAT(pieces(vocab), HasSubstr("is a vocab.json; expected the .model file"));
+  const auto model_of = [](const char* type, const std::string& m) {
+    return message_of([&] { make_tokenizer(type, "", "", m); });
+  };
+  EXPECT_THAT(bpe(json, merges),
+              HasSubstr("Give it as --tokenizer-model, with --tokenizer-type HFTokenizer"));
+  EXPECT_THAT(bpe(tiktoken, merges), HasSubstr("with --tokenizer-type TikTokenizer"));
+  EXPECT_THAT(model_of("HFTokenizer", model),
+              HasSubstr("is a SentencePiece model; expected a tokenizer.json (--tokenizer-model)"));
+  EXPECT_THAT(model_of("HFTokenizer", tiktoken), HasSubstr("is a file of tiktoken; expected"));
+  EXPECT_THAT(model_of("TikTokenizer", vocab),
+              HasSubstr("is a vocab.json; expected a file of tiktoken (--tokenizer-model)"));
 }
 
 TEST(ByteLevel, IdsAreBytes) {
@@ -272,6 +285,10 @@ TEST(MakeTokenizer, RefusesFlagsThatDoNotFit) {
               HasSubstr("needs --vocab-file and --merge-file"));
   EXPECT_THAT(message_of([] { make_tokenizer("ByteLevelTokenizer", "v", ""); }),
               HasSubstr("takes no --vocab-file"));
+  EXPECT_THAT(message_of([] { make_tokenizer("HFTokenizer", "v", "", "m"); }),
+              HasSubstr("HFTokenizer takes --tokenizer-model, and no vocabulary or merge file"));
+  EXPECT_THAT(message_of([] { make_tokenizer("ByteLevelTokenizer", "", "", "m"); }),
+              HasSubstr("ByteLevelTokenizer takes no --tokenizer-model"));
   EXPECT_THAT(message_of([] { make_tokenizer("GPT2BPETokenizer", "/no/v", "/no/m"); }),
               HasSubstr("/no/v: cannot open"));
 }

@@ -15,7 +15,7 @@ python3 tests/fuzz/seeds.py build/fuzz/seeds
 export ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}quarantine_size_mb=16:allocator_release_to_os_interval_ms=0"
 
 targets=("$@")
-((${#targets[@]})) || targets=(pickle torch_file indexed_dataset safetensors deepspeed_json)
+((${#targets[@]})) || targets=(pickle torch_file indexed_dataset safetensors deepspeed_json tokenizer_json tiktoken)
 
 fuzz() {
   local target=$1 log=build/fuzz/$1.log found=build/fuzz/found/$1/

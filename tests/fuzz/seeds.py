@@ -4,6 +4,7 @@
 Of files that are alike (a universal folder has hundreds) one is taken for each size, and none beyond 16 KiB, which is
 more than a fuzzer can do with. The pickles in torch files are seeds of their own, tests/fuzz/crashes are too.
 """
+import base64
 import hashlib
 import io
 import json
@@ -30,7 +31,8 @@ def safetensors(shapes):
 def main():
     here = pathlib.Path(__file__).resolve().parent
     fixtures, out = here.parent / "fixtures", pathlib.Path(sys.argv[1])
-    seeds = {name: {} for name in ("pickle", "torch_file", "indexed_dataset", "safetensors", "deepspeed_json")}
+    seeds = {name: {} for name in ("pickle", "torch_file", "indexed_dataset", "safetensors", "deepspeed_json",
+                                "tokenizer_json", "tiktoken")}
 
     def add(target, content, key=None):
         if len(content) <= MAX_SIZE:
@@ -52,6 +54,13 @@ def main():
         add("indexed_dataset", path.read_bytes())
     for path in sorted((fixtures / "flags").glob("*.json")):
         add("deepspeed_json", path.read_bytes())
+    for path in sorted((fixtures / "data/tokenizers").glob("*[a-z0-9].json")):
+        if ".golden." not in path.name:
+            add("tokenizer_json", path.read_bytes())
+    ranks = [bytes([i]) for i in range(256)] + [b"th", b"the", b" a"]
+    add("tiktoken", b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(ranks)))
+    add("tiktoken", json.dumps([{"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": ""}
+                                for rank, token in enumerate(ranks)]).encode())
     for shapes in ([], [[]], [[2, 3]], [[4], [0, 7], [1, 1, 2]]):
         add("safetensors", safetensors(shapes))
     for target, contents in seeds.items():

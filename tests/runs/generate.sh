@@ -114,7 +114,7 @@ cp "$here/../fixtures/data/v257.json" theirs/vocab.json && echo '#version: 0.2' 
 tail -1 log | grep -q -- "--load 'my import' --universal-checkpoint --finetune" || fail "not quoted: $(cat log)"
 some '../../my import' "--tokenizer-type GPT2BPETokenizer --vocab-file '/.*/my import/vocab.json' --merge-file '/.*/my import/merges.txt'"
 echo '{"normalizer": {"type": "NFC"}}' >'my import/tokenizer.json'
-refused 1 'my import/tokenizer.json says that this tokenizer does not split text as .*its normalizer is ."type":"NFC".' --load 'my import'
+refused 1 'my import/tokenizer.json says that this tokenizer does not split text as .*its normalizer is ."type":"NFC".' --load 'my import' --tokenizer-type GPT2BPETokenizer
 
 # A model may have more tokens than its tokenizer (padding). Training continues with them, and generate never draws one.
 wide() { "$bin/pretrain_gpt" "${gpt[@]}" "${run[@]}" --lr-warmup-iters=0 --lr-decay-iters 9 --save w "$@" >train.log 2>&1; }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/tools/hf_folder.h"
+#include "tools/hf/tokenizer_files.h"
 
 namespace anymesh {
 namespace {
@@ -149,6 +150,22 @@ TEST_F(HfTokens, ComeFromTheTokenizersFiles) {
   EXPECT_EQ(with({{"tokenizer.json", "{damaged"}}), "- - - ");
   const fs::path model = fs::path(ANYMESH_TEST_DATA) / "data/sentencepiece.model";
   EXPECT_EQ(with({{"tokenizer.model", read_file(model)}}), "1 2 - ");
+}
+
+TEST_F(HfTokens, ComeFromTheRunsTokenizer) {
+  fs::create_directories(folder_ / "package");
+  write_file(folder_ / "package/tokenizer.json",
+             R"({"added_tokens": [{"id": 3, "content": "</s>"}]})");
+  write_file(folder_ / "package/tokenizer_config.json", R"({"eos_token": "</s>"})");
+  const auto end_of = [](const std::string& type, const std::string& file) {
+    return token_ids_of_run({.type = type, .tokenizer_model = file}).at("eos_token_id");
+  };
+  for (const char* type : {"HFTokenizer", "HuggingFaceTokenizer"})
+    for (const char* name : {"package", "package/tokenizer.json"})
+      EXPECT_EQ(end_of(type, folder_ / name), std::vector<int64_t>{3});
+  EXPECT_EQ(end_of("TikTokenizer", "t"), std::vector<int64_t>{2});
+  const std::string model = std::string(ANYMESH_TEST_DATA) + "/data/sentencepiece.model";
+  EXPECT_EQ(end_of("Llama2Tokenizer", model), std::vector<int64_t>{2});
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "framework/data/indexed_dataset.h"
-#include "framework/data/tokenizer.h"
+#include "framework/data/tokenizers/tokenizer.h"
 #include "tests/data/data_files.h"
 
 namespace anymesh {

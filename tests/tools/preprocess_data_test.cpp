@@ -10,15 +10,17 @@
 #include <cstdlib>
 
 #include "framework/data/indexed_dataset.h"
-#include "framework/data/tokenizer.h"
+#include "framework/data/tokenizers/tokenizer.h"
 
 namespace anymesh {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST_F(PreprocessData, WritesTheFilesThatMegatronWrote) {
   for (const char* workers : {"1", "2", "5"}) {
@@ -105,6 +107,43 @@ TEST_F(PreprocessData, TakesASentencePieceModel) {
     expected.push_back(tokenizer->eod());
     EXPECT_EQ(std::vector<int32_t>(tokens.begin(), tokens.end()), expected);
   }
+}
+
+TEST_F(PreprocessData, BeginsDocumentsAsTheTokenizersFilesSay) {
+  write_file(folder / "a.txt", "Licensed under the\nterms");
+  const auto tokens = [&](const std::string& layout, const std::string& more) {
+    EXPECT_EQ(run("--input " + (folder / "a.txt") + " --documents line --output-prefix " +
+                  (folder / "out") + " --tokenizer-type HFTokenizer --tokenizer-model " +
+                  fixture("tokenizers/" + layout + ".json") + more),
+              0)
+        << output;
+    const IndexedDataset data(folder / "out_text_document");
+    std::vector<int64_t> first(data.length(0));
+    data.read(0, 0, first);
+    return first;
+  };
+  EXPECT_EQ(tokens("llama3", "")[0], 0);  // <|begin_of_text|>
+  const auto once = tokens("llama3", " --prepend-bos --append-eod --count-eod");
+  EXPECT_THAT(once, Contains(0).Times(1));
+  EXPECT_EQ(once.back(), 1);
+  EXPECT_THAT(tokens("gpt2", ""), Not(Contains(0)));
+}
+
+TEST_F(PreprocessData, TakesTheOptionsOfTiktoken) {
+  write_file(folder / "t", "IQ== 0\n");
+  const std::string flags = input("a.txt", "text");
+  EXPECT_THAT(misuse(flags + " --tiktoken-pattern v1"),
+              HasSubstr("--tiktoken-pattern is for --tokenizer-type TikTokenizer"));
+  const auto tiktoken = [&](const std::string& more) {
+    return refusal("--input " + (folder / "a.txt") + " --output-prefix " + (folder / "out") +
+                   " --tokenizer-type TikTokenizer --tokenizer-model " + (folder / "t") + more);
+  };
+  EXPECT_THAT(misuse(flags + " --vocab-size=-1 --tokenizer-type TikTokenizer"),
+              HasSubstr("--vocab-size -1: expected a number"));
+  EXPECT_THAT(tiktoken(" --tiktoken-pattern v3"), HasSubstr("--tiktoken-pattern v3: expected v1"));
+  EXPECT_THAT(tiktoken(" --tiktoken-num-special-tokens 3"),
+              HasSubstr("special-tokens 3: expected"));
+  EXPECT_THAT(tiktoken(" --vocab-size 9"), HasSubstr("--vocab-size 9 does not fit"));
 }
 
 TEST_F(PreprocessData, CutsPlainTextAsTold) {

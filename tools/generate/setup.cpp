@@ -78,8 +78,10 @@ void add_generate_flags(FlagTable& table, GenerateFlags& flags) {
             "the checkpoint's");
   table.add("merge-file", flags.tokenizer.merge_file, "merges.txt of the GPT2BPETokenizer",
             "the checkpoint's");
-  table.add("tokenizer-model", flags.tokenizer.tokenizer_model,
-            "model of the SentencePiece tokenizers", "the checkpoint's");
+  table.add(
+      "tokenizer-model", flags.tokenizer.tokenizer_model,
+      "model of the SentencePiece tokenizers, tokenizer.json or its folder, or file of tiktoken",
+      "the checkpoint's");
 }
 
 std::unique_ptr<Tokenizer> open_tokenizer(const GenerateFlags& flags, int vocab_size,
@@ -89,14 +91,14 @@ std::unique_ptr<Tokenizer> open_tokenizer(const GenerateFlags& flags, int vocab_
   const TokenizerChoice choice = tokenizer_of(setup.checkpoint, given);
   require(!choice.type.empty(),
           path +
-              ": does not say which tokenizer it is of, nor is there a tokenizer.model, or a "
-              "vocab.json and a merges.txt, beside it; give --tokenizer-type");
+              ": does not say which tokenizer it is of, nor is there a tokenizer.model, a "
+              "tokenizer.json, or a vocab.json and a merges.txt, beside it; give --tokenizer-type");
   const bool numbers = choice.type == "NullTokenizer";
   require(!numbers || (given.vocab_file + given.merge_file + given.tokenizer_model).empty(),
           "--tokenizer-type NullTokenizer takes no files");
   auto tokenizer = numbers ? std::make_unique<NullTokenizer>(vocab_size)
                            : make_tokenizer(choice.type, choice.vocab_file, choice.merge_file,
-                                            choice.tokenizer_model);
+                                            choice.tokenizer_model, choice.tiktoken);
   if (choice.searched) setup.notes.push_back("found by the checkpoint: " + flags_of(choice));
   const std::string sizes = "--tokenizer-type " + choice.type + " has " +
                             std::to_string(tokenizer->vocab_size()) + " tokens, the model of " +

@@ -10,7 +10,7 @@
 #include "framework/comm/process_grid.h"
 #include "framework/comm/thread_job.h"
 #include "framework/config/flags.h"
-#include "framework/data/tokenizer.h"
+#include "framework/data/tokenizers/tokenizer.h"
 #include "framework/format/whole.h"
 #include "framework/pipeline/stage.h"
 #include "tools/generate/sampler.h"

@@ -24,13 +24,14 @@ std::string text_of(const Value& value) {
 struct FileFlag {
   std::string TokenizerChoice::*file;
   const char *flag, *dest, *usual_name;
-  const char* type;  // how the types of tokenizers that take it end
+  bool (*is_taken)(const std::string& type);
 };
+bool is_gpt2(const std::string& type) { return type == "GPT2BPETokenizer"; }
 constexpr FileFlag kFiles[] = {
-    {&TokenizerChoice::vocab_file, "--vocab-file", "vocab_file", "vocab.json", "GPT2BPETokenizer"},
-    {&TokenizerChoice::merge_file, "--merge-file", "merge_file", "merges.txt", "GPT2BPETokenizer"},
+    {&TokenizerChoice::vocab_file, "--vocab-file", "vocab_file", "vocab.json", is_gpt2},
+    {&TokenizerChoice::merge_file, "--merge-file", "merge_file", "merges.txt", is_gpt2},
     {&TokenizerChoice::tokenizer_model, "--tokenizer-model", "tokenizer_model", "tokenizer.model",
-     "SentencePieceTokenizer"}};
+     takes_tokenizer_model}};
 
 // Looks in the checkpoint's own folder, then in the folder of its tags.
 std::optional<fs::path> beside(const fs::path& checkpoint, const fs::path& name) {
@@ -50,6 +51,7 @@ std::string locate(const fs::path& checkpoint, const fs::path& named) {
 
 std::string type_beside(const fs::path& checkpoint) {
   if (beside(checkpoint, "tokenizer.model")) return "GPTSentencePieceTokenizer";
+  if (beside(checkpoint, "tokenizer.json")) return "HFTokenizer";
   const bool two = beside(checkpoint, "vocab.json") && beside(checkpoint, "merges.txt");
   return two ? "GPT2BPETokenizer" : "";
 }
@@ -84,14 +86,24 @@ TokenizerChoice tokenizer_of(const CheckpointReader& checkpoint, TokenizerChoice
     const Value value = args ? args.find(dest) : Value();
     return value && value.is_string() ? value.as_string() : std::string();
   };
+  const auto number_of_run = [&](const char* dest, int64_t& number) {
+    const Value value = args ? args.find(dest) : Value();
+    if (value && value.is_int()) number = value.as_int();
+  };
   if (given.type.empty()) given.type = of_run("tokenizer_type");
   if (given.type.empty()) given.type = type_beside(path);
+  if (const std::string name = of_run("tiktoken_pattern"); !name.empty())
+    given.tiktoken.pattern = name;
+  number_of_run("tiktoken_num_special_tokens", given.tiktoken.special_tokens);
+  number_of_run("vocab_size", given.tiktoken.vocab_size);
   for (const FileFlag& flag : kFiles) {
     std::string& file = given.*flag.file;
-    if (!file.empty() || !given.type.ends_with(flag.type)) continue;
+    if (!file.empty() || !flag.is_taken(given.type)) continue;
     const std::string named = of_run(flag.dest);
-    file =
-        named.empty() ? beside(path, flag.usual_name).value_or("").string() : locate(path, named);
+    const bool json = given.type.starts_with("H");  // HFTokenizer, HuggingFaceTokenizer
+    const char* usual_name = json ? "tokenizer.json" : flag.usual_name;
+    file = named.empty() ? beside(path, usual_name).value_or("").string() : locate(path, named);
+    if (json && !fs::exists(file)) file = beside(path, usual_name).value_or(file);  // for a folder
     given.searched |= file != named;
   }
   return given;

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "framework/config/flags.h"
+#include "framework/data/tokenizers/tokenizer.h"
 #include "framework/format/whole.h"
 
 namespace anymesh {
@@ -19,10 +20,11 @@ Value run_args(const CheckpointReader& checkpoint,
 // Sets the flags that `args` has. Throws a DamagedFile that names a value that a flag cannot have.
 void read_args(FlagTable& flags, const Value& args);
 
-// A tokenizer as its flags describe it (framework/data/tokenizer.h).
+// A tokenizer as its flags describe it (framework/data/tokenizers/tokenizer.h).
 struct TokenizerChoice {
   std::string type, vocab_file, merge_file, tokenizer_model;
-  bool searched = false;  // a file was found elsewhere than named
+  TiktokenOptions tiktoken;  // of the run
+  bool searched = false;     // a file was found elsewhere than named
 };
 
 // Returns the checkpoint's tokenizer. Fields that are `given` stay as they are; the others come
@@ -30,8 +32,8 @@ struct TokenizerChoice {
 //   from the args of its run     a file that is not where the run had it, since paths may be
 //                                relative and checkpoints move, is looked for in the checkpoint's
 //                                folder and those above it, then beside the checkpoint
-//   from the files beside it     after hf_convert import, say: tokenizer.model, or vocab.json and
-//                                merges.txt
+//   from the files beside it     after hf_convert import, say: tokenizer.model, tokenizer.json, or
+//                                vocab.json and merges.txt
 //
 // The type is empty if nothing gives it. A file that is not found stays as the run named it.
 TokenizerChoice tokenizer_of(const CheckpointReader& checkpoint, TokenizerChoice given = {});

@@ -148,7 +148,13 @@ TokenIds token_ids_of_run(const TokenizerChoice& choice) {
     return TokenIds{{"bos_token_id", {id}}, {"eos_token_id", {id}}};
   };
   if (choice.type == "ByteLevelTokenizer") return both(256);
-  if (choice.type == "GPTSentencePieceTokenizer") return sentencepiece_ids(choice.tokenizer_model);
+  if (choice.type == "TikTokenizer") return {{"bos_token_id", {1}}, {"eos_token_id", {2}}};
+  if (choice.type.starts_with("H")) {  // HFTokenizer, HuggingFaceTokenizer
+    const fs::path model = choice.tokenizer_model;
+    return token_ids_beside(fs::is_directory(model) ? model : fs::absolute(model).parent_path());
+  }
+  if (choice.type == "GPTSentencePieceTokenizer" || choice.type == "Llama2Tokenizer")
+    return sentencepiece_ids(choice.tokenizer_model);
   const Json id = member(read_object(choice.vocab_file), "<|endoftext|>");
   return id.is_number_integer() ? both(id.get<int64_t>()) : TokenIds();
 }

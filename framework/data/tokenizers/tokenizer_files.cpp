@@ -1,4 +1,4 @@
-#include "framework/data/tokenizer_files.h"
+#include "framework/data/tokenizers/tokenizer_files.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -17,10 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr const char* kElsewhere =
-    "Its tokenizer is not among those here: tokenize elsewhere, and train with --tokenizer-type "
-    "NullTokenizer --vocab-size N";
-
 struct Kind {
   const char *what, *advice;
 };
@@ -33,12 +29,10 @@ constexpr Kind kSentencePiece = {
     "Give it as --tokenizer-model, with --tokenizer-type GPTSentencePieceTokenizer"};
 constexpr Kind kPieces = {"the list of a SentencePiece model's pieces",
                           "Give the .model beside it as --tokenizer-model"};
-constexpr Kind kTokenizerJson = {
-    "a tokenizer.json of transformers",
-    "Give the vocab.json and merges.txt beside it (--vocab-file, --merge-file), or the "
-    "tokenizer.model (--tokenizer-model). Where it has neither: tokenize elsewhere, and train with "
-    "--tokenizer-type NullTokenizer --vocab-size N"};
-constexpr Kind kTiktoken = {"a file of tiktoken", kElsewhere};
+constexpr Kind kTokenizerJson = {"a tokenizer.json of transformers",
+                                 "Give it as --tokenizer-model, with --tokenizer-type HFTokenizer"};
+constexpr Kind kTiktoken = {"a file of tiktoken",
+                            "Give it as --tokenizer-model, with --tokenizer-type TikTokenizer"};
 constexpr Kind kGzip = {"compressed by gzip", "Unpack it with gunzip"};
 
 // Returns whether the first lines are "base64 rank", with the ranks one after the other.
@@ -72,6 +66,10 @@ const Kind* kind_of(std::string_view text) {
                        text.find("\"added_tokens\"") != std::string_view::npos;
     return parts ? &kTokenizerJson : &kVocabulary;
   }
+  if (text.substr(first).starts_with('[')) {
+    const bool ranks = text.substr(0, 4096).find("\"token_bytes\"") != std::string_view::npos;
+    return ranks ? &kTiktoken : nullptr;
+  }
   if (text.starts_with("#version")) return &kMerges;
   if (text.starts_with("<unk>\t") || text.starts_with("<pad>\t")) return &kPieces;
   return is_tiktoken(text) ? &kTiktoken : nullptr;
@@ -84,7 +82,9 @@ struct Expected {
 constexpr Expected kExpected[] = {  // by TokenizerFile
     {&kVocabulary, "GPT-2's vocab.json", " (--vocab-file)"},
     {&kMerges, "GPT-2's merges.txt", " (--merge-file)"},
-    {&kSentencePiece, "the .model file of SentencePiece", " (--tokenizer-model)"}};
+    {&kSentencePiece, "the .model file of SentencePiece", " (--tokenizer-model)"},
+    {&kTokenizerJson, "a tokenizer.json", " (--tokenizer-model)"},
+    {&kTiktoken, "a file of tiktoken", " (--tokenizer-model)"}};
 
 // Reads a file beside a tokenizer's for how text is split. Vocabularies are left out.
 Json read_settings(const fs::path& file) {
@@ -164,7 +164,10 @@ void check_splits_as_gpt2(const std::string& vocab_file) {
     throw_error(vocab_file, ": ", beside.string(),
                 " says that this tokenizer does not split text as GPT-2's, as "
                 "GPT2BPETokenizer does: ",
-                unlike, ". ", kElsewhere);
+                unlike,
+                whole ? ". Use --tokenizer-type HFTokenizer --tokenizer-model "
+                      : ". Its tokenizer.json would, with --tokenizer-type HFTokenizer",
+                whole ? folder.empty() ? "." : folder.string() : "");
 }
 
 }  // namespace anymesh

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "framework/data/tokenizer.h"
-#include "framework/data/tokenizer_files.h"
+#include "framework/data/tokenizers/tokenizer.h"
+#include "framework/data/tokenizers/tokenizer_files.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {
@@ -14,21 +14,24 @@ namespace {
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  // `eod` is </s>, or <EOD> with the special tokens.
-  SentencePieceTokenizer(const std::string& model_file, bool special_tokens) {
+  SentencePieceTokenizer(const std::string& model_file, const std::string& type)
+      : begins_with_bos_(type == "Llama2Tokenizer") {
     const auto status = model_.LoadFromSerializedProto(
         read_tokenizer_file(model_file, TokenizerFile::kSentencePiece));
     if (!status.ok())
       throw_error(model_file,
                   ": cannot read the SentencePiece model (--tokenizer-model): ", status.ToString());
     vocab_size_ = model_.GetPieceSize();
-    if (special_tokens) {
+    if (type == "SentencePieceTokenizer") {
       add_special_tokens();
       eod_ = special_.at("<EOD>");
       bos_ = special_.at(piece_or(model_.bos_id(), "<BOS>"));
     } else if (model_.eos_id() < 0) {
       throw_error(model_file, ": the model has no </s> to end documents with; use ",
                   "--tokenizer-type SentencePieceTokenizer");
+    } else if (begins_with_bos_ && model_.bos_id() < 0) {
+      throw_error(model_file, ": the model has no <s> to begin texts with; use ",
+                  "--tokenizer-type GPTSentencePieceTokenizer");
     } else {
       eod_ = model_.eos_id();
       bos_ = model_.bos_id() >= 0 ? model_.bos_id() : eod_;
@@ -71,6 +74,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   int32_t vocab_size() const override { return vocab_size_; }
   int32_t eod() const override { return eod_; }
   int32_t bos() const override { return bos_; }
+  bool begins_with_bos() const override { return begins_with_bos_; }
 
  private:
   using Special = std::map<std::string, int32_t>;
@@ -101,6 +105,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
   sentencepiece::SentencePieceProcessor model_;
+  bool begins_with_bos_;
   int32_t vocab_size_ = 0;
   int32_t eod_ = 0, bos_ = 0;
   Special special_;
@@ -110,8 +115,8 @@ class SentencePieceTokenizer final : public Tokenizer {
 }  // namespace
 
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model_file,
-                                                        bool special_tokens) {
-  return std::make_unique<SentencePieceTokenizer>(model_file, special_tokens);
+                                                        const std::string& type) {
+  return std::make_unique<SentencePieceTokenizer>(model_file, type);
 }
 
 }  // namespace anymesh

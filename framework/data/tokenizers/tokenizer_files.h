@@ -8,8 +8,10 @@ namespace anymesh {
 //
 //   vocab.json, merges.txt      GPT-2's               --vocab-file, --merge-file
 //   tokenizer.model             SentencePiece's       --tokenizer-model
-//   tokenizer.json, tiktoken's, a .vocab of SentencePiece, a pointer of git-lfs: none of the flags'
-enum class TokenizerFile { kVocabulary, kMerges, kSentencePiece };
+//   tokenizer.json              Hugging Face's        --tokenizer-model
+//   "base64 rank" lines, or a JSON list of them: tiktoken's   --tokenizer-model
+//   a .vocab of SentencePiece, a pointer of git-lfs: none of the flags'
+enum class TokenizerFile { kVocabulary, kMerges, kSentencePiece, kTokenizerJson, kTiktoken };
 
 // Returns the whole file that a flag names. Throws if it cannot be read, or if it is evidently of
 // another kind. The message then names the kind and its flag.

@@ -1,0 +1,33 @@
+#include <filesystem>
+
+#include "framework/data/tokenizers/package_settings.h"
+#include "framework/data/tokenizers/pipeline_tokenizer.h"
+#include "framework/data/tokenizers/post_processor.h"
+#include "framework/data/tokenizers/tokenizer.h"
+#include "framework/data/tokenizers/tokenizer_files.h"
+
+namespace anymesh {
+
+std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& folder_or_file) {
+  namespace fs = std::filesystem;
+  const fs::path path = folder_or_file;
+  const fs::path file = fs::is_directory(path) ? path / "tokenizer.json" : path;
+  const JsonFile json(file, read_tokenizer_file(file.string(), TokenizerFile::kTokenizerJson));
+  const JsonNode root = json.root();
+
+  auto parts = std::make_unique<TokenizerParts>();
+  parts->normalizer = read_normalizer(root.at("normalizer"));
+  PreTokenizers pre_tokenizers = read_pre_tokenizers(root.at("pre_tokenizer"));
+  parts->pre_tokenizers = std::move(pre_tokenizers.steps);
+  parts->model = read_token_model(root.at("model"), pre_tokenizers.bytes, parts->vocabulary);
+  parts->added_tokens =
+      read_added_tokens(root.at("added_tokens"), parts->normalizer.get(), parts->vocabulary);
+  parts->decoder = read_decoder(root.at("decoder"));
+  const AroundText around = read_post_processor(root.at("post_processor"));
+  set_special_tokens(root, around,
+                     file.filename() == "tokenizer.json" ? fs::absolute(file).parent_path() : "",
+                     *parts);
+  return make_pipeline_tokenizer(std::move(parts));
+}
+
+}  // namespace anymesh

@@ -1,0 +1,202 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "framework/data/tokenizers/tokenizer.h"
+#include "tests/data/data_files.h"
+
+namespace anymesh {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Ids = std::vector<int32_t>;
+
+std::string layout(const std::string& name) { return fixture("tokenizers/" + name + ".json"); }
+
+// Layouts of well-known models, and what the tokenizers package makes of texts
+// (tests/interop/hf_tokenizers.py).
+class Layout : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(Layout, EqualsThePackage) {
+  const auto tokenizer = make_tokenizer("HFTokenizer", "", "", layout(GetParam()));
+  const Json golden = Json::parse(read_file(layout(std::string(GetParam()) + ".golden")));
+  ASSERT_GT(golden.size(), 100u);
+  for (int pass = 0; pass < 2; ++pass) {  // the second from the cache
+    for (const auto& row : golden) {
+      const Ids ids = tokenizer->encode(row[0].get<std::string>());
+      EXPECT_EQ(ids, row[1].get<Ids>()) << row[0];
+      EXPECT_EQ(tokenizer->decode(ids), row[2].get<std::string>()) << row[0];
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(HuggingFace, Layout,
+                         ::testing::Values("gpt2", "llama2", "llama3", "qwen2", "smollm", "neox",
+                                           "gemma", "mistral", "nemo", "t5", "xlnet",
+                                           "bytes_unigram", "deepseek", "falcon", "words"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// A package of transformers with one of the layouts.
+class HuggingFacePackage : public ::testing::Test {
+ protected:
+  HuggingFacePackage() { use("llama3"); }
+
+  void use(const std::string& name) {
+    tokenizer = Json::parse(read_file(layout(name)));
+    write_file(folder / "tokenizer.json", tokenizer.dump());
+  }
+  std::unique_ptr<Tokenizer> open() { return make_tokenizer("HFTokenizer", "", "", folder / ""); }
+  // Returns the refusal of the layout with one value changed.
+  std::string with(const std::string& pointer, const Json& value) {
+    Json changed = tokenizer;
+    changed[Json::json_pointer(pointer)] = value;
+    write_file(folder / "tokenizer.json", changed.dump());
+    return message_of([&] { open(); });
+  }
+
+  ScratchFolder folder;
+  Json tokenizer;
+};
+
+TEST_F(HuggingFacePackage, IsAFolderOrItsFile) {
+  for (const char* type : {"HFTokenizer", "HuggingFaceTokenizer"})
+    for (const char* name : {"", "tokenizer.json"})
+      EXPECT_EQ(make_tokenizer(type, "", "", folder / name)->vocab_size(), 802);
+  std::filesystem::remove(folder / "tokenizer.json");
+  EXPECT_THAT(message_of([&] { open(); }),
+              AllOf(HasSubstr("tokenizer.json: cannot open"), HasSubstr("--tokenizer-model")));
+}
+
+TEST_F(HuggingFacePackage, NamesItsSpecialTokens) {
+  const int32_t begin = 0, end = 1, eot = 800;  // of the fixture
+  EXPECT_EQ(open()->eod(), end);
+  EXPECT_EQ(open()->bos(), begin);
+  EXPECT_TRUE(open()->begins_with_bos());
+  EXPECT_THAT(open()->text_ends(), ElementsAre(end));
+
+  write_file(folder / "generation_config.json", R"({"eos_token_id": [1, 800, 70000]})");
+  EXPECT_THAT(open()->text_ends(), ElementsAre(end, eot));
+  write_file(folder / "special_tokens_map.json", R"({"eos_token": {"content": "<|eot_id|>"}})");
+  EXPECT_EQ(open()->eod(), eot);
+  EXPECT_THAT(open()->text_ends(), ElementsAre(eot, end));
+  write_file(folder / "tokenizer_config.json",
+             R"({"eos_token": "<|end_of_text|>", "bos_token": "a", "add_bos_token": false})");
+  EXPECT_EQ(open()->eod(), end);
+  EXPECT_EQ(open()->bos(), begin);  // as the post-processor has it
+  EXPECT_TRUE(open()->begins_with_bos());
+  write_file(folder / "tokenizer_config.json", R"({"eos_token": "none"})");
+  EXPECT_THAT(message_of([&] { open(); }),
+              HasSubstr("tokenizer_config.json: eos_token is none, which is no token"));
+}
+
+TEST_F(HuggingFacePackage, WithoutATemplateBeginsWithNothing) {
+  use("gpt2");
+  EXPECT_EQ(open()->bos(), open()->eod());
+  EXPECT_FALSE(open()->begins_with_bos());
+  write_file(folder / "tokenizer_config.json", R"({"bos_token": "!", "add_bos_token": true})");
+  EXPECT_EQ(open()->bos(), open()->encode("!")[0]);
+  EXPECT_FALSE(open()->begins_with_bos());
+}
+
+TEST_F(HuggingFacePackage, WithoutAnEndIsRefused) {
+  use("words");
+  tokenizer["added_tokens"].erase(1);
+  tokenizer["model"]["vocab"].erase("</s>");
+  EXPECT_THAT(with("/decoder", nullptr), HasSubstr("nothing says which token ends a document"));
+}
+
+TEST_F(HuggingFacePackage, OfUnsupportedPartsIsRefusedByName) {
+  const std::tuple<const char*, Json, const char*> cases[] = {
+      {"/model/type", "WordPiece", "model.type is WordPiece, a model that is not supported"},
+      {"/model/dropout", 0.1, "model.dropout is not 0"},
+      {"/model/end_of_word_suffix", "</w>", "model.end_of_word_suffix is set"},
+      {"/model/continuing_subword_prefix", "##", "model.continuing_subword_prefix is set"},
+      {"/normalizer", {{"type", "BertNormalizer"}}, "normalizer.type is BertNormalizer"},
+      {"/pre_tokenizer", {{"type", "BertPreTokenizer"}}, "pre_tokenizer.type is BertPreTok"},
+      {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "[a[bc]]",
+       "pre_tokenizer.pretokenizers[0].pattern.Regex is refused: the regular expression [a[bc]] "
+       "has a class inside a class at byte 2"},
+      {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "[a-z&&[^b]]", "an intersection"},
+      {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "a{2,3}+", "a {n,m}+"},
+      {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "(?m:a.)", "the group (?m"},
+      {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\h", "has \\h"},
+      {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "(a", "is none: missing closing"},
+      {"/pre_tokenizer/pretokenizers/0/pattern/Regex", "\\p{Nope}", "is none: unknown property"},
+      {"/pre_tokenizer/pretokenizers/0/pattern", {{"String", ""}}, "String is empty"},
+      {"/post_processor", {{"type", "Else"}}, "post_processor.type is Else"},
+      {"/decoder", {{"type", "CTC"}}, "decoder.type is CTC, a decoder that is not supported"}};
+  for (const auto& [pointer, value, expected] : cases)
+    EXPECT_THAT(with(pointer, value), AllOf(HasSubstr("tokenizer.json: "), HasSubstr(expected)));
+}
+
+TEST_F(HuggingFacePackage, ThatIsDamagedIsRefusedWithThePlace) {
+  const std::tuple<const char*, Json, const char*> cases[] = {
+      {"/model", nullptr, "model is null, expected an object"},
+      {"/model/vocab", {{"a", 1}, {"b", 1}}, "model.vocab has b with the id 1 of another token"},
+      {"/model/vocab/a", -1, "of the token \"a\" is -1, expected a whole number from 0 to"},
+      {"/model/vocab/a", 1 << 30, "of the token \"a\" is 1073741824, expected"},
+      {"/model/vocab/a", 1.5, "of the token \"a\" is 1.5, expected a whole number"},
+      {"/model/merges/3", "a", "model.merges[3] is \"a\", expected two tokens"},
+      {"/model/merges/3", "a b c", "model.merges[3] is \"a b c\", expected two tokens"},
+      {"/model/merges/3", {"a", "qqq"}, "model.merges[3] needs the token qqq, which is not in"},
+      {"/model/merges/3", 7, "model.merges[3] is 7, expected a text"},
+      {"/model/unk_token", "?!?", "model.unk_token is ?!?, which is not in model.vocab"},
+      {"/model/ignore_merges", 1, "model.ignore_merges is 1, expected true or false"},
+      {"/added_tokens/0/id", 5, "added_tokens[0].id is 5, expected 0, which the token"},
+      {"/added_tokens/0/content", nullptr, "added_tokens[0].content is null, expected a text"},
+      {"/added_tokens", "x", "added_tokens is \"x\", expected a list"},
+      {"/pre_tokenizer/pretokenizers", nullptr, "pre_tokenizer.pretokenizers is null, expected a"},
+      {"/pre_tokenizer/pretokenizers/0/behavior", "Merged", "behavior is \"Merged\", expected"},
+      {"/decoder",
+       {{"type", "Strip"}, {"content", "ab"}, {"start", 1}, {"stop", 0}},
+       "decoder.content is \"ab\", expected one character"},
+      {"/decoder", {{"type", "Sequence"}, {"decoders", {nullptr}}}, "decoders[0] is null"},
+      {"/post_processor/processors/1/special_tokens/<|begin_of_text|>/ids/0", 99999,
+       "post_processor has the id 99999 of no token"}};
+  for (const auto& [pointer, value, expected] : cases)
+    EXPECT_THAT(with(pointer, value), AllOf(HasSubstr("tokenizer.json: "), HasSubstr(expected)));
+  write_file(folder / "tokenizer.json", R"({"added_tokens": [], "pre_tokenizer": nul)");
+  EXPECT_THAT(message_of([&] { open(); }), HasSubstr("tokenizer.json: is no JSON"));
+  const std::string brackets(100000, '['), closed(100000, ']');
+  write_file(folder / "tokenizer.json",
+             R"({"added_tokens": [], "pre_tokenizer": )" + brackets + closed + "}");
+  EXPECT_THAT(message_of([&] { open(); }), HasSubstr("pre_tokenizer is a list, expected an obj"));
+}
+
+TEST_F(HuggingFacePackage, WithACatastrophicExpressionEndsWithAnError) {
+  const std::string text = std::string(1 << 12, 'a') + "!b";
+  for (const char* pattern : {"(a*)*b", "(a|aa)+b", "(?:(?:a?)+)+b"}) {
+    EXPECT_EQ(with("/pre_tokenizer/pretokenizers/0/pattern/Regex", pattern), "");
+    EXPECT_THAT(message_of([&] { open()->encode(text); }),
+                AllOf(HasSubstr(pattern), HasSubstr("takes too long on a text of 4098 bytes")));
+  }
+}
+
+TEST_F(HuggingFacePackage, TakesLongTextsInLinearTime) {
+  for (const char* name : {"llama2", "llama3", "t5"}) {
+    use(name);
+    const auto opened = open();
+    for (const std::string piece : {"e", " ", "\n", "1", "\u4e2d", "!?"}) {
+      std::string text;
+      while (text.size() < 1 << 20) text += piece;
+      EXPECT_GT(opened->encode(text + "x").size(), 1u);
+    }
+  }
+}
+
+TEST_F(HuggingFacePackage, ReplacesBytesThatAreNoUtf8) {
+  const auto opened = open();
+  EXPECT_EQ(opened->encode("a\xff\xe2\x82z"), opened->encode("a\ufffd\ufffd\ufffdz"));
+  // A token may be a part of a character: decoding keeps its bytes.
+  std::string bytes;
+  for (const int32_t id : opened->encode("\U0001d4d0")) bytes += opened->decode(Ids{id});
+  EXPECT_EQ(bytes, "\U0001d4d0");
+  EXPECT_THAT(message_of([&] { opened->decode(Ids{802}); }), HasSubstr("outside [0, 802)"));
+}
+
+}  // namespace
+}  // namespace anymesh

@@ -1,0 +1,299 @@
+#!/usr/bin/env python3
+"""Compares tokenizer.json with the tokenizers package, in the layouts of well-known models.
+
+  hf_tokenizers.py fixtures FOLDER            writes small files for tests/data: LAYOUT.json and LAYOUT.golden.json
+  hf_tokenizers.py compare FOLDER PROGRAM     trains larger ones, and compares ids, decoded text and speed of 100,000 lines
+                                           with those of PROGRAM (tokenize_lines)
+
+Each layout has its model's normalizer, pre-tokenizer, decoder, post-processor and added tokens. Its vocabulary is
+trained here, on text made up from a seed and on licence texts, or the repository's own pages for larger ones.
+"""
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import time
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+BYTES = sorted(pre_tokenizers.ByteLevel.alphabet())
+FALLBACK = [f"<0x{byte:02X}>" for byte in range(256)]
+
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|"
+          r"\s*[\r\n]+|\s+(?!\S)|\s+")
+QWEN2 = LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+NEMO = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|"
+        r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}|"
+        r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+DEEPSEEK = ["[\r\n]", "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-Ֆ]+",
+            "\\s?[!-/:-~！-／：-～‘-‟　-。]+", "\\s+$", "[一-龥ࠀ-一가-퟿]+"]
+
+
+def split(pattern, behavior="isolated", invert=False):
+    return pre_tokenizers.Split(Regex(pattern), behavior, invert)
+
+
+def byte_level(add_prefix_space=False, use_regex=True):
+    return pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space, use_regex=use_regex)
+
+
+def template(bos, eos, tokens):
+    single = [bos] * bool(bos) + ["$A"] + [eos] * bool(eos)
+    return processors.TemplateProcessing(single=" ".join(single), special_tokens=[(t, i) for i, t in enumerate(tokens)
+                                                                                  if t in (bos, eos)])
+
+
+def specials(*tokens, **how):
+    return [AddedToken(token, special=True, normalized=False, **how) for token in tokens]
+
+
+def layouts():
+    """Yields name, model, trainer's special tokens, parts, and tokens that are added after training."""
+    bpe, unigram = models.BPE, models.Unigram
+    llama_decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+                                       decoders.Strip(" ", 1, 0)])
+    yield dict(name="gpt2", model=bpe(), special=["<|endoftext|>"], pre_tokenizer=byte_level(), alphabet=BYTES,
+               decoder=decoders.ByteLevel(), post_processor=processors.ByteLevel(trim_offsets=False))
+    yield dict(name="llama2", model=bpe(unk_token="<unk>", fuse_unk=True, byte_fallback=True),
+               special=["<unk>", "<s>", "</s>"] + FALLBACK, added=specials("<unk>", "<s>", "</s>"),
+               normalizer=normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]),
+               train_with=pre_tokenizers.Metaspace(), decoder=llama_decoder,
+               post_processor=template("<s>", None, ["<unk>", "<s>", "</s>"]))
+    yield dict(name="llama3", model=bpe(ignore_merges=True), special=["<|begin_of_text|>", "<|end_of_text|>"],
+               pre_tokenizer=pre_tokenizers.Sequence([split(LLAMA3), byte_level(use_regex=False)]), alphabet=BYTES,
+               decoder=decoders.ByteLevel(), added=specials("<|eot_id|>", "<|start_header_id|>"),
+               post_processor=processors.Sequence([
+                   processors.ByteLevel(trim_offsets=True),
+                   template("<|begin_of_text|>", None, ["<|begin_of_text|>"])]))
+    yield dict(name="qwen2", model=bpe(), special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
+               normalizer=normalizers.NFC(), alphabet=BYTES,
+               pre_tokenizer=pre_tokenizers.Sequence([split(QWEN2), byte_level(use_regex=False)]),
+               decoder=decoders.ByteLevel(), post_processor=processors.ByteLevel(trim_offsets=False))
+    yield dict(name="smollm", model=bpe(), special=["<|endoftext|>", "<|im_start|>"], alphabet=BYTES,
+               pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level()]),
+               decoder=decoders.ByteLevel())
+    yield dict(name="neox", model=bpe(), special=["<|endoftext|>", "<|padding|>"], normalizer=normalizers.NFC(),
+               pre_tokenizer=byte_level(), alphabet=BYTES, decoder=decoders.ByteLevel(),
+               post_processor=processors.ByteLevel(),
+               added=[AddedToken(" " * n, normalized=True) for n in range(12, 1, -1)])
+    yield dict(name="gemma", model=bpe(unk_token="<unk>", fuse_unk=True, byte_fallback=True),
+               special=["<pad>", "<eos>", "<bos>", "<unk>"] + FALLBACK, normalizer=normalizers.Replace(" ", "▁"),
+               added=specials("<pad>", "<eos>", "<bos>", "<unk>") +
+               [AddedToken("\n" * n, normalized=False) for n in range(2, 6)] + specials("<mask>", lstrip=True),
+               pre_tokenizer=pre_tokenizers.Split(" ", "merged_with_previous"), train_with=pre_tokenizers.Metaspace(),
+               decoder=decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]),
+               post_processor=template("<bos>", None, ["<pad>", "<eos>", "<bos>", "<unk>"]))
+    yield dict(name="mistral", model=bpe(unk_token="<unk>", fuse_unk=True, byte_fallback=True),
+               special=["<unk>", "<s>", "</s>", "[INST]", "[/INST]"] + FALLBACK,
+               added=specials("<unk>", "<s>", "</s>", "[INST]", "[/INST]"), decoder=llama_decoder,
+               pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first", split=False),
+               train_with=pre_tokenizers.Metaspace(),
+               post_processor=template("<s>", None, ["<unk>", "<s>", "</s>"]))
+    yield dict(name="nemo", model=bpe(ignore_merges=True), special=["<unk>", "<s>", "</s>", "[INST]", "[/INST]"],
+               pre_tokenizer=pre_tokenizers.Sequence([split(NEMO), byte_level(use_regex=False)]), alphabet=BYTES,
+               decoder=decoders.ByteLevel(), post_processor=template("<s>", None, ["<unk>", "<s>", "</s>"]))
+    yield dict(name="t5", model=unigram(), special=["<pad>", "</s>", "<unk>"], charsmap=True,
+               normalizers=[normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), "▁")],
+               pre_tokenizer=pre_tokenizers.Metaspace(), decoder=decoders.Metaspace(),
+               added=specials("<extra_id_0>", lstrip=True, rstrip=True),
+               post_processor=template(None, "</s>", ["<pad>", "</s>"]))
+    yield dict(name="xlnet", model=unigram(), special=["<unk>", "<s>", "</s>", "<cls>", "<sep>"],
+               normalizer=normalizers.Sequence([
+                   normalizers.Nmt(), normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(),
+                   normalizers.StripAccents(), normalizers.Lowercase(), normalizers.Replace(Regex(" {2,}"), " ")]),
+               pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]),
+               decoder=decoders.Metaspace(),
+               added=[AddedToken("Mesh", single_word=True, normalized=True), AddedToken("É", normalized=True)])
+    yield dict(name="bytes_unigram", model=unigram(), special=["<unk>", "</s>"] + FALLBACK, byte_fallback=True,
+               added=specials("<unk>", "</s>"),
+               pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="never"),
+               decoder=decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="never")]))
+    yield dict(name="deepseek", model=bpe(), special=["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"],
+               pre_tokenizer=pre_tokenizers.Sequence([*map(split, DEEPSEEK), pre_tokenizers.Digits(True),
+                                                      byte_level(use_regex=False)]),
+               alphabet=BYTES, decoder=decoders.ByteLevel(),
+               post_processor=template("<｜begin▁of▁sentence｜>", None, ["<｜begin▁of▁sentence｜>"]))
+    yield dict(name="falcon", model=bpe(), special=["<|endoftext|>", ">>TITLE<<"], alphabet=BYTES,
+               pre_tokenizer=pre_tokenizers.Sequence([
+                   pre_tokenizers.Punctuation("contiguous"), byte_level(), pre_tokenizers.Digits(),
+                   split("[0-9][0-9][0-9]")]), decoder=decoders.ByteLevel())
+    yield dict(name="words", model=bpe(unk_token="<unk>"), special=["<unk>", "</s>"], normalizer=normalizers.NFKC(),
+               pre_tokenizer=pre_tokenizers.Sequence([
+                   pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation(), split(r"\b\d|[^\s_]-|\S\u0301", "removed", True),
+                   pre_tokenizers.Split("ing", "merged_with_next"), split(r"(?<=\p{Greek})|\p{Han}", "contiguous")]))
+
+
+SCRIPTS = [
+    *4 * [(0x20, 0x7E)], (0xA0, 0x24F), (0x300, 0x36F), (0x370, 0x3FF), (0x400, 0x4FF), (0x590, 0x5F4),
+    (0x620, 0x6FF), (0x900, 0x97F), (0xE00, 0xE5B), (0x1100, 0x11FF), (0x1E00, 0x1FFE), (0x2000, 0x206F),
+    (0x2070, 0x218B), (0x2460, 0x24FF), (0x2581, 0x2582), (0x3000, 0x30FF), (0x4E00, 0x4FFF), (0xAC00, 0xACFF),
+    (0xFB00, 0xFB06), (0xFE00, 0xFE0F), (0xFF00, 0xFFEF), (0x1D400, 0x1D4FF), (0x1F300, 0x1F64F)]
+SPACES = [
+    " ", "  ", "   ", "\n", "\r\n", "\n\n\n", "\t", "\xa0", "\u3000", "\u2003", "\x85", "\u180e", "\u200b", "\x1c",
+    "\x0b", "\x0c", "\u2028", " \n ", "             "]
+PARTS = [
+    "don't", "WE'LL", "I'M", "heſs", "x_y", "naïve", "cafe\u0301", "Å", "ﬁne", "½", "²", "١٢٣", "IX", "Ⅸ", "12345",
+    "3.14159", "1,000", "0x1F", "👩\u200d👩\u200d👧", "🇩🇪", "👍🏽", "한국어", "中文字", "日本語", "ばか", "Ελληνικά", "Привет",
+    "שלום", "مرحبا", "हिन\u094dदी", "ไทย", "İstanbul", "straße", "...", "--", "!!", "<b>", "</s>", "<s>", "<unk>",
+    "<|endoftext|>", "<0x41>", "▁", "▁▁a", "Mesh", "Meshes", "É", "É", "``", "http://a.b/c?d=e&f",
+    "for (int i = 0; i < n; ++i) {", "    return x;", "\tdef f(a, *b):", "#include <vector>", "[INST]", "[/INST]",
+    "<extra_id_0>", "<mask>", "<|eot_id|>", "<|im_start|>", ">>TITLE<<", "ing", "ingingx", "\u0301", "\u200d",
+    "a\u0300\u0301", "가", "\ufeff", "�", "e-mail", "_a_b", "ａｂｃ", "㌀", "Dž", "’s", "‘q’"]
+
+
+def pages():
+    for path in sorted(REPOSITORY.rglob("*.md")) + sorted((REPOSITORY / "framework").rglob("*.h")):
+        if "build" not in path.parts:
+            yield from path.read_text().splitlines()
+
+
+def made_up(rng):
+    words = []
+    for _ in range(rng.randrange(12)):
+        low, high = rng.choice(SCRIPTS)
+        word = "".join(chr(rng.randint(low, high)) for _ in range(rng.randint(1, 8)))
+        words.append(rng.choice([word, rng.choice(PARTS), rng.choice(PARTS)]) + rng.choice(SPACES[:1] * 8 + SPACES + [""] * 3))
+    return "".join(words)
+
+
+def texts(count, seed, own):
+    rng = random.Random(seed)
+    return PARTS + SPACES + [rng.choice(own) if rng.random() < 0.4 else made_up(rng) for _ in range(count)]
+
+
+def train(layout, size, corpus):
+    tokenizer = Tokenizer(layout["model"])
+    if layout.get("charsmap"):
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Precompiled(CHARSMAP), *layout["normalizers"]])
+    for part in ("normalizer", "pre_tokenizer", "decoder", "post_processor"):
+        if layout.get(part) is not None:
+            setattr(tokenizer, part, layout[part])
+    if "train_with" in layout:
+        tokenizer.pre_tokenizer = layout["train_with"]
+    kind = trainers.BpeTrainer if isinstance(layout["model"], models.BPE) else trainers.UnigramTrainer
+    more = {"unk_token": "<unk>"} if kind is trainers.UnigramTrainer else {"limit_alphabet": 256}
+    if kind is trainers.UnigramTrainer:  # which needs all characters in its vocabulary
+        corpus = [text for text in corpus if all(ord(c) < 0x180 for c in text)]
+    tokenizer.train_from_iterator(corpus, kind(vocab_size=size, special_tokens=layout["special"], show_progress=False,
+                                               initial_alphabet=layout.get("alphabet", []), **more))
+    text = json.loads(tokenizer.to_str())
+    if "train_with" in layout:
+        text["pre_tokenizer"] = None
+    if "<0x00>" in layout["special"]:  # the model's own tokens, and none that are found in the text
+        text["added_tokens"] = []
+    if layout.get("byte_fallback"):
+        text["model"]["byte_fallback"] = True
+    tokenizer = Tokenizer.from_str(json.dumps(text))
+    if "train_with" in layout and layout.get("pre_tokenizer") is not None:
+        tokenizer.pre_tokenizer = layout["pre_tokenizer"]
+    for token in layout.get("added", []):
+        (tokenizer.add_special_tokens if token.special else tokenizer.add_tokens)([token])
+    return tokenizer
+
+
+def charsmap():
+    """A small map of SentencePiece: a trie in Darts-clone's layout over a few replacements."""
+    rules = {"ﬁ": "fi", "½": "1/2", "Å": "Å", "\u3000": " ", "\t": " ", "\u00a0": " ", "ａ": "a", "ｂ": "b", "ｃ": "c",
+             "é": "é", "e\u0301": "é", "\u200b": "", "㌀": "アパート", "가": "가", "\x1c": ""}
+    blob, places = b"\0", {}
+    for key, value in rules.items():
+        places[key.encode()] = len(blob)
+        blob += value.encode() + b"\0"
+    units, used = {0: 0}, {0}
+
+    def place(prefix, node):
+        children = sorted({key[len(prefix)] if len(key) > len(prefix) else 0 for key in places if key.startswith(prefix)})
+        offset = 1
+        while any((node ^ offset ^ child) in used for child in children) or offset >= 1 << 21:
+            offset += 1
+        units[node] |= offset << 10
+        for child in children:
+            used.add(node ^ offset ^ child)
+        for child in children:
+            at = node ^ offset ^ child
+            if child == 0:
+                units[at] = 1 << 31 | places[prefix]
+                units[node] |= 1 << 8
+            else:
+                units[at] = child
+                place(prefix + bytes([child]), at)
+
+    place(b"", 0)
+    trie = b"".join(units.get(i, 0).to_bytes(4, "little") for i in range((max(units) | 0xFF) + 1))
+    return len(trie).to_bytes(4, "little") + trie + blob
+
+
+CHARSMAP = charsmap()
+
+
+def golden(tokenizer, lines):
+    rows = []
+    for text in lines:
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        rows.append([text, ids, tokenizer.decode(ids, skip_special_tokens=False)])
+    return rows
+
+
+def fixtures(folder):
+    documents = (REPOSITORY / "tests/fixtures/data/text.jsonl").read_text().splitlines()
+    own = [line for text in documents for line in json.loads(text)["text"].splitlines() if line.strip()]
+    corpus = own + texts(3000, 1, own)
+    lines = texts(60, 2, own)
+    for layout in layouts():
+        size = 800 if layout["special"][-1] == "<0xFF>" or "alphabet" in layout else 500
+        tokenizer = train(layout, size, corpus)
+        (folder / f"{layout['name']}.json").write_text(tokenizer.to_str() + "\n")
+        with open(folder / f"{layout['name']}.golden.json", "w") as file:
+            file.write("[" + ",\n".join(json.dumps(row, ensure_ascii=True, separators=(",", ":"))
+                                        for row in golden(tokenizer, lines)) + "]\n")
+
+
+def compare(folder, program, only):
+    own = [line for line in pages() if line.strip()]
+    corpus, lines = own + texts(20000, 3, own), texts(100000, 4, own)
+    paragraphs = ["\n".join(own[i:i + 40]) for i in range(0, len(own), 40)]
+    differ = 0
+    for layout in layouts():
+        if only and layout["name"] not in only:
+            continue
+        path = folder / f"{layout['name']}.json"
+        if not path.exists():
+            train(layout, 20000, corpus).save(str(path))
+        tokenizer = Tokenizer.from_file(str(path))
+        speeds = []
+        for what, each in (("lines", lines), ("pages", paragraphs * 4)):
+            (folder / what).write_text("".join(json.dumps(text) + "\n" for text in each))
+            ours = json.loads(subprocess.run([program, "HFTokenizer", path, folder / what, folder / "result"], check=True,
+                                             stdout=subprocess.PIPE).stdout)
+            start = time.perf_counter()
+            ids = [tokenizer.encode(text, add_special_tokens=False).ids for text in each]
+            seconds = time.perf_counter() - start
+            size = sum(len(text.encode()) for text in each) / 1e6
+            speeds.append(f"{what} {size / ours['seconds']:.1f} MB/s, the package {size / seconds:.1f} MB/s")
+            with open(folder / "result") as file:
+                for text, expected, line in zip(each, ids, file, strict=True):
+                    got, decoded = json.loads(line)
+                    other = tokenizer.decode(expected, skip_special_tokens=False)
+                    if got != expected or decoded != other:
+                        differ += 1
+                        if differ < 20:
+                            print(f"{layout['name']}: {text!r}\n  {expected}\n  {got}\n  {other!r}\n  {decoded!r}")
+        print(f"{layout['name']}: {tokenizer.get_vocab_size()} tokens; " + "; ".join(speeds), flush=True)
+    if differ:
+        sys.exit(f"FAIL: {differ} lines differ")
+
+
+def main():
+    folder = pathlib.Path(sys.argv[2])
+    folder.mkdir(parents=True, exist_ok=True)
+    if sys.argv[1] == "fixtures":
+        fixtures(folder)
+    else:
+        compare(folder, sys.argv[3], sys.argv[4:])
+
+
+main()

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# Compares tokenizers with the tokenizers package (see hf_tokenizers.py), and its speed on one core with ours. Installs the same
+# packages as run.sh, once.
+#
+#   tests/interop/tokenizers.sh [FOLDER_OF_EXECUTABLES [LAYOUT...]]   default: build/release/bin, all layouts
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+started=$SECONDS
+compare 1800 hf_tokenizers.py compare "$PWD" "$bin/tokenize_lines" "${@:2}"
+echo "compared tokenizers in $((SECONDS - started)) s"
