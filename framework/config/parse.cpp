@@ -122,8 +122,8 @@ void add_data_flags(FlagTable& flags, DataConfig& data) {
   flags.add("vocab-size", data.vocab_size,
             "of the NullTokenizer or of --mock-data: tokens are below it (Megatron's NullTokenizer "
             "ends documents with N itself: give N + 1); of the TikTokenizer: it leaves out the "
-            "file's tokens beyond",
-            "none");
+            "file's tokens beyond; of a model whose vocabulary is larger than its tokenizer's",
+            "the tokenizer's");
   flags.add("mock-data", data.mock_data, "train on generated tokens; reads no files");
 }
 
@@ -342,8 +342,6 @@ void check_data(const FlagTable& flags, const DataConfig& data) {
   const bool tiktoken = data.tokenizer_type == "TikTokenizer";
   for (const char* flag : {"tiktoken-pattern", "tiktoken-num-special-tokens"})
     refuse(flags, flag, !tiktoken, with_tokenizer);
-  refuse(flags, "vocab-size", data.tokenizer_type != "NullTokenizer" && !tiktoken,
-         with_tokenizer + ", which knows its vocabulary");
 }
 
 void check_checkpoint(const FlagTable& flags, const CheckpointConfig& checkpoint) {

@@ -79,11 +79,17 @@ Datasets make_datasets(const Config& config, const BatchPlan& plan, const TrainS
 
 int vocabulary_size(const DataConfig& data) {
   if (data.mock_data || data.tokenizer_type == "NullTokenizer") return data.vocab_size;
-  return make_tokenizer(data.tokenizer_type, data.vocab_file, data.merge_file, data.tokenizer_model,
-                        {.pattern = data.tiktoken_pattern,
-                         .vocab_size = data.vocab_size,
-                         .special_tokens = data.tiktoken_special_tokens})
-      ->vocab_size();
+  const int tokens =
+      make_tokenizer(data.tokenizer_type, data.vocab_file, data.merge_file, data.tokenizer_model,
+                     {.pattern = data.tiktoken_pattern,
+                      .vocab_size = data.vocab_size,
+                      .special_tokens = data.tiktoken_special_tokens})
+          ->vocab_size();
+  if (data.tokenizer_type == "TikTokenizer" || data.vocab_size == 0) return tokens;
+  if (data.vocab_size < tokens)
+    throw_error("--vocab-size ", data.vocab_size, ": the ", data.tokenizer_type, " has ", tokens,
+                " tokens; give at least so many");
+  return data.vocab_size;
 }
 
 }  // namespace anymesh

@@ -21,7 +21,8 @@ struct Datasets {
 Datasets make_datasets(const Config& config, const BatchPlan& plan, const TrainState& state,
                        const ModelFacts& model);
 
-// Returns the number of entries in the tokens' vocabulary.
+// Returns the number of entries in the tokens' vocabulary: the tokenizer's, or more if --vocab-size
+// says so.
 int vocabulary_size(const DataConfig& data);
 
 }  // namespace anymesh

@@ -252,6 +252,41 @@ def tokenizer(scratch):
     return f"{len(ids)} tokens"
 
 
+def speech(scratch):
+    """A model with more rows than its tokenizer has tokens: generate finds the tokenizer, begins with its <s>, never draws an id
+    that it lacks, stops at an end, and writes their text. It trains so, too."""
+    made = tokenizers.ByteLevelBPETokenizer(add_prefix_space=False)
+    made.train_from_iterator(["the cat sat on the mat", "a dog ate it"] * 4, vocab_size=270, special_tokens=["<s>", "</s>"])
+    made._tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=made._tokenizer, bos_token="<s>", eos_token="</s>")
+    rows = len(theirs) + 40
+    config = transformers.LlamaConfig(**llama | dict(vocab_size=rows, bos_token_id=0, eos_token_id=1), num_key_value_heads=2)
+    model = random_model(config).eval()
+    padding = list(range(len(theirs), rows))
+    with torch.no_grad():
+        model.lm_head.weight[padding] = 10 * model.lm_head.weight[:len(padding)]  # they would often win
+    def continued(prompt, ends):
+        ids = theirs(prompt, return_tensors="pt")["input_ids"]
+        expect(ids[0, 0] == 0, "their prompts begin with <s>")
+        return model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False, suppress_tokens=padding,
+                              eos_token_id=ends, pad_token_id=0)[0, ids.shape[1]:].tolist()
+
+    texts = []
+    for prompt in ("the cat", "a dog ate the", "it "):
+        whole = continued(prompt, [1])
+        for ends in ([1], [1, whole[len(whole) // 2]]):  # another end stops the text earlier
+            texts.append((prompt, theirs.decode([i for i in continued(prompt, ends) if i not in ends]), ends))
+    model.save_pretrained(scratch / "theirs")
+    theirs.save_pretrained(scratch / "theirs")
+    for prompt, text, ends in texts:
+        (scratch / "theirs" / "generation_config.json").write_text(json.dumps({"bos_token_id": 0, "eos_token_id": ends}))
+        convert("import", scratch / "theirs", scratch / "imported", "--overwrite")
+        said = run(PROGRAMS / "generate", "--load", scratch / "imported", "--prompts", prompt, "--num-tokens-to-generate", 12,
+                   "--temperature", 0)
+        expect(said == prompt + text + "\n", f"said {said!r}, expected {prompt + text!r}, which ends at {ends}")
+    return f"{len(texts)} texts, the shortest of {min(len(text) for _, text, _ in texts)} letters"
+
+
 def refusals(scratch):
     """What transformers can say and our model can't be is refused by name, and so is the other way round."""
     config = transformers.LlamaConfig(**llama, num_key_value_heads=2)
@@ -282,7 +317,7 @@ def main():
     print(f"models of transformers {transformers.__version__}, imported, trained and exported:")
     failed = 0
     cases = [(name, lambda folder, model=model: check(*model, folder)) for name, model in MODELS.items()]
-    for number, (name, work) in enumerate([*cases, ("a tokenizer", tokenizer), ("refusals", refusals)]):
+    for number, (name, work) in enumerate([*cases, ("a tokenizer", tokenizer), ("speech", speech), ("refusals", refusals)]):
         folder = pathlib.Path("hf") / str(number)
         folder.parent.mkdir(exist_ok=True)
         try:

@@ -124,7 +124,8 @@ std::vector<Prompt> prompts_of(const GenerateFlags& flags, Tokenizer& tokenizer,
     notes.push_back(
         "the text begins behind <s>, which a model knows whose training data has it, as Llama's or "
         "by preprocess_data --prepend-bos");
-  if (has_bos && !flags.prompts.empty() && !flags.prepend_bos)
+  const bool prepend = flags.prepend_bos || tokenizer.begins_with_bos();
+  if (has_bos && !flags.prompts.empty() && !prepend)
     notes.push_back(
         "prompts are not given the <s> that models expect whose training data has it, as Llama's "
         "do; --prepend-bos gives it");
@@ -132,7 +133,7 @@ std::vector<Prompt> prompts_of(const GenerateFlags& flags, Tokenizer& tokenizer,
   std::vector<Prompt> prompts;
   for (const std::string& text : flags.prompts) {
     Prompt& prompt = prompts.emplace_back(Prompt{text, tokenizer.encode(text)});
-    if (flags.prepend_bos) prompt.ids.insert(prompt.ids.begin(), bos);
+    if (prepend) prompt.ids.insert(prompt.ids.begin(), bos);
     require(!prompt.ids.empty(), "--prompts: one is empty; leave the flag out instead");
   }
   return prompts;

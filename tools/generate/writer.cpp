@@ -25,7 +25,11 @@ struct Text {
 class Writer {
  public:
   Writer(TextModel& model, const TextSetup& setup, const GenerateFlags& flags)
-      : model_(model), window_(setup.window), tokenizer_(*setup.tokenizer), flags_(flags) {}
+      : model_(model),
+        window_(setup.window),
+        tokenizer_(*setup.tokenizer),
+        ends_(tokenizer_.text_ends()),
+        flags_(flags) {}
 
   void write(const std::vector<Prompt>& prompts) {
     size_t length = prompts[0].ids.size();  // tokens of each text that the next one may depend on
@@ -82,7 +86,7 @@ class Writer {
       if (text.left == 0 || text.ids.size() > length) continue;
       const int32_t token = text.sampler.next({logits.const_data_ptr<float>() + i * v, known});
       ++drawn;
-      const bool ends = token == tokenizer_.eod();
+      const bool ends = std::ranges::find(ends_, token) != ends_.end();
       text.left = ends ? 0 : text.left - 1;
       if (!ends) text.ids.push_back(token);
       decode(text);
@@ -115,6 +119,7 @@ class Writer {
   TextModel& model_;
   size_t window_, start_ = 0;  // tokens that the model reads at most, and the first of them
   const Tokenizer& tokenizer_;
+  std::vector<int32_t> ends_;  // tokens that end a text
   const GenerateFlags& flags_;
   std::vector<Text> texts_;
   size_t printing_ = 0;  // index into texts_
