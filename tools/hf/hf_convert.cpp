@@ -87,11 +87,19 @@ void run_import(const HfExportOptions& options, bool overwrite) {
   std::printf("%s: %ld parameters, %s %s\n", report.output.c_str(), report.parameters,
               size_text(bytes).c_str(), pace(bytes, report.seconds).c_str());
   print_rest(options.output, report.tokenizer, report.notes);
-  std::printf(
-      "pretrain_gpt goes on from it with these flags; --seq-length may be less, and the tokenizer\n"
-      "may have no more than %d entries (or NullTokenizer with --vocab-size %d):\n",
-      gpt.vocab_size, gpt.vocab_size);
-  std::printf("%s --load %s --universal-checkpoint --finetune\n", flags_of_gpt(gpt).c_str(),
+  const TokenizerChoice tokenizer = tokenizer_of(open_checkpoint(report.output, 1), {});
+  std::string flags = flags_of_gpt(gpt);
+  if (tokenizer.type.empty()) {
+    std::printf(
+        "pretrain_gpt goes on from it with these flags; --seq-length may be less, and the "
+        "tokenizer\n"
+        "may have no more than %d entries (or NullTokenizer with --vocab-size %d):\n",
+        gpt.vocab_size, gpt.vocab_size);
+  } else {
+    std::printf("pretrain_gpt goes on from it with these flags; --seq-length may be less:\n");
+    flags += " " + flags_of(tokenizer);
+  }
+  std::printf("%s --load %s --universal-checkpoint --finetune\n", flags.c_str(),
               shell_word(options.output).c_str());
 }
 
