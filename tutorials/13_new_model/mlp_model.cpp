@@ -37,7 +37,7 @@ MlpNorm::MlpNorm(ParamBuilder& params, const std::string& name, int64_t size)
     : weight_(params.add({.name = name + ".weight",
                           .shape = {size},
                           .weight_decay = false,
-                          .sequence_sum = params.tp().sequence},
+                          .tp_sum = params.tp().sequence},
                          Init::constant(1))) {}
 
 torch::Tensor MlpNorm::forward(const torch::Tensor& hidden) const {
