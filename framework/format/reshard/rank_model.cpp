@@ -84,7 +84,7 @@ std::map<std::string, std::string> shared_names(const ShardedCheckpoint& source,
 
 // Returns the parameters that the model has and the optimizer has not. With a pipeline and at ZeRO 3
 // they are listed.
-NamedTensors frozen_of(const ShardedCheckpoint& source, const RankModel& rank) {
+NamedTensors frozen_parameters(const ShardedCheckpoint& source, const RankModel& rank) {
   std::set<std::string> trained, listed;
   for (const Group& group : rank.groups)
     for (const Parameter& parameter : group.parameters) trained.insert(parameter.name);
@@ -219,10 +219,11 @@ std::vector<RankModel> rank_models(const ShardedCheckpoint& source, const Checkp
       rank.module = module_tensors(rank.model_state);
       rank.buffers = buffer_names(rank.model_state);
       rank.shared = shared_names(source, rank);
-      rank.frozen = frozen_of(source, rank);
+      rank.frozen = frozen_parameters(source, rank);
       rank.excludes_frozen = excludes_frozen(source, rank);
       fill_module(source, rank, from, to);
-      if (!rank.module.empty()) rank.frozen = frozen_of(source, rank);  // as they are filled now
+      if (!rank.module.empty())
+        rank.frozen = frozen_parameters(source, rank);  // as they are filled now
     }
   }
   return ranks;
