@@ -80,8 +80,8 @@ struct DataConfig {
   bool mock_data = false;
 
   bool takes_tokenizer_model() const {
-    return tokenizer_type != "GPT2BPETokenizer" && tokenizer_type != "ByteLevelTokenizer" &&
-           tokenizer_type != "NullTokenizer";
+    return !tokenizer_type.empty() && tokenizer_type != "GPT2BPETokenizer" &&
+           tokenizer_type != "ByteLevelTokenizer" && tokenizer_type != "NullTokenizer";
   }
 };
 

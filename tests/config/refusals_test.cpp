@@ -94,8 +94,6 @@ TEST(Refusals, OfFlagsWithoutEffect) {
       {"--tokenizer-type HFTokenizer --tokenizer-model m --tiktoken-pattern v1",
        "--tiktoken-pattern v1", "HFTokenizer"},
       {"--tiktoken-num-special-tokens 9", "--tiktoken-num-special-tokens 9", "ByteLevelTokenizer"},
-      {"--vocab-size 9", "--vocab-size 9", "ByteLevelTokenizer"},
-      {"--vocab-size 9 --vocab-file v", "--vocab-size 9", "GPT2BPETokenizer"},
       {"--nvme-path d --offload-optimizer cpu", "--nvme-path d", "--offload-optimizer nvme"},
       {"--save-interval 5", "--save-interval 5", "without --save"},
       {"--universal-checkpoint", "--universal-checkpoint", "without --load"},

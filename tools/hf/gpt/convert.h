@@ -10,7 +10,7 @@
 
 namespace anymesh {
 
-// Imports Hugging Face models (GPT-2, Llama, BLOOM) and describes our checkpoints as such. Tensors
+// Imports Hugging Face models and describes our checkpoints as such. Tensors
 // are streamed, so memory does not grow with the model. Imported weights are written in fp32.
 
 // Converts HF_FOLDER to SAVE/global_step0_universal and SAVE/latest_universal. HF_FOLDER has
@@ -41,5 +41,11 @@ HfImport import_hf(const std::filesystem::path& folder, const std::filesystem::p
 // args and need it. Special tokens that nothing gives are left out.
 HfDescription describe_gpt(const CheckpointReader& checkpoint, const TokenIds& ids,
                            const std::filesystem::path& config = {});
+
+// The GPT of a checkpoint's args. A fork may take away what transformers' model lacks, if its
+// description sees to that (docs/fork.md).
+GptConfig gpt_of_checkpoint(const CheckpointReader& checkpoint);
+HfDescription describe_gpt(const CheckpointReader& checkpoint, const GptConfig& gpt,
+                           const TokenIds& ids);
 
 }  // namespace anymesh

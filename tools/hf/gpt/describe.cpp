@@ -7,30 +7,17 @@
 namespace anymesh {
 namespace {
 
-// Reads the model from a config.json, if one is given, else from the checkpoint's args.
-HfModel model_of(const CheckpointReader& checkpoint, const std::filesystem::path& config) {
-  if (!config.empty()) return read_hf_config(config);
-  const Value args = run_args(checkpoint, "give the config.json of such a model with --config");
-  HfModel model{.gpt = gpt_of_args(args)};
-  const Value info = checkpoint.metadata.find(keys::kUniversalInfo);
-  const Value rows = info ? info.find(keys::kOriginalVocabSize) : Value();
-  model.gpt.vocab_size =
-      static_cast<int>(rows ? rows.as_int() : args.at(keys::kPaddedVocabSize).as_int());
+HfModel model_of(const CheckpointReader& checkpoint, const GptConfig& gpt) {
+  const Value args = args_of(checkpoint), type = args ? args.find(kModelType) : Value();
   try {
-    const Value type = args.find(kModelType);
-    model.family =
-        &family_of(model.gpt, type && type.is_string() ? type.as_string() : std::string());
+    return {.family = &family_of(gpt, type && type.is_string() ? type.as_string() : ""),
+            .gpt = gpt};
   } catch (const DamagedFile& error) {
-    throw DamagedFile(args.where() + ": " + error.what());
+    throw DamagedFile(checkpoint.path.string() + ": " + error.what());
   }
-  return model;
 }
 
-}  // namespace
-
-HfDescription describe_gpt(const CheckpointReader& checkpoint, const TokenIds& ids,
-                           const std::filesystem::path& config) {
-  HfModel model = model_of(checkpoint, config);
+HfDescription described(const CheckpointReader& checkpoint, HfModel model, const TokenIds& ids) {
   if (static_cast<size_t>(model.gpt.num_layers) > checkpoint.names().size())
     throw_error<DamagedFile>(checkpoint.path.string(), ": has too few parameters for ",
                              model.gpt.num_layers, " layers");
@@ -45,6 +32,31 @@ HfDescription describe_gpt(const CheckpointReader& checkpoint, const TokenIds& i
         "transformers takes its own default; --tokenizer FOLDER has it");
   if (!model.unknown_keys.empty()) description.notes.push_back(unknown_keys_note(model));
   return description;
+}
+
+}  // namespace
+
+GptConfig gpt_of_checkpoint(const CheckpointReader& checkpoint) {
+  const Value args = run_args(checkpoint, "give the config.json of such a model with --config");
+  GptConfig gpt = gpt_of_args(args);
+  const Value info = checkpoint.metadata.find(keys::kUniversalInfo);
+  const Value rows = info ? info.find(keys::kOriginalVocabSize) : Value();
+  gpt.vocab_size =
+      static_cast<int>(rows ? rows.as_int() : args.at(keys::kPaddedVocabSize).as_int());
+  return gpt;
+}
+
+HfDescription describe_gpt(const CheckpointReader& checkpoint, const GptConfig& gpt,
+                           const TokenIds& ids) {
+  return described(checkpoint, model_of(checkpoint, gpt), ids);
+}
+
+HfDescription describe_gpt(const CheckpointReader& checkpoint, const TokenIds& ids,
+                           const std::filesystem::path& config) {
+  return described(
+      checkpoint,
+      config.empty() ? model_of(checkpoint, gpt_of_checkpoint(checkpoint)) : read_hf_config(config),
+      ids);
 }
 
 }  // namespace anymesh
