@@ -21,14 +21,14 @@ struct ParamSpec {
   std::vector<int64_t> shape;  // the whole tensor's, with the true vocabulary
   int split_dim = -1;          // the dim that tp cuts; -1 if every tp rank holds the whole
   int sub_params = 1;  // equal parts of that dim, each cut separately: 2 for SwiGLU's [gate; up]
-  bool vocabulary = false;    // dim 0 is the vocabulary: padded, cut evenly; padding rows stay zero
-  bool weight_decay = true;   // false for biases and norms
-  bool tied = false;          // the first and the last stage both hold it
-  bool tp_sum = false;        // each tp rank has a partial gradient, and tp sums them
-  bool duplicate = false;     // a copy; another rank counts its gradient in the norm
-  std::vector<int> units;     // the stage's units that use it; set by the builder
-  torch::Tensor tensor;       // the leaf [shape, cut]
-  torch::Tensor second_use;   // a leaf on the same storage, if a stage uses a tied weight twice
+  bool vocabulary = false;   // dim 0 is the vocabulary: padded, cut evenly; padding rows stay zero
+  bool weight_decay = true;  // false for biases and norms
+  bool tied = false;         // the first and the last stage both hold it
+  bool tp_sum = false;       // each tp rank has a partial gradient, and tp sums them
+  bool duplicate = false;    // a copy; another rank counts its gradient in the norm
+  std::vector<int> units;    // the stage's units that use it; set by the builder
+  torch::Tensor tensor;      // the leaf [shape, cut]
+  torch::Tensor second_use;  // a leaf on the same storage, if a stage uses a tied weight twice
 
   // Whether training leaves it unchanged. As in PyTorch, its leaf then requires no gradient.
   bool frozen() const { return !tensor.requires_grad(); }
