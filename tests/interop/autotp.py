@@ -40,14 +40,14 @@ MODELS = {
     "uneven": ("Llama", LLAMA | {"intermediate_size": 95}, {"vocab_parallel_lm_head": True}, True),
     "gpt_neox": ("GPTNeoX", LLAMA, {}, True),
     "codegen": ("CodeGen", GPT | {"rotary_dim": 4}, {}, True),
-    "bloom": ("Bloom", SIZES | {"hidden_size": 32, "n_layer": 2, "n_head": 8}, {}, False),
+    "bloom": ("Bloom", SIZES | {"hidden_size": 32, "n_layer": 2, "n_head": 8, "tie_word_embeddings": True}, {}, False),
     "gpt_bigcode": ("GPTBigCode", GPT | {"multi_query": False}, {}, False),
     "phi3": ("Phi3", LLAMA | {"num_key_value_heads": 8, "pad_token_id": 0}, {"preset_model": "phi3"}, False),
 }
-Run = collections.namedtuple("Run", "model stage dtype tp dp clip", defaults=[1])
+Run = collections.namedtuple("Run", "model stage dtype tp dp")
 
-RUNS = {f"z{stage}-fp32": Run("llama", stage, "fp32", 2, min(stage, 1) + 1, clip=min(stage, 1)) for stage in range(4)}
-RUNS |= {f"z{stage}-bf16": Run("llama", stage, "bf16", 2, 1, clip=min(stage, 1)) for stage in (0, 1, 3)}
+RUNS = {f"z{stage}-fp32": Run("llama", stage, "fp32", 2, min(stage, 1) + 1) for stage in range(4)}
+RUNS |= {f"z{stage}-bf16": Run("llama", stage, "bf16", 2, 1) for stage in (0, 1, 3)}
 RUNS |= {model: Run(model, 1, "fp32", 2, 1) for model in MODELS if model != "llama"}
 ON_FOUR = ["z0-fp32", "z1-fp32", "z2-fp32", "z3-fp32", "z1-bf16", "uneven"]
 
@@ -81,7 +81,7 @@ def make_engine(run, seed=1, universal=False):
     groups = [{"params": group if run.stage == 0 else [p for _, p in group], "weight_decay": decay}
               for group, decay in ((decays, 0.1), (others, 0.0)) if group]
     options = MODELS[run.model][2] if run.tp > 1 else {}
-    config = {"train_micro_batch_size_per_gpu": BATCH // run.dp, "gradient_clipping": run.clip,
+    config = {"train_micro_batch_size_per_gpu": BATCH // run.dp, "gradient_clipping": 1.0,
               "zero_allow_untested_optimizer": True, "zero_force_ds_cpu_optimizer": False,
               "zero_optimization": {"stage": run.stage}, "bf16": {"enabled": run.dtype == "bf16"},
               "tensor_parallel": {"autotp_size": run.tp, **options}, "checkpoint": {"load_universal": universal}}

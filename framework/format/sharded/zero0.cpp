@@ -109,7 +109,7 @@ class RankReader {
     return Value::dict({{keys::kLossScaler, scaler(dynamic)},
                         {keys::kDynamicLossScale, dynamic},
                         {keys::kOverflow, optimizer_.find(keys::kOverflow).value_or(false)},
-                        {keys::kClipGrad, optimizer_.find(keys::kClipGrad).value_or(0.0)},
+                        {keys::kClipGrad, clip_grad()},
                         {keys::kZeroStage, zero_stage_enum(0)},
                         {keys::kGroupPaddings, Value::list_of(zeros)},
                         {keys::kPartitionCount, Value::list_of(counts)},
@@ -118,6 +118,16 @@ class RankReader {
   }
 
  private:
+  // DeepSpeed's ZeRO 1 and 2 clip by what is loaded. Not all classes of ZeRO 0 keep it; the config
+  // has it for all of them.
+  double clip_grad() const {
+    if (const Value kept = optimizer_.find(keys::kClipGrad)) return kept.as_double();
+    const Value config = model_state_.find(keys::kDsConfig);
+    const Value clip = config.is_dict() ? config.find(keys::kGradientClipping) : Value();
+    const bool is_number = clip.is_int() || clip.kind() == Value::Kind::kFloat;
+    return is_number ? clip.as_double() : 0.0;
+  }
+
   // Takes the recorded order if there is one. Without a pipeline, Megatron's optimizers, and any
   // with module_order_, are taken to be in the module's order; check_master() verifies that by
   // value. Otherwise finds the order from the masters' values, or from the states' shapes.

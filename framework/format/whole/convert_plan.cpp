@@ -206,9 +206,16 @@ class Planner {
     }
   }
 
+  // A second name is cut as the first, which alone has a pattern in AutoTP's checkpoints.
+  std::string first_name(const std::string& name) const {
+    const Value shared = source_.model_states[0].find(keys::kSharedParams);
+    const Value first = shared ? shared.find(name) : Value();
+    return first ? first.as_string() : name;
+  }
+
   // Untrained tensors keep their bits, except that half precision becomes float32.
   void plan_other(const std::string& name, std::vector<TensorRecord> tensors, bool is_buffer) {
-    MergeRule rule = rules_.classify(name);
+    MergeRule rule = rules_.classify(first_name(name));
     if (is_buffer) {
       tensors.resize(1);
       rule = {.kind = RuleKind::kReplicated};
