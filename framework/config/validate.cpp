@@ -132,18 +132,19 @@ void check_schedule(const ScheduleConfig& lengths, const std::string& style,
   check_length("--lr-wsd-decay-iters", lengths.lr_wsd_decay_iters, plan.global_batch_size);
   check_length("--lr-wsd-decay-samples", lengths.lr_wsd_decay_samples, 1);
   if (style == "constant") return;
+  const auto text = [](double samples) {
+    return std::to_string(static_cast<int64_t>(std::min(samples, 9e18)));
+  };
   require(plan.lr_warmup_samples < plan.lr_decay_samples,
           "the warmup of " + with("--lr-warmup-iters", lengths.lr_warmup_iters) + " / " +
               with("--lr-warmup-samples", lengths.lr_warmup_samples) +
-              " must be shorter than the decay, which ends after " +
-              std::to_string(static_cast<int64_t>(std::min(plan.lr_decay_samples, 9e18))) +
+              " must be shorter than the decay, which ends after " + text(plan.lr_decay_samples) +
               " samples (--lr-decay-iters, --lr-decay-samples)");
   const double flat = plan.lr_decay_samples - plan.lr_warmup_samples;
   require(style != "WSD" || (plan.lr_wsd_decay_samples > 0 && plan.lr_wsd_decay_samples <= flat),
           "the fall of " + with("--lr-wsd-decay-iters", lengths.lr_wsd_decay_iters) + " / " +
               with("--lr-wsd-decay-samples", lengths.lr_wsd_decay_samples) +
-              " must have at least 1 and at most the " +
-              std::to_string(static_cast<int64_t>(flat)) +
+              " must have at least 1 and at most the " + text(flat) +
               " samples between the warmup and the end of the decay");
 }
 

@@ -305,6 +305,17 @@ TEST_F(ValidateTest, Positions) {
   EXPECT_THAT(refused_with(gpt.rope_theta, 0), HasSubstr("theta (0) must be at least 1"));
 }
 
+TEST_F(ValidateTest, WsdFallsBetweenTheWarmupAndTheEnd) {
+  config.engine.schedule.style = "WSD";
+  config.batch.train_iters = 10;
+  config.schedule.lr_warmup_iters = 4;
+  EXPECT_THAT(refused(), HasSubstr("--lr-wsd-decay-iters (0)"));
+  EXPECT_EQ(refused_with(config.schedule.lr_wsd_decay_iters, int64_t{6}), "");
+  EXPECT_THAT(refused_with(config.schedule.lr_wsd_decay_iters, int64_t{7}),
+              HasSubstr("between the warmup and the end of the decay"));
+  EXPECT_NE(refused_with(config.schedule.lr_wsd_decay_iters, INT64_MAX), "");
+}
+
 TEST_F(ValidateTest, OptionsOfFamilies) {
   EXPECT_EQ(refused_with(gpt.kv_channels, 7), "");
   EXPECT_THAT(refused_with(gpt.kv_channels, -1), HasSubstr("--kv-channels (-1)"));
