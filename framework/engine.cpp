@@ -24,6 +24,8 @@ StepReport Engine::train_batch(const std::vector<MicroBatch>& batches) {
   const double loss_scale = state_.scaler.scale;
   const double local_loss = pipeline_.forward_backward(batches, scale * loss_scale);
   const double loss = mean_over_dp(local_loss);
+  const int64_t samples =
+      run_.config.ramp.batch_size(state_.consumed_train_samples, run_.config.global_batch_size);
   check_finite(loss, grid.is_last_stage() ? local_loss : 0.0, "loss");
 
   const double scaled_norm = optimizer_.reduce_gradients(), lr = learning_rate();
@@ -35,10 +37,10 @@ StepReport Engine::train_batch(const std::vector<MicroBatch>& batches) {
     wait_for_snapshot();
     optimizer_.step(lr, scaled_norm, loss_scale);
     state_.scaler.update(false);
-    state_.scheduled_samples += run_.config.global_batch_size;
+    state_.scheduled_samples += samples;
   }
   ++state_.iteration;
-  state_.consumed_train_samples += run_.config.global_batch_size;
+  state_.consumed_train_samples += samples;
   return {.iteration = state_.iteration,
           .consumed_samples = state_.consumed_train_samples,
           .lm_loss = loss,

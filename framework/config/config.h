@@ -20,8 +20,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "framework/config/batch_ramp.h"
 #include "framework/config/engine_config.h"
 #include "framework/util/errors.h"
 
@@ -45,7 +47,8 @@ struct BatchConfig {
   int global_batch_size = 0;  // 0 = micro_batch_size * gradient_accumulation_steps * dp
   int64_t train_iters = 0;    // exactly one of these two is set
   int64_t train_samples = 0;
-  int gradient_accumulation_steps = 0;  // 0 = derived; only --deepspeed_config sets it
+  std::vector<std::string> rampup_batch_size;  // see BatchRamp; with train_samples
+  int gradient_accumulation_steps = 0;         // 0 = derived; only --deepspeed_config sets it
 };
 
 // Lengths from which plan_batches() derives those of LrSchedule.
@@ -79,11 +82,14 @@ struct DataConfig {
   int vocab_size = 0;  // NullTokenizer and mock_data; TikTokenizer, where 0 means all of the file
   bool mock_data = false;
 
-  bool takes_tokenizer_model() const {
-    return !tokenizer_type.empty() && tokenizer_type != "GPT2BPETokenizer" &&
-           tokenizer_type != "ByteLevelTokenizer" && tokenizer_type != "NullTokenizer";
-  }
+  int eod_token = -1;  // the token that ends documents, from the tokenizer; -1 = none
 };
+
+// Whether a --tokenizer-type takes a --tokenizer-model.
+inline bool takes_tokenizer_model(std::string_view type) {
+  return type.ends_with("SentencePieceTokenizer") || type == "Llama2Tokenizer" ||
+         type == "HFTokenizer" || type == "HuggingFaceTokenizer" || type == "TikTokenizer";
+}
 
 struct CheckpointConfig {
   std::string save, load;
@@ -96,6 +102,7 @@ struct CheckpointConfig {
   bool save_16bit_model = false, exclude_frozen_parameters = false;
   bool universal_checkpoint = false;
   bool no_load_optim = false, no_load_rng = false, no_load_lr_state = false, finetune = false;
+  bool use_checkpoint_args = false;
   std::string load_tag;  // empty = the tag that `latest` names
   bool no_load_strict = false, exit_on_missing_checkpoint = false;
   bool verify_checkpoint = false, no_fallback = false;
@@ -147,7 +154,9 @@ struct Config {
 struct BatchPlan {
   int dp = 1;
   int global_batch_size = 1;
-  int num_microbatches = 1;  // per data-parallel rank and step
+  int samples_at_once = 1;   // a micro-batch of every data-parallel rank
+  int num_microbatches = 1;  // per data-parallel rank and step of the full size
+  BatchRamp ramp;            // the steps before these
   int64_t train_iters = 0;   // train_samples are rounded down to whole steps, as in Megatron
   double lr_warmup_samples = 0;
   double lr_decay_samples = 0;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/config/batch_ramp.h"
 #include "framework/config/flags.h"
 #include "framework/optim/adam.h"
 #include "framework/optim/loss_scaler.h"
@@ -46,9 +47,10 @@ inline constexpr const char* kTagValidations[] = {"Ignore", "Warn", "Fail"};  //
 // Facts about the model. Checkpoints store the sizes, which a conversion to another tp needs.
 struct ModelFacts {
   int seq_length = 0;
-  int64_t vocab_size = 0;          // the tokenizer's
-  int64_t padded_vocab_size = 0;   // rows over all tp ranks
-  std::vector<std::string> flags;  // a checkpoint must have been made with the same ones
+  int64_t vocab_size = 0;               // the tokenizer's
+  int64_t padded_vocab_size = 0;        // rows over all tp ranks
+  std::vector<std::string> flags;       // a checkpoint must have been made with the same ones
+  bool all_stages_read_tokens = false;  // else the first and the last
 };
 
 // It is the same on every rank.
@@ -57,6 +59,7 @@ struct EngineConfig {
   LrSchedule schedule;
   LossScaler scaler;  // for fp16
   int64_t global_batch_size = 1, micro_batch_size = 1;
+  BatchRamp ramp;  // towards global_batch_size
   bool activation_checkpointing = false;
   std::vector<std::string> freeze;  // patterns for freeze_params() (param_spec.h)
   bool check_for_nan = true;

@@ -85,18 +85,13 @@ constexpr Foreign kForeignFlags[] = {
 
     // Batches, schedule, data, checkpoints.
     {"batch-size", kValue, "use --micro-batch-size"},
-    {"rampup-batch-size", kValue, "the batch size is constant; use --global-batch-size"},
     {"train-tokens|lr-decay-tokens|lr-warmup-tokens", kValue,
      "counts in tokens are not read; use --train-samples"},
     {"warmup", kValue, "use --lr-warmup-fraction"},
     {"start-weight-decay|end-weight-decay", kValue,
      "the weight decay is constant; use --weight-decay"},
     {"train-data-path|valid-data-path|test-data-path", kValue, "use --data-path with --split"},
-    {"reset-position-ids|reset-attention-mask", kSwitch,
-     "documents are not separated within a sample"},
-    {"eod-mask-loss", kSwitch, "the loss counts every token"},
     {"no-save-rng", kSwitch, "checkpoints are always complete"},
-    {"use-checkpoint-args", kSwitch, "flags define the model"},
     {"skip-train", kSwitch, "not in this version"},
 };
 

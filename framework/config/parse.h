@@ -10,6 +10,7 @@
 // parse, and flags without effect beside the others (--min-lr with a constant rate).
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,9 @@ struct ParseResult {
 // Declares the framework's flags, in groups, over the fields of `config`.
 void add_flags(FlagTable& flags, Config& config);
 
-// `args` excludes the program's name. REQUIRES: add_flags(flags, config); models add theirs too.
-ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::string>& args);
+// `args` excludes the program's name. `more` sets further flags once these are read, as a
+// checkpoint's args do. REQUIRES: add_flags(flags, config); models add theirs too.
+ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::string>& args,
+                  const std::function<void()>& more = {});
 
 }  // namespace anymesh

@@ -6,6 +6,7 @@
 #include "framework/config/config.h"
 #include "framework/config/require.h"
 #include "framework/util/errors.h"
+#include "framework/util/format.h"
 
 namespace anymesh {
 namespace {
@@ -71,6 +72,15 @@ void check_batch(const BatchConfig& batch, int64_t dp) {
               std::to_string(steps * samples));
   require(steps * samples <= INT32_MAX,
           product + " x " + with("gradient_accumulation_steps", steps) + " is too large");
+  const BatchRamp ramp = parse_batch_ramp(batch.rampup_batch_size, global);
+  for (const int64_t size : {ramp.start, ramp.increment})
+    require(size % samples == 0, "--rampup-batch-size " + joined(batch.rampup_batch_size, " ") +
+                                     ": " + std::to_string(size) + " must be divisible by " +
+                                     product + " = " + std::to_string(samples));
+  require(ramp.samples <= batch.train_samples, "--rampup-batch-size " +
+                                                   joined(batch.rampup_batch_size, " ") +
+                                                   ": expected at most the samples of the run, " +
+                                                   with("--train-samples", batch.train_samples));
 }
 
 void check_length(const BatchConfig& batch, int global_batch_size) {
@@ -156,7 +166,7 @@ void check_data(const DataConfig& data, uint64_t seed) {
   require(data.tokenizer_type != "GPT2BPETokenizer" ||
               (!data.vocab_file.empty() && !data.merge_file.empty()),
           "the GPT2BPETokenizer needs both --vocab-file and --merge-file");
-  require(!data.takes_tokenizer_model() || !data.tokenizer_model.empty(),
+  require(!takes_tokenizer_model(data.tokenizer_type) || !data.tokenizer_model.empty(),
           "the " + data.tokenizer_type + " needs --tokenizer-model");
   require(data.mock_data || !data.data_path.empty(), "give --data-path PREFIX, or --mock-data");
   require(seed <= UINT32_MAX,
@@ -240,12 +250,14 @@ BatchPlan plan_batches(const Config& config, int world_size) {
   const ScheduleConfig& lengths = config.schedule;
   BatchPlan plan;
   plan.dp = world_size / (config.parallel.tp * config.parallel.pp);
-  const int samples = batch.micro_batch_size * plan.dp;
+  plan.samples_at_once = batch.micro_batch_size * plan.dp;
   const int steps = std::max(1, batch.gradient_accumulation_steps);
-  plan.global_batch_size = batch.global_batch_size != 0 ? batch.global_batch_size : samples * steps;
-  plan.num_microbatches = plan.global_batch_size / samples;
+  plan.global_batch_size =
+      batch.global_batch_size != 0 ? batch.global_batch_size : plan.samples_at_once * steps;
+  plan.num_microbatches = plan.global_batch_size / plan.samples_at_once;
+  plan.ramp = parse_batch_ramp(batch.rampup_batch_size, plan.global_batch_size);
   if (batch.train_samples != 0) {
-    plan.train_iters = batch.train_samples / plan.global_batch_size;
+    plan.train_iters = plan.ramp.steps(0, batch.train_samples, plan.global_batch_size);
     plan.lr_decay_samples =
         lengths.lr_decay_samples != 0 ? lengths.lr_decay_samples : batch.train_samples;
     plan.lr_warmup_samples = lengths.lr_warmup_samples;
@@ -284,6 +296,7 @@ EngineConfig engine_config(const Config& config, const BatchPlan& plan,
   engine.schedule.wsd_decay_samples = plan.lr_wsd_decay_samples;
   engine.scaler = config.precision.scaler();
   engine.global_batch_size = plan.global_batch_size;
+  engine.ramp = plan.ramp;
   engine.micro_batch_size = config.batch.micro_batch_size;
   engine.dropout_seed = config.run.seed;
   engine.patience = config.run.patience();

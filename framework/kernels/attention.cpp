@@ -59,6 +59,10 @@ class HeadGroup {
   HeadGroup(const QkvShape& shape, const AttentionExtras& extras, const T* qkv)
       : shape_(shape), extras_(extras), qkv_(qkv) {
     if (extras.bias) bias_ = extras.bias->template const_data_ptr<float>();
+    if (extras.positions.defined())
+      positions_ = extras.positions.template const_data_ptr<int64_t>();
+    if (extras.first_keys.defined())
+      first_keys_ = extras.first_keys.template const_data_ptr<int64_t>();
     if (extras.cos.defined()) {
       rotated_half_ = extras.cos.size(1);
       cos_ = extras.cos.to(torch::kFloat).contiguous();
@@ -74,7 +78,7 @@ class HeadGroup {
       float* log_sum =
           log_sums + ((sample * shape_.groups + group) * shape_.heads + head) * shape_.s;
       for (int64_t first = 0; first < shape_.s; first += kRows) {
-        const int64_t rows = scores(sample, group, head, first), width = first + kRows;
+        const int64_t rows = scores(sample, group, head, first), width = first + kRows - begin_;
         for (int64_t i = 0; i < rows; ++i) {
           const float* row = scores_ + i * width_;
           const float maximum = row_max(row, width) * scale_,
@@ -83,7 +87,8 @@ class HeadGroup {
           log_sum[first + i] = maximum + std::log(sum);
           inverse_sum_[i] = 1 / sum;
         }
-        Gemm::run(rows, shape_.d, width, weights_, width, value_rows, block_, shape_.d, false);
+        Gemm::run(rows, shape_.d, width, weights_, width, value_rows.rows_from(begin_), block_,
+                  shape_.d, false);
         T* to = out + shape_.out_index(sample, group, head) + first * shape_.out_stride();
         for (int64_t i = 0; i < rows; ++i)
           scale_row(block_ + i * shape_.d, inverse_sum_[i], shape_.d, to + i * shape_.out_stride());
@@ -103,10 +108,10 @@ class HeadGroup {
       const float* log_sum =
           log_sums + ((sample * shape_.groups + group) * shape_.heads + head) * shape_.s;
       for (int64_t first = 0; first < shape_.s; first += kRows) {
-        const int64_t rows = scores(sample, group, head, first), width = first + kRows;
+        const int64_t rows = scores(sample, group, head, first), width = first + kRows - begin_;
         const T* from = dout + shape_.out_index(sample, group, head) + first * shape_.out_stride();
-        Gemm::run(rows, width, shape_.d, from, shape_.out_stride(), value_columns, dweights_,
-                  width_, false);
+        Gemm::run(rows, width, shape_.d, from, shape_.out_stride(),
+                  value_columns.columns_from(begin_), dweights_, width_, false);
         for (int64_t i = 0; i < rows; ++i) {
           float *row = scores_ + i * width_, *drow = dweights_ + i * width_;
           const float* dropout = factors(sample, group, head, first + i);
@@ -118,8 +123,8 @@ class HeadGroup {
         std::fill(weights_ + rows * width, weights_ + kRows * width, T(0));
         std::fill(dscores_ + rows * width, dscores_ + kRows * width, T(0));
         query_gradient(sample, group, head, first, rows, dqkv);
-        add_transposed(from, shape_.out_stride(), rows, weights_, width, dvalue_);
-        add_transposed(queries_.at, queries_.stride, rows, dscores_, width, dkey_);
+        add_transposed(from, shape_.out_stride(), rows, weights_, width, dvalue_ + begin_);
+        add_transposed(queries_.at, queries_.stride, rows, dscores_, width, dkey_ + begin_);
       }
     }
     write_gradient(dkey_, true, dqkv + shape_.qkv_index(sample, group, shape_.heads));
@@ -134,6 +139,7 @@ class HeadGroup {
 
   // Takes the group's keys and values, one row a position.
   void take_keys_and_values(int64_t sample, int64_t group) {
+    sample_ = sample;
     keys_ = rows_of(shape_.qkv_index(sample, group, shape_.heads), 0, shape_.s, width_, true, key_);
     values_ = rows_of(shape_.qkv_index(sample, group, shape_.heads + 1), 0, shape_.s, width_, false,
                       value_);
@@ -155,47 +161,59 @@ class HeadGroup {
   }
 
   void rotated(T* head, int64_t position, float sign) {
+    if (positions_) position = positions_[sample_ * shape_.s + position];
     if (rotated_half_ > 0)
       rotate(head, cos_.const_data_ptr<float>() + position * rotated_half_,
              sin_.const_data_ptr<float>() + position * rotated_half_, rotated_half_, sign);
   }
 
-  // Computes the scores of the queries from `first` on with the keys up to the last of them, still
-  // without the factor scale_. Returns the number of queries.
+  // Computes the scores of the queries from `first` on with the keys from begin_ up to the last of
+  // them, still without the factor scale_. No query sees a key before begin_. Returns the number of
+  // queries.
   int64_t scores(int64_t sample, int64_t group, int64_t head, int64_t first) {
-    const int64_t rows = std::min(kRows, shape_.s - first), width = first + kRows;
+    begin_ = first_key(first) / kRows * kRows;
+    const int64_t rows = std::min(kRows, shape_.s - first), width = first + kRows - begin_;
     queries_ = rows_of(shape_.qkv_index(sample, group, head), first, rows, rows, true, query_);
-    Gemm::run(rows, width, shape_.d, queries_.at, queries_.stride, key_columns_, scores_, width_,
-              false);
+    Gemm::run(rows, width, shape_.d, queries_.at, queries_.stride,
+              key_columns_.columns_from(begin_), scores_, width_, false);
     for (int64_t i = 0; i < rows; ++i) {
       float* row = scores_ + i * width_;
       if (bias_) {
         const float* bias =
             bias_ + ((group * shape_.heads + head) * shape_.s + first + i) * shape_.s;
-        for (int64_t j = 0; j <= first + i; ++j) row[j] = row[j] / root_d_ + bias[j];
+        for (int64_t j = begin_; j <= first + i; ++j)
+          row[j - begin_] = row[j - begin_] / root_d_ + bias[j];
       }
-      if (extras_.window > 0)
-        std::fill(row, row + std::max<int64_t>(0, first + i + 1 - extras_.window), -INFINITY);
-      std::fill(row + first + i + 1, row + width, -INFINITY);
+      std::fill(row, row + first_key(first + i) - begin_, -INFINITY);
+      std::fill(row + first + i + 1 - begin_, row + width, -INFINITY);
     }
     return rows;
   }
 
-  // Returns dropout's factors for a query's weights; null without dropout.
+  // Grows with the query.
+  int64_t first_key(int64_t query) const {
+    const int64_t of_window = extras_.window > 0 ? query + 1 - extras_.window : 0,
+                  of_document = first_keys_ ? first_keys_[sample_ * shape_.s + query] : 0;
+    return std::max<int64_t>({0, of_window, of_document});
+  }
+
+  // Returns dropout's factors for a query's weights, from key begin_ on; null without dropout.
   const float* factors(int64_t sample, int64_t group, int64_t head, int64_t query) {
     if (extras_.dropout == 0 || extras_.context.samples.empty()) return nullptr;
     const int64_t first =
         ((extras_.first_head + group * shape_.heads + head) * shape_.s + query) * shape_.s;
-    dropout_factors(factors_, query + 1, first, extras_.dropout, extras_.context,
+    const int64_t count = query + 1 - begin_;
+    dropout_factors(factors_, count, first + begin_, extras_.dropout, extras_.context,
                     {extras_.layer, DropoutSite::Attention}, sample);
-    std::fill(factors_ + query + 1, factors_ + padded(query + 1), 0.f);
+    std::fill(factors_ + count, factors_ + padded(count), 0.f);
     return factors_;
   }
 
   void query_gradient(int64_t sample, int64_t group, int64_t head, int64_t first, int64_t rows,
                       T* dqkv) {
-    const int64_t width = first + kRows;
-    Gemm::run(rows, shape_.d, width, dscores_, width, key_rows_, block_, shape_.d, false);
+    const int64_t width = first + kRows - begin_;
+    Gemm::run(rows, shape_.d, width, dscores_, width, key_rows_.rows_from(begin_), block_, shape_.d,
+              false);
     T* to = dqkv + shape_.qkv_index(sample, group, head) + first * shape_.qkv_stride();
     for (int64_t i = 0; i < rows; ++i) {
       scale_row(block_ + i * shape_.d, 1, shape_.d, to + i * shape_.qkv_stride());
@@ -228,6 +246,8 @@ class HeadGroup {
   int64_t width_ = padded(shape_.s);
   float root_d_ = std::sqrt(static_cast<float>(shape_.d)), scale_ = extras_.bias ? 1 : 1 / root_d_;
   const float* bias_ = nullptr;
+  const int64_t *positions_ = nullptr, *first_keys_ = nullptr;
+  int64_t sample_ = 0, begin_ = 0;  // begin_: a multiple of kRows
   float inverse_sum_[kRows];
   int64_t rotated_half_ = 0;
   torch::Tensor cos_, sin_;

@@ -16,8 +16,11 @@ struct AttentionExtras {
   int64_t window = 0;                 // keys that a query sees, the last its own; 0 = all
   double dropout = 0;                 // probability, for the weights
   DropoutContext context;
-  uint32_t layer = 0;      // the layer in the dropout's stream
-  int64_t first_head = 0;  // this rank's first among all heads
+  // int64 [b, s], contiguous, for samples of several documents; or undefined.
+  torch::Tensor positions;   // rows of cos and sin; else 0 to s - 1
+  torch::Tensor first_keys;  // the first key that each query sees; else 0
+  uint32_t layer = 0;        // the layer in the dropout's stream
+  int64_t first_head = 0;    // this rank's first among all heads
 };
 
 // Whether fused_attention() takes `qkv`: fp32 or bf16 in the CPU's memory, with heads of a multiple

@@ -80,25 +80,25 @@ bool BlockGemm<T>::has_matrix_units() {
 
 template <class T>
 Packed<T> BlockGemm<T>::pack(const T* b, int64_t stride, int64_t k, int64_t n, T* room) {
-  if (!has_matrix_units()) return {b, kColumns, stride};
+  if (!has_matrix_units()) return {b, kPackedColumns, stride};
   T* to = room;
-  for (int64_t j = 0; j < n; j += kColumns, to += k * kColumns) {
-    const int64_t width = std::min(kColumns, n - j);
+  for (int64_t j = 0; j < n; j += kPackedColumns, to += k * kPackedColumns) {
+    const int64_t width = std::min(kPackedColumns, n - j);
     for (int64_t i = 0; i < k; i += 2) {
       const auto* row = reinterpret_cast<const uint16_t*>(b + i * stride + j);
       if (i + kRowsAhead < k) prefetch_rows(b + (i + kRowsAhead) * stride + j, stride, 2, width);
       interleave(row, row + stride, width, reinterpret_cast<uint32_t*>(to + i * width));
     }
   }
-  return {room, k * kColumns, 0};
+  return {room, k * kPackedColumns, 0};
 }
 
 template <class T>
 Packed<T> BlockGemm<T>::pack_transposed(const T* bt, int64_t stride, int64_t k, int64_t n,
                                         T* room) {
   T* to = room;
-  for (int64_t j = 0; j < n; j += kColumns, to += k * kColumns) {
-    const int64_t width = std::min(kColumns, n - j);
+  for (int64_t j = 0; j < n; j += kPackedColumns, to += k * kPackedColumns) {
+    const int64_t width = std::min(kPackedColumns, n - j);
     const T* rows = bt + j * stride;
     if (has_matrix_units()) {  // treats a pair of elements as one of twice the width
       at::native::utils::transpose(width, k / 2, reinterpret_cast<const float*>(rows), stride / 2,
@@ -107,15 +107,15 @@ Packed<T> BlockGemm<T>::pack_transposed(const T* bt, int64_t stride, int64_t k, 
       transpose(rows, stride, width, k, to, width);
     }
   }
-  return {room, k * kColumns, 0};
+  return {room, k * kPackedColumns, 0};
 }
 
 template <class T>
 void BlockGemm<T>::run(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const Packed<T>& b,
                        float* c, int64_t ldc, bool add) {
-  for (int64_t j = 0; j < n; j += kColumns) {
-    const int64_t width = std::min(kColumns, n - j), stride = b.stride ? b.stride : width;
-    const T* columns = b.at + j / kColumns * b.block;
+  for (int64_t j = 0; j < n; j += kPackedColumns) {
+    const int64_t width = std::min(kPackedColumns, n - j), stride = b.stride ? b.stride : width;
+    const T* columns = b.at + j / kPackedColumns * b.block + b.first_row * stride;
     blas::brgemm(m, width, k, lda, stride, ldc, add, a, columns, c + j, has_matrix_units());
   }
 }

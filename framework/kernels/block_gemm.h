@@ -13,13 +13,21 @@ namespace anymesh {
 //   BlockGemm<T>::run(m, n, k, a, lda, p, c, ldc, add);
 //
 // k is even for T = c10::BFloat16, and n is a multiple of 16. `room` holds k * n elements. `room`
-// and `b` must last as long as the packed matrix. run() may take the first of the k rows and n
-// columns that B was packed with. Rows that begin inside a cache line cost AMX two thirds of its
+// and `b` must last as long as the packed matrix. run() may take fewer of the k rows and n columns
+// that B was packed with: the first ones, or those from a multiple of kPackedColumns on. Rows that begin inside a cache line cost AMX two thirds of its
 // speed, so rooms are AlignedBuffers.
+inline constexpr int64_t kPackedColumns = 64;
+
 template <class T>
 struct Packed {
-  const T* at;            // blocks of kColumns columns, in rows
+  const T* at;            // blocks of kPackedColumns columns, in rows
   int64_t block, stride;  // elements from one to the next; stride 0: the block's width
+  int64_t first_row = 0;
+
+  Packed rows_from(int64_t row) const { return {at, block, stride, first_row + row}; }
+  Packed columns_from(int64_t column) const {  // REQUIRES: a multiple of kPackedColumns
+    return {at + column / kPackedColumns * block, block, stride, first_row};
+  }
 };
 
 template <class T>
@@ -34,8 +42,6 @@ struct AlignedBuffer {  // n elements, from the start of a cache line on
 
 template <class T>
 struct BlockGemm {
-  static constexpr int64_t kColumns = 64;
-
   static Packed<T> pack(const T* b, int64_t stride, int64_t k, int64_t n, T* room);
   static Packed<T> pack_transposed(const T* bt, int64_t stride, int64_t k, int64_t n, T* room);
   static void run(int64_t m, int64_t n, int64_t k, const T* a, int64_t lda, const Packed<T>& b,

@@ -22,7 +22,7 @@ using Gemm = BlockGemm<T>;
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-constexpr int64_t kBlockRows = 128, kColumns = Gemm::kColumns;  // a block of C
+constexpr int64_t kBlockRows = 128, kColumns = kPackedColumns;  // a block of C
 constexpr int64_t kDepth = 2048;  // products at a time, whose factors fit the cache
 constexpr int64_t kPad = 32;      // keeps power-of-two rows out of the same cache set
 

@@ -10,7 +10,8 @@
 
 namespace anymesh {
 
-// One micro-batch for a stage. Only the first stage reads the tokens, and only the last the labels.
+// One micro-batch for a stage. The first stage reads the tokens and the last the labels. A model
+// whose ModelFacts ask for it has both on every stage.
 struct MicroBatch {
   torch::Tensor tokens, labels;  // int64 [b, s]
   DropoutContext dropout;

@@ -77,19 +77,21 @@ Datasets make_datasets(const Config& config, const BatchPlan& plan, const TrainS
   return data;
 }
 
-int vocabulary_size(const DataConfig& data) {
-  if (data.mock_data || data.tokenizer_type == "NullTokenizer") return data.vocab_size;
-  const int tokens =
+// Megatron's NullTokenizer ends documents with the last number.
+Vocabulary vocabulary_of(const DataConfig& data) {
+  if (data.mock_data) return {data.vocab_size};
+  if (data.tokenizer_type == "NullTokenizer") return {data.vocab_size, data.vocab_size - 1};
+  const auto tokenizer =
       make_tokenizer(data.tokenizer_type, data.vocab_file, data.merge_file, data.tokenizer_model,
                      {.pattern = data.tiktoken_pattern,
                       .vocab_size = data.vocab_size,
-                      .special_tokens = data.tiktoken_special_tokens})
-          ->vocab_size();
-  if (data.tokenizer_type == "TikTokenizer" || data.vocab_size == 0) return tokens;
+                      .special_tokens = data.tiktoken_special_tokens});
+  const int tokens = tokenizer->vocab_size(), eod = tokenizer->eod();
+  if (data.tokenizer_type == "TikTokenizer" || data.vocab_size == 0) return {tokens, eod};
   if (data.vocab_size < tokens)
     throw_error("--vocab-size ", data.vocab_size, ": the ", data.tokenizer_type, " has ", tokens,
                 " tokens; give at least so many");
-  return data.vocab_size;
+  return {data.vocab_size, eod};
 }
 
 }  // namespace anymesh

@@ -21,8 +21,11 @@ struct Datasets {
 Datasets make_datasets(const Config& config, const BatchPlan& plan, const TrainState& state,
                        const ModelFacts& model);
 
-// Returns the number of entries in the tokens' vocabulary: the tokenizer's, or more if --vocab-size
-// says so.
-int vocabulary_size(const DataConfig& data);
+// The tokens' vocabulary.
+struct Vocabulary {
+  int size = 0;  // the tokenizer's, or more if --vocab-size says so
+  int eod = -1;  // ends documents; -1 with --mock-data, which has none
+};
+Vocabulary vocabulary_of(const DataConfig& data);
 
 }  // namespace anymesh

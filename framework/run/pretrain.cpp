@@ -8,7 +8,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <numeric>
+#include <set>
 
+#include "framework/checkpoint/args.h"
 #include "framework/checkpoint/load/find_loadable_tags.h"
 #include "framework/checkpoint/save/retention.h"
 #include "framework/checkpoint/save/save_lock.h"
@@ -16,6 +18,7 @@
 #include "framework/comm/mpi_job.h"
 #include "framework/comm/thread_job.h"
 #include "framework/config/parse.h"
+#include "framework/format/layout.h"
 #include "framework/profile/report.h"
 #include "framework/run/datasets.h"
 #include "framework/run/device.h"
@@ -80,8 +83,8 @@ std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
 BatchPlan rest_of(BatchPlan plan, const BatchConfig& batch, const TrainState& state) {
   if (batch.train_samples != 0) {
     plan.train_iters =
-        state.iteration + std::max<int64_t>(0, batch.train_samples - state.consumed_train_samples) /
-                              plan.global_batch_size;
+        state.iteration +
+        plan.ramp.steps(state.consumed_train_samples, batch.train_samples, plan.global_batch_size);
   }
   return plan;
 }
@@ -194,6 +197,39 @@ Outputs claim_outputs(const Config& config, Communicator& world) {
   return outputs;
 }
 
+LoadOptions load_choice(const CheckpointConfig& c) {
+  return {.tag = c.load_tag, .universal = c.universal_checkpoint};
+}
+
+// Sets the flags of the model, which stand behind the framework's in the table, and those of the
+// tokenizer, as --use-checkpoint-args asks.
+void take_checkpoint_args(FlagTable& flags, size_t first_of_model, const Config& config,
+                          std::vector<std::string>& notes) {
+  constexpr const char* kTokenizer[] = {"tokenizer-type",   "vocab-file",
+                                        "merge-file",       "tokenizer-model",
+                                        "tiktoken-pattern", "tiktoken-num-special-tokens",
+                                        "vocab-size"};
+  const std::string& folder = config.checkpoint.load;
+  const Value metadata = saved_metadata(folder, load_choice(config.checkpoint)),
+              args = metadata ? metadata.find(keys::kArgs) : Value();
+  if (!args) {
+    notes.push_back("--use-checkpoint-args: --load " + folder +
+                    (metadata ? " holds a checkpoint without args" : " holds no checkpoint yet") +
+                    "; the flags hold");
+    return;
+  }
+  const auto given = [&](const char* flag) { return flags.given(flag); };
+  const bool own_tokenizer = config.data.mock_data || std::ranges::any_of(kTokenizer, given);
+  std::set<std::string> wanted;
+  if (!own_tokenizer) wanted.insert(std::begin(kTokenizer), std::end(kTokenizer));
+  for (size_t i = first_of_model; i < flags.flags().size(); ++i)
+    if (const FlagTable::Flag& flag = flags.flags()[i]; flag.origin.empty())
+      wanted.insert(flag.name);
+  read_args(flags, args, [&](const Setting& setting) { return wanted.contains(setting.flag); });
+  notes.push_back("--use-checkpoint-args: flags that the command line lacks are those of " +
+                  args.where());
+}
+
 // A rank's flags and model. They are read before there are other ranks, because the flags say how
 // to start these and how long to wait for them.
 struct CommandLine {
@@ -201,12 +237,19 @@ struct CommandLine {
               const MakeModel& make_model, const std::vector<std::string>& args)
       : model(make_model()), flags(program, description) {
     add_flags(flags, config);
+    const size_t first_of_model = flags.flags().size();
     model->add_flags(flags);
     if (args.empty())
       error = "got no flags.\n" + description +
               "\nAll flags: --help. Read on: docs/training.md. A first run: tutorials/read_it.sh";
     try {
-      if (!args.empty()) parsed = parse(flags, config, args);
+      std::vector<std::string> notes;
+      const auto take_args = [&] {
+        if (config.checkpoint.use_checkpoint_args && !config.checkpoint.load.empty())
+          take_checkpoint_args(flags, first_of_model, config, notes);
+      };
+      if (!args.empty()) parsed = parse(flags, config, args, take_args);
+      parsed.notes.insert(parsed.notes.end(), notes.begin(), notes.end());
     } catch (const std::exception& e) {
       error = printable_message(e);
     }
@@ -240,31 +283,35 @@ void check_start(Communicator& world, const CommandLine& line) {
   check_same(world, told);
 }
 
-// Returns the size of the tokenizer's vocabulary, or the checkpoint's if that is larger, since
+// Returns the tokenizer's vocabulary, with the checkpoint's size if that is larger, since
 // model makers pad theirs. A checkpoint with more than kMostPadding extra entries has another
 // tokenizer's vocabulary. Collective.
-int vocabulary_of_run(const Config& config, Communicator& world, std::vector<std::string>& notes) {
+Vocabulary vocabulary_of_run(const Config& config, Communicator& world,
+                             std::vector<std::string>& notes) {
   constexpr int64_t kMostPadding = 4096;
   const CheckpointConfig& c = config.checkpoint;
-  int own = 0;
-  all_or_none(world, [&] { own = vocabulary_size(config.data); });
-  check_same(world, {{"the vocabulary's size", std::to_string(own)}});
-  if (config.data.tokenizer_type == "NullTokenizer" || c.load.empty()) return own;
-  const int64_t saved = max_over(
-      world, saved_vocabulary(c.load, {.tag = c.load_tag, .universal = c.universal_checkpoint}));
-  if (saved <= own || saved - own > kMostPadding) return own;
+  Vocabulary vocabulary;
+  all_or_none(world, [&] { vocabulary = vocabulary_of(config.data); });
+  const int own = vocabulary.size;
+  check_same(world, {{"the vocabulary's size", std::to_string(own)},
+                     {"the token that ends documents", std::to_string(vocabulary.eod)}});
+  if (config.data.tokenizer_type == "NullTokenizer" || c.load.empty()) return vocabulary;
+  const int64_t saved = max_over(world, saved_vocabulary(saved_metadata(c.load, load_choice(c))));
+  if (saved <= own || saved - own > kMostPadding) return vocabulary;
   notes.push_back(c10::str("the vocabulary of the checkpoint has ", saved,
                            " entries, the tokenizer ", own,
                            ": the model keeps those that no text has, padding of its makers"));
-  return static_cast<int>(saved);
+  return {static_cast<int>(saved), vocabulary.eod};
 }
 
 // Completes the flags by the vocabulary and the model's facts. Collective.
 void settle(CommandLine& line, Communicator& world) {
   EngineConfig& engine = line.config.engine;
-  const int vocab_size = vocabulary_of_run(line.config, world, line.parsed.notes);
-  all_or_none(world,
-              [&] { engine.model = line.model->settle(line.config, vocab_size, world.size()); });
+  const Vocabulary vocabulary = vocabulary_of_run(line.config, world, line.parsed.notes);
+  line.config.data.eod_token = vocabulary.eod;
+  all_or_none(world, [&] {
+    engine.model = line.model->settle(line.config, vocabulary.size, world.size());
+  });
   engine.settings = line.flags.settings();
   std::erase_if(engine.settings,  // a checkpoint does not keep how ranks were started
                 [](const Setting& setting) { return setting.flag == "local-ranks"; });

@@ -87,14 +87,25 @@ std::optional<std::vector<MicroBatch>> Trainer::next_batch() {
   }
   step_start_ = std::chrono::steady_clock::now();
   RECORD_USER_SCOPE("data");
-  return micro_batches(*data_.train, grid_, config_.batch.micro_batch_size,
-                       state_.consumed_train_samples, plan_.num_microbatches, state_.dropout_seed);
+  const int64_t size =
+      plan_.ramp.batch_size(state_.consumed_train_samples, plan_.global_batch_size);
+  if (size != step_samples_ && plan_.ramp.samples > 0)
+    log_.line(c10::str("batches of ", size, " samples from iteration ", state_.iteration + 1));
+  step_samples_ = size;
+  return micro_batches_of(*data_.train, state_.consumed_train_samples, size / plan_.samples_at_once,
+                          state_.dropout_seed);
+}
+
+std::vector<MicroBatch> Trainer::micro_batches_of(const Dataset& data, int64_t first, int64_t count,
+                                                  std::optional<uint64_t> dropout_seed) const {
+  return micro_batches(data, grid_, config_.batch.micro_batch_size, first, count, dropout_seed,
+                       config_.engine.model.all_stages_read_tokens);
 }
 
 void Trainer::end_step(StepReport report) {
   report.elapsed_ms = seconds_since(step_start_) * 1e3;
-  report.tokens_per_s = static_cast<double>(plan_.global_batch_size) * data_.train->seq_length() /
-                        (report.elapsed_ms / 1e3);
+  report.tokens_per_s =
+      static_cast<double>(step_samples_) * data_.train->seq_length() / (report.elapsed_ms / 1e3);
   if (report.skipped)
     log_.line(c10::str("iteration ", report.iteration, ": overflow, step skipped (",
                        state_.skipped_steps, " so far); loss scale ", report.loss_scale, " -> ",
@@ -160,14 +171,13 @@ void Trainer::evaluate(const char* when) {
 // true.
 std::optional<double> Trainer::validation_loss(int64_t first_sample, int64_t samples,
                                                const std::function<bool()>& stop) {
-  const int64_t per_batch = int64_t{config_.batch.micro_batch_size} * plan_.dp,
-                batches = samples / per_batch;
+  const int64_t per_batch = plan_.samples_at_once, batches = samples / per_batch;
   double sum = 0;
   for (int64_t done = 0; done < batches; done += plan_.num_microbatches) {
     if (stop && stop()) return std::nullopt;
     const int64_t count = std::min<int64_t>(plan_.num_microbatches, batches - done);
-    sum += engine_.eval_batch(micro_batches(*data_.valid, grid_, config_.batch.micro_batch_size,
-                                            first_sample + done * per_batch, count, {})) *
+    sum += engine_.eval_batch(
+               micro_batches_of(*data_.valid, first_sample + done * per_batch, count, {})) *
            static_cast<double>(count);
   }
   return sum / static_cast<double>(batches);
@@ -184,8 +194,7 @@ void Trainer::verify_resume() {
     return;
   }
   const auto [before, first_sample, samples, prepared] = *state_.verified;
-  if (const int64_t per_batch = int64_t{config_.batch.micro_batch_size} * plan_.dp;
-      samples % per_batch != 0) {
+  if (const int64_t per_batch = plan_.samples_at_once; samples % per_batch != 0) {
     log_.line(c10::str("verify-resume: not comparable: the ", samples,
                        " samples of the saved loss do not make whole batches of ", per_batch,
                        " (--micro-batch-size x data-parallel size)"));

@@ -46,6 +46,8 @@ class Trainer {
 
  private:
   bool due(int64_t interval) const { return interval > 0 && state_.iteration % interval == 0; }
+  std::vector<MicroBatch> micro_batches_of(const Dataset& data, int64_t first, int64_t count,
+                                           std::optional<uint64_t> dropout_seed) const;
   void report_profile(const StepReport& report);
   void evaluate(const char* when);
   std::optional<double> validation_loss(int64_t first_sample, int64_t samples,
@@ -65,6 +67,7 @@ class Trainer {
   RunLog log_;
   int64_t saved_at_;  // the iteration of the newest committed checkpoint
   bool interrupted_ = false, exits_ = false;
+  int64_t step_samples_ = 0;  // of the current step, over all ranks
   std::chrono::steady_clock::time_point step_start_;
   std::optional<Profiler> profiler_;  // during --profile-step
   CommCounts last_step_;

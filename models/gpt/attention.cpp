@@ -25,7 +25,7 @@ ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& na
       dense_(params, name + ".dense", config.num_attention_heads * head_dim_, config.hidden_size,
              Init::normal(config.residual_std()), config.attention_output_bias()) {}
 
-torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden, const DropoutContext& context,
+torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden, const LayerContext& context,
                                          Mix mix) const {
   const torch::Tensor qkv =
       normed(query_key_value_
@@ -41,14 +41,16 @@ torch::Tensor ParallelAttention::normed(const torch::Tensor& qkv) const {
 }
 
 torch::Tensor ParallelAttention::attend(const torch::Tensor& qkv,
-                                        const DropoutContext& context) const {
+                                        const LayerContext& context) const {
   if (!can_fuse_attention(qkv)) return attend_unfused(qkv, context);
   return fused_attention(qkv, {.cos = positions_.cos,
                                .sin = positions_.sin,
                                .bias = positions_.score_bias,
                                .window = window_,
                                .dropout = dropout_,
-                               .context = context,
+                               .context = context.dropout,
+                               .positions = context.positions,
+                               .first_keys = context.first_keys,
                                .layer = layer_ + 1,
                                .first_head = first_head_});
 }
@@ -66,20 +68,30 @@ ParallelAttention::Heads ParallelAttention::heads_of(const torch::Tensor& qkv) c
   return {heads(parts[0]), heads(parts[1]), heads(parts[2])};
 }
 
-torch::Tensor ParallelAttention::attend_unfused(const torch::Tensor& qkv,
-                                                const DropoutContext& context) const {
-  const Heads heads = heads_of(qkv);
-  const torch::Tensor q = positions_.rotate(heads.q), k = positions_.rotate(heads.k), v = heads.v;
+std::optional<torch::Tensor> ParallelAttention::mask_of(const LayerContext& context, int64_t s,
+                                                        torch::Device device) const {
+  const torch::Tensor& first = context.first_keys;
   const auto& bias = positions_.score_bias;
+  if (!first.defined() && (bias || window_ == 0 || window_ >= s)) return bias;
+  torch::Tensor seen = visible(0, s, device);  // [s, s]
+  if (!first.defined()) return seen;
+  const torch::Tensor own = at::arange(s, first.options()) >= first.unsqueeze(2);  // [b, s, s]
+  seen = (seen.defined() ? own.logical_and(seen) : own).unsqueeze(1);
+  return bias ? bias->masked_fill(~seen, -INFINITY) : seen;
+}
+
+torch::Tensor ParallelAttention::attend_unfused(const torch::Tensor& qkv,
+                                                const LayerContext& context) const {
+  const Heads heads = heads_of(qkv);
+  const torch::Tensor q = positions_.rotate(heads.q, context.positions),
+                      k = positions_.rotate(heads.k, context.positions), v = heads.v;
   const int64_t s = q.size(2);
-  const bool drops = dropout_ > 0 && !context.samples.empty(), grouped = group_size_ > 1;
+  const bool drops = dropout_ > 0 && !context.dropout.samples.empty(), grouped = group_size_ > 1;
   const auto join = [](const torch::Tensor& mixed) {  // [b, n/t, s, d] -> [b, s, nd/t]
     return mixed.transpose(1, 2).flatten(2);
   };
-  const bool windowed = window_ > 0 && window_ < s;
+  const std::optional<torch::Tensor> mask = mask_of(context, s, q.device());
   if (!drops) {
-    std::optional<torch::Tensor> mask = bias;
-    if (windowed && !bias) mask = visible(0, s, q.device());
     return join(at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0,
                                                  /*is_causal=*/!mask, /*scale=*/{},
                                                  /*enable_gqa=*/grouped));
@@ -91,12 +103,14 @@ torch::Tensor ParallelAttention::attend_unfused(const torch::Tensor& qkv,
   };
   torch::Tensor scores = at::matmul(q, per_query(k).transpose(-1, -2)) /
                          std::sqrt(static_cast<double>(head_dim_));  // [b, n/t, s, s]
-  if (bias) scores = scores + *bias;                                 // in the bias's precision
-  if (const torch::Tensor seen = visible(0, s, q.device()); seen.defined())
+  const torch::Tensor seen = mask ? *mask : visible(0, s, q.device());
+  if (positions_.score_bias)
+    scores = scores + seen;  // in the bias's precision
+  else if (seen.defined())
     scores = scores.masked_fill(~seen, -INFINITY);
   const torch::Tensor weights = at::softmax(scores, -1).to(v.scalar_type());
-  return join(at::matmul(dropout(weights, dropout_, context, {layer_ + 1, DropoutSite::Attention},
-                                 first_head_ * s * s),
+  return join(at::matmul(dropout(weights, dropout_, context.dropout,
+                                 {layer_ + 1, DropoutSite::Attention}, first_head_ * s * s),
                          per_query(v)));
 }
 

@@ -5,10 +5,9 @@
 #include <string>
 
 #include "framework/kernels/attention.h"
-#include "framework/kernels/dropout.h"
 #include "framework/kernels/norm.h"
 #include "framework/tensor_parallel/layers.h"
-#include "models/gpt/gpt_config.h"
+#include "models/gpt/documents.h"
 #include "models/gpt/positions.h"
 
 namespace anymesh {
@@ -27,7 +26,7 @@ class ParallelAttention {
   // heads_of(), positions() and visible().
   using Mix = c10::function_ref<torch::Tensor(const ParallelAttention& attention,
                                               const torch::Tensor& qkv)>;
-  torch::Tensor forward(const torch::Tensor& hidden, const DropoutContext& context,
+  torch::Tensor forward(const torch::Tensor& hidden, const LayerContext& context,
                         Mix mix = {}) const;  // [b, s, h] -> [b, s, h]
 
   struct Heads {
@@ -42,9 +41,13 @@ class ParallelAttention {
 
  private:
   torch::Tensor normed(const torch::Tensor& qkv) const;
-  torch::Tensor attend(const torch::Tensor& qkv, const DropoutContext& context) const;
+  torch::Tensor attend(const torch::Tensor& qkv, const LayerContext& context) const;
   // Uses LibTorch's operators for cases that the fused kernel does not take.
-  torch::Tensor attend_unfused(const torch::Tensor& qkv, const DropoutContext& context) const;
+  torch::Tensor attend_unfused(const torch::Tensor& qkv, const LayerContext& context) const;
+  // Returns what the scores need beside the causal mask: a bool [1 or b, 1, s, s], or a bias
+  // [1 or b, n/t, s, s] that includes the mask.
+  std::optional<torch::Tensor> mask_of(const LayerContext& context, int64_t s,
+                                       torch::Device device) const;
 
   int64_t groups_, group_size_, first_head_, head_dim_;  // a group has group_size_ query heads
   int64_t window_;                                       // see GptConfig::window()

@@ -141,6 +141,18 @@ void check_numbers(const GptConfig& gpt) {
           with("--hidden-dropout", gpt.hidden_dropout) + " must be in [0, 1)");
 }
 
+void check_documents(const GptConfig& gpt, const DataConfig& data) {
+  for (const auto& [flag, on] : {std::pair("--reset-position-ids", gpt.reset_position_ids),
+                                 {"--reset-attention-mask", gpt.reset_attention_mask},
+                                 {"--eod-mask-loss", gpt.eod_mask_loss}})
+    require(!on || !data.mock_data,
+            std::string(flag) + " has no effect with --mock-data, whose text has no documents");
+  require(
+      !gpt.reset_position_ids || gpt.learned_positions() || gpt.rotary(),
+      "--reset-position-ids has no effect on a model without position ids, as with alibi, which "
+      "counts distances; leave it out");
+}
+
 void check_mesh(const GptConfig& gpt, const ParallelConfig& parallel) {
   require(!gpt.no_pipeline_parallel || parallel.pp == 1,
           "--no-pipeline-parallel: " + with("--pipeline-model-parallel-size", parallel.pp) +
@@ -333,6 +345,13 @@ void add_flags(FlagTable& flags, GptConfig& gpt) {
   flags.add("attention-dropout", gpt.attention_dropout, "of the attention probabilities");
   flags.add("hidden-dropout", gpt.hidden_dropout, "of the embedding and of each sublayer's output");
   add_architecture_flags(flags, gpt);
+  flags.group("Documents in a sample");
+  flags.add("reset-position-ids", gpt.reset_position_ids,
+            "count positions from the beginning of each document");
+  flags.add("reset-attention-mask", gpt.reset_attention_mask,
+            "let a token see its own document alone");
+  flags.add("eod-mask-loss", gpt.eod_mask_loss,
+            "leave the token behind the end of a document out of the loss");
 }
 
 void validate(const GptConfig& gpt) {
@@ -345,6 +364,7 @@ void validate(const GptConfig& gpt) {
 void validate(const Config& config, const GptConfig& gpt, int world_size) {
   validate(config, world_size);
   validate(gpt);
+  check_documents(gpt, config.data);
   check_mesh(gpt, config.parallel);
 }
 
@@ -357,7 +377,8 @@ ModelFacts model_facts(const GptConfig& gpt, int tp) {
   return {.seq_length = gpt.seq_length,
           .vocab_size = gpt.vocab_size,
           .padded_vocab_size = padded_vocab_size(gpt, tp),
-          .flags = model_flags(gpt)};
+          .flags = model_flags(gpt),
+          .all_stages_read_tokens = gpt.separates_documents()};
 }
 
 }  // namespace anymesh

@@ -2,7 +2,7 @@
 // other flag code.
 //
 //   add_flags(flags, gpt);                     beside the framework's add_flags(flags, config)
-//   gpt.vocab_size = tokenizer->vocab_size();  the one field that no flag sets
+//   gpt.vocab_size = tokenizer->vocab_size();  this field and eod_token are no flag's
 //   validate(config, gpt, world_size);         all rules: the framework's, then the GPT's
 //   gpt = resolved(gpt);                       with every default filled in, for files
 #pragma once
@@ -36,6 +36,11 @@ struct GptConfig {
   bool untie_embeddings_and_output_weights = false;
   bool bias_gelu_fusion = true;  // see activation()
   int vocab_size = 0;            // true vocabulary, from the tokenizer; 0 until it is known
+  int eod_token = -1;            // the one that ends documents
+
+  // See documents.h.
+  bool reset_position_ids = false, reset_attention_mask = false, eod_mask_loss = false;
+  bool separates_documents() const { return reset_position_ids || reset_attention_mask; }
 
   // Other architectures. Each option is one that some family of models has.
   int kv_channels = 0;                 // width of a head, see head_dim()

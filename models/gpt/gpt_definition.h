@@ -14,6 +14,7 @@ class Gpt final : public ModelDefinition {
 
   ModelFacts settle(const Config& config, int vocab_size, int world_size) override {
     gpt_.vocab_size = vocab_size;
+    gpt_.eod_token = config.data.eod_token;
     validate(config, gpt_, world_size);
     gpt_ = resolved(gpt_);
     return model_facts(gpt_, config.parallel.tp);

@@ -95,19 +95,23 @@ void GptModel::make_embedding(ParamBuilder& params, const ParamSpec& table, Init
 
 torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& batch) {
   torch::Tensor hidden = input;
+  const LayerContext context = layer_context(batch, config_);
   if (grid_.is_first_stage()) {
-    hidden = runner_.run(0, {}, [&](const torch::Tensor&) { return embed(batch); });
+    hidden =
+        runner_.run(0, {}, [&](const torch::Tensor&) { return embed(batch, context.positions); });
   }
   int unit = first_layer_unit_;
   for (const TransformerLayer& layer : layers_) {
-    hidden = runner_.run(unit++, hidden, [&layer, context = batch.dropout](const torch::Tensor& h) {
+    hidden = runner_.run(unit++, hidden, [&layer, context](const torch::Tensor& h) {
       return layer.forward(h, context);
     });
   }
   if (!grid_.is_last_stage()) return hidden;
-  return runner_.run(unit, hidden, [this, labels = batch.labels](const torch::Tensor& h) {
-    if (!labels.defined()) return logits(h);
-    return vocab_parallel_cross_entropy(logits(h), labels, config_.vocab_size, grid_.tp).mean();
+  return runner_.run(unit, hidden, [this, batch](const torch::Tensor& h) {
+    if (!batch.labels.defined()) return logits(h);
+    return mean_loss(
+        vocab_parallel_cross_entropy(logits(h), batch.labels, config_.vocab_size, grid_.tp), batch,
+        config_);
   });
 }
 
@@ -117,18 +121,26 @@ torch::Tensor GptModel::empty_hidden() const {
       options_);
 }
 
-torch::Tensor GptModel::embed(const MicroBatch& batch, int64_t first) const {
+torch::Tensor GptModel::embed(const MicroBatch& batch, const torch::Tensor& positions,
+                              int64_t first) const {
   torch::Tensor hidden = word_embeddings_->forward(batch.tokens);  // [b, s, h]
   if (config_.apply_embedding_scaling)
     hidden = hidden * std::sqrt(static_cast<double>(config_.hidden_size));
   if (word_embeddings_norm_.weight.defined()) hidden = norm(hidden, word_embeddings_norm_);
-  if (position_embeddings_.defined()) {
-    const int64_t positions = hidden.size(1);
-    first += config_.position_embedding_offset + tp_.sequence_part() * positions;
-    hidden = hidden + position_embeddings_.narrow(0, first, positions);
-  }
+  if (position_embeddings_.defined())
+    hidden = hidden + position_rows(positions, first, hidden.size(1));
   return dropout(hidden, config_.hidden_dropout, batch.dropout, {0, DropoutSite::Embedding},
                  tp_.first_element(hidden));
+}
+
+torch::Tensor GptModel::position_rows(const torch::Tensor& positions, int64_t first,
+                                      int64_t count) const {
+  const int64_t offset = config_.position_embedding_offset,
+                part = tp_.sequence_part() * count;  // where this rank's part begins
+  if (!positions.defined()) return position_embeddings_.narrow(0, offset + first + part, count);
+  // Gradients of rows are sparse, so that those that occur often are summed in fp32.
+  return at::embedding(position_embeddings_, positions.narrow(1, part, count) + offset,
+                       /*padding_idx=*/-1, /*scale_grad_by_freq=*/false, /*sparse=*/true);
 }
 
 torch::Tensor GptModel::logits(const torch::Tensor& hidden) const {

@@ -29,8 +29,10 @@ class GptModel final : public StageModule {
   torch::Tensor empty_hidden() const override;
   const std::vector<ParamSpec>& params() const override { return params_; }
 
-  // The parts of forward(), for generation. embed() takes tokens at positions `first` and on.
-  torch::Tensor embed(const MicroBatch& batch, int64_t first = 0) const;  // -> [b, s, h]
+  // The parts of forward(), for generation. embed() takes tokens at `positions`, int64 [b, s], or at
+  // positions `first` and on.
+  torch::Tensor embed(const MicroBatch& batch, const torch::Tensor& positions,
+                      int64_t first = 0) const;  // -> [b, s, h]
   const std::vector<TransformerLayer>& layers() const { return layers_; }
   torch::Tensor logits(const torch::Tensor& hidden) const;  // [b, s, h] -> [b, s, v/t]
   const GptConfig& config() const { return config_; }
@@ -38,6 +40,7 @@ class GptModel final : public StageModule {
 
  private:
   void make_embedding(ParamBuilder& params, const ParamSpec& table, Init init);
+  torch::Tensor position_rows(const torch::Tensor& positions, int64_t first, int64_t count) const;
 
   GptConfig config_;
   const ProcessGrid& grid_;

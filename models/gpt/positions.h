@@ -21,8 +21,9 @@ struct RelativePositions {
   RelativePositions(const GptConfig& config, const Communicator& tp,
                     const torch::TensorOptions& options);
 
-  // Returns queries or keys [b, n, s, d], turned; unchanged unless positions are rotary.
-  torch::Tensor rotate(const torch::Tensor& heads) const;
+  // Returns queries or keys [b, n, s, d], turned; unchanged unless positions are rotary. They are at
+  // `positions`, int64 [b, s], or at 0 to s - 1.
+  torch::Tensor rotate(const torch::Tensor& heads, const torch::Tensor& positions = {}) const;
 
   // Cosines and sines of the angles, [s, r/2] for the first r elements of a head; undefined unless
   // rotary.

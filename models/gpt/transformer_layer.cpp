@@ -50,15 +50,15 @@ TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptCon
           make_norm(params, std::to_string(layer + 2) + ".post_attention_layernorm", config)),
       mlp_(params, std::to_string(layer + 2) + ".mlp", config) {}
 
-torch::Tensor TransformerLayer::forward(const torch::Tensor& hidden, const DropoutContext& context,
+torch::Tensor TransformerLayer::forward(const torch::Tensor& hidden, const LayerContext& context,
                                         ParallelAttention::Mix mix) const {
   const torch::Tensor attended =
-      drop(self_attention_.forward(norm(hidden, input_layernorm_), context, mix), context,
+      drop(self_attention_.forward(norm(hidden, input_layernorm_), context, mix), context.dropout,
            DropoutSite::AttentionOutput);
   const auto [sum, normed] =
       parallel_ ? SumAndNorm{hidden + attended, norm(hidden, post_attention_layernorm_)}
                 : added_norm(hidden, attended, post_attention_layernorm_);
-  return sum + drop(mlp_.forward(normed), context, DropoutSite::MlpOutput);
+  return sum + drop(mlp_.forward(normed), context.dropout, DropoutSite::MlpOutput);
 }
 
 torch::Tensor TransformerLayer::drop(const torch::Tensor& hidden, const DropoutContext& context,

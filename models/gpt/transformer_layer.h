@@ -42,7 +42,7 @@ class TransformerLayer {
  public:
   TransformerLayer(ParamBuilder& params, int layer, const GptConfig& config,
                    const RelativePositions& positions);
-  torch::Tensor forward(const torch::Tensor& hidden, const DropoutContext& context,
+  torch::Tensor forward(const torch::Tensor& hidden, const LayerContext& context,
                         ParallelAttention::Mix mix = {}) const;  // [b, s, h] -> [b, s, h]
 
  private:

@@ -126,6 +126,30 @@ TEST_F(ValidateTest, Batch) {
               HasSubstr("is too large"));
 }
 
+TEST_F(ValidateTest, BatchRamp) {
+  config.batch = {.global_batch_size = 24, .train_samples = 100};
+  config.batch.rampup_batch_size = {"8", "4", "50"};
+  EXPECT_EQ(refused(), "");
+  EXPECT_EQ(refused(4), "");
+  EXPECT_EQ(plan_batches(config, 4).train_iters, 6);  // 8 8 12 16 20 24
+  EXPECT_EQ(refused(8),
+            "--rampup-batch-size 8 4 50: 4 must be divisible by --micro-batch-size (1) x "
+            "data-parallel size (8) = 8");
+  EXPECT_EQ(refused_with(config.batch.rampup_batch_size, {"8", "4", "101"}),
+            "--rampup-batch-size 8 4 101: expected at most the samples of the run, "
+            "--train-samples (100)");
+}
+
+TEST_F(ValidateTest, Documents) {
+  gpt.reset_attention_mask = true;
+  EXPECT_EQ(refused(), "");
+  EXPECT_EQ(refused_with(config.data.mock_data, true),
+            "--reset-attention-mask has no effect with --mock-data, whose text has no documents");
+  gpt.reset_position_ids = true;
+  EXPECT_THAT(refused_with(gpt.position_embedding_type, std::string("alibi")),
+              HasSubstr("--reset-position-ids has no effect on a model without position ids"));
+}
+
 TEST_F(ValidateTest, Length) {
   const std::string both =
       "give exactly one of --train-iters (0) and --train-samples (0); --help lists all flags";

@@ -60,7 +60,7 @@ void run(const std::vector<std::string>& args, const CommPtr& world) {
   add_flags(flags, config);
   add_flags(flags, gpt);
   parse(flags, config, {args.begin() + 2, args.end()});
-  gpt.vocab_size = vocabulary_size(config.data);
+  gpt.vocab_size = vocabulary_of(config.data).size;
   validate(config, gpt, world->size());
   gpt = resolved(gpt);
   const torch::Tensor tokens = read_tokens(args[0], gpt.seq_length);

@@ -16,14 +16,33 @@ struct Case {
   int64_t rotary = 0;                             // elements that turn
   bool alibi = false;
   double dropout = 0;
+  int64_t window = 0;
+  bool documents = false;
 };
 
 torch::Tensor rotated(const torch::Tensor& x, const AttentionExtras& extras) {  // [b, n, s, d]
   if (!extras.cos.defined()) return x;
   const int64_t half = extras.cos.size(1);
   const auto p = x.split_with_sizes({half, half, x.size(-1) - 2 * half}, -1);
-  return at::cat(
-      {p[0] * extras.cos - p[1] * extras.sin, p[1] * extras.cos + p[0] * extras.sin, p[2]}, -1);
+  torch::Tensor cos = extras.cos, sin = extras.sin;
+  if (extras.positions.defined()) {  // [b, 1, s, half]
+    cos = cos.index({extras.positions}).unsqueeze(1);
+    sin = sin.index({extras.positions}).unsqueeze(1);
+  }
+  return at::cat({p[0] * cos - p[1] * sin, p[1] * cos + p[0] * sin, p[2]}, -1);
+}
+
+// Returns which keys the queries do not see, [b, 1, s, s].
+torch::Tensor unseen(int64_t b, int64_t s, const AttentionExtras& extras) {
+  torch::Tensor hidden = at::zeros({b, 1, s, s}, torch::kBool);
+  auto at = hidden.accessor<bool, 4>();
+  for (int64_t sample = 0; sample < b; ++sample)
+    for (int64_t query = 0; query < s; ++query)
+      for (int64_t key = 0; key < s; ++key)
+        at[sample][0][query][key] =
+            key > query || (extras.window > 0 && key + extras.window <= query) ||
+            (extras.first_keys.defined() && key < extras.first_keys[sample][query].item<int64_t>());
+  return hidden;
 }
 
 // Computes the definition in LibTorch's operators.
@@ -37,7 +56,7 @@ torch::Tensor plain_attention(const torch::Tensor& qkv, const AttentionExtras& e
                       k = rotated(part(heads, 1), extras).repeat_interleave(heads, 1),
                       v = part(heads + 1, 1).repeat_interleave(heads, 1);
   torch::Tensor scores = at::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(d));
-  scores = scores.masked_fill(at::ones({s, s}, torch::kBool).triu(1), -INFINITY);
+  scores = scores.masked_fill(unseen(b, s, extras), -INFINITY);
   if (extras.bias) scores = scores + *extras.bias;
   torch::Tensor weights = at::softmax(scores, -1);  // [b, n, s, s]
   weights = dropout(weights, extras.dropout, extras.context, {extras.layer, DropoutSite::Attention},
@@ -57,6 +76,12 @@ AttentionExtras extras_of(const Case& c) {
     extras.sin = angles.sin();
   }
   if (c.alibi) extras.bias = at::randn({1, c.groups * c.heads, c.s, c.s});
+  extras.window = c.window;
+  if (c.documents) {  // of 1 to s tokens, other ones in each sample
+    const torch::Tensor begins = at::rand({2, c.s}) < 0.05;
+    extras.first_keys = std::get<0>(at::cummax(begins * at::arange(c.s), 1));
+    extras.positions = at::arange(c.s) - extras.first_keys;
+  }
   return extras;
 }
 
@@ -96,16 +121,26 @@ TEST_P(AttentionTest, IsTheDefinitionInBf16) { expect_close(torch::kBFloat16, 1e
 
 INSTANTIATE_TEST_SUITE_P(
     , AttentionTest,
-    testing::Values(
-        Case{.name = "Plain"}, Case{.name = "OneBlockIsNotFull", .s = 37},
-        Case{.name = "LastBlockIsNotFull", .s = 150, .d = 16},
-        Case{.name = "SharedKeys", .s = 130, .groups = 2, .heads = 3},
-        Case{.name = "WideHeads", .s = 128, .d = 80},
-        Case{.name = "Rotary", .s = 100, .rotary = 32},
-        Case{.name = "RotaryInPart", .s = 64, .heads = 2, .rotary = 12},
-        Case{.name = "Alibi", .s = 128, .heads = 2, .alibi = true},
-        Case{.name = "Dropout", .s = 128, .dropout = 0.3},
-        Case{.name = "All", .s = 90, .heads = 2, .rotary = 8, .alibi = true, .dropout = 0.5}),
+    testing::Values(Case{.name = "Plain"}, Case{.name = "OneBlockIsNotFull", .s = 37},
+                    Case{.name = "LastBlockIsNotFull", .s = 150, .d = 16},
+                    Case{.name = "SharedKeys", .s = 130, .groups = 2, .heads = 3},
+                    Case{.name = "WideHeads", .s = 128, .d = 80},
+                    Case{.name = "Rotary", .s = 100, .rotary = 32},
+                    Case{.name = "RotaryInPart", .s = 64, .heads = 2, .rotary = 12},
+                    Case{.name = "Alibi", .s = 128, .heads = 2, .alibi = true},
+                    Case{.name = "Dropout", .s = 128, .dropout = 0.3},
+                    Case{.name = "Window", .s = 200, .window = 70},
+                    Case{.name = "Documents", .s = 200, .documents = true},
+                    Case{.name = "RotaryDocuments", .s = 150, .rotary = 32, .documents = true},
+                    Case{.name = "WindowOfDocuments", .s = 170, .window = 20, .documents = true},
+                    Case{.name = "All",
+                         .s = 90,
+                         .heads = 2,
+                         .rotary = 8,
+                         .alibi = true,
+                         .dropout = 0.5,
+                         .window = 40,
+                         .documents = true}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Attention, ThreadsDoNotChangeABit) {

@@ -41,18 +41,19 @@ class DenseGpt {
     if (c.untie_embeddings_and_output_weights) add(head_, {c.vocab_size, h_});
   }
 
-  // tokens, labels [b, s] -> mean loss
-  torch::Tensor loss(const torch::Tensor& tokens, const torch::Tensor& labels) const {
+  // tokens, labels [b, s] -> the mean of the losses of micro-batches of `rows` samples
+  torch::Tensor loss(const torch::Tensor& tokens, const torch::Tensor& labels, int64_t rows) const {
+    const Masks masks = masks_of(tokens);
     torch::Tensor x = torch::embedding(params.at(embed_ + "word_embeddings.weight"), tokens);
     if (config_.apply_embedding_scaling) x = x * std::sqrt(static_cast<double>(h_));
     if (config_.embed_layernorm) x = norm(embed_ + "word_embeddings.norm", x);
     if (config_.learned_positions())
       x = x + params.at(embed_ + "position_embeddings.weight")
-                  .narrow(0, config_.position_embedding_offset, tokens.size(1));
+                  .index({masks.positions + config_.position_embedding_offset});
     for (int i = 0; i < config_.num_layers; ++i) {
       const std::string p = std::to_string(i + 2) + ".";
       const torch::Tensor attended =
-          x + attention(p + "self_attention.", norm(p + "input_layernorm", x));
+          x + attention(p + "self_attention.", norm(p + "input_layernorm", x), masks);
       x = attended + mlp(p + "mlp.", norm(p + "post_attention_layernorm",
                                           config_.use_parallel_residual ? x : attended));
     }
@@ -60,12 +61,47 @@ class DenseGpt {
     const torch::Tensor logits =
         torch::linear(norm(std::to_string(config_.num_layers + 2), x),
                       params.at(untied ? head_ : embed_ + "word_embeddings.weight"));
-    return torch::cross_entropy_loss(logits.flatten(0, 1), labels.flatten());
+    const torch::Tensor losses =  // [b / rows, rows * s]
+        torch::cross_entropy_loss(logits.flatten(0, 1), labels.flatten(), {}, /*reduction=*/0)
+            .view({-1, rows * tokens.size(1)});
+    const torch::Tensor counted = masks.counted.view_as(losses);
+    return ((losses * counted).sum(1) / counted.sum(1)).mean();
   }
 
   std::map<std::string, torch::Tensor> params;  // under the names that checkpoints have
 
  private:
+  struct Masks {
+    torch::Tensor positions, unseen, counted;  // [b, s], [b, s, s] of 0 and -inf, [b, s] of 1 and 0
+  };
+
+  // As Megatron does it (get_ltor_masks_and_position_ids): one end of a document after the other.
+  Masks masks_of(const torch::Tensor& tokens) const {
+    const int64_t b = tokens.size(0), s = tokens.size(1);
+    Masks masks{torch::arange(s).repeat({b, 1}),
+                torch::full({s, s}, -INFINITY, torch::kDouble).triu(1).repeat({b, 1, 1}),
+                torch::ones({b, s}, torch::kDouble)};
+    if (config_.window_size != "-1,0") {
+      const int64_t before = std::stoi(config_.window_size);
+      masks.unseen =
+          masks.unseen + torch::full({s, s}, -INFINITY, torch::kDouble).tril(-before - 1);
+    }
+    for (int64_t row = 0; row < b; ++row) {
+      int64_t begin = 0;
+      for (int64_t i = 0; i < s; ++i) {
+        if (tokens[row][i].item<int64_t>() != config_.eod_token) continue;
+        const int64_t next = i + 1;
+        if (config_.eod_mask_loss) masks.counted[row][i] = 0;
+        if (config_.reset_attention_mask)
+          masks.unseen[row].narrow(0, next, s - next).narrow(1, 0, next).fill_(-INFINITY);
+        if (config_.reset_position_ids)
+          masks.positions[row].narrow(0, next, s - next) -= next - begin;
+        begin = next;
+      }
+    }
+    return masks;
+  }
+
   void add(const std::string& name, std::vector<int64_t> shape) {
     params[name] = torch::zeros(shape, torch::kDouble).requires_grad_();
   }
@@ -108,24 +144,19 @@ class DenseGpt {
     return linear(p + "dense_4h_to_h", y);
   }
 
-  torch::Tensor attention(const std::string& p, const torch::Tensor& x) const {
+  torch::Tensor attention(const std::string& p, const torch::Tensor& x, const Masks& masks) const {
     const torch::Tensor rows = linear(p + "query_key_value", x);
     const int64_t s = x.size(1), group = config_.num_attention_heads / config_.key_value_heads();
     const torch::Tensor position = torch::arange(s, torch::kDouble);
-    torch::Tensor unseen = torch::full({s, s}, -INFINITY, torch::kDouble).triu(1);
-    if (config_.window_size != "-1,0") {
-      const int64_t before = std::stoi(config_.window_size);
-      unseen = unseen + torch::full({s, s}, -INFINITY, torch::kDouble).tril(-before - 1);
-    }
     std::vector<torch::Tensor> mixed;
     for (int64_t i = 0; i < config_.num_attention_heads; ++i) {
       const int64_t first = i / group * (group + 2);  // first of the group's blocks of d rows
       const auto block = [&](int64_t number) { return rows.narrow(-1, (first + number) * d_, d_); };
       torch::Tensor q = block(i % group), k = block(group);
       if (config_.qk_layernorm) q = norm(p + "q_layernorm", q), k = norm(p + "k_layernorm", k);
-      q = rotated(q), k = rotated(k);
+      q = rotated(q, masks.positions), k = rotated(k, masks.positions);
       torch::Tensor scores =
-          torch::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(d_)) + unseen;
+          torch::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(d_)) + masks.unseen;
       if (config_.alibi())
         scores = scores + slopes(config_.num_attention_heads)[static_cast<size_t>(i)] * position;
       mixed.push_back(torch::matmul(torch::softmax(scores, -1), block(group + 1)));
@@ -134,12 +165,12 @@ class DenseGpt {
   }
 
   // Turns [b, s, d]: multiplies the first elements, as complex numbers, by exp(i * angle).
-  torch::Tensor rotated(const torch::Tensor& x) const {
+  torch::Tensor rotated(const torch::Tensor& x, const torch::Tensor& positions) const {
     if (!config_.rotary()) return x;
     const auto r = static_cast<int64_t>(static_cast<double>(d_) * config_.rotary_percent);
     const torch::Tensor frequency =
         1 / torch::pow(config_.rope_theta, torch::arange(0, r, 2, torch::kDouble) / r);
-    const torch::Tensor angle = torch::arange(x.size(1), torch::kDouble).unsqueeze(-1) * frequency;
+    const torch::Tensor angle = positions.unsqueeze(-1) * frequency;  // [b, s, r/2]
     const torch::Tensor turned =
         torch::complex(x.narrow(-1, 0, r / 2), x.narrow(-1, r / 2, r / 2)) *
         torch::polar(torch::ones_like(angle), angle);

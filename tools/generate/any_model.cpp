@@ -1,3 +1,4 @@
+#include "framework/checkpoint/args.h"
 #include "framework/format/layout.h"
 #include "framework/util/errors.h"
 #include "tools/generate/generate.h"

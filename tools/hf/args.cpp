@@ -3,6 +3,7 @@
 #include <optional>
 #include <utility>
 
+#include "framework/config/config.h"
 #include "framework/format/torch_file.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
@@ -13,20 +14,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string text_of(const Value& value) {
-  if (value.kind() == Value::Kind::kBool) return value.as_bool() ? "true" : "false";
-  if (value.is_int()) return std::to_string(value.as_int());
-  if (value.is_string()) return value.as_string();
-  if (value.kind() != Value::Kind::kFloat) value.fail("a number, a text, True or False");
-  return string_printf("%.17g", value.as_double());
-}
-
 struct FileFlag {
   std::string TokenizerChoice::*file;
   const char *flag, *dest, *usual_name;
-  bool (*is_taken)(const std::string& type);
+  bool (*is_taken)(std::string_view type);
 };
-bool is_gpt2(const std::string& type) { return type == "GPT2BPETokenizer"; }
+bool is_gpt2(std::string_view type) { return type == "GPT2BPETokenizer"; }
 constexpr FileFlag kFiles[] = {
     {&TokenizerChoice::vocab_file, "--vocab-file", "vocab_file", "vocab.json", is_gpt2},
     {&TokenizerChoice::merge_file, "--merge-file", "merge_file", "merges.txt", is_gpt2},
@@ -57,18 +50,6 @@ std::string type_beside(const fs::path& checkpoint) {
 }
 
 }  // namespace
-
-void read_args(FlagTable& flags, const Value& args) {
-  for (const Setting& setting : flags.settings()) {
-    const Value value = args.find(setting.dest);
-    if (!value) continue;
-    try {
-      flags.set(setting.flag, value.where(), {text_of(value)});
-    } catch (const UserError& error) {
-      throw DamagedFile(error.what());
-    }
-  }
-}
 
 Value args_of(const CheckpointReader& checkpoint) {
   return checkpoint.metadata ? checkpoint.metadata.find(keys::kArgs) : Value();

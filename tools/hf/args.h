@@ -17,9 +17,6 @@ Value args_of(const CheckpointReader& checkpoint);
 Value run_args(const CheckpointReader& checkpoint,
                const std::string& cure = "give a checkpoint of a run");
 
-// Sets the flags that `args` has. Throws a DamagedFile that names a value that a flag cannot have.
-void read_args(FlagTable& flags, const Value& args);
-
 // A tokenizer as its flags describe it (framework/data/tokenizers/tokenizer.h).
 struct TokenizerChoice {
   std::string type, vocab_file, merge_file, tokenizer_model;

@@ -51,6 +51,7 @@ RunForm form_of(const TrainingLog& log) {
     gpt.vocab_size = log.vocabulary;
     validate(config, gpt, mesh.world_size());
     if (!config.engine.freeze.empty()) throw_error("some parameters are frozen");
+    if (!config.batch.rampup_batch_size.empty()) throw_error("its batches grow");
     if (!config.run.deepspeed_config.empty() && config.batch.global_batch_size == 0)
       throw_error("the log does not say how many micro-batches a step has");
     check_size(gpt, config, mesh);

@@ -142,20 +142,27 @@ LoadableTags find_loadable_tags(const fs::path& load_dir, const LoadOptions& opt
   return found;
 }
 
-int64_t saved_vocabulary(const fs::path& load_dir, LoadOptions options) {
+Value saved_metadata(const fs::path& load_dir, LoadOptions options) {
   try {
     LoadableTags found = find_loadable_tags(load_dir, options);
     options.universal = false;  // a missing universal one is made from an ordinary one
     if (found.tags.empty()) found = find_loadable_tags(load_dir, options);
-    const fs::path folder = load_dir / found.tags.at(0),
-                   zero3 = folder / zero3_model_states_file(0, 0);
-    const Value metadata =
-        read_torch_file(fs::exists(zero3) ? zero3 : folder / model_states_file(0));
-    const Value info = metadata.find(keys::kUniversalInfo).value_or(Value::dict());
-    return info.find(keys::kOriginalVocabSize).value_or(0).as_int();
+    for (const std::string& tag : found.tags) {
+      const fs::path folder = load_dir / tag, zero3 = folder / zero3_model_states_file(0, 0);
+      if (const fs::path file = fs::exists(zero3) ? zero3 : folder / model_states_file(0);
+          fs::exists(file))
+        return read_torch_file(file);
+    }
   } catch (const std::exception&) {
-    return 0;
   }
+  return {};
+}
+
+int64_t saved_vocabulary(const Value& metadata) try {
+  const Value info = metadata ? metadata.find(keys::kUniversalInfo) : Value();
+  return info ? info.find(keys::kOriginalVocabSize).value_or(0).as_int() : 0;
+} catch (const DamagedFile&) {
+  return 0;
 }
 
 fs::path existing(const fs::path& file) {

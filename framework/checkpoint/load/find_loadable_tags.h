@@ -31,9 +31,11 @@ struct LoadableTags {
 // no other may be taken. A folder with neither a pointer file nor committed tags gives no tags.
 LoadableTags find_loadable_tags(const std::filesystem::path& load_dir, const LoadOptions& options);
 
-// Returns the vocabulary size that a load would most likely find, or 0 if it is unknown. Reporting
-// errors is left to the load.
-int64_t saved_vocabulary(const std::filesystem::path& load_dir, LoadOptions options);
+// Returns the metadata that a load would most likely find, before there are other ranks; None if
+// there is nothing to load. Reporting errors is left to the load.
+Value saved_metadata(const std::filesystem::path& load_dir, LoadOptions options);
+// Returns their vocabulary size, or 0 if it is unknown.
+int64_t saved_vocabulary(const Value& metadata);
 
 // Returns `file`. If it does not exist, throws an error that lists its folder's contents.
 std::filesystem::path existing(const std::filesystem::path& file);

@@ -1,5 +1,6 @@
 #include "framework/data/tokenizers/tokenizer.h"
 
+#include "framework/config/config.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {

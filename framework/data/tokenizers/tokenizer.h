@@ -57,12 +57,6 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
                                           const std::string& tokenizer_model = "",
                                           const TiktokenOptions& tiktoken = {});
 
-// Whether a --tokenizer-type takes a --tokenizer-model.
-inline bool takes_tokenizer_model(const std::string& type) {
-  return type.ends_with("SentencePieceTokenizer") || type == "Llama2Tokenizer" ||
-         type == "HFTokenizer" || type == "HuggingFaceTokenizer" || type == "TikTokenizer";
-}
-
 std::unique_ptr<Tokenizer> make_byte_level_tokenizer();
 std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& vocab_file,
                                                const std::string& merge_file);

@@ -38,6 +38,11 @@ void llama(GptConfig& c) {
   c.num_key_value_heads = 2;
 }
 
+void documents(GptConfig& c) {
+  c.reset_position_ids = c.reset_attention_mask = c.eod_mask_loss = true;
+  c.eod_token = 3;  // one token in ten
+}
+
 // "gpt" is the one without options. Together these have every option.
 const Architecture kArchitectures[] = {
     {"gpt", [](GptConfig&) {}},
@@ -96,6 +101,19 @@ const Architecture kArchitectures[] = {
      [](GptConfig& c) {
        c.position_embedding_type = "alibi";
        c.window_size = "1,0";
+     }},
+    {"documents", documents},
+    {"documentsllama",
+     [](GptConfig& c) {
+       llama(c);
+       documents(c);
+     }},
+    {"documentsalibi",
+     [](GptConfig& c) {
+       documents(c);
+       c.position_embedding_type = "alibi";
+       c.window_size = "3,0";
+       c.reset_position_ids = false;
      }},
 };
 
@@ -237,8 +255,8 @@ RANKS_TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
     dense.params.at(spec.name).copy_(spec.tensor.narrow(0, 0, spec.shape[0]));
   }
   const torch::Tensor tokens = global_tokens(config_);
-  const torch::Tensor loss =
-      dense.loss(tokens.narrow(1, 0, config_.seq_length), tokens.narrow(1, 1, config_.seq_length));
+  const torch::Tensor loss = dense.loss(tokens.narrow(1, 0, config_.seq_length),
+                                        tokens.narrow(1, 1, config_.seq_length), test_.rows());
   loss.backward();
   std::map<std::string, torch::Tensor> gradients;
   for (const auto& [name, param] : dense.params) gradients[name] = param.grad();
@@ -297,7 +315,9 @@ std::vector<Case> cases(const std::vector<std::string>& architectures, int max_p
 // The families have no communication of their own, so dp goes along with pp.
 std::vector<Case> family_cases() {
   std::vector<Case> out;
-  for (const Case& test : cases({"mistral", "qwen2", "qwen3", "neox", "gemma", "opt", "alibi"}, 2))
+  for (const Case& test : cases({"mistral", "qwen2", "qwen3", "neox", "gemma", "opt", "alibi",
+                                 "documents", "documentsllama", "documentsalibi"},
+                                2))
     if (test.dp == test.pp) out.push_back(test);
   return out;
 }
@@ -306,7 +326,7 @@ std::vector<Case> family_cases() {
 // cut.
 std::vector<Case> sequence_cases() {
   std::vector<Case> out;
-  for (Case test : cases({"gpt", "untied", "llama", "bloom", "gemma", "neox"}, 2)) {
+  for (Case test : cases({"gpt", "untied", "llama", "bloom", "gemma", "neox", "documents"}, 2)) {
     if (test.tp == 1 && test.pp == 2) continue;
     test.sequence = true;
     out.push_back(test);

@@ -3,6 +3,7 @@
 #include <utility>
 #include <variant>
 
+#include "framework/checkpoint/args.h"
 #include "framework/format/torch_file.h"
 #include "framework/util/errors.h"
 

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "framework/config/flags.h"
+#include "framework/format/torch_file.h"
+#include "framework/util/errors.h"
+#include "framework/util/format.h"
+
+namespace anymesh {
+
+// Returns an attribute of argparse as a command line writes it. Throws a DamagedFile for a list or
+// an object.
+inline std::string argument_text(const Value& value) {
+  if (value.kind() == Value::Kind::kBool) return value.as_bool() ? "true" : "false";
+  if (value.is_int()) return std::to_string(value.as_int());
+  if (value.is_string()) return value.as_string();
+  if (value.kind() != Value::Kind::kFloat) value.fail("a number, a text, True or False");
+  return string_printf("%.17g", value.as_double());
+}
+
+// Sets flags from the `args` of a checkpoint: the flag --num-layers is the attribute num_layers.
+// Leaves out attributes that `args` lacks, that already are the flag's value, or that `wanted`
+// refuses. Throws a DamagedFile that names a value that a flag cannot have.
+inline void read_args(FlagTable& flags, const Value& args,
+                      const std::function<bool(const Setting&)>& wanted = {}) {
+  for (const Setting& setting : flags.settings()) {
+    const Value value = args.find(setting.dest);
+    if (!value || value == value_of(setting.value) || (wanted && !wanted(setting))) continue;
+    try {
+      flags.set(setting.flag, value.where(), {argument_text(value)});
+    } catch (const UserError& error) {
+      throw DamagedFile(error.what());
+    }
+  }
+}
+
+}  // namespace anymesh

@@ -1,0 +1,37 @@
+#include "models/gpt/documents.h"
+
+#include <ATen/Functions.h>
+
+namespace anymesh {
+namespace {
+
+// Returns for each token where its document begins in the sample. The token that ends a document
+// belongs to it.
+torch::Tensor document_starts(const torch::Tensor& tokens, int64_t eod) {  // [b, s] -> [b, s]
+  const int64_t s = tokens.size(1);
+  const torch::Tensor next = at::arange(1, s + 1, tokens.options());
+  const torch::Tensor ends = (tokens == eod) * next;  // 0 inside a document
+  const torch::Tensor begins = at::constant_pad_nd(ends.narrow(1, 0, s - 1), {1, 0});
+  return std::get<0>(at::cummax(begins, 1));
+}
+
+}  // namespace
+
+LayerContext layer_context(const MicroBatch& batch, const GptConfig& config) {
+  LayerContext context{.dropout = batch.dropout};
+  if (!config.separates_documents()) return context;
+  const torch::Tensor starts = document_starts(batch.tokens, config.eod_token);
+  if (config.reset_position_ids)
+    context.positions = at::arange(batch.tokens.size(1), starts.options()) - starts;
+  if (config.reset_attention_mask) context.first_keys = starts;
+  return context;
+}
+
+torch::Tensor mean_loss(const torch::Tensor& losses, const MicroBatch& batch,
+                        const GptConfig& config) {
+  if (!config.eod_mask_loss) return losses.mean();
+  const torch::Tensor counted = batch.tokens != config.eod_token;
+  return (losses * counted).sum() / counted.sum().clamp_min(1);
+}
+
+}  // namespace anymesh
