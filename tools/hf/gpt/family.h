@@ -60,7 +60,8 @@ std::string why_refused(const std::string& model_type);
 
 // Parts of read() and write() that several families share.
 
-// A Llama's keys. Families that descend from it call these and go on from there.
+// A Llama's keys. Families that descend from it call these and go on from there. The MLP is SwiGLU
+// unless gpt.geglu is set, and then its key is left to the caller.
 void read_llama(const Keys& keys, GptConfig& gpt, const char* percent_name = nullptr);
 void write_llama(const GptConfig& gpt, Json& json);
 

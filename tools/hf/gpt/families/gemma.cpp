@@ -11,6 +11,7 @@ const Family& gemma_family() {
       .tied = true,
       .read =
           [](const Keys& keys, GptConfig& gpt) {
+            gpt.geglu = gpt.apply_layernorm_1p = gpt.apply_embedding_scaling = true;
             read_llama(keys, gpt);
             if (!keys.contains("num_key_value_heads")) gpt.num_key_value_heads = 16;
             if (!keys.contains("head_dim")) gpt.kv_channels = 256;
@@ -20,8 +21,6 @@ const Family& gemma_family() {
             keys.one_of(told ? "hidden_activation" : "hidden_act", {"gelu_pytorch_tanh"});
             keys.find({"hidden_act"});
             keys.one_of("use_bidirectional_attention", {false});
-            gpt.swiglu = false;
-            gpt.geglu = gpt.apply_layernorm_1p = gpt.apply_embedding_scaling = true;
             gpt.add_attention_linear_bias = keys.is_true("attention_bias", false);
           },
       .write =

@@ -10,7 +10,8 @@ void read_llama(const Keys& keys, GptConfig& gpt, const char* percent_name) {
   gpt.attention_dropout = keys.number("attention_dropout", 0);
   gpt.hidden_dropout = 0;
   gpt.normalization = "rmsnorm";
-  gpt.swiglu = true;
+  gpt.swiglu = !gpt.geglu;
+  if (gpt.swiglu) keys.one_of("hidden_act", {"silu"});
   gpt.add_bias_linear = false;
   if (const Json head = keys.find({"head_dim"});
       !head.is_null() && head != gpt.hidden_size / gpt.num_attention_heads)
@@ -52,7 +53,6 @@ const Family& llama_family() {
       .read =
           [](const Keys& keys, GptConfig& gpt) {
             read_llama(keys, gpt);
-            keys.one_of("hidden_act", {"silu"});
             const bool attention = keys.is_true("attention_bias", false);
             gpt.add_bias_linear = keys.is_true("mlp_bias", false);
             if (gpt.add_bias_linear && !attention)

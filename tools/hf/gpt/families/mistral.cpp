@@ -10,7 +10,6 @@ const Family& mistral_family() {
                               .read =
                                   [](const Keys& keys, GptConfig& gpt) {
                                     read_llama(keys, gpt);
-                                    keys.one_of("hidden_act", {"silu"});
                                     if (!keys.contains("num_key_value_heads"))
                                       gpt.num_key_value_heads = 8;
                                     read_window(keys, gpt, 4096);

@@ -11,7 +11,6 @@ const Family& phi3_family() {
       .read =
           [](const Keys& keys, GptConfig& gpt) {
             read_llama(keys, gpt, "partial_rotary_factor");
-            keys.one_of("hidden_act", {"silu"});
             if (!keys.contains("rms_norm_eps")) gpt.layernorm_epsilon = 1e-5;
             read_dropout(keys, "embd_pdrop", "resid_pdrop", 0, gpt);
             read_window(keys, gpt, Json());

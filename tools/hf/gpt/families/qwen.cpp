@@ -5,7 +5,6 @@ namespace {
 
 void read_qwen(const Keys& keys, GptConfig& gpt) {
   read_llama(keys, gpt);
-  keys.one_of("hidden_act", {"silu"});
   if (!keys.contains("num_key_value_heads")) gpt.num_key_value_heads = 32;
   read_layer_windows(keys, gpt);
 }
