@@ -1,5 +1,6 @@
 #include "models/gpt/attention.h"
 
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 
 #include <cmath>
@@ -7,6 +8,25 @@
 #include "models/gpt/norms.h"
 
 namespace anymesh {
+namespace {
+
+// LibTorch's attention. A mask keeps cuDNN out, whose gradient of masked queries is wrong for some
+// lengths.
+torch::Tensor masked_attention(const torch::Tensor& q, const torch::Tensor& k,
+                               const torch::Tensor& v, const std::optional<torch::Tensor>& mask,
+                               bool grouped) {
+  at::Context& context = at::globalContext();
+  const bool cudnn = context.userEnabledCuDNNSDP();
+  if (mask) context.setSDPUseCuDNN(false);
+  const torch::Tensor mixed =
+      at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0, /*is_causal=*/!mask,
+                                       /*scale=*/{}, /*enable_gqa=*/grouped);
+  context.setSDPUseCuDNN(cudnn);
+  return mixed;
+}
+
+}  // namespace
+
 ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& name, int layer,
                                      const GptConfig& config, const RelativePositions& positions)
     : groups_(config.key_value_heads() / params.tp().size()),
@@ -90,19 +110,20 @@ torch::Tensor ParallelAttention::attend_unfused(const torch::Tensor& qkv,
   const auto join = [](const torch::Tensor& mixed) {  // [b, n/t, s, d] -> [b, s, nd/t]
     return mixed.transpose(1, 2).flatten(2);
   };
-  const std::optional<torch::Tensor> mask = mask_of(context, s, q.device());
+  std::optional<torch::Tensor> mask = mask_of(context, s, q.device());
   if (!drops) {
-    return join(at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0,
-                                                 /*is_causal=*/!mask, /*scale=*/{},
-                                                 /*enable_gqa=*/grouped));
+    // Kernels for GPUs take a bias in the dtype of q alone, and cuDNN's reads another as that.
+    if (positions_.score_bias) mask = mask->to(q.scalar_type());
+    return join(masked_attention(q, k, v, mask, grouped));
   }
 
   // Uses the explicit form, because the fused kernel would draw its own mask.
   const auto per_query = [&](const torch::Tensor& x) {  // [b, k/t, s, d] -> [b, n/t, s, d]
     return grouped ? x.repeat_interleave(group_size_, 1) : x;
   };
-  torch::Tensor scores = at::matmul(q, per_query(k).transpose(-1, -2)) /
-                         std::sqrt(static_cast<double>(head_dim_));  // [b, n/t, s, s]
+  // Scales the queries, because unscaled scores may exceed fp16.
+  torch::Tensor scores = at::matmul(q / std::sqrt(static_cast<double>(head_dim_)),
+                                    per_query(k).transpose(-1, -2));  // [b, n/t, s, s]
   const torch::Tensor seen = mask ? *mask : visible(0, s, q.device());
   if (positions_.score_bias)
     scores = scores + seen;  // in the bias's precision
