@@ -62,6 +62,9 @@ class Communicator : public torch::CustomClassHolder {
   // Sends `send` to rank `to` and receives into `recv` from rank `from`; an undefined tensor means
   // no such half.
   virtual void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) = 0;
+  // Call this once before the first exchange() with neighbours, rank - 1 and rank + 1. A transport
+  // that connects at first use does so here, where both sides take part alike. Collective.
+  virtual void connect_neighbours() {}
   virtual void barrier() = 0;
   // A barrier that does not wait for ever. Returns the ranks that have not come within `patience`,
   // ascending; none if all have. If it returns some, the group must not be used any more.

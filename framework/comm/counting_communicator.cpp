@@ -38,6 +38,7 @@ class CountingCommunicator final : public Communicator {
   CommPtr split(int color, int key, const std::string& name) const override {
     return group_->split(color, key, name);
   }
+  void connect_neighbours() override { group_->connect_neighbours(); }
   void barrier() override { group_->barrier(); }
   std::vector<int> roll_call(std::chrono::milliseconds patience) override {
     return group_->roll_call(patience);

@@ -20,6 +20,7 @@ class CudaEvent {
 
   // Makes the work put into `stream` from now on wait for this event.
   void hold_back(cudaStream_t stream) const { C10_CUDA_CHECK(cudaStreamWaitEvent(stream, event_)); }
+  cudaEvent_t get() const { return event_; }
   void wait() const { C10_CUDA_CHECK(cudaEventSynchronize(event_)); }
   bool is_done() const {
     const cudaError_t status = cudaEventQuery(event_);

@@ -53,12 +53,23 @@ struct Transport {
   Watchdog watchdog;
 };
 
+// A call, shared with the watchdog.
+struct Called {
+  CudaEventPtr done;                  // set once
+  std::atomic<bool> returned{false};  // then this
+};
+
 // A verb in the transport's stream. It keeps its tensors until the computing stream waits for it.
 class InStream final : public Pending {
  public:
   InStream(CudaEventPtr done, std::vector<torch::Tensor> tensors)
       : done_(std::move(done)), tensors_(std::move(tensors)) {}
-  ~InStream() override { wait(); }
+  // Tensors that nobody waited for stay until the verb is done. An error here, while another
+  // unwinds, would end the process without a message; the watchdog reports it.
+  ~InStream() override {
+    if (done_)
+      C10_CUDA_CHECK_WARN(cudaStreamWaitEvent(c10::cuda::getCurrentCUDAStream(), done_->get()));
+  }
   void wait() override {
     if (done_) done_->hold_back(c10::cuda::getCurrentCUDAStream());
     done_.reset();
@@ -162,6 +173,25 @@ class NcclCommunicator final : public Communicator {
     })->wait();
   }
 
+  // NCCL connects two ranks at their first message, and both must be in the same kind of call then.
+  void connect_neighbours() override {
+    if (size() == 1) return;
+    const torch::Tensor bytes =
+        at::zeros({4}, torch::dtype(torch::kByte).device(torch::kCUDA, transport_->device));
+    run("connect_neighbours", {bytes}, [&](cudaStream_t stream) {
+      return grouped([&] {
+        auto* at = bytes.data_ptr<uint8_t>();
+        for (const int peer : {rank() - 1, rank() + 1}) {
+          if (peer >= 0 && peer < size()) {
+            NCCL_CHECK(ncclSend(at, 1, ncclUint8, peer, comm_, stream));
+            NCCL_CHECK(ncclRecv(at + 1, 1, ncclUint8, peer, comm_, stream));
+          }
+          at += 2;
+        }
+      });
+    })->wait();
+  }
+
   void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
     if (!send.defined() && !recv.defined()) return;
     if ((send.defined() ? send : recv).is_cpu()) return host_->exchange(send, to, recv, from);
@@ -214,16 +244,20 @@ class NcclCommunicator final : public Communicator {
                                const Call& call) {
     const cudaStream_t stream = transport_->stream;
     CudaEvent(c10::cuda::getCurrentCUDAStream()).hold_back(stream);
-    nccl_check(call(stream), label(verb).c_str(), comm_);
-    auto done = std::make_shared<const CudaEvent>(stream);
-    transport_->watchdog.watch(label(verb), [done, comm = comm_, device = transport_->device] {
+    // Watched from here on, because the call itself may wait for a peer to connect.
+    const auto called = std::make_shared<Called>();
+    transport_->watchdog.watch(label(verb), [called, comm = comm_, device = transport_->device] {
+      if (!called->returned) return false;
       c10::cuda::set_device(device);
       ncclResult_t error = ncclSuccess;
       NCCL_CHECK(ncclCommGetAsyncError(comm, &error));
       nccl_check(error, "failed on the GPU", comm);
-      return done->is_done();
+      return called->done->is_done();
     });
-    return std::make_unique<InStream>(std::move(done), std::move(tensors));
+    nccl_check(call(stream), label(verb).c_str(), comm_);
+    called->done = std::make_shared<const CudaEvent>(stream);
+    called->returned = true;
+    return std::make_unique<InStream>(called->done, std::move(tensors));
   }
 
   CommPtr host_;

@@ -12,7 +12,10 @@ namespace anymesh {
 // value.
 class PipelineEngine {
  public:
-  PipelineEngine(StageModule& stage, const ProcessGrid& grid) : stage_(stage), grid_(grid) {}
+  // Collective over grid.pp.
+  PipelineEngine(StageModule& stage, const ProcessGrid& grid) : stage_(stage), grid_(grid) {
+    grid.pp->connect_neighbours();
+  }
 
   // Runs forward and backward of all micro-batches by 1F1B; gradients go to the leaves.
   // `gradient_scale` is d objective / d (mean loss of one micro-batch): 1 / (micro-batches of all
