@@ -152,11 +152,7 @@ double sum_of_squares(const std::vector<torch::Tensor>& flats) {
     for (const torch::Tensor& flat : flats) sum += sum_of_squares(flat);
     return sum;
   }
-  std::vector<torch::Tensor> norms;  // read from a GPU once
-  for (const torch::Tensor& flat : flats)
-    norms.push_back(
-        at::linalg_vector_norm(flat, 2, at::OptionalIntArrayRef(), false, torch::kDouble));
-  return at::stack(norms).square().sum().item<double>();
+  return cuda_sum_of_squares(flats);
 }
 
 }  // namespace anymesh

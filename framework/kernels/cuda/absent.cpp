@@ -9,6 +9,7 @@ void cuda_adamw(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&
                 const torch::Tensor&, const AdamwCoefficients<double>&, const torch::Tensor&) {
   TORCH_CHECK(false, kNoCuda);
 }
+double cuda_sum_of_squares(const std::vector<torch::Tensor>&) { TORCH_CHECK(false, kNoCuda); }
 void cuda_dropout(const torch::Tensor&, const torch::Tensor&, const DropoutKey&) {
   TORCH_CHECK(false, kNoCuda);
 }

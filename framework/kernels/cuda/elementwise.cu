@@ -32,6 +32,17 @@ __global__ void adamw(T* weight, const T* gradient, T* exp_avg, T* exp_avg_sq, i
   }
 }
 
+// A block sums in double, in an order that depends on n alone.
+template <class T>
+__global__ void squares(const T* x, int64_t n, double* parts) {
+  double sum = 0;
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += stride)
+    sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  sum = sum_over_block(sum);
+  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
 // Each thread draws Philox blocks, which decide four elements each.
 template <class T>
 __global__ void dropout(const T* x, T* y, int64_t n, DropoutKey key) {
@@ -69,6 +80,16 @@ void launch_adamw(const AdamwState& s, const AdamwCoefficients<double>& k, CUstr
   };
   if (s.dtype == Element::Float) return of_state(Type<float>());
   of_state(Type<double>());
+}
+
+void launch_squares(const void* x, Element dtype, int64_t n, double* parts, CUstream_st* stream) {
+  const auto launch_of = [&](auto type) {
+    using T = typename decltype(type)::type;
+    launch("squares", squares<T>, kSquareParts, kThreads, stream, static_cast<const T*>(x), n,
+           parts);
+  };
+  if (dtype == Element::Float) return launch_of(Type<float>());
+  launch_of(Type<double>());
 }
 
 void launch_dropout(const void* x, void* y, Element dtype, int64_t n, const DropoutKey& key,

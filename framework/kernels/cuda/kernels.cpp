@@ -58,6 +58,15 @@ void cuda_adamw(const torch::Tensor& weight, const torch::Tensor& gradient,
                coefficients, stream());
 }
 
+double cuda_sum_of_squares(const std::vector<torch::Tensor>& flats) {
+  const torch::Tensor parts = torch::empty({static_cast<int64_t>(flats.size()), kSquareParts},
+                                           flats[0].options().dtype(torch::kDouble));
+  for (size_t i = 0; i < flats.size(); ++i)
+    launch_squares(in(flats[i]), element_of(flats[i]), flats[i].numel(),
+                   parts.data_ptr<double>() + static_cast<int64_t>(i) * kSquareParts, stream());
+  return parts.sum().item<double>();
+}
+
 void cuda_dropout(const torch::Tensor& x, const torch::Tensor& y, const DropoutKey& key) {
   TORCH_INTERNAL_ASSERT(element_of(x) == element_of(y) && x.numel() == y.numel());
   launch_dropout(x.const_data_ptr(), y.data_ptr(), element_of(y), x.numel(), key, stream());

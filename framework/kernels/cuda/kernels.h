@@ -2,6 +2,8 @@
 
 #include <torch/types.h>
 
+#include <vector>
+
 #include "framework/kernels/cuda/launch.h"
 
 namespace anymesh {
@@ -17,6 +19,9 @@ void cuda_adamw(const torch::Tensor& weight, const torch::Tensor& gradient,
                 const AdamwCoefficients<double>& coefficients, const torch::Tensor& rounded);
 // dropout() of kernels/dropout.h for one sample: x, y [n]
 void cuda_dropout(const torch::Tensor& x, const torch::Tensor& y, const DropoutKey& key);
+
+// sum_of_squares() of kernels/adamw_sweeps.h, in another order. Reads the result from the GPU once.
+double cuda_sum_of_squares(const std::vector<torch::Tensor>& flats);
 
 // These compute the same as their twins, in fp32 but in other orders, for fp32, fp16 and bf16.
 //

@@ -36,6 +36,9 @@ struct AdamwState {
 
 void launch_adamw(const AdamwState& state, const AdamwCoefficients<double>& coefficients,
                   CUstream_st* stream);
+constexpr int64_t kSquareParts = 256;
+// Writes kSquareParts sums, whose sum is that of the squares of x [n]. x is Float or Double.
+void launch_squares(const void* x, Element dtype, int64_t n, double* parts, CUstream_st* stream);
 void launch_dropout(const void* x, void* y, Element dtype, int64_t n, const DropoutKey& key,
                     CUstream_st* stream);
 

@@ -38,9 +38,9 @@ constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;  // per blo
 
 // Folds f over the values of a block's kThreads threads, always in the same order. All of the
 // threads call it, and all have the result.
-template <class F>
-__device__ float over_block(float x, const F& f) {
-  __shared__ float of_warps[kWarps];
+template <class T, class F>
+__device__ T over_block(T x, const F& f) {
+  __shared__ T of_warps[kWarps];
   for (int lane = kWarp / 2; lane > 0; lane /= 2) x = f(x, __shfl_xor_sync(~0u, x, lane));
   __syncthreads();  // until the last fold's values have been read
   if (threadIdx.x % kWarp == 0) of_warps[threadIdx.x / kWarp] = x;
@@ -49,8 +49,9 @@ __device__ float over_block(float x, const F& f) {
   for (int warp = kWarps / 2; warp > 0; warp /= 2) x = f(x, __shfl_xor_sync(~0u, x, warp));
   return x;
 }
-inline __device__ float sum_over_block(float x) {
-  return over_block(x, [](float a, float b) { return a + b; });
+template <class T>
+__device__ T sum_over_block(T x) {
+  return over_block(x, [](T a, T b) { return a + b; });
 }
 inline __device__ float max_over_block(float x) {
   return over_block(x, [](float a, float b) { return a > b ? a : b; });

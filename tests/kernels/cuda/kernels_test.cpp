@@ -68,6 +68,18 @@ TEST(Adamw, WritesTheBitsOfItsTwin) {
     }
 }
 
+TEST(Squares, MeetTheirTwin) {
+  at::manual_seed(1);
+  for (const auto dtype : {torch::kFloat, torch::kDouble})
+    for (const int64_t n : {0, 1, 257, 300'000}) {
+      const torch::Tensor x = at::randn({n}, dtype),
+                          parts = at::full({kSquareParts}, NAN, torch::kDouble);
+      launch_squares(data(x), element_of(dtype), n, parts.data_ptr<double>(), nullptr);
+      const double twin = sum_of_squares(x);
+      EXPECT_NEAR(parts.sum().item<double>(), twin, 1e-14 * twin) << n;
+    }
+}
+
 TEST_P(Kernels, DropoutDropsWhatItsTwinDrops) {
   const DropoutContext context{.seed = 42, .samples = {1'000'000'000'000}};
   const DropoutStream stream{3, DropoutSite::MlpOutput};

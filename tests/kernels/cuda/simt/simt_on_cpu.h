@@ -131,7 +131,9 @@ class Block {
 
 inline void __syncthreads() { simt::Block::running().wait_for_block(); }
 
-inline float __shfl_xor_sync(unsigned, float x, int lanes) {
+template <class T>
+T __shfl_xor_sync(unsigned, T x, int lanes) {
+  static_assert(sizeof(T) <= sizeof(uint64_t));
   simt::Block& block = simt::Block::running();
   std::memcpy(&block.slot(threadIdx.x), &x, sizeof x);
   block.wait_for_warp();
