@@ -257,6 +257,10 @@ MpiEnvironment::MpiEnvironment(int* argc, char*** argv) {
   int provided = 0;
   // A backward on a GPU runs in its own thread, which communicates while the main thread waits.
   MPI_CHECK(MPI_Init_thread(argc, argv, MPI_THREAD_SERIALIZED, &provided));
+  TORCH_CHECK(provided >= MPI_THREAD_SERIALIZED,
+              "this MPI is built for calls from the main thread alone (thread level ", provided,
+              ", expected ", MPI_THREAD_SERIALIZED,
+              ", MPI_THREAD_SERIALIZED); use an MPI that supports threads, as Debian's Open MPI");
   MPI_CHECK(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN));
   MPI_CHECK(MPI_Comm_set_name(MPI_COMM_WORLD, "world"));
 }
