@@ -38,7 +38,8 @@ struct ParallelConfig {
 // The devices that ranks compute on and the backend that they communicate by. place() in
 // framework/run/device.h chooses for a field that is empty.
 struct DeviceConfig {
-  std::string device;               // cpu | cuda; empty = cuda if all ranks have a GPU, else cpu
+  std::string device;  // cpu | cuda; empty = cuda if every machine has a GPU, else cpu
+  bool deterministic_mode = false;
   std::string distributed_backend;  // mpi | nccl; empty = nccl on cuda, mpi on cpu
 };
 

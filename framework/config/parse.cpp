@@ -26,12 +26,15 @@ void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel, EngineConfig
 
 void add_device_flags(FlagTable& flags, DeviceConfig& device) {
   flags.add("device", device.device, "device of the ranks: cpu, or cuda with one GPU per rank",
-            "cuda if every rank has a GPU, else cpu");
+            "cuda if every machine has a GPU, else cpu");
   flags.add(
       "distributed-backend", device.distributed_backend,
       "transport between ranks on GPUs: nccl, or mpi through host memory (ranks may share a GPU); "
       "always mpi on CPUs",
       "nccl on cuda, mpi on cpu");
+  flags.add("deterministic-mode", device.deterministic_mode,
+            "on GPUs, only kernels that add in a fixed order, so that a run repeats bit for bit; "
+            "attention then keeps its weights in memory. CPUs always do");
 }
 
 void add_offload_flags(FlagTable& flags, OffloadConfig& offload) {

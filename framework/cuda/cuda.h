@@ -28,8 +28,12 @@ struct CudaDevice {
 // REQUIRES: index < cuda_devices().count
 CudaDevice cuda_device(int index);
 
-// Makes this process compute on the device. Throws if the device cannot be used.
-void use_cuda_device(int index);
+// Makes this process compute on the device. With `deterministic`, operators add in a fixed order,
+// or throw if they have none. Throws if the device cannot be used.
+void use_cuda_device(int index, bool deterministic = false);
+
+// Returns the most bytes that tensors have occupied on this process's device; 0 without one.
+int64_t cuda_peak_memory();
 
 // Returns the ranks of `host`, with NCCL between their GPUs. Each rank has its own GPU, chosen by
 // use_cuda_device(). CPU tensors, barriers, roll calls and NCCL's ids go through `host`. A verb

@@ -62,7 +62,7 @@ Placement place(const Config& config, const Job& job) {
   all_or_none(*world, [&] {
     check_features(config);
     device = cuda_device(index);
-    use_cuda_device(index);
+    use_cuda_device(index, config.device.deterministic_mode);
   });
   const bool nccl = config.device.distributed_backend != "mpi";
   if (nccl) check_distinct(device, *world, *local);

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "framework/comm/agreement.h"
+#include "framework/cuda/cuda.h"
 #include "framework/util/format.h"
 #include "framework/util/input_file.h"
 #include "framework/util/peak_memory.h"
@@ -151,11 +152,14 @@ void RunLog::warn_once(bool& said, int64_t iteration, const std::string& path) {
 }
 
 void RunLog::summary(Communicator& world, bool one_process) {
-  const int64_t peak = max_over(world, peak_memory());
-  line(string_printf("done: %" PRId64 " steps, %.4f s per step, peak memory %s %.1f MiB", steps_,
+  const auto mib = [](int64_t bytes) {
+    return string_printf("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+  };
+  const int64_t host = max_over(world, peak_memory()), gpu = max_over(world, cuda_peak_memory());
+  line(string_printf("done: %" PRId64 " steps, %.4f s per step, peak memory %s %s", steps_,
                      steps_ > 0 ? step_ms_sum_ / 1e3 / static_cast<double>(steps_) : 0.0,
-                     one_process ? "of all ranks" : "per rank",
-                     static_cast<double>(peak) / (1 << 20)));
+                     one_process ? "of all ranks" : "per rank", mib(host).c_str()) +
+       (gpu == 0 ? "" : ", and on its GPU " + mib(gpu)));
 }
 
 }  // namespace anymesh
