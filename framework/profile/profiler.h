@@ -8,7 +8,7 @@
 namespace anymesh {
 
 // Records where the time of a piece of work goes, on this rank: in the phases that the code marks
-// and in LibTorch's operators.
+// and in LibTorch's operators, and on a GPU its kernels (kernels.h).
 //
 //   { RECORD_USER_SCOPE("forward"); ... }      <ATen/record_function.h>; costs next to nothing while no one records
 //
@@ -17,7 +17,8 @@ namespace anymesh {
 //   std::vector<Span> spans = profiler.stop();  ... to here
 struct Span {
   std::string name;
-  bool phase = false;          // marked by the code; else an operator
+  bool phase = false;          // marked by the code; else an operator,
+  bool kernel = false;         // or a kernel of the GPU, beside the thread's spans
   int64_t begin = 0, end = 0;  // nanoseconds since the profiler began
   int64_t children = 0;        // nanoseconds in spans of the same kind inside this one
   int depth = 0;               // number of spans, of either kind, around it

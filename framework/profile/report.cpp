@@ -19,10 +19,16 @@ struct Total {
   double ms = 0;
 };
 
-std::map<std::string, Total> totals(const std::vector<Span>& spans, bool phases) {
+enum class Kind { Phase, Operator, Kernel };
+
+Kind kind_of(const Span& span) {
+  return span.phase ? Kind::Phase : span.kernel ? Kind::Kernel : Kind::Operator;
+}
+
+std::map<std::string, Total> totals(const std::vector<Span>& spans, Kind kind) {
   std::map<std::string, Total> by_name;
   for (const Span& span : spans) {
-    if (span.phase != phases) continue;
+    if (kind_of(span) != kind) continue;
     Total& total = by_name[span.name];
     ++total.calls;
     total.ms += static_cast<double>(span.end - span.begin - span.children) / 1e6;
@@ -39,10 +45,25 @@ std::string phase_row(const std::string& name, Total mine, double wall_ms, Commu
                        mine.calls);
 }
 
+// Returns rows of the spans with the most time; none if there are none of this kind.
+std::string busiest_rows(const std::vector<Span>& spans, Kind kind, const char* title,
+                         double wall_ms) {
+  const std::map<std::string, Total> all = totals(spans, kind);
+  if (all.empty()) return "";
+  std::vector<std::pair<std::string, Total>> busiest(all.begin(), all.end());
+  std::ranges::sort(busiest, std::greater(), [](const auto& each) { return each.second.ms; });
+  busiest.resize(std::min(busiest.size(), kOperators));
+  std::string rows = string_printf("\n%-32s %9s %6s %9s", title, "ms", "%", "calls");
+  for (const auto& [name, total] : busiest)
+    rows += string_printf("\n%-32.32s %9.2f %6.1f %9ld", name.c_str(), total.ms,
+                          100 * total.ms / wall_ms, total.calls);
+  return rows;
+}
+
 }  // namespace
 
 std::string table_of(const std::vector<Span>& spans, double wall_ms, Communicator& world) {
-  std::map<std::string, Total> phases = totals(spans, true);
+  std::map<std::string, Total> phases = totals(spans, Kind::Phase);
   std::vector<std::string> names;
   for (const auto& [name, total] : phases) names.push_back(name);
   names = gather_lines(world, names);
@@ -55,16 +76,8 @@ std::string table_of(const std::vector<Span>& spans, double wall_ms, Communicato
   }
   table += phase_row("(between them)", {0, rest}, wall_ms, world);
   table += phase_row("the step", {1, wall_ms}, wall_ms, world);
-
-  const std::map<std::string, Total> operators = totals(spans, false);
-  std::vector<std::pair<std::string, Total>> busiest(operators.begin(), operators.end());
-  std::ranges::sort(busiest, std::greater(), [](const auto& each) { return each.second.ms; });
-  busiest.resize(std::min(busiest.size(), kOperators));
-  table += string_printf("\n%-32s %9s %6s %9s", "operator, rank 0", "ms", "%", "calls");
-  for (const auto& [name, total] : busiest)
-    table += string_printf("\n%-32.32s %9.2f %6.1f %9ld", name.c_str(), total.ms,
-                           100 * total.ms / wall_ms, total.calls);
-  return table;
+  return table + busiest_rows(spans, Kind::Operator, "operator, rank 0", wall_ms) +
+         busiest_rows(spans, Kind::Kernel, "kernel, rank 0", wall_ms);
 }
 
 OutputKind trace_kind() { return {"a trace", "{\"traceEvents\": ["}; }
@@ -73,12 +86,14 @@ void write_trace(const std::string& path, const std::vector<Span>& spans, Commun
   std::vector<std::string> mine;
   for (const Span& span : spans) {
     nlohmann::json event{{"name", span.name},
-                         {"cat", span.phase ? "phase" : "operator"},
+                         {"cat", span.phase    ? "phase"
+                                 : span.kernel ? "kernel"
+                                               : "operator"},
                          {"ph", "X"},
                          {"ts", static_cast<double>(span.begin) / 1e3},
                          {"dur", static_cast<double>(span.end - span.begin) / 1e3},
                          {"pid", world.rank()},
-                         {"tid", 0}};
+                         {"tid", span.kernel ? 1 : 0}};
     if (span.micro_batch >= 0) event["args"]["micro_batch"] = span.micro_batch;
     mine.push_back(event.dump());
   }

@@ -30,8 +30,6 @@ void check_features(const Config& config) {
   const OffloadConfig& offload = config.engine.zero.offload;
   require(offload.optimizer == "none", "--offload-optimizer" + end);
   require(offload.param == "none", "--offload-param" + end);
-  require(config.run.profile_step == 0,
-          "--profile-step times the CPU, and" + end + " (Nsight Systems sees both)");
 }
 
 // NCCL needs a GPU for each rank. Processes may see different GPUs under the same number, so this

@@ -84,6 +84,7 @@ std::optional<std::vector<MicroBatch>> Trainer::next_batch() {
   if (state_.iteration + 1 == config_.run.profile_step) {
     grid_.world->barrier();
     profiler_.emplace();
+    if (!grid_.device.is_cpu()) kernels_.emplace(grid_.device);
   }
   step_start_ = std::chrono::steady_clock::now();
   RECORD_USER_SCOPE("data");
@@ -144,8 +145,13 @@ void Trainer::finish() {
 }
 
 void Trainer::report_profile(const StepReport& report) {
-  const std::vector<Span> spans = profiler_->stop();
+  std::vector<Span> spans = profiler_->stop();
   profiler_.reset();
+  if (kernels_) {
+    const std::vector<Span> kernels = kernels_->stop();
+    spans.insert(spans.end(), kernels.begin(), kernels.end());
+    kernels_.reset();
+  }
   log_.line(c10::str("profile of iteration ", report.iteration, "\n",
                      table_of(spans, report.elapsed_ms, *grid_.world)));
   if (config_.run.trace.empty()) return;

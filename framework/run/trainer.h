@@ -7,6 +7,7 @@
 
 #include "framework/config/config.h"
 #include "framework/engine.h"
+#include "framework/profile/kernels.h"
 #include "framework/profile/profiler.h"
 #include "framework/run/datasets.h"
 #include "framework/run/run_log.h"
@@ -69,7 +70,8 @@ class Trainer {
   bool interrupted_ = false, exits_ = false;
   int64_t step_samples_ = 0;  // of the current step, over all ranks
   std::chrono::steady_clock::time_point step_start_;
-  std::optional<Profiler> profiler_;  // during --profile-step
+  std::optional<Profiler> profiler_;       // during --profile-step
+  std::optional<KernelRecorder> kernels_;  // on a GPU
   CommCounts last_step_;
 };
 

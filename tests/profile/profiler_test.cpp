@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <thread>
 
+#include "framework/profile/kernels.h"
+
 namespace anymesh {
 namespace {
 
@@ -39,6 +41,20 @@ TEST(Profiler, RecordsPhasesWithWhatIsInsideThem) {
   EXPECT_LE(inner.end, outer.end);
   EXPECT_GE(inner.end - inner.begin, 2000000);
   EXPECT_EQ(outer.children, inner.end - inner.begin);
+}
+
+TEST(KernelRecorder, HasTheDevicesWorkInOrder) {
+  KernelRecorder recorder(torch::kCPU);
+  const torch::Tensor x = at::ones({64, 64});
+  at::mm(x, x).exp_();
+  const std::vector<Span> spans = recorder.stop();
+  const Span &product = span_of(spans, "aten::mm"), &exponential = span_of(spans, "aten::exp_");
+  EXPECT_TRUE(product.kernel);
+  EXPECT_GE(product.begin, 0);
+  EXPECT_LT(product.begin, product.end);
+  EXPECT_LE(product.end, exponential.begin);
+  EXPECT_LT(exponential.end, int64_t{60} * 1'000'000'000) << "not relative to the beginning";
+  KernelRecorder left_open(torch::kCPU);  // ends by itself
 }
 
 TEST(Profiler, KeepsTheNumberOfAMicroBatch) {
