@@ -9,4 +9,4 @@
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if (($# == 0)); then set -- 124M 350M 1.3B; fi
-DEVICE=cuda PRECISIONS=bf16 PEAK=${PEAK:-989000} exec "$repository/benchmarks/train/run.sh" "$repository/build/cuda/bin" "$@"
+DEVICE=cuda PRECISIONS=bf16 PEAK=${PEAK:-989000} exec "$repository/benchmarks/train/run.sh" "${BIN:-$repository/build/cuda/bin}" "$@"

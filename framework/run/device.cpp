@@ -3,6 +3,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "framework/comm/agreement.h"
 #include "framework/config/require.h"
@@ -33,9 +34,10 @@ void check_features(const Config& config) {
 }
 
 // NCCL needs a GPU for each rank. Processes may see different GPUs under the same number, so this
-// compares uuids.
+// compares uuids. NCCL_HOSTID makes NCCL take a rank for one of another machine.
 void check_distinct(const CudaDevice& mine, Communicator& world, Communicator& local) {
-  std::vector<std::string> uuids = gather_strings(local, mine.uuid);
+  const char* host = std::getenv("NCCL_HOSTID");
+  std::vector<std::string> uuids = gather_strings(local, mine.uuid + (host ? host : ""));
   std::sort(uuids.begin(), uuids.end());
   const auto gpus = std::unique(uuids.begin(), uuids.end()) - uuids.begin();
   throw_together(world, gpus == local.size()

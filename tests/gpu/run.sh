@@ -1,0 +1,144 @@
+#!/usr/bin/env bash
+# The tests and measurements that need a GPU, in parts of at most eight minutes, in the order of what they decide:
+#
+#   tests/gpu/run.sh [PART...]      default: all that have not passed
+#
+#   kernels    kernels, communicators and reads of a GPU's memory against the CPU; NCCL of one rank, and of two on one GPU
+#   parity     losses on the CPU against the GPU: models, precisions, meshes
+#   step       the time of a 1.3B step by kernel, as a table and a trace
+#   peers      tokens/s, share of the peak and memory against PyTorch, eager and compiled
+#   saves      saves beside the training, and a run that goes CPU, GPU, CPU
+#   memcheck   compute-sanitizer over the kernels
+#
+# Runs in a kit (pack.sh) or over the preset `cuda`'s build. Output goes to OUT (runs/gpu): a log a part, and PART.passed, which
+# leaves the part out the next time. Written without access to a GPU: it has never run on one.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+if [[ -e $root/env.sh ]]; then source "$root/env.sh"; export BIN=$root/bin; fi
+export BIN=${BIN:-$root/build/cuda/bin}
+out=$(realpath -m "${OUT:-runs/gpu}")
+export OUT=$out
+parts=(kernels parity step peers saves memcheck)
+
+if [[ ${1:-} != --part ]]; then
+  mkdir -p "$out"
+  (($# > 0)) || set -- "${parts[@]}"
+  failed=0
+  for part; do
+    [[ " ${parts[*]} " == *" $part "* ]] || { echo "run.sh: $part is none of ${parts[*]}" >&2; exit 2; }
+    if [[ -e $out/$part.passed ]]; then echo "$part: passed before"; continue; fi
+    started=$SECONDS status=0
+    timeout --kill-after 10 480 "${BASH_SOURCE[0]}" --part "$part" >"$out/$part.log" 2>&1 || status=$?
+    if ((status == 0)); then
+      touch "$out/$part.passed"
+      echo "$part: passed in $((SECONDS - started)) s"
+    else
+      echo "$part: FAILED ($status) after $((SECONDS - started)) s; the end of $out/$part.log:"
+      tail -25 "$out/$part.log"
+      failed=1
+    fi
+  done
+  exit $failed
+fi
+
+part=$2
+set -- "$BIN"
+source "$root/tests/runs/common.sh"
+mpi=yes
+
+# nccl_pair PROGRAM ARGS...: two ranks of NCCL on one GPU. NCCL allows that of two machines, so each rank names another.
+nccl_pair() {
+  timeout 120 "$root/tools/mpirun.sh" 2 bash -c 'NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo exec "$@"' - "$@"
+}
+# on_gpu CSV BACKEND MESH FLAGS...
+on_gpu() {
+  rm -f "$1"
+  train "$3" "$1" --device cuda --distributed-backend "$2" "${@:4}" >log 2>&1 || fail "$*: $(tail -5 log)"
+  grep -q '^device: cuda' log || fail "$*: not on a GPU: $(cat log)"
+}
+on_cpu() { rm -f "$2"; train "$1" "$2" --device cpu "${@:3}" >log 2>&1 || fail "$*: $(tail -5 log)"; }
+
+kernels() {
+  "$bin/pretrain_gpt" --version
+  nvidia-smi || true
+  "$root/tools/mpirun.sh" 2 "$bin/gpu_mpi_test"
+  "$bin/gpu_kernels"
+  on_cpu 1,1,1,0 cpu.csv --train-iters 6
+  on_gpu gpu.csv nccl 1,1,1,0 --train-iters 6
+  close cpu.csv gpu.csv 1e-4 1 "one rank of NCCL"
+  for case in "1 1 0" "1 1 3" "2 1 0" "1 2 0" "1 2 0 --global-batch-size 1"; do
+    read -r tp pp zero more <<<"$case"
+    on_cpu 1,1,1,0 cpu.csv --train-iters 6 $more
+    rm -f gpu.csv
+    nccl_pair "$bin/pretrain_gpt" "${model[@]}" --tensor-model-parallel-size "$tp" --pipeline-model-parallel-size "$pp" --zero-stage "$zero" \
+      --device cuda --loss-csv gpu.csv --train-iters 6 --distributed-timeout-minutes 1 $more >log 2>&1 || fail "two ranks of NCCL, $case: $(tail -5 log)"
+    close cpu.csv gpu.csv 1e-4 1 "two ranks of NCCL on one GPU, tp pp zero = $case"
+  done
+}
+
+parity() {
+  local wide=(--hidden-size 256 --seq-length 64 --max-position-embeddings 64 --global-batch-size 4) case flags precision tolerance
+  local llama="--swiglu --normalization rmsnorm --use-rotary-position-embeddings --num-key-value-heads 2 --disable-bias-linear"
+  for case in "" "$llama" "$llama --window-size 31,0" "--position-embedding-type alibi --embed-layernorm" "--attention-dropout 0" \
+              "--activation-checkpointing" "--zero-stage 3" "--apply-layernorm-1p" "--deterministic-mode"; do
+    for precision in "fp32 1e-4" "bf16 2e-2" "fp16 2e-2"; do
+      read -r precision tolerance <<<"$precision"
+      flags=("${wide[@]}" --train-iters 5 $case)
+      [[ $precision == fp32 ]] || flags+=("--$precision")
+      on_cpu 1,1,1,0 cpu.csv "${flags[@]}"
+      on_gpu gpu.csv nccl 1,1,1,0 "${flags[@]}"
+      close cpu.csv gpu.csv "$tolerance" 1 "CPU against GPU, $precision ${case:-GPT-2}"
+    done
+  done
+  for precision in "fp32 1e-4" "bf16 2e-2"; do
+    read -r precision tolerance <<<"$precision"
+    flags=(--train-iters 8)
+    [[ $precision == fp32 ]] || flags+=("--$precision")
+    on_cpu 1,1,1,0 cpu.csv "${flags[@]}"
+    for case in "2,1,1,0 --sequence-parallel" "1,2,1,0 --activation-checkpointing" "2,2,2,1" "1,1,3,2" "1,2,2,3" "1,2,1,0 --global-batch-size 12"; do
+      on_gpu gpu.csv mpi $case "${flags[@]}"
+      close cpu.csv gpu.csv "$tolerance" 1 "CPU against GPU, $precision, ranks that share it, tp,pp,dp,zero = $case"
+    done
+  done
+  # With fixed orders, a stopped run goes on bit for bit.
+  on_gpu whole.csv nccl 1,1,1,0 --train-iters 10 --deterministic-mode
+  on_gpu parts.csv nccl 1,1,1,0 --train-iters 10 --deterministic-mode --save ckpt --exit-interval 5
+  train 1,1,1,0 parts.csv --device cuda --train-iters 10 --deterministic-mode --load ckpt >log 2>&1 || fail "$(tail -5 log)"
+  same whole.csv parts.csv "a run on a GPU, stopped and resumed"
+}
+
+# The 1.3B model in bf16: PROGRAM FLAGS...
+big=(--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 2048 --max-position-embeddings 2048 --mock-data
+     --vocab-size 50304 --micro-batch-size 4 --lr 1e-4 --lr-decay-style constant --attention-dropout 0 --hidden-dropout 0
+     --eval-iters 0 --bf16 --device cuda --log-interval 1)
+step() {
+  for count in 1 8; do
+    "$bin/pretrain_gpt" "${big[@]}" --global-batch-size $((4 * count)) --train-iters 12 --profile-step 10 --trace "$OUT/step-$count.json"
+  done
+  for file in "$OUT"/step-*.json; do gzip -f "$file"; done
+}
+
+peers() { PYTHON=${PYTHON:-python3} ROUNDS=${ROUNDS:-1} "$root/benchmarks/gpu/run.sh" ${SIZES:-124M 1.3B}; }
+
+saves() {
+  for flags in "" --async-save; do
+    "$bin/pretrain_gpt" "${big[@]}" --train-iters 8 --save big --save-interval 4 --save-total-limit 1 --report-save $flags
+    rm -rf big
+  done
+  local schedule=(--lr-decay-iters 30)
+  on_cpu 2,2,2,1 whole.csv --train-iters 30
+  on_cpu 2,2,2,1 part.csv --train-iters 10 "${schedule[@]}" --save ckpt
+  convert ckpt global_step10
+  on_gpu part.csv mpi 1,2,2,3 --train-iters 20 "${schedule[@]}" --load ckpt --universal-checkpoint --save ckpt2
+  close <(head -21 whole.csv) part.csv 1e-4 11 "the GPU goes on from the CPU's universal folder"
+  cp -r ckpt2 ckpt3
+  convert ckpt2 global_step20
+  for way in "ckpt2 --universal-checkpoint" "ckpt3"; do
+    on_cpu 4,1,1,1 part.csv --train-iters 30 --load $way
+    close whole.csv part.csv 1e-4 21 "the CPU goes on from the GPU's $way"
+  done
+}
+
+memcheck() { compute-sanitizer --error-exitcode 9 --launch-timeout 60 "$bin/gpu_mpi_test" --gtest_filter='*Adam*:*Swiglu*:*Norms*:*Entropy*:*Squares*:*Dropout*'; }
+
+"$part"
