@@ -13,6 +13,7 @@
 #include <functional>
 
 #include "framework/comm/mpi_job.h"
+#include "framework/comm/staged_communicator.h"
 #include "framework/cuda/cuda.h"
 #include "framework/kernels/activation.h"
 #include "framework/kernels/adamw_sweeps.h"

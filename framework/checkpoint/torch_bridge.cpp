@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "framework/cuda/cuda.h"
+#include "framework/checkpoint/host_reader.h"
 
 namespace anymesh {
 namespace {
@@ -41,7 +41,7 @@ DType file_dtype(torch::Dtype dtype) {
 }
 
 HostReader reader_of(const StateTensor& piece) {
-  if (piece.tensor().defined() && piece.tensor().is_cuda()) return host_reader(piece.tensor());
+  if (piece.tensor().defined() && !piece.tensor().is_cpu()) return host_reader(piece.tensor());
   return [piece](uint64_t offset, std::span<std::byte> out) { piece.read_bytes(offset, out); };
 }
 

@@ -10,7 +10,5 @@ CudaDevice cuda_device(int) { TORCH_CHECK(false, kNoCuda); }
 int64_t cuda_peak_memory() { return 0; }
 void use_cuda_device(int, bool) { TORCH_CHECK(false, kNoCuda); }
 CommPtr nccl_communicator(CommPtr, std::chrono::seconds) { TORCH_CHECK(false, kNoCuda); }
-CommPtr staged_communicator(CommPtr) { TORCH_CHECK(false, kNoCuda); }
-HostReader host_reader(const torch::Tensor&) { TORCH_CHECK(false, kNoCuda); }
 
 }  // namespace anymesh

@@ -1,10 +1,7 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <string>
 
 #include "framework/comm/communicator.h"
@@ -46,16 +43,5 @@ int64_t cuda_peak_memory();
 // and fp16 tensors are rounded to their dtype between ranks. If `out` of a reduce_scatter is wider,
 // they are folded in the dtype of `out`.
 CommPtr nccl_communicator(CommPtr host, std::chrono::seconds patience);
-
-// Returns the ranks of `host`, with verbs that also take GPU tensors, through pinned host memory.
-// Everything that communicator.h says about sums holds, and ranks may share a GPU. It is slow.
-CommPtr staged_communicator(CommPtr host);
-
-// Reads bytes [offset, offset + out.size()) of `t`, a contiguous GPU tensor, as they are once its
-// current stream has finished the work it has now. Any thread may call it, and several at once,
-// while the GPU computes. It reads in a stream of its own and through two halves of pinned memory:
-// one half arrives while the other is copied out. Saves use it.
-using HostReader = std::function<void(uint64_t offset, std::span<std::byte> out)>;
-HostReader host_reader(const torch::Tensor& t);
 
 }  // namespace anymesh

@@ -74,6 +74,17 @@ void convert(const From* x, int64_t n, To* out) {
 }
 void convert(const double* x, int64_t n, c10::BFloat16* out) { std::copy_n(x, n, out); }
 
+// adamw_element() by LibTorch's operators, for devices that have no kernel of ours.
+void adamw_by_operators(const torch::Tensor& weight, const torch::Tensor& gradient,
+                        const torch::Tensor& exp_avg, const torch::Tensor& exp_avg_sq,
+                        const AdamwCoefficients<double>& k) {
+  const torch::Tensor g = gradient * k.gradient_scale;
+  exp_avg.copy_(exp_avg * k.beta1 + g * (1 - k.beta1));
+  exp_avg_sq.copy_(exp_avg_sq * k.beta2 + g * g * (1 - k.beta2));
+  weight.sub_(k.step_size * exp_avg / ((exp_avg_sq * k.inverse_c2).sqrt() + k.eps) +
+              k.decay * weight);
+}
+
 }  // namespace
 
 void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
@@ -92,6 +103,11 @@ void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
                                                .gradient_scale = gradient_scale};
   if (weight.is_cuda())
     return cuda_adamw(weight, gradient, exp_avg, exp_avg_sq, coefficients, rounded);
+  if (!weight.is_cpu()) {
+    adamw_by_operators(weight, gradient, exp_avg, exp_avg_sq, coefficients);
+    if (rounded.defined()) rounded.copy_(weight);
+    return;
+  }
   AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "adamw_step", [&] {
     using T = scalar_t;
     const AdamwCoefficients<T> k = coefficients.as<T>();
@@ -152,7 +168,10 @@ double sum_of_squares(const std::vector<torch::Tensor>& flats) {
     for (const torch::Tensor& flat : flats) sum += sum_of_squares(flat);
     return sum;
   }
-  return cuda_sum_of_squares(flats);
+  if (flats[0].is_cuda()) return cuda_sum_of_squares(flats);
+  torch::Tensor sum = at::zeros({}, flats[0].options().dtype(torch::kDouble));
+  for (const torch::Tensor& flat : flats) sum += flat.to(torch::kDouble).square().sum();
+  return sum.item<double>();
 }
 
 }  // namespace anymesh

@@ -79,6 +79,8 @@ void drop(const T* x, T* y, int64_t n, int64_t begin, const Mask& mask, int64_t 
 
 torch::Tensor masked(const torch::Tensor& input, const Mask& mask) {
   const torch::Tensor x = input.contiguous();
+  if (!x.is_cpu() && !x.is_cuda())  // drawn on the CPU
+    return x * masked(at::ones(x.sizes(), x.scalar_type()), mask).to(x.device());
   torch::Tensor y = torch::empty_like(x);
   const auto samples = static_cast<int64_t>(mask.context.samples.size());
   const int64_t n = x.numel() / samples;

@@ -1,9 +1,11 @@
 #include "framework/pipeline/pipeline_engine.h"
 
+#include <ATen/Functions.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <deque>
+#include <numeric>
 
 #include "framework/pipeline/schedule.h"
 
@@ -23,6 +25,15 @@ struct InFlight {
                              c10::ArrayRef<const c10::IValue>{}, \
                              static_cast<int64_t>(micro_batch))
 
+// Returns the sum in double. Losses stay on the device until the last one is made, so that it is
+// waited for once.
+double sum_of(const std::vector<torch::Tensor>& losses) {
+  if (losses.empty()) return 0;
+  const torch::Tensor all = at::stack(losses).to(torch::kCPU, torch::kDouble);
+  const double* loss = all.const_data_ptr<double>();
+  return std::accumulate(loss, loss + all.numel(), 0.0);
+}
+
 }  // namespace
 
 double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
@@ -30,7 +41,7 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
   const auto steps =
       one_f_one_b(grid_.coord.pp, grid_.topology.pp_size, static_cast<int>(batches.size()));
   std::deque<InFlight> in_flight;
-  double loss_sum = 0;
+  std::vector<torch::Tensor> losses;
 
   torch::Tensor input = receive(kPrevious), gradient;
   for (size_t i = 0; i < steps.size(); ++i) {
@@ -44,7 +55,7 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
         if (input.defined()) input.requires_grad_();
         output = stage_.forward(input, batches[static_cast<size_t>(micro_batch)]);
       }
-      if (grid_.is_last_stage()) loss_sum += output.item<double>();
+      if (grid_.is_last_stage()) losses.push_back(output.detach());
       in_flight.push_back({input, output});
       if (forward_next) {
         send(output, kNext);
@@ -66,7 +77,7 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
       }
     }
   }
-  return mean_on_all_stages(loss_sum, batches.size());
+  return mean_on_all_stages(sum_of(losses), batches.size());
 }
 
 // The first stage has no backward if all of its parameters are frozen.
@@ -79,13 +90,13 @@ void PipelineEngine::backward(int micro_batch, const torch::Tensor& output,
 
 double PipelineEngine::forward_only(const std::vector<MicroBatch>& batches) {
   c10::NoGradGuard no_grad;
-  double loss_sum = 0;
+  std::vector<torch::Tensor> losses;
   for (const MicroBatch& batch : batches) {
     const torch::Tensor output = stage_.forward(receive(kPrevious), batch);
     send(output, kNext);
-    if (grid_.is_last_stage()) loss_sum += output.item<double>();
+    if (grid_.is_last_stage()) losses.push_back(output);
   }
-  return mean_on_all_stages(loss_sum, batches.size());
+  return mean_on_all_stages(sum_of(losses), batches.size());
 }
 
 // Fuses send and receive, because two blocking sends in opposite directions would wait for each

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "framework/comm/agreement.h"
+#include "framework/comm/staged_communicator.h"
 #include "framework/config/require.h"
 #include "framework/cuda/cuda.h"
 

@@ -27,7 +27,7 @@ GradientBucket::GradientBucket(const PartitionLayout& layout, size_t first, size
 }
 
 void GradientBucket::add(size_t param, const torch::Tensor& gradient) {
-  if (gradient.is_sparse()) return add(param, coalesced(gradient).to_dense());
+  if (gradient.is_sparse()) return add(param, dense(gradient));
   if (!buffer_.defined()) {
     buffer_ = torch::zeros({std::accumulate(counts_.begin(), counts_.end(), int64_t{0})},
                            gradient.options());

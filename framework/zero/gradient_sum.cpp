@@ -14,9 +14,23 @@ torch::Tensor coalesced(const torch::Tensor& gradient) {
   return gradient.to(at::toOpMathType(dtype)).coalesce().to(dtype);
 }
 
+torch::Tensor dense(const torch::Tensor& gradient) {
+  if (gradient.is_cpu()) return coalesced(gradient).to_dense();
+  const torch::Dtype dtype = gradient.scalar_type();
+  return at::zeros(gradient.sizes(), gradient._values().options().dtype(at::toOpMathType(dtype)))
+      .index_add_(0, gradient._indices()[0], gradient._values().to(at::toOpMathType(dtype)))
+      .to(dtype);
+}
+
 void GradientSum::add(const torch::Tensor& gradient) {
-  if (gradient.is_sparse()) return add_rows(coalesced(gradient));
+  if (gradient.is_sparse() && gradient.is_cpu()) return add_rows(coalesced(gradient));
   only_rows_ = false;
+  if (gradient.is_sparse()) {  // a device would have to be waited for to know which rows there are
+    if (std::exchange(stale_, false)) sums_.zero_();
+    sums_.view({-1, gradient.size(1)})
+        .index_add_(0, gradient._indices()[0], gradient._values().to(sums_.scalar_type()));
+    return;
+  }
   if (std::exchange(stale_, false)) {
     widen(gradient, sums_);
   } else {

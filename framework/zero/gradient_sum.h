@@ -9,6 +9,8 @@ namespace anymesh {
 // Returns a sparse gradient [v, h] with each row once. A row's occurrences are added in fp32 at
 // least: in bf16 a frequent token's terms would soon be too small beside their sum.
 torch::Tensor coalesced(const torch::Tensor& gradient);
+// Returns it with every row. On a device this waits for nothing.
+torch::Tensor dense(const torch::Tensor& gradient);
 
 // Stages 0 and 1: sums a leaf's gradients over the micro-batches of a step. The first gradient
 // replaces the last step's sum. A table that is only looked up has sparse gradients [v, h] with a

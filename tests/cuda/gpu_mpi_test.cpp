@@ -5,6 +5,8 @@
 #include <future>
 #include <optional>
 
+#include "framework/checkpoint/host_reader.h"
+#include "framework/comm/staged_communicator.h"
 #include "framework/cuda/cuda.h"
 #include "framework/kernels/activation.h"
 #include "framework/kernels/adamw_sweeps.h"

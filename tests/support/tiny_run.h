@@ -41,11 +41,12 @@ struct TinyOptions {
   bool activation_checkpointing = false;
   CommPtr world = test_world();
   std::shared_ptr<const SaveLock> save_lock = nullptr;
+  torch::Device device = torch::kCPU;
 };
 
 struct TinyRun {
   TinyRun(Topology mesh, int stage, TinyOptions options = {})
-      : grid(options.world, mesh),
+      : grid(options.world, mesh, /*comm_counts=*/nullptr, options.device),
         config(options.gpt),
         model(config, grid, options.dtype, /*micro_batch_size=*/1, /*seed=*/5),
         engine(model, grid, config_of(mesh, stage, options)) {}
@@ -92,8 +93,9 @@ struct TinyRun {
       const torch::Tensor tokens =
           (torch::arange(config.seq_length + 1) * 7 + sample * 11).remainder(config.vocab_size);
       MicroBatch& batch = out.emplace_back();
-      batch.tokens = tokens.narrow(0, 0, config.seq_length).view({1, -1});
-      batch.labels = tokens.narrow(0, 1, config.seq_length).contiguous().view({1, -1});
+      batch.tokens = tokens.narrow(0, 0, config.seq_length).view({1, -1}).to(grid.device);
+      batch.labels =
+          tokens.narrow(0, 1, config.seq_length).contiguous().view({1, -1}).to(grid.device);
       batch.dropout = {.seed = engine.state().dropout_seed, .samples = {sample}};
     }
     return out;

@@ -1,6 +1,6 @@
-#include <ATen/Functions.h>
+#include "framework/comm/staged_communicator.h"
 
-#include "framework/cuda/cuda.h"
+#include <ATen/Functions.h>
 
 namespace anymesh {
 namespace {

@@ -1,4 +1,4 @@
-#include "framework/cuda/two_halves.h"
+#include "framework/util/two_halves.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,95 @@
+// The trainer on a device that is not the CPU: allocation, streams, ZeRO 3's releases, snapshots,
+// saves and loads, recomputation. It has the CPU's losses, breaks no rule of the device, and waits
+// for it as seldom as it should. The ranks are processes, since each has a device of its own.
+#include <gtest/gtest.h>
+
+#include "framework/checkpoint/host_reader.h"
+#include "framework/comm/staged_communicator.h"
+#include "tests/pretend/device.h"
+#include "tests/support/tiny_run.h"
+
+namespace anymesh {
+namespace {
+
+struct OnPretendDevice : SharedFolder {
+  void SetUp() override {
+    pretend::install();
+    SharedFolder::SetUp();
+  }
+  static TinyOptions options(torch::Device device, bool recompute = false) {
+    TinyOptions options{.dtype = torch::kDouble, .activation_checkpointing = recompute};
+    options.gpt.attention_dropout = options.gpt.hidden_dropout = 0;
+    options.device = device;
+    if (!device.is_cpu()) options.world = staged_communicator(test_world());
+    return options;
+  }
+};
+
+const torch::Device kPretend(torch::kPrivateUse1, 0);
+
+RANKS_TEST_F(OnPretendDevice, HasTheLossesOfTheCpu) {
+  for (const Topology& mesh : {kData, kPipes, kSlices, kSplit})
+    for (const int stage : {0, 1, 2, 3}) {
+      const bool recompute = stage % 2 == 1;
+      TinyRun cpu(mesh, stage, options(torch::kCPU, recompute)),
+          device(mesh, stage, options(kPretend, recompute));
+      for (int step = 0; step < 2; ++step)
+        EXPECT_NEAR(device.train(1), cpu.train(1), 1e-12)
+            << describe(mesh) << " ZeRO " << stage << " step " << step;
+    }
+}
+
+RANKS_TEST_F(OnPretendDevice, SavesWhatTheCpuLoads) {
+  for (const int stage : {0, 1, 3})
+    for (const bool async : {false, true}) {
+      const std::filesystem::path folder =
+          folder_ / (std::to_string(stage) + (async ? "async" : ""));
+      TinyRun device(kData, stage, options(kPretend));
+      device.train(2);
+      device.engine.save_checkpoint(folder, {.async = async});
+      const double next = device.train(1);  // while the save reads, if it does so beside
+      device.engine.finish_save();
+      TinyRun cpu(kSplit, 1, options(torch::kCPU)), again(kPipes, 3, options(kPretend));
+      cpu.engine.load_checkpoint(folder);
+      EXPECT_NEAR(cpu.train(1), next, 1e-12) << stage << async;
+      again.engine.load_checkpoint(folder);
+      EXPECT_NEAR(again.train(1), next, 1e-12) << stage << async;
+    }
+}
+
+// Each rank for itself, so that waits for other ranks do not count.
+RANKS_TEST_F(OnPretendDevice, MicroBatchesCauseNoWait) {
+  const CommPtr alone = test_world()->split(test_world()->rank(), 0);
+  TinyOptions own = options(kPretend);
+  own.world = staged_communicator(alone);
+  TinyRun run({}, 0, own);
+  const auto waits_of = [&](size_t micro_batches) {
+    std::vector<MicroBatch> batches = run.batches();
+    batches.resize(micro_batches);
+    const int64_t before = pretend::waits();
+    run.engine.train_batch(batches);
+    return pretend::waits() - before;
+  };
+  waits_of(1);
+  const int64_t one = waits_of(1);
+  EXPECT_EQ(waits_of(4), one);
+  EXPECT_LE(one, 3);  // the loss, the gradients' norm
+}
+
+RANKS_TEST_F(OnPretendDevice, AReaderHasTheBytesOfTheMomentItWasMade) {
+  torch::Tensor x = at::arange(300'000, torch::kFloat).to(kPretend);
+  const HostReader read = host_reader(x);
+  std::vector<std::byte> bytes(x.nbytes());
+  read(0, bytes);
+  EXPECT_TRUE(at::equal(at::from_blob(bytes.data(), {300'000}, torch::kFloat),
+                        at::arange(300'000, torch::kFloat)));
+}
+
+RANKS_TEST_F(OnPretendDevice, GivesAllMemoryBack) {
+  const int64_t before = pretend::bytes();
+  { TinyRun(kData, 3, options(kPretend)).train(1); }
+  EXPECT_EQ(pretend::bytes(), before);
+}
+
+}  // namespace
+}  // namespace anymesh
