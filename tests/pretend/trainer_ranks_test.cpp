@@ -77,12 +77,12 @@ RANKS_TEST_F(OnPretendDevice, MicroBatchesCauseNoWait) {
 }
 
 RANKS_TEST_F(OnPretendDevice, AReaderHasTheBytesOfTheMomentItWasMade) {
-  torch::Tensor x = at::arange(300'000, torch::kFloat).to(kPretend);
+  const torch::Tensor x = at::arange(300'000, torch::kFloat).to(kPretend) + 1;  // not waited for
   const HostReader read = host_reader(x);
   std::vector<std::byte> bytes(x.nbytes());
   read(0, bytes);
   EXPECT_TRUE(at::equal(at::from_blob(bytes.data(), {300'000}, torch::kFloat),
-                        at::arange(300'000, torch::kFloat)));
+                        at::arange(1, 300'001, torch::kFloat)));
 }
 
 RANKS_TEST_F(OnPretendDevice, GivesAllMemoryBack) {
