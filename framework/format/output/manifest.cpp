@@ -37,6 +37,20 @@ uint64_t number_in(const Json& file, const char* key, uint64_t most) {
   return number.get<uint64_t>();
 }
 
+// A manifest's last entry: the checksum of its text without that entry.
+constexpr std::string_view kChecksum = ",\n \"crc32\": ", kEnd = "\n}\n";
+
+uint32_t crc_of(std::string_view text) { return crc32(std::as_bytes(std::span(text))); }
+
+// Throws if the text has a checksum, and another content.
+void check_own_checksum(const std::string& text, const Json& json) {
+  const size_t at = text.rfind(kChecksum);
+  if (at == std::string::npos) return;  // from before it existed
+  const uint32_t crc = crc_of(text.substr(0, at) + std::string(kEnd));
+  if (number_in(json, "crc32", UINT32_MAX) != crc)
+    throw DamagedFile("its own checksum is not that of its text");
+}
+
 // Returns "path: damage (written on host); ..." for the files where look(path, file) finds damage.
 template <typename Look>
 std::string damage_of(const fs::path& folder, const std::vector<Manifest::File>& files, Look look) {
@@ -75,7 +89,9 @@ std::string Manifest::to_json() const {
                                  {"tag", tag},
                                  {"iteration", iteration},
                                  {"files", std::move(list)}};
-  return json_text(manifest, kManifestFile, 1) + "\n";
+  const std::string text = json_text(manifest, kManifestFile, 1) + "\n";  // ends with kEnd
+  return text.substr(0, text.size() - kEnd.size()) + std::string(kChecksum) +
+         std::to_string(crc_of(text)) + std::string(kEnd);
 }
 
 Manifest Manifest::from_json(const std::string& text, const std::string& where) {
@@ -90,6 +106,7 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
       throw Unreadable(where + ": is of version " + std::to_string(version) +
                        ", this program knows 1 to " + std::to_string(kVersion));
     }
+    check_own_checksum(text, json);
     json.at("tag").get_to(manifest.tag);
     json.at("iteration").get_to(manifest.iteration);
     for (const Json& file : json.at("files")) {
@@ -111,7 +128,7 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
 }
 
 Manifest::File file_of_text(const std::string& name, std::string_view text) {
-  return {name, text.size(), crc32(std::as_bytes(std::span(text))), host_name()};
+  return {name, text.size(), crc_of(text), host_name()};
 }
 
 std::optional<Manifest> read_manifest(const fs::path& folder, std::string_view file) {

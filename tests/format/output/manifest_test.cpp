@@ -32,6 +32,19 @@ TEST(ManifestText, VersionOneIsReadForEver) {
   EXPECT_EQ(Manifest::from_json(manifest.to_json(), "").to_json(), manifest.to_json());
 }
 
+TEST(ManifestText, NoChangedByteIsTakenForAnotherContent) {
+  const std::string text = Manifest::from_json(kVersion1, "").to_json();
+  for (size_t at = 0; at < text.size(); ++at)
+    for (const char bit : {1, 2, 4, 8, 16, 32, 64}) {
+      std::string changed = text;
+      changed[at] = static_cast<char>(changed[at] ^ bit);
+      try {
+        EXPECT_EQ(Manifest::from_json(changed, "").to_json(), text) << at;
+      } catch (const std::exception&) {
+      }
+    }
+}
+
 TEST(ManifestText, RefusesWhatIsNone) {
   const auto error_of = [](std::string text, const std::string& from, const std::string& to) {
     text.replace(text.find(from), from.size(), to);
