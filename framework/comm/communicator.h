@@ -58,6 +58,13 @@ class Communicator : public torch::CustomClassHolder {
   // rounded once, to the dtype of `out`.
   virtual void reduce_scatter(torch::Tensor out, torch::Tensor in,
                               const std::vector<int64_t>& counts) = 0;
+  // Starts the same beside other work: none of the tensors may be touched before wait(). A
+  // transport that cannot do so has done it on return, which is null then.
+  virtual std::unique_ptr<Pending> start_reduce_scatter(torch::Tensor out, torch::Tensor in,
+                                                        const std::vector<int64_t>& counts) {
+    reduce_scatter(out, in, counts);
+    return nullptr;
+  }
   virtual void broadcast(torch::Tensor t, int root) = 0;
   // Sends `send` to rank `to` and receives into `recv` from rank `from`; an undefined tensor means
   // no such half.

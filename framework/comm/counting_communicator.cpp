@@ -56,6 +56,13 @@ class CountingCommunicator final : public Communicator {
                       const std::vector<int64_t>& counts) override {
     count(kReduceScatter, in, [&] { group_->reduce_scatter(out, in, counts); });
   }
+  std::unique_ptr<Pending> start_reduce_scatter(torch::Tensor out, torch::Tensor in,
+                                                const std::vector<int64_t>& counts) override {
+    auto pending =
+        count(kReduceScatter, in, [&] { return group_->start_reduce_scatter(out, in, counts); });
+    if (!pending) return nullptr;
+    return std::make_unique<TimedPending>(std::move(pending), phases_[kReduceScatter] + " wait");
+  }
   void broadcast(torch::Tensor t, int root) override {
     count(kBroadcast, t, [&] { group_->broadcast(t, root); });
   }

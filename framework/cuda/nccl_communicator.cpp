@@ -81,6 +81,21 @@ class InStream final : public Pending {
   std::vector<torch::Tensor> tensors_;
 };
 
+// A sum that is rounded to the dtype of `out` once it is there.
+class Rounded final : public Pending {
+ public:
+  Rounded(std::unique_ptr<Pending> summed, torch::Tensor sum, torch::Tensor out)
+      : summed_(std::move(summed)), sum_(std::move(sum)), out_(std::move(out)) {}
+  void wait() override {
+    summed_->wait();
+    if (!sum_.is_same(out_)) out_.copy_(sum_);
+  }
+
+ private:
+  std::unique_ptr<Pending> summed_;
+  torch::Tensor sum_, out_;
+};
+
 class NcclCommunicator final : public Communicator {
  public:
   // A group of one rank needs no NCCL. With `always`, as for the first group, it has one all the
@@ -146,6 +161,12 @@ class NcclCommunicator final : public Communicator {
   void reduce_scatter(torch::Tensor out, torch::Tensor in,
                       const std::vector<int64_t>& counts) override {
     if (in.is_cpu()) return host_->reduce_scatter(out, in, counts);
+    if (const auto pending = start_reduce_scatter(out, in, counts)) pending->wait();
+  }
+
+  std::unique_ptr<Pending> start_reduce_scatter(torch::Tensor out, torch::Tensor in,
+                                                const std::vector<int64_t>& counts) override {
+    if (in.is_cpu()) return host_->start_reduce_scatter(out, in, counts);
     check_contiguous(out, "reduce_scatter");
     check_contiguous(in, "reduce_scatter");
     TORCH_INTERNAL_ASSERT(out.numel() == counts[static_cast<size_t>(rank())] &&
@@ -156,12 +177,13 @@ class NcclCommunicator final : public Communicator {
                         sum = out.scalar_type() == dtype ? out : at::empty_like(out, dtype);
     if (!comm_) {
       if (sum.data_ptr() != terms.data_ptr()) sum.view(-1).copy_(terms.view(-1));
-    } else {
-      run("reduce_scatter", {terms, sum}, [&](cudaStream_t stream) {
-        return reduce_scatter(sum, terms, counts, stream);
-      })->wait();
+      if (!sum.is_same(out)) out.copy_(sum);
+      return nullptr;
     }
-    if (!sum.is_same(out)) out.copy_(sum);
+    auto summed = run("reduce_scatter", {terms, sum}, [&](cudaStream_t stream) {
+      return reduce_scatter(sum, terms, counts, stream);
+    });
+    return std::make_unique<Rounded>(std::move(summed), sum, out);
   }
 
   void broadcast(torch::Tensor t, int root) override {

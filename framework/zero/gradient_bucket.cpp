@@ -1,18 +1,19 @@
 #include "framework/zero/gradient_bucket.h"
 
 #include <numeric>
+#include <utility>
 
 #include "framework/zero/gradient_sum.h"
 
 namespace anymesh {
 
 GradientBucket::GradientBucket(const PartitionLayout& layout, size_t first, size_t last, CommPtr dp,
-                               torch::Tensor sums, int64_t base, ByteGauge* gauge)
+                               torch::Tensor sums, int64_t base, BucketReductions* reductions)
     : params_(last - first),
       dp_(std::move(dp)),
       sums_(std::move(sums)),
       base_(base),
-      gauge_(gauge) {
+      reductions_(reductions) {
   int64_t start = 0;
   for (int rank = 0; rank < layout.ranks(); ++rank) {
     const int64_t begin = start;
@@ -31,7 +32,7 @@ void GradientBucket::add(size_t param, const torch::Tensor& gradient) {
   if (!buffer_.defined()) {
     buffer_ = torch::zeros({std::accumulate(counts_.begin(), counts_.end(), int64_t{0})},
                            gradient.options());
-    gauge_->add(buffer_);
+    reductions_->bytes.add(buffer_);
   }
   const torch::Tensor flat = gradient.flatten();
   for (const Fragment& p : places_) {
@@ -44,16 +45,42 @@ void GradientBucket::add(size_t param, const torch::Tensor& gradient) {
 void GradientBucket::flush() {
   if (!buffer_.defined()) return;
   const int64_t count = counts_[static_cast<size_t>(dp_->rank())];
-  torch::Tensor sum = torch::empty({count}, sums_.options());
-  dp_->reduce_scatter(sum, buffer_, counts_);
+  const torch::Tensor sum = torch::empty({count}, sums_.options());
+  auto pending = dp_->start_reduce_scatter(sum, buffer_, counts_);
+  const bool runs = pending != nullptr;
+  under_way_.push_back({std::exchange(buffer_, {}), sum, std::move(pending)});
+  arrived_ = 0;
+  if (runs)
+    reductions_->started(*this);
+  else
+    finish();
+}
+
+void GradientBucket::finish() {
+  const Reduction done = std::move(under_way_.front());
+  under_way_.pop_front();
+  if (done.pending) done.pending->wait();
   int64_t start = 0;
   for (const Fragment& f : mine_) {
-    sums_.narrow(0, f.partition_start - base_, f.numel).add_(sum.narrow(0, start, f.numel));
+    sums_.narrow(0, f.partition_start - base_, f.numel).add_(done.sum.narrow(0, start, f.numel));
     start += f.numel;
   }
-  gauge_->remove(buffer_);
-  buffer_.reset();
-  arrived_ = 0;
+  reductions_->bytes.remove(done.buffer);
+}
+
+void BucketReductions::started(GradientBucket& bucket) {
+  under_way_.push_back(&bucket);
+  if (under_way_.size() > kMost) finish_oldest();
+}
+
+void BucketReductions::finish_all() {
+  while (!under_way_.empty()) finish_oldest();
+}
+
+void BucketReductions::finish_oldest() {
+  GradientBucket* const oldest = under_way_.front();
+  under_way_.pop_front();
+  oldest->finish();
 }
 
 }  // namespace anymesh

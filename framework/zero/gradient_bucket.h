@@ -1,5 +1,7 @@
 #pragma once
 
+#include <deque>
+#include <memory>
 #include <vector>
 
 #include "framework/comm/communicator.h"
@@ -8,20 +10,40 @@
 
 namespace anymesh {
 
+class GradientBucket;
+
+// The reductions of a rank's buckets that run beside the backward, the oldest first, and the bytes
+// of all buckets' buffers.
+class BucketReductions {
+ public:
+  // Finishes the oldest one if too many buffers would wait for theirs.
+  void started(GradientBucket& bucket);
+  void finish_all();
+  ByteGauge bytes;
+
+ private:
+  static constexpr size_t kMost = 2;
+  void finish_oldest();
+  std::deque<GradientBucket*> under_way_;
+};
+
 // Stages 2 and 3: collects the gradients of some of a group's parameters while the backward runs,
 // and reduces them to the ranks that own them as soon as all are there. Only the sum of this rank's
 // partition is kept.
 class GradientBucket {
  public:
   // Covers parameters [first, last) of the group. The sums of this rank's fragments are added to
-  // `sums`, which begins at element `base` of the partition. `gauge` outlives the bucket.
+  // `sums`, which begins at element `base` of the partition, when `reductions` finish it. They
+  // outlive the bucket.
   GradientBucket(const PartitionLayout& layout, size_t first, size_t last, CommPtr dp,
-                 torch::Tensor sums, int64_t base, ByteGauge* gauge);
+                 torch::Tensor sums, int64_t base, BucketReductions* reductions);
 
   void add(size_t param, const torch::Tensor& gradient);
-  // Reduces the gradients that have arrived, if any. Needed when a micro-batch did not use all of
-  // the parameters.
+  // Starts to reduce the gradients that have arrived, if any. Needed when a micro-batch did not use
+  // all of the parameters.
   void flush();
+  // Waits for the reduction, and adds its sums.
+  void finish();
 
  private:
   size_t params_, arrived_ = 0;
@@ -32,7 +54,12 @@ class GradientBucket {
   std::vector<Fragment> mine_;
   int64_t base_;
   torch::Tensor buffer_;  // allocated only while gradients arrive
-  ByteGauge* gauge_;      // bytes of all buckets' buffers
+  struct Reduction {
+    torch::Tensor buffer, sum;
+    std::shared_ptr<Pending> pending;  // shared, since groups are copyable
+  };
+  std::deque<Reduction> under_way_;  // the last micro-batch's may not be finished yet
+  BucketReductions* reductions_;
 };
 
 }  // namespace anymesh

@@ -60,7 +60,7 @@ void ZeroOptimizer::bucketed_gradients(Group& group) {
     for (int64_t numel = 0; last < n && (last == first || numel < kBucket); ++last)
       numel += group.layout.numel(last);
     GradientBucket& bucket = group.buckets.emplace_back(group.layout, first, last, grid_.dp,
-                                                        group.gradient, 0, &bucket_bytes_);
+                                                        group.gradient, 0, &reductions_);
     for (size_t i = first; i < last; ++i) fill(bucket, i, group.params[i].tensor);
   }
   for (size_t i = 0; i < n; ++i) {
@@ -70,7 +70,7 @@ void ZeroOptimizer::bucketed_gradients(Group& group) {
         second_uses_.emplace_back(SecondUse{group, i, torch::zeros_like(first_use), nullptr, {}});
     fill(use.bucket.emplace(group.layout, i, i + 1, grid_.dp, use.sums,
                             first_use.storage_offset() - group.gradient.storage_offset(),
-                            &bucket_bytes_),
+                            &reductions_),
          i, group.params[i].second_use);
   }
 }
@@ -107,6 +107,7 @@ void ZeroOptimizer::after_backward() {
 
 double ZeroOptimizer::reduce_gradients() {
   RECORD_USER_SCOPE("gradients");
+  reductions_.finish_all();
   if (!stage().partitions_gradients()) reduce_whole_gradients();
   add_tied_gradients();
   add_tp_parts();
@@ -146,9 +147,10 @@ void ZeroOptimizer::add_tied_gradients() {
       gradient_of(group, use.param).add_(use.sums);
       use.sums.zero_();
     } else if (stage().partitions_optimizer()) {  // reduces to this rank's fragment, and adds it
-      GradientBucket(group.layout, use.param, use.param + 1, grid_.dp, my_gradients(group), 0,
-                     &bucket_bytes_)
-          .add(use.param, use.sums);
+      GradientBucket bucket(group.layout, use.param, use.param + 1, grid_.dp, my_gradients(group),
+                            0, &reductions_);
+      bucket.add(use.param, use.sums);
+      reductions_.finish_all();
     } else {
       grid_.dp->all_reduce(use.sums);
       use.whole_sum->add_to(gradient_of(group, use.param));

@@ -77,7 +77,7 @@ class ZeroOptimizer final : public UnitObserver {
   // Bytes for --report-memory: the sums of second uses, the buckets' buffers, stage 3's peak in
   // flight, and the buffers of state on disk.
   int64_t second_use_bytes() const;
-  const ByteGauge& bucket_bytes() const { return bucket_bytes_; }
+  const ByteGauge& bucket_bytes() const { return reductions_.bytes; }
   int64_t in_flight_bytes() const { return sharded_.in_flight().peak; }
   int64_t offload_buffer_bytes() const { return streamer_.allocated_bytes(); }
 
@@ -133,7 +133,7 @@ class ZeroOptimizer final : public UnitObserver {
   std::deque<SecondUse> second_uses_;
   std::deque<GradientSum> whole_sums_;
   ShardedParams sharded_;  // empty below stage 3
-  ByteGauge bucket_bytes_;
+  BucketReductions reductions_;
   double local_square_sum_ = 0;
 };
 

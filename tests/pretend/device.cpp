@@ -6,6 +6,7 @@
 #include <ATen/NativeFunctions.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/native/CPUFallback.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/mman.h>
 #include <torch/library.h>
@@ -485,6 +486,22 @@ void install() {
     return true;
   }();
   (void)once;
+}
+
+void in_stream(const c10::Stream& stream, const std::vector<torch::Tensor>& read,
+               const std::vector<torch::Tensor>& written, const std::function<void()>& work) {
+  const c10::StreamGuard in(stream);
+  order().begin(current_stream);
+  for (const torch::Tensor& t : read) reads(t, "the transport");
+  for (const torch::Tensor& t : written) writes(t, "the transport");
+  const bool was = std::exchange(inside, true);
+  try {
+    work();
+  } catch (...) {
+    inside = was;
+    throw;
+  }
+  inside = was;
 }
 
 int64_t waits() { return order().waits(); }

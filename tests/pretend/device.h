@@ -13,13 +13,22 @@
 //   waits     every time the host waits for the device is counted
 #pragma once
 
+#include <c10/core/Stream.h>
+#include <torch/types.h>
+
 #include <cstdint>
-#include <string>
+#include <functional>
+#include <vector>
 
 namespace anymesh::pretend {
 
 // Call this once, before the first tensor of the device is made.
 void install();
+
+// Runs work() in a stream, as one operator that reads and writes these tensors: what a transport
+// does beside the computation. Throws where the order is missing.
+void in_stream(const c10::Stream& stream, const std::vector<torch::Tensor>& reads,
+               const std::vector<torch::Tensor>& writes, const std::function<void()>& work);
 
 // Times that the host has waited for the device: blocking copies, items, events, streams.
 int64_t waits();

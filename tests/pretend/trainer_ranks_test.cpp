@@ -1,11 +1,11 @@
-// The trainer on a device that is not the CPU: allocation, streams, ZeRO 3's releases, snapshots,
-// saves and loads, recomputation. It has the CPU's losses, breaks no rule of the device, and waits
+// The trainer on a device that is not the CPU: allocation, streams, collectives beside the
+// computation, ZeRO 3's releases, snapshots, saves and loads, recomputation. It has the CPU's losses, breaks no rule of the device, and waits
 // for it as seldom as it should. The ranks are processes, since each has a device of its own.
 #include <gtest/gtest.h>
 
 #include "framework/checkpoint/host_reader.h"
-#include "framework/comm/staged_communicator.h"
 #include "tests/pretend/device.h"
+#include "tests/pretend/stream_communicator.h"
 #include "tests/support/tiny_run.h"
 
 namespace anymesh {
@@ -20,7 +20,7 @@ struct OnPretendDevice : SharedFolder {
     TinyOptions options{.dtype = torch::kDouble, .activation_checkpointing = recompute};
     options.gpt.attention_dropout = options.gpt.hidden_dropout = 0;
     options.device = device;
-    if (!device.is_cpu()) options.world = staged_communicator(test_world());
+    if (!device.is_cpu()) options.world = pretend::stream_communicator(test_world());
     return options;
   }
 };
@@ -61,7 +61,7 @@ RANKS_TEST_F(OnPretendDevice, SavesWhatTheCpuLoads) {
 RANKS_TEST_F(OnPretendDevice, MicroBatchesCauseNoWait) {
   const CommPtr alone = test_world()->split(test_world()->rank(), 0);
   TinyOptions own = options(kPretend);
-  own.world = staged_communicator(alone);
+  own.world = pretend::stream_communicator(alone);
   TinyRun run({}, 0, own);
   const auto waits_of = [&](size_t micro_batches) {
     std::vector<MicroBatch> batches = run.batches();

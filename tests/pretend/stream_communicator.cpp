@@ -1,0 +1,96 @@
+#include "tests/pretend/stream_communicator.h"
+
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "framework/comm/staged_communicator.h"
+#include "tests/pretend/device.h"
+
+namespace anymesh::pretend {
+namespace {
+
+const c10::Device kDevice(c10::DeviceType::PrivateUse1, 0);
+
+c10::Stream current() { return c10::impl::VirtualGuardImpl(kDevice.type()).getStream(kDevice); }
+
+// Keeps the verb's tensors until the computation waits for it.
+class InStream final : public Pending {
+ public:
+  InStream(c10::Event done, std::vector<torch::Tensor> tensors)
+      : done_(std::move(done)), tensors_(std::move(tensors)) {}
+  ~InStream() override { done_.block(current()); }
+  void wait() override { done_.block(current()); }
+
+ private:
+  c10::Event done_;
+  std::vector<torch::Tensor> tensors_;
+};
+
+class StreamCommunicator final : public Communicator {
+ public:
+  StreamCommunicator(CommPtr host, c10::Stream stream)
+      : host_(std::move(host)), staged_(staged_communicator(host_)), stream_(stream) {}
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  CommPtr split(int color, int key, const std::string& name) const override {
+    return c10::make_intrusive<StreamCommunicator>(host_->split(color, key, name), stream_);
+  }
+  void barrier() override { host_->barrier(); }
+  std::vector<int> roll_call(std::chrono::milliseconds patience) override {
+    return host_->roll_call(patience);
+  }
+
+  void all_reduce(torch::Tensor t, ReduceOp op) override {
+    if (t.is_cpu()) return host_->all_reduce(t, op);
+    run({t}, {t}, [&] { staged_->all_reduce(t, op); })->wait();
+  }
+  std::unique_ptr<Pending> start_all_gather(torch::Tensor out, torch::Tensor in) override {
+    if (out.is_cpu()) return host_->start_all_gather(out, in);
+    return run({in}, {out}, [&] { staged_->all_gather(out, in); });
+  }
+  void reduce_scatter(torch::Tensor out, torch::Tensor in,
+                      const std::vector<int64_t>& counts) override {
+    if (in.is_cpu()) return host_->reduce_scatter(out, in, counts);
+    start_reduce_scatter(out, in, counts)->wait();
+  }
+  std::unique_ptr<Pending> start_reduce_scatter(torch::Tensor out, torch::Tensor in,
+                                                const std::vector<int64_t>& counts) override {
+    if (in.is_cpu()) return host_->start_reduce_scatter(out, in, counts);
+    return run({in}, {out}, [&] { staged_->reduce_scatter(out, in, counts); });
+  }
+  void broadcast(torch::Tensor t, int root) override {
+    if (t.is_cpu()) return host_->broadcast(t, root);
+    run({t}, {t}, [&] { staged_->broadcast(t, root); })->wait();
+  }
+  void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
+    if (!send.defined() && !recv.defined()) return;
+    run({send}, {recv}, [&] { staged_->exchange(send, to, recv, from); })->wait();
+  }
+
+ private:
+  std::unique_ptr<Pending> run(std::vector<torch::Tensor> reads,
+                               const std::vector<torch::Tensor>& writes,
+                               const std::function<void()>& work) {
+    c10::Event before(kDevice.type()), done(kDevice.type());
+    before.record(current());
+    before.block(stream_);
+    in_stream(stream_, reads, writes, work);
+    done.record(stream_);
+    reads.insert(reads.end(), writes.begin(), writes.end());
+    return std::make_unique<InStream>(std::move(done), std::move(reads));
+  }
+
+  CommPtr host_, staged_;
+  c10::Stream stream_;
+};
+
+}  // namespace
+
+CommPtr stream_communicator(CommPtr host) {
+  return c10::make_intrusive<StreamCommunicator>(
+      std::move(host),
+      c10::impl::VirtualGuardImpl(kDevice.type()).getStreamFromGlobalPool(kDevice));
+}
+
+}  // namespace anymesh::pretend
