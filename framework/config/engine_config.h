@@ -51,6 +51,7 @@ struct ModelFacts {
   int64_t padded_vocab_size = 0;        // rows over all tp ranks
   std::vector<std::string> flags;       // a checkpoint must have been made with the same ones
   bool all_stages_read_tokens = false;  // else the first and the last
+  std::string gpu_note;                 // printed at the start of a run on GPUs
 };
 
 // It is the same on every rank.

@@ -357,6 +357,9 @@ void run(CommandLine& line, const Job& job) try {
         std::clamp<int64_t>(plan.train_iters / 10, 1, config.run.log_interval);
   const Datasets data = make_same_datasets(config, plan, engine.state(), world);
   plan_saves(config.checkpoint, plan, engine, report);
+  if (const std::string& note = config.engine.model.gpu_note;
+      !grid.device.is_cpu() && !note.empty())
+    line.parsed.notes.push_back(note);
   print_start(grid, placement, describe(config.engine.model, data, engine), line.parsed, report);
   if (config.run.dry_run) return;
   if (config.checkpoint.async_save) engine.reserve_snapshot();

@@ -378,7 +378,12 @@ ModelFacts model_facts(const GptConfig& gpt, int tp) {
           .vocab_size = gpt.vocab_size,
           .padded_vocab_size = padded_vocab_size(gpt, tp),
           .flags = model_flags(gpt),
-          .all_stages_read_tokens = gpt.separates_documents()};
+          .all_stages_read_tokens = gpt.separates_documents(),
+          .gpu_note =
+              gpt.attention_dropout == 0
+                  ? ""
+                  : "on a GPU, --attention-dropout keeps the weights of attention in memory, "
+                    "[micro-batch, heads, sequence, sequence] for each layer; with 0 it is fused"};
 }
 
 }  // namespace anymesh

@@ -36,6 +36,7 @@ class StreamCommunicator final : public Communicator {
   CommPtr split(int color, int key, const std::string& name) const override {
     return c10::make_intrusive<StreamCommunicator>(host_->split(color, key, name), stream_);
   }
+  void connect_neighbours() override { connected_ = true; }
   void barrier() override { host_->barrier(); }
   std::vector<int> roll_call(std::chrono::milliseconds patience) override {
     return host_->roll_call(patience);
@@ -65,6 +66,7 @@ class StreamCommunicator final : public Communicator {
   }
   void exchange(torch::Tensor send, int to, torch::Tensor recv, int from) override {
     if (!send.defined() && !recv.defined()) return;
+    TORCH_CHECK(connected_, "exchange() before connect_neighbours(): NCCL would hang");
     run({send}, {recv}, [&] { staged_->exchange(send, to, recv, from); })->wait();
   }
 
@@ -83,6 +85,7 @@ class StreamCommunicator final : public Communicator {
 
   CommPtr host_, staged_;
   c10::Stream stream_;
+  bool connected_ = false;
 };
 
 }  // namespace

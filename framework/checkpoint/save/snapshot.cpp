@@ -1,9 +1,12 @@
 #include "framework/checkpoint/save/snapshot.h"
 
+#include <ATen/Parallel.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <stdexcept>
+
+#include "framework/util/parallel_for.h"
 
 namespace anymesh {
 
@@ -26,8 +29,19 @@ BytesPtr Snapshot::hold(const BytesPtr& original) {
 
 void Snapshot::take() {
   if (needed_ > memory_.size()) grow();
-  for (const auto& [original, offset] : copies_)
-    original->read(0, memory_.subspan(offset, original->size()));
+  constexpr uint64_t kPiece = 16 << 20;  // bytes that a thread copies at a time
+  struct Piece {
+    const Copy& copy;
+    uint64_t at;
+  };
+  std::vector<Piece> pieces;
+  for (const Copy& copy : copies_)
+    for (uint64_t at = 0; at < copy.original->size(); at += kPiece) pieces.push_back({copy, at});
+  parallel_for(pieces.size(), at::get_num_threads(), [&](size_t i) {
+    const auto& [copy, at] = pieces[i];
+    const uint64_t count = std::min(kPiece, copy.original->size() - at);
+    copy.original->read(at, memory_.subspan(copy.offset + at, count));
+  });
 }
 
 void Snapshot::reset() {
