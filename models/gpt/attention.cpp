@@ -10,18 +10,18 @@
 namespace anymesh {
 namespace {
 
-// LibTorch's attention. A mask keeps cuDNN out, whose gradient of masked queries is wrong for some
-// lengths.
+// LibTorch's attention. On a GPU a mask keeps cuDNN out, whose gradient of masked queries is wrong
+// for some lengths. The switch is the process's, which ranks on CPU threads share.
 torch::Tensor masked_attention(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const std::optional<torch::Tensor>& mask,
                                bool grouped) {
   at::Context& context = at::globalContext();
-  const bool cudnn = context.userEnabledCuDNNSDP();
-  if (mask) context.setSDPUseCuDNN(false);
+  const bool keeps_out = mask && !q.is_cpu() && context.userEnabledCuDNNSDP();
+  if (keeps_out) context.setSDPUseCuDNN(false);
   const torch::Tensor mixed =
       at::scaled_dot_product_attention(q, k, v, mask, /*dropout_p=*/0, /*is_causal=*/!mask,
                                        /*scale=*/{}, /*enable_gqa=*/grouped);
-  context.setSDPUseCuDNN(cudnn);
+  if (keeps_out) context.setSDPUseCuDNN(true);
   return mixed;
 }
 
