@@ -71,9 +71,9 @@ row() { # SIZE PRECISION
   local shape who flags peers=(fp32-eager fp32-compile)
   read -ra shape < <(shape_of "$1")
   flags=()
-  [[ $2 == fp32 ]] || flags=(--bf16) peers=(bf16-eager bf16-compile autocast-eager autocast-compile)
+  [[ $2 == fp32 ]] || flags=(--bf16) peers=(${PEERS:-bf16-eager bf16-compile autocast-eager autocast-compile})
   rm -rf start ./*.ms
-  ours "${shape[@]:0:6}" 1 --lr 1e-30 --save start "${flags[@]}" >start.log   # a step that changes nothing
+  ours "${shape[@]:0:6}" 1 --lr 1e-30 --save start --no-save-optim "${flags[@]}" >start.log   # a step that changes nothing
   for ((round = 0; round < rounds; ++round)); do
     for who in ours "${peers[@]}"; do one "$who" "${shape[@]}" >>"$who.ms"; done
     if [[ ${PEAK:-} ]]; then echo "$PEAK"; else "$python" "$train/gemm_rate.py" "$2" "$device"; fi >>gemm.ms

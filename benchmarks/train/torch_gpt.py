@@ -86,10 +86,10 @@ def main():
     layers, hidden, heads, seq, batch, vocab = map(int, sys.argv[2:8])
     precision, mode, steps = sys.argv[8], sys.argv[9], int(sys.argv[10])
     device = sys.argv[11] if len(sys.argv) > 11 else "cpu"
-    model = Gpt(layers, hidden, heads, seq, vocab)
+    with torch.device(device):
+        model = Gpt(layers, hidden, heads, seq, vocab)
     states = torch.load(sys.argv[1], weights_only=False)["module"]
     model.load_state_dict({name: states[our_name(name, layers)] for name in model.state_dict()})
-    model.to(device)
     masters = list(model.parameters())
     if precision == "bf16":
         masters = [nn.Parameter(p.detach().clone()) for p in masters]

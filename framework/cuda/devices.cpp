@@ -58,7 +58,7 @@ void use_cuda_device(int index, bool deterministic) {
 }
 
 int64_t cuda_peak_memory() {
-  if (!at::globalContext().hasCUDA() || c10::cuda::device_count() == 0) return 0;
+  if (!c10::cuda::CUDACachingAllocator::get()->initialized()) return 0;
   const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(c10::cuda::current_device());
   return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)]
       .peak;

@@ -8,7 +8,8 @@ namespace anymesh {
 
 struct Profiler::Recording {
   using Clock = std::chrono::steady_clock;
-  // LibTorch's callbacks are plain functions and find the recording here.
+  // LibTorch's callbacks are plain functions and find the recording here. On a GPU the backward's
+  // operators call them on a thread of LibTorch's, where there is none.
   inline static thread_local Recording* of_thread = nullptr;
 
   const Clock::time_point start = Clock::now();
@@ -44,11 +45,11 @@ Profiler::Profiler() : recording_(std::make_unique<Recording>()) {
   Recording::of_thread = recording_.get();
   const auto begin =
       [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
-    Recording::of_thread->begin(function);
+    if (Recording::of_thread) Recording::of_thread->begin(function);
     return nullptr;
   };
   const auto end = [](const at::RecordFunction&, at::ObserverContext*) {
-    Recording::of_thread->end();
+    if (Recording::of_thread) Recording::of_thread->end();
   };
   callback_ = at::addThreadLocalCallback(
       at::RecordFunctionCallback(begin, end)

@@ -1,6 +1,7 @@
 #include "framework/profile/report.h"
 
 #include <algorithm>
+#include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -12,7 +13,7 @@
 namespace anymesh {
 namespace {
 
-constexpr size_t kOperators = 12;  // in the table
+constexpr size_t kOperators = 12, kKernels = 24;  // in the table
 
 struct Total {
   int64_t calls = 0;
@@ -45,6 +46,14 @@ std::string phase_row(const std::string& name, Total mine, double wall_ms, Commu
                        mine.calls);
 }
 
+// Drops what kernels' names repeat: the return type, namespaces and arguments.
+std::string kernel_name(std::string name) {
+  for (const char* noise : {"void ", "at::native::", "anymesh::", "(anonymous namespace)::"})
+    for (size_t at; (at = name.find(noise)) != std::string::npos;)
+      name.erase(at, std::strlen(noise));
+  return name;
+}
+
 // Returns rows of the spans with the most time; none if there are none of this kind.
 std::string busiest_rows(const std::vector<Span>& spans, Kind kind, const char* title,
                          double wall_ms) {
@@ -52,10 +61,12 @@ std::string busiest_rows(const std::vector<Span>& spans, Kind kind, const char* 
   if (all.empty()) return "";
   std::vector<std::pair<std::string, Total>> busiest(all.begin(), all.end());
   std::ranges::sort(busiest, std::greater(), [](const auto& each) { return each.second.ms; });
-  busiest.resize(std::min(busiest.size(), kOperators));
-  std::string rows = string_printf("\n%-32s %9s %6s %9s", title, "ms", "%", "calls");
+  busiest.resize(std::min(busiest.size(), kind == Kind::Kernel ? kKernels : kOperators));
+  const int width = kind == Kind::Kernel ? 72 : 32;
+  std::string rows = string_printf("\n%-*s %9s %6s %9s", width, title, "ms", "%", "calls");
   for (const auto& [name, total] : busiest)
-    rows += string_printf("\n%-32.32s %9.2f %6.1f %9ld", name.c_str(), total.ms,
+    rows += string_printf("\n%-*.*s %9.2f %6.1f %9ld", width, width,
+                          (kind == Kind::Kernel ? kernel_name(name) : name).c_str(), total.ms,
                           100 * total.ms / wall_ms, total.calls);
   return rows;
 }

@@ -25,6 +25,7 @@ cp -L "$mpi"/openmpi/lib/openmpi3/*.so "$folder/openmpi/lib/openmpi"
 rm -f "$folder"/openmpi/lib/openmpi/mca_*_{ofi,psm,psm2,ucx,openib,slurm,flux,gridengine}.so  # for clusters
 [[ ! -d $mpi/pmix2/lib/pmix ]] || cp -rL "$mpi/pmix2/lib/pmix" "$folder/openmpi/lib/"
 cp -L "$(command -v orterun)" "$folder/openmpi/bin/mpirun"
+cp -L "$(command -v orted)" "$folder/openmpi/bin/"  # for a process that no mpirun started
 cp -rL /usr/share/openmpi "$folder/openmpi/share/"
 cp -rL /etc/openmpi "$folder/openmpi/etc/"
 

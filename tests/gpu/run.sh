@@ -57,50 +57,70 @@ on_gpu() {
   grep -q '^device: cuda' log || fail "$*: not on a GPU: $(cat log)"
 }
 on_cpu() { rm -f "$2"; train "$1" "$2" --device cpu "${@:3}" >log 2>&1 || fail "$*: $(tail -5 log)"; }
+# beside COMMAND...: runs it in a folder of its own, beside others, on a quarter of the cores. `all_passed` waits for them.
+job=0
+beside() {
+  while (($(jobs -rp | wc -l) >= ($(nproc --all) + 3) / 4)); do wait -n || true; done
+  mkdir -p "job$((++job))"
+  (cd "job$job" && "$@") || touch failed &
+}
+all_passed() { wait; [[ ! -e failed ]]; }
 
 kernels() {
   "$bin/pretrain_gpt" --version
   nvidia-smi || true
-  "$root/tools/mpirun.sh" 2 "$bin/gpu_mpi_test"
-  "$bin/gpu_kernels"
+  beside one_rank_of_nccl
+  for case in "1 1 0" "1 1 3" "2 1 0" "1 2 0" "1 2 0 --global-batch-size 1"; do beside two_ranks_of_nccl $case; done
+  "$root/tools/mpirun.sh" 2 "$bin/gpu_mpi_test" || touch failed
+  wait
+  "$bin/gpu_kernels" || touch failed
+  all_passed
+}
+one_rank_of_nccl() {
   on_cpu 1,1,1,0 cpu.csv --train-iters 6
   on_gpu gpu.csv nccl 1,1,1,0 --train-iters 6
   close cpu.csv gpu.csv 1e-4 1 "one rank of NCCL"
-  for case in "1 1 0" "1 1 3" "2 1 0" "1 2 0" "1 2 0 --global-batch-size 1"; do
-    read -r tp pp zero more <<<"$case"
-    on_cpu 1,1,1,0 cpu.csv --train-iters 6 $more
-    rm -f gpu.csv
-    nccl_pair "$bin/pretrain_gpt" "${model[@]}" --tensor-model-parallel-size "$tp" --pipeline-model-parallel-size "$pp" --zero-stage "$zero" \
-      --device cuda --loss-csv gpu.csv --train-iters 6 --distributed-timeout-minutes 1 $more >log 2>&1 || fail "two ranks of NCCL, $case: $(tail -5 log)"
-    close cpu.csv gpu.csv 1e-4 1 "two ranks of NCCL on one GPU, tp pp zero = $case"
-  done
+}
+two_ranks_of_nccl() { # TP PP ZERO FLAGS...
+  on_cpu 1,1,1,0 cpu.csv --train-iters 6 "${@:4}"
+  nccl_pair "$bin/pretrain_gpt" "${model[@]}" --tensor-model-parallel-size "$1" --pipeline-model-parallel-size "$2" --zero-stage "$3" \
+    --device cuda --loss-csv gpu.csv --train-iters 6 --distributed-timeout-minutes 1 "${@:4}" >log 2>&1 ||
+    fail "two ranks of NCCL, $*: $(tail -5 log)"
+  close cpu.csv gpu.csv 1e-4 1 "two ranks of NCCL on one GPU, tp pp zero = $*"
 }
 
 parity() {
-  local wide=(--hidden-size 256 --seq-length 64 --max-position-embeddings 64 --global-batch-size 4) case flags precision tolerance
+  local case precision
   local llama="--swiglu --normalization rmsnorm --use-rotary-position-embeddings --num-key-value-heads 2 --disable-bias-linear"
   for case in "" "$llama" "$llama --window-size 31,0" "--position-embedding-type alibi --embed-layernorm" "--attention-dropout 0" \
               "--activation-checkpointing" "--zero-stage 3" "--apply-layernorm-1p" "--deterministic-mode"; do
-    for precision in "fp32 1e-4" "bf16 2e-2" "fp16 2e-2"; do
-      read -r precision tolerance <<<"$precision"
-      flags=("${wide[@]}" --train-iters 5 $case)
-      [[ $precision == fp32 ]] || flags+=("--$precision")
-      on_cpu 1,1,1,0 cpu.csv "${flags[@]}"
-      on_gpu gpu.csv nccl 1,1,1,0 "${flags[@]}"
-      close cpu.csv gpu.csv "$tolerance" 1 "CPU against GPU, $precision ${case:-GPT-2}"
-    done
+    for precision in fp32 bf16 fp16; do beside of_model $precision "$case"; done
   done
-  for precision in "fp32 1e-4" "bf16 2e-2"; do
-    read -r precision tolerance <<<"$precision"
-    flags=(--train-iters 8)
-    [[ $precision == fp32 ]] || flags+=("--$precision")
-    on_cpu 1,1,1,0 cpu.csv "${flags[@]}"
-    for case in "2,1,1,0 --sequence-parallel" "1,2,1,0 --activation-checkpointing" "2,2,2,1" "1,1,3,2" "1,2,2,3" "1,2,1,0 --global-batch-size 12"; do
-      on_gpu gpu.csv mpi $case "${flags[@]}"
-      close cpu.csv gpu.csv "$tolerance" 1 "CPU against GPU, $precision, ranks that share it, tp,pp,dp,zero = $case"
-    done
+  for precision in fp32 bf16; do beside of_meshes $precision; done
+  beside resumed
+  all_passed
+}
+flags_of() { # PRECISION
+  tolerance=1e-4
+  [[ $1 == fp32 ]] || { flags+=("--$1"); tolerance=2e-2; }
+}
+of_model() { # PRECISION FLAGS
+  flags=(--hidden-size 256 --seq-length 64 --max-position-embeddings 64 --global-batch-size 4 --train-iters 5 --lr-warmup-iters 1 $2)
+  flags_of "$1"
+  on_cpu 1,1,1,0 cpu.csv "${flags[@]}"
+  on_gpu gpu.csv nccl 1,1,1,0 "${flags[@]}"
+  close cpu.csv gpu.csv "$tolerance" 1 "CPU against GPU, $1 ${2:-GPT-2}"
+}
+of_meshes() { # PRECISION
+  flags=(--train-iters 8)
+  flags_of "$1"
+  on_cpu 1,1,1,0 cpu.csv "${flags[@]}"
+  for case in "2,1,1,0 --sequence-parallel" "1,2,1,0 --activation-checkpointing" "2,2,2,1" "1,1,3,2" "1,2,2,3" "1,2,1,0 --global-batch-size 12"; do
+    on_gpu gpu.csv mpi $case "${flags[@]}"
+    close cpu.csv gpu.csv "$tolerance" 1 "CPU against GPU, $1, ranks that share it, tp,pp,dp,zero = $case"
   done
-  # With fixed orders, a stopped run goes on bit for bit.
+}
+resumed() { # with fixed orders, a stopped run goes on bit for bit
   on_gpu whole.csv nccl 1,1,1,0 --train-iters 10 --deterministic-mode
   on_gpu parts.csv nccl 1,1,1,0 --train-iters 10 --deterministic-mode --save ckpt --exit-interval 5
   train 1,1,1,0 parts.csv --device cuda --train-iters 10 --deterministic-mode --load ckpt >log 2>&1 || fail "$(tail -5 log)"
@@ -112,13 +132,14 @@ big=(--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 20
      --vocab-size 50304 --micro-batch-size 4 --lr 1e-4 --lr-decay-style constant --attention-dropout 0 --hidden-dropout 0
      --eval-iters 0 --bf16 --device cuda --log-interval 1)
 step() {
+  export OMP_NUM_THREADS=$(nproc --all)
   for count in 1 8; do
     "$bin/pretrain_gpt" "${big[@]}" --global-batch-size $((4 * count)) --train-iters 12 --profile-step 10 --trace "$OUT/step-$count.json"
   done
   for file in "$OUT"/step-*.json; do gzip -f "$file"; done
 }
 
-peers() { PYTHON=${PYTHON:-python3} ROUNDS=${ROUNDS:-1} "$root/benchmarks/gpu/run.sh" ${SIZES:-124M 1.3B}; }
+peers() { OMP_NUM_THREADS=$(nproc --all) PYTHON=${PYTHON:-python3} ROUNDS=${ROUNDS:-1} "$root/benchmarks/gpu/run.sh" ${SIZES:-124M 1.3B}; }
 
 saves() {
   for flags in "" --async-save; do
