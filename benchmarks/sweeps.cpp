@@ -32,24 +32,27 @@ int main(int argc, char** argv) {
   const torch::Tensor bf16 = w.to(torch::kBFloat16);
   float *a = w.data_ptr<float>(), *b = g.data_ptr<float>(), *c = m.data_ptr<float>();
   int64_t step = 0;
-  std::vector<Work> works{
-      {"triad a = b + s c",
-       12,
-       [&] {
-         at::parallel_for(0, n, 1 << 14, [=](int64_t begin, int64_t end) {
-           for (int64_t i = begin; i < end; ++i) a[i] = b[i] + 3.f * c[i];
-         });
-       },
-       {}},
-      {"AdamW, fp32",
-       28,
-       [&] { anymesh::adamw_step(w, g, m, v, {}, ++step, 1e-4, 0.01, 0.5); },
-       {}},
-      {"AdamW, bf16 parameters",
-       30,
-       [&] { anymesh::adamw_step(w, g, m, v, {}, ++step, 1e-4, 0.01, 0.5, bf16); },
-       {}},
-      {"sum of squares", 4, [&] { anymesh::sum_of_squares(g); }, {}}};
+  std::vector<Work> works{{"triad a = b + s c",
+                           12,
+                           [&] {
+                             at::parallel_for(0, n, 1 << 14, [=](int64_t begin, int64_t end) {
+                               for (int64_t i = begin; i < end; ++i) a[i] = b[i] + 3.f * c[i];
+                             });
+                           },
+                           {}},
+                          {"AdamW, fp32",
+                           28,
+                           [&] {
+                             anymesh::adamw_step({{w, g, m, v}}, {}, ++step, 1e-4, 0.01, 0.5);
+                           },
+                           {}},
+                          {"AdamW, bf16 parameters",
+                           30,
+                           [&] {
+                             anymesh::adamw_step({{w, g, m, v, bf16}}, {}, ++step, 1e-4, 0.01, 0.5);
+                           },
+                           {}},
+                          {"sum of squares", 4, [&] { anymesh::sum_of_squares(g); }, {}}};
   for (int round = 0; round < 16; ++round) {
     for (Work& work : works) {
       double seconds = 0;

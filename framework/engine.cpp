@@ -22,13 +22,14 @@ StepReport Engine::train_batch(const std::vector<MicroBatch>& batches) {
   const ProcessGrid& grid = run_.grid;
   const double scale = 1.0 / (static_cast<double>(batches.size()) * grid.topology.dp_size);
   const double loss_scale = state_.scaler.scale;
-  const double local_loss = pipeline_.forward_backward(batches, scale * loss_scale);
-  const double loss = mean_over_dp(local_loss);
+  const std::vector<torch::Tensor> losses = pipeline_.forward_backward(batches, scale * loss_scale);
   const int64_t samples =
       run_.config.ramp.batch_size(state_.consumed_train_samples, run_.config.global_batch_size);
+  // Nothing waits for the losses before the work on gradients is under way.
+  const double scaled_norm = optimizer_.reduce_gradients(), lr = learning_rate();
+  const double local_loss = pipeline_.mean_of(losses), loss = mean_over_dp(local_loss);
   check_finite(loss, grid.is_last_stage() ? local_loss : 0.0, "loss");
 
-  const double scaled_norm = optimizer_.reduce_gradients(), lr = learning_rate();
   const bool overflow = run_.dtype == torch::kHalf && !std::isfinite(scaled_norm);
   if (overflow) {
     skip_step();

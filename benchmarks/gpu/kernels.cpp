@@ -118,7 +118,8 @@ int main(int argc, char** argv) {
                  })},
       {"AdamW of 67M, bf16 weights",
        [&] {
-         anymesh::adamw_step(state[0], state[1], state[2], state[3], {}, 1, 1e-4, .01, .5, rounded);
+         anymesh::adamw_step({{state[0], state[1], state[2], state[3], rounded}}, {}, 1, 1e-4, .01,
+                             .5);
        },
        [&] {
          const Tensor scaled = state[1] * .5;

@@ -75,47 +75,25 @@ void convert(const From* x, int64_t n, To* out) {
 void convert(const double* x, int64_t n, c10::BFloat16* out) { std::copy_n(x, n, out); }
 
 // adamw_element() by LibTorch's operators, for devices that have no kernel of ours.
-void adamw_by_operators(const torch::Tensor& weight, const torch::Tensor& gradient,
-                        const torch::Tensor& exp_avg, const torch::Tensor& exp_avg_sq,
-                        const AdamwCoefficients<double>& k) {
-  const torch::Tensor g = gradient * k.gradient_scale;
-  exp_avg.copy_(exp_avg * k.beta1 + g * (1 - k.beta1));
-  exp_avg_sq.copy_(exp_avg_sq * k.beta2 + g * g * (1 - k.beta2));
-  weight.sub_(k.step_size * exp_avg / ((exp_avg_sq * k.inverse_c2).sqrt() + k.eps) +
-              k.decay * weight);
+void adamw_by_operators(const AdamwTensors& p, const AdamwCoefficients<double>& k) {
+  const torch::Tensor g = p.gradient * k.gradient_scale;
+  p.exp_avg.copy_(p.exp_avg * k.beta1 + g * (1 - k.beta1));
+  p.exp_avg_sq.copy_(p.exp_avg_sq * k.beta2 + g * g * (1 - k.beta2));
+  p.weight.sub_(k.step_size * p.exp_avg / ((p.exp_avg_sq * k.inverse_c2).sqrt() + k.eps) +
+                k.decay * p.weight);
+  if (p.rounded.defined()) p.rounded.copy_(p.weight);
 }
 
-}  // namespace
-
-void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
-                const torch::Tensor& exp_avg, const torch::Tensor& exp_avg_sq,
-                const AdamOptions& adam, int64_t step, double lr, double weight_decay,
-                double gradient_scale, const torch::Tensor& rounded) {
-  const auto steps = static_cast<double>(step);
-  const bool rounds_here = rounded.defined() && rounded.scalar_type() == torch::kBFloat16;
-  const double c1 = 1 - std::pow(adam.beta1, steps), c2 = 1 - std::pow(adam.beta2, steps);
-  const AdamwCoefficients<double> coefficients{.beta1 = adam.beta1,
-                                               .beta2 = adam.beta2,
-                                               .eps = adam.eps,
-                                               .step_size = lr / c1,
-                                               .inverse_c2 = 1 / c2,
-                                               .decay = lr * weight_decay,
-                                               .gradient_scale = gradient_scale};
-  if (weight.is_cuda())
-    return cuda_adamw(weight, gradient, exp_avg, exp_avg_sq, coefficients, rounded);
-  if (!weight.is_cpu()) {
-    adamw_by_operators(weight, gradient, exp_avg, exp_avg_sq, coefficients);
-    if (rounded.defined()) rounded.copy_(weight);
-    return;
-  }
-  AT_DISPATCH_FLOATING_TYPES(weight.scalar_type(), "adamw_step", [&] {
+void adamw_on_cpu(const AdamwTensors& p, const AdamwCoefficients<double>& coefficients) {
+  const bool rounds_here = p.rounded.defined() && p.rounded.scalar_type() == torch::kBFloat16;
+  AT_DISPATCH_FLOATING_TYPES(p.weight.scalar_type(), "adamw_step", [&] {
     using T = scalar_t;
     const AdamwCoefficients<T> k = coefficients.as<T>();
-    T *w = weight.data_ptr<T>(), *m = exp_avg.data_ptr<T>(), *v = exp_avg_sq.data_ptr<T>();
-    const T* g = gradient.const_data_ptr<T>();
-    auto* bf16 = rounds_here ? rounded.data_ptr<c10::BFloat16>() : nullptr;
-    at::parallel_for(0, weight.numel(), kGrain, [&](int64_t begin, int64_t end) {
-      NonTemporalWriter<c10::BFloat16, kBlock> writer(weight.numel());
+    T *w = p.weight.data_ptr<T>(), *m = p.exp_avg.data_ptr<T>(), *v = p.exp_avg_sq.data_ptr<T>();
+    const T* g = p.gradient.const_data_ptr<T>();
+    auto* bf16 = rounds_here ? p.rounded.data_ptr<c10::BFloat16>() : nullptr;
+    at::parallel_for(0, p.weight.numel(), kGrain, [&](int64_t begin, int64_t end) {
+      NonTemporalWriter<c10::BFloat16, kBlock> writer(p.weight.numel());
       for (int64_t i = begin; i < end; i += kBlock) {
         const int64_t n = std::min(kBlock, end - i);
         with_widest_simd(
@@ -125,7 +103,25 @@ void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
       }
     });
   });
-  if (rounded.defined() && !rounds_here) rounded.copy_(weight);
+  if (p.rounded.defined() && !rounds_here) p.rounded.copy_(p.weight);
+}
+
+}  // namespace
+
+void adamw_step(const std::vector<AdamwTensors>& pieces, const AdamOptions& adam, int64_t step,
+                double lr, double weight_decay, double gradient_scale) {
+  const auto steps = static_cast<double>(step);
+  const double c1 = 1 - std::pow(adam.beta1, steps), c2 = 1 - std::pow(adam.beta2, steps);
+  const AdamwCoefficients<double> coefficients{.beta1 = adam.beta1,
+                                               .beta2 = adam.beta2,
+                                               .eps = adam.eps,
+                                               .step_size = lr / c1,
+                                               .inverse_c2 = 1 / c2,
+                                               .decay = lr * weight_decay,
+                                               .gradient_scale = gradient_scale};
+  if (!pieces.empty() && pieces[0].weight.is_cuda()) return cuda_adamw(pieces, coefficients);
+  for (const AdamwTensors& piece : pieces)
+    (piece.weight.is_cpu() ? adamw_on_cpu : adamw_by_operators)(piece, coefficients);
 }
 
 void widen(const torch::Tensor& x, const torch::Tensor& flat) {

@@ -11,19 +11,20 @@ namespace anymesh {
 // The two passes that an optimizer step makes over flat fp32 (or float64) tensors. AdamW works
 // element by element, so cutting a tensor into pieces changes no bit of its result.
 
-// Makes one AdamW step (decoupled weight decay; arXiv:1711.05101) on 1-D tensors of equal length
-// and dtype:
+// A piece of the state: 1-D tensors of equal length. All but `rounded` have one dtype, fp32 or
+// float64. `rounded`, if defined, receives the weight in its own dtype.
+struct AdamwTensors {
+  torch::Tensor weight, gradient, exp_avg, exp_avg_sq, rounded;
+};
+
+// Makes one AdamW step (decoupled weight decay; arXiv:1711.05101) on all pieces, which are alike:
 //
 //   g = gradient * gradient_scale                  the clip coefficient
 //   exp_avg = b1 exp_avg + (1 - b1) g              exp_avg_sq = b2 exp_avg_sq + (1 - b2) g^2
 //   weight -= lr (exp_avg / c1 / (sqrt(exp_avg_sq / c2) + eps) + weight_decay weight)
 //   with c1 = 1 - b1^step, c2 = 1 - b2^step
-//
-// `rounded`, if defined, receives the weight in its own dtype.
-void adamw_step(const torch::Tensor& weight, const torch::Tensor& gradient,
-                const torch::Tensor& exp_avg, const torch::Tensor& exp_avg_sq,
-                const AdamOptions& adam, int64_t step, double lr, double weight_decay,
-                double gradient_scale, const torch::Tensor& rounded = {});
+void adamw_step(const std::vector<AdamwTensors>& pieces, const AdamOptions& adam, int64_t step,
+                double lr, double weight_decay, double gradient_scale);
 
 // flat [n] = x, with n elements, in flat's dtype.
 void widen(const torch::Tensor& x, const torch::Tensor& flat);

@@ -4,12 +4,14 @@
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <optional>
 #include <vector>
 
 #include "framework/kernels/block_gemm.h"
+#include "framework/kernels/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"
 #include "framework/kernels/non_temporal_writer.h"
 #include "framework/kernels/row_ops.h"
@@ -221,6 +223,39 @@ struct Fp32Products {
   }
 };
 
+// The same by LibTorch, for devices with memory of their own.
+struct DeviceProducts {
+  static torch::Tensor y(const torch::Tensor& x, const torch::Tensor& weight,
+                         const torch::Tensor& bias) {
+    return at::linear(x, weight, bias);
+  }
+  static torch::Tensor dx(const torch::Tensor& dy, const torch::Tensor& weight) {
+    return at::matmul(dy, weight);
+  }
+  static torch::Tensor dw(const torch::Tensor& dy, const torch::Tensor& x) {
+    return at::mm(dy.flatten(0, -2).t(), x.flatten(0, -2));
+  }
+};
+
+GradientSink* sink_of(const torch::Tensor& leaf) {
+  if (!leaf.requires_grad()) return nullptr;
+  return dynamic_cast<GradientSink*>(torch::autograd::impl::post_acc_grad_hooks(leaf).get());
+}
+
+torch::Tensor weight_gradient(const torch::Tensor& weight, const torch::Tensor& dy,
+                              const torch::Tensor& x,
+                              torch::Tensor (*product)(const torch::Tensor&,
+                                                       const torch::Tensor&)) {
+  GradientSink* const sink = sink_of(weight);
+  if (sink && sink->add_product(dy.flatten(0, -2), x.flatten(0, -2))) return {};
+  return product(dy, x);
+}
+
+torch::Tensor bias_gradient(const torch::Tensor& bias, const torch::Tensor& dy) {
+  if (dy.is_cuda() && has_kernels(dy)) return gradient_of_parts(cuda_column_sums(dy), bias);
+  return dy.flatten(0, -2).sum(0);
+}
+
 template <class Products>
 struct Linear : torch::autograd::Function<Linear<Products>> {
   static torch::Tensor forward(AutogradContext* ctx, const torch::Tensor& input,
@@ -228,19 +263,19 @@ struct Linear : torch::autograd::Function<Linear<Products>> {
                                const std::optional<torch::Tensor>& bias) {
     RECORD_FUNCTION("anymesh::blocked_linear", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = input.contiguous();
-    ctx->save_for_backward({x, weight});
-    ctx->saved_data["bias"] = bias.has_value();
+    ctx->save_for_backward({x, weight, bias.value_or(torch::Tensor())});
     return Products::y(x, weight, bias.value_or(torch::Tensor()));
   }
 
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
     RECORD_FUNCTION("anymesh::blocked_linear_backward", c10::ArrayRef<const c10::IValue>{});
     const auto saved = ctx->get_saved_variables();
-    const torch::Tensor &x = saved[0], &weight = saved[1], dy = grads[0].contiguous();
+    const torch::Tensor &x = saved[0], &weight = saved[1], &bias = saved[2],
+                        dy = grads[0].contiguous();
     torch::Tensor dx, dw, db;
     if (ctx->needs_input_grad(0)) dx = Products::dx(dy, weight);
-    if (ctx->needs_input_grad(1)) dw = Products::dw(dy, x);
-    if (ctx->saved_data["bias"].toBool() && ctx->needs_input_grad(2)) db = dy.flatten(0, -2).sum(0);
+    if (ctx->needs_input_grad(1)) dw = weight_gradient(weight, dy, x, Products::dw);
+    if (bias.defined() && ctx->needs_input_grad(2)) db = bias_gradient(bias, dy);
     return {dx, dw, db};
   }
 };
@@ -264,11 +299,16 @@ bool libtorch_has_instructions(torch::Dtype dtype) {
 
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias) {
-  if (x.is_cpu()) {
-    if (can_block(x, weight)) return Linear<BlockProducts>::apply(x, weight, if_defined(bias));
-    if (!libtorch_has_instructions(x.scalar_type())) return widened_linear(x, weight, bias);
-  }
+  if (!x.is_cpu()) return Linear<DeviceProducts>::apply(x, weight, if_defined(bias));
+  if (can_block(x, weight)) return Linear<BlockProducts>::apply(x, weight, if_defined(bias));
+  if (!libtorch_has_instructions(x.scalar_type())) return widened_linear(x, weight, bias);
   return at::linear(x, weight, bias);
+}
+
+torch::Tensor gradient_of_parts(const torch::Tensor& parts, const torch::Tensor& leaf) {
+  GradientSink* const sink = sink_of(leaf);
+  if (sink && sink->add_parts(parts)) return {};
+  return (parts.size(0) == 1 ? parts[0] : parts.sum(0)).to(leaf.dtype());
 }
 
 torch::Tensor widened_linear(const torch::Tensor& x, const torch::Tensor& weight,

@@ -11,6 +11,7 @@
 
 #include "framework/kernels/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"
+#include "framework/kernels/linear.h"
 #include "framework/kernels/simd.h"
 
 namespace anymesh {
@@ -100,7 +101,7 @@ void norm_rows(const NormForward& n) {
   });
 }
 
-// [2, h]: the gradients of weight and bias
+// [1, 2, h], the gradients of weight and bias
 torch::Tensor norm_backward_rows(const NormBackward& n) {
   const int64_t h = n.x.size(-1), rows = n.x.numel() / h, part = (rows + kParts - 1) / kParts,
                 parts = (rows + part - 1) / part;
@@ -119,15 +120,15 @@ torch::Tensor norm_backward_rows(const NormBackward& n) {
   });
   for (int64_t p = 1; p < parts; ++p)
     for (int64_t i = 0; i < 2 * h; ++i) totals[i] += totals[2 * p * h + i];
-  return sums[0];
+  return sums.narrow(0, 0, 1);
 }
 
 struct FusedNorm : torch::autograd::Function<FusedNorm> {
-  // Returns {norm} of x, or {x + y, norm} if there is a y.
+  // Returns {norm} of x; {x, norm} if `keeps`; {x + y, norm} if there is a y.
   static tensor_list forward(AutogradContext* ctx, const torch::Tensor& input,
                              const std::optional<torch::Tensor>& other, const torch::Tensor& weight,
                              const std::optional<torch::Tensor>& bias, double epsilon,
-                             double offset) {
+                             double offset, bool keeps = false) {
     RECORD_FUNCTION("anymesh::norm", c10::ArrayRef<const c10::IValue>{});
     const torch::Tensor x = input.contiguous();
     const NormForward n{
@@ -142,32 +143,34 @@ struct FusedNorm : torch::autograd::Function<FusedNorm> {
         .moments = torch::empty({x.numel() / x.size(-1), 2}, x.options().dtype(torch::kFloat))};
     (x.is_cuda() ? cuda_norm : norm_rows)(n);
     ctx->set_materialize_grads(false);
-    ctx->save_for_backward({n.sum, weight, n.moments});
-    ctx->saved_data["bias"] = bias.has_value();
+    ctx->save_for_backward({n.sum, weight, n.moments, n.bias});
     ctx->saved_data["offset"] = offset;
-    return other ? tensor_list{n.sum, n.normed} : tensor_list{n.normed};
+    ctx->saved_data["added"] = other.has_value();
+    return other || keeps ? tensor_list{n.sum, n.normed} : tensor_list{n.normed};
   }
 
   static tensor_list backward(AutogradContext* ctx, tensor_list grads) {
     RECORD_FUNCTION("anymesh::norm_backward", c10::ArrayRef<const c10::IValue>{});
     const auto saved = ctx->get_saved_variables();
     const bool has_sum = grads.size() == 2;
-    if (!grads.back().defined()) return {grads[0], grads[0], {}, {}, {}, {}};
+    const bool added = ctx->saved_data["added"].toBool();
+    if (!grads.back().defined())
+      return {grads[0], added ? grads[0] : torch::Tensor(), {}, {}, {}, {}, {}};
     const NormBackward n{
         .x = saved[0],
         .weight = saved[1],
         .offset = ctx->saved_data["offset"].toDouble(),
         .moments = saved[2],
-        .has_bias = ctx->saved_data["bias"].toBool(),
+        .has_bias = saved[3].defined(),
         .dy = grads.back().contiguous(),
         .dsum = has_sum && grads[0].defined() ? grads[0].contiguous() : torch::Tensor(),
         .dx = torch::empty_like(saved[0])};
-    const torch::Tensor param_gradients =
-        (n.x.is_cuda() ? cuda_norm_backward : norm_backward_rows)(n);
+    const torch::Tensor parts = (n.x.is_cuda() ? cuda_norm_backward : norm_backward_rows)(n);
     return {n.dx,
-            has_sum ? n.dx : torch::Tensor(),
-            param_gradients[0].to(n.weight.dtype()),
-            n.has_bias ? param_gradients[1].to(n.weight.dtype()) : torch::Tensor(),
+            added ? n.dx : torch::Tensor(),
+            gradient_of_parts(parts.select(1, 0), n.weight),
+            n.has_bias ? gradient_of_parts(parts.select(1, 1), saved[3]) : torch::Tensor(),
+            torch::Tensor(),
             torch::Tensor(),
             torch::Tensor()};
   }
@@ -200,6 +203,13 @@ SumAndNorm added_norm(const torch::Tensor& x, const torch::Tensor& y, const Norm
   }
   const tensor_list both = FusedNorm::apply(x, std::optional(y), params.weight,
                                             if_defined(params.bias), params.epsilon, params.offset);
+  return {both[0], both[1]};
+}
+
+SumAndNorm kept_norm(const torch::Tensor& x, const NormParams& params) {
+  if (!x.is_cuda() || !can_fuse(x, params)) return {x, norm(x, params)};
+  const tensor_list both = FusedNorm::apply(x, std::nullopt, params.weight, if_defined(params.bias),
+                                            params.epsilon, params.offset, /*keeps=*/true);
   return {both[0], both[1]};
 }
 

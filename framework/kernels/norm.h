@@ -21,5 +21,7 @@ struct SumAndNorm {
   torch::Tensor sum, normed;
 };
 SumAndNorm added_norm(const torch::Tensor& x, const torch::Tensor& y, const NormParams& params);
+// Returns x and its norm. On a GPU the backward adds both gradients here too.
+SumAndNorm kept_norm(const torch::Tensor& x, const NormParams& params);
 
 }  // namespace anymesh

@@ -25,19 +25,10 @@ struct InFlight {
                              c10::ArrayRef<const c10::IValue>{}, \
                              static_cast<int64_t>(micro_batch))
 
-// Returns the sum in double. Losses stay on the device until the last one is made, so that it is
-// waited for once.
-double sum_of(const std::vector<torch::Tensor>& losses) {
-  if (losses.empty()) return 0;
-  const torch::Tensor all = at::stack(losses).to(torch::kCPU, torch::kDouble);
-  const double* loss = all.const_data_ptr<double>();
-  return std::accumulate(loss, loss + all.numel(), 0.0);
-}
-
 }  // namespace
 
-double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
-                                        double gradient_scale) {
+std::vector<torch::Tensor> PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
+                                                            double gradient_scale) {
   const auto steps =
       one_f_one_b(grid_.coord.pp, grid_.topology.pp_size, static_cast<int>(batches.size()));
   std::deque<InFlight> in_flight;
@@ -77,7 +68,7 @@ double PipelineEngine::forward_backward(const std::vector<MicroBatch>& batches,
       }
     }
   }
-  return mean_on_all_stages(sum_of(losses), batches.size());
+  return losses;
 }
 
 // The first stage has no backward if all of its parameters are frozen.
@@ -96,7 +87,7 @@ double PipelineEngine::forward_only(const std::vector<MicroBatch>& batches) {
     send(output, kNext);
     if (grid_.is_last_stage()) losses.push_back(output);
   }
-  return mean_on_all_stages(sum_of(losses), batches.size());
+  return mean_of(losses);
 }
 
 // Fuses send and receive, because two blocking sends in opposite directions would wait for each
@@ -110,8 +101,14 @@ torch::Tensor PipelineEngine::exchange(const std::optional<torch::Tensor>& out, 
   return in;
 }
 
-double PipelineEngine::mean_on_all_stages(double sum, size_t count) const {
-  torch::Tensor mean = torch::full({1}, sum / static_cast<double>(count), torch::kDouble);
+// Sums in double. All losses are read at once, so that a device is waited for once.
+double PipelineEngine::mean_of(const std::vector<torch::Tensor>& losses) const {
+  torch::Tensor mean = torch::zeros({1}, torch::kDouble);
+  if (!losses.empty()) {
+    const torch::Tensor all = at::stack(losses).to(torch::kCPU, torch::kDouble);
+    const double* loss = all.const_data_ptr<double>();
+    mean.fill_(std::accumulate(loss, loss + all.numel(), 0.0) / static_cast<double>(all.numel()));
+  }
   grid_.pp->broadcast(mean, grid_.topology.pp_size - 1);
   return mean.item<double>();
 }

@@ -19,10 +19,15 @@ class PipelineEngine {
 
   // Runs forward and backward of all micro-batches by 1F1B; gradients go to the leaves.
   // `gradient_scale` is d objective / d (mean loss of one micro-batch): 1 / (micro-batches of all
-  // dp ranks) for the mean over the global batch. Returns the mean loss over the micro-batches.
-  double forward_backward(const std::vector<MicroBatch>& batches, double gradient_scale);
+  // dp ranks) for the mean over the global batch. Returns the losses of the last stage, on its
+  // device, which may still be computing them.
+  std::vector<torch::Tensor> forward_backward(const std::vector<MicroBatch>& batches,
+                                              double gradient_scale);
 
-  // The same without backward.
+  // Waits for the losses and returns their mean, on all stages. Collective over grid.pp.
+  double mean_of(const std::vector<torch::Tensor>& losses) const;
+
+  // The mean loss of the micro-batches, without backward.
   double forward_only(const std::vector<MicroBatch>& batches);
 
  private:
@@ -34,7 +39,6 @@ class PipelineEngine {
                          bool receives) const;
   void send(const torch::Tensor& out, int neighbour) const { exchange(out, neighbour, false); }
   torch::Tensor receive(int neighbour) const { return exchange(std::nullopt, neighbour, true); }
-  double mean_on_all_stages(double sum, size_t count) const;
 
   StageModule& stage_;
   const ProcessGrid& grid_;

@@ -38,6 +38,31 @@ void GradientSum::add(const torch::Tensor& gradient) {
   }
 }
 
+bool GradientSum::add_product(const torch::Tensor& dy, const torch::Tensor& x) {
+  const bool widens = dy.scalar_type() != sums_.scalar_type();
+  if (sums_.is_cpu() || (widens && !sums_.is_cuda())) return false;
+  only_rows_ = false;
+  const int64_t kept = std::exchange(stale_, false) ? 0 : 1;
+  torch::Tensor sums = sums_.view({dy.size(1), x.size(1)});
+  if (widens) {
+    at::addmm_out(sums, sums, dy.t(), x, sums.scalar_type(), kept);
+  } else {
+    at::addmm_out(sums, sums, dy.t(), x, kept);
+  }
+  return true;
+}
+
+bool GradientSum::add_parts(const torch::Tensor& parts) {
+  if (sums_.is_cpu() || parts.scalar_type() != sums_.scalar_type()) return false;
+  only_rows_ = false;
+  if (std::exchange(stale_, false)) {
+    at::sum_out(sums_, parts, {0});
+  } else {
+    sums_.add_(parts.sum(0));
+  }
+  return true;
+}
+
 void GradientSum::add_rows(const torch::Tensor& gradient) {
   if (std::exchange(stale_, false)) clear();
   width_ = gradient.size(1);

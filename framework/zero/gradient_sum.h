@@ -22,6 +22,11 @@ class GradientSum {
   GradientSum(torch::Tensor sums, bool alone) : sums_(std::move(sums)), alone_(alone) {}
 
   void add(const torch::Tensor& gradient);
+  // Adds dy^T x, or the sum over dim 0 of parts, in the dtype of `sums`. Returns false if it did
+  // not, so that the gradient comes by add(): on a CPU, where every stage rounds a micro-batch's
+  // gradient alike.
+  bool add_product(const torch::Tensor& dy, const torch::Tensor& x);
+  bool add_parts(const torch::Tensor& parts);
   void finish();  // before `sums` is read; sets it to zeros if no micro-batch used the leaf
   void add_to(const torch::Tensor& whole) const;  // whole [n] += sums
   void expire() { stale_ = true; }                // the step is over

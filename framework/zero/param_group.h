@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/kernels/adamw_sweeps.h"
 #include "framework/param_spec.h"
 #include "framework/zero/gradient_bucket.h"
 #include "framework/zero/offload/state_tensor.h"
@@ -32,6 +33,8 @@ struct ParamGroup {
   StateTensor master;               // [P], unless the weights are their own masters
   StateTensor exp_avg, exp_avg_sq;  // [P]
   std::vector<Piece> pieces;
+  std::vector<AdamwTensors>
+      in_memory;  // what a step works on; empty if the optimizer has a swap file
   std::deque<GradientBucket> buckets;  // stages 2 and 3; addresses must not change
 };
 

@@ -1,32 +1,39 @@
 // Takes gradients from the backward as it makes them, sums and reduces them.
 #include <ATen/record_function.h>
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 
+#include "framework/kernels/linear.h"
 #include "framework/zero/zero_optimizer.h"
 
 namespace anymesh {
 namespace {
 
+using Take = std::function<void(const torch::Tensor&)>;
+
 // Takes a leaf's gradient as soon as a backward has made it.
-struct GradientHook : torch::autograd::PostAccumulateGradHook {
-  using Take = std::function<void(const torch::Tensor&)>;
-  explicit GradientHook(Take t) : take(std::move(t)) {}
+struct GradientHook : GradientSink {
+  explicit GradientHook(Take t, GradientSum* s = nullptr) : take(std::move(t)), sum(s) {}
   void operator()(const torch::Tensor& leaf) override {
     torch::Tensor& gradient = leaf.mutable_grad();
+    if (!gradient.defined()) return;  // add_product() or add_parts() took it
     take(gradient);
     gradient.reset();
   }
+  bool add_product(const torch::Tensor& dy, const torch::Tensor& x) override {
+    return sum && sum->add_product(dy, x);
+  }
+  bool add_parts(const torch::Tensor& parts) override { return sum && sum->add_parts(parts); }
   Take take;
+  GradientSum* sum;
 };
 
-void on_gradient(const torch::Tensor& leaf, GradientHook::Take take) {
-  torch::autograd::impl::set_post_acc_grad_hooks(leaf,
-                                                 std::make_unique<GradientHook>(std::move(take)));
+void on_gradient(const torch::Tensor& leaf, Take take, GradientSum* sum = nullptr) {
+  torch::autograd::impl::set_post_acc_grad_hooks(
+      leaf, std::make_unique<GradientHook>(std::move(take), sum));
 }
 
 }  // namespace
@@ -36,7 +43,8 @@ void on_gradient(const torch::Tensor& leaf, GradientHook::Take take) {
 void ZeroOptimizer::whole_gradients(const Group& group) {
   const auto sum = [this](const torch::Tensor& leaf, const torch::Tensor& sums) {
     GradientSum& of_leaf = whole_sums_.emplace_back(sums, grid_.world->size() == 1);
-    on_gradient(leaf, [&of_leaf](const torch::Tensor& gradient) { of_leaf.add(gradient); });
+    on_gradient(
+        leaf, [&of_leaf](const torch::Tensor& gradient) { of_leaf.add(gradient); }, &of_leaf);
     return &of_leaf;
   };
   for (size_t i = 0; i < group.params.size(); ++i) {

@@ -117,6 +117,11 @@ void ZeroOptimizer::add_pieces(Group& group) {
                             .exp_avg = mine(group.exp_avg),
                             .exp_avg_sq = mine(group.exp_avg_sq)});
   }
+  if (swap_) return;
+  for (const Piece& p : group.pieces)
+    group.in_memory.push_back({p.master.tensor(), p.gradient, p.exp_avg.tensor(),
+                               p.exp_avg_sq.tensor(),
+                               group.master.defined() ? p.weight.tensor() : torch::Tensor()});
 }
 
 void ZeroOptimizer::shard_params() {
@@ -150,10 +155,17 @@ void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
   const double clip = max_norm > 0 ? std::min(1.0, max_norm / (norm + 1e-6)) : 1.0;
   c10::NoGradGuard no_grad;
   for (const Group& group : groups_) {
+    const auto update = [&](const std::vector<AdamwTensors>& pieces) {
+      adamw_step(pieces, config_.adam, steps, lr, group.weight_decay, clip / loss_scale);
+    };
+    if (!swap_) {
+      update(group.in_memory);
+      continue;
+    }
     const bool copies = group.master.defined();
     sweep(group, copies ? Use::Write : Use::Update, Use::Update, Use::Update, [&](const Window& w) {
-      adamw_step(w.master, w.gradient, w.exp_avg, w.exp_avg_sq, config_.adam, steps, lr,
-                 group.weight_decay, clip / loss_scale, copies ? w.weight : torch::Tensor());
+      update(
+          {{w.master, w.gradient, w.exp_avg, w.exp_avg_sq, copies ? w.weight : torch::Tensor()}});
     });
   }
   clear_gradients();

@@ -82,12 +82,6 @@ torch::Tensor ParallelAttention::visible(int64_t first, int64_t s, torch::Device
   return (windowed ? past.triu(first - window_ + 1) : past).tril(first);
 }
 
-ParallelAttention::Heads ParallelAttention::heads_of(const torch::Tensor& qkv) const {
-  const auto parts = qkv.split_with_sizes({group_size_, 1, 1}, 3);
-  const auto heads = [](const torch::Tensor& x) { return x.flatten(2, 3).transpose(1, 2); };
-  return {heads(parts[0]), heads(parts[1]), heads(parts[2])};
-}
-
 std::optional<torch::Tensor> ParallelAttention::mask_of(const LayerContext& context, int64_t s,
                                                         torch::Device device) const {
   const torch::Tensor& first = context.first_keys;
@@ -102,9 +96,7 @@ std::optional<torch::Tensor> ParallelAttention::mask_of(const LayerContext& cont
 
 torch::Tensor ParallelAttention::attend_unfused(const torch::Tensor& qkv,
                                                 const LayerContext& context) const {
-  const Heads heads = heads_of(qkv);
-  const torch::Tensor q = positions_.rotate(heads.q, context.positions),
-                      k = positions_.rotate(heads.k, context.positions), v = heads.v;
+  const auto [q, k, v] = split_heads(qkv, positions_.rotation(context.positions));
   const int64_t s = q.size(2);
   const bool drops = dropout_ > 0 && !context.dropout.samples.empty(), grouped = group_size_ > 1;
   const auto join = [](const torch::Tensor& mixed) {  // [b, n/t, s, d] -> [b, s, nd/t]

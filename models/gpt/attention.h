@@ -23,16 +23,12 @@ class ParallelAttention {
 
   // Mixes positions between the two projections: qkv [b, s, k/t, n/k+2, d] -> [b, s, nd/t].
   // Training uses attend(). Generation passes one that keeps keys and values, and is made of
-  // heads_of(), positions() and visible().
+  // split_heads(), positions() and visible().
   using Mix = c10::function_ref<torch::Tensor(const ParallelAttention& attention,
                                               const torch::Tensor& qkv)>;
   torch::Tensor forward(const torch::Tensor& hidden, const LayerContext& context,
                         Mix mix = {}) const;  // [b, s, h] -> [b, s, h]
 
-  struct Heads {
-    torch::Tensor q, k, v;  // [b, n/t, s, d], [b, k/t, s, d] x 2
-  };
-  Heads heads_of(const torch::Tensor& qkv) const;
   const RelativePositions& positions() const { return positions_; }
 
   // Returns which keys, of positions [0, first + s), the queries [first, first + s) see: a bool

@@ -107,17 +107,4 @@ RelativePositions::RelativePositions(const GptConfig& config, const Communicator
   }
 }
 
-// Element i turns together with element i + r/2, as in GPT-NeoX and Llama.
-torch::Tensor RelativePositions::rotate(const torch::Tensor& heads,
-                                        const torch::Tensor& positions) const {
-  if (!cos.defined()) return heads;
-  const int64_t half = cos.size(1), rest = heads.size(-1) - 2 * half;
-  const auto parts = heads.split_with_sizes({half, half, rest}, -1);
-  const auto at_positions = [&](const torch::Tensor& table) {  // [s, r/2] or [b, 1, s, r/2]
-    return positions.defined() ? at::embedding(table, positions).unsqueeze(1) : table;
-  };
-  const torch::Tensor c = at_positions(cos), s = at_positions(sin);
-  return at::cat({parts[0] * c - parts[1] * s, parts[1] * c + parts[0] * s, parts[2]}, -1);
-}
-
 }  // namespace anymesh

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "framework/comm/communicator.h"
+#include "framework/kernels/heads.h"
 #include "models/gpt/gpt_config.h"
 
 namespace anymesh {
@@ -21,9 +22,8 @@ struct RelativePositions {
   RelativePositions(const GptConfig& config, const Communicator& tp,
                     const torch::TensorOptions& options);
 
-  // Returns queries or keys [b, n, s, d], turned; unchanged unless positions are rotary. They are at
-  // `positions`, int64 [b, s], or at 0 to s - 1.
-  torch::Tensor rotate(const torch::Tensor& heads, const torch::Tensor& positions = {}) const;
+  // How heads of tokens at `positions`, int64 [b, s], or at 0 to s - 1, turn.
+  Rotation rotation(const torch::Tensor& positions = {}) const { return {cos, sin, positions}; }
 
   // Cosines and sines of the angles, [s, r/2] for the first r elements of a head; undefined unless
   // rotary.

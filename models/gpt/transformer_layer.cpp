@@ -52,12 +52,12 @@ TransformerLayer::TransformerLayer(ParamBuilder& params, int layer, const GptCon
 
 torch::Tensor TransformerLayer::forward(const torch::Tensor& hidden, const LayerContext& context,
                                         ParallelAttention::Mix mix) const {
-  const torch::Tensor attended =
-      drop(self_attention_.forward(norm(hidden, input_layernorm_), context, mix), context.dropout,
-           DropoutSite::AttentionOutput);
+  const auto [residual, input] = kept_norm(hidden, input_layernorm_);
+  const torch::Tensor attended = drop(self_attention_.forward(input, context, mix), context.dropout,
+                                      DropoutSite::AttentionOutput);
   const auto [sum, normed] =
-      parallel_ ? SumAndNorm{hidden + attended, norm(hidden, post_attention_layernorm_)}
-                : added_norm(hidden, attended, post_attention_layernorm_);
+      parallel_ ? SumAndNorm{residual + attended, norm(residual, post_attention_layernorm_)}
+                : added_norm(residual, attended, post_attention_layernorm_);
   return sum + drop(mlp_.forward(normed), context.dropout, DropoutSite::MlpOutput);
 }
 

@@ -11,8 +11,11 @@
 #include "framework/kernels/activation.h"
 #include "framework/kernels/adamw_sweeps.h"
 #include "framework/kernels/dropout.h"
+#include "framework/kernels/heads.h"
+#include "framework/kernels/linear.h"
 #include "framework/kernels/norm.h"
 #include "framework/tensor_parallel/cross_entropy.h"
+#include "framework/zero/gradient_sum.h"
 #include "tests/support/ranks.h"
 
 // Compares each function with its twin on the CPU, bit by bit where both promise that.
@@ -48,8 +51,9 @@ TEST_F(Gpu, AdamWWritesTheBitsOfTheCpu) {
       const torch::Tensor low = rounded ? torch::zeros({10'007}, *rounded) : torch::Tensor(),
                           low_copy = rounded ? to_gpu(low) : torch::Tensor();
       for (int step = 1; step <= 3; ++step) {
-        adamw_step(state[0], state[1], state[2], state[3], {}, step, 1e-3, 0.1, 0.7, low);
-        adamw_step(copies[0], copies[1], copies[2], copies[3], {}, step, 1e-3, 0.1, 0.7, low_copy);
+        adamw_step({{state[0], state[1], state[2], state[3], low}}, {}, step, 1e-3, 0.1, 0.7);
+        adamw_step({{copies[0], copies[1], copies[2], copies[3], low_copy}}, {}, step, 1e-3, 0.1,
+                   0.7);
       }
       for (int i = 0; i < 4; ++i) EXPECT_TRUE(same(copies[i], state[i])) << i;
       if (rounded) {
@@ -133,7 +137,49 @@ TEST_F(Gpu, NormsMeetFloat64) {
           return std::vector{norm(in[0], {in[1], in[2]})};
         },
         {x, weight, bias});
+    expect_float64s(
+        [&](const auto& in) {
+          return both(kept_norm(in[0], {in[1], in[2]}));
+        },
+        {x, weight, bias});
   }
+}
+
+TEST_F(Gpu, LinearMeetsFloat64) {
+  torch::manual_seed(1);
+  expect_float64s([](const auto& in) { return std::vector{blocked_linear(in[0], in[1], in[2])}; },
+                  {torch::randn({3, 150, 64}), torch::randn({136, 64}) / 8, torch::randn({136})});
+}
+
+TEST_F(Gpu, HeadsMeetFloat64) {
+  torch::manual_seed(1);
+  const torch::Tensor angles = torch::rand({50, 8}, torch::kDouble),
+                      positions = torch::randint(50, {2, 50}, torch::kLong);
+  for (const int64_t group : {1, 3})
+    for (const bool turns : {false, true})
+      expect_float64s(
+          [&](const auto& in) {
+            const auto there = [&](const torch::Tensor& x) {
+              return turns ? x.to(in[0].options()) : torch::Tensor();
+            };
+            const Heads heads =
+                split_heads(in[0], {there(angles.cos()), there(angles.sin()),
+                                    turns ? positions.to(in[0].device()) : torch::Tensor()});
+            return std::vector{heads.q, heads.k, heads.v};
+          },
+          {torch::randn({2, 50, 4, group + 2, 24})});
+}
+
+TEST_F(Gpu, SinksTakeGradientsInFp32) {
+  torch::manual_seed(1);
+  const torch::Tensor x = torch::randn({300, 64}).to(torch::kCUDA, torch::kBFloat16),
+                      dy = torch::randn({300, 48}).to(x.options());
+  const auto fp32 = x.options().dtype(torch::kFloat);
+  const torch::Tensor sums = torch::full({48 * 64}, NAN, fp32);
+  GradientSum sum(sums, true);
+  for (int micro_batch = 0; micro_batch < 2; ++micro_batch) ASSERT_TRUE(sum.add_product(dy, x));
+  const torch::Tensor exact = dy.to(torch::kDouble).t().mm(x.to(torch::kDouble)) * 2;
+  EXPECT_LE((sums.view({48, 64}) - exact).abs().max().item<double>(), 1e-3);
 }
 
 TEST_F(Gpu, CrossEntropyMeetsFloat64) {

@@ -21,7 +21,7 @@ TEST(AdamW, EqualsTorchs) {
     const torch::Tensor gradient = torch::randn({1001}, torch::kDouble);
     theirs.mutable_grad() = gradient * 0.25;
     reference.step();
-    adamw_step(ours, gradient, exp_avg, exp_avg_sq, {0.8, 0.95, 1e-6}, step, 1e-2, 0.3, 0.25);
+    adamw_step({{ours, gradient, exp_avg, exp_avg_sq}}, {0.8, 0.95, 1e-6}, step, 1e-2, 0.3, 0.25);
   }
   EXPECT_TRUE(ours.allclose(theirs.detach(), 1e-13, 1e-13));
 }
@@ -37,7 +37,7 @@ TEST(AdamW, WhereATensorIsCutChangesNoBit) {
         const auto piece = [&](const torch::Tensor& t) {
           return t.narrow(0, cuts[i], cuts[i + 1] - cuts[i]);
         };
-        adamw_step(piece(w), piece(gradient), piece(m), piece(v), {}, step, 1e-3, 0.1, 0.7);
+        adamw_step({{piece(w), piece(gradient), piece(m), piece(v)}}, {}, step, 1e-3, 0.1, 0.7);
       }
     }
     return w;
@@ -53,8 +53,9 @@ TEST(AdamW, RoundsWeights) {
     for (const int64_t start : {0, 3}) {
       const torch::Tensor w = torch::randn({n}), zeros = torch::zeros({n}),
                           rounded = torch::full({n + start}, 7, torch::kBFloat16);
-      adamw_step(w, torch::randn({n}), zeros.clone(), zeros.clone(), {}, 1, 1e-3, 0.1, 1,
-                 rounded.narrow(0, start, n));
+      adamw_step(
+          {{w, torch::randn({n}), zeros.clone(), zeros.clone(), rounded.narrow(0, start, n)}}, {},
+          1, 1e-3, 0.1, 1);
       EXPECT_TRUE(rounded.narrow(0, start, n).equal(w.to(torch::kBFloat16))) << n << " " << start;
       EXPECT_TRUE(rounded.narrow(0, 0, start).eq(7).all().item<bool>());
     }

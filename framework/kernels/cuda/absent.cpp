@@ -5,8 +5,7 @@
 
 namespace anymesh {
 
-void cuda_adamw(const torch::Tensor&, const torch::Tensor&, const torch::Tensor&,
-                const torch::Tensor&, const AdamwCoefficients<double>&, const torch::Tensor&) {
+void cuda_adamw(const std::vector<AdamwTensors>&, const AdamwCoefficients<double>&) {
   TORCH_CHECK(false, kNoCuda);
 }
 double cuda_sum_of_squares(const std::vector<torch::Tensor>&) { TORCH_CHECK(false, kNoCuda); }
@@ -19,6 +18,9 @@ void cuda_swiglu_backward(const torch::Tensor&, const torch::Tensor&, const torc
 }
 void cuda_norm(const NormForward&) { TORCH_CHECK(false, kNoCuda); }
 torch::Tensor cuda_norm_backward(const NormBackward&) { TORCH_CHECK(false, kNoCuda); }
+torch::Tensor cuda_column_sums(const torch::Tensor&) { TORCH_CHECK(false, kNoCuda); }
+void cuda_split_heads(const HeadMoves&) { TORCH_CHECK(false, kNoCuda); }
+void cuda_join_heads(const HeadMoves&) { TORCH_CHECK(false, kNoCuda); }
 void cuda_row_sums(const torch::Tensor&, int64_t, const torch::Tensor&, const torch::Tensor&) {
   TORCH_CHECK(false, kNoCuda);
 }

@@ -3,6 +3,8 @@
 #include <ATen/Functions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "framework/kernels/adamw_sweeps.h"
+
 namespace anymesh {
 namespace {
 
@@ -36,34 +38,63 @@ Element element_of(std::initializer_list<torch::Tensor> tensors) {
 
 CUstream_st* stream() { return c10::cuda::getCurrentCUDAStream(); }
 
+HeadTensor heads_of(const torch::Tensor& x) {
+  if (!x.defined()) return {};
+  TORCH_INTERNAL_ASSERT(x.is_cuda() && x.dim() == 4 && x.stride(3) == 1);
+  return {x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+HeadRows rows_of(const HeadMoves& m) {
+  return {.projected = out(m.qkv),
+          .q = heads_of(m.q),
+          .k = heads_of(m.k),
+          .v = heads_of(m.v),
+          .cos = in(m.cos),
+          .sin = in(m.sin),
+          .rows_of_tables = m.positions.defined() ? m.positions.const_data_ptr<int64_t>() : nullptr,
+          .dtype = element_of({m.qkv, m.cos, m.sin}),
+          .rows = m.qkv.size(0) * m.qkv.size(1),
+          .positions = m.qkv.size(1),
+          .groups = m.qkv.size(2),
+          .group = m.qkv.size(3) - 2,
+          .d = m.qkv.size(4),
+          .half = m.cos.defined() ? m.cos.size(1) : 0};
+}
+
 VocabularyRows rows_of(const torch::Tensor& logits, int64_t real) {
   return {in(logits), element_of(logits), logits.size(0), logits.size(1), real};
 }
 
 }  // namespace
 
-void cuda_adamw(const torch::Tensor& weight, const torch::Tensor& gradient,
-                const torch::Tensor& exp_avg, const torch::Tensor& exp_avg_sq,
-                const AdamwCoefficients<double>& coefficients, const torch::Tensor& rounded) {
-  const Element dtype = element_of({weight, gradient, exp_avg, exp_avg_sq});
+void cuda_adamw(const std::vector<AdamwTensors>& pieces,
+                const AdamwCoefficients<double>& coefficients) {
+  if (pieces.empty()) return;
+  const torch::Tensor& rounded = pieces[0].rounded;
+  const Element dtype = element_of(pieces[0].weight),
+                rounded_to = rounded.defined() ? element_of(rounded) : dtype;
   TORCH_INTERNAL_ASSERT(dtype == Element::Float || dtype == Element::Double);
-  launch_adamw({.weight = weight.data_ptr(),
-                .gradient = gradient.const_data_ptr(),
-                .exp_avg = exp_avg.data_ptr(),
-                .exp_avg_sq = exp_avg_sq.data_ptr(),
-                .dtype = dtype,
-                .n = weight.numel(),
-                .rounded = out(rounded),
-                .rounded_to = rounded.defined() ? element_of(rounded) : dtype},
-               coefficients, stream());
+  std::vector<AdamwPiece> list;
+  for (const AdamwTensors& p : pieces) {
+    TORCH_INTERNAL_ASSERT(element_of({p.weight, p.gradient, p.exp_avg, p.exp_avg_sq}) == dtype &&
+                          p.rounded.defined() == rounded.defined() &&
+                          (!rounded.defined() || element_of(p.rounded) == rounded_to));
+    list.push_back({out(p.weight), in(p.gradient), out(p.exp_avg), out(p.exp_avg_sq),
+                    out(p.rounded), p.weight.numel()});
+  }
+  launch_adamw(list, dtype, rounded_to, coefficients, stream());
 }
 
 double cuda_sum_of_squares(const std::vector<torch::Tensor>& flats) {
-  const torch::Tensor parts = torch::empty({static_cast<int64_t>(flats.size()), kSquareParts},
-                                           flats[0].options().dtype(torch::kDouble));
-  for (size_t i = 0; i < flats.size(); ++i)
-    launch_squares(in(flats[i]), element_of(flats[i]), flats[i].numel(),
-                   parts.data_ptr<double>() + static_cast<int64_t>(i) * kSquareParts, stream());
+  const Element dtype = element_of(flats[0]);
+  std::vector<SquaresPiece> pieces;
+  for (const torch::Tensor& flat : flats) {
+    TORCH_INTERNAL_ASSERT(element_of(flat) == dtype);
+    pieces.push_back({in(flat), flat.numel()});
+  }
+  const torch::Tensor parts =
+      torch::empty({square_parts(pieces)}, flats[0].options().dtype(torch::kDouble));
+  launch_squares(pieces, dtype, parts.data_ptr<double>(), stream());
   return parts.sum().item<double>();
 }
 
@@ -103,7 +134,7 @@ void cuda_norm(const NormForward& n) {
 
 torch::Tensor cuda_norm_backward(const NormBackward& n) {
   const int64_t h = n.x.size(-1);
-  const torch::Tensor parts = torch::empty({kNormParts, 2, h}, n.moments.options());
+  const torch::Tensor parts = torch::empty({kRowParts, 2, h}, n.moments.options());
   launch_norm_backward({.x = in(n.x),
                         .dy = in(n.dy),
                         .dsum = in(n.dsum),
@@ -117,8 +148,19 @@ torch::Tensor cuda_norm_backward(const NormBackward& n) {
                         .h = h,
                         .offset = static_cast<float>(n.offset)},
                        stream());
-  return parts.sum(0);
+  return parts;
 }
+
+torch::Tensor cuda_column_sums(const torch::Tensor& x) {
+  const int64_t columns = x.size(-1);
+  const torch::Tensor parts = torch::empty({kRowParts, columns}, x.options().dtype(torch::kFloat));
+  launch_column_sums({in(x), parts.data_ptr<float>(), element_of(x), x.numel() / columns, columns},
+                     stream());
+  return parts;
+}
+
+void cuda_split_heads(const HeadMoves& moves) { launch_split_heads(rows_of(moves), stream()); }
+void cuda_join_heads(const HeadMoves& moves) { launch_join_heads(rows_of(moves), stream()); }
 
 void cuda_row_sums(const torch::Tensor& logits, int64_t real, const torch::Tensor& maxima,
                    const torch::Tensor& sums) {

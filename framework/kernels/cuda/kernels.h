@@ -8,15 +8,16 @@
 
 namespace anymesh {
 
+struct AdamwTensors;
+
 // Our kernels for contiguous tensors of the current GPU, in its current stream. A build without
 // CUDA has no kernels (absent.cpp) and no such tensors.
 
 // These write the same bits as their twins on the CPU.
 //
-// adamw_step() of kernels/adamw_sweeps.h. The state is fp32 or float64; `rounded` may be undefined.
-void cuda_adamw(const torch::Tensor& weight, const torch::Tensor& gradient,
-                const torch::Tensor& exp_avg, const torch::Tensor& exp_avg_sq,
-                const AdamwCoefficients<double>& coefficients, const torch::Tensor& rounded);
+// adamw_step() of kernels/adamw_sweeps.h. The state is fp32 or float64, in all pieces alike.
+void cuda_adamw(const std::vector<AdamwTensors>& pieces,
+                const AdamwCoefficients<double>& coefficients);
 // dropout() of kernels/dropout.h for one sample: x, y [n]
 void cuda_dropout(const torch::Tensor& x, const torch::Tensor& y, const DropoutKey& key);
 
@@ -46,8 +47,21 @@ struct NormBackward {
   torch::Tensor dy, dsum;  // dsum may be undefined
   torch::Tensor dx;        // written
 };
-// [2, h] in fp32: the gradients of weight and bias
+// [kRowParts, 2, h] in fp32, whose sums are the gradients of weight and bias
 torch::Tensor cuda_norm_backward(const NormBackward& norm);
+
+// [kRowParts, n] in fp32, whose sums are those of the columns of x [..., n]
+torch::Tensor cuda_column_sums(const torch::Tensor& x);
+
+// split_heads() of kernels/heads.h: queries and keys, turned, out of qkv [b, s, k, g + 2, d], and
+// back. `heads` may have any strides but the last, and undefined ones are left out.
+struct HeadMoves {
+  torch::Tensor qkv;
+  torch::Tensor q, k, v;  // [b, k g, s, d], [b, k, s, d] x 2
+  torch::Tensor cos, sin, positions;
+};
+void cuda_split_heads(const HeadMoves& moves);
+void cuda_join_heads(const HeadMoves& moves);
 
 // row_sums() and logits_gradient() of kernels/vocabulary_rows.h.
 void cuda_row_sums(const torch::Tensor& logits, int64_t real, const torch::Tensor& maxima,

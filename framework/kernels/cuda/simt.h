@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "framework/kernels/cuda/launch.h"
 
@@ -35,6 +36,11 @@ void launch(const char* name, void (*kernel)(Parameters...), int64_t blocks, int
 namespace anymesh {
 
 constexpr int kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;  // per block
+
+inline __device__ float sum_over_warp(float x) {
+  for (int lane = kWarp / 2; lane > 0; lane /= 2) x += __shfl_xor_sync(~0u, x, lane);
+  return x;
+}
 
 // Folds f over the values of a block's kThreads threads, always in the same order. All of the
 // threads call it, and all have the result.
@@ -77,6 +83,15 @@ void of_type(Element dtype, const Work& work) {
       return work(Type<__nv_bfloat16>());
   }
 }
+
+// Products of T are computed in this type, and values are rounded to T through it, as in c10's
+// conversions on the CPU.
+template <class T>
+using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
+
+// A number as an argument of a generic function.
+template <int N>
+using Width = std::integral_constant<int, N>;
 
 // N elements in one access to memory: N * sizeof(T) is 16, or N is 1.
 template <class T, int N>

@@ -33,13 +33,12 @@ torch::Tensor Decoder::attend(const ParallelAttention& attention, Cache& cache,
                               const torch::Tensor& qkv) const {
   const int64_t first = length_, s = qkv.size(1);
   const RelativePositions positions = part(attention.positions(), first, s);
-  const auto [q, k, v] = attention.heads_of(qkv);
-  const torch::Tensor keys = extended(cache.keys, positions.rotate(k)),
-                      values = extended(cache.values, v);
+  const auto [q, k, v] = split_heads(qkv, positions.rotation());
+  const torch::Tensor keys = extended(cache.keys, k), values = extended(cache.values, v);
   std::optional<torch::Tensor> mask = positions.score_bias;
   if (!mask) mask = if_defined(attention.visible(first, s, q.device()));
   const torch::Tensor mixed = at::scaled_dot_product_attention(
-      positions.rotate(q), keys, values, mask, /*dropout_p=*/0, /*is_causal=*/false,
+      q, keys, values, mask, /*dropout_p=*/0, /*is_causal=*/false,
       /*scale=*/{}, /*enable_gqa=*/q.size(1) > k.size(1));  // [b, n, s, d]
   return mixed.transpose(1, 2).flatten(2);
 }

@@ -2,10 +2,14 @@
 // twins; the others meet float64.
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <numeric>
 
 #include "framework/kernels/adamw_sweeps.h"
 #include "framework/kernels/cuda/launch.h"
 #include "framework/kernels/dropout.h"
+#include "framework/kernels/heads.h"
 #include "framework/kernels/vocabulary_rows.h"
 
 namespace anymesh {
@@ -52,32 +56,41 @@ TEST(Adamw, WritesTheBitsOfItsTwin) {
   const AdamwCoefficients<double> k{.9, .999, 1e-8, 1e-3 / (1 - .9), 1 / (1 - .999), 1e-4, .7};
   for (const auto dtype : {torch::kFloat, torch::kDouble})
     for (const auto rounded : {torch::kBFloat16, torch::kHalf, torch::kFloat, torch::kDouble}) {
-      constexpr int64_t n = 10'007;
-      std::vector<torch::Tensor> twin, ours;
-      for (int i = 0; i < 4; ++i) {
-        twin.push_back(at::randn({n}, dtype).abs_());
-        ours.push_back(twin.back().clone());
+      // More pieces than a launch takes; of one chunk, of several, empty, and between packs.
+      std::vector<int64_t> sizes(70, 9);
+      sizes[3] = 40'001, sizes[4] = 0, sizes[5] = 10'007, sizes[66] = 16'384;
+      const auto n = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+      torch::Tensor twin[5], ours[5];
+      for (int i = 0; i < 5; ++i) {
+        twin[i] = i < 4 ? at::randn({n}, dtype).abs_() : at::zeros({n}, rounded);
+        ours[i] = twin[i].clone();
       }
-      const torch::Tensor low = at::zeros({n}, rounded), our_low = at::zeros({n}, rounded);
-      adamw_step(twin[0], twin[1], twin[2], twin[3], {}, /*step=*/1, 1e-3, .1, .7, low);
-      launch_adamw({room(ours[0]), data(ours[1]), room(ours[2]), room(ours[3]), element_of(dtype),
-                    n, room(our_low), element_of(rounded)},
-                   k, nullptr);
-      for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(ours[i].equal(twin[i])) << dtype << i;
-      EXPECT_TRUE(our_low.equal(low)) << dtype << rounded;
+      adamw_step({{twin[0], twin[1], twin[2], twin[3], twin[4]}}, {}, /*step=*/1, 1e-3, .1, .7);
+      std::vector<AdamwPiece> pieces;
+      int64_t start = 0;
+      for (const int64_t size : sizes) {
+        const auto own = [&](int i) { return room(ours[i].narrow(0, start, size)); };
+        pieces.push_back({own(0), own(1), own(2), own(3), own(4), size});
+        start += size;
+      }
+      launch_adamw(pieces, element_of(dtype), element_of(rounded), k, nullptr);
+      for (int i = 0; i < 5; ++i) EXPECT_TRUE(ours[i].equal(twin[i])) << dtype << rounded << i;
     }
 }
 
 TEST(Squares, MeetTheirTwin) {
   at::manual_seed(1);
-  for (const auto dtype : {torch::kFloat, torch::kDouble})
-    for (const int64_t n : {0, 1, 257, 300'000}) {
-      const torch::Tensor x = at::randn({n}, dtype),
-                          parts = at::full({kSquareParts}, NAN, torch::kDouble);
-      launch_squares(data(x), element_of(dtype), n, parts.data_ptr<double>(), nullptr);
-      const double twin = sum_of_squares(x);
-      EXPECT_NEAR(parts.sum().item<double>(), twin, 1e-14 * twin) << n;
-    }
+  for (const auto dtype : {torch::kFloat, torch::kDouble}) {
+    std::vector<torch::Tensor> x;
+    for (const int64_t n : {0, 1, 257, 100'003}) x.push_back(at::randn({n}, dtype));
+    while (x.size() < 70) x.push_back(at::randn({11}, dtype));
+    std::vector<SquaresPiece> pieces;
+    for (const torch::Tensor& each : x) pieces.push_back({data(each), each.numel()});
+    const torch::Tensor parts = at::full({square_parts(pieces)}, NAN, torch::kDouble);
+    launch_squares(pieces, element_of(dtype), parts.data_ptr<double>(), nullptr);
+    const double twin = sum_of_squares(x);
+    EXPECT_NEAR(parts.sum().item<double>(), twin, 1e-14 * twin);
+  }
 }
 
 TEST_P(Kernels, DropoutDropsWhatItsTwinDrops) {
@@ -118,7 +131,7 @@ TEST_P(Kernels, NormMeetsFloat64) {
   for (const bool has_bias : {true, false})
     for (const bool takes_y : {true, false})
       for (const auto& [rows, h] :
-           {std::pair<int64_t, int64_t>{1, 16}, {70, 48}, {2, 2056}, {65, 21}}) {
+           {std::pair<int64_t, int64_t>{1, 16}, {70, 48}, {2, 2056}, {65, 21}, {3, 1032}}) {
         SCOPED_TRACE(testing::Message() << has_bias << takes_y << " " << rows << " x " << h);
         const torch::Tensor x = random({rows, h}) * 3 + 1, dy = random({rows, h}),
                             weight = random({h}), y = takes_y ? random({rows, h}) : torch::Tensor(),
@@ -126,7 +139,7 @@ TEST_P(Kernels, NormMeetsFloat64) {
                             bias = has_bias ? random({h}) : torch::Tensor(),
                             sum = takes_y ? at::empty_like(x) : x, normed = at::empty_like(x),
                             dx = at::empty_like(x), moments = at::empty({rows, 2}),
-                            parts = at::full({kNormParts, 2, h}, NAN);
+                            parts = at::full({kRowParts, 2, h}, NAN);
         launch_norm({data(x), data(y), takes_y ? room(sum) : nullptr, data(weight), data(bias),
                      room(normed), moments.data_ptr<float>(), element, rows, h, 1e-5f},
                     nullptr);
@@ -145,6 +158,65 @@ TEST_P(Kernels, NormMeetsFloat64) {
         expect_close(parts.select(1, 0).sum(0), w.grad(), "dweight");
         if (has_bias) expect_close(parts.select(1, 1).sum(0), b.grad(), "dbias");
       }
+}
+
+TEST_P(Kernels, ColumnSumsMeetFloat64) {
+  for (const auto& [rows, columns] :
+       {std::pair<int64_t, int64_t>{1, 8}, {70, 48}, {600, 264}, {65, 21}, {3, 1030}}) {
+    const torch::Tensor x = random({rows, columns}), parts = at::full({kRowParts, columns}, NAN);
+    launch_column_sums({data(x), parts.data_ptr<float>(), element, rows, columns}, nullptr);
+    expect_close(parts.sum(0), wide(x).sum(0), "sum");
+  }
+}
+
+// Of heads in a projection [b, s, k, g + 2, d]: all strides, some turned, by tables of any rows.
+TEST_P(Kernels, HeadsMoveAsLibtorchsOperatorsMoveThem) {
+  constexpr int64_t b = 2, s = 5, k = 3;
+  for (const auto& [group, d, half] :
+       {std::tuple<int64_t, int64_t, int64_t>{1, 16, 0}, {2, 16, 8}, {3, 24, 8}, {1, 6, 2}})
+    for (const bool has_positions : {false, true}) {
+      SCOPED_TRACE(testing::Message() << group << " " << d << " " << half << has_positions);
+      const torch::Tensor projected = random({b, s, k, group + 2, d}), angles = at::rand({s, half}),
+                          cos = angles.cos().to(GetParam()), sin = angles.sin().to(GetParam()),
+                          positions = at::randint(s, {b, s}, torch::kLong);
+      const Rotation rotation{half > 0 ? cos : torch::Tensor(), sin,
+                              has_positions ? positions : torch::Tensor()};
+      const Rotation exact_rotation{half > 0 ? wide(cos) : torch::Tensor(), wide(sin),
+                                    rotation.positions};
+      const torch::Tensor exact = leaf(projected);
+      const Heads expected = split_heads(exact, exact_rotation);
+      const torch::Tensor q = at::zeros({b, s, k * group, d}, GetParam()).transpose(1, 2),
+                          key = at::zeros({b, k, s, d}, GetParam());
+      const auto heads = [](const torch::Tensor& x) {
+        return HeadTensor{x.data_ptr(), x.stride(0), x.stride(1), x.stride(2)};
+      };
+      HeadRows rows{.projected = room(projected),
+                    .q = heads(q),
+                    .k = heads(key),
+                    .cos = data(rotation.cos),
+                    .sin = half > 0 ? data(sin) : nullptr,
+                    .rows_of_tables = has_positions ? positions.const_data_ptr<int64_t>() : nullptr,
+                    .dtype = element,
+                    .rows = b * s,
+                    .positions = s,
+                    .groups = k,
+                    .group = group,
+                    .d = d,
+                    .half = half};
+      launch_split_heads(rows, nullptr);
+      expect_close(q, expected.q.detach(), "queries");
+      expect_close(key, expected.k.detach(), "keys");
+
+      const torch::Tensor dq = random({b, k * group, s, d}),
+                          dk = random({b, s, k, d}).transpose(1, 2), dv = random({b, k, s, d}),
+                          back = at::full_like(projected, NAN);
+      torch::autograd::backward({expected.q, expected.k, expected.v},
+                                {wide(dq), wide(dk), wide(dv)});
+      rows.projected = room(back);
+      rows.q = heads(dq), rows.k = heads(dk), rows.v = heads(dv);
+      launch_join_heads(rows, nullptr);
+      expect_close(back, exact.grad(), "gradient");
+    }
 }
 
 TEST_P(Kernels, RowSumsAreThoseOfTheRealColumns) {

@@ -102,8 +102,8 @@ Measured step(const Case& k, const GptConfig& c, const CommPtr& world) {
 
   counts.reset();
   mpi_bytes = 0;
-  const torch::Tensor loss =
-      torch::full({1}, engine.forward_backward(batches, 1.0 / k.micro_batches), torch::kDouble);
+  const torch::Tensor loss = torch::full(
+      {1}, engine.mean_of(engine.forward_backward(batches, 1.0 / k.micro_batches)), torch::kDouble);
   grid.dp->all_reduce(loss);
   optimizer.step(1e-3, optimizer.reduce_gradients());
   Measured measured{.counts = counts};

@@ -192,7 +192,8 @@ Result run_on(const ProcessGrid& grid, const GptConfig& config, const Case& test
   PipelineEngine engine(model, grid);
   const auto batches = batches_of(config, test.rows(), grid, drop);
   const double scale = static_cast<double>(test.rows()) / kSamples;
-  torch::Tensor loss = torch::full({1}, engine.forward_backward(batches, scale), torch::kDouble);
+  torch::Tensor loss =
+      torch::full({1}, engine.mean_of(engine.forward_backward(batches, scale)), torch::kDouble);
   grid.dp->all_reduce(loss);
   optimizer.reduce_gradients();
   model.runner().set_observer(nullptr);

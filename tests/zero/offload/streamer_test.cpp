@@ -69,7 +69,7 @@ TEST(Streamer, AdamWOnDiskEqualsAdamWInMemory) {
             const auto own = [&](const torch::Tensor& all) {
               return all.slice(0, block.begin, block.end);
             };
-            adamw_step(t[0], own(gradient), t[1], t[2], {}, step, 1e-2, 0.1, 0.5);
+            adamw_step({{t[0], own(gradient), t[1], t[2]}}, {}, step, 1e-2, 0.1, 0.5);
             own(weights).copy_(t[0]);
           });
     }
