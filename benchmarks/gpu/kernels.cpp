@@ -1,5 +1,5 @@
 // Times our GPU kernels beside LibTorch's operators for the same, forward and backward together, in
-// bf16 at the sizes of a GPT of 1.3B (hidden 2048, 8192 tokens). Prints milliseconds, medians of
+// bf16 at the sizes of a GPT of 1.3B (hidden 2048, 32768 tokens). Prints milliseconds, medians of
 // 15, alternating. A kernel that does not win is to be removed.
 //
 //   gpu_kernels            built by the preset `cuda`
@@ -16,6 +16,7 @@
 #include "framework/cuda/cuda.h"
 #include "framework/kernels/activation.h"
 #include "framework/kernels/adamw_sweeps.h"
+#include "framework/kernels/heads.h"
 #include "framework/kernels/norm.h"
 #include "framework/tensor_parallel/cross_entropy.h"
 #include "framework/util/stopwatch.h"
@@ -74,12 +75,13 @@ int main(int argc, char** argv) {
     return 1;
   }
   anymesh::use_cuda_device(0);
-  constexpr int64_t kTokens = 8192, kHidden = 2048, kInner = 5504, kVocabulary = 50304;
+  constexpr int64_t kTokens = 32768, kHidden = 2048, kInner = 5504, kVocabulary = 50304;
   const CommPtr alone = anymesh::staged_communicator(mpi.world()->split(mpi.world()->rank(), 0));
   const std::vector<Tensor> gate_and_up{random({kTokens, 2 * kInner})},
       logits{random({kTokens, kVocabulary})},
       residual{random({kTokens, kHidden}), random({kTokens, kHidden}), random({kHidden}),
-               random({kHidden})};
+               random({kHidden})},
+      projected{random({4, kTokens / 4, 16, 3, 128})};
   const Tensor labels =
       torch::randint(kVocabulary, {kTokens}, torch::dtype(torch::kLong).device(torch::kCUDA));
   Tensor state[4];
@@ -93,6 +95,18 @@ int main(int argc, char** argv) {
                  [](const auto& in) {
                    const auto halves = in[0].chunk(2, -1);
                    return Outputs{at::silu(halves[0]) * halves[1]};
+                 })},
+      {"heads, their gradients joined",
+       both_ways(projected,
+                 [](const auto& in) {
+                   const auto heads = anymesh::split_heads(in[0], {});
+                   return Outputs{heads.q, heads.k, heads.v};
+                 }),
+       both_ways(projected,
+                 [](const auto& in) {
+                   Outputs parts = in[0].split_with_sizes({1, 1, 1}, 3);
+                   for (Tensor& part : parts) part = part.flatten(2, 3).transpose(1, 2);
+                   return parts;
                  })},
       {"residual and norm",
        both_ways(residual,

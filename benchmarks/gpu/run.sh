@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Times training steps on a GPU against a plain PyTorch script (eager and torch.compile, both with SDPA), in bf16. Gives
 # tokens/s, the share of the GPU's peak (PEAK, GFLOP/s; 989000 is the bf16 peak of an H100 and an H200), and the GPU's peak
-# memory. Medians of ROUNDS runs. Written without access to a GPU: it has never run.
+# memory. Medians of ROUNDS runs. PEERS chooses among bf16-eager bf16-compile autocast-eager autocast-compile.
 #
 #   PYTHON=python PEAK=989000 benchmarks/gpu/run.sh [SIZE]...     default: 124M 350M 1.3B; needs the preset `cuda`, and torch for PYTHON
 #

@@ -11,7 +11,7 @@
 #   memcheck   compute-sanitizer over the kernels
 #
 # Runs in a kit (pack.sh) or over the preset `cuda`'s build. Output goes to OUT (runs/gpu): a log a part, and PART.passed, which
-# leaves the part out the next time. Written without access to a GPU: it has never run on one.
+# leaves the part out the next time.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if [[ -e $root/env.sh ]]; then source "$root/env.sh"; export BIN=$root/bin; fi
@@ -143,7 +143,7 @@ peers() { OMP_NUM_THREADS=$(nproc --all) PYTHON=${PYTHON:-python3} ROUNDS=${ROUN
 
 saves() {
   for flags in "" --async-save; do
-    "$bin/pretrain_gpt" "${big[@]}" --train-iters 8 --save big --save-interval 4 --save-total-limit 1 --report-save $flags
+    OMP_NUM_THREADS=$(nproc --all) "$bin/pretrain_gpt" "${big[@]}" --global-batch-size 4 --train-iters 8 --save big --save-interval 4 --save-total-limit 1 --report-save $flags
     rm -rf big
   done
   local schedule=(--lr-decay-iters 30)
@@ -160,6 +160,6 @@ saves() {
   done
 }
 
-memcheck() { compute-sanitizer --error-exitcode 9 --launch-timeout 60 "$bin/gpu_mpi_test" --gtest_filter='*Adam*:*Swiglu*:*Norms*:*Entropy*:*Squares*:*Dropout*'; }
+memcheck() { "$root/tools/mpirun.sh" 1 compute-sanitizer --error-exitcode 9 --launch-timeout 60 "$bin/gpu_mpi_test" --gtest_filter='*Adam*:*Swiglu*:*Norms*:*Entropy*:*Squares*:*Dropout*:*Heads*:*Linear*:*Sinks*'; }
 
 "$part"

@@ -169,7 +169,7 @@ TEST_P(Kernels, ColumnSumsMeetFloat64) {
   }
 }
 
-// Of heads in a projection [b, s, k, g + 2, d]: all strides, some turned, by tables of any rows.
+// Heads of any strides, some turned, by tables of any rows.
 TEST_P(Kernels, HeadsMoveAsLibtorchsOperatorsMoveThem) {
   constexpr int64_t b = 2, s = 5, k = 3;
   for (const auto& [group, d, half] :
