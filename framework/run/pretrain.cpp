@@ -345,7 +345,7 @@ void run(CommandLine& line, const Job& job) try {
       {.pp_size = config.parallel.pp, .dp_size = plan.dp, .tp_size = config.parallel.tp},
       count_calls ? &counts : nullptr, placement.device);
   std::optional<AllocationGauge> allocations;
-  if (config.run.report_memory) allocations.emplace();
+  if (config.run.report_memory) allocations.emplace(placement.device);
   const Outputs outputs = claim_outputs(config, world);
   const auto stage = line.model->make_stage(config, grid, weights_dtype(config.precision));
   Engine engine(*stage, grid, engine_config(config, plan, outputs.checkpoints));

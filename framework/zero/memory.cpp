@@ -12,14 +12,16 @@ namespace {
 
 class Reporter final : public c10::MemoryReportingInfoBase {
  public:
-  explicit Reporter(std::shared_ptr<ByteGauge> bytes) : bytes_(std::move(bytes)) {}
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
-    bytes_->add(bytes);
+  Reporter(std::shared_ptr<ByteGauge> bytes, c10::DeviceType device)
+      : bytes_(std::move(bytes)), device_(device) {}
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device where) override {
+    if (where.type() == device_) bytes_->add(bytes);
   }
   bool memoryProfilingEnabled() const override { return true; }
 
  private:
   std::shared_ptr<ByteGauge> bytes_;
+  c10::DeviceType device_;
 };
 
 }  // namespace
@@ -39,7 +41,8 @@ void keep_freed_memory() {
 #endif
 }
 
-AllocationGauge::AllocationGauge()
-    : guard_(c10::DebugInfoKind::PROFILER_STATE, std::make_shared<Reporter>(bytes_)) {}
+AllocationGauge::AllocationGauge(c10::Device device)
+    : guard_(c10::DebugInfoKind::PROFILER_STATE,
+             std::make_shared<Reporter>(bytes_, device.type())) {}
 
 }  // namespace anymesh

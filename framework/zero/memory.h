@@ -27,11 +27,12 @@ struct ByteGauge {
   void remove(const torch::Tensor& t) { add(-static_cast<int64_t>(t.nbytes())); }
 };
 
-// Counts the bytes that LibTorch's allocators hand out to this thread while the object lives, less
-// the bytes freed again. Covers tensors of every kind, including temporary ones.
+// Counts the bytes of a device's memory that LibTorch hands out to this thread, and to those that
+// run its backward, while the object lives, less the bytes freed again. Covers tensors of every
+// kind, including temporary ones.
 class AllocationGauge {
  public:
-  AllocationGauge();
+  explicit AllocationGauge(c10::Device device = c10::kCPU);
   const ByteGauge& bytes() const { return *bytes_; }
 
  private:

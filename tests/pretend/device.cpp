@@ -8,82 +8,24 @@
 #include <ATen/native/CPUFallback.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <sys/mman.h>
 #include <torch/library.h>
 
 #include <atomic>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "tests/pretend/memory.h"
 #include "tests/pretend/order.h"
 
 namespace anymesh::pretend {
 namespace {
 
 constexpr auto kType = c10::DeviceType::PrivateUse1;
-constexpr size_t kPage = 4096;
 const c10::Device kDevice(kType, 0);
 
-Order& order() {
-  static Order order;
-  return order;
-}
-
-// ---- Memory: pages without access, but while an operator runs on them.
-
-class Pages {
- public:
-  void* allocate(size_t size) {
-    const size_t whole = std::max(kPage, (size + kPage - 1) / kPage * kPage);
-    void* at = mmap(nullptr, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    TORCH_CHECK(at != MAP_FAILED, "pretend device: no memory");
-    const std::lock_guard lock(mutex_);
-    blocks_[at] = {whole, 0};
-    bytes_ += static_cast<int64_t>(size);
-    sizes_[at] = static_cast<int64_t>(size);
-    return at;
-  }
-  void free(void* at) {
-    const std::lock_guard lock(mutex_);
-    munmap(at, blocks_.at(at).size);
-    blocks_.erase(at);
-    bytes_ -= sizes_.at(at);
-    sizes_.erase(at);
-  }
-  void open(const void* at) { change(at, 1); }
-  void close(const void* at) { change(at, -1); }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  struct Block {
-    size_t size;
-    int open;  // operators that run on it
-  };
-  void change(const void* at, int by) {
-    const std::lock_guard lock(mutex_);
-    auto block = blocks_.upper_bound(const_cast<void*>(at));
-    TORCH_INTERNAL_ASSERT(block != blocks_.begin(), "not the device's memory");
-    --block;
-    const bool was_open = block->second.open > 0;
-    block->second.open += by;
-    const bool is_open = block->second.open > 0;
-    if (was_open != is_open)
-      mprotect(block->first, block->second.size, is_open ? PROT_READ | PROT_WRITE : PROT_NONE);
-  }
-
-  std::mutex mutex_;
-  std::map<void*, Block> blocks_;
-  std::map<void*, int64_t> sizes_;
-  std::atomic<int64_t> bytes_ = 0;
-};
-Pages& pages() {
-  static Pages pages;
-  return pages;
-}
+// ---- Memory.
 
 thread_local size_t current_stream = 0;
 
@@ -92,12 +34,13 @@ struct Memory final : c10::Allocator {
     if (size == 0) return {nullptr, nullptr, &release, kDevice};
     void* at = pages().allocate(size);
     order().allocated(at, size, current_stream);
+    c10::reportMemoryUsageToProfiler(at, static_cast<int64_t>(size), 0, 0, kDevice);
     return {at, at, &release, kDevice};
   }
   static void release(void* at) {
     if (!at) return;
     order().freed(at);
-    pages().free(at);
+    c10::reportMemoryUsageToProfiler(at, -pages().free(at), 0, 0, kDevice);
   }
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t size) const override {
@@ -106,84 +49,6 @@ struct Memory final : c10::Allocator {
     pages().close(to), pages().close(from);
   }
 };
-
-size_t whole_pages(size_t size) { return std::max(kPage, (size + kPage - 1) / kPage * kPage); }
-
-// Memory of the host that the device copies from and to. Until a wait shows that a copy is done,
-// its pages cannot be read, or only be read if the copy reads too.
-class Pinned final : public c10::Allocator {
- public:
-  c10::DataPtr allocate(size_t size) override {
-    void* at = mmap(nullptr, whole_pages(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                    -1, 0);
-    TORCH_CHECK(at != MAP_FAILED, "pretend device: no pinned memory");
-    order().allocated(at, std::max<size_t>(size, 1), Order::kHost);
-    const std::lock_guard lock(mutex_);
-    held_[at] = size;
-    return {at, at, &release, c10::kCPU};
-  }
-  static void release(void* at);
-  c10::DeleterFnPtr raw_deleter() const override { return &release; }
-  void copy_data(void* to, const void* from, std::size_t size) const override {
-    std::memcpy(to, from, size);
-  }
-
-  bool holds(const void* at) {
-    const std::lock_guard lock(mutex_);
-    auto block = held_.upper_bound(const_cast<void*>(at));
-    if (block == held_.begin()) return false;
-    --block;
-    return static_cast<const char*>(at) < static_cast<char*>(block->first) + block->second;
-  }
-  // A copy is about to run, and then is under way in a stream.
-  void open(const void* at, size_t size) { protect(at, size, PROT_READ | PROT_WRITE); }
-  void close(const void* at, size_t size, bool written, const Order::Clock& copied) {
-    protect(at, size, written ? PROT_NONE : PROT_READ);
-    const std::lock_guard lock(mutex_);
-    under_way_.push_back({at, size, copied});
-  }
-  // Called when the host has waited.
-  void settle() {
-    const std::lock_guard lock(mutex_);
-    std::erase_if(under_way_, [](const Copy& copy) {
-      if (!order().host_knows(copy.done)) return false;
-      protect(copy.at, copy.size, PROT_READ | PROT_WRITE);
-      return true;
-    });
-  }
-
- private:
-  struct Copy {
-    const void* at;
-    size_t size;
-    Order::Clock done;
-  };
-  static void protect(const void* at, size_t size, int rights) {
-    const auto begin = reinterpret_cast<uintptr_t>(at) / kPage * kPage,
-               end = (reinterpret_cast<uintptr_t>(at) + size + kPage - 1) / kPage * kPage;
-    mprotect(reinterpret_cast<void*>(begin), end - begin, rights);
-  }
-
-  std::mutex mutex_;
-  std::map<void*, size_t> held_;
-  std::vector<Copy> under_way_;
-};
-Pinned& pinned() {
-  static Pinned pinned;
-  return pinned;
-}
-
-void Pinned::release(void* at) {
-  order().freed(at);
-  Pinned& all = pinned();
-  const std::lock_guard lock(all.mutex_);
-  const size_t size = all.held_.at(at);
-  std::erase_if(all.under_way_, [&](const Copy& copy) {
-    return copy.at >= at && copy.at < static_cast<char*>(at) + size;
-  });
-  all.held_.erase(at);
-  munmap(at, whole_pages(size));
-}
 
 void host_waits(const Order::Clock& event) {
   order().host_waits(event);

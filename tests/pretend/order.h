@@ -59,4 +59,6 @@ class Order {
   int64_t waits_ = 0;
 };
 
+Order& order();
+
 }  // namespace anymesh::pretend

@@ -1,9 +1,12 @@
 // The trainer on a device that is not the CPU: allocation, streams, collectives beside the
-// computation, ZeRO 3's releases, snapshots, saves and loads, recomputation. It has the CPU's losses, breaks no rule of the device, and waits
-// for it as seldom as it should. The ranks are processes, since each has a device of its own.
+// computation, ZeRO 3's releases, snapshots, saves and loads, recomputation, profiles. It has the
+// CPU's losses, breaks no rule of the device, and waits for it as seldom as it should. The ranks
+// are processes, since each has a device of its own.
 #include <gtest/gtest.h>
 
 #include "framework/checkpoint/host_reader.h"
+#include "framework/profile/profiler.h"
+#include "framework/zero/memory.h"
 #include "tests/pretend/device.h"
 #include "tests/pretend/stream_communicator.h"
 #include "tests/support/tiny_run.h"
@@ -83,6 +86,19 @@ RANKS_TEST_F(OnPretendDevice, AReaderHasTheBytesOfTheMomentItWasMade) {
   read(0, bytes);
   EXPECT_TRUE(at::equal(at::from_blob(bytes.data(), {300'000}, torch::kFloat),
                         at::arange(1, 300'001, torch::kFloat)));
+}
+
+// The backward runs on a thread of LibTorch's, to which profilers and gauges are handed on.
+RANKS_TEST_F(OnPretendDevice, AStepCanBeProfiled) {
+  TinyRun run(kData, 2, options(kPretend));
+  const int64_t before = pretend::bytes();
+  const AllocationGauge gauge(kPretend);
+  Profiler profiler;
+  run.train(1);
+  const std::vector<Span> spans = profiler.stop();
+  EXPECT_TRUE(std::ranges::any_of(spans, [](const Span& s) { return s.name == "backward"; }));
+  EXPECT_EQ(gauge.bytes().now, pretend::bytes() - before);
+  EXPECT_GT(gauge.bytes().peak, gauge.bytes().now);
 }
 
 RANKS_TEST_F(OnPretendDevice, GivesAllMemoryBack) {
