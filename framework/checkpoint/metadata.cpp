@@ -3,7 +3,9 @@
 #include <c10/util/StringUtil.h>
 
 #include <algorithm>
+#include <iterator>
 #include <set>
+#include <sstream>
 
 #include "framework/comm/agreement.h"
 #include "framework/format/layout.h"
@@ -15,15 +17,18 @@ namespace {
 constexpr const char *kWsdDecaySteps = "wsd_decay_steps", *kWsdDecayStyle = "lr_wsd_decay_style";
 
 Value universal_info(const CheckpointedRun& run, bool exclude_frozen) {
-  // Name patterns, over all stages, of the saved parameters for which is_such holds.
-  const auto patterns = [&](bool (*is_such)(const ParamSpec&)) {
+  // Returns text_of(spec) of the saved parameters over all stages for which is_such holds, once each.
+  const auto texts = [&](bool (*is_such)(const ParamSpec&),
+                         std::string (*text_of)(const ParamSpec&)) {
     std::vector<std::string> mine;
     for (const ParamSpec& spec : run.stage.params())
-      if (is_such(spec) && !(exclude_frozen && spec.frozen()))
-        mine.push_back(pattern_of(spec.name));
+      if (is_such(spec) && !(exclude_frozen && spec.frozen())) mine.push_back(text_of(spec));
     const std::vector<std::string> all = gather_lines(*run.grid.pp, mine);
     const std::set<std::string> sorted(all.begin(), all.end());
     return std::vector<std::string>(sorted.begin(), sorted.end());
+  };
+  const auto patterns = [&](bool (*is_such)(const ParamSpec&)) {
+    return texts(is_such, [](const ParamSpec& spec) { return pattern_of(spec.name); });
   };
   UniversalInfo info;
   info.original_vocab_size = run.config.model.vocab_size;
@@ -33,6 +38,19 @@ Value universal_info(const CheckpointedRun& run, bool exclude_frozen) {
   info.tp_replicated = patterns([](const ParamSpec& spec) { return spec.split_dim < 0; });
   info.row_parallel = patterns([](const ParamSpec& spec) { return spec.split_dim == 1; });
   info.two_sub_params = patterns([](const ParamSpec& spec) { return spec.sub_params == 2; });
+  // A cut along a later dim has no list of its own.
+  for (const std::string& text : texts([](const ParamSpec& spec) { return spec.split_dim > 1; },
+                                       [](const ParamSpec& spec) {
+                                         return c10::str(pattern_of(spec.name), " ", spec.split_dim,
+                                                         " ", c10::Join(" ", spec.shape));
+                                       })) {
+    std::istringstream in(text);
+    std::string pattern;
+    int dim = 0;
+    in >> pattern >> dim;
+    const std::vector<int64_t> shape{std::istream_iterator<int64_t>(in), {}};
+    info.sub_params.push_back(UniversalInfo::whole_cut(pattern, shape, dim));
+  }
   return info.to_value();
 }
 

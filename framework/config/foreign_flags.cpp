@@ -54,8 +54,16 @@ constexpr Foreign kForeignFlags[] = {
     {"weight-decay-incr-style", kValue, "the weight decay is constant", "constant"},
     {"ds-sequence-parallel-size", kValue, "attention over a cut sequence is not in this version",
      "1"},
-    {"num-experts", kValue, "mixtures of experts are not in this version", "1"},
-    {"mlp-type", kValue, "mixtures of experts are not in this version", "standard"},
+    {"mlp-type", kValue, "residual experts are not in this version", "standard"},
+    {"moe-router-load-balancing-type", kValue,
+     "routers are balanced by --moe-aux-loss-coeff, over a micro-batch", "aux_loss"},
+    {"moe-router-score-function", kValue, "a router's scores are a softmax", "softmax"},
+    {"expert-model-parallel-size", kValue,
+     "experts are not spread over ranks in this version; tensor parallelism cuts each of them",
+     "1"},
+    {"moe-token-dispatcher-type", kValue,
+     "no tokens travel between ranks, as every rank has all experts", "allgather|alltoall"},
+    {"moe-grouped-gemm|moe-permute-fusion"},
     {"remote-device", kValue, "use --offload-param", "none"},
 
     // The model.
@@ -107,8 +115,9 @@ constexpr Synonym kSynonyms[] = {
      "sequence-parallel-degree|ulysses-sequence-parallel-size",
      "attention over a cut sequence is not in this version; --sequence-parallel cuts the rest over "
      "the tensor-parallel ranks"},
-    {"ep|ep-size|expert-parallel|expert-parallel-size|expert-model-parallel-size|moe-experts",
-     "mixtures of experts are not in this version"},
+    {"ep|ep-size|expert-parallel|expert-parallel-size",
+     "experts are not spread over ranks in this version; tensor parallelism cuts each of them"},
+    {"moe-experts|num-local-experts|n-experts", "use --num-experts N"},
     {"zero|zero-optimization|zero-level|zero-optimization-stage", "use --zero-stage 0, 1, 2 or 3"},
     {"nproc|nproc-per-node|nprocs|num-gpus|num-nodes|nnodes|np|n|gpus|world-size|num-processes|"
      "master-addr|master-port|node-rank|rdzv-backend|rdzv-endpoint|hostfile|include|exclude",

@@ -44,7 +44,9 @@ std::vector<torch::Tensor> PipelineEngine::forward_backward(const std::vector<Mi
       {
         RECORD_PHASE_OF(micro_batch, "forward");
         if (input.defined()) input.requires_grad_();
-        output = stage_.forward(input, batches[static_cast<size_t>(micro_batch)]);
+        MicroBatch batch = batches[static_cast<size_t>(micro_batch)];
+        batch.loss_scale = gradient_scale;
+        output = stage_.forward(input, batch);
       }
       if (grid_.is_last_stage()) losses.push_back(output.detach());
       in_flight.push_back({input, output});

@@ -18,7 +18,7 @@ torch::Tensor document_starts(const torch::Tensor& tokens, int64_t eod) {  // [b
 }  // namespace
 
 LayerContext layer_context(const MicroBatch& batch, const GptConfig& config) {
-  LayerContext context{.dropout = batch.dropout};
+  LayerContext context{.dropout = batch.dropout, .loss_scale = batch.loss_scale};
   if (!config.separates_documents()) return context;
   const torch::Tensor starts = document_starts(batch.tokens, config.eod_token);
   if (config.reset_position_ids)

@@ -23,6 +23,7 @@ struct LayerContext {
   DropoutContext dropout;
   // int64 [b, s]; undefined where the flags are off: positions 0 to s - 1, and all earlier tokens.
   torch::Tensor positions, first_keys;
+  double loss_scale = 0;  // MicroBatch's
 };
 
 LayerContext layer_context(const MicroBatch& batch, const GptConfig& config);

@@ -21,8 +21,8 @@ class ClosedForm {
         k(step),
         first(pp_rank == 0),
         last(pp_rank == p - 1),
-        tied(!c.untie_embeddings_and_output_weights) {
-    const LayerRange range = layers_of_stage(c.num_layers, k.mesh.pp_size, pp_rank);
+        tied(!c.untie_embeddings_and_output_weights),
+        range(layers_of_stage(c.num_layers, k.mesh.pp_size, pp_rank)) {
     layers = range.end - range.begin;
     list_params();
     tensor_parallel();
@@ -50,7 +50,9 @@ class ClosedForm {
   const int64_t hidden = tokens * h * e;  // b s h, in bytes
   const int64_t table = padded_vocab_size(c, k.mesh.tp_size) / t * h;
   const bool first, last, tied;
+  const LayerRange range;
   int layers = 0;
+  int64_t regions = 0;  // of tensor parallelism: attentions, MLPs, and experts
   std::vector<Param> params;
 
   int64_t group_size(const std::string& group) const {
@@ -86,6 +88,22 @@ class ClosedForm {
     if (bias) params.push_back({out, unit, false, Sum::kOfSequence});
   }
 
+  void add_mlp(int unit, int64_t f) {
+    add_column_parallel(unit, h, f * (c.gated() ? 2 : 1), c.add_bias_linear);
+    add_row_parallel(unit, f, h, c.add_bias_linear);
+    ++regions;
+  }
+  void add_experts(int unit) {
+    const int64_t count = c.num_experts;
+    params.push_back({count * h, unit, true, Sum::kAlways});
+    for (int matrices = 0; matrices < 3; ++matrices)
+      params.push_back({count * h * c.moe_ffn_size() / t, unit, true, Sum::kNever});
+    ++regions;
+    if (c.moe_shared_expert_intermediate_size == 0) return;
+    add_mlp(unit, c.moe_shared_expert_intermediate_size);
+    if (c.moe_shared_expert_gate) params.push_back({h, unit, true, Sum::kOfSequence});
+  }
+
   void list_params() {
     const int64_t queries = c.num_attention_heads * c.head_dim(),
                   keys = c.key_value_heads() * c.head_dim(), f = c.ffn_size();
@@ -103,9 +121,13 @@ class ClosedForm {
       for (int norms = 0; c.qk_layernorm && norms < 2; ++norms)
         add_norm(unit, c.head_dim(), Sum::kAlways);
       add_row_parallel(unit, queries, h, c.attention_output_bias());
+      ++regions;
       add_norm(unit);
-      add_column_parallel(unit, h, f * (c.gated() ? 2 : 1), c.add_bias_linear);
-      add_row_parallel(unit, f, h, c.add_bias_linear);
+      if (c.has_experts(range.begin + i)) {
+        add_experts(unit);
+      } else {
+        add_mlp(unit, f);
+      }
     }
     if (!last) return;
     add_norm(unit);
@@ -115,10 +137,9 @@ class ClosedForm {
   // Counts how often each of the four maps of mappings.h runs.
   void tensor_parallel() {
     const int64_t forwards = k.activation_checkpointing ? 2 : 1;
-    const int64_t enter_forward = m * forwards * (2 * layers + last),
-                  leave_forward = m * (forwards * 2 * layers + first),
-                  enter_backward = m * (2 * layers + last),
-                  leave_backward = m * (2 * layers + first);
+    const int64_t enter_forward = m * forwards * (regions + last),
+                  leave_forward = m * (forwards * regions + first),
+                  enter_backward = m * (regions + last), leave_backward = m * (regions + first);
     if (k.sequence_parallel) {
       add("tp", "all_gather", enter_forward + leave_backward, hidden);
       add("tp", "reduce_scatter", leave_forward + enter_backward, hidden);
@@ -129,14 +150,34 @@ class ClosedForm {
     if (last) add("tp", "all_reduce", 3 * m * forwards, tokens * 4);  // cross entropy
   }
 
+  bool is_summed(const Param& param) const {
+    return param.sum == Sum::kAlways || (param.sum == Sum::kOfSequence && k.sequence_parallel);
+  }
+
+  // Whether dp rank r has gradients that tp sums, in its partitions if there are any.
+  bool has_sums(int64_t r) const {
+    for (const bool decays : {true, false}) {
+      const int64_t partition = rounded_up(numel(decays), 2 * d) / d;
+      int64_t at = 0;
+      for (const Param& param : params) {
+        if (param.decays != decays) continue;
+        const int64_t n = param.numel, end = at + n;
+        const bool here = k.zero_stage == 0 ||
+                          (k.zero_stage == 3 ? r * ((n + d - 1) / d) < n
+                                             : at < (r + 1) * partition && end > r * partition);
+        if (here && is_summed(param)) return true;
+        at = end;
+      }
+    }
+    return false;
+  }
+
   void gradient_sums() {
     int64_t numel = 0;
-    for (const Param& param : params)
-      if (param.sum == Sum::kAlways || (param.sum == Sum::kOfSequence && k.sequence_parallel))
-        numel += param.numel;
+    for (const Param& param : params) numel += is_summed(param) ? param.numel : 0;
     if (t == 1 || numel == 0) return;
     CommSum& sum = form[{"tp", "all_reduce"}];
-    sum.calls += d;
+    for (int64_t r = 0; r < d; ++r) sum.calls += has_sums(r);
     sum.bytes += numel * 4 * (k.zero_stage == 0 ? d : 1);  // or the partitions, all together
   }
 

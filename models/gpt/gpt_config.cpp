@@ -61,6 +61,49 @@ void check_architecture(const GptConfig& gpt) {
   gpt.window();  // throws
 }
 
+void check_experts(const GptConfig& gpt) {
+  const GptConfig unset;
+  const std::string count = with("--num-experts", gpt.num_experts),
+                    chosen = with("--moe-router-topk", gpt.moe_router_topk),
+                    every = with("--moe-layer-freq", gpt.moe_layer_freq);
+  require(gpt.num_experts >= 0, count + " must be at least 0");
+  if (gpt.num_experts <= 1) {
+    const auto unused = [](bool is_unset, const std::string& what) {
+      require(is_unset, what + " has no effect without --num-experts of at least 2");
+    };
+    unused(gpt.moe_router_topk == unset.moe_router_topk, chosen);
+    unused(gpt.moe_layer_freq == unset.moe_layer_freq, every);
+    unused(gpt.moe_ffn_hidden_size == 0, with("--moe-ffn-hidden-size", gpt.moe_ffn_hidden_size));
+    unused(!gpt.moe_router_pre_softmax, "--moe-router-pre-softmax");
+    unused(gpt.moe_aux_loss_coeff == 0, with("--moe-aux-loss-coeff", gpt.moe_aux_loss_coeff));
+    unused(gpt.moe_z_loss_coeff == 0, with("--moe-z-loss-coeff", gpt.moe_z_loss_coeff));
+    unused(gpt.moe_shared_expert_intermediate_size == 0,
+           with("--moe-shared-expert-intermediate-size", gpt.moe_shared_expert_intermediate_size));
+    unused(!gpt.moe_shared_expert_gate, "--moe-shared-expert-gate");
+    return;
+  }
+  require(gpt.gated() && !gpt.add_bias_linear,
+          count +
+              " needs --swiglu or --geglu, and --disable-bias-linear: experts are gated MLPs "
+              "without biases");
+  require(gpt.moe_router_topk >= 1 && gpt.moe_router_topk <= gpt.num_experts,
+          chosen + " must be from 1 to " + count);
+  require(gpt.moe_router_topk > 1 || gpt.moe_router_pre_softmax,
+          chosen +
+              " needs --moe-router-pre-softmax: a softmax over one score is always 1, and the "
+              "router would learn nothing");
+  require(gpt.moe_layer_freq >= 1, every + " must be at least 1");
+  for (const auto& [flag, size] :
+       {std::pair("--moe-ffn-hidden-size", gpt.moe_ffn_hidden_size),
+        {"--moe-shared-expert-intermediate-size", gpt.moe_shared_expert_intermediate_size}})
+    require(size >= 0, with(flag, size) + " must be at least 0");
+  for (const auto& [flag, coefficient] : {std::pair("--moe-aux-loss-coeff", gpt.moe_aux_loss_coeff),
+                                          {"--moe-z-loss-coeff", gpt.moe_z_loss_coeff}})
+    require(coefficient >= 0, with(flag, coefficient) + " must be at least 0");
+  require(!gpt.moe_shared_expert_gate || gpt.moe_shared_expert_intermediate_size > 0,
+          "--moe-shared-expert-gate has no effect without --moe-shared-expert-intermediate-size");
+}
+
 void check_rope_type(const GptConfig& gpt) {
   const std::string type = with("--rope-type", gpt.rope_type);
   require(gpt.rope_type == "rope" || gpt.rope_type == "yarn" || gpt.rope_type == "dynamic",
@@ -164,6 +207,10 @@ void check_mesh(const GptConfig& gpt, const ParallelConfig& parallel) {
   std::vector<std::pair<const char*, int>> cut = {
       {heads == gpt.num_attention_heads ? "--num-attention-heads" : "--num-key-value-heads", heads},
       {"--ffn-hidden-size", gpt.ffn_size()}};
+  if (gpt.num_experts > 1) cut.emplace_back("--moe-ffn-hidden-size", gpt.moe_ffn_size());
+  if (gpt.moe_shared_expert_intermediate_size > 0)
+    cut.emplace_back("--moe-shared-expert-intermediate-size",
+                     gpt.moe_shared_expert_intermediate_size);
   if (parallel.sequence_parallel)
     cut.emplace_back("--sequence-parallel: --seq-length", gpt.seq_length);
   int common = 0;
@@ -208,6 +255,22 @@ void add_architecture_flags(FlagTable& flags, GptConfig& gpt) {
             "multiply the word embeddings by the square root of --hidden-size");
   flags.add("use-parallel-residual", gpt.use_parallel_residual,
             "attention and MLP both read a layer's input, in place of one after the other");
+  flags.group("Mixtures of experts");
+  flags.add("num-experts", gpt.num_experts,
+            "experts in a layer, in place of its MLP; 0 or 1: none");
+  flags.add("moe-layer-freq", gpt.moe_layer_freq, "layers 0, N, 2N, ... have experts");
+  flags.add("moe-ffn-hidden-size", gpt.moe_ffn_hidden_size, "width inside an expert",
+            "--ffn-hidden-size");
+  flags.add("moe-router-topk", gpt.moe_router_topk, "experts that a token goes to");
+  flags.add("moe-router-pre-softmax", gpt.moe_router_pre_softmax,
+            "weigh experts by the softmax over all, not over the chosen ones");
+  flags.add("moe-aux-loss-coeff", gpt.moe_aux_loss_coeff,
+            "of the loss that spreads tokens over the experts");
+  flags.add("moe-z-loss-coeff", gpt.moe_z_loss_coeff, "of the loss that keeps scores small");
+  flags.add("moe-shared-expert-intermediate-size", gpt.moe_shared_expert_intermediate_size,
+            "width of an MLP for all tokens beside the experts; 0: none");
+  flags.add("moe-shared-expert-gate", gpt.moe_shared_expert_gate,
+            "multiply what it returns by a learned gate");
   flags.group("Positions");
   flags.add("position-embedding-type", gpt.position_embedding_type,
             "absolute (or learned_absolute), rope, none, or alibi: scores fall with the distance");
@@ -261,6 +324,13 @@ std::vector<std::string> model_flags(const GptConfig& gpt) {
                                  "embed-layernorm",
                                  "apply-embedding-scaling",
                                  "use-parallel-residual",
+                                 "num-experts",
+                                 "moe-layer-freq",
+                                 "moe-ffn-hidden-size",
+                                 "moe-router-topk",
+                                 "moe-router-pre-softmax",
+                                 "moe-shared-expert-intermediate-size",
+                                 "moe-shared-expert-gate",
                                  "position-embedding-offset",
                                  "use-rotary-position-embeddings",
                                  "rotary-percent",
@@ -357,6 +427,7 @@ void add_flags(FlagTable& flags, GptConfig& gpt) {
 void validate(const GptConfig& gpt) {
   check_shape(gpt);
   check_architecture(gpt);
+  check_experts(gpt);
   check_positions(gpt);
   check_numbers(gpt);
 }

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "framework/kernels/norm.h"
 #include "models/gpt/attention.h"
+#include "models/gpt/experts.h"
+#include "models/gpt/mlp.h"
 
 namespace anymesh {
 
@@ -14,25 +17,6 @@ namespace anymesh {
 // [b, s/t, h] of the sequence.
 //
 // Names are Megatron-DeepSpeed's, since they are the keys of its checkpoints.
-
-// Two matrices with a non-linearity between them, f wide inside:
-//
-//   GELU     4h_to_h(gelu(h_to_4h(x)))
-//   ReLU     4h_to_h(relu(h_to_4h(x)))
-//   SwiGLU   4h_to_h(silu(gate(x)) * up(x)), with h_to_4h the rows [gate; up] (arXiv:2002.05202)
-//   GeGLU    4h_to_h(gelu(gate(x)) * up(x))
-class ParallelMlp {
- public:
-  ParallelMlp(ParamBuilder& params, const std::string& name, const GptConfig& config);
-  torch::Tensor forward(const torch::Tensor& hidden) const;  // [b, s, h] -> [b, s, h]
-
- private:
-  torch::Tensor activate(const torch::Tensor& inner) const;
-
-  GptConfig::Activation activation_;
-  ColumnParallelLinear dense_h_to_4h_;
-  RowParallelLinear dense_4h_to_h_;
-};
 
 // hidden + dropout(attention(norm(hidden))), then + dropout(mlp(norm(.))): GPT-2's pre-norm block.
 // With --use-parallel-residual the MLP reads hidden too, as GPT-NeoX's does, and both are added.
@@ -56,7 +40,8 @@ class TransformerLayer {
   NormParams input_layernorm_;
   ParallelAttention self_attention_;
   NormParams post_attention_layernorm_;
-  ParallelMlp mlp_;
+  std::optional<ParallelMlp> mlp_;  // or experts
+  std::optional<Experts> experts_;
 };
 
 }  // namespace anymesh

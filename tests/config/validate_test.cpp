@@ -395,6 +395,29 @@ TEST_F(ValidateTest, Architecture) {
             "multiple of 64, which is 0; give one");
 }
 
+TEST_F(ValidateTest, Experts) {
+  EXPECT_EQ(refused_with(gpt.moe_aux_loss_coeff, 0.1),
+            "--moe-aux-loss-coeff (0.1) has no effect without --num-experts of at least 2");
+  EXPECT_EQ(refused_with(gpt.num_experts, 1), "");
+  EXPECT_EQ(refused_with(gpt.num_experts, 8),
+            "--num-experts (8) needs --swiglu or --geglu, and --disable-bias-linear: experts are "
+            "gated MLPs without biases");
+  gpt.swiglu = true;
+  gpt.add_bias_linear = false;
+  gpt.num_experts = 8;
+  EXPECT_EQ(refused(), "");
+  EXPECT_EQ(refused_with(gpt.moe_router_topk, 9),
+            "--moe-router-topk (9) must be from 1 to --num-experts (8)");
+  EXPECT_THAT(refused_with(gpt.moe_router_topk, 1), HasSubstr("needs --moe-router-pre-softmax"));
+  EXPECT_EQ(refused_with(gpt.moe_layer_freq, 0), "--moe-layer-freq (0) must be at least 1");
+  EXPECT_EQ(refused_with(gpt.moe_z_loss_coeff, -1.0), "--moe-z-loss-coeff (-1) must be at least 0");
+  EXPECT_THAT(refused_with(gpt.moe_shared_expert_gate, true), HasSubstr("has no effect without"));
+  gpt.moe_ffn_hidden_size = 6;
+  config.parallel.tp = 4;
+  EXPECT_THAT(refused(4), HasSubstr("--moe-ffn-hidden-size (6) must be divisible by "
+                                    "--tensor-model-parallel-size (4)"));
+}
+
 TEST_F(ValidateTest, PlanByIterations) {
   config.parallel.tp = 2;
   config.batch.micro_batch_size = 2;

@@ -34,16 +34,21 @@ class DenseGpt {
       }
       add_linear(p + "self_attention.dense", h_, c.num_attention_heads * d_, attention);
       add_norm(p + "post_attention_layernorm", h_);
-      add_linear(p + "mlp.dense_h_to_4h", c.swiglu || c.geglu ? 2 * f_ : f_, h_, all);
-      add_linear(p + "mlp.dense_4h_to_h", h_, f_, all);
+      if (c.num_experts > 1 && i % c.moe_layer_freq == 0) {
+        add_experts(p + "mlp.");
+      } else {
+        add_mlp(p + "mlp.", f_);
+      }
     }
     add_norm(std::to_string(c.num_layers + 2), h_);
     if (c.untie_embeddings_and_output_weights) add(head_, {c.vocab_size, h_});
   }
 
   // tokens, labels [b, s] -> the mean of the losses of micro-batches of `rows` samples
-  torch::Tensor loss(const torch::Tensor& tokens, const torch::Tensor& labels, int64_t rows) const {
+  torch::Tensor loss(const torch::Tensor& tokens, const torch::Tensor& labels, int64_t rows) {
     const Masks masks = masks_of(tokens);
+    routers_loss = torch::zeros({}, torch::kDouble);
+    rows_ = rows;
     torch::Tensor x = torch::embedding(params.at(embed_ + "word_embeddings.weight"), tokens);
     if (config_.apply_embedding_scaling) x = x * std::sqrt(static_cast<double>(h_));
     if (config_.embed_layernorm) x = norm(embed_ + "word_embeddings.norm", x);
@@ -54,8 +59,10 @@ class DenseGpt {
       const std::string p = std::to_string(i + 2) + ".";
       const torch::Tensor attended =
           x + attention(p + "self_attention.", norm(p + "input_layernorm", x), masks);
-      x = attended + mlp(p + "mlp.", norm(p + "post_attention_layernorm",
-                                          config_.use_parallel_residual ? x : attended));
+      const torch::Tensor normed =
+          norm(p + "post_attention_layernorm", config_.use_parallel_residual ? x : attended);
+      x = attended + (params.contains(p + "mlp.router.gate.weight") ? experts(p + "mlp.", normed)
+                                                                    : mlp(p + "mlp.", normed, f_));
     }
     const bool untied = config_.untie_embeddings_and_output_weights;
     const torch::Tensor logits =
@@ -68,6 +75,7 @@ class DenseGpt {
     return ((losses * counted).sum(1) / counted.sum(1)).mean();
   }
 
+  torch::Tensor routers_loss;                   // of the last loss(), not in it
   std::map<std::string, torch::Tensor> params;  // under the names that checkpoints have
 
  private:
@@ -129,13 +137,68 @@ class DenseGpt {
     return bias == params.end() ? y : y + bias->second;
   }
 
-  torch::Tensor mlp(const std::string& p, const torch::Tensor& x) const {
+  void add_mlp(const std::string& p, int64_t f) {
+    const bool gated = config_.swiglu || config_.geglu, bias = config_.add_bias_linear;
+    add_linear(p + "dense_h_to_4h", gated ? 2 * f : f, h_, bias);
+    add_linear(p + "dense_4h_to_h", h_, f, bias);
+  }
+  void add_experts(const std::string& p) {
+    const int64_t e = config_.num_experts,
+                  f = config_.moe_ffn_hidden_size > 0 ? config_.moe_ffn_hidden_size : f_;
+    add(p + "router.gate.weight", {e, h_});
+    add(p + "experts.w1", {e, f, h_});
+    add(p + "experts.w2", {e, h_, f});
+    add(p + "experts.w3", {e, f, h_});
+    if (config_.moe_shared_expert_intermediate_size > 0)
+      add_mlp(p + "shared_experts.", config_.moe_shared_expert_intermediate_size);
+    if (config_.moe_shared_expert_gate) add(p + "shared_experts_gate.weight", {1, h_});
+  }
+
+  torch::Tensor gated(const torch::Tensor& gate, const torch::Tensor& up) const {
+    return (config_.swiglu ? gate * torch::sigmoid(gate) : torch::gelu(gate, "tanh")) * up;
+  }
+
+  // Every expert computes every token; those that a token did not choose count 0 times.
+  torch::Tensor experts(const std::string& p, const torch::Tensor& x) {
+    const int64_t count = config_.num_experts, chosen = config_.moe_router_topk;
+    const torch::Tensor logits = torch::matmul(x, params.at(p + "router.gate.weight").t()),
+                        scores = torch::softmax(logits, -1);  // [b, s, E]
+    const torch::Tensor least = std::get<0>(logits.topk(chosen, -1)).select(-1, chosen - 1),
+                        taken = (logits >= least.unsqueeze(-1)).to(torch::kDouble),
+                        weights = config_.moe_router_pre_softmax
+                                      ? scores * taken
+                                      : scores * taken / (scores * taken).sum(-1, true);
+    torch::Tensor y = torch::zeros_like(x);
+    for (int64_t e = 0; e < count; ++e) {
+      const auto weight = [&](const char* which) { return params.at(p + "experts." + which)[e]; };
+      const torch::Tensor inner =
+          gated(torch::matmul(x, weight("w1").t()), torch::matmul(x, weight("w3").t()));
+      y = y + weights.select(-1, e).unsqueeze(-1) * torch::matmul(inner, weight("w2").t());
+    }
+    for (int64_t row = 0; row < x.size(0); row += rows_) {  // a micro-batch
+      const auto own = [&](const torch::Tensor& t) {
+        return t.narrow(0, row, rows_).flatten(0, 1);
+      };
+      const torch::Tensor part = own(taken).mean(0) / chosen,
+                          loss = config_.moe_aux_loss_coeff * count *
+                                     (part * own(scores).mean(0)).sum() +
+                                 config_.moe_z_loss_coeff *
+                                     torch::logsumexp(own(logits), -1).square().mean();
+      routers_loss = routers_loss + loss * rows_ / x.size(0);
+    }
+    if (config_.moe_shared_expert_intermediate_size == 0) return y;
+    torch::Tensor shared =
+        mlp(p + "shared_experts.", x, config_.moe_shared_expert_intermediate_size);
+    if (config_.moe_shared_expert_gate)
+      shared = shared *
+               torch::sigmoid(torch::matmul(x, params.at(p + "shared_experts_gate.weight").t()));
+    return y + shared;
+  }
+
+  torch::Tensor mlp(const std::string& p, const torch::Tensor& x, int64_t f) const {
     torch::Tensor y = linear(p + "dense_h_to_4h", x);
-    if (config_.swiglu) {
-      const torch::Tensor gate = y.narrow(-1, 0, f_), up = y.narrow(-1, f_, f_);
-      y = gate * torch::sigmoid(gate) * up;
-    } else if (config_.geglu) {
-      y = torch::gelu(y.narrow(-1, 0, f_), "tanh") * y.narrow(-1, f_, f_);
+    if (config_.swiglu || config_.geglu) {
+      y = gated(y.narrow(-1, 0, f), y.narrow(-1, f, f));
     } else if (config_.relu) {
       y = torch::clamp_min(y, 0);
     } else {
@@ -194,6 +257,7 @@ class DenseGpt {
   }
 
   GptConfig config_;
+  int64_t rows_ = 1;  // samples of a micro-batch
   int64_t h_, f_,
       d_ = config_.kv_channels != 0 ? config_.kv_channels : h_ / config_.num_attention_heads;
   std::string embed_ = config_.untie_embeddings_and_output_weights ? "1." : "tied_modules.embed.";

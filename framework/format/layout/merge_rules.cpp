@@ -142,7 +142,25 @@ Value UniversalInfo::to_value() const {
   if (padded_vocab_size) value.set(keys::kPaddedVocabSize, *padded_vocab_size);
   for (const auto& [key, list] : kLists)
     if (key != keys::kAveragePatterns) value.set(key, Value::list_of(this->*list));
+  std::vector<Value> groups;
+  for (const SubParams& group : sub_params) groups.push_back(group.source);
+  if (!groups.empty()) value.set(keys::kSubParams, Value::list(std::move(groups)));
   return value;
+}
+
+UniversalInfo::SubParams UniversalInfo::whole_cut(const std::string& pattern,
+                                                  const std::vector<int64_t>& shape,
+                                                  int partition_dim) {
+  SubParams cut{.patterns = {pattern}, .partition_dim = partition_dim};
+  std::vector<Value> sizes;
+  for (const int64_t size : shape) {
+    cut.shape.push_back({size});
+    sizes.emplace_back(size);
+  }
+  cut.source = Value::dict({{keys::kPatterns, Value::list_of(cut.patterns)},
+                            {keys::kShape, Value::tuple(std::move(sizes))},
+                            {keys::kPartitionDim, partition_dim}});
+  return cut;
 }
 
 std::string pattern_of(const std::string& name) {

@@ -31,6 +31,10 @@ struct UniversalInfo {
     Value source;           // as in the file, to be copied
   };
 
+  // Parameters of one shape that are cut along any dim, as one part.
+  static SubParams whole_cut(const std::string& pattern, const std::vector<int64_t>& shape,
+                             int partition_dim);
+
   std::string where = "universal_checkpoint_info";  // names the file in messages
   double version = 0.4;
   std::optional<int64_t> original_vocab_size, padded_vocab_size;

@@ -40,14 +40,16 @@ struct Case {
   Topology mesh;
   int zero_stage = 0, micro_batches = 1;
   bool recompute = false, sequence = false;
-  bool llama = false;  // untied, no biases, RMSNorm, SwiGLU, rotary; bf16
+  bool llama = false;    // untied, no biases, RMSNorm, SwiGLU, rotary; bf16
+  bool experts = false;  // in every second layer, beside --llama
   int num_layers = 5;
 };
 
 std::string describe(const Case& k) {
   return c10::str(describe(k.mesh), ", ZeRO ", k.zero_stage, ", ", k.micro_batches,
                   " micro-batches", k.recompute ? ", recompute" : "",
-                  k.sequence ? ", sequence" : "", k.llama ? ", llama" : ", gpt");
+                  k.sequence ? ", sequence" : "", k.llama ? ", llama" : ", gpt",
+                  k.experts ? ", experts" : "");
 }
 
 GptConfig config_of(const Case& k) {
@@ -65,6 +67,11 @@ GptConfig config_of(const Case& k) {
   c.embed_layernorm = true;
   c.normalization = "rmsnorm";
   c.ffn_hidden_size = 12;
+  if (!k.experts) return c;
+  c.num_experts = 3;
+  c.moe_layer_freq = 2;
+  c.moe_ffn_hidden_size = c.moe_shared_expert_intermediate_size = 8;
+  c.moe_shared_expert_gate = true;
   return c;
 }
 
@@ -166,8 +173,9 @@ RANKS_TEST_P(CommVolume, EqualsTheClosedFormAndWhatMpiSends) {
   Case k{.mesh = std::get<0>(GetParam()), .zero_stage = std::get<1>(GetParam())};
   const CommPtr world = first_ranks(k.mesh.world_size());
   if (!world) return;
-  for (int choice = 0; choice < 8; ++choice) {
-    k.recompute = choice & 1, k.sequence = choice & 2, k.llama = choice & 4;
+  for (int choice = 0; choice < 12; ++choice) {
+    k.recompute = choice & 1, k.sequence = choice & 2, k.llama = choice >= 4,
+    k.experts = choice >= 8;
     k.micro_batches = 1 + choice % 3;
     SCOPED_TRACE(describe(k));
     const GptConfig c = config_of(k);

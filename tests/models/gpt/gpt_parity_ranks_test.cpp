@@ -102,6 +102,24 @@ const Architecture kArchitectures[] = {
        c.position_embedding_type = "alibi";
        c.window_size = "1,0";
      }},
+    {"experts",
+     [](GptConfig& c) {
+       llama(c);
+       c.num_experts = 6;
+       c.moe_ffn_hidden_size = 8;
+       c.moe_aux_loss_coeff = 0.3;
+       c.moe_z_loss_coeff = 0.01;
+     }},
+    {"expertsshared",
+     [](GptConfig& c) {
+       llama(c);
+       c.swiglu = false;
+       c.geglu = c.moe_router_pre_softmax = c.moe_shared_expert_gate = true;
+       c.num_experts = c.moe_router_topk = 3;
+       c.moe_layer_freq = 2;
+       c.moe_shared_expert_intermediate_size = 20;
+       c.moe_aux_loss_coeff = 0.2;
+     }},
     {"documents", documents},
     {"documentsllama",
      [](GptConfig& c) {
@@ -258,7 +276,7 @@ RANKS_TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
   const torch::Tensor tokens = global_tokens(config_);
   const torch::Tensor loss = dense.loss(tokens.narrow(1, 0, config_.seq_length),
                                         tokens.narrow(1, 1, config_.seq_length), test_.rows());
-  loss.backward();
+  (loss + dense.routers_loss).backward();
   std::map<std::string, torch::Tensor> gradients;
   for (const auto& [name, param] : dense.params) gradients[name] = param.grad();
 
@@ -316,9 +334,10 @@ std::vector<Case> cases(const std::vector<std::string>& architectures, int max_p
 // The families have no communication of their own, so dp goes along with pp.
 std::vector<Case> family_cases() {
   std::vector<Case> out;
-  for (const Case& test : cases({"mistral", "qwen2", "qwen3", "neox", "gemma", "opt", "alibi",
-                                 "documents", "documentsllama", "documentsalibi"},
-                                2))
+  for (const Case& test :
+       cases({"mistral", "qwen2", "qwen3", "neox", "gemma", "opt", "alibi", "experts",
+              "expertsshared", "documents", "documentsllama", "documentsalibi"},
+             2))
     if (test.dp == test.pp) out.push_back(test);
   return out;
 }
@@ -327,7 +346,9 @@ std::vector<Case> family_cases() {
 // cut.
 std::vector<Case> sequence_cases() {
   std::vector<Case> out;
-  for (Case test : cases({"gpt", "untied", "llama", "bloom", "gemma", "neox", "documents"}, 2)) {
+  for (Case test : cases({"gpt", "untied", "llama", "bloom", "gemma", "neox", "documents",
+                          "experts", "expertsshared"},
+                         2)) {
     if (test.tp == 1 && test.pp == 2) continue;
     test.sequence = true;
     out.push_back(test);

@@ -1,0 +1,40 @@
+#include "models/gpt/mlp.h"
+
+#include <ATen/Functions.h>
+
+#include "framework/kernels/activation.h"
+
+namespace anymesh {
+
+ParallelMlp::ParallelMlp(ParamBuilder& params, const std::string& name, const GptConfig& config,
+                         int64_t f)
+    : activation_(config.activation()),
+      dense_h_to_4h_(params, name + ".dense_h_to_4h", config.hidden_size,
+                     f * (config.gated() ? 2 : 1), Init::normal(config.init_method_std),
+                     config.add_bias_linear,
+                     /*sub_params=*/config.gated() ? 2 : 1),
+      dense_4h_to_h_(params, name + ".dense_4h_to_h", f, config.hidden_size,
+                     Init::normal(config.residual_std()), config.add_bias_linear) {}
+
+torch::Tensor ParallelMlp::forward(const torch::Tensor& hidden) const {
+  const torch::Tensor inner = dense_h_to_4h_.forward(hidden);  // [b, s, f/t]; gated: [b, s, 2f/t]
+  return dense_4h_to_h_.forward(activate(inner));
+}
+
+torch::Tensor ParallelMlp::activate(const torch::Tensor& x) const {
+  switch (activation_) {
+    case GptConfig::Activation::kGeluTanh:
+      return gelu_tanh(x);
+    case GptConfig::Activation::kGeluErf:
+      return at::gelu(x);
+    case GptConfig::Activation::kRelu:
+      return at::relu(x);
+    case GptConfig::Activation::kSwiglu:
+      return swiglu(x);
+    case GptConfig::Activation::kGeglu:
+      return geglu(x);
+  }
+  return {};
+}
+
+}  // namespace anymesh
