@@ -10,8 +10,13 @@
 
 namespace anymesh {
 
-// Returns an attribute of argparse as a command line writes it. Throws a DamagedFile for a list or
-// an object.
+// Returns an attribute of argparse, or the item if it is a list of one, as Megatron-DeepSpeed's
+// num_experts is.
+inline Value single(const Value& value) {
+  return value.is_sequence() && value.size() == 1 ? value.at(0) : value;
+}
+
+// Returns an attribute as a command line writes it. Throws a DamagedFile for a list or an object.
 inline std::string argument_text(const Value& value) {
   if (value.kind() == Value::Kind::kBool) return value.as_bool() ? "true" : "false";
   if (value.is_int()) return std::to_string(value.as_int());
@@ -26,7 +31,7 @@ inline std::string argument_text(const Value& value) {
 inline void read_args(FlagTable& flags, const Value& args,
                       const std::function<bool(const Setting&)>& wanted = {}) {
   for (const Setting& setting : flags.settings()) {
-    const Value value = args.find(setting.dest);
+    const Value value = single(args.find(setting.dest));
     if (!value || value == value_of(setting.value) || (wanted && !wanted(setting))) continue;
     try {
       flags.set(setting.flag, value.where(), {argument_text(value)});

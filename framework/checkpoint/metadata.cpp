@@ -7,6 +7,7 @@
 #include <set>
 #include <sstream>
 
+#include "framework/checkpoint/args.h"
 #include "framework/comm/agreement.h"
 #include "framework/format/layout.h"
 #include "framework/format/torch_file.h"
@@ -194,7 +195,7 @@ void check_same_model(const Value& metadata, const CheckpointedRun& run) {
   for (const Setting& setting : run.config.settings) {
     const auto& flags = run.config.model.flags;
     if (!args || std::find(flags.begin(), flags.end(), setting.flag) == flags.end()) continue;
-    const Value theirs = args.find(setting.dest), ours = value_of(setting.value);
+    const Value theirs = single(args.find(setting.dest)), ours = value_of(setting.value);
     if (theirs.is_none() || same(theirs, ours)) continue;
     TORCH_CHECK(!std::holds_alternative<bool>(setting.value), metadata.where(),
                 ": the checkpoint was made with ", setting.dest, " = ", text_of(theirs),

@@ -381,6 +381,8 @@ GptConfig resolved(GptConfig gpt) {
   gpt.kv_channels = gpt.head_dim();
   gpt.ffn_hidden_size = gpt.ffn_size();
   gpt.num_key_value_heads = gpt.key_value_heads();
+  gpt.num_experts = std::max(1, gpt.num_experts);
+  gpt.moe_ffn_hidden_size = gpt.num_experts > 1 ? gpt.moe_ffn_size() : 0;
   gpt.bias_gelu_fusion = gpt.bias_gelu_fusion && gpt.add_bias_linear;
   gpt.normalization = gpt.rms_norm() ? "rmsnorm" : "layernorm";
   gpt.use_rotary_position_embeddings = gpt.rotary();
