@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-// The CPU's loop (adamw_sweeps.cpp) and the GPU's kernel (cuda/dropout.cu) share this one
+// The CPU's loop (adamw_sweeps.cpp) and the GPU's kernel (cuda/optimizer.cu) share this one
 // function. Both are compiled without contraction, so they write the same bits.
 #ifdef __CUDACC__
 #define ANYMESH_HOST_DEVICE __host__ __device__ __forceinline__

@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "framework/kernels/block_gemm.h"
 #include "framework/kernels/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"
+#include "framework/kernels/gradient_sink.h"
 #include "framework/kernels/non_temporal_writer.h"
 #include "framework/kernels/row_ops.h"
 
@@ -237,11 +237,6 @@ struct DeviceProducts {
   }
 };
 
-GradientSink* sink_of(const torch::Tensor& leaf) {
-  if (!leaf.requires_grad()) return nullptr;
-  return dynamic_cast<GradientSink*>(torch::autograd::impl::post_acc_grad_hooks(leaf).get());
-}
-
 torch::Tensor weight_gradient(const torch::Tensor& weight, const torch::Tensor& dy,
                               const torch::Tensor& x,
                               torch::Tensor (*product)(const torch::Tensor&,
@@ -303,12 +298,6 @@ torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight
   if (can_block(x, weight)) return Linear<BlockProducts>::apply(x, weight, if_defined(bias));
   if (!libtorch_has_instructions(x.scalar_type())) return widened_linear(x, weight, bias);
   return at::linear(x, weight, bias);
-}
-
-torch::Tensor gradient_of_parts(const torch::Tensor& parts, const torch::Tensor& leaf) {
-  GradientSink* const sink = sink_of(leaf);
-  if (sink && sink->add_parts(parts)) return {};
-  return (parts.size(0) == 1 ? parts[0] : parts.sum(0)).to(leaf.dtype());
 }
 
 torch::Tensor widened_linear(const torch::Tensor& x, const torch::Tensor& weight,

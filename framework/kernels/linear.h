@@ -1,23 +1,8 @@
 #pragma once
 
-#include <torch/csrc/autograd/function_hook.h>
 #include <torch/types.h>
 
 namespace anymesh {
-
-// Takes over the gradient of a parameter where a kernel makes it, in a wider dtype than the
-// parameter's and without a tensor of its own. It is the hook of a leaf, which is called all the
-// same, without a gradient if it took it over.
-struct GradientSink : torch::autograd::PostAccumulateGradHook {
-  // Adds dy^T x, for dy [t, n] and x [t, k]. Returns false if it leaves that to autograd.
-  virtual bool add_product(const torch::Tensor& dy, const torch::Tensor& x) = 0;
-  // Adds the sum over dim 0 of parts [p, n]. Returns false likewise.
-  virtual bool add_parts(const torch::Tensor& parts) = 0;
-};
-
-// Gives the sum of parts [p, n] to the leaf's sink and returns an undefined tensor, or returns the
-// sum in the leaf's dtype, as the gradient for autograd.
-torch::Tensor gradient_of_parts(const torch::Tensor& parts, const torch::Tensor& leaf);
 
 // Returns x W^T + b for x [..., k], W [n, k] and b [n] or undefined -> [..., n].
 //

@@ -11,7 +11,7 @@
 
 #include "framework/kernels/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"
-#include "framework/kernels/linear.h"
+#include "framework/kernels/gradient_sink.h"
 #include "framework/kernels/simd.h"
 
 namespace anymesh {

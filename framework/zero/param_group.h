@@ -33,9 +33,8 @@ struct ParamGroup {
   StateTensor master;               // [P], unless the weights are their own masters
   StateTensor exp_avg, exp_avg_sq;  // [P]
   std::vector<Piece> pieces;
-  std::vector<AdamwTensors>
-      in_memory;  // what a step works on; empty if the optimizer has a swap file
-  std::deque<GradientBucket> buckets;  // stages 2 and 3; addresses must not change
+  std::vector<AdamwTensors> in_memory;  // what a step works on; empty if there is a swap file
+  std::deque<GradientBucket> buckets;   // stages 2 and 3; addresses must not change
 };
 
 }  // namespace anymesh

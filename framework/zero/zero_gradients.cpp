@@ -6,7 +6,7 @@
 #include <cmath>
 #include <functional>
 
-#include "framework/kernels/linear.h"
+#include "framework/kernels/gradient_sink.h"
 #include "framework/zero/zero_optimizer.h"
 
 namespace anymesh {
