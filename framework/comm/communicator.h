@@ -65,6 +65,11 @@ class Communicator : public torch::CustomClassHolder {
     reduce_scatter(out, in, counts);
     return nullptr;
   }
+  // Sends the next send_counts[r] elements of `in` to each rank r, and receives receive_counts[r]
+  // elements from it, into `out`. Both are laid out in rank order. A rank may send itself some.
+  virtual void all_to_all(torch::Tensor out, torch::Tensor in,
+                          const std::vector<int64_t>& receive_counts,
+                          const std::vector<int64_t>& send_counts) = 0;
   virtual void broadcast(torch::Tensor t, int root) = 0;
   // Sends `send` to rank `to` and receives into `recv` from rank `from`; an undefined tensor means
   // no such half.

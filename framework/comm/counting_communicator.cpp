@@ -63,6 +63,10 @@ class CountingCommunicator final : public Communicator {
     if (!pending) return nullptr;
     return std::make_unique<TimedPending>(std::move(pending), phases_[kReduceScatter] + " wait");
   }
+  void all_to_all(torch::Tensor out, torch::Tensor in, const std::vector<int64_t>& receive_counts,
+                  const std::vector<int64_t>& send_counts) override {
+    count(kAllToAll, in, [&] { group_->all_to_all(out, in, receive_counts, send_counts); });
+  }
   void broadcast(torch::Tensor t, int root) override {
     count(kBroadcast, t, [&] { group_->broadcast(t, root); });
   }

@@ -20,6 +20,7 @@ namespace anymesh {
 //   all_reduce       the tensor
 //   reduce_scatter   the input: the parts of all ranks
 //   all_gather       the output: the parts of all ranks
+//   all_to_all       the tensor that this rank sends, with the part that it keeps
 //   exchange         the tensor that this rank sends; a call that only receives is not counted
 //   broadcast        the tensor
 //
@@ -27,9 +28,9 @@ namespace anymesh {
 // and (n - 1) / n times the payload of a reduce-scatter or all-gather. This is why papers count
 // them as 2, 1 and 1. A group of one rank sends nothing and is not counted, nor are barriers and
 // splits. A counted verb is also a phase to a profiler (profile/profiler.h): "dp reduce_scatter".
-enum Verb { kAllReduce, kReduceScatter, kAllGather, kExchange, kBroadcast, kVerbs };
+enum Verb { kAllReduce, kReduceScatter, kAllGather, kAllToAll, kExchange, kBroadcast, kVerbs };
 constexpr const char* kVerbNames[kVerbs] = {"all_reduce", "reduce_scatter", "all_gather",
-                                            "exchange", "broadcast"};
+                                            "all_to_all", "exchange",       "broadcast"};
 
 struct Traffic {
   int64_t calls = 0, bytes = 0;

@@ -12,6 +12,7 @@
 #include "framework/comm/fold.h"
 #include "framework/comm/host_tensor.h"
 #include "framework/comm/mpi_requests.h"
+#include "framework/comm/parts.h"
 
 namespace anymesh {
 namespace {
@@ -71,8 +72,7 @@ class MpiCommunicator final : public Communicator {
                       const std::vector<int64_t>& counts) override {
     check_contiguous(out, "reduce_scatter");
     check_contiguous(in, "reduce_scatter");
-    std::vector<int64_t> starts{0};
-    for (const int64_t n : counts) starts.push_back(starts.back() + n);
+    const std::vector<int64_t> starts = starts_of(counts);
     const auto start = [&](int r) { return starts[static_cast<size_t>(r)]; };
     const auto count = [&](int r) { return counts[static_cast<size_t>(r)]; };
     TORCH_INTERNAL_ASSERT(in.numel() == starts.back() && out.numel() == count(rank_));
@@ -89,6 +89,22 @@ class MpiCommunicator final : public Communicator {
       fold(rows(parts, bytes_at(in, start(rank_) + begin)), mine, in.scalar_type(), ReduceOp::Sum,
            bytes_at(out, begin), out.scalar_type());
     }
+  }
+
+  void all_to_all(torch::Tensor out, torch::Tensor in, const std::vector<int64_t>& receive_counts,
+                  const std::vector<int64_t>& send_counts) override {
+    check_contiguous(out, "all_to_all");
+    check_contiguous(in, "all_to_all");
+    const std::vector<int64_t> receive = starts_of(receive_counts), send = starts_of(send_counts);
+    check_all_to_all(out, in, receive, send, rank_);
+    const auto at = [](const std::vector<int64_t>& v) {
+      return [&v](int r) { return v[static_cast<size_t>(r)]; };
+    };
+    std::copy_n(bytes_at(in, at(send)(rank_)), at(send_counts)(rank_) * in.element_size(),
+                bytes_at(out, at(receive)(rank_)));
+    start_all_to_all("all_to_all", in, at(send), out, at(receive), at(send_counts),
+                     at(receive_counts))
+        ->wait();
   }
 
   void broadcast(torch::Tensor t, int root) override {

@@ -20,6 +20,13 @@ ProcessGrid::ProcessGrid(CommPtr world_group, Topology mesh, CommCounts* comm_co
   tp = group("tp", topology.rank_of({pp_rank, dp_rank, 0}));
   pp = group("pp", topology.rank_of({0, dp_rank, tp_rank}));
   dp = group("dp", topology.rank_of({pp_rank, 0, tp_rank}));
+  const auto first_of = [&](int expert_rank) {
+    return topology.rank_of(topology.expert_coord_of(pp_rank, tp_rank, expert_rank));
+  };
+  ep = group("ep", first_of(topology.edp_rank_of(coord) * topology.ep_size));
+  edp = topology.ep_size == 1 && !topology.whole_experts
+            ? dp
+            : group("edp", first_of(topology.ep_rank_of(coord)));
   model = group("model", dp_rank);
   // A middle stage is alone. Its color is its own rank, which no first stage has.
   const bool at_an_end = is_first_stage() || is_last_stage();
@@ -27,8 +34,13 @@ ProcessGrid::ProcessGrid(CommPtr world_group, Topology mesh, CommCounts* comm_co
 }
 
 std::string describe(const Topology& t) {
-  return c10::str("tensor ", t.tp_size, " x pipeline ", t.pp_size, " x data ", t.dp_size, " = ",
-                  t.world_size(), t.world_size() == 1 ? " rank" : " ranks");
+  std::string text =
+      c10::str("tensor ", t.tp_size, " x pipeline ", t.pp_size, " x data ", t.dp_size, " = ",
+               t.world_size(), t.world_size() == 1 ? " rank" : " ranks");
+  if (t.ep_size > 1)
+    text += c10::str("; experts over ", t.ep_size, " of ", t.expert_ranks(), " ranks",
+                     t.whole_experts ? ", whole" : "");
+  return text;
 }
 
 }  // namespace anymesh

@@ -15,6 +15,8 @@ namespace anymesh {
 //   pp         same dp and tp rank: hold the stages of one model replica; rank in it = stage
 //   dp         same stage and tp rank: hold the same weights, see other samples; ZeRO cuts over it
 //   model      same dp rank (tp x pp): one whole model replica; rank in it = mp_rank of file names
+//   ep         same stage, tp and edp rank (topology.h): share the experts; tokens travel in it
+//   edp        same stage, tp and ep rank: hold the same experts, as dp holds the rest
 //   embedding  first and last stage of pp, which both hold a tied embedding (other stages: alone)
 //
 // With `counts`, which must outlive the grid, the groups count their traffic under these names.
@@ -28,7 +30,7 @@ struct ProcessGrid {
 
   Topology topology;
   Coord coord;
-  CommPtr world, tp, pp, dp, model, embedding;
+  CommPtr world, tp, pp, dp, ep, edp, model, embedding;
   CommCounts* counts;
   torch::Device device;
 };

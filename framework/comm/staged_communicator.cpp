@@ -71,6 +71,13 @@ class StagedCommunicator final : public Communicator {
     host_->reduce_scatter(sum, staged(in), counts);
     unstage(sum, out);
   }
+  void all_to_all(torch::Tensor out, torch::Tensor in, const std::vector<int64_t>& receive_counts,
+                  const std::vector<int64_t>& send_counts) override {
+    c10::NoGradGuard no_grad;
+    const torch::Tensor received = room_for(out);
+    host_->all_to_all(received, staged(in), receive_counts, send_counts);
+    unstage(received, out);
+  }
   void broadcast(torch::Tensor t, int root) override {
     in_place(t, [&](const torch::Tensor& host) { host_->broadcast(host, root); });
   }

@@ -13,6 +13,7 @@
 
 #include "framework/comm/fold.h"
 #include "framework/comm/host_tensor.h"
+#include "framework/comm/parts.h"
 #include "framework/comm/thread_group.h"
 
 namespace anymesh {
@@ -60,6 +61,13 @@ struct NewPlace {
   int color, key;
   std::shared_ptr<ThreadGroup> group = nullptr;
   int rank = 0;
+};
+
+// A member's tensors in an all-to-all, and where each rank's elements start in them.
+struct Parcels {
+  std::byte* out;
+  const std::byte* in;
+  std::vector<int64_t> receive, send;
 };
 
 void form_groups(const Places& places, const std::vector<int>& world_ranks,
@@ -128,14 +136,39 @@ class ThreadCommunicator final : public Communicator {
                       const std::vector<int64_t>& counts) override {
     check_contiguous(out, "reduce_scatter");
     check_contiguous(in, "reduce_scatter");
-    std::vector<int64_t> starts(counts.size() + 1);
-    std::partial_sum(counts.begin(), counts.end(), starts.begin() + 1);
+    const std::vector<int64_t> starts = starts_of(counts);
     TORCH_INTERNAL_ASSERT(in.numel() == starts.back() &&
                           out.numel() == counts[static_cast<size_t>(rank())]);
     member_.meet("reduce_scatter", {.out = bytes_at(out), .in = bytes_at(in)}, bytes_of_all(in),
                  [&](const Places& places, size_t part) {
                    fold(inputs(places, starts[part] * in.element_size()), counts[part],
                         in.scalar_type(), ReduceOp::Sum, places[part].out, out.scalar_type());
+                 });
+  }
+
+  // Each part is what one member receives.
+  void all_to_all(torch::Tensor out, torch::Tensor in, const std::vector<int64_t>& receive_counts,
+                  const std::vector<int64_t>& send_counts) override {
+    check_contiguous(out, "all_to_all");
+    check_contiguous(in, "all_to_all");
+    Parcels mine{bytes_at(out), bytes_at(in), starts_of(receive_counts), starts_of(send_counts)};
+    check_all_to_all(out, in, mine.receive, mine.send, rank());
+    const int64_t width = in.element_size();
+    member_.meet("all_to_all", {.out = reinterpret_cast<std::byte*>(&mine)}, bytes_of_all(in),
+                 [width](const Places& places, size_t part) {
+                   const auto parcels = [&](size_t member) {
+                     return reinterpret_cast<const Parcels*>(places[member].out);
+                   };
+                   const Parcels& to = *parcels(part);
+                   for (size_t member = 0; member < places.size(); ++member) {
+                     const Parcels& from = *parcels(member);
+                     const int64_t count = from.send[part + 1] - from.send[part];
+                     TORCH_CHECK(count == to.receive[member + 1] - to.receive[member],
+                                 "all_to_all: a rank sends ", count, " elements, another expects ",
+                                 to.receive[member + 1] - to.receive[member]);
+                     copy_bytes(to.out + to.receive[member] * width,
+                                from.in + from.send[part] * width, count * width);
+                   }
                  });
   }
 

@@ -17,8 +17,27 @@ struct Coord {
   bool operator==(const Coord&) const = default;
 };
 
+// Experts are spread over the ranks of a stage, by a grid of their own:
+//
+//   rank in the stage = edp * ep_size + ep     for each tp rank: tp cuts every expert
+//                                              over all tp ranks: tp does not (whole_experts)
+//
+// The ranks of equal edp share the experts; those of equal ep hold the same ones. With whole_experts
+// the ranks of a stage count tp first, as they do in the world.
 struct Topology {
   int pp_size = 1, dp_size = 1, tp_size = 1;
+  int ep_size = 1;
+  bool whole_experts = false;
+
+  // The ranks that experts are spread over, a rank's number among them, and the rank of a number.
+  int expert_ranks() const { return whole_experts ? dp_size * tp_size : dp_size; }
+  int expert_rank_of(Coord c) const { return whole_experts ? c.dp * tp_size + c.tp : c.dp; }
+  Coord expert_coord_of(int pp, int tp, int rank) const {
+    return whole_experts ? Coord{pp, rank / tp_size, rank % tp_size} : Coord{pp, rank, tp};
+  }
+  int ep_rank_of(Coord c) const { return expert_rank_of(c) % ep_size; }
+  int edp_rank_of(Coord c) const { return expert_rank_of(c) / ep_size; }
+  int edp_size() const { return expert_ranks() / ep_size; }
 
   int world_size() const { return pp_size * dp_size * tp_size; }
   int rank_of(Coord c) const { return (c.pp * dp_size + c.dp) * tp_size + c.tp; }

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <stdexcept>
 
+#include "framework/comm/parts.h"
 #include "framework/cuda/cuda.h"
 #include "framework/cuda/event.h"
 #include "framework/cuda/watchdog.h"
@@ -184,6 +185,34 @@ class NcclCommunicator final : public Communicator {
       return reduce_scatter(sum, terms, counts, stream);
     });
     return std::make_unique<Rounded>(std::move(summed), sum, out);
+  }
+
+  void all_to_all(torch::Tensor out, torch::Tensor in, const std::vector<int64_t>& receive_counts,
+                  const std::vector<int64_t>& send_counts) override {
+    if (in.is_cpu()) return host_->all_to_all(out, in, receive_counts, send_counts);
+    check_contiguous(out, "all_to_all");
+    check_contiguous(in, "all_to_all");
+    check_all_to_all(out, in, starts_of(receive_counts), starts_of(send_counts), rank());
+    if (!comm_) {
+      out.copy_(in);
+      return;
+    }
+    run("all_to_all", {out, in}, [&](cudaStream_t stream) {
+      return grouped([&] {
+        const auto width = static_cast<size_t>(in.element_size());
+        auto* to = static_cast<std::byte*>(out.data_ptr());
+        const auto* from = static_cast<const std::byte*>(in.const_data_ptr());
+        for (int peer = 0; peer < size(); ++peer) {
+          const size_t send = width * static_cast<size_t>(send_counts[static_cast<size_t>(peer)]),
+                       receive =
+                           width * static_cast<size_t>(receive_counts[static_cast<size_t>(peer)]);
+          if (send > 0) NCCL_CHECK(ncclSend(from, send, ncclUint8, peer, comm_, stream));
+          if (receive > 0) NCCL_CHECK(ncclRecv(to, receive, ncclUint8, peer, comm_, stream));
+          from += send;
+          to += receive;
+        }
+      });
+    })->wait();
   }
 
   void broadcast(torch::Tensor t, int root) override {

@@ -59,6 +59,20 @@ RANKS_TEST_P(Collectives, GatherBroadcastExchangeMaximum) {
   comm->exchange(values_of(comm->rank(), n, dtype), next, received, previous);
   EXPECT_TRUE(torch::equal(received, values_of(previous, n, dtype)));
 
+  // Rank r sends rank q the first (r + q) % 3 * n of its values.
+  const auto count = [n = n](int r, int q) { return (r + q) % 3 * n; };
+  std::vector<int64_t> send, receive;
+  std::vector<torch::Tensor> sent{torch::empty({0}, dtype)}, due{torch::empty({0}, dtype)};
+  for (int r = 0; r < ranks; ++r) {
+    send.push_back(count(comm->rank(), r));
+    receive.push_back(count(r, comm->rank()));
+    sent.push_back(values_of(comm->rank(), 2 * n, dtype).narrow(0, 0, send.back()));
+    due.push_back(values_of(r, 2 * n, dtype).narrow(0, 0, receive.back()));
+  }
+  torch::Tensor arrived = torch::zeros_like(torch::cat(due));
+  comm->all_to_all(arrived, torch::cat(sent), receive, send);
+  EXPECT_TRUE(torch::equal(arrived, torch::cat(due)));
+
   torch::Tensor maximum = values_of(comm->rank(), n, dtype), expected = values_of(0, n, dtype);
   for (int r = 1; r < ranks; ++r) expected = torch::maximum(expected, values_of(r, n, dtype));
   comm->all_reduce(maximum, ReduceOp::Max);
@@ -106,6 +120,9 @@ RANKS_TEST(Patience, NamesTheRankThatLetsOthersWaitAndTheVerb) {
   EXPECT_TRUE(torch::equal(mine, torch::full({64}, ranks)));
   check("all_gather", [&] { comm->all_gather(all, mine); });
   check("reduce_scatter", [&] { comm->reduce_scatter(mine, all); });
+  const std::vector<int64_t> each(static_cast<size_t>(ranks), 64);
+  check("all_to_all",
+        [&] { comm->all_to_all(torch::empty_like(all), torch::ones_like(all), each, each); });
   check("barrier", [&] { comm->barrier(); });
   const int root = ranks - 1 - kLate;
   check("broadcast", [&] { comm->broadcast(mine, root); });
@@ -134,6 +151,32 @@ RANKS_TEST(ProcessGrid, GroupsHoldWhoTheyShould) {
   const int first = rank % 4 / 2 * 2;
   EXPECT_EQ(members(grid.model), (std::vector<int64_t>{first, first + 1, first + 4, first + 5}));
   EXPECT_EQ(members(grid.embedding), members(grid.pp));
+}
+
+// tp 2 x dp 4. Where tp cuts experts, a tp rank's four dp ranks hold them; else all eight do.
+RANKS_TEST(ProcessGrid, ExpertsHaveAGridOfTheirOwn) {
+  const int rank = test_world()->rank(), tp = rank % 2, dp = rank / 2;
+  using Ranks = std::vector<int64_t>;
+  const auto members = [&](const CommPtr& comm) {
+    torch::Tensor ranks = torch::empty({comm->size()}, torch::kLong);
+    comm->all_gather(ranks, torch::full({1}, rank, torch::kLong));
+    return Ranks(ranks.data_ptr<int64_t>(), ranks.data_ptr<int64_t>() + ranks.numel());
+  };
+  const ProcessGrid cut(test_world(), {.dp_size = 4, .tp_size = 2, .ep_size = 2});
+  EXPECT_EQ(members(cut.ep), (Ranks{dp / 2 * 4 + tp, dp / 2 * 4 + 2 + tp}));
+  EXPECT_EQ(members(cut.edp), (Ranks{dp % 2 * 2 + tp, dp % 2 * 2 + 4 + tp}));
+  EXPECT_EQ(cut.topology.ep_rank_of(cut.coord), cut.ep->rank());
+  EXPECT_EQ(cut.topology.edp_rank_of(cut.coord), cut.edp->rank());
+
+  const ProcessGrid whole(test_world(),
+                          {.dp_size = 4, .tp_size = 2, .ep_size = 4, .whole_experts = true});
+  const int first = rank / 4 * 4;
+  EXPECT_EQ(members(whole.ep), (Ranks{first, first + 1, first + 2, first + 3}));
+  EXPECT_EQ(members(whole.edp), (Ranks{rank % 4, rank % 4 + 4}));
+
+  const ProcessGrid alone(test_world(), {.dp_size = 4, .tp_size = 2});
+  EXPECT_EQ(members(alone.ep), (Ranks{rank}));
+  EXPECT_EQ(members(alone.edp), members(alone.dp));
 }
 
 RANKS_TEST(ProcessGrid, MiddleStagesAreAloneInTheEmbeddingGroup) {

@@ -60,6 +60,11 @@ class StreamCommunicator final : public Communicator {
     if (in.is_cpu()) return host_->start_reduce_scatter(out, in, counts);
     return run({in}, {out}, [&] { staged_->reduce_scatter(out, in, counts); });
   }
+  void all_to_all(torch::Tensor out, torch::Tensor in, const std::vector<int64_t>& receive_counts,
+                  const std::vector<int64_t>& send_counts) override {
+    if (in.is_cpu()) return host_->all_to_all(out, in, receive_counts, send_counts);
+    run({in}, {out}, [&] { staged_->all_to_all(out, in, receive_counts, send_counts); })->wait();
+  }
   void broadcast(torch::Tensor t, int root) override {
     if (t.is_cpu()) return host_->broadcast(t, root);
     run({t}, {t}, [&] { staged_->broadcast(t, root); })->wait();
