@@ -108,6 +108,7 @@ torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
   std::vector<int64_t> local = spec.shape;
   int64_t real = c10::multiply_integers(spec.shape);  // elements that are not padding
   Slice slice{.width = real, .stride = real};
+  if (spec.experts && ep.whole) spec.split_dim = -1;
   if (spec.split_dim >= 0) {
     const auto dim = static_cast<size_t>(spec.split_dim);
     const int64_t inner = c10::numelements_from_dim(spec.split_dim + 1, spec.shape);
@@ -123,6 +124,13 @@ torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
     slice.offset = tp_rank * slice.width;
     real = spec.vocabulary ? std::clamp<int64_t>(slice.stride - slice.offset, 0, slice.width)
                            : c10::multiply_integers(local);
+  }
+  if (spec.experts) {
+    TORCH_INTERNAL_ASSERT(local[0] % ep.size() == 0 && spec.split_dim != 0, spec.name,
+                          " is not divisible by ep ", ep.size());
+    local[0] /= ep.size();
+    slice.offset += ep.rank() * local[0] * c10::numelements_from_dim(1, spec.shape);
+    real = c10::multiply_integers(local);
   }
   spec.initialize = [slice, init, real, key = seed_ ^ fnv(spec.name)](int64_t begin,
                                                                       const torch::Tensor& out) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/comm/expert_parallel.h"
 #include "framework/comm/tensor_parallel.h"
 
 namespace anymesh {
@@ -20,7 +21,8 @@ struct ParamSpec {
   int layer = 0;               // the number of the checkpoint's layer file; set by the builder
   std::vector<int64_t> shape;  // the whole tensor's, with the true vocabulary
   int split_dim = -1;          // the dim that tp cuts; -1 if every tp rank holds the whole
-  int sub_params = 1;  // equal parts of that dim, each cut separately: 2 for SwiGLU's [gate; up]
+  int sub_params = 1;    // equal parts of that dim, each cut separately: 2 for SwiGLU's [gate; up]
+  bool experts = false;  // dim 0 counts experts, which ep cuts; tp may cut a later dim
   bool vocabulary = false;   // dim 0 is the vocabulary: padded, cut evenly; padding rows stay zero
   bool weight_decay = true;  // false for biases and norms
   bool tied = false;         // the first and the last stage both hold it
@@ -73,6 +75,9 @@ class ParamBuilder {
   // The padded vocabulary's rows are a multiple of this times the tp size
   // (--make-vocab-size-divisible-by).
   int64_t vocabulary_multiple = 1;
+
+  // The ranks that share the experts. With ep.whole, tp does not cut them, whatever their split_dim.
+  ExpertParallel ep;
 
   // The layer file and the stage's unit of the parameters added from now on.
   int layer = 0, unit = 0;

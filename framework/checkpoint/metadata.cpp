@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "framework/checkpoint/args.h"
+#include "framework/checkpoint/save/expert_files.h"
 #include "framework/comm/agreement.h"
 #include "framework/format/layout.h"
 #include "framework/format/torch_file.h"
@@ -174,6 +175,13 @@ Value model_states(const CheckpointedRun& run, const TrainState& state,
        {keys::kDsVersion, kWrittenLikeDeepSpeed},
        {keys::kUniversalInfo, universal_info(run, options.exclude_frozen_parameters)},
        {keys::kDropoutSeed, static_cast<int64_t>(state.dropout_seed)}});
+  // A file that dp ranks share has the first one's place.
+  if (const ExpertSpread spread = expert_spread(run); !spread.layers.empty()) {
+    const bool zero3 = run.optimizer.stage().partitions_parameters();
+    ExpertSpread::Rank rank = expert_rank(run);
+    if (!zero3) rank.ep = rank.edp = 0;
+    spread.record(states, rank, zero3);
+  }
   if (!run.config.settings.empty()) add_megatrons(states, run, state);
   if (state.verified) states.set(keys::kVerifiedLoss, verified_loss(*state.verified));
   return states;

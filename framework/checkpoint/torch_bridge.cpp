@@ -104,12 +104,13 @@ void read_elements(const TensorRecord& record, int64_t begin, const StateTensor&
   });
 }
 
-ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank) {
+ShardLayout layout_of(const ParamSpec& spec, const Topology& mesh, Coord at) {
   CutRule rule{.replicated = spec.split_dim < 0, .dim = std::max(spec.split_dim, 0)};
   if (spec.sub_params > 1)
     rule.parts.assign(spec.sub_params, spec.shape[rule.dim] / spec.sub_params);
-  if (spec.vocabulary) rule.padded = spec.tensor.size(0) * tp_size;
-  return ShardLayout::make(spec.shape, rule, tp_size, tp_rank);
+  if (spec.vocabulary) rule.padded = spec.tensor.size(0) * mesh.tp_size;
+  const ShardLayout slice = ShardLayout::make(spec.shape, rule, mesh.tp_size, at.tp);
+  return spec.experts ? slice.block(mesh.ep_rank_of(at), mesh.ep_size) : slice;
 }
 
 void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,

@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include "framework/comm/topology.h"
 #include "framework/format/layout.h"
 #include "framework/format/torch_file.h"
 #include "framework/param_spec.h"
@@ -27,8 +28,8 @@ void read_elements(const TensorRecord& record, int64_t begin, torch::Tensor out,
 void read_elements(const TensorRecord& record, int64_t begin, const StateTensor& out,
                    const std::string& name);
 
-// Returns the layout of rank `tp_rank`'s slice of a whole tensor, as tp cuts it.
-ShardLayout layout_of(const ParamSpec& spec, int tp_size, int tp_rank);
+// Returns the layout of a rank's slice of a whole tensor, as tp and ep cut it.
+ShardLayout layout_of(const ParamSpec& spec, const Topology& mesh, Coord at);
 // Reads elements [begin, begin + out.numel()) of a slice of `whole`, flattened, into the 1-D `out`.
 // `layout` is that slice's. Vocabulary padding is zero.
 void read_slice(const TensorRecord& whole, const ShardLayout& layout, int64_t begin,

@@ -23,6 +23,7 @@
 #include <string_view>
 #include <vector>
 
+#include "framework/comm/topology.h"
 #include "framework/config/batch_ramp.h"
 #include "framework/config/engine_config.h"
 #include "framework/util/errors.h"
@@ -33,6 +34,16 @@ struct ParallelConfig {
   int tp = 1;  // --tensor-model-parallel-size
   int pp = 1;  // --pipeline-model-parallel-size
   bool sequence_parallel = false;
+  int ep = 1;   // --expert-model-parallel-size
+  int etp = 0;  // --expert-tensor-parallel-size; 0 = tp
+  bool whole_experts() const { return tp > 1 && etp == 1; }
+  Topology topology(int dp) const {
+    return {.pp_size = pp,
+            .dp_size = dp,
+            .tp_size = tp,
+            .ep_size = ep,
+            .whole_experts = whole_experts()};
+  }
 };
 
 // The devices that ranks compute on and the backend that they communicate by. place() in

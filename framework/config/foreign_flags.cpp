@@ -58,11 +58,7 @@ constexpr Foreign kForeignFlags[] = {
     {"moe-router-load-balancing-type", kValue,
      "routers are balanced by --moe-aux-loss-coeff, over a micro-batch", "aux_loss"},
     {"moe-router-score-function", kValue, "a router's scores are a softmax", "softmax"},
-    {"expert-model-parallel-size", kValue,
-     "experts are not spread over ranks in this version; tensor parallelism cuts each of them",
-     "1"},
-    {"moe-token-dispatcher-type", kValue,
-     "no tokens travel between ranks, as every rank has all experts", "allgather|alltoall"},
+    {"moe-token-dispatcher-type", kValue, "tokens travel by an all-to-all", "alltoall"},
     {"moe-grouped-gemm|moe-permute-fusion"},
     {"remote-device", kValue, "use --offload-param", "none"},
 
@@ -115,8 +111,8 @@ constexpr Synonym kSynonyms[] = {
      "sequence-parallel-degree|ulysses-sequence-parallel-size",
      "attention over a cut sequence is not in this version; --sequence-parallel cuts the rest over "
      "the tensor-parallel ranks"},
-    {"ep|ep-size|expert-parallel|expert-parallel-size",
-     "experts are not spread over ranks in this version; tensor parallelism cuts each of them"},
+    {"ep|ep-size|expert-parallel|expert-parallel-size", "use --expert-model-parallel-size N"},
+    {"etp|etp-size", "use --expert-tensor-parallel-size N"},
     {"moe-experts|num-local-experts|n-experts", "use --num-experts N"},
     {"zero|zero-optimization|zero-level|zero-optimization-stage", "use --zero-stage 0, 1, 2 or 3"},
     {"nproc|nproc-per-node|nprocs|num-gpus|num-nodes|nnodes|np|n|gpus|world-size|num-processes|"

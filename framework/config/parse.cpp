@@ -17,6 +17,14 @@ void add_parallel_flags(FlagTable& flags, ParallelConfig& parallel, EngineConfig
   flags.add("pipeline-model-parallel-size", parallel.pp,
             "stages of consecutive layers; data parallelism takes the remaining factor of the "
             "world size");
+  flags.add("expert-model-parallel-size", parallel.ep,
+            "ranks that share a layer's experts, out of the data-parallel ones; tokens travel to "
+            "the experts that they choose");
+  flags.alias("moe-expert-parallel-size", "expert-model-parallel-size");
+  flags.add("expert-tensor-parallel-size", parallel.etp,
+            "tensor-parallel ranks that cut each expert: all, or with 1 none, and experts are "
+            "spread over them too",
+            "--tensor-model-parallel-size");
   flags.add("zero-stage", engine.zero.stage,
             "data-parallel ranks partition: 0 nothing, 1 the optimizer state, 2 also the "
             "gradients, 3 also the parameters");

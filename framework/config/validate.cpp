@@ -28,6 +28,25 @@ void check_parallel(const ParallelConfig& parallel, int zero_stage, const RunCon
                   std::to_string(model_ranks) + fix + std::to_string(below + model_ranks));
 }
 
+void check_experts(const ParallelConfig& parallel, int64_t dp) {
+  const std::string ep = with("--expert-model-parallel-size", parallel.ep),
+                    etp = with("--expert-tensor-parallel-size", parallel.etp),
+                    tp = with("--tensor-model-parallel-size", parallel.tp);
+  require_at_least(1, "--expert-model-parallel-size", parallel.ep);
+  require(parallel.etp == 0 || parallel.etp == 1 || parallel.etp == parallel.tp,
+          etp + " must be 1 or " + tp + ": tensor parallelism cuts each expert on all its ranks, " +
+              "or on none");
+  require(!parallel.whole_experts() || parallel.sequence_parallel,
+          etp + " below " + tp +
+              " needs --sequence-parallel: each tensor-parallel rank sends its own part of the "
+              "sequence to the experts");
+  const int64_t ranks = parallel.whole_experts() ? dp * parallel.tp : dp;
+  require(ranks % parallel.ep == 0, ep + " must divide the data-parallel size (" +
+                                        std::to_string(dp) + ")" +
+                                        (parallel.whole_experts() ? " x " + tp : "") +
+                                        ": experts are spread over these ranks");
+}
+
 void check_device(const DeviceConfig& config) {
   require(config.device != "cpu" || config.distributed_backend != "nccl",
           "--distributed-backend nccl moves tensors between GPUs, got --device cpu; use "
@@ -309,7 +328,9 @@ void validate(const Config& config, int world_size) {
   check_parallel(config.parallel, engine.zero.stage, config.run, world_size);
   check_device(config.device);
   check_offload(engine.zero.offload, engine.zero.stage);
-  check_batch(config.batch, world_size / (config.parallel.tp * config.parallel.pp));
+  const int dp = world_size / (config.parallel.tp * config.parallel.pp);
+  check_experts(config.parallel, dp);
+  check_batch(config.batch, dp);
   const BatchPlan plan = plan_batches(config, world_size);
   check_length(config.batch, plan.global_batch_size);
   check_optimizer(engine.schedule, engine.zero);

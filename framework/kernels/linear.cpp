@@ -290,7 +290,50 @@ bool libtorch_has_instructions(torch::Dtype dtype) {
   return true;
 }
 
+// Calls blocked(BlockProducts{}) or widened(Fp32Products{}) for tensors that they are for, else
+// libtorch().
+template <class Own, class Libtorch>
+void with_products(const torch::Tensor& x, bool blocks, const Own& own, const Libtorch& libtorch) {
+  if (x.is_cpu() && blocks) return own(BlockProducts{});
+  if (x.is_cpu() && !libtorch_has_instructions(x.scalar_type())) return own(Fp32Products{});
+  libtorch();
+}
+
 }  // namespace
+
+void linear_into(const torch::Tensor& y, const torch::Tensor& x, const torch::Tensor& weight) {
+  with_products(
+      x, can_block(x, weight),
+      [&](auto products) { y.copy_(decltype(products)::y(x.contiguous(), weight, {})); },
+      [&] {
+        torch::Tensor out = y;
+        at::mm_out(out, x, weight.t());
+      });
+}
+
+void linear_dx_into(const torch::Tensor& dx, const torch::Tensor& dy, const torch::Tensor& weight,
+                    bool add) {
+  with_products(
+      dy, can_block(dx, weight),
+      [&](auto products) {
+        const torch::Tensor part = decltype(products)::dx(dy.contiguous(), weight);
+        add ? dx.add_(part) : dx.copy_(part);
+      },
+      [&] {
+        torch::Tensor out = dx;
+        add ? at::addmm_out(out, out, dy, weight) : at::mm_out(out, dy, weight);
+      });
+}
+
+void linear_dw_into(const torch::Tensor& dw, const torch::Tensor& dy, const torch::Tensor& x) {
+  with_products(
+      x, can_block(x, dw),
+      [&](auto products) { dw.copy_(decltype(products)::dw(dy.contiguous(), x.contiguous())); },
+      [&] {
+        torch::Tensor out = dw;
+        at::mm_out(out, dy.t(), x);
+      });
+}
 
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias) {

@@ -15,6 +15,17 @@ namespace anymesh {
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias = {});
 
+// The products of such a layer without a bias, for kernels that put it together from parts. They
+// write into a matrix whose rows lie one after the other, or apart:
+//
+//   linear_into      y [t, n] = x [t, k] W^T
+//   linear_dx_into   dx [t, k] = dy [t, n] W, or added to what is there
+//   linear_dw_into   dW [n, k] = dy^T x
+void linear_into(const torch::Tensor& y, const torch::Tensor& x, const torch::Tensor& weight);
+void linear_dx_into(const torch::Tensor& dx, const torch::Tensor& dy, const torch::Tensor& weight,
+                    bool add);
+void linear_dw_into(const torch::Tensor& dw, const torch::Tensor& dy, const torch::Tensor& x);
+
 // The same for bf16 or fp16, by LibTorch's products in fp32, rounded once.
 torch::Tensor widened_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias = {});

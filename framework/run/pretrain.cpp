@@ -135,11 +135,11 @@ std::vector<std::string> describe(const ModelFacts& model, const Datasets& data,
   int64_t here = 0, once = 0;
   for (const ParamSpec& spec : engine.module().params()) {
     here += spec.tensor.numel();
-    if (engine.optimizer().is_first_copy(spec)) once += spec.tensor.numel();
+    if (engine.optimizer().counts_here(spec, /*partitioned=*/false)) once += spec.tensor.numel();
   }
   const ProcessGrid& grid = engine.grid();
   torch::Tensor all = torch::full({1}, static_cast<double>(once), torch::kDouble);
-  grid.model->all_reduce(all);
+  grid.world->all_reduce(all);
   const std::string validation =
       data.valid ? c10::str(data.valid->size(), " to validate on") : "none to validate on";
   return {c10::str("model: ", static_cast<int64_t>(all.item<double>()), " parameters, at most ",
@@ -340,10 +340,8 @@ void run(CommandLine& line, const Job& job) try {
   BatchPlan plan = plan_batches(config, world.size());
   CommCounts counts;
   const bool count_calls = config.run.report_comm || config.run.profile_step > 0;
-  const ProcessGrid grid(
-      placement.world,
-      {.pp_size = config.parallel.pp, .dp_size = plan.dp, .tp_size = config.parallel.tp},
-      count_calls ? &counts : nullptr, placement.device);
+  const ProcessGrid grid(placement.world, config.parallel.topology(plan.dp),
+                         count_calls ? &counts : nullptr, placement.device);
   std::optional<AllocationGauge> allocations;
   if (config.run.report_memory) allocations.emplace(placement.device);
   const Outputs outputs = claim_outputs(config, world);

@@ -23,14 +23,14 @@ double mib(int64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 
 std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   const ZeroStage stage = optimizer.stage();
-  const int64_t ranks = optimizer.partitions().size(),
-                parameter_parts = stage.partitions_parameters() ? ranks : 1,
-                gradient_parts = stage.partitions_gradients() ? ranks : 1;
   const bool params_on_disk = optimizer.config().offload.params_on_disk(),
              state_on_disk = optimizer.config().offload.optimizer_on_disk();
   MemoryPart parameters{"parameters"}, gradients{"gradients"}, state{"optimizer state"},
       copies{"tied copies"}, buffers{"offload buffers"};
   for (const auto& group : optimizer.groups()) {
+    const int64_t ranks = group.partitions->size(),
+                  parameter_parts = stage.partitions_parameters() ? ranks : 1,
+                  gradient_parts = stage.partitions_gradients() ? ranks : 1;
     int64_t numel = 0, tied = 0;
     for (const ParamSpec& spec : group.params) {
       numel += spec.tensor.numel();
@@ -57,7 +57,9 @@ std::vector<MemoryPart> kept_memory(const ZeroOptimizer& optimizer) {
   for (const auto& frozen : optimizer.frozen()) {
     parameters.allocated += bytes_of(frozen.part);
     const auto whole = static_cast<int64_t>(frozen.spec.tensor.nbytes());
-    if (!params_on_disk) parameters.closed_form += whole / parameter_parts;
+    const int64_t parts =
+        stage.partitions_parameters() ? optimizer.partitions_of(frozen.spec)->size() : 1;
+    if (!params_on_disk) parameters.closed_form += whole / parts;
   }
   copies.allocated = optimizer.second_use_bytes();
   buffers.allocated = optimizer.offload_buffer_bytes();

@@ -10,7 +10,7 @@ namespace anymesh {
 
 // The memory that a rank keeps between steps, part by part, by a closed form. There are n
 // parameters on the rank (its stage, its tp slice), w bytes a weight (2 in half precision, else 4),
-// d ranks, and the stage's partitions:
+// d ranks that hold the same parameters (dp, or edp for experts), and the stage's partitions:
 //
 //                     stage 0      1           2           3
 //   parameters        w n          w n         w n         w n / d

@@ -12,7 +12,7 @@
 
 namespace anymesh {
 
-// Parameters that are optimized alike, and this rank's partition [P] of their state, in DeepSpeed's
+// Parameters that are optimized alike and that the same ranks hold, and this rank's partition [P] of their state, in DeepSpeed's
 // layout (partition_layout.h), in memory or on disk.
 struct ParamGroup {
   // A piece of one parameter in the partition: 1-D views of equal length.
@@ -26,6 +26,8 @@ struct ParamGroup {
   };
 
   double weight_decay = 0;
+  CommPtr replicas;  // the ranks that hold them: dp, or edp for experts. Gradients are summed there
+  CommPtr partitions;  // those with one partition each: the replicas; at stage 0 this rank alone
   std::vector<ParamSpec> params;
   PartitionLayout layout;
   torch::Tensor gradient;           // [ranks * P] at stages 0 and 1, [P] at 2 and 3

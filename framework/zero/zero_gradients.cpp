@@ -67,7 +67,7 @@ void ZeroOptimizer::bucketed_gradients(Group& group) {
   for (size_t first = 0, last = 0; first < n; first = last) {
     for (int64_t numel = 0; last < n && (last == first || numel < kBucket); ++last)
       numel += group.layout.numel(last);
-    GradientBucket& bucket = group.buckets.emplace_back(group.layout, first, last, grid_.dp,
+    GradientBucket& bucket = group.buckets.emplace_back(group.layout, first, last, group.replicas,
                                                         group.gradient, 0, &reductions_);
     for (size_t i = first; i < last; ++i) fill(bucket, i, group.params[i].tensor);
   }
@@ -76,7 +76,7 @@ void ZeroOptimizer::bucketed_gradients(Group& group) {
     const torch::Tensor first_use = gradient_of(group, i);
     SecondUse& use =
         second_uses_.emplace_back(SecondUse{group, i, torch::zeros_like(first_use), nullptr, {}});
-    fill(use.bucket.emplace(group.layout, i, i + 1, grid_.dp, use.sums,
+    fill(use.bucket.emplace(group.layout, i, i + 1, group.replicas, use.sums,
                             first_use.storage_offset() - group.gradient.storage_offset(),
                             &reductions_),
          i, group.params[i].second_use);
@@ -87,7 +87,7 @@ void ZeroOptimizer::bucketed_gradients(Group& group) {
 torch::Tensor ZeroOptimizer::my_gradients(const Group& group) const {
   if (stage().partitions_gradients()) return group.gradient;
   const int64_t partition = group.layout.partition_numel();
-  return group.gradient.narrow(0, partitions_->rank() * partition, partition);
+  return group.gradient.narrow(0, group.partitions->rank() * partition, partition);
 }
 
 // A parameter's elements of `gradient`: all of them at stages 0 and 1, this rank's fragment at 2
@@ -110,7 +110,7 @@ void ZeroOptimizer::after_backward() {
   for (SecondUse& use : second_uses_) {
     if (use.bucket) use.bucket->flush();
   }
-  sharded_.release_all();
+  for (ShardedParams& params : sharded_) params.release_all();
 }
 
 double ZeroOptimizer::reduce_gradients() {
@@ -122,12 +122,13 @@ double ZeroOptimizer::reduce_gradients() {
   std::vector<torch::Tensor> counted;
   for (const Group& group : groups_) {
     for (const Piece& piece : group.pieces) {
-      if (is_first_copy(group.params[piece.param])) counted.push_back(piece.gradient);
+      if (counts_here(group.params[piece.param], stage().partitions_optimizer()))
+        counted.push_back(piece.gradient);
     }
   }
   local_square_sum_ = sum_of_squares(counted);
   torch::Tensor square_sum = torch::full({1}, local_square_sum_, torch::kDouble);
-  (stage().partitions_optimizer() ? grid_.world : grid_.model)->all_reduce(square_sum);
+  grid_.world->all_reduce(square_sum);
   // The order of this sum in double depends on which rank holds which piece. Rounding it once to
   // fp32 hides that.
   return static_cast<float>(std::sqrt(square_sum.item<double>()));
@@ -139,9 +140,9 @@ void ZeroOptimizer::reduce_whole_gradients() {
   for (GradientSum& sum : whole_sums_) sum.finish();
   for (Group& group : groups_) {
     if (stage().partitions_optimizer()) {
-      grid_.dp->reduce_scatter(my_gradients(group), group.gradient);
+      group.replicas->reduce_scatter(my_gradients(group), group.gradient);
     } else {
-      grid_.dp->all_reduce(group.gradient);
+      group.replicas->all_reduce(group.gradient);
     }
   }
 }
@@ -155,12 +156,12 @@ void ZeroOptimizer::add_tied_gradients() {
       gradient_of(group, use.param).add_(use.sums);
       use.sums.zero_();
     } else if (stage().partitions_optimizer()) {  // reduces to this rank's fragment, and adds it
-      GradientBucket bucket(group.layout, use.param, use.param + 1, grid_.dp, my_gradients(group),
-                            0, &reductions_);
+      GradientBucket bucket(group.layout, use.param, use.param + 1, group.replicas,
+                            my_gradients(group), 0, &reductions_);
       bucket.add(use.param, use.sums);
       reductions_.finish_all();
     } else {
-      grid_.dp->all_reduce(use.sums);
+      group.replicas->all_reduce(use.sums);
       use.whole_sum->add_to(gradient_of(group, use.param));
     }
   }
@@ -193,7 +194,7 @@ void ZeroOptimizer::add_tied_partitions(const Group& group, size_t param) {
     torch::Tensor owned = mine.narrow(0, skip, n),
                   place = window.narrow(0, std::clamp<int64_t>(start - begin, 0, count), n);
     place.copy_(owned);
-    partitions_->all_reduce(window);
+    group.partitions->all_reduce(window);
     grid_.embedding->all_reduce(window);
     owned.copy_(place);
   }

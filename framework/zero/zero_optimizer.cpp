@@ -18,12 +18,8 @@ torch::Dtype master_dtype(const torch::Tensor& param) {
 ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const ProcessGrid& grid,
                              ZeroConfig config)
     : grid_(grid), config_(std::move(config)) {
-  partitions_ = stage().partitions_optimizer() ? grid.dp : grid.world->split(grid.world->rank(), 0);
-  std::vector<ParamSpec> decayed, others;
-  for (const ParamSpec& spec : params) {
-    if (!spec.frozen()) (spec.weight_decay ? decayed : others).push_back(spec);
-  }
-  groups_.reserve(2);  // hooks keep references to them
+  alone_ = grid.world->split(grid.world->rank(), 0);
+  groups_.reserve(3);  // hooks keep references to them
   all_or_none(*grid.world, [&] {
     const OffloadConfig& offload = config_.offload;
     if (offload.optimizer_on_disk() || offload.params_on_disk())
@@ -31,8 +27,10 @@ ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const Process
     for (const ParamSpec& spec : params) {
       if (spec.frozen()) add_frozen(spec);
     }
-    if (!decayed.empty()) add_group(std::move(decayed), config_.weight_decay);
-    if (!others.empty()) add_group(std::move(others), 0);
+    const double decay = config_.weight_decay;
+    add_group(decay, params, [](const auto& spec) { return spec.weight_decay && !spec.experts; });
+    add_group(0, params, [](const auto& spec) { return !spec.weight_decay; });
+    add_group(decay, params, [](const auto& spec) { return spec.weight_decay && spec.experts; });
     if (stage().partitions_parameters()) shard_params();
     sweep_masters(Use::Read, Use::Write, [](const Window& w) { w.master.copy_(w.weight); });
   });
@@ -46,8 +44,9 @@ void ZeroOptimizer::add_frozen(const ParamSpec& spec) {
     frozen_.push_back({spec, 0, whole, whole});
     return;
   }
-  const auto [start, count] = zero3_part(numel, partitions_->rank(), partitions_->size());
-  const StateTensor part = StateTensor::zeros(zero3_part_numel(numel, partitions_->size()),
+  const Communicator& partitions = *partitions_of(spec);
+  const auto [start, count] = zero3_part(numel, partitions.rank(), partitions.size());
+  const StateTensor part = StateTensor::zeros(zero3_part_numel(numel, partitions.size()),
                                               spec.tensor.options(),
                                               config_.offload.params_on_disk() ? swap_ : nullptr),
                     weight = part.narrow(0, count);
@@ -57,16 +56,25 @@ void ZeroOptimizer::add_frozen(const ParamSpec& spec) {
   frozen_.push_back({spec, start, part, weight});
 }
 
-void ZeroOptimizer::add_group(std::vector<ParamSpec> params, double weight_decay) {
+// Adds a group of the trained parameters that `has` is true for, if there are any.
+void ZeroOptimizer::add_group(double weight_decay, const std::vector<ParamSpec>& all,
+                              const std::function<bool(const ParamSpec&)>& has) {
+  std::vector<ParamSpec> params;
   std::vector<int64_t> numels;
-  for (const ParamSpec& spec : params) {
+  for (const ParamSpec& spec : all) {
+    if (spec.frozen() || !has(spec)) continue;
+    params.push_back(spec);
     numels.push_back(spec.tensor.numel());
     if (!stage().partitions_parameters()) spec.materialize();
   }
+  if (params.empty()) return;
+  const CommPtr replicas = replicas_of(params[0]), partitions = partitions_of(params[0]);
   Group& group = groups_.emplace_back(
       Group{.weight_decay = weight_decay,
+            .replicas = replicas,
+            .partitions = partitions,
             .params = std::move(params),
-            .layout = {numels, partitions_->size(), stage().partitions_parameters()}});
+            .layout = {numels, partitions->size(), stage().partitions_parameters()}});
   add_state(group);
   add_pieces(group);
   if (stage().partitions_gradients()) {
@@ -83,7 +91,7 @@ void ZeroOptimizer::add_state(Group& group) {
   const auto optimizer_swap = config_.offload.optimizer_on_disk() ? swap_ : nullptr,
              params_swap = config_.offload.params_on_disk() ? swap_ : nullptr;
   group.gradient = torch::zeros(
-      {stage().partitions_gradients() ? partition : partition * partitions_->size()}, fp32);
+      {stage().partitions_gradients() ? partition : partition * group.partitions->size()}, fp32);
   group.exp_avg = StateTensor::zeros(partition, fp32, optimizer_swap);
   group.exp_avg_sq = StateTensor::zeros(partition, fp32, optimizer_swap);
   if (stage().partitions_parameters())
@@ -94,7 +102,7 @@ void ZeroOptimizer::add_state(Group& group) {
 
 void ZeroOptimizer::add_pieces(Group& group) {
   const torch::Tensor gradient = my_gradients(group);
-  for (const Fragment& f : group.layout.fragments(partitions_->rank())) {
+  for (const Fragment& f : group.layout.fragments(group.partitions->rank())) {
     const auto mine = [&](const StateTensor& flat) {
       return flat.narrow(f.partition_start, f.numel);
     };
@@ -125,17 +133,30 @@ void ZeroOptimizer::add_pieces(Group& group) {
 }
 
 void ZeroOptimizer::shard_params() {
-  std::vector<ShardedParams::Shard> shards;
-  for (const Group& group : groups_) {
-    int64_t start = 0;
-    for (const ParamSpec& spec : group.params) {
-      const int64_t part = zero3_part_numel(spec.tensor.numel(), partitions_->size());
-      shards.push_back({spec.tensor.detach(), group.weights.narrow(start, part), spec.units});
-      start += part;
+  for (const CommPtr& replicas : {grid_.dp, grid_.edp}) {
+    std::vector<ShardedParams::Shard> shards;
+    for (const Group& group : groups_) {
+      if (group.replicas != replicas) continue;
+      int64_t start = 0;
+      for (const ParamSpec& spec : group.params) {
+        const int64_t part = zero3_part_numel(spec.tensor.numel(), replicas->size());
+        shards.push_back({spec.tensor.detach(), group.weights.narrow(start, part), spec.units});
+        start += part;
+      }
     }
+    for (const Frozen& frozen : frozen_) {
+      if (replicas_of(frozen.spec) == replicas)
+        shards.push_back({frozen.spec.tensor, frozen.part, frozen.spec.units});
+    }
+    sharded_.emplace_back(std::move(shards), replicas);
+    if (grid_.edp == grid_.dp) break;
   }
-  for (const Frozen& f : frozen_) shards.push_back({f.spec.tensor, f.part, f.spec.units});
-  sharded_ = ShardedParams(std::move(shards), grid_.dp);
+}
+
+int64_t ZeroOptimizer::in_flight_bytes() const {
+  int64_t peak = 0;
+  for (const ShardedParams& params : sharded_) peak += params.in_flight().peak;
+  return peak;
 }
 
 int64_t ZeroOptimizer::second_use_bytes() const {
@@ -144,8 +165,10 @@ int64_t ZeroOptimizer::second_use_bytes() const {
   return bytes;
 }
 
-bool ZeroOptimizer::is_first_copy(const ParamSpec& spec) const {
-  return !spec.duplicate && (spec.split_dim >= 0 || grid_.coord.tp == 0);
+bool ZeroOptimizer::counts_here(const ParamSpec& spec, bool partitioned) const {
+  const bool tp_shares = !spec.experts && spec.split_dim < 0;
+  return !spec.duplicate && (!tp_shares || grid_.coord.tp == 0) &&
+         (partitioned || replicas_of(spec)->rank() == 0);
 }
 
 void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {
@@ -216,13 +239,15 @@ void ZeroOptimizer::sweep(const Group& group, Use weights, Use masters, Use mome
 }
 
 void ZeroOptimizer::gather_params() {
-  if (partitions_->size() == 1 || stage().partitions_parameters()) return;
-  for (const Group& group : groups_) gather_params(group);
+  if (stage().partitions_parameters()) return;
+  for (const Group& group : groups_) {
+    if (group.partitions->size() > 1) gather_params(group);
+  }
 }
 
 // The parameters are separate tensors, aligned for GEMMs, so partitions travel through a buffer.
 void ZeroOptimizer::gather_params(const Group& group) {
-  const int ranks = partitions_->size(), mine = partitions_->rank();
+  const int ranks = group.partitions->size(), mine = group.partitions->rank();
   const int64_t partition = group.layout.partition_numel();
   std::vector<torch::Tensor> flat;
   for (const ParamSpec& spec : group.params) flat.push_back(spec.tensor.detach().view(-1));
@@ -241,7 +266,7 @@ void ZeroOptimizer::gather_params(const Group& group) {
       }
     };
     move(mine);
-    partitions_->all_gather(bucket, bucket[mine]);
+    group.partitions->all_gather(bucket, bucket[mine]);
     for (int rank = 0; rank < ranks; ++rank) {
       if (rank != mine) move(rank);
     }

@@ -19,8 +19,8 @@ namespace anymesh {
 
 // AdamW with its state partitioned over the data-parallel group, as the stage says (stage.h).
 //
-// Parameters form two groups, with and without weight decay, in DeepSpeed's layouts
-// (param_group.h), so that a save writes the state as it is, in memory or offloaded to disk.
+// Parameters form groups, with weight decay, without it, and experts, in DeepSpeed's layouts and
+// order (param_group.h), so that a save writes the state as it is, in memory or offloaded to disk.
 // Gradients are summed in fp32 (float64 for float64 models), whatever the parameters' dtype. An
 // fp32 parameter is its own fp32 master. Parameters come without memory (ParamSpec); at stage 3 a
 // rank allocates only its fragments of them.
@@ -58,9 +58,15 @@ class ZeroOptimizer final : public UnitObserver {
   void params_from_masters();
 
   // UnitObserver; set this object on the stage's runner.
-  void before_forward(int unit) override { sharded_.before_forward(unit); }
-  void after_forward(int unit) override { sharded_.after_forward(unit); }
-  void before_backward(int unit) override { sharded_.before_backward(unit); }
+  void before_forward(int unit) override {
+    for (ShardedParams& params : sharded_) params.before_forward(unit);
+  }
+  void after_forward(int unit) override {
+    for (ShardedParams& params : sharded_) params.after_forward(unit);
+  }
+  void before_backward(int unit) override {
+    for (ShardedParams& params : sharded_) params.before_backward(unit);
+  }
   void after_backward() override;
 
   const ZeroConfig& config() const { return config_; }
@@ -68,17 +74,23 @@ class ZeroOptimizer final : public UnitObserver {
   std::vector<Group>& groups() { return groups_; }
   const std::vector<Group>& groups() const { return groups_; }
   const std::vector<Frozen>& frozen() const { return frozen_; }
-  // The group whose ranks hold one partition each: dp, or this rank alone at stage 0.
-  Communicator& partitions() const { return *partitions_; }
-  // Whether this rank's slice counts where each element of the model counts once. A replica of
-  // another tp rank's slice does not, nor does the last stage's copy of a tied weight.
-  bool is_first_copy(const ParamSpec& spec) const;
+  // The ranks that hold a parameter, as ParamGroup::replicas, and one partition of it each.
+  const CommPtr& replicas_of(const ParamSpec& spec) const {
+    return spec.experts ? grid_.edp : grid_.dp;
+  }
+  const CommPtr& partitions_of(const ParamSpec& spec) const {
+    return stage().partitions_optimizer() ? replicas_of(spec) : alone_;
+  }
+  // Whether the elements that this rank holds of a parameter count where each element of the model
+  // counts once: of its partition, or else of its whole slice. Not those of a replica, on another
+  // tp or dp rank, nor the last stage's copy of a tied weight.
+  bool counts_here(const ParamSpec& spec, bool partitioned) const;
 
   // Bytes for --report-memory: the sums of second uses, the buckets' buffers, stage 3's peak in
   // flight, and the buffers of state on disk.
   int64_t second_use_bytes() const;
   const ByteGauge& bucket_bytes() const { return reductions_.bytes; }
-  int64_t in_flight_bytes() const { return sharded_.in_flight().peak; }
+  int64_t in_flight_bytes() const;
   int64_t offload_buffer_bytes() const { return streamer_.allocated_bytes(); }
 
   int64_t steps = 0;  // Adam's step count
@@ -105,7 +117,8 @@ class ZeroOptimizer final : public UnitObserver {
   using Work = std::function<void(const Window&)>;
 
   void add_frozen(const ParamSpec& spec);
-  void add_group(std::vector<ParamSpec> params, double weight_decay);
+  void add_group(double weight_decay, const std::vector<ParamSpec>& all,
+                 const std::function<bool(const ParamSpec&)>& has);
   void add_state(Group& group);
   void add_pieces(Group& group);
   void whole_gradients(const Group& group);
@@ -125,14 +138,14 @@ class ZeroOptimizer final : public UnitObserver {
 
   const ProcessGrid& grid_;
   ZeroConfig config_;
-  CommPtr partitions_;
+  CommPtr alone_;
   std::shared_ptr<SwapFile> swap_;  // null if all state is in memory
   Streamer streamer_;
   std::vector<Group> groups_;
   std::vector<Frozen> frozen_;
   std::deque<SecondUse> second_uses_;
   std::deque<GradientSum> whole_sums_;
-  ShardedParams sharded_;  // empty below stage 3
+  std::vector<ShardedParams> sharded_;  // by replicas; empty below stage 3
   BucketReductions reductions_;
   double local_square_sum_ = 0;
 };

@@ -4,7 +4,9 @@
 #include <ATen/OpMathType.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "framework/expert_parallel/token_exchange.h"
 #include "framework/kernels/activation.h"
+#include "framework/kernels/grouped_linear.h"
 #include "framework/kernels/linear.h"
 #include "framework/tensor_parallel/mappings.h"
 
@@ -33,6 +35,7 @@ struct BesideLoss : torch::autograd::Function<BesideLoss> {
 
 Experts::Experts(ParamBuilder& params, const std::string& name, const GptConfig& config)
     : tp_(params.tp()),
+      ep_(params.ep),
       count_(config.num_experts),
       chosen_(config.moe_router_topk),
       pre_softmax_(config.moe_router_pre_softmax),
@@ -44,9 +47,11 @@ Experts::Experts(ParamBuilder& params, const std::string& name, const GptConfig&
   router_ =
       params.add({.name = name + ".router.gate.weight", .shape = {count_, h}, .tp_sum = true}, in);
   const auto add = [&](const char* which, std::vector<int64_t> shape, int split_dim, Init init) {
-    return params.add(
-        {.name = name + ".experts." + which, .shape = std::move(shape), .split_dim = split_dim},
-        init);
+    return params.add({.name = name + ".experts." + which,
+                       .shape = std::move(shape),
+                       .split_dim = split_dim,
+                       .experts = true},
+                      init);
   };
   w1_ = add("w1", {count_, f, h}, 1, in);
   w2_ = add("w2", {count_, h, f}, 2, out);
@@ -61,14 +66,14 @@ Experts::Experts(ParamBuilder& params, const std::string& name, const GptConfig&
 }
 
 torch::Tensor Experts::forward(const torch::Tensor& hidden, const LayerContext& context) const {
-  const torch::Tensor whole = enter_tensor_parallel(hidden, tp_);  // [b, s, h]
-  const torch::Tensor x = whole.flatten(0, 1);                     // [t, h]
+  // The tp ranks route the same tokens, or each its own part.
+  const torch::Tensor here = ep_.whole ? hidden : enter_tensor_parallel(hidden, tp_);  // [b, s, h]
+  const torch::Tensor x = here.flatten(0, 1);                                          // [t, h]
   const Routes routes = route(x);
-  torch::Tensor y = mix(x, routes).view_as(whole);
-  // Each tp rank has this loss, and their gradients of the router are added.
+  torch::Tensor y = mix(x, routes).view_as(here);
   if (routes.loss.defined() && context.loss_scale > 0)
-    y = BesideLoss::apply(y, routes.loss, context.loss_scale / tp_.size());
-  y = leave_tensor_parallel(y, tp_);
+    y = BesideLoss::apply(y, routes.loss, context.loss_scale);
+  if (!ep_.whole) y = leave_tensor_parallel(y, tp_);
   if (!shared_) return y;
   torch::Tensor shared = shared_->forward(hidden);
   if (shared_gate_.defined()) shared = shared * at::sigmoid(blocked_linear(hidden, shared_gate_));
@@ -85,45 +90,31 @@ Experts::Routes Experts::route(const torch::Tensor& x) const {
                        .narrow(-1, 0, chosen_);
   const torch::Tensor best = (pre_softmax_ ? scores : wide).gather(-1, routes.experts);
   routes.weights = (pre_softmax_ ? best : at::softmax(best, -1)).to(x.scalar_type());
+  // The losses are means over the tokens of all tp ranks. Each has its part of them: of its own
+  // tokens, or the same as the others, whose gradients of the router are added.
+  const auto ranks = static_cast<double>(tp_.size()),
+             tokens = static_cast<double>(x.size(0)) * (ep_.whole ? ranks : 1),
+             part = 1 / tokens / (ep_.whole ? 1 : ranks);
   if (aux_loss_ > 0) {
-    const torch::Tensor choices =
-        at::zeros({count_}, scores.options())
-            .index_add_(0, routes.experts.flatten(),
-                        at::ones({routes.experts.numel()}, scores.options()));
+    torch::Tensor choices = at::zeros({count_}, scores.options())
+                                .index_add_(0, routes.experts.flatten(),
+                                            at::ones({routes.experts.numel()}, scores.options()));
+    if (ep_.whole) tp_.group->all_reduce(choices);
     routes.loss = aux_loss_ * static_cast<double>(count_) /
-                  static_cast<double>(routes.experts.numel()) * (choices * scores.mean(0)).sum();
+                  (tokens * static_cast<double>(chosen_)) * part * (choices * scores.sum(0)).sum();
   }
   if (z_loss_ > 0) {
-    const torch::Tensor z = z_loss_ * at::logsumexp(wide, -1).square().mean();
+    const torch::Tensor z = z_loss_ * part * at::logsumexp(wide, -1).square().sum();
     routes.loss = routes.loss.defined() ? routes.loss + z : z;
   }
   return routes;
 }
 
-// Works through the experts one after the other, each with the rows of its tokens.
 torch::Tensor Experts::mix(const torch::Tensor& x, const Routes& routes) const {
-  const torch::Tensor choices = routes.experts.flatten(),  // [t K]
-      order = at::argsort(choices, /*stable=*/true, /*dim=*/0, /*descending=*/false),
-                      rows = x.index_select(0, order.floor_divide(chosen_)),  // by expert
-      weights = routes.weights.flatten().index_select(0, order).unsqueeze(1),
-                      counts = at::bincount(choices, {}, count_).cpu();
-  const auto w1 = w1_.unbind(0), w2 = w2_.unbind(0), w3 = w3_.unbind(0);
-  std::vector<torch::Tensor> outputs;
-  int64_t first = 0;
-  for (int64_t e = 0; e < count_; ++e) {
-    const auto i = static_cast<size_t>(e);
-    const int64_t n = counts.const_data_ptr<int64_t>()[e];
-    if (n == 0) continue;
-    const torch::Tensor mine = rows.narrow(0, first, n),
-                        both = at::cat({blocked_linear(mine, w1[i]), blocked_linear(mine, w3[i])},
-                                       -1),  // [n, 2f/t]
-        inner = (geglu_ ? geglu(both) : swiglu(both)) * weights.narrow(0, first, n);
-    outputs.push_back(blocked_linear(inner, w2[i]));
-    first += n;
-  }
-  const torch::Tensor places = at::empty_like(order).scatter_(
-      0, order, at::arange(order.numel(), order.options()));  // of each choice in the order
-  return at::cat(outputs).index_select(0, places).view({x.size(0), chosen_, x.size(1)}).sum(1);
+  const TokenExchange exchange(routes.experts, count_, ep_);
+  const torch::Tensor both = grouped_linear(exchange.send(x), {w1_, w3_}, exchange.counts()),
+                      inner = geglu_ ? geglu(both) : swiglu(both);  // [r, 2f/t] -> [r, f/t]
+  return exchange.bring_back(grouped_linear(inner, {w2_}, exchange.counts()), routes.weights);
 }
 
 }  // namespace anymesh

@@ -26,8 +26,10 @@ namespace anymesh {
 //                          gradient, and e's mean score, over the tokens of a micro-batch
 //   --moe-z-loss-coeff     the mean of logsumexp(router x)^2 (arXiv:2202.08906)
 //
-// The weights of all experts lie in one tensor each, as DeepSpeed's AutoEP has them. Tensor
-// parallelism cuts each expert as it cuts an MLP.
+// The weights of all experts lie in one tensor each, as DeepSpeed's AutoEP has them. Expert
+// parallelism spreads them over ranks (token_exchange.h). Tensor parallelism cuts each expert as it
+// cuts an MLP. With --expert-tensor-parallel-size 1 it does not: then a tp rank routes its own part
+// of the sequence.
 class Experts {
  public:
   Experts(ParamBuilder& params, const std::string& name, const GptConfig& config);
@@ -43,11 +45,12 @@ class Experts {
   torch::Tensor mix(const torch::Tensor& x, const Routes& routes) const;
 
   TensorParallel tp_;
+  ExpertParallel ep_;
   int64_t count_, chosen_;  // E and K
   bool pre_softmax_, geglu_;
   double aux_loss_, z_loss_;
   torch::Tensor router_;        // [E, h]
-  torch::Tensor w1_, w2_, w3_;  // [E, f/t, h], [E, h, f/t], [E, f/t, h]
+  torch::Tensor w1_, w2_, w3_;  // [E/ep, f/t, h], [E/ep, h, f/t], [E/ep, f/t, h]
   std::optional<ParallelMlp> shared_;
   torch::Tensor shared_gate_;  // [1, h]; undefined unless --moe-shared-expert-gate
 };

@@ -29,17 +29,19 @@ class ClosedForm {
     pipeline();
     data_parallel();
     tied_embedding();
-    add(k.zero_stage == 0 ? "model" : "world", "all_reduce", 1, 8);  // the gradient norm
+    add("world", "all_reduce", 1, 8);  // the gradient norm
   }
 
   CommForm form;
 
  private:
   enum class Sum { kNever, kOfSequence, kAlways };  // over tp, of the gradient
+  enum class Kind { kDecayed, kOthers, kExperts };  // a group of the optimizer
+  static constexpr Kind kKinds[] = {Kind::kDecayed, Kind::kOthers, Kind::kExperts};
   struct Param {
     int64_t numel;
     int unit;
-    bool decays;
+    Kind kind;
     Sum sum;
   };
   const GptConfig& c;
@@ -52,15 +54,19 @@ class ClosedForm {
   const bool first, last, tied;
   const LayerRange range;
   int layers = 0;
-  int64_t regions = 0;  // of tensor parallelism: attentions, MLPs, and experts
+  const bool whole = k.mesh.whole_experts, spread = k.mesh.ep_size > 1 || whole;
+  int64_t regions = 0;  // of tensor parallelism: attentions, MLPs, and experts that tp cuts
+  int64_t mixtures = 0;
   std::vector<Param> params;
 
   int64_t group_size(const std::string& group) const {
     if (group == "tp") return t;
     if (group == "pp") return p;
     if (group == "dp") return d;
+    if (group == "ep") return k.mesh.ep_size;
+    if (group == "edp") return k.mesh.edp_size();
     if (group == "embedding") return p > 1 && (first || last) ? 2 : 1;
-    return group == "model" ? t * p : t * p * d;
+    return t * p * d;
   }
 
   // Adds calls of each dp rank. Their bytes may differ in size: `bytes` is their sum.
@@ -75,17 +81,17 @@ class ClosedForm {
   }
 
   void add_norm(int unit, int64_t width, Sum sum) {
-    params.push_back({width, unit, false, sum});
-    if (!c.rms_norm()) params.push_back({width, unit, false, sum});
+    params.push_back({width, unit, Kind::kOthers, sum});
+    if (!c.rms_norm()) params.push_back({width, unit, Kind::kOthers, sum});
   }
   void add_norm(int unit) { add_norm(unit, h, Sum::kOfSequence); }
   void add_column_parallel(int unit, int64_t in, int64_t out, bool bias) {
-    params.push_back({in * out / t, unit, true, Sum::kNever});
-    if (bias) params.push_back({out / t, unit, false, Sum::kNever});
+    params.push_back({in * out / t, unit, Kind::kDecayed, Sum::kNever});
+    if (bias) params.push_back({out / t, unit, Kind::kOthers, Sum::kNever});
   }
   void add_row_parallel(int unit, int64_t in, int64_t out, bool bias) {
-    params.push_back({in / t * out, unit, true, Sum::kNever});
-    if (bias) params.push_back({out, unit, false, Sum::kOfSequence});
+    params.push_back({in / t * out, unit, Kind::kDecayed, Sum::kNever});
+    if (bias) params.push_back({out, unit, Kind::kOthers, Sum::kOfSequence});
   }
 
   void add_mlp(int unit, int64_t f) {
@@ -95,13 +101,15 @@ class ClosedForm {
   }
   void add_experts(int unit) {
     const int64_t count = c.num_experts;
-    params.push_back({count * h, unit, true, Sum::kAlways});
+    params.push_back({count * h, unit, Kind::kDecayed, Sum::kAlways});
+    const int64_t matrix = h * c.moe_ffn_size() / (whole ? 1 : t);
     for (int matrices = 0; matrices < 3; ++matrices)
-      params.push_back({count * h * c.moe_ffn_size() / t, unit, true, Sum::kNever});
-    ++regions;
+      params.push_back({count / k.mesh.ep_size * matrix, unit, Kind::kExperts, Sum::kNever});
+    if (!whole) ++regions;
+    ++mixtures;
     if (c.moe_shared_expert_intermediate_size == 0) return;
     add_mlp(unit, c.moe_shared_expert_intermediate_size);
-    if (c.moe_shared_expert_gate) params.push_back({h, unit, true, Sum::kOfSequence});
+    if (c.moe_shared_expert_gate) params.push_back({h, unit, Kind::kDecayed, Sum::kOfSequence});
   }
 
   void list_params() {
@@ -109,9 +117,10 @@ class ClosedForm {
                   keys = c.key_value_heads() * c.head_dim(), f = c.ffn_size();
     int unit = 0;
     if (first) {
-      params.push_back({table, 0, true, Sum::kNever});
+      params.push_back({table, 0, Kind::kDecayed, Sum::kNever});
       const int64_t positions = c.max_position_embeddings + c.position_embedding_offset;
-      if (c.learned_positions()) params.push_back({positions * h, 0, true, Sum::kOfSequence});
+      if (c.learned_positions())
+        params.push_back({positions * h, 0, Kind::kDecayed, Sum::kOfSequence});
       if (c.embed_layernorm) add_norm(0);
       ++unit;
     }
@@ -131,7 +140,7 @@ class ClosedForm {
     }
     if (!last) return;
     add_norm(unit);
-    if (!tied || !first) params.push_back({table, unit, true, Sum::kNever});
+    if (!tied || !first) params.push_back({table, unit, Kind::kDecayed, Sum::kNever});
   }
 
   // Counts how often each of the four maps of mappings.h runs.
@@ -147,7 +156,18 @@ class ClosedForm {
       add("tp", "all_reduce", leave_forward + enter_backward, hidden);
     }
     gradient_sums();
+    token_exchanges(forwards);
     if (last) add("tp", "all_reduce", 3 * m * forwards, tokens * 4);  // cross entropy
+  }
+
+  // Each way of the tokens is an exchange in the forward and one in the backward. The numbers of
+  // rows travel before them.
+  void token_exchanges(int64_t forwards) {
+    const int64_t count = c.num_experts, rows = tokens / (whole ? t : 1) * c.moe_router_topk;
+    add("ep", "all_to_all", mixtures * m * forwards, count * 8);
+    add("ep", "all_to_all", mixtures * m * (2 * forwards + 2), rows * h * e);
+    if (whole && c.moe_aux_loss_coeff > 0)
+      add("tp", "all_reduce", mixtures * m * forwards, count * 4);
   }
 
   bool is_summed(const Param& param) const {
@@ -156,11 +176,11 @@ class ClosedForm {
 
   // Whether dp rank r has gradients that tp sums, in its partitions if there are any.
   bool has_sums(int64_t r) const {
-    for (const bool decays : {true, false}) {
-      const int64_t partition = rounded_up(numel(decays), 2 * d) / d;
+    for (const Kind kind : {Kind::kDecayed, Kind::kOthers}) {
+      const int64_t partition = rounded_up(numel(kind), 2 * d) / d;
       int64_t at = 0;
       for (const Param& param : params) {
-        if (param.decays != decays) continue;
+        if (param.kind != kind) continue;
         const int64_t n = param.numel, end = at + n;
         const bool here = k.zero_stage == 0 ||
                           (k.zero_stage == 3 ? r * ((n + d - 1) / d) < n
@@ -188,16 +208,16 @@ class ClosedForm {
     add("pp", "broadcast", 1, 8);  // the loss
   }
 
-  int64_t numel(bool decays) const {
+  int64_t numel(Kind kind) const {
     int64_t sum = 0;
-    for (const Param& param : params) sum += param.decays == decays ? param.numel : 0;
+    for (const Param& param : params) sum += param.kind == kind ? param.numel : 0;
     return sum;
   }
 
-  int64_t buckets(bool decays) const {
+  int64_t buckets(Kind kind) const {
     int64_t count = 0, open = kWindow;  // elements of the open bucket
     for (const Param& param : params) {
-      if (param.decays != decays) continue;
+      if (param.kind != kind) continue;
       if (open >= kWindow) open = 0, ++count;
       open += param.numel;
     }
@@ -207,13 +227,14 @@ class ClosedForm {
   void data_parallel() {
     const int z = k.zero_stage;
     add("dp", "all_reduce", 1, 8);  // the loss
-    for (const bool decays : {true, false}) {
-      const int64_t n = numel(decays), flat = rounded_up(n, 2 * d);
+    for (const Kind kind : kKinds) {
+      const std::string group = replicas(kind == Kind::kExperts);
+      const int64_t n = numel(kind), ranks = group_size(group), flat = rounded_up(n, 2 * ranks);
       if (n == 0) continue;
-      if (z == 0) add("dp", "all_reduce", 1, rounded_up(n, 2) * 4);
-      if (z == 1) add("dp", "reduce_scatter", 1, flat * 4);
-      if (z >= 2) add_all("dp", "reduce_scatter", m * buckets(decays), m * n * e);
-      if (z == 1 || z == 2) add_all("dp", "all_gather", windows(flat / d), flat * e);
+      if (z == 0) add(group, "all_reduce", 1, rounded_up(n, 2) * 4);
+      if (z == 1) add(group, "reduce_scatter", 1, flat * 4);
+      if (z >= 2) add_all(group, "reduce_scatter", m * buckets(kind), m * n * e);
+      if (z == 1 || z == 2) add_all(group, "all_gather", windows(flat / ranks), flat * e);
     }
     const bool twice = tied && first && last;
     if (z == 0 && twice) add("dp", "all_reduce", 1, table * 4);
@@ -222,13 +243,20 @@ class ClosedForm {
     if (z == 3) gather_units(twice);
   }
 
+  // The ranks that hold the same parameters.
+  const char* replicas(bool experts) const { return experts && spread ? "edp" : "dp"; }
+
+  // Stage 3 gathers a unit's parameters in each group that holds some.
   void gather_units(bool twice) {
     const int head = layers + first, units = head + last;
     for (int unit = 0; unit < units; ++unit) {
-      int64_t whole = twice && unit == head ? rounded_up(table, d) : 0;
-      for (const Param& param : params)
-        whole += param.unit == unit ? rounded_up(param.numel, d) : 0;
-      add("dp", "all_gather", 2 * m, whole * e);
+      std::map<std::string, int64_t> whole_of;
+      if (twice && unit == head) whole_of["dp"] = rounded_up(table, d);
+      for (const Param& param : params) {
+        const std::string group = replicas(param.kind == Kind::kExperts);
+        if (param.unit == unit) whole_of[group] += rounded_up(param.numel, group_size(group));
+      }
+      for (const auto& [group, numel] : whole_of) add(group, "all_gather", 2 * m, numel * e);
     }
   }
 

@@ -4,9 +4,11 @@
 //   const CommForm form = comm_form(gpt, step, /*pp_rank=*/0);
 //   form.at({"dp", "reduce_scatter"}).bytes;     summed over the dp ranks of this stage
 //
-// The dp ranks of a stage have the same traffic, except in the all-reduce of --sequence-parallel at
-// stages 1 to 3: a rank sends the sequence's sums of its own partition. comm_volume_ranks_test
-// compares the form with the communicators' counts. It holds while all parameters are trained.
+// The dp ranks of a stage have the same traffic, with two exceptions. In the all-reduce of
+// --sequence-parallel at stages 1 to 3 a rank sends the sequence's sums of its own partition. In
+// the all-to-all of experts it returns as many rows as its experts were chosen for; with whole
+// experts the form is the mean over the tp ranks. comm_volume_ranks_test compares the form with the
+// communicators' counts. It holds while all parameters are trained.
 #pragma once
 
 #include <cstdint>

@@ -207,7 +207,8 @@ void check_mesh(const GptConfig& gpt, const ParallelConfig& parallel) {
   std::vector<std::pair<const char*, int>> cut = {
       {heads == gpt.num_attention_heads ? "--num-attention-heads" : "--num-key-value-heads", heads},
       {"--ffn-hidden-size", gpt.ffn_size()}};
-  if (gpt.num_experts > 1) cut.emplace_back("--moe-ffn-hidden-size", gpt.moe_ffn_size());
+  if (gpt.num_experts > 1 && !parallel.whole_experts())
+    cut.emplace_back("--moe-ffn-hidden-size", gpt.moe_ffn_size());
   if (gpt.moe_shared_expert_intermediate_size > 0)
     cut.emplace_back("--moe-shared-expert-intermediate-size",
                      gpt.moe_shared_expert_intermediate_size);
@@ -224,6 +225,15 @@ void check_mesh(const GptConfig& gpt, const ParallelConfig& parallel) {
                                          with("--tensor-model-parallel-size", parallel.tp) +
                                          "; sizes that work: " + choices);
   }
+}
+
+void check_expert_mesh(const GptConfig& gpt, const ParallelConfig& parallel) {
+  const std::string ep = with("--expert-model-parallel-size", parallel.ep),
+                    etp = with("--expert-tensor-parallel-size", parallel.etp),
+                    count = with("--num-experts", gpt.num_experts);
+  for (const auto& [flag, unset] : {std::pair(ep, parallel.ep == 1), {etp, parallel.etp == 0}})
+    require(gpt.num_experts > 1 || unset, flag + " has no effect without --num-experts");
+  require(parallel.ep == 1 || gpt.num_experts % parallel.ep == 0, ep + " must divide " + count);
 }
 
 void add_architecture_flags(FlagTable& flags, GptConfig& gpt) {
@@ -439,6 +449,7 @@ void validate(const Config& config, const GptConfig& gpt, int world_size) {
   validate(gpt);
   check_documents(gpt, config.data);
   check_mesh(gpt, config.parallel);
+  check_expert_mesh(gpt, config.parallel);
 }
 
 int64_t padded_vocab_size(const GptConfig& gpt, int tp) {

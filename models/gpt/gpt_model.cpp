@@ -37,6 +37,7 @@ GptModel::GptModel(const GptConfig& config, const ProcessGrid& grid, torch::Dtyp
   ParamBuilder params(tp_, options_, seed);
   params.vocabulary_multiple = config.make_vocab_size_divisible_by;
   params.layer = 1;
+  params.ep = {grid.ep, grid.topology.whole_experts};
 
   const bool tied = !config.untie_embeddings_and_output_weights, first = grid.is_first_stage(),
              last = grid.is_last_stage();

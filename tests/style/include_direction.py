@@ -11,8 +11,8 @@ import sys
 
 ROOMS = """
 framework/torch.h framework/util/ framework/format/io/ framework/format/torch_file/ framework/format/layout/ framework/format/output/
-framework/format/sharded/ framework/format/whole/ framework/format/reshard/ framework/format/ framework/optim/ framework/config/ framework/data/ framework/comm/
-framework/kernels/ framework/cuda/ framework/storage.h framework/param_spec framework/tensor_parallel/
+framework/format/sharded/ framework/format/whole/ framework/format/reshard/ framework/format/ framework/optim/ framework/comm/topology.h framework/config/ framework/data/ framework/comm/
+framework/kernels/ framework/cuda/ framework/storage.h framework/param_spec framework/tensor_parallel/ framework/expert_parallel/
 framework/pipeline/ framework/zero/ framework/profile/ framework/run.h framework/checkpoint/ framework/engine framework/run/ models/ tools/
 """.split()
 LIGHT = re.compile(r"framework/(util|format|optim|config|data)/|models/gpt/gpt_(comm_form|config|names)|tools/(?!generate/)")

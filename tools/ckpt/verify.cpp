@@ -166,7 +166,10 @@ class Verifier {
     // Our universal folders have the metadata under the names of both ZeRO 3 and lower stages.
     const bool ordinary = kind_ == Kind::kOrdinary,
                zero3 = has(FileKind::kZero3ModelStates) && !has(FileKind::kModelStates);
+    const ExpertSpread experts = ExpertSpread::from(metadata);
+    if (ordinary) expect_experts(metadata, experts, static_cast<int>(tp_size), zero3);
     const bool optimizers = ordinary && !metadata.find(keys::kWeightsOnly) &&
+                            !has(FileKind::kExpertOptim) &&
                             (has(FileKind::kOptimStates) || !metadata.find(keys::kOptimizer));
     for (int mp = 0; mp < mp_size; ++mp) {
       if (!zero3) expect(model_states_file(mp));
@@ -178,6 +181,22 @@ class Verifier {
     if (!ordinary || zero3 || metadata.find(keys::kModule)) return;
     for (const int layer : pipeline_layers())
       for (int tp = 0; tp < tp_size; ++tp) expect(layer_states_file(layer, tp));
+  }
+
+  // Expects ZeRO 0's optimizer of each ep rank, and below ZeRO 3 a file for each expert.
+  void expect_experts(const Value& metadata, const ExpertSpread& experts, int tp_size, bool zero3) {
+    if (zero3) return;
+    const int cuts = experts.whole ? 1 : tp_size;
+    for (size_t layer = 0; layer < experts.layers.size(); ++layer)
+      for (int64_t e = 0; e < experts.layers[layer].experts; ++e)
+        for (int tp = 0; tp < cuts; ++tp)
+          expect(expert_states_file(static_cast<int>(layer), e, tp));
+    if (experts.layers.empty() || has(FileKind::kOptimStates) || metadata.find(keys::kWeightsOnly))
+      return;
+    const int mp_size = static_cast<int>(metadata.at(keys::kMpWorldSize).as_int());
+    for (int ep = 0; ep < experts.ep_size; ++ep)
+      for (int mp = 0; mp < mp_size; ++mp)
+        if (!experts.whole) expect(expert_optim_states_file(ep, mp));
   }
 
   bool is_bf16() const {
@@ -247,6 +266,7 @@ class Verifier {
                        const std::string& name) {
     const auto& shards = source.parameters.at(name);
     ShardedCheckpoint alone{.stage = source.stage, .tp_size = source.tp_size};
+    alone.experts = source.experts;
     alone.model_states.assign(source.model_states.size(), Value::dict());
     alone.parameters = {{name, shards}};
     const ConvertPlan plan = plan_conversion(alone, info);

@@ -67,9 +67,10 @@ Contents contents_of(const fs::path& file) {
   const std::string state = file.stem();
   const bool is_state = file.parent_path().parent_path().filename() == kZeroFolder;
   const auto name = parse_checkpoint_file_name(file.filename().string());
-  const Content content = is_state ? state == kFp32State ? kMasters : kMoments
-                          : name && name->kind != FileKind::kLayer ? kRest
-                                                                   : kWeights;
+  const Content content =
+      is_state ? state == kFp32State ? kMasters : kMoments
+      : !name || name->kind == FileKind::kLayer || name->kind == FileKind::kExpert ? kWeights
+                                                                                   : kRest;
   std::set<const ByteSource*> seen;
   add_tensors(read_weights_file(file), content, seen, bytes);
   const uint64_t tensors = bytes[kWeights] + bytes[kMasters] + bytes[kMoments] + bytes[kRest];

@@ -55,7 +55,7 @@ RunForm form_of(const TrainingLog& log) {
     if (!config.run.deepspeed_config.empty() && config.batch.global_batch_size == 0)
       throw_error("the log does not say how many micro-batches a step has");
     check_size(gpt, config, mesh);
-    const StepShape step{.mesh = mesh,
+    const StepShape step{.mesh = config.parallel.topology(mesh.dp_size),
                          .zero_stage = config.engine.zero.stage,
                          .micro_batches = plan_batches(config, mesh.world_size()).num_microbatches,
                          .micro_batch_size = config.batch.micro_batch_size,

@@ -118,8 +118,8 @@ void load_state_dict_from_zero_checkpoint(StageModule& model, const ProcessGrid&
   for (size_t i = 0; i < weights.size(); ++i) {
     const ParamSpec& spec = model.params()[i];
     if (spec.tensor.storage().nbytes() == 0) allocate_storage(spec.tensor);
-    read_slice(weights[i], layout_of(spec, grid.topology.tp_size, grid.coord.tp), 0,
-               spec.tensor.view(-1), c10::str(checkpoint.path.string(), ": ", spec.name));
+    read_slice(weights[i], layout_of(spec, grid.topology, grid.coord), 0, spec.tensor.view(-1),
+               c10::str(checkpoint.path.string(), ": ", spec.name));
   }
 }
 

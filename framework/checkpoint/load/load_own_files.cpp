@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "framework/checkpoint/load/find_loadable_tags.h"
+#include "framework/checkpoint/save/expert_files.h"
 #include "framework/checkpoint/torch_bridge.h"
 #include "framework/format/layout.h"
 #include "framework/format/sharded.h"
@@ -55,10 +57,9 @@ void load_partitions(const Value& adam, const Value& fp32, CheckpointedRun& run)
   const Value states = adam.at(keys::kState);
   for (size_t g = 0; g < groups.size(); ++g) {
     const int64_t partition = groups[g].layout.partition_numel();
-    const int64_t padding =
-        run.optimizer.stage().partitions_parameters()
-            ? 0
-            : groups[g].layout.flat().padding(run.optimizer.partitions().rank());
+    const int64_t padding = run.optimizer.stage().partitions_parameters()
+                                ? 0
+                                : groups[g].layout.flat().padding(groups[g].partitions->rank());
     const Value state = states.entries().at(g).second;
     read_pieces(fp32.at(g), groups[g], &Piece::master, partition - padding);
     read_pieces(state.at(kExpAvgState), groups[g], &Piece::exp_avg, partition);
@@ -80,13 +81,38 @@ void load_whole(const Value& adam, CheckpointedRun& run) {
   }
 }
 
+// Loads the experts that this rank holds of a parameter, each from a file of its own.
+void load_experts(const fs::path& folder, const ExpertSpread& spread, const ParamSpec& spec,
+                  CheckpointedRun& run, RecordChecksums& checks) {
+  const auto layer = static_cast<int>(spread.layer_of(spec.name) - spread.layers.data());
+  const int64_t local = spec.tensor.size(0), numel = spec.tensor.numel() / local;
+  for (int64_t e = 0; e < local; ++e) {
+    const int64_t expert = expert_rank(run).ep * local + e;
+    const Value weight =
+        read_torch_file(existing(folder / expert_states_file(layer, expert,
+                                                             spread.whole ? 0 : run.grid.coord.tp)),
+                        &checks)
+            .at(spec.name + "." + std::to_string(expert));
+    TORCH_CHECK(weight.as_tensor().numel() == numel, weight.where(), ": ",
+                to_string(weight.as_tensor().shape), ", expected ", numel, " elements");
+    read_elements(weight.as_tensor(), 0, spec.tensor.detach().view(-1).narrow(0, e * numel, numel),
+                  weight.where());
+  }
+}
+
 // Loads the stage's weights, whose shards depend on tp alone: from `module`, or, with a pipeline,
 // from the layer files.
-void load_weights(const fs::path& folder, const Value& module, CheckpointedRun& run,
+void load_weights(const fs::path& folder, const Value& metadata, CheckpointedRun& run,
                   RecordChecksums& checks) {
   std::map<int, Value> layers;
+  const Value module = metadata.at(keys::kModule);
+  const ExpertSpread spread = ExpertSpread::from(metadata);
   for (const ParamSpec& spec : run.stage.params()) {
     if (spec.frozen()) continue;
+    if (spec.experts) {
+      load_experts(folder, spread, spec, run, checks);
+      continue;
+    }
     Value& layer = layers[spec.layer];
     if (!module && !layer)
       layer = read_torch_file(existing(folder / layer_states_file(spec.layer, run.grid.coord.tp)),
@@ -150,17 +176,28 @@ OwnFiles find_own_files(const fs::path& metadata_file, const Value& metadata,
   const fs::path file = folder / (stage.partitions_parameters() ? zero3_model_states_file(dp, mp)
                                                                 : model_states_file(mp)),
                  partition = folder / optim_states_file(dp, mp, run.dtype == torch::kBFloat16);
-  const Value whole = metadata.find(keys::kOptimizer);
+  const bool has_experts =
+      !metadata.find(keys::kAutoEpLayers).value_or(Value::list()).items().empty();
+  const fs::path experts = folder / optimizer_file_to_load(run);
+  const bool in_experts = !stage.partitions_optimizer() && has_experts;
+  if (in_experts && !fs::exists(experts)) return {};
+  const Value whole = in_experts ? read_torch_file(experts, &checks).at(keys::kOptimizer)
+                                 : metadata.find(keys::kOptimizer);
   const bool alike =
       stage.partitions_optimizer()
           ? fs::exists(partition)
           : whole && whole.contains(keys::kFp32GroupsFlat) == (run.dtype != torch::kFloat);
-  if (saved != run.grid.topology || !alike || !fs::exists(file)) return {};
+  // Spread otherwise, experts have other shapes in param_shapes.
+  const Topology& mesh = run.grid.topology;
+  const bool same_mesh = std::tuple(saved.pp_size, saved.dp_size, saved.tp_size) ==
+                         std::tuple(mesh.pp_size, mesh.dp_size, mesh.tp_size);
+  if (!same_mesh || !alike || !fs::exists(file)) return {};
   OwnFiles own{.model_states = file == metadata_file ? metadata : read_torch_file(file, &checks)};
   if (!same_params(own.model_states, run)) return {};
   own.optimizer = stage.partitions_optimizer()
                       ? read_torch_file(partition, &checks).at(keys::kOptimizerStateDict)
-                      : own.model_states.at(keys::kOptimizer);
+                  : in_experts ? whole
+                               : own.model_states.at(keys::kOptimizer);
   return has_our_states(own.optimizer, run) ? own : OwnFiles();
 }
 
@@ -172,7 +209,7 @@ Value load_own_files(const fs::path& folder, const OwnFiles& own, CheckpointedRu
     read_elements(part.as_tensor(), 0, frozen.part, part.where());
   }
   if (!stage.partitions_optimizer() && run.dtype == torch::kFloat) {
-    load_weights(folder, own.model_states.at(keys::kModule), run, checks);
+    load_weights(folder, own.model_states, run, checks);
     load_whole(own.optimizer, run);
     return own.optimizer;
   }

@@ -48,7 +48,7 @@ std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
                                             const CustomLoadFn& custom, RecordChecksums& checks) {
   std::vector<std::string> fresh;
   const auto count = [&](const ParamSpec& spec, bool partitioned) {
-    checks.count(run.optimizer.is_first_copy(spec) && (partitioned || run.grid.coord.dp == 0));
+    checks.count(run.optimizer.counts_here(spec, partitioned));
   };
   const auto read = [&](const WholeParameter& parameter, std::string_view state,
                         const ParamSpec& spec, int64_t begin, const StateTensor& out) {
@@ -56,7 +56,7 @@ std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
     const std::string name = c10::str(checkpoint.path.string(), ": ", state, " of ", spec.name);
     TORCH_CHECK(record.bytes, name,
                 " is missing; --no-load-optim or --finetune load the weights alone");
-    const ShardLayout layout = layout_of(spec, run.grid.topology.tp_size, run.grid.coord.tp);
+    const ShardLayout layout = layout_of(spec, run.grid.topology, run.grid.coord);
     out.fill([&](int64_t at, const torch::Tensor& block) {
       read_slice(record, layout, begin + at, block, name);
     });

@@ -2,6 +2,7 @@
 #include <sstream>
 #include <unordered_map>
 
+#include "framework/checkpoint/save/expert_files.h"
 #include "framework/checkpoint/save/optimizer_states.h"
 #include "framework/checkpoint/save/remote_tensors.h"
 #include "framework/checkpoint/torch_bridge.h"
@@ -32,7 +33,8 @@ std::unordered_map<std::string, StateTensor> kept_weights(const CheckpointedRun&
 // Encodes a parameter of stage `pp` as a line, for the ranks of other stages.
 std::string line_of(int pp, const ParamSpec& spec) {
   return c10::str(pp, " ", spec.name, " ", spec.split_dim, " ", spec.sub_params, " ",
-                  spec.vocabulary, " ", spec.tensor.size(0), " ", c10::Join(" ", spec.shape));
+                  spec.vocabulary, " ", spec.experts, " ", spec.tensor.size(0), " ",
+                  c10::Join(" ", spec.shape));
 }
 
 std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
@@ -40,45 +42,66 @@ std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
   int pp = 0;
   ParamSpec spec;
   int64_t rows = 0;
-  in >> pp >> spec.name >> spec.split_dim >> spec.sub_params >> spec.vocabulary >> rows;
+  in >> pp >> spec.name >> spec.split_dim >> spec.sub_params >> spec.vocabulary >> spec.experts >>
+      rows;
   for (int64_t size; in >> size;) spec.shape.push_back(size);
   spec.tensor = empty_without_storage({rows}, dtype);
   return {pp, std::move(spec)};
+}
+
+// Whether a rank has elements of a parameter that no rank before it has. At ZeRO 3 each replica has
+// its part.
+bool has_own_part(const CheckpointedRun& run, const ParamSpec& spec, const Coord& at) {
+  const Topology& mesh = run.grid.topology;
+  const bool partitioned = run.optimizer.stage().partitions_parameters();
+  if (spec.experts) return partitioned || mesh.edp_rank_of(at) == 0;
+  return (spec.split_dim >= 0 || at.tp == 0) && (partitioned || at.dp == 0);
 }
 
 // Returns which rank has which elements of a parameter of stage `pp`.
 std::vector<RemoteTensors::Part> parts_of(const CheckpointedRun& run, const ParamSpec& spec,
                                           int pp) {
   const Topology& mesh = run.grid.topology;
-  const int slices = spec.split_dim < 0 ? 1 : mesh.tp_size,
-            ranks = run.optimizer.stage().partitions_parameters() ? mesh.dp_size : 1;
+  const bool partitioned = run.optimizer.stage().partitions_parameters();
   std::vector<RemoteTensors::Part> parts;
-  for (int tp = 0; tp < slices; ++tp) {
-    const ShardLayout layout = layout_of(spec, mesh.tp_size, tp);
-    for (int dp = 0; dp < ranks; ++dp) {
-      const auto [begin, count] = zero3_part(layout.shard_numel(), dp, ranks);
-      parts.push_back({mesh.rank_of({.pp = pp, .dp = dp, .tp = tp}), layout, begin, count});
+  for (Coord at{.pp = pp}; at.tp < mesh.tp_size; ++at.tp) {
+    for (at.dp = 0; at.dp < mesh.dp_size; ++at.dp) {
+      if (!has_own_part(run, spec, at)) continue;
+      const ShardLayout layout = layout_of(spec, mesh, at);
+      const int ranks = !partitioned   ? 1
+                        : spec.experts ? mesh.edp_size()
+                                       : mesh.dp_size,
+                rank = !partitioned   ? 0
+                       : spec.experts ? mesh.edp_rank_of(at)
+                                      : at.dp;
+      const auto [begin, count] = zero3_part(layout.shard_numel(), rank, ranks);
+      parts.push_back({mesh.rank_of(at), layout, begin, count});
     }
   }
   return parts;
 }
 
-// Returns this rank's tp slice of each parameter of its stage, in the order of params(). At ZeRO 3
-// `gathered` collects the slices over grid.dp. At the other stages they are in memory.
-Records stage_weights(const CheckpointedRun& run, RemoteTensors& gathered) {
+// Returns this rank's tp slice of each parameter of its stage, in the order of params(), of experts
+// or of the others; the rest is empty. At ZeRO 3 `gathered` collects the slices over the ranks that
+// hold them. At the other stages they are in memory.
+Records stage_weights(const CheckpointedRun& run, bool experts, RemoteTensors& gathered) {
   Records records;
   if (!run.optimizer.stage().partitions_parameters()) {
     for (const ParamSpec& spec : run.stage.params()) records.push_back(record_of(spec.tensor));
     return records;
   }
   const auto kept = kept_weights(run);
-  const int ranks = run.grid.topology.dp_size;
   for (const ParamSpec& spec : run.stage.params()) {
+    if (spec.experts != experts) {
+      records.emplace_back();
+      continue;
+    }
+    const int ranks = run.optimizer.replicas_of(spec)->size();
     RemoteTensors::Tensor tensor{run.dtype, spec.tensor.sizes().vec(), {}, {}};
     const ShardLayout whole = ShardLayout::make(tensor.shape, {.replicated = true}, 1, 0);
-    for (int dp = 0; dp < ranks; ++dp) {
-      const auto [begin, count] = zero3_part(spec.tensor.numel(), dp, ranks);
-      tensor.parts.push_back({dp, whole, begin, count});
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto [begin, count] = zero3_part(spec.tensor.numel(), rank, ranks);
+      tensor.parts.push_back({rank, whole, begin, count});
     }
     if (const auto mine = kept.find(spec.name); mine != kept.end()) tensor.mine = mine->second;
     records.push_back(gathered.add(std::move(tensor)));
@@ -99,8 +122,7 @@ Value model_weights(const CheckpointedRun& run, bool exclude_frozen, RemoteTenso
   for (const std::string& line : gather_lines(*run.grid.pp, mine)) {
     const auto [pp, spec] = spec_of(line, run.dtype);
     RemoteTensors::Tensor tensor{run.dtype, spec.shape, parts_of(run, spec, pp), {}};
-    const bool sends = pp == at.pp && (spec.split_dim >= 0 || at.tp == 0) &&
-                       (run.optimizer.stage().partitions_parameters() || at.dp == 0);
+    const bool sends = pp == at.pp && has_own_part(run, spec, at);
     if (const auto found = kept.find(spec.name); sends && found != kept.end())
       tensor.mine = found->second;
     entries.emplace_back(spec.name, gathered.add(std::move(tensor)));
@@ -110,6 +132,7 @@ Value model_weights(const CheckpointedRun& run, bool exclude_frozen, RemoteTenso
 
 // Returns an entry for each frozen parameter, by name. DeepSpeed lists them from ZeRO 2 on. Here
 // the other stages list them too if there are any: readers recognise frozen parameters by the list.
+// Experts below ZeRO 3 are in files of their own, since the ranks that share this one differ in them.
 template <typename Fn>
 Value frozen_entries(const CheckpointedRun& run, const SaveOptions& options, Fn&& value_of) {
   const bool listed =
@@ -117,7 +140,8 @@ Value frozen_entries(const CheckpointedRun& run, const SaveOptions& options, Fn&
   if (!listed || options.exclude_frozen_parameters) return {};
   std::vector<Value::Entry> entries;
   for (const auto& frozen : run.optimizer.frozen())
-    entries.emplace_back(frozen.spec.name, value_of(frozen));
+    if (!frozen.spec.experts || run.optimizer.stage().partitions_parameters())
+      entries.emplace_back(frozen.spec.name, value_of(frozen));
   return Value::ordered_dict(std::move(entries));
 }
 
@@ -134,6 +158,7 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
   for (size_t i = 0; i < weights.size(); ++i) {
     const ParamSpec& spec = run.stage.params()[i];
     if (options.exclude_frozen_parameters && spec.frozen()) continue;
+    if (spec.experts && !sharded) continue;  // in files of their own
     module.emplace_back(spec.name, weights[i]);
     if (!spec.duplicate) layers[spec.layer].emplace_back(spec.name_in_layer(), weights[i]);
   }
@@ -165,16 +190,23 @@ void write_model_states(const CheckpointedRun& run, const SaveOptions& options, 
   metadata.set(keys::kFrozenParamFragments, frozen_entries(run, options, [&](const auto& frozen) {
                  return sharded ? record_of(frozen.part) : whole.at(frozen.spec.name);
                }));
+  const ExpertSpread experts = ExpertSpread::from(metadata);
   write_weights(run, options, std::move(metadata), weights, write);
+  if (!sharded) write_expert_files(run, options, experts, weights, /*first_alone=*/false, write);
 }
 
 double write_weights_only(const CheckpointedRun& run, const SaveOptions& options, Value metadata,
                           const WriteFile& write) {
-  RemoteTensors gathered(run.grid.dp);
-  const Records weights = stage_weights(run, gathered);
+  const ExpertSpread spread = ExpertSpread::from(metadata);
+  RemoteTensors gathered(run.grid.dp), experts(run.grid.edp);
+  const Records weights = stage_weights(run, /*experts=*/false, gathered),
+                of_experts = stage_weights(run, /*experts=*/true, experts);
   metadata.set(keys::kWeightsOnly, true);
   gathered.serve([&] { write_weights(run, options, std::move(metadata), weights, write); });
-  return gathered.seconds();
+  if (spread.layers.empty()) return gathered.seconds();
+  experts.serve(
+      [&] { write_expert_files(run, options, spread, of_experts, /*first_alone=*/true, write); });
+  return gathered.seconds() + experts.seconds();
 }
 
 double write_whole_model(const CheckpointedRun& run, const SaveOptions& options,

@@ -1,6 +1,7 @@
 #include "framework/checkpoint/save/optimizer_states.h"
 
 #include "framework/checkpoint/metadata.h"
+#include "framework/checkpoint/save/expert_files.h"
 #include "framework/checkpoint/torch_bridge.h"
 #include "framework/format/layout.h"
 
@@ -25,22 +26,27 @@ Value masters(const ZeroOptimizer& optimizer) {
 Value param_group(const CheckpointedRun& run, const TrainState& state, const Group& group,
                   std::vector<Value> params) {
   const AdamOptions& adam = run.optimizer.config().adam;
-  const bool decays = group.weight_decay != 0;
-  return Value::dict({{"name", decays ? "wd_no_scale_lr" : "no_wd_no_scale_lr"},
-                      {"wd_mult", decays ? 1.0 : 0.0},
-                      {"lr_mult", 1.0},
-                      {"lr", run.config.schedule.at(static_cast<double>(state.scheduled_samples))},
-                      {"betas", Value::tuple({adam.beta1, adam.beta2})},
-                      {"eps", adam.eps},
-                      {"weight_decay", group.weight_decay},
-                      {"amsgrad", false},
-                      {"maximize", false},
-                      {"foreach", {}},
-                      {"capturable", false},
-                      {"differentiable", false},
-                      {"fused", {}},
-                      {"decoupled_weight_decay", true},
-                      {"params", Value::list(std::move(params))}});
+  const bool decays = group.weight_decay != 0, experts = group.params[0].experts;
+  Value settings =
+      Value::dict({{keys::kGroupName, experts  ? ExpertSpread::group_name(run.grid.topology.ep_size)
+                                      : decays ? "wd_no_scale_lr"
+                                               : "no_wd_no_scale_lr"},
+                   {"wd_mult", decays ? 1.0 : 0.0},
+                   {"lr_mult", 1.0},
+                   {"lr", run.config.schedule.at(static_cast<double>(state.scheduled_samples))},
+                   {"betas", Value::tuple({adam.beta1, adam.beta2})},
+                   {"eps", adam.eps},
+                   {"weight_decay", group.weight_decay},
+                   {"amsgrad", false},
+                   {"maximize", false},
+                   {"foreach", {}},
+                   {"capturable", false},
+                   {"differentiable", false},
+                   {"fused", {}},
+                   {"decoupled_weight_decay", true},
+                   {"params", Value::list(std::move(params))}});
+  if (experts) settings.set(keys::kMoe, true);
+  return settings;
 }
 
 // Returns one state entry per group: this rank's partition, padding included. With `by_parameter`
@@ -109,10 +115,10 @@ Value stage0_optimizer(const CheckpointedRun& run, const TrainState& state) {
 
 // Stages 1 and 2: DeepSpeedZeroOptimizer.state_dict(). Masters have no padding, moments do.
 Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
-  const int rank = run.grid.coord.dp;
-  const std::vector<Value> counts(run.optimizer.groups().size(), run.grid.topology.dp_size);
-  std::vector<Value> paddings, alignment, mappings;
+  std::vector<Value> counts, paddings, alignment, mappings;
   for (const Group& group : run.optimizer.groups()) {
+    const int rank = group.partitions->rank();
+    counts.emplace_back(group.partitions->size());
     paddings.emplace_back(group.layout.flat().padding(rank));
     alignment.push_back(Value::list(std::vector<Value>(group.params.size(), 0)));
     std::vector<Value::Entry> fragments;
@@ -131,9 +137,32 @@ Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
                       {keys::kZeroStage, zero_stage_enum(run.optimizer.stage().number())},
                       {keys::kGroupPaddings, Value::list(std::move(paddings))},
                       {keys::kParamAlignmentPaddings, Value::list(std::move(alignment))},
-                      {keys::kPartitionCount, Value::list(counts)},
+                      {keys::kPartitionCount, Value::list(std::move(counts))},
                       {keys::kDsVersion, kWrittenLikeDeepSpeed},
                       {keys::kParamSliceMappings, Value::list(std::move(mappings))}});
+}
+
+// Returns AutoEP's list of the ranks that each sub-group is cut over; None without experts.
+Value partition_groups(const CheckpointedRun& run) {
+  const auto& groups = run.optimizer.groups();
+  if (groups.empty() || !groups.back().params[0].experts) return {};
+  const Topology& mesh = run.grid.topology;
+  std::vector<Value> list;
+  for (const Group& group : groups) {
+    const bool experts = group.params[0].experts;
+    std::vector<Value> ranks;  // of dp
+    for (int rank = 0; rank < group.partitions->size(); ++rank)
+      ranks.emplace_back(experts ? rank * mesh.ep_size + expert_rank(run).ep : rank);
+    const Value name = experts ? ExpertSpread::group_name(mesh.ep_size) : "replicated";
+    list.push_back(
+        Value::dict({{"sub_group", static_cast<int64_t>(list.size())},
+                     {keys::kPartitionCount, group.partitions->size()},
+                     {"partition_rank", group.partitions->rank()},
+                     {"partition_ranks", Value::list(std::move(ranks))},
+                     {"families", Value::list({Value(experts ? "autoep_expert" : "replicated")})},
+                     {"group_names", Value::list({name})}}));
+  }
+  return Value::list(std::move(list));
 }
 
 // Stage 3: DeepSpeedZeroOptimizer_Stage3's state, one sub-group per parameter group, with padding.
@@ -141,13 +170,15 @@ Value stage3_optimizer(const CheckpointedRun& run, const TrainState& state) {
   std::vector<Value> fp32;
   for (const Group& group : run.optimizer.groups())
     fp32.emplace_back(record_of(group.master.defined() ? group.master : group.weights));
-  return Value::dict({{keys::kZeroStage, zero_stage_enum(3)},
-                      {keys::kLossScaler, scaler_value(state.scaler)},
-                      {keys::kDynamicLossScale, state.scaler.dynamic},
-                      {keys::kOverflow, false},
-                      {keys::kPartitionCount, run.grid.topology.dp_size},
-                      {keys::kOptimizerStateDict, adam_state(run, state, false)},
-                      {keys::kFp32FlatGroups, Value::list(std::move(fp32))}});
+  Value optimizer = Value::dict({{keys::kZeroStage, zero_stage_enum(3)},
+                                 {keys::kLossScaler, scaler_value(state.scaler)},
+                                 {keys::kDynamicLossScale, state.scaler.dynamic},
+                                 {keys::kOverflow, false},
+                                 {keys::kPartitionCount, run.grid.topology.dp_size},
+                                 {keys::kOptimizerStateDict, adam_state(run, state, false)},
+                                 {keys::kFp32FlatGroups, Value::list(std::move(fp32))}});
+  if (const Value groups = partition_groups(run)) optimizer.set(keys::kZeroPartitionGroups, groups);
+  return optimizer;
 }
 
 }  // namespace
@@ -156,7 +187,13 @@ double write_rank_files(const CheckpointedRun& run, const TrainState& state,
                         const SaveOptions& options, Value metadata, const WriteFile& write) {
   if (options.weights_only) return write_weights_only(run, options, std::move(metadata), write);
   const ZeroStage stage = run.optimizer.stage();
-  if (!stage.partitions_optimizer()) metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
+  const bool experts = !ExpertSpread::from(metadata).layers.empty();
+  if (!stage.partitions_optimizer() && !experts)
+    metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
+  if (!stage.partitions_optimizer() && experts) {
+    if (const auto file = optimizer_file_of_experts(run))
+      write(*file, Value::dict({{keys::kOptimizer, stage0_optimizer(run, state)}}), kAlone);
+  }
   write_model_states(run, options, std::move(metadata), write);
   if (!stage.partitions_optimizer()) return 0;
   const Value optimizer =

@@ -23,10 +23,12 @@ SaveSize save_size(const fs::path& save_dir, const CheckpointedRun& run, const T
     if (owner != kAlone && owner != run.grid.coord.dp) return;
     using Kind = CheckpointFileName::Kind;
     const auto file = parse_checkpoint_file_name(name);
-    SaveSize::Kind& kind = !file                              ? size.whole_model
-                           : file->kind == Kind::kLayer       ? size.layers
-                           : file->kind == Kind::kOptimStates ? size.optimizer_states
-                                                              : size.model_states;
+    const auto is = [&](Kind kind) { return file && file->kind == kind; };
+    SaveSize::Kind& kind = !file                                   ? size.whole_model
+                           : is(Kind::kLayer) || is(Kind::kExpert) ? size.layers
+                           : is(Kind::kOptimStates) || is(Kind::kExpertOptim)
+                               ? size.optimizer_states
+                               : size.model_states;
     ++kind.files;
     kind.bytes += static_cast<int64_t>(streamed_torch_file(name, value).layout.size);
   };

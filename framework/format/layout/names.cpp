@@ -31,6 +31,24 @@ bool take_number(std::string_view& text, T& number) {
   return true;
 }
 
+// Takes the beginning of an expert's file name.
+bool take_expert(std::string_view& text, CheckpointFileName& parsed) {
+  std::string_view rest = text;
+  CheckpointFileName found;
+  if (take(rest, "expp_rank_")) {
+    found.kind = CheckpointFileName::Kind::kExpertOptim;
+    if (!take_number(rest, found.ep_rank)) return false;
+  } else {
+    found.kind = CheckpointFileName::Kind::kExpert;
+    if (take(rest, "layer_") && !(take_number(rest, found.layer) && take(rest, "_"))) return false;
+    if (!take(rest, "expert_") || !take_number(rest, found.expert)) return false;
+  }
+  if (!take(rest, "_mp_rank_")) return false;
+  text = rest;
+  parsed = found;
+  return true;
+}
+
 }  // namespace
 
 std::string tag_folder(int64_t step) { return "global_step" + std::to_string(step); }
@@ -69,11 +87,27 @@ std::string zero3_model_states_file(int dp_rank, int mp_rank) {
   return "zero_pp_rank_" + std::to_string(dp_rank) + "_" + model_states_file(mp_rank);
 }
 
+std::string expert_states_file(int layer, int64_t expert, int tp_rank) {
+  return "layer_" + std::to_string(layer) + "_expert_" + std::to_string(expert) + "_" +
+         model_states_file(tp_rank);
+}
+
+std::string expert_optim_states_file(int ep_rank, int mp_rank) {
+  return "expp_rank_" + std::to_string(ep_rank) + "_mp_rank_" + two_digits(mp_rank) +
+         std::string(kOptimSuffix);
+}
+
 std::string state_file(std::string_view state) { return std::string(state) + ".pt"; }
 
 std::optional<CheckpointFileName> parse_checkpoint_file_name(std::string_view name) {
   using Kind = CheckpointFileName::Kind;
   CheckpointFileName parsed;
+  if (take_expert(name, parsed)) {
+    const bool model = parsed.kind == Kind::kExpert;
+    const bool is_whole =
+        take_number(name, parsed.mp_rank) && name == (model ? kModelSuffix : kOptimSuffix);
+    return is_whole ? std::optional(parsed) : std::nullopt;
+  }
   if (take(name, "layer_")) {
     parsed.kind = Kind::kLayer;
     parsed.tp_rank = 0;
@@ -96,14 +130,6 @@ std::optional<CheckpointFileName> parse_checkpoint_file_name(std::string_view na
     return std::nullopt;
   }
   return parsed;
-}
-
-bool is_expert_file(std::string_view name) {
-  const bool model =
-      name.starts_with("expert_") ||
-      (name.starts_with("layer_") && name.find("_expert_") != std::string_view::npos);
-  return (model && name.ends_with(kModelSuffix)) ||
-         (name.starts_with("expp_rank_") && name.ends_with(kOptimSuffix));
 }
 
 std::string read_tag(const std::filesystem::path& pointer_file) {

@@ -20,6 +20,8 @@ namespace anymesh {
 //     layer_02-model_01-model_states.pt              weights of a pipeline layer, tp rank 1
 //     bf16_zero_pp_rank_0_mp_rank_01_optim_states.pt optimizer partition of dp rank 0
 //     zero_pp_rank_0_mp_rank_01_model_states.pt      metadata under ZeRO 3
+//     layer_0_expert_3_mp_rank_01_model_states.pt    weights of an expert of the first mixture
+//     expp_rank_1_mp_rank_01_optim_states.pt         ZeRO 0's optimizer of ep rank 1
 //   <save>/global_step4_universal/
 //     zero/<parameter>/fp32.pt                       one whole tensor
 //
@@ -60,17 +62,21 @@ std::string model_states_file(int mp_rank);             // mp_rank_01_model_stat
 std::string layer_states_file(int layer, int tp_rank);  // layer_02-model_01-model_states.pt
 std::string optim_states_file(int dp_rank, int mp_rank, bool bf16);
 std::string zero3_model_states_file(int dp_rank, int mp_rank);
+std::string expert_states_file(int layer, int64_t expert, int tp_rank);
+std::string expert_optim_states_file(int ep_rank, int mp_rank);
 std::string state_file(std::string_view state);  // fp32 -> fp32.pt
 
 // The parsed name of a file in a tag folder. Numbers that the name lacks are -1.
 // parse_checkpoint_file_name() returns nullopt for other files.
 struct CheckpointFileName {
-  enum class Kind { kModelStates, kZero3ModelStates, kLayer, kOptimStates };
+  enum class Kind { kModelStates, kZero3ModelStates, kLayer, kOptimStates, kExpert, kExpertOptim };
   Kind kind = Kind::kModelStates;
   int dp_rank = -1;
   int mp_rank = -1;
   int layer = -1;
   int tp_rank = -1;  // layer files only; 0 for a name without "model_TT"
+  int expert = -1;   // of the mixture `layer`, which the oldest names lack
+  int ep_rank = -1;
   bool bf16 = false;
 
   bool is_model_states() const {
@@ -78,7 +84,6 @@ struct CheckpointFileName {
   }
 };
 std::optional<CheckpointFileName> parse_checkpoint_file_name(std::string_view name);
-bool is_expert_file(std::string_view name);  // belongs to a mixture of experts
 
 // The states of a parameter in a universal folder.
 inline constexpr std::string_view kFp32State = "fp32";
@@ -110,6 +115,13 @@ inline constexpr std::string_view kGlobalSamples = "global_samples";
 inline constexpr std::string_view kDpWorldSize = "dp_world_size";
 inline constexpr std::string_view kMpWorldSize = "mp_world_size";
 inline constexpr std::string_view kNumExperts = "num_experts";  // per layer of a mixture of experts
+inline constexpr std::string_view kAutoEpLayers = "ds_autoep_layers";  // its entries:
+inline constexpr std::string_view kMoeLayerId = "moe_layer_id";
+inline constexpr std::string_view kEpSize = "ep_size";
+inline constexpr std::string_view kExpertKeyPrefix = "expert_key_prefix";
+inline constexpr std::string_view kFolding = "folding";  // AutoEP beside AutoTP
+inline constexpr std::string_view kEtpSize = "etp_size";
+inline constexpr std::string_view kFoldingTpSize = "tp_size";
 inline constexpr std::string_view kParallelDimensions = "checkpoint_parallel_dimensions";
 inline constexpr std::string_view kPpDegree = "pp_degree";
 inline constexpr std::string_view kTpDegree = "tp_degree";
@@ -118,6 +130,7 @@ inline constexpr std::string_view kDsVersion = "ds_version";
 inline constexpr std::string_view kUniversalInfo = "universal_checkpoint_info";
 inline constexpr std::string_view kZeroOptimization = "zero_optimization";  // in ds_config
 inline constexpr std::string_view kRoundRobinGradients = "round_robin_gradients";
+inline constexpr std::string_view kDataBeforeExperts = "use_data_before_expert_parallelism";
 inline constexpr std::string_view kParameterAlignment = "parameter_alignment";
 inline constexpr std::string_view kSubGroupSize = "sub_group_size";
 inline constexpr std::string_view kStage = "stage";
@@ -139,10 +152,11 @@ inline constexpr std::string_view kConsumedTrainSamples = "consumed_train_sample
 inline constexpr std::string_view kConsumedValidSamples = "consumed_valid_samples";
 
 // Ours: the seed of the dropout masks, the validation loss right before the save (--verify-resume),
-// and the mark of a checkpoint without optimizer state.
+// the mark of a checkpoint without optimizer state, and of experts that tp does not cut.
 inline constexpr std::string_view kDropoutSeed = "anymesh_dropout_seed";
 inline constexpr std::string_view kVerifiedLoss = "anymesh_verified_loss";
 inline constexpr std::string_view kWeightsOnly = "anymesh_weights_only";
+inline constexpr std::string_view kWholeExperts = "anymesh_whole_experts";
 
 // Optimizer file and its optimizer_state_dict.
 inline constexpr std::string_view kOptimizerStateDict = "optimizer_state_dict";
@@ -169,7 +183,10 @@ inline constexpr std::string_view kFp32GroupsUnfused =
     "fp32_groups";  // ZeRO 0, half precision, torch's optimizer
 inline constexpr std::string_view kWeightDecay = "weight_decay";  // in param_groups
 inline constexpr std::string_view kUseMuon = "use_muon";          // in param_groups
-inline constexpr std::string_view kNumel = "numel";               // fragment_address
+inline constexpr std::string_view kGroupName = "name";            // in param_groups
+inline constexpr std::string_view kMoe = "moe";                   // in param_groups: experts
+inline constexpr std::string_view kZeroPartitionGroups = "ds_zero_partition_groups";
+inline constexpr std::string_view kNumel = "numel";  // fragment_address
 inline constexpr std::string_view kStart = "start";
 inline constexpr std::string_view kCurScale = "cur_scale";  // loss scalers
 inline constexpr std::string_view kDynamic = "dynamic";
@@ -219,6 +236,8 @@ inline constexpr std::string_view kCatDim = "cat_dim";
 inline constexpr std::string_view kVocabTensor = "vocab_tensor";
 inline constexpr std::string_view kParamNSubParams = "param_n_sub_params";
 inline constexpr std::string_view kSubParamShape = "sub_param_shape";
+inline constexpr std::string_view kIsExpertParam = "is_expert_param";
+inline constexpr std::string_view kEpNumExperts = "ep_num_experts";
 
 }  // namespace keys
 

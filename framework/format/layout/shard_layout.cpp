@@ -1,5 +1,6 @@
 #include "framework/format/layout/shard_layout.h"
 
+#include <algorithm>
 #include <array>
 
 #include "framework/util/errors.h"
@@ -121,6 +122,23 @@ void ShardLayout::add_pieces(std::span<const CutPiece> pieces) {
 ShardLayout ShardLayout::only(size_t piece) const {
   ShardLayout layout = *this;
   layout.pieces_ = {pieces_[piece]};
+  return layout;
+}
+
+ShardLayout ShardLayout::block(int index, int count) const {
+  if (count == 1) return *this;
+  if (shard_shape_.empty() || shard_shape_[0] % count != 0)
+    throw DamagedFile("tensor of shape " + to_string(shard_shape_) + ": " + std::to_string(count) +
+                      " ranks cannot share what dim 0 counts");
+  ShardLayout layout = *this;
+  if (outer_ == 1) {  // uncut: its rows become the outer dims
+    layout.outer_ = shard_shape_[0];
+    layout.full_mid_ = layout.shard_mid_ = 1;
+    layout.inner_ = shard_numel() / std::max<int64_t>(1, shard_shape_[0]);
+  }
+  layout.shard_shape_[0] /= count;
+  layout.outer_ /= count;
+  layout.outer_begin_ = index * layout.outer_;
   return layout;
 }
 

@@ -67,12 +67,16 @@ class ShardLayout {
 
   const std::vector<CutPiece>& pieces() const { return pieces_; }  // not if the tensor is uncut
   ShardLayout only(size_t piece) const;                            // as if it had no other piece
+  // Returns block `index` of `count` equal ones along dim 0, which tp must not cut: the experts of
+  // an ep rank. Throws if it does not divide.
+  ShardLayout block(int index, int count) const;
 
  private:
   // Returns the layout of an uncut tensor: one run for any shape.
   static ShardLayout whole(std::span<const int64_t> shape);
   void add_pieces(std::span<const CutPiece> pieces);
 
+  int64_t outer_begin_ = 0;  // of a block
   int64_t outer_ = 1, full_mid_ = 1, shard_mid_ = 1, inner_ = 1;
   Shape shard_shape_;
   std::vector<CutPiece> pieces_;
@@ -89,7 +93,8 @@ void ShardLayout::for_each_run(int64_t begin, int64_t count, Fn&& fn) const {
       const int64_t first = std::max(begin, start);
       const int64_t last = std::min(end, start + piece.width * inner_);
       if (first >= last) continue;
-      fn((o * full_mid_ + piece.full_begin) * inner_ + (first - start), first, last - first);
+      fn(((outer_begin_ + o) * full_mid_ + piece.full_begin) * inner_ + (first - start), first,
+         last - first);
     }
   }
 }

@@ -18,7 +18,6 @@ namespace fs = std::filesystem;
 using Kind = CheckpointFileName::Kind;
 
 constexpr int64_t kMostListed = 20;  // missing or surplus files in a message
-constexpr const char* kExperts = "a mixture of experts; mixtures of experts are not supported";
 
 // By (dp, mp) or (layer, tp), as numbers: "mp_rank_100" sorts before "mp_rank_11".
 using Ranks = std::pair<int, int>;
@@ -43,12 +42,10 @@ std::map<Kind, RankFiles> find_files(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const fs::path file = entry.path().filename();
     const auto name = parse_checkpoint_file_name(file.string());
-    if (is_expert_file(file.string()))
-      throw Unreadable(folder.string() + ": " + printable(file.string()) + " is of " + kExperts);
-    if (!name) continue;
-    const bool layer = name->kind == Kind::kLayer;
-    const Ranks ranks =
-        layer ? Ranks(name->layer, name->tp_rank) : Ranks(name->dp_rank, name->mp_rank);
+    if (!name || name->kind == Kind::kExpert) continue;
+    const Ranks ranks = name->kind == Kind::kLayer         ? Ranks(name->layer, name->tp_rank)
+                        : name->kind == Kind::kExpertOptim ? Ranks(name->ep_rank, name->mp_rank)
+                                                           : Ranks(name->dp_rank, name->mp_rank);
     const auto [known, is_new] = files[name->kind].try_emplace(ranks, entry.path());
     if (!is_new) {
       throw DamagedFile(folder.string() + ": two files are of the same rank, " +
@@ -60,6 +57,16 @@ std::map<Kind, RankFiles> find_files(const fs::path& folder) {
                       " is not a tag folder of a checkpoint: it has no *_model_states.pt. It " +
                       "holds: " + list_folder(folder) + hint_about_latest(folder));
   }
+  return files;
+}
+
+std::vector<std::pair<int, fs::path>> find_expert_files(const fs::path& folder) {
+  std::vector<std::pair<int, fs::path>> files;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const auto name = parse_checkpoint_file_name(entry.path().filename().string());
+    if (name && name->kind == Kind::kExpert) files.emplace_back(name->mp_rank, entry.path());
+  }
+  std::ranges::sort(files);
   return files;
 }
 
@@ -258,8 +265,6 @@ void read_models(ShardedCheckpoint& source, const RankFiles& models, int threads
   source.model_states = read_all(source.metadata_files, threads, checks);
   source.model_states.resize(static_cast<size_t>(mp_size));  // the rest only had to be readable
   const Value& metadata = source.model_states[0];
-  if (const Value experts = metadata.find(keys::kNumExperts); experts && experts != Value::list())
-    throw Unreadable(experts.where() + " is of " + kExperts);
   if (const Value degrees = metadata.find(keys::kParallelDimensions)) {
     const int64_t tp = degrees.at(keys::kTpDegree).as_int(),
                   pp = degrees.at(keys::kPpDegree).as_int();
@@ -267,6 +272,7 @@ void read_models(ShardedCheckpoint& source, const RankFiles& models, int threads
       refuse_left_over(source.folder, models, &Ranks::second, tp * pp, degrees.where());
   }
   find_degrees(source);
+  source.experts = ExpertSpread::from(source.model_states);
   source.weights_only = !metadata.find(keys::kWeightsOnly).is_none();
 }
 
@@ -303,6 +309,26 @@ void read_optimizers(ShardedCheckpoint& source, const RankFiles& models,
   }
 }
 
+ExpertOptimizers read_experts_optimizers(const RankFiles& files, int threads,
+                                         RecordChecksums* checks) {
+  const std::vector<Value> values = read_all(paths_of(files), threads, checks);
+  ExpertOptimizers optimizers;
+  size_t i = 0;
+  for (const auto& [ranks, path] : files)
+    optimizers[ranks.second].emplace_back(ranks.first, values[i++].at(keys::kOptimizer));
+  return optimizers;
+}
+
+// Puts the fragments of experts in the order of their elements: dp ranks take turns at them.
+void sort_fragments(ShardedCheckpoint& source) {
+  for (auto& [name, shards] : source.parameters) {
+    if (!source.experts.layer_of(name)) continue;
+    for (ParameterShard& shard : shards)
+      for (auto& [state, held] : shard.states)
+        std::ranges::stable_sort(held.fragments, {}, &ShardFragment::begin);
+  }
+}
+
 }  // namespace
 
 ShardedCheckpoint open_sharded_checkpoint(const fs::path& folder, int threads,
@@ -314,6 +340,7 @@ ShardedCheckpoint open_sharded_checkpoint(const fs::path& folder, int threads,
   const RankFiles &models = files[zero3 ? Kind::kZero3ModelStates : Kind::kModelStates],
                   &optimizers = files[Kind::kOptimStates];
   source.layer_files = files[Kind::kLayer];
+  source.expert_files = find_expert_files(folder);
   read_models(source, models, threads, checks);
   const Uncounted uncounted(checks);
   if (!source.weights_only && !optimizers.empty()) {
@@ -324,8 +351,14 @@ ShardedCheckpoint open_sharded_checkpoint(const fs::path& folder, int threads,
   } else {
     source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
     source.model_tensors = model_tensors(source, threads, checks);
-    source.weights_only ? read_weights(source) : read_zero0(source, module_order);
+    if (source.weights_only) {
+      read_weights(source);
+    } else {
+      read_zero0(source, read_experts_optimizers(files[Kind::kExpertOptim], threads, checks),
+                 module_order);
+    }
   }
+  sort_fragments(source);
   drop_refused_states(source);
   return source;
 }

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/format/layout/experts.h"
 #include "framework/format/layout/names.h"
 #include "framework/format/torch_file/value.h"
 
@@ -44,7 +45,8 @@ struct ShardState {
   std::optional<Shape> factored = {};
 };
 
-// The shard of a parameter that one model-parallel rank holds.
+// The shard of a parameter that one model-parallel rank holds. Experts have the fragments of all ep
+// ranks here, as if one rank held them all; those that tp does not cut are at tp rank 0.
 struct ParameterShard {
   int pp_rank = 0, tp_rank = 0;
   Shape shape;
@@ -66,7 +68,9 @@ struct ShardedCheckpoint {
   std::vector<std::filesystem::path> metadata_files;  // model-states files, to be copied
   std::vector<Value> model_states;                    // by mp rank; dp rank 0's under ZeRO 3
   std::map<std::pair<int, int>, std::filesystem::path> layer_files;  // by (layer, tp)
-  std::map<std::string, std::vector<ParameterShard>> parameters;     // by (pp, tp)
+  std::vector<std::pair<int, std::filesystem::path>> expert_files;   // with their tp rank
+  ExpertSpread experts;
+  std::map<std::string, std::vector<ParameterShard>> parameters;  // by (pp, tp)
   // Weights in the model's precision and buffers, of all pipeline stages. By tp rank, in the order
   // of named_parameters(). Empty for ZeRO 3.
   std::vector<NamedTensors> model_tensors;

@@ -16,8 +16,11 @@ namespace anymesh {
 void read_zero12(ShardedCheckpoint& source,
                  const std::vector<Value>& optimizers);  // zero12.cpp
 void read_zero3(ShardedCheckpoint& source, const std::vector<Value>& optimizers,
-                RecordChecksums* checks);                       // zero3.cpp
-void read_zero0(ShardedCheckpoint& source, bool module_order);  // zero0.cpp
+                RecordChecksums* checks);  // zero3.cpp
+// ZeRO 0's optimizers of ep ranks, by mp rank; each with its ep rank. None without experts.
+using ExpertOptimizers = std::map<int, std::vector<std::pair<int, Value>>>;
+void read_zero0(ShardedCheckpoint& source, const ExpertOptimizers& experts,
+                bool module_order);  // zero0.cpp
 // Takes all parameters from the model's weights, in place of masters.
 void read_weights(ShardedCheckpoint& source);  // weights.cpp
 
@@ -95,6 +98,22 @@ void add_fragment(ParameterShard& shard, std::string_view state, int dp_rank, co
 // The same for the masters and all other states. Factored states are added whole.
 void add_fragments(ParameterShard& shard, int dp_rank, const Value& fp32,
                    const OptimizerStates& states, int64_t start, int64_t begin, int64_t numel);
+
+// The place of a group's partition that one rank holds. Parameters of a group are all experts, or
+// none is.
+struct GroupPart {
+  GroupPart(const ShardedCheckpoint& source, const std::vector<NamedShape>& group, int dp_rank,
+            int mp_rank, const Value& param_group);
+  int rank, ranks;  // the partition's number, and how many there are
+  bool experts;
+  int mp_rank;  // that the parameters' shards are listed at
+  ExpertSpread::Rank spread;
+
+  ExpertSpread::Place place(const ShardedCheckpoint& source, const NamedShape& parameter) const {
+    return experts ? source.experts.place_of(parameter.name, parameter.shape, spread)
+                   : ExpertSpread::Place{parameter.name, parameter.shape, 0};
+  }
+};
 
 // Returns the shard of a parameter on a rank; the first call makes it, with `shape`. set_step()
 // throws if a later dp rank has another step.

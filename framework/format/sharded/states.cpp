@@ -159,6 +159,25 @@ void add_fragments(ParameterShard& shard, int dp_rank, const Value& fp32,
   }
 }
 
+GroupPart::GroupPart(const ShardedCheckpoint& source, const std::vector<NamedShape>& group,
+                     int dp_rank, int mp, const Value& param_group)
+    : rank(dp_rank),
+      ranks(source.dp_size),
+      experts(!group.empty() && source.experts.is_expert(group[0].name)),
+      mp_rank(mp) {
+  for (const NamedShape& parameter : group)
+    if (source.experts.is_expert(parameter.name) != experts)
+      throw DamagedFile(source.folder.string() + ": " + parameter.name + " and " + group[0].name +
+                        " are in one group, though only one of them is an expert's");
+  if (!experts) return;
+  const Value name = param_group.find(keys::kGroupName);
+  spread = source.experts.rank_of(dp_rank, source.dp_size, mp % source.tp_size, source.tp_size,
+                                  name.is_string() ? name.as_string() : "");
+  rank = spread.edp;
+  ranks = spread.edp_size;
+  if (source.experts.whole) mp_rank = mp / source.tp_size * source.tp_size;
+}
+
 ParameterShard& shard_of(ShardedCheckpoint& source, const std::string& name, int mp_rank,
                          const Shape& shape) {
   const int pp_rank = mp_rank / source.tp_size, tp_rank = mp_rank % source.tp_size;

@@ -125,6 +125,54 @@ int stage_of(const ShardedCheckpoint& source, const std::string& name, int tp_ra
   return 0;
 }
 
+// Returns the tensors in experts' files that a tp rank has. Stacked experts, each in a file of its
+// own, are put together.
+NamedTensors expert_tensors(const ShardedCheckpoint& source, int tp_rank, int threads,
+                            RecordChecksums* checks) {
+  std::vector<fs::path> files;
+  for (const auto& [rank, path] : source.expert_files)
+    if (rank == (source.experts.whole ? 0 : tp_rank)) files.push_back(path);
+  std::vector<Value> contents(files.size());
+  parallel_for(files.size(), threads,
+               [&](size_t i) { contents[i] = read_torch_file(files[i], checks); });
+  NamedTensors tensors;
+  std::map<std::string, std::map<int64_t, Value>> stacked;
+  for (const Value& content : contents) {
+    for (const auto& [key, value] : content.entries()) {
+      if (!value.is_tensor()) continue;
+      const auto [name, expert] = source.experts.split_key(key.as_string());
+      if (expert < 0) {
+        tensors.emplace_back(name, value.as_tensor());
+      } else if (!stacked[name].emplace(expert, value).second) {
+        value.fail("one file of expert " + std::to_string(expert));
+      }
+    }
+  }
+  for (const auto& [name, experts] : stacked) {
+    const TensorRecord& first = experts.begin()->second.as_tensor();
+    const int64_t count = source.experts.layer_of(name)->experts;
+    std::vector<ShardFragment> parts;
+    for (const auto& [expert, value] : experts) {
+      const TensorRecord& tensor = value.as_tensor();
+      const auto place = static_cast<int64_t>(parts.size());
+      if (tensor.shape != first.shape || tensor.dtype != first.dtype || expert != place)
+        value.fail("experts 0 to " + std::to_string(count - 1) + " of one shape, and this as " +
+                   std::to_string(place));
+      parts.push_back({0, expert * tensor.numel(), tensor.numel(), tensor.bytes});
+    }
+    if (static_cast<int64_t>(experts.size()) != count)
+      throw DamagedFile(source.folder.string() + ": files are missing: " + name + " has " +
+                        std::to_string(count) + " experts, but only " +
+                        std::to_string(experts.size()) + " have a file");
+    Shape shape = first.shape;
+    shape.insert(shape.begin(), count);
+    numel(shape);
+    tensors.emplace_back(name, TensorRecord{first.dtype, shape, first.requires_grad,
+                                            joined(shape, std::move(parts), first.dtype)});
+  }
+  return tensors;
+}
+
 }  // namespace
 
 std::vector<NamedTensors> model_tensors(const ShardedCheckpoint& source, int threads,
@@ -138,6 +186,8 @@ std::vector<NamedTensors> model_tensors(const ShardedCheckpoint& source, int thr
       for (auto& [name, tensor] : module_tensors(source.model_state(pp, tp)))
         if (known.insert(name).second) tensors.emplace_back(name, tensor);
     }
+    for (auto& [name, tensor] : expert_tensors(source, tp, threads, checks))
+      if (known.insert(name).second) tensors.emplace_back(name, std::move(tensor));
   }
   return ranks;
 }
@@ -163,6 +213,7 @@ void read_weights(ShardedCheckpoint& source) {
     const NamedTensors& tensors = source.model_tensors[static_cast<size_t>(tp)];
     const Weights weights(tensors.begin(), tensors.end());
     for (const auto& [name, shape] : trainable(source, tp)) {
+      if (tp > 0 && source.experts.whole && source.experts.is_expert(name)) continue;
       const int mp = stage_of(source, name, tp) * source.tp_size + tp;
       ParameterShard& shard = shard_of(source, name, mp, shape);
       const TensorRecord& own = weights.at(name);

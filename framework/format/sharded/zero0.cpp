@@ -53,12 +53,14 @@ Groups named_groups(const Value& param_groups, const Weights& weights) {
 
 class RankReader {
  public:
-  RankReader(ShardedCheckpoint& source, int mp, bool module_order)
+  RankReader(ShardedCheckpoint& source, int mp, const Value& optimizer, int ep_rank,
+             bool module_order)
       : source_(source),
         mp_(mp),
+        ep_rank_(ep_rank),
         module_order_(module_order),
         model_state_(source.model_states[static_cast<size_t>(mp)]),
-        optimizer_(model_state_.at(keys::kOptimizer)) {
+        optimizer_(optimizer) {
     if (!optimizer_ && model_state_.find(keys::kParamShapes))
       optimizer_.fail("the optimizer's state (or optimizer files beside it)");
     if (!optimizer_) throw Unproven(optimizer_.where() + ": is None: none was saved");
@@ -66,6 +68,9 @@ class RankReader {
       throw Unproven(optimizer_.where() +
                      ": is BF16_Optimizer's of ZeRO 0, which DeepSpeed cannot resume either");
     }
+    if (!source.experts.layers.empty() && !model_state_.find(keys::kParamShapes))
+      throw Unproven(model_state_.where() + ": has no " + std::string(keys::kParamShapes) +
+                     ", so that nothing says which state is of which expert");
     const NamedTensors& tensors = source.model_tensors[static_cast<size_t>(mp % source.tp_size)];
     weights_ = {tensors.begin(), tensors.end()};
     flat_ = optimizer_.find(keys::kFp32GroupsFlat);
@@ -78,20 +83,26 @@ class RankReader {
       if (key.is_int()) states_.emplace(key.as_int(), entry);
   }
 
-  void read() {
+  // Adds the groups of dense parameters, of experts, or both.
+  void read(bool dense, bool experts) {
     const Value param_groups = torch_.at(keys::kParamGroups);
     const Order order = find_order(param_groups);
     if (!order.doubt.empty()) source_.states_refused = order.doubt;
     source_.weights_rounded |= !order.doubtful.empty();
-    source_.optimizers.push_back(optimizer_);
-    auto& names = source_.groups.emplace_back();
-    for (const auto& group : order.groups) names.push_back(names_of(group));
+    if (dense) {
+      source_.optimizers.push_back(optimizer_);
+      auto& names = source_.groups.emplace_back();
+      for (const auto& group : order.groups) names.push_back(names_of(group));
+    }
     for (size_t g = 0; g < order.groups.size(); ++g) {
+      GroupPart part(source_, order.groups[g], 0, mp_, param_groups.at(g));
+      part.spread.ep = ep_rank_;
+      if (!(part.experts ? experts : dense)) continue;
       if (flat_) {
         read_flat(flat_.at(g), state(static_cast<int64_t>(g)), param_groups.at(g), order.groups[g],
-                  order.doubtful);
+                  part, order.doubtful);
       } else {
-        read_each(unfused_ ? unfused_.at(g) : Value(), param_groups.at(g), order.groups[g],
+        read_each(unfused_ ? unfused_.at(g) : Value(), param_groups.at(g), order.groups[g], part,
                   order.doubtful);
       }
     }
@@ -171,20 +182,22 @@ class RankReader {
 
   // Reads a group that has one flat tensor for each state.
   void read_flat(const Value& fp32, const Value& adam, const Value& param_group,
-                 const std::vector<NamedShape>& group, const std::set<std::string>& doubtful) {
+                 const std::vector<NamedShape>& group, const GroupPart& part,
+                 const std::set<std::string>& doubtful) {
     int64_t offset = 0;
     const OptimizerStates states =
         states_of(source_, adam, param_group, {fp32.as_tensor().numel()});
     for (const NamedShape& parameter : group) {
       const int64_t count = numel(parameter.shape);
-      ParameterShard& shard = shard_of(source_, parameter.name, mp_, parameter.shape);
-      if (doubtful.contains(parameter.name)) {
-        add_fragment(shard, kFp32State, 0, weight(parameter.name), 0, 0, count);
+      const auto [name, shape, begin] = part.place(source_, parameter);
+      ParameterShard& shard = shard_of(source_, name, part.mp_rank, shape);
+      if (doubtful.contains(name)) {
+        add_fragment(shard, kFp32State, 0, weight(name), 0, begin, count);
       } else {
-        add_fragments(shard, 0, fp32, states, offset, 0, count);
-        check_master(parameter.name, shard);
+        add_fragments(shard, 0, fp32, states, offset, begin, count);
+        check_master(name, shard);
       }
-      set_step(shard, parameter.name, states.step);
+      set_step(shard, name, states.step);
       offset += count;
     }
     if (fp32.as_tensor().numel() < offset) fp32.fail(std::to_string(offset) + " elements");
@@ -193,7 +206,8 @@ class RankReader {
   // Reads a group that has one tensor for each parameter and state. `masters` is a list in the
   // group's order. If it is None, the weights are the masters.
   void read_each(const Value& masters, const Value& param_group,
-                 const std::vector<NamedShape>& group, const std::set<std::string>& doubtful) {
+                 const std::vector<NamedShape>& group, const GroupPart& part,
+                 const std::set<std::string>& doubtful) {
     const std::vector<int64_t> indices = param_group.at(keys::kParams).as_ints();
     if (indices.size() != group.size()) {
       throw Unproven(param_group.at(keys::kParams).where() + ": expected " +
@@ -202,15 +216,16 @@ class RankReader {
                      std::to_string(indices.size()));
     }
     for (size_t i = 0; i < group.size(); ++i) {
-      const auto& [name, shape] = group[i];
-      if (name.empty()) continue;
-      ParameterShard& shard = shard_of(source_, name, mp_, shape);
+      const Shape& held = group[i].shape;
+      if (group[i].name.empty()) continue;
+      const auto [name, shape, begin] = part.place(source_, group[i]);
+      ParameterShard& shard = shard_of(source_, name, part.mp_rank, shape);
       const bool has_master = masters && !doubtful.contains(name);
-      const Value fp32 = has_master ? masters.at(i) : weight(name);
-      if (fp32.as_tensor().shape != shape) fp32.fail("a tensor of shape " + to_string(shape));
+      const Value fp32 = has_master ? masters.at(i) : weight(name, begin, held);
+      if (fp32.as_tensor().shape != held) fp32.fail("a tensor of shape " + to_string(held));
       const OptimizerStates states =
-          states_of(source_, state(indices[i]), param_group, {numel(shape)}, &shape);
-      add_fragments(shard, 0, fp32, states, 0, 0, numel(shape));
+          states_of(source_, state(indices[i]), param_group, {numel(held)}, &held);
+      add_fragments(shard, 0, fp32, states, 0, begin, numel(held));
       if (has_master) check_master(name, shard);
       set_step(shard, name, states.step);
     }
@@ -231,13 +246,27 @@ class RankReader {
     return Value(widened(found->second)).named(name);
   }
 
+  // Returns elements [begin, ...) of the weights, as a tensor of this shape.
+  Value weight(const std::string& name, int64_t begin, const Shape& shape) const {
+    const Value all = weight(name);
+    TensorRecord part = all.as_tensor();
+    if (part.shape == shape) return all;
+    if (begin + numel(shape) > part.numel())
+      all.fail(std::to_string(begin + numel(shape)) + " elements at least");
+    const uint64_t size = element_size(part.dtype);
+    part.bytes = std::make_shared<SubRange>(part.bytes, static_cast<uint64_t>(begin) * size,
+                                            static_cast<uint64_t>(numel(shape)) * size);
+    part.shape = shape;
+    return Value(part).named(all.where());
+  }
+
   Value state(int64_t index) const {
     const auto found = states_.find(index);
     return found == states_.end() ? Value() : found->second;
   }
 
   ShardedCheckpoint& source_;
-  int mp_;
+  int mp_, ep_rank_;
   bool module_order_;
   Value model_state_, optimizer_, torch_, flat_, unfused_;  // flat_, unfused_: masters
   States states_;  // the optimizer's, by parameter or group
@@ -246,13 +275,23 @@ class RankReader {
 
 }  // namespace
 
-void read_zero0(ShardedCheckpoint& source, bool module_order) {
+void read_zero0(ShardedCheckpoint& source, const ExpertOptimizers& experts, bool module_order) {
   try {
+    std::set<std::pair<int, int>> known;  // stages and ep ranks: several tp ranks may have experts
     for (int mp = 0; mp < source.tp_size * source.pp_size; ++mp) {
-      RankReader reader(source, mp, module_order);
-      reader.read();
-      if (mp == 0 && source.states_refused.empty())
-        source.optimizer_state = reader.universal_state();
+      const auto found = experts.find(mp);
+      auto optimizers = found == experts.end() ? ExpertOptimizers::mapped_type() : found->second;
+      if (optimizers.empty())
+        optimizers = {{0, source.model_states[static_cast<size_t>(mp)].at(keys::kOptimizer)}};
+      for (const auto& [ep, optimizer] : optimizers) {
+        const bool first = &optimizer == &optimizers[0].second;
+        // Without experts' files, and where tp cuts experts, each tp rank has its own part of them.
+        const int holder = source.experts.whole ? mp / source.tp_size : mp;
+        RankReader reader(source, mp, optimizer, ep, module_order);
+        reader.read(first, known.insert({holder, ep}).second);
+        if (mp == 0 && first && source.states_refused.empty())
+          source.optimizer_state = reader.universal_state();
+      }
     }
     if (source.parameters.empty()) read_weights(source);  // an optimizer without states
   } catch (const Unproven& error) {

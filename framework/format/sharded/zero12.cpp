@@ -84,6 +84,7 @@ struct RankGroup {
   size_t g;
   const GroupShapes& group;
   int dp, mp;
+  GroupPart part;
 };
 
 // DeepSpeedZeroOptimizer with Muon keeps the whole momentum of each matrix that has elements in the
@@ -117,8 +118,10 @@ class MuonMomentum {
     int64_t start = 0;  // of a matrix
     for (const Fragment& fragment : fragments_) {
       const auto& [name, shape] = parameter(fragment);
-      add_fragment(shard_of(source, name, rank_.mp, shape), kMomentumState, rank_.dp, momentum_,
-                   start + fragment.param_start, fragment.param_start, fragment.numel);
+      const ExpertSpread::Place place = rank_.part.place(source, {name, shape});
+      add_fragment(shard_of(source, place.name, rank_.part.mp_rank, place.shape), kMomentumState,
+                   rank_.dp, momentum_, start + fragment.param_start,
+                   place.begin + fragment.param_start, fragment.numel);
       start += numel(shape);
     }
   }
@@ -136,23 +139,23 @@ class MuonMomentum {
 
 // Reads all fragments of all states.
 void read_group(ShardedCheckpoint& source, const RankGroup& rank, bool check_mappings) {
-  const auto& [file, g, group, dp, mp] = rank;
+  const auto& [file, g, group, dp, mp, part] = rank;
   const Value state = file.at(keys::kOptimizerStateDict);
-  const FlatGroup layout = layout_of(state, g, group, source.dp_size);
-  const std::vector<Fragment> fragments = layout.fragments(dp);
+  const FlatGroup layout = layout_of(state, g, group, part.ranks);
+  const std::vector<Fragment> fragments = layout.fragments(part.rank);
   const Value mappings = state.find(keys::kParamSliceMappings);  // older versions have none
   if (mappings && check_mappings) check_mapping(mappings.at(g), group, fragments);
   const Value fp32 = state.at(keys::kFp32Groups).at(g);
   const int64_t padded = layout.partition_numel();
-  const std::vector<int64_t> counts = {padded, padded - layout.padding(dp)};
+  const std::vector<int64_t> counts = {padded, padded - layout.padding(part.rank)};
   auto [entry, param_group] = group_state(state, g);
   MuonMomentum momentum(rank, fragments, counts);
   momentum.take(entry, param_group);
   const OptimizerStates states = states_of(source, entry, param_group, counts);
   for (const Fragment& fragment : fragments) {
-    const auto& [name, shape] = group[fragment.param];
-    ParameterShard& shard = shard_of(source, name, mp, shape);
-    add_fragments(shard, dp, fp32, states, fragment.partition_start, fragment.param_start,
+    const auto& [name, shape, begin] = part.place(source, group[fragment.param]);
+    ParameterShard& shard = shard_of(source, name, part.mp_rank, shape);
+    add_fragments(shard, dp, fp32, states, fragment.partition_start, begin + fragment.param_start,
                   fragment.numel);
     set_step(shard, name, states.step);
   }
@@ -250,7 +253,15 @@ void read_all_groups(ShardedCheckpoint& source, const std::vector<Value>& optimi
       if (fp32.size() != groups.size())
         fp32.fail("partitions of " + std::to_string(groups.size()) + " groups");
       for (size_t g = 0; g < groups.size(); ++g)
-        read_group(source, {file, g, groups[g], dp, mp}, !round_robin || source.stage == 0);
+        read_group(source,
+                   {file,
+                    g,
+                    groups[g],
+                    dp,
+                    mp,
+                    {source, groups[g], dp, mp,
+                     group_state(file.at(keys::kOptimizerStateDict), g).second}},
+                   !round_robin || source.stage == 0);
     }
   }
   if (round_robin) check_weights(source);

@@ -39,17 +39,19 @@ void read_sub_group(ShardedCheckpoint& source, const Value& state, size_t g, con
                     int dp, int mp) {
   const Value torch_state = state.at(keys::kOptimizerStateDict),
               fp32 = state.at(keys::kFp32FlatGroups).at(g);
-  const OptimizerStates states =
-      states_of(source, entry_of(torch_state.at(keys::kState), g),
-                group_of(torch_state, static_cast<int64_t>(g)), {fp32.as_tensor().numel()});
+  const Value group = group_of(torch_state, static_cast<int64_t>(g));
+  const OptimizerStates states = states_of(source, entry_of(torch_state.at(keys::kState), g), group,
+                                           {fp32.as_tensor().numel()});
+  const std::vector<NamedShape> parameters = named_shapes(shapes);
+  const GroupPart part(source, parameters, dp, mp, group);
   int64_t start = 0;
-  for (const auto& [name, shape] : named_shapes(shapes)) {
-    const int64_t part = zero3_part_numel(numel(shape), source.dp_size);
-    const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
-    ParameterShard& shard = shard_of(source, name, mp, shape);
-    add_fragments(shard, dp, fp32, states, start, begin, held);
+  for (const NamedShape& parameter : parameters) {
+    const auto [name, shape, first] = part.place(source, parameter);
+    const auto [begin, held] = zero3_part(numel(parameter.shape), part.rank, part.ranks);
+    ParameterShard& shard = shard_of(source, name, part.mp_rank, shape);
+    add_fragments(shard, dp, fp32, states, start, first + begin, held);
     set_step(shard, name, states.step);
-    start += part;
+    start += zero3_part_numel(numel(parameter.shape), part.ranks);
   }
   if (fp32.as_tensor().numel() != start)
     fp32.fail("a sub-group of " + std::to_string(start) + " elements");
@@ -80,12 +82,14 @@ void read_frozen_of_zero3(ShardedCheckpoint& source, RecordChecksums* checks) {
     for (int dp = 0; dp < source.dp_size; ++dp) {
       const Value parts = read_torch_file(source.folder / zero3_model_states_file(dp, mp), checks)
                               .at(keys::kFrozenParamFragments);
-      for (const auto& [name, shape] : named_shapes(shapes)) {
-        const auto [begin, held] = zero3_part(numel(shape), dp, source.dp_size);
-        ParameterShard& shard = shard_of(source, name, mp, shape);
-        const Value part = parts.at(name),
+      for (const NamedShape& parameter : named_shapes(shapes)) {
+        const GroupPart rank(source, {parameter}, dp, mp, Value::dict());
+        const auto [name, shape, first] = rank.place(source, parameter);
+        const auto [begin, held] = zero3_part(numel(parameter.shape), rank.rank, rank.ranks);
+        ParameterShard& shard = shard_of(source, name, rank.mp_rank, shape);
+        const Value part = parts.at(parameter.name),
                     whole = Value(widened(part.as_tensor())).named(part.where());
-        add_fragment(shard, kFp32State, dp, whole, 0, begin, held);
+        add_fragment(shard, kFp32State, dp, whole, 0, first + begin, held);
       }
     }
   }

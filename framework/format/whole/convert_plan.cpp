@@ -80,7 +80,8 @@ class Planner {
     // hold equal copies.
     const bool tied = !info_.has_pipeline_replicated && name.starts_with(kTiedModules);
     rule.pipeline_replicated |= tied;
-    const auto stages = select_shards(name, all, rule, source_.tp_size, tied);
+    const bool once = source_.experts.whole && source_.experts.is_expert(name);
+    const auto stages = select_shards(name, all, rule, once ? 1 : source_.tp_size, tied);
     const Shards& shards = stages[0];
     ++plan_.parameters;
     for (const std::string& state : states_of(shards)) plan_state(name, rule, stages, state);
@@ -126,6 +127,16 @@ class Planner {
               .cut = cut,
               .sources = std::move(sources)},
              tensor, merge_keys(rule, cut));
+    if (const auto* layer = source_.experts.layer_of(name)) mark_experts(layer->experts);
+  }
+
+  // AutoEP cuts an expert's parameter by itself along dim 0, whatever tp did before.
+  void mark_experts(int64_t count) {
+    Value& content = plan_.files.back().content;
+    content = Value::dict({{keys::kParam, content.at(keys::kParam)},
+                           {keys::kCatDim, 0},
+                           {keys::kIsExpertParam, true},
+                           {keys::kEpNumExperts, count}});
   }
 
   // Adds a file with this tensor beside the keys in `entries`.

@@ -43,6 +43,7 @@ struct Case {
   bool llama = false;    // untied, no biases, RMSNorm, SwiGLU, rotary; bf16
   bool experts = false;  // in every second layer, beside --llama
   int num_layers = 5;
+  bool spread() const { return mesh.ep_size > 1 || mesh.whole_experts; }
 };
 
 std::string describe(const Case& k) {
@@ -68,7 +69,8 @@ GptConfig config_of(const Case& k) {
   c.normalization = "rmsnorm";
   c.ffn_hidden_size = 12;
   if (!k.experts) return c;
-  c.num_experts = 3;
+  c.num_experts = k.spread() ? 4 : 3;
+  c.moe_aux_loss_coeff = 0.1;
   c.moe_layer_freq = 2;
   c.moe_ffn_hidden_size = c.moe_shared_expert_intermediate_size = 8;
   c.moe_shared_expert_gate = true;
@@ -76,7 +78,7 @@ GptConfig config_of(const Case& k) {
 }
 
 struct Measured {
-  CommCounts counts;      // summed over the dp ranks of this stage and tp rank
+  CommCounts counts;      // summed over the dp ranks of this stage, and over tp for spread experts
   CommCounts everywhere;  // summed over all ranks
   int64_t wire = 0;       // handed to MPI by all ranks
   int64_t params = 0;     // on this rank: P
@@ -119,8 +121,9 @@ Measured step(const Case& k, const GptConfig& c, const CommPtr& world) {
   world->all_reduce(sent);
   measured.wire = sent.item<int64_t>();
   measured.everywhere = summed(measured.counts, world);
+  const int tp_rank = k.spread() ? 0 : grid.coord.tp;
   measured.counts =
-      summed(measured.counts, world->split(k.mesh.rank_of({grid.coord.pp, 0, grid.coord.tp}), 0));
+      summed(measured.counts, world->split(k.mesh.rank_of({grid.coord.pp, 0, tp_rank}), 0));
   for (const ParamSpec& spec : model.params()) measured.params += spec.tensor.numel();
   return measured;
 }
@@ -142,6 +145,8 @@ int64_t wire_bytes(const CommCounts& everywhere, const Topology& mesh) {
                                             {"pp", mesh.pp_size},
                                             {"dp", mesh.dp_size},
                                             {"model", mesh.tp_size * mesh.pp_size},
+                                            {"ep", mesh.ep_size},
+                                            {"edp", mesh.edp_size()},
                                             {"embedding", 2}};
   int64_t sum = 0;
   for (const auto& [group, traffic] : everywhere.groups) {
@@ -153,12 +158,13 @@ int64_t wire_bytes(const CommCounts& everywhere, const Topology& mesh) {
   return sum;
 }
 
-void expect_equal(const CommCounts& actual, CommForm expected) {
+// `expected` is of one tp rank, `actual` the sum over `tp_ranks`.
+void expect_equal(const CommCounts& actual, CommForm expected, int tp_ranks) {
   for (const auto& [group, traffic] : actual.groups) {
     for (size_t verb = 0; verb < kVerbs; ++verb) {
       const CommSum should = expected[{group, kVerbNames[verb]}];
-      EXPECT_EQ(traffic[verb].calls, should.calls) << group << " " << kVerbNames[verb];
-      EXPECT_EQ(traffic[verb].bytes, should.bytes) << group << " " << kVerbNames[verb];
+      EXPECT_EQ(traffic[verb].calls, should.calls * tp_ranks) << group << " " << kVerbNames[verb];
+      EXPECT_EQ(traffic[verb].bytes, should.bytes * tp_ranks) << group << " " << kVerbNames[verb];
       expected.erase({group, kVerbNames[verb]});
     }
   }
@@ -177,18 +183,32 @@ RANKS_TEST_P(CommVolume, EqualsTheClosedFormAndWhatMpiSends) {
     k.recompute = choice & 1, k.sequence = choice & 2, k.llama = choice >= 4,
     k.experts = choice >= 8;
     k.micro_batches = 1 + choice % 3;
+    if (k.spread() && (!k.experts || (k.mesh.whole_experts && !k.sequence))) continue;
     SCOPED_TRACE(describe(k));
     const GptConfig c = config_of(k);
     const Measured measured = step(k, c, world);
-    expect_equal(measured.counts, comm_form(c, shape_of(k), k.mesh.coord_of(world->rank()).pp));
-    EXPECT_EQ(measured.wire, wire_bytes(measured.everywhere, k.mesh));
+    expect_equal(measured.counts, comm_form(c, shape_of(k), k.mesh.coord_of(world->rank()).pp),
+                 k.spread() ? k.mesh.tp_size : 1);
+    // A rank hands MPI those rows alone that go to others.
+    const int64_t rows = measured.everywhere.groups.at("ep")[kAllToAll].bytes;
+    EXPECT_GE(measured.wire, wire_bytes(measured.everywhere, k.mesh) + (rows > 0 ? 1 : 0));
+    EXPECT_LE(measured.wire, wire_bytes(measured.everywhere, k.mesh) + rows);
   }
 }
 
 std::string name_of(const testing::TestParamInfo<std::tuple<Topology, int>>& info) {
   const auto& [mesh, zero_stage] = info.param;
-  return c10::str("pp", mesh.pp_size, "dp", mesh.dp_size, "tp", mesh.tp_size, "zero", zero_stage);
+  return c10::str("pp", mesh.pp_size, "dp", mesh.dp_size, "tp", mesh.tp_size, "zero", zero_stage,
+                  mesh.ep_size > 1 ? c10::str("ep", mesh.ep_size) : "",
+                  mesh.whole_experts ? "whole" : "");
 }
+INSTANTIATE_TEST_SUITE_P(
+    Experts, CommVolume,
+    testing::Combine(testing::Values(Topology{1, 2, 1, 2}, Topology{2, 2, 2, 2},
+                                     Topology{1, 4, 1, 2}, Topology{1, 2, 2, 4, true},
+                                     Topology{1, 4, 2, 2, true}),
+                     testing::Values(0, 1, 2, 3)),
+    name_of);
 INSTANTIATE_TEST_SUITE_P(Meshes, CommVolume,
                          testing::Combine(testing::Values(Topology{1, 1, 1}, Topology{1, 1, 4},
                                                           Topology{1, 3, 1}, Topology{3, 1, 1},

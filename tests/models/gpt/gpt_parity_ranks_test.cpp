@@ -22,6 +22,8 @@ struct Case {
   std::string architecture;
   bool sequence = false;  // sequence parallelism
   int zero_stage = 0;
+  int ep = 1;
+  bool whole_experts = false;                    // tp does not cut them
   int rows() const { return sequence ? 2 : 1; }  // per micro-batch
 };
 
@@ -110,6 +112,15 @@ const Architecture kArchitectures[] = {
        c.moe_aux_loss_coeff = 0.3;
        c.moe_z_loss_coeff = 0.01;
      }},
+    {"expertsmany",
+     [](GptConfig& c) {
+       llama(c);
+       c.moe_shared_expert_gate = true;
+       c.num_experts = 8;
+       c.moe_router_topk = 3;
+       c.moe_shared_expert_intermediate_size = 20;
+       c.moe_aux_loss_coeff = 0.3;
+     }},
     {"expertsshared",
      [](GptConfig& c) {
        llama(c);
@@ -137,7 +148,7 @@ const Architecture kArchitectures[] = {
 
 // Grouped heads are at least as many as tp.
 GptConfig tiny(const Case& test) {
-  const auto& [tp, pp, dp, architecture, sequence, zero_stage] = test;
+  const auto& [tp, pp, dp, architecture, sequence, zero_stage, ep, whole_experts] = test;
   GptConfig c;
   c.num_layers = 5;
   c.hidden_size = 16;
@@ -177,6 +188,12 @@ std::vector<MicroBatch> batches_of(const GptConfig& c, int rows, const ProcessGr
 
 // Returns this tp rank's shard of a whole tensor, vocabulary padding included.
 torch::Tensor shard_of(const torch::Tensor& whole, const ParamSpec& spec, const ProcessGrid& grid) {
+  if (spec.experts) {
+    const torch::Tensor own = whole.chunk(
+        grid.topology.ep_size, 0)[static_cast<size_t>(grid.topology.ep_rank_of(grid.coord))];
+    if (spec.split_dim < 0) return own;
+    return own.chunk(grid.topology.tp_size, spec.split_dim)[static_cast<size_t>(grid.coord.tp)];
+  }
   if (spec.split_dim < 0) return whole;
   if (spec.sub_params > 1) {
     std::vector<torch::Tensor> shards;
@@ -223,7 +240,7 @@ Result run_on(const ProcessGrid& grid, const GptConfig& config, const Case& test
         if (&group.params[piece.param] == &spec)
           sum.view(-1).narrow(0, piece.param_start, piece.numel()).copy_(part(piece));
       }
-      optimizer.partitions().all_reduce(sum);
+      group.partitions->all_reduce(sum);
       return sum;
     };
     for (const ParamSpec& spec : group.params) {
@@ -247,7 +264,11 @@ void expect_close(const Result& result, const std::map<std::string, torch::Tenso
 class GptParity : public testing::TestWithParam<Case> {};
 struct GptParityRank : RankFixtureOf<GptParity> {
   void SetUp() override {
-    topology_ = {.pp_size = test_.pp, .dp_size = test_.dp, .tp_size = test_.tp};
+    topology_ = {.pp_size = test_.pp,
+                 .dp_size = test_.dp,
+                 .tp_size = test_.tp,
+                 .ep_size = test_.ep,
+                 .whole_experts = test_.whole_experts};
     config_ = tiny(test_);
     world_ = first_ranks(topology_.world_size());
     alone_ = test_world()->split(test_world()->rank(), 0);
@@ -358,15 +379,40 @@ std::vector<Case> sequence_cases() {
   return out;
 }
 
+// Experts over ranks, cut by tp or whole, at the ZeRO stages that differ most.
+std::vector<Case> expert_cases() {
+  std::vector<Case> out;
+  for (const int tp : {1, 2})
+    for (const int pp : {1, 2})
+      for (const int dp : {1, 2, 4, 8})
+        for (const int ep : {1, 2, 4})
+          for (const bool whole : {false, true})
+            for (const int stage : {0, 3}) {
+              const int ranks = whole ? dp * tp : dp;
+              const bool new_mesh = ep > 1 || whole;  // the others are Families and Sequence
+              if (tp * pp * dp > 8 || ranks % ep != 0 || !new_mesh || (whole && tp == 1)) continue;
+              Case test{tp, pp, dp, ep == 4 ? "expertsmany" : "experts"};
+              test.sequence = whole || (tp == 2 && stage == 3);
+              test.zero_stage = stage;
+              test.ep = ep;
+              test.whole_experts = whole;
+              if (test.rows() * dp > kSamples) continue;
+              out.push_back(test);
+            }
+  return out;
+}
+
 std::string name_of(const testing::TestParamInfo<Case>& info) {
-  const auto& [tp, pp, dp, architecture, sequence, zero_stage] = info.param;
+  const auto& [tp, pp, dp, architecture, sequence, zero_stage, ep, whole_experts] = info.param;
   return "tp" + std::to_string(tp) + "pp" + std::to_string(pp) + "dp" + std::to_string(dp) +
-         architecture + (zero_stage > 0 ? "zero" + std::to_string(zero_stage) : "");
+         architecture + (zero_stage > 0 ? "zero" + std::to_string(zero_stage) : "") +
+         (ep > 1 ? "ep" + std::to_string(ep) : "") + (whole_experts ? "whole" : "");
 }
 INSTANTIATE_TEST_SUITE_P(Gpt, GptParity, testing::ValuesIn(cases({"gpt", "untied"}, 4)), name_of);
 INSTANTIATE_TEST_SUITE_P(Others, GptParity,
                          testing::ValuesIn(cases({"llama", "swiglu", "bloom"}, 2)), name_of);
 INSTANTIATE_TEST_SUITE_P(Families, GptParity, testing::ValuesIn(family_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Experts, GptParity, testing::ValuesIn(expert_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Sequence, GptParity, testing::ValuesIn(sequence_cases()), name_of);
 
 }  // namespace

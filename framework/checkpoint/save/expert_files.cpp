@@ -1,0 +1,82 @@
+#include "framework/checkpoint/save/expert_files.h"
+
+#include <map>
+
+#include "framework/checkpoint/torch_bridge.h"
+#include "framework/comm/agreement.h"
+
+namespace anymesh {
+namespace {
+
+// Returns expert e of this rank's stacked tensor [E/ep, ...].
+TensorRecord expert_of(const TensorRecord& stacked, int64_t e) {
+  TensorRecord one = stacked;
+  one.shape.erase(one.shape.begin());
+  const uint64_t size = one.nbytes();
+  one.bytes = std::make_shared<SubRange>(stacked.bytes, static_cast<uint64_t>(e) * size, size);
+  return one;
+}
+
+}  // namespace
+
+ExpertSpread expert_spread(const CheckpointedRun& run) {
+  std::vector<std::string> mine;  // prefixes and numbers of experts
+  for (const ParamSpec& spec : run.stage.params()) {
+    if (!spec.experts) continue;
+    const std::string prefix = ExpertSpread::prefix_of(spec.name);
+    if (!mine.empty() && mine[mine.size() - 2] == prefix) continue;
+    mine.insert(mine.end(), {prefix, std::to_string(spec.shape[0])});
+  }
+  ExpertSpread spread;
+  spread.ep_size = run.grid.topology.ep_size;
+  spread.whole = run.grid.topology.whole_experts;
+  const std::vector<std::string> all = gather_lines(*run.grid.pp, mine);
+  for (size_t i = 0; i < all.size(); i += 2)
+    spread.layers.push_back({all[i], std::stoll(all[i + 1])});
+  return spread;
+}
+
+ExpertSpread::Rank expert_rank(const CheckpointedRun& run) {
+  const Topology& mesh = run.grid.topology;
+  return {mesh.ep_rank_of(run.grid.coord), mesh.edp_rank_of(run.grid.coord), mesh.ep_size,
+          mesh.edp_size()};
+}
+
+void write_expert_files(const CheckpointedRun& run, const SaveOptions& options,
+                        const ExpertSpread& spread, const std::vector<TensorRecord>& weights,
+                        bool first_alone, const WriteFile& write) {
+  const ExpertSpread::Rank rank = expert_rank(run);
+  const int tp_rank = spread.whole ? 0 : run.grid.coord.tp;
+  std::map<std::pair<int, int64_t>, std::vector<Value::Entry>> files;  // by layer and expert
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const ParamSpec& spec = run.stage.params()[i];
+    if (!spec.experts || (options.exclude_frozen_parameters && spec.frozen())) continue;
+    const auto layer = static_cast<int>(spread.layer_of(spec.name) - spread.layers.data());
+    const int64_t local = spec.tensor.size(0);
+    for (int64_t e = 0; e < local; ++e) {
+      const int64_t expert = rank.ep * local + e;
+      const int writer = first_alone ? 0 : static_cast<int>((layer + e) % rank.edp_size);
+      if (rank.edp == writer)
+        files[{layer, expert}].emplace_back(spec.name + "." + std::to_string(expert),
+                                            expert_of(weights[i], e));
+    }
+  }
+  for (auto& [file, entries] : files)
+    write(expert_states_file(file.first, file.second, tp_rank),
+          Value::ordered_dict(std::move(entries)), kAlone);
+}
+
+std::string optimizer_file_to_load(const CheckpointedRun& run) {
+  return expert_optim_states_file(expert_rank(run).ep, run.grid.model->rank());
+}
+
+// The first dp rank with this ep rank writes it.
+std::optional<std::string> optimizer_file_of_experts(const CheckpointedRun& run) {
+  Coord before = run.grid.coord;
+  const Topology& mesh = run.grid.topology;
+  for (before.dp = 0; before.dp < run.grid.coord.dp; ++before.dp)
+    if (mesh.ep_rank_of(before) == expert_rank(run).ep) return std::nullopt;
+  return optimizer_file_to_load(run);
+}
+
+}  // namespace anymesh
