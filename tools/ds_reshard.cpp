@@ -27,7 +27,7 @@ ReshardOptions parse(int argc, char** argv) {
     ("input_folder", "Tag folder, e.g. checkpoints/global_step100", text, "DIR")
     ("output_folder", "Tag folder to make; what belongs beside a tag, and 'latest', go beside it",
      text, "DIR")
-    ("target", "dp=N, zero=0..3, dtype=bf16|fp16|fp32, tp=N, pp=N, joined by commas; what is not "
+    ("target", "dp=N, zero=0..3, dtype=bf16|fp16|fp32, tp=N, pp=N, ep=N, joined by commas; what is not "
      "named stays", text, "MESH")
     ("num_workers", "Threads that read, cut and write tensors",
      cxxopts::value<int>()->default_value(std::to_string(write_threads())), "N")

@@ -46,15 +46,34 @@ done
 
 # Each goes on as several others do, and none has more than rounding between its next losses and theirs.
 for i in "${!meshes[@]}"; do
-  for step in 1 4 7; do
+  for step in 1 $((3 + i % 4)); do
     j=$(((i + step) % ${#meshes[@]}))
-    folder=$([[ $step == 4 ]] && echo --universal-checkpoint || true)
+    folder=$([[ $step == 1 ]] || echo --universal-checkpoint)
     rm -rf moved
     run "${meshes[j]}" moved.csv --train-iters 6 --load "ckpt$i" --save moved $folder
     "$bin/ckpt" diff "ckpt$i/global_step6" moved/global_step6 >diff.log || fail "${meshes[i]} -> ${meshes[j]}: $(cat diff.log)"
     run "${meshes[j]}" moved.csv --train-iters 50 --exit-interval 8 --load "ckpt$i" $folder
     run "${meshes[i]}" stayed.csv --train-iters 50 --exit-interval 8 --load "ckpt$i"
     close stayed.csv moved.csv 1e-6 7 "${meshes[i]} -> ${meshes[j]} $folder: state bit-equal, next losses"
+  done
+done
+
+# ds_reshard writes what a run on the other mesh would have saved: it verifies, and a run goes on from it bit for bit as from the source.
+for i in "${!meshes[@]}"; do
+  for step in $((i % 2 == 0 ? 2 : 5)); do
+    j=$(((i + step) % ${#meshes[@]}))
+    IFS=, read -r tp pp dp zero ep whole <<<"${meshes[j]}"
+    [[ -z $whole && (${meshes[i]} != *whole || $tp == 1) ]] || continue
+    source=ckpt$i/global_step6$([[ $step == 5 ]] && echo _universal || true)
+    rm -rf cut
+    "$bin/ds_reshard" --input_folder "$source" --output_folder cut/global_step6 --target "tp=$tp,pp=$pp,dp=$dp,zero=$zero,ep=$ep" \
+        >reshard.log 2>&1 || fail "${meshes[i]} cut for ${meshes[j]}: $(tail -3 reshard.log)"
+    echo global_step6 >cut/latest
+    "$bin/ckpt" verify cut/global_step6 >verify.log || fail "${meshes[i]} cut for ${meshes[j]}: $(cat verify.log)"
+    "$bin/ckpt" diff "$source" cut/global_step6 >diff.log || fail "${meshes[i]} cut for ${meshes[j]}: $(cat diff.log)"
+    run "${meshes[j]}" cut.csv --train-iters 50 --exit-interval 8 --load cut
+    run "${meshes[j]}" moved.csv --train-iters 50 --exit-interval 8 --load "ckpt$i"
+    same moved.csv cut.csv "$source of ${meshes[i]}, cut for ${meshes[j]}" 7
   done
 done
 

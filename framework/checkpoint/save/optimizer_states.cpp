@@ -146,22 +146,11 @@ Value stage12_optimizer(const CheckpointedRun& run, const TrainState& state) {
 Value partition_groups(const CheckpointedRun& run) {
   const auto& groups = run.optimizer.groups();
   if (groups.empty() || !groups.back().params[0].experts) return {};
-  const Topology& mesh = run.grid.topology;
   std::vector<Value> list;
-  for (const Group& group : groups) {
-    const bool experts = group.params[0].experts;
-    std::vector<Value> ranks;  // of dp
-    for (int rank = 0; rank < group.partitions->size(); ++rank)
-      ranks.emplace_back(experts ? rank * mesh.ep_size + expert_rank(run).ep : rank);
-    const Value name = experts ? ExpertSpread::group_name(mesh.ep_size) : "replicated";
-    list.push_back(
-        Value::dict({{"sub_group", static_cast<int64_t>(list.size())},
-                     {keys::kPartitionCount, group.partitions->size()},
-                     {"partition_rank", group.partitions->rank()},
-                     {"partition_ranks", Value::list(std::move(ranks))},
-                     {"families", Value::list({Value(experts ? "autoep_expert" : "replicated")})},
-                     {"group_names", Value::list({name})}}));
-  }
+  for (const Group& group : groups)
+    list.push_back(zero_partition_group(static_cast<int64_t>(list.size()), group.params[0].experts,
+                                        {expert_rank(run).ep, group.partitions->rank(),
+                                         run.grid.topology.ep_size, group.partitions->size()}));
   return Value::list(std::move(list));
 }
 

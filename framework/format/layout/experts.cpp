@@ -164,4 +164,17 @@ std::pair<std::string, int64_t> ExpertSpread::split_key(const std::string& key) 
   return {key, -1};
 }
 
+Value zero_partition_group(int64_t sub_group, bool experts, const ExpertSpread::Rank& rank) {
+  std::vector<Value> ranks;
+  for (int i = 0; i < rank.edp_size; ++i)
+    ranks.emplace_back(experts ? i * rank.ep_size + rank.ep : i);
+  const Value name = experts ? ExpertSpread::group_name(rank.ep_size) : "replicated";
+  return Value::dict({{"sub_group", sub_group},
+                      {keys::kPartitionCount, rank.edp_size},
+                      {"partition_rank", rank.edp},
+                      {"partition_ranks", Value::list(std::move(ranks))},
+                      {"families", Value::list({Value(experts ? "autoep_expert" : "replicated")})},
+                      {"group_names", Value::list({name})}});
+}
+
 }  // namespace anymesh

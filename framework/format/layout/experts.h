@@ -58,11 +58,17 @@ class ExpertSpread {
   // Splits the key of a tensor in an expert's file, "2.mlp.experts.w1.3": w1 and expert 3; the name
   // and -1 for an older mixture's.
   std::pair<std::string, int64_t> split_key(const std::string& key) const;
+  // Whether there are DeepSpeed's older mixtures.
+  bool has_older() const { return !locals_.empty(); }
   static std::string group_name(int ep_size) { return "ep_size_" + std::to_string(ep_size); }
 
  private:
   bool data_first_ = false;                // ranks of equal ep are adjacent
   std::map<std::string, int64_t> locals_;  // older mixtures: experts of a rank, by prefix
 };
+
+// Returns ZeRO 3's entry about the dp ranks that a sub-group is cut over. `rank` is the rank's place
+// among them: in edp, or for dense parameters in dp.
+Value zero_partition_group(int64_t sub_group, bool experts, const ExpertSpread::Rank& rank);
 
 }  // namespace anymesh

@@ -88,7 +88,8 @@ Value args_for(Value args, const CheckpointMesh& mesh) {
       {"pipeline_model_parallel_size", mesh.pp_size},
       {"data_parallel_size", mesh.dp_size},
       {"world_size", mesh.tp_size * mesh.pp_size * mesh.dp_size},
-      {"zero_stage", mesh.stage}};
+      {"zero_stage", mesh.stage},
+      {"expert_model_parallel_size", mesh.ep_size}};
   for (const auto& [name, size] : sizes)
     if (args.find(name).is_int()) args.set(name, size);
   const std::pair<std::string_view, DType> precisions[] = {{keys::kBf16, DType::kBFloat16},
@@ -122,6 +123,14 @@ Value model_states(const RankModel& rank, const CheckpointMesh& mesh, const Valu
       .set(keys::kFrozenParamFragments, parts)
       .set(keys::kDpWorldSize, mesh.dp_size)
       .set(keys::kMpWorldSize, mesh.tp_size * mesh.pp_size);
+  if (!optimizer.experts.layers.empty()) {
+    ExpertSpread experts = optimizer.experts;
+    experts.whole = false;
+    const ExpertSpread::Rank place{dp_rank % mesh.ep_size, dp_rank / mesh.ep_size, mesh.ep_size,
+                                   mesh.dp_size / mesh.ep_size};
+    state.erase(keys::kWholeExperts);
+    experts.record(state, place, mesh.stage == 3);
+  }
   if (state.contains(keys::kParallelDimensions))
     state.set(keys::kParallelDimensions,
               Value::dict({{keys::kPpDegree, mesh.pp_size}, {keys::kTpDegree, mesh.tp_size}}));

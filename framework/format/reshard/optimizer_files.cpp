@@ -119,6 +119,23 @@ Value settings_of(const Group& group, int64_t first, int64_t count) {
   return settings.set(keys::kParams, Value::list_of(indices));
 }
 
+// Cuts the stacked experts of a group down to those of an ep rank.
+void keep_experts(Group& group, int ep_rank, int ep_size) {
+  group.settings.set(keys::kGroupName, ExpertSpread::group_name(ep_size));
+  for (Parameter& parameter : group.parameters) {
+    if (parameter.shape.at(0) % ep_size != 0)
+      throw UserError("--target: ep=" + std::to_string(ep_size) + " does not divide the " +
+                      std::to_string(parameter.shape[0]) + " experts of " + parameter.name);
+    parameter.shape[0] /= ep_size;
+    for (auto& [state, tensor] : parameter.states) {
+      tensor.shape = parameter.shape;
+      const uint64_t size = tensor.nbytes();
+      tensor.bytes =
+          std::make_shared<SubRange>(tensor.bytes, static_cast<uint64_t>(ep_rank) * size, size);
+    }
+  }
+}
+
 Value shapes_of(std::span<const Parameter> parameters) {
   std::vector<Value::Entry> shapes;
   for (const Parameter& parameter : parameters)
@@ -136,7 +153,7 @@ bool has_bf16_optimizer(const CheckpointMesh& mesh, const Value& config) {
 
 OptimizerFiles::OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh,
                                const Value& config, const Value& common)
-    : mesh_(mesh), common_(common), groups_(rank.groups) {
+    : mesh_(mesh), common_(common) {
   const auto zero = [&](std::string_view key) {
     return config_entry(config, keys::kZeroOptimization, key);
   };
@@ -150,8 +167,9 @@ OptimizerFiles::OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh
   const Value size = zero(keys::kSubGroupSize);
   const bool is_number = size.is_int() || size.kind() == Value::Kind::kFloat;
   sub_group_size_ = is_number ? static_cast<int64_t>(size.as_double()) : kSubGroupSizeDefault;
-  std::erase_if(groups_, [](const Group& group) { return group.parameters.empty(); });
-  for (Group& group : groups_) {
+  Groups all = rank.groups;
+  std::erase_if(all, [](const Group& group) { return group.parameters.empty(); });
+  for (Group& group : all) {
     check_same_step(group);
     if (!is_flat || !is_true(zero(keys::kRoundRobinGradients))) continue;
     std::vector<Parameter> parameters;
@@ -159,6 +177,15 @@ OptimizerFiles::OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh
       parameters.push_back(group.parameters[i]);
     group.parameters = std::move(parameters);
   }
+  for (int ep = 0; ep < mesh.ep_size; ++ep) {
+    groups_.push_back(all);
+    for (Group& group : groups_.back())
+      if (group.experts) keep_experts(group, ep, mesh.ep_size);
+  }
+}
+
+OptimizerFiles::Part OptimizerFiles::part_of(const Group& group, int dp_rank) const {
+  return group.experts ? Part{dp_rank / ep(), mesh_.dp_size / ep()} : Part{dp_rank, mesh_.dp_size};
 }
 
 std::vector<int64_t> OptimizerFiles::gaps_of(const Group& group) const {
@@ -176,28 +203,29 @@ std::vector<int64_t> OptimizerFiles::gaps_of(const Group& group) const {
 FlatGroup OptimizerFiles::layout_of(const Group& group) const {
   std::vector<int64_t> numels;
   for (const Parameter& parameter : group.parameters) numels.push_back(numel(parameter.shape));
-  return FlatGroup(numels, mesh_.dp_size, gaps_of(group));
+  return FlatGroup(numels, part_of(group, 0).ranks, gaps_of(group));
 }
 
 OptimizerFiles::Flat OptimizerFiles::flat_group(const Group& group, int dp_rank) const {
   const FlatGroup layout = layout_of(group);
-  return {&group, layout.fragments(dp_rank), layout.partition_numel()};
+  return {&group, layout.fragments(part_of(group, dp_rank).rank), layout.partition_numel()};
 }
 
 // Cuts each parameter among the dp ranks, and the groups into sub-groups of about sub_group_size
 // elements a rank.
 std::vector<OptimizerFiles::Flat> OptimizerFiles::sub_groups(int dp_rank) const {
   std::vector<Flat> result;
-  for (const Group& group : groups_) {
+  for (const Group& group : groups(dp_rank)) {
+    const auto [rank, ranks] = part_of(group, dp_rank);
     int64_t all = 0;
     for (const Parameter& parameter : group.parameters)
-      all += zero3_part_numel(numel(parameter.shape), mesh_.dp_size);
+      all += zero3_part_numel(numel(parameter.shape), ranks);
     Flat sub{&group, {}, 0};
     for (size_t i = 0; i < group.parameters.size(); ++i) {
       const int64_t count = numel(group.parameters[i].shape);
-      const auto [begin, held] = zero3_part(count, dp_rank, mesh_.dp_size);
+      const auto [begin, held] = zero3_part(count, rank, ranks);
       sub.fragments.push_back({i, begin, sub.numel, held});
-      sub.numel += zero3_part_numel(count, mesh_.dp_size);
+      sub.numel += zero3_part_numel(count, ranks);
       const bool last = i + 1 == group.parameters.size();
       if (!last && (sub_group_size_ >= all || sub.numel < sub_group_size_)) continue;
       result.push_back(std::move(sub));
@@ -208,10 +236,11 @@ std::vector<OptimizerFiles::Flat> OptimizerFiles::sub_groups(int dp_rank) const 
 }
 
 Value OptimizerFiles::param_shapes() const {
-  if (mesh_.stage == 0) return {};
+  const bool experts = std::ranges::any_of(groups_[0], &Group::experts);
+  if (mesh_.stage == 0 && !experts) return {};  // DeepSpeed has none; experts' files need them
   Value shapes = Value::list();
   if (mesh_.stage < 3) {
-    for (const Group& group : groups_) shapes.push_back(shapes_of(group.parameters));
+    for (const Group& group : groups_[0]) shapes.push_back(shapes_of(group.parameters));
     return shapes;
   }
   for (const Flat& sub : sub_groups(0)) {
@@ -222,7 +251,7 @@ Value OptimizerFiles::param_shapes() const {
 }
 
 // Returns the state of torch's optimizer: an entry for each flat tensor.
-Value OptimizerFiles::base_state(const std::vector<Flat>& flats) const {
+Value OptimizerFiles::base_state(const std::vector<Flat>& flats, const Groups& groups) const {
   std::vector<Value::Entry> states;
   for (const Flat& flat : flats) {
     const Group& group = *flat.group;
@@ -238,7 +267,7 @@ Value OptimizerFiles::base_state(const std::vector<Flat>& flats) const {
   }
   Value settings = Value::list();
   int64_t first = 0;
-  for (const Group& group : groups_) {
+  for (const Group& group : groups) {
     const auto own = std::ranges::count(flats, &group, &Flat::group);
     settings.push_back(settings_of(group, first, own));
     first += own;
@@ -250,10 +279,12 @@ Value OptimizerFiles::base_state(const std::vector<Flat>& flats) const {
 Value OptimizerFiles::stage12(int dp_rank) const {
   std::vector<Flat> flats;
   Value masters = Value::list(), paddings = Value::list(), gaps = Value::list(),
-        mappings = Value::list();
-  for (const Group& group : groups_) {
+        mappings = Value::list(), counts = Value::list();
+  for (const Group& group : groups(dp_rank)) {
     const Flat& flat = flats.emplace_back(flat_group(group, dp_rank));
-    const int64_t padding = layout_of(group).padding(dp_rank);
+    const auto [rank, ranks] = part_of(group, dp_rank);
+    const int64_t padding = layout_of(group).padding(rank);
+    counts.push_back(ranks);
     const int64_t count = is_bf16_optimizer_ ? flat.numel : flat.numel - padding;
     masters.push_back(flat_tensor(group, kFp32State, flat.fragments, count));
     paddings.push_back(padding);
@@ -264,14 +295,13 @@ Value OptimizerFiles::stage12(int dp_rank) const {
                              fragment_address(fragment.numel, fragment.partition_start));
     mappings.push_back(Value::ordered_dict(std::move(addresses)));
   }
-  const Value counts = Value::list(std::vector<Value>(groups_.size(), mesh_.dp_size));
   Value state = Value::dict();
   if (!is_bf16_optimizer_) {
     for (const auto key : {keys::kLossScaler, keys::kDynamicLossScale, keys::kOverflow})
       state.set(key, common_.at(key));
   }
   state.set(keys::kClipGrad, common_.at(keys::kClipGrad))
-      .set(keys::kBaseOptimizerState, base_state(flats))
+      .set(keys::kBaseOptimizerState, base_state(flats, groups(dp_rank)))
       .set(keys::kFp32Groups, masters);
   if (!is_bf16_optimizer_) state.set(keys::kZeroStage, zero_stage_enum(mesh_.stage));
   state.set(keys::kGroupPaddings, paddings);
@@ -289,9 +319,17 @@ Value OptimizerFiles::stage3(int dp_rank) const {
   Value state = Value::dict({{keys::kZeroStage, zero_stage_enum(3)}});
   for (const auto key : {keys::kLossScaler, keys::kDynamicLossScale, keys::kOverflow})
     state.set(key, common_.at(key));
-  return state.set(keys::kPartitionCount, mesh_.dp_size)
-      .set(keys::kOptimizerStateDict, base_state(flats))
+  state.set(keys::kPartitionCount, mesh_.dp_size)
+      .set(keys::kOptimizerStateDict, base_state(flats, groups(dp_rank)))
       .set(keys::kFp32FlatGroups, masters);
+  if (std::ranges::none_of(groups(dp_rank), &Group::experts)) return state;
+  Value list = Value::list();
+  for (size_t i = 0; i < flats.size(); ++i) {
+    const auto [rank, ranks] = part_of(*flats[i].group, dp_rank);
+    list.push_back(zero_partition_group(static_cast<int64_t>(i), flats[i].group->experts,
+                                        {dp_rank % ep(), rank, ep(), ranks}));
+  }
+  return state.set(keys::kZeroPartitionGroups, list);
 }
 
 Value OptimizerFiles::state(int dp_rank) const {
@@ -301,11 +339,11 @@ Value OptimizerFiles::state(int dp_rank) const {
 }
 
 // Torch's own state has an entry for each parameter, and the weights are the masters.
-Value OptimizerFiles::whole_state() const {
+Value OptimizerFiles::whole_state(int ep_rank) const {
   std::vector<Value::Entry> states;
   Value settings = Value::list();
   int64_t index = 0;
-  for (const Group& group : groups_) {
+  for (const Group& group : groups_[static_cast<size_t>(ep_rank)]) {
     settings.push_back(settings_of(group, index, static_cast<int64_t>(group.parameters.size())));
     for (const Parameter& parameter : group.parameters) {
       if (group.entry)

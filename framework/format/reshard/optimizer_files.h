@@ -23,7 +23,8 @@ class OptimizerFiles {
 
   Value param_shapes() const;      // of the model-states file; None at ZeRO 0
   Value state(int dp_rank) const;  // optimizer_state_dict, of ZeRO 1 to 3
-  Value whole_state() const;       // `optimizer` of the model-states file, of ZeRO 0
+  // `optimizer` of the model-states file, of ZeRO 0; with experts, of the file of an ep rank.
+  Value whole_state(int ep_rank = 0) const;
 
  private:
   using Group = RankModel::Group;
@@ -34,9 +35,18 @@ class OptimizerFiles {
     int64_t numel;  // with padding
   };
 
+  using Groups = std::vector<Group>;
+  // How a group is cut, and which part a dp rank has.
+  struct Part {
+    int rank, ranks;
+  };
+
+  const Groups& groups(int dp_rank) const { return groups_[static_cast<size_t>(dp_rank % ep())]; }
+  int ep() const { return static_cast<int>(groups_.size()); }
+  Part part_of(const Group& group, int dp_rank) const;
   Flat flat_group(const Group& group, int dp_rank) const;
   std::vector<Flat> sub_groups(int dp_rank) const;
-  Value base_state(const std::vector<Flat>& flats) const;
+  Value base_state(const std::vector<Flat>& flats, const Groups& groups) const;
   Value stage12(int dp_rank) const;
   Value stage3(int dp_rank) const;
   FlatGroup layout_of(const Group& group) const;
@@ -44,7 +54,8 @@ class OptimizerFiles {
 
   CheckpointMesh mesh_;
   Value common_;
-  std::vector<Group> groups_;  // their parameters in the order of the flat buffers
+  // By ep rank, with its experts alone; parameters in the order of the flat buffers.
+  std::vector<Groups> groups_;
   bool is_bf16_optimizer_ = false;
   bool whole_momentum_ = false;  // Muon's: each rank has that of all matrices in its partition
   int64_t alignment_ = 1;        // of each parameter in a flat buffer, in elements

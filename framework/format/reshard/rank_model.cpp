@@ -59,6 +59,7 @@ std::vector<Group> groups_of(const ShardedCheckpoint& source, int pp, int tp) {
     for (const std::string& name :
          optimizers_order(names[g], source.model_states[mp], source.optimizers[mp], source.dp_size))
       group.parameters.push_back(parameter_of(source, name, pp, tp));
+    group.experts = !group.parameters.empty() && source.experts.layer_of(group.parameters[0].name);
   }
   return groups;
 }
@@ -171,8 +172,12 @@ bool is_partitioned(const ShardedCheckpoint& source) {
 }
 
 CheckpointMesh mesh_of(const ShardedCheckpoint& source) {
-  return {source.tp_size, source.pp_size, source.dp_size, source.stage,
-          model_dtype(source.model_states[0], source.model_tensors)};
+  return {source.tp_size,
+          source.pp_size,
+          source.dp_size,
+          source.stage,
+          model_dtype(source.model_states[0], source.model_tensors),
+          source.experts.ep_size};
 }
 
 Value config_entry(const Value& config, std::string_view section, std::string_view key) {
@@ -208,6 +213,26 @@ std::vector<std::string> optimizers_order(const std::vector<std::string>& names,
   return result;
 }
 
+void add_experts(
+    RankModel& rank, const CheckpointMesh& to,
+    const std::function<TensorRecord(const TensorRecord&, const std::string&)>& weight) {
+  std::set<std::string> in_module;
+  for (const auto& [name, tensor] : rank.module) in_module.insert(name);
+  std::set<std::string> names;
+  for (const Group& group : rank.groups) {
+    if (!group.experts) continue;
+    for (const Parameter& parameter : group.parameters) {
+      names.insert(parameter.name);
+      const TensorRecord tensor = weight(parameter.states.find(kFp32State)->second, parameter.name);
+      rank.experts.emplace_back(parameter.name, tensor);
+      if (to.stage == 3 && !in_module.contains(parameter.name) && !rank.module.empty())
+        rank.module.emplace_back(parameter.name, tensor);
+    }
+  }
+  if (to.stage < 3)
+    std::erase_if(rank.module, [&](const auto& entry) { return names.contains(entry.first); });
+}
+
 std::vector<RankModel> rank_models(const ShardedCheckpoint& source, const CheckpointMesh& to) {
   const DType from = mesh_of(source).dtype;
   std::vector<RankModel> ranks;
@@ -222,6 +247,12 @@ std::vector<RankModel> rank_models(const ShardedCheckpoint& source, const Checkp
       rank.frozen = frozen_parameters(source, rank);
       rank.excludes_frozen = excludes_frozen(source, rank);
       fill_module(source, rank, from, to);
+      add_experts(rank, to, [&](const TensorRecord& master, const std::string& name) {
+        if (from == to.dtype && !source.model_tensors.empty())
+          for (const auto& [held, tensor] : source.model_tensors[static_cast<size_t>(tp)])
+            if (held == name) return tensor;
+        return rounded(master, to.dtype);
+      });
       if (!rank.module.empty())
         rank.frozen = frozen_parameters(source, rank);  // as they are filled now
     }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -24,6 +25,7 @@ struct RankModel {
   struct Group {
     std::vector<Parameter> parameters;
     Value settings, entry;
+    bool experts = false;  // all parameters are stacked experts, of all ep ranks
   };
 
   int pp_rank = 0, tp_rank = 0;
@@ -39,6 +41,7 @@ struct RankModel {
   // A pipeline's layers, by number, with names within the layer. Empty if the source's layer files
   // are good as they are.
   std::map<int, NamedTensors> layers;
+  NamedTensors experts;  // stacked, of all ep ranks, in the model's precision
 };
 
 // Returns an entry of a section of ds_config, such as zero_optimization; None if it has none.
@@ -59,6 +62,11 @@ bool is_partitioned(const ShardedCheckpoint& source);
 std::vector<std::string> optimizers_order(const std::vector<std::string>& names,
                                           const Value& model_state, const Value& optimizer,
                                           int dp_size);
+
+// Fills in `experts` with weight(master, name). They are in `module` too at ZeRO 3, and only then.
+void add_experts(
+    RankModel& rank, const CheckpointMesh& to,
+    const std::function<TensorRecord(const TensorRecord&, const std::string&)>& weight);
 
 // Returns the ranks of a checkpoint whose tp and pp stay as they are, by mp rank, with `module` as
 // the mesh `to` needs it. Throws if optimizer states are missing or incomplete.

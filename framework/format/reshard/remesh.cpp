@@ -207,6 +207,7 @@ class Builder {
         to_(to),
         cuts_(model, to.tp_size),
         stages_(model, to.pp_size, cuts_),
+        experts_(ExpertSpread::from(model.model_states)),
         pipeline_(is_pipeline(model.model_states[0], model.checkpoint.names().at(0))) {
     for (const Value& state : model.model_states) buffers_.merge(buffer_names(state));
     for (const auto& names : model.groups) trained_.insert(names.begin(), names.end());
@@ -218,6 +219,9 @@ class Builder {
     rank.buffers = buffers_;
     for (size_t g = 0; g < model_.groups.size(); ++g) add_group(rank, g);
     pipeline_ ? add_layers(rank) : add_module(rank);
+    add_experts(rank, to_, [&](const TensorRecord& master, const std::string&) {
+      return rounded(master, to_.dtype);
+    });
     return rank;
   }
 
@@ -237,6 +241,7 @@ class Builder {
           cut_parameter(whole, name, cuts_.layout(name, whole.shape, rank.tp_rank)));
     }
     if (!group.parameters.empty()) group.entry = entry_of(group.parameters[0]);
+    group.experts = !names.empty() && experts_.layer_of(names[0]);
     rank.groups.push_back(std::move(group));
   }
 
@@ -254,6 +259,7 @@ class Builder {
     rank.model_state.set(keys::kModule, {});
     for (const std::string& name : model_.checkpoint.names()) {
       if (!stages_.has(rank.pp_rank, name)) continue;
+      if (experts_.layer_of(name) && trained_.contains(name)) continue;  // add_experts() does
       const TensorRecord tensor = weight(rank, name);
       if (!trained_.contains(name) && !buffers_.contains(name))
         rank.frozen.emplace_back(name, tensor);
@@ -289,6 +295,7 @@ class Builder {
   const CheckpointMesh& to_;
   Cuts cuts_;
   Stages stages_;
+  ExpertSpread experts_;
   bool pipeline_;
   std::set<std::string> buffers_, trained_;
 };

@@ -57,6 +57,7 @@ struct Source {
   std::vector<RankModel> ranks;       // none if only the number of dp ranks of ZeRO 0 changes
   std::vector<fs::path> layer_files;  // to be copied
   std::vector<std::pair<std::string, Value>> layers;  // files in another precision
+  ExpertSpread experts;
 };
 
 // Throws a UserError that names a target which works.
@@ -79,11 +80,36 @@ void check_target(const Value& model_state, const CheckpointMesh& from, const Ch
     refuse_target(to, "DeepSpeed's pipelines train with ZeRO 0 and 1 alone", "give zero=1");
 }
 
+// Throws for a target that the experts of a checkpoint cannot have.
+void check_experts(const ExpertSpread& experts, const CheckpointMesh& to) {
+  if (experts.has_older())
+    throw UserError(
+        "this is one of DeepSpeed's older mixtures of experts (deepspeed_moe), which ds_reshard "
+        "does not cut; ds_to_universal and zero_to_fp32 read it");
+  if (experts.layers.empty() && to.ep_size > 1)
+    refuse_target(to, "the model has no experts", "leave ep out");
+  if (experts.layers.empty()) return;
+  const std::string dp = "dp=" + std::to_string(to.ep_size);
+  if (to.dp_size % to.ep_size != 0)
+    refuse_target(to, "ep is cut out of dp, which must be a multiple of it", "give ep=1, or " + dp);
+  for (const ExpertSpread::Layer& layer : experts.layers)
+    if (layer.experts % to.ep_size != 0)
+      refuse_target(to, "ep must divide the " + std::to_string(layer.experts) + " experts",
+                    "give ep=1");
+  if (experts.whole && to.tp_size > 1)
+    refuse_target(to,
+                  "tp does not cut these experts (--expert-tensor-parallel-size 1), and no other "
+                  "job than pretrain_gpt has them so; it resumes them on any mesh as they are",
+                  "give tp=1");
+  if (to.stage == 0 && to.dtype != DType::kFloat32)
+    refuse_target(to, "experts at ZeRO 0 are written in fp32 alone", "give zero=1, or dtype=fp32");
+}
+
 // Whether the ranks must be made from whole tensors: tp or pp changes, or a pipeline's layer files
 // are to be made from masters.
 bool needs_whole_tensors(const ShardedCheckpoint& source, const CheckpointMesh& from,
                          const CheckpointMesh& to) {
-  if (from.tp_size != to.tp_size || from.pp_size != to.pp_size) return true;
+  if (from.tp_size != to.tp_size || from.pp_size != to.pp_size || source.experts.whole) return true;
   const bool moves = (from.stage == 3) != (to.stage == 3),
              lacks_files = from.dtype != to.dtype && source.layer_files.empty();
   return (moves || lacks_files) && !source.parameters.empty() &&
@@ -100,15 +126,18 @@ Source open_ordinary(const ReshardOptions& options, const fs::path& input, Recor
   report.from = mesh_of(source);
   report.to = options.target.applied_to(report.from);
   check_target(source.model_states[0], report.from, report.to);
+  check_experts(source.experts, report.to);
   if (report.to.stage == 0 && report.to.dtype != DType::kFloat32 && is_partitioned(source))
     refuse_target(report.to, "DeepSpeed cannot load the BF16_Optimizer that it saves at ZeRO 0",
                   "give zero=1, which takes the same steps");
   const bool whole = needs_whole_tensors(source, report.from, report.to);
   Source result{.mesh = report.from, .model_states = source.model_states};
+  result.experts = source.experts;
+  const bool spread = !source.experts.layers.empty();
   const bool recast = report.from.dtype != report.to.dtype;
   if (!whole && !recast)
     for (const auto& [key, path] : source.layer_files) result.layer_files.push_back(path);
-  if (report.from.stage == 0 && report.to.stage == 0 && !whole && !recast) return result;
+  if (report.from.stage == 0 && report.to.stage == 0 && !whole && !recast && !spread) return result;
   require_states(input, source.states_refused, "zero_to_fp32 exports the weights alone");
   if (source.groups.size() != source.model_states.size())
     throw Unreadable(input.string() + ": has no optimizer's state");
@@ -128,12 +157,15 @@ Source open_universal(const ReshardOptions& options, const fs::path& input, Reco
   report.from = model.mesh;
   report.to = options.target.applied_to(report.from);
   check_target(model.model_states[0], report.from, report.to);
+  const ExpertSpread experts = ExpertSpread::from(model.model_states);
+  check_experts(experts, report.to);
   return {model.mesh,
           model.model_states,
           model.optimizer_state,
           remeshed(model, report.to, report.notes),
           {},
-          {}};
+          {},
+          experts};
 }
 
 Source open_source(const ReshardOptions& options, const fs::path& input, RecordChecksums& checks,
@@ -212,7 +244,7 @@ class Plan {
       return;
     }
     const Value common = common_state(source, to, config);
-    for (const RankModel& rank : source.ranks) add_rank(rank, config, common);
+    for (const RankModel& rank : source.ranks) add_rank(rank, source.experts, config, common);
     contents_.insert(contents_.end(), source.layers.begin(), source.layers.end());
   }
 
@@ -234,11 +266,21 @@ class Plan {
   }
 
  private:
-  void add_rank(const RankModel& rank, const Value& config, const Value& common) {
+  void add_rank(const RankModel& rank, const ExpertSpread& experts, const Value& config,
+                const Value& common) {
     const OptimizerFiles optimizer(rank, to_, config, common);
+    const bool spread = !experts.layers.empty();
     const OptimizerFacts facts{optimizer.param_shapes(),
-                               to_.stage == 0 ? optimizer.whole_state() : Value()};
+                               to_.stage == 0 && !spread ? optimizer.whole_state() : Value(),
+                               experts};
     const int mp = rank.pp_rank * to_.tp_size + rank.tp_rank;
+    for (const auto& [name, tensor] : rank.frozen)
+      if (experts.is_expert(name))
+        throw Unreadable(name + ": is frozen, and ds_reshard does not cut frozen experts");
+    for (int ep = 0; spread && to_.stage == 0 && ep < to_.ep_size; ++ep)
+      contents_.emplace_back(expert_optim_states_file(ep, mp),
+                             Value::dict({{keys::kOptimizer, optimizer.whole_state(ep)}}));
+    if (to_.stage < 3) add_experts_files(rank, experts);
     for (int dp = 0; dp < to_.dp_size; ++dp) {
       if (dp == 0 || to_.stage == 3)
         contents_.emplace_back(
@@ -259,6 +301,25 @@ class Plan {
         report_.elements += numel(parameter.shape);
       }
     }
+  }
+
+  // Adds a file for each expert that the rank has a part of.
+  void add_experts_files(const RankModel& rank, const ExpertSpread& experts) {
+    std::map<std::pair<int, int64_t>, std::vector<Value::Entry>> files;  // by layer and expert
+    for (const auto& [name, stacked] : rank.experts) {
+      const auto layer = static_cast<int>(experts.layer_of(name) - experts.layers.data());
+      TensorRecord one = stacked;
+      one.shape.erase(one.shape.begin());
+      const uint64_t size = one.nbytes();
+      for (int64_t e = 0; e < stacked.shape[0]; ++e) {
+        one.bytes =
+            std::make_shared<SubRange>(stacked.bytes, static_cast<uint64_t>(e) * size, size);
+        files[{layer, e}].emplace_back(name + "." + std::to_string(e), one);
+      }
+    }
+    for (auto& [file, entries] : files)
+      contents_.emplace_back(expert_states_file(file.first, file.second, rank.tp_rank),
+                             Value::ordered_dict(std::move(entries)));
   }
 
   // ZeRO 0 has one optimizer, which every dp rank loads: only the number of ranks is new.

@@ -40,7 +40,7 @@ std::string to_string(const CheckpointMesh& mesh) {
     if (dtype == mesh.dtype) name = known;
   return "ZeRO " + std::to_string(mesh.stage) + ", tp " + std::to_string(mesh.tp_size) + ", pp " +
          std::to_string(mesh.pp_size) + ", dp " + std::to_string(mesh.dp_size) + ", " +
-         std::string(name);
+         (mesh.ep_size > 1 ? "ep " + std::to_string(mesh.ep_size) + ", " : "") + std::string(name);
 }
 
 ReshardTarget ReshardTarget::parse(const std::string& text) {
@@ -59,12 +59,14 @@ ReshardTarget ReshardTarget::parse(const std::string& text) {
       set(item, target.tp_size, number(item, value, 1, kMostRanks));
     } else if (key == "pp") {
       set(item, target.pp_size, number(item, value, 1, kMostRanks));
+    } else if (key == "ep") {
+      set(item, target.ep_size, number(item, value, 1, kMostRanks));
     } else if (key == "zero") {
       set(item, target.stage, number(item, value, 0, 3));
     } else if (key == "dtype") {
       set(item, target.dtype, precision(item, value));
     } else {
-      fail(item, "dp=, tp=, pp=, zero= or dtype=");
+      fail(item, "dp=, tp=, pp=, ep=, zero= or dtype=");
     }
   }
   return target;
@@ -74,6 +76,7 @@ CheckpointMesh ReshardTarget::applied_to(CheckpointMesh mesh) const {
   mesh.tp_size = tp_size.value_or(mesh.tp_size);
   mesh.pp_size = pp_size.value_or(mesh.pp_size);
   mesh.dp_size = dp_size.value_or(mesh.dp_size);
+  mesh.ep_size = ep_size.value_or(mesh.ep_size);
   mesh.stage = stage.value_or(mesh.stage);
   mesh.dtype = dtype.value_or(mesh.dtype);
   return mesh;

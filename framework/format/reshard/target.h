@@ -11,12 +11,13 @@ namespace anymesh {
 struct CheckpointMesh {
   int tp_size = 1, pp_size = 1, dp_size = 1, stage = 0;
   DType dtype = DType::kFloat32;  // of the model's weights
+  int ep_size = 1;                // ranks that share the experts, out of dp
 };
 std::string to_string(const CheckpointMesh& mesh);  // "ZeRO 2, tp 1, pp 1, dp 6, bf16"
 
 // The parts of a mesh that --target names. The others stay as they are in the source.
 struct ReshardTarget {
-  std::optional<int> tp_size, pp_size, dp_size, stage;
+  std::optional<int> tp_size, pp_size, dp_size, ep_size, stage;
   std::optional<DType> dtype;
 
   // Parses "dp=6,zero=1,dtype=bf16". Throws a UserError that shows the keys and their values.

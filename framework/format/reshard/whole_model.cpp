@@ -1,7 +1,9 @@
 #include "framework/format/reshard/whole_model.h"
 
+#include <algorithm>
 #include <charconv>
 #include <set>
+#include <span>
 
 #include "framework/format/sharded/stages.h"
 #include "framework/format/torch_file/torch_file.h"
@@ -13,6 +15,11 @@ namespace {
 namespace fs = std::filesystem;
 
 using Groups = std::vector<std::vector<std::string>>;
+
+// A stage without experts has no group of them. Those groups come last.
+bool is_of_experts(const Value& settings) {
+  return settings.find(keys::kMoe).value_or(false).as_bool();
+}
 
 // Returns the groups of a model-parallel rank of an ordinary checkpoint.
 Groups groups_of(const ShardedCheckpoint& source, size_t mp) {
@@ -32,6 +39,7 @@ Groups groups_of(const WholeModel& model, const Value& state) {
   Groups groups(model.settings.size());
   size_t taken = 0;
   for (size_t g = 0; g < groups.size(); ++g) {
+    if (taken == shapes.size() && is_of_experts(model.settings[g])) continue;
     const size_t lists = model.mesh.stage == 3 ? model.settings[g].at(keys::kParams).size() : 1;
     for (size_t i = 0; i < lists; ++i)
       for (std::string& name : optimizers_order(names_of(named_shapes(shapes.at(taken++))), state,
@@ -43,11 +51,16 @@ Groups groups_of(const WholeModel& model, const Value& state) {
 }
 
 // Adds the groups of a stage. Stages share tied parameters.
-void add_stage(Groups& groups, const Groups& stage) {
+void add_stage(WholeModel& model, const Groups& stage, const std::string& where) {
+  Groups& groups = model.groups;
+  const auto missing = std::span(model.settings).subspan(std::min(stage.size(), groups.size()));
+  if (stage.size() > groups.size() || !std::ranges::all_of(missing, is_of_experts))
+    throw Unreadable(where + ": pipeline stages have " + std::to_string(groups.size()) + " and " +
+                     std::to_string(stage.size()) + " groups of the optimizer");
   std::set<std::string> known;
   for (const auto& names : groups) known.insert(names.begin(), names.end());
-  for (size_t g = 0; g < groups.size(); ++g)
-    for (const std::string& name : stage.at(g))
+  for (size_t g = 0; g < stage.size(); ++g)
+    for (const std::string& name : stage[g])
       if (known.insert(name).second) groups[g].push_back(name);
 }
 
@@ -99,6 +112,7 @@ WholeModel open_whole_model(const fs::path& folder, int threads, RecordChecksums
                    zero3 = folder / zero3_model_states_file(0, mp);
     model.model_states.push_back(read_torch_file(fs::exists(plain) ? plain : zero3, &checks));
   }
+  mesh.ep_size = ExpertSpread::from(model.model_states).ep_size;
   const Value inner = model.optimizer_state.find(keys::kOptimizerStateDict).value_or(Value::dict()),
               groups = inner.find(keys::kParamGroups)
                            .value_or(model.optimizer_state.at(keys::kParamGroups));
@@ -106,8 +120,8 @@ WholeModel open_whole_model(const fs::path& folder, int threads, RecordChecksums
   model.groups.resize(model.settings.size());
   for (int pp = 0; pp < mesh.pp_size; ++pp) {  // by tp rank 0
     const auto mp = static_cast<size_t>(pp * mesh.tp_size);
-    add_stage(model.groups,
-              ordinary ? groups_of(*ordinary, mp) : groups_of(model, model.model_states[mp]));
+    add_stage(model, ordinary ? groups_of(*ordinary, mp) : groups_of(model, model.model_states[mp]),
+              folder.string());
   }
   return model;
 }

@@ -115,6 +115,10 @@ struct GroupPart {
   }
 };
 
+// Returns the model-parallel rank with the most groups, the first of them: a stage may have no
+// experts. REQUIRES: `groups` are read.
+size_t rank_with_all_groups(const ShardedCheckpoint& source);
+
 // Returns the shard of a parameter on a rank; the first call makes it, with `shape`. set_step()
 // throws if a later dp rank has another step.
 ParameterShard& shard_of(ShardedCheckpoint& source, const std::string& name, int mp_rank,

@@ -178,6 +178,12 @@ GroupPart::GroupPart(const ShardedCheckpoint& source, const std::vector<NamedSha
   if (source.experts.whole) mp_rank = mp / source.tp_size * source.tp_size;
 }
 
+size_t rank_with_all_groups(const ShardedCheckpoint& source) {
+  const auto most =
+      std::ranges::max_element(source.groups, {}, [](const auto& groups) { return groups.size(); });
+  return static_cast<size_t>(most - source.groups.begin());
+}
+
 ParameterShard& shard_of(ShardedCheckpoint& source, const std::string& name, int mp_rank,
                          const Shape& shape) {
   const int pp_rank = mp_rank / source.tp_size, tp_rank = mp_rank % source.tp_size;

@@ -289,7 +289,8 @@ void read_zero0(ShardedCheckpoint& source, const ExpertOptimizers& experts, bool
         const int holder = source.experts.whole ? mp / source.tp_size : mp;
         RankReader reader(source, mp, optimizer, ep, module_order);
         reader.read(first, known.insert({holder, ep}).second);
-        if (mp == 0 && first && source.states_refused.empty())
+        if (first && source.states_refused.empty() &&
+            rank_with_all_groups(source) + 1 == source.groups.size())
           source.optimizer_state = reader.universal_state();
       }
     }

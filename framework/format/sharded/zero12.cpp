@@ -266,8 +266,8 @@ void read_all_groups(ShardedCheckpoint& source, const std::vector<Value>& optimi
   }
   if (round_robin) check_weights(source);
   if (source.states_refused.empty())
-    source.optimizer_state =
-        universal_optimizer_state(optimizers[0].at(keys::kOptimizerStateDict), source.dp_size);
+    source.optimizer_state = universal_optimizer_state(
+        optimizers[rank_with_all_groups(source)].at(keys::kOptimizerStateDict), source.dp_size);
 }
 
 }  // namespace

@@ -114,7 +114,8 @@ void read_zero3(ShardedCheckpoint& source, const std::vector<Value>& optimizers,
   }
   read_frozen_of_zero3(source, checks);
   if (source.states_refused.empty())
-    source.optimizer_state = universal_optimizer_state(optimizers[0].at(keys::kOptimizerStateDict));
+    source.optimizer_state = universal_optimizer_state(
+        optimizers[rank_with_all_groups(source)].at(keys::kOptimizerStateDict));
 }
 
 }  // namespace anymesh
