@@ -16,11 +16,13 @@ inline Value single(const Value& value) {
   return value.is_sequence() && value.size() == 1 ? value.at(0) : value;
 }
 
-// Returns an attribute as a command line writes it. Throws a DamagedFile for a list or an object.
+// Returns an attribute as a command line writes it. Throws a DamagedFile for an object, or for a list
+// of anything but integers.
 inline std::string argument_text(const Value& value) {
   if (value.kind() == Value::Kind::kBool) return value.as_bool() ? "true" : "false";
   if (value.is_int()) return std::to_string(value.as_int());
   if (value.is_string()) return value.as_string();
+  if (value.is_sequence()) return list_text(value.as_ints());
   if (value.kind() != Value::Kind::kFloat) value.fail("a number, a text, True or False");
   return string_printf("%.17g", value.as_double());
 }

@@ -42,6 +42,20 @@ T parsed(const std::string& text, const std::string& origin) {
   }
 }
 
+// Parses one integer, or a list of them: "2", "[0, 1,1]".
+std::vector<int> parsed_integers(const std::string& text, const std::string& origin) {
+  if (!text.starts_with('[')) return {parsed<int>(text, origin)};
+  std::vector<int> values;
+  if (text.ends_with(']')) {
+    const std::string_view inner = std::string_view(text).substr(1, text.size() - 2);
+    for (const std::string_view item : split(inner, ','))
+      values.push_back(parsed<int>(
+          std::string(item.substr(std::min(item.find_first_not_of(' '), item.size()))), origin));
+  }
+  if (values.empty()) throw UserError(origin + ": expected an integer or a list such as [0,1,1]");
+  return values;
+}
+
 Setting::Value value_of(const FlagTable::Field& field) {
   return std::visit(
       [](auto* p) -> Setting::Value {
@@ -50,6 +64,9 @@ Setting::Value value_of(const FlagTable::Field& field) {
           return *p ? Setting::Value(**p) : Setting::Value();
         } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
           return static_cast<int64_t>(*p);
+        } else if constexpr (std::is_same_v<T, std::vector<int>>) {
+          if (p->size() == 1) return int64_t{p->front()};
+          return std::vector<int64_t>(p->begin(), p->end());
         } else {
           return *p;
         }
@@ -66,6 +83,7 @@ std::string text_of(const Setting::Value& value) {
     return {text, std::to_chars(text, text + sizeof text, *p).ptr};
   }
   if (auto* p = std::get_if<std::string>(&value)) return p->empty() ? "none" : *p;
+  if (auto* p = std::get_if<std::vector<int64_t>>(&value)) return list_text(*p);
   const std::string items = joined(std::get<std::vector<std::string>>(value), " ");
   return items.empty() ? "none" : items;
 }
@@ -130,7 +148,10 @@ void FlagTable::set(std::string_view name, const std::string& origin,
       for (const std::string& text : values) field->push_back(parsed<std::string>(text, origin));
     } else {
       if (values.size() != 1) throw std::logic_error(origin + ": takes one value");
-      *field = parsed<T>(values[0], origin);
+      if constexpr (std::is_same_v<T, std::vector<int>>)
+        *field = parsed_integers(values[0], origin);
+      else
+        *field = parsed<T>(values[0], origin);
     }
   };
   std::visit(assign, flag.field);

@@ -4,7 +4,8 @@
 //   flags.group("Parallelism");
 //   flags.add("tensor-model-parallel-size", config.parallel.tp, "ranks that share each layer");
 //   flags.add("no-bias-gelu-fusion", gpt.bias_gelu_fusion, "...");  // a true bool: switched off
-//   flags.add("data-path", config.data.data_path, "...");           // a vector: takes 1..n values
+//   flags.add("data-path", config.data.data_path, "...");           // of texts: takes 1..n values
+//   flags.add("moe-layer-freq", gpt.moe_layer_freq, "...");         // of integers: 2 or [0,1,1]
 //   flags.add("disable-bias-linear", gpt.add_bias_linear, "...", "", "add_bias_linear");  // dest
 //
 // Several sources (flags, JSON keys) may set the same flag. If two of them disagree, set() throws
@@ -27,11 +28,11 @@ namespace anymesh {
 // A flag with its value: a line of the table printed at start, or an entry of a checkpoint's
 // `args`.
 struct Setting {
-  using Value =
-      std::variant<std::monostate, bool, int64_t, double, std::string, std::vector<std::string>>;
+  using Value = std::variant<std::monostate, bool, int64_t, double, std::string,
+                             std::vector<std::string>, std::vector<int64_t>>;
   std::string flag;  // "no-bias-gelu-fusion"
   std::string dest;  // the attribute that argparse would fill: "bias_gelu_fusion"
-  Value value;       // the attribute's value; monostate = an unset optional
+  Value value;       // the attribute's value; monostate = an unset optional; one integer is no list
   std::string text;  // `value`, printable
   bool given = false;
   std::string words = {};  // of a command line that sets it; none for a switch that is off
@@ -40,7 +41,7 @@ struct Setting {
 class FlagTable {
  public:
   using Field = std::variant<bool*, int*, int64_t*, uint64_t*, double*, std::optional<double>*,
-                             std::string*, std::vector<std::string>*>;
+                             std::string*, std::vector<std::string>*, std::vector<int>*>;
 
   struct Flag {
     std::string name, group, help;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdarg>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -13,6 +14,15 @@ inline std::string joined(const std::vector<std::string>& items, std::string_vie
   std::string text;
   for (const std::string& item : items) (text += text.empty() ? "" : between) += item;
   return text;
+}
+
+// "[0,1,1]"
+inline std::string list_text(const std::vector<int64_t>& integers) {
+  std::vector<std::string> items;
+  for (const int64_t integer : integers) items.push_back(std::to_string(integer));
+  std::string text = "[";
+  text += joined(items, ",");
+  return text += ']';
 }
 
 // Returns the parts between separators: split("a,,b", ',') is {"a", "", "b"}, split("", ',') is {}.

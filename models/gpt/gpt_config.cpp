@@ -7,6 +7,7 @@
 #include <string>
 
 #include "framework/config/require.h"
+#include "framework/util/format.h"
 #include "framework/util/parse_number.h"
 
 namespace anymesh {
@@ -61,18 +62,34 @@ void check_architecture(const GptConfig& gpt) {
   gpt.window();  // throws
 }
 
+void check_expert_layers(const GptConfig& gpt) {
+  const std::vector<int>& layers = gpt.moe_layer_freq;
+  const char* const flag = "--moe-layer-freq";
+  if (layers.size() == 1) {
+    require(layers[0] >= 1, with(flag, layers[0]) + " must be at least 1");
+    return;
+  }
+  const std::string list = with(flag, list_text({layers.begin(), layers.end()}));
+  require(layers.size() == static_cast<size_t>(gpt.num_layers),
+          list + " must have an item for each of " + with("--num-layers", gpt.num_layers));
+  require(std::ranges::all_of(layers, [](int layer) { return layer == 0 || layer == 1; }),
+          list + " must have items of 0 and 1");
+  require(std::ranges::count(layers, 1) > 0, list + " must have a 1, since " +
+                                                 with("--num-experts", gpt.num_experts) +
+                                                 " has no effect otherwise");
+}
+
 void check_experts(const GptConfig& gpt) {
   const GptConfig unset;
   const std::string count = with("--num-experts", gpt.num_experts),
-                    chosen = with("--moe-router-topk", gpt.moe_router_topk),
-                    every = with("--moe-layer-freq", gpt.moe_layer_freq);
+                    chosen = with("--moe-router-topk", gpt.moe_router_topk);
   require(gpt.num_experts >= 0, count + " must be at least 0");
   if (gpt.num_experts <= 1) {
     const auto unused = [](bool is_unset, const std::string& what) {
       require(is_unset, what + " has no effect without --num-experts of at least 2");
     };
     unused(gpt.moe_router_topk == unset.moe_router_topk, chosen);
-    unused(gpt.moe_layer_freq == unset.moe_layer_freq, every);
+    unused(gpt.moe_layer_freq == unset.moe_layer_freq, "--moe-layer-freq");
     unused(gpt.moe_ffn_hidden_size == 0, with("--moe-ffn-hidden-size", gpt.moe_ffn_hidden_size));
     unused(!gpt.moe_router_pre_softmax, "--moe-router-pre-softmax");
     unused(gpt.moe_aux_loss_coeff == 0, with("--moe-aux-loss-coeff", gpt.moe_aux_loss_coeff));
@@ -92,7 +109,7 @@ void check_experts(const GptConfig& gpt) {
           chosen +
               " needs --moe-router-pre-softmax: a softmax over one score is always 1, and the "
               "router would learn nothing");
-  require(gpt.moe_layer_freq >= 1, every + " must be at least 1");
+  check_expert_layers(gpt);
   for (const auto& [flag, size] :
        {std::pair("--moe-ffn-hidden-size", gpt.moe_ffn_hidden_size),
         {"--moe-shared-expert-intermediate-size", gpt.moe_shared_expert_intermediate_size}})
@@ -245,6 +262,12 @@ int GptConfig::window() const {
           with("--window-size", window_size) +
               " must be N,0: N tokens before a query's own, and none behind it; or -1,0 for all");
   return *before + 1;
+}
+
+bool GptConfig::has_experts(int layer) const {
+  if (num_experts <= 1) return false;
+  return moe_layer_freq.size() == 1 ? layer % moe_layer_freq[0] == 0
+                                    : moe_layer_freq.at(static_cast<size_t>(layer)) == 1;
 }
 
 GptConfig::Activation GptConfig::activation() const {

@@ -58,15 +58,15 @@ struct GptConfig {
   bool use_parallel_residual = false;
 
   // Mixtures of experts, see experts.h
-  int num_experts = 0;          // in a layer; 0 and 1: all layers have an MLP
-  int moe_layer_freq = 1;       // layers 0, N, 2N, ... have experts
-  int moe_ffn_hidden_size = 0;  // of an expert; 0 = ffn_size()
+  int num_experts = 0;                    // in a layer; 0 and 1: all layers have an MLP
+  std::vector<int> moe_layer_freq = {1};  // see has_experts(): N, or a 0 or 1 for each layer
+  int moe_ffn_hidden_size = 0;            // of an expert; 0 = ffn_size()
   int moe_router_topk = 2;
   bool moe_router_pre_softmax = false;
   double moe_aux_loss_coeff = 0, moe_z_loss_coeff = 0;
   int moe_shared_expert_intermediate_size = 0;  // of an MLP for all tokens beside them; 0: none
   bool moe_shared_expert_gate = false;
-  bool has_experts(int layer) const { return num_experts > 1 && layer % moe_layer_freq == 0; }
+  bool has_experts(int layer) const;
   int moe_ffn_size() const { return moe_ffn_hidden_size != 0 ? moe_ffn_hidden_size : ffn_size(); }
 
   // Positions

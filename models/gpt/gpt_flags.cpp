@@ -38,7 +38,9 @@ void add_architecture_flags(FlagTable& flags, GptConfig& gpt) {
   flags.group("Mixtures of experts");
   flags.add("num-experts", gpt.num_experts,
             "experts in a layer, in place of its MLP; 0 or 1: none");
-  flags.add("moe-layer-freq", gpt.moe_layer_freq, "layers 0, N, 2N, ... have experts");
+  flags.add("moe-layer-freq", gpt.moe_layer_freq,
+            "layers 0, N, 2N, ... have experts; or a list with a 1 for each layer that has them, "
+            "else a 0");
   flags.add("moe-ffn-hidden-size", gpt.moe_ffn_hidden_size, "width inside an expert",
             "--ffn-hidden-size");
   flags.add("moe-router-topk", gpt.moe_router_topk, "experts that a token goes to");

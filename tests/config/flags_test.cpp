@@ -15,6 +15,7 @@ struct Fields {
   std::optional<double> fraction;
   std::string folder;
   std::vector<std::string> paths;
+  std::vector<int> layers = {2};
   bool half = false;
   bool fused = true;
 };
@@ -30,6 +31,7 @@ class FlagsTest : public testing::Test {
     flags.add("fraction", fields.fraction, "f");
     flags.add("folder", fields.folder, "f");
     flags.add("paths", fields.paths, "p");
+    flags.add("layers", fields.layers, "l");
     flags.add("half", fields.half, "h");
     flags.add("no-fused", fields.fused, "f");
   }
@@ -68,6 +70,21 @@ TEST_F(FlagsTest, SetsEveryType) {
   EXPECT_EQ(fields.paths, (std::vector<std::string>{"x", "y"}));
   EXPECT_TRUE(fields.half);
   EXPECT_FALSE(fields.fused);
+}
+
+TEST_F(FlagsTest, OneIntegerOrAList) {
+  EXPECT_EQ(setting("layers").value, Setting::Value(int64_t{2}));
+  flags.set("layers", "--layers", {"[0, 1,1]"});
+  EXPECT_EQ(fields.layers, (std::vector<int>{0, 1, 1}));
+  EXPECT_EQ(setting("layers").value, Setting::Value(std::vector<int64_t>{0, 1, 1}));
+  EXPECT_EQ(setting("layers").text, "[0,1,1]");
+  EXPECT_EQ(setting("layers").words, "--layers '[0,1,1]'");
+  EXPECT_EQ(set("layers", "[0,1,1]"), "");
+  EXPECT_THAT(set("layers", "3"), HasSubstr("contradict each other"));
+  for (const char* text : {"[", "[]", "[1"})
+    EXPECT_THAT(set("layers", text), HasSubstr("expected an integer or a list such as [0,1,1]"));
+  for (const char* text : {"", "1]", "[1,]", "[1 0]", "[1,,0]", "[[1]]"})
+    EXPECT_THAT(set("layers", text), HasSubstr("expected an integer between"));
 }
 
 TEST_F(FlagsTest, RefusesTextThatDoesNotParseInFull) {
@@ -114,7 +131,7 @@ TEST_F(FlagsTest, KnowsWhoSaidWhat) {
 TEST_F(FlagsTest, SettingsAreTypedAndNamedAsInArgparse) {
   set("rate", "0.1");
   flags.set("no-fused", "--no-fused", {"false"});
-  EXPECT_EQ(flags.settings().size(), 9u);
+  EXPECT_EQ(flags.settings().size(), 10u);
   EXPECT_EQ(setting("width").value, Setting::Value(int64_t{4}));
   EXPECT_EQ(setting("width").text, "4");
   EXPECT_FALSE(setting("width").given);

@@ -409,7 +409,19 @@ TEST_F(ValidateTest, Experts) {
   EXPECT_EQ(refused_with(gpt.moe_router_topk, 9),
             "--moe-router-topk (9) must be from 1 to --num-experts (8)");
   EXPECT_THAT(refused_with(gpt.moe_router_topk, 1), HasSubstr("needs --moe-router-pre-softmax"));
-  EXPECT_EQ(refused_with(gpt.moe_layer_freq, 0), "--moe-layer-freq (0) must be at least 1");
+  const auto refused_layers = [&](const std::vector<int>& layers) {
+    return refused_with(gpt.moe_layer_freq, layers);
+  };
+  EXPECT_EQ(refused_layers({0}), "--moe-layer-freq (0) must be at least 1");
+  std::vector<int> layers(static_cast<size_t>(gpt.num_layers));
+  EXPECT_THAT(refused_layers(layers), HasSubstr(",0]) must have a 1, since --num-experts (8)"));
+  layers[1] = 1;
+  EXPECT_EQ(refused_layers(layers), "");
+  layers[0] = 2;
+  EXPECT_THAT(refused_layers(layers), HasSubstr("--moe-layer-freq ([2,1"));
+  EXPECT_THAT(refused_layers(layers), HasSubstr("]) must have items of 0 and 1"));
+  layers.push_back(1);
+  EXPECT_THAT(refused_layers(layers), HasSubstr(",1]) must have an item for each of --num-layers"));
   EXPECT_EQ(refused_with(gpt.moe_z_loss_coeff, -1.0), "--moe-z-loss-coeff (-1) must be at least 0");
   EXPECT_THAT(refused_with(gpt.moe_shared_expert_gate, true), HasSubstr("has no effect without"));
   gpt.moe_ffn_hidden_size = 6;

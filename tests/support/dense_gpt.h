@@ -34,7 +34,9 @@ class DenseGpt {
       }
       add_linear(p + "self_attention.dense", h_, c.num_attention_heads * d_, attention);
       add_norm(p + "post_attention_layernorm", h_);
-      if (c.num_experts > 1 && i % c.moe_layer_freq == 0) {
+      const std::vector<int>& which = c.moe_layer_freq;
+      if (c.num_experts > 1 &&
+          (which.size() > 1 ? which[static_cast<size_t>(i)] == 1 : i % which[0] == 0)) {
         add_experts(p + "mlp.");
       } else {
         add_mlp(p + "mlp.", f_);

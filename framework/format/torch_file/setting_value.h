@@ -15,6 +15,7 @@ Value value_of(const std::variant<Types...>& setting) {
   struct Visitor {
     Value operator()(std::monostate) const { return {}; }
     Value operator()(const std::vector<std::string>& v) const { return Value::list_of(v); }
+    Value operator()(const std::vector<int64_t>& v) const { return Value::list_of(v); }
     Value operator()(bool v) const { return v; }
     Value operator()(int64_t v) const { return v; }
     Value operator()(double v) const { return v; }

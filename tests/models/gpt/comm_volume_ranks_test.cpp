@@ -71,7 +71,7 @@ GptConfig config_of(const Case& k) {
   if (!k.experts) return c;
   c.num_experts = k.spread() ? 4 : 3;
   c.moe_aux_loss_coeff = 0.1;
-  c.moe_layer_freq = 2;
+  c.moe_layer_freq = {2};
   c.moe_ffn_hidden_size = c.moe_shared_expert_intermediate_size = 8;
   c.moe_shared_expert_gate = true;
   return c;

@@ -127,7 +127,7 @@ const Architecture kArchitectures[] = {
        c.swiglu = false;
        c.geglu = c.moe_router_pre_softmax = c.moe_shared_expert_gate = true;
        c.num_experts = c.moe_router_topk = 3;
-       c.moe_layer_freq = 2;
+       c.moe_layer_freq = {0, 1, 1};
        c.moe_shared_expert_intermediate_size = 20;
        c.moe_aux_loss_coeff = 0.2;
      }},
