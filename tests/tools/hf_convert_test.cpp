@@ -127,7 +127,17 @@ TEST_F(HfFolder, RefusesByKeyWhatOurModelIsNot) {
       {"opt", "word_embed_proj_dim", 6, "12"},
       {"phi3", "rope_scaling", {{"type", "longrope"}}, "\"yarn\" or \"dynamic\""},
       {"starcoder2", "use_bias", false, "true"},
-      {"falcon", "new_decoder_architecture", false, "true"}};
+      {"falcon", "new_decoder_architecture", false, "true"},
+      {"mixtral", "num_local_experts", 1, "at least 2"},
+      {"mixtral", "num_experts_per_tok", 0, "an integer"},
+      {"qwen2_moe", "use_sliding_window", true, "false"},
+      {"qwen2_moe", "layer_types", {"full_attention", "sliding_attention"}, "alone"},
+      {"qwen2_moe", "shared_expert_intermediate_size", 0, "an integer"},
+      {"qwen2_moe", "norm_topk_prob", 1, "true or false"},
+      {"qwen3_moe", "mlp_only_layers", {0, 1}, "at least one layer with experts"},
+      {"qwen3_moe", "mlp_only_layers", 1, "a list of layers"},
+      {"qwen3_moe", "mlp_only_layers", {"1"}, "a list of layers"},
+      {"qwen3_moe", "decoder_sparse_step", 0, "an integer"}};
   for (const auto& [family, key, value, expected] : cases) {
     write(tiny(family));
     change_config(key, value);

@@ -18,13 +18,20 @@ inline HfModel tiny(const std::string& model_type) {
   json["n_inner"] = 20;
   json["rope_theta"] = json["rotary_emb_base"] = 500000;
   json["rotary_pct"] = 1;
-  if (model_type == "qwen3" || model_type == "gemma") json["head_dim"] = 4;
-  if (model_type == "mistral" || model_type == "starcoder2") json["sliding_window"] = 5;
+  if (model_type.starts_with("qwen3") || model_type == "gemma") json["head_dim"] = 4;
+  if (model_type == "mistral" || model_type == "mixtral" || model_type == "starcoder2")
+    json["sliding_window"] = 5;
   if (model_type == "qwen2") {
     json["sliding_window"] = 3;
     json["use_sliding_window"] = true;
     json["max_window_layers"] = 0;
   }
+  for (const char* key : {"num_experts", "num_local_experts"}) json[key] = 3;
+  json["num_experts_per_tok"] = 2;
+  json["moe_intermediate_size"] = 6;
+  json["shared_expert_intermediate_size"] = 4;
+  json["decoder_sparse_step"] = model_type == "qwen2_moe" ? 2 : 1;
+  json["norm_topk_prob"] = model_type == "qwen3_moe";
   if (model_type == "falcon") json["new_decoder_architecture"] = true;
   HfModel model = read_hf_config(Keys("config.json", json));
   model.unknown_keys.clear();

@@ -1,7 +1,6 @@
 #include "tools/hf/gpt/args.h"
 
 #include <utility>
-#include <variant>
 
 #include "framework/checkpoint/args.h"
 #include "framework/format/torch_file.h"
@@ -52,8 +51,7 @@ std::string flags_of_gpt(const GptConfig& gpt) {
   std::string text;
   for (size_t i = 0; i < settings.size(); ++i) {
     if (settings[i].value == defaults[i].value) continue;
-    text += (text.empty() ? "--" : " --") + settings[i].flag;
-    if (!std::holds_alternative<bool>(settings[i].value)) text += " " + settings[i].text;
+    text += (text.empty() ? "" : " ") + settings[i].words;
   }
   return text;
 }

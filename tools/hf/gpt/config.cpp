@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "framework/format/io.h"
 #include "framework/util/errors.h"
@@ -119,9 +120,21 @@ Json written_model(const GptConfig& config, const Family& family) {
   return json;
 }
 
+// Returns the model with one of all flags that say the same.
+GptConfig comparable(const GptConfig& config) {
+  GptConfig gpt = resolved(config);
+  if (gpt.num_experts <= 1) return gpt;
+  gpt.moe_layer_freq = shortest_layer_freq(gpt);
+  if (gpt.moe_layer_freq == std::vector{1}) gpt.ffn_hidden_size = gpt.moe_ffn_hidden_size;
+  return gpt;
+}
+
 // Returns the flags that the model would need to belong to the family; "" if it does. A member
 // comes back with its flags from the family's config.json.
 std::string misfits(const Family& family, const GptConfig& gpt) {
+  const bool of_experts = !family.tensors.experts.router.empty();
+  if (of_experts != (gpt.num_experts > 1))
+    return of_experts ? "--num-experts of at least 2" : "no --num-experts";
   GptConfig member;
   try {
     member = read_model(Keys("config.json", written_model(gpt, family)), family);
@@ -129,8 +142,8 @@ std::string misfits(const Family& family, const GptConfig& gpt) {
     return error.what();
   }
   member.bias_gelu_fusion &= !member.gated() && !member.relu;
-  const std::vector<Setting> has = settings_of(resolved(gpt)),
-                             needs = settings_of(resolved(member));
+  const std::vector<Setting> has = settings_of(comparable(gpt)),
+                             needs = settings_of(comparable(member));
   const std::vector<std::string> decisive = model_facts(gpt, /*tp=*/1).flags;
   std::vector<std::string> unmet;
   for (size_t i = 0; i < has.size(); ++i) {

@@ -25,6 +25,9 @@ namespace anymesh {
 //   starcoder2  rotary positions, grouped heads, GELU, a window         no biases
 //   falcon      parallel residual with two norms, no biases             the old architecture
 //   bloom       ALiBi, a normed embedding, tanh GELU, f = 4h            residuals taken after norms
+//   mixtral     as mistral, with experts in all layers                  one expert
+//   qwen2_moe   as qwen2, with experts in any layers, and a shared one  windows
+//   qwen3_moe   as qwen3, with experts in any layers                    one expert
 //
 // Scaling of rotary wavelengths, by the rope_type in rope_scaling or rope_parameters:
 //

@@ -1,4 +1,5 @@
 #include "framework/util/errors.h"
+#include "models/gpt/gpt_names.h"
 #include "tools/hf/gpt/args.h"
 #include "tools/hf/gpt/convert.h"
 #include "tools/hf/gpt/family.h"
@@ -17,10 +18,25 @@ HfModel model_of(const CheckpointReader& checkpoint, const GptConfig& gpt) {
   }
 }
 
+// Throws unless the checkpoint has as many experts, before each of them gets a name.
+void check_experts(const CheckpointReader& checkpoint, const GptConfig& gpt) {
+  int layer = 0;
+  while (layer < gpt.num_layers && !gpt.has_experts(layer)) ++layer;
+  if (layer == gpt.num_layers) return;
+  const std::string name = std::to_string(layer + 2) + ".mlp.experts.w1",
+                    other = no_pipeline_name(name, gpt.num_layers),
+                    stored = checkpoint.contains(name) ? name : other;
+  const Shape shape = checkpoint.parameter(stored).shape;
+  if (shape.empty() || shape[0] != gpt.num_experts)
+    throw_error<DamagedFile>(checkpoint.path.string(), ": ", stored, " is ", to_string(shape),
+                             ", expected one of ", gpt.num_experts, " experts");
+}
+
 HfDescription described(const CheckpointReader& checkpoint, HfModel model, const TokenIds& ids) {
   if (static_cast<size_t>(model.gpt.num_layers) > checkpoint.names().size())
     throw_error<DamagedFile>(checkpoint.path.string(), ": has too few parameters for ",
                              model.gpt.num_layers, " layers");
+  check_experts(checkpoint, model.gpt);
   if (model.token_ids.empty()) model.token_ids = ids;
   const std::vector<GptParameter> parameters = hf_parameters(model);
   HfDescription description{.model = model.family->name,

@@ -8,9 +8,10 @@ namespace anymesh {
 
 std::span<const Family* const> families() {
   static const Family* const kFamilies[] = {
-      &gpt2_family(),  &llama_family(),      &bloom_family(), &mistral_family(),
-      &qwen2_family(), &qwen3_family(),      &gemma_family(), &gpt_neox_family(),
-      &opt_family(),   &starcoder2_family(), &phi3_family(),  &falcon_family()};
+      &gpt2_family(),    &llama_family(),      &bloom_family(),    &mistral_family(),
+      &qwen2_family(),   &qwen3_family(),      &gemma_family(),    &gpt_neox_family(),
+      &opt_family(),     &starcoder2_family(), &phi3_family(),     &falcon_family(),
+      &mixtral_family(), &qwen2_moe_family(),  &qwen3_moe_family()};
   return kFamilies;
 }
 
@@ -21,7 +22,6 @@ const Family* find_family(const std::string& model_type) {
 }
 
 std::string why_refused(const std::string& model_type) {
-  constexpr const char* kExperts = "it is a mixture of experts";
   constexpr std::pair<const char*, const char*> kReasons[] = {
       {"gemma2",
        "it caps scores and logits softly, has windows in every second layer, and norms "
@@ -30,11 +30,7 @@ std::string why_refused(const std::string& model_type) {
        "it has windows and another rotation in most layers, and norms behind "
        "attention and MLP"},
       {"phi", "its head has a bias, and a layer's attention and MLP share one norm"},
-      {"gptj", "its head has a bias, and neighbouring elements turn together"},
-      {"mixtral", kExperts},
-      {"qwen2_moe", kExperts},
-      {"qwen3_moe", kExperts},
-      {"olmoe", kExperts}};
+      {"gptj", "its head has a bias, and neighbouring elements turn together"}};
   for (const auto& [type, reason] : kReasons)
     if (model_type == type) return reason;
   return "";

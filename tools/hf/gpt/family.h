@@ -36,7 +36,15 @@ struct Family {
     std::vector<std::string> qkv;
     std::string q_norm = {}, k_norm = {}, attention_out;
     std::vector<std::string> mlp_in;  // gate and up, if the MLP is gated
-    std::string mlp_out, head = "lm_head";
+    std::string mlp_out;
+    // Those of a layer with experts in place of an MLP. Gate, up and down of each follow `each`, its
+    // number and a dot. The shared ones are of Qwen 2 alone.
+    struct Experts {
+      std::string router, each, gate, up, down;
+      std::vector<std::string> shared_in = {};
+      std::string shared_out = {}, shared_gate = {};
+    } experts = {};
+    std::string head = "lm_head";
     bool transposed = false;  // linear layers keep [in, out]
     bool grouped = false;     // rows of qkv are [q, ..., q, key, value] for each group, as ours;
                               // otherwise all q, all keys, all values
@@ -65,8 +73,8 @@ std::string why_refused(const std::string& model_type);
 void read_llama(const Keys& keys, GptConfig& gpt, const char* percent_name = nullptr);
 void write_llama(const GptConfig& gpt, Json& json);
 
-// Rotary positions: rope_theta or another name of it, rope_scaling, rope_parameters. `percent` is
-// the default of the part of a head that turns, which the key `percent_name` gives; null: all turn.
+// Rotary positions: rope_theta or another name of it (gpt has its default), rope_scaling,
+// rope_parameters. `percent` is the default of the part of a head that turns, which the key `percent_name` gives; null: all turn.
 void read_rotary(const Keys& keys, GptConfig& gpt, const char* percent_name = nullptr,
                  double percent = 1, const char* theta_name = "rope_theta");
 void write_rotary(const GptConfig& gpt, Json& json, const char* theta_name = "rope_theta");
@@ -79,6 +87,23 @@ void write_window(const GptConfig& gpt, Json& json);
 // Throws if layers differ.
 void read_layer_windows(const Keys& keys, GptConfig& gpt);
 void write_layer_windows(const GptConfig& gpt, Json& json);
+
+// How many experts a layer has and a token goes to; the arguments are the defaults. The factors of
+// routers' losses and noise are left out both ways: transformers' loss is another than ours
+// (experts.h), and it adds it only on demand (output_router_logits).
+void read_experts(const Keys& keys, GptConfig& gpt, int experts, int chosen);
+void write_experts(const GptConfig& gpt, Json& json, const char* experts_name = "num_experts");
+
+// norm_topk_prob: whether the weights of a token's experts add up to 1.
+void read_weights_of_experts(const Keys& keys, GptConfig& gpt);
+void write_weights_of_experts(const GptConfig& gpt, Json& json);
+
+// Qwen's: which layers have experts, by decoder_sparse_step and mlp_only_layers.
+void read_expert_layers(const Keys& keys, GptConfig& gpt);
+void write_expert_layers(const GptConfig& gpt, Json& json);
+
+// Returns the shortest --moe-layer-freq that chooses the same layers.
+std::vector<int> shortest_layer_freq(const GptConfig& gpt);
 
 // GELU of either kind, or ReLU. `tanh` is the family's name for the tanh GELU.
 void read_activation(const Keys& keys, const char* key, const char* otherwise, GptConfig& gpt);

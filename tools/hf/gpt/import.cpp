@@ -44,6 +44,13 @@ CheckpointReader open_weights(const fs::path& folder, const HfModel& model) {
                       " tensors, which are too few for the " +
                       std::to_string(model.gpt.num_layers) + " layers that its " + kHfConfigFile +
                       " has");
+  size_t expert_layers = 0;
+  for (int i = 0; i < model.gpt.num_layers; ++i) expert_layers += model.gpt.has_experts(i);
+  if (expert_layers * static_cast<size_t>(model.gpt.num_experts) > weights.names().size())
+    throw DamagedFile(folder.string() + ": " + std::to_string(weights.names().size()) +
+                      " tensors, which are too few for the " +
+                      std::to_string(model.gpt.num_experts) + " experts of " +
+                      std::to_string(expert_layers) + " layers that its " + kHfConfigFile + " has");
   return weights;
 }
 
@@ -106,6 +113,11 @@ UniversalInfo info_of(const std::vector<GptParameter>& parameters, const HfModel
   });
   info.tp_replicated = of_cut(Cut::kWhole);
   info.row_parallel = of_cut(Cut::kColumns);
+  std::set<std::string> thirds;
+  for (const GptParameter& parameter : parameters)
+    if (parameter.cut == Cut::kThird && thirds.insert(pattern_of(parameter.name)).second)
+      info.sub_params.push_back(
+          UniversalInfo::whole_cut(pattern_of(parameter.name), parameter.shape, 2));
   info.two_sub_params = patterns([](const GptParameter& parameter) { return parameter.halves; });
   return info;
 }

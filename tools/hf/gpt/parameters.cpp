@@ -31,7 +31,7 @@ class Mapping {
                {gpt_.max_position_embeddings + gpt_.position_embedding_offset, h_}, Cut::kWhole,
                base + names_.positions + ".weight");
     for (int i = 0; i < gpt_.num_layers; ++i)
-      layer(std::to_string(i + 2) + ".", base + names_.layers + std::to_string(i) + ".");
+      layer(i, std::to_string(i + 2) + ".", base + names_.layers + std::to_string(i) + ".");
     norm(std::to_string(gpt_.num_layers + 2), h_, base + names_.norm);
     if (untied)
       add_same(std::to_string(gpt_.num_layers + 3) + ".lm_head.weight", table, Cut::kVocabulary,
@@ -40,9 +40,9 @@ class Mapping {
   }
 
  private:
-  void layer(const std::string& ours, const std::string& theirs) {
+  void layer(int number, const std::string& ours, const std::string& theirs) {
     const int64_t q = gpt_.num_attention_heads * gpt_.head_dim(),
-                  kv = gpt_.key_value_heads() * gpt_.head_dim(), f = gpt_.ffn_size();
+                  kv = gpt_.key_value_heads() * gpt_.head_dim();
     norm(ours + "input_layernorm", h_, theirs + names_.norm1);
     linear(ours + "self_attention.query_key_value", theirs, names_.qkv, {q, kv, kv}, h_, Cut::kRows,
            gpt_.qkv_bias(), names_.grouped ? Order{} : kinds_of_groups());
@@ -53,10 +53,42 @@ class Mapping {
     linear(ours + "self_attention.dense", theirs, {names_.attention_out}, {h_}, q, Cut::kColumns,
            gpt_.attention_output_bias());
     norm(ours + "post_attention_layernorm", h_, theirs + names_.norm2);
-    linear(ours + "mlp.dense_h_to_4h", theirs, names_.mlp_in, Shape(gpt_.gated() ? 2 : 1, f), h_,
-           Cut::kRows, gpt_.add_bias_linear, {}, gpt_.gated());
-    linear(ours + "mlp.dense_4h_to_h", theirs, {names_.mlp_out}, {h_}, f, Cut::kColumns,
-           gpt_.add_bias_linear);
+    if (gpt_.has_experts(number)) {
+      experts(ours + "mlp.", theirs);
+    } else {
+      mlp(ours + "mlp.", theirs, names_.mlp_in, names_.mlp_out, gpt_.ffn_size());
+    }
+  }
+
+  void mlp(const std::string& ours, const std::string& theirs, const Names& in,
+           const std::string& out, int64_t f) {
+    linear(ours + "dense_h_to_4h", theirs, in, Shape(gpt_.gated() ? 2 : 1, f), h_, Cut::kRows,
+           gpt_.add_bias_linear, {}, gpt_.gated());
+    linear(ours + "dense_4h_to_h", theirs, {out}, {h_}, f, Cut::kColumns, gpt_.add_bias_linear);
+  }
+
+  void experts(const std::string& ours, const std::string& theirs) {
+    const Family::Tensors::Experts& names = names_.experts;
+    const int64_t count = gpt_.num_experts, f = gpt_.moe_ffn_size(),
+                  shared = gpt_.moe_shared_expert_intermediate_size;
+    add_same(ours + "router.gate.weight", {count, h_}, Cut::kWhole,
+             theirs + names.router + ".weight");
+    const auto stack = [&](const char* which, const std::string& name, const Shape& shape,
+                           Cut cut) {
+      GptParameter stacked = parameter(ours + "experts." + which, {count, shape[0], shape[1]}, cut);
+      for (int64_t e = 0; e < count; ++e)
+        stacked.theirs.push_back(
+            {theirs + names.each + std::to_string(e) + "." + name + ".weight", shape});
+      parameters_.push_back(std::move(stacked));
+    };
+    stack("w1", names.gate, {f, h_}, Cut::kColumns);
+    stack("w2", names.down, {h_, f}, Cut::kThird);
+    stack("w3", names.up, {f, h_}, Cut::kColumns);
+    if (shared > 0)
+      mlp(ours + "shared_experts.", theirs, names.shared_in, names.shared_out, shared);
+    if (gpt_.moe_shared_expert_gate)
+      add_same(ours + "shared_experts_gate.weight", {1, h_}, Cut::kWhole,
+               theirs + names.shared_gate + ".weight");
   }
 
   void norm(const std::string& ours, int64_t width, const std::string& theirs) {

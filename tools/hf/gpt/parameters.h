@@ -20,6 +20,9 @@ namespace anymesh {
 //   <i+2>.post_attention_layernorm       ln_2               post_attention_layernorm
 //   <i+2>.mlp.dense_h_to_4h              mlp.c_fc      T    mlp.{gate,up}_proj
 //   <i+2>.mlp.dense_4h_to_h              mlp.c_proj    T    mlp.down_proj
+//   with experts in place of the MLP                        Qwen 3 MoE
+//   <i+2>.mlp.router.gate                                   mlp.gate
+//   <i+2>.mlp.experts.{w1,w3,w2}                            mlp.experts.<e>.{gate,up,down}_proj
 //   <L+2>                                ln_f               norm
 //   <L+3>.lm_head, untied                lm_head            lm_head
 //
@@ -28,7 +31,8 @@ namespace anymesh {
 //
 // Rotary positions turn the same pairs of elements on both sides, so no row moves for them.
 struct GptParameter : HfParameter {  // `other_name` is that of a run without a pipeline
-  enum class Cut { kWhole, kRows, kColumns, kVocabulary };  // by tensor parallelism
+  // By tensor parallelism: along dim 0, 1 or 2.
+  enum class Cut { kWhole, kRows, kColumns, kThird, kVocabulary };
   Cut cut = Cut::kWhole;
   bool halves = false;  // gate and up, each cut by itself
 };

@@ -83,7 +83,7 @@ class Scaling {
 void read_rotary(const Keys& keys, GptConfig& gpt, const char* percent_name, double percent,
                  const char* theta_name) {
   const char* const factor = "partial_rotary_factor";
-  Json theta = keys.at({theta_name, "rope_theta"}, 10000),
+  Json theta = keys.at({theta_name, "rope_theta"}, gpt.rope_theta),
        part = keys.find({percent_name ? percent_name : factor, factor});
   for (const char* name : {"rope_scaling", "rope_parameters"}) {
     const Json rope = keys.find({name});
