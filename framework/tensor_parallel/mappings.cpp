@@ -60,5 +60,8 @@ torch::Tensor leave_tensor_parallel(const torch::Tensor& x, const TensorParallel
   return tp.sequence ? Mapping<reduce_scattered, gathered>::apply(x, tp.group)
                      : Mapping<reduced, same>::apply(x, tp.group);
 }
+torch::Tensor sum_inside_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp) {
+  return Mapping<reduced, reduced>::apply(x, tp.group);
+}
 
 }  // namespace anymesh

@@ -17,4 +17,8 @@ namespace anymesh {
 torch::Tensor enter_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp);
 torch::Tensor leave_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp);
 
+// Between the two: the sum of all ranks' x, of which each rank goes on with its own part. Both
+// directions are an all-reduce.
+torch::Tensor sum_inside_tensor_parallel(const torch::Tensor& x, const TensorParallel& tp);
+
 }  // namespace anymesh

@@ -5,8 +5,6 @@
 
 #include <cmath>
 
-#include "models/gpt/norms.h"
-
 namespace anymesh {
 namespace {
 
@@ -40,8 +38,7 @@ ParallelAttention::ParallelAttention(ParamBuilder& params, const std::string& na
       query_key_value_(params, name + ".query_key_value", config.hidden_size,
                        (config.num_attention_heads + 2 * config.key_value_heads()) * head_dim_,
                        Init::normal(config.init_method_std), config.qkv_bias()),
-      q_layernorm_(make_head_norm(params, name + ".q_layernorm", config)),
-      k_layernorm_(make_head_norm(params, name + ".k_layernorm", config)),
+      head_norms_(make_head_norms(params, name, config)),
       dense_(params, name + ".dense", config.num_attention_heads * head_dim_, config.hidden_size,
              Init::normal(config.residual_std()), config.attention_output_bias()) {}
 
@@ -55,9 +52,10 @@ torch::Tensor ParallelAttention::forward(const torch::Tensor& hidden, const Laye
 }
 
 torch::Tensor ParallelAttention::normed(const torch::Tensor& qkv) const {
-  if (!q_layernorm_.weight.defined()) return qkv;
+  if (!head_norms_.q.weight.defined()) return qkv;
   const auto parts = qkv.split_with_sizes({group_size_, 1, 1}, 3);
-  return at::cat({norm(parts[0], q_layernorm_), norm(parts[1], k_layernorm_), parts[2]}, 3);
+  const auto [q, k] = normed_heads({parts[0], parts[1]}, head_norms_);
+  return at::cat({q, k, parts[2]}, 3);
 }
 
 torch::Tensor ParallelAttention::attend(const torch::Tensor& qkv,

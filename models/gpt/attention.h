@@ -5,9 +5,9 @@
 #include <string>
 
 #include "framework/kernels/attention.h"
-#include "framework/kernels/norm.h"
 #include "framework/tensor_parallel/layers.h"
 #include "models/gpt/documents.h"
+#include "models/gpt/norms.h"
 #include "models/gpt/positions.h"
 
 namespace anymesh {
@@ -51,7 +51,7 @@ class ParallelAttention {
   double dropout_;
   RelativePositions positions_;
   ColumnParallelLinear query_key_value_;
-  NormParams q_layernorm_, k_layernorm_;  // of a head, [d]; undefined unless --qk-layernorm
+  HeadNorms head_norms_;
   RowParallelLinear dense_;
 };
 

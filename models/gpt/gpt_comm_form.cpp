@@ -127,8 +127,11 @@ class ClosedForm {
     for (int i = 0; i < layers; ++i, ++unit) {
       add_norm(unit);
       add_column_parallel(unit, h, queries + 2 * keys, c.qkv_bias());
-      for (int norms = 0; c.qk_layernorm && norms < 2; ++norms)
-        add_norm(unit, c.head_dim(), Sum::kAlways);
+      for (const int64_t width : {queries, keys})
+        if (c.qk_layernorm_all_heads)
+          add_norm(unit, width / t, Sum::kNever);
+        else if (c.qk_layernorm)
+          add_norm(unit, c.head_dim(), Sum::kAlways);
       add_row_parallel(unit, queries, h, c.attention_output_bias());
       ++regions;
       add_norm(unit);
@@ -155,6 +158,8 @@ class ClosedForm {
     } else {
       add("tp", "all_reduce", leave_forward + enter_backward, hidden);
     }
+    if (c.qk_layernorm_all_heads)  // sums of squares of queries and keys
+      add("tp", "all_reduce", m * (forwards + 1) * layers, tokens * 2 * 4);
     gradient_sums();
     token_exchanges(forwards);
     if (last) add("tp", "all_reduce", 3 * m * forwards, tokens * 4);  // cross entropy

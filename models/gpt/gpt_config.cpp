@@ -59,6 +59,11 @@ void check_architecture(const GptConfig& gpt) {
             std::string(flag) + " has no effect without --disable-bias-linear");
   require(!gpt.add_qkv_bias || !gpt.add_attention_linear_bias,
           "--add-qkv-bias has no effect beside --add-attention-linear-bias");
+  require(!gpt.qk_layernorm_all_heads || gpt.qk_layernorm,
+          "--qk-layernorm-all-heads has no effect without --qk-layernorm");
+  require(!gpt.qk_layernorm_all_heads || gpt.rms_norm(),
+          "--qk-layernorm-all-heads needs --normalization rmsnorm, not " +
+              with("--normalization", gpt.normalization));
   gpt.window();  // throws
 }
 

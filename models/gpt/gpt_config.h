@@ -43,11 +43,12 @@ struct GptConfig {
   bool separates_documents() const { return reset_position_ids || reset_attention_mask; }
 
   // Other architectures. Each option is one that some family of models has.
-  int kv_channels = 0;                 // width of a head, see head_dim()
-  int num_key_value_heads = 0;         // 0 = num_attention_heads; see key_value_heads()
-  bool group_query_attention = false;  // Megatron-Core's switch for the line above
-  bool qk_layernorm = false;           // normalize each head of q and k, before it is rotated
-  std::string window_size = "-1,0";    // see window()
+  int kv_channels = 0;                  // width of a head, see head_dim()
+  int num_key_value_heads = 0;          // 0 = num_attention_heads; see key_value_heads()
+  bool group_query_attention = false;   // Megatron-Core's switch for the line above
+  bool qk_layernorm = false;            // normalize each head of q and k, before it is rotated
+  bool qk_layernorm_all_heads = false;  // or all heads of q together, and all of k
+  std::string window_size = "-1,0";     // see window()
   bool add_bias_linear = true;
   bool add_qkv_bias = false, add_attention_linear_bias = false;  // beside --disable-bias-linear
   bool swiglu = false, geglu = false, relu = false;              // see activation()

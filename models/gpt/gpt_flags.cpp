@@ -16,6 +16,10 @@ void add_architecture_flags(FlagTable& flags, GptConfig& gpt) {
   flags.add("group-query-attention", gpt.group_query_attention,
             "Megatron-Core's switch for --num-query-groups");
   flags.add("qk-layernorm", gpt.qk_layernorm, "normalize each head of queries and keys");
+  flags.add(
+      "qk-layernorm-all-heads", gpt.qk_layernorm_all_heads,
+      "with --qk-layernorm: one norm of all heads of queries, one of all heads of keys, as in "
+      "OLMoE");
   flags.add("window-size", gpt.window_size,
             "N,0: a query sees the N tokens before it and itself; -1,0: all");
   flags.add("disable-bias-linear", gpt.add_bias_linear,
@@ -94,6 +98,7 @@ std::vector<std::string> model_flags(const GptConfig& gpt) {
                                  "kv-channels",
                                  "num-key-value-heads",
                                  "qk-layernorm",
+                                 "qk-layernorm-all-heads",
                                  "window-size",
                                  "disable-bias-linear",
                                  "add-qkv-bias",

@@ -385,6 +385,13 @@ TEST_F(ValidateTest, ScaledPositions) {
 
 TEST_F(ValidateTest, Architecture) {
   EXPECT_EQ(refused_with(gpt.normalization, std::string("rmsnorm")), "");
+  EXPECT_EQ(refused_with(gpt.qk_layernorm_all_heads, true),
+            "--qk-layernorm-all-heads has no effect without --qk-layernorm");
+  gpt.qk_layernorm = true;
+  EXPECT_EQ(refused_with(gpt.qk_layernorm_all_heads, true),
+            "--qk-layernorm-all-heads needs --normalization rmsnorm, not --normalization "
+            "(layernorm)");
+  gpt.qk_layernorm = false;
   EXPECT_EQ(refused_with(gpt.normalization, std::string("batchnorm")),
             "--normalization (batchnorm) must be layernorm or rmsnorm");
   gpt.swiglu = true;

@@ -5,6 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 model+=(--swiglu --disable-bias-linear --normalization rmsnorm --use-rotary-position-embeddings --ffn-hidden-size 32
         --num-experts 6 --moe-ffn-hidden-size 16 --moe-layer-freq 2 --moe-shared-expert-intermediate-size 8
+        --qk-layernorm --qk-layernorm-all-heads
         --lr-decay-iters 50 --lr 1e-2)
 balanced=(--moe-aux-loss-coeff 0.1 --moe-z-loss-coeff 0.001)
 run() { train "$1" "$2" "${@:3}" >log || fail "$*: $(tail -5 log)"; }
@@ -22,7 +23,7 @@ done
 
 run 1,1,1,0 short.csv --train-iters 5 "${balanced[@]}"
 for flags in "--moe-aux-loss-coeff 0" "--moe-z-loss-coeff 0" "--moe-router-pre-softmax" "--moe-router-topk 3" "--moe-layer-freq 1" \
-             "--moe-shared-expert-gate" "--moe-shared-expert-intermediate-size 0"; do
+             "--moe-layer-freq [0,1,1,0,1]" "--moe-shared-expert-gate" "--moe-shared-expert-intermediate-size 0"; do
   run 1,1,1,0 other.csv --train-iters 5 "${balanced[@]}" $flags
   differ short.csv other.csv "$flags"
 done

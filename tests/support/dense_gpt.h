@@ -29,8 +29,9 @@ class DenseGpt {
       const bool all = c.add_bias_linear, attention = all || c.add_attention_linear_bias;
       add_linear(p + "self_attention.query_key_value", rows, h_, attention || c.add_qkv_bias);
       if (c.qk_layernorm) {
-        add_norm(p + "self_attention.q_layernorm", d_);
-        add_norm(p + "self_attention.k_layernorm", d_);
+        const bool whole = c.qk_layernorm_all_heads;
+        add_norm(p + "self_attention.q_layernorm", whole ? c.num_attention_heads * d_ : d_);
+        add_norm(p + "self_attention.k_layernorm", whole ? c.key_value_heads() * d_ : d_);
       }
       add_linear(p + "self_attention.dense", h_, c.num_attention_heads * d_, attention);
       add_norm(p + "post_attention_layernorm", h_);
@@ -213,12 +214,29 @@ class DenseGpt {
     const torch::Tensor rows = linear(p + "query_key_value", x);
     const int64_t s = x.size(1), group = config_.num_attention_heads / config_.key_value_heads();
     const torch::Tensor position = torch::arange(s, torch::kDouble);
+    // The rows of all q or all keys, normed together.
+    const auto normed = [&](const char* which, int64_t each, int64_t offset) {
+      std::vector<torch::Tensor> blocks;
+      for (int64_t i = 0; i < config_.num_attention_heads; ++i) {
+        const int64_t first = i / group * (group + 2);
+        if (i % each == 0)
+          blocks.push_back(
+              rows.narrow(-1, (first + offset + (each == 1 ? i % group : 0)) * d_, d_));
+      }
+      return norm(p + which, torch::cat(blocks, -1));
+    };
+    torch::Tensor all_q, all_k;
+    if (config_.qk_layernorm_all_heads)
+      all_q = normed("q_layernorm", 1, 0), all_k = normed("k_layernorm", group, group);
     std::vector<torch::Tensor> mixed;
     for (int64_t i = 0; i < config_.num_attention_heads; ++i) {
       const int64_t first = i / group * (group + 2);  // first of the group's blocks of d rows
       const auto block = [&](int64_t number) { return rows.narrow(-1, (first + number) * d_, d_); };
       torch::Tensor q = block(i % group), k = block(group);
-      if (config_.qk_layernorm) q = norm(p + "q_layernorm", q), k = norm(p + "k_layernorm", k);
+      if (config_.qk_layernorm_all_heads)
+        q = all_q.narrow(-1, i * d_, d_), k = all_k.narrow(-1, i / group * d_, d_);
+      else if (config_.qk_layernorm)
+        q = norm(p + "q_layernorm", q), k = norm(p + "k_layernorm", k);
       q = rotated(q, masks.positions), k = rotated(k, masks.positions);
       torch::Tensor scores =
           torch::matmul(q, k.transpose(-1, -2)) / std::sqrt(static_cast<double>(d_)) + masks.unseen;

@@ -74,6 +74,8 @@ GptConfig config_of(const Case& k) {
   c.moe_layer_freq = {2};
   c.moe_ffn_hidden_size = c.moe_shared_expert_intermediate_size = 8;
   c.moe_shared_expert_gate = true;
+  c.qk_layernorm = true;
+  c.qk_layernorm_all_heads = k.micro_batches > 1;
   return c;
 }
 

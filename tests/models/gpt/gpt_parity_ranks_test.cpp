@@ -80,6 +80,14 @@ const Architecture kArchitectures[] = {
        c.kv_channels = 6;
        c.add_attention_linear_bias = true;
      }},
+    {"olmoe",
+     [](GptConfig& c) {
+       llama(c);
+       c.qk_layernorm = c.qk_layernorm_all_heads = c.apply_layernorm_1p = true;
+       c.kv_channels = 6;
+       c.num_experts = 3;
+       c.moe_router_pre_softmax = true;
+     }},
     {"neox",
      [](GptConfig& c) {
        c.position_embedding_type = "rope";
@@ -357,7 +365,7 @@ std::vector<Case> family_cases() {
   std::vector<Case> out;
   for (const Case& test :
        cases({"mistral", "qwen2", "qwen3", "neox", "gemma", "opt", "alibi", "experts",
-              "expertsshared", "documents", "documentsllama", "documentsalibi"},
+              "expertsshared", "olmoe", "documents", "documentsllama", "documentsalibi"},
              2))
     if (test.dp == test.pp) out.push_back(test);
   return out;
@@ -368,7 +376,7 @@ std::vector<Case> family_cases() {
 std::vector<Case> sequence_cases() {
   std::vector<Case> out;
   for (Case test : cases({"gpt", "untied", "llama", "bloom", "gemma", "neox", "documents",
-                          "experts", "expertsshared"},
+                          "experts", "expertsshared", "olmoe"},
                          2)) {
     if (test.tp == 1 && test.pp == 2) continue;
     test.sequence = true;
