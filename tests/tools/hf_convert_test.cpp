@@ -137,7 +137,9 @@ TEST_F(HfFolder, RefusesByKeyWhatOurModelIsNot) {
       {"qwen3_moe", "mlp_only_layers", {0, 1}, "at least one layer with experts"},
       {"qwen3_moe", "mlp_only_layers", 1, "a list of layers"},
       {"qwen3_moe", "mlp_only_layers", {"1"}, "a list of layers"},
-      {"qwen3_moe", "decoder_sparse_step", 0, "an integer"}};
+      {"qwen3_moe", "decoder_sparse_step", 0, "an integer"},
+      {"olmoe", "clip_qkv", 8.0, "null"},
+      {"olmoe", "head_dim", 4, "hidden_size / num_attention_heads"}};
   for (const auto& [family, key, value, expected] : cases) {
     write(tiny(family));
     change_config(key, value);

@@ -72,7 +72,7 @@ TEST(HfExperts, AreInTheLayersThatTheConfigChooses) {
 }
 
 TEST(HfExperts, HaveEitherNameOfTheirNumber) {
-  for (const char* family : {"mixtral", "qwen2_moe", "qwen3_moe"}) {
+  for (const char* family : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}) {
     for (const char* name : {"num_experts", "num_local_experts"}) {
       Json json = Json::parse(hf_config_text(tiny(family)));
       json.erase("num_experts");
@@ -103,7 +103,15 @@ TEST(HfExperts, ChooseTheFamilyByTheFlags) {
                     HasSubstr("\n  Qwen 3 MoE: --qk-layernorm")));
   gpt.qk_layernorm = true;
   EXPECT_STREQ(family_of(gpt).name, "Qwen 3 MoE");
-  gpt.qk_layernorm = false;
+  gpt.moe_layer_freq = {1};
+  gpt.qk_layernorm_all_heads = true;
+  EXPECT_STREQ(family_of(gpt).name, "OLMoE");
+  gpt.kv_channels = 4;
+  EXPECT_THAT(message_of([&] { family_of(gpt); }),
+              AllOf(HasSubstr("\n  Qwen 3 MoE: no --qk-layernorm-all-heads\n"),
+                    HasSubstr("\n  OLMoE: --kv-channels 2")));
+  gpt.kv_channels = 0;
+  gpt.qk_layernorm = gpt.qk_layernorm_all_heads = false;
   gpt.add_qkv_bias = true;
   gpt.moe_shared_expert_intermediate_size = 8;
   EXPECT_THAT(message_of([&] { family_of(gpt); }),

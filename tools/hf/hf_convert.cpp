@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kHelp =
     R"(Converts models between Hugging Face's folders and our checkpoints: GPT-2, Llama, Mistral, Qwen 2 and 3,
- Gemma, GPT-NeoX, OPT, Phi 3, StarCoder 2, Falcon and BLOOM; Mixtral and Qwen 2 and 3 MoE.
+ Gemma, GPT-NeoX, OPT, Phi 3, StarCoder 2, Falcon and BLOOM; Mixtral, Qwen 2 and 3 MoE, OLMoE.
 
  Commands:
   hf_convert import MODEL SAVE          MODEL: config.json, and model.safetensors, pytorch_model.bin

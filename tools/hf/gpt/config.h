@@ -28,6 +28,8 @@ namespace anymesh {
 //   mixtral     as mistral, with experts in all layers                  one expert
 //   qwen2_moe   as qwen2, with experts in any layers, and a shared one  windows
 //   qwen3_moe   as qwen3, with experts in any layers                    one expert
+//   olmoe       as llama, with experts in all layers, and norms of all  limits of q, k, v
+//               heads of q and of k
 //
 // Scaling of rotary wavelengths, by the rope_type in rope_scaling or rope_parameters:
 //

@@ -8,10 +8,10 @@ namespace anymesh {
 
 std::span<const Family* const> families() {
   static const Family* const kFamilies[] = {
-      &gpt2_family(),    &llama_family(),      &bloom_family(),    &mistral_family(),
-      &qwen2_family(),   &qwen3_family(),      &gemma_family(),    &gpt_neox_family(),
-      &opt_family(),     &starcoder2_family(), &phi3_family(),     &falcon_family(),
-      &mixtral_family(), &qwen2_moe_family(),  &qwen3_moe_family()};
+      &gpt2_family(),    &llama_family(),      &bloom_family(),     &mistral_family(),
+      &qwen2_family(),   &qwen3_family(),      &gemma_family(),     &gpt_neox_family(),
+      &opt_family(),     &starcoder2_family(), &phi3_family(),      &falcon_family(),
+      &mixtral_family(), &qwen2_moe_family(),  &qwen3_moe_family(), &olmoe_family()};
   return kFamilies;
 }
 

@@ -47,8 +47,11 @@ class Mapping {
     linear(ours + "self_attention.query_key_value", theirs, names_.qkv, {q, kv, kv}, h_, Cut::kRows,
            gpt_.qkv_bias(), names_.grouped ? Order{} : kinds_of_groups());
     if (gpt_.qk_layernorm) {
-      norm(ours + "self_attention.q_layernorm", gpt_.head_dim(), theirs + names_.q_norm);
-      norm(ours + "self_attention.k_layernorm", gpt_.head_dim(), theirs + names_.k_norm);
+      const bool all = gpt_.qk_layernorm_all_heads;
+      const Cut cut = all ? Cut::kRows : Cut::kWhole;
+      const int64_t d = gpt_.head_dim();
+      norm(ours + "self_attention.q_layernorm", all ? q : d, theirs + names_.q_norm, cut);
+      norm(ours + "self_attention.k_layernorm", all ? kv : d, theirs + names_.k_norm, cut);
     }
     linear(ours + "self_attention.dense", theirs, {names_.attention_out}, {h_}, q, Cut::kColumns,
            gpt_.attention_output_bias());
@@ -91,9 +94,10 @@ class Mapping {
                theirs + names.shared_gate + ".weight");
   }
 
-  void norm(const std::string& ours, int64_t width, const std::string& theirs) {
-    add_same(ours + ".weight", {width}, Cut::kWhole, theirs + ".weight");
-    if (!gpt_.rms_norm()) add_same(ours + ".bias", {width}, Cut::kWhole, theirs + ".bias");
+  void norm(const std::string& ours, int64_t width, const std::string& theirs,
+            Cut cut = Cut::kWhole) {
+    add_same(ours + ".weight", {width}, cut, theirs + ".weight");
+    if (!gpt_.rms_norm()) add_same(ours + ".bias", {width}, cut, theirs + ".bias");
   }
 
   // `rows` are those of each of their tensors, or in all of the only one. A tensor's name is

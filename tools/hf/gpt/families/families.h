@@ -13,6 +13,7 @@ const Family& gpt_neox_family();
 const Family& llama_family();
 const Family& mistral_family();
 const Family& mixtral_family();
+const Family& olmoe_family();
 const Family& opt_family();
 const Family& phi3_family();
 const Family& qwen2_family();
