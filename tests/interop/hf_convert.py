@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Small random models of transformers, into our checkpoints and back:
 
-    hf_convert.py FOLDER_OF_EXECUTABLES
+    hf_convert.py FOLDER_OF_EXECUTABLES [BEGINNING_OF_A_MODELS_NAME]
 
 Each is saved by transformers, imported, and has transformers' logits here, on one rank and on tp 2 x pp 2, and the tokens of its
 generate() at temperature 0. There it is trained
@@ -12,6 +12,7 @@ import json
 import logging
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 import traceback
@@ -37,6 +38,7 @@ llama = dict(vocab_size=131, hidden_size=48, num_hidden_layers=4, num_attention_
 opt = dict(vocab_size=131, hidden_size=48, num_hidden_layers=4, num_attention_heads=6, ffn_dim=40, word_embed_proj_dim=48,
            max_position_embeddings=64)
 bloom = dict(vocab_size=131, n_layer=4)
+experts = llama | dict(num_key_value_heads=2, num_experts_per_tok=2)
 MODELS = {
     # name: (config, dtype of the saved weights, max_shard_size)
     "gpt2": (transformers.GPT2Config(**gpt2), torch.float32, "5GB"),
@@ -86,6 +88,25 @@ MODELS = {
     "bloom": (transformers.BloomConfig(**bloom, hidden_size=32, n_head=4), torch.float32, "20KB"),
     "bloom, untied, 6 heads, bf16": (transformers.BloomConfig(
         **bloom, hidden_size=48, n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-4), torch.bfloat16, "5GB"),
+    "mixtral": (transformers.MixtralConfig(**experts, num_local_experts=5), torch.float32, "20KB"),
+    "mixtral, tied, a window of 7, head_dim, 3 of 4, bf16": (transformers.MixtralConfig(
+        **experts | dict(num_experts_per_tok=3), num_local_experts=4, sliding_window=7, head_dim=16, tie_word_embeddings=True),
+        torch.bfloat16, "5GB"),
+    "qwen2-moe, every second layer": (transformers.Qwen2MoeConfig(
+        **experts, num_experts=6, moe_intermediate_size=20, shared_expert_intermediate_size=28, decoder_sparse_step=2),
+        torch.float32, "20KB"),
+    "qwen2-moe, weights add up to 1, no biases, fp16": (transformers.Qwen2MoeConfig(
+        **experts, num_experts=3, moe_intermediate_size=24, shared_expert_intermediate_size=16, norm_topk_prob=True, qkv_bias=False),
+        torch.float16, "5GB"),
+    "qwen3-moe, two layers without experts": (transformers.Qwen3MoeConfig(
+        **experts, head_dim=16, num_experts=6, moe_intermediate_size=20, norm_topk_prob=True, mlp_only_layers=[0, 3]),
+        torch.float32, "20KB"),
+    "qwen3-moe, tied, biases, one expert each": (transformers.Qwen3MoeConfig(
+        **experts | dict(num_experts_per_tok=1), head_dim=8, num_experts=4, moe_intermediate_size=16, attention_bias=True,
+        tie_word_embeddings=True, use_sliding_window=True, sliding_window=6), torch.bfloat16, "5GB"),
+    "olmoe": (transformers.OlmoeConfig(**experts | dict(num_key_value_heads=6), num_experts=5, pad_token_id=None), torch.float32, "20KB"),
+    "olmoe, grouped, biases, weights add up to 1, bf16": (transformers.OlmoeConfig(
+        **experts, num_experts=4, attention_bias=True, norm_topk_prob=True, pad_token_id=None), torch.bfloat16, "5GB"),
 }
 
 
@@ -161,8 +182,7 @@ def check(config, dtype, max_shard_size, scratch):
     expect((parts > 1) == (max_shard_size != "5GB"), f"{parts} files of weights")
 
     said = convert("import", scratch / "theirs", scratch / "imported")
-    flags = said.splitlines()[-1].split()
-    flags = [*flags, *RUN]  # RUN's --seq-length is shorter and must win
+    flags = [*shlex.split(said.splitlines()[-1]), *RUN]  # RUN's --seq-length is shorter and must win
     for name in ("--seq-length", "--max-position-embeddings")[:1 if config.model_type in ("gpt2", "opt") else 2]:
         at = flags.index(name)
         del flags[at:at + 2]
@@ -192,6 +212,9 @@ def check(config, dtype, max_shard_size, scratch):
     for name, parameter in model.named_parameters():
         expect(torch.equal(parameter, again.get_parameter(name)), f"back: {name}")
     expect(torch.equal(back, expected), "back: logits")
+    said = again.config.to_dict()
+    lost = {key for key, value in model.config.to_dict().items() if value is not None and said.get(key) != value}
+    expect(lost <= {"_name_or_path", "max_window_layers", "rope_parameters"}, f"back: config.json has other {lost}")
     expect(len(list((scratch / "back").glob("*.safetensors"))) > 1, "back: one file")
     convert("import", scratch / "back", scratch / "imported-again")
     expect(run(PROGRAMS / "ckpt", "diff", scratch / "imported", scratch / "imported-again").endswith(", 0 differences\n"), "diff")
@@ -222,13 +245,27 @@ def check(config, dtype, max_shard_size, scratch):
     expect(patterns[0] == patterns[1], f"universal_checkpoint_info: {patterns}")
     for name in ("imported", "trained"):
         zero = next(scratch.glob(f"{name}/*_universal/zero"))
-        keys = {f.parent.name: {k: v for k, v in torch.load(f).items() if k != "param"} for f in zero.glob("*/fp32.pt")}
+        keys = {f.parent.name: {k: v for k, v in torch.load(f, weights_only=False).items() if k != "param"} for f in zero.glob("*/fp32.pt")}
         patterns.append(keys)
     expect(patterns[2] == patterns[3] and patterns[2], "keys of fp32.pt")
 
     worst = max(off, key=off.get)
     expect(off[worst] <= TOLERANCE, f"logits are off: {off}")
     return f"{parts} files; logits up to {expected.abs().max():.1f}, at most {off[worst]:.1e} off ({worst})"
+
+
+def trained_here(scratch):
+    """A mixture of experts that no one imported is a Mixtral, and has its logits there."""
+    flags = ["--num-layers", 3, "--hidden-size", 48, "--num-attention-heads", 6, "--max-position-embeddings", SEQUENCE, "--swiglu",
+             "--disable-bias-linear", "--normalization", "rmsnorm", "--use-rotary-position-embeddings", "--num-experts", 4,
+             "--moe-ffn-hidden-size", 20, "--moe-aux-loss-coeff", 0.01, "--init-method-std", 0.15, *RUN]
+    on("2,1", "pretrain_gpt", *flags, "--save", scratch / "trained")
+    convert("export", scratch / "trained", scratch / "exported")
+    tokens = torch.randint(131, (BATCH, SEQUENCE), generator=torch.Generator().manual_seed(3))
+    theirs, model = their_logits(scratch / "exported", tokens)
+    off = (our_logits("1,1", [*flags, "--load", scratch / "trained"], tokens, scratch) - theirs).abs().max().item()
+    expect(model.config.model_type == "mixtral" and off <= TOLERANCE, f"{model.config.model_type}, {off} off")
+    return f"logits up to {theirs.abs().max():.1f}, at most {off:.1e} off"
 
 
 def tokenizer(scratch):
@@ -317,7 +354,9 @@ def main():
     print(f"models of transformers {transformers.__version__}, imported, trained and exported:")
     failed = 0
     cases = [(name, lambda folder, model=model: check(*model, folder)) for name, model in MODELS.items()]
-    for number, (name, work) in enumerate([*cases, ("a tokenizer", tokenizer), ("speech", speech), ("refusals", refusals)]):
+    cases += [("trained here", trained_here), ("a tokenizer", tokenizer), ("speech", speech), ("refusals", refusals)]
+    begins = sys.argv[2] if len(sys.argv) > 2 else ""
+    for number, (name, work) in enumerate(case for case in cases if case[0].startswith(begins)):
         folder = pathlib.Path("hf") / str(number)
         folder.parent.mkdir(exist_ok=True)
         try:

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Compares hf_convert with transformers (see hf_convert.py). Installs the same packages as run.sh, once.
 #
-#   tests/interop/hf_convert.sh [FOLDER_OF_EXECUTABLES]   default: build/release/bin
+#   tests/interop/hf_convert.sh [FOLDER_OF_EXECUTABLES [NAME]]   default: build/release/bin, all models
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 started=$SECONDS
-compare 900 hf_convert.py "$bin"
+compare 900 hf_convert.py "$bin" "${@:2}"
 echo "converted in $((SECONDS - started)) s"
