@@ -99,7 +99,8 @@ TEST(HfExperts, ChooseTheFamilyByTheFlags) {
   EXPECT_THAT(message_of([&] { family_of(gpt); }),
               AllOf(HasSubstr("\n  Llama: no --num-experts\n"),
                     HasSubstr("\n  Mixtral: --ffn-hidden-size 10, --moe-layer-freq 1\n"),
-                    HasSubstr("\n  Qwen 2 MoE: config.json: 'shared_expert_intermediate_size'"),
+                    HasSubstr("\n  Qwen 2 MoE: --moe-shared-expert-intermediate-size "
+                              "5632, --moe-shared-expert-gate\n"),
                     HasSubstr("\n  Qwen 3 MoE: --qk-layernorm")));
   gpt.qk_layernorm = true;
   EXPECT_STREQ(family_of(gpt).name, "Qwen 3 MoE");

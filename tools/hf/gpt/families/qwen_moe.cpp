@@ -36,7 +36,8 @@ void read_qwen2_moe(const Keys& keys, GptConfig& gpt) {
 
 void write_qwen2_moe(const GptConfig& gpt, Json& json) {
   write_qwen_moe(gpt, json);
-  json["shared_expert_intermediate_size"] = gpt.moe_shared_expert_intermediate_size;
+  if (gpt.moe_shared_expert_intermediate_size > 0)  // else it has the class's, and does not fit
+    json["shared_expert_intermediate_size"] = gpt.moe_shared_expert_intermediate_size;
   json["qkv_bias"] = gpt.qkv_bias();
   json["use_sliding_window"] = false;
 }
