@@ -127,6 +127,7 @@ bool is_number(const Value& value) { return value.is_int() || value.kind() == Va
 std::string text_of(const Value& value) {
   if (value.kind() == Value::Kind::kBool) return value.as_bool() ? "True" : "False";
   if (is_number(value)) return c10::str(value.as_double());
+  if (value.is_sequence()) return argument_text(value);
   return value.is_string() ? value.as_string() : value.found();
 }
 
