@@ -46,13 +46,7 @@ class Mapping {
     norm(ours + "input_layernorm", h_, theirs + names_.norm1);
     linear(ours + "self_attention.query_key_value", theirs, names_.qkv, {q, kv, kv}, h_, Cut::kRows,
            gpt_.qkv_bias(), names_.grouped ? Order{} : kinds_of_groups());
-    if (gpt_.qk_layernorm) {
-      const bool all = gpt_.qk_layernorm_all_heads;
-      const Cut cut = all ? Cut::kRows : Cut::kWhole;
-      const int64_t d = gpt_.head_dim();
-      norm(ours + "self_attention.q_layernorm", all ? q : d, theirs + names_.q_norm, cut);
-      norm(ours + "self_attention.k_layernorm", all ? kv : d, theirs + names_.k_norm, cut);
-    }
+    if (gpt_.qk_layernorm) head_norms(ours + "self_attention.", theirs);
     linear(ours + "self_attention.dense", theirs, {names_.attention_out}, {h_}, q, Cut::kColumns,
            gpt_.attention_output_bias());
     norm(ours + "post_attention_layernorm", h_, theirs + names_.norm2);
@@ -61,6 +55,14 @@ class Mapping {
     } else {
       mlp(ours + "mlp.", theirs, names_.mlp_in, names_.mlp_out, gpt_.ffn_size());
     }
+  }
+
+  void head_norms(const std::string& ours, const std::string& theirs) {
+    const bool all = gpt_.qk_layernorm_all_heads;
+    const int64_t d = gpt_.head_dim();
+    const Cut cut = all ? Cut::kRows : Cut::kWhole;
+    norm(ours + "q_layernorm", all ? gpt_.num_attention_heads * d : d, theirs + names_.q_norm, cut);
+    norm(ours + "k_layernorm", all ? gpt_.key_value_heads() * d : d, theirs + names_.k_norm, cut);
   }
 
   void mlp(const std::string& ours, const std::string& theirs, const Names& in,
