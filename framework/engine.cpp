@@ -10,7 +10,8 @@
 namespace anymesh {
 
 Engine::Engine(StageModule& stage, const ProcessGrid& grid, EngineConfig config)
-    : optimizer_(freeze_params(stage.params(), config.freeze, *grid.pp), grid, config.zero),
+    : stage_(stage),
+      optimizer_(freeze_params(stage.params(), config.freeze, *grid.pp), grid, config.zero),
       pipeline_(stage, grid),
       run_{grid, stage, optimizer_, std::move(config), stage.params()[0].tensor.scalar_type()},
       state_{.dropout_seed = run_.config.dropout_seed, .scaler = run_.config.scaler} {
@@ -37,6 +38,7 @@ StepReport Engine::train_batch(const std::vector<MicroBatch>& batches) {
     check_finite(scaled_norm, optimizer_.local_square_sum(), "gradient norm");
     wait_for_snapshot();
     optimizer_.step(lr, scaled_norm, loss_scale);
+    stage_.after_step();
     state_.scaler.update(false);
     state_.scheduled_samples += samples;
   }

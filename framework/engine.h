@@ -77,6 +77,7 @@ class Engine {
   double mean_over_dp(double loss) const;
   void check_finite(double global, double local, const char* what) const;
 
+  StageModule& stage_;
   ZeroOptimizer optimizer_;
   PipelineEngine pipeline_;
   CheckpointedRun run_;

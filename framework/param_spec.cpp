@@ -1,5 +1,6 @@
 #include "framework/param_spec.h"
 
+#include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <c10/util/accumulate.h>
 
@@ -76,7 +77,8 @@ const std::vector<ParamSpec>& freeze_params(const std::vector<ParamSpec>& params
                                             Communicator& pp) {
   if (patterns.empty()) return params;
   std::vector<std::string> mine;
-  for (const ParamSpec& spec : params) mine.push_back(spec.name);
+  for (const ParamSpec& spec : params)
+    if (!spec.buffer) mine.push_back(spec.name);
   std::string list;
   std::set<std::string> names, frozen;
   for (const std::string& name : gather_lines(pp, mine))
@@ -138,7 +140,10 @@ torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
   };
   spec.layer = layer;
   spec.units = {unit};
-  spec.tensor = empty_without_storage(local, options_).requires_grad_();
+  spec.tensor = empty_without_storage(
+      local,
+      spec.buffer ? options_.dtype(at::toOpMathType(options_.dtype().toScalarType())) : options_);
+  spec.tensor.requires_grad_(!spec.buffer);
   specs_.push_back(std::move(spec));
   return specs_.back().tensor;
 }

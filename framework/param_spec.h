@@ -27,13 +27,15 @@ struct ParamSpec {
   bool weight_decay = true;  // false for biases and norms
   bool tied = false;         // the first and the last stage both hold it
   bool tp_sum = false;       // each tp rank has a partial gradient, and tp sums them
-  bool duplicate = false;    // a copy; another rank counts its gradient in the norm
-  std::vector<int> units;    // the stage's units that use it; set by the builder
-  torch::Tensor tensor;      // the leaf [shape, cut]
+  bool buffer = false;     // no parameter: the model changes it itself, in fp32 at least, and every
+                           // rank holds the whole, at every ZeRO stage
+  bool duplicate = false;  // a copy; another rank counts its gradient in the norm
+  std::vector<int> units;  // the stage's units that use it; set by the builder
+  torch::Tensor tensor;    // the leaf [shape, cut]
   torch::Tensor second_use;  // a leaf on the same storage, if a stage uses a tied weight twice
 
   // Whether training leaves it unchanged. As in PyTorch, its leaf then requires no gradient.
-  bool frozen() const { return !tensor.requires_grad(); }
+  bool frozen() const { return !buffer && !tensor.requires_grad(); }
 
   // Writes the initial values of elements [begin, begin + out.numel()) of the flattened `tensor`.
   std::function<void(int64_t begin, const torch::Tensor& out)> initialize;

@@ -154,9 +154,12 @@ Value deepspeed_config(const CheckpointedRun& run) {
 Value model_states(const CheckpointedRun& run, const TrainState& state,
                    const SaveOptions& options) {
   const Topology& mesh = run.grid.topology;
+  std::vector<std::string> buffers;
+  for (const ParamSpec& spec : run.stage.params())
+    if (spec.buffer) buffers.push_back(spec.name);
   Value states = Value::dict(
       {{keys::kModule, {}},
-       {keys::kBufferNames, Value::list()},
+       {keys::kBufferNames, Value::list_of(buffers)},
        {keys::kOptimizer, {}},
        {keys::kParamShapes, param_shapes(run.optimizer)},
        {keys::kFrozenParamShapes, {}},

@@ -57,7 +57,6 @@ constexpr Foreign kForeignFlags[] = {
     {"mlp-type", kValue, "residual experts are not in this version", "standard"},
     {"moe-router-load-balancing-type", kValue,
      "routers are balanced by --moe-aux-loss-coeff, over a micro-batch", "aux_loss"},
-    {"moe-router-score-function", kValue, "a router's scores are a softmax", "softmax"},
     {"moe-token-dispatcher-type", kValue, "tokens travel by an all-to-all", "alltoall"},
     {"moe-grouped-gemm|moe-permute-fusion"},
     {"remote-device", kValue, "use --offload-param", "none"},

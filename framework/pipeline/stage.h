@@ -37,6 +37,9 @@ class StageModule {
   // The parameters, in the order in which DeepSpeed would flatten them.
   virtual const std::vector<ParamSpec>& params() const = 0;
 
+  // Called after each optimizer step, on all ranks. A model changes its buffers here (ParamSpec).
+  virtual void after_step() {}
+
   // The runner through which forward() runs its units.
   UnitRunner& runner() { return runner_; }
 

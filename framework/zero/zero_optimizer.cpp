@@ -26,6 +26,7 @@ ZeroOptimizer::ZeroOptimizer(const std::vector<ParamSpec>& params, const Process
       swap_ = std::make_shared<SwapFile>(offload.nvme_path);
     for (const ParamSpec& spec : params) {
       if (spec.frozen()) add_frozen(spec);
+      if (spec.buffer) spec.materialize();
     }
     const double decay = config_.weight_decay;
     add_group(decay, params, [](const auto& spec) { return spec.weight_decay && !spec.experts; });
@@ -62,7 +63,7 @@ void ZeroOptimizer::add_group(double weight_decay, const std::vector<ParamSpec>&
   std::vector<ParamSpec> params;
   std::vector<int64_t> numels;
   for (const ParamSpec& spec : all) {
-    if (spec.frozen() || !has(spec)) continue;
+    if (spec.buffer || spec.frozen() || !has(spec)) continue;
     params.push_back(spec);
     numels.push_back(spec.tensor.numel());
     if (!stage().partitions_parameters()) spec.materialize();

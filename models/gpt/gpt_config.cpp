@@ -96,6 +96,11 @@ void check_experts(const GptConfig& gpt) {
     unused(gpt.moe_router_topk == unset.moe_router_topk, chosen);
     unused(gpt.moe_layer_freq == unset.moe_layer_freq, "--moe-layer-freq");
     unused(gpt.moe_ffn_hidden_size == 0, with("--moe-ffn-hidden-size", gpt.moe_ffn_hidden_size));
+    unused(gpt.moe_router_score_function == unset.moe_router_score_function,
+           with("--moe-router-score-function", gpt.moe_router_score_function));
+    unused(gpt.moe_router_topk_scaling_factor == 1,
+           with("--moe-router-topk-scaling-factor", gpt.moe_router_topk_scaling_factor));
+    unused(!gpt.moe_router_enable_expert_bias, "--moe-router-enable-expert-bias");
     unused(!gpt.moe_router_pre_softmax, "--moe-router-pre-softmax");
     unused(gpt.moe_aux_loss_coeff == 0, with("--moe-aux-loss-coeff", gpt.moe_aux_loss_coeff));
     unused(gpt.moe_z_loss_coeff == 0, with("--moe-z-loss-coeff", gpt.moe_z_loss_coeff));
@@ -110,7 +115,26 @@ void check_experts(const GptConfig& gpt) {
               "without biases");
   require(gpt.moe_router_topk >= 1 && gpt.moe_router_topk <= gpt.num_experts,
           chosen + " must be from 1 to " + count);
-  require(gpt.moe_router_topk > 1 || gpt.moe_router_pre_softmax,
+  const std::string function = with("--moe-router-score-function", gpt.moe_router_score_function);
+  const bool sigmoid = gpt.moe_router_score_function == "sigmoid";
+  require(sigmoid || gpt.moe_router_score_function == "softmax",
+          function + " must be softmax or sigmoid");
+  require(!sigmoid || !gpt.moe_router_pre_softmax,
+          "--moe-router-pre-softmax has no effect with " + function);
+  require(
+      sigmoid || !gpt.moe_router_enable_expert_bias,
+      "--moe-router-enable-expert-bias needs --moe-router-score-function sigmoid, not " + function);
+  require(gpt.moe_router_enable_expert_bias ||
+              gpt.moe_router_bias_update_rate == unset.moe_router_bias_update_rate,
+          with("--moe-router-bias-update-rate", gpt.moe_router_bias_update_rate) +
+              " has no effect without --moe-router-enable-expert-bias");
+  require(gpt.moe_router_bias_update_rate >= 0,
+          with("--moe-router-bias-update-rate", gpt.moe_router_bias_update_rate) +
+              " must be at least 0");
+  require(gpt.moe_router_topk_scaling_factor > 0,
+          with("--moe-router-topk-scaling-factor", gpt.moe_router_topk_scaling_factor) +
+              " must be positive");
+  require(gpt.moe_router_topk > 1 || gpt.moe_router_pre_softmax || sigmoid,
           chosen +
               " needs --moe-router-pre-softmax: a softmax over one score is always 1, and the "
               "router would learn nothing");

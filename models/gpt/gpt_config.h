@@ -63,7 +63,11 @@ struct GptConfig {
   std::vector<int> moe_layer_freq = {1};  // see has_experts(): N, or a 0 or 1 for each layer
   int moe_ffn_hidden_size = 0;            // of an expert; 0 = ffn_size()
   int moe_router_topk = 2;
+  std::string moe_router_score_function = "softmax";  // or sigmoid
   bool moe_router_pre_softmax = false;
+  double moe_router_topk_scaling_factor = 1;
+  bool moe_router_enable_expert_bias = false;  // with the next
+  double moe_router_bias_update_rate = 1e-3;
   double moe_aux_loss_coeff = 0, moe_z_loss_coeff = 0;
   int moe_shared_expert_intermediate_size = 0;  // of an MLP for all tokens beside them; 0: none
   bool moe_shared_expert_gate = false;

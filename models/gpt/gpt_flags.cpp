@@ -48,6 +48,15 @@ void add_architecture_flags(FlagTable& flags, GptConfig& gpt) {
   flags.add("moe-ffn-hidden-size", gpt.moe_ffn_hidden_size, "width inside an expert",
             "--ffn-hidden-size");
   flags.add("moe-router-topk", gpt.moe_router_topk, "experts that a token goes to");
+  flags.add("moe-router-score-function", gpt.moe_router_score_function,
+            "scores of the experts: softmax, or sigmoid as DeepSeek-V3 has");
+  flags.add("moe-router-topk-scaling-factor", gpt.moe_router_topk_scaling_factor,
+            "multiplies the weights of the chosen experts");
+  flags.add("moe-router-enable-expert-bias", gpt.moe_router_enable_expert_bias,
+            "add to sigmoid scores, for the choice alone, a bias that grows while an expert has "
+            "few tokens");
+  flags.add("moe-router-bias-update-rate", gpt.moe_router_bias_update_rate,
+            "how far the bias moves in a step");
   flags.add("moe-router-pre-softmax", gpt.moe_router_pre_softmax,
             "weigh experts by the softmax over all, not over the chosen ones");
   flags.add("moe-aux-loss-coeff", gpt.moe_aux_loss_coeff,
@@ -115,6 +124,9 @@ std::vector<std::string> model_flags(const GptConfig& gpt) {
                                  "moe-layer-freq",
                                  "moe-ffn-hidden-size",
                                  "moe-router-topk",
+                                 "moe-router-score-function",
+                                 "moe-router-topk-scaling-factor",
+                                 "moe-router-enable-expert-bias",
                                  "moe-router-pre-softmax",
                                  "moe-shared-expert-intermediate-size",
                                  "moe-shared-expert-gate",

@@ -116,6 +116,23 @@ torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& ba
   });
 }
 
+// Updates the routers' biases by the tokens of all ranks.
+void GptModel::after_step() {
+  c10::NoGradGuard no_grad;
+  std::vector<const Router*> routers;
+  std::vector<torch::Tensor> counts;
+  for (const TransformerLayer& layer : layers_) {
+    if (!layer.router() || !layer.router()->counts().defined()) continue;
+    routers.push_back(layer.router());
+    counts.push_back(layer.router()->counts());
+  }
+  if (routers.empty()) return;
+  const torch::Tensor all = at::stack(counts);  // [layers, E]
+  grid_.dp->all_reduce(all);
+  if (grid_.topology.whole_experts) grid_.tp->all_reduce(all);
+  for (size_t i = 0; i < routers.size(); ++i) routers[i]->update_bias(all[static_cast<int64_t>(i)]);
+}
+
 torch::Tensor GptModel::empty_hidden() const {
   return torch::empty(
       {micro_batch_size_, config_.seq_length / tp_.sequence_parts(), config_.hidden_size},

@@ -28,6 +28,7 @@ class GptModel final : public StageModule {
   torch::Tensor forward(const torch::Tensor& hidden, const MicroBatch& batch) override;
   torch::Tensor empty_hidden() const override;
   const std::vector<ParamSpec>& params() const override { return params_; }
+  void after_step() override;
 
   // The parts of forward(), for generation. embed() takes tokens at `positions`, int64 [b, s], or at
   // positions `first` and on.

@@ -29,6 +29,9 @@ class TransformerLayer {
   torch::Tensor forward(const torch::Tensor& hidden, const LayerContext& context,
                         ParallelAttention::Mix mix = {}) const;  // [b, s, h] -> [b, s, h]
 
+  // The router of its experts; null if it has an MLP.
+  const Router* router() const { return experts_ ? &experts_->router() : nullptr; }
+
  private:
   torch::Tensor drop(const torch::Tensor& hidden, const DropoutContext& context,
                      DropoutSite site) const;

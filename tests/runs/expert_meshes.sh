@@ -5,6 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 model+=(--swiglu --disable-bias-linear --normalization rmsnorm --use-rotary-position-embeddings --ffn-hidden-size 32
         --num-experts 8 --moe-ffn-hidden-size 16 --moe-layer-freq 2 --moe-shared-expert-intermediate-size 8
+        --moe-router-score-function sigmoid --moe-router-enable-expert-bias --moe-router-bias-update-rate 0.02
         --moe-aux-loss-coeff 0.1 --moe-z-loss-coeff 0.001 --lr-decay-iters 50 --lr 1e-2 --global-batch-size 8)
 
 # run MESH CSV FLAGS...: MESH is tp,pp,dp,zero,ep and, if tp does not cut experts, ,whole.

@@ -22,11 +22,15 @@ for mesh in "2,2,2,1" "1,1,3,3" "4,1,1,0" "2,1,2,2 --sequence-parallel"; do
 done
 
 run 1,1,1,0 short.csv --train-iters 5 "${balanced[@]}"
-for flags in "--moe-aux-loss-coeff 0" "--moe-z-loss-coeff 0" "--moe-router-pre-softmax" "--moe-router-topk 3" "--moe-layer-freq 1" \
+for flags in "--moe-router-score-function sigmoid" "--moe-router-topk-scaling-factor 2" "--moe-aux-loss-coeff 0" "--moe-z-loss-coeff 0" "--moe-router-pre-softmax" "--moe-router-topk 3" "--moe-layer-freq 1" \
              "--moe-layer-freq [0,1,1,0,1]" "--moe-shared-expert-gate" "--moe-shared-expert-intermediate-size 0"; do
   run 1,1,1,0 other.csv --train-iters 5 "${balanced[@]}" $flags
   differ short.csv other.csv "$flags"
 done
+run 1,1,1,0 sigmoid.csv --train-iters 5 "${balanced[@]}" --moe-router-score-function sigmoid
+run 1,1,1,0 other.csv --train-iters 5 "${balanced[@]}" --moe-router-score-function sigmoid --moe-router-enable-expert-bias \
+  --moe-router-bias-update-rate 0.1
+differ sigmoid.csv other.csv --moe-router-enable-expert-bias
 run 1,1,1,0 other.csv --train-iters 5 "${balanced[@]}" --bf16
 close short.csv other.csv 5e-3 1 "experts in bf16"
 

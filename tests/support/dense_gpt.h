@@ -149,6 +149,7 @@ class DenseGpt {
     const int64_t e = config_.num_experts,
                   f = config_.moe_ffn_hidden_size > 0 ? config_.moe_ffn_hidden_size : f_;
     add(p + "router.gate.weight", {e, h_});
+    if (config_.moe_router_enable_expert_bias) add(p + "router.e_score_correction_bias", {e});
     add(p + "experts.w1", {e, f, h_});
     add(p + "experts.w2", {e, h_, f});
     add(p + "experts.w3", {e, f, h_});
@@ -164,13 +165,23 @@ class DenseGpt {
   // Every expert computes every token; those that a token did not choose count 0 times.
   torch::Tensor experts(const std::string& p, const torch::Tensor& x) {
     const int64_t count = config_.num_experts, chosen = config_.moe_router_topk;
+    const bool sigmoid = config_.moe_router_score_function == "sigmoid";
     const torch::Tensor logits = torch::matmul(x, params.at(p + "router.gate.weight").t()),
-                        scores = torch::softmax(logits, -1);  // [b, s, E]
-    const torch::Tensor least = std::get<0>(logits.topk(chosen, -1)).select(-1, chosen - 1),
-                        taken = (logits >= least.unsqueeze(-1)).to(torch::kDouble),
-                        weights = config_.moe_router_pre_softmax
-                                      ? scores * taken
-                                      : scores * taken / (scores * taken).sum(-1, true);
+                        scores = sigmoid ? torch::sigmoid(logits) : torch::softmax(logits, -1);
+    const auto greatest = [&](const torch::Tensor& ranked) {  // 1 where an expert is chosen
+      const torch::Tensor least = std::get<0>(ranked.topk(chosen, -1)).select(-1, chosen - 1);
+      return (ranked >= least.unsqueeze(-1)).to(torch::kDouble).detach();
+    };
+    const torch::Tensor unbiased = greatest(scores),
+                        taken =
+                            config_.moe_router_enable_expert_bias
+                                ? greatest(scores + params.at(p + "router.e_score_correction_bias"))
+                                : unbiased,
+                        shares = sigmoid ? scores / scores.sum(-1, true) : scores;
+    torch::Tensor weights = scores * taken;  // [b, s, E]
+    if (sigmoid ? chosen > 1 : !config_.moe_router_pre_softmax)
+      weights = weights / weights.sum(-1, true);
+    weights = weights * config_.moe_router_topk_scaling_factor;
     torch::Tensor y = torch::zeros_like(x);
     for (int64_t e = 0; e < count; ++e) {
       const auto weight = [&](const char* which) { return params.at(p + "experts." + which)[e]; };
@@ -182,9 +193,9 @@ class DenseGpt {
       const auto own = [&](const torch::Tensor& t) {
         return t.narrow(0, row, rows_).flatten(0, 1);
       };
-      const torch::Tensor part = own(taken).mean(0) / chosen,
+      const torch::Tensor part = own(unbiased).mean(0) / chosen,
                           loss = config_.moe_aux_loss_coeff * count *
-                                     (part * own(scores).mean(0)).sum() +
+                                     (part * own(shares).mean(0)).sum() +
                                  config_.moe_z_loss_coeff *
                                      torch::logsumexp(own(logits), -1).square().mean();
       routers_loss = routers_loss + loss * rows_ / x.size(0);

@@ -101,14 +101,14 @@ void load_experts(const fs::path& folder, const ExpertSpread& spread, const Para
 }
 
 // Loads the stage's weights, whose shards depend on tp alone: from `module`, or, with a pipeline,
-// from the layer files.
-void load_weights(const fs::path& folder, const Value& metadata, CheckpointedRun& run,
+// from the layer files. With `buffers`, loads these and nothing else.
+void load_weights(const fs::path& folder, const Value& metadata, bool buffers, CheckpointedRun& run,
                   RecordChecksums& checks) {
   std::map<int, Value> layers;
   const Value module = metadata.at(keys::kModule);
   const ExpertSpread spread = ExpertSpread::from(metadata);
   for (const ParamSpec& spec : run.stage.params()) {
-    if (spec.frozen()) continue;
+    if (spec.frozen() || (buffers && !spec.buffer)) continue;
     if (spec.experts) {
       load_experts(folder, spread, spec, run, checks);
       continue;
@@ -209,10 +209,11 @@ Value load_own_files(const fs::path& folder, const OwnFiles& own, CheckpointedRu
     read_elements(part.as_tensor(), 0, frozen.part, part.where());
   }
   if (!stage.partitions_optimizer() && run.dtype == torch::kFloat) {
-    load_weights(folder, own.model_states, run, checks);
+    load_weights(folder, own.model_states, /*buffers=*/false, run, checks);
     load_whole(own.optimizer, run);
     return own.optimizer;
   }
+  load_weights(folder, own.model_states, /*buffers=*/true, run, checks);
   const std::string_view masters = stage.partitions_parameters()  ? keys::kFp32FlatGroups
                                    : stage.partitions_optimizer() ? keys::kFp32Groups
                                                                   : keys::kFp32GroupsFlat;

@@ -67,6 +67,13 @@ std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
     if (parameter.weight().bytes)
       read(parameter, kFp32State, frozen.spec, frozen.start, frozen.weight);
   }
+  for (const ParamSpec& spec : run.stage.params()) {
+    if (!spec.buffer) continue;
+    const WholeParameter parameter = find(checkpoint, spec, custom);
+    count(spec, /*partitioned=*/false);
+    if (parameter.weight().bytes)
+      read(parameter, kFp32State, spec, 0, StateTensor(spec.tensor.view(-1)));
+  }
   for (ZeroOptimizer::Group& group : run.optimizer.groups()) {
     for (const ZeroOptimizer::Piece& piece : group.pieces) {
       const ParamSpec& spec = group.params[piece.param];

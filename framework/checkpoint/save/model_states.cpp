@@ -1,3 +1,5 @@
+#include <ATen/OpMathType.h>
+
 #include <map>
 #include <sstream>
 #include <unordered_map>
@@ -27,14 +29,16 @@ std::unordered_map<std::string, StateTensor> kept_weights(const CheckpointedRun&
     for (const auto& piece : group.pieces) kept[group.params[piece.param].name] = piece.weight;
   }
   for (const auto& frozen : run.optimizer.frozen()) kept[frozen.spec.name] = frozen.weight;
+  for (const ParamSpec& spec : run.stage.params())
+    if (spec.buffer) kept[spec.name] = StateTensor(spec.tensor.view(-1));
   return kept;
 }
 
 // Encodes a parameter of stage `pp` as a line, for the ranks of other stages.
 std::string line_of(int pp, const ParamSpec& spec) {
   return c10::str(pp, " ", spec.name, " ", spec.split_dim, " ", spec.sub_params, " ",
-                  spec.vocabulary, " ", spec.experts, " ", spec.tensor.size(0), " ",
-                  c10::Join(" ", spec.shape));
+                  spec.vocabulary, " ", spec.experts, " ", spec.buffer, " ", spec.tensor.size(0),
+                  " ", c10::Join(" ", spec.shape));
 }
 
 std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
@@ -43,7 +47,7 @@ std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
   ParamSpec spec;
   int64_t rows = 0;
   in >> pp >> spec.name >> spec.split_dim >> spec.sub_params >> spec.vocabulary >> spec.experts >>
-      rows;
+      spec.buffer >> rows;
   for (int64_t size; in >> size;) spec.shape.push_back(size);
   spec.tensor = empty_without_storage({rows}, dtype);
   return {pp, std::move(spec)};
@@ -53,7 +57,7 @@ std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
 // its part.
 bool has_own_part(const CheckpointedRun& run, const ParamSpec& spec, const Coord& at) {
   const Topology& mesh = run.grid.topology;
-  const bool partitioned = run.optimizer.stage().partitions_parameters();
+  const bool partitioned = run.optimizer.stage().partitions_parameters() && !spec.buffer;
   if (spec.experts) return partitioned || mesh.edp_rank_of(at) == 0;
   return (spec.split_dim >= 0 || at.tp == 0) && (partitioned || at.dp == 0);
 }
@@ -62,7 +66,7 @@ bool has_own_part(const CheckpointedRun& run, const ParamSpec& spec, const Coord
 std::vector<RemoteTensors::Part> parts_of(const CheckpointedRun& run, const ParamSpec& spec,
                                           int pp) {
   const Topology& mesh = run.grid.topology;
-  const bool partitioned = run.optimizer.stage().partitions_parameters();
+  const bool partitioned = run.optimizer.stage().partitions_parameters() && !spec.buffer;
   std::vector<RemoteTensors::Part> parts;
   for (Coord at{.pp = pp}; at.tp < mesh.tp_size; ++at.tp) {
     for (at.dp = 0; at.dp < mesh.dp_size; ++at.dp) {
@@ -96,6 +100,10 @@ Records stage_weights(const CheckpointedRun& run, bool experts, RemoteTensors& g
       records.emplace_back();
       continue;
     }
+    if (spec.buffer) {
+      records.push_back(record_of(spec.tensor));
+      continue;
+    }
     const int ranks = run.optimizer.replicas_of(spec)->size();
     RemoteTensors::Tensor tensor{run.dtype, spec.tensor.sizes().vec(), {}, {}};
     const ShardLayout whole = ShardLayout::make(tensor.shape, {.replicated = true}, 1, 0);
@@ -121,7 +129,8 @@ Value model_weights(const CheckpointedRun& run, bool exclude_frozen, RemoteTenso
   std::vector<Value::Entry> entries;
   for (const std::string& line : gather_lines(*run.grid.pp, mine)) {
     const auto [pp, spec] = spec_of(line, run.dtype);
-    RemoteTensors::Tensor tensor{run.dtype, spec.shape, parts_of(run, spec, pp), {}};
+    const torch::Dtype dtype = spec.buffer ? at::toOpMathType(run.dtype) : run.dtype;
+    RemoteTensors::Tensor tensor{dtype, spec.shape, parts_of(run, spec, pp), {}};
     const bool sends = pp == at.pp && has_own_part(run, spec, at);
     if (const auto found = kept.find(spec.name); sends && found != kept.end())
       tensor.mine = found->second;
@@ -159,13 +168,16 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
     const ParamSpec& spec = run.stage.params()[i];
     if (options.exclude_frozen_parameters && spec.frozen()) continue;
     if (spec.experts && !sharded) continue;  // in files of their own
-    module.emplace_back(spec.name, weights[i]);
+    if (!sharded || !pipeline || spec.buffer) module.emplace_back(spec.name, weights[i]);
     if (!spec.duplicate) layers[spec.layer].emplace_back(spec.name_in_layer(), weights[i]);
   }
   metadata.set(keys::kFrozenParamShapes, frozen_entries(run, options, [](const auto& frozen) {
                  return Value::size(frozen.spec.tensor.sizes().vec());
                }));
-  if (!pipeline) metadata.set(keys::kModule, Value::ordered_dict(std::move(module)));
+  // A pipeline's layer files have the weights and buffers; at ZeRO 3, which has none, only buffers
+  // are whole.
+  if (!pipeline || (sharded && !module.empty()))
+    metadata.set(keys::kModule, Value::ordered_dict(std::move(module)));
   if (sharded) return write(zero3_model_states_file(at.dp, mp_rank), metadata, kAlone);
   const auto owner = [&](int turn) {
     return options.weights_only ? kAlone : turn % run.grid.topology.dp_size;
@@ -184,7 +196,8 @@ void write_model_states(const CheckpointedRun& run, const SaveOptions& options, 
   Records weights;
   std::map<std::string, TensorRecord> whole;
   for (const ParamSpec& spec : run.stage.params()) {
-    weights.push_back(record_of(sharded ? torch::empty({0}, spec.tensor.options()) : spec.tensor));
+    weights.push_back(record_of(sharded && !spec.buffer ? torch::empty({0}, spec.tensor.options())
+                                                        : spec.tensor));
     if (spec.frozen()) whole[spec.name] = weights.back();
   }
   metadata.set(keys::kFrozenParamFragments, frozen_entries(run, options, [&](const auto& frozen) {

@@ -52,10 +52,19 @@ TEST(FileNames, AreParsedAsTheyAreMade) {
   ASSERT_TRUE(layer);
   EXPECT_EQ(std::tuple(layer->kind, layer->layer, layer->tp_rank), std::tuple(Kind::kLayer, 4, 1));
   EXPECT_EQ(parse_checkpoint_file_name("layer_04-model_states.pt")->tp_rank, 0);
+  const auto expert = parse_checkpoint_file_name(expert_states_file(1, 12, 3));
+  ASSERT_TRUE(expert);
+  EXPECT_EQ(std::tuple(expert->kind, expert->layer, expert->expert, expert->mp_rank),
+            std::tuple(Kind::kExpert, 1, 12, 3));
+  EXPECT_EQ(parse_checkpoint_file_name("expert_2_mp_rank_00_model_states.pt")->expert, 2);
+  const auto experts = parse_checkpoint_file_name(expert_optim_states_file(4, 5));
+  ASSERT_TRUE(experts);
+  EXPECT_EQ(std::tuple(experts->kind, experts->ep_rank, experts->mp_rank),
+            std::tuple(Kind::kExpertOptim, 4, 5));
   for (const char* other :
        {"latest", "mp_rank_00", "mp_rank_-1_model_states.pt", "bf16_mp_rank_00_model_states.pt",
-        "layer_02-model_01", "mp_rank_00_model_states.pt.tmp",
-        "expert_0_mp_rank_00_model_states.pt"}) {
+        "layer_02-model_01", "mp_rank_00_model_states.pt.tmp", "expert_mp_rank_00_model_states.pt",
+        "layer_0_expert_1_mp_rank_00_optim_states.pt", "expp_rank_0_mp_rank_00_model_states.pt"}) {
     EXPECT_FALSE(parse_checkpoint_file_name(other)) << other;
   }
   EXPECT_EQ(model_states_file(7), "mp_rank_07_model_states.pt");

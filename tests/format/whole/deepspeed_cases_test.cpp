@@ -31,7 +31,6 @@ const Case kCases[] = {
     {"client-complex"},
     {"frozen-float8"},
     {"frozen-uint8"},
-    {"moe-ep2", "", "mixtures of experts are not supported"},
     {"muon"},
     {"name-long", "at most 255 are possible"},
     {"nested-tag"},
