@@ -177,4 +177,8 @@ Value zero_partition_group(int64_t sub_group, bool experts, const ExpertSpread::
                       {"group_names", Value::list({name})}});
 }
 
+std::vector<Value::Entry> expert_keys(int64_t experts) {
+  return {{keys::kCatDim, 0}, {keys::kIsExpertParam, true}, {keys::kEpNumExperts, experts}};
+}
+
 }  // namespace anymesh

@@ -71,4 +71,8 @@ class ExpertSpread {
 // among them: in edp, or for dense parameters in dp.
 Value zero_partition_group(int64_t sub_group, bool experts, const ExpertSpread::Rank& rank);
 
+// Returns the keys beside a stacked parameter in a universal folder's file. AutoEP cuts it by itself
+// along dim 0.
+std::vector<Value::Entry> expert_keys(int64_t experts);
+
 }  // namespace anymesh

@@ -130,13 +130,12 @@ class Planner {
     if (const auto* layer = source_.experts.layer_of(name)) mark_experts(layer->experts);
   }
 
-  // AutoEP cuts an expert's parameter by itself along dim 0, whatever tp did before.
+  // Whatever tp did before, other keys describe an expert's parameter.
   void mark_experts(int64_t count) {
     Value& content = plan_.files.back().content;
-    content = Value::dict({{keys::kParam, content.at(keys::kParam)},
-                           {keys::kCatDim, 0},
-                           {keys::kIsExpertParam, true},
-                           {keys::kEpNumExperts, count}});
+    std::vector<Value::Entry> entries = expert_keys(count);
+    entries.emplace(entries.begin(), keys::kParam, content.at(keys::kParam));
+    content = Value::dict(std::move(entries));
   }
 
   // Adds a file with this tensor beside the keys in `entries`.

@@ -122,6 +122,15 @@ UniversalInfo info_of(const std::vector<GptParameter>& parameters, const HfModel
   return info;
 }
 
+// Says which layers have experts, all on one rank.
+ExpertSpread spread_of(const GptConfig& gpt) {
+  ExpertSpread spread;
+  for (int i = 0; i < gpt.num_layers; ++i)
+    if (gpt.has_experts(i))
+      spread.layers.push_back({std::to_string(i + 2) + ".mlp.experts", gpt.num_experts});
+  return spread;
+}
+
 // Makes the model states of a run before its first step, as far as an import knows them.
 Value metadata_of(const std::vector<GptParameter>& parameters, const HfModel& model,
                   const UniversalInfo& info) {
@@ -132,7 +141,7 @@ Value metadata_of(const std::vector<GptParameter>& parameters, const HfModel& mo
   args.set(keys::kPaddedVocabSize, model.gpt.vocab_size);
   args.set(kModelType, model.family->model_type);
   for (const auto& [name, ids] : model.token_ids) args.set(name, Value::list_of(ids));
-  return Value::dict(
+  Value states = Value::dict(
       {{keys::kModule, {}},
        {keys::kBufferNames, Value::list()},
        {keys::kOptimizer, {}},
@@ -149,6 +158,9 @@ Value metadata_of(const std::vector<GptParameter>& parameters, const HfModel& mo
        {keys::kArgs, std::move(args)},
        {keys::kIteration, 0},
        {keys::kWeightsOnly, true}});
+  if (const ExpertSpread spread = spread_of(model.gpt); !spread.layers.empty())
+    spread.record(states, {}, /*zero3=*/false);
+  return states;
 }
 
 // Makes the files of a universal folder. Their tensors are read, and counted, as they are written.
@@ -157,10 +169,13 @@ std::vector<StreamedFile> files_of(const fs::path& folder, const HfModel& model,
                                    const std::vector<BytesPtr>& ours, ProgressCounter& counter) {
   const UniversalInfo info = info_of(parameters, model);
   MergeRules rules(info);
+  const ExpertSpread spread = spread_of(model.gpt);
   std::vector<StreamedFile> files;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const std::string& name = parameters[i].name;
-    std::vector<Value::Entry> entries = merge_keys(rules.classify(name));
+    const ExpertSpread::Layer* experts = spread.layer_of(name);
+    std::vector<Value::Entry> entries =
+        experts ? expert_keys(experts->experts) : merge_keys(rules.classify(name));
     entries.emplace_back(keys::kParam,
                          TensorRecord{DType::kFloat32, parameters[i].shape, /*requires_grad=*/true,
                                       counted_bytes(ours[i], counter)});
