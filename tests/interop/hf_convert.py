@@ -3,10 +3,9 @@
 
     hf_convert.py FOLDER_OF_EXECUTABLES [BEGINNING_OF_A_MODELS_NAME]
 
-Each is saved by transformers, imported, and has transformers' logits here, on one rank and on tp 2 x pp 2, and the tokens of its
-generate() at temperature 0. There it is trained
-for two steps and saved; what is exported from that checkpoint has the logits that it has here. One line per model; exits 1 if
-anything fails or a logit is off by more than TOLERANCE.
+Each is saved by transformers, imported, and has transformers' logits here, on one rank and on tp 2 x pp 2, experts also on ep 2, and
+the tokens of its generate() at temperature 0. It is trained for two steps on four ranks and saved; what is exported from that
+checkpoint has the logits that it has here. One line per model; exits 1 if anything fails or a logit is off by more than TOLERANCE.
 """
 import json
 import logging
@@ -31,6 +30,7 @@ MPIRUN = pathlib.Path(__file__).resolve().parents[2] / "tools" / "mpirun.sh"
 TOLERANCE = 1e-5
 SEQUENCE, BATCH = 24, 3
 MESHES = ("1,1", "2,2")  # tp,pp
+EXPERT_MESHES = ("1,1,2", "2,1,2")  # tp,pp,ep
 
 gpt2 = dict(vocab_size=131, n_positions=SEQUENCE, n_embd=32, n_layer=4, n_head=4)
 llama = dict(vocab_size=131, hidden_size=48, num_hidden_layers=4, num_attention_heads=6, intermediate_size=40,
@@ -88,7 +88,7 @@ MODELS = {
     "bloom": (transformers.BloomConfig(**bloom, hidden_size=32, n_head=4), torch.float32, "20KB"),
     "bloom, untied, 6 heads, bf16": (transformers.BloomConfig(
         **bloom, hidden_size=48, n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-4), torch.bfloat16, "5GB"),
-    "mixtral": (transformers.MixtralConfig(**experts, num_local_experts=5), torch.float32, "20KB"),
+    "mixtral": (transformers.MixtralConfig(**experts, num_local_experts=6), torch.float32, "20KB"),
     "mixtral, tied, a window of 7, head_dim, 3 of 4, bf16": (transformers.MixtralConfig(
         **experts | dict(num_experts_per_tok=3), num_local_experts=4, sliding_window=7, head_dim=16, tie_word_embeddings=True),
         torch.bfloat16, "5GB"),
@@ -96,7 +96,7 @@ MODELS = {
         **experts, num_experts=6, moe_intermediate_size=20, shared_expert_intermediate_size=28, decoder_sparse_step=2),
         torch.float32, "20KB"),
     "qwen2-moe, weights add up to 1, no biases, fp16": (transformers.Qwen2MoeConfig(
-        **experts, num_experts=3, moe_intermediate_size=24, shared_expert_intermediate_size=16, norm_topk_prob=True, qkv_bias=False),
+        **experts, num_experts=4, moe_intermediate_size=24, shared_expert_intermediate_size=16, norm_topk_prob=True, qkv_bias=False),
         torch.float16, "5GB"),
     "qwen3-moe, two layers without experts": (transformers.Qwen3MoeConfig(
         **experts, head_dim=16, num_experts=6, moe_intermediate_size=20, norm_topk_prob=True, mlp_only_layers=[0, 3]),
@@ -104,7 +104,7 @@ MODELS = {
     "qwen3-moe, tied, biases, one expert each": (transformers.Qwen3MoeConfig(
         **experts | dict(num_experts_per_tok=1), head_dim=8, num_experts=4, moe_intermediate_size=16, attention_bias=True,
         tie_word_embeddings=True, use_sliding_window=True, sliding_window=6), torch.bfloat16, "5GB"),
-    "olmoe": (transformers.OlmoeConfig(**experts | dict(num_key_value_heads=6), num_experts=5, pad_token_id=None), torch.float32, "20KB"),
+    "olmoe": (transformers.OlmoeConfig(**experts | dict(num_key_value_heads=6), num_experts=6, pad_token_id=None), torch.float32, "20KB"),
     "olmoe, grouped, biases, weights add up to 1, bf16": (transformers.OlmoeConfig(
         **experts, num_experts=4, attention_bias=True, norm_topk_prob=True, pad_token_id=None), torch.bfloat16, "5GB"),
 }
@@ -130,9 +130,9 @@ def convert(*arguments):
 
 
 def on(mesh, program, *arguments):
-    tp, pp = map(int, mesh.split(","))
-    return run(MPIRUN, tp * pp, PROGRAMS / program, *arguments, "--tensor-model-parallel-size", tp,
-               "--pipeline-model-parallel-size", pp)
+    tp, pp, ep = map(int, (mesh + ",1").split(",")[:3])
+    return run(MPIRUN, tp * pp * ep, PROGRAMS / program, *arguments, "--tensor-model-parallel-size", tp,
+               "--pipeline-model-parallel-size", pp, "--expert-model-parallel-size", ep)
 
 
 RUN = ["--mock-data", "--vocab-size", 131, "--seq-length", SEQUENCE, "--micro-batch-size", 1, "--global-batch-size", 2,
@@ -189,7 +189,7 @@ def check(config, dtype, max_shard_size, scratch):
     if "--max-position-embeddings" not in flags:  # a model without a table takes longer samples
         flags += ["--max-position-embeddings", SEQUENCE]
     off = {}
-    for mesh in MESHES:
+    for mesh in MESHES + (EXPERT_MESHES if "--num-experts" in flags else ()):
         logits = our_logits(mesh, flags, tokens, scratch)
         off[f"imported, {mesh}"] = (logits - expected).abs().max().item()
     rope = getattr(config, "rope_parameters", None) or {}
@@ -221,7 +221,7 @@ def check(config, dtype, max_shard_size, scratch):
     run(PROGRAMS / "ckpt", "verify", scratch / "imported")
 
     # Trains on four ranks, then exports from the ordinary checkpoint, a universal one and weights.
-    on("2,2", "pretrain_gpt", *flags, "--zero-stage", 1, "--save", scratch / "trained")
+    on("2,1,2" if "--num-experts" in flags else "2,2", "pretrain_gpt", *flags, "--zero-stage", 1, "--save", scratch / "trained")
     convert("export", scratch / "trained", scratch / "exported", "--max-shard-size", "30KB")
     tag = scratch / "trained" / "global_step2"
     run(PROGRAMS / "ds_to_universal", "--input_folder", tag, "--output_folder", f"{tag}_universal")
