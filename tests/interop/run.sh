@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Checks that real torch, DeepSpeed and transformers read our files, and that we read DeepSpeed's, every number bit by bit (see
 # compare.py). data.sh does the same with megatron-core's data, tensorboard.sh with TensorBoard's reader; reshard.sh resumes
-# DeepSpeed from what ds_reshard writes, autotp.sh from what ds_to_universal makes of its AutoTP, and megatron.sh
-# Megatron-DeepSpeed. Installs the packages once into a venv, and trains tiny models on meshes of up to 8 ranks.
+# DeepSpeed from what ds_reshard writes, autotp.sh from what ds_to_universal makes of its AutoTP, autoep.sh moves mixtures of
+# experts to and from its AutoEP, and megatron.sh resumes Megatron-DeepSpeed. Installs the packages once into a venv, and trains
+# tiny models on meshes of up to 8 ranks.
 #
 #   tests/interop/run.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
 #   ANYMESH_INTEROP_VENV=/path tests/interop/run.sh       the venv; default: build/interop-venv
@@ -52,5 +53,6 @@ echo "compared in $((SECONDS - started)) s"
 "$repository/tests/interop/tensorboard.sh" "$bin"
 "$repository/tests/interop/reshard.sh" "$bin"
 "$repository/tests/interop/autotp.sh" "$bin"
+"$repository/tests/interop/autoep.sh" "$bin"
 "$repository/tests/interop/megatron.sh" "$bin"
 "$repository/tests/interop/tokenizers.sh" "$bin"

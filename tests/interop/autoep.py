@@ -1,0 +1,379 @@
+#!/usr/bin/env python3
+"""Mixtures of experts in pretrain_gpt and our tools, against real DeepSpeed's AutoEP and its older MoE:
+
+    autoep.py FOLDER_OF_EXECUTABLES
+
+AutoEP trains a model with pretrain_gpt's names. Our universal folder must be that of DeepSpeed's own converter, byte for byte.
+The unmodified load_checkpoint must load ours where other numbers of ranks share the experts: all state is that of the run that
+saved, bit for bit, and the next three losses are those of the run that went on, up to rounding. pretrain_gpt must load the
+ordinary folder on other meshes, with the same state and logits. Checkpoints of pretrain_gpt go the same ways back, and ordinary
+ones also to as many ranks of AutoEP. One line per case; exits 1 if any fails.
+
+DeepSpeed's converter takes neither experts that tp cuts nor its own older MoE with experts on several ranks; ours takes both.
+"""
+import collections
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import compare  # before torch: it sets the environment that DeepSpeed reads
+
+import torch
+import torch.distributed
+
+import autoep_model as model
+from autotp import report_all
+from ranks import jobs_on_ranks
+
+MPIRUN = pathlib.Path(__file__).resolve().parents[2] / "tools" / "mpirun.sh"
+SAVED, OLDER, OWN, OURS, THEIRS, MOVED, LOGS = map(
+    pathlib.Path, ("saved", "older", "own", "ours", "theirs", "moved", "logs"))
+TAG, STEPS = "global_step3", 3  # before the save, and again after it
+BOUND = {"fp32": 1e-6, "bf16": 2**-8}  # of the losses, relative: ranks sum in another order, in half precision by one rounding
+OF_LOGITS = 1e-5
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+# `ep` of `dp` ranks share the experts. Ranks with the same experts are ep apart or, by DeepSpeed's
+# use_data_before_expert_parallelism, adjacent.
+Run = collections.namedtuple("Run", "stage dtype ep dp adjacent", defaults=[False])
+Mesh = collections.namedtuple("Mesh", "tp pp dp stage ep more", defaults=[()])
+WHOLE = ("--expert-tensor-parallel-size", 1, "--sequence-parallel")  # tp does not cut experts
+
+# Trained by AutoEP.
+RUNS = {
+    "z1": Run(1, "fp32", 2, 2),
+    "z1-edp2": Run(1, "fp32", 2, 4),
+    "z1-ep4": Run(1, "fp32", 4, 4),
+    "z1-ep1": Run(1, "fp32", 1, 2),
+    "z1-adjacent": Run(1, "fp32", 2, 4, True),
+    "z1-bf16": Run(1, "bf16", 2, 4),
+    "z2": Run(2, "fp32", 2, 2),
+    "z2-edp2": Run(2, "fp32", 2, 4),
+    "z2-ep4": Run(2, "fp32", 4, 4),
+    "z2-ep1": Run(2, "fp32", 1, 2),
+    "z3": Run(3, "fp32", 2, 2),
+    "z3-edp2": Run(3, "fp32", 2, 4),
+    "z3-ep4": Run(3, "fp32", 4, 4),
+    "z3-ep1": Run(3, "fp32", 1, 2),
+    "z3-adjacent": Run(3, "fp32", 2, 4, True),
+    "z3-bf16": Run(3, "bf16", 2, 2),
+}
+# DeepSpeed loads these from our universal folder, at this ep and dp.
+LOADS = [("z1", 4, 4), ("z1", 1, 1), ("z1-edp2", 1, 2), ("z1-ep4", 2, 2), ("z1-ep1", 4, 4), ("z1-bf16", 4, 4), ("z1-bf16", 1, 1),
+         ("z1-adjacent", 4, 4), ("z3-adjacent", 1, 2),
+         ("z2", 1, 1), ("z2-edp2", 4, 4), ("z2-ep4", 2, 2), ("z2-ep1", 2, 4),
+         ("z3", 4, 4), ("z3-edp2", 1, 1), ("z3-ep4", 2, 4), ("z3-ep4", 2, 2), ("z3-ep1", 2, 2), ("z3-bf16", 4, 4)]
+# pretrain_gpt loads these as they are, on this mesh.
+MOVES = [("z1", Mesh(2, 1, 2, 3, 2)), ("z1-edp2", Mesh(1, 2, 2, 0, 1)), ("z1-ep4", Mesh(2, 2, 1, 1, 1)),
+         ("z1-ep1", Mesh(1, 1, 4, 2, 4)), ("z1-bf16", Mesh(2, 1, 2, 2, 2, ("--bf16",))), ("z2-edp2", Mesh(2, 1, 2, 1, 4, WHOLE)),
+         ("z2-ep4", Mesh(1, 1, 2, 3, 2)), ("z3-edp2", Mesh(2, 1, 2, 2, 2)), ("z3-ep4", Mesh(1, 3, 1, 0, 1)),
+         ("z1-adjacent", Mesh(1, 1, 4, 1, 2)), ("z3-adjacent", Mesh(2, 1, 1, 0, 1)), ("z3-bf16", Mesh(1, 1, 4, 1, 4, ("--bf16",)))]
+# Trained by pretrain_gpt, and the ep and dp where DeepSpeed goes on.
+OWN_RUNS = {
+    "z0": (Mesh(1, 1, 4, 0, 2), 4, 4),
+    "z1": (Mesh(1, 1, 4, 1, 2), 4, 4),
+    "z1-ep4": (Mesh(1, 1, 4, 1, 4), 1, 1),
+    "z1-bf16": (Mesh(1, 1, 4, 1, 2, ("--bf16",)), 4, 4),
+    "z2": (Mesh(1, 1, 4, 2, 2), 1, 1),
+    "z2-ep4": (Mesh(1, 1, 4, 2, 4), 2, 4),
+    "z3": (Mesh(1, 1, 4, 3, 2), 4, 4),
+    "z3-ep4": (Mesh(1, 1, 4, 3, 4), 2, 2),
+    "z1-pp2": (Mesh(1, 2, 2, 1, 2), 4, 4),
+    "z1-tp2": (Mesh(2, 1, 2, 1, 2), 4, 4),
+    "z3-tp2": (Mesh(2, 1, 2, 3, 2), 1, 1),
+    "z1-tp2-whole": (Mesh(2, 1, 2, 1, 4, WHOLE), 2, 2),
+    "z2-tp2-whole": (Mesh(2, 1, 2, 2, 2, WHOLE), 4, 4),
+}
+# DeepSpeed loads these as they are, on as many ranks.
+ORDINARY = ["z0", "z1", "z1-ep4", "z1-bf16", "z2", "z3", "z3-ep4"]
+OLDER_RUNS = {"z1": Run(1, "fp32", 2, 4), "z1-ep4": Run(1, "fp32", 4, 4), "z1-adjacent": Run(1, "fp32", 2, 4, True),
+              "z2": Run(2, "fp32", 2, 4), "z2-bf16": Run(2, "bf16", 2, 4)}
+
+
+# ---- On the ranks
+
+def save(folder, run, older=False):
+    """The truth: all state at the save, the logits, and the losses of the steps after it."""
+    engine = model.make_engine(run.stage, run.dtype, run.ep, older=older, adjacent=run.adjacent)
+    model.train(engine, 0, STEPS)
+    engine.save_checkpoint(str(folder))
+    truth = {"state": model.whole(engine, run.ep)}
+    if not older:
+        truth |= {"logits": model.logits_of(engine), "losses": model.train(engine, STEPS, STEPS)}
+    engine.destroy()
+    return truth
+
+
+def load(folder, run, truth, universal=True):
+    """Returns what differs, and figures. `truth` has the losses or the logits, by where it comes from."""
+    engine = model.make_engine(run.stage, run.dtype, run.ep, seed=2, universal=universal)
+    path, _ = engine.load_checkpoint(str(folder))
+    model.part_steps(engine)
+    found = model.whole(engine, run.ep)
+    wrong = [] if path else ["not loaded"]
+    for key, value in truth["state"].items():
+        wrong += compare.differences(found[key], value, key)
+    figures = f"{len(truth['state'])} tensors are equal"
+    if "losses" in truth:
+        losses = model.train(engine, STEPS, STEPS)
+        off = max(abs(a - b) / b for a, b in zip(losses, truth["losses"], strict=True))
+        wrong += too_far("losses", off, BOUND[run.dtype])
+        figures += f", losses {off:.1e} off"
+    elif run.dtype == "fp32":
+        off = (model.logits_of(engine) - truth["logits"]).abs().max().item()
+        wrong += too_far("logits", off, OF_LOGITS)
+        figures += f", logits {off:.1e} off"
+    engine.destroy()
+    return wrong, figures
+
+
+def too_far(what, off, bound):
+    return [] if off <= bound else [f"{what} are {off:.1e} off, at most {bound:.1e} expected"]
+
+
+def undo_rewriting(tag, converted):
+    """Their converter writes two entries of universal_checkpoint_info anew, which nothing reads afterwards: a pattern for the
+    same names, and facts of the layers, fewer below ZeRO 3. Puts back those of the source."""
+    for file in converted.glob("*mp_rank_*_model_states.pt"):
+        contents, source = compare.load(file), compare.load(tag / file.name)
+        info, before = (c["universal_checkpoint_info"] for c in (contents, source))
+        pattern = (".*" if file.name.startswith("zero_pp_rank_") else "") + r"\.experts\.w[123]$"
+        compare.expect(info["expert_parameter_patterns"] == [pattern], f"patterns {info['expert_parameter_patterns']}")
+        for entry, original in zip(info["ds_autoep_layers"], source["ds_autoep_layers"], strict=True):
+            compare.expect(len(entry) >= 6 and entry.items() <= original.items(), f"layer {entry}")
+        for key in ("expert_parameter_patterns", "ds_autoep_layers"):
+            if key in before:
+                info[key] = before[key]
+            else:
+                del info[key]
+        torch.save(contents, file)
+
+
+def convert(saved, name, guessed):
+    """Returns what differs, and how many files do not. `guessed`: the source does not say along which dim a weight is cut. Ours
+    knows Megatron's names, theirs does not: see KNOWN in compare.py."""
+    tag, mine, other = saved / name / TAG, *(who / saved.name / name / f"{TAG}_universal" for who in (OURS, THEIRS))
+    compare.our_converter(tag, mine)
+    compare.their_converter(tag, other)
+    undo_rewriting(tag, other)
+    wrong = list(compare.universal_differences(mine, other, cat_dim_differs=guessed))
+    stacked = [f.parent.name for f in (mine / "zero").glob("*/fp32.pt") if compare.load(f).get("is_expert_param")]
+    compare.expect(len(stacked) == 6, f"experts: {stacked}")
+    return wrong, f"{len(compare.files_in(other))} files are equal"
+
+
+def refused(saved, name, message, *flags):
+    """Checks that their converter fails here. Ours does not."""
+    try:
+        compare.their_converter(saved / name / TAG, THEIRS / "refused" / saved.name / name, *flags)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        return [] if message in said else [said], f"theirs fails ({message})"
+    return ["theirs converts it"], ""
+
+
+def flipped(folder, parameter):
+    """Returns a copy with one other bit in a moment of expert 5."""
+    damaged = folder.parent / f"{folder.name}-damaged"
+    shutil.copytree(folder, damaged)
+    file = damaged / f"{TAG}_universal" / "zero" / parameter / "exp_avg.pt"
+    contents = torch.load(file, weights_only=True)
+    contents["param"].detach().view(torch.int32)[5, 3, 7] ^= 1
+    torch.save(contents, file)
+    return damaged
+
+
+def damage():
+    """Checks that a load and the comparison of folders see it."""
+    name, parameter = "z1", "4.mlp.experts.w2"
+    bytes_ = 4 * model.EXPERTS * model.HIDDEN * model.EXPERT_WIDE
+    damaged = flipped(OURS / SAVED.name / name, parameter)
+    truth = torch.load(LOGS / "truth.pt", weights_only=False)
+    wrong, _ = load(damaged, RUNS[name]._replace(ep=1, dp=1), truth)
+    wrong += compare.universal_differences(damaged / f"{TAG}_universal", THEIRS / SAVED.name / name / f"{TAG}_universal",
+                                           cat_dim_differs=True)
+    expected = [f"{parameter} exp_avg: 1 of {bytes_} bytes", f"zero/{parameter}/exp_avg.pt['param']: 1 of {bytes_} bytes"]
+    return [] if [line for line in wrong if "bytes" in line] == expected else [wrong], expected[0]
+
+
+# ---- Here
+
+def our(program, *arguments):
+    return compare.our(program, *map(str, arguments))
+
+
+def flags_of(mesh):
+    return ["--tensor-model-parallel-size", mesh.tp, "--pipeline-model-parallel-size", mesh.pp, "--zero-stage", mesh.stage,
+            "--expert-model-parallel-size", mesh.ep, *mesh.more]
+
+
+def train_here(mesh, *flags):
+    our("pretrain_gpt", "--local-ranks", mesh.tp * mesh.pp * mesh.dp, *model.FLAGS, *flags_of(mesh), "--mock-data",
+        "--micro-batch-size", 1, "--global-batch-size", model.BATCH, "--train-iters", STEPS, "--lr", 1e-2, "--lr-decay-style",
+        "constant", "--init-method-std", 0.2, "--eval-iters", 0, *flags)
+
+
+def our_logits(folder, mesh=Mesh(1, 1, 1, 0, 1)):
+    tokens, logits = LOGS / "tokens", LOGS / "logits"
+    model.some_tokens().numpy().tofile(tokens)
+    logits.unlink(missing_ok=True)
+    command = [MPIRUN, mesh.tp * mesh.pp * mesh.dp, compare.PROGRAMS / "gpt_logits", tokens, logits, *model.FLAGS, *flags_of(mesh),
+               "--mock-data", "--micro-batch-size", 1, "--global-batch-size", 4, "--train-iters", 1, "--lr", 1e-2, "--eval-iters", 0,
+               "--load", folder]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    compare.expect(done.returncode == 0, f"gpt_logits: {done.stdout[-500:]}{done.stderr[-1500:]}")
+    return torch.frombuffer(bytearray(logits.read_bytes()), dtype=torch.float32).view(*model.some_tokens().shape, -1)
+
+
+def same_state(a, b):
+    said = our("ckpt", "diff", a, b)
+    compare.expect(said.endswith(", 124 tensors compared, 0 differences\n"), said)  # 31 parameters, each with weights and three states
+
+
+def move(name, mesh, truth):
+    """Checks that pretrain_gpt loads it. It saves at once, too."""
+    our("ckpt", "verify", SAVED / name)
+    train_here(mesh, "--load", SAVED / name, "--save", MOVED / name)
+    same_state(SAVED / name, MOVED / name)
+    if RUNS[name].dtype != "fp32":
+        return [], "124 tensors are equal"
+    logits = [our_logits(SAVED / name, mesh), our_logits(MOVED / name)]
+    off = max((each - truth["logits"]).abs().max().item() for each in logits)
+    return too_far("logits", off, OF_LOGITS), f"124 tensors are equal, logits {off:.1e} off"
+
+
+def own(name):
+    """Returns the truth of a folder that pretrain_gpt trained: the state in our universal folder, which `ckpt diff` compares with
+    the source, and the logits here."""
+    mesh, tag, universal = OWN_RUNS[name][0], OWN / name / TAG, OURS / OWN.name / name / f"{TAG}_universal"
+    train_here(mesh, "--save", OWN / name)
+    our("ckpt", "verify", tag)
+    compare.our_converter(tag, universal)
+    our("ckpt", "diff", tag, universal)
+    dtype = DTYPES["bf16" if "--bf16" in mesh.more else "fp32"]
+    state = {"steps": torch.tensor([STEPS, STEPS * model.BATCH, 0, float(STEPS)])}
+    for parameter, states in compare.universal_parameters(universal).items():
+        state[f"{parameter} weight"] = states["fp32"].detach().to(dtype)
+        state |= {f"{parameter} {key}": value.detach() for key, value in states.items()}
+    return {"state": state, "logits": our_logits(OWN / name)}
+
+
+def exported(saved, name, truth):
+    """Checks that our zero_to_fp32 exports the masters of the run."""
+    output = MOVED / f"{saved.name}-{name}-fp32"
+    our("zero_to_fp32", saved / name, output)
+    weights = compare.load(output / "pytorch_model.bin", weights_only=True)
+    expected = {key.removesuffix(" fp32"): value for key, value in truth["state"].items() if key.endswith(" fp32")}
+    wrong = [f"names: {sorted(weights.keys() ^ expected.keys())[:4]}"] if weights.keys() != expected.keys() else []
+    for key in weights.keys() & expected.keys():
+        wrong += compare.differences(weights[key].detach(), expected[key], f"{key} in zero_to_fp32's")
+    return wrong, f"{len(expected)} masters are equal"
+
+
+def read_older(name, truth):
+    """Checks that our tools read the older MoE's, each expert under its number among those of all ranks."""
+    tag, universal = OLDER / name / TAG, OURS / OLDER.name / name / f"{TAG}_universal"
+    our("ckpt", "verify", tag)
+    said = our("ckpt", "inspect", tag)
+    last = f"first.deepspeed_moe.experts.deepspeed_experts.{model.EXPERTS - 1}.2.weight "
+    wrong = [] if last in said else [f"ckpt inspect does not name {last}"]
+    compare.our_converter(tag, universal)
+    our("ckpt", "diff", tag, universal)
+    found = {f"{parameter} {key}": value.detach() for parameter, states in compare.universal_parameters(universal).items()
+             for key, value in states.items()}
+    expected = {key: value for key, value in truth["state"].items() if key.split(" ")[-1] in compare.STATES}
+    wrong += [f"names: {sorted(found.keys() ^ expected.keys())[:4]}"] if found.keys() != expected.keys() else []
+    for key in found.keys() & expected.keys():
+        wrong += compare.differences(found[key], expected[key], key)
+    more, figures = exported(OLDER, name, truth)
+    return wrong + more, f"{len(found)} tensors and {figures}"
+
+
+def not_cut(folder):
+    """Checks that ds_reshard refuses it, and leaves nothing."""
+    output = MOVED / "cut" / TAG
+    try:
+        our("ds_reshard", "--input_folder", folder, "--output_folder", output, "--target", "dp=2")
+    except compare.Mismatch as error:
+        message = "a mixture of experts cannot be cut"
+        return [] if message in str(error) and not output.parent.exists() else [error], message
+    return ["it is cut"], ""
+
+
+def attempt(work, *arguments):
+    try:
+        return work(*arguments)
+    except Exception as error:
+        return error
+
+
+def saved_on_ranks():
+    """Returns the truths of RUNS and of OLDER_RUNS."""
+    jobs = {(SAVED, name): (save, SAVED / name, run) for name, run in RUNS.items()}
+    jobs |= {(OLDER, name): (save, OLDER / name, run, True) for name, run in OLDER_RUNS.items()}
+    truths = {}
+    for size in (2, 4):
+        chosen = {key: job for key, job in jobs.items() if job[2].dp == size}
+        truths |= zip(chosen, jobs_on_ranks(size, LOGS / f"saves-{size}", list(chosen.values())), strict=True)
+    return truths
+
+
+def cases(truths, owns):
+    """Returns {name: (ranks, work, *arguments)}; 0 ranks: in this process. Conversions are on a rank: DeepSpeed's converter leaves
+    threads, and ranks are forks of this process."""
+    found = {}
+    for name, run in RUNS.items():
+        found[f"AutoEP {name}: converted by both"] = (1, convert, SAVED, name, run.stage < 3)
+        found[f"AutoEP {name}: exported"] = (0, exported, SAVED, name, truths[SAVED, name])
+    for name in OWN_RUNS:
+        mesh = OWN_RUNS[name][0]
+        if mesh.stage == 0:
+            found[f"own {name}: converted"] = (1, refused, OWN, name, "KeyError: 'optimizer_state_dict'")
+        elif mesh.ep > mesh.dp:
+            found[f"own {name}: converted"] = (1, refused, OWN, name, "is not divisible by AutoEP size", "--no_strict")
+        elif mesh.tp > 1:
+            found[f"own {name}: converted"] = (1, refused, OWN, name, "NotImplementedError", "--no_strict")
+        else:
+            found[f"own {name}: converted by both"] = (1, convert, OWN, name, False)
+    for name in OLDER_RUNS:
+        found[f"older MoE {name}: read"] = (0, read_older, name, truths[OLDER, name])
+        found[f"older MoE {name}: converted"] = (1, refused, OLDER, name, "RuntimeError", "--inject_missing_state")
+    for folder in (SAVED / "z1" / TAG, SAVED / "z3" / TAG, OWN / "z1" / TAG, OWN / "z0" / TAG, OLDER / "z1" / TAG,
+                   OURS / OWN.name / "z1" / f"{TAG}_universal"):
+        found[f"ds_reshard of {folder}"] = (0, not_cut, folder)
+    found["a flipped bit is seen"] = (1, damage)
+    for name, mesh in MOVES:
+        found[f"AutoEP {name} -> pretrain_gpt tp {mesh.tp} pp {mesh.pp} dp {mesh.dp} ep {mesh.ep} ZeRO {mesh.stage}"] = (
+            0, move, name, mesh, truths[SAVED, name])
+    for name, ep, dp in LOADS:
+        found[f"AutoEP {name} -> DeepSpeed ep {ep} of {dp}"] = (
+            dp, load, OURS / SAVED.name / name, RUNS[name]._replace(ep=ep, dp=dp, adjacent=False), truths[SAVED, name])
+    for name, (mesh, ep, dp) in OWN_RUNS.items():
+        run = Run(mesh.stage, "bf16" if "--bf16" in mesh.more else "fp32", mesh.ep, mesh.dp)
+        found[f"own {name} -> DeepSpeed ep {ep} of {dp}"] = (
+            dp, load, OURS / OWN.name / name, run._replace(stage=max(run.stage, 1), ep=ep, dp=dp), owns[name])
+        if name in ORDINARY:
+            found[f"own {name} -> DeepSpeed as it is"] = (run.dp, load, OWN / name, run, owns[name], False)
+    return found
+
+
+def main():
+    truths = saved_on_ranks()
+    owns = {name: attempt(own, name) for name in OWN_RUNS}
+    failed = {f"{kind} {name}": truth for kind, all_ in (("saving", truths), ("training", owns)) for name, truth in all_.items()
+              if isinstance(truth, Exception)}
+    if failed:
+        sys.exit(report_all(failed.items()))
+    torch.save(truths[SAVED, "z1"], LOGS / "truth.pt")
+    chosen, wrong = cases(truths, owns), 0
+    for size in (1, 0, 2, 4):
+        jobs = {name: job for name, (ranks, *job) in chosen.items() if ranks == size}
+        results = [attempt(*job) for job in jobs.values()] if size == 0 else jobs_on_ranks(size, LOGS / str(size), list(jobs.values()))
+        wrong += report_all(zip(jobs, results, strict=True))
+    print(f"{len(chosen)} cases of AutoEP, {wrong} differences")
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main()
