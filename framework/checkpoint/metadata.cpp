@@ -23,8 +23,13 @@ Value universal_info(const CheckpointedRun& run, bool exclude_frozen) {
   const auto texts = [&](bool (*is_such)(const ParamSpec&),
                          std::string (*text_of)(const ParamSpec&)) {
     std::vector<std::string> mine;
-    for (const ParamSpec& spec : run.stage.params())
-      if (is_such(spec) && !(exclude_frozen && spec.frozen())) mine.push_back(text_of(spec));
+    for (const ParamSpec& spec : run.stage.params()) {
+      // DeepSpeed's converter joins experts without patterns, takes none that tp cuts, and demands
+      // that each pattern has a use.
+      if (spec.experts && run.grid.topology.tp_size == 1) continue;
+      if (is_such(spec) && !spec.buffer && !(exclude_frozen && spec.frozen()))
+        mine.push_back(text_of(spec));
+    }
     const std::vector<std::string> all = gather_lines(*run.grid.pp, mine);
     const std::set<std::string> sorted(all.begin(), all.end());
     return std::vector<std::string>(sorted.begin(), sorted.end());

@@ -70,6 +70,9 @@ MOVES = [("z1", Mesh(2, 1, 2, 3, 2)), ("z1-edp2", Mesh(1, 2, 2, 0, 1)), ("z1-ep4
          ("z2-ep4", Mesh(1, 1, 2, 3, 2)), ("z3-edp2", Mesh(2, 1, 2, 2, 2)), ("z3-ep4", Mesh(1, 3, 1, 0, 1)),
          ("z2-edp2", Mesh(1, 1, 4, 2, 2)), ("z3-edp2", Mesh(1, 1, 4, 3, 2)), ("z1-ep4", Mesh(1, 1, 4, 1, 4)),
          ("z1-adjacent", Mesh(1, 1, 4, 1, 2)), ("z3-adjacent", Mesh(2, 1, 1, 0, 1)), ("z3-bf16", Mesh(1, 1, 4, 1, 4, ("--bf16",)))]
+# ds_reshard cuts these for this stage, ep and dp, and DeepSpeed's ordinary load takes them.
+CUTS = [("z1", 1, 4, 4), ("z1-edp2", 2, 1, 2), ("z1-ep4", 3, 2, 4), ("z1-bf16", 1, 4, 4), ("z2-ep4", 1, 2, 2), ("z3", 3, 4, 4),
+        ("z3-edp2", 1, 2, 2), ("z3-adjacent", 2, 4, 4)]
 # Trained by pretrain_gpt, and the ep and dp where DeepSpeed goes on.
 OWN_RUNS = {
     "z0": (Mesh(1, 1, 4, 0, 2), 4, 4),
@@ -293,13 +296,22 @@ def read_older(name, truth):
     return wrong + more, f"{len(found)} tensors and {figures}"
 
 
+def cut(name, run):
+    """Returns the folder of an AutoEP run, cut by ds_reshard for another mesh and stage."""
+    folder = MOVED / "cut" / f"{name}-z{run.stage}-ep{run.ep}-dp{run.dp}"
+    our("ds_reshard", "--input_folder", SAVED / name / TAG, "--output_folder", folder / TAG, "--target",
+        f"dp={run.dp},ep={run.ep},zero={run.stage}")
+    our("ckpt", "verify", folder / TAG)
+    return folder
+
+
 def not_cut(folder):
-    """Checks that ds_reshard refuses it, and leaves nothing."""
-    output = MOVED / "cut" / TAG
+    """Checks that ds_reshard refuses the older MoE, and leaves nothing."""
+    output = MOVED / "not-cut" / TAG
     try:
         our("ds_reshard", "--input_folder", folder, "--output_folder", output, "--target", "dp=2")
     except compare.Mismatch as error:
-        message = "a mixture of experts cannot be cut"
+        message = "which ds_reshard does not cut"
         return [] if message in str(error) and not output.parent.exists() else [error], message
     return ["it is cut"], ""
 
@@ -342,9 +354,11 @@ def cases(truths, owns):
     for name in OLDER_RUNS:
         found[f"older MoE {name}: read"] = (0, read_older, name, truths[OLDER, name])
         found[f"older MoE {name}: converted"] = (1, refused, OLDER, name, "is invalid for input of size", "--inject_missing_state")
-    for folder in (SAVED / "z1" / TAG, SAVED / "z3" / TAG, OWN / "z1" / TAG, OWN / "z0" / TAG, OLDER / "z1" / TAG,
-                   OURS / OWN.name / "z1" / f"{TAG}_universal"):
-        found[f"ds_reshard of {folder}"] = (0, not_cut, folder)
+        found[f"older MoE {name}: ds_reshard"] = (0, not_cut, OLDER / name / TAG)
+    for name, stage, ep, dp in CUTS:
+        run = RUNS[name]._replace(stage=stage, ep=ep, dp=dp, adjacent=False)
+        found[f"AutoEP {name}, cut for ZeRO {stage}, ep {ep} of {dp} -> DeepSpeed as it is"] = (
+            dp, load, cut(name, run), run, truths[SAVED, name], False)
     found["a flipped bit is seen"] = (1, damage)
     for name, mesh in MOVES:
         found[f"AutoEP {name} -> pretrain_gpt tp {mesh.tp} pp {mesh.pp} dp {mesh.dp} ep {mesh.ep} ZeRO {mesh.stage}"] = (

@@ -194,6 +194,10 @@ OwnFiles find_own_files(const fs::path& metadata_file, const Value& metadata,
   if (!same_mesh || !alike || !fs::exists(file)) return {};
   OwnFiles own{.model_states = file == metadata_file ? metadata : read_torch_file(file, &checks)};
   if (!same_params(own.model_states, run)) return {};
+  // By use_data_before_expert_parallelism, ranks hold other experts under the same names and shapes.
+  const ExpertSpread::Rank there = ExpertSpread::from(own.model_states)
+                                       .rank_of(dp, mesh.dp_size, run.grid.coord.tp, mesh.tp_size);
+  if (has_experts && there.ep != expert_rank(run).ep) return {};
   own.optimizer = stage.partitions_optimizer()
                       ? read_torch_file(partition, &checks).at(keys::kOptimizerStateDict)
                   : in_experts ? whole

@@ -167,7 +167,7 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
   for (size_t i = 0; i < weights.size(); ++i) {
     const ParamSpec& spec = run.stage.params()[i];
     if (options.exclude_frozen_parameters && spec.frozen()) continue;
-    if (spec.experts && !sharded) continue;  // in files of their own
+    if (spec.experts) continue;  // in files of their own; at ZeRO 3 DeepSpeed does not list them
     if (!sharded || !pipeline || spec.buffer) module.emplace_back(spec.name, weights[i]);
     if (!spec.duplicate) layers[spec.layer].emplace_back(spec.name_in_layer(), weights[i]);
   }

@@ -72,7 +72,10 @@ std::pair<size_t, std::string> place_in_layer(const std::string& name) {
 class Cuts {
  public:
   Cuts(const WholeModel& model, int tp_size)
-      : tp_size_(tp_size), info_(info_of(model)), rules_(info_) {
+      : tp_size_(tp_size),
+        info_(info_of(model)),
+        rules_(info_),
+        experts_(ExpertSpread::from(model.model_states)) {
     const Value args = model.model_states[0].find(keys::kArgs).value_or(Value::dict());
     vocabulary_multiple_ = args.find("make_vocab_size_divisible_by").value_or(128).as_int();
   }
@@ -88,8 +91,11 @@ class Cuts {
   }
 
   // Adds to a universal_checkpoint_info of tp 1 the patterns that it needs at other tp.
-  void publish(Value& info, const std::vector<std::string>& names) {
-    if (info_.has_row_parallel || tp_size_ == 1) return;
+  void publish(Value& info, const WholeModel& model) {
+    if (tp_size_ == 1) return;
+    const std::vector<std::string>& names = model.checkpoint.names();
+    publish_experts(info, model);
+    if (info_.has_row_parallel) return;
     std::set<std::string> replicated, row_parallel;
     for (const std::string& name : names) {
       if (is_megatron_replicated(name)) replicated.insert(pattern_of(name));
@@ -98,6 +104,27 @@ class Cuts {
     const auto list = [](const auto& set) { return Value::list({set.begin(), set.end()}); };
     info.set(keys::kTpReplicatedPatterns, list(replicated))
         .set(keys::kRowParallelPatterns, list(row_parallel));
+  }
+
+  // The patterns of stacked experts: w1 and w3 [E, f, h], w2 [E, h, f]. tp cuts f.
+  void publish_experts(Value& info, const WholeModel& model) {
+    const auto add = [&](std::string_view key, const Value& item) {
+      Value list = info.find(key).value_or(Value::list());
+      for (const Value& known : list.items())
+        if (known == item) return;
+      list.push_back(item);
+      info.set(key, list);
+    };
+    for (const std::string& name : model.checkpoint.names()) {
+      if (!experts_.layer_of(name)) continue;
+      const std::string pattern = pattern_of(name);
+      if (cut_of_expert(name) == 1) {
+        add(keys::kRowParallelPatterns, Value(pattern));
+      } else {
+        const Shape shape = model.checkpoint.parameter(name).shape;
+        add(keys::kSubParams, UniversalInfo::whole_cut(pattern, shape, 2).source);
+      }
+    }
   }
 
   bool is_tied(const std::string& name) { return rules_.classify(name).pipeline_replicated; }
@@ -113,6 +140,7 @@ class Cuts {
   }
 
   CutRule rule_of(const std::string& name, const Shape& shape) {
+    if (experts_.layer_of(name) && tp_size_ > 1) return {.dim = cut_of_expert(name)};
     const MergeRule rule = rules_.classify(name);
     const bool unsaid = !info_.has_row_parallel;  // saved at tp 1
     if (tp_size_ == 1 && !rule.vocabulary) return {.replicated = true};
@@ -130,9 +158,12 @@ class Cuts {
     return cut;
   }
 
+  static int cut_of_expert(const std::string& name) { return name.ends_with(".w2") ? 2 : 1; }
+
   int tp_size_;
   UniversalInfo info_;
   MergeRules rules_;
+  ExpertSpread experts_;
   int64_t vocabulary_multiple_;
 };
 
@@ -190,7 +221,7 @@ Value metadata_for(const WholeModel& model, const CheckpointMesh& to, int pp, in
   Value state = model.model_states.at(static_cast<size_t>(near));
   Value info = state.find(keys::kUniversalInfo);
   if (from.tp_size == to.tp_size || !info) return state;
-  cuts.publish(info, model.checkpoint.names());
+  cuts.publish(info, model);
   if (info.find(keys::kPaddedVocabSize)) info.set(keys::kPaddedVocabSize, cuts.padded_rows());
   state.set(keys::kUniversalInfo, info);
   Value args = state.find(keys::kArgs).value_or(Value::dict());
@@ -248,7 +279,9 @@ class Builder {
   // Returns a tensor in the model's precision. Buffers keep their own.
   TensorRecord weight(const RankModel& rank, const std::string& name) {
     const WholeParameter whole = model_.checkpoint.parameter(name);
-    const ShardLayout layout = cuts_.layout(name, whole.shape, rank.tp_rank);
+    const ShardLayout layout = buffers_.contains(name)
+                                   ? ShardLayout::make(whole.shape, {.replicated = true}, 1, 0)
+                                   : cuts_.layout(name, whole.shape, rank.tp_rank);
     const TensorRecord full = whole.weight(),
                        shard{full.dtype, layout.shard_shape(), false, cut_out(full, layout)};
     if (buffers_.contains(name) || !is_floating(full.dtype)) return shard;

@@ -234,12 +234,21 @@ void CheckpointReader::add_untrained_of_zero3() {
   const auto is_known = [&](const std::string& name) {
     return parameters_.contains(name) || folders.contains(name);
   };
-  if (const Value buffers = metadata.find(keys::kBufferNames)) {
-    const Value module =
-        metadata.find(keys::kModule).value_or(Value::dict());  // None for a pipeline
+  const auto add_buffers = [&](const Value& state) {
+    const Value buffers = state.find(keys::kBufferNames).value_or(Value::list()),
+                module = state.find(keys::kModule).value_or(Value::dict());
     for (const std::string& name : buffers.as_strings()) {
       if (const Value buffer = module.find(name); buffer && !is_known(name))
         add(name, buffer.as_tensor());
+    }
+  };
+  add_buffers(metadata);
+  if (const Value degrees = metadata.find(keys::kParallelDimensions)) {
+    const int64_t tp = degrees.at(keys::kTpDegree).as_int();
+    for (int64_t mp = tp; tp > 0 && mp < 1 << 16; mp += tp) {  // the other stages
+      const fs::path file = path / zero3_model_states_file(0, static_cast<int>(mp));
+      if (!fs::exists(file)) break;
+      add_buffers(read_torch_file(file, checks_));
     }
   }
   const Value frozen = metadata.find(keys::kFrozenParamShapes);

@@ -229,12 +229,10 @@ torch::Tensor shard_of(const torch::Tensor& whole, const ParamSpec& spec, const 
   return shard;
 }
 
-// Gives the routers biases that change their choices.
-void set_biases(GptModel& model) {
-  for (const ParamSpec& spec : model.params())
-    if (spec.buffer)
-      spec.tensor.copy_(0.3 *
-                        torch::sin(torch::arange(spec.shape[0], torch::kDouble) + spec.layer));
+// Gives a router a bias that changes its choices.
+void set_bias(const ParamSpec& spec) {
+  if (spec.buffer)
+    spec.tensor.copy_(0.3 * torch::sin(torch::arange(spec.shape[0], torch::kDouble) + spec.layer));
 }
 
 double max_difference(const torch::Tensor& a, const torch::Tensor& b) {
@@ -249,7 +247,7 @@ struct Result {
 Result run_on(const ProcessGrid& grid, const GptConfig& config, const Case& test, bool drop,
               GptModel& model) {
   ZeroOptimizer optimizer(model.params(), grid, {.stage = test.zero_stage});
-  set_biases(model);
+  for (const ParamSpec& spec : model.params()) set_bias(spec);
   model.runner().set_observer(&optimizer);
   PipelineEngine engine(model, grid);
   const auto batches = batches_of(config, test.rows(), grid, drop);
@@ -320,7 +318,7 @@ RANKS_TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
   for (const ParamSpec& spec : whole.params()) {
     c10::NoGradGuard no_grad;
     spec.materialize();
-    if (spec.buffer) set_biases(whole);
+    set_bias(spec);
     dense.params.at(spec.name).copy_(spec.tensor.narrow(0, 0, spec.shape[0]));
   }
   const torch::Tensor tokens = global_tokens(config_);
