@@ -123,4 +123,5 @@ def main():
     print("peak memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "MiB")
 
 
-main()
+if __name__ == "__main__":
+    main()
