@@ -162,6 +162,7 @@ class ClosedForm {
       add("tp", "all_reduce", m * (forwards + 1) * layers, tokens * 2 * 4);
     gradient_sums();
     token_exchanges(forwards);
+    expert_biases();
     if (last) add("tp", "all_reduce", 3 * m * forwards, tokens * 4);  // cross entropy
   }
 
@@ -173,6 +174,13 @@ class ClosedForm {
     add("ep", "all_to_all", mixtures * m * (2 * forwards + 2), rows * h * e);
     if (whole && c.moe_aux_loss_coeff > 0)
       add("tp", "all_reduce", mixtures * m * forwards, count * 4);
+  }
+
+  // The tokens of each expert, by which the routers' biases are updated.
+  void expert_biases() {
+    if (!c.moe_router_enable_expert_bias || mixtures == 0) return;
+    add("dp", "all_reduce", 1, mixtures * c.num_experts * 8);
+    if (whole) add("tp", "all_reduce", 1, mixtures * c.num_experts * 8);
   }
 
   bool is_summed(const Param& param) const {

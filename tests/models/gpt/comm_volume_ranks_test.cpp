@@ -71,6 +71,8 @@ GptConfig config_of(const Case& k) {
   if (!k.experts) return c;
   c.num_experts = k.spread() ? 4 : 3;
   c.moe_aux_loss_coeff = 0.1;
+  if (k.spread()) c.moe_router_score_function = "sigmoid";
+  c.moe_router_enable_expert_bias = k.spread();
   c.moe_layer_freq = {2};
   c.moe_ffn_hidden_size = c.moe_shared_expert_intermediate_size = 8;
   c.moe_shared_expert_gate = true;
@@ -117,6 +119,7 @@ Measured step(const Case& k, const GptConfig& c, const CommPtr& world) {
       {1}, engine.mean_of(engine.forward_backward(batches, 1.0 / k.micro_batches)), torch::kDouble);
   grid.dp->all_reduce(loss);
   optimizer.step(1e-3, optimizer.reduce_gradients());
+  model.after_step();
   Measured measured{.counts = counts};
 
   torch::Tensor sent = torch::full({1}, mpi_bytes, torch::kLong);
