@@ -57,13 +57,14 @@ struct Matrix {
   }
 };
 
-// C [m, n] = A B, of k products each, plus `bias` [n] if it is not null. The longer side of C is
-// cut into shares of threads; the other operand is packed, or transposed, before. How C is cut
-// changes no bit of it.
+// C [m, n] = A B, of k products each, plus `bias` [n] if it is not null. Rows of C are `stride`
+// elements apart; 0 stands for n. The longer side of C is cut into shares of threads; the other
+// operand is packed, or transposed, before. How C is cut changes no bit of it.
 class Product {
  public:
-  Product(int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, T* c, const T* bias = nullptr)
-      : m_(m), n_(n), k_(k), a_(a), b_(b), c_(c), bias_(bias) {}
+  Product(int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, T* c, const T* bias = nullptr,
+          int64_t stride = 0)
+      : m_(m), n_(n), k_(k), a_(a), b_(b), c_(c), bias_(bias), stride_(stride > 0 ? stride : n) {}
 
   void run() const {
     if (k_ > 4 * kDepth && k_ > 2 * m_) {
@@ -156,7 +157,7 @@ class Product {
     const int64_t width = std::min(kColumns, n_ - column);
     NonTemporalWriter<T, kColumns> writer(m_ * n_);
     for (int64_t i = 0; i < height; ++i) {
-      writer.write(c_ + (row + i) * n_ + column, width, [&](T* place) {
+      writer.write(c_ + (row + i) * stride_ + column, width, [&](T* place) {
         if (bias_) {
           add_row(sums + i * stride, bias_ + column, width, place);
         } else {
@@ -170,6 +171,7 @@ class Product {
   Matrix a_, b_;
   T* c_;
   const T* bias_;
+  int64_t stride_;
 };
 
 const T* data(const torch::Tensor& x) { return x.const_data_ptr<T>(); }
@@ -290,49 +292,71 @@ bool libtorch_has_instructions(torch::Dtype dtype) {
   return true;
 }
 
-// Calls blocked(BlockProducts{}) or widened(Fp32Products{}) for tensors that they are for, else
-// libtorch().
-template <class Own, class Libtorch>
-void with_products(const torch::Tensor& x, bool blocks, const Own& own, const Libtorch& libtorch) {
-  if (x.is_cpu() && blocks) return own(BlockProducts{});
-  if (x.is_cpu() && !libtorch_has_instructions(x.scalar_type())) return own(Fp32Products{});
-  libtorch();
+// Whether the products of a weight [n, k] with some rows run in blocks. Rows may lie apart.
+bool can_block_rows(const torch::Tensor& weight) {
+  return weight.is_cpu() && weight.scalar_type() == torch::kBFloat16 && Gemm::has_matrix_units() &&
+         weight.size(0) % kRowMultiple == 0 && weight.size(1) % kRowMultiple == 0 &&
+         weight.is_contiguous();
+}
+
+bool widens(const torch::Tensor& x) {
+  return x.is_cpu() && !libtorch_has_instructions(x.scalar_type());
+}
+
+Matrix rows_of(const torch::Tensor& x) { return {data(x), x.stride(0)}; }
+
+// Returns rows with one of zeros behind them, so that there are as many as a block takes.
+torch::Tensor even(const torch::Tensor& rows) {
+  return rows.size(0) % 2 == 0 ? rows : at::constant_pad_nd(rows, {0, 0, 0, 1});
 }
 
 }  // namespace
 
 void linear_into(const torch::Tensor& y, const torch::Tensor& x, const torch::Tensor& weight) {
-  with_products(
-      x, can_block(x, weight),
-      [&](auto products) { y.copy_(decltype(products)::y(x.contiguous(), weight, {})); },
-      [&] {
-        torch::Tensor out = y;
-        at::mm_out(out, x, weight.t());
-      });
+  torch::Tensor out = y;
+  if (can_block_rows(weight)) {
+    const int64_t n = weight.size(0), k = weight.size(1);
+    Product(x.size(0), n, k, rows_of(x), {data(weight), k, true}, out.data_ptr<T>(), nullptr,
+            out.stride(0))
+        .run();
+  } else if (widens(x)) {
+    out.copy_(Fp32Products::y(x, weight, {}));
+  } else {
+    at::mm_out(out, x, weight.t());
+  }
 }
 
 void linear_dx_into(const torch::Tensor& dx, const torch::Tensor& dy, const torch::Tensor& weight,
                     bool add) {
-  with_products(
-      dy, can_block(dx, weight),
-      [&](auto products) {
-        const torch::Tensor part = decltype(products)::dx(dy.contiguous(), weight);
-        add ? dx.add_(part) : dx.copy_(part);
-      },
-      [&] {
-        torch::Tensor out = dx;
-        add ? at::addmm_out(out, out, dy, weight) : at::mm_out(out, dy, weight);
-      });
+  torch::Tensor out = dx;
+  if (can_block_rows(weight)) {
+    const int64_t n = weight.size(0), k = weight.size(1);
+    const torch::Tensor part = add ? at::empty_like(out) : out;
+    Product(dy.size(0), k, n, rows_of(dy), {data(weight), k}, part.data_ptr<T>(), nullptr,
+            part.stride(0))
+        .run();
+    if (add) out.add_(part);
+  } else if (widens(dy)) {
+    const torch::Tensor part = Fp32Products::dx(dy, weight);
+    add ? out.add_(part) : out.copy_(part);
+  } else {
+    add ? at::addmm_out(out, out, dy, weight) : at::mm_out(out, dy, weight);
+  }
 }
 
 void linear_dw_into(const torch::Tensor& dw, const torch::Tensor& dy, const torch::Tensor& x) {
-  with_products(
-      x, can_block(x, dw),
-      [&](auto products) { dw.copy_(decltype(products)::dw(dy.contiguous(), x.contiguous())); },
-      [&] {
-        torch::Tensor out = dw;
-        at::mm_out(out, dy.t(), x);
-      });
+  torch::Tensor out = dw;
+  if (can_block_rows(dw)) {
+    const torch::Tensor rows = even(dy), inputs = even(x);
+    const Matrix gradients = rows_of(rows);
+    Product(dw.size(0), dw.size(1), rows.size(0), {gradients.at, gradients.stride, true},
+            rows_of(inputs), out.data_ptr<T>())
+        .run();
+  } else if (widens(x)) {
+    out.copy_(Fp32Products::dw(dy, x));
+  } else {
+    at::mm_out(out, dy.t(), x);
+  }
 }
 
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
