@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Experts spread over ranks: losses agree to rounding on every mesh, and a checkpoint resumes on any other, directly and by a
-# universal folder, with its state bit-equal. A resume on the same mesh is bit-identical.
+# Experts spread over ranks: losses agree to rounding on every mesh. Each row of expert_meshes.txt resumes a checkpoint on another mesh,
+# directly or by a universal folder, with its state bit-equal, and by ds_reshard. A resume on the same mesh is bit-identical.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 model+=(--swiglu --disable-bias-linear --normalization rmsnorm --use-rotary-position-embeddings --ffn-hidden-size 32
@@ -22,60 +22,44 @@ for mesh in 1,1,2,0,2 1,1,4,1,4 1,2,2,3,2 2,2,2,2,2 2,1,2,1,4,whole 2,1,4,3,2,wh
   close one.csv other.csv 1e-5 1 "experts, tp,pp,dp,zero,ep = $mesh"
 done
 run 1,1,4,0,2 two.csv --train-iters 50
-for flags in "--zero-stage 1" "--activation-checkpointing"; do
+for flags in "--zero-stage 1" "--activation-checkpointing" "--pipeline-model-parallel-size 2 --local-ranks 8"; do
   run 1,1,4,0,2 other.csv --train-iters 50 $flags
   same two.csv other.csv "experts over two of four ranks, $flags"
 done
-run 1,2,4,0,2 other.csv --train-iters 50
-same two.csv other.csv "experts over two of four ranks, two stages"
 
-# Every mesh below saves a state that each of them loads. `moved` loads it and saves it again at once.
-meshes=(1,1,1,0,1 1,1,2,0,2 1,1,4,1,2 1,1,4,2,4 1,1,4,3,2 2,1,2,1,2 2,1,4,3,4 1,2,2,3,2 1,4,2,2,1 2,2,2,0,2 2,1,2,1,4,whole
-        2,1,2,3,2,whole 2,1,4,0,2,whole)
+python3 "$here/expert_meshes.py" --check "$here/expert_meshes.txt" || fail "expert_meshes.txt is not what expert_meshes.py prints"
+mapfile -t rows < <(grep -v '^#' "$here/expert_meshes.txt")
 run 1,1,1,0,1 start.csv --train-iters 50 --exit-interval 3 --save begin
-for i in "${!meshes[@]}"; do
-  run "${meshes[i]}" "parts$i.csv" --train-iters 50 --exit-interval 6 --load begin --save "ckpt$i"
-  run "${meshes[i]}" on.csv --train-iters 50 --exit-interval 8 --load "ckpt$i"
-  run "${meshes[i]}" "straight.csv" --train-iters 50 --exit-interval 8 --load begin
-  same straight.csv on.csv "a resume on the same mesh, ${meshes[i]}" 7
-  "$bin/ckpt" verify "ckpt$i/global_step6" >verify.log || fail "${meshes[i]}: $(cat verify.log)"
-  [[ $("$bin/ckpt" diff begin/global_step3 "ckpt$i/global_step6" | tail -1) != *" 0 differ"* ]] || fail "steps changed nothing"
-  convert "ckpt$i" global_step6
-  "$bin/ckpt" diff "ckpt$i/global_step6" "ckpt$i/global_step6_universal" >diff.log || fail "${meshes[i]}: $(cat diff.log)"
-  echo "ok: ${meshes[i]}: verified, and its universal folder has the same state"
+for from in $(printf '%s\n' "${rows[@]}" | cut -d' ' -f1 | uniq); do
+  run "$from" /dev/null --train-iters 50 --exit-interval 6 --load begin --save "$from"
+  run "$from" straight.csv --train-iters 50 --exit-interval 8 --load begin
+  run "$from" "$from.csv" --train-iters 50 --exit-interval 8 --load "$from"
+  same straight.csv "$from.csv" "a resume on the same mesh, $from" 7
+  "$bin/ckpt" verify "$from/global_step6" >verify.log || fail "$from: $(cat verify.log)"
+  ! "$bin/ckpt" diff begin/global_step3 "$from/global_step6" >diff.log || fail "$from: three steps changed nothing"
+  convert "$from" global_step6
 done
 
-# Each goes on as several others do, and none has more than rounding between its next losses and theirs.
-for i in "${!meshes[@]}"; do
-  for step in 1 $((3 + i % 4)); do
-    j=$(((i + step) % ${#meshes[@]}))
-    folder=$([[ $step == 1 ]] || echo --universal-checkpoint)
-    rm -rf moved
-    run "${meshes[j]}" moved.csv --train-iters 6 --load "ckpt$i" --save moved $folder
-    "$bin/ckpt" diff "ckpt$i/global_step6" moved/global_step6 >diff.log || fail "${meshes[i]} -> ${meshes[j]}: $(cat diff.log)"
-    run "${meshes[j]}" moved.csv --train-iters 50 --exit-interval 8 --load "ckpt$i" $folder
-    run "${meshes[i]}" stayed.csv --train-iters 50 --exit-interval 8 --load "ckpt$i"
-    close stayed.csv moved.csv 1e-6 7 "${meshes[i]} -> ${meshes[j]} $folder: state bit-equal, next losses"
-  done
-done
+for row in "${rows[@]}"; do
+  read -r from to way <<<"$row"
+  folder=() cut=global_step6
+  [[ $way == direct ]] || folder=(--universal-checkpoint) cut=global_step6_universal
+  rm -rf moved cut
+  run "$to" /dev/null --train-iters 6 --load "$from" --save moved "${folder[@]}"
+  "$bin/ckpt" diff "$from/global_step6" moved/global_step6 >diff.log || fail "$row: $(cat diff.log)"
+  run "$to" moved.csv --train-iters 50 --exit-interval 8 --load "$from" "${folder[@]}"
+  close "$from.csv" moved.csv 1e-6 7 "$from -> $to, $way: $(grep -o '[0-9]* tensors compared, 0 differences' diff.log); next losses"
 
-# ds_reshard writes what a run on the other mesh would have saved: it verifies, and a run goes on from it bit for bit as from the source.
-for i in "${!meshes[@]}"; do
-  for step in $((i % 2 == 0 ? 2 : 5)); do
-    j=$(((i + step) % ${#meshes[@]}))
-    IFS=, read -r tp pp dp zero ep whole <<<"${meshes[j]}"
-    [[ -z $whole && (${meshes[i]} != *whole || $tp == 1) ]] || continue
-    source=ckpt$i/global_step6$([[ $step == 5 ]] && echo _universal || true)
-    rm -rf cut
-    "$bin/ds_reshard" --input_folder "$source" --output_folder cut/global_step6 --target "tp=$tp,pp=$pp,dp=$dp,zero=$zero,ep=$ep" \
-        >reshard.log 2>&1 || fail "${meshes[i]} cut for ${meshes[j]}: $(tail -3 reshard.log)"
-    echo global_step6 >cut/latest
-    "$bin/ckpt" verify cut/global_step6 >verify.log || fail "${meshes[i]} cut for ${meshes[j]}: $(cat verify.log)"
-    "$bin/ckpt" diff "$source" cut/global_step6 >diff.log || fail "${meshes[i]} cut for ${meshes[j]}: $(cat diff.log)"
-    run "${meshes[j]}" cut.csv --train-iters 50 --exit-interval 8 --load cut
-    run "${meshes[j]}" moved.csv --train-iters 50 --exit-interval 8 --load "ckpt$i"
-    same moved.csv cut.csv "$source of ${meshes[i]}, cut for ${meshes[j]}" 7
-  done
+  # ds_reshard writes what a run there would have saved: a run goes on from it bit for bit as from the source.
+  IFS=, read -r tp pp dp zero ep whole <<<"$to"
+  [[ -z $whole && ($from != *whole || $tp == 1) ]] || continue
+  "$bin/ds_reshard" --input_folder "$from/$cut" --output_folder cut/global_step6 --target "tp=$tp,pp=$pp,dp=$dp,zero=$zero,ep=$ep" \
+      >reshard.log 2>&1 || fail "$row, cut: $(tail -3 reshard.log)"
+  echo global_step6 >cut/latest
+  "$bin/ckpt" verify cut/global_step6 >verify.log || fail "$row, cut: $(cat verify.log)"
+  "$bin/ckpt" diff "$from/$cut" cut/global_step6 >diff.log || fail "$row, cut: $(cat diff.log)"
+  run "$to" cut.csv --train-iters 50 --exit-interval 8 --load cut
+  same moved.csv cut.csv "$from/$cut, cut for $to" 7
 done
 
 # ep 2 -> 4 -> 1 and pp 4 -> ep 4, as one run.

@@ -290,6 +290,10 @@ class Builder {
 
   void add_layers(RankModel& rank) {
     rank.model_state.set(keys::kModule, {});
+    std::vector<std::string> buffers;
+    for (const std::string& name : buffers_)
+      if (stages_.has(rank.pp_rank, name)) buffers.push_back(name);
+    rank.model_state.set(keys::kBufferNames, Value::list_of(buffers));
     for (const std::string& name : model_.checkpoint.names()) {
       if (!stages_.has(rank.pp_rank, name)) continue;
       if (experts_.layer_of(name) && trained_.contains(name)) continue;  // add_experts() does
