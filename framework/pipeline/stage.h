@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <string>
 #include <vector>
 
 #include "framework/kernels/dropout.h"
@@ -39,6 +40,10 @@ class StageModule {
 
   // Called after each optimizer step, on all ranks. A model changes its buffers here (ParamSpec).
   virtual void after_step() {}
+
+  // Returns lines about the last step, about this stage. The trainer prints those of all stages at
+  // each --log-interval.
+  virtual std::vector<std::string> step_notes() const { return {}; }
 
   // The runner through which forward() runs its units.
   UnitRunner& runner() { return runner_; }

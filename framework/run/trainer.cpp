@@ -114,6 +114,9 @@ void Trainer::end_step(StepReport report) {
   if (profiler_) report_profile(report);
   if (grid_.counts) last_step_ = *grid_.counts;
   log_.step(report, plan_.train_iters, due(config_.run.log_interval));
+  if (due(config_.run.log_interval))
+    for (const std::string& note : gather_lines(*grid_.pp, engine_.module().step_notes()))
+      log_.line(note);
   try_saving([this] {
     if (engine_.poll_save()) saved();
   });

@@ -162,7 +162,7 @@ class ClosedForm {
       add("tp", "all_reduce", m * (forwards + 1) * layers, tokens * 2 * 4);
     gradient_sums();
     token_exchanges(forwards);
-    expert_biases();
+    expert_tokens();
     if (last) add("tp", "all_reduce", 3 * m * forwards, tokens * 4);  // cross entropy
   }
 
@@ -176,9 +176,9 @@ class ClosedForm {
       add("tp", "all_reduce", mixtures * m * forwards, count * 4);
   }
 
-  // The tokens of each expert, by which the routers' biases are updated.
-  void expert_biases() {
-    if (!c.moe_router_enable_expert_bias || mixtures == 0) return;
+  // The tokens of each expert, for the routers' biases or the log.
+  void expert_tokens() {
+    if (!(c.moe_router_enable_expert_bias || c.moe_per_layer_logging) || mixtures == 0) return;
     add("dp", "all_reduce", 1, mixtures * c.num_experts * 8);
     if (whole) add("tp", "all_reduce", 1, mixtures * c.num_experts * 8);
   }

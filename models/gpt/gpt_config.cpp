@@ -107,6 +107,7 @@ void check_experts(const GptConfig& gpt) {
     unused(gpt.moe_shared_expert_intermediate_size == 0,
            with("--moe-shared-expert-intermediate-size", gpt.moe_shared_expert_intermediate_size));
     unused(!gpt.moe_shared_expert_gate, "--moe-shared-expert-gate");
+    unused(!gpt.moe_per_layer_logging, "--moe-per-layer-logging");
     return;
   }
   require(gpt.gated() && !gpt.add_bias_linear,

@@ -69,6 +69,7 @@ struct GptConfig {
   bool moe_router_enable_expert_bias = false;  // with the next
   double moe_router_bias_update_rate = 1e-3;
   double moe_aux_loss_coeff = 0, moe_z_loss_coeff = 0;
+  bool moe_per_layer_logging = false;           // of the tokens of each expert
   int moe_shared_expert_intermediate_size = 0;  // of an MLP for all tokens beside them; 0: none
   bool moe_shared_expert_gate = false;
   bool has_experts(int layer) const;

@@ -64,6 +64,8 @@ void add_architecture_flags(FlagTable& flags, GptConfig& gpt) {
   flags.add("moe-z-loss-coeff", gpt.moe_z_loss_coeff, "of the loss that keeps scores small");
   flags.add("moe-shared-expert-intermediate-size", gpt.moe_shared_expert_intermediate_size,
             "width of an MLP for all tokens beside the experts; 0: none");
+  flags.add("moe-per-layer-logging", gpt.moe_per_layer_logging,
+            "print at each --log-interval how many tokens of the step each expert had");
   flags.add("moe-shared-expert-gate", gpt.moe_shared_expert_gate,
             "multiply what it returns by a learned gate");
   flags.group("Positions");

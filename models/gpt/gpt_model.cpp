@@ -1,6 +1,7 @@
 #include "models/gpt/gpt_model.h"
 
 #include <ATen/Functions.h>
+#include <c10/util/StringUtil.h>
 
 #include <cmath>
 #include <utility>
@@ -119,18 +120,37 @@ torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& ba
 // Updates the routers' biases by the tokens of all ranks.
 void GptModel::after_step() {
   c10::NoGradGuard no_grad;
-  std::vector<const Router*> routers;
+  std::vector<std::pair<int, const Router*>> routers;
   std::vector<torch::Tensor> counts;
-  for (const TransformerLayer& layer : layers_) {
-    if (!layer.router() || !layer.router()->counts().defined()) continue;
-    routers.push_back(layer.router());
-    counts.push_back(layer.router()->counts());
+  int layer = layers_of_stage(config_.num_layers, grid_.topology.pp_size, grid_.coord.pp).begin;
+  for (const TransformerLayer& each : layers_) {
+    if (each.router() && each.router()->counts().defined()) {
+      routers.emplace_back(layer, each.router());
+      counts.push_back(each.router()->counts());
+    }
+    ++layer;
   }
   if (routers.empty()) return;
   const torch::Tensor all = at::stack(counts);  // [layers, E]
   grid_.dp->all_reduce(all);
   if (grid_.topology.whole_experts) grid_.tp->all_reduce(all);
-  for (size_t i = 0; i < routers.size(); ++i) routers[i]->update_bias(all[static_cast<int64_t>(i)]);
+  tokens_of_experts_.clear();
+  for (size_t i = 0; i < routers.size(); ++i) {
+    tokens_of_experts_.emplace_back(routers[i].first, all[static_cast<int64_t>(i)]);
+    routers[i].second->end_step(tokens_of_experts_.back().second);
+  }
+}
+
+std::vector<std::string> GptModel::step_notes() const {
+  std::vector<std::string> notes;
+  if (!config_.moe_per_layer_logging) return notes;
+  for (const auto& [layer, tokens] : tokens_of_experts_) {
+    const torch::Tensor here = tokens.to(torch::kCPU, torch::kLong);
+    notes.push_back(c10::str("layer ", layer, ", tokens of each expert: ",
+                             c10::Join(" ", c10::IntArrayRef(here.const_data_ptr<int64_t>(),
+                                                             static_cast<size_t>(here.numel())))));
+  }
+  return notes;
 }
 
 torch::Tensor GptModel::empty_hidden() const {

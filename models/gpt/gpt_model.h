@@ -1,6 +1,8 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/comm/process_grid.h"
@@ -29,6 +31,7 @@ class GptModel final : public StageModule {
   torch::Tensor empty_hidden() const override;
   const std::vector<ParamSpec>& params() const override { return params_; }
   void after_step() override;
+  std::vector<std::string> step_notes() const override;
 
   // The parts of forward(), for generation. embed() takes tokens at `positions`, int64 [b, s], or at
   // positions `first` and on.
@@ -54,7 +57,8 @@ class GptModel final : public StageModule {
   std::vector<TransformerLayer> layers_;
   int first_layer_unit_ = 0;
   NormParams final_layernorm_;
-  torch::Tensor output_table_;  // [v/t, h], tied or not
+  std::vector<std::pair<int, torch::Tensor>> tokens_of_experts_;  // by layer: of the last step, [E]
+  torch::Tensor output_table_;                                    // [v/t, h], tied or not
   std::vector<ParamSpec> params_;
 };
 

@@ -34,10 +34,12 @@ Router::Router(ParamBuilder& params, const std::string& name, const GptConfig& c
   weight_ = params.add(
       {.name = name + ".gate.weight", .shape = {count_, config.hidden_size}, .tp_sum = true},
       Init::normal(config.init_method_std));
-  if (!config.moe_router_enable_expert_bias) return;
-  bias_ = params.add({.name = name + ".e_score_correction_bias", .shape = {count_}, .buffer = true},
-                     Init::constant(0));
-  counts_ = at::zeros({count_}, bias_.options().dtype(torch::kDouble).requires_grad(false));
+  if (config.moe_router_enable_expert_bias)
+    bias_ =
+        params.add({.name = name + ".e_score_correction_bias", .shape = {count_}, .buffer = true},
+                   Init::constant(0));
+  if (config.moe_router_enable_expert_bias || config.moe_per_layer_logging)
+    counts_ = at::zeros({count_}, weight_.options().dtype(torch::kDouble).requires_grad(false));
 }
 
 Router::Routes Router::route(const torch::Tensor& x, const LayerContext& context) const {
@@ -51,7 +53,7 @@ Router::Routes Router::route(const torch::Tensor& x, const LayerContext& context
   routes.weights = weigh(z, scores, routes.experts).to(x.scalar_type());
   if (aux_loss_ > 0 || z_loss_ > 0) routes.loss = loss(z, scores, unbiased);
   // Recomputation routes a second time, with gradients then.
-  if (bias_.defined() && context.loss_scale > 0 && at::GradMode::is_enabled())
+  if (counts_.defined() && context.loss_scale > 0 && at::GradMode::is_enabled())
     counts_.add_(tokens_of(routes.experts));
   return routes;
 }
@@ -93,8 +95,9 @@ torch::Tensor Router::tokens_of(const torch::Tensor& experts) const {
       .index_add_(0, experts.flatten(), at::ones({experts.numel()}, options));
 }
 
-void Router::update_bias(const torch::Tensor& counts) const {
-  bias_.add_(at::sign(counts.mean() - counts).to(bias_.scalar_type()), bias_rate_);
+void Router::end_step(const torch::Tensor& counts) const {
+  if (bias_.defined())
+    bias_.add_(at::sign(counts.mean() - counts).to(bias_.scalar_type()), bias_rate_);
   counts_.zero_();
 }
 

@@ -40,10 +40,11 @@ class Router {
   };
   Routes route(const torch::Tensor& x, const LayerContext& context) const;  // [t, h]
 
-  // The tokens of this rank that went to each expert since the last update, [E] in float64;
-  // undefined without a bias. update_bias() takes the sum over all ranks, and begins anew.
+  // The tokens of this rank that went to each expert in this step, [E] in float64; undefined unless
+  // there is a bias, or --moe-per-layer-logging. end_step() takes the sum over all ranks for the
+  // bias, and begins anew.
   const torch::Tensor& counts() const { return counts_; }
-  void update_bias(const torch::Tensor& counts) const;
+  void end_step(const torch::Tensor& counts) const;
 
  private:
   torch::Tensor weigh(const torch::Tensor& z, const torch::Tensor& scores,

@@ -34,6 +34,16 @@ differ sigmoid.csv other.csv --moe-router-enable-expert-bias
 run 1,1,1,0 other.csv --train-iters 5 "${balanced[@]}" --bf16
 close short.csv other.csv 5e-3 1 "experts in bf16"
 
+# Every token of a step goes to two of the experts, on one rank as on four.
+for mesh in 1,1,1,0 1,2,2,1; do
+  run $mesh /dev/null --train-iters 10 "${balanced[@]}" --moe-per-layer-logging
+  grep 'tokens of each expert' log >"tokens-$mesh"
+  awk '{sum = 0; for (i = 7; i <= NF; ++i) sum += $i; if (sum != 2 * 12 * 16 || NF != 12) bad = 1} END {exit bad || NR != 3}' "tokens-$mesh" ||
+    fail "tokens of experts: $(cat "tokens-$mesh")"
+done
+cmp tokens-1,1,1,0 tokens-1,2,2,1 || fail "the experts have other tokens on another mesh"
+echo "ok: 384 choices in each of $(wc -l <tokens-1,1,1,0) layers, the same ones on one rank and on four"
+
 # Stopped at 10, 20 and 30, on four meshes.
 run 1,2,2,1 parts.csv "${balanced[@]}" --train-iters 50 --save ckpt --exit-interval 10
 convert ckpt global_step10
