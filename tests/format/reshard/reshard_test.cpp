@@ -229,12 +229,15 @@ TEST_F(Reshard, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "pp=5"),
               testing::HasSubstr("pp=5 stages have only 4 layers"));
   EXPECT_THAT(refusal(tag_of("z2-bf16-tp2dp2-nopipe"), "pp=2"), testing::HasSubstr("leave pp out"));
+  EXPECT_THAT(refusal(tag_of("z1-fp32-dp2"), "ep=2"),
+              testing::HasSubstr("the model has no experts; leave ep out"));
   for (const auto& [target, expected] : {std::pair{"dp", "a number from 1"},
                                          {"dp=0", "a number from 1"},
                                          {"dp=2,dp=3", "each key once"},
                                          {"zero=4", "a number from 0 to 3"},
                                          {"dtype=int8", "dtype=bf16, fp16 or fp32"},
-                                         {"ep=2", "expected dp="},
+                                         {"cp=2", "expected dp="},
+                                         {"ep=0", "a number from 1"},
                                          {"dp=2x", "a number from 1"}})
     EXPECT_THAT(message_of([t = target] { ReshardTarget::parse(t); }), testing::HasSubstr(expected))
         << target;
