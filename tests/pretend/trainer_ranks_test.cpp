@@ -42,6 +42,31 @@ RANKS_TEST_F(OnPretendDevice, HasTheLossesOfTheCpu) {
     }
 }
 
+RANKS_TEST_F(OnPretendDevice, ExpertsHaveTheLossesOfTheCpu) {
+  const Topology all{.dp_size = 4, .ep_size = 4}, pipes{.pp_size = 2, .dp_size = 2, .ep_size = 2},
+      slices{.dp_size = 2, .tp_size = 2, .ep_size = 2};
+  for (const Topology& mesh : {all, pipes, slices})
+    for (const int stage : {0, 1, 2, 3}) {
+      TinyOptions on_cpu = options(torch::kCPU, stage % 2 == 1),
+                  on_device = options(kPretend, stage % 2 == 1);
+      for (GptConfig* c : {&on_cpu.gpt, &on_device.gpt}) {
+        c->swiglu = c->moe_router_enable_expert_bias = true;
+        c->add_bias_linear = false;
+        c->ffn_hidden_size = c->moe_ffn_hidden_size = 8;
+        c->num_experts = 4;
+        c->moe_router_score_function = "sigmoid";
+        c->moe_aux_loss_coeff = 0.1;
+      }
+      TinyRun cpu(mesh, stage, on_cpu), device(mesh, stage, on_device);
+      for (int step = 0; step < 2; ++step)
+        EXPECT_NEAR(device.train(1), cpu.train(1), 1e-12)
+            << describe(mesh) << " ZeRO " << stage << " step " << step;
+      device.engine.save_checkpoint(folder_ / "experts");
+      cpu.engine.load_checkpoint(folder_ / "experts");
+      EXPECT_NEAR(device.train(1), cpu.train(1), 1e-12) << describe(mesh) << " ZeRO " << stage;
+    }
+}
+
 RANKS_TEST_F(OnPretendDevice, SavesWhatTheCpuLoads) {
   for (const int stage : {0, 1, 3})
     for (const bool async : {false, true}) {
