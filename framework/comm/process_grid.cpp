@@ -21,7 +21,7 @@ ProcessGrid::ProcessGrid(CommPtr world_group, Topology mesh, CommCounts* comm_co
   pp = group("pp", topology.rank_of({0, dp_rank, tp_rank}));
   dp = group("dp", topology.rank_of({pp_rank, 0, tp_rank}));
   const auto first_of = [&](int expert_rank) {
-    return topology.rank_of(topology.expert_coord_of(pp_rank, tp_rank, expert_rank));
+    return topology.rank_of(topology.expert_coord_of(coord.pp, coord.tp, expert_rank));
   };
   ep = group("ep", first_of(topology.edp_rank_of(coord) * topology.ep_size));
   edp = topology.ep_size == 1 && !topology.whole_experts
