@@ -29,12 +29,10 @@ std::string more_rows(const TensorRecord& a, const TensorRecord& b) {
   if (!comparable) return "";
   const bool a_is_longer = a.shape[0] > b.shape[0];
   const TensorRecord &longer = a_is_longer ? a : b, &shorter = a_is_longer ? b : a;
-  TensorRecord head = longer, tail = longer;
-  head.shape[0] = shorter.shape[0];
-  const uint64_t common = head.nbytes(), rest = longer.nbytes() - common;
-  head.bytes = std::make_shared<SubRange>(longer.bytes, 0, common);
-  tail.shape[0] -= shorter.shape[0];
-  tail.bytes = std::make_shared<SubRange>(longer.bytes, common, rest);
+  Shape rest = longer.shape;
+  rest[0] -= shorter.shape[0];
+  const TensorRecord head = longer.slice(0, shorter.shape),
+                     tail = longer.slice(shorter.numel(), rest);
   if (compare_tensors(shorter, head).count > 0 || !is_zero(tail)) return "";
   return ": equal but for " + std::to_string(tail.shape[0]) + " more rows of zeros in " +
          (a_is_longer ? "A" : "B");

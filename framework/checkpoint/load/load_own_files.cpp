@@ -84,15 +84,12 @@ void load_whole(const Value& adam, CheckpointedRun& run) {
 // Loads the experts that this rank holds of a parameter, each from a file of its own.
 void load_experts(const fs::path& folder, const ExpertSpread& spread, const ParamSpec& spec,
                   CheckpointedRun& run, RecordChecksums& checks) {
-  const auto layer = static_cast<int>(spread.layer_of(spec.name) - spread.layers.data());
   const int64_t local = spec.tensor.size(0), numel = spec.tensor.numel() / local;
   for (int64_t e = 0; e < local; ++e) {
     const int64_t expert = expert_rank(run).ep * local + e;
+    const fs::path file = folder / spread.file_of(spec.name, expert, run.grid.coord.tp);
     const Value weight =
-        read_torch_file(existing(folder / expert_states_file(layer, expert,
-                                                             spread.whole ? 0 : run.grid.coord.tp)),
-                        &checks)
-            .at(spec.name + "." + std::to_string(expert));
+        read_torch_file(existing(file), &checks).at(ExpertSpread::key_of(spec.name, expert));
     TORCH_CHECK(weight.as_tensor().numel() == numel, weight.where(), ": ",
                 to_string(weight.as_tensor().shape), ", expected ", numel, " elements");
     read_elements(weight.as_tensor(), 0, spec.tensor.detach().view(-1).narrow(0, e * numel, numel),

@@ -6,19 +6,6 @@
 #include "framework/comm/agreement.h"
 
 namespace anymesh {
-namespace {
-
-// Returns expert e of this rank's stacked tensor [E/ep, ...].
-TensorRecord expert_of(const TensorRecord& stacked, int64_t e) {
-  TensorRecord one = stacked;
-  one.shape.erase(one.shape.begin());
-  const uint64_t size = one.nbytes();
-  one.bytes = std::make_shared<SubRange>(stacked.bytes, static_cast<uint64_t>(e) * size, size);
-  return one;
-}
-
-}  // namespace
-
 ExpertSpread expert_spread(const CheckpointedRun& run) {
   std::vector<std::string> mine;  // prefixes and numbers of experts
   for (const ParamSpec& spec : run.stage.params()) {
@@ -46,24 +33,22 @@ void write_expert_files(const CheckpointedRun& run, const SaveOptions& options,
                         const ExpertSpread& spread, const std::vector<TensorRecord>& weights,
                         bool first_alone, const WriteFile& write) {
   const ExpertSpread::Rank rank = expert_rank(run);
-  const int tp_rank = spread.whole ? 0 : run.grid.coord.tp;
-  std::map<std::pair<int, int64_t>, std::vector<Value::Entry>> files;  // by layer and expert
+  std::map<std::string, std::vector<Value::Entry>> files;
   for (size_t i = 0; i < weights.size(); ++i) {
     const ParamSpec& spec = run.stage.params()[i];
     if (!spec.experts || (options.exclude_frozen_parameters && spec.frozen())) continue;
-    const auto layer = static_cast<int>(spread.layer_of(spec.name) - spread.layers.data());
+    const int layer = spread.layer_number_of(spec.name);
     const int64_t local = spec.tensor.size(0);
     for (int64_t e = 0; e < local; ++e) {
       const int64_t expert = rank.ep * local + e;
       const int writer = first_alone ? 0 : static_cast<int>((layer + e) % rank.edp_size);
       if (rank.edp == writer)
-        files[{layer, expert}].emplace_back(spec.name + "." + std::to_string(expert),
-                                            expert_of(weights[i], e));
+        files[spread.file_of(spec.name, expert, run.grid.coord.tp)].emplace_back(
+            ExpertSpread::key_of(spec.name, expert), unstacked(weights[i], e));
     }
   }
   for (auto& [file, entries] : files)
-    write(expert_states_file(file.first, file.second, tp_rank),
-          Value::ordered_dict(std::move(entries)), kAlone);
+    write(file, Value::ordered_dict(std::move(entries)), kAlone);
 }
 
 std::string optimizer_file_to_load(const CheckpointedRun& run) {

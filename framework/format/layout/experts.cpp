@@ -135,7 +135,7 @@ ExpertSpread::Rank ExpertSpread::rank_of(int dp_rank, int dp_size, int tp_rank, 
     throw DamagedFile("experts over " + std::to_string(ep) + " ranks, which do not divide the " +
                       std::to_string(ranks) + " ranks that hold them");
   const int edp_size = ranks / ep;
-  return data_first_ ? Rank{rank / edp_size, rank % edp_size, ep, edp_size}
+  return data_first_ ? Rank{rank / edp_size, rank % edp_size, ep, edp_size, true}
                      : Rank{rank % ep, rank / ep, ep, edp_size};
 }
 
@@ -155,6 +155,18 @@ ExpertSpread::Place ExpertSpread::place_of(const std::string& name, const Shape&
   return {older->before + std::to_string(first + older->expert) + older->behind, shape, 0};
 }
 
+int ExpertSpread::layer_number_of(const std::string& name) const {
+  return static_cast<int>(layer_of(name) - layers.data());
+}
+
+std::string ExpertSpread::file_of(const std::string& name, int64_t expert, int tp_rank) const {
+  return expert_states_file(layer_number_of(name), expert, whole ? 0 : tp_rank);
+}
+
+std::string ExpertSpread::key_of(const std::string& name, int64_t expert) {
+  return name + "." + std::to_string(expert);
+}
+
 std::pair<std::string, int64_t> ExpertSpread::split_key(const std::string& key) const {
   const size_t dot = key.rfind('.');
   if (dot != std::string::npos && layer_of(key.substr(0, dot))) {
@@ -167,7 +179,9 @@ std::pair<std::string, int64_t> ExpertSpread::split_key(const std::string& key) 
 Value zero_partition_group(int64_t sub_group, bool experts, const ExpertSpread::Rank& rank) {
   std::vector<Value> ranks;
   for (int i = 0; i < rank.edp_size; ++i)
-    ranks.emplace_back(experts ? i * rank.ep_size + rank.ep : i);
+    ranks.emplace_back(!experts        ? i
+                       : rank.adjacent ? rank.ep * rank.edp_size + i
+                                       : i * rank.ep_size + rank.ep);
   const Value name = experts ? ExpertSpread::group_name(rank.ep_size) : "replicated";
   return Value::dict({{"sub_group", sub_group},
                       {keys::kPartitionCount, rank.edp_size},
@@ -175,6 +189,11 @@ Value zero_partition_group(int64_t sub_group, bool experts, const ExpertSpread::
                       {"partition_ranks", Value::list(std::move(ranks))},
                       {"families", Value::list({Value(experts ? "autoep_expert" : "replicated")})},
                       {"group_names", Value::list({name})}});
+}
+
+TensorRecord unstacked(const TensorRecord& stacked, int64_t i) {
+  const Shape shape(stacked.shape.begin() + 1, stacked.shape.end());
+  return stacked.slice(i * numel(shape), shape);
 }
 
 std::vector<Value::Entry> expert_keys(int64_t experts) {

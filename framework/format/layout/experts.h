@@ -27,6 +27,7 @@ class ExpertSpread {
   // A rank's place in the grid of experts.
   struct Rank {
     int ep = 0, edp = 0, ep_size = 1, edp_size = 1;
+    bool adjacent = false;  // ranks of equal ep are adjacent
   };
   // The elements of a parameter that an ep rank holds, in the parameter of all ep ranks.
   struct Place {
@@ -55,15 +56,21 @@ class ExpertSpread {
 
   // Returns the prefix in "2.mlp.experts.w1".
   static std::string prefix_of(const std::string& name);
-  // Splits the key of a tensor in an expert's file, "2.mlp.experts.w1.3": w1 and expert 3; the name
-  // and -1 for an older mixture's.
+
+  // The files of single experts. An expert's part of a stacked parameter has the key
+  // "2.mlp.experts.w1.3".
+  int layer_number_of(const std::string& name) const;  // the name must be that of a stacked one
+  std::string file_of(const std::string& name, int64_t expert, int tp_rank) const;
+  static std::string key_of(const std::string& name, int64_t expert);
+  // Splits a key: w1 and expert 3; the name and -1 for an older mixture's.
   std::pair<std::string, int64_t> split_key(const std::string& key) const;
+
   // Whether there are DeepSpeed's older mixtures.
   bool has_older() const { return !locals_.empty(); }
   static std::string group_name(int ep_size) { return "ep_size_" + std::to_string(ep_size); }
 
  private:
-  bool data_first_ = false;                // ranks of equal ep are adjacent
+  bool data_first_ = false;                // Rank::adjacent
   std::map<std::string, int64_t> locals_;  // older mixtures: experts of a rank, by prefix
 };
 
@@ -74,5 +81,8 @@ Value zero_partition_group(int64_t sub_group, bool experts, const ExpertSpread::
 // Returns the keys beside a stacked parameter in a universal folder's file. AutoEP cuts it by itself
 // along dim 0.
 std::vector<Value::Entry> expert_keys(int64_t experts);
+
+// Returns tensor i of those that are stacked along dim 0.
+TensorRecord unstacked(const TensorRecord& stacked, int64_t i);
 
 }  // namespace anymesh

@@ -127,12 +127,8 @@ void keep_experts(Group& group, int ep_rank, int ep_size) {
       throw UserError("--target: ep=" + std::to_string(ep_size) + " does not divide the " +
                       std::to_string(parameter.shape[0]) + " experts of " + parameter.name);
     parameter.shape[0] /= ep_size;
-    for (auto& [state, tensor] : parameter.states) {
-      tensor.shape = parameter.shape;
-      const uint64_t size = tensor.nbytes();
-      tensor.bytes =
-          std::make_shared<SubRange>(tensor.bytes, static_cast<uint64_t>(ep_rank) * size, size);
-    }
+    for (auto& [state, tensor] : parameter.states)
+      tensor = tensor.slice(ep_rank * numel(parameter.shape), parameter.shape);
   }
 }
 

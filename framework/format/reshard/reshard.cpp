@@ -305,21 +305,13 @@ class Plan {
 
   // Adds a file for each expert that the rank has a part of.
   void add_experts_files(const RankModel& rank, const ExpertSpread& experts) {
-    std::map<std::pair<int, int64_t>, std::vector<Value::Entry>> files;  // by layer and expert
-    for (const auto& [name, stacked] : rank.experts) {
-      const auto layer = static_cast<int>(experts.layer_of(name) - experts.layers.data());
-      TensorRecord one = stacked;
-      one.shape.erase(one.shape.begin());
-      const uint64_t size = one.nbytes();
-      for (int64_t e = 0; e < stacked.shape[0]; ++e) {
-        one.bytes =
-            std::make_shared<SubRange>(stacked.bytes, static_cast<uint64_t>(e) * size, size);
-        files[{layer, e}].emplace_back(name + "." + std::to_string(e), one);
-      }
-    }
+    std::map<std::string, std::vector<Value::Entry>> files;
+    for (const auto& [name, stacked] : rank.experts)
+      for (int64_t e = 0; e < stacked.shape[0]; ++e)
+        files[experts.file_of(name, e, rank.tp_rank)].emplace_back(ExpertSpread::key_of(name, e),
+                                                                   unstacked(stacked, e));
     for (auto& [file, entries] : files)
-      contents_.emplace_back(expert_states_file(file.first, file.second, rank.tp_rank),
-                             Value::ordered_dict(std::move(entries)));
+      contents_.emplace_back(file, Value::ordered_dict(std::move(entries)));
   }
 
   // ZeRO 0 has one optimizer, which every dp rank loads: only the number of ranks is new.

@@ -40,16 +40,6 @@ bool alike(const TensorRecord& master, const TensorRecord& weight, int64_t begin
   return true;
 }
 
-// Returns `count` elements of a flat tensor, from `begin` on.
-TensorRecord slice(const TensorRecord& flat, int64_t begin, int64_t count) {
-  const uint64_t size = element_size(flat.dtype);
-  return {flat.dtype,
-          {count},
-          false,
-          std::make_shared<SubRange>(flat.bytes, static_cast<uint64_t>(begin) * size,
-                                     static_cast<uint64_t>(count) * size)};
-}
-
 // Matches masters to candidates; each match removes its candidate.
 class Matcher {
  public:
@@ -92,7 +82,7 @@ class Matcher {
     const int64_t count = numel(candidate.shape);
     if (shape ? candidate.shape != *shape : count > master.numel() - begin) return false;
     const TensorRecord& weight = weights_.at(candidate.name);
-    const TensorRecord part = slice(master, begin, count);
+    const TensorRecord part = master.slice(begin, {count});
     return is_floating(weight.dtype) && alike(part, weight, 0, std::min(kFirst, count)) &&
            rounds_to(part, weight);
   }

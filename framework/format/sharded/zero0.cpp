@@ -249,15 +249,11 @@ class RankReader {
   // Returns elements [begin, ...) of the weights, as a tensor of this shape.
   Value weight(const std::string& name, int64_t begin, const Shape& shape) const {
     const Value all = weight(name);
-    TensorRecord part = all.as_tensor();
-    if (part.shape == shape) return all;
-    if (begin + numel(shape) > part.numel())
+    const TensorRecord whole = all.as_tensor();
+    if (whole.shape == shape) return all;
+    if (begin + numel(shape) > whole.numel())
       all.fail(std::to_string(begin + numel(shape)) + " elements at least");
-    const uint64_t size = element_size(part.dtype);
-    part.bytes = std::make_shared<SubRange>(part.bytes, static_cast<uint64_t>(begin) * size,
-                                            static_cast<uint64_t>(numel(shape)) * size);
-    part.shape = shape;
-    return Value(part).named(all.where());
+    return Value(whole.slice(begin, shape)).named(all.where());
   }
 
   Value state(int64_t index) const {

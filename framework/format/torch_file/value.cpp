@@ -62,6 +62,13 @@ bool same_bytes(const BytesPtr& a, const BytesPtr& b) {
 
 }  // namespace
 
+TensorRecord TensorRecord::slice(int64_t begin, Shape part) const {
+  TensorRecord result{dtype, std::move(part), requires_grad, nullptr};
+  const uint64_t first = static_cast<uint64_t>(begin) * element_size(dtype);
+  result.bytes = std::make_shared<SubRange>(bytes, first, result.nbytes());
+  return result;
+}
+
 // How a value was reached: a file name, then one link for each key.
 struct Value::Where {
   std::shared_ptr<const Where> parent;

@@ -29,6 +29,8 @@ struct TensorRecord {
 
   int64_t numel() const { return anymesh::numel(shape); }
   uint64_t nbytes() const { return static_cast<uint64_t>(numel()) * element_size(dtype); }
+  // Returns elements [begin, ...) as a tensor of another shape, which is read from here.
+  TensorRecord slice(int64_t begin, Shape shape) const;
 };
 
 using NamedTensors = std::vector<std::pair<std::string, TensorRecord>>;
