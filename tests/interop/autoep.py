@@ -72,7 +72,7 @@ MOVES = [("z1", Mesh(2, 1, 2, 3, 2)), ("z1-edp2", Mesh(1, 2, 2, 0, 1)), ("z1-ep4
          ("z1-adjacent", Mesh(1, 1, 4, 1, 2)), ("z3-adjacent", Mesh(2, 1, 1, 0, 1)), ("z3-bf16", Mesh(1, 1, 4, 1, 4, ("--bf16",)))]
 # ds_reshard cuts these for this stage, ep and dp, and DeepSpeed's ordinary load takes them.
 CUTS = [("z1", 1, 4, 4), ("z1-edp2", 2, 1, 2), ("z1-ep4", 3, 2, 4), ("z1-bf16", 1, 4, 4), ("z2-ep4", 1, 2, 2), ("z3", 3, 4, 4),
-        ("z3-edp2", 1, 2, 2), ("z3-adjacent", 2, 4, 4)]
+        ("z3-edp2", 1, 2, 2), ("z3-adjacent", 2, 4, 4), ("z1-adjacent", 2, 2, 4), ("z3-adjacent", 3, 2, 4)]
 # Trained by pretrain_gpt, and the ep and dp where DeepSpeed goes on.
 OWN_RUNS = {
     "z0": (Mesh(1, 1, 4, 0, 2), 4, 4),
@@ -356,7 +356,7 @@ def cases(truths, owns):
         found[f"older MoE {name}: converted"] = (1, refused, OLDER, name, "is invalid for input of size", "--inject_missing_state")
         found[f"older MoE {name}: ds_reshard"] = (0, not_cut, OLDER / name / TAG)
     for name, stage, ep, dp in CUTS:
-        run = RUNS[name]._replace(stage=stage, ep=ep, dp=dp, adjacent=False)
+        run = RUNS[name]._replace(stage=stage, ep=ep, dp=dp)
         found[f"AutoEP {name}, cut for ZeRO {stage}, ep {ep} of {dp} -> DeepSpeed as it is"] = (
             dp, load, cut(name, run), run, truths[SAVED, name], False)
     found["a flipped bit is seen"] = (1, damage)

@@ -124,12 +124,10 @@ Value model_states(const RankModel& rank, const CheckpointMesh& mesh, const Valu
       .set(keys::kDpWorldSize, mesh.dp_size)
       .set(keys::kMpWorldSize, mesh.tp_size * mesh.pp_size);
   if (!optimizer.experts.layers.empty()) {
-    ExpertSpread experts = optimizer.experts;
-    experts.whole = false;
-    const ExpertSpread::Rank place{dp_rank % mesh.ep_size, dp_rank / mesh.ep_size, mesh.ep_size,
-                                   mesh.dp_size / mesh.ep_size};
+    const ExpertSpread& experts = optimizer.experts;
     state.erase(keys::kWholeExperts);
-    experts.record(state, place, mesh.stage == 3);
+    experts.record(state, experts.rank_of(dp_rank, mesh.dp_size, rank.tp_rank, mesh.tp_size),
+                   mesh.stage == 3);
   }
   if (state.contains(keys::kParallelDimensions))
     state.set(keys::kParallelDimensions,

@@ -7,7 +7,7 @@ namespace anymesh {
 // A model-states file's entries about the optimizer, from OptimizerFiles.
 struct OptimizerFacts {
   Value param_shapes, whole_state;
-  ExpertSpread experts;  // of the source; without layers if there are none
+  ExpertSpread experts;  // without layers if there are none
 };
 
 // Returns the model-states file of a model-parallel rank: the source's, with the keys that DeepSpeed

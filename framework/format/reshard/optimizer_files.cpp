@@ -148,8 +148,8 @@ bool has_bf16_optimizer(const CheckpointMesh& mesh, const Value& config) {
 }
 
 OptimizerFiles::OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh,
-                               const Value& config, const Value& common)
-    : mesh_(mesh), common_(common) {
+                               ExpertSpread experts, const Value& config, const Value& common)
+    : mesh_(mesh), experts_(std::move(experts)), common_(common) {
   const auto zero = [&](std::string_view key) {
     return config_entry(config, keys::kZeroOptimization, key);
   };
@@ -180,8 +180,18 @@ OptimizerFiles::OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh
   }
 }
 
+ExpertSpread::Rank OptimizerFiles::place_of(int dp_rank) const {
+  return experts_.rank_of(dp_rank, mesh_.dp_size, 0, mesh_.tp_size);  // tp cuts the experts
+}
+
+const OptimizerFiles::Groups& OptimizerFiles::groups(int dp_rank) const {
+  return groups_[static_cast<size_t>(place_of(dp_rank).ep)];
+}
+
 OptimizerFiles::Part OptimizerFiles::part_of(const Group& group, int dp_rank) const {
-  return group.experts ? Part{dp_rank / ep(), mesh_.dp_size / ep()} : Part{dp_rank, mesh_.dp_size};
+  if (!group.experts) return {dp_rank, mesh_.dp_size};
+  const ExpertSpread::Rank place = place_of(dp_rank);
+  return {place.edp, place.edp_size};
 }
 
 std::vector<int64_t> OptimizerFiles::gaps_of(const Group& group) const {
@@ -321,9 +331,12 @@ Value OptimizerFiles::stage3(int dp_rank) const {
   if (std::ranges::none_of(groups(dp_rank), &Group::experts)) return state;
   Value list = Value::list();
   for (size_t i = 0; i < flats.size(); ++i) {
-    const auto [rank, ranks] = part_of(*flats[i].group, dp_rank);
-    list.push_back(zero_partition_group(static_cast<int64_t>(i), flats[i].group->experts,
-                                        {dp_rank % ep(), rank, ep(), ranks}));
+    ExpertSpread::Rank place = place_of(dp_rank);
+    if (!flats[i].group->experts) {
+      place.edp = dp_rank;
+      place.edp_size = mesh_.dp_size;
+    }
+    list.push_back(zero_partition_group(static_cast<int64_t>(i), flats[i].group->experts, place));
   }
   return state.set(keys::kZeroPartitionGroups, list);
 }

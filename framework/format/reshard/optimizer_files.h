@@ -18,8 +18,8 @@ namespace anymesh {
 class OptimizerFiles {
  public:
   // `common` has what all ranks share, under the keys of ZeRO 1: the loss scaler, clip_grad.
-  OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh, const Value& config,
-                 const Value& common);
+  OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh, ExpertSpread experts,
+                 const Value& config, const Value& common);
 
   Value param_shapes() const;      // of the model-states file; None at ZeRO 0
   Value state(int dp_rank) const;  // optimizer_state_dict, of ZeRO 1 to 3
@@ -41,8 +41,8 @@ class OptimizerFiles {
     int rank, ranks;
   };
 
-  const Groups& groups(int dp_rank) const { return groups_[static_cast<size_t>(dp_rank % ep())]; }
-  int ep() const { return static_cast<int>(groups_.size()); }
+  ExpertSpread::Rank place_of(int dp_rank) const;  // in the grid of experts
+  const Groups& groups(int dp_rank) const;
   Part part_of(const Group& group, int dp_rank) const;
   Flat flat_group(const Group& group, int dp_rank) const;
   std::vector<Flat> sub_groups(int dp_rank) const;
@@ -53,6 +53,7 @@ class OptimizerFiles {
   std::vector<int64_t> gaps_of(const Group& group) const;
 
   CheckpointMesh mesh_;
+  ExpertSpread experts_;
   Value common_;
   // By ep rank, with its experts alone; parameters in the order of the flat buffers.
   std::vector<Groups> groups_;

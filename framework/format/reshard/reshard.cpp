@@ -57,7 +57,7 @@ struct Source {
   std::vector<RankModel> ranks;       // none if only the number of dp ranks of ZeRO 0 changes
   std::vector<fs::path> layer_files;  // to be copied
   std::vector<std::pair<std::string, Value>> layers;  // files in another precision
-  ExpertSpread experts;
+  ExpertSpread experts;  // as the target spreads them
 };
 
 // Throws a UserError that names a target which works.
@@ -80,15 +80,15 @@ void check_target(const Value& model_state, const CheckpointMesh& from, const Ch
     refuse_target(to, "DeepSpeed's pipelines train with ZeRO 0 and 1 alone", "give zero=1");
 }
 
-// Throws for a target that the experts of a checkpoint cannot have.
-void check_experts(const ExpertSpread& experts, const CheckpointMesh& to) {
+// Returns how the target spreads the experts of a checkpoint. Throws if it cannot.
+ExpertSpread spread_experts(ExpertSpread experts, const CheckpointMesh& to) {
   if (experts.has_older())
     throw UserError(
         "this is one of DeepSpeed's older mixtures of experts (deepspeed_moe), which ds_reshard "
         "does not cut; ds_to_universal and zero_to_fp32 read it");
   if (experts.layers.empty() && to.ep_size > 1)
     refuse_target(to, "the model has no experts", "leave ep out");
-  if (experts.layers.empty()) return;
+  if (experts.layers.empty()) return experts;
   const std::string dp = "dp=" + std::to_string(to.ep_size);
   if (to.dp_size % to.ep_size != 0)
     refuse_target(to, "ep is cut out of dp, which must be a multiple of it", "give ep=1, or " + dp);
@@ -103,6 +103,9 @@ void check_experts(const ExpertSpread& experts, const CheckpointMesh& to) {
                   "give tp=1");
   if (to.stage == 0 && to.dtype != DType::kFloat32)
     refuse_target(to, "experts at ZeRO 0 are written in fp32 alone", "give zero=1, or dtype=fp32");
+  experts.ep_size = to.ep_size;
+  experts.whole = false;
+  return experts;
 }
 
 // Whether the ranks must be made from whole tensors: tp or pp changes, or a pipeline's layer files
@@ -126,18 +129,19 @@ Source open_ordinary(const ReshardOptions& options, const fs::path& input, Recor
   report.from = mesh_of(source);
   report.to = options.target.applied_to(report.from);
   check_target(source.model_states[0], report.from, report.to);
-  check_experts(source.experts, report.to);
+  const ExpertSpread experts = spread_experts(source.experts, report.to);
   if (report.to.stage == 0 && report.to.dtype != DType::kFloat32 && is_partitioned(source))
     refuse_target(report.to, "DeepSpeed cannot load the BF16_Optimizer that it saves at ZeRO 0",
                   "give zero=1, which takes the same steps");
   const bool whole = needs_whole_tensors(source, report.from, report.to);
   Source result{.mesh = report.from, .model_states = source.model_states};
-  result.experts = source.experts;
-  const bool spread = !source.experts.layers.empty();
+  result.experts = experts;
   const bool recast = report.from.dtype != report.to.dtype;
   if (!whole && !recast)
     for (const auto& [key, path] : source.layer_files) result.layer_files.push_back(path);
-  if (report.from.stage == 0 && report.to.stage == 0 && !whole && !recast && !spread) return result;
+  if (report.from.stage == 0 && report.to.stage == 0 && !whole && !recast &&
+      experts.layers.empty())
+    return result;
   require_states(input, source.states_refused, "zero_to_fp32 exports the weights alone");
   if (source.groups.size() != source.model_states.size())
     throw Unreadable(input.string() + ": has no optimizer's state");
@@ -157,8 +161,7 @@ Source open_universal(const ReshardOptions& options, const fs::path& input, Reco
   report.from = model.mesh;
   report.to = options.target.applied_to(report.from);
   check_target(model.model_states[0], report.from, report.to);
-  const ExpertSpread experts = ExpertSpread::from(model.model_states);
-  check_experts(experts, report.to);
+  const ExpertSpread experts = spread_experts(ExpertSpread::from(model.model_states), report.to);
   return {model.mesh,
           model.model_states,
           model.optimizer_state,
@@ -268,7 +271,7 @@ class Plan {
  private:
   void add_rank(const RankModel& rank, const ExpertSpread& experts, const Value& config,
                 const Value& common) {
-    const OptimizerFiles optimizer(rank, to_, config, common);
+    const OptimizerFiles optimizer(rank, to_, experts, config, common);
     const bool spread = !experts.layers.empty();
     const OptimizerFacts facts{optimizer.param_shapes(),
                                to_.stage == 0 && !spread ? optimizer.whole_state() : Value(),
