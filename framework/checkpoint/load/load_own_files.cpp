@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 
 #include "framework/checkpoint/load/find_loadable_tags.h"
 #include "framework/checkpoint/save/expert_files.h"
@@ -163,18 +162,26 @@ OwnFiles find_own_files(const fs::path& metadata_file, const Value& metadata,
                         const CheckpointedRun& run, RecordChecksums& checks) {
   const Value degrees = metadata.find(keys::kParallelDimensions);
   if (!degrees || !metadata.find(keys::kParamShapes)) return {};
+  const ExpertSpread spread = ExpertSpread::from(metadata);
+  const Topology& mesh = run.grid.topology;
   const Topology saved{.pp_size = static_cast<int>(degrees.at(keys::kPpDegree).as_int()),
                        .dp_size = static_cast<int>(metadata.at(keys::kDpWorldSize).as_int()),
-                       .tp_size = static_cast<int>(degrees.at(keys::kTpDegree).as_int())};
+                       .tp_size = static_cast<int>(degrees.at(keys::kTpDegree).as_int()),
+                       .ep_size = spread.ep_size,
+                       .whole_experts = spread.whole};
+  if (saved != mesh) return {};
+  const int dp = run.grid.coord.dp, mp = run.grid.model->rank();
+  // By use_data_before_expert_parallelism, ranks hold other experts under the same names and shapes.
+  const bool has_experts = !spread.layers.empty();
+  if (has_experts && spread.rank_of(dp, mesh.dp_size, run.grid.coord.tp, mesh.tp_size).ep !=
+                         expert_rank(run).ep)
+    return {};
   // Only this rank's files are looked at: a node without a shared file system may have no others.
   const ZeroStage stage = run.optimizer.stage();
-  const int dp = run.grid.coord.dp, mp = run.grid.model->rank();
   const fs::path folder = metadata_file.parent_path();
   const fs::path file = folder / (stage.partitions_parameters() ? zero3_model_states_file(dp, mp)
                                                                 : model_states_file(mp)),
                  partition = folder / optim_states_file(dp, mp, run.dtype == torch::kBFloat16);
-  const bool has_experts =
-      !metadata.find(keys::kAutoEpLayers).value_or(Value::list()).items().empty();
   const fs::path experts = folder / optimizer_file_to_load(run);
   const bool in_experts = !stage.partitions_optimizer() && has_experts;
   if (in_experts && !fs::exists(experts)) return {};
@@ -184,17 +191,9 @@ OwnFiles find_own_files(const fs::path& metadata_file, const Value& metadata,
       stage.partitions_optimizer()
           ? fs::exists(partition)
           : whole && whole.contains(keys::kFp32GroupsFlat) == (run.dtype != torch::kFloat);
-  // Spread otherwise, experts have other shapes in param_shapes.
-  const Topology& mesh = run.grid.topology;
-  const bool same_mesh = std::tuple(saved.pp_size, saved.dp_size, saved.tp_size) ==
-                         std::tuple(mesh.pp_size, mesh.dp_size, mesh.tp_size);
-  if (!same_mesh || !alike || !fs::exists(file)) return {};
+  if (!alike || !fs::exists(file)) return {};
   OwnFiles own{.model_states = file == metadata_file ? metadata : read_torch_file(file, &checks)};
   if (!same_params(own.model_states, run)) return {};
-  // By use_data_before_expert_parallelism, ranks hold other experts under the same names and shapes.
-  const ExpertSpread::Rank there = ExpertSpread::from(own.model_states)
-                                       .rank_of(dp, mesh.dp_size, run.grid.coord.tp, mesh.tp_size);
-  if (has_experts && there.ep != expert_rank(run).ep) return {};
   own.optimizer = stage.partitions_optimizer()
                       ? read_torch_file(partition, &checks).at(keys::kOptimizerStateDict)
                   : in_experts ? whole
