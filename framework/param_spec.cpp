@@ -62,6 +62,16 @@ std::regex regex_of(const std::string& pattern) {
 
 }  // namespace
 
+std::pair<int, int> ParamSpec::replica_at(const Topology& mesh, Coord at) const {
+  return experts ? std::pair(mesh.edp_rank_of(at), mesh.edp_size())
+                 : std::pair(at.dp, mesh.dp_size);
+}
+
+bool ParamSpec::counts_at(const Topology& mesh, Coord at, bool partitioned) const {
+  const bool tp_shares = !experts && split_dim < 0;
+  return (!tp_shares || at.tp == 0) && (partitioned || replica_at(mesh, at).first == 0);
+}
+
 std::string ParamSpec::name_in_layer() const {
   constexpr std::string_view kTied = "tied_modules.";
   return name.substr(name.find('.', name.starts_with(kTied) ? kTied.size() : 0) + 1);

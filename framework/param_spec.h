@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/comm/expert_parallel.h"
 #include "framework/comm/tensor_parallel.h"
+#include "framework/comm/topology.h"
 
 namespace anymesh {
 
@@ -43,6 +45,12 @@ struct ParamSpec {
   // Allocates `tensor`, which is made without memory (storage.h), and writes its initial values.
   // ZeroOptimizer calls this for the tensors that a rank keeps whole.
   void materialize() const;
+
+  // The place of a rank among those of its stage that hold the same elements, and their number.
+  std::pair<int, int> replica_at(const Topology& mesh, Coord at) const;
+  // Whether a rank has elements that no rank of its stage before it has. With `partitioned`, each
+  // replica has a part of its own.
+  bool counts_at(const Topology& mesh, Coord at, bool partitioned) const;
 
   // The key in the layer file: the name without "2." or "tied_modules.embed.".
   std::string name_in_layer() const;

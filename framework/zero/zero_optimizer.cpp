@@ -167,9 +167,7 @@ int64_t ZeroOptimizer::second_use_bytes() const {
 }
 
 bool ZeroOptimizer::counts_here(const ParamSpec& spec, bool partitioned) const {
-  const bool tp_shares = !spec.experts && spec.split_dim < 0;
-  return !spec.duplicate && (!tp_shares || grid_.coord.tp == 0) &&
-         (partitioned || replicas_of(spec)->rank() == 0);
+  return !spec.duplicate && spec.counts_at(grid_.topology, grid_.coord, partitioned);
 }
 
 void ZeroOptimizer::step(double lr, double grad_norm, double loss_scale) {

@@ -53,31 +53,21 @@ std::pair<int, ParamSpec> spec_of(const std::string& line, torch::Dtype dtype) {
   return {pp, std::move(spec)};
 }
 
-// Whether a rank has elements of a parameter that no rank before it has. At ZeRO 3 each replica has
-// its part.
-bool has_own_part(const CheckpointedRun& run, const ParamSpec& spec, const Coord& at) {
-  const Topology& mesh = run.grid.topology;
-  const bool partitioned = run.optimizer.stage().partitions_parameters() && !spec.buffer;
-  if (spec.experts) return partitioned || mesh.edp_rank_of(at) == 0;
-  return (spec.split_dim >= 0 || at.tp == 0) && (partitioned || at.dp == 0);
+bool is_partitioned(const CheckpointedRun& run, const ParamSpec& spec) {
+  return run.optimizer.stage().partitions_parameters() && !spec.buffer;
 }
 
 // Returns which rank has which elements of a parameter of stage `pp`.
 std::vector<RemoteTensors::Part> parts_of(const CheckpointedRun& run, const ParamSpec& spec,
                                           int pp) {
   const Topology& mesh = run.grid.topology;
-  const bool partitioned = run.optimizer.stage().partitions_parameters() && !spec.buffer;
+  const bool partitioned = is_partitioned(run, spec);
   std::vector<RemoteTensors::Part> parts;
   for (Coord at{.pp = pp}; at.tp < mesh.tp_size; ++at.tp) {
     for (at.dp = 0; at.dp < mesh.dp_size; ++at.dp) {
-      if (!has_own_part(run, spec, at)) continue;
+      if (!spec.counts_at(mesh, at, partitioned)) continue;
       const ShardLayout layout = layout_of(spec, mesh, at);
-      const int ranks = !partitioned   ? 1
-                        : spec.experts ? mesh.edp_size()
-                                       : mesh.dp_size,
-                rank = !partitioned   ? 0
-                       : spec.experts ? mesh.edp_rank_of(at)
-                                      : at.dp;
+      const auto [rank, ranks] = partitioned ? spec.replica_at(mesh, at) : std::pair(0, 1);
       const auto [begin, count] = zero3_part(layout.shard_numel(), rank, ranks);
       parts.push_back({mesh.rank_of(at), layout, begin, count});
     }
@@ -131,7 +121,7 @@ Value model_weights(const CheckpointedRun& run, bool exclude_frozen, RemoteTenso
     const auto [pp, spec] = spec_of(line, run.dtype);
     const torch::Dtype dtype = spec.buffer ? at::toOpMathType(run.dtype) : run.dtype;
     RemoteTensors::Tensor tensor{dtype, spec.shape, parts_of(run, spec, pp), {}};
-    const bool sends = pp == at.pp && has_own_part(run, spec, at);
+    const bool sends = pp == at.pp && spec.counts_at(run.grid.topology, at, is_partitioned(run, spec));
     if (const auto found = kept.find(spec.name); sends && found != kept.end())
       tensor.mine = found->second;
     entries.emplace_back(spec.name, gathered.add(std::move(tensor)));
