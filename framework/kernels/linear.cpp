@@ -277,12 +277,6 @@ struct Linear : torch::autograd::Function<Linear<Products>> {
   }
 };
 
-bool can_block(const torch::Tensor& x, const torch::Tensor& weight) {
-  const auto whole = [](int64_t n) { return n % kRowMultiple == 0; };
-  return x.scalar_type() == torch::kBFloat16 && Gemm::has_matrix_units() && whole(weight.size(0)) &&
-         whole(weight.size(1)) && weight.is_contiguous() && x.numel() / weight.size(1) % 2 == 0;
-}
-
 // Whether at::linear has instructions to use. CPUs with AMX have AVX-512's instructions for fp16.
 bool libtorch_has_instructions(torch::Dtype dtype) {
 #if defined(__x86_64__)
@@ -297,6 +291,11 @@ bool can_block_rows(const torch::Tensor& weight) {
   return weight.is_cpu() && weight.scalar_type() == torch::kBFloat16 && Gemm::has_matrix_units() &&
          weight.size(0) % kRowMultiple == 0 && weight.size(1) % kRowMultiple == 0 &&
          weight.is_contiguous();
+}
+
+bool can_block(const torch::Tensor& x, const torch::Tensor& weight) {
+  return x.scalar_type() == torch::kBFloat16 && can_block_rows(weight) &&
+         x.numel() / weight.size(1) % 2 == 0;
 }
 
 bool widens(const torch::Tensor& x) {
@@ -363,7 +362,7 @@ torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight
                              const torch::Tensor& bias) {
   if (!x.is_cpu()) return Linear<DeviceProducts>::apply(x, weight, if_defined(bias));
   if (can_block(x, weight)) return Linear<BlockProducts>::apply(x, weight, if_defined(bias));
-  if (!libtorch_has_instructions(x.scalar_type())) return widened_linear(x, weight, bias);
+  if (widens(x)) return widened_linear(x, weight, bias);
   return at::linear(x, weight, bias);
 }
 
