@@ -176,12 +176,12 @@ double write_rank_files(const CheckpointedRun& run, const TrainState& state,
                         const SaveOptions& options, Value metadata, const WriteFile& write) {
   if (options.weights_only) return write_weights_only(run, options, std::move(metadata), write);
   const ZeroStage stage = run.optimizer.stage();
-  const bool experts = !ExpertSpread::from(metadata).layers.empty();
-  if (!stage.partitions_optimizer() && !experts)
-    metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
-  if (!stage.partitions_optimizer() && experts) {
-    if (const auto file = optimizer_file_of_experts(run))
+  if (!stage.partitions_optimizer()) {
+    if (ExpertSpread::from(metadata).layers.empty()) {
+      metadata.set(keys::kOptimizer, stage0_optimizer(run, state));
+    } else if (const auto file = optimizer_file_of_experts(run)) {
       write(*file, Value::dict({{keys::kOptimizer, stage0_optimizer(run, state)}}), kAlone);
+    }
   }
   write_model_states(run, options, std::move(metadata), write);
   if (!stage.partitions_optimizer()) return 0;
