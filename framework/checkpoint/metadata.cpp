@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "framework/checkpoint/args.h"
-#include "framework/checkpoint/save/expert_files.h"
+#include "framework/checkpoint/expert_ranks.h"
 #include "framework/comm/agreement.h"
 #include "framework/format/layout.h"
 #include "framework/format/torch_file.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "framework/checkpoint/expert_ranks.h"
 #include "framework/checkpoint/load/find_loadable_tags.h"
-#include "framework/checkpoint/save/expert_files.h"
 #include "framework/checkpoint/torch_bridge.h"
 #include "framework/format/layout.h"
 #include "framework/format/sharded.h"
@@ -182,7 +182,7 @@ OwnFiles find_own_files(const fs::path& metadata_file, const Value& metadata,
   const fs::path file = folder / (stage.partitions_parameters() ? zero3_model_states_file(dp, mp)
                                                                 : model_states_file(mp)),
                  partition = folder / optim_states_file(dp, mp, run.dtype == torch::kBFloat16);
-  const fs::path experts = folder / optimizer_file_to_load(run);
+  const fs::path experts = folder / expert_optimizer_file(run);
   const bool in_experts = !stage.partitions_optimizer() && has_experts;
   if (in_experts && !fs::exists(experts)) return {};
   const Value whole = in_experts ? read_torch_file(experts, &checks).at(keys::kOptimizer)

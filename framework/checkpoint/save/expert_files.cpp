@@ -2,32 +2,9 @@
 
 #include <map>
 
-#include "framework/checkpoint/torch_bridge.h"
-#include "framework/comm/agreement.h"
+#include "framework/checkpoint/expert_ranks.h"
 
 namespace anymesh {
-ExpertSpread expert_spread(const CheckpointedRun& run) {
-  std::vector<std::string> mine;  // prefixes and numbers of experts
-  for (const ParamSpec& spec : run.stage.params()) {
-    if (!spec.experts) continue;
-    const std::string prefix = ExpertSpread::prefix_of(spec.name);
-    if (!mine.empty() && mine[mine.size() - 2] == prefix) continue;
-    mine.insert(mine.end(), {prefix, std::to_string(spec.shape[0])});
-  }
-  ExpertSpread spread;
-  spread.ep_size = run.grid.topology.ep_size;
-  spread.whole = run.grid.topology.whole_experts;
-  const std::vector<std::string> all = gather_lines(*run.grid.pp, mine);
-  for (size_t i = 0; i < all.size(); i += 2)
-    spread.layers.push_back({all[i], std::stoll(all[i + 1])});
-  return spread;
-}
-
-ExpertSpread::Rank expert_rank(const CheckpointedRun& run) {
-  const Topology& mesh = run.grid.topology;
-  return {mesh.ep_rank_of(run.grid.coord), mesh.edp_rank_of(run.grid.coord), mesh.ep_size,
-          mesh.edp_size()};
-}
 
 void write_expert_files(const CheckpointedRun& run, const SaveOptions& options,
                         const ExpertSpread& spread, const std::vector<TensorRecord>& weights,
@@ -51,17 +28,13 @@ void write_expert_files(const CheckpointedRun& run, const SaveOptions& options,
     write(file, Value::ordered_dict(std::move(entries)), kAlone);
 }
 
-std::string optimizer_file_to_load(const CheckpointedRun& run) {
-  return expert_optim_states_file(expert_rank(run).ep, run.grid.model->rank());
-}
-
 // The first dp rank with this ep rank writes it.
 std::optional<std::string> optimizer_file_of_experts(const CheckpointedRun& run) {
   Coord before = run.grid.coord;
   const Topology& mesh = run.grid.topology;
   for (before.dp = 0; before.dp < run.grid.coord.dp; ++before.dp)
     if (mesh.ep_rank_of(before) == expert_rank(run).ep) return std::nullopt;
-  return optimizer_file_to_load(run);
+  return expert_optimizer_file(run);
 }
 
 }  // namespace anymesh

@@ -1,5 +1,6 @@
 #include "framework/checkpoint/save/optimizer_states.h"
 
+#include "framework/checkpoint/expert_ranks.h"
 #include "framework/checkpoint/metadata.h"
 #include "framework/checkpoint/save/expert_files.h"
 #include "framework/checkpoint/torch_bridge.h"
