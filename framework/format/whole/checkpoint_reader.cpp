@@ -217,12 +217,15 @@ void CheckpointReader::open_ordinary(int threads) {
     for (const ParameterShard& shard : parameter.shards)
       if (shard.tp_rank == 0) parameter.pp_ranks.push_back(shard.pp_rank);
   }
+  std::vector<Value> stages;
+  for (int pp = 0; pp < source.pp_size; ++pp) stages.push_back(source.model_state(pp, 0));
+  add_untrained_of_zero3(stages);
 }
 
 // ZeRO 3 partitions frozen parameters over the model-states files, as trained parameters over the
 // optimizer files. Buffers are in `module`. DeepSpeed's universal folders have both only in their
 // copies of the model-states files.
-void CheckpointReader::add_untrained_of_zero3() {
+void CheckpointReader::add_untrained_of_zero3(const std::vector<Value>& stages) {
   if (!fs::exists(path / zero3_model_states_file(0, 0))) return;
   const auto add = [&](const std::string& name, const TensorRecord& tensor) {
     WholeParameter& parameter = parameters_[name];
@@ -234,21 +237,12 @@ void CheckpointReader::add_untrained_of_zero3() {
   const auto is_known = [&](const std::string& name) {
     return parameters_.contains(name) || folders.contains(name);
   };
-  const auto add_buffers = [&](const Value& state) {
+  for (const Value& state : stages) {
     const Value buffers = state.find(keys::kBufferNames).value_or(Value::list()),
                 module = state.find(keys::kModule).value_or(Value::dict());
     for (const std::string& name : buffers.as_strings()) {
       if (const Value buffer = module.find(name); buffer && !is_known(name))
         add(name, buffer.as_tensor());
-    }
-  };
-  add_buffers(metadata);
-  if (const Value degrees = metadata.find(keys::kParallelDimensions)) {
-    const int64_t tp = degrees.at(keys::kTpDegree).as_int();
-    for (int64_t mp = tp; tp > 0 && mp < 1 << 16; mp += tp) {  // the other stages
-      const fs::path file = path / zero3_model_states_file(0, static_cast<int>(mp));
-      if (!fs::exists(file)) break;
-      add_buffers(read_torch_file(file, checks_));
     }
   }
   const Value frozen = metadata.find(keys::kFrozenParamShapes);
@@ -290,6 +284,16 @@ void CheckpointReader::open_universal() {
   };
   if (optimizer_state && std::none_of(names_.begin(), names_.end(), has_step))
     common_step_ = step_of_zero3(optimizer_state);
+  std::vector<Value> stages{metadata};
+  if (const Value degrees = metadata.find(keys::kParallelDimensions)) {
+    const int64_t tp = degrees.at(keys::kTpDegree).as_int();
+    for (int64_t mp = tp; tp > 0 && mp < 1 << 16; mp += tp) {
+      const fs::path file = path / zero3_model_states_file(0, static_cast<int>(mp));
+      if (!fs::exists(file)) break;
+      stages.push_back(read_torch_file(file, checks_));
+    }
+  }
+  add_untrained_of_zero3(stages);
 }
 
 WholeParameter CheckpointReader::read_universal(const std::string& name) const {
@@ -368,7 +372,6 @@ CheckpointReader open_checkpoint(const fs::path& path, int threads, RecordChecks
       checkpoint.open_weights();
       break;
   }
-  if (checkpoint.kind != ReaderKind::kWeights) checkpoint.add_untrained_of_zero3();
   checkpoint.finish();
   return checkpoint;
 }

@@ -73,7 +73,8 @@ class CheckpointReader {
   void open_ordinary(int threads);
   void open_universal();
   void open_weights();
-  void add_untrained_of_zero3();
+  // `stages` have a model-states file of each pipeline stage.
+  void add_untrained_of_zero3(const std::vector<Value>& stages);
   void finish();
   WholeParameter read_universal(const std::string& name) const;
 
