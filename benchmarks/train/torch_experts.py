@@ -8,13 +8,12 @@ transformers does; `grouped` sorts the tokens by expert and calls grouped_mm. Pr
 """
 import pathlib
 import sys
-import time
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from torch_gpt import sample
+from torch_gpt import train
 
 
 class Experts(nn.Module):
@@ -105,29 +104,7 @@ def main():
     model = Gpt(layers, hidden, heads, seq, vocab, count, chosen, ffn, mode == "grouped")
     states = torch.load(pathlib.Path(sys.argv[1]) / "pytorch_model.bin", weights_only=True)
     model.load_state_dict({name: states[our_name(name, layers)] for name in model.state_dict()})
-    masters = list(model.parameters())
-    if precision == "bf16":
-        masters = [nn.Parameter(p.detach().clone()) for p in masters]
-        model.bfloat16()
-    params = list(model.parameters())
-    optimizer = torch.optim.AdamW([{"params": [m for m in masters if m.dim() > 1]},
-                                   {"params": [m for m in masters if m.dim() == 1], "weight_decay": 0}],
-                                  lr=1e-4, weight_decay=0.01, fused=True)
-    for step in range(steps):
-        rows = torch.tensor([sample(step * batch + i, seq, vocab) for i in range(batch)])
-        started = time.perf_counter()
-        loss = model(rows[:, :-1].contiguous(), rows[:, 1:].reshape(-1))
-        loss.backward()
-        if precision == "bf16":
-            for master, param in zip(masters, params):
-                master.grad, param.grad = param.grad.float(), None
-        nn.utils.clip_grad_norm_(masters, 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        if precision == "bf16":
-            with torch.no_grad():
-                torch._foreach_copy_(params, masters)
-        print(f"step {step + 1} loss {loss.item():.9g} ms {(time.perf_counter() - started) * 1e3:.3f}", flush=True)
+    train(model, precision, "eager", steps, seq, batch, vocab)
 
 
 main()

@@ -82,14 +82,8 @@ def our_name(name, layers):
     return f"{layers + 2}.{parts[1]}" if parts[0] == "final_layernorm" else f"tied_modules.embed.{name}"
 
 
-def main():
-    layers, hidden, heads, seq, batch, vocab = map(int, sys.argv[2:8])
-    precision, mode, steps = sys.argv[8], sys.argv[9], int(sys.argv[10])
-    device = sys.argv[11] if len(sys.argv) > 11 else "cpu"
-    with torch.device(device):
-        model = Gpt(layers, hidden, heads, seq, vocab)
-    states = torch.load(sys.argv[1], weights_only=False)["module"]
-    model.load_state_dict({name: states[our_name(name, layers)] for name in model.state_dict()})
+def train(model, precision, mode, steps, seq, batch, vocab, device="cpu"):
+    """Trains a model that returns the loss of tokens and labels. Prints a line a step."""
     masters = list(model.parameters())
     if precision == "bf16":
         masters = [nn.Parameter(p.detach().clone()) for p in masters]
@@ -120,6 +114,17 @@ def main():
         if device == "cuda":
             torch.cuda.synchronize()
         print(f"step {step + 1} loss {last:.9g} ms {(time.perf_counter() - started) * 1e3:.3f}", flush=True)
+
+
+def main():
+    layers, hidden, heads, seq, batch, vocab = map(int, sys.argv[2:8])
+    precision, mode, steps = sys.argv[8], sys.argv[9], int(sys.argv[10])
+    device = sys.argv[11] if len(sys.argv) > 11 else "cpu"
+    with torch.device(device):
+        model = Gpt(layers, hidden, heads, seq, vocab)
+    states = torch.load(sys.argv[1], weights_only=False)["module"]
+    model.load_state_dict({name: states[our_name(name, layers)] for name in model.state_dict()})
+    train(model, precision, mode, steps, seq, batch, vocab, device)
     print("peak memory", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, "MiB")
 
 

@@ -8,6 +8,7 @@ import deepspeed
 from deepspeed.moe.layer import MoE
 from deepspeed.utils import groups
 
+import reshard_model
 from reshard_model import base_optimizer, live
 
 LAYERS, HIDDEN, HEADS, KEY_VALUE_HEADS, WIDE, VOCABULARY, SEQUENCE = 3, 16, 4, 2, 24, 64, 12
@@ -196,17 +197,7 @@ def part_steps(engine):
 
 
 def train(engine, first, steps):
-    """Returns the losses of the global batches `first` and on, which are the same on any number of ranks."""
-    rank, size, losses = torch.distributed.get_rank(), torch.distributed.get_world_size(), []
-    for step in range(first, first + steps):
-        batch = torch.randint(VOCABULARY, (BATCH, SEQUENCE + 1), generator=torch.Generator().manual_seed(step))
-        loss = engine(batch.view(size, BATCH // size, -1)[rank])
-        engine.backward(loss)
-        engine.step()
-        total = loss.detach().double()
-        torch.distributed.all_reduce(total)
-        losses.append(total.item() / size)
-    return losses
+    return reshard_model.train(engine, first, steps, VOCABULARY, BATCH, SEQUENCE)
 
 
 def some_tokens():

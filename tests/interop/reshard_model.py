@@ -98,12 +98,12 @@ def make_engine(stage, dtype, optimizer="adamw", seed=1, **more):
     return engine
 
 
-def train(engine, first, steps):
+def train(engine, first, steps, vocabulary=VOCABULARY, batch_size=BATCH, sequence=SEQUENCE):
     """The losses of the global batches `first` and on, which are the same on any number of ranks."""
     rank, size, losses = torch.distributed.get_rank(), torch.distributed.get_world_size(), []
     for step in range(first, first + steps):
-        batch = torch.randint(VOCABULARY, (BATCH, SEQUENCE + 1), generator=torch.Generator().manual_seed(step))
-        loss = engine(batch.view(size, BATCH // size, -1)[rank])
+        batch = torch.randint(vocabulary, (batch_size, sequence + 1), generator=torch.Generator().manual_seed(step))
+        loss = engine(batch.view(size, batch_size // size, -1)[rank])
         engine.backward(loss)
         engine.step()
         total = loss.detach().double()
