@@ -24,8 +24,7 @@ void write_expert_files(const CheckpointedRun& run, const SaveOptions& options,
             ExpertSpread::key_of(spec.name, expert), unstacked(weights[i], e));
     }
   }
-  for (auto& [file, entries] : files)
-    write(file, Value::ordered_dict(std::move(entries)), kAlone);
+  for (auto& [file, entries] : files) write(file, Value::ordered_dict(std::move(entries)), kAlone);
 }
 
 // The first dp rank with this ep rank writes it.

@@ -121,7 +121,8 @@ Value model_weights(const CheckpointedRun& run, bool exclude_frozen, RemoteTenso
     const auto [pp, spec] = spec_of(line, run.dtype);
     const torch::Dtype dtype = spec.buffer ? at::toOpMathType(run.dtype) : run.dtype;
     RemoteTensors::Tensor tensor{dtype, spec.shape, parts_of(run, spec, pp), {}};
-    const bool sends = pp == at.pp && spec.counts_at(run.grid.topology, at, is_partitioned(run, spec));
+    const bool sends =
+        pp == at.pp && spec.counts_at(run.grid.topology, at, is_partitioned(run, spec));
     if (const auto found = kept.find(spec.name); sends && found != kept.end())
       tensor.mine = found->second;
     entries.emplace_back(spec.name, gathered.add(std::move(tensor)));

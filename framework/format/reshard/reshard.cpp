@@ -8,12 +8,10 @@
 #include "framework/format/output/build_folder.h"
 #include "framework/format/output/own_entries.h"
 #include "framework/format/reshard/beside.h"
-#include "framework/format/reshard/layer_files.h"
 #include "framework/format/reshard/model_files.h"
 #include "framework/format/reshard/optimizer_files.h"
-#include "framework/format/reshard/remesh.h"
+#include "framework/format/reshard/source.h"
 #include "framework/format/sharded/source_files.h"
-#include "framework/format/sharded/tensor_views.h"
 #include "framework/format/torch_file/record_checksums.h"
 #include "framework/format/torch_file/torch_file.h"
 #include "framework/format/whole/streamed_output.h"
@@ -49,141 +47,6 @@ void check_folders(const fs::path& input, const fs::path& output) {
   check_replaceable_tag(output);
 }
 
-// The source as it is read, and its ranks as they shall be.
-struct Source {
-  CheckpointMesh mesh;
-  std::vector<Value> model_states;
-  Value optimizer_state;
-  std::vector<RankModel> ranks;       // none if only the number of dp ranks of ZeRO 0 changes
-  std::vector<fs::path> layer_files;  // to be copied
-  std::vector<std::pair<std::string, Value>> layers;  // files in another precision
-  ExpertSpread experts;  // as the target spreads them
-};
-
-// Throws a UserError that names a target which works.
-[[noreturn]] void refuse_target(const CheckpointMesh& to, const std::string& why,
-                                const std::string& instead) {
-  throw UserError("--target: " + to_string(to) + ": " + why + "; " + instead);
-}
-
-// Throws for a target that DeepSpeed cannot train.
-void check_target(const Value& model_state, const CheckpointMesh& from, const CheckpointMesh& to) {
-  const bool pipeline = !model_state.find(keys::kModule),
-             ours = !model_state.find(keys::kDropoutSeed).is_none();
-  if (to.stage == 0 && to.dtype != DType::kFloat32 && !(from.stage == 0 && from.dtype == to.dtype))
-    refuse_target(
-        to,
-        "at ZeRO 0, the class that DeepSpeed keeps a half-precision optimizer in depends on the "
-        "next job's optimizer, which no file tells",
-        "give zero=1, or dtype=fp32");
-  if (pipeline && to.stage >= 2 && !ours)
-    refuse_target(to, "DeepSpeed's pipelines train with ZeRO 0 and 1 alone", "give zero=1");
-}
-
-// Returns how the target spreads the experts of a checkpoint. Throws if it cannot.
-ExpertSpread spread_experts(ExpertSpread experts, const CheckpointMesh& to) {
-  if (experts.has_older())
-    throw UserError(
-        "this is one of DeepSpeed's older mixtures of experts (deepspeed_moe), which ds_reshard "
-        "does not cut; ds_to_universal and zero_to_fp32 read it");
-  if (experts.layers.empty() && to.ep_size > 1)
-    refuse_target(to, "the model has no experts", "leave ep out");
-  if (experts.layers.empty()) return experts;
-  const std::string dp = "dp=" + std::to_string(to.ep_size);
-  if (to.dp_size % to.ep_size != 0)
-    refuse_target(to, "ep is cut out of dp, which must be a multiple of it", "give ep=1, or " + dp);
-  for (const ExpertSpread::Layer& layer : experts.layers)
-    if (layer.experts % to.ep_size != 0)
-      refuse_target(to, "ep must divide the " + std::to_string(layer.experts) + " experts",
-                    "give ep=1");
-  if (experts.whole && to.tp_size > 1)
-    refuse_target(to,
-                  "tp does not cut these experts (--expert-tensor-parallel-size 1), and no other "
-                  "job than pretrain_gpt has them so; it resumes them on any mesh as they are",
-                  "give tp=1");
-  if (to.stage == 0 && to.dtype != DType::kFloat32)
-    refuse_target(to, "experts at ZeRO 0 are written in fp32 alone", "give zero=1, or dtype=fp32");
-  experts.ep_size = to.ep_size;
-  experts.whole = false;
-  return experts;
-}
-
-// Whether the ranks must be made from whole tensors: tp or pp changes, or a pipeline's layer files
-// are to be made from masters.
-bool needs_whole_tensors(const ShardedCheckpoint& source, const CheckpointMesh& from,
-                         const CheckpointMesh& to) {
-  if (from.tp_size != to.tp_size || from.pp_size != to.pp_size || source.experts.whole) return true;
-  const bool moves = (from.stage == 3) != (to.stage == 3),
-             lacks_files = from.dtype != to.dtype && source.layer_files.empty();
-  return (moves || lacks_files) && !source.parameters.empty() &&
-         is_pipeline(source.model_states[0], source.parameters.begin()->first);
-}
-
-// Opens an ordinary checkpoint. Fills in report.from and report.to.
-Source open_ordinary(const ReshardOptions& options, const fs::path& input, RecordChecksums& checks,
-                     ReshardReport& report) {
-  ShardedCheckpoint source =
-      open_sharded_checkpoint(input, options.threads, &checks, options.assume_module_order);
-  if (source.weights_only)
-    throw UserError(input.string() + ": holds weights only, and no optimizer's state to cut");
-  report.from = mesh_of(source);
-  report.to = options.target.applied_to(report.from);
-  check_target(source.model_states[0], report.from, report.to);
-  const ExpertSpread experts = spread_experts(source.experts, report.to);
-  if (report.to.stage == 0 && report.to.dtype != DType::kFloat32 && is_partitioned(source))
-    refuse_target(report.to, "DeepSpeed cannot load the BF16_Optimizer that it saves at ZeRO 0",
-                  "give zero=1, which takes the same steps");
-  const bool whole = needs_whole_tensors(source, report.from, report.to);
-  Source result{.mesh = report.from, .model_states = source.model_states};
-  result.experts = experts;
-  const bool recast = report.from.dtype != report.to.dtype;
-  if (!whole && !recast)
-    for (const auto& [key, path] : source.layer_files) result.layer_files.push_back(path);
-  if (report.from.stage == 0 && report.to.stage == 0 && !whole && !recast &&
-      experts.layers.empty())
-    return result;
-  require_states(input, source.states_refused, "zero_to_fp32 exports the weights alone");
-  if (source.groups.size() != source.model_states.size())
-    throw Unreadable(input.string() + ": has no optimizer's state");
-  result.optimizer_state = source.optimizer_state;
-  result.ranks = whole ? remeshed(open_whole_model(input, options.threads, checks, &source),
-                                  report.to, report.notes)
-                       : rank_models(source, report.to);
-  if (!whole && recast)
-    result.layers =
-        recast_layer_files(source, result.ranks, report.to.dtype, options.threads, checks);
-  return result;
-}
-
-Source open_universal(const ReshardOptions& options, const fs::path& input, RecordChecksums& checks,
-                      ReshardReport& report) {
-  const WholeModel model = open_whole_model(input, options.threads, checks, nullptr);
-  report.from = model.mesh;
-  report.to = options.target.applied_to(report.from);
-  check_target(model.model_states[0], report.from, report.to);
-  const ExpertSpread experts = spread_experts(ExpertSpread::from(model.model_states), report.to);
-  return {model.mesh,
-          model.model_states,
-          model.optimizer_state,
-          remeshed(model, report.to, report.notes),
-          {},
-          {},
-          experts};
-}
-
-Source open_source(const ReshardOptions& options, const fs::path& input, RecordChecksums& checks,
-                   ReshardReport& report) {
-  switch (checkpoint_kind(input)) {
-    case CheckpointReader::Kind::kOrdinary:
-      return open_ordinary(options, input, checks, report);
-    case CheckpointReader::Kind::kUniversal:
-      return open_universal(options, input, checks, report);
-    case CheckpointReader::Kind::kWeights:
-      break;
-  }
-  throw UserError(input.string() + ": holds weights only, and no optimizer's state to cut");
-}
-
 // Returns the loss scaler that DeepSpeed starts fp16 with, by the config.
 Value new_scaler(const Value& config, DType dtype) {
   const auto entry = [&](std::string_view key, const Value& otherwise) {
@@ -214,7 +77,7 @@ Value new_scaler(const Value& config, DType dtype) {
 }
 
 // Returns what the optimizers of all ranks have in common, under the keys of ZeRO 1.
-Value common_state(const Source& source, const CheckpointMesh& to, const Value& config) {
+Value common_state(const ReshardSource& source, const CheckpointMesh& to, const Value& config) {
   const Value& state = source.optimizer_state;
   Value common = Value::dict();
   // Not all classes of ZeRO 0 and 3 keep the clipping, which the config has for all of them.
@@ -236,7 +99,7 @@ Value common_state(const Source& source, const CheckpointMesh& to, const Value& 
 // The files of an output folder, planned and not yet written.
 class Plan {
  public:
-  Plan(const Source& source, const fs::path& folder, const CheckpointMesh& to,
+  Plan(const ReshardSource& source, const fs::path& folder, const CheckpointMesh& to,
        RecordChecksums& checks, ReshardReport& report)
       : folder_(folder), to_(to), checks_(checks), report_(report), copies_(source.layer_files) {
     const Value config =
@@ -376,7 +239,7 @@ ReshardReport reshard(const ReshardOptions& options, const ProgressCallback& pro
   RecordChecksums checks;
   const SourceFiles sources(input);
   ReshardReport report;
-  const Source source = open_source(options, input, checks, report);
+  const ReshardSource source = open_source(options, input, checks, report);
   const auto ranks = [](const CheckpointMesh& mesh) {
     return mesh.tp_size * mesh.pp_size * mesh.dp_size;
   };
