@@ -112,7 +112,7 @@ def save(folder, run, older=False):
 
 def load(folder, run, truth, universal=True):
     """Returns what differs, and figures. `truth` has the losses or the logits, by where it comes from."""
-    engine = model.make_engine(run.stage, run.dtype, run.ep, seed=2, universal=universal)
+    engine = model.make_engine(run.stage, run.dtype, run.ep, seed=2, universal=universal, adjacent=run.adjacent)
     path, _ = engine.load_checkpoint(str(folder))
     model.part_steps(engine)
     found = model.whole(engine, run.ep)
