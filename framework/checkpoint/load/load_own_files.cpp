@@ -43,7 +43,7 @@ bool same_params(const Value& metadata, const CheckpointedRun& run) {
 // Reads one 1-D record into a group's partition. The record includes the padding, or has only the
 // `real` elements.
 void read_pieces(const Value& value, const Group& group, StateTensor Piece::*member, int64_t real) {
-  const TensorRecord record = value.as_tensor();
+  const TensorRecord& record = value.as_tensor();
   const int64_t partition = group.layout.partition_numel();
   TORCH_CHECK(record.numel() == real || record.numel() == partition, value.where(), ": ",
               record.numel(), " elements, expected ", real);
