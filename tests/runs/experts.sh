@@ -52,6 +52,10 @@ run 2,1,2,2 parts.csv "${balanced[@]}" --train-iters 50 --load ckpt2 --save ckpt
 convert ckpt2 global_step20
 convert ckpt3 global_step30
 "$bin/ckpt" verify ckpt3/global_step30_universal >verify.log || fail "$(cat verify.log)"
+for folder in ckpt/global_step10 ckpt3/global_step30_universal; do
+  "$bin/ckpt" inspect $folder >inspect.log
+  grep -q '\.mlp\.experts\.w1 .* 6 experts along dim 0' inspect.log || fail "$(grep experts inspect.log)"
+done
 run 1,1,1,0 parts.csv "${balanced[@]}" --train-iters 50 --load ckpt3 --universal-checkpoint
 close one.csv parts.csv 1e-5 1 "experts, on four meshes one after the other"
 run 1,3,1,1 again.csv "${balanced[@]}" --train-iters 30 --load ckpt2 --universal-checkpoint --save ckpt4

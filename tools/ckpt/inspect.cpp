@@ -96,6 +96,8 @@ std::string cut_of(const WholeParameter& parameter, const Value& metadata) {
   if (!keys) return "whole";  // ZeRO 3 without tp, weights
   if (const Value fused = keys.find(keys::kSubParamShape))
     return "fused, tp along dim " + fused.at(keys::kPartitionDim).found();
+  if (const Value experts = keys.find(keys::kEpNumExperts))
+    return experts.found() + " experts along dim 0";
   const Value dim = keys.find(keys::kCatDim), info = metadata.find(keys::kUniversalInfo);
   if (!dim) return "replicated";
   std::string text = "tp along dim " + dim.found();
