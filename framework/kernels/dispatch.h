@@ -19,9 +19,9 @@ inline bool has_kernels(const torch::Tensor& x) {
 
 // Calls work(float{}) or work(c10::BFloat16{}), by the dtype of x on the CPU.
 template <class Work>
-void with_dtype_of(const torch::Tensor& x, const Work& work) {
+auto with_dtype_of(const torch::Tensor& x, const Work& work) {
   if (x.scalar_type() == torch::kFloat) return work(float{});
-  work(c10::BFloat16{});
+  return work(c10::BFloat16{});
 }
 
 // Calls work(row, T{}) for n rows of x's dtype, on all threads, with at least `grain` rows on one.

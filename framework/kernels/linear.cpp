@@ -1,180 +1,28 @@
 #include "framework/kernels/linear.h"
 
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-#include <algorithm>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
-#include "framework/kernels/block_gemm.h"
+#include "framework/kernels/block_product.h"
 #include "framework/kernels/cuda/kernels.h"
 #include "framework/kernels/dispatch.h"
 #include "framework/kernels/gradient_sink.h"
-#include "framework/kernels/non_temporal_writer.h"
-#include "framework/kernels/row_ops.h"
 
 namespace anymesh {
 namespace {
 
-using T = c10::BFloat16;
-using Gemm = BlockGemm<T>;
 using torch::autograd::AutogradContext;
 using torch::autograd::tensor_list;
 
-constexpr int64_t kBlockRows = 128, kColumns = kPackedColumns;  // a block of C
-constexpr int64_t kDepth = 2048;  // products at a time, whose factors fit the cache
-constexpr int64_t kPad = 32;      // keeps power-of-two rows out of the same cache set
-
-// Calls work(first, count) for blocks of `size` of n, on all threads.
-template <class Work>
-void for_blocks(int64_t n, int64_t size, const Work& work) {
-  at::parallel_for(0, (n + size - 1) / size, 1, [&](int64_t block, int64_t end) {
-    for (; block < end; ++block) work(block * size, std::min(size, n - block * size));
-    Gemm::release();
-  });
+template <class T>
+const T* elements(const torch::Tensor& x) {
+  return x.const_data_ptr<T>();
 }
-
-// Returns the rows of a block, at most kBlockRows, that give the threads equal shares of m rows.
-int64_t rows_per_block(int64_t m) {
-  const int64_t threads = at::get_num_threads(), each = (m + threads - 1) / threads,
-                blocks = (each + kBlockRows - 1) / kBlockRows;
-  return ((each + blocks - 1) / blocks + 31) / 32 * 32;
-}
-
-struct Matrix {
-  const T* at;
-  int64_t stride;           // elements from row to row
-  bool transposed = false;  // stands for its transpose
-
-  Matrix from_row(int64_t i) const {
-    return {at + i * (transposed ? 1 : stride), stride, transposed};
-  }
-  Matrix from_column(int64_t j) const {
-    return {at + j * (transposed ? stride : 1), stride, transposed};
-  }
-};
-
-// C [m, n] = A B, of k products each, plus `bias` [n] if it is not null. Rows of C are `stride`
-// elements apart; 0 stands for n. The longer side of C is cut into shares of threads; the other
-// operand is packed, or transposed, before. How C is cut changes no bit of it.
-class Product {
- public:
-  Product(int64_t m, int64_t n, int64_t k, Matrix a, Matrix b, T* c, const T* bias = nullptr,
-          int64_t stride = 0)
-      : m_(m), n_(n), k_(k), a_(a), b_(b), c_(c), bias_(bias), stride_(stride > 0 ? stride : n) {}
-
-  void run() const {
-    if (k_ > 4 * kDepth && k_ > 2 * m_) {
-      run_by_depth();
-    } else if (m_ > n_) {
-      const AlignedBuffer<T> packed(n_ * k_);
-      for_blocks(n_, kColumns,
-                 [&](int64_t column, int64_t width) { pack(column, width, packed + column * k_); });
-      for_blocks(m_, rows_per_block(m_), [&](int64_t row, int64_t height) {
-        const AlignedBuffer<T> room(height * row_room());
-        const Matrix rows = rows_of(row, height, room);
-        for (int64_t column = 0; column < n_; column += kColumns)
-          block(row, height, rows, column, packed + column * k_);
-      });
-    } else {
-      const AlignedBuffer<T> room(m_ * row_room());
-      const Matrix rows = all_rows(room);
-      for_blocks(n_, kColumns, [&](int64_t column, int64_t width) {
-        const AlignedBuffer<T> packed(width * k_);
-        pack(column, width, packed);
-        for (int64_t row = 0; row < m_; row += kBlockRows)
-          block(row, std::min(kBlockRows, m_ - row), {rows.at + row * rows.stride, rows.stride},
-                column, packed);
-      });
-    }
-  }
-
- private:
-  // For a long k and few rows, such as the gradient of the logits' input. Works on a part of the
-  // depth at a time, so that neither A nor B is read twice from memory.
-  void run_by_depth() const {
-    const AlignedBuffer<float> sums(m_ * n_);
-    for (int64_t done = 0; done < k_; done += kDepth) {
-      const int64_t depth = std::min(kDepth, k_ - done);
-      const Product part(m_, n_, depth, a_.from_column(done), b_.from_row(done), c_);
-      const AlignedBuffer<T> packed(n_ * depth), room(m_ * part.row_room());
-      const Matrix rows = part.all_rows(room);
-      for_blocks(n_, kColumns, [&](int64_t column, int64_t width) {
-        part.pack(column, width, packed + column * depth);
-      });
-      for_blocks(m_, rows_per_block(m_), [&](int64_t row, int64_t height) {
-        for (int64_t column = 0; column < n_; column += kColumns)
-          Gemm::run(height, std::min(kColumns, n_ - column), depth, rows.at + row * rows.stride,
-                    rows.stride, {packed + column * depth, 0, 0}, sums + row * n_ + column, n_,
-                    done > 0);
-      });
-    }
-    for_blocks(m_, kBlockRows, [&](int64_t row, int64_t height) {
-      for (int64_t column = 0; column < n_; column += kColumns)
-        write_block(row, height, column, sums + row * n_ + column, n_);
-    });
-  }
-
-  int64_t row_room() const { return a_.transposed ? k_ + kPad : 0; }  // elements
-
-  Matrix rows_of(int64_t first, int64_t count, T* room) const {
-    if (!a_.transposed) return {a_.at + first * a_.stride, a_.stride};
-    transpose(a_.at + first, a_.stride, k_, count, room, row_room());
-    return {room, row_room()};
-  }
-
-  // Returns all rows of A, in `room` if they have to be transposed.
-  Matrix all_rows(T* room) const {
-    if (!a_.transposed) return a_;
-    for_blocks(m_, kColumns,
-               [&](int64_t row, int64_t height) { rows_of(row, height, room + row * row_room()); });
-    return {room, row_room()};
-  }
-
-  void pack(int64_t first, int64_t count, T* room) const {
-    if (b_.transposed) {
-      Gemm::pack_transposed(b_.at + first * b_.stride, b_.stride, k_, count, room);
-    } else {
-      Gemm::pack(b_.at + first, b_.stride, k_, count, room);
-    }
-  }
-
-  void block(int64_t row, int64_t height, Matrix rows, int64_t column, const T* packed) const {
-    alignas(64) float sums[kBlockRows * kColumns];
-    const int64_t width = std::min(kColumns, n_ - column);
-    for (int64_t done = 0; done < k_; done += kDepth)
-      Gemm::run(height, width, std::min(kDepth, k_ - done), rows.at + done, rows.stride,
-                {packed + done * width, 0, 0}, sums, kColumns, done > 0);
-    write_block(row, height, column, sums, kColumns);
-  }
-
-  // Writes a block of C from its sums.
-  void write_block(int64_t row, int64_t height, int64_t column, const float* sums,
-                   int64_t stride) const {
-    const int64_t width = std::min(kColumns, n_ - column);
-    NonTemporalWriter<T, kColumns> writer(m_ * n_);
-    for (int64_t i = 0; i < height; ++i) {
-      writer.write(c_ + (row + i) * stride_ + column, width, [&](T* place) {
-        if (bias_) {
-          add_row(sums + i * stride, bias_ + column, width, place);
-        } else {
-          scale_row(sums + i * stride, 1, width, place);
-        }
-      });
-    }
-  }
-
-  int64_t m_, n_, k_;
-  Matrix a_, b_;
-  T* c_;
-  const T* bias_;
-  int64_t stride_;
-};
-
-const T* data(const torch::Tensor& x) { return x.const_data_ptr<T>(); }
 
 // Returns a tensor of x's shape, but with `n` elements in a row.
 torch::Tensor empty_rows(const torch::Tensor& x, int64_t n) {
@@ -184,26 +32,31 @@ torch::Tensor empty_rows(const torch::Tensor& x, int64_t n) {
 }
 
 // The products of a linear layer: x [..., k], weight [n, k], bias [n] or undefined, dy [..., n].
+template <class T>
 struct BlockProducts {
   static torch::Tensor y(const torch::Tensor& x, const torch::Tensor& weight,
                          const torch::Tensor& bias) {
     const int64_t n = weight.size(0), k = weight.size(1);
     const torch::Tensor y = empty_rows(x, n);
-    Product(x.numel() / k, n, k, {data(x), k}, {data(weight), k, true}, y.data_ptr<T>(),
-            bias.defined() ? data(bias) : nullptr)
+    BlockProduct<T>(x.numel() / k, n, k, {elements<T>(x), k}, {elements<T>(weight), k, true},
+                    y.data_ptr<T>(), bias.defined() ? elements<T>(bias) : nullptr)
         .run();
     return y;
   }
   static torch::Tensor dx(const torch::Tensor& dy, const torch::Tensor& weight) {
     const int64_t n = weight.size(0), k = weight.size(1);
     const torch::Tensor dx = empty_rows(dy, k);
-    Product(dy.numel() / n, k, n, {data(dy), n}, {data(weight), k}, dx.data_ptr<T>()).run();
+    BlockProduct<T>(dy.numel() / n, k, n, {elements<T>(dy), n}, {elements<T>(weight), k},
+                    dx.data_ptr<T>())
+        .run();
     return dx;
   }
   static torch::Tensor dw(const torch::Tensor& dy, const torch::Tensor& x) {
     const int64_t n = dy.size(-1), k = x.size(-1);
     const torch::Tensor dw = torch::empty({n, k}, x.options());
-    Product(n, k, x.numel() / k, {data(dy), n, true}, {data(x), k}, dw.data_ptr<T>()).run();
+    BlockProduct<T>(n, k, x.numel() / k, {elements<T>(dy), n, true}, {elements<T>(x), k},
+                    dw.data_ptr<T>())
+        .run();
     return dw;
   }
 };
@@ -288,36 +141,52 @@ bool libtorch_has_instructions(torch::Dtype dtype) {
 
 // Whether the products of a weight [n, k] with some rows run in blocks. Rows may lie apart.
 bool can_block_rows(const torch::Tensor& weight) {
-  return weight.is_cpu() && weight.scalar_type() == torch::kBFloat16 && Gemm::has_matrix_units() &&
+  return weight.is_cpu() && runs_in_blocks(weight.scalar_type()) &&
          weight.size(0) % kRowMultiple == 0 && weight.size(1) % kRowMultiple == 0 &&
          weight.is_contiguous();
 }
 
 bool can_block(const torch::Tensor& x, const torch::Tensor& weight) {
-  return x.scalar_type() == torch::kBFloat16 && can_block_rows(weight) &&
-         x.numel() / weight.size(1) % 2 == 0;
+  return x.numel() > 0 && x.scalar_type() == weight.scalar_type() && can_block_rows(weight) &&
+         (x.scalar_type() == torch::kFloat || x.numel() / weight.size(1) % 2 == 0);
 }
 
 bool widens(const torch::Tensor& x) {
   return x.is_cpu() && !libtorch_has_instructions(x.scalar_type());
 }
 
-Matrix rows_of(const torch::Tensor& x) { return {data(x), x.stride(0)}; }
+template <class T>
+Matrix<T> rows_of(const torch::Tensor& x, bool transposed = false) {
+  return {elements<T>(x), x.stride(0), transposed};
+}
 
-// Returns rows with one of zeros behind them, so that there are as many as a block takes.
+// Returns rows with one of zeros behind them, so that there are as many as a block of T takes.
+template <class T>
 torch::Tensor even(const torch::Tensor& rows) {
-  return rows.size(0) % 2 == 0 ? rows : at::constant_pad_nd(rows, {0, 0, 0, 1});
+  const bool fits = std::is_same_v<T, float> || rows.size(0) % 2 == 0;
+  return fits ? rows : at::constant_pad_nd(rows, {0, 0, 0, 1});
 }
 
 }  // namespace
 
+bool runs_in_blocks(torch::Dtype dtype) {
+  if (dtype == torch::kBFloat16) return BlockGemm<c10::BFloat16>::has_matrix_units();
+#if defined(__x86_64__)
+  if (dtype == torch::kFloat)
+    return __builtin_cpu_supports("avx512f") && !__builtin_cpu_is("intel");
+#endif
+  return false;
+}
+
 void linear_into(const torch::Tensor& y, const torch::Tensor& x, const torch::Tensor& weight) {
   torch::Tensor out = y;
   if (can_block_rows(weight)) {
-    const int64_t n = weight.size(0), k = weight.size(1);
-    Product(x.size(0), n, k, rows_of(x), {data(weight), k, true}, out.data_ptr<T>(), nullptr,
-            out.stride(0))
-        .run();
+    with_dtype_of(x, [&]<class T>(T) {
+      BlockProduct<T>(x.size(0), weight.size(0), weight.size(1), rows_of<T>(x),
+                      rows_of<T>(weight, /*transposed=*/true), out.data_ptr<T>(), nullptr,
+                      out.stride(0))
+          .run();
+    });
   } else if (widens(x)) {
     out.copy_(Fp32Products::y(x, weight, {}));
   } else {
@@ -329,11 +198,12 @@ void linear_dx_into(const torch::Tensor& dx, const torch::Tensor& dy, const torc
                     bool add) {
   torch::Tensor out = dx;
   if (can_block_rows(weight)) {
-    const int64_t n = weight.size(0), k = weight.size(1);
     const torch::Tensor part = add ? at::empty_like(out) : out;
-    Product(dy.size(0), k, n, rows_of(dy), {data(weight), k}, part.data_ptr<T>(), nullptr,
-            part.stride(0))
-        .run();
+    with_dtype_of(dy, [&]<class T>(T) {
+      BlockProduct<T>(dy.size(0), weight.size(1), weight.size(0), rows_of<T>(dy),
+                      rows_of<T>(weight), part.data_ptr<T>(), nullptr, part.stride(0))
+          .run();
+    });
     if (add) out.add_(part);
   } else if (widens(dy)) {
     const torch::Tensor part = Fp32Products::dx(dy, weight);
@@ -346,11 +216,12 @@ void linear_dx_into(const torch::Tensor& dx, const torch::Tensor& dy, const torc
 void linear_dw_into(const torch::Tensor& dw, const torch::Tensor& dy, const torch::Tensor& x) {
   torch::Tensor out = dw;
   if (can_block_rows(dw)) {
-    const torch::Tensor rows = even(dy), inputs = even(x);
-    const Matrix gradients = rows_of(rows);
-    Product(dw.size(0), dw.size(1), rows.size(0), {gradients.at, gradients.stride, true},
-            rows_of(inputs), out.data_ptr<T>())
-        .run();
+    with_dtype_of(x, [&]<class T>(T) {
+      const torch::Tensor rows = even<T>(dy), inputs = even<T>(x);
+      BlockProduct<T>(dw.size(0), dw.size(1), rows.size(0), rows_of<T>(rows, /*transposed=*/true),
+                      rows_of<T>(inputs), out.data_ptr<T>())
+          .run();
+    });
   } else if (widens(x)) {
     out.copy_(Fp32Products::dw(dy, x));
   } else {
@@ -361,7 +232,11 @@ void linear_dw_into(const torch::Tensor& dw, const torch::Tensor& dy, const torc
 torch::Tensor blocked_linear(const torch::Tensor& x, const torch::Tensor& weight,
                              const torch::Tensor& bias) {
   if (!x.is_cpu()) return Linear<DeviceProducts>::apply(x, weight, if_defined(bias));
-  if (can_block(x, weight)) return Linear<BlockProducts>::apply(x, weight, if_defined(bias));
+  if (can_block(x, weight)) {
+    return with_dtype_of(x, [&]<class T>(T) {
+      return Linear<BlockProducts<T>>::apply(x, weight, if_defined(bias));
+    });
+  }
   if (widens(x)) return widened_linear(x, weight, bias);
   return at::linear(x, weight, bias);
 }

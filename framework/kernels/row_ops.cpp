@@ -28,7 +28,8 @@ void scale_row(const float* row, float scale, int64_t width, T* out) {
   });
 }
 
-void add_row(const float* a, const c10::BFloat16* b, int64_t width, c10::BFloat16* out) {
+template <class T>
+void add_row(const float* a, const T* b, int64_t width, T* out) {
   with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     for (int64_t j = 0; j < width; j += kLanes)
       store(out + j, load<Lanes>(a + j) + load<Lanes>(b + j));
@@ -89,6 +90,8 @@ void softmax_backward_row(const float* row, const float* dweights, float mean, f
 
 template void scale_row(const float*, float, int64_t, float*);
 template void scale_row(const float*, float, int64_t, c10::BFloat16*);
+template void add_row(const float*, const float*, int64_t, float*);
+template void add_row(const float*, const c10::BFloat16*, int64_t, c10::BFloat16*);
 template float exp_row(const float*, float, float, const float*, int64_t, float*);
 template float exp_row(const float*, float, float, const float*, int64_t, c10::BFloat16*);
 template void softmax_backward_row(const float*, const float*, float, float, const float*, int64_t,

@@ -15,7 +15,8 @@ template <class T>
 void scale_row(const float* row, float scale, int64_t width, T* out);
 
 // out = a + b
-void add_row(const float* a, const c10::BFloat16* b, int64_t width, c10::BFloat16* out);
+template <class T>
+void add_row(const float* a, const T* b, int64_t width, T* out);
 
 // Attention's operations on rows of scores and weights. `factors` are dropout's and may be null.
 //
