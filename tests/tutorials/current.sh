@@ -11,8 +11,13 @@ for tutorial in [0-9][0-9]_*; do
   shown=$(sed -n '/^<!-- output -->$/,/^<!-- \/output -->$/{/^<!--/d; /^```/d; p}' "$readme" | masked)
   [[ -n $shown ]] || { echo "FAIL: $readme: no output between its markers" >&2; exit 1; }
   diff <(echo "$shown") <(masked <"$output") || { echo "FAIL: $readme: run tutorials/refresh.sh $tutorial" >&2; exit 1; }
-  for figure in "$tutorial"/*.svg; do  # times, and the last digits of a loss curve, depend on the processor
-    [[ ! -e $figure || $figure == */@(loss|timeline|save).svg ]] || cmp "$figure" "../runs/$figure"
+  for figure in "$tutorial"/*.svg; do
+    case $figure in
+      */\*.svg) ;;  # there are none
+      */loss.svg | */timeline.svg | */save.svg) ;;  # times, and the last digits of a loss curve, depend on the processor
+      15_experts/*) diff <(masked <"$figure") <(masked <"../runs/$figure") ;;  # a token may go to another expert
+      *) cmp "$figure" "../runs/$figure" ;;
+    esac
   done
   grep -q "$tutorial/README.md" README.md || { echo "FAIL: tutorials/README.md does not list $tutorial" >&2; exit 1; }
   echo "ok: $readme"

@@ -6,12 +6,13 @@ needs ckpt ds_to_universal plot_figure
 half=$((steps / 2)) experts=8
 model+=(--swiglu --disable-bias-linear --num-experts $experts --moe-router-topk 2 --moe-ffn-hidden-size 64)
 
-# tokens RUN: writes RUN.tokens.csv, the tokens of each expert in the last step, by layer. Shows the busiest expert of all layers.
+# tokens RUN: writes RUN.tokens.csv, the tokens of each expert in the last step, by layer. Shows the share of the busiest expert of
+# all layers.
 tokens() {
   grep 'tokens of each expert' "$out/$1.log" | tail -4 | awk -v file="$out/$1.tokens.csv" '
     {layers = layers ",layer " NR - 1; for (i = 7; i <= NF; ++i) {row[i - 7] = row[i - 7] "," $i; sum += $i; if ($i > most) most = $i}}
     END {print "expert" layers >file; for (e = 0; e < NF - 6; ++e) print e row[e] >file
-         printf "%d tokens of %d in a layer went to the busiest expert, %.1f times the mean\n", most, sum / NR, most * (NF - 6) * NR / sum}'
+         printf "%.1f %% of the choices in a layer fell on the busiest expert, %.1f times the mean\n", 100 * most * NR / sum, most * (NF - 6) * NR / sum}'
 }
 
 # bars RUN TITLE
