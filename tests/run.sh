@@ -13,6 +13,6 @@ cmake --build --preset release
 status=0
 ctest --preset release -j "$(nproc)" "$@" | tee build/ctest.log || status=$?
 printf '\nslowest, seconds:\n'
-sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' build/ctest.log | sort -rn | head -10 |
-  awk '{printf "%8.1f  %s\n", $1, $2}'
+sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' build/ctest.log | sort -rn |
+  awk 'NR <= 10 {printf "%8.1f  %s\n", $1, $2}'
 exit $status
