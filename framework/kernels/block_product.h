@@ -182,7 +182,7 @@ class BlockProduct {
     for (int64_t i = 0; i < height; ++i) {
       writer.write(c_ + (row + i) * stride_ + column, width, [&](T* place) {
         if (bias_) {
-          add_row(sums + i * stride, bias_ + column, width, place);
+          add_bias_row(sums + i * stride, bias_ + column, width, place);
         } else {
           scale_row(sums + i * stride, 1, width, place);
         }

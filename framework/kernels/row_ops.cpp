@@ -29,10 +29,10 @@ void scale_row(const float* row, float scale, int64_t width, T* out) {
 }
 
 template <class T>
-void add_row(const float* a, const T* b, int64_t width, T* out) {
+void add_bias_row(const float* row, const T* bias, int64_t width, T* out) {
   with_widest_simd([=]<class Lanes>(Lanes) ANYMESH_INLINE_LAMBDA {
     for (int64_t j = 0; j < width; j += kLanes)
-      store(out + j, load<Lanes>(a + j) + load<Lanes>(b + j));
+      store(out + j, load<Lanes>(row + j) + load<Lanes>(bias + j));
   });
 }
 
@@ -90,8 +90,8 @@ void softmax_backward_row(const float* row, const float* dweights, float mean, f
 
 template void scale_row(const float*, float, int64_t, float*);
 template void scale_row(const float*, float, int64_t, c10::BFloat16*);
-template void add_row(const float*, const float*, int64_t, float*);
-template void add_row(const float*, const c10::BFloat16*, int64_t, c10::BFloat16*);
+template void add_bias_row(const float*, const float*, int64_t, float*);
+template void add_bias_row(const float*, const c10::BFloat16*, int64_t, c10::BFloat16*);
 template float exp_row(const float*, float, float, const float*, int64_t, float*);
 template float exp_row(const float*, float, float, const float*, int64_t, c10::BFloat16*);
 template void softmax_backward_row(const float*, const float*, float, float, const float*, int64_t,

@@ -14,9 +14,9 @@ constexpr int64_t kRowMultiple = 16;  // `width` is a multiple of this
 template <class T>
 void scale_row(const float* row, float scale, int64_t width, T* out);
 
-// out = a + b
+// out = row + bias
 template <class T>
-void add_row(const float* a, const T* b, int64_t width, T* out);
+void add_bias_row(const float* row, const T* bias, int64_t width, T* out);
 
 // Attention's operations on rows of scores and weights. `factors` are dropout's and may be null.
 //
