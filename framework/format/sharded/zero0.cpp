@@ -249,7 +249,7 @@ class RankReader {
   // Returns elements [begin, ...) of the weights, as a tensor of this shape.
   Value weight(const std::string& name, int64_t begin, const Shape& shape) const {
     const Value all = weight(name);
-    const TensorRecord whole = all.as_tensor();
+    const TensorRecord& whole = all.as_tensor();
     if (whole.shape == shape) return all;
     if (begin + numel(shape) > whole.numel())
       all.fail(std::to_string(begin + numel(shape)) + " elements at least");
