@@ -29,8 +29,8 @@ struct Matrix {
 
 // C [m, n] = A B for T = float or c10::BFloat16 on the CPU, of k products each, plus `bias` [n] if it
 // is not null. n is a multiple of 16, and k is even for c10::BFloat16. Rows of C are `stride` elements
-// apart; 0 stands for n. The longer side of C is cut into shares of threads; the other
-// operand is packed, or transposed, before. How C is cut changes no bit of it.
+// apart; 0 stands for n. The longer side of C is cut into shares of threads; the other operand is
+// packed, or transposed, before. How C is cut changes no bit of it.
 template <class T>
 class BlockProduct {
   using Gemm = BlockGemm<T>;
@@ -64,8 +64,7 @@ class BlockProduct {
         const AlignedBuffer<T> packed(width * k_);
         pack(column, width, packed);
         for (int64_t row = 0; row < m_; row += kBlockRows)
-          block(row, std::min(kBlockRows, m_ - row), {rows.at + row * rows.stride, rows.stride},
-                column, packed);
+          block(row, std::min(kBlockRows, m_ - row), rows.from_row(row), column, packed);
       });
     }
   }
@@ -101,9 +100,8 @@ class BlockProduct {
       });
       for_blocks(m_, rows_per_block(m_), [&](int64_t row, int64_t height) {
         for (int64_t column = 0; column < n_; column += kColumns)
-          multiply(height, std::min(kColumns, n_ - column), depth,
-                   {rows.at + row * rows.stride, rows.stride}, packed + column * depth,
-                   sums + row * n_ + column, n_, done > 0);
+          multiply(height, std::min(kColumns, n_ - column), depth, rows.from_row(row),
+                   packed + column * depth, sums + row * n_ + column, n_, done > 0);
       });
     }
     for_blocks(m_, kBlockRows, [&](int64_t row, int64_t height) {

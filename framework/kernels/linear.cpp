@@ -31,34 +31,50 @@ torch::Tensor empty_rows(const torch::Tensor& x, int64_t n) {
   return torch::empty(shape, x.options());
 }
 
+template <class T>
+Matrix<T> rows_of(const torch::Tensor& x, bool transposed = false) {
+  return {elements<T>(x), x.stride(0), transposed};
+}
+
 // The products of a linear layer: x [..., k], weight [n, k], bias [n] or undefined, dy [..., n].
+// Those that end in `_into` write into rows of a matrix, and take rows of one.
 template <class T>
 struct BlockProducts {
+  static void y_into(torch::Tensor y, const torch::Tensor& x, const torch::Tensor& weight,
+                     const torch::Tensor& bias) {
+    BlockProduct<T>(x.size(0), weight.size(0), weight.size(1), rows_of<T>(x),
+                    rows_of<T>(weight, /*transposed=*/true), y.data_ptr<T>(),
+                    bias.defined() ? elements<T>(bias) : nullptr, y.stride(0))
+        .run();
+  }
+  static void dx_into(torch::Tensor dx, const torch::Tensor& dy, const torch::Tensor& weight) {
+    BlockProduct<T>(dy.size(0), weight.size(1), weight.size(0), rows_of<T>(dy), rows_of<T>(weight),
+                    dx.data_ptr<T>(), nullptr, dx.stride(0))
+        .run();
+  }
+  static void dw_into(torch::Tensor dw, const torch::Tensor& dy, const torch::Tensor& x) {
+    BlockProduct<T>(dw.size(0), dw.size(1), dy.size(0), rows_of<T>(dy, /*transposed=*/true),
+                    rows_of<T>(x), dw.data_ptr<T>())
+        .run();
+  }
+
   static torch::Tensor y(const torch::Tensor& x, const torch::Tensor& weight,
                          const torch::Tensor& bias) {
-    const int64_t n = weight.size(0), k = weight.size(1);
-    const torch::Tensor y = empty_rows(x, n);
-    BlockProduct<T>(x.numel() / k, n, k, {elements<T>(x), k}, {elements<T>(weight), k, true},
-                    y.data_ptr<T>(), bias.defined() ? elements<T>(bias) : nullptr)
-        .run();
+    const torch::Tensor y = empty_rows(x, weight.size(0));
+    y_into(as_matrix(y), as_matrix(x), weight, bias);
     return y;
   }
   static torch::Tensor dx(const torch::Tensor& dy, const torch::Tensor& weight) {
-    const int64_t n = weight.size(0), k = weight.size(1);
-    const torch::Tensor dx = empty_rows(dy, k);
-    BlockProduct<T>(dy.numel() / n, k, n, {elements<T>(dy), n}, {elements<T>(weight), k},
-                    dx.data_ptr<T>())
-        .run();
+    const torch::Tensor dx = empty_rows(dy, weight.size(1));
+    dx_into(as_matrix(dx), as_matrix(dy), weight);
     return dx;
   }
   static torch::Tensor dw(const torch::Tensor& dy, const torch::Tensor& x) {
-    const int64_t n = dy.size(-1), k = x.size(-1);
-    const torch::Tensor dw = torch::empty({n, k}, x.options());
-    BlockProduct<T>(n, k, x.numel() / k, {elements<T>(dy), n, true}, {elements<T>(x), k},
-                    dw.data_ptr<T>())
-        .run();
+    const torch::Tensor dw = torch::empty({dy.size(-1), x.size(-1)}, x.options());
+    dw_into(dw, as_matrix(dy), as_matrix(x));
     return dw;
   }
+  static torch::Tensor as_matrix(const torch::Tensor& x) { return x.view({-1, x.size(-1)}); }
 };
 
 // The same products in fp32, by LibTorch.
@@ -155,11 +171,6 @@ bool widens(const torch::Tensor& x) {
   return x.is_cpu() && !libtorch_has_instructions(x.scalar_type());
 }
 
-template <class T>
-Matrix<T> rows_of(const torch::Tensor& x, bool transposed = false) {
-  return {elements<T>(x), x.stride(0), transposed};
-}
-
 // Returns rows with one of zeros behind them, so that there are as many as a block of T takes.
 template <class T>
 torch::Tensor even(const torch::Tensor& rows) {
@@ -181,12 +192,7 @@ bool runs_in_blocks(torch::Dtype dtype) {
 void linear_into(const torch::Tensor& y, const torch::Tensor& x, const torch::Tensor& weight) {
   torch::Tensor out = y;
   if (can_block_rows(weight)) {
-    with_dtype_of(x, [&]<class T>(T) {
-      BlockProduct<T>(x.size(0), weight.size(0), weight.size(1), rows_of<T>(x),
-                      rows_of<T>(weight, /*transposed=*/true), out.data_ptr<T>(), nullptr,
-                      out.stride(0))
-          .run();
-    });
+    with_dtype_of(x, [&]<class T>(T) { BlockProducts<T>::y_into(y, x, weight, {}); });
   } else if (widens(x)) {
     out.copy_(Fp32Products::y(x, weight, {}));
   } else {
@@ -199,11 +205,7 @@ void linear_dx_into(const torch::Tensor& dx, const torch::Tensor& dy, const torc
   torch::Tensor out = dx;
   if (can_block_rows(weight)) {
     const torch::Tensor part = add ? at::empty_like(out) : out;
-    with_dtype_of(dy, [&]<class T>(T) {
-      BlockProduct<T>(dy.size(0), weight.size(1), weight.size(0), rows_of<T>(dy),
-                      rows_of<T>(weight), part.data_ptr<T>(), nullptr, part.stride(0))
-          .run();
-    });
+    with_dtype_of(dy, [&]<class T>(T) { BlockProducts<T>::dx_into(part, dy, weight); });
     if (add) out.add_(part);
   } else if (widens(dy)) {
     const torch::Tensor part = Fp32Products::dx(dy, weight);
@@ -216,12 +218,7 @@ void linear_dx_into(const torch::Tensor& dx, const torch::Tensor& dy, const torc
 void linear_dw_into(const torch::Tensor& dw, const torch::Tensor& dy, const torch::Tensor& x) {
   torch::Tensor out = dw;
   if (can_block_rows(dw)) {
-    with_dtype_of(x, [&]<class T>(T) {
-      const torch::Tensor rows = even<T>(dy), inputs = even<T>(x);
-      BlockProduct<T>(dw.size(0), dw.size(1), rows.size(0), rows_of<T>(rows, /*transposed=*/true),
-                      rows_of<T>(inputs), out.data_ptr<T>())
-          .run();
-    });
+    with_dtype_of(x, [&]<class T>(T) { BlockProducts<T>::dw_into(dw, even<T>(dy), even<T>(x)); });
   } else if (widens(x)) {
     out.copy_(Fp32Products::dw(dy, x));
   } else {
