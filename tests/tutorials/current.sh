@@ -6,18 +6,20 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../../tutorials"
 ./excerpts.py --check
 masked() { sed -E 's/^(\$ export PATH=)[^:]*/\1#/; s/[0-9]+\.[0-9]+(e[-+][0-9]+)?/#/g; s/(byte|offset) [0-9]+/\1 #/g; s/ +/ /g'; }
+# By rounding, which depends on the processor, a token may go to another expert.
+same_but_for_few_tokens() { # FIGURE FIGURE: bars of tokens, with a point in each number of the drawing
+  diff <(masked <"$1") <(masked <"$2")
+  paste <(grep -oE '[0-9]+\.[0-9]+' "$1") <(grep -oE '[0-9]+\.[0-9]+' "$2") |
+    awk '{apart = $1 > $2 ? $1 - $2 : $2 - $1} apart > 6 {print $1 " and " $2; exit 1}' || { echo "FAIL: $1" >&2; exit 1; }
+}
 for tutorial in [0-9][0-9]_*; do
   readme=$tutorial/README.md output=../runs/$tutorial/output.txt
   shown=$(sed -n '/^<!-- output -->$/,/^<!-- \/output -->$/{/^<!--/d; /^```/d; p}' "$readme" | masked)
   [[ -n $shown ]] || { echo "FAIL: $readme: no output between its markers" >&2; exit 1; }
   diff <(echo "$shown") <(masked <"$output") || { echo "FAIL: $readme: run tutorials/refresh.sh $tutorial" >&2; exit 1; }
-  for figure in "$tutorial"/*.svg; do
-    case $figure in
-      */\*.svg) ;;  # there are none
-      */loss.svg | */timeline.svg | */save.svg) ;;  # times, and the last digits of a loss curve, depend on the processor
-      15_experts/*) diff <(masked <"$figure") <(masked <"../runs/$figure") ;;  # a token may go to another expert
-      *) cmp "$figure" "../runs/$figure" ;;
-    esac
+  for figure in "$tutorial"/*.svg; do  # times, and the last digits of a loss curve, depend on the processor
+    [[ -e $figure && $figure != */@(loss|timeline|save).svg ]] || continue
+    if [[ $tutorial == 15_experts ]]; then same_but_for_few_tokens "$figure" "../runs/$figure"; else cmp "$figure" "../runs/$figure"; fi
   done
   grep -q "$tutorial/README.md" README.md || { echo "FAIL: tutorials/README.md does not list $tutorial" >&2; exit 1; }
   echo "ok: $readme"
