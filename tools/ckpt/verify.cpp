@@ -21,7 +21,7 @@ using Kind = CheckpointReader::Kind;
 using FileKind = CheckpointFileName::Kind;
 
 constexpr size_t kMostProblems = 40;
-constexpr int64_t kMostFiles = 1 << 20;  // that a mesh may have
+constexpr int64_t kMostRanks = 1 << 20;  // that a mesh may have
 
 // Collects the steps in a file's optimizer state, at any depth of wrappers.
 void collect_steps(const Value& value, std::vector<Value>& steps) {
@@ -159,7 +159,7 @@ class Verifier {
     const int64_t dp_size = metadata.at(keys::kDpWorldSize).as_int(),
                   mp_size = metadata.at(keys::kMpWorldSize).as_int(),
                   tp_size = degrees ? degrees.at(keys::kTpDegree).as_int() : mp_size;
-    if (dp_size < 1 || mp_size < 1 || dp_size > kMostFiles || mp_size > kMostFiles / dp_size ||
+    if (dp_size < 1 || mp_size < 1 || dp_size > kMostRanks || mp_size > kMostRanks / dp_size ||
         tp_size < 1 || mp_size % tp_size != 0)
       return add(first->first + ": a mesh of dp " + std::to_string(dp_size) + " and " +
                  std::to_string(mp_size) + " model-parallel ranks, tp " + std::to_string(tp_size));

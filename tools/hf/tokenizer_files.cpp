@@ -13,18 +13,18 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 // Reads an object. Returns an empty one if it cannot, since another file may have the value.
-Json read_object(const fs::path& file) {
-  if (!fs::is_regular_file(file)) return Json::object();
-  Json json = Json::parse(shallow(read_file(file)), nullptr, /*allow_exceptions=*/false);
-  return json.is_object() ? json : Json::object();
+nlohmann::json read_object(const fs::path& file) {
+  if (!fs::is_regular_file(file)) return nlohmann::json::object();
+  nlohmann::json json =
+      nlohmann::json::parse(shallow(read_file(file)), nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : nlohmann::json::object();
 }
 
 // A tokenizer as transformers stores it, in one or several of these files.
 struct Package {
-  Json config, special, tokenizer, vocab, added, pieces, decoder;
+  nlohmann::json config, special, tokenizer, vocab, added, pieces, decoder;
 
   explicit Package(const fs::path& folder)
       : config(read_object(folder / "tokenizer_config.json")),
@@ -37,8 +37,8 @@ struct Package {
 
   // Returns the text of "eos_token", say, stored as such or in an object.
   std::string text_of(const std::string& token) const {
-    for (const Json* file : {&config, &special}) {
-      const Json value = member(*file, token), content = member(value, "content");
+    for (const nlohmann::json* file : {&config, &special}) {
+      const nlohmann::json value = member(*file, token), content = member(value, "content");
       if (value.is_string()) return value;
       if (content.is_string()) return content;
     }
@@ -46,11 +46,12 @@ struct Package {
   }
 
   std::optional<int64_t> id_of(const std::string& text) const {
-    for (const Json& token : member(tokenizer, "added_tokens"))
+    for (const nlohmann::json& token : member(tokenizer, "added_tokens"))
       if (member(token, "content") == text && member(token, "id").is_number_integer())
         return token["id"].get<int64_t>();
-    for (const Json* map : {&added, &vocab, &pieces})
-      if (const Json id = member(*map, text); id.is_number_integer()) return id.get<int64_t>();
+    for (const nlohmann::json* map : {&added, &vocab, &pieces})
+      if (const nlohmann::json id = member(*map, text); id.is_number_integer())
+        return id.get<int64_t>();
     for (const auto& [id, token] : decoder.items())
       if (member(token, "content") == text) return parse_number<int64_t>(id);
     return {};
@@ -129,10 +130,10 @@ std::vector<Manifest::File> copy_files(const std::vector<std::string>& names,
 
 TokenIds token_ids_beside(const fs::path& folder) {
   TokenIds ids;
-  const Json generation = read_object(folder / kHfGenerationFile);
+  const nlohmann::json generation = read_object(folder / kHfGenerationFile);
   const Package package(folder);
   for (const std::string key : kTokenIds) {
-    const Json value = member(generation, key);
+    const nlohmann::json value = member(generation, key);
     if (value.is_number_integer()) ids[key] = {value.get<int64_t>()};
     if (value.is_array()) ids[key] = value.get<std::vector<int64_t>>();
     if (ids.contains(key)) continue;
@@ -155,7 +156,7 @@ TokenIds token_ids_of_run(const TokenizerChoice& choice) {
   }
   if (choice.type == "GPTSentencePieceTokenizer" || choice.type == "Llama2Tokenizer")
     return sentencepiece_ids(choice.tokenizer_model);
-  const Json id = member(read_object(choice.vocab_file), "<|endoftext|>");
+  const nlohmann::json id = member(read_object(choice.vocab_file), "<|endoftext|>");
   return id.is_number_integer() ? both(id.get<int64_t>()) : TokenIds();
 }
 

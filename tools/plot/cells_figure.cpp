@@ -11,7 +11,7 @@ namespace anymesh {
 
 namespace {
 
-struct Row {
+struct CellRow {
   std::string label;
   std::vector<std::string> cells;
 };
@@ -21,13 +21,13 @@ std::string kind_of(const std::string& cell) {
   return cell.substr(0, cell.find_last_not_of("0123456789") + 1);
 }
 
-std::vector<Row> read_rows(const std::string& path) {
-  std::vector<Row> rows;
+std::vector<CellRow> read_rows(const std::string& path) {
+  std::vector<CellRow> rows;
   for (const std::string& line : lines_of(path)) {
     const size_t colon = line.find(':');
     if (colon == std::string::npos)
       throw_error(path, ": '", line, "': expected 'label: cell cell ...'");
-    Row& row = rows.emplace_back(Row{line.substr(0, colon), {}});
+    CellRow& row = rows.emplace_back(CellRow{line.substr(0, colon), {}});
     std::istringstream words(line.substr(colon + 1));
     for (std::string cell; words >> cell;) row.cells.push_back(cell);
   }
@@ -37,10 +37,10 @@ std::vector<Row> read_rows(const std::string& path) {
 }  // namespace
 
 Figure cells_figure(const std::string& path) {
-  const std::vector<Row> rows = read_rows(path);
+  const std::vector<CellRow> rows = read_rows(path);
   size_t longest = 1;
   std::vector<std::string> kinds;  // in the order in which they appear
-  for (const Row& row : rows) {
+  for (const CellRow& row : rows) {
     longest = std::max(longest, row.cells.size());
     for (const std::string& cell : row.cells)
       if (cell != "." && std::ranges::find(kinds, kind_of(cell)) == kinds.end())

@@ -25,7 +25,7 @@ enum Content { kWeights, kMasters, kMoments, kRest };
 using Contents = std::array<uint64_t, 4>;  // bytes
 
 // One file, or several that differ only in the layer or the parameter.
-struct Row {
+struct FileRow {
   std::string rank, name;
   int files = 0;
   Contents bytes{};
@@ -89,12 +89,12 @@ std::string rank_of(const CheckpointFileName& name, int tp_size) {
 
 // Returns the rows in the order of their names. Layer files of one tp rank share a row, and files of
 // a universal folder's parameters that hold the same state.
-std::vector<Row> rows_of(const CheckpointReader& checkpoint) {
+std::vector<FileRow> rows_of(const CheckpointReader& checkpoint) {
   const bool is_ordinary = checkpoint.kind == CheckpointReader::Kind::kOrdinary;
   const auto shards = checkpoint.parameter(checkpoint.names().at(0)).shards;
   const int tp_size = shards.back().tp_rank + 1;
   const fs::path folder = folder_of(checkpoint);
-  std::map<std::string, Row> rows;
+  std::map<std::string, FileRow> rows;
   for (const fs::path& file : files_under(checkpoint.path)) {
     if (!holds_tensors(file)) continue;
     const std::string base = file.filename();
@@ -105,14 +105,14 @@ std::vector<Row> rows_of(const CheckpointReader& checkpoint) {
                       shown = is_layer   ? "layer_*-model_*-model_states.pt"
                               : is_state ? "zero/*/" + base
                                          : fs::relative(file, folder).string();
-    Row& row = rows[is_layer ? shown + rank : shown];
+    FileRow& row = rows[is_layer ? shown + rank : shown];
     row.rank = rank;
     row.name = shown;
     ++row.files;
     const Contents bytes = contents_of(file);
     for (size_t i = 0; i < bytes.size(); ++i) row.bytes[i] += bytes[i];
   }
-  std::vector<Row> list;
+  std::vector<FileRow> list;
   for (auto& [key, row] : rows) list.push_back(row);
   return list;
 }
@@ -128,11 +128,11 @@ std::string size_text(uint64_t bytes) {
 
 Figure checkpoint_figure(const std::string& path) {
   const CheckpointReader checkpoint = open_checkpoint(path, 4);
-  const std::vector<Row> rows = rows_of(checkpoint);
+  const std::vector<FileRow> rows = rows_of(checkpoint);
   uint64_t largest = 1, total = 0;
   size_t longest = 0;
   int files = 0;
-  for (const Row& row : rows) {
+  for (const FileRow& row : rows) {
     largest = std::max(largest, row.size());
     total += row.size();
     files += row.files;
@@ -151,7 +151,7 @@ Figure checkpoint_figure(const std::string& path) {
       checkpoint.description + "; " + std::to_string(files) + " files, " + size_text(total));
   double y = kTop + 8;
   for (size_t i = 0; i < std::min(rows.size(), kMostRows); ++i, y += kLine) {
-    const Row& row = rows[i];
+    const FileRow& row = rows[i];
     const std::string count = row.files > 1 ? std::to_string(row.files) + " x " : "";
     figure.body += text_at(kNames - 12, y + 11, "tick end", row.rank) +
                    text_at(kNames, y + 11, "tick", count + printable(row.name));

@@ -13,7 +13,7 @@
 namespace anymesh {
 namespace {
 
-constexpr size_t kMostRanks = 4096, kMostPhases = 1'000'000, kMostRows = 64, kMostName = 60;
+constexpr size_t kMostRanks = 4096, kMostPhases = 1'000'000, kMostRows = 64, kMostLabel = 60;
 constexpr double kMostMicroseconds = 1e15;
 
 // Takes the phases out of the file as it is parsed, so that memory does not grow with operators.
@@ -29,12 +29,12 @@ class TraceReader : public nlohmann::json_sax<nlohmann::json> {
   bool number_float(double value, const std::string&) override { return number(value); }
   bool binary(binary_t&) override { return true; }
   bool string(std::string& value) override {
-    if (depth_ == kEvent && key_ == "name") name_ = value.substr(0, kMostName);
+    if (depth_ == kEvent && key_ == "name") name_ = value.substr(0, kMostLabel);
     if (depth_ == kEvent && key_ == "cat") phase_ = value == "phase";
     return true;
   }
   bool key(std::string& key) override {
-    key_ = key.substr(0, kMostName);
+    key_ = key.substr(0, kMostLabel);
     if (depth_ == 1) in_events_ = key_ == "traceEvents";
     return true;
   }
