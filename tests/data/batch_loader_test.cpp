@@ -61,12 +61,6 @@ TEST(BatchLoader, RefusesToReadPastTheEnd) {
               HasSubstr("sample 1000 was asked for, but there are only 1000"));
 }
 
-std::vector<int64_t> read_sample(const Dataset& data, int64_t index) {
-  std::vector<int64_t> tokens(data.seq_length() + 1);
-  data.sample(index, tokens);
-  return tokens;
-}
-
 TEST(MockDataset, IsAFunctionOfSeedSampleAndPosition) {
   const MockDataset data(1000, 15, 512, 1234), longer(10, 31, 512, 1234),
       other(1000, 15, 512, 1235);

@@ -15,12 +15,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-std::vector<int64_t> read_sample(const Dataset& data, int64_t index) {
-  std::vector<int64_t> tokens(data.seq_length() + 1);
-  data.sample(index, tokens);
-  return tokens;
-}
-
 // Applies the rule as Megatron states it, in one pass over all samples.
 std::vector<BlendOrder::Source> greedy(const std::vector<double>& weights, int64_t size) {
   std::vector<BlendOrder::Source> order;

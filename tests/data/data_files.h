@@ -10,18 +10,25 @@
 #include <string>
 #include <vector>
 
+#include "framework/data/dataset.h"
 #include "framework/data/indexed_dataset.h"
 #include "framework/util/input_file.h"
 #include "tests/support/message_of.h"
 
 namespace anymesh {
 
-inline std::string fixture(const std::string& name) {
+inline std::string data_fixture(const std::string& name) {
   return std::string(ANYMESH_TEST_DATA) + "/data/" + name;
 }
 
 inline void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
+}
+
+inline std::vector<int64_t> read_sample(const Dataset& data, int64_t index) {
+  std::vector<int64_t> tokens(data.seq_length() + 1);
+  data.sample(index, tokens);
+  return tokens;
 }
 
 // A folder that lives as long as the test.

@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 // `type`.
 template <class T>
 std::vector<T> read_npy(const std::string& name, const std::string& type) {
-  const std::string file = read_file(fixture("order/" + name + ".npy"));
+  const std::string file = read_file(data_fixture("order/" + name + ".npy"));
   EXPECT_EQ(file.substr(0, 8), std::string("\x93NUMPY\x01\x00", 8));
   const size_t header = static_cast<uint8_t>(file[8]) | static_cast<uint8_t>(file[9]) << 8;
   EXPECT_THAT(file.substr(10, header),
@@ -42,12 +42,6 @@ std::vector<int64_t> flat(std::span<const GptDataset::Position> positions) {
 template <class T>
 std::vector<T> copy(std::span<const T> values) {
   return {values.begin(), values.end()};
-}
-
-std::vector<int64_t> read_sample(const Dataset& data, int64_t index) {
-  std::vector<int64_t> tokens(data.seq_length() + 1);
-  data.sample(index, tokens);
-  return tokens;
 }
 
 TEST(NumpyShuffle, EqualsRandomState) {
@@ -88,7 +82,7 @@ TEST(NumpyShuffle, LeavesShortRangesAlone) {
 }
 
 TEST(GptDataset, IndicesEqualMegatrons) {
-  const auto corpus = std::make_shared<IndexedDataset>(fixture("corpus_text_document"));
+  const auto corpus = std::make_shared<IndexedDataset>(data_fixture("corpus_text_document"));
   const GptDataset data(corpus, split_documents("100,0,0", 83)[0], 160, 32, 1234, "train");
   const std::string name = "seed1234_seq32_160samples_";
   EXPECT_EQ(copy(data.document_order()), read_npy<int32_t>(name + "doc_idx", "<i4"));
@@ -98,7 +92,7 @@ TEST(GptDataset, IndicesEqualMegatrons) {
 }
 
 TEST(GptDataset, IndicesEqualMegatronsOverSeveralEpochs) {
-  const auto json = nlohmann::json::parse(read_file(fixture("order/small_cases.json")));
+  const auto json = nlohmann::json::parse(read_file(data_fixture("order/small_cases.json")));
   ScratchFolder folder;
   IndexedDatasetBuilder builder(folder / "c", TokenType::kInt32);
   for (const int length : json["document_lengths"]) {

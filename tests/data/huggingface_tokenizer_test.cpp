@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Ids = std::vector<int32_t>;
 
-std::string layout(const std::string& name) { return fixture("tokenizers/" + name + ".json"); }
+std::string layout(const std::string& name) { return data_fixture("tokenizers/" + name + ".json"); }
 
 // Layouts of well-known models, and what the tokenizers package makes of texts
 // (tests/interop/hf_tokenizers.py).

@@ -51,7 +51,7 @@ class DamagedIndex : public ::testing::Test {
 };
 
 TEST(IndexedDataset, ReadsWhatMegatronWrote) {
-  const IndexedDataset data(fixture("corpus_text_document"));
+  const IndexedDataset data(data_fixture("corpus_text_document"));
   EXPECT_EQ(data.token_type(), TokenType::kUint16);
   EXPECT_EQ(data.size(), 83);
   EXPECT_EQ(data.length(0), 4000);
@@ -137,8 +137,8 @@ TEST_F(DamagedIndex, EveryTruncationIsRefused) {
 
 TEST(IndexedDataset, EveryEighthTruncationOfARealIndexIsRefused) {
   ScratchFolder folder;
-  const std::string whole = read_file(fixture("corpus_text_document.idx"));
-  std::filesystem::copy_file(fixture("corpus_text_document.bin"), folder / "c.bin");
+  const std::string whole = read_file(data_fixture("corpus_text_document.idx"));
+  std::filesystem::copy_file(data_fixture("corpus_text_document.bin"), folder / "c.bin");
   for (size_t size = 0; size < whole.size(); size += 8) {
     write_file(folder / "c.idx", whole.substr(0, size));
     EXPECT_THROW(IndexedDataset data(folder / "c"), std::runtime_error) << size;

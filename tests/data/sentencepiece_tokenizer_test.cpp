@@ -23,7 +23,7 @@ class SentencePiece : public ::testing::Test {
   static std::string train(const std::string& more) {
     std::string model;
     const auto status = sentencepiece::SentencePieceTrainer::Train(
-        "--input=" + fixture("text.jsonl") +
+        "--input=" + data_fixture("text.jsonl") +
             " --vocab_size=400 --model_type=bpe --byte_fallback=true --minloglevel=2 " + more,
         nullptr, &model);
     EXPECT_TRUE(status.ok()) << status.ToString();

@@ -46,7 +46,7 @@ class Tiktoken : public ::testing::Test {
   static constexpr int kOwnSpecial = 5;  // of nemo.json
 
   Tiktoken() {
-    const Json nemo = Json::parse(read_file(fixture("tokenizers/nemo.json")));
+    const Json nemo = Json::parse(read_file(data_fixture("tokenizers/nemo.json")));
     std::map<int, std::string> tokens;
     for (const auto& [token, id] : nemo["model"]["vocab"].items()) tokens[id.get<int>()] = token;
     for (const auto& [id, token] : tokens)
@@ -75,7 +75,7 @@ TEST_F(Tiktoken, MergesByRank) {
   const auto tokenizer = open();
   EXPECT_EQ(tokenizer->vocab_size(), 1000 + std::ssize(ranks));
   int compared = 0;
-  for (const auto& row : Json::parse(read_file(fixture("tokenizers/nemo.golden.json")))) {
+  for (const auto& row : Json::parse(read_file(data_fixture("tokenizers/nemo.golden.json")))) {
     const auto text = row[0].get<std::string>();
     if (text.find("INST]") != std::string::npos || text == "<mask>") continue;
     Ids expected = row[1];

@@ -18,7 +18,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::unique_ptr<Tokenizer> trained_bpe() {
-  return make_tokenizer("GPT2BPETokenizer", fixture("bpe/vocab.json"), fixture("bpe/merges.txt"));
+  return make_tokenizer("GPT2BPETokenizer", data_fixture("bpe/vocab.json"),
+                        data_fixture("bpe/merges.txt"));
 }
 
 std::vector<std::string> words(std::string_view text) {
@@ -32,7 +33,7 @@ std::vector<std::string> words(std::string_view text) {
 }
 
 TEST(NextWord, EqualsTheRegularExpression) {
-  for (const auto& row : nlohmann::json::parse(read_file(fixture("bpe/golden.json")))) {
+  for (const auto& row : nlohmann::json::parse(read_file(data_fixture("bpe/golden.json")))) {
     EXPECT_EQ(words(row["text"].get<std::string>()), row["words"].get<std::vector<std::string>>());
   }
 }
@@ -51,7 +52,7 @@ TEST(Gpt2Bpe, EqualsTheReference) {
   EXPECT_EQ(tokenizer->vocab_size(), 702);
   EXPECT_EQ(tokenizer->eod(), 701);
   for (int pass = 0; pass < 2; ++pass) {  // the second from the cache
-    for (const auto& row : nlohmann::json::parse(read_file(fixture("bpe/golden.json")))) {
+    for (const auto& row : nlohmann::json::parse(read_file(data_fixture("bpe/golden.json")))) {
       const auto text = row["text"].get<std::string>();
       const auto ids = tokenizer->encode(text);
       EXPECT_EQ(ids, row["ids"].get<std::vector<int32_t>>()) << row["text"];
@@ -74,7 +75,7 @@ TEST(Gpt2Bpe, MergesEveryOccurrenceOfAPairBeforeTheNext) {
   // "abc" can be made in two ways. After the first (a, bc) the pair (abc, a) has the lowest rank,
   // but the second (a, bc) is merged before it.
   ScratchFolder folder;
-  auto vocab = nlohmann::json::parse(read_file(fixture("v257.json")));
+  auto vocab = nlohmann::json::parse(read_file(data_fixture("v257.json")));
   for (const char* token : {"ab", "abc", "abca", "bc"}) vocab[token] = vocab.size();
   write_file(folder / "vocab.json", vocab.dump());
   write_file(folder / "merges.txt", "b c\nabc a\na bc\n");
@@ -116,7 +117,7 @@ class DamagedVocabulary : public ::testing::Test {
   }
 
   ScratchFolder folder;
-  const nlohmann::json whole = nlohmann::json::parse(read_file(fixture("v257.json")));
+  const nlohmann::json whole = nlohmann::json::parse(read_file(data_fixture("v257.json")));
 };
 
 TEST_F(DamagedVocabulary, IsRefusedWithTheReason) {
@@ -156,7 +157,7 @@ class Package : public ::testing::Test {
  protected:
   std::string open(const char* beside, const nlohmann::json& settings) {
     std::filesystem::remove(folder / "tokenizer.json");
-    std::filesystem::copy_file(fixture("v257.json"), folder / "vocab.json",
+    std::filesystem::copy_file(data_fixture("v257.json"), folder / "vocab.json",
                                std::filesystem::copy_options::skip_existing);
     write_file(folder / "merges.txt", "");
     write_file(folder / beside,
@@ -216,7 +217,7 @@ TEST(TokenizerFiles, OfAnotherKindAreRecognised) {
     write_file(folder / name, text);
     return folder / name;
   };
-  const std::string model = fixture("sentencepiece.model"), vocab = fixture("v257.json"),
+  const std::string model = data_fixture("sentencepiece.model"), vocab = data_fixture("v257.json"),
                     merges = file("m", "#version: 0.2\n"),
                     json = file("j", R"({"added_tokens": [], "pre_tokenizer": null, "model": {}})"),
                     tiktoken = file("t", "IQ== 0\nIg== 1\nIw== 2\n"),

@@ -14,6 +14,7 @@
 
 #include "framework/data/gpt_dataset.h"
 #include "framework/util/format.h"
+#include "tests/support/count.h"
 #include "tools/plot/svg.h"
 
 namespace anymesh {
@@ -21,12 +22,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
-  return found;
-}
 
 // WCAG's contrast of two colours, "#0072b2".
 double luminance(const std::string& color) {

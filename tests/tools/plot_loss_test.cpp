@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "tests/support/count.h"
 #include "tools/plot/loss_csv.h"
 #include "tools/plot/loss_plot.h"
 #include "tools/plot/svg.h"
@@ -168,12 +169,6 @@ TEST(NiceTicks, AreMultiplesOfOneTwoOrFive) {
   EXPECT_THAT(nice_ticks(0, 10, 5), ElementsAre(0, 2, 4, 6, 8, 10));
   EXPECT_THAT(nice_ticks(1, 200, 8), ElementsAre(50, 100, 150, 200));
   EXPECT_THAT(nice_ticks(3.9, 6.4, 6), ElementsAre(4, 4.5, 5, 5.5, 6));
-}
-
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
-  return found;
 }
 
 TEST(LossPlot, DrawsEveryCurveOnceAsLegendAndLabel) {

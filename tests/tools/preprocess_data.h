@@ -54,10 +54,10 @@ class PreprocessData : public ::testing::Test {
            (folder / name) + " ";
   }
 
-  const std::string megatron_flags = "--input " + fixture("text.jsonl") +
-                                     " --tokenizer-type GPT2BPETokenizer --vocab-file " +
-                                     fixture("vocab.json") + " --merge-file " +
-                                     fixture("merges.txt") + " --append-eod --dataset-impl mmap ";
+  const std::string megatron_flags =
+      "--input " + data_fixture("text.jsonl") + " --tokenizer-type GPT2BPETokenizer --vocab-file " +
+      data_fixture("vocab.json") + " --merge-file " + data_fixture("merges.txt") +
+      " --append-eod --dataset-impl mmap ";
   ScratchFolder folder;
   std::string output;
 };

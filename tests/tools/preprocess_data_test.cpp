@@ -29,7 +29,7 @@ TEST_F(PreprocessData, WritesTheFilesThatMegatronWrote) {
         << output;
     for (const char* suffix : {".bin", ".idx"}) {
       EXPECT_EQ(read_file(prefix + "_text_document" + suffix),
-                read_file(fixture("corpus_text_document" + std::string(suffix))))
+                read_file(data_fixture("corpus_text_document" + std::string(suffix))))
           << suffix << " with " << workers << " workers";
     }
     EXPECT_THAT(output, HasSubstr("83 documents, 0.31 MB"));
@@ -85,7 +85,8 @@ TEST_F(PreprocessData, WritesOneOutputForEachKey) {
 TEST_F(PreprocessData, TakesASentencePieceModel) {
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(
-      "--input=" + fixture("text.jsonl") + " --vocab_size=400 --minloglevel=2", nullptr, &model);
+      "--input=" + data_fixture("text.jsonl") + " --vocab_size=400 --minloglevel=2", nullptr,
+      &model);
   ASSERT_TRUE(status.ok()) << status.ToString();
   write_file(folder / "m.model", model);
   write_file(folder / "a.txt", "Licensed under the\nterms");
@@ -114,7 +115,7 @@ TEST_F(PreprocessData, BeginsDocumentsAsTheTokenizersFilesSay) {
   const auto tokens = [&](const std::string& layout, const std::string& more) {
     EXPECT_EQ(run("--input " + (folder / "a.txt") + " --documents line --output-prefix " +
                   (folder / "out") + " --tokenizer-type HFTokenizer --tokenizer-model " +
-                  fixture("tokenizers/" + layout + ".json") + more),
+                  data_fixture("tokenizers/" + layout + ".json") + more),
               0)
         << output;
     const IndexedDataset data(folder / "out_text_document");
@@ -353,9 +354,9 @@ TEST_F(PreprocessData, WhatIsNoTextIsNamedWithTheWayOut) {
   for (const auto& [path, what] : {std::pair(folder / "f.txt", "f.txt: is a FIFO, expected a file"),
                                    std::pair(folder / "", ": is a folder, expected a file")}) {
     const std::string vocabulary = " --tokenizer-type GPT2BPETokenizer --vocab-file ";
-    EXPECT_THAT(refusal(text + vocabulary + path + " --merge-file " + fixture("merges.txt")),
+    EXPECT_THAT(refusal(text + vocabulary + path + " --merge-file " + data_fixture("merges.txt")),
                 HasSubstr(what));
-    EXPECT_THAT(refusal(text + vocabulary + fixture("vocab.json") + " --merge-file " + path),
+    EXPECT_THAT(refusal(text + vocabulary + data_fixture("vocab.json") + " --merge-file " + path),
                 HasSubstr(what));
     EXPECT_THAT(
         refusal(text + " --tokenizer-type SentencePieceTokenizer --tokenizer-model " + path),

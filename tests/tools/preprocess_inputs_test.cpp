@@ -39,7 +39,7 @@ class PreprocessInputs : public PreprocessData {
     return bytes;
   }
 
-  const std::string text = read_file(fixture("text.jsonl"));
+  const std::string text = read_file(data_fixture("text.jsonl"));
   std::vector<std::string> parts;
   std::string expected;
 };
