@@ -17,12 +17,18 @@ model=(--num-layers 5 --hidden-size 24 --num-attention-heads 4 --seq-length 16 -
 
 # launch RANKS FLAGS...: runs the trainer with its ranks as threads. Tests that need processes set mpi=yes, for processes of
 # mpirun.
+trainer=("$bin/pretrain_gpt")
 launch() {
   if [[ ${mpi:-} ]]; then
     "$here/../../tools/mpirun.sh" "$1" "$bin/pretrain_gpt" "${@:2}"
   else
-    "$bin/pretrain_gpt" --local-ranks "$@"
+    "${trainer[@]}" --local-ranks "$@"
   fi
+}
+# Starts the trainer once for all runs on threads that follow (tests/support/warm_start.h).
+warm_start() {
+  "$bin/warm_trainer" "$scratch/warm" &
+  trainer=("$bin/warm_run" "$scratch/warm")
 }
 
 # train MESH CSV FLAGS...: MESH is tp,pp,dp,zero. Later flags come last.
