@@ -10,7 +10,7 @@
 namespace anymesh {
 namespace {
 
-struct Case {
+struct AttentionCase {
   const char* name;
   int64_t s = 64, groups = 2, heads = 1, d = 32;  // heads of a group
   int64_t rotary = 0;                             // elements that turn
@@ -64,7 +64,7 @@ torch::Tensor plain_attention(const torch::Tensor& qkv, const AttentionExtras& e
   return at::matmul(weights, v).transpose(1, 2).reshape({b, s, groups * heads * d});
 }
 
-AttentionExtras extras_of(const Case& c) {
+AttentionExtras extras_of(const AttentionCase& c) {
   AttentionExtras extras{.dropout = c.dropout,
                          .context = {.seed = 7, .samples = {5, 11}},
                          .layer = 3,
@@ -89,11 +89,11 @@ double relative_error(const torch::Tensor& got, const torch::Tensor& expected) {
   return ((got.to(torch::kDouble) - expected).norm() / expected.norm()).item<double>();
 }
 
-class AttentionTest : public testing::TestWithParam<Case> {
+class AttentionTest : public testing::TestWithParam<AttentionCase> {
  protected:
   // Compares values and gradients with those in float64.
   void expect_close(torch::Dtype dtype, double tolerance) {
-    const Case& c = GetParam();
+    const AttentionCase& c = GetParam();
     at::manual_seed(1);
     AttentionExtras extras = extras_of(c);
     const torch::Tensor values = at::randn({2, c.s, c.groups, c.heads + 2, c.d}).to(dtype);
@@ -121,26 +121,27 @@ TEST_P(AttentionTest, IsTheDefinitionInBf16) { expect_close(torch::kBFloat16, 1e
 
 INSTANTIATE_TEST_SUITE_P(
     , AttentionTest,
-    testing::Values(Case{.name = "Plain"}, Case{.name = "OneBlockIsNotFull", .s = 37},
-                    Case{.name = "LastBlockIsNotFull", .s = 150, .d = 16},
-                    Case{.name = "SharedKeys", .s = 130, .groups = 2, .heads = 3},
-                    Case{.name = "WideHeads", .s = 128, .d = 80},
-                    Case{.name = "Rotary", .s = 100, .rotary = 32},
-                    Case{.name = "RotaryInPart", .s = 64, .heads = 2, .rotary = 12},
-                    Case{.name = "Alibi", .s = 128, .heads = 2, .alibi = true},
-                    Case{.name = "Dropout", .s = 128, .dropout = 0.3},
-                    Case{.name = "Window", .s = 200, .window = 70},
-                    Case{.name = "Documents", .s = 200, .documents = true},
-                    Case{.name = "RotaryDocuments", .s = 150, .rotary = 32, .documents = true},
-                    Case{.name = "WindowOfDocuments", .s = 170, .window = 20, .documents = true},
-                    Case{.name = "All",
-                         .s = 90,
-                         .heads = 2,
-                         .rotary = 8,
-                         .alibi = true,
-                         .dropout = 0.5,
-                         .window = 40,
-                         .documents = true}),
+    testing::Values(
+        AttentionCase{.name = "Plain"}, AttentionCase{.name = "OneBlockIsNotFull", .s = 37},
+        AttentionCase{.name = "LastBlockIsNotFull", .s = 150, .d = 16},
+        AttentionCase{.name = "SharedKeys", .s = 130, .groups = 2, .heads = 3},
+        AttentionCase{.name = "WideHeads", .s = 128, .d = 80},
+        AttentionCase{.name = "Rotary", .s = 100, .rotary = 32},
+        AttentionCase{.name = "RotaryInPart", .s = 64, .heads = 2, .rotary = 12},
+        AttentionCase{.name = "Alibi", .s = 128, .heads = 2, .alibi = true},
+        AttentionCase{.name = "Dropout", .s = 128, .dropout = 0.3},
+        AttentionCase{.name = "Window", .s = 200, .window = 70},
+        AttentionCase{.name = "Documents", .s = 200, .documents = true},
+        AttentionCase{.name = "RotaryDocuments", .s = 150, .rotary = 32, .documents = true},
+        AttentionCase{.name = "WindowOfDocuments", .s = 170, .window = 20, .documents = true},
+        AttentionCase{.name = "All",
+                      .s = 90,
+                      .heads = 2,
+                      .rotary = 8,
+                      .alibi = true,
+                      .dropout = 0.5,
+                      .window = 40,
+                      .documents = true}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST(Attention, ThreadsDoNotChangeABit) {

@@ -17,8 +17,8 @@ torch::Tensor plain_norm(const torch::Tensor& x, const torch::Tensor& weight,
 }
 
 // Inputs x, y, weight and bias of a dtype, and the gradients of the sum and of the norm.
-struct Case {
-  Case(at::IntArrayRef shape, bool has_bias, torch::Dtype dtype) {
+struct NormCase {
+  NormCase(at::IntArrayRef shape, bool has_bias, torch::Dtype dtype) {
     const auto random = [&](at::IntArrayRef sizes) { return at::randn(sizes).to(dtype); };
     inputs = {random(shape) * 3 + 1, random(shape), random({shape.back()})};
     if (has_bias) inputs.push_back(random({shape.back()}));
@@ -83,9 +83,9 @@ TEST(Norm, MeetsFloat64) {
       for (const int64_t rows : {1, 63, 64, 65, 300})
         for (const int64_t h : {16, 48, 384}) {
           SCOPED_TRACE(testing::Message() << has_bias << takes_y << " " << rows << " x " << h);
-          const Case plain({rows, h}, has_bias, torch::kFloat);
+          const NormCase plain({rows, h}, has_bias, torch::kFloat);
           expect_close(plain.ours(takes_y), plain.exact(takes_y), 2e-6);
-          const Case half({rows, h}, has_bias, torch::kBFloat16);
+          const NormCase half({rows, h}, has_bias, torch::kBFloat16);
           expect_close(half.ours(takes_y), half.exact(takes_y), 1e-2);
         }
 }
@@ -93,7 +93,7 @@ TEST(Norm, MeetsFloat64) {
 // The kernel does not take float64, or rows that are no whole vectors.
 TEST(Norm, OthersTakeLibTorchsOperators) {
   at::manual_seed(2);
-  const Case wide({2, 3, 32}, true, torch::kDouble), odd({5, 21}, false, torch::kFloat);
+  const NormCase wide({2, 3, 32}, true, torch::kDouble), odd({5, 21}, false, torch::kFloat);
   expect_close(wide.ours(true), wide.exact(true), 1e-15);
   expect_close(odd.ours(false), odd.exact(false), 2e-6);
 }
@@ -102,7 +102,7 @@ TEST(Norm, OthersTakeLibTorchsOperators) {
 TEST(Norm, SumsManyRowsOfHalfPrecision) {
   at::manual_seed(3);
   for (const torch::Dtype dtype : {torch::kHalf, torch::kBFloat16}) {
-    Case many({8000, 40}, true, dtype);
+    NormCase many({8000, 40}, true, dtype);
     for (torch::Tensor& gradient : many.gradients) gradient = at::ones_like(gradient);
     expect_close(many.ours(false), many.exact(false), dtype == torch::kHalf ? 2e-3 : 1e-2);
   }
@@ -110,7 +110,7 @@ TEST(Norm, SumsManyRowsOfHalfPrecision) {
 
 TEST(Norm, IsThatOfTheRoundedSum) {
   at::manual_seed(3);
-  const Case c({40, 64}, true, torch::kBFloat16);
+  const NormCase c({40, 64}, true, torch::kBFloat16);
   const NormParams params{c.inputs[2], c.inputs[3], kEpsilon};
   const auto [sum, normed] = added_norm(c.inputs[0], c.inputs[1], params);
   EXPECT_TRUE(sum.equal(c.inputs[0] + c.inputs[1]));
@@ -119,7 +119,7 @@ TEST(Norm, IsThatOfTheRoundedSum) {
 
 TEST(Norm, NoNumberOfThreadsChangesABit) {
   at::manual_seed(4);
-  const Case c({1000, 64}, true, torch::kFloat);
+  const NormCase c({1000, 64}, true, torch::kFloat);
   const int before = at::get_num_threads();
   at::set_num_threads(1);
   const auto one = c.ours(true);
@@ -136,7 +136,7 @@ TEST(Norm, NoNumberOfThreadsChangesABit) {
 // say, and nothing may read a norm.
 TEST(Norm, TakesOneGradient) {
   at::manual_seed(5);
-  const Case c({7, 32}, true, torch::kFloat);
+  const NormCase c({7, 32}, true, torch::kFloat);
   const auto gradient = [&](bool of_sum, bool ours) {
     const torch::Tensor x = c.inputs[0].clone().requires_grad_();
     const NormParams params{c.inputs[2], c.inputs[3], kEpsilon};

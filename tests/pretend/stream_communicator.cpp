@@ -9,9 +9,9 @@
 namespace anymesh::pretend {
 namespace {
 
-const c10::Device kDevice(c10::DeviceType::PrivateUse1, 0);
+const c10::Device kOwner(c10::DeviceType::PrivateUse1, 0);
 
-c10::Stream current() { return c10::impl::VirtualGuardImpl(kDevice.type()).getStream(kDevice); }
+c10::Stream current() { return c10::impl::VirtualGuardImpl(kOwner.type()).getStream(kOwner); }
 
 // Keeps the verb's tensors until the computation waits for it.
 class InStream final : public Pending {
@@ -79,7 +79,7 @@ class StreamCommunicator final : public Communicator {
   std::unique_ptr<Pending> run(std::vector<torch::Tensor> reads,
                                const std::vector<torch::Tensor>& writes,
                                const std::function<void()>& work) {
-    c10::Event before(kDevice.type()), done(kDevice.type());
+    c10::Event before(kOwner.type()), done(kOwner.type());
     before.record(current());
     before.block(stream_);
     in_stream(stream_, reads, writes, work);
@@ -97,8 +97,7 @@ class StreamCommunicator final : public Communicator {
 
 CommPtr stream_communicator(CommPtr host) {
   return c10::make_intrusive<StreamCommunicator>(
-      std::move(host),
-      c10::impl::VirtualGuardImpl(kDevice.type()).getStreamFromGlobalPool(kDevice));
+      std::move(host), c10::impl::VirtualGuardImpl(kOwner.type()).getStreamFromGlobalPool(kOwner));
 }
 
 }  // namespace anymesh::pretend

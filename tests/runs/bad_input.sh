@@ -95,7 +95,7 @@ differs "--help on one rank" "rank 1. --help or --version is given, but on rank 
 differs "another program" "rank 1. the program is pretrain_mlp, but on rank 0 the program is pretrain_gpt" "$bin/pretrain_mlp" --lr 1
 differs "a program that ends" "not all ranks have come to MPI_Init within 3 s .*: rank 1 has ended; all ranks must run pretrain_gpt" true
 differs "a program without MPI" "not all ranks have come to MPI_Init within 3 s .*: rank 1 runs .*sleep; all ranks must run pretrain_gpt" sleep 100
-differs "a program that does not meet" "^pretrain_gpt: rank 1 of 2 did not come to the start within 3 s" "$bin/communicator_ranks_test" --gtest_filter=none
+differs "a program that does not meet" "^pretrain_gpt: rank 1 of 2 did not come to the start within 3 s" "$bin/ranks_tests" --gtest_filter=none
 [[ ! -e one && ! -e two ]] || fail "ranks that differ saved"
 
 # A loss that is not finite stops the run, is located, and spoils no checkpoint.

@@ -1,17 +1,16 @@
-// Counts the bytes that a test program allocates, in all threads. Include it in one source, because
-// it replaces operator new and delete.
+// Counts the bytes that a test program allocates, in all threads. allocation_count.cpp replaces
+// operator new and delete for it.
 #pragma once
-
-#include <malloc.h>
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 
 namespace anymesh {
 
 inline std::atomic<int64_t> live_bytes = 0, peak_bytes = 0;
+
+// A reader may allocate this much beyond the sizes that it read.
+inline constexpr int64_t kAllowance = 64 << 20;
 
 // The most bytes live at once since the start, beyond those live at the start.
 class PeakAllocation {
@@ -24,18 +23,3 @@ class PeakAllocation {
 };
 
 }  // namespace anymesh
-
-void* operator new(size_t size) {
-  void* memory = std::malloc(size);
-  if (!memory) throw std::bad_alloc();
-  const int64_t live = anymesh::live_bytes += static_cast<int64_t>(malloc_usable_size(memory));
-  if (live > anymesh::peak_bytes) anymesh::peak_bytes = live;
-  return memory;
-}
-
-void operator delete(void* memory) noexcept {
-  if (memory) anymesh::live_bytes -= static_cast<int64_t>(malloc_usable_size(memory));
-  std::free(memory);
-}
-
-void operator delete(void* memory, size_t) noexcept { operator delete(memory); }

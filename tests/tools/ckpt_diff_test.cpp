@@ -9,16 +9,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Converted : public ::testing::TestWithParam<std::string> {};
+class DiffOfConverted : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Converted, DiffersInNothing) {
+TEST_P(DiffOfConverted, DiffersInNothing) {
   const Outcome outcome =
       diff(fixture(GetParam()) / "checkpoint", fixture(GetParam()) / "universal");
   EXPECT_EQ(outcome.code, 0) << outcome.text;
   EXPECT_TRUE(outcome.says(" tensors compared, 0 differences\n"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, Converted, ::testing::ValuesIn(kConverted), test_name);
+INSTANTIATE_TEST_SUITE_P(Fixtures, DiffOfConverted, ::testing::ValuesIn(kConverted), test_name);
 
 TEST_F(Ckpt, DiffComparesTheWeightsOfAnExport) {
   const fs::path file = exported(kMesh);

@@ -11,15 +11,15 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Converted : public ::testing::TestWithParam<std::string> {};
+class VerifyOfConverted : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Converted, IsWhole) {
+TEST_P(VerifyOfConverted, IsWhole) {
   const Outcome outcome = verify(fixture(GetParam()) / "universal");
   EXPECT_EQ(outcome.code, 0) << outcome.text;
   EXPECT_TRUE(outcome.says("no problem"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, Converted, ::testing::ValuesIn(kConverted), test_name);
+INSTANTIATE_TEST_SUITE_P(Fixtures, VerifyOfConverted, ::testing::ValuesIn(kConverted), test_name);
 
 // Our folders have the metadata under two names.
 TEST_F(Ckpt, VerifiesWhatItConverted) {

@@ -6,11 +6,11 @@
 namespace anymesh {
 namespace {
 
-constexpr int64_t kRows = 50, kWidth = 8;
+constexpr int64_t kTableRows = 50, kWidth = 8;
 
 // Returns the gradient of a lookup, sparse or not.
 torch::Tensor gradient(const torch::Tensor& ids, const torch::Tensor& values, bool sparse) {
-  const torch::Tensor rows = at::sparse_coo_tensor(ids.unsqueeze(0), values, {kRows, kWidth},
+  const torch::Tensor rows = at::sparse_coo_tensor(ids.unsqueeze(0), values, {kTableRows, kWidth},
                                                    values.options().layout(torch::kSparse))
                                  .coalesce();
   return sparse ? rows : rows.to_dense();
@@ -19,11 +19,12 @@ torch::Tensor gradient(const torch::Tensor& ids, const torch::Tensor& values, bo
 // Compares two sums of the same gradients, through steps with other rows each. The third has none.
 void expect_same_sums(bool alone, torch::Dtype dtype) {
   torch::manual_seed(1);
-  const torch::Tensor sums = at::zeros({kRows * kWidth}), expected = at::zeros({kRows * kWidth});
+  const torch::Tensor sums = at::zeros({kTableRows * kWidth}),
+                      expected = at::zeros({kTableRows * kWidth});
   GradientSum rows(sums, alone), dense(expected, alone);
   for (int step = 0; step < 5; ++step) {
     for (int micro_batch = 0; micro_batch < 2 && step != 2; ++micro_batch) {
-      const torch::Tensor ids = at::randint(kRows, {12}, torch::kLong),
+      const torch::Tensor ids = at::randint(kTableRows, {12}, torch::kLong),
                           values = at::randn({12, kWidth}).to(dtype);
       rows.add(gradient(ids, values, true));
       dense.add(gradient(ids, values, false));
@@ -32,14 +33,14 @@ void expect_same_sums(bool alone, torch::Dtype dtype) {
     EXPECT_TRUE(at::equal(sums, expected)) << "step " << step;
     EXPECT_EQ(step == 2, at::count_nonzero(sums).item<int64_t>() == 0);
 
-    const torch::Tensor a = at::ones({kRows * kWidth}), b = at::ones({kRows * kWidth});
+    const torch::Tensor a = at::ones({kTableRows * kWidth}), b = at::ones({kTableRows * kWidth});
     rows.add_to(a);
     dense.add_to(b);
     EXPECT_TRUE(at::equal(a, b)) << "step " << step;
     if (!alone) {  // an all-reduce
       sums.add_(1);
       expected.add_(1);
-      const torch::Tensor reduced = at::zeros({kRows * kWidth});
+      const torch::Tensor reduced = at::zeros({kTableRows * kWidth});
       rows.add_to(reduced);
       EXPECT_TRUE(at::equal(reduced, expected)) << "step " << step;
     }
@@ -55,13 +56,13 @@ TEST(GradientSum, RowsGiveWhatWholeGradientsDo) {
 TEST(GradientSum, ForgetsWhatOthersAddedToOtherRows) { expect_same_sums(false, torch::kFloat); }
 
 TEST(GradientSum, LeavesOtherRowsAlone) {
-  const torch::Tensor sums = at::zeros({kRows * kWidth});
+  const torch::Tensor sums = at::zeros({kTableRows * kWidth});
   GradientSum sum(sums, true);
   const torch::Tensor ids = at::full({1}, 7, torch::kLong), values = at::ones({1, kWidth});
   sum.add(gradient(ids, values, true));
   sum.finish();
   sums[0] = 3;  // nobody would do this: it must not be looked at
-  torch::Tensor whole = at::zeros({kRows * kWidth});
+  torch::Tensor whole = at::zeros({kTableRows * kWidth});
   sum.add_to(whole);
   EXPECT_EQ(whole[0].item<float>(), 0);
   EXPECT_EQ(whole.sum().item<float>(), kWidth);
@@ -71,13 +72,13 @@ TEST(GradientSum, LeavesOtherRowsAlone) {
 TEST(GradientSum, CountsAFrequentRowInBf16) {
   const torch::Tensor ids = at::full({1, 2000}, 3, torch::kLong),
                       values = at::ones({2000, kWidth}, torch::kBFloat16),
-                      gradient = at::sparse_coo_tensor(ids, values, {kRows, kWidth},
+                      gradient = at::sparse_coo_tensor(ids, values, {kTableRows, kWidth},
                                                        values.options().layout(torch::kSparse)),
-                      sums = at::zeros({kRows * kWidth});
+                      sums = at::zeros({kTableRows * kWidth});
   GradientSum sum(sums, /*alone=*/true);
   sum.add(gradient);
   sum.finish();
-  EXPECT_TRUE(at::equal(sums.view({kRows, kWidth})[3], at::full({kWidth}, 2000.f)));
+  EXPECT_TRUE(at::equal(sums.view({kTableRows, kWidth})[3], at::full({kWidth}, 2000.f)));
   EXPECT_EQ(coalesced(gradient).scalar_type(), torch::kBFloat16);
 }
 

@@ -51,15 +51,15 @@ std::vector<int64_t> shard_by_index(const Shape& full, const CutRule& rule, int 
   return image;
 }
 
-struct Case {
+struct LayoutCase {
   Shape full;
   CutRule rule;
   int tp_size;
 };
 
-const std::vector<Case>& cases() {
-  static const std::vector<Case> list = [] {
-    std::vector<Case> result;
+const std::vector<LayoutCase>& cases() {
+  static const std::vector<LayoutCase> list = [] {
+    std::vector<LayoutCase> result;
     for (const int tp : {1, 2, 3, 4}) {
       result.push_back({{12, 5}, {.replicated = true}, tp});
       result.push_back({{12}, {}, tp});
@@ -82,13 +82,13 @@ const std::vector<Case>& cases() {
   return list;
 }
 
-std::string name_of(const Case& c) {
+std::string name_of(const LayoutCase& c) {
   return to_string(c.full) + " dim " + std::to_string(c.rule.dim) + " tp " +
          std::to_string(c.tp_size);
 }
 
 TEST(ShardLayout, EveryElementGoesWhereTheIndexSays) {
-  for (const Case& c : cases()) {
+  for (const LayoutCase& c : cases()) {
     for (int rank = 0; rank < c.tp_size; ++rank) {
       Shape shape;
       const auto image = shard_by_index(c.full, c.rule, c.tp_size, rank, shape);
@@ -117,7 +117,7 @@ TEST(ShardLayout, EveryElementGoesWhereTheIndexSays) {
 }
 
 TEST(ShardLayout, ShardPositionIsTheInverse) {
-  for (const Case& c : cases()) {
+  for (const LayoutCase& c : cases()) {
     for (int rank = 0; rank < c.tp_size; ++rank) {
       Shape shape;
       const auto image = shard_by_index(c.full, c.rule, c.tp_size, rank, shape);
@@ -135,7 +135,7 @@ TEST(ShardLayout, ShardPositionIsTheInverse) {
 }
 
 TEST(ShardLayout, ShardsTogetherAreTheFullTensorOnce) {
-  for (const Case& c : cases()) {
+  for (const LayoutCase& c : cases()) {
     std::vector<int> seen(static_cast<size_t>(numel(c.full)));
     for (int rank = 0; rank < c.tp_size; ++rank) {
       const auto layout = ShardLayout::make(c.full, c.rule, c.tp_size, rank);
@@ -150,7 +150,7 @@ TEST(ShardLayout, ShardsTogetherAreTheFullTensorOnce) {
 // Slices a tensor, cuts each shard into fragments, and merges them again, in one read and in small
 // ones.
 TEST(MergedTensor, MergingUndoesSlicing) {
-  for (const Case& c : cases()) {
+  for (const LayoutCase& c : cases()) {
     std::vector<float> full(static_cast<size_t>(numel(c.full)));
     std::iota(full.begin(), full.end(), 1.0f);
     std::vector<MergedTensor::Part> parts;

@@ -11,8 +11,6 @@
 namespace anymesh {
 namespace {
 
-constexpr int64_t kAllowance = 64 << 20;
-
 std::string repeated(const std::string& text, size_t count) {
   std::string result;
   result.reserve(text.size() * count);

@@ -16,14 +16,14 @@ namespace fs = std::filesystem;
 using Tensors = std::map<std::string, TensorRecord>;
 
 // A kind of checkpoint and its right results.
-struct Case {
+struct DeepSpeedCase {
   const char* name;
   const char* converts = "";  // else the text of ds_to_universal's refusal
   const char* refused = "";   // the text of all tools' refusal
   bool assume_module_order = false;
 };
 
-const Case kCases[] = {
+const DeepSpeedCase kCases[] = {
     {"amsgrad"},
     {"autotp"},
     {"bf16-masters"},
@@ -69,7 +69,7 @@ const Case kCases[] = {
 
 std::map<std::string, std::map<std::string, std::string>> table;
 
-class DeepSpeedCases : public Ckpt, public ::testing::WithParamInterface<Case> {
+class DeepSpeedCases : public Ckpt, public ::testing::WithParamInterface<DeepSpeedCase> {
  protected:
   static fs::path folder() {
     const fs::path unpacked = fs::path(ANYMESH_CASES) / GetParam().name;
@@ -173,7 +173,7 @@ class DeepSpeedCases : public Ckpt, public ::testing::WithParamInterface<Case> {
 };
 
 TEST_P(DeepSpeedCases, GivesWeightsAndMoments) {
-  const Case& kind = GetParam();
+  const DeepSpeedCase& kind = GetParam();
   const fs::path weights = folder_ / "weights", universal = folder_ / "universal";
   const std::string refusal = message_of(
       [&] { export_fp32({.checkpoint = folder() / "checkpoint", .output = weights}, {}); });

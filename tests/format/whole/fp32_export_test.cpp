@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-class Safetensors : public TempFolder {
+class SafetensorsFile : public TempFolder {
  protected:
   // Returns the refusal of a file with this header and this many bytes of data.
   std::string refused(const std::string& header, size_t bytes) {
@@ -27,7 +27,7 @@ class Safetensors : public TempFolder {
   }
 };
 
-TEST_F(Safetensors, RoundTrips) {
+TEST_F(SafetensorsFile, RoundTrips) {
   const NamedTensors written{{"b", float_tensor({2, 3}, {1, 2, 3, 4, 5, 6})},
                              {"a", float_tensor({}, {7})},
                              {"none", float_tensor({0, 4}, {})}};
@@ -41,7 +41,7 @@ TEST_F(Safetensors, RoundTrips) {
   }
 }
 
-TEST_F(Safetensors, RefusesWhatDoesNotFit) {
+TEST_F(SafetensorsFile, RefusesWhatDoesNotFit) {
   const auto one = [](const char* dtype, const char* shape, const char* offsets) {
     return std::string(R"({"w":{"dtype":")") + dtype + R"(","shape":)" + shape +
            R"(,"data_offsets":)" + offsets + "}}";

@@ -16,7 +16,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kTruncations = 64, kFlips = 256;
-constexpr int64_t kAllowance = 64 << 20;
 
 struct Counts {
   int files = 0, truncations = 0, flips = 0, errors = 0, correct = 0;

@@ -36,7 +36,7 @@ namespace {
 
 constexpr int kRows = 2;  // per micro-batch: b
 
-struct Case {
+struct VolumeCase {
   Topology mesh;
   int zero_stage = 0, micro_batches = 1;
   bool recompute = false, sequence = false;
@@ -46,14 +46,14 @@ struct Case {
   bool spread() const { return mesh.ep_size > 1 || mesh.whole_experts; }
 };
 
-std::string describe(const Case& k) {
+std::string describe(const VolumeCase& k) {
   return c10::str(describe(k.mesh), ", ZeRO ", k.zero_stage, ", ", k.micro_batches,
                   " micro-batches", k.recompute ? ", recompute" : "",
                   k.sequence ? ", sequence" : "", k.llama ? ", llama" : ", gpt",
                   k.experts ? ", experts" : "");
 }
 
-GptConfig config_of(const Case& k) {
+GptConfig config_of(const VolumeCase& k) {
   GptConfig c;
   c.num_layers = k.num_layers;
   c.hidden_size = 16;
@@ -100,7 +100,7 @@ CommCounts summed(const CommCounts& counts, const CommPtr& group) {
   return sums;
 }
 
-Measured step(const Case& k, const GptConfig& c, const CommPtr& world) {
+Measured step(const VolumeCase& k, const GptConfig& c, const CommPtr& world) {
   CommCounts counts;
   const ProcessGrid grid(world, k.mesh, &counts);
   GptModel model(c, grid, k.llama ? torch::kBFloat16 : torch::kFloat, kRows, 7, k.sequence);
@@ -133,7 +133,7 @@ Measured step(const Case& k, const GptConfig& c, const CommPtr& world) {
   return measured;
 }
 
-StepShape shape_of(const Case& k) {
+StepShape shape_of(const VolumeCase& k) {
   return {.mesh = k.mesh,
           .zero_stage = k.zero_stage,
           .micro_batches = k.micro_batches,
@@ -181,7 +181,7 @@ class CommVolume : public testing::TestWithParam<std::tuple<Topology, int>> {};
 struct CommVolumeRank : RankFixtureOf<CommVolume> {};
 
 RANKS_TEST_P(CommVolume, EqualsTheClosedFormAndWhatMpiSends) {
-  Case k{.mesh = std::get<0>(GetParam()), .zero_stage = std::get<1>(GetParam())};
+  VolumeCase k{.mesh = std::get<0>(GetParam()), .zero_stage = std::get<1>(GetParam())};
   const CommPtr world = first_ranks(k.mesh.world_size());
   if (!world) return;
   for (int choice = 0; choice < 12; ++choice) {
@@ -201,7 +201,7 @@ RANKS_TEST_P(CommVolume, EqualsTheClosedFormAndWhatMpiSends) {
   }
 }
 
-std::string name_of(const testing::TestParamInfo<std::tuple<Topology, int>>& info) {
+std::string name_of_mesh(const testing::TestParamInfo<std::tuple<Topology, int>>& info) {
   const auto& [mesh, zero_stage] = info.param;
   return c10::str("pp", mesh.pp_size, "dp", mesh.dp_size, "tp", mesh.tp_size, "zero", zero_stage,
                   mesh.ep_size > 1 ? c10::str("ep", mesh.ep_size) : "",
@@ -213,18 +213,18 @@ INSTANTIATE_TEST_SUITE_P(
                                      Topology{1, 4, 1, 2}, Topology{1, 2, 2, 4, true},
                                      Topology{1, 4, 2, 2, true}),
                      testing::Values(0, 1, 2, 3)),
-    name_of);
+    name_of_mesh);
 INSTANTIATE_TEST_SUITE_P(Meshes, CommVolume,
                          testing::Combine(testing::Values(Topology{1, 1, 1}, Topology{1, 1, 4},
                                                           Topology{1, 3, 1}, Topology{3, 1, 1},
                                                           Topology{1, 2, 2}, Topology{2, 2, 2},
                                                           Topology{4, 2, 1}),
                                           testing::Values(0, 1, 2, 3)),
-                         name_of);
+                         name_of_mesh);
 
 // The leading terms for a model without padding, as the papers give them.
 struct PaperTerms : RankFixture {
-  Measured measure(const Case& k, const CommPtr& world) {
+  Measured measure(const VolumeCase& k, const CommPtr& world) {
     GptConfig c = config_of(k);
     c.vocab_size = 16;
     c.max_position_embeddings = 8;
@@ -264,7 +264,7 @@ RANKS_TEST_F(PaperTerms, TensorParallelVolumePerLayer) {
   const int64_t hidden = kRows * 8 * 16 * 4;
   for (const bool sequence : {false, true}) {
     for (const bool recompute : {false, true}) {
-      Case k{.mesh = {.tp_size = 2}, .micro_batches = 3, .recompute = recompute};
+      VolumeCase k{.mesh = {.tp_size = 2}, .micro_batches = 3, .recompute = recompute};
       k.sequence = sequence;
       const auto few = measure(k, world).counts.groups.at("tp");
       ++k.num_layers;

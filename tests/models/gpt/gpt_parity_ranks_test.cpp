@@ -17,7 +17,7 @@ namespace {
 constexpr int kSamples = 8;
 constexpr uint64_t kSeed = 7;
 
-struct Case {
+struct ParityCase {
   int tp, pp, dp;
   std::string architecture;
   bool sequence = false;  // sequence parallelism
@@ -165,7 +165,7 @@ const Architecture kArchitectures[] = {
 };
 
 // Grouped heads are at least as many as tp.
-GptConfig tiny(const Case& test) {
+GptConfig tiny_model(const ParityCase& test) {
   const auto& [tp, pp, dp, architecture, sequence, zero_stage, ep, whole_experts] = test;
   GptConfig c;
   c.num_layers = 5;
@@ -244,7 +244,7 @@ struct Result {
   std::map<std::string, torch::Tensor> weights, gradients;  // this rank's slices, by name
 };
 
-Result run_on(const ProcessGrid& grid, const GptConfig& config, const Case& test, bool drop,
+Result run_on(const ProcessGrid& grid, const GptConfig& config, const ParityCase& test, bool drop,
               GptModel& model) {
   ZeroOptimizer optimizer(model.params(), grid, {.stage = test.zero_stage});
   for (const ParamSpec& spec : model.params()) set_bias(spec);
@@ -287,7 +287,7 @@ void expect_close(const Result& result, const std::map<std::string, torch::Tenso
   }
 }
 
-class GptParity : public testing::TestWithParam<Case> {};
+class GptParity : public testing::TestWithParam<ParityCase> {};
 struct GptParityRank : RankFixtureOf<GptParity> {
   void SetUp() override {
     topology_ = {.pp_size = test_.pp,
@@ -295,14 +295,14 @@ struct GptParityRank : RankFixtureOf<GptParity> {
                  .tp_size = test_.tp,
                  .ep_size = test_.ep,
                  .whole_experts = test_.whole_experts};
-    config_ = tiny(test_);
+    config_ = tiny_model(test_);
     world_ = first_ranks(topology_.world_size());
     alone_ = test_world()->split(test_world()->rank(), 0);
   }
   GptModel make_model(const ProcessGrid& grid) const {
     return {config_, grid, torch::kDouble, test_.rows(), kSeed, test_.sequence};
   }
-  const Case test_ = GetParam();
+  const ParityCase test_ = GetParam();
   Topology topology_;
   GptConfig config_;
   CommPtr world_, alone_;
@@ -355,7 +355,7 @@ RANKS_TEST_P(GptParity, DropoutMasksDoNotDependOnTheMesh) {
   config_.attention_dropout = 0.2;
   config_.hidden_dropout = 0.1;
   GptModel whole = make_model(one), model = make_model(grid);
-  Case alone = test_;
+  ParityCase alone = test_;
   alone.zero_stage = 0;  // stage 3 takes the weights, and this model runs twice
   const Result control = run_on(one, config_, alone, /*drop=*/true, whole),
                kept = run_on(one, config_, alone, /*drop=*/false, whole);
@@ -365,8 +365,8 @@ RANKS_TEST_P(GptParity, DropoutMasksDoNotDependOnTheMesh) {
   expect_close(result, control.gradients, model, grid);
 }
 
-std::vector<Case> cases(const std::vector<std::string>& architectures, int max_pp) {
-  std::vector<Case> out;
+std::vector<ParityCase> cases(const std::vector<std::string>& architectures, int max_pp) {
+  std::vector<ParityCase> out;
   for (int tp : {1, 2, 4}) {
     for (int pp = 1; pp <= max_pp; pp *= 2) {
       for (int dp : {1, 2}) {
@@ -381,23 +381,23 @@ std::vector<Case> cases(const std::vector<std::string>& architectures, int max_p
 }
 
 // The families have no communication of their own, so dp goes along with pp.
-std::vector<Case> family_cases() {
-  std::vector<Case> out;
-  for (const Case& test : cases({"mistral", "qwen2", "qwen3", "neox", "gemma", "opt", "alibi",
-                                 "experts", "expertsbiased", "expertsshared", "olmoe", "documents",
-                                 "documentsllama", "documentsalibi"},
-                                2))
+std::vector<ParityCase> family_cases() {
+  std::vector<ParityCase> out;
+  for (const ParityCase& test : cases({"mistral", "qwen2", "qwen3", "neox", "gemma", "opt", "alibi",
+                                       "experts", "expertsbiased", "expertsshared", "olmoe",
+                                       "documents", "documentsllama", "documentsalibi"},
+                                      2))
     if (test.dp == test.pp) out.push_back(test);
   return out;
 }
 
 // Cases with the sequence cut, at the ZeRO stages that differ most. At tp 1 there is nothing to
 // cut.
-std::vector<Case> sequence_cases() {
-  std::vector<Case> out;
-  for (Case test : cases({"gpt", "untied", "llama", "bloom", "gemma", "neox", "documents",
-                          "experts", "expertsshared", "olmoe"},
-                         2)) {
+std::vector<ParityCase> sequence_cases() {
+  std::vector<ParityCase> out;
+  for (ParityCase test : cases({"gpt", "untied", "llama", "bloom", "gemma", "neox", "documents",
+                                "experts", "expertsshared", "olmoe"},
+                               2)) {
     if (test.tp == 1 && test.pp == 2) continue;
     test.sequence = true;
     out.push_back(test);
@@ -408,8 +408,8 @@ std::vector<Case> sequence_cases() {
 }
 
 // Experts over ranks, cut by tp or whole, at the ZeRO stages that differ most.
-std::vector<Case> expert_cases() {
-  std::vector<Case> out;
+std::vector<ParityCase> expert_cases() {
+  std::vector<ParityCase> out;
   for (const int tp : {1, 2})
     for (const int pp : {1, 2})
       for (const int dp : {1, 2, 4, 8})
@@ -419,10 +419,10 @@ std::vector<Case> expert_cases() {
               const int ranks = whole ? dp * tp : dp;
               const bool new_mesh = ep > 1 || whole;  // the others are Families and Sequence
               if (tp * pp * dp > 8 || ranks % ep != 0 || !new_mesh || (whole && tp == 1)) continue;
-              Case test{tp, pp, dp,
-                        ep == 4    ? "expertsmany"
-                        : dp == tp ? "expertsbiased"
-                                   : "experts"};
+              ParityCase test{tp, pp, dp,
+                              ep == 4    ? "expertsmany"
+                              : dp == tp ? "expertsbiased"
+                                         : "experts"};
               test.sequence = whole || (tp == 2 && stage == 3);
               test.zero_stage = stage;
               test.ep = ep;
@@ -433,7 +433,7 @@ std::vector<Case> expert_cases() {
   return out;
 }
 
-std::string name_of(const testing::TestParamInfo<Case>& info) {
+std::string name_of(const testing::TestParamInfo<ParityCase>& info) {
   const auto& [tp, pp, dp, architecture, sequence, zero_stage, ep, whole_experts] = info.param;
   return "tp" + std::to_string(tp) + "pp" + std::to_string(pp) + "dp" + std::to_string(dp) +
          architecture + (zero_stage > 0 ? "zero" + std::to_string(zero_stage) : "") +

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kLength = 11, kBatch = 2;
 
-struct Case {
+struct DecoderCase {
   std::string architecture;
   torch::Dtype dtype = torch::kDouble;
 };
@@ -45,7 +45,7 @@ GptConfig config_of(const std::string& architecture) {
   return c;
 }
 
-class DecoderTest : public testing::TestWithParam<Case> {};
+class DecoderTest : public testing::TestWithParam<DecoderCase> {};
 struct DecoderTestRank : RankFixtureOf<DecoderTest> {
   // Changes every parameter, so that every bias and norm counts.
   void SetUp() override {
@@ -115,8 +115,8 @@ RANKS_TEST_P(DecoderTest, RefusesATextBeyondItsTables) {
   EXPECT_EQ(decoder.length(), kLength);
 }
 
-std::vector<Case> cases() {
-  std::vector<Case> out;
+std::vector<DecoderCase> cases() {
+  std::vector<DecoderCase> out;
   for (const char* architecture : {"gpt", "untied", "llama", "neox", "bloom"})
     for (const torch::Dtype dtype : {torch::kDouble, torch::kFloat})
       out.push_back({architecture, dtype});
