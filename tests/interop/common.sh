@@ -5,9 +5,11 @@ source "$repository/tests/runs/common.sh" "${1:-$repository/build/release/bin}"
 venv=${ANYMESH_INTEROP_VENV:-$repository/build/interop-venv}
 "$repository/tests/interop/install.sh" "$venv" "${ANYMESH_DEPS:-$repository/.deps}"
 
-with_packages() { # SECONDS COMMAND...: runs it so that it finds those packages' libraries
-  LD_LIBRARY_PATH=$venv/gpu-stand-ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 PYTHONPYCACHEPREFIX=$venv/pycache \
-    timeout "$@" || fail "see above"
+# with_packages SECONDS COMMAND...: runs it so that it finds those packages' libraries. Functions for torch.compile, such as
+# Muon's step, run as they are written.
+with_packages() {
+  LD_LIBRARY_PATH=$venv/gpu-stand-ins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 \
+    PYTHONPYCACHEPREFIX=$venv/pycache TORCHDYNAMO_DISABLE=1 timeout "$@" || fail "see above"
 }
 compare() { # SECONDS SCRIPT ARGS...: runs a script of this folder, with those packages
   with_packages "$1" "$venv/bin/python" "$repository/tests/interop/$2" "${@:3}"

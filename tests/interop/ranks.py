@@ -5,14 +5,28 @@ import socket
 import sys
 import time
 import traceback
+import types
 
 import torch
 import torch.distributed
+from torch.optim.adamw import adamw
 
 import deepspeed
-import deepspeed.runtime.zero.muon.muon_optimizer  # which the first engine imports, and torch's compiler with it
+import deepspeed.ops.adam.fused_adam
+import deepspeed.runtime.zero.muon.muon_optimizer  # which the first engine imports
 
-# Gloo reduces. DeepSpeed's own code for it would have to be compiled first.
+
+def multi_tensor_adam(chunk_size, overflow, tensors, lr, beta1, beta2, eps, step, decoupled, corrected, weight_decay):
+    """DeepSpeed's FusedAdam calls this in place of its compiled kernel: a step of AdamW, with the number of this step."""
+    if not (decoupled and corrected):
+        raise NotImplementedError("Adam without decoupled weight decay or bias correction")
+    gradients, parameters, averages, squares = tensors
+    adamw(parameters, gradients, averages, squares, [], [torch.tensor(step - 1.0) for _ in parameters], amsgrad=False, lr=lr,
+          beta1=beta1, beta2=beta2, eps=eps, weight_decay=weight_decay, maximize=False)
+
+
+# Torch computes and gloo reduces. DeepSpeed's own code for both would have to be compiled first, which takes minutes.
+deepspeed.ops.adam.fused_adam.FusedAdamBuilder.load = lambda self: types.SimpleNamespace(multi_tensor_adam=multi_tensor_adam)
 sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 
 
