@@ -14,7 +14,6 @@ DeepSpeed's converter takes neither experts that tp cuts nor its own older MoE w
 import collections
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import compare  # before torch: it sets the environment that DeepSpeed reads
@@ -26,7 +25,6 @@ import autoep_model as model
 from autotp import report_all
 from ranks import jobs_on_ranks
 
-MPIRUN = pathlib.Path(__file__).resolve().parents[2] / "tools" / "mpirun.sh"
 SAVED, OLDER, OWN, OURS, THEIRS, MOVED, LOGS = map(
     pathlib.Path, ("saved", "older", "own", "ours", "theirs", "moved", "logs"))
 TAG, STEPS = "global_step3", 3  # before the save, and again after it
@@ -223,11 +221,8 @@ def our_logits(folder, mesh=Mesh(1, 1, 1, 0, 1)):
     tokens, logits = LOGS / "tokens", LOGS / "logits"
     model.some_tokens().numpy().tofile(tokens)
     logits.unlink(missing_ok=True)
-    command = [MPIRUN, mesh.tp * mesh.pp * mesh.dp, compare.PROGRAMS / "gpt_logits", tokens, logits, *model.FLAGS, *flags_of(mesh),
-               "--mock-data", "--micro-batch-size", 1, "--global-batch-size", 4, "--train-iters", 1, "--lr", 1e-2, "--eval-iters", 0,
-               "--load", folder]
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-    compare.expect(done.returncode == 0, f"gpt_logits: {done.stdout[-500:]}{done.stderr[-1500:]}")
+    our("gpt_logits", tokens, logits, "--local-ranks", mesh.tp * mesh.pp * mesh.dp, *model.FLAGS, *flags_of(mesh), "--mock-data",
+        "--micro-batch-size", 1, "--global-batch-size", 4, "--train-iters", 1, "--lr", 1e-2, "--eval-iters", 0, "--load", folder)
     return torch.frombuffer(bytearray(logits.read_bytes()), dtype=torch.float32).view(*model.some_tokens().shape, -1)
 
 

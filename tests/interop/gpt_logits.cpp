@@ -4,8 +4,8 @@
 //   TOKENS   int64 [b, s], raw; s is --seq-length
 //   LOGITS   float [b, s, v], raw, without the vocabulary's padding
 //
-//   mpirun -n 4 gpt_logits tokens logits --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2
-//       --load checkpoints --universal-checkpoint ...
+//   gpt_logits tokens logits --local-ranks 4 --tensor-model-parallel-size 2
+//       --pipeline-model-parallel-size 2 --load checkpoints --universal-checkpoint ...
 #include <ATen/Functions.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/util/StringUtil.h>
@@ -13,9 +13,11 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <optional>
 
 #include "framework/comm/agreement.h"
 #include "framework/comm/mpi_job.h"
+#include "framework/comm/thread_job.h"
 #include "framework/config/parse.h"
 #include "framework/engine.h"
 #include "framework/run/datasets.h"
@@ -53,14 +55,21 @@ torch::Tensor logits_of(GptModel& model, const ProcessGrid& grid, const torch::T
   return parts.permute({1, 2, 0, 3}).flatten(2).narrow(2, 0, vocab_size).contiguous();
 }
 
-void run(const std::vector<std::string>& args, const CommPtr& world) {
+struct CommandLine {
+  explicit CommandLine(const std::vector<std::string>& args) {
+    add_flags(flags, config);
+    add_flags(flags, gpt);
+    parse(flags, config, {args.begin() + 2, args.end()});
+    gpt.vocab_size = vocabulary_of(config.data).size;
+  }
   Config config;
   GptConfig gpt;
-  FlagTable flags("gpt_logits", "Writes the logits of a checkpoint's model.");
-  add_flags(flags, config);
-  add_flags(flags, gpt);
-  parse(flags, config, {args.begin() + 2, args.end()});
-  gpt.vocab_size = vocabulary_of(config.data).size;
+  FlagTable flags{"gpt_logits", "Writes the logits of a checkpoint's model."};
+};
+
+void run(const std::vector<std::string>& args, const CommPtr& world) {
+  CommandLine line(args);
+  auto& [config, gpt, flags] = line;
   validate(config, gpt, world->size());
   gpt = resolved(gpt);
   const torch::Tensor tokens = read_tokens(args[0], gpt.seq_length);
@@ -85,13 +94,20 @@ void run(const std::vector<std::string>& args, const CommPtr& world) {
 }  // namespace anymesh
 
 int main(int argc, char** argv) {
-  anymesh::MpiEnvironment mpi(&argc, &argv);
+  std::optional<anymesh::MpiEnvironment> mpi;
+  if (anymesh::started_by_launcher()) mpi.emplace(&argc, &argv);
   try {
     TORCH_CHECK(argc > 2, "usage: gpt_logits TOKENS LOGITS [flags of pretrain_gpt]");
-    anymesh::run({argv + 1, argv + argc}, mpi.world());
+    const std::vector<std::string> args(argv + 1, argv + argc);
+    const auto run = [&](const anymesh::Job& job) { anymesh::run(args, job.world()); };
+    if (mpi)
+      run(*mpi);
+    else
+      anymesh::run_on_threads(std::max(1, anymesh::CommandLine(args).config.run.local_ranks), run);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpt_logits: %s\n", error.what());
-    mpi.abort(1);
+    if (mpi) mpi->abort(1);
+    return 1;
   }
 }

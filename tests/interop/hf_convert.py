@@ -26,7 +26,6 @@ import transformers
 transformers.utils.logging.disable_progress_bar()
 
 PROGRAMS = pathlib.Path(sys.argv[1])
-MPIRUN = pathlib.Path(__file__).resolve().parents[2] / "tools" / "mpirun.sh"
 TOLERANCE = 1e-5
 SEQUENCE, BATCH = 24, 3
 MESHES = ("1,1", "2,2")  # tp,pp
@@ -131,7 +130,7 @@ def convert(*arguments):
 
 def on(mesh, program, *arguments):
     tp, pp, ep = map(int, (mesh + ",1").split(",")[:3])
-    return run(MPIRUN, tp * pp * ep, PROGRAMS / program, *arguments, "--tensor-model-parallel-size", tp,
+    return run(PROGRAMS / program, *arguments, "--local-ranks", tp * pp * ep, "--tensor-model-parallel-size", tp,
                "--pipeline-model-parallel-size", pp, "--expert-model-parallel-size", ep)
 
 
