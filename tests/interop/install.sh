@@ -16,10 +16,10 @@ megatron=$(pinned ANYMESH_MEGATRON_CORE_VERSION) tensorboard=$(pinned ANYMESH_TE
 what="DeepSpeed $deepspeed, transformers $transformers, accelerate $accelerate, peft $peft"
 what+=", megatron-core $megatron, TensorBoard $tensorboard and torch $torch"
 stamp=$venv/$(tr -d ',' <<<"$what" | tr ' ' '-').done
-if [[ -e $stamp ]]; then
-  say "$what are in $venv"
-  exit 0
-fi
+mkdir -p "$(dirname "$venv")"
+exec {lock}>"$venv.lock"
+flock "$lock"  # one script installs, others wait
+[[ ! -e $stamp ]] || exit 0
 started=$SECONDS
 headers=$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')
 [[ -e $deps/python/torch/lib/libtorch_python.so && -e $headers/Python.h ]] || "$repository/tools/setup.sh" --interop
@@ -28,13 +28,13 @@ python3 -m venv --clear "$venv" || {
   say "python3 -m venv failed: on Debian and Ubuntu it needs the package python3-venv"
   exit 1
 }
+# No __pycache__: PYTHONPYCACHEPREFIX names another folder wherever these packages are used.
+pip() { "$venv/bin/pip" install --quiet --no-compile --no-warn-conflicts --disable-pip-version-check --timeout 20 --retries 2 "$@"; }
 # The imports of torch and deepspeed; torch itself is there already. Only megatron-core's data code is used, which needs no
 # more.
-"$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 einops hjson huggingface_hub msgpack numpy \
-    packaging psutil py-cpuinfo pydantic tqdm filelock fsspec jinja2 networkx sympy 'setuptools<82' typing-extensions \
-    "transformers==$transformers" "tensorboard==$tensorboard" &&
-  "$venv/bin/pip" install --quiet --disable-pip-version-check --timeout 20 --retries 2 --no-deps "deepspeed==$deepspeed" \
-    "accelerate==$accelerate" "peft==$peft" "megatron-core==$megatron" ||
+pip einops hjson huggingface_hub msgpack numpy packaging psutil py-cpuinfo pydantic tqdm filelock fsspec jinja2 networkx sympy \
+  'setuptools<82' typing-extensions "transformers==$transformers" "tensorboard==$tensorboard" &
+pip --no-deps "deepspeed==$deepspeed" "accelerate==$accelerate" "peft==$peft" "megatron-core==$megatron" && wait $! ||
   { say "cannot install $what: no way to PyPI? (pip's message is above)"; exit 1; }
 (cd "$deps/python" && pwd) >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/torch.pth"
 
@@ -51,7 +51,7 @@ for name in $(readelf -d "${libraries[@]}" | sed -n 's/.*(NEEDED).*\[\(lib\(cu\|
   ln -s libnone.so "$stand_ins/$name"
 done
 
-LD_LIBRARY_PATH=$stand_ins DS_ACCELERATOR=cpu PYTHONPYCACHEPREFIX=$venv/pycache "$venv/bin/python" \
+LD_LIBRARY_PATH=$stand_ins DS_ACCELERATOR=cpu PYTHONPYCACHEPREFIX=$venv/pycache PYTHONDONTWRITEBYTECODE='' "$venv/bin/python" \
     -c 'import torch, deepspeed, transformers, accelerate, peft' >"$venv/import.log" 2>&1 || {
   tail -5 "$venv/import.log"; say "torch, deepspeed, transformers, accelerate or peft does not import"
   exit 1
