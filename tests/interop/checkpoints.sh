@@ -1,12 +1,8 @@
 #!/usr/bin/env bash
-# Checks that real torch, DeepSpeed and transformers read our files, and that we read DeepSpeed's, every number bit by bit (see
-# compare.py). data.sh does the same with megatron-core's data, tensorboard.sh with TensorBoard's reader; reshard.sh resumes
-# DeepSpeed from what ds_reshard writes, autotp.sh from what ds_to_universal makes of its AutoTP, autoep.sh moves mixtures of
-# experts to and from its AutoEP, and megatron.sh resumes Megatron-DeepSpeed. Installs the packages once into a venv, and trains
-# tiny models on meshes of up to 8 ranks.
+# Checks that real torch, DeepSpeed and transformers read our checkpoints, and that we read DeepSpeed's, every number bit by bit (see
+# compare.py). Trains tiny models on meshes of up to 8 ranks. Installs the same packages as run.sh, once.
 #
-#   tests/interop/run.sh [FOLDER_OF_EXECUTABLES]          default: build/release/bin
-#   ANYMESH_INTEROP_VENV=/path tests/interop/run.sh       the venv; default: build/interop-venv
+#   tests/interop/checkpoints.sh [FOLDER_OF_EXECUTABLES]  default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # FOLDER MESH FLAGS...: MESH is tp,pp,dp,zero.
@@ -48,11 +44,3 @@ for archive in "$repository"/tests/fixtures/{deepspeed,megatron}/*.tar.xz; do ta
 started=$SECONDS
 compare 900 compare.py "$bin" ours theirs
 echo "compared in $((SECONDS - started)) s"
-"$repository/tests/interop/data.sh" "$bin"
-"$repository/tests/interop/hf_convert.sh" "$bin"
-"$repository/tests/interop/tensorboard.sh" "$bin"
-"$repository/tests/interop/reshard.sh" "$bin"
-"$repository/tests/interop/autotp.sh" "$bin"
-"$repository/tests/interop/autoep.sh" "$bin"
-"$repository/tests/interop/megatron.sh" "$bin"
-"$repository/tests/interop/tokenizers.sh" "$bin"

@@ -3,12 +3,15 @@
 
     launch.py RANKS SCRIPT ARGUMENTS...
 
-The ranks are forks. So torch and DeepSpeed are imported once, and no operation of DeepSpeed is compiled (see ranks.py).
+The ranks are forks. So torch, DeepSpeed and transformers are imported once, and no operation of DeepSpeed is compiled (see
+ranks.py).
 """
 import pathlib
 import runpy
 import sys
 import tempfile
+
+import transformers.trainer
 
 from ranks import on_ranks
 

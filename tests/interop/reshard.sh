@@ -7,6 +7,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 started=$SECONDS
 compare 900 reshard.py "$bin"
-LAUNCHER="$venv/bin/python $repository/tests/interop/launch.py" \
+LAUNCHER="${python[*]} $repository/tests/interop/launch.py" \
   with_packages 600 "$repository/tutorials/14_stay_with_deepspeed/run.sh" "$bin"
 echo "resharded in $((SECONDS - started)) s"

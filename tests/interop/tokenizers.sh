@@ -6,5 +6,5 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 started=$SECONDS
-compare 1800 hf_tokenizers.py compare "$PWD" "$bin/tokenize_lines" "${@:2}"
+with_packages 1800 "$venv/bin/python" "$repository/tests/interop/hf_tokenizers.py" compare "$PWD" "$bin/tokenize_lines" "${@:2}"
 echo "compared tokenizers in $((SECONDS - started)) s"
