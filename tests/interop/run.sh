@@ -23,13 +23,15 @@ start() { # NAME COMMAND...
 
 # finish: waits for one job, and shows its output.
 finish() {
-  local job result=ok
+  local job script result=ok
   wait -n -p job "${!name[@]}" || result=FAILED
+  script=${name[$job]}
+  [[ $result == FAILED ]] || ! grep -q ^SKIPPED "$script.log" || result=SKIPPED
   row "$job" "$result"
-  printf '\n==== %s\n' "${table[-1]}"
-  cat "${name[$job]}.log"
-  [[ $result == ok ]] || fail "${name[$job]}: see above"
   unset "name[$job]"
+  printf '\n==== %s\n' "${table[-1]}"
+  cat "$script.log"
+  [[ $result != FAILED ]] || fail "$script: see above"
 }
 
 row() { table+=("$(printf '%-12s %4d s  %s' "${name[$1]}" $((SECONDS - began[$1])) "$2")"); }  # JOB RESULT
@@ -38,6 +40,7 @@ end() {
   local job
   for job in "${!name[@]}"; do
     kill -- "-$job" 2>/dev/null || true
+    [[ ${name[$job]} == warm ]] || row "$job" ended
   done
   rm -rf "$scratch"
   printf '\n==== %d s\n' "$SECONDS"
