@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that real torch, DeepSpeed and transformers read our checkpoints, and that we read DeepSpeed's, every number bit by bit (see
-# compare.py). Trains tiny models on meshes of up to 8 ranks. Installs the same packages as run.sh, once.
+# Checks that real torch, DeepSpeed and transformers read our checkpoints, and that we read DeepSpeed's, every number bit by bit
+# (see compare.py). Trains tiny models on meshes of up to 8 ranks. Installs the same packages as run.sh, once.
 #
 #   tests/interop/checkpoints.sh [FOLDER_OF_EXECUTABLES]  default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

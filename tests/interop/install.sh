@@ -29,7 +29,9 @@ python3 -m venv --clear "$venv" || {
   exit 1
 }
 # No __pycache__: PYTHONPYCACHEPREFIX names another folder wherever these packages are used.
-pip() { "$venv/bin/pip" install --quiet --no-compile --no-warn-conflicts --disable-pip-version-check --timeout 20 --retries 2 "$@"; }
+pip() {
+  "$venv/bin/pip" install --quiet --no-compile --no-warn-conflicts --disable-pip-version-check --timeout 20 --retries 2 "$@"
+}
 # The imports of torch and deepspeed; torch itself is there already. Only megatron-core's data code is used, which needs no
 # more.
 pip einops hjson huggingface_hub msgpack numpy packaging psutil py-cpuinfo pydantic tqdm filelock fsspec jinja2 networkx sympy \
