@@ -2,6 +2,7 @@
 # Runs twenty cases on threads and then on processes of mpirun. Losses, norms, rates and the checkpoint's files must be the
 # same, byte for byte. The cases cover all groups of a mesh, ZeRO stages, precisions and ways of computing and saving.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+warm_start
 mkdir threads processes
 
 runs=0

@@ -3,6 +3,7 @@
 # --reset-attention-mask and --eod-mask-loss): pp, ZeRO and recomputation change no bit, tp and dp agree to rounding, and a run
 # resumes on another mesh. Each flag changes the losses.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+warm_start
 
 for i in $(seq 1 200); do printf '{"text": "%s"}\n' "$(head -c $((i * 7 % 23 + 1)) <<<"document $i says $((i * i))")"; done >text.jsonl
 "$bin/preprocess_data" --input text.jsonl --output-prefix text --tokenizer-type ByteLevelTokenizer --append-eod --count-eod >preprocess.log || fail "$(cat preprocess.log)"

@@ -2,11 +2,12 @@
 # Experts spread over ranks: losses agree to rounding on every mesh. Each row of expert_meshes.txt resumes a checkpoint on another mesh,
 # directly or by a universal folder, with its state bit-equal, and by ds_reshard. A resume on the same mesh is bit-identical.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+warm_start
 
 model+=(--swiglu --disable-bias-linear --normalization rmsnorm --use-rotary-position-embeddings --ffn-hidden-size 32
         --num-experts 8 --moe-ffn-hidden-size 16 --moe-layer-freq 2 --moe-shared-expert-intermediate-size 8
         --moe-router-score-function sigmoid --moe-router-enable-expert-bias --moe-router-bias-update-rate 0.02
-        --moe-aux-loss-coeff 0.1 --moe-z-loss-coeff 0.001 --lr-decay-iters 50 --lr 1e-2 --global-batch-size 8)
+        --moe-aux-loss-coeff 0.1 --moe-z-loss-coeff 0.001 --lr-decay-iters 25 --lr 1e-2 --global-batch-size 8)
 
 # run MESH CSV FLAGS...: MESH is tp,pp,dp,zero,ep and, if tp does not cut experts, ,whole.
 run() {
@@ -16,24 +17,24 @@ run() {
   train "$tp,$pp,$dp,$zero" "$2" --expert-model-parallel-size "$ep" "${flags[@]}" "${@:3}" >log || fail "$*: $(tail -5 log)"
 }
 
-run 1,1,1,0,1 one.csv --train-iters 50
+run 1,1,1,0,1 one.csv --train-iters 25
 for mesh in 1,1,2,0,2 1,1,4,1,4 1,2,2,3,2 2,2,2,2,2 2,1,2,1,4,whole 2,1,4,3,2,whole; do
-  run $mesh other.csv --train-iters 50
+  run $mesh other.csv --train-iters 25
   close one.csv other.csv 1e-5 1 "experts, tp,pp,dp,zero,ep = $mesh"
 done
-run 1,1,4,0,2 two.csv --train-iters 50
+run 1,1,4,0,2 two.csv --train-iters 25
 for flags in "--zero-stage 1" "--activation-checkpointing" "--pipeline-model-parallel-size 2 --local-ranks 8"; do
-  run 1,1,4,0,2 other.csv --train-iters 50 $flags
+  run 1,1,4,0,2 other.csv --train-iters 25 $flags
   same two.csv other.csv "experts over two of four ranks, $flags"
 done
 
 python3 "$here/expert_meshes.py" --check "$here/expert_meshes.txt" || fail "expert_meshes.txt is not what expert_meshes.py prints"
 mapfile -t rows < <(grep -v '^#' "$here/expert_meshes.txt")
-run 1,1,1,0,1 start.csv --train-iters 50 --exit-interval 3 --save begin
+run 1,1,1,0,1 start.csv --train-iters 25 --exit-interval 3 --save begin
 for from in $(printf '%s\n' "${rows[@]}" | cut -d' ' -f1 | uniq); do
-  run "$from" /dev/null --train-iters 50 --exit-interval 6 --load begin --save "$from"
-  run "$from" straight.csv --train-iters 50 --exit-interval 8 --load begin
-  run "$from" "$from.csv" --train-iters 50 --exit-interval 8 --load "$from"
+  run "$from" /dev/null --train-iters 25 --exit-interval 6 --load begin --save "$from"
+  run "$from" straight.csv --train-iters 25 --exit-interval 8 --load begin
+  run "$from" "$from.csv" --train-iters 25 --exit-interval 8 --load "$from"
   same straight.csv "$from.csv" "a resume on the same mesh, $from" 7
   "$bin/ckpt" verify "$from/global_step6" >verify.log || fail "$from: $(cat verify.log)"
   ! "$bin/ckpt" diff begin/global_step3 "$from/global_step6" >diff.log || fail "$from: three steps changed nothing"
@@ -47,7 +48,7 @@ for row in "${rows[@]}"; do
   rm -rf moved cut
   run "$to" /dev/null --train-iters 6 --load "$from" --save moved "${folder[@]}"
   "$bin/ckpt" diff "$from/global_step6" moved/global_step6 >diff.log || fail "$row: $(cat diff.log)"
-  run "$to" moved.csv --train-iters 50 --exit-interval 8 --load "$from" "${folder[@]}"
+  run "$to" moved.csv --train-iters 25 --exit-interval 8 --load "$from" "${folder[@]}"
   close "$from.csv" moved.csv 1e-6 7 "$from -> $to, $way: $(grep -o '[0-9]* tensors compared, 0 differences' diff.log); next losses"
 
   # ds_reshard writes what a run there would have saved: a run goes on from it bit for bit as from the source.
@@ -58,14 +59,14 @@ for row in "${rows[@]}"; do
   echo global_step6 >cut/latest
   "$bin/ckpt" verify cut/global_step6 >verify.log || fail "$row, cut: $(cat verify.log)"
   "$bin/ckpt" diff "$from/$cut" cut/global_step6 >diff.log || fail "$row, cut: $(cat diff.log)"
-  run "$to" cut.csv --train-iters 50 --exit-interval 8 --load cut
+  run "$to" cut.csv --train-iters 25 --exit-interval 8 --load cut
   same moved.csv cut.csv "$from/$cut, cut for $to" 7
 done
 
 # ep 2 -> 4 -> 1 and pp 4 -> ep 4, as one run.
-run 1,1,4,1,2 parts.csv --train-iters 50 --exit-interval 10 --save path
-run 1,1,4,3,4 parts.csv --train-iters 50 --exit-interval 20 --load path --save path2
-run 1,1,2,0,1 parts.csv --train-iters 50 --exit-interval 30 --load path2 --save path3
-run 1,4,1,0,1 parts.csv --train-iters 50 --exit-interval 40 --load path3 --save path4
-run 1,1,4,2,4 parts.csv --train-iters 50 --load path4
+run 1,1,4,1,2 parts.csv --train-iters 25 --exit-interval 5 --save path
+run 1,1,4,3,4 parts.csv --train-iters 25 --exit-interval 10 --load path --save path2
+run 1,1,2,0,1 parts.csv --train-iters 25 --exit-interval 15 --load path2 --save path3
+run 1,4,1,0,1 parts.csv --train-iters 25 --exit-interval 20 --load path3 --save path4
+run 1,1,4,2,4 parts.csv --train-iters 25 --load path4
 close one.csv parts.csv 1e-5 1 "ep 2 -> 4 -> 1 -> pp 4 -> ep 4"

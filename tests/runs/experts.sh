@@ -1,23 +1,24 @@
 #!/usr/bin/env bash
-# Mixtures of experts: pp, ZeRO and recomputation change no bit over 50 steps, tp and dp agree to rounding, and runs resume on other
+# Mixtures of experts: pp, ZeRO and recomputation change no bit over 25 steps, tp and dp agree to rounding, and runs resume on other
 # meshes, directly and by a universal folder, with the state bit-equal. Each flag changes the losses. bf16 stays close.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+warm_start
 
 model+=(--swiglu --disable-bias-linear --normalization rmsnorm --use-rotary-position-embeddings --ffn-hidden-size 32
         --num-experts 6 --moe-ffn-hidden-size 16 --moe-layer-freq 2 --moe-shared-expert-intermediate-size 8
         --qk-layernorm --qk-layernorm-all-heads
-        --lr-decay-iters 50 --lr 1e-2)
+        --lr-decay-iters 25 --lr 1e-2)
 balanced=(--moe-aux-loss-coeff 0.1 --moe-z-loss-coeff 0.001)
 run() { train "$1" "$2" "${@:3}" >log || fail "$*: $(tail -5 log)"; }
 differ() { ! "$bin/plot_loss" --tolerance 1e-6 "$1" "$2" >plot.log 2>&1 || fail "$3 changes nothing"; echo "ok: $3 changes the losses"; }
 
-run 1,1,1,0 one.csv --train-iters 50 "${balanced[@]}"
+run 1,1,1,0 one.csv --train-iters 25 "${balanced[@]}"
 for mesh in 1,2,1,1 1,3,1,0 1,1,1,3; do
-  run $mesh other.csv --train-iters 50 "${balanced[@]}" --activation-checkpointing
+  run $mesh other.csv --train-iters 25 "${balanced[@]}" --activation-checkpointing
   same one.csv other.csv "experts, tp,pp,dp,zero = $mesh, recomputed"
 done
 for mesh in "2,2,2,1" "1,1,3,3" "4,1,1,0" "2,1,2,2 --sequence-parallel"; do
-  run ${mesh%% *} other.csv --train-iters 50 "${balanced[@]}" $([[ $mesh != *" "* ]] || echo "${mesh#* }")
+  run ${mesh%% *} other.csv --train-iters 25 "${balanced[@]}" $([[ $mesh != *" "* ]] || echo "${mesh#* }")
   close one.csv other.csv 1e-5 1 "experts, tp,pp,dp,zero = $mesh"
 done
 
@@ -44,21 +45,21 @@ done
 cmp tokens-1,1,1,0 tokens-1,2,2,1 || fail "the experts have other tokens on another mesh"
 echo "ok: 384 choices in each of $(wc -l <tokens-1,1,1,0) layers, the same ones on one rank and on four"
 
-# Stopped at 10, 20 and 30, on four meshes.
-run 1,2,2,1 parts.csv "${balanced[@]}" --train-iters 50 --save ckpt --exit-interval 10
-convert ckpt global_step10
-run 4,1,1,3 parts.csv "${balanced[@]}" --train-iters 50 --load ckpt --universal-checkpoint --save ckpt2 --exit-interval 10
-run 2,1,2,2 parts.csv "${balanced[@]}" --train-iters 50 --load ckpt2 --save ckpt3 --exit-interval 10
-convert ckpt2 global_step20
-convert ckpt3 global_step30
-"$bin/ckpt" verify ckpt3/global_step30_universal >verify.log || fail "$(cat verify.log)"
-for folder in ckpt/global_step10 ckpt3/global_step30_universal; do
+# Stopped at 5, 10 and 15, on four meshes.
+run 1,2,2,1 parts.csv "${balanced[@]}" --train-iters 25 --save ckpt --exit-interval 5
+convert ckpt global_step5
+run 4,1,1,3 parts.csv "${balanced[@]}" --train-iters 25 --load ckpt --universal-checkpoint --save ckpt2 --exit-interval 5
+run 2,1,2,2 parts.csv "${balanced[@]}" --train-iters 25 --load ckpt2 --save ckpt3 --exit-interval 5
+convert ckpt2 global_step10
+convert ckpt3 global_step15
+"$bin/ckpt" verify ckpt3/global_step15_universal >verify.log || fail "$(cat verify.log)"
+for folder in ckpt/global_step5 ckpt3/global_step15_universal; do
   "$bin/ckpt" inspect $folder >inspect.log
   grep -q '\.mlp\.experts\.w1 .* 6 experts along dim 0' inspect.log || fail "$(grep experts inspect.log)"
 done
-run 1,1,1,0 parts.csv "${balanced[@]}" --train-iters 50 --load ckpt3 --universal-checkpoint
+run 1,1,1,0 parts.csv "${balanced[@]}" --train-iters 25 --load ckpt3 --universal-checkpoint
 close one.csv parts.csv 1e-5 1 "experts, on four meshes one after the other"
-run 1,3,1,1 again.csv "${balanced[@]}" --train-iters 30 --load ckpt2 --universal-checkpoint --save ckpt4
-run 4,1,1,0 moved.csv "${balanced[@]}" --train-iters 20 --load ckpt2 --universal-checkpoint --save ckpt5
-"$bin/ckpt" diff ckpt2/global_step20 ckpt5/global_step20 >diff.log || fail "$(cat diff.log)"
+run 1,3,1,1 again.csv "${balanced[@]}" --train-iters 15 --load ckpt2 --universal-checkpoint --save ckpt4
+run 4,1,1,0 moved.csv "${balanced[@]}" --train-iters 10 --load ckpt2 --universal-checkpoint --save ckpt5
+"$bin/ckpt" diff ckpt2/global_step10 ckpt5/global_step10 >diff.log || fail "$(cat diff.log)"
 echo "ok: a state that moved to another mesh and was saved there: $(tail -1 diff.log)"

@@ -2,6 +2,7 @@
 # State on disk is the same as state in memory: losses and checkpoints are equal, bit for bit, and a run of either kind resumes
 # from a checkpoint of the other.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+warm_start
 
 model+=(--global-batch-size 6)
 nvme=(--nvme-path "$scratch" --offload-optimizer nvme)

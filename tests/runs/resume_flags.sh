@@ -3,6 +3,7 @@
 # model's maths. They are accepted where they may differ, and refused where they may not. Also covers a frozen stage with
 # offloading.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+warm_start
 
 model=(--num-layers 5 --hidden-size 24 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16
        --make-vocab-size-divisible-by 8 --mock-data --vocab-size 257 --global-batch-size 12 --lr 3e-4

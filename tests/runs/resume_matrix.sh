@@ -3,6 +3,7 @@
 # loading holds the same weights, moments and steps bit by bit, as ckpt and gather.py find. The first loss is that of the run
 # that continued unchanged.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+warm_start
 
 model=(--num-layers 5 --seq-length 12 --max-position-embeddings 12 --attention-dropout 0.1 --hidden-dropout 0.1
        --make-vocab-size-divisible-by 8 --mock-data --lr 3e-3 --min-lr 3e-4 --lr-decay-style cosine --lr-decay-iters 12

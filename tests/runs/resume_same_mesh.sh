@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Stops and resumes on the same mesh. Every later loss is bit-identical to the uninterrupted run's. Dropout on.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+warm_start
 
 for mesh in 1,1,1,0 1,1,3,1 2,2,1,0 2,2,2,1 1,2,3,2 2,1,2,3 2,2,2,3; do
   for precision in "" --bf16; do

@@ -1,21 +1,9 @@
 #!/usr/bin/env bash
 # Trains 20 steps on tp2 x pp2 x dp2, converts, and resumes for 20 on other meshes. The first loss is within 1e-6 relative of
-# the uninterrupted run's, all are within 1e-4. The restored weights and moments are bit-equal to the saved ones. Then changes
-# the mesh a second and a third time.
+# the uninterrupted run's, all are within 1e-4 (resume_matrix compares the state). Then changes the mesh a second and a third
+# time.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-
-# Hashes every weight and moment of a universal folder.
-states() { (cd "$1/zero" && find . -name '*.pt' ! -name optimizer_state.pt | sort | xargs md5sum); }
-
-# restored MESH FROM TAG FLAGS...: loads on MESH, saves again before any step, and checks that the states are equal.
-restored() {
-  train "$1" /dev/null --train-iters "${3#global_step}" --load "$2" --universal-checkpoint --save again "${@:4}" \
-      >again.log || fail "$1: $(tail -5 again.log)"
-  convert again "$3"
-  diff <(states "$2/$3_universal") <(states "again/$3_universal") >states.diff || fail "$1: restored states differ: $(head -3 states.diff)"
-  echo "ok: tp,pp,dp,zero = $1: $(wc -l < <(states "again/$3_universal")) restored tensors bit-equal"
-  rm -r again
-}
+warm_start
 
 families() {
   mkdir families && cd families
@@ -67,7 +55,6 @@ for mesh in 1,1,1,0 4,1,1,1 1,4,1,0 1,1,4,2 2,1,3,3 1,2,3,1 2,3,1,3 1,1,6,0; do
   train $mesh test.csv --train-iters 40 --load ckpt --universal-checkpoint >resume.log || fail "$mesh: $(tail -5 resume.log)"
   close whole.csv test.csv 1e-4 21 "tp,pp,dp,zero = $mesh, iterations 21-40"
   close <(head -22 whole.csv) <(head -2 test.csv) 1e-6 21 "tp,pp,dp,zero = $mesh, iteration 21"
-  restored $mesh ckpt global_step20 "${schedule[@]}"
 done
 
 # Without a conversion step: a load reshards an ordinary checkpoint, and --universal-checkpoint converts it if no universal
@@ -103,23 +90,16 @@ convert ckpt3 global_step32
 train 1,3,2,1 chain.csv --train-iters 40 --load ckpt3 --universal-checkpoint >chain.log || fail "$(tail -5 chain.log)"
 close whole.csv chain.csv 1e-4 21 "three changes of mesh, iterations 21-40"
 
-# bf16 keeps its fp32 masters. The precision may change on a resume.
+# A run in fp16 resumes with the dynamic loss scale of the checkpoint. This run's loss scale replaces a static or absent one.
 train 2,1,2,1 bf16.csv --bf16 --train-iters 20 "${schedule[@]}" --save ckpt-bf16 >bf16.log || fail "$(tail -5 bf16.log)"
-convert ckpt-bf16 global_step20
-restored 1,2,3,1 ckpt-bf16 global_step20 "${schedule[@]}" --bf16
-restored 1,3,1,0 ckpt-bf16 global_step20 "${schedule[@]}"
-
-# Every precision resumes from every other. This run's loss scale replaces a static or absent one.
 train 1,1,2,2 fp16.csv --fp16 --initial-loss-scale 4096 --train-iters 20 "${schedule[@]}" --save ckpt-fp16 >log || fail "$(tail -5 log)"
 convert ckpt-fp16 global_step20
-restored 2,1,1,3 ckpt-fp16 global_step20 "${schedule[@]}" --bf16
-restored 1,2,1,0 ckpt-fp16 global_step20 "${schedule[@]}" --fp16
 train 1,1,1,1 test.csv --fp16 --train-iters 22 "${schedule[@]}" --load ckpt-fp16 --universal-checkpoint >log || fail "$(tail -5 log)"
 [[ $(tail -1 test.csv | cut -d, -f6) == 4096 ]] || fail "the dynamic loss scale was not restored: $(tail -1 test.csv)"
 train 2,2,1,1 test.csv --fp16 --initial-loss-scale 512 --train-iters 22 "${schedule[@]}" --load ckpt-bf16 >log || fail "$(tail -5 log)"
 grep -q "no dynamic loss scale: starting at 512" log || fail "bf16 -> fp16: $(cat log)"
 [[ $(tail -1 test.csv | cut -d, -f6) == 512 ]] || fail "bf16 -> fp16: $(tail -1 test.csv)"
-echo "ok: fp16 <-> bf16 <-> fp32"
+echo "ok: loss scales are restored or started"
 
 # Another schedule and another batch are refused, or announced.
 other=(--train-iters 24 --lr 1e-3 --lr-decay-iters 120 --global-batch-size 24)

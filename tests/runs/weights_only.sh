@@ -2,6 +2,7 @@
 # Checkpoints without optimizer state, whole models, and frozen parameters: the flags decide what is written. The test checks
 # loads and refusals on meshes other than the saving one.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+warm_start
 
 refused() {  # WORDS COMMAND...
   local words=$1
