@@ -111,7 +111,7 @@ export -f full_disk launch train newest verified fail
 export bin here scratch bytes mesh mpi
 if unshare -m true 2>/dev/null; then
   for ((i = 0; i < full; ++i)); do
-    declare -p model flags >arrays
+    declare -p model flags trainer >arrays
     unshare -m bash -ec "source '$scratch/arrays'; cd '$scratch'; full_disk $((i * bytes / full)) $( ((i % 2)) && echo --async-save)" || fail "see above"
   done
   unshare -m bash -ec "mkdir tiny; mount -t tmpfs -o size=64k tmpfs tiny
