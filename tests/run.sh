@@ -11,8 +11,7 @@ tools/setup.sh ${CMAKE_PREFIX_PATH:+--no-torch}
 cmake --preset release
 cmake --build --preset release
 status=0
-# One more than there are cores: some tests sleep.
-ctest --preset release -j "$(($(nproc) + 1))" "$@" | tee build/ctest.log || status=$?
+ctest --preset release -j "$(nproc)" "$@" | tee build/ctest.log || status=$?
 printf '\nslowest, seconds:\n'
 sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' build/ctest.log | sort -rn |
   awk 'NR <= 10 {printf "%8.1f  %s\n", $1, $2}'
