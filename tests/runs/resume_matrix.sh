@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the rows of resume_matrix.txt: trains 6 steps and saves, then loads elsewhere in one of three ways. A save right after
+# Runs the rows of resume_matrix.txt: trains 3 steps and saves, then loads elsewhere in one of three ways. A save right after
 # loading holds the same weights, moments and steps bit by bit, as ckpt and gather.py find. The first loss is that of the run
 # that continued unchanged.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -39,16 +39,23 @@ on() {
       "${@:3}" >log 2>&1 || fail "$arch on $1: $(tail -5 log)"
 }
 
-gather() { python3 "$here/gather.py" "$1" "$2" >gather.log 2>&1; }
+python=$(python3 -c 'import sys; print(sys.executable)')  # itself: some python3 are slow scripts
+gather() { "$python" -I -S "$here/gather.py" "$1" "$2" >gather.log 2>&1; }
 
-# train_source: trains the run that a row loads, unless the previous row did. The run continues unchanged to step 8.
+# train_source: trains the run that a row loads, unless the previous row did. The run continues unchanged to step 4. For each
+# kind of file, gather.py is shown two checkpoints that differ.
 train_source() {
   [[ $trained != "$arch $from $batch" ]] || return 0
   rm -rf source source.csv
-  on "$from" source.csv --train-iters 8 --save source --save-interval 6
-  ! gather source/global_step6 source/global_step8 && grep -q '^differs: ' gather.log || fail "gather.py sees no difference between steps 6 and 8"
-  rm -r source/global_step8
-  echo -n global_step6 >source/latest
+  on "$from" source.csv --train-iters 4 --save source --save-interval 3
+  local kind
+  kind=$(cut -d' ' -f2-3 <<<"$from")
+  if [[ $kinds != *"/$kind/"* ]]; then
+    ! gather source/global_step3 source/global_step4 && grep -q '^differs: ' gather.log || fail "gather.py sees no difference between steps 3 and 4"
+    kinds+="/$kind/"
+  fi
+  rm -r source/global_step4
+  echo -n global_step3 >source/latest
   trained="$arch $from $batch"
 }
 
@@ -58,27 +65,27 @@ resume_row() {
   local row="$arch: $from -> $to, $way"
   train_source
   case $way in
-    universal) [[ -e source/latest_universal ]] || convert source global_step6 ;;
+    universal) [[ -e source/latest_universal ]] || convert source global_step3 ;;
     converts) rm -rf source/*_universal ;;
     direct) load=(--load source) ;;
   esac
   rm -rf again resumed.csv
-  on "$to" /dev/null --train-iters 6 "${load[@]}" --save again
-  [[ $way != converts ]] || grep -q 'converted global_step6 to' log || fail "$row: nothing was converted: $(cat log)"
-  "$bin/ckpt" diff source/global_step6 again/global_step6 >diff.log || fail "$row: $(tail -5 diff.log)"
+  on "$to" /dev/null --train-iters 3 "${load[@]}" --save again
+  [[ $way != converts ]] || grep -q 'converted global_step3 to' log || fail "$row: nothing was converted: $(cat log)"
+  "$bin/ckpt" diff source/global_step3 again/global_step3 >diff.log || fail "$row: $(tail -5 diff.log)"
   grep -q ', 0 differences$' diff.log || fail "$row: $(cat diff.log)"
-  gather source/global_step6 again/global_step6 || fail "$row: $(tail -5 gather.log)"
-  on "$to" resumed.csv --train-iters 8 "${load[@]}"
-  [[ $(losses resumed.csv 7 | wc -l) == 2 ]] || fail "$row: it trained $(losses resumed.csv | wc -l) steps"
+  gather source/global_step3 again/global_step3 || fail "$row: $(tail -5 gather.log)"
+  on "$to" resumed.csv --train-iters 4 "${load[@]}"
+  [[ $(losses resumed.csv 4 | wc -l) == 1 ]] || fail "$row: it trained $(losses resumed.csv | wc -l) steps"
   [[ $4 != fp32 || $9 != fp32 ]] || tolerance=1e-6
-  close <(head -8 source.csv) <(head -2 resumed.csv) $tolerance 7 "$row: $(tail -1 gather.log); step 7"
+  close source.csv resumed.csv $tolerance 4 "$row: $(tail -1 gather.log); step 4"
 }
 
 python3 "$here/resume_matrix.py" --check "$here/resume_matrix.txt" || fail "resume_matrix.txt"
 mapfile -t rows < <(grep -v '^#' "$here/resume_matrix.txt")
 # Runs two rows at a time, each in its own folder. Rows that load the same saved run go to the same folder.
 rows_of() { # 0 OR 1
-  local trained='' key='' source=0 row
+  local trained='' key='' kinds='' source=0 row
   mkdir "rows$1" && cd "rows$1"
   for row in "${rows[@]}"; do
     [[ $(cut -d' ' -f1-6 <<<"$row") == "$key" ]] || { key=$(cut -d' ' -f1-6 <<<"$row") source=$((1 - source)); }
