@@ -18,22 +18,26 @@ run() {
 }
 
 run 1,1,1,0,1 one.csv --train-iters 25
-for mesh in 1,1,2,0,2 1,1,4,1,4 1,2,2,3,2 2,2,2,2,2 2,1,2,1,4,whole 2,1,4,3,2,whole; do
-  run $mesh other.csv --train-iters 25
-  close one.csv other.csv 1e-5 1 "experts, tp,pp,dp,zero,ep = $mesh"
+for row in 1,1,2,0,2:8 1,1,4,1,4:25 1,2,2,3,2:8 2,2,2,2,2:8 2,1,2,1,4,whole:8 2,1,4,3,2,whole:25; do
+  mesh=${row%:*} steps=${row#*:}
+  run $mesh other.csv --train-iters $steps
+  close <(head -$((steps + 1)) one.csv) other.csv 1e-5 1 "experts, tp,pp,dp,zero,ep = $mesh"
 done
 run 1,1,4,0,2 two.csv --train-iters 25
-for flags in "--zero-stage 1" "--activation-checkpointing" "--pipeline-model-parallel-size 2 --local-ranks 8"; do
-  run 1,1,4,0,2 other.csv --train-iters 25 $flags
-  same two.csv other.csv "experts over two of four ranks, $flags"
+for row in "25 --zero-stage 1" "8 --activation-checkpointing" "8 --pipeline-model-parallel-size 2 --local-ranks 8"; do
+  read -r steps flags <<<"$row"
+  run 1,1,4,0,2 other.csv --train-iters $steps $flags
+  same <(head -$((steps + 1)) two.csv) other.csv "experts over two of four ranks, $flags"
 done
 
 python3 "$here/expert_meshes.py" --check "$here/expert_meshes.txt" || fail "expert_meshes.txt is not what expert_meshes.py prints"
 mapfile -t rows < <(grep -v '^#' "$here/expert_meshes.txt")
 run 1,1,1,0,1 start.csv --train-iters 25 --exit-interval 3 --save begin
+# Each source runs from step 3 to 8 and saves at 6 on its way.
 for from in $(printf '%s\n' "${rows[@]}" | cut -d' ' -f1 | uniq); do
-  run "$from" /dev/null --train-iters 25 --exit-interval 6 --load begin --save "$from"
-  run "$from" straight.csv --train-iters 25 --exit-interval 8 --load begin
+  run "$from" straight.csv --train-iters 25 --exit-interval 8 --load begin --save "$from" --save-interval 6
+  rm -r "$from/global_step8"
+  echo -n global_step6 >"$from/latest"
   run "$from" "$from.csv" --train-iters 25 --exit-interval 8 --load "$from"
   same straight.csv "$from.csv" "a resume on the same mesh, $from" 7
   "$bin/ckpt" verify "$from/global_step6" >verify.log || fail "$from: $(cat verify.log)"
