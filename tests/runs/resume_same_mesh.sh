@@ -3,11 +3,14 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 warm_start
 
+# Three layers are 2 + 1 on two stages. Six samples are 6, 3 and 2 micro-batches on one, two and three data-parallel ranks.
+model+=(--num-layers 3 --global-batch-size 6)
+
 for mesh in 1,1,1,0 1,1,3,1 2,2,1,0 2,2,2,1 1,2,3,2 2,1,2,3 2,2,2,3; do
   for precision in "" --bf16; do
-    train $mesh whole.csv --train-iters 6 --global-batch-size 6 $precision >whole.log || fail "$(tail -5 whole.log)"
-    train $mesh parts.csv --train-iters 6 --global-batch-size 6 $precision --save ckpt --exit-interval 3 >parts.log || fail "$(tail -5 parts.log)"
-    train $mesh parts.csv --train-iters 6 --global-batch-size 6 $precision --load ckpt >parts.log || fail "$(tail -5 parts.log)"
+    train $mesh whole.csv --train-iters 4 $precision >whole.log || fail "$(tail -5 whole.log)"
+    train $mesh parts.csv --train-iters 4 $precision --save ckpt --exit-interval 2 >parts.log || fail "$(tail -5 parts.log)"
+    train $mesh parts.csv --train-iters 4 $precision --load ckpt >parts.log || fail "$(tail -5 parts.log)"
     same whole.csv parts.csv "tp,pp,dp,zero = $mesh ${precision:-fp32}"
     rm -r ckpt
   done
@@ -27,7 +30,7 @@ same whole.csv parts.csv "from an older tag"
 rm -r ckpt
 
 # fp16: the loss scale moves and steps are skipped, before and after the stop.
-fp16=(--fp16 --initial-loss-scale 4194304 --loss-scale-window 4 --hysteresis 2)
+fp16=(--fp16 --initial-loss-scale 4194304 --loss-scale-window 4 --hysteresis 2 --global-batch-size 8)
 for mesh in 1,2,2,0 1,2,2,1 1,1,4,3; do
   train $mesh whole.csv --train-iters 16 "${fp16[@]}" >whole.log || fail "$(tail -5 whole.log)"
   train $mesh parts.csv --train-iters 16 "${fp16[@]}" --save ckpt --exit-interval 8 >parts.log || fail "$(tail -5 parts.log)"
@@ -43,14 +46,14 @@ done
 # Parameter names without a pipeline change nothing else. The losses are the same under both kinds of names. A checkpoint
 # resumes under either, read as it is or as a universal one.
 for mesh in 2,1,2,0 2,1,2,1 1,1,3,3; do
-  train $mesh whole.csv --train-iters 6 >whole.log || fail "$(tail -5 whole.log)"
-  train $mesh first.csv --train-iters 6 --no-pipeline-parallel --save ckpt --exit-interval 3 >first.log || fail "$(tail -5 first.log)"
+  train $mesh whole.csv --train-iters 4 >whole.log || fail "$(tail -5 whole.log)"
+  train $mesh first.csv --train-iters 4 --no-pipeline-parallel --save ckpt --exit-interval 2 >first.log || fail "$(tail -5 first.log)"
   [[ -z $(find ckpt -name 'layer_*') ]] || fail "layer files without a pipeline: $(find ckpt -name 'layer_*')"
-  convert ckpt global_step3
-  [[ -d ckpt/global_step3_universal/zero/language_model.encoder.layers.0.mlp.dense_4h_to_h.weight ]] || fail "$(ls ckpt/*/zero)"
+  convert ckpt global_step2
+  [[ -d ckpt/global_step2_universal/zero/language_model.encoder.layers.0.mlp.dense_4h_to_h.weight ]] || fail "$(ls ckpt/*/zero)"
   for load in --no-pipeline-parallel "" --universal-checkpoint; do
     cp first.csv parts.csv
-    train $mesh parts.csv --train-iters 6 --load ckpt $load >parts.log || fail "$(tail -5 parts.log)"
+    train $mesh parts.csv --train-iters 4 --load ckpt $load >parts.log || fail "$(tail -5 parts.log)"
     same whole.csv parts.csv "tp,pp,dp,zero = $mesh, language_model names, loaded with '$load'"
     ! grep "Megatron-DeepSpeed's" convert.log parts.log || fail "a checkpoint of ours was taken for one of Megatron-DeepSpeed's"
   done
