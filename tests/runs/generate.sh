@@ -2,7 +2,7 @@
 # generate continues a text that its model has learned by heart. It writes the same text from the checkpoint of any mesh, a
 # universal folder and weights, with and without a cache. It refuses impossible requests.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-export OMP_NUM_THREADS=1
+warm_start
 
 line='Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. '
 for _ in {1..200}; do printf '%s' "$line"; done >text.txt
@@ -64,7 +64,8 @@ alike() {
   same_text expected found "four prompts at once, ${*:3}"
 }
 alike --load c --num-tokens-to-generate 40 --temperature 1.2
-alike --load c --num-tokens-to-generate 40 --temperature 1.2 --recompute
+text found --load c --num-tokens-to-generate 40 --temperature 1.2 --recompute --prompts "${several[@]}"
+same_text expected found "four prompts at once, without a cache"
 alike --load c --num-tokens-to-generate 70 --temperature 50 --seed 1
 
 # A SentencePiece model. The text of a piece depends on those before it, and the texts end at different steps.
@@ -92,7 +93,7 @@ echo "ok: <s> begins a text, and a prompt if asked for"
 # A run's files with relative paths are found from another folder, and beside the checkpoint.
 mkdir -p here/data elsewhere/deep
 cp "${pieces[3]}" here/data/some.model
-(cd here && "$bin/pretrain_gpt" "${gpt[@]}" --data-path ../pieces_text_document "${run[@]:2}" "${pieces[@]:0:3}" data/some.model --train-iters 1 \
+(cd here && "${trainer[@]}" "${gpt[@]}" --data-path ../pieces_text_document "${run[@]:2}" "${pieces[@]:0:3}" data/some.model --train-iters 1 \
     --lr-warmup-iters=0 --save 'my c' >../train.log 2>&1) || fail "$(tail -5 train.log)"
 some() {
   (cd elsewhere/deep && text "$scratch/found" --load "$1" --prompts x --num-tokens-to-generate 1 && grep -q -- "$2" log) || fail "$1: $(cat elsewhere/deep/log)"
@@ -117,7 +118,7 @@ echo '{"normalizer": {"type": "NFC"}}' >'my import/tokenizer.json'
 refused 1 'my import/tokenizer.json says that this tokenizer does not split text as .*its normalizer is ."type":"NFC".' --load 'my import' --tokenizer-type GPT2BPETokenizer
 
 # A model may have more tokens than its tokenizer (padding). Training continues with them, and generate never draws one.
-wide() { "$bin/pretrain_gpt" "${gpt[@]}" "${run[@]}" --lr-warmup-iters=0 --lr-decay-iters 9 --save w "$@" >train.log 2>&1; }
+wide() { "${trainer[@]}" "${gpt[@]}" "${run[@]}" --lr-warmup-iters=0 --lr-decay-iters 9 --save w "$@" >train.log 2>&1; }
 wide --tokenizer-type NullTokenizer --vocab-size 300 --train-iters 1 || fail "$(tail -5 train.log)"
 wide --tokenizer-type ByteLevelTokenizer --load w --train-iters 2 || fail "$(tail -5 train.log)"
 grep -q 'note: .* vocabulary of the checkpoint has 300 entries, the tokenizer 257' train.log || fail "no note: $(cat train.log)"
@@ -140,7 +141,8 @@ for positions in --position-embedding-type\ alibi --use-rotary-position-embeddin
 done
 
 # A text longer than the window, here 16 tokens with learned positions and 6 with rotary ones: each token is the one that follows
-# the tokens of the window alone, which begins at a multiple of its half. A prompt may be longer than the window too.
+# the tokens of the window alone, which begins at a multiple of its half. A prompt may be longer than the window too. Prompts given
+# at once have the texts that they have alone, as above.
 windows() {
   local kind=$1 window=$2 length start numbers
   train 1,1,1,0 /dev/null --train-iters 1 --lr-warmup-iters=0 --init-method-std 0.5 "${@:3}" --save n >train.log 2>&1 ||
@@ -151,12 +153,14 @@ windows() {
   same_text long found "$kind, a window of $window"
   read -ra numbers <long
   [[ ${#numbers[@]} == 43 && $(printf '%s\n' "${numbers[@]:3}" | sort -u | wc -l) -gt 1 ]] || fail "$(cat long)"
+  local prompts=()
   for ((length = window + 1, start = window / 2; length < 43; ++length)); do
     ((length - start <= window)) || ((start += window / 2))
-    text next --load n --prompts "${numbers[*]:start:length-start}" --num-tokens-to-generate 1 --temperature 0
-    [[ $(awk '{print $NF}' next) == "${numbers[length]}" ]] ||
-      fail "$kind: token $length is ${numbers[length]}, the window's $(cat next)"
+    prompts+=("${numbers[*]:start:length-start}")
   done
+  text next --load n --prompts "${prompts[@]}" --num-tokens-to-generate 1 --temperature 0
+  [[ $(awk '{print $NF}' next | xargs) == "${numbers[*]:window + 1}" ]] ||
+    fail "$kind: tokens ${numbers[*]:window + 1}, the windows' $(awk '{print $NF}' next | xargs)"
   text found --load n --window "$window" --prompts "${numbers[*]:0:30}" --num-tokens-to-generate 13 --temperature 0
   same_text long found "$kind, a prompt longer than the window"
 }
@@ -173,7 +177,7 @@ threads() {
   grep -q "threads: $1\$" log || fail "$load, ${*:2}: expected $1 threads: $(cat log)"
 }
 large=(--num-layers 1 --hidden-size 1024 --micro-batch-size 1 --global-batch-size 1)
-"$bin/pretrain_gpt" "${gpt[@]}" "${run[@]}" "${large[@]}" --train-iters 1 --lr-warmup-iters=0 --save large >train.log 2>&1 || fail "$(tail -5 train.log)"
+"${trainer[@]}" "${gpt[@]}" "${run[@]}" "${large[@]}" --train-iters 1 --lr-warmup-iters=0 --save large >train.log 2>&1 || fail "$(tail -5 train.log)"
 load=c threads 1 env -u OMP_NUM_THREADS
 load=large threads "$(env -u OMP_NUM_THREADS nproc)" env -u OMP_NUM_THREADS
 for load in c large; do
