@@ -3,6 +3,7 @@
 # same, byte for byte. The cases cover all groups of a mesh, ZeRO stages, precisions and ways of computing and saving.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 warm_start
+model+=(--global-batch-size 6)
 mkdir threads processes
 
 runs=0
@@ -20,7 +21,7 @@ both() {
 }
 
 for zero in 0 1 2 3; do
-  both 1,1,4,$zero
+  both 1,1,3,$zero
   both 2,1,2,$zero --bf16 --sequence-parallel
 done
 both 4,1,1,0 --activation-checkpointing
@@ -29,7 +30,7 @@ both 1,5,1,0 --fp16 --initial-loss-scale 4096
 both 2,2,1,1 --untie-embeddings-and-output-weights
 both 2,2,2,1 --async-save --save-interval 2
 both 2,2,2,3 --fp16 --activation-checkpointing --sequence-parallel
-both 1,2,3,2 --micro-batch-size 2
+both 1,2,3,2 --micro-batch-size 2 --global-batch-size 12
 both 3,1,2,3 --vocab-size 50 --num-attention-heads 6 --offload-optimizer nvme --offload-param nvme --nvme-path .
 both 1,3,2,2 --async-save --bf16
 both 2,1,2,1 --swiglu --num-key-value-heads 2 --normalization rmsnorm --disable-bias-linear --use-rotary-position-embeddings
