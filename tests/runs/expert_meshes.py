@@ -48,11 +48,11 @@ def generate():
     while missing:
         sources.append(max(RUNS, key=lambda run: len(of_run(run) & missing)))
         missing -= of_run(sources[-1])
-    options = list(itertools.product(sources, RUNS, WAYS))
+    options = {row: pairs(row) for row in itertools.product(sources, RUNS, WAYS)}
     missing, rows = all_pairs(), []
     while missing:
-        rows.append(max(options, key=lambda row: len(pairs(row) & missing)))
-        missing -= pairs(rows[-1])
+        rows.append(max(options, key=lambda row: len(options[row] & missing)))
+        missing -= options[rows[-1]]
     return sorted(rows, key=lambda row: (sources.index(row[0]), row))
 
 
