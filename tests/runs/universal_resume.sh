@@ -8,15 +8,15 @@ warm_start
 # run MESH CSV FLAGS...: trains with few micro-batches on a rank: as many as stages, but two at least, or more if these do not
 # divide the rank's part of the twelve samples. Its output is in log.
 run() {
-  local tp pp dp zero samples few
-  IFS=, read -r tp pp dp zero <<<"$1"
+  local pp dp samples few
+  IFS=, read -r _ pp dp _ <<<"$1"
   samples=$((12 / dp)) few=$((pp > 2 ? pp : 2))
   while ((samples % few != 0)); do ((few += 1)); done
   train "$1" "$2" --micro-batch-size $((samples / few)) "${@:3}" >log 2>&1
 }
 must() { run "$@" || fail "$*: $(tail -5 log)"; }
-# back_to FOLDER TAG LATER: as if the run had been stopped when it had saved TAG.
-back_to() { rm -r "$1"/$3 && echo -n "$2" >"$1/latest"; }
+# back_to FOLDER TAG LATER...: as if the run had been stopped when it had saved TAG.
+back_to() { (cd "$1" && rm -r "${@:3}" && echo -n "$2" >latest); }
 
 families() {
   mkdir families && cd families
@@ -48,7 +48,7 @@ families() {
 
   # BLOOM on eight ranks, on half of them, on all of them again.
   must 2,4,1,1 whole.csv --train-iters 9 "${bloom[@]}" --save eight --save-interval 3
-  back_to eight global_step3 'global_step[69]'
+  back_to eight global_step3 global_step6 global_step9
   for half in 1,4,1,1 2,2,1,1; do
     head -4 whole.csv >half.csv
     must $half half.csv --train-iters 9 "${bloom[@]}" --load eight --save half --exit-interval 3
