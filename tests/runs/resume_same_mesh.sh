@@ -4,7 +4,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 warm_start
 
 # Three layers are 2 + 1 on two stages. Six samples are 6, 3 and 2 micro-batches on one, two and three data-parallel ranks.
-model+=(--num-layers 3 --global-batch-size 6)
+model+=(--num-layers 3 --global-batch-size 6 --lr-decay-iters 16)
 
 for mesh in 1,1,1,0 1,1,3,1 2,2,1,0 2,2,2,1 1,2,3,2 2,1,2,3 2,2,2,3; do
   for precision in "" --bf16; do
