@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
+#include <tuple>
 
 #include "framework/pipeline/pipeline_engine.h"
 #include "framework/zero/zero_optimizer.h"
@@ -287,6 +289,21 @@ void expect_close(const Result& result, const std::map<std::string, torch::Tenso
   }
 }
 
+// A control is the same on every mesh of a model. The first rank that asks makes it, for all tests.
+template <class Key, class Make>
+const auto& once(const Key& key, const Make& make) {
+  static std::mutex mutex;
+  static std::map<Key, decltype(make())> made;
+  const std::lock_guard lock(mutex);
+  const auto found = made.find(key);
+  return found == made.end() ? made.emplace(key, make()).first->second : found->second;
+}
+
+struct Plain {
+  double loss;
+  std::map<std::string, torch::Tensor> params, gradients;  // whole, by name
+};
+
 class GptParity : public testing::TestWithParam<ParityCase> {};
 struct GptParityRank : RankFixtureOf<GptParity> {
   void SetUp() override {
@@ -302,17 +319,22 @@ struct GptParityRank : RankFixtureOf<GptParity> {
   GptModel make_model(const ProcessGrid& grid) const {
     return {config_, grid, torch::kDouble, test_.rows(), kSeed, test_.sequence};
   }
+  // What tiny_model() and rows() take from the test.
+  auto model_key() const {
+    return std::tuple(test_.architecture, test_.sequence, config_.num_key_value_heads);
+  }
+  Plain plain_model() const;
+  Result one_process() const;
   const ParityCase test_ = GetParam();
   Topology topology_;
   GptConfig config_;
   CommPtr world_, alone_;
 };
 
-RANKS_TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
-  if (!world_) return;
-  const ProcessGrid grid(world_, topology_), one(alone_, Topology{});
-  GptModel whole = make_model(one), model = make_model(grid);
-
+// Returns the plain model's loss and gradients at the weights that our model starts with.
+Plain GptParityRank::plain_model() const {
+  const ProcessGrid one(alone_, Topology{});
+  GptModel whole = make_model(one);
   DenseGpt dense(config_);
   EXPECT_EQ(whole.params().size(), dense.params.size());
   for (const ParamSpec& spec : whole.params()) {
@@ -325,15 +347,37 @@ RANKS_TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
   const torch::Tensor loss = dense.loss(tokens.narrow(1, 0, config_.seq_length),
                                         tokens.narrow(1, 1, config_.seq_length), test_.rows());
   (loss + dense.routers_loss).backward();
-  std::map<std::string, torch::Tensor> gradients;
-  for (const auto& [name, param] : dense.params) gradients[name] = param.grad();
+  Plain plain{.loss = loss.item<double>()};
+  for (const auto& [name, param] : dense.params) {
+    plain.params[name] = param.detach();
+    plain.gradients[name] = param.grad();
+  }
+  return plain;
+}
 
+// Returns what our model computes in one process.
+Result GptParityRank::one_process() const {
+  const ProcessGrid one(alone_, Topology{});
+  GptModel whole = make_model(one);
+  ParityCase alone = test_;
+  alone.zero_stage = 0;  // stage 3 takes the weights, and this model runs twice
+  Result control = run_on(one, config_, alone, /*drop=*/true, whole);
+  const Result kept = run_on(one, config_, alone, /*drop=*/false, whole);
+  EXPECT_GT(std::abs(control.loss - kept.loss), 1e-6) << "the masks dropped nothing";
+  return control;
+}
+
+RANKS_TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
+  if (!world_) return;
+  const ProcessGrid grid(world_, topology_);
+  const Plain& plain = once(model_key(), [&] { return plain_model(); });
+  GptModel model = make_model(grid);
   const Result result = run_on(grid, config_, test_, /*drop=*/false, model);
-  EXPECT_NEAR(result.loss, loss.item<double>(), 1e-12);
-  expect_close(result, gradients, model, grid);
+  EXPECT_NEAR(result.loss, plain.loss, 1e-12);
+  expect_close(result, plain.gradients, model, grid);
   for (const ParamSpec& spec : model.params()) {
     if (spec.buffer) continue;
-    const torch::Tensor whole_param = dense.params.at(spec.name).detach();
+    const torch::Tensor& whole_param = plain.params.at(spec.name);
     EXPECT_TRUE(torch::equal(result.weights.at(spec.name), shard_of(whole_param, spec, grid)))
         << spec.name;
   }
@@ -344,24 +388,20 @@ RANKS_TEST_P(GptParity, LossAndEveryGradientEqualThePlainModel) {
   config_.attention_dropout = 1e-15;
   GptModel dropping = make_model(grid);
   const Result dropped = run_on(grid, config_, test_, /*drop=*/true, dropping);
-  EXPECT_NEAR(dropped.loss, loss.item<double>(), 1e-12);
-  expect_close(dropped, gradients, dropping, grid);
+  EXPECT_NEAR(dropped.loss, plain.loss, 1e-12);
+  expect_close(dropped, plain.gradients, dropping, grid);
 }
 
 // With dropout there is no plain reference, so the control is our own model in one process.
 RANKS_TEST_P(GptParity, DropoutMasksDoNotDependOnTheMesh) {
   if (!world_) return;
-  const ProcessGrid grid(world_, topology_), one(alone_, Topology{});
   config_.attention_dropout = 0.2;
   config_.hidden_dropout = 0.1;
-  GptModel whole = make_model(one), model = make_model(grid);
-  ParityCase alone = test_;
-  alone.zero_stage = 0;  // stage 3 takes the weights, and this model runs twice
-  const Result control = run_on(one, config_, alone, /*drop=*/true, whole),
-               kept = run_on(one, config_, alone, /*drop=*/false, whole);
+  const Result& control = once(model_key(), [&] { return one_process(); });
+  const ProcessGrid grid(world_, topology_);
+  GptModel model = make_model(grid);
   const Result result = run_on(grid, config_, test_, /*drop=*/true, model);
   EXPECT_NEAR(result.loss, control.loss, 1e-12);
-  EXPECT_GT(std::abs(control.loss - kept.loss), 1e-6) << "the masks dropped nothing";
   expect_close(result, control.gradients, model, grid);
 }
 
