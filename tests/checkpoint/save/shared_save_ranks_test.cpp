@@ -45,13 +45,12 @@ RANKS_TEST_F(SharedSave, HasTheBytesThatOneRankWrites) {
     for (const int stage : {0, 2}) {
       TinyRun run(mesh, stage, {.gpt = large()});
       run.train(1);
-      for (const bool async : {false, true}) {
-        run.engine.save_checkpoint(folder_, {.tag = "t", .async = async});
-        run.engine.finish_save();
-        test_world()->barrier();
-        expect_whole(folder_ / "t", model_states_file(0));
-        if (mesh.pp_size > 1) expect_whole(folder_ / "t", layer_states_file(1, 0));
-      }
+      const bool async = (mesh.pp_size > 1) == (stage == 0);  // each with both meshes and stages
+      run.engine.save_checkpoint(folder_, {.tag = "t", .async = async});
+      run.engine.finish_save();
+      test_world()->barrier();
+      expect_whole(folder_ / "t", model_states_file(0));
+      if (mesh.pp_size > 1) expect_whole(folder_ / "t", layer_states_file(1, 0));
       TinyRun other(mesh, stage, {.gpt = large()});
       other.engine.load_checkpoint(folder_);
       EXPECT_EQ(other.train(1), run.train(1));
