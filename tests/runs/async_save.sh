@@ -2,6 +2,7 @@
 # Asynchronous saves. The run and its checkpoints equal those of synchronous saves, byte for byte. A process that is killed
 # during a save leaves the previous checkpoint. A save that is under way when a step fails is committed.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh" "$1"
+warm_start
 
 model+=(--global-batch-size 4)
 for mesh in 1,2,2,1 2,1,2,3 1,1,2,0; do
@@ -28,11 +29,12 @@ done
 # Kills the run some time after a save began. Whatever checkpoint `latest` names must load.
 train 1,1,2,1 whole.csv --train-iters 150 >whole.log 2>&1 || fail "$(tail -5 whole.log)"
 torn=0
+cold() { local trainer=("$bin/pretrain_gpt"); "$@"; }  # a run that is its own process, and ends with it
 for ((i = 0; i < 6 || (torn == 0 && i < 30); ++i)); do  # on a busy machine a save may end before the kill comes
   rm -rf killed
-  train 1,1,2,1 killed.csv --train-iters 150 --save-interval 3 --save killed --async-save >killed.log 2>&1 &
+  cold train 1,1,2,1 killed.csv --train-iters 150 --save-interval 3 --save killed --async-save >killed.log 2>&1 &
   job=$!
-  until [[ -e killed/latest ]] || ! kill -0 $job 2>/dev/null; do sleep 0.05; done
+  until [[ -e killed/latest ]] || ! kill -0 $job 2>/dev/null; do sleep 0.02; done
   until ls killed | grep -q '\.tmp$' || ! kill -0 $job 2>/dev/null; do :; done
   pkill -KILL -P "$(pgrep -P $job -x mpirun || echo $job)" || true
   wait $job && fail "it ended before it was killed"

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Wrong input ends in one clear error and a non-zero exit, and overwrites nothing. It never hangs or starts afresh.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+warm_start
+export bin here mpi=
+export -f train launch
 
 # refused WHAT PATTERN MESH FLAGS...: the run fails within a minute and prints PATTERN exactly once. With mpi=yes it runs under
 # mpirun, which must not add messages of its own.
 refused() {
   local what=$1 pattern=$2 status=0
-  timeout 60 bash -c 'source "$0" "$1"; train "${@:2}"' "$here/common.sh" "$bin" "$3" /dev/null --train-iters 8 "${@:4}" >out.log 2>&1 || status=$?
+  timeout 60 bash -c "$(declare -p model trainer); train \"\$@\"" - "$3" /dev/null --train-iters 8 "${@:4}" >out.log 2>&1 || status=$?
   ((status != 0 && status != 124)) || fail "$what: exit status $status: $(cat out.log)"
   [[ $(grep -cE -- "$pattern" out.log) == 1 ]] || fail "$what: expected one line with '$pattern', got: $(cat out.log)"
   ! grep -q '^iter ' out.log || fail "$what: it trained"

@@ -2,6 +2,7 @@
 # Blends two corpora through a SentencePiece model. A run that stops resumes bit-identically. Another mesh has the same samples,
 # so the same losses.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+warm_start
 fixtures=$here/../fixtures/data
 
 tokenizer=(--tokenizer-type GPTSentencePieceTokenizer --tokenizer-model "$fixtures/sentencepiece.model")
@@ -33,6 +34,6 @@ if train 1,1,2,1 /dev/null --data-path a_text_document --split 100,0,0 --eval-it
 grep -q -e '--split "100,0,0" leaves none of 40 documents to validate on, but --eval-iters (2) asks' split.log || fail "$(cat split.log)"
 # Tokens of another vocabulary are refused.
 others=(${flags/--mock-data --vocab-size 257/} --tokenizer-type NullTokenizer --vocab-size 40 --train-iters 2 --lr-decay-iters 8)
-if "$bin/pretrain_gpt" "${others[@]}" --data-path a_text_document --split 1 >tokens.log 2>&1; then fail "a run on tokens outside its vocabulary"; fi
+if launch 1 "${others[@]}" --data-path a_text_document --split 1 >tokens.log 2>&1; then fail "a run on tokens outside its vocabulary"; fi
 grep -q 'sample 0 has token [0-9]*, the vocabulary has 40; see --tokenizer-type' tokens.log || fail "$(cat tokens.log)"
 echo "ok: a blend on another mesh, and what it refuses"

@@ -48,7 +48,14 @@ excerpt cpp | awk '$1 == "//" && $2 ~ /^[a-z_]+[.]cpp:$/ {file = "fork/" substr(
 excerpt cmake >fork/CMakeLists.txt
 excerpt diff | patch -d fork -p1 >patch.log || fail "the diff of docs/fork.md: $(cat patch.log)"
 ! grep -E 'fuzz|FAILED' patch.log || fail "the diff of docs/fork.md no longer fits"
-{ cmake -G Ninja -S fork -B fork/build -DCMAKE_PREFIX_PATH="$scratch/installed" -DCMAKE_UNITY_BUILD=ON &&
+# LibTorch's headers are parsed once, which is most of the work.
+cat >once.cmake <<'END'
+cmake_language(DEFER CALL target_precompile_headers my_gpt PRIVATE <torch/types.h>)
+cmake_language(DEFER CALL target_precompile_headers pretrain_mine REUSE_FROM my_gpt)
+cmake_language(DEFER CALL target_precompile_headers generate_mine REUSE_FROM my_gpt)
+END
+{ cmake -G Ninja -S fork -B fork/build -DCMAKE_PREFIX_PATH="$scratch/installed" -DCMAKE_PROJECT_MyGpt_INCLUDE="$scratch/once.cmake" \
+    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=0 &&
   cmake --build fork/build; } >fork.log 2>&1 || fail "$(tail -20 fork.log)"
 # mine FLAGS...: ten steps of the fork.
 mine() {

@@ -3,6 +3,7 @@
 # data order, the schedule and the optimizer are the same, on every mesh. Megatron-DeepSpeed's own spread over meshes is 4.8e-7
 # in fp32 and 1.75e-4 in bf16.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+warm_start
 fixtures=$here/../fixtures
 mkdir megatron && cp -r "$fixtures/data" data
 printf '%-26s %-9s %-30s %s\n' 'checkpoint' 'read' 'mesh' 'max |delta| of 10 losses'

@@ -2,6 +2,7 @@
 # A rank's memory between steps matches the formulas of zero/memory_report.h within 2 %, by part and by the allocator's count:
 # weights, gradients, masters and moments. No whole gradient or parameter hides anywhere.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+warm_start
 
 # The weights are larger than a step's activations.
 model+=(--num-layers 4 --hidden-size 256 --vocab-size 1000 --lr-warmup-iters 0 --train-iters 2 --report-memory)

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Two nodes on one machine: network namespaces with their own address and host name. mpirun reaches them as it would by ssh.
-# examples/slurm/launch.sh starts the ranks there, in order. Meshes that cross nodes have the losses of one node, bit for bit.
+# examples/slurm/launch.sh starts the ranks there, in order. Meshes that cross nodes have the losses of one node, where ranks are threads, bit for
+# bit.
 # Nodes without a shared file system each keep their own files, and a load that misses a file says which host has it.
 # Needs root and `ip`; it is skipped otherwise.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-mpi=yes
+warm_start
 net=anymesh$$
 ip netns add "${net}a" 2>/dev/null || { echo "SKIPPED: no leave to make network namespaces"; exit 77; }
 trap 'ip netns delete ${net}a; ip netns delete ${net}b; rm -rf "$scratch"' EXIT
@@ -42,9 +43,9 @@ export SLURM_JOB_NODELIST=any SLURM_JOB_NUM_NODES=2 LAUNCHER=mpirun NETWORK=10.7
 launch_on_both() { # RANKS-A-NODE COMMAND...
   local status=0
   SLURM_NTASKS_PER_NODE=$1 timeout 120 ip netns exec "${net}a" "$here/../../examples/slurm/launch.sh" "${@:2}" || status=$?
-  for ((i = 0; i < 600; ++i)); do  # mpirun does not wait for its replacement of ssh
+  for ((i = 0; i < 3000; ++i)); do  # mpirun does not wait for its replacement of ssh
     [[ -e busy ]] || return $status
-    sleep 0.1
+    sleep 0.02
   done
   fail "the second node does not end"
 }

@@ -27,8 +27,8 @@ for ((i = 1; killed < kills; ++i)); do
     >"part$i.log" 2>&1 &
   job=$!
   until pgrep -P "$job" -x 'mpirun|pretrain_gpt' >/dev/null || ! kill -0 "$job" 2>/dev/null; do sleep 0.01; done
-  if ((i % 5)); then until grep -qs '^iter ' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.05; done; fi
-  sleep "0.$((RANDOM % 10))$((RANDOM % 10))"
+  if ((i % 5)); then until grep -qs '^iter ' "part$i.log" || ! kill -0 "$job" 2>/dev/null; do sleep 0.02; done; fi
+  sleep "0.$((RANDOM % (i % 5 ? 5 : 10)))$((RANDOM % 10))"  # some ten steps, each with a save, or the start
   mapfile -t ranks < <(ranks_of "$job")
   case $((${#ranks[@]} == 0 ? 1 : RANDOM % 4)) in  # 1 also if there are no ranks yet
     0) kill -9 "${ranks[@]}" ;;
@@ -57,6 +57,8 @@ for ((i = 1; killed < kills; ++i)); do
   verified parts "start $i"
 done
 mpi=
+declare -p model flags trainer >arrays  # for full disks, which a warm trainer would not see
+warm_start
 steps=$(newest parts) steps=${steps#global_step}
 train $mesh whole.csv "${flags[@]}" --train-iters "$((steps + 3))" >whole.log 2>&1 || fail "$(tail -30 whole.log)"
 train $mesh parts.csv "${flags[@]}" --train-iters "$((steps + 3))" --load parts --save parts >last.log 2>&1 || fail "$(tail -30 last.log)"
@@ -82,16 +84,15 @@ for ((killed = 0, i = 0; killed < kills; ++i)); do
 done
 echo "ok: the converter, killed $killed times in $i"
 
-# A disk fills up during a run, each time at another write, and has room again later.
+# A disk fills up during a run, each time at another write, and has room again later. The run goes on until it is told to stop.
 bytes=$(du -sb "parts/$tag" | cut -f1)
 full_disk() {  # LEFT FLAGS...: leaves LEFT bytes free for a while
-  local disk=$scratch/disk job room
+  local disk=$scratch/disk job room last
   mkdir -p "$disk"
   mount -t tmpfs -o "size=$((6 * bytes))" tmpfs "$disk"
-  train $mesh /dev/null "${flags[@]}" --train-iters 150 --save "$disk/run" --save-interval 1 --save-total-limit 2 "${@:2}" \
-    >full.log 2>&1 &
+  train $mesh /dev/null "${flags[@]}" --save "$disk/run" --save-interval 1 --save-total-limit 2 "${@:2}" >full.log 2>&1 &
   job=$!
-  until [[ $(newest "$disk/run") == global_step[3-9] ]]; do kill -0 $job || fail "$(cat full.log)"; sleep 0.02; done
+  until [[ $(newest "$disk/run") =~ step([3-9]|..+)$ ]]; do kill -0 $job || fail "$(cat full.log)"; sleep 0.02; done
   until grep -q "SAVE FAILED" full.log; do  # again and again: removing a tag makes room for the next
     kill -0 $job 2>/dev/null || fail "no save failed with $1 bytes left: $(tail -3 full.log)"
     room=$(($(df --output=avail -B1 "$disk" | tail -1) - $1))
@@ -100,9 +101,12 @@ full_disk() {  # LEFT FLAGS...: leaves LEFT bytes free for a while
   done
   verified "$disk/run" "while the disk is full"
   rm "$disk/ballast"
+  last=$(newest "$disk/run")
+  while [[ $(newest "$disk/run") == "$last" ]]; do kill -0 $job || fail "a full disk ended the run: $(tail -5 full.log)"; sleep 0.02; done
+  kill -USR1 "$(pgrep -P $job -x pretrain_gpt || echo $job)"
   wait $job || fail "a full disk ended the run: $(tail -5 full.log)"
   grep -q "SAVE FAILED: .*No space left on device" full.log || fail "$(grep FAILED full.log)"
-  [[ $(newest "$disk/run") == global_step150 ]] || fail "latest is $(newest "$disk/run")"
+  [[ $(newest "$disk/run") == global_step$(grep -c '^iter ' full.log) ]] || fail "latest is $(newest "$disk/run"): $(tail -5 full.log)"
   verified "$disk/run" "after the disk was full"
   ! find "$disk" -name '*.tmp' | grep -q . || fail "left: $(find "$disk" -name '*.tmp')"
   grep -c "SAVE FAILED" full.log >>failures
@@ -111,7 +115,6 @@ export -f full_disk launch train newest verified fail
 export bin here scratch bytes mesh mpi
 if unshare -m true 2>/dev/null; then
   for ((i = 0; i < full; ++i)); do
-    declare -p model flags trainer >arrays
     unshare -m bash -ec "source '$scratch/arrays'; cd '$scratch'; full_disk $((i * bytes / full)) $( ((i % 2)) && echo --async-save)" || fail "see above"
   done
   unshare -m bash -ec "mkdir tiny; mount -t tmpfs -o size=64k tmpfs tiny
