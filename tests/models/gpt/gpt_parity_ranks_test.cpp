@@ -533,7 +533,7 @@ std::vector<ParityCase> covering(std::set<Part> (*parts_of)(const ParityCase&)) 
   return chosen;
 }
 
-std::string name_of(const testing::TestParamInfo<ParityCase>& info) {
+std::string name_of_case(const testing::TestParamInfo<ParityCase>& info) {
   const auto& [tp, pp, dp, architecture, sequence, zero_stage, ep, whole_experts] = info.param;
   return "tp" + std::to_string(tp) + "pp" + std::to_string(pp) + "dp" + std::to_string(dp) +
          architecture + (sequence ? "sequence" : "") +
@@ -541,8 +541,8 @@ std::string name_of(const testing::TestParamInfo<ParityCase>& info) {
          (ep > 1 ? "ep" + std::to_string(ep) : "") + (whole_experts ? "whole" : "");
 }
 INSTANTIATE_TEST_SUITE_P(Meshes, GptParity, testing::ValuesIn(covering(pairs_and_shards_of)),
-                         name_of);
-INSTANTIATE_TEST_SUITE_P(Meshes, GptDropout, testing::ValuesIn(covering(pairs_of)), name_of);
+                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(Meshes, GptDropout, testing::ValuesIn(covering(pairs_of)), name_of_case);
 
 }  // namespace
 }  // namespace anymesh
