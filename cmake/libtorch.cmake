@@ -29,9 +29,7 @@ target_include_directories(libtorch SYSTEM INTERFACE
 target_link_directories(libtorch INTERFACE ${LIBTORCH_ROOT}/lib)
 # ATen's parallel_for is a template. Instantiated without OpenMP, it runs on one thread. The sanitizers need that, because they
 # do not know OpenMP's barriers.
-if(ANYMESH_SANITIZE)  # compiles in half the time; what these sources wait for is LibTorch, which is optimised
-  target_compile_options(libtorch INTERFACE -O0)
-else()
+if(NOT ANYMESH_SANITIZE)
   find_package(OpenMP REQUIRED COMPONENTS CXX)
   target_compile_options(libtorch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${OpenMP_CXX_FLAGS}>)
   target_link_options(libtorch INTERFACE ${OpenMP_CXX_FLAGS})
