@@ -97,7 +97,7 @@ class HostileInput : public TempFolder {
   std::map<std::string, uint64_t> seen_;
 };
 
-// What two files have in common that differ in their tensors' values alone.
+// Returns the part that two files share if they differ in their tensors' values alone.
 std::string form_of(const fs::path& path) {
   const ZipReader zip(path);
   std::string form = std::to_string(fs::file_size(path));

@@ -207,7 +207,7 @@ RANKS_TEST_P(CommVolume, EqualsTheClosedForm) {
   }
 }
 
-// What MPI sends follows from the payloads, so each mesh has one case. Together these have every
+// The payloads say how much MPI sends, so each mesh has one case. Together these have every
 // stage and choice.
 RANKS_TEST(CommVolumeOfProcesses, MpiSendsThePayloads) {
   struct {

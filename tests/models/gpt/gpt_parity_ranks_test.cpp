@@ -320,7 +320,7 @@ struct GptParityRank : RankFixtureOf<GptParity> {
   GptModel make_model(const ProcessGrid& grid) const {
     return {config_, grid, torch::kDouble, test_.rows(), kSeed, test_.sequence};
   }
-  // What tiny_model() and rows() take from the test.
+  // Names the values that tiny_model() and rows() take from the test.
   auto model_key() const {
     return std::tuple(test_.architecture, test_.sequence, config_.num_key_value_heads);
   }
