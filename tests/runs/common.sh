@@ -62,3 +62,6 @@ close() {
 
 # convert FOLDER TAG
 convert() { "$bin/ds_to_universal" --input_folder "$1/$2" --output_folder "$1/$2_universal" >convert.log 2>&1 || fail "$(cat convert.log)"; }
+
+# back_to FOLDER TAG LATER...: as if the run had been stopped when it had saved TAG.
+back_to() { (cd "$1" && rm -r "${@:3}" && echo -n "$2" >latest); }

@@ -36,8 +36,7 @@ run 1,1,1,0,1 start.csv --train-iters 25 --exit-interval 3 --save begin
 # Each source runs from step 3 to 8 and saves at 6 on its way.
 for from in $(printf '%s\n' "${rows[@]}" | cut -d' ' -f1 | uniq); do
   run "$from" straight.csv --train-iters 25 --exit-interval 8 --load begin --save "$from" --save-interval 6
-  rm -r "$from/global_step8"
-  echo -n global_step6 >"$from/latest"
+  back_to "$from" global_step6 global_step8
   run "$from" "$from.csv" --train-iters 25 --exit-interval 8 --load "$from"
   same straight.csv "$from.csv" "a resume on the same mesh, $from" 7
   "$bin/ckpt" verify "$from/global_step6" >verify.log || fail "$from: $(cat verify.log)"

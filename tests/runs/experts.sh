@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Mixtures of experts: pp, ZeRO and recomputation change no bit over 8 to 25 steps, tp and dp agree to rounding, and runs resume on other
-# meshes, directly and by a universal folder, with the state bit-equal. Each flag changes the losses. bf16 stays close.
+# Mixtures of experts: pp, ZeRO and recomputation change no bit over 8 to 25 steps, tp and dp agree to rounding, and runs resume on
+# other meshes, directly and by a universal folder, with the state bit-equal. Each flag changes the losses. bf16 stays close.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 warm_start
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # pp and activation checkpointing change nothing, bit for bit: losses, weights and moments. Neither does the ZeRO stage within
 # {0, 1} and within {2, 3}. Runs have 20 steps with two data-parallel ranks (12 in bf16) and 6 with others; the rate falls after 5.
-# Between the two pairs, and between meshes that differ in tp or dp, the order of sums differs. In fp32, losses
-# then stay within 1e-6 and 1e-5 relative. Dropout on, tied embeddings, fp32, bf16 and fp16.
+# Between the two pairs, and between meshes that differ in tp or dp, the order of sums differs. In fp32, losses then stay within
+# 1e-6 and 1e-5 relative. Dropout on, tied embeddings, fp32, bf16 and fp16.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 warm_start
 

@@ -54,8 +54,7 @@ train_source() {
     ! gather source/global_step3 source/global_step4 && grep -q '^differs: ' gather.log || fail "gather.py sees no difference between steps 3 and 4"
     kinds+="/$kind/"
   fi
-  rm -r source/global_step4
-  echo -n global_step3 >source/latest
+  back_to source global_step3 global_step4
   trained="$arch $from $batch"
 }
 

@@ -15,8 +15,6 @@ run() {
   train "$1" "$2" --micro-batch-size $((samples / few)) "${@:3}" >log 2>&1
 }
 must() { run "$@" || fail "$*: $(tail -5 log)"; }
-# back_to FOLDER TAG LATER...: as if the run had been stopped when it had saved TAG.
-back_to() { (cd "$1" && rm -r "${@:3}" && echo -n "$2" >latest); }
 
 families() {
   mkdir families && cd families
