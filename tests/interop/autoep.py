@@ -38,19 +38,14 @@ Run = collections.namedtuple("Run", "stage dtype ep dp adjacent", defaults=[Fals
 Mesh = collections.namedtuple("Mesh", "tp pp dp stage ep more", defaults=[()])
 WHOLE = ("--expert-tensor-parallel-size", 1, "--sequence-parallel")  # tp does not cut experts
 
-# Trained by AutoEP.
+# Trained by AutoEP. Each ep comes at two stages or three.
 RUNS = {
     "z1": Run(1, "fp32", 2, 2),
-    "z1-edp2": Run(1, "fp32", 2, 4),
     "z1-ep4": Run(1, "fp32", 4, 4),
-    "z1-ep1": Run(1, "fp32", 1, 2),
     "z1-adjacent": Run(1, "fp32", 2, 4, True),
     "z1-bf16": Run(1, "bf16", 2, 4),
-    "z2": Run(2, "fp32", 2, 2),
     "z2-edp2": Run(2, "fp32", 2, 4),
-    "z2-ep4": Run(2, "fp32", 4, 4),
     "z2-ep1": Run(2, "fp32", 1, 2),
-    "z3": Run(3, "fp32", 2, 2),
     "z3-edp2": Run(3, "fp32", 2, 4),
     "z3-ep4": Run(3, "fp32", 4, 4),
     "z3-ep1": Run(3, "fp32", 1, 2),
@@ -58,40 +53,33 @@ RUNS = {
     "z3-bf16": Run(3, "bf16", 2, 2),
 }
 # DeepSpeed loads these from our universal folder, at this ep and dp.
-LOADS = [("z1", 4, 4), ("z1", 1, 1), ("z1-edp2", 1, 2), ("z1-ep4", 2, 2), ("z1-ep1", 4, 4), ("z1-bf16", 4, 4), ("z1-bf16", 1, 1),
-         ("z1-adjacent", 4, 4), ("z3-adjacent", 1, 2),
-         ("z2", 1, 1), ("z2-edp2", 4, 4), ("z2-ep4", 2, 2), ("z2-ep1", 2, 4),
-         ("z3", 4, 4), ("z3-edp2", 1, 1), ("z3-ep4", 2, 4), ("z3-ep4", 2, 2), ("z3-ep1", 2, 2), ("z3-bf16", 4, 4)]
+LOADS = [("z1", 1, 1), ("z1-ep4", 2, 2), ("z1-bf16", 1, 1), ("z1-adjacent", 4, 4), ("z2-edp2", 4, 4), ("z2-ep1", 2, 4),
+         ("z3-edp2", 1, 1), ("z3-ep4", 2, 4), ("z3-ep1", 2, 2), ("z3-bf16", 4, 4), ("z3-adjacent", 1, 2)]
 # pretrain_gpt loads these as they are, on this mesh.
-MOVES = [("z1", Mesh(2, 1, 2, 3, 2)), ("z1-edp2", Mesh(1, 2, 2, 0, 1)), ("z1-ep4", Mesh(2, 2, 1, 1, 1)),
-         ("z1-ep1", Mesh(1, 1, 4, 2, 4)), ("z1-bf16", Mesh(2, 1, 2, 2, 2, ("--bf16",))), ("z2-edp2", Mesh(2, 1, 2, 1, 4, WHOLE)),
-         ("z2-ep4", Mesh(1, 1, 2, 3, 2)), ("z3-edp2", Mesh(2, 1, 2, 2, 2)), ("z3-ep4", Mesh(1, 3, 1, 0, 1)),
-         ("z2-edp2", Mesh(1, 1, 4, 2, 2)), ("z3-edp2", Mesh(1, 1, 4, 3, 2)), ("z1-ep4", Mesh(1, 1, 4, 1, 4)),
-         ("z1-adjacent", Mesh(1, 1, 4, 1, 2)), ("z3-adjacent", Mesh(2, 1, 1, 0, 1)), ("z3-bf16", Mesh(1, 1, 4, 1, 4, ("--bf16",)))]
+MOVES = [("z1", Mesh(2, 1, 2, 3, 2)), ("z1-ep4", Mesh(2, 2, 1, 1, 1)), ("z1-bf16", Mesh(2, 1, 2, 2, 2, ("--bf16",))),
+         ("z1-adjacent", Mesh(1, 1, 4, 1, 2)), ("z2-edp2", Mesh(2, 1, 2, 1, 4, WHOLE)), ("z2-ep1", Mesh(1, 2, 2, 0, 1)),
+         ("z3-edp2", Mesh(1, 1, 4, 3, 2)), ("z3-ep4", Mesh(1, 3, 1, 0, 1)), ("z3-ep1", Mesh(1, 1, 4, 2, 4)),
+         ("z3-adjacent", Mesh(2, 1, 1, 0, 1)), ("z3-bf16", Mesh(1, 1, 4, 1, 4, ("--bf16",)))]
 # ds_reshard cuts these for this stage, ep and dp, and DeepSpeed's ordinary load takes them.
-CUTS = [("z1", 1, 4, 4), ("z1-edp2", 2, 1, 2), ("z1-ep4", 3, 2, 4), ("z1-bf16", 1, 4, 4), ("z2-ep4", 1, 2, 2), ("z3", 3, 4, 4),
-        ("z3-edp2", 1, 2, 2), ("z3-adjacent", 2, 4, 4), ("z1-adjacent", 2, 2, 4), ("z3-adjacent", 3, 2, 4)]
+CUTS = [("z1", 1, 4, 4), ("z1-ep4", 3, 2, 4), ("z1-bf16", 2, 1, 2), ("z2-ep1", 1, 2, 2), ("z3-edp2", 3, 4, 4),
+        ("z3-adjacent", 1, 2, 2), ("z1-adjacent", 2, 2, 4)]
 # Trained by pretrain_gpt, and the ep and dp where DeepSpeed goes on.
 OWN_RUNS = {
     "z0": (Mesh(1, 1, 4, 0, 2), 4, 4),
     "z1": (Mesh(1, 1, 4, 1, 2), 4, 4),
     "z1-ep4": (Mesh(1, 1, 4, 1, 4), 1, 1),
-    "z1-ep1": (Mesh(1, 1, 2, 1, 1), 2, 2),
     "z1-bf16": (Mesh(1, 1, 4, 1, 2, ("--bf16",)), 4, 4),
     "z2": (Mesh(1, 1, 4, 2, 2), 1, 1),
-    "z2-ep4": (Mesh(1, 1, 4, 2, 4), 2, 4),
     "z3": (Mesh(1, 1, 4, 3, 2), 4, 4),
     "z3-ep4": (Mesh(1, 1, 4, 3, 4), 2, 2),
     "z1-pp2": (Mesh(1, 2, 2, 1, 2), 4, 4),
-    "z1-tp2": (Mesh(2, 1, 2, 1, 2), 4, 4),
     "z3-tp2": (Mesh(2, 1, 2, 3, 2), 1, 1),
     "z1-tp2-whole": (Mesh(2, 1, 2, 1, 4, WHOLE), 2, 2),
     "z2-tp2-whole": (Mesh(2, 1, 2, 2, 2, WHOLE), 4, 4),
 }
 # DeepSpeed loads these as they are, on as many ranks.
-ORDINARY = ["z0", "z1", "z1-ep4", "z1-ep1", "z1-bf16", "z2", "z3", "z3-ep4"]
-OLDER_RUNS = {"z1": Run(1, "fp32", 2, 4), "z1-ep4": Run(1, "fp32", 4, 4), "z1-adjacent": Run(1, "fp32", 2, 4, True),
-              "z2": Run(2, "fp32", 2, 4), "z2-bf16": Run(2, "bf16", 2, 4)}
+ORDINARY = ["z0", "z1-ep4", "z1-bf16", "z2", "z3"]
+OLDER_RUNS = {"z1-ep4": Run(1, "fp32", 4, 4), "z1-adjacent": Run(1, "fp32", 2, 4, True), "z2-bf16": Run(2, "bf16", 2, 4)}
 
 
 # ---- On the ranks

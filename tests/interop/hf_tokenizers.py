@@ -2,7 +2,7 @@
 """Compares tokenizer.json with the tokenizers package, in the layouts of well-known models.
 
   hf_tokenizers.py fixtures FOLDER            writes small files for tests/data: LAYOUT.json and LAYOUT.golden.json
-  hf_tokenizers.py compare FOLDER PROGRAM     trains larger ones, and compares ids, decoded text and speed of 100,000 lines
+  hf_tokenizers.py compare FOLDER PROGRAM     trains larger ones, and compares ids, decoded text and speed of 30,000 lines
                                            with those of PROGRAM (tokenize_lines)
 
 Each layout has its model's normalizer, pre-tokenizer, decoder, post-processor and added tokens. Its vocabulary is
@@ -254,7 +254,7 @@ def fixtures(folder):
 
 def compare(folder, program, only):
     own = [line for line in pages() if line.strip()]
-    corpus, lines = own + texts(20000, 3, own), texts(100000, 4, own)
+    corpus, lines = own + texts(8000, 3, own), texts(30000, 4, own)
     paragraphs = ["\n".join(own[i:i + 40]) for i in range(0, len(own), 40)]
     differ = 0
     for layout in layouts():
@@ -262,10 +262,10 @@ def compare(folder, program, only):
             continue
         path = folder / f"{layout['name']}.json"
         if not path.exists():
-            train(layout, 20000, corpus).save(str(path))
+            train(layout, 8000, corpus).save(str(path))
         tokenizer = Tokenizer.from_file(str(path))
         speeds = []
-        for what, each in (("lines", lines), ("pages", paragraphs * 4)):
+        for what, each in (("lines", lines), ("pages", paragraphs)):
             (folder / what).write_text("".join(json.dumps(text) + "\n" for text in each))
             ours = json.loads(subprocess.run([program, "HFTokenizer", path, folder / what, folder / "result"], check=True,
                                              stdout=subprocess.PIPE).stdout)
