@@ -3,13 +3,14 @@
 #
 #   tutorials/five_changes.sh                   on the King James Bible
 #   CORPUS=your.txt tutorials/five_changes.sh   on a text of yours
+#   STEPS=120 tutorials/five_changes.sh         in so many steps, a multiple of 6; 300 if not given
 #   EXPERTS=8 tutorials/five_changes.sh         with so many experts in each layer, shared by other ranks each time
 #
-# Trains 300 steps twice. The second run stops after every 50th and resumes on another mesh, by turns through a universal folder
-# and directly. Succeeds only if the final validation losses are within 1 % of each other. Model, text and set-up are those of
+# Trains 300 steps twice. The second run stops after each sixth of them and resumes on another mesh, by turns through a universal
+# folder and directly. Succeeds only if the final validation losses are within 1 % of each other. Model, text and set-up are those of
 # quickstart.sh. Everything is written to runs/five_changes/, made anew each time.
 tutorial=five_changes
-length=50
+length=$((${STEPS:-300} / 6))
 steps=$((6 * length))
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
