@@ -16,6 +16,12 @@ namespace fs = std::filesystem;
 using testing::HasSubstr;
 using FailingCalls = SharedFolder;
 
+#ifdef ANYMESH_SANITIZE
+constexpr int64_t kEvery = 3;  // a call at each place of the save, not all calls there
+#else
+constexpr int64_t kEvery = 1;
+#endif
+
 RANKS_TEST_F(FailingCalls, NoneLosesACheckpoint) {
   const bool first = test_world()->rank() == 0;
   const auto together = [&](const std::function<void()>& work) {
@@ -35,8 +41,8 @@ RANKS_TEST_F(FailingCalls, NoneLosesACheckpoint) {
   whole.insert(std::find(whole.begin(), whole.end(), kLatestFile), "global_step2");
   for (const auto& [rank, calls] : {std::pair(0, 20), std::pair(3, 8)}) {
     int64_t at = 0;
-    for (bool met = true; met; ++at) {
-      const int reason = at % 2 == 0 ? ENOSPC : EIO;
+    for (bool met = true; met; at += kEvery) {
+      const int reason = at / kEvery % 2 == 0 ? ENOSPC : EIO;
       SCOPED_TRACE(c10::str("call ", at, " of rank ", rank));
       std::optional<FailingCall> failing;
       if (test_world()->rank() == rank) failing.emplace(folder_, at, reason);
