@@ -13,6 +13,7 @@ tutorial=five_changes
 length=$((${STEPS:-300} / 6))
 steps=$((6 * length))
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+((steps > 0 && steps == ${STEPS:-$steps})) || fail "STEPS=$STEPS, expected a multiple of 6: STEPS=300 tutorials/five_changes.sh"
 
 # Mesh (tensor, pipeline, data parallel size, ZeRO stage), precision, the way to load, and the ranks that share experts.
 segments=("2,2,2,1 fp32 start 2" "1,4,1,0 bf16 universal 1" "1,1,4,3 fp16 direct 4"

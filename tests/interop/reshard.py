@@ -61,12 +61,19 @@ BOUND_OF_PRECISIONS = 2**-8  # all logits are rounded otherwise: one rounding of
 HF = [(kind, stage) for kind in ("trainer", "accelerate") for stage in (1, 2, 3)]
 
 
+def sizes(run):
+    if run.stage == 0:
+        return 3, 4
+    if run.more:
+        return 3,
+    return ((3, 5), (1, 4))[(run.stage + list(BOUND).index(run.dtype)) % 2]
+
+
 def cases():
     """Every checkpoint on other sizes; changes of stage and precision; LoRA in Hugging Face's loops. Stages and precisions take
     turns at the sizes."""
     for name, run in RUNS.items():
-        turn = (run.stage + list(BOUND).index(run.dtype)) % 2
-        for dp in (3, 4) if not run.stage else (3,) if run.more else (1, 4) if turn else (3, 5):
+        for dp in sizes(run):
             yield Case(f"{name} on {dp}", name, dp, f"dp={dp}", BOUND[run.dtype], load, (run,))
     for name, new, dp in CHANGES:
         dtype = RUNS[name].dtype
@@ -79,6 +86,7 @@ def cases():
     for kind, stage in HF:
         changes = {1: (3,), 2: (2, 3), 3: (3, 1)}[stage]
         for new in changes:
+            # One of the two goes on on 1, the other on 3.
             dp = 1 if (stage + new == 4) == (kind == "trainer") else 3
             yield Case(f"{kind}, ZeRO {stage} as {new} on {dp}", f"{kind}-z{stage}", dp, f"dp={dp},zero={new}", 1e-6, load_hf, (kind, new))
 

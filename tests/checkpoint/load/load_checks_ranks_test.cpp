@@ -189,7 +189,8 @@ RANKS_TEST_F(LoadChecks, MomentsFromBeforeTheFirstStepAreZero) {
   EXPECT_EQ(again.train(1), first);
 }
 
-// Flips the first, the last and a middle byte of every tensor, padding included. The meshes take turns at them.
+// Flips the first, the last and a middle byte of every tensor, padding included. The meshes take
+// turns at them.
 RANKS_TEST_F(LoadChecks, NoFlippedByteGoesUnseen) {
   save_both(folder_, {}, kSlices, 1);
   for (const bool universal : {false, true}) {

@@ -1,10 +1,9 @@
 // Files that the dp ranks write together.
-#include <fstream>
-
 #include "framework/checkpoint/torch_bridge.h"
 #include "framework/format/layout.h"
 #include "framework/format/output.h"
 #include "framework/format/torch_file.h"
+#include "framework/util/input_file.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/tiny_run.h"
 
@@ -23,18 +22,12 @@ GptConfig large() {  // its weights fill two parts, with an optimizer's state fo
   return config;
 }
 
-std::string text_of(const fs::path& path) {
-  std::string text(fs::file_size(path), '\0');
-  std::ifstream(path, std::ios::binary).read(text.data(), std::ssize(text));
-  return text;
-}
-
 // Compares the file with one rewritten from one process, which must have the same bytes.
 void expect_whole(const fs::path& tag, const std::string& name) {
   if (test_world()->rank() == 0) {
     const fs::path again = tag.parent_path() / name;
     write_torch_file(again, read_torch_file(tag / name));
-    EXPECT_TRUE(text_of(again) == text_of(tag / name)) << tag / name;
+    EXPECT_TRUE(read_file(again) == read_file(tag / name)) << tag / name;
     EXPECT_EQ(checksum_damage(tag, read_manifest(tag)->files), "");
   }
   test_world()->barrier();
