@@ -28,11 +28,8 @@ target_include_directories(libtorch SYSTEM INTERFACE
     ${LIBTORCH_ROOT}/include ${LIBTORCH_ROOT}/include/torch/csrc/api/include)
 target_link_directories(libtorch INTERFACE ${LIBTORCH_ROOT}/lib)
 # ATen's parallel_for is a template. Instantiated without OpenMP, it runs on one thread. The sanitizers need that, because they
-# do not know OpenMP's barriers. Under them, sources that include LibTorch are not optimised: they compile in half the time, and
-# most of their work is done in LibTorch's libraries.
-if(ANYMESH_SANITIZE)
-  target_compile_options(libtorch INTERFACE -O0)
-else()
+# do not know OpenMP's barriers.
+if(NOT ANYMESH_SANITIZE)
   find_package(OpenMP REQUIRED COMPONENTS CXX)
   target_compile_options(libtorch INTERFACE $<$<COMPILE_LANGUAGE:CXX>:${OpenMP_CXX_FLAGS}>)
   target_link_options(libtorch INTERFACE ${OpenMP_CXX_FLAGS})

@@ -5,32 +5,16 @@
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numbers>
 #include <regex>
 #include <set>
 
 #include "framework/comm/agreement.h"
-#include "framework/kernels/philox.h"
+#include "framework/kernels/normal_numbers.h"
 #include "framework/storage.h"
 #include "framework/util/fnv.h"
 
 namespace anymesh {
 namespace {
-
-// Standard normal number `index` of a stream, by the Box-Muller transform; u is never 0.
-double normal_at(int64_t index, uint64_t key) {
-  const PhiloxBlock r =
-      philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, key);
-  const double u = (r[0] + 1.0) / 4294967296.0, v = r[1] / 4294967296.0;
-  return std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * v);
-}
-
-// This rank's slice, in rows of `width` elements. Row i starts at element i * stride + offset of
-// the whole tensor. Each sub-parameter is a row of its own.
-struct Slice {
-  int64_t width, stride, offset = 0;
-};
 
 // Draws elements [begin, begin + out.numel()) of the slice, in chunks because it draws in double.
 // Elements from `real` on are vocabulary padding.
@@ -42,11 +26,9 @@ void draw(const Slice& slice, Init init, uint64_t key, int64_t real, int64_t beg
   for (int64_t done = 0; done < out.numel(); done += kChunk) {
     const int64_t count = std::min(kChunk, out.numel() - done), first = begin + done;
     at::parallel_for(0, count, 4096, [&](int64_t from, int64_t to) {
-      for (int64_t i = from; i < to; ++i) {
-        const int64_t at = first + i;
-        const int64_t index = at / slice.width * slice.stride + slice.offset + at % slice.width;
-        data[i] = at >= real ? 0 : init.std == 0 ? init.mean : init.std * normal_at(index, key);
-      }
+      const int64_t padding = std::clamp(real - first, from, to);
+      normal_numbers(slice, first + from, padding - from, init.mean, init.std, key, data + from);
+      std::fill(data + padding, data + to, 0);
     });
     out.narrow(0, done, count).copy_(chunk.narrow(0, 0, count));
   }
@@ -119,7 +101,7 @@ torch::Tensor ParamBuilder::add(ParamSpec spec, Init init) {
   const int64_t tp_size = tp_.size(), tp_rank = tp_.rank();
   std::vector<int64_t> local = spec.shape;
   int64_t real = c10::multiply_integers(spec.shape);  // elements that are not padding
-  Slice slice{.width = real, .stride = real};
+  Slice slice{.width = real, .stride = real};         // each sub-parameter is a row of its own
   if (spec.experts && ep.whole) spec.split_dim = -1;
   if (spec.split_dim >= 0) {
     const auto dim = static_cast<size_t>(spec.split_dim);
