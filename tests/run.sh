@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up, builds and runs every test, and lists the ten that took longest. Arguments go to ctest:
+# Sets up, builds and runs every test. Says how long each of the three took, and lists the ten longest tests. Arguments go to ctest:
 #
 #   tests/run.sh                    all of them
 #   tests/run.sh -L unit            one tier: unit, ranks, run, tutorial
@@ -8,11 +8,14 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools/setup.sh ${CMAKE_PREFIX_PATH:+--no-torch}
+ready=$SECONDS
 cmake --preset release
 cmake --build --preset release
+built=$SECONDS
 status=0
 ctest --preset release -j "$(nproc)" "$@" | tee build/ctest.log || status=$?
 printf '\nslowest, seconds:\n'
 sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec.*/\2 \1/p' build/ctest.log | sort -rn |
   awk 'NR <= 10 {printf "%8.1f  %s\n", $1, $2}'
+printf 'set-up %d s, build %d s, tests %d s\n' $ready $((built - ready)) $((SECONDS - built))
 exit $status
