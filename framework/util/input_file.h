@@ -9,7 +9,6 @@
 #include <ext/stdio_filebuf.h>  // libstdc++'s: a stream of a descriptor
 #include <filesystem>
 #include <istream>
-#include <iterator>
 #include <new>
 #include <string>
 #include <string_view>
@@ -105,7 +104,11 @@ class InputFile : public std::istream {
 inline std::string read_file(const std::filesystem::path& path) {
   return naming_memory(path, [&] {
     InputFile file(path);
-    return std::string(std::istreambuf_iterator<char>(file), {});
+    std::string text;
+    char block[1 << 16];
+    while (const auto size = file.rdbuf()->sgetn(block, sizeof block))
+      text.append(block, static_cast<size_t>(size));
+    return text;
   });
 }
 
