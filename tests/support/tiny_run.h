@@ -137,12 +137,15 @@ class SharedFolder : public RankFixture {
     folder_ = std::filesystem::temp_directory_path() /
               ("anymesh_engine_" +
                std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
-    if (test_world()->rank() == 0) std::filesystem::remove_all(folder_);
-    test_world()->barrier();
+    clear();
   }
-  void TearDown() override {
+  void TearDown() override { clear(); }
+
+  // Removes the folder when no rank uses it any more.
+  void clear() {
     test_world()->barrier();
     if (test_world()->rank() == 0) std::filesystem::remove_all(folder_);
+    test_world()->barrier();
   }
 
   std::filesystem::path folder_;

@@ -10,6 +10,7 @@
 #include "framework/comm/agreement.h"
 #include "framework/format/layout.h"
 #include "framework/format/whole.h"
+#include "framework/util/errors.h"
 
 namespace anymesh {
 
@@ -57,7 +58,12 @@ std::string announce_newer(const std::filesystem::path& load_dir,
                            const std::filesystem::path& folder, const Value& metadata,
                            const LoadOptions& options) {
   if (!options.universal || !std::filesystem::exists(load_dir / kLatestFile)) return "";
-  const std::string newest = read_tag(load_dir / kLatestFile);
+  std::string newest;
+  try {
+    newest = read_tag(load_dir / kLatestFile);
+  } catch (const DamagedFile&) {  // it is not the one to load
+    return "";
+  }
   const int64_t here = train_state_of(metadata).iteration;
   const auto step = step_of_tag(newest);
   if (!step || *step <= here) return "";

@@ -241,8 +241,10 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
 
   LoadResult result{.path = folder};
   const Value own = model_states(run, state, {});
+  std::string newer;
   read_together(world, folder, [&] {
     result.client_state = clone_tensors_for_torch_save(client_state_of(metadata, own));
+    if (world.rank() == 0) newer = announce_newer(load_dir, folder, metadata, options);
   });
   const auto say = [&result](std::string line) {
     if (!line.empty()) result.report.push_back(std::move(line));
@@ -257,7 +259,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   say(announce_fresh(world, fresh));
   if (!weights_only(options)) say(restore_scaler(scaler, state.scaler));
   if (!options.load_module_only) say(announce_batch_size(metadata, run));
-  say(announce_newer(load_dir, folder, metadata, options));
+  say(newer);
   say(c10::str("loaded ", folder.string(), weights_only(options) ? " (weights only)" : "",
                as_saved || options.universal ? "" : ", resharding it to this mesh", ": iteration ",
                state.iteration, ", ", state.consumed_train_samples,

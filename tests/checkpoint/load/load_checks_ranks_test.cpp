@@ -70,8 +70,7 @@ RANKS_TEST_F(LoadChecks, ARankReadsWhatItHolds) {
         EXPECT_LE(share, 1.02);
       }
     }
-    if (test_world()->rank() == 0) fs::remove_all(folder_);
-    test_world()->barrier();
+    clear();
   }
 }
 

@@ -268,8 +268,7 @@ RANKS_TEST_F(Frozen, ResumesOnItsMeshBitForBitAndOnOthers) {
         other.engine.load_checkpoint(folder_, {.universal = universal});
         EXPECT_NEAR(other.train(2), expected, 1e-5 * expected) << "stage " << stage;
       }
-      test_world()->barrier();
-      if (test_world()->rank() == 0) fs::remove_all(folder_);
+      clear();
     }
   }
 }

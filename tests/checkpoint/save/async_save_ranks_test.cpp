@@ -189,9 +189,7 @@ RANKS_TEST_F(AsyncSaveOfProcesses, AFullDiskIsAnErrorOnAllRanksAndLeavesTheTagBe
     run.engine.save_checkpoint(folder_, {.async = true});
     EXPECT_TRUE(run.engine.finish_save());
     EXPECT_EQ(read_text(folder_ / kLatestFile), "global_step3");
-    test_world()->barrier();
-    if (test_world()->rank() == 0) fs::remove_all(folder_);
-    test_world()->barrier();
+    clear();
   }
 }
 
