@@ -7,12 +7,13 @@ from latex2mathml.converter import convert
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.S)
 
 
-UNKNOWN = re.compile(r">\s*(\\[A-Za-z]+)")  # what the converter does not know it copies
+UNKNOWN = re.compile(r">\s*(\\[A-Za-z]+|&(?:amp;)?(?=<))")  # the converter copies names that it does not know, and lost &
 
 
 def mathml(match):
     display = "block" if match[2] == "[" else "inline"
-    formula = convert(html.unescape(match[3]).strip(), display=display)
+    text = html.unescape(match[3]).strip().replace("{aligned}", "{split}")  # the converter's name for it
+    formula = convert(text, display=display)
     if unknown := UNKNOWN.search(formula):
         raise RuntimeError(f"{match[3]}: unknown {unknown[1]}")
     return f'<div class="formula">{formula}</div>' if display == "block" else formula
