@@ -48,8 +48,7 @@ prepare() {
 
   step "Build (the first time: a few minutes)"
   quietly "$out/configure.log" cmake --preset release
-  cmake --build --preset release \
-      --target pretrain_gpt pretrain_mlp generate_mlp export_mlp preprocess_data ds_to_universal zero_to_fp32 hf_convert ckpt generate plot_loss plot_figure report
+  cmake --build --preset release --target $(tutorials/programs.sh)
   built=$(now)
 
   step "Text to tokens"

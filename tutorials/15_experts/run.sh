@@ -19,9 +19,13 @@ tokens() {
 bars() { quietly "$out/plot.log" "$bin/plot_figure" bars --output "$out/$1.svg" --title "$2" "$out/$1.tokens.csv"; }
 
 train 1,1,1,0 free --moe-per-layer-logging
-say "without balance: $(tokens free)"
+free=$(tokens free)
+say "without balance: $free"
 train 1,1,1,0 balanced --moe-per-layer-logging --moe-aux-loss-coeff 0.1
-say "with it:         $(tokens balanced); loss $(loss balanced $steps), without $(loss free $steps)"
+balanced=$(tokens balanced)
+say "with it:         $balanced; loss $(loss balanced $steps), without $(loss free $steps)"
+awk -v free="$free" -v balanced="$balanced" 'BEGIN {exit !(balanced + 0 < free + 0)}' || fail "the loss that balances does not balance"
+say "ok: the busiest expert has a smaller share"
 bars free "Tokens of each expert in step $steps, without balance"
 bars balanced "Tokens of each expert in step $steps, with --moe-aux-loss-coeff 0.1"
 

@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# Prints the programs that the quickstart builds: its own, and those that a lesson needs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+{ printf '%s\n' ds_to_universal generate preprocess_data report; sed -n 's/^needs //p' lesson.sh [0-9][0-9]_*/run.sh | tr ' ' '\n'; } | sort -u
