@@ -27,10 +27,10 @@ build $'[part](#part), [lessons](tutorials/README.md), [source](docs/site.sh#L3)
   fail "a good page: $(cat "$small/log")"
 (($(grep -o '<math ' "$small/build/site/index.html" | wc -l) == 2)) || fail "formulas are not MathML"
 ! grep -q 'arithmatex\|\\frac' "$small/build/site/index.html" || fail "a formula is left as it was"
+! grep -q '<mi>&' "$small/build/site/index.html" && grep -q '<mtable' "$small/build/site/index.html" || fail "lines are not aligned"
 grep -q 'href="source/docs/site.sh.html#L3"' "$small/build/site/index.html" || fail "a link to a source leads elsewhere"
 SOURCE_URL=https://host/ build '[source](docs/site.sh#L3)' || fail "SOURCE_URL: $(cat "$small/log")"
 grep -q 'href="https://host/docs/site.sh#L3"' "$small/build/site/index.html" || fail "SOURCE_URL has no effect"
-! grep -q '<mi>&' "$small/build/site/index.html" && grep -q '<mtable' "$small/build/site/index.html" || fail "lines are not aligned"
 for bad in '[x](docs/none.md)' '$a & b$' '[x](tutorials/README.md#none)' '[x](#none)' '[x](none.cpp)' '$\nosuch{1}$' '[x](/etc/passwd)'; do
   ! build "$bad" || fail "nobody complains about $bad"
 done
