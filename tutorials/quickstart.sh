@@ -49,7 +49,8 @@ entropy=$(sed -n 's/^unigram entropy: \(.*\) nats.*/\1/p' "$out/preprocess.log")
 
 step "Train $steps steps on $(name $first), ZeRO 1: eight ranks. Save at step $half (all runs: one to five minutes)"
 training=$(now)
-train $first reference --save "$out/checkpoints" --save-interval $half
+train $first reference --save "$out/checkpoints" --save-interval $half \
+  --report-memory --report-comm --profile-step $half --trace "$out/reference.json"  # for the report
 
 step "Convert the checkpoint of step $half"
 convert "$out/checkpoints/global_step$half" "$out/universal/global_step${half}_universal"
