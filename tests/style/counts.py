@@ -33,7 +33,7 @@ def main():
     wrong = []
 
     def expect(page, what, shown, right, tolerance=0):
-        if not isinstance(shown, type(right)) or (abs(shown - right) > tolerance if isinstance(right, int) else shown != right):
+        if shown != right and not (isinstance(shown, int) and abs(shown - right) <= tolerance):
             wrong.append(f"{page}: {what}: {shown}, expected {right}")
 
     readme = text("README.md")
