@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
+#include "framework/util/plain_words.h"
 #include "framework/util/printable.h"
 
 namespace anymesh {
@@ -57,7 +58,7 @@ void all_or_none(Communicator& comm, const std::function<void()>& work) {
   try {
     work();
   } catch (const c10::Error& e) {
-    error = e.what_without_backtrace();
+    error = plain_words(e.what_without_backtrace());
   } catch (const std::exception& e) {
     error = printable_message(e);
   }

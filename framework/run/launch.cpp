@@ -22,6 +22,7 @@
 #include "framework/run/stop_request.h"
 #include "framework/util/format.h"
 #include "framework/util/parse_number.h"
+#include "framework/util/plain_words.h"
 #include "framework/util/printable.h"
 #include "framework/util/terminal.h"
 
@@ -171,7 +172,7 @@ void end_job(const std::string& program, const Job& job) {
   } catch (const CollectiveError& collective) {
     end_together(program, job, printable_message(collective));
   } catch (const c10::Error& e) {
-    error = e.what_without_backtrace();
+    error = plain_words(e.what_without_backtrace());
   } catch (const std::exception& e) {
     error = printable_message(e);
   }

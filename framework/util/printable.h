@@ -1,11 +1,8 @@
 #pragma once
 
 #include <algorithm>
-#include <exception>
-#include <new>
 #include <string>
 #include <string_view>
-#include <system_error>
 
 #include "framework/util/utf8.h"
 
@@ -55,15 +52,5 @@ inline std::string printable(std::string_view text, size_t most = 200, bool keep
 
 // A message keeps its line breaks.
 inline std::string printable_message(std::string_view text) { return printable(text, 8000, true); }
-
-// The text of an error, for the terminal.
-inline std::string printable_message(const std::exception& error) {
-  if (dynamic_cast<const std::bad_alloc*>(&error))
-    return "not enough memory (`ulimit -v` says whether there is a limit)";
-  const auto* system = dynamic_cast<const std::system_error*>(&error);
-  if (system && system->code() == std::errc::resource_unavailable_try_again)
-    return "cannot start a thread (`ulimit -u` is the limit): " + system->code().message();
-  return printable_message(error.what());
-}
 
 }  // namespace anymesh

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "framework/util/errors.h"
+#include "framework/util/plain_words.h"
 #include "tools/run_tool.h"
 
 namespace anymesh {

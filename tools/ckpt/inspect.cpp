@@ -4,6 +4,7 @@
 
 #include "framework/format/whole.h"
 #include "framework/util/errors.h"
+#include "framework/util/plain_words.h"
 #include "tools/ckpt/ckpt.h"
 
 namespace anymesh {

@@ -13,6 +13,7 @@
 #include "framework/data/tokenizers/tokenizer.h"
 #include "framework/format/whole.h"
 #include "framework/pipeline/stage.h"
+#include "framework/util/plain_words.h"
 #include "tools/generate/sampler.h"
 #include "tools/hf/args.h"
 #include "tools/run_tool.h"
@@ -81,7 +82,7 @@ int run_on_one_rank(const char* program, int argc, char** argv, Parse parse, Wor
           run_on_threads(1, [&](const Job& job) { work(flags, ProcessGrid(job.world(), {})); });
           return 0;
         } catch (const c10::Error& error) {
-          throw_error(error.what_without_backtrace());
+          throw_error(plain_words(error.what_without_backtrace()));
         }
       });
 }

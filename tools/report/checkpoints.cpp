@@ -1,6 +1,7 @@
 #include "framework/format/layout.h"
 #include "framework/format/whole.h"
 #include "framework/util/errors.h"
+#include "framework/util/plain_words.h"
 #include "tools/ckpt/ckpt.h"
 #include "tools/report/html.h"
 #include "tools/report/sections.h"

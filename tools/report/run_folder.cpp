@@ -6,6 +6,7 @@
 #include "framework/format/whole.h"
 #include "framework/util/errors.h"
 #include "framework/util/input_file.h"
+#include "framework/util/plain_words.h"
 
 namespace anymesh {
 namespace {

@@ -7,6 +7,7 @@
 
 #include "framework/format/torch_file/elements.h"
 #include "framework/util/errors.h"
+#include "framework/util/format.h"
 #include "framework/util/printable.h"
 
 namespace anymesh {
@@ -58,6 +59,16 @@ bool same_bytes(const BytesPtr& a, const BytesPtr& b) {
     if (std::memcmp(left.data(), right.data(), n) != 0) return false;
   }
   return true;
+}
+
+// Returns " with the value 4" for a tensor of one number, as a step is, else "".
+std::string only_number(const TensorRecord& tensor) {
+  try {
+    const auto number = scalar(tensor);
+    return number ? string_printf(" with the value %.9g", *number) : "";
+  } catch (const std::exception&) {  // the message is about something else
+    return "";
+  }
 }
 
 }  // namespace
@@ -346,7 +357,7 @@ std::string Value::found() const {
       return "'" + printable(as_string(), 100) + "'";
     case Kind::kTensor:
       return std::string(dtype_name(as_tensor().dtype)) + " tensor of shape " +
-             to_string(as_tensor().shape);
+             to_string(as_tensor().shape) + only_number(as_tensor());
     case Kind::kGlobal:
       return printable(as_global().module) + "." + printable(as_global().name);
     case Kind::kObject:

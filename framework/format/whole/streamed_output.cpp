@@ -8,6 +8,7 @@
 #include "framework/format/torch_file/record_checksums.h"
 #include "framework/format/torch_file/zip.h"
 #include "framework/util/errors.h"
+#include "framework/util/format.h"
 
 namespace anymesh {
 
@@ -29,8 +30,8 @@ std::string lack_of_space(const fs::path& folder, const std::vector<StreamedFile
     if (fs::is_regular_file(file.path)) there += fs::file_size(file.path);
   const uint64_t needed = bytes - std::min(bytes, there);
   if (free_bytes >= needed) return "";
-  return folder.string() + ": " + std::to_string(needed >> 20) + " MiB are needed, " +
-         std::to_string(free_bytes >> 20) + " MiB are free";
+  return folder.string() + ": " + size_text(static_cast<double>(needed)) + " are needed, " +
+         size_text(static_cast<double>(free_bytes)) + " are free";
 }
 
 StreamedFile streamed_copy(const fs::path& from, const fs::path& to, RecordChecksums& checks) {
