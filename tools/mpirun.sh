@@ -10,6 +10,18 @@ if (($# < 2)) || [[ ! $1 =~ ^[1-9][0-9]*$ ]]; then
 fi
 ranks=$1
 shift
+# Open MPI would say this in words of its own, many lines of them.
+session=${TMPDIR:-/tmp}
+if [[ ! -w $session ]]; then
+  echo "tools/mpirun.sh: $session cannot be written, and Open MPI keeps its session there; set TMPDIR to a folder that can" >&2
+  exit 2
+fi
+shared=$(df --output=avail -m /dev/shm 2>/dev/null | tail -1 || true)
+if [[ $shared ]] && ((shared = shared, shared < 5 * ranks)); then
+  echo "tools/mpirun.sh: /dev/shm has $shared MiB free, and $ranks ranks need $((5 * ranks)); start a container with" \
+    "--shm-size=1g, or use --local-ranks $ranks, which needs neither /dev/shm nor mpirun" >&2
+  exit 2
+fi
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 unset ANYMESH_TERMINAL

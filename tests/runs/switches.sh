@@ -13,6 +13,14 @@ train 1,1,2,1 cut.csv --train-iters 40 --lr-decay-iters 30 --load few --save few
 [[ $(head -1 cut.csv) == iteration,* && $(wc -l <cut.csv) == 11 ]] || fail "a CSV without rows goes on as: $(head -2 cut.csv)"
 echo "ok: limits: $(tags few)"
 
+# What Open MPI cannot start without is said before it starts.
+! TMPDIR=$scratch/none "$here/../../tools/mpirun.sh" 2 true 2>log || fail "started without a folder for the session"
+ends_with log "$scratch/none cannot be written, and Open MPI keeps its session there"
+if unshare -m true 2>/dev/null; then
+  ! unshare -m bash -c "mount -t tmpfs -o size=4m tmpfs /dev/shm && '$here/../../tools/mpirun.sh' 2 true" 2>log || fail "started without memory to share"
+  ends_with log "/dev/shm has 4 MiB free, and 2 ranks need 10"
+fi
+
 touch "$scratch/stop"
 train 1,1,2,1 never.csv --train-iters 30 --save never --kill-switch-file "$scratch/stop" >log || fail "$(tail -5 log)"
 ends_with log "--kill-switch-file $scratch/stop: stopping before the first step; nothing was written"

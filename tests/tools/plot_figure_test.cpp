@@ -137,7 +137,9 @@ TEST_F(PlotFigureTest, AnswersByExitCode) {
                     output = "--output " + folder + "o.svg ";
   EXPECT_EQ(run("cells " + output + cells + " --title T").status, 0);
   EXPECT_THAT(read(folder + "o.svg"), HasSubstr(">T</text>"));
-  EXPECT_THAT(drawn("bars", bars), HasSubstr(">ZeRO 1</text>"));
+  EXPECT_THAT(drawn("bars", bars),
+              testing::AllOf(HasSubstr(">ZeRO 1</text>"), HasSubstr(">3</text>"),
+                             HasSubstr(">1.500</text>")));
   const Outcome help = run("--help");
   EXPECT_EQ(help.status, 0);
   EXPECT_THAT(help.out, HasSubstr("--output FILE"));

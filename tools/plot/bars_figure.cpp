@@ -1,6 +1,7 @@
 #include "tools/plot/bars_figure.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
@@ -34,6 +35,11 @@ std::vector<std::string> read_bars(const std::string& path, std::vector<Bar>& ba
   return names;
 }
 
+// "264" or "1.750": a count has no decimals.
+std::string sum_text(double sum) {
+  return string_printf(sum == std::floor(sum) ? "%.0f" : "%.3f", sum);
+}
+
 }  // namespace
 
 Figure bars_figure(const std::string& path) {
@@ -58,11 +64,11 @@ Figure bars_figure(const std::string& path) {
       svg += rectangle(x, y, width, kBar, series(i));
       x += width;
     }
-    svg += text_at(x + 8, y + 17, "label", string_printf("%.3f", sum));
+    svg += text_at(x + 8, y + 17, "label", sum_text(sum));
     y += kRow;
   }
   std::string seen = std::to_string(bars.size()) + " bars:";
-  for (const Bar& bar : bars) seen += string_printf(" %s %.3f;", bar.label.c_str(), bar.sum);
+  for (const Bar& bar : bars) seen += " " + bar.label + " " + sum_text(bar.sum) + ";";
   seen.back() = '.';
   return {"Bars", seen, svg, bottom, names};
 }
