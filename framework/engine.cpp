@@ -38,10 +38,10 @@ StepReport Engine::train_batch(const std::vector<MicroBatch>& batches) {
     check_finite(scaled_norm, optimizer_.local_square_sum(), "gradient norm");
     wait_for_snapshot();
     optimizer_.step(lr, scaled_norm, loss_scale);
-    stage_.after_step();
     state_.scaler.update(false);
     state_.scheduled_samples += samples;
   }
+  stage_.after_step(overflow);
   ++state_.iteration;
   state_.consumed_train_samples += samples;
   return {.iteration = state_.iteration,

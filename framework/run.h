@@ -3,6 +3,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "framework/comm/process_grid.h"
 #include "framework/config/engine_config.h"
@@ -15,7 +18,15 @@ namespace anymesh {
 struct VerifiedLoss {
   double loss = 0;
   int64_t first_sample = 0, samples = 0;  // in the validation set
-  int64_t prepared = 0;  // the set's size, which determines the sample order; 0: unknown
+};
+
+// What decides the order of the samples. A run that goes on must have the same, or its count of
+// samples would point elsewhere.
+struct DataOrder {
+  std::vector<std::pair<std::string, std::string>> facts;  // by flag: its value, or a digest
+  // The samples prepared: first for as many as the first run asked for, then for what later ones
+  // added (GptCorpora::part).
+  std::vector<int64_t> train, valid;
 };
 
 // The training position. Everything else in a resumed run follows from flags.
@@ -30,6 +41,7 @@ struct TrainState {
   LossScaler scaler;          // settings from this run, scale and counters from the checkpoint
   int64_t skipped_steps = 0;  // skipped because of overflow
   std::optional<VerifiedLoss> verified;  // with --verify-resume
+  std::optional<DataOrder> data;         // none for a program that does not record it
 };
 
 // The run, as the checkpoint functions see it. The objects referred to must outlive it.

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "framework/config/flags.h"
+#include "framework/format/layout.h"
 #include "framework/format/torch_file.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
@@ -14,6 +15,11 @@ namespace anymesh {
 // num_experts is.
 inline Value single(const Value& value) {
   return value.is_sequence() && value.size() == 1 ? value.at(0) : value;
+}
+
+// Returns the arguments of the run that saved, or an empty dict if a model-states file has none.
+inline Value args_of(const Value& metadata) {
+  return metadata.find(keys::kArgs).value_or(Value::dict());
 }
 
 // Returns an attribute as a command line writes it. Throws a DamagedFile for an object, or for a list

@@ -16,8 +16,6 @@
 namespace anymesh {
 namespace {
 
-constexpr const char *kWsdDecaySteps = "wsd_decay_steps", *kWsdDecayStyle = "lr_wsd_decay_style";
-
 Value universal_info(const CheckpointedRun& run, bool exclude_frozen) {
   // Returns text_of(spec) of the saved parameters over all stages for which is_such holds, once each.
   const auto texts = [&](bool (*is_such)(const ParamSpec&),
@@ -99,8 +97,15 @@ Value scheduler_state(const CheckpointedRun& run, const TrainState& state) {
 Value verified_loss(const VerifiedLoss& verified) {
   return Value::dict({{"loss", verified.loss},
                       {"first_sample", verified.first_sample},
-                      {"samples", verified.samples},
-                      {"prepared", verified.prepared}});
+                      {"samples", verified.samples}});
+}
+
+Value data_order(const DataOrder& order) {
+  Value facts = Value::dict();
+  for (const auto& [flag, value] : order.facts) facts.set(flag, value);
+  return Value::dict({{"facts", facts},
+                      {"train", Value::list_of(order.train)},
+                      {"valid", Value::list_of(order.valid)}});
 }
 
 Value megatron_args(const CheckpointedRun& run, const TrainState& state) {
@@ -125,23 +130,6 @@ void add_megatrons(Value& states, const CheckpointedRun& run, const TrainState& 
   states.set(keys::kCheckpointVersion, 3.0);
   states.set(keys::kIteration, state.iteration);
   states.set(keys::kTokens, state.consumed_train_samples * run.config.model.seq_length);
-}
-
-bool is_number(const Value& value) { return value.is_int() || value.kind() == Value::Kind::kFloat; }
-
-std::string text_of(const Value& value) {
-  if (value.kind() == Value::Kind::kBool) return value.as_bool() ? "True" : "False";
-  if (is_number(value)) return c10::str(value.as_double());
-  if (value.is_sequence()) return argument_text(value);
-  return value.is_string() ? value.as_string() : value.found();
-}
-
-// Returns the arguments of the run that saved, or an empty dict if the file has none.
-Value args_of(const Value& metadata) { return metadata.find(keys::kArgs).value_or(Value::dict()); }
-
-// Compares numbers by value, because Python may write 24 or 24.0.
-bool same(const Value& a, const Value& b) {
-  return is_number(a) && is_number(b) ? a.as_double() == b.as_double() : a == b;
 }
 
 }  // namespace
@@ -193,6 +181,7 @@ Value model_states(const CheckpointedRun& run, const TrainState& state,
   }
   if (!run.config.settings.empty()) add_megatrons(states, run, state);
   if (state.verified) states.set(keys::kVerifiedLoss, verified_loss(*state.verified));
+  if (state.data) states.set(keys::kDataOrder, data_order(*state.data));
   return states;
 }
 
@@ -205,56 +194,6 @@ Value client_state_of(const Value& metadata, const Value& own) {
     if (!is_ours) others.emplace_back(key, value);
   }
   return Value::dict(std::move(others));
-}
-
-void check_same_model(const Value& metadata, const CheckpointedRun& run) {
-  const Value args = metadata.find(keys::kArgs);
-  for (const Setting& setting : run.config.settings) {
-    const auto& flags = run.config.model.flags;
-    if (!args || std::find(flags.begin(), flags.end(), setting.flag) == flags.end()) continue;
-    const Value theirs = single(args.find(setting.dest)), ours = value_of(setting.value);
-    if (theirs.is_none() || same(theirs, ours)) continue;
-    TORCH_CHECK(!std::holds_alternative<bool>(setting.value), metadata.where(),
-                ": the checkpoint was made with ", setting.dest, " = ", text_of(theirs),
-                ", this run has ", text_of(ours), "; see --", setting.flag);
-    TORCH_CHECK(false, metadata.where(), ": the checkpoint was made with --", setting.flag, " ",
-                text_of(theirs), ", this run has ", text_of(ours), "; give --", setting.flag, " ",
-                text_of(theirs));
-  }
-  const Value info = metadata.find(keys::kUniversalInfo).value_or(Value::dict());
-  const int64_t vocab_size =
-      info.find(keys::kOriginalVocabSize).value_or(run.config.model.vocab_size).as_int();
-  TORCH_CHECK(vocab_size == run.config.model.vocab_size, metadata.where(),
-              ": the checkpoint's vocabulary has ", vocab_size, " entries, this run's ",
-              run.config.model.vocab_size, "; see --tokenizer-type, --vocab-file and --vocab-size");
-}
-
-void check_same_schedule(const Value& metadata, const LrSchedule& schedule) {
-  const Value saved = metadata.at(keys::kLrScheduler);
-  if (!saved) return;
-  const std::pair<const char*, Value> expected[] = {{"max_lr", schedule.max_lr},
-                                                    {"min_lr", schedule.min_lr},
-                                                    {"lr_warmup_steps", schedule.warmup_samples},
-                                                    {"lr_decay_steps", schedule.decay_samples},
-                                                    {"lr_decay_style", schedule.style},
-                                                    {kWsdDecaySteps, schedule.wsd_decay_samples},
-                                                    {kWsdDecayStyle, schedule.wsd_decay_style}};
-  std::string differences;
-  for (const auto& [key, ours] : expected) {
-    const bool unused = schedule.style == "constant" &&
-                        (key == std::string("min_lr") || key == std::string("lr_decay_steps"));
-    const Value theirs = saved.find(key);
-    if (unused || !theirs || same(theirs, ours)) continue;
-    differences +=
-        c10::str("\n  ", key, ": checkpoint ", text_of(theirs), ", this run ", text_of(ours));
-  }
-  TORCH_CHECK(
-      differences.empty(), metadata.where(),
-      ": the learning-rate schedule differs (warmup and decay are in samples):", differences,
-      "\nGive the flags of the checkpoint's run (--lr --min-lr --lr-decay-style --lr-decay-iters "
-      "--lr-warmup-iters --global-batch-size); or --use-checkpoint-opt_param-scheduler to go on "
-      "with the checkpoint's, --override-opt_param-scheduler with this run's, --no-load-lr-state "
-      "to start afresh.");
 }
 
 LrSchedule schedule_of(const Value& metadata, LrSchedule schedule) {
@@ -273,16 +212,6 @@ LrSchedule schedule_of(const Value& metadata, LrSchedule schedule) {
   return schedule;
 }
 
-std::string announce_batch_size(const Value& metadata, const CheckpointedRun& run) {
-  const int64_t ours = run.config.global_batch_size,
-                theirs = args_of(metadata).find("global_batch_size").value_or(ours).as_int();
-  if (theirs == ours) return "";
-  return c10::str(
-      "global batch size ", theirs, " -> ", ours,
-      ": samples go on where they stopped. With --train-iters there are more or fewer in all, "
-      "which may change the order of a corpus; --train-samples keeps it");
-}
-
 TrainState train_state_of(const Value& metadata) {
   TrainState state;
   const Value iteration = metadata.find(keys::kIteration), args = args_of(metadata);
@@ -298,8 +227,12 @@ TrainState train_state_of(const Value& metadata) {
   if (const Value verified = metadata.find(keys::kVerifiedLoss)) {
     state.verified = {.loss = verified.at("loss").as_double(),
                       .first_sample = verified.at("first_sample").as_int(),
-                      .samples = verified.at("samples").as_int(),
-                      .prepared = verified.find("prepared").value_or(0).as_int()};
+                      .samples = verified.at("samples").as_int()};
+  }
+  if (const Value order = metadata.find(keys::kDataOrder)) {
+    state.data = {.train = order.at("train").as_ints(), .valid = order.at("valid").as_ints()};
+    for (const auto& [flag, value] : order.at("facts").entries())
+      state.data->facts.emplace_back(flag.as_string(), value.as_string());
   }
   const Value seed = metadata.find(keys::kDropoutSeed).value_or(args.find("seed"));
   state.dropout_seed = static_cast<uint64_t>(seed.value_or(0).as_int());

@@ -22,16 +22,12 @@ Value client_state_of(const Value& metadata, const Value& own);
 
 Value deepspeed_config(const CheckpointedRun& run);
 
-// Throw unless the checkpoint has this run's model and vocabulary, or its LR schedule. `metadata`
-// is a model-states file.
-void check_same_model(const Value& metadata, const CheckpointedRun& run);
-void check_same_schedule(const Value& metadata, const LrSchedule& schedule);
+// In lr_scheduler, beside Megatron's keys.
+inline constexpr const char *kWsdDecaySteps = "wsd_decay_steps",
+                            *kWsdDecayStyle = "lr_wsd_decay_style";
 
 // Returns the checkpoint's schedule. Fields that its file lacks keep their values in `schedule`.
 LrSchedule schedule_of(const Value& metadata, LrSchedule schedule);
-
-// Returns "global batch size 24 -> 12 ..." if it differs, else an empty string.
-std::string announce_batch_size(const Value& metadata, const CheckpointedRun& run);
 
 TrainState train_state_of(const Value& metadata);
 

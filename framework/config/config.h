@@ -117,6 +117,7 @@ struct CheckpointConfig {
   bool use_checkpoint_args = false;
   std::string load_tag;  // empty = the tag that `latest` names
   bool no_load_strict = false, exit_on_missing_checkpoint = false;
+  bool allow_other_data = false, allow_fresh_moments = false;
   bool verify_checkpoint = false, no_fallback = false;
   bool exit_on_save_failure = false;
   bool override_scheduler = false, use_checkpoint_scheduler = false;  // --...-opt_param-scheduler
@@ -126,12 +127,14 @@ struct CheckpointConfig {
   std::string kill_switch_file, save_switch_file;
 };
 
+constexpr int kMostLocalRanks = 1024;
 constexpr double kMostTimeoutMinutes = 1e6;  // two years; as nanoseconds they fit in 64 bits
 
 struct RunConfig {
   int local_ranks = 0;  // ranks run as threads of this process; 0 = mpirun starts them
   uint64_t seed = 1234;
   int64_t eval_interval = 1000, eval_iters = 100, log_interval = 100;
+  bool eval_given = false;  // a flag asks for validation, not the default
   std::string loss_csv, tensorboard_dir;
   double distributed_timeout_minutes = 10;
   bool dry_run = false;

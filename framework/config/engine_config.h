@@ -47,11 +47,12 @@ inline constexpr const char* kTagValidations[] = {"Ignore", "Warn", "Fail"};  //
 // Facts about the model. Checkpoints store the sizes, which a conversion to another tp needs.
 struct ModelFacts {
   int seq_length = 0;
-  int64_t vocab_size = 0;               // the tokenizer's
-  int64_t padded_vocab_size = 0;        // rows over all tp ranks
-  std::vector<std::string> flags;       // a checkpoint must have been made with the same ones
-  bool all_stages_read_tokens = false;  // else the first and the last
-  std::string gpu_note;                 // printed at the start of a run on GPUs
+  int64_t vocab_size = 0;                   // the tokenizer's
+  int64_t padded_vocab_size = 0;            // rows over all tp ranks
+  std::vector<std::string> flags;           // a checkpoint must have been made with the same ones
+  std::vector<std::string> training_flags;  // a load says where these differ
+  bool all_stages_read_tokens = false;      // else the first and the last
+  std::string gpu_note;                     // printed at the start of a run on GPUs
 };
 
 // It is the same on every rank.

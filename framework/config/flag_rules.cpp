@@ -148,8 +148,9 @@ void check_checkpoint(const FlagTable& flags, const CheckpointConfig& checkpoint
          "without --load");
   for (const char* flag :
        {"load-tag", "use-checkpoint-args", "exit-on-missing-checkpoint", "no-fallback",
-        "verify-checkpoint", "no-load-strict", "finetune", "no-load-optim", "no-load-rng",
-        "no-load-lr-state", "override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler"}) {
+        "verify-checkpoint", "no-load-strict", "allow-other-data", "allow-fresh-moments",
+        "finetune", "no-load-optim", "no-load-rng", "no-load-lr-state",
+        "override-opt_param-scheduler", "use-checkpoint-opt_param-scheduler"}) {
     refuse_without(flags, flag, "load");
   }
   refuse(flags, "no-fallback", checkpoint.no_fallback && !checkpoint.load_tag.empty(),
@@ -172,6 +173,11 @@ void apply_flag_rules(const FlagTable& flags, Config& config, std::vector<std::s
   check_precision(flags, config.precision);
   check_data(flags, config.data);
   check_checkpoint(flags, config.checkpoint);
+  if (config.run.local_ranks > kMostLocalRanks)
+    throw UserError(flags.origin("local-ranks") + ": expected at most " +
+                    std::to_string(kMostLocalRanks) + " threads of one process; start more by " +
+                    "mpirun");
+  config.run.eval_given = flags.given("eval-iters") || flags.given("eval-interval");
   refuse(flags, "trace", config.run.profile_step == 0, "without --profile-step");
 }
 

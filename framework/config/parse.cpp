@@ -182,6 +182,11 @@ void add_load_and_exit_flags(FlagTable& flags, CheckpointConfig& checkpoint) {
             "compare all files with the checksums of their manifest before anything is loaded");
   flags.add("no-load-strict", checkpoint.no_load_strict,
             "load the parameters that checkpoint and model both have");
+  flags.add("allow-other-data", checkpoint.allow_other_data,
+            "go on where the checkpoint's data or their order were others: at the same count of "
+            "samples, of this run's");
+  flags.add("allow-fresh-moments", checkpoint.allow_fresh_moments,
+            "go on although parameters that were frozen have no moments yet");
   flags.add("universal-checkpoint", checkpoint.universal_checkpoint,
             "--load names a universal checkpoint, written for any mesh");
   flags.add("finetune", checkpoint.finetune, "load the weights only and start at step 0");

@@ -1,10 +1,12 @@
 #include "framework/data/gpt_corpora.h"
 
 #include <algorithm>
+#include <cinttypes>
 #include <filesystem>
 #include <utility>
 
 #include "framework/util/errors.h"
+#include "framework/util/format.h"
 #include "framework/util/printable.h"
 
 namespace anymesh {
@@ -49,6 +51,30 @@ void check_prefix(const std::string& prefix) {
         others.size() > 1 ? ", or one of " + std::to_string(others.size() - 1) + " more" : "");
 }
 
+// Data sets laid end to end, the i-th cut to counts[i] samples. The last is whole.
+class EndToEnd final : public Dataset {
+ public:
+  EndToEnd(std::vector<std::unique_ptr<Dataset>> datasets, const std::vector<int64_t>& counts,
+           std::string name)
+      : datasets_(std::move(datasets)), name_(std::move(name)), starts_{0} {
+    for (const int64_t count : counts) starts_.push_back(starts_.back() + count);
+    starts_.pop_back();
+  }
+
+  int64_t size() const override { return starts_.back() + datasets_.back()->size(); }
+  int seq_length() const override { return datasets_.front()->seq_length(); }
+  void sample(int64_t index, std::span<int64_t> out) const override {
+    check_request(name_, index, out);
+    const auto after = std::ranges::upper_bound(starts_, index);
+    datasets_[after - starts_.begin() - 1]->sample(index - *(after - 1), out);
+  }
+
+ private:
+  std::vector<std::unique_ptr<Dataset>> datasets_;
+  std::string name_;
+  std::vector<int64_t> starts_;
+};
+
 }  // namespace
 
 GptCorpora::GptCorpora(const std::vector<std::string>& data_path, const std::string& split,
@@ -69,11 +95,36 @@ int64_t GptCorpora::documents(size_t part) const {
   return documents;
 }
 
-std::unique_ptr<Dataset> GptCorpora::part(size_t part, int64_t samples,
+std::unique_ptr<Dataset> GptCorpora::part(size_t part, const std::vector<int64_t>& stretches,
                                           const std::string& name) const {
+  std::vector<std::unique_ptr<Dataset>> datasets;
+  for (size_t i = 0; i < stretches.size(); ++i)
+    datasets.push_back(stretch(part, stretches[i], seed_ + static_cast<uint32_t>(i), name));
+  return datasets.size() == 1 ? std::move(datasets.front())
+                              : std::make_unique<EndToEnd>(std::move(datasets), stretches, name);
+}
+
+std::vector<std::pair<std::string, std::string>> GptCorpora::describe() const {
+  std::vector<std::string> documents, parts;
+  for (size_t i = 0; i < corpora_.size(); ++i) {
+    const auto& [tokens, ranges] = corpora_[i];
+    documents.push_back(
+        (weights_.empty() ? "" : string_printf("%.12g x ", weights_[i])) +
+        string_printf("%" PRId64 " documents %016" PRIx64, tokens->size(), tokens->fingerprint()));
+    parts.push_back(string_printf("training %" PRId64 " to %" PRId64 ", validation to %" PRId64,
+                                  ranges[0].first, ranges[0].last, ranges[1].last));
+  }
+  return {{"--data-path", joined(documents, "; ")},
+          {"--split", "documents for " + joined(parts, "; ")},
+          {"--seq-length", std::to_string(seq_length_)},
+          {"--seed", std::to_string(seed_)}};
+}
+
+std::unique_ptr<Dataset> GptCorpora::stretch(size_t part, int64_t samples, uint32_t seed,
+                                             const std::string& name) const {
   const auto one = [&](const Corpus& corpus, int64_t share) {
     return std::make_unique<GptDataset>(corpus.tokens, corpus.ranges[part], share, seq_length_,
-                                        seed_, name);
+                                        seed, name);
   };
   if (corpora_.size() == 1 && weights_.empty()) return one(corpora_.front(), samples);
   std::vector<std::unique_ptr<Dataset>> datasets;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/data/blended_dataset.h"
@@ -28,11 +29,20 @@ class GptCorpora {
   // Returns the documents of part 0 (training), 1 or 2, over all data sets.
   int64_t documents(size_t part) const;
 
-  // Returns at least `samples` samples. REQUIRES: documents(part) > 0. Throws if one of several
-  // data sets has no documents there.
-  std::unique_ptr<Dataset> part(size_t part, int64_t samples, const std::string& name) const;
+  // Returns at least `stretches[0]` samples, in Megatron's order. A run that is extended keeps that
+  // order and adds a stretch: `stretches[k]` samples, from another shuffle of the part. REQUIRES:
+  // documents(part) > 0. Throws if one of several data sets has no documents there.
+  std::unique_ptr<Dataset> part(size_t part, const std::vector<int64_t>& stretches,
+                                const std::string& name) const;
+
+  // Returns what the order of samples depends on, besides the stretches: for each flag its value, or
+  // a digest of the documents.
+  std::vector<std::pair<std::string, std::string>> describe() const;
 
  private:
+  std::unique_ptr<Dataset> stretch(size_t part, int64_t samples, uint32_t seed,
+                                   const std::string& name) const;
+
   struct Corpus {
     std::shared_ptr<const IndexedDataset> tokens;
     std::array<DocumentRange, 3> ranges;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
@@ -18,6 +19,7 @@
 #include "framework/format/layout.h"
 #include "framework/format/output.h"
 #include "framework/util/errors.h"
+#include "framework/util/fnv.h"
 #include "framework/util/input_file.h"
 
 namespace anymesh {
@@ -186,6 +188,16 @@ void IndexedDataset::check_rest() const {
 
 int64_t IndexedDataset::length(int64_t sequence) const {
   return load<int32_t>(index_.bytes(), kHeaderBytes + 4 * sequence);
+}
+
+uint64_t IndexedDataset::fingerprint() const {
+  constexpr size_t kSample = 4096;
+  uint64_t hash = kFnvStart;
+  for (int64_t i = 0; i < size_; ++i) hash = fnv_next(hash, static_cast<uint64_t>(length(i)));
+  const std::string_view tokens(reinterpret_cast<const char*>(tokens_.bytes().data()),
+                                tokens_.bytes().size());
+  return fnv(tokens.substr(tokens.size() - std::min(kSample, tokens.size())),
+             fnv(tokens.substr(0, kSample), hash));
 }
 
 int64_t IndexedDataset::begin(int64_t sequence) const {

@@ -38,8 +38,10 @@ class StageModule {
   // The parameters, in the order in which DeepSpeed would flatten them.
   virtual const std::vector<ParamSpec>& params() const = 0;
 
-  // Called after each optimizer step, on all ranks. A model changes its buffers here (ParamSpec).
-  virtual void after_step() {}
+  // Called after each step, on all ranks. A model changes its buffers here (ParamSpec), unless an
+  // fp16 overflow `skipped` the step: then it only forgets what it counted. A checkpoint holds
+  // parameters and buffers alone, so nothing else may last beyond this call.
+  virtual void after_step(bool /*skipped*/) {}
 
   // Returns lines about the last step, about this stage. The trainer prints those of all stages at
   // each --log-interval.

@@ -1,5 +1,9 @@
 #include "framework/run/datasets.h"
 
+#include <numeric>
+#include <optional>
+
+#include "framework/config/require.h"
 #include "framework/data/gpt_corpora.h"
 #include "framework/data/mock_dataset.h"
 #include "framework/data/tokenizers/tokenizer.h"
@@ -44,36 +48,95 @@ SampleCounts samples_to_read(const Config& config, const BatchPlan& plan, const 
   return counts;
 }
 
+// Compares the order of the data with that of the loaded run. Returns the stretches prepared so far.
+DataOrder order_so_far(const Config& config, const TrainState& state, Datasets& data) {
+  const auto theirs_of = [&](const std::string& flag) {
+    for (const auto& [name, value] : state.data->facts)
+      if (name == flag) return value;
+    return std::string("absent");
+  };
+  if (!state.data) return {};
+  std::string differences;
+  for (const auto& [flag, ours] : data.order.facts)
+    if (const std::string theirs = theirs_of(flag); theirs != ours)
+      differences += "\n  " + flag + ": checkpoint " + theirs + ", this run " + ours;
+  if (differences.empty()) return *state.data;
+  const std::string count = std::to_string(state.consumed_train_samples);
+  if (!config.checkpoint.allow_other_data)
+    throw_error("--load ", config.checkpoint.load, ": the data or their order differ:", differences,
+                "\nThe checkpoint's run has read ", count,
+                " samples. Give its flags and files; or ", "--allow-other-data to go on at sample ",
+                count, " of this run's order, or ", "--finetune to begin at sample 0");
+  data.notes.push_back("--allow-other-data: the run goes on at sample " + count +
+                       " of another order:" + differences);
+  return {};
+}
+
+int64_t sum(const std::vector<int64_t>& stretches) {
+  return std::accumulate(stretches.begin(), stretches.end(), int64_t{0});
+}
+
+// Adds a stretch if the run reads more samples than are prepared.
+std::vector<int64_t> extended(std::vector<int64_t> stretches, int64_t wanted) {
+  if (const int64_t more = wanted - sum(stretches); more > 0) stretches.push_back(more);
+  return stretches;
+}
+
+void make_mock(const Config& config, const ModelFacts& model, Datasets& data) {
+  const auto make = [&](const std::vector<int64_t>& stretches, uint64_t seed) {
+    return std::make_unique<MockDataset>(sum(stretches), model.seq_length, config.data.vocab_size,
+                                         seed);
+  };
+  data.train = make(data.order.train, config.run.seed);
+  if (data.counts.valid > 0) data.valid = make(data.order.valid, config.run.seed + 1);
+}
+
+void read_corpora(const Config& config, const ModelFacts& model, const GptCorpora& corpora,
+                  Datasets& data) {
+  const auto part = [&](size_t number, const std::vector<int64_t>& stretches, const char* name) {
+    return std::make_unique<InVocabulary>(corpora.part(number, stretches, name), model.vocab_size);
+  };
+  data.train = part(0, data.order.train, "train");
+  if (data.counts.valid == 0) return;
+  if (corpora.documents(1) > 0) {
+    data.valid = part(1, data.order.valid, "valid");
+    return;
+  }
+  const std::string none = "--split \"" + config.data.split + "\" leaves none of " +
+                           std::to_string(corpora.documents(0) + corpora.documents(2)) +
+                           " documents to validate on";
+  const std::string asks = config.run.eval_given
+                               ? with("--eval-iters", config.run.eval_iters) + " asks"
+                               : "--verify-resume asks";
+  if (config.run.eval_given || config.checkpoint.verify_resume)
+    throw_error(none, ", but ", asks,
+                " for some; give --eval-iters 0, or the second part of --split more");
+  data.order.valid.clear();
+  data.notes.push_back(none + ": the run trains without validation");
+}
+
 }  // namespace
 
 Datasets make_datasets(const Config& config, const BatchPlan& plan, const TrainState& state,
                        const ModelFacts& model) {
-  const auto seed = config.run.seed;
-  const int seq_length = model.seq_length;
   Datasets data{.counts = samples_to_read(config, plan, state)};
-  const SampleCounts& counts = data.counts;
+  std::optional<GptCorpora> corpora;
   if (config.data.mock_data) {
-    data.train =
-        std::make_unique<MockDataset>(counts.train, seq_length, config.data.vocab_size, seed);
-    if (counts.valid > 0) {
-      data.valid =
-          std::make_unique<MockDataset>(counts.valid, seq_length, config.data.vocab_size, seed + 1);
-    }
-    return data;
+    data.order.facts = {{"--vocab-size", std::to_string(config.data.vocab_size) + " generated"},
+                        {"--seq-length", std::to_string(model.seq_length)},
+                        {"--seed", std::to_string(config.run.seed)}};
+  } else {
+    corpora.emplace(config.data.data_path, config.data.split, model.seq_length,
+                    static_cast<uint32_t>(config.run.seed));
+    data.order.facts = corpora->describe();
   }
-  const GptCorpora corpora(config.data.data_path, config.data.split, seq_length,
-                           static_cast<uint32_t>(seed));
-  data.train =
-      std::make_unique<InVocabulary>(corpora.part(0, counts.train, "train"), model.vocab_size);
-  if (counts.valid > 0) {
-    if (corpora.documents(1) == 0)
-      throw_error("--split \"", config.data.split, "\" leaves none of ",
-                  corpora.documents(0) + corpora.documents(2),
-                  " documents to validate on, but --eval-iters (", config.run.eval_iters,
-                  ") asks for some; give --eval-iters 0, or the second part of --split more");
-    data.valid =
-        std::make_unique<InVocabulary>(corpora.part(1, counts.valid, "valid"), model.vocab_size);
-  }
+  const DataOrder before = order_so_far(config, state, data);
+  data.order.train = extended(before.train, data.counts.train);
+  data.order.valid = extended(before.valid, data.counts.valid);
+  if (corpora)
+    read_corpora(config, model, *corpora, data);
+  else
+    make_mock(config, model, data);
   return data;
 }
 

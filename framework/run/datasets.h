@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "framework/config/config.h"
 #include "framework/data/dataset.h"
@@ -13,11 +15,14 @@ namespace anymesh {
 struct Datasets {
   SampleCounts counts;  // the samples that the run reads, from its first one on
   std::unique_ptr<Dataset> train;
-  std::unique_ptr<Dataset> valid;  // null without --eval-iters
+  std::unique_ptr<Dataset> valid;  // null without --eval-iters, or without documents for it
+  DataOrder order;
+  std::vector<std::string> notes;  // lines to print
 };
 
-// Makes the data sets of a run that goes on from `state`. Reading a sample throws if it has a token
-// that is not below model.vocab_size.
+// Makes the data sets of a run that goes on from `state`, in the order that it began. Throws
+// UserError if that order would be another and `config` does not accept it. Reading a sample throws
+// if it has a token that is not below model.vocab_size.
 Datasets make_datasets(const Config& config, const BatchPlan& plan, const TrainState& state,
                        const ModelFacts& model);
 

@@ -20,11 +20,15 @@
 #include "framework/config/parse.h"
 #include "framework/format/layout.h"
 #include "framework/profile/report.h"
+#include "framework/run/brief_waits.h"
 #include "framework/run/datasets.h"
 #include "framework/run/device.h"
 #include "framework/run/launch.h"
+#include "framework/run/memory_check.h"
 #include "framework/run/run_log.h"
 #include "framework/run/trainer.h"
+#include "framework/util/cores.h"
+#include "framework/util/plain_words.h"
 #include "framework/util/printable.h"
 #include "framework/util/process_limits.h"
 #include "framework/util/standard_output.h"
@@ -36,7 +40,8 @@ namespace anymesh {
 namespace {
 
 // Sets this rank's number of threads: OMP_NUM_THREADS if set, else its share of the cores that it
-// may run on. The machine's ranks that may run on the same cores share them.
+// may run on, within the container's quota. The machine's ranks that may run on the same cores share
+// them.
 void set_threads(Communicator& local) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -45,7 +50,7 @@ void set_threads(Communicator& local) {
   const auto all = gather_strings(local, mine);
   if (!known || std::getenv("OMP_NUM_THREADS")) return;
   const auto sharing = static_cast<int>(std::count(all.begin(), all.end(), mine));
-  at::set_num_threads(std::max(1, CPU_COUNT(&cores) / sharing));
+  at::set_num_threads(std::max(1, cores_within(cpu_quota(), CPU_COUNT(&cores)) / sharing));
 }
 
 torch::Dtype weights_dtype(const PrecisionConfig& precision) {
@@ -70,6 +75,7 @@ std::vector<std::string> load(const CheckpointConfig& c, Engine& engine) {
                                       .load_module_only = c.finetune,
                                       .universal = c.universal_checkpoint,
                                       .fallback = !c.no_fallback,
+                                      .allow_fresh_moments = c.allow_fresh_moments,
                                       .verify = c.verify_checkpoint,
                                       .load_rng = !c.no_load_rng,
                                       .schedule = schedule_choice(c)});
@@ -89,14 +95,22 @@ BatchPlan rest_of(BatchPlan plan, const BatchConfig& batch, const TrainState& st
   return plan;
 }
 
-// Makes the data sets, the same ones on every rank. Collective.
-Datasets make_same_datasets(const Config& config, const BatchPlan& plan, const TrainState& state,
-                            Communicator& world) {
+// Makes the data sets, the same ones on every rank, and records their order in the engine's state.
+// Adds lines to `report`. Collective.
+Datasets make_same_datasets(const Config& config, const BatchPlan& plan, Engine& engine,
+                            std::vector<std::string>& report) {
+  Communicator& world = *engine.grid().world;
+  TrainState& state = engine.state();
   Datasets data;
   all_or_none(world, [&] { data = make_datasets(config, plan, state, config.engine.model); });
-  check_same(world,
-             {{"the number of training samples", c10::str(data.train->size())},
-              {"the number of validation samples", c10::str(data.valid ? data.valid->size() : 0)}});
+  Facts told{{"the number of training samples", c10::str(data.train->size())},
+             {"the number of validation samples", c10::str(data.valid ? data.valid->size() : 0)}};
+  for (const auto& [flag, value] : data.order.facts)
+    told.emplace_back("the data's " + flag.substr(2), value);
+  check_same(world, told);
+  if (!state.data || state.data->facts != data.order.facts) state.verified.reset();
+  state.data = data.order;
+  report.insert(report.end(), data.notes.begin(), data.notes.end());
   return data;
 }
 
@@ -346,6 +360,7 @@ void run(CommandLine& line, const Job& job) try {
   if (config.run.report_memory) allocations.emplace(placement.device);
   const Outputs outputs = claim_outputs(config, world);
   const auto stage = line.model->make_stage(config, grid, weights_dtype(config.precision));
+  check_memory(*stage, config, grid, *job.local());
   Engine engine(*stage, grid, engine_config(config, plan, outputs.checkpoints));
 
   std::vector<std::string> report = load(config.checkpoint, engine);
@@ -353,7 +368,7 @@ void run(CommandLine& line, const Job& job) try {
   if (!line.flags.given("log-interval"))
     line.config.run.log_interval =
         std::clamp<int64_t>(plan.train_iters / 10, 1, config.run.log_interval);
-  const Datasets data = make_same_datasets(config, plan, engine.state(), world);
+  const Datasets data = make_same_datasets(config, plan, engine, report);
   plan_saves(config.checkpoint, plan, engine, report);
   if (const std::string& note = config.engine.model.gpu_note;
       !grid.device.is_cpu() && !note.empty())
@@ -382,6 +397,7 @@ void run(CommandLine& line, const Job& job) try {
 
 int pretrain(int argc, char** argv, const std::string& program, const std::string& description,
              const MakeModel& make_model) {
+  wait_briefly(argv);
   keep_freed_memory();
   set_process_limits();
   const HeldSignals held;
@@ -397,7 +413,8 @@ int pretrain(int argc, char** argv, const std::string& program, const std::strin
     return stdout_is_written(program) ? 0 : 1;
   }
   try {
-    run_on_threads(std::max(1, line.config.run.local_ranks), [&](const Job& job) {
+    const int ranks = line.error.empty() ? std::max(1, line.config.run.local_ranks) : 1;
+    run_on_threads(ranks, [&](const Job& job) {
       CommandLine own = read();
       run(own, job);
     });

@@ -199,21 +199,14 @@ void Trainer::verify_resume() {
   if (!state_.verified) {
     log_.line(
         "verify-resume: nothing to compare with: saved without --verify-resume, or "
-        "loaded with --finetune");
+        "loaded with --finetune or --allow-other-data");
     return;
   }
-  const auto [before, first_sample, samples, prepared] = *state_.verified;
+  const auto [before, first_sample, samples] = *state_.verified;
   if (const int64_t per_batch = plan_.samples_at_once; samples % per_batch != 0) {
     log_.line(c10::str("verify-resume: not comparable: the ", samples,
                        " samples of the saved loss do not make whole batches of ", per_batch,
                        " (--micro-batch-size x data-parallel size)"));
-    return;
-  }
-  if (prepared != 0 && prepared != data_.valid->size()) {
-    log_.line(c10::str("verify-resume: not comparable: the validation set has ",
-                       data_.valid->size(), " samples, and had ", prepared,
-                       " at the save, in another order (--train-iters, --eval-interval, "
-                       "--eval-iters, --global-batch-size)"));
     return;
   }
   const double after = *validation_loss(first_sample, samples),
@@ -224,9 +217,9 @@ void Trainer::verify_resume() {
       before, after, difference);
   log_.line(text);
   if (!(difference <= kSameModel))
-    throw CollectiveError(c10::str(text, ", expected at most ", kSameModel,
-                                   ": the loaded model is not the saved one (or --data-path, "
-                                   "--split or --seed differ). Nothing was written."));
+    throw CollectiveError(
+        c10::str(text, ", expected at most ", kSameModel,
+                 ": the loaded model is not the saved one. Nothing was written."));
 }
 
 // A failed save leaves the previous checkpoint as it is. The run goes on, because the next save
@@ -246,7 +239,7 @@ void Trainer::save() {
   if (config_.checkpoint.verify_resume) {
     const int64_t first = state_.consumed_valid_samples,
                   samples = config_.run.eval_iters * plan_.global_batch_size;
-    state_.verified = {*validation_loss(first, samples), first, samples, data_.valid->size()};
+    state_.verified = {*validation_loss(first, samples), first, samples};
   }
   SaveOptions options = save_options(config_.checkpoint);
   options.progress = [this](const Progress& done) { log_.saving(done, /*print=*/false); };

@@ -189,11 +189,27 @@ void add_flags(FlagTable& flags, GptConfig& gpt) {
             "leave the token behind the end of a document out of the loss");
 }
 
+namespace {
+
+// Flags that leave the parameters as they are, but change what training makes of them.
+std::vector<std::string> training_flags(const GptConfig& gpt) {
+  std::vector<std::string> flags{"attention-dropout",  "hidden-dropout",
+                                 "reset-position-ids", "reset-attention-mask",
+                                 "eod-mask-loss",      "moe-aux-loss-coeff",
+                                 "moe-z-loss-coeff",   "moe-router-bias-update-rate"};
+  if (gpt.num_experts > 1 && gpt.moe_aux_loss_coeff > 0)
+    flags.emplace_back("micro-batch-size");  // the loss is over the tokens of a micro-batch
+  return flags;
+}
+
+}  // namespace
+
 ModelFacts model_facts(const GptConfig& gpt, int tp) {
   return {.seq_length = gpt.seq_length,
           .vocab_size = gpt.vocab_size,
           .padded_vocab_size = padded_vocab_size(gpt, tp),
           .flags = model_flags(gpt),
+          .training_flags = training_flags(gpt),
           .all_stages_read_tokens = gpt.separates_documents(),
           .gpu_note =
               gpt.attention_dropout == 0

@@ -118,7 +118,7 @@ torch::Tensor GptModel::forward(const torch::Tensor& input, const MicroBatch& ba
 }
 
 // Updates the routers' biases by the tokens of all ranks.
-void GptModel::after_step() {
+void GptModel::after_step(bool skipped) {
   c10::NoGradGuard no_grad;
   std::vector<std::pair<int, const Router*>> routers;
   std::vector<torch::Tensor> counts;
@@ -137,7 +137,7 @@ void GptModel::after_step() {
   tokens_of_experts_.clear();
   for (size_t i = 0; i < routers.size(); ++i) {
     tokens_of_experts_.emplace_back(routers[i].first, all[static_cast<int64_t>(i)]);
-    routers[i].second->end_step(tokens_of_experts_.back().second);
+    routers[i].second->end_step(tokens_of_experts_.back().second, skipped);
   }
 }
 

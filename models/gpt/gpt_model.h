@@ -30,7 +30,7 @@ class GptModel final : public StageModule {
   torch::Tensor forward(const torch::Tensor& hidden, const MicroBatch& batch) override;
   torch::Tensor empty_hidden() const override;
   const std::vector<ParamSpec>& params() const override { return params_; }
-  void after_step() override;
+  void after_step(bool skipped) override;
   std::vector<std::string> step_notes() const override;
 
   // The parts of forward(), for generation. embed() takes tokens at `positions`, int64 [b, s], or at

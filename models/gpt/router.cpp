@@ -95,8 +95,8 @@ torch::Tensor Router::tokens_of(const torch::Tensor& experts) const {
       .index_add_(0, experts.flatten(), at::ones({experts.numel()}, options));
 }
 
-void Router::end_step(const torch::Tensor& counts) const {
-  if (bias_.defined())
+void Router::end_step(const torch::Tensor& counts, bool skipped) const {
+  if (bias_.defined() && !skipped)
     bias_.add_(at::sign(counts.mean() - counts).to(bias_.scalar_type()), bias_rate_);
   counts_.zero_();
 }

@@ -42,9 +42,9 @@ class Router {
 
   // The tokens of this rank that went to each expert in this step, [E] in float64; undefined unless
   // there is a bias, or --moe-per-layer-logging. end_step() takes the sum over all ranks for the
-  // bias, and begins anew.
+  // bias, unless the step was skipped, and begins anew.
   const torch::Tensor& counts() const { return counts_; }
-  void end_step(const torch::Tensor& counts) const;
+  void end_step(const torch::Tensor& counts, bool skipped) const;
 
  private:
   torch::Tensor weigh(const torch::Tensor& z, const torch::Tensor& scores,

@@ -146,14 +146,14 @@ class GptCorporaTest : public ::testing::Test {
 };
 
 TEST_F(GptCorporaTest, BlendsByWeightsAndRepeats) {
-  const auto train = open({"3", a_, "1", b_}).part(0, 400, "train");
+  const auto train = open({"3", a_, "1", b_}).part(0, {400}, "train");
   EXPECT_EQ(train->size(), 400);
   const std::vector<double> shares = normalized(std::vector{3.0, 1.0});
   const auto order = greedy(shares, 400);
   const std::vector<std::unique_ptr<Dataset>> parts = [&] {
     std::vector<std::unique_ptr<Dataset>> made;
-    made.push_back(open({a_}).part(0, 302, "a"));  // ceil(300 * 1.005)
-    made.push_back(open({b_}).part(0, 101, "b"));
+    made.push_back(open({a_}).part(0, {302}, "a"));  // ceil(300 * 1.005)
+    made.push_back(open({b_}).part(0, {101}, "b"));
     return made;
   }();
   for (int64_t i = 0; i < 400; ++i) {
@@ -163,11 +163,55 @@ TEST_F(GptCorporaTest, BlendsByWeightsAndRepeats) {
 
 TEST_F(GptCorporaTest, WithoutWeightsReadsEverythingOnce) {
   const GptCorpora corpora = open({a_, b_, a_}, "1");
-  const auto once = corpora.part(0, 129, "train");  // 44 + 41 + 44
+  const auto once = corpora.part(0, {129}, "train");  // 44 + 41 + 44
   EXPECT_EQ(once->size(), 129);
-  EXPECT_THAT(message_of([&] { corpora.part(0, 130, "train"); }),
+  EXPECT_THAT(message_of([&] { corpora.part(0, {130}, "train"); }),
               HasSubstr("train data: --data-path without weights reads every data set once, which "
                         "gives 129 samples of --seq-length (8), but the run needs 130"));
+}
+
+// A run that is extended reads what it would have read, and then another shuffle.
+TEST_F(GptCorporaTest, AnExtendedRunKeepsItsOrder) {
+  for (const auto& data_path : {std::vector<std::string>{a_}, {"3", a_, "1", b_}}) {
+    const GptCorpora corpora = open(data_path);
+    const auto first = corpora.part(0, {100}, "train"),
+               longer = corpora.part(0, {100, 60}, "train"),
+               other = corpora.part(0, {160}, "train");
+    ASSERT_GE(longer->size(), 160);
+    int differ = 0;
+    for (int64_t i = 0; i < 100; ++i) {
+      ASSERT_EQ(read_sample(*longer, i), read_sample(*first, i)) << i;
+      differ += read_sample(*other, i) != read_sample(*first, i) ? 1 : 0;
+    }
+    EXPECT_GT(differ, 50);  // so a run prepared for 160 samples could not go on
+    std::set<std::vector<int64_t>> more;
+    for (int64_t i = 100; i < 160; ++i) more.insert(read_sample(*longer, i));
+    EXPECT_GT(more.size(), 30);
+  }
+}
+
+TEST_F(GptCorporaTest, DescribesWhatDecidesItsOrder) {
+  using Facts = std::vector<std::pair<std::string, std::string>>;
+  const auto differing = [&](const Facts& other) {
+    const Facts ours = open({"3", a_, "1", b_}).describe();
+    std::vector<std::string> flags;
+    for (size_t i = 0; i < ours.size(); ++i)
+      if (ours[i] != other[i]) flags.push_back(ours[i].first);
+    return flags;
+  };
+  const std::string copy = folder_ / "copy";
+  for (const std::string suffix : {".bin", ".idx"})
+    std::filesystem::copy_file(a_ + suffix, copy + suffix);
+  using testing::ElementsAre;
+  EXPECT_THAT(differing(open({"3", copy, "1", b_}).describe()), ElementsAre());
+  EXPECT_THAT(differing(open({"2", a_, "1", b_}).describe()), ElementsAre("--data-path"));
+  EXPECT_THAT(differing(open({"3", b_, "1", a_}).describe()),
+              ElementsAre("--data-path", "--split"));
+  EXPECT_THAT(differing(open({"3", a_, "1", b_}, "7,3,0").describe()), ElementsAre("--split"));
+  EXPECT_THAT(differing(GptCorpora({"3", a_, "1", b_}, "8,2,0", 7, 1).describe()),
+              ElementsAre("--seq-length", "--seed"));
+  std::fstream(copy + ".bin", std::ios::in | std::ios::out | std::ios::binary).put('\x7f');
+  EXPECT_THAT(differing(open({"3", copy, "1", b_}).describe()), ElementsAre("--data-path"));
 }
 
 TEST_F(GptCorporaTest, CutsEveryDataSetAlike) {
@@ -175,10 +219,10 @@ TEST_F(GptCorporaTest, CutsEveryDataSetAlike) {
   EXPECT_EQ(corpora.documents(0), 32 + 24);
   EXPECT_EQ(corpora.documents(1), 8 + 6);
   EXPECT_EQ(corpora.documents(2), 0);
-  EXPECT_EQ(corpora.part(1, 30, "valid")->size(), 30);
+  EXPECT_EQ(corpora.part(1, {30}, "valid")->size(), 30);
   write_counting_corpus(folder_ / "tiny", {9, 9});
   EXPECT_THAT(message_of([&] {
-                open({"1", a_, "1", folder_ / "tiny"}).part(1, 9, "valid");
+                open({"1", a_, "1", folder_ / "tiny"}).part(1, {9}, "valid");
               }),
               HasSubstr("tiny: --split leaves documents [2, 2) of 2"));
 }

@@ -44,7 +44,7 @@ void samples(const std::vector<std::string>& args) {
   const GptCorpora corpora({args.begin() + 6, args.end()}, args.at(3), std::stoi(args.at(4)),
                            static_cast<uint32_t>(std::stoul(args.at(5))));
   const int64_t count = std::stoll(args.at(2));
-  const auto data = corpora.part(std::stoul(args.at(1)), count, "data");
+  const auto data = corpora.part(std::stoul(args.at(1)), {count}, "data");
   std::vector<int64_t> tokens(data->seq_length() + 1);
   for (int64_t i = 0; i < count; ++i) {
     data->sample(i, tokens);

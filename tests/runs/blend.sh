@@ -24,12 +24,33 @@ same whole.csv parts.csv "a blend, stopped and resumed"
 train 1,2,1,0 other.csv "${data[@]}" >other.log || fail "$(tail -5 other.log)"
 "$bin/plot_loss" --tolerance 1e-4 whole.csv other.csv >plot.log 2>&1 || fail "a blend on another mesh: $(cat plot.log)"
 
+# The order of the data is the checkpoint's. Other data are refused, or begin at the same count of samples.
+refused() {  # WORDS FLAGS...
+  ! train 1,1,1,0 /dev/null "${@:2}" --load ckpt >refused.log 2>&1 || fail "accepted: ${*:2}"
+  grep -qF -e "$1" refused.log || fail "no '$1': $(tail -5 refused.log)"
+}
+refused "--data-path: checkpoint 0.7" "${data[@]/0.7/0.2}"
+refused "--split: checkpoint documents for training 0 to 36" "${data[@]/90,10,0/80,20,0}"
+refused "--seed: checkpoint 1234, this run 7" "${data[@]}" --seed 7
+refused "--allow-other-data to go on at sample 96" "${data[@]}" --seed 7
+train 1,1,1,0 /dev/null "${data[@]}" --seed 7 --load ckpt --allow-other-data >other.log || fail "$(tail -5 other.log)"
+grep -q "the run goes on at sample 96 of another order" other.log || fail "$(cat other.log)"
+
+# A run that is extended keeps its order.
+train 1,2,1,0 longer.csv "${data[@]}" --train-iters 24 --lr-decay-iters 16 --load ckpt >longer.log || fail "$(tail -5 longer.log)"
+[[ $(tail -1 longer.csv | cut -d, -f1,2) == 24,288 ]] || fail "$(tail -1 longer.csv)"
+head -9 longer.csv >to-16.csv
+close whole.csv to-16.csv 1e-4 9 "an extended run"
+
 # Other weights give other data.
 train 1,2,1,0 other.csv "${data[@]/0.7/0.2}" >other.log || fail "$(tail -5 other.log)"
 ! "$bin/plot_loss" --tolerance 1e-4 whole.csv other.csv >plot.log 2>&1 || fail "the weights change nothing"
 
 if train 1,1,1,0 /dev/null --data-path a_text_document b_text_document --train-iters 100000 --split 1 >once.log 2>&1; then fail "a run longer than its data"; fi
 grep -q 'train data: --data-path without weights reads every data set once' once.log || fail "$(cat once.log)"
+eval=("${model[@]/--eval-iters/--log-interval}")
+launch 1 "${eval[@]}" --train-iters 2 --lr-decay-iters 8 --data-path a_text_document --split 100,0,0 >split.log 2>&1 || fail "$(tail -5 split.log)"
+grep -q "100,0,0. leaves none of 40 documents to validate on: the run trains without validation" split.log || fail "$(cat split.log)"
 if train 1,1,2,1 /dev/null --data-path a_text_document --split 100,0,0 --eval-iters 2 >split.log 2>&1; then fail "no document to validate on"; fi
 grep -q -e '--split "100,0,0" leaves none of 40 documents to validate on, but --eval-iters (2) asks' split.log || fail "$(cat split.log)"
 # Tokens of another vocabulary are refused.

@@ -47,6 +47,26 @@ refused "--profile-step (99): the run ends at step 13" --train-samples 160 --loa
 refused "give --layernorm-epsilon 1e-05" --train-iters 20 --load ckpt --layernorm-epsilon 0.5
 refused "see --no-bias-gelu-fusion" --train-iters 20 --load ckpt --no-bias-gelu-fusion
 
+# Settings that change what training computes are named, on the same mesh and on another, read as saved or resharded.
+for mesh in 1,1,1,0 1,1,2,1; do
+  run $mesh two.csv --train-iters 8 --load ckpt --load-tag global_step6 --adam-beta2 0.99 --adam-eps 1e-7 --clip-grad 0.5 \
+    --hidden-dropout 0 --weight-decay 0.1
+  says "had a beta2 of 0.999; this one goes on with 0.99"
+  says "had an epsilon of 1e-08; this one goes on with 1e-07"
+  says "had clip_grad = 1; this one goes on with 0.5"
+  says "had hidden_dropout = 0.1; this one goes on with 0"
+  says "had a weight decay of 0.01; this one goes on with 0.1"
+  rm two.csv
+done
+run 1,1,1,0 two.csv --train-iters 8 --load ckpt --load-tag global_step6
+! grep "this one goes on with" log || fail "the same settings are named"
+rm -rf ckpt two.csv
+moe=(--num-experts 4 --swiglu --disable-bias-linear --moe-aux-loss-coeff 0.01)
+run 1,1,2,1 one.csv --train-iters 2 "${moe[@]}" --save ckpt
+run 1,1,1,0 two.csv --train-iters 4 "${moe[@]}" --load ckpt --micro-batch-size 2 --moe-z-loss-coeff 0.1
+says "had micro_batch_size = 1; this one goes on with 2"
+says "had moe_z_loss_coeff = 0; this one goes on with 0.1"
+
 # A stage without trainable parameters has no state to offload, and no decay.
 rm -rf ckpt *.csv
 frozen=(--untie-embeddings-and-output-weights --freeze '^[1-4]\.')

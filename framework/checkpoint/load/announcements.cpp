@@ -2,12 +2,7 @@
 
 #include <c10/util/StringUtil.h>
 
-#include <algorithm>
-#include <optional>
-#include <set>
-
 #include "framework/checkpoint/metadata.h"
-#include "framework/comm/agreement.h"
 #include "framework/format/layout.h"
 #include "framework/format/whole.h"
 #include "framework/util/errors.h"
@@ -28,30 +23,6 @@ std::string announce_names(const CheckpointReader& checkpoint, const Checkpointe
                     spec.name, " here, and in what this run saves");
   }
   return "";
-}
-
-std::string announce_hyperparameters(const Value& optimizer_state, const CheckpointedRun& run) {
-  const Value groups = optimizer_state ? optimizer_state.find(keys::kParamGroups) : Value();
-  if (!groups) return "";
-  double ours = 0;
-  std::optional<double> theirs;  // none if that rank's stage is frozen
-  for (const Value& group : groups.items()) {
-    if (const Value decay = group.find(keys::kWeightDecay))
-      theirs = std::max(theirs.value_or(0), decay.as_double());
-  }
-  for (const auto& group : run.optimizer.groups()) ours = std::max(ours, group.weight_decay);
-  if (!theirs || *theirs == ours) return "";
-  return c10::str("the checkpoint's run had a weight decay of ", *theirs,
-                  "; this one goes on with ", ours, ", as its flags say (--weight-decay)");
-}
-
-std::string announce_fresh(Communicator& world, const std::vector<std::string>& mine) {
-  const std::vector<std::string> all = gather_lines(world, mine);
-  const std::set<std::string> names(all.begin(), all.end());
-  if (names.empty()) return "";
-  return "parameters that the checkpoint has no moments of, as they were not trained, start with "
-         "zeros: " +
-         c10::Join(", ", names);
 }
 
 std::string announce_newer(const std::filesystem::path& load_dir,

@@ -10,6 +10,8 @@
 #include "framework/checkpoint/load/fp32.h"
 #include "framework/checkpoint/load/load_own_files.h"
 #include "framework/checkpoint/load/load_whole_tensors.h"
+#include "framework/checkpoint/load/same_optimizer.h"
+#include "framework/checkpoint/load/same_settings.h"
 #include "framework/checkpoint/metadata.h"
 #include "framework/comm/agreement.h"
 #include "framework/format/io.h"
@@ -215,15 +217,17 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   });
   const std::string names =
       as_saved || options.custom_load_fn ? "" : check_names(checkpoint, run, options);
+  const Value& adam = as_saved ? own_files.optimizer : checkpoint.optimizer_state;
   std::vector<std::string> fresh;
-  if (!weights_only(options)) run.optimizer.steps = 0;  // a rank may have no step to read
+  StepsRead steps;
   read_together(world, folder, [&] {
+    if (!weights_only(options)) check_same_optimizer(metadata, adam);
     if (as_saved) {
-      scaler = load_own_files(folder, own_files, run, checks);
+      scaler = load_own_files(folder, own_files, run, checks, steps);
     } else {
       try {
         fresh = load_whole_tensors(checkpoint, run, weights_only(options), options.custom_load_fn,
-                                   checks);
+                                   checks, steps);
       } catch (
           const DamagedFile&) {  // say, files that disagree; if one is damaged, finish() throws
         checks.finish(1);
@@ -233,9 +237,15 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
     }
   });
   finish_checks(world, folder, checks);
-  // A rank has read no step if its partition is all padding or its stage is frozen.
-  run.optimizer.steps = max_over(world, run.optimizer.steps);
-  if (!weights_only(options)) check_has_stepped(metadata, run.optimizer.steps);
+  std::string with_fresh;
+  if (!weights_only(options)) {
+    run.optimizer.steps = common_step(world, steps, folder);
+    check_has_stepped(metadata, run.optimizer.steps);
+    all_or_none(world, [&] { check_second_moments(run.optimizer, folder); });
+    with_fresh = announce_fresh(run, fresh,
+                                options.allow_fresh_moments || !options.load_module_strict ||
+                                    options.custom_load_fn != nullptr);
+  }
   run.optimizer.params_from_masters();
   restore_state(metadata, options, state);
 
@@ -254,9 +264,12 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
                  " to verify it by (--verify-checkpoint): only the bytes read have been checked"));
   say(announce_fused_order(metadata));
   say(announce_names(checkpoint, run));
-  say(announce_hyperparameters(checkpoint.optimizer_state, run));
+  if (!options.load_module_only)
+    for (std::string& line : announce_settings(metadata, run)) say(std::move(line));
+  if (!weights_only(options))
+    for (std::string& line : announce_hyperparameters(adam, run)) say(std::move(line));
   say(names);
-  say(announce_fresh(world, fresh));
+  say(with_fresh);
   if (!weights_only(options)) say(restore_scaler(scaler, state.scaler));
   if (!options.load_module_only) say(announce_batch_size(metadata, run));
   say(newer);

@@ -51,7 +51,7 @@ void read_pieces(const Value& value, const Group& group, StateTensor Piece::*mem
     read_elements(record, piece.partition_start, piece.*member, value.where());
 }
 
-void load_partitions(const Value& adam, const Value& fp32, CheckpointedRun& run) {
+void load_partitions(const Value& adam, const Value& fp32, CheckpointedRun& run, StepsRead& steps) {
   auto& groups = run.optimizer.groups();
   const Value states = adam.at(keys::kState);
   for (size_t g = 0; g < groups.size(); ++g) {
@@ -63,11 +63,11 @@ void load_partitions(const Value& adam, const Value& fp32, CheckpointedRun& run)
     read_pieces(fp32.at(g), groups[g], &Piece::master, partition - padding);
     read_pieces(state.at(kExpAvgState), groups[g], &Piece::exp_avg, partition);
     read_pieces(state.at(kExpAvgSqState), groups[g], &Piece::exp_avg_sq, partition);
-    run.optimizer.steps = state.at(kStepState).as_int();
+    steps.emplace(state.at(kStepState).as_int(), groups[g].params[0].name);
   }
 }
 
-void load_whole(const Value& adam, CheckpointedRun& run) {
+void load_whole(const Value& adam, CheckpointedRun& run, StepsRead& steps) {
   const auto states = adam.at(keys::kState).entries();
   size_t i = 0;
   for (Group& group : run.optimizer.groups()) {
@@ -75,7 +75,7 @@ void load_whole(const Value& adam, CheckpointedRun& run) {
       const Value& state = states[i++].second;
       read_elements(state.at(kExpAvgState).as_tensor(), 0, piece.exp_avg, state.where());
       read_elements(state.at(kExpAvgSqState).as_tensor(), 0, piece.exp_avg_sq, state.where());
-      run.optimizer.steps = state.at(kStepState).as_int();
+      steps.emplace(state.at(kStepState).as_int(), group.params[piece.param].name);
     }
   }
 }
@@ -202,7 +202,7 @@ OwnFiles find_own_files(const fs::path& metadata_file, const Value& metadata,
 }
 
 Value load_own_files(const fs::path& folder, const OwnFiles& own, CheckpointedRun& run,
-                     RecordChecksums& checks) {
+                     RecordChecksums& checks, StepsRead& steps) {
   const ZeroStage stage = run.optimizer.stage();
   for (const auto& frozen : run.optimizer.frozen()) {
     const Value part = own.model_states.at(keys::kFrozenParamFragments).at(frozen.spec.name);
@@ -210,14 +210,14 @@ Value load_own_files(const fs::path& folder, const OwnFiles& own, CheckpointedRu
   }
   if (!stage.partitions_optimizer() && run.dtype == torch::kFloat) {
     load_weights(folder, own.model_states, /*buffers=*/false, run, checks);
-    load_whole(own.optimizer, run);
+    load_whole(own.optimizer, run, steps);
     return own.optimizer;
   }
   load_weights(folder, own.model_states, /*buffers=*/true, run, checks);
   const std::string_view masters = stage.partitions_parameters()  ? keys::kFp32FlatGroups
                                    : stage.partitions_optimizer() ? keys::kFp32Groups
                                                                   : keys::kFp32GroupsFlat;
-  load_partitions(own.optimizer.at(adam_key(stage)), own.optimizer.at(masters), run);
+  load_partitions(own.optimizer.at(adam_key(stage)), own.optimizer.at(masters), run, steps);
   // BF16_Optimizer has no scaler. At stage 0 the optimizer's dict itself has a scaler's keys.
   return stage.partitions_optimizer() ? own.optimizer.find(keys::kLossScaler) : own.optimizer;
 }

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/load/same_optimizer.h"
 #include "framework/format/torch_file.h"
 
 namespace anymesh {
@@ -18,8 +19,8 @@ struct OwnFiles {
 OwnFiles find_own_files(const std::filesystem::path& metadata_file, const Value& metadata,
                         const CheckpointedRun& run, RecordChecksums& checks);
 // Loads this rank's partition. The caller must make the parameters from the masters afterwards.
-// Returns the value that holds the loss scaler's state.
+// Adds the states' steps to `steps`. Returns the value that holds the loss scaler's state.
 Value load_own_files(const std::filesystem::path& folder, const OwnFiles& own, CheckpointedRun& run,
-                     RecordChecksums& checks);
+                     RecordChecksums& checks, StepsRead& steps);
 
 }  // namespace anymesh

@@ -45,7 +45,8 @@ WholeParameter find_parameter(const CheckpointReader& checkpoint, const ParamSpe
 
 std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
                                             CheckpointedRun& run, bool weights_only,
-                                            const CustomLoadFn& custom, RecordChecksums& checks) {
+                                            const CustomLoadFn& custom, RecordChecksums& checks,
+                                            StepsRead& steps) {
   std::vector<std::string> fresh;
   const auto count = [&](const ParamSpec& spec, bool partitioned) {
     checks.count(run.optimizer.counts_here(spec, partitioned));
@@ -78,9 +79,10 @@ std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
     for (const ZeroOptimizer::Piece& piece : group.pieces) {
       const ParamSpec& spec = group.params[piece.param];
       const WholeParameter parameter = find(checkpoint, spec, custom);
-      if (!parameter.weight().bytes) continue;
-      count(spec, run.optimizer.stage().partitions_optimizer());
-      read(parameter, kFp32State, spec, piece.param_start, piece.master);
+      if (parameter.weight().bytes) {
+        count(spec, run.optimizer.stage().partitions_optimizer());
+        read(parameter, kFp32State, spec, piece.param_start, piece.master);
+      }
       if (weights_only) continue;
       check_is_adams(checkpoint, parameter, spec.name);
       if (!parameter.has_moments()) {
@@ -92,7 +94,7 @@ std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
       read(parameter, kExpAvgState, spec, piece.param_start, piece.exp_avg);
       read(parameter, kExpAvgSqState, spec, piece.param_start, piece.exp_avg_sq);
       TORCH_CHECK(parameter.step, checkpoint.path.string(), ": step of ", spec.name, " is missing");
-      run.optimizer.steps = parameter.step.as_int();
+      steps.emplace(parameter.step.as_int(), spec.name);
     }
   }
   return fresh;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "framework/checkpoint/checkpoint.h"
+#include "framework/checkpoint/load/same_optimizer.h"
 #include "framework/format/whole.h"
 
 namespace anymesh {
@@ -13,11 +14,12 @@ namespace anymesh {
 // not communicate. The caller must make the parameters from the masters afterwards.
 //
 // Returns the names of parameters without moments in the checkpoint, such as those that were
-// frozen; their moments are set to zero. The checkpoint must have been opened with `checks`. They
-// count each element of the model on one rank.
+// frozen; their moments are set to zero. Adds the steps of the others to `steps`. The checkpoint
+// must have been opened with `checks`. They count each element of the model on one rank.
 std::vector<std::string> load_whole_tensors(const CheckpointReader& checkpoint,
                                             CheckpointedRun& run, bool weights_only,
-                                            const CustomLoadFn& custom, RecordChecksums& checks);
+                                            const CustomLoadFn& custom, RecordChecksums& checks,
+                                            StepsRead& steps);
 
 // Returns the checkpoint's copy of a parameter, under either of its names, or one without states if
 // there is none. Throws if the shape differs.

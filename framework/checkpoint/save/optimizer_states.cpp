@@ -45,6 +45,7 @@ Value param_group(const CheckpointedRun& run, const TrainState& state, const Gro
                    {"differentiable", false},
                    {"fused", {}},
                    {"decoupled_weight_decay", true},
+                   {keys::kOptimizerName, kAdamW},
                    {"params", Value::list(std::move(params))}});
   if (experts) settings.set(keys::kMoe, true);
   return settings;

@@ -91,6 +91,7 @@ inline constexpr std::string_view kExpAvgState = "exp_avg";
 inline constexpr std::string_view kExpAvgSqState = "exp_avg_sq";
 inline constexpr std::string_view kMomentumState = "momentum_buffer";  // Muon's and SGD's
 inline constexpr std::string_view kStepState = "step";
+inline constexpr std::string_view kAdamW = "AdamW";  // of keys::kOptimizerName
 
 // If two pipeline stages hold a layer, its parameters are named tied_modules.<key>.<name in the
 // layer>.
@@ -152,9 +153,11 @@ inline constexpr std::string_view kConsumedTrainSamples = "consumed_train_sample
 inline constexpr std::string_view kConsumedValidSamples = "consumed_valid_samples";
 
 // Ours: the seed of the dropout masks, the validation loss right before the save (--verify-resume),
-// the mark of a checkpoint without optimizer state, and of experts that tp does not cut.
+// the order of the data (DataOrder of framework/run.h), the mark of a checkpoint without optimizer
+// state, and of experts that tp does not cut.
 inline constexpr std::string_view kDropoutSeed = "anymesh_dropout_seed";
 inline constexpr std::string_view kVerifiedLoss = "anymesh_verified_loss";
+inline constexpr std::string_view kDataOrder = "anymesh_data_order";
 inline constexpr std::string_view kWeightsOnly = "anymesh_weights_only";
 inline constexpr std::string_view kWholeExperts = "anymesh_whole_experts";
 
@@ -184,6 +187,7 @@ inline constexpr std::string_view kFp32GroupsUnfused =
 inline constexpr std::string_view kWeightDecay = "weight_decay";  // in param_groups
 inline constexpr std::string_view kUseMuon = "use_muon";          // in param_groups
 inline constexpr std::string_view kGroupName = "name";            // in param_groups
+inline constexpr std::string_view kOptimizerName = "optimizer";   // ours, in param_groups: kAdamW
 inline constexpr std::string_view kMoe = "moe";                   // in param_groups: experts
 inline constexpr std::string_view kZeroPartitionGroups = "ds_zero_partition_groups";
 inline constexpr std::string_view kNumel = "numel";  // fragment_address

@@ -2,6 +2,7 @@
 #include <array>
 #include <fstream>
 
+#include "framework/checkpoint/torch_bridge.h"
 #include "framework/comm/agreement.h"
 #include "framework/format/layout.h"
 #include "framework/format/torch_file.h"
@@ -169,6 +170,81 @@ RANKS_TEST_F(LoadChecks, StatesOfOtherOptimizersAreRefused) {
                     folder_, {.tag = "theirs", .load_optimizer_states = false, .fallback = false});
               }),
               "");
+  }
+}
+
+// Other optimizers have the same states. Their settings tell them apart.
+RANKS_TEST_F(LoadChecks, OtherOptimizersWithTheSameStatesAreRefused) {
+  using namespace keys;
+  TinyRun run(kData, 1);
+  run.train(2);
+  run.engine.save_checkpoint(folder_, {.tag = "ours"});
+  using Change = std::function<void(Value&)>;
+  const auto in_groups = [](const Change& change) {
+    return [change](const Value& adam) {
+      return changed(adam, {kParamGroups}, [&](const Value& groups) {
+        std::vector<Value> all = groups.items();
+        for (Value& group : all) change(group);
+        return Value::list(std::move(all));
+      });
+    };
+  };
+  const auto set = [&](const char* key, const Value& value) {
+    return in_groups([=](Value& group) { group.set(key, value); });
+  };
+  const auto momentum = [](const Value& adam) {
+    return changed(adam, {kState}, [](const Value& states) {
+      std::vector<Value::Entry> all = states.entries();
+      for (auto& [group, state] : all) {
+        const int64_t count = state.at(kExpAvgState).as_tensor().numel();
+        state.set(kExpAvgSqState, record_of(torch::zeros({count})));
+      }
+      return Value::dict(std::move(all));
+    });
+  };
+  const std::pair<std::function<Value(const Value&)>, const char*> kinds[] = {
+      {set("optimizer", "SGD"), "is of SGD"},
+      {set("amsgrad", true), "Adam with amsgrad"},
+      {set("maximize", true), "(maximize)"},
+      {set("bias_correction", false), "without bias correction"},
+      {set("decoupled_weight_decay", false), "L2 regularization"},
+      {set("max_grad_norm", 0.0), "is of LAMB"},
+      {in_groups([](Value& group) { group.erase("amsgrad"); }), "is of RAdam"},
+      {momentum, "exp_avg_sq of "}};
+  for (const auto& [change, refusal] : kinds) {
+    change_optimizer(folder_ / "ours", folder_ / "theirs", change);
+    for (const Topology& mesh : {kData, kSlices}) {
+      TinyRun again(mesh, 1);
+      const std::string message = message_of(
+          [&] { again.engine.load_checkpoint(folder_, {.tag = "theirs", .fallback = false}); });
+      EXPECT_THAT(message, AllOf(HasSubstr(refusal), HasSubstr("--no-load-optim")));
+    }
+  }
+  change_optimizer(folder_ / "ours", folder_ / "theirs", set("betas", Value::tuple({0.8, 0.999})));
+  for (const Topology& mesh : {kData, kSlices}) {
+    TinyRun again(mesh, 1);
+    EXPECT_THAT(again.engine.load_checkpoint(folder_, {.tag = "theirs"}).report,
+                testing::Contains(HasSubstr("had a beta1 of 0.8; this one goes on with 0.9")));
+  }
+}
+
+// A step that differs is never taken from whichever parameter is read last.
+RANKS_TEST_F(LoadChecks, StepsThatDifferAreRefused) {
+  save_both(folder_, {}, kData, 1);
+  const fs::path universal = folder_ / "step2_universal", zero = universal / "zero";
+  all_or_none(*test_world(), [&] {
+    if (test_world()->rank() != 0) return;
+    fs::remove(universal / kManifestFile);
+    const fs::path file = zero / "4.weight" / "step.pt";
+    const Value step = read_torch_file(file);
+    write_torch_file(file, record_of(torch::full({}, 1.0, torch::kFloat)));
+  });
+  for (const auto& [mesh, stage] :
+       {std::pair(kData, 0), std::pair(kPipes, 1), std::pair(kSlices, 3)}) {
+    TinyRun run(mesh, stage);
+    EXPECT_THAT(
+        message_of([&] { run.engine.load_checkpoint(folder_, {.universal = true}); }),
+        AllOf(HasSubstr("4.weight"), HasSubstr("steps on"), HasSubstr("one count for all")));
   }
 }
 
