@@ -13,7 +13,7 @@ train 1,1,2,1 cut.csv --train-iters 40 --lr-decay-iters 30 --load few --save few
 [[ $(head -1 cut.csv) == iteration,* && $(wc -l <cut.csv) == 11 ]] || fail "a CSV without rows goes on as: $(head -2 cut.csv)"
 echo "ok: limits: $(tags few)"
 
-# What Open MPI cannot start without is said before it starts.
+# mpirun.sh says what Open MPI lacks before that starts.
 ! TMPDIR=$scratch/none "$here/../../tools/mpirun.sh" 2 true 2>log || fail "started without a folder for the session"
 ends_with log "$scratch/none cannot be written, and Open MPI keeps its session there"
 if unshare -m true 2>/dev/null; then

@@ -64,7 +64,7 @@ bool same_bytes(const BytesPtr& a, const BytesPtr& b) {
 // Returns " with the value 4" for a tensor of one number, as a step is, else "".
 std::string only_number(const TensorRecord& tensor) {
   try {
-    const auto number = scalar(tensor);
+    const auto number = tensor.shape.empty() ? scalar(tensor) : std::nullopt;
     return number ? string_printf(" with the value %.9g", *number) : "";
   } catch (const std::exception&) {  // the message is about something else
     return "";
