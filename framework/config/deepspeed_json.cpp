@@ -46,7 +46,8 @@ constexpr FlagKey kFlagKeys[] = {
 // accepted values are JSON texts.
 constexpr Foreign kFixedKeys[] = {
     {"fp16.consecutive_hysteresis", true, "hysteresis refills with the scale alone", "false"},
-    {"data_types.grad_accum_dtype", true, "gradients are accumulated in fp32", "\"fp32\"|null"},
+    {"data_types.grad_accum_dtype", true, "gradients are accumulated in fp32",
+     "\"fp32\"|\"float32\"|null"},
     {"communication_data_type", true, "gradients are reduced in fp32", "\"fp32\"|null"},
     {"prescale_gradients", true, "gradients are reduced first and scaled afterwards", "false"},
     {"optimizer.type", true, "the optimizer is AdamW",
@@ -55,6 +56,8 @@ constexpr Foreign kFixedKeys[] = {
     {"optimizer.params.bias_correction", true, "Adam always corrects its bias", "true"},
     {"optimizer.params.amsgrad", true, "AMSGrad is not in this version", "false"},
 };
+
+constexpr std::string_view kHalfSums = "\"bf16\"|\"bfloat16\"|\"fp16\"|\"float16\"|\"half\"";
 
 // Keys about speed and logs, by section.
 struct IgnoredKeys {
@@ -148,7 +151,7 @@ struct Reader {
   const std::string& path;
   FlagTable& flags;
   Config& config;
-  std::vector<std::string> ignored = {};
+  std::vector<std::string> ignored = {}, notes = {};
 
   void read_section(const Json& section, const std::string& prefix) {
     for (const auto& [name, value] : section.items()) {
@@ -194,6 +197,8 @@ struct Reader {
         throw UserError(origin(key, value) + ": expected a text");
       flags.set(it->flag, origin(key, value),
                 {takes_text ? value.get<std::string>() : value.dump()});
+    } else if (key == "data_types.grad_accum_dtype" && is_one_of(text_of(value), kHalfSums)) {
+      notes.push_back(origin(key, value) + ": gradients are summed in fp32 here");
     } else if (const Foreign* fixed = find_foreign(kFixedKeys, key)) {
       fixed->check(origin(key, value), text_of(value));
     } else if (is_ignored(key)) {
@@ -261,11 +266,12 @@ struct Reader {
 }  // namespace
 
 std::vector<std::string> read_deepspeed_json(const std::string& path, FlagTable& flags,
-                                             Config& config) {
+                                             Config& config, std::vector<std::string>* notes) {
   const Json root = parse_file(path);
   if (!root.is_object()) throw UserError(path + ": expected a JSON object");
   Reader reader{path, flags, config};
   reader.read_section(root, "");
+  if (notes) notes->insert(notes->end(), reader.notes.begin(), reader.notes.end());
   return std::move(reader.ignored);
 }
 

@@ -266,7 +266,8 @@ ParseResult parse(FlagTable& flags, Config& config, const std::vector<std::strin
     result.notes.push_back("ignored, as they change no result here: " + joined(ignored_flags));
   }
   if (const std::string& path = config.run.deepspeed_config; !path.empty()) {
-    const std::vector<std::string> ignored_keys = read_deepspeed_json(path, flags, config);
+    const std::vector<std::string> ignored_keys =
+        read_deepspeed_json(path, flags, config, &result.notes);
     if (!ignored_keys.empty()) {
       result.notes.push_back("ignored keys of " + path +
                              ", as they change no result here: " + joined(ignored_keys));

@@ -194,11 +194,22 @@ TEST_F(DeepspeedJsonTest, RefusesWhatThisVersionLacks) {
       {R"({"optimizer": {"type": "Lamb"}})", "optimizer.type \"Lamb\""},
       {R"({"optimizer": {"params": {"adam_w_mode": false}}})",
        "optimizer.params.adam_w_mode false"},
-      {R"({"data_types": {"grad_accum_dtype": "bf16"}})", "data_types.grad_accum_dtype \"bf16\""},
+      {R"({"data_types": {"grad_accum_dtype": "fp8"}})", "data_types.grad_accum_dtype \"fp8\""},
       {R"({"prescale_gradients": true})", "prescale_gradients true"},
       {R"({"scheduler": {"type": "WarmupLR"}})", "--lr-decay-style"},
   };
   for (const auto& [json, key] : cases) EXPECT_THAT(refused(json), HasSubstr(key)) << json;
+}
+
+TEST_F(DeepspeedJsonTest, NotesThatSumsAreInFp32) {
+  for (const std::string dtype : {"bf16", "fp16"}) {
+    std::ofstream(path) << R"({"data_types": {"grad_accum_dtype": ")" << dtype << "\"}}";
+    std::vector<std::string> notes;
+    read_deepspeed_json(path, flags, config, &notes);
+    EXPECT_THAT(notes, testing::ElementsAre("data_types.grad_accum_dtype \"" + dtype + "\" of " +
+                                            path + ": gradients are summed in fp32 here"));
+  }
+  EXPECT_EQ(refused(R"({"data_types": {"grad_accum_dtype": "float32"}})"), "");
 }
 
 TEST_F(DeepspeedJsonTest, FixedKeysTakeWhatHappensAnyway) {
