@@ -57,6 +57,8 @@ class Verifier {
     }
     const std::set<std::string> before = problems_;
     attempt([&] { kind_ == Kind::kOrdinary ? check_ordinary() : check_whole(); });
+    if (!without_crcs_.empty())
+      notes_.insert("note: " + RecordChecksums::note_on_missing_crcs(without_crcs_));
     const bool unchecked = !before.empty() && parameters_ == 0;
     if (unchecked) problems_ = before;  // do not report a missing or damaged file again
     const auto print = [&](const Texts& texts) {
@@ -113,6 +115,7 @@ class Verifier {
   // Checks every byte of a file against its CRC.
   void check_file(const fs::path& file) {
     const ZipReader zip = open_torch_file(file);
+    if (!zip.has_crcs()) add(without_crcs_, file.string());
     for (const auto& record : zip.records()) attempt([&] { zip.check(record); });
     const auto rank = ranks_.find(file.filename().string());
     if (rank != ranks_.end()) rank->second.content = read_torch_file(zip);
@@ -364,8 +367,8 @@ class Verifier {
   int64_t parameters_ = 0;
   std::atomic<int64_t> elements_{0};
   std::mutex mutex_;
-  Texts problems_, notes_;  // notes: findings that look wrong but are not
-  Texts unknown_;           // parts that may be whole but cannot be read
+  Texts problems_, notes_;        // notes: findings that look wrong but are not
+  Texts unknown_, without_crcs_;  // parts that may be whole but cannot be read; files
 };
 
 }  // namespace

@@ -262,6 +262,7 @@ LoadResult load_tag(const fs::path& load_dir, const fs::path& folder, Checkpoint
   if (options.verify && !has_manifest)
     say(c10::str("WARNING: ", folder.string(), " has no ", kManifestFile,
                  " to verify it by (--verify-checkpoint): only the bytes read have been checked"));
+  say(checks.note());
   say(announce_fused_order(metadata));
   say(announce_names(checkpoint, run));
   if (!options.load_module_only)

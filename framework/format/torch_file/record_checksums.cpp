@@ -33,6 +33,7 @@ class RecordChecksums::Record : public ByteSource {
     const bool whole = out.size() == size();
     if (!whole && !checks_) std::call_once(checked_, [this] { check(); });
     file_->read(record_->offset + offset, out);
+    if (!record_->has_crc) return;
     const bool counts = whole || (checks_ && checks_->counts_);
     const uint32_t crc = counts ? crc32(out) : 0;
     if (whole) compare(crc);
@@ -47,7 +48,9 @@ class RecordChecksums::Record : public ByteSource {
     return {{file_->path(), record_->name, record_->offset + offset, count, ""}};
   }
 
-  void check() const { compare(crc_of(0, size())); }
+  void check() const {
+    if (record_->has_crc) compare(crc_of(0, size()));
+  }
 
   // Reads the gaps, then compares the CRC. A record that was never read is not checked.
   void finish() const {
@@ -140,6 +143,13 @@ std::vector<RecordChecksums::Part> RecordChecksums::finish_own() const {
 
 void RecordChecksums::check(const Part& part) const { part.record->check(); }
 
+std::string RecordChecksums::note_on_missing_crcs(const std::set<std::string>& files) {
+  if (files.empty()) return "";
+  return *files.begin() +
+         (files.size() > 1 ? " (and " + std::to_string(files.size() - 1) + " more)" : "") +
+         ": torch wrote no checksums (all CRCs are 0), so that damage in them would not be seen";
+}
+
 void expect_crc(const File& file, const ZipReader::Record& record, uint32_t crc) {
   if (crc == record.crc) return;
   throw DamagedFile(name_of(file, record) + " at offset " + std::to_string(record.offset) +
@@ -148,11 +158,17 @@ void expect_crc(const File& file, const ZipReader::Record& record, uint32_t crc)
 
 BytesPtr open_record(std::shared_ptr<const File> file,
                      std::shared_ptr<const ZipReader::Record> record, RecordChecksums* checks) {
+  const bool has_crc = record->has_crc;
+  const std::string path = file->path().string();
   auto bytes =
       std::make_shared<RecordChecksums::Record>(std::move(file), std::move(record), checks);
   if (!checks) return bytes;
   const std::lock_guard lock(checks->mutex_);
-  checks->records_.push_back(bytes);
+  if (has_crc) {
+    checks->records_.push_back(bytes);
+  } else {
+    checks->without_crcs_.insert(path);
+  }
   return bytes;
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,13 +43,17 @@ class RecordChecksums {
   // read completely is damaged.
   std::vector<Part> finish_own() const;
   void check(const Part& part) const;  // reads the whole record; throws if it is damaged
+  // Returns a note for the user if files have no CRCs; else an empty text.
+  std::string note() const { return note_on_missing_crcs(without_crcs_); }
+  static std::string note_on_missing_crcs(const std::set<std::string>& files);
 
  private:
   friend BytesPtr open_record(std::shared_ptr<const File>, std::shared_ptr<const ZipReader::Record>,
                               RecordChecksums*);
   bool counts_ = true;
   std::mutex mutex_;
-  std::vector<std::shared_ptr<const Record>> records_;
+  std::vector<std::shared_ptr<const Record>> records_;  // with CRCs
+  std::set<std::string> without_crcs_;                  // files
 };
 
 // Throws, naming the record, unless `crc` is the record's CRC.

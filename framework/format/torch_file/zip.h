@@ -22,7 +22,8 @@ class RecordChecksums;
 // The reader checks every length and offset against the file. It refuses compressed, encrypted,
 // duplicate or overlapping records, and more than 131072 of them. No byte of a record is given out
 // before the whole record has passed its CRC: the first partial read after each open() goes over
-// the whole record, unless the check is deferred (record_checksums.h).
+// the whole record, unless the check is deferred (record_checksums.h). Torch can be told to write
+// no CRCs: then every record's is 0, and none is checked.
 class ZipReader {
  public:
   struct Record {
@@ -30,6 +31,7 @@ class ZipReader {
     uint64_t offset = 0;  // the data's, in the file
     uint64_t size = 0;
     uint32_t crc = 0;
+    bool has_crc = true;
   };
 
   explicit ZipReader(std::shared_ptr<const File> file);
@@ -37,6 +39,7 @@ class ZipReader {
 
   const std::vector<Record>& records() const { return *records_; }
   const Record* find(std::string_view name) const;
+  bool has_crcs() const { return records().empty() || records()[0].has_crc; }
   // Opens a record of records(). The returned bytes keep the records alive.
   BytesPtr open(const Record& record, RecordChecksums* checks = nullptr) const;
   std::vector<std::byte> read(const Record& record) const;

@@ -118,6 +118,8 @@ void ZipReader::read_directory(const Directory& directory) {
     extents.emplace_back(header, record.offset + record.size);
   }
   if (!rest.empty()) fail(directory.offset, "the directory has more than its records");
+  if (std::ranges::all_of(*records_, [](const Record& record) { return record.crc == 0; }))
+    for (Record& record : *records_) record.has_crc = false;
   std::ranges::sort(extents);
   const auto overlaps = [](const auto& a, const auto& b) { return b.first < a.second; };
   const auto found = std::ranges::adjacent_find(extents, overlaps);
@@ -205,7 +207,7 @@ std::vector<std::byte> ZipReader::read(const Record& record) const {
 }
 
 void ZipReader::check(const Record& record) const {
-  expect_crc(*file_, record, file_->crc(record.offset, record.size));
+  if (record.has_crc) expect_crc(*file_, record, file_->crc(record.offset, record.size));
 }
 
 }  // namespace anymesh

@@ -42,6 +42,30 @@ TEST_F(Zip, ReadsWhatItWrote) {
   for (const auto& record : zip.records()) EXPECT_EQ(record.offset % 64, 0u) << record.name;
 }
 
+// Torch writes 0 for every CRC if it is told to compute none. A single 0 is damage.
+TEST_F(Zip, ChecksNothingIfAllChecksumsAreZero) {
+  std::string content = write_two();
+  const auto patch = [&](const std::string& name, uint32_t crc) {
+    const size_t directory = content.find("PK\1\2"), at = content.find(name, directory);
+    std::memcpy(content.data() + at - 30, &crc, sizeof crc);  // the entry has its CRC at byte 16
+  };
+  patch("t/first", 0);
+  EXPECT_NE(message_for(content).find("record t/first"), std::string::npos);
+  patch("t/second", 0);
+  EXPECT_EQ(message_for(content), "");
+  RecordChecksums checks;
+  const ZipReader zip(path_);
+  EXPECT_FALSE(zip.has_crcs());
+  const BytesPtr bytes = zip.open(*zip.find("t/second"), &checks);
+  std::byte one;
+  bytes->read(2, std::span(&one, 1));
+  checks.finish(1);
+  EXPECT_EQ(checks.finish_own().size(), 0u);
+  EXPECT_NE(checks.note().find(path_.string() + ": torch wrote no checksums"), std::string::npos);
+  patch("t/second", 7);
+  EXPECT_NE(message_for(content).find("record t/first"), std::string::npos);
+}
+
 // Returns the directory of `zip` as if its content began at `shift`, with offsets in zip64 fields.
 std::string shifted_directory(const ZipReader& zip, const std::string& content, uint64_t shift) {
   std::string entries;

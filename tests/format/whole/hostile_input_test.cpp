@@ -141,7 +141,8 @@ std::vector<uint64_t> places_in(const fs::path& path) {
 TEST_F(HostileInput, TorchFiles) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::recursive_directory_iterator(ANYMESH_UNPACKED)) {
-    if (entry.path().extension() == ".pt") files.push_back(entry.path());
+    const fs::path& path = entry.path();  // nothing shows damage in files without checksums
+    if (path.extension() == ".pt" && ZipReader(path).has_crcs()) files.push_back(path);
   }
   for (const fs::path& from : files) {
     const Value original = read_torch_file(from);
