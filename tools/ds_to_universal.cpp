@@ -23,7 +23,8 @@ ConvertOptions parse(int argc, char** argv) {
   };
   // clang-format off
   flags.add_options()
-    ("input_folder", "Tag folder, e.g. checkpoints/global_step100", folder, "DIR")
+    ("input_folder", "Tag folder, e.g. checkpoints/global_step100, or the folder with 'latest'",
+     folder, "DIR")
     ("output_folder", "Folder to make; replaced if it is a universal checkpoint", folder, "DIR")
     ("num_extract_workers", "Threads that read metadata", threads(4), "N")
     ("num_merge_workers", "Threads that read, merge and write tensors", threads(write_threads()),

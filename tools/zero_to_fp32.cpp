@@ -70,6 +70,8 @@ int export_weights(const Arguments& arguments) {
   const Fp32Options& options = arguments.options;
   const Fp32Report report = with_progress(
       [&](const ProgressCallback& progress) { return export_fp32(options, progress); });
+  for (const std::string& note : report.notes)
+    std::fprintf(stderr, "note: %s\n", printable_message(note).c_str());
   if (!report.rounded.empty())
     std::fprintf(stderr,
                  "note: weights are the model's rounded ones where masters are unknown: %s\n",

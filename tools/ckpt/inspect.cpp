@@ -166,10 +166,12 @@ fs::path folder_of(const CheckpointReader& checkpoint) {
 }
 
 int inspect_checkpoint(const fs::path& path, const CkptOptions& options, std::ostream& out) {
-  const fs::path tag = resolve_tag(path);
+  std::vector<std::string> notes;
+  const fs::path tag = resolve_tag(path, "", &notes);
   checkpoint_kind(tag);
   const std::vector<fs::path> files = files_under(tag);
   out << printable(tag.string(), 1000) << '\n';
+  for (const std::string& note : notes) out << "note: " << printable_message(note) << '\n';
   int code = kExitAllWell;
   try {
     print_overview(open_checkpoint(tag, options.workers), files, options, out);

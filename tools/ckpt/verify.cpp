@@ -375,7 +375,10 @@ class Verifier {
 
 int verify_checkpoint(const std::filesystem::path& path, const CkptOptions& options,
                       std::ostream& out) {
-  return Verifier(resolve_tag(path), options).run(out);
+  std::vector<std::string> notes;
+  const fs::path tag = resolve_tag(path, "", &notes);
+  for (const std::string& note : notes) out << "note: " << printable_message(note) << '\n';
+  return Verifier(tag, options).run(out);
 }
 
 }  // namespace anymesh

@@ -14,6 +14,7 @@
 #include "framework/format/sharded/source_files.h"
 #include "framework/format/torch_file/record_checksums.h"
 #include "framework/format/torch_file/torch_file.h"
+#include "framework/format/whole/checkpoint_reader.h"
 #include "framework/format/whole/streamed_output.h"
 #include "framework/util/errors.h"
 #include "framework/util/stopwatch.h"
@@ -38,13 +39,6 @@ void check_replaceable_tag(const fs::path& folder) {
   if (!foreign.empty())
     throw UserError(std::string(kOutputFlag) + " " + folder.string() + " has " + foreign +
                     ", which no manifest of ours lists; it would be replaced. Give another");
-}
-
-void check_folders(const fs::path& input, const fs::path& output) {
-  if (is_inside(output, input) || is_inside(input, output))
-    throw UserError("--output_folder " + output.string() + " and --input_folder " + input.string() +
-                    " must not be inside each other");
-  check_replaceable_tag(output);
 }
 
 // Returns the loss scaler that DeepSpeed starts fp16 with, by the config.
@@ -233,13 +227,15 @@ void write_tag(const fs::path& output, const std::vector<StreamedFile>& files,
 
 ReshardReport reshard(const ReshardOptions& options, const ProgressCallback& progress) {
   const auto start = std::chrono::steady_clock::now();
-  const fs::path input = without_trailing_slash(options.input),
+  ReshardReport report;
+  const fs::path input = resolve_tag(without_trailing_slash(options.input), "", &report.notes),
                  output = without_trailing_slash(options.output), temporary = temporary_of(output);
-  check_folders(input, output);
+  check_apart(input, output);
+  check_replaceable_tag(output);
   RecordChecksums checks;
   const SourceFiles sources(input);
-  ReshardReport report;
   const ReshardSource source = open_source(options, input, checks, report);
+  if (std::string note = checks.note(); !note.empty()) report.notes.push_back(std::move(note));
   const auto ranks = [](const CheckpointMesh& mesh) {
     return mesh.tp_size * mesh.pp_size * mesh.dp_size;
   };

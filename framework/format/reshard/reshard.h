@@ -32,7 +32,7 @@ namespace anymesh {
 //
 // Throws a UserError for a target that DeepSpeed cannot train, or that the files do not suffice for.
 struct ReshardOptions {
-  std::filesystem::path input, output;  // tag folders
+  std::filesystem::path input, output;  // tag folders; the input also the folder with `latest`
   ReshardTarget target;
   int threads = write_threads();
   bool assume_module_order = false;  // of a ZeRO 0 source, as in ConvertOptions

@@ -9,7 +9,6 @@
 #include "framework/format/torch_file/torch_file.h"
 #include "framework/util/errors.h"
 #include "framework/util/parallel_for.h"
-#include "framework/util/printable.h"
 
 namespace anymesh {
 namespace {
@@ -22,16 +21,6 @@ constexpr int64_t kMostListed = 20;  // missing or surplus files in a message
 // By (dp, mp) or (layer, tp), as numbers: "mp_rank_100" sorts before "mp_rank_11".
 using Ranks = std::pair<int, int>;
 using RankFiles = std::map<Ranks, fs::path>;
-
-// Returns a hint that names the tag in `latest`, for a folder one level too high.
-std::string hint_about_latest(const fs::path& folder) {
-  const fs::path latest = folder / kLatestFile;
-  if (!fs::exists(latest)) return "";
-  const std::string tag = read_tag(latest);
-  if (!is_tag_name(tag)) return "";
-  return "\nIts file 'latest' names the tag " + printable(tag) +
-         "; give that folder: " + (folder / printable(tag)).string();
-}
 
 std::map<Kind, RankFiles> find_files(const fs::path& folder) {
   if (!fs::is_directory(folder)) {
@@ -55,7 +44,7 @@ std::map<Kind, RankFiles> find_files(const fs::path& folder) {
   if (!files.contains(Kind::kModelStates) && !files.contains(Kind::kZero3ModelStates)) {
     throw DamagedFile(folder.string() +
                       " is not a tag folder of a checkpoint: it has no *_model_states.pt. It " +
-                      "holds: " + list_folder(folder) + hint_about_latest(folder));
+                      "holds: " + list_folder(folder));
   }
   return files;
 }

@@ -12,6 +12,7 @@
 #include "framework/format/torch_file/torch_file.h"
 #include "framework/format/whole/convert_plan.h"
 #include "framework/util/errors.h"
+#include "framework/util/format.h"
 #include "framework/util/json.h"
 
 namespace anymesh {
@@ -25,7 +26,8 @@ constexpr const char* kWeightsFiles[] = {"model.safetensors", kWeightsFile.data(
 constexpr uint64_t kMaxIndex = 64 << 20;  // some 500,000 tensors
 
 bool has_model_states(const fs::path& folder) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
+  std::error_code unreadable;
+  for (const auto& entry : fs::directory_iterator(folder, unreadable)) {
     const auto name = parse_checkpoint_file_name(entry.path().filename().string());
     if (name && name->is_model_states()) return true;
   }
@@ -124,12 +126,30 @@ std::string mesh_of(const Value& metadata) {
 
 }  // namespace
 
-fs::path resolve_tag(const fs::path& path, const std::string& tag) {
-  if (!tag.empty()) return resolve_tag(folder_of_tag(path, tag, "--tag"));
+fs::path resolve_tag(const fs::path& path, const std::string& tag,
+                     std::vector<std::string>* notes) {
+  if (!tag.empty()) return resolve_tag(folder_of_tag(path, tag, "--tag"), "", notes);
   for (const std::string_view pointer : {kLatestFile, kLatestUniversalFile})
     if (fs::exists(path / pointer))
       return folder_of_tag(path, read_tag(path / pointer), (path / pointer).string());
-  return path;
+  if (!fs::is_directory(path) || fs::is_directory(path / kZeroFolder) || has_model_states(path) ||
+      !weights_entry(path).empty())
+    return path;
+  std::vector<std::string> tags;
+  for (const auto& entry : fs::directory_iterator(path)) {
+    const std::string name = entry.path().filename();
+    if (entry.is_directory() && !name.ends_with(kTemporarySuffix) && has_model_states(entry.path()))
+      tags.push_back(name);
+  }
+  if (tags.empty()) return path;
+  if (tags.size() > 1)
+    throw UserError(
+        path.string() + ": has no " + std::string(kLatestFile) +
+        ", which names a tag, but several tags; give the folder of one: " + joined(tags, ", "));
+  if (notes)
+    notes->push_back(path.string() + ": has no " + std::string(kLatestFile) +
+                     "; the only tag there is used, " + tags[0]);
+  return path / tags[0];
 }
 
 ReaderKind checkpoint_kind(const fs::path& path) {

@@ -92,8 +92,11 @@ CheckpointReader open_checkpoint(const std::filesystem::path& path, int threads,
                                  RecordChecksums* checks = nullptr);
 
 // Returns the folder of `tag` (--tag) below the path. Without a tag, returns the folder that
-// `latest` names, else the universal folder that `latest_universal` names, else the path itself.
-std::filesystem::path resolve_tag(const std::filesystem::path& path, const std::string& tag = "");
+// `latest` names, else the universal folder that `latest_universal` names, else the path itself. If
+// that is no checkpoint, returns the only tag folder in it, and adds a note for the user; throws a
+// UserError if there are several.
+std::filesystem::path resolve_tag(const std::filesystem::path& path, const std::string& tag = "",
+                                  std::vector<std::string>* notes = nullptr);
 CheckpointReader::Kind checkpoint_kind(const std::filesystem::path& path);
 
 // Reads the dict name -> tensor of one weights file: safetensors by its extension, else torch's.

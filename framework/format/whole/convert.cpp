@@ -13,6 +13,7 @@
 #include "framework/format/torch_file/record_checksums.h"
 #include "framework/format/torch_file/torch_file.h"
 #include "framework/format/torch_file/zip.h"
+#include "framework/format/whole/checkpoint_reader.h"
 #include "framework/format/whole/convert_plan.h"
 #include "framework/format/whole/streamed_output.h"
 #include "framework/format/whole/universal_folder.h"
@@ -27,14 +28,6 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kSampleFile = "ds_to_universal_sample";
-
-void check_folders(const fs::path& input, const fs::path& output) {
-  if (is_inside(output, input) || is_inside(input, output)) {
-    throw UserError("--output_folder " + output.string() + " and --input_folder " + input.string() +
-                    " must not be inside each other");
-  }
-  check_replaceable(output, kOutputFlag);
-}
 
 UniversalInfo find_info(const ShardedCheckpoint& source, bool inject,
                         std::vector<std::string>& warnings) {
@@ -281,13 +274,14 @@ void describe(const ShardedCheckpoint& source, const ConvertPlan& plan, bool str
 ConvertReport convert_to_universal(const ConvertOptions& options,
                                    const ProgressCallback& progress) {
   const auto start = Clock::now();
-  const fs::path input = without_trailing_slash(options.input),
-                 output = without_trailing_slash(options.output);
-  check_folders(input, output);
+  ConvertReport report;
+  const fs::path output = without_trailing_slash(options.output),
+                 input = resolve_tag(without_trailing_slash(options.input), "", &report.warnings);
+  check_apart(input, output);
+  check_replaceable(output, kOutputFlag);
   RecordChecksums checks;
   const SourceFiles sources(input);
   const ShardedCheckpoint source = open_source(options, input, checks);
-  ConvertReport report;
   const UniversalInfo info = find_info(source, options.inject_missing_info, report.warnings);
   const ConvertPlan plan = plan_conversion(source, info);
   check_names(plan, source);

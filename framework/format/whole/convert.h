@@ -42,8 +42,8 @@ namespace anymesh {
 // - metadata and optimizer_state.pt serve ZeRO 3 and the other stages alike (DeepSpeed: only the
 //   source's own).
 struct ConvertOptions {
-  std::filesystem::path input, output;
-  int read_workers = 4;  // threads that open files and plan
+  std::filesystem::path input, output;  // the input may also be the folder with `latest`
+  int read_workers = 4;                 // threads that open files and plan
   int write_workers = write_threads();
   bool keep_plan = false;  // leave the plan in output/tmp/plan.json
   bool dry_run = false;    // only plan, and time a sample of at most 256 MiB beside the output

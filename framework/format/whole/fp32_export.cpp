@@ -192,7 +192,8 @@ DType parse_output_dtype(const std::string& text) {
 Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progress) {
   const auto start = std::chrono::steady_clock::now();
   RecordChecksums checks;
-  const fs::path path = resolve_tag(options.checkpoint, options.tag),
+  std::vector<std::string> notes;
+  const fs::path path = resolve_tag(options.checkpoint, options.tag, &notes),
                  build = options.output / kWeightsBuildFolder;
   const SourceFiles sources(path);
   const CheckpointReader checkpoint = open_checkpoint(path, write_threads(), &checks);
@@ -212,6 +213,8 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
   give_names(build, report, earlier, record);
   remove_build_folder(build);
   report.source = checkpoint.description;
+  if (std::string note = checks.note(); !note.empty()) notes.push_back(std::move(note));
+  report.notes = std::move(notes);
   if (checkpoint.weights_rounded) report.rounded = checkpoint.states_refused;
   report.seconds = seconds_since(start);
   return report;

@@ -50,6 +50,7 @@ DType parse_output_dtype(const std::string& text);
 struct Fp32Report : WrittenWeights {
   std::string source = {};   // "ordinary checkpoint of ZeRO 1, tp 2, pp 2, dp 2"
   std::string rounded = {};  // why some weights are the model's rounded ones; empty: all masters
+  std::vector<std::string> notes = {};  // for the user, a line each
   double seconds = 0;
 };
 

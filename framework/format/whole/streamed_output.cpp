@@ -19,8 +19,11 @@ fs::path without_trailing_slash(const fs::path& path) {
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-bool is_inside(const fs::path& inner, const fs::path& outer) {
-  return std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first == outer.end();
+void check_apart(const fs::path& input, const fs::path& output) {
+  const auto [a, b] = std::mismatch(input.begin(), input.end(), output.begin(), output.end());
+  if (a == input.end() || b == output.end())
+    throw UserError("--output_folder " + output.string() + " and --input_folder " + input.string() +
+                    " must not be inside each other");
 }
 
 std::string lack_of_space(const fs::path& folder, const std::vector<StreamedFile>& files,
