@@ -7,7 +7,6 @@
 #include "framework/format/io/file_io.h"
 #include "framework/format/layout/names.h"
 #include "framework/format/output/folder_record.h"
-#include "framework/format/output/output_lock.h"
 #include "framework/format/whole/streamed_output.h"
 #include "framework/util/errors.h"
 
@@ -109,7 +108,6 @@ void check_beside(const fs::path& output, const std::vector<BesideFile>& files) 
 std::vector<std::string> write_beside(const fs::path& tag, const fs::path& output,
                                       const std::vector<BesideFile>& files) {
   const fs::path from = tag.parent_path(), to = output.parent_path();
-  const OutputLock lock = OutputLock::inside(to, kOutputFlag);
   FolderRecord record(to);
   const std::vector<std::string> names = targets(files);
   record.expect_ours(names, "");

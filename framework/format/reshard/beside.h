@@ -20,6 +20,7 @@ std::vector<BesideFile> files_beside(const std::filesystem::path& tag, int old_r
 
 // Copies the files to the folder of `output`, and writes `latest`. Replaces only files that an
 // earlier run of ours made there. Returns the names written.
+// REQUIRES for write_beside(): the caller holds OutputLock::inside(output.parent_path()).
 void check_beside(const std::filesystem::path& output, const std::vector<BesideFile>& files);
 std::vector<std::string> write_beside(const std::filesystem::path& tag,
                                       const std::filesystem::path& output,

@@ -260,6 +260,11 @@ ReshardReport reshard(const ReshardOptions& options, const ProgressCallback& pro
   if (options.dry_run) return report;
   if (!report.refusal.empty()) throw UserError(report.refusal);
   const OutputLock lock = lock_build(std::move(claimed), output, kOutputFlag);
+  std::optional<OutputLock> folder_lock;  // a run under another tag would write `latest` too
+  if (apart) {
+    folder_lock.emplace(OutputLock::inside(output.parent_path(), kOutputFlag));
+    check_beside(output, beside);
+  }
   const Value steps = source.model_states[0].find(keys::kGlobalSteps).value_or(0);
   write_tag(output, files, sources, steps.as_int(), options.threads, checks, report);
   if (apart) report.beside = write_beside(input, output, beside);
