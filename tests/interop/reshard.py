@@ -45,6 +45,8 @@ RUNS |= {
     "z2-bf16-lion": Run(2, "bf16", {"optimizer": "lion"}),
     "z2-bf16-muon": Run(2, "bf16", {"optimizer": "muon"}),
     "z0-fp32-named": Run(0, "fp32", {"optimizer": "named"}),
+    "z3-fp32-nadam": Run(3, "fp32", {"optimizer": "nadam"}),
+    "z2-fp32-asgd": Run(2, "fp32", {"optimizer": "asgd"}),
     "z2-bf16-amsgrad": Run(2, "bf16", {"optimizer": "amsgrad"}),
 }
 CHANGES = [(f"z{old}-{dtype}", new, 3) for dtype in ("fp32", "bf16") for old, new in ((3, 1), (1, 3), (2, 3), (1, 2))]

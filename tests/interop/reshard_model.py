@@ -60,6 +60,8 @@ OPTIMIZERS = {
     "sgd": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
     # DeepSpeed's ZeRO 1 has one group of it.
     "adagrad": lambda groups: torch.optim.Adagrad([p for g in groups for p in g["params"]], lr=1e-2),
+    "nadam": lambda groups: torch.optim.NAdam(groups, lr=5e-3),  # single numbers beside the step
+    "asgd": lambda groups: torch.optim.ASGD(groups, lr=1e-2),
     "lion": Lion,
     "muon": None,  # DeepSpeed's own, which its configuration asks for
 }

@@ -84,8 +84,7 @@ void print_run(const Value& metadata, std::ostream& out) {
   const Value config = metadata.find(keys::kDsConfig);
   std::string precision = "fp32";
   for (const char* half : {"bf16", "fp16"}) {
-    const Value section = config.is_dict() ? config.find(half) : Value();
-    const Value enabled = section.is_dict() ? section.find("enabled") : Value();
+    const Value enabled = config_entry(config, half, keys::kEnabled);
     if (enabled && enabled.as_bool()) precision = half;
   }
   out << "  iteration " << step_of(metadata).found() << ", " << samples_of(metadata).found()

@@ -142,7 +142,16 @@ class Verifier {
   }
 
   void expect(const std::string& file) {
-    if (!ranks_.contains(file)) add(file + ": is missing");
+    if (!ranks_.contains(file) && !renamed_.contains(file)) add(file + ": is missing");
+  }
+
+  // Returns the number of ranks that the metadata records, else by the highest rank in a name.
+  int64_t size_of(const Value& metadata, std::string_view key,
+                  int CheckpointFileName::*rank) const {
+    if (const Value recorded = metadata.find(key)) return recorded.as_int();
+    int64_t size = 1;
+    for (const auto& [file, held] : ranks_) size = std::max<int64_t>(size, held.name.*rank + 1);
+    return size;
   }
 
   bool has(FileKind kind) const {
@@ -153,15 +162,14 @@ class Verifier {
   // Checks that the mesh's files are all there. Any readable model-states file gives the mesh.
   void check_file_set() {
     const auto first = std::ranges::find_if(ranks_, [](const auto& rank) {
-      return rank.second.content && rank.second.content.contains(keys::kDpWorldSize);
+      return rank.second.content && rank.second.name.is_model_states();
     });
     if (first == ranks_.end())
       return unknown_.empty() ? add("no model-states file can be read") : void();
     const Value& metadata = first->second.content;
-    const Value degrees = metadata.find(keys::kParallelDimensions);
-    const int64_t dp_size = metadata.at(keys::kDpWorldSize).as_int(),
-                  mp_size = metadata.at(keys::kMpWorldSize).as_int(),
-                  tp_size = degrees ? degrees.at(keys::kTpDegree).as_int() : mp_size;
+    const int64_t dp_size = size_of(metadata, keys::kDpWorldSize, &CheckpointFileName::dp_rank),
+                  mp_size = size_of(metadata, keys::kMpWorldSize, &CheckpointFileName::mp_rank),
+                  tp_size = degrees_of(metadata).tp;
     if (dp_size < 1 || mp_size < 1 || dp_size > kMostRanks || mp_size > kMostRanks / dp_size ||
         tp_size < 1 || mp_size % tp_size != 0)
       return add(first->first + ": a mesh of dp " + std::to_string(dp_size) + " and " +
@@ -171,6 +179,11 @@ class Verifier {
                zero3 = has(FileKind::kZero3ModelStates) && !has(FileKind::kModelStates);
     const ExpertSpread experts = ExpertSpread::from(metadata);
     if (ordinary) expect_experts(metadata, experts, static_cast<int>(tp_size), zero3);
+    if (mp_size == 1)  // DeepSpeed before 0.19.8: Ulysses' files, by their sequence-parallel ranks
+      for (const auto& [file, rank] : ranks_)
+        renamed_.insert(rank.name.kind == FileKind::kOptimStates
+                            ? optim_states_file(rank.name.dp_rank, 0, rank.name.bf16)
+                            : zero3_model_states_file(rank.name.dp_rank, 0));
     const bool optimizers = ordinary && !metadata.find(keys::kWeightsOnly) &&
                             !has(FileKind::kExpertOptim) &&
                             (has(FileKind::kOptimStates) || !metadata.find(keys::kOptimizer));
@@ -196,7 +209,7 @@ class Verifier {
           expect(expert_states_file(static_cast<int>(layer), e, tp));
     if (experts.layers.empty() || has(FileKind::kOptimStates) || metadata.find(keys::kWeightsOnly))
       return;
-    const int mp_size = static_cast<int>(metadata.at(keys::kMpWorldSize).as_int());
+    const int64_t mp_size = size_of(metadata, keys::kMpWorldSize, &CheckpointFileName::mp_rank);
     for (int ep = 0; ep < experts.ep_size; ++ep)
       for (int mp = 0; mp < mp_size; ++mp)
         if (!experts.whole) expect(expert_optim_states_file(ep, mp));
@@ -363,6 +376,7 @@ class Verifier {
   CkptOptions options_;
   std::vector<fs::path> files_;
   std::map<std::string, RankFile> ranks_;  // files with a rank in their name, by name
+  Texts renamed_;                          // names that files would have without sequence ranks
   uint64_t bytes_ = 0;
   int64_t parameters_ = 0;
   std::atomic<int64_t> elements_{0};

@@ -72,10 +72,10 @@ TensorRecord whole_parameters(const Group& group, std::string_view state,
   return flat_tensor(group, state, whole, end);
 }
 
-// Returns the step with memory of its own: torch's optimizers add to it in place.
-Value unshared(const Value& step) {
-  if (!step.is_tensor()) return step;
-  TensorRecord tensor = step.as_tensor();
+// Returns a single number with memory of its own: torch's optimizers add to the step in place.
+Value unshared(const Value& number) {
+  if (!number.is_tensor()) return number;
+  TensorRecord tensor = number.as_tensor();
   tensor.bytes = std::make_shared<SubRange>(tensor.bytes, 0, tensor.bytes->size());
   return tensor;
 }
@@ -90,6 +90,9 @@ Value entry_like(const Value& entry, const Parameter& parameter,
       result.set(name, unshared(parameter.step));
     } else if (parameter.states.contains(name)) {
       result.set(name, tensor(name));
+    } else if (const auto number = parameter.numbers.find(name);
+               number != parameter.numbers.end()) {
+      result.set(name, unshared(number->second));
     } else if (value.is_tensor()) {
       value.refuse("a state of each element, or a number");
     } else {
@@ -99,16 +102,24 @@ Value entry_like(const Value& entry, const Parameter& parameter,
   return result;
 }
 
-void check_same_step(const Group& group) {
+// Throws unless all parameters of a group have its step and its other single numbers.
+void check_same_numbers(const Group& group) {
   const Parameter& first = group.parameters[0];
+  const auto check = [&](const Parameter& parameter, const std::string& key, const Value& own,
+                         const Value& firsts) {
+    if (own && firsts ? own.as_double() == firsts.as_double() : own.is_none() == firsts.is_none())
+      return;
+    throw Unreadable(parameter.name + ": is at " + key + " " + own.found() + ", but " + first.name +
+                     " of the same group at " + firsts.found() + "; ZeRO 1 to 3 have one " + key +
+                     " for a group");
+  };
   for (const Parameter& parameter : group.parameters) {
-    const bool same = first.step && parameter.step
-                          ? first.step.as_double() == parameter.step.as_double()
-                          : first.step.is_none() == parameter.step.is_none();
-    if (!same)
-      throw Unreadable(parameter.name + ": is at step " + parameter.step.found() + ", but " +
-                       first.name + " of the same group at " + first.step.found() +
-                       "; ZeRO 1 to 3 have one step for a group");
+    check(parameter, std::string(kStepState), parameter.step, first.step);
+    for (const auto& [key, number] : first.numbers) {
+      const auto own = parameter.numbers.find(key);
+      if (key != kRecomputedNumber)
+        check(parameter, key, own == parameter.numbers.end() ? Value() : own->second, number);
+    }
   }
 }
 
@@ -161,12 +172,11 @@ OptimizerFiles::OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh
   const Value device = offload.is_dict() ? offload.find(keys::kDevice) : Value();
   whole_momentum_ = is_flat && (!device.is_string() || device.as_string() == "none");
   const Value size = zero(keys::kSubGroupSize);
-  const bool is_number = size.is_int() || size.kind() == Value::Kind::kFloat;
-  sub_group_size_ = is_number ? static_cast<int64_t>(size.as_double()) : kSubGroupSizeDefault;
+  sub_group_size_ = is_single(size) ? static_cast<int64_t>(size.as_double()) : kSubGroupSizeDefault;
   Groups all = rank.groups;
   std::erase_if(all, [](const Group& group) { return group.parameters.empty(); });
   for (Group& group : all) {
-    check_same_step(group);
+    if (mesh.stage > 0) check_same_numbers(group);
     if (!is_flat || !is_true(zero(keys::kRoundRobinGradients))) continue;
     std::vector<Parameter> parameters;
     for (const size_t i : round_robin_order(group.parameters.size(), mesh.dp_size))

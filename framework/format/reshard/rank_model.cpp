@@ -16,13 +16,10 @@ using Group = RankModel::Group;
 // Returns the state dict of torch's optimizer inside DeepSpeed's.
 Value torch_state(const ShardedCheckpoint& source, size_t mp) {
   const Value& optimizer = source.optimizers[mp];
-  const Value torch =
-      source.stage == 0 && !is_partitioned(source)
-          ? optimizer.find(keys::kOptimizerStateDict).value_or(optimizer)
-          : optimizer.at(source.stage == 3 ? keys::kOptimizerStateDict : keys::kBaseOptimizerState);
-  if (torch.is_list())
-    torch.refuse("the state of one optimizer (elastic checkpoints have no param_groups)");
-  return torch;
+  return source.stage == 0 && !is_partitioned(source)
+             ? optimizer.find(keys::kOptimizerStateDict).value_or(optimizer)
+         : source.stage == 3 ? optimizer.at(keys::kOptimizerStateDict)
+                             : base_state_of(optimizer);
 }
 
 // Returns the parameter's shard on a rank, checked to be complete.
@@ -38,7 +35,7 @@ Parameter parameter_of(const ShardedCheckpoint& source, const std::string& name,
   if (shard == shards->second.end())
     throw DamagedFile(source.folder.string() + ": pp rank " + std::to_string(pp) + ", tp rank " +
                       std::to_string(tp) + " does not have " + printable(name));
-  Parameter parameter{name, shard->shape, {}, shard->step};
+  Parameter parameter{name, shard->shape, {}, shard->step, shard->numbers};
   for (const auto& [state, held] : shard->states) {
     check_covered(name, *shard, state);
     parameter.states[state] = shard_tensor(*shard, state);
@@ -178,11 +175,6 @@ CheckpointMesh mesh_of(const ShardedCheckpoint& source) {
           source.stage,
           model_dtype(source.model_states[0], source.model_tensors),
           source.experts.ep_size};
-}
-
-Value config_entry(const Value& config, std::string_view section, std::string_view key) {
-  const Value found = config.is_dict() ? config.find(section) : Value();
-  return found.is_dict() ? found.find(key) : Value();
 }
 
 DType model_dtype(const Value& state, const std::vector<NamedTensors>& layers) {

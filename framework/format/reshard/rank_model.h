@@ -18,6 +18,7 @@ struct RankModel {
     Shape shape;                                              // of this rank's shard
     std::map<std::string, TensorRecord, std::less<>> states;  // fp32, exp_avg, ...
     Value step;
+    std::map<std::string, Value, std::less<>> numbers;  // as ParameterShard's
   };
   // A parameter group of the optimizer. `settings` is its entry of param_groups. `entry` is a state
   // entry of the source, which shows the keys, their order and where the step is; None before the
@@ -43,9 +44,6 @@ struct RankModel {
   std::map<int, NamedTensors> layers;
   NamedTensors experts;  // stacked, of all ep ranks, in the model's precision
 };
-
-// Returns an entry of a section of ds_config, such as zero_optimization; None if it has none.
-Value config_entry(const Value& config, std::string_view section, std::string_view key);
 
 // Returns the precision of the model's weights: by the config in a model-states file, else by the
 // weights there or in layer files.

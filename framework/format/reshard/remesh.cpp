@@ -197,7 +197,7 @@ class Stages {
 // Returns a rank's shard of a parameter.
 Parameter cut_parameter(const WholeParameter& whole, const std::string& name,
                         const ShardLayout& layout) {
-  Parameter parameter{name, layout.shard_shape(), {}, whole.step};
+  Parameter parameter{name, layout.shard_shape(), {}, whole.step, {}};
   for (const auto& [state, tensor] : whole.states)
     parameter.states[state] = {tensor.dtype, layout.shard_shape(), state == kFp32State,
                                cut_out(tensor, layout)};
@@ -209,6 +209,7 @@ Value entry_of(const Parameter& parameter) {
   if (parameter.states.size() == 1 && !parameter.step) return {};
   Value entry = Value::dict();
   if (parameter.step) entry.set(kStepState, parameter.step);
+  for (const auto& [key, number] : parameter.numbers) entry.set(key, number);
   for (const auto& [state, tensor] : parameter.states)
     if (state != kFp32State) entry.set(state, tensor);
   return entry;
@@ -270,6 +271,9 @@ class Builder {
       const WholeParameter whole = model_.checkpoint.parameter(name);
       group.parameters.push_back(
           cut_parameter(whole, name, cuts_.layout(name, whole.shape, rank.tp_rank)));
+      for (const auto& [key, number] : model_.numbers[g].value_or(Value::dict()).entries())
+        if (key != Value(kStepState) && is_single(number))
+          group.parameters.back().numbers[key.as_string()] = number;
     }
     if (!group.parameters.empty()) group.entry = entry_of(group.parameters[0]);
     group.experts = !names.empty() && experts_.layer_of(names[0]);

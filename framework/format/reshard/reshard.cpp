@@ -45,10 +45,7 @@ void check_replaceable_tag(const fs::path& folder) {
 Value new_scaler(const Value& config, DType dtype) {
   const auto entry = [&](std::string_view key, const Value& otherwise) {
     const Value found = config_entry(config, keys::kFp16, key);
-    return found.is_int() || found.kind() == Value::Kind::kFloat ||
-                   found.kind() == Value::Kind::kBool
-               ? found
-               : otherwise;
+    return is_single(found) || found.kind() == Value::Kind::kBool ? found : otherwise;
   };
   if (dtype != DType::kFloat16) return loss_scaler(1);
   if (const double fixed = entry("loss_scale", 0.0).as_double(); fixed != 0)
@@ -76,9 +73,8 @@ Value common_state(const ReshardSource& source, const CheckpointMesh& to, const 
   Value common = Value::dict();
   // Not all classes of ZeRO 0 and 3 keep the clipping, which the config has for all of them.
   const Value clip = config.is_dict() ? config.find(keys::kGradientClipping) : Value();
-  const bool is_number = clip.is_int() || clip.kind() == Value::Kind::kFloat;
   common.set(keys::kClipGrad,
-             is_number ? Value(clip.as_double()) : state.find(keys::kClipGrad).value_or(0.0));
+             is_single(clip) ? Value(clip.as_double()) : state.find(keys::kClipGrad).value_or(0.0));
   common.set(keys::kOverflow, state.find(keys::kOverflow).value_or(false));
   const Value scaler = state.find(keys::kLossScaler);
   const bool keeps = source.mesh.dtype == to.dtype && scaler;

@@ -95,6 +95,8 @@ ReshardSource open_ordinary(const ReshardOptions& options, const fs::path& input
   if (source.groups.size() != source.model_states.size())
     throw Unreadable(input.string() + ": has no optimizer's state");
   result.optimizer_state = source.optimizer_state;
+  check_hyperparameters(source.optimizer_state.at(keys::kParamGroups), input);
+  note_numbers(source, /*universal=*/false, report.notes);
   result.ranks = whole ? remeshed(open_whole_model(input, options.threads, checks, &source),
                                   report.to, report.notes)
                        : rank_models(source, report.to);

@@ -66,6 +66,19 @@ void add_stage(WholeModel& model, const Groups& stage, const std::string& where)
 
 }  // namespace
 
+void check_hyperparameters(const Value& param_groups, const fs::path& folder) {
+  for (const Value& group : param_groups.items()) {
+    const size_t kept = group.find(kStepState) ? 2 : 1;  // with the indices of its parameters
+    if (group.size() > kept) continue;
+    throw UserError(
+        folder.string() + ": has no lr, betas and other hyperparameters, since it was saved with " +
+        "elastic_checkpoint (once the default). A job on any mesh takes its own if it loads the " +
+        "folder of ds_to_universal with \"checkpoint\": {\"load_universal\": true}; or load this "
+        "in " +
+        "DeepSpeed, and save it with elastic_checkpoint off");
+  }
+}
+
 LayerName layer_name(const std::string& name) {
   if (name.starts_with(kTiedModules)) {
     const size_t dot = name.find('.', kTiedModules.size());
@@ -98,13 +111,15 @@ WholeModel open_whole_model(const fs::path& folder, int threads, RecordChecksums
     model.model_states = ordinary->model_states;
   } else {
     mesh.stage = zero_stage_of(model.optimizer_state.find(keys::kZeroStage).value_or(1));
-    mesh.dp_size = static_cast<int>(first.at(keys::kDpWorldSize).as_int());
-    const Value degrees = first.find(keys::kParallelDimensions);
-    const Value ranks = first.find(keys::kMpWorldSize).value_or(1);
-    mesh.tp_size = static_cast<int>((degrees ? degrees.at(keys::kTpDegree) : ranks).as_int());
-    mesh.pp_size = degrees ? static_cast<int>(degrees.at(keys::kPpDegree).as_int()) : 1;
-    if (mesh.tp_size < 1 || mesh.pp_size < 1 || mesh.tp_size > 1 << 16 || mesh.pp_size > 1 << 16)
-      degrees.fail("plausible degrees");
+    const Value counts = model.optimizer_state.find(keys::kPartitionCount),
+                count = counts.is_list() && counts.size() > 0 ? counts.at(0) : counts;
+    mesh.dp_size =
+        static_cast<int>(first.find(keys::kDpWorldSize).value_or(count).value_or(1).as_int());
+    const auto [tp, pp] = degrees_of(first);
+    if (tp < 1 || pp < 1 || tp > 1 << 16 || pp > 1 << 16)
+      first.find(keys::kParallelDimensions).fail("plausible degrees");
+    mesh.tp_size = static_cast<int>(tp);
+    mesh.pp_size = static_cast<int>(pp);
     mesh.dtype = model_dtype(first, {});
   }
   for (int mp = 0; !ordinary && mp < mesh.tp_size * mesh.pp_size; ++mp) {
@@ -116,7 +131,13 @@ WholeModel open_whole_model(const fs::path& folder, int threads, RecordChecksums
   const Value inner = model.optimizer_state.find(keys::kOptimizerStateDict).value_or(Value::dict()),
               groups = inner.find(keys::kParamGroups)
                            .value_or(model.optimizer_state.at(keys::kParamGroups));
+  check_hyperparameters(groups, folder);
   model.settings = groups.items();
+  const Value states = inner.find(keys::kState).value_or(Value::dict());
+  for (const Value& settings : model.settings) {
+    const Value params = settings.at(keys::kParams);
+    model.numbers.push_back(params.size() > 0 ? states.find(params.at(0).as_int()) : Value());
+  }
   model.groups.resize(model.settings.size());
   for (int pp = 0; pp < mesh.pp_size; ++pp) {  // by tp rank 0
     const auto mp = static_cast<size_t>(pp * mesh.tp_size);

@@ -17,6 +17,7 @@ struct WholeModel {
   std::vector<Value> model_states;               // by mp rank
   Value optimizer_state;                         // contents of optimizer_state.pt
   std::vector<Value> settings;                   // each group's entry of param_groups
+  std::vector<Value> numbers;                    // each group's single numbers, a dict by name
   std::vector<std::vector<std::string>> groups;  // names, over all stages, in their order
 };
 
@@ -24,6 +25,10 @@ struct WholeModel {
 // tell which group has which parameters.
 WholeModel open_whole_model(const std::filesystem::path& folder, int threads,
                             RecordChecksums& checks, const ShardedCheckpoint* ordinary);
+
+// Throws for the groups of an elastic checkpoint, or of a universal folder made of one. A job takes
+// the hyperparameters of its groups from an ordinary checkpoint, and would die without them.
+void check_hyperparameters(const Value& param_groups, const std::filesystem::path& folder);
 
 // Whether a model is a pipeline of layers, whose names begin with their numbers.
 bool is_pipeline(const Value& model_state, const std::string& name);

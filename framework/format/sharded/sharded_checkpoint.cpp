@@ -139,8 +139,9 @@ std::vector<Value> read_all(std::span<const fs::path> files, int threads, Record
 void find_degrees(ShardedCheckpoint& source) {
   const auto mp_size = static_cast<int>(source.model_states.size());
   if (const Value first = source.model_states[0].find(keys::kParallelDimensions)) {
-    source.tp_size = static_cast<int>(first.at(keys::kTpDegree).as_int());
-    source.pp_size = static_cast<int>(first.at(keys::kPpDegree).as_int());
+    const Degrees degrees = degrees_of(source.model_states[0]);
+    source.tp_size = static_cast<int>(degrees.tp);
+    source.pp_size = static_cast<int>(degrees.pp);
     for (const Value& state : source.model_states) {
       const Value own = state.find(keys::kParallelDimensions);
       if (own != first) own.fail("the same dimensions as in rank 0");
@@ -183,10 +184,25 @@ std::set<std::string> buffer_names(const Value& model_state) {
   return {names.begin(), names.end()};
 }
 
+Value config_entry(const Value& config, std::string_view section, std::string_view key) {
+  const Value found = config.is_dict() ? config.find(section) : Value();
+  return found.is_dict() ? found.find(key) : Value();
+}
+
 Value round_robin_gradients(const Value& optimizer) {
-  const Value config = optimizer.find(keys::kDsConfig),
-              zero = config.is_dict() ? config.find(keys::kZeroOptimization) : Value();
-  return (zero.is_dict() ? zero.find(keys::kRoundRobinGradients) : Value()).value_or(false);
+  return config_entry(optimizer.find(keys::kDsConfig), keys::kZeroOptimization,
+                      keys::kRoundRobinGradients)
+      .value_or(false);
+}
+
+Degrees degrees_of(const Value& model_state) {
+  const Value recorded = model_state.find(keys::kParallelDimensions),
+              ranks = model_state.find(keys::kMpWorldSize);
+  if (!recorded) return {.tp = ranks.value_or(1).as_int()};
+  const Degrees degrees{recorded.at(keys::kTpDegree).as_int(),
+                        recorded.at(keys::kPpDegree).as_int()};
+  const bool ulysses = degrees.tp > 1 && degrees.pp == 1 && ranks && ranks.as_int() == 1;
+  return ulysses ? Degrees{} : degrees;
 }
 
 bool is_megatrons(const Value& model_state) {
@@ -224,6 +240,7 @@ void drop_refused_states(ShardedCheckpoint& source) {
     for (ParameterShard& shard : shards) {
       std::erase_if(shard.states, [](const auto& state) { return state.first != kFp32State; });
       shard.step = {};
+      shard.numbers.clear();
     }
   }
 }
@@ -245,6 +262,17 @@ class Uncounted {
   RecordChecksums* checks_;
 };
 
+// Before 0.19.8, DeepSpeed named the files of Ulysses' ranks by their sequence-parallel ranks:
+// zero_pp_rank_3_mp_rank_01. Renumbers them if mp_world_size, in `model_file`, is 1.
+void drop_sequence_ranks(RankFiles& files, const fs::path& model_file) {
+  RankFiles renumbered;
+  for (const auto& [ranks, path] : files)
+    if (!renumbered.emplace(Ranks(ranks.first, 0), path).second) return;
+  if (next_rank(files, &Ranks::second) < 2) return;
+  const Value ranks = read_torch_file(model_file).find(keys::kMpWorldSize);
+  if (ranks && ranks.as_int() == 1) files = std::move(renumbered);
+}
+
 // Reads the model-states files, and finds the mesh.
 void read_models(ShardedCheckpoint& source, const RankFiles& models, int threads,
                  RecordChecksums* checks) {
@@ -254,11 +282,10 @@ void read_models(ShardedCheckpoint& source, const RankFiles& models, int threads
   source.model_states = read_all(source.metadata_files, threads, checks);
   source.model_states.resize(static_cast<size_t>(mp_size));  // the rest only had to be readable
   const Value& metadata = source.model_states[0];
-  if (const Value degrees = metadata.find(keys::kParallelDimensions)) {
-    const int64_t tp = degrees.at(keys::kTpDegree).as_int(),
-                  pp = degrees.at(keys::kPpDegree).as_int();
+  if (const Value recorded = metadata.find(keys::kParallelDimensions)) {
+    const auto [tp, pp] = degrees_of(metadata);
     if (tp > 0 && pp > 0 && tp < mp_size && pp < mp_size)
-      refuse_left_over(source.folder, models, &Ranks::second, tp * pp, degrees.where());
+      refuse_left_over(source.folder, models, &Ranks::second, tp * pp, recorded.where());
   }
   find_degrees(source);
   source.experts = ExpertSpread::from(source.model_states);
@@ -289,6 +316,7 @@ void read_optimizers(ShardedCheckpoint& source, const RankFiles& models,
   }
   const Value stage = states[0].at(keys::kOptimizerStateDict).find(keys::kZeroStage);
   source.stage = zero_stage_of(stage.value_or(1));  // BF16_Optimizer does not record it
+  take_older_shapes(source, states);
   if (source.stage == 3) {
     read_zero3(source, states, checks);
   } else {
@@ -326,8 +354,10 @@ ShardedCheckpoint open_sharded_checkpoint(const fs::path& folder, int threads,
   source.folder = folder;
   std::map<Kind, RankFiles> files = find_files(folder);
   const bool zero3 = !files.contains(Kind::kModelStates);
-  const RankFiles &models = files[zero3 ? Kind::kZero3ModelStates : Kind::kModelStates],
-                  &optimizers = files[Kind::kOptimStates];
+  RankFiles &models = files[zero3 ? Kind::kZero3ModelStates : Kind::kModelStates],
+            &optimizers = files[Kind::kOptimStates];
+  const fs::path first = models.begin()->second;
+  for (RankFiles* each : {&models, &optimizers}) drop_sequence_ranks(*each, first);
   source.layer_files = files[Kind::kLayer];
   source.expert_files = find_expert_files(folder);
   read_models(source, models, threads, checks);
@@ -338,7 +368,8 @@ ShardedCheckpoint open_sharded_checkpoint(const fs::path& folder, int threads,
     throw DamagedFile(folder.string() +
                       ": has no *_optim_states.pt. It holds: " + list_folder(folder));
   } else {
-    source.dp_size = static_cast<int>(source.model_states[0].at(keys::kDpWorldSize).as_int());
+    const Value dp_size = source.model_states[0].find(keys::kDpWorldSize);
+    source.dp_size = static_cast<int>(dp_size.value_or(1).as_int());
     source.model_tensors = model_tensors(source, threads, checks);
     if (source.weights_only) {
       read_weights(source);

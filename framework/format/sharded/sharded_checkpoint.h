@@ -54,6 +54,8 @@ struct ParameterShard {
   // there is only fp32.
   std::map<std::string, ShardState, std::less<>> states;
   Value step;  // None if the format does not record it
+  // Single numbers beside the step, by name: NAdam's mu_product, ASGD's eta and mu.
+  std::map<std::string, Value, std::less<>> numbers;
 
   const Shape& shape_of(const ShardState& state) const {
     return state.factored ? *state.factored : shape;
@@ -118,12 +120,36 @@ NamedTensors module_tensors(const Value& model_state);
 std::set<std::string> buffer_names(const Value& model_state);
 std::set<std::string> buffer_names(const ShardedCheckpoint& source);
 
+// Returns an entry of a section of ds_config, such as zero_optimization; None if it has none.
+Value config_entry(const Value& config, std::string_view section, std::string_view key);
+
 // Returns DeepSpeed's round_robin_gradients from the config in an optimizer file, or false.
 Value round_robin_gradients(const Value& optimizer);
 
 // Whether Megatron-DeepSpeed wrote these model states. This program writes similar `args`, but also
 // anymesh_dropout_seed.
 bool is_megatrons(const Value& model_state);
+
+// The model-parallel degrees that a model-states file records. Without
+// checkpoint_parallel_dimensions, all ranks are tp's. DeepSpeed counts Ulysses' sequence-parallel
+// ranks as tp's there, though each has whole parameters; mp_world_size is then 1.
+struct Degrees {
+  int64_t tp = 1, pp = 1;
+};
+Degrees degrees_of(const Value& model_state);
+
+// Returns the state dict of torch's optimizer inside ZeRO 1's or 2's. Elastic checkpoints
+// ("elastic_checkpoint": true, once the default) have the groups' states alone: their param groups
+// are made up, without hyperparameters.
+Value base_state_of(const Value& optimizer);
+
+// Whether a value is one number: a Python number or a tensor without dims.
+bool is_single(const Value& value);
+
+// A number that Adafactor computes anew at each step. Ranks and parameters may differ in it.
+inline constexpr std::string_view kRecomputedNumber = "RMS";
+// Adds a note for the user on single numbers beside the step, if the output needs one.
+void note_numbers(const ShardedCheckpoint& source, bool universal, std::vector<std::string>& notes);
 
 // Returns the step from a base optimizer's state entry, or else from its param group.
 Value step_of(const Value& state, const Value& group);

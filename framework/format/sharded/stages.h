@@ -28,6 +28,10 @@ void read_weights(ShardedCheckpoint& source);  // weights.cpp
 // param_slice_mappings into param_shapes, without shapes. Returns whether there are such names.
 bool name_mapped_parameters(ShardedCheckpoint& source, const std::vector<Value>& optimizers);
 
+// Puts param_shapes where later versions have them: DeepSpeed 0.4.5 to 0.5.4 kept them in the
+// optimizer files.
+void take_older_shapes(ShardedCheckpoint& source, const std::vector<Value>& optimizers);
+
 // Reads ZeRO 3's frozen parameters, which are partitioned over the model-states files as trained
 // parameters are over the optimizer files.
 void read_frozen_of_zero3(ShardedCheckpoint& source, RecordChecksums* checks);
@@ -83,6 +87,7 @@ Order order_by_shape(const Value& param_groups, const States& states,
 struct OptimizerStates {
   std::vector<std::pair<std::string, Value>> tensors;   // by name, one number per element
   std::vector<std::pair<std::string, Value>> factored;  // fewer, as is_factored() says
+  std::vector<std::pair<std::string, Value>> numbers;   // one for all, beside the step
   Value step;
 };
 // Returns the states in `entry`, an entry of a base optimizer's state (None before the first step),
@@ -119,11 +124,16 @@ struct GroupPart {
 // experts. REQUIRES: `groups` are read.
 size_t rank_with_all_groups(const ShardedCheckpoint& source);
 
-// Returns the shard of a parameter on a rank; the first call makes it, with `shape`. set_step()
-// throws if a later dp rank has another step.
+// Returns the shard of a parameter on a rank; the first call makes it, with `shape`. set_numbers()
+// sets the step and the other single numbers. It throws if a later dp rank has another step, and
+// refuses the states if it has another number.
 ParameterShard& shard_of(ShardedCheckpoint& source, const std::string& name, int mp_rank,
                          const Shape& shape);
-void set_step(ParameterShard& shard, const std::string& name, const Value& step);
+void set_numbers(ShardedCheckpoint& source, ParameterShard& shard, const std::string& name,
+                 const OptimizerStates& states);
+// Puts the single numbers of a base optimizer's entries, by group, into a universal
+// optimizer_state, where ds_reshard finds them.
+void add_numbers(Value& optimizer_state, const std::vector<Value::Entry>& entries);
 
 // Returns the entry of a base optimizer's `states` with this index; None before the first step.
 Value entry_of(const Value& states, size_t index);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <map>
 
 #include "framework/format/sharded/stages.h"
 #include "framework/format/sharded/tensor_views.h"
@@ -17,9 +18,11 @@ bool is_plain(const std::string& name) {
          std::all_of(name.begin(), name.end(), plain);
 }
 
-bool is_single(const Value& step) {
-  return step.is_int() || step.kind() == Value::Kind::kFloat ||
-         (step.is_tensor() && step.as_tensor().shape.empty());
+// Whether a state beside the step is one number for all elements. The shape of a parameter without
+// dims does not tell, and the name must.
+bool is_number(const std::string& name, const Value& state, const Shape* shape) {
+  constexpr std::string_view kNames[] = {"mu_product", "eta", "mu", kRecomputedNumber};
+  return is_single(state) && (!shape || !shape->empty() || std::ranges::count(kNames, name) > 0);
 }
 
 class StatesReader {
@@ -47,6 +50,8 @@ class StatesReader {
  private:
   void add(const std::string& name, const Value& state) {
     const bool adams = name == kExpAvgState || name == kExpAvgSqState;
+    if (!adams && is_number(name, state, shape_))
+      return void(states_.numbers.emplace_back(name, state));
     const bool fits = state.is_tensor() && is_whole(state.as_tensor());
     if (adams && !fits)
       state.fail("a tensor of " + std::to_string(counts_.at(0)) + " elements, as of the weights");
@@ -76,6 +81,11 @@ class StatesReader {
 };
 
 }  // namespace
+
+bool is_single(const Value& value) {
+  return value.is_int() || value.kind() == Value::Kind::kFloat ||
+         (value.is_tensor() && value.as_tensor().shape.empty());
+}
 
 void check_covered(const std::string& name, const ParameterShard& shard, const std::string& state) {
   const auto fail = [&](const std::string& found) {
@@ -195,11 +205,70 @@ ParameterShard& shard_of(ShardedCheckpoint& source, const std::string& name, int
       ParameterShard{.pp_rank = pp_rank, .tp_rank = tp_rank, .shape = shape});
 }
 
-void set_step(ParameterShard& shard, const std::string& name, const Value& step) {
+void set_numbers(ShardedCheckpoint& source, ParameterShard& shard, const std::string& name,
+                 const OptimizerStates& states) {
+  const Value& step = states.step;
   if (shard.step && step && shard.step.as_double() != step.as_double()) {
     step.fail("step " + shard.step.found() + " for " + name + ", as on other ranks");
   }
   if (!shard.step) shard.step = step;
+  for (const auto& [key, number] : states.numbers) {
+    const Value& known = shard.numbers.try_emplace(key, number).first->second;
+    if (key == kRecomputedNumber || known.as_double() == number.as_double() ||
+        !source.states_refused.empty())
+      continue;
+    source.states_refused = number.where() + ": expected " + std::to_string(known.as_double()) +
+                            " for " + name + ", as in " + known.where() + ", found " +
+                            std::to_string(number.as_double());
+  }
+}
+
+void add_numbers(Value& optimizer_state, const std::vector<Value::Entry>& entries) {
+  std::vector<Value::Entry> numbers;
+  bool more = false;  // than the step
+  for (const auto& [group, entry] : entries) {
+    Value& own = numbers.emplace_back(group, Value::dict()).second;
+    if (!entry.is_dict()) continue;
+    for (const auto& [key, value] : entry.entries()) {
+      if (!key.is_string() || !is_number(key.as_string(), value, nullptr)) continue;
+      own.set(key.as_string(), value);
+      more |= key != Value(kStepState);
+    }
+  }
+  Value torch = optimizer_state.find(keys::kOptimizerStateDict);
+  if (!torch && !more) return;
+  if (!torch) torch = Value::dict({{keys::kParamGroups, optimizer_state.at(keys::kParamGroups)}});
+  optimizer_state.set(keys::kOptimizerStateDict,
+                      torch.set(keys::kState, Value::dict(std::move(numbers))));
+}
+
+void note_numbers(const ShardedCheckpoint& source, bool universal,
+                  std::vector<std::string>& notes) {
+  std::map<std::string, std::string> texts;
+  for (const auto& [name, shards] : source.parameters)
+    for (const auto& [key, number] : shards.front().numbers)
+      if (key == kRecomputedNumber)
+        texts[key] = ": the first rank's stands for all, as each step computes it anew";
+      else if (universal)
+        texts[key] = ": ds_reshard keeps it, but DeepSpeed's load of a universal folder does not";
+  for (const auto& [key, text] : texts) notes.push_back(key + text);
+}
+
+Value base_state_of(const Value& optimizer) {
+  const Value base = optimizer.find(keys::kBaseOptimizerState),
+              step = optimizer.find(keys::kBaseOptimizerStateStep);
+  if (!base.is_list()) return base;
+  std::vector<Value::Entry> states;
+  Value groups = Value::list();
+  for (const Value& state : base.items()) {
+    const auto g = static_cast<int64_t>(states.size());
+    Value group = Value::dict({{keys::kParams, Value::list({g})}});
+    if (step) group.set(kStepState, step);
+    groups.push_back(group);
+    states.emplace_back(g, state);
+  }
+  return Value::dict(
+      {{keys::kState, Value::dict(std::move(states))}, {keys::kParamGroups, groups}});
 }
 
 Value entry_of(const Value& states, size_t index) {

@@ -111,21 +111,27 @@ class RankReader {
   // Builds the contents of optimizer_state.pt, which other stages' optimizer files already hold.
   Value universal_state() const {
     Value groups = Value::list();
+    std::vector<Value::Entry> entries;  // of each group's first parameter
     int64_t g = 0;
     for (Value group : torch_.at(keys::kParamGroups).items()) {
+      const Value params = group.at(keys::kParams);
+      entries.emplace_back(g,
+                           params.size() > 0 ? state(flat_ ? g : params.at(0).as_int()) : Value());
       groups.push_back(group.set(keys::kParams, Value::list({g++})));
     }
     const std::vector<int64_t> zeros(groups.size(), 0), counts(groups.size(), source_.dp_size);
     const bool dynamic = optimizer_.find(keys::kDynamicLossScale).value_or(false).as_bool();
-    return Value::dict({{keys::kLossScaler, scaler(dynamic)},
-                        {keys::kDynamicLossScale, dynamic},
-                        {keys::kOverflow, optimizer_.find(keys::kOverflow).value_or(false)},
-                        {keys::kClipGrad, clip_grad()},
-                        {keys::kZeroStage, zero_stage_enum(0)},
-                        {keys::kGroupPaddings, Value::list_of(zeros)},
-                        {keys::kPartitionCount, Value::list_of(counts)},
-                        {keys::kDsVersion, model_state_.at(keys::kDsVersion)},
-                        {keys::kParamGroups, groups}});
+    Value result = Value::dict({{keys::kLossScaler, scaler(dynamic)},
+                                {keys::kDynamicLossScale, dynamic},
+                                {keys::kOverflow, optimizer_.find(keys::kOverflow).value_or(false)},
+                                {keys::kClipGrad, clip_grad()},
+                                {keys::kZeroStage, zero_stage_enum(0)},
+                                {keys::kGroupPaddings, Value::list_of(zeros)},
+                                {keys::kPartitionCount, Value::list_of(counts)},
+                                {keys::kDsVersion, model_state_.at(keys::kDsVersion)},
+                                {keys::kParamGroups, groups}});
+    add_numbers(result, entries);
+    return result;
   }
 
  private:
@@ -135,8 +141,7 @@ class RankReader {
     if (const Value kept = optimizer_.find(keys::kClipGrad)) return kept.as_double();
     const Value config = model_state_.find(keys::kDsConfig);
     const Value clip = config.is_dict() ? config.find(keys::kGradientClipping) : Value();
-    const bool is_number = clip.is_int() || clip.kind() == Value::Kind::kFloat;
-    return is_number ? clip.as_double() : 0.0;
+    return is_single(clip) ? clip.as_double() : 0.0;
   }
 
   // Takes the recorded order if there is one. Without a pipeline, Megatron's optimizers, and any
@@ -197,7 +202,7 @@ class RankReader {
         add_fragments(shard, 0, fp32, states, offset, begin, count);
         check_master(name, shard);
       }
-      set_step(shard, name, states.step);
+      set_numbers(source_, shard, name, states);
       offset += count;
     }
     if (fp32.as_tensor().numel() < offset) fp32.fail(std::to_string(offset) + " elements");
@@ -227,7 +232,7 @@ class RankReader {
           states_of(source_, state(indices[i]), param_group, {numel(held)}, &held);
       add_fragments(shard, 0, fp32, states, 0, begin, numel(held));
       if (has_master) check_master(name, shard);
-      set_step(shard, name, states.step);
+      set_numbers(source_, shard, name, states);
     }
   }
 

@@ -59,12 +59,10 @@ FlatGroup layout_of(const Value& state, size_t g, const GroupShapes& group, int 
   }
 }
 
-// Returns the base optimizer's state of one group, and its param group. Elastic checkpoints
-// ("elastic_checkpoint": true) have a list of states with unpadded tensors.
+// Returns the base optimizer's state of one group, and its param group. The tensors of elastic
+// checkpoints are not padded.
 std::pair<Value, Value> group_state(const Value& state, size_t g) {
-  const Value base = state.find(keys::kBaseOptimizerState), none = Value::dict();
-  if (base.is_list())
-    return {base.at(g), Value::dict({{kStepState, state.find(keys::kBaseOptimizerStateStep)}})};
+  const Value base = base_state_of(state), none = Value::dict();
   const Value states = base.is_dict() ? base.find(keys::kState) : Value();
   if (!states.is_dict()) return {Value("no state of an optimizer").named(state.where()), none};
   const Value groups = base.find(keys::kParamGroups);
@@ -72,9 +70,8 @@ std::pair<Value, Value> group_state(const Value& state, size_t g) {
 }
 
 bool is_offloaded(const Value& file) {
-  const Value config = file.find(keys::kDsConfig),
-              zero = config.is_dict() ? config.find(keys::kZeroOptimization) : Value(),
-              offload = zero.is_dict() ? zero.find(keys::kOffloadOptimizer) : Value();
+  const Value offload =
+      config_entry(file.find(keys::kDsConfig), keys::kZeroOptimization, keys::kOffloadOptimizer);
   return offload.is_dict() && offload.find(keys::kDevice) != Value("none");
 }
 
@@ -157,7 +154,7 @@ void read_group(ShardedCheckpoint& source, const RankGroup& rank, bool check_map
     ParameterShard& shard = shard_of(source, name, part.mp_rank, shape);
     add_fragments(shard, dp, fp32, states, fragment.partition_start, begin + fragment.param_start,
                   fragment.numel);
-    set_step(shard, name, states.step);
+    set_numbers(source, shard, name, states);
   }
   momentum.add_to(source);
 }
@@ -186,15 +183,13 @@ void check_weights(const ShardedCheckpoint& source) {
 // parameters' own files, and with zero paddings.
 Value universal_optimizer_state(const Value& state, int dp_size) {
   Value result = state;
-  const Value base = state.at(keys::kBaseOptimizerState);
-  Value groups = base.is_list() ? Value::list() : base.at(keys::kParamGroups);
-  for (size_t g = 0; base.is_list() && g < base.size(); ++g)
-    groups.push_back(Value::dict({{keys::kParams, Value::list({static_cast<int64_t>(g)})}}));
+  const Value base = base_state_of(state), groups = base.at(keys::kParamGroups);
   result.erase(keys::kBaseOptimizerState).erase(keys::kParamSliceMappings).erase(keys::kFp32Groups);
   result.set(keys::kParamGroups, groups);
   const std::vector<int64_t> zeros(groups.size(), 0), counts(groups.size(), dp_size);
   if (state.find(keys::kGroupPaddings)) result.set(keys::kGroupPaddings, Value::list_of(zeros));
   result.set(keys::kPartitionCount, Value::list_of(counts));
+  add_numbers(result, base.at(keys::kState).entries());
   return result;
 }
 
@@ -213,10 +208,14 @@ Value mapped_names(const std::vector<Value>& mappings, size_t g) {
 // those of the model's weights, which it then has too.
 std::vector<GroupShapes> groups_of(ShardedCheckpoint& source, int mp) {
   Value& state = source.model_states[static_cast<size_t>(mp)];
-  const Value shapes = state.at(keys::kParamShapes);
+  const Value shapes = state.find(keys::kParamShapes);
   if (!shapes) {
-    throw Unproven(shapes.where() +
-                   ": is None, so that nothing says which partition has which parameters");
+    const std::string missing = ": has no " + std::string(keys::kParamShapes) +
+                                ", so that nothing says which partition has which parameters";
+    if (state.contains(keys::kParamShapes)) throw Unproven(state.where() + missing);
+    throw Unproven(state.where() + missing + ". It is of DeepSpeed " +
+                   state.find(keys::kDsVersion).found() +
+                   "; load it in DeepSpeed 0.5.5 or later, and save it again");
   }
   const NamedTensors& tensors = source.model_tensors[static_cast<size_t>(mp % source.tp_size)];
   const Weights weights(tensors.begin(), tensors.end());
@@ -289,6 +288,36 @@ bool name_mapped_parameters(ShardedCheckpoint& source, const std::vector<Value>&
     named = true;
   }
   return named;
+}
+
+// At first all groups' shapes were in one dict, which the masters' sizes cut.
+void take_older_shapes(ShardedCheckpoint& source, const std::vector<Value>& optimizers) {
+  const size_t mp_size = source.model_states.size();
+  const bool zero3 = source.stage == 3;
+  for (size_t mp = 0; mp < mp_size; ++mp) {
+    const Value all = optimizers[mp].find(keys::kParamShapes);
+    if (!all || source.model_states[mp].find(keys::kParamShapes)) continue;
+    std::vector<Value> groups = all.is_list() ? all.items() : std::vector<Value>();
+    int64_t left = 0;  // elements of the last group that have no name yet
+    for (const auto& [name, shape] : all.is_list() ? GroupShapes() : named_shapes(all)) {
+      const int64_t count =
+          zero3 ? zero3_part_numel(numel(shape), source.dp_size) * source.dp_size : numel(shape);
+      while (groups.empty() || left < count) {
+        left = 0;
+        for (size_t at = mp; at < optimizers.size(); at += mp_size)
+          left += optimizers[at]
+                      .at(keys::kOptimizerStateDict)
+                      .at(zero3 ? keys::kFp32FlatGroups : keys::kFp32Groups)
+                      .at(groups.size())
+                      .as_tensor()
+                      .numel();
+        groups.push_back(Value::ordered_dict());
+      }
+      groups.back().set(name, Value::size(shape));
+      left -= count;
+    }
+    source.model_states[mp].set(keys::kParamShapes, Value::list(std::move(groups)));
+  }
 }
 
 void read_zero12(ShardedCheckpoint& source, const std::vector<Value>& optimizers) {

@@ -50,7 +50,7 @@ void read_sub_group(ShardedCheckpoint& source, const Value& state, size_t g, con
     const auto [begin, held] = zero3_part(numel(parameter.shape), part.rank, part.ranks);
     ParameterShard& shard = shard_of(source, name, part.mp_rank, shape);
     add_fragments(shard, dp, fp32, states, start, first + begin, held);
-    set_step(shard, name, states.step);
+    set_numbers(source, shard, name, states);
     start += zero3_part_numel(numel(parameter.shape), part.ranks);
   }
   if (fp32.as_tensor().numel() != start)
@@ -58,18 +58,13 @@ void read_sub_group(ShardedCheckpoint& source, const Value& state, size_t g, con
 }
 
 // Returns the state that DeepSpeed's stage-3 loader needs: the scaler, the parameter groups, and
-// the step in Adam's own state. DeepSpeed's converter also leaves rank 0's flat tensors in, which
-// nothing reads.
+// the step and other single numbers in Adam's own state. DeepSpeed's converter also leaves rank 0's
+// flat tensors in, which nothing reads.
 Value universal_optimizer_state(Value state) {
-  Value adam = state.at(keys::kOptimizerStateDict);
-  std::vector<Value::Entry> steps;
-  for (const auto& [group, entry] : adam.at(keys::kState).entries()) {
-    Value& step = steps.emplace_back(group, Value::dict()).second;
-    if (const Value value = entry.find(kStepState)) step.set(kStepState, value);
-  }
-  state.erase(keys::kFp32FlatGroups);
-  return state.set(keys::kParamGroups, adam.at(keys::kParamGroups))
-      .set(keys::kOptimizerStateDict, adam.set(keys::kState, Value::dict(std::move(steps))));
+  const Value adam = state.at(keys::kOptimizerStateDict);
+  state.erase(keys::kFp32FlatGroups).set(keys::kParamGroups, adam.at(keys::kParamGroups));
+  add_numbers(state, adam.at(keys::kState).entries());
+  return state;
 }
 
 }  // namespace
@@ -80,8 +75,9 @@ void read_frozen_of_zero3(ShardedCheckpoint& source, RecordChecksums* checks) {
         source.model_states[static_cast<size_t>(mp)].find(keys::kFrozenParamShapes);
     if (!shapes || shapes.size() == 0) continue;
     for (int dp = 0; dp < source.dp_size; ++dp) {
-      const Value parts = read_torch_file(source.folder / zero3_model_states_file(dp, mp), checks)
-                              .at(keys::kFrozenParamFragments);
+      const auto file = static_cast<size_t>(dp * source.tp_size * source.pp_size + mp);
+      const Value parts =
+          read_torch_file(source.metadata_files.at(file), checks).at(keys::kFrozenParamFragments);
       for (const NamedShape& parameter : named_shapes(shapes)) {
         const GroupPart rank(source, {parameter}, dp, mp, Value::dict());
         const auto [name, shape, first] = rank.place(source, parameter);

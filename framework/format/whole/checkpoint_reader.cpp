@@ -117,11 +117,10 @@ std::vector<ParameterShard> untrained_shards(
 }
 
 std::string mesh_of(const Value& metadata) {
-  const Value degrees = metadata.find(keys::kParallelDimensions);
+  const Degrees degrees = degrees_of(metadata);
   const Value dp = metadata.find(keys::kDpWorldSize);
-  if (!degrees || !dp) return "";
-  return "tp " + degrees.at(keys::kTpDegree).found() + ", pp " +
-         degrees.at(keys::kPpDegree).found() + ", dp " + dp.found();
+  return "tp " + std::to_string(degrees.tp) + ", pp " + std::to_string(degrees.pp) +
+         (dp ? ", dp " + std::to_string(dp.as_int()) : "");
 }
 
 }  // namespace
@@ -273,7 +272,9 @@ void CheckpointReader::add_untrained_of_zero3(const std::vector<Value>& stages) 
   if (fs::exists(path / zero3_model_states_file(0, 1)))
     frozen.refuse("none: how tp or pp cut frozen parameters of ZeRO 3 is not known");
   ShardedCheckpoint source{.folder = path, .dp_size = 0, .model_states = {metadata}};
-  while (fs::exists(path / zero3_model_states_file(source.dp_size, 0))) ++source.dp_size;
+  for (fs::path file; fs::exists(file = path / zero3_model_states_file(source.dp_size, 0));
+       ++source.dp_size)
+    source.metadata_files.push_back(file);
   read_frozen_of_zero3(source, checks_);
   for (const auto& [name, shards] : source.parameters) {
     const ParameterShard& shard = shards[0];
@@ -305,13 +306,11 @@ void CheckpointReader::open_universal() {
   if (optimizer_state && std::none_of(names_.begin(), names_.end(), has_step))
     common_step_ = step_of_zero3(optimizer_state);
   std::vector<Value> stages{metadata};
-  if (const Value degrees = metadata.find(keys::kParallelDimensions)) {
-    const int64_t tp = degrees.at(keys::kTpDegree).as_int();
-    for (int64_t mp = tp; tp > 0 && mp < 1 << 16; mp += tp) {
-      const fs::path file = path / zero3_model_states_file(0, static_cast<int>(mp));
-      if (!fs::exists(file)) break;
-      stages.push_back(read_torch_file(file, checks_));
-    }
+  const int64_t tp = degrees_of(metadata).tp;
+  for (int64_t mp = tp; tp > 0 && mp < 1 << 16; mp += tp) {
+    const fs::path file = path / zero3_model_states_file(0, static_cast<int>(mp));
+    if (!fs::exists(file)) break;
+    stages.push_back(read_torch_file(file, checks_));
   }
   add_untrained_of_zero3(stages);
 }

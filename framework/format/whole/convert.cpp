@@ -170,8 +170,14 @@ class Conversion {
     }
     files_.push_back(
         streamed_torch_file(zero / kOptimizerStateFile, optimizer_state_for_all(source)));
-    for (const fs::path& file : source.metadata_files)
-      files_.push_back(streamed_copy(file, folder / file.filename(), checks));
+    for (size_t i = 0; i < source.metadata_files.size(); ++i) {
+      const fs::path& file = source.metadata_files[i];
+      const int dp = parse_checkpoint_file_name(file.filename().string())->dp_rank,
+                mp = static_cast<int>(i % source.model_states.size());
+      files_.push_back(streamed_copy(
+          file, folder / (dp < 0 ? model_states_file(mp) : zero3_model_states_file(dp, mp)),
+          checks));
+    }
   }
 
   // Fills in the fields that are known before anything is written.
@@ -287,6 +293,8 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   check_names(plan, source);
   refuse_scaled(plan);
   warn_of_megatron(source, info, report.warnings);
+  note_numbers(source, /*universal=*/true, report.warnings);
+  if (std::string note = checks.note(); !note.empty()) report.warnings.push_back(std::move(note));
   describe(source, plan, options.strict, report);
 
   const fs::path temporary = temporary_of(output);

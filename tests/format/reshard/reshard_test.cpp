@@ -5,6 +5,7 @@
 
 #include "framework/format/io/file_io.h"
 #include "framework/format/layout/names.h"
+#include "framework/format/output/output_lock.h"
 #include "framework/format/sharded/tensor_views.h"
 #include "framework/format/whole/checkpoint_reader.h"
 #include "framework/format/whole/convert.h"
@@ -136,6 +137,88 @@ TEST_F(Reshard, Bf16OptimizerOfZeRO0GoesOnAtZeRO1) {
     EXPECT_THAT(refusal(tag_of(name), "dp=2"),
                 testing::HasSubstr("cannot load the BF16_Optimizer that it saves at ZeRO 0"));
   }
+}
+
+// Ulysses, no checksums, no dp_world_size, NAdam's and Adafactor's single numbers.
+TEST_F(Reshard, JobsOfOtherKinds) {
+  for (const std::string name : {"ulysses-z2", "ulysses-v0.18-z2", "crc32-off-z2",
+                                 "dpworld-missing-z2", "nadam-z3", "adafactor-z2"}) {
+    const fs::path source = fixture("jobs/" + name) / "checkpoint", universal = folder_ / name;
+    convert_to_universal({.input = source, .output = universal}, {});
+    for (const std::string target : {"dp=3", "dp=2,zero=1", "dp=2,zero=3"}) {
+      run(source, name + target, target);
+      EXPECT_EQ(differences(source, to(name + target)), "") << name << " to " << target;
+      run(universal, name + "u" + target, target);
+      EXPECT_EQ(differences(source, to(name + "u" + target)), "") << name << " to " << target;
+    }
+  }
+}
+
+// Returns the base optimizer's state dict of a rank of `folder`.
+Value torch_of(const fs::path& folder, int stage, bool bf16 = false, int dp = 0) {
+  if (stage == 0) return read_torch_file(folder / model_states_file(0)).at(keys::kOptimizer);
+  const Value state =
+      read_torch_file(folder / optim_states_file(dp, 0, bf16)).at(keys::kOptimizerStateDict);
+  return state.at(stage == 3 ? keys::kOptimizerStateDict : keys::kBaseOptimizerState);
+}
+
+TEST_F(Reshard, SingleNumbersStayAtEveryStage) {
+  const fs::path source = fixture("jobs/nadam-z3") / "checkpoint", universal = folder_ / "u";
+  convert_to_universal({.input = source, .output = universal}, {});
+  const double kept =
+      torch_of(resolve_tag(source), 3).at(keys::kState).find(0).at("mu_product").as_double();
+  for (const fs::path& from : {source, universal}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      const std::string name = from.filename().string() + std::to_string(stage);
+      run(from, name, "dp=3,zero=" + std::to_string(stage));
+      std::vector<Value> states = {torch_of(to(name), stage)};
+      if (stage > 0) {  // nothing tells whose ZeRO 0's states are
+        run(to(name), name + "-back", "dp=2,zero=3");
+        states.push_back(torch_of(to(name + "-back"), 3));
+      }
+      for (const Value& torch : states)
+        for (const auto& [group, state] : torch.at(keys::kState).entries())
+          EXPECT_EQ(state.at("mu_product").as_double(), kept) << name;
+    }
+  }
+}
+
+// A job dies at its first step without the hyperparameters that an elastic checkpoint lacks.
+TEST_F(Reshard, NamesAWayOutForElasticCheckpoints) {
+  for (const std::string name : {"elastic-z1", "v0.4.5-z2"}) {
+    const fs::path source = fixture("jobs/" + name) / "checkpoint", universal = folder_ / name;
+    convert_to_universal({.input = source, .output = universal}, {});
+    for (const fs::path& from : {source, universal})
+      for (const std::string target : {"dp=3", "dp=2,zero=3", "dp=2,zero=0"})
+        EXPECT_THAT(refusal(from, target), testing::HasSubstr("{\"load_universal\": true}"));
+  }
+}
+
+// A run under another tag of the folder would write `latest` at the same time.
+TEST_F(Reshard, RefusesASecondWriterOfTheFolderBeforeItPublishes) {
+  fs::create_directory(folder_ / "shared");
+  {
+    const OutputLock other = OutputLock::inside(folder_ / "shared", "--output_folder");
+    EXPECT_THAT(message_of([&] { run(tag_of("z1-fp32-dp2"), "shared", "dp=3"); }),
+                testing::HasSubstr("is being written by"));
+    EXPECT_FALSE(fs::exists(to("shared")));
+    EXPECT_FALSE(fs::exists(folder_ / "shared" / kLatestFile));
+  }
+  run(tag_of("z1-fp32-dp2"), "shared", "dp=3");
+  EXPECT_EQ(read_text(folder_ / "shared" / kLatestFile), "global_step1");
+}
+
+// As load_checkpoint() takes it; what belongs beside the tag goes along.
+TEST_F(Reshard, TakesTheFolderAboveATag) {
+  const fs::path above = folder_ / "checkpoint-4";
+  fs::create_directories(above);
+  fs::copy(tag_of("z1-fp32-dp2"), above / "global_step4");
+  write_file(above / "zero_to_fp32.py", "script");
+  EXPECT_THAT(run(above, "only", "dp=3").notes,
+              testing::ElementsAre(testing::HasSubstr("the only tag there is used, global_step4")));
+  write_file(above / kLatestFile, "global_step4");
+  EXPECT_TRUE(run(above, "latest", "dp=3").notes.empty());
+  EXPECT_EQ(read_text(folder_ / "latest" / "zero_to_fp32.py"), "script");
 }
 
 TEST_F(Reshard, NotesTheOrderThatATpOfMegatronAssumes) {
