@@ -8,22 +8,17 @@
 #include "framework/format/layout/merge_rules.h"
 #include "framework/format/sharded/stages.h"
 #include "framework/format/sharded/tensor_views.h"
-#include "framework/format/torch_file/safetensors.h"
 #include "framework/format/torch_file/torch_file.h"
 #include "framework/format/whole/convert_plan.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
-#include "framework/util/json.h"
+#include "framework/util/printable.h"
 
 namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
 using ReaderKind = CheckpointReader::Kind;
-
-// In the order in which Hugging Face looks for them.
-constexpr const char* kWeightsFiles[] = {"model.safetensors", kWeightsFile.data()};
-constexpr uint64_t kMaxIndex = 64 << 20;  // some 500,000 tensors
 
 bool has_model_states(const fs::path& folder) {
   std::error_code unreadable;
@@ -61,34 +56,6 @@ Value step_of_zero3(const Value& optimizer_state) {
   const Value torch = optimizer_state.find(keys::kOptimizerStateDict);
   const auto states = torch ? torch.at(keys::kState).entries() : std::vector<Value::Entry>{};
   return states.empty() ? Value() : states[0].second.find(kStepState);
-}
-
-// Returns the file with a folder's weights, or the index of its parts; empty if there is neither.
-fs::path weights_entry(const fs::path& folder) {
-  for (const fs::path file : kWeightsFiles) {
-    for (const fs::path& entry : {folder / file, folder / (file.string() + kIndexSuffix)})
-      if (fs::exists(entry)) return entry;
-  }
-  return {};
-}
-
-// Returns the weights files of a folder, an index or a file itself. Each comes with the tensor
-// names that the index lists for it.
-std::map<fs::path, std::vector<std::string>> weight_files(const fs::path& path) {
-  const fs::path entry = fs::is_directory(path) ? weights_entry(path) : path;
-  if (!entry.string().ends_with(kIndexSuffix)) return {{entry, {}}};
-  const auto index = nlohmann::json::parse(shallow(read_text(entry, kMaxIndex)), nullptr, false);
-  const auto map = index.is_object() ? index.find("weight_map") : index.end();
-  std::map<fs::path, std::vector<std::string>> files;
-  if (map == index.end() || !map->is_structured() || map->empty())
-    throw DamagedFile(entry.string() + ": has no weight_map");
-  for (const auto& [name, part] : map->items()) {
-    const fs::path beside = part.is_string() ? part.get<std::string>() : "";
-    if (beside.empty() || beside != beside.filename())
-      throw DamagedFile(entry.string() + ": " + printable(part.dump()) + " is no file beside it");
-    files[entry.parent_path() / beside].push_back(name);
-  }
-  return files;
 }
 
 // Returns the parameter as one shard of one fragment.
@@ -161,9 +128,10 @@ ReaderKind checkpoint_kind(const fs::path& path) {
   if (fs::is_directory(path / kZeroFolder)) return ReaderKind::kUniversal;
   if (has_model_states(path)) return ReaderKind::kOrdinary;
   if (!weights_entry(path).empty()) return ReaderKind::kWeights;
-  throw DamagedFile(
-      path.string() + ": is no checkpoint (no latest, no *_model_states.pt, no zero, no " +
-      kWeightsFiles[0] + ", no " + kWeightsFiles[1] + "). It holds: " + list_folder(path));
+  throw DamagedFile(path.string() +
+                    ": is no checkpoint (no latest, no *_model_states.pt, no zero, no "
+                    "model.safetensors, no " +
+                    std::string(kWeightsFile) + "). It holds: " + list_folder(path));
 }
 
 TensorRecord WholeParameter::state(std::string_view name) const {
@@ -338,26 +306,14 @@ WholeParameter CheckpointReader::read_universal(const std::string& name) const {
   return parameter;
 }
 
-void CheckpointReader::open_weights() {
+void CheckpointReader::take(const StoredWeights& weights) {
+  kind = ReaderKind::kWeights;
   description = "weights";
-  for (const auto& [file, names] : weight_files(path)) {
-    for (const auto& [name, value] : read_weights_file(file, checks_).entries()) {
-      const TensorRecord tensor = value.as_tensor();
-      WholeParameter& parameter = parameters_[name.as_string()];
-      if (parameter.weight().bytes) value.fail("no second tensor of this name");
-      set_state(parameter, std::string(kFp32State), widened(tensor), nullptr);
-    }
-    for (const std::string& name : names)
-      if (!parameters_.contains(name))
-        throw DamagedFile(file.string() + ": has no " + printable(name) +
-                          ", which the index says it has");
-  }
-}
-
-Value read_weights_file(const fs::path& file, RecordChecksums* checks) {
-  if (file.extension() != ".safetensors") return read_torch_file(file, checks);
-  const NamedTensors tensors = read_safetensors(file);
-  return Value::dict({tensors.begin(), tensors.end()}).named(file.string());
+  for (const auto& [name, file] : weights.absent)
+    throw DamagedFile(file.string() + ": has no " + printable(name) +
+                      ", which the index says it has");
+  for (const auto& [name, value] : weights.tensors)
+    set_state(parameters_[name], std::string(kFp32State), widened(value.as_tensor()), nullptr);
 }
 
 // Lists the names, and makes second names of tied weights aliases. A second name's own tensor, if
@@ -388,9 +344,17 @@ CheckpointReader open_checkpoint(const fs::path& path, int threads, RecordChecks
       checkpoint.open_universal();
       break;
     case ReaderKind::kWeights:
-      checkpoint.open_weights();
+      checkpoint.take(read_weights(checkpoint.path, checks));
       break;
   }
+  checkpoint.finish();
+  return checkpoint;
+}
+
+CheckpointReader reader_of(const fs::path& path, const StoredWeights& weights) {
+  CheckpointReader checkpoint;
+  checkpoint.path = path;
+  checkpoint.take(weights);
   checkpoint.finish();
   return checkpoint;
 }

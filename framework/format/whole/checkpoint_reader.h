@@ -7,6 +7,7 @@
 
 #include "framework/format/layout/shard_layout.h"
 #include "framework/format/sharded/sharded_checkpoint.h"
+#include "framework/format/whole/weights_reader.h"
 
 namespace anymesh {
 
@@ -14,9 +15,7 @@ namespace anymesh {
 //
 //   ordinary tag folder   shards of any tp, pp, dp and ZeRO stage 0 to 3, merged as they are read
 //   universal folder      zero/<parameter>/*.pt
-//   weights               a torch file with a dict name -> tensor, a safetensors file, or a folder
-//                         with pytorch_model.bin, model.safetensors, or the parts of either and
-//                         their index, as zero_to_fp32 writes it
+//   weights               a torch or safetensors file, or a folder with either (weights_reader.h)
 //
 //   CheckpointReader checkpoint = open_checkpoint("checkpoints", 4);   // the tag in `latest`
 //   WholeParameter weight = checkpoint.parameter("2.mlp.dense_h_to_4h.weight");
@@ -70,9 +69,10 @@ class CheckpointReader {
 
  private:
   friend CheckpointReader open_checkpoint(const std::filesystem::path&, int, RecordChecksums*);
+  friend CheckpointReader reader_of(const std::filesystem::path&, const StoredWeights&);
   void open_ordinary(int threads);
   void open_universal();
-  void open_weights();
+  void take(const StoredWeights& weights);
   // `stages` have a model-states file of each pipeline stage.
   void add_untrained_of_zero3(const std::vector<Value>& stages);
   void finish();
@@ -91,6 +91,9 @@ class CheckpointReader {
 CheckpointReader open_checkpoint(const std::filesystem::path& path, int threads,
                                  RecordChecksums* checks = nullptr);
 
+// Returns weights that were read from `path`, perhaps under other names, as a checkpoint.
+CheckpointReader reader_of(const std::filesystem::path& path, const StoredWeights& weights);
+
 // Returns the folder of `tag` (--tag) below the path. Without a tag, returns the folder that
 // `latest` names, else the universal folder that `latest_universal` names, else the path itself. If
 // that is no checkpoint, returns the only tag folder in it, and adds a note for the user; throws a
@@ -98,8 +101,5 @@ CheckpointReader open_checkpoint(const std::filesystem::path& path, int threads,
 std::filesystem::path resolve_tag(const std::filesystem::path& path, const std::string& tag = "",
                                   std::vector<std::string>* notes = nullptr);
 CheckpointReader::Kind checkpoint_kind(const std::filesystem::path& path);
-
-// Reads the dict name -> tensor of one weights file: safetensors by its extension, else torch's.
-Value read_weights_file(const std::filesystem::path& file, RecordChecksums* checks = nullptr);
 
 }  // namespace anymesh

@@ -128,10 +128,24 @@ TEST_F(Whole, RefusesWeightsOutsideTheFolderAndTwice) {
   }
   for (const char* name : {"one.bin", "two.bin"})
     write_torch_file(folder_ / name, Value::dict({{"a", float_tensor({1}, {1})}}));
-  write_file(index, R"({"weight_map": {"a": "one.bin", "b": "two.bin"}})");
+  write_file(index, R"({"weight_map": {"b": "one.bin", "c": "two.bin"}})");
   EXPECT_NE(refusal(folder_).find("['a']: expected no second tensor"), std::string::npos);
   write_file(index, R"({"weight_map": {"a": "one.bin", "b": "one.bin"}})");
   EXPECT_NE(refusal(folder_).find("one.bin: has no b, which the index says"), std::string::npos);
+}
+
+// Two parts have `a`, and the index picks one of them.
+TEST_F(Whole, WeightsAreThoseThatTheIndexPicks) {
+  for (const auto& [name, value] : {std::pair("one", 1.0F), {"two", 2.0F}})
+    write_safetensors(folder_ / (name + std::string(".safetensors")),
+                      {{"a", float_tensor({1}, {value})}, {name, float_tensor({1}, {0})}});
+  for (const auto& [part, value] : {std::pair("one", 1.0F), {"two", 2.0F}}) {
+    write_file(folder_ / "model.safetensors.index.json",
+               R"({"weight_map": {"one": "one.safetensors", "two": "two.safetensors", "a": ")" +
+                   std::string(part) + R"(.safetensors"}})");
+    EXPECT_EQ(floats(*open_checkpoint(folder_, 1).parameter("a").weight().bytes),
+              std::vector<float>{value});
+  }
 }
 
 TEST_F(Whole, SaysWhatAFolderHoldsThatIsNoCheckpoint) {
