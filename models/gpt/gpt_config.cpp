@@ -135,10 +135,6 @@ void check_experts(const GptConfig& gpt) {
   require(gpt.moe_router_topk_scaling_factor > 0,
           with("--moe-router-topk-scaling-factor", gpt.moe_router_topk_scaling_factor) +
               " must be positive");
-  require(gpt.moe_router_topk > 1 || gpt.moe_router_pre_softmax || sigmoid,
-          chosen +
-              " needs --moe-router-pre-softmax: a softmax over one score is always 1, and the "
-              "router would learn nothing");
   check_expert_layers(gpt);
   for (const auto& [flag, size] :
        {std::pair("--moe-ffn-hidden-size", gpt.moe_ffn_hidden_size),
@@ -283,6 +279,15 @@ void check_expert_mesh(const GptConfig& gpt, const ParallelConfig& parallel) {
   require(parallel.ep == 1 || gpt.num_experts % parallel.ep == 0, ep + " must divide " + count);
 }
 
+// Models of others may have such a router, and go on.
+void check_new_router(const GptConfig& gpt, const std::string& load) {
+  require(!load.empty() || gpt.num_experts <= 1 || gpt.moe_router_topk > 1 ||
+              gpt.moe_router_pre_softmax || gpt.moe_router_score_function == "sigmoid",
+          with("--moe-router-topk", gpt.moe_router_topk) +
+              " needs --moe-router-pre-softmax: a softmax over one score is always 1, and the "
+              "router would learn nothing. A model that has such a router needs --load");
+}
+
 }  // namespace
 
 int GptConfig::window() const {
@@ -343,6 +348,7 @@ void validate(const Config& config, const GptConfig& gpt, int world_size) {
   check_documents(gpt, config.data);
   check_mesh(gpt, config.parallel);
   check_expert_mesh(gpt, config.parallel);
+  check_new_router(gpt, config.checkpoint.load);
 }
 
 int64_t padded_vocab_size(const GptConfig& gpt, int tp) {

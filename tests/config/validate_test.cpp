@@ -26,7 +26,7 @@ class ValidateTest : public testing::Test {
 
   // Returns the refusal when `field` is `value`, which it is only for the call.
   template <class T>
-  std::string refused_with(T& field, T value, int world_size = 1) {
+  std::string refused_with(T& field, std::type_identity_t<T> value, int world_size = 1) {
     std::swap(field, value);
     const std::string message = refused(world_size);
     std::swap(field, value);
@@ -416,6 +416,9 @@ TEST_F(ValidateTest, Experts) {
   EXPECT_EQ(refused_with(gpt.moe_router_topk, 9),
             "--moe-router-topk (9) must be from 1 to --num-experts (8)");
   EXPECT_THAT(refused_with(gpt.moe_router_topk, 1), HasSubstr("needs --moe-router-pre-softmax"));
+  config.checkpoint.load = "imported";  // others train such models
+  EXPECT_EQ(refused_with(gpt.moe_router_topk, 1), "");
+  config.checkpoint.load.clear();
   const auto refused_layers = [&](const std::vector<int>& layers) {
     return refused_with(gpt.moe_layer_freq, layers);
   };
