@@ -20,6 +20,7 @@ std::string value_name(const FlagTable::Field& field) {
   if (std::holds_alternative<std::vector<std::string>*>(field)) return "TEXT...";
   if (std::holds_alternative<std::vector<int>*>(field)) return "N|[N,N,...]";
   const bool is_real = std::holds_alternative<double*>(field) ||
+                       std::holds_alternative<Number*>(field) ||
                        std::holds_alternative<std::optional<double>*>(field);
   return is_real ? "X" : "N";
 }

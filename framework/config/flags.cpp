@@ -64,6 +64,9 @@ Setting::Value value_of(const FlagTable::Field& field) {
           return *p ? Setting::Value(**p) : Setting::Value();
         } else if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
           return static_cast<int64_t>(*p);
+        } else if constexpr (std::is_same_v<T, Number>) {
+          const bool whole = std::trunc(p->value) == p->value && std::abs(p->value) < 0x1p53;
+          return whole ? Setting::Value(static_cast<int64_t>(p->value)) : Setting::Value(p->value);
         } else if constexpr (std::is_same_v<T, std::vector<int>>) {
           if (p->size() == 1) return int64_t{p->front()};
           return std::vector<int64_t>(p->begin(), p->end());

@@ -25,6 +25,13 @@
 
 namespace anymesh {
 
+// A number whose attribute is an integer where it is whole, as Megatron's --rotary-base is.
+struct Number {
+  double value = 0;
+  Number(double number) : value(number) {}
+  operator double() const { return value; }
+};
+
 // A flag with its value: a line of the table printed at start, or an entry of a checkpoint's
 // `args`.
 struct Setting {
@@ -40,8 +47,9 @@ struct Setting {
 
 class FlagTable {
  public:
-  using Field = std::variant<bool*, int*, int64_t*, uint64_t*, double*, std::optional<double>*,
-                             std::string*, std::vector<std::string>*, std::vector<int>*>;
+  using Field =
+      std::variant<bool*, int*, int64_t*, uint64_t*, double*, Number*, std::optional<double>*,
+                   std::string*, std::vector<std::string>*, std::vector<int>*>;
 
   struct Flag {
     std::string name, group, help;

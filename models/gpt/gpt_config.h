@@ -81,11 +81,11 @@ struct GptConfig {
   int position_embedding_offset = 0;  // rows of the learned table before that of position 0
   bool use_rotary_position_embeddings = false;
   double rotary_percent = 1.0;
-  int rope_theta = 10000;
+  Number rope_theta = 10000;
   bool use_rope_scaling = false;  // Llama 3.1's, see kLlama3Context
   double rope_scaling_factor = 8;
-  int rotary_seq_len_interpolation_factor = 1;  // divides positions; 1 = as they are
-  std::string rope_type = "rope";               // rope | yarn | dynamic, which have the next four
+  Number rotary_seq_len_interpolation_factor = 1;  // divides positions; 1 = as they are
+  std::string rope_type = "rope";  // rope | yarn | dynamic, which have the next four
   double rotary_scaling_factor = 1;
   int original_max_position_embeddings = 0;
   double beta_fast = 32, beta_slow = 1;

@@ -36,7 +36,7 @@ std::vector<double> alibi_slopes(int heads) {
 double pair_of_turns(double turns, const GptConfig& config) {
   return config.rotary_width() *
          std::log(config.original_max_position_embeddings / (turns * 2 * std::numbers::pi)) /
-         (2 * std::log(static_cast<double>(config.rope_theta)));
+         (2 * std::log(config.rope_theta.value));
 }
 
 // Divides by the factor the frequencies of pairs that make few turns, and keeps those of many. The
@@ -89,7 +89,7 @@ torch::Tensor rotary_frequencies(const GptConfig& config) {
   if (config.use_rope_scaling)
     frequencies = scaled_as_llama3(frequencies, config.rope_scaling_factor);
   if (config.rope_type == "yarn") frequencies = scaled_as_yarn(frequencies, config);
-  return frequencies / config.rotary_seq_len_interpolation_factor;
+  return frequencies / config.rotary_seq_len_interpolation_factor.value;
 }
 
 RelativePositions::RelativePositions(const GptConfig& config, const Communicator& tp,

@@ -186,6 +186,11 @@ TEST_F(ParseTest, ResolvedSettingsAreMegatronsArgs) {
   EXPECT_EQ(args.at("use_rope_scaling"), Setting::Value(false));
   EXPECT_EQ(args.at("rope_scaling_factor"), Setting::Value(8.0));
   EXPECT_EQ(args.at("rotary_seq_len_interpolation_factor"), Setting::Value(int64_t{1}));
+  gpt.rope_theta = 3580165449;
+  gpt.rotary_seq_len_interpolation_factor = 2.5;
+  for (const Setting& setting : flags.settings()) args[setting.dest] = setting.value;
+  EXPECT_EQ(args.at("rope_theta"), Setting::Value(int64_t{3580165449}));
+  EXPECT_EQ(args.at("rotary_seq_len_interpolation_factor"), Setting::Value(2.5));
   EXPECT_EQ(args.at("swiglu"), Setting::Value(true));
   EXPECT_EQ(args.at("normalization"), Setting::Value(std::string("layernorm")));
   for (const char* dest : {"add_position_embedding", "add_bias_linear", "bias_gelu_fusion"}) {

@@ -263,7 +263,7 @@ class DenseGpt {
     if (!config_.rotary()) return x;
     const auto r = static_cast<int64_t>(static_cast<double>(d_) * config_.rotary_percent);
     const torch::Tensor frequency =
-        1 / torch::pow(config_.rope_theta, torch::arange(0, r, 2, torch::kDouble) / r);
+        1 / torch::pow(config_.rope_theta.value, torch::arange(0, r, 2, torch::kDouble) / r);
     const torch::Tensor angle = positions.unsqueeze(-1) * frequency;  // [b, s, r/2]
     const torch::Tensor turned =
         torch::complex(x.narrow(-1, 0, r / 2), x.narrow(-1, r / 2, r / 2)) *
