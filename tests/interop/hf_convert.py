@@ -7,6 +7,7 @@ Each is saved by transformers, imported, and has transformers' logits here, on o
 the tokens of its generate() at temperature 0. It is trained for two steps on four ranks and saved; what is exported from that
 checkpoint has the logits that it has here. One line per model; exits 1 if anything fails or a logit is off by more than TOLERANCE.
 """
+import dataclasses
 import json
 import logging
 import pathlib
@@ -60,6 +61,8 @@ MODELS = {
         "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}), torch.float32, "5GB"),
     "llama, dynamic scaling": (transformers.LlamaConfig(**llama | dict(max_position_embeddings=16), num_key_value_heads=2,
         rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}), torch.float32, "5GB"),
+    "llama, a large theta, linear scaling by a fraction": (transformers.LlamaConfig(**llama, num_key_value_heads=2, rope_parameters={
+        "rope_type": "linear", "rope_theta": 3580165449.5, "factor": 1.5}), torch.float32, "5GB"),
     "mistral without a window": (transformers.MistralConfig(**llama, num_key_value_heads=2, sliding_window=None), torch.bfloat16, "5GB"),
     "mistral, a window of 5": (transformers.MistralConfig(**llama, num_key_value_heads=2, sliding_window=5, head_dim=16),
                                torch.float32, "20KB"),
@@ -103,6 +106,8 @@ MODELS = {
     "qwen3-moe, tied, biases, one expert each": (transformers.Qwen3MoeConfig(
         **experts | dict(num_experts_per_tok=1), head_dim=8, num_experts=4, moe_intermediate_size=16, attention_bias=True,
         tie_word_embeddings=True, use_sliding_window=True, sliding_window=6), torch.bfloat16, "5GB"),
+    "qwen3-moe, one expert whose weight is 1": (transformers.Qwen3MoeConfig(
+        **experts | dict(num_experts_per_tok=1), num_experts=4, moe_intermediate_size=16, norm_topk_prob=True), torch.float32, "5GB"),
     "olmoe": (transformers.OlmoeConfig(**experts | dict(num_key_value_heads=6), num_experts=6, pad_token_id=None), torch.float32, "20KB"),
     "olmoe, grouped, biases, weights add up to 1, bf16": (transformers.OlmoeConfig(
         **experts, num_experts=4, attention_bias=True, norm_topk_prob=True, pad_token_id=None), torch.bfloat16, "5GB"),
@@ -349,11 +354,24 @@ def refusals(scratch):
     return f"{len(cases)} of config.json, 2 of ours"
 
 
+def class_defaults(_):
+    """The table with which unit tests compare the import's defaults is that of transformers' config classes."""
+    table = json.loads((pathlib.Path(__file__).resolve().parents[1] / "fixtures/hugging_face/class_defaults.json").read_text())
+    for model_type, values in table.items():
+        config = transformers.AutoConfig.for_model(model_type)
+        theirs = {field.name: field.default for field in dataclasses.fields(config)}
+        for key, value in values.items():
+            if key == "rope_parameters":
+                theirs[key] = {name: config.rope_parameters[name] for name in value}
+            expect(theirs[key] == value, f"{model_type}: {key} is {theirs[key]}, {value} in the table")
+    return f"{len(table)} classes, {sum(map(len, table.values()))} values"
+
+
 def main():
     print(f"models of transformers {transformers.__version__}, imported, trained and exported:")
     failed = 0
     cases = [(name, lambda folder, model=model: check(*model, folder)) for name, model in MODELS.items()]
-    cases += [("trained here", trained_here), ("a tokenizer", tokenizer), ("speech", speech), ("refusals", refusals)]
+    cases += [("trained here", trained_here), ("a tokenizer", tokenizer), ("speech", speech), ("refusals", refusals), ("defaults", class_defaults)]
     begins = sys.argv[2] if len(sys.argv) > 2 else ""
     for number, (name, work) in enumerate(case for case in cases if case[0].startswith(begins)):
         folder = pathlib.Path("hf") / str(number)

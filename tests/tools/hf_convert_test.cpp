@@ -115,17 +115,28 @@ TEST_F(HfFolder, RefusesByKeyWhatOurModelIsNot) {
       {"gpt2", "quantization_config", {{"bits", 4}}, "fp32, bf16 or fp16"},
       {"llama", "hidden_act", "gelu", "\"silu\""},
       {"llama", "head_dim", 0, "from 1 to"},
-      {"llama", "rope_theta", 1e300, "an integer"},
-      {"llama", "rope_theta", 0.5, "an integer"},
+      {"llama", "rope_theta", 1e300, "a number from 1 to 3.4e38"},
+      {"llama", "rope_theta", 0.5, "a number from 1 to"},
+      {"llama", "rope_parameters", {{"full_attention", {{"rope_theta", 5}}}}, "one rotation"},
       {"llama", "partial_rotary_factor", 0.5, "1"},
       {"bloom", "apply_residual_connection_post_layernorm", true, "false"},
       {"qwen2", "max_window_layers", 1, "windows in all layers or in none"},
       {"qwen2", "layer_types", {"sliding_attention", "full_attention"}, "in all layers or in none"},
+      {"qwen2", "layer_types", {"full_attention"}, "for each of 2 layers"},
+      {"mistral",
+       "layer_types",
+       {"sliding_attention", "full_attention"},
+       "in all layers or in none"},
+      {"mistral", "layer_types", {"chunked_attention", "full_attention"}, "\"sliding_attention\""},
       {"gemma", "hidden_activation", "gelu", "\"gelu_pytorch_tanh\""},
+      {"gemma", "hidden_act", "silu", "\"gelu_pytorch_tanh\""},
+      {"gemma", "hidden_act", "gelu_python", "\"gelu_pytorch_tanh\""},
       {"gpt_neox", "attention_bias", false, "true"},
       {"opt", "do_layer_norm_before", false, "true"},
       {"opt", "word_embed_proj_dim", 6, "12"},
       {"phi3", "rope_scaling", {{"type", "longrope"}}, "\"yarn\" or \"dynamic\""},
+      {"phi3", "rope_scaling", {{"type", "yarn"}, {"factor", 4}}, "\"yarn\" as \"longrope\""},
+      {"phi3", "rope_parameters", {{"rope_type", "linear"}, {"factor", 4}}, "no scaling"},
       {"starcoder2", "use_bias", false, "true"},
       {"falcon", "new_decoder_architecture", false, "true"},
       {"mixtral", "num_local_experts", 1, "at least 2"},
@@ -175,8 +186,9 @@ TEST_F(HfFolder, RefusesScaledPositionsThatNoFlagSays) {
       {with("high_freq_factor", "4"), "'rope_scaling.high_freq_factor' is \"4\"; expected 4"},
       {with("original_max_position_embeddings", nullptr), "is missing; expected 8192"},
       {with("partial_rotary_factor", 0.5), "'partial_rotary_factor' is 0.5; expected 1"},
-      {{{"type", "linear"}}, "'rope_scaling.factor' is missing; expected an integer"},
-      {{{"type", "linear"}, {"factor", 2.5}}, "(--rotary-seq-len-interpolation-factor takes no"}};
+      {{{"type", "linear"}}, "'rope_scaling.factor' is missing; expected a number"},
+      {{{"type", "linear"}, {"factor", 0.5}},
+       "--rotary-seq-len-interpolation-factor (0.5) must be at least 1"}};
   for (const auto& [scaling, expected] : cases) {
     write(tiny("llama"));
     change_config("rope_scaling", scaling);
@@ -185,21 +197,31 @@ TEST_F(HfFolder, RefusesScaledPositionsThatNoFlagSays) {
   change_config("rope_scaling", llama3);
   change_config("original_max_position_embeddings", 4096);  // transformers prefers this key
   EXPECT_THAT(refusal(), HasSubstr("'original_max_position_embeddings' is 4096; expected 8192"));
+  change_config("rope_scaling", {{"type", "yarn"}, {"factor", 2}});
+  EXPECT_EQ(read_hf_config(theirs_ / kHfConfigFile).gpt.original_max_position_embeddings, 4096);
+  change_config("original_max_position_embeddings", nullptr);
+  EXPECT_EQ(read_hf_config(theirs_ / kHfConfigFile).gpt.original_max_position_embeddings, 8);
 }
 
 TEST_F(HfFolder, ScaledPositionsGoInAndOutAgain) {
   HfModel llama3 = tiny("llama"), linear = llama3, yarn = llama3, dynamic = llama3;
   llama3.gpt.use_rope_scaling = true;
   llama3.gpt.rope_scaling_factor = 32;
-  linear.gpt.rotary_seq_len_interpolation_factor = 4;
+  llama3.gpt.rope_theta = 3580165449;  // more than 32 bits have
+  linear.gpt.rope_theta = 1234567.5;
+  linear.gpt.rotary_seq_len_interpolation_factor = 2.5;
   yarn.gpt.rope_type = "yarn";
   dynamic.gpt.rope_type = "dynamic";
   yarn.gpt.rotary_scaling_factor = dynamic.gpt.rotary_scaling_factor = 2.5;
   yarn.gpt.original_max_position_embeddings = 5;
   dynamic.gpt.original_max_position_embeddings = 8;
   for (const auto& [model, flags] :
-       {std::pair(llama3, "--use-rope-scaling --rope-scaling-factor 32"),
-        std::pair(linear, "--rotary-seq-len-interpolation-factor 4"),
+       {std::pair(llama3,
+                  "--rotary-position-embeddings-theta 3580165449 --use-rope-scaling "
+                  "--rope-scaling-factor 32"),
+        std::pair(linear,
+                  "--rotary-position-embeddings-theta 1234567.5 "
+                  "--rotary-seq-len-interpolation-factor 2.5"),
         std::pair(yarn, "--rope-type yarn --rotary-scaling-factor 2.5"),
         std::pair(dynamic, "--rope-type dynamic --rotary-scaling-factor 2.5")}) {
     write(model);
@@ -209,7 +231,7 @@ TEST_F(HfFolder, ScaledPositionsGoInAndOutAgain) {
     // The form that transformers 5 writes.
     auto config = nlohmann::json::parse(read_file(theirs_ / kHfConfigFile));
     nlohmann::json rope = config["rope_scaling"];
-    rope["rope_theta"] = 500000.0;
+    rope["rope_theta"] = config["rope_theta"];
     config.erase("rope_theta");
     config.erase("rope_scaling");
     config["rope_parameters"] = rope;

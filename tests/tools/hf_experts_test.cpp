@@ -71,7 +71,10 @@ TEST(HfExperts, AreInTheLayersThatTheConfigChooses) {
       HasSubstr("'num_hidden_layers' is 2000000000; expected at most 65536"));
 }
 
+// transformers prefers the name that its class has as another one.
 TEST(HfExperts, HaveEitherNameOfTheirNumber) {
+  EXPECT_EQ(changed("mixtral", {{"num_experts", 4}}).gpt.num_experts, 4);
+  EXPECT_EQ(changed("qwen3_moe", {{"num_local_experts", 4}}).gpt.num_experts, 4);
   for (const char* family : {"mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}) {
     for (const char* name : {"num_experts", "num_local_experts"}) {
       Json json = Json::parse(hf_config_text(tiny(family)));
@@ -80,6 +83,17 @@ TEST(HfExperts, HaveEitherNameOfTheirNumber) {
       json[name] = 5;
       EXPECT_EQ(read_hf_config(Keys("config.json", json)).gpt.num_experts, 5);
     }
+  }
+}
+
+// The weights of one expert that add up to 1 are 1. A run may go on from such a model.
+TEST(HfExperts, MayBeChosenOneByOne) {
+  for (const char* family : {"mixtral", "qwen3_moe"}) {
+    const HfModel model = changed(family, {{"num_experts_per_tok", 1}});
+    EXPECT_FALSE(model.gpt.moe_router_pre_softmax);
+    GptConfig again = gpt_of_args(args_of_gpt(model.gpt));
+    again.vocab_size = model.gpt.vocab_size;
+    EXPECT_EQ(&family_of(again, family), model.family);
   }
 }
 

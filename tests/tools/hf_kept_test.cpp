@@ -64,6 +64,90 @@ TEST_F(HfFolder, NamesTheKeysOfAConfigThatHadNoEffect) {
                                 Not(HasSubstr("dtype")), Not(HasSubstr("layer_types")))));
 }
 
+// Keys inside the objects of rotary positions are looked through as those beside them.
+TEST_F(HfFolder, NamesTheKeysOfPositionsThatHadNoEffect) {
+  write(tiny("llama"));
+  change_config("rope_parameters", {{"rope_theta", 5.5}, {"factor", 2.0}, {"mrope_section", {1}}});
+  HfImport report = import_hf(theirs_, save_, {});
+  EXPECT_EQ(report.model.gpt.rope_theta, 5.5);
+  EXPECT_THAT(report.notes, ElementsAre(HasSubstr("had no effect: rope_parameters.factor, "
+                                                  "rope_parameters.mrope_section")));
+  write(tiny("gpt_neox"));
+  change_config("rope_theta", 7);
+  change_config("partial_rotary_factor", 0.25);
+  report = import_hf(theirs_, save_, {});
+  EXPECT_EQ(report.model.gpt.rope_theta, 500000);
+  EXPECT_EQ(report.model.gpt.rotary_percent, 1);
+  EXPECT_THAT(report.notes, ElementsAre(HasSubstr("no effect: partial_rotary_factor, rope_theta")));
+}
+
+// hugging_face/class_defaults.json has them from transformers (tests/interop/hf_convert.py).
+TEST(HfDefaults, OfAbsentKeysAreThoseOfTransformersClasses) {
+  const Json classes =
+      Json::parse(read_file(fs::path(ANYMESH_TEST_DATA) / "hugging_face/class_defaults.json"));
+  ASSERT_EQ(classes.size(), families().size());
+  const auto read = [](Json json, const char* model_type) {
+    json["model_type"] = model_type;
+    json["new_decoder_architecture"] = true;  // ours is Falcon's new one
+    return hf_config_text(read_hf_config(Keys("config.json", json)));
+  };
+  for (const Family* family : families())
+    EXPECT_EQ(read(Json::object(), family->model_type),
+              read(classes[family->model_type], family->model_type));
+}
+
+TEST(HfDefaults, OfQwensWindows) {
+  Json json = {{"model_type", "qwen2"}, {"use_sliding_window", true}};
+  const auto window = [&] { return read_hf_config(Keys("config.json", json)).gpt.window(); };
+  EXPECT_THAT(message_of(window), HasSubstr("'max_window_layers' is 28; expected windows in all"));
+  json["num_hidden_layers"] = 28;
+  EXPECT_EQ(window(), 0);
+  json["max_window_layers"] = 0;
+  EXPECT_EQ(window(), 4096);
+  json["use_sliding_window"] = false;
+  EXPECT_EQ(window(), 0);
+  json["layer_types"] = std::vector<std::string>(28, "sliding_attention");
+  EXPECT_THAT(message_of(window), HasSubstr("'use_sliding_window' is false; expected true"));
+}
+
+// transformers has several names of an activation.
+TEST(HfActivations, HaveAllTheirNames) {
+  using Activation = GptConfig::Activation;
+  for (const auto& [family, key, name, expected] :
+       {std::tuple("llama", "hidden_act", "swish", Activation::kSwiglu),
+        {"gemma", "hidden_act", "gelu_fast", Activation::kGeglu},
+        {"gpt2", "activation_function", "gelu_accurate", Activation::kGeluTanh},
+        {"gpt2", "activation_function", "gelu_python_tanh", Activation::kGeluTanh},
+        {"gpt2", "activation_function", "gelu_python", Activation::kGeluErf}}) {
+    const HfModel model =
+        read_hf_config(Keys("config.json", {{"model_type", family}, {key, name}}));
+    EXPECT_EQ(model.gpt.activation(), expected) << name;
+    EXPECT_THAT(model.notes, IsEmpty()) << name;
+  }
+  const Json first = {{"model_type", "gemma"}, {"hidden_act", "gelu"}};
+  const HfModel model = read_hf_config(Keys("config.json", first));
+  EXPECT_EQ(model.gpt.activation(), Activation::kGeglu);
+  EXPECT_THAT(model.notes, ElementsAre(HasSubstr("means gelu_pytorch_tanh in a Gemma")));
+}
+
+TEST_F(HfFolder, MistralsLayersAgreeOnTheirWindow) {
+  const auto window = [&](const char* type, const char* model_type) {
+    write(tiny("mistral"));
+    change_config("model_type", model_type);
+    change_config("layer_types", {type, type});
+    const HfImport report = import_hf(theirs_, save_, {});
+    EXPECT_THAT(report.notes, IsEmpty());
+    return report.model.gpt.window();
+  };
+  for (const char* model_type : {"mistral", "ministral"}) {
+    EXPECT_EQ(window("full_attention", model_type), 0);
+    EXPECT_EQ(window("sliding_attention", model_type), 5);
+  }
+  change_config("sliding_window", nullptr);
+  EXPECT_THAT(message_of([&] { import_hf(theirs_, save_, {}); }),
+              HasSubstr("'sliding_window' is missing; expected a number, as layer_types has"));
+}
+
 TEST_F(HfFolder, MistralsWindowsCountWhereTextsAreLonger) {
   const auto window = [&](const nlohmann::json& size, int positions) {
     write(tiny("mistral"));
@@ -72,7 +156,7 @@ TEST_F(HfFolder, MistralsWindowsCountWhereTextsAreLonger) {
     return import_hf(theirs_, save_, {}).model.gpt.window();
   };
   EXPECT_EQ(window(nullptr, 8), 0);
-  EXPECT_EQ(window(8, 8), 0);
+  EXPECT_EQ(window(8, 8), 8);  // texts may be longer one day
   EXPECT_EQ(window(7, 8), 7);
   write(tiny("mistral"));
   auto config = nlohmann::json::parse(read_file(theirs_ / kHfConfigFile));

@@ -34,7 +34,7 @@ inline HfModel tiny(const std::string& model_type) {
   json["norm_topk_prob"] = model_type == "qwen3_moe";
   if (model_type == "falcon") json["new_decoder_architecture"] = true;
   HfModel model = read_hf_config(Keys("config.json", json));
-  model.unknown_keys.clear();
+  model.notes.clear();
   return model;
 }
 

@@ -78,7 +78,7 @@ TokenIds read_token_ids(const Keys& keys) {
   TokenIds ids;
   for (const char* name : kTokenIds) {
     if (!keys.contains(name)) continue;
-    const Json value = keys.find({name});
+    const Json value = keys.find(name);
     const Json list = value.is_array()  ? value
                       : value.is_null() ? Json::array()
                                         : Json::array({value});
@@ -90,18 +90,17 @@ TokenIds read_token_ids(const Keys& keys) {
 }
 
 // Reads what decides the model, by the family's keys.
-GptConfig read_model(const Keys& keys, const Family& family) {
+GptConfig read_model(Keys& keys, const Family& family) {
   GptConfig gpt;
-  const auto& [hidden_size, num_layers, num_heads, initializer, old_hidden_size] = family.keys;
-  gpt.hidden_size =
-      keys.integer({old_hidden_size ? old_hidden_size : hidden_size, hidden_size, "hidden_size"});
-  gpt.num_layers = keys.integer({num_layers, "num_hidden_layers"});
-  gpt.num_attention_heads = keys.integer({num_heads, "num_attention_heads"});
+  keys.assume(family.other_names, family.defaults);
+  gpt.hidden_size = keys.integer(family.keys.hidden_size);
+  gpt.num_layers = keys.integer(family.keys.num_layers);
+  gpt.num_attention_heads = keys.integer(family.keys.num_heads);
   family.read(keys, gpt);
-  gpt.vocab_size = keys.integer({"vocab_size"});
+  gpt.vocab_size = keys.integer("vocab_size");
   gpt.seq_length = gpt.max_position_embeddings;
-  gpt.init_method_std = keys.number(initializer, 0.02);
-  gpt.untie_embeddings_and_output_weights = !keys.is_true("tie_word_embeddings", family.tied);
+  gpt.init_method_std = keys.number(family.keys.initializer);
+  gpt.untie_embeddings_and_output_weights = !keys.is_true("tie_word_embeddings");
   return gpt;
 }
 
@@ -137,7 +136,8 @@ std::string misfits(const Family& family, const GptConfig& gpt) {
     return of_experts ? "--num-experts of at least 2" : "no --num-experts";
   GptConfig member;
   try {
-    member = read_model(Keys("config.json", written_model(gpt, family)), family);
+    Keys keys("config.json", written_model(gpt, family));
+    member = read_model(keys, family);
   } catch (const DamagedFile& error) {
     return error.what();
   }
@@ -157,8 +157,9 @@ std::string misfits(const Family& family, const GptConfig& gpt) {
 
 // Throws for a type that is not known here, with the reason where there is one.
 const Family& family_of_type(const Keys& keys) {
-  const Json type = keys.find({"model_type"});
-  const std::string name = type.is_string() ? type.get<std::string>() : "";
+  const Json type = keys.find("model_type");
+  std::string name = type.is_string() ? type.get<std::string>() : "";
+  if (name == "ministral") name = "mistral";  // transformers' name for one with layer_types
   if (const Family* family = find_family(name)) return *family;
   std::vector<std::string> known;
   for (const Family* family : families()) known.emplace_back(family->model_type);
@@ -172,25 +173,25 @@ const Family& family_of_type(const Keys& keys) {
 
 HfModel read_hf_config(const std::filesystem::path& file) { return read_hf_config(Keys(file)); }
 
-HfModel read_hf_config(const Keys& keys) {
+HfModel read_hf_config(Keys keys) {
   const Family& family = family_of_type(keys);
-  if (const Json quantized = keys.find({"quantization_config"}); !quantized.is_null())
+  if (const Json quantized = keys.find("quantization_config"); !quantized.is_null())
     keys.fail("quantization_config", quantized, "none: weights in fp32, bf16 or fp16");
   HfModel model{
       .family = &family, .gpt = read_model(keys, family), .token_ids = read_token_ids(keys)};
-  for (const std::string& key : keys.unused())
-    if (!has_no_effect(key)) model.unknown_keys.push_back(key);
+  model.notes = keys.notes();
+  std::vector<std::string> unknown = keys.unused();
+  std::erase_if(unknown, has_no_effect);
+  if (!unknown.empty())
+    model.notes.push_back(
+        std::string(kHfConfigFile) +
+        " has keys that are not known here and had no effect: " + printable(joined(unknown), 1000));
   try {
     validate(model.gpt);
   } catch (const UserError& error) {
     throw DamagedFile(keys.file() + ": as flags: " + error.what());
   }
   return model;
-}
-
-std::string unknown_keys_note(const HfModel& model) {
-  return std::string(kHfConfigFile) + " has keys that are not known here and had no effect: " +
-         printable(joined(model.unknown_keys), 1000);
 }
 
 const Family& family_of(const GptConfig& gpt, const std::string& preferred) {

@@ -46,7 +46,7 @@ HfDescription described(const CheckpointReader& checkpoint, HfModel model, const
     description.notes.push_back(
         "nothing says which token ends a text, so config.json leaves eos_token_id out, and "
         "transformers takes its own default; --tokenizer FOLDER has it");
-  if (!model.unknown_keys.empty()) description.notes.push_back(unknown_keys_note(model));
+  description.notes.insert(description.notes.end(), model.notes.begin(), model.notes.end());
   return description;
 }
 

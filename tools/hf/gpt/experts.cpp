@@ -23,15 +23,15 @@ bool is_every(int step, const std::vector<int>& layers) {
 
 }  // namespace
 
-void read_experts(const Keys& keys, GptConfig& gpt, int experts, int chosen) {
-  const char* const name = keys.contains("num_local_experts") ? "num_local_experts" : "num_experts";
-  gpt.num_experts = keys.integer({name}, experts);
+void read_experts(const Keys& keys, GptConfig& gpt, const char* experts_name) {
+  gpt.num_experts = keys.integer(experts_name);
   if (gpt.num_experts < 2)
-    keys.fail(name, gpt.num_experts, "at least 2, since a layer with one expert is an MLP here");
-  gpt.moe_router_topk = keys.integer({"num_experts_per_tok"}, chosen);
+    keys.fail(experts_name, gpt.num_experts,
+              "at least 2, since a layer with one expert is an MLP here");
+  gpt.moe_router_topk = keys.integer("num_experts_per_tok");
   for (const char* of_training :
        {"router_aux_loss_coef", "output_router_logits", "router_jitter_noise"})
-    keys.find({of_training});
+    keys.find(of_training);
 }
 
 void write_experts(const GptConfig& gpt, Json& json, const char* experts_name) {
@@ -40,7 +40,7 @@ void write_experts(const GptConfig& gpt, Json& json, const char* experts_name) {
 }
 
 void read_weights_of_experts(const Keys& keys, GptConfig& gpt) {
-  gpt.moe_router_pre_softmax = !keys.is_true("norm_topk_prob", false);
+  gpt.moe_router_pre_softmax = !keys.is_true("norm_topk_prob");
 }
 
 void write_weights_of_experts(const GptConfig& gpt, Json& json) {
@@ -48,8 +48,8 @@ void write_weights_of_experts(const GptConfig& gpt, Json& json) {
 }
 
 void read_expert_layers(const Keys& keys, GptConfig& gpt) {
-  const int step = keys.integer({"decoder_sparse_step"}, 1);
-  const Json dense = keys.at({"mlp_only_layers"}, Json::array());
+  const int step = keys.integer("decoder_sparse_step");
+  const Json dense = keys.at("mlp_only_layers", Json::array());
   if (!dense.is_array()) keys.fail("mlp_only_layers", dense, "a list of layers");
   if (step == 1 && dense.empty()) return;
   constexpr int kMost = 1 << 16;  // as a list has an item for each

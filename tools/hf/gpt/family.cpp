@@ -36,52 +36,66 @@ std::string why_refused(const std::string& model_type) {
   return "";
 }
 
-void read_window(const Keys& keys, GptConfig& gpt, const Json& otherwise) {
-  if (!keys.contains("sliding_window") && otherwise.is_null()) return;
-  if (keys.contains("sliding_window") && keys.find({"sliding_window"}).is_null()) return;
-  const int window = keys.integer({"sliding_window"}, otherwise);
-  if (window < gpt.max_position_embeddings) gpt.window_size = std::to_string(window - 1) + ",0";
+Json overridden(Json defaults, const Json& changes) {
+  defaults.update(changes);
+  return defaults;
+}
+
+void read_window(const Keys& keys, GptConfig& gpt) {
+  if (keys.find("sliding_window").is_null()) return;
+  gpt.window_size = std::to_string(keys.integer("sliding_window") - 1) + ",0";
 }
 
 void write_window(const GptConfig& gpt, Json& json) {
   json["sliding_window"] = gpt.window() == 0 ? Json() : Json(gpt.window());
 }
 
-void read_layer_windows(const Keys& keys, GptConfig& gpt) {
-  const bool used = keys.is_true("use_sliding_window", false);
-  const Json types = keys.find({"layer_types"}),
-             first = keys.at({"max_window_layers"}, gpt.num_layers);
-  const auto windowed = [&](const Json& type) { return type == "sliding_attention"; };
-  if (!first.is_number_integer()) keys.fail("max_window_layers", first, "an integer");
-  if (!types.is_null() && !types.is_array()) keys.fail("layer_types", types, "a list");
-  const bool by_type = types.is_array();
-  const int64_t layers = gpt.num_layers,
-                full = by_type ? layers - std::ranges::count_if(types, windowed)
-                               : (used ? std::min<int64_t>(first.get<int64_t>(), layers) : layers);
-  GptConfig with = gpt;
-  if (full < layers) read_window(keys, with, Json());
-  keys.find({"sliding_window"});
-  if (with.window() != 0 && full != 0)
-    keys.fail(by_type ? "layer_types" : "max_window_layers", by_type ? types : first,
+void read_layer_windows(const Keys& keys, GptConfig& gpt, int64_t full) {
+  const int64_t layers = gpt.num_layers;
+  const Json types = keys.find("layer_types");
+  if (!types.is_null()) {
+    const auto of = [&](const std::vector<Json>& kinds) {
+      return std::ranges::count_if(
+          types, [&](const Json& type) { return std::ranges::find(kinds, type) != kinds.end(); });
+    };
+    full = of({"full_attention", "attention"});
+    if (!types.is_array() || std::ssize(types) != layers ||
+        full + of({"sliding_attention"}) != layers)
+      keys.fail("layer_types", types,
+                "\"full_attention\" or \"sliding_attention\" for each of " +
+                    std::to_string(layers) + " layers");
+  }
+  GptConfig windowed = gpt;
+  if (full < layers) read_window(keys, windowed);
+  keys.find("sliding_window");
+  if (windowed.window() == 0 && full < layers && !types.is_null())
+    keys.fail("sliding_window", Json(), "a number, as layer_types has \"sliding_attention\"");
+  if (windowed.window() == 0) return;
+  const char* const key = types.is_null() ? "max_window_layers" : "layer_types";
+  if (full > 0)
+    keys.fail(key, keys.find(key),
               "windows in all layers or in none, since --window-size is for all");
-  gpt = with;
+  gpt = windowed;
 }
 
-void write_layer_windows(const GptConfig& gpt, Json& json) {
-  write_window(gpt, json);
-  json["use_sliding_window"] = gpt.window() != 0;
-  json["max_window_layers"] = gpt.window() != 0 ? 0 : gpt.num_layers;
+Json activation_of(const Keys& keys, const char* key, const std::vector<Json>& known) {
+  constexpr std::pair<const char*, const char*> kSame[] = {
+      {"swish", "silu"},
+      {"gelu_python", "gelu"},
+      {"gelu_fast", "gelu_pytorch_tanh"},
+      {"gelu_accurate", "gelu_pytorch_tanh"},
+      {"gelu_python_tanh", "gelu_pytorch_tanh"},
+      {"gelu_new", "gelu_pytorch_tanh"}};
+  const Json name = keys.find(key);
+  for (const auto& [same, usual] : kSame)
+    if (name == same && std::ranges::find(known, usual) != known.end()) return usual;
+  return keys.one_of(key, known);
 }
 
-void read_activation(const Keys& keys, const char* key, const char* otherwise, GptConfig& gpt) {
-  Json name = keys.at({key}, otherwise);
-  constexpr const char* kTanh[] = {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"};
+void read_activation(const Keys& keys, const char* key, GptConfig& gpt) {
+  const Json name = activation_of(keys, key, {"gelu", "gelu_pytorch_tanh", "gelu_new", "relu"});
   gpt.relu = name == "relu";
-  gpt.bias_gelu_fusion = std::ranges::find(kTanh, name) != std::end(kTanh);
-  if (!gpt.relu && !gpt.bias_gelu_fusion && name != "gelu")
-    keys.fail(key, name,
-              "\"gelu\", \"gelu_new\", \"gelu_pytorch_tanh\", \"gelu_fast\" or \"relu\", since "
-              "pretrain_gpt's model has no other");
+  gpt.bias_gelu_fusion = name == "gelu_pytorch_tanh";
 }
 
 const char* activation_name(const GptConfig& gpt, const char* tanh) {
@@ -89,10 +103,9 @@ const char* activation_name(const GptConfig& gpt, const char* tanh) {
   return gpt.activation() == GptConfig::Activation::kGeluTanh ? tanh : "gelu";
 }
 
-void read_dropout(const Keys& keys, const char* embedding, const char* sublayers, double otherwise,
-                  GptConfig& gpt) {
-  gpt.hidden_dropout = keys.number(sublayers, otherwise);
-  if (const double other = keys.number(embedding, otherwise); other != gpt.hidden_dropout)
+void read_dropout(const Keys& keys, const char* embedding, const char* sublayers, GptConfig& gpt) {
+  gpt.hidden_dropout = keys.number(sublayers);
+  if (const double other = keys.number(embedding); other != gpt.hidden_dropout)
     keys.fail(embedding, other,
               std::string("that of ") + sublayers + ", " + std::to_string(gpt.hidden_dropout) +
                   ": --hidden-dropout is for both (no weight depends on it, so it may be edited)");

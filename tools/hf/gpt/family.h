@@ -17,13 +17,13 @@ struct Family {
 
   // config.json: the names of the keys that all families have, then functions for the others. A
   // GPT that read() makes of the keys that write() wrote has the same flags, or else it is not of
-  // the family. The defaults of absent keys are those of the family's config class.
+  // the family.
   struct Names {
     const char *hidden_size = "hidden_size", *num_layers = "num_hidden_layers",
                *num_heads = "num_attention_heads", *initializer = "initializer_range";
-    const char* old_hidden_size = nullptr;  // of older files
   } keys = {};
-  bool tied = false;  // the default of tie_word_embeddings
+  Keys::OtherNames other_names = {};  // of the class's attribute_map, and of older files
+  Json defaults;                      // those of the family's config class, for absent keys
   void (*read)(const Keys& keys, GptConfig& gpt);
   void (*write)(const GptConfig& gpt, Json& json);
 
@@ -68,30 +68,32 @@ std::string why_refused(const std::string& model_type);
 
 // Parts of read() and write() that several families share.
 
+// Returns the defaults with those that another class has.
+Json overridden(Json defaults, const Json& changes);
+
 // A Llama's keys. Families that descend from it call these and go on from there. The MLP is SwiGLU
 // unless gpt.geglu is set, and then its key is left to the caller.
 void read_llama(const Keys& keys, GptConfig& gpt, const char* percent_name = nullptr);
 void write_llama(const GptConfig& gpt, Json& json);
 
-// Rotary positions: rope_theta or another name of it (gpt has its default), rope_scaling,
-// rope_parameters. `percent` is the default of the part of a head that turns, which the key `percent_name` gives; null: all turn.
+// Rotary positions: rope_theta or another name of it, rope_scaling, rope_parameters. The key
+// `percent_name` gives the part of a head that turns; null: all turn.
 void read_rotary(const Keys& keys, GptConfig& gpt, const char* percent_name = nullptr,
-                 double percent = 1, const char* theta_name = "rope_theta");
+                 const char* theta_name = "rope_theta");
 void write_rotary(const GptConfig& gpt, Json& json, const char* theta_name = "rope_theta");
 
-// The window of attention, in tokens with the query's own. Null or as long as the longest text: all.
-void read_window(const Keys& keys, GptConfig& gpt, const Json& otherwise);
+// The window of attention, in tokens with the query's own. Null: all.
+void read_window(const Keys& keys, GptConfig& gpt);
 void write_window(const GptConfig& gpt, Json& json);
 
-// Qwen's: windows in some layers, by layer_types or use_sliding_window and max_window_layers.
-// Throws if layers differ.
-void read_layer_windows(const Keys& keys, GptConfig& gpt);
-void write_layer_windows(const GptConfig& gpt, Json& json);
+// Windows in the layers that layer_types says, else in all but the first `full`. Throws if layers
+// differ.
+void read_layer_windows(const Keys& keys, GptConfig& gpt, int64_t full);
 
-// How many experts a layer has and a token goes to; the arguments are the defaults. The factors of
-// routers' losses and noise are left out both ways: transformers' loss is another than ours
-// (experts.h), and it adds it only on demand (output_router_logits).
-void read_experts(const Keys& keys, GptConfig& gpt, int experts, int chosen);
+// How many experts a layer has and a token goes to. The factors of routers' losses and noise are
+// left out both ways: transformers' loss is another than ours (experts.h), and it adds it only on
+// demand (output_router_logits).
+void read_experts(const Keys& keys, GptConfig& gpt, const char* experts_name = "num_experts");
 void write_experts(const GptConfig& gpt, Json& json, const char* experts_name = "num_experts");
 
 // norm_topk_prob: whether the weights of a token's experts add up to 1.
@@ -105,12 +107,15 @@ void write_expert_layers(const GptConfig& gpt, Json& json);
 // Returns the shortest --moe-layer-freq that chooses the same layers.
 std::vector<int> shortest_layer_freq(const GptConfig& gpt);
 
+// Returns the name of an activation that our model can have, with one name for those that
+// transformers has several for.
+Json activation_of(const Keys& keys, const char* key, const std::vector<Json>& known);
+
 // GELU of either kind, or ReLU. `tanh` is the family's name for the tanh GELU.
-void read_activation(const Keys& keys, const char* key, const char* otherwise, GptConfig& gpt);
+void read_activation(const Keys& keys, const char* key, GptConfig& gpt);
 const char* activation_name(const GptConfig& gpt, const char* tanh = "gelu_pytorch_tanh");
 
 // Dropout of embeddings and of sublayers, which have one flag.
-void read_dropout(const Keys& keys, const char* embedding, const char* sublayers, double otherwise,
-                  GptConfig& gpt);
+void read_dropout(const Keys& keys, const char* embedding, const char* sublayers, GptConfig& gpt);
 
 }  // namespace anymesh

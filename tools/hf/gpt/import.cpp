@@ -227,7 +227,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
     report.notes.push_back(std::string(kHfConfigFile) + " ties the head to the embeddings, but " +
                            head_of(model) + " is another table: imported as untied");
   }
-  if (!model.unknown_keys.empty()) report.notes.push_back(unknown_keys_note(model));
+  report.notes.insert(report.notes.end(), model.notes.begin(), model.notes.end());
   const std::vector<GptParameter> parameters = hf_parameters(model);
   const std::vector<BytesPtr> ours = read_ours(weights, model, parameters);
   uint64_t total = 0;

@@ -2,7 +2,6 @@
 
 #include <climits>
 #include <filesystem>
-#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
@@ -16,8 +15,8 @@ namespace anymesh {
 
 using Json = nlohmann::ordered_json;
 
-// The keys of a config.json. A key may have a second name. An absent or null key has its default.
-// Remembers which keys were read.
+// The keys of a config.json. An absent key has the default of its family's config class, a null one
+// the argument `otherwise`. Remembers which keys were read.
 class Keys {
  public:
   explicit Keys(const std::filesystem::path& file) : file_(file.string()) {
@@ -30,41 +29,45 @@ class Keys {
   }
   Keys(std::string file, Json object) : file_(std::move(file)), object_(std::move(object)) {}
 
-  using Names = std::initializer_list<const char*>;
-
-  Json find(Names names) const {
-    used_.insert(names.begin(), names.end());
-    for (const char* name : names) {
-      const auto found = object_.find(name);
-      if (found != object_.end() && !found->is_null()) return *found;
+  // Sets the defaults. A key under another name, which transformers prefers, gets its usual one.
+  using OtherNames = std::vector<std::pair<const char*, const char*>>;
+  void assume(const OtherNames& others, const Json& defaults) {
+    for (const auto& [other, usual] : others) {
+      used_.insert(other);
+      if (const Json value = object_.value(other, Json()); !value.is_null()) object_[usual] = value;
     }
-    return {};
+    defaults_ = defaults;
   }
-  Json at(Names names, const Json& otherwise = {}) const {
-    Json value = find(names);
+
+  Json find(const char* name) const {
+    used_.insert(name);
+    return object_.contains(name) ? object_[name] : defaults_.value(name, Json());
+  }
+  Json at(const char* name, const Json& otherwise = {}) const {
+    Json value = find(name);
     if (value.is_null()) value = otherwise;
-    if (value.is_null()) fail(*names.begin(), value, "a value");
+    if (value.is_null()) fail(name, value, "a value");
     return value;
   }
-  int integer(Names names, const Json& otherwise = {}) const {
-    const Json value = at(names, otherwise);
+  int integer(const char* name, const Json& otherwise = {}) const {
+    const Json value = at(name, otherwise);
     const bool fits = value.is_number_integer() && value >= 1 && value <= INT_MAX;
-    if (!fits) fail(*names.begin(), value, "an integer from 1 to 2147483647");
+    if (!fits) fail(name, value, "an integer from 1 to 2147483647");
     return value.get<int>();
   }
-  double number(const char* name, double otherwise) const {
-    const Json value = at({name}, otherwise);
+  double number(const char* name) const {
+    const Json value = at(name, defaults_.value(name, Json()));
     if (!value.is_number()) fail(name, value, "a number");
     return value.get<double>();
   }
-  bool is_true(const char* name, bool otherwise) const {
-    const Json value = at({name}, otherwise);
+  bool is_true(const char* name) const {
+    const Json value = at(name, defaults_.value(name, Json()));
     if (!value.is_boolean()) fail(name, value, "true or false");
     return value.get<bool>();
   }
-  // Returns a value that our model can have. An absent key has the first of `values`.
+  // Returns a value that our model can have. A key without a default has the first of `values`.
   Json one_of(const char* name, const std::vector<Json>& values) const {
-    const Json value = at({name}, values[0]);
+    const Json value = at(name, defaults_.value(name, values[0]));
     std::string expected;
     for (const Json& known : values) {
       if (value == known) return value;
@@ -74,15 +77,21 @@ class Keys {
   }
   const std::string& file() const { return file_; }
   bool contains(const char* name) const { return object_.contains(name); }
-  // Returns the keys that nobody read and that are not null, false or empty.
+  // Returns the keys that nobody read and that are not null, false or empty, and those of inner
+  // objects that were reported.
   std::vector<std::string> unused() const {
-    std::vector<std::string> names;
-    for (const auto& [name, value] : object_.items())
-      if (!used_.contains(name) && !value.is_null() && value != false && value != Json::object() &&
-          value != Json::array())
-        names.push_back(name);
+    std::vector<std::string> names = unused_of(object_, used_);
+    names.insert(names.end(), inner_unused_.begin(), inner_unused_.end());
     return names;
   }
+  // Reports those of the object under the key `name`.
+  void report_unused(const std::string& name, const Json& object,
+                     const std::set<std::string>& used) const {
+    for (const std::string& key : unused_of(object, used)) inner_unused_.insert(name + "." + key);
+  }
+  // Says in the report of an import how a value was taken.
+  void note(const std::string& text) const { notes_.push_back(text); }
+  const std::vector<std::string>& notes() const { return notes_; }
   [[noreturn]] void fail(const std::string& key, const Json& found,
                          const std::string& expected) const {
     throw DamagedFile(file_ + ": '" + key + "' is " +
@@ -91,9 +100,19 @@ class Keys {
   }
 
  private:
+  static std::vector<std::string> unused_of(const Json& object, const std::set<std::string>& used) {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : object.items())
+      if (!used.contains(name) && !value.is_null() && value != false && value != Json::object() &&
+          value != Json::array())
+        names.push_back(name);
+    return names;
+  }
+
   std::string file_;
-  Json object_;
-  mutable std::set<std::string> used_;
+  Json object_, defaults_ = Json::object();
+  mutable std::set<std::string> used_, inner_unused_;
+  mutable std::vector<std::string> notes_;
 };
 
 }  // namespace anymesh

@@ -9,23 +9,38 @@ const Family& falcon_family() {
       .name = "Falcon",
       .model_type = "falcon",
       .architecture = "FalconForCausalLM",
-      .tied = true,
+      .other_names = {{"n_embed", "hidden_size"}},
+      .defaults = {{"vocab_size", 65024},
+                   {"hidden_size", 4544},
+                   {"num_hidden_layers", 32},
+                   {"num_attention_heads", 71},
+                   {"max_position_embeddings", 2048},
+                   {"layer_norm_epsilon", 1e-5},
+                   {"initializer_range", 0.02},
+                   {"attention_dropout", 0.0},
+                   {"hidden_dropout", 0.0},
+                   {"activation", "gelu"},
+                   {"new_decoder_architecture", false},
+                   {"alibi", false},
+                   {"bias", false},
+                   {"rope_theta", 10000.0},
+                   {"tie_word_embeddings", true}},
       .read =
           [](const Keys& keys, GptConfig& gpt) {
-            gpt.num_key_value_heads = keys.integer({"num_kv_heads"}, gpt.num_attention_heads);
-            gpt.ffn_hidden_size = keys.integer({"ffn_hidden_size"}, 4 * gpt.hidden_size);
-            gpt.max_position_embeddings = keys.integer({"max_position_embeddings"}, 2048);
-            gpt.layernorm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
-            gpt.attention_dropout = keys.number("attention_dropout", 0);
-            gpt.hidden_dropout = keys.number("hidden_dropout", 0);
-            read_activation(keys, "activation", "gelu", gpt);
+            gpt.num_key_value_heads = keys.integer("num_kv_heads", gpt.num_attention_heads);
+            gpt.ffn_hidden_size = keys.integer("ffn_hidden_size", 4 * gpt.hidden_size);
+            gpt.max_position_embeddings = keys.integer("max_position_embeddings");
+            gpt.layernorm_epsilon = keys.number("layer_norm_epsilon");
+            gpt.attention_dropout = keys.number("attention_dropout");
+            gpt.hidden_dropout = keys.number("hidden_dropout");
+            read_activation(keys, "activation", gpt);
             gpt.add_bias_linear = false;
             gpt.use_parallel_residual = true;
             for (const auto& [key, value] :
                  {std::pair("bias", false), {"alibi", false}, {"new_decoder_architecture", true}})
-              if (keys.is_true(key, false) != value) keys.one_of(key, {value});
+              if (keys.is_true(key) != value) keys.one_of(key, {value});
             keys.one_of("num_ln_in_parallel_attn", {2});
-            for (const char* unused : {"multi_query", "parallel_attn"}) keys.find({unused});
+            for (const char* unused : {"multi_query", "parallel_attn"}) keys.find(unused);
             read_rotary(keys, gpt);
           },
       .write =

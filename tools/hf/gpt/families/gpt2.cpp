@@ -8,15 +8,30 @@ const Family& gpt2_family() {
       .model_type = "gpt2",
       .architecture = "GPT2LMHeadModel",
       .keys = {.hidden_size = "n_embd", .num_layers = "n_layer", .num_heads = "n_head"},
-      .tied = true,
+      .other_names = {{"hidden_size", "n_embd"},
+                      {"num_hidden_layers", "n_layer"},
+                      {"num_attention_heads", "n_head"},
+                      {"max_position_embeddings", "n_positions"}},
+      .defaults = {{"vocab_size", 50257},
+                   {"n_positions", 1024},
+                   {"n_embd", 768},
+                   {"n_layer", 12},
+                   {"n_head", 12},
+                   {"activation_function", "gelu_new"},
+                   {"resid_pdrop", 0.1},
+                   {"embd_pdrop", 0.1},
+                   {"attn_pdrop", 0.1},
+                   {"layer_norm_epsilon", 1e-5},
+                   {"initializer_range", 0.02},
+                   {"tie_word_embeddings", true}},
       .read =
           [](const Keys& keys, GptConfig& gpt) {
-            gpt.max_position_embeddings = keys.integer({"n_positions", "max_position_embeddings"});
-            if (!keys.find({"n_inner"}).is_null()) gpt.ffn_hidden_size = keys.integer({"n_inner"});
-            read_activation(keys, "activation_function", "gelu_new", gpt);
-            gpt.layernorm_epsilon = keys.number("layer_norm_epsilon", 1e-5);
-            gpt.attention_dropout = keys.number("attn_pdrop", 0.1);
-            read_dropout(keys, "embd_pdrop", "resid_pdrop", 0.1, gpt);
+            gpt.max_position_embeddings = keys.integer("n_positions");
+            if (!keys.find("n_inner").is_null()) gpt.ffn_hidden_size = keys.integer("n_inner");
+            read_activation(keys, "activation_function", gpt);
+            gpt.layernorm_epsilon = keys.number("layer_norm_epsilon");
+            gpt.attention_dropout = keys.number("attn_pdrop");
+            read_dropout(keys, "embd_pdrop", "resid_pdrop", gpt);
             keys.one_of("scale_attn_weights", {true});
             keys.one_of("scale_attn_by_inverse_layer_idx", {false});
             keys.one_of("add_cross_attention", {false});

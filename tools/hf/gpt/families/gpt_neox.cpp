@@ -8,18 +8,34 @@ const Family& gpt_neox_family() {
       .name = "GPT-NeoX",
       .model_type = "gpt_neox",
       .architecture = "GPTNeoXForCausalLM",
+      .defaults = {{"vocab_size", 50432},
+                   {"hidden_size", 6144},
+                   {"num_hidden_layers", 44},
+                   {"num_attention_heads", 64},
+                   {"intermediate_size", 24576},
+                   {"hidden_act", "gelu"},
+                   {"attention_dropout", 0.0},
+                   {"hidden_dropout", 0.0},
+                   {"max_position_embeddings", 2048},
+                   {"initializer_range", 0.02},
+                   {"layer_norm_eps", 1e-5},
+                   {"use_parallel_residual", true},
+                   {"attention_bias", true},
+                   {"rotary_emb_base", 10000.0},
+                   {"rotary_pct", 0.25},
+                   {"tie_word_embeddings", false}},
       .read =
           [](const Keys& keys, GptConfig& gpt) {
-            gpt.ffn_hidden_size = keys.integer({"intermediate_size"}, 24576);
-            gpt.max_position_embeddings = keys.integer({"max_position_embeddings"}, 2048);
-            gpt.layernorm_epsilon = keys.number("layer_norm_eps", 1e-5);
-            gpt.attention_dropout = keys.number("attention_dropout", 0);
-            gpt.hidden_dropout = keys.number("hidden_dropout", 0);
-            gpt.use_parallel_residual = keys.is_true("use_parallel_residual", true);
+            gpt.ffn_hidden_size = keys.integer("intermediate_size");
+            gpt.max_position_embeddings = keys.integer("max_position_embeddings");
+            gpt.layernorm_epsilon = keys.number("layer_norm_eps");
+            gpt.attention_dropout = keys.number("attention_dropout");
+            gpt.hidden_dropout = keys.number("hidden_dropout");
+            gpt.use_parallel_residual = keys.is_true("use_parallel_residual");
             keys.one_of("attention_bias", {true});
-            keys.find({"classifier_dropout"});
-            read_activation(keys, "hidden_act", "gelu", gpt);
-            read_rotary(keys, gpt, "rotary_pct", 0.25, "rotary_emb_base");
+            keys.find("classifier_dropout");
+            read_activation(keys, "hidden_act", gpt);
+            read_rotary(keys, gpt, "rotary_pct", "rotary_emb_base");
           },
       .write =
           [](const GptConfig& gpt, Json& json) {

@@ -3,19 +3,19 @@
 namespace anymesh {
 
 void read_llama(const Keys& keys, GptConfig& gpt, const char* percent_name) {
-  gpt.num_key_value_heads = keys.integer({"num_key_value_heads"}, gpt.num_attention_heads);
-  gpt.ffn_hidden_size = keys.integer({"intermediate_size"});
-  gpt.max_position_embeddings = keys.integer({"max_position_embeddings"});
-  gpt.layernorm_epsilon = keys.number("rms_norm_eps", 1e-6);
-  gpt.attention_dropout = keys.number("attention_dropout", 0);
+  gpt.num_key_value_heads = keys.integer("num_key_value_heads", gpt.num_attention_heads);
+  gpt.ffn_hidden_size = keys.integer("intermediate_size");
+  gpt.max_position_embeddings = keys.integer("max_position_embeddings");
+  gpt.layernorm_epsilon = keys.number("rms_norm_eps");
+  gpt.attention_dropout = keys.number("attention_dropout");
   gpt.hidden_dropout = 0;
   gpt.normalization = "rmsnorm";
   gpt.swiglu = !gpt.geglu;
-  if (gpt.swiglu) keys.one_of("hidden_act", {"silu"});
+  if (gpt.swiglu) activation_of(keys, "hidden_act", {"silu"});
   gpt.add_bias_linear = false;
-  if (const Json head = keys.find({"head_dim"});
+  if (const Json head = keys.find("head_dim");
       !head.is_null() && head != gpt.hidden_size / gpt.num_attention_heads)
-    gpt.kv_channels = keys.integer({"head_dim"});
+    gpt.kv_channels = keys.integer("head_dim");
   read_rotary(keys, gpt, percent_name);
 }
 
@@ -50,11 +50,27 @@ const Family& llama_family() {
       .name = "Llama",
       .model_type = "llama",
       .architecture = "LlamaForCausalLM",
+      .defaults = {{"vocab_size", 32000},
+                   {"hidden_size", 4096},
+                   {"intermediate_size", 11008},
+                   {"num_hidden_layers", 32},
+                   {"num_attention_heads", 32},
+                   {"num_key_value_heads", nullptr},
+                   {"head_dim", nullptr},
+                   {"hidden_act", "silu"},
+                   {"max_position_embeddings", 2048},
+                   {"initializer_range", 0.02},
+                   {"rms_norm_eps", 1e-6},
+                   {"attention_bias", false},
+                   {"attention_dropout", 0.0},
+                   {"mlp_bias", false},
+                   {"rope_theta", 10000.0},
+                   {"tie_word_embeddings", false}},
       .read =
           [](const Keys& keys, GptConfig& gpt) {
             read_llama(keys, gpt);
-            const bool attention = keys.is_true("attention_bias", false);
-            gpt.add_bias_linear = keys.is_true("mlp_bias", false);
+            const bool attention = keys.is_true("attention_bias");
+            gpt.add_bias_linear = keys.is_true("mlp_bias");
             if (gpt.add_bias_linear && !attention)
               keys.fail("attention_bias", attention, "true, as mlp_bias is");
             gpt.add_attention_linear_bias = attention && !gpt.add_bias_linear;

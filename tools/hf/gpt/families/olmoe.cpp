@@ -8,15 +8,25 @@ const Family& olmoe_family() {
       .name = "OLMoE",
       .model_type = "olmoe",
       .architecture = "OlmoeForCausalLM",
+      .other_names = {{"num_local_experts", "num_experts"}},
+      .defaults = overridden(llama_family().defaults, {{"vocab_size", 50304},
+                                                       {"hidden_size", 2048},
+                                                       {"intermediate_size", 2048},
+                                                       {"num_hidden_layers", 16},
+                                                       {"num_attention_heads", 16},
+                                                       {"max_position_embeddings", 4096},
+                                                       {"rms_norm_eps", 1e-5},
+                                                       {"num_experts_per_tok", 8},
+                                                       {"num_experts", 64},
+                                                       {"norm_topk_prob", false}}),
       .read =
           [](const Keys& keys, GptConfig& gpt) {
             read_llama(keys, gpt);
-            if (!keys.contains("rms_norm_eps")) gpt.layernorm_epsilon = 1e-5;
-            read_experts(keys, gpt, 64, 8);
+            read_experts(keys, gpt);
             read_weights_of_experts(keys, gpt);
             gpt.qk_layernorm = gpt.qk_layernorm_all_heads = true;
-            gpt.add_attention_linear_bias = keys.is_true("attention_bias", false);
-            if (const Json limit = keys.find({"clip_qkv"}); !limit.is_null())
+            gpt.add_attention_linear_bias = keys.is_true("attention_bias");
+            if (const Json limit = keys.find("clip_qkv"); !limit.is_null())
               keys.fail("clip_qkv", limit, "null: queries, keys and values have no limit here");
             if (gpt.kv_channels != 0)
               keys.fail("head_dim", gpt.kv_channels,

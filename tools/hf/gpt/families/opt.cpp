@@ -9,21 +9,31 @@ const Family& opt_family() {
       .model_type = "opt",
       .architecture = "OPTForCausalLM",
       .keys = {.initializer = "init_std"},
-      .tied = true,
+      .defaults = {{"vocab_size", 50272},
+                   {"hidden_size", 768},
+                   {"num_hidden_layers", 12},
+                   {"ffn_dim", 3072},
+                   {"max_position_embeddings", 2048},
+                   {"dropout", 0.1},
+                   {"attention_dropout", 0.0},
+                   {"num_attention_heads", 12},
+                   {"activation_function", "relu"},
+                   {"init_std", 0.02},
+                   {"tie_word_embeddings", true}},
       .read =
           [](const Keys& keys, GptConfig& gpt) {
-            gpt.ffn_hidden_size = keys.integer({"ffn_dim"}, 3072);
-            gpt.max_position_embeddings = keys.integer({"max_position_embeddings"}, 2048);
+            gpt.ffn_hidden_size = keys.integer("ffn_dim");
+            gpt.max_position_embeddings = keys.integer("max_position_embeddings");
             gpt.position_embedding_offset = 2;
-            gpt.attention_dropout = keys.number("attention_dropout", 0);
-            gpt.hidden_dropout = keys.number("dropout", 0.1);
-            read_activation(keys, "activation_function", "relu", gpt);
+            gpt.attention_dropout = keys.number("attention_dropout");
+            gpt.hidden_dropout = keys.number("dropout");
+            read_activation(keys, "activation_function", gpt);
             keys.one_of("word_embed_proj_dim", {gpt.hidden_size});
             keys.one_of("do_layer_norm_before", {true});
             keys.one_of("enable_bias", {true});
             keys.one_of("layer_norm_elementwise_affine", {true});
             keys.one_of("_remove_final_layer_norm", {false});
-            keys.find({"layerdrop"});  // of whole layers, in training
+            keys.find("layerdrop");  // of whole layers, in training
           },
       .write =
           [](const GptConfig& gpt, Json& json) {

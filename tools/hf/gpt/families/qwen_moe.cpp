@@ -5,10 +5,18 @@
 namespace anymesh {
 namespace {
 
-void read_qwen_moe(const Keys& keys, GptConfig& gpt, int key_value_heads, int experts, int chosen) {
+// The defaults that Qwen 2 MoE and Qwen 3 MoE share.
+Json qwen_moe_defaults() {
+  return overridden(qwen2_family().defaults, {{"hidden_size", 2048},
+                                              {"num_hidden_layers", 24},
+                                              {"decoder_sparse_step", 1},
+                                              {"norm_topk_prob", false}});
+}
+
+void read_qwen_moe(const Keys& keys, GptConfig& gpt) {
   read_llama(keys, gpt);
-  if (!keys.contains("num_key_value_heads")) gpt.num_key_value_heads = key_value_heads;
-  read_experts(keys, gpt, experts, chosen);
+  read_experts(keys, gpt);
+  gpt.moe_ffn_hidden_size = keys.integer("moe_intermediate_size");
   read_weights_of_experts(keys, gpt);
   read_expert_layers(keys, gpt);
 }
@@ -22,14 +30,13 @@ void write_qwen_moe(const GptConfig& gpt, Json& json) {
 }
 
 void read_qwen2_moe(const Keys& keys, GptConfig& gpt) {
-  read_qwen_moe(keys, gpt, 16, 60, 4);
-  gpt.moe_ffn_hidden_size = keys.integer({"moe_intermediate_size"}, 1408);
-  gpt.moe_shared_expert_intermediate_size = keys.integer({"shared_expert_intermediate_size"}, 5632);
+  read_qwen_moe(keys, gpt);
+  gpt.moe_shared_expert_intermediate_size = keys.integer("shared_expert_intermediate_size");
   gpt.moe_shared_expert_gate = true;
-  gpt.add_qkv_bias = keys.is_true("qkv_bias", true);
+  gpt.add_qkv_bias = keys.is_true("qkv_bias");
   keys.one_of("use_sliding_window", {false});  // true: in every second layer
-  for (const char* unused : {"sliding_window", "max_window_layers"}) keys.find({unused});
-  const Json types = keys.find({"layer_types"});
+  for (const char* unused : {"sliding_window", "max_window_layers"}) keys.find(unused);
+  const Json types = keys.find("layer_types");
   if (std::ranges::any_of(types, [](const Json& type) { return type != "full_attention"; }))
     keys.fail("layer_types", types, "\"full_attention\" alone, as use_sliding_window is false");
 }
@@ -43,12 +50,11 @@ void write_qwen2_moe(const GptConfig& gpt, Json& json) {
 }
 
 void read_qwen3_moe(const Keys& keys, GptConfig& gpt) {
-  read_qwen_moe(keys, gpt, 4, 128, 8);
-  gpt.moe_ffn_hidden_size = keys.integer({"moe_intermediate_size"}, 768);
+  read_qwen_moe(keys, gpt);
   gpt.qk_layernorm = true;
-  gpt.add_attention_linear_bias = keys.is_true("attention_bias", false);
-  if (keys.is_true("use_sliding_window", false)) read_window(keys, gpt, 4096);
-  for (const char* unused : {"sliding_window", "max_window_layers"}) keys.find({unused});
+  gpt.add_attention_linear_bias = keys.is_true("attention_bias");
+  if (keys.is_true("use_sliding_window")) read_window(keys, gpt);
+  for (const char* unused : {"sliding_window", "max_window_layers"}) keys.find(unused);
 }
 
 void write_qwen3_moe(const GptConfig& gpt, Json& json) {
@@ -80,23 +86,40 @@ Family::Tensors::Experts expert_tensors() {
 
 // Qwen 1.5 and 2 with experts, of which one, with a gate, is for all tokens.
 const Family& qwen2_moe_family() {
-  static const Family kFamily{.name = "Qwen 2 MoE",
-                              .model_type = "qwen2_moe",
-                              .architecture = "Qwen2MoeForCausalLM",
-                              .read = read_qwen2_moe,
-                              .write = write_qwen2_moe,
-                              .tensors = tensors_of(/*shared=*/true)};
+  static const Family kFamily{
+      .name = "Qwen 2 MoE",
+      .model_type = "qwen2_moe",
+      .architecture = "Qwen2MoeForCausalLM",
+      .other_names = {{"num_local_experts", "num_experts"}},
+      .defaults = overridden(qwen_moe_defaults(), {{"intermediate_size", 5632},
+                                                   {"num_attention_heads", 16},
+                                                   {"num_key_value_heads", 16},
+                                                   {"moe_intermediate_size", 1408},
+                                                   {"shared_expert_intermediate_size", 5632},
+                                                   {"num_experts_per_tok", 4},
+                                                   {"num_experts", 60},
+                                                   {"qkv_bias", true}}),
+      .read = read_qwen2_moe,
+      .write = write_qwen2_moe,
+      .tensors = tensors_of(/*shared=*/true)};
   return kFamily;
 }
 
 // Qwen 3 with experts.
 const Family& qwen3_moe_family() {
-  static const Family kFamily{.name = "Qwen 3 MoE",
-                              .model_type = "qwen3_moe",
-                              .architecture = "Qwen3MoeForCausalLM",
-                              .read = read_qwen3_moe,
-                              .write = write_qwen3_moe,
-                              .tensors = tensors_of(/*shared=*/false)};
+  static const Family kFamily{
+      .name = "Qwen 3 MoE",
+      .model_type = "qwen3_moe",
+      .architecture = "Qwen3MoeForCausalLM",
+      .other_names = {{"num_local_experts", "num_experts"}},
+      .defaults = overridden(qwen_moe_defaults(), {{"intermediate_size", 6144},
+                                                   {"num_key_value_heads", 4},
+                                                   {"moe_intermediate_size", 768},
+                                                   {"num_experts_per_tok", 8},
+                                                   {"num_experts", 128}}),
+      .read = read_qwen3_moe,
+      .write = write_qwen3_moe,
+      .tensors = tensors_of(/*shared=*/false)};
   return kFamily;
 }
 
