@@ -102,6 +102,81 @@ TEST_F(HfFiles, OfTorchThatAreDamagedOrOldAreRefused) {
   EXPECT_THAT(refusal(), HasSubstr(part.string()));
 }
 
+// transformers ties the head, whether a file has what the index lists or not.
+TEST_F(HfFiles, MayLackATiedHeadThatTheIndexLists) {
+  HfModel model = tiny("llama");
+  model.gpt.untie_embeddings_and_output_weights = false;
+  write_parts(model, numbered_tensors(model));
+  import_hf(theirs_, folder_ / "expected", {});
+  const fs::path index = theirs_ / (bin_ + ".index.json");
+  auto map = nlohmann::json::parse(read_file(index));
+  map["weight_map"]["lm_head.weight"] = "pytorch_model-00001-of-00002.bin";
+  write_file(index, map.dump());
+  EXPECT_THAT(import_hf(theirs_, save_, {}).notes, ElementsAre());
+  expect_same(folder_ / "expected", save_);
+  change_config("tie_word_embeddings", false);
+  EXPECT_THAT(message_of([&] { import_hf(theirs_, folder_ / "untied", {}); }),
+              HasSubstr("00001-of-00002.bin: has no lm_head.weight, which the index says it has"));
+}
+
+// Names as DDP, torch.compile, Lightning, FSDP, PEFT and a module around the model leave them.
+TEST_F(HfFiles, LoseWhatATrainersWrappersAdd) {
+  for (const char* family : {"gpt2", "llama"}) {
+    const HfModel model = tiny(family);
+    fs::remove_all(theirs_);
+    write(model);
+    import_hf(theirs_, folder_ / "expected", {}, /*overwrite=*/true);
+    for (const std::string before :
+         {"module.", "_orig_mod.", "_forward_module.", "module._orig_mod.", "model.",
+          "base_model.model.", "_fsdp_wrapped_module."}) {
+      NamedTensors tensors = numbered_tensors(model);
+      for (auto& [name, tensor] : tensors) {
+        if (const size_t layer = name.find(".1."); layer != std::string::npos)
+          name.insert(layer + 3, "_checkpoint_wrapped_module.");
+        name = before + name;
+      }
+      write(model, tensors);
+      EXPECT_THAT(
+          import_hf(theirs_, save_, {}).notes,
+          ElementsAre(AllOf(HasSubstr("what a trainer's wrapper adds"), HasSubstr(before))));
+      expect_same(folder_ / "expected", save_);
+    }
+  }
+  NamedTensors twice = numbered_tensors(tiny("llama"));
+  twice.emplace_back("module." + twice[1].first, twice[1].second);
+  write(tiny("llama"), twice);
+  EXPECT_THAT(message_of([&] { import_hf(theirs_, save_, {}); }), HasSubstr("twice, once as mod"));
+}
+
+TEST_F(HfFiles, MayBeInsideATrainersOwn) {
+  const HfModel model = tiny("gpt2");
+  write(model);
+  import_hf(theirs_, folder_ / "expected", {});
+  fs::remove(theirs_ / "model.safetensors");
+  std::vector<Value::Entry> entries;
+  for (const auto& [name, tensor] : numbered_tensors(model)) entries.emplace_back(name, tensor);
+  for (const char* key : {"state_dict", "model_state_dict", "model", "module"}) {
+    write_torch_file(theirs_ / bin_, Value::dict({{"epoch", 3}, {key, Value::dict(entries)}}));
+    EXPECT_THAT(import_hf(theirs_, save_, {}).notes,
+                ElementsAre(HasSubstr("under '" + std::string(key) + "'")));
+    expect_same(folder_ / "expected", save_);
+  }
+}
+
+TEST_F(HfFiles, OfAnAdapterAreRefusedWithTheCommandThatMergesIt) {
+  fs::create_directories(theirs_);
+  write_file(theirs_ / "adapter_config.json", R"({"peft_type": "LORA"})");
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("adapter_config.json: is of an adapter of PEFT"),
+                               HasSubstr("P.from_pretrained(\"" + theirs_.string() + "\")"),
+                               HasSubstr("merge_and_unload()")));
+  fs::remove(theirs_ / "adapter_config.json");
+  NamedTensors tensors = numbered_tensors(tiny("llama"));
+  tensors.emplace_back("base_model.model.model.layers.0.self_attn.q_proj.lora_A.default.weight",
+                       float_tensor({1}, {1}));
+  write(tiny("llama"), tensors);
+  EXPECT_THAT(refusal(), HasSubstr("model.safetensors: is of an adapter of PEFT"));
+}
+
 TEST_F(HfFiles, OfAnotherDtypeAreRoundedOnce) {
   const HfModel model = tiny("llama");
   NamedTensors tensors = numbered_tensors(model);

@@ -14,6 +14,7 @@
 #include "tools/hf/gpt/convert.h"
 #include "tools/hf/gpt/family.h"
 #include "tools/hf/gpt/parameters.h"
+#include "tools/hf/gpt/weights.h"
 #include "tools/hf/tensors.h"
 
 namespace anymesh {
@@ -21,8 +22,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Cut = GptParameter::Cut;
-
-std::string head_of(const HfModel& model) { return model.family->tensors.head + ".weight"; }
 
 // Returns whether it is a table that older versions of transformers saved.
 bool is_buffer(const std::string& name, const Shape& shape, const HfModel& model) {
@@ -34,31 +33,10 @@ bool is_buffer(const std::string& name, const Shape& shape, const HfModel& model
   });
 }
 
-CheckpointReader open_weights(const fs::path& folder, const HfModel& model) {
-  CheckpointReader weights = open_checkpoint(folder, /*threads=*/1);
-  if (weights.kind != CheckpointReader::Kind::kWeights)
-    throw DamagedFile(folder.string() + ": expected a folder of Hugging Face, found " +
-                      weights.description);
-  if (static_cast<size_t>(model.gpt.num_layers) > weights.names().size())
-    throw DamagedFile(folder.string() + ": " + std::to_string(weights.names().size()) +
-                      " tensors, which are too few for the " +
-                      std::to_string(model.gpt.num_layers) + " layers that its " + kHfConfigFile +
-                      " has");
-  size_t expert_layers = 0;
-  for (int i = 0; i < model.gpt.num_layers; ++i) expert_layers += model.gpt.has_experts(i);
-  if (expert_layers * static_cast<size_t>(model.gpt.num_experts) > weights.names().size())
-    throw DamagedFile(folder.string() + ": " + std::to_string(weights.names().size()) +
-                      " tensors, which are too few for the " +
-                      std::to_string(model.gpt.num_experts) + " experts of " +
-                      std::to_string(expert_layers) + " layers that its " + kHfConfigFile + " has");
-  return weights;
-}
-
 BytesPtr take_theirs(const CheckpointReader& weights, const HfTensor& tensor, const Family& family,
                      std::set<std::string>& left) {
-  const std::string &prefix = family.tensors.base, &name = tensor.name;
-  const std::string bare = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
-  return take(weights, name, bare, tensor.shape, left, std::string(" by its ") + kHfConfigFile);
+  return take(weights, tensor.name, bare_name(tensor.name, family), tensor.shape, left,
+              std::string(" by its ") + kHfConfigFile);
 }
 
 // Returns whether a tied model has a head of its own in the file. Transformers then unties it, and
@@ -207,6 +185,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   const auto start = std::chrono::steady_clock::now();
   if (!fs::is_directory(folder))
     throw DamagedFile(folder.string() + ": no such folder" + list_parent(folder));
+  refuse_adapter(folder);
   HfImport report{.model = read_hf_config(folder / kHfConfigFile),
                   .output = fs::absolute(save).lexically_normal() /
                             (tag_folder(0) + std::string(kUniversalSuffix))};
@@ -221,7 +200,8 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   check_output();
   std::optional<OutputLock> claimed = claim_build(report.output, "the output", universal_entries);
   const SourceFiles sources(folder);
-  const CheckpointReader weights = open_weights(folder, model);
+  auto [weights, notes] = open_hf_weights(folder, model);
+  report.notes = std::move(notes);
   if (has_own_head(weights, model)) {
     model.gpt.untie_embeddings_and_output_weights = true;
     report.notes.push_back(std::string(kHfConfigFile) + " ties the head to the embeddings, but " +

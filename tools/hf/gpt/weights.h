@@ -1,0 +1,39 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "framework/format/whole.h"
+#include "tools/hf/gpt/config.h"
+
+namespace anymesh {
+
+// The weights of a Hugging Face folder, under the names that transformers' model has. A trainer's
+// wrappers add to them, and files of such models are common:
+//
+//   _forward_module.model.norm.weight                    model.norm.weight
+//   module._orig_mod.model.norm.weight                   model.norm.weight
+//   model.layers.0._checkpoint_wrapped_module.mlp...     model.layers.0.mlp...
+//   model.lm_head.weight                                 lm_head.weight
+//
+// Notes say what was taken off. Leaves out names of the index that no file has and the model does
+// not need, as of a tied head.
+struct HfWeights {
+  CheckpointReader checkpoint;
+  std::vector<std::string> notes;  // for the user, a line each
+};
+
+// Throws a DamagedFile for a folder that has other weights, too few of them, or an adapter's.
+HfWeights open_hf_weights(const std::filesystem::path& folder, const HfModel& model);
+
+// Throws a DamagedFile if the folder has an adapter of PEFT, with the command that merges it.
+void refuse_adapter(const std::filesystem::path& folder);
+
+// Returns the name of the output layer's weight.
+std::string head_of(const HfModel& model);
+
+// Returns a name as files of the bare model have it, without the family's `base`.
+std::string bare_name(const std::string& name, const Family& family);
+
+}  // namespace anymesh
