@@ -17,60 +17,20 @@ namespace {
 
 // Keys of transformers that do not change the results of these families: names, versions, dtypes,
 // classifiers, sampling of text, kernels.
-constexpr const char* kWithoutEffect[] = {"architectures",
-                                          "transformers_version",
-                                          "torch_dtype",
-                                          "dtype",
-                                          "use_cache",
-                                          "exported_by",
-                                          "task_specific_params",
-                                          "id2label",
-                                          "label2id",
-                                          "num_labels",
-                                          "problem_type",
-                                          "finetuning_task",
-                                          "return_dict",
-                                          "tokenizer_class",
-                                          "auto_map",
-                                          "license",
-                                          "prefix",
-                                          "is_decoder",
-                                          "max_length",
-                                          "min_length",
-                                          "do_sample",
-                                          "num_beams",
-                                          "temperature",
-                                          "top_k",
-                                          "top_p",
-                                          "typical_p",
-                                          "repetition_penalty",
-                                          "length_penalty",
-                                          "max_new_tokens",
-                                          "num_return_sequences",
-                                          "num_beam_groups",
-                                          "diversity_penalty",
-                                          "early_stopping",
-                                          "chunk_size_feed_forward",
-                                          "gradient_checkpointing",
-                                          "n_ctx",
-                                          "reorder_and_upcast_attn",
-                                          "pretraining_tp",
-                                          "slow_but_exact",
-                                          "offset_alibi",
-                                          "masked_softmax_fusion",
-                                          "attention_softmax_in_fp32",
-                                          "bias_dropout_fusion",
-                                          "skip_bias_add",
-                                          "skip_bias_add_qkv",
-                                          "unk_token_id",
-                                          "sep_token_id",
-                                          "decoder_start_token_id",
-                                          "attn_implementation",
-                                          "torchscript"};
+constexpr std::string_view kWithoutEffect =
+    " architectures transformers_version torch_dtype dtype use_cache exported_by"
+    " task_specific_params id2label label2id num_labels problem_type finetuning_task"
+    " return_dict tokenizer_class auto_map license prefix is_decoder max_length min_length"
+    " do_sample num_beams temperature top_k top_p typical_p repetition_penalty length_penalty"
+    " max_new_tokens num_return_sequences num_beam_groups diversity_penalty early_stopping"
+    " chunk_size_feed_forward gradient_checkpointing n_ctx reorder_and_upcast_attn"
+    " pretraining_tp slow_but_exact offset_alibi masked_softmax_fusion"
+    " attention_softmax_in_fp32 bias_dropout_fusion skip_bias_add skip_bias_add_qkv"
+    " unk_token_id sep_token_id decoder_start_token_id attn_implementation torchscript ";
 
 bool has_no_effect(const std::string& key) {
   return key.starts_with('_') || key.starts_with("summary_") ||
-         std::ranges::find(kWithoutEffect, key) != std::end(kWithoutEffect);
+         kWithoutEffect.find(" " + key + " ") != std::string_view::npos;
 }
 
 // Returns the ids as they stand. A key that is present and null has no ids.

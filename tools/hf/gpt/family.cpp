@@ -36,9 +36,11 @@ std::string why_refused(const std::string& model_type) {
   return "";
 }
 
-Json overridden(Json defaults, const Json& changes) {
-  defaults.update(changes);
-  return defaults;
+Json class_defaults(const char* own) { return Json::parse(own); }
+
+Json class_defaults(Json others, const char* own) {
+  others.update(class_defaults(own));
+  return others;
 }
 
 void read_window(const Keys& keys, GptConfig& gpt) {

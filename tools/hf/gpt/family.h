@@ -68,8 +68,9 @@ std::string why_refused(const std::string& model_type);
 
 // Parts of read() and write() that several families share.
 
-// Returns the defaults with those that another class has.
-Json overridden(Json defaults, const Json& changes);
+// Returns the defaults of a class: its own, which are JSON, and those of another class.
+Json class_defaults(const char* own);
+Json class_defaults(Json others, const char* own);
 
 // A Llama's keys. Families that descend from it call these and go on from there. The MLP is SwiGLU
 // unless gpt.geglu is set, and then its key is left to the caller.

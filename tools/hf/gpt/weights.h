@@ -9,16 +9,12 @@
 
 namespace anymesh {
 
-// The weights of a Hugging Face folder, under the names that transformers' model has. A trainer's
-// wrappers add to them, and files of such models are common:
+// The weights of a Hugging Face folder, under the names that transformers' model has. The
+// additions of a trainer's wrappers are taken off, with a note:
 //
-//   _forward_module.model.norm.weight                    model.norm.weight
-//   module._orig_mod.model.norm.weight                   model.norm.weight
-//   model.layers.0._checkpoint_wrapped_module.mlp...     model.layers.0.mlp...
-//   model.lm_head.weight                                 lm_head.weight
+//   module._orig_mod.model.layers.0._checkpoint_wrapped_module.mlp   model.layers.0.mlp
 //
-// Notes say what was taken off. Leaves out names of the index that no file has and the model does
-// not need, as of a tied head.
+// Leaves out names of the index that no file has and the model does not need, as of a tied head.
 struct HfWeights {
   CheckpointReader checkpoint;
   std::vector<std::string> notes;  // for the user, a line each

@@ -10,15 +10,10 @@ const Family& bloom_family() {
                               .other_names = {{"n_embed", "hidden_size"},
                                               {"num_hidden_layers", "n_layer"},
                                               {"num_attention_heads", "n_head"}},
-                              .defaults = {{"vocab_size", 250880},
-                                           {"hidden_size", 64},
-                                           {"n_layer", 2},
-                                           {"n_head", 8},
-                                           {"layer_norm_epsilon", 1e-5},
-                                           {"initializer_range", 0.02},
-                                           {"attention_dropout", 0.0},
-                                           {"hidden_dropout", 0.0},
-                                           {"tie_word_embeddings", true}},
+                              .defaults = class_defaults(R"({
+        "vocab_size": 250880, "hidden_size": 64, "n_layer": 2, "n_head": 8,
+        "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "attention_dropout": 0.0,
+        "hidden_dropout": 0.0, "tie_word_embeddings": true})"),
                               .read =
                                   [](const Keys& keys, GptConfig& gpt) {
                                     // ALiBi has no table; this is the length it was trained with.

@@ -10,21 +10,12 @@ const Family& falcon_family() {
       .model_type = "falcon",
       .architecture = "FalconForCausalLM",
       .other_names = {{"n_embed", "hidden_size"}},
-      .defaults = {{"vocab_size", 65024},
-                   {"hidden_size", 4544},
-                   {"num_hidden_layers", 32},
-                   {"num_attention_heads", 71},
-                   {"max_position_embeddings", 2048},
-                   {"layer_norm_epsilon", 1e-5},
-                   {"initializer_range", 0.02},
-                   {"attention_dropout", 0.0},
-                   {"hidden_dropout", 0.0},
-                   {"activation", "gelu"},
-                   {"new_decoder_architecture", false},
-                   {"alibi", false},
-                   {"bias", false},
-                   {"rope_theta", 10000.0},
-                   {"tie_word_embeddings", true}},
+      .defaults = class_defaults(R"({
+        "vocab_size": 65024, "hidden_size": 4544, "num_hidden_layers": 32,
+        "num_attention_heads": 71, "max_position_embeddings": 2048, "layer_norm_epsilon": 1e-5,
+        "initializer_range": 0.02, "attention_dropout": 0.0, "hidden_dropout": 0.0,
+        "activation": "gelu", "new_decoder_architecture": false, "alibi": false, "bias": false,
+        "rope_theta": 10000.0, "tie_word_embeddings": true})"),
       .read =
           [](const Keys& keys, GptConfig& gpt) {
             gpt.num_key_value_heads = keys.integer("num_kv_heads", gpt.num_attention_heads);

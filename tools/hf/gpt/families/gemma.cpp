@@ -8,16 +8,11 @@ const Family& gemma_family() {
       .name = "Gemma",
       .model_type = "gemma",
       .architecture = "GemmaForCausalLM",
-      .defaults = overridden(llama_family().defaults, {{"vocab_size", 256000},
-                                                       {"hidden_size", 3072},
-                                                       {"intermediate_size", 24576},
-                                                       {"num_hidden_layers", 28},
-                                                       {"num_attention_heads", 16},
-                                                       {"num_key_value_heads", 16},
-                                                       {"head_dim", 256},
-                                                       {"hidden_act", "gelu_pytorch_tanh"},
-                                                       {"max_position_embeddings", 8192},
-                                                       {"tie_word_embeddings", true}}),
+      .defaults = class_defaults(llama_family().defaults, R"({
+        "vocab_size": 256000, "hidden_size": 3072, "intermediate_size": 24576,
+        "num_hidden_layers": 28, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "head_dim": 256, "hidden_act": "gelu_pytorch_tanh", "max_position_embeddings": 8192,
+        "tie_word_embeddings": true})"),
       .read =
           [](const Keys& keys, GptConfig& gpt) {
             gpt.geglu = gpt.apply_layernorm_1p = gpt.apply_embedding_scaling = true;

@@ -12,18 +12,10 @@ const Family& gpt2_family() {
                       {"num_hidden_layers", "n_layer"},
                       {"num_attention_heads", "n_head"},
                       {"max_position_embeddings", "n_positions"}},
-      .defaults = {{"vocab_size", 50257},
-                   {"n_positions", 1024},
-                   {"n_embd", 768},
-                   {"n_layer", 12},
-                   {"n_head", 12},
-                   {"activation_function", "gelu_new"},
-                   {"resid_pdrop", 0.1},
-                   {"embd_pdrop", 0.1},
-                   {"attn_pdrop", 0.1},
-                   {"layer_norm_epsilon", 1e-5},
-                   {"initializer_range", 0.02},
-                   {"tie_word_embeddings", true}},
+      .defaults = class_defaults(R"({
+        "vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12,
+        "activation_function": "gelu_new", "resid_pdrop": 0.1, "embd_pdrop": 0.1, "attn_pdrop": 0.1,
+        "layer_norm_epsilon": 1e-5, "initializer_range": 0.02, "tie_word_embeddings": true})"),
       .read =
           [](const Keys& keys, GptConfig& gpt) {
             gpt.max_position_embeddings = keys.integer("n_positions");

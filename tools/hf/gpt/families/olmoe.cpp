@@ -9,16 +9,10 @@ const Family& olmoe_family() {
       .model_type = "olmoe",
       .architecture = "OlmoeForCausalLM",
       .other_names = {{"num_local_experts", "num_experts"}},
-      .defaults = overridden(llama_family().defaults, {{"vocab_size", 50304},
-                                                       {"hidden_size", 2048},
-                                                       {"intermediate_size", 2048},
-                                                       {"num_hidden_layers", 16},
-                                                       {"num_attention_heads", 16},
-                                                       {"max_position_embeddings", 4096},
-                                                       {"rms_norm_eps", 1e-5},
-                                                       {"num_experts_per_tok", 8},
-                                                       {"num_experts", 64},
-                                                       {"norm_topk_prob", false}}),
+      .defaults = class_defaults(llama_family().defaults, R"({
+        "vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 2048,
+        "num_hidden_layers": 16, "num_attention_heads": 16, "max_position_embeddings": 4096,
+        "rms_norm_eps": 1e-5, "num_experts_per_tok": 8, "num_experts": 64, "norm_topk_prob": false})"),
       .read =
           [](const Keys& keys, GptConfig& gpt) {
             read_llama(keys, gpt);

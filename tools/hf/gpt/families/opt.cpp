@@ -9,17 +9,11 @@ const Family& opt_family() {
       .model_type = "opt",
       .architecture = "OPTForCausalLM",
       .keys = {.initializer = "init_std"},
-      .defaults = {{"vocab_size", 50272},
-                   {"hidden_size", 768},
-                   {"num_hidden_layers", 12},
-                   {"ffn_dim", 3072},
-                   {"max_position_embeddings", 2048},
-                   {"dropout", 0.1},
-                   {"attention_dropout", 0.0},
-                   {"num_attention_heads", 12},
-                   {"activation_function", "relu"},
-                   {"init_std", 0.02},
-                   {"tie_word_embeddings", true}},
+      .defaults = class_defaults(R"({
+        "vocab_size": 50272, "hidden_size": 768, "num_hidden_layers": 12, "ffn_dim": 3072,
+        "max_position_embeddings": 2048, "dropout": 0.1, "attention_dropout": 0.0,
+        "num_attention_heads": 12, "activation_function": "relu", "init_std": 0.02,
+        "tie_word_embeddings": true})"),
       .read =
           [](const Keys& keys, GptConfig& gpt) {
             gpt.ffn_hidden_size = keys.integer("ffn_dim");

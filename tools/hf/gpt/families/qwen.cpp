@@ -40,21 +40,17 @@ void write_qwen3(const GptConfig& gpt, Json& json) {
 
 // Qwen 2 and 2.5: a Llama with biases of queries, keys and values.
 const Family& qwen2_family() {
-  static const Family kFamily{
-      .name = "Qwen 2",
-      .model_type = "qwen2",
-      .architecture = "Qwen2ForCausalLM",
-      .defaults = overridden(llama_family().defaults, {{"vocab_size", 151936},
-                                                       {"intermediate_size", 22016},
-                                                       {"num_key_value_heads", 32},
-                                                       {"max_position_embeddings", 32768},
-                                                       {"use_sliding_window", false},
-                                                       {"sliding_window", 4096},
-                                                       {"max_window_layers", 28}}),
-      .read = read_qwen2,
-      .write = write_qwen,
-      .tensors = llama_tensors(),
-      .buffers = llama_family().buffers};
+  static const Family kFamily{.name = "Qwen 2",
+                              .model_type = "qwen2",
+                              .architecture = "Qwen2ForCausalLM",
+                              .defaults = class_defaults(llama_family().defaults, R"({
+        "vocab_size": 151936, "intermediate_size": 22016, "num_key_value_heads": 32,
+        "max_position_embeddings": 32768, "use_sliding_window": false, "sliding_window": 4096,
+        "max_window_layers": 28})"),
+                              .read = read_qwen2,
+                              .write = write_qwen,
+                              .tensors = llama_tensors(),
+                              .buffers = llama_family().buffers};
   return kFamily;
 }
 
@@ -63,7 +59,7 @@ const Family& qwen3_family() {
   static const Family kFamily{.name = "Qwen 3",
                               .model_type = "qwen3",
                               .architecture = "Qwen3ForCausalLM",
-                              .defaults = overridden(qwen2_family().defaults, {{"head_dim", 128}}),
+                              .defaults = class_defaults(qwen2_family().defaults, R"({"head_dim": 128})"),
                               .read = read_qwen3,
                               .write = write_qwen3,
                               .tensors = llama_tensors()};

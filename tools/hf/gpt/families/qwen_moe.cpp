@@ -7,10 +7,9 @@ namespace {
 
 // The defaults that Qwen 2 MoE and Qwen 3 MoE share.
 Json qwen_moe_defaults() {
-  return overridden(qwen2_family().defaults, {{"hidden_size", 2048},
-                                              {"num_hidden_layers", 24},
-                                              {"decoder_sparse_step", 1},
-                                              {"norm_topk_prob", false}});
+  return class_defaults(qwen2_family().defaults, R"({
+        "hidden_size": 2048, "num_hidden_layers": 24, "decoder_sparse_step": 1,
+        "norm_topk_prob": false})");
 }
 
 void read_qwen_moe(const Keys& keys, GptConfig& gpt) {
@@ -86,40 +85,32 @@ Family::Tensors::Experts expert_tensors() {
 
 // Qwen 1.5 and 2 with experts, of which one, with a gate, is for all tokens.
 const Family& qwen2_moe_family() {
-  static const Family kFamily{
-      .name = "Qwen 2 MoE",
-      .model_type = "qwen2_moe",
-      .architecture = "Qwen2MoeForCausalLM",
-      .other_names = {{"num_local_experts", "num_experts"}},
-      .defaults = overridden(qwen_moe_defaults(), {{"intermediate_size", 5632},
-                                                   {"num_attention_heads", 16},
-                                                   {"num_key_value_heads", 16},
-                                                   {"moe_intermediate_size", 1408},
-                                                   {"shared_expert_intermediate_size", 5632},
-                                                   {"num_experts_per_tok", 4},
-                                                   {"num_experts", 60},
-                                                   {"qkv_bias", true}}),
-      .read = read_qwen2_moe,
-      .write = write_qwen2_moe,
-      .tensors = tensors_of(/*shared=*/true)};
+  static const Family kFamily{.name = "Qwen 2 MoE",
+                              .model_type = "qwen2_moe",
+                              .architecture = "Qwen2MoeForCausalLM",
+                              .other_names = {{"num_local_experts", "num_experts"}},
+                              .defaults = class_defaults(qwen_moe_defaults(), R"({
+        "intermediate_size": 5632, "num_attention_heads": 16, "num_key_value_heads": 16,
+        "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
+        "num_experts_per_tok": 4, "num_experts": 60, "qkv_bias": true})"),
+                              .read = read_qwen2_moe,
+                              .write = write_qwen2_moe,
+                              .tensors = tensors_of(/*shared=*/true)};
   return kFamily;
 }
 
 // Qwen 3 with experts.
 const Family& qwen3_moe_family() {
-  static const Family kFamily{
-      .name = "Qwen 3 MoE",
-      .model_type = "qwen3_moe",
-      .architecture = "Qwen3MoeForCausalLM",
-      .other_names = {{"num_local_experts", "num_experts"}},
-      .defaults = overridden(qwen_moe_defaults(), {{"intermediate_size", 6144},
-                                                   {"num_key_value_heads", 4},
-                                                   {"moe_intermediate_size", 768},
-                                                   {"num_experts_per_tok", 8},
-                                                   {"num_experts", 128}}),
-      .read = read_qwen3_moe,
-      .write = write_qwen3_moe,
-      .tensors = tensors_of(/*shared=*/false)};
+  static const Family kFamily{.name = "Qwen 3 MoE",
+                              .model_type = "qwen3_moe",
+                              .architecture = "Qwen3MoeForCausalLM",
+                              .other_names = {{"num_local_experts", "num_experts"}},
+                              .defaults = class_defaults(qwen_moe_defaults(), R"({
+        "intermediate_size": 6144, "num_key_value_heads": 4, "moe_intermediate_size": 768,
+        "num_experts_per_tok": 8, "num_experts": 128})"),
+                              .read = read_qwen3_moe,
+                              .write = write_qwen3_moe,
+                              .tensors = tensors_of(/*shared=*/false)};
   return kFamily;
 }
 

@@ -8,21 +8,13 @@ const Family& starcoder2_family() {
       .name = "StarCoder 2",
       .model_type = "starcoder2",
       .architecture = "Starcoder2ForCausalLM",
-      .defaults = {{"vocab_size", 49152},
-                   {"hidden_size", 3072},
-                   {"intermediate_size", 12288},
-                   {"num_hidden_layers", 30},
-                   {"num_attention_heads", 24},
-                   {"num_key_value_heads", 2},
-                   {"hidden_act", "gelu_pytorch_tanh"},
-                   {"max_position_embeddings", 4096},
-                   {"initializer_range", 0.018042},
-                   {"norm_epsilon", 1e-5},
-                   {"attention_dropout", 0.0},
-                   {"residual_dropout", 0.0},
-                   {"embedding_dropout", 0.0},
-                   {"rope_theta", 10000.0},
-                   {"tie_word_embeddings", true}},
+      .defaults = class_defaults(R"({
+        "vocab_size": 49152, "hidden_size": 3072, "intermediate_size": 12288,
+        "num_hidden_layers": 30, "num_attention_heads": 24, "num_key_value_heads": 2,
+        "hidden_act": "gelu_pytorch_tanh", "max_position_embeddings": 4096,
+        "initializer_range": 0.018042, "norm_epsilon": 1e-5, "attention_dropout": 0.0,
+        "residual_dropout": 0.0, "embedding_dropout": 0.0, "rope_theta": 10000.0,
+        "tie_word_embeddings": true})"),
       .read =
           [](const Keys& keys, GptConfig& gpt) {
             gpt.num_key_value_heads = keys.integer("num_key_value_heads", gpt.num_attention_heads);
