@@ -2,9 +2,9 @@
 
 // Outputs that are whole or absent, written by one process at a time, beside files that are not
 // ours and stay as they are.
-#include "framework/format/output/build_folder.h"    // a folder before it gets its name
-#include "framework/format/output/claimed_output.h"  // the same for a file that a flag names
+#include "framework/format/output/claimed_output.h"  // a file that a flag names
 #include "framework/format/output/folder_record.h"   // our files in a folder that users share
 #include "framework/format/output/manifest.h"        // a folder's files, sizes and checksums
+#include "framework/format/output/output_folder.h"   // a folder that appears whole or not at all
 #include "framework/format/output/output_lock.h"     // the sole right to write an output
 #include "framework/format/output/own_entries.h"     // which entries of a folder may be removed

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <string>
@@ -21,6 +22,7 @@ int failure = 0;
 // Returns whether this call is the one to fail, with errno set.
 bool fails(const std::string& path) {
   if (watched.empty() || !path.starts_with(watched) || left.fetch_sub(1) != 0) return false;
+  if (failure == anymesh::FailingCall::kKill) kill(getpid(), SIGKILL);
   errno = failure;
   return true;
 }
@@ -36,6 +38,24 @@ bool fails(int file) {
 }  // namespace
 
 extern "C" {
+
+int unlinkat(int folder, const char* name, int flags) noexcept {
+  if (failure == anymesh::FailingCall::kKill) fails(folder);
+  return static_cast<int>(syscall(SYS_unlinkat, folder, name, flags));
+}
+
+int rmdir(const char* path) noexcept {
+  if (failure == anymesh::FailingCall::kKill) fails(std::string(path));
+  return static_cast<int>(syscall(SYS_unlinkat, AT_FDCWD, path, AT_REMOVEDIR));
+}
+
+int remove(const char* path) noexcept {
+  if (failure == anymesh::FailingCall::kKill) fails(std::string(path));
+  const auto without = [path](int flags) {
+    return static_cast<int>(syscall(SYS_unlinkat, AT_FDCWD, path, flags));
+  };
+  return without(0) == 0 ? 0 : errno == EISDIR ? without(AT_REMOVEDIR) : -1;
+}
 
 int open(const char* path, int flags, ...) {
   va_list more;
@@ -70,6 +90,10 @@ int rename(const char* from, const char* to) noexcept {
 int renameat2(int from_folder, const char* from, int to_folder, const char* to,
               unsigned int flags) noexcept {
   if (fails(std::string(from))) return -1;
+  if (anymesh::FailingCall::cannot_swap && (flags & RENAME_EXCHANGE) != 0) {
+    errno = EINVAL;
+    return -1;
+  }
   return static_cast<int>(syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
 }
 

@@ -304,7 +304,8 @@ TEST_F(HfFolder, ReplacesNothingButAnExport) {
               HasSubstr("global_step0_universal/diary; it would be replaced"));
   write_file(theirs_ / kHfConfigFile, "{}");
   EXPECT_THAT(message_of([&] { export_gpt({.checkpoint = save_, .output = theirs_}); }),
-              HasSubstr("config.json is of no export of ours"));
+              AllOf(HasSubstr("is not an unchanged export of ours, or not that alone, by "),
+                    HasSubstr("config.json; it would be replaced")));
 }
 
 // A killed run leaves its files beside the output, and the next one makes up for them.

@@ -239,7 +239,8 @@ TEST_F(HfFiles, SayTheSpecialTokensToGenerate) {
   EXPECT_EQ(read_file(generation), own);
   write_file(generation, "mine");
   EXPECT_THAT(message_of([&] { export_gpt({.checkpoint = save_, .output = back_}); }),
-              HasSubstr("generation_config.json is of no export of ours, or was changed since"));
+              AllOf(HasSubstr("is not an unchanged export of ours, or not that alone, by "),
+                    HasSubstr("generation_config.json; it would be replaced")));
 }
 
 }  // namespace

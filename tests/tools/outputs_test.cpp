@@ -12,6 +12,7 @@
 
 #include "framework/format/io.h"
 #include "framework/format/output.h"
+#include "framework/format/reshard.h"
 #include "framework/format/sharded.h"
 #include "framework/format/torch_file.h"
 #include "framework/format/whole.h"
@@ -261,11 +262,13 @@ TEST_F(Outputs, ExportsReplaceExportsAlone) {
   EXPECT_EQ(read_file(file), bytes);
   EXPECT_EQ(list_folder(w), ".anymesh.json, README.md, pytorch_model.bin");
 
-  std::string tuned = bytes;  // same size, later time
+  std::string tuned = bytes;  // same size
   tuned.back() ^= 1;
   write_file(file, tuned);
-  fs::last_write_time(file, fs::last_write_time(w / kRecordFile) + std::chrono::seconds(1));
-  expect_refused(file, [&] { return export_to(w); });
+  for (const int later : {1, -1}) {  // than the record, by a second
+    fs::last_write_time(file, fs::last_write_time(w / kRecordFile) + std::chrono::seconds(later));
+    expect_refused(file, [&] { return export_to(w); });
+  }
   fs::remove(w / kRecordFile);
   expect_refused(file, [&] { return export_to(w); });
   const fs::path shard = w / "pytorch_model-00001-of-00002.bin";
@@ -277,12 +280,49 @@ TEST_F(Outputs, ExportsReplaceExportsAlone) {
   EXPECT_EQ(read_file(w / "README.md"), "mine");
 }
 
+// As `cp -r` does: the copies are newer than the record.
+TEST_F(Outputs, ACopyOfAnExportIsOursToo) {
+  const fs::path w = folder_ / "w", copy = folder_ / "copy", file = copy / "pytorch_model.bin";
+  ASSERT_EQ(export_to(w), "");
+  fs::copy(w, copy);
+  fs::last_write_time(file, fs::last_write_time(copy / kRecordFile) + std::chrono::seconds(1));
+  EXPECT_EQ(export_to(copy), "");
+}
+
+// The names lead through a link into the source.
+TEST_F(Outputs, NoneIsWrittenIntoItsSource) {
+  const fs::path tag = copy_of("z1-bf16-dp2", folder_), link = folder_ / "link";
+  fs::create_directory_symlink(tag, link);
+  for (const fs::path& output : {link / "x", tag / "x", link / "x" / "y", link}) {
+    const auto converts = [&] {
+      return message_of([&] { convert_to_universal({.input = tag, .output = output}, {}); });
+    };
+    expect_refused(output, converts);
+    EXPECT_THAT(converts(), HasSubstr("must not be inside each other"));
+    expect_refused(output, [&] {
+      return message_of([&] {
+        reshard({.input = tag, .output = output, .target = ReshardTarget::parse("dp=3")}, {});
+      });
+    });
+    expect_refused(output, [&] { return export_to(output, {.checkpoint = tag}); });
+  }
+}
+
+// The user's folder has the name to which a replaced one moves where a file system cannot swap.
+TEST_F(Outputs, AFolderOfTheUsersKeepsItsName) {
+  const fs::path mine = replaced_of(output_) / "zero" / "thesis.txt";
+  fs::create_directories(mine.parent_path());
+  write_file(mine, "thesis");
+  expect_refused(mine, [this] { return convert(); });
+}
+
 TEST_F(Outputs, AnExportRemovesWhatAKilledOneLeftAndNoOtherTemporaryFile) {
   const fs::path w = folder_ / "w", build = w / "weights.tmp",
                  shard = "pytorch_model-00001-of-00009.bin";
   fs::create_directory(w);
   prepare_build_folder(build, {.files = {shard}});
   write_file(build / shard, "half");
+  write_file(w / ".anymesh.json.0123abcd.tmp", "half");
   write_file(thesis_, "thesis");
   fs::create_symlink(thesis_, w / "pytorch_model.bin.tmp");
   write_file(w / "mine.tmp", "mine");

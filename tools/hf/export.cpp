@@ -24,6 +24,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kWhat = "the output folder";  // in messages
+constexpr FolderKind kExport{"an unchanged export of ours", recorded_entries};
 
 // The small files of an export, by name.
 using Texts = std::map<std::string, std::string>;
@@ -57,12 +58,10 @@ Texts texts_of(const HfDescription& model, DType dtype, const std::vector<std::s
   return texts;
 }
 
-// Throws unless the folder may be replaced as a whole. It may hold only files that this export
-// writes too, and only as earlier exports left them. A generation_config.json of theirs may go.
-void check_replaceable_export(const fs::path& folder, const std::vector<std::string>& others) {
-  if (!fs::exists(folder)) return;
-  if (!fs::is_directory(folder))
-    throw DamagedFile(folder.string() + " is a file; expected a folder");
+// Throws if the folder has files that this export does not write too, and which would be lost. A
+// generation_config.json of an earlier one may go.
+void expect_no_more(const fs::path& folder, const std::vector<std::string>& others) {
+  if (!fs::is_directory(folder)) return;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
     if (!is_weights_file(name, /*safetensors=*/true) && name != kHfGenerationFile &&
@@ -70,11 +69,6 @@ void check_replaceable_export(const fs::path& folder, const std::vector<std::str
       throw DamagedFile(folder.string() + " has " + name +
                         ", which is of no earlier export; it would be replaced. Give another");
   }
-  if (const std::string foreign = first_foreign_entry(folder, recorded_entries(folder));
-      !foreign.empty())
-    throw DamagedFile(foreign +
-                      " is of no export of ours, or was changed since; its folder would "
-                      "be replaced. Give another");
 }
 
 // Returns the imported model's ids, else those of the tokenizer in `folder`, else the run's.
@@ -110,14 +104,6 @@ NamedTensors tensors_of(const CheckpointReader& checkpoint, const HfDescription&
   return tensors;
 }
 
-void publish_export(const fs::path& temporary, const fs::path& output,
-                    const std::vector<std::string>& others) {
-  finish_build_folder(temporary);
-  check_replaceable_export(output, others);
-  if (const fs::path old = publish_folder(temporary, output); !old.empty())
-    remove_ours(old, recorded_entries(old));
-}
-
 }  // namespace
 
 HfExport export_hf(const HfExportOptions& options, const DescribeHf& describe,
@@ -125,8 +111,7 @@ HfExport export_hf(const HfExportOptions& options, const DescribeHf& describe,
   const auto start = std::chrono::steady_clock::now();
   const fs::path path = resolve_tag(options.checkpoint, options.tag);
   const fs::path normal = fs::absolute(options.output).lexically_normal(),
-                 output = normal.has_filename() ? normal : normal.parent_path(),
-                 temporary = temporary_of(output);
+                 output = normal.has_filename() ? normal : normal.parent_path();
   const fs::path tokenizer = options.tokenizer.empty() ? options.checkpoint : options.tokenizer;
   const std::vector<std::string> carried = tokenizer_files(tokenizer);
   if (carried.empty() && !options.tokenizer.empty())
@@ -134,37 +119,36 @@ HfExport export_hf(const HfExportOptions& options, const DescribeHf& describe,
                       " nor another file of a tokenizer (--tokenizer)");
   std::vector<std::string> others = carried;  // files beside the weights
   others.insert(others.end(), {kHfConfigFile, std::string(kRecordFile)});
-  check_replaceable_export(output, others);
-  std::optional<OutputLock> claimed = claim_build(output, kWhat, recorded_entries);
+  expect_no_more(output, others);
+  OutputFolder out(output, kWhat, kExport);
   const SourceFiles sources(path);
   const CheckpointReader checkpoint = open_checkpoint(path, write_threads());
   HfDescription model = describe(checkpoint, token_ids_of(checkpoint, tokenizer));
   const Texts texts = texts_of(model, options.dtype, carried);
   if (texts.contains(kHfGenerationFile)) others.emplace_back(kHfGenerationFile);
   const NamedTensors tensors = tensors_of(checkpoint, model, options.dtype);
-  const OutputLock lock = lock_build(std::move(claimed), output, kWhat);
   RecordChecksums none;  // records are checked before reading, since a matrix is read in pieces
   HfExport report{.model = std::move(model.model),
                   .tokenizer = carried,
                   .source = checkpoint.description,
                   .notes = std::move(model.notes)};
+  const auto prepare = [&](BuildPlan plan) {
+    plan.others.insert(others.begin(), others.end());
+    out.prepare(plan);
+  };
   report.written = write_weights(tensors,
-                                 {.folder = temporary,
-                                  .others = others,
-                                  .otherwise = recorded_entries(temporary),
+                                 {.folder = out.folder(),
+                                  .prepare = prepare,
                                   .max_shard_size = options.max_shard_size,
                                   .safetensors = true},
                                  none, progress);
-  FolderRecord record(temporary);
-  for (const auto& [name, text] : texts) {
-    write_text_atomically(temporary / name, text);
-    record.add({file_of_text(name, text)});
-  }
-  record.add(copy_files(carried, tokenizer, temporary));
+  FolderRecord record(out.folder());
+  for (const auto& [name, text] : texts) record.write_in(name, text);
+  for (const std::string& name : carried) record.copy_in(tokenizer / name, name);
   record.add(report.written.listed);
   record.write();
   sources.expect_unchanged();
-  publish_export(temporary, output, others);
+  out.publish();
   report.seconds = seconds_since(start);
   return report;
 }

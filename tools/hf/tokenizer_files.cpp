@@ -116,18 +116,6 @@ std::vector<std::string> tokenizer_files(const std::filesystem::path& folder) {
   return names;
 }
 
-std::vector<Manifest::File> copy_files(const std::vector<std::string>& names,
-                                       const std::filesystem::path& from,
-                                       const std::filesystem::path& to) {
-  std::vector<Manifest::File> files;
-  for (const std::string& name : names) {
-    const std::string text = read_text(from / name, /*most=*/256 << 20);
-    write_text_atomically(to / name, text);
-    files.push_back(file_of_text(name, text));
-  }
-  return files;
-}
-
 TokenIds token_ids_beside(const fs::path& folder) {
   TokenIds ids;
   const nlohmann::json generation = read_object(folder / kHfGenerationFile);

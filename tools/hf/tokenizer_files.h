@@ -22,9 +22,6 @@ inline constexpr const char* kHfTokenizerFiles[] = {
 
 // Returns those that a folder has.
 std::vector<std::string> tokenizer_files(const std::filesystem::path& folder);
-std::vector<Manifest::File> copy_files(const std::vector<std::string>& names,
-                                       const std::filesystem::path& from,
-                                       const std::filesystem::path& to);
 
 // Ids of special tokens by the keys below, as far as they are known: one, several, or none for
 // null.

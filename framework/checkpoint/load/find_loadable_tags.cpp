@@ -31,8 +31,8 @@ std::pair<std::string, std::string> named_by(const fs::path& load_dir, std::stri
     return {"", path.string() + " is missing; there are: " + there};
   }
   try {
-    const std::string tag = read_tag(path);
-    if (is_tag_name(tag)) restore_replaced(replaced_of(load_dir / tag));
+    std::string tag = read_tag(path);
+    if (is_tag_name(tag)) tag = whole_folder(load_dir / tag).lexically_relative(load_dir);
     return {tag_in(load_dir, tag, path.string()), ""};
   } catch (const UserError& error) {  // no such folder
     return {"", error.what()};

@@ -15,30 +15,24 @@ fs::path save_16bit_model(const fs::path& save_dir, const std::string& save_file
   Communicator& world = *run.grid.world;
   expect_all_ranks(run, "save_16bit_model");
   const fs::path path = save_dir / save_filename;
-  fs::path beside;
   std::optional<OutputLock> lock;
+  std::optional<NewFile> file;
   all_or_none(world, [&] {
     if (world.rank() != 0) return;
     fs::create_directories(save_dir);
     if (auto ours = claim_output("save_16bit_model", path, {"a torch file", "PK\x03\x04"}))
       lock.emplace(std::move(*ours));
-    beside = new_file_beside(path);
+    file.emplace(path);
   });
-  try {
-    write_whole_model(run, {.exclude_frozen_parameters = exclude_frozen_parameters},
-                      [&](const std::string&, const Value& model, int) {
-                        write_torch_file(beside, model, /*threads=*/1);
-                        sync_file(beside);
-                      });
-    // Renames only after all ranks have sent their parts.
-    all_or_none(world, [&] {
-      if (world.rank() == 0) rename_durably(beside, path);
-    });
-  } catch (const CollectiveError&) {
-    std::error_code ignored;
-    if (world.rank() == 0) fs::remove(beside, ignored);
-    throw;
-  }
+  write_whole_model(run, {.exclude_frozen_parameters = exclude_frozen_parameters},
+                    [&](const std::string&, const Value& model, int) {
+                      write_torch_file(file->path(), model, /*threads=*/1);
+                      sync_file(file->path());
+                    });
+  // Renames only after all ranks have sent their parts.
+  all_or_none(world, [&] {
+    if (file) file->publish();
+  });
   return path;
 }
 

@@ -30,14 +30,6 @@ bool holds_a_checkpoint_file(const fs::path& folder) {
   });
 }
 
-std::optional<Manifest> readable_manifest(const fs::path& folder) {
-  try {
-    return read_manifest(folder);
-  } catch (const std::runtime_error&) {
-    return std::nullopt;
-  }
-}
-
 bool is_folder_itself(const fs::path& path) { return fs::is_directory(fs::symlink_status(path)); }
 
 bool nothing(const fs::path&, bool) { return false; }
@@ -53,11 +45,11 @@ IsOurs entries_of_tag(const fs::path& folder) {
 IsOurs entries_of_leftover(const fs::path& folder) {
   if (!is_folder_itself(folder)) return nothing;
   const bool is_of_a_save = holds_a_checkpoint_file(folder) || readable_manifest(folder);
-  return [is_of_a_save](const fs::path& name, bool is_folder) {
+  return entries_left(folder, [is_of_a_save](const fs::path& name, bool is_folder) {
     const fs::path file = final_name(name);
     return is_folder ? file != name && is_mark(file)
                      : is_of_a_save && is_named_as_ours(file, false);
-  };
+  });
 }
 
 }  // namespace anymesh

@@ -24,19 +24,16 @@ bool is_of_nobody(const fs::path& folder) {
 // Removes the leftovers of interrupted saves. A tag that such a save was replacing gets its name
 // back. Files that are not ours stay. Leftovers that cannot be removed are ignored.
 void remove_leftovers(const fs::path& save_dir) {
+  remove_unfinished(save_dir, [](const fs::path& name) {
+    return name == kLatestFile || name == kLatestUniversalFile || name == kZeroToFp32File ||
+           name == kRecordFile;
+  });
   for (const fs::directory_entry& entry : fs::directory_iterator(save_dir)) {
     const fs::path& path = entry.path();
-    const auto text = made_beside(path.filename());
-    if (text == kLatestFile || text == kZeroToFp32File) {
-      std::error_code ignored;
-      if (entry.symlink_status().type() == fs::file_type::regular) fs::remove(path, ignored);
-      continue;
-    }
     if (path.extension() != kTemporarySuffix || !entry.is_directory() || is_of_nobody(path))
       continue;
     const IsOurs is_ours = entries_of_leftover(path);
-    if (first_foreign_entry(path, is_ours).empty() && !restore_replaced(path))
-      remove_ours(path, is_ours);
+    if (!restore_replaced(path, is_ours)) remove_ours(path, is_ours);
   }
 }
 

@@ -1,6 +1,8 @@
 #include "framework/format/io/file_io.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +12,7 @@
 #include <cstring>
 #include <random>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "framework/format/io/byte_source.h"
@@ -90,15 +93,6 @@ std::filesystem::path replaced_of(const std::filesystem::path& to) {
   return temporary_of(to.string() + std::string(kReplacedSuffix));
 }
 
-bool restore_replaced(const std::filesystem::path& old) {
-  const std::string name = old.string(), suffix = replaced_of("");
-  if (!name.ends_with(suffix) || !std::filesystem::exists(old)) return false;
-  const std::string to = name.substr(0, name.size() - suffix.size());
-  if (std::filesystem::exists(to)) return false;
-  rename_durably(name, to);
-  return true;
-}
-
 std::filesystem::path existing_folder(std::filesystem::path path) {
   path = std::filesystem::absolute(path);
   while (!std::filesystem::exists(path)) path = path.parent_path();
@@ -137,17 +131,47 @@ std::filesystem::path temporary_of(const std::filesystem::path& path) {
   return path.string() + std::string(kTemporarySuffix);
 }
 
-std::filesystem::path new_file_beside(const std::filesystem::path& path) {
+NewFile::NewFile(std::filesystem::path to) : to_(std::move(to)) {
+  remove_unfinished(folder_of(to_),
+                    [this](const std::filesystem::path& name) { return name == to_.filename(); });
   std::random_device random;
-  for (;;) {
-    const std::filesystem::path beside =
-        temporary_of(path.string() + string_printf(".%0*x", kDigits, random()));
-    const int descriptor =
-        open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (descriptor < 0 && errno == EEXIST) continue;
-    if (descriptor < 0) throw_system_error("create", beside);
-    close(descriptor);
-    return beside;
+  for (struct stat status{}; status.st_nlink == 0;) {  // else somebody has just removed it
+    if (descriptor_ >= 0) close(descriptor_);
+    path_ = temporary_of(to_.string() + string_printf(".%0*x", kDigits, random()));
+    descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (descriptor_ < 0 && errno == EEXIST) continue;
+    if (descriptor_ < 0) throw_system_error("create", path_);
+    // Fails where there are no locks, and then nobody removes the file.
+    if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK)
+      fstat(descriptor_, &status);
+  }
+}
+
+NewFile::~NewFile() {
+  if (descriptor_ < 0) return;
+  unlink(path_.c_str());
+  close(descriptor_);
+}
+
+void NewFile::publish() {
+  sync_file(path_);
+  rename_durably(path_, to_);
+  close(std::exchange(descriptor_, -1));
+}
+
+void remove_unfinished(const std::filesystem::path& folder,
+                       const std::function<bool(const std::filesystem::path& name)>& is_ours) {
+  std::error_code unreadable;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, unreadable)) {
+    const auto name = made_beside(entry.path().filename());
+    if (!name || !is_ours(*name)) continue;
+    const int file = open(entry.path().c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (file < 0) continue;
+    struct stat status {};
+    fstat(file, &status);
+    if (S_ISREG(status.st_mode) && status.st_nlink == 1 && flock(file, LOCK_EX | LOCK_NB) == 0)
+      unlink(entry.path().c_str());
+    close(file);
   }
 }
 
@@ -162,16 +186,9 @@ std::optional<std::filesystem::path> made_beside(const std::filesystem::path& te
 }
 
 void write_text_atomically(const std::filesystem::path& path, std::string_view text) {
-  const std::filesystem::path beside = new_file_beside(path);
-  try {
-    DirectFile(beside, text.size()).write(0, std::as_bytes(std::span(text)));
-    sync_file(beside);
-    rename_durably(beside, path);
-  } catch (...) {
-    std::error_code ignored;
-    std::filesystem::remove(beside, ignored);
-    throw;
-  }
+  NewFile file(path);
+  DirectFile(file.path(), text.size()).write(0, std::as_bytes(std::span(text)));
+  file.publish();
 }
 
 std::string read_text(const std::filesystem::path& path, uint64_t most) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,10 +25,33 @@ void sync_file(const std::filesystem::path& path);
 void sync_file_system(const std::filesystem::path& path);
 // Returns PATH.tmp, under which a file or folder is written before it gets its name.
 std::filesystem::path temporary_of(const std::filesystem::path& path);
-// Creates an empty file PATH.1a2b3c4d.tmp under an unused name, and returns its path.
-std::filesystem::path new_file_beside(const std::filesystem::path& path);
-// Returns the PATH of a new_file_beside() name, or nothing for any other name.
+// A file PATH.1a2b3c4d.tmp with an unused name, which becomes PATH or goes:
+//
+//   NewFile file(folder / "latest");  // empty; first removes a killed run's files of such names
+//   ...                               // write to file.path()
+//   file.publish();                   // syncs it, renames it over PATH, syncs the folder
+//
+// A flock on it says that somebody writes it, so that no other process takes it for a killed run's.
+class NewFile {
+ public:
+  explicit NewFile(std::filesystem::path to);
+  ~NewFile();
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+  void publish();
+
+ private:
+  std::filesystem::path to_, path_;
+  int descriptor_ = -1;
+};
+
+// Returns the PATH of a NewFile's name, or nothing for any other name.
 std::optional<std::filesystem::path> made_beside(const std::filesystem::path& temporary);
+// Removes the files that killed runs were making of a `name` in the folder, where is_ours(name).
+void remove_unfinished(const std::filesystem::path& folder,
+                       const std::function<bool(const std::filesystem::path& name)>& is_ours);
 void write_text_atomically(const std::filesystem::path& path, std::string_view text);
 std::string read_text(const std::filesystem::path& path, uint64_t most = 64 << 10);  // bytes
 // Renames `from`, replacing a file named `to`, then syncs the folder.
@@ -39,9 +63,6 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 [[nodiscard]] std::filesystem::path publish_folder(const std::filesystem::path& from,
                                                    const std::filesystem::path& to);
 std::filesystem::path replaced_of(const std::filesystem::path& to);
-// Renames TO.old.tmp back to TO if TO is missing, as after a kill between the two renames of
-// publish_folder(). Returns whether it did.
-bool restore_replaced(const std::filesystem::path& old);
 // Returns the path if it exists, else its nearest existing ancestor. Throws if that is no folder.
 std::filesystem::path existing_folder(std::filesystem::path path);
 // Lists a folder's entries for messages, without lock files: "global_step100, global_step50,

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <filesystem>
-#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "framework/format/output/own_entries.h"
@@ -10,33 +10,40 @@
 namespace anymesh {
 
 // The record (.anymesh.json) of the files that our tools made in a folder, which may also hold a
-// user's files. A file is ours if the record lists it and its size and time show no later write.
+// user's files. A file is ours if the record lists its present size and checksum.
 //
 //   FolderRecord record(folder);               // under an OutputLock
 //   record.expect_ours({"model.safetensors"}, "; give another folder");
-//   record.publish(build, files);              // build/NAME -> folder/NAME
+//   record.move_in(build, files);              // build/NAME -> folder/NAME
 //   record.remove("pytorch_model-00002-of-00002.bin");
 //   record.write();
+//
+// Files are recorded before they get their names, beside what they replace, so that a kill leaves
+// no unrecorded file. write() at the end drops what they replaced, and what is gone.
 class FolderRecord {
  public:
   explicit FolderRecord(std::filesystem::path folder);
 
-  bool is_ours(const std::string& name) const { return ours_.contains(name); }
+  bool is_ours(const std::string& name) const;  // reads the file
   // Throws, naming the first existing file that is not ours.
   void expect_ours(const std::vector<std::string>& names, const std::string& remedy) const;
-  void add(const std::vector<Manifest::File>& files);
-  // Records the files before it renames the first, so that a kill leaves no unrecorded file.
-  void publish(const std::filesystem::path& build, const std::vector<Manifest::File>& files);
+
+  void move_in(const std::filesystem::path& build, const std::vector<Manifest::File>& files);
+  void copy_in(const std::filesystem::path& file, const std::string& name);
+  void write_in(const std::string& name, std::string_view text);
+  void add(const std::vector<Manifest::File>& files);  // of files that are there
   void remove(const std::string& name);
-  void write() const;
+  void write();
 
  private:
+  void announce(const std::vector<Manifest::File>& files);
+  void store(const std::vector<Manifest::File>& files);
+
   std::filesystem::path folder_;
-  std::vector<Manifest::File> files_;
-  std::set<std::string> ours_;
+  std::vector<Manifest::File> files_;  // the last of a name is the newest
 };
 
-// Accepts the record and the files it lists. For a folder that should hold nothing else.
+// Accepts the record and the files that are ours by it. For a folder that should hold nothing else.
 IsOurs recorded_entries(const std::filesystem::path& folder);
 
 }  // namespace anymesh

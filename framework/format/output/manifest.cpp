@@ -140,6 +140,14 @@ std::optional<Manifest> read_manifest(const fs::path& folder, std::string_view f
   return manifest;
 }
 
+std::optional<Manifest> readable_manifest(const fs::path& folder, std::string_view file) {
+  try {
+    if (fs::is_directory(fs::symlink_status(folder))) return read_manifest(folder, file);
+  } catch (const std::runtime_error&) {
+  }
+  return std::nullopt;
+}
+
 std::string size_damage(const fs::path& folder, const std::vector<Manifest::File>& files) {
   return damage_of(folder, files, [](const fs::path& path, const Manifest::File& file) {
     std::error_code error;

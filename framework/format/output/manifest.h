@@ -44,6 +44,9 @@ Manifest::File file_of_text(const std::string& name, std::string_view text);
 // Our other lists of files have the same form under another name.
 std::optional<Manifest> read_manifest(const std::filesystem::path& folder,
                                       std::string_view file = kManifestFile);
+// The same, but a manifest that cannot be read counts as none. Does not follow a link to a folder.
+std::optional<Manifest> readable_manifest(const std::filesystem::path& folder,
+                                          std::string_view file = kManifestFile);
 
 // Returns the files that are missing or have another size, by file metadata alone: "path: has 5
 // bytes, 7 were written (written on host); ...". Empty if there are none.

@@ -44,12 +44,15 @@ bool is_random_state(const std::string& name) {
          rank_in(name, "random_states_", ".pkl");
 }
 
+// Not a link, which might lead to anybody's file.
+bool is_file_itself(const fs::path& path) { return fs::is_regular_file(fs::symlink_status(path)); }
+
 void add_random_states(const fs::path& folder, std::string (*name_of)(int rank, int ranks),
                        int old_ranks, int ranks, std::vector<BesideFile>& files,
                        std::vector<std::string>& notes) {
   for (int rank = 0; rank < ranks; ++rank) {
     const std::string from = name_of(rank, old_ranks), to = name_of(rank, ranks);
-    if (rank < old_ranks && fs::is_regular_file(folder / from)) {
+    if (rank < old_ranks && is_file_itself(folder / from)) {
       files.push_back({from, to});
     } else {
       notes.push_back(to + ": " +
@@ -83,12 +86,14 @@ std::vector<BesideFile> files_beside(const fs::path& tag, int old_ranks, int ran
   std::vector<BesideFile> files;
   if (!trainer && !accelerate) {
     for (const std::string script : kScripts)
-      if (fs::is_regular_file(folder / script)) files.push_back({script, script});
+      if (is_file_itself(folder / script)) files.push_back({script, script});
     return files;
   }
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename();
-    if (entry.is_regular_file() && belongs(name)) files.push_back({name, name});
+    if (!belongs(name)) continue;
+    if (is_file_itself(entry.path())) files.push_back({name, name});
+    if (entry.is_symlink()) notes.push_back(name + ": is a link, and is not copied");
   }
   std::ranges::sort(files, {}, &BesideFile::from);
   add_random_states(folder, trainer ? trainers : accelerates, old_ranks, ranks, files, notes);
@@ -111,23 +116,9 @@ std::vector<std::string> write_beside(const fs::path& tag, const fs::path& outpu
   FolderRecord record(to);
   const std::vector<std::string> names = targets(files);
   record.expect_ours(names, "");
-  // Records a file before the rename, beside its old entry, so that a kill leaves no unrecorded file.
-  const auto publish = [&](const fs::path& made, const Manifest::File& listed) {
-    record.add({listed});
-    record.write();
-    rename_durably(made, to / listed.name);
-  };
-  for (const BesideFile& file : files) {
-    const fs::path made = new_file_beside(to / file.to);
-    fs::copy_file(from / file.from, made, fs::copy_options::overwrite_existing);
-    sync_file(made);
-    publish(made, {.name = file.to, .bytes = fs::file_size(made)});
-  }
-  const std::string text = output.filename();
-  const fs::path made = new_file_beside(to / kLatestFile);
-  write_text_atomically(made, text);
-  publish(made, file_of_text(names.back(), text));
-  FolderRecord(to).write();  // without the old entries
+  for (const BesideFile& file : files) record.copy_in(from / file.from, file.to);
+  record.write_in(names.back(), output.filename().string());
+  record.write();
   return names;
 }
 

@@ -2,11 +2,9 @@
 
 #include <chrono>
 #include <cmath>
-#include <optional>
 
 #include "framework/format/io/file_io.h"
-#include "framework/format/output/build_folder.h"
-#include "framework/format/output/own_entries.h"
+#include "framework/format/output/output_folder.h"
 #include "framework/format/reshard/beside.h"
 #include "framework/format/reshard/model_files.h"
 #include "framework/format/reshard/optimizer_files.h"
@@ -24,22 +22,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-IsOurs resharded_entries(const fs::path& folder) {
-  std::optional<Manifest> manifest;
-  try {
-    if (fs::is_directory(fs::symlink_status(folder))) manifest = read_manifest(folder);
-  } catch (const std::runtime_error&) {  // an unreadable manifest counts as none
-  }
-  return manifest ? entries_of(*manifest) : [](const fs::path&, bool) { return false; };
-}
-
-// Throws unless `folder` is absent or holds only files that its manifest lists.
-void check_replaceable_tag(const fs::path& folder) {
-  const std::string foreign = first_foreign_entry(folder, resharded_entries(folder));
-  if (!foreign.empty())
-    throw UserError(std::string(kOutputFlag) + " " + folder.string() + " has " + foreign +
-                    ", which no manifest of ours lists; it would be replaced. Give another");
-}
+constexpr FolderKind kTag{"a tag with a manifest of ours", [](const fs::path& folder) -> IsOurs {
+                            if (const auto manifest = readable_manifest(folder))
+                              return entries_of(*manifest);
+                            return [](const fs::path&, bool) { return false; };
+                          }};
 
 // Returns the loss scaler that DeepSpeed starts fp16 with, by the config.
 Value new_scaler(const Value& config, DType dtype) {
@@ -197,26 +184,17 @@ uint64_t bytes_of(const std::vector<BesideFile>& files, const fs::path& folder) 
   return bytes;
 }
 
-// Writes the files to output.tmp, and gives it its name.
-void write_tag(const fs::path& output, const std::vector<StreamedFile>& files,
+void write_tag(OutputFolder& out, const std::string& tag, const std::vector<StreamedFile>& files,
                const SourceFiles& sources, int64_t iteration, int threads, RecordChecksums& checks,
                ReshardReport& report) {
-  const fs::path temporary = temporary_of(output), old = replaced_of(output);
-  restore_replaced(old);
-  check_replaceable_tag(output);
-  check_replaceable_tag(old);
   BuildPlan build{.others = {kManifestFile}};
   for (const StreamedFile& file : files) build.files.insert(file.path.filename());
-  prepare_build_folder(temporary, build, resharded_entries(temporary));
-  remove_ours(old, resharded_entries(old));
+  out.prepare(build);
   const WriteResult written = stream_checked(files, threads, checks);
   report.kept = written.kept;
   sources.expect_unchanged();
-  write_manifest(temporary, output.filename(), iteration, files, written.crcs);
-  finish_build_folder(temporary);
-  check_replaceable_tag(output);
-  if (const fs::path replaced = publish_folder(temporary, output); !replaced.empty())
-    remove_ours(replaced, resharded_entries(replaced));
+  write_manifest(out.folder(), tag, iteration, files, written.crcs);
+  out.publish();
 }
 
 }  // namespace
@@ -225,9 +203,8 @@ ReshardReport reshard(const ReshardOptions& options, const ProgressCallback& pro
   const auto start = std::chrono::steady_clock::now();
   ReshardReport report;
   const fs::path input = resolve_tag(without_trailing_slash(options.input), "", &report.notes),
-                 output = without_trailing_slash(options.output), temporary = temporary_of(output);
-  check_apart(input, output);
-  check_replaceable_tag(output);
+                 output = without_trailing_slash(options.output);
+  expect_apart(input, output);
   RecordChecksums checks;
   const SourceFiles sources(input);
   const ReshardSource source = open_source(options, input, checks, report);
@@ -235,34 +212,34 @@ ReshardReport reshard(const ReshardOptions& options, const ProgressCallback& pro
   const auto ranks = [](const CheckpointMesh& mesh) {
     return mesh.tp_size * mesh.pp_size * mesh.dp_size;
   };
-  const bool apart = input.parent_path() != output.parent_path();
+  std::error_code absent;
+  const bool apart = !fs::equivalent(input.parent_path(), output.parent_path(), absent);
   const std::vector<BesideFile> beside =
       apart ? files_beside(input, ranks(report.from), ranks(report.to), report.notes)
             : std::vector<BesideFile>();
   if (apart) check_beside(output, beside);
 
-  if (options.dry_run) check_build_folder(temporary, resharded_entries(temporary));
-  std::optional<OutputLock> claimed =
-      options.dry_run ? std::nullopt : claim_build(output, kOutputFlag, resharded_entries);
-  const Plan plan(source, temporary, report.to, checks, report);
+  OutputFolder out(output, kOutputFlag, kTag, options.dry_run);
+  const Plan plan(source, out.folder(), report.to, checks, report);
   ProgressCounter uncounted(0, {});
   report.bytes = bytes_of(plan.files(uncounted));
   ProgressCounter counter(report.bytes, progress);
   const std::vector<StreamedFile> files = plan.files(counter);
   report.files = static_cast<int64_t>(files.size());
-  report.free_bytes = fs::space(existing_folder(temporary)).available;
+  report.free_bytes = fs::space(existing_folder(out.folder())).available;
   report.refusal = lack_of_space(
-      temporary, files, report.bytes + bytes_of(beside, input.parent_path()), report.free_bytes);
+      out.folder(), files, report.bytes + bytes_of(beside, input.parent_path()), report.free_bytes);
   if (options.dry_run) return report;
   if (!report.refusal.empty()) throw UserError(report.refusal);
-  const OutputLock lock = lock_build(std::move(claimed), output, kOutputFlag);
   std::optional<OutputLock> folder_lock;  // a run under another tag would write `latest` too
   if (apart) {
+    fs::create_directories(output.parent_path());
     folder_lock.emplace(OutputLock::inside(output.parent_path(), kOutputFlag));
     check_beside(output, beside);
   }
   const Value steps = source.model_states[0].find(keys::kGlobalSteps).value_or(0);
-  write_tag(output, files, sources, steps.as_int(), options.threads, checks, report);
+  write_tag(out, output.filename(), files, sources, steps.as_int(), options.threads, checks,
+            report);
   if (apart) report.beside = write_beside(input, output, beside);
   report.seconds = seconds_since(start);
   return report;

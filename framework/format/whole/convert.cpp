@@ -7,8 +7,6 @@
 
 #include "framework/format/io/file_io.h"
 #include "framework/format/io/write_files.h"
-#include "framework/format/output/build_folder.h"
-#include "framework/format/output/output_lock.h"
 #include "framework/format/sharded/source_files.h"
 #include "framework/format/torch_file/record_checksums.h"
 #include "framework/format/torch_file/torch_file.h"
@@ -188,9 +186,9 @@ class Conversion {
     report.refusal = lack_of_space(folder_, files_, report.bytes, report.free_bytes);
   }
 
-  void write(const fs::path& output, const ConvertOptions& options, const SourceFiles& sources,
-             RecordChecksums& checks, ConvertReport& report) {
-    prepare_universal_folder(output, kOutputFlag, files_);
+  void write(OutputFolder& out, const fs::path& output, const ConvertOptions& options,
+             const SourceFiles& sources, RecordChecksums& checks, ConvertReport& report) {
+    out.prepare(universal_plan(folder_, files_));
     const WriteResult written = stream_checked(files_, options.write_workers, checks);
     report.kept = written.kept;
     for (size_t i = 0; i < plan_.files.size(); ++i) {
@@ -204,12 +202,12 @@ class Conversion {
     }
     sources.expect_unchanged();
     const Value steps = source_.model_states[0].find(keys::kGlobalSteps).value_or(0);
-    publish_universal_folder(output, steps.as_int(), files_, written.crcs);
+    publish_universal_folder(out, output.filename(), steps.as_int(), files_, written.crcs);
   }
 
   // Writes a sample of the tensors to a temporary file. Returns bytes a second.
   double measured_rate(const fs::path& folder, int threads) const {
-    const fs::path probe = new_file_beside(folder / kSampleFile);
+    const NewFile probe(folder / kSampleFile);
     constexpr uint64_t kSample = 256 << 20;
     FileLayout sample;
     for (const OutputFilePlan& file : plan_.files) {
@@ -219,16 +217,9 @@ class Conversion {
       sample.add(std::make_shared<SubRange>(bytes, 0, size));
     }
     const auto start = Clock::now();
-    try {
-      write_files({{probe, sample}}, threads);
-      sync_file(probe);
-    } catch (...) {
-      fs::remove(probe);
-      throw;
-    }
-    const double seconds = seconds_since(start);
-    fs::remove(probe);
-    return static_cast<double>(sample.size) / seconds;
+    write_files({{probe.path(), sample}}, threads);
+    sync_file(probe.path());
+    return static_cast<double>(sample.size) / seconds_since(start);
   }
 
  private:
@@ -283,8 +274,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   ConvertReport report;
   const fs::path output = without_trailing_slash(options.output),
                  input = resolve_tag(without_trailing_slash(options.input), "", &report.warnings);
-  check_apart(input, output);
-  check_replaceable(output, kOutputFlag);
+  expect_apart(input, output);
   RecordChecksums checks;
   const SourceFiles sources(input);
   const ShardedCheckpoint source = open_source(options, input, checks);
@@ -297,11 +287,8 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   if (std::string note = checks.note(); !note.empty()) report.warnings.push_back(std::move(note));
   describe(source, plan, options.strict, report);
 
-  const fs::path temporary = temporary_of(output);
-  if (options.dry_run) check_build_folder(temporary, universal_entries(temporary));
-  std::optional<OutputLock> claimed =
-      options.dry_run ? std::nullopt : claim_build(output, kOutputFlag, universal_entries);
-  Conversion conversion(temporary, source, plan, checks, progress);
+  OutputFolder out(output, kOutputFlag, kUniversal, options.dry_run);
+  Conversion conversion(out.folder(), source, plan, checks, progress);
   conversion.expect(report);
   if (options.dry_run) {
     if (!report.refusal.empty()) return report;
@@ -311,8 +298,7 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
     return report;
   }
   if (!report.refusal.empty()) throw UserError(report.refusal);
-  const OutputLock lock = lock_build(std::move(claimed), output, kOutputFlag);
-  conversion.write(output, options, sources, checks, report);
+  conversion.write(out, output, options, sources, checks, report);
   report.seconds = seconds_since(start);
   return report;
 }

@@ -7,14 +7,15 @@
 #include <set>
 
 #include "framework/format/io/file_io.h"
-#include "framework/format/output/build_folder.h"
 #include "framework/format/output/folder_record.h"
 #include "framework/format/output/manifest.h"
+#include "framework/format/output/output_folder.h"
 #include "framework/format/output/output_lock.h"
 #include "framework/format/sharded/source_files.h"
 #include "framework/format/sharded/tensor_views.h"
 #include "framework/format/torch_file/record_checksums.h"
 #include "framework/format/torch_file/torch_file.h"
+#include "framework/format/whole/streamed_output.h"
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"
 #include "framework/util/stopwatch.h"
@@ -93,16 +94,18 @@ std::map<std::string, TensorRecord> exact_tensors(const Value& metadata, const L
   return tensors;
 }
 
-// Creates the output folder. Throws if the source is in it.
+// Creates the output folder. Throws if it is the source's folder, or lies in a checkpoint.
 void make_output(const fs::path& output, const CheckpointReader& checkpoint) {
   if (fs::exists(output) && !fs::is_directory(output))
     throw UserError(output.string() + " is a file; expected the folder to write the weights to");
-  fs::create_directories(output);
-  const bool is_file = fs::is_regular_file(checkpoint.path);
+  const bool is_weights = checkpoint.kind == CheckpointReader::Kind::kWeights,
+             is_file = fs::is_regular_file(checkpoint.path);
   const fs::path source = is_file ? fs::absolute(checkpoint.path).parent_path() : checkpoint.path;
-  if (fs::equivalent(output, source))
-    throw UserError(output.string() +
-                    " holds the weights to be exported; expected another output folder");
+  std::error_code absent;
+  if (fs::equivalent(output, source, absent) || (!is_weights && is_inside(output, source)))
+    throw UserError(output.string() + " holds the weights to be exported, or lies in " +
+                    source.string() + ", which does; expected another output folder");
+  fs::create_directories(output);
 }
 
 // Returns the folder's weights files of this format: an earlier export, which will be removed.
@@ -142,7 +145,7 @@ void give_names(const fs::path& build, const WrittenWeights& written,
                 const std::vector<std::string>& earlier, FolderRecord& record) {
   for (const std::string& name : earlier)
     if (name.ends_with(kIndexSuffix)) record.remove(name);
-  record.publish(build, written.listed);
+  record.move_in(build, written.listed);
   for (const std::string& name : earlier)
     if (std::ranges::find(written.listed, name, &Manifest::File::name) == written.listed.end())
       record.remove(name);
@@ -203,11 +206,13 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
   const OutputLock lock = OutputLock::inside(options.output, "the output folder");
   FolderRecord record(options.output);
   const std::vector<std::string> earlier = earlier_weights(options, record);
-  Fp32Report report{write_weights(tensors,
-                                  {.folder = build,
-                                   .max_shard_size = options.max_shard_size,
-                                   .safetensors = options.safetensors},
-                                  checks, progress)};
+  Fp32Report report{
+      write_weights(tensors,
+                    {.folder = build,
+                     .prepare = [&](const BuildPlan& plan) { prepare_build_folder(build, plan); },
+                     .max_shard_size = options.max_shard_size,
+                     .safetensors = options.safetensors},
+                    checks, progress)};
   sources.expect_unchanged();
   sync_file_system(build);
   give_names(build, report, earlier, record);

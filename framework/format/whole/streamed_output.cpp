@@ -19,11 +19,17 @@ fs::path without_trailing_slash(const fs::path& path) {
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-void check_apart(const fs::path& input, const fs::path& output) {
-  const auto [a, b] = std::mismatch(input.begin(), input.end(), output.begin(), output.end());
-  if (a == input.end() || b == output.end())
-    throw UserError("--output_folder " + output.string() + " and --input_folder " + input.string() +
-                    " must not be inside each other");
+bool is_inside(const fs::path& inner, const fs::path& outer) {
+  std::error_code absent;
+  fs::path up = fs::weakly_canonical(inner);
+  while (!fs::equivalent(up, outer, absent) && up != up.parent_path()) up = up.parent_path();
+  return fs::equivalent(up, outer, absent);
+}
+
+void expect_apart(const fs::path& input, const fs::path& output) {
+  if (is_inside(output, input) || is_inside(input, output))
+    throw UserError(std::string(kOutputFlag) + " " + output.string() + " and --input_folder " +
+                    input.string() + " must not be inside each other");
 }
 
 std::string lack_of_space(const fs::path& folder, const std::vector<StreamedFile>& files,

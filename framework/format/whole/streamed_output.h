@@ -17,8 +17,10 @@ inline constexpr const char* kOutputFlag = "--output_folder";  // of both, for m
 
 // Returns the absolute path, without a final slash.
 std::filesystem::path without_trailing_slash(const std::filesystem::path& path);
-// Throws if one of the folders is inside the other.
-void check_apart(const std::filesystem::path& input, const std::filesystem::path& output);
+// Whether the paths, which may lead through links, mean a folder and something in it, or the same.
+bool is_inside(const std::filesystem::path& inner, const std::filesystem::path& outer);
+// Throws if --input_folder and --output_folder are inside each other.
+void expect_apart(const std::filesystem::path& input, const std::filesystem::path& output);
 
 // Returns why files of `bytes` in all do not fit on the disk, or "". Files left by an interrupted
 // run already have their space.

@@ -1,13 +1,9 @@
 #include "framework/format/whole/universal_folder.h"
 
 #include <algorithm>
-#include <optional>
-#include <stdexcept>
 
 #include "framework/format/io/file_io.h"
 #include "framework/format/layout/names.h"
-#include "framework/format/output/build_folder.h"
-#include "framework/format/output/manifest.h"
 #include "framework/format/torch_file/zip.h"
 #include "framework/format/whole/streamed_output.h"
 #include "framework/util/errors.h"
@@ -72,19 +68,16 @@ void add_other_names(const fs::path& folder, const std::vector<StreamedFile>& fi
 }  // namespace
 
 IsOurs universal_entries(const fs::path& folder) {
-  if (!fs::is_directory(fs::symlink_status(folder / kZeroFolder)))
-    return [](const fs::path&, bool) { return false; };
-  std::optional<Manifest> manifest;
-  try {
-    manifest = read_manifest(folder);
-  } catch (const std::runtime_error&) {  // an unreadable manifest counts as none
-  }
+  const auto manifest = readable_manifest(folder);
   if (!manifest) {
-    return [folder](const fs::path& name, bool is_folder) {
-      return is_of_kind(name, is_folder) && (is_folder || has_torch_file(folder / name));
+    const bool has_zero = fs::is_directory(fs::symlink_status(folder / kZeroFolder));
+    return [folder, has_zero](const fs::path& name, bool is_folder) {
+      return has_zero && is_of_kind(name, is_folder) &&
+             (is_folder || has_torch_file(folder / name));
     };
   }
   const IsOurs listed = entries_of(*manifest);
+  if (!listed(kZeroFolder, true)) return [](const fs::path&, bool) { return false; };
   return [listed](const fs::path& name, bool is_folder) {
     const fs::path plan = kPlanFile;
     return listed(name, is_folder) || name == (is_folder ? plan.parent_path() : plan) ||
@@ -92,42 +85,23 @@ IsOurs universal_entries(const fs::path& folder) {
   };
 }
 
-void check_replaceable(const fs::path& folder, const std::string& what) {
-  const std::string foreign = first_foreign_entry(folder, universal_entries(folder));
-  if (foreign.empty()) return;
-  throw UserError(what + " " + folder.string() +
-                  " exists and is not a universal checkpoint, or not that alone, by " + foreign +
-                  "; it would be replaced. Give another");
-}
-
-void prepare_universal_folder(const fs::path& output, const std::string& what,
-                              const std::vector<StreamedFile>& files) {
-  const fs::path temporary = temporary_of(output), old = replaced_of(output);
-  restore_replaced(old);
-  check_replaceable(output, what);
-  check_replaceable(old, what);
+BuildPlan universal_plan(const fs::path& folder, const std::vector<StreamedFile>& files) {
   BuildPlan plan{.others = {kManifestFile, kPlanFile}};
   for (const StreamedFile& file : files) {
-    const fs::path name = file.path.lexically_relative(temporary);
+    const fs::path name = file.path.lexically_relative(folder);
     plan.files.insert(name);
     if (const auto parsed = parse_checkpoint_file_name(name.string()))
       plan.others.insert(other_name(*parsed));
   }
-  prepare_build_folder(temporary, plan, universal_entries(temporary));
-  remove_ours(old, universal_entries(old));
+  return plan;
 }
 
-void publish_universal_folder(const fs::path& output, int64_t iteration,
+void publish_universal_folder(OutputFolder& out, const std::string& tag, int64_t iteration,
                               const std::vector<StreamedFile>& files,
                               const std::vector<uint32_t>& crcs) {
-  const fs::path folder = temporary_of(output);
-  write_manifest(folder, output.filename(), iteration, files, crcs);
-  add_other_names(folder, files);
-  finish_build_folder(folder);
-  check_replaceable(output, "the output");
-  const fs::path old = publish_folder(folder, output);
-  write_text_atomically(output.parent_path() / kLatestUniversalFile, output.filename().string());
-  if (!old.empty()) remove_ours(old, universal_entries(old));
+  write_manifest(out.folder(), tag, iteration, files, crcs);
+  add_other_names(out.folder(), files);
+  out.publish(kLatestUniversalFile);
 }
 
 }  // namespace anymesh

@@ -7,37 +7,30 @@
 #include <vector>
 
 #include "framework/format/io/write_files.h"
-#include "framework/format/output/own_entries.h"
+#include "framework/format/output/output_folder.h"
 
 namespace anymesh {
 
-// A universal folder is built under the name OUTPUT.tmp and renamed when it is complete:
+// How a universal folder is written:
 //
-//   const OutputLock lock = OutputLock::beside(output, "--output_folder");
-//   prepare_universal_folder(output, "--output_folder", files);  // files: paths in OUTPUT.tmp
+//   OutputFolder out(output, "--output_folder", kUniversal);
+//   out.prepare(universal_plan(out.folder(), files));          // files: paths in out.folder()
 //   const WriteResult written = write_files(files, threads);
-//   publish_universal_folder(output, iteration, files, written.crcs);
+//   publish_universal_folder(out, output.filename(), iteration, files, written.crcs);
 
 inline constexpr std::string_view kPlanFile = "tmp/plan.json";  // written on request
 
 // Returns a predicate for a universal checkpoint's entries. Its manifest lists them. Without a
-// manifest, as in DeepSpeed's folders, they are torch files of the right names. A folder without
-// zero/ has none.
+// manifest, as in DeepSpeed's folders, they are torch files of the right names, beside a zero/.
 IsOurs universal_entries(const std::filesystem::path& folder);
+inline constexpr FolderKind kUniversal{"a universal checkpoint", universal_entries};
 
-// Throws unless `folder` is absent, empty, or holds a universal checkpoint and nothing else, as all
-// of it will be replaced. `what` names it in the message.
-void check_replaceable(const std::filesystem::path& folder, const std::string& what);
+BuildPlan universal_plan(const std::filesystem::path& folder,
+                         const std::vector<StreamedFile>& files);
 
-// Restores the name of an old folder that a killed run had moved aside, checks again, and makes the
-// folders of `files`. An interrupted run's leftovers are removed, except for `files`, which are
-// reused where they match.
-void prepare_universal_folder(const std::filesystem::path& output, const std::string& what,
-                              const std::vector<StreamedFile>& files);
-
-// Writes the manifest, gives metadata files their second names, renames the folder, writes
-// `latest_universal` beside it, and removes the folder it replaced.
-void publish_universal_folder(const std::filesystem::path& output, int64_t iteration,
+// Writes the manifest, gives metadata files their second names, and publishes the folder, and its
+// name in `latest_universal`.
+void publish_universal_folder(OutputFolder& out, const std::string& tag, int64_t iteration,
                               const std::vector<StreamedFile>& files,
                               const std::vector<uint32_t>& crcs);
 

@@ -93,7 +93,6 @@ WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& 
   ProgressCounter counter(written.weights, progress);
   std::vector<StreamedFile> streamed;
   BuildPlan plan{.others = {index}};
-  plan.others.insert(options.others.begin(), options.others.end());
   for (NamedTensors& shard : shards) {
     written.tensors += static_cast<int64_t>(shard.size());
     const std::string name = file_name(stem, suffix, written.files.size(), shards.size());
@@ -102,7 +101,7 @@ WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& 
         streamed_shard(options.folder / name, counted(shard, counter), options.safetensors));
     written.files.push_back({name, streamed.back().layout.size, std::move(shard)});
   }
-  prepare_build_folder(options.folder, plan, options.otherwise);
+  options.prepare(plan);
   const WriteResult result = write_files(streamed, write_threads());
   checks.finish(write_threads());
   for (size_t i = 0; i < streamed.size(); ++i)

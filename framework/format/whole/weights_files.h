@@ -2,11 +2,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "framework/format/io/progress.h"
-#include "framework/format/output/build_folder.h"
+#include "framework/format/output/output_folder.h"
 #include "framework/format/torch_file/safetensors.h"
 
 namespace anymesh {
@@ -19,13 +20,12 @@ class RecordChecksums;
 //   pytorch_model-00001-of-00003.bin, ..., pytorch_model.bin.index.json
 //   model.safetensors, model-00001-of-00003.safetensors  with safetensors = true
 //
-// Tensors are streamed (write_files.h) to a build folder, and the caller moves the files from
-// there. Over a killed export's leftovers, only missing or differing bytes are written. In .bin,
-// tensors that share `bytes` share one storage; safetensors has no shared storage.
+// Tensors are streamed (write_files.h) to a build folder (output_folder.h), and the caller moves
+// the files from there. Over a killed export's leftovers, only missing or differing bytes are
+// written. In .bin, tensors that share `bytes` share a storage; safetensors has no shared storage.
 struct WeightsOptions {
-  std::filesystem::path folder;          // the build folder (build_folder.h)
-  std::vector<std::string> others = {};  // files the caller will write there
-  IsOurs otherwise = nullptr;            // as in check_build_folder()
+  std::filesystem::path folder;                   // the build folder
+  std::function<void(const BuildPlan&)> prepare;  // prepares it for these files
   uint64_t max_shard_size = 5'000'000'000;
   bool safetensors = false;
 };

@@ -378,7 +378,10 @@ RANKS_TEST_F(Recovery, GivesAReplacedTagItsNameBack) {
   run.engine.save_checkpoint(folder_, {.tag = "best"});
   if (is_first()) fs::rename(folder_ / "best", folder_ / "best.old.tmp");
   test_world()->barrier();
-  EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "best");
+  EXPECT_EQ(run.engine.load_checkpoint(folder_).path, folder_ / "best.old.tmp");
+  EXPECT_FALSE(fs::exists(folder_ / "best")) << "a reader renames nothing";
+  run.engine.save_checkpoint(folder_);
+  EXPECT_EQ(run.engine.load_checkpoint(folder_, {.tag = "best"}).path, folder_ / "best");
 }
 
 // A later program's format is not damage, so no older checkpoint takes its place.

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <deque>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -188,13 +189,29 @@ TEST_F(FileIo, AFullDiskIsSaidByTheSystemsWords) {
 
 TEST_F(FileIo, ANewFileHasANameThatNothingHad) {
   std::set<std::filesystem::path> made;
+  std::deque<NewFile> files;
   for (int i = 0; i < 20; ++i) {
-    const auto path = new_file_beside(folder_ / "latest");
-    EXPECT_TRUE(made.insert(path).second);
-    EXPECT_EQ(made_beside(path), folder_ / "latest");
+    files.emplace_back(folder_ / "latest");
+    EXPECT_TRUE(made.insert(files.back().path()).second);
+    EXPECT_EQ(made_beside(files.back().path()), folder_ / "latest");
   }
+  for (const auto& path : made) EXPECT_TRUE(std::filesystem::exists(path));
   for (const char* other : {"latest.tmp", "latest", ".1234abcd.tmp", "latest.1234ABCD.tmp"})
     EXPECT_FALSE(made_beside(other)) << other;
+}
+
+TEST_F(FileIo, WhatAKilledRunWasMakingGoesAndNothingElse) {
+  const auto thesis = folder_ / "thesis", link = folder_ / "latest.00000001.tmp",
+             other = folder_ / "other.00000001.tmp", left = folder_ / "latest.00000002.tmp";
+  for (const auto& path : {thesis, other, left}) write_file(path, "thesis");
+  std::filesystem::create_symlink(thesis, link);
+  const NewFile busy(folder_ / "latest");
+  EXPECT_FALSE(std::filesystem::exists(left));
+  write_text_atomically(folder_ / "latest", "text");
+  for (const auto& path : {thesis, other, link}) EXPECT_EQ(read_text(path), "thesis") << path;
+  EXPECT_TRUE(std::filesystem::exists(busy.path()));
+  remove_unfinished(folder_, [](const auto& name) { return name == "other"; });
+  EXPECT_FALSE(std::filesystem::exists(other));
 }
 
 // The temporary name is a link to a file elsewhere, or a second name of one.

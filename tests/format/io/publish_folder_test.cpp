@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "framework/format/io/file_io.h"
+#include "framework/format/output/own_entries.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 
@@ -72,13 +73,20 @@ TEST_F(Publish, OtherErrorsLeaveBoth) {
 
 // A kill came between the two renames.
 TEST_F(Publish, WhatMadeRoomGetsItsNameBack) {
+  const IsOurs all = [](const fs::path&, bool) { return true; },
+               none = [](const fs::path&, bool) { return false; };
   make(old_, "old");
-  EXPECT_FALSE(restore_replaced(from_));
-  EXPECT_TRUE(restore_replaced(old_));
+  EXPECT_FALSE(restore_replaced(from_, all));
+  EXPECT_FALSE(restore_replaced(old_, none));
+  EXPECT_TRUE(restore_replaced(old_, all));
   EXPECT_EQ(found(), "old");
   make(old_, "older");
-  EXPECT_FALSE(restore_replaced(old_));
+  EXPECT_FALSE(restore_replaced(old_, all));
   EXPECT_EQ(found(), "old");
+  fs::remove_all(to_);
+  write_journal(old_, {});  // half of it may be removed
+  EXPECT_FALSE(restore_replaced(old_, all));
+  EXPECT_FALSE(fs::exists(to_));
 }
 
 }  // namespace

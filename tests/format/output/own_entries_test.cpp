@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "framework/format/io/file_io.h"
+#include "framework/format/layout/names.h"
 #include "tests/support/fixtures.h"
 
 namespace anymesh {
@@ -47,6 +48,35 @@ TEST_F(OwnEntries, OneForeignEntryKeepsAll) {
   }
   fs::create_directory(tag_ / "data");  // empty
   expect_left(tag_ / "data");
+}
+
+// It lists the files to come and all that is there, empty folders too.
+TEST_F(OwnEntries, AJournalSaysWhatAKilledRunLeft) {
+  fs::create_directory(tag_ / "zero" / "empty");
+  write_journal(tag_, {"later.pt"});
+  const IsOurs left = entries_left(tag_);
+  EXPECT_EQ(first_foreign_entry(tag_, left), "");
+  EXPECT_TRUE(left("later.pt", false) && left("building.json.0123abcd.tmp", false));
+  EXPECT_FALSE(left("notes.txt", false));
+  EXPECT_EQ(remove_ours(tag_, left, {"a.pt", kJournalFile}), "");
+  EXPECT_EQ(list_folder(tag_), "a.pt, building.json");
+  fs::remove(tag_ / kJournalFile);
+  EXPECT_EQ(first_foreign_entry(tag_, entries_left(tag_)), (tag_ / "a.pt").string());
+}
+
+TEST_F(OwnEntries, ALinkPutInTheWayIsNotFollowed) {
+  const fs::path w = tag_ / "zero" / "w", home = folder_ / "home";
+  fs::create_directory(home);
+  write_file(home / "fp32.pt", "thesis");
+  const auto meanwhile = [&](const fs::path& name, bool is_folder) {
+    if (name == "zero/w/fp32.pt") {
+      fs::rename(w, folder_ / "w");
+      fs::create_directory_symlink(home, w);
+    }
+    return is_ours_(name, is_folder);
+  };
+  EXPECT_EQ(remove_ours(tag_, meanwhile).find((w / "fp32.pt").string() + ": "), 0u);
+  EXPECT_EQ(read_file(home / "fp32.pt"), "thesis");
 }
 
 TEST_F(OwnEntries, LinksAndPipesAreForeign) {

@@ -399,13 +399,22 @@ TEST_F(Reshard, CarriesWhatIsBeside) {
   fs::copy(tag_of("z1-fp32-dp2"), source);
   for (const char* name : {"trainer_state.json", "rng_state_0.pth", "rng_state_1.pth"})
     write_file(source.parent_path() / name, name);
+  write_file(folder_ / "thesis", "thesis");
+  for (const char* name : {"scheduler.pt", "rng_state_2.pth"})
+    fs::create_symlink(folder_ / "thesis", source.parent_path() / name);
   const ReshardReport one = run(source, "one", "dp=1"), three = run(source, "three", "dp=3");
   EXPECT_EQ(read_text(folder_ / "one" / "rng_state.pth"), "rng_state_0.pth");
   EXPECT_EQ(read_text(folder_ / "three" / "rng_state_1.pth"), "rng_state_1.pth");
   EXPECT_EQ(one.beside,
             (std::vector<std::string>{"trainer_state.json", "rng_state.pth", "latest"}));
-  ASSERT_EQ(three.notes.size(), 1u);
-  EXPECT_THAT(three.notes[0], testing::HasSubstr("rng_state_2.pth: no rank of the source"));
+  EXPECT_THAT(three.notes,
+              testing::ElementsAre("scheduler.pt: is a link, and is not copied",
+                                   testing::HasSubstr("rng_state_2.pth: no rank of the source")));
+  write_file(folder_ / "three" / "rng_state_2.pth.0123abcd.tmp", "half");  // a killed run's
+  write_file(folder_ / "three" / "rng_state_1.pth.0123abcd.tmp", "half");
+  run(source, "three", "dp=1");
+  EXPECT_TRUE(fs::exists(folder_ / "three" / "rng_state_2.pth.0123abcd.tmp")) << "no file of ours";
+  EXPECT_FALSE(fs::exists(folder_ / "three" / "rng_state_1.pth.0123abcd.tmp"));
 }
 
 // Halves and bfloat16 round to nearest even, as torch's conversion does.

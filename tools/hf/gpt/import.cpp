@@ -192,13 +192,12 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   HfModel& model = report.model;
   report.tokenizer = tokenizer_files(folder);
   const std::vector<std::string> tokenizer = differing(report.tokenizer, folder, save);
-  const auto check_output = [&] {
-    check_replaceable(report.output, "the output");
+  const auto check_tokenizer = [&] {
     if (!overwrite)
       FolderRecord(save).expect_ours(tokenizer, ". Give another folder, or --overwrite");
   };
-  check_output();
-  std::optional<OutputLock> claimed = claim_build(report.output, "the output", universal_entries);
+  OutputFolder out(report.output, "the output", kUniversal);
+  check_tokenizer();
   const SourceFiles sources(folder);
   auto [weights, notes] = open_hf_weights(folder, model);
   report.notes = std::move(notes);
@@ -213,21 +212,17 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   uint64_t total = 0;
   for (const BytesPtr& bytes : ours) total += bytes->size();
   ProgressCounter counter(total, progress);
-  const std::vector<StreamedFile> files =
-      files_of(temporary_of(report.output), model, parameters, ours, counter);
+  const std::vector<StreamedFile> files = files_of(out.folder(), model, parameters, ours, counter);
   fs::create_directories(save);
-  const OutputLock lock = lock_build(std::move(claimed), report.output, "the output"),
-                   lock_of_save = OutputLock::inside(save, "the output folder");
-  check_output();
-  prepare_universal_folder(report.output, "the output", files);
+  const OutputLock lock_of_save = OutputLock::inside(save, "the output folder");
+  check_tokenizer();
+  out.prepare(universal_plan(out.folder(), files));
   const WriteResult written = write_files(files, write_threads());
   sources.expect_unchanged();
-  if (!tokenizer.empty()) {
-    FolderRecord record(save);
-    record.add(copy_files(tokenizer, folder, save));
-    record.write();
-  }
-  publish_universal_folder(report.output, /*iteration=*/0, files, written.crcs);
+  FolderRecord record(save);
+  for (const std::string& name : tokenizer) record.copy_in(folder / name, name);
+  record.write();
+  publish_universal_folder(out, report.output.filename(), /*iteration=*/0, files, written.crcs);
   report.parameters = static_cast<int64_t>(parameters.size());
   report.bytes = written.bytes;
   report.seconds = seconds_since(start);
