@@ -66,9 +66,9 @@ struct Batch {
 std::optional<OutputLock> claim(const std::string& prefix) {
   namespace fs = std::filesystem;
   auto lock = claim_output("--output-prefix", prefix + ".idx", {"an index of tokens", "MMIDIDX"});
+  IndexedDatasetBuilder::finish_interrupted(prefix);
   const fs::path tokens = prefix + ".bin";
-  if (fs::exists(tokens) && !fs::exists(prefix + ".idx") && fs::file_size(tokens) > 0 &&
-      !IndexedDatasetBuilder::was_interrupted(prefix))
+  if (fs::exists(tokens) && !fs::exists(prefix + ".idx") && fs::file_size(tokens) > 0)
     throw_error("--output-prefix: ", tokens.string(),
                 " exists without an .idx beside it that says it is of tokens; it would "
                 "be replaced. Move it away, or give another prefix");

@@ -68,7 +68,7 @@ template <class... Parts>
 std::string system_error() { return std::strerror(errno); }
 
 // File names in the build folder.
-constexpr const char *kTokens = "tokens.bin", *kIndex = "tokens.idx";
+constexpr const char *kTokens = "tokens.bin", *kIndex = "tokens.idx", *kOldTokens = "old.bin";
 
 template <class T>
 void write_value(std::ostream& out, T value) {
@@ -229,13 +229,14 @@ void IndexedDataset::read(int64_t sequence, int64_t offset, std::span<int64_t> o
 
 IndexedDatasetBuilder::IndexedDatasetBuilder(const std::string& prefix, TokenType type)
     : prefix_(prefix), type_(type), folder_(temporary_of(prefix)) {
-  prepare_build_folder(folder_, {.others = {kTokens, kIndex}});
+  prepare_build_folder(folder_, {.others = {kTokens, kIndex, kOldTokens}});
   bin_.open(folder_ / kTokens, std::ios::binary);
   if (!bin_) refuse(folder_ / kTokens, "cannot create: ", system_error());
 }
 
 IndexedDatasetBuilder::~IndexedDatasetBuilder() {
   try {
+    finish_interrupted(prefix_);
     remove_build_folder(folder_);
   } catch (const std::exception&) {  // the folder stays, as after a kill
   }
@@ -291,17 +292,23 @@ void IndexedDatasetBuilder::finish() {
   write_index();
   sync_file(folder_ / kTokens);
   sync_file(folder_ / kIndex);
-  // The old index goes first, so that no index ever describes another .bin, whatever interrupts us.
+  // The old .bin goes first, then its index, so that no index ever describes another .bin, whatever
+  // interrupts us.
+  if (const std::string old = prefix_ + ".bin"; std::filesystem::exists(old))
+    rename_durably(old, folder_ / kOldTokens);
   std::filesystem::remove(prefix_ + ".idx");
   rename_durably(folder_ / kTokens, prefix_ + ".bin");
   rename_durably(folder_ / kIndex, prefix_ + ".idx");
 }
 
-bool IndexedDatasetBuilder::was_interrupted(const std::string& prefix) {
+void IndexedDatasetBuilder::finish_interrupted(const std::string& prefix) {
   namespace fs = std::filesystem;
   const fs::path folder = temporary_of(prefix);
-  return fs::exists(folder / kJournalFile) && fs::exists(folder / kIndex) &&
-         !fs::exists(folder / kTokens) && !fs::exists(prefix + ".idx");
+  check_build_folder(folder);
+  const fs::path old = folder / kOldTokens, tokens = folder / kTokens, index = folder / kIndex,
+                 bin = prefix + ".bin", idx = prefix + ".idx";
+  if (fs::exists(old) && !fs::exists(bin)) rename_durably(fs::exists(idx) ? old : tokens, bin);
+  if (fs::exists(index) && !fs::exists(tokens) && !fs::exists(idx)) rename_durably(index, idx);
 }
 
 }  // namespace anymesh

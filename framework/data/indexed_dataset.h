@@ -90,7 +90,7 @@ class IndexedDataset {
   int64_t entries_ = 0;  // in the document index
 };
 
-// Writes PREFIX.{bin,idx}. Tokens are streamed to files in a folder PREFIX.tmp (build_folder.h),
+// Writes PREFIX.{bin,idx}. Tokens are streamed to files in a folder PREFIX.tmp (output_folder.h),
 // which finish() renames. Without finish() nothing remains. Files that a killed process left there
 // are removed; a PREFIX.tmp with anything else in it throws. REQUIRES: nobody else writes to the
 // prefix.
@@ -110,9 +110,9 @@ class IndexedDatasetBuilder {
 
   void finish();
 
-  // Returns whether a finish() was killed between its renames: PREFIX.bin is ours, without an
-  // index.
-  static bool was_interrupted(const std::string& prefix);
+  // If a finish() was killed between its renames, undoes it while the old index is there, else ends
+  // it. Throws for the same folders as the constructor.
+  static void finish_interrupted(const std::string& prefix);
 
  private:
   void write_tokens(std::span<const int32_t> tokens);

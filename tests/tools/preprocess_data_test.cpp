@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <functional>
 
 #include "framework/data/indexed_dataset.h"
 #include "framework/data/tokenizers/tokenizer.h"
+#include "framework/format/output.h"
 
 namespace anymesh {
 namespace {
@@ -223,6 +225,28 @@ TEST_F(PreprocessData, GoesOverWhatAKilledRunLeft) {
     EXPECT_EQ(run(flags), 0) << output;
     EXPECT_THAT(documents(prefix), ElementsAre("aabb"));
     EXPECT_EQ(folder.files(), 3u);
+  }
+}
+
+// finish() was killed before one of its steps. A run that fails leaves the old tokens, or the new.
+TEST_F(PreprocessData, GoesOnAfterAKillBetweenTheNames) {
+  namespace fs = std::filesystem;
+  const std::string flags = input("a.txt", "aabb"), none = input("none.jsonl", ""),
+                    prefix = folder / "out_text_document", built = prefix + ".tmp/",
+                    bin = prefix + ".bin", idx = prefix + ".idx";
+  const std::function<void()> steps[] = {[&] { fs::rename(bin, built + "old.bin"); },
+                                         [&] { fs::remove(idx); },
+                                         [&] { fs::rename(built + "tokens.bin", bin); },
+                                         [&] { fs::rename(built + "tokens.idx", idx); }};
+  for (size_t done = 0; done <= std::size(steps); ++done) {
+    ASSERT_EQ(run(flags), 0) << output;
+    prepare_build_folder(prefix + ".tmp", {.others = {"tokens.bin", "tokens.idx", "old.bin"}});
+    fs::copy(bin, built + "tokens.bin");
+    fs::copy(idx, built + "tokens.idx");
+    for (size_t step = 0; step < done; ++step) steps[step]();
+    EXPECT_EQ(run(none), 1) << output;
+    EXPECT_FALSE(fs::exists(prefix + ".tmp")) << done;
+    EXPECT_THAT(documents(prefix), ElementsAre("aabb")) << done;
   }
 }
 
