@@ -278,7 +278,12 @@ TEST_F(PlotLossTest, ReplacesSvgsAlone) {
   EXPECT_EQ(read(a), before);
   EXPECT_EQ(read(notes), "thesis");
   refused(run("ulimit -f 1; " PLOT_LOSS, "--output " + folder + "full.svg " + a),
-          "full.svg: cannot write the file");
+          "full.svg: cannot write the file: cannot set ");
+  EXPECT_FALSE(std::filesystem::exists(folder + "full.svg"));
+  ASSERT_EQ(run(PLOT_LOSS, "--output " + folder + "full.svg " + a).status, 0);
+  const std::string whole = read(folder + "full.svg");
+  refused(run("ulimit -f 1; " PLOT_LOSS, "--output " + folder + "full.svg " + a), "File too large");
+  EXPECT_EQ(read(folder + "full.svg"), whole);
 }
 
 }  // namespace

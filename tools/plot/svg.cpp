@@ -1,7 +1,6 @@
 #include "tools/plot/svg.h"
 
 #include <cmath>
-#include <fstream>
 #include <iterator>
 
 #include "framework/format/output.h"
@@ -67,11 +66,7 @@ std::string svg_begin(double width, double height, const std::string& title,
 
 void write_svg(const std::string& path, const std::string& svg,
                const std::vector<std::filesystem::path>& inputs) {
-  const auto lock = claim_output("--output", path, {"an SVG of ours", kStart}, inputs);
-  std::ofstream file(path, std::ios::binary);
-  file << svg;
-  file.close();
-  if (!file) throw_error("--output ", path, ": cannot write the file");
+  write_output("--output", path, {"an SVG of ours", kStart}, svg, inputs);
 }
 
 std::string px(double value) { return string_printf("%.1f", value); }

@@ -8,7 +8,6 @@
 // a folder can't be used.
 #include <cstdio>
 #include <cxxopts.hpp>
-#include <fstream>
 
 #include "framework/format/output.h"
 #include "tools/report/html.h"
@@ -38,14 +37,6 @@ Arguments parse(int argc, char** argv) {
   return {text_of(parsed, "output"), text_of(parsed, "title"), {folders.begin(), folders.end()}};
 }
 
-void write_page(const std::string& output, const std::string& page) {
-  const auto lock = claim_output("--output", output, {"a report of ours", kPageStart});
-  std::ofstream file(output, std::ios::binary);
-  file << page;
-  file.close();
-  if (!file) throw_error("--output ", output, ": cannot write the file");
-}
-
 int report(const Arguments& arguments) {
   const auto& [output, title, folders] = arguments;
   const RunFolder folder = read_run_folders(folders);
@@ -53,7 +44,7 @@ int report(const Arguments& arguments) {
   if (output.empty())
     std::cout << page;
   else
-    write_page(output, page);
+    write_output("--output", output, {"a report of ours", kPageStart}, page);
   for (const std::string& problem : folder.problems) std::cerr << "report: " << problem << '\n';
   return folder.problems.empty() ? 0 : 1;
 }

@@ -1,7 +1,9 @@
 #include "framework/format/output/claimed_output.h"
 
+#include <fstream>
 #include <stdexcept>
 
+#include "framework/format/io/file_io.h"
 #include "framework/util/errors.h"
 #include "framework/util/input_file.h"
 #include "framework/util/printable.h"
@@ -49,6 +51,20 @@ std::optional<OutputLock> claim_output(const std::string& flag, const fs::path& 
     throw UserError(what + ": cannot write the file: there is no folder " +
                     printable(folder.string()));
   return OutputLock::beside(output, flag);
+}
+
+void write_output(const std::string& flag, const fs::path& output, const OutputKind& kind,
+                  std::string_view text, const std::vector<fs::path>& inputs) {
+  const auto lock = claim_output(flag, output, kind, inputs);
+  try {
+    if (lock) return write_text_atomically(fs::weakly_canonical(output), text);
+    std::ofstream stream(output, std::ios::binary);
+    stream << text;
+    if (!stream.flush()) throw_system_error("write to", output);
+  } catch (const std::runtime_error& error) {
+    throw UserError(flag + " " + printable(output.string()) +
+                    ": cannot write the file: " + error.what());
+  }
 }
 
 }  // namespace anymesh

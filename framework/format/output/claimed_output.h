@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "framework/format/output/output_lock.h"
@@ -29,5 +30,11 @@ struct OutputKind {
 std::optional<OutputLock> claim_output(const std::string& flag, const std::filesystem::path& output,
                                        const OutputKind& kind,
                                        const std::vector<std::filesystem::path>& inputs = {});
+
+// Claims the file and writes it. An existing file stays until the new one is whole. Through a link,
+// writes the file that the link leads to.
+void write_output(const std::string& flag, const std::filesystem::path& output,
+                  const OutputKind& kind, std::string_view text,
+                  const std::vector<std::filesystem::path>& inputs = {});
 
 }  // namespace anymesh
