@@ -12,7 +12,8 @@ const Family& olmoe_family() {
       .defaults = class_defaults(llama_family().defaults, R"({
         "vocab_size": 50304, "hidden_size": 2048, "intermediate_size": 2048,
         "num_hidden_layers": 16, "num_attention_heads": 16, "max_position_embeddings": 4096,
-        "rms_norm_eps": 1e-5, "num_experts_per_tok": 8, "num_experts": 64, "norm_topk_prob": false})"),
+        "rms_norm_eps": 1e-5, "num_experts_per_tok": 8, "num_experts": 64,
+        "norm_topk_prob": false})"),
       .read =
           [](const Keys& keys, GptConfig& gpt) {
             read_llama(keys, gpt);

@@ -22,7 +22,8 @@ const Family& phi3_family() {
       .architecture = "Phi3ForCausalLM",
       .defaults = class_defaults(llama_family().defaults, R"({
         "vocab_size": 32064, "hidden_size": 3072, "intermediate_size": 8192,
-        "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "resid_pdrop": 0.0, "embd_pdrop": 0.0})"),
+        "max_position_embeddings": 4096, "rms_norm_eps": 1e-5, "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0})"),
       .read =
           [](const Keys& keys, GptConfig& gpt) {
             read_llama(keys, gpt, "partial_rotary_factor");

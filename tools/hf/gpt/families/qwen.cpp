@@ -56,13 +56,14 @@ const Family& qwen2_family() {
 
 // Qwen 3: a Llama with norms of queries and keys, and heads of a width of their own.
 const Family& qwen3_family() {
-  static const Family kFamily{.name = "Qwen 3",
-                              .model_type = "qwen3",
-                              .architecture = "Qwen3ForCausalLM",
-                              .defaults = class_defaults(qwen2_family().defaults, R"({"head_dim": 128})"),
-                              .read = read_qwen3,
-                              .write = write_qwen3,
-                              .tensors = llama_tensors()};
+  static const Family kFamily{
+      .name = "Qwen 3",
+      .model_type = "qwen3",
+      .architecture = "Qwen3ForCausalLM",
+      .defaults = class_defaults(qwen2_family().defaults, R"({"head_dim": 128})"),
+      .read = read_qwen3,
+      .write = write_qwen3,
+      .tensors = llama_tensors()};
   return kFamily;
 }
 
