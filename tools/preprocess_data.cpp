@@ -21,22 +21,21 @@
 #include <numeric>
 #include <optional>
 #include <set>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "framework/config/foreign_flags.h"
 #include "framework/data/indexed_dataset.h"
 #include "framework/data/inputs/document_reader.h"
-#include "framework/data/inputs/file_stream.h"
 #include "framework/data/inputs/input_list.h"
-#include "framework/data/json_line.h"
 #include "framework/data/tokenizers/tokenizer.h"
 #include "framework/format/output.h"
 #include "framework/util/format.h"
 #include "framework/util/parallel_for.h"
 #include "framework/util/parse_number.h"
 #include "framework/util/stopwatch.h"
+#include "tools/preprocess/document_texts.h"
 #include "tools/preprocess/input_flags.h"
 #include "tools/progress_line.h"
 #include "tools/run_tool.h"
@@ -51,13 +50,16 @@ struct Options {
   std::string output_prefix;
   std::string tokenizer_type, vocab_file, merge_file, tokenizer_model;
   TiktokenOptions tiktoken;
-  bool prepend_bos = false, append_eod = false, count_eod = false;
+  bool around_texts = true, prepend_bos = false, append_eod = false, count_eod = false;
+  std::string on_bad_line;
   int workers = 1;
 };
 
 struct Batch {
   DocumentReader::Batch input;
+  int64_t documents = 0;                     // without lines that are skipped
   std::vector<std::vector<int32_t>> tokens;  // document d and key k are at d * keys + k
+  BadLines bad_lines;
   std::exception_ptr error;
 };
 
@@ -104,10 +106,12 @@ class Preprocessor {
  public:
   Preprocessor(const Options& options, const ProgressCallback& progress)
       : options_(options),
+        texts_{options.inputs, options.json_keys, !options.unit, options.on_bad_line},
         reader_(options.inputs, options.unit.value_or(DocumentUnit::kLine)),
         progress_(size_on_disk(options.inputs).value_or(0), progress) {
     check_inputs(options.inputs);
-    vocab_size_ = tokenizer()->vocab_size();
+    first_ = tokenizer();
+    vocab_size_ = first_->vocab_size();
     for (const std::string& key : options.json_keys)
       outputs_.emplace_back(options.output_prefix + "_" + key + "_document", vocab_size_);
   }
@@ -115,7 +119,8 @@ class Preprocessor {
   void run() {
     parallel_for(options_.workers, options_.workers, [this](size_t) { work(); });
     if (documents_ == 0)
-      throw_error("--input ", joined(options_.inputs, " "), ": has no documents");
+      throw_error("--input ", joined(options_.inputs, " "), ": has no documents\n",
+                  summary(bad_lines_));
     for (Output& output : outputs_) output.builder.finish();
   }
 
@@ -123,6 +128,7 @@ class Preprocessor {
     const double seconds = seconds_since(start_), megabytes = static_cast<double>(bytes_) / 1e6;
     std::printf("%ld documents, %.2f MB in %.2f s, %.1f MB/s\n", documents_, megabytes, seconds,
                 megabytes / seconds);
+    std::printf("%s", summary(bad_lines_).c_str());
     for (const Output& output : outputs_) {
       std::printf(
           "%s.{bin,idx}: %ld tokens of %d bytes, vocabulary %d\n"
@@ -141,7 +147,7 @@ class Preprocessor {
 
   void work() {
     try {
-      process_batches(*tokenizer());
+      process_batches();
     } catch (...) {
       std::lock_guard lock(write_mutex_);
       stop_ = true;
@@ -151,12 +157,14 @@ class Preprocessor {
   }
 
   // A batch with an error waits for its turn too, so that the first error in the input is reported.
-  void process_batches(Tokenizer& tokenizer) {
+  void process_batches() {
+    std::unique_ptr<Tokenizer> own;  // loading one takes time, so not before there is work for it
     while (true) {
       Batch batch;
-      if (!read(batch)) return;
+      if (!read(batch, own)) return;
       try {
-        if (!batch.error) tokenize(batch, tokenizer);
+        if (!own) own = tokenizer();
+        if (!batch.error) tokenize(batch, *own);
       } catch (...) {
         batch.error = std::current_exception();
       }
@@ -171,8 +179,9 @@ class Preprocessor {
   }
 
   // Returns false at the end and behind an error.
-  bool read(Batch& batch) {
+  bool read(Batch& batch, std::unique_ptr<Tokenizer>& own) {
     std::lock_guard lock(read_mutex_);
+    if (!own) own = std::move(first_);
     if (stop_ || reading_failed_) return false;
     try {
       return reader_.read(batch.input);
@@ -183,39 +192,29 @@ class Preprocessor {
   }
 
   void tokenize(Batch& batch, Tokenizer& tokenizer) const {
+    const AroundText around = options_.around_texts ? tokenizer.around_text() : AroundText();
     for (const Document& document : batch.input.documents) {
-      const auto texts = options_.unit ? std::vector{document.text} : parse_json(document);
+      const std::vector<std::string> texts = texts_.of(document, batch.bad_lines);
+      batch.documents += !texts.empty();
       for (const std::string& text : texts) {
-        auto& tokens = batch.tokens.emplace_back(tokenizer.encode(text));
+        auto& tokens = batch.tokens.emplace_back(encoded(document, text, tokenizer));
+        tokens.insert(tokens.begin(), around.before.begin(), around.before.end());
+        tokens.insert(tokens.end(), around.behind.begin(), around.behind.end());
         if (tokens.empty()) continue;
-        if (options_.prepend_bos || tokenizer.begins_with_bos())
+        if (options_.prepend_bos && around.before.empty())
           tokens.insert(tokens.begin(), tokenizer.bos());
         if (options_.append_eod) tokens.push_back(tokenizer.eod());
       }
     }
   }
 
-  std::vector<std::string> parse_json(const Document& document) const {
-    const std::string where =
-        input_name(options_.inputs[document.input]) + ":" + std::to_string(document.line) + ": ";
-    const size_t begin = document.text.find_first_not_of(" \t");
-    if (begin != std::string::npos && document.text[begin] == '[')
-      throw_error(where, "begins a JSON array, expected one object a line; ",
-                  "convert it first by: jq -c '.[]'");
-    std::vector<std::optional<std::string>> found;
+  std::vector<int32_t> encoded(const Document& document, const std::string& text,
+                               Tokenizer& tokenizer) const {
     try {
-      found = strings_of(document.text, options_.json_keys);
-    } catch (const std::runtime_error& error) {
-      const bool first = document.line == 1;  // perhaps an object that goes on
-      throw_error(where, error.what(), first ? "; expected one object a line" : "");
+      return tokenizer.encode(text);
+    } catch (const UserError& error) {
+      throw_error(texts_.place(document), ": ", error.what());
     }
-    std::vector<std::string> texts;
-    for (size_t i = 0; i < found.size(); ++i) {
-      if (!found[i])
-        throw_error(where, "has no string \"", options_.json_keys[i], "\" (--json-keys)");
-      texts.push_back(std::move(*found[i]));
-    }
-    return texts;
   }
 
   // REQUIRES: the caller holds write_mutex_.
@@ -227,13 +226,16 @@ class Preprocessor {
       output.builder.add_document(tokens, std::ssize(tokens) - uncounted_eod);
       for (const int32_t token : tokens) ++output.counts[token];
     }
-    documents_ += std::ssize(batch.input.documents);
+    documents_ += batch.documents;
+    for (const auto& [way, lines] : batch.bad_lines) count_bad_lines(way, lines, bad_lines_);
     bytes_ += batch.input.bytes;
     progress_.add(batch.input.file_bytes);
   }
 
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   Options options_;
+  DocumentTexts texts_;
+  std::unique_ptr<Tokenizer> first_;  // for the worker that comes first
   int32_t vocab_size_ = 0;
   std::deque<Output> outputs_;  // one per key
 
@@ -245,6 +247,7 @@ class Preprocessor {
   std::condition_variable turn_changed_;
   int64_t turn_ = 0;
   int64_t documents_ = 0, bytes_ = 0;  // of input that is written
+  BadLines bad_lines_;
   ProgressCounter progress_;
   std::atomic<bool> stop_ = false;
 };
@@ -296,16 +299,21 @@ Options parse_options(const cxxopts::ParseResult& parsed) {
                   .merge_file = text_of(parsed, "merge-file"),
                   .tokenizer_model = text_of(parsed, "tokenizer-model"),
                   .tiktoken = parse_tiktoken(parsed),
+                  .around_texts = !parsed["tokenizer-hf-no-include-special-tokens"].as<bool>(),
                   .prepend_bos = parsed["prepend-bos"].as<bool>(),
                   .append_eod = parsed["append-eod"].as<bool>(),
                   .count_eod = parsed["count-eod"].as<bool>(),
+                  .on_bad_line = text_of(parsed, "on-bad-line"),
                   .workers = parse_workers(text_of(parsed, "workers"))};
+  if (!is_one_of(options.on_bad_line, "error|skip|replace"))
+    throw_error("--on-bad-line ", options.on_bad_line, ": expected error, skip or replace");
   if (options.count_eod && !options.append_eod) throw_error("--count-eod needs --append-eod");
   return options;
 }
 
 Options parse(int argc, char** argv) {
-  cxxopts::Options flags("preprocess_data", "Text to the token files that training reads.\n");
+  cxxopts::Options flags("preprocess_data",
+                         "Text to the token files that training reads.\n\n" + foreign_flags_help());
   flags.custom_help("--input FILE... --output-prefix PREFIX --tokenizer-type TYPE [options]");
   const auto text = text_value(), none = text_value("");
   // clang-format off
@@ -316,7 +324,10 @@ Options parse(int argc, char** argv) {
     ("json-keys", "keys to take from each object, one or more: one output for each",
      cxxopts::value<std::vector<std::string>>()->default_value("text"))
     ("documents", "unit of a document in text: file, paragraph (up to a blank line) or line",
-     text_value("file"));
+     text_value("file"))
+    ("on-bad-line", "what becomes of a line without a text, which is no JSON, has another value than "
+     "a string, half a surrogate pair or bytes that are no UTF-8: error, skip, or replace (U+FFFD for "
+     "the last two, others are skipped); the end of the run sums them up", text_value("error"));
   flags.add_options("Tokenizer")
     ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, "
      "GPTSentencePieceTokenizer, Llama2Tokenizer, HFTokenizer (HuggingFaceTokenizer is the same) or "
@@ -334,6 +345,8 @@ Options parse(int argc, char** argv) {
     ("prepend-bos", "begin each document with the <s> of a SentencePiece model, as Llama's training "
      "data does (others: with the token that ends documents); the Llama2Tokenizer, and the "
      "HFTokenizer where its files say so, do it anyway")
+    ("tokenizer-hf-no-include-special-tokens", "leave out what the HFTokenizer's post_processor puts "
+     "around each text")
     ("append-eod", "end each document with the tokenizer's token for that, as <|endoftext|>")
     ("count-eod", "count that token in the document's length, as Megatron-LM does; "
      "Megatron-DeepSpeed does not, so its document n is read from n tokens too early");
@@ -343,10 +356,16 @@ Options parse(int argc, char** argv) {
     ("workers", "threads; 0 for one per core", text_value("0"))
     ("help", "this text");
   // clang-format on
-  const auto args = repeat_flags({argv, argv + argc});
+  std::vector<std::string> ignored;
+  const auto args = repeat_flags(without_foreign_flags({argv, argv + argc}, ignored));
   std::vector<const char*> values;
   for (const std::string& arg : args) values.push_back(arg.c_str());
-  return parse_options(parse_flags(flags, static_cast<int>(values.size()), values.data()));
+  Options options =
+      parse_options(parse_flags(flags, static_cast<int>(values.size()), values.data()));
+  if (!ignored.empty())
+    std::fprintf(stderr, "accepted from Megatron, without effect on the tokens: %s\n",
+                 joined(ignored, " ").c_str());
+  return options;
 }
 
 }  // namespace

@@ -124,20 +124,9 @@ std::string help_text(const FlagTable& flags) {
   }
   options.add_options("Help")("help", "this text")("version", "the version");
   groups.push_back("Help");
-  std::string text = options.help(groups);
-  text += "\nAccepted from Megatron-DeepSpeed, without effect on results here:\n";
-  std::string line = " ";
-  for (const Foreign& foreign : foreign_flags()) {
-    if (!foreign.ignored()) continue;
-    for (const std::string_view flag : split(foreign.names, '|')) {
-      if (line.size() + flag.size() > 96) {
-        text += line + "\n";
-        line = " ";
-      }
-      line += " --" + std::string(flag);
-    }
-  }
-  return text + line + "\n";
+  return options.help(groups) +
+         "\nAccepted from Megatron-DeepSpeed, without effect on results here:\n" +
+         ignored_flags_text(foreign_flags());
 }
 
 }  // namespace

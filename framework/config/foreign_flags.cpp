@@ -1,6 +1,7 @@
 #include "framework/config/foreign_flags.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "framework/config/config.h"
 #include "framework/util/errors.h"
@@ -198,6 +199,18 @@ const Foreign* find_foreign(std::span<const Foreign> list, std::string_view name
   const auto is_named = [name](const Foreign& foreign) { return is_one_of(name, foreign.names); };
   const auto found = std::ranges::find_if(list, is_named);
   return found == list.end() ? nullptr : &*found;
+}
+
+std::string ignored_flags_text(std::span<const Foreign> list) {
+  std::string text, line = " ";
+  for (const Foreign& foreign : list) {
+    if (!foreign.ignored()) continue;
+    for (const std::string_view flag : split(foreign.names, '|')) {
+      if (line.size() + flag.size() > 96) text += std::exchange(line, " ") + "\n";
+      line += " --" + std::string(flag);
+    }
+  }
+  return text + line + "\n";
 }
 
 bool is_one_of(std::string_view value, std::string_view list) {

@@ -31,6 +31,9 @@ std::span<const Foreign> foreign_flags();
 // Returns nullptr if the name is not listed.
 const Foreign* find_foreign(std::span<const Foreign> list, std::string_view name);
 
+// Returns the flags that are ignored, for --help: lines of "  --a --b".
+std::string ignored_flags_text(std::span<const Foreign> list);
+
 // Flags as the programs of DeepSpeed, torchrun and Hugging Face spell them, and short forms.
 struct Synonym {
   std::string_view names;  // separated by '|'; words are joined by '-', which matches '_' too

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "framework/data/tokenizers/characters.h"
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"
 #include "framework/util/utf8.h"
@@ -36,8 +37,7 @@ class JsonLine {
     skip_space();
   }
 
-  // Calls member(key, literal) for each member of the line's object, in order. The literal is empty
-  // if the value is no string.
+  // Calls member(key, value), two texts of JSON, for each member of the line's object, in order.
   template <class Member>
   void read(const Member& member) {
     if (peek() == '{') {
@@ -49,10 +49,11 @@ class JsonLine {
   }
 
  private:
+  template <class Error = UserError>
   [[noreturn]] void fail(const std::string& expected) const {
     const std::string_view found = text_.substr(std::min(at_, text_.size()), 20);
-    throw_error("column ", at_ + 1, ": expected ", expected, ", found ",
-                found.empty() ? "the end of the line" : printable(found));
+    throw_error<Error>("column ", at_ + 1, ": expected ", expected, ", found ",
+                       found.empty() ? "the end of the line" : printable(found));
   }
 
   char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
@@ -83,10 +84,9 @@ class JsonLine {
       if (peek() != '"') fail("a key");
       const std::string_view key = literal();
       if (!take(':')) fail("':'");
-      const bool is_string = peek() == '"';
       const size_t begin = at_;
       value(depth + 1);
-      member(key, is_string ? text_.substr(begin, at_ - begin) : std::string_view());
+      member(key, text_.substr(begin, at_ - begin));
     });
   }
 
@@ -118,7 +118,7 @@ class JsonLine {
     while (peek() != '"') {
       if (at_ >= text_.size()) fail("'\"'");
       const CodePoint point = decode_utf8(text_.substr(at_));
-      if (!point.valid) fail("UTF-8");
+      if (!point.valid) fail<NoUtf8>("UTF-8");
       if (point.value < 0x20) fail("no control character in a string");
       at_ += point.bytes;
       if (point.value == '\\') escape();
@@ -154,25 +154,56 @@ std::optional<std::string> decoded(std::string_view literal) {
   return text.is_string() ? std::optional(text.get<std::string>()) : std::nullopt;
 }
 
+// Returns the literal with U+FFFD in place of each half of a surrogate pair.
+std::string without_halves(std::string literal) {
+  const auto unit_at = [&](size_t at) {
+    const bool is_code = literal.compare(at, 2, "\\u") == 0;
+    return is_code ? std::stoul(literal.substr(at + 2, 4), nullptr, 16) : 0;
+  };
+  for (size_t at = 0; at < literal.size(); ++at) {
+    if (literal[at] != '\\') continue;
+    const unsigned long unit = unit_at(at);
+    const bool whole = unit >> 10 == 0x36 && unit_at(at + 6) >> 10 == 0x37;
+    if (unit >> 11 == 0x1B && !whole) literal.replace(at + 2, 4, "fffd");
+    at += whole ? 11 : 1;
+  }
+  return literal;
+}
+
 }  // namespace
 
+std::vector<std::pair<std::string, std::string_view>> members_of(std::string_view object) {
+  std::vector<std::pair<std::string, std::string_view>> members;
+  JsonLine(object).read([&](std::string_view key, std::string_view value) {
+    if (auto name = decoded(key)) members.emplace_back(std::move(*name), value);
+  });
+  return members;
+}
+
 std::vector<std::optional<std::string>> strings_of(std::string_view line,
-                                                   const std::vector<std::string>& keys) {
-  std::vector<std::optional<std::string_view>> literals(keys.size());
-  JsonLine(line).read([&](std::string_view key, std::string_view literal) {
+                                                   const std::vector<std::string>& keys,
+                                                   bool* mended) {
+  std::string valid;
+  if (mended != nullptr && !is_utf8(line)) {
+    line = valid = replace_invalid_utf8(line);
+    *mended = true;
+  }
+  std::vector<std::string_view> values(keys.size());
+  JsonLine(line).read([&](std::string_view key, std::string_view value) {
     const std::optional<std::string> name = decoded(key);
-    for (size_t i = 0; i < keys.size(); ++i) {
-      if (name != keys[i]) continue;
-      literals[i] = literal.empty() ? std::nullopt : std::optional(literal);
-    }
+    for (size_t i = 0; i < keys.size(); ++i)
+      if (name == keys[i]) values[i] = value;
   });
   std::vector<std::optional<std::string>> texts(keys.size());
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (!literals[i]) continue;
-    texts[i] = decoded(*literals[i]);
-    if (!texts[i])
-      throw_error("the string \"", keys[i],
-                  "\" has half a surrogate pair, as \\ud83d alone is, which has no UTF-8");
+    if (!values[i].starts_with('"')) continue;
+    texts[i] = decoded(values[i]);
+    if (texts[i]) continue;
+    if (mended == nullptr)
+      throw_error<NoUtf8>("the string \"", keys[i],
+                          "\" has half a surrogate pair, as \\ud83d alone is, which has no UTF-8");
+    texts[i] = decoded(without_halves(std::string(values[i])));
+    *mended = true;
   }
   return texts;
 }

@@ -10,30 +10,31 @@
 
 namespace anymesh {
 
-// Blanks everything nested deeper than a checkpoint's JSON ever is, for files that anyone may have
-// written. The JSON library writes values recursively, into messages too, and holds each bracket in
-// some 64 bytes. With a parser callback it takes time quadratic in the number of keys.
+// The deepest that the JSON of a file may nest. The library writes values recursively, into
+// messages too, and holds each bracket in some 64 bytes. A parser callback would take time
+// quadratic in the number of keys.
+constexpr int kDeepestJson = 128;
+
+// Returns the text of a file that anyone may have written. Throws DamagedFile if it nests deeper.
 //
-//   nlohmann::json::parse(shallow(text))
-inline std::string shallow(std::string text) {
+//   nlohmann::json::parse(bounded(read_file(path), path))
+inline std::string bounded(std::string text, const std::filesystem::path& file) {
   // The library's destructors allocate and so end the program if memory is short: throw here first.
   constexpr size_t kBytesPerByte = 16;
   ::operator delete(::operator new(kBytesPerByte* text.size()));
-  constexpr int kDeepest = 8;
   int depth = 0;
   bool quoted = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
-    if (depth > kDeepest) text[i] = ' ';
     if (quoted) {
-      if (c == '\\' && i + 1 < text.size() && depth > kDeepest) text[i + 1] = ' ';
       if (c == '\\') ++i;
       quoted = c != '"';
     } else if (c == '[' || c == '{') {
-      ++depth;
-    } else if (c == ']' || c == '}') {
-      if (depth-- == kDeepest + 1) text[i] = c;
+      if (++depth > kDeepestJson)
+        throw_error<DamagedFile>(file.string(), ": is JSON that nests deeper than ", kDeepestJson,
+                                 " levels");
     } else {
+      depth -= c == ']' || c == '}';
       quoted = c == '"';
     }
   }

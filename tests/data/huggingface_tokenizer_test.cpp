@@ -13,6 +13,7 @@ using Json = nlohmann::json;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Ids = std::vector<int32_t>;
 
 std::string layout(const std::string& name) { return data_fixture("tokenizers/" + name + ".json"); }
@@ -75,7 +76,7 @@ TEST_F(HuggingFacePackage, NamesItsSpecialTokens) {
   const int32_t begin = 0, end = 1, eot = 800;  // of the fixture
   EXPECT_EQ(open()->eod(), end);
   EXPECT_EQ(open()->bos(), begin);
-  EXPECT_TRUE(open()->begins_with_bos());
+  EXPECT_THAT(open()->around_text().before, ElementsAre(begin));
   EXPECT_THAT(open()->text_ends(), ElementsAre(end));
 
   write_file(folder / "generation_config.json", R"({"eos_token_id": [1, 800, 70000]})");
@@ -84,22 +85,144 @@ TEST_F(HuggingFacePackage, NamesItsSpecialTokens) {
   EXPECT_EQ(open()->eod(), eot);
   EXPECT_THAT(open()->text_ends(), ElementsAre(eot, end));
   write_file(folder / "tokenizer_config.json",
-             R"({"eos_token": "<|end_of_text|>", "bos_token": "a", "add_bos_token": false})");
+             R"({"eos_token": "<|end_of_text|>", "bos_token": "a", "add_bos_token": false,
+                 "added_tokens_decoder": {}})");
   EXPECT_EQ(open()->eod(), end);
   EXPECT_EQ(open()->bos(), begin);  // as the post-processor has it
-  EXPECT_TRUE(open()->begins_with_bos());
+  EXPECT_THAT(open()->around_text().before, ElementsAre(begin));
+  write_file(folder / "special_tokens_map.json", "{}");
   write_file(folder / "tokenizer_config.json", R"({"eos_token": "none"})");
+  EXPECT_EQ(open()->eod(), 802);  // a new one
+  write_file(folder / "tokenizer_config.json", R"({"eos_token": 7})");
   EXPECT_THAT(message_of([&] { open(); }),
-              HasSubstr("tokenizer_config.json: eos_token is none, which is no token"));
+              HasSubstr("tokenizer_config.json: eos_token is 7, expected a text"));
+}
+
+// As AutoTokenizer does; tests/interop/hf_tokenizers.py compares with it.
+TEST_F(HuggingFacePackage, HasTheTokensThatTheFilesBesideItName) {
+  use("gpt2");
+  const int32_t size = open()->vocab_size();
+  const auto ids = [&](const std::string& text) { return open()->encode(text); };
+  const int32_t a = ids("a")[0], b = ids("b")[0], space = ids(" ")[0];
+  const char* plain[] = {
+      R"("additional_special_tokens": ["<x>", "<y>"])",
+      R"("extra_special_tokens": ["<x>", {"content": "<y>", "special": true}])",
+      R"("extra_special_tokens": {"y_token": "<x>", "x_token": "<y>"})",
+      R"("z_token": "<x>", "y_token": "<y>")",
+      R"("pad_token": "<x>", "mask_token": {"__type": "AddedToken", "content": "<y>"})",
+      R"("bos_token": "<x>", "cls_token": "<x>", "additional_special_tokens": ["<y>", "<x>"])",
+      R"("added_tokens_decoder": {"9001": {"content": "<y>"}, "9000": {"content": "<x>"}})"};
+  for (const std::string config : plain) {
+    write_file(folder / "tokenizer_config.json", "{" + config + "}");
+    EXPECT_EQ(open()->vocab_size(), size + 2) << config;
+    EXPECT_THAT(ids("a<x>b<y> "), ElementsAre(a, size, b, size + 1, space)) << config;
+    EXPECT_EQ(open()->decode(Ids{size, a, size + 1}), "<x>a<y>") << config;
+  }
+  write_file(folder / "tokenizer_config.json",
+             R"({"pad_token": "a", "added_tokens_decoder": {"0": {"content": "<x>", "rstrip": true},
+                 "1": {"content": "<y>", "lstrip": true, "special": true, "normalized": true}}})");
+  EXPECT_THAT(ids("b<x> <y>b <y>"), ElementsAre(b, size, size + 1, b, size + 1));
+  EXPECT_EQ(ids("ba" + std::string("na")).size(), 4u);  // "a" stands alone
+  write_file(folder / "tokenizer_config.json",
+             R"({"split_special_tokens": true, "eos_token": "<z>",
+                 "added_tokens_decoder": {"0": {"content": "<x>"}}})");
+  EXPECT_THAT(ids("a<x>"), ElementsAre(a, size));
+  EXPECT_EQ(open()->eod(), size + 1);
+  EXPECT_GT(ids("a<z>").size(), 3u);
+}
+
+TEST_F(HuggingFacePackage, OfAnOlderVersionHasItsTokensInMoreFiles) {
+  use("gpt2");
+  const int32_t size = open()->vocab_size();
+  write_file(folder / "added_tokens.json", R"({"<y>": 9001, "<x>": 9000})");
+  write_file(folder / "special_tokens_map.json",
+             R"({"eos_token": {"content": "<z>", "lstrip": true},
+                 "additional_special_tokens": ["<x>", "<w>"]})");
+  write_file(folder / "tokenizer_config.json", R"({"eos_token": "<|endoftext|>"})");
+  EXPECT_THAT(open()->encode("<x><y> <z><w>"), ElementsAre(size, size + 1, size + 2, size + 3));
+  EXPECT_EQ(open()->eod(), size + 2);
+  write_file(folder / "tokenizer_config.json", R"({"added_tokens_decoder": {}})");
+  EXPECT_EQ(open()->vocab_size(), size);  // the other two count for nothing now
+}
+
+TEST_F(HuggingFacePackage, BeginsWithASpaceAsItsClassSays) {
+  use("gpt2");
+  const auto tokens = [&](const char* config) {
+    write_file(folder / "tokenizer_config.json", config);
+    return open()->encode("The");
+  };
+  const Ids without = tokens("{}"), with_space = open()->encode(" The");
+  EXPECT_EQ(tokens(R"({"tokenizer_class": "GPT2TokenizerFast", "add_prefix_space": true})"),
+            with_space);
+  EXPECT_EQ(tokens(R"({"tokenizer_class": "PreTrainedTokenizerFast", "add_prefix_space": true})"),
+            without);
+  tokenizer["pre_tokenizer"]["add_prefix_space"] = true;
+  write_file(folder / "tokenizer.json", tokenizer.dump());
+  EXPECT_EQ(tokens(R"({"tokenizer_class": "PreTrainedTokenizerFast"})"), with_space);
+  EXPECT_EQ(tokens(R"({"tokenizer_class": "GPT2Tokenizer"})"), without);
+}
+
+TEST_F(HuggingFacePackage, PutsAroundTextsWhatItsTemplateHas) {
+  auto& single = tokenizer["post_processor"]["processors"][1]["single"];
+  const Json begin = single[0], text = single[1];
+  single = {begin, begin, text, begin};
+  write_file(folder / "tokenizer.json", tokenizer.dump());
+  EXPECT_THAT(open()->around_text().before, ElementsAre(0, 0));
+  EXPECT_THAT(open()->around_text().behind, ElementsAre(0));
+  for (const Json& parts : {Json::array({begin}), Json::array({text, begin, text})})
+    EXPECT_THAT(with("/post_processor/processors/1/single", parts), HasSubstr("the Sequence A"));
+}
+
+// Values below some depth were once left out.
+TEST_F(HuggingFacePackage, IsReadToTheDepthThatMessagesState) {
+  use("gpt2");
+  const auto nested = [&](int levels) {
+    Json normalizer = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "b"}};
+    for (int i = 0; i < levels; ++i)
+      normalizer = {{"type", "Sequence"}, {"normalizers", Json::array({normalizer})}};
+    return with("/normalizer", normalizer);
+  };
+  const int32_t b = open()->encode("b")[0];
+  for (const int levels : {4, 60}) {
+    EXPECT_EQ(nested(levels), "");
+    EXPECT_EQ(open()->encode("a"), Ids{b});
+  }
+  EXPECT_THAT(nested(64), HasSubstr("tokenizer.json: is JSON that nests deeper than 128 levels"));
+}
+
+TEST_F(HuggingFacePackage, WithRulesThatDoubleATextEndsWithAnError) {
+  use("gpt2");
+  const Json doubled = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aa"}},
+             long_one = {{"type", "Replace"},
+                         {"pattern", {{"Regex", "a|^"}}},
+                         {"content", std::string(1 << 16, 'a')}};
+  const Json spelled = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  const std::pair<const char*, Json> cases[] = {
+      {"/normalizer", {{"type", "Sequence"}, {"normalizers", Json(40, doubled)}}},
+      {"/normalizer", long_one},
+      {"/pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", Json(40, spelled)}}},
+      {"/decoder", {{"type", "Sequence"}, {"decoders", Json(40, doubled)}}}};
+  for (const auto& [pointer, value] : cases) {
+    use("gpt2");
+    EXPECT_EQ(with(pointer, value), "");
+    const auto opened = open();
+    const std::string text = "\u00e9" + std::string(100, 'a');
+    EXPECT_THAT(message_of([&] { opened->decode(opened->encode(text)); }),
+                HasSubstr("the tokenizer's rules make "))
+        << pointer;
+  }
+  tokenizer["added_tokens"].push_back({{"id", 800}, {"content", "a"}, {"normalized", true}});
+  EXPECT_THAT(with("/normalizer", cases[0].second),
+              AllOf(HasSubstr("tokenizer.json: added_tokens["), HasSubstr("rules make ")));
 }
 
 TEST_F(HuggingFacePackage, WithoutATemplateBeginsWithNothing) {
   use("gpt2");
   EXPECT_EQ(open()->bos(), open()->eod());
-  EXPECT_FALSE(open()->begins_with_bos());
+  EXPECT_THAT(open()->around_text().before, IsEmpty());
   write_file(folder / "tokenizer_config.json", R"({"bos_token": "!", "add_bos_token": true})");
   EXPECT_EQ(open()->bos(), open()->encode("!")[0]);
-  EXPECT_FALSE(open()->begins_with_bos());
+  EXPECT_THAT(open()->around_text().before, IsEmpty());
 }
 
 TEST_F(HuggingFacePackage, WithoutAnEndIsRefused) {
@@ -164,7 +287,7 @@ TEST_F(HuggingFacePackage, ThatIsDamagedIsRefusedWithThePlace) {
   const std::string brackets(100000, '['), closed(100000, ']');
   write_file(folder / "tokenizer.json",
              R"({"added_tokens": [], "pre_tokenizer": )" + brackets + closed + "}");
-  EXPECT_THAT(message_of([&] { open(); }), HasSubstr("pre_tokenizer is a list, expected an obj"));
+  EXPECT_THAT(message_of([&] { open(); }), HasSubstr("nests deeper than 128 levels"));
 }
 
 TEST_F(HuggingFacePackage, WithACatastrophicExpressionEndsWithAnError) {

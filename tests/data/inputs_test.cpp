@@ -103,8 +103,9 @@ TEST_F(Inputs, AreCutIntoDocumentsWithTheirLines) {
   const std::tuple<std::string, size_t, int64_t> expected[] = {
       {"one", 0, 1}, {"two", 0, 3}, {"three", 1, 2}, {"four", 1, 3}};
   for (size_t i = 0; i < 4; ++i) {
-    const auto& [text, input, line] = batch.documents[i];
+    const auto& [text, input, line, too_long] = batch.documents[i];
     EXPECT_EQ(std::tuple(text, input, line), expected[i]);
+    EXPECT_FALSE(too_long);
   }
   const auto size = size_on_disk({folder / "a.txt", folder / "b.txt"});
   EXPECT_EQ(batch.file_bytes, static_cast<int64_t>(size.value()));

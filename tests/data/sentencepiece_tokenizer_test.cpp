@@ -62,9 +62,9 @@ TEST_F(SentencePiece, OfGptHasThePiecesOfTheModel) {
 
 TEST_F(SentencePiece, OfLlama2BeginsTextsWithItsMark) {
   const auto tokenizer = open("Llama2Tokenizer", plain_);
-  EXPECT_TRUE(tokenizer->begins_with_bos());
-  EXPECT_FALSE(gpt()->begins_with_bos());
-  EXPECT_FALSE(special()->begins_with_bos());
+  EXPECT_THAT(tokenizer->around_text().before, ElementsAre(1));
+  EXPECT_THAT(gpt()->around_text().before, IsEmpty());
+  EXPECT_THAT(special()->around_text().before, IsEmpty());
   EXPECT_EQ(tokenizer->bos(), 1);
   EXPECT_EQ(tokenizer->eod(), 2);
   EXPECT_THAT(tokenizer->text_ends(), ElementsAre(2));

@@ -15,6 +15,7 @@ namespace {
 using Json = nlohmann::json;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using Ids = std::vector<int32_t>;
 
 std::string base64(std::string_view bytes) {
@@ -95,7 +96,7 @@ TEST_F(Tiktoken, PutsTheSpecialTokensFirst) {
   EXPECT_EQ(tokenizer->decode(Ids{2, 8}), "</s><SPECIAL_8>");
   EXPECT_EQ(tokenizer->bos(), 1);
   EXPECT_EQ(tokenizer->eod(), 2);
-  EXPECT_FALSE(tokenizer->begins_with_bos());
+  EXPECT_THAT(tokenizer->around_text().before, IsEmpty());
   EXPECT_GT(tokenizer->encode("<SPECIAL_9>").size(), 1u);
   EXPECT_EQ(open({.vocab_size = 1256})->vocab_size(), 1256);
 }

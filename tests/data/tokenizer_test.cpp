@@ -198,7 +198,7 @@ TEST_F(Package, OfAnotherTokenizerIsRefusedByItsSetting) {
     changed[nlohmann::json::json_pointer(pointer)] = value;
     EXPECT_THAT(open("tokenizer.json", changed), HasSubstr(expected));
   }
-  EXPECT_THAT(open("tokenizer.json", "{"), HasSubstr("tokenizer.json: is no JSON object"));
+  EXPECT_THAT(open("tokenizer.json", "{"), HasSubstr("tokenizer.json: is no JSON"));
 }
 
 TEST_F(Package, WithoutATokenizerJsonIsKnownByItsClass) {

@@ -4,6 +4,7 @@
   hf_tokenizers.py fixtures FOLDER            writes small files for tests/data: LAYOUT.json and LAYOUT.golden.json
   hf_tokenizers.py compare FOLDER PROGRAM     trains larger ones, and compares ids, decoded text and speed of 30,000 lines
                                            with those of PROGRAM (tokenize_lines)
+  hf_tokenizers.py packages FOLDER PROGRAM    compares folders, whose files add tokens to a tokenizer.json, with AutoTokenizer
 
 Each layout has its model's normalizer, pre-tokenizer, decoder, post-processor and added tokens. Its vocabulary is
 trained here, on text made up from a seed and on licence texts, or the repository's own pages for larger ones.
@@ -289,11 +290,126 @@ def compare(folder, program, only):
         sys.exit(f"FAIL: {differ} lines differ")
 
 
+NEW = ["<x>", "<y>", "<z>", "<|w|>", "the", " of ", "É", "in"]
+NAMES = ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token", "image_token", "a_token"]
+
+
+def token(rng, content, typed):
+    flags = {flag: rng.random() < 0.3 for flag in ("lstrip", "rstrip", "single_word", "normalized")}
+    return {"content": content, **flags} | ({"__type": "AddedToken"} if typed else {})
+
+
+def some(rng, part):
+    return [content for content in rng.sample(NEW, len(NEW)) if rng.random() < part]
+
+
+def made_up_files(rng):
+    """Files beside a tokenizer.json that name tokens in every way that transformers has had."""
+    config = {"tokenizer_class": rng.choice(["PreTrainedTokenizerFast", "TokenizersBackend"])}
+    files = {"tokenizer_config.json": config}
+    if rng.random() < 0.5:
+        config["added_tokens_decoder"] = {
+            str(rng.randrange(3000)): token(rng, content, False) | {"special": rng.random() < 0.5} for content in some(rng, 0.3)}
+    for name in rng.sample(NAMES, len(NAMES)):
+        if rng.random() < 0.2:
+            content = rng.choice(NEW)
+            config[name] = content if rng.random() < 0.5 else token(rng, content, True) | {"special": rng.random() < 0.5}
+    extra = some(rng, 0.2)
+    kind = rng.choice(["extra_special_tokens", "additional_special_tokens", "dict", ""])
+    if kind == "dict":
+        config["extra_special_tokens"] = {f"{content}_token": content for content in extra}
+    elif kind:
+        config[kind] = [content if rng.random() < 0.5 else token(rng, content, True) | {"special": True} for content in extra]
+    if rng.random() < 0.3:
+        files["added_tokens.json"] = {content: rng.randrange(3000) for content in some(rng, 0.3)}
+    if rng.random() < 0.4:
+        files["special_tokens_map.json"] = {name: rng.choice([content, token(rng, content, False)])
+                                            for name, content in zip(rng.sample(NAMES, len(NAMES)), some(rng, 0.4))}
+        files["special_tokens_map.json"]["additional_special_tokens"] = some(rng, 0.2)
+    if rng.random() < 0.2:
+        config["split_special_tokens"] = True
+    return files
+
+
+def around(*single):
+    return processors.TemplateProcessing(single=" ".join(single), special_tokens=[(t, i) for i, t in enumerate(
+        sorted(set(single) - {"$A"}))])
+
+
+def nested(normalizer, levels):
+    for _ in range(levels):
+        normalizer = normalizers.Sequence([normalizer])
+    return normalizer
+
+
+def packages():
+    """Yields a name, a layout, changes of its parts, and the files beside it."""
+    rng = random.Random(5)
+    for i in range(120):
+        yield f"made up {i}", rng.choice(["gpt2", "neox", "llama2", "xlnet"]), {}, made_up_files(rng)
+    for layout, name in [("gpt2", "GPT2Tokenizer"), ("gpt2", "CodeGenTokenizer"), ("gpt2", "PreTrainedTokenizerFast"),
+                         ("neox", "GPTNeoXTokenizer"), ("qwen2", "Qwen2Tokenizer"), ("gpt2", "GPT2TokenizerFast")]:
+        for prefix in ({}, {"add_prefix_space": True}, {"add_prefix_space": False}):
+            yield f"{name} {prefix}", layout, {}, {"tokenizer_config.json": {"tokenizer_class": name, **prefix}}
+    template = {"tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}}
+    for single in (["$A", "<a>"], ["<b>", "<a>", "$A"], ["<b>", "<a>", "$A", "<a>", "<a>"], ["<a>", "$A", "<b>"]):
+        yield f"template {single}", "gpt2", {"post_processor": around(*single)}, template
+    yield "two templates", "gpt2", {"post_processor": processors.Sequence([around("<b>", "$A"), around("<a>", "$A", "<b>")])}, template
+    for levels in (4, 40):
+        yield f"nested {levels}", "gpt2", {"normalizer": nested(normalizers.Replace("a", "zz"), levels)}, template
+
+
+def compare_packages(folder, program):
+    from transformers import AutoTokenizer
+    own = [line for line in pages() if line.strip()]
+    corpus, rng, differ, count = own + texts(3000, 1, own), random.Random(6), 0, 0
+    lines = ["", " ", "the", *texts(100, 2, own)]
+    lines = [rng.choice(NEW).join(rng.choice(lines).partition(" ")) + rng.choice(["", " ", *NEW]) for _ in range(150)] + lines
+    trained = {}
+    for name, layout, parts, files in packages():
+        if layout not in trained:
+            trained[layout] = train(next(each for each in layouts() if each["name"] == layout), 800, corpus).to_str()
+        tokenizer = Tokenizer.from_str(trained[layout])
+        for part, value in parts.items():
+            setattr(tokenizer, part, value)
+        package = folder / "package"
+        package.mkdir(exist_ok=True)
+        for old in package.iterdir():
+            old.unlink()
+        tokenizer.save(str(package / "tokenizer.json"))
+        for file, content in files.items():
+            (package / file).write_text(json.dumps(content))
+        try:
+            theirs = AutoTokenizer.from_pretrained(package)
+        except Exception as error:  # then it is no package
+            print(f"{name}: {type(error).__name__}: {error}")
+            continue
+        count += 1
+        (folder / "lines").write_text("".join(json.dumps(text) + "\n" for text in lines))
+        ran = subprocess.run([program, "HFTokenizer", package, folder / "lines", folder / "result"], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
+        ours = json.loads(ran.stdout) if ran.returncode == 0 else {"error": ran.stderr}
+        wrong = [f"{ours} {len(theirs)} {theirs.eos_token_id}"] * (
+            ours.get("vocab_size") != len(theirs) or theirs.eos_token_id not in (None, ours["eod"]))
+        if "error" not in ours:
+            for text, line in zip(lines, open(folder / "result"), strict=True):
+                expected, got = theirs(text).input_ids, ours["before"] + json.loads(line)[0] + ours["behind"]
+                wrong += [f"{text!r}\n  {expected}\n  {got}"] * (got != expected)
+        if wrong:
+            differ += 1
+            print(f"{name}: {layout} {files}: {len(wrong)} differ:", *wrong[:2], sep="\n ")
+    print(f"{count} folders")
+    if differ or count < 100:
+        sys.exit(f"FAIL: {differ} of {count} folders differ")
+
+
 def main():
     folder = pathlib.Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
     if sys.argv[1] == "fixtures":
         fixtures(folder)
+    elif sys.argv[1] == "packages":
+        compare_packages(folder, sys.argv[3])
     else:
         compare(folder, sys.argv[3], sys.argv[4:])
 

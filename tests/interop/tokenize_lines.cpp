@@ -1,7 +1,7 @@
 // Tokenizes lines for hf_tokenizers.py: tokenize_lines TYPE MODEL LINES RESULT [PATTERN]
 //
 // LINES has a JSON text a line. RESULT gets a JSON list [ids, decoded text] for each. Prints the
-// seconds that encoding took, begins_with_bos(), bos(), eod() and text_ends().
+// seconds that encoding took, around_text(), bos(), eod() and text_ends().
 #include <chrono>
 #include <fstream>
 #include <iostream>
@@ -32,7 +32,8 @@ int main(int argc, char** argv) {
                .dump(-1, ' ', false, Json::error_handler_t::replace)
         << "\n";
   std::cout << Json({{"seconds", seconds.count()},
-                     {"begins_with_bos", tokenizer->begins_with_bos()},
+                     {"before", tokenizer->around_text().before},
+                     {"behind", tokenizer->around_text().behind},
                      {"bos", tokenizer->bos()},
                      {"eod", tokenizer->eod()},
                      {"text_ends", tokenizer->text_ends()},

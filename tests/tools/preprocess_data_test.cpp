@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "framework/data/indexed_dataset.h"
 #include "framework/data/tokenizers/tokenizer.h"
@@ -268,6 +269,90 @@ TEST_F(PreprocessData, NamesTheFirstBadLine) {
   EXPECT_THAT(refusal(input("a.jsonl", "1")), HasSubstr("has no string \"text\" (--json-keys)"));
 }
 
+TEST_F(PreprocessData, LeavesOutOrMendsBadLinesWhenTold) {
+  const std::string flags = input("a.jsonl",
+                                  "{\"text\": \"one\"}\n{\"text\": \"x\\ud83dy\"}\n{\"text\": 1}\n"
+                                  "{\"text\": \n{\"text\": \"\xff\\ud83d\\ude00\"}\n[1]\n"
+                                  "{\"title\": \"t\"}\n{\"text\": \"two\\\\ud83d\"}\n");
+  EXPECT_THAT(refusal(flags),
+              HasSubstr("a.jsonl:2: the string \"text\" has half a surrogate pair"));
+  EXPECT_THAT(misuse(flags + "--on-bad-line drop"), HasSubstr("expected error, skip or replace"));
+  ASSERT_EQ(run(flags + "--workers 3 --on-bad-line skip"), 0) << output;
+  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("one", "two\\ud83d"));
+  EXPECT_THAT(output,
+              AllOf(HasSubstr("2 documents, "), HasSubstr("1 line skipped: no JSON; the "),
+                    HasSubstr("2 lines skipped: no UTF-8; the first: " + (folder / "a.jsonl") +
+                              ":2: the string"),
+                    HasSubstr("3 lines skipped: no string; the first: " + (folder / "a.jsonl") +
+                              ":3: has no string \"text\"")));
+  ASSERT_EQ(run(flags + "--on-bad-line replace"), 0) << output;
+  EXPECT_THAT(documents(folder / "out_text_document"),
+              ElementsAre("one", "x\ufffdy", "\ufffd\U0001f600", "two\\ud83d"));
+  EXPECT_THAT(output,
+              AllOf(HasSubstr("2 lines kept, with U+FFFD for what is no UTF-8; the first: " +
+                              (folder / "a.jsonl") + ":2\n"),
+                    HasSubstr("3 lines skipped: no string; the first: ")));
+  EXPECT_THAT(refusal(input("b.jsonl", "[]\n") + "--on-bad-line skip"),
+              AllOf(HasSubstr("has no documents"), HasSubstr("1 line skipped: no string")));
+}
+
+// A file without an end of line would fill the memory.
+TEST_F(PreprocessData, RefusesALineOfAGigabyte) {
+  const std::string flags = input("a.jsonl", "{\"text\": \"one\"}\n{\"text\": \"");
+  std::filesystem::resize_file(folder / "a.jsonl", 1 << 30);  // of zeros, which take no room
+  EXPECT_THAT(refusal(flags + "--workers 1"),
+              HasSubstr("a.jsonl:2: is a line of more than 134217728 bytes"));
+  ASSERT_EQ(run(flags + "--on-bad-line skip"), 0) << output;
+  EXPECT_THAT(documents(folder / "out_text_document"), ElementsAre("one"));
+  EXPECT_THAT(output, HasSubstr("1 line skipped: too long; the first: "));
+}
+
+TEST_F(PreprocessData, PutsAroundDocumentsWhatATemplateHas) {
+  auto tokenizer = nlohmann::json::parse(read_file(data_fixture("tokenizers/gpt2.json")));
+  const nlohmann::json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+                       mark = {{"SpecialToken", {{"id", "m"}, {"type_id", 0}}}};
+  tokenizer["post_processor"] = {{"type", "TemplateProcessing"},
+                                 {"single", {mark, text, mark}},
+                                 {"special_tokens", {{"m", {{"ids", {7, 0}}}}}}};
+  write_file(folder / "tokenizer.json", tokenizer.dump());
+  write_file(folder / "a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\"}\n");
+  const auto lengths = [&](const std::string& more) {
+    EXPECT_EQ(run("--input " + (folder / "a.jsonl") + " --output-prefix " + (folder / "out") +
+                  " --tokenizer-type HFTokenizer --tokenizer-model " + (folder / "") + more),
+              0)
+        << output;
+    const IndexedDataset data(folder / "out_text_document");
+    std::vector<int64_t> all(data.size());
+    for (int64_t i = 0; i < data.size(); ++i) all[i] = data.length(i);
+    return all;
+  };
+  EXPECT_THAT(lengths(""), ElementsAre(5, 4));
+  EXPECT_THAT(lengths(" --append-eod --count-eod --prepend-bos"), ElementsAre(6, 5));
+  EXPECT_THAT(lengths(" --tokenizer-hf-no-include-special-tokens"), ElementsAre(1));
+}
+
+TEST_F(PreprocessData, TakesMegatronsFlags) {
+  const std::string prefix = folder / "corpus";
+  ASSERT_EQ(run(megatron_flags + "--output-prefix " + prefix +
+                " --partitions 4 --log-interval=10 --keep-sequential-samples --lang english "
+                "--workers-to-check 16 32 --vocab-extra-ids 0 --workers 2"),
+            0)
+      << output;
+  EXPECT_EQ(read_file(prefix + "_text_document.bin"),
+            read_file(data_fixture("corpus_text_document.bin")));
+  EXPECT_THAT(output, HasSubstr("without effect on the tokens: --partitions --log-interval "
+                                "--keep-sequential-samples --lang --workers-to-check"));
+  const std::pair<const char*, const char*> refused[] = {
+      {"--split-sentences", "--split-sentences: documents are not cut into sentences"},
+      {"--vocab-extra-ids 100", "--vocab-extra-ids 100: the vocabulary is the tokenizer's; accept"},
+      {"--tokenizer-name-or-path gpt2", "use --tokenizer-type HFTokenizer"},
+      {"--find-optimal-num-workers", "--workers 0 takes all cores"},
+      {"--tokenizer-special-tokens a b", "special tokens are those of the tokenizer's files"}};
+  for (const auto& [flag, reason] : refused)
+    EXPECT_THAT(misuse(megatron_flags + "--output-prefix " + prefix + " " + flag),
+                HasSubstr(reason));
+}
+
 // Python's json.loads takes these, and so does Megatron.
 TEST_F(PreprocessData, ReadsLinesAsPythonDoes) {
   const char* lines[] = {
@@ -393,7 +478,7 @@ TEST_F(PreprocessData, HelpNamesEveryFlag) {
   for (const char* flag :
        {"--input", "--json-keys", "--documents", "--output-prefix", "--tokenizer-type",
         "--vocab-file", "--merge-file", "--tokenizer-model", "--prepend-bos", "--append-eod",
-        "--count-eod", "--dataset-impl", "--workers"}) {
+        "--count-eod", "--dataset-impl", "--workers", "--on-bad-line", "--partitions"}) {
     EXPECT_THAT(output, HasSubstr(flag));
   }
 }

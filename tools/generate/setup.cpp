@@ -124,16 +124,17 @@ std::vector<Prompt> prompts_of(const GenerateFlags& flags, Tokenizer& tokenizer,
     notes.push_back(
         "the text begins behind <s>, which a model knows whose training data has it, as Llama's or "
         "by preprocess_data --prepend-bos");
-  const bool prepend = flags.prepend_bos || tokenizer.begins_with_bos();
-  if (has_bos && !flags.prompts.empty() && !prepend)
+  std::vector<int32_t> before = tokenizer.around_text().before;
+  if (before.empty() && (flags.prepend_bos || flags.prompts.empty())) before = {bos};
+  if (has_bos && before.empty())
     notes.push_back(
         "prompts are not given the <s> that models expect whose training data has it, as Llama's "
         "do; --prepend-bos gives it");
-  if (flags.prompts.empty()) return {Prompt{.ids = {bos}}};
+  if (flags.prompts.empty()) return {Prompt{.ids = before}};
   std::vector<Prompt> prompts;
   for (const std::string& text : flags.prompts) {
     Prompt& prompt = prompts.emplace_back(Prompt{text, tokenizer.encode(text)});
-    if (prepend) prompt.ids.insert(prompt.ids.begin(), bos);
+    prompt.ids.insert(prompt.ids.begin(), before.begin(), before.end());
     require(!prompt.ids.empty(), "--prompts: one is empty; leave the flag out instead");
   }
   return prompts;

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 nlohmann::json read_object(const fs::path& file) {
   if (!fs::is_regular_file(file)) return nlohmann::json::object();
   nlohmann::json json =
-      nlohmann::json::parse(shallow(read_file(file)), nullptr, /*allow_exceptions=*/false);
+      nlohmann::json::parse(bounded(read_file(file), file), nullptr, /*allow_exceptions=*/false);
   return json.is_object() ? json : nlohmann::json::object();
 }
 

@@ -37,7 +37,7 @@ int64_t whole_number_in(const nlohmann::json& event, const char* key, int64_t mo
 }
 
 PhasesOfRanks read_trace(const std::string& path) {
-  const auto trace = nlohmann::json::parse(shallow(read_file(path)), nullptr, false);
+  const auto trace = nlohmann::json::parse(bounded(read_file(path), path), nullptr, false);
   const nlohmann::json events = member(trace, "traceEvents");
   if (!events.is_array())
     throw_error(path,

@@ -1,8 +1,10 @@
 #include "tools/preprocess/input_flags.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
+#include "framework/config/foreign_flags.h"
 #include "framework/data/inputs/input_list.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
@@ -10,6 +12,38 @@
 
 namespace anymesh {
 namespace {
+
+constexpr bool kValue = true;
+constexpr bool kSwitch = false;
+constexpr std::string_view kOtherTokenizer =
+    "is for a --tokenizer-type that is not in this version";
+
+constexpr Foreign kForeignFlags[] = {
+    {"partitions|log-interval|lang|workers-to-check|max-documents|performance-dir|"
+     "make-vocab-size-divisible-by|padded-vocab-size",
+     kValue},
+    {"keep-sequential-samples|keep-newlines|legacy-tokenizer|trust-remote-code|"
+     "tokenizer-hf-use-fast|tokenizer-hf-no-use-fast|tokenizer-hf-include-special-tokens"},
+    {"vocab-extra-ids", kValue, "the vocabulary is the tokenizer's", "0"},
+    {"split-sentences", kSwitch,
+     "documents are not cut into sentences, as BERT's data are; GPT's are not"},
+    {"find-optimal-num-workers", kSwitch, "no runs are timed; --workers 0 takes all cores"},
+    {"tokenizer-special-tokens|tiktoken-special-tokens|special-tokens", kValue,
+     "special tokens are those of the tokenizer's files; the HFTokenizer reads them from a "
+     "tokenizer_config.json"},
+    {"tokenizer-metadata|metadata-path", kValue, "use --tokenizer-type"},
+    {"tokenizer-name-or-path", kValue,
+     "use --tokenizer-type HFTokenizer, and --tokenizer-model with its folder"},
+    {"tokenizer-sentencepiece-legacy", kSwitch,
+     "use --tokenizer-type: the SentencePieceTokenizer finds special tokens in a text, the "
+     "GPTSentencePieceTokenizer does not"},
+    {"tokenizer-sentencepiece-ignore-extra-whitespaces", kSwitch,
+     "the SentencePiece model decides on spaces"},
+    {"null-tokenizer-eod-id|null-tokenizer-pad-id|tokenizer-prompt-format|image-tag-type|"
+     "sft-tokenizer-prompt-format|chat-template",
+     kValue, kOtherTokenizer},
+    {"force-system-message", kSwitch, kOtherTokenizer},
+};
 
 // Returns the words of a flag that may be given several times.
 std::vector<std::string> words_of(const cxxopts::ParseResult& parsed, const std::string& name) {
@@ -33,6 +67,31 @@ bool is_text(const cxxopts::ParseResult& parsed, const std::vector<std::string>&
 }
 
 }  // namespace
+
+std::vector<std::string> without_foreign_flags(const std::vector<std::string>& args,
+                                               std::vector<std::string>& ignored) {
+  std::vector<std::string> ours;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const std::string name = args[i].substr(0, args[i].find('='));
+    const Foreign* foreign =
+        name.starts_with("--") ? find_foreign(kForeignFlags, name.substr(2)) : nullptr;
+    if (foreign == nullptr) {
+      ours.push_back(args[i]);
+      continue;
+    }
+    std::string origin = args[i], value = args[i].substr(std::min(name.size() + 1, args[i].size()));
+    while (foreign->takes_value && i + 1 < args.size() && !args[i + 1].starts_with("--"))
+      origin += " " + (value = args[++i]);
+    foreign->check(origin, value);
+    if (foreign->ignored()) ignored.push_back(name);
+  }
+  return ours;
+}
+
+std::string foreign_flags_help() {
+  return "Accepted from Megatron's preprocess_data.py, without effect on the tokens here:\n" +
+         ignored_flags_text(kForeignFlags);
+}
 
 std::vector<std::string> repeat_flags(const std::vector<std::string>& args) {
   std::vector<std::string> repeated;

@@ -13,6 +13,13 @@ namespace anymesh {
 // "--input a --input b".
 std::vector<std::string> repeat_flags(const std::vector<std::string>& args);
 
+// Takes flags of Megatron's tools/preprocess_data.py that this program does not have. Appends those
+// that change nothing here to `ignored`, and throws UserError, with the reason, for others.
+std::vector<std::string> without_foreign_flags(const std::vector<std::string>& args,
+                                               std::vector<std::string>& ignored);
+// Returns the part of --help about them.
+std::string foreign_flags_help();
+
 // Returns the inputs of --input, with patterns expanded. Commas separate them too, unless a file
 // has the comma in its name.
 std::vector<std::string> inputs_of(const cxxopts::ParseResult& parsed);

@@ -50,26 +50,37 @@ bool DocumentReader::next_of_input(Document& document) {
     bytes_ += static_cast<int64_t>(document.text.size());
   }
   for (std::string line; unit_ != DocumentUnit::kFile && next_line(line);) {
-    const bool blank = is_blank(line);
+    const bool blank = !too_long_ && is_blank(line);
     if (blank && document.text.empty()) continue;
     if (blank) break;
+    if (unit_ == DocumentUnit::kLine) {
+      document.text = std::move(line);
+      break;
+    }
     document.text += line;
-    if (unit_ == DocumentUnit::kLine) break;
     if (line_ended_) document.text += '\n';
   }
   document.input = input_;
   document.line = line_;
+  document.too_long = too_long_;
   return !document.text.empty();
 }
 
 // Returns false at the end of the input.
 bool DocumentReader::next_line(std::string& line) {
   line.clear();
+  too_long_ = false;
   for (line_ended_ = false; !line_ended_;) {
     if (rest_.empty() && (rest_ = stream_->next()).empty()) break;
     const size_t end = rest_.find('\n');
     line_ended_ = end != std::string_view::npos;
-    line += rest_.substr(0, end);
+    const std::string_view part = rest_.substr(0, end);
+    if (unit_ == DocumentUnit::kLine && line.size() + part.size() >= kLongestLine) {
+      too_long_ = true;
+      line = line.substr(0, 64);
+    } else if (!too_long_) {
+      line += part;
+    }
     rest_.remove_prefix(line_ended_ ? end + 1 : rest_.size());
   }
   if (line.empty() && !line_ended_) return false;

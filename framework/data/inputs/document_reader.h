@@ -28,10 +28,15 @@ struct Document {
   std::string text;
   size_t input = 0;  // its number, from 0
   int64_t line = 0;  // the line of the input where the document ends, from 1; for messages
+  bool too_long =
+      false;  // a line of kLongestLine bytes or more, of which only the beginning is here
 };
 
 class DocumentReader {
  public:
+  // The bound of a document that is a line: a file without a '\n' would fill the memory.
+  static constexpr size_t kLongestLine = size_t{1} << 27;
+
   struct Batch {
     int64_t number = 0;
     int64_t bytes = 0;       // of the text
@@ -59,6 +64,7 @@ class DocumentReader {
   size_t input_ = 0;
   int64_t line_ = 0;         // of this input
   bool line_ended_ = false;  // with a '\n'
+  bool too_long_ = false;
 
   int64_t batches_ = 0;
   int64_t bytes_ = 0;

@@ -45,10 +45,44 @@ bool is_inside_word(std::string_view text, size_t begin, size_t end) {
 }  // namespace
 
 void AddedTokens::add(AddedToken token) {
-  Finder& finder = finders_[token.normalized];
-  finder.trie.insert(token.normal, static_cast<int32_t>(tokens_.size()));
-  finder.begins[static_cast<unsigned char>(token.normal[0])] = true;
+  find_by(token, tokens_.size());
+  indices_[token.content] = tokens_.size();
   tokens_.push_back(std::move(token));
+}
+
+void AddedTokens::find_by(const AddedToken& token, size_t index) {
+  Finder& finder = finders_[token.normalized];
+  finder.trie.insert(token.normal, static_cast<int32_t>(index));
+  finder.begins[static_cast<unsigned char>(token.normal[0])] = true;
+}
+
+int32_t AddedTokens::add(AddedToken token, const JsonNode& origin, const Normalizer* normalizer,
+                         Vocabulary& vocabulary) {
+  if (next_ < 0) next_ = static_cast<int32_t>(vocabulary.count());
+  token.normal = token.content;
+  bool at_start = true;
+  try {
+    if (token.normalized && normalizer != nullptr) normalizer->apply(token.normal, at_start);
+  } catch (const UserError& error) {
+    origin.refuse(std::string("is refused: ") + error.what());
+  }
+  if (token.normal.empty()) origin.fail("is nothing after normalizing");
+  if (const auto known = indices_.find(token.content); known != indices_.end()) {
+    AddedToken& before = tokens_[known->second];
+    finders_[before.normalized].trie.insert(before.normal, -1);
+    find_by(token, known->second);
+    token.id = before.id;
+    token.special |= before.special;
+    before = std::move(token);
+    return before.id;
+  }
+  const auto known = vocabulary.find(token.content);
+  token.id = known.value_or(next_);
+  if (!known && !vocabulary.add(token.content, token.id))
+    origin.fail("has the id " + std::to_string(token.id) + " of another token");
+  next_ = std::max(next_, token.id + 1);
+  add(std::move(token));
+  return tokens_.back().id;
 }
 
 void AddedTokens::split(std::string_view text, bool normalized,
@@ -68,6 +102,7 @@ void AddedTokens::split(std::string_view text, bool normalized,
     }
     const AddedToken& token = tokens_[static_cast<size_t>(index)];
     size_t begin = std::exchange(at, at + size), end = at;
+    if (split_special_ && token.special) continue;
     if (token.single_word && is_inside_word(text, begin, end)) continue;
     if (token.lstrip) begin = std::max(begin - spaces_before(text.substr(0, begin)), covered);
     if (token.rstrip) end += spaces_behind(text.substr(end));
@@ -78,31 +113,29 @@ void AddedTokens::split(std::string_view text, bool normalized,
   if (covered < text.size()) sections.push_back({text.substr(covered), -1});
 }
 
+AddedToken read_added_token(const JsonNode& node, bool special) {
+  if (node.is_text()) return {.content = node.text(), .special = true};
+  special |= node.at("special").flag_or(false);
+  return {.content = node.at("content").text(),
+          .single_word = node.at("single_word").flag_or(false),
+          .lstrip = node.at("lstrip").flag_or(false),
+          .rstrip = node.at("rstrip").flag_or(false),
+          .normalized = node.at("normalized").flag_or(!special),
+          .special = special};
+}
+
 AddedTokens read_added_tokens(const JsonNode& node, const Normalizer* normalizer,
                               Vocabulary& vocabulary) {
   AddedTokens all;
   if (node.is_null()) return all;
-  auto next = static_cast<int32_t>(vocabulary.count());
   for (const JsonNode& each : node.list()) {
-    AddedToken token{
-        .content = each.at("content").text(),
-        .single_word = each.at("single_word").flag_or(false),
-        .lstrip = each.at("lstrip").flag_or(false),
-        .rstrip = each.at("rstrip").flag_or(false),
-        .normalized = each.at("normalized").flag_or(!each.at("special").flag_or(false))};
+    AddedToken token = read_added_token(each);
     if (token.content.empty()) continue;
-    const auto known = vocabulary.find(token.content);
-    token.id = known ? *known : next++;
-    if (const JsonNode id = each.at("id"); id.integer(0, Vocabulary::kMostIds) != token.id)
-      id.expected(std::to_string(token.id) + ", which the token " + printable(token.content) +
-                  " has by the order of the file");
-    if (!known && !vocabulary.add(token.content, token.id))
-      each.fail("has the id " + std::to_string(token.id) + " of another token");
-    token.normal = token.content;
-    bool at_start = true;
-    if (token.normalized && normalizer != nullptr) normalizer->apply(token.normal, at_start);
-    if (token.normal.empty()) each.fail("is nothing after normalizing");
-    all.add(std::move(token));
+    const std::string content = token.content;
+    const int32_t id = all.add(std::move(token), each, normalizer, vocabulary);
+    if (const JsonNode given = each.at("id"); given.integer(0, Vocabulary::kMostIds) != id)
+      given.expected(std::to_string(id) + ", which the token " + printable(content) +
+                     " has by the order of the file");
   }
   return all;
 }

@@ -13,7 +13,7 @@ class ByteTrie {
  public:
   bool empty() const { return values_.size() == 1; }
 
-  // Gives a text its value, which is at least 0, in place of an earlier one.
+  // Gives a text its value, in place of an earlier one; -1 takes it out.
   void insert(std::string_view text, int32_t value) {
     uint32_t node = 0;
     for (const char c : text) {

@@ -1,6 +1,7 @@
 #include "framework/data/tokenizers/decoder.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "framework/data/tokenizers/characters.h"
 #include "framework/data/tokenizers/pattern.h"
@@ -98,10 +99,7 @@ class ReplaceDecoder final : public Decoder {
     for (std::string& part : parts) {
       spans.clear();
       pattern_.find_all(part, spans);
-      std::string result;
-      for (const Span& span : spans)
-        result += span.is_match ? content_ : part.substr(span.begin, span.end - span.begin);
-      part = std::move(result);
+      part = Pattern::replaced(part, spans, content_);
     }
   }
 
@@ -137,22 +135,39 @@ class StripDecoder final : public Decoder {
   size_t start_, stop_;
 };
 
+// All decoders, those of sequences in it too.
 class DecoderSequence final : public Decoder {
  public:
   explicit DecoderSequence(const JsonNode& node) {
     bool bytes = false;
-    for (const JsonNode& part : node.at("decoders").list()) {
-      if (bytes) parts_.push_back(std::make_unique<Utf8Decoder>());
-      parts_.push_back(read_decoder(part));
-      if (parts_.back() == nullptr) part.expected("an object");
-      bytes = part.at("type").text() == "ByteLevel" || part.at("type").text() == "Sequence";
-    }
+    read(node, bytes);
   }
   void apply(std::vector<std::string>& parts) const override {
-    for (const auto& part : parts_) part->apply(parts);
+    const auto bytes_of = [](const std::vector<std::string>& texts) {
+      return std::accumulate(texts.begin(), texts.end(), size_t{0},
+                             [](size_t sum, const std::string& text) { return sum + text.size(); });
+    };
+    const size_t bytes = bytes_of(parts);
+    for (const auto& part : parts_) {
+      part->apply(parts);
+      check_growth(bytes, bytes_of(parts));
+    }
   }
 
  private:
+  void read(const JsonNode& node, bool& bytes) {
+    for (const JsonNode& part : node.at("decoders").list()) {
+      const std::string& type = part.at("type").text();
+      if (type == "Sequence") {
+        read(part, bytes);
+        continue;
+      }
+      if (bytes) parts_.push_back(std::make_unique<Utf8Decoder>());
+      parts_.push_back(read_decoder(part));
+      bytes = type == "ByteLevel";
+    }
+  }
+
   std::vector<std::unique_ptr<Decoder>> parts_;
 };
 

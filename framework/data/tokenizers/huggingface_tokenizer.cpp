@@ -14,19 +14,20 @@ std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& folder_
   const fs::path file = fs::is_directory(path) ? path / "tokenizer.json" : path;
   const JsonFile json(file, read_tokenizer_file(file.string(), TokenizerFile::kTokenizerJson));
   const JsonNode root = json.root();
+  const fs::path folder =
+      file.filename() == "tokenizer.json" ? fs::absolute(file).parent_path() : "";
 
   auto parts = std::make_unique<TokenizerParts>();
   parts->normalizer = read_normalizer(root.at("normalizer"));
-  PreTokenizers pre_tokenizers = read_pre_tokenizers(root.at("pre_tokenizer"));
+  PreTokenizers pre_tokenizers =
+      read_pre_tokenizers(root.at("pre_tokenizer"), prefix_space_of_class(folder));
   parts->pre_tokenizers = std::move(pre_tokenizers.steps);
   parts->model = read_token_model(root.at("model"), pre_tokenizers.bytes, parts->vocabulary);
   parts->added_tokens =
       read_added_tokens(root.at("added_tokens"), parts->normalizer.get(), parts->vocabulary);
   parts->decoder = read_decoder(root.at("decoder"));
-  const AroundText around = read_post_processor(root.at("post_processor"));
-  set_special_tokens(root, around,
-                     file.filename() == "tokenizer.json" ? fs::absolute(file).parent_path() : "",
-                     *parts);
+  parts->around = read_post_processor(root.at("post_processor"));
+  read_package_settings(folder, root, *parts);
   return make_pipeline_tokenizer(std::move(parts));
 }
 

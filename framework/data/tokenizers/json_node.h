@@ -107,7 +107,8 @@ class JsonFile {
   // Takes a text that was read already.
   JsonFile(const std::filesystem::path& file, std::string text) : file_(file.string()) {
     naming_memory(file, [&] {
-      json_ = nlohmann::json::parse(shallow(std::move(text)), nullptr, /*allow_exceptions=*/false);
+      json_ = nlohmann::json::parse(bounded(std::move(text), file), nullptr,
+                                    /*allow_exceptions=*/false);
     });
     if (json_.is_discarded()) throw_error<DamagedFile>(file_, ": is no JSON");
   }

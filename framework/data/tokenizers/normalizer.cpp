@@ -162,11 +162,7 @@ class Replace final : public Normalizer {
     if (spans[0].is_match && !first.empty() &&
         (content_.empty() || decode_utf8(first).bytes < first.size()))
       at_start = false;
-    std::string result;
-    for (const Span& span : spans)
-      result += span.is_match ? std::string_view(content_)
-                              : std::string_view(text).substr(span.begin, span.end - span.begin);
-    text = std::move(result);
+    text = Pattern::replaced(text, spans, content_);
   }
 
  private:
@@ -188,17 +184,27 @@ class SpellBytes final : public Normalizer {
   void apply(std::string& text, bool&) const override { text = spell_bytes(text); }
 };
 
+// All parts, those of sequences in it too.
 class NormalizerSequence final : public Normalizer {
  public:
-  explicit NormalizerSequence(const JsonNode& node) {
-    for (const JsonNode& part : node.at("normalizers").list())
-      if (auto normalizer = read_normalizer(part)) parts_.push_back(std::move(normalizer));
-  }
+  explicit NormalizerSequence(const JsonNode& node) { read(node); }
   void apply(std::string& text, bool& at_start) const override {
-    for (const auto& part : parts_) part->apply(text, at_start);
+    const size_t bytes = text.size();
+    for (const auto& part : parts_) {
+      part->apply(text, at_start);
+      check_growth(bytes, text.size());
+    }
   }
 
  private:
+  void read(const JsonNode& node) {
+    for (const JsonNode& part : node.at("normalizers").list())
+      if (part.is_object() && part.at("type").text() == "Sequence")
+        read(part);
+      else if (auto normalizer = read_normalizer(part))
+        parts_.push_back(std::move(normalizer));
+  }
+
   std::vector<std::unique_ptr<Normalizer>> parts_;
 };
 

@@ -53,6 +53,23 @@ Pattern::Pattern(const JsonNode& node) {
   if (text_.empty()) node.at("String").refuse("is empty, which is not supported");
 }
 
+void check_growth(size_t bytes, size_t becomes) {
+  constexpr size_t kMost = 18, kAnyway = 1 << 20;
+  if (becomes > kAnyway && becomes > kMost * bytes)
+    throw_error("the tokenizer's rules make ", becomes, " bytes or more of a text of ", bytes,
+                ": expected at most ", kMost, " times as many");
+}
+
+std::string Pattern::replaced(std::string_view text, const std::vector<Span>& spans,
+                              std::string_view content) {
+  const auto matches = static_cast<size_t>(std::ranges::count_if(spans, &Span::is_match));
+  check_growth(text.size(), matches * content.size());
+  std::string result;
+  for (const Span& span : spans)
+    result += span.is_match ? content : text.substr(span.begin, span.end - span.begin);
+  return result;
+}
+
 void Pattern::find_all(std::string_view text, std::vector<Span>& spans) const {
   if (expression_) return expression_->find_all(text, spans);
   size_t covered = 0;

@@ -19,11 +19,18 @@ class Pattern {
 
   // Appends spans that cover the text.
   void find_all(std::string_view text, std::vector<Span>& spans) const;
+  // Replaces what a span matches by `content`. Throws a UserError if check_growth() does.
+  static std::string replaced(std::string_view text, const std::vector<Span>& spans,
+                              std::string_view content);
 
  private:
   std::string text_;
   std::optional<RegularExpression> expression_;
 };
+
+// Throws a UserError if a text becomes far longer than it was, as by rules that double it one after
+// the other. Unicode's own forms make at most 18 bytes of one.
+void check_growth(size_t bytes, size_t becomes);
 
 // Compiles Oniguruma's regular expression. Errors name the node.
 RegularExpression read_expression(const JsonNode& node);

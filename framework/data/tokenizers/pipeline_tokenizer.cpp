@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "framework/data/tokenizers/characters.h"
+#include "framework/data/tokenizers/pattern.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {
@@ -67,7 +68,7 @@ class PipelineTokenizer final : public Tokenizer {
   int32_t vocab_size() const override { return parts_->vocabulary.size(); }
   int32_t eod() const override { return parts_->eod; }
   int32_t bos() const override { return parts_->bos; }
-  bool begins_with_bos() const override { return parts_->begins_with_bos; }
+  AroundText around_text() const override { return parts_->around; }
   std::vector<int32_t> text_ends() const override { return parts_->text_ends; }
 
  private:
@@ -93,6 +94,7 @@ class PipelineTokenizer final : public Tokenizer {
       std::string normalized(section.text);
       parts_->normalizer->apply(normalized, at_start);
       encode_normalized(normalized, at_start, ids);
+      check_growth(text.size(), ids.size());
     }
   }
 
@@ -107,7 +109,8 @@ class PipelineTokenizer final : public Tokenizer {
   }
 
   void encode_pieces(std::string_view text, bool at_start, std::vector<int32_t>& ids) {
-    Pieces pieces{.views = {text}, .document = at_start ? text.data() : nullptr};
+    Pieces pieces{
+        .views = {text}, .document = at_start ? text.data() : nullptr, .bytes = text.size()};
     for (const auto& step : parts_->pre_tokenizers) step->split(pieces);
     for (const std::string_view piece : pieces.views) {
       if (cache_.append(piece, ids)) continue;

@@ -30,7 +30,7 @@ struct TokenizerParts {
   std::unique_ptr<Decoder> decoder;  // null: the tokens, with a space between two
   bool any_bytes = false;  // the parts take bytes that are no UTF-8; else U+FFFD stands for each
   int32_t eod = 0, bos = 0;
-  bool begins_with_bos = false;
+  AroundText around;
   std::vector<int32_t> text_ends;
 };
 

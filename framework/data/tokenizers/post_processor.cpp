@@ -15,7 +15,8 @@ AroundText read_template(const JsonNode& node) {
   for (const JsonNode& part : node.at("single").list()) {
     const JsonNode special = part.at("SpecialToken");
     if (special.is_null()) {
-      if (behind || part.at("Sequence").is_null()) part.expected("a SpecialToken, or one Sequence");
+      if (behind || part.at("Sequence").is_null() || part.at("Sequence").at("id").text() != "A")
+        part.expected("a SpecialToken, or the Sequence A once");
       behind = true;
       continue;
     }
@@ -23,6 +24,7 @@ AroundText read_template(const JsonNode& node) {
     for (const JsonNode& id : ids.list())
       (behind ? around.behind : around.before).push_back(read_id(id));
   }
+  if (!behind) node.at("single").expected("the Sequence A among its parts");
   return around;
 }
 

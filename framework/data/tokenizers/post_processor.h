@@ -1,18 +1,12 @@
 #pragma once
 
-#include <cstdint>
-#include <vector>
-
 #include "framework/data/tokenizers/json_node.h"
+#include "framework/data/tokenizers/tokenizer.h"
 
 namespace anymesh {
 
-// The tokens that the "post_processor" of a tokenizer.json puts around one text.
-struct AroundText {
-  std::vector<int32_t> before, behind;
-};
-
-// Throws a UserError for a type that is not supported.
+// Reads what the "post_processor" of a tokenizer.json puts around one text. Throws a UserError for
+// a type that is not supported.
 AroundText read_post_processor(const JsonNode& node);
 
 }  // namespace anymesh

@@ -31,6 +31,9 @@ void rewrite_each(Pieces& pieces, const Rewrite& rewrite) {
     piece = pieces.owned.emplace_back(std::move(*text));
     if (at_start) pieces.document = piece.data();
   }
+  size_t bytes = 0;
+  for (const std::string_view piece : pieces.views) bytes += piece.size();
+  check_growth(pieces.bytes, bytes);
 }
 
 // Splits each piece at what find(piece, spans) appends.
@@ -215,26 +218,27 @@ std::unique_ptr<PreTokenizer> read_step(const JsonNode& node) {
   node.at("type").refuse("is " + printable(type) + ", a pre-tokenizer that is not supported");
 }
 
-void read_steps(const JsonNode& node, PreTokenizers& all) {
+void read_steps(const JsonNode& node, std::optional<bool> prefix_space, PreTokenizers& all) {
   if (node.is_null()) return;
   const std::string& type = node.at("type").text();
   if (type == "Sequence") {
-    for (const JsonNode& part : node.at("pretokenizers").list()) read_steps(part, all);
+    for (const JsonNode& part : node.at("pretokenizers").list())
+      read_steps(part, prefix_space, all);
     return;
   }
   if (all.bytes) all.steps.push_back(std::make_unique<ByteSpeller>());  // it was not the last
   all.bytes = type == "ByteLevel";
   if (!all.bytes) return all.steps.push_back(read_step(node));
-  if (node.at("add_prefix_space").flag_or(true))
+  if (prefix_space.value_or(node.at("add_prefix_space").flag_or(true)))
     all.steps.push_back(std::make_unique<PrefixSpace>());
   if (node.at("use_regex").flag_or(true)) all.steps.push_back(std::make_unique<Gpt2Splitter>());
 }
 
 }  // namespace
 
-PreTokenizers read_pre_tokenizers(const JsonNode& node) {
+PreTokenizers read_pre_tokenizers(const JsonNode& node, std::optional<bool> prefix_space) {
   PreTokenizers all;
-  read_steps(node, all);
+  read_steps(node, prefix_space, all);
   return all;
 }
 

@@ -2,6 +2,7 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@ struct Pieces {
   std::vector<std::string_view> views;
   std::deque<std::string> owned;   // what views may point into, beside the text itself
   const char* document = nullptr;  // where the view at the document's start begins; null: none does
+  size_t bytes = 0;                // of the text
 };
 
 // The "pre_tokenizer" of a tokenizer.json: splits text into the pieces that the model reads one by
@@ -31,8 +33,9 @@ struct PreTokenizers {
   bool bytes = false;
 };
 
-// Throws a UserError for a type that is not supported.
-PreTokenizers read_pre_tokenizers(const JsonNode& node);
+// With `prefix_space`, that goes before each ByteLevel's add_prefix_space. Throws a UserError for a
+// type that is not supported.
+PreTokenizers read_pre_tokenizers(const JsonNode& node, std::optional<bool> prefix_space = {});
 
 // Splits as GPT-2 does, and keeps bytes that are no UTF-8.
 std::unique_ptr<PreTokenizer> gpt2_pre_tokenizer();

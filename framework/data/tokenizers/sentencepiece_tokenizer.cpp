@@ -74,7 +74,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   int32_t vocab_size() const override { return vocab_size_; }
   int32_t eod() const override { return eod_; }
   int32_t bos() const override { return bos_; }
-  bool begins_with_bos() const override { return begins_with_bos_; }
+  AroundText around_text() const override {
+    return begins_with_bos_ ? AroundText{.before = {bos_}, .behind = {}} : AroundText{};
+  }
 
  private:
   using Special = std::map<std::string, int32_t>;

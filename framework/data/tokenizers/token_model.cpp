@@ -13,8 +13,10 @@ void read_bpe_vocabulary(const JsonNode& vocab, Vocabulary& vocabulary) {
   const int64_t most = std::min<int64_t>(
       Vocabulary::kMostIds, static_cast<int64_t>(vocab.json().size()) + Vocabulary::kMostGaps);
   for (const auto& [token, id] : vocab.json().items()) {
-    const JsonNode node(id, vocab.file(), "model.vocab of the token \"" + token + "\"");
-    if (!vocabulary.add(token, static_cast<int32_t>(node.integer(0, most - 1))))
+    const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(most);
+    if (!fits)
+      JsonNode(id, vocab.file(), "model.vocab of the token \"" + token + "\"").integer(0, most - 1);
+    if (!vocabulary.add(token, id.get<int32_t>()))
       vocab.fail("has " + printable(token) + " with the id " + id.dump() + " of another token");
   }
 }
@@ -34,27 +36,36 @@ BpeOptions read_bpe_options(const JsonNode& node, const Vocabulary& vocabulary) 
   return options;
 }
 
+// Returns a text. A file may have millions, so its path is made for an error alone.
+template <class NodeOf>
+std::string_view text_of(const nlohmann::json& json, const NodeOf& node_of) {
+  return json.is_string() ? json.get_ref<const std::string&>() : node_of().text();
+}
+
 // A merge is "left right" or ["left", "right"].
 void add_merges(const JsonNode& merges, const Vocabulary& vocabulary, Bpe& bpe) {
   const size_t count = merges.list_size();
   std::string joined;
   for (size_t rank = 0; rank < count; ++rank) {
-    const JsonNode merge = merges.at(rank);
+    const nlohmann::json& merge = merges.json()[rank];
     std::string_view left, right;
-    if (merge.is_list() && merge.list_size() == 2) {
-      left = merge.at(size_t{0}).text();
-      right = merge.at(size_t{1}).text();
+    if (merge.is_array() && merge.size() == 2) {
+      for (size_t part = 0; part < 2; ++part)
+        (part == 0 ? left : right) = text_of(merge[part], [&] { return merges.at(rank).at(part); });
     } else {
-      const std::string_view both = merge.is_list() ? "" : std::string_view(merge.text());
+      const std::string_view both =
+          merge.is_array() ? "" : text_of(merge, [&] { return merges.at(rank); });
       const size_t space = both.find(' ');
       if (space == std::string_view::npos || both.find(' ', space + 1) != std::string_view::npos)
-        merge.expected("two tokens");
+        merges.at(rank).expected("two tokens");
       left = both.substr(0, space);
       right = both.substr(space + 1);
     }
     const auto id_of = [&](std::string_view token) {
       const auto id = vocabulary.find(token);
-      if (!id) merge.fail("needs the token " + printable(token) + ", which is not in model.vocab");
+      if (!id)
+        merges.at(rank).fail("needs the token " + printable(token) +
+                             ", which is not in model.vocab");
       return *id;
     };
     joined.assign(left).append(right);

@@ -27,20 +27,25 @@
 
 namespace anymesh {
 
+// Tokens to put before and behind each text.
+struct AroundText {
+  std::vector<int32_t> before, behind;
+};
+
 // Caches the words it has seen, so one object serves one thread.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Never adds a token of its own, such as bos().
+  // Adds no token of its own: around_text() has those.
   virtual std::vector<int32_t> encode(std::string_view text) = 0;
   virtual std::string decode(std::span<const int32_t> ids) const = 0;
   virtual int32_t vocab_size() const = 0;  // the last id + 1
   virtual int32_t eod() const = 0;         // ends a document
   // The token that a text begins behind: SentencePiece's <s>, else the end of the document before.
   virtual int32_t bos() const { return eod(); }
-  // Whether the tokenizer's files say that each text begins with bos().
-  virtual bool begins_with_bos() const { return false; }
+  // The tokens that calling Megatron's tokenizer puts around each text, be it empty.
+  virtual AroundText around_text() const { return {}; }
   // The tokens that end a text when a model writes one: eod(), and those of generation_config.json.
   virtual std::vector<int32_t> text_ends() const { return {eod()}; }
 };
@@ -75,20 +80,20 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& vocab_file,
 std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model_file,
                                                         const std::string& type);
 
-// A tokenizer.json, or the folder that has one. encode() and decode() equal those of Hugging Face's
-// tokenizers package, without the special tokens that it would add and with those that it would
-// skip. There are two differences: bytes that are no UTF-8 are U+FFFD before encoding, and are kept
-// after decoding by ByteLevel, since later tokens may complete them. The file's truncation and
-// padding count for nothing. Parts that are not supported are refused by name.
+// A tokenizer.json, or the folder that has one. Ids and texts equal those of AutoTokenizer in
+// transformers 5, but encode() leaves out the special tokens that it would add, and decode() keeps
+// those that it would skip. There are two differences: bytes that are no UTF-8 are U+FFFD before
+// encoding, and are kept after decoding by ByteLevel, since later tokens may complete them. The
+// file's truncation and padding count for nothing. Parts that are not supported are refused by name.
 //
-// tokenizer_config.json, special_tokens_map.json and generation_config.json beside a tokenizer.json
-// name its special tokens:
+// The files beside a tokenizer.json (package_settings.h) add tokens, and say:
 //
-//   eod()              eos_token, else eos_token_id
-//   bos()              what the post_processor puts in front, else bos_token, else bos_token_id
-//   begins_with_bos()  whether the post_processor puts one token in front; add_bos_token counts for
-//                      nothing beside a tokenizer.json, as in transformers 5
-//   text_ends()        eod(), and each eos_token_id
+//   eod()          eos_token, else eos_token_id
+//   bos()          the one token that the post_processor puts in front, else bos_token, else
+//                  bos_token_id
+//   around_text()  the post_processor's tokens: add_bos_token and add_eos_token count for nothing
+//                  beside a tokenizer.json
+//   text_ends()    eod(), and each eos_token_id
 std::unique_ptr<Tokenizer> make_huggingface_tokenizer(const std::string& folder_or_file);
 
 // A file of tiktoken with "base64 rank" lines, or Megatron's JSON list of {"rank", "token_bytes",

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "framework/data/tokenizers/json_node.h"
 #include "framework/util/errors.h"
 #include "framework/util/input_file.h"
 #include "framework/util/json.h"
@@ -86,40 +87,27 @@ constexpr Expected kExpected[] = {  // by TokenizerFile
     {&kTokenizerJson, "a tokenizer.json", " (--tokenizer-model)"},
     {&kTiktoken, "a file of tiktoken", " (--tokenizer-model)"}};
 
-// Reads a file beside a tokenizer's for how text is split. Vocabularies are left out.
-Json read_settings(const fs::path& file) {
-  const auto keep = [](int depth, Json::parse_event_t event, const Json& parsed) {
-    const bool list = event == Json::parse_event_t::key &&
-                      (parsed == "vocab" || parsed == "merges" || parsed == "added_tokens" ||
-                       parsed == "added_tokens_decoder");
-    return depth <= 8 && !list;
-  };
-  Json json = Json::parse(read_file(file), keep, /*allow_exceptions=*/false);
-  if (!json.is_object()) throw_error(file.string(), ": is no JSON object");
-  return json;
-}
-
 bool is_one_of(const Json& value, std::initializer_list<Json> known) {
   return std::find(known.begin(), known.end(), value) != known.end();
 }
 
 // Returns the first setting that splits text otherwise than GPT-2's tokenizer; empty: there is
 // none.
-std::string unlike_gpt2(const Json& tokenizer) {
+std::string unlike_gpt2(const JsonNode& tokenizer) {
   const auto is = [](const std::string& key, const Json& value) {
     return "its " + key + " is " + printable(value.dump());
   };
-  if (const Json value = member(tokenizer, "normalizer"); !value.is_null())
-    return is("normalizer", value);
-  Json split = member(tokenizer, "pre_tokenizer");
+  if (const JsonNode value = tokenizer.at("normalizer"); !value.is_null())
+    return is("normalizer", value.json());
+  Json split = tokenizer.at("pre_tokenizer").json();
   if (const Json parts = member(split, "pretokenizers"); parts.is_array() && parts.size() == 1)
     split = parts[0];
   if (member(split, "type") != "ByteLevel" ||
       !is_one_of(member(split, "add_prefix_space"), {nullptr, false}) ||
       !is_one_of(member(split, "use_regex"), {nullptr, true}))
     return is("pre_tokenizer", split);
-  const Json model = member(tokenizer, "model");
-  if (!is_one_of(member(model, "type"), {nullptr, "BPE"})) return is("model.type", model["type"]);
+  const Json &model = tokenizer.at("model").json(), type = member(model, "type");
+  if (!is_one_of(type, {nullptr, "BPE"})) return is("model.type", type);
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix", "ignore_merges",
                           "byte_fallback", "dropout"})
     if (const Json value = member(model, key); !is_one_of(value, {nullptr, false, "", 0}))
@@ -158,8 +146,9 @@ void check_splits_as_gpt2(const std::string& vocab_file) {
   const bool whole = fs::is_regular_file(tokenizer);
   if (!whole && !fs::is_regular_file(config)) return;
   const fs::path& beside = whole ? tokenizer : config;
-  const Json settings = read_settings(beside);
-  const std::string unlike = whole ? unlike_gpt2(settings) : class_unlike_gpt2(settings);
+  const JsonFile settings(beside);
+  const std::string unlike =
+      whole ? unlike_gpt2(settings.root()) : class_unlike_gpt2(settings.root().json());
   if (!unlike.empty())
     throw_error(vocab_file, ": ", beside.string(),
                 " says that this tokenizer does not split text as GPT-2's, as "

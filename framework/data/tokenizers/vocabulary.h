@@ -27,8 +27,10 @@ class Vocabulary {
   bool add(const std::string& token, int32_t id, bool again = false) {
     const auto index = static_cast<size_t>(id);
     if (index < used_.size() && used_[index]) return false;
-    if (!ids_.emplace(token, id).second && !again) return false;
-    ids_[token] = id;
+    if (2 * count_ >= places_.size()) grow();
+    int32_t& place = places_[place_of(token)];
+    if (place >= 0 && !again) return false;
+    place = id;
     ++count_;
     if (index >= used_.size()) {
       tokens_.resize(index + 1);
@@ -40,8 +42,8 @@ class Vocabulary {
   }
 
   std::optional<int32_t> find(std::string_view token) const {
-    const auto found = ids_.find(token);
-    return found == ids_.end() ? std::nullopt : std::optional(found->second);
+    const int32_t id = places_[place_of(token)];
+    return id < 0 ? std::nullopt : std::optional(id);
   }
   size_t count() const { return count_; }                                // of tokens
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }  // the last id + 1
@@ -51,9 +53,23 @@ class Vocabulary {
   const std::string& token(int32_t id) const { return tokens_[static_cast<size_t>(id)]; }
 
  private:
+  // Returns where the token's id is, or belongs.
+  size_t place_of(std::string_view token) const {
+    size_t at = std::hash<std::string_view>()(token) & (places_.size() - 1);
+    while (places_[at] >= 0 && tokens_[static_cast<size_t>(places_[at])] != token)
+      at = (at + 1) & (places_.size() - 1);
+    return at;
+  }
+  void grow() {
+    std::vector<int32_t> old(2 * places_.size(), -1);
+    old.swap(places_);
+    for (const int32_t id : old)
+      if (id >= 0) places_[place_of(token(id))] = id;
+  }
+
   std::vector<std::string> tokens_;
   std::vector<bool> used_;
-  StringMap<int32_t> ids_;
+  std::vector<int32_t> places_ = std::vector<int32_t>(64, -1);  // a hash table of ids; -1: empty
   size_t count_ = 0;
 };
 

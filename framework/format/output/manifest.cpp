@@ -98,7 +98,7 @@ Manifest Manifest::from_json(const std::string& text, const std::string& where) 
   Manifest manifest;
   try {
     // Not an ordered_json, whose key lookup takes time linear in the number of keys.
-    const Json json = Json::parse(shallow(text));
+    const Json json = Json::parse(bounded(text, where));
     if (json.at("format") != kFormat) throw DamagedFile("'format' is another");
     const auto version = json.at("version").get<int64_t>();
     if (version < 1) throw DamagedFile("is of version " + std::to_string(version));

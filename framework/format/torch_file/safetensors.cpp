@@ -62,7 +62,7 @@ class Reader {
     std::string text(length, '\0');
     file_->read(prefix.size(), std::as_writable_bytes(std::span(text)));
     data_ = prefix.size() + length;
-    Json header = Json::parse(shallow(std::move(text)), nullptr, /*allow_exceptions=*/false);
+    Json header = Json::parse(bounded(std::move(text), file_->path()), nullptr, false);
     if (!header.is_object()) fail("a header that is no JSON object, at offset 8", "one");
     return header;
   }

@@ -10,6 +10,7 @@
 
 #include "framework/format/io.h"
 #include "framework/util/errors.h"
+#include "framework/util/json.h"
 
 namespace anymesh {
 
@@ -20,11 +21,7 @@ using Json = nlohmann::ordered_json;
 class Keys {
  public:
   explicit Keys(const std::filesystem::path& file) : file_(file.string()) {
-    const auto shallow = [this](int depth, Json::parse_event_t, const Json&) {
-      if (depth > 16) throw DamagedFile(file_ + ": is nested deeper than 16 levels");
-      return true;
-    };
-    object_ = Json::parse(read_text(file), shallow, /*allow_exceptions=*/false);
+    object_ = Json::parse(bounded(read_text(file), file), nullptr, /*allow_exceptions=*/false);
     if (!object_.is_object()) throw DamagedFile(file_ + ": is no JSON object");
   }
   Keys(std::string file, Json object) : file_(std::move(file)), object_(std::move(object)) {}
