@@ -9,7 +9,7 @@
 namespace anymesh {
 namespace {
 
-constexpr int kMostRanks = 1 << 16;
+constexpr int kMostRanks = 1 << 14;  // each takes 40 KB of memory while its files are planned
 constexpr std::pair<std::string_view, DType> kDTypes[] = {
     {"bf16", DType::kBFloat16}, {"fp16", DType::kFloat16}, {"fp32", DType::kFloat32}};
 
@@ -79,6 +79,10 @@ CheckpointMesh ReshardTarget::applied_to(CheckpointMesh mesh) const {
   mesh.ep_size = ep_size.value_or(mesh.ep_size);
   mesh.stage = stage.value_or(mesh.stage);
   mesh.dtype = dtype.value_or(mesh.dtype);
+  const int64_t ranks = int64_t{mesh.tp_size} * mesh.pp_size * mesh.dp_size;
+  if (ranks > kMostRanks)
+    throw UserError("--target: " + to_string(mesh) + " are " + std::to_string(ranks) +
+                    " ranks, expected at most " + std::to_string(kMostRanks));
   return mesh;
 }
 

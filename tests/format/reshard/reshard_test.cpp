@@ -314,6 +314,8 @@ TEST_F(Reshard, RefusesWhatCannotBe) {
   EXPECT_THAT(refusal(tag_of("z2-bf16-tp2dp2-nopipe"), "pp=2"), testing::HasSubstr("leave pp out"));
   EXPECT_THAT(refusal(tag_of("z1-fp32-dp2"), "ep=2"),
               testing::HasSubstr("the model has no experts; leave ep out"));
+  EXPECT_THAT(refusal(tag_of("z1-bf16-tp2pp2dp1"), "dp=16000"),
+              testing::HasSubstr("are 64000 ranks, expected at most 16384"));
   for (const auto& [target, expected] : {std::pair{"dp", "a number from 1"},
                                          {"dp=0", "a number from 1"},
                                          {"dp=2,dp=3", "each key once"},
