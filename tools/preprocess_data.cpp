@@ -325,9 +325,10 @@ Options parse(int argc, char** argv) {
      cxxopts::value<std::vector<std::string>>()->default_value("text"))
     ("documents", "unit of a document in text: file, paragraph (up to a blank line) or line",
      text_value("file"))
-    ("on-bad-line", "what becomes of a line without a text, which is no JSON, has another value than "
-     "a string, half a surrogate pair or bytes that are no UTF-8: error, skip, or replace (U+FFFD for "
-     "the last two, others are skipped); the end of the run sums them up", text_value("error"));
+    ("on-bad-line", "what becomes of a line without a text, which is no JSON, has another value "
+     "than a string, half a surrogate pair or bytes that are no UTF-8: error, skip, or replace "
+     "(U+FFFD for the last two, others are skipped); the end of the run sums them up",
+     text_value("error"));
   flags.add_options("Tokenizer")
     ("tokenizer-type", "ByteLevelTokenizer, GPT2BPETokenizer, SentencePieceTokenizer, "
      "GPTSentencePieceTokenizer, Llama2Tokenizer, HFTokenizer (HuggingFaceTokenizer is the same) or "
@@ -345,8 +346,8 @@ Options parse(int argc, char** argv) {
     ("prepend-bos", "begin each document with the <s> of a SentencePiece model, as Llama's training "
      "data does (others: with the token that ends documents); the Llama2Tokenizer, and the "
      "HFTokenizer where its files say so, do it anyway")
-    ("tokenizer-hf-no-include-special-tokens", "leave out what the HFTokenizer's post_processor puts "
-     "around each text")
+    ("tokenizer-hf-no-include-special-tokens", "leave out what the HFTokenizer's post_processor "
+     "puts around each text")
     ("append-eod", "end each document with the tokenizer's token for that, as <|endoftext|>")
     ("count-eod", "count that token in the document's length, as Megatron-LM does; "
      "Megatron-DeepSpeed does not, so its document n is read from n tokens too early");

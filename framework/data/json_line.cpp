@@ -63,7 +63,10 @@ class JsonLine {
     skip_space();
     return true;
   }
-  void skip_space() { at_ = std::min(text_.find_first_not_of(" \t\r\n", at_), text_.size()); }
+  void skip_space() {
+    const auto is_space = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
+    while (at_ < text_.size() && is_space(text_[at_])) ++at_;
+  }
 
   void value(int depth) {
     if (depth > kDeepest) fail("at most 1000 levels");
@@ -115,7 +118,7 @@ class JsonLine {
   // Skips a string literal and returns it, with its quotes.
   std::string_view literal() {
     const size_t begin = at_++;
-    while (peek() != '"') {
+    while (skip_plain(), peek() != '"') {
       if (at_ >= text_.size()) fail("'\"'");
       const CodePoint point = decode_utf8(text_.substr(at_));
       if (!point.valid) fail<NoUtf8>("UTF-8");
@@ -126,6 +129,11 @@ class JsonLine {
     const size_t end = at_ + 1;
     skip(1);
     return text_.substr(begin, end - begin);
+  }
+
+  void skip_plain() {
+    const auto is_plain = [](char c) { return c >= 0x20 && c != '"' && c != '\\'; };  // and ASCII
+    while (at_ < text_.size() && is_plain(text_[at_])) ++at_;
   }
 
   void escape() {
@@ -150,6 +158,8 @@ class JsonLine {
 
 // Returns the text without quotes and escapes; none for half a surrogate pair.
 std::optional<std::string> decoded(std::string_view literal) {
+  if (literal.find('\\') == std::string_view::npos)
+    return std::string(literal.substr(1, literal.rfind('"') - 1));
   const nlohmann::json text = nlohmann::json::parse(literal, nullptr, /*allow_exceptions=*/false);
   return text.is_string() ? std::optional(text.get<std::string>()) : std::nullopt;
 }

@@ -354,7 +354,8 @@ def packages():
     template = {"tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"}}
     for single in (["$A", "<a>"], ["<b>", "<a>", "$A"], ["<b>", "<a>", "$A", "<a>", "<a>"], ["<a>", "$A", "<b>"]):
         yield f"template {single}", "gpt2", {"post_processor": around(*single)}, template
-    yield "two templates", "gpt2", {"post_processor": processors.Sequence([around("<b>", "$A"), around("<a>", "$A", "<b>")])}, template
+    yield "a sequence", "gpt2", {"post_processor": processors.Sequence([
+        processors.ByteLevel(), around("<b>", "$A", "<a>"), processors.ByteLevel()])}, template
     for levels in (4, 40):
         yield f"nested {levels}", "gpt2", {"normalizer": nested(normalizers.Replace("a", "zz"), levels)}, template
 

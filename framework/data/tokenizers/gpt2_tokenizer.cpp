@@ -1,12 +1,14 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "framework/data/json_line.h"
 #include "framework/data/tokenizers/bpe.h"
 #include "framework/data/tokenizers/characters.h"
 #include "framework/data/tokenizers/pipeline_tokenizer.h"
 #include "framework/data/tokenizers/tokenizer.h"
 #include "framework/data/tokenizers/tokenizer_files.h"
 #include "framework/util/errors.h"
+#include "framework/util/parse_number.h"
 
 namespace anymesh {
 namespace {
@@ -16,19 +18,19 @@ constexpr const char* kEndOfText = "<|endoftext|>";
 void read_gpt2_vocabulary(const std::string& file, Vocabulary& vocabulary) {
   const std::string text = read_tokenizer_file(file, TokenizerFile::kVocabulary);
   check_splits_as_gpt2(file);
-  nlohmann::json json;
+  std::vector<std::pair<std::string, std::string_view>> members;
   try {
-    json = nlohmann::json::parse(text);
-  } catch (const nlohmann::json::exception& error) {
+    members = members_of(text);
+  } catch (const UserError& error) {
     throw_error(file, ": ", error.what());
   }
-  if (!json.is_object()) throw_error(file, ": expected one JSON object of \"token\": id");
-  for (const auto& [token, id] : json.items()) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() >= json.size() ||
-        !vocabulary.add(token, id.get<int32_t>()))
-      throw_error(file, ": token ", nlohmann::json(token).dump(), " has id ",
-                  id.is_structured() ? id.type_name() : id.dump(), ", expected each of 0 to ",
-                  json.size() - 1, " once");
+  if (members.empty()) throw_error(file, ": expected one JSON object of \"token\": id");
+  for (const auto& [token, value] : members) {
+    const std::string_view id = value.substr(0, value.find_last_not_of(" \t\r\n") + 1);
+    const auto number = parse_number<int32_t>(id);
+    if (!number || *number < 0 || *number >= std::ssize(members) || !vocabulary.add(token, *number))
+      throw_error(file, ": token ", nlohmann::json(token).dump(), " has id ", printable(id),
+                  ", expected each of 0 to ", members.size() - 1, " once");
   }
 }
 

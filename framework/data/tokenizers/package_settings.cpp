@@ -83,17 +83,16 @@ class PackageSettings {
         parts_(parts) {}
 
   void add_tokens() const {
-    std::vector<JsonNode> special = named_tokens();
-    const size_t named = special.size();
-    for (const JsonNode& token : extra_tokens()) special.push_back(token);
-    add_numbered_tokens(special, legacy_ ? special.size() : named);
+    const std::vector<JsonNode> named = named_tokens();
+    add_numbered_tokens(named);
     const size_t known = parts_.added_tokens.all().size();
-    for (size_t i = 0; i < special.size(); ++i) {
-      const JsonNode& token = special[i];
-      const bool unsaid = token.is_object() && token.at("special").is_null();
+    const auto add_new = [&](const JsonNode& token, bool special) {
       if (parts_.added_tokens.find(content_of(token)) >= known)
-        add(token, read_added_token(token, i < named || unsaid));
-    }
+        add(token, read_added_token(token, special));
+    };
+    for (const JsonNode& token : named) add_new(token, true);
+    for (const JsonNode& token : extra_tokens(/*late=*/true))
+      add_new(token, token.is_object() && token.at("special").is_null());
     if (config_.at("split_special_tokens").flag_or(false)) parts_.added_tokens.split_special();
   }
 
@@ -160,7 +159,8 @@ class PackageSettings {
     return tokens;
   }
 
-  std::vector<JsonNode> extra_tokens() const {
+  // A list that special_tokens_map.json alone has comes `late`.
+  std::vector<JsonNode> extra_tokens(bool late) const {
     const JsonNode own = config_.at(kExtra), old = config_.at(kOldExtra),
                    more = special_.at(kExtra), later = special_.at(kOldExtra);
     const bool none = own.is_null() || own.json().empty();
@@ -170,35 +170,50 @@ class PackageSettings {
       listed = true;
       for (const JsonNode& token : more.list()) tokens.push_back(token);
     }
-    return listed ? tokens : list_of(legacy_ && !later.is_null() ? later : old);
+    if (listed || !late) return tokens;
+    return list_of(legacy_ && !later.is_null() ? later : old);
   }
 
-  // Adds the tokens that come with an id, which counts for their order alone. The first `count` of
-  // `special` say which of them are special.
-  void add_numbered_tokens(const std::vector<JsonNode>& special, size_t count) const {
-    std::set<std::string> names;
-    for (size_t i = 0; i < count; ++i) names.insert(content_of(special[i]));
+  // Adds the tokens that come with an id, which counts for their order alone.
+  void add_numbered_tokens(const std::vector<JsonNode>& named) const {
     std::multimap<int64_t, std::pair<JsonNode, AddedToken>> tokens;
+    const auto is_named = [&](const std::string& content) {
+      return std::ranges::find(named, content, content_of) != named.end();
+    };
+    const auto set = [&](int64_t id, const JsonNode& token) {
+      tokens.emplace(id, std::pair(token, read_added_token(token, is_named(content_of(token)))));
+    };
     const JsonNode numbered = config_.at(kNumbered), added = added_.json.root();
     for (const auto& [key, ignored] : numbered.json().items()) {
-      const JsonNode token = numbered.at(key);
       const auto id = parse_number<int64_t>(key);
-      if (!id) token.fail("has no number for an id");
-      tokens.emplace(*id,
-                     std::pair(token, read_added_token(token, names.contains(content_of(token)))));
+      if (!id) numbered.at(key).fail("has no number for an id");
+      set(*id, numbered.at(key));
     }
-    std::set<int64_t> taken;  // by the tokenizer.json
-    for (const JsonNode& token : list_of(tokenizer_.at("added_tokens")))
-      taken.insert(token.at("id").integer(0, INT64_MAX));
+    if (legacy_)
+      for (const JsonNode& token : list_of(tokenizer_.at("added_tokens")))
+        set(token.at("id").integer(0, INT64_MAX), token);
+    const std::set<std::string> special = names_of_special();
     for (const auto& [content, ignored] : added.json().items()) {
-      const JsonNode id = added.at(content);
-      const bool is = names.contains(content);
-      if (legacy_ && !taken.contains(id.integer(0, INT64_MAX)))
+      const int64_t id = added.at(content).integer(0, INT64_MAX);
+      const bool is = special.contains(content);
+      if (legacy_ && !tokens.contains(id))
         tokens.emplace(
-            id.integer(0, INT64_MAX),
-            std::pair(id, AddedToken{.content = content, .normalized = !is, .special = is}));
+            id, std::pair(added.at(content), AddedToken{.content = content,
+                                                        .normalized = !is,
+                                                        .special = is || is_named(content)}));
     }
     for (auto& [id, token] : tokens) add(token.first, std::move(token.second));
+  }
+
+  // Returns the names that make a token of added_tokens.json special: not those with a "__type".
+  std::set<std::string> names_of_special() const {
+    std::vector<JsonNode> tokens = extra_tokens(/*late=*/false);
+    for (const char* name : kNames)
+      if (const JsonNode token = value(name); !token.is_null()) tokens.push_back(token);
+    std::set<std::string> names;
+    for (const JsonNode& token : tokens)
+      if (token.is_text() || token.at("__type").is_null()) names.insert(content_of(token));
+    return names;
   }
 
   SettingsFile config_, added_, special_, generation_;

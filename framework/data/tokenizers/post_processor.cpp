@@ -45,9 +45,10 @@ AroundText read_post_processor(const JsonNode& node) {
   if (type == "Sequence") {
     AroundText all;
     for (const JsonNode& part : node.at("processors").list()) {
-      const AroundText one = read_post_processor(part);
-      all.before.insert(all.before.begin(), one.before.begin(), one.before.end());
-      all.behind.insert(all.behind.end(), one.behind.begin(), one.behind.end());
+      const bool added = !all.before.empty() || !all.behind.empty();
+      if (added && part.at("type").text() != "ByteLevel")
+        part.refuse("comes behind another that adds tokens, which is not supported");
+      if (!added) all = read_post_processor(part);
     }
     return all;
   }

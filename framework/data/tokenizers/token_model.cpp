@@ -2,22 +2,29 @@
 
 #include <algorithm>
 
+#include "framework/data/json_line.h"
 #include "framework/data/tokenizers/bpe.h"
 #include "framework/data/tokenizers/unigram.h"
+#include "framework/util/parse_number.h"
 
 namespace anymesh {
 namespace {
 
-void read_bpe_vocabulary(const JsonNode& vocab, Vocabulary& vocabulary) {
+void read_bpe_vocabulary(const JsonNode& vocab, std::string_view text, Vocabulary& vocabulary) {
   if (!vocab.is_object()) vocab.expected("an object of tokens and ids");
-  const int64_t most = std::min<int64_t>(
-      Vocabulary::kMostIds, static_cast<int64_t>(vocab.json().size()) + Vocabulary::kMostGaps);
-  for (const auto& [token, id] : vocab.json().items()) {
-    const bool fits = id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(most);
-    if (!fits)
-      JsonNode(id, vocab.file(), "model.vocab of the token \"" + token + "\"").integer(0, most - 1);
-    if (!vocabulary.add(token, id.get<int32_t>()))
-      vocab.fail("has " + printable(token) + " with the id " + id.dump() + " of another token");
+  const auto members = members_of(text);
+  const int64_t most =
+      std::min<int64_t>(Vocabulary::kMostIds, std::ssize(members) + Vocabulary::kMostGaps);
+  for (const auto& [token, value] : members) {
+    auto id = parse_number<int64_t>(value.substr(0, value.find_last_not_of(" \t\r\n") + 1));
+    if (!id || *id < 0 || *id >= most) {
+      const auto json = nlohmann::json::parse(value, nullptr, /*allow_exceptions=*/false);
+      id = JsonNode(json, vocab.file(), "model.vocab of the token \"" + token + "\"")
+               .integer(0, most - 1);
+    }
+    if (!vocabulary.add(token, static_cast<int32_t>(*id)))
+      vocab.fail("has " + printable(token) + " with the id " + std::to_string(*id) +
+                 " of another token");
   }
 }
 
@@ -74,8 +81,9 @@ void add_merges(const JsonNode& merges, const Vocabulary& vocabulary, Bpe& bpe) 
   }
 }
 
-std::unique_ptr<TokenModel> read_bpe(const JsonNode& node, bool bytes, Vocabulary& vocabulary) {
-  read_bpe_vocabulary(node.at("vocab"), vocabulary);
+std::unique_ptr<TokenModel> read_bpe(const JsonNode& node, std::string_view vocab, bool bytes,
+                                     Vocabulary& vocabulary) {
+  read_bpe_vocabulary(node.at("vocab"), vocab, vocabulary);
   BpeOptions options = read_bpe_options(node, vocabulary);
   options.bytes = bytes;
   if (bytes && options.byte_fallback)
@@ -105,12 +113,12 @@ std::unique_ptr<TokenModel> read_unigram(const JsonNode& node, Vocabulary& vocab
 
 }  // namespace
 
-std::unique_ptr<TokenModel> read_token_model(const JsonNode& node, bool bytes,
-                                             Vocabulary& vocabulary) {
+std::unique_ptr<TokenModel> read_token_model(const JsonNode& node, std::string_view vocab,
+                                             bool bytes, Vocabulary& vocabulary) {
   if (!node.is_object()) node.expected("an object");
   const std::string type = node.at("type").text_or(
       node.at("merges").is_null() ? node.at("vocab").is_list() ? "Unigram" : "WordPiece" : "BPE");
-  if (type == "BPE") return read_bpe(node, bytes, vocabulary);
+  if (type == "BPE") return read_bpe(node, vocab, bytes, vocabulary);
   if (type == "Unigram" && bytes)
     node.at("type").refuse("is Unigram beside a ByteLevel pre-tokenizer: not supported");
   if (type == "Unigram") return read_unigram(node, vocabulary);

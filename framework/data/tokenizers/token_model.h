@@ -17,9 +17,11 @@ class TokenModel {
   virtual void encode(std::string_view piece, std::vector<int32_t>& ids) = 0;
 };
 
-// Reads the "model" of a tokenizer.json, and its tokens into `vocabulary`. With `bytes`, pieces are
-// bytes that the tokens spell (characters.h). Throws a UserError for a type that is not supported.
-std::unique_ptr<TokenModel> read_token_model(const JsonNode& node, bool bytes,
-                                             Vocabulary& vocabulary);
+// Reads the "model" of a tokenizer.json, and its tokens into `vocabulary`. A "vocab" that is an
+// object comes as its text, `vocab`: a JsonFile takes seconds for a million members. With `bytes`,
+// pieces are bytes that the tokens spell (characters.h). Throws a UserError for a type that is not
+// supported.
+std::unique_ptr<TokenModel> read_token_model(const JsonNode& node, std::string_view vocab,
+                                             bool bytes, Vocabulary& vocabulary);
 
 }  // namespace anymesh

@@ -84,7 +84,7 @@ std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(const std::string& model
 // transformers 5, but encode() leaves out the special tokens that it would add, and decode() keeps
 // those that it would skip. There are two differences: bytes that are no UTF-8 are U+FFFD before
 // encoding, and are kept after decoding by ByteLevel, since later tokens may complete them. The
-// file's truncation and padding count for nothing. Parts that are not supported are refused by name.
+// file's truncation and padding count for nothing. Unsupported parts are refused by name.
 //
 // The files beside a tokenizer.json (package_settings.h) add tokens, and say:
 //

@@ -19,7 +19,8 @@ constexpr uint64_t kMaxIndex = 64 << 20;  // some 500,000 tensors
 
 // Reads which file has each tensor, by an index.
 std::map<std::string, fs::path> read_index(const fs::path& entry) {
-  const auto index = nlohmann::json::parse(bounded(read_text(entry, kMaxIndex), entry), nullptr, false);
+  const auto index =
+      nlohmann::json::parse(bounded(read_text(entry, kMaxIndex), entry), nullptr, false);
   const auto map = index.is_object() ? index.find("weight_map") : index.end();
   std::map<std::string, fs::path> files;
   if (map == index.end() || !map->is_structured() || map->empty())
