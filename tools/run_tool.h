@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cxxopts.hpp>
 #include <exception>
@@ -23,7 +22,6 @@ namespace anymesh {
 
 // Prints the text of --help and ends the program.
 [[noreturn]] inline void end_with(const std::string& program, const std::string& help) {
-  std::setvbuf(stdout, nullptr, _IOFBF, help.size() + 1);  // written at once, so the error is known
   std::cout << help;
   std::exit(stdout_is_written(program) ? 0 : 1);
 }

@@ -11,7 +11,7 @@ namespace anymesh {
 // Returns, at the end of a program, whether all of its output was written. If not, prints the
 // reason to stderr, unless the reader of stdout has gone.
 inline bool stdout_is_written(const std::string& program) {
-  errno = 0;
+  if (std::cout && !std::ferror(stdout)) errno = 0;  // else the reason of an earlier write
   std::cout.flush();
   if (std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout) return true;
   if (errno != EPIPE)

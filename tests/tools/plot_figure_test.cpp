@@ -256,10 +256,11 @@ TEST_F(PlotFigureTest, HostileTracesAreRefused) {
     return refused("pipeline --output " + folder + "o.svg " + write("trace.json", text));
   };
   const auto events = [](const std::string& event) { return "{\"traceEvents\": [" + event + "]}"; };
-  for (const std::string& text :
-       {std::string("{"), std::string("[]"), std::string("{\"traceEvents\": 1}"),
-        std::string(100000, '['), std::string("\xff\xfe")})
+  for (const std::string& text : {std::string("{"), std::string("[]"),
+                                  std::string("{\"traceEvents\": 1}"), std::string("\xff\xfe")})
     EXPECT_THAT(message(text), HasSubstr("trace.json: expected JSON with an array 'traceEvents'"));
+  EXPECT_THAT(message(std::string(100000, '[')),
+              HasSubstr("trace.json: is JSON that nests deeper"));
   EXPECT_THAT(message(events("1, [], null")), HasSubstr("trace.json: expected events 'forward'"));
   for (const char* number : {"-1", "1.5", "\"1\"", "1e99", "99999999999999999999"})
     EXPECT_THAT(message(events(event("forward", 0, number, 1, 1))),
