@@ -12,7 +12,7 @@
 #include "framework/format/torch_file/zip_format.h"
 #include "framework/format/whole/convert.h"
 #include "framework/format/whole/fp32_export.h"
-#include "framework/util/printable.h"
+#include "framework/util/plain_words.h"
 #include "tests/support/synthetic.h"
 #include "tests/tools/ckpt_support.h"
 
