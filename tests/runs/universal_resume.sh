@@ -85,7 +85,7 @@ grep -q "converted global_step20 to global_step20_universal" log || fail "$(cat 
 must 1,3,1,1 fine.csv --train-iters 2 "${schedule[@]}" --load ckpt --finetune
 must 4,1,1,0 fine2.csv --train-iters 2 "${schedule[@]}" --load direct --universal-checkpoint --finetune
 close fine.csv fine2.csv 1e-6 1 "fine-tuning from weights alone, tp 4 against pp 3"
-must 1,1,2,0 noopt.csv --train-iters 22 "${schedule[@]}" --load ckpt --no-load-optim --no-load-lr-state --no-load-rng --seed=7
+must 1,1,2,0 noopt.csv --train-iters 22 "${schedule[@]}" --load ckpt --no-load-optim --no-load-lr-state --no-load-rng --seed=7 --allow-other-data
 [[ $(losses noopt.csv 21 | cut -d, -f1,4 | head -1) == "21,0" ]] || fail "--no-load-lr-state: the schedule did not start afresh"
 
 # A newer ordinary checkpoint beside the universal one is reported.

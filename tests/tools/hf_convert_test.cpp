@@ -97,7 +97,7 @@ TEST_F(HfFolder, RefusesFilesThatAreNotThere) {
   EXPECT_THAT(refusal(), HasSubstr("is no JSON object"));
   const std::string deep = std::string(30000, '[') + std::string(30000, ']');
   write_file(theirs_ / kHfConfigFile, R"({"n_embd": )" + deep + "}");
-  EXPECT_THAT(refusal(), HasSubstr("is nested deeper"));
+  EXPECT_THAT(refusal(), HasSubstr("nests deeper than 128 levels"));
 }
 
 TEST_F(HfFolder, RefusesByKeyWhatOurModelIsNot) {

@@ -52,6 +52,23 @@ std::string other_optimizer(const Value& chosen, bool with_decay) {
              : "";
 }
 
+// Returns the name of a state, such as NAdam's number mu_product, that Adam lacks, or "".
+std::string foreign_state(const Value& optimizer_state) {
+  if (!optimizer_state.is_dict()) return "";
+  for (const Value& holder : {optimizer_state, optimizer_state.find(keys::kBaseOptimizerState),
+                              optimizer_state.find(keys::kOptimizerStateDict)}) {
+    const Value states = holder.is_dict() ? holder.find(keys::kState) : Value();
+    if (!states.is_dict()) continue;
+    for (const auto& [group, state] : states.entries())
+      for (const auto& [name, value] :
+           state.is_dict() ? state.entries() : std::vector<Value::Entry>())
+        if (name != Value(kStepState) && name != Value(kExpAvgState) &&
+            name != Value(kExpAvgSqState))
+          return name.is_string() ? name.as_string() : name.found();
+  }
+  return "";
+}
+
 std::vector<Value> groups_of(const Value& optimizer_state) {
   const Value torch = torch_state_of(optimizer_state);
   return torch ? torch.at(keys::kParamGroups).items() : std::vector<Value>();
@@ -107,6 +124,9 @@ void check_same_optimizer(const Value& metadata, const Value& optimizer_state) {
   const Value config = metadata.find(keys::kDsConfig).value_or(Value::dict()),
               chosen = config.is_dict() ? config.find("optimizer") : Value();
   if (other.empty() && chosen.is_dict()) other = other_optimizer(chosen, with_decay);
+  const std::string state = foreign_state(optimizer_state);
+  TORCH_CHECK(state.empty() || !other.empty(), metadata.where(), ": has the optimizer state ",
+              state, ", which this trainer's AdamW has not", kWeightsAlone);
   TORCH_CHECK(other.empty(), metadata.where(), ": the optimizer's state is of ", other,
               ", and this trainer's AdamW cannot go on with it", kWeightsAlone);
 }

@@ -42,7 +42,7 @@ BytesPtr take_theirs(const CheckpointReader& weights, const HfTensor& tensor, co
 // Returns whether a tied model has a head of its own in the file. Transformers then unties it, and
 // so do we. A copy of the table is the shared head anyway.
 bool has_own_head(const CheckpointReader& weights, const HfModel& model) {
-  if (model.gpt.untie_embeddings_and_output_weights || !weights.contains(head_of(model)))
+  if (model.gpt.untie_embeddings_and_output_weights || !weights.contains(head_name(model)))
     return false;
   const HfTensor table = hf_parameters(model)[0].theirs[0];
   const auto read = [&](const std::string& name) {
@@ -50,7 +50,7 @@ bool has_own_head(const CheckpointReader& weights, const HfModel& model) {
     return TensorRecord{DType::kFloat32, table.shape, false,
                         take_theirs(weights, {name, table.shape}, *model.family, left)};
   };
-  return compare_tensors(read(table.name), read(head_of(model))).count > 0;
+  return compare_tensors(read(table.name), read(head_name(model))).count > 0;
 }
 
 // Makes our parameters from their tensors. Throws for a tensor that the model does not have.
@@ -64,7 +64,8 @@ std::vector<BytesPtr> read_ours(const CheckpointReader& weights, const HfModel& 
       theirs.push_back(take_theirs(weights, tensor, *model.family, left));
     ours.push_back(ours_of(parameter, std::move(theirs)));
   }
-  if (!model.gpt.untie_embeddings_and_output_weights) left.erase(head_of(model));  // has_own_head()
+  if (!model.gpt.untie_embeddings_and_output_weights)
+    left.erase(head_name(model));  // has_own_head()
   for (const std::string& name : left)
     if (!is_buffer(name, weights.parameter(name).shape, model))
       throw DamagedFile(weights.path.string() + ": has " + name + ", which no " +
@@ -204,7 +205,7 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   if (has_own_head(weights, model)) {
     model.gpt.untie_embeddings_and_output_weights = true;
     report.notes.push_back(std::string(kHfConfigFile) + " ties the head to the embeddings, but " +
-                           head_of(model) + " is another table: imported as untied");
+                           head_name(model) + " is another table: imported as untied");
   }
   report.notes.insert(report.notes.end(), model.notes.begin(), model.notes.end());
   const std::vector<GptParameter> parameters = hf_parameters(model);

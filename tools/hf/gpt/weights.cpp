@@ -14,7 +14,7 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
-using Names = std::set<std::string>;
+using NameSet = std::set<std::string>;
 
 // FSDP and torch.compile also wrap modules inside a model; the others wrap all of it.
 constexpr std::string_view kInnerWrappers[] = {"_orig_mod.", "_fsdp_wrapped_module.",
@@ -47,7 +47,7 @@ void check_count(const fs::path& folder, size_t tensors, const GptConfig& gpt) {
 }
 
 // Returns the name without what wrappers added, or as it is if the model has none such.
-std::string unwrapped(const std::string& stored, const Names& known) {
+std::string unwrapped(const std::string& stored, const NameSet& known) {
   std::string name = stored;
   for (const std::string_view wrapper : kInnerWrappers)
     for (size_t at; (at = name.find(wrapper)) != std::string::npos;) name.erase(at, wrapper.size());
@@ -61,7 +61,7 @@ std::string unwrapped(const std::string& stored, const Names& known) {
 }
 
 // Gives the weights the names that the model has. Returns a note, or "" if they had them.
-std::string unwrap(const fs::path& folder, StoredWeights& weights, const Names& known) {
+std::string unwrap(const fs::path& folder, StoredWeights& weights, const NameSet& known) {
   std::string note;
   std::map<std::string, Value> tensors;
   for (const auto& [stored, tensor] : weights.tensors) {
@@ -82,7 +82,7 @@ std::string unwrap(const fs::path& folder, StoredWeights& weights, const Names& 
 
 }  // namespace
 
-std::string head_of(const HfModel& model) { return model.family->tensors.head + ".weight"; }
+std::string head_name(const HfModel& model) { return model.family->tensors.head + ".weight"; }
 
 std::string bare_name(const std::string& name, const Family& family) {
   const std::string& base = family.tensors.base;
@@ -100,12 +100,12 @@ HfWeights open_hf_weights(const fs::path& folder, const HfModel& model) {
                       open_checkpoint(folder, /*threads=*/1).description);
   StoredWeights weights = read_weights(folder);
   check_count(folder, weights.tensors.size() + weights.absent.size(), model.gpt);
-  Names needed;
+  NameSet needed;
   for (const GptParameter& parameter : hf_parameters(model))
     for (const HfTensor& tensor : parameter.theirs)
       needed.insert({tensor.name, bare_name(tensor.name, *model.family)});
-  Names known = needed;
-  known.insert(head_of(model));
+  NameSet known = needed;
+  known.insert(head_name(model));
   std::vector<std::string> notes;
   if (!weights.inside.empty())
     notes.push_back(folder.string() + ": its weights are inside a trainer's file, under '" +

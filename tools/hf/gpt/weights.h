@@ -27,7 +27,7 @@ HfWeights open_hf_weights(const std::filesystem::path& folder, const HfModel& mo
 void refuse_adapter(const std::filesystem::path& folder);
 
 // Returns the name of the output layer's weight.
-std::string head_of(const HfModel& model);
+std::string head_name(const HfModel& model);
 
 // Returns a name as files of the bare model have it, without the family's `base`.
 std::string bare_name(const std::string& name, const Family& family);
