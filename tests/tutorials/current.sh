@@ -7,9 +7,9 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../../tutorials"
 ./excerpts.py --check
 masked() { sed -E 's/^(\$ export PATH=)[^:]*/\1#/; s/[0-9]+\.[0-9]+(e[-+][0-9]+)?/#/g; s/(byte|offset) [0-9]+/\1 #/g; s/ +/ /g'; }
 # By rounding, which depends on the processor, a token may go to another expert.
-same_but_for_few_tokens() { # FIGURE FIGURE: bars of tokens, with a point in each number of the drawing
-  diff <(masked <"$1") <(masked <"$2")
-  paste <(grep -oE '[0-9]+\.[0-9]+' "$1") <(grep -oE '[0-9]+\.[0-9]+' "$2") |
+same_but_for_few_tokens() { # FIGURE FIGURE: bars of tokens, with a point in each number but the counts behind the bars
+  diff <(masked <"$1" | sed -E 's/>[0-9]+</>#</g') <(masked <"$2" | sed -E 's/>[0-9]+</>#</g')
+  paste <(grep -oE '[0-9]+\.[0-9]+|>[0-9]+<' "$1" | tr -d '<>') <(grep -oE '[0-9]+\.[0-9]+|>[0-9]+<' "$2" | tr -d '<>') |
     awk '{apart = $1 > $2 ? $1 - $2 : $2 - $1} apart > 6 {print $1 " and " $2; exit 1}' || { echo "FAIL: $1" >&2; exit 1; }
 }
 for tutorial in [0-9][0-9]_*; do
