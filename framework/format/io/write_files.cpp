@@ -28,7 +28,8 @@ void FileLayout::add(BytesPtr source) {
   pieces.push_back({size - source->size(), "", std::move(source)});
 }
 
-WriteResult write_files(const std::vector<StreamedFile>& files, int threads) {
+WriteResult write_files(const std::vector<StreamedFile>& files, int threads,
+                        const ProgressCallback& progress) {
   std::deque<Job> jobs;
   std::vector<size_t> first;  // index of each file's first block among all blocks
   size_t blocks = 0;
@@ -38,10 +39,13 @@ WriteResult write_files(const std::vector<StreamedFile>& files, int threads) {
     first.push_back(blocks);
     blocks += jobs.emplace_back(file).blocks.count();
   }
+  ProgressCounter counter(result.bytes, progress);
   for_blocks(blocks, threads, [&](size_t i, std::span<std::byte> buffer) {
     const size_t of = static_cast<size_t>(std::ranges::upper_bound(first, i) - first.begin()) - 1;
+    const size_t block = i - first[of];
     Job& job = jobs[of];
-    job.blocks.write(i - first[of], buffer);
+    job.blocks.write(block, buffer);
+    counter.add(job.blocks.end_of(block) - job.blocks.begin_of(block));
     if (--job.remaining == 0) job.blocks.finish(job.blocks.extents());
   });
   for (const Job& job : jobs) {

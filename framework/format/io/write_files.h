@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "framework/format/io/byte_source.h"
+#include "framework/format/io/progress.h"
 
 namespace anymesh {
 
@@ -60,6 +61,7 @@ inline constexpr int kSaveThreads = 4;
 // blocks of 2 MiB, in order. No thread waits for another's large file, and memory is a block or two
 // per thread for any sizes. A tensor's CRC is combined from its blocks' CRCs. In files that exist,
 // only bytes that differ are written (DirectFile). Does not sync.
-WriteResult write_files(const std::vector<StreamedFile>& files, int threads);
+WriteResult write_files(const std::vector<StreamedFile>& files, int threads,
+                        const ProgressCallback& progress = nullptr);
 
 }  // namespace anymesh
