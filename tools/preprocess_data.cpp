@@ -30,7 +30,7 @@
 #include "framework/data/inputs/document_reader.h"
 #include "framework/data/inputs/input_list.h"
 #include "framework/data/tokenizers/tokenizer.h"
-#include "framework/format/output.h"
+#include "framework/format/folder.h"
 #include "framework/util/format.h"
 #include "framework/util/parallel_for.h"
 #include "framework/util/parse_number.h"

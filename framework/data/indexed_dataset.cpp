@@ -15,9 +15,9 @@
 #include <type_traits>
 #include <variant>
 
+#include "framework/format/folder.h"
 #include "framework/format/io.h"
 #include "framework/format/layout.h"
-#include "framework/format/output.h"
 #include "framework/util/errors.h"
 #include "framework/util/fnv.h"
 #include "framework/util/input_file.h"

@@ -5,6 +5,5 @@
 #include "framework/format/whole/convert.h"            // ds_to_universal
 #include "framework/format/whole/convert_plan.h"       // its plan: which bytes go to which file
 #include "framework/format/whole/fp32_export.h"        // zero_to_fp32
-#include "framework/format/whole/universal_folder.h"   // builds and replaces a universal folder
 #include "framework/format/whole/weights_files.h"      // writes weights as Hugging Face's are
 #include "framework/format/whole/weights_reader.h"     // reads such weights

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "framework/comm/communicator.h"
-#include "framework/format/output.h"
+#include "framework/format/folder.h"
 #include "framework/profile/profiler.h"
 
 namespace anymesh {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "framework/engine.h"
-#include "framework/format/output.h"
+#include "framework/format/folder.h"
 #include "framework/run/tensorboard.h"
 #include "framework/util/progress_bar.h"
 

@@ -10,7 +10,7 @@ import re
 import sys
 
 ROOMS = """
-framework/torch.h framework/util/ framework/format/io/ framework/format/torch_file/ framework/format/layout/ framework/format/output/
+framework/torch.h framework/util/ framework/format/io/ framework/format/torch_file/ framework/format/layout/ framework/format/folder/
 framework/format/sharded/ framework/format/whole/ framework/format/reshard/ framework/format/ framework/optim/ framework/comm/topology.h framework/config/ framework/data/ framework/comm/
 framework/kernels/ framework/cuda/ framework/storage.h framework/param_spec framework/tensor_parallel/ framework/expert_parallel/
 framework/pipeline/ framework/zero/ framework/profile/ framework/run.h framework/checkpoint/ framework/engine framework/run/ models/ tools/

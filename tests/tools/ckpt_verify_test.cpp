@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "framework/format/folder.h"
 #include "framework/format/io.h"
-#include "framework/format/output.h"
 #include "framework/format/torch_file.h"
 #include "framework/format/whole.h"
 #include "tests/tools/ckpt_support.h"

@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "framework/format/output.h"
+#include "framework/format/folder.h"
 #include "tests/tools/hf_folder.h"
 #include "tools/hf/gpt/args.h"
 #include "tools/hf/gpt/convert.h"

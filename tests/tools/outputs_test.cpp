@@ -10,8 +10,8 @@
 #include <map>
 #include <thread>
 
+#include "framework/format/folder.h"
 #include "framework/format/io.h"
-#include "framework/format/output.h"
 #include "framework/format/reshard.h"
 #include "framework/format/sharded.h"
 #include "framework/format/torch_file.h"

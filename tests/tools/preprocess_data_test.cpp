@@ -13,7 +13,7 @@
 
 #include "framework/data/indexed_dataset.h"
 #include "framework/data/tokenizers/tokenizer.h"
-#include "framework/format/output.h"
+#include "framework/format/folder.h"
 
 namespace anymesh {
 namespace {

@@ -4,8 +4,8 @@
 #include <mutex>
 #include <set>
 
+#include "framework/format/folder.h"
 #include "framework/format/layout.h"
-#include "framework/format/output.h"
 #include "framework/format/sharded.h"
 #include "framework/format/torch_file.h"
 #include "framework/format/whole.h"

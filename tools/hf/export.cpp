@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "framework/format/folder.h"
 #include "framework/format/io.h"
-#include "framework/format/output.h"
 #include "framework/format/sharded.h"
 #include "framework/format/torch_file.h"
 #include "framework/format/whole.h"
@@ -110,8 +110,7 @@ HfExport export_hf(const HfExportOptions& options, const DescribeHf& describe,
                    const ProgressCallback& progress) {
   const auto start = std::chrono::steady_clock::now();
   const fs::path path = resolve_tag(options.checkpoint, options.tag);
-  const fs::path normal = fs::absolute(options.output).lexically_normal(),
-                 output = normal.has_filename() ? normal : normal.parent_path();
+  const fs::path output = without_trailing_slash(options.output);
   const fs::path tokenizer = options.tokenizer.empty() ? options.checkpoint : options.tokenizer;
   const std::vector<std::string> carried = tokenizer_files(tokenizer);
   if (carried.empty() && !options.tokenizer.empty())

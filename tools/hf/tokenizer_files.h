@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/format/output.h"
+#include "framework/format/folder.h"
 #include "tools/hf/args.h"
 
 namespace anymesh {

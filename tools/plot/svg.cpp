@@ -3,7 +3,7 @@
 #include <cmath>
 #include <iterator>
 
-#include "framework/format/output.h"
+#include "framework/format/folder.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
 

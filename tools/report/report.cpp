@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cxxopts.hpp>
 
-#include "framework/format/output.h"
+#include "framework/format/folder.h"
 #include "tools/report/html.h"
 #include "tools/report/report_page.h"
 #include "tools/run_tool.h"

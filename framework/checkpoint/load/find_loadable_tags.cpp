@@ -5,9 +5,9 @@
 #include <numeric>
 #include <optional>
 
+#include "framework/format/folder.h"
 #include "framework/format/io.h"
 #include "framework/format/layout.h"
-#include "framework/format/output.h"
 #include "framework/format/torch_file.h"
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "framework/checkpoint/save/tag_entries.h"
+#include "framework/format/folder.h"
 #include "framework/format/io.h"
 #include "framework/format/layout.h"
 #include "framework/util/format.h"
@@ -21,7 +21,7 @@ std::string listed(const char* what, const SaveSize::Kind& kind) {
 
 // Returns why the tag is still there, or an empty string.
 std::string remove_tag(const fs::path& folder, const fs::path& doomed) {
-  const IsOurs is_ours = entries_of_tag(folder);
+  const IsOurs is_ours = tag_entries(folder);
   const std::string foreign = first_foreign_entry(folder, is_ours);
   if (!foreign.empty()) return foreign + " is no file of a checkpoint";
   std::error_code error;

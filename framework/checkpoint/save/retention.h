@@ -13,7 +13,7 @@ namespace anymesh {
 // than that, and those at steps divisible by `retain_interval` (0: none). One rank calls this once
 // a newer checkpoint is committed. It removes only whole tags global_step<N>: universal folders,
 // tags with other names and exports stay. So does a tag that contains a file or folder foreign to a
-// checkpoint (tag_entries.h). A tag is renamed first, so that a half-removed one is never taken for
+// checkpoint (tag_entries()). A tag is renamed first, so that a half-removed one is never taken for
 // a checkpoint.
 //
 // Returns lines to print: the tags removed, and those that could not be.

@@ -12,9 +12,9 @@
 #include "framework/checkpoint/save/save_checks.h"
 #include "framework/checkpoint/save/zero_to_fp32_script.h"
 #include "framework/comm/agreement.h"
+#include "framework/format/folder.h"
 #include "framework/format/io.h"
 #include "framework/format/layout.h"
-#include "framework/format/output.h"
 #include "framework/format/torch_file.h"
 #include "framework/util/stopwatch.h"
 

@@ -2,8 +2,8 @@
 #include "framework/checkpoint/save/optimizer_states.h"
 #include "framework/checkpoint/save/save_checks.h"
 #include "framework/comm/agreement.h"
+#include "framework/format/folder.h"
 #include "framework/format/io.h"
-#include "framework/format/output.h"
 #include "framework/format/torch_file.h"
 
 namespace anymesh {

@@ -6,15 +6,15 @@
 #include <random>
 
 #include "framework/comm/agreement.h"
+#include "framework/format/folder.h"
 #include "framework/format/io.h"
-#include "framework/format/output.h"
 
 namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Returns a unique name for first_to_see().
+// Returns a unique name for first_to_see(), which is_mark() recognises.
 std::string new_mark() {
   std::random_device random;
   return std::to_string(random()) + std::to_string(random());
@@ -85,10 +85,6 @@ int first_to_see(Communicator& world, const fs::path& folder) {
     if (world.rank() == 0) fs::remove(mark);
   });
   return static_cast<int>(std::ranges::find(places, mine) - places.begin());
-}
-
-bool is_mark(const std::string& name) {
-  return std::ranges::all_of(name, [](char c) { return '0' <= c && c <= '9'; });
 }
 
 }  // namespace anymesh

@@ -39,7 +39,4 @@ class SaveLock {
 // yet. Collective.
 int first_to_see(Communicator& world, const std::filesystem::path& folder);
 
-// Whether a folder `name`.tmp is a mark left by a killed first_to_see().
-bool is_mark(const std::string& name);
-
 }  // namespace anymesh

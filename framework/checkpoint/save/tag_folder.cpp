@@ -4,7 +4,6 @@
 
 #include <cstdio>
 
-#include "framework/checkpoint/save/tag_entries.h"
 #include "framework/comm/agreement.h"
 #include "framework/format/io.h"
 #include "framework/format/layout.h"
@@ -32,7 +31,7 @@ void remove_leftovers(const fs::path& save_dir) {
     const fs::path& path = entry.path();
     if (path.extension() != kTemporarySuffix || !entry.is_directory() || is_of_nobody(path))
       continue;
-    const IsOurs is_ours = entries_of_leftover(path);
+    const IsOurs is_ours = leftover_entries(path);
     if (!restore_replaced(path, is_ours)) remove_ours(path, is_ours);
   }
 }
@@ -40,11 +39,11 @@ void remove_leftovers(const fs::path& save_dir) {
 // Makes `temporary` an empty folder. Throws, before anything is written, if the save would replace
 // or write into files that are not ours.
 void make_empty(const fs::path& save_dir, const fs::path& path, const fs::path& temporary) {
-  std::string foreign = first_foreign_entry(path, entries_of_tag(path));
+  std::string foreign = first_foreign_entry(path, tag_entries(path));
   TORCH_CHECK(foreign.empty(), foreign, " is no file of a checkpoint, and the save would replace ",
               path.string(), ": move it away, or save elsewhere");
   remove_leftovers(save_dir);
-  const IsOurs is_ours = entries_of_leftover(temporary);
+  const IsOurs is_ours = leftover_entries(temporary);
   foreign = first_foreign_entry(temporary, is_ours);
   TORCH_CHECK(foreign.empty(), foreign,
               " is no leftover of an interrupted save, and the save needs ", temporary.string(),
@@ -82,7 +81,7 @@ int64_t TagFolder::commit(Communicator& world, int64_t iteration, std::vector<Ma
     const fs::path replaced = publish_folder(temporary_, path_);
     last();
     if (replaced.empty()) return;
-    const std::string left = remove_ours(replaced, entries_of_tag(replaced));
+    const std::string left = remove_ours(replaced, tag_entries(replaced));
     if (!left.empty())
       std::fprintf(stderr, "WARNING: the tag that this save replaced stays as %s: %s\n",
                    replaced.c_str(), left.c_str());
@@ -91,7 +90,7 @@ int64_t TagFolder::commit(Communicator& world, int64_t iteration, std::vector<Ma
 }
 
 void TagFolder::abandon() const {
-  if (leads_) remove_ours(temporary_, entries_of_leftover(temporary_));
+  if (leads_) remove_ours(temporary_, leftover_entries(temporary_));
 }
 
 }  // namespace anymesh

@@ -7,7 +7,7 @@
 
 #include "framework/checkpoint/save/save_lock.h"
 #include "framework/comm/communicator.h"
-#include "framework/format/output.h"
+#include "framework/format/folder.h"
 
 namespace anymesh {
 

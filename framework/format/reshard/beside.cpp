@@ -4,10 +4,9 @@
 #include <charconv>
 #include <optional>
 
+#include "framework/format/folder/output_folder.h"
 #include "framework/format/io/file_io.h"
 #include "framework/format/layout/names.h"
-#include "framework/format/output/folder_record.h"
-#include "framework/format/whole/streamed_output.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {
@@ -105,21 +104,17 @@ std::vector<BesideFile> files_beside(const fs::path& tag, int old_ranks, int ran
   return files;
 }
 
-void check_beside(const fs::path& output, const std::vector<BesideFile>& files) {
-  FolderRecord(output.parent_path())
-      .expect_ours(targets(files), "; give another " + std::string(kOutputFlag));
+void check_beside(const FolderRecord& record, const std::vector<BesideFile>& files) {
+  record.expect_ours(targets(files), "; give another " + std::string(kOutputFlag));
 }
 
 std::vector<std::string> write_beside(const fs::path& tag, const fs::path& output,
-                                      const std::vector<BesideFile>& files) {
-  const fs::path from = tag.parent_path(), to = output.parent_path();
-  FolderRecord record(to);
-  const std::vector<std::string> names = targets(files);
-  record.expect_ours(names, "");
-  for (const BesideFile& file : files) record.copy_in(from / file.from, file.to);
-  record.write_in(names.back(), output.filename().string());
+                                      const std::vector<BesideFile>& files, FolderRecord& record) {
+  check_beside(record, files);
+  for (const BesideFile& file : files) record.copy_in(tag.parent_path() / file.from, file.to);
+  record.write_in(std::string(kLatestFile), output.filename().string());
   record.write();
-  return names;
+  return targets(files);
 }
 
 }  // namespace anymesh

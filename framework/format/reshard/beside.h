@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "framework/format/folder/folder_record.h"
+
 namespace anymesh {
 
 // A file beside a tag that belongs to the checkpoint: DeepSpeed's recovery scripts, or what HF
@@ -18,12 +20,12 @@ struct BesideFile {
 std::vector<BesideFile> files_beside(const std::filesystem::path& tag, int old_ranks, int ranks,
                                      std::vector<std::string>& notes);
 
-// Copies the files to the folder of `output`, and writes `latest`. Replaces only files that an
-// earlier run of ours made there. Returns the names written.
-// REQUIRES for write_beside(): the caller holds OutputLock::inside(output.parent_path()).
-void check_beside(const std::filesystem::path& output, const std::vector<BesideFile>& files);
+// Copies the files to the folder of `output`, whose record is given, and writes `latest`. Replaces
+// only files that an earlier run of ours made there, which check_beside() checks by itself. Returns
+// the names written.
+void check_beside(const FolderRecord& record, const std::vector<BesideFile>& files);
 std::vector<std::string> write_beside(const std::filesystem::path& tag,
                                       const std::filesystem::path& output,
-                                      const std::vector<BesideFile>& files);
+                                      const std::vector<BesideFile>& files, FolderRecord& record);
 
 }  // namespace anymesh

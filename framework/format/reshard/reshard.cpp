@@ -3,8 +3,8 @@
 #include <chrono>
 #include <cmath>
 
+#include "framework/format/folder/kinds.h"
 #include "framework/format/io/file_io.h"
-#include "framework/format/output/output_folder.h"
 #include "framework/format/reshard/beside.h"
 #include "framework/format/reshard/model_files.h"
 #include "framework/format/reshard/optimizer_files.h"
@@ -13,7 +13,6 @@
 #include "framework/format/torch_file/record_checksums.h"
 #include "framework/format/torch_file/torch_file.h"
 #include "framework/format/whole/checkpoint_reader.h"
-#include "framework/format/whole/streamed_output.h"
 #include "framework/util/errors.h"
 #include "framework/util/stopwatch.h"
 
@@ -21,12 +20,6 @@ namespace anymesh {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr FolderKind kTag{"a tag with a manifest of ours", [](const fs::path& folder) -> IsOurs {
-                            if (const auto manifest = readable_manifest(folder))
-                              return entries_of(*manifest);
-                            return [](const fs::path&, bool) { return false; };
-                          }};
 
 // Returns the loss scaler that DeepSpeed starts fp16 with, by the config.
 Value new_scaler(const Value& config, DType dtype) {
@@ -91,18 +84,10 @@ class Plan {
     contents_.insert(contents_.end(), source.layers.begin(), source.layers.end());
   }
 
-  // Lays the files out. Calls of `counter` follow the bytes of tensors as they are written.
-  std::vector<StreamedFile> files(ProgressCounter& counter) const {
+  std::vector<StreamedFile> files() const {
     std::vector<StreamedFile> files;
-    for (const auto& [name, content] : contents_) {
-      std::map<const ByteSource*, BytesPtr> counted;  // tied tensors stay one
-      files.push_back(streamed_torch_file(
-          folder_ / name, map_tensors(content, [&](const TensorRecord& tensor) {
-            BytesPtr& bytes = counted[tensor.bytes.get()];
-            if (!bytes) bytes = counted_bytes(tensor.bytes, counter);
-            return TensorRecord{tensor.dtype, tensor.shape, tensor.requires_grad, bytes};
-          })));
-    }
+    for (const auto& [name, content] : contents_)
+      files.push_back(streamed_torch_file(folder_ / name, content));
     for (const fs::path& path : copies_)
       files.push_back(streamed_copy(path, folder_ / path.filename(), checks_));
     return files;
@@ -172,29 +157,10 @@ class Plan {
   std::vector<fs::path> copies_;
 };
 
-uint64_t bytes_of(const std::vector<StreamedFile>& files) {
-  uint64_t bytes = 0;
-  for (const StreamedFile& file : files) bytes += file.layout.size;
-  return bytes;
-}
-
 uint64_t bytes_of(const std::vector<BesideFile>& files, const fs::path& folder) {
   uint64_t bytes = 0;
   for (const BesideFile& file : files) bytes += fs::file_size(folder / file.from);
   return bytes;
-}
-
-void write_tag(OutputFolder& out, const std::string& tag, const std::vector<StreamedFile>& files,
-               const SourceFiles& sources, int64_t iteration, int threads, RecordChecksums& checks,
-               ReshardReport& report) {
-  BuildPlan build{.others = {kManifestFile}};
-  for (const StreamedFile& file : files) build.files.insert(file.path.filename());
-  out.prepare(build);
-  const WriteResult written = stream_checked(files, threads, checks);
-  report.kept = written.kept;
-  sources.expect_unchanged();
-  write_manifest(out.folder(), tag, iteration, files, written.crcs);
-  out.publish();
 }
 
 }  // namespace
@@ -214,33 +180,22 @@ ReshardReport reshard(const ReshardOptions& options, const ProgressCallback& pro
   };
   std::error_code absent;
   const bool apart = !fs::equivalent(input.parent_path(), output.parent_path(), absent);
-  const std::vector<BesideFile> beside =
-      apart ? files_beside(input, ranks(report.from), ranks(report.to), report.notes)
-            : std::vector<BesideFile>();
-  if (apart) check_beside(output, beside);
-
+  std::vector<BesideFile> beside;
+  if (apart) {
+    beside = files_beside(input, ranks(report.from), ranks(report.to), report.notes);
+    check_beside(FolderRecord(output.parent_path()), beside);
+  }
   OutputFolder out(output, kOutputFlag, kTag, options.dry_run);
   const Plan plan(source, out.folder(), report.to, checks, report);
-  ProgressCounter uncounted(0, {});
-  report.bytes = bytes_of(plan.files(uncounted));
-  ProgressCounter counter(report.bytes, progress);
-  const std::vector<StreamedFile> files = plan.files(counter);
-  report.files = static_cast<int64_t>(files.size());
-  report.free_bytes = fs::space(existing_folder(out.folder())).available;
-  report.refusal = lack_of_space(
-      out.folder(), files, report.bytes + bytes_of(beside, input.parent_path()), report.free_bytes);
+  const std::vector<StreamedFile> files = plan.files();
+  out.expect(files, report, bytes_of(beside, input.parent_path()));
   if (options.dry_run) return report;
-  if (!report.refusal.empty()) throw UserError(report.refusal);
-  std::optional<OutputLock> folder_lock;  // a run under another tag would write `latest` too
-  if (apart) {
-    fs::create_directories(output.parent_path());
-    folder_lock.emplace(OutputLock::inside(output.parent_path(), kOutputFlag));
-    check_beside(output, beside);
-  }
-  const Value steps = source.model_states[0].find(keys::kGlobalSteps).value_or(0);
-  write_tag(out, output.filename(), files, sources, steps.as_int(), options.threads, checks,
-            report);
-  if (apart) report.beside = write_beside(input, output, beside);
+  std::optional<FolderRecord> record;  // with a lock: a run for another tag writes `latest` too
+  if (apart) check_beside(record.emplace(output.parent_path(), kOutputFlag), beside);
+  report.kept = out.stream(files, options.threads, checks, progress).kept;
+  sources.expect_unchanged();
+  out.publish(source.model_states[0].find(keys::kGlobalSteps).value_or(0).as_int());
+  if (apart) report.beside = write_beside(input, output, beside, *record);
   report.seconds = seconds_since(start);
   return report;
 }

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "framework/format/folder/output_folder.h"
 #include "framework/format/io/progress.h"
-#include "framework/format/io/write_files.h"
 #include "framework/format/reshard/target.h"
 
 namespace anymesh {
@@ -39,17 +39,11 @@ struct ReshardOptions {
   bool dry_run = false;              // only plan
 };
 
-struct ReshardReport {
+struct ReshardReport : StreamReport {
   CheckpointMesh from, to;
   int64_t parameters = 0, elements = 0;  // trained; elements of fp32 masters
-  int64_t files = 0;
-  uint64_t bytes = 0;       // of all files
-  uint64_t kept = 0;        // of these, bytes reused from an interrupted run
-  uint64_t free_bytes = 0;  // on the output's file system, before the run
-  std::string refusal;      // dry run: why the output does not fit
-  double seconds = 0;
-  std::vector<std::string> beside;  // files written beside the tag
-  std::vector<std::string> notes;   // for the user, a line each
+  std::vector<std::string> beside;       // files written beside the tag
+  std::vector<std::string> notes;        // for the user, a line each
 };
 
 ReshardReport reshard(const ReshardOptions& options, const ProgressCallback& progress);

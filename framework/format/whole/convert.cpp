@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "framework/format/folder/kinds.h"
 #include "framework/format/io/file_io.h"
 #include "framework/format/io/write_files.h"
 #include "framework/format/sharded/source_files.h"
@@ -13,8 +14,6 @@
 #include "framework/format/torch_file/zip.h"
 #include "framework/format/whole/checkpoint_reader.h"
 #include "framework/format/whole/convert_plan.h"
-#include "framework/format/whole/streamed_output.h"
-#include "framework/format/whole/universal_folder.h"
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"
 #include "framework/util/stopwatch.h"
@@ -94,26 +93,18 @@ uint32_t count_not_finite(std::span<const std::byte> bytes) {
   return count;
 }
 
-// Returns the file's content. As its tensor is written, progress is reported and non-finite float32
-// elements are counted.
-Value watched(const OutputFilePlan& file, ProgressCounter& counter,
-              std::atomic<int64_t>& not_finite) {
+// Returns the file's content. As its tensor is written, non-finite float32 elements are counted.
+Value watched(const OutputFilePlan& file, std::atomic<int64_t>& not_finite) {
   if (file.bytes == 0) return file.content;
   TensorRecord tensor = file.content.at(keys::kParam).as_tensor();
-  Look look;
-  if (tensor.dtype == DType::kFloat32)
-    look = [&not_finite](std::span<const std::byte> bytes) {
-      not_finite += count_not_finite(bytes);
-    };
-  tensor.bytes = counted_bytes(tensor.bytes, counter, look);
+  if (tensor.dtype != DType::kFloat32) return file.content;
+  const auto read = [bytes = tensor.bytes, &not_finite](uint64_t offset, std::span<std::byte> out) {
+    bytes->read(offset, out);
+    not_finite += count_not_finite(out);
+  };
+  tensor.bytes = std::make_shared<ComputedBytes>(tensor.bytes->size(), "a watched tensor", read);
   Value content = file.content;
   return content.set(keys::kParam, tensor);
-}
-
-uint64_t tensor_bytes(const ConvertPlan& plan) {
-  uint64_t total = 0;
-  for (const OutputFilePlan& file : plan.files) total += file.bytes;
-  return total;
 }
 
 // Throws DamagedFile if a parameter's name cannot name a folder: the format has a folder for each
@@ -150,86 +141,45 @@ void refuse_scaled(const ConvertPlan& plan) {
   }
 }
 
-// A planned conversion: the files of `folder` and their content.
-class Conversion {
- public:
-  Conversion(const fs::path& folder, const ShardedCheckpoint& source, const ConvertPlan& plan,
-             RecordChecksums& checks, const ProgressCallback& progress)
-      : folder_(folder),
-        source_(source),
-        plan_(plan),
-        counter_(tensor_bytes(plan), progress),
-        not_finite_(plan.files.size()) {
-    const fs::path zero = folder / kZeroFolder;
-    for (size_t i = 0; i < plan.files.size(); ++i) {
-      const OutputFilePlan& file = plan.files[i];
-      files_.push_back(streamed_torch_file(zero / file.parameter / state_file(file.state),
-                                           watched(file, counter_, not_finite_[i])));
-    }
-    files_.push_back(
-        streamed_torch_file(zero / kOptimizerStateFile, optimizer_state_for_all(source)));
-    for (size_t i = 0; i < source.metadata_files.size(); ++i) {
-      const fs::path& file = source.metadata_files[i];
-      const int dp = parse_checkpoint_file_name(file.filename().string())->dp_rank,
-                mp = static_cast<int>(i % source.model_states.size());
-      files_.push_back(streamed_copy(
-          file, folder / (dp < 0 ? model_states_file(mp) : zero3_model_states_file(dp, mp)),
-          checks));
-    }
+// Returns the files of `folder`. `not_finite` counts the elements of the plan's files.
+std::vector<StreamedFile> files_of(const ConvertPlan& plan, const ShardedCheckpoint& source,
+                                   const fs::path& folder,
+                                   std::vector<std::atomic<int64_t>>& not_finite,
+                                   RecordChecksums& checks) {
+  const fs::path zero = folder / kZeroFolder;
+  std::vector<StreamedFile> files;
+  for (size_t i = 0; i < plan.files.size(); ++i) {
+    const OutputFilePlan& file = plan.files[i];
+    files.push_back(streamed_torch_file(zero / file.parameter / state_file(file.state),
+                                        watched(file, not_finite[i])));
   }
-
-  // Fills in the fields that are known before anything is written.
-  void expect(ConvertReport& report) const {
-    for (const StreamedFile& file : files_) report.bytes += file.layout.size;
-    report.files = static_cast<int64_t>(files_.size());
-    report.free_bytes = fs::space(existing_folder(folder_)).available;
-    report.refusal = lack_of_space(folder_, files_, report.bytes, report.free_bytes);
+  files.push_back(streamed_torch_file(zero / kOptimizerStateFile, optimizer_state_for_all(source)));
+  for (size_t i = 0; i < source.metadata_files.size(); ++i) {
+    const fs::path& file = source.metadata_files[i];
+    const int dp = parse_checkpoint_file_name(file.filename().string())->dp_rank,
+              mp = static_cast<int>(i % source.model_states.size());
+    files.push_back(streamed_copy(
+        file, folder / (dp < 0 ? model_states_file(mp) : zero3_model_states_file(dp, mp)), checks));
   }
+  return files;
+}
 
-  void write(OutputFolder& out, const fs::path& output, const ConvertOptions& options,
-             const SourceFiles& sources, RecordChecksums& checks, ConvertReport& report) {
-    out.prepare(universal_plan(folder_, files_));
-    const WriteResult written = stream_checked(files_, options.write_workers, checks);
-    report.kept = written.kept;
-    for (size_t i = 0; i < plan_.files.size(); ++i) {
-      if (not_finite_[i] == 0) continue;
-      report.warnings.push_back(plan_.files[i].parameter + ": " + std::to_string(not_finite_[i]) +
-                                " elements of " + plan_.files[i].state + " are not finite");
-    }
-    if (options.keep_plan) {
-      fs::create_directory((folder_ / kPlanFile).parent_path());
-      write_text_atomically(folder_ / kPlanFile, plan_.to_json());
-    }
-    sources.expect_unchanged();
-    const Value steps = source_.model_states[0].find(keys::kGlobalSteps).value_or(0);
-    publish_universal_folder(out, output.filename(), steps.as_int(), files_, written.crcs);
+// Writes a sample of the tensors to a temporary file. Returns bytes a second.
+double measured_rate(const ConvertPlan& plan, const fs::path& folder, int threads) {
+  const NewFile probe(folder / kSampleFile);
+  constexpr uint64_t kSample = 256 << 20;
+  FileLayout sample;
+  for (const OutputFilePlan& file : plan.files) {
+    const uint64_t size = std::min(file.bytes, kSample - sample.size);
+    if (size == 0) continue;
+    const BytesPtr bytes = file.content.at(keys::kParam).as_tensor().bytes;
+    sample.add(std::make_shared<SubRange>(bytes, 0, size));
   }
-
-  // Writes a sample of the tensors to a temporary file. Returns bytes a second.
-  double measured_rate(const fs::path& folder, int threads) const {
-    const NewFile probe(folder / kSampleFile);
-    constexpr uint64_t kSample = 256 << 20;
-    FileLayout sample;
-    for (const OutputFilePlan& file : plan_.files) {
-      const uint64_t size = std::min(file.bytes, kSample - sample.size);
-      if (size == 0) continue;
-      const BytesPtr bytes = file.content.at(keys::kParam).as_tensor().bytes;
-      sample.add(std::make_shared<SubRange>(bytes, 0, size));
-    }
-    const auto start = Clock::now();
-    write_files({{probe.path(), sample}}, threads);
-    sync_file(probe.path());
-    return static_cast<double>(sample.size) / seconds_since(start);
-  }
-
- private:
-  fs::path folder_;
-  const ShardedCheckpoint& source_;
-  const ConvertPlan& plan_;
-  ProgressCounter counter_;
-  std::vector<std::atomic<int64_t>> not_finite_;
-  std::vector<StreamedFile> files_;
-};
+  const auto start = Clock::now();
+  write_files({{probe.path(), sample}}, threads);
+  sync_file(probe.path());
+  return static_cast<double>(sample.size) / seconds_since(start);
+}
 
 ShardedCheckpoint open_source(const ConvertOptions& options, const fs::path& input,
                               RecordChecksums& checks) {
@@ -288,17 +238,28 @@ ConvertReport convert_to_universal(const ConvertOptions& options,
   describe(source, plan, options.strict, report);
 
   OutputFolder out(output, kOutputFlag, kUniversal, options.dry_run);
-  Conversion conversion(out.folder(), source, plan, checks, progress);
-  conversion.expect(report);
+  std::vector<std::atomic<int64_t>> not_finite(plan.files.size());
+  const std::vector<StreamedFile> files = files_of(plan, source, out.folder(), not_finite, checks);
+  out.expect(files, report);
   if (options.dry_run) {
     if (!report.refusal.empty()) return report;
     const fs::path folder = existing_folder(output.parent_path());
     report.seconds =
-        static_cast<double>(report.bytes) / conversion.measured_rate(folder, options.write_workers);
+        static_cast<double>(report.bytes) / measured_rate(plan, folder, options.write_workers);
     return report;
   }
-  if (!report.refusal.empty()) throw UserError(report.refusal);
-  conversion.write(out, output, options, sources, checks, report);
+  report.kept = out.stream(files, options.write_workers, checks, progress, {kPlanFile}).kept;
+  for (size_t i = 0; i < plan.files.size(); ++i) {
+    if (not_finite[i] == 0) continue;
+    report.warnings.push_back(plan.files[i].parameter + ": " + std::to_string(not_finite[i]) +
+                              " elements of " + plan.files[i].state + " are not finite");
+  }
+  if (options.keep_plan) {
+    fs::create_directory((out.folder() / kPlanFile).parent_path());
+    write_text_atomically(out.folder() / kPlanFile, plan.to_json());
+  }
+  sources.expect_unchanged();
+  out.publish(source.model_states[0].find(keys::kGlobalSteps).value_or(0).as_int());
   report.seconds = seconds_since(start);
   return report;
 }

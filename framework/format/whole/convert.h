@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "framework/format/folder/output_folder.h"
 #include "framework/format/io/progress.h"
-#include "framework/format/io/write_files.h"
 
 namespace anymesh {
 
@@ -57,15 +57,9 @@ struct ConvertOptions {
   bool assume_module_order = false;
 };
 
-struct ConvertReport {
+struct ConvertReport : StreamReport {
   int stage = 0, tp_size = 1, pp_size = 1, dp_size = 1;
   int64_t parameters = 0, tensors = 0, elements = 0;
-  int64_t files = 0;
-  uint64_t bytes = 0;       // of all files
-  uint64_t kept = 0;        // of these, bytes reused from an interrupted conversion
-  uint64_t free_bytes = 0;  // on the output's file system, before the conversion
-  std::string refusal;      // dry run: why the output does not fit
-  double seconds = 0;       // dry run that fits: the expected time; else the time taken
   std::vector<std::string> warnings;
 };
 

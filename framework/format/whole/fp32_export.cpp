@@ -6,16 +6,13 @@
 #include <map>
 #include <set>
 
+#include "framework/format/folder/folder_record.h"
+#include "framework/format/folder/output_folder.h"
 #include "framework/format/io/file_io.h"
-#include "framework/format/output/folder_record.h"
-#include "framework/format/output/manifest.h"
-#include "framework/format/output/output_folder.h"
-#include "framework/format/output/output_lock.h"
 #include "framework/format/sharded/source_files.h"
 #include "framework/format/sharded/tensor_views.h"
 #include "framework/format/torch_file/record_checksums.h"
 #include "framework/format/torch_file/torch_file.h"
-#include "framework/format/whole/streamed_output.h"
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"
 #include "framework/util/stopwatch.h"
@@ -94,8 +91,8 @@ std::map<std::string, TensorRecord> exact_tensors(const Value& metadata, const L
   return tensors;
 }
 
-// Creates the output folder. Throws if it is the source's folder, or lies in a checkpoint.
-void make_output(const fs::path& output, const CheckpointReader& checkpoint) {
+// Throws if the output folder is a file or the source's folder, or lies in a checkpoint.
+void check_output(const fs::path& output, const CheckpointReader& checkpoint) {
   if (fs::exists(output) && !fs::is_directory(output))
     throw UserError(output.string() + " is a file; expected the folder to write the weights to");
   const bool is_weights = checkpoint.kind == CheckpointReader::Kind::kWeights,
@@ -105,7 +102,6 @@ void make_output(const fs::path& output, const CheckpointReader& checkpoint) {
   if (fs::equivalent(output, source, absent) || (!is_weights && is_inside(output, source)))
     throw UserError(output.string() + " holds the weights to be exported, or lies in " +
                     source.string() + ", which does; expected another output folder");
-  fs::create_directories(output);
 }
 
 // Returns the folder's weights files of this format: an earlier export, which will be removed.
@@ -138,18 +134,6 @@ NamedTensors rounded(NamedTensors tensors, DType dtype) {
     tensor.bytes = bytes;
   }
   return tensors;
-}
-
-// The index is removed first and published last, because it would mix the files of two exports.
-void give_names(const fs::path& build, const WrittenWeights& written,
-                const std::vector<std::string>& earlier, FolderRecord& record) {
-  for (const std::string& name : earlier)
-    if (name.ends_with(kIndexSuffix)) record.remove(name);
-  record.move_in(build, written.listed);
-  for (const std::string& name : earlier)
-    if (std::ranges::find(written.listed, name, &Manifest::File::name) == written.listed.end())
-      record.remove(name);
-  record.write();
 }
 
 }  // namespace
@@ -202,9 +186,8 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
   const CheckpointReader checkpoint = open_checkpoint(path, write_threads(), &checks);
   NamedTensors tensors = fp32_tensors(checkpoint, options.exclude_frozen);
   if (options.dtype) tensors = rounded(std::move(tensors), *options.dtype);
-  make_output(options.output, checkpoint);
-  const OutputLock lock = OutputLock::inside(options.output, "the output folder");
-  FolderRecord record(options.output);
+  check_output(options.output, checkpoint);
+  FolderRecord record(options.output, "the output folder");
   const std::vector<std::string> earlier = earlier_weights(options, record);
   Fp32Report report{
       write_weights(tensors,
@@ -215,7 +198,8 @@ Fp32Report export_fp32(const Fp32Options& options, const ProgressCallback& progr
                     checks, progress)};
   sources.expect_unchanged();
   sync_file_system(build);
-  give_names(build, report, earlier, record);
+  record.replace(earlier, build, report.listed);
+  record.write();
   remove_build_folder(build);
   report.source = checkpoint.description;
   if (std::string note = checks.note(); !note.empty()) notes.push_back(std::move(note));

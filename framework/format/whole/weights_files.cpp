@@ -55,17 +55,6 @@ std::string file_name(const std::string& stem, const std::string& suffix, size_t
   return stem + string_printf("-%05zu-of-%05zu", i + 1, count) + suffix;
 }
 
-// Counts a shard's bytes as they are read. Names of one storage keep sharing it.
-NamedTensors counted(NamedTensors shard, ProgressCounter& counter) {
-  std::unordered_map<const ByteSource*, BytesPtr> storages;
-  for (auto& [name, tensor] : shard) {
-    BytesPtr& bytes = storages[tensor.bytes.get()];
-    if (!bytes) bytes = counted_bytes(tensor.bytes, counter);
-    tensor.bytes = bytes;
-  }
-  return shard;
-}
-
 StreamedFile streamed_shard(const fs::path& path, const NamedTensors& shard, bool safetensors) {
   if (safetensors) return streamed_safetensors(path, shard);
   return streamed_torch_file(path, Value::ordered_dict({shard.begin(), shard.end()}));
@@ -90,19 +79,17 @@ WrittenWeights write_weights(const NamedTensors& tensors, const WeightsOptions& 
   const std::string stem = options.safetensors ? "model" : "pytorch_model",
                     suffix = options.safetensors ? ".safetensors" : ".bin",
                     index = stem + suffix + kIndexSuffix;
-  ProgressCounter counter(written.weights, progress);
   std::vector<StreamedFile> streamed;
   BuildPlan plan{.others = {index}};
   for (NamedTensors& shard : shards) {
     written.tensors += static_cast<int64_t>(shard.size());
     const std::string name = file_name(stem, suffix, written.files.size(), shards.size());
     plan.files.insert(name);
-    streamed.push_back(
-        streamed_shard(options.folder / name, counted(shard, counter), options.safetensors));
+    streamed.push_back(streamed_shard(options.folder / name, shard, options.safetensors));
     written.files.push_back({name, streamed.back().layout.size, std::move(shard)});
   }
   options.prepare(plan);
-  const WriteResult result = write_files(streamed, write_threads());
+  const WriteResult result = write_files(streamed, write_threads(), progress);
   checks.finish(write_threads());
   for (size_t i = 0; i < streamed.size(); ++i)
     written.listed.push_back(

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "framework/format/folder/output_folder.h"
 #include "framework/format/io/progress.h"
-#include "framework/format/output/output_folder.h"
 #include "framework/format/torch_file/safetensors.h"
 
 namespace anymesh {

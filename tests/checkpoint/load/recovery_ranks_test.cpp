@@ -2,9 +2,9 @@
 // system, and saves that fail.
 #include <fstream>
 
+#include "framework/format/folder.h"
 #include "framework/format/io.h"
 #include "framework/format/layout.h"
-#include "framework/format/output.h"
 #include "framework/format/whole.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/tiny_run.h"

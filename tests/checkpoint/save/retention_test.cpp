@@ -2,9 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include "framework/format/folder.h"
 #include "framework/format/io.h"
 #include "framework/format/layout.h"
-#include "framework/format/output.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 

@@ -1,7 +1,7 @@
 // Files that the dp ranks write together.
 #include "framework/checkpoint/torch_bridge.h"
+#include "framework/format/folder.h"
 #include "framework/format/layout.h"
-#include "framework/format/output.h"
 #include "framework/format/torch_file.h"
 #include "framework/util/input_file.h"
 #include "tests/support/file_size_limit.h"

@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "framework/format/folder/own_entries.h"
 #include "framework/format/io/file_io.h"
-#include "framework/format/output/own_entries.h"
 #include "tests/support/message_of.h"
 #include "tests/support/temp_folder.h"
 

@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "framework/format/output/manifest.h"
+#include "framework/format/folder/manifest.h"
 #include "framework/format/torch_file/safetensors.h"
 #include "framework/format/torch_file/zip_format.h"
 #include "framework/format/whole/convert.h"

@@ -2,9 +2,9 @@
 #include <chrono>
 #include <set>
 
+#include "framework/format/folder.h"
 #include "framework/format/io.h"
 #include "framework/format/layout.h"
-#include "framework/format/output.h"
 #include "framework/format/sharded.h"
 #include "framework/format/torch_file.h"
 #include "framework/format/whole.h"
@@ -142,10 +142,10 @@ Value metadata_of(const std::vector<GptParameter>& parameters, const HfModel& mo
   return states;
 }
 
-// Makes the files of a universal folder. Their tensors are read, and counted, as they are written.
+// Makes the files of a universal folder. Their tensors are read as they are written.
 std::vector<StreamedFile> files_of(const fs::path& folder, const HfModel& model,
                                    const std::vector<GptParameter>& parameters,
-                                   const std::vector<BytesPtr>& ours, ProgressCounter& counter) {
+                                   const std::vector<BytesPtr>& ours) {
   const UniversalInfo info = info_of(parameters, model);
   MergeRules rules(info);
   const ExpertSpread spread = spread_of(model.gpt);
@@ -155,9 +155,8 @@ std::vector<StreamedFile> files_of(const fs::path& folder, const HfModel& model,
     const ExpertSpread::Layer* experts = spread.layer_of(name);
     std::vector<Value::Entry> entries =
         experts ? expert_keys(experts->experts) : merge_keys(rules.classify(name));
-    entries.emplace_back(keys::kParam,
-                         TensorRecord{DType::kFloat32, parameters[i].shape, /*requires_grad=*/true,
-                                      counted_bytes(ours[i], counter)});
+    entries.emplace_back(keys::kParam, TensorRecord{DType::kFloat32, parameters[i].shape,
+                                                    /*requires_grad=*/true, ours[i]});
     files.push_back(streamed_torch_file(folder / kZeroFolder / name / state_file(kFp32State),
                                         Value::dict(std::move(entries))));
   }
@@ -193,12 +192,11 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   HfModel& model = report.model;
   report.tokenizer = tokenizer_files(folder);
   const std::vector<std::string> tokenizer = differing(report.tokenizer, folder, save);
-  const auto check_tokenizer = [&] {
-    if (!overwrite)
-      FolderRecord(save).expect_ours(tokenizer, ". Give another folder, or --overwrite");
+  const auto check_tokenizer = [&](const FolderRecord& record) {
+    if (!overwrite) record.expect_ours(tokenizer, ". Give another folder, or --overwrite");
   };
   OutputFolder out(report.output, "the output", kUniversal);
-  check_tokenizer();
+  check_tokenizer(FolderRecord(save));
   const SourceFiles sources(folder);
   auto [weights, notes] = open_hf_weights(folder, model);
   report.notes = std::move(notes);
@@ -210,22 +208,16 @@ HfImport import_hf(const fs::path& folder, const fs::path& save, const ProgressC
   report.notes.insert(report.notes.end(), model.notes.begin(), model.notes.end());
   const std::vector<GptParameter> parameters = hf_parameters(model);
   const std::vector<BytesPtr> ours = read_ours(weights, model, parameters);
-  uint64_t total = 0;
-  for (const BytesPtr& bytes : ours) total += bytes->size();
-  ProgressCounter counter(total, progress);
-  const std::vector<StreamedFile> files = files_of(out.folder(), model, parameters, ours, counter);
-  fs::create_directories(save);
-  const OutputLock lock_of_save = OutputLock::inside(save, "the output folder");
-  check_tokenizer();
-  out.prepare(universal_plan(out.folder(), files));
-  const WriteResult written = write_files(files, write_threads());
+  const std::vector<StreamedFile> files = files_of(out.folder(), model, parameters, ours);
+  FolderRecord record(save, "the output folder");
+  check_tokenizer(record);
+  RecordChecksums none;  // safetensors have no checksums
+  report.bytes = out.stream(files, write_threads(), none, progress).bytes;
   sources.expect_unchanged();
-  FolderRecord record(save);
   for (const std::string& name : tokenizer) record.copy_in(folder / name, name);
   record.write();
-  publish_universal_folder(out, report.output.filename(), /*iteration=*/0, files, written.crcs);
+  out.publish(/*iteration=*/0);
   report.parameters = static_cast<int64_t>(parameters.size());
-  report.bytes = written.bytes;
   report.seconds = seconds_since(start);
   return report;
 }

@@ -1,4 +1,4 @@
-#include "framework/format/output/manifest.h"
+#include "framework/format/folder/manifest.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "framework/format/output/own_entries.h"
+#include "framework/format/folder/own_entries.h"
 
 #include <sys/stat.h>
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "framework/format/output/output_lock.h"
+#include "framework/format/folder/output_lock.h"
 
 namespace anymesh {
 

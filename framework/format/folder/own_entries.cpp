@@ -1,4 +1,4 @@
-#include "framework/format/output/own_entries.h"
+#include "framework/format/folder/own_entries.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -102,8 +102,6 @@ int order_of_removal(const Entry& entry) {
   return std::ranges::find(kLists, entry.name.native()) == std::end(kLists) ? 0 : 1;
 }
 
-bool nothing(const fs::path&, bool) { return false; }
-
 // Whether no run has begun to remove the folder.
 bool is_whole(const fs::path& folder) {
   if (!fs::is_directory(fs::symlink_status(folder)) || fs::is_empty(folder) ||
@@ -116,6 +114,8 @@ bool is_whole(const fs::path& folder) {
 }
 
 }  // namespace
+
+bool nothing_is_ours(const fs::path&, bool) { return false; }
 
 IsOurs entries_of(const Manifest& manifest) {
   struct Known {
@@ -134,7 +134,7 @@ IsOurs entries_of(const Manifest& manifest) {
 
 IsOurs entries_left(const fs::path& folder, const IsOurs& otherwise) {
   const auto journal = readable_manifest(folder, kJournalFile);
-  const IsOurs listed = journal ? entries_of(*journal) : otherwise ? otherwise : nothing;
+  const IsOurs listed = journal ? entries_of(*journal) : otherwise;
   return [listed, lists_folders = journal.has_value()](const fs::path& name, bool is_folder) {
     const fs::path file = made_beside(name).value_or(name);
     return file == kJournalFile || listed(file, is_folder) || listed(name, is_folder) ||

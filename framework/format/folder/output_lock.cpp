@@ -1,4 +1,4 @@
-#include "framework/format/output/output_lock.h"
+#include "framework/format/folder/output_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>

@@ -1,4 +1,4 @@
-#include "framework/format/output/output_lock.h"
+#include "framework/format/folder/output_lock.h"
 
 #include <gmock/gmock.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "framework/format/output/folder_record.h"
+#include "framework/format/folder/folder_record.h"
 
 #include <algorithm>
 #include <map>
@@ -21,7 +21,11 @@ bool lists(const std::vector<Manifest::File>& files, const std::string& name) {
 
 }  // namespace
 
-FolderRecord::FolderRecord(fs::path folder) : folder_(std::move(folder)) {
+FolderRecord::FolderRecord(fs::path folder, const char* what) : folder_(std::move(folder)) {
+  if (what) {
+    fs::create_directories(folder_);
+    lock_.emplace(OutputLock::inside(folder_, what));
+  }
   if (!fs::is_directory(folder_)) return;
   if (auto record = read_manifest(folder_, kRecordFile)) files_ = std::move(record->files);
 }
@@ -64,9 +68,19 @@ void FolderRecord::announce(const std::vector<Manifest::File>& files) {
   store(all);
 }
 
-void FolderRecord::move_in(const fs::path& build, const std::vector<Manifest::File>& files) {
+void FolderRecord::replace(const std::vector<std::string>& earlier, const fs::path& build,
+                           const std::vector<Manifest::File>& files) {
+  const auto remove = [&](const auto& is_such) {
+    for (const std::string& name : earlier) {
+      if (!is_such(name)) continue;
+      fs::remove(folder_ / name);
+      std::erase_if(files_, [&](const Manifest::File& file) { return file.name == name; });
+    }
+  };
+  remove([](const std::string& name) { return name.ends_with(kIndexSuffix); });
   announce(files);
   for (const Manifest::File& file : files) rename_durably(build / file.name, folder_ / file.name);
+  remove([&](const std::string& name) { return !lists(files, name); });
 }
 
 void FolderRecord::copy_in(const fs::path& file, const std::string& name) {
@@ -84,11 +98,6 @@ void FolderRecord::write_in(const std::string& name, std::string_view text) {
 
 void FolderRecord::add(const std::vector<Manifest::File>& files) {
   files_.insert(files_.end(), files.begin(), files.end());
-}
-
-void FolderRecord::remove(const std::string& name) {
-  fs::remove(folder_ / name);
-  std::erase_if(files_, [&](const Manifest::File& file) { return file.name == name; });
 }
 
 void FolderRecord::write() {

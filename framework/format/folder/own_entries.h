@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-#include "framework/format/output/manifest.h"
+#include "framework/format/folder/manifest.h"
 
 namespace anymesh {
 
@@ -20,12 +20,14 @@ namespace anymesh {
 // and such are always foreign and not asked about.
 using IsOurs = std::function<bool(const std::filesystem::path& name, bool is_folder)>;
 
+bool nothing_is_ours(const std::filesystem::path& name, bool is_folder);
+
 // Accepts the files of the manifest, the manifest itself, and the folders on the way to them.
 IsOurs entries_of(const Manifest& manifest);
 
 // Accepts the entries of a folder that a killed run was building or removing: its building.json
 // lists them. Without that list, accepts what `otherwise` does.
-IsOurs entries_left(const std::filesystem::path& folder, const IsOurs& otherwise = nullptr);
+IsOurs entries_left(const std::filesystem::path& folder, const IsOurs& otherwise = nothing_is_ours);
 
 // Replaces building.json by one rename. It then lists `names`, and all that is in the folder.
 void write_journal(const std::filesystem::path& folder, std::set<std::filesystem::path> names);

@@ -1,4 +1,4 @@
-#include "framework/format/output/claimed_output.h"
+#include "framework/format/folder/output_file.h"
 
 #include <gmock/gmock.h>
 
