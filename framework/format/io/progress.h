@@ -4,12 +4,9 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <mutex>
-#include <span>
 #include <string>
 
-#include "framework/format/io/byte_source.h"
 #include "framework/util/format.h"
 
 namespace anymesh {
@@ -57,18 +54,5 @@ class ProgressCounter {
   std::mutex mutex_;
   Clock::time_point start_ = Clock::now(), last_ = start_;
 };
-
-// Returns bytes that count as done when they are read, and are shown to `look`.
-using Look = std::function<void(std::span<const std::byte>)>;
-inline BytesPtr counted_bytes(const BytesPtr& bytes, ProgressCounter& counter,
-                              const Look& look = nullptr) {
-  return std::make_shared<ComputedBytes>(
-      bytes->size(), "a counted tensor",
-      [bytes, &counter, look](uint64_t offset, std::span<std::byte> out) {
-        bytes->read(offset, out);
-        if (look) look(out);
-        counter.add(out.size());
-      });
-}
 
 }  // namespace anymesh
