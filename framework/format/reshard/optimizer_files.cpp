@@ -80,9 +80,10 @@ Value unshared(const Value& number) {
   return tensor;
 }
 
-// Returns a state entry like the source's, with these tensors and this step.
+// Returns a state entry like the source's, with these tensors and this step. None before the first.
 Value entry_like(const Value& entry, const Parameter& parameter,
                  const std::function<TensorRecord(const std::string& state)>& tensor) {
+  if (!entry) return {};
   Value result = Value::dict();
   for (const auto& [key, value] : entry.entries()) {
     const std::string name = key.is_string() ? key.as_string() : key.found();
@@ -123,13 +124,6 @@ void check_same_numbers(const Group& group) {
   }
 }
 
-Value settings_of(const Group& group, int64_t first, int64_t count) {
-  std::vector<int64_t> indices(static_cast<size_t>(count));
-  std::iota(indices.begin(), indices.end(), first);
-  Value settings = group.settings;
-  return settings.set(keys::kParams, Value::list_of(indices));
-}
-
 // Cuts the stacked experts of a group down to those of an ep rank.
 void keep_experts(Group& group, int ep_rank, int ep_size) {
   group.settings.set(keys::kGroupName, ExpertSpread::group_name(ep_size));
@@ -150,13 +144,14 @@ Value shapes_of(std::span<const Parameter> parameters) {
   return Value::ordered_dict(std::move(shapes));
 }
 
-}  // namespace
-
+// Whether DeepSpeed trains with BF16_Optimizer, which keeps gradients in fp32.
 bool has_bf16_optimizer(const CheckpointMesh& mesh, const Value& config) {
   const Value dtype = config_entry(config, keys::kDataTypes, keys::kGradAccumDtype);
   return mesh.stage == 1 && mesh.dtype == DType::kBFloat16 && dtype.is_string() &&
          (dtype.as_string() == "fp32" || dtype.as_string() == "float32");
 }
+
+}  // namespace
 
 OptimizerFiles::OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh,
                                ExpertSpread experts, const Value& config, const Value& common)
@@ -190,18 +185,18 @@ OptimizerFiles::OptimizerFiles(const RankModel& rank, const CheckpointMesh& mesh
   }
 }
 
-ExpertSpread::Rank OptimizerFiles::place_of(int dp_rank) const {
-  return experts_.rank_of(dp_rank, mesh_.dp_size, 0, mesh_.tp_size);  // tp cuts the experts
+ExpertSpread::Rank OptimizerFiles::place_of(int dp_rank, bool experts) const {
+  const int tp_rank = 0;  // tp cuts the experts
+  ExpertSpread::Rank place = experts_.rank_of(dp_rank, mesh_.dp_size, tp_rank, mesh_.tp_size);
+  if (!experts) {
+    place.edp = dp_rank;
+    place.edp_size = mesh_.dp_size;
+  }
+  return place;
 }
 
 const OptimizerFiles::Groups& OptimizerFiles::groups(int dp_rank) const {
-  return groups_[static_cast<size_t>(place_of(dp_rank).ep)];
-}
-
-OptimizerFiles::Part OptimizerFiles::part_of(const Group& group, int dp_rank) const {
-  if (!group.experts) return {dp_rank, mesh_.dp_size};
-  const ExpertSpread::Rank place = place_of(dp_rank);
-  return {place.edp, place.edp_size};
+  return groups_[static_cast<size_t>(place_of(dp_rank, /*experts=*/true).ep)];
 }
 
 std::vector<int64_t> OptimizerFiles::gaps_of(const Group& group) const {
@@ -219,12 +214,17 @@ std::vector<int64_t> OptimizerFiles::gaps_of(const Group& group) const {
 FlatGroup OptimizerFiles::layout_of(const Group& group) const {
   std::vector<int64_t> numels;
   for (const Parameter& parameter : group.parameters) numels.push_back(numel(parameter.shape));
-  return FlatGroup(numels, part_of(group, 0).ranks, gaps_of(group));
+  return FlatGroup(numels, place_of(0, group.experts).edp_size, gaps_of(group));
 }
 
-OptimizerFiles::Flat OptimizerFiles::flat_group(const Group& group, int dp_rank) const {
-  const FlatGroup layout = layout_of(group);
-  return {&group, layout.fragments(part_of(group, dp_rank).rank), layout.partition_numel()};
+std::vector<OptimizerFiles::Flat> OptimizerFiles::flat_groups(int dp_rank) const {
+  std::vector<Flat> result;
+  for (const Group& group : groups(dp_rank)) {
+    const FlatGroup layout = layout_of(group);
+    result.push_back(
+        {&group, layout.fragments(place_of(dp_rank, group.experts).edp), layout.partition_numel()});
+  }
+  return result;
 }
 
 // Cuts each parameter among the dp ranks, and the groups into sub-groups of about sub_group_size
@@ -232,7 +232,8 @@ OptimizerFiles::Flat OptimizerFiles::flat_group(const Group& group, int dp_rank)
 std::vector<OptimizerFiles::Flat> OptimizerFiles::sub_groups(int dp_rank) const {
   std::vector<Flat> result;
   for (const Group& group : groups(dp_rank)) {
-    const auto [rank, ranks] = part_of(group, dp_rank);
+    const ExpertSpread::Rank place = place_of(dp_rank, group.experts);
+    const int rank = place.edp, ranks = place.edp_size;
     int64_t all = 0;
     for (const Parameter& parameter : group.parameters)
       all += zero3_part_numel(numel(parameter.shape), ranks);
@@ -266,115 +267,61 @@ Value OptimizerFiles::param_shapes() const {
   return shapes;
 }
 
-// Returns the state of torch's optimizer: an entry for each flat tensor.
-Value OptimizerFiles::base_state(const std::vector<Flat>& flats, const Groups& groups) const {
-  std::vector<Value::Entry> states;
-  for (const Flat& flat : flats) {
-    const Group& group = *flat.group;
-    const auto index = static_cast<int64_t>(&flat - flats.data());
-    if (!group.entry) continue;
-    states.emplace_back(index,
-                        entry_like(group.entry, group.parameters[0], [&](const std::string& state) {
-                          if (whole_momentum_ && state == kMomentumState &&
-                              is_true(group.settings.find(keys::kUseMuon)))
-                            return whole_parameters(group, state, flat.fragments);
-                          return flat_tensor(group, state, flat.fragments, flat.numel);
-                        }));
-  }
-  Value settings = Value::list();
-  int64_t first = 0;
+Value OptimizerFiles::flat_torch_state(const std::vector<Flat>& flats, const Groups& groups) const {
+  std::vector<TorchGroup> all;
   for (const Group& group : groups) {
-    const auto own = std::ranges::count(flats, &group, &Flat::group);
-    settings.push_back(settings_of(group, first, own));
-    first += own;
-  }
-  return Value::dict(
-      {{keys::kState, Value::dict(std::move(states))}, {keys::kParamGroups, settings}});
-}
-
-Value OptimizerFiles::stage12(int dp_rank) const {
-  std::vector<Flat> flats;
-  Value masters = Value::list(), paddings = Value::list(), gaps = Value::list(),
-        mappings = Value::list(), counts = Value::list();
-  for (const Group& group : groups(dp_rank)) {
-    const Flat& flat = flats.emplace_back(flat_group(group, dp_rank));
-    const auto [rank, ranks] = part_of(group, dp_rank);
-    const int64_t padding = layout_of(group).padding(rank);
-    counts.push_back(ranks);
-    const int64_t count = is_bf16_optimizer_ ? flat.numel : flat.numel - padding;
-    masters.push_back(flat_tensor(group, kFp32State, flat.fragments, count));
-    paddings.push_back(padding);
-    gaps.push_back(Value::list_of(gaps_of(group)));
-    std::vector<Value::Entry> addresses;
-    for (const Fragment& fragment : flat.fragments)
-      addresses.emplace_back(group.parameters[fragment.param].name,
-                             fragment_address(fragment.numel, fragment.partition_start));
-    mappings.push_back(Value::ordered_dict(std::move(addresses)));
-  }
-  Value state = Value::dict();
-  if (!is_bf16_optimizer_) {
-    for (const auto key : {keys::kLossScaler, keys::kDynamicLossScale, keys::kOverflow})
-      state.set(key, common_.at(key));
-  }
-  state.set(keys::kClipGrad, common_.at(keys::kClipGrad))
-      .set(keys::kBaseOptimizerState, base_state(flats, groups(dp_rank)))
-      .set(keys::kFp32Groups, masters);
-  if (!is_bf16_optimizer_) state.set(keys::kZeroStage, zero_stage_enum(mesh_.stage));
-  state.set(keys::kGroupPaddings, paddings);
-  if (!is_bf16_optimizer_) state.set(keys::kParamAlignmentPaddings, gaps);
-  return state.set(keys::kPartitionCount, counts)
-      .set(keys::kDsVersion, common_.at(keys::kDsVersion))
-      .set(keys::kParamSliceMappings, mappings);
-}
-
-Value OptimizerFiles::stage3(int dp_rank) const {
-  const std::vector<Flat> flats = sub_groups(dp_rank);
-  Value masters = Value::list();
-  for (const Flat& flat : flats)
-    masters.push_back(flat_tensor(*flat.group, kFp32State, flat.fragments, flat.numel));
-  Value state = Value::dict({{keys::kZeroStage, zero_stage_enum(3)}});
-  for (const auto key : {keys::kLossScaler, keys::kDynamicLossScale, keys::kOverflow})
-    state.set(key, common_.at(key));
-  state.set(keys::kPartitionCount, mesh_.dp_size)
-      .set(keys::kOptimizerStateDict, base_state(flats, groups(dp_rank)))
-      .set(keys::kFp32FlatGroups, masters);
-  if (std::ranges::none_of(groups(dp_rank), &Group::experts)) return state;
-  Value list = Value::list();
-  for (size_t i = 0; i < flats.size(); ++i) {
-    ExpertSpread::Rank place = place_of(dp_rank);
-    if (!flats[i].group->experts) {
-      place.edp = dp_rank;
-      place.edp_size = mesh_.dp_size;
+    std::vector<Value>& states = all.emplace_back(TorchGroup{group.settings, {}}).states;
+    for (const Flat& flat : flats) {
+      if (flat.group != &group) continue;
+      states.push_back(entry_like(group.entry, group.parameters[0], [&](const std::string& state) {
+        if (whole_momentum_ && state == kMomentumState &&
+            is_true(group.settings.find(keys::kUseMuon)))
+          return whole_parameters(group, state, flat.fragments);
+        return flat_tensor(group, state, flat.fragments, flat.numel);
+      }));
     }
-    list.push_back(zero_partition_group(static_cast<int64_t>(i), flats[i].group->experts, place));
   }
-  return state.set(keys::kZeroPartitionGroups, list);
+  return torch_state(all);
+}
+
+FlatState OptimizerFiles::flat_state(const Flat& flat, int dp_rank) const {
+  const Group& group = *flat.group;
+  FlatState state{.experts = group.experts, .place = place_of(dp_rank, group.experts)};
+  int64_t count = flat.numel;
+  if (mesh_.stage < 3) {
+    state.padding = layout_of(group).padding(state.place.edp);
+    state.gaps = gaps_of(group);
+    for (const Fragment& fragment : flat.fragments)
+      state.fragments.emplace_back(group.parameters[fragment.param].name, fragment);
+    if (!is_bf16_optimizer_) count -= state.padding;
+  }
+  state.master = flat_tensor(group, kFp32State, flat.fragments, count);
+  return state;
 }
 
 Value OptimizerFiles::state(int dp_rank) const {
-  Value state = mesh_.stage == 3 ? stage3(dp_rank) : stage12(dp_rank);
+  const bool zero3 = mesh_.stage == 3;
+  const std::vector<Flat> flats = zero3 ? sub_groups(dp_rank) : flat_groups(dp_rank);
+  std::vector<FlatState> states;
+  for (const Flat& flat : flats) states.push_back(flat_state(flat, dp_rank));
+  const Value torch = flat_torch_state(flats, groups(dp_rank));
+  Value state = zero3 ? zero3_state(common_, mesh_.dp_size, torch, states)
+                      : zero12_state(common_, mesh_.stage, torch, states, is_bf16_optimizer_);
   if (const Value info = common_.find(keys::kUniversalInfo)) state.set(keys::kUniversalInfo, info);
   return state;
 }
 
 // Torch's own state has an entry for each parameter, and the weights are the masters.
 Value OptimizerFiles::whole_state(int ep_rank) const {
-  std::vector<Value::Entry> states;
-  Value settings = Value::list();
-  int64_t index = 0;
+  std::vector<TorchGroup> all;
   for (const Group& group : groups_[static_cast<size_t>(ep_rank)]) {
-    settings.push_back(settings_of(group, index, static_cast<int64_t>(group.parameters.size())));
-    for (const Parameter& parameter : group.parameters) {
-      if (group.entry)
-        states.emplace_back(index,
-                            entry_like(group.entry, parameter, [&](const std::string& state) {
-                              return parameter.states.find(state)->second;
-                            }));
-      ++index;
-    }
+    std::vector<Value>& states = all.emplace_back(TorchGroup{group.settings, {}}).states;
+    for (const Parameter& parameter : group.parameters)
+      states.push_back(entry_like(group.entry, parameter, [&](const std::string& state) {
+        return parameter.states.find(state)->second;
+      }));
   }
-  return Value::dict(
-      {{keys::kState, Value::dict(std::move(states))}, {keys::kParamGroups, settings}});
+  return torch_state(all);
 }
 
 }  // namespace anymesh

@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "framework/format/layout/partition.h"
 #include "framework/format/reshard/rank_model.h"
+#include "framework/format/write/optimizer_state.h"
 
 namespace anymesh {
 
@@ -36,19 +36,13 @@ class OptimizerFiles {
   };
 
   using Groups = std::vector<Group>;
-  // How a group is cut, and which part a dp rank has.
-  struct Part {
-    int rank, ranks;
-  };
-
-  ExpertSpread::Rank place_of(int dp_rank) const;  // in the grid of experts
+  // The rank's place among those that a group is cut over (FlatState::place).
+  ExpertSpread::Rank place_of(int dp_rank, bool experts) const;
   const Groups& groups(int dp_rank) const;
-  Part part_of(const Group& group, int dp_rank) const;
-  Flat flat_group(const Group& group, int dp_rank) const;
-  std::vector<Flat> sub_groups(int dp_rank) const;
-  Value base_state(const std::vector<Flat>& flats, const Groups& groups) const;
-  Value stage12(int dp_rank) const;
-  Value stage3(int dp_rank) const;
+  std::vector<Flat> flat_groups(int dp_rank) const;  // ZeRO 1 and 2
+  std::vector<Flat> sub_groups(int dp_rank) const;   // ZeRO 3
+  Value flat_torch_state(const std::vector<Flat>& flats, const Groups& groups) const;
+  FlatState flat_state(const Flat& flat, int dp_rank) const;
   FlatGroup layout_of(const Group& group) const;
   std::vector<int64_t> gaps_of(const Group& group) const;
 
@@ -62,8 +56,5 @@ class OptimizerFiles {
   int64_t alignment_ = 1;        // of each parameter in a flat buffer, in elements
   int64_t sub_group_size_ = 0;   // ZeRO 3
 };
-
-// Whether DeepSpeed trains with BF16_Optimizer, which keeps gradients in fp32.
-bool has_bf16_optimizer(const CheckpointMesh& mesh, const Value& config);
 
 }  // namespace anymesh

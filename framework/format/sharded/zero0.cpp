@@ -4,6 +4,7 @@
 
 #include "framework/format/sharded/stages.h"
 #include "framework/format/sharded/tensor_views.h"
+#include "framework/format/write/optimizer_state.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {
@@ -168,21 +169,10 @@ class RankReader {
   Value scaler(bool dynamic) const {
     const Value scale = optimizer_.find(keys::kCurScale);
     if (!dynamic) return loss_scaler(scale.value_or(1.0).as_double());
-    std::vector<Value::Entry> fields = {{keys::kCurScale, scale}, {keys::kDynamic, true}};
     for (const auto key :
-         {keys::kCurIter, keys::kLastOverflowIter, keys::kScaleFactor, keys::kScaleWindow}) {
-      fields.emplace_back(key, optimizer_.at(key));
-    }
-    // DeepSpeed's FP16_Optimizer has no hysteresis, so these are DynamicLossScaler's defaults.
-    const std::vector<Value::Entry> defaults = {{keys::kMinScale, 1.0},
-                                                {keys::kDelayedShift, 1},
-                                                {keys::kCurHysteresis, 1},
-                                                {keys::kConsecutiveHysteresis, false},
-                                                {keys::kRaiseErrorAtMinScale, true},
-                                                {keys::kDtype, Value::dtype(DType::kFloat16)}};
-    for (const auto& [key, value] : defaults)
-      fields.emplace_back(key, optimizer_.find(key.as_string()).value_or(value));
-    return dynamic_loss_scaler(std::move(fields));
+         {keys::kCurIter, keys::kLastOverflowIter, keys::kScaleFactor, keys::kScaleWindow})
+      optimizer_.at(key);  // DeepSpeed's FP16_Optimizer has these, but no hysteresis
+    return dynamic_loss_scaler_of(optimizer_);
   }
 
   // Reads a group that has one flat tensor for each state.
