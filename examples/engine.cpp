@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "framework/checkpoint/save/save_lock.h"
+#include "framework/checkpoint/save/save_folder.h"
 #include "framework/comm/mpi_job.h"
 #include "framework/data/mock_dataset.h"
 #include "framework/run/micro_batches.h"

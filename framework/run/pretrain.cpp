@@ -13,7 +13,7 @@
 #include "framework/checkpoint/args.h"
 #include "framework/checkpoint/load/find_loadable_tags.h"
 #include "framework/checkpoint/save/retention.h"
-#include "framework/checkpoint/save/save_lock.h"
+#include "framework/checkpoint/save/save_folder.h"
 #include "framework/comm/agreement.h"
 #include "framework/comm/mpi_job.h"
 #include "framework/comm/thread_job.h"

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <fstream>
 
-#include "framework/checkpoint/save/save_lock.h"
+#include "framework/checkpoint/save/save_folder.h"
 #include "framework/engine.h"
 #include "models/gpt/gpt_model.h"
 #include "tests/support/message_of.h"

@@ -4,7 +4,7 @@
 #include <sstream>
 #include <unordered_map>
 
-#include "framework/checkpoint/save/expert_files.h"
+#include "framework/checkpoint/expert_ranks.h"
 #include "framework/checkpoint/save/optimizer_states.h"
 #include "framework/checkpoint/save/remote_tensors.h"
 #include "framework/checkpoint/torch_bridge.h"
@@ -177,6 +177,30 @@ void write_weights(const CheckpointedRun& run, const SaveOptions& options, Value
   if (!pipeline) return;
   for (int turn = 0; auto& [layer, entries] : layers)
     write(layer_states_file(layer, at.tp), Value::ordered_dict(std::move(entries)), owner(turn++));
+}
+
+// Writes a file for each expert that this rank has to write: the weights in the model's precision.
+// The ranks that hold the same experts take turns; with `first_alone` the first writes all.
+// `weights` are of the stage's parameters, in their order; those of dense ones are not used.
+void write_expert_files(const CheckpointedRun& run, const SaveOptions& options,
+                        const ExpertSpread& spread, const std::vector<TensorRecord>& weights,
+                        bool first_alone, const WriteFile& write) {
+  const ExpertSpread::Rank rank = expert_rank(run);
+  std::map<std::string, std::vector<Value::Entry>> files;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const ParamSpec& spec = run.stage.params()[i];
+    if (!spec.experts || (options.exclude_frozen_parameters && spec.frozen())) continue;
+    const int layer = spread.layer_number_of(spec.name);
+    const int64_t local = spec.tensor.size(0);
+    for (int64_t e = 0; e < local; ++e) {
+      const int64_t expert = rank.ep * local + e;
+      const int writer = first_alone ? 0 : static_cast<int>((layer + e) % rank.edp_size);
+      if (rank.edp == writer)
+        files[spread.file_of(spec.name, expert, run.grid.coord.tp)].emplace_back(
+            ExpertSpread::key_of(spec.name, expert), unstacked(weights[i], e));
+    }
+  }
+  for (auto& [file, entries] : files) write(file, Value::ordered_dict(std::move(entries)), kAlone);
 }
 
 }  // namespace

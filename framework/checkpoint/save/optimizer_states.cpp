@@ -2,7 +2,6 @@
 
 #include "framework/checkpoint/expert_ranks.h"
 #include "framework/checkpoint/metadata.h"
-#include "framework/checkpoint/save/expert_files.h"
 #include "framework/checkpoint/torch_bridge.h"
 #include "framework/format/layout.h"
 #include "framework/format/write.h"
@@ -135,6 +134,16 @@ Value cut_optimizer(const CheckpointedRun& run, const TrainState& state) {
   return stage.partitions_parameters()
              ? zero3_state(common, run.grid.topology.dp_size, torch, flats)
              : zero12_state(common, stage.number(), torch, flats);
+}
+
+// Returns the file of ZeRO 0's optimizer that this rank has to write, or nullopt if another rank
+// writes that of its experts. The first dp rank with this ep rank does.
+std::optional<std::string> optimizer_file_of_experts(const CheckpointedRun& run) {
+  Coord before = run.grid.coord;
+  const Topology& mesh = run.grid.topology;
+  for (before.dp = 0; before.dp < run.grid.coord.dp; ++before.dp)
+    if (mesh.ep_rank_of(before) == expert_rank(run).ep) return std::nullopt;
+  return expert_optimizer_file(run);
 }
 
 }  // namespace

@@ -10,7 +10,6 @@
 #include "framework/checkpoint/load/fp32.h"
 #include "framework/checkpoint/metadata.h"
 #include "framework/checkpoint/save/save_checks.h"
-#include "framework/checkpoint/save/zero_to_fp32_script.h"
 #include "framework/comm/agreement.h"
 #include "framework/format/folder.h"
 #include "framework/format/io.h"
@@ -41,6 +40,31 @@ std::unique_ptr<SharedFile> part_of(const CheckpointedRun& run, const fs::path& 
 void hold_tensors(SharedFile& file, Snapshot& snapshot) {
   file.replace_tensors([&](const BytesPtr& tensor) { return snapshot.hold(tensor); });
 }
+
+// DeepSpeed puts a script of this name beside the tags, and its users run it to export weights. Our
+// script passes its arguments to DeepSpeed's, and says which checkpoints DeepSpeed's cannot read.
+constexpr std::string_view kZeroToFp32Script = R"py(#!/usr/bin/env python3
+"""The weights of this checkpoint in fp32, in one file:  ./zero_to_fp32.py . OUTPUT_FOLDER [--tag TAG]
+
+Runs DeepSpeed's script of this name with the same arguments (--help lists them). It reads ZeRO 1 to 3
+without tensor and pipeline parallelism. Anymesh's program zero_to_fp32 takes the same arguments, reads every stage and
+mesh, and needs no Python.
+"""
+import importlib.util
+import pathlib
+import runpy
+import sys
+
+found = {name: importlib.util.find_spec(name) for name in ("torch", "deepspeed", "huggingface_hub")}
+missing = [name for name, spec in found.items() if spec is None]
+if missing:
+    sys.exit(f"{__doc__}\nMissing here: pip install {' '.join(missing)}")
+if __name__ == "__main__":
+    theirs = pathlib.Path(found["deepspeed"].origin).parent / "utils" / "zero_to_fp32.py"
+    runpy.run_path(str(theirs), run_name="__main__")
+else:
+    from deepspeed.utils.zero_to_fp32 import *
+)py";
 
 // Writes the script beside the tags of a partitioned optimizer, as DeepSpeed does. Never replaces
 // an existing file: it may be the user's.
@@ -262,6 +286,32 @@ void reserve_snapshot(const CheckpointedRun& run, const TrainState& state, Snaps
                      });
     snapshot.take();
   });
+}
+
+fs::path save_16bit_model(const fs::path& save_dir, const std::string& save_filename,
+                          const CheckpointedRun& run, bool exclude_frozen_parameters) {
+  Communicator& world = *run.grid.world;
+  expect_all_ranks(run, "save_16bit_model");
+  const fs::path path = save_dir / save_filename;
+  std::optional<OutputLock> lock;
+  std::optional<NewFile> file;
+  all_or_none(world, [&] {
+    if (world.rank() != 0) return;
+    fs::create_directories(save_dir);
+    if (auto ours = claim_output("save_16bit_model", path, {"a torch file", "PK\x03\x04"}))
+      lock.emplace(std::move(*ours));
+    file.emplace(path);
+  });
+  write_whole_model(run, {.exclude_frozen_parameters = exclude_frozen_parameters},
+                    [&](const std::string&, const Value& model, int) {
+                      write_torch_file(file->path(), model, /*threads=*/1);
+                      sync_file(file->path());
+                    });
+  // Renames only after all ranks have sent their parts.
+  all_or_none(world, [&] {
+    if (file) file->publish();
+  });
+  return path;
 }
 
 }  // namespace anymesh

@@ -9,8 +9,8 @@
 
 #include "framework/checkpoint/checkpoint.h"
 #include "framework/checkpoint/save/optimizer_states.h"
+#include "framework/checkpoint/save/save_folder.h"
 #include "framework/checkpoint/save/snapshot.h"
-#include "framework/checkpoint/save/tag_folder.h"
 
 namespace anymesh {
 
@@ -51,8 +51,8 @@ struct SaveReport {
 // With .async the thread first copies the state to `snapshot`, and writes from there; otherwise it
 // writes straight from the tensors. Files that need communication (weights_only) are planned and
 // written by commit(). A save destroyed without commit() waits for its thread, and leaves nothing
-// under the tag's name. While the save lives, no other run can save to the folder (save_lock.h). It
-// relies on run.config.save_lock if that locks this folder, else it takes a lock of its own.
+// under the tag's name. While the save lives, no other run can save to the folder (save_folder.h).
+// It relies on run.config.save_lock if that locks this folder, else it takes a lock of its own.
 //
 // The constructor, written() and commit() are collective over grid.world. An error on any thread of
 // one rank is thrown on all ranks, as CollectiveError, by the constructor or by commit().
