@@ -1,27 +1,32 @@
 #include "framework/format/torch_file/pickle_decoder.h"
 
-#include <bit>
 #include <cstring>
+#include <iterator>
 
 #include "framework/util/errors.h"
 
 namespace anymesh {
 namespace {
 
-Value int_of(std::string_view two_complement) {
-  if (two_complement.size() > 8) return Value::big_int(std::string(two_complement));
-  const bool negative =
-      !two_complement.empty() && static_cast<signed char>(two_complement.back()) < 0;
-  int64_t value = negative ? -1 : 0;
-  std::memcpy(&value, two_complement.data(), two_complement.size());
-  return value;
+constexpr size_t kMaxDepth = 200;
+
+void check_keys(const std::vector<Value::Entry>& entries) {
+  std::vector<std::string_view> keys;
+  keys.reserve(entries.size());
+  for (const auto& [key, item] : entries) {
+    if (key.is_string()) keys.push_back(key.as_string());
+  }
+  std::sort(keys.begin(), keys.end());
+  const auto twice = std::adjacent_find(keys.begin(), keys.end());
+  if (twice != keys.end()) throw DamagedFile("holds a dict with two keys " + Value(*twice).found());
 }
 
 }  // namespace
 
 Value PickleDecoder::run() {
   find_recalled();
-  for (Token token = next(); token.opcode != Opcode::kStop; token = next()) step(token);
+  Operand operand;
+  while (const auto run = take_operation(operand).run) run(*this, operand);
   if (stack_.size() != 1) {
     throw DamagedFile("leaves " + std::to_string(stack_.size()) + " values, expected one");
   }
@@ -70,50 +75,6 @@ std::string_view PickleDecoder::take_line() {
   return line;
 }
 
-PickleDecoder::Token PickleDecoder::next() {
-  const auto opcode = static_cast<Opcode>(take_uint(1));
-  const auto number = [&](size_t width) { return Token{opcode, take_uint(width)}; };
-  const auto text = [&](size_t width) { return Token{opcode, 0, take(take_uint(width))}; };
-  switch (opcode) {
-    case Opcode::kProto:
-    case Opcode::kBinPut:
-    case Opcode::kBinGet:
-    case Opcode::kBinInt1:
-      return number(1);
-    case Opcode::kBinInt2:
-      return number(2);
-    case Opcode::kLongBinPut:
-    case Opcode::kLongBinGet:
-    case Opcode::kBinInt:
-      return number(4);
-    case Opcode::kBinFloat:
-      return number(8);
-    case Opcode::kFrame:
-      check_rest(take_uint(8));
-      return {opcode};
-    case Opcode::kLong1:
-    case Opcode::kShortBinUnicode:
-    case Opcode::kShortBinString:
-    case Opcode::kShortBinBytes:
-      return text(1);
-    case Opcode::kLong4:
-    case Opcode::kBinUnicode:
-    case Opcode::kBinString:
-    case Opcode::kBinBytes:
-      return text(4);
-    case Opcode::kBinUnicode8:
-    case Opcode::kBinBytes8:
-    case Opcode::kByteArray8:
-      return text(8);
-    case Opcode::kGlobal: {
-      const auto module = take_line();
-      return {opcode, 0, module, take_line()};
-    }
-    default:
-      return {opcode};
-  }
-}
-
 void PickleDecoder::push(Value value) {
   if (stack_.size() >= deepest_) {
     hold(3 * sizeof(Value));  // a growing vector exists twice
@@ -153,9 +114,11 @@ std::vector<Value> PickleDecoder::pop_last(size_t count) {
 // pass, which may find an earlier error.
 void PickleDecoder::find_recalled() {
   try {
-    for (Token token = next(); token.opcode != Opcode::kStop; token = next()) {
-      if (token.opcode != Opcode::kBinGet && token.opcode != Opcode::kLongBinGet) continue;
-      if (memo_[token.number].recalls++ == 0) hold(kShared<decltype(memo_)::value_type> + kBucket);
+    Operand operand;
+    for (Opcode next{}; next != Opcode::kStop; next = take_operation(operand).opcode) {
+      if (next != Opcode::kBinGet && next != Opcode::kLongBinGet) continue;
+      if (memo_[operand.number].recalls++ == 0)
+        hold(kShared<decltype(memo_)::value_type> + kBucket);
     }
   } catch (const DamagedFile&) {
   }
@@ -183,73 +146,178 @@ Value PickleDecoder::recall(uint64_t index) {
   return value;
 }
 
-void PickleDecoder::step(const Token& token) {
-  switch (token.opcode) {
-    case Opcode::kProto:
-      if (token.number < 2 || token.number > 5) {
-        throw DamagedFile("is of protocol " + std::to_string(token.number) + ", expected 2 to 5");
-      }
-      return;
-    case Opcode::kFrame:
-      return;
-    case Opcode::kMark:
-      hold(3 * sizeof(size_t));
-      return marks_.push_back(stack_.size());
-    case Opcode::kPop:
-      pop();
-      return;
-    case Opcode::kPopMark:
-      pop_to_mark();
-      return;
-    case Opcode::kDup:
-      return push(top());
-    case Opcode::kBinPut:
-    case Opcode::kLongBinPut:
-      return memoize(token.number);
-    case Opcode::kMemoize:
-      return memoize(memoized_);
-    case Opcode::kBinGet:
-    case Opcode::kLongBinGet:
-      return push(recall(token.number));
-    default:
-      return step_scalar(token);
+void PickleDecoder::check_protocol(uint64_t protocol) {
+  if (protocol < 2 || protocol > 5)
+    throw DamagedFile("is of protocol " + std::to_string(protocol) + ", expected 2 to 5");
+}
+
+void PickleDecoder::mark() {
+  hold(3 * sizeof(size_t));
+  marks_.push_back(stack_.size());
+}
+
+void PickleDecoder::push_int(std::string_view two_complement) {
+  if (two_complement.size() > 8) {
+    hold(kShared<Value::Raw> + text_bytes(two_complement.size()));
+    return push(Value::big_int(std::string(two_complement)));
+  }
+  const bool negative =
+      !two_complement.empty() && static_cast<signed char>(two_complement.back()) < 0;
+  int64_t value = negative ? -1 : 0;
+  std::memcpy(&value, two_complement.data(), two_complement.size());
+  push(value);
+}
+
+void PickleDecoder::push_text(std::string_view text) {
+  hold(kShared<std::string> + text_bytes(text.size()));
+  push(text);
+}
+
+Value PickleDecoder::bytes(std::string_view content) {
+  hold(kShared<Value::Raw> + text_bytes(content.size()));
+  return Value::bytes(std::string(content));
+}
+
+// A torch.Size does not count as a container: it holds only a few integers.
+const void* PickleDecoder::node(const Value& value) {
+  if (value.is_object()) return &value.as_object();
+  if (value.is_dict()) return value.find_entries();
+  return value.kind() == Value::Kind::kSize ? nullptr : value.find_items();
+}
+
+uint64_t PickleDecoder::container_bytes(const Value& value) {
+  uint64_t items = 0;
+  value.for_each_child([&items](const Value&) { items += sizeof(Value); });
+  const uint64_t shared = value.is_object() ? kShared<Value::Object>
+                          : value.is_dict() ? kShared<Value::Mapping>
+                                            : kShared<Value::Sequence>;
+  return sizeof(Container) + 16 + shared + block(items);  // 16: its share of the deque, a pointer
+}
+
+// Counts both buffers of a vector while it moves.
+template <typename T>
+void PickleDecoder::reserve(std::vector<T>& items, size_t more) {
+  const size_t size = items.size() + more, old = items.capacity();
+  if (size <= old) return;
+  const size_t capacity = std::max(size, old + old / 2);
+  hold(block(capacity * sizeof(T)));
+  items.reserve(capacity);
+  held_ -= block(old * sizeof(T));
+}
+
+void PickleDecoder::push_new(Value value) {
+  if (node(value)) {
+    hold(container_bytes(value));
+    containers_.push_back({value});
+  }
+  push(std::move(value));
+}
+
+// Releases the last containers that nothing else holds: the arguments of a finished call.
+void PickleDecoder::collect() {
+  const auto uses = [](const auto& data) -> int64_t {
+    if constexpr (requires { data.use_count(); }) return data.use_count();
+    return 0;
+  };
+  while (!containers_.empty() && std::visit(uses, containers_.back().value.data_) == 1) {
+    held_ -= container_bytes(containers_.back().value);
+    containers_.pop_back();
   }
 }
 
-void PickleDecoder::step_scalar(const Token& token) {
-  switch (token.opcode) {
-    case Opcode::kNone:
-      return push({});
-    case Opcode::kNewTrue:
-      return push(true);
-    case Opcode::kNewFalse:
-      return push(false);
-    case Opcode::kBinInt1:
-    case Opcode::kBinInt2:
-      return push(static_cast<int64_t>(token.number));
-    case Opcode::kBinInt:
-      return push(static_cast<int32_t>(token.number));
-    case Opcode::kLong1:
-    case Opcode::kLong4:
-      if (token.text.size() > 8) hold(kShared<Value::Raw> + text_bytes(token.text.size()));
-      return push(int_of(token.text));
-    case Opcode::kBinFloat:
-      return push(std::bit_cast<double>(__builtin_bswap64(token.number)));
-    case Opcode::kShortBinUnicode:
-    case Opcode::kShortBinString:
-    case Opcode::kBinUnicode:
-    case Opcode::kBinString:
-    case Opcode::kBinUnicode8:
-      hold(kShared<std::string> + text_bytes(token.text.size()));
-      return push(token.text);
-    case Opcode::kShortBinBytes:
-    case Opcode::kBinBytes:
-    case Opcode::kBinBytes8:
-      hold(kShared<Value::Raw> + text_bytes(token.text.size()));
-      return push(Value::bytes(std::string(token.text)));
-    default:
-      return step_container(token);
+void PickleDecoder::append(std::vector<Value> items) {
+  Value& target = top();
+  const bool is_list = target.is_list() || target.kind() == Value::Kind::kSet;
+  auto& list = is_list ? std::get<std::shared_ptr<Value::Sequence>>(target.data_)->items
+                       : object_of(target, "a list to append to").items;
+  reserve(list, items.size());
+  std::move(items.begin(), items.end(), std::back_inserter(list));
+}
+
+void PickleDecoder::set_items(std::vector<Value> flat) {
+  if (flat.size() % 2 != 0) throw DamagedFile("sets a key without a value");
+  Value& target = top();
+  auto& entries = target.is_dict()
+                      ? std::get<std::shared_ptr<Value::Mapping>>(target.data_)->entries
+                      : object_of(target, "a dict to fill").entries;
+  reserve(entries, flat.size() / 2);
+  for (size_t i = 0; i < flat.size(); i += 2)
+    entries.emplace_back(std::move(flat[i]), std::move(flat[i + 1]));
+}
+
+void PickleDecoder::push_dict() {
+  std::vector<Value> flat = pop_to_mark();
+  push_new(Value::dict());
+  set_items(std::move(flat));
+}
+
+void PickleDecoder::check_tree(Value& root) {
+  by_node_.reserve(containers_.size());
+  for (Container& container : containers_) by_node_.push_back(&container);
+  std::ranges::sort(by_node_, {}, &Container::node);
+  measure(root, 1);
+  if (!ambiguous_) return;
+  for (const Value& value : itself_)
+    std::get<std::shared_ptr<Value::Object>>(value.data_)->args.clear();
+}
+
+// Refuses deep nesting, which bounds the recursion. Refuses a small file that stands for a huge
+// tree because its lists share each other. Replaces a container inside itself by a stand-in, which
+// makes the whole a tree.
+PickleDecoder::Measured PickleDecoder::measure(Value& value, size_t depth) {
+  const void* self = node(value);
+  if (!self) return {};
+  Container& container = **std::ranges::lower_bound(by_node_, self, {}, &Container::node);
+  if (container.measured) {
+    ambiguous_ |= container.found.top < container.depth;
+    return {container.found.values, container.found.height};
   }
+  if (container.depth != 0) {
+    value = stand_in(depth - container.depth);
+    return {.top = container.depth};
+  }
+  if (is_storage(value)) expose_storage(value);
+  if (value.is_dict()) check_keys(*value.find_entries());
+  if (value.is_object()) check_keys(value.as_object().entries);
+  container.depth = depth;
+  Measured& found = container.found;
+  found.height = 1;
+  const auto add = [&](const Measured& child) {
+    found.values += child.values;
+    found.height = std::max(found.height, child.height + 1);
+    found.top = std::min(found.top, child.top);
+    // A shared list counts each time it is reached; honest files share little.
+    if (found.values > limit_ / sizeof(Value))
+      throw DamagedFile("stands for more values than memory could hold");
+    if (depth + found.height > kMaxDepth)
+      throw DamagedFile("nests deeper than " + std::to_string(kMaxDepth));
+  };
+  if (depth > kMaxDepth) add({.values = 0});
+  value.for_each_child([&](Value& child) { add(measure(child, depth + 1)); });
+  container.measured = true;
+  return found;
+}
+
+// Returns the stand-in for the container that is `levels` levels up.
+Value PickleDecoder::stand_in(size_t levels) {
+  hold(kShared<Value::Object> + 4 * block(sizeof(Value)));
+  itself_.push_back(object(itself_type_, false, {static_cast<int64_t>(levels)}));
+  return itself_.back();
+}
+
+// Releases the containers. Those outside the result are emptied while all are still held.
+void PickleDecoder::forget(bool keep_reached) {
+  for (const auto& [value, depth, measured, found] : containers_) {
+    if (keep_reached && depth != 0) continue;
+    if (value.is_object()) {
+      *std::get<std::shared_ptr<Value::Object>>(value.data_) = {};
+    } else if (value.is_dict()) {
+      std::get<std::shared_ptr<Value::Mapping>>(value.data_)->entries.clear();
+    } else {
+      std::get<std::shared_ptr<Value::Sequence>>(value.data_)->items.clear();
+    }
+  }
+  containers_.clear();
 }
 
 Value decode_pickle(std::span<const std::byte> pickle, const OpenStorage& open_storage,

@@ -15,8 +15,8 @@ namespace anymesh {
 
 // Python's pickle machine: a stack of values, marks in it, and a memo. The stack, the memo and
 // other containers share a container while it is filled. All containers are checked at the end.
-// This class implements pickle.h: opcodes in pickle_decoder.cpp, classes and tensors in
-// pickle_objects.cpp, containers and their final check in pickle_containers.cpp.
+// This class implements pickle.h: opcodes in pickle_opcodes.cpp, stack and containers in
+// pickle_decoder.cpp, classes and tensors in pickle_objects.cpp.
 class PickleDecoder {
  public:
   PickleDecoder(std::span<const std::byte> input, const OpenStorage& open_storage, uint64_t memory)
@@ -27,12 +27,18 @@ class PickleDecoder {
   size_t position() const { return position_; }
 
  private:
-  // An opcode with its operand: a number, a text, or the two names of a class.
-  struct Token {
-    Opcode opcode;
+  // An opcode's operand: a number, a text, or the two names of a class.
+  struct Operand {
     uint64_t number = 0;
     std::string_view text = {}, name = {};
   };
+  // An opcode, how its operand is written, and what it does.
+  struct Operation {
+    Opcode opcode;
+    uint8_t form;
+    void (*run)(PickleDecoder& d, const Operand& with);  // null: the end
+  };
+  static const Operation kOperations[];
   // The result of measure() for a value.
   struct Measured {
     uint64_t values = 1;    // the number of values it stands for
@@ -81,9 +87,10 @@ class PickleDecoder {
   std::string_view take(uint64_t count);
   uint64_t take_uint(size_t width);
   std::string_view take_line();
-  Token next();
+  const Operation& take_operation(Operand& operand);
 
   // Stack and memo.
+  void mark();
   void push(Value value);
   Value& top();
   Value pop();
@@ -93,20 +100,19 @@ class PickleDecoder {
   Value recall(uint64_t index);
   void memoize(uint64_t index);
 
-  // Opcodes. Each of these passes an opcode that it does not handle to the next.
-  void step(const Token& token);
-  void step_scalar(const Token& token);
-  void step_container(const Token& token);
-  void step_object(const Token& token);
+  // Scalars.
+  static void check_protocol(uint64_t protocol);
+  void push_int(std::string_view two_complement);
+  void push_text(std::string_view text);
+  Value bytes(std::string_view content);
 
   // Containers.
   static const void* node(const Value& value);  // identifies a container; else null
   void push_new(Value value);
   void collect();
   void append(std::vector<Value> items);
+  void push_dict();
   void set_items(std::vector<Value> flat);
-  template <typename Fn>
-  static void for_each_child(const Value& value, Fn&& fn);
   void check_tree(Value& root);
   Measured measure(Value& value, size_t depth);
   Value stand_in(size_t levels);
@@ -114,10 +120,14 @@ class PickleDecoder {
 
   // Classes.
   bool is_storage(const Value& value) const;
+  Value::Object& object_of(const Value& value, const char* expected) const;
   Value object(const Value& type, bool call, std::vector<Value> args) const;
   Value global(std::string_view module, std::string_view name);
   const std::vector<Value>& arguments(const Value& tuple);
   const std::vector<Value>& copyable(const Value& sequence);
+  void push_stack_global();
+  void push_call(const char* module, const char* name, std::vector<Value> args);
+  void push_frozen_set();
   Value pop_call(bool call);
   Value reduce(const Value& function, const std::vector<Value>& args);
   void build();
@@ -148,6 +158,7 @@ class PickleDecoder {
   std::vector<Value> itself_;  // the stand-ins for containers inside themselves
   bool ambiguous_ = false;     // whether one of those is reached in several ways
   std::deque<Container> containers_;
+  std::vector<Container*> by_node_;  // the same, sorted in the end
 };
 
 }  // namespace anymesh

@@ -46,11 +46,11 @@ class PickleEncoder {
     out_.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
 
-  void put(size_t index) { memo_op(Opcode::kBinPut, Opcode::kLongBinPut, index); }
-  void get(size_t index) { memo_op(Opcode::kBinGet, Opcode::kLongBinGet, index); }
-  void memo_op(Opcode narrow, Opcode wide, size_t index) {
-    op(index <= UINT8_MAX ? narrow : wide);
-    index <= UINT8_MAX ? raw(static_cast<uint8_t>(index)) : raw(static_cast<uint32_t>(index));
+  void put(size_t index) { sized_op(Opcode::kBinPut, Opcode::kLongBinPut, index); }
+  void get(size_t index) { sized_op(Opcode::kBinGet, Opcode::kLongBinGet, index); }
+  void sized_op(Opcode narrow, Opcode wide, size_t number) {
+    op(number <= UINT8_MAX ? narrow : wide);
+    number <= UINT8_MAX ? raw(static_cast<uint8_t>(number)) : raw(static_cast<uint32_t>(number));
   }
 
   // Writes an opcode and its text in full the first time, and their number in the memo after that.
@@ -144,13 +144,7 @@ class PickleEncoder {
   }
 
   void write_long(const std::string& two_complement) {
-    if (two_complement.size() <= UINT8_MAX) {
-      op(Opcode::kLong1);
-      raw(static_cast<uint8_t>(two_complement.size()));
-    } else {
-      op(Opcode::kLong4);
-      raw(static_cast<uint32_t>(two_complement.size()));
-    }
+    sized_op(Opcode::kLong1, Opcode::kLong4, two_complement.size());
     out_ += two_complement;
   }
 
@@ -275,20 +269,9 @@ class PickleEncoder {
   }
 
   static bool holds_itself(const Value& value) {
-    const auto among = [](const std::vector<Value>& items) {
-      return std::ranges::any_of(items, holds_itself);
-    };
-    const auto among_entries = [](const std::vector<Value::Entry>& entries) {
-      return std::ranges::any_of(entries, [](const Value::Entry& entry) {
-        return holds_itself(entry.first) || holds_itself(entry.second);
-      });
-    };
-    if (value.is_dict()) return among_entries(*value.find_entries());
-    if (const auto* items = value.find_items()) return among(*items);
-    if (!value.is_object()) return false;
-    const Value::Object& object = value.as_object();
-    return *object.type == kItself || among(object.args) || among(object.items) ||
-           among_entries(object.entries) || (object.state && holds_itself(*object.state));
+    bool found = value.is_object() && *value.as_object().type == kItself;
+    value.for_each_child([&](const Value& child) { found = found || holds_itself(child); });
+    return found;
   }
 
   static constexpr size_t kUnknown = SIZE_MAX;

@@ -48,6 +48,12 @@ bool PickleDecoder::is_storage(const Value& value) const {
   return value.is_object() && value.as_object().type.get() == &storage_type_.as_global();
 }
 
+// Returns the object of a value, to be changed. A storage has none.
+Value::Object& PickleDecoder::object_of(const Value& value, const char* expected) const {
+  if (!value.is_object() || is_storage(value)) value.fail(expected);
+  return *std::get<std::shared_ptr<Value::Object>>(value.data_);
+}
+
 Value PickleDecoder::object(const Value& type, bool call, std::vector<Value> args) const {
   const bool by_name = !type.is_object() || is_storage(type);
   if (by_name) type.as_global();
@@ -59,36 +65,18 @@ Value PickleDecoder::object(const Value& type, bool call, std::vector<Value> arg
   return object;
 }
 
-void PickleDecoder::step_object(const Token& token) {
-  switch (token.opcode) {
-    case Opcode::kGlobal:
-      return push(global(token.text, token.name));
-    case Opcode::kStackGlobal: {
-      const std::vector<Value> names = pop_last(2);
-      return push(global(names[0].as_string(), names[1].as_string()));
-    }
-    case Opcode::kReduce:
-      return push_new(pop_call(true));
-    case Opcode::kNewObj:
-      return push_new(pop_call(false));
-    case Opcode::kNewObjEx:  // as protocol 2 writes it
-      return push_new(object(global("copyreg", "__newobj_ex__"), true, pop_last(3)));
-    case Opcode::kByteArray8:
-      hold(kShared<Value::Raw> + text_bytes(token.text.size()));
-      return push_new(
-          object(global("builtins", "bytearray"), true, {Value::bytes(std::string(token.text))}));
-    case Opcode::kFrozenSet: {
-      push_new(Value::list(pop_to_mark()));
-      return push_new(object(global("__builtin__", "frozenset"), true, pop_last(1)));
-    }
-    case Opcode::kBuild:
-      return build();
-    case Opcode::kBinPersId:
-      return push_new(storage(pop()));
-    default:
-      throw DamagedFile("holds the opcode " + std::to_string(static_cast<int>(token.opcode)) +
-                        ", which no checkpoint has");
-  }
+void PickleDecoder::push_stack_global() {
+  const std::vector<Value> names = pop_last(2);
+  push(global(names[0].as_string(), names[1].as_string()));
+}
+
+void PickleDecoder::push_call(const char* module, const char* name, std::vector<Value> args) {
+  push_new(object(global(module, name), true, std::move(args)));
+}
+
+void PickleDecoder::push_frozen_set() {
+  push_new(Value::list(pop_to_mark()));
+  push_call("__builtin__", "frozenset", pop_last(1));
 }
 
 Value PickleDecoder::global(std::string_view module, std::string_view name) {
@@ -156,10 +144,8 @@ Value PickleDecoder::reduce(const Value& type, const std::vector<Value>& args) {
   }
   if (builtin && function.name == "set" && args.size() == 1 && args[0].is_sequence())
     return Value::set(copyable(args[0]));
-  if (is("_codecs", "encode") && args.size() == 2 && args[1] == Value("latin1")) {
-    hold(kShared<Value::Raw> + text_bytes(args[0].as_string().size()));
-    return Value::bytes(latin1_from_utf8(args[0].as_string()));
-  }
+  if (is("_codecs", "encode") && args.size() == 2 && args[1] == Value("latin1"))
+    return bytes(latin1_from_utf8(args[0].as_string()));
   if (builtin && function.name == "bytes" && args.empty()) return Value::bytes("");
   return object(type, true, args);
 }
@@ -170,8 +156,7 @@ void PickleDecoder::build() {
   Value state = pop();
   Value& target = top();
   if (target.kind() == Value::Kind::kOrderedDict || target.is_tensor()) return;
-  if (!target.is_object() || is_storage(target)) target.fail("an object to set the state of");
-  Value::Object& object = *std::get<std::shared_ptr<Value::Object>>(target.data_);
+  Value::Object& object = object_of(target, "an object to set the state of");
   if (object.state) throw DamagedFile("sets the state of an object twice");
   hold(kShared<Value>);
   object.state = std::make_shared<Value>(std::move(state));

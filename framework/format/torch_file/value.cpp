@@ -73,13 +73,6 @@ std::string only_number(const TensorRecord& tensor) {
 
 }  // namespace
 
-TensorRecord TensorRecord::slice(int64_t begin, Shape part) const {
-  TensorRecord result{dtype, std::move(part), requires_grad, nullptr};
-  const uint64_t first = static_cast<uint64_t>(begin) * element_size(dtype);
-  result.bytes = std::make_shared<SubRange>(bytes, first, result.nbytes());
-  return result;
-}
-
 // How a value was reached: a file name, then one link for each key.
 struct Value::Where {
   std::shared_ptr<const Where> parent;
@@ -290,18 +283,12 @@ size_t Value::size() const {
 
 std::vector<Value::Entry>& Value::own_entries() {
   if (auto* mapping = std::get_if<std::shared_ptr<Mapping>>(&data_)) {
-    if (mapping->use_count() > 1) {
-      *mapping = std::make_shared<Mapping>(**mapping);
-    } else if ((*mapping)->index) {
-      *mapping = std::make_shared<Mapping>((*mapping)->kind, std::move((*mapping)->entries));
-    }
+    if (mapping->use_count() > 1 || (*mapping)->index) unshare();
     return (*mapping)->entries;
   }
   auto* object = std::get_if<std::shared_ptr<Object>>(&data_);
   if (!object || !(*object)->state) fail("a dict");
-  Object copy = **object;
-  copy.state = std::make_shared<Value>(*copy.state);
-  *object = std::make_shared<Object>(std::move(copy));
+  unshare();
   return (*object)->state->own_entries();
 }
 
@@ -324,7 +311,7 @@ Value& Value::erase(std::string_view key) {
 Value& Value::push_back(Value value) {
   if (!is_list()) fail("a list");
   auto& sequence = std::get<std::shared_ptr<Sequence>>(data_);
-  if (sequence.use_count() > 1) sequence = std::make_shared<Sequence>(*sequence);
+  if (sequence.use_count() > 1) unshare();
   sequence->items.push_back(std::move(value));
   return *this;
 }

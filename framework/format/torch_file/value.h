@@ -213,6 +213,10 @@ class Value {
   const Mapping* find_mapping() const;  // dict or object's attributes, else null
   const std::vector<Entry>* find_entries() const;
   const std::vector<Value>* find_items() const;
+  // Calls fn for each value that a container holds. It may change them: unshare() first.
+  template <class Fn>
+  void for_each_child(const Fn& fn) const;
+  void unshare();                     // a container's own level
   std::vector<Entry>& own_entries();  // unshared first, to be changed
   Value child(const Value& value, std::string key) const;
 
@@ -224,6 +228,29 @@ class Value {
       data_;
   std::shared_ptr<const Where> where_;
 };
+
+template <class Fn>
+void Value::for_each_child(const Fn& fn) const {
+  const auto each = [&fn](std::vector<Value>& items) {
+    for (Value& item : items) fn(item);
+  };
+  const auto each_entry = [&fn](std::vector<Entry>& entries) {
+    for (auto& [key, item] : entries) {
+      fn(key);
+      fn(item);
+    }
+  };
+  if (const auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&data_))
+    each((*sequence)->items);
+  if (const auto* mapping = std::get_if<std::shared_ptr<Mapping>>(&data_))
+    each_entry((*mapping)->entries);
+  const auto* object = std::get_if<std::shared_ptr<Object>>(&data_);
+  if (!object) return;
+  each((*object)->args);
+  each((*object)->items);
+  each_entry((*object)->entries);
+  if ((*object)->state) fn(*(*object)->state);
+}
 
 // Returns the value with each tensor in it replaced by change(tensor).
 Value map_tensors(const Value& value,

@@ -21,6 +21,13 @@ Value make_object(std::string module, std::string name, std::vector<Value> args,
 
 }  // namespace
 
+TensorRecord TensorRecord::slice(int64_t begin, Shape part) const {
+  TensorRecord result{dtype, std::move(part), requires_grad, nullptr};
+  const uint64_t first = static_cast<uint64_t>(begin) * element_size(dtype);
+  result.bytes = std::make_shared<SubRange>(bytes, first, result.nbytes());
+  return result;
+}
+
 Value::Value(Kind kind, std::vector<Value> items)
     : data_(std::make_shared<Sequence>(Sequence{kind, std::move(items)})) {}
 Value::Value(Kind kind, std::vector<Entry> entries)
@@ -84,26 +91,26 @@ Value argparse_namespace(std::vector<Value::Entry> attributes) {
   return Value::object("argparse", "Namespace", std::move(attributes));
 }
 
+void Value::unshare() {
+  const auto copy = [](auto& data) {
+    using Data = typename std::decay_t<decltype(data)>::element_type;
+    data = std::make_shared<Data>(*data);
+  };
+  if (auto* sequence = std::get_if<std::shared_ptr<Sequence>>(&data_)) copy(*sequence);
+  if (auto* mapping = std::get_if<std::shared_ptr<Mapping>>(&data_)) copy(*mapping);
+  auto* object = std::get_if<std::shared_ptr<Object>>(&data_);
+  if (!object) return;
+  copy(*object);
+  if ((*object)->state) copy((*object)->state);
+}
+
 Value map_tensors(const Value& value,
                   const std::function<TensorRecord(const TensorRecord&)>& change) {
-  const auto items = [&change](std::vector<Value> mapped) {
-    for (Value& item : mapped) item = map_tensors(item, change);
-    return mapped;
-  };
-  const auto entries = [&change](std::vector<Value::Entry> mapped) {
-    for (auto& [key, item] : mapped) item = map_tensors(item, change);
-    return mapped;
-  };
   if (value.is_tensor()) return change(value.as_tensor());
-  if (value.is_sequence()) return {value.kind(), items(value.items())};
-  if (value.is_dict()) return {value.kind(), entries(value.entries())};
-  if (!value.is_object()) return value;
-  Value::Object object = value.as_object();
-  object.args = items(std::move(object.args));
-  object.items = items(std::move(object.items));
-  object.entries = entries(std::move(object.entries));
-  if (object.state) object.state = std::make_shared<Value>(map_tensors(*object.state, change));
-  return object;
+  Value copy = value;
+  copy.unshare();
+  copy.for_each_child([&](Value& child) { child = map_tensors(child, change); });
+  return copy;
 }
 
 }  // namespace anymesh
