@@ -121,6 +121,7 @@ class Value {
   Kind kind() const;
   bool is_none() const { return kind() == Kind::kNone; }
   bool is_int() const { return kind() == Kind::kInt; }
+  bool is_number() const { return is_int() || kind() == Kind::kFloat; }
   bool is_string() const {
     return std::holds_alternative<std::shared_ptr<const std::string>>(data_);
   }
@@ -265,5 +266,21 @@ int zero_stage_of(const Value& stage);
 Value loss_scaler(double scale);
 Value dynamic_loss_scaler(std::vector<Value::Entry> fields);
 Value argparse_namespace(std::vector<Value::Entry> attributes);
+
+// Returns a flag's value (Setting::value of config/flags.h) as an argparse namespace holds it, or
+// None if it is not set.
+template <class... Types>
+Value value_of(const std::variant<Types...>& setting) {
+  struct Visitor {
+    Value operator()(std::monostate) const { return {}; }
+    Value operator()(const std::vector<std::string>& v) const { return Value::list_of(v); }
+    Value operator()(const std::vector<int64_t>& v) const { return Value::list_of(v); }
+    Value operator()(bool v) const { return v; }
+    Value operator()(int64_t v) const { return v; }
+    Value operator()(double v) const { return v; }
+    Value operator()(const std::string& v) const { return v; }
+  };
+  return std::visit(Visitor{}, setting);
+}
 
 }  // namespace anymesh
