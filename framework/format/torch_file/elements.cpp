@@ -47,59 +47,49 @@ float e8m0fnu_to_float(uint8_t bits) {
   return bits == 0xFF ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, bits - 127);
 }
 
-template <typename T, typename To, typename Fn>
-void convert_as(std::span<const std::byte> from, std::span<To> to, Fn&& fn) {
+template <typename T>
+T same(T value) {
+  return value;
+}
+
+// Converts elements of type T by `number_of`.
+template <typename To, typename T, auto number_of>
+void convert_as(std::span<const std::byte> from, std::span<To> to) {
   for (size_t i = 0; i < to.size(); ++i) {
     T value;
     std::memcpy(&value, from.data() + i * sizeof(T), sizeof(T));
-    to[i] = static_cast<To>(fn(value));
+    to[i] = static_cast<To>(number_of(value));
   }
 }
 
 template <typename To>
 void convert(DType dtype, std::span<const std::byte> from, std::span<To> to) {
-  const auto same = [](auto value) { return value; };
-  switch (dtype) {
-    case DType::kFloat64:
-      return convert_as<double>(from, to, same);
-    case DType::kFloat32:
-      return convert_as<float>(from, to, same);
-    case DType::kFloat16:
-      return convert_as<uint16_t>(from, to, half_to_float);
-    case DType::kBFloat16:
-      return convert_as<uint16_t>(from, to, bfloat16_to_float);
-    case DType::kFloat8E4M3fn:
-      return convert_as<uint8_t>(from, to, e4m3fn_to_float);
-    case DType::kFloat8E5M2:
-      return convert_as<uint8_t>(from, to, e5m2_to_float);
-    case DType::kFloat8E4M3fnuz:
-      return convert_as<uint8_t>(from, to, e4m3fnuz_to_float);
-    case DType::kFloat8E5M2fnuz:
-      return convert_as<uint8_t>(from, to, e5m2fnuz_to_float);
-    case DType::kFloat8E8M0fnu:
-      return convert_as<uint8_t>(from, to, e8m0fnu_to_float);
-    case DType::kInt64:
-      return convert_as<int64_t>(from, to, same);
-    case DType::kInt32:
-      return convert_as<int32_t>(from, to, same);
-    case DType::kInt16:
-      return convert_as<int16_t>(from, to, same);
-    case DType::kInt8:
-      return convert_as<int8_t>(from, to, same);
-    case DType::kUInt64:
-      return convert_as<uint64_t>(from, to, same);
-    case DType::kUInt32:
-      return convert_as<uint32_t>(from, to, same);
-    case DType::kUInt16:
-      return convert_as<uint16_t>(from, to, same);
-    case DType::kUInt8:
-    case DType::kBool:
-      return convert_as<uint8_t>(from, to, same);
-    case DType::kComplex128:
-    case DType::kComplex64:
-    case DType::kComplex32:
-      throw std::logic_error(std::string(dtype_name(dtype)) + " numbers are not real");
-  }
+  constexpr void (*kConvert[])(std::span<const std::byte>, std::span<To>) = {
+      // by DType
+      convert_as<To, double, same<double>>,
+      convert_as<To, float, same<float>>,
+      convert_as<To, uint16_t, half_to_float>,
+      convert_as<To, uint16_t, bfloat16_to_float>,
+      convert_as<To, uint8_t, e4m3fn_to_float>,
+      convert_as<To, uint8_t, e5m2_to_float>,
+      convert_as<To, uint8_t, e4m3fnuz_to_float>,
+      convert_as<To, uint8_t, e5m2fnuz_to_float>,
+      convert_as<To, uint8_t, e8m0fnu_to_float>,
+      nullptr,  // complex numbers
+      nullptr,
+      nullptr,
+      convert_as<To, int64_t, same<int64_t>>,
+      convert_as<To, int32_t, same<int32_t>>,
+      convert_as<To, int16_t, same<int16_t>>,
+      convert_as<To, int8_t, same<int8_t>>,
+      convert_as<To, uint64_t, same<uint64_t>>,
+      convert_as<To, uint32_t, same<uint32_t>>,
+      convert_as<To, uint16_t, same<uint16_t>>,
+      convert_as<To, uint8_t, same<uint8_t>>,
+      convert_as<To, uint8_t, same<uint8_t>>};
+  if (is_complex(dtype))
+    throw std::logic_error(std::string(dtype_name(dtype)) + " numbers are not real");
+  kConvert[static_cast<size_t>(dtype)](from, to);
 }
 
 }  // namespace
