@@ -16,4 +16,8 @@ std::string message_of(Call call) {
   return "";
 }
 
+// Expects that the statement throws, with this part in its message. Needs gmock.
+#define EXPECT_REFUSES(statement, part) \
+  EXPECT_THAT(message_of([&] { statement; }), ::testing::HasSubstr(part))
+
 }  // namespace anymesh

@@ -1,5 +1,7 @@
 #include "framework/format/torch_file/pickle.h"
 
+#include <gmock/gmock.h>
+
 #include <cmath>
 #include <limits>
 
@@ -268,8 +270,7 @@ TEST(Pickle, ValuesThatContainThemselvesEnd) {
       "aah\x02\x86.");
   EXPECT_EQ(shared.at(1).at(0).found(), "a container that it is in");
   for (const Value& value : {shared, list.at(0), tuple})
-    EXPECT_NE(message_of([&] { encode_pickle(value, no_tensor); }).find("contains itself"),
-              std::string::npos);
+    EXPECT_REFUSES(encode_pickle(value, no_tensor), "contains itself");
 }
 
 TEST(Pickle, CallsAndClassesOfAllKindsRoundTrip) {
@@ -300,9 +301,7 @@ TEST(HostilePickle, EveryTruncationIsRefused) {
   const std::string text = encode_pickle(value, no_tensor);
   EXPECT_EQ(decode(text), value);
   for (size_t size = 0; size < text.size(); ++size) {
-    EXPECT_NE(message_of([&] { decode(text.substr(0, size)); }).find("test: pickle at byte"),
-              std::string::npos)
-        << size;
+    EXPECT_REFUSES(decode(text.substr(0, size)), "test: pickle at byte") << size;
   }
 }
 
@@ -333,23 +332,16 @@ struct Hostile {
   const char* message;
 };
 
+// hostile_bombs_test.cpp has those that would take too much memory.
 TEST(HostilePickle, IsRefusedWithItsReason) {
-  std::string deep = "\x80\x02", sharing = "\x80\x02]q";
+  std::string deep = "\x80\x02";
   for (int i = 0; i < 30000; ++i) deep += ']';
   for (int i = 0; i < 29999; ++i) deep += 'a';
-  sharing += '\0';
-  for (int i = 0; i < 60; ++i) sharing += bytes({'0', ']', 'q', i + 1, 'h', i, 'a', 'h', i, 'a'});
   for (const Hostile& hostile : std::initializer_list<Hostile>{
            {"empty", "", "wants 1 bytes"},
            {"old protocol", "\x80\x01N.", "is of protocol 1, expected 2 to 5"},
            {"two values", "\x80\x02NN.", "leaves 2 values"},
            {"nothing", "\x80\x02.", "leaves 0 values"},
-           {"memo", "\x80\x02h\x05.", "recalls 5, which was never memoized"},
-           {"huge string",
-            "\x80\x02X\xFF\xFF\xFF\x7F"
-            "abc.",
-            "wants 2147483647 bytes"},
-           {"huge long", "\x80\x02\x8B\xFF\xFF\xFF\x7F.", "wants 2147483647 bytes"},
            {"empty stack",
             "\x80\x02"
             "0.",
@@ -368,9 +360,7 @@ TEST(HostilePickle, IsRefusedWithItsReason) {
             "expected a tuple"},
            {"persistent id", "\x80\x02K\x01Q.", "persistent id of a torch storage"},
            {"unknown opcode", "\x80\x02\xFF.", "opcode 255"},
-           {"deep", deep + ".", "nests deeper"},
            {"deep and dropped", deep + "0N.", ""},
-           {"billion laughs", sharing + ".", "more values than memory"},
            {"two equal keys", "\x80\x02}(U\x01kNU\x01kNu.", "two keys 'k'"},
            {"no module",
             "\x80\x02"
@@ -379,12 +369,8 @@ TEST(HostilePickle, IsRefusedWithItsReason) {
            {"class of a storage", "\x80\x02" + storage("os\nsystem", "K\x01") + ".",
             "expected the class of a torch storage, found os.system"}}) {
     const std::string message = message_of([&] { decode(hostile.text); });
-    if (*hostile.message == '\0') {
-      EXPECT_EQ(message, "") << hostile.what;
-    } else {
-      EXPECT_NE(message.find(hostile.message), std::string::npos)
-          << hostile.what << ": " << message;
-    }
+    EXPECT_EQ(message.empty(), *hostile.message == '\0') << hostile.what << ": " << message;
+    EXPECT_THAT(message, testing::HasSubstr(hostile.message)) << hostile.what;
   }
 }
 

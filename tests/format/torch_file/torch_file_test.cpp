@@ -1,5 +1,7 @@
 #include "framework/format/torch_file/torch_file.h"
 
+#include <gmock/gmock.h>
+
 #include "framework/format/io/crc32.h"
 #include "framework/format/layout/names.h"
 #include "framework/format/torch_file/zip.h"
@@ -120,15 +122,11 @@ TEST_F(TorchFile, RefusesATensorOfTheWrongSize) {
 
 TEST_F(TorchFile, OtherFilesAreRefusedByName) {
   const auto path = folder_ / "t.pt";
-  write_file(path, std::string("\x80\x02\x8A\x0A\x6C\xFC\x9C\x46\xF9\x20\x6A\xA8\x50\x19.", 15));
-  EXPECT_NE(message_of([&] { read_torch_file(path); }).find("legacy format"), std::string::npos);
   write_file(path, "hello");
-  EXPECT_NE(message_of([&] { read_torch_file(path); }).find("not a file of torch.save"),
-            std::string::npos);
+  EXPECT_REFUSES(read_torch_file(path), "not a file of torch.save");
   write_zip(path, {{"t/other", "x"}});
-  EXPECT_NE(message_of([&] { read_torch_file(path); }).find("no data.pkl"), std::string::npos);
-  EXPECT_NE(message_of([&] { read_torch_file(folder_ / "absent.pt"); }).find("absent.pt"),
-            std::string::npos);
+  EXPECT_REFUSES(read_torch_file(path), "no data.pkl");
+  EXPECT_REFUSES(read_torch_file(folder_ / "absent.pt"), "absent.pt");
 }
 
 TEST_F(TorchFile, ErrorsInsideAFileNameItAndTheKeys) {

@@ -1,5 +1,7 @@
 #include "framework/format/torch_file/zip.h"
 
+#include <gmock/gmock.h>
+
 #include <algorithm>
 
 #include "framework/format/torch_file/record_checksums.h"
@@ -108,8 +110,7 @@ TEST_F(Zip, NothingOfADamagedRecordIsGivenOut) {
   write_file(path_, content);
   const ZipReader zip(path_);
   EXPECT_EQ(text(zip.read(*zip.find("t/first"))), "hello");
-  EXPECT_NE(message_of([&] { zip.read(*zip.find("t/second")); }).find("t/second at offset"),
-            std::string::npos);
+  EXPECT_REFUSES(zip.read(*zip.find("t/second")), "t/second at offset");
   // Its parts cannot be read either, wherever the damage is.
   const BytesPtr bytes = zip.open(*zip.find("t/second"));
   std::byte out[3];
@@ -162,25 +163,12 @@ TEST_F(Zip, NoChangedByteOfTheDirectoryCrashes) {
   EXPECT_GT(refused, 300);
 }
 
-TEST_F(Zip, HostileDirectoriesAreRefusedWithTheirReason) {
-  const std::string content = write_two();
-  const size_t first = content.find("PK\1\2"), second = content.find("PK\1\2", first + 4);
-  const auto patched = [&](size_t at, const std::string& bytes) {
-    std::string changed = content;
-    return changed.replace(at, bytes.size(), bytes);
-  };
-  EXPECT_NE(message_for(patched(first + 10, std::string("\x08\0", 2))).find("compressed"),
-            std::string::npos);
-  EXPECT_NE(message_for(patched(first + 8, std::string("\x01\0", 2))).find("encrypted"),
-            std::string::npos);
-  EXPECT_NE(message_for(patched(first + 20, "\x40\0\0\0")).find("two sizes"), std::string::npos);
-  EXPECT_NE(message_for(patched(first + 20, "\xF0\xFF\xFF\x0F\xF0\xFF\xFF\x0F")).find("outside"),
-            std::string::npos);
-  EXPECT_NE(message_for(patched(second + 46, "t/first")).find("called t/first"), std::string::npos);
-  // The second record points to the first one's header.
-  EXPECT_NE(message_for(patched(second + 42, std::string(4, '\0'))).find("another name"),
-            std::string::npos);
-  EXPECT_NE(message_for("not a zip").find("not a valid zip"), std::string::npos);
+// hostile_bombs_test.cpp has the other lies of a directory.
+TEST_F(Zip, EncryptedRecordsAndOtherFilesAreRefused) {
+  std::string content = write_two();
+  content.replace(content.find("PK\1\2") + 8, 2, std::string("\x01\0", 2));
+  EXPECT_THAT(message_for(content), testing::HasSubstr("encrypted"));
+  EXPECT_THAT(message_for("not a zip"), testing::HasSubstr("not a valid zip"));
 }
 
 }  // namespace
