@@ -1,6 +1,6 @@
 #include "tools/preprocess/document_texts.h"
 
-#include "framework/data/inputs/file_stream.h"
+#include "framework/data/inputs/byte_stream.h"
 #include "framework/data/json_line.h"
 #include "framework/util/errors.h"
 

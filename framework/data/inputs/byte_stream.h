@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace anymesh {
 
@@ -43,5 +45,38 @@ class ByteStream {
 
   std::string ahead_, piece_;
 };
+
+// Returns what messages call an input: its path, or "standard input" for "-".
+inline std::string input_name(const std::string& path) {
+  return path == "-" ? "standard input" : path;
+}
+
+// A file or a pipe. The path "-" is standard input, from where it stands. Opening a FIFO waits for
+// its writer.
+class FileStream : public ByteStream {
+ public:
+  explicit FileStream(const std::string& path);
+  ~FileStream() override;
+
+  const std::string& name() const { return name_; }
+  int64_t file_bytes() const override { return file_bytes_; }
+
+ private:
+  std::string_view read() override;
+
+  std::string name_;
+  int descriptor_;
+  int64_t file_bytes_ = 0;
+  std::vector<char> buffer_;
+};
+
+// Unpacks gzip: one member or several, which are joined, and zeros behind a member. Throws
+// DamagedFile, with the offset in the file, if the file is cut off or its bytes are damaged. Memory
+// does not depend on the size.
+std::unique_ptr<ByteStream> unpack_gzip(std::unique_ptr<FileStream> file);
+
+// Unpacks zstd likewise: one frame or several, and skippable frames. Memory depends on the window of
+// `zstd --long=N`, 2^N bytes: N may be up to 31.
+std::unique_ptr<ByteStream> unpack_zstd(std::unique_ptr<FileStream> file);
 
 }  // namespace anymesh

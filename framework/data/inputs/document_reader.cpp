@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "framework/data/inputs/text_input.h"
+#include "framework/data/inputs/input_list.h"
 
 namespace anymesh {
 namespace {

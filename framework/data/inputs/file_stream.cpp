@@ -1,5 +1,3 @@
-#include "framework/data/inputs/file_stream.h"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -7,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "framework/data/inputs/byte_stream.h"
 #include "framework/util/errors.h"
 #include "framework/util/input_file.h"
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "framework/data/inputs/text_input.h"
 #include "framework/util/errors.h"
 
 namespace anymesh {

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "framework/data/inputs/byte_stream.h"
 
 namespace anymesh {
 
@@ -12,6 +15,12 @@ namespace anymesh {
 // come sorted. A word that names a file is no pattern. Throws UserError for a pattern that no file
 // matches, and if "-" comes twice.
 std::vector<std::string> expand_inputs(const std::vector<std::string>& words);
+
+// Opens an input as UTF-8 text. The first bytes tell whether it is compressed, not the name:
+//
+//   gzip, zstd                                        unpacked
+//   xz, bzip2, zip, tar, parquet, UTF-16, packed twice refused, with the command that converts it
+std::unique_ptr<ByteStream> open_text(const std::string& path);
 
 // Opens every file as open_text() does, so that a wrong one is reported before the work begins.
 // Pipes are left alone.

@@ -1,7 +1,4 @@
-#include "framework/data/inputs/text_input.h"
-
-#include "framework/data/inputs/gzip_stream.h"
-#include "framework/data/inputs/zstd_stream.h"
+#include "framework/data/inputs/input_list.h"
 #include "framework/util/errors.h"
 #include "framework/util/shell_word.h"
 
@@ -61,10 +58,10 @@ std::unique_ptr<ByteStream> open_text(const std::string& path) {
   std::string_view unpack;
   const std::string_view start = file->peek(4);
   if (is_gzip(start)) {
-    text = std::make_unique<GzipStream>(std::move(file));
+    text = unpack_gzip(std::move(file));
     unpack = "zcat";
   } else if (is_zstd(start)) {
-    text = std::make_unique<ZstdStream>(std::move(file));
+    text = unpack_zstd(std::move(file));
     unpack = "zstdcat";
   } else {
     text = std::move(file);
