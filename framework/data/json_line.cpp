@@ -89,7 +89,8 @@ class JsonLine {
       if (!take(':')) fail("':'");
       const size_t begin = at_;
       value(depth + 1);
-      member(key, text_.substr(begin, at_ - begin));
+      const std::string_view text = text_.substr(begin, at_ - begin);
+      member(key, text.substr(0, text.find_last_not_of(" \t\r\n") + 1));
     });
   }
 
@@ -159,7 +160,7 @@ class JsonLine {
 // Returns the text without quotes and escapes; none for half a surrogate pair.
 std::optional<std::string> decoded(std::string_view literal) {
   if (literal.find('\\') == std::string_view::npos)
-    return std::string(literal.substr(1, literal.rfind('"') - 1));
+    return std::string(literal.substr(1, literal.size() - 2));
   const nlohmann::json text = nlohmann::json::parse(literal, nullptr, /*allow_exceptions=*/false);
   return text.is_string() ? std::optional(text.get<std::string>()) : std::nullopt;
 }

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "framework/data/tokenizers/gpt2_words.h"
+#include "framework/data/tokenizers/pipeline_tokenizer.h"
 #include "tests/data/data_files.h"
 
 namespace anymesh {
@@ -23,22 +23,18 @@ std::unique_ptr<Tokenizer> trained_bpe() {
 }
 
 std::vector<std::string> words(std::string_view text) {
-  std::vector<std::string> result;
-  while (!text.empty()) {
-    const size_t size = next_word(text);
-    result.emplace_back(text.substr(0, size));
-    text.remove_prefix(size);
-  }
-  return result;
+  Pieces pieces{.views = {text}};
+  split_gpt2_words(pieces);
+  return {pieces.views.begin(), pieces.views.end()};
 }
 
-TEST(NextWord, EqualsTheRegularExpression) {
+TEST(Gpt2Words, EqualsTheRegularExpression) {
   for (const auto& row : nlohmann::json::parse(read_file(data_fixture("bpe/golden.json")))) {
     EXPECT_EQ(words(row["text"].get<std::string>()), row["words"].get<std::vector<std::string>>());
   }
 }
 
-TEST(NextWord, TakesBytesThatAreNotUtf8ForPunctuation) {
+TEST(Gpt2Words, TakesBytesThatAreNotUtf8ForPunctuation) {
   EXPECT_THAT(words("a\xff\xfe b"), ElementsAre("a", "\xff\xfe", " b"));
   EXPECT_THAT(words("\xc3"), ElementsAre("\xc3"));                          // cut short
   EXPECT_THAT(words("x\xe2\x82"), ElementsAre("x", "\xe2\x82"));            // cut short
@@ -98,18 +94,13 @@ TEST(Gpt2Bpe, EndOfTextInATextIsText) {
 }
 
 TEST(Gpt2Bpe, RefusesIdsOutsideTheVocabulary) {
-  EXPECT_THAT(message_of([] { trained_bpe()->decode(std::vector<int32_t>{702}); }),
-              HasSubstr("token 702 is outside [0, 702)"));
-  EXPECT_THAT(message_of([] { trained_bpe()->decode(std::vector<int32_t>{-1}); }),
-              HasSubstr("token -1"));
+  EXPECT_REFUSES(trained_bpe()->decode(std::vector<int32_t>{702}), "token 702 is outside [0, 702)");
+  EXPECT_REFUSES(trained_bpe()->decode(std::vector<int32_t>{-1}), "token -1");
 }
 
 class DamagedVocabulary : public ::testing::Test {
  protected:
-  std::string open(const nlohmann::json& vocab, const std::string& merges) {
-    return open_text(vocab.dump(), merges);
-  }
-  std::string open_text(const std::string& vocab, const std::string& merges) {
+  std::string open(const std::string& vocab, const std::string& merges) {
     write_file(folder / "v.json", vocab);
     write_file(folder / "m.txt", merges);
     return message_of(
@@ -121,35 +112,37 @@ class DamagedVocabulary : public ::testing::Test {
 };
 
 TEST_F(DamagedVocabulary, IsRefusedWithTheReason) {
-  EXPECT_EQ(open(whole, "#version: 0.2\n\n"), "");
-  EXPECT_EQ(open(whole, ""), "");
-  auto vocab = whole;
-  vocab["!"] = 257;
-  EXPECT_THAT(open(vocab, ""),
-              HasSubstr("v.json: token \"!\" has id 257, expected each of 0 to 256"));
-  vocab["!"] = 1;
-  EXPECT_THAT(open(vocab, ""), HasSubstr("has id 1, expected each of 0 to 256 once"));
-  vocab["!"] = -1;
-  EXPECT_THAT(open(vocab, ""), HasSubstr("has id -1"));
-  vocab["!"] = "x";
-  EXPECT_THAT(open(vocab, ""), HasSubstr("has id \"x\""));
-  vocab = whole;
-  vocab.erase("<|endoftext|>");
-  EXPECT_THAT(open(vocab, ""), HasSubstr("lacks the token \"<|endoftext|>\""));
-  vocab = whole;
-  vocab.erase("<|endoftext|>");
-  vocab["other"] = 256;
-  EXPECT_THAT(open(vocab, ""), HasSubstr("lacks the token \"<|endoftext|>\""));
-  EXPECT_THAT(open(nlohmann::json::array(), ""), HasSubstr("expected one JSON object"));
-  EXPECT_THAT(open_text("{\"a\"", ""), HasSubstr("v.json: "));
-  EXPECT_THAT(open_text("", ""), HasSubstr("v.json: "));
-}
-
-TEST_F(DamagedVocabulary, MergesMustBeInIt) {
-  EXPECT_THAT(open(whole, "#version: 0.2\na b\n"), HasSubstr("m.txt:2: \"ab\" is not in the voc"));
-  EXPECT_THAT(open(whole, "a xyz\n"), HasSubstr("m.txt:1: \"xyz\" is not in the vocabulary"));
-  EXPECT_THAT(open(whole, "a\n"), HasSubstr("m.txt:1: expected two tokens"));
-  EXPECT_THAT(open(whole, "a b c\n"), HasSubstr("m.txt:1: expected two tokens"));
+  using Json = nlohmann::json;
+  const auto with = [&](const char* token, const Json& id) {
+    Json vocab = whole;
+    vocab[token] = id;
+    return vocab.dump();
+  };
+  Json shorter = whole, renamed = whole;
+  shorter.erase("<|endoftext|>");
+  renamed.erase("<|endoftext|>");
+  renamed["other"] = 256;
+  const std::tuple<std::string, const char*, const char*> cases[] = {
+      {whole.dump(), "#version: 0.2\n\n", ""},
+      {whole.dump(), "", ""},
+      {with("!", 257), "", "v.json: token \"!\" has id 257, expected each of 0 to 256"},
+      {with("!", 1), "", "has id 1, expected each of 0 to 256 once"},
+      {with("!", -1), "", "has id -1"},
+      {with("!", "x"), "", "has id \"x\""},
+      {shorter.dump(), "", "lacks the token \"<|endoftext|>\""},
+      {renamed.dump(), "", "lacks the token \"<|endoftext|>\""},
+      {"[]", "", "expected one JSON object"},
+      {"{\"a\"", "", "v.json: "},
+      {"", "", "v.json: "},
+      {whole.dump(), "#version: 0.2\na b\n", "m.txt:2: \"ab\" is not in the voc"},
+      {whole.dump(), "a xyz\n", "m.txt:1: \"xyz\" is not in the vocabulary"},
+      {whole.dump(), "a\n", "m.txt:1: expected two tokens"},
+      {whole.dump(), "a b c\n", "m.txt:1: expected two tokens"}};
+  for (const auto& [vocab, merges, expected] : cases) {
+    const std::string message = open(vocab, merges);
+    EXPECT_EQ(message.empty(), *expected == '\0') << message;
+    EXPECT_THAT(message, HasSubstr(expected));
+  }
 }
 
 // A package of transformers with vocab.json and merges.txt in GPT-2's form.
@@ -275,23 +268,20 @@ TEST(ByteLevel, IdsAreBytes) {
   for (int byte = 0; byte < 256; ++byte) all += static_cast<char>(byte);
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(all)), all);
   EXPECT_EQ(tokenizer->decode(std::vector<int32_t>{72, 256}), "H<|endoftext|>");
-  EXPECT_THAT(message_of([&] { tokenizer->decode(std::vector<int32_t>{257}); }),
-              HasSubstr("token 257 is outside [0, 257)"));
+  EXPECT_REFUSES(tokenizer->decode(std::vector<int32_t>{257}), "token 257 is outside [0, 257)");
 }
 
 TEST(MakeTokenizer, RefusesFlagsThatDoNotFit) {
-  EXPECT_THAT(message_of([] { make_tokenizer("BertWordPieceCase", "", ""); }),
-              HasSubstr("--tokenizer-type BertWordPieceCase: expected"));
-  EXPECT_THAT(message_of([] { make_tokenizer("GPT2BPETokenizer", "v", ""); }),
-              HasSubstr("needs --vocab-file and --merge-file"));
-  EXPECT_THAT(message_of([] { make_tokenizer("ByteLevelTokenizer", "v", ""); }),
-              HasSubstr("takes no --vocab-file"));
-  EXPECT_THAT(message_of([] { make_tokenizer("HFTokenizer", "v", "", "m"); }),
-              HasSubstr("HFTokenizer takes --tokenizer-model, and no vocabulary or merge file"));
-  EXPECT_THAT(message_of([] { make_tokenizer("ByteLevelTokenizer", "", "", "m"); }),
-              HasSubstr("ByteLevelTokenizer takes no --tokenizer-model"));
-  EXPECT_THAT(message_of([] { make_tokenizer("GPT2BPETokenizer", "/no/v", "/no/m"); }),
-              HasSubstr("/no/v: cannot open"));
+  const std::tuple<const char*, const char*, const char*, const char*, const char*> cases[] = {
+      {"BertWordPieceCase", "", "", "", "--tokenizer-type BertWordPieceCase: expected"},
+      {"GPT2BPETokenizer", "v", "", "", "needs --vocab-file and --merge-file"},
+      {"GPT2BPETokenizer", "/no/v", "/no/m", "", "/no/v: cannot open"},
+      {"ByteLevelTokenizer", "v", "", "", "takes no --vocab-file"},
+      {"ByteLevelTokenizer", "", "", "m", "ByteLevelTokenizer takes no --tokenizer-model"},
+      {"SentencePieceTokenizer", "", "", "", "SentencePieceTokenizer takes --tokenizer-model"},
+      {"HFTokenizer", "v", "", "m", "takes --tokenizer-model, and no vocabulary or merge file"}};
+  for (const auto& [type, vocab, merges, model, expected] : cases)
+    EXPECT_REFUSES(make_tokenizer(type, vocab, merges, model), expected);
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
-#include "framework/data/tokenizers/added_tokens.h"
-
 #include <algorithm>
 #include <tuple>
 #include <utility>
 
 #include "framework/data/tokenizers/characters.h"
+#include "framework/data/tokenizers/pipeline_tokenizer.h"
 #include "framework/util/utf8.h"
 
 namespace anymesh {
@@ -17,20 +16,12 @@ CodePoint last_character(std::string_view text) {
   return decode_utf8(text.substr(begin));
 }
 
-size_t spaces_before(std::string_view text) {
+// Returns how many bytes of white space are in front of a text, or `behind`, at its end.
+size_t spaces(std::string_view text, bool behind) {
   size_t count = 0;
   while (count < text.size()) {
-    const CodePoint c = last_character(text.substr(0, text.size() - count));
-    if (!is_white_space(c.value)) break;
-    count += c.bytes;
-  }
-  return count;
-}
-
-size_t spaces_behind(std::string_view text) {
-  size_t count = 0;
-  while (count < text.size()) {
-    const CodePoint c = decode_utf8(text.substr(count));
+    const CodePoint c = behind ? last_character(text.substr(0, text.size() - count))
+                               : decode_utf8(text.substr(count));
     if (!is_white_space(c.value)) break;
     count += c.bytes;
   }
@@ -56,13 +47,13 @@ void AddedTokens::find_by(const AddedToken& token, size_t index) {
   finder.begins[static_cast<unsigned char>(token.normal[0])] = true;
 }
 
-int32_t AddedTokens::add(AddedToken token, const JsonNode& origin, const Normalizer* normalizer,
+int32_t AddedTokens::add(AddedToken token, const JsonNode& origin, const Normalizer& normalizer,
                          Vocabulary& vocabulary) {
   if (next_ < 0) next_ = static_cast<int32_t>(vocabulary.count());
   token.normal = token.content;
   bool at_start = true;
   try {
-    if (token.normalized && normalizer != nullptr) normalizer->apply(token.normal, at_start);
+    if (token.normalized && normalizer) normalizer(token.normal, at_start);
   } catch (const UserError& error) {
     origin.refuse(std::string("is refused: ") + error.what());
   }
@@ -104,8 +95,8 @@ void AddedTokens::split(std::string_view text, bool normalized,
     size_t begin = std::exchange(at, at + size), end = at;
     if (split_special_ && token.special) continue;
     if (token.single_word && is_inside_word(text, begin, end)) continue;
-    if (token.lstrip) begin = std::max(begin - spaces_before(text.substr(0, begin)), covered);
-    if (token.rstrip) end += spaces_behind(text.substr(end));
+    if (token.lstrip) begin = std::max(begin - spaces(text.substr(0, begin), true), covered);
+    if (token.rstrip) end += spaces(text.substr(end), false);
     if (begin > covered) sections.push_back({text.substr(covered, begin - covered), -1});
     sections.push_back({text.substr(begin, end - begin), token.id});
     covered = end;
@@ -124,7 +115,7 @@ AddedToken read_added_token(const JsonNode& node, bool special) {
           .special = special};
 }
 
-AddedTokens read_added_tokens(const JsonNode& node, const Normalizer* normalizer,
+AddedTokens read_added_tokens(const JsonNode& node, const Normalizer& normalizer,
                               Vocabulary& vocabulary) {
   AddedTokens all;
   if (node.is_null()) return all;

@@ -1,9 +1,8 @@
-#include "framework/data/tokenizers/bpe.h"
-
 #include <algorithm>
 #include <functional>
 
 #include "framework/data/tokenizers/characters.h"
+#include "framework/data/tokenizers/token_model.h"
 #include "framework/util/utf8.h"
 
 namespace anymesh {

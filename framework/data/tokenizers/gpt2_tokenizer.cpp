@@ -2,7 +2,6 @@
 #include <sstream>
 
 #include "framework/data/json_line.h"
-#include "framework/data/tokenizers/bpe.h"
 #include "framework/data/tokenizers/characters.h"
 #include "framework/data/tokenizers/pipeline_tokenizer.h"
 #include "framework/data/tokenizers/tokenizer.h"
@@ -25,8 +24,7 @@ void read_gpt2_vocabulary(const std::string& file, Vocabulary& vocabulary) {
     throw_error(file, ": ", error.what());
   }
   if (members.empty()) throw_error(file, ": expected one JSON object of \"token\": id");
-  for (const auto& [token, value] : members) {
-    const std::string_view id = value.substr(0, value.find_last_not_of(" \t\r\n") + 1);
+  for (const auto& [token, id] : members) {
     const auto number = parse_number<int32_t>(id);
     if (!number || *number < 0 || *number >= std::ssize(members) || !vocabulary.add(token, *number))
       throw_error(file, ": token ", nlohmann::json(token).dump(), " has id ", printable(id),
@@ -74,8 +72,8 @@ std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& vocab_file,
       std::make_unique<Bpe>(parts->vocabulary, BpeOptions{.bytes = true, .whole_passes = true});
   read_merges(merge_file, parts->vocabulary, *bpe);
   parts->model = std::move(bpe);
-  parts->pre_tokenizers.push_back(gpt2_pre_tokenizer());
-  parts->decoder = byte_decoder();
+  parts->pre_tokenizers.emplace_back(split_gpt2_words);
+  parts->decoder = decode_spelled_bytes;
   parts->any_bytes = true;
   parts->eod = parts->bos = *parts->vocabulary.find(kEndOfText);
   parts->text_ends = {parts->eod};

@@ -1,10 +1,9 @@
-#include "framework/data/tokenizers/gpt2_words.h"
-
 #include <utf8proc.h>
 
 #include <array>
 
 #include "framework/data/tokenizers/characters.h"
+#include "framework/data/tokenizers/pipeline_tokenizer.h"
 #include "framework/util/utf8.h"
 
 namespace anymesh {
@@ -54,8 +53,7 @@ size_t space_run(std::string_view text) {
   return end < text.size() && last > 0 ? last : end;
 }
 
-}  // namespace
-
+// Returns the length of the word at the front of a non-empty text.
 size_t next_word(std::string_view text) {
   if (text[0] == '\'') {
     for (const std::string_view suffix : {"'s", "'t", "'re", "'ve", "'m", "'ll", "'d"})
@@ -64,6 +62,19 @@ size_t next_word(std::string_view text) {
   const size_t begin = text[0] == ' ' && text.size() > 1 ? 1 : 0;
   const CharClass first = classify(decode_utf8(text.substr(begin)));
   return first == CharClass::kSpace ? space_run(text) : run_end(text, begin, first);
+}
+
+}  // namespace
+
+// Splits by 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
+// A byte that is not part of valid UTF-8 counts as punctuation.
+void split_gpt2_words(Pieces& pieces) {
+  std::vector<std::string_view> words;
+  words.reserve(pieces.views.size());
+  for (std::string_view rest : pieces.views)
+    for (; !rest.empty(); rest.remove_prefix(words.back().size()))
+      words.push_back(rest.substr(0, next_word(rest)));
+  pieces.views = std::move(words);
 }
 
 }  // namespace anymesh

@@ -1,9 +1,7 @@
-#include "framework/data/tokenizers/oniguruma.h"
-
 #include <algorithm>
 #include <cctype>
 
-#include "framework/data/tokenizers/regular_expression.h"
+#include "framework/data/tokenizers/pattern.h"
 #include "framework/util/errors.h"
 #include "framework/util/printable.h"
 
@@ -129,7 +127,7 @@ class OnigurumaReader {
         name.size() > 2 &&
         std::ranges::all_of(
             name, [](unsigned char c) { return std::isalnum(c) || c == '_' || c == ' '; }) &&
-        RegularExpression::is_valid("\\p{sc:" + name + "}");
+        is_expression("\\p{sc:" + name + "}");
     replace(end + 1 - at_, begin + (script ? "sc:" : "") + name + "}");
   }
 

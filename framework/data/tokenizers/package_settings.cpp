@@ -1,5 +1,3 @@
-#include "framework/data/tokenizers/package_settings.h"
-
 #include <algorithm>
 #include <map>
 #include <set>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "framework/data/json_line.h"
+#include "framework/data/tokenizers/pipeline_tokenizer.h"
 #include "framework/util/parse_number.h"
 
 namespace anymesh {
@@ -119,7 +118,7 @@ class PackageSettings {
  private:
   void add(const JsonNode& origin, AddedToken token) const {
     if (!token.content.empty())
-      parts_.added_tokens.add(std::move(token), origin, parts_.normalizer.get(), parts_.vocabulary);
+      parts_.added_tokens.add(std::move(token), origin, parts_.normalizer, parts_.vocabulary);
   }
 
   JsonNode value(const char* name) const {

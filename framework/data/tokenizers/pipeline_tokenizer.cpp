@@ -58,7 +58,7 @@ class PipelineTokenizer final : public Tokenizer {
         throw_error("token ", id, " is outside [0, ", vocab_size(), ")");
       if (parts_->vocabulary.contains(id)) parts.push_back(text_of(id));
     }
-    if (parts_->decoder) parts_->decoder->apply(parts);
+    if (parts_->decoder) parts_->decoder(parts);
     std::string text;
     for (size_t i = 0; i < parts.size(); ++i)
       text += (parts_->decoder || i == 0 ? "" : " ") + parts[i];
@@ -92,7 +92,7 @@ class PipelineTokenizer final : public Tokenizer {
         continue;
       }
       std::string normalized(section.text);
-      parts_->normalizer->apply(normalized, at_start);
+      parts_->normalizer(normalized, at_start);
       encode_normalized(normalized, at_start, ids);
       check_growth(text.size(), ids.size());
     }
@@ -111,7 +111,7 @@ class PipelineTokenizer final : public Tokenizer {
   void encode_pieces(std::string_view text, bool at_start, std::vector<int32_t>& ids) {
     Pieces pieces{
         .views = {text}, .document = at_start ? text.data() : nullptr, .bytes = text.size()};
-    for (const auto& step : parts_->pre_tokenizers) step->split(pieces);
+    for (const auto& step : parts_->pre_tokenizers) step(pieces);
     for (const std::string_view piece : pieces.views) {
       if (cache_.append(piece, ids)) continue;
       const size_t before = ids.size();

@@ -1,12 +1,10 @@
-#include "framework/data/tokenizers/pre_tokenizer.h"
-
 #include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "framework/data/tokenizers/characters.h"
-#include "framework/data/tokenizers/gpt2_words.h"
 #include "framework/data/tokenizers/pattern.h"
+#include "framework/data/tokenizers/pipeline_tokenizer.h"
 #include "framework/util/utf8.h"
 
 namespace anymesh {
@@ -36,184 +34,178 @@ void rewrite_each(Pieces& pieces, const Rewrite& rewrite) {
   check_growth(pieces.bytes, bytes);
 }
 
-// Splits each piece at what find(piece, spans) appends.
-class Splitter : public PreTokenizer {
- public:
-  Splitter(SplitBehavior behavior, bool invert) : behavior_(behavior), invert_(invert) {}
+// Decides on a match where a text is split: it goes, is a piece of its own, or joins one. Turns spans
+// that cover a text into its pieces, some of which may be empty.
+using Behavior = void (*)(std::vector<Span>& spans);
 
-  void split(Pieces& pieces) const final {
+void removed(std::vector<Span>& spans) {
+  std::erase_if(spans, [](const Span& span) { return span.is_match; });
+}
+
+void isolated(std::vector<Span>&) {}
+
+// Joins each match with its neighbour before it, or in `reverse` with the one behind it. Among
+// matches in a row, only the one nearest to that neighbour is joined.
+template <bool reverse>
+void merged(std::vector<Span>& spans) {
+  std::vector<Span> joined;
+  bool after_match = false;
+  for (size_t i = 0; i < spans.size(); ++i) {
+    const Span& span = spans[reverse ? spans.size() - 1 - i : i];
+    if (span.is_match && !after_match && !joined.empty())
+      (reverse ? joined.back().begin : joined.back().end) = reverse ? span.begin : span.end;
+    else
+      joined.push_back(span);
+    after_match = span.is_match;
+  }
+  if (reverse) std::reverse(joined.begin(), joined.end());
+  spans = std::move(joined);
+}
+
+void contiguous(std::vector<Span>& spans) {
+  std::vector<Span> joined;
+  for (const Span& span : spans)
+    if (!joined.empty() && joined.back().is_match == span.is_match)
+      joined.back().end = span.end;
+    else
+      joined.push_back(span);
+  spans = std::move(joined);
+}
+
+Behavior read_behavior(const JsonNode& node) {
+  constexpr std::pair<std::string_view, Behavior> kBehaviors[] = {
+      {"Removed", removed},
+      {"Isolated", isolated},
+      {"MergedWithPrevious", merged<false>},
+      {"MergedWithNext", merged<true>},
+      {"Contiguous", contiguous}};
+  for (const auto& [name, behavior] : kBehaviors)
+    if (node.text() == name) return behavior;
+  node.expected("Removed, Isolated, MergedWithPrevious, MergedWithNext or Contiguous");
+}
+
+// Splits each piece at what `find` finds, or with `invert` at the rest.
+PreTokenizer splitter(FindSpans find, Behavior behavior, bool invert = false) {
+  return [find = std::move(find), behavior, invert](Pieces& pieces) {
     std::vector<Span> spans;
     cut_each(pieces, [&](std::string_view piece, std::vector<std::string_view>& views) {
       spans.clear();
       find(piece, spans);
-      if (invert_)
+      if (invert)
         for (Span& span : spans) span.is_match = !span.is_match;
-      apply_behavior(behavior_, spans);
+      behavior(spans);
       for (const Span& span : spans)
         if (span.end > span.begin) views.push_back(piece.substr(span.begin, span.end - span.begin));
     });
-  }
+  };
+}
 
- private:
-  virtual void find(std::string_view piece, std::vector<Span>& spans) const = 0;
-
-  SplitBehavior behavior_;
-  bool invert_;
-};
-
-class PatternSplitter final : public Splitter {
- public:
-  explicit PatternSplitter(const JsonNode& node)
-      : Splitter(read_behavior(node.at("behavior")), node.at("invert").flag_or(false)),
-        pattern_(node.at("pattern")) {}
-  explicit PatternSplitter(RegularExpression expression)
-      : Splitter(SplitBehavior::kRemoved, /*invert=*/true), pattern_(std::move(expression)) {}
-
- private:
-  void find(std::string_view piece, std::vector<Span>& spans) const override {
-    pattern_.find_all(piece, spans);
-  }
-
-  Pattern pattern_;
-};
-
-// Splits at each character of a class.
+// Finds each character of a class.
 template <bool (*is_match)(char32_t)>
-class ClassSplitter final : public Splitter {
- public:
-  using Splitter::Splitter;
-
- private:
-  void find(std::string_view piece, std::vector<Span>& spans) const override {
-    size_t covered = 0;
-    for (size_t at = 0; at < piece.size();) {
-      const CodePoint c = decode_utf8(piece.substr(at));
-      const size_t end = at + c.bytes;
-      if (is_match(c.value)) {
-        if (at > covered) spans.push_back({covered, at, false});
-        spans.push_back({at, end, true});
-        covered = end;
-      }
-      at = end;
+void find_characters(std::string_view piece, std::vector<Span>& spans) {
+  size_t covered = 0;
+  for (size_t at = 0; at < piece.size();) {
+    const CodePoint c = decode_utf8(piece.substr(at));
+    const size_t end = at + c.bytes;
+    if (is_match(c.value)) {
+      if (at > covered) spans.push_back({covered, at, false});
+      spans.push_back({at, end, true});
+      covered = end;
     }
-    if (covered < piece.size()) spans.push_back({covered, piece.size(), false});
+    at = end;
   }
-};
+  if (covered < piece.size()) spans.push_back({covered, piece.size(), false});
+}
 
 // Takes runs of word characters, and runs of what is neither a word character nor white space.
-class WordSplitter final : public PreTokenizer {
- public:
-  void split(Pieces& pieces) const override {
-    const auto kind_of = [](char32_t c) { return is_word(c) ? 2 : is_white_space(c) ? 0 : 1; };
-    cut_each(pieces, [&](std::string_view piece, std::vector<std::string_view>& views) {
-      int before = 0;
-      size_t begin = 0, at = 0;
-      const auto end_run = [&] {
-        if (before != 0) views.push_back(piece.substr(begin, at - begin));
-        begin = at;
-      };
-      while (at < piece.size()) {
-        const CodePoint c = decode_utf8(piece.substr(at));
-        const int kind = kind_of(c.value);
-        if (kind != before) end_run();
-        before = kind;
-        at += c.bytes;
-      }
-      end_run();
-    });
-  }
-};
+void split_words(Pieces& pieces) {
+  const auto kind_of = [](char32_t c) { return is_word(c) ? 2 : is_white_space(c) ? 0 : 1; };
+  cut_each(pieces, [&](std::string_view piece, std::vector<std::string_view>& views) {
+    int before = 0;
+    size_t begin = 0, at = 0;
+    const auto end_run = [&] {
+      if (before != 0) views.push_back(piece.substr(begin, at - begin));
+      begin = at;
+    };
+    while (at < piece.size()) {
+      const CodePoint c = decode_utf8(piece.substr(at));
+      const int kind = kind_of(c.value);
+      if (kind != before) end_run();
+      before = kind;
+      at += c.bytes;
+    }
+    end_run();
+  });
+}
 
-class Metaspace final : public PreTokenizer {
- public:
-  explicit Metaspace(const JsonNode& node) : mark_(node.at("replacement").text()) {
-    const JsonNode scheme = node.at("prepend_scheme");
-    const std::string name = scheme.text_or("always");
-    if (name != "always" && name != "first" && name != "never")
-      scheme.expected("always, first or never");
-    const bool prefix = node.at("add_prefix_space").flag_or(true);
-    if (!prefix && !scheme.is_null() && name != "never")
-      scheme.fail("is " + name + ", but add_prefix_space is false");
-    always_ = prefix && name == "always";
-    first_ = prefix && name == "first";
-    split_ = node.at("split").flag_or(true);
-    if (mark_.empty() || decode_utf8(mark_).bytes != mark_.size())
-      node.at("replacement").expected("one character");
-  }
+void split_at_marks(Pieces& pieces, const std::string& mark) {
+  cut_each(pieces, [&](std::string_view piece, std::vector<std::string_view>& views) {
+    for (size_t begin = 0; begin < piece.size();) {
+      // Each of several marks in a row begins a piece.
+      const size_t next = std::min(piece.find(mark, begin + 1), piece.size());
+      views.push_back(piece.substr(begin, next - begin));
+      begin = next;
+    }
+  });
+}
 
-  void split(Pieces& pieces) const override {
+PreTokenizer read_metaspace_splitter(const JsonNode& node) {
+  const std::string mark = node.at("replacement").text();
+  const JsonNode scheme = node.at("prepend_scheme");
+  const std::string name = scheme.text_or("always");
+  if (name != "always" && name != "first" && name != "never")
+    scheme.expected("always, first or never");
+  const bool prefix = node.at("add_prefix_space").flag_or(true);
+  if (!prefix && !scheme.is_null() && name != "never")
+    scheme.fail("is " + name + ", but add_prefix_space is false");
+  const bool always = prefix && name == "always", first = prefix && name == "first",
+             split = node.at("split").flag_or(true);
+  if (mark.empty() || decode_utf8(mark).bytes != mark.size())
+    node.at("replacement").expected("one character");
+  return [mark, always, first, split](Pieces& pieces) {
     rewrite_each(pieces, [&](std::string_view piece) -> std::optional<std::string> {
       std::string text;
       for (const char c : piece)
         if (c == ' ')
-          text += mark_;
+          text += mark;
         else
           text += c;
-      const bool prepend = always_ || (first_ && piece.data() == pieces.document);
-      if (prepend && !text.starts_with(mark_)) text.insert(0, mark_);
+      const bool prepend = always || (first && piece.data() == pieces.document);
+      if (prepend && !text.starts_with(mark)) text.insert(0, mark);
       return text;
     });
-    if (!split_) return;
-    cut_each(pieces, [&](std::string_view piece, std::vector<std::string_view>& views) {
-      for (size_t begin = 0; begin < piece.size();) {
-        // Each of several marks in a row begins a piece.
-        const size_t next = std::min(piece.find(mark_, begin + 1), piece.size());
-        views.push_back(piece.substr(begin, next - begin));
-        begin = next;
-      }
-    });
-  }
+    if (split) split_at_marks(pieces, mark);
+  };
+}
 
- private:
-  std::string mark_;
-  bool always_, first_, split_;
-};
+void add_prefix_space(Pieces& pieces) {
+  rewrite_each(pieces, [](std::string_view piece) -> std::optional<std::string> {
+    if (piece.starts_with(' ')) return {};
+    return " " + std::string(piece);
+  });
+}
 
-class Gpt2Splitter final : public PreTokenizer {
- public:
-  void split(Pieces& pieces) const override {
-    cut_each(pieces, [](std::string_view piece, std::vector<std::string_view>& views) {
-      while (!piece.empty()) {
-        views.push_back(piece.substr(0, next_word(piece)));
-        piece.remove_prefix(views.back().size());
-      }
-    });
-  }
-};
+void spell_pieces(Pieces& pieces) {
+  rewrite_each(pieces, [](std::string_view piece) { return std::optional(spell_bytes(piece)); });
+}
 
-class PrefixSpace final : public PreTokenizer {
- public:
-  void split(Pieces& pieces) const override {
-    rewrite_each(pieces, [](std::string_view piece) -> std::optional<std::string> {
-      if (piece.starts_with(' ')) return {};
-      return " " + std::string(piece);
-    });
-  }
-};
-
-class ByteSpeller final : public PreTokenizer {
- public:
-  void split(Pieces& pieces) const override {
-    rewrite_each(pieces, [](std::string_view piece) { return std::optional(spell_bytes(piece)); });
-  }
-};
-
-std::unique_ptr<PreTokenizer> read_step(const JsonNode& node) {
-  using Behavior = SplitBehavior;
+PreTokenizer read_step(const JsonNode& node) {
   const std::string& type = node.at("type").text();
-  if (type == "Split") return std::make_unique<PatternSplitter>(node);
-  if (type == "Metaspace") return std::make_unique<Metaspace>(node);
-  if (type == "Whitespace") return std::make_unique<WordSplitter>();
-  if (type == "WhitespaceSplit")
-    return std::make_unique<ClassSplitter<is_white_space>>(Behavior::kRemoved, false);
+  if (type == "Split") {
+    const Behavior behavior = read_behavior(node.at("behavior"));
+    const bool invert = node.at("invert").flag_or(false);
+    return splitter(read_pattern(node.at("pattern")), behavior, invert);
+  }
+  if (type == "Metaspace") return read_metaspace_splitter(node);
+  if (type == "Whitespace") return split_words;
+  if (type == "WhitespaceSplit") return splitter(find_characters<is_white_space>, removed);
   if (type == "Digits")
-    return std::make_unique<ClassSplitter<is_numeric>>(
-        node.at("individual_digits").flag_or(false) ? Behavior::kIsolated : Behavior::kContiguous,
-        false);
+    return splitter(find_characters<is_numeric>,
+                    node.at("individual_digits").flag_or(false) ? isolated : contiguous);
   if (type == "Punctuation") {
     const JsonNode behavior = node.at("behavior");
-    return std::make_unique<ClassSplitter<is_punctuation>>(
-        behavior.is_null() ? Behavior::kIsolated : read_behavior(behavior), false);
+    return splitter(find_characters<is_punctuation>,
+                    behavior.is_null() ? isolated : read_behavior(behavior));
   }
   node.at("type").refuse("is " + printable(type) + ", a pre-tokenizer that is not supported");
 }
@@ -226,12 +218,12 @@ void read_steps(const JsonNode& node, std::optional<bool> prefix_space, PreToken
       read_steps(part, prefix_space, all);
     return;
   }
-  if (all.bytes) all.steps.push_back(std::make_unique<ByteSpeller>());  // it was not the last
+  if (all.bytes) all.steps.emplace_back(spell_pieces);  // it was not the last
   all.bytes = type == "ByteLevel";
   if (!all.bytes) return all.steps.push_back(read_step(node));
   if (prefix_space.value_or(node.at("add_prefix_space").flag_or(true)))
-    all.steps.push_back(std::make_unique<PrefixSpace>());
-  if (node.at("use_regex").flag_or(true)) all.steps.push_back(std::make_unique<Gpt2Splitter>());
+    all.steps.emplace_back(add_prefix_space);
+  if (node.at("use_regex").flag_or(true)) all.steps.emplace_back(split_gpt2_words);
 }
 
 }  // namespace
@@ -242,10 +234,8 @@ PreTokenizers read_pre_tokenizers(const JsonNode& node, std::optional<bool> pref
   return all;
 }
 
-std::unique_ptr<PreTokenizer> gpt2_pre_tokenizer() { return std::make_unique<Gpt2Splitter>(); }
-
-std::unique_ptr<PreTokenizer> matches_pre_tokenizer(const std::string& expression) {
-  return std::make_unique<PatternSplitter>(RegularExpression(expression));
+PreTokenizer take_matches(const std::string& expression) {
+  return splitter(find_expression(expression), removed, /*invert=*/true);
 }
 
 }  // namespace anymesh

@@ -1,10 +1,9 @@
 #include <algorithm>
 
 #include "framework/data/tokenizers/base64.h"
-#include "framework/data/tokenizers/bpe.h"
 #include "framework/data/tokenizers/characters.h"
 #include "framework/data/tokenizers/json_node.h"
-#include "framework/data/tokenizers/oniguruma.h"
+#include "framework/data/tokenizers/pattern.h"
 #include "framework/data/tokenizers/pipeline_tokenizer.h"
 #include "framework/data/tokenizers/tokenizer.h"
 #include "framework/data/tokenizers/tokenizer_files.h"
@@ -125,9 +124,9 @@ std::unique_ptr<Tokenizer> make_tiktoken_tokenizer(const std::string& file,
     parts->vocabulary.add(text, id, /*again=*/true);
     parts->added_tokens.add({.content = text, .id = id});
   }
-  parts->pre_tokenizers.push_back(matches_pre_tokenizer(
-      pcre2_from_oniguruma(options.pattern == "v1" ? kPatternV1 : kPatternV2)));
-  parts->decoder = byte_decoder();
+  parts->pre_tokenizers.push_back(
+      take_matches(pcre2_from_oniguruma(options.pattern == "v1" ? kPatternV1 : kPatternV2)));
+  parts->decoder = decode_spelled_bytes;
   parts->bos = 1;
   parts->eod = 2;
   parts->text_ends = {parts->eod};

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "framework/data/json_line.h"
-#include "framework/data/tokenizers/bpe.h"
-#include "framework/data/tokenizers/unigram.h"
 #include "framework/util/parse_number.h"
 
 namespace anymesh {
@@ -16,7 +14,7 @@ void read_bpe_vocabulary(const JsonNode& vocab, std::string_view text, Vocabular
   const int64_t most =
       std::min<int64_t>(Vocabulary::kMostIds, std::ssize(members) + Vocabulary::kMostGaps);
   for (const auto& [token, value] : members) {
-    auto id = parse_number<int64_t>(value.substr(0, value.find_last_not_of(" \t\r\n") + 1));
+    auto id = parse_number<int64_t>(value);
     if (!id || *id < 0 || *id >= most) {
       const auto json = nlohmann::json::parse(value, nullptr, /*allow_exceptions=*/false);
       id = JsonNode(json, vocab.file(), "model.vocab of the token \"" + token + "\"")
@@ -107,8 +105,7 @@ std::unique_ptr<TokenModel> read_unigram(const JsonNode& node, Vocabulary& vocab
   std::optional<int32_t> unk;
   if (const JsonNode id = node.at("unk_id"); !id.is_null())
     unk = static_cast<int32_t>(id.integer(0, count - 1));
-  return std::make_unique<Unigram>(vocabulary, std::move(scores), unk,
-                                   node.at("byte_fallback").flag_or(false));
+  return make_unigram(vocabulary, std::move(scores), unk, node.at("byte_fallback").flag_or(false));
 }
 
 }  // namespace

@@ -62,7 +62,6 @@ std::unique_ptr<Tokenizer> make_tokenizer(const std::string& type, const std::st
                                           const std::string& tokenizer_model = "",
                                           const TiktokenOptions& tiktoken = {});
 
-std::unique_ptr<Tokenizer> make_byte_level_tokenizer();
 std::unique_ptr<Tokenizer> make_gpt2_tokenizer(const std::string& vocab_file,
                                                const std::string& merge_file);
 

@@ -20,21 +20,29 @@ using Json = nlohmann::json;
 
 struct Kind {
   const char *what, *advice;
+  const char *wanted = "", *flag = "";  // for messages, where a flag takes it
 };
-constexpr Kind kVocabulary = {"a vocab.json",
-                              "Give it as --vocab-file, with its merges.txt as --merge-file and "
-                              "--tokenizer-type GPT2BPETokenizer"};
-constexpr Kind kMerges = {"a merges.txt", "Give it as --merge-file"};
-constexpr Kind kSentencePiece = {
-    "a SentencePiece model",
-    "Give it as --tokenizer-model, with --tokenizer-type GPTSentencePieceTokenizer"};
-constexpr Kind kPieces = {"the list of a SentencePiece model's pieces",
-                          "Give the .model beside it as --tokenizer-model"};
-constexpr Kind kTokenizerJson = {"a tokenizer.json of transformers",
-                                 "Give it as --tokenizer-model, with --tokenizer-type HFTokenizer"};
-constexpr Kind kTiktoken = {"a file of tiktoken",
-                            "Give it as --tokenizer-model, with --tokenizer-type TikTokenizer"};
-constexpr Kind kGzip = {"compressed by gzip", "Unpack it with gunzip"};
+constexpr const char* kModelFlag = " (--tokenizer-model)";
+constexpr Kind kKinds[] = {  // by TokenizerFile, and then those that no flag takes
+    {"a vocab.json",
+     "Give it as --vocab-file, with its merges.txt as --merge-file and --tokenizer-type "
+     "GPT2BPETokenizer",
+     "GPT-2's vocab.json", " (--vocab-file)"},
+    {"a merges.txt", "Give it as --merge-file", "GPT-2's merges.txt", " (--merge-file)"},
+    {"a SentencePiece model",
+     "Give it as --tokenizer-model, with --tokenizer-type GPTSentencePieceTokenizer",
+     "the .model file of SentencePiece", kModelFlag},
+    {"a tokenizer.json of transformers",
+     "Give it as --tokenizer-model, with --tokenizer-type HFTokenizer", "a tokenizer.json",
+     kModelFlag},
+    {"a file of tiktoken", "Give it as --tokenizer-model, with --tokenizer-type TikTokenizer",
+     "a file of tiktoken", kModelFlag},
+    {"the list of a SentencePiece model's pieces",
+     "Give the .model beside it as --tokenizer-model"},
+    {"compressed by gzip", "Unpack it with gunzip"}};
+constexpr const Kind *kPieces = kKinds + 5, *kGzip = kKinds + 6;
+
+constexpr const Kind* kind_of(TokenizerFile file) { return kKinds + static_cast<size_t>(file); }
 
 // Returns whether the first lines are "base64 rank", with the ranks one after the other.
 bool is_tiktoken(std::string_view text) {
@@ -58,34 +66,24 @@ bool is_sentencepiece(std::string_view text) {
   return text.size() > 4 && text[0] == '\n' && text[2] == '\n' && text[3] > 0 && text[3] < text[1];
 }
 
+// Returns null for a text of none of these kinds.
 const Kind* kind_of(std::string_view text) {
   const size_t first = std::min(text.find_first_not_of(" \t\r\n"), text.size());
-  if (text.starts_with("\x1f\x8b")) return &kGzip;
-  if (is_sentencepiece(text)) return &kSentencePiece;
+  if (text.starts_with("\x1f\x8b")) return kGzip;
+  if (is_sentencepiece(text)) return kind_of(TokenizerFile::kSentencePiece);
   if (text.substr(first).starts_with('{')) {
     const bool parts = text.find("\"pre_tokenizer\"") != std::string_view::npos &&
                        text.find("\"added_tokens\"") != std::string_view::npos;
-    return parts ? &kTokenizerJson : &kVocabulary;
+    return kind_of(parts ? TokenizerFile::kTokenizerJson : TokenizerFile::kVocabulary);
   }
   if (text.substr(first).starts_with('[')) {
     const bool ranks = text.substr(0, 4096).find("\"token_bytes\"") != std::string_view::npos;
-    return ranks ? &kTiktoken : nullptr;
+    return ranks ? kind_of(TokenizerFile::kTiktoken) : nullptr;
   }
-  if (text.starts_with("#version")) return &kMerges;
-  if (text.starts_with("<unk>\t") || text.starts_with("<pad>\t")) return &kPieces;
-  return is_tiktoken(text) ? &kTiktoken : nullptr;
+  if (text.starts_with("#version")) return kind_of(TokenizerFile::kMerges);
+  if (text.starts_with("<unk>\t") || text.starts_with("<pad>\t")) return kPieces;
+  return is_tiktoken(text) ? kind_of(TokenizerFile::kTiktoken) : nullptr;
 }
-
-struct Expected {
-  const Kind* kind;
-  const char *file, *flag;
-};
-constexpr Expected kExpected[] = {  // by TokenizerFile
-    {&kVocabulary, "GPT-2's vocab.json", " (--vocab-file)"},
-    {&kMerges, "GPT-2's merges.txt", " (--merge-file)"},
-    {&kSentencePiece, "the .model file of SentencePiece", " (--tokenizer-model)"},
-    {&kTokenizerJson, "a tokenizer.json", " (--tokenizer-model)"},
-    {&kTiktoken, "a file of tiktoken", " (--tokenizer-model)"}};
 
 bool is_one_of(const Json& value, std::initializer_list<Json> known) {
   return std::find(known.begin(), known.end(), value) != known.end();
@@ -127,16 +125,17 @@ std::string class_unlike_gpt2(const Json& config) {
 }  // namespace
 
 std::string read_tokenizer_file(const std::string& file, TokenizerFile expected) {
-  const auto [kind, wanted, flag] = kExpected[static_cast<size_t>(expected)];
+  const Kind* const wanted = kind_of(expected);
   std::string text;
   try {
     text = read_file(file);
   } catch (const std::runtime_error& error) {
-    throw_error(error.what(), flag);
+    throw_error(error.what(), wanted->flag);
   }
   const Kind* found = kind_of(text);
-  if (found && found != kind)
-    throw_error(file, ": is ", found->what, "; expected ", wanted, flag, ". ", found->advice);
+  if (found && found != wanted)
+    throw_error(file, ": is ", found->what, "; expected ", wanted->wanted, wanted->flag, ". ",
+                found->advice);
   return text;
 }
 
