@@ -57,8 +57,8 @@ TEST(BatchLoader, EveryMeshReadsTheSameGlobalBatchInOrder) {
 
 TEST(BatchLoader, RefusesToReadPastTheEnd) {
   const BatchSlice slice{.micro_batch_size = 2};
-  EXPECT_THAT(message_of([&] { load_micro_batch(CountingDataset(), slice, 999, 0); }),
-              HasSubstr("sample 1000 was asked for, but there are only 1000"));
+  EXPECT_REFUSES(load_micro_batch(CountingDataset(), slice, 999, 0),
+                 "sample 1000 was asked for, but there are only 1000");
 }
 
 TEST(MockDataset, IsAFunctionOfSeedSampleAndPosition) {
@@ -115,8 +115,8 @@ TEST(MockDataset, RefusesWhatItCannotBe) {
   EXPECT_THROW(MockDataset(1, 8, 1, 0), std::runtime_error);
   EXPECT_THROW(MockDataset(1, 0, 8, 0), std::runtime_error);
   EXPECT_THROW(MockDataset(-1, 8, 8, 0), std::runtime_error);
-  EXPECT_THAT(message_of([] { read_sample(MockDataset(3, 8, 8, 0), 3); }),
-              HasSubstr("mock data: sample 3 was asked for, but there are only 3"));
+  EXPECT_REFUSES(read_sample(MockDataset(3, 8, 8, 0), 3),
+                 "mock data: sample 3 was asked for, but there are only 3");
 }
 
 }  // namespace

@@ -116,18 +116,16 @@ TEST(BlendedDataset, ReadsTheSamplesOfItsParts) {
     EXPECT_EQ(read_sample(data, i), read_sample(parts[order[i].dataset], order[i].sample)) << i;
   }
   EXPECT_EQ(data.size(), 900);
-  EXPECT_THAT(message_of([&] { read_sample(data, 900); }), HasSubstr("there are only 900"));
+  EXPECT_REFUSES(read_sample(data, 900), "there are only 900");
 }
 
 TEST(BlendedDataset, RefusesDataSetsThatAreTooSmall) {
   std::vector<std::unique_ptr<Dataset>> datasets;
   datasets.push_back(std::make_unique<MockDataset>(50, 8, 50, 1));
   datasets.push_back(std::make_unique<MockDataset>(20, 8, 50, 2));
-  EXPECT_THAT(message_of([&] {
-                BlendedDataset(std::move(datasets), std::vector{1.0, 1.0}, 50, "valid");
-              }),
-              HasSubstr("valid data: the blend takes 25 samples of data set 2 of --data-path, "
-                        "which has 20"));
+  EXPECT_REFUSES(BlendedDataset(std::move(datasets), std::vector{1.0, 1.0}, 50, "valid"),
+                 "valid data: the blend takes 25 samples of data set 2 of --data-path, "
+                 "which has 20");
 }
 
 class GptCorporaTest : public ::testing::Test {
@@ -165,9 +163,9 @@ TEST_F(GptCorporaTest, WithoutWeightsReadsEverythingOnce) {
   const GptCorpora corpora = open({a_, b_, a_}, "1");
   const auto once = corpora.part(0, {129}, "train");  // 44 + 41 + 44
   EXPECT_EQ(once->size(), 129);
-  EXPECT_THAT(message_of([&] { corpora.part(0, {130}, "train"); }),
-              HasSubstr("train data: --data-path without weights reads every data set once, which "
-                        "gives 129 samples of --seq-length (8), but the run needs 130"));
+  EXPECT_REFUSES(corpora.part(0, {130}, "train"),
+                 "train data: --data-path without weights reads every data set once, which "
+                 "gives 129 samples of --seq-length (8), but the run needs 130");
 }
 
 // A run that is extended reads what it would have read, and then another shuffle.
@@ -221,10 +219,8 @@ TEST_F(GptCorporaTest, CutsEveryDataSetAlike) {
   EXPECT_EQ(corpora.documents(2), 0);
   EXPECT_EQ(corpora.part(1, {30}, "valid")->size(), 30);
   write_counting_corpus(folder_ / "tiny", {9, 9});
-  EXPECT_THAT(message_of([&] {
-                open({"1", a_, "1", folder_ / "tiny"}).part(1, {9}, "valid");
-              }),
-              HasSubstr("tiny: --split leaves documents [2, 2) of 2"));
+  EXPECT_REFUSES(open({"1", a_, "1", folder_ / "tiny"}).part(1, {9}, "valid"),
+                 "tiny: --split leaves documents [2, 2) of 2");
 }
 
 TEST_F(GptCorporaTest, APrefixThatIsNoneIsAnsweredWithTheOneThatWorks) {

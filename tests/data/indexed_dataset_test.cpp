@@ -72,10 +72,10 @@ TEST(IndexedDataset, ReadsPartsOfASequence) {
   std::vector<int64_t> part(2);
   data.read(1, 2, part);
   EXPECT_EQ(part, (std::vector<int64_t>{7, 8}));
-  EXPECT_THAT(message_of([&] { data.read(1, 3, part); }), HasSubstr("2 tokens at 3 of sequence 1"));
-  EXPECT_THAT(message_of([&] { data.read(0, -1, part); }), HasSubstr("2 tokens at -1"));
-  EXPECT_THAT(message_of([&] { data.read(2, 0, part); }), HasSubstr("sequence 2 was asked for"));
-  EXPECT_THAT(message_of([&] { data.read(-1, 0, part); }), HasSubstr("sequence -1"));
+  EXPECT_REFUSES(data.read(1, 3, part), "2 tokens at 3 of sequence 1");
+  EXPECT_REFUSES(data.read(0, -1, part), "2 tokens at -1");
+  EXPECT_REFUSES(data.read(2, 0, part), "sequence 2 was asked for");
+  EXPECT_REFUSES(data.read(-1, 0, part), "sequence -1");
 }
 
 TEST(IndexedDataset, RoundTripsEveryIntegerType) {
@@ -120,8 +120,7 @@ TEST_F(DamagedIndex, FloatingPointTokensMustBeIntegers) {
   EXPECT_EQ(read_all(IndexedDataset(prefix()), 0), (std::vector<int64_t>{4, 7}));
   for (const double bad : {0.5, 1e300, std::nan(""), -std::numeric_limits<double>::infinity()}) {
     ASSERT_EQ(reading(TokenType::kFloat64, bytes_of(1.0, bad)), "");
-    EXPECT_THAT(message_of([&] { read_all(IndexedDataset(prefix()), 0); }),
-                HasSubstr("corpus.bin: offset 8: token"));
+    EXPECT_REFUSES(read_all(IndexedDataset(prefix()), 0), "corpus.bin: offset 8: token");
   }
 }
 
@@ -133,16 +132,6 @@ TEST_F(DamagedIndex, EveryTruncationIsRefused) {
   }
   index = whole + '\0';
   EXPECT_THAT(open_damaged(), HasSubstr("corpus.idx: offset 18"));
-}
-
-TEST(IndexedDataset, EveryEighthTruncationOfARealIndexIsRefused) {
-  ScratchFolder folder;
-  const std::string whole = read_file(data_fixture("corpus_text_document.idx"));
-  std::filesystem::copy_file(data_fixture("corpus_text_document.bin"), folder / "c.bin");
-  for (size_t size = 0; size < whole.size(); size += 8) {
-    write_file(folder / "c.idx", whole.substr(0, size));
-    EXPECT_THROW(IndexedDataset data(folder / "c"), std::runtime_error) << size;
-  }
 }
 
 TEST_F(DamagedIndex, EveryFieldIsChecked) {
@@ -234,9 +223,9 @@ TEST(IndexedDataset, TokensOfAnotherWidthAreRefused) {
     builder.finish();
   }
   std::filesystem::rename(folder / "narrow.idx", folder / "wide.idx");
-  EXPECT_THAT(message_of([&] { IndexedDataset data(folder / "wide"); }),
-              HasSubstr("wide.idx accounts for 24, 12 tokens of 2 bytes, and an end for each of "
-                        "its 3 documents"));
+  EXPECT_REFUSES(IndexedDataset data(folder / "wide"),
+                 "wide.idx accounts for 24, 12 tokens of 2 bytes, and an end for each of "
+                 "its 3 documents");
 }
 
 TEST(IndexedDataset, AnEmptyCorpusOpens) {
@@ -272,8 +261,7 @@ TEST(IndexedDatasetBuilder, RefusesWhatTheFilesCannotHold) {
   EXPECT_EQ(adding(TokenType::kFloat32, {1 << 24}, 1), "");
   EXPECT_THAT(adding(TokenType::kFloat32, {(1 << 24) + 1}, 1),
               HasSubstr("token 16777217 does not fit in 4"));
-  EXPECT_THAT(message_of([&] { IndexedDatasetBuilder b(folder / "no/c", TokenType::kInt32); }),
-              HasSubstr("no/c.tmp"));
+  EXPECT_REFUSES(IndexedDatasetBuilder b(folder / "no/c", TokenType::kInt32), "no/c.tmp");
 }
 
 TEST(IndexedDatasetBuilder, TokenTypeFollowsTheVocabulary) {
