@@ -7,27 +7,25 @@
 namespace anymesh {
 namespace {
 
-struct BadLine : UserError {
-  BadLine(const char* kind, const std::string& text) : UserError(text), way(kind) {}
-  const char* way;
-};
-
-std::vector<std::string> read(const DocumentTexts& how, const Document& document, bool* mended) {
+// Sets `way` to that in which a line is bad if this throws.
+std::vector<std::string> read(const DocumentTexts& how, const Document& document, bool* mended,
+                              std::string& way) {
+  way = "too long";
   if (document.too_long)
-    throw BadLine("too long", "is a line of more than " +
-                                  std::to_string(DocumentReader::kLongestLine) +
-                                  " bytes; cut it into documents, or give --on-bad-line skip");
+    throw_error("is a line of more than ", DocumentReader::kLongestLine,
+                " bytes; cut it into documents, or give --on-bad-line skip");
   if (!how.json) return {document.text};
+  way = "no string";
   const size_t begin = document.text.find_first_not_of(" \t");
   if (begin != std::string::npos && document.text[begin] == '[')
-    throw BadLine("no string",
-                  "begins a JSON array, expected one object a line; convert it first "
-                  "by: jq -c '.[]'");
+    throw_error(
+        "begins a JSON array, expected one object a line; convert it first by: jq -c '.[]'");
+  way = "no JSON";
   auto found = strings_of(document.text, how.keys, mended);
+  way = "no string";
   std::vector<std::string> texts;
   for (size_t i = 0; i < found.size(); ++i) {
-    if (!found[i])
-      throw BadLine("no string", "has no string \"" + how.keys[i] + "\" (--json-keys)");
+    if (!found[i]) throw_error("has no string \"", how.keys[i], "\" (--json-keys)");
     texts.push_back(std::move(*found[i]));
   }
   return texts;
@@ -55,24 +53,20 @@ std::string DocumentTexts::place(const Document& document) const {
 }
 
 std::vector<std::string> DocumentTexts::of(const Document& document, BadLines& bad) const {
-  const auto skip = [&](const char* way, const UserError& error, const char* hint = "") {
-    const std::string message = place(document) + ": " + error.what();
-    if (on_bad_line == "error") throw_error(message, hint);
-    count_bad_lines(std::string("skipped: ") + way, {1, message}, bad);
-    return std::vector<std::string>();
-  };
   bool mended = false;
+  std::string way;
   try {
-    auto texts = read(*this, document, on_bad_line == "replace" ? &mended : nullptr);
+    auto texts = read(*this, document, on_bad_line == "replace" ? &mended : nullptr, way);
     if (mended)
       count_bad_lines("kept, with U+FFFD for what is no UTF-8", {1, place(document)}, bad);
     return texts;
-  } catch (const BadLine& error) {
-    return skip(error.way, error);
-  } catch (const NoUtf8& error) {
-    return skip("no UTF-8", error);
-  } catch (const UserError& error) {  // in the first line, perhaps an object that goes on
-    return skip("no JSON", error, document.line == 1 ? "; expected one object a line" : "");
+  } catch (const UserError& error) {
+    if (dynamic_cast<const NoUtf8*>(&error)) way = "no UTF-8";
+    const std::string message = place(document) + ": " + error.what();
+    const bool goes_on = way == "no JSON" && document.line == 1;  // perhaps an object over lines
+    if (on_bad_line == "error") throw_error(message, goes_on ? "; expected one object a line" : "");
+    count_bad_lines("skipped: " + way, {1, message}, bad);
+    return {};
   }
 }
 
