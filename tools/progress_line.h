@@ -8,7 +8,7 @@
 
 #include "framework/format/whole.h"
 #include "framework/util/format.h"
-#include "framework/util/peak_memory.h"
+#include "framework/util/memory_sizes.h"
 #include "framework/util/progress_bar.h"
 
 namespace anymesh {

@@ -3,26 +3,13 @@
 #include <ATen/Functions.h>
 #include <sys/resource.h>
 
-#include <algorithm>
-#include <fstream>
-
 #include "framework/comm/agreement.h"
 #include "framework/util/format.h"
+#include "framework/util/memory_sizes.h"
 #include "framework/zero/stage.h"
 
 namespace anymesh {
 namespace {
-
-// Returns the bytes that all processes of this machine, or of its container, can have at most.
-double machine_memory() {
-  std::ifstream info("/proc/meminfo"), limit("/sys/fs/cgroup/memory.max");
-  double bytes = 0, most = 0;
-  for (std::string word; info >> word;) {
-    double kib = 0;
-    if ((word == "MemTotal:" || word == "SwapTotal:") && info >> kib) bytes += kib * 1024;
-  }
-  return limit >> most && most < bytes ? most : bytes;  // the file says "max" for none
-}
 
 double state_bytes(const StageModule& stage, const ZeroConfig& zero, const ProcessGrid& grid) {
   const ZeroStage partitions = zero.stage;
@@ -51,7 +38,7 @@ void check_memory(const StageModule& stage, const Config& config, const ProcessG
                         config.engine.model.seq_length;
   torch::Tensor here = torch::full({1}, states + tokens, torch::kDouble);
   local.all_reduce(here);
-  double there = machine_memory();
+  auto there = static_cast<double>(machine_memory());
   rlimit limit{};
   const char* what = "this machine has ";
   double needed = here.item<double>();

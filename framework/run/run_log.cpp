@@ -15,7 +15,7 @@
 #include "framework/cuda/cuda.h"
 #include "framework/util/format.h"
 #include "framework/util/input_file.h"
-#include "framework/util/peak_memory.h"
+#include "framework/util/memory_sizes.h"
 #include "framework/util/printable.h"
 
 namespace anymesh {

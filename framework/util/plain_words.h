@@ -4,29 +4,19 @@
 
 #include <cstdint>
 #include <exception>
-#include <fstream>
 #include <new>
 #include <string>
 #include <string_view>
 #include <system_error>
 
 #include "framework/util/format.h"
+#include "framework/util/memory_sizes.h"
 #include "framework/util/parse_number.h"
 #include "framework/util/printable.h"
 
 namespace anymesh {
 
 // Says what libraries' errors mean. A library does not know which limit or file its caller met.
-
-// Returns the bytes of memory that are free on this machine, 0 if unknown.
-inline int64_t free_memory() {
-  std::ifstream info("/proc/meminfo");
-  for (std::string word; info >> word;) {
-    int64_t kib = 0;
-    if (word == "MemAvailable:" && info >> kib) return kib * 1024;
-  }
-  return 0;
-}
 
 // "not enough memory for 80.00 GB: 23.50 GB are free, and `ulimit -v` allows this process 4.00 GB".
 // 0 bytes: an unknown number.

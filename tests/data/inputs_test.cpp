@@ -5,7 +5,7 @@
 
 #include "framework/data/inputs/document_reader.h"
 #include "framework/data/inputs/input_list.h"
-#include "framework/util/peak_memory.h"
+#include "framework/util/memory_sizes.h"
 #include "tests/data/compressed.h"
 #include "tests/data/data_files.h"
 

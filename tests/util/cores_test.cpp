@@ -29,6 +29,30 @@ TEST(Cores, TheLowestQuotaOfTheGroupAndThoseAboveItHolds) {
   fs::remove_all(root);
 }
 
+TEST(Cores, QuotasOfTheFirstVersionOfControlGroupsHoldToo) {
+  const fs::path root = fs::temp_directory_path() / ("anymesh_cores1_" + std::to_string(getpid()));
+  fs::create_directories(root / "cpu" / "docker");
+  const auto write = [&](const fs::path& file, const std::string& text) {
+    std::ofstream(root / file) << text;
+  };
+  write("self", "5:cpuset:/\n4:cpu,cpuacct:/docker\n0::/docker\n");
+  const auto quota = [&] { return cpu_quota(root, root / "self"); };
+  EXPECT_EQ(quota(), 0);
+  write("cpu/docker/cpu.cfs_quota_us", "250000\n");
+  EXPECT_EQ(quota(), 0);
+  write("cpu/docker/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(quota(), 2.5);
+  write("cpu/docker/cpu.cfs_quota_us", "-1\n");  // no limit
+  EXPECT_EQ(quota(), 0);
+  write("self", "4:cpuacct,cpu:/of/the/host\n");  // a container sees its own group as the root
+  write("cpu/cpu.cfs_quota_us", "50000\n");
+  write("cpu/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(quota(), 0.5);
+  write("self", "5:cpuset:/docker\n");  // another controller's group
+  EXPECT_EQ(quota(), 0);
+  fs::remove_all(root);
+}
+
 TEST(Cores, AQuotaIsRoundedUpToWholeCores) {
   EXPECT_EQ(cores_within(0, 64), 64);
   EXPECT_EQ(cores_within(1.5, 64), 2);

@@ -8,7 +8,7 @@
 #include "framework/format/io/block_writer.h"
 #include "framework/format/io/crc32.h"
 #include "framework/format/torch_file/torch_file.h"
-#include "framework/util/peak_memory.h"
+#include "framework/util/memory_sizes.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/fixtures.h"
 
