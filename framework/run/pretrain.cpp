@@ -7,24 +7,20 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <numeric>
-#include <set>
 
-#include "framework/checkpoint/args.h"
-#include "framework/checkpoint/load/find_loadable_tags.h"
-#include "framework/checkpoint/save/retention.h"
 #include "framework/checkpoint/save/save_folder.h"
 #include "framework/comm/agreement.h"
 #include "framework/comm/mpi_job.h"
 #include "framework/comm/thread_job.h"
 #include "framework/config/parse.h"
-#include "framework/format/layout.h"
 #include "framework/profile/report.h"
 #include "framework/run/brief_waits.h"
+#include "framework/run/checkpoint_args.h"
 #include "framework/run/datasets.h"
 #include "framework/run/device.h"
 #include "framework/run/launch.h"
 #include "framework/run/memory_check.h"
+#include "framework/run/plan_saves.h"
 #include "framework/run/run_log.h"
 #include "framework/run/trainer.h"
 #include "framework/util/cores.h"
@@ -40,8 +36,8 @@ namespace anymesh {
 namespace {
 
 // Sets this rank's number of threads: OMP_NUM_THREADS if set, else its share of the cores that it
-// may run on, within the container's quota. The machine's ranks that may run on the same cores share
-// them.
+// may run on, within the container's quota. The machine's ranks that may run on the same cores
+// share them.
 void set_threads(Communicator& local) {
   cpu_set_t cores;
   CPU_ZERO(&cores);
@@ -114,35 +110,6 @@ Datasets make_same_datasets(const Config& config, const BatchPlan& plan, Engine&
   return data;
 }
 
-// Checks, before the first step, that there is space for the run's saves. Adds lines to `report`.
-void plan_saves(const CheckpointConfig& c, const BatchPlan& plan, Engine& engine,
-                std::vector<std::string>& report) {
-  if (c.save.empty()) return;
-  const int64_t done = engine.state().iteration, last = plan.train_iters;
-  const auto multiples = [&](int64_t interval) {
-    return interval > 0 ? std::max<int64_t>(0, last / interval - done / interval) : 0;
-  };
-  const int64_t interval = c.save_interval, retain = c.save_retain_interval,
-                step = interval > 0 ? interval / std::gcd(interval, retain) : 0,  // unit: `retain`
-      both = retain > 0 && step <= last / retain ? step * retain : 0;
-  const bool one_more = c.save_interval == 0 || last % c.save_interval != 0,
-             retains_it = one_more && retain > 0 && last % retain == 0;
-  const SavePlan saves{.folder = c.save,
-                       .saves = multiples(c.save_interval) + (one_more ? 1 : 0),
-                       .limit = save_limit(c),
-                       .retain_interval = retain,
-                       .retained = multiples(both) + (retains_it ? 1 : 0)};
-  SaveSize size;
-  try {
-    size = engine.save_size(c.save, save_options(c));
-  } catch (const CollectiveError& error) {
-    throw CollectiveError("--save " + c.save + ": " + error.what());
-  }
-  all_or_none(*engine.grid().world, [&] {
-    for (std::string& line : preflight(size, saves)) report.push_back(std::move(line));
-  });
-}
-
 // Returns the lines on model, memory and data, which are printed below the mesh. Collective.
 std::vector<std::string> describe(const ModelFacts& model, const Datasets& data,
                                   const Engine& engine) {
@@ -211,39 +178,6 @@ Outputs claim_outputs(const Config& config, Communicator& world) {
   return outputs;
 }
 
-LoadOptions load_choice(const CheckpointConfig& c) {
-  return {.tag = c.load_tag, .universal = c.universal_checkpoint};
-}
-
-// Sets the flags of the model, which stand behind the framework's in the table, and those of the
-// tokenizer, as --use-checkpoint-args asks.
-void take_checkpoint_args(FlagTable& flags, size_t first_of_model, const Config& config,
-                          std::vector<std::string>& notes) {
-  constexpr const char* kTokenizer[] = {"tokenizer-type",   "vocab-file",
-                                        "merge-file",       "tokenizer-model",
-                                        "tiktoken-pattern", "tiktoken-num-special-tokens",
-                                        "vocab-size"};
-  const std::string& folder = config.checkpoint.load;
-  const Value metadata = saved_metadata(folder, load_choice(config.checkpoint)),
-              args = metadata ? metadata.find(keys::kArgs) : Value();
-  if (!args) {
-    notes.push_back("--use-checkpoint-args: --load " + folder +
-                    (metadata ? " holds a checkpoint without args" : " holds no checkpoint yet") +
-                    "; the flags hold");
-    return;
-  }
-  const auto given = [&](const char* flag) { return flags.given(flag); };
-  const bool own_tokenizer = config.data.mock_data || std::ranges::any_of(kTokenizer, given);
-  std::set<std::string> wanted;
-  if (!own_tokenizer) wanted.insert(std::begin(kTokenizer), std::end(kTokenizer));
-  for (size_t i = first_of_model; i < flags.flags().size(); ++i)
-    if (const FlagTable::Flag& flag = flags.flags()[i]; flag.origin.empty())
-      wanted.insert(flag.name);
-  read_args(flags, args, [&](const Setting& setting) { return wanted.contains(setting.flag); });
-  notes.push_back("--use-checkpoint-args: flags that the command line lacks are those of " +
-                  args.where());
-}
-
 // A rank's flags and model. They are read before there are other ranks, because the flags say how
 // to start these and how long to wait for them.
 struct CommandLine {
@@ -295,27 +229,6 @@ void check_start(Communicator& world, const CommandLine& line) {
   told.emplace_back("tag_validation" + of_json,
                     kTagValidations[static_cast<size_t>(line.config.engine.tag_validation)]);
   check_same(world, told);
-}
-
-// Returns the tokenizer's vocabulary, with the checkpoint's size if that is larger, since
-// model makers pad theirs. A checkpoint with more than kMostPadding extra entries has another
-// tokenizer's vocabulary. Collective.
-Vocabulary vocabulary_of_run(const Config& config, Communicator& world,
-                             std::vector<std::string>& notes) {
-  constexpr int64_t kMostPadding = 4096;
-  const CheckpointConfig& c = config.checkpoint;
-  Vocabulary vocabulary;
-  all_or_none(world, [&] { vocabulary = vocabulary_of(config.data); });
-  const int own = vocabulary.size;
-  check_same(world, {{"the vocabulary's size", std::to_string(own)},
-                     {"the token that ends documents", std::to_string(vocabulary.eod)}});
-  if (config.data.tokenizer_type == "NullTokenizer" || c.load.empty()) return vocabulary;
-  const int64_t saved = max_over(world, saved_vocabulary(saved_metadata(c.load, load_choice(c))));
-  if (saved <= own || saved - own > kMostPadding) return vocabulary;
-  notes.push_back(c10::str("the vocabulary of the checkpoint has ", saved,
-                           " entries, the tokenizer ", own,
-                           ": the model keeps those that no text has, padding of its makers"));
-  return {static_cast<int>(saved), vocabulary.eod};
 }
 
 // Completes the flags by the vocabulary and the model's facts. Collective.
