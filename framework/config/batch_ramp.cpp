@@ -38,14 +38,12 @@ BatchRamp parse_batch_ramp(const std::vector<std::string>& values, int64_t full)
     valid = number && *number >= 1 && *number <= INT32_MAX;
     if (valid) *fields[i] = *number;
   }
-  require(valid, given + ": expected the first size, the increment, and the samples until " +
-                     with("--global-batch-size", full) + ", all at least 1");
-  require(
-      ramp.start < full && (full - ramp.start) % ramp.increment == 0,
-      given + ": " + with("--global-batch-size", full) + " must be " + values[0] +
-          " and a positive multiple of " + values[1] + "; use --global-batch-size " +
-          std::to_string(ramp.start + std::max<int64_t>(1, (full - ramp.start) / ramp.increment) *
-                                          ramp.increment));
+  require(valid, given, ": expected the first size, the increment, and the samples until ",
+          with("--global-batch-size", full), ", all at least 1");
+  require(ramp.start < full && (full - ramp.start) % ramp.increment == 0, given, ": ",
+          with("--global-batch-size", full), " must be ", values[0], " and a positive multiple of ",
+          values[1], "; use --global-batch-size ",
+          ramp.start + std::max<int64_t>(1, (full - ramp.start) / ramp.increment) * ramp.increment);
   return ramp;
 }
 

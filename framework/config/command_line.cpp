@@ -4,8 +4,8 @@
 #include <cxxopts.hpp>
 #include <sstream>
 #include <string_view>
+#include <type_traits>
 
-#include "framework/config/config.h"
 #include "framework/config/foreign_flags.h"
 #include "framework/util/errors.h"
 #include "framework/util/format.h"
@@ -14,15 +14,17 @@
 namespace anymesh {
 namespace {
 
+// The words behind a flag, for --help: "" for a switch, "TEXT..." for a list.
 std::string value_name(const FlagTable::Field& field) {
-  if (std::holds_alternative<bool*>(field)) return "";
-  if (std::holds_alternative<std::string*>(field)) return "TEXT";
-  if (std::holds_alternative<std::vector<std::string>*>(field)) return "TEXT...";
-  if (std::holds_alternative<std::vector<int>*>(field)) return "N|[N,N,...]";
-  const bool is_real = std::holds_alternative<double*>(field) ||
-                       std::holds_alternative<Number*>(field) ||
-                       std::holds_alternative<std::optional<double>*>(field);
-  return is_real ? "X" : "N";
+  return std::visit(
+      []<class T>(T*) {
+        if constexpr (std::is_same_v<T, bool>) return "";
+        if constexpr (std::is_same_v<T, std::string>) return "TEXT";
+        if constexpr (std::is_same_v<T, std::vector<std::string>>) return "TEXT...";
+        if constexpr (std::is_same_v<T, std::vector<int>>) return "N|[N,N,...]";
+        return std::is_integral_v<T> ? "N" : "X";
+      },
+      field);
 }
 
 bool is_flag(const std::string& arg) { return arg.starts_with("--") && arg.size() > 2; }
@@ -34,9 +36,8 @@ enum class Kind { kUnknown, kSwitch, kValue, kList };
 Kind kind_of(const FlagTable& flags, const std::string& name) {
   if (name == "help" || name == "version") return Kind::kSwitch;
   if (const FlagTable::Flag* flag = flags.find(name)) {
-    if (std::holds_alternative<bool*>(flag->field)) return Kind::kSwitch;
-    const bool is_list = std::holds_alternative<std::vector<std::string>*>(flag->field);
-    return is_list ? Kind::kList : Kind::kValue;
+    const std::string values = value_name(flag->field);
+    return values.empty() ? Kind::kSwitch : values == "TEXT..." ? Kind::kList : Kind::kValue;
   }
   const Foreign* foreign = find_foreign(foreign_flags(), name);
   return !foreign ? Kind::kUnknown : foreign->takes_value ? Kind::kValue : Kind::kSwitch;
@@ -113,9 +114,12 @@ std::string help_text(const FlagTable& flags) {
   options.set_width(100).custom_help("[--flag value | --flag=value]...");
   std::vector<std::string> groups;
   for (const FlagTable::Flag& flag : flags.flags()) {
-    const bool required = flag.default_text == "required";
-    const std::string help =
-        flag.help + (required ? " (required)" : " (default: " + flag.default_text + ")");
+    const std::string& shown = flag.rule.shown;
+    std::string help = flag.help;
+    if (!flag.rule.choices.empty()) help += "; one of " + joined(flag.rule.choices);
+    for (const std::string& need : flag.rule.needs)  // those that need no explanation
+      if (condition_of(need) == need) help += "; needs " + need;
+    help += shown == "required" ? " (required)" : " (default: " + shown + ")";
     const std::string value = value_name(flag.field);
     options.add_option(flag.group, "", flag.name, help,
                        value.empty() ? cxxopts::value<bool>() : cxxopts::value<std::string>(),

@@ -95,6 +95,14 @@ struct DataConfig {
   bool mock_data = false;
 
   int eod_token = -1;  // the token that ends documents, from the tokenizer; -1 = none
+
+  // Fills in a tokenizer_type that no flag gives.
+  void choose_tokenizer() {
+    if (tokenizer_type.empty())
+      tokenizer_type = mock_data             ? "NullTokenizer"
+                       : !vocab_file.empty() ? "GPT2BPETokenizer"
+                                             : "ByteLevelTokenizer";
+  }
 };
 
 // Whether a --tokenizer-type takes a --tokenizer-model.
@@ -193,8 +201,9 @@ BatchPlan plan_batches(const Config& config, int world_size);
 EngineConfig engine_config(const Config& config, const BatchPlan& plan,
                            std::shared_ptr<const SaveLock> save_lock);
 
-// Throws UserError, naming the flags, unless `config` can run on `world_size` ranks. A model adds
-// its own rules: its validate(config, model, world_size) calls this one first.
+// Throws UserError, naming the flags, unless `config` can run on `world_size` ranks. Checks the
+// rules of the table again, for a Config that no flags have filled. A model adds its own rules: its
+// validate(config, model, world_size) calls this one first.
 void validate(const Config& config, int world_size);
 
 }  // namespace anymesh

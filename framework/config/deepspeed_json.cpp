@@ -1,7 +1,7 @@
 #include "framework/config/deepspeed_json.h"
 
 #include <algorithm>
-#include <limits>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string_view>
@@ -157,7 +157,7 @@ struct Reader {
     for (const auto& [name, value] : section.items()) {
       const std::string key = prefix + name;
       if (is_section(key)) {
-        if (!value.is_object()) throw UserError(origin(key, value) + ": expected an object");
+        expect(value.is_object(), key, value, "an object");
         read_section(value, key + ".");
       } else if (is_off(section, prefix, name)) {
         ignored.push_back(key);
@@ -191,10 +191,9 @@ struct Reader {
   void read_key(const std::string& key, const Json& value) {
     if (const auto* it = std::ranges::find(kFlagKeys, std::string_view(key), &FlagKey::path);
         it != std::end(kFlagKeys)) {
-      if (value.is_structured()) throw UserError(origin(key, value) + ": expected one value");
+      expect(!value.is_structured(), key, value, "one value");
       const bool takes_text = std::holds_alternative<std::string*>(flags.find(it->flag)->field);
-      if (takes_text && !value.is_string())
-        throw UserError(origin(key, value) + ": expected a text");
+      expect(!takes_text || value.is_string(), key, value, "a text");
       flags.set(it->flag, origin(key, value),
                 {takes_text ? value.get<std::string>() : value.dump()});
     } else if (key == "data_types.grad_accum_dtype" && is_one_of(text_of(value), kHalfSums)) {
@@ -221,9 +220,8 @@ struct Reader {
   }
 
   void read_betas(const std::string& key, const Json& value) {
-    if (!value.is_array() || value.size() != 2 || !value[0].is_number() || !value[1].is_number()) {
-      throw UserError(origin(key, value) + ": expected two numbers, as [0.9, 0.999]");
-    }
+    expect(value.is_array() && value.size() == 2 && value[0].is_number() && value[1].is_number(),
+           key, value, "two numbers, as [0.9, 0.999]");
     flags.set("adam-beta1", origin(key + "[0]", value[0]), {value[0].dump()});
     flags.set("adam-beta2", origin(key + "[1]", value[1]), {value[1].dump()});
   }
@@ -234,27 +232,26 @@ struct Reader {
     const auto is_named = [&](std::string_view name) {  // DeepSpeed does not mind the case
       return std::ranges::equal(text, name, {}, lower, lower);
     };
-    if (const auto* name = std::ranges::find_if(kTagValidations, is_named);
-        name != std::end(kTagValidations)) {
-      config.engine.tag_validation = static_cast<TagValidation>(name - kTagValidations);
-      return;
-    }
-    throw UserError(origin(key, value) + ": expected \"Ignore\", \"Warn\" or \"Fail\"");
+    const auto* name = std::ranges::find_if(kTagValidations, is_named);
+    expect(name != std::end(kTagValidations), key, value, R"("Ignore", "Warn" or "Fail")");
+    config.engine.tag_validation = static_cast<TagValidation>(name - kTagValidations);
   }
 
   void read_scale_power(const std::string& key, const Json& value) {
-    if (!value.is_number_unsigned() || value.get<uint64_t>() > 62)
-      throw UserError(origin(key, value) + ": expected an integer between 0 and 62");
+    expect(value.is_number_unsigned() && value.get<uint64_t>() <= 62, key, value,
+           "an integer between 0 and 62");
     flags.set("initial-loss-scale", origin(key, value),
               {std::to_string(uint64_t{1} << value.get<uint64_t>())});
   }
 
   void read_accumulation(const std::string& key, const Json& value) {
-    if (!value.is_number_unsigned() || value.get<uint64_t>() < 1 ||
-        value.get<uint64_t>() > uint64_t{std::numeric_limits<int>::max()}) {
-      throw UserError(origin(key, value) + ": expected a positive integer");
-    }
+    expect(value.is_number_unsigned() && value.get<uint64_t>() - 1 < INT32_MAX, key, value,
+           "a positive integer");
     config.batch.gradient_accumulation_steps = value.get<int>();
+  }
+
+  void expect(bool holds, const std::string& key, const Json& value, const char* what) const {
+    if (!holds) throw UserError(origin(key, value) + ": expected " + what);
   }
 
   // "zero_optimization.stage 1 of ds_config.json"

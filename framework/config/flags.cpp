@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 #include <stdexcept>
 #include <type_traits>
 
@@ -94,11 +95,58 @@ std::string text_of(const Setting::Value& value) {
 std::string words_of(const FlagTable::Flag& flag, const Setting::Value& value) {
   std::string words = "--" + flag.name;
   if (auto* p = std::get_if<bool>(&value)) return *p == flag.on ? words : "";
+  if (auto* p = std::get_if<std::string>(&value); p && p->empty()) return "";
   if (auto* p = std::get_if<std::vector<std::string>>(&value)) {
     for (const std::string& item : *p) words += " " + shell_word(item);
     return words;
   }
   return words + " " + shell_word(text_of(value));
+}
+
+// The source of a value, or the words that would set it.
+std::string said(const FlagTable::Flag& flag) {
+  return flag.origin.empty() ? words_of(flag, value_of(flag.field)) : flag.origin;
+}
+
+bool is_changed(const FlagTable::Flag& flag) { return value_of(flag.field) != flag.default_value; }
+
+void check_choice(const FlagTable::Flag& flag) {
+  const auto* text = std::get_if<std::string*>(&flag.field);
+  const std::vector<std::string>& choices = flag.rule.choices;
+  if (text && !choices.empty() && std::ranges::find(choices, **text) == choices.end())
+    throw UserError(said(flag) + ": expected one of " + joined(choices));
+}
+
+double number_of(const Setting::Value& value) {
+  if (auto* p = std::get_if<int64_t>(&value)) return static_cast<double>(*p);
+  auto* p = std::get_if<double>(&value);
+  return p ? *p : std::nan("");
+}
+
+// "must be in [0, 1)", "must be positive".
+std::string range_text(const FlagRule& rule) {
+  const auto text = [](double number) { return text_of(Setting::Value(number)); };
+  const double low = std::max(rule.least, rule.above), high = std::min(rule.most, rule.below);
+  if (std::isfinite(low) && std::isfinite(high))
+    return (low == rule.least ? "must be in [" : "must be in (") + text(low) + ", " + text(high) +
+           (high == rule.most ? "]" : ")");
+  if (std::isfinite(high)) return "must be at most " + text(high);
+  if (rule.above == low && std::isfinite(low)) return "must be positive";
+  if (!std::isfinite(low)) return "has no default";
+  return low == 0 ? "must not be negative" : "must be at least " + text(low);
+}
+
+void check_value(const FlagTable::Flag& flag) {
+  const FlagRule& rule = flag.rule;
+  const Setting::Value value = value_of(flag.field);
+  check_choice(flag);
+  const double number = number_of(value);
+  const bool is_missing = !is_changed(flag);
+  if (!is_missing &&
+      !(number < rule.least || number > rule.most || number <= rule.above || number >= rule.below))
+    return;
+  throw UserError("--" + flag.name + " (" + text_of(value) + ") " +
+                  (is_missing ? "is required and " : "") + range_text(rule));
 }
 
 }  // namespace
@@ -107,19 +155,21 @@ void FlagTable::add(Flag flag) {
   if (find(flag.name)) throw std::logic_error("flag --" + flag.name + " is declared twice");
   if (auto* p = std::get_if<bool*>(&flag.field)) {
     flag.on = !**p;
-    flag.default_text = "off";  // the flag's default; the field may well be true
-    if (!flag.on && flag.dest.empty() && !flag.name.starts_with("no-")) {
+    flag.rule.shown = "off";  // the flag's default; the field may well be true
+    if (!flag.on && flag.rule.dest.empty() && !flag.name.starts_with("no-")) {
       throw std::logic_error("--" + flag.name +
                              " clears its field: its name must begin with no-, or give its dest");
     }
   }
-  if (flag.dest.empty()) {
+  std::string& dest = flag.rule.dest;
+  if (dest.empty()) {
     // This is argparse's rule as Megatron uses it. "--no-x", which clears a true value, has the
     // attribute "x". "--no-load-rng", which sets a false value, has "no_load_rng".
-    flag.dest = flag.on ? flag.name : flag.name.substr(std::string_view("no-").size());
-    std::replace(flag.dest.begin(), flag.dest.end(), '-', '_');
+    dest = flag.on ? flag.name : flag.name.substr(std::string_view("no-").size());
+    std::replace(dest.begin(), dest.end(), '-', '_');
   }
-  if (flag.default_text.empty()) flag.default_text = text_of(value_of(flag.field));
+  flag.default_value = value_of(flag.field);
+  if (flag.rule.shown.empty()) flag.rule.shown = text_of(flag.default_value);
   flags_.push_back(std::move(flag));
 }
 
@@ -163,6 +213,7 @@ void FlagTable::set(std::string_view name, const std::string& origin,
   } else if (value_of(flag.field) != before) {
     throw UserError(flag.origin + " and " + origin + " contradict each other; keep one of them");
   }
+  check_choice(flag);
 }
 
 const std::string& FlagTable::origin(std::string_view name) const {
@@ -173,10 +224,55 @@ std::vector<Setting> FlagTable::settings() const {
   std::vector<Setting> settings;
   for (const Flag& flag : flags_) {
     const Setting::Value value = value_of(flag.field);
-    settings.push_back(
-        {flag.name, flag.dest, value, text_of(value), !flag.origin.empty(), words_of(flag, value)});
+    settings.push_back({flag.name, flag.rule.dest, value, text_of(value), !flag.origin.empty(),
+                        words_of(flag, value)});
   }
   return settings;
+}
+
+bool FlagTable::holds(std::string_view condition) const {
+  condition = condition_of(condition);
+  constexpr std::string_view kWithout = " without ";
+  if (const size_t at = condition.find(kWithout); at != condition.npos)
+    return holds(condition.substr(0, at)) && !holds(condition.substr(at + kWithout.size()));
+  const Flag* flag = nullptr;
+  bool met = false, has_values = true, above = false;
+  for (const std::string_view word : split(condition, ' ')) {
+    if (word.starts_with("--")) {
+      met |= !has_values && is_changed(*flag);
+      flag = &flags_[index_of(word.substr(2))];
+      has_values = false;
+    } else if (word == "above") {
+      above = true;
+    } else if (word != "or") {
+      const Setting::Value value = value_of(flag->field);
+      met |= std::exchange(above, false) ? number_of(value) > parse_number<double>(word).value()
+                                         : text_of(value) == word;
+      has_values = true;
+    }
+  }
+  return met || (!has_values && is_changed(*flag));
+}
+
+void FlagTable::check(size_t first) const {
+  for (const Flag& flag : std::span(flags_).subspan(first)) {
+    if (!is_changed(flag) && flag.rule.shown != "required") continue;
+    check_value(flag);
+    for (const std::string_view need : flag.rule.needs) {
+      if (holds(need)) continue;
+      const std::string_view asked = condition_of(need);
+      const bool one_value = asked.find(' ') != asked.npos && asked.rfind("--") == 0;
+      throw UserError(
+          said(flag) + " has no effect without " + std::string(need) +
+          (one_value ? "; got " + said(*find(asked.substr(2, asked.find(' ') - 2))) : ""));
+    }
+    for (const std::string_view other : flag.rule.excludes) {
+      if (!holds(other)) continue;
+      const Flag* alone = find(other.substr(2));  // null if there are more words
+      throw UserError(said(flag) + " does not work with " +
+                      (alone ? said(*alone) + "; keep one of them" : std::string(other)));
+    }
+  }
 }
 
 }  // namespace anymesh

@@ -1,18 +1,25 @@
-// The table of flags. Each flag is declared once, with its group, its help and the field it sets.
-// The value of the field at that moment is the default.
+// The table of flags. Each flag is declared once, in a row: its name, the field it sets, its help,
+// and the rules for its value. The value of the field at that moment is the default.
 //
 //   flags.group("Parallelism");
-//   flags.add("tensor-model-parallel-size", config.parallel.tp, "ranks that share each layer");
+//   flags.add("tensor-model-parallel-size", config.parallel.tp, "...", {.least = 1});
 //   flags.add("no-bias-gelu-fusion", gpt.bias_gelu_fusion, "...");  // a true bool: switched off
 //   flags.add("data-path", config.data.data_path, "...");           // of texts: takes 1..n values
 //   flags.add("moe-layer-freq", gpt.moe_layer_freq, "...");         // of integers: 2 or [0,1,1]
-//   flags.add("disable-bias-linear", gpt.add_bias_linear, "...", "", "add_bias_linear");  // dest
+//   flags.add("lr", engine.schedule.max_lr, "peak learning rate", "required");
+//   flags.add("min-lr", engine.schedule.min_lr, "floor of the decay",
+//             {.least = 0, .excludes = {"--lr-decay-style constant"}});
+//
+// Rules never refuse a default, so a refusal is always about a flag that was given, or is required.
+// Rules that compare several numbers, or look at the mesh, are in validate.cpp and the model's
+// config.
 //
 // Several sources (flags, JSON keys) may set the same flag. If two of them disagree, set() throws
 // and names both. It refuses text that does not parse in full ("1e-3x", "2.5" for an integer,
-// "nan") and negative integers for unsigned fields.
+// "nan"), negative integers for unsigned fields, and values that are not among a row's choices.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -42,8 +49,33 @@ struct Setting {
   Value value;       // the attribute's value; monostate = an unset optional; one integer is no list
   std::string text;  // `value`, printable
   bool given = false;
-  std::string words = {};  // of a command line that sets it; none for a switch that is off
+  std::string words = {};  // of a command line that sets it; none for a switch that is off or ""
 };
+
+// A change of a model's flag makes checkpoints unfit (kModel), or changes what training makes of
+// them (kTraining), or neither.
+enum class Decides { kModel, kTraining, kNothing };
+
+// The rules of a row, each of them optional. Conditions are written as on a command line, and are
+// part of the message:
+//
+//   "--save"                        the flag has another value than its default
+//   "--rope-type yarn or dynamic"   it has one of these values; or "--num-experts above 1"
+//   "--save or --load"              one of the two; or "--load without --save"
+//   "--finetune, which starts..."   an explanation follows a comma, semicolon or colon
+struct FlagRule {
+  std::string shown = {};  // the default in --help, where a 0 or "" stands for it; or "required"
+  std::string dest = {};   // the attribute, where argparse does not derive it from the name
+  std::vector<std::string> choices = {};
+  double least = -HUGE_VAL, most = HUGE_VAL, above = -HUGE_VAL, below = HUGE_VAL;
+  std::vector<std::string> needs = {}, excludes = {};
+  Decides decides = Decides::kModel;
+};
+
+// The condition without its explanation.
+inline std::string_view condition_of(std::string_view text) {
+  return text.substr(0, text.find_first_of(",;:"));
+}
 
 class FlagTable {
  public:
@@ -54,10 +86,10 @@ class FlagTable {
   struct Flag {
     std::string name, group, help;
     Field field;
-    std::string default_text;  // for --help: "1e-08", "off", "required"
-    std::string dest;          // see Setting
-    bool on = true;            // the value of a bool when its flag is given
-    std::string origin = {};   // the source that set it first: "--lr 1e-3"; empty = default
+    FlagRule rule;                      // completed: `shown` and `dest` are never empty
+    bool on = true;                     // the value of a bool when its flag is given
+    Setting::Value default_value = {};  // the field's
+    std::string origin = {};            // the source that set it first: "--lr 1e-3"
   };
 
   // REQUIRES: the fields given to add() outlive the table.
@@ -68,13 +100,13 @@ class FlagTable {
 
   // Sets the --help heading of the flags added from here on.
   void group(std::string title) { group_ = std::move(title); }
-  // `default_text` is for --help, where a field's 0 or "" stands for something: "--train-iters".
-  // `dest` is for flags whose attribute argparse does not derive from the name.
   template <class T>
-  void add(std::string name, T& field, std::string help, std::string default_text = "",
-           std::string dest = "") {
-    add({std::move(name), group_, std::move(help), &field, std::move(default_text),
-         std::move(dest)});
+  void add(std::string name, T& field, std::string help, FlagRule rule = {}) {
+    add({std::move(name), group_, std::move(help), &field, std::move(rule)});
+  }
+  template <class T>
+  void add(std::string name, T& field, std::string help, const char* shown) {
+    add(std::move(name), field, std::move(help), FlagRule{.shown = shown});
   }
 
   // Gives the flag a second name, as another program spells it. REQUIRES: the flag exists.
@@ -95,6 +127,11 @@ class FlagTable {
   const std::string& description() const { return description_; }
   const std::vector<Flag>& flags() const { return flags_; }
   std::vector<Setting> settings() const;
+
+  // Throws UserError if a value breaks the rules of its row, for all rows from `first` on.
+  void check(size_t first = 0) const;
+  // Whether a rule's condition is met. REQUIRES: the table has its flags.
+  bool holds(std::string_view condition) const;
 
  private:
   void add(Flag flag);

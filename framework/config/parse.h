@@ -7,7 +7,7 @@
 // they may repeat but not contradict each other. Megatron flags that change no result here are
 // accepted and answered with one note. Other problems are refused with a message: unknown flags
 // (with the nearest known one), Megatron features that this version lacks, values that do not
-// parse, and flags without effect beside the others (--min-lr with a constant rate).
+// parse, and all that the rules of the table refuse (FlagTable::check).
 #pragma once
 
 #include <functional>

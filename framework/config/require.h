@@ -1,6 +1,6 @@
-// Helpers that phrase validation rules, for this folder and for models:
+// Helpers that phrase rules between flags, for this folder and for models:
 //
-//   require(h % n == 0, with("--hidden-size", h) + " must be divisible by " + with("--...", n));
+//   require(h % n == 0, with("--hidden-size", h), " must be divisible by ", with("--...", n));
 //
 // throws "--hidden-size (8) must be divisible by --num-attention-heads (3)".
 #pragma once
@@ -20,16 +20,12 @@ std::string with(const char* flag, const T& value) {
   return text.str();
 }
 
-inline void require(bool holds, const std::string& message) {
-  if (!holds) throw UserError(message);
-}
-
-// "--save-interval (-1) must not be negative", or "--log-interval (0) must be at least 1".
-template <class T>
-void require_at_least(int least, const char* flag, T value) {
-  require(value >= least,
-          with(flag, value) + (least == 0 ? " must not be negative"
-                                          : " must be at least " + std::to_string(least)));
+template <class... Parts>
+void require(bool holds, const Parts&... message) {
+  if (holds) return;
+  std::ostringstream text;
+  (text << ... << message);
+  throw UserError(text.str());
 }
 
 }  // namespace anymesh

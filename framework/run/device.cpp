@@ -30,8 +30,8 @@ bool on_gpus(const DeviceConfig& config, const CudaDevices& mine, Communicator& 
 void check_features(const Config& config) {
   const std::string end = " is not for GPUs in this version; leave it out, or use --device cpu";
   const OffloadConfig& offload = config.engine.zero.offload;
-  require(offload.optimizer == "none", "--offload-optimizer" + end);
-  require(offload.param == "none", "--offload-param" + end);
+  require(offload.optimizer == "none", "--offload-optimizer", end);
+  require(offload.param == "none", "--offload-param", end);
 }
 
 // NCCL needs a GPU for each rank. Processes may see different GPUs under the same number, so this

@@ -28,12 +28,8 @@ class DeepspeedJsonTest : public testing::Test {
   // Returns the refusal of `json` beside the flags `args`, read into a fresh table.
   std::string refused(const std::string& json, const std::string& args = "") {
     std::ofstream(path) << json;
-    Config fresh;
-    FlagTable table("pretrain_gpt", "");
-    add_flags(table, fresh);
-    std::vector<std::string> all = words(args);
-    all.insert(all.end(), {"--deepspeed_config", path});
-    return refusal([&] { parse(table, fresh, all); });
+    GptCommandLine line;
+    return refusal([&] { line.read(args + " --deepspeed_config " + path); });
   }
 
   std::string path;
@@ -74,48 +70,14 @@ TEST_F(DeepspeedJsonTest, EveryKeyReachesItsField) {
                   "zero_optimization.offload_optimizer.pin_memory"));
 }
 
-TEST_F(DeepspeedJsonTest, ContradictionsNameBothSides) {
-  EXPECT_EQ(refused(R"({"gradient_clipping": 0.5})", "--clip-grad 1.0"),
-            "--clip-grad 1.0 and gradient_clipping 0.5 of " + path +
-                " contradict each other; keep one of them");
-  struct Case {
-    const char *json, *args, *key;
-  };
-  const Case cases[] = {
-      {R"({"train_batch_size": 8})", "--global-batch-size 4", "train_batch_size 8"},
-      {R"({"train_micro_batch_size_per_gpu": 2})", "--micro-batch-size 1",
-       "train_micro_batch_size_per_gpu 2"},
-      {R"({"zero_optimization": {"stage": 0}})", "--zero-stage 1", "zero_optimization.stage 0"},
-      {R"({"bf16": {"enabled": false}})", "--bf16", "bf16.enabled false"},
-      {R"({"optimizer": {"params": {"lr": 0.1}}})", "--lr 0.2", "optimizer.params.lr 0.1"},
-      {R"({"optimizer": {"params": {"betas": [0.9, 0.95]}}})", "--adam-beta2 0.999",
-       "optimizer.params.betas[1] 0.95"},
-      {R"({"optimizer": {"params": {"eps": 1e-6}}})", "--adam-eps 1e-8",
-       "optimizer.params.eps 1e-06"},
-      {R"({"optimizer": {"params": {"weight_decay": 0}}})", "--weight-decay 0.1",
-       "optimizer.params.weight_decay 0"},
-      {R"({"checkpoint": {"load_universal": false}})", "--load x --universal-checkpoint",
-       "checkpoint.load_universal false"},
-  };
-  for (const Case& c : cases) {
-    EXPECT_THAT(refused(c.json, c.args),
-                AllOf(HasSubstr(c.key), HasSubstr("contradict each other")))
-        << c.json;
-  }
-  EXPECT_EQ(
-      refused(R"({"gradient_clipping": 1, "bf16": {"enabled": true}})", "--clip-grad 1.0 --bf16"),
-      "");
-}
-
-// A template has both sections, switched on or off.
-TEST_F(DeepspeedJsonTest, HalfPrecisionsBesideEachOther) {
-  for (const char* json : {R"({"bf16": {"enabled": true}, "fp16": {"enabled": false}})",
-                           R"({"bf16": {"enabled": false}, "fp16": {"enabled": true}})",
-                           R"({"bf16": {"enabled": false}, "fp16": {"enabled": false}})"})
-    EXPECT_EQ(refused(json), "") << json;
-  EXPECT_EQ(refused(R"({"fp16": {"enabled": false}})", "--bf16"), "");
-  EXPECT_THAT(refused(R"({"bf16": {"enabled": true}, "fp16": {"enabled": true}})"),
-              HasSubstr("has no effect beside bf16.enabled true"));
+TEST_F(DeepspeedJsonTest, RefusalsAreThoseOfTheList) {
+  expect_refusals("deepspeed_refusals.txt", [&](const std::string& line) {
+    const size_t end = line.rfind('}') + 1;
+    std::string message = refused(line.substr(0, end), line.substr(end));
+    for (size_t at; (at = message.find(path)) != message.npos;)
+      message.replace(at, path.size(), "ds.json");
+    return message;
+  });
 }
 
 TEST_F(DeepspeedJsonTest, Fp16) {
@@ -124,19 +86,11 @@ TEST_F(DeepspeedJsonTest, Fp16) {
   EXPECT_TRUE(config.precision.fp16);
   EXPECT_EQ(config.precision.initial_loss_scale, 4096);
   EXPECT_EQ(config.precision.loss_scale_window, 50);
-  EXPECT_EQ(refused(R"({"fp16": {"enabled": true, "initial_scale_power": 12}})",
-                    "--initial-loss-scale 4096"),
-            "");
-  EXPECT_THAT(refused(R"({"fp16": {"enabled": true, "initial_scale_power": 63}})"),
-              HasSubstr("between 0 and 62"));
-  EXPECT_THAT(refused(R"({"fp16": {"enabled": false, "loss_scale": 8}})", "--fp16"),
-              HasSubstr("contradict"));
 }
 
 TEST_F(DeepspeedJsonTest, Fp16StartsWhereDeepSpeedDoes) {
   read(R"({"fp16": {"enabled": true}})");
   EXPECT_EQ(config.precision.initial_loss_scale, 65536);
-  EXPECT_EQ(refused(R"({"fp16": {"enabled": true}})", "--fp16 --loss-scale 128"), "");
 }
 
 // Flags give the values that a section lacks.
@@ -162,43 +116,6 @@ TEST_F(DeepspeedJsonTest, Offload) {
   EXPECT_EQ(config.engine.zero.offload.nvme_path, "/disk");
   EXPECT_EQ(ignored.size(), 5u);
   EXPECT_THAT(ignored, testing::Contains("zero_optimization.offload_param.buffer_size"));
-
-  const std::string offload = R"({"zero_optimization": {"offload_optimizer": )";
-  EXPECT_EQ(refused(offload + R"({"device": "none", "nvme_path": "/disk"}}})"), "");
-  EXPECT_EQ(refused(offload + R"({"device": "cpu"}}})", "--offload-optimizer cpu"), "");
-  EXPECT_THAT(refused(offload + R"({"device": "cpu"}}})", "--offload-optimizer nvme"),
-              HasSubstr("contradict"));
-  EXPECT_THAT(refused(offload + R"({"device": "nvme", "nvme_path": "/a"},
-                                   "offload_param": {"device": "nvme", "nvme_path": "/b"}}})"),
-              AllOf(HasSubstr("offload_optimizer.nvme_path \"/a\""),
-                    HasSubstr("offload_param.nvme_path \"/b\""), HasSubstr("contradict")));
-  EXPECT_THAT(refused(offload + R"({"device": "gpu"}}})"),
-              HasSubstr("zero_optimization.offload_optimizer.device \"gpu\" of " + path +
-                        ": expected one of none, cpu, nvme"));
-  EXPECT_THAT(refused(offload + R"({"device": 1}}})"), HasSubstr("device 1 of " + path));
-  EXPECT_THAT(refused(offload + R"({"devices": "cpu"}}})"),
-              HasSubstr("zero_optimization.offload_optimizer.devices is not a key"));
-}
-
-TEST_F(DeepspeedJsonTest, KeysWithoutEffectAreRefusedAsTheirFlagsAre) {
-  EXPECT_EQ(refused(R"({"checkpoint": {"load_universal": true}})"),
-            "checkpoint.load_universal true of " + path + " has no effect without --load");
-  EXPECT_EQ(refused(R"({"fp16": {"enabled": false}})", "--bf16 --loss-scale 8"),
-            "--loss-scale 8 has no effect without --fp16");
-}
-
-TEST_F(DeepspeedJsonTest, RefusesWhatThisVersionLacks) {
-  const std::pair<const char*, const char*> cases[] = {
-      {R"({"fp16": {"enabled": true, "consecutive_hysteresis": true}})",
-       "fp16.consecutive_hysteresis true"},
-      {R"({"optimizer": {"type": "Lamb"}})", "optimizer.type \"Lamb\""},
-      {R"({"optimizer": {"params": {"adam_w_mode": false}}})",
-       "optimizer.params.adam_w_mode false"},
-      {R"({"data_types": {"grad_accum_dtype": "fp8"}})", "data_types.grad_accum_dtype \"fp8\""},
-      {R"({"prescale_gradients": true})", "prescale_gradients true"},
-      {R"({"scheduler": {"type": "WarmupLR"}})", "--lr-decay-style"},
-  };
-  for (const auto& [json, key] : cases) EXPECT_THAT(refused(json), HasSubstr(key)) << json;
 }
 
 TEST_F(DeepspeedJsonTest, NotesThatSumsAreInFp32) {
@@ -209,18 +126,9 @@ TEST_F(DeepspeedJsonTest, NotesThatSumsAreInFp32) {
     EXPECT_THAT(notes, testing::ElementsAre("data_types.grad_accum_dtype \"" + dtype + "\" of " +
                                             path + ": gradients are summed in fp32 here"));
   }
-  EXPECT_EQ(refused(R"({"data_types": {"grad_accum_dtype": "float32"}})"), "");
 }
 
-TEST_F(DeepspeedJsonTest, FixedKeysTakeWhatHappensAnyway) {
-  EXPECT_EQ(refused(R"({"communication_data_type": null, "optimizer": {"type": "FusedAdam"}})"),
-            "");
-  EXPECT_EQ(refused(R"({"optimizer": {"type": "adamw"}})"), "");
-  EXPECT_EQ(refused(R"({"prescale_gradients": true})"),
-            "prescale_gradients true of " + path +
-                ": gradients are reduced first and scaled afterwards; accepted: false");
-  EXPECT_THAT(refused(R"({"communication_data_type": [null]})"),
-              HasSubstr("communication_data_type array of " + path));
+TEST_F(DeepspeedJsonTest, ValuesMayBeNestedWithoutLimit) {
   const std::string deep = std::string(100000, '[') + std::string(100000, ']');
   EXPECT_THAT(read("{\"aio\": " + deep + "}"), testing::ElementsAre("aio"));
   EXPECT_THAT(refused("{\"fp16\": {\"enabled\": " + deep + "}}"), HasSubstr("fp16.enabled array"));
@@ -228,39 +136,10 @@ TEST_F(DeepspeedJsonTest, FixedKeysTakeWhatHappensAnyway) {
               HasSubstr("offload_param.device array"));
 }
 
-TEST_F(DeepspeedJsonTest, UnknownKeysAreRefusedWithTheirPath) {
-  EXPECT_EQ(refused(R"({"train_batchsize": 8})"),
-            path + ": train_batchsize is not a key that this trainer knows");
-  EXPECT_EQ(refused(R"({"optimizer": {"params": {"momentum": 0.9}}})"),
-            path + ": optimizer.params.momentum is not a key that this trainer knows");
-}
-
-TEST_F(DeepspeedJsonTest, WrongTypesAreRefused) {
-  EXPECT_THAT(refused(R"({"train_batch_size": "8"})"),
-              HasSubstr("train_batch_size \"8\" of " + path + ": expected an integer"));
-  EXPECT_THAT(refused(R"({"train_batch_size": 8.5})"), HasSubstr("8.5 of "));
-  EXPECT_THAT(refused(R"({"train_batch_size": [8]})"), HasSubstr("expected one value"));
-  EXPECT_THAT(refused(R"({"gradient_clipping": "auto"})"), HasSubstr("expected a number"));
-  EXPECT_THAT(refused(R"({"bf16": {"enabled": 1}})"), HasSubstr("expected true or false"));
-  EXPECT_THAT(refused(R"({"bf16": true})"),
-              HasSubstr("bf16 true of " + path + ": expected an object"));
-  EXPECT_THAT(refused(R"({"optimizer": {"params": {"betas": [0.9]}}})"),
-              HasSubstr("optimizer.params.betas array of " + path + ": expected two numbers"));
-  for (const char* steps : {"0", "-1", "1.5", "\"2\"", "null", "4294967296"}) {
-    EXPECT_THAT(refused(R"({"gradient_accumulation_steps": )" + std::string(steps) + "}"),
-                HasSubstr("gradient_accumulation_steps " + std::string(steps) + " of " + path +
-                          ": expected a positive integer"));
-  }
-}
-
 TEST_F(DeepspeedJsonTest, BadFilesAreRefusedWithTheByte) {
-  EXPECT_THAT(refused(R"({"train_batch_size": 8,})"), HasSubstr(path + ": byte 24: "));
   EXPECT_THAT(refused(""), HasSubstr(path + ": byte 1: "));
   EXPECT_THAT(refused("[]"), HasSubstr(path + ": expected a JSON object"));
   EXPECT_THAT(refused(std::string(100000, '[')), HasSubstr(path + ": byte 100001: "));
-  EXPECT_THAT(refused(R"({"bf16": {"enabled": true, "enabled": false}})"),
-              HasSubstr("the key \"enabled\" is given twice"));
-  EXPECT_THAT(refused(R"({"gradient_clipping": 1e999})"), HasSubstr(path + ": "));
   EXPECT_THAT(refused("{\"a\x1b[2J\\u0000\\n\": 1}"), HasSubstr(path + ": byte "));
   EXPECT_THAT(refused("{\"a\\u001b\\u0000\\n\": 1}"),
               HasSubstr("a\\x1b\\x00\\n is not a key that this trainer knows"));

@@ -148,11 +148,11 @@ TEST_F(FlagsTest, SettingsAreTypedAndNamedAsInArgparse) {
 }
 
 TEST_F(FlagsTest, DefaultsForHelp) {
-  EXPECT_EQ(flags.find("width")->default_text, "4");
-  EXPECT_EQ(flags.find("steps")->default_text, "as many as it takes");
-  EXPECT_EQ(flags.find("fraction")->default_text, "unset");
-  EXPECT_EQ(flags.find("paths")->default_text, "none");
-  EXPECT_EQ(flags.find("no-fused")->default_text, "off");
+  EXPECT_EQ(flags.find("width")->rule.shown, "4");
+  EXPECT_EQ(flags.find("steps")->rule.shown, "as many as it takes");
+  EXPECT_EQ(flags.find("fraction")->rule.shown, "unset");
+  EXPECT_EQ(flags.find("paths")->rule.shown, "none");
+  EXPECT_EQ(flags.find("no-fused")->rule.shown, "off");
   EXPECT_EQ(flags.find("width")->group, "Things");
 }
 

@@ -1,256 +1,145 @@
-// Command lines that are refused, and other programs' that are taken as they stand.
-#include <algorithm>
-#include <fstream>
+// The rules in the rows of the table: each refuses what it says, names its flag, and no default.
+#include <map>
 
-#include "framework/config/foreign_flags.h"
 #include "framework/util/format.h"
-#include "tests/config/gpt_command_line.h"
 #include "tests/config/support.h"
 
 namespace anymesh {
 namespace {
 
 using testing::AllOf;
-using testing::EndsWith;
 using testing::HasSubstr;
+using testing::StartsWith;
 
-// Parses into a fresh table and returns the refusal.
-std::string refused(const std::string& text) {
-  GptCommandLine line;
-  return refusal([&] { line.read(words(text)); });
-}
+// The rows of the GPT's table.
+struct Rules : testing::Test, GptCommandLine {
+  // Words that give a flag a value that is not its default.
+  std::string given(const FlagTable::Flag& flag) const {
+    const std::string name = "--" + flag.name;
+    if (std::holds_alternative<bool*>(flag.field)) return name;
+    for (const std::string& choice : flag.rule.choices)
+      if (flag.default_value != Setting::Value(choice)) return name + " " + choice;
+    const bool is_text = std::holds_alternative<std::string*>(flag.field) ||
+                         std::holds_alternative<std::vector<std::string>*>(flag.field);
+    return name + (is_text ? " x" : flag.rule.most <= 1 || flag.rule.below <= 1 ? " 0.5" : " 3");
+  }
 
-TEST(Refusals, OfTheCommandLine) {
-  EXPECT_EQ(refused("--hiden-size 4"), "unknown flag --hiden-size; did you mean --hidden-size?");
-  EXPECT_EQ(refused("--train_iters=4"), "unknown flag --train_iters; did you mean --train-iters?");
-  EXPECT_EQ(refused("--train-it 4"), "unknown flag --train-it; did you mean --train-iters?");
-  EXPECT_EQ(refused("--deepsped"), "unknown flag --deepsped; did you mean --deepspeed?");
-  EXPECT_EQ(refused("--zzzzzzzz 1"), "unknown flag --zzzzzzzz");
-  EXPECT_THAT(refused("--" + std::string(5000, 'x')), HasSubstr("unknown flag --xxx"));
-  EXPECT_EQ(refused("-lr 1"),
-            "unexpected argument '-lr': flags begin with --, switches take no value; did you mean "
-            "--lr?");
-  EXPECT_THAT(refused("-lr=1"), EndsWith("; did you mean --lr?"));
-  EXPECT_THAT(refused("-x 1"), EndsWith("unexpected argument '-x': flags begin with --, switches "
-                                        "take no value"));
-  EXPECT_THAT(refused("corpus"), HasSubstr("unexpected argument 'corpus'"));
-  EXPECT_THAT(refused("--bf16 true"), HasSubstr("unexpected argument 'true'"));
-  for (const char* args : {"--", "--bf16 --", "-- --bf16", "--data-path a -- b"})
-    EXPECT_EQ(refused(args), "unexpected argument '--': every word belongs to a flag; leave it out")
-        << args;
-  EXPECT_THAT(refused("--bf16=false"), HasSubstr("--bf16 is a switch and takes no value"));
-  EXPECT_THAT(refused("--deepspeed=1"), HasSubstr("--deepspeed is a switch and takes no value"));
-  EXPECT_THAT(refused("--help=1"), HasSubstr("--help is a switch and takes no value"));
-  EXPECT_EQ(refused("--bf16 --lr"), "--lr needs a value");
-  EXPECT_EQ(refused("--save --load x"), "--save needs a value, got the flag --load");
-  EXPECT_EQ(refused("--data-path --bf16"), "--data-path needs at least one value");
-  EXPECT_EQ(refused("--save="), "--save : the value is empty");
-  EXPECT_THAT(refused("--lr 1e-3x"), HasSubstr("--lr 1e-3x: expected a number"));
-  EXPECT_THAT(refused("--lr-decay-style step"),
-              HasSubstr("--lr-decay-style step: expected one of constant, linear, cosine"));
-  EXPECT_EQ(refused("--offload-param disk"),
-            "--offload-param disk: expected one of none, cpu, nvme");
-  EXPECT_THAT(refused("--tokenizer-type BertWordPieceCase"),
-              HasSubstr("--tokenizer-type BertWordPieceCase: expected one of GPT2BPETokenizer"));
-}
+  // Words that meet a condition, and the needs of its flag but for one.
+  std::string met(std::string_view condition, std::string_view but = "") const {
+    const std::vector<std::string_view> parts = split(condition_of(condition), ' ');
+    const FlagTable::Flag& flag = *flags.find(parts[0].substr(2));
+    if (parts.size() == 1 || parts[1] == "or") return given(flag) + needs_of(flag, but);
+    const bool above = parts[1] == "above";
+    const std::string value(parts[above ? 2 : 1]);
+    return "--" + flag.name + " " + (above ? std::to_string(std::stoi(value) + 1) : value);
+  }
 
-// A flag, the other flags that leave it without effect, and the reason that the message must name.
-struct Useless {
-  const char* args;
-  const char* flag;
-  const char* reason;
+  std::string needs_of(const FlagTable::Flag& flag, std::string_view but = "") const {
+    std::string text;
+    for (const std::string& need : flag.rule.needs)
+      if (need != but) text += " " + met(need, but);
+    return text;
+  }
 };
 
-TEST(Refusals, OfFlagsWithoutEffect) {
-  const Useless cases[] = {
-      {"--train-iters 1 --train-samples 2", "--train-iters 1", "--train-samples 2"},
-      {"--train-iters 9 --rampup-batch-size 4 4 8", "--rampup-batch-size 4 4 8", "--train-samples"},
-      {"--use-checkpoint-args", "--use-checkpoint-args", "--load"},
-      {"--train-samples 9 --lr-decay-iters 1", "--lr-decay-iters 1", "--lr-decay-samples"},
-      {"--train-samples 9 --lr-warmup-iters 1", "--lr-warmup-iters 1", "--lr-warmup-samples"},
-      {"--train-iters 9 --lr-decay-samples 1", "--lr-decay-samples 1", "--lr-decay-iters"},
-      {"--train-iters 9 --lr-warmup-samples 1", "--lr-warmup-samples 1", "--lr-warmup-iters"},
-      {"--lr-warmup-iters 1 --lr-warmup-fraction 0.1", "--lr-warmup-iters 1",
-       "--lr-warmup-fraction 0.1"},
-      {"--train-samples 9 --lr-warmup-samples 1 --lr-warmup-fraction 0.1", "--lr-warmup-samples 1",
-       "--lr-warmup-fraction 0.1"},
-      {"--lr-decay-style constant --min-lr 0.1", "--min-lr 0.1", "--lr-decay-style constant"},
-      {"--lr-decay-style constant --lr-decay-iters 9", "--lr-decay-iters 9",
-       "--lr-decay-style constant"},
-      {"--train-samples 9 --lr-decay-style constant --lr-decay-samples 9", "--lr-decay-samples 9",
-       "--lr-decay-style constant"},
-      {"--mock-data --vocab-size 9 --data-path x y", "--data-path x y", "--mock-data"},
-      {"--mock-data --vocab-size 9 --split 1,0,0", "--split 1,0,0", "--mock-data"},
-      {"--mock-data --vocab-size 9 --vocab-file v", "--vocab-file v", "--mock-data"},
-      {"--mock-data --vocab-size 9 --merge-file m", "--merge-file m", "--mock-data"},
-      {"--mock-data --vocab-size 9 --tokenizer-type ByteLevelTokenizer",
-       "--tokenizer-type ByteLevelTokenizer", "--mock-data"},
-      {"--merge-file m", "--merge-file m", "ByteLevelTokenizer"},
-      {"--tokenizer-model m", "--tokenizer-model m", "SentencePieceTokenizer"},
-      {"--tokenizer-type SentencePieceTokenizer --tokenizer-model m --vocab-file v",
-       "--vocab-file v", "SentencePieceTokenizer"},
-      {"--tokenizer-type ByteLevelTokenizer --vocab-file v", "--vocab-file v",
-       "ByteLevelTokenizer"},
-      {"--tokenizer-type HFTokenizer --tokenizer-model m --merge-file m", "--merge-file m",
-       "HFTokenizer"},
-      {"--tokenizer-type HFTokenizer --tokenizer-model m --tiktoken-pattern v1",
-       "--tiktoken-pattern v1", "HFTokenizer"},
-      {"--tiktoken-num-special-tokens 9", "--tiktoken-num-special-tokens 9", "ByteLevelTokenizer"},
-      {"--nvme-path d --offload-optimizer cpu", "--nvme-path d", "--offload-optimizer nvme"},
-      {"--save-interval 5", "--save-interval 5", "without --save"},
-      {"--universal-checkpoint", "--universal-checkpoint", "without --load"},
-      {"--finetune", "--finetune", "without --load"},
-      {"--no-load-optim", "--no-load-optim", "without --load"},
-      {"--no-load-rng", "--no-load-rng", "without --load"},
-      {"--no-load-lr-state", "--no-load-lr-state", "without --load"},
-  };
-  for (const Useless& c : cases) {
-    EXPECT_THAT(refused(c.args),
-                AllOf(HasSubstr(std::string(c.flag) + " has no effect"), HasSubstr(c.reason)))
-        << c.args;
-  }
-}
-
-TEST(Refusals, OfScalesWithoutFp16AndTracesWithoutAProfile) {
-  EXPECT_EQ(refused("--fp16 --bf16"), "--fp16 has no effect beside --bf16; keep one of them");
-  EXPECT_EQ(refused("--loss-scale 8"), "--loss-scale 8 has no effect without --fp16");
-  EXPECT_EQ(refused("--trace t.json"), "--trace t.json has no effect without --profile-step");
-  EXPECT_EQ(refused("--trace t.json --profile-step 0"),
-            "--trace t.json has no effect without --profile-step");
-  EXPECT_EQ(refused("--fp16 --hysteresis 2 --loss-scale 8"),
-            "--hysteresis 2 has no effect with a static --loss-scale");
-}
-
-TEST(Combinations, ThatMegatronScriptsUseAreFine) {
-  for (const char* args : {
-           "--train-samples 9 --lr-warmup-iters 0",
-           "--train-samples 9 --lr-warmup-fraction 0.1 --lr-decay-samples 9",
-           "--lr-decay-style constant --lr-decay-iters 9 --lr-warmup-fraction 0.1",
-           "--eval-iters 0 --eval-interval 1000",
-           "--load x --finetune --no-load-optim --no-load-rng",
-           "--mock-data --vocab-size 9 --tokenizer-type NullTokenizer",
-           "--optimizer adam --data-impl infer --num-experts 1",
-       }) {
-    EXPECT_EQ(refused(args), "") << args;
-  }
-}
-
-TEST(Refusals, OfDevicesAndBackends) {
-  EXPECT_EQ(refused("--device cuda --distributed-backend mpi"), "");
-  EXPECT_EQ(refused("--device gpu"), "--device gpu: expected one of cpu, cuda");
-  EXPECT_EQ(refused("--distributed-backend ccl"),
-            "--distributed-backend ccl: expected one of mpi, nccl, gloo");
-}
-
-TEST(ForeignFlags, AreIgnoredOrRefusedAsListed) {
-  for (const Foreign& foreign : foreign_flags()) {
-    for (const std::string_view flag : split(foreign.names, '|')) {
-      const std::string name = "--" + std::string(flag);
-      const std::string answer = refused(foreign.takes_value ? name + " 12345" : name);
-      if (foreign.ignored()) {
-        EXPECT_EQ(answer, "");
-      } else {
-        EXPECT_THAT(answer, AllOf(HasSubstr(name), HasSubstr(std::string(foreign.reason))));
+// Conditions are texts, so that only a test can see that they name flags and values that exist.
+TEST_F(Rules, NameFlagsAndValuesThatExist) {
+  for (const FlagTable::Flag& flag : flags.flags()) {
+    for (const auto* conditions : {&flag.rule.needs, &flag.rule.excludes}) {
+      for (const std::string& condition : *conditions) {
+        SCOPED_TRACE(flag.name + ": " + condition);
+        EXPECT_NO_THROW(flags.holds(condition));
+        const FlagTable::Flag* other = nullptr;
+        for (const std::string_view word : split(condition_of(condition), ' ')) {
+          if (word.starts_with("--")) other = flags.find(word.substr(2));
+          ASSERT_NE(other, nullptr) << word;
+          if (!word.starts_with("--") && !other->rule.choices.empty() && word != "or" &&
+              word != "without") {
+            EXPECT_THAT(other->rule.choices, testing::Contains(word));
+          }
+        }
       }
     }
   }
-  EXPECT_EQ(refused("--data-impl lazy"),
-            "--data-impl lazy: only Megatron's .bin/.idx files are read; accepted: mmap|infer");
-  EXPECT_EQ(refused("--recompute-granularity full"),
-            "--recompute-granularity full: use --activation-checkpointing, which keeps only the "
-            "input of each layer");
-  EXPECT_THAT(refused("--partition-activations"), HasSubstr("keeps the input of each layer whole"));
-  EXPECT_THAT(refused("--data-impl mmap|infer"), HasSubstr("--data-impl mmap|infer: only"));
 }
 
-TEST(ForeignFlags, HideNoFlagOfOurs) {
-  const GptCommandLine line;
-  for (const Foreign& foreign : foreign_flags()) {
-    for (const std::string_view flag : split(foreign.names, '|'))
-      EXPECT_EQ(line.flags.find(flag), nullptr) << flag;
-  }
-}
-
-// The command lines and JSON files of the checkpoints that Megatron-DeepSpeed wrote.
-struct MegatronRun {
-  const char* name;
-  int tp, pp, zero_stage;
-  bool bf16;
-};
-
-// Spellings of DeepSpeed, torchrun, Hugging Face and people in haste.
-TEST(Synonyms, AreToldTheFlagThatIsMeant) {
-  const std::pair<const char*, const char*> cases[] = {
-      {"tp", "use --tensor-model-parallel-size N"},
-      {"pp", "use --pipeline-model-parallel-size N"},
-      {"dp", "start tensor x pipeline x data"},
-      {"tensor-parallel-size", "use --tensor-model-parallel-size N"},
-      {"data-parallel-size", "start tensor x pipeline x data"},
-      {"context-parallel-size", "not in this version; --sequence-parallel cuts"},
-      {"learning-rate", "use --lr"},
-      {"learning_rate", "use --lr"},
-      {"max-steps", "use --train-iters N"},
-      {"num_train_epochs", "use --train-iters N or --train-samples N"},
-      {"resume", "use --load FOLDER"},
-      {"resume_from_checkpoint", "use --load FOLDER"},
-      {"output-dir", "use --save FOLDER"},
-      {"gradient-accumulation-steps", "use --global-batch-size N"},
-      {"per_device_train_batch_size", "use --micro-batch-size N"},
-      {"nproc_per_node", "is for the launcher: mpirun -n N"},
-      {"mixed-precision", "use --bf16 or --fp16"},
-  };
-  for (const auto& [name, advice] : cases) {
-    const std::string flag = std::string("--") + name;
-    for (const std::string& given : {flag + " 2", flag + "=2"})
-      EXPECT_THAT(refused(given),
-                  AllOf(testing::StartsWith("unknown flag " + flag + "; "), HasSubstr(advice)));
-  }
-  EXPECT_EQ(refused("--xy 2"), "unknown flag --xy");  // not --lr
-}
-
-TEST(Synonyms, AreNoFlagsAndNameOnlyFlags) {
-  const GptCommandLine line;
-  for (const Synonym& synonym : synonyms()) {
-    for (const std::string_view name : split(synonym.names, '|')) {
-      EXPECT_EQ(line.flags.find(name), nullptr) << name;
-      EXPECT_EQ(find_foreign(foreign_flags(), name), nullptr) << name;
-      EXPECT_EQ(name.find('_'), std::string_view::npos) << name;
-      EXPECT_THAT(refused("--" + std::string(name)), EndsWith("; " + std::string(synonym.advice)));
+TEST_F(Rules, RefuseNoDefault) {
+  for (const FlagTable::Flag& flag : flags.flags()) {
+    const auto* text = std::get_if<std::string>(&flag.default_value);
+    GptCommandLine line;
+    if (text && !text->empty()) {
+      EXPECT_NO_THROW(line.read(std::vector{"--" + flag.name, *text})) << flag.name;
     }
   }
 }
 
-TEST(MegatronRuns, AreAcceptedAsTheyStand) {
-  const MegatronRun runs[] = {
-      {"z0-fp32-tp2dp2", 2, 1, 0, false},
-      {"z1-fp32-tp2pp2dp1", 2, 2, 1, false},
-      {"z1-bf16-tp1pp1dp2", 1, 1, 1, true},
-      {"z1-bf16-tp2pp2dp1", 2, 2, 1, true},
-      {"z1-bf16-tp2pp2dp1-vocab257-headqkv", 2, 2, 1, true},
-      {"z1-bf16-tp2pp1dp1-llama", 2, 1, 1, true},
-      {"z2-bf16-tp2dp2-nopipe", 2, 1, 2, true},
-      {"z3-bf16-dp2-nopipe", 1, 1, 3, true},
-  };
-  for (const MegatronRun& run : runs) {
-    SCOPED_TRACE(run.name);
-    const std::string path = std::string(ANYMESH_TEST_DATA "/flags/") + run.name;
-    std::ifstream file(path + ".txt");
-    std::ostringstream text;
-    text << file.rdbuf();
-    std::vector<std::string> args = words(text.str());
-    ASSERT_FALSE(args.empty());
-    std::replace(args.begin(), args.end(), std::string("ds_config.json"), path + ".json");
-    GptCommandLine line;
-    line.read(args);
-    const Config& config = line.config;
-    validate(config, line.gpt, run.tp * run.pp * 2);
-    EXPECT_EQ(config.parallel.tp, run.tp);
-    EXPECT_EQ(config.parallel.pp, run.pp);
-    EXPECT_EQ(config.engine.zero.stage, run.zero_stage);
-    EXPECT_EQ(config.precision.bf16, run.bf16);
-    EXPECT_EQ(config.batch.global_batch_size, 8);
-    EXPECT_EQ(config.engine.schedule.max_lr, 1e-3);
+TEST_F(Rules, RefuseValuesOutsideTheirRange) {
+  for (const FlagTable::Flag& flag : flags.flags()) {
+    const FlagRule& rule = flag.rule;
+    const std::string name = "--" + flag.name;
+    for (const double value : {rule.least - 1, rule.most + 1, rule.above, rule.below}) {
+      const auto whole = static_cast<int64_t>(std::isfinite(value) ? value : 0);
+      const bool is_default = flag.default_value == Setting::Value(whole);
+      if (!std::isfinite(value) || (is_default && rule.shown != "required")) continue;
+      EXPECT_THAT(refused(name + " " + std::to_string(whole)),
+                  AllOf(StartsWith(name + " (" + std::to_string(whole)), HasSubstr(" must ")));
+    }
+    if (rule.choices.empty()) continue;
+    EXPECT_EQ(refused(name + " other"), name + " other: expected one of " + joined(rule.choices));
   }
+}
+
+TEST_F(Rules, RefuseFlagsWithoutWhatTheyNeed) {
+  for (const FlagTable::Flag& flag : flags.flags()) {
+    if (flag.name == "mock-data" || flag.name == "vocab-file") continue;  // choose the tokenizer
+    for (const std::string& need : flag.rule.needs)
+      EXPECT_THAT(refused(given(flag) + needs_of(flag, need)),
+                  HasSubstr(" has no effect without " + need));
+  }
+}
+
+TEST_F(Rules, RefuseFlagsBesideWhatTheyExclude) {
+  for (const FlagTable::Flag& flag : flags.flags()) {
+    for (const std::string& other : flag.rule.excludes)
+      EXPECT_THAT(refused(given(flag) + needs_of(flag) + " " + met(other)),
+                  StartsWith(given(flag) + " does not work with " +
+                             other.substr(0, other.find_first_of(" ,;:"))));
+  }
+}
+
+// A user looks for what he gave, so a refusal never blames defaults alone.
+TEST_F(Rules, BlameAFlagThatIsGiven) {
+  for (const FlagTable::Flag& flag : flags.flags()) {
+    const std::string args = given(flag) + needs_of(flag), message = refused(args);
+    bool is_named = message.empty();
+    for (const std::string& word : words(args))
+      is_named |= word.starts_with("--") && message.find(word) != std::string::npos;
+    EXPECT_TRUE(is_named) << args << ": " << message;
+  }
+}
+
+TEST_F(Rules, EveryFlagHasAFieldOfItsOwn) {
+  std::map<const void*, std::string> fields;
+  for (const FlagTable::Flag& flag : flags.flags()) {
+    const void* field = std::visit([](auto* p) -> const void* { return p; }, flag.field);
+    const auto [other, is_new] = fields.emplace(field, flag.name);
+    EXPECT_TRUE(is_new) << flag.name << " sets the field of " << other->second;
+  }
+}
+
+TEST(Refusals, AreThoseOfTheList) {
+  expect_refusals("refusals.txt", [](const std::string& line) {
+    const size_t colon = line.find(": ");  // behind a number of ranks
+    return colon < 3 ? refused(line.substr(colon + 2), std::stoi(line)) : refused(line);
+  });
+}
+
+TEST(Refusals, OfARunWithoutData) {
+  GptCommandLine line;
+  line.read("");
+  line.config.data.data_path.clear();
+  EXPECT_EQ(refusal([&] { validate(line.config, 1); }), "give --data-path PREFIX, or --mock-data");
+  EXPECT_THAT(refused("--" + std::string(5000, 'x')), StartsWith("unknown flag --xxx"));
 }
 
 }  // namespace
