@@ -47,8 +47,11 @@ inline constexpr const char* kTagValidations[] = {"Ignore", "Warn", "Fail"};  //
 // Facts about the model. Checkpoints store the sizes, which a conversion to another tp needs.
 struct ModelFacts {
   int seq_length = 0;
-  int64_t vocab_size = 0;                   // the tokenizer's
-  int64_t padded_vocab_size = 0;            // rows over all tp ranks
+  int64_t vocab_size = 0;         // the tokenizer's
+  int64_t padded_vocab_size = 0;  // rows over all tp ranks
+  // For check_memory(): what a layer keeps of a token for its backward, at least, in elements over
+  // all tp ranks: its input, and the rest. 0 = unknown.
+  int64_t layers = 0, kept_input = 0, kept_inside = 0;
   std::vector<std::string> flags;           // a checkpoint must have been made with the same ones
   std::vector<std::string> training_flags;  // a load says where these differ
   bool all_stages_read_tokens = false;      // else the first and the last

@@ -166,6 +166,14 @@ std::vector<std::string> model_flags(const GptConfig& gpt) {
   return flags;
 }
 
+// Queries, keys and values, and what enters the MLP's non-linearity. Experts are left out, since
+// tokens choose their ranks.
+int64_t kept_inside(const GptConfig& gpt) {
+  const int64_t heads = gpt.num_attention_heads + 2 * int64_t{gpt.key_value_heads()},
+                mlp = gpt.num_experts > 1 ? 0 : int64_t{gpt.ffn_size()} * (gpt.gated() ? 2 : 1);
+  return heads * gpt.head_dim() + mlp;
+}
+
 std::vector<std::string> training_flags(const GptConfig& gpt) {
   std::vector<std::string> flags = flags_that_decide(kTraining);
   if (gpt.num_experts > 1 && gpt.moe_aux_loss_coeff > 0)
@@ -225,6 +233,9 @@ ModelFacts model_facts(const GptConfig& gpt, int tp) {
   return {.seq_length = gpt.seq_length,
           .vocab_size = gpt.vocab_size,
           .padded_vocab_size = padded_vocab_size(gpt, tp),
+          .layers = gpt.num_layers,
+          .kept_input = gpt.hidden_size,
+          .kept_inside = kept_inside(gpt),
           .flags = model_flags(gpt),
           .training_flags = training_flags(gpt),
           .all_stages_read_tokens = gpt.separates_documents(),

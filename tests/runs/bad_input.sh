@@ -27,6 +27,8 @@ refused "no --load folder" "nowhere: no such folder" 1,1,2,1 --load "$scratch/no
 refused "more threads than a process has" "--local-ranks 1000000000: expected at most 1024" 1,1,1,0 --local-ranks 1000000000
 refused "a batch beyond the memory" "tokens of a --micro-batch-size .1000000000. 256.00 GB, .* this machine has" 1,1,1,0 \
   --micro-batch-size 1000000000 --global-batch-size 1000000000
+refused "activations beyond the memory" "and its activations at least [0-9.]* TB; that is .*--activation-checkpointing" 1,1,1,0 \
+  --micro-batch-size 100000000 --global-batch-size 100000000
 refused "a model beyond the memory" "not enough memory: .* take [0-9.]* TB on a rank.*--hidden-size" 1,1,2,1 --hidden-size 4000000
 mkdir empty
 mpi=yes refused "no latest" "no file 'latest'.*It holds: nothing" 1,1,2,1 --load "$scratch/empty"
