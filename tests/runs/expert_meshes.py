@@ -1,17 +1,14 @@
 #!/usr/bin/env python3
 """The rows of expert_meshes.sh: which mixture of experts is resumed where, covering every pair of values of every two factors.
 
-    expert_meshes.py > expert_meshes.txt         the rows, always the same
-    expert_meshes.py --check expert_meshes.txt   are these the rows, and is every pair covered?
+    expert_meshes.py > rows       always the same: from, to and way; a run is tp,pp,dp,zero,ep[,whole]
 
 A row is a run that saves, one that loads, and the way between them. A run is tp, pp, dp, ZeRO stage, ep, and whether tp leaves
 experts whole. Each row is chosen greedily to cover as many pairs of values as it can that no row before it covers; to begin with,
 few runs save.
 """
 import itertools
-import sys
 
-FACTORS = ("tp", "pp", "dp", "zero", "ep", "experts")
 WAYS = ("universal", "direct")
 
 
@@ -23,50 +20,28 @@ def is_run(run):
 RUNS = [run for run in itertools.product((1, 2), (1, 2, 4), (1, 2, 4), (0, 1, 2, 3), (1, 2, 4), ("cut", "whole")) if is_run(run)]
 
 
-def values(source, target, way):
-    return [("from " + f, v) for f, v in zip(FACTORS, source)] + [("to " + f, v) for f, v in zip(FACTORS, target)] + [("way", way)]
-
-
 def pairs(row):
-    return set(itertools.combinations(values(*row), 2))
+    """Each two values of a run, or of two runs and the way, with their places."""
+    return set(itertools.combinations(enumerate(row), 2))
 
 
-def of_run(run, side=""):
-    return set(itertools.combinations([(side + f, v) for f, v in zip(FACTORS, run)], 2))
-
-
-def all_pairs():
-    """Those within a run that can be, and every two values of two runs, or of a run and the way."""
-    sides = {side: sorted({(side + f, run[i]) for run in RUNS for i, f in enumerate(FACTORS)}, key=str) for side in ("from ", "to ")}
-    ways = [("way", way) for way in WAYS]
-    return set().union(*(of_run(run, side) for run in RUNS for side in sides), itertools.product(sides["from "], sides["to "]),
-                       *(itertools.product(side, ways) for side in sides.values()))
-
-
-def generate():
-    sources, missing = [], set().union(*map(of_run, RUNS))
+def covering(options, parts_of):
+    """Options that have every pair together, each chosen for those that none before it has."""
+    parts = {option: pairs(parts_of(option)) for option in options}
+    missing, chosen = set().union(*parts.values()), []
     while missing:
-        sources.append(max(RUNS, key=lambda run: len(of_run(run) & missing)))
-        missing -= of_run(sources[-1])
-    options = {row: pairs(row) for row in itertools.product(sources, RUNS, WAYS)}
-    missing, rows = all_pairs(), []
-    while missing:
-        rows.append(max(options, key=lambda row: len(options[row] & missing)))
-        missing -= options[rows[-1]]
-    return sorted(rows, key=lambda row: (sources.index(row[0]), row))
+        chosen.append(max(options, key=lambda option: len(parts[option] & missing)))
+        missing -= parts[chosen[-1]]
+    return chosen
 
 
-def text_of(rows):
+def main():
+    sources = covering(RUNS, lambda run: run)
+    rows = covering(list(itertools.product(sources, RUNS, WAYS)), lambda row: (*row[0], *row[1], row[2]))
     name = lambda run: ",".join(map(str, run[:5])) + (",whole" if run[5] == "whole" else "")
-    return "# from to way; a run is tp,pp,dp,zero,ep[,whole]\n" + "".join(f"{name(a)} {name(b)} {way}\n" for a, b, way in rows)
+    for source, target, way in sorted(rows, key=lambda row: (sources.index(row[0]), row)):
+        print(name(source), name(target), way)
 
 
 if __name__ == "__main__":
-    text = text_of(generate())
-    if sys.argv[1:2] != ["--check"]:
-        sys.stdout.write(text)
-    else:
-        rows = generate()
-        print(f"{len(rows)} rows from {len({row[0] for row in rows})} saved runs cover "
-              f"{len(all_pairs())} pairs")
-        sys.exit(open(sys.argv[2], encoding="ascii").read() != text)
+    main()

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """The rows of resume_matrix.sh: which run is resumed where, covering every pair of values of every two columns.
 
-    resume_matrix.py > resume_matrix.txt       the rows, always the same
-    resume_matrix.py --check resume_matrix.txt are these the rows, at least 60, and is every pair covered?
+    resume_matrix.py > rows       always the same
 
 A row is an architecture, a run that saves (mesh, ZeRO stage, precision, activations, sequence), one that loads (the
 same five) and the way between them. Testing all rows is out of reach (there are about 10^6), but nearly every bug shows
@@ -13,7 +12,6 @@ there are as few as cover the pairs on their side.
 import collections
 import itertools
 import math
-import sys
 
 # Meshes are tp,pp,dp. Only the pp sizes 1 and 5 divide the five layers.
 MESHES = ['1,1,1', '1,1,7', '1,1,5', '1,2,3', '3,1,2', '2,3,1', '2,4,1', '4,2,1', '1,5,1']
@@ -34,7 +32,6 @@ SOURCE = [name for name in FACTORS if name == 'arch' or name.startswith('from ')
 # Seven ranks share norms of four elements. With ZeRO 1 and 2 one of them has only padding in the group of norms.
 CORNERS = [{'arch': 'llama-tiny', side + ' mesh': '1,1,7', side + ' zero': zero}
            for side in ('from', 'to') for zero in ('1', '2', '3')]
-LEAST_ROWS = 60
 
 
 def permitted(row):
@@ -99,37 +96,14 @@ def generate():
     return sorted(rows, key=lambda row: [(archs if name == 'arch' else FACTORS[name]).index(value) for name, value in row.items()])
 
 
-def text_of(rows):
-    """One line a row, with the global batch: two micro-batches on each data-parallel rank of all that share a source."""
-    lines = ['# ' + ' '.join(name.replace(' ', '-') for name in FACTORS) + ' batch']
-    for _, group in itertools.groupby(rows, key=lambda row: [row[name] for name in SOURCE]):
+def main():
+    """Prints the rows, each with the global batch: two micro-batches on each data-parallel rank of all that share a source."""
+    for _, group in itertools.groupby(generate(), key=lambda row: [row[name] for name in SOURCE]):
         group = list(group)
         batch = 2 * math.lcm(*(int(row[name].split(',')[2]) for row in group for name in ('from mesh', 'to mesh')))
-        lines += [' '.join([*row.values(), str(batch)]) for row in group]
-    return '\n'.join(lines) + '\n'
-
-
-def check(path):
-    with open(path, encoding='ascii') as file:
-        text = file.read()
-    rows = [dict(zip(FACTORS, line.split())) for line in text.splitlines() if not line.startswith('#')]
-    uncovered = all_pairs(FACTORS).keys() - set().union(*map(pairs, rows))
-    problems = [f'no row has {a} and {b}' for a, b in sorted(uncovered)]
-    problems += [f'no row has {corner}' for corner in CORNERS if not any(agree(row, corner) for row in rows)]
-    problems += [f'no row has {family}' for family in FAMILIES if not any(row['arch'] == family for row in rows)]
-    problems += [f'not permitted: {row}' for row in rows if not permitted(row)]
-    if len(rows) < LEAST_ROWS:
-        problems.append(f'{len(rows)} rows, fewer than {LEAST_ROWS}')
-    if text != text_of(generate()):
-        problems.append('not what this generator prints')
-    for problem in problems:
-        print(f'{path}: {problem}', file=sys.stderr)
-    sources = {tuple(row[name] for name in SOURCE) for row in rows}
-    print(f'{len(rows)} rows from {len(sources)} saved runs cover {len(all_pairs(FACTORS))} pairs')
-    return 1 if problems else 0
+        for row in group:
+            print(*row.values(), batch)
 
 
 if __name__ == '__main__':
-    if len(sys.argv) == 3 and sys.argv[1] == '--check':
-        sys.exit(check(sys.argv[2]))
-    sys.stdout.write(text_of(generate()))
+    main()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the rows of resume_matrix.txt: trains 3 steps and saves, then loads elsewhere in one of three ways. A save right after
+# Runs the rows of resume_matrix.py: trains 3 steps and saves, then loads elsewhere in one of three ways. A save right after
 # loading holds the same weights, moments and steps bit by bit, as ckpt and gather.py find. The first loss is that of the run
 # that continued unchanged.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -80,8 +80,8 @@ resume_row() {
   close source.csv resumed.csv $tolerance 4 "$row: $(tail -1 gather.log); step 4"
 }
 
-python3 "$here/resume_matrix.py" --check "$here/resume_matrix.txt" || fail "resume_matrix.txt"
-mapfile -t rows < <(grep -v '^#' "$here/resume_matrix.txt")
+python3 "$here/resume_matrix.py" >rows || fail "resume_matrix.py"
+mapfile -t rows <rows
 # Runs two rows at a time, each in its own folder. Rows that load the same saved run go to the same folder.
 rows_of() { # 0 OR 1
   local trained='' key='' kinds='' source=0 row
