@@ -16,48 +16,6 @@ run() {
 }
 must() { run "$@" || fail "$*: $(tail -5 log)"; }
 
-families() {
-  mkdir families && cd families
-  # Fused and grouped weights: SwiGLU with grouped-query attention, and BLOOM's.
-  llama=(--swiglu --num-key-value-heads 2 --normalization rmsnorm --disable-bias-linear --use-rotary-position-embeddings
-         --untie-embeddings-and-output-weights)
-  bloom=(--position-embedding-type alibi --embed-layernorm)
-  for family in llama bloom; do
-    declare -n flags=$family
-    must 2,2,1,1 whole.csv --train-iters 8 "${flags[@]}" --save "ckpt-$family" --save-interval 5
-    back_to "ckpt-$family" global_step5 global_step8
-    for mesh in 1,1,1,0 1,2,2,3 2,1,2,2; do
-      must $mesh test.csv --train-iters 8 "${flags[@]}" --load "ckpt-$family"
-      close whole.csv test.csv 1e-6 6 "$family, tp,pp,dp,zero = $mesh"
-      rm test.csv
-    done
-  done
-
-  # GPT-2's vocabulary of 29 x 1733 entries divides evenly only at tp 1.
-  gpt2=(--vocab-size=50257 --lr-warmup-iters=1 --make-vocab-size-divisible-by=128 --num-attention-heads=12 --global-batch-size 4
-        --micro-batch-size 1)
-  must 3,1,1,0 whole.csv --train-iters 4 "${gpt2[@]}" --save ckpt-gpt2 --save-interval 2
-  back_to ckpt-gpt2 global_step2 global_step4
-  for mesh in 1,1,1,0 2,2,1,1 4,1,2,3; do
-    rm -f test.csv
-    must $mesh test.csv --train-iters 4 "${gpt2[@]}" --load ckpt-gpt2
-    close whole.csv test.csv 1e-6 3 "vocabulary 50257, tp,pp,dp,zero = 3,1,1,0 -> $mesh"
-  done
-
-  # BLOOM on eight ranks, on half of them, on all of them again.
-  must 2,4,1,1 whole.csv --train-iters 9 "${bloom[@]}" --save eight --save-interval 3
-  back_to eight global_step3 global_step6 global_step9
-  for half in 1,4,1,1 2,2,1,1; do
-    head -4 whole.csv >half.csv
-    must $half half.csv --train-iters 9 "${bloom[@]}" --load eight --save half --exit-interval 3
-    must 2,4,1,1 half.csv --train-iters 9 "${bloom[@]}" --load half
-    close whole.csv half.csv 1e-6 1 "BLOOM, 2,4,1,1 -> $half -> 2,4,1,1"
-    rm -r half
-  done
-}
-families &
-background=$!
-
 schedule=(--lr-decay-iters 40)
 must 2,2,2,1 whole.csv --train-iters 40 --save ckpt --save-interval 20
 back_to ckpt global_step20 global_step40
@@ -144,4 +102,3 @@ if run 1,1,1,0 test.csv "${verify[@]}" --load ckpt-steep --universal-checkpoint 
 fi
 grep -q "the loaded model is not the saved one" log || fail "$(cat log)"
 [[ ! -e other ]] || fail "a refused resume saved something"
-wait $background
