@@ -95,7 +95,7 @@ done
 text installed/bin/generate imported | cmp - first.txt || fail "the exported GPT-2 writes another text: $(cat text.log)"
 PYTHONPATH=$here python3 - <<'END' || fail "the exported GPT-2 does not have the scaled weights"
 import struct
-from compare_export import read_safetensors
+from gather import read_safetensors
 
 def elements(folder):
     tensors = read_safetensors(f"{folder}/model.safetensors").items()

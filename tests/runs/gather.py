@@ -2,6 +2,7 @@
 """Gathers two ordinary checkpoints into whole tensors and compares them bit by bit: fp32, exp_avg, exp_avg_sq, step.
 
     gather.py ckpt/global_step6 again/global_step6
+    gather.py ckpt/global_step6 weights             the masters with what zero_to_fp32 exported, as .bin or .safetensors
 
 A second opinion beside `ckpt diff`: it shares no code with it and reads nothing of universal_checkpoint_info but the
 size of the vocabulary. How ZeRO lays out partitions is DeepSpeed's, how tensor parallelism cuts parameters is
@@ -9,6 +10,7 @@ Megatron's, each as written down here. Needs Python's standard library only; unp
 """
 import collections
 import glob
+import json
 import math
 import os
 import pickle
@@ -160,7 +162,7 @@ def joined(name, slices, shape, gated):
 
 
 def gather(folder):
-    """name -> the bytes of 'fp32', 'exp_avg' and 'exp_avg_sq' of the whole parameter, and 'step'."""
+    """What it is; name -> the bytes of 'fp32', 'exp_avg' and 'exp_avg_sq' of the whole parameter, and 'step'."""
     count = len({re.search(r'mp_rank_(\d+)', file)[1] for file in os.listdir(folder) if 'mp_rank' in file})
     ranks = [Rank(folder, mp_rank) for mp_rank in range(count)]
     tp = ranks[0].model['checkpoint_parallel_dimensions']['tp_degree']
@@ -179,22 +181,49 @@ def gather(folder):
             tensors['step'] = slices[0]['step'].data
             assert all(slice_['step'].data == tensors['step'] for slice_ in slices), f'{name}: step'
             assert whole.setdefault(name, tensors) == tensors, f'{name}: tied copies differ'
-    return {'stage': ranks[0].stage, 'tensors': whole}
+    return f'ZeRO {ranks[0].stage}', whole
+
+
+def read_safetensors(path):
+    with open(path, 'rb') as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), 'little')))
+        assert header.pop('__metadata__') == {'format': 'pt'}, path
+        tensors, data = {}, file.read()
+    for name, entry in header.items():
+        begin, end = entry['data_offsets']
+        assert entry['dtype'] == 'F32' and end - begin == 4 * math.prod(entry['shape']), name
+        tensors[name] = Tensor(tuple(entry['shape']), data[begin:end])
+    return tensors
+
+
+def export(folder):
+    """The same for exported weights. An index must name each tensor's file and the sum of their sizes."""
+    files = sorted(file for file in os.listdir(folder) if file != '.anymesh.json')  # it records who wrote the export
+    stem, kind = re.fullmatch(r'(pytorch_model|model)(?:-00001-of-\d{5})?\.(bin|safetensors)', files[0]).groups()
+    parts = files[:-1] or files  # an index follows several files
+    found = {part: (load if kind == 'bin' else read_safetensors)(f'{folder}/{part}') for part in parts}
+    tensors = {name: {'fp32': tensor.data} for part in parts for name, tensor in found[part].items()}
+    if len(files) > 1:
+        index = json.load(open(f'{folder}/{stem}.{kind}.index.json'))
+        assert parts == [f'{stem}-{i + 1:05}-of-{len(parts):05}.{kind}' for i in range(len(parts))], files
+        assert index['weight_map'] == {name: part for part in parts for name in found[part]}, index
+        assert index['metadata']['total_size'] == sum(len(tensor['fp32']) for tensor in tensors.values())
+    return f'{len(parts)} file(s)', tensors
 
 
 def main(a, b):
-    first, second = gather(a), gather(b)
-    differences = sorted(first['tensors'].keys() ^ second['tensors'].keys())
+    is_export = not any('mp_rank' in file for file in os.listdir(b))
+    (of, first), (to, second) = gather(a), export(b) if is_export else gather(b)
+    differences = sorted(first.keys() ^ second.keys())
     count = elements = 0
-    for name in first['tensors'].keys() & second['tensors'].keys():
-        for state, data in first['tensors'][name].items():
+    for name in first.keys() & second.keys():
+        for state, data in second[name].items():
             count, elements = count + 1, elements + len(data) // 4
-            if data != second['tensors'][name][state]:
+            if data != first[name][state]:
                 differences.append(f'{name} {state}')
     for difference in differences:
         print(f'differs: {difference}')
-    print(f"ZeRO {first['stage']} to {second['stage']}: {count} tensors, {elements} elements, "
-          f'{len(differences)} differences')
+    print(f'{of} to {to}: {count} tensors, {elements} elements, {len(differences)} differences')
     return 1 if differences or not count else 0
 
 

@@ -9,7 +9,7 @@ exported() {
   shift 2
   [[ $* != *--safe_serialization* ]] || output=safe
   "$bin/zero_to_fp32" "$@" >export.log 2>&1 || fail "$what: $(tail -3 export.log)"
-  python3 "$here/compare_export.py" "$checkpoint" $output >compare.log || fail "$what: $(tail -3 compare.log)"
+  python3 "$here/gather.py" "$checkpoint" $output >compare.log || fail "$what: $(tail -3 compare.log)"
   echo "ok: $what: $(tail -1 compare.log)"
 }
 
