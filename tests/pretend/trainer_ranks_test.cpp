@@ -9,6 +9,7 @@
 #include "framework/zero/memory.h"
 #include "tests/pretend/device.h"
 #include "tests/pretend/stream_communicator.h"
+#include "tests/support/gpt_flags.h"
 #include "tests/support/tiny_run.h"
 
 namespace anymesh {
@@ -30,16 +31,30 @@ struct OnPretendDevice : SharedFolder {
 
 const torch::Device kPretend(torch::kPrivateUse1, 0);
 
+// A run on the CPU, and the same run on the device.
+struct Twins {
+  Twins(const Topology& mesh, int stage, const std::string& flags = "")
+      : stage_(stage),
+        cpu(mesh, stage, options(torch::kCPU, stage, flags)),
+        device(mesh, stage, options(kPretend, stage, flags)) {
+    for (int step = 0; step < 2; ++step) train();
+  }
+  static TinyOptions options(torch::Device device, int stage, const std::string& flags) {
+    TinyOptions options = OnPretendDevice::options(device, /*recompute=*/stage % 2 == 1);
+    options.gpt = with_flags(options.gpt, flags);
+    return options;
+  }
+  void train() {
+    EXPECT_NEAR(device.train(1), cpu.train(1), 1e-12)
+        << describe(device.grid.topology) << " ZeRO " << stage_;
+  }
+  int stage_;
+  TinyRun cpu, device;
+};
+
 RANKS_TEST_F(OnPretendDevice, HasTheLossesOfTheCpu) {
   for (const Topology& mesh : {kData, kPipes, kSlices, kSplit})
-    for (const int stage : {0, 1, 2, 3}) {
-      const bool recompute = stage % 2 == 1;
-      TinyRun cpu(mesh, stage, options(torch::kCPU, recompute)),
-          device(mesh, stage, options(kPretend, recompute));
-      for (int step = 0; step < 2; ++step)
-        EXPECT_NEAR(device.train(1), cpu.train(1), 1e-12)
-            << describe(mesh) << " ZeRO " << stage << " step " << step;
-    }
+    for (const int stage : {0, 1, 2, 3}) Twins(mesh, stage);
 }
 
 RANKS_TEST_F(OnPretendDevice, ExpertsHaveTheLossesOfTheCpu) {
@@ -47,23 +62,13 @@ RANKS_TEST_F(OnPretendDevice, ExpertsHaveTheLossesOfTheCpu) {
       slices{.dp_size = 2, .tp_size = 2, .ep_size = 2};
   for (const Topology& mesh : {all, pipes, slices})
     for (const int stage : {0, 1, 2, 3}) {
-      TinyOptions on_cpu = options(torch::kCPU, stage % 2 == 1),
-                  on_device = options(kPretend, stage % 2 == 1);
-      for (GptConfig* c : {&on_cpu.gpt, &on_device.gpt}) {
-        c->swiglu = c->moe_router_enable_expert_bias = true;
-        c->add_bias_linear = false;
-        c->ffn_hidden_size = c->moe_ffn_hidden_size = 8;
-        c->num_experts = 4;
-        c->moe_router_score_function = "sigmoid";
-        c->moe_aux_loss_coeff = 0.1;
-      }
-      TinyRun cpu(mesh, stage, on_cpu), device(mesh, stage, on_device);
-      for (int step = 0; step < 2; ++step)
-        EXPECT_NEAR(device.train(1), cpu.train(1), 1e-12)
-            << describe(mesh) << " ZeRO " << stage << " step " << step;
-      device.engine.save_checkpoint(folder_ / "experts");
-      cpu.engine.load_checkpoint(folder_ / "experts");
-      EXPECT_NEAR(device.train(1), cpu.train(1), 1e-12) << describe(mesh) << " ZeRO " << stage;
+      Twins twins(mesh, stage,
+                  "--swiglu --disable-bias-linear --ffn-hidden-size 8 --moe-ffn-hidden-size 8 "
+                  "--num-experts 4 --moe-router-score-function sigmoid "
+                  "--moe-router-enable-expert-bias --moe-aux-loss-coeff 0.1");
+      twins.device.engine.save_checkpoint(folder_ / "experts");
+      twins.cpu.engine.load_checkpoint(folder_ / "experts");
+      twins.train();
     }
 }
 

@@ -5,6 +5,7 @@
 #include "framework/checkpoint/load/fp32.h"
 #include "models/gpt/gpt_model.h"
 #include "tests/support/fixtures.h"
+#include "tests/support/gpt_flags.h"
 #include "tests/support/ranks.h"
 
 namespace anymesh {
@@ -19,13 +20,11 @@ GptConfig config_of(bool llama) {
   c.seq_length = c.max_position_embeddings = 32;
   c.vocab_size = 512;
   c.make_vocab_size_divisible_by = 100;  // other than theirs: rows of padding
-  if (!llama) return c;
-  c.ffn_hidden_size = 128;
-  c.num_key_value_heads = 2;
-  c.swiglu = c.use_rotary_position_embeddings = c.untie_embeddings_and_output_weights = true;
-  c.add_bias_linear = false;
-  c.normalization = "rmsnorm";
-  return c;
+  return !llama ? c
+                : with_flags(c,
+                             "--ffn-hidden-size 128 --num-key-value-heads 2 --swiglu "
+                             "--use-rotary-position-embeddings --disable-bias-linear "
+                             "--untie-embeddings-and-output-weights --normalization rmsnorm");
 }
 
 // Returns this rank's slice, by torch's own means.

@@ -2,6 +2,7 @@
 #include "framework/format/layout.h"
 #include "framework/format/torch_file.h"
 #include "framework/format/whole.h"
+#include "tests/support/gpt_flags.h"
 #include "tests/support/tiny_run.h"
 
 namespace anymesh {
@@ -14,16 +15,12 @@ const Topology kMeshes[] = {{.dp_size = 4, .ep_size = 2},
                             {.pp_size = 2, .dp_size = 1, .tp_size = 2}};
 
 TinyOptions options_of(std::vector<std::string> freeze = {}) {
-  TinyOptions options{.freeze = std::move(freeze)};
-  GptConfig& c = options.gpt;
-  c.swiglu = c.untie_embeddings_and_output_weights = true;
-  c.add_bias_linear = false;
-  c.ffn_hidden_size = c.moe_ffn_hidden_size = 8;
-  c.attention_dropout = c.hidden_dropout = 0;
-  c.num_experts = 4;
-  c.moe_router_score_function = "sigmoid";
-  c.moe_router_enable_expert_bias = true;
-  return options;
+  return {.gpt = with_flags(tiny(),
+                            "--swiglu --untie-embeddings-and-output-weights --disable-bias-linear "
+                            "--ffn-hidden-size 8 --moe-ffn-hidden-size 8 --num-experts 4 "
+                            "--attention-dropout 0 --hidden-dropout 0 "
+                            "--moe-router-score-function sigmoid --moe-router-enable-expert-bias"),
+          .freeze = std::move(freeze)};
 }
 
 struct Experts : SharedFolder {};

@@ -7,6 +7,7 @@
 #include "framework/zero/zero_optimizer.h"
 #include "models/gpt/gpt_comm_form.h"
 #include "models/gpt/gpt_model.h"
+#include "tests/support/gpt_flags.h"
 #include "tests/support/ranks.h"
 
 namespace {
@@ -62,23 +63,20 @@ GptConfig config_of(const VolumeCase& k) {
   c.max_position_embeddings = 9;
   c.make_vocab_size_divisible_by = 3;
   c.vocab_size = 17;
-  if (!k.llama) return c;
-  c.untie_embeddings_and_output_weights = c.use_rotary_position_embeddings = c.swiglu = true;
-  c.add_bias_linear = false;
-  c.embed_layernorm = true;
-  c.normalization = "rmsnorm";
-  c.ffn_hidden_size = 12;
-  if (!k.experts) return c;
-  c.num_experts = k.spread() ? 4 : 3;
-  c.moe_aux_loss_coeff = 0.1;
-  if (k.spread()) c.moe_router_score_function = "sigmoid";
-  c.moe_router_enable_expert_bias = k.spread();
-  c.moe_layer_freq = {2};
-  c.moe_ffn_hidden_size = c.moe_shared_expert_intermediate_size = 8;
-  c.moe_shared_expert_gate = true;
-  c.qk_layernorm = true;
-  c.qk_layernorm_all_heads = k.micro_batches > 1;
-  return c;
+  std::string flags;
+  if (k.llama)
+    flags +=
+        "--untie-embeddings-and-output-weights --use-rotary-position-embeddings --swiglu "
+        "--disable-bias-linear --embed-layernorm --normalization rmsnorm --ffn-hidden-size 12 ";
+  if (k.experts)
+    flags +=
+        "--moe-aux-loss-coeff 0.1 --moe-layer-freq 2 --moe-ffn-hidden-size 8 --qk-layernorm "
+        "--moe-shared-expert-intermediate-size 8 --moe-shared-expert-gate --num-experts ";
+  if (k.experts)
+    flags += k.spread() ? "4 --moe-router-score-function sigmoid --moe-router-enable-expert-bias "
+                        : "3 ";
+  if (k.experts && k.micro_batches > 1) flags += "--qk-layernorm-all-heads";
+  return with_flags(c, flags);
 }
 
 struct Measured {

@@ -4,144 +4,63 @@
 #include <set>
 #include <utility>
 
+#include "tests/support/gpt_flags.h"
+
 namespace anymesh {
 namespace {
 
 struct Architecture {
-  const char* name;
-  void (*set)(GptConfig& c);
+  const char *name, *flags, *more = "";
 };
 
-void llama(GptConfig& c) {
-  c.untie_embeddings_and_output_weights = c.use_rotary_position_embeddings = c.swiglu = true;
-  c.ffn_hidden_size = 12;
-  c.normalization = "rmsnorm";
-  c.add_bias_linear = false;
-  c.num_key_value_heads = 2;
-}
-
-void documents(GptConfig& c) {
-  c.reset_position_ids = c.reset_attention_mask = c.eod_mask_loss = true;
-  c.eod_token = 3;  // one token in ten
-}
+constexpr const char* kLlama =
+    "--untie-embeddings-and-output-weights --use-rotary-position-embeddings --disable-bias-linear "
+    "--normalization rmsnorm --num-key-value-heads 2 --ffn-hidden-size 12 --swiglu ";
+constexpr const char* kGeglu =
+    "--use-rotary-position-embeddings --disable-bias-linear --normalization rmsnorm "
+    "--num-key-value-heads 2 --ffn-hidden-size 12 --geglu ";
+constexpr const char* kDocuments = "--reset-position-ids --reset-attention-mask --eod-mask-loss ";
 
 // "gpt" is the one without options. Together these have every option.
 const Architecture kArchitectures[] = {
-    {"gpt", [](GptConfig&) {}},
-    {"untied", [](GptConfig& c) { c.untie_embeddings_and_output_weights = true; }},
-    {"llama", llama},
+    {"gpt", ""},
+    {"untied", "--untie-embeddings-and-output-weights"},
+    {"llama", kLlama},
     {"swiglu",
-     [](GptConfig& c) {
-       c.use_rotary_position_embeddings = c.swiglu = true;
-       c.ffn_hidden_size = 12;
-       c.rotary_percent = 0.5;
-     }},
+     "--use-rotary-position-embeddings --swiglu --ffn-hidden-size 12 --rotary-percent 0.5"},
+    // Twelve heads are no power of two, so the slopes differ.
     {"bloom",
-     [](GptConfig& c) {
-       c.position_embedding_type = "alibi";
-       c.embed_layernorm = true;
-       c.hidden_size = 24;
-       c.num_attention_heads = 12;  // no power of two, so the slopes differ
-     }},
-    {"mistral",
-     [](GptConfig& c) {
-       llama(c);
-       c.window_size = "2,0";
-     }},
-    {"qwen2",
-     [](GptConfig& c) {
-       llama(c);
-       c.add_qkv_bias = true;
-     }},
-    {"qwen3",
-     [](GptConfig& c) {
-       llama(c);
-       c.qk_layernorm = true;
-       c.kv_channels = 6;
-       c.add_attention_linear_bias = true;
-     }},
-    {"olmoe",
-     [](GptConfig& c) {
-       llama(c);
-       c.qk_layernorm = c.qk_layernorm_all_heads = c.apply_layernorm_1p = true;
-       c.kv_channels = 6;
-       c.num_experts = 3;
-       c.moe_router_pre_softmax = true;
-     }},
+     "--position-embedding-type alibi --embed-layernorm --hidden-size 24 --num-attention-heads 12"},
+    {"mistral", kLlama, "--window-size 2,0"},
+    {"qwen2", kLlama, "--add-qkv-bias"},
+    {"qwen3", kLlama, "--qk-layernorm --kv-channels 6 --add-attention-linear-bias"},
+    {"olmoe", kLlama,
+     "--qk-layernorm --qk-layernorm-all-heads --apply-layernorm-1p --kv-channels 6 --num-experts 3 "
+     "--moe-router-pre-softmax"},
     {"neox",
-     [](GptConfig& c) {
-       c.position_embedding_type = "rope";
-       c.rotary_percent = 0.5;
-       c.use_parallel_residual = c.untie_embeddings_and_output_weights = true;
-       c.bias_gelu_fusion = false;
-     }},
-    {"gemma",
-     [](GptConfig& c) {
-       llama(c);
-       c.swiglu = c.untie_embeddings_and_output_weights = false;
-       c.geglu = c.apply_layernorm_1p = c.apply_embedding_scaling = c.qk_layernorm = true;
-       c.kv_channels = 10;
-     }},
-    {"opt",
-     [](GptConfig& c) {
-       c.relu = true;
-       c.position_embedding_offset = 2;
-     }},
-    {"alibi",
-     [](GptConfig& c) {
-       c.position_embedding_type = "alibi";
-       c.window_size = "1,0";
-     }},
-    {"experts",
-     [](GptConfig& c) {
-       llama(c);
-       c.num_experts = 6;
-       c.moe_ffn_hidden_size = 8;
-       c.moe_aux_loss_coeff = 0.3;
-       c.moe_z_loss_coeff = 0.01;
-     }},
-    {"expertsmany",
-     [](GptConfig& c) {
-       llama(c);
-       c.moe_shared_expert_gate = true;
-       c.num_experts = 8;
-       c.moe_router_topk = 3;
-       c.moe_shared_expert_intermediate_size = 20;
-       c.moe_aux_loss_coeff = 0.3;
-     }},
-    {"expertsbiased",
-     [](GptConfig& c) {
-       llama(c);
-       c.moe_router_score_function = "sigmoid";
-       c.moe_router_enable_expert_bias = true;
-       c.moe_router_topk_scaling_factor = 2.5;
-       c.num_experts = 6;
-       c.moe_ffn_hidden_size = 8;
-       c.moe_aux_loss_coeff = 0.3;
-     }},
-    {"expertsshared",
-     [](GptConfig& c) {
-       llama(c);
-       c.swiglu = false;
-       c.geglu = c.moe_router_pre_softmax = c.moe_shared_expert_gate = true;
-       c.num_experts = c.moe_router_topk = 3;
-       c.moe_layer_freq = {0, 1, 1};
-       c.moe_shared_expert_intermediate_size = 20;
-       c.moe_aux_loss_coeff = 0.2;
-     }},
-    {"documents", documents},
-    {"documentsllama",
-     [](GptConfig& c) {
-       llama(c);
-       documents(c);
-     }},
+     "--position-embedding-type rope --rotary-percent 0.5 --use-parallel-residual "
+     "--untie-embeddings-and-output-weights --no-bias-gelu-fusion"},
+    {"gemma", kGeglu,
+     "--apply-layernorm-1p --apply-embedding-scaling --qk-layernorm --kv-channels 10"},
+    {"opt", "--relu --position-embedding-offset 2"},
+    {"alibi", "--position-embedding-type alibi --window-size 1,0"},
+    {"experts", kLlama,
+     "--num-experts 6 --moe-ffn-hidden-size 8 --moe-aux-loss-coeff 0.3 --moe-z-loss-coeff 0.01"},
+    {"expertsmany", kLlama,
+     "--num-experts 8 --moe-router-topk 3 --moe-shared-expert-intermediate-size 20 "
+     "--moe-shared-expert-gate --moe-aux-loss-coeff 0.3"},
+    {"expertsbiased", kLlama,
+     "--num-experts 6 --moe-ffn-hidden-size 8 --moe-router-score-function sigmoid "
+     "--moe-router-enable-expert-bias --moe-router-topk-scaling-factor 2.5 "
+     "--moe-aux-loss-coeff 0.3"},
+    {"expertsshared", kGeglu,
+     "--untie-embeddings-and-output-weights --num-experts 3 --moe-router-topk 3 "
+     "--moe-router-pre-softmax --moe-layer-freq [0,1,1] --moe-shared-expert-intermediate-size 20 "
+     "--moe-shared-expert-gate --moe-aux-loss-coeff 0.2"},
+    {"documents", kDocuments},
+    {"documentsllama", kDocuments, kLlama},
     {"documentsalibi",
-     [](GptConfig& c) {
-       documents(c);
-       c.position_embedding_type = "alibi";
-       c.window_size = "3,0";
-       c.reset_position_ids = false;
-     }},
+     "--reset-attention-mask --eod-mask-loss --position-embedding-type alibi --window-size 3,0"},
 };
 
 std::vector<ParityCase> cases(const std::vector<std::string>& architectures, int max_pp) {
@@ -282,7 +201,9 @@ GptConfig tiny_model(const ParityCase& test) {
   c.vocab_size = 17;
   c.init_method_std = 0.2;
   c.attention_dropout = c.hidden_dropout = 0;
-  kArchitectures[architecture_of(test)].set(c);
+  c.eod_token = 3;  // one token in ten
+  const auto& [name, flags, more] = kArchitectures[architecture_of(test)];
+  c = with_flags(c, std::string(flags) + more);
   if (architecture != "gpt" && architecture != "untied") c.num_layers = 3;
   if (c.num_key_value_heads > 0) c.num_key_value_heads = std::max(c.num_key_value_heads, tp);
   return c;
