@@ -13,24 +13,19 @@ DeepSpeed's converter takes neither experts that tp cuts nor its own older MoE w
 """
 import collections
 import pathlib
-import shutil
-import sys
-
-import compare  # before torch: it sets the environment that DeepSpeed reads
 
 import torch
-import torch.distributed
 
 import autoep_model as model
-from autotp import report_all
-from ranks import jobs_on_ranks
+import checks
+import compare
+from checks import DTYPES, expect, our, tensor_differences, too_far
 
 SAVED, OLDER, OWN, OURS, THEIRS, MOVED, LOGS = map(
     pathlib.Path, ("saved", "older", "own", "ours", "theirs", "moved", "logs"))
 TAG, STEPS = "global_step3", 3  # before the save, and again after it
 BOUND = {"fp32": 1e-6, "bf16": 2**-8}  # of the losses, relative: ranks sum in another order, in half precision by one rounding
 OF_LOGITS = 1e-5
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 # `ep` of `dp` ranks share the experts. Ranks with the same experts are ep apart or, by DeepSpeed's
 # use_data_before_expert_parallelism, adjacent.
@@ -103,12 +98,10 @@ def load(folder, run, truth, universal=True):
     model.part_steps(engine)
     found = model.whole(engine, run.ep)
     wrong = [] if path else ["not loaded"]
-    for key, value in truth["state"].items():
-        wrong += compare.differences(found[key], value, key)
+    wrong += tensor_differences({key: found[key] for key in truth["state"]}, truth["state"])
     figures = f"{len(truth['state'])} tensors are equal"
     if "losses" in truth:
-        losses = model.train(engine, STEPS, STEPS)
-        off = max(abs(a - b) / b for a, b in zip(losses, truth["losses"], strict=True))
+        off = checks.furthest(model.train(engine, STEPS, STEPS), truth["losses"])
         wrong += too_far("losses", off, BOUND[run.dtype])
         figures += f", losses {off:.1e} off"
     elif run.dtype == "fp32":
@@ -119,20 +112,16 @@ def load(folder, run, truth, universal=True):
     return wrong, figures
 
 
-def too_far(what, off, bound):
-    return [] if off <= bound else [f"{what} are {off:.1e} off, at most {bound:.1e} expected"]
-
-
 def undo_rewriting(tag, converted):
     """Their converter writes two entries of universal_checkpoint_info anew, which nothing reads afterwards: a pattern for the
     same names, and facts of the layers, fewer below ZeRO 3. Puts back those of the source."""
     for file in converted.glob("*mp_rank_*_model_states.pt"):
-        contents, source = compare.load(file), compare.load(tag / file.name)
+        contents, source = checks.load(file), checks.load(tag / file.name)
         info, before = (c["universal_checkpoint_info"] for c in (contents, source))
         pattern = (".*" if file.name.startswith("zero_pp_rank_") else "") + r"\.experts\.w[123]$"
-        compare.expect(info["expert_parameter_patterns"] == [pattern], f"patterns {info['expert_parameter_patterns']}")
+        expect(info["expert_parameter_patterns"] == [pattern], f"patterns {info['expert_parameter_patterns']}")
         for entry, original in zip(info["ds_autoep_layers"], source["ds_autoep_layers"], strict=True):
-            compare.expect(len(entry) >= 6 and entry.items() <= original.items(), f"layer {entry}")
+            expect(len(entry) >= 6 and entry.items() <= original.items(), f"layer {entry}")
         for key in ("expert_parameter_patterns", "ds_autoep_layers"):
             if key in before:
                 info[key] = before[key]
@@ -149,8 +138,8 @@ def convert(saved, name, guessed):
     compare.their_converter(tag, other)
     undo_rewriting(tag, other)
     wrong = list(compare.universal_differences(mine, other, cat_dim_differs=guessed))
-    stacked = [f.parent.name for f in (mine / "zero").glob("*/fp32.pt") if compare.load(f).get("is_expert_param")]
-    compare.expect(len(stacked) == 6, f"experts: {stacked}")
+    stacked = [f.parent.name for f in (mine / "zero").glob("*/fp32.pt") if checks.load(f).get("is_expert_param")]
+    expect(len(stacked) == 6, f"experts: {stacked}")
     return wrong, f"{len(compare.files_in(other))} files are equal"
 
 
@@ -164,35 +153,19 @@ def refused(saved, name, message, *flags):
     return ["theirs converts it"], ""
 
 
-def flipped(folder, parameter):
-    """Returns a copy with one other bit in a moment of expert 5."""
-    damaged = folder.parent / f"{folder.name}-damaged"
-    shutil.copytree(folder, damaged)
-    file = damaged / f"{TAG}_universal" / "zero" / parameter / "exp_avg.pt"
-    contents = torch.load(file, weights_only=True)
-    contents["param"].detach().view(torch.int32)[5, 3, 7] ^= 1
-    torch.save(contents, file)
-    return damaged
-
-
-def damage():
-    """Checks that a load and the comparison of folders see it."""
+def damage(truth):
+    """Checks that a load and the comparison of folders see another bit in a moment of expert 5."""
     name, parameter = "z1", "4.mlp.experts.w2"
-    bytes_ = 4 * model.EXPERTS * model.HIDDEN * model.EXPERT_WIDE
-    damaged = flipped(OURS / SAVED.name / name, parameter)
-    truth = torch.load(LOGS / "truth.pt", weights_only=False)
+    damaged = checks.flipped(OURS / SAVED.name / name, f"{parameter}/exp_avg.pt", lambda file: file["param"], (5, 3, 7))
     wrong, _ = load(damaged, RUNS[name]._replace(ep=1, dp=1), truth)
     wrong += compare.universal_differences(damaged / f"{TAG}_universal", THEIRS / SAVED.name / name / f"{TAG}_universal",
                                            cat_dim_differs=True)
-    expected = [f"{parameter} exp_avg: 1 of {bytes_} bytes", f"zero/{parameter}/exp_avg.pt['param']: 1 of {bytes_} bytes"]
+    said = f"1 of {4 * model.EXPERTS * model.HIDDEN * model.EXPERT_WIDE} bytes"
+    expected = [f"['{parameter} exp_avg']: {said}", f"zero/{parameter}/exp_avg.pt['param']: {said}"]
     return [] if [line for line in wrong if "bytes" in line] == expected else [wrong], expected[0]
 
 
 # ---- Here
-
-def our(program, *arguments):
-    return compare.our(program, *map(str, arguments))
-
 
 def flags_of(mesh):
     return ["--tensor-model-parallel-size", mesh.tp, "--pipeline-model-parallel-size", mesh.pp, "--zero-stage", mesh.stage,
@@ -216,7 +189,7 @@ def our_logits(folder, mesh=Mesh(1, 1, 1, 0, 1)):
 
 def same_state(a, b):
     said = our("ckpt", "diff", a, b)
-    compare.expect(said.endswith(", 124 tensors compared, 0 differences\n"), said)  # 31 parameters, each with weights and three states
+    expect(said.endswith(", 124 tensors compared, 0 differences\n"), said)  # 31 parameters, each with weights and three states
 
 
 def move(name, mesh, truth):
@@ -252,12 +225,9 @@ def exported(saved, name, truth):
     """Checks that our zero_to_fp32 exports the masters of the run."""
     output = MOVED / f"{saved.name}-{name}-fp32"
     our("zero_to_fp32", saved / name, output)
-    weights = compare.load(output / "pytorch_model.bin", weights_only=True)
+    weights = checks.load(output / "pytorch_model.bin", weights_only=True)
     expected = {key.removesuffix(" fp32"): value for key, value in truth["state"].items() if key.endswith(" fp32")}
-    wrong = [f"names: {sorted(weights.keys() ^ expected.keys())[:4]}"] if weights.keys() != expected.keys() else []
-    for key in weights.keys() & expected.keys():
-        wrong += compare.differences(weights[key].detach(), expected[key], f"{key} in zero_to_fp32's")
-    return wrong, f"{len(expected)} masters are equal"
+    return list(tensor_differences(weights, expected, "zero_to_fp32")), f"{len(expected)} masters are equal"
 
 
 def read_older(name, truth):
@@ -272,9 +242,7 @@ def read_older(name, truth):
     found = {f"{parameter} {key}": value.detach() for parameter, states in compare.universal_parameters(universal).items()
              for key, value in states.items()}
     expected = {key: value for key, value in truth["state"].items() if key.split(" ")[-1] in compare.STATES}
-    wrong += [f"names: {sorted(found.keys() ^ expected.keys())[:4]}"] if found.keys() != expected.keys() else []
-    for key in found.keys() & expected.keys():
-        wrong += compare.differences(found[key], expected[key], key)
+    wrong += tensor_differences(found, expected)
     more, figures = exported(OLDER, name, truth)
     return wrong + more, f"{len(found)} tensors and {figures}"
 
@@ -291,35 +259,12 @@ def cut(name, run):
 def not_cut(folder):
     """Checks that ds_reshard refuses the older MoE, and leaves nothing."""
     output = MOVED / "not-cut" / TAG
-    try:
-        our("ds_reshard", "--input_folder", folder, "--output_folder", output, "--target", "dp=2")
-    except compare.Mismatch as error:
-        message = "which ds_reshard does not cut"
-        return [] if message in str(error) and not output.parent.exists() else [error], message
-    return ["it is cut"], ""
-
-
-def attempt(work, *arguments):
-    try:
-        return work(*arguments)
-    except Exception as error:
-        return error
-
-
-def saved_on_ranks():
-    """Returns the truths of RUNS and of OLDER_RUNS."""
-    jobs = {(SAVED, name): (save, SAVED / name, run) for name, run in RUNS.items()}
-    jobs |= {(OLDER, name): (save, OLDER / name, run, True) for name, run in OLDER_RUNS.items()}
-    truths = {}
-    for size in (2, 4):
-        chosen = {key: job for key, job in jobs.items() if job[2].dp == size}
-        truths |= zip(chosen, jobs_on_ranks(size, LOGS / f"saves-{size}", list(chosen.values())), strict=True)
-    return truths
+    said, message = (checks.refusal("ds_reshard", "--input_folder", folder, "--output_folder", output, "--target", "dp=2"),
+                     "which ds_reshard does not cut")
+    return [] if message in said and not output.parent.exists() else [said], message
 
 
 def cases(truths, owns):
-    """Returns {name: (ranks, work, *arguments)}; 0 ranks: in this process. Conversions are on a rank: DeepSpeed's converter leaves
-    threads, and ranks are forks of this process."""
     found = {}
     for name, run in RUNS.items():
         found[f"AutoEP {name}: converted by both"] = (1, convert, SAVED, name, run.stage < 3)
@@ -342,7 +287,7 @@ def cases(truths, owns):
         run = RUNS[name]._replace(stage=stage, ep=ep, dp=dp)
         found[f"AutoEP {name}, cut for ZeRO {stage}, ep {ep} of {dp} -> DeepSpeed as it is"] = (
             dp, load, cut(name, run), run, truths[SAVED, name], False)
-    found["a flipped bit is seen"] = (1, damage)
+    found["a flipped bit is seen"] = (1, damage, truths[SAVED, "z1"])
     for name, mesh in MOVES:
         found[f"AutoEP {name} -> pretrain_gpt tp {mesh.tp} pp {mesh.pp} dp {mesh.dp} ep {mesh.ep} ZeRO {mesh.stage}"] = (
             0, move, name, mesh, truths[SAVED, name])
@@ -359,20 +304,11 @@ def cases(truths, owns):
 
 
 def main():
-    truths = saved_on_ranks()
-    owns = {name: attempt(own, name) for name in OWN_RUNS}
-    failed = {f"{kind} {name}": truth for kind, all_ in (("saving", truths), ("training", owns)) for name, truth in all_.items()
-              if isinstance(truth, Exception)}
-    if failed:
-        sys.exit(report_all(failed.items()))
-    torch.save(truths[SAVED, "z1"], LOGS / "truth.pt")
-    chosen, wrong = cases(truths, owns), 0
-    for size in (1, 0, 2, 4):
-        jobs = {name: job for name, (ranks, *job) in chosen.items() if ranks == size}
-        results = [attempt(*job) for job in jobs.values()] if size == 0 else jobs_on_ranks(size, LOGS / str(size), list(jobs.values()))
-        wrong += report_all(zip(jobs, results, strict=True))
-    print(f"{len(chosen)} cases of AutoEP, {wrong} differences")
-    sys.exit(wrong > 0)
+    runs = {(SAVED, name): (run.dp, save, SAVED / name, run) for name, run in RUNS.items()}
+    runs |= {(OLDER, name): (run.dp, save, OLDER / name, run, True) for name, run in OLDER_RUNS.items()}
+    truths = checks.truths_of(runs, LOGS / "saves")
+    owns = checks.truths_of({name: (0, own, name) for name in OWN_RUNS}, LOGS)
+    checks.check("AutoEP", cases(truths, owns), LOGS)
 
 
 if __name__ == "__main__":

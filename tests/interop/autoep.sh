@@ -5,6 +5,4 @@
 #   tests/interop/autoep.sh [FOLDER_OF_EXECUTABLES]       default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-started=$SECONDS
 compare 900 autoep.py "$bin"
-echo "compared AutoEP in $((SECONDS - started)) s"

@@ -9,11 +9,7 @@ and the next three losses are those of the run that went on, up to rounding. One
 """
 import collections
 import pathlib
-import shutil
-import sys
 import types
-
-import compare  # before torch: it sets the environment that DeepSpeed reads
 
 import torch
 import torch.distributed
@@ -21,7 +17,9 @@ import transformers
 
 import deepspeed
 from deepspeed.module_inject.layers import LinearAllreduce
-from ranks import jobs_on_ranks
+
+import checks
+import compare
 from reshard_model import live
 
 SAVED, OURS, THEIRS, LOGS = map(pathlib.Path, ("saved", "ours", "theirs", "logs"))
@@ -146,12 +144,13 @@ def load(folder, run, truth):
     found, losses = whole(engine), train(engine, run, STEPS)
     engine.destroy()
     wrong = [] if path else ["not loaded"]
-    for key, value in truth["state"].items():
-        wrong += compare.differences(found[key], value, key)
-    off = max(abs(a - b) / b for a, b in zip(losses, truth["losses"], strict=True))
-    if runs_as_it_is(run) and not off <= BOUND[run.dtype]:
-        wrong.append(f"losses are {off:.1e} off, at most {BOUND[run.dtype]:.1e} expected")
-    return wrong, f"{len(truth['state'])} tensors are equal" + (f", losses {off:.1e} off" if runs_as_it_is(run) else "")
+    wrong += checks.tensor_differences({key: found[key] for key in truth["state"]}, truth["state"])
+    figures = f"{len(truth['state'])} tensors are equal"
+    if runs_as_it_is(run):
+        off = checks.furthest(losses, truth["losses"])
+        wrong += checks.too_far("losses", off, BOUND[run.dtype])
+        figures += f", losses {off:.1e} off"
+    return wrong, figures
 
 
 def convert(name, stage):
@@ -165,16 +164,11 @@ def convert(name, stage):
     return list(compare.universal_differences(mine, other)), f"{len(compare.files_in(other))} files are equal"
 
 
-def damage(truths):
+def damage(truth):
     """A load of a folder with one other bit in one moment, which all of the above must see."""
-    folder, name, parameter = OURS / "damaged", "z1-fp32", "model.layers.1.self_attn.o_proj.weight"
-    shutil.copytree(OURS / name, folder)
-    file = folder / f"{TAG}_universal" / "zero" / parameter / "exp_avg.pt"
-    contents = torch.load(file, weights_only=True)
-    contents["param"].detach().view(torch.int32)[5, 7] ^= 1
-    torch.save(contents, file)
-    wrong, _ = load(folder, on(1, name), truths[name])
-    expected = f"{parameter} exp_avg: 1 of 16384 bytes"
+    name, parameter = "z1-fp32", "model.layers.1.self_attn.o_proj.weight"
+    wrong, _ = load(checks.flipped(OURS / name, f"{parameter}/exp_avg.pt", lambda file: file["param"], (5, 7)), on(1, name), truth)
+    expected = f"['{parameter} exp_avg']: 1 of 16384 bytes"
     return [] if wrong[:1] == [expected] else [wrong], expected
 
 
@@ -182,38 +176,13 @@ def on(tp, name):
     return RUNS[name]._replace(tp=tp, dp=1, stage=max(RUNS[name].stage, 1))
 
 
-# ---- Here
-
-def report(name, wrong, figures=""):
-    """Returns the number of failures."""
-    if wrong:
-        figures = f"{len(wrong)} differences: {'; '.join(map(str, wrong[:6]))}"
-    print(f"{'FAIL' if wrong else 'ok:'} {name}: {figures}", flush=True)
-    return len(wrong)
-
-
-def report_all(results):
-    """Of pairs of a name and a result: an error, or (what differs, figures)."""
-    return sum(report(name, [result]) if isinstance(result, Exception) else report(name, *result) for name, result in results)
-
-
 def main():
-    truths = {}
-    for size in (2, 4):
-        jobs = {name: (save, SAVED / name, run) for name, run in RUNS.items() if run.tp * run.dp == size}
-        truths |= zip(jobs, jobs_on_ranks(size, LOGS / f"saves-{size}", list(jobs.values())), strict=True)
-    failed = {f"saving {name}": truth for name, truth in truths.items() if isinstance(truth, Exception)}
-    if failed:
-        sys.exit(report_all(failed.items()))
-    # On ranks too: DeepSpeed's converter leaves threads, and ranks are forks of this process.
-    jobs = {f"{name} converted": (convert, name, run.stage) for name, run in RUNS.items()}
-    jobs |= {f"{name} on tp 1": (load, OURS / name, on(1, name), truths[name]) for name in RUNS}
-    jobs |= {"a flipped bit is seen": (damage, truths)}
-    wrong = report_all(zip(jobs, jobs_on_ranks(1, LOGS / "one", list(jobs.values())), strict=True))
-    jobs = {f"{name} on tp 4": (load, OURS / name, on(4, name), truths[name]) for name in ON_FOUR}
-    wrong += report_all(zip(jobs, jobs_on_ranks(4, LOGS / "four", list(jobs.values())), strict=True))
-    print(f"{len(RUNS)} checkpoints of AutoTP, {wrong} differences")
-    sys.exit(wrong > 0)
+    truths = checks.truths_of({name: (run.tp * run.dp, save, SAVED / name, run) for name, run in RUNS.items()}, LOGS / "saves")
+    cases = {f"{name} converted": (1, convert, name, run.stage) for name, run in RUNS.items()}
+    for tp, names in ((1, RUNS), (4, ON_FOUR)):
+        cases |= {f"{name} on tp {tp}": (tp, load, OURS / name, on(tp, name), truths[name]) for name in names}
+    cases["a flipped bit is seen"] = (1, damage, truths["z1-fp32"])
+    checks.check("AutoTP", cases, LOGS)
 
 
 if __name__ == "__main__":

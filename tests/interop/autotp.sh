@@ -5,6 +5,4 @@
 #   tests/interop/autotp.sh [FOLDER_OF_EXECUTABLES]       default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-started=$SECONDS
 compare 900 autotp.py "$bin"
-echo "compared AutoTP in $((SECONDS - started)) s"

@@ -18,6 +18,8 @@ with_packages() { # SECONDS COMMAND...
   timeout "$1" env "${settings[@]}" "${@:2}" &
   wait $! || fail "see above"  # in the background, so that it ends with this script
 }
-compare() { # SECONDS SCRIPT ARGS...: runs a script of this folder
+compare() { # SECONDS SCRIPT ARGS...: runs a script of this folder, and says how long it took
+  local started=$SECONDS
   with_packages "$1" "${python[@]}" "$repository/tests/interop/$2" "${@:3}"
+  echo "$2 took $((SECONDS - started)) s"
 }

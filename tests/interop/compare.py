@@ -8,32 +8,14 @@ OURS/NAME is a save folder of pretrain_gpt, THEIRS/NAME/checkpoint one of DeepSp
 folder; exits 1 if anything fails or any number, key or type differs in one bit. Differences that are theirs by construction
 are named in KNOWN and in the functions that expect them; one that does not appear is a failure too.
 """
-import contextlib
 import enum
-import io
-import logging
-import os
 import pathlib
 import re
 import runpy
-import socket
-import subprocess
 import sys
-import traceback
 import types
 
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
-
-
-os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port())
-logging.disable(logging.WARNING)
-
 import huggingface_hub
-import numpy
 import safetensors.torch
 import torch
 import transformers
@@ -43,7 +25,8 @@ import deepspeed
 from deepspeed.checkpoint import ds_to_universal
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state, zero_to_torch
 
-PROGRAMS = pathlib.Path(sys.argv[1])
+from checks import DTYPES, Mismatch, check, differences, expect, load, our, tensor_differences
+
 STATES = ("fp32", "exp_avg", "exp_avg_sq")
 ROW_PARALLEL = re.compile(r"\.(self_attention\.dense|mlp\.dense_4h_to_h)\.weight/")
 # The expected result for a DeepSpeed folder, where it is not equality.
@@ -53,57 +36,8 @@ KNOWN = {
     "z2-bf16-tp2dp2-nopipe": "refused",  # theirs fails on the nested `module` (B1)
     "z1-bf16-tp1pp1dp2": "cat_dim",  # Megatron names row-parallel weights at tp > 1 only: 0 in theirs, 1 in ours
 }
-
-
 # Metadata files of the other ZeRO family: 0 to 2 for a checkpoint of 3, and the other way round.
 TWIN = {True: r"mp_rank_\d+_model_states\.pt", False: r"zero_pp_rank_0_mp_rank_\d+_model_states\.pt"}
-
-
-class Mismatch(Exception):
-    pass
-
-
-def expect(condition, what):
-    if not condition:
-        raise Mismatch(what)
-
-
-# ---- Values
-
-def bits(tensor):
-    return tensor.detach().flatten().contiguous().view(torch.uint8)
-
-
-def differences(a, b, where=""):
-    """Yields the places where two objects of a checkpoint are not the same, in type, order of keys, or bits."""
-    if type(a) is not type(b) and not (torch.is_tensor(a) and torch.is_tensor(b)):
-        yield f"{where}: {type(a).__name__} in ours, {type(b).__name__} in theirs"
-    elif torch.is_tensor(a):
-        if a.dtype != b.dtype or a.shape != b.shape:
-            yield f"{where}: {a.dtype} {tuple(a.shape)} in ours, {b.dtype} {tuple(b.shape)} in theirs"
-        elif not torch.equal(bits(a), bits(b)):
-            yield f"{where}: {(bits(a) != bits(b)).sum()} of {bits(a).numel()} bytes"
-    elif isinstance(a, dict):
-        if list(a) != list(b):
-            yield f"{where}: keys {list(a)} in ours, {list(b)} in theirs"
-        for key in a.keys() & b.keys():
-            yield from differences(a[key], b[key], f"{where}[{key!r}]")
-    elif isinstance(a, (list, tuple)):
-        if len(a) != len(b):
-            yield f"{where}: {len(a)} items in ours, {len(b)} in theirs"
-        for i, (x, y) in enumerate(zip(a, b)):
-            yield from differences(x, y, f"{where}[{i}]")
-    elif isinstance(a, numpy.ndarray):
-        if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != b.tobytes():
-            yield f"{where}: an array differs"
-    elif hasattr(a, "__dict__") and not isinstance(a, enum.Enum):
-        yield from differences(vars(a), vars(b), where)
-    elif a != b:
-        yield f"{where}: {a!r} in ours, {b!r} in theirs"
-
-
-def load(path, weights_only=False):
-    return torch.load(path, map_location="cpu", weights_only=weights_only)
 
 
 def padded_difference(whole, padded, where):
@@ -122,29 +56,10 @@ def universal_parameters(folder):
 
 # ---- Programs
 
-@contextlib.contextmanager
-def quiet():
-    """Drops what DeepSpeed prints, unless it fails."""
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            yield
-    except BaseException as error:
-        error.said = said.getvalue()[-2000:]
-        raise
-
-
 def their_converter(tag, output, *flags):
     sys.argv = ["ds_to_universal.py", "--input_folder", str(tag), "--output_folder", str(output),
                 "--num_extract_workers", "1", "--num_merge_workers", "1", *flags]
-    with quiet():
-        ds_to_universal.main(ds_to_universal.parse_arguments())
-
-
-def our(program, *arguments):
-    done = subprocess.run([PROGRAMS / program, *arguments], capture_output=True, text=True)
-    expect(done.returncode == 0, f"{program}: {done.stdout[-1000:]}{done.stderr}")
-    return done.stdout
+    ds_to_universal.main(ds_to_universal.parse_arguments())
 
 
 def our_converter(tag, output, *flags):
@@ -154,8 +69,7 @@ def our_converter(tag, output, *flags):
 def their_zero_to_fp32(folder, output):
     """Through the script that the save left there."""
     sys.argv = ["zero_to_fp32.py", str(folder), str(output)]
-    with quiet():
-        runpy.run_path(str(folder / "zero_to_fp32.py"), run_name="__main__")
+    runpy.run_path(str(folder / "zero_to_fp32.py"), run_name="__main__")
     return load(output / "pytorch_model.bin", weights_only=True)
 
 
@@ -179,27 +93,21 @@ class Weights(torch.nn.Module):
 
 def export_differences(checkpoint, expected, scratch):
     """Our zero_to_fp32, in one file and in many, as torch, safetensors, huggingface_hub and transformers load it."""
-    expected = dict(sorted(expected.items()))
     for name, flags in (("pytorch_model.bin", ()), ("model.safetensors", ("--safe_serialization",))):
         safe = name.endswith(".safetensors")
         one, many = scratch / f"one-{name}", scratch / f"many-{name}"
         our("zero_to_fp32", checkpoint, one, *flags)
         our("zero_to_fp32", checkpoint, many, "--max_shard_size", "20KB", *flags)
         loaded = safetensors.torch.load_file(one / name) if safe else load(one / name, weights_only=True)
-        yield from differences({key: t.detach() for key, t in sorted(loaded.items())}, expected, name)
+        yield from tensor_differences(loaded, expected, name)
         for key, tensor in loaded.items():  # a view must be written with its own elements, not with the whole storage
             if tensor.untyped_storage().nbytes() != tensor.nbytes:
                 yield f"{name}: {key} has a storage of {tensor.untyped_storage().nbytes()} bytes, not {tensor.nbytes}"
-        loaders = {"huggingface_hub": lambda m, f: huggingface_hub.load_torch_model(m, f, strict=True, safe=safe),
-                   "transformers": lambda m, f: load_sharded_checkpoint(m, f, strict=True)}
-        for loader, load_into in loaders.items():
-            for folder in (one, many):
-                if loader == "transformers" and folder == one:
-                    continue  # transformers reads only checkpoints of many files
-                model = Weights(expected)
-                load_into(model, folder)
-                yield from differences(dict(sorted((k, p.detach()) for k, p in model.named_parameters())), expected,
-                                       f"{folder.name} by {loader}")
+        by_hub = lambda model, folder: huggingface_hub.load_torch_model(model, folder, strict=True, safe=safe)
+        for load_into, folder in ((by_hub, one), (by_hub, many), (load_sharded_checkpoint, many)):
+            model = Weights(expected)
+            load_into(model, folder)
+            yield from tensor_differences(dict(model.named_parameters()), expected, f"{folder.name} by {load_into.__name__}")
 
 
 def engine_differences(folder, parameters, stage, dtype, universal, steps):
@@ -213,9 +121,8 @@ def engine_differences(folder, parameters, stage, dtype, universal, steps):
     if dtype != "fp32":
         config["bf16"] = {"enabled": True}
     optimizer = torch.optim.AdamW(groups, lr=1.0)
-    with quiet():
-        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
-        path, client_state = engine.load_checkpoint(str(folder))
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config=config)
+    path, client_state = engine.load_checkpoint(str(folder))
     expect(path is not None, f"engine: {folder} not loaded")
     if stage < 3:
         engine.optimizer._lazy_init_hp_params_optimizer_state()  # as the first step would
@@ -227,9 +134,8 @@ def engine_differences(folder, parameters, stage, dtype, universal, steps):
             yield from differences(ours[state], safe_get_full_optimizer_state(parameter, state), f"engine: {name} {state}")
     taken = {float(s["step"]) for s in engine.optimizer.optimizer.state.values()}
     expect(taken == {float(steps)}, f"engine: Adam's steps {taken}, not {steps}")
-    with quiet():
-        engine.backward(engine())
-        engine.step()
+    engine.backward(engine())
+    engine.step()
     for name, parameter in engine.module.named_parameters():
         after = safe_get_full_fp32_param(parameter)
         if torch.equal(after, parameters[name]["fp32"]) or not after.isfinite().all():
@@ -320,9 +226,8 @@ def ours(folder, scratch):
     report.append(f"{len(parameters)} parameters" + (f", {len(frozen)} of them frozen" if frozen else ""))
     if (tag / "pytorch_model.bin").exists():
         model_16bit = load(tag / "pytorch_model.bin", weights_only=True)
-        kind = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
-        rounded = {name: states["fp32"].detach().to(kind) for name, states in parameters.items()}
-        wrong += differences(dict(sorted(model_16bit.items())), dict(sorted(rounded.items())), "pytorch_model.bin")
+        rounded = {name: states["fp32"].to(DTYPES[dtype]) for name, states in parameters.items()}
+        wrong += tensor_differences(model_16bit, rounded, "pytorch_model.bin")
         report.append("pytorch_model.bin")
     weights = weights_in_model_precision(tag) if tp == 1 else None
     if weights:
@@ -345,17 +250,17 @@ def ours(folder, scratch):
         said = our("ckpt", "diff", folder, scratch / "fp32")
         padded = sum(exported[name].shape != states["fp32"].shape for name, states in parameters.items())
         expect(said.count("pad the vocabulary") == padded and said.endswith(" 0 differences\n"), f"ckpt diff: {said}")
-    wrong += export_differences(folder, {name: states["fp32"].detach() for name, states in parameters.items()}, scratch)
+    wrong += export_differences(folder, {name: states["fp32"] for name, states in parameters.items()}, scratch)
     report.append("our zero_to_fp32")
     if frozen:  # a frozen model would need an optimizer made for it
-        return report, wrong
+        return wrong, "; ".join(report)
     engine_stage = max(stage, 1)
     wrong += engine_differences(universal.parent, parameters, engine_stage, dtype, True, model["iteration"])
     report.append(f"engine at ZeRO {engine_stage}")
     if stage > 0 and tp * pp * model["dp_world_size"] == 1:
         wrong += engine_differences(folder, padded_parameters(parameters, model), stage, dtype, False, model["iteration"])
         report.append("and without conversion")
-    return report, wrong
+    return wrong, "; ".join(report)
 
 
 # ---- A model of transformers
@@ -366,12 +271,11 @@ def from_pretrained(stage, scratch):
     model = transformers.GPT2LMHeadModel(config)
     settings = {"train_batch_size": 1, "zero_optimization": {"stage": stage}, "bf16": {"enabled": True},
                 "zero_allow_untested_optimizer": True}
-    with quiet():
-        engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters()), config=settings)
-        tokens = torch.arange(8)[None]
-        engine.backward(engine(input_ids=tokens, labels=tokens).loss)
-        engine.step()
-        engine.save_checkpoint(str(scratch / "checkpoint"))
+    engine, *_ = deepspeed.initialize(model=model, optimizer=torch.optim.AdamW(model.parameters()), config=settings)
+    tokens = torch.arange(8)[None]
+    engine.backward(engine(input_ids=tokens, labels=tokens).loss)
+    engine.step()
+    engine.save_checkpoint(str(scratch / "checkpoint"))
     masters = {name: safe_get_full_fp32_param(p).clone() for name, p in engine.module.named_parameters()}
     engine.destroy()
     wrong = []
@@ -379,13 +283,12 @@ def from_pretrained(stage, scratch):
         weights = scratch / f"weights{''.join(flags)}"
         our("zero_to_fp32", scratch / "checkpoint", weights, *flags)
         config.save_pretrained(weights)
-        with quiet():
-            loaded, info = transformers.GPT2LMHeadModel.from_pretrained(weights, dtype=torch.float32, local_files_only=True,
-                                                                        output_loading_info=True)
+        loaded, info = transformers.GPT2LMHeadModel.from_pretrained(weights, dtype=torch.float32, local_files_only=True,
+                                                                    output_loading_info=True)
         expect(not any(info.values()), f"from_pretrained: {info}")
         expect(loaded.lm_head.weight is loaded.transformer.wte.weight, "from_pretrained: not tied")
-        wrong += differences({name: p.detach() for name, p in loaded.named_parameters()}, masters, "".join(flags))
-    return [f"{len(masters)} parameters"], wrong
+        wrong += tensor_differences(dict(loaded.named_parameters()), masters, "".join(flags))
+    return wrong, f"{len(masters)} parameters"
 
 
 # ---- Theirs
@@ -393,17 +296,24 @@ def from_pretrained(stage, scratch):
 def rounded_differences(checkpoint, scratch):
     """Our zero_to_fp32 --dtype and their zero_to_torch.py. Theirs cannot write tied weights as safetensors."""
     for dtype in ("fp32", "bf16", "fp16"):
-        with quiet():
-            zero_to_torch.main([str(checkpoint), str(scratch / f"theirs-{dtype}"), "--dtype", dtype])
-        expected = dict(sorted(load(scratch / f"theirs-{dtype}" / "pytorch_model.bin", weights_only=True).items()))
+        zero_to_torch.main([str(checkpoint), str(scratch / f"theirs-{dtype}"), "--dtype", dtype])
+        expected = load(scratch / f"theirs-{dtype}" / "pytorch_model.bin", weights_only=True)
         our("zero_to_fp32", checkpoint, scratch / f"bin-{dtype}", "--dtype", dtype)
         our("zero_to_fp32", checkpoint, scratch / f"safe-{dtype}", "--dtype", dtype, "--safe_serialization")
         for mine in (load(scratch / f"bin-{dtype}" / "pytorch_model.bin", weights_only=True),
                      safetensors.torch.load_file(scratch / f"safe-{dtype}" / "model.safetensors")):
-            yield from differences(dict(sorted(mine.items())), expected, f"--dtype {dtype}")
+            yield from tensor_differences(mine, expected, f"--dtype {dtype}")
+
+
+def stand_in_for_megatron():
+    """Files of Megatron's hold one enum of its own."""
+    for name in ("megatron", "megatron.core", "megatron.core.enums"):
+        sys.modules[name] = types.ModuleType(name)
+    sys.modules[name].ModelType = enum.Enum("ModelType", ["encoder_or_decoder", "encoder_and_decoder"])
 
 
 def theirs(folder, scratch):
+    stand_in_for_megatron()
     checkpoint = folder / "checkpoint"
     tag = checkpoint / (checkpoint / "latest").read_text()
     known = KNOWN.get(folder.name)
@@ -417,7 +327,7 @@ def theirs(folder, scratch):
         try:
             their_converter(tag, other, *flags)
         except Exception as error:
-            return [f"theirs refuses it: {error or type(error).__name__}"], []
+            return f"theirs refuses it: {error or type(error).__name__}"
         raise Mismatch("theirs no longer refuses it")
     their_converter(tag, other, *flags)
     wrong = list(universal_differences(mine, other, cat_dim_differs=known == "cat_dim"))
@@ -425,47 +335,22 @@ def theirs(folder, scratch):
     if "args" not in model and model["mp_world_size"] == 1:  # theirs refuses tp; Megatron's are padded, or of a pipeline
         wrong += rounded_differences(checkpoint, scratch)
         report.append("zero_to_torch in 3 dtypes")
-    return report, wrong
-
-
-def stand_in_for_megatron():
-    """Files of Megatron's hold one enum of its own."""
-    names = ("megatron", "megatron.core", "megatron.core.enums")
-    for name in names:
-        sys.modules[name] = types.ModuleType(name)
-    sys.modules[names[-1]].ModelType = enum.Enum("ModelType", ["encoder_or_decoder", "encoder_and_decoder"])
-
-
-def check(name, compare, folder, scratch):
-    scratch.mkdir(parents=True)
-    try:
-        report, wrong = compare(folder, scratch)
-    except (Exception, SystemExit) as error:
-        traceback.print_exc()
-        print(f"FAIL {name}: {type(error).__name__}: {error}\n{getattr(error, 'said', '')}", flush=True)
-        return 1
-    for line in wrong[:10]:
-        print(f"  {name}: {line}")
-    print(f"{'FAIL' if wrong else 'ok'}: {name}: {'; '.join(report)}: {len(wrong)} differences", flush=True)
-    return len(wrong)
+    return wrong, "; ".join(report)
 
 
 def main():
-    mine, other = map(pathlib.Path, sys.argv[2:4])
-    with quiet():
-        deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
-    folders = sorted(mine.iterdir())
-    print(f"written by us, read by torch {torch.__version__} and DeepSpeed {deepspeed.__version__}:")
-    wrong = sum(check(f.name, ours, f, pathlib.Path("scratch") / f.name) for f in folders)
-    print(f"trained by DeepSpeed, exported by us, read by transformers {transformers.__version__}:")
-    wrong += sum(check(f"GPT2LMHeadModel, ZeRO {stage}", from_pretrained, stage, pathlib.Path("scratch") / f"gpt2-{stage}")
-                 for stage in (1, 2, 3))
-    stand_in_for_megatron()
-    fixtures = sorted(f for f in other.iterdir() if (f / "checkpoint").exists())
-    print("written by DeepSpeed and Megatron-DeepSpeed, converted by both:")
-    wrong += sum(check(f.name, theirs, f, pathlib.Path("scratch") / f"fixture-{f.name}") for f in fixtures)
-    print(f"{len(folders)} + {len(fixtures)} folders, {wrong} differences")
-    sys.exit(bool(wrong) or not folders or not fixtures)
+    mine, other = ({f.name: f for f in sorted(pathlib.Path(folder).iterdir())} for folder in sys.argv[2:4])
+    cases = {f"{name}, written by us": (ours, folder) for name, folder in mine.items()}
+    cases |= {f"GPT2LMHeadModel, ZeRO {stage}, trained by DeepSpeed, exported by us": (from_pretrained, stage) for stage in (1, 2, 3)}
+    fixtures = {name: folder for name, folder in other.items() if (folder / "checkpoint").exists()}
+    cases |= {f"{name}, written by theirs, converted by both": (theirs, folder) for name, folder in fixtures.items()}
+    expect(mine and fixtures, "no folders")
+    for number, (name, (work, what)) in enumerate(cases.items()):
+        scratch = pathlib.Path("scratch") / str(number)
+        scratch.mkdir(parents=True)
+        cases[name] = (1, work, what, scratch)
+    versions = ", ".join(f"{package.__name__} {package.__version__}" for package in (torch, deepspeed, transformers))
+    check(f"{len(mine)} + {len(fixtures)} folders, {versions}", cases)
 
 
 if __name__ == "__main__":

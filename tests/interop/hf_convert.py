@@ -13,9 +13,7 @@ import logging
 import pathlib
 import re
 import shlex
-import subprocess
 import sys
-import traceback
 
 logging.disable(logging.WARNING)
 
@@ -24,9 +22,11 @@ import tokenizers
 import torch
 import transformers
 
+import checks
+from checks import expect, our, refusal
+
 transformers.utils.logging.disable_progress_bar()
 
-PROGRAMS = pathlib.Path(sys.argv[1])
 TOLERANCE = 1e-5
 SEQUENCE, BATCH = 24, 3
 MESHES = ("1,1", "2,2")  # tp,pp
@@ -34,108 +34,85 @@ EXPERT_MESHES = ("1,1,2", "2,1,2")  # tp,pp,ep
 
 gpt2 = dict(vocab_size=131, n_positions=SEQUENCE, n_embd=32, n_layer=4, n_head=4)
 llama = dict(vocab_size=131, hidden_size=48, num_hidden_layers=4, num_attention_heads=6, intermediate_size=40,
-             max_position_embeddings=64, bos_token_id=None, eos_token_id=None)
+             max_position_embeddings=64, bos_token_id=None, eos_token_id=None, num_key_value_heads=6)
+two = llama | dict(num_key_value_heads=2)
 opt = dict(vocab_size=131, hidden_size=48, num_hidden_layers=4, num_attention_heads=6, ffn_dim=40, word_embed_proj_dim=48,
            max_position_embeddings=64)
 bloom = dict(vocab_size=131, n_layer=4)
-experts = llama | dict(num_key_value_heads=2, num_experts_per_tok=2)
+neox = {key: value for key, value in llama.items() if key != "num_key_value_heads"}
+falcon = dict(vocab_size=131, hidden_size=48, num_hidden_layers=4, num_attention_heads=6, num_kv_heads=2)
+experts = two | dict(num_experts_per_tok=2)
+tied = dict(tie_word_embeddings=True)
+
+
+def rope(kind, theta=10000.0, **more):
+    return {"rope_parameters": {"rope_type": kind, "rope_theta": theta, **more}}
+
+
+FP32, BF16, FP16, SPLIT = (torch.float32, "5GB"), (torch.bfloat16, "5GB"), (torch.float16, "5GB"), (torch.float32, "20KB")
+SPLIT_BF16, SPLIT_FP16 = (torch.bfloat16, "20KB"), (torch.float16, "20KB")
 MODELS = {
-    # name: (config, dtype of the saved weights, max_shard_size)
-    "gpt2": (transformers.GPT2Config(**gpt2), torch.float32, "5GB"),
-    "gpt2, untied, erf GELU, n_inner, bf16": (transformers.GPT2Config(
-        **gpt2, tie_word_embeddings=False, activation_function="gelu", n_inner=96, layer_norm_epsilon=1e-4), torch.bfloat16, "20KB"),
-    "llama, grouped, theta": (transformers.LlamaConfig(
-        **llama, num_key_value_heads=2, rope_parameters={"rope_type": "default", "rope_theta": 500000.0}), torch.float32, "20KB"),
-    "llama, tied, biases, fp16": (transformers.LlamaConfig(
-        **llama, num_key_value_heads=6, tie_word_embeddings=True, attention_bias=True, mlp_bias=True, rms_norm_eps=1e-5),
-        torch.float16, "20KB"),
+    # name: (model_type, its configuration, (dtype of the saved weights, max_shard_size))
+    "gpt2": ("gpt2", gpt2, FP32),
+    "gpt2, untied, erf GELU, n_inner, bf16": ("gpt2", gpt2 | dict(
+        tie_word_embeddings=False, activation_function="gelu", n_inner=96, layer_norm_epsilon=1e-4), SPLIT_BF16),
+    "llama, grouped, theta": ("llama", two | rope("default", 500000.0), SPLIT),
+    "llama, tied, biases, fp16": ("llama", llama | tied | dict(attention_bias=True, mlp_bias=True, rms_norm_eps=1e-5), SPLIT_FP16),
     # Heads of 8 and this theta have a wavelength between Llama 3's bounds, and others on both sides.
-    "llama 3.2, scaled": (transformers.LlamaConfig(**llama | dict(max_position_embeddings=16384), num_key_value_heads=2, rope_parameters={
-        "rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192}), torch.bfloat16, "5GB"),
-    "llama, linear scaling": (transformers.LlamaConfig(**llama, num_key_value_heads=6, rope_parameters={
-        "rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}), torch.float32, "5GB"),
-    "llama, biases in attention, head_dim": (transformers.LlamaConfig(
-        **llama, num_key_value_heads=2, attention_bias=True, head_dim=12), torch.float32, "5GB"),
-    "llama, yarn": (transformers.LlamaConfig(**llama, num_key_value_heads=2, rope_parameters={
-        "rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 16}), torch.float32, "5GB"),
-    "llama, dynamic scaling": (transformers.LlamaConfig(**llama | dict(max_position_embeddings=16), num_key_value_heads=2,
-        rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}), torch.float32, "5GB"),
-    "llama, a large theta, linear scaling by a fraction": (transformers.LlamaConfig(**llama, num_key_value_heads=2, rope_parameters={
-        "rope_type": "linear", "rope_theta": 3580165449.5, "factor": 1.5}), torch.float32, "5GB"),
-    "mistral without a window": (transformers.MistralConfig(**llama, num_key_value_heads=2, sliding_window=None), torch.bfloat16, "5GB"),
-    "mistral, a window of 5": (transformers.MistralConfig(**llama, num_key_value_heads=2, sliding_window=5, head_dim=16),
-                               torch.float32, "20KB"),
-    "qwen2": (transformers.Qwen2Config(**llama, num_key_value_heads=2), torch.float32, "20KB"),
-    "qwen2, tied, a window of 7, bf16": (transformers.Qwen2Config(
-        **llama, num_key_value_heads=6, tie_word_embeddings=True, use_sliding_window=True, sliding_window=7, max_window_layers=0),
-        torch.bfloat16, "5GB"),
-    "qwen3": (transformers.Qwen3Config(**llama, num_key_value_heads=2, head_dim=16), torch.float32, "20KB"),
-    "qwen3, tied, biases, 8 wide heads": (transformers.Qwen3Config(
-        **llama, num_key_value_heads=6, head_dim=8, tie_word_embeddings=True, attention_bias=True), torch.bfloat16, "5GB"),
-    "gemma": (transformers.GemmaConfig(**llama, num_key_value_heads=2, head_dim=16), torch.float32, "20KB"),
-    "gpt-neox": (transformers.GPTNeoXConfig(**llama), torch.float32, "20KB"),
-    "gpt-neox, in turn, tied, tanh GELU, half": (transformers.GPTNeoXConfig(
-        **llama, use_parallel_residual=False, tie_word_embeddings=True, hidden_act="gelu_pytorch_tanh",
-        rope_parameters={"rope_type": "default", "rope_theta": 5000.0, "partial_rotary_factor": 0.5}), torch.float16, "5GB"),
-    "opt": (transformers.OPTConfig(**opt), torch.float32, "20KB"),
-    "opt, untied, GELU": (transformers.OPTConfig(**opt, tie_word_embeddings=False, activation_function="gelu"), torch.bfloat16, "5GB"),
-    "phi3": (transformers.Phi3Config(**llama, num_key_value_heads=2, pad_token_id=None, sliding_window=9), torch.float32, "20KB"),
-    "phi3, a part turns": (transformers.Phi3Config(
-        **llama, num_key_value_heads=2, pad_token_id=None,
-        rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.75}), torch.float32, "5GB"),
-    "starcoder2": (transformers.Starcoder2Config(**llama, num_key_value_heads=2, sliding_window=6), torch.float32, "20KB"),
-    "falcon": (transformers.FalconConfig(vocab_size=131, hidden_size=48, num_hidden_layers=4, num_attention_heads=6, num_kv_heads=2,
-                                         new_decoder_architecture=True), torch.float32, "20KB"),
-    "bloom": (transformers.BloomConfig(**bloom, hidden_size=32, n_head=4), torch.float32, "20KB"),
-    "bloom, untied, 6 heads, bf16": (transformers.BloomConfig(
-        **bloom, hidden_size=48, n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-4), torch.bfloat16, "5GB"),
-    "mixtral": (transformers.MixtralConfig(**experts, num_local_experts=6), torch.float32, "20KB"),
-    "mixtral, tied, a window of 7, head_dim, 3 of 4, bf16": (transformers.MixtralConfig(
-        **experts | dict(num_experts_per_tok=3), num_local_experts=4, sliding_window=7, head_dim=16, tie_word_embeddings=True),
-        torch.bfloat16, "5GB"),
-    "qwen2-moe, every second layer": (transformers.Qwen2MoeConfig(
-        **experts, num_experts=6, moe_intermediate_size=20, shared_expert_intermediate_size=28, decoder_sparse_step=2),
-        torch.float32, "20KB"),
-    "qwen2-moe, weights add up to 1, no biases, fp16": (transformers.Qwen2MoeConfig(
-        **experts, num_experts=4, moe_intermediate_size=24, shared_expert_intermediate_size=16, norm_topk_prob=True, qkv_bias=False),
-        torch.float16, "5GB"),
-    "qwen3-moe, two layers without experts": (transformers.Qwen3MoeConfig(
-        **experts, head_dim=16, num_experts=6, moe_intermediate_size=20, norm_topk_prob=True, mlp_only_layers=[0, 3]),
-        torch.float32, "20KB"),
-    "qwen3-moe, tied, biases, one expert each": (transformers.Qwen3MoeConfig(
-        **experts | dict(num_experts_per_tok=1), head_dim=8, num_experts=4, moe_intermediate_size=16, attention_bias=True,
-        tie_word_embeddings=True, use_sliding_window=True, sliding_window=6), torch.bfloat16, "5GB"),
-    "qwen3-moe, one expert whose weight is 1": (transformers.Qwen3MoeConfig(
-        **experts | dict(num_experts_per_tok=1), num_experts=4, moe_intermediate_size=16, norm_topk_prob=True), torch.float32, "5GB"),
-    "olmoe": (transformers.OlmoeConfig(**experts | dict(num_key_value_heads=6), num_experts=6, pad_token_id=None), torch.float32, "20KB"),
-    "olmoe, grouped, biases, weights add up to 1, bf16": (transformers.OlmoeConfig(
-        **experts, num_experts=4, attention_bias=True, norm_topk_prob=True, pad_token_id=None), torch.bfloat16, "5GB"),
+    "llama 3.2, scaled": ("llama", two | dict(max_position_embeddings=16384) | rope(
+        "llama3", 500000.0, factor=32.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192), BF16),
+    "llama, linear scaling": ("llama", llama | rope("linear", factor=2.0), FP32),
+    "llama, biases in attention, head_dim": ("llama", two | dict(attention_bias=True, head_dim=12), FP32),
+    "llama, yarn": ("llama", two | rope("yarn", factor=4.0, original_max_position_embeddings=16), FP32),
+    "llama, dynamic scaling": ("llama", two | dict(max_position_embeddings=16) | rope("dynamic", factor=2.0), FP32),
+    "llama, a large theta, linear scaling by a fraction": ("llama", two | rope("linear", 3580165449.5, factor=1.5), FP32),
+    "mistral without a window": ("mistral", two | dict(sliding_window=None), BF16),
+    "mistral, a window of 5": ("mistral", two | dict(sliding_window=5, head_dim=16), SPLIT),
+    "qwen2": ("qwen2", two, SPLIT),
+    "qwen2, tied, a window of 7, bf16": ("qwen2", llama | tied | dict(
+        use_sliding_window=True, sliding_window=7, max_window_layers=0), BF16),
+    "qwen3": ("qwen3", two | dict(head_dim=16), SPLIT),
+    "qwen3, tied, biases, 8 wide heads": ("qwen3", llama | tied | dict(head_dim=8, attention_bias=True), BF16),
+    "gemma": ("gemma", two | dict(head_dim=16), SPLIT),
+    "gpt-neox": ("gpt_neox", neox, SPLIT),
+    "gpt-neox, in turn, tied, tanh GELU, half": ("gpt_neox", neox | tied | dict(
+        use_parallel_residual=False, hidden_act="gelu_pytorch_tanh") | rope("default", 5000.0, partial_rotary_factor=0.5), FP16),
+    "opt": ("opt", opt, SPLIT),
+    "opt, untied, GELU": ("opt", opt | dict(tie_word_embeddings=False, activation_function="gelu"), BF16),
+    "phi3": ("phi3", two | dict(pad_token_id=None, sliding_window=9), SPLIT),
+    "phi3, a part turns": ("phi3", two | dict(pad_token_id=None) | rope("default", partial_rotary_factor=0.75), FP32),
+    "starcoder2": ("starcoder2", two | dict(sliding_window=6), SPLIT),
+    "falcon": ("falcon", falcon | dict(new_decoder_architecture=True), SPLIT),
+    "bloom": ("bloom", bloom | dict(hidden_size=32, n_head=4), SPLIT),
+    "bloom, untied, 6 heads, bf16": ("bloom", bloom | dict(
+        hidden_size=48, n_head=6, tie_word_embeddings=False, layer_norm_epsilon=1e-4), BF16),
+    "mixtral": ("mixtral", experts | dict(num_local_experts=6), SPLIT),
+    "mixtral, tied, a window of 7, head_dim, 3 of 4, bf16": ("mixtral", experts | tied | dict(
+        num_experts_per_tok=3, num_local_experts=4, sliding_window=7, head_dim=16), BF16),
+    "qwen2-moe, every second layer": ("qwen2_moe", experts | dict(
+        num_experts=6, moe_intermediate_size=20, shared_expert_intermediate_size=28, decoder_sparse_step=2), SPLIT),
+    "qwen2-moe, weights add up to 1, no biases, fp16": ("qwen2_moe", experts | dict(
+        num_experts=4, moe_intermediate_size=24, shared_expert_intermediate_size=16, norm_topk_prob=True, qkv_bias=False), FP16),
+    "qwen3-moe, two layers without experts": ("qwen3_moe", experts | dict(
+        head_dim=16, num_experts=6, moe_intermediate_size=20, norm_topk_prob=True, mlp_only_layers=[0, 3]), SPLIT),
+    "qwen3-moe, tied, biases, one expert each": ("qwen3_moe", experts | tied | dict(
+        num_experts_per_tok=1, head_dim=8, num_experts=4, moe_intermediate_size=16, attention_bias=True,
+        use_sliding_window=True, sliding_window=6), BF16),
+    "qwen3-moe, one expert whose weight is 1": ("qwen3_moe", experts | dict(
+        num_experts_per_tok=1, num_experts=4, moe_intermediate_size=16, norm_topk_prob=True), FP32),
+    "olmoe": ("olmoe", experts | dict(num_key_value_heads=6, num_experts=6, pad_token_id=None), SPLIT),
+    "olmoe, grouped, biases, weights add up to 1, bf16": ("olmoe", experts | dict(
+        num_experts=4, attention_bias=True, norm_topk_prob=True, pad_token_id=None), BF16),
 }
 
 
-class Mismatch(Exception):
-    pass
-
-
-def expect(condition, what):
-    if not condition:
-        raise Mismatch(what)
-
-
-def run(*command):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    expect(done.returncode == 0, f"{' '.join(map(str, command))}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
-    return done.stdout
-
-
 def convert(*arguments):
-    return run(PROGRAMS / "hf_convert", *arguments)
+    return our("hf_convert", *arguments)
 
 
 def on(mesh, program, *arguments):
     tp, pp, ep = map(int, (mesh + ",1").split(",")[:3])
-    return run(PROGRAMS / program, *arguments, "--local-ranks", tp * pp * ep, "--tensor-model-parallel-size", tp,
+    return our(program, *arguments, "--local-ranks", tp * pp * ep, "--tensor-model-parallel-size", tp,
                "--pipeline-model-parallel-size", pp, "--expert-model-parallel-size", ep)
 
 
@@ -177,8 +154,9 @@ def same_files(a, b, what):
         expect((a / name).read_bytes() == (b / name).read_bytes(), f"{what}: {name} differs")
 
 
-def check(config, dtype, max_shard_size, scratch):
+def imported_and_exported(model_type, settings, saved, scratch):
     scratch.mkdir(parents=True)
+    config, (dtype, max_shard_size) = transformers.AutoConfig.for_model(model_type, **settings), saved
     tokens = torch.randint(config.vocab_size, (BATCH, SEQUENCE), generator=torch.Generator().manual_seed(3))
     random_model(config).to(dtype).save_pretrained(scratch / "theirs", max_shard_size=max_shard_size)
     expected, model = their_logits(scratch / "theirs", tokens)
@@ -206,7 +184,7 @@ def check(config, dtype, max_shard_size, scratch):
     text = min(SEQUENCE, getattr(config, "max_position_embeddings", SEQUENCE))  # theirs turns kept keys otherwise beyond it
     likeliest = model.generate(begun, attention_mask=torch.ones_like(begun), max_new_tokens=text - 6, do_sample=False,
                                eos_token_id=None, pad_token_id=0)
-    said = run(PROGRAMS / "generate", "--load", scratch / "imported", "--tokenizer-type", "NullTokenizer", "--prompts",
+    said = our("generate", "--load", scratch / "imported", "--tokenizer-type", "NullTokenizer", "--prompts",
                " ".join(map(str, begun[0].tolist())), "--num-tokens-to-generate", text - 6, "--temperature", 0)
     expect(list(map(int, said.split())) == likeliest[0].tolist(), f"generated {said}, expected {likeliest[0].tolist()}")
 
@@ -221,17 +199,17 @@ def check(config, dtype, max_shard_size, scratch):
     expect(lost <= {"_name_or_path", "max_window_layers", "rope_parameters"}, f"back: config.json has other {lost}")
     expect(len(list((scratch / "back").glob("*.safetensors"))) > 1, "back: one file")
     convert("import", scratch / "back", scratch / "imported-again")
-    expect(run(PROGRAMS / "ckpt", "diff", scratch / "imported", scratch / "imported-again").endswith(", 0 differences\n"), "diff")
-    run(PROGRAMS / "ckpt", "verify", scratch / "imported")
+    expect(our("ckpt", "diff", scratch / "imported", scratch / "imported-again").endswith(", 0 differences\n"), "diff")
+    our("ckpt", "verify", scratch / "imported")
 
     # Trains on four ranks, then exports from the ordinary checkpoint, a universal one and weights.
     on("2,1,2" if "--num-experts" in flags else "2,2", "pretrain_gpt", *flags, "--zero-stage", 1, "--save", scratch / "trained")
     convert("export", scratch / "trained", scratch / "exported", "--max-shard-size", "30KB")
     tag = scratch / "trained" / "global_step2"
-    run(PROGRAMS / "ds_to_universal", "--input_folder", tag, "--output_folder", f"{tag}_universal")
+    our("ds_to_universal", "--input_folder", tag, "--output_folder", f"{tag}_universal")
     convert("export", f"{tag}_universal", scratch / "from-universal", "--max-shard-size", "30KB")
     same_files(scratch / "exported", scratch / "from-universal", "from a universal folder")
-    run(PROGRAMS / "zero_to_fp32", scratch / "trained", scratch / "fp32")
+    our("zero_to_fp32", scratch / "trained", scratch / "fp32")
     convert("export", scratch / "fp32", scratch / "from-weights", "--config", scratch / "exported" / "config.json",
             "--max-shard-size", "30KB")
     same_files(scratch / "exported", scratch / "from-weights", "from weights")
@@ -301,7 +279,7 @@ def speech(scratch):
     made._tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_object=made._tokenizer, bos_token="<s>", eos_token="</s>")
     rows = len(theirs) + 40
-    config = transformers.LlamaConfig(**llama | dict(vocab_size=rows, bos_token_id=0, eos_token_id=1), num_key_value_heads=2)
+    config = transformers.LlamaConfig(**two | dict(vocab_size=rows, bos_token_id=0, eos_token_id=1))
     model = random_model(config).eval()
     padding = list(range(len(theirs), rows))
     with torch.no_grad():
@@ -322,7 +300,7 @@ def speech(scratch):
     for prompt, text, ends in texts:
         (scratch / "theirs" / "generation_config.json").write_text(json.dumps({"bos_token_id": 0, "eos_token_id": ends}))
         convert("import", scratch / "theirs", scratch / "imported", "--overwrite")
-        said = run(PROGRAMS / "generate", "--load", scratch / "imported", "--prompts", prompt, "--num-tokens-to-generate", 12,
+        said = our("generate", "--load", scratch / "imported", "--prompts", prompt, "--num-tokens-to-generate", 12,
                    "--temperature", 0)
         expect(said == prompt + text + "\n", f"said {said!r}, expected {prompt + text!r}, which ends at {ends}")
     return f"{len(texts)} texts, the shortest of {min(len(text) for _, text, _ in texts)} letters"
@@ -330,27 +308,25 @@ def speech(scratch):
 
 def refusals(scratch):
     """What transformers can say and our model can't be is refused by name, and so is the other way round."""
-    config = transformers.LlamaConfig(**llama, num_key_value_heads=2)
+    config = transformers.LlamaConfig(**two)
     random_model(config).save_pretrained(scratch / "theirs")
     written = json.loads((scratch / "theirs" / "config.json").read_text())
     cases = {"rope_parameters": {"rope_type": "longrope", "factor": 2.0, "rope_theta": 10000.0}, "head_dim": 0,
              "hidden_act": "gelu", "attention_bias": 1, "model_type": "phi"}
     for key, value in cases.items():
         (scratch / "theirs" / "config.json").write_text(json.dumps(written | {key: value}))
-        done = subprocess.run([PROGRAMS / "hf_convert", "import", scratch / "theirs", scratch / "out"], capture_output=True, text=True)
-        expect(done.returncode == 1 and re.search(rf"config\.json: '{key}.*expected", done.stderr), f"{key}: {done.stderr}")
+        said = refusal("hf_convert", "import", scratch / "theirs", scratch / "out")
+        expect(re.search(rf"config\.json: '{key}.*expected", said), f"{key}: {said}")
     expect(not (scratch / "out").exists(), "a refused import has left something")
     (scratch / "theirs" / "config.json").write_text(json.dumps(written))
     flags = convert("import", scratch / "theirs", scratch / "out").splitlines()[-1].removesuffix(" --finetune").split()
-    done = subprocess.run([PROGRAMS / "pretrain_gpt", *flags, *map(str, RUN[:3]), "--train-iters", "1", "--lr", "1e-3"],
-                          capture_output=True, text=True)
-    expect(done.returncode == 1 and "--finetune starts at step 0 from its weights" in done.stderr, f"resumed: {done.stderr}")
+    said = refusal("pretrain_gpt", *flags, *RUN[:3], "--train-iters", 1, "--lr", 1e-3)
+    expect("--finetune starts at step 0 from its weights" in said, f"resumed: {said}")
     on("1,1", "pretrain_gpt", *flags, *RUN[:3], "--train-iters", 1, "--lr", 1e-3, "--no-load-optim", "--eval-iters", 0)
     flags = ["--num-layers", 2, "--hidden-size", 16, "--num-attention-heads", 2, "--max-position-embeddings", SEQUENCE]
     on("1,1", "pretrain_gpt", *flags, *RUN, "--swiglu", "--ffn-hidden-size", 32, "--save", scratch / "hybrid")
-    done = subprocess.run([PROGRAMS / "hf_convert", "export", scratch / "hybrid", scratch / "no"], capture_output=True, text=True)
-    expect(done.returncode == 1 and "GPT-2: no --swiglu" in done.stderr and "Llama: --normalization rmsnorm" in done.stderr,
-           f"hybrid: {done.stderr}")
+    said = refusal("hf_convert", "export", scratch / "hybrid", scratch / "no")
+    expect("GPT-2: no --swiglu" in said and "Llama: --normalization rmsnorm" in said, f"hybrid: {said}")
     return f"{len(cases)} of config.json, 2 of ours"
 
 
@@ -368,21 +344,11 @@ def class_defaults(_):
 
 
 def main():
-    print(f"models of transformers {transformers.__version__}, imported, trained and exported:")
-    failed = 0
-    cases = [(name, lambda folder, model=model: check(*model, folder)) for name, model in MODELS.items()]
-    cases += [("trained here", trained_here), ("a tokenizer", tokenizer), ("speech", speech), ("refusals", refusals), ("defaults", class_defaults)]
-    begins = sys.argv[2] if len(sys.argv) > 2 else ""
-    for number, (name, work) in enumerate(case for case in cases if case[0].startswith(begins)):
-        folder = pathlib.Path("hf") / str(number)
-        folder.parent.mkdir(exist_ok=True)
-        try:
-            print(f"ok: {name}: {work(folder)}", flush=True)
-        except Exception as error:
-            traceback.print_exc()
-            print(f"FAIL {name}: {type(error).__name__}: {error}", flush=True)
-            failed += 1
-    sys.exit(failed > 0)
+    works = {name: lambda folder, model=model: imported_and_exported(*model, folder) for name, model in MODELS.items()}
+    works |= {"trained here": trained_here, "a tokenizer": tokenizer, "speech": speech, "refusals": refusals, "defaults": class_defaults}
+    chosen = [name for name in works if name.startswith(sys.argv[2] if len(sys.argv) > 2 else "")]
+    cases = {name: (0, works[name], pathlib.Path("hf") / str(number)) for number, name in enumerate(chosen)}
+    checks.check(f"models of transformers {transformers.__version__}", cases)
 
 
 if __name__ == "__main__":

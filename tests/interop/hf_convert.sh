@@ -4,6 +4,4 @@
 #   tests/interop/hf_convert.sh [FOLDER_OF_EXECUTABLES [NAME]]   default: build/release/bin, all models
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-started=$SECONDS
 compare 900 hf_convert.py "$bin" "${@:2}"
-echo "converted in $((SECONDS - started)) s"

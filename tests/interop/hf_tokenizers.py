@@ -52,78 +52,67 @@ def specials(*tokens, **how):
     return [AddedToken(token, special=True, normalized=False, **how) for token in tokens]
 
 
+def bytes_of(name, special, **parts):
+    """A layout whose tokens are bytes, as GPT-2's are."""
+    return dict(name=name, model=models.BPE(ignore_merges=parts.pop("ignore_merges", False)), special=special, alphabet=BYTES,
+                decoder=decoders.ByteLevel(), **parts)
+
+
+def pieces_of(name, special, **parts):
+    """A layout of a BPE as SentencePiece has it, with bytes for what it lacks."""
+    return dict(name=name, model=models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True), special=special + FALLBACK,
+                train_with=pre_tokenizers.Metaspace(), **parts)
+
+
 def layouts():
     """Yields name, model, trainer's special tokens, parts, and tokens that are added after training."""
-    bpe, unigram = models.BPE, models.Unigram
-    llama_decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
-                                       decoders.Strip(" ", 1, 0)])
-    yield dict(name="gpt2", model=bpe(), special=["<|endoftext|>"], pre_tokenizer=byte_level(), alphabet=BYTES,
-               decoder=decoders.ByteLevel(), post_processor=processors.ByteLevel(trim_offsets=False))
-    yield dict(name="llama2", model=bpe(unk_token="<unk>", fuse_unk=True, byte_fallback=True),
-               special=["<unk>", "<s>", "</s>"] + FALLBACK, added=specials("<unk>", "<s>", "</s>"),
-               normalizer=normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]),
-               train_with=pre_tokenizers.Metaspace(), decoder=llama_decoder,
-               post_processor=template("<s>", None, ["<unk>", "<s>", "</s>"]))
-    yield dict(name="llama3", model=bpe(ignore_merges=True), special=["<|begin_of_text|>", "<|end_of_text|>"],
-               pre_tokenizer=pre_tokenizers.Sequence([split(LLAMA3), byte_level(use_regex=False)]), alphabet=BYTES,
-               decoder=decoders.ByteLevel(), added=specials("<|eot_id|>", "<|start_header_id|>"),
-               post_processor=processors.Sequence([
-                   processors.ByteLevel(trim_offsets=True),
-                   template("<|begin_of_text|>", None, ["<|begin_of_text|>"])]))
-    yield dict(name="qwen2", model=bpe(), special=["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-               normalizer=normalizers.NFC(), alphabet=BYTES,
-               pre_tokenizer=pre_tokenizers.Sequence([split(QWEN2), byte_level(use_regex=False)]),
-               decoder=decoders.ByteLevel(), post_processor=processors.ByteLevel(trim_offsets=False))
-    yield dict(name="smollm", model=bpe(), special=["<|endoftext|>", "<|im_start|>"], alphabet=BYTES,
-               pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level()]),
-               decoder=decoders.ByteLevel())
-    yield dict(name="neox", model=bpe(), special=["<|endoftext|>", "<|padding|>"], normalizer=normalizers.NFC(),
-               pre_tokenizer=byte_level(), alphabet=BYTES, decoder=decoders.ByteLevel(),
-               post_processor=processors.ByteLevel(),
-               added=[AddedToken(" " * n, normalized=True) for n in range(12, 1, -1)])
-    yield dict(name="gemma", model=bpe(unk_token="<unk>", fuse_unk=True, byte_fallback=True),
-               special=["<pad>", "<eos>", "<bos>", "<unk>"] + FALLBACK, normalizer=normalizers.Replace(" ", "▁"),
-               added=specials("<pad>", "<eos>", "<bos>", "<unk>") +
-               [AddedToken("\n" * n, normalized=False) for n in range(2, 6)] + specials("<mask>", lstrip=True),
-               pre_tokenizer=pre_tokenizers.Split(" ", "merged_with_previous"), train_with=pre_tokenizers.Metaspace(),
-               decoder=decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]),
-               post_processor=template("<bos>", None, ["<pad>", "<eos>", "<bos>", "<unk>"]))
-    yield dict(name="mistral", model=bpe(unk_token="<unk>", fuse_unk=True, byte_fallback=True),
-               special=["<unk>", "<s>", "</s>", "[INST]", "[/INST]"] + FALLBACK,
-               added=specials("<unk>", "<s>", "</s>", "[INST]", "[/INST]"), decoder=llama_decoder,
-               pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first", split=False),
-               train_with=pre_tokenizers.Metaspace(),
-               post_processor=template("<s>", None, ["<unk>", "<s>", "</s>"]))
-    yield dict(name="nemo", model=bpe(ignore_merges=True), special=["<unk>", "<s>", "</s>", "[INST]", "[/INST]"],
-               pre_tokenizer=pre_tokenizers.Sequence([split(NEMO), byte_level(use_regex=False)]), alphabet=BYTES,
-               decoder=decoders.ByteLevel(), post_processor=template("<s>", None, ["<unk>", "<s>", "</s>"]))
+    unigram, sequence = models.Unigram, pre_tokenizers.Sequence
+    three, five, padded = ["<unk>", "<s>", "</s>"], ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"], ["<pad>", "<eos>", "<bos>", "<unk>"]
+    from_pieces = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    llama_decoder = decoders.Sequence([*from_pieces, decoders.Strip(" ", 1, 0)])
+    yield bytes_of("gpt2", ["<|endoftext|>"], pre_tokenizer=byte_level(), post_processor=processors.ByteLevel(trim_offsets=False))
+    yield pieces_of("llama2", three, added=specials(*three), decoder=llama_decoder, post_processor=template("<s>", None, three),
+                    normalizer=normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]))
+    yield bytes_of("llama3", ["<|begin_of_text|>", "<|end_of_text|>"], ignore_merges=True,
+                   pre_tokenizer=sequence([split(LLAMA3), byte_level(use_regex=False)]),
+                   added=specials("<|eot_id|>", "<|start_header_id|>"), post_processor=processors.Sequence([
+                       processors.ByteLevel(trim_offsets=True), template("<|begin_of_text|>", None, ["<|begin_of_text|>"])]))
+    yield bytes_of("qwen2", ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], normalizer=normalizers.NFC(),
+                   pre_tokenizer=sequence([split(QWEN2), byte_level(use_regex=False)]),
+                   post_processor=processors.ByteLevel(trim_offsets=False))
+    yield bytes_of("smollm", ["<|endoftext|>", "<|im_start|>"],
+                   pre_tokenizer=sequence([pre_tokenizers.Digits(individual_digits=True), byte_level()]))
+    yield bytes_of("neox", ["<|endoftext|>", "<|padding|>"], normalizer=normalizers.NFC(), pre_tokenizer=byte_level(),
+                   post_processor=processors.ByteLevel(), added=[AddedToken(" " * n, normalized=True) for n in range(12, 1, -1)])
+    yield pieces_of("gemma", padded, normalizer=normalizers.Replace(" ", "▁"), decoder=decoders.Sequence(from_pieces),
+                    added=specials(*padded) + [AddedToken("\n" * n, normalized=False) for n in range(2, 6)] +
+                    specials("<mask>", lstrip=True),
+                    pre_tokenizer=pre_tokenizers.Split(" ", "merged_with_previous"), post_processor=template("<bos>", None, padded))
+    yield pieces_of("mistral", five, added=specials(*five), decoder=llama_decoder, post_processor=template("<s>", None, three),
+                    pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="first", split=False))
+    yield bytes_of("nemo", five, ignore_merges=True, pre_tokenizer=sequence([split(NEMO), byte_level(use_regex=False)]),
+                   post_processor=template("<s>", None, three))
     yield dict(name="t5", model=unigram(), special=["<pad>", "</s>", "<unk>"], charsmap=True,
                normalizers=[normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(" {2,}"), "▁")],
                pre_tokenizer=pre_tokenizers.Metaspace(), decoder=decoders.Metaspace(),
-               added=specials("<extra_id_0>", lstrip=True, rstrip=True),
-               post_processor=template(None, "</s>", ["<pad>", "</s>"]))
-    yield dict(name="xlnet", model=unigram(), special=["<unk>", "<s>", "</s>", "<cls>", "<sep>"],
+               added=specials("<extra_id_0>", lstrip=True, rstrip=True), post_processor=template(None, "</s>", ["<pad>", "</s>"]))
+    yield dict(name="xlnet", model=unigram(), special=[*three, "<cls>", "<sep>"],
                normalizer=normalizers.Sequence([
                    normalizers.Nmt(), normalizers.Replace("``", '"'), normalizers.Replace("''", '"'), normalizers.NFKD(),
                    normalizers.StripAccents(), normalizers.Lowercase(), normalizers.Replace(Regex(" {2,}"), " ")]),
-               pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]),
+               pre_tokenizer=sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]),
                decoder=decoders.Metaspace(),
                added=[AddedToken("Mesh", single_word=True, normalized=True), AddedToken("É", normalized=True)])
     yield dict(name="bytes_unigram", model=unigram(), special=["<unk>", "</s>"] + FALLBACK, byte_fallback=True,
-               added=specials("<unk>", "</s>"),
-               pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="never"),
+               added=specials("<unk>", "</s>"), pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme="never"),
                decoder=decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="never")]))
-    yield dict(name="deepseek", model=bpe(), special=["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"],
-               pre_tokenizer=pre_tokenizers.Sequence([*map(split, DEEPSEEK), pre_tokenizers.Digits(True),
-                                                      byte_level(use_regex=False)]),
-               alphabet=BYTES, decoder=decoders.ByteLevel(),
-               post_processor=template("<｜begin▁of▁sentence｜>", None, ["<｜begin▁of▁sentence｜>"]))
-    yield dict(name="falcon", model=bpe(), special=["<|endoftext|>", ">>TITLE<<"], alphabet=BYTES,
-               pre_tokenizer=pre_tokenizers.Sequence([
-                   pre_tokenizers.Punctuation("contiguous"), byte_level(), pre_tokenizers.Digits(),
-                   split("[0-9][0-9][0-9]")]), decoder=decoders.ByteLevel())
-    yield dict(name="words", model=bpe(unk_token="<unk>"), special=["<unk>", "</s>"], normalizer=normalizers.NFKC(),
-               pre_tokenizer=pre_tokenizers.Sequence([
+    bos = "<｜begin▁of▁sentence｜>"
+    yield bytes_of("deepseek", [bos, "<｜end▁of▁sentence｜>"], post_processor=template(bos, None, [bos]), pre_tokenizer=sequence([
+        *map(split, DEEPSEEK), pre_tokenizers.Digits(True), byte_level(use_regex=False)]))
+    yield bytes_of("falcon", ["<|endoftext|>", ">>TITLE<<"], pre_tokenizer=sequence([
+        pre_tokenizers.Punctuation("contiguous"), byte_level(), pre_tokenizers.Digits(), split("[0-9][0-9][0-9]")]))
+    yield dict(name="words", model=models.BPE(unk_token="<unk>"), special=["<unk>", "</s>"], normalizer=normalizers.NFKC(),
+               pre_tokenizer=sequence([
                    pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation(), split(r"\b\d|[^\s_]-|\S\u0301", "removed", True),
                    pre_tokenizers.Split("ing", "merged_with_next"), split(r"(?<=\p{Greek})|\p{Han}", "contiguous")]))
 
@@ -253,7 +242,16 @@ def fixtures(folder):
                                         for row in golden(tokenizer, lines)) + "]\n")
 
 
-def compare(folder, program, only):
+def ours(folder, program, model, lines):
+    """What tokenize_lines says, and [ids, decoded text] of each line."""
+    (folder / "lines").write_text("".join(json.dumps(text) + "\n" for text in lines))
+    ran = subprocess.run([program, "HFTokenizer", model, folder / "lines", folder / "result"], capture_output=True, text=True)
+    if ran.returncode:
+        return {"error": ran.stderr}, []
+    return json.loads(ran.stdout), [json.loads(line) for line in open(folder / "result")]
+
+
+def compare(folder, program, *only):
     own = [line for line in pages() if line.strip()]
     corpus, lines = own + texts(8000, 3, own), texts(30000, 4, own)
     paragraphs = ["\n".join(own[i:i + 40]) for i in range(0, len(own), 40)]
@@ -267,24 +265,20 @@ def compare(folder, program, only):
         tokenizer = Tokenizer.from_file(str(path))
         speeds = []
         for what, each in (("lines", lines), ("pages", paragraphs)):
-            (folder / what).write_text("".join(json.dumps(text) + "\n" for text in each))
-            ours = json.loads(subprocess.run([program, "HFTokenizer", path, folder / what, folder / "result"], check=True,
-                                             stdout=subprocess.PIPE).stdout)
+            said, rows = ours(folder, program, path, each)
+            assert rows, said
             distinct = list(dict.fromkeys(each))  # ours tokenizes every text, also those that it has seen
             start = time.perf_counter()
             ids = {text: tokenizer.encode(text, add_special_tokens=False).ids for text in distinct}
             seconds = time.perf_counter() - start
-            decoded_by_package = {text: tokenizer.decode(ids[text], skip_special_tokens=False) for text in distinct}
+            theirs = {text: [ids[text], tokenizer.decode(ids[text], skip_special_tokens=False)] for text in distinct}
             size, distinct_size = (sum(len(text.encode()) for text in group) / 1e6 for group in (each, distinct))
-            speeds.append(f"{what} {size / ours['seconds']:.1f} MB/s, the package {distinct_size / seconds:.1f} MB/s")
-            with open(folder / "result") as file:
-                for text, line in zip(each, file, strict=True):
-                    got, decoded = json.loads(line)
-                    expected, other = ids[text], decoded_by_package[text]
-                    if got != expected or decoded != other:
-                        differ += 1
-                        if differ < 20:
-                            print(f"{layout['name']}: {text!r}\n  {expected}\n  {got}\n  {other!r}\n  {decoded!r}")
+            speeds.append(f"{what} {size / said['seconds']:.1f} MB/s, the package {distinct_size / seconds:.1f} MB/s")
+            for text, row in zip(each, rows, strict=True):
+                if row != theirs[text]:
+                    differ += 1
+                    if differ < 20:
+                        print(f"{layout['name']}: {text!r}\n  {theirs[text]!r}\n  {row!r}")
         print(f"{layout['name']}: {tokenizer.get_vocab_size()} tokens; " + "; ".join(speeds), flush=True)
     if differ:
         sys.exit(f"FAIL: {differ} lines differ")
@@ -386,16 +380,12 @@ def compare_packages(folder, program):
             print(f"{name}: {type(error).__name__}: {error}")
             continue
         count += 1
-        (folder / "lines").write_text("".join(json.dumps(text) + "\n" for text in lines))
-        ran = subprocess.run([program, "HFTokenizer", package, folder / "lines", folder / "result"], stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, text=True)
-        ours = json.loads(ran.stdout) if ran.returncode == 0 else {"error": ran.stderr}
-        wrong = [f"{ours} {len(theirs)} {theirs.eos_token_id}"] * (
-            ours.get("vocab_size") != len(theirs) or theirs.eos_token_id not in (None, ours["eod"]))
-        if "error" not in ours:
-            for text, line in zip(lines, open(folder / "result"), strict=True):
-                expected, got = theirs(text).input_ids, ours["before"] + json.loads(line)[0] + ours["behind"]
-                wrong += [f"{text!r}\n  {expected}\n  {got}"] * (got != expected)
+        said, rows = ours(folder, program, package, lines)
+        wrong = [f"{said} {len(theirs)} {theirs.eos_token_id}"] * (
+            said.get("vocab_size") != len(theirs) or theirs.eos_token_id not in (None, said["eod"]))
+        for text, (ids, _) in zip(lines, rows, strict="error" not in said):
+            expected, got = theirs(text).input_ids, said["before"] + ids + said["behind"]
+            wrong += [f"{text!r}\n  {expected}\n  {got}"] * (got != expected)
         if wrong:
             differ += 1
             print(f"{name}: {layout} {files}: {len(wrong)} differ:", *wrong[:2], sep="\n ")
@@ -407,12 +397,7 @@ def compare_packages(folder, program):
 def main():
     folder = pathlib.Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
-    if sys.argv[1] == "fixtures":
-        fixtures(folder)
-    elif sys.argv[1] == "packages":
-        compare_packages(folder, sys.argv[3])
-    else:
-        compare(folder, sys.argv[3], sys.argv[4:])
+    {"fixtures": fixtures, "compare": compare, "packages": compare_packages}[sys.argv[1]](folder, *sys.argv[3:])
 
 
 main()

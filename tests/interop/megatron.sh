@@ -19,6 +19,4 @@ if [[ ! -e $sources ]]; then
   mv fetched "$sources"
 fi
 
-started=$SECONDS
 compare 900 megatron_deepspeed.py "$bin" "$sources"
-echo "resumed Megatron-DeepSpeed in $((SECONDS - started)) s"

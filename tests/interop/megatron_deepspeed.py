@@ -11,12 +11,12 @@ import csv
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
 
 import megatron_cpu
+from checks import check, expect, furthest, our, too_far
 
-PROGRAMS, SOURCES = map(pathlib.Path, sys.argv[1:3])
+SOURCES = pathlib.Path(sys.argv[2])
 DATA = pathlib.Path(__file__).resolve().parents[1] / "fixtures/data"
 BOUND = {"fp32": 1e-6, "bf16": 1e-4}
 BOUND_OF_PRECISIONS = 1e-3  # from one to the other
@@ -79,43 +79,33 @@ def train(name, run, mesh, *flags):
 def continue_here(name, run, mesh, *flags):
     """The same by our pretrain_gpt."""
     table = pathlib.Path(f"{name}.csv")
-    ours(PROGRAMS / "pretrain_gpt", "--local-ranks", mesh[0] * mesh[1] * mesh[2], *megatron_cpu.flags(mesh), *flags_of(run),
-         *flags, "--loss-csv", table)
+    our("pretrain_gpt", "--local-ranks", mesh[0] * mesh[1] * mesh[2], *megatron_cpu.flags(mesh), *flags_of(run),
+        *flags, "--loss-csv", table)
     with table.open() as rows:
         return {int(row["iteration"]): float(row["lm_loss"]) for row in csv.DictReader(rows)}
-
-
-def ours(program, *arguments):
-    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{done.stdout[-500:]}{done.stderr[-1500:]}")
 
 
 def convert(name, source, program, run, mesh):
     """The flags that load it."""
     tag = pathlib.Path("saved") / source / "global_step10"
     if program == "ds_reshard":
-        ours(PROGRAMS / program, "--input_folder", tag, "--output_folder", f"{name}/global_step10",
-             "--target", "tp={},pp={},dp={},zero={},dtype={}".format(*mesh, run.stage, run.dtype))
+        our(program, "--input_folder", tag, "--output_folder", f"{name}/global_step10",
+            "--target", "tp={},pp={},dp={},zero={},dtype={}".format(*mesh, run.stage, run.dtype))
         return ["--load", name]
-    ours(PROGRAMS / "ds_to_universal", "--input_folder", tag, "--output_folder", f"{name}/global_step10_universal")
+    our("ds_to_universal", "--input_folder", tag, "--output_folder", f"{name}/global_step10_universal")
     return ["--load", name, "--universal-checkpoint"]
 
 
-def check(case, truth):
-    """How far the losses are off."""
-    source, program, run, mesh = case
+def resumed(source, program, run, mesh, truth):
+    """What differs, and how far the losses are off."""
     name = f"{source}-by-{program}-as-z{run.stage}-{'x'.join(map(str, mesh))}"
     resume = continue_here if program == "pretrain_gpt" else train
     losses = resume(name, run, mesh, *convert(name, source, program, run, mesh))
     expected = {step: loss for step, loss in truth.items() if step > 10}
-    if losses.keys() != expected.keys() or len(expected) != 10:
-        raise RuntimeError(f"iterations {sorted(losses)}")
-    off = max(abs(losses[step] - loss) / loss for step, loss in expected.items())
+    expect(losses.keys() == expected.keys() and len(expected) == 10, f"iterations {sorted(losses)}")
+    off = furthest([losses[step] for step in expected], expected.values())
     bound = BOUND[run.dtype] if SAVED[source][0].dtype == run.dtype else BOUND_OF_PRECISIONS
-    if off > bound:
-        raise RuntimeError(f"losses are {off:.1e} off, at most {bound:.1e} expected")
-    return off
+    return too_far("losses", off, bound), f"losses {off:.1e} off"
 
 
 def main():
@@ -123,17 +113,9 @@ def main():
     shutil.copytree(DATA, "data")  # Megatron writes the order of samples beside it
     truths = {name: train(name, run, mesh, "--save", f"saved/{name}", "--save-interval", 10)
               for name, (run, mesh) in SAVED.items()}
-    failed = 0
-    for case in CASES:
-        source, program, run, mesh = case
-        what = f"{source} by {program} as ZeRO {run.stage}, {run.dtype}, {'x'.join(map(str, mesh))}"
-        try:
-            print(f"ok: {what}: losses {check(case, truths[source]):.1e} off", flush=True)
-        except RuntimeError as error:
-            print(f"FAIL {what}: {error}", flush=True)
-            failed += 1
-    print(f"{len(CASES) - failed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    check("Megatron-DeepSpeed", {
+        f"{source} by {program} as ZeRO {run.stage}, {run.dtype}, {'x'.join(map(str, mesh))}":
+            (0, resumed, source, program, run, mesh, truths[source]) for source, program, run, mesh in CASES})
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@
 #   tests/interop/reshard.sh [FOLDER_OF_EXECUTABLES]      default: build/release/bin
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-started=$SECONDS
 compare 900 reshard.py "$bin"
 LAUNCHER="${python[*]} $repository/tests/interop/launch.py" \
   with_packages 600 "$repository/tutorials/14_stay_with_deepspeed/run.sh" "$bin"
-echo "resharded in $((SECONDS - started)) s"

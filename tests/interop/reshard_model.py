@@ -7,7 +7,6 @@ import deepspeed
 from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
 VOCABULARY, HIDDEN, SEQUENCE, BATCH = 37, 12, 6, 60
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Model(nn.Module):
