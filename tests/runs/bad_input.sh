@@ -133,4 +133,7 @@ status=0
 status=0
 "$here/../../tools/mpirun.sh" 2>log || status=$?
 [[ $status == 2 ]] && grep -q '^usage: tools/mpirun.sh RANKS PROGRAM' log || fail "mpirun.sh alone, $status: $(cat log)"
+status=0
+"$bin/ckpt" compare ckpt >log 2>&1 || status=$?
+[[ $status == 2 ]] || fail "an unknown command of ckpt, $status: $(cat log)"
 echo "ok: what cannot be written, and no flags"
