@@ -6,7 +6,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 flags=${model[*]}
 model=(${flags/--lr-warmup-iters 5/})
 model+=(--train-samples 100 --rampup-batch-size 4 4 40 --lr-warmup-samples 12)
-run() { train "$1" "$2" "${@:3}" >log || fail "$*: $(tail -5 log)"; }
 
 run 1,1,1,0 one.csv
 samples=$(cut -d, -f2 one.csv | tail -n +2 | xargs)

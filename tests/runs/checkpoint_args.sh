@@ -11,7 +11,6 @@ shape=(${flags%% --mock-data*} --swiglu --use-rotary-position-embeddings --rotar
        --layernorm-epsilon 3e-6 --num-key-value-heads 2 --reset-attention-mask)
 model=(--micro-batch-size 1 --global-batch-size 4 --lr 3e-4 --lr-decay-style constant --eval-iters 0 --train-iters 8
        --data-path text_text_document --split 1)
-run() { train "$1" "$2" "${@:3}" >log || fail "$*: $(tail -5 log)"; }
 
 run 1,1,2,1 one.csv "${shape[@]}" "${tokenizer[@]}" --save ckpt --save-interval 4
 for way in "" --universal-checkpoint; do

@@ -40,6 +40,9 @@ train() {
       --pipeline-model-parallel-size "$pp" --zero-stage "$zero" --loss-csv "$csv" "$@"
 }
 
+# run MESH CSV FLAGS...: train(), which must succeed, with its output in log.
+run() { train "$@" >log || fail "$*: $(tail -5 log)"; }
+
 # losses CSV [FIRST]: iteration, samples, loss, rate and norm of each row from iteration FIRST on, as printed (%.9g).
 losses() { awk -F, -v first="${2:-1}" 'NR > 1 && $1 >= first {print $1 "," $2 "," $3 "," $4 "," $5}' "$1"; }
 
@@ -59,6 +62,9 @@ close() {
     END {printf "%s: %s: max relative difference %.2e over %d iterations\n", (n && !bad && max <= tol) ? "ok" : "FAIL", what, max, n
          exit !(n && !bad && max <= tol)}' || fail "$5"
 }
+
+# differ A B WHAT: losses are not close.
+differ() { ! "$bin/plot_loss" --tolerance 1e-6 "$1" "$2" >plot.log 2>&1 || fail "$3 changes nothing"; echo "ok: $3 changes the losses"; }
 
 # convert FOLDER TAG
 convert() { "$bin/ds_to_universal" --input_folder "$1/$2" --output_folder "$1/$2_universal" >convert.log 2>&1 || fail "$(cat convert.log)"; }

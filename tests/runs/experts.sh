@@ -9,8 +9,6 @@ model+=(--swiglu --disable-bias-linear --normalization rmsnorm --use-rotary-posi
         --qk-layernorm --qk-layernorm-all-heads
         --lr-decay-iters 25 --lr 1e-2 --num-layers 3 --global-batch-size 6)
 balanced=(--moe-aux-loss-coeff 0.1 --moe-z-loss-coeff 0.001)
-run() { train "$1" "$2" "${@:3}" >log || fail "$*: $(tail -5 log)"; }
-differ() { ! "$bin/plot_loss" --tolerance 1e-6 "$1" "$2" >plot.log 2>&1 || fail "$3 changes nothing"; echo "ok: $3 changes the losses"; }
 
 run 1,1,1,0 one.csv --train-iters 25 "${balanced[@]}"
 for row in "8 1,2,1,1" "8 1,3,1,0" "25 1,1,1,3"; do

@@ -8,7 +8,6 @@ warm_start
 model=(--num-layers 5 --hidden-size 24 --num-attention-heads 4 --seq-length 16 --max-position-embeddings 16
        --make-vocab-size-divisible-by 8 --mock-data --vocab-size 257 --global-batch-size 12 --lr 3e-4
        --lr-decay-style constant --eval-iters 0 --log-interval 10)
-run() { train "$@" >log || fail "${*:3}: $(tail -5 log)"; }
 says() { grep -qF -- "$1" log || fail "no '$1' in: $(tail -20 log)"; echo "ok: $1"; }
 refused() {
   local text=$1
