@@ -38,9 +38,6 @@ refused() {
 }
 refused 2 'output_dir is missing' z1
 refused 2 "'5XB' is not a size" z1 weights --max_shard_size 5XB
-refused 2 'the dtype fp64 is not supported' z1 weights --dtype fp64
 refused 2 'unexpected argument' z1 weights more
 refused 1 "which is not a folder below z1; there are: global_step2" z1 weights -t global_step7
 refused 1 'is a file' z1 train.log
-refused 1 "pytorch_model.*is there, weights in torch's format" z1 weights --safe_serialization
-refused 1 'holds the weights to be exported' z1/global_step2 z1/global_step2
