@@ -63,9 +63,6 @@ close() {
          exit !(n && !bad && max <= tol)}' || fail "$5"
 }
 
-# differ A B WHAT: losses are not close.
-differ() { ! "$bin/plot_loss" --tolerance 1e-6 "$1" "$2" >plot.log 2>&1 || fail "$3 changes nothing"; echo "ok: $3 changes the losses"; }
-
 # convert FOLDER TAG
 convert() { "$bin/ds_to_universal" --input_folder "$1/$2" --output_folder "$1/$2_universal" >convert.log 2>&1 || fail "$(cat convert.log)"; }
 

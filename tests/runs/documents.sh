@@ -12,6 +12,7 @@ model=(${flags/--mock-data --vocab-size 257/})
 model+=(--data-path text_text_document --split 90,10,0 --train-iters 6 --lr-decay-iters 6 --eval-iters 1 --eval-interval 3
         --num-layers 3 --global-batch-size 6)
 apart=(--reset-position-ids --reset-attention-mask --eod-mask-loss)
+differ() { ! "$bin/plot_loss" --tolerance 1e-6 "$1" "$2" >plot.log 2>&1 || fail "$3 changes nothing"; echo "ok: $3 changes the losses"; }
 
 # Learned positions, then rotary ones: the latter, and the mask, are for every stage.
 for positions in "" --use-rotary-position-embeddings; do
