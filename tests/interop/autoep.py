@@ -179,12 +179,9 @@ def train_here(mesh, *flags):
 
 
 def our_logits(folder, mesh=Mesh(1, 1, 1, 0, 1)):
-    tokens, logits = LOGS / "tokens", LOGS / "logits"
-    model.some_tokens().numpy().tofile(tokens)
-    logits.unlink(missing_ok=True)
-    our("gpt_logits", tokens, logits, "--local-ranks", mesh.tp * mesh.pp * mesh.dp, *model.FLAGS, *flags_of(mesh), "--mock-data",
+    return checks.our_logits(
+        model.some_tokens(), LOGS, "--local-ranks", mesh.tp * mesh.pp * mesh.dp, *model.FLAGS, *flags_of(mesh), "--mock-data",
         "--micro-batch-size", 1, "--global-batch-size", 4, "--train-iters", 1, "--lr", 1e-2, "--eval-iters", 0, "--load", folder)
-    return torch.frombuffer(bytearray(logits.read_bytes()), dtype=torch.float32).view(*model.some_tokens().shape, -1)
 
 
 def same_state(a, b):

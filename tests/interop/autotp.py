@@ -12,7 +12,6 @@ import pathlib
 import types
 
 import torch
-import torch.distributed
 import transformers
 
 import deepspeed
@@ -20,6 +19,7 @@ from deepspeed.module_inject.layers import LinearAllreduce
 
 import checks
 import compare
+import reshard_model
 from reshard_model import live
 
 SAVED, OURS, THEIRS, LOGS = map(pathlib.Path, ("saved", "ours", "theirs", "logs"))
@@ -88,17 +88,8 @@ def make_engine(run, seed=1, universal=False):
 
 
 def train(engine, run, first):
-    losses = []
-    for step in range(first, first + STEPS):
-        batch = torch.randint(VOCABULARY, (BATCH, SEQUENCE), generator=torch.Generator().manual_seed(step))
-        batch = batch.view(run.dp, BATCH // run.dp, SEQUENCE)[torch.distributed.get_rank() // run.tp]
-        loss = engine(input_ids=batch, labels=batch).loss
-        engine.backward(loss)
-        engine.step()
-        total = loss.detach().double()
-        torch.distributed.all_reduce(total)
-        losses.append(total.item() / (run.tp * run.dp))
-    return losses
+    return reshard_model.train(engine, first, STEPS, VOCABULARY, BATCH, SEQUENCE - 1, run.tp,
+                               lambda batch: engine(input_ids=batch, labels=batch).loss)
 
 
 def gathered(parameter, shard):

@@ -29,13 +29,13 @@ def expect(condition, what):
 
 # ---- Programs
 
-def ended(program, *arguments, text=None):
-    return subprocess.run([PROGRAMS / program, *map(str, arguments)], input=text, capture_output=True, text=True)
+def ended(program, *arguments):
+    return subprocess.run([PROGRAMS / program, *map(str, arguments)], capture_output=True, text=True)
 
 
-def our(program, *arguments, text=None):
+def our(program, *arguments):
     """What it prints."""
-    done = ended(program, *arguments, text=text)
+    done = ended(program, *arguments)
     expect(done.returncode == 0, f"{program} {' '.join(map(str, arguments))}: {done.stdout[-1000:]}{done.stderr[-2000:]}")
     return done.stdout
 
@@ -45,6 +45,14 @@ def refusal(program, *arguments):
     done = ended(program, *arguments)
     expect(done.returncode == 1, f"{program}: exit status {done.returncode}, expected a refusal: {done.stderr[-2000:]}")
     return done.stderr
+
+
+def our_logits(tokens, scratch, *flags):
+    """Those of a checkpoint's model, which gpt_logits loads by these flags."""
+    tokens.numpy().tofile(scratch / "tokens")
+    (scratch / "logits").unlink(missing_ok=True)
+    our("gpt_logits", scratch / "tokens", scratch / "logits", *flags)
+    return torch.frombuffer(bytearray((scratch / "logits").read_bytes()), dtype=torch.float32).view(*tokens.shape, -1)
 
 
 # ---- Values

@@ -23,7 +23,7 @@ import torch
 import transformers
 
 import checks
-from checks import expect, our, refusal
+from checks import expect, our, our_logits, refusal
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -110,10 +110,11 @@ def convert(*arguments):
     return our("hf_convert", *arguments)
 
 
-def on(mesh, program, *arguments):
+def on(mesh):
+    """The flags of a mesh."""
     tp, pp, ep = map(int, (mesh + ",1").split(",")[:3])
-    return our(program, *arguments, "--local-ranks", tp * pp * ep, "--tensor-model-parallel-size", tp,
-               "--pipeline-model-parallel-size", pp, "--expert-model-parallel-size", ep)
+    return ["--local-ranks", tp * pp * ep, "--tensor-model-parallel-size", tp, "--pipeline-model-parallel-size", pp,
+            "--expert-model-parallel-size", ep]
 
 
 RUN = ["--mock-data", "--vocab-size", 131, "--seq-length", SEQUENCE, "--micro-batch-size", 1, "--global-batch-size", 2,
@@ -138,13 +139,6 @@ def their_logits(folder, tokens, **changes):
     expect(not any(info.values()), f"from_pretrained: {info}")
     with torch.no_grad():
         return model.eval()(tokens).logits, model
-
-
-def our_logits(mesh, flags, tokens, scratch):
-    tokens.numpy().tofile(scratch / "tokens")
-    (scratch / "logits").unlink(missing_ok=True)
-    on(mesh, "gpt_logits", scratch / "tokens", scratch / "logits", *flags)
-    return torch.frombuffer(bytearray((scratch / "logits").read_bytes()), dtype=torch.float32).view(*tokens.shape, -1)
 
 
 def same_files(a, b, what):
@@ -172,7 +166,7 @@ def imported_and_exported(model_type, settings, saved, scratch):
         flags += ["--max-position-embeddings", SEQUENCE]
     off = {}
     for mesh in MESHES + (EXPERT_MESHES if "--num-experts" in flags else ()):
-        logits = our_logits(mesh, flags, tokens, scratch)
+        logits = our_logits(tokens, scratch, *flags, *on(mesh))
         off[f"imported, {mesh}"] = (logits - expected).abs().max().item()
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type", "default") != "default":  # even so few tokens show how positions are scaled
@@ -203,7 +197,7 @@ def imported_and_exported(model_type, settings, saved, scratch):
     our("ckpt", "verify", scratch / "imported")
 
     # Trains on four ranks, then exports from the ordinary checkpoint, a universal one and weights.
-    on("2,1,2" if "--num-experts" in flags else "2,2", "pretrain_gpt", *flags, "--zero-stage", 1, "--save", scratch / "trained")
+    our("pretrain_gpt", *on("2,1,2" if "--num-experts" in flags else "2,2"), *flags, "--zero-stage", 1, "--save", scratch / "trained")
     convert("export", scratch / "trained", scratch / "exported", "--max-shard-size", "30KB")
     tag = scratch / "trained" / "global_step2"
     our("ds_to_universal", "--input_folder", tag, "--output_folder", f"{tag}_universal")
@@ -217,7 +211,7 @@ def imported_and_exported(model_type, settings, saved, scratch):
     expect((trained - expected).abs().max() > 0.01, "training changed nothing")
     own = [flag for flag in flags if flag not in ("--universal-checkpoint", "--finetune")]
     own[own.index("--load") + 1] = scratch / "trained"
-    off["exported"] = (our_logits("1,1", own, tokens, scratch) - trained).abs().max().item()
+    off["exported"] = (our_logits(tokens, scratch, *own, *on("1,1")) - trained).abs().max().item()
 
     # An import must describe the cuts of parameters as a run does.
     patterns, parsed = [], [torch.load(f / "mp_rank_00_model_states.pt", weights_only=False)
@@ -241,11 +235,11 @@ def trained_here(scratch):
     flags = ["--num-layers", 3, "--hidden-size", 48, "--num-attention-heads", 6, "--max-position-embeddings", SEQUENCE, "--swiglu",
              "--disable-bias-linear", "--normalization", "rmsnorm", "--use-rotary-position-embeddings", "--num-experts", 4,
              "--moe-ffn-hidden-size", 20, "--moe-aux-loss-coeff", 0.01, "--init-method-std", 0.15, *RUN]
-    on("2,1", "pretrain_gpt", *flags, "--save", scratch / "trained")
+    our("pretrain_gpt", *on("2,1"), *flags, "--save", scratch / "trained")
     convert("export", scratch / "trained", scratch / "exported")
     tokens = torch.randint(131, (BATCH, SEQUENCE), generator=torch.Generator().manual_seed(3))
     theirs, model = their_logits(scratch / "exported", tokens)
-    off = (our_logits("1,1", [*flags, "--load", scratch / "trained"], tokens, scratch) - theirs).abs().max().item()
+    off = (our_logits(tokens, scratch, *flags, "--load", scratch / "trained", *on("1,1")) - theirs).abs().max().item()
     expect(model.config.model_type == "mixtral" and off <= TOLERANCE, f"{model.config.model_type}, {off} off")
     return f"logits up to {theirs.abs().max():.1f}, at most {off:.1e} off"
 
@@ -258,8 +252,9 @@ def tokenizer(scratch):
     random_model(transformers.GPT2Config(**gpt2 | dict(vocab_size=len(theirs)))).save_pretrained(scratch / "theirs")
     theirs.save_pretrained(scratch / "theirs")
     convert("import", scratch / "theirs", scratch / "imported")
-    on("2,1", "pretrain_gpt", "--load", scratch / "imported", "--universal-checkpoint", "--finetune", *RUN, "--vocab-size", len(theirs),
-       "--num-layers", 4, "--hidden-size", 32, "--num-attention-heads", 4, "--max-position-embeddings", SEQUENCE, "--save", scratch / "trained")
+    our("pretrain_gpt", *on("2,1"), "--load", scratch / "imported", "--universal-checkpoint", "--finetune", *RUN,
+        "--vocab-size", len(theirs), "--num-layers", 4, "--hidden-size", 32, "--num-attention-heads", 4,
+        "--max-position-embeddings", SEQUENCE, "--save", scratch / "trained")
     convert("export", scratch / "imported", scratch / "back")
     convert("export", scratch / "trained", scratch / "exported", "--tokenizer", scratch / "imported")
     text = "a cat on\nthe mat, zwölf times<|endoftext|>"
@@ -322,9 +317,9 @@ def refusals(scratch):
     flags = convert("import", scratch / "theirs", scratch / "out").splitlines()[-1].removesuffix(" --finetune").split()
     said = refusal("pretrain_gpt", *flags, *RUN[:3], "--train-iters", 1, "--lr", 1e-3)
     expect("--finetune starts at step 0 from its weights" in said, f"resumed: {said}")
-    on("1,1", "pretrain_gpt", *flags, *RUN[:3], "--train-iters", 1, "--lr", 1e-3, "--no-load-optim", "--eval-iters", 0)
+    our("pretrain_gpt", *on("1,1"), *flags, *RUN[:3], "--train-iters", 1, "--lr", 1e-3, "--no-load-optim", "--eval-iters", 0)
     flags = ["--num-layers", 2, "--hidden-size", 16, "--num-attention-heads", 2, "--max-position-embeddings", SEQUENCE]
-    on("1,1", "pretrain_gpt", *flags, *RUN, "--swiglu", "--ffn-hidden-size", 32, "--save", scratch / "hybrid")
+    our("pretrain_gpt", *on("1,1"), *flags, *RUN, "--swiglu", "--ffn-hidden-size", 32, "--save", scratch / "hybrid")
     said = refusal("hf_convert", "export", scratch / "hybrid", scratch / "no")
     expect("GPT-2: no --swiglu" in said and "Llama: --normalization rmsnorm" in said, f"hybrid: {said}")
     return f"{len(cases)} of config.json, 2 of ours"

@@ -3,7 +3,6 @@
 Its code for CPUs runs as it is. Modules that are not installed and that no GPT calls have empty stand-ins. One function of its
 compiled data helpers is called: its twin in Python, which Megatron has too, takes its place.
 """
-import pathlib
 import re
 import runpy
 import sys

@@ -99,17 +99,18 @@ def make_engine(stage, dtype, optimizer="adamw", seed=1, **more):
     return engine
 
 
-def train(engine, first, steps, vocabulary=VOCABULARY, batch_size=BATCH, sequence=SEQUENCE):
-    """The losses of the global batches `first` and on, which are the same on any number of ranks."""
-    rank, size, losses = torch.distributed.get_rank(), torch.distributed.get_world_size(), []
+def train(engine, first, steps, vocabulary=VOCABULARY, batch_size=BATCH, sequence=SEQUENCE, tp=1, loss_of=None):
+    """The losses of the global batches `first` and on, which are the same on any number of ranks. `tp` neighbours share samples."""
+    ranks, losses = torch.distributed.get_world_size(), []
     for step in range(first, first + steps):
         batch = torch.randint(vocabulary, (batch_size, sequence + 1), generator=torch.Generator().manual_seed(step))
-        loss = engine(batch.view(size, batch_size // size, -1)[rank])
+        own = batch.view(ranks // tp, -1, sequence + 1)[torch.distributed.get_rank() // tp]
+        loss = (loss_of or engine)(own)
         engine.backward(loss)
         engine.step()
         total = loss.detach().double()
         torch.distributed.all_reduce(total)
-        losses.append(total.item() / size)
+        losses.append(total.item() / ranks)
     return losses
 
 
