@@ -134,49 +134,45 @@ RANKS_TEST(Patience, NamesTheRankThatLetsOthersWaitAndTheVerb) {
   EXPECT_TRUE(torch::equal(mine, torch::full({64}, ranks * ranks)));
 }
 
+using Ranks = std::vector<int64_t>;
+
+// Returns the ranks of a group, as the world numbers them.
+Ranks ranks_in(const CommPtr& comm) {
+  torch::Tensor ranks = torch::empty({comm->size()}, torch::kLong);
+  comm->all_gather(ranks, torch::full({1}, test_world()->rank(), torch::kLong));
+  return {ranks.data_ptr<int64_t>(), ranks.data_ptr<int64_t>() + ranks.numel()};
+}
+
 RANKS_TEST(ProcessGrid, GroupsHoldWhoTheyShould) {
   const ProcessGrid grid(test_world(), {.pp_size = 2, .dp_size = 2, .tp_size = 2});
-  const auto members = [&](const CommPtr& comm) {
-    torch::Tensor ranks = torch::empty({comm->size()}, torch::kLong);
-    comm->all_gather(ranks, torch::full({1}, test_world()->rank(), torch::kLong));
-    return std::vector<int64_t>(ranks.data_ptr<int64_t>(),
-                                ranks.data_ptr<int64_t>() + ranks.numel());
-  };
   const int rank = test_world()->rank();
   EXPECT_EQ(grid.topology.rank_of(grid.coord), rank);
-  EXPECT_EQ(members(grid.tp), (std::vector<int64_t>{rank / 2 * 2, rank / 2 * 2 + 1}));
-  EXPECT_EQ(members(grid.pp), (std::vector<int64_t>{rank % 4, rank % 4 + 4}));
-  EXPECT_EQ(members(grid.dp),
-            (std::vector<int64_t>{rank / 4 * 4 + rank % 2, rank / 4 * 4 + rank % 2 + 2}));
+  EXPECT_EQ(ranks_in(grid.tp), (Ranks{rank / 2 * 2, rank / 2 * 2 + 1}));
+  EXPECT_EQ(ranks_in(grid.pp), (Ranks{rank % 4, rank % 4 + 4}));
+  EXPECT_EQ(ranks_in(grid.dp), (Ranks{rank / 4 * 4 + rank % 2, rank / 4 * 4 + rank % 2 + 2}));
   const int first = rank % 4 / 2 * 2;
-  EXPECT_EQ(members(grid.model), (std::vector<int64_t>{first, first + 1, first + 4, first + 5}));
-  EXPECT_EQ(members(grid.embedding), members(grid.pp));
+  EXPECT_EQ(ranks_in(grid.model), (Ranks{first, first + 1, first + 4, first + 5}));
+  EXPECT_EQ(ranks_in(grid.embedding), ranks_in(grid.pp));
 }
 
 // tp 2 x dp 4. Where tp cuts experts, a tp rank's four dp ranks hold them; else all eight do.
 RANKS_TEST(ProcessGrid, ExpertsHaveAGridOfTheirOwn) {
   const int rank = test_world()->rank(), tp = rank % 2, dp = rank / 2;
-  using Ranks = std::vector<int64_t>;
-  const auto members = [&](const CommPtr& comm) {
-    torch::Tensor ranks = torch::empty({comm->size()}, torch::kLong);
-    comm->all_gather(ranks, torch::full({1}, rank, torch::kLong));
-    return Ranks(ranks.data_ptr<int64_t>(), ranks.data_ptr<int64_t>() + ranks.numel());
-  };
   const ProcessGrid cut(test_world(), {.dp_size = 4, .tp_size = 2, .ep_size = 2});
-  EXPECT_EQ(members(cut.ep), (Ranks{dp / 2 * 4 + tp, dp / 2 * 4 + 2 + tp}));
-  EXPECT_EQ(members(cut.edp), (Ranks{dp % 2 * 2 + tp, dp % 2 * 2 + 4 + tp}));
+  EXPECT_EQ(ranks_in(cut.ep), (Ranks{dp / 2 * 4 + tp, dp / 2 * 4 + 2 + tp}));
+  EXPECT_EQ(ranks_in(cut.edp), (Ranks{dp % 2 * 2 + tp, dp % 2 * 2 + 4 + tp}));
   EXPECT_EQ(cut.topology.ep_rank_of(cut.coord), cut.ep->rank());
   EXPECT_EQ(cut.topology.edp_rank_of(cut.coord), cut.edp->rank());
 
   const ProcessGrid whole(test_world(),
                           {.dp_size = 4, .tp_size = 2, .ep_size = 4, .whole_experts = true});
   const int first = rank / 4 * 4;
-  EXPECT_EQ(members(whole.ep), (Ranks{first, first + 1, first + 2, first + 3}));
-  EXPECT_EQ(members(whole.edp), (Ranks{rank % 4, rank % 4 + 4}));
+  EXPECT_EQ(ranks_in(whole.ep), (Ranks{first, first + 1, first + 2, first + 3}));
+  EXPECT_EQ(ranks_in(whole.edp), (Ranks{rank % 4, rank % 4 + 4}));
 
   const ProcessGrid alone(test_world(), {.dp_size = 4, .tp_size = 2});
-  EXPECT_EQ(members(alone.ep), (Ranks{rank}));
-  EXPECT_EQ(members(alone.edp), members(alone.dp));
+  EXPECT_EQ(ranks_in(alone.ep), (Ranks{rank}));
+  EXPECT_EQ(ranks_in(alone.edp), ranks_in(alone.dp));
 }
 
 RANKS_TEST(ProcessGrid, MiddleStagesAreAloneInTheEmbeddingGroup) {
