@@ -7,6 +7,7 @@
 #include "tests/support/fixtures.h"
 #include "tests/support/gpt_flags.h"
 #include "tests/support/ranks.h"
+#include "tests/support/shards.h"
 
 namespace anymesh {
 namespace {
@@ -25,19 +26,6 @@ GptConfig config_of(bool llama) {
                              "--ffn-hidden-size 128 --num-key-value-heads 2 --swiglu "
                              "--use-rotary-position-embeddings --disable-bias-linear "
                              "--untie-embeddings-and-output-weights --normalization rmsnorm");
-}
-
-// Returns this rank's slice, by torch's own means.
-torch::Tensor slice_of(torch::Tensor whole, const ParamSpec& spec, const Communicator& tp) {
-  if (spec.split_dim < 0) return whole;
-  if (spec.vocabulary) {
-    const int64_t rows = spec.tensor.size(0) * tp.size() - whole.size(0);
-    whole = torch::cat({whole, torch::zeros({rows, whole.size(1)})});
-  }
-  std::vector<torch::Tensor> parts;
-  for (const torch::Tensor& part : whole.chunk(spec.sub_params, spec.split_dim))
-    parts.push_back(part.chunk(tp.size(), spec.split_dim)[static_cast<size_t>(tp.rank())]);
-  return torch::cat(parts, spec.split_dim);
 }
 
 RANKS_TEST(LoadStateDict, FillsTheStagesOfAnyMesh) {
@@ -61,7 +49,7 @@ RANKS_TEST(LoadStateDict, FillsTheStagesOfAnyMesh) {
       ASSERT_FALSE(model.params().empty());
       for (const ParamSpec& spec : model.params()) {
         const std::string& key = weights.contains(spec.name) ? spec.name : spec.other_name;
-        const torch::Tensor expected = slice_of(weights[key].contiguous(), spec, *grid.tp);
+        const torch::Tensor expected = shard_of(weights[key].contiguous(), spec, grid);
         EXPECT_TRUE(torch::equal(spec.tensor, expected.to(dtype))) << name << ": " << spec.name;
       }
     }

@@ -2,7 +2,6 @@
 // torch::nn, in float64.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <map>
 #include <mutex>
 #include <tuple>
@@ -13,6 +12,7 @@
 #include "tests/models/gpt/parity_cases.h"
 #include "tests/support/dense_gpt.h"
 #include "tests/support/ranks.h"
+#include "tests/support/shards.h"
 
 namespace anymesh {
 namespace {
@@ -39,31 +39,6 @@ std::vector<MicroBatch> batches_of(const GptConfig& c, int rows, const ProcessGr
     for (int64_t row = 0; drop && row < rows; ++row) batch.dropout.samples.push_back(i + row);
   }
   return out;
-}
-
-// Returns this tp rank's shard of a whole tensor, vocabulary padding included.
-torch::Tensor shard_of(const torch::Tensor& whole, const ParamSpec& spec, const ProcessGrid& grid) {
-  if (spec.experts) {
-    const torch::Tensor own = whole.chunk(
-        grid.topology.ep_size, 0)[static_cast<size_t>(grid.topology.ep_rank_of(grid.coord))];
-    if (spec.split_dim < 0) return own;
-    return own.chunk(grid.topology.tp_size, spec.split_dim)[static_cast<size_t>(grid.coord.tp)];
-  }
-  if (spec.split_dim < 0) return whole;
-  if (spec.sub_params > 1) {
-    std::vector<torch::Tensor> shards;
-    for (const torch::Tensor& part : whole.chunk(spec.sub_params, spec.split_dim)) {
-      shards.push_back(
-          part.chunk(grid.topology.tp_size, spec.split_dim)[static_cast<size_t>(grid.coord.tp)]);
-    }
-    return torch::cat(shards, spec.split_dim);
-  }
-  const int64_t n = spec.tensor.size(spec.split_dim), begin = grid.coord.tp * n;
-  torch::Tensor shard = torch::zeros(spec.tensor.sizes(), torch::kDouble);
-  const int64_t real = std::clamp<int64_t>(whole.size(spec.split_dim) - begin, 0, n);
-  if (real > 0)
-    shard.narrow(spec.split_dim, 0, real).copy_(whole.narrow(spec.split_dim, begin, real));
-  return shard;
 }
 
 // Gives a router a bias that changes its choices.
