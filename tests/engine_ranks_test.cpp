@@ -40,16 +40,6 @@ RANKS_TEST_F(EngineApi, SavesUnderTheStepAndResumesBitForBit) {
   }
 }
 
-RANKS_TEST_F(EngineApi, ResumesOnAnotherMeshAndStage) {
-  TinyRun run(kData, 3);
-  run.train(3);
-  run.engine.save_checkpoint(folder_);
-  const double expected = run.train(2);
-  TinyRun other(kSplit, 1);
-  other.engine.load_checkpoint(folder_);
-  EXPECT_NEAR(other.train(2), expected, 1e-5 * expected);
-}
-
 RANKS_TEST_F(EngineApi, TagsAndLatest) {
   TinyRun run(kSplit, 1);
   run.train(1);

@@ -90,47 +90,6 @@ RANKS_TEST_P(ZeroOptimizerTest, EqualsTorchOnTheSummedGradients) {
   }
 }
 
-// Compares the bytes that a rank keeps between steps with the closed form.
-RANKS_TEST_P(ZeroOptimizerTest, KeepsWhatTheStageSays) {
-  const CommPtr world = first_ranks(dp), alone = test_world()->split(test_world()->rank(), 0);
-  if (!world) return;
-  const ProcessGrid grid(world, {.dp_size = dp});
-  const auto params = make_params(alone, torch::kBFloat16);
-  const ZeroOptimizer optimizer(params, grid, {.stage = stage, .offload = offload});
-  size_t weights = 0, gradients = 0, states = 0;
-  int64_t numel = 0;
-  for (const ParamSpec& spec : params) {
-    weights += spec.tensor.storage().nbytes();
-    numel += spec.tensor.numel();
-  }
-  for (const auto& group : optimizer.groups()) {
-    const auto in_memory = [](const StateTensor& state) {
-      return state.tensor().defined() ? state.tensor().storage().nbytes() : 0;
-    };
-    weights += in_memory(group.weights);
-    gradients += group.gradient.storage().nbytes();
-    states += in_memory(group.master) + in_memory(group.exp_avg) + in_memory(group.exp_avg_sq);
-  }
-  const auto near = [&](int bytes, int ranks,
-                        size_t actual) {  // padding: a few elements per parameter
-    EXPECT_GE(actual, static_cast<size_t>(bytes * numel / ranks));
-    EXPECT_LE(actual,
-              static_cast<size_t>(
-                  bytes * (numel / ranks + 4 * static_cast<int64_t>(params.size()) + 2 * dp)));
-  };
-  if (offload.params_on_disk()) {
-    EXPECT_EQ(weights, 0u);
-  } else {
-    near(2, stage == 3 ? dp : 1, weights);
-  }
-  near(4, stage >= 2 ? dp : 1, gradients);
-  if (offload.optimizer_on_disk()) {
-    EXPECT_EQ(states, 0u);
-  } else {
-    near(12, stage >= 1 ? dp : 1, states);
-  }
-}
-
 // A unit may have no parameters, between the others or after them.
 RANKS_TEST(ShardedParams, UnitsWithoutParameters) {
   const torch::Tensor first = torch::empty({3}), third = torch::empty({3});

@@ -98,15 +98,6 @@ RANKS_TEST_F(Weights, AreSavedWithoutOptimizerAndLoadAnywhere) {
   }
 }
 
-RANKS_TEST_F(Weights, CannotBecomeUniversal) {
-  TinyRun run(kSplit, 1);
-  run.engine.save_checkpoint(folder_, {.tag = "weights", .weights_only = true});
-  EXPECT_THAT(message_of([&] {
-                convert_to_universal({.input = folder_ / "weights", .output = folder_ / "u"}, {});
-              }),
-              HasSubstr("holds weights only"));
-}
-
 RANKS_TEST_F(Weights, AWholeModelIsOneFile) {
   TinyRun run(kSlices, 3, {.dtype = torch::kHalf, .freeze = {"position"}});
   run.train(1);
@@ -229,16 +220,6 @@ RANKS_TEST_F(Frozen, WeightsStayAndOthersMove) {
     const bool frozen = name.starts_with("2.") || name.starts_with("tied_modules");
     EXPECT_EQ(torch::equal(tensor, after.at(name)), frozen) << name;
   }
-}
-
-RANKS_TEST_F(Frozen, RefusesPatternsThatAreWrong) {
-  const auto error = [&](const std::string& pattern) {
-    return message_of([&] { TinyRun run(kSplit, 1, {.freeze = {pattern}}); });
-  };
-  EXPECT_THAT(error("lora"), AllOf(HasSubstr("--freeze lora: no parameter's name has that"),
-                                   HasSubstr("3.mlp.dense_h_to_4h.weight")));
-  EXPECT_THAT(error("(["), HasSubstr("not a regular expression"));
-  EXPECT_THAT(error("."), HasSubstr("nothing would be left to train"));
 }
 
 RANKS_TEST_F(Frozen, ResumesOnItsMeshBitForBitAndOnOthers) {
