@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "framework/comm/agreement.h"
+#include "framework/format/io.h"
 #include "framework/util/format.h"
 
 namespace anymesh {
@@ -71,6 +73,16 @@ std::string busiest_rows(const std::vector<Span>& spans, Kind kind, const char* 
   return rows;
 }
 
+// Writes to a device or a pipe too, which no other file can replace.
+void write_whole(const std::filesystem::path& path, const std::string& text) {
+  const std::filesystem::path file = std::filesystem::weakly_canonical(path);
+  if (!std::filesystem::exists(file) || std::filesystem::is_regular_file(file))
+    return write_text_atomically(file, text);
+  std::ofstream stream(path);
+  stream << text;
+  if (!stream.flush()) throw_system_error("write to", path);
+}
+
 }  // namespace
 
 std::string table_of(const std::vector<Span>& spans, double wall_ms, Communicator& world) {
@@ -111,17 +123,22 @@ void write_trace(const std::string& path, const std::vector<Span>& spans, Commun
   const std::vector<std::string> all = gather_lines(world, mine);
   std::string error;
   if (world.rank() == 0) {
-    std::ofstream file(path);
-    file << trace_kind().start << '\n';
+    std::string text = trace_kind().start;
     for (int rank = 0; rank < world.size(); ++rank)
-      file << nlohmann::json{{"name", "process_name"},
+      text += '\n' +
+              nlohmann::json{{"name", "process_name"},
                              {"ph", "M"},
                              {"pid", rank},
                              {"args", {{"name", "rank " + std::to_string(rank)}}}}
-           << ",\n";
-    for (size_t i = 0; i < all.size(); ++i) file << all[i] << (i + 1 < all.size() ? ",\n" : "\n");
-    file << "]}\n";
-    if (!file.flush()) error = "--trace " + path + ": cannot write it";
+                  .dump() +
+              ',';
+    for (const std::string& event : all) text += '\n' + event + ',';
+    text.back() = '\n';
+    try {
+      write_whole(path, text + "]}\n");
+    } catch (const std::runtime_error& cause) {
+      error = "--trace " + path + ": cannot write it: " + cause.what();
+    }
   }
   throw_together(world, error);
 }

@@ -27,3 +27,11 @@ for rank in range(8):
 assert any(e["name"].startswith("aten::") for e in spans)
 END
 echo "ok: a step of 8 ranks, $(wc -c <trace.json) bytes of trace"
+
+# A disk that is full takes away neither the run nor the earlier trace.
+before=$(sha256sum trace.json)
+(ulimit -f 8; train 1,1,1,0 full.csv --train-iters 2 --lr-decay-iters 100 --profile-step 2 --trace trace.json 2>&1) | cat >full.log
+grep -q 'WARNING: .*--trace trace.json: cannot write it: .*File too large' full.log || fail "$(tail -5 full.log)"
+grep -q '^done: 2 steps' full.log && [[ $(sha256sum trace.json) == "$before" ]] || fail "the trace is lost: $(tail -5 full.log)"
+[[ -z $(find . -name '*.tmp*') ]] || fail "left: $(find . -name '*.tmp*')"
+echo "ok: a trace that does not fit leaves the earlier one"
