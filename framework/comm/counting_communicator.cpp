@@ -100,27 +100,32 @@ CommPtr counted(CommPtr group, const std::string& name, CommCounts* counts) {
   return c10::make_intrusive<CountingCommunicator>(std::move(group), name, traffic);
 }
 
-std::string table_of(const CommCounts& counts, Communicator& world) {
+std::vector<TrafficRow> traffic_rows(const CommCounts& counts, Communicator& world) {
   std::vector<int64_t> values;  // calls and bytes by group and verb; same length on every rank
   for (const auto& [name, traffic] : counts.groups) {
     for (const auto& [calls, bytes] : traffic) values.insert(values.end(), {calls, bytes});
   }
   const torch::Tensor most = torch::tensor(values, torch::kLong);
   world.all_reduce(most, ReduceOp::Max);
-  constexpr const char* kHeader =
+  const int64_t* maximum = most.const_data_ptr<int64_t>();
+  std::vector<TrafficRow> rows;
+  for (const auto& [name, traffic] : counts.groups)
+    for (size_t verb = 0; verb < kVerbs; ++verb, maximum += 2)
+      if (maximum[0] != 0)
+        rows.push_back({name, kVerbNames[verb], traffic[verb], {maximum[0], maximum[1]}});
+  return rows;
+}
+
+std::string table_of(const std::vector<TrafficRow>& rows) {
+  if (rows.empty()) return "no communication in the last step";
+  std::string table =
       "communication in the last step, calls and bytes of payload\n"
       "group      verb             rank 0          bytes  busiest rank          bytes";
-  std::string table = kHeader;
-  const int64_t* maximum = most.const_data_ptr<int64_t>();
-  for (const auto& [name, traffic] : counts.groups) {
-    for (size_t verb = 0; verb < kVerbs; ++verb, maximum += 2) {
-      if (maximum[0] == 0) continue;
-      const auto& [calls, bytes] = traffic[verb];
-      table += string_printf("\n%-10s %-14s %8" PRId64 " %14" PRId64 "  %12" PRId64 " %14" PRId64,
-                             name.c_str(), kVerbNames[verb], calls, bytes, maximum[0], maximum[1]);
-    }
-  }
-  return table == kHeader ? "no communication in the last step" : table;
+  for (const auto& [group, verb, mine, most] : rows)
+    table +=
+        string_printf("\n%-10s %-14s %8" PRId64 " %14" PRId64 "  %12" PRId64 " %14" PRId64,
+                      group.c_str(), verb.c_str(), mine.calls, mine.bytes, most.calls, most.bytes);
+  return table;
 }
 
 }  // namespace anymesh

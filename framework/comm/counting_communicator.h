@@ -48,8 +48,14 @@ struct CommCounts {
 // Returns the same group, counted under this name; the group itself if `counts` is null.
 CommPtr counted(CommPtr group, const std::string& name, CommCounts* counts);
 
-// Returns a table of the traffic of rank 0 and of the busiest rank, per group and verb. Collective
-// over `world`.
-std::string table_of(const CommCounts& counts, Communicator& world);
+// The traffic of rank 0 and of the busiest rank, for a verb of a group.
+struct TrafficRow {
+  std::string group, verb;
+  Traffic mine, most;
+};
+
+// Returns a row for each verb that some rank used. Collective over `world`.
+std::vector<TrafficRow> traffic_rows(const CommCounts& counts, Communicator& world);
+std::string table_of(const std::vector<TrafficRow>& rows);
 
 }  // namespace anymesh

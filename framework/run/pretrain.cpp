@@ -245,9 +245,9 @@ void settle(CommandLine& line, Communicator& world) {
 }
 
 void print_memory(const AllocationGauge& allocations, const Engine& engine, Communicator& world) {
-  const auto lines = memory_report(world, engine.optimizer(), allocations.bytes());
+  const auto rows = memory_report(world, engine.optimizer(), allocations.bytes());
   if (world.rank() != 0) return;
-  for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+  for (const std::string& line : memory_lines(rows)) std::printf("%s\n", line.c_str());
 }
 
 // A rank's program, from its flags to the last save. Errors that every rank finds alike (flags,

@@ -143,7 +143,7 @@ void Trainer::finish() {
   if (!config_.checkpoint.save.empty() && saved_at_ != state_.iteration) save();
   finish_save();
   if (!interrupted_ && !due(config_.run.eval_interval)) evaluate("at the end,");
-  if (config_.run.report_comm) log_.line(table_of(last_step_, *grid_.world));
+  if (config_.run.report_comm) log_.line(table_of(traffic_rows(last_step_, *grid_.world)));
   log_.summary(*grid_.world, config_.run.local_ranks > 1);
 }
 

@@ -8,11 +8,6 @@
 namespace anymesh {
 namespace {
 
-struct MemoryPart {
-  const char* name;
-  int64_t allocated = 0, closed_form = 0;
-};
-
 // Returns the bytes in memory; 0 for state on disk.
 int64_t bytes_of(const StateTensor& state) {
   const torch::Tensor& t = state.tensor();
@@ -84,14 +79,11 @@ std::string memory_forecast(Communicator& world, const ZeroOptimizer& optimizer)
   return string_printf("%.1f MiB on the largest rank", mib(max_over(world, sum))) + parts;
 }
 
-std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer& optimizer,
-                                       const ByteGauge& allocated) {
-  std::vector<std::string> lines{
-      "memory: MiB of the largest rank           allocated  closed form"};
+std::vector<MemoryPart> memory_report(Communicator& world, const ZeroOptimizer& optimizer,
+                                      const ByteGauge& allocated) {
+  std::vector<MemoryPart> rows;
   const auto add = [&](const char* name, int64_t bytes, int64_t closed_form = -1) {
-    lines.push_back(string_printf("memory: %-34s %12.3f", name, mib(max_over(world, bytes))));
-    if (closed_form >= 0)
-      lines.back() += string_printf(" %12.3f", mib(max_over(world, closed_form)));
+    rows.push_back({name, max_over(world, bytes), max_over(world, closed_form)});
   };
   int64_t allocated_sum = 0, closed_sum = 0;
   for (const MemoryPart& part : kept_memory(optimizer)) {
@@ -106,6 +98,16 @@ std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer&
   add("layers in flight, peak", in_flight);
   add("activations and the rest, peak", allocated.peak - allocated.now - buckets - in_flight);
   add("everything, peak", allocated.peak);
+  return rows;
+}
+
+std::vector<std::string> memory_lines(const std::vector<MemoryPart>& rows) {
+  std::vector<std::string> lines{
+      "memory: MiB of the largest rank           allocated  closed form"};
+  for (const auto& [name, allocated, closed_form] : rows) {
+    lines.push_back(string_printf("memory: %-34s %12.3f", name, mib(allocated)));
+    if (closed_form >= 0) lines.back() += string_printf(" %12.3f", mib(closed_form));
+  }
   return lines;
 }
 

@@ -31,9 +31,15 @@ namespace anymesh {
 // closed form. Collective.
 std::string memory_forecast(Communicator& world, const ZeroOptimizer& optimizer);
 
-// Returns the table of --report-memory: allocated bytes and the closed form's, each line for the
-// largest rank. Collective.
-std::vector<std::string> memory_report(Communicator& world, const ZeroOptimizer& optimizer,
-                                       const ByteGauge& allocated);
+// Bytes, allocated and by the closed form; -1 = there is none.
+struct MemoryPart {
+  const char* name;
+  int64_t allocated = 0, closed_form = 0;
+};
+
+// Returns the rows of --report-memory, each of the largest rank. Collective.
+std::vector<MemoryPart> memory_report(Communicator& world, const ZeroOptimizer& optimizer,
+                                      const ByteGauge& allocated);
+std::vector<std::string> memory_lines(const std::vector<MemoryPart>& rows);
 
 }  // namespace anymesh
